@@ -1,0 +1,1 @@
+"""The Metal compute API in software."""

@@ -1,0 +1,37 @@
+"""Everything softmetal raises.
+
+SoftmetalError
+├── CompileError        the shader was refused; `diagnostics` is clang's text with the user's lines
+├── ToolchainError      clang could not be started, or failed where the shader is not to blame
+├── ExecutionError      a submitted command list failed on the device
+├── ValidationError     what Apple's debug layer would refuse (also a ValueError)
+└── SettingError        a SOFTMETAL_* variable has a value that means nothing (also a ValueError)
+"""
+
+
+class SoftmetalError(Exception):
+    """The root of this package's exceptions."""
+
+
+class CompileError(SoftmetalError):
+    """A shader was refused."""
+
+    def __init__(self, diagnostics: str) -> None:
+        super().__init__(diagnostics)
+        self.diagnostics = diagnostics
+
+
+class ToolchainError(SoftmetalError):
+    """The compiler itself failed."""
+
+
+class ExecutionError(SoftmetalError):
+    """A command list failed while it ran."""
+
+
+class ValidationError(SoftmetalError, ValueError):
+    """A call that Apple's debug layer would refuse."""
+
+
+class SettingError(SoftmetalError, ValueError):
+    """An environment variable has a meaningless value."""

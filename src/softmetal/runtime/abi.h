@@ -1,0 +1,73 @@
+/* What kernels, the C runtime and executors/cpu.py agree on. C and C++; fixed-width types only. */
+#ifndef SOFTMETAL_ABI_H
+#define SOFTMETAL_ABI_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef __UINT8_TYPE__ sm_u8;
+typedef __UINT32_TYPE__ sm_u32;
+typedef __UINT64_TYPE__ sm_u64;
+
+enum { SM_ABI = 1, SM_BUFFERS = 31, SM_LANES = 32, SM_MAX_THREADS = 1024 };
+
+/* How the CPU runs a kernel; mirrors softmetal.types.Mode. */
+enum sm_mode { SM_FLAT = 0, SM_GROUPS = 1, SM_FIBERS = 2 };
+
+/* One dispatch as every thread of it sees it. */
+typedef struct sm_launch {
+  void *const *buffers;                /* SM_BUFFERS addresses, by buffer index */
+  sm_u32 grid[3];                      /* threads_per_grid */
+  sm_u32 group[3];                     /* dispatch_threads_per_threadgroup: the full size */
+  sm_u32 groups[3];                    /* threadgroups_per_grid */
+  sm_u32 scratch_offset[SM_BUFFERS];   /* of each [[threadgroup(i)]] argument, from the scratch base */
+} sm_launch;
+
+/* One thread of a SM_FIBERS kernel. */
+typedef struct sm_thread {
+  sm_u32 group_position[3];            /* threadgroup_position_in_grid */
+  sm_u32 group_size[3];                /* threads_per_threadgroup: smaller at a ragged edge */
+  sm_u32 position[3];                  /* thread_position_in_threadgroup */
+  sm_u32 index;                        /* thread_index_in_threadgroup */
+  char *scratch;                       /* this threadgroup's dynamic threadgroup memory, 256-aligned */
+} sm_thread;
+
+/* Every kernel's shared object exports `softmetal_entry` (the type its mode says) and `softmetal_info`. */
+typedef void (*sm_flat_entry)(const sm_launch *, sm_u32 x0, sm_u32 x1, sm_u32 y, sm_u32 z);
+typedef void (*sm_groups_entry)(const sm_launch *, char *scratch, sm_u32 gx0, sm_u32 gx1, sm_u32 gy,
+                                sm_u32 gz);
+typedef void (*sm_fibers_entry)(const sm_launch *, const sm_thread *);
+
+typedef struct sm_argument {           /* in the order of the kernel's buffer and threadgroup parameters */
+  sm_u32 size, alignment, writable, reference;
+} sm_argument;
+
+typedef struct sm_info {
+  sm_u32 abi, mode, argument_count, reserved;
+  const sm_argument *arguments;
+} sm_info;
+
+/* What a SM_FIBERS kernel calls. Both are convergent. */
+
+/* threadgroup_barrier: returns when every living thread of the threadgroup has arrived. */
+__attribute__((convergent)) void softmetal_barrier(void);
+
+/* A simdgroup operation. The lanes that arrive at one call site together are its active lanes; the
+   last to arrive runs `operate` once for all of them; then each returns. slot[i] is what lane i
+   passed, null where lane i is not active. */
+typedef struct sm_lanes {
+  void *slot[SM_LANES];
+  sm_u32 active; /* bit i: lane i takes part */
+} sm_lanes;
+__attribute__((convergent)) void softmetal_collective(void (*operate)(const sm_lanes *), void *slot);
+
+/* os_log from a kernel of any mode: printf semantics. kinds[i]: 'i' int64, 'u' uint64, 'f' double,
+   's' const char*, 'p' pointer; values[i] holds its bits. */
+void softmetal_log(const char *subsystem, const char *category, sm_u32 level, const char *format,
+                   const sm_u8 *kinds, const sm_u64 *values, sm_u32 count);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

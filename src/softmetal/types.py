@@ -1,0 +1,212 @@
+"""The records that pass between api, compiler and executors. No behaviour lives here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from pathlib import Path
+from typing import NamedTuple
+
+MAX_BUFFERS = 31
+MAX_THREADGROUP_ARGUMENTS = 31
+MAX_THREADS = 1024
+SIMD_WIDTH = 32
+
+# ---- compiler: what a library holds ---------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CompileOptions:
+    """MTLCompileOptions as the compiler sees them."""
+
+    fast_math: bool = True
+    macros: tuple[tuple[str, str], ...] = ()
+    include_dirs: tuple[str, ...] = ()
+    language_version: int = 320  # __METAL_VERSION__
+    file_name: str = "program_source"  # what diagnostics call the source
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionConstant:
+    """`constant T name [[function_constant(index)]]`."""
+
+    name: str
+    type: str  # as written: "bool", "uint", "float4"
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter of a kernel, as the token pass reads it."""
+
+    name: str
+    type: str  # as written, without attributes: "device const float*"
+    kind: str  # "buffer", "threadgroup" or the builtin's attribute, e.g. "thread_position_in_grid"
+    index: int = 0  # for buffer and threadgroup
+    condition: str = ""  # the function constant that enables it, if any
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """One kernel of a library under its host name."""
+
+    name: str
+    entry: str  # the C++ expression that names it: "scale<half>"
+    parameters: tuple[Parameter, ...]
+    mode: Mode
+    max_total_threads: int = 0  # [[max_total_threads_per_threadgroup(n)]], 0 if absent
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A checked library: everything that code generation needs, and nothing of the disk."""
+
+    text: str  # rewritten source with line markers
+    options: CompileOptions
+    functions: Mapping[str, Function]
+    constants: tuple[FunctionConstant, ...]
+
+
+class Mode(IntEnum):
+    """How the CPU runs a kernel; mirrors enum sm_mode in runtime/abi.h."""
+
+    FLAT = 0  # no cooperation, no threadgroup coordinates: one loop over a row of the grid
+    GROUPS = 1  # no cooperation: loops over threadgroups and their threads
+    FIBERS = 2  # barriers or simdgroup functions: one fiber a thread
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """A bound argument of a compiled kernel: Parameter plus what only the compiler knows."""
+
+    name: str
+    kind: str  # "buffer" or "threadgroup"
+    index: int
+    type: str
+    size: int  # of the pointee
+    alignment: int
+    writable: bool
+    reference: bool  # `constant T&`: exactly one element
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """One compiled (entry, function constants): a shared object on disk."""
+
+    name: str
+    path: Path
+    mode: Mode
+    arguments: tuple[Argument, ...]
+    static_threadgroup_memory: int
+    max_total_threads: int
+
+
+# ---- executors: what a command buffer holds -------------------------------------------------
+
+
+class Dispatch(NamedTuple):
+    """Run a kernel over a grid. Addresses are host addresses (0: nothing bound)."""
+
+    kernel: int  # handle from Executor.load
+    grid: tuple[int, int, int]  # threads; edge threadgroups are smaller where it does not divide
+    group: tuple[int, int, int]  # threads a threadgroup
+    buffers: tuple[int, ...]  # address by buffer index
+    threadgroup: tuple[int, ...] = ()  # bytes by threadgroup index
+    indirect: int = 0  # address of three uint32 threadgroup counts that replace `grid`
+
+
+class Copy(NamedTuple):
+    source: int
+    destination: int
+    size: int
+
+
+class Fill(NamedTuple):
+    destination: int
+    size: int
+    value: int
+
+
+class Signal(NamedTuple):
+    event: int  # handle from Executor.new_event
+    value: int
+
+
+class Wait(NamedTuple):
+    event: int
+    value: int
+
+
+class Timestamp(NamedTuple):
+    """Store the device clock (nanoseconds, uint64) at `address`."""
+
+    address: int
+
+
+class Gemm(NamedTuple):
+    """C = alpha * op(A) op(B) + beta * C, row-major, `batch` times with byte strides."""
+
+    a: int
+    b: int
+    c: int
+    m: int
+    n: int
+    k: int
+    lda: int  # elements
+    ldb: int
+    ldc: int
+    transpose_a: bool
+    transpose_b: bool
+    alpha: float
+    beta: float
+    type_a: int  # 0 float32, 1 float16
+    type_b: int
+    type_c: int
+    batch: int = 1
+    stride_a: int = 0
+    stride_b: int = 0
+    stride_c: int = 0
+
+
+class Execute(NamedTuple):
+    """Run commands [start, start + count) of an indirect command buffer."""
+
+    commands: IndirectCommands
+    start: int
+    count: int
+    inherited: Dispatch  # kernel and buffers for commands that inherit them
+    range_address: int = 0  # two uint32 (start, count) read at execution instead, if not 0
+
+
+@dataclass(slots=True, eq=False)
+class IndirectCommands:
+    """The slots of an indirect command buffer. `dirty` names those to encode again.
+
+    A slot whose kernel is 0 inherits the pipeline; whose buffers are empty, the buffers.
+    """
+
+    slots: list[Dispatch | None]
+    dirty: set[int] = field(default_factory=set)
+
+
+Command = Dispatch | Copy | Fill | Signal | Wait | Timestamp | Gemm | Execute
+
+
+class LogMessage(NamedTuple):
+    """One line that a kernel printed."""
+
+    subsystem: str
+    category: str
+    level: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What is known of a finished submission."""
+
+    start: float  # seconds on the device clock
+    end: float
+    error: str | None
+    log: tuple[LogMessage, ...]
