@@ -56,6 +56,7 @@ class Function:
     parameters: tuple[Parameter, ...]
     mode: Mode
     max_total_threads: int = 0  # [[max_total_threads_per_threadgroup(n)]], 0 if absent
+    constants: tuple[str, ...] = ()  # names of the function constants it may use
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +180,7 @@ class Execute(NamedTuple):
     range_address: int = 0  # two uint32 (start, count) read at execution instead, if not 0
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class IndirectCommands:
     """The slots of an indirect command buffer. `dirty` names those to encode again.
 

@@ -1,0 +1,189 @@
+"""MSL to native code: libraries are checked when made, kernels compiled when a pipeline needs them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from softmetal.compiler import cache, diagnostics, frontend, serial, stages, targets
+from softmetal.compiler.elf import Elf
+from softmetal.compiler.unsupported import Refusal
+from softmetal.errors import CompileError
+from softmetal.types import Argument, Artifact, CompileOptions, Function, Mode, Program
+
+__all__ = [
+    "artifact_from_bytes",
+    "artifact_key",
+    "artifact_to_bytes",
+    "check",
+    "compile_kernel",
+    "compile_library",
+    "program_from_bytes",
+    "program_to_bytes",
+]
+
+program_to_bytes = serial.to_bytes
+program_from_bytes = serial.from_bytes
+_COOPERATION = ("softmetal_barrier", "softmetal_collective")
+
+
+def compile_library(source: str, options: CompileOptions) -> Program:
+    """Check a source and find its kernels; raises CompileError with the user's lines."""
+    return check(source, options)[0]
+
+
+def check(source: str, options: CompileOptions) -> tuple[Program, str]:
+    """The program of a source, and clang's warnings."""
+    store = cache.default()
+    key = cache.key_of(stages.fingerprint(), source, repr(options))
+    if (entry := store.find("library", key)) is not None and _fresh(entry):
+        return serial.from_bytes((entry / "program").read_bytes()), (entry / "warnings").read_text()
+    program, warnings, files = _front(source, options)
+
+    def fill(folder: Path) -> None:
+        (folder / "program").write_bytes(serial.to_bytes(program))
+        (folder / "warnings").write_text(warnings)
+        (folder / "files").write_text(json.dumps({str(f): _digest(f) for f in files}))
+
+    if entry is not None:  # a header of the user's has changed since
+        shutil.rmtree(entry, ignore_errors=True)
+    store.insert("library", key, fill)
+    return program, warnings
+
+
+def _front(source: str, options: CompileOptions) -> tuple[Program, str, list[Path]]:
+    text = source
+    try:
+        text = stages.preprocess(source, options)
+        rewritten = frontend.rewrite(text)
+        text = rewritten.text
+        program = Program(text, options, rewritten.functions, rewritten.constants)
+        warnings = stages.check(program, _header(options))
+    except Refusal as error:
+        places = diagnostics.SourceMap(text, options.file_name, source)
+        raise CompileError(diagnostics.refusal(error, places)) from None
+    except CompileError as error:
+        places = diagnostics.SourceMap(text, options.file_name, source)
+        raise CompileError(diagnostics.explain(error.diagnostics, places)) from None
+    places = diagnostics.SourceMap(text, options.file_name, source)
+    explained = diagnostics.explain(warnings, places) if warnings.strip() else ""
+    return program, explained, stages.included_files(program.text, options)
+
+
+def _digest(file: Path) -> str:
+    try:
+        return cache.key_of(file.read_bytes())
+    except OSError:
+        return ""
+
+
+def _fresh(entry: Path) -> bool:
+    """Whether the user's headers are what they were when the library was checked."""
+    files = json.loads((entry / "files").read_text())
+    return all(_digest(Path(file)) == digest for file, digest in files.items())
+
+
+def _header(options: CompileOptions) -> Path:
+    target = targets.host()
+    key = cache.key_of(
+        stages.fingerprint(), str(stages.INCLUDE), target.triple, target.cpu, *stages.language_flags(options)
+    )
+    folder = cache.default().get(
+        "header", key, lambda path: stages.build_header(options, target, path / "unit.pch")
+    )
+    return folder / "unit.pch"
+
+
+# ---- kernels ------------------------------------------------------------------------------------------
+
+
+def artifact_key(program: Program, name: str, constants: Mapping[int, bytes]) -> str:
+    """The key under which a compiled kernel is kept."""
+    function, target = program.functions[name], targets.host()
+    return cache.key_of(
+        stages.fingerprint(),
+        *(target.triple, target.cpu, *target.flags),
+        *(program.text, repr(program.options), repr(function)),
+        *(f"{index}={value.hex()}" for index, value in sorted(constants.items())),
+    )
+
+
+def compile_kernel(program: Program, name: str, constants: Mapping[int, bytes]) -> Artifact:
+    """Generate code for one kernel with its function constants."""
+    function = program.functions.get(name)
+    if function is None:
+        known = ", ".join(sorted(program.functions)) or "none"
+        raise CompileError(f"the library has no kernel '{name}': its kernels are {known}")
+    _require_constants(program, function, constants)
+    key = artifact_key(program, name, constants)
+    folder = cache.default().get(
+        "kernel", key, lambda path: _build(program, function, constants, path)
+    )
+    return _artifact(function, folder / "kernel.so")
+
+
+def _require_constants(program: Program, function: Function, given: Mapping[int, bytes]) -> None:
+    for constant in program.constants:
+        optional = f"is_function_constant_defined({constant.name})" in program.text.replace(" ", "")
+        if constant.index not in given and constant.name in function.constants and not optional:
+            raise CompileError(
+                f"kernel '{function.name}' uses function constant '{constant.name}' (index "
+                f"{constant.index}, {constant.type}), which has no value: set it with "
+                "setConstantValue_type_atIndex_"
+            )
+
+
+def _build(
+    program: Program, function: Function, constants: Mapping[int, bytes], folder: Path
+) -> None:
+    try:
+        _build_mode(program, function, function.mode, constants, folder)
+        undefined = Elf.read(folder / "kernel.so").symbols()
+        if function.mode != Mode.FIBERS and any(name in undefined for name in _COOPERATION):
+            _build_mode(program, function, Mode.FIBERS, constants, folder)
+    except CompileError as error:
+        places = diagnostics.SourceMap(program.text, program.options.file_name, "")
+        raise CompileError(diagnostics.explain(error.diagnostics, places)) from None
+
+
+def _build_mode(
+    program: Program, function: Function, mode: Mode, constants: Mapping[int, bytes], folder: Path
+) -> None:
+    target, options = targets.host(), program.options
+    text = stages.unit(program, function, mode, constants)
+    ir = stages.lower(stages.optimise(text, options, target, _header(options)), target)
+    stages.generate(ir, target, folder / "kernel.o")
+    stages.link([folder / "kernel.o"], folder / "kernel.so")
+    (folder / "kernel.o").unlink()
+
+
+def _artifact(function: Function, path: Path) -> Artifact:
+    elf = Elf.read(path)
+    _, mode, _, limit, *words = elf.words("softmetal_info")
+    arguments = []
+    for position, parameter in enumerate(function.parameters):
+        kind, index, size, alignment, writable, reference = words[position * 6 : position * 6 + 6]
+        if kind < 2:
+            name = ("buffer", "threadgroup")[kind]
+            arguments.append(
+                Argument(parameter.name, name, index, parameter.type, size, alignment,
+                         bool(writable), bool(reference))
+            )  # fmt: skip
+    return Artifact(
+        function.name, path, Mode(mode), tuple(arguments), elf.thread_local_size(), limit
+    )
+
+
+def artifact_to_bytes(artifact: Artifact) -> bytes:
+    """The code of a compiled kernel, for an archive."""
+    return artifact.path.read_bytes()
+
+
+def artifact_from_bytes(program: Program, name: str, key: str, code: bytes) -> Artifact:
+    """A kernel from an archive's code; `key` is what `artifact_key` gives for it."""
+    folder = cache.default().get(
+        "kernel", key, lambda path: (path / "kernel.so").write_bytes(code) and None
+    )
+    return _artifact(program.functions[name], folder / "kernel.so")

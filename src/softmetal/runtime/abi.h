@@ -39,13 +39,17 @@ typedef void (*sm_groups_entry)(const sm_launch *, char *scratch, sm_u32 gx0, sm
                                 sm_u32 gz);
 typedef void (*sm_fibers_entry)(const sm_launch *, const sm_thread *);
 
-typedef struct sm_argument {           /* in the order of the kernel's buffer and threadgroup parameters */
-  sm_u32 size, alignment, writable, reference;
+enum sm_argument_kind { SM_BUFFER = 0, SM_THREADGROUP = 1 };
+
+typedef struct sm_argument {           /* of each buffer and threadgroup parameter, in their order */
+  sm_u32 kind, index;
+  sm_u32 size, alignment;              /* of what it points to */
+  sm_u32 writable, reference;          /* reference: `constant T&`, exactly one element */
 } sm_argument;
 
-typedef struct sm_info {
-  sm_u32 abi, mode, argument_count, reserved;
-  const sm_argument *arguments;
+typedef struct sm_info {               /* plain words: compiler/elf.py reads them from the file */
+  sm_u32 abi, mode, argument_count, max_threads;
+  sm_argument arguments[];
 } sm_info;
 
 /* What a SM_FIBERS kernel calls. Both are convergent. */
@@ -61,6 +65,9 @@ typedef struct sm_lanes {
   sm_u32 active; /* bit i: lane i takes part */
 } sm_lanes;
 __attribute__((convergent)) void softmetal_collective(void (*operate)(const sm_lanes *), void *slot);
+
+/* The calling thread's thread_index_in_simdgroup; it never changes, so calls may be merged. */
+__attribute__((const)) sm_u32 softmetal_lane(void);
 
 /* os_log from a kernel of any mode: printf semantics. kinds[i]: 'i' int64, 'u' uint64, 'f' double,
    's' const char*, 'p' pointer; values[i] holds its bits. */

@@ -1,0 +1,139 @@
+"""A content-addressed cache on disk, shared by processes.
+
+An entry is a folder named by its key. It is filled under a temporary name and renamed when whole, so
+that a reader sees all of it or nothing, whoever else writes or dies. Used entries are touched; when
+the cache grows over its limit the least recently used go.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from softmetal import env
+
+FORMAT = 1
+_CHECK_EVERY = 64  # insertions between two looks at the total size
+_STALE_SECONDS = 3600  # a temporary folder older than this belonged to a process that died
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One folder of the cache."""
+
+    path: Path
+    size: int
+    used: float
+
+
+def key_of(*parts: str | bytes) -> str:
+    """The key of content: a digest in which parts cannot run into each other."""
+    digest = hashlib.sha256(str(FORMAT).encode())
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        digest.update(len(data).to_bytes(8, "little") + data)
+    return digest.hexdigest()
+
+
+class Cache:
+    """The cache under one folder."""
+
+    def __init__(self, root: Path, limit: int) -> None:
+        self.root = root
+        self.limit = limit
+        self._inserted = 0
+
+    def find(self, kind: str, key: str) -> Path | None:
+        """The folder of an entry, None if it is not there. Finding it counts as use."""
+        path = self.root / kind / key[:2] / key
+        try:
+            os.utime(path)
+        except OSError:
+            return None
+        return path
+
+    def insert(self, kind: str, key: str, fill: Callable[[Path], None]) -> Path:
+        """Fill a new entry; when somebody else was faster theirs is used."""
+        final = self.root / kind / key[:2] / key
+        staging_root = self.root / "tmp"
+        staging_root.mkdir(parents=True, exist_ok=True)
+        staging = Path(tempfile.mkdtemp(dir=staging_root))
+        try:
+            fill(staging)
+            final.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                staging.rename(final)
+            except OSError:
+                if not final.is_dir():
+                    raise
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+        if self._inserted % _CHECK_EVERY == 0:
+            self.evict()
+        self._inserted += 1
+        return final
+
+    def get(self, kind: str, key: str, fill: Callable[[Path], None]) -> Path:
+        """Find an entry, or fill it."""
+        return self.find(kind, key) or self.insert(kind, key, fill)
+
+    def entries(self) -> Iterator[Entry]:
+        """All whole entries."""
+        for folder in self.root.glob("*/??/*"):
+            try:
+                size = sum(file.stat().st_size for file in folder.iterdir())
+                yield Entry(folder, size, folder.stat().st_mtime)
+            except OSError:  # evicted meanwhile by another process
+                continue
+
+    def evict(self) -> None:
+        """Remove what is over the limit, oldest use first, and what dead processes left."""
+        for leftover in (self.root / "tmp").glob("*"):
+            if _age(leftover) > _STALE_SECONDS:
+                shutil.rmtree(leftover, ignore_errors=True)
+        entries = sorted(self.entries(), key=lambda entry: entry.used)
+        excess = sum(entry.size for entry in entries) - self.limit
+        for entry in entries:
+            if excess <= 0:
+                break
+            self._remove(entry)
+            excess -= entry.size
+
+    def clear(self) -> int:
+        """Remove everything; returns how many entries there were."""
+        return self._remove_all(self.entries())
+
+    def _remove_all(self, entries: Iterable[Entry]) -> int:
+        count = 0
+        for entry in entries:
+            self._remove(entry)
+            count += 1
+        return count
+
+    def _remove(self, entry: Entry) -> None:
+        # Renamed first, so that nobody finds half of it.
+        grave = self.root / "tmp" / f"gone-{os.getpid()}-{time.monotonic_ns()}"
+        try:
+            grave.parent.mkdir(parents=True, exist_ok=True)
+            entry.path.rename(grave)
+        except OSError:  # somebody else removed it
+            return
+        shutil.rmtree(grave, ignore_errors=True)
+
+
+def _age(path: Path) -> float:
+    try:
+        return time.time() - path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def default() -> Cache:
+    """The cache that the environment names."""
+    return Cache(env.cache_dir(), env.cache_limit())

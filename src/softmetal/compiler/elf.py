@@ -1,0 +1,56 @@
+"""Reads what a kernel's shared object says of itself, without loading it."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+_PT_LOAD, _PT_TLS, _SHT_DYNSYM = 1, 7, 11
+
+
+class Elf:
+    """A 64-bit little-endian ELF file."""
+
+    def __init__(self, data: bytes) -> None:
+        if data[:6] != b"\x7fELF\x02\x01":
+            raise ValueError("not a 64-bit little-endian ELF file")
+        self.data = data
+        self._segments = list(self._table(0x20, 0x36, "<IIQQQQQQ"))
+        self._sections = list(self._table(0x28, 0x3A, "<IIQQQQIIQQ"))
+
+    @classmethod
+    def read(cls, path: Path) -> Elf:
+        return cls(path.read_bytes())
+
+    def _table(self, offset_at: int, size_at: int, layout: str) -> Iterator[tuple[int, ...]]:
+        (offset,) = struct.unpack_from("<Q", self.data, offset_at)
+        size, count = struct.unpack_from("<HH", self.data, size_at)
+        for index in range(count):
+            yield struct.unpack_from(layout, self.data, offset + index * size)
+
+    def thread_local_size(self) -> int:
+        """Bytes of thread-local storage: a kernel's static threadgroup memory."""
+        return next((s[6] for s in self._segments if s[0] == _PT_TLS), 0)
+
+    def words(self, symbol: str) -> tuple[int, ...]:
+        """The 32-bit words of a constant."""
+        value, size = self.symbols()[symbol]
+        for kind, _, offset, address, _, file_size, *_ in self._segments:
+            if kind == _PT_LOAD and address <= value < address + file_size:
+                return struct.unpack_from(f"<{size // 4}I", self.data, offset + value - address)
+        raise ValueError(f"symbol {symbol} has no data")
+
+    def symbols(self) -> dict[str, tuple[int, int]]:
+        """Every dynamic symbol's (address, size); undefined ones have address 0."""
+        found: dict[str, tuple[int, int]] = {}
+        for section in self._sections:
+            if section[1] != _SHT_DYNSYM:
+                continue
+            _, _, _, _, offset, size, link, _, _, entry = section
+            names = self._sections[link][4]
+            for at in range(offset, offset + size, entry):
+                name, _, _, _, value, length = struct.unpack_from("<IBBHQQ", self.data, at)
+                end = self.data.index(b"\0", names + name)
+                found[self.data[names + name : end].decode()] = (value, length)
+        return found

@@ -1,0 +1,400 @@
+"""The token pass: from preprocessed MSL to C++ that clang takes, and what the library holds.
+
+Clang knows neither Metal's attributes nor its address spaces, so both are read here and erased;
+lines stay where the user wrote them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from softmetal.compiler.arithmetic import evaluate
+from softmetal.compiler.syntax import Declaration, Syntax
+from softmetal.compiler.tokens import Token, apply_edits, blank, tokenize
+from softmetal.compiler.unsupported import Refusal, refuse_kernel, refuse_words
+from softmetal.types import Function, FunctionConstant, Mode, Parameter
+
+ERASED = frozenset({"device", "thread", "threadgroup", "kernel"})
+_STATEMENT_STARTS = frozenset({"{", "}", ";", ":"})
+_FLOAT = re.compile(
+    r"(?P<digits>(?:\d[\d']*\.[\d']*|\.\d[\d']*)(?:[eE][+-]?\d+)?|\d[\d']*[eE][+-]?\d+"
+    r"|0[xX][\da-fA-F'.]+[pP][+-]?\d+|\d[\d']*(?=[hH]$|[bB][fF]$))(?P<suffix>[hH]|[bB][fF]|[fF])?$"
+)
+_SUFFIXES = {"": "f", "f": "f", "h": "f16", "bf": "bf16"}
+# What makes threads wait for each other: found among a kernel's callees, it needs fibers.
+_COOPERATION = re.compile(
+    r"(threadgroup_barrier|(__metal_)?simdgroup_\w+|make_\w+_simdgroup_matrix|simd_vote|quad_vote"
+    r"|(simd|quad)_(sum|product|minimum|maximum|min|max|and|or|xor|all|any|ballot|is_first"
+    r"|prefix_\w+|broadcast\w*|shuffle\w*|active_threads_mask|is_helper_thread))$"
+)
+# Builtins that a flat loop over the grid can tell without knowing the threadgroup.
+_FLAT_BUILTINS = frozenset(
+    "thread_position_in_grid threads_per_grid grid_size grid_origin threadgroups_per_grid "
+    "dispatch_threads_per_threadgroup threads_per_simdgroup thread_execution_width".split()
+)
+BUILTINS = _FLAT_BUILTINS | frozenset(
+    "thread_position_in_threadgroup threadgroup_position_in_grid threads_per_threadgroup "
+    "thread_index_in_threadgroup thread_index_in_simdgroup simdgroup_index_in_threadgroup "
+    "simdgroups_per_threadgroup dispatch_simdgroups_per_threadgroup thread_index_in_quadgroup "
+    "quadgroup_index_in_threadgroup quadgroups_per_threadgroup "
+    "dispatch_quadgroups_per_threadgroup".split()
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """What the pass makes of a source."""
+
+    text: str
+    functions: dict[str, Function]
+    constants: tuple[FunctionConstant, ...]
+
+
+def rewrite(text: str) -> Rewritten:
+    """Run the token pass over preprocessed text; raises Refusal at the token that is to blame."""
+    return _Pass(text).run()
+
+
+class _Pass:
+    def __init__(self, text: str) -> None:
+        self.source = text
+        self.tokens = tokenize(text)
+        self.syntax = Syntax(self.tokens)
+        self.blanked: list[tuple[int, int]] = []  # token ranges that vanish whole
+        self.replaced: dict[int, str] = {}  # token index -> text
+        self.constants: list[FunctionConstant] = []
+        self.kernels: dict[str, Declaration] = {}
+        self.functions: dict[str, Function] = {}
+        self.callees: dict[str, set[str]] = defaultdict(set)
+
+    def run(self) -> Rewritten:
+        refuse_words(self.tokens)
+        self._drop_duplicates()
+        for declaration in self.syntax.declarations:
+            self._collect_callees(declaration)
+        for declaration in self.syntax.declarations:
+            self._read(declaration)
+        self._threadgroup_variables()
+        return Rewritten(self._edited(), self.functions, tuple(self.constants))
+
+    # ---- declarations --------------------------------------------------------------------------
+
+    def _drop_duplicates(self) -> None:
+        """Overloads on address spaces alone become one definition; the first stays."""
+        seen: set[tuple[str, ...]] = set()
+        for declaration in self.syntax.declarations:
+            specialised = declaration.kind == "class" and "<" in (
+                self.syntax.text(i) for i in range(declaration.start, declaration.body)
+            )
+            if declaration.kind != "function" and not specialised:
+                continue
+            key = self.syntax.signature(declaration, ERASED)
+            if key in seen:
+                extra = 1 if self.syntax.text(declaration.end) == ";" else 0
+                self.blanked.append((declaration.start, declaration.end + extra))
+            seen.add(key)
+
+    def _collect_callees(self, declaration: Declaration) -> None:
+        words = {
+            token.text
+            for token in self.tokens[declaration.start : declaration.end]
+            if token.kind == "word"
+        }
+        for name in (declaration.name, *declaration.classes):
+            self.callees[name] |= words
+
+    def _read(self, declaration: Declaration) -> None:
+        syntax = self.syntax
+        attributes = syntax.attributes(declaration.start, declaration.body)
+        names = {attribute.name for attribute in attributes}
+        head = {syntax.text(i) for i in range(declaration.start, declaration.body)}
+        if "function_constant" in names and declaration.parameters < 0:
+            self._read_constant(declaration)
+        elif syntax.text(declaration.start) == "template" and syntax.text(declaration.start + 1) != "<":
+            if "kernel" in head or "host_name" in names:
+                self._read_instantiation(declaration)
+        elif declaration.kind == "function":
+            refuse_kernel(self.tokens, declaration)
+            if "kernel" in head or "kernel" in names:
+                self._read_kernel(declaration)
+
+    def _read_constant(self, declaration: Declaration) -> None:
+        syntax = self.syntax
+        plain = syntax.plain(declaration.start, declaration.end - 1)
+        name = declaration.name
+        words = [syntax.text(i) for i in plain if syntax.text(i) not in ("constant", "const", name)]
+        (argument,) = (
+            a.arguments
+            for a in syntax.attributes(declaration.start, declaration.end)
+            if a.name == "function_constant"
+        )
+        index = self._index(argument, "function_constant")
+        kind = "".join(words)
+        self.constants.append(FunctionConstant(name, kind, index))
+        self._replace_range(declaration, f"SM_FUNCTION_CONSTANT({kind}, {name}, {index})")
+
+    def _read_kernel(self, declaration: Declaration) -> None:
+        self.kernels.setdefault(declaration.name, declaration)
+        if self.syntax.text(declaration.start) != "template":
+            entry = "::".join((*declaration.scope, declaration.name))
+            self._add_function(declaration, self._host_name(declaration) or entry, entry)
+
+    def _read_instantiation(self, declaration: Declaration) -> None:
+        """`template [[host_name("x")]] kernel RETURN name<arguments>(types);` becomes an entry."""
+        syntax = self.syntax
+        plain = syntax.plain(declaration.start, declaration.end - 1)
+        closing = plain[-1]
+        if syntax.text(closing) == ")":  # drop the parameter types
+            opening = next((i for i in plain if syntax.partner.get(i) == closing), closing)
+            plain = plain[: plain.index(opening)]
+        last = len(plain) - 1
+        first = last - self._angle_length(plain) + 1
+        name = syntax.text(plain[first - 1]) if first <= last else syntax.text(plain[last])
+        first = first - 1 if first <= last else last
+        while first >= 2 and syntax.text(plain[first - 1]) == "::":
+            first -= 2
+        kernel = self.kernels.get(name)
+        if kernel is None:
+            raise Refusal(self.tokens[plain[0]], f"no kernel template named '{name}' to instantiate")
+        spelled = [self._cpp(plain[i]) for i in range(first, last + 1)]
+        entry = "::".join((*declaration.scope, " ".join(spelled)))
+        self._add_function(kernel, self._host_name(declaration) or entry, entry)
+        self.blanked.append((declaration.start, declaration.end))
+
+    def _angle_length(self, plain: list[int]) -> int:
+        """How many of the last tokens are a template list."""
+        depth = 0
+        for length, index in enumerate(reversed(plain), 1):
+            text = self.syntax.text(index)
+            depth += (text == ">") - (text == "<")
+            if depth == 0:
+                return length if length > 1 else 0
+        return 0
+
+    def _host_name(self, declaration: Declaration) -> str:
+        for attribute in self.syntax.attributes(declaration.start, declaration.body):
+            if attribute.name == "host_name":
+                return "".join(t.text[1:-1] for t in attribute.arguments if t.kind == "string")
+        return ""
+
+    # ---- kernels -------------------------------------------------------------------------------
+
+    def _add_function(self, kernel: Declaration, name: str, entry: str) -> None:
+        parameters = self._parameters(kernel)
+        words = set(re.findall(r"\w+", entry))
+        reached = self._reach(words)
+        limit = 0
+        for attribute in self.syntax.attributes(kernel.start, kernel.body):
+            if attribute.name == "max_total_threads_per_threadgroup":
+                limit = evaluate(t.text for t in attribute.arguments) or 0
+        if any(map(_COOPERATION.match, reached)):
+            mode = Mode.FIBERS
+        elif all(p.kind == "buffer" or p.kind in _FLAT_BUILTINS for p in parameters):
+            mode = Mode.FLAT
+        else:
+            mode = Mode.GROUPS
+        needed = tuple(c.name for c in self.constants if c.name in reached)
+        self.functions[name] = Function(name, entry, parameters, mode, limit, needed)
+
+    def _reach(self, words: Iterable[str]) -> set[str]:
+        """Every word in the bodies of what `words` may name, and of what those name."""
+        reached: set[str] = set()
+        pending = list(words)
+        while pending:
+            word = pending.pop()
+            if word not in reached:
+                reached.add(word)
+                pending += self.callees.get(word, ())
+        return reached
+
+    def _parameters(self, kernel: Declaration) -> tuple[Parameter, ...]:
+        opening = kernel.parameters
+        closing = self.syntax.partner[opening]
+        found = [
+            self._parameter(kernel, first, last)
+            for first, last in self.syntax.split_commas(opening + 1, closing)
+            if [self.syntax.text(i) for i in self.syntax.plain(first, last)] != ["void"]
+        ]
+        taken = {(p.kind, p.index) for p in found}
+        numbered = []
+        for parameter in found:  # Metal gives what has no index the lowest free one
+            index = parameter.index
+            if index < 0 and parameter.kind in ("buffer", "threadgroup"):
+                index = next(n for n in range(len(taken) + 1) if (parameter.kind, n) not in taken)
+                taken.add((parameter.kind, index))
+            numbered.append(
+                Parameter(parameter.name, parameter.type, parameter.kind, index, parameter.condition)
+            )
+        return tuple(numbered)
+
+    def _parameter(self, kernel: Declaration, first: int, last: int) -> Parameter:
+        syntax = self.syntax
+        named = syntax.parameter_name(first, last)
+        spelled = [syntax.text(i) for i in syntax.plain(first, last) if i != named]
+        kind, index, condition = "", -1, ""
+        for attribute in syntax.attributes(first, last):
+            if attribute.name == "function_constant":
+                condition = "".join(t.text for t in attribute.arguments)
+            elif attribute.name in ("buffer", "threadgroup"):
+                kind, index = attribute.name, self._index(attribute.arguments, attribute.name)
+            elif attribute.name in BUILTINS:
+                kind = attribute.name
+            else:
+                raise Refusal(
+                    self.tokens[first],
+                    f"attribute '{attribute.name}' on a kernel parameter is not supported",
+                )
+        if not kind:
+            if "threadgroup" in spelled:
+                kind = "threadgroup"
+            elif "device" in spelled or "constant" in spelled:
+                kind = "buffer"
+            else:
+                raise Refusal(
+                    self.tokens[first],
+                    f"parameter '{syntax.text(named)}' of kernel '{kernel.name}' is neither a buffer "
+                    "nor a builtin: give it an attribute such as [[thread_position_in_grid]]",
+                )
+        name = syntax.text(named) if named >= 0 else ""
+        return Parameter(name, " ".join(spelled), kind, index, condition)
+
+    def _index(self, arguments: Iterable[Token], attribute: str) -> int:
+        arguments = tuple(arguments)
+        value = evaluate(self._enumerator(t.text) for t in arguments)
+        if value is None:
+            raise Refusal(
+                arguments[0] if arguments else self.tokens[0],
+                f"{attribute}({' '.join(t.text for t in arguments)}) is not an integer constant that "
+                "softmetal can evaluate: write a number",
+            )
+        return value
+
+    def _enumerator(self, word: str) -> str:
+        """A number for a word that an enum or a constant of the source defines, else the word."""
+        if not word.isidentifier():
+            return word
+        found = re.search(
+            rf"\b{word}\s*=\s*([\w\s+\-*<|()]+?)\s*[,;}}]", self.source
+        )
+        if found is None:
+            return self._implicit_enumerator(word)
+        value = evaluate(t.text for t in tokenize(found.group(1)))
+        return word if value is None else str(value)
+
+    def _implicit_enumerator(self, word: str) -> str:
+        found = re.search(rf"\benum\b[^{{;]*{{([^}}]*?\b{word}\b)", self.source)
+        if found is None:
+            return word
+        value = -1
+        for item in found.group(1).split(","):
+            _, _, given = item.partition("=")
+            value = value + 1 if not given else evaluate(t.text for t in tokenize(given)) or 0
+        return str(value)
+
+    # ---- edits ---------------------------------------------------------------------------------
+
+    def _replace_range(self, declaration: Declaration, text: str) -> None:
+        """Put `text` where the declaration stood, less its final semicolon."""
+        self.blanked.append((declaration.start + 1, declaration.end - 1))
+        self.replaced[declaration.start] = text
+
+    def _threadgroup_variables(self) -> None:
+        """`threadgroup T name[n];` in a function is storage; everywhere else the word is a type's."""
+        for declaration in self.syntax.declarations:
+            if declaration.kind != "function":
+                continue
+            for index in range(declaration.body, declaration.end):
+                if self.syntax.text(index) == "threadgroup" and self._is_storage(index):
+                    self.replaced[index] = "SM_TG      "
+
+    def _is_storage(self, index: int) -> bool:
+        before = index - 1
+        while self.syntax.text(before) in ("const", "volatile", "static", "]", ")"):
+            if self.syntax.text(before) in "])":  # alignas(16), [[attribute]]
+                close = before
+                before = next((i for i, c in self.syntax.partner.items() if c == close), before)
+                before -= self.syntax.text(before - 1) == "alignas"
+            before -= 1
+        if self.syntax.text(before) not in _STATEMENT_STARTS:
+            return self.tokens[before].kind == "directive"
+        at = index + 1
+        while self.syntax.text(at) not in ("", ";", "[", ",", "=", "(", ")", "{"):
+            if self.syntax.text(at) in ("*", "&"):
+                return False
+            opens = self.syntax.text(at) == "<"
+            at = self.syntax.skip_angles(at) if opens else at + 1
+        return self.syntax.text(at) in (";", "[", ",")
+
+    def _cpp(self, index: int) -> str:
+        """One token as C++."""
+        token = self.tokens[index]
+        if index in self.replaced:
+            return self.replaced[index]
+        if token.kind == "number":
+            return _float_literal(token.text)
+        if token.kind == "word":
+            if token.text in ERASED:
+                return " " * len(token.text)
+            if token.text == "constant":
+                beside = (self.syntax.text(index - 1), self.syntax.text(index + 1))
+                return "const   " if "const" not in beside else "        "
+        if token.kind == "directive" and not token.text.startswith("# "):
+            return _pragma(token.text)
+        return token.text
+
+    def _edited(self) -> str:
+        edits: list[tuple[int, int, str]] = []
+        gone = sorted(self.blanked)
+        index, hidden = 0, 0
+        while index < len(self.tokens):
+            while hidden < len(gone) and gone[hidden][1] <= index:
+                hidden += 1
+            if hidden < len(gone) and gone[hidden][0] <= index:
+                edits += self._blank_tokens(index, gone[hidden][1])
+                index = gone[hidden][1]
+            elif self.syntax.is_attribute(index):
+                edits += self._blank_tokens(index, self.syntax.partner[index] + 1)
+                index = self.syntax.partner[index] + 1
+            else:
+                token = self.tokens[index]
+                if (text := self._cpp(index)) != token.text:
+                    edits.append((token.start, token.end, text))
+                index += 1
+        return apply_edits(self.source, edits)
+
+    def _blank_tokens(self, start: int, end: int) -> list[tuple[int, int, str]]:
+        """Blank tokens one by one: line markers between them must stay."""
+        return [
+            (token.start, token.end, blank(token.text))
+            for token in self.tokens[start:end]
+            if token.kind != "directive"
+        ]
+
+
+def _float_literal(text: str) -> str:
+    """MSL's literals are float without a suffix, half with h, bfloat with bf."""
+    found = _FLOAT.match(text)
+    if found is None:
+        return text
+    return found["digits"] + _SUFFIXES[(found["suffix"] or "").lower()]
+
+
+def _pragma(text: str) -> str:
+    """Clang refuses an unroll count that is a name by now: -E leaves pragmas unexpanded."""
+    words = text.replace("#", " ").split(None, 2)
+    if words[:2] == ["pragma", "METAL"]:
+        return _METAL_PRAGMAS.get(" ".join(words[2:]).replace(" ", ""), blank(text))
+    return blank(text) if "unroll" in text and re.search(r"\(\s*[A-Za-z_]", text) else text
+
+
+_METAL_PRAGMAS = {
+    "fpcontract(off)": "#pragma clang fp contract(off)",
+    "fpcontract(on)": "#pragma clang fp contract(on)",
+    "fpcontract(fast)": "#pragma clang fp contract(fast)",
+    "fpmath_mode(safe)": "#pragma clang fp reassociate(off) reciprocal(off) contract(on)",
+    "fpmath_mode(relaxed)": "#pragma clang fp reassociate(on) reciprocal(on) contract(fast)",
+    "fpmath_mode(fast)": "#pragma clang fp reassociate(on) reciprocal(on) contract(fast)",
+}

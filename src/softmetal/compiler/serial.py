@@ -1,0 +1,74 @@
+"""Programs as bytes: what `libraryDataContents` gives and the cache keeps."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from dataclasses import asdict
+
+from softmetal.errors import CompileError
+from softmetal.types import CompileOptions, Function, FunctionConstant, Mode, Parameter, Program
+
+MAGIC = b"MTLB"  # as Apple's own libraries begin; clients look for it
+_VERSION = b"softmetal-1\n"
+_LIMIT = 1 << 30
+
+
+def to_bytes(program: Program) -> bytes:
+    """A program that another process can load without the source."""
+    fields = {
+        "text": program.text,
+        "options": asdict(program.options),
+        "functions": [asdict(function) for function in program.functions.values()],
+        "constants": [asdict(constant) for constant in program.constants],
+    }
+    return MAGIC + _VERSION + zlib.compress(json.dumps(fields).encode(), 1)
+
+
+def from_bytes(data: bytes) -> Program:
+    """The program in `data`; raises CompileError where it is not one of ours."""
+    head = MAGIC + _VERSION
+    if not data.startswith(head):
+        raise CompileError(
+            f"not a library of this softmetal: it begins with {bytes(data[:16])!r}, not {head!r}. "
+            "Libraries from Apple's compiler hold GPU code; compile the source instead"
+        )
+    try:
+        unpacked = zlib.decompressobj().decompress(bytes(data[len(head) :]), _LIMIT)
+        fields = json.loads(unpacked)
+        return Program(
+            text=fields["text"],
+            options=_options(fields["options"]),
+            functions={f["name"]: _function(f) for f in fields["functions"]},
+            constants=tuple(FunctionConstant(**c) for c in fields["constants"]),
+        )
+    except (zlib.error, ValueError, KeyError, TypeError) as error:
+        raise CompileError(f"the library data is damaged: {error}") from error
+
+
+def _options(fields: dict[str, object]) -> CompileOptions:
+    fields = dict(fields)
+    macros = fields.pop("macros")
+    folders = fields.pop("include_dirs")
+    assert isinstance(macros, list)
+    assert isinstance(folders, list)
+    return CompileOptions(
+        macros=tuple((str(name), str(value)) for name, value in macros),
+        include_dirs=tuple(map(str, folders)),
+        **fields,  # type: ignore[arg-type]
+    )
+
+
+def _function(fields: dict[str, object]) -> Function:
+    fields = dict(fields)
+    parameters = fields.pop("parameters")
+    constants = fields.pop("constants")
+    mode = fields.pop("mode")
+    assert isinstance(parameters, list)
+    assert isinstance(constants, list)
+    return Function(
+        parameters=tuple(Parameter(**p) for p in parameters),
+        constants=tuple(map(str, constants)),
+        mode=Mode(int(str(mode))),
+        **fields,  # type: ignore[arg-type]
+    )

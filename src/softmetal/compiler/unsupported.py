@@ -1,0 +1,69 @@
+"""What softmetal refuses, in words a user understands: one table, used before and after clang."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from softmetal.compiler.syntax import Declaration
+from softmetal.compiler.tokens import Token
+
+
+class Refusal(Exception):
+    """A construct that is refused, at the token that shows it."""
+
+    def __init__(self, token: Token, message: str) -> None:
+        super().__init__(message)
+        self.token = token
+        self.message = message
+
+
+_STAGES = {
+    "vertex": "vertex functions are",
+    "fragment": "fragment functions are",
+    "mesh": "mesh functions are",
+    "object": "object functions are",
+    "visible": "visible functions are",
+    "intersection": "intersection functions are",
+    "stitchable": "stitchable functions are",
+}
+# Pattern of a word -> the construct it belongs to.
+_CONSTRUCTS = [
+    (r"(texture|depth)(1d|2d|3d|cube|_buffer)?\w*", "textures are"),
+    (r"texture_buffer|sampler|(mag|min|mip)_filter|compare_func|address", "textures and samplers are"),
+    (r"imageblock\w*|threadgroup_imageblock", "imageblocks are"),
+    (r"(instance_|primitive_)?acceleration_structure|intersector|intersection_\w+|ray(_data|tracing)?"
+     r"|curve_data|triangle_data", "ray tracing is"),
+    (r"visible_function_table", "function tables are"),
+    (r"tensor\w*|cooperative_tensor|mpp|matmul2d\w*|MetalPerformancePrimitives", "the tensor API is"),
+    (r"render_\w+|command_buffer|compute_command|patch_control_point|mesh_grid_properties"
+     r"|object_data", "commands encoded on the GPU and render stages are"),
+]  # fmt: skip
+
+
+def refuse_words(tokens: Sequence[Token]) -> None:
+    """Refuse what clang would accept although Metal does not have it."""
+    for token in tokens:
+        if token.text == "double" and token.kind == "word":
+            raise Refusal(token, "'double' is not supported in Metal: use float")
+
+
+def refuse_kernel(tokens: Sequence[Token], function: Declaration) -> None:
+    """Refuse functions of other stages, and kernel parameters of types we lack."""
+    head = tokens[function.start : function.body]
+    for token, following in zip(head, head[1:], strict=False):
+        if token.text in _STAGES and (following.kind == "word" or following.text == "]"):
+            raise Refusal(token, f"{_STAGES[token.text]} not supported by softmetal: it runs kernels")
+    if any(token.text == "kernel" for token in head):
+        for token, following in zip(head, head[1:], strict=False):
+            construct = construct_of(token.text)
+            if construct and (following.text == "<" or following.kind == "word"):
+                raise Refusal(token, f"{construct} not supported by softmetal: '{token.text}'")
+
+
+def construct_of(word: str) -> str:
+    """The unsupported construct that an unknown name belongs to, with its verb; empty if none."""
+    for pattern, construct in _CONSTRUCTS:
+        if re.fullmatch(pattern, word):
+            return construct
+    return ""

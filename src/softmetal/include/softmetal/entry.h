@@ -1,0 +1,326 @@
+// The trampoline between the runtime (abi.h) and a kernel: argument types come from the kernel's own
+// type, the token pass supplies a kind and an index for each parameter.
+#ifndef SOFTMETAL_ENTRY_H
+#define SOFTMETAL_ENTRY_H
+
+#include "abi.h"
+#include "softmetal/config.h"
+
+// Storage of `threadgroup T name[n];` in a kernel: one copy a worker, which runs one threadgroup at a
+// time. All threads of a threadgroup stay on their worker, so clang may keep the address over barriers.
+#define SM_TG static thread_local
+
+// `constant T name [[function_constant(i)]]`: SM_FC_i is the value's bytes when the pipeline has one.
+#define SM_FUNCTION_CONSTANT(T, name, i) \
+  static constexpr T name = ::softmetal::constant_value<T>(SM_FC_##i); \
+  static constexpr bool softmetal_defined_##name = SM_FC_DEFINED_##i
+#define is_function_constant_defined(name) softmetal_defined_##name
+
+namespace softmetal {
+
+template <unsigned N>
+struct constant_bytes {
+  unsigned char value[N];
+};
+
+template <class T, unsigned N>
+constexpr T constant_value(constant_bytes<N> given) {
+  static_assert(N == sizeof(T), "the function constant's value has another size than its type");
+  return __builtin_bit_cast(T, given);
+}
+
+struct undefined_constant {};
+template <class T>
+constexpr T constant_value(undefined_constant) {
+  return T();
+}
+
+// ---- what a thread knows of itself -----------------------------------------------------------------
+
+struct where {
+  sm_u32 grid[3], groups[3], full_group[3];  // of the launch
+  sm_u32 group[3];                           // threadgroup_position_in_grid
+  sm_u32 group_size[3];                      // threads_per_threadgroup
+  sm_u32 local[3];                           // thread_position_in_threadgroup
+  sm_u32 global[3];                          // thread_position_in_grid
+  sm_u32 index;                              // thread_index_in_threadgroup
+};
+
+enum class builtin {
+  thread_position_in_grid, threads_per_grid, grid_size, grid_origin, threadgroups_per_grid,
+  dispatch_threads_per_threadgroup, threads_per_simdgroup, thread_execution_width,
+  thread_position_in_threadgroup, threadgroup_position_in_grid, threads_per_threadgroup,
+  thread_index_in_threadgroup, thread_index_in_simdgroup, simdgroup_index_in_threadgroup,
+  simdgroups_per_threadgroup, dispatch_simdgroups_per_threadgroup, thread_index_in_quadgroup,
+  quadgroup_index_in_threadgroup, quadgroups_per_threadgroup, dispatch_quadgroups_per_threadgroup,
+};
+
+constexpr SM_INLINE sm_u32 volume(const sm_u32 (&size)[3]) { return size[0] * size[1] * size[2]; }
+constexpr SM_INLINE sm_u32 ceil_div(sm_u32 a, sm_u32 b) { return (a + b - 1) / b; }
+
+template <class T>
+struct scalar_of {
+  static constexpr int count = 1;
+  using type = T;
+};
+template <class T, int N>
+struct scalar_of<metal::vec<T, N>> {
+  static constexpr int count = N;
+  using type = T;
+};
+
+template <class T>
+SM_INLINE T position(const sm_u32 (&v)[3]) {
+  using S = typename scalar_of<T>::type;
+  if constexpr (scalar_of<T>::count == 1) return S(v[0]);
+  else if constexpr (scalar_of<T>::count == 2) return T(S(v[0]), S(v[1]));
+  else return T(S(v[0]), S(v[1]), S(v[2]));
+}
+
+template <builtin B, class T>
+SM_INLINE T builtin_value(const where &w) {
+  constexpr sm_u32 zero[3] = {0, 0, 0};
+  if constexpr (B == builtin::thread_position_in_grid) return position<T>(w.global);
+  else if constexpr (B == builtin::threads_per_grid || B == builtin::grid_size) return position<T>(w.grid);
+  else if constexpr (B == builtin::grid_origin) return position<T>(zero);
+  else if constexpr (B == builtin::threadgroups_per_grid) return position<T>(w.groups);
+  else if constexpr (B == builtin::dispatch_threads_per_threadgroup) return position<T>(w.full_group);
+  else if constexpr (B == builtin::thread_position_in_threadgroup) return position<T>(w.local);
+  else if constexpr (B == builtin::threadgroup_position_in_grid) return position<T>(w.group);
+  else if constexpr (B == builtin::threads_per_threadgroup) return position<T>(w.group_size);
+  else if constexpr (B == builtin::threads_per_simdgroup || B == builtin::thread_execution_width)
+    return T(SM_LANES);
+  else if constexpr (B == builtin::thread_index_in_threadgroup) return T(w.index);
+  else if constexpr (B == builtin::thread_index_in_simdgroup) return T(w.index % SM_LANES);
+  else if constexpr (B == builtin::simdgroup_index_in_threadgroup) return T(w.index / SM_LANES);
+  else if constexpr (B == builtin::simdgroups_per_threadgroup)
+    return T(ceil_div(volume(w.group_size), SM_LANES));
+  else if constexpr (B == builtin::dispatch_simdgroups_per_threadgroup)
+    return T(ceil_div(volume(w.full_group), SM_LANES));
+  else if constexpr (B == builtin::thread_index_in_quadgroup) return T(w.index % 4);
+  else if constexpr (B == builtin::quadgroup_index_in_threadgroup) return T(w.index / 4);
+  else if constexpr (B == builtin::quadgroups_per_threadgroup)
+    return T(ceil_div(volume(w.group_size), 4));
+  else return T(ceil_div(volume(w.full_group), 4));
+}
+
+// ---- parameters --------------------------------------------------------------------------------------
+
+template <class T>
+struct pointee {
+  using type = T;
+  static constexpr bool pointer = false;
+};
+template <class T>
+struct pointee<T *> {
+  using type = T;
+  static constexpr bool pointer = true;
+};
+template <class T>
+struct pointee<T &> {
+  using type = T;
+  static constexpr bool pointer = false;
+};
+
+template <class T>
+constexpr sm_u32 size_of() {
+  if constexpr (__is_void(T)) return 1;
+  else return sizeof(T);
+}
+template <class T>
+constexpr sm_u32 align_of() {
+  if constexpr (__is_void(T)) return 1;
+  else return alignof(T);
+}
+
+template <class A>
+SM_INLINE A at_address(void *address) {
+  using T = typename pointee<A>::type;
+  if constexpr (pointee<A>::pointer) return static_cast<A>(address);
+  else return *static_cast<T *>(address);
+}
+
+// Each parameter kind: `load` reads what is the same for all threads, `get` makes the argument.
+template <unsigned I>
+struct buffer {
+  static constexpr sm_u32 kind = SM_BUFFER, index = I;
+  static SM_INLINE void *load(const sm_launch *l, char *) { return l->buffers[I]; }
+  template <class A>
+  static SM_INLINE A get(void *address, const where &) {
+    return at_address<A>(address);
+  }
+};
+
+template <unsigned I>
+struct scratch {
+  static constexpr sm_u32 kind = SM_THREADGROUP, index = I;
+  static SM_INLINE void *load(const sm_launch *l, char *base) { return base + l->scratch_offset[I]; }
+  template <class A>
+  static SM_INLINE A get(void *address, const where &) {
+    return at_address<A>(address);
+  }
+};
+
+struct absent {  // its function constant is false
+  static constexpr sm_u32 kind = 2, index = 0;
+  static SM_INLINE void *load(const sm_launch *, char *) { return nullptr; }
+  template <class A>
+  static SM_INLINE A get(void *address, const where &) {
+    return at_address<A>(address);
+  }
+};
+
+template <builtin B>
+struct special {
+  static constexpr sm_u32 kind = 2, index = 0;
+  static SM_INLINE void *load(const sm_launch *, char *) { return nullptr; }
+  template <class A>
+  static SM_INLINE A get(void *, const where &w) {
+    return builtin_value<B, __remove_cv(__remove_reference_t(A))>(w);
+  }
+};
+
+template <bool Present, class P>
+struct when {
+  using type = P;
+};
+template <class P>
+struct when<false, P> {
+  using type = absent;
+};
+
+// ---- entries -------------------------------------------------------------------------------------------
+
+template <class T, T... I>
+struct sequence {};
+
+template <class... P>
+struct list {};
+
+template <auto F, class Parameters, class Type = decltype(F)>
+struct kernel;
+
+template <auto F, class... P, class... A>
+struct kernel<F, list<P...>, void (*)(A...)> {
+  static_assert(sizeof...(P) == sizeof...(A));
+  static constexpr unsigned count = sizeof...(P);
+
+  struct loaded {
+    void *address[count ? count : 1];
+  };
+
+  static SM_INLINE loaded load(const sm_launch *l, char *base) { return {{P::load(l, base)...}}; }
+
+  static SM_INLINE where start(const sm_launch *l) {
+    where w = {};
+    for (int i = 0; i < 3; i++) {
+      w.grid[i] = l->grid[i];
+      w.groups[i] = l->groups[i];
+      w.full_group[i] = l->group[i];
+    }
+    return w;
+  }
+
+  static SM_INLINE void call(const loaded &arguments, const where &w) {
+    call(arguments, w, __make_integer_seq<sequence, unsigned, count>());
+  }
+  template <unsigned... I>
+  static SM_INLINE void call(const loaded &a, const where &w, sequence<unsigned, I...>) {
+    F(P::template get<A>(a.address[I], w)...);
+  }
+
+  // The loops below run over the global x, or clang cannot prove that indices do not wrap. Threads are
+  // independent by Metal's rules: that is what assume_safety says. Locals that end up in memory would
+  // be shared between iterations; the `lower` stage takes the promise back for such kernels.
+
+  static SM_INLINE void flat(const sm_launch *l, sm_u32 x0, sm_u32 x1, sm_u32 y, sm_u32 z) {
+    const loaded arguments = load(l, nullptr);
+    const where base = start(l);
+#pragma clang loop vectorize(assume_safety)
+    for (sm_u32 x = x0; x < x1; ++x) {
+      where w = base;
+      w.global[0] = x, w.global[1] = y, w.global[2] = z;
+      call(arguments, w);
+    }
+  }
+
+  static SM_INLINE void groups(const sm_launch *l, char *memory, sm_u32 gx0, sm_u32 gx1, sm_u32 gy,
+                               sm_u32 gz) {
+    const loaded arguments = load(l, memory);
+    where base = start(l);
+    for (sm_u32 gx = gx0; gx < gx1; ++gx) {
+      const sm_u32 group[3] = {gx, gy, gz};
+      sm_u32 first[3];
+      for (int i = 0; i < 3; i++) {
+        base.group[i] = group[i];
+        first[i] = group[i] * base.full_group[i];
+        const sm_u32 left = base.grid[i] - first[i];
+        base.group_size[i] = left < base.full_group[i] ? left : base.full_group[i];
+      }
+      for (sm_u32 z = 0; z < base.group_size[2]; ++z)
+        for (sm_u32 y = 0; y < base.group_size[1]; ++y)
+          row(arguments, base, first, y, z);
+    }
+  }
+
+  static SM_INLINE void row(const loaded &arguments, const where &base, const sm_u32 (&first)[3],
+                            sm_u32 y, sm_u32 z) {
+    const sm_u32 end = first[0] + base.group_size[0];
+#pragma clang loop vectorize(assume_safety)
+    for (sm_u32 x = first[0]; x < end; ++x) {
+      where w = base;
+      w.global[0] = x, w.global[1] = first[1] + y, w.global[2] = first[2] + z;
+      w.local[0] = x - first[0], w.local[1] = y, w.local[2] = z;
+      w.index = (z * base.group_size[1] + y) * base.group_size[0] + w.local[0];
+      call(arguments, w);
+    }
+  }
+
+  static SM_INLINE void fiber(const sm_launch *l, const sm_thread *t) {
+    where w = start(l);
+    for (int i = 0; i < 3; i++) {
+      w.group[i] = t->group_position[i];
+      w.group_size[i] = t->group_size[i];
+      w.local[i] = t->position[i];
+      w.global[i] = w.group[i] * w.full_group[i] + w.local[i];
+    }
+    w.index = t->index;
+    call(load(l, t->scratch), w);
+  }
+
+  template <class T>
+  static constexpr bool is_const = __is_const(typename pointee<T>::type);
+
+  struct info {
+    sm_u32 head[4];
+    sm_argument arguments[count ? count : 1];
+  };
+  static constexpr info describe(sm_u32 mode, sm_u32 max_threads) {
+    return {{SM_ABI, mode, count, max_threads},
+            {sm_argument{P::kind, P::index, size_of<typename pointee<A>::type>(),
+                         align_of<typename pointee<A>::type>(), !is_const<A>,
+                         !pointee<A>::pointer}...}};
+  }
+};
+
+}  // namespace softmetal
+
+// What a kernel's shared object exports. The kernel comes last: its template arguments have commas.
+#define SM_EXPORT extern "C" __attribute__((visibility("default"), used))
+#define SM_INFO(mode, max_threads) \
+  SM_EXPORT const softmetal_kernel::info softmetal_info = softmetal_kernel::describe(mode, max_threads);
+#define SM_ENTRY_FLAT \
+  SM_EXPORT void softmetal_entry(const sm_launch *l, sm_u32 x0, sm_u32 x1, sm_u32 y, sm_u32 z) { \
+    softmetal_kernel::flat(l, x0, x1, y, z); \
+  }
+#define SM_ENTRY_GROUPS \
+  SM_EXPORT void softmetal_entry(const sm_launch *l, char *memory, sm_u32 gx0, sm_u32 gx1, sm_u32 gy, \
+                                 sm_u32 gz) { \
+    softmetal_kernel::groups(l, memory, gx0, gx1, gy, gz); \
+  }
+#define SM_ENTRY_FIBERS \
+  SM_EXPORT void softmetal_entry(const sm_launch *l, const sm_thread *t) { \
+    softmetal_kernel::fiber(l, t); \
+  }
+
+#endif
