@@ -1,0 +1,1 @@
+"""The Metal objects under PyObjC's names and conventions."""

@@ -26,7 +26,6 @@ __all__ = [
 
 program_to_bytes = serial.to_bytes
 program_from_bytes = serial.from_bytes
-_COOPERATION = ("softmetal_barrier", "softmetal_collective")
 
 
 def compile_library(source: str, options: CompileOptions) -> Program:
@@ -138,25 +137,19 @@ def _require_constants(program: Program, function: Function, given: Mapping[int,
 def _build(
     program: Program, function: Function, constants: Mapping[int, bytes], folder: Path
 ) -> None:
-    try:
-        _build_mode(program, function, function.mode, constants, folder)
-        undefined = Elf.read(folder / "kernel.so").symbols()
-        if function.mode != Mode.FIBERS and any(name in undefined for name in _COOPERATION):
-            _build_mode(program, function, Mode.FIBERS, constants, folder)
-    except CompileError as error:
-        places = diagnostics.SourceMap(program.text, program.options.file_name, "")
-        raise CompileError(diagnostics.explain(error.diagnostics, places)) from None
-
-
-def _build_mode(
-    program: Program, function: Function, mode: Mode, constants: Mapping[int, bytes], folder: Path
-) -> None:
     target, options = targets.host(), program.options
-    text = stages.unit(program, function, mode, constants)
-    ir = stages.lower(stages.optimise(text, options, target, _header(options)), target)
-    stages.generate(ir, target, folder / "kernel.o")
-    stages.link([folder / "kernel.o"], folder / "kernel.so")
-    (folder / "kernel.o").unlink()
+    header = _header(options)
+    try:
+        ir = stages.optimise(stages.unit(program, function, function.mode, constants), options, target, header)
+        if function.mode != Mode.FIBERS and stages.cooperates(ir):
+            unit = stages.unit(program, function, Mode.FIBERS, constants)
+            ir = stages.optimise(unit, options, target, header)
+        stages.generate(stages.lower(ir, target), target, folder / "kernel.o")
+        stages.link([folder / "kernel.o"], folder / "kernel.so")
+        (folder / "kernel.o").unlink()
+    except CompileError as error:
+        places = diagnostics.SourceMap(program.text, options.file_name, "")
+        raise CompileError(diagnostics.explain(error.diagnostics, places)) from None
 
 
 def _artifact(function: Function, path: Path) -> Artifact:

@@ -9,6 +9,7 @@ from softmetal.compiler.tokens import tokenize
 from softmetal.compiler.unsupported import Refusal, construct_of
 
 _MESSAGE = re.compile(r"^(?P<file>[^\n:]+):(?P<line>\d+):(?P<column>\d+): (?P<text>.*)$")
+_QUOTED = re.compile(r"'(?:[\w ]*?\b)?(\w+)(?:<[^']*)?'")
 _MARKER = re.compile(r'^# (\d+) "([^"]*)"')
 
 
@@ -41,21 +42,24 @@ class SourceMap:
         return lines[line - 1] if 0 < line <= len(lines) else ""
 
     def column(self, file: str, line: int, column: int) -> int:
-        """The column in the user's line of the token at `column` of the rewritten one."""
-        words, ordinal = "", 0
-        for token in tokenize(self._rewritten.get((file, line), "")):
-            if token.end >= column:
-                words = token.text
-                break
-        else:
+        """The column in the user's line for `column` of the rewritten one, token by token."""
+        text, original = self._rewritten.get((file, line), ""), self.original(file, line)
+        tokens = [token for token in tokenize(text) if token.start < column]
+        if not tokens or not original:
             return column
-        before = tokenize(self._rewritten[file, line][: column - 1])
-        ordinal = sum(token.text == words for token in before)
-        same = [t for t in tokenize(self.original(file, line)) if t.text == words]
-        if not same:
-            text = self.original(file, line)
-            return len(text) - len(text.lstrip()) + 1
-        return same[min(ordinal, len(same) - 1)].start + 1
+        here = tokens[-1]
+        ordinal = sum(token.text == here.text for token in tokens) - 1
+        same = [token for token in tokenize(original) if token.text == here.text]
+        if not same:  # it came out of a macro
+            return len(original) - len(original.lstrip()) + 1
+        found = same[min(ordinal, len(same) - 1)]
+        # Clang points behind a token where something is missing after it.
+        return found.end + 1 if column > here.end else found.start + 1
+
+    def word(self, file: str, line: int, column: int) -> str:
+        """The user's word at a place."""
+        found = re.match(r"\w*", self.original(file, line)[column - 1 :])
+        return found[0] if found else ""
 
     def place(self, offset: int) -> tuple[str, int, int]:
         """(file, line, column) of an offset in the text this map was made from."""
@@ -81,7 +85,8 @@ def explain(stderr: str, source_map: SourceMap) -> str:
         if file in ("softmetal_entries", "softmetal_entry") and "note:" in line:
             continue
         column = source_map.column(file, row, int(found["column"]))
-        lines.append(source_map.render(file, row, column, _message(found["text"])))
+        words = [source_map.word(file, row, column), *_QUOTED.findall(found["text"])]
+        lines.append(source_map.render(file, row, column, _message(found["text"], words)))
     return "\n".join(lines) + "\n"
 
 
@@ -90,8 +95,8 @@ def refusal(error: Refusal, source_map: SourceMap) -> str:
     return source_map.render(*source_map.place(error.token.start), f"error: {error.message}") + "\n"
 
 
-def _message(text: str) -> str:
-    for word in re.findall(r"'(?:[\w ]*?\b)?(\w+)(?:<[^']*)?'", text):
+def _message(text: str, words: list[str]) -> str:
+    for word in words:
         construct = construct_of(word)
         if construct and text.startswith(("error:", "fatal error:")):
             return f"error: {construct} not supported by softmetal: '{word}'"

@@ -75,6 +75,7 @@ class _Pass:
         self._drop_duplicates()
         for declaration in self.syntax.declarations:
             self._collect_callees(declaration)
+            self._constructor_qualifiers(declaration)
         for declaration in self.syntax.declarations:
             self._read(declaration)
         self._threadgroup_variables()
@@ -96,6 +97,14 @@ class _Pass:
                 extra = 1 if self.syntax.text(declaration.end) == ";" else 0
                 self.blanked.append((declaration.start, declaration.end + extra))
             seen.add(key)
+
+    def _constructor_qualifiers(self, declaration: Declaration) -> None:
+        """`Name() constant {`: a constructor cannot be const in C++."""
+        if declaration.kind != "function" or declaration.name not in declaration.classes[-1:]:
+            return
+        for index in range(self.syntax.partner[declaration.parameters], declaration.body):
+            if self.syntax.text(index) == "constant":
+                self.replaced[index] = "        "
 
     def _collect_callees(self, declaration: Declaration) -> None:
         words = {
@@ -341,9 +350,26 @@ class _Pass:
             if token.text == "constant":
                 beside = (self.syntax.text(index - 1), self.syntax.text(index + 1))
                 return "const   " if "const" not in beside else "        "
+            if self._is_cast(index):
+                return f"SM_CAST_{token.text}"
         if token.kind == "directive" and not token.text.startswith("# "):
             return _pragma(token.text)
         return token.text
+
+    def _is_cast(self, index: int) -> bool:
+        """`half(x)`, `bfloat(x)` and `static_cast<T>(x)`: clang lacks the way from half to bfloat."""
+        text, following = self.syntax.text(index), self.syntax.text(index + 1)
+        if text == "static_cast":
+            end = self.syntax.skip_angles(index + 1)
+            return self.syntax.text(end - 2) not in ("*", "&", "void")
+        before = self.syntax.text(index - 1)
+        return (
+            text in ("half", "bfloat")
+            and following == "("
+            and before not in ERASED
+            and before not in ("constant", "const", "operator", "<", ",")
+            and self.syntax.text(index + 2) not in ("*", "&", ")")
+        )
 
     def _edited(self) -> str:
         edits: list[tuple[int, int, str]] = []
@@ -370,7 +396,7 @@ class _Pass:
         return [
             (token.start, token.end, blank(token.text))
             for token in self.tokens[start:end]
-            if token.kind != "directive"
+            if not token.text.startswith("# ")
         ]
 
 

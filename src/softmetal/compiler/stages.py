@@ -173,6 +173,11 @@ def optimise(text: str, options: CompileOptions, target: Target, header: Path) -
     return ir
 
 
+def cooperates(ir: str) -> bool:
+    """Whether the code makes threads wait for each other, which the token pass may not have seen."""
+    return re.search(r"call [^\n]*@softmetal_(barrier|collective)\(", ir) is not None
+
+
 def lower(ir: str, target: Target) -> str:
     """What has to be seen or changed in the IR itself."""
     entry = _definitions(ir).get("softmetal_entry", "")

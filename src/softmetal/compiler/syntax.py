@@ -33,6 +33,7 @@ class Declaration:
     end: int
     parameters: int = -1  # index of the "(" of a function
     classes: tuple[str, ...] = ()  # the classes among `scope`
+    owner: int = -1  # index of the "{" of the innermost class: specialisations share their name
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,12 +131,13 @@ class Syntax:
     # ---- the walk ------------------------------------------------------------------------------
 
     def _walk(self) -> Iterator[Declaration]:
-        scopes: list[tuple[str, str]] = []  # (kind, name) of each open brace we went into
+        scopes: list[tuple[str, str, int]] = []  # (kind, name, "{") of each brace we went into
         at = start = 0
         while at < len(self.tokens):
             token = self.tokens[at]
-            path = tuple(name for _, name in scopes if name)
-            classes = tuple(name for kind, name in scopes if kind == "class")
+            path = tuple(name for _, name, _ in scopes if name)
+            classes = tuple(name for kind, name, _ in scopes if kind == "class")
+            owner = next((at for kind, _, at in reversed(scopes) if kind == "class"), -1)
             if token.kind == "directive":
                 if at == start:
                     start += 1
@@ -157,12 +159,12 @@ class Syntax:
                 if kind == "initializer":
                     at = end - 1
                 elif kind == "namespace":
-                    scopes.append((kind, name))
+                    scopes.append((kind, name, at))
                     start = at + 1
                 else:
-                    yield Declaration(kind, path, name, start, at, end, parameters, classes)
+                    yield Declaration(kind, path, name, start, at, end, parameters, classes, owner)
                     if kind == "class":
-                        scopes.append((kind, name))
+                        scopes.append((kind, name, at))
                         start = at + 1
                     else:
                         at, start = end - 1, end
@@ -267,7 +269,7 @@ class Syntax:
         template = tuple(self._normal(declaration.start, start, erased, renamed))
         if declaration.kind == "class":
             head = tuple(self._normal(start, declaration.body, erased, renamed))
-            return ("class", *declaration.scope, *template, *head)
+            return ("class", str(declaration.owner), *declaration.scope, *template, *head)
         opening = declaration.parameters
         closing = self.partner[opening]
         types: list[str] = []
@@ -276,9 +278,10 @@ class Syntax:
         # Return types of templates take part in overloading; a constructor's list does not.
         before = tuple(self._normal(start, opening, erased, renamed))
         trailer = tuple(self._normal(closing + 1, declaration.body, erased, renamed))
-        if ":" in trailer:
-            trailer = trailer[: trailer.index(":")]
-        return ("function", *declaration.scope, *template, *before, *types, ")", *trailer)
+        if ":" in trailer or declaration.name in declaration.classes[-1:]:
+            trailer = ()  # of a constructor
+        place = (str(declaration.owner), *declaration.scope)
+        return ("function", *place, *template, *before, *types, ")", *trailer)
 
     def _template_names(self, declaration: Declaration) -> tuple[int, dict[str, str]]:
         """Where the template header ends, and stand-ins for its parameters' names."""

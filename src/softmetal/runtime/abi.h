@@ -52,10 +52,11 @@ typedef struct sm_info {               /* plain words: compiler/elf.py reads the
   sm_argument arguments[];
 } sm_info;
 
-/* What a SM_FIBERS kernel calls. Both are convergent. */
+/* What a SM_FIBERS kernel calls. Convergent binds LLVM's optimiser, nomerge its code generator, which
+   would otherwise give two calls in the arms of an `if` one return address: one call site. */
 
 /* threadgroup_barrier: returns when every living thread of the threadgroup has arrived. */
-__attribute__((convergent)) void softmetal_barrier(void);
+__attribute__((convergent, nomerge)) void softmetal_barrier(void);
 
 /* A simdgroup operation. The lanes that arrive at one call site together are its active lanes; the
    last to arrive runs `operate` once for all of them; then each returns. slot[i] is what lane i
@@ -64,7 +65,8 @@ typedef struct sm_lanes {
   void *slot[SM_LANES];
   sm_u32 active; /* bit i: lane i takes part */
 } sm_lanes;
-__attribute__((convergent)) void softmetal_collective(void (*operate)(const sm_lanes *), void *slot);
+__attribute__((convergent, nomerge)) void softmetal_collective(void (*operate)(const sm_lanes *),
+                                                               void *slot);
 
 /* The calling thread's thread_index_in_simdgroup; it never changes, so calls may be merged. */
 __attribute__((const)) sm_u32 softmetal_lane(void);

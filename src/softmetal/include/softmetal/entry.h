@@ -16,7 +16,22 @@
   static constexpr bool softmetal_defined_##name = SM_FC_DEFINED_##i
 #define is_function_constant_defined(name) softmetal_defined_##name
 
+// Casts that also know the way between half and bfloat, which clang lacks.
+#define SM_CAST_static_cast ::softmetal::cast
+#define SM_CAST_half ::softmetal::cast<half>
+#define SM_CAST_bfloat ::softmetal::cast<bfloat>
+
 namespace softmetal {
+
+template <class T, class U>
+constexpr SM_INLINE T cast(U &&value) {
+  using V = __remove_cvref(U);
+  if constexpr ((__is_same(T, half) && __is_same(V, bfloat)) ||
+                (__is_same(T, bfloat) && __is_same(V, half)))
+    return static_cast<T>(static_cast<float>(value));
+  else
+    return static_cast<T>(static_cast<U &&>(value));
+}
 
 template <unsigned N>
 struct constant_bytes {

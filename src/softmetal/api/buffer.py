@@ -1,0 +1,142 @@
+"""MTLResource and MTLBuffer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from softmetal.api import enums
+from softmetal.api.memory import Borrowed, Memory, Pointer
+from softmetal.api.objects import Labelled
+from softmetal.validation import check_range
+
+if TYPE_CHECKING:
+    from softmetal.api.device import MTLDevice
+    from softmetal.api.heap import MTLHeap
+
+PAGE = 4096
+
+
+def storage_mode(options: int) -> int:
+    return (options & enums.MTLResourceStorageModeMask) >> enums.MTLResourceStorageModeShift
+
+
+def cache_mode(options: int) -> int:
+    return options & enums.MTLResourceCPUCacheModeMask
+
+
+def hazard_mode(options: int) -> int:
+    mask = enums.MTLResourceHazardTrackingModeMask
+    return (options & mask) >> enums.MTLResourceHazardTrackingModeShift
+
+
+class MTLResource(Labelled):
+    """Memory that a command can use. Its purgeable state is kept but never acted upon."""
+
+    __slots__ = ("__weakref__", "_device", "_options", "_purgeable")
+
+    def __init__(self, device: MTLDevice, options: int) -> None:
+        super().__init__()
+        self._device = device
+        self._options = options
+        self._purgeable: int = enums.MTLPurgeableStateNonVolatile
+
+    # MTL: -device
+    def device(self) -> MTLDevice:
+        return self._device
+
+    # MTL: -storageMode
+    def storageMode(self) -> int:
+        return storage_mode(self._options)
+
+    # MTL: -cpuCacheMode
+    def cpuCacheMode(self) -> int:
+        return cache_mode(self._options)
+
+    # MTL: -hazardTrackingMode
+    def hazardTrackingMode(self) -> int:
+        return hazard_mode(self._options) or self._default_hazard_mode()
+
+    def _default_hazard_mode(self) -> int:
+        return enums.MTLHazardTrackingModeTracked
+
+    # MTL: -resourceOptions
+    def resourceOptions(self) -> int:
+        return self._options
+
+    # MTL: -setPurgeableState:
+    # DEVIATION: contents are never discarded, whatever the purgeable state.
+    def setPurgeableState_(self, state: int) -> int:
+        previous = self._purgeable
+        if state != enums.MTLPurgeableStateKeepCurrent:
+            self._purgeable = state
+        return previous
+
+    # MTL: -heap
+    def heap(self) -> MTLHeap | None:
+        return None
+
+    # MTL: -heapOffset
+    def heapOffset(self) -> int:
+        return 0
+
+    # MTL: -makeAliasable
+    def makeAliasable(self) -> None:
+        return None
+
+    # MTL: -isAliasable
+    def isAliasable(self) -> bool:
+        return False
+
+
+class MTLBuffer(MTLResource):
+    """A range of memory. `_address` and `_length` are what encoders read."""
+
+    __slots__ = ("_address", "_length", "_memory")
+
+    def __init__(
+        self,
+        device: MTLDevice,
+        memory: Memory | Borrowed,
+        length: int,
+        options: int,
+        offset: int = 0,
+    ) -> None:
+        super().__init__(device, options)
+        self._memory = memory
+        self._address = memory.address + offset
+        self._length = length
+
+    # MTL: -contents
+    def contents(self) -> Pointer | None:
+        """The memory itself, or None for a private buffer."""
+        if self.storageMode() == enums.MTLStorageModePrivate:
+            return None
+        return Pointer(self._address, self._length, self)
+
+    # MTL: -length
+    def length(self) -> int:
+        return self._length
+
+    # MTL: -allocatedSize
+    def allocatedSize(self) -> int:
+        return -(-self._length // PAGE) * PAGE
+
+    # MTL: -gpuAddress
+    def gpuAddress(self) -> int:
+        """The host's own address, so that kernels can follow it."""
+        return self._address
+
+    # MTL: -didModifyRange:
+    def didModifyRange_(self, range_: Sequence[int]) -> None:
+        start, count = range_
+        check_range(start, count, self._length, "modified bytes")
+
+    # MTL: -addDebugMarker:range:
+    def addDebugMarker_range_(self, marker: str, range_: Sequence[int]) -> None:
+        start, count = range_
+        check_range(start, count, self._length, "marked bytes")
+
+    # MTL: -removeAllDebugMarkers
+    def removeAllDebugMarkers(self) -> None:
+        return None

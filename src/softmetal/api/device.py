@@ -1,0 +1,577 @@
+"""MTLDevice: joins the compiler and an executor, and makes everything else."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import platform
+import threading
+import time
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from softmetal import compiler, env
+from softmetal.api import enums
+from softmetal.api.archive import (
+    MTLBinaryArchive,
+    MTLBinaryArchiveDescriptor,
+    archive_error,
+    read_archive,
+)
+from softmetal.api.buffer import MTLBuffer
+from softmetal.api.counters import (
+    MTLCounterSampleBuffer,
+    MTLCounterSampleBufferDescriptor,
+    MTLCounterSet,
+)
+from softmetal.api.event import MTLEvent, MTLFence, MTLSharedEvent, MTLSharedEventHandle
+from softmetal.api.foundation import NSURL, NSError, file_path
+from softmetal.api.heap import BUFFER_ALIGNMENT, MTLHeap, MTLHeapDescriptor, align_up
+from softmetal.api.icb import (
+    MTLIndirectCommandBuffer,
+    MTLIndirectCommandBufferDescriptor,
+    command_types_supported,
+)
+from softmetal.api.library import MTLCompileOptions, MTLFunction, MTLLibrary, compile_options
+from softmetal.api.log import MTLLogState, MTLLogStateDescriptor
+from softmetal.api.memory import Arena, Borrowed, Memory, copied_bytes
+from softmetal.api.objects import Object
+from softmetal.api.pipeline import (
+    MTLComputePipelineDescriptor,
+    MTLComputePipelineReflection,
+    MTLComputePipelineState,
+)
+from softmetal.api.queue import MTLCommandQueue, MTLCommandQueueDescriptor
+from softmetal.api.residency import MTLResidencySet, MTLResidencySetDescriptor
+from softmetal.api.structs import MTLSize, MTLSizeAndAlign
+from softmetal.errors import CompileError, SettingError, ValidationError
+from softmetal.executors import Executor
+from softmetal.types import MAX_BUFFERS, MAX_THREADS, Artifact, Program
+from softmetal.validation import (
+    MAX_THREADGROUP_MEMORY,
+    check_range,
+    check_threadgroup_total,
+    check_view,
+)
+
+ARENA_BYTES = 64 << 10
+Outcome = tuple[MTLComputePipelineState | None, NSError | None]
+
+# DEVIATION: a soft device says that it has the compute features of these families; it has no
+# rendering, textures or ray tracing, which a Mac of the same families would have.
+_FAMILIES = frozenset(
+    (
+        *range(enums.MTLGPUFamilyApple1, enums.MTLGPUFamilyApple8 + 1),
+        enums.MTLGPUFamilyMac1,
+        enums.MTLGPUFamilyMac2,
+        *range(enums.MTLGPUFamilyCommon1, enums.MTLGPUFamilyCommon3 + 1),
+        enums.MTLGPUFamilyMetal3,
+    )
+)
+
+
+def _executor() -> Executor:
+    name = env.device()
+    if name == "cpu":
+        from softmetal.executors.cpu import CpuExecutor
+
+        return CpuExecutor()
+    if name == "null":
+        from softmetal.executors.null import NullExecutor
+
+        return NullExecutor()
+    raise SettingError(f"SOFTMETAL_DEVICE={name!r} is not a device: give 'cpu' or 'null'")
+
+
+def _processor() -> str:
+    """The CPU's name, as the system has it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())
+
+
+def _memory_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+class MTLArchitecture(Object):
+    __slots__ = ("_name",)
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    # MTL: -name
+    def name(self) -> str:
+        return self._name
+
+
+class MTLDevice(Object):
+    """The soft device of this process."""
+
+    __slots__ = ("_arenas", "_busy", "_executor", "_live", "_maximise")
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._live: dict[int, int] = {}  # address of each allocation -> its length
+        self._arenas: list[Arena] = []  # idle
+        self._busy: set[MTLCommandQueue] = set()  # queues with work: keeps that work's memory
+        self._maximise = False
+        atexit.register(self._reap)
+
+    def __repr__(self) -> str:
+        return f"<MTLDevice {self.name()}>"
+
+    def _reap(self) -> None:
+        for queue in tuple(self._busy):
+            queue._reap()
+
+    def _new_arena(self) -> Arena:
+        try:
+            arena = self._arenas.pop()
+        except IndexError:
+            return Arena(Memory(self._executor, ARENA_BYTES, self._live))
+        arena.clear()
+        return arena
+
+    # ---- what it is ----
+
+    # MTL: -name
+    def name(self) -> str:
+        return f"softmetal {self._executor.name} ({_processor()})"
+
+    # MTL: -registryID
+    def registryID(self) -> int:
+        return 1
+
+    # MTL: -architecture
+    def architecture(self) -> MTLArchitecture:
+        return MTLArchitecture(f"softmetal_{self._executor.name}")
+
+    # MTL: -maxThreadsPerThreadgroup
+    def maxThreadsPerThreadgroup(self) -> MTLSize:
+        return MTLSize(MAX_THREADS, MAX_THREADS, MAX_THREADS)
+
+    # MTL: -maxThreadgroupMemoryLength
+    def maxThreadgroupMemoryLength(self) -> int:
+        return MAX_THREADGROUP_MEMORY
+
+    # MTL: -maxBufferLength
+    def maxBufferLength(self) -> int:
+        return _memory_bytes()
+
+    # MTL: -recommendedMaxWorkingSetSize
+    def recommendedMaxWorkingSetSize(self) -> int:
+        return _memory_bytes() * 3 // 4
+
+    # MTL: -currentAllocatedSize
+    def currentAllocatedSize(self) -> int:
+        self._reap()
+        return sum(tuple(self._live.values()))
+
+    # MTL: -maxTransferRate
+    def maxTransferRate(self) -> int:
+        return 0
+
+    # MTL: -hasUnifiedMemory
+    def hasUnifiedMemory(self) -> bool:
+        return True
+
+    # MTL: -isLowPower
+    def isLowPower(self) -> bool:
+        return False
+
+    # MTL: -isHeadless
+    def isHeadless(self) -> bool:
+        return True
+
+    # MTL: -isRemovable
+    def isRemovable(self) -> bool:
+        return False
+
+    # MTL: -location
+    def location(self) -> int:
+        return enums.MTLDeviceLocationBuiltIn
+
+    # MTL: -locationNumber
+    def locationNumber(self) -> int:
+        return 0
+
+    # MTL: -peerGroupID
+    def peerGroupID(self) -> int:
+        return 0
+
+    # MTL: -supportsFamily:
+    def supportsFamily_(self, family: int) -> bool:
+        return family in _FAMILIES
+
+    # MTL: -argumentBuffersSupport
+    def argumentBuffersSupport(self) -> int:
+        return enums.MTLArgumentBuffersTier2
+
+    # MTL: -readWriteTextureSupport
+    def readWriteTextureSupport(self) -> int:
+        return enums.MTLReadWriteTextureTierNone
+
+    # MTL: -supportsDynamicLibraries
+    def supportsDynamicLibraries(self) -> bool:
+        return False
+
+    # MTL: -supportsFunctionPointers
+    def supportsFunctionPointers(self) -> bool:
+        return False
+
+    # MTL: -supportsRaytracing
+    def supportsRaytracing(self) -> bool:
+        return False
+
+    # MTL: -maximumConcurrentCompilationTaskCount
+    def maximumConcurrentCompilationTaskCount(self) -> int:
+        return os.cpu_count() or 1
+
+    # MTL: -shouldMaximizeConcurrentCompilation
+    def shouldMaximizeConcurrentCompilation(self) -> bool:
+        return self._maximise
+
+    # MTL: -setShouldMaximizeConcurrentCompilation:
+    def setShouldMaximizeConcurrentCompilation_(self, wanted: bool) -> None:
+        self._maximise = bool(wanted)
+
+    # MTL: -sampleTimestamps:gpuTimestamp:
+    def sampleTimestamps_gpuTimestamp_(self, cpu: None, gpu: None) -> tuple[int, int]:
+        """Both in nanoseconds: host and device share one clock."""
+        now = time.monotonic_ns()
+        return now, now
+
+    # MTL: -queryTimestampFrequency
+    def queryTimestampFrequency(self) -> int:
+        return 1_000_000_000
+
+    # MTL: -counterSets
+    def counterSets(self) -> list[MTLCounterSet]:
+        return [MTLCounterSet()]
+
+    # MTL: -supportsCounterSampling:
+    def supportsCounterSampling_(self, point: int) -> bool:
+        return point in (
+            enums.MTLCounterSamplingPointAtStageBoundary,
+            enums.MTLCounterSamplingPointAtDispatchBoundary,
+            enums.MTLCounterSamplingPointAtBlitBoundary,
+        )
+
+    # MTL: -newCounterSampleBufferWithDescriptor:error:
+    def newCounterSampleBufferWithDescriptor_error_(
+        self, descriptor: MTLCounterSampleBufferDescriptor, error: None
+    ) -> tuple[MTLCounterSampleBuffer | None, NSError | None]:
+        if descriptor.sampleCount() < 1:
+            code = enums.MTLCounterSampleBufferErrorInvalid
+            text = f"a sample count of {descriptor.sampleCount()}: pass at least 1"
+            return None, NSError.described(enums.MTLCounterErrorDomain, code, text)
+        return MTLCounterSampleBuffer(self, descriptor), None
+
+    # ---- memory ----
+
+    def _allocate(self, length: int) -> Memory | None:
+        """None where Apple returns nil: nothing asked for, or too much."""
+        self._reap()
+        if not 0 < length <= self.maxBufferLength():
+            return None
+        try:
+            return Memory(self._executor, length, self._live)
+        except MemoryError:
+            return None
+
+    # MTL: -newBufferWithLength:options:
+    def newBufferWithLength_options_(self, length: int, options: int) -> MTLBuffer | None:
+        memory = self._allocate(length)
+        return MTLBuffer(self, memory, length, options) if memory is not None else None
+
+    # MTL: -newBufferWithBytes:length:options:
+    def newBufferWithBytes_length_options_(
+        self, data: Any, length: int, options: int
+    ) -> MTLBuffer | None:
+        source = copied_bytes(data, length)
+        check_view(length, len(source))
+        memory = self._allocate(length)
+        if memory is None:
+            return None
+        memory.write(source)
+        return MTLBuffer(self, memory, length, options)
+
+    # MTL: -newBufferWithBytesNoCopy:length:options:deallocator:
+    # DEVIATION: memory of any alignment and length is taken without a copy. Apple's device needs
+    # whole pages: check with lbrx or on a Mac before relying on it.
+    def newBufferWithBytesNoCopy_length_options_deallocator_(
+        self, data: Any, length: int, options: int, deallocator: Callable[..., object] | None
+    ) -> MTLBuffer | None:
+        memory = Borrowed(data, deallocator)
+        check_range(0, length, memory.length, "using bytes")
+        if length == 0:
+            return None
+        return MTLBuffer(self, memory, length, options)
+
+    # MTL: -newHeapWithDescriptor:
+    def newHeapWithDescriptor_(self, descriptor: MTLHeapDescriptor) -> MTLHeap | None:
+        memory = self._allocate(descriptor.size())
+        return MTLHeap(self, descriptor, memory) if memory is not None else None
+
+    # MTL: -heapBufferSizeAndAlignWithLength:options:
+    def heapBufferSizeAndAlignWithLength_options_(
+        self, length: int, options: int
+    ) -> MTLSizeAndAlign:
+        return MTLSizeAndAlign(align_up(length, BUFFER_ALIGNMENT), BUFFER_ALIGNMENT)
+
+    # MTL: -newResidencySetWithDescriptor:error:
+    def newResidencySetWithDescriptor_error_(
+        self, descriptor: MTLResidencySetDescriptor, error: None
+    ) -> tuple[MTLResidencySet, None]:
+        return MTLResidencySet(self, descriptor), None
+
+    # ---- synchronisation ----
+
+    # MTL: -newFence
+    def newFence(self) -> MTLFence:
+        return MTLFence(self)
+
+    # MTL: -newEvent
+    def newEvent(self) -> MTLEvent:
+        return MTLEvent(self)
+
+    # MTL: -newSharedEvent
+    def newSharedEvent(self) -> MTLSharedEvent:
+        return MTLSharedEvent(self)
+
+    # MTL: -newSharedEventWithHandle:
+    def newSharedEventWithHandle_(self, handle: MTLSharedEventHandle) -> MTLSharedEvent:
+        return handle._event
+
+    # ---- work ----
+
+    # MTL: -newCommandQueue
+    def newCommandQueue(self) -> MTLCommandQueue:
+        return MTLCommandQueue(self, MTLCommandQueueDescriptor())
+
+    # MTL: -newCommandQueueWithMaxCommandBufferCount:
+    def newCommandQueueWithMaxCommandBufferCount_(self, count: int) -> MTLCommandQueue:
+        descriptor = MTLCommandQueueDescriptor()
+        descriptor.setMaxCommandBufferCount_(count)
+        return MTLCommandQueue(self, descriptor)
+
+    # MTL: -newCommandQueueWithDescriptor:
+    def newCommandQueueWithDescriptor_(
+        self, descriptor: MTLCommandQueueDescriptor
+    ) -> MTLCommandQueue:
+        return MTLCommandQueue(self, descriptor)
+
+    # MTL: -newIndirectCommandBufferWithDescriptor:maxCommandCount:options:
+    def newIndirectCommandBufferWithDescriptor_maxCommandCount_options_(
+        self, descriptor: MTLIndirectCommandBufferDescriptor, count: int, options: int
+    ) -> MTLIndirectCommandBuffer | None:
+        bindings = descriptor.maxKernelBufferBindCount()
+        if count < 1 or not 0 <= bindings <= MAX_BUFFERS or not command_types_supported(descriptor):
+            return None
+        return MTLIndirectCommandBuffer(self, descriptor, count, options)
+
+    # MTL: -newLogStateWithDescriptor:error:
+    def newLogStateWithDescriptor_error_(
+        self, descriptor: MTLLogStateDescriptor, error: None
+    ) -> tuple[MTLLogState, None]:
+        return MTLLogState(descriptor), None
+
+    # ---- libraries ----
+
+    # MTL: -newLibraryWithSource:options:error:
+    def newLibraryWithSource_options_error_(
+        self, source: str, options: MTLCompileOptions | None, error: None
+    ) -> tuple[MTLLibrary | None, NSError | None]:
+        limit = options.maxTotalThreadsPerThreadgroup() if options else 0
+        try:
+            program = compiler.compile_library(source, compile_options(options, "program_source"))
+        except CompileError as problem:
+            return None, _library_error(enums.MTLLibraryErrorCompileFailure, str(problem))
+        return MTLLibrary(self, program, limit), None
+
+    # MTL: -newLibraryWithSource:options:completionHandler:
+    def newLibraryWithSource_options_completionHandler_(
+        self,
+        source: str,
+        options: MTLCompileOptions | None,
+        handler: Callable[[MTLLibrary | None, NSError | None], object],
+    ) -> None:
+        given = options.copy() if options is not None else None
+
+        def work() -> None:
+            handler(*self.newLibraryWithSource_options_error_(source, given, None))
+
+        threading.Thread(target=work).start()
+
+    # MTL: -newLibraryWithData:error:
+    # DEVIATION: a library's data is softmetal's own format behind Apple's `MTLB`; libraries made by
+    # Apple's tools hold code for their GPUs and are refused.
+    def newLibraryWithData_error_(
+        self, data: Any, error: None
+    ) -> tuple[MTLLibrary | None, NSError | None]:
+        try:
+            program: Program = compiler.program_from_bytes(bytes(data))
+        except (CompileError, ValueError, KeyError) as problem:
+            text = f"not a library that softmetal can load: {problem}"
+            return None, _library_error(enums.MTLLibraryErrorInternal, text)
+        return MTLLibrary(self, program), None
+
+    # MTL: -newLibraryWithURL:error:
+    def newLibraryWithURL_error_(
+        self, url: NSURL | str | os.PathLike[str], error: None
+    ) -> tuple[MTLLibrary | None, NSError | None]:
+        try:
+            data = file_path(url).read_bytes()
+        except OSError as problem:
+            return None, _library_error(enums.MTLLibraryErrorFileNotFound, str(problem))
+        return self.newLibraryWithData_error_(data, None)
+
+    # MTL: -newLibraryWithFile:error:
+    def newLibraryWithFile_error_(
+        self, path: str, error: None
+    ) -> tuple[MTLLibrary | None, NSError | None]:
+        return self.newLibraryWithURL_error_(path, None)
+
+    # MTL: -newDefaultLibrary
+    def newDefaultLibrary(self) -> None:
+        """There is no application bundle that could hold one."""
+        return None
+
+    # MTL: -newDefaultLibraryWithBundle:error:
+    def newDefaultLibraryWithBundle_error_(
+        self, bundle: object, error: None
+    ) -> tuple[None, NSError]:
+        text = "softmetal has no default library: use newLibraryWithSource or newLibraryWithURL"
+        return None, _library_error(enums.MTLLibraryErrorFileNotFound, text)
+
+    # MTL: -newBinaryArchiveWithDescriptor:error:
+    def newBinaryArchiveWithDescriptor_error_(
+        self, descriptor: MTLBinaryArchiveDescriptor, error: None
+    ) -> tuple[MTLBinaryArchive | None, NSError | None]:
+        url = descriptor.url()
+        try:
+            artifacts = read_archive(file_path(url)) if url is not None else {}
+        except (OSError, ValueError) as problem:
+            return None, archive_error(enums.MTLBinaryArchiveErrorInvalidFile, str(problem))
+        return MTLBinaryArchive(self, artifacts), None
+
+    # ---- pipelines ----
+
+    # MTL: -newComputePipelineStateWithFunction:error:
+    def newComputePipelineStateWithFunction_error_(
+        self, function: MTLFunction, error: None
+    ) -> Outcome:
+        descriptor = MTLComputePipelineDescriptor()
+        descriptor.setComputeFunction_(function)
+        return self._pipeline(descriptor, 0)
+
+    # MTL: -newComputePipelineStateWithFunction:options:reflection:error:
+    def newComputePipelineStateWithFunction_options_reflection_error_(
+        self, function: MTLFunction, options: int, reflection: None, error: None
+    ) -> Outcome:
+        descriptor = MTLComputePipelineDescriptor()
+        descriptor.setComputeFunction_(function)
+        return self._pipeline(descriptor, options)
+
+    # MTL: -newComputePipelineStateWithDescriptor:options:reflection:error:
+    def newComputePipelineStateWithDescriptor_options_reflection_error_(
+        self,
+        descriptor: MTLComputePipelineDescriptor,
+        options: int,
+        reflection: None,
+        error: None,
+    ) -> Outcome:
+        return self._pipeline(descriptor, options)
+
+    # MTL: -newComputePipelineStateWithFunction:completionHandler:
+    def newComputePipelineStateWithFunction_completionHandler_(
+        self, function: MTLFunction, handler: Callable[..., object]
+    ) -> None:
+        def work() -> None:
+            handler(*self.newComputePipelineStateWithFunction_error_(function, None))
+
+        threading.Thread(target=work).start()
+
+    # MTL: -newComputePipelineStateWithFunction:options:completionHandler:
+    def newComputePipelineStateWithFunction_options_completionHandler_(
+        self, function: MTLFunction, options: int, handler: Callable[..., object]
+    ) -> None:
+        descriptor = MTLComputePipelineDescriptor()
+        descriptor.setComputeFunction_(function)
+        self.newComputePipelineStateWithDescriptor_options_completionHandler_(
+            descriptor, options, handler
+        )
+
+    # MTL: -newComputePipelineStateWithDescriptor:options:completionHandler:
+    def newComputePipelineStateWithDescriptor_options_completionHandler_(
+        self,
+        descriptor: MTLComputePipelineDescriptor,
+        options: int,
+        handler: Callable[..., object],
+    ) -> None:
+        given = descriptor.copy()
+
+        def work() -> None:
+            state, problem = self._pipeline(given, options)
+            reflection: MTLComputePipelineReflection | None = state and state.reflection()
+            handler(state, reflection, problem)
+
+        threading.Thread(target=work).start()
+
+    def _pipeline(self, descriptor: MTLComputePipelineDescriptor, options: int) -> Outcome:
+        function: MTLFunction | None = descriptor.computeFunction()
+        if function is None:
+            raise ValidationError(
+                "a pipeline needs a function: newFunctionWithName_ returned None?"
+            )
+        try:
+            artifact = self._artifact(function, descriptor, options)
+            if artifact is None:
+                text = f"no archive holds `{function._name}` and the options say not to compile"
+                return None, archive_error(enums.MTLBinaryArchiveErrorInvalidFile, text)
+            check_threadgroup_total(artifact.static_threadgroup_memory, (), artifact.name)
+        except (CompileError, ValidationError) as problem:
+            return None, _library_error(enums.MTLLibraryErrorCompileFailure, str(problem))
+        limit = function._library._max_threads
+        return MTLComputePipelineState(self, artifact, descriptor, limit), None
+
+    def _artifact(
+        self, function: MTLFunction, descriptor: MTLComputePipelineDescriptor, options: int
+    ) -> Artifact | None:
+        archive: MTLBinaryArchive
+        for archive in descriptor.binaryArchives() or ():
+            found = archive._find(function)
+            if found is not None:
+                return found
+        if options & enums.MTLPipelineOptionFailOnBinaryArchiveMiss:
+            return None
+        program = function._library._program
+        return compiler.compile_kernel(program, function._name, function._constants)
+
+
+def _library_error(code: int, description: str) -> NSError:
+    return NSError.described(enums.MTLLibraryErrorDomain, code, description)
+
+
+_creating = threading.Lock()
+
+
+@cache
+def _device() -> MTLDevice:
+    return MTLDevice(_executor())
+
+
+def MTLCreateSystemDefaultDevice() -> MTLDevice:
+    """The one soft device of this process."""
+    with _creating:
+        return _device()
+
+
+def MTLCopyAllDevices() -> list[MTLDevice]:
+    return [MTLCreateSystemDefaultDevice()]

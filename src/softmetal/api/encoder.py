@@ -1,0 +1,384 @@
+"""MTLComputeCommandEncoder and MTLBlitCommandEncoder: they write a command buffer's list.
+
+Serial and concurrent encoders differ in nothing: commands run in order, each using all cores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from softmetal.api.buffer import MTLBuffer, MTLResource
+from softmetal.api.counters import MTLCounterSampleBuffer, _SampleAttachments
+from softmetal.api.event import MTLFence
+from softmetal.api.heap import MTLHeap
+from softmetal.api.icb import MTLIndirectCommandBuffer
+from softmetal.api.memory import copied_bytes
+from softmetal.api.objects import Labelled
+from softmetal.api.pipeline import MTLComputePipelineState
+from softmetal.types import (
+    MAX_BUFFERS,
+    MAX_THREADGROUP_ARGUMENTS,
+    Copy,
+    Dispatch,
+    Execute,
+    Fill,
+)
+from softmetal.validation import (
+    MAX_GRID,
+    MAX_INLINE_BYTES,
+    Size3,
+    check_arguments,
+    check_buffer_index,
+    check_copy,
+    check_fill,
+    check_grid,
+    check_indirect,
+    check_inline_bytes,
+    check_offset,
+    check_open,
+    check_pipeline,
+    check_range,
+    check_threadgroup_length,
+    check_threadgroup_total,
+)
+
+if TYPE_CHECKING:
+    from softmetal.api.device import MTLDevice
+    from softmetal.api.queue import MTLCommandBuffer
+
+
+class MTLCommandEncoder(Labelled):
+    """What both encoders have. `_append` adds a command, `_retain` an object to keep alive."""
+
+    __slots__ = ("_append", "_attachments", "_command_buffer", "_ended", "_retain")
+
+    def __init__(
+        self, command_buffer: MTLCommandBuffer, attachments: _SampleAttachments | None
+    ) -> None:
+        super().__init__()
+        self._command_buffer = command_buffer
+        self._append = command_buffer._commands.append
+        self._retain = command_buffer._retained.append
+        self._ended = False
+        self._attachments = attachments
+        self._sample_clock("start")
+
+    def _sample_clock(self, which: str) -> None:
+        if self._attachments is not None:
+            for command in self._attachments._samples(which):
+                self._append(command)
+
+    # MTL: -device
+    def device(self) -> MTLDevice:
+        return self._command_buffer._queue._device
+
+    # MTL: -endEncoding
+    def endEncoding(self) -> None:
+        check_open(self._ended, "endEncoding")
+        self._sample_clock("end")
+        self._ended = True
+        self._command_buffer._encoder = None
+
+    # MTL: -pushDebugGroup:
+    def pushDebugGroup_(self, name: str) -> None:
+        return None
+
+    # MTL: -popDebugGroup
+    def popDebugGroup(self) -> None:
+        return None
+
+    # MTL: -insertDebugSignpost:
+    def insertDebugSignpost_(self, name: str) -> None:
+        return None
+
+    # MTL: -updateFence:
+    def updateFence_(self, fence: MTLFence) -> None:
+        check_open(self._ended, "updateFence_")
+
+    # MTL: -waitForFence:
+    def waitForFence_(self, fence: MTLFence) -> None:
+        check_open(self._ended, "waitForFence_")
+
+    # MTL: -sampleCountersInBuffer:atSampleIndex:withBarrier:
+    def sampleCountersInBuffer_atSampleIndex_withBarrier_(
+        self, samples: MTLCounterSampleBuffer, index: int, barrier: bool
+    ) -> None:
+        check_open(self._ended, "sampleCountersInBuffer")
+        self._append(samples._sample(index))
+        self._retain(samples)
+
+
+class MTLComputeCommandEncoder(MTLCommandEncoder):
+    """Binds arguments and dispatches kernels."""
+
+    __slots__ = ("_addresses", "_bound", "_pipeline", "_threadgroup", "_type")
+
+    def __init__(
+        self,
+        command_buffer: MTLCommandBuffer,
+        dispatch_type: int,
+        attachments: _SampleAttachments | None = None,
+    ) -> None:
+        super().__init__(command_buffer, attachments)
+        self._type = dispatch_type
+        self._pipeline: MTLComputePipelineState | None = None
+        self._addresses = [0] * MAX_BUFFERS
+        self._bound: list[MTLBuffer | None] = [None] * MAX_BUFFERS
+        self._threadgroup = [0] * MAX_THREADGROUP_ARGUMENTS
+
+    # MTL: -dispatchType
+    def dispatchType(self) -> int:
+        return self._type
+
+    # MTL: -setComputePipelineState:
+    def setComputePipelineState_(self, pipeline: MTLComputePipelineState) -> None:
+        if self._ended:
+            check_open(True, "setComputePipelineState_")
+        self._pipeline = pipeline
+
+    # MTL: -setBuffer:offset:atIndex:
+    def setBuffer_offset_atIndex_(self, buffer: MTLBuffer | None, offset: int, index: int) -> None:
+        if self._ended:
+            check_open(True, "setBuffer_offset_atIndex_")
+        if not 0 <= index < MAX_BUFFERS:
+            check_buffer_index(index)
+        if buffer is None:
+            self._addresses[index] = 0
+            self._bound[index] = None
+            return
+        if not 0 <= offset < buffer._length:
+            check_offset(offset, buffer._length)
+        self._addresses[index] = buffer._address + offset
+        if self._bound[index] is not buffer:
+            self._bound[index] = buffer
+            self._retain(buffer)
+
+    # MTL: -setBufferOffset:atIndex:
+    def setBufferOffset_atIndex_(self, offset: int, index: int) -> None:
+        check_buffer_index(index)
+        self.setBuffer_offset_atIndex_(self._bound[index], offset, index)
+
+    # MTL: -setBuffers:offsets:withRange:
+    def setBuffers_offsets_withRange_(
+        self,
+        buffers: Sequence[MTLBuffer | None],
+        offsets: Sequence[int],
+        range_: Sequence[int],
+    ) -> None:
+        start, count = range_
+        for i in range(count):
+            self.setBuffer_offset_atIndex_(buffers[i], offsets[i], start + i)
+
+    # MTL: -setBytes:length:atIndex:
+    def setBytes_length_atIndex_(self, data: Any, length: int, index: int) -> None:
+        if self._ended:
+            check_open(True, "setBytes_length_atIndex_")
+        if not 0 <= index < MAX_BUFFERS:
+            check_buffer_index(index)
+        copy = copied_bytes(data, length)
+        if not 0 < length <= MAX_INLINE_BYTES or len(copy) < length:
+            check_inline_bytes(length, len(copy))
+        self._addresses[index] = self._command_buffer._inline(copy)
+        self._bound[index] = None
+
+    # MTL: -setThreadgroupMemoryLength:atIndex:
+    def setThreadgroupMemoryLength_atIndex_(self, length: int, index: int) -> None:
+        if self._ended:
+            check_open(True, "setThreadgroupMemoryLength_atIndex_")
+        check_threadgroup_length(length, index)
+        self._threadgroup[index] = length
+
+    # MTL: -dispatchThreadgroups:threadsPerThreadgroup:
+    def dispatchThreadgroups_threadsPerThreadgroup_(
+        self, groups: Sequence[int], threads: Sequence[int]
+    ) -> None:
+        across, down, deep = groups
+        width, height, depth = threads
+        self._dispatch((across * width, down * height, deep * depth), (width, height, depth), 0)
+
+    # MTL: -dispatchThreads:threadsPerThreadgroup:
+    def dispatchThreads_threadsPerThreadgroup_(
+        self, grid: Sequence[int], threads: Sequence[int]
+    ) -> None:
+        across, down, deep = grid
+        width, height, depth = threads
+        self._dispatch((across, down, deep), (width, height, depth), 0)
+
+    # MTL: -dispatchThreadgroupsWithIndirectBuffer:indirectBufferOffset:threadsPerThreadgroup:
+    def dispatchThreadgroupsWithIndirectBuffer_indirectBufferOffset_threadsPerThreadgroup_(
+        self, buffer: MTLBuffer, offset: int, threads: Sequence[int]
+    ) -> None:
+        check_indirect(offset, 12, buffer._length)
+        width, height, depth = threads
+        self._retain(buffer)
+        self._dispatch((1, 1, 1), (width, height, depth), buffer._address + offset)
+
+    def _dispatch(self, grid: Size3, group: Size3, indirect: int) -> None:
+        pipeline = self._pipeline
+        if pipeline is None or self._ended:
+            check_open(self._ended, "a dispatch")
+            check_pipeline(0, "a dispatch")
+            return
+        checked = pipeline._groups.get(group) or pipeline._checked_group(group)
+        if min(grid) <= 0 or max(grid) > MAX_GRID:
+            check_grid(grid)
+            return  # an empty grid
+        addresses = self._addresses
+        for index in pipeline._needed:
+            if not addresses[index]:
+                artifact = pipeline._artifact
+                check_arguments(artifact.arguments, addresses, self._threadgroup, artifact.name)
+        scratch = self._scratch(pipeline) if pipeline._threadgroup_count else ()
+        bound = tuple(addresses[: pipeline._buffer_count])
+        self._append(Dispatch(pipeline._kernel, grid, checked, bound, scratch, indirect))
+
+    def _scratch(self, pipeline: MTLComputePipelineState) -> tuple[int, ...]:
+        """The threadgroup memory lengths that the kernel has arguments for."""
+        artifact = pipeline._artifact
+        lengths = tuple(self._threadgroup[: pipeline._threadgroup_count])
+        check_arguments(artifact.arguments, self._addresses, lengths, artifact.name)
+        check_threadgroup_total(artifact.static_threadgroup_memory, lengths, artifact.name)
+        return lengths
+
+    # MTL: -executeCommandsInBuffer:withRange:
+    def executeCommandsInBuffer_withRange_(
+        self, commands: MTLIndirectCommandBuffer, range_: Sequence[int]
+    ) -> None:
+        start, count = range_
+        check_range(start, count, commands.size(), "indirect commands")
+        self._execute(commands, start, count, 0)
+
+    # MTL: -executeCommandsInBuffer:indirectBuffer:indirectBufferOffset:
+    def executeCommandsInBuffer_indirectBuffer_indirectBufferOffset_(
+        self, commands: MTLIndirectCommandBuffer, buffer: MTLBuffer, offset: int
+    ) -> None:
+        """The range is read from the buffer when the commands run: two uint32, start and length."""
+        check_indirect(offset, 8, buffer._length)
+        self._retain(buffer)
+        self._execute(commands, 0, commands.size(), buffer._address + offset)
+
+    def _execute(
+        self, commands: MTLIndirectCommandBuffer, start: int, count: int, address: int
+    ) -> None:
+        check_open(self._ended, "executeCommandsInBuffer")
+        pipeline = self._pipeline
+        kernel = pipeline._kernel if pipeline is not None else 0
+        bound, scratch = tuple(self._addresses), tuple(self._threadgroup)
+        inherited = Dispatch(kernel, (1, 1, 1), (1, 1, 1), bound, scratch)
+        self._append(Execute(commands._commands, start, count, inherited, address))
+        self._retain(commands)
+        self._command_buffer._indirect.append((commands, start, count, pipeline, bound))
+
+    # MTL: -memoryBarrierWithScope:
+    # Commands run in order, so a barrier has nothing to add.
+    def memoryBarrierWithScope_(self, scope: int) -> None:
+        check_open(self._ended, "memoryBarrierWithScope_")
+
+    # MTL: -memoryBarrierWithResources:count:
+    def memoryBarrierWithResources_count_(
+        self, resources: Sequence[MTLResource], count: int
+    ) -> None:
+        check_open(self._ended, "memoryBarrierWithResources_count_")
+
+    # MTL: -useResource:usage:
+    def useResource_usage_(self, resource: MTLResource, usage: int) -> None:
+        check_open(self._ended, "useResource_usage_")
+        self._retain(resource)
+
+    # MTL: -useResources:count:usage:
+    def useResources_count_usage_(
+        self, resources: Sequence[MTLResource], count: int, usage: int
+    ) -> None:
+        check_open(self._ended, "useResources_count_usage_")
+        self._command_buffer._retained.extend(resources[:count])
+
+    # MTL: -useHeap:
+    def useHeap_(self, heap: MTLHeap) -> None:
+        check_open(self._ended, "useHeap_")
+        self._retain(heap)
+
+    # MTL: -useHeaps:count:
+    def useHeaps_count_(self, heaps: Sequence[MTLHeap], count: int) -> None:
+        check_open(self._ended, "useHeaps_count_")
+        self._command_buffer._retained.extend(heaps[:count])
+
+
+class MTLBlitCommandEncoder(MTLCommandEncoder):
+    """Copies and fills."""
+
+    __slots__ = ()
+
+    # MTL: -copyFromBuffer:sourceOffset:toBuffer:destinationOffset:size:
+    def copyFromBuffer_sourceOffset_toBuffer_destinationOffset_size_(
+        self, source: MTLBuffer, offset: int, target: MTLBuffer, target_offset: int, size: int
+    ) -> None:
+        check_open(self._ended, "copyFromBuffer")
+        check_copy(offset, source._length, target_offset, target._length, size)
+        self._command_buffer._retained += (source, target)
+        if size:
+            self._append(Copy(source._address + offset, target._address + target_offset, size))
+
+    # MTL: -fillBuffer:range:value:
+    def fillBuffer_range_value_(self, buffer: MTLBuffer, range_: Sequence[int], value: int) -> None:
+        check_open(self._ended, "fillBuffer_range_value_")
+        start, count = range_
+        check_range(start, count, buffer._length, "filling bytes")
+        check_fill(value)
+        self._retain(buffer)
+        if count:
+            self._append(Fill(buffer._address + start, count, value))
+
+    # MTL: -synchronizeResource:
+    def synchronizeResource_(self, resource: MTLResource) -> None:
+        check_open(self._ended, "synchronizeResource_")
+
+    # MTL: -resetCommandsInBuffer:withRange:
+    # DEVIATION: resetting and copying indirect commands with a blit encoder takes effect for work
+    # encoded after the call, where Apple's does so for work that executes after it.
+    def resetCommandsInBuffer_withRange_(
+        self, commands: MTLIndirectCommandBuffer, range_: Sequence[int]
+    ) -> None:
+        check_open(self._ended, "resetCommandsInBuffer_withRange_")
+        commands._renew()
+        commands.resetWithRange_(range_)
+
+    # MTL: -copyIndirectCommandBuffer:sourceRange:destination:destinationIndex:
+    def copyIndirectCommandBuffer_sourceRange_destination_destinationIndex_(
+        self,
+        source: MTLIndirectCommandBuffer,
+        range_: Sequence[int],
+        target: MTLIndirectCommandBuffer,
+        index: int,
+    ) -> None:
+        check_open(self._ended, "copyIndirectCommandBuffer")
+        start, count = range_
+        check_range(start, count, source.size(), "indirect commands")
+        check_range(index, count, target.size(), "indirect commands")
+        target._renew()
+        for i in range(count):
+            command = target.indirectComputeCommandAtIndex_(index + i)
+            command._copy_from(source.indirectComputeCommandAtIndex_(start + i))
+
+    # MTL: -optimizeIndirectCommandBuffer:withRange:
+    def optimizeIndirectCommandBuffer_withRange_(
+        self, commands: MTLIndirectCommandBuffer, range_: Sequence[int]
+    ) -> None:
+        check_open(self._ended, "optimizeIndirectCommandBuffer_withRange_")
+
+    # MTL: -resolveCounters:inRange:destinationBuffer:destinationOffset:
+    def resolveCounters_inRange_destinationBuffer_destinationOffset_(
+        self,
+        samples: MTLCounterSampleBuffer,
+        range_: Sequence[int],
+        target: MTLBuffer,
+        offset: int,
+    ) -> None:
+        check_open(self._ended, "resolveCounters")
+        start, count = range_
+        check_range(start, count, samples.sampleCount(), "samples")
+        check_copy(start * 8, samples._memory.length, offset, target._length, count * 8)
+        self._command_buffer._retained += (samples, target)
+        if count:
+            source = samples._memory.address + start * 8
+            self._append(Copy(source, target._address + offset, count * 8))

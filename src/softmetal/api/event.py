@@ -1,0 +1,170 @@
+"""MTLFence, MTLEvent, MTLSharedEvent and its listener."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Self
+
+from softmetal.api.libdispatch import DispatchQueue
+from softmetal.api.objects import Allocated, Labelled
+
+if TYPE_CHECKING:
+    from softmetal.api.device import MTLDevice
+
+log = logging.getLogger("softmetal")
+
+# A wait in the executor cannot be interrupted, so long waits are many short ones: Ctrl-C works.
+SLICE = 0.05
+
+Block = Callable[["MTLSharedEvent", int], object]
+
+
+class MTLFence(Labelled):
+    """Orders encoders of one queue; these run in order anyway."""
+
+    __slots__ = ("_device",)
+
+    def __init__(self, device: MTLDevice) -> None:
+        super().__init__()
+        self._device = device
+
+    # MTL: -device
+    def device(self) -> MTLDevice:
+        return self._device
+
+
+class MTLEvent(Labelled):
+    """A counter that command buffers signal and wait for."""
+
+    __slots__ = ("__weakref__", "_device", "_executor", "_handle")
+
+    def __init__(self, device: MTLDevice) -> None:
+        super().__init__()
+        self._device = device
+        self._executor = device._executor
+        self._handle = self._executor.new_event()
+
+    def __del__(self) -> None:
+        if not sys.is_finalizing():
+            self._executor.free_event(self._handle)
+
+    # MTL: -device
+    def device(self) -> MTLDevice:
+        return self._device
+
+
+class MTLSharedEvent(MTLEvent):
+    """An event that the host can read, signal, wait for and listen to."""
+
+    __slots__ = ("_listening", "_lock", "_pending", "_serial")
+
+    def __init__(self, device: MTLDevice) -> None:
+        super().__init__(device)
+        self._lock = threading.Lock()
+        self._pending: list[tuple[int, int, MTLSharedEventListener, Block]] = []
+        self._serial = 0  # keeps blocks for the same value in their order
+        self._listening = False
+
+    # MTL: -signaledValue
+    def signaledValue(self) -> int:
+        return self._executor.event_value(self._handle)
+
+    # MTL: -setSignaledValue:
+    def setSignaledValue_(self, value: int) -> None:
+        self._executor.signal_event(self._handle, value)
+
+    # MTL: -waitUntilSignaledValue:timeoutMS:
+    def waitUntilSignaledValue_timeoutMS_(self, value: int, milliseconds: int) -> bool:
+        deadline = time.monotonic() + milliseconds / 1000
+        while True:
+            left = max(0.0, deadline - time.monotonic())
+            if self._executor.wait_event(self._handle, value, min(left, SLICE)):
+                return True
+            if left == 0:
+                return False
+
+    # MTL: -notifyListener:atValue:block:
+    def notifyListener_atValue_block_(
+        self, listener: MTLSharedEventListener, value: int, block: Block
+    ) -> None:
+        """Call block(event, value) once the event has reached `value`."""
+        with self._lock:
+            self._serial += 1
+            heappush(self._pending, (value, self._serial, listener, block))
+            if not self._listening:
+                self._listening = True
+                threading.Thread(target=_listen, args=(weakref.ref(self),), daemon=True).start()
+
+    def _notify_next(self) -> bool:
+        """Wait a moment for the lowest value; False when nothing is left to wait for."""
+        with self._lock:
+            if not self._pending:
+                self._listening = False
+                return False
+            value = self._pending[0][0]
+        if not self._executor.wait_event(self._handle, value, SLICE):
+            return True
+        with self._lock:
+            value, _, listener, block = heappop(self._pending)
+        try:
+            listener.dispatchQueue().run(lambda: block(self, value))
+        except Exception:
+            log.exception("a shared event's notification block failed")
+        return True
+
+    # MTL: -newSharedEventHandle
+    def newSharedEventHandle(self) -> MTLSharedEventHandle:
+        return MTLSharedEventHandle(self)
+
+
+def _listen(reference: weakref.ref[MTLSharedEvent]) -> None:
+    while True:
+        event = reference()  # held only for a slice, so that a forgotten event can go
+        if event is None or not event._notify_next():
+            return
+        del event
+
+
+class MTLSharedEventHandle(Labelled):
+    """Names a shared event."""
+
+    __slots__ = ("_event",)
+
+    # DEVIATION: a shared event's handle is good within its process only.
+    def __init__(self, event: MTLSharedEvent) -> None:
+        super().__init__()
+        self._event = event
+        self._label = event.label()
+
+
+class MTLSharedEventListener(Allocated):
+    """The dispatch queue on which notification blocks run."""
+
+    __slots__ = ("_queue",)
+
+    def __init__(self) -> None:
+        self._queue = DispatchQueue("softmetal.shared-event-listener", serial=True)
+
+    # MTL: -initWithDispatchQueue:
+    def initWithDispatchQueue_(self, queue: DispatchQueue | None) -> Self:
+        if queue is not None:
+            self._queue = queue
+        return self
+
+    # MTL: +sharedListener
+    @classmethod
+    def sharedListener(cls) -> MTLSharedEventListener:
+        return _SHARED_LISTENER
+
+    # MTL: -dispatchQueue
+    def dispatchQueue(self) -> DispatchQueue:
+        return self._queue
+
+
+_SHARED_LISTENER = MTLSharedEventListener()

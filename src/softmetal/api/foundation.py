@@ -1,0 +1,155 @@
+"""The few Foundation types that Metal programs touch, with PyObjC's names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import unquote, urlparse
+
+from softmetal.api.objects import Object
+from softmetal.api.structs import NSMakeRange, NSRange
+
+__all__ = [
+    "NSURL",
+    "NSArray",
+    "NSData",
+    "NSDictionary",
+    "NSError",
+    "NSLocalizedDescriptionKey",
+    "NSMakeRange",
+    "NSNotFound",
+    "NSNumber",
+    "NSRange",
+    "NSString",
+    "file_path",
+]
+
+NSLocalizedDescriptionKey = "NSLocalizedDescription"
+NSNotFound = 0x7FFFFFFFFFFFFFFF
+
+# PyObjC hands these over as the Python types they bridge to.
+NSString = str
+NSArray = list
+NSDictionary = dict
+NSNumber = int
+
+
+class NSError(Object):
+    """Why a call failed: the second item of the tuples that `..._error_` methods return."""
+
+    __slots__ = ("_code", "_domain", "_info")
+
+    def __init__(self, domain: str, code: int, info: Mapping[str, Any] | None = None) -> None:
+        self._domain = domain
+        self._code = code
+        self._info = dict(info or {})
+
+    @classmethod
+    def described(cls, domain: str, code: int, description: str) -> NSError:
+        return cls(domain, code, {NSLocalizedDescriptionKey: description})
+
+    @classmethod
+    def errorWithDomain_code_userInfo_(
+        cls, domain: str, code: int, info: Mapping[str, Any] | None
+    ) -> NSError:
+        return cls(domain, code, info)
+
+    def domain(self) -> str:
+        return self._domain
+
+    def code(self) -> int:
+        return self._code
+
+    def userInfo(self) -> dict[str, Any]:
+        return self._info
+
+    def localizedDescription(self) -> str:
+        text = self._info.get(NSLocalizedDescriptionKey)
+        return str(text) if text is not None else f"{self._domain} error {self._code}"
+
+    def localizedFailureReason(self) -> str | None:
+        return self._info.get("NSLocalizedFailureReason")
+
+    def __str__(self) -> str:
+        return f'Error Domain={self._domain} Code={self._code} "{self.localizedDescription()}"'
+
+    __repr__ = __str__
+
+
+class NSData(bytes):
+    """Immutable bytes. dispatch_data_t is bridged to it too."""
+
+    @classmethod
+    def dataWithBytes_length_(cls, data: Any, length: int) -> Self:
+        return cls(memoryview(data).cast("B")[:length])
+
+    @classmethod
+    def dataWithContentsOfFile_(cls, path: str) -> Self | None:
+        try:
+            return cls(Path(path).read_bytes())
+        except OSError:
+            return None
+
+    @classmethod
+    def dataWithContentsOfURL_(cls, url: NSURL) -> Self | None:
+        return cls.dataWithContentsOfFile_(url.path())
+
+    def bytes(self) -> memoryview:
+        return memoryview(self)
+
+    def length(self) -> int:
+        return len(self)
+
+    def writeToFile_atomically_(self, path: str, atomically: bool) -> bool:
+        try:
+            Path(path).write_bytes(self)
+        except OSError:
+            return False
+        return True
+
+
+class NSURL(Object):
+    """A file URL; no other scheme means anything here."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    @classmethod
+    def fileURLWithPath_(cls, path: str | os.PathLike[str]) -> NSURL:
+        return cls(Path(path).absolute().as_uri())
+
+    @classmethod
+    def URLWithString_(cls, text: str) -> NSURL:
+        return cls(text)
+
+    def path(self) -> str:
+        return unquote(urlparse(self._text).path)
+
+    def absoluteString(self) -> str:
+        return self._text
+
+    def isFileURL(self) -> bool:
+        return urlparse(self._text).scheme == "file"
+
+    def lastPathComponent(self) -> str:
+        return Path(self.path()).name
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, NSURL) and self._text == other._text
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+    def __str__(self) -> str:
+        return self._text
+
+    __repr__ = __str__
+
+
+def file_path(url: NSURL | str | os.PathLike[str]) -> Path:
+    """The file that a URL or a plain path names."""
+    return Path(url.path()) if isinstance(url, NSURL) else Path(url)

@@ -1,0 +1,236 @@
+"""MTLHeap: buffers placed in one allocation, by the heap (automatic) or by the program."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from bisect import insort
+from collections import deque
+from typing import TYPE_CHECKING
+
+from softmetal.api import enums
+from softmetal.api.buffer import PAGE, MTLBuffer, cache_mode, hazard_mode, storage_mode
+from softmetal.api.memory import Memory
+from softmetal.api.objects import Descriptor, Labelled, number
+from softmetal.validation import check_heap_options, check_range
+
+if TYPE_CHECKING:
+    from softmetal.api.device import MTLDevice
+
+BUFFER_ALIGNMENT = 256
+
+
+def align_up(value: int, alignment: int) -> int:
+    return -(-value // alignment) * alignment
+
+
+class FreeList:
+    """First fit over [0, size): sorted free ranges that never touch each other."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.used = 0
+        self._free: list[tuple[int, int]] = [(0, size)] if size else []  # (start, end)
+
+    def allocate(self, length: int, alignment: int) -> int | None:
+        """The offset of `length` bytes, or None if no free range holds them."""
+        for position, (start, end) in enumerate(self._free):
+            offset = align_up(start, alignment)
+            if offset + length <= end:
+                pieces = [(start, offset), (offset + length, end)]
+                self._free[position : position + 1] = [p for p in pieces if p[0] < p[1]]
+                self.used += length
+                return offset
+        return None
+
+    def release(self, offset: int, length: int) -> None:
+        """Give back exactly what `allocate` returned, merging it with its neighbours."""
+        if length == 0:
+            return
+        insort(self._free, (offset, offset + length))
+        self.used -= length
+        position = self._free.index((offset, offset + length))
+        for left in (position, position - 1):
+            if 0 <= left < len(self._free) - 1 and self._free[left][1] == self._free[left + 1][0]:
+                self._free[left : left + 2] = [(self._free[left][0], self._free[left + 1][1])]
+
+    def largest(self, alignment: int) -> int:
+        """The length of the largest allocation that would succeed now."""
+        return max((end - align_up(start, alignment) for start, end in self._free), default=0)
+
+
+class MTLHeapDescriptor(Descriptor):
+    __slots__ = ()
+    properties = {
+        "size": number(),
+        "type": number(enums.MTLHeapTypeAutomatic),
+        "resourceOptions": number(enums.MTLResourceStorageModePrivate),
+        "sparsePageSize": number(101),
+    }
+
+    # The three modes are parts of resourceOptions: setting one changes the other's bits.
+    def storageMode(self) -> int:
+        return storage_mode(self.resourceOptions())
+
+    def setStorageMode_(self, mode: int) -> None:
+        self._set_bits(enums.MTLResourceStorageModeMask, mode << enums.MTLResourceStorageModeShift)
+
+    def cpuCacheMode(self) -> int:
+        return cache_mode(self.resourceOptions())
+
+    def setCpuCacheMode_(self, mode: int) -> None:
+        self._set_bits(enums.MTLResourceCPUCacheModeMask, mode)
+
+    def hazardTrackingMode(self) -> int:
+        return hazard_mode(self.resourceOptions())
+
+    def setHazardTrackingMode_(self, mode: int) -> None:
+        shift = enums.MTLResourceHazardTrackingModeShift
+        self._set_bits(enums.MTLResourceHazardTrackingModeMask, mode << shift)
+
+    def _set_bits(self, mask: int, bits: int) -> None:
+        self.setResourceOptions_(self.resourceOptions() & ~mask | bits)
+
+
+class MTLHeap(Labelled):
+    """One allocation from which buffers are cut."""
+
+    __slots__ = ("__weakref__", "_device", "_free", "_lock", "_memory", "_options", "_returned")
+
+    def __init__(self, device: MTLDevice, descriptor: MTLHeapDescriptor, memory: Memory) -> None:
+        super().__init__()
+        self._device = device
+        self._memory = memory
+        self._options = int(descriptor.resourceOptions())
+        automatic = descriptor.type() == enums.MTLHeapTypeAutomatic
+        self._free = FreeList(memory.length) if automatic else None
+        self._lock = threading.Lock()
+        # Buffers die on any thread at any moment, so they only leave a note here.
+        self._returned: deque[tuple[int, int]] = deque()
+
+    # MTL: -newBufferWithLength:options:
+    def newBufferWithLength_options_(self, length: int, options: int) -> MTLBuffer | None:
+        """A buffer where the heap finds room, or None."""
+        check_heap_options(self.storageMode(), storage_mode(options))
+        if self._free is None or length <= 0:
+            return None
+        size = align_up(length, BUFFER_ALIGNMENT)
+        with self._lock:
+            self._collect(self._free)
+            offset = self._free.allocate(size, BUFFER_ALIGNMENT)
+        if offset is None:
+            return None
+        return HeapBuffer(self, length, options, offset, size)
+
+    # MTL: -newBufferWithLength:options:offset:
+    def newBufferWithLength_options_offset_(
+        self, length: int, options: int, offset: int
+    ) -> MTLBuffer | None:
+        """A buffer of a placement heap at a place of the program's choice."""
+        check_heap_options(self.storageMode(), storage_mode(options))
+        if self._free is not None or length <= 0:
+            return None
+        check_range(offset, length, self.size(), "heap bytes")
+        return HeapBuffer(self, length, options, offset, 0)
+
+    def _collect(self, free: FreeList) -> None:
+        while self._returned:
+            free.release(*self._returned.popleft())
+
+    # MTL: -size
+    def size(self) -> int:
+        return self._memory.length
+
+    # MTL: -usedSize
+    # DEVIATION: the used size of a placement heap is 0, as the program itself keeps its books.
+    def usedSize(self) -> int:
+        if self._free is None:
+            return 0
+        with self._lock:
+            self._collect(self._free)
+            return self._free.used
+
+    # MTL: -currentAllocatedSize
+    def currentAllocatedSize(self) -> int:
+        return align_up(self._memory.length, PAGE)
+
+    # MTL: -allocatedSize
+    def allocatedSize(self) -> int:
+        return self.currentAllocatedSize()
+
+    # MTL: -maxAvailableSizeWithAlignment:
+    def maxAvailableSizeWithAlignment_(self, alignment: int) -> int:
+        if self._free is None:
+            return self.size()
+        with self._lock:
+            self._collect(self._free)
+            return self._free.largest(max(alignment, BUFFER_ALIGNMENT))
+
+    # MTL: -type
+    def type(self) -> int:
+        if self._free is None:
+            return enums.MTLHeapTypePlacement
+        return enums.MTLHeapTypeAutomatic
+
+    # MTL: -device
+    def device(self) -> MTLDevice:
+        return self._device
+
+    # MTL: -storageMode
+    def storageMode(self) -> int:
+        return storage_mode(self._options)
+
+    # MTL: -cpuCacheMode
+    def cpuCacheMode(self) -> int:
+        return cache_mode(self._options)
+
+    # MTL: -hazardTrackingMode
+    def hazardTrackingMode(self) -> int:
+        return hazard_mode(self._options) or enums.MTLHazardTrackingModeUntracked
+
+    # MTL: -resourceOptions
+    def resourceOptions(self) -> int:
+        return self._options
+
+    # MTL: -setPurgeableState:
+    def setPurgeableState_(self, state: int) -> int:
+        return enums.MTLPurgeableStateNonVolatile
+
+
+class HeapBuffer(MTLBuffer):
+    """A buffer in a heap; `size` bytes go back to an automatic heap's free list."""
+
+    __slots__ = ("_heap", "_heap_offset", "_return", "_shared")
+
+    def __init__(self, heap: MTLHeap, length: int, options: int, offset: int, size: int) -> None:
+        super().__init__(heap._device, heap._memory, length, options, offset)
+        self._heap = heap
+        self._heap_offset = offset
+        self._shared = False
+        # Called once: by makeAliasable, or when the buffer dies.
+        self._return = (
+            weakref.finalize(self, heap._returned.append, (offset, size)) if size else None
+        )
+
+    def heap(self) -> MTLHeap:
+        return self._heap
+
+    def heapOffset(self) -> int:
+        return self._heap_offset
+
+    # MTL: -makeAliasable
+    def makeAliasable(self) -> None:
+        """Let later buffers of the heap have the same memory."""
+        self._shared = True
+        if self._return is not None:
+            self._return()
+
+    # MTL: -isAliasable
+    def isAliasable(self) -> bool:
+        return self._shared
+
+    def allocatedSize(self) -> int:
+        return align_up(self._length, BUFFER_ALIGNMENT)
+
+    def _default_hazard_mode(self) -> int:
+        return self._heap.hazardTrackingMode()

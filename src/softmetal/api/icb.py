@@ -1,0 +1,273 @@
+"""MTLIndirectCommandBuffer: dispatches encoded once and executed many times."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from softmetal.api import enums
+from softmetal.api.buffer import MTLBuffer, MTLResource
+from softmetal.api.objects import Descriptor, Object, flag, number
+from softmetal.api.pipeline import MTLComputePipelineState
+from softmetal.api.structs import MTLResourceID
+from softmetal.errors import ValidationError
+from softmetal.types import MAX_BUFFERS, MAX_THREADGROUP_ARGUMENTS, Dispatch, IndirectCommands
+from softmetal.validation import (
+    Size3,
+    check_arguments,
+    check_buffer_index,
+    check_grid,
+    check_indirect_pipeline,
+    check_offset,
+    check_range,
+    check_threadgroup_length,
+    check_threadgroup_total,
+)
+
+if TYPE_CHECKING:
+    from softmetal.api.device import MTLDevice
+
+COMMAND_BYTES = 512  # what a slot is said to take
+
+
+class MTLIndirectCommandBufferDescriptor(Descriptor):
+    __slots__ = ()
+    properties = {
+        "commandTypes": number(),
+        "inheritPipelineState": flag(True),
+        "inheritBuffers": flag(True),
+        "maxKernelBufferBindCount": number(MAX_BUFFERS),
+        "maxKernelThreadgroupMemoryBindCount": number(MAX_THREADGROUP_ARGUMENTS),
+        "maxVertexBufferBindCount": number(),
+        "maxFragmentBufferBindCount": number(),
+        "supportRayTracing": flag(),
+        "supportDynamicAttributeStride": flag(),
+    }
+
+
+class MTLIndirectComputeCommand(Object):
+    """One slot. It notes that it changed; the buffer encodes it again when it is next committed."""
+
+    __slots__ = (
+        "_addresses",
+        "_bound",
+        "_grid",
+        "_group",
+        "_index",
+        "_inherits",
+        "_pipeline",
+        "_stale",
+        "_threadgroup",
+    )
+
+    def __init__(self, index: int, bindings: int, inherits: bool, stale: set[int]) -> None:
+        self._index = index
+        self._inherits = inherits
+        self._stale = stale
+        self._addresses = [0] * bindings
+        self._bound: list[MTLBuffer | None] = [None] * bindings
+        self._clear()
+
+    def _clear(self) -> None:
+        self._pipeline: MTLComputePipelineState | None = None
+        self._threadgroup: list[int] = []
+        self._grid: Size3 | None = None
+        self._group: Size3 = (1, 1, 1)
+        self._stale.add(self._index)
+
+    # MTL: -reset
+    def reset(self) -> None:
+        self._addresses = [0] * len(self._addresses)
+        self._bound = [None] * len(self._bound)
+        self._clear()
+
+    # MTL: -setComputePipelineState:
+    def setComputePipelineState_(self, pipeline: MTLComputePipelineState) -> None:
+        if self._inherits:
+            raise ValidationError(
+                "this indirect command buffer inherits its pipeline: "
+                "make it with setInheritPipelineState_(False)"
+            )
+        check_indirect_pipeline(pipeline._indirect, pipeline._artifact.name)
+        self._pipeline = pipeline
+        self._stale.add(self._index)
+
+    # MTL: -setKernelBuffer:offset:atIndex:
+    def setKernelBuffer_offset_atIndex_(
+        self, buffer: MTLBuffer | None, offset: int, index: int
+    ) -> None:
+        check_buffer_index(index, len(self._addresses))
+        if buffer is None:
+            self._addresses[index] = 0
+        else:
+            check_offset(offset, buffer._length)
+            self._addresses[index] = buffer._address + offset
+        self._bound[index] = buffer
+        self._stale.add(self._index)
+
+    # MTL: -setThreadgroupMemoryLength:atIndex:
+    def setThreadgroupMemoryLength_atIndex_(self, length: int, index: int) -> None:
+        check_threadgroup_length(length, index)
+        missing = index + 1 - len(self._threadgroup)
+        self._threadgroup += [0] * missing
+        self._threadgroup[index] = length
+        self._stale.add(self._index)
+
+    # MTL: -concurrentDispatchThreadgroups:threadsPerThreadgroup:
+    def concurrentDispatchThreadgroups_threadsPerThreadgroup_(
+        self, groups: Sequence[int], threads: Sequence[int]
+    ) -> None:
+        width, height, depth = threads
+        across, down, deep = groups
+        self._set_dispatch((across * width, down * height, deep * depth), (width, height, depth))
+
+    # MTL: -concurrentDispatchThreads:threadsPerThreadgroup:
+    def concurrentDispatchThreads_threadsPerThreadgroup_(
+        self, grid: Sequence[int], threads: Sequence[int]
+    ) -> None:
+        width, height, depth = grid
+        across, down, deep = threads
+        self._set_dispatch((width, height, depth), (across, down, deep))
+
+    def _set_dispatch(self, grid: Size3, group: Size3) -> None:
+        check_grid(grid)
+        self._grid = grid
+        self._group = group
+        self._stale.add(self._index)
+
+    # MTL: -setBarrier
+    # Commands of an indirect command buffer run in order, each after the one before it.
+    def setBarrier(self) -> None:
+        return None
+
+    # MTL: -clearBarrier
+    def clearBarrier(self) -> None:
+        return None
+
+    def _encode(self, inherits_buffers: bool) -> Dispatch | None:
+        """The slot as executors take it; None if nothing is to be dispatched."""
+        if self._grid is None or 0 in self._grid:
+            return None
+        buffers = () if inherits_buffers else tuple(self._addresses) or (0,)
+        threadgroup = tuple(self._threadgroup)
+        pipeline = self._pipeline
+        if self._inherits:
+            return Dispatch(0, self._grid, self._group, buffers, threadgroup)
+        if pipeline is None:
+            raise ValidationError(
+                f"command {self._index} of an indirect command buffer has no pipeline: "
+                "call setComputePipelineState_ on it"
+            )
+        artifact = pipeline._artifact
+        group = pipeline._groups.get(self._group) or pipeline._checked_group(self._group)
+        if not inherits_buffers:
+            check_arguments(artifact.arguments, buffers, threadgroup, artifact.name)
+            buffers = buffers[: pipeline._buffer_count]
+        check_threadgroup_total(artifact.static_threadgroup_memory, threadgroup, artifact.name)
+        return Dispatch(pipeline._kernel, self._grid, group, buffers, threadgroup)
+
+    def _copy_from(self, other: MTLIndirectComputeCommand) -> None:
+        self._pipeline = other._pipeline
+        self._addresses = list(other._addresses)
+        self._bound = list(other._bound)
+        self._threadgroup = list(other._threadgroup)
+        self._grid, self._group = other._grid, other._group
+        self._stale.add(self._index)
+
+
+class MTLIndirectCommandBuffer(MTLResource):
+    """Slots for dispatches, encoded on the host."""
+
+    __slots__ = ("_bindings", "_commands", "_inherits_buffers", "_inherits_pipeline", "_items",
+                 "_stale")  # fmt: skip
+
+    def __init__(
+        self,
+        device: MTLDevice,
+        descriptor: MTLIndirectCommandBufferDescriptor,
+        count: int,
+        options: int,
+    ) -> None:
+        super().__init__(device, options)
+        self._inherits_pipeline: bool = descriptor.inheritPipelineState()
+        self._inherits_buffers: bool = descriptor.inheritBuffers()
+        self._bindings: int = descriptor.maxKernelBufferBindCount()
+        self._commands = IndirectCommands([None] * count)
+        self._items: dict[int, MTLIndirectComputeCommand] = {}
+        self._stale: set[int] = set()
+
+    # MTL: -size
+    def size(self) -> int:
+        return len(self._commands.slots)
+
+    # MTL: -allocatedSize
+    def allocatedSize(self) -> int:
+        return self.size() * COMMAND_BYTES
+
+    # MTL: -gpuResourceID
+    def gpuResourceID(self) -> MTLResourceID:
+        return MTLResourceID(id(self._commands))
+
+    # MTL: -indirectComputeCommandAtIndex:
+    def indirectComputeCommandAtIndex_(self, index: int) -> MTLIndirectComputeCommand:
+        item = self._items.get(index)
+        if item is None:
+            check_range(index, 1, self.size(), "indirect commands")
+            item = MTLIndirectComputeCommand(
+                index, self._bindings, self._inherits_pipeline, self._stale
+            )
+            self._items[index] = item
+        return item
+
+    # MTL: -resetWithRange:
+    def resetWithRange_(self, range_: Sequence[int]) -> None:
+        start, count = range_
+        check_range(start, count, self.size(), "indirect commands")
+        for index in range(start, start + count):
+            if index in self._items:
+                self._items[index].reset()
+
+    def _flush(self, indices: Iterable[int]) -> None:
+        """Encode again those of these slots that have changed."""
+        for index in self._stale.intersection(indices):
+            self._commands.slots[index] = self._items[index]._encode(self._inherits_buffers)
+            self._commands.dirty.add(index)
+            self._stale.discard(index)
+
+    def _check_inherited(
+        self,
+        start: int,
+        count: int,
+        pipeline: MTLComputePipelineState | None,
+        buffers: Sequence[int],
+    ) -> None:
+        """What slots take from the encoder that executes them must be there, and fit."""
+        for index in range(start, start + count):
+            item = self._items.get(index)
+            if item is None or item._grid is None:
+                continue
+            used = pipeline if self._inherits_pipeline else item._pipeline
+            if used is None:
+                raise ValidationError(
+                    f"command {index} inherits its pipeline and the encoder has none: "
+                    "call setComputePipelineState_ on the encoder"
+                )
+            used._checked_group(item._group)
+            bound = buffers if self._inherits_buffers else item._addresses
+            artifact = used._artifact
+            check_arguments(artifact.arguments, bound, item._threadgroup, artifact.name)
+
+    def _renew(self) -> None:
+        """Work that is encoded already keeps the slots as they are; later work gets new ones."""
+        self._flush(range(self.size()))
+        slots = list(self._commands.slots)
+        self._commands = IndirectCommands(slots, set(range(len(slots))))
+
+
+def command_types_supported(descriptor: MTLIndirectCommandBufferDescriptor) -> bool:
+    """Compute commands only."""
+    compute = (
+        enums.MTLIndirectCommandTypeConcurrentDispatch
+        | enums.MTLIndirectCommandTypeConcurrentDispatchThreads
+    )
+    return not descriptor.commandTypes() & ~compute

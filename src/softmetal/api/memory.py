@@ -1,0 +1,146 @@
+"""Who holds the bytes: memory of ours, memory of the program's, and pointers into either."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from softmetal.executors import Executor
+from softmetal.validation import check_view
+
+
+class Memory:
+    """An allocation of the executor's, given back when nothing refers to it."""
+
+    __slots__ = ("__weakref__", "_executor", "_live", "address", "length")
+
+    def __init__(self, executor: Executor, length: int, live: dict[int, int]) -> None:
+        """`live` maps the address of each allocation to its length, for accounting."""
+        self._executor = executor
+        self._live = live
+        self.length = length
+        self.address = 0
+        self.address = executor.allocate(length)
+        live[self.address] = length
+
+    def write(self, data: bytes) -> None:
+        ctypes.memmove(self.address, data, len(data))
+
+    # Written to run at any moment on any thread, as the collector pleases: it takes no lock.
+    # During shutdown kernels may still run, so what is left then goes with the process.
+    def __del__(self) -> None:
+        if self.address and not sys.is_finalizing():
+            self._live.pop(self.address, None)
+            self._executor.free(self.address, self.length)
+
+
+class _PyBuffer(ctypes.Structure):
+    """CPython's Py_buffer: the one way to the address of a read-only buffer."""
+
+    _fields_ = (
+        ("buf", ctypes.c_void_p),
+        ("obj", ctypes.c_void_p),
+        ("len", ctypes.c_ssize_t),
+        ("itemsize", ctypes.c_ssize_t),
+        ("readonly", ctypes.c_int),
+        ("ndim", ctypes.c_int),
+        ("format", ctypes.c_char_p),
+        ("shape", ctypes.c_void_p),
+        ("strides", ctypes.c_void_p),
+        ("suboffsets", ctypes.c_void_p),
+        ("internal", ctypes.c_void_p),
+    )
+
+
+_get_buffer = ctypes.pythonapi.PyObject_GetBuffer
+_get_buffer.argtypes = (ctypes.py_object, ctypes.POINTER(_PyBuffer), ctypes.c_int)
+_release_buffer = ctypes.pythonapi.PyBuffer_Release
+_release_buffer.argtypes = (ctypes.POINTER(_PyBuffer),)
+_release_buffer.restype = None
+
+
+class Borrowed:
+    """The program's own memory, kept exported for as long as it is used."""
+
+    __slots__ = ("__weakref__", "_deallocator", "_view", "address", "length")
+
+    def __init__(self, source: Any, deallocator: Callable[[Pointer, int], object] | None) -> None:
+        self.address = 0
+        self._deallocator = deallocator
+        self._view = _PyBuffer()
+        _get_buffer(source, ctypes.byref(self._view), 0)  # 0: contiguous bytes, writable or not
+        self.address = self._view.buf or 0
+        self.length = int(self._view.len)
+
+    def __del__(self) -> None:
+        if not self.address or sys.is_finalizing():
+            return
+        if self._deallocator is not None:
+            self._deallocator(Pointer(self.address, self.length, None), self.length)
+        _release_buffer(ctypes.byref(self._view))
+
+
+def copied_bytes(source: Any, length: int) -> bytes:
+    """`length` bytes of what PyObjC takes for a `const void *`: any contiguous buffer."""
+    data = source if type(source) is bytes else memoryview(source).tobytes()
+    return data if len(data) == length else data[:length]
+
+
+class Pointer:
+    """PyObjC's `objc.varlist`: memory whose length the caller states."""
+
+    __slots__ = ("_address", "_limit", "_owner")
+
+    def __init__(self, address: int, limit: int, owner: object) -> None:
+        self._address = address
+        self._limit = limit
+        self._owner = owner
+
+    def as_buffer(self, length: int) -> memoryview:
+        """A writable view that keeps the memory alive."""
+        check_view(length, self._limit)
+        if length == 0:  # a view of nothing cannot be cast
+            return memoryview(bytearray())
+        array = (ctypes.c_ubyte * length).from_address(self._address)
+        array.owner = self._owner  # type: ignore[attr-defined]
+        return memoryview(array).cast("B")
+
+    def as_tuple(self, length: int) -> tuple[bytes, ...]:
+        view = self.as_buffer(length)
+        return tuple(bytes(view[i : i + 1]) for i in range(length))
+
+    def __getitem__(self, position: int) -> bytes:
+        return bytes(self.as_buffer(position + 1)[position : position + 1])
+
+    def __setitem__(self, position: int, value: bytes) -> None:
+        self.as_buffer(position + 1)[position : position + 1] = value
+
+    def __int__(self) -> int:
+        return self._address
+
+
+class Arena:
+    """Room for the values of setBytes: filled from the front, emptied at once."""
+
+    __slots__ = ("_memory", "_next", "_view")
+    ALIGNMENT = 64  # more than any MSL type asks for
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+        self._view = Pointer(memory.address, memory.length, memory).as_buffer(memory.length)
+        self._next = 0
+
+    def put(self, data: bytes) -> int:
+        """The address of a copy of `data`, or 0 if it does not fit."""
+        start = self._next
+        end = start + len(data)
+        if end > self._memory.length:
+            return 0
+        self._view[start:end] = data
+        self._next = -(-end // self.ALIGNMENT) * self.ALIGNMENT
+        return self._memory.address + start
+
+    def clear(self) -> None:
+        self._next = 0

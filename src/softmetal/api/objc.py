@@ -1,0 +1,24 @@
+"""The few names of PyObjC's `objc` that Metal programs use."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from softmetal.api.memory import Pointer as varlist
+from softmetal.api.objects import Object as objc_object
+
+__all__ = ["YES", "NO", "autorelease_pool", "error", "nil", "objc_object", "varlist"]
+
+nil = None
+YES = True
+NO = False
+
+
+class error(Exception):  # noqa: N801, N818 (PyObjC's name)
+    """What PyObjC raises for Objective-C exceptions."""
+
+
+def autorelease_pool() -> AbstractContextManager[Any]:
+    """Nothing to drain: Python's references decide lifetimes."""
+    return nullcontext()

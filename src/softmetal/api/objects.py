@@ -1,0 +1,143 @@
+"""The base of every object: NSObject's few methods, and descriptors made from a table."""
+
+from __future__ import annotations
+
+import copy as copying
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Self
+
+from softmetal.errors import ValidationError
+
+
+class Object:
+    """What PyObjC gives every Metal object. Lifetime is Python's: retain and release do nothing."""
+
+    __slots__ = ()
+
+    def retain(self) -> Self:
+        return self
+
+    def autorelease(self) -> Self:
+        return self
+
+    # DEVIATION: `release` does not free. Python's references keep an object alive, so a program
+    # that releases too often (PyObjC programs do, as PyObjC releases too) never sees freed memory.
+    def release(self) -> None:
+        return None
+
+    def isEqual_(self, other: object) -> bool:
+        return self == other
+
+    def description(self) -> str:
+        return repr(self)
+
+
+class Allocated(Object):
+    """An object that programs make themselves, with `alloc().init()` or `new()`."""
+
+    __slots__ = ()
+
+    @classmethod
+    def alloc(cls) -> Self:
+        return cls()
+
+    @classmethod
+    def new(cls) -> Self:
+        return cls()
+
+    def init(self) -> Self:
+        return self
+
+
+class Labelled(Object):
+    """An object with a `label` property."""
+
+    __slots__ = ("_label",)
+
+    def __init__(self) -> None:
+        self._label: str | None = None
+
+    # MTL: -label
+    def label(self) -> str | None:
+        return self._label
+
+    # MTL: -setLabel:
+    def setLabel_(self, label: str | None) -> None:
+        self._label = label
+
+    def __repr__(self) -> str:
+        label = f" label={self._label!r}" if self._label else ""
+        return f"<{type(self).__name__}{label} at {id(self):#x}>"
+
+
+class Property:
+    """The default of a descriptor's property, and the check that a new value passes."""
+
+    __slots__ = ("check", "default")
+
+    def __init__(self, default: Any, check: Callable[[Any], Any] = lambda value: value) -> None:
+        self.default = default
+        self.check = check
+
+
+def flag(default: bool = False) -> Property:
+    return Property(default, bool)
+
+
+def number(default: int = 0) -> Property:
+    return Property(default, _whole)
+
+
+def anything(default: Any = None) -> Property:
+    return Property(default)
+
+
+def _whole(value: Any) -> int:
+    if not hasattr(value, "__index__"):
+        raise ValidationError(f"expected a whole number, got {value!r}")
+    return int(value)
+
+
+class Descriptor(Allocated):
+    """Properties listed in a table, each with PyObjC's getter `x()` and setter `setX_()`."""
+
+    __slots__ = ("_values",)
+    properties: ClassVar[Mapping[str, Property]] = {}
+
+    def __init__(self) -> None:
+        self._values = {name: copying.copy(p.default) for name, p in self.properties.items()}
+
+    def __init_subclass__(cls) -> None:
+        for name, rule in cls.properties.items():
+            setter = f"set{name[0].upper()}{name[1:]}_"
+            if name not in cls.__dict__:
+                setattr(cls, name, _getter(name))
+            if setter not in cls.__dict__:
+                setattr(cls, setter, _setter(name, rule))
+
+    def copy(self) -> Self:
+        twin = type(self)()
+        twin._values = dict(self._values)
+        return twin
+
+    def __getattr__(self, name: str) -> Any:  # only reached for a name that does not exist
+        raise AttributeError(f"{type(self).__name__} has no property {name!r}")
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{name}={value!r}" for name, value in self._values.items())
+        return f"<{type(self).__name__} {values}>"
+
+
+def _getter(name: str) -> Callable[[Descriptor], Any]:
+    def get(self: Descriptor) -> Any:
+        return self._values[name]
+
+    get.__name__ = name
+    return get
+
+
+def _setter(name: str, rule: Property) -> Callable[[Descriptor, Any], None]:
+    def put(self: Descriptor, value: Any) -> None:
+        self._values[name] = rule.check(value)
+
+    return put

@@ -1,0 +1,482 @@
+"""MTLCommandQueue and MTLCommandBuffer: from encoded commands to a finished submission.
+
+A command buffer is finished (its references dropped, its handlers run) by whoever notices first:
+a wait, the next commit, or, if it has handlers, a thread of its queue.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+from typing import TYPE_CHECKING
+
+from softmetal.api import enums
+from softmetal.api.counters import MTLBlitPassDescriptor, MTLComputePassDescriptor
+from softmetal.api.encoder import (
+    MTLBlitCommandEncoder,
+    MTLCommandEncoder,
+    MTLComputeCommandEncoder,
+)
+from softmetal.api.event import SLICE, MTLEvent
+from softmetal.api.foundation import NSError
+from softmetal.api.icb import MTLIndirectCommandBuffer
+from softmetal.api.log import MTLLogState, deliver
+from softmetal.api.memory import Arena
+from softmetal.api.objects import Descriptor, Labelled, anything, flag, number
+from softmetal.api.pipeline import MTLComputePipelineState
+from softmetal.api.residency import MTLResidencySet
+from softmetal.types import Command, Completion, Signal, Wait
+from softmetal.validation import check_committed, check_no_encoder, check_uncommitted
+
+if TYPE_CHECKING:
+    from softmetal.api.device import MTLDevice
+
+log = logging.getLogger("softmetal")
+
+Handler = Callable[["MTLCommandBuffer"], object]
+Indirect = tuple[
+    MTLIndirectCommandBuffer, int, int, MTLComputePipelineState | None, tuple[int, ...]
+]
+
+
+class MTLCommandQueueDescriptor(Descriptor):
+    __slots__ = ()
+    properties = {"maxCommandBufferCount": number(64), "logState": anything()}
+
+
+class MTLCommandBufferDescriptor(Descriptor):
+    __slots__ = ()
+    properties = {
+        "retainedReferences": flag(True),
+        "errorOptions": number(enums.MTLCommandBufferErrorOptionNone),
+        "logState": anything(),
+    }
+
+
+class MTLCommandQueue(Labelled):
+    """Runs its command buffers in the order in which they were enqueued."""
+
+    __slots__ = (
+        "__weakref__",
+        "_device",
+        "_executor",
+        "_finishing",
+        "_handle",
+        "_in_flight",
+        "_limit",
+        "_log_state",
+        "_order",
+        "_residency",
+        "_submitting",
+        "_watched",
+    )
+
+    def __init__(self, device: MTLDevice, descriptor: MTLCommandQueueDescriptor) -> None:
+        super().__init__()
+        self._device = device
+        self._executor = device._executor
+        self._handle = self._executor.new_queue()
+        self._limit = max(1, descriptor.maxCommandBufferCount())
+        self._log_state: MTLLogState | None = descriptor.logState()
+        self._order: deque[MTLCommandBuffer] = deque()  # enqueued, not yet submitted
+        self._in_flight: deque[MTLCommandBuffer] = deque()  # submitted, not yet finished
+        self._submitting = threading.Lock()
+        self._finishing = threading.RLock()  # a handler may wait for another command buffer
+        self._watched: SimpleQueue[MTLCommandBuffer | None] | None = None
+        self._residency: list[MTLResidencySet] = []
+
+    def __del__(self) -> None:
+        if sys.is_finalizing():
+            return
+        if self._watched is not None:
+            self._watched.put(None)
+        self._executor.free_queue(self._handle)
+
+    # MTL: -device
+    def device(self) -> MTLDevice:
+        return self._device
+
+    # MTL: -commandBuffer
+    def commandBuffer(self) -> MTLCommandBuffer:
+        return MTLCommandBuffer(self, True, self._log_state)
+
+    # MTL: -commandBufferWithUnretainedReferences
+    # DEVIATION: command buffers always keep what they use alive, also "with unretained references".
+    def commandBufferWithUnretainedReferences(self) -> MTLCommandBuffer:
+        return MTLCommandBuffer(self, False, self._log_state)
+
+    # MTL: -commandBufferWithDescriptor:
+    def commandBufferWithDescriptor_(
+        self, descriptor: MTLCommandBufferDescriptor
+    ) -> MTLCommandBuffer:
+        state = descriptor.logState() or self._log_state
+        return MTLCommandBuffer(self, descriptor.retainedReferences(), state)
+
+    # MTL: -insertDebugCaptureBoundary
+    def insertDebugCaptureBoundary(self) -> None:
+        return None
+
+    # MTL: -addResidencySet:
+    def addResidencySet_(self, residency: MTLResidencySet) -> None:
+        if residency not in self._residency:
+            self._residency.append(residency)
+
+    # MTL: -addResidencySets:count:
+    def addResidencySets_count_(self, sets: Sequence[MTLResidencySet], count: int) -> None:
+        for residency in sets[:count]:
+            self.addResidencySet_(residency)
+
+    # MTL: -removeResidencySet:
+    def removeResidencySet_(self, residency: MTLResidencySet) -> None:
+        if residency in self._residency:
+            self._residency.remove(residency)
+
+    # MTL: -removeResidencySets:count:
+    def removeResidencySets_count_(self, sets: Sequence[MTLResidencySet], count: int) -> None:
+        for residency in sets[:count]:
+            self.removeResidencySet_(residency)
+
+    def _submit_ready(self) -> None:
+        """Submit from the head of the order for as long as command buffers are committed."""
+        submitted = []
+        with self._submitting:
+            while self._order and self._order[0]._committed:
+                head = self._order.popleft()
+                # In flight first: whoever sees the ticket must find the command buffer there.
+                self._in_flight.append(head)
+                self._device._busy.add(self)
+                try:
+                    head._ticket = self._executor.submit(self._handle, head._commands)
+                except BaseException:
+                    self._in_flight.remove(head)
+                    raise
+                submitted.append(head)
+        for buffer in submitted:
+            buffer._scheduled_now()
+            if buffer._completed_handlers or buffer._log_state is not None:
+                self._watch(buffer)
+
+    def _watch(self, buffer: MTLCommandBuffer) -> None:
+        if self._watched is None:
+            self._watched = SimpleQueue()
+            threading.Thread(target=_finish_watched, args=(self._watched,), daemon=True).start()
+        self._watched.put(buffer)
+
+    def _reap(self) -> None:
+        """Finish what is done, up to the first command buffer with handlers.
+
+        Handlers never run here: the caller may hold a lock that they want.
+        """
+        if not self._in_flight or not self._finishing.acquire(blocking=False):
+            return
+        try:
+            while self._in_flight and not self._in_flight[0]._completed_handlers:
+                ticket = self._in_flight[0]._ticket
+                outcome = self._executor.wait(ticket, 0) if ticket is not None else None
+                if outcome is None:
+                    return
+                self._finish_head(outcome)
+        finally:
+            self._finishing.release()
+
+    def _finish_head(self, outcome: Completion) -> None:
+        head = self._in_flight.popleft()
+        if not self._in_flight:
+            self._device._busy.discard(self)
+            if self._in_flight:  # another thread submitted meanwhile
+                self._device._busy.add(self)
+        head._finish(outcome)
+
+    def _wait_for(self, buffer: MTLCommandBuffer) -> None:
+        """Return once `buffer` and those before it have finished, their handlers too."""
+        if buffer._outcome is None:
+            self._await(buffer)
+        with self._finishing:
+            while buffer in self._in_flight:
+                self._finish_head(self._await(self._in_flight[0]))
+
+    def _await(self, buffer: MTLCommandBuffer) -> Completion:
+        ticket = buffer._known_ticket()
+        while (outcome := self._executor.wait(ticket, SLICE)) is None:
+            pass
+        return outcome
+
+    def _make_room(self) -> None:
+        while len(self._in_flight) >= self._limit:
+            self._wait_for(self._in_flight[0])
+
+
+def _finish_watched(watched: SimpleQueue[MTLCommandBuffer | None]) -> None:
+    while (buffer := watched.get()) is not None:
+        buffer._queue._wait_for(buffer)
+        del buffer
+
+
+class MTLCommandBuffer(Labelled):
+    """Commands, what they use, and what became of them."""
+
+    __slots__ = (
+        "__weakref__",
+        "_arenas",
+        "_commands",
+        "_commit_time",
+        "_committed",
+        "_completed_handlers",
+        "_encoder",
+        "_enqueued",
+        "_indirect",
+        "_log_state",
+        "_outcome",
+        "_queue",
+        "_retained",
+        "_retains",
+        "_scheduled_handlers",
+        "_ticket",
+    )
+
+    def __init__(self, queue: MTLCommandQueue, retains: bool, state: MTLLogState | None) -> None:
+        super().__init__()
+        self._queue = queue
+        self._retains = retains
+        self._log_state = state
+        self._commands: list[Command] = []
+        self._retained: list[object] = []
+        self._indirect: list[Indirect] = []
+        self._arenas: list[Arena] = []
+        self._encoder: MTLCommandEncoder | None = None
+        self._enqueued = self._committed = False
+        self._commit_time = 0.0
+        self._ticket: int | None = None
+        self._outcome: Completion | None = None
+        self._scheduled_handlers: list[Handler] = []
+        self._completed_handlers: list[Handler] = []
+
+    def __del__(self) -> None:
+        if self._ticket is not None and not sys.is_finalizing():
+            self._queue._executor.forget(self._ticket)
+
+    # MTL: -device
+    def device(self) -> MTLDevice:
+        return self._queue._device
+
+    # MTL: -commandQueue
+    def commandQueue(self) -> MTLCommandQueue:
+        return self._queue
+
+    # MTL: -retainedReferences
+    def retainedReferences(self) -> bool:
+        return self._retains
+
+    # MTL: -errorOptions
+    def errorOptions(self) -> int:
+        return enums.MTLCommandBufferErrorOptionNone
+
+    # ---- encoding ----
+
+    def _begin(self, what: str) -> None:
+        check_uncommitted(self._committed, what)
+        check_no_encoder(self._encoder is not None, what)
+
+    # MTL: -computeCommandEncoder
+    def computeCommandEncoder(self) -> MTLComputeCommandEncoder:
+        return self.computeCommandEncoderWithDispatchType_(enums.MTLDispatchTypeSerial)
+
+    # MTL: -computeCommandEncoderWithDispatchType:
+    def computeCommandEncoderWithDispatchType_(self, type_: int) -> MTLComputeCommandEncoder:
+        self._begin("computeCommandEncoder")
+        self._encoder = encoder = MTLComputeCommandEncoder(self, type_)
+        return encoder
+
+    # MTL: -computeCommandEncoderWithDescriptor:
+    def computeCommandEncoderWithDescriptor_(
+        self, descriptor: MTLComputePassDescriptor
+    ) -> MTLComputeCommandEncoder:
+        self._begin("computeCommandEncoder")
+        attachments = descriptor.sampleBufferAttachments()
+        self._retained += (a.sampleBuffer() for a in attachments._items.values())
+        encoder = MTLComputeCommandEncoder(self, descriptor.dispatchType(), attachments)
+        self._encoder = encoder
+        return encoder
+
+    # MTL: -blitCommandEncoder
+    def blitCommandEncoder(self) -> MTLBlitCommandEncoder:
+        return self.blitCommandEncoderWithDescriptor_(None)
+
+    # MTL: -blitCommandEncoderWithDescriptor:
+    def blitCommandEncoderWithDescriptor_(
+        self, descriptor: MTLBlitPassDescriptor | None
+    ) -> MTLBlitCommandEncoder:
+        self._begin("blitCommandEncoder")
+        attachments = descriptor.sampleBufferAttachments() if descriptor else None
+        if attachments is not None:
+            self._retained += (a.sampleBuffer() for a in attachments._items.values())
+        self._encoder = encoder = MTLBlitCommandEncoder(self, attachments)
+        return encoder
+
+    # MTL: -encodeSignalEvent:value:
+    def encodeSignalEvent_value_(self, event: MTLEvent, value: int) -> None:
+        self._begin("encodeSignalEvent_value_")
+        self._retained.append(event)
+        self._commands.append(Signal(event._handle, value))
+
+    # MTL: -encodeWaitForEvent:value:
+    def encodeWaitForEvent_value_(self, event: MTLEvent, value: int) -> None:
+        self._begin("encodeWaitForEvent_value_")
+        self._retained.append(event)
+        self._commands.append(Wait(event._handle, value))
+
+    # MTL: -pushDebugGroup:
+    def pushDebugGroup_(self, name: str) -> None:
+        return None
+
+    # MTL: -popDebugGroup
+    def popDebugGroup(self) -> None:
+        return None
+
+    # MTL: -useResidencySet:
+    def useResidencySet_(self, residency: MTLResidencySet) -> None:
+        self._retained.append(residency)
+
+    # MTL: -useResidencySets:count:
+    def useResidencySets_count_(self, sets: Sequence[MTLResidencySet], count: int) -> None:
+        self._retained.extend(sets[:count])
+
+    def _inline(self, data: bytes) -> int:
+        """The address of a copy that lives as long as the work."""
+        if not self._arenas or (address := self._arenas[-1].put(data)) == 0:
+            self._arenas.append(self._queue._device._new_arena())
+            address = self._arenas[-1].put(data)
+        return address
+
+    # ---- submission ----
+
+    # MTL: -enqueue
+    def enqueue(self) -> None:
+        check_uncommitted(self._committed, "enqueue")
+        if not self._enqueued:
+            self._enqueued = True
+            self._queue._order.append(self)
+
+    # MTL: -commit
+    def commit(self) -> None:
+        check_uncommitted(self._committed, "commit")
+        check_no_encoder(self._encoder is not None, "commit")
+        for commands, start, count, pipeline, bound in self._indirect:
+            commands._flush(range(start, start + count))
+            if commands._inherits_buffers or commands._inherits_pipeline:
+                commands._check_inherited(start, count, pipeline, bound)
+        queue = self._queue
+        queue._reap()
+        queue._make_room()
+        self._commit_time = time.monotonic()
+        if not self._enqueued:
+            self._enqueued = True
+            queue._order.append(self)
+        self._committed = True
+        queue._submit_ready()
+
+    def _known_ticket(self) -> int:
+        """The ticket; waits while an earlier command buffer of the queue is not committed yet."""
+        while self._ticket is None:
+            time.sleep(0.001)
+        return self._ticket
+
+    def _scheduled_now(self) -> None:
+        for handler in self._scheduled_handlers:
+            self._call(handler)
+        self._scheduled_handlers.clear()
+
+    def _call(self, handler: Handler) -> None:
+        try:
+            handler(self)
+        except Exception:
+            log.exception("a handler of a command buffer failed")
+
+    def _finish(self, outcome: Completion) -> None:
+        self._outcome = outcome
+        self._retained.clear()
+        self._indirect.clear()
+        self._commands = []
+        self._queue._device._arenas.extend(self._arenas)
+        self._arenas = []
+        if outcome.log:
+            deliver(outcome.log, self._log_state)
+        for handler in self._completed_handlers:
+            self._call(handler)
+        self._completed_handlers.clear()
+
+    # MTL: -addScheduledHandler:
+    def addScheduledHandler_(self, handler: Handler) -> None:
+        check_uncommitted(self._committed, "addScheduledHandler_")
+        self._scheduled_handlers.append(handler)
+
+    # MTL: -addCompletedHandler:
+    def addCompletedHandler_(self, handler: Handler) -> None:
+        check_uncommitted(self._committed, "addCompletedHandler_")
+        self._completed_handlers.append(handler)
+
+    # MTL: -waitUntilScheduled
+    def waitUntilScheduled(self) -> None:
+        check_committed(self._committed, "waitUntilScheduled")
+        self._known_ticket()
+
+    # MTL: -waitUntilCompleted
+    def waitUntilCompleted(self) -> None:
+        check_committed(self._committed, "waitUntilCompleted")
+        self._queue._wait_for(self)
+
+    # ---- what became of it ----
+
+    # MTL: -status
+    def status(self) -> int:
+        if self._outcome is None and self._ticket is not None:
+            self._queue._reap()
+        if self._outcome is not None:
+            failed = self._outcome.error is not None
+            return enums.MTLCommandBufferStatusError if failed else _COMPLETED
+        if self._ticket is not None:
+            return enums.MTLCommandBufferStatusScheduled
+        if self._committed:
+            return enums.MTLCommandBufferStatusCommitted
+        return enums.MTLCommandBufferStatusEnqueued if self._enqueued else _NOT_ENQUEUED
+
+    # MTL: -error
+    # DEVIATION: every failure has the code MTLCommandBufferErrorInternal; the text says what it was.
+    def error(self) -> NSError | None:
+        if self._outcome is None or self._outcome.error is None:
+            return None
+        return NSError.described(
+            enums.MTLCommandBufferErrorDomain,
+            enums.MTLCommandBufferErrorInternal,
+            self._outcome.error,
+        )
+
+    # MTL: -logs
+    # DEVIATION: `logs` is always empty: what kernels print goes to the log state.
+    def logs(self) -> list[object]:
+        return []
+
+    # MTL: -GPUStartTime
+    def GPUStartTime(self) -> float:
+        return self._outcome.start if self._outcome is not None else 0.0
+
+    # MTL: -GPUEndTime
+    def GPUEndTime(self) -> float:
+        return self._outcome.end if self._outcome is not None else 0.0
+
+    # MTL: -kernelStartTime
+    def kernelStartTime(self) -> float:
+        return self._commit_time if self._outcome is not None else 0.0
+
+    # MTL: -kernelEndTime
+    def kernelEndTime(self) -> float:
+        return self._outcome.start if self._outcome is not None else 0.0
+
+
+_COMPLETED = enums.MTLCommandBufferStatusCompleted
+_NOT_ENQUEUED = enums.MTLCommandBufferStatusNotEnqueued

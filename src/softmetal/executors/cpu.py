@@ -1,0 +1,303 @@
+"""The CPU executor: kernels as native code, run by the C runtime in softmetal/runtime."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import hashlib
+import os
+import struct
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from ctypes import c_bool, c_char_p, c_size_t, c_uint, c_uint64, c_void_p
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from threading import Lock
+
+from softmetal import env
+from softmetal.errors import ExecutionError, ToolchainError
+from softmetal.executors import openblas
+from softmetal.executors.packing import Packer
+from softmetal.types import Artifact, Command, Completion, LogMessage
+
+# ---- building the runtime -------------------------------------------------------------------
+
+SOURCES = Path(__file__).parent.parent / "runtime"
+FLAGS = ("-std=gnu11", "-D_GNU_SOURCE", "-O3", "-fPIC", "-fvisibility=hidden", "-fno-math-errno")
+
+
+def _zig() -> Path:
+    spec = find_spec("ziglang")
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        return Path(folder, "zig")
+    raise ToolchainError("the compiler is missing: pip install ziglang")
+
+
+def include_flags(zig: Path, machine: str) -> list[str]:
+    """zig carries glibc's headers for every machine; plain `zig clang` must be told where."""
+    arch = {"x86_64": "x86"}.get(machine, machine)
+    libc = zig.parent / "lib" / "libc" / "include"
+    folders = [
+        zig.parent / "lib" / "include",
+        libc / f"{arch}-linux-gnu",
+        libc / "generic-glibc",
+        libc / f"{arch}-linux-any",
+        libc / "any-linux-any",
+    ]
+    return ["-nostdinc", *(f"-isystem{folder}" for folder in folders)]
+
+
+def _cpu() -> str:
+    """What -march=native depends on, for the key of the cached library."""
+    names = ("vendor_id", "model name", "flags", "Features", "CPU implementer", "CPU part")
+    first = Path("/proc/cpuinfo").read_text().split("\n\n")[0]
+    return "\n".join(line for line in first.splitlines() if line.startswith(names))
+
+
+def _run(command: Sequence[str | Path], stdin: str = "") -> None:
+    done = subprocess.run(command, input=stdin, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ToolchainError(f"building the CPU runtime failed:\n{done.stderr}")
+
+
+def build_runtime() -> Path:
+    """The compiled C runtime, from the cache or made now."""
+    zig, machine = _zig(), os.uname().machine
+    sources = sorted(SOURCES.glob("*.[ch]"))
+    key = hashlib.sha256(repr((FLAGS, machine, _cpu(), zig.stat().st_size)).encode())
+    for source in sources:
+        key.update(source.read_bytes())
+    folder = env.cache_dir() / "runtime"
+    library = folder / f"{key.hexdigest()[:32]}.so"
+    if library.exists():
+        return library
+    folder.mkdir(parents=True, exist_ok=True)
+    unit = "".join(f'#include "{source}"\n' for source in sources if source.suffix == ".c")
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        objects, shared = Path(scratch, "runtime.o"), Path(scratch, "runtime.so")
+        target = [f"--target={machine}-linux-gnu", "-march=native", *include_flags(zig, machine)]
+        _run([zig, "clang", *target, *FLAGS, "-x", "c", "-c", "-", "-o", objects], unit)
+        _run([zig, "ld.lld", "-shared", "-z", "now", objects, "-o", shared])
+        os.replace(shared, library)
+    return library
+
+
+# ---- loading it -----------------------------------------------------------------------------
+
+_SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
+    "softmetal_new_pool": (c_void_p, [c_uint]),
+    "softmetal_set_blas": (None, [c_char_p]),
+    "softmetal_shutdown": (None, []),
+    "softmetal_load": (c_void_p, [c_char_p, c_char_p, c_size_t]),
+    "softmetal_allocate": (c_void_p, [c_size_t]),
+    "softmetal_free": (None, [c_void_p, c_size_t]),
+    "softmetal_new_queue": (c_void_p, [c_void_p]),
+    "softmetal_free_queue": (None, [c_void_p]),
+    "softmetal_submit": (c_void_p, [c_void_p, c_char_p, c_size_t]),
+    "softmetal_wait": (c_bool, [c_void_p, c_uint64]),
+    "softmetal_result": (c_char_p, [c_void_p, c_void_p]),
+    "softmetal_log_entries": (c_void_p, [c_void_p, c_void_p, c_void_p]),
+    "softmetal_forget": (None, [c_void_p]),
+    "softmetal_new_event": (c_void_p, []),
+    "softmetal_free_event": (None, [c_void_p]),
+    "softmetal_event_value": (c_uint64, [c_void_p]),
+    "softmetal_signal_event": (None, [c_void_p, c_uint64]),
+    "softmetal_wait_event": (c_bool, [c_void_p, c_uint64, c_uint64]),
+}
+
+
+class _Process:
+    """What ends the usefulness of the runtime's threads."""
+
+    forked = False
+    exiting = False
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    # Global: kernels resolve softmetal_barrier and its kin against it.
+    library = ctypes.CDLL(str(build_runtime()), mode=os.RTLD_GLOBAL | os.RTLD_NOW)
+    for name, (result, arguments) in _SIGNATURES.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    library.softmetal_set_blas(os.fsencode(openblas.library_path() or ""))
+    os.register_at_fork(after_in_child=_after_fork)
+    atexit.register(_at_exit, library)
+    return library
+
+
+def _after_fork() -> None:
+    _Process.forked = True
+
+
+def _at_exit(library: ctypes.CDLL) -> None:
+    _Process.exiting = True
+    if not _Process.forked:
+        library.softmetal_shutdown()
+
+
+# ---- the executor ---------------------------------------------------------------------------
+
+_SLICE_NS = 50_000_000  # the longest time in C: Python handles Ctrl-C in between
+_ERROR_BYTES = 4096
+_FAULT_LEVEL = 17  # OS_LOG_TYPE_FAULT
+_LOG_HEAD = struct.Struct("<II")
+
+
+class CpuExecutor:
+    """Runs command lists on the cores of this machine. See `Executor` for the methods."""
+
+    name = "cpu"
+
+    def __init__(self) -> None:
+        self._c = _library()
+        self._pool = self._c.softmetal_new_pool(env.threads())
+        self._packer = Packer()
+        self._lock = Lock()
+        self._kernels: dict[Path, int] = {}
+        self._tickets: dict[int, tuple[object, ...]] = {}  # with what must outlive their run
+        self._abandoned: dict[int, tuple[object, ...]] = {}  # forgotten before their end
+
+    def load(self, artifact: Artifact) -> int:
+        with self._lock:
+            handle = self._kernels.get(artifact.path)
+            if handle is None:
+                error = ctypes.create_string_buffer(_ERROR_BYTES)
+                path = os.fsencode(artifact.path)
+                handle = self._c.softmetal_load(path, error, _ERROR_BYTES)
+                if not handle:
+                    text = error.value.decode(errors="replace")
+                    raise ExecutionError(f"cannot load kernel {artifact.name}: {text}")
+                self._kernels[artifact.path] = handle
+        return handle
+
+    def allocate(self, length: int) -> int:
+        address: int | None = self._c.softmetal_allocate(max(length, 1))
+        if not address:
+            raise MemoryError(f"no memory for a buffer of {length} bytes")
+        return address
+
+    def free(self, address: int, length: int) -> None:
+        if not _Process.exiting:  # a kernel may still use it; the process ends anyway
+            self._c.softmetal_free(address, max(length, 1))
+
+    def new_queue(self) -> int:
+        _refuse_fork()
+        queue: int | None = self._c.softmetal_new_queue(self._pool)
+        if not queue:
+            raise ExecutionError("cannot start a thread for a command queue: check `ulimit -u`")
+        return queue
+
+    def free_queue(self, queue: int) -> None:
+        if not _Process.forked:
+            self._c.softmetal_free_queue(queue)
+
+    def submit(self, queue: int, commands: Sequence[Command]) -> int:
+        _refuse_fork()
+        data, blocks = self._packer.pack(commands)
+        if self._abandoned:
+            self._collect()
+        ticket: int | None = self._c.softmetal_submit(queue, data, len(data))
+        if not ticket:
+            raise MemoryError(f"no memory for a command list of {len(data)} bytes")
+        self._tickets[ticket] = blocks
+        return ticket
+
+    def wait(self, ticket: int, timeout: float | None) -> Completion | None:
+        if ticket not in self._tickets:
+            raise ExecutionError(f"ticket {ticket} is unknown or was forgotten")
+        if not _wait(self._c.softmetal_wait, (ticket,), timeout):
+            return None
+        return self._completion(ticket)
+
+    def forget(self, ticket: int) -> None:
+        blocks = self._tickets.pop(ticket, None)
+        if blocks is None:
+            raise ExecutionError(f"ticket {ticket} is unknown or was forgotten")
+        if blocks and not self._c.softmetal_wait(ticket, 0):
+            self._abandoned[ticket] = blocks
+        else:
+            self._c.softmetal_forget(ticket)
+
+    def new_event(self) -> int:
+        event: int | None = self._c.softmetal_new_event()
+        if not event:
+            raise MemoryError("no memory for an event")
+        return event
+
+    def free_event(self, event: int) -> None:
+        if not _Process.exiting:  # a queue may still wait for it
+            self._c.softmetal_free_event(event)
+
+    def event_value(self, event: int) -> int:
+        value: int = self._c.softmetal_event_value(event)
+        return value
+
+    def signal_event(self, event: int, value: int) -> None:
+        self._c.softmetal_signal_event(event, value)
+
+    def wait_event(self, event: int, value: int, timeout: float | None) -> bool:
+        return _wait(self._c.softmetal_wait_event, (event, value), timeout)
+
+    def _collect(self) -> None:
+        with self._lock:
+            for ticket in list(self._abandoned):
+                if self._c.softmetal_wait(ticket, 0):
+                    del self._abandoned[ticket]
+                    self._c.softmetal_forget(ticket)
+
+    def _completion(self, ticket: int) -> Completion:
+        times = (c_uint64 * 2)()
+        error: bytes | None = self._c.softmetal_result(ticket, times)
+        text = error.decode(errors="replace") if error is not None else None
+        return Completion(times[0] / 1e9, times[1] / 1e9, text, self._log(ticket))
+
+    def _log(self, ticket: int) -> tuple[LogMessage, ...]:
+        size, dropped = c_size_t(), c_size_t()
+        address = self._c.softmetal_log_entries(ticket, ctypes.byref(size), ctypes.byref(dropped))
+        messages = _messages(ctypes.string_at(address, size.value)) if address else []
+        if dropped.value:
+            text = f"{dropped.value} messages were dropped: the log of a command buffer is full"
+            messages.append(LogMessage("softmetal", "log", _FAULT_LEVEL, text))
+        return tuple(messages)
+
+
+def _refuse_fork() -> None:
+    if _Process.forked:
+        raise ExecutionError(
+            "softmetal's threads do not survive a fork: create the device in the child, "
+            "in a process started by the 'spawn' method"
+        )
+
+
+def _wait(attempt: ctypes._NamedFuncPointer, subject: tuple[int, ...], timeout: float | None) -> bool:
+    """Repeats an attempt that takes nanoseconds until it succeeds or `timeout` has passed."""
+    _refuse_fork()
+    deadline = None if timeout is None else time.monotonic_ns() + int(max(timeout, 0) * 1e9)
+    rest = _SLICE_NS
+    while True:
+        if deadline is not None:
+            rest = deadline - time.monotonic_ns()
+        if attempt(*subject, max(0, min(rest, _SLICE_NS))):
+            return True
+        if deadline is not None and time.monotonic_ns() >= deadline:
+            return False
+        if _Process.exiting:
+            raise ExecutionError("the process is exiting: its command queues have stopped")
+
+
+def _messages(data: bytes) -> list[LogMessage]:
+    """The entries of a log block: size, level, then three texts with their zeros."""
+    messages, offset = [], 0
+    while offset + _LOG_HEAD.size <= len(data):
+        size, level = _LOG_HEAD.unpack_from(data, offset)
+        if not size:
+            break
+        parts = data[offset + _LOG_HEAD.size : offset + size].split(b"\0")
+        subsystem, category, text = (part.decode(errors="replace") for part in parts[:3])
+        messages.append(LogMessage(subsystem, category, level, text))
+        offset += size
+    return messages

@@ -1,0 +1,171 @@
+"""Command lists as bytes: the layout of runtime/commands.h."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Callable, Sequence
+from functools import cache
+from threading import Lock
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from softmetal.errors import ExecutionError
+from softmetal.types import (
+    MAX_BUFFERS,
+    MAX_THREADGROUP_ARGUMENTS,
+    Command,
+    Copy,
+    Dispatch,
+    Execute,
+    Fill,
+    Gemm,
+    IndirectCommands,
+    Signal,
+    Timestamp,
+    Wait,
+)
+
+SLOT_BYTES = 448
+_EMPTY_SLOT = bytes(SLOT_BYTES)
+
+_DISPATCH, _COPY, _FILL, _SIGNAL, _WAIT, _TIMESTAMP, _GEMM, _EXECUTE = range(1, 9)
+
+_THREE = struct.Struct("<II3Q")
+_TWO = struct.Struct("<II2Q")
+_ONE = struct.Struct("<IIQ")
+_MULTIPLY = struct.Struct("<II9Q3qQ2d6I")
+_EXECUTE_HEAD = struct.Struct("<IIQQ4I")
+
+
+@cache
+def _dispatch_struct(head: str, buffers: int, threadgroup: int) -> struct.Struct:
+    """A dispatch with so many buffers and threadgroup lengths, padded to 8 bytes."""
+    if buffers > MAX_BUFFERS or threadgroup > MAX_THREADGROUP_ARGUMENTS:
+        raise ExecutionError(
+            f"a dispatch with {buffers} buffers and {threadgroup} threadgroup arguments: "
+            f"at most {MAX_BUFFERS} and {MAX_THREADGROUP_ARGUMENTS} exist"
+        )
+    padding = "4x" if threadgroup % 2 else ""
+    return struct.Struct(f"<{head}Q6IQII{buffers}Q{threadgroup}I{padding}")
+
+
+def _dispatch(command: Dispatch) -> bytes:
+    kernel, grid, group, buffers, threadgroup, indirect = command
+    n, t = len(buffers), len(threadgroup)
+    layout = _dispatch_struct("II", n, t)
+    return layout.pack(
+        _DISPATCH, layout.size, kernel, *grid, *group, indirect, n, t, *buffers, *threadgroup
+    )
+
+
+def _pack_slot(block: Any, index: int, slot: Dispatch | None) -> None:
+    offset = index * SLOT_BYTES
+    if slot is None:
+        block[offset : offset + SLOT_BYTES] = _EMPTY_SLOT
+        return
+    kernel, grid, group, buffers, threadgroup, indirect = slot
+    n, t = len(buffers), len(threadgroup)
+    layout = _dispatch_struct("", n, t)
+    layout.pack_into(
+        block, offset, kernel, *grid, *group, indirect, n, t, *buffers, *threadgroup
+    )
+
+
+def _copy(command: Copy) -> bytes:
+    return _THREE.pack(_COPY, _THREE.size, *command)
+
+
+def _fill(command: Fill) -> bytes:
+    return _THREE.pack(_FILL, _THREE.size, *command)
+
+
+def _signal(command: Signal) -> bytes:
+    return _TWO.pack(_SIGNAL, _TWO.size, *command)
+
+
+def _wait(command: Wait) -> bytes:
+    return _TWO.pack(_WAIT, _TWO.size, *command)
+
+
+def _timestamp(command: Timestamp) -> bytes:
+    return _ONE.pack(_TIMESTAMP, _ONE.size, command.address)
+
+
+def _gemm(g: Gemm) -> bytes:
+    return _MULTIPLY.pack(
+        _GEMM,
+        _MULTIPLY.size,
+        *(g.a, g.b, g.c, g.m, g.n, g.k, g.lda, g.ldb, g.ldc),
+        *(g.stride_a, g.stride_b, g.stride_c, g.batch, g.alpha, g.beta),
+        *(g.transpose_a, g.transpose_b, g.type_a, g.type_b, g.type_c, 0),
+    )
+
+
+_PACKERS: dict[type, Callable[[Any], bytes]] = {
+    Dispatch: _dispatch,
+    Copy: _copy,
+    Fill: _fill,
+    Signal: _signal,
+    Wait: _wait,
+    Timestamp: _timestamp,
+    Gemm: _gemm,
+}
+
+
+class Packer:
+    """Packs command lists; keeps the encoded slots of indirect command buffers between them."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._blocks: WeakKeyDictionary[IndirectCommands, ctypes.Array[ctypes.c_char]] = (
+            WeakKeyDictionary()
+        )
+
+    def pack(self, commands: Sequence[Command]) -> tuple[bytes, tuple[object, ...]]:
+        """The list, and what must live until it has run."""
+        blocks: list[object] = []
+        parts: list[bytes] = []
+        try:
+            for command in commands:
+                if type(command) is Execute:
+                    block = self._encoded(command.commands)
+                    blocks.append(block)
+                    parts.append(_execute(command, block))
+                else:
+                    parts.append(_PACKERS[type(command)](command))
+        except struct.error as error:
+            raise ExecutionError(f"{command!r}: {error}") from None
+        return b"".join(parts), tuple(blocks)
+
+    def _encoded(self, commands: IndirectCommands) -> ctypes.Array[ctypes.c_char]:
+        size = len(commands.slots) * SLOT_BYTES
+        with self._lock:
+            block = self._blocks.get(commands)
+            if block is None or len(block) != size:
+                block = ctypes.create_string_buffer(size)
+                self._blocks[commands] = block
+                stale: Sequence[int] = range(len(commands.slots))
+            else:
+                stale = tuple(commands.dirty)
+            for index in stale:
+                _pack_slot(block, index, commands.slots[index])
+            commands.dirty.difference_update(stale)
+        return block
+
+
+def _execute(command: Execute, block: ctypes.Array[ctypes.c_char]) -> bytes:
+    inherited = _dispatch(command.inherited)[8:]
+    return (
+        _EXECUTE_HEAD.pack(
+            _EXECUTE,
+            _EXECUTE_HEAD.size + len(inherited),
+            ctypes.addressof(block),
+            command.range_address,
+            command.start,
+            command.count,
+            len(command.commands.slots),
+            0,
+        )
+        + inherited
+    )

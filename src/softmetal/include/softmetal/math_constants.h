@@ -1,0 +1,59 @@
+// The constants of metal_math: _F are float, _H half, _BF bfloat.
+#ifndef SOFTMETAL_MATH_CONSTANTS_H
+#define SOFTMETAL_MATH_CONSTANTS_H
+
+#define MAXFLOAT __FLT_MAX__
+#define HUGE_VALF __builtin_huge_valf()
+#define INFINITY __builtin_inff()
+#define NAN __builtin_nanf("")
+#define MAXHALF __FLT16_MAX__
+#define HUGE_VALH ((_Float16)__builtin_inff())
+#define MAXBFLOAT ((__bf16)0x1.fep+127f)
+#define HUGE_VALBF ((__bf16)__builtin_inff())
+
+#define FP_ILOGB0 (-2147483647 - 1)
+#define FP_ILOGBNAN (-2147483647 - 1)
+
+#define M_E_F 2.7182818284590451f
+#define M_LOG2E_F 1.4426950408889634f
+#define M_LOG10E_F 0.43429448190325182f
+#define M_LN2_F 0.69314718055994529f
+#define M_LN10_F 2.3025850929940459f
+#define M_PI_F 3.1415926535897931f
+#define M_PI_2_F 1.5707963267948966f
+#define M_PI_4_F 0.78539816339744828f
+#define M_1_PI_F 0.31830988618379069f
+#define M_2_PI_F 0.63661977236758138f
+#define M_2_SQRTPI_F 1.1283791670955126f
+#define M_SQRT2_F 1.4142135623730951f
+#define M_SQRT1_2_F 0.70710678118654757f
+
+#define M_E_H ((_Float16)2.7182818284590451f)
+#define M_LOG2E_H ((_Float16)1.4426950408889634f)
+#define M_LOG10E_H ((_Float16)0.43429448190325182f)
+#define M_LN2_H ((_Float16)0.69314718055994529f)
+#define M_LN10_H ((_Float16)2.3025850929940459f)
+#define M_PI_H ((_Float16)3.1415926535897931f)
+#define M_PI_2_H ((_Float16)1.5707963267948966f)
+#define M_PI_4_H ((_Float16)0.78539816339744828f)
+#define M_1_PI_H ((_Float16)0.31830988618379069f)
+#define M_2_PI_H ((_Float16)0.63661977236758138f)
+#define M_2_SQRTPI_H ((_Float16)1.1283791670955126f)
+#define M_SQRT2_H ((_Float16)1.4142135623730951f)
+#define M_SQRT1_2_H ((_Float16)0.70710678118654757f)
+
+#define M_E_BF ((__bf16)2.7182818284590451f)
+#define M_LOG2E_BF ((__bf16)1.4426950408889634f)
+#define M_LOG10E_BF ((__bf16)0.43429448190325182f)
+#define M_LN2_BF ((__bf16)0.69314718055994529f)
+#define M_LN10_BF ((__bf16)2.3025850929940459f)
+#define M_PI_BF ((__bf16)3.1415926535897931f)
+#define M_PI_2_BF ((__bf16)1.5707963267948966f)
+#define M_PI_4_BF ((__bf16)0.78539816339744828f)
+#define M_1_PI_BF ((__bf16)0.31830988618379069f)
+#define M_2_PI_BF ((__bf16)0.63661977236758138f)
+#define M_2_SQRTPI_BF ((__bf16)1.1283791670955126f)
+#define M_SQRT2_BF ((__bf16)1.4142135623730951f)
+#define M_SQRT1_2_BF ((__bf16)0.70710678118654757f)
+
+#endif

@@ -1,0 +1,19 @@
+// Which elements of an 8x8 simdgroup_matrix a lane holds on Apple GPUs: two neighbours in a row.
+// Programs rely on it through thread_elements().
+#ifndef SOFTMETAL_MATRIX_LAYOUT_H
+#define SOFTMETAL_MATRIX_LAYOUT_H
+
+#include <softmetal/config.h>
+
+namespace softmetal {
+
+SM_INLINE constexpr unsigned matrix_row(unsigned lane) {
+  return (lane >> 4 & 1) * 4 + (lane >> 2 & 1) * 2 + (lane >> 1 & 1);
+}
+SM_INLINE constexpr unsigned matrix_column(unsigned lane) {
+  return (lane >> 3 & 1) * 4 + (lane & 1) * 2;
+}
+
+}  // namespace softmetal
+
+#endif

@@ -1,0 +1,40 @@
+// Everything that depends on the target. The CPU's version is this file, lanes_cpu.h and matrix_cpu.h;
+// another target supplies the same functions:
+//   group_barrier, simd_barrier, fence, lane, write_log                               here
+//   reduce, scan, shuffle, shuffle_and_fill, vote                                     lanes_cpu.h
+//   multiply                                                                          matrix_cpu.h
+#ifndef SOFTMETAL_TARGET_H
+#define SOFTMETAL_TARGET_H
+
+#include <softmetal/config.h>
+
+#include "../../runtime/abi.h"
+
+namespace softmetal {
+
+// Lanes meet by the address they call from: the code generator must not fold the tails of an if and
+// its else into one call.
+SM_INLINE void collective(void (*operate)(const sm_lanes*), void* slot) {
+  [[clang::nomerge]] softmetal_collective(operate, slot);
+}
+
+inline void meet(const sm_lanes*) {}
+
+// All threads of a threadgroup run on one worker, so meeting is enough: no fence is needed.
+SM_INLINE void group_barrier() { softmetal_barrier(); }
+SM_INLINE void simd_barrier() { collective(meet, nullptr); }
+
+SM_INLINE void fence(int order) { __atomic_thread_fence(order); }
+
+// The calling thread's thread_index_in_simdgroup.
+SM_INLINE sm_u32 lane() { return softmetal_lane(); }
+
+SM_INLINE void write_log(const char* subsystem, const char* category, sm_u32 level,
+                         const char* format, const sm_u8* kinds, const sm_u64* values,
+                         sm_u32 count) {
+  softmetal_log(subsystem, category, level, format, kinds, values, count);
+}
+
+}  // namespace softmetal
+
+#endif

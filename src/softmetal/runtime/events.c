@@ -1,0 +1,43 @@
+/* Monotonic counters that streams and the host signal and wait for. */
+#include <stdlib.h>
+
+#include "runtime.h"
+
+struct sm_event {
+  atomic_ullong value;
+  atomic_uint sequence; /* advances with every signal */
+  atomic_uint waiters;
+};
+
+SM_EXPORT sm_event *softmetal_new_event(void) { return calloc(1, sizeof(sm_event)); }
+
+SM_EXPORT void softmetal_free_event(sm_event *event) { free(event); }
+
+SM_EXPORT sm_u64 softmetal_event_value(sm_event *event) { return atomic_load(&event->value); }
+
+/* A value below the present one changes nothing. */
+void sm_event_signal(sm_event *event, sm_u64 value) {
+  unsigned long long present = atomic_load(&event->value);
+  while (present < value && !atomic_compare_exchange_weak(&event->value, &present, value)) {
+  }
+  atomic_fetch_add(&event->sequence, 1);
+  if (atomic_load(&event->waiters)) sm_futex_wake(&event->sequence, INT_MAX);
+}
+
+SM_EXPORT void softmetal_signal_event(sm_event *event, sm_u64 value) {
+  sm_event_signal(event, value);
+}
+
+/* One sleep of at most `nanoseconds`: false says nothing but "not yet". */
+bool sm_event_wait(sm_event *event, sm_u64 value, sm_u64 nanoseconds) {
+  if (atomic_load(&event->value) >= value) return true;
+  atomic_fetch_add(&event->waiters, 1);
+  unsigned sequence = atomic_load(&event->sequence);
+  if (atomic_load(&event->value) < value) sm_futex_wait(&event->sequence, sequence, nanoseconds);
+  atomic_fetch_sub(&event->waiters, 1);
+  return atomic_load(&event->value) >= value;
+}
+
+SM_EXPORT bool softmetal_wait_event(sm_event *event, sm_u64 value, sm_u64 nanoseconds) {
+  return sm_event_wait(event, value, nanoseconds);
+}

@@ -1,0 +1,267 @@
+/* One fiber for each thread of a threadgroup: barriers and simdgroup operations.
+
+   An arena is aligned to its own size, so a fiber finds it, and its own index, from its stack
+   pointer. Simdgroups take turns: one runs until its living lanes are at the barrier. So only the
+   current simdgroup has lanes in a collective, and when none is ready all are at the barrier. */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "runtime.h"
+#include "switch.h"
+
+/* An arena: its header in the place of a stack, then the stacks. */
+#define STACK_SHIFT 18
+#define STACK_BYTES ((size_t)1 << STACK_SHIFT)
+#define ARENA_BYTES ((size_t)512 << 20)
+
+/* Stack tops are spread over the sets of the caches; 448 is 7 lines, so all sets are used. */
+enum { COLOUR_STEP = 448, COLOUR_MASK = 0xffc0 };
+
+/* A guard page costs a mapping, of which a process may have 65,530. */
+enum { GUARDS = 16384 };
+
+typedef void (*operate_function)(const sm_lanes *);
+
+typedef struct simdgroup {
+  sm_u32 ready; /* lanes that can run */
+  sm_u32 alive; /* lanes that have not ended */
+} simdgroup;
+
+struct sm_arena {
+  sm_u32 groups;    /* simdgroups of this threadgroup */
+  sm_u32 waiting;   /* lanes of the current simdgroup in a collective */
+  bool diverged;    /* they wait at more than one site */
+  const void *site; /* of the first to wait */
+  operate_function operate;
+
+  sm_fibers_entry entry;
+  const sm_launch *launch;
+  sm_u32 position[3];
+  sm_u32 size[3];
+  char *scratch;
+  void *dispatch; /* stack pointer of sm_run_threadgroup, where the last fiber goes */
+
+  sm_lanes lanes;
+  const void *sites[SM_LANES];
+  operate_function operates[SM_LANES];
+  simdgroup simd[SM_MAX_THREADS / SM_LANES];
+  void *stack[SM_MAX_THREADS]; /* saved stack pointers */
+  sm_thread threads[SM_MAX_THREADS];
+
+  unsigned made; /* fibers that exist */
+  unsigned guard_step;
+  size_t page;
+};
+_Static_assert(sizeof(sm_arena) <= STACK_BYTES, "the header takes the place of one stack");
+
+typedef struct fiber {
+  sm_arena *arena;
+  sm_u32 index; /* thread_index_in_threadgroup */
+} fiber;
+
+static inline __attribute__((always_inline)) fiber current_fiber(void) {
+  sm_u64 address = (sm_u64)__builtin_frame_address(0);
+  sm_u64 offset = address & (ARENA_BYTES - 1);
+  return (fiber){(sm_arena *)(address - offset), (sm_u32)(offset >> STACK_SHIFT) - 1};
+}
+
+/* ---- scheduling ------------------------------------------------------------------------------ */
+
+/* Runs the operation of the lanes that wait at the lowest address and makes them ready. */
+static void resolve(sm_arena *arena, simdgroup *group) {
+  sm_u32 active = arena->waiting;
+  if (SM_LIKELY(!arena->diverged)) {
+    arena->lanes.active = active;
+    for (sm_u32 rest = ~active; rest; rest &= rest - 1)
+      arena->lanes.slot[__builtin_ctz(rest)] = NULL;
+    arena->operate(&arena->lanes);
+  } else {
+    sm_u32 first = (sm_u32)__builtin_ctz(active);
+    for (sm_u32 rest = active; rest; rest &= rest - 1) {
+      sm_u32 lane = (sm_u32)__builtin_ctz(rest);
+      if (arena->sites[lane] < arena->sites[first]) first = lane;
+    }
+    sm_lanes lanes = {.active = 0};
+    for (sm_u32 rest = active; rest; rest &= rest - 1) {
+      sm_u32 lane = (sm_u32)__builtin_ctz(rest);
+      if (arena->sites[lane] != arena->sites[first] ||
+          arena->operates[lane] != arena->operates[first])
+        continue;
+      lanes.slot[lane] = arena->lanes.slot[lane];
+      lanes.active |= 1u << lane;
+    }
+    active = lanes.active;
+    arena->operates[first](&lanes);
+  }
+  arena->waiting &= ~active;
+  group->ready |= active;
+}
+
+/* All living threads are at the barrier: lets them go. False if none is left. */
+static bool release(sm_arena *arena) {
+  sm_u32 any = 0;
+  for (sm_u32 i = 0; i < arena->groups; i++) any |= arena->simd[i].ready = arena->simd[i].alive;
+  return any != 0;
+}
+
+/* Simdgroup `group` has no ready lane: where to go. */
+static __attribute__((noinline)) void **next_simdgroup(sm_arena *arena, sm_u32 group) {
+  if (arena->waiting) resolve(arena, &arena->simd[group]);
+  while (!arena->simd[group].ready) {
+    if (++group < arena->groups) continue;
+    if (!release(arena)) return &arena->dispatch;
+    group = 0;
+  }
+  return &arena->stack[group * SM_LANES + (sm_u32)__builtin_ctz(arena->simd[group].ready)];
+}
+
+/* The running fiber cannot go on: switches to another, returns when it is ready again. The usual
+   successor is tried by itself, so that its address is known before the ready lanes are. */
+static inline __attribute__((always_inline)) void block(fiber self) {
+  sm_arena *arena = self.arena;
+  sm_u32 lane = self.index % SM_LANES;
+  simdgroup *group = &arena->simd[self.index / SM_LANES];
+  void **save = &arena->stack[self.index], **next = save + 1;
+  sm_u32 ready = group->ready & ~(1u << lane);
+  group->ready = ready;
+  if (!SM_LIKELY(ready >> lane & 2)) {
+    if (ready) {
+      next = save - lane + __builtin_ctz(ready);
+    } else {
+      next = next_simdgroup(arena, self.index / SM_LANES);
+      if (next == save) return;
+    }
+  }
+  sm_switch(save, *next);
+}
+
+SM_EXPORT void softmetal_barrier(void) { block(current_fiber()); }
+
+SM_EXPORT void softmetal_collective(operate_function operate, void *slot) {
+  fiber self = current_fiber();
+  sm_arena *arena = self.arena;
+  const void *site = __builtin_return_address(0);
+  sm_u32 lane = self.index % SM_LANES;
+  if (!arena->waiting) {
+    arena->site = site;
+    arena->operate = operate;
+    arena->diverged = false;
+  } else if (site != arena->site || operate != arena->operate) {
+    arena->diverged = true;
+  }
+  arena->lanes.slot[lane] = slot;
+  arena->sites[lane] = site;
+  arena->operates[lane] = operate;
+  arena->waiting |= 1u << lane;
+  block(self);
+}
+
+SM_EXPORT sm_u32 softmetal_lane(void) { return current_fiber().index % SM_LANES; }
+
+/* ---- fibers ---------------------------------------------------------------------------------- */
+
+/* A fiber runs the thread of its index in one threadgroup after another. */
+static void fiber_main(void) {
+  fiber self = current_fiber();
+  sm_arena *arena = self.arena;
+  sm_thread *thread = &arena->threads[self.index];
+  for (;;) {
+    memcpy(thread->group_position, arena->position, sizeof arena->position);
+    arena->entry(arena->launch, thread);
+    arena->simd[self.index / SM_LANES].alive &= ~(1u << self.index % SM_LANES);
+    block(self);
+  }
+}
+
+static void prepare_fiber(sm_arena *arena, unsigned index, char *stack) {
+  size_t colour = (size_t)index * COLOUR_STEP & COLOUR_MASK;
+  void **top = (void **)(stack + STACK_BYTES - colour);
+  void **frame = top - SM_FRAME_WORDS;
+  memset(frame, 0, SM_FRAME_WORDS * sizeof *frame);
+  frame[SM_FRAME_RETURN] = (void *)fiber_main;
+  arena->stack[index] = frame;
+}
+
+static bool make_fibers(sm_arena *arena, unsigned fibers) {
+  for (unsigned i = arena->made; i < fibers; i++) {
+    char *stack = (char *)arena + (i + 1) * STACK_BYTES;
+    size_t guard = i % arena->guard_step ? 0 : arena->page;
+    if (mprotect(stack + guard, STACK_BYTES - guard, PROT_READ | PROT_WRITE)) return false;
+    prepare_fiber(arena, i, stack);
+    arena->made = i + 1;
+  }
+  return true;
+}
+
+static sm_arena *new_arena(unsigned workers) {
+  char *address = mmap(NULL, 2 * ARENA_BYTES, PROT_NONE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (address == MAP_FAILED) return NULL;
+  char *base = (char *)(((sm_u64)address + ARENA_BYTES - 1) & ~(sm_u64)(ARENA_BYTES - 1));
+  if (base != address) munmap(address, (size_t)(base - address));
+  munmap(base + ARENA_BYTES, (size_t)(address + ARENA_BYTES - base));
+  size_t page = (size_t)sysconf(_SC_PAGESIZE);
+  size_t header = (sizeof(sm_arena) + page - 1) & ~(page - 1);
+  if (mprotect(base, header, PROT_READ | PROT_WRITE)) {
+    munmap(base, ARENA_BYTES);
+    return NULL;
+  }
+  /* A huge page would make eight stacks resident at the first touch of one. */
+  madvise(base, ARENA_BYTES, MADV_NOHUGEPAGE);
+  sm_arena *arena = (sm_arena *)base;
+  arena->page = page;
+  arena->guard_step = (workers * SM_MAX_THREADS + GUARDS - 1) / GUARDS;
+  return arena;
+}
+
+const char *sm_arena_prepare(sm_worker *worker, unsigned fibers) {
+  if (!worker->arena && !(worker->arena = new_arena(worker->pool->threads)))
+    return "no address space for the stacks of a threadgroup: raise the limit (ulimit -v)";
+  if (!make_fibers(worker->arena, fibers))
+    return "no memory for the stacks of a threadgroup: use smaller threadgroups";
+  return NULL;
+}
+
+void sm_arena_free(sm_arena *arena) { munmap(arena, ARENA_BYTES); }
+
+/* ---- threadgroups ---------------------------------------------------------------------------- */
+
+static void fill_threads(sm_arena *arena) {
+  const sm_u32 *size = arena->size;
+  sm_u32 index = 0;
+  for (sm_u32 z = 0; z < size[2]; z++)
+    for (sm_u32 y = 0; y < size[1]; y++)
+      for (sm_u32 x = 0; x < size[0]; x++, index++)
+        arena->threads[index] = (sm_thread){
+            .group_size = {size[0], size[1], size[2]},
+            .position = {x, y, z},
+            .index = index,
+            .scratch = arena->scratch,
+        };
+}
+
+void sm_run_threadgroup(sm_arena *arena, sm_fibers_entry entry, const sm_launch *launch,
+                        char *scratch, const sm_u32 position[3]) {
+  sm_u32 size[3];
+  for (int d = 0; d < 3; d++) {
+    sm_u32 rest = launch->grid[d] - position[d] * launch->group[d];
+    size[d] = rest < launch->group[d] ? rest : launch->group[d];
+  }
+  if (memcmp(size, arena->size, sizeof size) || scratch != arena->scratch) {
+    memcpy(arena->size, size, sizeof size);
+    arena->scratch = scratch;
+    fill_threads(arena);
+  }
+  arena->entry = entry;
+  arena->launch = launch;
+  memcpy(arena->position, position, sizeof arena->position);
+  sm_u32 threads = size[0] * size[1] * size[2];
+  arena->groups = (threads + SM_LANES - 1) / SM_LANES;
+  for (sm_u32 i = 0; i < arena->groups; i++)
+    arena->simd[i] = (simdgroup){.ready = ~0u, .alive = ~0u};
+  sm_u32 partial = (1u << threads % SM_LANES) - 1;
+  if (partial) arena->simd[arena->groups - 1] = (simdgroup){.ready = partial, .alive = partial};
+  sm_switch(&arena->dispatch, arena->stack[0]);
+}

@@ -1,0 +1,154 @@
+/* Matrix multiplication by OpenBLAS's sgemm.
+
+   C is cut into tiles that our own pool computes with single-threaded calls, so that BLAS's threads
+   and ours do not compete for the cores. float16 operands are converted tile by tile. */
+#include <dlfcn.h>
+#include <string.h>
+
+#include "runtime.h"
+
+enum { ROW_MAJOR = 101, PLAIN = 111, TRANSPOSED = 112 };
+enum { FLOAT32, FLOAT16 };
+enum { SMALLEST_TILE = 64 };
+
+typedef __INT64_TYPE__ blas_int;
+typedef void (*sgemm_function)(int order, int transpose_a, int transpose_b, blas_int m, blas_int n,
+                               blas_int k, float alpha, const float *a, blas_int lda, const float *b,
+                               blas_int ldb, float beta, float *c, blas_int ldc);
+
+/* ---- the library ----------------------------------------------------------------------------- */
+
+static sm_mutex blas_lock;
+static char blas_path[4096];
+static sgemm_function sgemm;
+
+/* Where OpenBLAS is; it is loaded when the first GEMM runs. */
+SM_EXPORT void softmetal_set_blas(const char *path) {
+  sm_lock(&blas_lock);
+  strncpy(blas_path, path, sizeof blas_path - 1);
+  sm_unlock(&blas_lock);
+}
+
+static bool load_blas(sm_submission *submission) {
+  sm_lock(&blas_lock);
+  if (!sgemm) {
+    void *library = blas_path[0] ? dlopen(blas_path, RTLD_NOW | RTLD_LOCAL) : NULL;
+    const char *reason = blas_path[0] ? dlerror() : "the package is not installed";
+    void (*set_threads)(int) =
+        library ? (void (*)(int))dlsym(library, "scipy_openblas_set_num_threads64_") : NULL;
+    sgemm_function found =
+        library ? (sgemm_function)dlsym(library, "scipy_cblas_sgemm64_") : NULL;
+    if (found && set_threads) {
+      set_threads(1);
+      sgemm = found;
+    } else {
+      sm_fail(submission, "matrix multiplication needs OpenBLAS (pip install scipy-openblas64): %s",
+              reason ? reason : "it lacks scipy_cblas_sgemm64_");
+    }
+  }
+  sm_unlock(&blas_lock);
+  return sgemm != NULL;
+}
+
+/* ---- conversion ------------------------------------------------------------------------------ */
+
+typedef struct matrix {
+  char *address;
+  sm_u64 stride; /* elements from row to row */
+  sm_u32 type;
+} matrix;
+
+static matrix at(matrix whole, sm_u64 row, sm_u64 column) {
+  size_t element = whole.type == FLOAT16 ? 2 : 4;
+  whole.address += (row * whole.stride + column) * element;
+  return whole;
+}
+
+static void widen(float *to, matrix from, sm_u64 rows, sm_u64 columns) {
+  for (sm_u64 i = 0; i < rows; i++, to += columns) {
+    const _Float16 *row = (const _Float16 *)at(from, i, 0).address;
+    for (sm_u64 j = 0; j < columns; j++) to[j] = (float)row[j];
+  }
+}
+
+static void narrow(matrix to, const float *from, sm_u64 rows, sm_u64 columns) {
+  for (sm_u64 i = 0; i < rows; i++, from += columns) {
+    _Float16 *row = (_Float16 *)at(to, i, 0).address;
+    for (sm_u64 j = 0; j < columns; j++) row[j] = (_Float16)from[j];
+  }
+}
+
+/* The operand itself if it is float32, else a dense float32 copy (its contents if `read`). */
+static bool as_float(sm_block *panel, matrix *operand, sm_u64 rows, sm_u64 columns, bool read) {
+  if (operand->type == FLOAT32) return true;
+  if (!sm_block_reserve(panel, rows * columns * sizeof(float) + 1)) return false;
+  if (read) widen((float *)panel->address, *operand, rows, columns);
+  *operand = (matrix){panel->address, columns, FLOAT32};
+  return true;
+}
+
+/* ---- tiles ----------------------------------------------------------------------------------- */
+
+typedef struct gemm_job {
+  sm_job job;
+  const sm_command_gemm *gemm;
+  sm_u64 tile_m, tile_n; /* size of a tile */
+  sm_u64 tiles_m, tiles_n;
+} gemm_job;
+
+static sm_u64 least(sm_u64 a, sm_u64 b) { return a < b ? a : b; }
+
+static void run_tile(sm_worker *worker, sm_job *base, sm_u64 chunk) {
+  gemm_job *job = (gemm_job *)base;
+  const sm_command_gemm *g = job->gemm;
+  sm_u64 batch = chunk / (job->tiles_m * job->tiles_n);
+  sm_u64 row = chunk / job->tiles_n % job->tiles_m * job->tile_m;
+  sm_u64 column = chunk % job->tiles_n * job->tile_n;
+  sm_u64 m = least(job->tile_m, g->m - row), n = least(job->tile_n, g->n - column), k = g->k;
+  matrix a = {(char *)g->a + (blas_int)batch * g->stride_a, g->lda, g->type_a};
+  matrix b = {(char *)g->b + (blas_int)batch * g->stride_b, g->ldb, g->type_b};
+  matrix c = {(char *)g->c + (blas_int)batch * g->stride_c, g->ldc, g->type_c};
+  a = g->transpose_a ? at(a, 0, row) : at(a, row, 0);
+  b = g->transpose_b ? at(b, column, 0) : at(b, 0, column);
+  c = at(c, row, column);
+  matrix result = c;
+  if (!as_float(&worker->panels[0], &a, g->transpose_a ? k : m, g->transpose_a ? m : k, true) ||
+      !as_float(&worker->panels[1], &b, g->transpose_b ? n : k, g->transpose_b ? k : n, true) ||
+      !as_float(&worker->panels[2], &c, m, n, g->beta != 0)) {
+    atomic_store(&base->error, "no memory to convert a float16 matrix");
+    return;
+  }
+  sgemm(ROW_MAJOR, g->transpose_a ? TRANSPOSED : PLAIN, g->transpose_b ? TRANSPOSED : PLAIN,
+        (blas_int)m, (blas_int)n, (blas_int)k, (float)g->alpha, (const float *)a.address,
+        (blas_int)a.stride, (const float *)b.address, (blas_int)b.stride, (float)g->beta,
+        (float *)c.address, (blas_int)c.stride);
+  if (result.type == FLOAT16) narrow(result, (const float *)c.address, m, n);
+}
+
+static sm_u64 divide_up(sm_u64 value, sm_u64 by) { return (value + by - 1) / by; }
+
+/* Halves the longer side of the tiles until every worker has one. */
+static void cut_tiles(gemm_job *job, unsigned workers) {
+  const sm_command_gemm *g = job->gemm;
+  job->tile_m = g->m;
+  job->tile_n = g->n;
+  job->tiles_m = job->tiles_n = 1;
+  while (g->batch * job->tiles_m * job->tiles_n < 2 * workers) {
+    sm_u64 *side = job->tile_m > job->tile_n ? &job->tile_m : &job->tile_n;
+    if (*side < 2 * SMALLEST_TILE) break;
+    *side = divide_up(divide_up(*side, 2), 16) * 16;
+    job->tiles_m = divide_up(g->m, job->tile_m);
+    job->tiles_n = divide_up(g->n, job->tile_n);
+  }
+  job->job.chunks = g->batch * job->tiles_m * job->tiles_n;
+}
+
+void sm_run_gemm(sm_worker *worker, sm_submission *submission, const sm_command_gemm *gemm) {
+  if (!gemm->m || !gemm->n || !gemm->batch || !load_blas(submission)) return;
+  gemm_job job = {.job = {.run = run_tile, .log = &submission->log, .activity = SM_IN_BLAS},
+                  .gemm = gemm};
+  cut_tiles(&job, worker->pool->threads);
+  double operations = 2.0 * (double)gemm->m * (double)gemm->n * (double)gemm->k;
+  sm_pool_run(worker, &job.job, operations * (double)gemm->batch / 50); /* 50 a nanosecond */
+  if (job.job.error) sm_fail(submission, "%s", job.job.error);
+}

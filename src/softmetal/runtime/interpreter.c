@@ -1,0 +1,206 @@
+/* Streams: each has a thread that runs submitted command lists in order. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime.h"
+
+typedef struct sm_stream {
+  sm_worker *worker;
+  sm_mutex lock;
+  sm_submission *first, **last;
+  bool started, closed;
+  atomic_uint arrivals; /* advances with every submission: what the idle thread sleeps on */
+} sm_stream;
+
+/* ---- commands -------------------------------------------------------------------------------- */
+
+__attribute__((format(printf, 2, 3))) void sm_fail(sm_submission *submission, const char *format,
+                                                   ...) {
+  if (submission->error) return;
+  va_list arguments;
+  va_start(arguments, format);
+  char text[1024];
+  vsnprintf(text, sizeof text, format, arguments);
+  va_end(arguments);
+  submission->error = strdup(text);
+}
+
+static void run_wait(sm_worker *worker, const sm_command_event *wait) {
+  atomic_store(&worker->activity, SM_IDLE);
+  while (!sm_event_wait((sm_event *)wait->event, wait->value, ~(sm_u64)0)) {
+  }
+  atomic_store(&worker->activity, SM_BUSY);
+}
+
+static void run_execute(sm_worker *worker, sm_submission *submission,
+                        const sm_command_execute *execute) {
+  sm_u64 start = execute->start, count = execute->count;
+  if (execute->range) {
+    const sm_u32 *range = (const sm_u32 *)execute->range;
+    start = range[0];
+    count = range[1];
+  }
+  if (start + count > execute->slot_count) {
+    sm_fail(submission, "commands %llu to %llu of an indirect command buffer that holds %u",
+            (unsigned long long)start, (unsigned long long)(start + count), execute->slot_count);
+    return;
+  }
+  for (sm_u64 i = start; i < start + count && !submission->error; i++) {
+    const char *slot = (const char *)execute->slots + i * SM_SLOT_BYTES;
+    sm_run_dispatch(worker, submission, (const sm_dispatch *)slot, &execute->inherited);
+    sm_checkpoint(worker);
+  }
+}
+
+static void run_command(sm_worker *worker, sm_submission *submission, const sm_command *command) {
+  switch (command->opcode) {
+    case SM_OP_DISPATCH:
+      sm_run_dispatch(worker, submission, &((const sm_command_dispatch *)command)->dispatch, NULL);
+      break;
+    case SM_OP_COPY:
+      sm_run_copy(worker, submission, (const sm_command_copy *)command);
+      break;
+    case SM_OP_FILL:
+      sm_run_fill(worker, submission, (const sm_command_fill *)command);
+      break;
+    case SM_OP_SIGNAL: {
+      const sm_command_event *signal = (const sm_command_event *)command;
+      sm_event_signal((sm_event *)signal->event, signal->value);
+      break;
+    }
+    case SM_OP_WAIT:
+      run_wait(worker, (const sm_command_event *)command);
+      break;
+    case SM_OP_TIMESTAMP:
+      *(sm_u64 *)((const sm_command_timestamp *)command)->address = sm_now();
+      break;
+    case SM_OP_GEMM:
+      sm_run_gemm(worker, submission, (const sm_command_gemm *)command);
+      break;
+    case SM_OP_EXECUTE:
+      run_execute(worker, submission, (const sm_command_execute *)command);
+      break;
+    default:
+      sm_fail(submission, "unknown command %u", command->opcode);
+  }
+}
+
+/* After an error only signals are still sent, lest other queues wait for ever. */
+static void run_list(sm_worker *worker, sm_submission *submission) {
+  const char *at = submission->list, *end = at + submission->size;
+  while (at < end) {
+    const sm_command *command = (const sm_command *)at;
+    sm_checkpoint(worker);
+    if (!submission->error || command->opcode == SM_OP_SIGNAL)
+      run_command(worker, submission, command);
+    at += command->size;
+  }
+}
+
+/* ---- submissions ----------------------------------------------------------------------------- */
+
+static void release_submission(sm_submission *submission) {
+  if (atomic_fetch_sub(&submission->references, 1) != 1) return;
+  sm_log_free(&submission->log);
+  free(submission->error);
+  free(submission);
+}
+
+static void run_submission(sm_worker *worker, sm_submission *submission) {
+  atomic_store(&worker->activity, SM_BUSY);
+  sm_current_log = &submission->log;
+  submission->start = sm_now();
+  atomic_store(&submission->state, SM_RUNNING);
+  run_list(worker, submission);
+  submission->end = sm_now();
+  sm_current_log = NULL;
+  atomic_store(&submission->state, SM_DONE);
+  sm_futex_wake(&submission->state, INT_MAX);
+  release_submission(submission);
+  atomic_store(&worker->activity, SM_IDLE);
+}
+
+/* Waits for at most `nanoseconds` or until a signal comes: whether the submission is done. */
+SM_EXPORT bool softmetal_wait(sm_submission *submission, sm_u64 nanoseconds) {
+  sm_u64 deadline = sm_now() + nanoseconds;
+  unsigned state;
+  while ((state = atomic_load(&submission->state)) != SM_DONE) {
+    sm_u64 now = sm_now();
+    if (now >= deadline) return false;
+    sm_futex_wait(&submission->state, state, deadline - now);
+    if (state == atomic_load(&submission->state)) return false;
+  }
+  return true;
+}
+
+/* Times in nanoseconds and the error, which lives until softmetal_forget. */
+SM_EXPORT const char *softmetal_result(sm_submission *submission, sm_u64 times[2]) {
+  times[0] = submission->start;
+  times[1] = submission->end;
+  return submission->error;
+}
+
+SM_EXPORT void softmetal_forget(sm_submission *submission) { release_submission(submission); }
+
+/* ---- streams --------------------------------------------------------------------------------- */
+
+/* The next submission; null once the stream is closed and empty. */
+static sm_submission *take(sm_stream *stream) {
+  for (;;) {
+    unsigned arrivals = atomic_load(&stream->arrivals);
+    sm_lock(&stream->lock);
+    sm_submission *submission = stream->first;
+    bool closed = stream->closed;
+    if (submission && !(stream->first = submission->next)) stream->last = &stream->first;
+    sm_unlock(&stream->lock);
+    if (submission || closed) return submission;
+    sm_futex_wait(&stream->arrivals, arrivals, ~(sm_u64)0);
+  }
+}
+
+static void *stream_main(void *argument) {
+  sm_stream *stream = argument;
+  sm_submission *submission;
+  while ((submission = take(stream))) run_submission(stream->worker, submission);
+  sm_worker_free(stream->worker);
+  free(stream);
+  return NULL;
+}
+
+SM_EXPORT sm_stream *softmetal_new_queue(sm_pool *pool) {
+  sm_stream *stream = calloc(1, sizeof *stream);
+  if (!stream) return NULL;
+  stream->last = &stream->first;
+  stream->worker = sm_worker_new(pool);
+  if (stream->worker && sm_thread_start(&stream->worker->thread, stream_main, stream))
+    return stream;
+  if (stream->worker) sm_worker_free(stream->worker);
+  free(stream);
+  return NULL;
+}
+
+SM_EXPORT void softmetal_free_queue(sm_stream *stream) {
+  sm_lock(&stream->lock);
+  stream->closed = true;
+  atomic_fetch_add(&stream->arrivals, 1);
+  sm_futex_wake(&stream->arrivals, 1);
+  sm_unlock(&stream->lock);
+}
+
+/* Copies the list. The ticket is valid until softmetal_forget; null: no memory. */
+SM_EXPORT sm_submission *softmetal_submit(sm_stream *stream, const char *list, size_t size) {
+  sm_submission *submission = calloc(1, sizeof *submission + size);
+  if (!submission) return NULL;
+  memcpy(submission->list, list, size);
+  submission->size = size;
+  atomic_init(&submission->references, 2);
+  sm_lock(&stream->lock);
+  *stream->last = submission;
+  stream->last = &submission->next;
+  atomic_fetch_add(&stream->arrivals, 1);
+  sm_unlock(&stream->lock);
+  sm_futex_wake(&stream->arrivals, 1);
+  return submission;
+}

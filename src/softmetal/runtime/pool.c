@@ -1,0 +1,245 @@
+/* The worker pool that all streams of an executor share, and the end of the process. */
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "runtime.h"
+
+#define GATE_OPEN 0x80000000u
+
+enum {
+  WAKE_NS = 12000,  /* a job expected to last longer is shared at once */
+  LATE_NS = 8000,   /* a job that has lasted longer is shared late */
+  LONG_NS = 500000, /* a job for which it pays to care where helpers run */
+  SPINS = 200,      /* a few microseconds; longer would steal the core from BLAS and others */
+  STACK = 8 << 20,  /* of the threads: kernels without barriers run on it */
+};
+
+bool sm_block_reserve(sm_block *block, size_t size) {
+  if (block->size >= size) return true;
+  size = (size + 0xffff) & ~(size_t)0xffff;
+  char *address = aligned_alloc(256, size);
+  if (!address) return false;
+  free(block->address);
+  *block = (sm_block){address, size};
+  return true;
+}
+
+/* ---- workers --------------------------------------------------------------------------------- */
+
+static sm_mutex workers_lock;
+static sm_worker *all_workers;
+
+sm_worker *sm_worker_new(sm_pool *pool) {
+  sm_worker *worker = calloc(1, sizeof *worker);
+  if (!worker) return NULL;
+  worker->pool = pool;
+  sm_lock(&workers_lock);
+  worker->next = all_workers;
+  all_workers = worker;
+  sm_unlock(&workers_lock);
+  return worker;
+}
+
+void sm_worker_free(sm_worker *worker) {
+  sm_lock(&workers_lock);
+  sm_worker **link = &all_workers;
+  while (*link != worker) link = &(*link)->next;
+  *link = worker->next;
+  sm_unlock(&workers_lock);
+  free(worker->scratch.address);
+  for (int i = 0; i < 3; i++) free(worker->panels[i].address);
+  if (worker->arena) sm_arena_free(worker->arena);
+  free(worker);
+}
+
+/* Threads of ours take no signals but those that an instruction raises: Ctrl-C is Python's. */
+bool sm_thread_start(pthread_t *thread, void *(*body)(void *), void *argument) {
+  static const int raised[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS};
+  sigset_t blocked, before;
+  sigfillset(&blocked);
+  for (size_t i = 0; i < sizeof raised / sizeof *raised; i++) sigdelset(&blocked, raised[i]);
+  sigdelset(&blocked, SIGRTMAX);
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  pthread_attr_setstacksize(&attributes, STACK);
+  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+  pthread_sigmask(SIG_SETMASK, &blocked, &before);
+  int failed = pthread_create(thread, &attributes, body, argument);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  pthread_attr_destroy(&attributes);
+  return !failed;
+}
+
+/* ---- jobs ------------------------------------------------------------------------------------ */
+
+static void run_chunk(sm_worker *worker, sm_job *job, sm_u64 chunk) {
+  atomic_store_explicit(&worker->activity, job->activity, memory_order_relaxed);
+  job->run(worker, job, chunk);
+  atomic_store_explicit(&worker->activity, SM_BUSY, memory_order_relaxed);
+  sm_checkpoint(worker);
+}
+
+static void help(sm_worker *worker, sm_job *job) {
+  atomic_fetch_add_explicit(&job->helpers, 1, memory_order_relaxed);
+  sm_current_log = job->log;
+  sm_u64 chunk;
+  while ((chunk = atomic_fetch_add_explicit(&job->next, 1, memory_order_relaxed)) < job->chunks)
+    run_chunk(worker, job, chunk);
+}
+
+/* Enters the open job, if there is one: the job then stays valid until `leave`. */
+static bool enter(sm_pool *pool) {
+  unsigned gate = atomic_load(&pool->gate);
+  while (gate & GATE_OPEN)
+    if (atomic_compare_exchange_weak(&pool->gate, &gate, gate + 1)) return true;
+  return false;
+}
+
+static void leave(sm_pool *pool) {
+  if (atomic_fetch_sub(&pool->gate, 1) == 1) sm_futex_wake(&pool->gate, 1);
+}
+
+static unsigned await_generation(sm_pool *pool, unsigned seen) {
+  for (int i = 0; i < SPINS; i++) {
+    unsigned generation = atomic_load(&pool->generation);
+    if (generation != seen) return generation;
+    sm_pause();
+  }
+  atomic_fetch_add(&pool->sleepers, 1);
+  unsigned generation;
+  while ((generation = atomic_load(&pool->generation)) == seen)
+    sm_futex_wait(&pool->generation, seen, ~(sm_u64)0);
+  atomic_fetch_sub(&pool->sleepers, 1);
+  return generation;
+}
+
+static void *helper_main(void *argument) {
+  sm_worker *worker = argument;
+  sm_pool *pool = worker->pool;
+  atomic_store(&worker->id, (int)syscall(SYS_gettid));
+  for (unsigned seen = 0;;) {
+    atomic_store(&worker->activity, SM_IDLE);
+    seen = await_generation(pool, seen);
+    atomic_store(&worker->activity, SM_BUSY);
+    sm_checkpoint(worker);
+    if (!enter(pool)) continue;
+    help(worker, pool->job);
+    leave(pool);
+  }
+  return NULL;
+}
+
+/* Keeps helpers off the stream's processor. The kernel puts them there when another library's
+   threads spin on the rest (numpy's do, for 100 ms after a product), and never moves them away. */
+static void keep_apart(sm_pool *pool) {
+  int here = sched_getcpu();
+  cpu_set_t others = pool->processors;
+  CPU_CLR(here, &others);
+  if (here == pool->avoided || CPU_COUNT(&others) == 0) return;
+  pool->avoided = here;
+  for (unsigned i = 0; i + 1 < pool->threads; i++) {
+    int id = atomic_load(&pool->helpers[i]->id);
+    if (!id || syscall(SYS_sched_setaffinity, id, sizeof others, &others)) pool->avoided = -1;
+  }
+}
+
+/* False if another stream has the pool. */
+static bool open_job(sm_pool *pool, sm_job *job, double estimate) {
+  if (atomic_load_explicit(&pool->busy, memory_order_relaxed) || atomic_exchange(&pool->busy, 1))
+    return false;
+  if (estimate > LONG_NS) keep_apart(pool);
+  pool->job = job;
+  atomic_store(&pool->gate, GATE_OPEN);
+  atomic_fetch_add(&pool->generation, 1);
+  if (atomic_load(&pool->sleepers)) sm_futex_wake(&pool->generation, INT_MAX);
+  return true;
+}
+
+static void close_job(sm_pool *pool) {
+  unsigned gate = atomic_fetch_and(&pool->gate, ~GATE_OPEN) & ~GATE_OPEN;
+  for (int i = 0; gate && i < SPINS; i++) {
+    sm_pause();
+    gate = atomic_load(&pool->gate);
+  }
+  while ((gate = atomic_load(&pool->gate))) sm_futex_wait(&pool->gate, gate, ~(sm_u64)0);
+  atomic_store(&pool->busy, 0);
+}
+
+void sm_pool_run(sm_worker *worker, sm_job *job, double estimate) {
+  sm_pool *pool = worker->pool;
+  bool candidate = pool->threads > 1 && job->chunks > 1;
+  bool shared = candidate && estimate > WAKE_NS && open_job(pool, job, estimate);
+  bool late = candidate && !shared;
+  sm_u64 start = late ? sm_now() : 0;
+  sm_u64 chunk;
+  while ((chunk = atomic_fetch_add_explicit(&job->next, 1, memory_order_relaxed)) < job->chunks) {
+    run_chunk(worker, job, chunk);
+    if (late && chunk + 1 < job->chunks && sm_now() - start > LATE_NS) {
+      shared = open_job(pool, job, estimate);
+      late = !shared;
+    }
+  }
+  if (shared) close_job(pool);
+}
+
+/* Pools live as long as the process: an executor is never taken down. */
+SM_EXPORT sm_pool *softmetal_new_pool(unsigned threads) {
+  sm_pool *pool = aligned_alloc(_Alignof(sm_pool), sizeof *pool);
+  if (!pool) return NULL;
+  memset(pool, 0, sizeof *pool);
+  pool->helpers = calloc(threads, sizeof *pool->helpers);
+  pool->avoided = -1;
+  pool->threads = 1;
+  syscall(SYS_sched_getaffinity, 0, sizeof pool->processors, &pool->processors);
+  for (unsigned i = 0; pool->helpers && i + 1 < threads; i++) {
+    sm_worker *worker = pool->helpers[i] = sm_worker_new(pool);
+    if (!worker || !sm_thread_start(&worker->thread, helper_main, worker)) break;
+    pool->threads++;
+  }
+  return pool;
+}
+
+/* ---- the end of the process ------------------------------------------------------------------ */
+
+enum { STOP_KERNEL_MS = 50, STOP_BUSY_MS = 1000, STOP_BLAS_MS = 10000 };
+
+static atomic_bool stopping;
+
+static void sleep_for_good(void) {
+  for (;;) pause();
+}
+
+static void freeze(int signal) {
+  (void)signal;
+  sleep_for_good();
+}
+
+void sm_checkpoint(sm_worker *worker) {
+  if (SM_LIKELY(!atomic_load_explicit(&stopping, memory_order_relaxed))) return;
+  atomic_store(&worker->activity, SM_IDLE);
+  sleep_for_good();
+}
+
+/* Whether some thread is still within an activity that is waited for this long. */
+static bool must_wait(unsigned elapsed) {
+  static const unsigned limit[] = {0, STOP_BUSY_MS, STOP_KERNEL_MS, STOP_BLAS_MS};
+  for (sm_worker *worker = all_workers; worker; worker = worker->next)
+    if (elapsed < limit[atomic_load(&worker->activity)]) return true;
+  return false;
+}
+
+/* Called when Python exits, before it frees what kernels may be using and before the destructors
+   of BLAS. Threads stop at their next chunk; a kernel that goes on regardless is frozen. */
+SM_EXPORT void softmetal_shutdown(void) {
+  atomic_store(&stopping, true);
+  sm_lock(&workers_lock);
+  for (unsigned elapsed = 0; must_wait(elapsed); elapsed++) usleep(1000);
+  struct sigaction action = {.sa_handler = freeze};
+  sigaction(SIGRTMAX, &action, NULL);
+  for (sm_worker *worker = all_workers; worker; worker = worker->next)
+    if (atomic_load(&worker->activity) == SM_IN_KERNEL) pthread_kill(worker->thread, SIGRTMAX);
+  sm_unlock(&workers_lock);
+}

@@ -1,0 +1,149 @@
+/* What the files of the runtime share. Functions marked SM_EXPORT are called by executors/cpu.py. */
+#ifndef SOFTMETAL_RUNTIME_H
+#define SOFTMETAL_RUNTIME_H
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "abi.h"
+#include "commands.h"
+#include "sync.h"
+
+#define SM_EXPORT __attribute__((visibility("default")))
+#define SM_LIKELY(x) __builtin_expect(!!(x), 1)
+
+/* ---- kernel.c -------------------------------------------------------------------------------- */
+
+typedef struct sm_kernel {
+  union {
+    void *address;
+    sm_flat_entry flat;
+    sm_groups_entry groups;
+    sm_fibers_entry fibers;
+  } entry;
+  sm_u32 mode;
+  _Alignas(64) _Atomic float cost; /* nanoseconds a thread, learnt; 0 before the first run */
+} sm_kernel;
+
+/* ---- log.c ----------------------------------------------------------------------------------- */
+
+typedef struct sm_log {
+  char *_Atomic data; /* mapped at the first message */
+  atomic_size_t used; /* reserved, may exceed the capacity */
+  atomic_size_t dropped;
+} sm_log;
+
+/* The log of the submission that runs on this thread. */
+extern _Thread_local sm_log *sm_current_log;
+void sm_log_free(sm_log *);
+
+/* ---- pool.c ---------------------------------------------------------------------------------- */
+
+typedef struct sm_pool sm_pool;
+typedef struct sm_arena sm_arena;
+typedef struct sm_worker sm_worker;
+typedef struct sm_job sm_job;
+
+/* What a thread is doing, for sm_shutdown. */
+enum sm_activity { SM_IDLE, SM_BUSY, SM_IN_KERNEL, SM_IN_BLAS };
+
+/* A block that grows and never shrinks. */
+typedef struct sm_block {
+  char *address; /* 256-aligned */
+  size_t size;
+} sm_block;
+bool sm_block_reserve(sm_block *, size_t size);
+
+/* One OS thread that runs kernels. */
+struct sm_worker {
+  sm_pool *pool;
+  pthread_t thread;
+  atomic_int id; /* Linux's number of the thread, 0 until it runs */
+  atomic_uint activity;
+  sm_block scratch;   /* dynamic threadgroup memory */
+  sm_block panels[3]; /* float32 copies of float16 matrices */
+  sm_arena *arena;    /* fibers, from the first SM_FIBERS dispatch on */
+  sm_worker *next;    /* in the list of all workers */
+};
+
+/* Work in `chunks` independent pieces. `run` is called with each chunk number once. */
+struct sm_job {
+  void (*run)(sm_worker *, sm_job *, sm_u64 chunk);
+  sm_log *log;
+  sm_u64 chunks;
+  enum sm_activity activity;
+  const char *_Atomic error; /* static text, set by a chunk that failed */
+  atomic_uint helpers;       /* pool threads that took part */
+  _Alignas(64) atomic_ullong next;
+};
+
+struct sm_pool {
+  unsigned threads; /* those that may run one job, the stream's own included */
+  sm_worker **helpers;
+  cpu_set_t processors; /* that this process may use */
+  sm_job *job;
+  int avoided;                         /* the processor that helpers keep off, or -1 */
+  _Alignas(64) atomic_uint busy;       /* a stream owns the pool, with all that is above */
+  _Alignas(64) atomic_uint generation; /* advances when a job is opened */
+  atomic_uint sleepers;
+  _Alignas(64) atomic_uint gate; /* SM_GATE_OPEN plus the number of helpers inside */
+};
+
+sm_worker *sm_worker_new(sm_pool *);
+void sm_worker_free(sm_worker *);
+bool sm_thread_start(pthread_t *, void *(*body)(void *), void *argument);
+
+/* Runs a job on the calling stream's thread and on idle pool threads, these being woken at once
+   when `estimate` nanoseconds are worth it, or later when the job turns out to be long. */
+void sm_pool_run(sm_worker *, sm_job *, double estimate);
+
+/* Parks the calling thread for good once the process is exiting. */
+void sm_checkpoint(sm_worker *);
+
+/* ---- fibers.c -------------------------------------------------------------------------------- */
+
+/* The thread that calls needs an arena with room for `fibers`; a text on failure. */
+const char *sm_arena_prepare(sm_worker *, unsigned fibers);
+void sm_arena_free(sm_arena *);
+
+/* Runs one threadgroup to its end. */
+void sm_run_threadgroup(sm_arena *, sm_fibers_entry, const sm_launch *, char *scratch,
+                        const sm_u32 position[3]);
+
+/* ---- dispatch.c, gemm.c, copy.c -------------------------------------------------------------- */
+
+typedef struct sm_submission sm_submission;
+
+void sm_run_dispatch(sm_worker *, sm_submission *, const sm_dispatch *, const sm_dispatch *inherited);
+void sm_run_gemm(sm_worker *, sm_submission *, const sm_command_gemm *);
+void sm_run_copy(sm_worker *, sm_submission *, const sm_command_copy *);
+void sm_run_fill(sm_worker *, sm_submission *, const sm_command_fill *);
+
+/* ---- events.c -------------------------------------------------------------------------------- */
+
+typedef struct sm_event sm_event;
+void sm_event_signal(sm_event *, sm_u64 value);
+bool sm_event_wait(sm_event *, sm_u64 value, sm_u64 nanoseconds);
+
+/* ---- interpreter.c --------------------------------------------------------------------------- */
+
+enum { SM_QUEUED, SM_RUNNING, SM_DONE };
+
+struct sm_submission {
+  atomic_uint state;
+  atomic_uint references; /* the stream and the ticket's owner */
+  sm_u64 start, end;      /* nanoseconds, CLOCK_MONOTONIC */
+  char *error;
+  sm_log log;
+  sm_submission *next;
+  size_t size;
+  _Alignas(8) char list[];
+};
+
+/* Records the first error of a submission; its later commands, except signals, are skipped. */
+__attribute__((format(printf, 2, 3))) void sm_fail(sm_submission *, const char *format, ...);
+
+#endif

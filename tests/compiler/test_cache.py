@@ -1,0 +1,133 @@
+"""The disk cache: whole entries or none, whoever writes or dies, and a limit."""
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from softmetal.compiler.cache import Cache, key_of
+
+
+def fill_with(content):
+    def fill(folder):
+        (folder / "a").write_bytes(content)
+        (folder / "b").write_bytes(content)
+
+    return fill
+
+
+def test_finds_what_was_inserted(tmp_path):
+    cache = Cache(tmp_path, 1 << 20)
+    assert cache.find("kernel", "00ab") is None
+    path = cache.insert("kernel", "00ab", fill_with(b"x"))
+    assert cache.find("kernel", "00ab") == path
+    assert cache.get("kernel", "00ab", lambda _: pytest.fail("filled twice")) == path
+    assert cache.find("header", "00ab") is None
+
+
+def test_a_failed_fill_leaves_nothing(tmp_path):
+    cache = Cache(tmp_path, 1 << 20)
+
+    def broken(folder):
+        (folder / "a").write_bytes(b"half")
+        raise RuntimeError("clang died")
+
+    with pytest.raises(RuntimeError):
+        cache.insert("kernel", "00ab", broken)
+    assert cache.find("kernel", "00ab") is None
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 400)), max_size=25))
+def test_stays_a_map_within_its_limit(tmp_path_factory, operations):
+    cache = Cache(tmp_path_factory.mktemp("cache"), limit=1000)
+    written: dict[str, bytes] = {}
+    for number, size in operations:
+        key = key_of(str(number))
+        content = written.setdefault(key, bytes([number]) * size)
+        folder = cache.get("kernel", key, fill_with(content))
+        assert (folder / "a").read_bytes() == (folder / "b").read_bytes() == content
+    cache.evict()
+    assert sum(entry.size for entry in cache.entries()) <= 1000
+
+
+def test_the_least_recently_used_go_first(tmp_path):
+    cache = Cache(tmp_path, limit=250)
+    for age, name in ((30, "aa"), (20, "bb"), (10, "cc")):
+        path = cache.insert("kernel", name, fill_with(b"x" * 50))
+        os.utime(path, (time.time() - age,) * 2)
+    cache.find("kernel", "aa")  # used now
+    cache.evict()
+    assert [cache.find("kernel", name) is not None for name in ("aa", "bb", "cc")] == [True, False, True]
+
+
+def test_leftovers_of_the_dead_are_removed(tmp_path):
+    cache = Cache(tmp_path, 1 << 20)
+    leftover = tmp_path / "tmp" / "dead"
+    leftover.mkdir(parents=True)
+    os.utime(leftover, (0, 0))
+    cache.insert("kernel", "aa", fill_with(b"x"))
+    assert not leftover.exists()
+
+
+def test_clear(tmp_path):
+    cache = Cache(tmp_path, 1 << 20)
+    for name in ("aa", "bb"):
+        cache.insert("kernel", name, fill_with(b"x"))
+    assert cache.clear() == 2
+    assert list(cache.entries()) == []
+
+
+def hammer(root, seed):
+    cache = Cache(root, limit=600)
+    for step in range(60):
+        number = (seed * 7 + step) % 5
+        content = bytes([number]) * 100
+        folder = cache.get("kernel", key_of(str(number)), fill_with(content))
+        try:
+            pieces = {(folder / name).read_bytes() for name in ("a", "b")}
+        except FileNotFoundError:  # evicted by the other one between the two calls
+            continue
+        assert pieces == {content}
+
+
+def test_two_processes(tmp_path):
+    context = multiprocessing.get_context("spawn")
+    workers = [context.Process(target=hammer, args=(tmp_path, seed)) for seed in (0, 3)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert [worker.exitcode for worker in workers] == [0, 0]
+
+
+def test_a_writer_killed_in_the_middle(tmp_path):
+    script = (
+        "import sys, time; from pathlib import Path; from softmetal.compiler.cache import Cache\n"
+        "def fill(folder):\n"
+        "    (folder / 'a').write_bytes(b'half'); print('writing', flush=True); time.sleep(60)\n"
+        "Cache(Path(sys.argv[1]), 1 << 20).insert('kernel', 'aabb', fill)\n"
+    )
+    writer = subprocess.Popen(
+        [sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    assert writer.stdout is not None
+    assert writer.stdout.readline() == "writing\n"
+    writer.send_signal(signal.SIGKILL)
+    writer.wait()
+    cache = Cache(tmp_path, 1 << 20)
+    assert cache.find("kernel", "aabb") is None
+    path = cache.insert("kernel", "aabb", fill_with(b"whole"))
+    assert (path / "a").read_bytes() == b"whole"
+
+
+def test_keys_do_not_run_together():
+    assert key_of("ab", "c") != key_of("a", "bc")
+    assert key_of("ab") != key_of("ab", "")

@@ -1,0 +1,205 @@
+"""Libraries and kernels through clang: diagnostics, constants, cache, what is refused."""
+
+import subprocess
+
+import pytest
+
+from softmetal import compiler
+from softmetal.compiler import clang, stages, targets
+from softmetal.errors import CompileError
+from softmetal.types import CompileOptions, Mode
+
+HEAD = "#include <metal_stdlib>\nusing namespace metal;\n"
+OPTIONS = CompileOptions()
+
+
+def library(source, **options):
+    return compiler.compile_library(HEAD + source, CompileOptions(**options))
+
+
+def kernel(source, name="k", constants=None):
+    return compiler.compile_kernel(library(source), name, constants or {})
+
+
+@pytest.fixture
+def count_runs(monkeypatch):
+    runs = []
+    real = subprocess.run
+
+    def counting(*arguments, **keywords):
+        runs.append(arguments[0])
+        return real(*arguments, **keywords)
+
+    monkeypatch.setattr(clang.subprocess, "run", counting)
+    return runs
+
+
+@pytest.mark.parametrize(
+    ("source", "place", "message"),
+    [
+        ("kernel void k(device float* x) {\n  x[0] =   nope(1.0);\n}", "4:12", "undeclared identifier 'nope'"),
+        ("kernel void k(device float* x [[buffer(0)]], uint i [[thread_position_in_grid]]) { x[i] = y; }",
+         "3:91", "undeclared identifier 'y'"),
+        ("kernel void k(device float* x) { /* comment */ x[0] = 1 }", "3:56", "expected ';'"),
+        ("#define TWICE(v) ((v) * missing)\nkernel void k(device float* x) { x[0] = TWICE(x[1]); }",
+         "4:", "undeclared identifier 'missing'"),
+        ("kernel void k(device float* x) { int y = x; }", "3:", "cannot initialize a variable of type 'int'"),
+    ],
+)  # fmt: skip
+def test_errors_have_the_users_place(source, place, message):
+    with pytest.raises(CompileError) as caught:
+        library(source)
+    first = caught.value.diagnostics.splitlines()[0]
+    assert first.startswith(f"program_source:{place}")
+    assert message in first
+
+
+def test_the_caret_is_under_the_users_text():
+    with pytest.raises(CompileError) as caught:
+        library("kernel void k(device float* x [[buffer(0)]]) { x[0] = nope; }")
+    _, line, caret, *_ = caught.value.diagnostics.splitlines()
+    assert line[caret.index("^") :].startswith("nope")
+
+
+def test_errors_in_the_users_headers(tmp_path):
+    (tmp_path / "mine.h").write_text("#pragma once\ninline float half_of(float x) { return x / two; }\n")
+    with pytest.raises(CompileError, match=r"mine\.h:2:44: error: .*'two'"):
+        library('#include "mine.h"\nkernel void k(device float* x) {}', include_dirs=(str(tmp_path),))
+
+
+def test_a_changed_header_is_seen(tmp_path):
+    header = tmp_path / "mine.h"
+    header.write_text("constant constexpr int size = 4;\n")
+    source = '#include "mine.h"\nkernel void k(device float* x) { threadgroup float s[size]; s[0] = x[0]; x[1] = s[1]; }'
+    options = CompileOptions(include_dirs=(str(tmp_path),))
+    sizes = []
+    for size in (4, 8):
+        header.write_text(f"constant constexpr int size = {size};\n")
+        program = compiler.compile_library(HEAD + source, options)
+        sizes.append(compiler.compile_kernel(program, "k", {}).static_threadgroup_memory)
+    assert sizes == [16, 32]
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("kernel void k(texture2d<float> t [[texture(0)]]) {}", "textures are not supported"),
+        ("struct A { texture2d<float> t; };\nkernel void k(constant A& a [[buffer(0)]]) {}", "textures are not supported"),
+        ("kernel void k(device float* x) { constexpr sampler s(filter::linear); }", "samplers are not supported"),
+        ("kernel void k(device float* x) { double y = 1; }", "'double' is not supported"),
+        ("using namespace raytracing;\nkernel void k(device float* x) {}", "ray tracing is not supported"),
+        ("kernel void k(device float* x) { raytracing::ray r; }", "ray tracing is not supported"),
+        ("kernel void k(visible_function_table<int(int)> t [[buffer(0)]]) {}", "function tables are not supported"),
+        ("kernel void k(device float* x, imageblock<float4> b) {}", "imageblocks are not supported"),
+        ("kernel void k(tensor<device float, dextents<int, 2>> t [[buffer(0)]]) {}", "tensor API is not supported"),
+        ("vertex float4 v(uint i [[vertex_id]]) { return float4(0); }", "vertex functions are not supported"),
+        ("fragment float4 f() { return float4(0); }", "fragment functions are not supported"),
+        ("[[mesh]] void m() {}", "mesh functions are not supported"),
+    ],
+)  # fmt: skip
+def test_unsupported_constructs_are_named(source, message):
+    with pytest.raises(CompileError) as caught:
+        library(source)
+    assert message in caught.value.diagnostics
+    assert "program_source:" in caught.value.diagnostics
+
+
+def test_recursion_is_refused():
+    source = """
+int down(int n, device int* x) { x[n] = n; return n == 0 ? x[0] : down(n - 1, x) * x[n] + down(n / 2, x); }
+kernel void k(device int* x) { x[0] = down(x[1], x); }"""
+    with pytest.raises(CompileError, match="recursion is not supported in Metal: down"):
+        kernel(source)
+
+
+def test_function_constants_decide_code_and_arguments():
+    source = """
+constant bool has_bias [[function_constant(0)]];
+constant float scale [[function_constant(3)]];
+constant float factor = is_function_constant_defined(scale) ? scale : 2.0;
+kernel void k(device float* x [[buffer(0)]], device const float* bias [[buffer(1), function_constant(has_bias)]],
+              uint i [[thread_position_in_grid]]) {
+  x[i] *= factor; if (has_bias) x[i] += bias[i]; }"""
+    without = kernel(source, constants={0: b"\0"})
+    with_bias = kernel(source, constants={0: b"\1", 3: b"\0\0\x80?"})
+    assert [a.name for a in without.arguments] == ["x"]
+    assert [a.name for a in with_bias.arguments] == ["x", "bias"]
+    with pytest.raises(CompileError, match=r"function constant 'has_bias' \(index 0, bool\)"):
+        kernel(source, constants={})
+
+
+def test_arguments_carry_sizes():
+    source = """
+struct Params { uint n; float4 v; };
+kernel void k(device half4* a, const device packed_float3* b, constant Params& p, threadgroup float* s,
+              device void* raw, uint i [[thread_position_in_grid]]) {}"""
+    rows = [(a.name, a.kind, a.index, a.size, a.alignment, a.writable, a.reference)
+            for a in kernel(source).arguments]  # fmt: skip
+    assert rows == [
+        ("a", "buffer", 0, 8, 8, True, False),
+        ("b", "buffer", 1, 12, 4, False, False),
+        ("p", "buffer", 2, 32, 16, False, True),
+        ("s", "threadgroup", 0, 4, 4, True, False),
+        ("raw", "buffer", 3, 1, 1, True, False),
+    ]
+
+
+def test_macros_versions_and_fast_math_reach_the_source():
+    source = """
+#if __METAL_VERSION__ != 310 || WIDTH != 7
+#error wrong
+#endif
+kernel void k(device float* x) {}"""
+    library(source, macros=(("WIDTH", "7"),), language_version=310)
+    with pytest.raises(CompileError, match="wrong"):
+        library(source)
+
+
+def test_a_warm_cache_starts_no_process(count_runs):
+    source = "kernel void k(device float* x, uint i [[thread_position_in_grid]]) { x[i] = i + 17; }"
+    first = kernel(source)
+    count_runs.clear()
+    assert kernel(source) == first
+    assert count_runs == []
+
+
+def test_library_data_round_trip():
+    program = library("kernel void k(device float* x) { x[0] = 1; }")
+    data = compiler.program_to_bytes(program)
+    assert data.startswith(b"MTLB")
+    assert compiler.program_from_bytes(data) == program
+
+
+@pytest.mark.parametrize("data", [b"", b"MTLB", b"MTLB\x01\x00\x02\x80", b"MTLBsoftmetal-1\nxx", b"PK\3\4"])
+def test_foreign_library_data_is_refused(data):
+    with pytest.raises(CompileError, match="library"):
+        compiler.program_from_bytes(data)
+
+
+def test_an_indirect_barrier_is_found_by_the_linker():
+    """The pass does not see through a pointer to member; the object's symbols tell."""
+    program = library("kernel void k(device float* x, uint i [[thread_position_in_grid]]) { x[i] = simd_sum(x[i]); }")
+    function = program.functions["k"]
+    blind = type(function)(**{f: getattr(function, f) for f in function.__slots__} | {"mode": Mode.FLAT})
+    program = type(program)(program.text, program.options, {"k": blind}, program.constants)
+    assert compiler.compile_kernel(program, "k", {}).mode == Mode.FIBERS
+
+
+def flat_ir(body, parameters="device float* x [[buffer(0)]], device const float* y [[buffer(1)]]"):
+    program = library(f"kernel void k({parameters}, uint i [[thread_position_in_grid]]) {{ {body} }}")
+    unit = stages.unit(program, program.functions["k"], Mode.FLAT, {})
+    target = targets.host()
+    return stages.lower(stages.optimise(unit, OPTIONS, target, compiler._header(OPTIONS)), target)
+
+
+def test_threads_are_independent_unless_locals_stay_in_memory():
+    assert "llvm.loop.parallel_accesses" in flat_ir("x[i] = exp(y[i]);")
+    local = "float a[8]; for (int j = 0; j < 8; j++) a[j] = y[j + i]; x[i] = a[int(y[i]) & 7];"
+    assert "llvm.loop.parallel_accesses" not in flat_ir(local)
+
+
+def test_bfloat_rounding_is_expanded_where_the_processor_lacks_it():
+    ir = flat_ir("x[i] = bfloat(y[i]);", "device bfloat* x [[buffer(0)]], device const float* y [[buffer(1)]]")
+    assert "fptrunc" in ir or not targets.host().native_bfloat
+    old = targets.Target("x86_64-linux-gnu", "old", ("-march=x86-64-v3",), native_bfloat=False)
+    assert "fptrunc" not in stages.lower(ir, old)
