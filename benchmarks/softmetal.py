@@ -18,8 +18,8 @@ import softmetal
 
 softmetal.install()
 
-import Metal  # noqa: E402
-import MetalPerformanceShaders as MPS  # noqa: E402
+import Metal
+import MetalPerformanceShaders as MPS
 
 ROUNDS = 12
 SOURCE = """
@@ -84,9 +84,14 @@ def shared(values: np.ndarray) -> tuple[Any, np.ndarray]:
 
 
 def dispatches(
-    name: str, buffers: list[Any], threads: int, group: int, count: int = 1, argument: int | None = None
+    name: str,
+    buffers: list[Any],
+    threads: int,
+    group: int,
+    count: int = 1,
+    argument: int | None = None,
 ) -> Callable[[], float]:
-    """A function that runs `count` dispatches in one command buffer and tells the device's seconds."""
+    """A function that runs `count` dispatches in one command buffer; it tells the seconds."""
     function = library.newFunctionWithName_(name)
     pipeline, error = device.newComputePipelineStateWithFunction_error_(function, None)
     assert pipeline is not None, error
@@ -211,7 +216,9 @@ def matmul() -> tuple[str, str, bool]:
 
     out = np.empty_like(c_view)
     mine, numpy = best_of(
-        lambda: clocked(ours), lambda: clocked(lambda: np.matmul(a_view, b_view, out=out)), rounds=30
+        lambda: clocked(ours),
+        lambda: clocked(lambda: np.matmul(a_view, b_view, out=out)),
+        rounds=30,
     )
     np.testing.assert_allclose(c_view, out, rtol=1e-3, atol=1e-3)
     flops = 2 * n**3

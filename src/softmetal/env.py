@@ -21,7 +21,9 @@ def _read(name: str, parse: Callable[[str], T], default: T, expected: str) -> T:
     try:
         return parse(text)
     except ValueError:
-        raise SettingError(f"{name}={text!r} is not {expected}: unset it or give {expected}") from None
+        raise SettingError(
+            f"{name}={text!r} is not {expected}: unset it or give {expected}"
+        ) from None
 
 
 def _positive(text: str) -> int:
@@ -44,7 +46,9 @@ def cache_dir() -> Path:
 
 def cache_limit() -> int:
     """SOFTMETAL_CACHE_LIMIT: bytes the cache may hold before the least recently used go."""
-    return _read("SOFTMETAL_CACHE_LIMIT", _positive, DEFAULT_CACHE_BYTES, "a number of bytes above 0")
+    return _read(
+        "SOFTMETAL_CACHE_LIMIT", _positive, DEFAULT_CACHE_BYTES, "a number of bytes above 0"
+    )
 
 
 def threads() -> int:

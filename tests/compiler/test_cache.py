@@ -65,7 +65,11 @@ def test_the_least_recently_used_go_first(tmp_path):
         os.utime(path, (time.time() - age,) * 2)
     cache.find("kernel", "aa")  # used now
     cache.evict()
-    assert [cache.find("kernel", name) is not None for name in ("aa", "bb", "cc")] == [True, False, True]
+    assert [cache.find("kernel", name) is not None for name in ("aa", "bb", "cc")] == [
+        True,
+        False,
+        True,
+    ]
 
 
 def test_leftovers_of_the_dead_are_removed(tmp_path):

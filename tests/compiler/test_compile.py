@@ -62,9 +62,13 @@ def test_the_caret_is_under_the_users_text():
 
 
 def test_errors_in_the_users_headers(tmp_path):
-    (tmp_path / "mine.h").write_text("#pragma once\ninline float half_of(float x) { return x / two; }\n")
+    (tmp_path / "mine.h").write_text(
+        "#pragma once\ninline float half_of(float x) { return x / two; }\n"
+    )
     with pytest.raises(CompileError, match=r"mine\.h:2:44: error: .*'two'"):
-        library('#include "mine.h"\nkernel void k(device float* x) {}', include_dirs=(str(tmp_path),))
+        library(
+            '#include "mine.h"\nkernel void k(device float* x) {}', include_dirs=(str(tmp_path),)
+        )
 
 
 def test_a_changed_header_is_seen(tmp_path):
@@ -170,7 +174,18 @@ def test_library_data_round_trip():
     assert compiler.program_from_bytes(data) == program
 
 
-@pytest.mark.parametrize("data", [b"", b"MTLB", b"MTLB\x01\x00\x02\x80", b"MTLBsoftmetal-1\nxx", b"PK\3\4"])
+def test_artifacts_as_bytes():
+    artifact = kernel(
+        "kernel void k(device float4* x, uint i [[thread_position_in_grid]]) { x[i] = 3; }"
+    )
+    again = compiler.artifact_from_bytes(compiler.artifact_to_bytes(artifact))
+    assert again.arguments == artifact.arguments
+    assert again.path.read_bytes() == artifact.path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"MTLB", b"MTLB\x01\x00\x02\x80", b"MTLBsoftmetal-1\nxx", b"PK\3\4"]
+)
 def test_foreign_library_data_is_refused(data):
     with pytest.raises(CompileError, match="library"):
         compiler.program_from_bytes(data)
@@ -178,15 +193,21 @@ def test_foreign_library_data_is_refused(data):
 
 def test_an_indirect_barrier_is_found_by_the_linker():
     """The pass does not see through a pointer to member; the object's symbols tell."""
-    program = library("kernel void k(device float* x, uint i [[thread_position_in_grid]]) { x[i] = simd_sum(x[i]); }")
+    program = library(
+        "kernel void k(device float* x, uint i [[thread_position_in_grid]]) { x[i] = simd_sum(x[i]); }"
+    )
     function = program.functions["k"]
-    blind = type(function)(**{f: getattr(function, f) for f in function.__slots__} | {"mode": Mode.FLAT})
+    blind = type(function)(
+        **{f: getattr(function, f) for f in function.__slots__} | {"mode": Mode.FLAT}
+    )
     program = type(program)(program.text, program.options, {"k": blind}, program.constants)
     assert compiler.compile_kernel(program, "k", {}).mode == Mode.FIBERS
 
 
 def flat_ir(body, parameters="device float* x [[buffer(0)]], device const float* y [[buffer(1)]]"):
-    program = library(f"kernel void k({parameters}, uint i [[thread_position_in_grid]]) {{ {body} }}")
+    program = library(
+        f"kernel void k({parameters}, uint i [[thread_position_in_grid]]) {{ {body} }}"
+    )
     unit = stages.unit(program, program.functions["k"], Mode.FLAT, {})
     target = targets.host()
     return stages.lower(stages.optimise(unit, OPTIONS, target, compiler._header(OPTIONS)), target)
@@ -199,7 +220,32 @@ def test_threads_are_independent_unless_locals_stay_in_memory():
 
 
 def test_bfloat_rounding_is_expanded_where_the_processor_lacks_it():
-    ir = flat_ir("x[i] = bfloat(y[i]);", "device bfloat* x [[buffer(0)]], device const float* y [[buffer(1)]]")
+    ir = flat_ir(
+        "x[i] = bfloat(y[i]);",
+        "device bfloat* x [[buffer(0)]], device const float* y [[buffer(1)]]",
+    )
     assert "fptrunc" in ir or not targets.host().native_bfloat
     old = targets.Target("x86_64-linux-gnu", "old", ("-march=x86-64-v3",), native_bfloat=False)
     assert "fptrunc" not in stages.lower(ir, old)
+
+
+@pytest.mark.parametrize(
+    ("statement", "warned"),
+    [
+        ("threadgroup float* p = x;", True),
+        ("device float* p = s;", True),
+        ("float v = take(s);", True),
+        ("device float* p = x + 1; threadgroup float* q = s; *p = *q;", False),
+        ("float4 v = float4(x[0]) + s[1]; x[0] = dot(v, v);", False),
+        ("x[0] = either(x) + either(s);", False),
+    ],
+)
+def test_address_spaces(statement, warned):
+    source = f"""
+float take(device float* p) {{ return *p; }}
+float either(device float* p) {{ return *p; }}
+float either(threadgroup float* p) {{ return *p; }}
+kernel void k(device float* x, threadgroup float* s) {{
+  {statement} }}"""
+    warnings = compiler.check_address_spaces(HEAD + source, OPTIONS)
+    assert ("program_source:8:" in warnings) == warned, warnings

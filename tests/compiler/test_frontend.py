@@ -65,7 +65,9 @@ kernel void k(device float* a, constant int& n, device float* b [[buffer(1)]],
     ],
 )  # fmt: skip
 def test_instantiations(instantiation, entry):
-    source = "template <typename T> kernel void k(device T* a, uint i [[thread_position_in_grid]]) {}\n"
+    source = (
+        "template <typename T> kernel void k(device T* a, uint i [[thread_position_in_grid]]) {}\n"
+    )
     rewritten = rewrite(source + instantiation)
     assert {name: f.entry for name, f in rewritten.functions.items()} == {"x": entry}
     assert "host_name" not in rewritten.text
@@ -82,10 +84,18 @@ MODES = [
     ("x[i] = 1;", "uint i [[thread_index_in_threadgroup]]", Mode.GROUPS),
     ("x[i] = s[0];", "uint i [[thread_position_in_grid]], threadgroup float* s", Mode.GROUPS),
     ("x[i] = simd_sum(x[i]);", "uint i [[thread_position_in_grid]]", Mode.FIBERS),
-    ("threadgroup_barrier(mem_flags::mem_none);", "uint i [[thread_position_in_grid]]", Mode.FIBERS),
+    (
+        "threadgroup_barrier(mem_flags::mem_none);",
+        "uint i [[thread_position_in_grid]]",
+        Mode.FIBERS,
+    ),
     ("x[i] = outer(x[i]);", "uint i [[thread_position_in_grid]]", Mode.FIBERS),
     ("x[i] = Box().get(x[i]);", "uint i [[thread_position_in_grid]]", Mode.FIBERS),
-    ("uint simd_lane = i; x[simd_lane] = lonely(1);", "uint i [[thread_position_in_grid]]", Mode.FLAT),
+    (
+        "uint simd_lane = i; x[simd_lane] = lonely(1);",
+        "uint i [[thread_position_in_grid]]",
+        Mode.FLAT,
+    ),
 ]
 
 
@@ -186,7 +196,10 @@ kernel void k(device float* a [[buffer(first)]], device float* b [[buffer(third)
         ("kernel void k(device double* x) {}", "'double' is not supported"),
         ("kernel void k(texture2d<float> t [[texture(0)]]) {}", "textures are not supported"),
         ("kernel void k(sampler s [[sampler(0)]]) {}", "samplers are not supported"),
-        ("vertex float4 v(uint i [[vertex_id]]) { return 0; }", "vertex functions are not supported"),
+        (
+            "vertex float4 v(uint i [[vertex_id]]) { return 0; }",
+            "vertex functions are not supported",
+        ),
         ("[[fragment]] float4 f() { return 0; }", "fragment functions are not supported"),
         ("kernel void k(device float* x, uint i) {}", "'i' of kernel 'k' is neither"),
         ("kernel void k(uint i [[vertex_id]]) {}", "attribute 'vertex_id' .* is not supported"),
@@ -199,6 +212,8 @@ def test_refusals(source, message):
         rewrite(source)
 
 
-@pytest.mark.parametrize("source", ["", "{", "}", "kernel void k(", "template <", "[[", "a(b[c{", "kernel"])
+@pytest.mark.parametrize(
+    "source", ["", "{", "}", "kernel void k(", "template <", "[[", "a(b[c{", "kernel"]
+)
 def test_broken_text_is_left_to_clang(source):
     assert rewrite(source).functions == {}

@@ -18,6 +18,7 @@ def build(text, fast_math):
     for name in re.findall(r"\n *void (\w+)\(", text):
         if name != "batch": continue
         text += 'extern "C" void run_batch(uchar* out, const uchar* in, uint n) { for (uint i = 0; i < n; i++) batch(out, in, i); }\n'
+    text += 'extern "C" __bf16 __truncsfbf2(float x) { uint u = __builtin_bit_cast(uint, x); u = x != x ? u | 0x400000u : u + 0x7fff + ((u >> 16) & 1); return __builtin_bit_cast(__bf16, (ushort)(u >> 16)); }\n'
     folder = pathlib.Path(tempfile.mkdtemp())
     (folder / "u.cpp").write_text(text)
     fast = ["-ffast-math", "-fno-finite-math-only"] if fast_math else []

@@ -64,8 +64,8 @@ def _flushed(columns: list[Any], exact: Any, got: F32) -> Any:
 
 
 def compare(function: Function, fast: bool, columns: list[F32], got: F32) -> Measurement:
-    wide = [c.astype(np.float64) for c in columns]
     with np.errstate(all="ignore"):
+        wide = [c.astype(np.float64) for c in columns]
         exact = np.asarray(function.oracle(*wide), np.float64)
         error = errors(got, exact)
         allowed = np.broadcast_to(function.bound(fast, exact, *wide), error.shape)

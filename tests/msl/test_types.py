@@ -221,7 +221,10 @@ def test_conversions(source: np.dtype) -> None:
         a = np.resize(a, shape_of(n, 6))
         name = msl_type(target, n)
         want = a.astype(np.float32).astype(target) if bfloat16 in (source, target) else a.astype(target)
-        for expression in (f"{name}(a)", f"static_cast<{name}>(a)", f"({name})a"):
+        casts = [f"{name}(a)", f"static_cast<{name}>(a)", f"({name})a"]
+        if n == 1 and {source, target} == {np.dtype(np.float16), bfloat16}:
+            casts.pop()  # clang has no cast between the two; the other forms are rewritten
+        for expression in casts:
             cases.append(Case(expression, [a], target, n))
             wants.append(want)
         if n > 1:

@@ -62,9 +62,7 @@ class Device:
         *arrays: NDArray,
         threadgroup: tuple[int, ...] = (),
     ) -> Completion:
-        return self.run(
-            Dispatch(self.kernel(source), grid, group, addresses(*arrays), threadgroup)
-        )
+        return self.run(Dispatch(self.kernel(source), grid, group, addresses(*arrays), threadgroup))
 
 
 def addresses(*arrays: NDArray) -> tuple[int, ...]:

@@ -133,9 +133,7 @@ def test_reduction_in_dynamic_threadgroup_memory(device: Device, size: int) -> N
     values = device.array(np.arange(count) % 97, np.uint32)
     out = device.zeros(count, np.uint32)
     lengths = (size * 4, 0, size * 4)
-    device.dispatch(
-        SCRATCH_SUM, (count, 1, 1), (size, 1, 1), values, out, threadgroup=lengths
-    )
+    device.dispatch(SCRATCH_SUM, (count, 1, 1), (size, 1, 1), values, out, threadgroup=lengths)
     for first in range(0, count, size):
         part = values[first : first + size]
         assert np.all(out[first : first + size] == part.sum() + len(part) - 1)
@@ -216,9 +214,7 @@ FIBERS {
   for (sm_u32 round = 0; round < lane; round++) { SUM(s, 1); out[thread->index] += s.value; }
 }""",
         # In round r the lanes above r of the simdgroup take part.
-        lambda i, n: sum(
-            min(32, n - i // 32 * 32) - 1 - r for r in range(i % 32)
-        ),
+        lambda i, n: sum(min(32, n - i // 32 * 32) - 1 - r for r in range(i % 32)),
     ),
     "lanes at a threadgroup barrier stay blocked": (
         """
@@ -229,9 +225,7 @@ FIBERS {
   out[thread->index] = s.value;
   if (softmetal_lane() >= 5) softmetal_barrier();
 }""",
-        lambda i, n: min(5, n - i // 32 * 32)
-        if i % 32 < 5
-        else min(32, n - i // 32 * 32) - 5,
+        lambda i, n: min(5, n - i // 32 * 32) if i % 32 < 5 else min(32, n - i // 32 * 32) - 5,
     ),
     "barriers and sums in a loop": (
         """

@@ -12,7 +12,7 @@ from softmetal import compiler
 from softmetal.api import enums
 from softmetal.api.foundation import NSURL, NSError, file_path
 from softmetal.api.library import MTLFunction
-from softmetal.api.objects import Descriptor, Labelled, anything
+from softmetal.api.objects import Descriptor, Labelled, anything, table
 from softmetal.errors import CompileError
 from softmetal.types import Artifact
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 class MTLBinaryArchiveDescriptor(Descriptor):
     __slots__ = ()
-    properties = {"url": anything()}
+    properties = table(url=anything())
 
 
 def archive_error(code: int, description: str) -> NSError:
@@ -80,15 +80,17 @@ class MTLBinaryArchive(Labelled):
         """Written aside, then put in place: a reader never sees half a file."""
         path = file_path(url)
         try:
-            with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-                with zipfile.ZipFile(file, "w") as stored:
-                    for key, data in self._artifacts.items():
-                        stored.writestr(key, data)
+            with (
+                tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file,
+                zipfile.ZipFile(file, "w") as stored,
+            ):
+                for key, data in self._artifacts.items():
+                    stored.writestr(key, data)
             os.replace(file.name, path)
         except OSError as problem:
             return False, archive_error(enums.MTLBinaryArchiveErrorInvalidFile, str(problem))
         return True, None
 
     def _find(self, function: MTLFunction) -> Artifact | None:
-        data = self._artifacts.get(function_key(function))
-        return compiler.artifact_from_bytes(data) if data is not None else None
+        code = self._artifacts.get(function_key(function))
+        return compiler.artifact_from_bytes(code) if code is not None else None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from softmetal.api import enums
 from softmetal.api.foundation import NSError
-from softmetal.api.objects import Descriptor, Labelled, Object, anything, number
+from softmetal.api.objects import Descriptor, Labelled, Object, anything, number, table
 
 if TYPE_CHECKING:
     from softmetal.api.device import MTLDevice
@@ -18,11 +18,11 @@ log = logging.getLogger("softmetal")
 
 class MTLCaptureDescriptor(Descriptor):
     __slots__ = ()
-    properties = {
-        "captureObject": anything(),
-        "destination": number(enums.MTLCaptureDestinationDeveloperTools),
-        "outputURL": anything(),
-    }
+    properties = table(
+        captureObject=anything(),
+        destination=number(enums.MTLCaptureDestinationDeveloperTools),
+        outputURL=anything(),
+    )
 
 
 class MTLCaptureScope(Labelled):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from softmetal.api import enums
 from softmetal.api.foundation import NSData
 from softmetal.api.memory import Memory, Pointer
-from softmetal.api.objects import Allocated, Descriptor, Labelled, Object, anything, number
+from softmetal.api.objects import Allocated, Descriptor, Labelled, Object, anything, number, table
 from softmetal.types import Timestamp
 from softmetal.validation import check_range
 
@@ -43,12 +43,12 @@ class MTLCounterSet(Object):
 
 class MTLCounterSampleBufferDescriptor(Descriptor):
     __slots__ = ()
-    properties = {
-        "counterSet": anything(),
-        "label": anything(""),
-        "storageMode": number(enums.MTLStorageModeShared),
-        "sampleCount": number(),
-    }
+    properties = table(
+        counterSet=anything(),
+        label=anything(""),
+        storageMode=number(enums.MTLStorageModeShared),
+        sampleCount=number(),
+    )
 
 
 class MTLCounterSampleBuffer(Labelled):
@@ -89,11 +89,11 @@ class _SampleAttachment(Descriptor):
     """Where a pass samples the clock as it starts and ends."""
 
     __slots__ = ()
-    properties = {
-        "sampleBuffer": anything(),
-        "startOfEncoderSampleIndex": number(enums.MTLCounterDontSample),
-        "endOfEncoderSampleIndex": number(enums.MTLCounterDontSample),
-    }
+    properties = table(
+        sampleBuffer=anything(),
+        startOfEncoderSampleIndex=number(enums.MTLCounterDontSample),
+        endOfEncoderSampleIndex=number(enums.MTLCounterDontSample),
+    )
 
 
 class MTLComputePassSampleBufferAttachmentDescriptor(_SampleAttachment):
@@ -148,7 +148,7 @@ class _PassDescriptor(Descriptor):
 
 class MTLComputePassDescriptor(_PassDescriptor):
     __slots__ = ()
-    properties = {"dispatchType": number(enums.MTLDispatchTypeSerial)}
+    properties = table(dispatchType=number(enums.MTLDispatchTypeSerial))
     _attachment = MTLComputePassSampleBufferAttachmentDescriptor
 
     # MTL: +computePassDescriptor

@@ -40,7 +40,6 @@ from softmetal.api.memory import Arena, Borrowed, Memory, copied_bytes
 from softmetal.api.objects import Object
 from softmetal.api.pipeline import (
     MTLComputePipelineDescriptor,
-    MTLComputePipelineReflection,
     MTLComputePipelineState,
 )
 from softmetal.api.queue import MTLCommandQueue, MTLCommandQueueDescriptor
@@ -441,7 +440,6 @@ class MTLDevice(Object):
     # MTL: -newDefaultLibrary
     def newDefaultLibrary(self) -> None:
         """There is no application bundle that could hold one."""
-        return None
 
     # MTL: -newDefaultLibraryWithBundle:error:
     def newDefaultLibraryWithBundle_error_(
@@ -519,8 +517,7 @@ class MTLDevice(Object):
 
         def work() -> None:
             state, problem = self._pipeline(given, options)
-            reflection: MTLComputePipelineReflection | None = state and state.reflection()
-            handler(state, reflection, problem)
+            handler(state, state.reflection() if state is not None else None, problem)
 
         threading.Thread(target=work).start()
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from softmetal.api import enums
 from softmetal.api.buffer import PAGE, MTLBuffer, cache_mode, hazard_mode, storage_mode
 from softmetal.api.memory import Memory
-from softmetal.api.objects import Descriptor, Labelled, number
+from softmetal.api.objects import Descriptor, Labelled, number, table
 from softmetal.validation import check_heap_options, check_range
 
 if TYPE_CHECKING:
@@ -61,12 +61,12 @@ class FreeList:
 
 class MTLHeapDescriptor(Descriptor):
     __slots__ = ()
-    properties = {
-        "size": number(),
-        "type": number(enums.MTLHeapTypeAutomatic),
-        "resourceOptions": number(enums.MTLResourceStorageModePrivate),
-        "sparsePageSize": number(101),
-    }
+    properties = table(
+        size=number(),
+        type=number(enums.MTLHeapTypeAutomatic),
+        resourceOptions=number(enums.MTLResourceStorageModePrivate),
+        sparsePageSize=number(101),
+    )
 
     # The three modes are parts of resourceOptions: setting one changes the other's bits.
     def storageMode(self) -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from softmetal.api import enums
 from softmetal.api.buffer import MTLBuffer, MTLResource
-from softmetal.api.objects import Descriptor, Object, flag, number
+from softmetal.api.objects import Descriptor, Object, flag, number, table
 from softmetal.api.pipeline import MTLComputePipelineState
 from softmetal.api.structs import MTLResourceID
 from softmetal.errors import ValidationError
@@ -32,17 +32,17 @@ COMMAND_BYTES = 512  # what a slot is said to take
 
 class MTLIndirectCommandBufferDescriptor(Descriptor):
     __slots__ = ()
-    properties = {
-        "commandTypes": number(),
-        "inheritPipelineState": flag(True),
-        "inheritBuffers": flag(True),
-        "maxKernelBufferBindCount": number(MAX_BUFFERS),
-        "maxKernelThreadgroupMemoryBindCount": number(MAX_THREADGROUP_ARGUMENTS),
-        "maxVertexBufferBindCount": number(),
-        "maxFragmentBufferBindCount": number(),
-        "supportRayTracing": flag(),
-        "supportDynamicAttributeStride": flag(),
-    }
+    properties = table(
+        commandTypes=number(),
+        inheritPipelineState=flag(True),
+        inheritBuffers=flag(True),
+        maxKernelBufferBindCount=number(MAX_BUFFERS),
+        maxKernelThreadgroupMemoryBindCount=number(MAX_THREADGROUP_ARGUMENTS),
+        maxVertexBufferBindCount=number(),
+        maxFragmentBufferBindCount=number(),
+        supportRayTracing=flag(),
+        supportDynamicAttributeStride=flag(),
+    )
 
 
 class MTLIndirectComputeCommand(Object):

@@ -12,7 +12,16 @@ from softmetal.api import enums
 from softmetal.api.datatypes import data_size, data_type
 from softmetal.api.foundation import NSData, NSError
 from softmetal.api.memory import copied_bytes
-from softmetal.api.objects import Allocated, Descriptor, Labelled, Object, anything, flag, number
+from softmetal.api.objects import (
+    Allocated,
+    Descriptor,
+    Labelled,
+    Object,
+    anything,
+    flag,
+    number,
+    table,
+)
 from softmetal.api.structs import MTLSize
 from softmetal.errors import ValidationError
 from softmetal.types import CompileOptions, FunctionConstant, Program
@@ -23,24 +32,24 @@ if TYPE_CHECKING:
 
 class MTLCompileOptions(Descriptor):
     __slots__ = ()
-    properties = {
-        "preprocessorMacros": anything({}),
-        "mathMode": number(enums.MTLMathModeFast),
+    properties = table(
+        preprocessorMacros=anything({}),
+        mathMode=number(enums.MTLMathModeFast),
         # DEVIATION: mathFloatingPointFunctions is kept but changes nothing: the maths functions
         # follow mathMode, and `metal::precise::` and `metal::fast::` say it in the source.
-        "mathFloatingPointFunctions": number(enums.MTLMathFloatingPointFunctionsFast),
-        "languageVersion": number(enums.MTLLanguageVersion3_2),
-        "libraryType": number(enums.MTLLibraryTypeExecutable),
-        "installName": anything(),
-        "libraries": anything(),
-        "preserveInvariance": flag(),
-        "optimizationLevel": number(enums.MTLLibraryOptimizationLevelDefault),
-        "compileSymbolVisibility": number(enums.MTLCompileSymbolVisibilityDefault),
-        "allowReferencingUndefinedSymbols": flag(),
-        "maxTotalThreadsPerThreadgroup": number(),
-        "requiredThreadsPerThreadgroup": anything(MTLSize(0, 0, 0)),
-        "enableLogging": flag(),
-    }
+        mathFloatingPointFunctions=number(enums.MTLMathFloatingPointFunctionsFast),
+        languageVersion=number(enums.MTLLanguageVersion3_2),
+        libraryType=number(enums.MTLLibraryTypeExecutable),
+        installName=anything(),
+        libraries=anything(),
+        preserveInvariance=flag(),
+        optimizationLevel=number(enums.MTLLibraryOptimizationLevelDefault),
+        compileSymbolVisibility=number(enums.MTLCompileSymbolVisibilityDefault),
+        allowReferencingUndefinedSymbols=flag(),
+        maxTotalThreadsPerThreadgroup=number(),
+        requiredThreadsPerThreadgroup=anything(MTLSize(0, 0, 0)),
+        enableLogging=flag(),
+    )
 
     def fastMathEnabled(self) -> bool:
         return bool(self.mathMode() != enums.MTLMathModeSafe)
@@ -163,13 +172,13 @@ def _size_of(type_: int) -> int:
 
 class MTLFunctionDescriptor(Descriptor):
     __slots__ = ()
-    properties = {
-        "name": anything(),
-        "specializedName": anything(),
-        "constantValues": anything(),
-        "options": number(enums.MTLFunctionOptionNone),
-        "binaryArchives": anything(),
-    }
+    properties = table(
+        name=anything(),
+        specializedName=anything(),
+        constantValues=anything(),
+        options=number(enums.MTLFunctionOptionNone),
+        binaryArchives=anything(),
+    )
 
     # MTL: +functionDescriptor
     @classmethod

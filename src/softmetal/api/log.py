@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable
 
 from softmetal.api import enums
-from softmetal.api.objects import Descriptor, Object, number
+from softmetal.api.objects import Descriptor, Object, number, table
 from softmetal.types import LogMessage
 
 log = logging.getLogger("softmetal")
@@ -17,7 +17,7 @@ LogHandler = Callable[[str, str, int, str], object]
 
 class MTLLogStateDescriptor(Descriptor):
     __slots__ = ()
-    properties = {"level": number(enums.MTLLogLevelDebug), "bufferSize": number(1024)}
+    properties = table(level=number(enums.MTLLogLevelDebug), bufferSize=number(1024))
 
 
 class MTLLogState(Object):

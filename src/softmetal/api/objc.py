@@ -5,12 +5,14 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from softmetal.api.memory import Pointer as varlist
-from softmetal.api.objects import Object as objc_object
+from softmetal.api.memory import Pointer
+from softmetal.api.objects import Object
 
-__all__ = ["YES", "NO", "autorelease_pool", "error", "nil", "objc_object", "varlist"]
+__all__ = ["NO", "YES", "autorelease_pool", "error", "nil", "objc_object", "varlist"]
 
 nil = None
+varlist = Pointer
+objc_object = Object
 YES = True
 NO = False
 

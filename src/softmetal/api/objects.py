@@ -92,6 +92,10 @@ def anything(default: Any = None) -> Property:
     return Property(default)
 
 
+def table(**properties: Property) -> Mapping[str, Property]:
+    return properties
+
+
 def _whole(value: Any) -> int:
     if not hasattr(value, "__index__"):
         raise ValidationError(f"expected a whole number, got {value!r}")

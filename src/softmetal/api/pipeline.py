@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING
 
 from softmetal.api import enums
 from softmetal.api.datatypes import data_type
-from softmetal.api.objects import Allocated, Descriptor, Labelled, Object, anything, flag, number
+from softmetal.api.objects import (
+    Allocated,
+    Descriptor,
+    Labelled,
+    Object,
+    anything,
+    flag,
+    number,
+    table,
+)
 from softmetal.api.structs import MTLResourceID, MTLSize
 from softmetal.types import MAX_THREADS, SIMD_WIDTH, Argument, Artifact
 from softmetal.validation import Size3, check_threadgroup
@@ -17,7 +26,7 @@ if TYPE_CHECKING:
 
 class MTLPipelineBufferDescriptor(Descriptor):
     __slots__ = ()
-    properties = {"mutability": number(enums.MTLMutabilityDefault)}
+    properties = table(mutability=number(enums.MTLMutabilityDefault))
 
 
 class MTLPipelineBufferDescriptorArray(Allocated):
@@ -41,23 +50,23 @@ class MTLPipelineBufferDescriptorArray(Allocated):
 
 class MTLComputePipelineDescriptor(Descriptor):
     __slots__ = ()
-    properties = {
-        "label": anything(),
-        "computeFunction": anything(),
-        "threadGroupSizeIsMultipleOfThreadExecutionWidth": flag(),
-        "maxTotalThreadsPerThreadgroup": number(),
-        "requiredThreadsPerThreadgroup": anything(MTLSize(0, 0, 0)),
-        "supportIndirectCommandBuffers": flag(),
-        "binaryArchives": anything(),
-        "preloadedLibraries": anything([]),
-        "insertLibraries": anything(),
-        "linkedFunctions": anything(),
-        "supportAddingBinaryFunctions": flag(),
-        "maxCallStackDepth": number(1),
-        "stageInputDescriptor": anything(),
-        "shaderValidation": number(enums.MTLShaderValidationDefault),
-        "buffers": anything(),
-    }
+    properties = table(
+        label=anything(),
+        computeFunction=anything(),
+        threadGroupSizeIsMultipleOfThreadExecutionWidth=flag(),
+        maxTotalThreadsPerThreadgroup=number(),
+        requiredThreadsPerThreadgroup=anything(MTLSize(0, 0, 0)),
+        supportIndirectCommandBuffers=flag(),
+        binaryArchives=anything(),
+        preloadedLibraries=anything([]),
+        insertLibraries=anything(),
+        linkedFunctions=anything(),
+        supportAddingBinaryFunctions=flag(),
+        maxCallStackDepth=number(1),
+        stageInputDescriptor=anything(),
+        shaderValidation=number(enums.MTLShaderValidationDefault),
+        buffers=anything(),
+    )
 
     def __init__(self) -> None:
         super().__init__()
@@ -158,14 +167,14 @@ class MTLComputePipelineState(Labelled):
 
     __slots__ = (
         "_artifact",
-        "_device",
-        "_indirect",
-        "_required",
         "_buffer_count",
+        "_device",
         "_groups",
+        "_indirect",
         "_kernel",
         "_max_threads",
         "_needed",
+        "_required",
         "_threadgroup_count",
     )
 

@@ -27,7 +27,7 @@ from softmetal.api.foundation import NSError
 from softmetal.api.icb import MTLIndirectCommandBuffer
 from softmetal.api.log import MTLLogState, deliver
 from softmetal.api.memory import Arena
-from softmetal.api.objects import Descriptor, Labelled, anything, flag, number
+from softmetal.api.objects import Descriptor, Labelled, anything, flag, number, table
 from softmetal.api.pipeline import MTLComputePipelineState
 from softmetal.api.residency import MTLResidencySet
 from softmetal.types import Command, Completion, Signal, Wait
@@ -46,16 +46,16 @@ Indirect = tuple[
 
 class MTLCommandQueueDescriptor(Descriptor):
     __slots__ = ()
-    properties = {"maxCommandBufferCount": number(64), "logState": anything()}
+    properties = table(maxCommandBufferCount=number(64), logState=anything())
 
 
 class MTLCommandBufferDescriptor(Descriptor):
     __slots__ = ()
-    properties = {
-        "retainedReferences": flag(True),
-        "errorOptions": number(enums.MTLCommandBufferErrorOptionNone),
-        "logState": anything(),
-    }
+    properties = table(
+        retainedReferences=flag(True),
+        errorOptions=number(enums.MTLCommandBufferErrorOptionNone),
+        logState=anything(),
+    )
 
 
 class MTLCommandQueue(Labelled):
@@ -446,7 +446,7 @@ class MTLCommandBuffer(Labelled):
         return enums.MTLCommandBufferStatusEnqueued if self._enqueued else _NOT_ENQUEUED
 
     # MTL: -error
-    # DEVIATION: every failure has the code MTLCommandBufferErrorInternal; the text says what it was.
+    # DEVIATION: every failure has the code MTLCommandBufferErrorInternal; its text says more.
     def error(self) -> NSError | None:
         if self._outcome is None or self._outcome.error is None:
             return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from softmetal.api.objects import Descriptor, Labelled, anything, number
+from softmetal.api.objects import Descriptor, Labelled, anything, number, table
 
 if TYPE_CHECKING:
     from softmetal.api.device import MTLDevice
@@ -19,7 +19,7 @@ class Allocation(Protocol):
 
 class MTLResidencySetDescriptor(Descriptor):
     __slots__ = ()
-    properties = {"label": anything(), "initialCapacity": number()}
+    properties = table(label=anything(), initialCapacity=number())
 
 
 class MTLResidencySet(Labelled):

@@ -31,7 +31,7 @@ class Struct(list[int]):
     def __ne__(self, other: object) -> bool:
         return not self == other
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
     def __repr__(self) -> str:
         pairs = zip(self.fields, self, strict=True)

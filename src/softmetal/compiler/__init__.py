@@ -1,10 +1,11 @@
-"""MSL to native code: libraries are checked when made, kernels compiled when a pipeline needs them."""
+"""MSL to native code. Libraries are checked when made, kernels compiled when pipelines are."""
 
 from __future__ import annotations
 
 import json
 import shutil
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 
 from softmetal.compiler import cache, diagnostics, frontend, serial, stages, targets
@@ -18,6 +19,7 @@ __all__ = [
     "artifact_key",
     "artifact_to_bytes",
     "check",
+    "check_address_spaces",
     "compile_kernel",
     "compile_library",
     "program_from_bytes",
@@ -71,6 +73,15 @@ def _front(source: str, options: CompileOptions) -> tuple[Program, str, list[Pat
     return program, explained, stages.included_files(program.text, options)
 
 
+def check_address_spaces(source: str, options: CompileOptions) -> str:
+    """Warnings about pointers that mix device and threadgroup, which plain compilation erases."""
+    text = stages.preprocess(source, options)
+    kept = frontend.rewrite(text, keep_spaces=True)
+    program = Program(kept.text, options, kept.functions, kept.constants)
+    places = diagnostics.SourceMap(kept.text, options.file_name, source)
+    return diagnostics.address_space_warnings(stages.check_spaces(kept.text, program), places)
+
+
 def _digest(file: Path) -> str:
     try:
         return cache.key_of(file.read_bytes())
@@ -87,7 +98,11 @@ def _fresh(entry: Path) -> bool:
 def _header(options: CompileOptions) -> Path:
     target = targets.host()
     key = cache.key_of(
-        stages.fingerprint(), str(stages.INCLUDE), target.triple, target.cpu, *stages.language_flags(options)
+        stages.fingerprint(),
+        str(stages.INCLUDE),
+        target.triple,
+        target.cpu,
+        *stages.language_flags(options),
     )
     folder = cache.default().get(
         "header", key, lambda path: stages.build_header(options, target, path / "unit.pch")
@@ -95,7 +110,7 @@ def _header(options: CompileOptions) -> Path:
     return folder / "unit.pch"
 
 
-# ---- kernels ------------------------------------------------------------------------------------------
+# ---- kernels ------------------------------------------------------------------------------------
 
 
 def artifact_key(program: Program, name: str, constants: Mapping[int, bytes]) -> str:
@@ -140,7 +155,9 @@ def _build(
     target, options = targets.host(), program.options
     header = _header(options)
     try:
-        ir = stages.optimise(stages.unit(program, function, function.mode, constants), options, target, header)
+        ir = stages.optimise(
+            stages.unit(program, function, function.mode, constants), options, target, header
+        )
         if function.mode != Mode.FIBERS and stages.cooperates(ir):
             unit = stages.unit(program, function, Mode.FIBERS, constants)
             ir = stages.optimise(unit, options, target, header)
@@ -170,13 +187,21 @@ def _artifact(function: Function, path: Path) -> Artifact:
 
 
 def artifact_to_bytes(artifact: Artifact) -> bytes:
-    """The code of a compiled kernel, for an archive."""
-    return artifact.path.read_bytes()
+    """A compiled kernel whole, for an archive."""
+    fields = asdict(artifact)
+    del fields["path"]
+    return json.dumps(fields).encode() + b"\n" + artifact.path.read_bytes()
 
 
-def artifact_from_bytes(program: Program, name: str, key: str, code: bytes) -> Artifact:
-    """A kernel from an archive's code; `key` is what `artifact_key` gives for it."""
-    folder = cache.default().get(
-        "kernel", key, lambda path: (path / "kernel.so").write_bytes(code) and None
-    )
-    return _artifact(program.functions[name], folder / "kernel.so")
+def artifact_from_bytes(data: bytes) -> Artifact:
+    """The kernel that `artifact_to_bytes` packed; its code goes to the cache."""
+    head, _, code = data.partition(b"\n")
+
+    def fill(folder: Path) -> None:
+        (folder / "kernel.so").write_bytes(code)
+
+    folder = cache.default().get("kernel", cache.key_of(code), fill)
+    fields = json.loads(head)
+    arguments = tuple(Argument(**argument) for argument in fields.pop("arguments"))
+    mode = Mode(fields.pop("mode"))
+    return Artifact(path=folder / "kernel.so", mode=mode, arguments=arguments, **fields)

@@ -1,8 +1,8 @@
 """A content-addressed cache on disk, shared by processes.
 
-An entry is a folder named by its key. It is filled under a temporary name and renamed when whole, so
-that a reader sees all of it or nothing, whoever else writes or dies. Used entries are touched; when
-the cache grows over its limit the least recently used go.
+An entry is a folder named by its key. It is filled under a temporary name and renamed when whole:
+a reader sees all of it or nothing, whoever else writes or dies. Used entries are touched; when the
+cache grows over its limit the least recently used go.
 """
 
 from __future__ import annotations

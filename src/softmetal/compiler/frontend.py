@@ -18,6 +18,7 @@ from softmetal.compiler.unsupported import Refusal, refuse_kernel, refuse_words
 from softmetal.types import Function, FunctionConstant, Mode, Parameter
 
 ERASED = frozenset({"device", "thread", "threadgroup", "kernel"})
+_SPACES = {"device": "SM_GLOBAL", "threadgroup": "SM_LOCAL"}
 _STATEMENT_STARTS = frozenset({"{", "}", ";", ":"})
 _FLOAT = re.compile(
     r"(?P<digits>(?:\d[\d']*\.[\d']*|\.\d[\d']*)(?:[eE][+-]?\d+)?|\d[\d']*[eE][+-]?\d+"
@@ -53,14 +54,18 @@ class Rewritten:
     constants: tuple[FunctionConstant, ...]
 
 
-def rewrite(text: str) -> Rewritten:
-    """Run the token pass over preprocessed text; raises Refusal at the token that is to blame."""
-    return _Pass(text).run()
+def rewrite(text: str, keep_spaces: bool = False) -> Rewritten:
+    """Run the token pass over preprocessed text; raises Refusal at the token that is to blame.
+
+    With `keep_spaces` device and threadgroup stay in the types, for the check of address spaces.
+    """
+    return _Pass(text, keep_spaces).run()
 
 
 class _Pass:
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, keep_spaces: bool) -> None:
         self.source = text
+        self.keep_spaces = keep_spaces
         self.tokens = tokenize(text)
         self.syntax = Syntax(self.tokens)
         self.blanked: list[tuple[int, int]] = []  # token ranges that vanish whole
@@ -72,7 +77,8 @@ class _Pass:
 
     def run(self) -> Rewritten:
         refuse_words(self.tokens)
-        self._drop_duplicates()
+        if not self.keep_spaces:
+            self._drop_duplicates()
         for declaration in self.syntax.declarations:
             self._collect_callees(declaration)
             self._constructor_qualifiers(declaration)
@@ -122,7 +128,10 @@ class _Pass:
         head = {syntax.text(i) for i in range(declaration.start, declaration.body)}
         if "function_constant" in names and declaration.parameters < 0:
             self._read_constant(declaration)
-        elif syntax.text(declaration.start) == "template" and syntax.text(declaration.start + 1) != "<":
+        elif (
+            syntax.text(declaration.start) == "template"
+            and syntax.text(declaration.start + 1) != "<"
+        ):
             if "kernel" in head or "host_name" in names:
                 self._read_instantiation(declaration)
         elif declaration.kind == "function":
@@ -167,7 +176,9 @@ class _Pass:
             first -= 2
         kernel = self.kernels.get(name)
         if kernel is None:
-            raise Refusal(self.tokens[plain[0]], f"no kernel template named '{name}' to instantiate")
+            raise Refusal(
+                self.tokens[plain[0]], f"no kernel template named '{name}' to instantiate"
+            )
         spelled = [self._cpp(plain[i]) for i in range(first, last + 1)]
         entry = "::".join((*declaration.scope, " ".join(spelled)))
         self._add_function(kernel, self._host_name(declaration) or entry, entry)
@@ -235,7 +246,9 @@ class _Pass:
                 index = next(n for n in range(len(taken) + 1) if (parameter.kind, n) not in taken)
                 taken.add((parameter.kind, index))
             numbered.append(
-                Parameter(parameter.name, parameter.type, parameter.kind, index, parameter.condition)
+                Parameter(
+                    parameter.name, parameter.type, parameter.kind, index, parameter.condition
+                )
             )
         return tuple(numbered)
 
@@ -264,8 +277,8 @@ class _Pass:
             else:
                 raise Refusal(
                     self.tokens[first],
-                    f"parameter '{syntax.text(named)}' of kernel '{kernel.name}' is neither a buffer "
-                    "nor a builtin: give it an attribute such as [[thread_position_in_grid]]",
+                    f"parameter '{syntax.text(named)}' of kernel '{kernel.name}' is neither a "
+                    "buffer nor a builtin: give it an attribute such as [[thread_position_in_grid]]",
                 )
         name = syntax.text(named) if named >= 0 else ""
         return Parameter(name, " ".join(spelled), kind, index, condition)
@@ -276,8 +289,8 @@ class _Pass:
         if value is None:
             raise Refusal(
                 arguments[0] if arguments else self.tokens[0],
-                f"{attribute}({' '.join(t.text for t in arguments)}) is not an integer constant that "
-                "softmetal can evaluate: write a number",
+                f"{attribute}({' '.join(t.text for t in arguments)}) is not an integer constant "
+                "that softmetal can evaluate: write a number",
             )
         return value
 
@@ -285,9 +298,7 @@ class _Pass:
         """A number for a word that an enum or a constant of the source defines, else the word."""
         if not word.isidentifier():
             return word
-        found = re.search(
-            rf"\b{word}\s*=\s*([\w\s+\-*<|()]+?)\s*[,;}}]", self.source
-        )
+        found = re.search(rf"\b{word}\s*=\s*([\w\s+\-*<|()]+?)\s*[,;}}]", self.source)
         if found is None:
             return self._implicit_enumerator(word)
         value = evaluate(t.text for t in tokenize(found.group(1)))
@@ -311,7 +322,7 @@ class _Pass:
         self.replaced[declaration.start] = text
 
     def _threadgroup_variables(self) -> None:
-        """`threadgroup T name[n];` in a function is storage; everywhere else the word is a type's."""
+        """`threadgroup T name[n];` in a function is storage; elsewhere the word is a type's."""
         for declaration in self.syntax.declarations:
             if declaration.kind != "function":
                 continue
@@ -346,7 +357,8 @@ class _Pass:
             return _float_literal(token.text)
         if token.kind == "word":
             if token.text in ERASED:
-                return " " * len(token.text)
+                kept = self.keep_spaces and token.text in _SPACES
+                return _SPACES[token.text] if kept else " " * len(token.text)
             if token.text == "constant":
                 beside = (self.syntax.text(index - 1), self.syntax.text(index + 1))
                 return "const   " if "const" not in beside else "        "
@@ -357,7 +369,7 @@ class _Pass:
         return token.text
 
     def _is_cast(self, index: int) -> bool:
-        """`half(x)`, `bfloat(x)` and `static_cast<T>(x)`: clang lacks the way from half to bfloat."""
+        """`half(x)`, `bfloat(x)` and `static_cast<T>(x)`: clang has no way from half to bfloat."""
         text, following = self.syntax.text(index), self.syntax.text(index + 1)
         if text == "static_cast":
             end = self.syntax.skip_angles(index + 1)

@@ -63,7 +63,7 @@ class Syntax:
         return self.text(index) == "[" and self.text(index + 1) == "[" and index in self.partner
 
     def skip_angles(self, index: int) -> int:
-        """The index after the template list that opens at `index`; the next one if it never closes."""
+        """The index after the template list opened at `index`; the next if it never closes."""
         depth, at = 0, index
         while at < len(self.tokens):
             text = self.tokens[at].text
@@ -195,7 +195,11 @@ class Syntax:
         if texts[0] == "extern" and len(texts) == 2:
             return "namespace", "", -1
         if "namespace" in texts[:2]:
-            return "namespace", "::".join(t for t in texts if t not in ("inline", "namespace", "::")), -1
+            return (
+                "namespace",
+                "::".join(t for t in texts if t not in ("inline", "namespace", "::")),
+                -1,
+            )
         parameters = self._parameter_list(start, brace)
         if parameters < 0:
             top = self._top_level(start, brace)
@@ -302,7 +306,11 @@ class Syntax:
         for index in self.plain(start, end):
             text = self.text(index)
             text = "const" if text == "constant" else text
-            if text in erased or text in ("inline", "METAL_FUNC") or (text == "const" and seen_const):
+            if (
+                text in erased
+                or text in ("inline", "METAL_FUNC")
+                or (text == "const" and seen_const)
+            ):
                 continue
             seen_const = text == "const"
             yield renamed.get(text, text)
@@ -320,7 +328,9 @@ class Syntax:
         ]
         # `const T*` and `T const*` and `constant const T*` are one type.
         leading = [t for t in texts if t == "const"][:1] if "const" in texts[:2] else []
-        return leading + [t for i, t in enumerate(texts) if not (t == "const" and i < 3 and leading)]
+        return leading + [
+            t for i, t in enumerate(texts) if not (t == "const" and i < 3 and leading)
+        ]
 
     def parameter_name(self, first: int, last: int) -> int:
         """The index of a parameter's name, -1 if it has none."""

@@ -26,9 +26,8 @@ def _processor() -> tuple[str, frozenset[str]]:
     except OSError:
         return platform.processor(), frozenset()
     block = text.split("\n\n", 1)[0]
-    fields = dict(
-        (part.strip() for part in line.split(":", 1)) for line in block.splitlines() if ":" in line
-    )
+    pairs = (line.partition(":") for line in block.splitlines())
+    fields = {name.strip(): value.strip() for name, _, value in pairs}
     features = fields.get("flags") or fields.get("Features") or ""
     name = fields.get("model name") or fields.get("CPU part") or platform.machine()
     return name, frozenset(features.split())

@@ -53,9 +53,8 @@ def match_brackets(tokens: list[Token]) -> dict[int, int]:
             continue
         if token.text in _OPENERS:
             open_at.append(index)
-        elif token.text in ")]}" and open_at:
-            if _OPENERS[tokens[open_at[-1]].text] == token.text:
-                partner[open_at.pop()] = index
+        elif open_at and _OPENERS[tokens[open_at[-1]].text] == token.text:
+            partner[open_at.pop()] = index
     return partner
 
 

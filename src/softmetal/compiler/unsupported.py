@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 
 from softmetal.compiler.syntax import Declaration
 from softmetal.compiler.tokens import Token
@@ -30,12 +31,13 @@ _STAGES = {
 # Pattern of a word -> the construct it belongs to.
 _CONSTRUCTS = [
     (r"(texture|depth)(1d|2d|3d|cube|_buffer)?\w*", "textures are"),
-    (r"texture_buffer|sampler|(mag|min|mip)_filter|compare_func|address", "textures and samplers are"),
+    (r"sampler|(mag|min|mip)_filter|compare_func|address", "textures and samplers are"),
     (r"imageblock\w*|threadgroup_imageblock", "imageblocks are"),
     (r"(instance_|primitive_)?acceleration_structure|intersector|intersection_\w+|ray(_data|tracing)?"
      r"|curve_data|triangle_data", "ray tracing is"),
     (r"visible_function_table", "function tables are"),
-    (r"tensor\w*|cooperative_tensor|mpp|matmul2d\w*|MetalPerformancePrimitives", "the tensor API is"),
+    (r"tensor\w*|cooperative_tensor|mpp|matmul2d\w*|MetalPerformancePrimitives",
+     "the tensor API is"),
     (r"render_\w+|command_buffer|compute_command|patch_control_point|mesh_grid_properties"
      r"|object_data", "commands encoded on the GPU and render stages are"),
 ]  # fmt: skip
@@ -51,11 +53,13 @@ def refuse_words(tokens: Sequence[Token]) -> None:
 def refuse_kernel(tokens: Sequence[Token], function: Declaration) -> None:
     """Refuse functions of other stages, and kernel parameters of types we lack."""
     head = tokens[function.start : function.body]
-    for token, following in zip(head, head[1:], strict=False):
+    for token, following in pairwise(head):
         if token.text in _STAGES and (following.kind == "word" or following.text == "]"):
-            raise Refusal(token, f"{_STAGES[token.text]} not supported by softmetal: it runs kernels")
+            raise Refusal(
+                token, f"{_STAGES[token.text]} not supported by softmetal: it runs kernels"
+            )
     if any(token.text == "kernel" for token in head):
-        for token, following in zip(head, head[1:], strict=False):
+        for token, following in pairwise(head):
             construct = construct_of(token.text)
             if construct and (following.text == "<" or following.kind == "word"):
                 raise Refusal(token, f"{construct} not supported by softmetal: '{token.text}'")

@@ -273,7 +273,9 @@ def _refuse_fork() -> None:
         )
 
 
-def _wait(attempt: ctypes._NamedFuncPointer, subject: tuple[int, ...], timeout: float | None) -> bool:
+def _wait(
+    attempt: ctypes._NamedFuncPointer, subject: tuple[int, ...], timeout: float | None
+) -> bool:
     """Repeats an attempt that takes nanoseconds until it succeeds or `timeout` has passed."""
     _refuse_fork()
     deadline = None if timeout is None else time.monotonic_ns() + int(max(timeout, 0) * 1e9)

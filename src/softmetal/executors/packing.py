@@ -67,9 +67,7 @@ def _pack_slot(block: Any, index: int, slot: Dispatch | None) -> None:
     kernel, grid, group, buffers, threadgroup, indirect = slot
     n, t = len(buffers), len(threadgroup)
     layout = _dispatch_struct("", n, t)
-    layout.pack_into(
-        block, offset, kernel, *grid, *group, indirect, n, t, *buffers, *threadgroup
-    )
+    layout.pack_into(block, offset, kernel, *grid, *group, indirect, n, t, *buffers, *threadgroup)
 
 
 def _copy(command: Copy) -> bytes:

@@ -8,7 +8,13 @@
 
 // Storage of `threadgroup T name[n];` in a kernel: one copy a worker, which runs one threadgroup at a
 // time. All threads of a threadgroup stay on their worker, so clang may keep the address over barriers.
+#ifdef SM_CHECK_SPACES
+#define SM_GLOBAL __attribute__((opencl_global))
+#define SM_LOCAL __attribute__((opencl_local))
+#define SM_TG static SM_LOCAL
+#else
 #define SM_TG static thread_local
+#endif
 
 // `constant T name [[function_constant(i)]]`: SM_FC_i is the value's bytes when the pipeline has one.
 #define SM_FUNCTION_CONSTANT(T, name, i) \

@@ -13,21 +13,15 @@ inline constexpr float kLn2Hi = 0x1.62e430p-1f, kLn2Lo = -0x1.05c610p-29f;
 inline constexpr float kLog2Of10 = 0x1.a934f0p+1f, kLn10 = 0x1.26bb1cp+1f;
 inline constexpr float kLog10Of2Hi = 0x1.344136p-2f, kLog10Of2Lo = -0x1.ec10c0p-27f;
 
-template <bool Fast, class F> SM_INLINE F exp_near_zero(F r) {
-  if constexpr (Fast)
-    return poly(r, 1.0f, 1.0f, 0x1.fffde8p-2f, 0x1.5557c6p-3f, 0x1.57333ap-5f, 0x1.105f4ap-7f);
-  else
-    return poly(r, 1.0f, 1.0f, 0x1.fffffcp-2f, 0x1.55548cp-3f, 0x1.5558b8p-5f, 0x1.123e58p-7f,
-                0x1.6a4d6ep-10f);
+// Seven terms for the fast functions too: they use it for r up to log(2) below overflow.
+template <class F> SM_INLINE F exp_near_zero(F r) {
+  return poly(r, 1.0f, 1.0f, 0x1.fffffcp-2f, 0x1.55548cp-3f, 0x1.5558b8p-5f, 0x1.123e58p-7f,
+              0x1.6a4d6ep-10f);
 }
 
-template <bool Fast, class F> SM_INLINE F exp2_near_zero(F r) {
-  if constexpr (Fast)
-    return poly(r, 1.0f, 0x1.62e428p-1f, 0x1.ebf9aap-3f, 0x1.c6b814p-5f, 0x1.3cf23cp-7f,
-                0x1.5b8928p-10f);
-  else
-    return poly(r, 1.0f, 0x1.62e430p-1f, 0x1.ebfbdcp-3f, 0x1.c6af72p-5f, 0x1.3b2ddap-7f,
-                0x1.5f0f74p-10f, 0x1.417a34p-13f);
+template <class F> SM_INLINE F exp2_near_zero(F r) {
+  return poly(r, 1.0f, 0x1.62e430p-1f, 0x1.ebfbdcp-3f, 0x1.c6af72p-5f, 0x1.3b2ddap-7f,
+              0x1.5f0f74p-10f, 0x1.417a34p-13f);
 }
 
 // base^x = 2^n * rest(x, n). In the fast one a single scale covers the normal results: n stops at 127
@@ -50,14 +44,14 @@ SM_INLINE F exponential(F x, float log2_base, float lowest, float highest, Rest 
 template <bool Fast, class F> SM_INLINE F exp(F x) {
   auto rest = [](F v, F n) __attribute__((always_inline)) {
     F r = fma(n, -kLn2Hi, v);
-    return exp_near_zero<Fast>(Fast ? r : fma(n, -kLn2Lo, r));
+    return exp_near_zero(Fast ? r : fma(n, -kLn2Lo, r));
   };
   return exponential<Fast>(x, kLog2E, Fast ? -0x1.5d589ep+6f : -104.0f, 90.0f, rest);
 }
 
 template <bool Fast, class F> SM_INLINE F exp2(F x) {
   auto rest = [](F v, F n)
-      __attribute__((always_inline)) { return exp2_near_zero<Fast>(v - n); };
+      __attribute__((always_inline)) { return exp2_near_zero(v - n); };
   return exponential<Fast>(x, 1.0f, Fast ? -126.0f : -150.5f, 129.0f, rest);
 }
 
@@ -65,7 +59,7 @@ template <bool Fast, class F> SM_INLINE F exp10(F x) {
   auto rest = [](F v, F n) __attribute__((always_inline)) {
     F r = fma(n, -kLog10Of2Hi, v);
     r = fma(n, -kLog10Of2Lo, r);
-    return exp_near_zero<Fast>(r * kLn10);
+    return exp_near_zero(r * kLn10);
   };
   return exponential<Fast>(x, kLog2Of10, Fast ? -0x1.2f7030p+5f : -45.5f, 39.0f, rest);
 }
@@ -75,7 +69,7 @@ template <class F> SM_INLINE F half_exp(F a) {
   a = limit(a, 0.0f, 91.0f);
   F t = fma(a, kLog2E, kRound), n = t - kRound;
   F r = fma(n, -kLn2Lo, fma(n, -kLn2Hi, a));
-  return scale(exp_near_zero<false>(r), bits<Int<F>>(t) - bits<int>(kRound) - 1);
+  return scale(exp_near_zero(r), bits<Int<F>>(t) - bits<int>(kRound) - 1);
 }
 
 template <bool Fast, class F> SM_INLINE F cosh(F x) {

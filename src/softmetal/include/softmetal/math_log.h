@@ -86,7 +86,7 @@ template <bool Fast, class F> SM_INLINE F powr(F x, F y) {
   F p = limit(product, -160.0f, 140.0f);
   F t = p + kRound;
   F n = t - kRound;
-  return scale(exp2_near_zero<false>((p - n) + rest), bits<Int<F>>(t) - bits<int>(kRound));
+  return scale(exp2_near_zero((p - n) + rest), bits<Int<F>>(t) - bits<int>(kRound));
 }
 
 // The special cases are those of C's Annex F.

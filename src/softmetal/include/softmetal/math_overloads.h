@@ -60,19 +60,18 @@
   M(name, vec<float, 4>) M(name, half) M(name, vec<half, 2>)              \
   M(name, vec<half, 3>) M(name, vec<half, 4>)
 
+#define SM_WIDE softmetal::math::from_bfloat
 #define SM_BFLOAT_1(name)                                                               \
-  template <class B> SM_INLINE softmetal::math::float_for<B> name(B x) {                \
-    return SM_MATH_SPACE::name(softmetal::math::float_for<B>(x));                       \
+  template <class B> SM_INLINE auto name(B x) -> decltype(SM_MATH_SPACE::name(SM_WIDE(x))) { \
+    return SM_MATH_SPACE::name(SM_WIDE(x));                                             \
   }
 #define SM_BFLOAT_2(name)                                                               \
   template <class B> SM_INLINE softmetal::math::float_for<B> name(B x, B y) {           \
-    using F = softmetal::math::float_for<B>;                                            \
-    return SM_MATH_SPACE::name(F(x), F(y));                                             \
+    return SM_MATH_SPACE::name(SM_WIDE(x), SM_WIDE(y));                                 \
   }
 #define SM_BFLOAT_3(name)                                                               \
   template <class B> SM_INLINE softmetal::math::float_for<B> name(B x, B y, B z) {      \
-    using F = softmetal::math::float_for<B>;                                            \
-    return SM_MATH_SPACE::name(F(x), F(y), F(z));                                       \
+    return SM_MATH_SPACE::name(SM_WIDE(x), SM_WIDE(y), SM_WIDE(z));                     \
   }
 
 #define SM_UNARY(name) SM_EACH_TYPE(SM_1, name) SM_BFLOAT_1(name)
@@ -101,6 +100,7 @@ SM_BFLOAT_1(fract) SM_BFLOAT_1(ilogb) SM_BFLOAT_2(fmod) SM_BFLOAT_2(nextafter) S
 #undef SM_EXPONENTS
 #undef SM_BY_TYPE
 #undef SM_EACH_TYPE
+#undef SM_WIDE
 #undef SM_BFLOAT_1
 #undef SM_BFLOAT_2
 #undef SM_BFLOAT_3

@@ -57,6 +57,18 @@ template <class T> SM_INLINE int_t<T> integers_of(Int<kernel_t<T>> k) {
     return int_t<T>::from(k);
 }
 
+// Shifted by hand: LLVM would do floor and the like in bfloat, and call a library to round it back.
+template <class B> SM_INLINE float_for<B> from_bfloat(B x) {
+  if constexpr (count_v<B> == 1)
+    return bits<float>((unsigned)bits<unsigned short>(x) << 16);
+  else {
+    constexpr int n = B::size;
+    auto b = bits<native_t<unsigned short, n>>(x.get());
+    return float_for<B>::from(
+        bits<native_t<float, n>>(__builtin_convertvector(b, native_t<unsigned, n>) << 16));
+  }
+}
+
 // Rounding a float sum again to half would be wrong at ties: the sum is made odd when it is inexact.
 template <class F> SM_INLINE F fma_for_half(F x, F y, F z) {
   F p = x * y;  // exact: 22 bits

@@ -12,9 +12,10 @@
 
 namespace softmetal {
 
-// Lanes meet by the address they call from: the code generator must not fold the tails of an if and
-// its else into one call.
+// Lanes meet by the address they call from. The code generator must not fold the calls of an if and
+// its else into one (nomerge), nor copy a short block with a call (it knows only asm as convergent).
 SM_INLINE void collective(void (*operate)(const sm_lanes*), void* slot) {
+  __asm__ volatile("");
   [[clang::nomerge]] softmetal_collective(operate, slot);
 }
 

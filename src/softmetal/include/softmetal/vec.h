@@ -78,7 +78,7 @@ namespace metal {
       : vec(softmetal::native_tag{}, softmetal::convert<T, n, U>(v.get())) {}                  \
   template <class U>                                                                           \
   SM_INLINE constexpr explicit vec(const softmetal::packed<vec<U, n>>& v)                      \
-      : vec(static_cast<vec<U, n>>(v)) {}                                                      \
+      : vec(v.operator vec<U, n>()) {}                                                         \
   static SM_INLINE constexpr vec from(native_type v) { return {softmetal::native_tag{}, v}; }  \
   SM_INLINE constexpr T& operator[](size_t i) {                                                \
     if (__builtin_is_constant_evaluated()) return select(i);                                   \

@@ -1,0 +1,160 @@
+"""python -m softmetal run | check | devices | cache."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from softmetal.errors import SoftmetalError
+
+if TYPE_CHECKING:
+    from softmetal.types import Program
+
+
+def _run(options: argparse.Namespace) -> int:
+    """Run a program as `python` would, with softmetal in the place of PyObjC."""
+    import runpy
+
+    import softmetal
+
+    softmetal.install()
+    if options.module:
+        sys.argv = [options.module, *options.arguments]
+        sys.path.insert(0, "")
+        runpy.run_module(options.module, run_name="__main__", alter_sys=True)
+        return 0
+    if not options.arguments:
+        raise SoftmetalError("nothing to run: give a script, or -m MODULE")
+    script = options.arguments[0]
+    if not Path(script).exists():
+        raise SoftmetalError(f"no such script: {script}")
+    sys.argv = list(options.arguments)
+    sys.path.insert(0, str(Path(script).resolve().parent))
+    runpy.run_path(script, run_name="__main__")
+    return 0
+
+
+def _check(options: argparse.Namespace) -> int:
+    """Compile a file; print clang's diagnostics and a table of its kernels."""
+    from softmetal import compiler
+    from softmetal.errors import CompileError
+    from softmetal.types import CompileOptions
+
+    file = Path(options.file)
+    try:
+        source = file.read_text()
+    except (OSError, UnicodeDecodeError) as problem:
+        raise SoftmetalError(f"cannot read {file}: {problem}") from None
+    macros = (item.partition("=") for item in options.define)
+    settings = CompileOptions(
+        macros=tuple((name, value if equals else "1") for name, equals, value in macros),
+        include_dirs=(str(file.parent), *options.include),
+        file_name=options.file,
+    )
+    try:
+        program, warnings = compiler.check(source, settings)
+    except CompileError as problem:
+        print(problem.diagnostics.rstrip(), file=sys.stderr)
+        return 1
+    if warnings.strip():
+        print(warnings.rstrip(), file=sys.stderr)
+    _print_kernels(program)
+    return 0
+
+
+def _print_kernels(program: Program) -> None:
+    rows = [("kernel", "index", "type", "name")]
+    for name, function in program.functions.items():
+        title = name
+        for p in function.parameters:
+            index = f"{p.kind} {p.index}" if p.kind in ("buffer", "threadgroup") else p.kind
+            rows.append((title, index, " ".join(p.type.split()), p.name))
+            title = ""
+        if not function.parameters:
+            rows.append((title, "", "", ""))
+    _print_table(rows)
+
+
+def _print_table(rows: Sequence[Sequence[str]]) -> None:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        print("  ".join(cells).rstrip())
+
+
+def _devices(options: argparse.Namespace) -> int:
+    """List the devices that Metal programs will find."""
+    from softmetal.api.device import MTLCopyAllDevices
+
+    titles = ("device", "threads a threadgroup", "threadgroup memory", "working set")
+    rows = [
+        (
+            device.name(),
+            str(device.maxThreadsPerThreadgroup()[0]),
+            f"{device.maxThreadgroupMemoryLength() >> 10} KiB",
+            f"{device.recommendedMaxWorkingSetSize() / 2**30:.1f} GiB",
+        )
+        for device in MTLCopyAllDevices()
+    ]
+    _print_table([titles, *rows])
+    return 0
+
+
+def _cache(options: argparse.Namespace) -> int:
+    """Show or clear the cache of compiled kernels."""
+    from softmetal.compiler import cache
+
+    store = cache.default()
+    if options.action == "clear":
+        print(f"removed {store.clear()} entries from {store.root}")
+        return 0
+    sizes: dict[str, list[int]] = {}
+    for entry in store.entries():
+        sizes.setdefault(entry.path.relative_to(store.root).parts[0], []).append(entry.size)
+    rows = [("kind", "entries", "MiB")]
+    rows += (
+        (kind, str(len(each)), f"{sum(each) / 2**20:.1f}") for kind, each in sorted(sizes.items())
+    )
+    print(f"{store.root} (limit {store.limit / 2**20:.0f} MiB)")
+    _print_table(rows)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m softmetal", description="The Metal compute API in software."
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    run = commands.add_parser("run", help="run a program that says `import Metal`")
+    run.add_argument("-m", dest="module", metavar="MODULE", help="run a module, not a script")
+    run.add_argument("arguments", nargs=argparse.REMAINDER, metavar="SCRIPT [ARGS]")
+    run.set_defaults(function=_run)
+    check = commands.add_parser("check", help="compile a .metal file and list its kernels")
+    check.add_argument("file", metavar="FILE")
+    check.add_argument("-I", dest="include", metavar="DIR", action="append", default=[])
+    check.add_argument("-D", dest="define", metavar="X[=Y]", action="append", default=[])
+    check.set_defaults(function=_check)
+    devices = commands.add_parser("devices", help="list the devices")
+    devices.set_defaults(function=_devices)
+    cache = commands.add_parser("cache", help="show or clear the cache of compiled kernels")
+    cache.add_argument("action", nargs="?", choices=("show", "clear"), default="show")
+    cache.set_defaults(function=_cache)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    if options.command == "run":  # the program's errors are its own, tracebacks included
+        return int(options.function(options))
+    try:
+        return int(options.function(options))
+    except SoftmetalError as problem:
+        print(f"softmetal: {problem}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
