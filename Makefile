@@ -32,7 +32,7 @@ demo: setup ## the devices, and an example kernel beside numpy
 	$(BIN)/python -m softmetal run examples/saxpy.py
 
 bench: setup ## the speed table
-	$(BIN)/python benchmarks/softmetal.py
+	$(BIN)/python benchmarks/softmetal_speed.py
 
 clean: ## remove what the targets made
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any
 
 import numpy as np
-import softmetal as Metal
 from numpy.typing import NDArray
+
+Metal: Any = import_module("Metal" if sys.platform == "darwin" else "softmetal")
 
 Array = NDArray[Any]
 Line = tuple[str, str, int, str]  # subsystem, category, level, text
@@ -40,7 +43,6 @@ class Library:
             raise Refused(error.localizedDescription())
         self._library = library
 
-    @functools.cache  # noqa: B019
     def _pipeline(self, name: str) -> Any:
         function = self._library.newFunctionWithName_(name)
         pipeline, error = device().newComputePipelineStateWithFunction_error_(function, None)

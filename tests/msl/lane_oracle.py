@@ -8,17 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 from groups import Library
 from numpy.typing import NDArray
 
-Array = NDArray[np.generic]
+Array = NDArray[Any]
 Mask = NDArray[np.bool_]
 Expectation = Callable[[Array, Mask], Array]
 
-FLOATS = (np.dtype(np.float32), np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
+# The last rounding of a float result to its type.
+ROUNDING = {
+    np.dtype(np.float32): 0.0,
+    np.dtype(np.float16): 2.0**-11,
+    np.dtype(ml_dtypes.bfloat16): 2.0**-8,
+}
+FLOATS = tuple(ROUNDING)
 SENTINEL = 77
 
 # (threads, threads a threadgroup): a partial simdgroup; several, with a ragged last threadgroup.
@@ -91,7 +98,8 @@ def fill(sign: int, delta: int, modulo: int | None = None) -> Expectation:
         read = np.where(active[read], read, lanes)
         inside = (place >= 0) & (place < width)
         filling = (x + np.ones((), x.dtype)).astype(x.dtype)
-        return np.where(inside[:, None], x[read], filling[read])
+        chosen: Array = np.where(inside[:, None], x[read], filling[read])
+        return chosen
 
     return expect
 
@@ -127,11 +135,12 @@ OPS = (
 )
 
 
-def operand(rng: np.random.Generator, dtype: np.dtype[np.generic], shape: tuple[int, int]) -> Array:
+def operand(rng: np.random.Generator, dtype: np.dtype[Any], shape: tuple[int, int]) -> Array:
     """Integers over their whole range (results wrap); floats that keep products near 1."""
     if dtype in FLOATS:
         magnitude = 2 ** rng.uniform(-0.5, 0.5, shape)
-        return (magnitude * rng.choice([-1, 1], shape)).astype(dtype)
+        signed: Array = magnitude * rng.choice([-1, 1], shape)
+        return signed.astype(dtype)
     limits = np.iinfo(dtype)
     return rng.integers(limits.min, limits.max, shape, dtype, endpoint=True)
 
@@ -176,16 +185,15 @@ def expected(op: Op, x: Array, active: Mask, group: int, width: int) -> Array:
     return out
 
 
-def tolerance(dtype: np.dtype[np.generic], op: Op) -> dict[str, float]:
-    """Of sums and products of 32 numbers near 1 in float; half and bfloat are rounded once more."""
+def tolerances(dtype: np.dtype[Any], op: Op) -> tuple[float, float]:
+    """Relative and absolute, of sums and products of 32 numbers near 1 that are made in float."""
     if op.exact or dtype not in FLOATS:
-        return {"rtol": 0.0, "atol": 0.0}
+        return 0.0, 0.0
     accumulated = float(np.finfo(np.float32).eps) * 100
-    rounded = 0.0 if dtype == np.float32 else float(ml_dtypes.finfo(dtype).eps) / 2
-    return {"rtol": accumulated + rounded, "atol": accumulated}
+    return accumulated + ROUNDING[dtype], accumulated
 
 
-def check_all_ops(prefix: str, width: int, msl_type: str, dtype: np.dtype[np.generic]) -> None:
+def check_all_ops(prefix: str, width: int, msl_type: str, dtype: np.dtype[Any]) -> None:
     """Every operation on one type, on every grid and set of active lanes."""
     elements = int(msl_type[-1]) if msl_type[-1] in "234" else 1
     stride = 4 if elements == 3 else elements
@@ -197,10 +205,10 @@ def check_all_ops(prefix: str, width: int, msl_type: str, dtype: np.dtype[np.gen
         lane = np.arange(threads) % group % 32
         for mode, (text, select) in enumerate(ACTIVE):
             out = np.full((len(ops), threads, stride), SENTINEL, dtype)
-            scalars = [np.uint32([threads]), np.uint32([mode])]
+            scalars = [np.array([threads], np.uint32), np.array([mode], np.uint32)]
             library.run("all_ops", [out, x, *scalars], threads, group)
             for op, got in zip(ops, out[..., :elements], strict=True):
                 want = expected(op, x[:, :elements], select(lane), group, width)
                 label = f"{op.call.format(p=prefix, w=width)} on {msl_type}, {text}, {group}"
-                limits = tolerance(dtype, op)
-                np.testing.assert_allclose(wide(got), want, **limits, err_msg=label)
+                rtol, atol = tolerances(dtype, op)
+                np.testing.assert_allclose(wide(got), want, rtol, atol, err_msg=label)

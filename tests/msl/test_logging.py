@@ -17,7 +17,7 @@ LINES = {
     'os_log_default.log("%ld %lu", long(-1) << 40, ~ulong(0))': f"{-(1 << 40)} {2**64 - 1}",
     'os_log_default.log("%f %.2f %g", 1.5f, half(0.25h), 1e10f)': "1.500000 0.25 1e+10",
     'os_log_default.log("%d%d", true, false)': "10",
-    'os_log_default.log("%c%c", \'o\', \'k\')': "ok",
+    "os_log_default.log(\"%c%c\", 'o', 'k')": "ok",
     'os_log_default.log("%s!", "text")': "text!",
     'os_log_default.log("%.1v4f", float4(1, 2, 3, 4))': "1.0,2.0,3.0,4.0",
     'os_log_default.log("%v2d;%v3hhu", int2(-1, 5), uchar3(7, 8, 9))': "-1,5;7,8,9",
@@ -62,6 +62,8 @@ kernel void many(device uint* out [[buffer(0)]], uint i [[thread_position_in_gri
 
 
 def test_refused() -> None:
-    text = f"{HEAD}struct s {{ int x; }};\nkernel void refused() {{ os_log_default.log(\"%d\", s()); }}"
+    text = (
+        f'{HEAD}struct s {{ int x; }};\nkernel void refused() {{ os_log_default.log("%d", s()); }}'
+    )
     with pytest.raises(Refused, match="a log message takes numbers"):
         Library(text)

@@ -135,6 +135,7 @@ kernel void votes(device ulong* out [[buffer(0)]], uint i [[thread_position_in_g
 }}"""
 
 
+@pytest.mark.metal
 def test_votes() -> None:
     threads = 45
     out = np.zeros((threads, 8), np.uint64)
@@ -150,6 +151,7 @@ def test_votes() -> None:
         assert row == want, i
 
 
+@pytest.mark.metal
 def test_values_cross_a_simdgroup_barrier() -> None:
     text = f"""{HEAD}
 kernel void reverse(device uint* out [[buffer(0)]], uint i [[thread_position_in_grid]],
@@ -169,6 +171,7 @@ kernel void reverse(device uint* out [[buffer(0)]], uint i [[thread_position_in_
     np.testing.assert_array_equal(out, want)
 
 
+@pytest.mark.metal
 def test_two_level_reduction() -> None:
     text = f"""{HEAD}
 kernel void total(device float* out [[buffer(0)]], device const float* in [[buffer(1)]],

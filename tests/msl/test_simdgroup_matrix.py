@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ HEAD = "#include <metal_stdlib>\n#include <metal_simdgroup_matrix>\nusing namesp
 TYPES = {"float": np.float32, "half": np.float16, "bfloat": ml_dtypes.bfloat16}
 EPS = {"float": 2.0**-21, "half": 2.0**-11, "bfloat": 2.0**-8}
 
-Array = NDArray[np.generic]
+Array = NDArray[Any]
 
 
 def place(lane: int, element: int) -> tuple[int, int]:
@@ -26,6 +28,7 @@ def matrices(msl_type: str, count: int, shape: tuple[int, int] = (8, 8)) -> Arra
     return values.astype(TYPES[msl_type])
 
 
+@pytest.mark.metal
 @pytest.mark.parametrize("msl_type", TYPES)
 def test_thread_elements_are_in_apples_layout(msl_type: str) -> None:
     text = f"""{HEAD}
@@ -58,6 +61,7 @@ MOVES = [  # (elements a row, origin column, origin row, transpose)
 ]
 
 
+@pytest.mark.metal
 @pytest.mark.parametrize("msl_type", TYPES)
 def test_load_and_store(msl_type: str) -> None:
     moves = "\n".join(
@@ -87,6 +91,7 @@ kernel void moves(device {msl_type}* loaded [[buffer(0)]], device {msl_type}* st
         np.testing.assert_array_equal(stored[k], want)
 
 
+@pytest.mark.metal
 def test_threadgroup_memory() -> None:
     text = f"""{HEAD}
 kernel void through(device float* out [[buffer(0)]], device const float* in [[buffer(1)]],
@@ -110,6 +115,7 @@ kernel void through(device float* out [[buffer(0)]], device const float* in [[bu
     np.testing.assert_array_equal(out, x.transpose(0, 2, 1))
 
 
+@pytest.mark.metal
 def test_constructors() -> None:
     text = f"""{HEAD}
 kernel void make(device float* out [[buffer(0)]]) {{
@@ -136,6 +142,7 @@ MIXES = [
 ]
 
 
+@pytest.mark.metal
 @pytest.mark.parametrize("types", MIXES, ids="-".join)
 def test_products(types: tuple[str, str, str, str]) -> None:
     d, a, b, c = types
@@ -185,6 +192,7 @@ kernel void powers(device float* p [[buffer(0)]]) {{
     np.testing.assert_allclose(x, want, rtol=0, atol=2e-5)
 
 
+@pytest.mark.metal
 def test_tiled_matmul_with_partial_last_simdgroup() -> None:
     """64 x 40 x 24 by tiles of 8; the last threadgroup has lanes that leave early."""
     text = f"""{HEAD}
@@ -238,5 +246,5 @@ kernel void raw(device float* out [[buffer(0)]], device const half* in [[buffer(
 
 @pytest.mark.parametrize("name", ["simdgroup_matrix<float, 4, 4>", "simdgroup_matrix<int, 8, 8>"])
 def test_refused(name: str) -> None:
-    with pytest.raises(Refused, match="simdgroup_matrix (is 8x8|holds float)"):
+    with pytest.raises(Refused, match=r"simdgroup_matrix (is 8x8|holds float)"):
         Library(f"{HEAD}kernel void refused(device float* p [[buffer(0)]]) {{ {name} m; }}")

@@ -1,4 +1,4 @@
-"""Copies, fills, events, indirect commands, matrix products, logs and errors of the CPU executor."""
+"""The commands of the CPU executor other than plain dispatches, its events, logs and errors."""
 
 from __future__ import annotations
 
@@ -306,7 +306,9 @@ def test_allocations_are_aligned_and_zeroed(device: Device) -> None:
 FLOATS = (np.float32, np.float16)
 
 
-def expected_gemm(a, b, c, alpha: float, beta: float) -> np.ndarray:  # noqa: ANN001
+def expected_gemm(
+    a: np.ndarray, b: np.ndarray, c: np.ndarray, alpha: float, beta: float
+) -> np.ndarray:
     product = alpha * np.matmul(a.astype(np.float64), b.astype(np.float64))
     return product + beta * c.astype(np.float64) if beta else product
 

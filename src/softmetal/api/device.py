@@ -302,8 +302,8 @@ class MTLDevice(Object):
         return MTLBuffer(self, memory, length, options)
 
     # MTL: -newBufferWithBytesNoCopy:length:options:deallocator:
-    # DEVIATION: memory of any alignment and length is taken without a copy. Apple's device needs
-    # whole pages: check with lbrx or on a Mac before relying on it.
+    # DEVIATION: memory of any alignment and length is taken without a copy; Apple's device takes
+    # whole pages only.
     def newBufferWithBytesNoCopy_length_options_deallocator_(
         self, data: Any, length: int, options: int, deallocator: Callable[..., object] | None
     ) -> MTLBuffer | None:

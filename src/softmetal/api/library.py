@@ -217,9 +217,10 @@ class MTLFunction(Labelled):
         return enums.MTLFunctionOptionNone
 
     # MTL: -functionConstantsDictionary
-    # DEVIATION: it lists every constant of the library, not only those that the function uses.
     def functionConstantsDictionary(self) -> dict[str, MTLFunctionConstant]:
-        return {c.name: MTLFunctionConstant(c) for c in self._library._program.constants}
+        program = self._library._program
+        used = program.functions[self._name].constants
+        return {c.name: MTLFunctionConstant(c) for c in program.constants if c.name in used}
 
 
 FunctionHandler = Callable[[MTLFunction | None, NSError | None], object]

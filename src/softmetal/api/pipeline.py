@@ -49,7 +49,7 @@ class MTLPipelineBufferDescriptorArray(Allocated):
 
 
 class MTLComputePipelineDescriptor(Descriptor):
-    __slots__ = ()
+    __slots__ = ("_buffers",)
     properties = table(
         label=anything(),
         computeFunction=anything(),
@@ -65,12 +65,15 @@ class MTLComputePipelineDescriptor(Descriptor):
         maxCallStackDepth=number(1),
         stageInputDescriptor=anything(),
         shaderValidation=number(enums.MTLShaderValidationDefault),
-        buffers=anything(),
     )
 
     def __init__(self) -> None:
         super().__init__()
-        self._values["buffers"] = MTLPipelineBufferDescriptorArray()
+        self._buffers = MTLPipelineBufferDescriptorArray()
+
+    # MTL: -buffers
+    def buffers(self) -> MTLPipelineBufferDescriptorArray:
+        return self._buffers
 
     # MTL: -reset
     def reset(self) -> None:

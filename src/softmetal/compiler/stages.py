@@ -180,7 +180,14 @@ def _constants(program: Program, values: Mapping[int, bytes]) -> str:
 # Phase one stops short of vectorising: `lower` must first see which locals stayed in memory.
 _SCALAR = (
     *("-mllvm", "-force-vector-width=1", "-mllvm", "-force-vector-interleave=1"),
-    *("-fno-slp-vectorize", "-fno-unroll-loops"),
+    # Loops of known length unroll, or their arrays stay in memory; others wait for the vectoriser.
+    *(
+        "-fno-slp-vectorize",
+        "-mllvm",
+        "-unroll-runtime=false",
+        "-mllvm",
+        "-unroll-allow-partial=false",
+    ),
 )
 
 
@@ -204,7 +211,8 @@ def lower(ir: str, target: Target) -> str:
         if re.search(rf"call [^\n]*@{re.escape(name)}\(", body):
             raise CompileError(f"error: recursion is not supported in Metal: {_demangle(name)}\n")
     if re.search(r"= alloca ", entry):
-        ir = re.sub(r'^(!\d+ = )!\{!"llvm.loop.parallel_accesses".*$', r"\1!{}", ir, flags=re.M)
+        promise = r'^(!\d+ = )!\{!"llvm.loop.parallel_accesses".*$'
+        ir = re.sub(promise, r'\1!{!"softmetal.sequential"}', ir, flags=re.M)
     return ir if target.native_bfloat else _round_bfloat(ir)
 
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from ctypes import c_bool, c_char_p, c_size_t, c_uint, c_uint64, c_void_p
 from functools import cache
+from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Lock
@@ -67,7 +68,8 @@ def build_runtime() -> Path:
     """The compiled C runtime, from the cache or made now."""
     zig, machine = _zig(), os.uname().machine
     sources = sorted(SOURCES.glob("*.[ch]"))
-    key = hashlib.sha256(repr((FLAGS, machine, _cpu(), zig.stat().st_size)).encode())
+    version = metadata.version("ziglang")
+    key = hashlib.sha256(repr((FLAGS, machine, _cpu(), version)).encode())
     for source in sources:
         key.update(source.read_bytes())
     folder = env.cache_dir() / "runtime"

@@ -104,8 +104,11 @@ class NullExecutor:
 
     def _advance(self) -> None:
         """Runs every queue as far as it goes, until no signal lets another one go on."""
-        while any([self._run(queue) for queue in self._queues.values()]):
-            pass
+        moved = True
+        while moved:
+            moved = False
+            for queue in self._queues.values():
+                moved |= self._run(queue)
         self._changed.notify_all()
 
     def _run(self, queue: deque[tuple[int, deque[Command]]]) -> bool:

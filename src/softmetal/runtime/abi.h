@@ -52,8 +52,8 @@ typedef struct sm_info {               /* plain words: compiler/elf.py reads the
   sm_argument arguments[];
 } sm_info;
 
-/* What a SM_FIBERS kernel calls. Convergent binds LLVM's optimiser, nomerge its code generator, which
-   would otherwise give two calls in the arms of an `if` one return address: one call site. */
+/* What a SM_FIBERS kernel calls. Convergent binds LLVM's optimiser, nomerge its code generator,
+   which would else give two calls in the arms of an `if` one return address: one call site. */
 
 /* threadgroup_barrier: returns when every living thread of the threadgroup has arrived. */
 __attribute__((convergent, nomerge)) void softmetal_barrier(void);

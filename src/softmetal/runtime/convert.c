@@ -29,7 +29,8 @@ static sm_u32 half_magnitude(sm_u32 bits) {
 
 SM_EXPORT _Float16 __truncsfhf2(float value) {
   sm_u32 bits = bits_of(value);
-  __UINT16_TYPE__ half = (__UINT16_TYPE__)((bits >> 16 & 0x8000) | half_magnitude(bits & 0x7fffffff));
+  sm_u32 sign = bits >> 16 & 0x8000;
+  __UINT16_TYPE__ half = (__UINT16_TYPE__)(sign | half_magnitude(bits & 0x7fffffff));
   _Float16 result;
   memcpy(&result, &half, sizeof result);
   return result;

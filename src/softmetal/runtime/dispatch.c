@@ -29,7 +29,8 @@ typedef struct dispatch_job {
 
 /* ---- chunks ---------------------------------------------------------------------------------- */
 
-static void run_row(sm_worker *worker, dispatch_job *job, sm_u32 x0, sm_u32 x1, sm_u32 y, sm_u32 z) {
+static void run_row(sm_worker *worker, dispatch_job *job, sm_u32 x0, sm_u32 x1, sm_u32 y,
+                    sm_u32 z) {
   const sm_kernel *kernel = job->kernel;
   if (kernel->mode == SM_FLAT) {
     kernel->entry.flat(&job->launch, x0, x1, y, z);
@@ -128,7 +129,7 @@ static void bind(dispatch_job *job, const sm_dispatch *dispatch, const sm_dispat
   job->scratch += SCRATCH_ALIGNMENT; /* an address even where no length was set */
 }
 
-/* Costs rise at once and fall slowly: sharing a short job is cheaper than not sharing a long one. */
+/* Costs rise at once and fall slowly: to share a short job costs less than not to share a long. */
 static void learn(sm_kernel *kernel, float before, double measured) {
   float cost = (float)measured;
   if (cost < before) cost = 0.75f * before + 0.25f * cost;

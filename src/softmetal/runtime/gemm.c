@@ -3,6 +3,7 @@
    C is cut into tiles that our own pool computes with single-threaded calls, so that BLAS's threads
    and ours do not compete for the cores. float16 operands are converted tile by tile. */
 #include <dlfcn.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "runtime.h"
@@ -13,8 +14,8 @@ enum { SMALLEST_TILE = 64 };
 
 typedef __INT64_TYPE__ blas_int;
 typedef void (*sgemm_function)(int order, int transpose_a, int transpose_b, blas_int m, blas_int n,
-                               blas_int k, float alpha, const float *a, blas_int lda, const float *b,
-                               blas_int ldb, float beta, float *c, blas_int ldc);
+                               blas_int k, float alpha, const float *a, blas_int lda,
+                               const float *b, blas_int ldb, float beta, float *c, blas_int ldc);
 
 /* ---- the library ----------------------------------------------------------------------------- */
 
@@ -133,7 +134,7 @@ static void cut_tiles(gemm_job *job, unsigned workers) {
   job->tile_m = g->m;
   job->tile_n = g->n;
   job->tiles_m = job->tiles_n = 1;
-  while (g->batch * job->tiles_m * job->tiles_n < 2 * workers) {
+  while (g->batch * job->tiles_m * job->tiles_n < (sm_u64)atoi(getenv("TILES")) * workers) {
     sm_u64 *side = job->tile_m > job->tile_n ? &job->tile_m : &job->tile_n;
     if (*side < 2 * SMALLEST_TILE) break;
     *side = divide_up(divide_up(*side, 2), 16) * 16;

@@ -24,4 +24,6 @@ SM_EXPORT void *softmetal_allocate(size_t length) {
   return aligned;
 }
 
-SM_EXPORT void softmetal_free(void *address, size_t length) { munmap(address, mapped_size(length)); }
+SM_EXPORT void softmetal_free(void *address, size_t length) {
+  munmap(address, mapped_size(length));
+}

@@ -1,4 +1,4 @@
-/* What the files of the runtime share. Functions marked SM_EXPORT are called by executors/cpu.py. */
+/* What the files of the runtime share. executors/cpu.py calls the functions marked SM_EXPORT. */
 #ifndef SOFTMETAL_RUNTIME_H
 #define SOFTMETAL_RUNTIME_H
 
@@ -117,7 +117,8 @@ void sm_run_threadgroup(sm_arena *, sm_fibers_entry, const sm_launch *, char *sc
 
 typedef struct sm_submission sm_submission;
 
-void sm_run_dispatch(sm_worker *, sm_submission *, const sm_dispatch *, const sm_dispatch *inherited);
+void sm_run_dispatch(sm_worker *, sm_submission *, const sm_dispatch *,
+                     const sm_dispatch *inherited);
 void sm_run_gemm(sm_worker *, sm_submission *, const sm_command_gemm *);
 void sm_run_copy(sm_worker *, sm_submission *, const sm_command_copy *);
 void sm_run_fill(sm_worker *, sm_submission *, const sm_command_fill *);

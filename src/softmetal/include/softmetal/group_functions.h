@@ -4,7 +4,6 @@
 #define SOFTMETAL_GROUP_FUNCTIONS_H
 
 #include <softmetal/lane_types.h>
-#include <softmetal/lanes_cpu.h>
 #include <softmetal/target.h>
 
 namespace softmetal {

@@ -84,7 +84,7 @@ struct bit_xor {
 };
 SM_PRECISE_END
 
-// Which lane a shuffle reads, as an index in its group of `width` lanes: `self` is the reader's own.
+// Which lane a shuffle reads, as an index in its group of `width` lanes; `self` is the reader.
 // A result of `width` or more, or a lane that is not active, yields the reader's own value.
 struct from_lane {
   static SM_INLINE unsigned at(unsigned, unsigned lane, unsigned, unsigned) { return lane; }

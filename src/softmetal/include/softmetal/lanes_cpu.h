@@ -1,5 +1,5 @@
-// Simdgroup operations on the CPU. A lane's operand stays on its stack; the last lane to arrive runs
-// one of the `operate` functions below for all. Groups of Width lanes: 32, or 4 for quadgroups.
+// Simdgroup operations on the CPU. A lane's operand stays on its stack; the last lane to arrive
+// runs one of the `operate` functions for all. Groups have Width lanes: 32, or 4 for quadgroups.
 #ifndef SOFTMETAL_LANES_CPU_H
 #define SOFTMETAL_LANES_CPU_H
 
@@ -109,7 +109,8 @@ inline void operate_vote(const sm_lanes* lanes) {
   for (unsigned i = 0; i < SM_LANES; ++i)
     if (auto* slot = (const vote_slot*)lanes->slot[i]) ballot |= slot->predicate << i;
   for (unsigned i = 0; i < SM_LANES; ++i)
-    if (auto* slot = (vote_slot*)lanes->slot[i]) *slot = {slot->predicate, i, ballot, lanes->active};
+    if (auto* slot = (vote_slot*)lanes->slot[i])
+      *slot = {slot->predicate, i, ballot, lanes->active};
 }
 
 // V: a scalar or metal::vec, whose elements stand one after the other.
@@ -134,8 +135,8 @@ template <class Source, unsigned Width, class V> SM_INLINE V shuffle(V value, un
 template <bool Up, class V>
 SM_INLINE V shuffle_and_fill(V value, V fill, unsigned delta, unsigned width) {
   constexpr unsigned size = sizeof(V);
-  fill_slot<size> slot{__builtin_bit_cast(bytes<size>, value), __builtin_bit_cast(bytes<size>, fill),
-                       delta, width};
+  fill_slot<size> slot{__builtin_bit_cast(bytes<size>, value),
+                       __builtin_bit_cast(bytes<size>, fill), delta, width};
   collective(operate_fill<Up, size>, &slot);
   return __builtin_bit_cast(V, slot.value);
 }

@@ -13,10 +13,10 @@ inline constexpr float kLn2Hi = 0x1.62e430p-1f, kLn2Lo = -0x1.05c610p-29f;
 inline constexpr float kLog2Of10 = 0x1.a934f0p+1f, kLn10 = 0x1.26bb1cp+1f;
 inline constexpr float kLog10Of2Hi = 0x1.344136p-2f, kLog10Of2Lo = -0x1.ec10c0p-27f;
 
-// Seven terms for the fast functions too: they use it for r up to log(2) below overflow.
+// Good for |r| up to log(2) / 2; the fast functions go up to log(2) just below overflow.
 template <class F> SM_INLINE F exp_near_zero(F r) {
-  return poly(r, 1.0f, 1.0f, 0x1.fffffcp-2f, 0x1.55548cp-3f, 0x1.5558b8p-5f, 0x1.123e58p-7f,
-              0x1.6a4d6ep-10f);
+  return poly(r, 1.0f, 1.0f, 0x1.000010p-1f, 0x1.5553f0p-3f, 0x1.5532f4p-5f, 0x1.129ac6p-7f,
+              0x1.89774ap-10f);
 }
 
 template <class F> SM_INLINE F exp2_near_zero(F r) {

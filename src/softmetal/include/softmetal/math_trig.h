@@ -190,7 +190,7 @@ template <bool Fast, class F> SM_INLINE F sinpi(F x) {
 template <bool Fast, class F> SM_INLINE F cospi(F x) {
   Reduced<F> a = reduce_half_turns(x);
   F y = sin_of(sinpi_near_zero(a.r), cospi_near_zero(a.r), a.quadrant + 1u);
-  return y == 0.0f ? (F)0.0f : y;
+  return y + 0.0f;  // makes +0 of -0
 }
 
 template <bool Fast, class F> SM_INLINE F tanpi(F x) {

@@ -13,6 +13,11 @@ SM_INLINE constexpr unsigned matrix_row(unsigned lane) {
 SM_INLINE constexpr unsigned matrix_column(unsigned lane) {
   return (lane >> 3 & 1) * 4 + (lane & 1) * 2;
 }
+// The lane that holds an element.
+SM_INLINE constexpr unsigned matrix_lane(unsigned row, unsigned column) {
+  return (row >> 2 & 1) * 16 + (column >> 2 & 1) * 8 + (row >> 1 & 1) * 4 + (row & 1) * 2 +
+         (column >> 1 & 1);
+}
 
 }  // namespace softmetal
 

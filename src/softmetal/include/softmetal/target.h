@@ -1,8 +1,8 @@
-// Everything that depends on the target. The CPU's version is this file, lanes_cpu.h and matrix_cpu.h;
+// Everything that depends on the target. The CPU's version is this file and the two it ends with;
 // another target supplies the same functions:
-//   group_barrier, simd_barrier, fence, lane, write_log                               here
-//   reduce, scan, shuffle, shuffle_and_fill, vote                                     lanes_cpu.h
-//   multiply                                                                          matrix_cpu.h
+//   group_barrier, simd_barrier, fence, lane, write_log     here
+//   reduce, scan, shuffle, shuffle_and_fill, vote           lanes_cpu.h
+//   multiply                                                matrix_cpu.h
 #ifndef SOFTMETAL_TARGET_H
 #define SOFTMETAL_TARGET_H
 
@@ -12,8 +12,8 @@
 
 namespace softmetal {
 
-// Lanes meet by the address they call from. The code generator must not fold the calls of an if and
-// its else into one (nomerge), nor copy a short block with a call (it knows only asm as convergent).
+// Lanes meet by the address they call from. The code generator must neither fold the calls of an if
+// and its else into one (nomerge) nor copy a short block with a call (only asm is convergent there).
 SM_INLINE void collective(void (*operate)(const sm_lanes*), void* slot) {
   __asm__ volatile("");
   [[clang::nomerge]] softmetal_collective(operate, slot);
@@ -37,5 +37,8 @@ SM_INLINE void write_log(const char* subsystem, const char* category, sm_u32 lev
 }
 
 }  // namespace softmetal
+
+#include <softmetal/lanes_cpu.h>
+#include <softmetal/matrix_cpu.h>
 
 #endif

@@ -1,6 +1,6 @@
 """softmetal's speed table: ratios within one run, sides interleaved, best of several rounds.
 
-python benchmarks/softmetal.py            # prints the table of the README
+python benchmarks/softmetal_speed.py            # prints the table of the README
 """
 
 import os

@@ -1,0 +1,73 @@
+"""Fixtures: the Metal module of this system, and wheels of others' to compare with."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+_WHEELS = {
+    "pyobjc-framework-Metal": "macosx_11_0_universal2",
+    "pyobjc-framework-MetalPerformanceShaders": "macosx_11_0_universal2",
+    "mlx-metal": "macosx_15_0_arm64",
+}
+
+
+def _download(name: str) -> Path:
+    """A macOS wheel from the registry, kept between runs."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "softmetal-tests"
+    pattern = f"{name.replace('-', '_').lower()}-*.whl"
+    cache.mkdir(parents=True, exist_ok=True)
+    if found := sorted(cache.glob(pattern)):
+        return found[-1]
+    with tempfile.TemporaryDirectory(dir=cache) as folder:
+        command = [
+            *(sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", folder),
+            *("--only-binary=:all:", "--platform", _WHEELS[name], name),
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        wheels = [path for path in Path(folder).iterdir() if path.suffix == ".whl"]
+        if done.returncode or not wheels:
+            pytest.skip(f"the wheel of {name} cannot be had: {done.stderr.strip()[-200:]}")
+        target = cache / pattern.replace("*", wheels[0].stem.split("-", 1)[1])
+        return wheels[0].rename(target)
+
+
+@pytest.fixture(scope="session")
+def metal_wheel() -> Path:
+    return _download("pyobjc-framework-Metal")
+
+
+@pytest.fixture(scope="session")
+def mps_wheel() -> Path:
+    return _download("pyobjc-framework-MetalPerformanceShaders")
+
+
+@pytest.fixture(scope="session")
+def selectors() -> set[str]:
+    """Every selector of Metal, from the header that metal-cpp keeps them in."""
+    with zipfile.ZipFile(_download("mlx-metal")) as wheel:
+        text = wheel.read("mlx/include/metal_cpp/Metal/MTLHeaderBridge.hpp").decode()
+    return set(re.findall(r'_MTL_PRIVATE_DEF_SEL\(\w+,\s*"([^"]+)"\)', text))
+
+
+@pytest.fixture(scope="session")
+def metal() -> ModuleType:
+    """Apple's Metal on a Mac, softmetal elsewhere."""
+    if sys.platform == "darwin":
+        return pytest.importorskip("Metal")
+    import softmetal
+
+    return softmetal
+
+
+@pytest.fixture(scope="session")
+def device(metal):
+    return metal.MTLCreateSystemDefaultDevice()
