@@ -106,6 +106,8 @@ float inner(float v) {{ return simd_max(v); }}
 float outer(float v) {{ return inner(v); }}
 float lonely(float v) {{ return v; }}
 struct Box {{ float get(float v) {{ return quad_sum(v); }} }};
+template <typename T> kernel void sums(device T* x) {{ x[0] = simd_sum(x[0]); }}
+template [[host_name("other")]] kernel void sums<float>(device float*);
 kernel void k(device float* x, {parameters}) {{ {body} }}"""
     assert rewrite(source).functions["k"].mode == mode
 

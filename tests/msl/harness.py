@@ -11,12 +11,23 @@ import string
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import direct_backend as backend
 import ml_dtypes
 import numpy as np
+from groups import Library, Refused
 from numpy.typing import DTypeLike, NDArray
 
-Refused = backend.Refused
+__all__ = [
+    "TYPES",
+    "Array",
+    "Case",
+    "Refused",
+    "bfloat16",
+    "check",
+    "evaluate",
+    "evaluate_all",
+    "msl_type",
+]
+
 Array = NDArray[np.generic]
 
 bfloat16 = np.dtype(ml_dtypes.bfloat16)
@@ -139,7 +150,8 @@ def evaluate_all(cases: Sequence[Case], fast_math: bool = True) -> list[Array]:
     """The values of all cases, each of shape (threads,) or (threads, width)."""
     batch = Batch(cases)
     threads = max(case.threads for case in cases)
-    backend.run(batch.source(), "batch", [batch.result, batch.input], threads, fast_math)
+    library = Library(batch.source(), fast_math)
+    library.run("batch", [batch.result, batch.input], threads, min(threads, 256))
     return batch.results()
 
 
@@ -157,4 +169,4 @@ def evaluate(
 
 def check(text: str) -> None:
     """Compile a whole program, for its static_asserts; raises Refused with clang's text."""
-    backend.build(f"{HEAD}{text}\n", True)
+    Library(f"{HEAD}{text}\n")

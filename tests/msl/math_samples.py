@@ -11,11 +11,9 @@ from math_table import F32, FUNCTIONS, Function, errors
 
 SEED = 20240615
 PATTERNS = 500_000  # random bit patterns; as many again come from the function's usual range
-EDGES = np.array(
-    [0, 0.25, 0.5, 0.75, 1, 1.5, 2, 2.5, 3, 100, 8388609, 1e10, np.inf, 3.4028235e38]
-    + [1.1754944e-38, 1e-45, 0.49999997, 0.99999994, 1.0000001, 88.72284, 87.33655],
-    np.float32,
-)
+SMALL = [0, 0.25, 0.49999997, 0.5, 0.75, 0.99999994, 1, 1.0000001, 1.5, 2, 2.5, 3]
+EDGE_OF_RANGE = [87.33655, 88.72284, 100, 8388609, 1e10, 3.4028235e38, np.inf, 1.1754944e-38, 1e-45]
+EDGES = np.array([*SMALL, *EDGE_OF_RANGE], np.float32)
 MIN_NORMAL = 2.0**-126
 
 

@@ -38,7 +38,8 @@ class Function:
 def ulp(exact: F64) -> F64:
     """The distance of neighbouring floats at `exact`."""
     _, exponent = np.frexp(np.where(np.isfinite(exact), exact, 1.0))
-    return np.ldexp(1.0, np.maximum(exponent - 24, -149))
+    spacing: F64 = np.ldexp(1.0, np.maximum(exponent - 24, -149))
+    return spacing
 
 
 def errors(got: F32, exact: F64) -> F64:
@@ -58,13 +59,13 @@ def _half_turns(x: F64) -> tuple[F64, Any]:
     return y - n / 2.0, np.mod(np.where(np.isfinite(n), n, 0), 4).astype(int)
 
 
-def sinpi(x: F64) -> F64:
+def sinpi(x: F64) -> Any:
     r, n = _half_turns(x)
     s, c = np.sin(np.pi * r), np.cos(np.pi * r)
     return np.choose(n, [s, c, -s, -c])
 
 
-def cospi(x: F64) -> F64:
+def cospi(x: F64) -> Any:
     r, n = _half_turns(x)
     s, c = np.sin(np.pi * r), np.cos(np.pi * r)
     return np.choose(n, [c, -s, -c, s])

@@ -99,7 +99,10 @@ def test_geometric(dtype: np.dtype) -> None:
         for text, (scalar, count, reference) in GEOMETRIC.items():
             inputs = values(dtype, width, count)
             if text.startswith("refract"):  # of unit vectors
-                inputs = [(v / np.sqrt(dot(v, v))).astype(dtype) for v in (i.astype(float) for i in inputs)]
+                inputs = [
+                    (v / np.sqrt(dot(v, v))).astype(dtype)
+                    for v in (i.astype(float) for i in inputs)
+                ]
             cases.append(Case(text, inputs, dtype, 1 if scalar else width))
             want = reference(*(v.astype(float) for v in inputs))
             wants.append(want[:, 0] if scalar else want)
@@ -121,9 +124,7 @@ def test_half_sums_do_not_overflow() -> None:
 @pytest.mark.parametrize("fast_math", [True, False])
 def test_nan_in_common(fast_math: bool) -> None:
     a = np.array([np.nan, np.inf, -np.inf, -0.0], np.float32)
-    cases = [
-        Case(f"{text}", [a]) for text in ("saturate(a)", "clamp(a, -2.0, 3.0)", "sign(a)")
-    ]
+    cases = [Case(f"{text}", [a]) for text in ("saturate(a)", "clamp(a, -2.0, 3.0)", "sign(a)")]
     saturated, clamped, sign = evaluate_all(cases, fast_math)
     np.testing.assert_array_equal(saturated, [0, 1, 0, 0])
     np.testing.assert_array_equal(clamped, [-2, 3, -2, 0])

@@ -7,13 +7,14 @@ import re
 from pathlib import Path
 
 import pytest
-import softmetal
 from math_table import FUNCTIONS
+
+import softmetal
 from softmetal.compiler import clang
 
 INCLUDE = Path(softmetal.__file__).parent / "include"
-FLAGS = "-x c++ -std=c++17 -O3 -fPIC -fdeclspec -fno-exceptions -fno-rtti -nostdinc -nostdlibinc"
-FAST = "-ffast-math -fno-finite-math-only"
+FLAGS = "-x c++ -std=c++17 -O3 -fPIC -fdeclspec -fsigned-char -fno-exceptions -fno-rtti -nostdinc"
+FAST = "-nostdlibinc -ffast-math -fno-finite-math-only"
 TARGETS = {
     "x86-64-v3": "--target=x86_64-linux-gnu -march=x86-64-v3",
     "aarch64": "--target=aarch64-linux-gnu",
@@ -37,10 +38,11 @@ SPACES = ["fast", "precise"]
 def loop(space: str, name: str) -> str:
     return f"""
 extern "C" void {space}_{name}(float* __restrict o, const float* a, const float* b, int n) {{
+  using namespace metal::{space};
   for (int k = 0; k < n; ++k) {{
     float x = a[k], y = b[k], z = x + y;
     int i = 0;
-    o[k] = metal::{space}::{CALLS[name]};
+    o[k] = {CALLS[name]};
     (void)y, (void)z, (void)i;
   }}
 }}
@@ -51,7 +53,14 @@ extern "C" void {space}_{name}(float* __restrict o, const float* a, const float*
 def assembly(target: str) -> dict[str, str]:
     """The text of each loop's function."""
     loops = "".join(loop(space, name) for space in SPACES for name in CALLS)
-    flags = [*TARGETS[target].split(), *FLAGS.split(), *FAST.split(), "-w", "-isystem", str(INCLUDE)]
+    flags = [
+        *TARGETS[target].split(),
+        *FLAGS.split(),
+        *FAST.split(),
+        "-w",
+        "-isystem",
+        str(INCLUDE),
+    ]
     if target == "nvptx":
         flags.remove("-fPIC")
     text, _ = clang.run("clang", [*flags, "-S", "-o", "-", "-"], "#include <metal_math>\n" + loops)

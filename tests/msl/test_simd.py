@@ -209,6 +209,16 @@ kernel void private_names(device uint* out [[buffer(0)]], uint i [[thread_positi
     assert out.tolist() == [3200] + [13200 + i for i in range(1, 32)]
 
 
+def test_lane_index_without_any_other_simdgroup_function() -> None:
+    text = f"""{HEAD}
+kernel void lanes(device uint* out [[buffer(0)]], uint i [[thread_position_in_grid]]) {{
+  out[i] = __metal_get_thread_index_in_simdgroup(ushort());
+}}"""
+    out = np.zeros(96, np.uint32)
+    Library(text).run("lanes", [out], 96, 48)
+    np.testing.assert_array_equal(out, np.arange(96) % 48 % 32)
+
+
 @pytest.mark.parametrize("call", ["simd_and(1.0f)", "simd_sum(out)", "simd_xor(half4(1))"])
 def test_refused_operands(call: str) -> None:
     text = f"""{HEAD}

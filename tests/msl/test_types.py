@@ -147,7 +147,7 @@ def test_every_swizzle(n: int, names: str) -> None:
     for index in swizzles(n):
         want = ", ".join(str(10 + i) for i in index)
         size = len(index)
-        lines.append(f"static_assert(all(v.{named(index, names)} == int{size}({want})), \"\");")
+        lines.append(f'static_assert(all(v.{named(index, names)} == int{size}({want})), "");')
     writable = [p for size in range(2, n + 1) for p in permutations(range(n), size)]
     for k, index in enumerate(writable):
         value = ", ".join(str(50 + j) for j in range(len(index)))
@@ -171,7 +171,9 @@ def test_swizzles_at_run_time(dtype: np.dtype) -> None:
             cases.append(Case(f"a.{named(index, 'rgba')}", [a], dtype, len(index)))
             wants.append(a[:, index])
         for index in list(permutations(range(n), 2))[::2]:
-            cases.append(Case(f"result = a; result.{named(index, 'xyzw')} = b.wy;", [a, b], dtype, n))
+            cases.append(
+                Case(f"result = a; result.{named(index, 'xyzw')} = b.wy;", [a, b], dtype, n)
+            )
             want = a.copy()
             want[:, index] = b[:, [3, 1]]
             wants.append(want)
@@ -186,6 +188,17 @@ def test_compound_assignment_to_a_swizzle() -> None:
     want[:, [0, 1]] = want[:, [1, 0]]
     body = "a.zyx += int3(1, 2, 3); a.wx *= 2; a.xy = a.yx; result = a;"
     compare([Case(body, [a], np.int32, 4)], [want])
+
+
+def test_swizzles_of_dependent_types() -> None:
+    """In a template both operands of an operator may be swizzles; no operator of ours may hide it."""
+    operators = "+ - * / == != < <= > >=".split()
+    lines = [
+        f"template <typename T> auto f{k}(vec<T, 3> a, vec<T, 3> b) {{ return a.zx {op} b.yy; }}"
+        for k, op in enumerate(operators)
+    ]
+    calls = [f"f{k}(a, a);" for k in range(len(operators))]
+    check("\n".join([*lines, "void f(float3 a) {", *calls, "}"]))
 
 
 @pytest.mark.parametrize(
@@ -220,7 +233,11 @@ def test_conversions(source: np.dtype) -> None:
             a = (np.arange(12) + 0.75).astype(source)  # truncates
         a = np.resize(a, shape_of(n, 6))
         name = msl_type(target, n)
-        want = a.astype(np.float32).astype(target) if bfloat16 in (source, target) else a.astype(target)
+        want = (
+            a.astype(np.float32).astype(target)
+            if bfloat16 in (source, target)
+            else a.astype(target)
+        )
         casts = [f"{name}(a)", f"static_cast<{name}>(a)", f"({name})a"]
         if n == 1 and {source, target} == {np.dtype(np.float16), bfloat16}:
             casts.pop()  # clang has no cast between the two; the other forms are rewritten
@@ -312,7 +329,11 @@ def test_arithmetic(dtype: np.dtype) -> None:
                 (f"a {op} b", [a, s], function(a, column)),
                 (f"b {op} a", [b, s], function(column, b)),
                 (f"a {op}= b; result = a;", [a, b], function(a, b)),
-                (f"packed_{msl_type(dtype, n)} p = a; p {op}= b; result = p;", [a, b], function(a, b)),
+                (
+                    f"packed_{msl_type(dtype, n)} p = a; p {op}= b; result = p;",
+                    [a, b],
+                    function(a, b),
+                ),
             ):
                 cases.append(Case(expression, inputs, dtype, n))
                 wants.append(want)
@@ -394,4 +415,6 @@ def test_packed_operands() -> None:
         "cross(p, q)": np.cross(a, b),
         "float3(p.zy, q.x)": np.stack([a[:, 2], a[:, 1], b[:, 0]], axis=1),
     }
-    compare([Case(f"{prefix}{e};", [a, b], np.float32, 3) for e in table], list(table.values()), 1e-6)
+    compare(
+        [Case(f"{prefix}{e};", [a, b], np.float32, 3) for e in table], list(table.values()), 1e-6
+    )

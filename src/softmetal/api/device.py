@@ -50,6 +50,7 @@ from softmetal.executors import Executor
 from softmetal.types import MAX_BUFFERS, MAX_THREADS, Artifact, Program
 from softmetal.validation import (
     MAX_THREADGROUP_MEMORY,
+    check_max_threads,
     check_range,
     check_threadgroup_total,
     check_view,
@@ -527,6 +528,7 @@ class MTLDevice(Object):
             raise ValidationError(
                 "a pipeline needs a function: newFunctionWithName_ returned None?"
             )
+        check_max_threads(descriptor.maxTotalThreadsPerThreadgroup())
         try:
             artifact = self._artifact(function, descriptor, options)
             if artifact is None:

@@ -27,8 +27,9 @@ _FLOAT = re.compile(
 _SUFFIXES = {"": "f", "f": "f", "h": "f16", "bf": "bf16"}
 # What makes threads wait for each other: found among a kernel's callees, it needs fibers.
 _COOPERATION = re.compile(
-    r"(threadgroup_barrier|(__metal_)?simdgroup_\w+|make_\w+_simdgroup_matrix|simd_vote|quad_vote"
-    r"|(simd|quad)_(sum|product|minimum|maximum|min|max|and|or|xor|all|any|ballot|is_first"
+    r"(threadgroup_barrier|(__metal_)?simdgroup_(barrier|matrix|load|store|multiply\w*|\w+8x8"
+    r"|async_copy|event)|make_\w+_simdgroup_matrix|simd_vote|quad_vote|(__metal_)?(simd|quad)_"
+    r"(sum|product|minimum|maximum|min|max|and|or|xor|all|any|ballot|is_first"
     r"|prefix_\w+|broadcast\w*|shuffle\w*|active_threads_mask|is_helper_thread))$"
 )
 # Builtins that a flat loop over the grid can tell without knowing the threadgroup.
@@ -113,6 +114,8 @@ class _Pass:
                 self.replaced[index] = "        "
 
     def _collect_callees(self, declaration: Declaration) -> None:
+        if self._is_instantiation(declaration):
+            return
         words = {
             token.text
             for token in self.tokens[declaration.start : declaration.end]
@@ -128,16 +131,17 @@ class _Pass:
         head = {syntax.text(i) for i in range(declaration.start, declaration.body)}
         if "function_constant" in names and declaration.parameters < 0:
             self._read_constant(declaration)
-        elif (
-            syntax.text(declaration.start) == "template"
-            and syntax.text(declaration.start + 1) != "<"
-        ):
+        elif self._is_instantiation(declaration):
             if "kernel" in head or "host_name" in names:
                 self._read_instantiation(declaration)
         elif declaration.kind == "function":
             refuse_kernel(self.tokens, declaration)
             if "kernel" in head or "kernel" in names:
                 self._read_kernel(declaration)
+
+    def _is_instantiation(self, declaration: Declaration) -> bool:
+        start = declaration.start
+        return self.syntax.text(start) == "template" and self.syntax.text(start + 1) != "<"
 
     def _read_constant(self, declaration: Declaration) -> None:
         syntax = self.syntax

@@ -3,14 +3,13 @@
    C is cut into tiles that our own pool computes with single-threaded calls, so that BLAS's threads
    and ours do not compete for the cores. float16 operands are converted tile by tile. */
 #include <dlfcn.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "runtime.h"
 
 enum { ROW_MAJOR = 101, PLAIN = 111, TRANSPOSED = 112 };
 enum { FLOAT32, FLOAT16 };
-enum { SMALLEST_TILE = 64 };
+enum { SMALLEST_TILE = 64, LARGE_TILE = 1024, TILES_A_WORKER = 4 };
 
 typedef __INT64_TYPE__ blas_int;
 typedef void (*sgemm_function)(int order, int transpose_a, int transpose_b, blas_int m, blas_int n,
@@ -128,20 +127,22 @@ static void run_tile(sm_worker *worker, sm_job *base, sm_u64 chunk) {
 
 static sm_u64 divide_up(sm_u64 value, sm_u64 by) { return (value + by - 1) / by; }
 
-/* Halves the longer side of the tiles until every worker has one. */
+/* Halves the longer side of the tiles until every worker has one, and large ones further to balance
+   the load; every cut costs a little, because both tiles pack the operand that they share. */
 static void cut_tiles(gemm_job *job, unsigned workers) {
   const sm_command_gemm *g = job->gemm;
   job->tile_m = g->m;
   job->tile_n = g->n;
+  job->job.chunks = g->batch;
   job->tiles_m = job->tiles_n = 1;
-  while (g->batch * job->tiles_m * job->tiles_n < (sm_u64)atoi(getenv("TILES")) * workers) {
+  while (job->job.chunks < TILES_A_WORKER * workers) {
     sm_u64 *side = job->tile_m > job->tile_n ? &job->tile_m : &job->tile_n;
-    if (*side < 2 * SMALLEST_TILE) break;
+    if (*side < 2 * (job->job.chunks < workers ? SMALLEST_TILE : LARGE_TILE)) break;
     *side = divide_up(divide_up(*side, 2), 16) * 16;
     job->tiles_m = divide_up(g->m, job->tile_m);
     job->tiles_n = divide_up(g->n, job->tile_n);
+    job->job.chunks = g->batch * job->tiles_m * job->tiles_n;
   }
-  job->job.chunks = g->batch * job->tiles_m * job->tiles_n;
 }
 
 void sm_run_gemm(sm_worker *worker, sm_submission *submission, const sm_command_gemm *gemm) {

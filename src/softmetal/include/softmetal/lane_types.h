@@ -36,7 +36,8 @@ template <class T> using lane_element = typename lane_operand<T>::element;
 template <class T, bool Integral = __is_integral(lane_element<T>)> struct lane_integer {};
 template <class T> struct lane_integer<T, true> { using type = lane_value<T>; };
 
-// Small floats are accumulated in float and rounded once.
+// DEVIATION: simdgroup and quadgroup reductions and prefix functions of half and bfloat accumulate
+// in float and round once.
 template <class T> struct accumulator { using type = T; };
 template <> struct accumulator<_Float16> { using type = float; };
 template <> struct accumulator<__bf16> { using type = float; };
@@ -85,7 +86,8 @@ struct bit_xor {
 SM_PRECISE_END
 
 // Which lane a shuffle reads, as an index in its group of `width` lanes; `self` is the reader.
-// A result of `width` or more, or a lane that is not active, yields the reader's own value.
+// DEVIATION: reading a lane that is outside the group or not active, undefined in Metal, gives the
+// reader's own value.
 struct from_lane {
   static SM_INLINE unsigned at(unsigned, unsigned lane, unsigned, unsigned) { return lane; }
 };

@@ -12,8 +12,8 @@
 
 namespace softmetal {
 
-// Lanes meet by the address they call from. The code generator must neither fold the calls of an if
-// and its else into one (nomerge) nor copy a short block with a call (only asm is convergent there).
+// Lanes meet by the address they call from. The code generator must not fold the calls of an if and
+// its else into one (nomerge), nor copy a short block with a call (asm alone is convergent to it).
 SM_INLINE void collective(void (*operate)(const sm_lanes*), void* slot) {
   __asm__ volatile("");
   [[clang::nomerge]] softmetal_collective(operate, slot);
