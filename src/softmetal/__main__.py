@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,21 +21,26 @@ def _run(options: argparse.Namespace) -> int:
 
     import softmetal
 
+    arguments = options.module or options.arguments
+    if not arguments:
+        return _complain("nothing to run: give a script, or -m MODULE")
+    if not options.module and not Path(arguments[0]).exists():
+        return _complain(f"no such script: {arguments[0]}")
     softmetal.install()
+    sys.argv = list(arguments)
+    # From here on errors are the program's own, tracebacks included.
     if options.module:
-        sys.argv = [options.module, *options.arguments]
         sys.path.insert(0, "")
-        runpy.run_module(options.module, run_name="__main__", alter_sys=True)
-        return 0
-    if not options.arguments:
-        raise SoftmetalError("nothing to run: give a script, or -m MODULE")
-    script = options.arguments[0]
-    if not Path(script).exists():
-        raise SoftmetalError(f"no such script: {script}")
-    sys.argv = list(options.arguments)
-    sys.path.insert(0, str(Path(script).resolve().parent))
-    runpy.run_path(script, run_name="__main__")
+        runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
+    else:
+        sys.path.insert(0, str(Path(arguments[0]).resolve().parent))
+        runpy.run_path(arguments[0], run_name="__main__")
     return 0
+
+
+def _complain(text: object) -> int:
+    print(f"softmetal: {text}", file=sys.stderr)
+    return 1
 
 
 def _check(options: argparse.Namespace) -> int:
@@ -71,7 +77,7 @@ def _print_kernels(program: Program) -> None:
         title = name
         for p in function.parameters:
             index = f"{p.kind} {p.index}" if p.kind in ("buffer", "threadgroup") else p.kind
-            rows.append((title, index, " ".join(p.type.split()), p.name))
+            rows.append((title, index, re.sub(r"\s+([*&])", r"\1", p.type), p.name))
             title = ""
         if not function.parameters:
             rows.append((title, "", "", ""))
@@ -129,7 +135,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     run = commands.add_parser("run", help="run a program that says `import Metal`")
-    run.add_argument("-m", dest="module", metavar="MODULE", help="run a module, not a script")
+    run.add_argument(
+        "-m", dest="module", nargs=argparse.REMAINDER, help="run a module: -m MODULE [ARGS]"
+    )
     run.add_argument("arguments", nargs=argparse.REMAINDER, metavar="SCRIPT [ARGS]")
     run.set_defaults(function=_run)
     check = commands.add_parser("check", help="compile a .metal file and list its kernels")
@@ -147,13 +155,12 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
-    if options.command == "run":  # the program's errors are its own, tracebacks included
-        return int(options.function(options))
+    if options.function is _run:
+        return _run(options)
     try:
         return int(options.function(options))
     except SoftmetalError as problem:
-        print(f"softmetal: {problem}", file=sys.stderr)
-        return 1
+        return _complain(problem)
 
 
 if __name__ == "__main__":

@@ -132,6 +132,12 @@ kernel void k(device float* x [[buffer(0)]], device const float* bias [[buffer(1
         kernel(source, constants={})
 
 
+def test_kernels_may_be_named_like_metals_functions():
+    source = "kernel void move(device float* x) {} kernel void select(device float* x) {}"
+    assert kernel(source, "move").name == "move"
+    assert kernel(source, "select").name == "select"
+
+
 def test_arguments_carry_sizes():
     source = """
 struct Params { uint n; float4 v; };

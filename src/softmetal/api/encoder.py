@@ -47,6 +47,9 @@ if TYPE_CHECKING:
     from softmetal.api.device import MTLDevice
     from softmetal.api.queue import MTLCommandBuffer
 
+_ENDLESS = MAX_GRID + 1
+_new_tuple = tuple.__new__
+
 
 class MTLCommandEncoder(Labelled):
     """What both encoders have. `_append` adds a command, `_retain` an object to keep alive."""
@@ -221,7 +224,8 @@ class MTLComputeCommandEncoder(MTLCommandEncoder):
             check_pipeline(0, "a dispatch")
             return
         checked = pipeline._groups.get(group) or pipeline._checked_group(group)
-        if min(grid) <= 0 or max(grid) > MAX_GRID:
+        width, height, depth = grid
+        if not (0 < width < _ENDLESS and 0 < height < _ENDLESS and 0 < depth < _ENDLESS):
             check_grid(grid)
             return  # an empty grid
         addresses = self._addresses
@@ -231,7 +235,9 @@ class MTLComputeCommandEncoder(MTLCommandEncoder):
                 check_arguments(artifact.arguments, addresses, self._threadgroup, artifact.name)
         scratch = self._scratch(pipeline) if pipeline._threadgroup_count else ()
         bound = tuple(addresses[: pipeline._buffer_count])
-        self._append(Dispatch(pipeline._kernel, grid, checked, bound, scratch, indirect))
+        # Half the time of calling Dispatch.
+        fields = (pipeline._kernel, grid, checked, bound, scratch, indirect)
+        self._append(_new_tuple(Dispatch, fields))
 
     def _scratch(self, pipeline: MTLComputePipelineState) -> tuple[int, ...]:
         """The threadgroup memory lengths that the kernel has arguments for."""

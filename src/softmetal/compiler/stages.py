@@ -97,7 +97,7 @@ def included_files(text: str, options: CompileOptions) -> list[Path]:
 
 def check(program: Program, header: Path) -> str:
     """Compile without generating code; returns the warnings, raises CompileError."""
-    uses = "".join(f"    (void (*)()) &{f.entry},\n" for f in program.functions.values())
+    uses = "".join(f"    (void (*)()) &::{f.entry},\n" for f in program.functions.values())
     text = (
         _constants(program, {})
         + program.text
@@ -144,7 +144,7 @@ def unit(program: Program, function: Function, mode: Mode, constants: Mapping[in
         + _USER_BEGIN % "internal_linkage, always_inline"
         + program.text
         + f'\n# 1 "softmetal_entry"\n{_USER_END}'
-        + f"using softmetal_kernel = softmetal::kernel<&{function.entry}, "
+        + f"using softmetal_kernel = softmetal::kernel<&::{function.entry}, "
         + f"softmetal::list<{parameters}>>;\n"
         + f"SM_INFO({int(mode)}, {function.max_total_threads})\nSM_ENTRY_{mode.name}\n"
     )
@@ -201,7 +201,7 @@ def optimise(text: str, options: CompileOptions, target: Target, header: Path) -
 
 def cooperates(ir: str) -> bool:
     """Whether threads wait for each other, which the token pass may not have seen."""
-    return re.search(r"call [^\n]*@softmetal_(barrier|collective)\(", ir) is not None
+    return re.search(r"call [^\n]*@softmetal_(barrier|collective|lane)\(", ir) is not None
 
 
 def lower(ir: str, target: Target) -> str:

@@ -145,7 +145,7 @@ def _at_exit(library: ctypes.CDLL) -> None:
 
 _SLICE_NS = 50_000_000  # the longest time in C: Python handles Ctrl-C in between
 _ERROR_BYTES = 4096
-_FAULT_LEVEL = 17  # OS_LOG_TYPE_FAULT
+_FAULT_LEVEL = 5  # MTLLogLevelFault
 _LOG_HEAD = struct.Struct("<II")
 
 

@@ -1,5 +1,4 @@
-// Names under Apple's own headers that programs nevertheless call; the last argument chooses the fast
-// form.
+// Inner names of Apple's headers that programs call too. The last argument asks for the fast form.
 #ifndef SOFTMETAL_MATH_BUILTINS_H
 #define SOFTMETAL_MATH_BUILTINS_H
 

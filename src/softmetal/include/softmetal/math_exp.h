@@ -24,8 +24,8 @@ template <class F> SM_INLINE F exp2_near_zero(F r) {
               0x1.5f0f74p-10f, 0x1.417a34p-13f);
 }
 
-// base^x = 2^n * rest(x, n). In the fast one a single scale covers the normal results: n stops at 127
-// and the polynomial grows to infinity; what would be denormal is zero.
+// base^x = 2^n * rest(x, n). In the fast one a single scale covers the normal results: n stops at
+// 127 and the polynomial grows to infinity; what would be denormal is zero.
 template <bool Fast, class F, class Rest>
 SM_INLINE F exponential(F x, float log2_base, float lowest, float highest, Rest rest) {
   if constexpr (Fast) {

@@ -1,5 +1,5 @@
-// What the maths kernels are written in: one name for an operation on a float and on a native vector
-// of floats. Kernels take no branch and call nothing, so loops over them vectorise.
+// What the maths kernels are written in: one name for an operation on a float and on a native
+// vector of floats. Kernels take no branch and call nothing, so loops over them vectorise.
 //
 // fptosi of NaN or of a number out of range is undefined, so integers come out of floats by adding
 // kRound and reading the low bits.
@@ -17,20 +17,17 @@ template <> struct lanes<float> {
   using Int = int;
   using Uint = unsigned;
   using Ulong = unsigned long;
-  using Long = long;
 };
 template <int N> struct lanes<native_t<float, N>> {
   using Float = native_t<float, N>;
   using Int = native_t<int, N>;
   using Uint = native_t<unsigned, N>;
   using Ulong = native_t<unsigned long, N>;
-  using Long = native_t<long, N>;
 };
-template <class F> using Same = typename lanes<F>::Float;  // not deduced: a constant may stand there
+template <class F> using Same = typename lanes<F>::Float;  // not deduced: may be a constant
 template <class F> using Int = typename lanes<F>::Int;
 template <class F> using Uint = typename lanes<F>::Uint;
 template <class F> using Ulong = typename lanes<F>::Ulong;
-template <class F> using Long = typename lanes<F>::Long;
 
 inline constexpr float kInf = __builtin_inff();
 inline constexpr float kNan = __builtin_nanf("");

@@ -1,6 +1,7 @@
-// The functions of metal_math, for the namespace this is included in. SM_MATH_FAST says which kernels.
+// The functions of metal_math, for the namespace SM_MATH_SPACE; SM_MATH_FAST chooses the kernels.
 
-#define SM_KERNEL(name, ...) softmetal::math::name<softmetal::math::quick<SM_MATH_FAST, __VA_ARGS__>>
+#define SM_KERNEL(name, ...) \
+  softmetal::math::name<softmetal::math::quick<SM_MATH_FAST, __VA_ARGS__>>
 #define SM_RESULT(...) softmetal::math::narrow<__VA_ARGS__>
 
 #define SM_1(name, ...)                                                                 \

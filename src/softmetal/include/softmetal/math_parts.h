@@ -97,8 +97,9 @@ template <bool Fast, class F> SM_INLINE F nextafter(F x, F y) {
   return ((x != x) | (y != y)) ? x + y : r;
 }
 
-// One step of a long division: r * 2^k modulo m, for r < m < 2 and k <= 21. `inverse` is a little more
-// than 1 / m, so q is right or one too large; one too small would leave a rest that is not a float.
+// One step of a long division: r * 2^k modulo m, for r < m < 2 and k <= 21. `inverse` is a little
+// more than 1 / m, so q is right or one too large; one too small would leave a rest
+// that is not a float.
 template <class F> SM_INLINE F modulo_step(F r, Int<F> k, F m, F inverse) {
   r *= power_of_two<F>(bits<Uint<F>>(k));
   F q = __builtin_elementwise_trunc(r * inverse);

@@ -16,7 +16,7 @@ inline constexpr float kHalfPi0 = 0x1.921fb6p+0f, kHalfPi1 = -0x1.777a5cp-25f,
 // From here on the fast functions answer as for 0.
 inline constexpr float kFastLimit = 0x1p20f;
 
-// x = r + quadrant * pi / 2 with |r| up to a little over pi / 4; only the quadrant's low two bits count.
+// x = r + quadrant * pi / 2 with |r| hardly above pi / 4. Only the quadrant's low bits count.
 template <class F> struct Reduced {
   F r;
   Uint<F> quadrant;

@@ -69,7 +69,7 @@ template <class B> SM_INLINE float_for<B> from_bfloat(B x) {
   }
 }
 
-// Rounding a float sum again to half would be wrong at ties: the sum is made odd when it is inexact.
+// Rounding a float sum again to half would be wrong at ties: an inexact sum is made odd.
 template <class F> SM_INLINE F fma_for_half(F x, F y, F z) {
   F p = x * y;  // exact: 22 bits
   F sum = p + z, rest = sum - p;
