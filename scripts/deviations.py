@@ -58,7 +58,8 @@ def deviations(root: Path = SOURCES) -> Iterator[tuple[str, str, str]]:
         for position, line in enumerate(lines):
             if _START.match(line):
                 text, after = _comment([*lines, ""], position)
-                yield str(path.relative_to(root)), _place(lines, after), text
+                place = _place(lines, after) if path.suffix == ".py" else ""
+                yield str(path.relative_to(root)), place, text
 
 
 def page() -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -111,7 +111,7 @@ def _devices(options: argparse.Namespace) -> int:
 
 def _cache(options: argparse.Namespace) -> int:
     """Show or clear the cache of compiled kernels."""
-    from softmetal.compiler import cache
+    from softmetal.toolchain import cache
 
     store = cache.default()
     if options.action == "clear":
@@ -155,10 +155,11 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
-    if options.function is _run:
-        return _run(options)
+    command: Callable[[argparse.Namespace], int] = options.function
+    if command is _run:
+        return command(options)
     try:
-        return int(options.function(options))
+        return command(options)
     except SoftmetalError as problem:
         return _complain(problem)
 

@@ -171,13 +171,13 @@ class Gemm(NamedTuple):
 
 
 class Execute(NamedTuple):
-    """Run commands [start, start + count) of an indirect command buffer."""
+    """Run commands [first, first + number) of an indirect command buffer."""
 
     commands: IndirectCommands
-    start: int
-    count: int
+    first: int
+    number: int
     inherited: Dispatch  # kernel and buffers for commands that inherit them
-    range_address: int = 0  # two uint32 (start, count) read at execution instead, if not 0
+    range_address: int = 0  # two uint32 (first, number) read at execution instead, if not 0
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)

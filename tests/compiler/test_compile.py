@@ -5,8 +5,9 @@ import subprocess
 import pytest
 
 from softmetal import compiler
-from softmetal.compiler import clang, stages, targets
+from softmetal.compiler import stages
 from softmetal.errors import CompileError
+from softmetal.toolchain import clang, targets
 from softmetal.types import CompileOptions, Mode
 
 HEAD = "#include <metal_stdlib>\nusing namespace metal;\n"

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-import subprocess
-from importlib.util import find_spec
 from pathlib import Path
 
-from softmetal.executors import cpu
+from softmetal.executors import runtime
+from softmetal.toolchain import clang
 from softmetal.types import Artifact, Mode
-
-ZIG = Path(next(iter(find_spec("ziglang").submodule_search_locations)), "zig")
 
 PRELUDE = """
 #include "abi.h"
@@ -82,10 +79,17 @@ def compile_kernel(source: str, folder: Path, prelude: str = PRELUDE) -> Artifac
     path = folder / f"{name}.so"
     if not path.exists():
         target = [f"--target={os.uname().machine}-linux-gnu", "-march=native", "-nostdinc"]
-        flags = ["-O3", "-fPIC", "-fvisibility=hidden", f"-I{cpu.SOURCES}", "-x", "c", "-c", "-"]
+        flags = [
+            "-O3",
+            "-fPIC",
+            "-fvisibility=hidden",
+            f"-I{runtime.SOURCES}",
+            "-x",
+            "c",
+            "-c",
+            "-",
+        ]
         obj = folder / f"{name}.o"
-        subprocess.run(
-            [ZIG, "clang", *target, *flags, "-o", obj], input=text, text=True, check=True
-        )
-        subprocess.run([ZIG, "ld.lld", "-shared", obj, "-o", path], check=True)
+        clang.run("clang", [*target, *flags, "-o", str(obj)], text)
+        clang.run("ld.lld", ["-shared", str(obj), "-o", str(path)])
     return Artifact(name, path, Mode.FLAT, (), 0, 1024)

@@ -341,11 +341,11 @@ def test_loading_twice_gives_the_same_handle(device: Device) -> None:
 
 
 def test_compiled_runtime_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from softmetal.executors import cpu
+    from softmetal.executors import runtime
 
     monkeypatch.setenv("SOFTMETAL_CACHE", str(tmp_path))
-    first = cpu.build_runtime()
+    first = runtime.build()
     stamp = first.stat().st_mtime_ns
-    assert cpu.build_runtime() == first
+    assert runtime.build() == first
     assert first.stat().st_mtime_ns == stamp
     assert [path.name for path in first.parent.iterdir()] == [first.name]

@@ -17,7 +17,7 @@ YES = True
 NO = False
 
 
-class error(Exception):  # noqa: N801, N818 (PyObjC's name)
+class error(Exception):  # noqa: N801 (PyObjC's name)
     """What PyObjC raises for Objective-C exceptions."""
 
 

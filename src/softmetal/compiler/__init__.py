@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
-from softmetal.compiler import cache, diagnostics, frontend, serial, stages, targets
+from softmetal.compiler import diagnostics, frontend, serial, stages
 from softmetal.compiler.elf import Elf
 from softmetal.compiler.unsupported import Refusal
 from softmetal.errors import CompileError
+from softmetal.toolchain import cache, targets
 from softmetal.types import Argument, Artifact, CompileOptions, Function, Mode, Program
 
 __all__ = [

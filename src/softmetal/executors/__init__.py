@@ -9,12 +9,12 @@ from softmetal.types import Artifact, Command, Completion
 
 
 class Executor(Protocol):
-    """A device. Handles and addresses are plain integers; the caller keeps what they refer to alive."""
+    """A device. Handles and addresses are integers; the caller keeps what they name alive."""
 
     name: str
 
     def load(self, artifact: Artifact) -> int:
-        """Make a compiled kernel runnable; returns its handle. Loading the same path twice is cheap."""
+        """Make a compiled kernel runnable; returns its handle. The same path twice is cheap."""
 
     def allocate(self, length: int) -> int:
         """The address of `length` zeroed bytes, page-aligned; raises MemoryError."""
@@ -23,10 +23,10 @@ class Executor(Protocol):
         """Give an allocation back."""
 
     def submit(self, queue: int, commands: Sequence[Command]) -> int:
-        """Start a command list after those submitted before it to the same queue; returns a ticket."""
+        """Start a command list after those already in the queue; returns a ticket."""
 
     def wait(self, ticket: int, timeout: float | None) -> Completion | None:
-        """The outcome once the ticket is done, None after `timeout` seconds. Repeatable until `forget`."""
+        """The outcome of a finished ticket, until `forget`; None after `timeout` seconds."""
 
     def forget(self, ticket: int) -> None:
         """The ticket will not be asked about again."""

@@ -4,90 +4,23 @@ from __future__ import annotations
 
 import atexit
 import ctypes
-import hashlib
 import os
 import struct
-import subprocess
-import tempfile
 import time
 from collections.abc import Sequence
 from ctypes import c_bool, c_char_p, c_size_t, c_uint, c_uint64, c_void_p
 from functools import cache
-from importlib import metadata
-from importlib.util import find_spec
 from pathlib import Path
 from threading import Lock
 
 from softmetal import env
-from softmetal.errors import ExecutionError, ToolchainError
+from softmetal.errors import ExecutionError
 from softmetal.executors import openblas
 from softmetal.executors.packing import Packer
+from softmetal.executors.runtime import build
 from softmetal.types import Artifact, Command, Completion, LogMessage
 
-# ---- building the runtime -------------------------------------------------------------------
-
-SOURCES = Path(__file__).parent.parent / "runtime"
-FLAGS = ("-std=gnu11", "-D_GNU_SOURCE", "-O3", "-fPIC", "-fvisibility=hidden", "-fno-math-errno")
-
-
-def _zig() -> Path:
-    spec = find_spec("ziglang")
-    for folder in (spec.submodule_search_locations or ()) if spec else ():
-        return Path(folder, "zig")
-    raise ToolchainError("the compiler is missing: pip install ziglang")
-
-
-def include_flags(zig: Path, machine: str) -> list[str]:
-    """zig carries glibc's headers for every machine; plain `zig clang` must be told where."""
-    arch = {"x86_64": "x86"}.get(machine, machine)
-    libc = zig.parent / "lib" / "libc" / "include"
-    folders = [
-        zig.parent / "lib" / "include",
-        libc / f"{arch}-linux-gnu",
-        libc / "generic-glibc",
-        libc / f"{arch}-linux-any",
-        libc / "any-linux-any",
-    ]
-    return ["-nostdinc", *(f"-isystem{folder}" for folder in folders)]
-
-
-def _cpu() -> str:
-    """What -march=native depends on, for the key of the cached library."""
-    names = ("vendor_id", "model name", "flags", "Features", "CPU implementer", "CPU part")
-    first = Path("/proc/cpuinfo").read_text().split("\n\n")[0]
-    return "\n".join(line for line in first.splitlines() if line.startswith(names))
-
-
-def _run(command: Sequence[str | Path], stdin: str = "") -> None:
-    done = subprocess.run(command, input=stdin, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise ToolchainError(f"building the CPU runtime failed:\n{done.stderr}")
-
-
-def build_runtime() -> Path:
-    """The compiled C runtime, from the cache or made now."""
-    zig, machine = _zig(), os.uname().machine
-    sources = sorted(SOURCES.glob("*.[ch]"))
-    version = metadata.version("ziglang")
-    key = hashlib.sha256(repr((FLAGS, machine, _cpu(), version)).encode())
-    for source in sources:
-        key.update(source.read_bytes())
-    folder = env.cache_dir() / "runtime"
-    library = folder / f"{key.hexdigest()[:32]}.so"
-    if library.exists():
-        return library
-    folder.mkdir(parents=True, exist_ok=True)
-    unit = "".join(f'#include "{source}"\n' for source in sources if source.suffix == ".c")
-    with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        objects, shared = Path(scratch, "runtime.o"), Path(scratch, "runtime.so")
-        target = [f"--target={machine}-linux-gnu", "-march=native", *include_flags(zig, machine)]
-        _run([zig, "clang", *target, *FLAGS, "-x", "c", "-c", "-", "-o", objects], unit)
-        _run([zig, "ld.lld", "-shared", "-z", "now", objects, "-o", shared])
-        os.replace(shared, library)
-    return library
-
-
-# ---- loading it -----------------------------------------------------------------------------
+# ---- loading the runtime --------------------------------------------------------------------
 
 _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "softmetal_new_pool": (c_void_p, [c_uint]),
@@ -121,7 +54,7 @@ class _Process:
 @cache
 def _library() -> ctypes.CDLL:
     # Global: kernels resolve softmetal_barrier and its kin against it.
-    library = ctypes.CDLL(str(build_runtime()), mode=os.RTLD_GLOBAL | os.RTLD_NOW)
+    library = ctypes.CDLL(str(build()), mode=os.RTLD_GLOBAL | os.RTLD_NOW)
     for name, (result, arguments) in _SIGNATURES.items():
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments

@@ -160,8 +160,8 @@ def _execute(command: Execute, block: ctypes.Array[ctypes.c_char]) -> bytes:
             _EXECUTE_HEAD.size + len(inherited),
             ctypes.addressof(block),
             command.range_address,
-            command.start,
-            command.count,
+            command.first,
+            command.number,
             len(command.commands.slots),
             0,
         )

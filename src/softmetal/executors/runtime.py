@@ -1,0 +1,55 @@
+"""Builds the C runtime of the CPU executor, once for each processor."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from softmetal.errors import CompileError, ToolchainError
+from softmetal.toolchain import cache, clang, targets
+
+SOURCES = Path(__file__).parent.parent / "runtime"
+FLAGS = ("-std=gnu11", "-D_GNU_SOURCE", "-O3", "-fPIC", "-fvisibility=hidden", "-fno-math-errno")
+
+
+def include_flags(machine: str) -> list[str]:
+    """zig carries glibc's headers for every machine; plain `zig clang` must be told where."""
+    arch = {"x86_64": "x86"}.get(machine, machine)
+    lib = clang.zig().parent / "lib"
+    libc = lib / "libc" / "include"
+    folders = [
+        lib / "include",
+        libc / f"{arch}-linux-gnu",
+        libc / "generic-glibc",
+        libc / f"{arch}-linux-any",
+        libc / "any-linux-any",
+    ]
+    return ["-nostdinc", *(f"-isystem{folder}" for folder in folders)]
+
+
+def compile_flags(machine: str) -> list[str]:
+    """Flags for one of the runtime's sources on a machine such as "aarch64"."""
+    return [f"--target={machine}-linux-gnu", *include_flags(machine), *FLAGS]
+
+
+def build() -> Path:
+    """The compiled runtime, from the cache or made now."""
+    target = targets.host()
+    sources = sorted(SOURCES.glob("*.[ch]"))
+    key = cache.key_of(
+        *(clang.version(), target.triple, target.cpu, *target.flags, *FLAGS),
+        *(part for source in sources for part in (source.name, source.read_bytes())),
+    )
+
+    def fill(folder: Path) -> None:
+        unit = "".join(f'#include "{source}"\n' for source in sources if source.suffix == ".c")
+        machine = target.triple.partition("-")[0]
+        flags = [*compile_flags(machine), *target.flags, "-x", "c", "-c", "-"]
+        try:
+            clang.run("clang", [*flags, "-o", str(folder / "runtime.o")], unit)
+            shared = ["-shared", "-z", "now", str(folder / "runtime.o")]
+            clang.run("ld.lld", [*shared, "-o", str(folder / "runtime.so")])
+        except CompileError as error:
+            raise ToolchainError(f"building the CPU runtime failed:\n{error}") from error
+        (folder / "runtime.o").unlink()
+
+    return cache.default().get("runtime", key, fill) / "runtime.so"
