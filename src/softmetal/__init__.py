@@ -26,12 +26,8 @@ _PLACES = {
         "MTLCounterSampleBufferDescriptor",
         "MTLCounterSet",
     ),
-    "device": (
-        "MTLArchitecture",
-        "MTLCopyAllDevices",
-        "MTLCreateSystemDefaultDevice",
-        "MTLDevice",
-    ),
+    "capabilities": ("MTLArchitecture",),
+    "device": ("MTLCopyAllDevices", "MTLCreateSystemDefaultDevice", "MTLDevice"),
     "encoder": ("MTLBlitCommandEncoder", "MTLCommandEncoder", "MTLComputeCommandEncoder"),
     "event": (
         "MTLEvent",

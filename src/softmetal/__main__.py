@@ -65,6 +65,7 @@ def _check(options: argparse.Namespace) -> int:
     except CompileError as problem:
         print(problem.diagnostics.rstrip(), file=sys.stderr)
         return 1
+    warnings += compiler.check_address_spaces(source, settings)
     if warnings.strip():
         print(warnings.rstrip(), file=sys.stderr)
     _print_kernels(program)

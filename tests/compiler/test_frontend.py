@@ -167,7 +167,7 @@ template <> struct A<int> { T get() { return 2; } };
 
 def test_function_constants():
     source = """
-constant bool fast [[function_constant(0)]];
+static constant constexpr const bool fast [[function_constant(0)]];
 constant uint4 sizes [[function_constant(600 + 1)]];
 constant bool given = is_function_constant_defined(fast) ? fast : true;
 float helper() { return given ? 1.0 : 2.0; }

@@ -170,3 +170,30 @@ def evaluate(
 def check(text: str) -> None:
     """Compile a whole program, for its static_asserts; raises Refused with clang's text."""
     Library(f"{HEAD}{text}\n")
+
+
+def sample(dtype: np.dtype, shape: tuple[int, ...], seed: int = 0) -> Array:
+    """Values whose sums and products stay in range for signed types; all bits for unsigned ones."""
+    rng = np.random.default_rng(seed)
+    if dtype.kind == "u":
+        return rng.integers(0, np.iinfo(dtype).max, shape, dtype, endpoint=True)
+    if dtype.kind == "i":
+        return rng.integers(-9, 10, shape).astype(dtype)
+    if dtype.kind == "b":
+        return rng.integers(0, 2, shape).astype(dtype)
+    return (rng.integers(-60, 60, shape) / 8).astype(dtype)
+
+
+def shape_of(width: int, n: int = 17) -> tuple[int, ...]:
+    return (n,) if width == 1 else (n, width)
+
+
+def compare(cases: list[Case], wants: list[Array], rtol: float = 0) -> None:
+    for case, got, want in zip(cases, evaluate_all(cases), wants, strict=True):
+        text = f"{case.expression} on {[f'{a.dtype}{a.shape[1:]}' for a in case.inputs]}"
+        np.testing.assert_allclose(
+            got.astype(float) if got.dtype == bfloat16 else got,
+            want.astype(float) if want.dtype == bfloat16 else want,
+            rtol=rtol,
+            err_msg=text,
+        )

@@ -1,45 +1,30 @@
-"""Vector types: layout, construction, swizzles, conversions, operators, packed forms, as_type."""
+"""Vector types: layout, construction, conversions, operators, packed forms, as_type."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import permutations, product
+from itertools import product
 
 import numpy as np
 import pytest
-from harness import TYPES, Array, Case, Refused, bfloat16, check, evaluate_all, msl_type
+from harness import (
+    TYPES,
+    Array,
+    Case,
+    Refused,
+    bfloat16,
+    check,
+    compare,
+    evaluate_all,
+    msl_type,
+    sample,
+    shape_of,
+)
 
 INTEGERS = [d for d in TYPES if d.kind in "iu"]
 FLOATS = [np.dtype(np.float32), np.dtype(np.float16), bfloat16]
 NUMBERS = INTEGERS + FLOATS
 WIDTHS = (1, 2, 3, 4)
-
-
-def sample(dtype: np.dtype, shape: tuple[int, ...], seed: int = 0) -> Array:
-    """Values whose sums and products stay in range for signed types; all bits for unsigned ones."""
-    rng = np.random.default_rng(seed)
-    if dtype.kind == "u":
-        return rng.integers(0, np.iinfo(dtype).max, shape, dtype, endpoint=True)
-    if dtype.kind == "i":
-        return rng.integers(-9, 10, shape).astype(dtype)
-    if dtype.kind == "b":
-        return rng.integers(0, 2, shape).astype(dtype)
-    return (rng.integers(-60, 60, shape) / 8).astype(dtype)
-
-
-def shape_of(width: int, n: int = 17) -> tuple[int, ...]:
-    return (n,) if width == 1 else (n, width)
-
-
-def compare(cases: list[Case], wants: list[Array], rtol: float = 0) -> None:
-    for case, got, want in zip(cases, evaluate_all(cases), wants, strict=True):
-        text = f"{case.expression} on {[f'{a.dtype}{a.shape[1:]}' for a in case.inputs]}"
-        np.testing.assert_allclose(
-            got.astype(float) if got.dtype == bfloat16 else got,
-            want.astype(float) if want.dtype == bfloat16 else want,
-            rtol=rtol,
-            err_msg=text,
-        )
 
 
 # ---- layout --------------------------------------------------------------------------------------
@@ -124,101 +109,6 @@ def test_constants_are_initialised_at_compile_time() -> None:
     static_assert(m[1][0] == 3 && determinant(m) == -2 && (m * float2(1, 1)).y == 6, "");
     union U { float4 v; uint4 bits; }; struct S { half3 a; packed_half3 b; bool4 c; };
     static_assert(is_trivial_v<U> && is_trivial_v<S> && sizeof(S) == 20 + 4, "");""")
-
-
-# ---- swizzles ------------------------------------------------------------------------------------
-
-
-def swizzles(n: int) -> Iterator[tuple[int, ...]]:
-    for length in (2, 3, 4):
-        yield from product(range(n), repeat=length)
-
-
-def named(index: tuple[int, ...], names: str) -> str:
-    return "".join(names[i] for i in index)
-
-
-@pytest.mark.parametrize("names", ["xyzw", "rgba"])
-@pytest.mark.parametrize("n", [2, 3, 4])
-def test_every_swizzle(n: int, names: str) -> None:
-    """Read all of them and write all those with distinct components, in constant expressions."""
-    start = ", ".join(str(10 + i) for i in range(n))
-    lines = [f"constexpr constant int{n} v = int{n}({start});"]
-    for index in swizzles(n):
-        want = ", ".join(str(10 + i) for i in index)
-        size = len(index)
-        lines.append(f'static_assert(all(v.{named(index, names)} == int{size}({want})), "");')
-    writable = [p for size in range(2, n + 1) for p in permutations(range(n), size)]
-    for k, index in enumerate(writable):
-        value = ", ".join(str(50 + j) for j in range(len(index)))
-        after = [10 + i for i in range(n)]
-        for j, i in enumerate(index):
-            after[i] = 50 + j
-        lines.append(
-            f"constexpr int{n} put_{k}() {{ int{n} u = v; "
-            f"u.{named(index, names)} = int{len(index)}({value}); return u; }}\n"
-            f'static_assert(all(put_{k}() == int{n}({", ".join(map(str, after))})), "");'
-        )
-    check("\n".join(lines))
-
-
-@pytest.mark.parametrize("dtype", TYPES, ids=str)
-def test_swizzles_at_run_time(dtype: np.dtype) -> None:
-    cases, wants = [], []
-    for n, k in ((2, 5), (3, 17), (4, 41)):
-        a, b = sample(dtype, (11, n), 1), sample(dtype, (11, 4), 2)
-        for index in list(swizzles(n))[::k]:
-            cases.append(Case(f"a.{named(index, 'rgba')}", [a], dtype, len(index)))
-            wants.append(a[:, index])
-        for index in list(permutations(range(n), 2))[::2]:
-            cases.append(
-                Case(f"result = a; result.{named(index, 'xyzw')} = b.wy;", [a, b], dtype, n)
-            )
-            want = a.copy()
-            want[:, index] = b[:, [3, 1]]
-            wants.append(want)
-    compare(cases, wants)
-
-
-def test_compound_assignment_to_a_swizzle() -> None:
-    a = sample(np.dtype(np.int32), (7, 4))
-    want = a.copy()
-    want[:, [2, 1, 0]] += [1, 2, 3]
-    want[:, [3, 0]] *= 2
-    want[:, [0, 1]] = want[:, [1, 0]]
-    body = "a.zyx += int3(1, 2, 3); a.wx *= 2; a.xy = a.yx; result = a;"
-    compare([Case(body, [a], np.int32, 4)], [want])
-
-
-def test_swizzles_of_dependent_types() -> None:
-    """In a template both operands of an operator may be swizzles; no operator of ours may hide it."""
-    operators = "+ - * / == != < <= > >=".split()
-    lines = [
-        f"template <typename T> auto f{k}(vec<T, 3> a, vec<T, 3> b) {{ return a.zx {op} b.yy; }}"
-        for k, op in enumerate(operators)
-    ]
-    calls = [f"f{k}(a, a);" for k in range(len(operators))]
-    check("\n".join([*lines, "void f(float3 a) {", *calls, "}"]))
-
-
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "v.xx = float2(1);",
-        "v.xyz = float2(1);",
-        "float2 u = v;",
-        "int4 u = v;",
-        "float x = v;",
-        "v + int4(1);",
-        "float2 u = float2(v);",
-        "v.xq;",
-        "v = float3(1);",
-        "bool b = v == v;",
-    ],
-)
-def test_what_msl_refuses(statement: str) -> None:
-    with pytest.raises(Refused):
-        check(f"void f(float4 v) {{ {statement} }}")
 
 
 # ---- conversions ---------------------------------------------------------------------------------

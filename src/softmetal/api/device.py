@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import atexit
 import os
-import platform
 import threading
-import time
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from softmetal import compiler, env
@@ -21,10 +18,10 @@ from softmetal.api.archive import (
     read_archive,
 )
 from softmetal.api.buffer import MTLBuffer
+from softmetal.api.capabilities import Capabilities
 from softmetal.api.counters import (
     MTLCounterSampleBuffer,
     MTLCounterSampleBufferDescriptor,
-    MTLCounterSet,
 )
 from softmetal.api.event import MTLEvent, MTLFence, MTLSharedEvent, MTLSharedEventHandle
 from softmetal.api.foundation import NSURL, NSError, file_path
@@ -37,19 +34,17 @@ from softmetal.api.icb import (
 from softmetal.api.library import MTLCompileOptions, MTLFunction, MTLLibrary, compile_options
 from softmetal.api.log import MTLLogState, MTLLogStateDescriptor
 from softmetal.api.memory import Arena, Borrowed, Memory, copied_bytes
-from softmetal.api.objects import Object
 from softmetal.api.pipeline import (
     MTLComputePipelineDescriptor,
     MTLComputePipelineState,
 )
 from softmetal.api.queue import MTLCommandQueue, MTLCommandQueueDescriptor
 from softmetal.api.residency import MTLResidencySet, MTLResidencySetDescriptor
-from softmetal.api.structs import MTLSize, MTLSizeAndAlign
+from softmetal.api.structs import MTLSizeAndAlign
 from softmetal.errors import CompileError, SettingError, ValidationError
 from softmetal.executors import Executor
-from softmetal.types import MAX_BUFFERS, MAX_THREADS, Artifact, Program
+from softmetal.types import MAX_BUFFERS, Artifact, Program
 from softmetal.validation import (
-    MAX_THREADGROUP_MEMORY,
     check_max_threads,
     check_range,
     check_threadgroup_total,
@@ -58,18 +53,6 @@ from softmetal.validation import (
 
 ARENA_BYTES = 64 << 10
 Outcome = tuple[MTLComputePipelineState | None, NSError | None]
-
-# DEVIATION: a soft device says that it has the compute features of these families; it has no
-# rendering, textures or ray tracing, which a Mac of the same families would have.
-_FAMILIES = frozenset(
-    (
-        *range(enums.MTLGPUFamilyApple1, enums.MTLGPUFamilyApple8 + 1),
-        enums.MTLGPUFamilyMac1,
-        enums.MTLGPUFamilyMac2,
-        *range(enums.MTLGPUFamilyCommon1, enums.MTLGPUFamilyCommon3 + 1),
-        enums.MTLGPUFamilyMetal3,
-    )
-)
 
 
 def _executor() -> Executor:
@@ -85,38 +68,13 @@ def _executor() -> Executor:
     raise SettingError(f"SOFTMETAL_DEVICE={name!r} is not a device: give 'cpu' or 'null'")
 
 
-def _processor() -> str:
-    """The CPU's name, as the system has it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.machine())
-
-
-def _memory_bytes() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-class MTLArchitecture(Object):
-    __slots__ = ("_name",)
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    # MTL: -name
-    def name(self) -> str:
-        return self._name
-
-
-class MTLDevice(Object):
+class MTLDevice(Capabilities):
     """The soft device of this process."""
 
-    __slots__ = ("_arenas", "_busy", "_executor", "_live", "_maximise")
+    __slots__ = ("_arenas", "_busy", "_live", "_maximise")
 
     def __init__(self, executor: Executor) -> None:
-        self._executor = executor
+        super().__init__(executor)
         self._live: dict[int, int] = {}  # address of each allocation -> its length
         self._arenas: list[Arena] = []  # idle
         self._busy: set[MTLCommandQueue] = set()  # queues with work: keeps that work's memory
@@ -138,100 +96,12 @@ class MTLDevice(Object):
         arena.clear()
         return arena
 
-    # ---- what it is ----
-
-    # MTL: -name
-    def name(self) -> str:
-        return f"softmetal {self._executor.name} ({_processor()})"
-
-    # MTL: -registryID
-    def registryID(self) -> int:
-        return 1
-
-    # MTL: -architecture
-    def architecture(self) -> MTLArchitecture:
-        return MTLArchitecture(f"softmetal_{self._executor.name}")
-
-    # MTL: -maxThreadsPerThreadgroup
-    def maxThreadsPerThreadgroup(self) -> MTLSize:
-        return MTLSize(MAX_THREADS, MAX_THREADS, MAX_THREADS)
-
-    # MTL: -maxThreadgroupMemoryLength
-    def maxThreadgroupMemoryLength(self) -> int:
-        return MAX_THREADGROUP_MEMORY
-
-    # MTL: -maxBufferLength
-    def maxBufferLength(self) -> int:
-        return _memory_bytes()
-
-    # MTL: -recommendedMaxWorkingSetSize
-    def recommendedMaxWorkingSetSize(self) -> int:
-        return _memory_bytes() * 3 // 4
+    # ---- memory and counters ----
 
     # MTL: -currentAllocatedSize
     def currentAllocatedSize(self) -> int:
         self._reap()
         return sum(tuple(self._live.values()))
-
-    # MTL: -maxTransferRate
-    def maxTransferRate(self) -> int:
-        return 0
-
-    # MTL: -hasUnifiedMemory
-    def hasUnifiedMemory(self) -> bool:
-        return True
-
-    # MTL: -isLowPower
-    def isLowPower(self) -> bool:
-        return False
-
-    # MTL: -isHeadless
-    def isHeadless(self) -> bool:
-        return True
-
-    # MTL: -isRemovable
-    def isRemovable(self) -> bool:
-        return False
-
-    # MTL: -location
-    def location(self) -> int:
-        return enums.MTLDeviceLocationBuiltIn
-
-    # MTL: -locationNumber
-    def locationNumber(self) -> int:
-        return 0
-
-    # MTL: -peerGroupID
-    def peerGroupID(self) -> int:
-        return 0
-
-    # MTL: -supportsFamily:
-    def supportsFamily_(self, family: int) -> bool:
-        return family in _FAMILIES
-
-    # MTL: -argumentBuffersSupport
-    def argumentBuffersSupport(self) -> int:
-        return enums.MTLArgumentBuffersTier2
-
-    # MTL: -readWriteTextureSupport
-    def readWriteTextureSupport(self) -> int:
-        return enums.MTLReadWriteTextureTierNone
-
-    # MTL: -supportsDynamicLibraries
-    def supportsDynamicLibraries(self) -> bool:
-        return False
-
-    # MTL: -supportsFunctionPointers
-    def supportsFunctionPointers(self) -> bool:
-        return False
-
-    # MTL: -supportsRaytracing
-    def supportsRaytracing(self) -> bool:
-        return False
-
-    # MTL: -maximumConcurrentCompilationTaskCount
-    def maximumConcurrentCompilationTaskCount(self) -> int:
-        return os.cpu_count() or 1
 
     # MTL: -shouldMaximizeConcurrentCompilation
     def shouldMaximizeConcurrentCompilation(self) -> bool:
@@ -240,28 +110,6 @@ class MTLDevice(Object):
     # MTL: -setShouldMaximizeConcurrentCompilation:
     def setShouldMaximizeConcurrentCompilation_(self, wanted: bool) -> None:
         self._maximise = bool(wanted)
-
-    # MTL: -sampleTimestamps:gpuTimestamp:
-    def sampleTimestamps_gpuTimestamp_(self, cpu: None, gpu: None) -> tuple[int, int]:
-        """Both in nanoseconds: host and device share one clock."""
-        now = time.monotonic_ns()
-        return now, now
-
-    # MTL: -queryTimestampFrequency
-    def queryTimestampFrequency(self) -> int:
-        return 1_000_000_000
-
-    # MTL: -counterSets
-    def counterSets(self) -> list[MTLCounterSet]:
-        return [MTLCounterSet()]
-
-    # MTL: -supportsCounterSampling:
-    def supportsCounterSampling_(self, point: int) -> bool:
-        return point in (
-            enums.MTLCounterSamplingPointAtStageBoundary,
-            enums.MTLCounterSamplingPointAtDispatchBoundary,
-            enums.MTLCounterSamplingPointAtBlitBoundary,
-        )
 
     # MTL: -newCounterSampleBufferWithDescriptor:error:
     def newCounterSampleBufferWithDescriptor_error_(
@@ -272,8 +120,6 @@ class MTLDevice(Object):
             text = f"a sample count of {descriptor.sampleCount()}: pass at least 1"
             return None, NSError.described(enums.MTLCounterErrorDomain, code, text)
         return MTLCounterSampleBuffer(self, descriptor), None
-
-    # ---- memory ----
 
     def _allocate(self, length: int) -> Memory | None:
         """None where Apple returns nil: nothing asked for, or too much."""

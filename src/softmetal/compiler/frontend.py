@@ -19,6 +19,7 @@ from softmetal.types import Function, FunctionConstant, Mode, Parameter
 
 ERASED = frozenset({"device", "thread", "threadgroup", "kernel"})
 _SPACES = {"device": "SM_GLOBAL", "threadgroup": "SM_LOCAL"}
+_STORAGE = ("constant", "const", "static", "constexpr")
 _STATEMENT_STARTS = frozenset({"{", "}", ";", ":"})
 _FLOAT = re.compile(
     r"(?P<digits>(?:\d[\d']*\.[\d']*|\.\d[\d']*)(?:[eE][+-]?\d+)?|\d[\d']*[eE][+-]?\d+"
@@ -147,14 +148,14 @@ class _Pass:
         syntax = self.syntax
         plain = syntax.plain(declaration.start, declaration.end - 1)
         name = declaration.name
-        words = [syntax.text(i) for i in plain if syntax.text(i) not in ("constant", "const", name)]
+        words = [syntax.text(i) for i in plain if syntax.text(i) not in (*_STORAGE, name)]
         (argument,) = (
             a.arguments
             for a in syntax.attributes(declaration.start, declaration.end)
             if a.name == "function_constant"
         )
         index = self._index(argument, "function_constant")
-        kind = "".join(words)
+        kind = " ".join(words)
         self.constants.append(FunctionConstant(name, kind, index))
         self._replace_range(declaration, f"SM_FUNCTION_CONSTANT({kind}, {name}, {index})")
 

@@ -44,10 +44,31 @@ struct constant_bytes {
   unsigned char value[N];
 };
 
+template <class T>
+struct constant_reader {
+  template <unsigned N>
+  static constexpr T read(constant_bytes<N> given, unsigned from = 0) {
+    static_assert(N >= sizeof(T), "the function constant's value is smaller than its type");
+    constant_bytes<sizeof(T)> part = {};
+    for (unsigned i = 0; i < sizeof(T); i++) part.value[i] = given.value[from + i];
+    return __builtin_bit_cast(T, part);
+  }
+};
+template <class T, int N>
+struct constant_reader<metal::vec<T, N>> {  // bit_cast refuses its union
+  template <unsigned M>
+  static constexpr metal::vec<T, N> read(constant_bytes<M> given) {
+    constexpr auto at = constant_reader<T>::template read<M>;
+    constexpr unsigned s = sizeof(T);
+    if constexpr (N == 2) return metal::vec<T, N>(at(given, 0), at(given, s));
+    else if constexpr (N == 3) return metal::vec<T, N>(at(given, 0), at(given, s), at(given, 2 * s));
+    else return metal::vec<T, N>(at(given, 0), at(given, s), at(given, 2 * s), at(given, 3 * s));
+  }
+};
+
 template <class T, unsigned N>
 constexpr T constant_value(constant_bytes<N> given) {
-  static_assert(N == sizeof(T), "the function constant's value has another size than its type");
-  return __builtin_bit_cast(T, given);
+  return constant_reader<T>::read(given);
 }
 
 struct undefined_constant {};

@@ -52,7 +52,10 @@
   SM_PUT2_##d(i, j, p, q) SM_AXES_C##n(SM_SWIZZLE_3, d, n, i, j, p, q)
 #define SM_PUT2_0(i, j, p, q) __declspec(property(get = get_##i##j)) vec<T, 2> p, q;
 #define SM_PUT2_1(i, j, p, q)                                                         \
-  SM_INLINE constexpr void put_##i##j(vec<T, 2> v) { at<i>() = v.x, at<j>() = v.y; }  \
+  SM_INLINE constexpr vec<T, 2> put_##i##j(vec<T, 2> v) {                             \
+    at<i>() = v.x, at<j>() = v.y;                                                     \
+    return v;                                                                         \
+  }                                                                                   \
   __declspec(property(get = get_##i##j, put = put_##i##j)) vec<T, 2> p, q;
 
 #define SM_SWIZZLE_3(k, pk, qk, d, n, i, j, p, q) \
@@ -63,8 +66,9 @@
   SM_PUT3_##d(i, j, k, p, q) SM_AXES_D##n(SM_SWIZZLE_4, d, n, i, j, k, p, q)
 #define SM_PUT3_0(i, j, k, p, q) __declspec(property(get = get_##i##j##k)) vec<T, 3> p, q;
 #define SM_PUT3_1(i, j, k, p, q)                                                      \
-  SM_INLINE constexpr void put_##i##j##k(vec<T, 3> v) {                               \
+  SM_INLINE constexpr vec<T, 3> put_##i##j##k(vec<T, 3> v) {                          \
     at<i>() = v.x, at<j>() = v.y, at<k>() = v.z;                                      \
+    return v;                                                                         \
   }                                                                                   \
   __declspec(property(get = get_##i##j##k, put = put_##i##j##k)) vec<T, 3> p, q;
 
@@ -76,8 +80,9 @@
   SM_GETTER(4, i##j##k##l, i, j, k, l) SM_PUT4_##d(i, j, k, l, p, q)
 #define SM_PUT4_0(i, j, k, l, p, q) __declspec(property(get = get_##i##j##k##l)) vec<T, 4> p, q;
 #define SM_PUT4_1(i, j, k, l, p, q)                                                   \
-  SM_INLINE constexpr void put_##i##j##k##l(vec<T, 4> v) {                            \
+  SM_INLINE constexpr vec<T, 4> put_##i##j##k##l(vec<T, 4> v) {                       \
     at<i>() = v.x, at<j>() = v.y, at<k>() = v.z, at<l>() = v.w;                       \
+    return v;                                                                         \
   }                                                                                   \
   __declspec(property(get = get_##i##j##k##l, put = put_##i##j##k##l)) vec<T, 4> p, q;
 

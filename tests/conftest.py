@@ -51,10 +51,18 @@ def mps_wheel() -> Path:
 
 
 @pytest.fixture(scope="session")
-def selectors() -> set[str]:
-    """Every selector of Metal, from the header that metal-cpp keeps them in."""
+def mlx_include(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The headers in MLX's wheel: its Metal kernels, and metal-cpp."""
+    folder = tmp_path_factory.mktemp("mlx")
     with zipfile.ZipFile(_download("mlx-metal")) as wheel:
-        text = wheel.read("mlx/include/metal_cpp/Metal/MTLHeaderBridge.hpp").decode()
+        wheel.extractall(folder, [n for n in wheel.namelist() if n.startswith("mlx/include/")])
+    return folder / "mlx" / "include"
+
+
+@pytest.fixture(scope="session")
+def selectors(mlx_include: Path) -> set[str]:
+    """Every selector of Metal, from the header that metal-cpp keeps them in."""
+    text = (mlx_include / "metal_cpp" / "Metal" / "MTLHeaderBridge.hpp").read_text()
     return set(re.findall(r'_MTL_PRIVATE_DEF_SEL\(\w+,\s*"([^"]+)"\)', text))
 
 
