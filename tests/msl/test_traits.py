@@ -171,3 +171,7 @@ def test_a_program_may_add_what_metal_lacks() -> None:
       swap(x, y);
       static_assert(is_same_v<decltype(clamp(x, x, y)), bfloat> && !isnan(1.0f), "");
     }""")
+
+
+def test_coherent_is_accepted() -> None:
+    check("kernel void f(volatile coherent(system) device uint* p [[buffer(0)]]) { p[0] = 1; }")

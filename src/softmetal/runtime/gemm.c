@@ -1,8 +1,13 @@
 /* Matrix multiplication by OpenBLAS's sgemm.
 
    C is cut into tiles that our own pool computes with single-threaded calls, so that BLAS's threads
-   and ours do not compete for the cores. float16 operands are converted tile by tile. */
+   and ours do not compete for the cores. float16 operands are converted tile by tile.
+
+   numpy brings an OpenBLAS of its own, whose threads spin for about 0.1 s after each product and take
+   a core from us meanwhile. So large float32 products may also go to that copy, threads and all:
+   whichever of the two ways has been faster lately is used. */
 #include <dlfcn.h>
+#include <link.h>
 #include <string.h>
 
 #include "runtime.h"
@@ -145,12 +150,82 @@ static void cut_tiles(gemm_job *job, unsigned workers) {
   }
 }
 
-void sm_run_gemm(sm_worker *worker, sm_submission *submission, const sm_command_gemm *gemm) {
-  if (!gemm->m || !gemm->n || !gemm->batch || !load_blas(submission)) return;
+/* ---- numpy's copy ------------------------------------------------------------------------------ */
+
+enum { TILED, SHARED, WAYS };
+enum { TRY_OTHER_EVERY = 16 };
+static const double LARGE = 2e8;      /* operations: about a millisecond */
+static const double CLEARLY = 1.05;   /* how much faster the shared way must be */
+
+static sgemm_function shared_sgemm;
+static int (*shared_threads)(void);
+static double speed[WAYS];            /* operations a nanosecond, smoothed */
+static unsigned turns;
+
+static int find_shared(struct dl_phdr_info *object, size_t size, void *unused) {
+  (void)size, (void)unused;
+  if (!strstr(object->dlpi_name, "libscipy_openblas64_")) return 0;
+  if (!strcmp(object->dlpi_name, blas_path)) return 0; /* our own */
+  void *library = dlopen(object->dlpi_name, RTLD_NOW | RTLD_NOLOAD);
+  if (!library) return 0;
+  shared_threads = (int (*)(void))dlsym(library, "scipy_openblas_get_num_threads64_");
+  shared_sgemm = shared_threads ? (sgemm_function)dlsym(library, "scipy_cblas_sgemm64_") : NULL;
+  return shared_sgemm != NULL;
+}
+
+static int choose_way(const sm_command_gemm *g, double operations, unsigned threads) {
+  if (operations < LARGE || g->type_a != FLOAT32 || g->type_b != FLOAT32 || g->type_c != FLOAT32)
+    return TILED;
+  sm_lock(&blas_lock);
+  if (!shared_sgemm) dl_iterate_phdr(find_shared, NULL);
+  int way = TILED;
+  if (shared_sgemm && shared_threads() == (int)threads) {
+    way = speed[SHARED] > CLEARLY * speed[TILED] ? SHARED : TILED;
+    if (turns++ % TRY_OTHER_EVERY == 1) way = !way;
+  }
+  sm_unlock(&blas_lock);
+  return way;
+}
+
+static void remember_speed(int way, double operations, double nanoseconds) {
+  if (operations < LARGE) return;
+  sm_lock(&blas_lock);
+  double now = operations / nanoseconds;
+  speed[way] = speed[way] ? (speed[way] + now) / 2 : now;
+  sm_unlock(&blas_lock);
+}
+
+static void run_shared(const sm_command_gemm *g) {
+  for (sm_u64 i = 0; i < g->batch; i++)
+    shared_sgemm(ROW_MAJOR, g->transpose_a ? TRANSPOSED : PLAIN,
+                 g->transpose_b ? TRANSPOSED : PLAIN, (blas_int)g->m, (blas_int)g->n,
+                 (blas_int)g->k, (float)g->alpha,
+                 (const float *)((char *)g->a + (blas_int)i * g->stride_a), (blas_int)g->lda,
+                 (const float *)((char *)g->b + (blas_int)i * g->stride_b), (blas_int)g->ldb,
+                 (float)g->beta, (float *)((char *)g->c + (blas_int)i * g->stride_c),
+                 (blas_int)g->ldc);
+}
+
+static void run_tiled(sm_worker *worker, sm_submission *submission, const sm_command_gemm *gemm,
+                      double operations) {
   gemm_job job = {.job = {.run = run_tile, .log = &submission->log, .activity = SM_IN_BLAS},
                   .gemm = gemm};
   cut_tiles(&job, worker->pool->threads);
-  double operations = 2.0 * (double)gemm->m * (double)gemm->n * (double)gemm->k;
-  sm_pool_run(worker, &job.job, operations * (double)gemm->batch / 50); /* 50 a nanosecond */
+  sm_pool_run(worker, &job.job, operations / 50); /* 50 a nanosecond */
   if (job.job.error) sm_fail(submission, "%s", job.job.error);
+}
+
+void sm_run_gemm(sm_worker *worker, sm_submission *submission, const sm_command_gemm *gemm) {
+  if (!gemm->m || !gemm->n || !gemm->batch || !load_blas(submission)) return;
+  double operations = 2.0 * (double)gemm->m * (double)gemm->n * (double)gemm->k * (double)gemm->batch;
+  int way = choose_way(gemm, operations, worker->pool->threads);
+  sm_u64 start = sm_now();
+  if (way == SHARED) {
+    enum sm_activity before = atomic_exchange(&worker->activity, SM_IN_BLAS);
+    run_shared(gemm);
+    atomic_store(&worker->activity, before);
+  } else {
+    run_tiled(worker, submission, gemm, operations);
+  }
+  remember_speed(way, operations, (double)(sm_now() - start + 1));
 }

@@ -13,7 +13,9 @@ struct no_vector {};  // a scalar: takes the type of the other arguments
 
 template <class T, bool = __is_arithmetic(T)> struct vector_of {};
 template <class T> struct vector_of<T, true> { using type = no_vector; };
-template <class T, int N> struct vector_of<metal::vec<T, N>, false> { using type = metal::vec<T, N>; };
+template <class T, int N> struct vector_of<metal::vec<T, N>, false> {
+  using type = metal::vec<T, N>;
+};
 template <class V> struct vector_of<packed<V>, false> { using type = V; };
 
 template <class A, class B> struct join {};
@@ -60,17 +62,14 @@ template <class T> inline constexpr int count_v = 1;
 template <class T, int N> inline constexpr int count_v<metal::vec<T, N>> = N;
 template <class V> inline constexpr int count_v<packed<V>> = count_v<V>;
 
-}  // namespace softmetal
-
-// A template parameter that leaves overloads for vectors of one kind of element only: functions such as
-// max have an integer half and a floating-point half in different headers.
-namespace softmetal {
+// A template parameter that leaves overloads for vectors of one kind of element only: functions
+// such as max have an integer half and a floating-point half in different headers.
 template <class T>
 inline constexpr bool is_float_v =
     __is_same(T, float) || __is_same(T, metal::half) || __is_same(T, metal::bfloat);
 template <bool> struct require {};
 template <> struct require<true> { using type = int; };
-// Overloads for a bfloat are templates, so that a program's own overload for it is the better match.
+// Overloads for a bfloat are templates, so that a program's own overload is the better match.
 template <class T> using if_bfloat = typename require<__is_same(T, metal::bfloat)>::type;
 template <class V> using if_any_vector = int;
 template <class V> using if_float_vector = typename require<is_float_v<element_t<V>>>::type;

@@ -1,5 +1,5 @@
-// packed_float3 and friends: N elements with one element's alignment. The vec is the template argument
-// so that argument-dependent look-up finds its operators for packed operands too.
+// packed_float3 and friends: N elements with one element's alignment. The vec is the template
+// argument so that argument-dependent look-up finds its operators for packed operands too.
 #ifndef SOFTMETAL_PACKED_H
 #define SOFTMETAL_PACKED_H
 

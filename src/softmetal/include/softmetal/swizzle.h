@@ -1,5 +1,5 @@
 // SM_SWIZZLES(n): every 2-, 3- and 4-component swizzle of an n-component vec, as properties.
-// A property has a setter only where its components are distinct: `v.xx = w` is an error, as in MSL.
+// A property has a setter only where its components are distinct: `v.xx = w` is an error in MSL.
 #ifndef SOFTMETAL_SWIZZLE_H
 #define SOFTMETAL_SWIZZLE_H
 
@@ -45,7 +45,9 @@
   SM_INLINE constexpr vec<T, size> get_##suffix() const {                              \
     return vec<T, size>::from(__builtin_shufflevector(get(), get(), __VA_ARGS__));     \
   }
-#define SM_SWIZZLE_2(j, pj, qj, n, i, pi, qi) SM_SWIZZLE_2_(SM_DIFFER_##i##j, n, i, j, pi##pj, qi##qj)
+
+#define SM_SWIZZLE_2(j, pj, qj, n, i, pi, qi) \
+  SM_SWIZZLE_2_(SM_DIFFER_##i##j, n, i, j, pi##pj, qi##qj)
 #define SM_SWIZZLE_2_(d, n, i, j, p, q) SM_SWIZZLE_2__(d, n, i, j, p, q)
 #define SM_SWIZZLE_2__(d, n, i, j, p, q)                                              \
   SM_GETTER(2, i##j, i, j)                                                            \

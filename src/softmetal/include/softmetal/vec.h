@@ -1,5 +1,5 @@
-// metal::vec<T, N>: a class over clang's native vectors. Those alone cannot be MSL's types: they have
-// no constructors, and int4(float4) would reinterpret bits.
+// metal::vec<T, N>: a class over clang's native vectors. Those alone cannot be MSL's types: they
+// have no constructors, and int4(float4) would reinterpret bits.
 #ifndef SOFTMETAL_VEC_H
 #define SOFTMETAL_VEC_H
 
@@ -135,7 +135,8 @@ template <typename T> struct vec<T, 3> {
   SM_INLINE constexpr vec(T x, T y, T z) : vec(softmetal::native_tag{}, native_type{x, y, z}) {}
   SM_INLINE constexpr vec(vec<T, 2> v, T z) : vec(v.x, v.y, z) {}
   SM_INLINE constexpr vec(T x, vec<T, 2> v) : vec(x, v.x, v.y) {}
-  SM_INLINE constexpr vec(softmetal::native_tag, softmetal::native_t<T, 3> v) : x(v[0]), y(v[1]), z(v[2]) {
+  SM_INLINE constexpr vec(softmetal::native_tag, softmetal::native_t<T, 3> v)
+      : x(v[0]), y(v[1]), z(v[2]) {
     if (!__builtin_is_constant_evaluated()) native = v;
   }
   SM_INLINE constexpr softmetal::native_t<T, 3> get() const {
