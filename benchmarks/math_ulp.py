@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 import softmetal
-from softmetal.compiler import clang
+from softmetal.toolchain import clang
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "msl"))
 

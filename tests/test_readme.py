@@ -12,7 +12,9 @@ BLOCKS = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
 def test_python_blocks_print_what_their_comments_say():
     assert BLOCKS
     for block in BLOCKS:
-        done = subprocess.run([sys.executable, "-c", block], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [sys.executable, "-c", block], capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0, done.stderr
         promised = re.findall(r"^print\(.*\)\s+# (.*)$", block, re.MULTILINE)
         assert done.stdout.splitlines() == promised

@@ -166,6 +166,13 @@ kernel void k(device float* x) {}"""
         library(source)
 
 
+def test_narrowing_in_braces_is_accepted():
+    source = (
+        "kernel void k(device float4* x, constant int& i) { float4 v = {i, 0, 0, 1}; x[0] = v; }"
+    )
+    assert kernel(source).name == "k"
+
+
 def test_a_warm_cache_starts_no_process(count_runs):
     source = "kernel void k(device float* x, uint i [[thread_position_in_grid]]) { x[i] = i + 17; }"
     first = kernel(source)

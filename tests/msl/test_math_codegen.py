@@ -10,7 +10,7 @@ import pytest
 from math_table import FUNCTIONS
 
 import softmetal
-from softmetal.compiler import clang
+from softmetal.toolchain import clang
 
 INCLUDE = Path(softmetal.__file__).parent / "include"
 FLAGS = "-x c++ -std=c++17 -O3 -fPIC -fdeclspec -fsigned-char -fno-exceptions -fno-rtti -nostdinc"

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-import softmetal as Metal
+import softmetal as Metal  # noqa: N812
 from softmetal import compiler
 from softmetal.types import CompileOptions
 

@@ -47,7 +47,10 @@ def test_headers_pass_the_check(mlx_include: Path, batch: int) -> None:
 def test_softmax(mlx_include: Path, columns: int, dtype: type, tolerance: float) -> None:
     rows = 5
     name = {np.float32: "float", np.float16: "half"}[dtype]
-    text = source("utils.h", "softmax.h") + f'instantiate_kernel("k", softmax_single_row, {name}, float)'
+    text = (
+        source("utils.h", "softmax.h")
+        + f'instantiate_kernel("k", softmax_single_row, {name}, float)'
+    )
     x = np.random.default_rng(columns).standard_normal((rows, columns)).astype(dtype)
     out = np.zeros_like(x)
     pipeline = make_pipeline(text, "k", include=mlx_include)
@@ -63,7 +66,9 @@ def test_steel_gemm(mlx_include: Path, m: int, n: int, k: int, dtype: type) -> N
     bm, bn, bk, wm, wn = 64, 64, 16, 2, 2
     name = {np.float32: "float", np.float16: "half"}[dtype]
     text = source("utils.h", "steel/gemm/gemm.h", "steel/gemm/kernels/steel_gemm_fused.h")
-    text += f'instantiate_kernel("k", gemm, {name}, {bm}, {bn}, {bk}, {wm}, {wn}, false, false, float)'
+    text += (
+        f'instantiate_kernel("k", gemm, {name}, {bm}, {bn}, {bk}, {wm}, {wn}, false, false, float)'
+    )
     rng = np.random.default_rng(m)
     a, b = (rng.standard_normal(s).astype(dtype) for s in ((m, k), (k, n)))
     out = np.zeros((m, n), dtype)

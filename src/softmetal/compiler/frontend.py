@@ -283,7 +283,7 @@ class _Pass:
                 raise Refusal(
                     self.tokens[first],
                     f"parameter '{syntax.text(named)}' of kernel '{kernel.name}' is neither "
-                    "a buffer nor a builtin: give it an attribute, e.g. [[thread_position_in_grid]]",
+                    "a buffer nor a builtin: add an attribute, e.g. [[thread_position_in_grid]]",
                 )
         name = syntax.text(named) if named >= 0 else ""
         return Parameter(name, " ".join(spelled), kind, index, condition)

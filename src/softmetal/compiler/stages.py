@@ -30,7 +30,10 @@ _LANGUAGE = (
     "-fno-finite-loops",  # or clang deletes a loop that waits for memory to change
     *("-fvisibility=hidden", "-fPIC", f"-isystem{INCLUDE}", f"-isystem{RUNTIME}"),
 )
-_QUIET = ("-fno-caret-diagnostics", "-fno-color-diagnostics", "-ferror-limit=20")
+_QUIET = (
+    *("-fno-caret-diagnostics", "-fno-color-diagnostics", "-ferror-limit=20"),
+    "-Wno-c++11-narrowing",  # float4 v = {i, 0, 0, 1}: Metal accepts it
+)
 # Erasing address spaces and attributes makes code look odd to clang where the user's is not.
 _NO_WARNINGS = (
     *("-Wno-duplicate-decl-specifier", "-Wno-ignored-qualifiers", "-Wno-unknown-pragmas"),
