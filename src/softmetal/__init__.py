@@ -93,11 +93,13 @@ _STAND_INS = {
     "objc": "softmetal.api.objc",
 }
 
-__all__ = ["install", *sorted(_HOME)]
+__all__ = ["checking", "install", *sorted(_HOME)]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOME:
+    if name == "checking":
+        from softmetal.checks import checking as value
+    elif name in _HOME:
         value = getattr(import_module(f"softmetal.api.{_HOME[name]}"), name)
     elif name.startswith("MTL"):
         try:

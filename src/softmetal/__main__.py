@@ -45,7 +45,7 @@ def _complain(text: object) -> int:
 
 def _check(options: argparse.Namespace) -> int:
     """Compile a file; print clang's diagnostics and a table of its kernels."""
-    from softmetal import compiler
+    from softmetal import compiler, env
     from softmetal.errors import CompileError
     from softmetal.types import CompileOptions
 
@@ -56,6 +56,7 @@ def _check(options: argparse.Namespace) -> int:
         raise SoftmetalError(f"cannot read {file}: {problem}") from None
     macros = (item.partition("=") for item in options.define)
     settings = CompileOptions(
+        finite_math=env.finite_math(),
         macros=tuple((name, value if equals else "1") for name, equals, value in macros),
         include_dirs=(str(file.parent), *options.include),
         file_name=options.file,
@@ -94,6 +95,8 @@ def _print_table(rows: Sequence[Sequence[str]]) -> None:
 
 def _devices(options: argparse.Namespace) -> int:
     """List the devices that Metal programs will find."""
+    if options.profiles:
+        return _profiles()
     from softmetal.api.device import MTLCopyAllDevices
 
     titles = ("device", "threads a threadgroup", "threadgroup memory", "working set")
@@ -107,6 +110,13 @@ def _devices(options: argparse.Namespace) -> int:
         for device in MTLCopyAllDevices()
     ]
     _print_table([titles, *rows])
+    return 0
+
+
+def _profiles() -> int:
+    from softmetal import profiles
+
+    _print_table(profiles.table())
     return 0
 
 
@@ -147,6 +157,9 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("-D", dest="define", metavar="X[=Y]", action="append", default=[])
     check.set_defaults(function=_check)
     devices = commands.add_parser("devices", help="list the devices")
+    devices.add_argument(
+        "--profiles", action="store_true", help="list the values of SOFTMETAL_PROFILE"
+    )
     devices.set_defaults(function=_devices)
     cache = commands.add_parser("cache", help="show or clear the cache of compiled kernels")
     cache.add_argument("action", nargs="?", choices=("show", "clear"), default="show")

@@ -10,11 +10,14 @@ from typing import TypeVar
 from softmetal.errors import SettingError
 
 T = TypeVar("T")
+D = TypeVar("D")
 
 DEFAULT_CACHE_BYTES = 2 << 30
+DEFAULT_TIMEOUT = 300.0
+LONGEST_TIMEOUT = 1e9
 
 
-def _read(name: str, parse: Callable[[str], T], default: T, expected: str) -> T:
+def _read(name: str, parse: Callable[[str], T], default: D, expected: str) -> T | D:
     text = os.environ.get(name, "")
     if not text:
         return default
@@ -33,9 +36,31 @@ def _positive(text: str) -> int:
     return value
 
 
+def _flag(text: str) -> bool:
+    return bool(("0", "1").index(text))
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 <= value <= LONGEST_TIMEOUT:
+        raise ValueError(text)
+    return value
+
+
 def device() -> str:
     """SOFTMETAL_DEVICE: which executor backs the default device."""
     return _read("SOFTMETAL_DEVICE", str, "cpu", "'cpu' or 'null'")
+
+
+def profile() -> str:
+    """SOFTMETAL_PROFILE: the Apple chip the device says it is: `apple-m3-max`, or with its memory
+    in GiB `apple-m3-max:64`."""
+    return _read("SOFTMETAL_PROFILE", str, "", "a profile")
+
+
+def finite_math() -> bool:
+    """SOFTMETAL_FINITE_MATH: let fast-math assume that there are no NaN and no infinities."""
+    return _read("SOFTMETAL_FINITE_MATH", _flag, False, "0 or 1")
 
 
 def cache_dir() -> Path:
@@ -51,6 +76,22 @@ def cache_limit() -> int:
     )
 
 
+def check() -> str:
+    """SOFTMETAL_CHECK: the checking modes, separated by commas."""
+    return os.environ.get("SOFTMETAL_CHECK", "")
+
+
+def seed() -> int | None:
+    """SOFTMETAL_SEED: what the orders of `race` come from; a new one each time by default."""
+    return _read("SOFTMETAL_SEED", _positive, None, "a number above 0")
+
+
 def threads() -> int:
     """SOFTMETAL_THREADS: threads that run kernels; all cores this process may use by default."""
     return _read("SOFTMETAL_THREADS", _positive, len(os.sched_getaffinity(0)), "a number above 0")
+
+
+def timeout() -> float:
+    """SOFTMETAL_TIMEOUT: seconds after which a kernel that has not ended is stopped; 0: never."""
+    expected = "a number of seconds (0 for no limit)"
+    return _read("SOFTMETAL_TIMEOUT", _seconds, DEFAULT_TIMEOUT, expected)

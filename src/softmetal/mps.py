@@ -362,7 +362,8 @@ class MPSMatrixMultiplication(MPSKernel):
         lda, ldb, ldc = (m.rowBytes() // _type_bytes(m.dataType()) for m in matrices)
         type_a, type_b, type_c = (_GEMM_TYPES[m.dataType()] for m in matrices)
         stride_a, stride_b, stride_c = (m.matrixBytes() for m in matrices)
-        command_buffer._retained += (m._buffer for m in matrices)
+        for matrix in matrices:
+            command_buffer._retain(matrix._buffer)
         command_buffer._commands.append(
             Gemm(
                 a, b, c, rows, columns, depth, lda, ldb, ldc, transpose_left, transpose_right,

@@ -21,6 +21,7 @@ class CompileOptions:
     """MTLCompileOptions as the compiler sees them."""
 
     fast_math: bool = True
+    finite_math: bool = False  # fast-math may assume that there are no NaN and no infinities
     macros: tuple[tuple[str, str], ...] = ()
     include_dirs: tuple[str, ...] = ()
     language_version: int = 320  # __METAL_VERSION__
@@ -67,6 +68,7 @@ class Program:
     options: CompileOptions
     functions: Mapping[str, Function]
     constants: tuple[FunctionConstant, ...]
+    source: str = ""  # as the user wrote it, for the columns of diagnostics
 
 
 class Mode(IntEnum):
@@ -92,6 +94,25 @@ class Argument:
 
 
 @dataclass(frozen=True, slots=True)
+class Variable:
+    """A threadgroup variable or program-scope constant of a kernel compiled for checking."""
+
+    name: str
+    offset: int  # in the thread-local storage, or in the shared object
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckMap:
+    """What the checking modes know of a kernel's code."""
+
+    sites: tuple[tuple[str, int, int], ...]  # (file, line, column); 0 is unknown
+    threadgroup: tuple[Variable, ...]
+    constants: tuple[Variable, ...]
+    anchor: int  # offset of `softmetal_anchor` in the thread-local storage
+
+
+@dataclass(frozen=True, slots=True)
 class Artifact:
     """One compiled (entry, function constants): a shared object on disk."""
 
@@ -101,6 +122,8 @@ class Artifact:
     arguments: tuple[Argument, ...]
     static_threadgroup_memory: int
     max_total_threads: int
+    checks: frozenset[str] = frozenset()  # the checking modes it was compiled for
+    check_map: CheckMap | None = None
 
 
 # ---- executors: what a command buffer holds -------------------------------------------------
@@ -115,6 +138,33 @@ class Dispatch(NamedTuple):
     buffers: tuple[int, ...]  # address by buffer index
     threadgroup: tuple[int, ...] = ()  # bytes by threadgroup index
     indirect: int = 0  # address of three uint32 threadgroup counts that replace `grid`
+
+
+class Region(NamedTuple):
+    """Memory that a dispatch may touch: a bound buffer, or one made resident (index -1)."""
+
+    index: int
+    address: int
+    length: int
+    label: str
+    tracked: bool
+
+
+class Resources(NamedTuple):
+    """What the next dispatch may touch. Sent only to kernels compiled for checking."""
+
+    regions: tuple[Region, ...]
+
+
+class Order(NamedTuple):
+    """How the commands around it are ordered; sent only when checking.
+
+    "serial" and "concurrent" begin an encoder, "barrier" separates dispatches of a concurrent one,
+    "update" and "wait" are a fence's (`value` tells fences apart).
+    """
+
+    kind: str
+    value: int = 0
 
 
 class Copy(NamedTuple):
@@ -191,7 +241,7 @@ class IndirectCommands:
     dirty: set[int] = field(default_factory=set)
 
 
-Command = Dispatch | Copy | Fill | Signal | Wait | Timestamp | Gemm | Execute
+Command = Dispatch | Resources | Order | Copy | Fill | Signal | Wait | Timestamp | Gemm | Execute
 
 
 class LogMessage(NamedTuple):

@@ -92,9 +92,10 @@ def test_event_handles(program):
 def test_fences_and_plain_events_are_accepted(program):
     fence, event = program.device.newFence(), program.device.newEvent()
     commands = program.queue.commandBuffer()
-    for _ in range(2):
+    for step in range(3):
         encoder = commands.computeCommandEncoder()
-        encoder.waitForFence_(fence)
+        if step:
+            encoder.waitForFence_(fence)
         encoder.updateFence_(fence)
         encoder.endEncoding()
     commands.encodeSignalEvent_value_(event, 1)

@@ -17,7 +17,10 @@ def program(metal, device):
 
 def make(program, count, **properties):
     descriptor = program.metal.MTLIndirectCommandBufferDescriptor.new()
-    descriptor.setCommandTypes_(program.metal.MTLIndirectCommandTypeConcurrentDispatch)
+    descriptor.setCommandTypes_(
+        program.metal.MTLIndirectCommandTypeConcurrentDispatch
+        | program.metal.MTLIndirectCommandTypeConcurrentDispatchThreads
+    )
     settings = {"InheritBuffers": False, "InheritPipelineState": False}
     for name, value in (settings | {"MaxKernelBufferBindCount": 4} | properties).items():
         getattr(descriptor, f"set{name}_")(value)
@@ -183,4 +186,3 @@ def test_refusals(program):
         )
     render = softmetal.MTLIndirectCommandTypeDraw
     assert make(program, 1, CommandTypes=render) is None
-    assert make(program, 0) is None

@@ -70,14 +70,14 @@ def test_a_new_buffer_is_zero(device):
     )
 
 
-@pytest.mark.parametrize("length", [0, -1, 1 << 60])
-def test_impossible_lengths_give_none(device, length):
-    assert device.newBufferWithLength_options_(length, SHARED) is None
+def test_an_impossible_length_gives_none(device):
+    assert device.newBufferWithLength_options_(1 << 60, SHARED) is None
 
 
 def test_private_buffers_hide_their_contents(device):
     buffer = device.newBufferWithLength_options_(64, PRIVATE)
-    assert buffer.contents() is None
+    with pytest.raises(ValidationError, match="private"):
+        buffer.contents()
     assert buffer.storageMode() == softmetal.MTLStorageModePrivate
 
 
@@ -96,9 +96,10 @@ def test_no_copy_over_a_mapping(device):
 def test_no_copy_takes_any_buffer(device):
     array = np.zeros(1003, "u1")[1:]
     buffer = device.newBufferWithBytesNoCopy_length_options_deallocator_(array, 1002, SHARED, None)
-    fill(device, buffer, 1, 1001, 3)
-    assert array[0] == 0
-    assert (array[1:] == 3).all()
+    fill(device, buffer, 4, 996, 3)
+    assert not array[:4].any()
+    assert (array[4:1000] == 3).all()
+    assert not array[1000:].any()
     frozen = device.newBufferWithBytesNoCopy_length_options_deallocator_(b"abcd", 4, SHARED, None)
     assert bytes(frozen.contents().as_buffer(4)) == b"abcd"
     with pytest.raises(ValidationError, match="5"):
@@ -177,7 +178,7 @@ def test_work_of_a_forgotten_queue_still_ends(device):
 
 
 def test_resource_properties(device):
-    options = softmetal.MTLResourceHazardTrackingModeUntracked | 1
+    options = softmetal.MTLResourceHazardTrackingModeUntracked | 1 | 16  # managed
     buffer = device.newBufferWithLength_options_(4097, options)
     assert buffer.resourceOptions() == options
     assert buffer.hazardTrackingMode() == softmetal.MTLHazardTrackingModeUntracked
@@ -224,7 +225,6 @@ def test_an_automatic_heap(device):
     assert heap.newBufferWithLength_options_(1024, SHARED).heapOffset() == 0
     with pytest.raises(ValidationError, match="storage mode"):
         heap.newBufferWithLength_options_(16, PRIVATE)
-    assert heap.newBufferWithLength_options_offset_(16, SHARED, 0) is None
 
 
 def test_aliasing_in_an_automatic_heap(device):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from softmetal.api import enums
 from softmetal.api.memory import Borrowed, Memory, Pointer
 from softmetal.api.objects import Labelled
-from softmetal.validation import check_range
+from softmetal.validation import check_cpu_visible, check_managed, check_range
 
 if TYPE_CHECKING:
     from softmetal.api.device import MTLDevice
@@ -108,10 +108,11 @@ class MTLBuffer(MTLResource):
         self._length = length
 
     # MTL: -contents
-    def contents(self) -> Pointer | None:
-        """The memory itself, or None for a private buffer."""
-        if self.storageMode() == enums.MTLStorageModePrivate:
-            return None
+    # DEVIATION: `contents` of a private buffer raises an error, as the debug layer does; without
+    # that layer Apple's returns None.
+    def contents(self) -> Pointer:
+        """The memory itself."""
+        check_cpu_visible(self.storageMode(), self._label)
         return Pointer(self._address, self._length, self)
 
     # MTL: -length
@@ -130,6 +131,7 @@ class MTLBuffer(MTLResource):
     # MTL: -didModifyRange:
     def didModifyRange_(self, range_: Sequence[int]) -> None:
         start, count = range_
+        check_managed(self.storageMode(), "didModifyRange_")
         check_range(start, count, self._length, "modified bytes")
 
     # MTL: -addDebugMarker:range:

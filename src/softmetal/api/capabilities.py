@@ -12,20 +12,27 @@ from softmetal.api.counters import MTLCounterSet
 from softmetal.api.objects import Object
 from softmetal.api.structs import MTLSize
 from softmetal.executors import Executor
+from softmetal.profiles import Profile
 from softmetal.types import MAX_THREADS
 from softmetal.validation import MAX_THREADGROUP_MEMORY
 
+_OWN_FAMILY = 8  # without a profile: what the compute features amount to
+
+
 # DEVIATION: a soft device says that it has the compute features of these families; it has no
-# rendering, textures or ray tracing, which a Mac of the same families would have.
-_FAMILIES = frozenset(
-    (
-        *range(enums.MTLGPUFamilyApple1, enums.MTLGPUFamilyApple8 + 1),
-        enums.MTLGPUFamilyMac1,
-        enums.MTLGPUFamilyMac2,
-        *range(enums.MTLGPUFamilyCommon1, enums.MTLGPUFamilyCommon3 + 1),
-        enums.MTLGPUFamilyMetal3,
+# rendering, textures or ray tracing, which a Mac of the same families would have. It never has the
+# Metal 4 family, which every profile's chip has from macOS 26 on.
+def _families(newest: int) -> frozenset[int]:
+    """Everything up to MTLGPUFamilyApple<newest>, with what each Mac of Apple's own chips has."""
+    return frozenset(
+        (
+            *range(enums.MTLGPUFamilyApple1, enums.MTLGPUFamilyApple1 + newest),
+            enums.MTLGPUFamilyMac1,
+            enums.MTLGPUFamilyMac2,
+            *range(enums.MTLGPUFamilyCommon1, enums.MTLGPUFamilyCommon3 + 1),
+            enums.MTLGPUFamilyMetal3,
+        )
     )
-)
 
 
 def _processor() -> str:
@@ -56,13 +63,17 @@ class MTLArchitecture(Object):
 class Capabilities(Object):
     """The properties of MTLDevice that never change."""
 
-    __slots__ = ("_executor",)
+    __slots__ = ("_executor", "_families", "_profile")
 
-    def __init__(self, executor: Executor) -> None:
+    def __init__(self, executor: Executor, profile: Profile | None) -> None:
         self._executor = executor
+        self._profile = profile
+        self._families = _families(profile.family if profile is not None else _OWN_FAMILY)
 
     # MTL: -name
     def name(self) -> str:
+        if self._profile is not None:
+            return self._profile.device_name
         return f"softmetal {self._executor.name} ({_processor()})"
 
     # MTL: -registryID
@@ -71,22 +82,29 @@ class Capabilities(Object):
 
     # MTL: -architecture
     def architecture(self) -> MTLArchitecture:
+        if self._profile is not None:
+            return MTLArchitecture(self._profile.architecture)
         return MTLArchitecture(f"softmetal_{self._executor.name}")
 
     # MTL: -maxThreadsPerThreadgroup
     def maxThreadsPerThreadgroup(self) -> MTLSize:
-        return MTLSize(MAX_THREADS, MAX_THREADS, MAX_THREADS)
+        side = MAX_THREADS if self._profile is None else self._profile.max_threads
+        return MTLSize(side, side, side)
 
     # MTL: -maxThreadgroupMemoryLength
     def maxThreadgroupMemoryLength(self) -> int:
+        if self._profile is not None:
+            return self._profile.threadgroup_memory
         return MAX_THREADGROUP_MEMORY
 
     # MTL: -maxBufferLength
     def maxBufferLength(self) -> int:
-        return _memory_bytes()
+        return _memory_bytes() if self._profile is None else self._profile.max_buffer
 
     # MTL: -recommendedMaxWorkingSetSize
     def recommendedMaxWorkingSetSize(self) -> int:
+        if self._profile is not None:
+            return self._profile.working_set
         return _memory_bytes() * 3 // 4
 
     # MTL: -maxTransferRate
@@ -103,7 +121,7 @@ class Capabilities(Object):
 
     # MTL: -isHeadless
     def isHeadless(self) -> bool:
-        return True
+        return self._profile is None
 
     # MTL: -isRemovable
     def isRemovable(self) -> bool:
@@ -123,7 +141,7 @@ class Capabilities(Object):
 
     # MTL: -supportsFamily:
     def supportsFamily_(self, family: int) -> bool:
-        return family in _FAMILIES
+        return family in self._families
 
     # MTL: -argumentBuffersSupport
     def argumentBuffersSupport(self) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from softmetal import compiler, env
+from softmetal import checks, compiler, env, profiles
 from softmetal.api import enums
 from softmetal.api.archive import (
     MTLBinaryArchive,
@@ -17,7 +17,7 @@ from softmetal.api.archive import (
     archive_error,
     read_archive,
 )
-from softmetal.api.buffer import MTLBuffer
+from softmetal.api.buffer import MTLBuffer, storage_mode
 from softmetal.api.capabilities import Capabilities
 from softmetal.api.counters import (
     MTLCounterSampleBuffer,
@@ -43,10 +43,16 @@ from softmetal.api.residency import MTLResidencySet, MTLResidencySetDescriptor
 from softmetal.api.structs import MTLSizeAndAlign
 from softmetal.errors import CompileError, SettingError, ValidationError
 from softmetal.executors import Executor
-from softmetal.types import MAX_BUFFERS, Artifact, Program
+from softmetal.types import Artifact, Program
 from softmetal.validation import (
+    HEAP_STORAGE,
+    MANAGED,
+    SHARED,
+    check_indirect_size,
+    check_length,
     check_max_threads,
     check_range,
+    check_storage,
     check_threadgroup_total,
     check_view,
 )
@@ -55,8 +61,8 @@ ARENA_BYTES = 64 << 10
 Outcome = tuple[MTLComputePipelineState | None, NSError | None]
 
 
-def _executor() -> Executor:
-    name = env.device()
+@cache
+def _executor(name: str) -> Executor:
     if name == "cpu":
         from softmetal.executors.cpu import CpuExecutor
 
@@ -69,12 +75,12 @@ def _executor() -> Executor:
 
 
 class MTLDevice(Capabilities):
-    """The soft device of this process."""
+    """A soft device."""
 
     __slots__ = ("_arenas", "_busy", "_live", "_maximise")
 
-    def __init__(self, executor: Executor) -> None:
-        super().__init__(executor)
+    def __init__(self, executor: Executor, profile: profiles.Profile | None = None) -> None:
+        super().__init__(executor, profile)
         self._live: dict[int, int] = {}  # address of each allocation -> its length
         self._arenas: list[Arena] = []  # idle
         self._busy: set[MTLCommandQueue] = set()  # queues with work: keeps that work's memory
@@ -122,9 +128,10 @@ class MTLDevice(Capabilities):
         return MTLCounterSampleBuffer(self, descriptor), None
 
     def _allocate(self, length: int) -> Memory | None:
-        """None where Apple returns nil: nothing asked for, or too much."""
+        """None where Apple returns nil: too much asked for."""
+        check_length(length)
         self._reap()
-        if not 0 < length <= self.maxBufferLength():
+        if length > self.maxBufferLength():
             return None
         try:
             return Memory(self._executor, length, self._live)
@@ -133,6 +140,7 @@ class MTLDevice(Capabilities):
 
     # MTL: -newBufferWithLength:options:
     def newBufferWithLength_options_(self, length: int, options: int) -> MTLBuffer | None:
+        check_storage(storage_mode(options), HEAP_STORAGE | {MANAGED}, "a buffer")
         memory = self._allocate(length)
         return MTLBuffer(self, memory, length, options) if memory is not None else None
 
@@ -154,14 +162,15 @@ class MTLDevice(Capabilities):
     def newBufferWithBytesNoCopy_length_options_deallocator_(
         self, data: Any, length: int, options: int, deallocator: Callable[..., object] | None
     ) -> MTLBuffer | None:
+        check_storage(storage_mode(options), {SHARED, MANAGED}, "a buffer over the host's memory")
+        check_length(length)
         memory = Borrowed(data, deallocator)
         check_range(0, length, memory.length, "using bytes")
-        if length == 0:
-            return None
         return MTLBuffer(self, memory, length, options)
 
     # MTL: -newHeapWithDescriptor:
     def newHeapWithDescriptor_(self, descriptor: MTLHeapDescriptor) -> MTLHeap | None:
+        check_storage(descriptor.storageMode(), HEAP_STORAGE, "a heap")
         memory = self._allocate(descriptor.size())
         return MTLHeap(self, descriptor, memory) if memory is not None else None
 
@@ -217,8 +226,8 @@ class MTLDevice(Capabilities):
     def newIndirectCommandBufferWithDescriptor_maxCommandCount_options_(
         self, descriptor: MTLIndirectCommandBufferDescriptor, count: int, options: int
     ) -> MTLIndirectCommandBuffer | None:
-        bindings = descriptor.maxKernelBufferBindCount()
-        if count < 1 or not 0 <= bindings <= MAX_BUFFERS or not command_types_supported(descriptor):
+        check_indirect_size(count, descriptor.maxKernelBufferBindCount())
+        if not command_types_supported(descriptor):
             return None
         return MTLIndirectCommandBuffer(self, descriptor, count, options)
 
@@ -380,24 +389,27 @@ class MTLDevice(Capabilities):
             if artifact is None:
                 text = f"no archive holds `{function._name}` and the options say not to compile"
                 return None, archive_error(enums.MTLBinaryArchiveErrorInvalidFile, text)
-            check_threadgroup_total(artifact.static_threadgroup_memory, (), artifact.name)
+            static, limit = artifact.static_threadgroup_memory, self.maxThreadgroupMemoryLength()
+            check_threadgroup_total(static, (), artifact.name, limit)
         except (CompileError, ValidationError) as problem:
             return None, _library_error(enums.MTLLibraryErrorCompileFailure, str(problem))
-        limit = function._library._max_threads
-        return MTLComputePipelineState(self, artifact, descriptor, limit), None
+        threads = function._library._max_threads
+        return MTLComputePipelineState(self, artifact, descriptor, threads), None
 
     def _artifact(
         self, function: MTLFunction, descriptor: MTLComputePipelineDescriptor, options: int
     ) -> Artifact | None:
         archive: MTLBinaryArchive
-        for archive in descriptor.binaryArchives() or ():
+        modes = checks.modes()
+        # What archives hold is not instrumented.
+        for archive in () if modes else descriptor.binaryArchives() or ():
             found = archive._find(function)
             if found is not None:
                 return found
         if options & enums.MTLPipelineOptionFailOnBinaryArchiveMiss:
             return None
         program = function._library._program
-        return compiler.compile_kernel(program, function._name, function._constants)
+        return compiler.compile_kernel(program, function._name, function._constants, modes)
 
 
 def _library_error(code: int, description: str) -> NSError:
@@ -408,14 +420,14 @@ _creating = threading.Lock()
 
 
 @cache
-def _device() -> MTLDevice:
-    return MTLDevice(_executor())
+def _device(executor: str, profile: str) -> MTLDevice:
+    return MTLDevice(_executor(executor), profiles.find(profile))
 
 
 def MTLCreateSystemDefaultDevice() -> MTLDevice:
-    """The one soft device of this process."""
+    """The device that SOFTMETAL_DEVICE and SOFTMETAL_PROFILE name now: one object for each."""
     with _creating:
-        return _device()
+        return _device(env.device(), env.profile())
 
 
 def MTLCopyAllDevices() -> list[MTLDevice]:

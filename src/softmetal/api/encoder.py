@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from softmetal.api import enums
 from softmetal.api.buffer import MTLBuffer, MTLResource
+from softmetal.api.checked import order, resources
 from softmetal.api.counters import MTLCounterSampleBuffer, _SampleAttachments
 from softmetal.api.event import MTLFence
 from softmetal.api.heap import MTLHeap
@@ -27,18 +29,24 @@ from softmetal.types import (
 from softmetal.validation import (
     MAX_GRID,
     MAX_INLINE_BYTES,
+    Binding,
     Size3,
-    check_arguments,
+    check_buffer,
     check_buffer_index,
+    check_buffers,
     check_copy,
+    check_fence,
     check_fill,
     check_grid,
     check_indirect,
+    check_indirect_pipeline,
     check_inline_bytes,
+    check_managed,
     check_offset,
     check_open,
     check_pipeline,
     check_range,
+    check_scratch,
     check_threadgroup_length,
     check_threadgroup_total,
 )
@@ -54,7 +62,8 @@ _new_tuple = tuple.__new__
 class MTLCommandEncoder(Labelled):
     """What both encoders have. `_append` adds a command, `_retain` an object to keep alive."""
 
-    __slots__ = ("_append", "_attachments", "_command_buffer", "_ended", "_retain")
+    __slots__ = ("_append", "_attachments", "_command_buffer", "_ended", "_fences", "_retain")
+    _order = "serial"  # how its commands follow each other, for the checking modes
 
     def __init__(
         self, command_buffer: MTLCommandBuffer, attachments: _SampleAttachments | None
@@ -62,9 +71,11 @@ class MTLCommandEncoder(Labelled):
         super().__init__()
         self._command_buffer = command_buffer
         self._append = command_buffer._commands.append
-        self._retain = command_buffer._retained.append
+        self._retain = command_buffer._retain
         self._ended = False
+        self._fences: list[MTLFence] = []  # updated here
         self._attachments = attachments
+        command_buffer._commands += order(self._order)
         self._sample_clock("start")
 
     def _sample_clock(self, which: str) -> None:
@@ -98,10 +109,15 @@ class MTLCommandEncoder(Labelled):
     # MTL: -updateFence:
     def updateFence_(self, fence: MTLFence) -> None:
         check_open(self._ended, "updateFence_")
+        self._command_buffer._commands += order("update", id(fence))
+        fence._updated = True
+        self._fences.append(fence)
 
     # MTL: -waitForFence:
     def waitForFence_(self, fence: MTLFence) -> None:
         check_open(self._ended, "waitForFence_")
+        check_fence(fence._updated, fence in self._fences)
+        self._command_buffer._commands += order("wait", id(fence))
 
     # MTL: -sampleCountersInBuffer:atSampleIndex:withBarrier:
     def sampleCountersInBuffer_atSampleIndex_withBarrier_(
@@ -115,7 +131,8 @@ class MTLCommandEncoder(Labelled):
 class MTLComputeCommandEncoder(MTLCommandEncoder):
     """Binds arguments and dispatches kernels."""
 
-    __slots__ = ("_addresses", "_bound", "_pipeline", "_threadgroup", "_type")
+    __slots__ = ("_addresses", "_bound", "_lengths", "_order", "_pipeline", "_threadgroup",
+                 "_type", "_used")  # fmt: skip
 
     def __init__(
         self,
@@ -123,12 +140,22 @@ class MTLComputeCommandEncoder(MTLCommandEncoder):
         dispatch_type: int,
         attachments: _SampleAttachments | None = None,
     ) -> None:
+        concurrent = dispatch_type == enums.MTLDispatchTypeConcurrent
+        self._order = "concurrent" if concurrent else "serial"
         super().__init__(command_buffer, attachments)
         self._type = dispatch_type
+        self._used: list[MTLResource | MTLHeap] = []
         self._pipeline: MTLComputePipelineState | None = None
         self._addresses = [0] * MAX_BUFFERS
+        self._lengths = [0] * MAX_BUFFERS  # bytes from the address on
         self._bound: list[MTLBuffer | None] = [None] * MAX_BUFFERS
         self._threadgroup = [0] * MAX_THREADGROUP_ARGUMENTS
+
+    # MTL: -endEncoding
+    def endEncoding(self) -> None:
+        super().endEncoding()
+        self._bound.clear()  # an encoder that the program keeps must not keep buffers
+        self._used.clear()
 
     # MTL: -dispatchType
     def dispatchType(self) -> int:
@@ -138,6 +165,8 @@ class MTLComputeCommandEncoder(MTLCommandEncoder):
     def setComputePipelineState_(self, pipeline: MTLComputePipelineState) -> None:
         if self._ended:
             check_open(True, "setComputePipelineState_")
+        if pipeline is None:
+            check_pipeline(0, "setComputePipelineState_(None)")
         self._pipeline = pipeline
 
     # MTL: -setBuffer:offset:atIndex:
@@ -147,19 +176,22 @@ class MTLComputeCommandEncoder(MTLCommandEncoder):
         if not 0 <= index < MAX_BUFFERS:
             check_buffer_index(index)
         if buffer is None:
-            self._addresses[index] = 0
+            self._addresses[index] = self._lengths[index] = 0
             self._bound[index] = None
             return
         if not 0 <= offset < buffer._length:
             check_offset(offset, buffer._length)
         self._addresses[index] = buffer._address + offset
+        self._lengths[index] = buffer._length - offset
         if self._bound[index] is not buffer:
             self._bound[index] = buffer
             self._retain(buffer)
 
     # MTL: -setBufferOffset:atIndex:
     def setBufferOffset_atIndex_(self, offset: int, index: int) -> None:
+        check_open(self._ended, "setBufferOffset_atIndex_")
         check_buffer_index(index)
+        check_buffer(self._bound[index], f"setBufferOffset_atIndex_ at index {index}")
         self.setBuffer_offset_atIndex_(self._bound[index], offset, index)
 
     # MTL: -setBuffers:offsets:withRange:
@@ -170,6 +202,7 @@ class MTLComputeCommandEncoder(MTLCommandEncoder):
         range_: Sequence[int],
     ) -> None:
         start, count = range_
+        check_range(0, count, min(len(buffers), len(offsets)), "buffers")
         for i in range(count):
             self.setBuffer_offset_atIndex_(buffers[i], offsets[i], start + i)
 
@@ -183,13 +216,14 @@ class MTLComputeCommandEncoder(MTLCommandEncoder):
         if not 0 < length <= MAX_INLINE_BYTES or len(copy) < length:
             check_inline_bytes(length, len(copy))
         self._addresses[index] = self._command_buffer._inline(copy)
+        self._lengths[index] = length
         self._bound[index] = None
 
     # MTL: -setThreadgroupMemoryLength:atIndex:
     def setThreadgroupMemoryLength_atIndex_(self, length: int, index: int) -> None:
         if self._ended:
             check_open(True, "setThreadgroupMemoryLength_atIndex_")
-        check_threadgroup_length(length, index)
+        check_threadgroup_length(length, index, self.device().maxThreadgroupMemoryLength())
         self._threadgroup[index] = length
 
     # MTL: -dispatchThreadgroups:threadsPerThreadgroup:
@@ -212,6 +246,7 @@ class MTLComputeCommandEncoder(MTLCommandEncoder):
     def dispatchThreadgroupsWithIndirectBuffer_indirectBufferOffset_threadsPerThreadgroup_(
         self, buffer: MTLBuffer, offset: int, threads: Sequence[int]
     ) -> None:
+        check_buffer(buffer, "an indirect dispatch")
         check_indirect(offset, 12, buffer._length)
         width, height, depth = threads
         self._retain(buffer)
@@ -227,24 +262,35 @@ class MTLComputeCommandEncoder(MTLCommandEncoder):
         width, height, depth = grid
         if not (0 < width < _ENDLESS and 0 < height < _ENDLESS and 0 < depth < _ENDLESS):
             check_grid(grid)
-            return  # an empty grid
-        addresses = self._addresses
-        for index in pipeline._needed:
-            if not addresses[index]:
+        addresses, lengths, owners = self._addresses, self._lengths, self._bound
+        for index, size, low_bits, written in pipeline._wanted:
+            if (
+                lengths[index] < size
+                or addresses[index] & low_bits
+                or (written and owners[index] is None)
+            ):
                 artifact = pipeline._artifact
-                check_arguments(artifact.arguments, addresses, self._threadgroup, artifact.name)
+                check_buffers(artifact.arguments, self._bindings(), artifact.name)
         scratch = self._scratch(pipeline) if pipeline._threadgroup_count else ()
         bound = tuple(addresses[: pipeline._buffer_count])
+        if pipeline._checked:
+            inline = tuple(zip(addresses, self._lengths, strict=True))
+            self._append(resources(pipeline, self._bound, inline, self._used))
         # Half the time of calling Dispatch.
         fields = (pipeline._kernel, grid, checked, bound, scratch, indirect)
         self._append(_new_tuple(Dispatch, fields))
+
+    def _bindings(self) -> list[Binding]:
+        inline = (owner is None for owner in self._bound)
+        return list(map(Binding, self._addresses, self._lengths, inline))
 
     def _scratch(self, pipeline: MTLComputePipelineState) -> tuple[int, ...]:
         """The threadgroup memory lengths that the kernel has arguments for."""
         artifact = pipeline._artifact
         lengths = tuple(self._threadgroup[: pipeline._threadgroup_count])
-        check_arguments(artifact.arguments, self._addresses, lengths, artifact.name)
-        check_threadgroup_total(artifact.static_threadgroup_memory, lengths, artifact.name)
+        static = artifact.static_threadgroup_memory
+        check_scratch(artifact.arguments, lengths, artifact.name)
+        check_threadgroup_total(static, lengths, artifact.name, pipeline._memory_limit)
         return lengths
 
     # MTL: -executeCommandsInBuffer:withRange:
@@ -260,6 +306,7 @@ class MTLComputeCommandEncoder(MTLCommandEncoder):
         self, commands: MTLIndirectCommandBuffer, buffer: MTLBuffer, offset: int
     ) -> None:
         """The range is read from the buffer when the commands run: two uint32, start and length."""
+        check_buffer(buffer, "an indirect execution")
         check_indirect(offset, 8, buffer._length)
         self._retain(buffer)
         self._execute(commands, 0, commands.size(), buffer._address + offset)
@@ -269,45 +316,58 @@ class MTLComputeCommandEncoder(MTLCommandEncoder):
     ) -> None:
         check_open(self._ended, "executeCommandsInBuffer")
         pipeline = self._pipeline
+        if pipeline is not None and commands._inherits_pipeline:
+            check_indirect_pipeline(pipeline._indirect, pipeline._artifact.name)
         kernel = pipeline._kernel if pipeline is not None else 0
         bound, scratch = tuple(self._addresses), tuple(self._threadgroup)
         inherited = Dispatch(kernel, (1, 1, 1), (1, 1, 1), bound, scratch)
         self._append(Execute(commands._commands, start, count, inherited, address))
         self._retain(commands)
-        self._command_buffer._indirect.append((commands, start, count, pipeline, bound))
+        inherited_bindings = self._bindings() if commands._inherits_buffers else []
+        self._command_buffer._indirect.append(
+            (commands, start, count, pipeline, inherited_bindings)
+        )
 
     # MTL: -memoryBarrierWithScope:
     # Commands run in order, so a barrier has nothing to add.
     def memoryBarrierWithScope_(self, scope: int) -> None:
         check_open(self._ended, "memoryBarrierWithScope_")
+        self._command_buffer._commands += order("barrier")
 
     # MTL: -memoryBarrierWithResources:count:
     def memoryBarrierWithResources_count_(
         self, resources: Sequence[MTLResource], count: int
     ) -> None:
         check_open(self._ended, "memoryBarrierWithResources_count_")
+        self._command_buffer._commands += order("barrier")
 
     # MTL: -useResource:usage:
     def useResource_usage_(self, resource: MTLResource, usage: int) -> None:
         check_open(self._ended, "useResource_usage_")
         self._retain(resource)
+        self._used.append(resource)
 
     # MTL: -useResources:count:usage:
     def useResources_count_usage_(
         self, resources: Sequence[MTLResource], count: int, usage: int
     ) -> None:
         check_open(self._ended, "useResources_count_usage_")
-        self._command_buffer._retained.extend(resources[:count])
+        for resource in resources[:count]:
+            self._retain(resource)
+        self._used += resources[:count]
 
     # MTL: -useHeap:
     def useHeap_(self, heap: MTLHeap) -> None:
         check_open(self._ended, "useHeap_")
         self._retain(heap)
+        self._used.append(heap)
 
     # MTL: -useHeaps:count:
     def useHeaps_count_(self, heaps: Sequence[MTLHeap], count: int) -> None:
         check_open(self._ended, "useHeaps_count_")
-        self._command_buffer._retained.extend(heaps[:count])
+        for heap in heaps[:count]:
+            self._retain(heap)
+        self._used += heaps[:count]
 
 
 class MTLBlitCommandEncoder(MTLCommandEncoder):
@@ -320,8 +380,11 @@ class MTLBlitCommandEncoder(MTLCommandEncoder):
         self, source: MTLBuffer, offset: int, target: MTLBuffer, target_offset: int, size: int
     ) -> None:
         check_open(self._ended, "copyFromBuffer")
+        check_buffer(source, "copying from")
+        check_buffer(target, "copying to")
         check_copy(offset, source._length, target_offset, target._length, size)
-        self._command_buffer._retained += (source, target)
+        self._retain(source)
+        self._retain(target)
         if size:
             self._append(Copy(source._address + offset, target._address + target_offset, size))
 
@@ -329,8 +392,9 @@ class MTLBlitCommandEncoder(MTLCommandEncoder):
     def fillBuffer_range_value_(self, buffer: MTLBuffer, range_: Sequence[int], value: int) -> None:
         check_open(self._ended, "fillBuffer_range_value_")
         start, count = range_
+        check_buffer(buffer, "filling")
         check_range(start, count, buffer._length, "filling bytes")
-        check_fill(value)
+        check_fill(start, count, value)
         self._retain(buffer)
         if count:
             self._append(Fill(buffer._address + start, count, value))
@@ -338,6 +402,7 @@ class MTLBlitCommandEncoder(MTLCommandEncoder):
     # MTL: -synchronizeResource:
     def synchronizeResource_(self, resource: MTLResource) -> None:
         check_open(self._ended, "synchronizeResource_")
+        check_managed(resource.storageMode(), "synchronizeResource_")
 
     # MTL: -resetCommandsInBuffer:withRange:
     # DEVIATION: resetting and copying indirect commands with a blit encoder takes effect for work
@@ -383,8 +448,10 @@ class MTLBlitCommandEncoder(MTLCommandEncoder):
         check_open(self._ended, "resolveCounters")
         start, count = range_
         check_range(start, count, samples.sampleCount(), "samples")
+        check_buffer(target, "resolving counters to")
         check_copy(start * 8, samples._memory.length, offset, target._length, count * 8)
-        self._command_buffer._retained += (samples, target)
+        self._retain(samples)
+        self._retain(target)
         if count:
             source = samples._memory.address + start * 8
             self._append(Copy(source, target._address + offset, count * 8))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Self
 
 from softmetal.api.libdispatch import DispatchQueue
 from softmetal.api.objects import Allocated, Labelled
+from softmetal.validation import check_event_value, check_signal
 
 if TYPE_CHECKING:
     from softmetal.api.device import MTLDevice
@@ -28,11 +29,12 @@ Block = Callable[["MTLSharedEvent", int], object]
 class MTLFence(Labelled):
     """Orders encoders of one queue; these run in order anyway."""
 
-    __slots__ = ("_device",)
+    __slots__ = ("_device", "_updated")
 
     def __init__(self, device: MTLDevice) -> None:
         super().__init__()
         self._device = device
+        self._updated = False  # whether any encoder has updated it
 
     # MTL: -device
     def device(self) -> MTLDevice:
@@ -49,6 +51,9 @@ class MTLEvent(Labelled):
         self._device = device
         self._executor = device._executor
         self._handle = self._executor.new_event()
+
+    def _reached(self) -> int:
+        return self._executor.event_value(self._handle)
 
     def __del__(self) -> None:
         if not sys.is_finalizing():
@@ -73,14 +78,17 @@ class MTLSharedEvent(MTLEvent):
 
     # MTL: -signaledValue
     def signaledValue(self) -> int:
-        return self._executor.event_value(self._handle)
+        return self._reached()
 
     # MTL: -setSignaledValue:
+    # DEVIATION: a shared event never goes back, not even to 0 by the host: that is an error.
     def setSignaledValue_(self, value: int) -> None:
+        check_signal(value, self._reached())
         self._executor.signal_event(self._handle, value)
 
     # MTL: -waitUntilSignaledValue:timeoutMS:
     def waitUntilSignaledValue_timeoutMS_(self, value: int, milliseconds: int) -> bool:
+        check_event_value(value)
         deadline = time.monotonic() + milliseconds / 1000
         while True:
             left = max(0.0, deadline - time.monotonic())
@@ -94,6 +102,7 @@ class MTLSharedEvent(MTLEvent):
         self, listener: MTLSharedEventListener, value: int, block: Block
     ) -> None:
         """Call block(event, value) once the event has reached `value`."""
+        check_event_value(value)
         with self._lock:
             self._serial += 1
             heappush(self._pending, (value, self._serial, listener, block))

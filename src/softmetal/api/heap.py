@@ -12,7 +12,13 @@ from softmetal.api import enums
 from softmetal.api.buffer import PAGE, MTLBuffer, cache_mode, hazard_mode, storage_mode
 from softmetal.api.memory import Memory
 from softmetal.api.objects import Descriptor, Labelled, number, table
-from softmetal.validation import check_heap_options, check_range
+from softmetal.validation import (
+    check_heap_offset,
+    check_heap_options,
+    check_heap_type,
+    check_length,
+    check_range,
+)
 
 if TYPE_CHECKING:
     from softmetal.api.device import MTLDevice
@@ -111,13 +117,13 @@ class MTLHeap(Labelled):
     # MTL: -newBufferWithLength:options:
     def newBufferWithLength_options_(self, length: int, options: int) -> MTLBuffer | None:
         """A buffer where the heap finds room, or None."""
-        check_heap_options(self.storageMode(), storage_mode(options))
-        if self._free is None or length <= 0:
-            return None
+        self._check(length, options, placed=False)
+        free = self._free
+        assert free is not None
         size = align_up(length, BUFFER_ALIGNMENT)
         with self._lock:
-            self._collect(self._free)
-            offset = self._free.allocate(size, BUFFER_ALIGNMENT)
+            self._collect(free)
+            offset = free.allocate(size, BUFFER_ALIGNMENT)
         if offset is None:
             return None
         return HeapBuffer(self, length, options, offset, size)
@@ -125,13 +131,18 @@ class MTLHeap(Labelled):
     # MTL: -newBufferWithLength:options:offset:
     def newBufferWithLength_options_offset_(
         self, length: int, options: int, offset: int
-    ) -> MTLBuffer | None:
+    ) -> MTLBuffer:
         """A buffer of a placement heap at a place of the program's choice."""
-        check_heap_options(self.storageMode(), storage_mode(options))
-        if self._free is not None or length <= 0:
-            return None
+        self._check(length, options, placed=True)
+        check_heap_offset(offset, BUFFER_ALIGNMENT)
         check_range(offset, length, self.size(), "heap bytes")
         return HeapBuffer(self, length, options, offset, 0)
+
+    def _check(self, length: int, options: int, placed: bool) -> None:
+        check_length(length)
+        check_heap_type(self._free is None, placed)
+        wanted = (storage_mode(options), cache_mode(options))
+        check_heap_options((self.storageMode(), self.cpuCacheMode()), wanted)
 
     def _collect(self, free: FreeList) -> None:
         while self._returned:

@@ -11,15 +11,26 @@ from softmetal.api.objects import Descriptor, Object, flag, number, table
 from softmetal.api.pipeline import MTLComputePipelineState
 from softmetal.api.structs import MTLResourceID
 from softmetal.errors import ValidationError
-from softmetal.types import MAX_BUFFERS, MAX_THREADGROUP_ARGUMENTS, Dispatch, IndirectCommands
+from softmetal.types import (
+    MAX_BUFFERS,
+    MAX_THREADGROUP_ARGUMENTS,
+    MAX_THREADS,
+    Dispatch,
+    IndirectCommands,
+)
 from softmetal.validation import (
+    Binding,
     Size3,
-    check_arguments,
-    check_buffer_index,
+    check_buffers,
+    check_command_type,
     check_grid,
+    check_indirect_index,
     check_indirect_pipeline,
+    check_inherited,
     check_offset,
     check_range,
+    check_scratch,
+    check_threadgroup,
     check_threadgroup_length,
     check_threadgroup_total,
 )
@@ -50,28 +61,36 @@ class MTLIndirectComputeCommand(Object):
 
     __slots__ = (
         "_addresses",
+        "_barrier",
         "_bound",
         "_grid",
         "_group",
         "_index",
         "_inherits",
+        "_inherits_buffers",
+        "_memory_limit",
         "_pipeline",
         "_stale",
         "_threadgroup",
+        "_types",
     )
 
-    def __init__(self, index: int, bindings: int, inherits: bool, stale: set[int]) -> None:
+    def __init__(self, owner: MTLIndirectCommandBuffer, index: int) -> None:
         self._index = index
-        self._inherits = inherits
-        self._stale = stale
-        self._addresses = [0] * bindings
-        self._bound: list[MTLBuffer | None] = [None] * bindings
+        self._inherits = owner._inherits_pipeline
+        self._inherits_buffers = owner._inherits_buffers
+        self._memory_limit = owner._device.maxThreadgroupMemoryLength()
+        self._types = owner._types
+        self._stale = owner._stale
+        self._addresses = [0] * owner._bindings
+        self._bound: list[MTLBuffer | None] = [None] * owner._bindings
         self._clear()
 
     def _clear(self) -> None:
         self._pipeline: MTLComputePipelineState | None = None
         self._threadgroup: list[int] = []
         self._grid: Size3 | None = None
+        self._barrier = False
         self._group: Size3 = (1, 1, 1)
         self._stale.add(self._index)
 
@@ -83,11 +102,7 @@ class MTLIndirectComputeCommand(Object):
 
     # MTL: -setComputePipelineState:
     def setComputePipelineState_(self, pipeline: MTLComputePipelineState) -> None:
-        if self._inherits:
-            raise ValidationError(
-                "this indirect command buffer inherits its pipeline: "
-                "make it with setInheritPipelineState_(False)"
-            )
+        check_inherited(self._inherits, "pipeline", "setInheritPipelineState_(False)")
         check_indirect_pipeline(pipeline._indirect, pipeline._artifact.name)
         self._pipeline = pipeline
         self._stale.add(self._index)
@@ -96,7 +111,8 @@ class MTLIndirectComputeCommand(Object):
     def setKernelBuffer_offset_atIndex_(
         self, buffer: MTLBuffer | None, offset: int, index: int
     ) -> None:
-        check_buffer_index(index, len(self._addresses))
+        check_inherited(self._inherits_buffers, "buffers", "setInheritBuffers_(False)")
+        check_indirect_index(index, len(self._addresses))
         if buffer is None:
             self._addresses[index] = 0
         else:
@@ -107,7 +123,7 @@ class MTLIndirectComputeCommand(Object):
 
     # MTL: -setThreadgroupMemoryLength:atIndex:
     def setThreadgroupMemoryLength_atIndex_(self, length: int, index: int) -> None:
-        check_threadgroup_length(length, index)
+        check_threadgroup_length(length, index, self._memory_limit)
         missing = index + 1 - len(self._threadgroup)
         self._threadgroup += [0] * missing
         self._threadgroup[index] = length
@@ -117,6 +133,7 @@ class MTLIndirectComputeCommand(Object):
     def concurrentDispatchThreadgroups_threadsPerThreadgroup_(
         self, groups: Sequence[int], threads: Sequence[int]
     ) -> None:
+        check_command_type(self._types, enums.MTLIndirectCommandTypeConcurrentDispatch)
         width, height, depth = threads
         across, down, deep = groups
         self._set_dispatch((across * width, down * height, deep * depth), (width, height, depth))
@@ -125,28 +142,33 @@ class MTLIndirectComputeCommand(Object):
     def concurrentDispatchThreads_threadsPerThreadgroup_(
         self, grid: Sequence[int], threads: Sequence[int]
     ) -> None:
+        check_command_type(self._types, enums.MTLIndirectCommandTypeConcurrentDispatchThreads)
         width, height, depth = grid
         across, down, deep = threads
         self._set_dispatch((width, height, depth), (across, down, deep))
 
     def _set_dispatch(self, grid: Size3, group: Size3) -> None:
         check_grid(grid)
+        if self._pipeline is not None:
+            self._pipeline._checked_group(group)
+        else:
+            check_threadgroup(group, MAX_THREADS, f"of indirect command {self._index}")
         self._grid = grid
         self._group = group
         self._stale.add(self._index)
 
     # MTL: -setBarrier
-    # Commands of an indirect command buffer run in order, each after the one before it.
+    # Commands of an indirect command buffer run in order; only the checking modes ask for this.
     def setBarrier(self) -> None:
-        return None
+        self._barrier = True
 
     # MTL: -clearBarrier
     def clearBarrier(self) -> None:
-        return None
+        self._barrier = False
 
     def _encode(self, inherits_buffers: bool) -> Dispatch | None:
         """The slot as executors take it; None if nothing is to be dispatched."""
-        if self._grid is None or 0 in self._grid:
+        if self._grid is None:
             return None
         buffers = () if inherits_buffers else tuple(self._addresses) or (0,)
         threadgroup = tuple(self._threadgroup)
@@ -158,20 +180,27 @@ class MTLIndirectComputeCommand(Object):
                 f"command {self._index} of an indirect command buffer has no pipeline: "
                 "call setComputePipelineState_ on it"
             )
-        artifact = pipeline._artifact
+        artifact, static = pipeline._artifact, pipeline._artifact.static_threadgroup_memory
         group = pipeline._groups.get(self._group) or pipeline._checked_group(self._group)
         if not inherits_buffers:
-            check_arguments(artifact.arguments, buffers, threadgroup, artifact.name)
+            check_buffers(artifact.arguments, self._bindings(), artifact.name)
             buffers = buffers[: pipeline._buffer_count]
-        check_threadgroup_total(artifact.static_threadgroup_memory, threadgroup, artifact.name)
+        check_scratch(artifact.arguments, threadgroup, artifact.name)
+        check_threadgroup_total(static, threadgroup, artifact.name, pipeline._memory_limit)
         return Dispatch(pipeline._kernel, self._grid, group, buffers, threadgroup)
+
+    def _bindings(self) -> list[Binding]:
+        return [
+            Binding(address, buffer._address + buffer._length - address) if buffer else Binding()
+            for address, buffer in zip(self._addresses, self._bound, strict=True)
+        ]
 
     def _copy_from(self, other: MTLIndirectComputeCommand) -> None:
         self._pipeline = other._pipeline
         self._addresses = list(other._addresses)
         self._bound = list(other._bound)
         self._threadgroup = list(other._threadgroup)
-        self._grid, self._group = other._grid, other._group
+        self._grid, self._group, self._barrier = other._grid, other._group, other._barrier
         self._stale.add(self._index)
 
 
@@ -179,7 +208,7 @@ class MTLIndirectCommandBuffer(MTLResource):
     """Slots for dispatches, encoded on the host."""
 
     __slots__ = ("_bindings", "_commands", "_inherits_buffers", "_inherits_pipeline", "_items",
-                 "_stale")  # fmt: skip
+                 "_stale", "_types")  # fmt: skip
 
     def __init__(
         self,
@@ -192,6 +221,7 @@ class MTLIndirectCommandBuffer(MTLResource):
         self._inherits_pipeline: bool = descriptor.inheritPipelineState()
         self._inherits_buffers: bool = descriptor.inheritBuffers()
         self._bindings: int = descriptor.maxKernelBufferBindCount()
+        self._types: int = descriptor.commandTypes()
         self._commands = IndirectCommands([None] * count)
         self._items: dict[int, MTLIndirectComputeCommand] = {}
         self._stale: set[int] = set()
@@ -213,10 +243,7 @@ class MTLIndirectCommandBuffer(MTLResource):
         item = self._items.get(index)
         if item is None:
             check_range(index, 1, self.size(), "indirect commands")
-            item = MTLIndirectComputeCommand(
-                index, self._bindings, self._inherits_pipeline, self._stale
-            )
-            self._items[index] = item
+            self._items[index] = item = MTLIndirectComputeCommand(self, index)
         return item
 
     # MTL: -resetWithRange:
@@ -239,7 +266,7 @@ class MTLIndirectCommandBuffer(MTLResource):
         start: int,
         count: int,
         pipeline: MTLComputePipelineState | None,
-        buffers: Sequence[int],
+        buffers: Sequence[Binding],
     ) -> None:
         """What slots take from the encoder that executes them must be there, and fit."""
         for index in range(start, start + count):
@@ -253,9 +280,10 @@ class MTLIndirectCommandBuffer(MTLResource):
                     "call setComputePipelineState_ on the encoder"
                 )
             used._checked_group(item._group)
-            bound = buffers if self._inherits_buffers else item._addresses
+            bound = buffers if self._inherits_buffers else item._bindings()
             artifact = used._artifact
-            check_arguments(artifact.arguments, bound, item._threadgroup, artifact.name)
+            check_buffers(artifact.arguments, bound, artifact.name)
+            check_scratch(artifact.arguments, item._threadgroup, artifact.name)
 
     def _renew(self) -> None:
         """Work that is encoded already keeps the slots as they are; later work gets new ones."""

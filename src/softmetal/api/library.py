@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from softmetal import compiler
+from softmetal import compiler, env
 from softmetal.api import enums
 from softmetal.api.datatypes import data_size, data_type
 from softmetal.api.foundation import NSData, NSError
@@ -65,6 +65,8 @@ def compile_options(options: MTLCompileOptions | None, file_name: str) -> Compil
     major, minor = divmod(given.languageVersion(), 1 << 16)
     return CompileOptions(
         fast_math=given.fastMathEnabled(),
+        # Relaxed keeps NaN and infinities, as on Apple's devices.
+        finite_math=env.finite_math() and given.mathMode() == enums.MTLMathModeFast,
         macros=tuple((str(name), str(value)) for name, value in macros.items()),
         language_version=major * 100 + minor * 10,
         file_name=file_name,

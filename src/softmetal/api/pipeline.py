@@ -18,7 +18,7 @@ from softmetal.api.objects import (
 )
 from softmetal.api.structs import MTLResourceID, MTLSize
 from softmetal.types import MAX_THREADS, SIMD_WIDTH, Argument, Artifact
-from softmetal.validation import Size3, check_threadgroup
+from softmetal.validation import Size3, check_simd_multiple, check_threadgroup
 
 if TYPE_CHECKING:
     from softmetal.api.device import MTLDevice
@@ -171,14 +171,18 @@ class MTLComputePipelineState(Labelled):
     __slots__ = (
         "_artifact",
         "_buffer_count",
+        "_checked",
         "_device",
         "_groups",
         "_indirect",
         "_kernel",
         "_max_threads",
+        "_memory_limit",
         "_needed",
         "_required",
         "_threadgroup_count",
+        "_wanted",
+        "_whole_simdgroups",
     )
 
     def __init__(
@@ -198,17 +202,24 @@ class MTLComputePipelineState(Labelled):
         limits = (artifact.max_total_threads, descriptor.maxTotalThreadsPerThreadgroup())
         self._max_threads = min(n for n in (*limits, library_limit, MAX_THREADS) if n)
         self._kernel = device._executor.load(artifact)
-        buffers = [a.index for a in artifact.arguments if a.kind == "buffer"]
-        self._needed = tuple(buffers)
-        self._buffer_count = max(buffers, default=0) + 1
+        self._memory_limit = device.maxThreadgroupMemoryLength()
+        self._whole_simdgroups = bool(descriptor.threadGroupSizeIsMultipleOfThreadExecutionWidth())
+        buffers = [a for a in artifact.arguments if a.kind == "buffer"]
+        self._needed = tuple(a.index for a in buffers)
+        # What a dispatch looks at: index, bytes, the address bits that must be 0, written or not.
+        self._wanted = tuple((a.index, a.size, a.alignment - 1, a.writable) for a in buffers)
+        self._buffer_count = max((a.index for a in buffers), default=0) + 1
         scratch = [a.index for a in artifact.arguments if a.kind == "threadgroup"]
         self._threadgroup_count = max(scratch) + 1 if scratch else 0
+        self._checked = bool(artifact.checks)
         self._groups: dict[Size3, Size3] = {}  # threadgroup sizes that have been checked
 
     def _checked_group(self, size: Size3) -> Size3:
         """The same size, known to be right for this kernel."""
         group = (int(size[0]), int(size[1]), int(size[2]))
         check_threadgroup(group, self._max_threads, self._artifact.name, self._required)
+        if self._whole_simdgroups:
+            check_simd_multiple(group, self._artifact.name)
         self._groups[group] = group
         return group
 

@@ -10,12 +10,18 @@ import logging
 import sys
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
+from softmetal import checks
 from softmetal.api import enums
+from softmetal.api.buffer import MTLBuffer
+from softmetal.api.checked import expand
 from softmetal.api.counters import MTLBlitPassDescriptor, MTLComputePassDescriptor
 from softmetal.api.encoder import (
     MTLBlitCommandEncoder,
@@ -30,8 +36,17 @@ from softmetal.api.memory import Arena
 from softmetal.api.objects import Descriptor, Labelled, anything, flag, number, table
 from softmetal.api.pipeline import MTLComputePipelineState
 from softmetal.api.residency import MTLResidencySet
-from softmetal.types import Command, Completion, Signal, Wait
-from softmetal.validation import check_committed, check_no_encoder, check_uncommitted
+from softmetal.types import Command, Completion, Execute, Signal, Wait
+from softmetal.validation import (
+    Binding,
+    check_alive,
+    check_committed,
+    check_event_value,
+    check_no_encoder,
+    check_signal,
+    check_uncommitted,
+    released_text,
+)
 
 if TYPE_CHECKING:
     from softmetal.api.device import MTLDevice
@@ -39,9 +54,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("softmetal")
 
 Handler = Callable[["MTLCommandBuffer"], object]
-Indirect = tuple[
-    MTLIndirectCommandBuffer, int, int, MTLComputePipelineState | None, tuple[int, ...]
-]
+Indirect = tuple[MTLIndirectCommandBuffer, int, int, MTLComputePipelineState | None, list[Binding]]
+Release = tuple[str, float]  # a buffer's name and when the program let go of it
 
 
 class MTLCommandQueueDescriptor(Descriptor):
@@ -106,7 +120,9 @@ class MTLCommandQueue(Labelled):
         return MTLCommandBuffer(self, True, self._log_state)
 
     # MTL: -commandBufferWithUnretainedReferences
-    # DEVIATION: command buffers always keep what they use alive, also "with unretained references".
+    # DEVIATION: memory lives until the work that uses it is done, also with unretained references.
+    # A buffer released too early is an error: of `commit` if it went before, of the command buffer
+    # if it went while that ran. Apple's debug layer ends the process.
     def commandBufferWithUnretainedReferences(self) -> MTLCommandBuffer:
         return MTLCommandBuffer(self, False, self._log_state)
 
@@ -217,6 +233,19 @@ def _finish_watched(watched: SimpleQueue[MTLCommandBuffer | None]) -> None:
         del buffer
 
 
+def _track(kept: list[object], released: list[Release], item: object) -> None:
+    """Keep a buffer's memory only, and note when the buffer itself goes."""
+    if not isinstance(item, MTLBuffer):
+        kept.append(item)
+        return
+    name = repr(item._label) if item._label else f"of {item._length} bytes"
+
+    def gone(_: object) -> None:  # at any moment on any thread, so it takes no lock
+        released.append((name, time.monotonic()))
+
+    kept += (item._memory, weakref.ref(item, gone))
+
+
 class MTLCommandBuffer(Labelled):
     """Commands, what they use, and what became of them."""
 
@@ -231,11 +260,15 @@ class MTLCommandBuffer(Labelled):
         "_enqueued",
         "_indirect",
         "_log_state",
+        "_looked_at",
         "_outcome",
         "_queue",
+        "_released",
+        "_retain",
         "_retained",
         "_retains",
         "_scheduled_handlers",
+        "_signals",
         "_ticket",
     )
 
@@ -246,10 +279,15 @@ class MTLCommandBuffer(Labelled):
         self._log_state = state
         self._commands: list[Command] = []
         self._retained: list[object] = []
+        self._released: list[Release] = []
+        self._retain: Callable[[object], None] = (
+            self._retained.append if retains else partial(_track, self._retained, self._released)
+        )
+        self._signals: dict[int, int] = {}  # event handle -> value signalled here
         self._indirect: list[Indirect] = []
         self._arenas: list[Arena] = []
         self._encoder: MTLCommandEncoder | None = None
-        self._enqueued = self._committed = False
+        self._enqueued = self._committed = self._looked_at = False
         self._commit_time = 0.0
         self._ticket: int | None = None
         self._outcome: Completion | None = None
@@ -321,12 +359,15 @@ class MTLCommandBuffer(Labelled):
     # MTL: -encodeSignalEvent:value:
     def encodeSignalEvent_value_(self, event: MTLEvent, value: int) -> None:
         self._begin("encodeSignalEvent_value_")
+        check_signal(value, max(event._reached(), self._signals.get(event._handle, 0)))
+        self._signals[event._handle] = value
         self._retained.append(event)
         self._commands.append(Signal(event._handle, value))
 
     # MTL: -encodeWaitForEvent:value:
     def encodeWaitForEvent_value_(self, event: MTLEvent, value: int) -> None:
         self._begin("encodeWaitForEvent_value_")
+        check_event_value(value)
         self._retained.append(event)
         self._commands.append(Wait(event._handle, value))
 
@@ -340,11 +381,13 @@ class MTLCommandBuffer(Labelled):
 
     # MTL: -useResidencySet:
     def useResidencySet_(self, residency: MTLResidencySet) -> None:
+        check_uncommitted(self._committed, "useResidencySet_")
         self._retained.append(residency)
 
     # MTL: -useResidencySets:count:
     def useResidencySets_count_(self, sets: Sequence[MTLResidencySet], count: int) -> None:
-        self._retained.extend(sets[:count])
+        for residency in sets[:count]:
+            self.useResidencySet_(residency)
 
     def _inline(self, data: bytes) -> int:
         """The address of a copy that lives as long as the work."""
@@ -366,10 +409,13 @@ class MTLCommandBuffer(Labelled):
     def commit(self) -> None:
         check_uncommitted(self._committed, "commit")
         check_no_encoder(self._encoder is not None, "commit")
+        check_alive([name for name, _ in self._released], "commit")
         for commands, start, count, pipeline, bound in self._indirect:
             commands._flush(range(start, start + count))
             if commands._inherits_buffers or commands._inherits_pipeline:
                 commands._check_inherited(start, count, pipeline, bound)
+        if self._indirect and checks.current() is not None:
+            self._commands = self._expanded()
         queue = self._queue
         queue._reap()
         queue._make_room()
@@ -379,6 +425,17 @@ class MTLCommandBuffer(Labelled):
             queue._order.append(self)
         self._committed = True
         queue._submit_ready()
+
+    def _expanded(self) -> list[Command]:
+        """The commands with indirect ones in full, which is what the checking modes follow."""
+        buffers = iter(self._indirect)
+        commands: list[Command] = []
+        for command in self._commands:
+            if isinstance(command, Execute):
+                commands += expand(command, next(buffers)[0])
+            else:
+                commands.append(command)
+        return commands
 
     def _known_ticket(self) -> int:
         """The ticket; waits while an earlier command buffer of the queue is not committed yet."""
@@ -398,7 +455,7 @@ class MTLCommandBuffer(Labelled):
             log.exception("a handler of a command buffer failed")
 
     def _finish(self, outcome: Completion) -> None:
-        self._outcome = outcome
+        self._outcome = self._with_releases(outcome)
         self._retained.clear()
         self._indirect.clear()
         self._commands = []
@@ -409,6 +466,13 @@ class MTLCommandBuffer(Labelled):
         for handler in self._completed_handlers:
             self._call(handler)
         self._completed_handlers.clear()
+
+    def _with_releases(self, outcome: Completion) -> Completion:
+        """The outcome, an error if buffers of unretained references went before its end."""
+        early = [name for name, when in self._released if when < outcome.end]
+        if not early or outcome.error is not None:
+            return outcome
+        return replace(outcome, error=released_text(early, "the command buffer had completed"))
 
     # MTL: -addScheduledHandler:
     def addScheduledHandler_(self, handler: Handler) -> None:
@@ -450,6 +514,9 @@ class MTLCommandBuffer(Labelled):
     def error(self) -> NSError | None:
         if self._outcome is None or self._outcome.error is None:
             return None
+        if not self._looked_at:
+            self._looked_at = True
+            checks.looked_at(self._outcome.error)
         return NSError.described(
             enums.MTLCommandBufferErrorDomain,
             enums.MTLCommandBufferErrorInternal,

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
-from softmetal.compiler import diagnostics, frontend, serial, stages
-from softmetal.compiler.elf import Elf
+from softmetal.compiler import diagnostics, frontend, instrument, serial, stages
+from softmetal.compiler.elf import OBJECT, TLS, Elf
 from softmetal.compiler.unsupported import Refusal
 from softmetal.errors import CompileError
 from softmetal.toolchain import cache, targets
-from softmetal.types import Argument, Artifact, CompileOptions, Function, Mode, Program
+from softmetal.types import (
+    Argument,
+    Artifact,
+    CheckMap,
+    CompileOptions,
+    Function,
+    Mode,
+    Program,
+    Variable,
+)
 
 __all__ = [
     "artifact_from_bytes",
@@ -61,7 +71,7 @@ def _front(source: str, options: CompileOptions) -> tuple[Program, str, list[Pat
         text = stages.preprocess(source, options)
         rewritten = frontend.rewrite(text)
         text = rewritten.text
-        program = Program(text, options, rewritten.functions, rewritten.constants)
+        program = Program(text, options, rewritten.functions, rewritten.constants, source)
         warnings = stages.check(program, _header(options))
     except Refusal as error:
         places = diagnostics.SourceMap(text, options.file_name, source)
@@ -96,9 +106,10 @@ def _fresh(entry: Path) -> bool:
     return all(_digest(Path(file)) == digest for file, digest in files.items())
 
 
-def _header(options: CompileOptions) -> Path:
+def _header(options: CompileOptions, checked: bool = False) -> Path:
     target = targets.host()
     key = cache.key_of(
+        "checked" if checked else "",
         stages.fingerprint(),
         str(stages.INCLUDE),
         target.triple,
@@ -106,7 +117,7 @@ def _header(options: CompileOptions) -> Path:
         *stages.language_flags(options),
     )
     folder = cache.default().get(
-        "header", key, lambda path: stages.build_header(options, target, path / "unit.pch")
+        "header", key, lambda path: stages.build_header(options, target, checked, path / "unit.pch")
     )
     return folder / "unit.pch"
 
@@ -114,7 +125,9 @@ def _header(options: CompileOptions) -> Path:
 # ---- kernels ------------------------------------------------------------------------------------
 
 
-def artifact_key(program: Program, name: str, constants: Mapping[int, bytes]) -> str:
+def artifact_key(
+    program: Program, name: str, constants: Mapping[int, bytes], checked: bool = False
+) -> str:
     """The key under which a compiled kernel is kept."""
     function, target = program.functions[name], targets.host()
     return cache.key_of(
@@ -122,21 +135,33 @@ def artifact_key(program: Program, name: str, constants: Mapping[int, bytes]) ->
         *(target.triple, target.cpu, *target.flags),
         *(program.text, repr(program.options), repr(function)),
         *(f"{index}={value.hex()}" for index, value in sorted(constants.items())),
+        "checked" if checked else "",
     )
 
 
-def compile_kernel(program: Program, name: str, constants: Mapping[int, bytes]) -> Artifact:
-    """Generate code for one kernel with its function constants."""
+def compile_kernel(
+    program: Program,
+    name: str,
+    constants: Mapping[int, bytes],
+    checks: frozenset[str] = frozenset(),
+) -> Artifact:
+    """Generate code for one kernel with its function constants, instrumented if `checks` are on."""
     function = program.functions.get(name)
     if function is None:
         known = ", ".join(sorted(program.functions)) or "none"
         raise CompileError(f"the library has no kernel '{name}': its kernels are {known}")
     _require_constants(program, function, constants)
-    key = artifact_key(program, name, constants)
+    key = artifact_key(program, name, constants, bool(checks))
     folder = cache.default().get(
-        "kernel", key, lambda path: _build(program, function, constants, path)
+        "kernel", key, lambda path: _build(program, function, constants, bool(checks), path)
     )
-    return _artifact(function, folder / "kernel.so")
+    artifact = _artifact(function, folder / "kernel.so")
+    if not checks:
+        return artifact
+    sites = tuple(tuple(site) for site in json.loads((folder / "sites").read_text()))
+    known = _check_map(folder / "kernel.so", sites)
+    used = sum(variable.size for variable in known.threadgroup)  # less the gaps between them
+    return replace(artifact, checks=checks, check_map=known, static_threadgroup_memory=used)
 
 
 def _require_constants(program: Program, function: Function, given: Mapping[int, bytes]) -> None:
@@ -151,23 +176,58 @@ def _require_constants(program: Program, function: Function, given: Mapping[int,
 
 
 def _build(
-    program: Program, function: Function, constants: Mapping[int, bytes], folder: Path
+    program: Program,
+    function: Function,
+    constants: Mapping[int, bytes],
+    checked: bool,
+    folder: Path,
 ) -> None:
     target, options = targets.host(), program.options
-    header = _header(options)
+    header = _header(options, checked)
+    places = diagnostics.SourceMap(program.text, options.file_name, program.source)
+
+    def optimised(mode: Mode) -> str:
+        unit = stages.unit(program, function, mode, constants)
+        return stages.optimise(unit, options, target, header, checked)
+
+    # A checked kernel knows its threadgroup: findings name it.
+    mode = Mode.GROUPS if checked and function.mode == Mode.FLAT else function.mode
     try:
-        ir = stages.optimise(
-            stages.unit(program, function, function.mode, constants), options, target, header
-        )
-        if function.mode != Mode.FIBERS and stages.cooperates(ir):
-            unit = stages.unit(program, function, Mode.FIBERS, constants)
-            ir = stages.optimise(unit, options, target, header)
-        stages.generate(stages.lower(ir, target), target, folder / "kernel.o")
+        ir = optimised(mode)
+        if mode != Mode.FIBERS and stages.cooperates(ir):
+            ir = optimised(Mode.FIBERS)
+        ir = stages.lower(ir, target)
+        if checked:
+            ir, sites = instrument.instrument(ir, (stages.PACKAGE, "softmetal_entry"))
+            mapped = [(s.file, s.line, places.column(s.file, s.line, s.column)) for s in sites]
+            (folder / "sites").write_text(json.dumps(mapped))
+        stages.generate(ir, target, folder / "kernel.o")
         stages.link([folder / "kernel.o"], folder / "kernel.so")
         (folder / "kernel.o").unlink()
     except CompileError as error:
-        places = diagnostics.SourceMap(program.text, options.file_name, "")
         raise CompileError(diagnostics.explain(error.diagnostics, places)) from None
+
+
+def _check_map(path: Path, sites: tuple[tuple[str, int, int], ...]) -> CheckMap:
+    elf = Elf.read(path)
+    threadgroup, anchor = [], 0
+    for symbol, offset, size in elf.sized_symbols(TLS):
+        if "softmetal_anchor" in symbol:
+            anchor = offset
+        elif "softmetal_guard" not in symbol:
+            threadgroup.append(Variable(_local_name(symbol), offset, size))
+    constants = [
+        Variable(_local_name(symbol), address, size)
+        for symbol, address, size in elf.sized_symbols(OBJECT)
+        if not symbol.startswith("softmetal_")
+    ]
+    return CheckMap(sites, tuple(threadgroup), tuple(constants), anchor)
+
+
+def _local_name(symbol: str) -> str:
+    """The last component of a mangled name: `_ZZL1kPfjE4tile` is tile."""
+    found = [symbol[m.end() :][: int(m[0])] for m in re.finditer(r"\d+", symbol)]
+    return next((n for n in reversed(found) if n.isidentifier()), symbol)
 
 
 def _artifact(function: Function, path: Path) -> Artifact:
@@ -190,7 +250,8 @@ def _artifact(function: Function, path: Path) -> Artifact:
 def artifact_to_bytes(artifact: Artifact) -> bytes:
     """A compiled kernel whole, for an archive."""
     fields = asdict(artifact)
-    del fields["path"]
+    for name in ("path", "checks", "check_map"):  # archives hold plain code
+        del fields[name]
     return json.dumps(fields).encode() + b"\n" + artifact.path.read_bytes()
 
 

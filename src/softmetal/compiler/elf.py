@@ -6,7 +6,8 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-_PT_LOAD, _PT_TLS, _SHT_DYNSYM = 1, 7, 11
+_PT_LOAD, _PT_TLS, _SHT_SYMTAB, _SHT_DYNSYM = 1, 7, 2, 11
+OBJECT, TLS = 1, 6  # types of symbols
 
 
 class Elf:
@@ -41,16 +42,25 @@ class Elf:
                 return struct.unpack_from(f"<{size // 4}I", self.data, offset + value - address)
         raise ValueError(f"symbol {symbol} has no data")
 
+    def sized_symbols(self, kind: int) -> list[tuple[str, int, int]]:
+        """(name, value, size) of the symbols of a type in the full table: locals too."""
+        return [
+            (name, value, size)
+            for name, info, value, size in self._symbols(_SHT_SYMTAB)
+            if info & 0xF == kind and size
+        ]
+
     def symbols(self) -> dict[str, tuple[int, int]]:
         """Every dynamic symbol's (address, size); undefined ones have address 0."""
-        found: dict[str, tuple[int, int]] = {}
+        return {name: (value, size) for name, _, value, size in self._symbols(_SHT_DYNSYM)}
+
+    def _symbols(self, table: int) -> Iterator[tuple[str, int, int, int]]:
         for section in self._sections:
-            if section[1] != _SHT_DYNSYM:
+            if section[1] != table:
                 continue
             _, _, _, _, offset, size, link, _, _, entry = section
             names = self._sections[link][4]
             for at in range(offset, offset + size, entry):
-                name, _, _, _, value, length = struct.unpack_from("<IBBHQQ", self.data, at)
+                name, info, _, _, value, length = struct.unpack_from("<IBBHQQ", self.data, at)
                 end = self.data.index(b"\0", names + name)
-                found[self.data[names + name : end].decode()] = (value, length)
-        return found
+                yield self.data[names + name : end].decode(), info, value, length

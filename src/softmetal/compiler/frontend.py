@@ -9,12 +9,13 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from softmetal.compiler import rules
 from softmetal.compiler.arithmetic import evaluate
 from softmetal.compiler.syntax import Declaration, Syntax
 from softmetal.compiler.tokens import Token, apply_edits, blank, tokenize
-from softmetal.compiler.unsupported import Refusal, refuse_kernel, refuse_words
+from softmetal.compiler.unsupported import Refusal, refuse_kernel
 from softmetal.types import Function, FunctionConstant, Mode, Parameter
 
 ERASED = frozenset({"device", "thread", "threadgroup", "kernel"})
@@ -78,7 +79,7 @@ class _Pass:
         self.callees: dict[str, set[str]] = defaultdict(set)
 
     def run(self) -> Rewritten:
-        refuse_words(self.tokens)
+        rules.enforce(self.syntax)
         if not self.keep_spaces:
             self._drop_duplicates()
         for declaration in self.syntax.declarations:
@@ -93,7 +94,7 @@ class _Pass:
 
     def _drop_duplicates(self) -> None:
         """Overloads on address spaces alone become one definition; the first stays."""
-        seen: set[tuple[str, ...]] = set()
+        seen: dict[tuple[str, ...], set[tuple[str, ...]]] = {}
         for declaration in self.syntax.declarations:
             specialised = declaration.kind == "class" and "<" in (
                 self.syntax.text(i) for i in range(declaration.start, declaration.body)
@@ -101,10 +102,14 @@ class _Pass:
             if declaration.kind != "function" and not specialised:
                 continue
             key = self.syntax.signature(declaration, ERASED)
-            if key in seen:
+            spelled = self.syntax.signature(declaration, frozenset())
+            others = seen.setdefault(key, set())
+            # What is spelled the same is defined twice, and clang says so; a constructor's own
+            # address space is not in its signature.
+            if others and (declaration.classes or spelled not in others):
                 extra = 1 if self.syntax.text(declaration.end) == ";" else 0
                 self.blanked.append((declaration.start, declaration.end + extra))
-            seen.add(key)
+            others.add(spelled)
 
     def _constructor_qualifiers(self, declaration: Declaration) -> None:
         """`Name() constant {`: a constructor cannot be const in C++."""
@@ -160,6 +165,7 @@ class _Pass:
         self._replace_range(declaration, f"SM_FUNCTION_CONSTANT({kind}, {name}, {index})")
 
     def _read_kernel(self, declaration: Declaration) -> None:
+        rules.check_result(self.syntax, declaration)
         self.kernels.setdefault(declaration.name, declaration)
         if self.syntax.text(declaration.start) != "template":
             entry = "::".join((*declaration.scope, declaration.name))
@@ -170,6 +176,12 @@ class _Pass:
         syntax = self.syntax
         plain = syntax.plain(declaration.start, declaration.end - 1)
         closing = plain[-1]
+        if syntax.text(closing) == ")" and "<" not in (syntax.text(i) for i in plain):
+            raise Refusal(
+                self.tokens[plain[0]],
+                "an instantiation whose template arguments are deduced is not supported by "
+                "softmetal: write them, e.g. 'template kernel void k<float>(...)'",
+            )
         if syntax.text(closing) == ")":  # drop the parameter types
             opening = next((i for i in plain if syntax.partner.get(i) == closing), closing)
             plain = plain[: plain.index(opening)]
@@ -239,23 +251,22 @@ class _Pass:
         opening = kernel.parameters
         closing = self.syntax.partner[opening]
         found = [
-            self._parameter(kernel, first, last)
+            (self._parameter(kernel, first, last), self.tokens[first])
             for first, last in self.syntax.split_commas(opening + 1, closing)
             if [self.syntax.text(i) for i in self.syntax.plain(first, last)] != ["void"]
         ]
-        taken = {(p.kind, p.index) for p in found}
-        numbered = []
-        for parameter in found:  # Metal gives what has no index the lowest free one
-            index = parameter.index
-            if index < 0 and parameter.kind in ("buffer", "threadgroup"):
-                index = next(n for n in range(len(taken) + 1) if (parameter.kind, n) not in taken)
-                taken.add((parameter.kind, index))
-            numbered.append(
-                Parameter(
-                    parameter.name, parameter.type, parameter.kind, index, parameter.condition
-                )
-            )
-        return tuple(numbered)
+        taken = {(p.kind, p.index) for p, _ in found}
+        numbered: list[tuple[Parameter, Token]] = []
+        for parameter, token in found:  # Metal gives what has no index the lowest free one
+            if parameter.index < 0 and parameter.kind in ("buffer", "threadgroup"):
+                kind = parameter.kind
+                index = next(n for n in range(len(taken) + 1) if (kind, n) not in taken)
+                taken.add((kind, index))
+                parameter = replace(parameter, index=index)
+            rules.check_parameter(parameter, token)
+            numbered.append((parameter, token))
+        rules.check_places(numbered)
+        return tuple(parameter for parameter, _ in numbered)
 
     def _parameter(self, kernel: Declaration, first: int, last: int) -> Parameter:
         syntax = self.syntax
@@ -347,11 +358,20 @@ class _Pass:
             return self.tokens[before].kind == "directive"
         at = index + 1
         while self.syntax.text(at) not in ("", ";", "[", ",", "=", "(", ")", "{"):
-            if self.syntax.text(at) in ("*", "&"):
+            if self.syntax.text(at) in ("*", "&", "auto"):
                 return False
             opens = self.syntax.text(at) == "<"
             at = self.syntax.skip_angles(at) if opens else at + 1
-        return self.syntax.text(at) in (";", "[", ",")
+        stored = self.syntax.text(at) in (";", "[", ",")
+        while self.syntax.text(at) == "[" and at in self.syntax.partner:
+            at = self.syntax.partner[at] + 1
+        if self.syntax.text(at) in ("=", "{"):
+            raise Refusal(
+                self.tokens[at],
+                "a threadgroup variable cannot have an initializer: let one thread assign it, then "
+                "call threadgroup_barrier",
+            )
+        return stored
 
     def _cpp(self, index: int) -> str:
         """One token as C++."""

@@ -10,7 +10,7 @@ from softmetal.errors import CompileError
 from softmetal.types import CompileOptions, Function, FunctionConstant, Mode, Parameter, Program
 
 MAGIC = b"MTLB"  # as Apple's own libraries begin; clients look for it
-_VERSION = b"softmetal-1\n"
+_VERSION = b"softmetal-2\n"
 _LIMIT = 1 << 30
 
 
@@ -18,6 +18,7 @@ def to_bytes(program: Program) -> bytes:
     """A program that another process can load without the source."""
     fields = {
         "text": program.text,
+        "source": program.source,
         "options": asdict(program.options),
         "functions": [asdict(function) for function in program.functions.values()],
         "constants": [asdict(constant) for constant in program.constants],
@@ -41,6 +42,7 @@ def from_bytes(data: bytes) -> Program:
             options=_options(fields["options"]),
             functions={f["name"]: _function(f) for f in fields["functions"]},
             constants=tuple(FunctionConstant(**c) for c in fields["constants"]),
+            source=fields["source"],
         )
     except (zlib.error, ValueError, KeyError, TypeError) as error:
         raise CompileError(f"the library data is damaged: {error}") from error

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from softmetal.compiler import instrument
 from softmetal.errors import CompileError
 from softmetal.toolchain import cache, clang
 from softmetal.toolchain.targets import Target
@@ -28,6 +29,7 @@ _LANGUAGE = (
     "-fsigned-char",  # as in Metal, on every machine
     *("-fno-strict-aliasing", "-fno-math-errno", "-fno-stack-protector"),
     "-fno-finite-loops",  # or clang deletes a loop that waits for memory to change
+    "-fstack-clash-protection",  # a large frame meets the guard page, wherever it ends
     *("-fvisibility=hidden", "-fPIC", f"-isystem{INCLUDE}", f"-isystem{RUNTIME}"),
 )
 _QUIET = (
@@ -47,13 +49,11 @@ _USER_END = "#pragma clang attribute pop\n"
 
 def language_flags(options: CompileOptions) -> tuple[str, ...]:
     """Flags that every stage shares: they decide what the source means."""
+    if not options.fast_math:
+        return (*_LANGUAGE, "-ffp-contract=on")
+    special = () if options.finite_math else ("-fno-finite-math-only",)
     # Estimates of 1/x and 1/sqrt(x) would make NaN of 0 and infinity.
-    fast = (
-        ("-ffast-math", "-fno-finite-math-only", "-mrecip=none")
-        if options.fast_math
-        else ("-ffp-contract=on",)
-    )
-    return (*_LANGUAGE, *fast)
+    return (*_LANGUAGE, "-ffast-math", *special, "-mrecip=none")
 
 
 @functools.cache
@@ -132,9 +132,10 @@ def check_spaces(text: str, program: Program) -> str:
     return ""
 
 
-def build_header(options: CompileOptions, target: Target, output: Path) -> None:
+def build_header(options: CompileOptions, target: Target, checked: bool, output: Path) -> None:
     """Precompile our headers: an empty unit then takes 0.04 s instead of 0.11."""
     flags = [*language_flags(options), f"--target={target.triple}", *target.flags]
+    flags += instrument.FLAGS if checked else ()
     source = str(INCLUDE / "softmetal" / "unit.h")
     clang.run(
         "clang",
@@ -167,7 +168,7 @@ def unit(program: Program, function: Function, mode: Mode, constants: Mapping[in
         + f'\n# 1 "softmetal_entry"\n{_USER_END}'
         + f"using softmetal_kernel = softmetal::kernel<&::{function.entry}, "
         + f"softmetal::list<{parameters}>>;\n"
-        + f"SM_INFO({int(mode)}, {function.max_total_threads})\nSM_ENTRY_{mode.name}\n"
+        + f"SM_INFO({int(mode)}, {function.max_total_threads})\nSM_ENTRY_{mode.name}\nSM_ANCHOR\n"
     )
 
 
@@ -212,17 +213,21 @@ _SCALAR = (
 )
 
 
-def optimise(text: str, options: CompileOptions, target: Target, header: Path) -> str:
-    """C++ to LLVM IR, everything inlined."""
+def optimise(
+    text: str, options: CompileOptions, target: Target, header: Path, checked: bool = False
+) -> str:
+    """C++ to LLVM IR, everything inlined; with a call at every access if it is to be checked."""
     flags = [*language_flags(options), f"--target={target.triple}", *target.flags, "-w", *_QUIET]
-    arguments = ["-O3", *_SCALAR, *flags, "-S", "-emit-llvm", "-include-pch", str(header), *_STDIN]
+    # -O1 keeps what the source says: an access that is optimised away cannot be checked.
+    flags += ["-O1", *instrument.FLAGS] if checked else ["-O3", *_SCALAR]
+    arguments = [*flags, "-S", "-emit-llvm", "-include-pch", str(header), *_STDIN]
     ir, _ = clang.run("clang", [*arguments, "-o", "-"], text)
     return ir
 
 
 def cooperates(ir: str) -> bool:
     """Whether threads wait for each other, which the token pass may not have seen."""
-    return re.search(r"call [^\n]*@softmetal_(barrier|collective|lane)\(", ir) is not None
+    return re.search(r"call [^\n]*@softmetal_(barrier|collective|lane|check_barrier)\(", ir) is not None
 
 
 def lower(ir: str, target: Target) -> str:

@@ -43,13 +43,6 @@ _CONSTRUCTS = [
 ]  # fmt: skip
 
 
-def refuse_words(tokens: Sequence[Token]) -> None:
-    """Refuse what clang would accept although Metal does not have it."""
-    for token in tokens:
-        if token.text == "double" and token.kind == "word":
-            raise Refusal(token, "'double' is not supported in Metal: use float")
-
-
 def refuse_kernel(tokens: Sequence[Token], function: Declaration) -> None:
     """Refuse functions of other stages, and kernel parameters of types we lack."""
     head = tokens[function.start : function.body]

@@ -13,20 +13,30 @@ from functools import cache
 from pathlib import Path
 from threading import Lock
 
-from softmetal import env
+from softmetal import checks, env
 from softmetal.errors import ExecutionError
 from softmetal.executors import openblas
+from softmetal.executors.findings import Describer, Finding
 from softmetal.executors.packing import Packer
 from softmetal.executors.runtime import build
-from softmetal.types import Artifact, Command, Completion, LogMessage
+from softmetal.types import (
+    Artifact,
+    CheckMap,
+    Command,
+    Completion,
+    Dispatch,
+    LogMessage,
+    Region,
+    Resources,
+)
 
 # ---- loading the runtime --------------------------------------------------------------------
 
 _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
-    "softmetal_new_pool": (c_void_p, [c_uint]),
+    "softmetal_new_pool": (c_void_p, [c_uint, c_uint64]),
     "softmetal_set_blas": (None, [c_char_p]),
     "softmetal_shutdown": (None, []),
-    "softmetal_load": (c_void_p, [c_char_p, c_char_p, c_size_t]),
+    "softmetal_load": (c_void_p, [c_char_p, c_char_p, c_char_p, c_size_t]),
     "softmetal_allocate": (c_void_p, [c_size_t]),
     "softmetal_free": (None, [c_void_p, c_size_t]),
     "softmetal_new_queue": (c_void_p, [c_void_p]),
@@ -36,6 +46,9 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "softmetal_result": (c_char_p, [c_void_p, c_void_p]),
     "softmetal_log_entries": (c_void_p, [c_void_p, c_void_p, c_void_p]),
     "softmetal_forget": (None, [c_void_p]),
+    "softmetal_set_checks": (c_bool, [c_void_p, c_uint, c_uint64, c_char_p, c_uint]),
+    "softmetal_set_seed": (None, [c_uint64]),
+    "softmetal_findings": (c_uint, [c_void_p, c_void_p]),
     "softmetal_new_event": (c_void_p, []),
     "softmetal_free_event": (None, [c_void_p]),
     "softmetal_event_value": (c_uint64, [c_void_p]),
@@ -80,6 +93,7 @@ _SLICE_NS = 50_000_000  # the longest time in C: Python handles Ctrl-C in betwee
 _ERROR_BYTES = 4096
 _FAULT_LEVEL = 5  # MTLLogLevelFault
 _LOG_HEAD = struct.Struct("<II")
+_VARIABLE = struct.Struct("<QQQ")  # sm_variable
 
 
 class CpuExecutor:
@@ -89,25 +103,43 @@ class CpuExecutor:
 
     def __init__(self) -> None:
         self._c = _library()
-        self._pool = self._c.softmetal_new_pool(env.threads())
+        self._pool = self._c.softmetal_new_pool(env.threads(), int(env.timeout() * 1e9))
         self._packer = Packer()
         self._lock = Lock()
-        self._kernels: dict[Path, int] = {}
+        self._kernels: dict[tuple[Path, frozenset[str]], int] = {}
+        self._artifacts: dict[int, Artifact] = {}  # of kernels compiled for checking
+        self._labels: dict[int, dict[tuple[int, int], str]] = {}  # of buffers, by ticket
+        self._reported: set[int] = set()  # tickets whose findings are listed
         self._tickets: dict[int, tuple[object, ...]] = {}  # with what must outlive their run
         self._abandoned: dict[int, tuple[object, ...]] = {}  # forgotten before their end
 
     def load(self, artifact: Artifact) -> int:
         with self._lock:
-            handle = self._kernels.get(artifact.path)
+            handle = self._kernels.get((artifact.path, artifact.checks))
             if handle is None:
                 error = ctypes.create_string_buffer(_ERROR_BYTES)
                 path = os.fsencode(artifact.path)
-                handle = self._c.softmetal_load(path, error, _ERROR_BYTES)
+                name = artifact.name.encode()
+                handle = self._c.softmetal_load(path, name, error, _ERROR_BYTES)
                 if not handle:
                     text = error.value.decode(errors="replace")
                     raise ExecutionError(f"cannot load kernel {artifact.name}: {text}")
-                self._kernels[artifact.path] = handle
+                self._kernels[artifact.path, artifact.checks] = handle
+                if artifact.check_map is not None:
+                    self._set_checks(handle, artifact, artifact.check_map)
         return handle
+
+    def _set_checks(self, handle: int, artifact: Artifact, known: CheckMap) -> None:
+        modes = sum(1 << i for i, mode in enumerate(checks.MODES) if mode in artifact.checks)
+        variables = b"".join(
+            _VARIABLE.pack(variable.offset, variable.size, constant)
+            for constant, group in enumerate((known.threadgroup, known.constants))
+            for variable in group
+        )
+        count = len(variables) // _VARIABLE.size
+        if not self._c.softmetal_set_checks(handle, modes, known.anchor, variables, count):
+            raise MemoryError(f"no memory for the checks of kernel {artifact.name}")
+        self._artifacts[handle] = artifact
 
     def allocate(self, length: int) -> int:
         address: int | None = self._c.softmetal_allocate(max(length, 1))
@@ -133,12 +165,16 @@ class CpuExecutor:
     def submit(self, queue: int, commands: Sequence[Command]) -> int:
         _refuse_fork()
         data, blocks = self._packer.pack(commands)
+        if self._artifacts and (current := checks.current()) is not None:
+            self._c.softmetal_set_seed(current.seed)
         if self._abandoned:
             self._collect()
         ticket: int | None = self._c.softmetal_submit(queue, data, len(data))
         if not ticket:
             raise MemoryError(f"no memory for a command list of {len(data)} bytes")
         self._tickets[ticket] = blocks
+        if self._artifacts:
+            self._labels[ticket] = _labels(commands)
         return ticket
 
     def wait(self, ticket: int, timeout: float | None) -> Completion | None:
@@ -150,6 +186,8 @@ class CpuExecutor:
 
     def forget(self, ticket: int) -> None:
         blocks = self._tickets.pop(ticket, None)
+        self._labels.pop(ticket, None)
+        self._reported.discard(ticket)
         if blocks is None:
             raise ExecutionError(f"ticket {ticket} is unknown or was forgotten")
         if blocks and not self._c.softmetal_wait(ticket, 0):
@@ -188,7 +226,23 @@ class CpuExecutor:
         times = (c_uint64 * 2)()
         error: bytes | None = self._c.softmetal_result(ticket, times)
         text = error.decode(errors="replace") if error is not None else None
+        if self._artifacts and (found := self._findings(ticket)):
+            text = "\n".join([*found, *([text] if text else [])])
         return Completion(times[0] / 1e9, times[1] / 1e9, text, self._log(ticket))
+
+    def _findings(self, ticket: int) -> list[str]:
+        address = c_void_p()
+        count = self._c.softmetal_findings(ticket, ctypes.byref(address))
+        current = checks.current()
+        describer = Describer(
+            self._artifacts, self._labels.get(ticket, {}), current.seed if current else 0
+        )
+        array = (Finding * count).from_address(address.value) if address.value else ()
+        lines = [describer.describe(finding) for finding in array]
+        if current is not None and ticket not in self._reported:
+            self._reported.add(ticket)
+            current.add(lines)
+        return lines
 
     def _log(self, ticket: int) -> tuple[LogMessage, ...]:
         size, dropped = c_size_t(), c_size_t()
@@ -198,6 +252,19 @@ class CpuExecutor:
             text = f"{dropped.value} messages were dropped: the log of a command buffer is full"
             messages.append(LogMessage("softmetal", "log", _FAULT_LEVEL, text))
         return tuple(messages)
+
+
+def _labels(commands: Sequence[Command]) -> dict[tuple[int, int], str]:
+    """The labels of buffers, by the kernel that they are bound for and their index."""
+    labels: dict[tuple[int, int], str] = {}
+    regions: tuple[Region, ...] = ()
+    for command in commands:
+        if isinstance(command, Resources):
+            regions = command.regions
+        elif isinstance(command, Dispatch):
+            labels |= {(command.kernel, r.index): r.label for r in regions if r.label}
+            regions = ()
+    return labels
 
 
 def _refuse_fork() -> None:

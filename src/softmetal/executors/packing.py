@@ -21,6 +21,8 @@ from softmetal.types import (
     Fill,
     Gemm,
     IndirectCommands,
+    Order,
+    Resources,
     Signal,
     Timestamp,
     Wait,
@@ -30,11 +32,14 @@ SLOT_BYTES = 448
 _EMPTY_SLOT = bytes(SLOT_BYTES)
 
 _DISPATCH, _COPY, _FILL, _SIGNAL, _WAIT, _TIMESTAMP, _GEMM, _EXECUTE = range(1, 9)
+_RESOURCES, _ORDER = 9, 10
+_ORDERS = ("serial", "concurrent", "barrier", "update", "wait", "concurrency")
 
 _THREE = struct.Struct("<II3Q")
 _TWO = struct.Struct("<II2Q")
 _ONE = struct.Struct("<IIQ")
 _MULTIPLY = struct.Struct("<II9Q3qQ2d6I")
+_REGION = struct.Struct("<QQiI")
 _EXECUTE_HEAD = struct.Struct("<IIQQ4I")
 
 
@@ -90,6 +95,17 @@ def _timestamp(command: Timestamp) -> bytes:
     return _ONE.pack(_TIMESTAMP, _ONE.size, command.address)
 
 
+def _resources(command: Resources) -> bytes:
+    regions = b"".join(
+        _REGION.pack(r.address, r.length, r.index, r.tracked) for r in command.regions
+    )
+    return _ONE.pack(_RESOURCES, _ONE.size + len(regions), len(command.regions)) + regions
+
+
+def _order(command: Order) -> bytes:
+    return _TWO.pack(_ORDER, _TWO.size, _ORDERS.index(command.kind), command.value)
+
+
 def _gemm(g: Gemm) -> bytes:
     return _MULTIPLY.pack(
         _GEMM,
@@ -108,6 +124,8 @@ _PACKERS: dict[type, Callable[[Any], bytes]] = {
     Wait: _wait,
     Timestamp: _timestamp,
     Gemm: _gemm,
+    Resources: _resources,
+    Order: _order,
 }
 
 

@@ -15,7 +15,9 @@ enum sm_opcode {
   SM_OP_WAIT,
   SM_OP_TIMESTAMP,
   SM_OP_GEMM,
-  SM_OP_EXECUTE
+  SM_OP_EXECUTE,
+  SM_OP_RESOURCES, /* these two only for kernels compiled for checking */
+  SM_OP_ORDER
 };
 
 /* An indirect command buffer is an array of dispatches at this stride. A slot whose threadgroup is
@@ -82,5 +84,23 @@ typedef struct sm_command_execute {
   sm_u32 slot_count, padding;
   sm_dispatch inherited; /* only its kernel and buffers count */
 } sm_command_execute;
+
+/* What the next dispatch may touch. */
+typedef struct sm_command_region {
+  sm_u64 address, length;
+  __INT32_TYPE__ index; /* of the buffer argument, -1 if it is only resident */
+  sm_u32 tracked;
+} sm_command_region;
+
+typedef struct sm_command_resources {
+  sm_command head;
+  sm_u64 count;
+  sm_command_region regions[];
+} sm_command_resources;
+
+typedef struct sm_command_order { /* kinds: see check.c */
+  sm_command head;
+  sm_u64 kind, value;
+} sm_command_order;
 
 #endif

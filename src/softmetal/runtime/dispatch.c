@@ -4,6 +4,7 @@
    along x, or several whole rows. */
 #include <string.h>
 
+#include "check.h"
 #include "runtime.h"
 
 enum {
@@ -19,6 +20,9 @@ typedef struct dispatch_job {
   const sm_kernel *kernel;
   sm_launch launch;
   void *buffers[SM_BUFFERS];
+  sm_submission *submission;
+  const sm_u32 *scratch_lengths;
+  sm_u32 scratch_count;
   size_t scratch;     /* bytes of dynamic threadgroup memory */
   sm_u32 threads;     /* of a full threadgroup */
   sm_u32 cells[3];
@@ -49,13 +53,24 @@ static const char *prepare(sm_worker *worker, const dispatch_job *job) {
   return job->kernel->mode == SM_FIBERS ? sm_arena_prepare(worker, job->threads) : NULL;
 }
 
-static void run_chunk_of_rows(sm_worker *worker, sm_job *base, sm_u64 chunk) {
-  dispatch_job *job = (dispatch_job *)base;
+/* Prepares the worker and calls `run`, which the kernel may leave by a crash. */
+static void run_guarded(sm_worker *worker, dispatch_job *job, sm_u64 chunk,
+                        void (*run)(sm_worker *, dispatch_job *, sm_u64 chunk)) {
   const char *error = prepare(worker, job);
   if (error) {
-    atomic_store(&base->error, error);
+    atomic_store(&job->job.error, error);
     return;
   }
+  if (sigsetjmp(worker->escape, 0)) {
+    sm_left_kernel(worker, &job->job);
+    return;
+  }
+  atomic_store_explicit(&worker->kernel, job->kernel, memory_order_relaxed);
+  run(worker, job, chunk);
+  atomic_store_explicit(&worker->kernel, NULL, memory_order_relaxed);
+}
+
+static void run_rows(sm_worker *worker, dispatch_job *job, sm_u64 chunk) {
   sm_u64 rows = (sm_u64)job->cells[1] * job->cells[2];
   sm_u64 row = chunk / job->row_chunks * job->chunk_rows;
   sm_u64 end = row + job->chunk_rows < rows ? row + job->chunk_rows : rows;
@@ -64,6 +79,30 @@ static void run_chunk_of_rows(sm_worker *worker, sm_job *base, sm_u64 chunk) {
   for (; row < end; row++)
     run_row(worker, job, (sm_u32)x0, (sm_u32)x1, (sm_u32)(row % job->cells[1]),
             (sm_u32)(row / job->cells[1]));
+}
+
+static void run_chunk_of_rows(sm_worker *worker, sm_job *base, sm_u64 chunk) {
+  run_guarded(worker, (dispatch_job *)base, chunk, run_rows);
+}
+
+/* With a check on: threadgroup by threadgroup, in the order that the check decides. */
+static void run_checked_groups(sm_worker *worker, dispatch_job *job, sm_u64 chunk) {
+  sm_u64 total = (sm_u64)job->cells[0] * job->cells[1] * job->cells[2];
+  sm_u64 end = (chunk + 1) * job->run < total ? (chunk + 1) * job->run : total;
+  sm_check_enter(worker, job->submission, job->kernel, &job->launch, job->scratch_lengths,
+                 job->scratch_count);
+  if (job->kernel->mode == SM_FIBERS) sm_arena_check(worker->arena, worker->check);
+  for (sm_u64 i = chunk * job->run; i < end; i++) {
+    sm_u64 group = sm_check_group(worker, i, total);
+    sm_u32 x = (sm_u32)(group % job->cells[0]), row = (sm_u32)(group / job->cells[0]);
+    run_row(worker, job, x, x + 1, row % job->cells[1], row / job->cells[1]);
+  }
+  if (job->kernel->mode == SM_FIBERS) sm_arena_check(worker->arena, NULL);
+}
+
+static void run_checked_chunk(sm_worker *worker, sm_job *base, sm_u64 chunk) {
+  run_guarded(worker, (dispatch_job *)base, chunk, run_checked_groups);
+  sm_check_leave();
 }
 
 static sm_u64 round_up(sm_u64 value, sm_u64 multiple) {
@@ -122,6 +161,8 @@ static void bind(dispatch_job *job, const sm_dispatch *dispatch, const sm_dispat
   const sm_dispatch *bound = dispatch->buffer_count || !inherited ? dispatch : inherited;
   memcpy(job->buffers, bound->buffers, bound->buffer_count * sizeof(void *));
   const sm_u32 *lengths = (const sm_u32 *)(dispatch->buffers + dispatch->buffer_count);
+  job->scratch_lengths = lengths;
+  job->scratch_count = dispatch->threadgroup_count;
   for (sm_u32 i = 0; i < dispatch->threadgroup_count; i++) {
     job->launch.scratch_offset[i] = (sm_u32)job->scratch;
     job->scratch += round_up(lengths[i], SCRATCH_ALIGNMENT);
@@ -134,6 +175,23 @@ static void learn(sm_kernel *kernel, float before, double measured) {
   float cost = (float)measured;
   if (cost < before) cost = 0.75f * before + 0.25f * cost;
   atomic_store_explicit(&kernel->cost, cost, memory_order_relaxed);
+}
+
+/* Races are looked for on one thread: the shadow then needs no locks, and the seed decides all. */
+static void run_checked(sm_worker *worker, sm_submission *submission, dispatch_job *job) {
+  const sm_kernel *kernel = job->kernel;
+  sm_u64 total = (sm_u64)job->cells[0] * job->cells[1] * job->cells[2];
+  bool alone = kernel->checks->modes & SM_CHECK_SHADOWED;
+  job->submission = submission;
+  job->run = alone ? total : total / (worker->pool->threads * CHUNKS_A_THREAD) + 1;
+  job->job.run = run_checked_chunk;
+  job->job.chunks = (total + job->run - 1) / job->run;
+  sm_check_begin(worker, submission, kernel, &job->launch);
+  job->job.start = sm_now();
+  sm_pool_run(worker, &job->job, (double)total * CHUNK_NS);
+  sm_check_end(kernel);
+  if (job->job.faults) sm_report_fault(submission, kernel, job->job.fault, worker->pool->timeout);
+  if (job->job.error) sm_fail(submission, "%s", job->job.error);
 }
 
 void sm_run_dispatch(sm_worker *worker, sm_submission *submission, const sm_dispatch *dispatch,
@@ -155,11 +213,19 @@ void sm_run_dispatch(sm_worker *worker, sm_submission *submission, const sm_disp
   bool flat = kernel->mode == SM_FLAT;
   memcpy(job.cells, flat ? launch->grid : launch->groups, sizeof job.cells);
   float cost = atomic_load_explicit(&kernel->cost, memory_order_relaxed);
+  if (kernel->checks) {
+    run_checked(worker, submission, &job);
+    return;
+  }
   double threads = (double)launch->grid[0] * launch->grid[1] * launch->grid[2];
   cut(&job, worker->pool->threads, flat ? cost : cost * (float)job.threads);
-  sm_u64 start = sm_now();
+  job.job.start = sm_now();
   sm_pool_run(worker, &job.job, cost * threads);
-  double elapsed = (double)(sm_now() - start) * (atomic_load(&job.job.helpers) + 1);
+  if (job.job.faults) {
+    sm_report_fault(submission, kernel, job.job.fault, worker->pool->timeout);
+    return;
+  }
+  double elapsed = (double)(sm_now() - job.job.start) * (atomic_load(&job.job.helpers) + 1);
   learn(kernel, cost, elapsed / threads);
   if (job.job.error) sm_fail(submission, "%s", job.job.error);
 }

@@ -1,9 +1,10 @@
 /* Monotonic counters that streams and the host signal and wait for. */
 #include <stdlib.h>
 
-#include "runtime.h"
+#include "check.h"
 
 struct sm_event {
+  sm_clock clock; /* of those who signalled it, for the checking modes */
   atomic_ullong value;
   atomic_uint sequence; /* advances with every signal */
   atomic_uint waiters;
@@ -24,7 +25,10 @@ void sm_event_signal(sm_event *event, sm_u64 value) {
   if (atomic_load(&event->waiters)) sm_futex_wake(&event->sequence, INT_MAX);
 }
 
+sm_clock *sm_event_clock(sm_event *event) { return &event->clock; }
+
 SM_EXPORT void softmetal_signal_event(sm_event *event, sm_u64 value) {
+  sm_check_host_signal(&event->clock);
   sm_event_signal(event, value);
 }
 
@@ -39,5 +43,7 @@ bool sm_event_wait(sm_event *event, sm_u64 value, sm_u64 nanoseconds) {
 }
 
 SM_EXPORT bool softmetal_wait_event(sm_event *event, sm_u64 value, sm_u64 nanoseconds) {
-  return sm_event_wait(event, value, nanoseconds);
+  bool reached = sm_event_wait(event, value, nanoseconds);
+  if (reached) sm_check_host_saw(&event->clock);
+  return reached;
 }

@@ -8,12 +8,14 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "check.h"
 #include "runtime.h"
 #include "switch.h"
 
 /* An arena: its header in the place of a stack, then the stacks. */
 #define STACK_SHIFT 18
 #define STACK_BYTES ((size_t)1 << STACK_SHIFT)
+_Static_assert(STACK_BYTES == SM_FIBER_STACK, "what errors tell");
 #define ARENA_BYTES ((size_t)512 << 20)
 
 /* Stack tops are spread over the sets of the caches; 448 is 7 lines, so all sets are used. */
@@ -33,6 +35,7 @@ struct sm_arena {
   sm_u32 groups;    /* simdgroups of this threadgroup */
   sm_u32 waiting;   /* lanes of the current simdgroup in a collective */
   bool diverged;    /* they wait at more than one site */
+  sm_check *check;  /* of the worker, while a check is on */
   const void *site; /* of the first to wait */
   operate_function operate;
 
@@ -103,12 +106,32 @@ static void resolve(sm_arena *arena, simdgroup *group) {
 static bool release(sm_arena *arena) {
   sm_u32 any = 0;
   for (sm_u32 i = 0; i < arena->groups; i++) any |= arena->simd[i].ready = arena->simd[i].alive;
+  if (arena->check && any) {
+    sm_u32 alive[SM_MAX_THREADS / SM_LANES];
+    for (sm_u32 i = 0; i < arena->groups; i++) alive[i] = arena->simd[i].alive;
+    sm_check_release(arena->check, alive, arena->groups,
+                     arena->size[0] * arena->size[1] * arena->size[2]);
+  }
   return any != 0;
+}
+
+/* The order of a check: any simdgroup that is ready, any lane of it. */
+static void **shuffled_fiber(sm_arena *arena) {
+  sm_u32 ready = 0;
+  for (sm_u32 i = 0; i < arena->groups; i++) ready |= (sm_u32)(arena->simd[i].ready != 0) << i;
+  if (!ready) return release(arena) ? shuffled_fiber(arena) : &arena->dispatch;
+  sm_u32 group = sm_check_pick(arena->check, ready);
+  return &arena->stack[group * SM_LANES + sm_check_pick(arena->check, arena->simd[group].ready)];
 }
 
 /* Simdgroup `group` has no ready lane: where to go. */
 static __attribute__((noinline)) void **next_simdgroup(sm_arena *arena, sm_u32 group) {
   if (arena->waiting) resolve(arena, &arena->simd[group]);
+  if (arena->check) {
+    sm_u32 ready = arena->simd[group].ready;
+    return ready ? &arena->stack[group * SM_LANES + sm_check_pick(arena->check, ready)]
+                 : shuffled_fiber(arena);
+  }
   while (!arena->simd[group].ready) {
     if (++group < arena->groups) continue;
     if (!release(arena)) return &arena->dispatch;
@@ -126,9 +149,10 @@ static inline __attribute__((always_inline)) void block(fiber self) {
   void **save = &arena->stack[self.index], **next = save + 1;
   sm_u32 ready = group->ready & ~(1u << lane);
   group->ready = ready;
-  if (!SM_LIKELY(ready >> lane & 2)) {
+  if (!SM_LIKELY(ready >> lane & 2) || arena->check) {
     if (ready) {
-      next = save - lane + __builtin_ctz(ready);
+      next = save - lane + (arena->check ? sm_check_pick(arena->check, ready)
+                                         : (sm_u32)__builtin_ctz(ready));
     } else {
       next = next_simdgroup(arena, self.index / SM_LANES);
       if (next == save) return;
@@ -263,5 +287,7 @@ void sm_run_threadgroup(sm_arena *arena, sm_fibers_entry entry, const sm_launch 
     arena->simd[i] = (simdgroup){.ready = ~0u, .alive = ~0u};
   sm_u32 partial = (1u << threads % SM_LANES) - 1;
   if (partial) arena->simd[arena->groups - 1] = (simdgroup){.ready = partial, .alive = partial};
-  sm_switch(&arena->dispatch, arena->stack[0]);
+  sm_switch(&arena->dispatch, arena->check ? *shuffled_fiber(arena) : arena->stack[0]);
 }
+
+void sm_arena_check(sm_arena *arena, sm_check *check) { arena->check = check; }

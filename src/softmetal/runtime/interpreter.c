@@ -4,9 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime.h"
+#include "check.h"
 
 typedef struct sm_stream {
+  sm_u32 number;
   sm_worker *worker;
   sm_mutex lock;
   sm_submission *first, **last;
@@ -27,10 +28,11 @@ __attribute__((format(printf, 2, 3))) void sm_fail(sm_submission *submission, co
   submission->error = strdup(text);
 }
 
-static void run_wait(sm_worker *worker, const sm_command_event *wait) {
+static void run_wait(sm_worker *worker, sm_submission *submission, const sm_command_event *wait) {
   atomic_store(&worker->activity, SM_IDLE);
   while (!sm_event_wait((sm_event *)wait->event, wait->value, ~(sm_u64)0)) {
   }
+  sm_check_wait(submission, sm_event_clock((sm_event *)wait->event));
   atomic_store(&worker->activity, SM_BUSY);
 }
 
@@ -59,19 +61,26 @@ static void run_command(sm_worker *worker, sm_submission *submission, const sm_c
     case SM_OP_DISPATCH:
       sm_run_dispatch(worker, submission, &((const sm_command_dispatch *)command)->dispatch, NULL);
       break;
-    case SM_OP_COPY:
-      sm_run_copy(worker, submission, (const sm_command_copy *)command);
+    case SM_OP_COPY: {
+      const sm_command_copy *copy = (const sm_command_copy *)command;
+      sm_check_copy(submission, copy->source, copy->destination, copy->size);
+      sm_run_copy(worker, submission, copy);
       break;
-    case SM_OP_FILL:
-      sm_run_fill(worker, submission, (const sm_command_fill *)command);
+    }
+    case SM_OP_FILL: {
+      const sm_command_fill *fill = (const sm_command_fill *)command;
+      sm_check_copy(submission, 0, fill->destination, fill->size);
+      sm_run_fill(worker, submission, fill);
       break;
+    }
     case SM_OP_SIGNAL: {
       const sm_command_event *signal = (const sm_command_event *)command;
+      sm_check_signal(submission, sm_event_clock((sm_event *)signal->event));
       sm_event_signal((sm_event *)signal->event, signal->value);
       break;
     }
     case SM_OP_WAIT:
-      run_wait(worker, (const sm_command_event *)command);
+      run_wait(worker, submission, (const sm_command_event *)command);
       break;
     case SM_OP_TIMESTAMP:
       *(sm_u64 *)((const sm_command_timestamp *)command)->address = sm_now();
@@ -82,6 +91,17 @@ static void run_command(sm_worker *worker, sm_submission *submission, const sm_c
     case SM_OP_EXECUTE:
       run_execute(worker, submission, (const sm_command_execute *)command);
       break;
+    case SM_OP_RESOURCES: {
+      const sm_command_resources *resources = (const sm_command_resources *)command;
+      submission->regions = resources->regions;
+      submission->region_count = (sm_u32)resources->count;
+      break;
+    }
+    case SM_OP_ORDER: {
+      const sm_command_order *order = (const sm_command_order *)command;
+      sm_check_order(submission, (sm_u32)order->kind, order->value);
+      break;
+    }
     default:
       sm_fail(submission, "unknown command %u", command->opcode);
   }
@@ -104,11 +124,13 @@ static void run_list(sm_worker *worker, sm_submission *submission) {
 static void release_submission(sm_submission *submission) {
   if (atomic_fetch_sub(&submission->references, 1) != 1) return;
   sm_log_free(&submission->log);
+  sm_check_free(submission);
   free(submission->error);
   free(submission);
 }
 
-static void run_submission(sm_worker *worker, sm_submission *submission) {
+static void run_submission(sm_worker *worker, sm_submission *submission, sm_u32 queue) {
+  sm_check_started(submission, queue);
   atomic_store(&worker->activity, SM_BUSY);
   sm_current_log = &submission->log;
   submission->start = sm_now();
@@ -137,6 +159,7 @@ SM_EXPORT bool softmetal_wait(sm_submission *submission, sm_u64 nanoseconds) {
 
 /* Times in nanoseconds and the error, which lives until softmetal_forget. */
 SM_EXPORT const char *softmetal_result(sm_submission *submission, sm_u64 times[2]) {
+  if (submission->order) sm_check_host_saw(sm_order_clock(submission->order));
   times[0] = submission->start;
   times[1] = submission->end;
   return submission->error;
@@ -163,7 +186,10 @@ static sm_submission *take(sm_stream *stream) {
 static void *stream_main(void *argument) {
   sm_stream *stream = argument;
   sm_submission *submission;
-  while ((submission = take(stream))) run_submission(stream->worker, submission);
+  char signal_stack[SM_SIGNAL_STACK];
+  sm_guard_thread(stream->worker, signal_stack);
+  while ((submission = take(stream))) run_submission(stream->worker, submission, stream->number);
+  sm_unguard_thread();
   sm_worker_free(stream->worker);
   free(stream);
   return NULL;
@@ -172,8 +198,11 @@ static void *stream_main(void *argument) {
 SM_EXPORT sm_stream *softmetal_new_queue(sm_pool *pool) {
   sm_stream *stream = calloc(1, sizeof *stream);
   if (!stream) return NULL;
+  static atomic_uint streams;
+  stream->number = atomic_fetch_add(&streams, 1);
   stream->last = &stream->first;
   stream->worker = sm_worker_new(pool);
+  sm_watch(pool);
   if (stream->worker && sm_thread_start(&stream->worker->thread, stream_main, stream))
     return stream;
   if (stream->worker) sm_worker_free(stream->worker);
@@ -191,11 +220,13 @@ SM_EXPORT void softmetal_free_queue(sm_stream *stream) {
 
 /* Copies the list. The ticket is valid until softmetal_forget; null: no memory. */
 SM_EXPORT sm_submission *softmetal_submit(sm_stream *stream, const char *list, size_t size) {
+  sm_guard_install();
   sm_submission *submission = calloc(1, sizeof *submission + size);
   if (!submission) return NULL;
   memcpy(submission->list, list, size);
   submission->size = size;
   atomic_init(&submission->references, 2);
+  sm_check_submitted(submission);
   sm_lock(&stream->lock);
   *stream->last = submission;
   stream->last = &submission->next;

@@ -14,7 +14,6 @@ enum {
   LATE_NS = 8000,   /* a job that has lasted longer is shared late */
   LONG_NS = 500000, /* a job for which it pays to care where helpers run */
   SPINS = 200,      /* a few microseconds; longer would steal the core from BLAS and others */
-  STACK = 8 << 20,  /* of the threads: kernels without barriers run on it */
 };
 
 bool sm_block_reserve(sm_block *block, size_t size) {
@@ -52,6 +51,7 @@ void sm_worker_free(sm_worker *worker) {
   free(worker->scratch.address);
   for (int i = 0; i < 3; i++) free(worker->panels[i].address);
   if (worker->arena) sm_arena_free(worker->arena);
+  free(worker->check);
   free(worker);
 }
 
@@ -64,7 +64,7 @@ bool sm_thread_start(pthread_t *thread, void *(*body)(void *), void *argument) {
   sigdelset(&blocked, SIGRTMAX);
   pthread_attr_t attributes;
   pthread_attr_init(&attributes);
-  pthread_attr_setstacksize(&attributes, STACK);
+  pthread_attr_setstacksize(&attributes, SM_WORKER_STACK);
   pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
   pthread_sigmask(SIG_SETMASK, &blocked, &before);
   int failed = pthread_create(thread, &attributes, body, argument);
@@ -84,10 +84,12 @@ static void run_chunk(sm_worker *worker, sm_job *job, sm_u64 chunk) {
 
 static void help(sm_worker *worker, sm_job *job) {
   atomic_fetch_add_explicit(&job->helpers, 1, memory_order_relaxed);
+  atomic_store_explicit(&worker->since, job->start, memory_order_relaxed);
   sm_current_log = job->log;
   sm_u64 chunk;
   while ((chunk = atomic_fetch_add_explicit(&job->next, 1, memory_order_relaxed)) < job->chunks)
     run_chunk(worker, job, chunk);
+  atomic_store_explicit(&worker->since, 0, memory_order_relaxed);
 }
 
 /* Enters the open job, if there is one: the job then stays valid until `leave`. */
@@ -119,6 +121,8 @@ static unsigned await_generation(sm_pool *pool, unsigned seen) {
 static void *helper_main(void *argument) {
   sm_worker *worker = argument;
   sm_pool *pool = worker->pool;
+  char signal_stack[SM_SIGNAL_STACK];
+  sm_guard_thread(worker, signal_stack);
   atomic_store(&worker->id, (int)syscall(SYS_gettid));
   for (unsigned seen = 0;;) {
     atomic_store(&worker->activity, SM_IDLE);
@@ -173,6 +177,7 @@ void sm_pool_run(sm_worker *worker, sm_job *job, double estimate) {
   bool candidate = pool->threads > 1 && job->chunks > 1;
   bool shared = candidate && estimate > WAKE_NS && open_job(pool, job, estimate);
   bool late = candidate && !shared;
+  atomic_store_explicit(&worker->since, job->start, memory_order_relaxed);
   sm_u64 start = late ? sm_now() : 0;
   sm_u64 chunk;
   while ((chunk = atomic_fetch_add_explicit(&job->next, 1, memory_order_relaxed)) < job->chunks) {
@@ -182,17 +187,19 @@ void sm_pool_run(sm_worker *worker, sm_job *job, double estimate) {
       late = !shared;
     }
   }
+  atomic_store_explicit(&worker->since, 0, memory_order_relaxed);
   if (shared) close_job(pool);
 }
 
 /* Pools live as long as the process: an executor is never taken down. */
-SM_EXPORT sm_pool *softmetal_new_pool(unsigned threads) {
+SM_EXPORT sm_pool *softmetal_new_pool(unsigned threads, sm_u64 timeout) {
   sm_pool *pool = aligned_alloc(_Alignof(sm_pool), sizeof *pool);
   if (!pool) return NULL;
   memset(pool, 0, sizeof *pool);
   pool->helpers = calloc(threads, sizeof *pool->helpers);
   pool->avoided = -1;
   pool->threads = 1;
+  pool->timeout = timeout;
   syscall(SYS_sched_getaffinity, 0, sizeof pool->processors, &pool->processors);
   for (unsigned i = 0; pool->helpers && i + 1 < threads; i++) {
     sm_worker *worker = pool->helpers[i] = sm_worker_new(pool);
@@ -200,6 +207,25 @@ SM_EXPORT sm_pool *softmetal_new_pool(unsigned threads) {
     pool->threads++;
   }
   return pool;
+}
+
+/* ---- the limit of time ----------------------------------------------------------------------- */
+
+sm_u64 sm_interrupt_overdue(sm_u64 now, sm_u64 retry, sm_u64 latest) {
+  sm_lock(&workers_lock);
+  for (sm_worker *worker = all_workers; worker; worker = worker->next) {
+    sm_u64 since = atomic_load(&worker->since), timeout = worker->pool->timeout;
+    if (!since || !timeout) continue;
+    sm_u64 next = since + timeout;
+    if (next <= now) {
+      atomic_store(&worker->overdue, since);
+      if (atomic_load(&worker->kernel)) sm_interrupt(worker);
+      next = retry;
+    }
+    if (next < latest) latest = next;
+  }
+  sm_unlock(&workers_lock);
+  return latest;
 }
 
 /* ---- the end of the process ------------------------------------------------------------------ */
@@ -212,9 +238,8 @@ static void sleep_for_good(void) {
   for (;;) pause();
 }
 
-static void freeze(int signal) {
-  (void)signal;
-  sleep_for_good();
+void sm_freeze_at_exit(void) {
+  if (atomic_load(&stopping)) sleep_for_good();
 }
 
 void sm_checkpoint(sm_worker *worker) {
@@ -237,9 +262,7 @@ SM_EXPORT void softmetal_shutdown(void) {
   atomic_store(&stopping, true);
   sm_lock(&workers_lock);
   for (unsigned elapsed = 0; must_wait(elapsed); elapsed++) usleep(1000);
-  struct sigaction action = {.sa_handler = freeze};
-  sigaction(SIGRTMAX, &action, NULL);
   for (sm_worker *worker = all_workers; worker; worker = worker->next)
-    if (atomic_load(&worker->activity) == SM_IN_KERNEL) pthread_kill(worker->thread, SIGRTMAX);
+    if (atomic_load(&worker->activity) == SM_IN_KERNEL) sm_interrupt(worker);
   sm_unlock(&workers_lock);
 }

@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 #include <sched.h>
+#include <setjmp.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -25,6 +26,11 @@ typedef struct sm_kernel {
     sm_fibers_entry fibers;
   } entry;
   sm_u32 mode;
+  const char *name;
+  const char *code; /* its machine code */
+  size_t code_size;
+  char *(*anchor_address)(void); /* these two only if it was compiled for checking */
+  struct sm_kernel_checks *checks; /* null unless it was compiled for checking */
   _Alignas(64) _Atomic float cost; /* nanoseconds a thread, learnt; 0 before the first run */
 } sm_kernel;
 
@@ -46,6 +52,7 @@ typedef struct sm_pool sm_pool;
 typedef struct sm_arena sm_arena;
 typedef struct sm_worker sm_worker;
 typedef struct sm_job sm_job;
+typedef struct sm_submission sm_submission;
 
 /* What a thread is doing, for sm_shutdown. */
 enum sm_activity { SM_IDLE, SM_BUSY, SM_IN_KERNEL, SM_IN_BLAS };
@@ -57,6 +64,23 @@ typedef struct sm_block {
 } sm_block;
 bool sm_block_reserve(sm_block *, size_t size);
 
+/* Why a kernel was left. */
+enum sm_cause {
+  SM_TIMEOUT = 1,
+  SM_UNMAPPED,
+  SM_PROTECTED,
+  SM_BEYOND_FILE,
+  SM_INVALID,
+  SM_OVERFLOW,
+  SM_DIVISION,
+  SM_ILLEGAL
+};
+
+typedef struct sm_fault {
+  enum sm_cause cause;
+  sm_u64 address; /* where the cause has one */
+} sm_fault;
+
 /* One OS thread that runs kernels. */
 struct sm_worker {
   sm_pool *pool;
@@ -66,7 +90,15 @@ struct sm_worker {
   sm_block scratch;   /* dynamic threadgroup memory */
   sm_block panels[3]; /* float32 copies of float16 matrices */
   sm_arena *arena;    /* fibers, from the first SM_FIBERS dispatch on */
+  struct sm_check *check; /* from the first dispatch with a check on */
   sm_worker *next;    /* in the list of all workers */
+
+  const sm_kernel *_Atomic kernel; /* whose code it is in: may be left for `escape` */
+  sigjmp_buf escape;
+  sm_fault fault;          /* why it was left */
+  atomic_ullong since;     /* when the kernel's dispatch began, 0 for none */
+  atomic_ullong overdue;   /* the `since` that took too long */
+  atomic_bool interrupted; /* a signal is on its way */
 };
 
 /* Work in `chunks` independent pieces. `run` is called with each chunk number once. */
@@ -77,11 +109,15 @@ struct sm_job {
   enum sm_activity activity;
   const char *_Atomic error; /* static text, set by a chunk that failed */
   atomic_uint helpers;       /* pool threads that took part */
+  atomic_bool faults;        /* a chunk's kernel was left */
+  sm_fault fault;            /* why, for the first of them */
+  sm_u64 start;              /* when it began, 0 if it has all the time it wants */
   _Alignas(64) atomic_ullong next;
 };
 
 struct sm_pool {
   unsigned threads; /* those that may run one job, the stream's own included */
+  sm_u64 timeout;   /* nanoseconds that one dispatch may take, 0 for any */
   sm_worker **helpers;
   cpu_set_t processors; /* that this process may use */
   sm_job *job;
@@ -103,6 +139,13 @@ void sm_pool_run(sm_worker *, sm_job *, double estimate);
 /* Parks the calling thread for good once the process is exiting. */
 void sm_checkpoint(sm_worker *);
 
+/* For a signal handler: never returns once the process is exiting. */
+void sm_freeze_at_exit(void);
+
+/* Interrupts workers in dispatches that take too long. When to look again: at `retry` if there are
+   such, else when the next may be due, at the latest at `latest`. */
+sm_u64 sm_interrupt_overdue(sm_u64 now, sm_u64 retry, sm_u64 latest);
+
 /* ---- fibers.c -------------------------------------------------------------------------------- */
 
 /* The thread that calls needs an arena with room for `fibers`; a text on failure. */
@@ -113,9 +156,28 @@ void sm_arena_free(sm_arena *);
 void sm_run_threadgroup(sm_arena *, sm_fibers_entry, const sm_launch *, char *scratch,
                         const sm_u32 position[3]);
 
-/* ---- dispatch.c, gemm.c, copy.c -------------------------------------------------------------- */
+/* ---- guard.c --------------------------------------------------------------------------------- */
 
-typedef struct sm_submission sm_submission;
+enum { SM_SIGNAL_STACK = 65536, SM_FIBER_STACK = 256 << 10, SM_WORKER_STACK = 8 << 20 };
+
+/* Between these the calling thread can leave kernels; `stack` is what signal handlers run on. */
+void sm_guard_thread(sm_worker *, char stack[SM_SIGNAL_STACK]);
+void sm_unguard_thread(void);
+
+/* Makes the process's handlers of faults ours, also after others have replaced them. */
+void sm_guard_install(void);
+
+/* After a jump to worker->escape: makes the thread fit for other kernels and fails the job. */
+void sm_left_kernel(sm_worker *, sm_job *);
+void sm_report_fault(sm_submission *, const sm_kernel *, sm_fault, sm_u64 timeout);
+
+/* Sends the signal whose handler leaves an overdue kernel, or freezes the thread at exit. */
+void sm_interrupt(sm_worker *);
+
+/* Starts to look after the time limit of a pool. */
+void sm_watch(const sm_pool *);
+
+/* ---- dispatch.c, gemm.c, copy.c -------------------------------------------------------------- */
 
 void sm_run_dispatch(sm_worker *, sm_submission *, const sm_dispatch *,
                      const sm_dispatch *inherited);
@@ -127,6 +189,7 @@ void sm_run_fill(sm_worker *, sm_submission *, const sm_command_fill *);
 
 typedef struct sm_event sm_event;
 void sm_event_signal(sm_event *, sm_u64 value);
+struct sm_clock *sm_event_clock(sm_event *);
 bool sm_event_wait(sm_event *, sm_u64 value, sm_u64 nanoseconds);
 
 /* ---- interpreter.c --------------------------------------------------------------------------- */
@@ -139,6 +202,10 @@ struct sm_submission {
   sm_u64 start, end;      /* nanoseconds, CLOCK_MONOTONIC */
   char *error;
   sm_log log;
+  struct sm_order *order; /* these for the checking modes */
+  struct sm_finding *findings;
+  sm_u32 finding_count, region_count;
+  const sm_command_region *regions;
   sm_submission *next;
   size_t size;
   _Alignas(8) char list[];

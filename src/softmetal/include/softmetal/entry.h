@@ -12,6 +12,14 @@
 #define SM_GLOBAL __attribute__((opencl_global))
 #define SM_LOCAL __attribute__((opencl_local))
 #define SM_TG static SM_LOCAL
+#elif defined(SM_CHECK)
+// A gap before each variable, so that running over one does not end in another; `used`, or reading
+// what is never written folds to zero.
+#define SM_JOIN_(a, b) a##b
+#define SM_JOIN(a, b) SM_JOIN_(a, b)
+#define SM_TG                                                                             \
+  static thread_local char SM_JOIN(softmetal_guard, __COUNTER__)[64] __attribute__((used)); \
+  __attribute__((used)) static thread_local
 #else
 #define SM_TG static thread_local
 #endif
@@ -308,8 +316,15 @@ struct kernel<F, list<P...>, void (*)(A...)> {
   static SM_INLINE void row(const loaded &arguments, const where &base, const sm_u32 (&first)[3],
                             sm_u32 y, sm_u32 z) {
     const sm_u32 end = first[0] + base.group_size[0];
+#ifdef SM_CHECK
+    const sm_u32 turn = softmetal_check_first(base.group_size[0]);
+    for (sm_u32 i = 0; i < base.group_size[0]; ++i) {
+      const sm_u32 x = first[0] + (i + turn) % base.group_size[0];
+      softmetal_check_thread((z * base.group_size[1] + y) * base.group_size[0] + x - first[0]);
+#else
 #pragma clang loop vectorize(assume_safety)
     for (sm_u32 x = first[0]; x < end; ++x) {
+#endif
       where w = base;
       w.global[0] = x, w.global[1] = first[1] + y, w.global[2] = first[2] + z;
       w.local[0] = x - first[0], w.local[1] = y, w.local[2] = z;
@@ -351,6 +366,13 @@ struct kernel<F, list<P...>, void (*)(A...)> {
 #define SM_EXPORT extern "C" __attribute__((visibility("default"), used))
 #define SM_INFO(mode, max_threads) \
   SM_EXPORT const softmetal_kernel::info softmetal_info = softmetal_kernel::describe(mode, max_threads);
+#ifdef SM_CHECK
+#define SM_ANCHOR                                                          \
+  static thread_local char softmetal_anchor __attribute__((used)) = 0;     \
+  SM_EXPORT char *softmetal_anchor_address(void) { return &softmetal_anchor; }
+#else
+#define SM_ANCHOR
+#endif
 #define SM_ENTRY_FLAT \
   SM_EXPORT void softmetal_entry(const sm_launch *l, sm_u32 x0, sm_u32 x1, sm_u32 y, sm_u32 z) { \
     softmetal_kernel::flat(l, x0, x1, y, z); \

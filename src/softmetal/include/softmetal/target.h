@@ -19,11 +19,24 @@ SM_INLINE void collective(void (*operate)(const sm_lanes*), void* slot) {
   [[clang::nomerge]] softmetal_collective(operate, slot);
 }
 
+// All threads of a threadgroup run on one worker, so meeting is enough: no fence is needed. Only the
+// checking modes want to know which memory a barrier orders (bit 0: device, bit 1: threadgroup).
+#ifdef SM_CHECK
+template <unsigned Flags> inline void meet(const sm_lanes*) { softmetal_check_simd_barrier(Flags); }
+
+SM_INLINE void group_barrier(unsigned flags) {
+  [[clang::nomerge]] softmetal_check_barrier(flags, 0);  // the compiler puts in the site
+}
+SM_INLINE void simd_barrier(unsigned flags) {
+  flags &= 3;
+  collective(flags == 3 ? meet<3> : flags == 2 ? meet<2> : flags ? meet<1> : meet<0>, nullptr);
+}
+#else
 inline void meet(const sm_lanes*) {}
 
-// All threads of a threadgroup run on one worker, so meeting is enough: no fence is needed.
-SM_INLINE void group_barrier() { softmetal_barrier(); }
-SM_INLINE void simd_barrier() { collective(meet, nullptr); }
+SM_INLINE void group_barrier(unsigned) { softmetal_barrier(); }
+SM_INLINE void simd_barrier(unsigned) { collective(meet, nullptr); }
+#endif
 
 SM_INLINE void fence(int order) { __atomic_thread_fence(order); }
 

@@ -1,0 +1,95 @@
+"""Which checking modes are on: SOFTMETAL_CHECK, or `with checking(...)`.
+
+Kernels compiled while a mode is on are instrumented and checked whenever they run.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from softmetal import env
+from softmetal.errors import SettingError
+
+MODES = ("bounds", "race", "uninit")
+
+
+@dataclass(slots=True)
+class Checks:
+    """The modes in force, and what they have found so far."""
+
+    modes: frozenset[str]
+    seed: int  # decides every order that `race` shuffles
+    findings: list[str] = field(default_factory=list)
+    unread: list[str] = field(default_factory=list)  # of command buffers nobody asked for errors
+
+    def add(self, findings: list[str]) -> None:
+        self.findings += findings
+        self.unread += findings
+
+    def take_unread(self) -> list[str]:
+        """The findings that nobody has looked at, each once."""
+        taken, self.unread = self.unread, []
+        return taken
+
+
+_entered: list[Checks] = []
+_from_environment: dict[str, Checks] = {}
+
+
+def current() -> Checks | None:
+    """The checks in force, None if there are none."""
+    if _entered:
+        return _entered[-1] if _entered[-1].modes else None
+    text = env.check()
+    if not text:
+        return None
+    if text not in _from_environment:
+        modes = parse((part for part in text.split(",") if part.strip()), "SOFTMETAL_CHECK: ")
+        _from_environment[text] = Checks(modes, _seed(env.seed()))
+    return _from_environment[text]
+
+
+def modes() -> frozenset[str]:
+    """The modes in force."""
+    checks = current()
+    return checks.modes if checks is not None else frozenset()
+
+
+@contextmanager
+def checking(*modes: str, seed: int | None = None) -> Iterator[Checks]:
+    """Check the kernels that are compiled inside: `with softmetal.checking("bounds", "race"):`.
+
+    Findings become errors of command buffers, and are listed in what this yields.
+    """
+    checks = Checks(parse(modes), _seed(seed))
+    _entered.append(checks)
+    try:
+        yield checks
+    finally:
+        _entered.remove(checks)
+
+
+def looked_at(error: str) -> None:
+    """Somebody asked for this error of a command buffer: its findings are read."""
+    for each in (*_entered, *_from_environment.values()):
+        for line in error.splitlines():
+            if line in each.unread:
+                each.unread.remove(line)
+
+
+def parse(names: Iterable[str], source: str = "") -> frozenset[str]:
+    """Modes by name; raises SettingError for one that does not exist."""
+    wanted = frozenset(name.strip() for name in names)
+    unknown = sorted(wanted - set(MODES))
+    if unknown:
+        raise SettingError(
+            f"{source}no checking mode {unknown[0]!r}: the modes are {', '.join(MODES)}"
+        )
+    return wanted
+
+
+def _seed(given: int | None) -> int:
+    return given if given is not None else int.from_bytes(os.urandom(4), "little") | 1

@@ -1,0 +1,154 @@
+"""Checking modes: every access of a kernel becomes a call that knows its place in the source.
+
+Clang's address sanitizer puts a call before each load and store; here those calls become ours, with
+the number of a site, and a table says where in the user's source each site is.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+# The sanitizer's own runtime and layout are not wanted, and it must not skip what it has seen.
+FLAGS = (
+    *("-gline-tables-only", "-fsanitize=kernel-address", "-DSM_CHECK"),
+    *(
+        flag
+        for option in (
+            "-asan-instrumentation-with-call-threshold=0",
+            "-asan-kernel-mem-intrinsic-prefix=1",
+            *("-asan-stack=0", "-asan-globals=0", "-asan-use-after-scope=0", "-asan-opt=0"),
+        )
+        for flag in ("-mllvm", option)
+    ),
+)
+MAX_SITES = 2047  # what a shadow cell can hold: 11 bits
+_WRITE, _ATOMIC = 1 << 16, 1 << 17
+
+_ACCESS = re.compile(
+    r"(?:tail )?call void @__asan_(load|store)(\d+|N)_noabort"
+    r"\(i64 (ptrtoint \(.*? to i64\)|[^,)]+)(?:, i64 ([^)]+))?\)"
+)
+_MEMORY = re.compile(r"call ptr @__asan_(memcpy|memmove|memset)\((.*)\)(?=[ ,\n]|$)")
+_PLACED = re.compile(r"(?<=@softmetal_check_barrier)\((i32 [^,]+), i32 (?:noundef )?0\)")
+_LOCATION = re.compile(r"!dbg !(\d+)")
+_ATOMIC_INSTRUCTION = re.compile(r"atomicrmw |cmpxchg |load atomic |store atomic ")
+_METADATA = re.compile(r"^!(\d+) = (?:distinct )?!(DI\w+)\((.*)\)$", re.MULTILINE)
+_DECLARATIONS = """
+declare i64 @softmetal_check_access(i64, i64, i32)
+declare ptr @softmetal_check_memcpy(ptr, ptr, i64, i32)
+declare ptr @softmetal_check_memmove(ptr, ptr, i64, i32)
+declare ptr @softmetal_check_memset(ptr, i32, i64, i32)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """One place in the source that touches memory, or a barrier."""
+
+    file: str
+    line: int
+    column: int
+
+
+class _Places:
+    """Finds the user's place behind a debug location."""
+
+    def __init__(self, ir: str, ours: tuple[str, ...]) -> None:
+        self._nodes = {number: (kind, fields) for number, kind, fields in _METADATA.findall(ir)}
+        self._ours = ours
+
+    def _field(self, number: str, name: str) -> str:
+        found = re.search(rf'\b{name}: (?:!(\d+)|"([^"]*)"|(\d+))', self._nodes[number][1])
+        return next((g for g in found.groups() if g is not None), "") if found else ""
+
+    def find(self, number: str) -> Site | None:
+        """The innermost place outside our own headers; None for code that is all ours."""
+        while number in self._nodes:
+            node = self._field(self._field(number, "scope"), "file")
+            file = self._field(node, "filename")
+            whole = str(Path(self._field(node, "directory"), file))  # clang shortens to relative
+            if not (file.startswith(self._ours) or whole.startswith(self._ours)):
+                line, column = self._field(number, "line"), self._field(number, "column")
+                return Site(file, int(line or 0), int(column or 0))
+            number = self._field(number, "inlinedAt")
+        return None
+
+
+def instrument(ir: str, ours: tuple[Path | str, ...]) -> tuple[str, list[Site]]:
+    """The IR with our calls, and the sites they name, in order; site 0 is "somewhere"."""
+    places = _Places(ir, tuple(map(str, ours)))
+    sites: list[Site] = [Site("", 0, 0)]
+    numbers: dict[Site, int] = {}
+
+    def number(line: str) -> int | None:
+        location = _LOCATION.search(line)
+        site = places.find(location[1]) if location else None
+        if site is None:
+            return None
+        if site not in numbers:
+            numbers[site] = len(sites) if len(sites) <= MAX_SITES else 0
+            sites.append(site)
+        return numbers[site]
+
+    lines = ir.split("\n")
+    out: list[str] = []
+    index = 0
+    while index < len(lines):
+        line = lines[index]
+        if "call " in line and ("@__asan_" in line or "@softmetal_check_" in line):
+            replaced, taken = _rewritten(lines, index, number(line))
+            out += replaced
+            index += taken
+        else:
+            out.append(line)
+            index += 1
+    # Named symbols for all constants: the checker reads their sizes from the object.
+    text = "\n".join(out).replace("= private unnamed_addr constant", "= internal constant")
+    return text + _DECLARATIONS, sites[: MAX_SITES + 1]
+
+
+def _rewritten(lines: list[str], index: int, site: int | None) -> tuple[list[str], int]:
+    """What stands for the call at `index`, and how many lines it replaces."""
+    line = lines[index]
+    access = _ACCESS.search(line)
+    if access:
+        if site is None:  # the trampoline's own
+            return [], 1
+        return _access(lines, index, access, site)
+    memory = _MEMORY.search(line)
+    if memory:
+        call = f"call ptr @softmetal_check_{memory[1]}({memory[2]}, i32 {site or 0})"
+        return [line[: memory.start()] + call + line[memory.end() :]], 1
+    return [_PLACED.sub(rf"(\1, i32 {site or 0})", line)], 1
+
+
+def _access(
+    lines: list[str], index: int, access: re.Match[str], site: int
+) -> tuple[list[str], int]:
+    """Ask for the address to use, and use it: an access out of bounds then does no harm."""
+    kind, width, address, size = access.groups()
+    following = lines[index + 1] if index + 1 < len(lines) else ""
+    flags = site | (_WRITE if kind == "store" else 0)
+    if _ATOMIC_INSTRUCTION.search(following):
+        flags |= _ATOMIC
+    count = size if width == "N" else width
+    name = f"%softmetal.{index}"
+    debug = lines[index][access.end() :]
+    call = f"{name} = call i64 @softmetal_check_access(i64 {address}, i64 {count}, i32 {flags})"
+    pointer = _pointer_behind(lines, index, address)
+    at = following.rfind(f"ptr {pointer}") if pointer else -1
+    if at < 0:
+        return [f"  {call}{debug}"], 1
+    led = f"{following[:at]}ptr {name}.p{following[at + len(f'ptr {pointer}') :]}"
+    return [f"  {call}{debug}", f"  {name}.p = inttoptr i64 {name} to ptr", led], 2
+
+
+def _pointer_behind(lines: list[str], index: int, address: str) -> str:
+    """The pointer that the integer `address` was made from."""
+    constant = re.match(r"ptrtoint \(ptr (.*) to i64\)$", address)
+    if constant:
+        return constant[1]
+    made = re.match(rf"  {re.escape(address)} = ptrtoint ptr (\S+) to i64", lines[index - 1])
+    return made[1] if made else ""

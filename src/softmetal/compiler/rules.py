@@ -1,0 +1,172 @@
+"""What Apple's compiler refuses and C++ does not: told here, or it would fail on a Mac only."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from softmetal.compiler.syntax import Declaration, Syntax
+from softmetal.compiler.tokens import Token
+from softmetal.compiler.unsupported import Refusal
+from softmetal.types import Parameter
+
+_WORDS = {
+    "double": "'double' is not supported in Metal: use float",
+    "goto": "'goto' is not supported in Metal",
+    "virtual": "virtual functions are not supported in Metal",
+    "dynamic_cast": "'dynamic_cast' is not supported in Metal",
+    "typeid": "'typeid' is not supported in Metal",
+    "thread_local": "'thread_local' is not supported in Metal",
+    "new": "'new' is not supported in Metal: kernels have no heap",
+    "delete": "'delete' is not supported in Metal: kernels have no heap",
+}
+_SPACES = frozenset({"device", "constant", "thread", "threadgroup", "threadgroup_imageblock"})
+_CONSTANT = frozenset({"constant", "const", "constexpr"})
+_NOT_VARIABLES = frozenset(
+    "using typedef template extern friend static_assert namespace enum struct class union".split()
+)
+_STATEMENT_STARTS = frozenset({"{", "}", ";"})
+_BUILTIN_TYPE = re.compile(
+    r"(bool|u?(char|short|int|long)|half|float|bfloat)[234]?|unsigned|signed|u?int(8|16|32|64)_t"
+    r"|size_t|(half|float)[234]x[234]|packed_\w+"
+)
+_BY_VALUE = re.compile(r"(bool|u?(char|short|int|long)|half|float|bfloat)[234]?|size_t")
+_NOT_POSITIONS = re.compile(
+    r"(bool|char|short|int|u?long|uchar|half|float|bfloat)[234]?|u(int|short)4|size_t"
+)
+_NO_SPACE = "pointer type must have explicit address space qualifier: write device, constant, "
+LAST_INDEX = 30
+
+
+def enforce(syntax: Syntax) -> None:
+    """Raise Refusal at the first token that breaks one of Metal's own rules."""
+    _words(syntax)
+    class_ends = {d.body for d in syntax.declarations if d.kind == "class"}
+    class_ends = {syntax.partner[body] for body in class_ends if body in syntax.partner}
+    for declaration in syntax.declarations:
+        if declaration.parameters >= 0:
+            _parameter_spaces(syntax, declaration)
+        elif declaration.kind == "other" and not declaration.classes:
+            _global(syntax, declaration, class_ends)
+        if declaration.kind == "function":
+            _locals(syntax, declaration)
+
+
+def _words(syntax: Syntax) -> None:
+    for index, token in enumerate(syntax.tokens):
+        if token.kind == "word" and token.text in _WORDS:
+            before = syntax.text(index - 1)
+            if before not in ("=", "operator", ".", "->"):  # `= delete` declares
+                raise Refusal(token, _WORDS[token.text])
+
+
+def _global(syntax: Syntax, declaration: Declaration, class_ends: set[int]) -> None:
+    if declaration.start - 1 in class_ends:  # the name behind a typedef's struct
+        return
+    plain = syntax.plain(declaration.start, declaration.end)
+    texts = [syntax.text(i) for i in plain]
+    stop = next((n for n, t in enumerate(texts) if t in ("=", "[", "{", ";")), len(texts))
+    head = texts[:stop]
+    words = [t for t in head if t.isidentifier() and t not in ("static", "inline", "volatile")]
+    if len(words) < 2 or "(" in head or words[0] in _NOT_VARIABLES or _CONSTANT & set(words):
+        return
+    raise Refusal(
+        syntax.tokens[plain[stop - 1]],
+        f"program scope variable must reside in constant address space: declare '{head[-1]}' "
+        "constant, or pass a buffer",
+    )
+
+
+def _parameter_spaces(syntax: Syntax, function: Declaration) -> None:
+    opening = function.parameters
+    for first, last in syntax.split_commas(opening + 1, syntax.partner[opening]):
+        _require_space(syntax, syntax.plain(first, last))
+
+
+def _require_space(syntax: Syntax, plain: list[int]) -> None:
+    """A pointer or reference to a type of Metal's own, whose space no other name can carry."""
+    texts = [syntax.text(i) for i in plain]
+    if _SPACES & set(texts) or "(" in texts:
+        return
+    named = [n for n, t in enumerate(texts) if t not in ("const", "volatile")]
+    if len(named) > 1 and _BUILTIN_TYPE.fullmatch(texts[named[0]]) and texts[named[1]] in "*&":
+        raise Refusal(syntax.tokens[plain[named[1]]], f"{_NO_SPACE}threadgroup or thread")
+
+
+def _locals(syntax: Syntax, function: Declaration) -> None:
+    for index in range(function.body + 1, function.end - 1):
+        if syntax.text(index - 1) not in _STATEMENT_STARTS:
+            continue
+        if syntax.text(index) == "static":
+            words = {t.text for t in _until(syntax, index, function.end)}
+            if not words & (_CONSTANT | {"threadgroup"}):
+                raise Refusal(
+                    syntax.tokens[index],
+                    "static local variable must reside in constant address space",
+                )
+        elif _BUILTIN_TYPE.fullmatch(syntax.text(index)) or syntax.text(index) == "const":
+            end = index + len(list(_until(syntax, index, function.end)))
+            _require_space(syntax, list(range(index, end)))
+
+
+def _until(syntax: Syntax, start: int, end: int) -> Iterator[Token]:
+    """A declaration's tokens up to what it is set to."""
+    for index in range(start, end):
+        if syntax.text(index) in ("=", ";", "{", "["):
+            return
+        yield syntax.tokens[index]
+
+
+# ---- kernels --------------------------------------------------------------------------------------
+
+
+def check_result(syntax: Syntax, kernel: Declaration) -> None:
+    head = {syntax.text(i) for i in syntax.plain(kernel.start, kernel.parameters)}
+    if not head & {"void", "auto", "decltype"}:
+        raise Refusal(
+            syntax.tokens[kernel.parameters - 1], f"kernel '{kernel.name}' must return void"
+        )
+
+
+def check_parameter(parameter: Parameter, token: Token) -> None:
+    """The type of one kernel parameter fits its attribute."""
+    words = [w for w in parameter.type.split() if w not in ("const", "volatile")]
+    pointer = "*" in words or "&" in words
+    if parameter.kind in ("buffer", "threadgroup"):
+        if parameter.index > LAST_INDEX:
+            raise Refusal(
+                token,
+                f"{parameter.kind}({parameter.index}) of '{parameter.name}' is out of bounds: "
+                f"must be between 0 and {LAST_INDEX}",
+            )
+        if not pointer and len(words) == 1 and _BY_VALUE.fullmatch(words[0]):
+            raise Refusal(
+                token,
+                f"invalid type '{words[0]}' for buffer declaration '{parameter.name}': write "
+                f"'constant {words[0]}& {parameter.name}'",
+            )
+        if pointer and not _SPACES & set(words) and _BUILTIN_TYPE.fullmatch(words[0]):
+            raise Refusal(token, f"{_NO_SPACE[:-2]} or threadgroup")
+        if parameter.kind == "buffer" and pointer and "thread" in words:
+            raise Refusal(token, f"buffer '{parameter.name}' must be in device or constant memory")
+    elif len(words) == 1 and _NOT_POSITIONS.fullmatch(words[0]):
+        raise Refusal(
+            token,
+            f"invalid type '{words[0]}' for attribute '{parameter.kind}': Metal gives it as uint "
+            "or ushort, or as a vector of two or three of them",
+        )
+
+
+def check_places(parameters: list[tuple[Parameter, Token]]) -> None:
+    """No two parameters that are always there have one index."""
+    seen: dict[tuple[str, int], str] = {}
+    for parameter, token in parameters:
+        place = (parameter.kind, parameter.index)
+        if parameter.kind in ("buffer", "threadgroup") and not parameter.condition:
+            if place in seen:
+                raise Refusal(
+                    token,
+                    f"cannot reserve '{parameter.kind}' resource location at index "
+                    f"{parameter.index} for '{parameter.name}': '{seen[place]}' has it",
+                )
+            seen[place] = parameter.name

@@ -1,0 +1,233 @@
+/* Leaving kernels that crash or do not end.
+
+   A worker marks its way out with sigsetjmp before it enters a kernel. The handler of a fault, or of
+   the watchdog's signal, jumps there, from whatever stack the kernel was on. */
+#include <setjmp.h>
+#include <signal.h>
+#include <string.h>
+#include <ucontext.h>
+
+#include "runtime.h"
+
+enum {
+  RETRY_NS = 1000000, /* until a thread that was caught outside its kernel is tried again */
+  NEAR_STACK = 65536, /* a fault this close to the stack pointer is the stack's */
+  STRING_CODE = 4096, /* upper bound of the code of memcpy and memset */
+};
+
+/* Handlers run in any thread, also one that never used this library: only thread-local storage of
+   this model is never allocated when first touched. */
+static _Thread_local sm_worker *this_worker __attribute__((tls_model("initial-exec")));
+
+static sm_u64 interrupted_at(const ucontext_t *context) {
+#if defined(__x86_64__)
+  return (sm_u64)context->uc_mcontext.gregs[REG_RIP];
+#else
+  return context->uc_mcontext.pc;
+#endif
+}
+
+static sm_u64 stack_pointer(const ucontext_t *context) {
+#if defined(__x86_64__)
+  return (sm_u64)context->uc_mcontext.gregs[REG_RSP];
+#else
+  return context->uc_mcontext.sp;
+#endif
+}
+
+/* ---- what happened --------------------------------------------------------------------------- */
+
+static enum sm_cause bad_address(int number, const siginfo_t *info, sm_u64 stack) {
+  sm_u64 address = (sm_u64)info->si_addr;
+  if (info->si_code == SI_KERNEL) return SM_INVALID; /* x86 tells no address then */
+  if (address - stack + NEAR_STACK < 2 * NEAR_STACK) return SM_OVERFLOW;
+  if (number == SIGBUS) return info->si_code == BUS_ADRALN ? SM_INVALID : SM_BEYOND_FILE;
+  return info->si_code == SEGV_ACCERR ? SM_PROTECTED : SM_UNMAPPED;
+}
+
+static sm_fault fault_of(int number, const siginfo_t *info, const ucontext_t *context) {
+  enum sm_cause cause = number == SIGFPE   ? SM_DIVISION
+                        : number == SIGILL ? SM_ILLEGAL
+                                           : bad_address(number, info, stack_pointer(context));
+  return (sm_fault){cause, (sm_u64)info->si_addr};
+}
+
+void sm_report_fault(sm_submission *submission, const sm_kernel *kernel, sm_fault fault,
+                     sm_u64 timeout) {
+  const char *name = kernel->name;
+  unsigned long long address = fault.address;
+  switch (fault.cause) {
+    case SM_TIMEOUT:
+      sm_fail(submission, "kernel '%s' did not end within %g s (SOFTMETAL_TIMEOUT)", name,
+              (double)timeout / 1e9);
+      break;
+    case SM_UNMAPPED:
+      sm_fail(submission, "kernel '%s' accessed address 0x%llx, which is not mapped", name,
+              address);
+      break;
+    case SM_PROTECTED:
+      sm_fail(submission, "kernel '%s' accessed address 0x%llx, which is protected", name, address);
+      break;
+    case SM_BEYOND_FILE:
+      sm_fail(submission, "kernel '%s' accessed address 0x%llx, beyond the end of a mapped file",
+              name, address);
+      break;
+    case SM_INVALID:
+      sm_fail(submission, "kernel '%s' accessed an invalid address (out of range or misaligned)",
+              name);
+      break;
+    case SM_OVERFLOW:
+      sm_fail(submission, "kernel '%s' overflowed its stack of %d KiB a thread", name,
+              (kernel->mode == SM_FIBERS ? SM_FIBER_STACK : SM_WORKER_STACK) >> 10);
+      break;
+    case SM_DIVISION: /* x86 raises the same for both */
+      sm_fail(submission, "kernel '%s' divided by zero, or the smallest integer by -1", name);
+      break;
+    default:
+      sm_fail(submission, "kernel '%s' executed an illegal instruction", name);
+  }
+}
+
+/* ---- faults ---------------------------------------------------------------------------------- */
+
+static const int fault_signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL};
+enum { FAULT_SIGNALS = sizeof fault_signals / sizeof *fault_signals };
+
+static struct sigaction previous[32]; /* by signal: what was there before us */
+
+/* Not a kernel's fault. What was there before may restore us and raise the signal anew, as Python's
+   faulthandler does: the second time it is the system's. */
+static void pass_on(int number, siginfo_t *info, void *context) {
+  struct sigaction next = previous[number], standard = {.sa_handler = SIG_DFL};
+  bool raised = info->si_code <= 0; /* by kill and its kin */
+  previous[number] = standard;
+  if (next.sa_flags & SA_SIGINFO) {
+    next.sa_sigaction(number, info, context);
+  } else if (next.sa_handler != SIG_DFL && next.sa_handler != SIG_IGN) {
+    next.sa_handler(number);
+  } else if (!raised || next.sa_handler == SIG_DFL) {
+    sigaction(number, &standard, NULL);
+    if (raised) raise(number); /* else the instruction is repeated */
+    return;
+  }
+  previous[number] = next;
+}
+
+static void on_fault(int number, siginfo_t *info, void *context) {
+  sm_worker *worker = this_worker;
+  if (!worker || !atomic_load(&worker->kernel) || info->si_code <= 0) {
+    pass_on(number, info, context);
+    return;
+  }
+  worker->fault = fault_of(number, info, context);
+  siglongjmp(worker->escape, 1);
+}
+
+void sm_guard_install(void) {
+  static sm_mutex lock;
+  static const struct sigaction ours = {.sa_sigaction = on_fault,
+                                        .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER};
+  for (int i = 0; i < FAULT_SIGNALS; i++) {
+    struct sigaction present;
+    int number = fault_signals[i];
+    if (sigaction(number, NULL, &present) || present.sa_sigaction == on_fault) continue;
+    sm_lock(&lock);
+    if (!sigaction(number, NULL, &present) && present.sa_sigaction != on_fault) {
+      previous[number] = present;
+      sigaction(number, &ours, NULL);
+    }
+    sm_unlock(&lock);
+  }
+}
+
+/* ---- workers --------------------------------------------------------------------------------- */
+
+void sm_guard_thread(sm_worker *worker, char stack[SM_SIGNAL_STACK]) {
+  this_worker = worker;
+  sigaltstack(&(stack_t){.ss_sp = stack, .ss_size = SM_SIGNAL_STACK}, NULL);
+}
+
+void sm_unguard_thread(void) {
+  sigaltstack(&(stack_t){.ss_flags = SS_DISABLE}, NULL);
+  this_worker = NULL;
+}
+
+void sm_left_kernel(sm_worker *worker, sm_job *job) {
+  const sm_kernel *kernel = atomic_exchange(&worker->kernel, NULL);
+  sigset_t interrupt;
+  sigemptyset(&interrupt);
+  sigaddset(&interrupt, SIGRTMAX);
+  pthread_sigmask(SIG_UNBLOCK, &interrupt, NULL); /* blocked since its handler began */
+  if (kernel->mode == SM_FIBERS) { /* fibers stopped in unknown places, and wrote anywhere */
+    sm_arena_free(worker->arena);
+    worker->arena = NULL;
+  }
+  if (!atomic_exchange(&job->faults, 1)) job->fault = worker->fault;
+  atomic_store(&job->next, job->chunks);
+}
+
+/* ---- time ------------------------------------------------------------------------------------ */
+
+static bool within(sm_u64 address, const void *start, size_t size) {
+  return address - (sm_u64)start < size;
+}
+
+/* Whether the kernel's own code was interrupted. In the runtime or in libc there may be locks; only
+   what compilers make of loops and assignments is known to have none. */
+static bool may_leave(const sm_kernel *kernel, sm_u64 at) {
+  return within(at, kernel->code, kernel->code_size) || within(at, memcpy, STRING_CODE) ||
+         within(at, memmove, STRING_CODE) || within(at, memset, STRING_CODE);
+}
+
+static void on_interrupt(int number, siginfo_t *info, void *context) {
+  (void)number, (void)info;
+  sm_worker *worker = this_worker;
+  if (!worker) return;
+  atomic_store(&worker->interrupted, false);
+  if (atomic_load(&worker->activity) == SM_IN_KERNEL) sm_freeze_at_exit();
+  const sm_kernel *kernel = atomic_load(&worker->kernel);
+  if (!kernel) return;
+  sm_u64 since = atomic_load(&worker->since);
+  if (since != atomic_load(&worker->overdue) || !may_leave(kernel, interrupted_at(context))) return;
+  worker->fault = (sm_fault){.cause = SM_TIMEOUT};
+  siglongjmp(worker->escape, 1);
+}
+
+void sm_interrupt(sm_worker *worker) {
+  static const struct sigaction action = {.sa_sigaction = on_interrupt,
+                                          .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART};
+  if (atomic_exchange(&worker->interrupted, true)) return;
+  sigaction(SIGRTMAX, &action, NULL);
+  if (pthread_kill(worker->thread, SIGRTMAX)) atomic_store(&worker->interrupted, false);
+}
+
+static atomic_ullong shortest = ~0ull; /* of the pools' limits */
+static atomic_uint limits;             /* advances when that changes: what the watchdog sleeps on */
+
+/* A kernel that starts while the watchdog sleeps cannot be overdue before it wakes, so nobody needs
+   to tell it. */
+static void *watchdog_main(void *argument) {
+  for (;;) {
+    unsigned seen = atomic_load(&limits);
+    sm_u64 now = sm_now();
+    sm_u64 next = sm_interrupt_overdue(now, now + RETRY_NS, now + atomic_load(&shortest));
+    sm_u64 after = sm_now();
+    if (next > after) sm_futex_wait(&limits, seen, next - after);
+  }
+  return argument;
+}
+
+void sm_watch(const sm_pool *pool) {
+  static sm_mutex lock;
+  static bool started;
+  if (!pool->timeout) return;
+  sm_lock(&lock);
+  pthread_t thread;
+  if (pool->timeout < atomic_load(&shortest)) {
+    atomic_store(&shortest, pool->timeout);
+    atomic_fetch_add(&limits, 1);
+    sm_futex_wake(&limits, 1);
+  }
+  if (!started) started = sm_thread_start(&thread, watchdog_main, NULL);
+  sm_unlock(&lock);
+}

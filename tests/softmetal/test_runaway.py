@@ -1,0 +1,291 @@
+"""Kernels that crash or do not end become errors of their command buffer, and no more."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from softmetal import env
+from softmetal.errors import SettingError
+
+START = f"""
+import ctypes, faulthandler, json, os, signal, sys, threading, time
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from runaway_programs import COOPERATING, MODES, Runner, usage, view
+from softmetal import MTLSizeMake
+runner = Runner()
+"""
+MODES = ("flat", "groups", "fibers")
+CAUSES = {
+    "spin": "did not end within 0.3 s (SOFTMETAL_TIMEOUT)",
+    "spin_last": "did not end within 0.3 s (SOFTMETAL_TIMEOUT)",
+    "clear": "did not end within 0.3 s (SOFTMETAL_TIMEOUT)",
+    "null": "accessed address ADDRESS, which is not mapped",
+    "unmapped": "accessed address ADDRESS, which is not mapped",
+    "protected": "accessed address ADDRESS, which is protected",
+    "beyond": "accessed address ADDRESS, beyond the end of a mapped file",
+    "invalid": "accessed an invalid address (out of range or misaligned)",
+    "divide": "divided by zero, or the smallest integer by -1",
+    "smallest": "divided by zero, or the smallest integer by -1",
+    "trap": "executed an illegal instruction",
+}
+INTEL = platform.machine() == "x86_64"  # others neither trap a division nor this instruction so
+
+
+def run_script(
+    body: str, timeout: str = "0.3", threads: int = 2, flags: tuple[str, ...] = ()
+) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, *flags, "-c", START + body]
+    settings = {"SOFTMETAL_TIMEOUT": timeout, "SOFTMETAL_THREADS": str(threads)}
+    environment = {**os.environ, "SOFTMETAL_CHECK": "", **settings}
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+
+
+# ---- every cause in every mode --------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=[1, 2], ids=["one thread", "two threads"])
+def outcomes(request: pytest.FixtureRequest) -> dict[str, list[object]]:
+    """For each cause and mode: the error, and whether a correct kernel ran right after it."""
+    body = f"""
+causes = {[*CAUSES, "deep"]!r}
+cases = [(cause, mode) for cause in causes for mode in MODES]
+cases += [(name, "fibers") for name in COOPERATING]
+print(json.dumps({{f"{{c}} {{m}}": [runner.crash(c, m), runner.fine(m)] for c, m in cases}}))
+"""
+    done = run_script(body, threads=request.param)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("cause", CAUSES)
+def test_the_error_names_kernel_and_cause(outcomes, cause: str, mode: str) -> None:
+    if cause in ("divide", "smallest", "trap") and not INTEL:
+        pytest.skip("this processor does not trap it")
+    kernel = "poke" if cause in ("null", "unmapped", "protected", "beyond", "invalid") else cause
+    assert outcomes[f"{cause} {mode}"] == [f"kernel '{kernel}_{mode}' {CAUSES[cause]}", True]
+
+
+@pytest.mark.parametrize(("mode", "size"), [("flat", 8192), ("groups", 8192), ("fibers", 256)])
+def test_a_stack_overflow_names_its_size(outcomes, mode: str, size: int) -> None:
+    text = f"kernel 'deep_{mode}' overflowed its stack of {size} KiB a thread"
+    assert outcomes[f"deep {mode}"] == [text, True]
+
+
+@pytest.mark.parametrize("name", ["barriers", "sums", "one"])
+def test_threads_that_wait_for_each_other_end_too(outcomes, name: str) -> None:
+    text = f"kernel '{name}_fibers' did not end within 0.3 s (SOFTMETAL_TIMEOUT)"
+    assert outcomes[f"{name} fibers"] == [text, True]
+
+
+# ---- the rest of the process ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_other_queues_go_on(threads: int) -> None:
+    body = """
+other = runner.device.newCommandQueue()
+x = runner.device.newBufferWithLength_options_(1 << 20, 0)
+assert all(runner.fine(mode) and runner.pipeline(f"spin_{mode}") for mode in MODES)
+for mode in MODES:
+    spinning = runner.start(f"spin_{mode}")
+    runs = 0
+    while spinning.error() is None and spinning.status() < 4:
+        assert all(runner.fine(other_mode, queue=other, x=x) for other_mode in MODES)
+        runs += 1
+    spinning.waitUntilCompleted()
+    assert runs > 1 and spinning.error() is not None
+    assert runner.fine(mode) and runner.fine(mode, queue=other, x=x)
+print("went on")
+"""
+    done = run_script(body, threads=threads)
+    assert (done.stdout, done.stderr) == ("went on\n", "")
+
+
+def test_several_queues_crash_at_once() -> None:
+    body = """
+queues = [runner.device.newCommandQueue() for _ in range(4)]
+causes = [f"{name}_{mode}" for name in ("spin", "divide", "poke", "deep") for mode in MODES]
+started = [(name, runner.start(name, queue=queues[i % 4])) for i, name in enumerate(causes)]
+for name, commands in started:
+    commands.waitUntilCompleted()
+    assert f"kernel '{name}' " in commands.error().localizedDescription(), name
+assert all(runner.fine(mode, queue=queue) for mode in MODES for queue in queues)
+print("each")
+"""
+    done = run_script(body)
+    assert (done.stdout, done.stderr) == ("each\n", "")
+
+
+def test_later_commands_of_the_buffer_do_not_run_but_signals_do() -> None:
+    body = """
+event = runner.device.newSharedEvent()
+commands = runner.queue.commandBuffer()
+encoder = commands.computeCommandEncoder()
+for index, buffer in enumerate((runner.flag, runner.x, runner.address, runner.n)):
+    encoder.setBuffer_offset_atIndex_(buffer, 0, index)
+for name in ("poke_fibers", "fine_flat"):
+    encoder.setComputePipelineState_(runner.pipeline(name))
+    encoder.dispatchThreads_threadsPerThreadgroup_(MTLSizeMake(64, 1, 1), MTLSizeMake(64, 1, 1))
+encoder.endEncoding()
+commands.encodeSignalEvent_value_(event, 1)
+commands.commit()
+commands.waitUntilCompleted()
+print(commands.status(), view(runner.x)[:64].any(), event.signaledValue())
+"""
+    done = run_script(body)
+    assert (done.stdout, done.stderr) == ("5 False 1\n", "")
+
+
+def test_a_kernel_that_ends_in_time_is_left_alone() -> None:
+    body = """
+runner.pipeline("spin_fibers")
+for _ in range(3):
+    spinning = runner.start("spin_fibers")
+    time.sleep(0.3)
+    view(runner.flag)[0] = 1
+    spinning.waitUntilCompleted()
+    assert spinning.error() is None, spinning.error()
+    view(runner.flag)[0] = 0
+print(usage()["threads"])
+"""
+    limited, unlimited = run_script(body, "1.5"), run_script(body, "0")
+    assert limited.stderr == unlimited.stderr == ""
+    assert int(limited.stdout) == int(unlimited.stdout) + 1  # the watchdog
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_hundred_in_a_row_leak_nothing(mode: str) -> None:
+    body = f"""
+causes = ["unmapped", "deep", "null", "protected"] * 2 + ["invalid", "spin"]
+def crash(rounds):
+    for cause in causes * rounds:
+        assert runner.crash(cause, {mode!r}) is not None
+        assert runner.fine({mode!r})
+crash(1)
+before = usage()
+crash(10)
+print(json.dumps([before, usage()]))
+"""
+    done = run_script(body)
+    assert done.returncode == 0, done.stderr
+    before, after = json.loads(done.stdout)
+    assert after["kilobytes"] < before["kilobytes"] + 8192
+    assert after["threads"] <= before["threads"]
+    assert after["files"] <= before["files"]
+    assert after["mappings"] <= before["mappings"] + 8
+
+
+# ---- other handlers of signals --------------------------------------------------------------------
+
+CRASHES = "assert all('kernel' in runner.crash('null', mode) for mode in MODES)\n"
+REPORT = "Fatal Python error: Segmentation fault"
+
+
+@pytest.mark.parametrize(
+    "enable",
+    [
+        "",
+        "faulthandler.enable()\n" + CRASHES,
+        CRASHES + "faulthandler.enable()\n",
+        CRASHES + "faulthandler.enable()\n" + CRASHES,
+    ],
+    ids=["never", "before", "after", "between"],
+)
+def test_a_crash_outside_kernels_ends_the_process_as_ever(enable: str) -> None:
+    done = run_script(enable + "print('alive', flush=True)\nctypes.string_at(0)\n")
+    assert (done.stdout, done.returncode) == ("alive\n", -signal.SIGSEGV)
+    assert done.stderr.count(REPORT) == (1 if enable else 0)
+    assert ("string_at" in done.stderr) == bool(enable)
+
+
+@pytest.mark.parametrize("flags", [(), ("-X", "faulthandler")], ids=["plain", "-X faulthandler"])
+@pytest.mark.parametrize("name", ["SIGSEGV", "SIGFPE", "SIGBUS", "SIGILL"])
+def test_a_signal_that_was_sent_does_what_it_did(flags: tuple[str, ...], name: str) -> None:
+    body = CRASHES + f"os.kill(os.getpid(), signal.{name})\ntime.sleep(9)\nprint('survived')\n"
+    done = run_script(body, flags=flags)
+    assert (done.stdout, done.returncode) == ("", -signal.Signals[name].value)
+    assert done.stderr.count("Fatal Python error") == len(flags) // 2
+
+
+def test_a_handler_of_the_program_is_still_called() -> None:
+    body = (
+        CRASHES
+        + """
+got = []
+signal.signal(signal.SIGSEGV, lambda number, frame: got.append(number))
+signal.signal(signal.SIGFPE, signal.SIG_IGN)
+"""
+        + CRASHES
+        + """
+for _ in range(2):
+    os.kill(os.getpid(), signal.SIGSEGV)
+    os.kill(os.getpid(), signal.SIGFPE)
+print(got == [signal.SIGSEGV] * 2, runner.crash("divide", "flat"))
+"""
+    )
+    done = run_script(body)
+    assert done.stdout.startswith("True kernel 'divide_flat' divided" if INTEL else "True")
+    assert done.stderr == ""
+
+
+def test_ctrl_c_while_waiting_for_an_endless_kernel() -> None:
+    body = """
+runner.pipeline("spin_fibers")
+threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+spinning = runner.start("spin_fibers")
+try:
+    spinning.waitUntilCompleted()
+except KeyboardInterrupt:
+    print("interrupted", spinning.status())
+spinning.waitUntilCompleted()
+print(spinning.error().localizedDescription(), runner.fine("fibers"))
+"""
+    done = run_script(body, "1.5")
+    message = "kernel 'spin_fibers' did not end within 1.5 s (SOFTMETAL_TIMEOUT) True"
+    assert (done.stdout, done.stderr) == (f"interrupted 3\n{message}\n", "")
+
+
+@pytest.mark.parametrize("timeout", ["0", "0.2", "300"])
+def test_exit_during_an_endless_kernel(timeout: str) -> None:
+    body = """
+for _ in range(3):
+    runner.start("spin_fibers", queue=runner.device.newCommandQueue())
+time.sleep(0.2)
+print("leaving")
+sys.exit(7)
+"""
+    done = run_script(body, timeout)
+    assert (done.stdout, done.stderr, done.returncode) == ("leaving\n", "", 7)
+
+
+# ---- the setting ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("", 300.0), ("0", 0.0), ("0.25", 0.25), ("7", 7.0), ("1e3", 1000.0)]
+)
+def test_the_timeout_is_in_seconds(monkeypatch, text: str, seconds: float) -> None:
+    monkeypatch.setenv("SOFTMETAL_TIMEOUT", text)
+    assert env.timeout() == seconds
+
+
+@pytest.mark.parametrize("text", ["soon", "-1", "nan", "inf", "1e300", "5 s"])
+def test_a_meaningless_timeout_is_refused(monkeypatch, text: str) -> None:
+    monkeypatch.setenv("SOFTMETAL_TIMEOUT", text)
+    with pytest.raises(SettingError, match="SOFTMETAL_TIMEOUT"):
+        env.timeout()
+
+
+def test_the_device_is_refused_with_a_meaningless_timeout() -> None:
+    done = run_script("", "never")
+    assert "SettingError: SOFTMETAL_TIMEOUT='never' is not a number of seconds" in done.stderr
