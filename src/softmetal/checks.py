@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from hashlib import blake2b
 
 from softmetal import env
 from softmetal.errors import SettingError
@@ -25,9 +26,17 @@ class Checks:
     findings: list[str] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)  # of command buffers nobody asked for errors
 
+    submissions: int = 0
+
     def add(self, findings: list[str]) -> None:
         self.findings += findings
         self.unread += findings
+
+    def next_seed(self) -> int:
+        """What the next submission shuffles by: the same for the same place in a program."""
+        self.submissions += 1
+        text = f"{self.seed} {self.submissions}".encode()
+        return int.from_bytes(blake2b(text, digest_size=8).digest(), "little")
 
     def take_unread(self) -> list[str]:
         """The findings that nobody has looked at, each once."""

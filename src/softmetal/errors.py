@@ -29,6 +29,8 @@ class ExecutionError(SoftmetalError):
     """A command list failed while it ran."""
 
 
+# DEVIATION: what Apple's debug layer answers by ending the process raises this error, and does so
+# always; without that layer such calls are undefined.
 class ValidationError(SoftmetalError, ValueError):
     """A call that Apple's debug layer would refuse."""
 

@@ -160,7 +160,8 @@ class Order(NamedTuple):
     """How the commands around it are ordered; sent only when checking.
 
     "serial" and "concurrent" begin an encoder, "barrier" separates dispatches of a concurrent one,
-    "update" and "wait" are a fence's (`value` tells fences apart).
+    "from" and "to" do so for the addresses between them only, "update" and "wait" are a fence's
+    (`value` tells fences apart).
     """
 
     kind: str

@@ -22,7 +22,9 @@ MAX_THREADGROUP_MEMORY = 32768
 MAX_INLINE_BYTES = 4096
 MAX_GRID = (1 << 32) - 1
 MAX_EVENT_VALUE = (1 << 64) - 1
-BLIT_ALIGNMENT = 4  # macOS; other systems take any
+# DEVIATION: copies and fills of other than multiples of 4 bytes are refused, as Apple documents for
+# macOS; Apple's own GPUs are known to perform them.
+BLIT_ALIGNMENT = 4
 
 SHARED, MANAGED, PRIVATE = range(3)  # MTLStorageMode
 HEAP_STORAGE = frozenset((SHARED, PRIVATE))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from softmetal import checks
 from softmetal.api import enums
 from softmetal.api.buffer import MTLBuffer, MTLResource
 from softmetal.api.heap import MTLHeap
-from softmetal.types import Command, Execute, Order, Region, Resources
+from softmetal.types import Command, Dispatch, Execute, Order, Region, Resources
 
 if TYPE_CHECKING:
     from softmetal.api.icb import MTLIndirectCommandBuffer
@@ -52,6 +54,13 @@ def _resident(resource: MTLResource | MTLHeap) -> Iterator[Region]:
         yield Region(-1, memory.address, memory.length, resource.label() or "", False)
 
 
+def blitted(*buffers: MTLBuffer) -> list[Command]:
+    """What a copy or a fill touches; nothing where nothing is checked."""
+    if checks.current() is None:
+        return []
+    return [Resources(tuple(_region(-1, buffer) for buffer in buffers))]
+
+
 def expand(execute: Execute, commands: MTLIndirectCommandBuffer) -> Iterator[Command]:
     """An indirect command buffer as plain dispatches: each then has its regions and order."""
     yield Order("concurrency", 1)
@@ -67,3 +76,26 @@ def expand(execute: Execute, commands: MTLIndirectCommandBuffer) -> Iterator[Com
         kernel = slot.kernel or execute.inherited.kernel
         yield slot._replace(kernel=kernel, buffers=slot.buffers or execute.inherited.buffers)
     yield Order("concurrency", 0)
+
+
+def shuffled(commands: Iterable[Command], seed: int) -> list[Command]:
+    """Dispatches that nothing orders, in an order that the seed decides."""
+    chance, result = random.Random(seed), list[Command]()
+    free: list[list[Command]] = []  # dispatches that may change places, each with its regions
+    unit: list[Command] = []
+    concurrent = False
+    for command in commands:
+        unit.append(command)
+        if isinstance(command, Resources):  # of the command that follows
+            continue
+        if concurrent and isinstance(command, Dispatch):
+            free.append(unit)
+        else:
+            chance.shuffle(free)
+            result += [*chain.from_iterable(free), *unit]
+            free = []
+        unit = []
+        if isinstance(command, Order) and command.kind in ("serial", "concurrent", "concurrency"):
+            concurrent = command.kind == "concurrent" or command.value == 1
+    chance.shuffle(free)
+    return [*result, *chain.from_iterable(free), *unit]

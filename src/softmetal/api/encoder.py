@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from softmetal.api import enums
 from softmetal.api.buffer import MTLBuffer, MTLResource
-from softmetal.api.checked import order, resources
+from softmetal.api.checked import blitted, order, resources
 from softmetal.api.counters import MTLCounterSampleBuffer, _SampleAttachments
 from softmetal.api.event import MTLFence
 from softmetal.api.heap import MTLHeap
@@ -114,6 +114,8 @@ class MTLCommandEncoder(Labelled):
         self._fences.append(fence)
 
     # MTL: -waitForFence:
+    # DEVIATION: waiting for a fence that no encoder has updated before is an error: it would order
+    # nothing.
     def waitForFence_(self, fence: MTLFence) -> None:
         check_open(self._ended, "waitForFence_")
         check_fence(fence._updated, fence in self._fences)
@@ -332,14 +334,19 @@ class MTLComputeCommandEncoder(MTLCommandEncoder):
     # Commands run in order, so a barrier has nothing to add.
     def memoryBarrierWithScope_(self, scope: int) -> None:
         check_open(self._ended, "memoryBarrierWithScope_")
-        self._command_buffer._commands += order("barrier")
+        if scope & enums.MTLBarrierScopeBuffers:
+            self._command_buffer._commands += order("barrier")
 
     # MTL: -memoryBarrierWithResources:count:
     def memoryBarrierWithResources_count_(
         self, resources: Sequence[MTLResource], count: int
     ) -> None:
         check_open(self._ended, "memoryBarrierWithResources_count_")
-        self._command_buffer._commands += order("barrier")
+        for resource in resources[:count]:
+            if isinstance(resource, MTLBuffer):
+                end = resource._address + resource._length
+                self._command_buffer._commands += order("from", resource._address)
+                self._command_buffer._commands += order("to", end)
 
     # MTL: -useResource:usage:
     def useResource_usage_(self, resource: MTLResource, usage: int) -> None:
@@ -386,6 +393,7 @@ class MTLBlitCommandEncoder(MTLCommandEncoder):
         self._retain(source)
         self._retain(target)
         if size:
+            self._command_buffer._commands += blitted(source, target)
             self._append(Copy(source._address + offset, target._address + target_offset, size))
 
     # MTL: -fillBuffer:range:value:
@@ -397,6 +405,7 @@ class MTLBlitCommandEncoder(MTLCommandEncoder):
         check_fill(start, count, value)
         self._retain(buffer)
         if count:
+            self._command_buffer._commands += blitted(buffer)
             self._append(Fill(buffer._address + start, count, value))
 
     # MTL: -synchronizeResource:

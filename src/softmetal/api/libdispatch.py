@@ -1,36 +1,90 @@
-"""The few names of PyObjC's libdispatch that Metal programs use: data and queues."""
+"""What Metal programs use of PyObjC's libdispatch: data, queues, semaphores, groups and time."""
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
+from collections import deque
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from softmetal.api.foundation import NSData
 from softmetal.api.objects import Object
+
+log = logging.getLogger(__name__)
 
 DISPATCH_QUEUE_SERIAL = None
 DISPATCH_QUEUE_CONCURRENT = "concurrent"
 DISPATCH_QUEUE_PRIORITY_DEFAULT = 0
 DISPATCH_QUEUE_PRIORITY_HIGH = 2
 DISPATCH_QUEUE_PRIORITY_LOW = -2
+DISPATCH_QUEUE_PRIORITY_BACKGROUND = -(1 << 15)
 DISPATCH_DATA_DESTRUCTOR_DEFAULT = None
+DISPATCH_TIME_NOW = 0
+DISPATCH_TIME_FOREVER = (1 << 64) - 1
+NSEC_PER_SEC = 1_000_000_000
+NSEC_PER_MSEC = 1_000_000
+NSEC_PER_USEC = 1_000
+_TIMED_OUT = 49  # what libdispatch returns
+
+Block = Callable[[], object]
 
 
 class DispatchQueue(Object):
-    """Blocks of a serial queue run one at a time; those of a concurrent queue at once."""
+    """Blocks of a serial queue run one at a time in order; those of a concurrent queue at once."""
 
-    __slots__ = ("_turn", "label")
+    __slots__ = ("_blocks", "_draining", "_lock", "_owner", "_serial", "label")
 
     def __init__(self, label: str | bytes, *, serial: bool) -> None:
         self.label = label
-        self._turn: AbstractContextManager[Any] = threading.RLock() if serial else nullcontext()
+        self._serial = serial
+        self._lock = threading.Lock()
+        self._blocks: deque[Block] = deque()
+        self._draining = False
+        self._owner = 0  # the thread whose turn it is
 
-    def run(self, block: Callable[[], object]) -> None:
+    def start(self, block: Block) -> None:
+        """Run a block on a thread of the queue's."""
+        with self._lock:
+            self._blocks.append(block)
+            if self._serial and self._draining:
+                return
+            self._draining = True
+        threading.Thread(target=self._drain, daemon=True).start()
+
+    def run(self, block: Block) -> None:
         """Run a block on the calling thread, when it is its turn."""
-        with self._turn:
+        if not self._serial or self._owner == threading.get_ident():
             block()
+            return
+        begin, end = threading.Event(), threading.Event()
+
+        def turn() -> None:
+            begin.set()
+            end.wait()
+
+        self.start(turn)
+        begin.wait()
+        self._owner = threading.get_ident()
+        try:
+            block()
+        finally:
+            end.set()
+
+    def _drain(self) -> None:
+        while True:
+            with self._lock:
+                if not self._blocks:
+                    self._draining = False
+                    return
+                block = self._blocks.popleft()
+            self._owner = threading.get_ident()
+            try:
+                block()
+            except Exception:
+                log.exception("a block of dispatch queue %s failed", self.label)
+            self._owner = 0
 
 
 _GLOBAL = DispatchQueue("com.apple.root.default-qos", serial=False)
@@ -51,15 +105,156 @@ def dispatch_get_global_queue(identifier: int, flags: int) -> DispatchQueue:
     return _GLOBAL
 
 
+# DEVIATION: blocks of the main queue run on a thread of their own: there is no run loop.
 def dispatch_get_main_queue() -> DispatchQueue:
     return _MAIN
 
 
-def dispatch_sync(queue: DispatchQueue, block: Callable[[], object]) -> None:
+def dispatch_sync(queue: DispatchQueue, block: Block) -> None:
     queue.run(block)
 
 
-# DEVIATION: blocks of `dispatch_async` each get a thread, so those of a serial queue run one at a
-# time but not always in the order in which they were given.
-def dispatch_async(queue: DispatchQueue, block: Callable[[], object]) -> None:
-    threading.Thread(target=queue.run, args=(block,), daemon=True).start()
+def dispatch_async(queue: DispatchQueue, block: Block) -> None:
+    queue.start(block)
+
+
+def dispatch_apply(iterations: int, queue: DispatchQueue, block: Callable[[int], object]) -> None:
+    for index in range(iterations):
+        block(index)
+
+
+# ---- time ---------------------------------------------------------------------------------------
+
+
+def dispatch_time(when: int, delta: int) -> int:
+    """The moment `delta` nanoseconds after `when`."""
+    if when == DISPATCH_TIME_FOREVER:
+        return when
+    return (when or time.monotonic_ns()) + delta
+
+
+def dispatch_after(when: int, queue: DispatchQueue, block: Block) -> None:
+    timer = threading.Timer(_seconds_until(when) or 0.0, queue.start, (block,))
+    timer.daemon = True
+    timer.start()
+
+
+def _seconds_until(when: int) -> float | None:
+    """What is left until a moment; None for ever."""
+    if when == DISPATCH_TIME_FOREVER:
+        return None
+    return max(0.0, (when - time.monotonic_ns()) / NSEC_PER_SEC) if when else 0.0
+
+
+# ---- semaphores and groups ----------------------------------------------------------------------
+
+
+class DispatchSemaphore(Object):
+    """Counts what may go on at once."""
+
+    __slots__ = ("_changed", "_value", "_waiting")
+
+    def __init__(self, value: int) -> None:
+        self._value = value
+        self._waiting = 0
+        self._changed = threading.Condition()
+
+    def wait(self, timeout: float | None) -> bool:
+        with self._changed:
+            self._waiting += 1
+            try:
+                taken = self._changed.wait_for(lambda: self._value > 0, timeout)
+            finally:
+                self._waiting -= 1
+            self._value -= taken
+            return taken
+
+    def signal(self) -> bool:
+        """Whether somebody was waiting."""
+        with self._changed:
+            self._value += 1
+            self._changed.notify()
+            return self._waiting > 0
+
+
+def dispatch_semaphore_create(value: int) -> DispatchSemaphore:
+    return DispatchSemaphore(value)
+
+
+def dispatch_semaphore_wait(semaphore: DispatchSemaphore, timeout: int) -> int:
+    return 0 if semaphore.wait(_seconds_until(timeout)) else _TIMED_OUT
+
+
+def dispatch_semaphore_signal(semaphore: DispatchSemaphore) -> int:
+    return int(semaphore.signal())
+
+
+class DispatchGroup(Object):
+    """Knows when all of its work is done."""
+
+    __slots__ = ("_changed", "_count", "_notify")
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._changed = threading.Condition()
+        self._notify: list[tuple[DispatchQueue, Block]] = []
+
+    def enter(self) -> None:
+        with self._changed:
+            self._count += 1
+
+    def leave(self) -> None:
+        with self._changed:
+            self._count -= 1
+            done = self._take_notifications()
+            self._changed.notify_all()
+        for queue, block in done:
+            queue.start(block)
+
+    def wait(self, timeout: float | None) -> bool:
+        with self._changed:
+            return self._changed.wait_for(lambda: self._count == 0, timeout)
+
+    def notify(self, queue: DispatchQueue, block: Block) -> None:
+        with self._changed:
+            self._notify.append((queue, block))
+            done = self._take_notifications()
+        for to, ready in done:
+            to.start(ready)
+
+    def _take_notifications(self) -> list[tuple[DispatchQueue, Block]]:
+        if self._count:
+            return []
+        done, self._notify = self._notify, []
+        return done
+
+
+def dispatch_group_create() -> DispatchGroup:
+    return DispatchGroup()
+
+
+def dispatch_group_enter(group: DispatchGroup) -> None:
+    group.enter()
+
+
+def dispatch_group_leave(group: DispatchGroup) -> None:
+    group.leave()
+
+
+def dispatch_group_wait(group: DispatchGroup, timeout: int) -> int:
+    return 0 if group.wait(_seconds_until(timeout)) else _TIMED_OUT
+
+
+def dispatch_group_notify(group: DispatchGroup, queue: DispatchQueue, block: Block) -> None:
+    group.notify(queue, block)
+
+
+def dispatch_group_async(group: DispatchGroup, queue: DispatchQueue, block: Block) -> None:
+    def work() -> None:
+        try:
+            block()
+        finally:
+            group.leave()
+
+    group.enter()
+    queue.start(work)

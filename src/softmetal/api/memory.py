@@ -111,11 +111,19 @@ class Pointer:
         view = self.as_buffer(length)
         return tuple(bytes(view[i : i + 1]) for i in range(length))
 
-    def __getitem__(self, position: int) -> bytes:
-        return bytes(self.as_buffer(position + 1)[position : position + 1])
+    def __getitem__(self, position: int | slice) -> bytes:
+        view, place = self._part(position)
+        return bytes(view[place])
 
-    def __setitem__(self, position: int, value: bytes) -> None:
-        self.as_buffer(position + 1)[position : position + 1] = value
+    def __setitem__(self, position: int | slice, value: bytes) -> None:
+        view, place = self._part(position)
+        view[place] = value
+
+    def _part(self, position: int | slice) -> tuple[memoryview, slice]:
+        place = position if isinstance(position, slice) else slice(position, position + 1)
+        if place.stop is None:
+            raise TypeError("the memory's length is not known here: give the slice an end")
+        return self.as_buffer(place.stop), place
 
     def __int__(self) -> int:
         return self._address

@@ -8,9 +8,10 @@ from typing import Any
 from softmetal.api.memory import Pointer
 from softmetal.api.objects import Object
 
-__all__ = ["NO", "YES", "autorelease_pool", "error", "nil", "objc_object", "varlist"]
+__all__ = ["NO", "NULL", "YES", "autorelease_pool", "error", "nil", "objc_object", "varlist"]
 
 nil = None
+NULL = None  # given for an error that the program does not want; the tuple is returned all the same
 varlist = Pointer
 objc_object = Object
 YES = True

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from softmetal import checks
 from softmetal.api import enums
 from softmetal.api.buffer import MTLBuffer
-from softmetal.api.checked import expand
+from softmetal.api.checked import expand, shuffled
 from softmetal.api.counters import MTLBlitPassDescriptor, MTLComputePassDescriptor
 from softmetal.api.encoder import (
     MTLBlitCommandEncoder,
@@ -414,8 +414,8 @@ class MTLCommandBuffer(Labelled):
             commands._flush(range(start, start + count))
             if commands._inherits_buffers or commands._inherits_pipeline:
                 commands._check_inherited(start, count, pipeline, bound)
-        if self._indirect and checks.current() is not None:
-            self._commands = self._expanded()
+        if (current := checks.current()) is not None:
+            self._commands = shuffled(self._expanded(), current.seed)
         queue = self._queue
         queue._reap()
         queue._make_room()

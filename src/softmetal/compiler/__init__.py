@@ -11,6 +11,7 @@ from pathlib import Path
 
 from softmetal.compiler import diagnostics, frontend, instrument, serial, stages
 from softmetal.compiler.elf import OBJECT, TLS, Elf
+from softmetal.compiler.tokens import Token
 from softmetal.compiler.unsupported import Refusal
 from softmetal.errors import CompileError
 from softmetal.toolchain import cache, targets
@@ -68,11 +69,14 @@ def check(source: str, options: CompileOptions) -> tuple[Program, str]:
 def _front(source: str, options: CompileOptions) -> tuple[Program, str, list[Path]]:
     text = source
     try:
-        text = stages.preprocess(source, options)
+        expanded = text = stages.preprocess(source, options)
         rewritten = frontend.rewrite(text)
         text = rewritten.text
         program = Program(text, options, rewritten.functions, rewritten.constants, source)
         warnings = stages.check(program, _header(options))
+        text = expanded
+        _refuse_recursion(program, rewritten.suspects)
+        text = rewritten.text
     except Refusal as error:
         places = diagnostics.SourceMap(text, options.file_name, source)
         raise CompileError(diagnostics.refusal(error, places)) from None
@@ -82,6 +86,15 @@ def _front(source: str, options: CompileOptions) -> tuple[Program, str, list[Pat
     places = diagnostics.SourceMap(text, options.file_name, source)
     explained = diagnostics.explain(warnings, places) if warnings.strip() else ""
     return program, explained, stages.included_files(program.text, options)
+
+
+def _refuse_recursion(program: Program, suspects: Mapping[str, Token]) -> None:
+    if not suspects:
+        return
+    found = stages.recursive_functions(program, targets.host(), _header(program.options))
+    for name, token in suspects.items():
+        if name in found:
+            raise Refusal(token, f"recursion is not supported in Metal: {name} calls itself")
 
 
 def check_address_spaces(source: str, options: CompileOptions) -> str:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
+from difflib import SequenceMatcher
 from pathlib import Path
 
-from softmetal.compiler.tokens import tokenize
+from softmetal.compiler.tokens import Token, tokenize
 from softmetal.compiler.unsupported import Refusal, construct_of
 
 _MESSAGE = re.compile(r"^(?P<file>[^\n:]+):(?P<line>\d+):(?P<column>\d+): (?P<text>.*)$")
 _QUOTED = re.compile(r"'(?:[\w ]*?\b)?(\w+)(?:<[^']*)?'")
+_ENTRIES = ("softmetal_entries", "softmetal_entry")
+_LONG_LINE = 4_000_000
+_OUR_NOTES = re.compile(r"note: .*(declared here|expanded from macro .*|passing argument .* here)$")
 _MARKER = re.compile(r'^# (\d+) "([^"]*)"')
 
 
@@ -17,6 +21,9 @@ class SourceMap:
     """Finds the user's line and column for a place in the rewritten text."""
 
     def __init__(self, text: str, name: str, source: str) -> None:
+        self.name = name
+        self.last_line = max(1, len(source.splitlines()))
+        self._aligned: dict[tuple[str, int], tuple[list[Token], list[int]]] = {}
         self._sources = {name: source.splitlines()}
         self._rewritten: dict[tuple[str, int], str] = {}
         self._starts: list[tuple[int, str, int]] = []  # offset, file, line
@@ -43,18 +50,22 @@ class SourceMap:
 
     def column(self, file: str, line: int, column: int) -> int:
         """The column in the user's line for `column` of the rewritten one, token by token."""
-        text, original = self._rewritten.get((file, line), ""), self.original(file, line)
-        tokens = [token for token in tokenize(text) if token.start < column]
-        if not tokens or not original:
+        tokens, columns = self._alignment(file, line)
+        before = sum(token.start < column for token in tokens)
+        if not before or not columns:
             return column
-        here = tokens[-1]
-        ordinal = sum(token.text == here.text for token in tokens) - 1
-        same = [token for token in tokenize(original) if token.text == here.text]
-        if not same:  # it came out of a macro
-            return len(original) - len(original.lstrip()) + 1
-        found = same[min(ordinal, len(same) - 1)]
+        here = tokens[before - 1]
         # Clang points behind a token where something is missing after it.
-        return found.end + 1 if column > here.end else found.start + 1
+        behind = column > here.end
+        return columns[before - 1] + (len(here.text) if behind else 0)
+
+    def _alignment(self, file: str, line: int) -> tuple[list[Token], list[int]]:
+        """A rewritten line's tokens, and the column of each in the user's line."""
+        if (file, line) not in self._aligned:
+            tokens = tokenize(self._rewritten.get((file, line), ""))
+            theirs = tokenize(self.original(file, line))
+            self._aligned[file, line] = tokens, _align(tokens, theirs) if theirs else []
+        return self._aligned[file, line]
 
     def word(self, file: str, line: int, column: int) -> str:
         """The user's word at a place."""
@@ -73,6 +84,20 @@ class SourceMap:
         return f"{head}\n{text}\n{' ' * (column - 1)}^" if text else head
 
 
+def _align(ours: list[Token], theirs: list[Token]) -> list[int]:
+    """For each token of a rewritten line the column it came from; a macro's is the macro's."""
+    columns = [theirs[0].start + 1] * len(ours)
+    if len(ours) * len(theirs) > _LONG_LINE:  # a table in one line: not worth the time
+        return columns
+    a, b = [t.text for t in ours], [t.text for t in theirs]
+    for kind, first, last, start, end in SequenceMatcher(None, a, b, False).get_opcodes():
+        paired = kind == "equal" or last - first == end - start
+        for index in range(first, last):
+            at = start + index - first if paired else start
+            columns[index] = theirs[min(at, len(theirs) - 1)].start + 1
+    return columns
+
+
 def explain(stderr: str, source_map: SourceMap) -> str:
     """Clang's stderr, remapped, with unsupported constructs named as such."""
     lines = []
@@ -82,12 +107,22 @@ def explain(stderr: str, source_map: SourceMap) -> str:
             lines.append(line)
             continue
         file, row = found["file"], int(found["line"])
-        if file in ("softmetal_entries", "softmetal_entry") and "note:" in line:
+        if _is_our_note(file, found["text"]):
+            continue
+        if file in _ENTRIES:  # the user's text ended too soon
+            lines.append(source_map.render(source_map.name, source_map.last_line, 1, found["text"]))
             continue
         column = source_map.column(file, row, int(found["column"]))
         words = [source_map.word(file, row, column), *_QUOTED.findall(found["text"])]
         lines.append(source_map.render(file, row, column, _message(found["text"], words)))
     return "\n".join(lines) + "\n"
+
+
+def _is_our_note(file: str, text: str) -> bool:
+    """Notes about places in our headers that tell a user nothing."""
+    return (file in _ENTRIES and text.startswith("note:")) or (
+        "/softmetal/include/" in file and _OUR_NOTES.match(text) is not None
+    )
 
 
 def address_space_warnings(stderr: str, source_map: SourceMap) -> str:
@@ -110,6 +145,8 @@ def refusal(error: Refusal, source_map: SourceMap) -> str:
 
 
 def _message(text: str, words: list[str]) -> str:
+    if "file not found" in text:
+        words = re.findall(r"\w+", text)
     for word in words:
         construct = construct_of(word)
         if construct and text.startswith(("error:", "fatal error:")):

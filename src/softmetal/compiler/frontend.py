@@ -26,7 +26,7 @@ _FLOAT = re.compile(
     r"(?P<digits>(?:\d[\d']*\.[\d']*|\.\d[\d']*)(?:[eE][+-]?\d+)?|\d[\d']*[eE][+-]?\d+"
     r"|0[xX][\da-fA-F'.]+[pP][+-]?\d+|\d[\d']*(?=[hH]$|[bB][fF]$))(?P<suffix>[hH]|[bB][fF]|[fF])?$"
 )
-_SUFFIXES = {"": "f", "f": "f", "h": "f16", "bf": "bf16"}
+_SUFFIXES = {"": "f", "f": "f", "h": "f16"}
 # What makes threads wait for each other: found among a kernel's callees, it needs fibers.
 _COOPERATION = re.compile(
     r"(threadgroup_barrier|(__metal_)?simdgroup_(barrier|matrix|load|store|multiply\w*|\w+8x8"
@@ -55,6 +55,7 @@ class Rewritten:
     text: str
     functions: dict[str, Function]
     constants: tuple[FunctionConstant, ...]
+    suspects: dict[str, Token]  # functions that may be recursive, by name
 
 
 def rewrite(text: str, keep_spaces: bool = False) -> Rewritten:
@@ -88,7 +89,8 @@ class _Pass:
         for declaration in self.syntax.declarations:
             self._read(declaration)
         self._threadgroup_variables()
-        return Rewritten(self._edited(), self.functions, tuple(self.constants))
+        suspects = rules.recursion_suspects(self.syntax)
+        return Rewritten(self._edited(), self.functions, tuple(self.constants), suspects)
 
     # ---- declarations --------------------------------------------------------------------------
 
@@ -344,6 +346,12 @@ class _Pass:
                 continue
             for index in range(declaration.body, declaration.end):
                 if self.syntax.text(index) == "threadgroup" and self._is_storage(index):
+                    if declaration.name not in self.kernels:
+                        raise Refusal(
+                            self.tokens[index],
+                            "variables in the threadgroup address space cannot be declared in "
+                            f"'{declaration.name}', which is not a kernel: pass a pointer",
+                        )
                     self.replaced[index] = "SM_TG      "
 
     def _is_storage(self, index: int) -> bool:
@@ -442,7 +450,10 @@ def _float_literal(text: str) -> str:
     found = _FLOAT.match(text)
     if found is None:
         return text
-    return found["digits"] + _SUFFIXES[(found["suffix"] or "").lower()]
+    suffix = (found["suffix"] or "").lower()
+    if suffix == "bf":  # clang has no such literals
+        return f"__bf16({found['digits']})"
+    return found["digits"] + _SUFFIXES[suffix]
 
 
 def _pragma(text: str) -> str:

@@ -24,7 +24,7 @@ FLAGS = (
     ),
 )
 MAX_SITES = 2047  # what a shadow cell can hold: 11 bits
-_WRITE, _ATOMIC = 1 << 16, 1 << 17
+_WRITE, _ATOMIC, _MODIFY = 1 << 16, 1 << 17, 1 << 18
 
 _ACCESS = re.compile(
     r"(?:tail )?call void @__asan_(load|store)(\d+|N)_noabort"
@@ -112,6 +112,8 @@ def instrument(ir: str, ours: tuple[Path | str, ...]) -> tuple[str, list[Site]]:
 def _rewritten(lines: list[str], index: int, site: int | None) -> tuple[list[str], int]:
     """What stands for the call at `index`, and how many lines it replaces."""
     line = lines[index]
+    if "@__asan_handle_no_return" in line:
+        return [], 1
     access = _ACCESS.search(line)
     if access:
         if site is None:  # the trampoline's own
@@ -119,7 +121,8 @@ def _rewritten(lines: list[str], index: int, site: int | None) -> tuple[list[str
         return _access(lines, index, access, site)
     memory = _MEMORY.search(line)
     if memory:
-        call = f"call ptr @softmetal_check_{memory[1]}({memory[2]}, i32 {site or 0})"
+        place = -1 if site is None else site  # -1: the trampoline's own
+        call = f"call ptr @softmetal_check_{memory[1]}({memory[2]}, i32 {place})"
         return [line[: memory.start()] + call + line[memory.end() :]], 1
     return [_PLACED.sub(rf"(\1, i32 {site or 0})", line)], 1
 
@@ -131,8 +134,8 @@ def _access(
     kind, width, address, size = access.groups()
     following = lines[index + 1] if index + 1 < len(lines) else ""
     flags = site | (_WRITE if kind == "store" else 0)
-    if _ATOMIC_INSTRUCTION.search(following):
-        flags |= _ATOMIC
+    if atomic := _ATOMIC_INSTRUCTION.search(following):
+        flags |= _ATOMIC | (_MODIFY if atomic[0] in ("atomicrmw ", "cmpxchg ") else 0)
     count = size if width == "N" else width
     name = f"%softmetal.{index}"
     debug = lines[index][access.end() :]

@@ -56,7 +56,8 @@ def _words(syntax: Syntax) -> None:
     for index, token in enumerate(syntax.tokens):
         if token.kind == "word" and token.text in _WORDS:
             before = syntax.text(index - 1)
-            if before not in ("=", "operator", ".", "->"):  # `= delete` declares
+            declares = token.text == "delete" and before == "="
+            if not declares and before not in ("operator", ".", "->"):
                 raise Refusal(token, _WORDS[token.text])
 
 
@@ -117,7 +118,33 @@ def _until(syntax: Syntax, start: int, end: int) -> Iterator[Token]:
         yield syntax.tokens[index]
 
 
-# ---- kernels --------------------------------------------------------------------------------------
+def recursion_suspects(syntax: Syntax) -> dict[str, Token]:
+    """Functions whose names lead back to themselves, with their names' tokens.
+
+    Overloads and templates do so without recursion: only the compiled code tells.
+    """
+    calls: dict[str, set[str]] = {}
+    places: dict[str, Token] = {}
+    for function in syntax.declarations:
+        if function.kind == "function":
+            body = range(function.body, function.end)
+            called = {syntax.text(i) for i in body if syntax.text(i + 1) in ("(", "<")}
+            calls.setdefault(function.name, set()).update(called)
+            places.setdefault(function.name, syntax.tokens[function.parameters - 1])
+    return {name: token for name, token in places.items() if name in _reached(calls, name)}
+
+
+def _reached(calls: dict[str, set[str]], name: str) -> set[str]:
+    reached: set[str] = set()
+    pending = [name]
+    while pending:
+        fresh = (calls.get(pending.pop(), set()) & calls.keys()) - reached
+        reached |= fresh
+        pending += fresh
+    return reached
+
+
+# ---- kernels ------------------------------------------------------------------------------------
 
 
 def check_result(syntax: Syntax, kernel: Declaration) -> None:

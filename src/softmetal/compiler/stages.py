@@ -27,6 +27,7 @@ _LANGUAGE = (
     "-fconvergent-functions",
     *("-Xclang", "-ffloat16-excess-precision=none"),  # each half operation rounds, as on the GPU
     "-fsigned-char",  # as in Metal, on every machine
+    "-fmax-type-align=8",  # a GPU takes vectors at any multiple of their element; kernels do that
     *("-fno-strict-aliasing", "-fno-math-errno", "-fno-stack-protector"),
     "-fno-finite-loops",  # or clang deletes a loop that waits for memory to change
     "-fstack-clash-protection",  # a large frame meets the guard page, wherever it ends
@@ -35,6 +36,7 @@ _LANGUAGE = (
 _QUIET = (
     *("-fno-caret-diagnostics", "-fno-color-diagnostics", "-ferror-limit=20"),
     "-Wno-c++11-narrowing",  # float4 v = {i, 0, 0, 1}: Metal accepts it
+    "-Wno-elaborated-enum-base",  # Apple's NS_ENUM in headers shared with the host
 )
 # Erasing address spaces and attributes makes code look odd to clang where the user's is not.
 _NO_WARNINGS = (
@@ -106,15 +108,42 @@ def included_files(text: str, options: CompileOptions) -> list[Path]:
 
 def check(program: Program, header: Path) -> str:
     """Compile without generating code; returns the warnings, raises CompileError."""
+    flags = ["-fsyntax-only", *_QUIET, *_NO_WARNINGS, *language_flags(program.options)]
+    arguments = [*flags, "-include-pch", str(header), *_STDIN]
+    _, warnings = clang.run("clang", arguments, _every_kernel(program))
+    return warnings
+
+
+def _every_kernel(program: Program) -> str:
+    """The whole library, each of its kernels instantiated."""
     uses = "".join(f"    (void (*)()) &::{f.entry},\n" for f in program.functions.values())
-    text = (
+    return (
         _constants(program, {})
         + program.text
         + f'\n# 1 "softmetal_entries"\nvoid (*softmetal_uses[])() = {{\n{uses}    0}};\n'
     )
-    flags = ["-fsyntax-only", *_QUIET, *_NO_WARNINGS, *language_flags(program.options)]
-    _, warnings = clang.run("clang", [*flags, "-include-pch", str(header), *_STDIN], text)
-    return warnings
+
+
+def recursive_functions(program: Program, target: Target, header: Path) -> set[str]:
+    """Names of functions that lie on a cycle of calls, before the optimiser makes loops of them."""
+    flags = [*language_flags(program.options), f"--target={target.triple}", *target.flags, "-w"]
+    arguments = ["-O0", "-Xclang", "-disable-llvm-passes", *flags, *_QUIET, "-S", "-emit-llvm"]
+    arguments += ["-include-pch", str(header), *_STDIN, "-o", "-"]
+    ir, _ = clang.run("clang", arguments, _every_kernel(program))
+    calls = {
+        name: set(re.findall(r'call [^\n]*?@"?([\w.$]+)"?\(', body))
+        for name, body in _definitions(ir).items()
+    }
+    found = set()
+    for name in calls:
+        reached, pending = set[str](), [name]
+        while pending:
+            fresh = (calls.get(pending.pop(), set()) & calls.keys()) - reached
+            reached |= fresh
+            pending += fresh
+        if name in reached:
+            found.add(_demangle(name))
+    return found
 
 
 def check_spaces(text: str, program: Program) -> str:

@@ -166,7 +166,7 @@ class CpuExecutor:
         _refuse_fork()
         data, blocks = self._packer.pack(commands)
         if self._artifacts and (current := checks.current()) is not None:
-            self._c.softmetal_set_seed(current.seed)
+            self._c.softmetal_set_seed(current.next_seed())
         if self._abandoned:
             self._collect()
         ticket: int | None = self._c.softmetal_submit(queue, data, len(data))

@@ -33,7 +33,7 @@ _EMPTY_SLOT = bytes(SLOT_BYTES)
 
 _DISPATCH, _COPY, _FILL, _SIGNAL, _WAIT, _TIMESTAMP, _GEMM, _EXECUTE = range(1, 9)
 _RESOURCES, _ORDER = 9, 10
-_ORDERS = ("serial", "concurrent", "barrier", "update", "wait", "concurrency")
+_ORDERS = ("serial", "concurrent", "barrier", "update", "wait", "concurrency", "from", "to")
 
 _THREE = struct.Struct("<II3Q")
 _TWO = struct.Struct("<II2Q")

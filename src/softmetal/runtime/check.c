@@ -17,7 +17,8 @@
 enum finding_type { OUT_OF_BOUNDS, RACE, UNINITIALISED, DIVERGENT };
 enum region_kind { BUFFER, RESIDENT, VARIABLE, SCRATCH, CONSTANT, NOWHERE };
 enum memory { DEVICE, THREADGROUP, MEMORIES };
-enum { WRITE = 1 << 16, ATOMIC = 1 << 17, SITE = 0x7ff };
+enum { WRITE = 1 << 16, ATOMIC = 1 << 17, MODIFY = 1 << 18, SITE = 0x7ff };
+#define UNCHECKED (~(sm_u32)0) /* the trampoline's own copies */
 enum { MEM_DEVICE = 1, MEM_THREADGROUP = 2 };
 enum { STAMPS = 256, GROUPS = 1 << 22, EPOCHS = 255, SIMD_EPOCHS = 15 };
 enum { REGIONS = 512, FINDINGS = 16, WARM_PAGES = 64 };
@@ -59,7 +60,7 @@ struct sm_check {
   region regions[REGIONS];
   page *warm[WARM_PAGES];
   _Alignas(64) char sink[256]; /* where accesses out of bounds go; no type is larger */
-  sm_u64 random;
+  sm_u64 random, salt;
 };
 
 static _Thread_local sm_check *self;
@@ -141,24 +142,47 @@ static void refine(page *page) {
   page->shift = 0;
 }
 
-static void forget_shadow(void) {
-  for (size_t i = 0; i < page_capacity; i++) free(pages[i].cells);
-  free(pages);
-  pages = NULL;
-  page_count = page_capacity = 0;
+static sm_u64 aged(sm_u64 access, sm_u64 stamps) {
+  return access >> 56 > stamps ? access - (stamps << 56) : 0;
+}
+
+/* Forgets the accesses of the first `stamps` dispatches; the others move down by as many. */
+static void age_shadow(sm_u64 stamps) {
+  page *before = pages;
+  pages = calloc(page_capacity, sizeof *pages);
+  if (page_capacity && !pages) abort();
+  page_count = 0;
+  for (size_t i = 0; i < page_capacity; i++) {
+    if (!before[i].key) continue;
+    sm_u64 any = 0;
+    for (cell *cell = before[i].cells, *end = cell + (PAGE >> before[i].shift); cell < end; cell++) {
+      cell->write = aged(cell->write, stamps);
+      cell->read = aged(cell->read, stamps);
+      any |= cell->write | cell->read;
+    }
+    if (any) {
+      *find_page(before[i].key) = before[i];
+      page_count++;
+    } else {
+      free(before[i].cells);
+    }
+  }
+  free(before);
   shadow_changed = true;
 }
 
 /* ---- order between dispatches ---------------------------------------------------------------- */
 
-enum { SERIAL, CONCURRENT, BARRIER, UPDATE_FENCE, WAIT_FENCE, CONCURRENCY }; /* as packing.py numbers them */
-enum { ANCESTORS = 64, FENCES = 256 };
+/* As packing.py numbers them. */
+enum { SERIAL, CONCURRENT, BARRIER, UPDATE_FENCE, WAIT_FENCE, CONCURRENCY, FROM, TO };
+enum { ANCESTORS = 64, FENCES = 256, RESOURCE_BARRIERS = 64 };
 
 /* What one dispatch was, for those that come after it. */
 typedef struct record {
   sm_u64 kernel;
   sm_u32 queue, time;    /* its place among its queue's dispatches */
   sm_u64 encoder, phase; /* phases of one encoder are ordered */
+  sm_u32 barriers;       /* for single resources, before it in its encoder */
   sm_u32 group_size[3], groups[3];
 } record;
 
@@ -175,10 +199,16 @@ typedef struct fence {
 
 struct sm_order {
   sm_clock clock;
+  sm_clock seen; /* the part of it that the host or an event brought */
   sm_u32 queue;
   sm_u64 encoder, phase;
   bool concurrent;
   ancestry before;
+  sm_u64 seed; /* of the next dispatch */
+  sm_u32 barriers; /* for single resources, in this encoder */
+  struct {
+    sm_u64 start, end;
+  } barrier[RESOURCE_BARRIERS];
 };
 
 static record records[STAMPS];
@@ -215,7 +245,8 @@ void sm_check_submitted(sm_submission *submission) {
   if (!atomic_load_explicit(&racing, memory_order_relaxed)) return;
   if (!(submission->order = calloc(1, sizeof(sm_order)))) abort();
   sm_lock(&check_lock);
-  submission->order->clock = host_clock;
+  submission->order->clock = submission->order->seen = host_clock;
+  submission->order->seed = seed;
   sm_unlock(&check_lock);
 }
 
@@ -237,9 +268,13 @@ void sm_check_order(sm_submission *submission, sm_u32 kind, sm_u64 value) {
     order->encoder = ++encoders;
     order->phase = 0;
     order->concurrent = kind == CONCURRENT;
-    order->before.count = 0;
+    order->before.count = order->barriers = 0;
   } else if (kind == BARRIER) {
     order->phase++;
+  } else if (kind == FROM) {
+    order->barrier[order->barriers % RESOURCE_BARRIERS].start = value;
+  } else if (kind == TO) {
+    order->barrier[order->barriers++ % RESOURCE_BARRIERS].end = value;
   } else if (kind == CONCURRENCY) { /* an indirect command buffer begins or ends */
     order->phase++;
     order->concurrent = value;
@@ -256,17 +291,34 @@ void sm_check_order(sm_submission *submission, sm_u32 kind, sm_u64 value) {
   sm_unlock(&check_lock);
 }
 
-void sm_check_signal(sm_submission *submission, sm_clock *event) {
+static void add_signal(sm_signals *signals, sm_u64 value, const sm_clock *clock) {
+  sm_u32 at = signals->count++ % SM_SIGNALS;
+  signals->last[at].value = value;
+  signals->last[at].clock = *clock;
+}
+
+/* A wait ends with the first signal that reaches its value. */
+static void merge_signal(sm_clock *into, const sm_signals *signals, sm_u64 value) {
+  sm_u32 first = signals->count > SM_SIGNALS ? signals->count - SM_SIGNALS : 0;
+  for (sm_u32 i = first; i < signals->count; i++)
+    if (signals->last[i % SM_SIGNALS].value >= value) {
+      merge(into, &signals->last[i % SM_SIGNALS].clock);
+      return;
+    }
+}
+
+void sm_check_signal(sm_submission *submission, sm_signals *signals, sm_u64 value) {
   if (!submission->order) return;
   sm_lock(&check_lock);
-  merge(event, &submission->order->clock);
+  add_signal(signals, value, &submission->order->clock);
   sm_unlock(&check_lock);
 }
 
-void sm_check_wait(sm_submission *submission, const sm_clock *event) {
+void sm_check_wait(sm_submission *submission, const sm_signals *signals, sm_u64 value) {
   if (!submission->order) return;
   sm_lock(&check_lock);
-  merge(&submission->order->clock, event);
+  merge_signal(&submission->order->clock, signals, value);
+  merge_signal(&submission->order->seen, signals, value);
   sm_unlock(&check_lock);
 }
 
@@ -277,10 +329,17 @@ void sm_check_host_saw(const sm_clock *seen) {
   sm_unlock(&check_lock);
 }
 
-void sm_check_host_signal(sm_clock *event) {
+void sm_check_host_signal(sm_signals *signals, sm_u64 value) {
   if (!atomic_load_explicit(&racing, memory_order_relaxed)) return;
   sm_lock(&check_lock);
-  merge(event, &host_clock);
+  add_signal(signals, value, &host_clock);
+  sm_unlock(&check_lock);
+}
+
+void sm_check_host_wait(const sm_signals *signals, sm_u64 value) {
+  if (!atomic_load_explicit(&racing, memory_order_relaxed)) return;
+  sm_lock(&check_lock);
+  merge_signal(&host_clock, signals, value);
   sm_unlock(&check_lock);
 }
 
@@ -295,23 +354,26 @@ static bool comes_before(const record *first, const record *then, const sm_order
                          bool tracked) {
   if (first->encoder == then->encoder) return first->phase != then->phase;
   if (first->queue != then->queue) return first->time <= order->clock.time[first->queue];
-  return tracked || is_ancestor(&order->before, first->encoder);
+  return tracked || first->time <= order->seen.time[first->queue] ||
+         is_ancestor(&order->before, first->encoder);
 }
 
 /* A stamp for the next dispatch or blit, and what is ordered before it. */
 static sm_u64 new_stamp(sm_submission *submission, record now) {
   sm_order *order = submission->order;
   if (last_stamp == STAMPS - 1) {
-    forget_shadow();
-    memset(records, 0, sizeof records);
-    last_stamp = 0;
+    age_shadow(STAMPS / 2);
+    last_stamp -= STAMPS / 2;
+    memmove(records + 1, records + 1 + STAMPS / 2, last_stamp * sizeof *records);
   }
   if (order) {
     if (!order->concurrent) order->phase++;
+    order->seed += 0x9e3779b97f4a7c15ull;
     now.queue = order->queue;
     now.time = ++queue_clock[order->queue].time[order->queue];
     now.encoder = order->encoder;
     now.phase = order->phase;
+    now.barriers = order->barriers;
     for (sm_u32 i = 1; i <= last_stamp; i++)
       for (int tracked = 0; tracked < 2; tracked++)
         ordered[tracked][i] = comes_before(&records[i], &now, order, tracked);
@@ -411,10 +473,23 @@ static bool concurrent(const region *region, sm_u64 before, sm_u64 now) {
                              simd_epoch_of(now) < SIMD_EPOCHS);
 }
 
+/* Whether a barrier for the resource at `address` came after a dispatch of the present encoder. */
+static bool barrier_since(const sm_order *order, const record *first, sm_u64 address) {
+  if (!order || first->encoder != order->encoder) return false;
+  if (order->barriers - first->barriers > RESOURCE_BARRIERS) return true; /* not known any more */
+  for (sm_u32 i = first->barriers; i < order->barriers; i++)
+    if (address >= order->barrier[i % RESOURCE_BARRIERS].start &&
+        address < order->barrier[i % RESOURCE_BARRIERS].end)
+      return true;
+  return false;
+}
+
 static void report_race(sm_check *check, const region *region, sm_u64 address, sm_u32 size,
                         sm_u32 place, sm_u64 before, bool wrote) {
   sm_finding finding = finding_at(check, RACE, region, address, size, place);
   const record *other = &records[stamp_of(before)];
+  if (stamp_of(before) != check->stamp && barrier_since(check->submission->order, other, address))
+    return;
   finding.other_kernel = other->kernel;
   finding.other_thread = thread_of(before);
   finding.other_group = (sm_u32)group_of(before);
@@ -430,15 +505,16 @@ static void check_cell(sm_check *check, const region *region, cell *cell, sm_u64
   bool race = check->modes & SM_CHECK_RACE;
   if (race && concurrent(region, cell->write, now))
     report_race(check, region, address, size, place, cell->write, true);
+  if (check->modes & SM_CHECK_UNINIT && in_threadgroup(region) &&
+      (place & (WRITE | MODIFY)) != WRITE &&
+      cell->write >> 34 != now >> 34) /* not in this threadgroup of this dispatch */
+    add_finding(check, finding_at(check, UNINITIALISED, region, address, size, place));
   if (place & WRITE) {
     if (race && concurrent(region, cell->read, now))
       report_race(check, region, address, size, place, cell->read, false);
     cell->write = now;
     return;
   }
-  if (check->modes & SM_CHECK_UNINIT && in_threadgroup(region) &&
-      cell->write >> 34 != now >> 34) /* not in this threadgroup of this dispatch */
-    add_finding(check, finding_at(check, UNINITIALISED, region, address, size, place));
   /* The first of several readers stays: a later write by another of them then meets it. */
   if (!concurrent(region, cell->read, now)) cell->read = now;
 }
@@ -471,15 +547,16 @@ static const region *find_region(sm_check *check, sm_u64 address, sm_u64 size) {
   return NULL;
 }
 
-/* The region that the access most likely belongs to: the nearest within a megabyte. */
+/* The region that the access most likely belongs to: the nearest, not much farther than it is
+   long. */
 static const region *nearest_region(const sm_check *check, sm_u64 address) {
   const region *nearest = NULL;
-  sm_u64 least = 1 << 20;
+  sm_u64 least = ~(sm_u64)0;
   for (sm_u32 i = 0; i < check->region_count; i++) {
     const region *region = &check->regions[i];
     sm_u64 distance = address < region->start ? region->start - address : address - region->end + 1;
     if (address >= region->start && address < region->end) distance = 0;
-    if (distance < least) {
+    if (distance < least && distance <= region->end - region->start + PAGE) {
       nearest = region;
       least = distance;
     }
@@ -515,7 +592,7 @@ SM_EXPORT sm_u64 softmetal_check_access(sm_u64 address, sm_u64 size, sm_u32 plac
 }
 
 static bool allowed(const void *address, sm_u64 size, sm_u32 place) {
-  return !self || check_access(self, (sm_u64)address, size, place);
+  return !self || place == UNCHECKED || check_access(self, (sm_u64)address, size, place);
 }
 
 SM_EXPORT void *softmetal_check_memcpy(void *to, const void *from, sm_u64 size, sm_u32 site) {
@@ -662,8 +739,10 @@ void sm_check_enter(sm_worker *worker, sm_submission *submission, const sm_kerne
   check->modes = kernel->checks->modes;
   check->arena = kernel->mode == SM_FIBERS ? (sm_u64)worker->arena : 0;
   check->stamp = dispatch_stamp;
-  check->random = seed ^ (dispatch_stamp + 1) * 0x9e3779b97f4a7c15ull;
+  check->random = submission->order ? submission->order->seed | 1 : 1;
+  check->salt = (sm_u32)random_of(&check->random);
   check->region_count = check->last = 0;
+  memset(check->warm, 0, sizeof check->warm);
   for (sm_u32 i = 0; i < submission->region_count; i++) {
     const sm_command_region *given = &submission->regions[i];
     add_region(check, given->address, given->length, given->index < 0 ? RESIDENT : BUFFER,
@@ -691,8 +770,7 @@ static sm_u64 shuffled(sm_u64 index, sm_u64 total, sm_u64 salt) {
 
 sm_u64 sm_check_group(sm_worker *worker, sm_u64 index, sm_u64 total) {
   sm_check *check = worker->check;
-  sm_u64 salt = (seed ^ check->stamp * 0x9e3779b97f4a7c15ull) & 0xffffffff;
-  if (check->modes & SM_CHECK_RACE) index = shuffled(index, total, salt);
+  if (check->modes & SM_CHECK_RACE) index = shuffled(index, total, check->salt);
   const sm_u32 *groups = check->launch->groups;
   check->group = index;
   check->position[0] = (sm_u32)(index % groups[0]);
@@ -713,6 +791,13 @@ sm_u64 sm_check_group(sm_worker *worker, sm_u64 index, sm_u64 total) {
 
 /* ---- blits ----------------------------------------------------------------------------------- */
 
+static bool is_tracked(const sm_submission *submission, sm_u64 address) {
+  for (sm_u32 i = 0; i < submission->region_count; i++)
+    if (address - submission->regions[i].address < submission->regions[i].length)
+      return submission->regions[i].tracked;
+  return true;
+}
+
 /* A copy reads its source, if it has one, and writes its destination. */
 void sm_check_copy(sm_submission *submission, sm_u64 source, sm_u64 destination, sm_u64 size) {
   if (!submission->order) return;
@@ -722,11 +807,12 @@ void sm_check_copy(sm_submission *submission, sm_u64 source, sm_u64 destination,
   blit.submission = submission;
   blit.launch = &launch;
   blit.modes = SM_CHECK_RACE;
+  memset(blit.warm, 0, sizeof blit.warm);
   sm_lock(&check_lock);
   blit.stamp = new_stamp(submission, (record){.group_size = {1, 1, 1}, .groups = {1, 1, 1}});
   sm_unlock(&check_lock);
-  region from = {source, source + size, RESIDENT, 0, true};
-  region to = {destination, destination + size, RESIDENT, 0, true};
+  region from = {source, source + size, RESIDENT, 0, is_tracked(submission, source)};
+  region to = {destination, destination + size, RESIDENT, 0, is_tracked(submission, destination)};
   if (source) check_shadow(&blit, &from, source, size, 0);
   check_shadow(&blit, &to, destination, size, WRITE);
   sm_unlock(&dispatch_lock);

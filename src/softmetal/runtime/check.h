@@ -28,6 +28,16 @@ typedef struct sm_clock {
   sm_u32 time[SM_QUEUES];
 } sm_clock;
 
+/* The last signals of an event, and what had run before each. */
+enum { SM_SIGNALS = 16 };
+typedef struct sm_signals {
+  sm_u32 count;
+  struct {
+    sm_u64 value;
+    sm_clock clock;
+  } last[SM_SIGNALS];
+} sm_signals;
+
 typedef struct sm_finding { /* mirrored by executors/findings.py */
   sm_u64 kernel, other_kernel;
   __INT64_TYPE__ offset;     /* of the access in its region, bytes */
@@ -72,10 +82,11 @@ void sm_check_release(sm_check *, const sm_u32 *alive, sm_u32 groups, sm_u32 thr
 void sm_check_submitted(sm_submission *);
 void sm_check_started(sm_submission *, sm_u32 queue);
 void sm_check_order(sm_submission *, sm_u32 kind, sm_u64 value);
-void sm_check_signal(sm_submission *, sm_clock *event);
-void sm_check_wait(sm_submission *, const sm_clock *event);
+void sm_check_signal(sm_submission *, sm_signals *, sm_u64 value);
+void sm_check_wait(sm_submission *, const sm_signals *, sm_u64 value);
 void sm_check_host_saw(const sm_clock *);
-void sm_check_host_signal(sm_clock *);
+void sm_check_host_signal(sm_signals *, sm_u64 value);
+void sm_check_host_wait(const sm_signals *, sm_u64 value);
 void sm_check_free(sm_submission *);
 const sm_clock *sm_order_clock(const sm_order *);
 

@@ -4,7 +4,7 @@
 #include "check.h"
 
 struct sm_event {
-  sm_clock clock; /* of those who signalled it, for the checking modes */
+  sm_signals signals; /* for the checking modes */
   atomic_ullong value;
   atomic_uint sequence; /* advances with every signal */
   atomic_uint waiters;
@@ -25,10 +25,10 @@ void sm_event_signal(sm_event *event, sm_u64 value) {
   if (atomic_load(&event->waiters)) sm_futex_wake(&event->sequence, INT_MAX);
 }
 
-sm_clock *sm_event_clock(sm_event *event) { return &event->clock; }
+sm_signals *sm_event_signals(sm_event *event) { return &event->signals; }
 
 SM_EXPORT void softmetal_signal_event(sm_event *event, sm_u64 value) {
-  sm_check_host_signal(&event->clock);
+  sm_check_host_signal(&event->signals, value);
   sm_event_signal(event, value);
 }
 
@@ -44,6 +44,6 @@ bool sm_event_wait(sm_event *event, sm_u64 value, sm_u64 nanoseconds) {
 
 SM_EXPORT bool softmetal_wait_event(sm_event *event, sm_u64 value, sm_u64 nanoseconds) {
   bool reached = sm_event_wait(event, value, nanoseconds);
-  if (reached) sm_check_host_saw(&event->clock);
+  if (reached) sm_check_host_wait(&event->signals, value);
   return reached;
 }

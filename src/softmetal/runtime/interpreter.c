@@ -32,7 +32,7 @@ static void run_wait(sm_worker *worker, sm_submission *submission, const sm_comm
   atomic_store(&worker->activity, SM_IDLE);
   while (!sm_event_wait((sm_event *)wait->event, wait->value, ~(sm_u64)0)) {
   }
-  sm_check_wait(submission, sm_event_clock((sm_event *)wait->event));
+  sm_check_wait(submission, sm_event_signals((sm_event *)wait->event), wait->value);
   atomic_store(&worker->activity, SM_BUSY);
 }
 
@@ -75,7 +75,7 @@ static void run_command(sm_worker *worker, sm_submission *submission, const sm_c
     }
     case SM_OP_SIGNAL: {
       const sm_command_event *signal = (const sm_command_event *)command;
-      sm_check_signal(submission, sm_event_clock((sm_event *)signal->event));
+      sm_check_signal(submission, sm_event_signals((sm_event *)signal->event), signal->value);
       sm_event_signal((sm_event *)signal->event, signal->value);
       break;
     }

@@ -189,7 +189,7 @@ void sm_run_fill(sm_worker *, sm_submission *, const sm_command_fill *);
 
 typedef struct sm_event sm_event;
 void sm_event_signal(sm_event *, sm_u64 value);
-struct sm_clock *sm_event_clock(sm_event *);
+struct sm_signals *sm_event_signals(sm_event *);
 bool sm_event_wait(sm_event *, sm_u64 value, sm_u64 nanoseconds);
 
 /* ---- interpreter.c --------------------------------------------------------------------------- */
