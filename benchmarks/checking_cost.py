@@ -130,7 +130,8 @@ class Bench:
             for index, buffer in enumerate(self.buffers):
                 encoder.setBuffer_offset_atIndex_(buffer, 0, index)
             encoder.dispatchThreads_threadsPerThreadgroup_(
-                softmetal.MTLSizeMake(*self.case.grid, 1), softmetal.MTLSizeMake(*self.case.group, 1)
+                softmetal.MTLSizeMake(*self.case.grid, 1),
+                softmetal.MTLSizeMake(*self.case.group, 1),
             )
             encoder.endEncoding()
             start = time.perf_counter()

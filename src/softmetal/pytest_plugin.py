@@ -108,9 +108,10 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
     """The marker alone is enough: it asks for the fixture."""
     for item in items:
-        if item.get_closest_marker("softmetal_check") and isinstance(item, pytest.Function):
-            if "softmetal_check" not in item.fixturenames:
-                item.fixturenames.insert(0, "softmetal_check")
+        if not isinstance(item, pytest.Function) or "softmetal_check" in item.fixturenames:
+            continue
+        if item.get_closest_marker("softmetal_check"):
+            item.fixturenames.insert(0, "softmetal_check")
 
 
 def _asked(request: pytest.FixtureRequest) -> tuple[tuple[str, ...], int | None]:

@@ -343,6 +343,24 @@ kernel void faulty(device float* o [[buffer(0)]], device const float* a [[buffer
         "threadgroup memory 's'",
         Launch((zeros(64), values(64))),
     ),
+    Fault(
+        "value_shared_then_replaced",
+        "one thread replaces a value that the others of its simdgroup still read",
+        "race",
+        """
+kernel void faulty(device float* o [[buffer(0)]], uint t [[thread_position_in_threadgroup]]) {
+  threadgroup float s[1];
+  if (t == 0) s[0] = 3;
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  float sum = simd_sum(s[0]);  //!
++ threadgroup_barrier(mem_flags::mem_threadgroup);
+  if (t == 0) s[0] = sum;  //!
+  o[t] = sum;
+}
+""",
+        "threadgroup memory 's'",
+        Launch((zeros(2),), threads=(2,)),
+    ),
 )
 
 DEVICE = (

@@ -94,6 +94,17 @@ def test_a_function_is_defined_once():
     assert refusal(HEAD + text + text) == "program_source:4:13: error: redefinition of 'k'"
 
 
+def test_overloads_on_address_spaces_have_one_body():
+    text = "int f(thread int* p) { return *p; }\nint f(device int* p) { return *p * 2; }\n"
+    found = refusal(HEAD + text)
+    assert found.startswith("program_source:4:5: error: overloads of 'f' that differ in address")
+
+
+def test_threadgroup_variables_belong_to_kernels():
+    found = refusal(f"{HEAD}float f(uint i) {{\n  threadgroup float s[4]; return s[i];\n}}\n")
+    assert found.startswith("program_source:4:3: error: variables in the threadgroup address space")
+
+
 def test_an_instantiation_names_its_arguments():
     template = "template <typename T> kernel void k(device T* o [[buffer(0)]]) { o[0] = 1; }\n"
     found = refusal(f'{HEAD}{template}template [[host_name("x")]] kernel void k(device int*);')

@@ -94,24 +94,40 @@ class _Pass:
 
     # ---- declarations --------------------------------------------------------------------------
 
+    # DEVIATION: address spaces are erased, so overloads that differ in nothing else become one
+    # function; if their bodies differ they are refused.
     def _drop_duplicates(self) -> None:
         """Overloads on address spaces alone become one definition; the first stays."""
-        seen: dict[tuple[str, ...], set[tuple[str, ...]]] = {}
+        seen: dict[tuple[str, ...], list[Declaration]] = {}
         for declaration in self.syntax.declarations:
             specialised = declaration.kind == "class" and "<" in (
                 self.syntax.text(i) for i in range(declaration.start, declaration.body)
             )
             if declaration.kind != "function" and not specialised:
                 continue
-            key = self.syntax.signature(declaration, ERASED)
-            spelled = self.syntax.signature(declaration, frozenset())
-            others = seen.setdefault(key, set())
-            # What is spelled the same is defined twice, and clang says so; a constructor's own
-            # address space is not in its signature.
-            if others and (declaration.classes or spelled not in others):
+            others = seen.setdefault(self.syntax.signature(declaration, ERASED), [])
+            if others and not self._is_redefinition(declaration, others):
+                self._require_one_body(others[0], declaration)
                 extra = 1 if self.syntax.text(declaration.end) == ";" else 0
                 self.blanked.append((declaration.start, declaration.end + extra))
-            others.add(spelled)
+            others.append(declaration)
+
+    def _is_redefinition(self, declaration: Declaration, others: list[Declaration]) -> bool:
+        """What is spelled the same is defined twice, and clang says so."""
+        if declaration.classes:  # a constructor's own address space is not in its signature
+            return False
+        spelled = self.syntax.signature(declaration, frozenset())
+        return any(self.syntax.signature(other, frozenset()) == spelled for other in others)
+
+    def _require_one_body(self, first: Declaration, second: Declaration) -> None:
+        if second.kind == "function" and self.syntax.body(first, ERASED) != self.syntax.body(
+            second, ERASED
+        ):
+            raise Refusal(
+                self.tokens[second.parameters - 1],
+                f"overloads of '{second.name}' that differ in address spaces only, yet have "
+                "different bodies, are not supported by softmetal: it erases address spaces",
+            )
 
     def _constructor_qualifiers(self, declaration: Declaration) -> None:
         """`Name() constant {`: a constructor cannot be const in C++."""

@@ -287,6 +287,17 @@ class Syntax:
         place = (str(declaration.owner), *declaration.scope)
         return ("function", *place, *template, *before, *types, ")", *trailer)
 
+    def body(self, function: Declaration, erased: frozenset[str]) -> tuple[str, ...]:
+        """Equal for two bodies that do the same when `erased` words vanish, whatever they call
+        their parameters."""
+        _, renamed = self._template_names(function)
+        opening = function.parameters
+        for first, last in self.split_commas(opening + 1, self.partner[opening]):
+            stop = next((i for i in range(first, last) if self.text(i) == "="), last)
+            if (named := self.parameter_name(first, stop)) >= 0:
+                renamed[self.text(named)] = f"${len(renamed)}"
+        return tuple(self._normal(function.body, function.end, erased, renamed))
+
     def _template_names(self, declaration: Declaration) -> tuple[int, dict[str, str]]:
         """Where the template header ends, and stand-ins for its parameters' names."""
         at, names = declaration.start, dict[str, str]()

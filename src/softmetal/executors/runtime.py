@@ -8,7 +8,8 @@ from softmetal.errors import CompileError, ToolchainError
 from softmetal.toolchain import cache, clang, targets
 
 SOURCES = Path(__file__).parent.parent / "runtime"
-FLAGS = ("-std=gnu11", "-D_GNU_SOURCE", "-O3", "-fPIC", "-fvisibility=hidden", "-fno-math-errno")
+FLAGS = ("-std=gnu11", "-D_GNU_SOURCE", "-O3", "-fPIC", "-fvisibility=hidden", "-fno-math-errno",
+         "-ftls-model=initial-exec")  # fmt: skip
 
 
 def include_flags(machine: str) -> list[str]:

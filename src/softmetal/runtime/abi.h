@@ -74,7 +74,7 @@ __attribute__((const)) sm_u32 softmetal_lane(void);
 /* What kernels compiled for checking call besides; see check.c. */
 __attribute__((convergent, nomerge)) void softmetal_check_barrier(sm_u32 flags, sm_u32 site);
 void softmetal_check_simd_barrier(sm_u32 flags);
-void softmetal_check_thread(sm_u32 index);
+sm_u32 *softmetal_check_thread(void);
 sm_u32 softmetal_check_first(sm_u32 count);
 
 /* os_log from a kernel of any mode: printf semantics. kinds[i]: 'i' int64, 'u' uint64, 'f' double,

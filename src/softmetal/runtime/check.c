@@ -21,6 +21,7 @@ enum { WRITE = 1 << 16, ATOMIC = 1 << 17, MODIFY = 1 << 18, SITE = 0x7ff };
 #define UNCHECKED (~(sm_u32)0) /* the trampoline's own copies */
 enum { MEM_DEVICE = 1, MEM_THREADGROUP = 2 };
 enum { STAMPS = 256, GROUPS = 1 << 22, EPOCHS = 255, SIMD_EPOCHS = 15 };
+enum { RECENT = 128 };
 enum { REGIONS = 512, FINDINGS = 16, WARM_PAGES = 64 };
 enum { PAGE_SHIFT = 12, PAGE = 1 << PAGE_SHIFT, WORD_SHIFT = 2 };
 enum { POISON = 0xff }; /* a NaN in every floating-point type */
@@ -28,7 +29,7 @@ enum { POISON = 0xff }; /* a NaN in every floating-point type */
 #define ARENA_BYTES ((sm_u64)512 << 20)
 
 typedef struct cell {
-  sm_u64 write, read;
+  sm_u64 write, read, other; /* the last write, and two reads that are not ordered */
 } cell;
 
 typedef struct page {
@@ -56,7 +57,8 @@ struct sm_check {
   sm_u32 thread; /* of a SM_GROUPS kernel */
   sm_u32 epoch[MEMORIES], simd_epoch[MEMORIES][SM_MAX_THREADS / SM_LANES];
   sm_u32 barrier_site[SM_MAX_THREADS], barrier_flags;
-  sm_u32 last, region_count;
+  sm_u32 region_count;
+  unsigned short recent[RECENT]; /* the region that a site found last */
   region regions[REGIONS];
   page *warm[WARM_PAGES];
   _Alignas(64) char sink[256]; /* where accesses out of bounds go; no type is larger */
@@ -94,7 +96,6 @@ SM_EXPORT bool softmetal_set_checks(sm_kernel *kernel, sm_u32 modes, sm_u64 anch
 
 static page *pages;
 static size_t page_count, page_capacity;
-static bool shadow_changed; /* pages moved: caches of them are stale */
 
 static page *find_page(sm_u64 key) {
   size_t at = key * 0x9e3779b97f4a7c15ull & (page_capacity - 1);
@@ -111,17 +112,16 @@ static void grow_pages(void) {
   for (size_t i = 0; i < count; i++)
     if (before[i].key) *find_page(before[i].key) = before[i];
   free(before);
-  shadow_changed = true;
 }
 
 static page *shadow_page(sm_check *check, sm_u64 number) {
   sm_u64 key = number + 1;
-  page **warm = &check->warm[number % WARM_PAGES];
-  if (*warm && (*warm)->key == key) return *warm;
-  if (2 * page_count >= page_capacity) grow_pages();
-  if (shadow_changed) {
+  /* Hashed: buffers of one kernel are often powers of two apart. */
+  page **warm = &check->warm[key * 0x9e3779b97f4a7c15ull >> 58];
+  if (SM_LIKELY(*warm && (*warm)->key == key)) return *warm;
+  if (2 * page_count >= page_capacity) {
+    grow_pages();
     memset(check->warm, 0, sizeof check->warm);
-    shadow_changed = false;
   }
   page *found = find_page(key);
   if (!found->key) {
@@ -158,6 +158,7 @@ static void age_shadow(sm_u64 stamps) {
     for (cell *cell = before[i].cells, *end = cell + (PAGE >> before[i].shift); cell < end; cell++) {
       cell->write = aged(cell->write, stamps);
       cell->read = aged(cell->read, stamps);
+      cell->other = aged(cell->other, stamps);
       any |= cell->write | cell->read;
     }
     if (any) {
@@ -168,7 +169,6 @@ static void age_shadow(sm_u64 stamps) {
     }
   }
   free(before);
-  shadow_changed = true;
 }
 
 /* ---- order between dispatches ---------------------------------------------------------------- */
@@ -459,6 +459,8 @@ static bool in_threadgroup(const region *region) {
   return region->kind == VARIABLE || region->kind == SCRATCH;
 }
 
+static bool of_one_simdgroup(sm_u64 one, sm_u64 other) { return (one ^ other) >> 29 == 0; }
+
 /* Whether `now` is not ordered after `before`. */
 static bool concurrent(const region *region, sm_u64 before, sm_u64 now) {
   if (!before || before >> 24 == now >> 24) return false; /* nobody, or the thread itself */
@@ -512,15 +514,58 @@ static void check_cell(sm_check *check, const region *region, cell *cell, sm_u64
   if (place & WRITE) {
     if (race && concurrent(region, cell->read, now))
       report_race(check, region, address, size, place, cell->read, false);
+    else if (race && concurrent(region, cell->other, now))
+      report_race(check, region, address, size, place, cell->other, false);
     cell->write = now;
     return;
   }
-  /* The first of several readers stays: a later write by another of them then meets it. */
-  if (!concurrent(region, cell->read, now)) cell->read = now;
+  /* Of several readers two stay, if possible of two simdgroups: no later write is by both. */
+  if (!concurrent(region, cell->read, now))
+    cell->read = now;
+  else if (!concurrent(region, cell->other, now) ||
+           (of_one_simdgroup(cell->other, cell->read) && !of_one_simdgroup(now, cell->read)))
+    cell->other = now;
 }
 
-static void check_shadow(sm_check *check, const region *region, sm_u64 address, sm_u64 size,
-                         sm_u32 place) {
+/* Whether `before` is plainly ordered before `now`; false says only that it is not that plain. */
+static inline bool settled(sm_u64 before, sm_u64 now, bool local, const bool *earlier) {
+  if (!before || before >> 24 == now >> 24) return true; /* nobody, or the thread itself */
+  if (before >> 34 != now >> 34) /* another threadgroup or dispatch */
+    return local || (before >> 56 != now >> 56 && earlier[before >> 56]);
+  return ((before ^ now) >> 16 & EPOCHS) && epoch_of(now) < EPOCHS;
+}
+
+/* The usual case of check_cell: everything before is plainly ordered. */
+static inline bool check_quickly(const sm_check *check, const region *region, cell *cell,
+                                 sm_u64 now, sm_u32 place) {
+  bool local = in_threadgroup(region);
+  const bool *earlier = ordered[region->tracked];
+  sm_u64 write = cell->write;
+  if (!settled(write, now, local, earlier)) return false;
+  if (local && check->modes & SM_CHECK_UNINIT && write >> 34 != now >> 34) return false;
+  bool unread = settled(cell->read, now, local, earlier);
+  if (place & WRITE) {
+    if (unread) cell->write = now;
+    return unread;
+  }
+  if (unread) cell->read = now; /* else the first of several readers stays */
+  return true;
+}
+
+/* check_shadow for one word in its usual case; false if there is more to it. */
+static inline bool check_word(sm_check *check, const region *region, sm_u64 address, sm_u32 place) {
+  sm_u64 key = (address >> PAGE_SHIFT) + 1;
+  const page *page = check->warm[key * 0x9e3779b97f4a7c15ull >> 58];
+  if (address & 3 || !page || page->key != key || !page->shift || region->kind == CONSTANT)
+    return false;
+  cell *cell = &page->cells[(address & (PAGE - 1)) >> WORD_SHIFT];
+  enum memory memory = in_threadgroup(region) ? THREADGROUP : DEVICE;
+  return check_quickly(check, region, cell, describe(check, memory, place), place);
+}
+
+static __attribute__((noinline)) void check_shadow(sm_check *check, const region *region, sm_u64 address, sm_u64 size,
+                                sm_u32 place) {
+  if (region->kind == CONSTANT) return;
   sm_u64 now = describe(check, in_threadgroup(region) ? THREADGROUP : DEVICE, place);
   bool words = !((address | size) & 3);
   for (sm_u64 at = address, end = address + size; at < end;) {
@@ -530,17 +575,18 @@ static void check_shadow(sm_check *check, const region *region, sm_u64 address, 
     if (!words && page->shift) refine(page);
     cell *cell = &page->cells[(at & (PAGE - 1)) >> page->shift];
     for (sm_u64 step = 1u << page->shift; at < stop; at += step, cell++)
-      check_cell(check, region, cell, now, at, (sm_u32)size, place);
+      if (!check_quickly(check, region, cell, now, place))
+        check_cell(check, region, cell, now, at, (sm_u32)size, place);
   }
 }
 
 /* ---- accesses -------------------------------------------------------------------------------- */
 
-static const region *find_region(sm_check *check, sm_u64 address, sm_u64 size) {
+static const region *find_region(sm_check *check, sm_u64 address, sm_u64 size, sm_u32 place) {
   for (sm_u32 i = 0; i < check->region_count; i++) {
     const region *region = &check->regions[i];
     if (address >= region->start && address + size <= region->end) {
-      check->last = i;
+      check->recent[place % RECENT] = (unsigned short)i;
       return region;
     }
   }
@@ -575,20 +621,32 @@ static bool out_of_bounds(sm_check *check, sm_u64 address, sm_u64 size, sm_u32 p
 static bool check_access(sm_check *check, sm_u64 address, sm_u64 size, sm_u32 place) {
   if (address - check->stack < check->stack_size) return true;
   if (check->arena && address - check->arena < ARENA_BYTES) return true;
-  const region *region = &check->regions[check->last];
+  const region *region = &check->regions[check->recent[place % RECENT]];
   if (!(address >= region->start && address + size <= region->end) &&
-      !(region = find_region(check, address, size)))
+      !(region = find_region(check, address, size, place)))
     return out_of_bounds(check, address, size, place);
-  if (check->modes & SM_CHECK_SHADOWED && region->kind != CONSTANT)
-    check_shadow(check, region, address, size, place);
+  if (check->modes & SM_CHECK_SHADOWED) check_shadow(check, region, address, size, place);
   return true;
+}
+
+static __attribute__((noinline)) sm_u64 check_elsewhere(sm_check *check, sm_u64 address,
+                                                        sm_u64 size, sm_u32 place) {
+  if (check_access(check, address, size, place)) return address;
+  memset(check->sink, 0, sizeof check->sink);
+  return (sm_u64)check->sink;
 }
 
 /* The address to use in the place of `address`. */
 SM_EXPORT sm_u64 softmetal_check_access(sm_u64 address, sm_u64 size, sm_u32 place) {
-  if (!self || check_access(self, address, size, place)) return address;
-  memset(self->sink, 0, sizeof self->sink);
-  return (sm_u64)self->sink;
+  sm_check *check = self;
+  if (SM_UNLIKELY(!check)) return address;
+  const region *region = &check->regions[check->recent[place % RECENT]];
+  if (SM_LIKELY(address >= region->start && address + size <= region->end)) { /* as last time */
+    if (check->modes & SM_CHECK_SHADOWED && !(size == 4 && check_word(check, region, address, place)))
+      check_shadow(check, region, address, size, place);
+    return address;
+  }
+  return check_elsewhere(check, address, size, place);
 }
 
 static bool allowed(const void *address, sm_u64 size, sm_u32 place) {
@@ -610,9 +668,10 @@ SM_EXPORT void *softmetal_check_memset(void *to, sm_u32 value, sm_u64 size, sm_u
 
 /* ---- threads and barriers -------------------------------------------------------------------- */
 
-/* Called by SM_GROUPS kernels as each thread begins. */
-SM_EXPORT void softmetal_check_thread(sm_u32 index) {
-  if (self) self->thread = index;
+/* Where SM_GROUPS kernels note their thread_index_in_threadgroup as each thread begins. */
+SM_EXPORT sm_u32 *softmetal_check_thread(void) {
+  static _Thread_local sm_u32 nobody;
+  return self ? &self->thread : &nobody;
 }
 
 /* Where SM_GROUPS kernels begin among the `count` threads of a row. */
@@ -642,9 +701,11 @@ SM_EXPORT void softmetal_check_simd_barrier(sm_u32 flags) {
 }
 
 sm_u32 sm_check_pick(sm_check *check, sm_u32 ready) {
-  sm_u32 turn = check->modes & SM_CHECK_RACE ? random_of(&check->random) >> 59 : 0;
-  sm_u32 turned = ready >> turn | ready << (-turn & 31);
-  return ((sm_u32)__builtin_ctz(turned) + turn) % SM_LANES;
+  sm_u32 skip = 0;
+  if (check->modes & SM_CHECK_RACE)
+    skip = (sm_u32)((random_of(&check->random) >> 32) * (sm_u32)__builtin_popcount(ready) >> 32);
+  while (skip--) ready &= ready - 1;
+  return (sm_u32)__builtin_ctz(ready);
 }
 
 /* Threads at another barrier than the first one, or ended, while others wait. */
@@ -741,7 +802,9 @@ void sm_check_enter(sm_worker *worker, sm_submission *submission, const sm_kerne
   check->stamp = dispatch_stamp;
   check->random = submission->order ? submission->order->seed | 1 : 1;
   check->salt = (sm_u32)random_of(&check->random);
-  check->region_count = check->last = 0;
+  check->region_count = 0;
+  memset(check->recent, 0, sizeof check->recent);
+  memset(check->warm, 0, sizeof check->warm); /* pages may have moved since */
   memset(check->warm, 0, sizeof check->warm);
   for (sm_u32 i = 0; i < submission->region_count; i++) {
     const sm_command_region *given = &submission->regions[i];
@@ -807,6 +870,7 @@ void sm_check_copy(sm_submission *submission, sm_u64 source, sm_u64 destination,
   blit.submission = submission;
   blit.launch = &launch;
   blit.modes = SM_CHECK_RACE;
+  memset(blit.warm, 0, sizeof blit.warm); /* pages may have moved since */
   memset(blit.warm, 0, sizeof blit.warm);
   sm_lock(&check_lock);
   blit.stamp = new_stamp(submission, (record){.group_size = {1, 1, 1}, .groups = {1, 1, 1}});

@@ -15,6 +15,7 @@
 
 #define SM_EXPORT __attribute__((visibility("default")))
 #define SM_LIKELY(x) __builtin_expect(!!(x), 1)
+#define SM_UNLIKELY(x) __builtin_expect(!!(x), 0)
 
 /* ---- kernel.c -------------------------------------------------------------------------------- */
 

@@ -318,9 +318,10 @@ struct kernel<F, list<P...>, void (*)(A...)> {
     const sm_u32 end = first[0] + base.group_size[0];
 #ifdef SM_CHECK
     const sm_u32 turn = softmetal_check_first(base.group_size[0]);
+    sm_u32 *const thread = softmetal_check_thread();
     for (sm_u32 i = 0; i < base.group_size[0]; ++i) {
-      const sm_u32 x = first[0] + (i + turn) % base.group_size[0];
-      softmetal_check_thread((z * base.group_size[1] + y) * base.group_size[0] + x - first[0]);
+      const sm_u32 x = first[0] + i + turn - (i + turn < base.group_size[0] ? 0 : base.group_size[0]);
+      *thread = (z * base.group_size[1] + y) * base.group_size[0] + x - first[0];
 #else
 #pragma clang loop vectorize(assume_safety)
     for (sm_u32 x = first[0]; x < end; ++x) {
