@@ -141,9 +141,9 @@ class Dispatch(NamedTuple):
 
 
 class Region(NamedTuple):
-    """Memory that a dispatch may touch: a bound buffer, or one made resident (index -1)."""
+    """Memory that a dispatch may touch: a bound buffer, or one made resident (slot -1)."""
 
-    index: int
+    slot: int  # index of the buffer argument
     address: int
     length: int
     label: str

@@ -1,5 +1,7 @@
 """Dispatches that nothing orders change places; what is ordered stays."""
 
+from itertools import pairwise
+
 from softmetal.api.checked import shuffled
 from softmetal.types import Copy, Dispatch, Order, Resources
 
@@ -36,7 +38,7 @@ def test_regions_go_with_their_dispatch():
     for seed in range(20):
         result = shuffled(commands, seed)
         assert sorted(map(str, result)) == sorted(map(str, commands))
-        for before, command in zip(result, result[1:], strict=False):
+        for before, command in pairwise(result):
             if isinstance(command, Dispatch) and command.kernel < 99:
                 assert before == Resources((command.kernel,))
         assert kernels(result)[8] == 99

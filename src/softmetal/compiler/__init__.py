@@ -172,9 +172,9 @@ def compile_kernel(
     if not checks:
         return artifact
     sites = tuple(tuple(site) for site in json.loads((folder / "sites").read_text()))
-    known = _check_map(folder / "kernel.so", sites)
-    used = sum(variable.size for variable in known.threadgroup)  # less the gaps between them
-    return replace(artifact, checks=checks, check_map=known, static_threadgroup_memory=used)
+    check_map = _check_map(folder / "kernel.so", sites)
+    used = sum(variable.size for variable in check_map.threadgroup)  # less the gaps between them
+    return replace(artifact, checks=checks, check_map=check_map, static_threadgroup_memory=used)
 
 
 def _require_constants(program: Program, function: Function, given: Mapping[int, bytes]) -> None:

@@ -256,7 +256,8 @@ def optimise(
 
 def cooperates(ir: str) -> bool:
     """Whether threads wait for each other, which the token pass may not have seen."""
-    return re.search(r"call [^\n]*@softmetal_(barrier|collective|lane|check_barrier)\(", ir) is not None
+    meeting = r"call [^\n]*@softmetal_(barrier|collective|lane|check_barrier)\("
+    return re.search(meeting, ir) is not None
 
 
 def lower(ir: str, target: Target) -> str:

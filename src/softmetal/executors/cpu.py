@@ -262,7 +262,7 @@ def _labels(commands: Sequence[Command]) -> dict[tuple[int, int], str]:
         if isinstance(command, Resources):
             regions = command.regions
         elif isinstance(command, Dispatch):
-            labels |= {(command.kernel, r.index): r.label for r in regions if r.label}
+            labels |= {(command.kernel, r.slot): r.label for r in regions if r.label}
             regions = ()
     return labels
 

@@ -11,6 +11,8 @@ from softmetal.types import Argument, Artifact
 _BOUNDS, _RACE, _UNINIT, _DIVERGENT = range(4)
 _BUFFER, _RESIDENT, _VARIABLE, _SCRATCH, _CONSTANT, _NOWHERE = range(6)
 
+_NOT_ELEMENTS = ("device", "constant", "const", "threadgroup", "*", "&")
+
 Three = c_uint32 * 3
 
 
@@ -80,15 +82,15 @@ class Describer:
     def _race(self, f: Finding) -> str:
         same = f.kernel == f.other_kernel
         me, other = f"thread {_position(f.thread, f.group_size)}", self._other(f)
-        mine = _position(f.group[0] + f.groups[0] * (f.group[1] + f.groups[1] * f.group[2]), f.groups)
+        mine = _triple(f.group)
         theirs = _position(f.other_group, f.other_groups)
         if not same or mine != theirs:
             me += f" of threadgroup {mine}"
             other += f" of threadgroup {theirs}" if f.other_kernel else ""
         verbs = ["written" if wrote else "read" for wrote in (f.write, f.other_write)]
         text = (
-            f"race: {self._kernel(f.kernel)}: {self._memory(f)} {self._element(f)} is {verbs[0]} by "
-            f"{me} at {self._place(f.kernel, f.site)} and {verbs[1]} by {other}"
+            f"race: {self._kernel(f.kernel)}: {self._memory(f)} {self._element(f)} is {verbs[0]} "
+            f"by {me} at {self._place(f.kernel, f.site)} and {verbs[1]} by {other}"
         )
         if not same:
             return text + " with no barrier, fence or event between them"
@@ -104,7 +106,7 @@ class Describer:
         return f"{thread}{place}{kernel}"
 
     def _divergence(self, f: Finding) -> str:
-        group = f"({f.group[0]}, {f.group[1]}, {f.group[2]})"
+        group = _triple(f.group)
         other = f"thread {_position(f.other_thread, f.group_size)}"
         state = f"is at {self._place(f.kernel, f.other_site)}" if f.other_write else "has ended"
         return (
@@ -127,7 +129,7 @@ class Describer:
         return f"{file}:{line}:{column}"
 
     def _whole_thread(self, f: Finding) -> str:
-        group = f"({f.group[0]}, {f.group[1]}, {f.group[2]})"
+        group = _triple(f.group)
         return f"thread {_position(f.thread, f.group_size)} of threadgroup {group}"
 
     def _argument(self, f: Finding) -> Argument | None:
@@ -160,8 +162,12 @@ class Describer:
         argument = self._argument(f)
         count = f.length // self._element_size(f)
         words = argument.type.split() if argument else []
-        plain = [w for w in words if w not in ("device", "constant", "const", "threadgroup", "*", "&")]
+        plain = [word for word in words if word not in _NOT_ELEMENTS]
         return f"{count} {' '.join(plain)}".rstrip()
+
+
+def _triple(position: ctypes.Array[c_uint32]) -> str:
+    return f"({position[0]}, {position[1]}, {position[2]})"
 
 
 def _position(index: int, size: ctypes.Array[c_uint32]) -> str:

@@ -97,7 +97,7 @@ def _timestamp(command: Timestamp) -> bytes:
 
 def _resources(command: Resources) -> bytes:
     regions = b"".join(
-        _REGION.pack(r.address, r.length, r.index, r.tracked) for r in command.regions
+        _REGION.pack(r.address, r.length, r.slot, r.tracked) for r in command.regions
     )
     return _ONE.pack(_RESOURCES, _ONE.size + len(regions), len(command.regions)) + regions
 
