@@ -35,6 +35,7 @@ class FunctionConstant:
     name: str
     type: str  # as written: "bool", "uint", "float4"
     index: int
+    required: bool = True  # nothing asks is_function_constant_defined of it
 
 
 @dataclass(frozen=True, slots=True)

@@ -174,9 +174,9 @@ float helper() { return given ? 1.0 : 2.0; }
 kernel void uses(device float* x, device float* y [[buffer(1), function_constant(fast)]]) { x[0] = helper(); }
 kernel void does_not(device float* x) { x[0] = 1; }"""
     rewritten = rewrite(source)
-    assert [(c.name, c.type, c.index) for c in rewritten.constants] == [
-        ("fast", "bool", 0),
-        ("sizes", "uint4", 601),
+    assert [(c.name, c.type, c.index, c.required) for c in rewritten.constants] == [
+        ("fast", "bool", 0, False),
+        ("sizes", "uint4", 601, True),
     ]
     assert rewritten.functions["uses"].constants == ("fast",)
     assert rewritten.functions["uses"].parameters[1].condition == "fast"

@@ -402,7 +402,7 @@ class MTLBlitCommandEncoder(MTLCommandEncoder):
         start, count = range_
         check_buffer(buffer, "filling")
         check_range(start, count, buffer._length, "filling bytes")
-        check_fill(start, count, value)
+        check_fill(value)
         self._retain(buffer)
         if count:
             self._command_buffer._commands += blitted(buffer)

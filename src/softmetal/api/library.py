@@ -94,10 +94,8 @@ class MTLFunctionConstant(Object):
         return self._constant.index
 
     # MTL: -required
-    # DEVIATION: `required` is always true: whether is_function_constant_defined guards a constant
-    # is known only when the kernel is compiled.
     def required(self) -> bool:
-        return True
+        return self._constant.required
 
 
 def _constant_bytes(value: Any, size: int) -> bytes:

@@ -179,8 +179,8 @@ def compile_kernel(
 
 def _require_constants(program: Program, function: Function, given: Mapping[int, bytes]) -> None:
     for constant in program.constants:
-        optional = f"is_function_constant_defined({constant.name})" in program.text.replace(" ", "")
-        if constant.index not in given and constant.name in function.constants and not optional:
+        needed = constant.required and constant.name in function.constants
+        if needed and constant.index not in given:
             raise CompileError(
                 f"kernel '{function.name}' uses function constant '{constant.name}' (index "
                 f"{constant.index}, {constant.type}), which has no value: set it with "

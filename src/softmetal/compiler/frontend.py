@@ -179,8 +179,16 @@ class _Pass:
         )
         index = self._index(argument, "function_constant")
         kind = " ".join(words)
-        self.constants.append(FunctionConstant(name, kind, index))
+        self.constants.append(FunctionConstant(name, kind, index, name not in self._optional()))
         self._replace_range(declaration, f"SM_FUNCTION_CONSTANT({kind}, {name}, {index})")
+
+    def _optional(self) -> set[str]:
+        """Names that the source asks is_function_constant_defined of."""
+        return {
+            self.syntax.text(index + 2)
+            for index, token in enumerate(self.tokens)
+            if token.text == "is_function_constant_defined"
+        }
 
     def _read_kernel(self, declaration: Declaration) -> None:
         rules.check_result(self.syntax, declaration)
@@ -207,7 +215,11 @@ class _Pass:
         first = last - self._angle_length(plain) + 1
         name = syntax.text(plain[first - 1]) if first <= last else syntax.text(plain[last])
         first = first - 1 if first <= last else last
+        scope = declaration.scope
         while first >= 2 and syntax.text(plain[first - 1]) == "::":
+            if syntax.text(plain[first - 2]) in ("void", "kernel"):  # `kernel void ::a::k<...>`
+                scope = ()
+                break
             first -= 2
         kernel = self.kernels.get(name)
         if kernel is None:
@@ -215,7 +227,7 @@ class _Pass:
                 self.tokens[plain[0]], f"no kernel template named '{name}' to instantiate"
             )
         spelled = [self._cpp(plain[i]) for i in range(first, last + 1)]
-        entry = "::".join((*declaration.scope, " ".join(spelled)))
+        entry = "::".join((*scope, " ".join(spelled)))
         self._add_function(kernel, self._host_name(declaration) or entry, entry)
         self.blanked.append((declaration.start, declaration.end))
 

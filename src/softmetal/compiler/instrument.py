@@ -7,7 +7,9 @@ the number of a site, and a table says where in the user's source each site is.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 # The sanitizer's own runtime and layout are not wanted, and it must not skip what it has seen.
@@ -24,6 +26,7 @@ FLAGS = (
     ),
 )
 MAX_SITES = 2047  # what a shadow cell can hold: 11 bits
+SLOTS = 256  # accesses that remember their region, as in runtime/check.c
 _WRITE, _ATOMIC, _MODIFY = 1 << 16, 1 << 17, 1 << 18
 
 _ACCESS = re.compile(
@@ -36,7 +39,25 @@ _LOCATION = re.compile(r"!dbg !(\d+)")
 _ATOMIC_INSTRUCTION = re.compile(r"atomicrmw |cmpxchg |load atomic |store atomic ")
 _METADATA = re.compile(r"^!(\d+) = (?:distinct )?!(DI\w+)\((.*)\)$", re.MULTILINE)
 _DECLARATIONS = """
-declare i64 @softmetal_check_access(i64, i64, i32)
+declare i64 @softmetal_check_access(i64, i64, i32, i64)
+declare ptr @softmetal_check_slots() nounwind willreturn memory(none)
+define internal i64 @softmetal_check_fast(i64 %a, i64 %size, i32 %place, i64 %slot) alwaysinline {
+entry:
+  %slots = call ptr @softmetal_check_slots() nounwind willreturn memory(none)
+  %start.p = getelementptr [2 x i64], ptr %slots, i64 %slot
+  %span.p = getelementptr i8, ptr %start.p, i64 8
+  %start = load i64, ptr %start.p
+  %span = load i64, ptr %span.p
+  %offset = sub i64 %a, %start
+  %inside = icmp ule i64 %offset, %span
+  br i1 %inside, label %done, label %ask
+ask:
+  %asked = call i64 @softmetal_check_access(i64 %a, i64 %size, i32 %place, i64 %slot) cold
+  br label %done
+done:
+  %use = phi i64 [ %a, %entry ], [ %asked, %ask ]
+  ret i64 %use
+}
 declare ptr @softmetal_check_memcpy(ptr, ptr, i64, i32)
 declare ptr @softmetal_check_memmove(ptr, ptr, i64, i32)
 declare ptr @softmetal_check_memset(ptr, i32, i64, i32)
@@ -93,12 +114,13 @@ def instrument(ir: str, ours: tuple[Path | str, ...]) -> tuple[str, list[Site]]:
         return numbers[site]
 
     lines = ir.split("\n")
+    slots = count()
     out: list[str] = []
     index = 0
     while index < len(lines):
         line = lines[index]
         if "call " in line and ("@__asan_" in line or "@softmetal_check_" in line):
-            replaced, taken = _rewritten(lines, index, number(line))
+            replaced, taken = _rewritten(lines, index, number(line), slots)
             out += replaced
             index += taken
         else:
@@ -109,7 +131,9 @@ def instrument(ir: str, ours: tuple[Path | str, ...]) -> tuple[str, list[Site]]:
     return text + _DECLARATIONS, sites[: MAX_SITES + 1]
 
 
-def _rewritten(lines: list[str], index: int, site: int | None) -> tuple[list[str], int]:
+def _rewritten(
+    lines: list[str], index: int, site: int | None, slots: Iterator[int]
+) -> tuple[list[str], int]:
     """What stands for the call at `index`, and how many lines it replaces."""
     line = lines[index]
     if "@__asan_handle_no_return" in line:
@@ -118,7 +142,7 @@ def _rewritten(lines: list[str], index: int, site: int | None) -> tuple[list[str
     if access:
         if site is None:  # the trampoline's own
             return [], 1
-        return _access(lines, index, access, site)
+        return _access(lines, index, access, site, next(slots))
     memory = _MEMORY.search(line)
     if memory:
         place = -1 if site is None else site  # -1: the trampoline's own
@@ -128,7 +152,7 @@ def _rewritten(lines: list[str], index: int, site: int | None) -> tuple[list[str
 
 
 def _access(
-    lines: list[str], index: int, access: re.Match[str], site: int
+    lines: list[str], index: int, access: re.Match[str], site: int, slot: int
 ) -> tuple[list[str], int]:
     """Ask for the address to use, and use it: an access out of bounds then does no harm."""
     kind, width, address, size = access.groups()
@@ -136,10 +160,14 @@ def _access(
     flags = site | (_WRITE if kind == "store" else 0)
     if atomic := _ATOMIC_INSTRUCTION.search(following):
         flags |= _ATOMIC | (_MODIFY if atomic[0] in ("atomicrmw ", "cmpxchg ") else 0)
-    count = size if width == "N" else width
+    bytes_ = size if width == "N" else width
     name = f"%softmetal.{index}"
     debug = lines[index][access.end() :]
-    call = f"{name} = call i64 @softmetal_check_access(i64 {address}, i64 {count}, i32 {flags})"
+    # A slot is for accesses of one size.
+    fast = slot < SLOTS and bytes_.isdigit()
+    function = "softmetal_check_fast" if fast else "softmetal_check_access"
+    arguments = f"i64 {address}, i64 {bytes_}, i32 {flags}, i64 {slot if fast else SLOTS}"
+    call = f"{name} = call i64 @{function}({arguments})"
     pointer = _pointer_behind(lines, index, address)
     at = following.rfind(f"ptr {pointer}") if pointer else -1
     if at < 0:

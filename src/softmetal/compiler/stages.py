@@ -262,6 +262,8 @@ def cooperates(ir: str) -> bool:
 
 def lower(ir: str, target: Target) -> str:
     """What has to be seen or changed in the IR itself."""
+    if missing := re.search(r"^declare [^\n]*@(_Z\w+)\(", ir, re.M):
+        raise CompileError(f"error: undefined symbol: {_demangle(missing[1])} has no definition\n")
     entry = _definitions(ir).get("softmetal_entry", "")
     for name, body in _definitions(ir).items():
         if re.search(rf"call [^\n]*@{re.escape(name)}\(", body):

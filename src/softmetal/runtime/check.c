@@ -21,7 +21,7 @@ enum { WRITE = 1 << 16, ATOMIC = 1 << 17, MODIFY = 1 << 18, SITE = 0x7ff };
 #define UNCHECKED (~(sm_u32)0) /* the trampoline's own copies */
 enum { MEM_DEVICE = 1, MEM_THREADGROUP = 2 };
 enum { STAMPS = 256, GROUPS = 1 << 22, EPOCHS = 255, SIMD_EPOCHS = 15 };
-enum { RECENT = 128 };
+enum { RECENT = 128, SLOTS = 256 /* as in compiler/instrument.py */ };
 enum { REGIONS = 512, FINDINGS = 16, WARM_PAGES = 64 };
 enum { PAGE_SHIFT = 12, PAGE = 1 << PAGE_SHIFT, WORD_SHIFT = 2 };
 enum { POISON = 0xff }; /* a NaN in every floating-point type */
@@ -44,7 +44,13 @@ typedef struct region {
   bool tracked;
 } region;
 
+/* Where an access was last in bounds: the first address and how far it may be from it. */
+struct slot {
+  sm_u64 start, span;
+};
+
 struct sm_check {
+  struct slot slots[SLOTS];
   const sm_kernel *kernel;
   sm_submission *submission;
   const sm_launch *launch;
@@ -155,7 +161,8 @@ static void age_shadow(sm_u64 stamps) {
   for (size_t i = 0; i < page_capacity; i++) {
     if (!before[i].key) continue;
     sm_u64 any = 0;
-    for (cell *cell = before[i].cells, *end = cell + (PAGE >> before[i].shift); cell < end; cell++) {
+    cell *end = before[i].cells + (PAGE >> before[i].shift);
+    for (cell *cell = before[i].cells; cell < end; cell++) {
       cell->write = aged(cell->write, stamps);
       cell->read = aged(cell->read, stamps);
       cell->other = aged(cell->other, stamps);
@@ -637,11 +644,13 @@ static __attribute__((noinline)) sm_u64 check_elsewhere(sm_check *check, sm_u64 
 }
 
 /* The address to use in the place of `address`. */
-SM_EXPORT sm_u64 softmetal_check_access(sm_u64 address, sm_u64 size, sm_u32 place) {
+SM_EXPORT sm_u64 softmetal_check_access(sm_u64 address, sm_u64 size, sm_u32 place, sm_u64 slot) {
   sm_check *check = self;
   if (SM_UNLIKELY(!check)) return address;
   const region *region = &check->regions[check->recent[place % RECENT]];
   if (SM_LIKELY(address >= region->start && address + size <= region->end)) { /* as last time */
+    if (!(check->modes & SM_CHECK_SHADOWED) && slot < SLOTS)
+      check->slots[slot] = (struct slot){region->start, region->end - size - region->start};
     if (check->modes & SM_CHECK_SHADOWED && !(size == 4 && check_word(check, region, address, place)))
       check_shadow(check, region, address, size, place);
     return address;
@@ -665,6 +674,9 @@ SM_EXPORT void *softmetal_check_memmove(void *to, const void *from, sm_u64 size,
 SM_EXPORT void *softmetal_check_memset(void *to, sm_u32 value, sm_u64 size, sm_u32 site) {
   return allowed(to, size, site | WRITE) ? memset(to, (int)value, size) : to;
 }
+
+/* Where kernels look themselves whether an access is in the region of the one before it. */
+SM_EXPORT struct slot *softmetal_check_slots(void) { return self->slots; }
 
 /* ---- threads and barriers -------------------------------------------------------------------- */
 
@@ -804,6 +816,7 @@ void sm_check_enter(sm_worker *worker, sm_submission *submission, const sm_kerne
   check->salt = (sm_u32)random_of(&check->random);
   check->region_count = 0;
   memset(check->recent, 0, sizeof check->recent);
+  for (int i = 0; i < SLOTS; i++) check->slots[i] = (struct slot){~(sm_u64)0, 0};
   memset(check->warm, 0, sizeof check->warm); /* pages may have moved since */
   memset(check->warm, 0, sizeof check->warm);
   for (sm_u32 i = 0; i < submission->region_count; i++) {
