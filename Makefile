@@ -34,5 +34,11 @@ demo: setup ## the devices, and an example kernel beside numpy
 bench: setup ## the speed table
 	$(BIN)/python benchmarks/softmetal_speed.py
 
+docs: setup ## regenerate the pages that come from the sources
+	$(BIN)/python scripts/deviations.py > docs/deviations.md.new
+	mv docs/deviations.md.new docs/deviations.md
+	$(BIN)/python scripts/profiles_table.py
+	$(BIN)/python scripts/fault_table.py
+
 clean: ## remove what the targets made
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -818,7 +818,6 @@ void sm_check_enter(sm_worker *worker, sm_submission *submission, const sm_kerne
   memset(check->recent, 0, sizeof check->recent);
   for (int i = 0; i < SLOTS; i++) check->slots[i] = (struct slot){~(sm_u64)0, 0};
   memset(check->warm, 0, sizeof check->warm); /* pages may have moved since */
-  memset(check->warm, 0, sizeof check->warm);
   for (sm_u32 i = 0; i < submission->region_count; i++) {
     const sm_command_region *given = &submission->regions[i];
     add_region(check, given->address, given->length, given->index < 0 ? RESIDENT : BUFFER,
@@ -884,7 +883,6 @@ void sm_check_copy(sm_submission *submission, sm_u64 source, sm_u64 destination,
   blit.launch = &launch;
   blit.modes = SM_CHECK_RACE;
   memset(blit.warm, 0, sizeof blit.warm); /* pages may have moved since */
-  memset(blit.warm, 0, sizeof blit.warm);
   sm_lock(&check_lock);
   blit.stamp = new_stamp(submission, (record){.group_size = {1, 1, 1}, .groups = {1, 1, 1}});
   sm_unlock(&check_lock);
