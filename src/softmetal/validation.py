@@ -208,13 +208,18 @@ def check_buffers(arguments: Sequence[Argument], bindings: Sequence[Binding], ke
             )
 
 
-def check_scratch(arguments: Sequence[Argument], lengths: Sequence[int], kernel: str) -> None:
-    """Every threadgroup argument has its memory."""
+def check_scratch(
+    arguments: Sequence[Argument], lengths: Sequence[int], kernel: str, emptied: int = 0
+) -> None:
+    """Every threadgroup argument has its memory.
+
+    llama.cpp says 0 where a kernel never touches its argument: `emptied` has bits for these.
+    """
     for a in arguments:
         if a.kind != "threadgroup":
             continue
         length = lengths[a.index] if a.index < len(lengths) else 0
-        if length < a.size:
+        if length < a.size and not (length == 0 and emptied >> a.index & 1):
             raise ValidationError(
                 f"threadgroup argument `{a.name}` ({a.type}) of kernel `{kernel}` at index "
                 f"{a.index} needs {a.size} bytes or more and has {length}: call "

@@ -62,6 +62,9 @@ kernel void k(device float* a, constant int& n, device float* b [[buffer(1)]],
         ('typedef decltype(k<float>) k_t; template [[host_name("x")]] kernel k_t k<int, 3>;',
          "k < int , 3 >"),
         ('template [[host_name("" "x" "")]] kernel k_t ns::k<vec<half, 4>>;', "ns :: k < vec < half , 4 > >"),
+        ('template [[host_name("x")]] kernel void ::ns::k<half>(device half*, uint);', "ns :: k < half >"),
+        ('namespace n { template [[host_name("x")]] kernel void ::k<half>(device half*, uint); }',
+         "k < half >"),
     ],
 )  # fmt: skip
 def test_instantiations(instantiation, entry):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from softmetal.compiler import compile_library
+from softmetal.compiler import compile_kernel, compile_library
 from softmetal.errors import CompileError
 from softmetal.types import CompileOptions
 
@@ -173,6 +173,14 @@ def test_columns_are_the_users(line, column):
 def test_a_missing_brace_is_reported_at_the_end():
     source = f"{HEAD}kernel void k(device float* o [[buffer(0)]]) {{\n  o[0] = 1;\n"
     assert refusal(source) == "program_source:4:1: error: expected '}'"
+
+
+def test_an_undefined_function_is_named():
+    program = compile_library(
+        kernel("o[i] = elsewhere(1);", "float elsewhere(float);"), CompileOptions()
+    )
+    with pytest.raises(CompileError, match="undefined symbol: elsewhere has no definition"):
+        compile_kernel(program, "k", {})
 
 
 def test_metal_performance_primitives_are_named():

@@ -13,6 +13,7 @@ import pytest
 
 import softmetal as Metal  # noqa: N812
 from softmetal.api import foundation, libdispatch
+from softmetal.errors import ValidationError
 
 SOURCE = """
 #include <metal_stdlib>
@@ -149,6 +150,30 @@ def test_a_failing_handler_stops_nothing(engine: Engine, caplog: Any) -> None:
     commands.waitUntilCompleted()
     assert seen == [Metal.MTLCommandBufferStatusCompleted]
     assert "ZeroDivisionError" in caplog.text
+
+
+def test_threadgroup_memory_that_a_kernel_never_touches(engine: Engine) -> None:
+    """llama.cpp sets its length to 0; leaving it out is a mistake."""
+    source = """kernel void k(device float* a [[buffer(0)]], threadgroup char* s [[threadgroup(0)]],
+                             uint i [[thread_position_in_grid]]) { if (a[i] > 9) s[0] = 1; a[i] = 2; }"""
+    made, _ = engine.device.newLibraryWithSource_options_error_(source, None, None)
+    make = engine.device.newComputePipelineStateWithFunction_error_
+    pipeline, error = make(made.newFunctionWithName_("k"), None)
+    assert error is None
+    buffer, one = engine.buffer(np.ones(4, np.float32)), Metal.MTLSizeMake(4, 1, 1)
+    commands = engine.queue.commandBuffer()
+    encoder = commands.computeCommandEncoder()
+    encoder.setComputePipelineState_(pipeline)
+    encoder.setBuffer_offset_atIndex_(buffer, 0, 0)
+    with pytest.raises(ValidationError, match="threadgroup argument `s`"):
+        encoder.dispatchThreads_threadsPerThreadgroup_(one, one)
+    encoder.setThreadgroupMemoryLength_atIndex_(0, 0)
+    encoder.dispatchThreads_threadsPerThreadgroup_(one, one)
+    encoder.endEncoding()
+    commands.commit()
+    commands.waitUntilCompleted()
+    assert commands.error() is None
+    assert (view(buffer) == 2).all()
 
 
 def test_pointers_can_be_sliced(engine: Engine) -> None:

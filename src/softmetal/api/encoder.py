@@ -133,8 +133,8 @@ class MTLCommandEncoder(Labelled):
 class MTLComputeCommandEncoder(MTLCommandEncoder):
     """Binds arguments and dispatches kernels."""
 
-    __slots__ = ("_addresses", "_bound", "_lengths", "_order", "_pipeline", "_threadgroup",
-                 "_type", "_used")  # fmt: skip
+    __slots__ = ("_addresses", "_bound", "_emptied", "_lengths", "_order", "_pipeline",
+                 "_threadgroup", "_type", "_used")  # fmt: skip
 
     def __init__(
         self,
@@ -152,6 +152,7 @@ class MTLComputeCommandEncoder(MTLCommandEncoder):
         self._lengths = [0] * MAX_BUFFERS  # bytes from the address on
         self._bound: list[MTLBuffer | None] = [None] * MAX_BUFFERS
         self._threadgroup = [0] * MAX_THREADGROUP_ARGUMENTS
+        self._emptied = 0  # a bit for each of these that the program itself set to 0
 
     # MTL: -endEncoding
     def endEncoding(self) -> None:
@@ -227,6 +228,7 @@ class MTLComputeCommandEncoder(MTLCommandEncoder):
             check_open(True, "setThreadgroupMemoryLength_atIndex_")
         check_threadgroup_length(length, index, self.device().maxThreadgroupMemoryLength())
         self._threadgroup[index] = length
+        self._emptied = self._emptied & ~(1 << index) | (length == 0) << index
 
     # MTL: -dispatchThreadgroups:threadsPerThreadgroup:
     def dispatchThreadgroups_threadsPerThreadgroup_(
@@ -291,7 +293,7 @@ class MTLComputeCommandEncoder(MTLCommandEncoder):
         artifact = pipeline._artifact
         lengths = tuple(self._threadgroup[: pipeline._threadgroup_count])
         static = artifact.static_threadgroup_memory
-        check_scratch(artifact.arguments, lengths, artifact.name)
+        check_scratch(artifact.arguments, lengths, artifact.name, self._emptied)
         check_threadgroup_total(static, lengths, artifact.name, pipeline._memory_limit)
         return lengths
 

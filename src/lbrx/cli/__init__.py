@@ -1,0 +1,32 @@
+"""The command line: one file a subcommand, imported when it is asked for."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from lbrx import __version__
+from lbrx.errors import LbrxError
+
+COMMANDS = {"devices": "show the Metal devices and what they can do"}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a subcommand; an error of ours is a line, not a traceback."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    parser = argparse.ArgumentParser(prog="lbrx", description="An ML toolkit for Apple Silicon.")
+    parser.add_argument("--version", action="version", version=f"lbrx {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, text in COMMANDS.items():
+        command = commands.add_parser(name, help=text, description=f"{text.capitalize()}.")
+        if given[:1] == [name]:
+            import_module(f"lbrx.cli.{name}").add_arguments(command)
+    options = parser.parse_args(given)
+    try:
+        status: int = import_module(f"lbrx.cli.{options.command}").run(options)
+    except LbrxError as problem:
+        print(f"lbrx: {problem}", file=sys.stderr)
+        return 1
+    return status

@@ -1,0 +1,62 @@
+"""lbrx devices: the Metal devices and what they can do."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+
+from lbrx.metal.device import DeviceInfo, devices
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON: bytes and whole units")
+
+
+def run(options: argparse.Namespace) -> int:
+    found = devices()
+    if options.json:
+        print(json.dumps([asdict(device) for device in found], indent=2))
+        return 0
+    for position, device in enumerate(found):
+        if position:
+            print()
+        rows = table(device)
+        width = max(len(title) for title, _ in rows)
+        for title, value in rows:
+            print(f"{title:<{width}}  {value}")
+    return 0
+
+
+def table(device: DeviceInfo) -> list[tuple[str, str]]:
+    """Titles and values, for people."""
+    cores = "threads" if device.soft and not device.simd_hardware else "GPU cores"
+    family = f"Apple{device.family}" if device.family else "not Apple's"
+    return [
+        ("device", device.name + (" (softmetal)" if device.soft and device.chip else "")),
+        ("family", family),
+        (cores, _known(device.cores, 1, "")),
+        ("memory bandwidth", _known(device.bandwidth, 1e9, " GB/s (chip table)")),
+        ("FP32 peak", _known(device.fp32_peak, 1e12, " TFLOP/s (chip table)")),
+        ("threads in a threadgroup", f"{device.max_threads:,}"),
+        ("threadgroup memory", f"{device.threadgroup_memory >> 10} KiB"),
+        ("longest buffer", _gibibytes(device.max_buffer)),
+        ("working set", _gibibytes(device.working_set)),
+        ("memory limit", _gibibytes(device.memory_limit)),
+        ("unified memory", _yes(device.unified_memory)),
+        ("simd hardware", _yes(device.simd_hardware)),
+        ("simdgroup matrix", _yes(device.simdgroup_matrix)),
+        ("bfloat", _yes(device.bfloat) + (", emulated" if not device.native_bfloat else "")),
+    ]
+
+
+def _known(value: float | None, unit: float, suffix: str) -> str:
+    return "not known" if value is None else f"{value / unit:g}{suffix}"
+
+
+def _gibibytes(size: int) -> str:
+    return f"{size / 2**30:.2f} GiB"
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"

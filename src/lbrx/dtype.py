@@ -1,0 +1,161 @@
+"""Element types and how they combine.
+
+Promotion follows numpy's rules, which never look at values, with these differences. They keep
+float64, which Metal has not, from appearing unless it was asked for:
+
+- an integer with a floating type gives that floating type: int32 + float16 is float16;
+- float16 with bfloat16 gives float32, the smallest type that holds both;
+- uint64 with a signed integer gives int64, not float64;
+- where integers become floating (division, exp, mean) they become float32.
+
+Python's numbers, and numpy's scalars, are weak: they take the type of the tensor they meet, and only
+their kind can change it. uint8 + 1 is uint8, int32 + 0.5 is float32. On their own, and in lists,
+floats are float32 and ints int64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import reduce
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from lbrx.errors import DtypeError
+
+
+class Kind(IntEnum):
+    """In the order in which they win a promotion; signed and unsigned stand level there."""
+
+    BOOL = 0
+    UINT = 1
+    INT = 2
+    FLOAT = 3
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Dtype:
+    """One element type. There is one object for each, so `is` compares them."""
+
+    name: str
+    kind: Kind
+    numpy: np.dtype[Any]
+    msl: str | None
+    """Its name in Metal's language, None where Metal has no such type."""
+
+    @property
+    def itemsize(self) -> int:
+        return self.numpy.itemsize
+
+    @property
+    def is_float(self) -> bool:
+        return self.kind is Kind.FLOAT
+
+    @property
+    def is_integer(self) -> bool:
+        return self.kind in (Kind.INT, Kind.UINT)
+
+    def __repr__(self) -> str:
+        return f"lbrx.{self.name}"
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __reduce__(self) -> tuple[Callable[[str], Dtype], tuple[str]]:
+        return parse, (self.name,)
+
+
+bool_ = Dtype("bool", Kind.BOOL, np.dtype(np.bool_), "bool")
+int8 = Dtype("int8", Kind.INT, np.dtype(np.int8), "char")
+int16 = Dtype("int16", Kind.INT, np.dtype(np.int16), "short")
+int32 = Dtype("int32", Kind.INT, np.dtype(np.int32), "int")
+int64 = Dtype("int64", Kind.INT, np.dtype(np.int64), "long")
+uint8 = Dtype("uint8", Kind.UINT, np.dtype(np.uint8), "uchar")
+uint16 = Dtype("uint16", Kind.UINT, np.dtype(np.uint16), "ushort")
+uint32 = Dtype("uint32", Kind.UINT, np.dtype(np.uint32), "uint")
+uint64 = Dtype("uint64", Kind.UINT, np.dtype(np.uint64), "ulong")
+float16 = Dtype("float16", Kind.FLOAT, np.dtype(np.float16), "half")
+bfloat16 = Dtype("bfloat16", Kind.FLOAT, np.dtype(ml_dtypes.bfloat16), "bfloat")
+float32 = Dtype("float32", Kind.FLOAT, np.dtype(np.float32), "float")
+float64 = Dtype("float64", Kind.FLOAT, np.dtype(np.float64), None)
+
+ALL = (
+    *(bool_, int8, int16, int32, int64, uint8, uint16, uint32, uint64),
+    *(float16, bfloat16, float32, float64),
+)
+_BY_NAME = {dtype.name: dtype for dtype in ALL}
+_BY_NUMPY = {dtype.numpy: dtype for dtype in ALL}
+_BY_PYTHON: dict[object, Dtype] = {bool: bool_, int: int64, float: float32}
+_SIGNED = {dtype.itemsize: dtype for dtype in ALL if dtype.kind is Kind.INT}
+
+Scalar = bool | int | float
+DtypeLike = Dtype | str | type | np.dtype[Any]
+
+
+def parse(value: DtypeLike) -> Dtype:
+    """The type that a name, a numpy dtype or one of bool, int and float stands for."""
+    if isinstance(value, Dtype):
+        return value
+    if isinstance(value, str) and value in _BY_NAME:
+        return _BY_NAME[value]
+    if isinstance(value, type) and value in _BY_PYTHON:
+        return _BY_PYTHON[value]
+    try:
+        return _BY_NUMPY[np.dtype(value).newbyteorder("=")]
+    except (KeyError, TypeError):
+        names = ", ".join(_BY_NAME)
+        raise DtypeError(f"{value!r} is no element type of lbrx: give one of {names}") from None
+
+
+def promote(a: Dtype, b: Dtype) -> Dtype:
+    """The type that holds both; the module's text has the rules."""
+    if a is b or b.kind is Kind.BOOL:
+        return a
+    if a.kind is Kind.BOOL:
+        return b
+    if a.is_float != b.is_float:
+        return a if a.is_float else b
+    if a.kind is b.kind:
+        if a.itemsize == b.itemsize:
+            return float32
+        return a if a.itemsize > b.itemsize else b
+    signed, unsigned = (a, b) if a.kind is Kind.INT else (b, a)
+    if signed.itemsize > unsigned.itemsize:
+        return signed
+    return _SIGNED[min(2 * unsigned.itemsize, 8)]
+
+
+def of_scalar(value: Scalar) -> Dtype:
+    """The type a Python number has on its own."""
+    return _BY_PYTHON[type(value)]
+
+
+def result_type(*values: Dtype | Scalar) -> Dtype:
+    """The type of an operation on these types and weak Python numbers."""
+    strong = [value for value in values if isinstance(value, Dtype)]
+    weak = [of_scalar(value) for value in values if not isinstance(value, Dtype)]
+    if not strong:
+        return reduce(promote, weak)
+    result = reduce(promote, strong)
+    for dtype in weak:
+        if _rank(dtype) > _rank(result):
+            result = dtype
+    return result
+
+
+def _rank(dtype: Dtype) -> int:
+    return Kind.INT if dtype.is_integer else dtype.kind
+
+
+def check_scalar(value: Scalar, dtype: Dtype) -> None:
+    """Refuse an integer that the type cannot hold; rounding and infinity are no errors."""
+    if not dtype.is_integer:
+        return
+    limits = np.iinfo(dtype.numpy)
+    if not limits.min <= value <= limits.max:
+        raise DtypeError(
+            f"{value} does not fit {dtype} ({limits.min} to {limits.max}): cast the tensor first"
+        )

@@ -1,0 +1,60 @@
+"""Everything lbrx raises.
+
+LbrxError
+├── ShapeError          shapes or axes that do not fit each other (also a ValueError)
+├── DtypeError          an element type that an operation or a device has not (also a TypeError)
+├── DeviceError         a device that does not exist, or operands on two of them
+├── OutOfMemory         an allocation above the limit (also a MemoryError)
+├── FormatError         a file that is not what its format says (also a ValueError)
+└── SettingError        an LBRX_* variable has a value that means nothing (also a ValueError)
+
+An index beyond an axis is Python's own IndexError, which is what ends a `for` loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class LbrxError(Exception):
+    """The root of this package's exceptions."""
+
+
+class ShapeError(LbrxError, ValueError):
+    """Shapes or axes do not fit."""
+
+
+class DtypeError(LbrxError, TypeError):
+    """An element type does not fit."""
+
+
+class DeviceError(LbrxError):
+    """A device is missing, or is not the one the operands are on."""
+
+
+class OutOfMemory(LbrxError, MemoryError):
+    """An allocation exceeds the limit; `holders` are (name, bytes) of what is in use."""
+
+    def __init__(
+        self, requested: int, in_use: int, limit: int, holders: Sequence[tuple[str, int]] = ()
+    ) -> None:
+        self.requested = requested
+        self.in_use = in_use
+        self.limit = limit
+        self.holders = tuple(holders)
+        held = ", ".join(f"{name} {size:,}" for name, size in self.holders) or "nothing named"
+        super().__init__(
+            f"{requested:,} bytes requested with {in_use:,} of {limit:,} in use ({held}): "
+            "free tensors, use smaller ones or a smaller dtype"
+        )
+
+    def __reduce__(self) -> tuple[type[OutOfMemory], tuple[object, ...]]:
+        return type(self), (self.requested, self.in_use, self.limit, self.holders)
+
+
+class FormatError(LbrxError, ValueError):
+    """A file does not follow its format."""
+
+
+class SettingError(LbrxError, ValueError):
+    """An environment variable has a meaningless value."""

@@ -1,0 +1,1 @@
+"""Who gets which memory: the pool, the heaps and the rules of sharing, all without a device."""

@@ -1,0 +1,144 @@
+"""Buffers: ranges of blocks of memory that host and device share.
+
+A block remembers the ticket of the last work that uses it. The device runs work in order, so a
+block may serve again at once; the host waits for the ticket before it touches the bytes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from lbrx.memory.pool import Pool
+
+Array = npt.NDArray[Any]
+
+
+class Waiter(Protocol):
+    """What a buffer needs of the command queue."""
+
+    def wait(self, ticket: int | None = None) -> None: ...
+
+
+class Block:
+    """An MTLBuffer and where it is for the host."""
+
+    __slots__ = ("__weakref__", "address", "handle", "host", "length", "ticket", "writable")
+
+    def __init__(
+        self, handle: Any, address: int, length: int, host: object = None, writable: bool = True
+    ) -> None:
+        self.handle = handle
+        self.address = address
+        self.length = length
+        self.host = host  # the owner of memory that is not the device's
+        self.writable = writable
+        self.ticket = 0  # of the last work that uses it
+
+
+def block_over(handle: Any, length: int) -> Block:
+    """The block of a buffer that the device allocated."""
+    view = np.frombuffer(handle.contents().as_buffer(length), np.uint8)
+    return Block(handle, view.ctypes.data, length)
+
+
+def bytes_at(address: int, length: int) -> ctypes.Array[ctypes.c_ubyte]:
+    """The host's memory as an object that Metal's calls take; it keeps nothing alive."""
+    return (ctypes.c_ubyte * length).from_address(address)
+
+
+class _Exposed:
+    """Makes a numpy array over a buffer, and is that array's base: it keeps the buffer."""
+
+    __slots__ = ("__array_interface__", "buffer")
+
+    def __init__(self, buffer: Buffer) -> None:
+        self.buffer = buffer
+        self.__array_interface__ = {
+            "version": 3,
+            "typestr": "|u1",
+            "shape": (buffer.size,),
+            "data": (buffer.address, not buffer.block.writable),
+        }
+
+
+class Buffer:
+    """A range of a block. It is what kernels are given and tensors hold."""
+
+    __slots__ = ("__weakref__", "_keep", "_waiter", "block", "offset", "size")
+
+    def __init__(
+        self, block: Block, offset: int, size: int, waiter: Waiter, keep: object = None
+    ) -> None:
+        self.block = block
+        self.offset = offset
+        self.size = size
+        self._waiter = waiter
+        self._keep = keep  # the buffer that this is a part of
+
+    def __repr__(self) -> str:
+        kind = "host" if self.block.host is not None else "device"
+        return f"<Buffer of {self.size} bytes at {self.offset} of {kind} memory>"
+
+    @property
+    def handle(self) -> Any:
+        """The MTLBuffer."""
+        return self.block.handle
+
+    @property
+    def address(self) -> int:
+        return self.block.address + self.offset
+
+    def slice(self, offset: int, size: int) -> Buffer:
+        """A part, over the same memory."""
+        if not 0 <= offset <= offset + size <= self.size:
+            raise ValueError(f"bytes {offset} to {offset + size} of a buffer of {self.size} bytes")
+        return Buffer(self.block, self.offset + offset, size, self._waiter, self)
+
+    def wait(self) -> None:
+        """Return when the device has done all that it was told to do with this memory."""
+        self._waiter.wait(self.block.ticket)
+
+    def array(self, dtype: npt.DTypeLike = np.uint8) -> Array:
+        """The memory itself as a flat array, after a wait; it stays valid while the array lives."""
+        self.wait()
+        return self.unsynchronised().view(dtype)
+
+    def unsynchronised(self) -> npt.NDArray[np.uint8]:
+        """The bytes without a wait: for memory that no pending work writes."""
+        if self.size == 0:
+            return np.empty(0, np.uint8)
+        return np.asarray(_Exposed(self))
+
+    def write(self, values: Array) -> None:
+        """Copy an array into the front of the buffer."""
+        source = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+        if source.nbytes > self.size:
+            raise ValueError(f"{source.nbytes} bytes into a buffer of {self.size} bytes")
+        self.array()[: source.nbytes] = source
+
+    def shares(self, array: Array) -> bool:
+        """Whether an array is this very memory."""
+        start = array.ctypes.data
+        return self.address <= start and start + array.nbytes <= self.address + self.size
+
+
+class PooledBuffer(Buffer):
+    """Goes back to the pool when nothing refers to it."""
+
+    __slots__ = ("_label", "_length", "_pool")
+
+    def __init__(
+        self, pool: Pool[Block], block: Block, length: int, size: int, waiter: Waiter, label: str
+    ) -> None:
+        super().__init__(block, 0, size, waiter)
+        self._pool = pool
+        self._length = length  # of the block, as the pool counts it
+        self._label = label
+
+    # Runs at any moment on any thread: `give` takes no lock.
+    def __del__(self) -> None:
+        self._pool.give(self.block, self._length, self._label)

@@ -1,0 +1,299 @@
+"""The command queue: work is encoded as it comes, committed in portions, waited for when read.
+
+Everything encoded gets a ticket, the number of its command buffer. The device runs command
+buffers in order. One that fails is an error of the next wait, and of every wait for its ticket.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from lbrx.errors import DeviceError
+from lbrx.metal.binding import CallError, Metal, autorelease_pool
+from lbrx.metal.buffer import Buffer
+from lbrx.metal.library import Pipeline
+
+# Long command buffers are killed, short ones cost: MLX and llama.cpp commit at about these.
+MAX_OPERATIONS = 50
+MAX_BYTES = 50 << 20
+MAX_INLINE = 4096  # the most that setBytes takes
+
+Size = tuple[int, int, int]
+Argument = Buffer | bytes | None  # at the index of its place
+
+
+@dataclass(slots=True)
+class Submission:
+    """A command buffer, and what is known of it."""
+
+    ticket: int
+    commands: Any
+    kernels: dict[str, None] = field(default_factory=dict)  # in order, each once
+    hosts: list[object] = field(default_factory=list)  # memory that Metal does not keep alive
+    operations: int = 0
+    nbytes: int = 0
+
+
+class CommandQueue:
+    """An MTLCommandQueue with one open command buffer; any thread may use it."""
+
+    def __init__(
+        self, queue: Any, max_operations: int = MAX_OPERATIONS, max_bytes: int = MAX_BYTES
+    ) -> None:
+        self._queue = queue
+        self._max_operations = max_operations
+        self._max_bytes = max_bytes
+        self._process = os.getpid()
+        self._lock = threading.RLock()
+        self._open: Submission | None = None
+        self._encoder: Any = None
+        self._in_flight: deque[Submission] = deque()
+        self._last = 0  # the newest ticket
+        self._completed = 0  # every ticket up to this one has ended
+        self._failures: dict[int, str] = {}
+        self._unreported: list[int] = []
+        self._dispatches: Counter[str] = Counter()
+
+    # ---- encoding ----
+
+    def dispatch(
+        self,
+        pipeline: Pipeline,
+        arguments: Sequence[Argument],
+        grid: Size,
+        group: Size,
+        *,
+        threadgroup_memory: Sequence[int] = (),
+        kernel: str = "",
+        variant: str = "",
+    ) -> int:
+        """Encode a kernel over `grid` threads in groups of `group`; returns the ticket.
+
+        It is counted under `kernel:variant`, by default the function's name.
+        """
+        if 0 in grid:
+            return self._last
+        _check_group(pipeline, group)
+        with self._encoding(pipeline.name) as submission:
+            encoder = self._compute_encoder(submission)
+            encoder.setComputePipelineState_(pipeline.state)
+            for index, argument in enumerate(arguments):
+                self._bind(submission, encoder, argument, index)
+            for index, length in enumerate(threadgroup_memory):
+                encoder.setThreadgroupMemoryLength_atIndex_(length, index)
+            encoder.dispatchThreads_threadsPerThreadgroup_(
+                Metal.MTLSizeMake(*grid), Metal.MTLSizeMake(*group)
+            )
+            return self._encoded(submission, pipeline.name, kernel, variant)
+
+    def encode(
+        self,
+        name: str,
+        buffers: Sequence[Buffer],
+        encode: Callable[[Any], object],
+        variant: str = "",
+    ) -> int:
+        """Let `encode` put work of its own into the MTLCommandBuffer; returns the ticket."""
+        with self._encoding(name) as submission:
+            self._end_encoder()
+            encode(submission.commands)
+            for buffer in buffers:
+                self._use(submission, buffer)
+            return self._encoded(submission, name, name, variant)
+
+    def _encoding(self, name: str) -> _Encoding:
+        self._refuse_fork()
+        return _Encoding(self, name)
+
+    def _compute_encoder(self, submission: Submission) -> Any:
+        if self._encoder is None:
+            with autorelease_pool():
+                self._encoder = submission.commands.computeCommandEncoder()
+        return self._encoder
+
+    def _end_encoder(self) -> None:
+        if self._encoder is not None:
+            self._encoder.endEncoding()
+            self._encoder = None
+
+    def _bind(self, submission: Submission, encoder: Any, argument: Argument, index: int) -> None:
+        if isinstance(argument, Buffer):
+            # Metal takes no offset at the very end, which is where an empty part may be.
+            offset = argument.offset if argument.size else 0
+            encoder.setBuffer_offset_atIndex_(argument.block.handle, offset, index)
+            self._use(submission, argument)
+        elif argument is not None:
+            encoder.setBytes_length_atIndex_(argument, len(argument), index)
+
+    def _use(self, submission: Submission, buffer: Buffer) -> None:
+        block = buffer.block
+        block.ticket = submission.ticket
+        if block.host is not None:
+            submission.hosts.append(block.host)
+        submission.nbytes += buffer.size
+
+    def _encoded(self, submission: Submission, name: str, kernel: str, variant: str) -> int:
+        submission.kernels[name] = None
+        submission.operations += 1
+        counted = kernel or name
+        self._dispatches[f"{counted}:{variant}" if variant else counted] += 1
+        if submission.operations >= self._max_operations or submission.nbytes >= self._max_bytes:
+            self.commit()
+        return submission.ticket
+
+    def current(self) -> Submission:
+        """The open command buffer; call with the queue locked."""
+        if self._open is None:
+            with autorelease_pool():
+                commands = self._queue.commandBuffer()
+            self._last += 1
+            self._open = Submission(self._last, commands)
+        return self._open
+
+    # ---- ordering, for events and fences ----
+
+    def signal(self, event: Any, value: int) -> int:
+        """Let the device set an event when it has done what was encoded so far."""
+        with self._encoding("an event's signal") as submission:
+            self._end_encoder()
+            submission.commands.encodeSignalEvent_value_(event, value)
+            self.commit()
+            return submission.ticket
+
+    def hold(self, event: Any, value: int) -> None:
+        """Let the device wait for an event before what is encoded from now on."""
+        with self._encoding("an event's wait") as submission:
+            self._end_encoder()
+            submission.commands.encodeWaitForEvent_value_(event, value)
+
+    def update_fence(self, fence: Any) -> None:
+        """End the encoder with an update: a fence orders whole encoders."""
+        with self._encoding("a fence's update") as submission:
+            self._compute_encoder(submission).updateFence_(fence)
+            self._end_encoder()
+
+    def wait_fence(self, fence: Any) -> None:
+        """Start an encoder with a wait."""
+        with self._encoding("a fence's wait") as submission:
+            self._end_encoder()
+            self._compute_encoder(submission).waitForFence_(fence)
+
+    # ---- submission ----
+
+    def commit(self) -> int:
+        """Hand over what is encoded; returns the newest ticket."""
+        self._refuse_fork()
+        with self._lock:
+            self._end_encoder()
+            if self._open is not None:
+                self._open.commands.commit()
+                self._in_flight.append(self._open)
+                self._open = None
+            self._reap()
+            return self._last
+
+    def completed(self) -> int:
+        """The newest ticket whose work, like all before it, has ended, well or not."""
+        self._refuse_fork()
+        with self._lock:
+            self._reap()
+            return self._completed
+
+    def wait(self, ticket: int | None = None) -> None:
+        """Return when the work up to `ticket` has ended, all of it without one.
+
+        Raises DeviceError for work that failed since the last wait.
+        """
+        if ticket == 0 or (ticket is not None and ticket <= self._completed and not self._failures):
+            return
+        self.drain(ticket)
+        with self._lock:
+            self._report(ticket)
+
+    def drain(self, ticket: int | None = None) -> None:
+        """Wait, but leave errors for the next wait."""
+        self._refuse_fork()
+        with self._lock:
+            if self._open is not None and (ticket is None or ticket >= self._open.ticket):
+                self.commit()
+            pending = [s for s in self._in_flight if ticket is None or s.ticket <= ticket]
+        for submission in pending:
+            submission.commands.waitUntilCompleted()
+        with self._lock:
+            self._reap()
+
+    def counts(self) -> dict[str, int]:
+        """How often each kernel was dispatched, by `kernel:variant`."""
+        with self._lock:
+            return dict(self._dispatches)
+
+    def _reap(self) -> None:
+        while self._in_flight:
+            head = self._in_flight[0]
+            status = head.commands.status()
+            if status < Metal.MTLCommandBufferStatusCompleted:
+                return
+            if status == Metal.MTLCommandBufferStatusError:
+                self._failures[head.ticket] = _failure(head)
+                self._unreported.append(head.ticket)
+            self._completed = head.ticket
+            self._in_flight.popleft()
+
+    def _report(self, ticket: int | None) -> None:
+        own = ticket if ticket in self._failures else None
+        failed = own if own is not None else next(iter(self._unreported), None)
+        if failed is None:
+            return
+        if failed in self._unreported:
+            self._unreported.remove(failed)
+        raise DeviceError(self._failures[failed])
+
+    def _refuse_fork(self) -> None:
+        if os.getpid() != self._process:
+            raise DeviceError(
+                "a Metal device does not survive a fork: start the process with "
+                "multiprocessing's 'spawn' method"
+            )
+
+
+class _Encoding:
+    """Holds the queue's lock around encoding, and gives refusals the name of what was encoded."""
+
+    __slots__ = ("_name", "_queue")
+
+    def __init__(self, queue: CommandQueue, name: str) -> None:
+        self._queue = queue
+        self._name = name
+
+    def __enter__(self) -> Submission:
+        self._queue._lock.acquire()
+        return self._queue.current()
+
+    def __exit__(self, kind: object, problem: BaseException | None, trace: object) -> None:
+        self._queue._lock.release()
+        if isinstance(problem, CallError):
+            raise DeviceError(f"{self._name}: {problem}") from problem
+
+
+def _check_group(pipeline: Pipeline, group: Size) -> None:
+    threads = group[0] * group[1] * group[2]
+    if threads > pipeline.max_threads:
+        raise DeviceError(
+            f"a threadgroup of {threads} threads exceeds {pipeline.max_threads} for kernel "
+            f"{pipeline.name}: pass a smaller group"
+        )
+
+
+def _failure(submission: Submission) -> str:
+    """What went wrong, with the name of the kernel: Apple's errors do not have it."""
+    error = submission.commands.error()
+    text = str(error.localizedDescription()) if error is not None else "no reason given"
+    named = [name for name in submission.kernels if name in text]
+    if named or len(submission.kernels) == 1:
+        return f"kernel {(named or list(submission.kernels))[0]} failed: {text}"
+    return f"one of the kernels {', '.join(submission.kernels) or '(none)'} failed: {text}"

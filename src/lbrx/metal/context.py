@@ -1,0 +1,231 @@
+"""The context: one device with its queue, shaders and memory, made when first needed."""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import logging
+import os
+import threading
+import weakref
+from typing import Any
+
+import numpy as np
+
+from lbrx import env
+from lbrx.errors import DeviceError
+from lbrx.memory.heap import Heaps
+from lbrx.memory.pool import Pool
+from lbrx.memory.zero_copy import Span, mapping_of, mapping_span, shareable_span
+from lbrx.metal.binding import Metal
+from lbrx.metal.buffer import Array, Block, Buffer, PooledBuffer, block_over, bytes_at
+from lbrx.metal.command_queue import CommandQueue
+from lbrx.metal.device import DeviceInfo, default_device, describe
+from lbrx.metal.library import Shaders
+from lbrx.metal.synchronization import Event, Fence
+
+HEAPS = "heaps"  # their label in the pool's accounts
+log = logging.getLogger("lbrx")
+
+
+class Context:
+    """Everything that belongs to one device. Use `context()`; make one only to have two."""
+
+    def __init__(self, device: Any = None, memory_limit: int | None = None) -> None:
+        self.device = default_device() if device is None else device
+        self.info: DeviceInfo = describe(self.device)
+        self.queue = CommandQueue(self.device.newCommandQueue())
+        self.shaders = Shaders(self.device, env.cache_dir())
+        self.pool: Pool[Block] = Pool(
+            self._new_block, _forget, memory_limit or self.info.memory_limit, self._reclaim
+        )
+        self.heaps: Heaps[Any, Block] = Heaps(self._new_heap, _place, _used)
+        self._mappings: weakref.WeakValueDictionary[int, Block] = weakref.WeakValueDictionary()
+        self._importing = threading.Lock()
+        self.closed = False
+
+    # ---- memory ----
+
+    def buffer(self, size: int, label: str = "buffers", *, for_host: bool = False) -> Buffer:
+        """A buffer from the pool, its contents undefined. `for_host`: the host writes it next, so
+        memory that pending work still uses will not do."""
+        self._check_open()
+        if for_host:
+            completed = self.queue.completed()
+            block, length = self.pool.take(size, label, lambda b: b.ticket <= completed)
+        else:
+            block, length = self.pool.take(size, label)
+        return PooledBuffer(self.pool, block, length, size, self.queue, label)
+
+    def heap_buffer(self, size: int) -> Buffer:
+        """A buffer for long, cut from a heap."""
+        self._check_open()
+        block = self.heaps.take(size)
+        if block is None:
+            self._reclaim()
+            self.pool.trim()
+            block = self.heaps.take(size)
+        if block is None:
+            raise self.pool.out_of_memory(size)
+        return Buffer(block, 0, size, self.queue)
+
+    def upload(self, array: Array, label: str = "buffers") -> Buffer:
+        """A buffer with a copy of an array."""
+        buffer = self.buffer(array.nbytes, label, for_host=True)
+        if array.nbytes:
+            target = buffer.unsynchronised().view(array.dtype).reshape(array.shape)
+            np.copyto(target, array)
+        return buffer
+
+    def share(self, array: Array) -> Buffer | None:
+        """A buffer over the array's own memory, None where only a copy will do.
+
+        Of a mapping all is taken at once, so that the tensors of a file are parts of one buffer.
+        """
+        self._check_open()
+        span = shareable_span(array)
+        if span is None:
+            return None
+        mapping = mapping_of(array)
+        block = self._mapped(mapping, array) if mapping is not None else None
+        if block is None and span.length <= self.info.max_buffer:
+            block = self._host_block(span, array)
+        if block is None:
+            return None
+        whole = Buffer(block, 0, block.length, self.queue)
+        return whole.slice(array.ctypes.data - block.address, array.nbytes)
+
+    def _mapped(self, mapping: Any, array: Array) -> Block | None:
+        """The block over a whole mapping, made once; None of one longer than any buffer."""
+        with self._importing:
+            block = self._mappings.get(id(mapping))
+            # An id may be used again, but not while a block keeps the mapping.
+            if block is None:
+                span = mapping_span(mapping)
+                if span.length > self.info.max_buffer:
+                    return None
+                block = self._host_block(span, array)
+                if block is not None:
+                    self._mappings[id(mapping)] = block
+            return block
+
+    def _host_block(self, span: Span, owner: Array) -> Block | None:
+        handle = self.device.newBufferWithBytesNoCopy_length_options_deallocator_(
+            bytes_at(span.address, span.length),
+            span.length,
+            Metal.MTLResourceStorageModeShared,
+            None,
+        )
+        if handle is None:
+            return None
+        return Block(handle, span.address, span.length, owner, bool(owner.flags.writeable))
+
+    def _new_block(self, length: int) -> Block | None:
+        if length > self.info.max_buffer:
+            return None
+        options = Metal.MTLResourceStorageModeShared
+        handle = self.device.newBufferWithLength_options_(length, options)
+        return block_over(handle, length) if handle is not None else None
+
+    def _new_heap(self, length: int) -> Any:
+        if not self.pool.claim(length, HEAPS):
+            return None
+        descriptor = Metal.MTLHeapDescriptor.alloc().init()
+        descriptor.setSize_(length)
+        descriptor.setStorageMode_(Metal.MTLStorageModeShared)
+        # Heaps are untracked unless told: then the order of reads and writes would be ours.
+        descriptor.setHazardTrackingMode_(Metal.MTLHazardTrackingModeTracked)
+        heap = self.device.newHeapWithDescriptor_(descriptor)
+        if heap is None:
+            self.pool.disclaim(length, HEAPS)
+        return heap
+
+    def _reclaim(self) -> None:
+        """Before memory runs out: cycles of tensors, and memory that pending work keeps."""
+        gc.collect()
+        self.queue.drain()
+        self._trim_heaps()
+
+    def _trim_heaps(self) -> None:
+        self.pool.disclaim(self.heaps.trim(), HEAPS)
+
+    # ---- order ----
+
+    def event(self) -> Event:
+        self._check_open()
+        return Event(self.device, self.queue)
+
+    def fence(self) -> Fence:
+        self._check_open()
+        return Fence(self.device, self.queue)
+
+    def close(self) -> None:
+        """End pending work, write the pipelines to disk, free what is cached."""
+        if self.closed:
+            return
+        self.closed = True
+        try:
+            self.queue.wait()
+        finally:
+            self.shaders.save()
+            self.pool.trim()
+            self._trim_heaps()
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise DeviceError("this Metal context is closed: lbrx.metal.context() makes another")
+
+
+def _forget(block: Block) -> None:
+    """The pool's `free`: a block goes with its last reference, when no pending work has it."""
+
+
+def _place(heap: Any, size: int) -> Block | None:
+    length = max(size, 1)
+    handle = heap.newBufferWithLength_options_(length, heap.resourceOptions())
+    return block_over(handle, length) if handle is not None else None
+
+
+def _used(heap: Any) -> int:
+    return int(heap.usedSize())
+
+
+class _Process:
+    """The context of this process."""
+
+    lock = threading.Lock()
+    current: Context | None = None
+    owner = 0  # the process that made it
+
+
+def context() -> Context:
+    """The context of the default device, made by the first call."""
+    made = _Process.current
+    if made is not None and not made.closed and _Process.owner == os.getpid():
+        return made
+    if made is not None and _Process.owner != os.getpid():
+        raise DeviceError(
+            "the Metal device of the parent process does not survive a fork: start the process "
+            "with multiprocessing's 'spawn' method, or use the device 'cpu' in it"
+        )
+    with _Process.lock:
+        if _Process.current is None or _Process.current.closed:
+            _Process.current = Context()
+            _Process.owner = os.getpid()
+            atexit.register(_at_exit, _Process.current)
+        return _Process.current
+
+
+def existing_context() -> Context | None:
+    """The context if one is open: for those who only want to look."""
+    made = _Process.current
+    return made if made is not None and not made.closed else None
+
+
+def _at_exit(made: Context) -> None:
+    if _Process.owner != os.getpid():
+        return
+    try:
+        made.close()
+    except DeviceError as problem:
+        log.error("work that nobody waited for failed: %s", problem)

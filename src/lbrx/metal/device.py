@@ -1,0 +1,161 @@
+"""What a device can do: asked of Metal, of the system, and of a table of Apple's chips."""
+
+from __future__ import annotations
+
+import csv
+import os
+import plistlib
+import subprocess
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from lbrx.errors import DeviceError
+from lbrx.metal import binding
+from lbrx.metal.binding import Metal
+
+FIRST_SIMDGROUP_MATRIX = 7  # the Apple family that brought it
+FIRST_BFLOAT = 6  # from this family on `bfloat` compiles, if Metal 3.1 does
+FIRST_NATIVE_BFLOAT = 9  # earlier chips compute it in float
+NEWEST_FAMILY = 16  # beyond any known, so that a newer chip counts as what it is
+
+
+@dataclass(frozen=True)
+class Chip:
+    """A row of the table: clocks times units, not measurements."""
+
+    name: str  # "M3 Max"
+    cores: int
+    fp32_peak: float  # operations a second
+    bandwidth: float  # bytes a second
+    family: int
+
+
+@dataclass(frozen=True)
+class DeviceInfo:
+    """A device's capabilities. None is what nobody has measured: a processor's, for example."""
+
+    name: str
+    chip: str | None  # "M3 Max" if the table has it
+    soft: bool  # softmetal, whatever chip it says it is
+    simd_hardware: bool  # False where one thread is best given a long run: the serial variants
+    family: int  # n of MTLGPUFamilyApple<n>, 0 on GPUs that are not Apple's
+    cores: int | None  # threads of a soft device
+    bandwidth: float | None  # bytes a second, from the table
+    fp32_peak: float | None  # operations a second, from the table
+    max_threads: int  # in a threadgroup
+    threadgroup_memory: int
+    max_buffer: int
+    working_set: int
+    memory_limit: int  # what the pool may hold
+    unified_memory: bool
+    simdgroup_matrix: bool
+    bfloat: bool
+    native_bfloat: bool
+
+
+@cache
+def chips() -> dict[str, Chip]:
+    """The table by name, as `Apple M3 Max` reads without its first word."""
+    text = resources.files("lbrx.metal").joinpath("apple_chips.csv").read_text()
+    rows = csv.DictReader(text.splitlines())
+    return {
+        row["chip"]: Chip(
+            name=row["chip"],
+            cores=int(row["gpu_cores"]),
+            fp32_peak=float(row["fp32_tflops"]) * 1e12,
+            bandwidth=float(row["memory_gb_per_s"]) * 1e9,
+            family=int(row["gpu_family"].removeprefix("apple")),
+        )
+        for row in rows
+    }
+
+
+def default_device() -> Any:
+    """The system's MTLDevice."""
+    try:
+        device = Metal.MTLCreateSystemDefaultDevice()
+    except Exception as problem:
+        raise DeviceError(f"no Metal device: {problem}") from problem
+    if device is None:
+        raise DeviceError("this system has no Metal device: use the device 'cpu'")
+    return device
+
+
+def describe(device: Any) -> DeviceInfo:
+    """The capabilities of an MTLDevice."""
+    name = str(device.name())
+    chip = chips().get(name.removeprefix("Apple "))
+    plain_soft = _architecture(device).startswith("softmetal_")
+    family = _family(device)
+    working_set = int(device.recommendedMaxWorkingSetSize())
+    return DeviceInfo(
+        name=name,
+        chip=chip.name if chip else None,
+        soft=binding.SOFT,
+        simd_hardware=not plain_soft,
+        family=family,
+        cores=_cores(chip, plain_soft),
+        bandwidth=chip.bandwidth if chip else None,
+        fp32_peak=chip.fp32_peak if chip else None,
+        max_threads=int(device.maxThreadsPerThreadgroup().width),
+        threadgroup_memory=int(device.maxThreadgroupMemoryLength()),
+        max_buffer=int(device.maxBufferLength()),
+        working_set=working_set,
+        memory_limit=min(working_set * 3 // 2, _memory_bytes() * 19 // 20),
+        unified_memory=bool(device.hasUnifiedMemory()),
+        simdgroup_matrix=family >= FIRST_SIMDGROUP_MATRIX,
+        bfloat=family >= FIRST_BFLOAT,
+        native_bfloat=family >= FIRST_NATIVE_BFLOAT,
+    )
+
+
+def devices() -> list[DeviceInfo]:
+    """Every Metal device of the system, the default one first."""
+    default = default_device()
+    others = [d for d in Metal.MTLCopyAllDevices() if d.registryID() != default.registryID()]
+    return [describe(device) for device in (default, *others)]
+
+
+def _family(device: Any) -> int:
+    first = Metal.MTLGPUFamilyApple1
+    supported = (n for n in range(NEWEST_FAMILY, 0, -1) if device.supportsFamily_(first + n - 1))
+    return next(supported, 0)
+
+
+def _architecture(device: Any) -> str:
+    """Its name; empty before macOS 14, which brought it."""
+    ask = getattr(device, "architecture", None)
+    return str(ask().name()) if ask is not None else ""
+
+
+def _cores(chip: Chip | None, plain_soft: bool) -> int | None:
+    if plain_soft:
+        return binding.soft_threads()
+    counted = None if binding.SOFT else _registry_cores()
+    return counted or (chip.cores if chip else None)
+
+
+def _registry_cores() -> int | None:
+    """The GPU's cores as macOS's IORegistry has them: chips of one name are sold with fewer."""
+    command = ["/usr/sbin/ioreg", "-a", "-r", "-d", "1", "-c", "AGXAccelerator"]
+    try:
+        output = subprocess.run(command, capture_output=True, check=True, timeout=10).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return registry_cores(output)
+
+
+def registry_cores(output: bytes) -> int | None:
+    """The count in ioreg's property list; None if it is not there."""
+    try:
+        entries = plistlib.loads(output)
+    except (plistlib.InvalidFileException, ValueError):
+        return None
+    counts = (entry.get("gpu-core-count") for entry in entries)
+    return next((count for count in counts if isinstance(count, int) and count > 0), None)
+
+
+def _memory_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -1,0 +1,305 @@
+"""Shaders: found in the package, compiled when first used, kept in memory and on disk.
+
+A stem such as `copy` is one Metal library, made of `copy.metal` with the headers it includes.
+A `copy-<digest>.metallib` beside the sources is taken instead where the device can load it; the
+digest is of the sources, so an old one is never used. Compiled pipelines are kept in a binary
+archive for each library.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import re
+import tempfile
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lbrx.errors import DeviceError
+from lbrx.metal import binding
+from lbrx.metal.binding import NSURL, CallError, Metal
+
+SHADERS = Path(__file__).parent.parent / "shaders"
+ARCHIVE_FORMAT = 1  # part of the archives' names
+SAVE_EVERY = 32  # new pipelines
+
+Value = bool | int | float | np.generic
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"[^\n]*$', re.MULTILINE)
+_TYPES = {
+    "bool": "MTLDataTypeBool",
+    "int16": "MTLDataTypeShort",
+    "uint16": "MTLDataTypeUShort",
+    "int32": "MTLDataTypeInt",
+    "uint32": "MTLDataTypeUInt",
+    "float16": "MTLDataTypeHalf",
+    "float32": "MTLDataTypeFloat",
+}
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A compiled kernel."""
+
+    name: str  # of its function
+    state: Any  # MTLComputePipelineState
+    max_threads: int  # in a threadgroup
+    simd_width: int
+
+
+class Shaders:
+    """The libraries and pipelines of one device; any thread may ask for one."""
+
+    def __init__(self, device: Any, cache: Path, folder: Path = SHADERS) -> None:
+        self._device = device
+        self._cache = cache / "pipelines"
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._gates: dict[object, threading.Lock] = {}  # one at a time makes a thing
+        self._libraries: dict[tuple[str, bool], _Library] = {}
+        self._pipelines: dict[object, Pipeline] = {}
+
+    def pipeline(
+        self,
+        stem: str,
+        function: str,
+        constants: Mapping[int, Value] | None = None,
+        *,
+        safe_math: bool = False,
+    ) -> Pipeline:
+        """The kernel `function` of the stem; `constants` are its function constants by index.
+
+        A Python int is a `uint` there and a float a `float`: give numpy's scalars for others.
+        `safe_math` keeps NaN and infinity.
+        """
+        given = tuple(sorted((constants or {}).items()))
+        key = (stem, function, _typed(given), safe_math, binding.checking_modes())
+        found = self._pipelines.get(key)
+        if found is not None:
+            return found
+        with self._gate(key):
+            if key not in self._pipelines:
+                library = self._library(stem, safe_math)
+                self._pipelines[key] = library.pipeline(function, given)
+            return self._pipelines[key]
+
+    def functions(self, stem: str) -> list[str]:
+        """The kernels of a stem."""
+        return sorted(map(str, self._library(stem, False).library.functionNames()))
+
+    def stems(self) -> list[str]:
+        return sorted(path.stem for path in self._folder.glob("*.metal"))
+
+    def save(self) -> None:
+        """Write the archives that have something new."""
+        with self._lock:
+            libraries = list(self._libraries.values())
+        for library in libraries:
+            library.save()
+
+    def _gate(self, key: object) -> threading.Lock:
+        with self._lock:
+            return self._gates.setdefault(key, threading.Lock())
+
+    def _library(self, stem: str, safe_math: bool) -> _Library:
+        key = (stem, safe_math)
+        with self._gate(key):
+            if key not in self._libraries:
+                made = _Library(self._device, self._folder, stem, safe_math, self._cache)
+                with self._lock:
+                    self._libraries[key] = made
+            return self._libraries[key]
+
+
+def source_text(folder: Path, name: str, seen: set[str] | None = None) -> str:
+    """A shader with the headers of its folder put in, each once: Metal's compiler, asked at run
+    time, has no folders to search."""
+    seen = set() if seen is None else seen
+    if name in seen:
+        return ""
+    seen.add(name)
+    try:
+        text = (folder / name).read_text()
+    except OSError as problem:
+        raise DeviceError(f"the shader {folder / name} cannot be read: {problem}") from problem
+
+    def included(match: re.Match[str]) -> str:
+        following = text.count("\n", 0, match.start()) + 2
+        inner = source_text(folder, match[1], seen)
+        return f'{inner}\n#line {following} "{name}"'
+
+    return f'#line 1 "{name}"\n' + _INCLUDE.sub(included, text)
+
+
+def digest(source: str, safe_math: bool) -> str:
+    return blake2b(f"{safe_math} {source}".encode(), digest_size=8).hexdigest()
+
+
+class _Library:
+    """An MTLLibrary and the archive of its pipelines."""
+
+    def __init__(self, device: Any, folder: Path, stem: str, safe_math: bool, cache: Path) -> None:
+        self._device = device
+        source = source_text(folder, f"{stem}.metal")
+        key = digest(source, safe_math)
+        self.library = _prebuilt(device, folder / f"{stem}-{key}.metallib")
+        if self.library is None:
+            self.library = _compiled(device, stem, source, safe_math)
+        self._stem = stem
+        self._path = cache / f"{stem}-{key}-{_place(device)}.archive"
+        self._lock = threading.Lock()
+        self._archive: Any = None
+        self._new = 0  # pipelines that the file has not
+
+    def pipeline(self, name: str, constants: tuple[tuple[int, Value], ...]) -> Pipeline:
+        descriptor = Metal.MTLComputePipelineDescriptor.alloc().init()
+        descriptor.setComputeFunction_(self._function(name, constants))
+        descriptor.setLabel_(name)
+        state = self._state(descriptor, name)
+        return Pipeline(
+            name,
+            state,
+            int(state.maxTotalThreadsPerThreadgroup()),
+            int(state.threadExecutionWidth()),
+        )
+
+    def _function(self, name: str, constants: tuple[tuple[int, Value], ...]) -> Any:
+        if not constants:
+            function, problem = self.library.newFunctionWithName_(name), None
+        else:
+            function, problem = self.library.newFunctionWithName_constantValues_error_(
+                name, _constant_values(constants), None
+            )
+        if function is None:
+            known = ", ".join(sorted(map(str, self.library.functionNames())))
+            reason = _description(problem) if problem is not None else f"it has {known}"
+            raise DeviceError(f"no kernel {name} in {self._stem}.metal: {reason}")
+        return function
+
+    def _state(self, descriptor: Any, name: str) -> Any:
+        """From the archive, else compiled and added to it."""
+        # What is instrumented for checking must not get into archives.
+        use_archive = not binding.checking_modes()
+        if use_archive:
+            archive = self._opened()
+            descriptor.setBinaryArchives_([archive])
+            only_archive = Metal.MTLPipelineOptionFailOnBinaryArchiveMiss
+            state, _ = self._make(descriptor, only_archive)
+            if state is not None:
+                return state
+        state, problem = self._make(descriptor, Metal.MTLPipelineOptionNone)
+        if state is None:
+            raise DeviceError(f"kernel {name} does not compile: {_description(problem)}")
+        if use_archive:
+            self._add(archive, descriptor)
+        return state
+
+    def _make(self, descriptor: Any, options: int) -> tuple[Any, Any]:
+        make = self._device.newComputePipelineStateWithDescriptor_options_reflection_error_
+        state, problem = make(descriptor, options, None, None)
+        return state, problem
+
+    def _opened(self) -> Any:
+        """The archive: the file's if there is one that can be used, else an empty one."""
+        with self._lock:
+            if self._archive is None and self._path.exists():
+                self._archive = self._new_archive(NSURL.fileURLWithPath_(str(self._path)))
+            if self._archive is None:
+                self._archive = self._new_archive(None)
+            return self._archive
+
+    def _new_archive(self, url: Any) -> Any:
+        descriptor = Metal.MTLBinaryArchiveDescriptor.alloc().init()
+        descriptor.setUrl_(url)
+        archive, _ = self._device.newBinaryArchiveWithDescriptor_error_(descriptor, None)
+        return archive
+
+    def _add(self, archive: Any, descriptor: Any) -> None:
+        with self._lock:
+            added, _ = archive.addComputePipelineFunctionsWithDescriptor_error_(descriptor, None)
+            self._new += bool(added)
+            full = self._new >= SAVE_EVERY
+        if full:
+            self.save()
+
+    def save(self) -> None:
+        """Written aside and put in place: other processes see all of it or none.
+
+        Of two processes that save at once the last one's stays. A cache that cannot be written
+        only costs the next process time.
+        """
+        with self._lock, contextlib.suppress(OSError):
+            if not self._new:
+                return
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=self._path.parent) as folder:
+                aside = Path(folder) / "archive"
+                url = NSURL.fileURLWithPath_(str(aside))
+                written, _ = self._archive.serializeToURL_error_(url, None)
+                if written:
+                    os.replace(aside, self._path)
+            self._new = 0
+
+
+def _typed(constants: tuple[tuple[int, Value], ...]) -> tuple[tuple[int, str, Value], ...]:
+    """With the types: 1, 1.0 and True are one key of a dictionary."""
+    return tuple((index, type(value).__name__, value) for index, value in constants)
+
+
+def _prebuilt(device: Any, path: Path) -> Any:
+    """The library that `lbrx shaders build` made, None if there is none or not for this device."""
+    if not path.exists():
+        return None
+    library, _ = device.newLibraryWithURL_error_(NSURL.fileURLWithPath_(str(path)), None)
+    return library
+
+
+def _compiled(device: Any, stem: str, source: str, safe_math: bool) -> Any:
+    options = Metal.MTLCompileOptions.alloc().init()
+    options.setFastMathEnabled_(not safe_math)
+    try:
+        library, problem = device.newLibraryWithSource_options_error_(source, options, None)
+    except CallError as refusal:
+        raise DeviceError(f"{stem}.metal: {refusal}") from refusal
+    if library is None:
+        raise DeviceError(f"{stem}.metal does not compile:\n{_description(problem)}")
+    return library
+
+
+def _constant_values(constants: tuple[tuple[int, Value], ...]) -> Any:
+    values = Metal.MTLFunctionConstantValues.alloc().init()
+    for index, value in constants:
+        scalar = _scalar(value)
+        name = _TYPES.get(scalar.dtype.name)
+        if name is None:
+            raise DeviceError(
+                f"function constant {index} of type {scalar.dtype}: pass a 32-bit one"
+            )
+        data = ctypes.create_string_buffer(scalar.tobytes())
+        # PyObjC has no length for this argument, so it takes an address.
+        values.setConstantValue_type_atIndex_(ctypes.addressof(data), getattr(Metal, name), index)
+    return values
+
+
+def _scalar(value: Value) -> np.generic:
+    if isinstance(value, np.generic):
+        return value
+    if isinstance(value, bool):
+        return np.bool_(value)
+    return np.uint32(value) if isinstance(value, int) else np.float32(value)
+
+
+def _place(device: Any) -> str:
+    """The device's name as part of a file's: archives of one device mean nothing to another."""
+    name = re.sub(r"[^a-z0-9]+", "-", str(device.name()).lower()).strip("-")
+    return f"{name}-{ARCHIVE_FORMAT}"
+
+
+def _description(error: Any) -> str:
+    return str(error.localizedDescription()) if error is not None else "no reason given"

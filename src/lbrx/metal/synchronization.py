@@ -1,0 +1,77 @@
+"""Events between host and device, and fences between encoders of the device."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+from lbrx.metal.command_queue import CommandQueue
+
+# Metal waits for an event in milliseconds, and a signal that fails never comes: look in between.
+SLICE_MS = 50
+
+
+class Event:
+    """A point in the device's work that the host can wait for, and the other way round.
+
+    Each `record` is a new point; `wait` and `query` are about the newest.
+    """
+
+    def __init__(self, device: Any, queue: CommandQueue) -> None:
+        self._event = device.newSharedEvent()
+        self._queue = queue
+        self._lock = threading.Lock()
+        self._value = 0  # of the newest point
+        self._ticket = 0
+
+    def record(self) -> None:
+        """Mark the place after all work so far; the device passes it in its own time."""
+        with self._lock:
+            self._value += 1
+            self._ticket = self._queue.signal(self._event, self._value)
+
+    def query(self) -> bool:
+        """Whether the newest point has been passed."""
+        return bool(self._event.signaledValue() >= self._value)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Block the host until the point has been passed; False if `timeout` seconds were not
+        enough. Raises DeviceError if work before it failed."""
+        value, ticket = self._value, self._ticket
+        deadline = None if timeout is None else time.monotonic() + timeout
+        slice_ms = SLICE_MS if timeout is None else min(SLICE_MS, int(timeout * 1000))
+        while not self._event.waitUntilSignaledValue_timeoutMS_(value, slice_ms):
+            if ticket and ticket <= self._queue.completed():
+                break
+            if deadline is not None and time.monotonic() >= deadline:
+                return False
+        self._queue.wait(ticket)
+        return True
+
+    def hold(self) -> None:
+        """Let the device wait, before any work from now on, until the host calls `release`."""
+        with self._lock:
+            self._value += 1
+            self._ticket = 0
+            self._queue.hold(self._event, self._value)
+
+    def release(self) -> None:
+        """Let the device go on."""
+        self._event.setSignaledValue_(self._value)
+
+
+class Fence:
+    """Orders encoders that use memory whose hazards Metal does not track."""
+
+    def __init__(self, device: Any, queue: CommandQueue) -> None:
+        self._fence = device.newFence()
+        self._queue = queue
+
+    def update(self) -> None:
+        """After the work so far."""
+        self._queue.update_fence(self._fence)
+
+    def wait(self) -> None:
+        """Before the work from now on."""
+        self._queue.wait_fence(self._fence)

@@ -1,0 +1,32 @@
+"""Every operation of lbrx, by name: shape rule, dtype rule, numpy reference."""
+
+from __future__ import annotations
+
+from lbrx.ops import (
+    activation,
+    elementwise,
+    linear,
+    movement,
+    normalization,
+    random,
+    reduction,
+)
+from lbrx.ops.table import REQUIRED, TABLE, Attributes, Family, Op, Operand, Role, Spec
+
+__all__ = [
+    "REQUIRED",
+    "TABLE",
+    "Attributes",
+    "Family",
+    "Op",
+    "Operand",
+    "Role",
+    "Spec",
+    "activation",
+    "elementwise",
+    "linear",
+    "movement",
+    "normalization",
+    "random",
+    "reduction",
+]

@@ -1,0 +1,162 @@
+"""Operations that move elements: concat, pad, take, gather, scatter, cumsum, sort, topk."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lbrx import dtype as dt
+from lbrx import shape as sh
+from lbrx.dtype import Dtype
+from lbrx.errors import ShapeError
+from lbrx.ops import rules
+from lbrx.ops.table import Attributes, Family, op
+from lbrx.shape import Shape
+
+Array = NDArray[Any]
+Widths = tuple[tuple[int, int], ...]
+
+
+def concat_shape(shapes: rules.Shapes, attributes: Attributes) -> Shape:
+    shape = rules.first(shapes)
+    axis = sh.normalize_axis(attributes["axis"], len(shape))
+    total = 0
+    for other in shapes:
+        assert other is not None
+        if len(other) != len(shape) or other[:axis] + other[axis + 1 :] != (
+            shape[:axis] + shape[axis + 1 :]
+        ):
+            raise ShapeError(f"shapes {shape} and {other} may differ in axis {axis} only")
+        total += other[axis]
+    return (*shape[:axis], total, *shape[axis + 1 :])
+
+
+def pad_shape(shapes: rules.Shapes, attributes: Attributes) -> Shape:
+    shape, widths = rules.first(shapes), attributes["widths"]
+    if len(widths) != len(shape) or any(len(w) != 2 or min(w) < 0 for w in widths):
+        raise ShapeError(f"widths {widths} do not fit shape {shape}: give (before, after) an axis")
+    return tuple(n + before + after for n, (before, after) in zip(shape, widths, strict=True))
+
+
+def take_shape(shapes: rules.Shapes, attributes: Attributes) -> Shape:
+    shape, indices = rules.first(shapes), rules.first(shapes[1:])
+    axis = sh.normalize_axis(attributes["axis"], len(shape))
+    return shape[:axis] + indices + shape[axis + 1 :]
+
+
+def gather_shape(shapes: rules.Shapes, attributes: Attributes) -> Shape:
+    shape, indices = rules.first(shapes), rules.first(shapes[1:])
+    axis = sh.normalize_axis(attributes["axis"], len(shape))
+    if len(indices) != len(shape) or any(
+        n != m for i, (n, m) in enumerate(zip(shape, indices, strict=True)) if i != axis
+    ):
+        raise ShapeError(f"indices of shape {indices} may differ from {shape} in axis {axis} only")
+    return indices
+
+
+def scatter_shape(shapes: rules.Shapes, attributes: Attributes) -> Shape:
+    indices = gather_shape(shapes, attributes)
+    if shapes[2] != indices:
+        raise ShapeError(f"updates of shape {shapes[2]} must have the indices' shape {indices}")
+    if attributes["reduce"] not in ("set", "add"):
+        raise ShapeError(f"reduce={attributes['reduce']!r} is neither 'set' nor 'add'")
+    return rules.first(shapes)
+
+
+def topk_shape(shapes: rules.Shapes, attributes: Attributes) -> Shape:
+    shape, k = rules.first(shapes), attributes["k"]
+    axis = sh.normalize_axis(attributes["axis"], len(shape))
+    if not 0 <= k <= shape[axis]:
+        raise ShapeError(f"k={k} of axis {axis} in shape {shape}: give 0 to {shape[axis]}")
+    return (*shape[:axis], k, *shape[axis + 1 :])
+
+
+def topk_dtypes(promoted: Dtype, _: Attributes) -> tuple[Dtype, Dtype]:
+    return promoted, dt.int64
+
+
+def _checked(indices: Array, size: int) -> Array:
+    wrong = (indices < -size) | (indices >= size)
+    if wrong.any():
+        raise IndexError(f"index {indices[wrong][0]} is beyond an axis of {size} elements")
+    return np.asarray(np.where(indices < 0, indices + size, indices), np.intp)
+
+
+@op(Family.MOVEMENT, concat_shape, rules.same)
+def concat(*tensors: Array, axis: int = 0) -> Array:
+    """Tensors one after the other along an axis."""
+    return np.concatenate(tensors, axis=axis)
+
+
+@op(Family.MOVEMENT, pad_shape, rules.same)
+def pad(x: Array, *, widths: Widths, value: float = 0) -> Array:
+    """The tensor with `value` around it: (before, after) for each axis."""
+    result = np.full([n + sum(w) for n, w in zip(x.shape, widths, strict=True)], value, x.dtype)
+    inner = zip(x.shape, widths, strict=True)
+    result[tuple(slice(before, before + n) for n, (before, _) in inner)] = x
+    return result
+
+
+@op(Family.INDEXING, take_shape, rules.same)
+def take(x: Array, indices: Array, *, axis: int = 0) -> Array:
+    """Whole slices along an axis, as numpy.take; an embedding is take over axis 0."""
+    return np.asarray(np.take(x, _checked(indices, x.shape[axis]), axis=axis))
+
+
+@op(Family.INDEXING, gather_shape, rules.same)
+def gather(x: Array, indices: Array, *, axis: int = -1) -> Array:
+    """One element for each index, as numpy.take_along_axis."""
+    return np.take_along_axis(x, _checked(indices, x.shape[axis]), axis=axis)
+
+
+@op(Family.INDEXING, scatter_shape, rules.same)
+def scatter(
+    x: Array, indices: Array, updates: Array, *, axis: int = -1, reduce: str = "set"
+) -> Array:
+    """A copy of x with updates set, or added, where gather would read; the last of equals wins."""
+    result = x.copy()
+    places = list(np.indices(indices.shape, sparse=True))
+    places[axis] = _checked(indices, x.shape[axis])
+    if reduce == "add":
+        np.add.at(result, tuple(places), updates)
+    else:
+        result[tuple(places)] = updates
+    return result
+
+
+@op(Family.SORTING, rules.along_axis, rules.accumulated)
+def cumsum(x: Array, *, axis: int = -1) -> Array:
+    """Running sums along an axis; of integers in 64 bits."""
+    wide = {"f": np.float64, "u": np.uint64}.get(x.dtype.kind, np.int64)
+    return np.asarray(np.cumsum(x, axis=axis, dtype=wide))
+
+
+def _order(x: Array, axis: int, descending: bool) -> Array:
+    """A stable order with NaN last, in both directions."""
+    if not descending:
+        return np.argsort(x, axis=axis, kind="stable")
+    if x.dtype.kind == "f":
+        return np.argsort(-x, axis=axis, kind="stable")
+    # The complement reverses integers, and unlike the negative it does not overflow.
+    return np.argsort(~x, axis=axis, kind="stable")
+
+
+@op(Family.SORTING, rules.along_axis, rules.same)
+def sort(x: Array, *, axis: int = -1, descending: bool = False) -> Array:
+    """The elements in order along an axis; NaN last."""
+    return np.take_along_axis(x, _order(x, axis, descending), axis=axis)
+
+
+@op(Family.SORTING, rules.along_axis, rules.index)
+def argsort(x: Array, *, axis: int = -1, descending: bool = False) -> Array:
+    """Where the elements of sort come from; equal ones keep their order."""
+    return _order(x, axis, descending)
+
+
+@op(Family.SORTING, topk_shape, topk_dtypes)
+def topk(x: Array, *, k: int, axis: int = -1, largest: bool = True) -> tuple[Array, Array]:
+    """The k largest (or smallest) in order, and where they are; NaN counts as the last choice."""
+    order = np.take(_order(x, axis, largest), np.arange(k), axis=axis)
+    return np.take_along_axis(x, order, axis=axis), order

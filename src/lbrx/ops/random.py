@@ -1,0 +1,95 @@
+"""Random numbers as a function of (seed, offset, position): Philox 4x32, 10 rounds.
+
+No state passes from one element to the next, so a kernel with one thread an element makes the same
+numbers. Element i takes word i % 4 of the block with counter offset + i // 4; see Salmon et al.,
+"Parallel random numbers: as easy as 1, 2, 3" (2011).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lbrx.dtype import Dtype
+from lbrx.errors import DtypeError
+from lbrx.ops import rules
+from lbrx.ops.table import Attributes, Family, op
+from lbrx.shape import Shape
+
+Array = NDArray[Any]
+
+WORDS = 4
+_ROUNDS = 10
+_MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
+_KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
+_LOW = np.uint64(0xFFFFFFFF)
+_HIGH = np.uint64(32)
+
+
+def philox(seed: int, offset: int, blocks: int) -> NDArray[np.uint32]:
+    """The words of `blocks` consecutive counters, in order."""
+    counter = np.arange(blocks, dtype=np.uint64) + np.uint64(offset)
+    a, b = counter & _LOW, counter >> _HIGH
+    c = d = np.zeros_like(counter)
+    keys = [seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF]
+    for _ in range(_ROUNDS):
+        first, second = a * _MULTIPLIERS[0], c * _MULTIPLIERS[1]
+        a, c = (
+            second >> _HIGH ^ b ^ np.uint64(keys[0]),
+            first >> _HIGH ^ d ^ np.uint64(keys[1]),
+        )
+        b, d = second & _LOW, first & _LOW
+        keys = [(k + step) & 0xFFFFFFFF for k, step in zip(keys, _KEY_STEPS, strict=True)]
+    return np.stack([a, b, c, d], axis=-1).reshape(-1).astype(np.uint32)
+
+
+def _words(seed: int, offset: int, count: int) -> NDArray[np.uint32]:
+    """`count` words, rounded up to whole blocks."""
+    return philox(seed, offset, -(-count // WORDS))
+
+
+def _unit(words: NDArray[np.uint32]) -> NDArray[np.float32]:
+    """24 bits each, in [0, 1): float32 holds every one of them exactly."""
+    return (words >> np.uint32(8)).astype(np.float32) * np.float32(2**-24)
+
+
+def _float_dtype(_: Dtype, attributes: Attributes) -> Dtype:
+    dtype: Dtype = attributes["dtype"]
+    if not dtype.is_float:
+        raise DtypeError(f"random numbers are floating, not {dtype}: cast what you get")
+    return dtype
+
+
+@op(Family.RANDOM, rules.from_attribute, _float_dtype)
+def random_uniform(
+    *, shape: Shape, dtype: Dtype, seed: int, offset: int, low: float = 0, high: float = 1
+) -> Array:
+    """Evenly from [low, high)."""
+    count = math.prod(shape)
+    unit = _unit(_words(seed, offset, count))[:count].reshape(shape)
+    return np.asarray(unit * np.float32(high - low) + np.float32(low))
+
+
+@op(Family.RANDOM, rules.from_attribute, _float_dtype)
+def random_normal(
+    *, shape: Shape, dtype: Dtype, seed: int, offset: int, mean: float = 0, std: float = 1
+) -> Array:
+    """Normally distributed, by Box and Muller: a pair of words makes a pair of numbers."""
+    count = math.prod(shape)
+    pairs = _unit(_words(seed, offset, count)).reshape(-1, 2)
+    # 1 - u is in (0, 1]: the logarithm is finite.
+    radius = np.sqrt(-2 * np.log(1 - pairs[:, 0]))
+    angle = np.float32(2 * math.pi) * pairs[:, 1]
+    both = np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=-1)
+    values = both.reshape(-1)[:count].reshape(shape)
+    return np.asarray(values * np.float32(std) + np.float32(mean))
+
+
+@op(Family.RANDOM, rules.from_attribute, rules.boolean)
+def random_bernoulli(*, shape: Shape, seed: int, offset: int, p: float = 0.5) -> Array:
+    """True with probability p."""
+    count = math.prod(shape)
+    return _unit(_words(seed, offset, count))[:count].reshape(shape) < np.float32(p)

@@ -1,0 +1,107 @@
+"""The shape and dtype rules that operations share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lbrx import dtype as dt
+from lbrx import shape as sh
+from lbrx.dtype import Dtype, Kind
+from lbrx.errors import DtypeError, ShapeError
+from lbrx.ops.table import Attributes, ShapeRule
+from lbrx.shape import Shape
+
+Shapes = Sequence[Shape | None]
+
+
+def broadcast(shapes: Shapes, _: Attributes) -> Shape:
+    return sh.broadcast(*(shape for shape in shapes if shape is not None))
+
+
+def first(shapes: Shapes) -> Shape:
+    assert shapes[0] is not None
+    return shapes[0]
+
+
+def along_axis(shapes: Shapes, attributes: Attributes) -> Shape:
+    """The first operand's shape, which must have the axis."""
+    sh.normalize_axis(attributes["axis"], len(first(shapes)))
+    return first(shapes)
+
+
+def reduced(shapes: Shapes, attributes: Attributes) -> Shape:
+    return sh.reduced(first(shapes), attributes["axis"], attributes["keepdims"])
+
+
+def reduced_nonempty(shapes: Shapes, attributes: Attributes) -> Shape:
+    """For reductions that have no value over nothing."""
+    shape = first(shapes)
+    axes = sh.normalize_axes(attributes["axis"], len(shape))
+    if any(shape[axis] == 0 for axis in axes):
+        raise ShapeError(f"axes {axes} of shape {shape} are empty: there is no element to choose")
+    return reduced(shapes, attributes)
+
+
+def normalized(shapes: Shapes, _: Attributes) -> Shape:
+    """The last axis is normalised; weight and bias, where given, are as long as it."""
+    shape = first(shapes)
+    if not shape:
+        raise ShapeError("a scalar has no last axis to normalise: reshape it to (1,)")
+    for other in shapes[1:]:
+        if other is not None and other != shape[-1:]:
+            raise ShapeError(f"weight or bias has shape {other}: give {shape[-1:]}")
+    return shape
+
+
+def from_attribute(_: Shapes, attributes: Attributes) -> Shape:
+    shape: Shape = attributes["shape"]
+    return shape
+
+
+def elementwise(count: int) -> ShapeRule:
+    """The rule of an operation on one tensor, or on several that broadcast."""
+    return broadcast if count > 1 else (lambda shapes, _: first(shapes))
+
+
+def same(promoted: Dtype, _: Attributes) -> Dtype:
+    return promoted
+
+
+def boolean(_: Dtype, __: Attributes) -> Dtype:
+    return dt.bool_
+
+
+def index(_: Dtype, __: Attributes) -> Dtype:
+    return dt.int64
+
+
+def numeric(promoted: Dtype, _: Attributes) -> Dtype:
+    if promoted is dt.bool_:
+        raise DtypeError("bool has no arithmetic of this kind: cast to a number, or use ^ or ~")
+    return promoted
+
+
+def integral(promoted: Dtype, _: Attributes) -> Dtype:
+    if promoted.is_float:
+        raise DtypeError(f"{promoted} has no bits to work on: cast to an integer type or to bool")
+    return promoted
+
+
+def shiftable(promoted: Dtype, attributes: Attributes) -> Dtype:
+    return integral(numeric(promoted, attributes), attributes)
+
+
+def floating(promoted: Dtype, _: Attributes) -> Dtype:
+    return promoted if promoted.is_float else dt.float32
+
+
+def accumulated(promoted: Dtype, _: Attributes) -> Dtype:
+    """Sums and products of integers are 64 bits wide, as numpy's are."""
+    if promoted.is_float:
+        return promoted
+    return dt.uint64 if promoted.kind is Kind.UINT else dt.int64
+
+
+def from_dtype(_: Dtype, attributes: Attributes) -> Dtype:
+    dtype: Dtype = attributes["dtype"]
+    return dtype
