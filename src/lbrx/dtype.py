@@ -8,9 +8,9 @@ float64, which Metal has not, from appearing unless it was asked for:
 - uint64 with a signed integer gives int64, not float64;
 - where integers become floating (division, exp, mean) they become float32.
 
-Python's numbers, and numpy's scalars, are weak: they take the type of the tensor they meet, and only
-their kind can change it. uint8 + 1 is uint8, int32 + 0.5 is float32. On their own, and in lists,
-floats are float32 and ints int64.
+Python's numbers, and numpy's scalars, are weak: they take the type of the tensor they meet, and
+only their kind can change it. uint8 + 1 is uint8, int32 + 0.5 is float32. On their own, and in
+lists, floats are float32 and ints int64.
 """
 
 from __future__ import annotations

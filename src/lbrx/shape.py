@@ -67,7 +67,7 @@ def contiguous(shape: Shape, offset: int = 0) -> Layout:
 
 def broadcast(*shapes: Shape) -> Shape:
     """The shape that all of these expand to."""
-    result = []
+    result: list[int] = []
     for sizes in zip_longest(*(reversed(shape) for shape in shapes), fillvalue=1):
         wide = {n for n in sizes if n != 1}
         if len(wide) > 1:

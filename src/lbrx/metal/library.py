@@ -62,7 +62,7 @@ class Shaders:
         self._folder = folder
         self._lock = threading.Lock()
         self._gates: dict[object, threading.Lock] = {}  # one at a time makes a thing
-        self._libraries: dict[tuple[str, bool], _Library] = {}
+        self._libraries: dict[tuple[str, str | None, bool], _Library] = {}
         self._pipelines: dict[object, Pipeline] = {}
 
     def pipeline(
@@ -72,26 +72,28 @@ class Shaders:
         constants: Mapping[int, Value] | None = None,
         *,
         safe_math: bool = False,
+        source: str | None = None,
     ) -> Pipeline:
         """The kernel `function` of the stem; `constants` are its function constants by index.
 
         A Python int is a `uint` there and a float a `float`: give numpy's scalars for others.
-        `safe_math` keeps NaN and infinity.
+        `safe_math` keeps NaN and infinity. With a `source` the shader is that text, which may
+        include the package's headers, and the stem is only its name.
         """
         given = tuple(sorted((constants or {}).items()))
-        key = (stem, function, _typed(given), safe_math, binding.checking_modes())
+        key = (stem, source, function, _typed(given), safe_math, binding.checking_modes())
         found = self._pipelines.get(key)
         if found is not None:
             return found
         with self._gate(key):
             if key not in self._pipelines:
-                library = self._library(stem, safe_math)
+                library = self._library(stem, source, safe_math)
                 self._pipelines[key] = library.pipeline(function, given)
             return self._pipelines[key]
 
     def functions(self, stem: str) -> list[str]:
         """The kernels of a stem."""
-        return sorted(map(str, self._library(stem, False).library.functionNames()))
+        return sorted(map(str, self._library(stem, None, False).library.functionNames()))
 
     def stems(self) -> list[str]:
         return sorted(path.stem for path in self._folder.glob("*.metal"))
@@ -107,34 +109,41 @@ class Shaders:
         with self._lock:
             return self._gates.setdefault(key, threading.Lock())
 
-    def _library(self, stem: str, safe_math: bool) -> _Library:
-        key = (stem, safe_math)
+    def _library(self, stem: str, source: str | None, safe_math: bool) -> _Library:
+        key = (stem, source, safe_math)
         with self._gate(key):
             if key not in self._libraries:
-                made = _Library(self._device, self._folder, stem, safe_math, self._cache)
+                text = shader_text(self._folder, f"{stem}.metal", source)
+                made = _Library(self._device, self._folder, stem, text, safe_math, self._cache)
                 with self._lock:
                     self._libraries[key] = made
             return self._libraries[key]
 
 
-def source_text(folder: Path, name: str, seen: set[str] | None = None) -> str:
+def shader_text(
+    folder: Path, name: str, text: str | None = None, seen: set[str] | None = None
+) -> str:
     """A shader with the headers of its folder put in, each once: Metal's compiler, asked at run
-    time, has no folders to search."""
+    time, has no folders to search. `text` is the file's, which is read otherwise."""
     seen = set() if seen is None else seen
     if name in seen:
         return ""
     seen.add(name)
-    try:
-        text = (folder / name).read_text()
-    except OSError as problem:
-        raise DeviceError(f"the shader {folder / name} cannot be read: {problem}") from problem
+    body = _read(folder / name) if text is None else text
 
     def included(match: re.Match[str]) -> str:
-        following = text.count("\n", 0, match.start()) + 2
-        inner = source_text(folder, match[1], seen)
+        following = body.count("\n", 0, match.start()) + 2
+        inner = shader_text(folder, match[1], None, seen)
         return f'{inner}\n#line {following} "{name}"'
 
-    return f'#line 1 "{name}"\n' + _INCLUDE.sub(included, text)
+    return f'#line 1 "{name}"\n' + _INCLUDE.sub(included, body)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError as problem:
+        raise DeviceError(f"the shader {path} cannot be read: {problem}") from problem
 
 
 def digest(source: str, safe_math: bool) -> str:
@@ -144,9 +153,10 @@ def digest(source: str, safe_math: bool) -> str:
 class _Library:
     """An MTLLibrary and the archive of its pipelines."""
 
-    def __init__(self, device: Any, folder: Path, stem: str, safe_math: bool, cache: Path) -> None:
+    def __init__(
+        self, device: Any, folder: Path, stem: str, source: str, safe_math: bool, cache: Path
+    ) -> None:
         self._device = device
-        source = source_text(folder, f"{stem}.metal")
         key = digest(source, safe_math)
         self.library = _prebuilt(device, folder / f"{stem}-{key}.metallib")
         if self.library is None:

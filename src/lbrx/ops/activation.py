@@ -34,7 +34,7 @@ def leaky_relu(x: Array, *, slope: float = 0.01) -> Array:
 def sigmoid(x: Array) -> Array:
     """1 / (1 + exp(-x)), without overflow on either side."""
     small = np.exp(-np.abs(x))
-    return np.where(x >= 0, 1, small) / (1 + small)
+    return np.asarray(np.where(x >= 0, 1, small) / (1 + small))
 
 
 @op(*_UNARY)

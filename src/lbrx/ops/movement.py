@@ -61,7 +61,7 @@ def scatter_shape(shapes: rules.Shapes, attributes: Attributes) -> Shape:
     if shapes[2] != indices:
         raise ShapeError(f"updates of shape {shapes[2]} must have the indices' shape {indices}")
     if attributes["reduce"] not in ("set", "add"):
-        raise ShapeError(f"reduce={attributes['reduce']!r} is neither 'set' nor 'add'")
+        raise ValueError(f"reduce={attributes['reduce']!r} is neither 'set' nor 'add'")
     return rules.first(shapes)
 
 
@@ -117,7 +117,7 @@ def scatter(
 ) -> Array:
     """A copy of x with updates set, or added, where gather would read; the last of equals wins."""
     result = x.copy()
-    places = list(np.indices(indices.shape, sparse=True))
+    places: list[Array] = list(np.indices(indices.shape, sparse=True))
     places[axis] = _checked(indices, x.shape[axis])
     if reduce == "add":
         np.add.at(result, tuple(places), updates)

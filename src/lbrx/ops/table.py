@@ -1,9 +1,9 @@
 """The operation table: what every device, graph and test is built on.
 
-An operation is one registered numpy function. Its signature says the rest: positional parameters are
-the operands (with a default of None they may be left out), keyword-only ones the attributes. An
-operand called `condition` is boolean, one called `indices` is integer, all others are values, which
-are promoted together. Names are those of the Python array API standard where that has one.
+An operation is one registered numpy function. Its signature says the rest: positional parameters
+are the operands (with a default of None they may be left out), keyword-only ones the attributes.
+An operand called `condition` is boolean, one called `indices` is integer, all others are values,
+which are promoted together. Names are those of the Python array API standard where that has one.
 """
 
 from __future__ import annotations
@@ -117,6 +117,9 @@ class Op:
         """Shapes and dtypes of the results; raises what is wrong with the operands."""
         attributes = self.bind(given)
         roles = self.roles(len(specs))
+        for spec, operand in zip(specs, self.operands, strict=False):
+            if spec is None and not operand.optional:
+                raise TypeError(f"{self.name} needs {operand.name}: it may not be None")
         try:
             dtypes = self.dtype_rule(self._promoted(specs, roles), attributes)
             shape = self.shape_rule([spec and spec.shape for spec in specs], attributes)

@@ -16,7 +16,9 @@
 
 enum finding_type { OUT_OF_BOUNDS, RACE, UNINITIALISED, DIVERGENT };
 enum region_kind { BUFFER, RESIDENT, VARIABLE, SCRATCH, CONSTANT, NOWHERE };
-enum memory { DEVICE, THREADGROUP, MEMORIES };
+/* What a barrier orders. Every one orders execution, and so what was read before it: the value has
+   arrived. What was written before it is seen only if its flags name that memory. */
+enum memory { DEVICE, THREADGROUP, EXECUTION, MEMORIES };
 enum { WRITE = 1 << 16, ATOMIC = 1 << 17, MODIFY = 1 << 18, SITE = 0x7ff };
 #define UNCHECKED (~(sm_u32)0) /* the trampoline's own copies */
 enum { MEM_DEVICE = 1, MEM_THREADGROUP = 2 };
@@ -509,7 +511,8 @@ static void report_race(sm_check *check, const region *region, sm_u64 address, s
   add_finding(check, finding);
 }
 
-static void check_cell(sm_check *check, const region *region, cell *cell, sm_u64 now,
+/* `now` describes the access by the epoch of its memory, `seen` by that of execution. */
+static void check_cell(sm_check *check, const region *region, cell *cell, sm_u64 now, sm_u64 seen,
                        sm_u64 address, sm_u32 size, sm_u32 place) {
   bool race = check->modes & SM_CHECK_RACE;
   if (race && concurrent(region, cell->write, now))
@@ -519,19 +522,19 @@ static void check_cell(sm_check *check, const region *region, cell *cell, sm_u64
       cell->write >> 34 != now >> 34) /* not in this threadgroup of this dispatch */
     add_finding(check, finding_at(check, UNINITIALISED, region, address, size, place));
   if (place & WRITE) {
-    if (race && concurrent(region, cell->read, now))
+    if (race && concurrent(region, cell->read, seen))
       report_race(check, region, address, size, place, cell->read, false);
-    else if (race && concurrent(region, cell->other, now))
+    else if (race && concurrent(region, cell->other, seen))
       report_race(check, region, address, size, place, cell->other, false);
     cell->write = now;
     return;
   }
   /* Of several readers two stay, if possible of two simdgroups: no later write is by both. */
-  if (!concurrent(region, cell->read, now))
-    cell->read = now;
-  else if (!concurrent(region, cell->other, now) ||
-           (of_one_simdgroup(cell->other, cell->read) && !of_one_simdgroup(now, cell->read)))
-    cell->other = now;
+  if (!concurrent(region, cell->read, seen))
+    cell->read = seen;
+  else if (!concurrent(region, cell->other, seen) ||
+           (of_one_simdgroup(cell->other, cell->read) && !of_one_simdgroup(seen, cell->read)))
+    cell->other = seen;
 }
 
 /* Whether `before` is plainly ordered before `now`; false says only that it is not that plain. */
@@ -544,18 +547,19 @@ static inline bool settled(sm_u64 before, sm_u64 now, bool local, const bool *ea
 
 /* The usual case of check_cell: everything before is plainly ordered. */
 static inline bool check_quickly(const sm_check *check, const region *region, cell *cell,
-                                 sm_u64 now, sm_u32 place) {
+                                 sm_u64 now, sm_u64 seen, sm_u32 place) {
   bool local = in_threadgroup(region);
   const bool *earlier = ordered[region->tracked];
   sm_u64 write = cell->write;
   if (!settled(write, now, local, earlier)) return false;
   if (local && check->modes & SM_CHECK_UNINIT && write >> 34 != now >> 34) return false;
-  bool unread = settled(cell->read, now, local, earlier);
+  if (!settled(cell->read, seen, local, earlier)) return false;
   if (place & WRITE) {
-    if (unread) cell->write = now;
-    return unread;
+    if (!settled(cell->other, seen, local, earlier)) return false;
+    cell->write = now;
+  } else {
+    cell->read = seen;
   }
-  if (unread) cell->read = now; /* else the first of several readers stays */
   return true;
 }
 
@@ -567,13 +571,15 @@ static inline bool check_word(sm_check *check, const region *region, sm_u64 addr
     return false;
   cell *cell = &page->cells[(address & (PAGE - 1)) >> WORD_SHIFT];
   enum memory memory = in_threadgroup(region) ? THREADGROUP : DEVICE;
-  return check_quickly(check, region, cell, describe(check, memory, place), place);
+  sm_u64 now = describe(check, memory, place), seen = describe(check, EXECUTION, place);
+  return check_quickly(check, region, cell, now, seen, place);
 }
 
-static __attribute__((noinline)) void check_shadow(sm_check *check, const region *region, sm_u64 address, sm_u64 size,
-                                sm_u32 place) {
+static __attribute__((noinline)) void check_shadow(sm_check *check, const region *region,
+                                                   sm_u64 address, sm_u64 size, sm_u32 place) {
   if (region->kind == CONSTANT) return;
   sm_u64 now = describe(check, in_threadgroup(region) ? THREADGROUP : DEVICE, place);
+  sm_u64 seen = describe(check, EXECUTION, place);
   bool words = !((address | size) & 3);
   for (sm_u64 at = address, end = address + size; at < end;) {
     sm_u64 stop = (at | (PAGE - 1)) + 1;
@@ -582,8 +588,8 @@ static __attribute__((noinline)) void check_shadow(sm_check *check, const region
     if (!words && page->shift) refine(page);
     cell *cell = &page->cells[(at & (PAGE - 1)) >> page->shift];
     for (sm_u64 step = 1u << page->shift; at < stop; at += step, cell++)
-      if (!check_quickly(check, region, cell, now, place))
-        check_cell(check, region, cell, now, at, (sm_u32)size, place);
+      if (!check_quickly(check, region, cell, now, seen, place))
+        check_cell(check, region, cell, now, seen, at, (sm_u32)size, place);
   }
 }
 
@@ -703,13 +709,16 @@ static void next_epoch(sm_u32 *epoch, sm_u32 limit) {
   if (*epoch < limit) ++*epoch;
 }
 
+static bool orders(sm_u32 flags, enum memory memory) {
+  return memory == EXECUTION || flags & (memory == DEVICE ? MEM_DEVICE : MEM_THREADGROUP);
+}
+
 /* Called once for a simdgroup, by the lane that arrives last. */
 SM_EXPORT void softmetal_check_simd_barrier(sm_u32 flags) {
   if (!self) return;
   sm_u32 group = current_thread(self) / SM_LANES;
   for (int memory = 0; memory < MEMORIES; memory++)
-    if (flags & (memory == DEVICE ? MEM_DEVICE : MEM_THREADGROUP))
-      next_epoch(&self->simd_epoch[memory][group], SIMD_EPOCHS);
+    if (orders(flags, memory)) next_epoch(&self->simd_epoch[memory][group], SIMD_EPOCHS);
 }
 
 sm_u32 sm_check_pick(sm_check *check, sm_u32 ready) {
@@ -740,7 +749,7 @@ static void find_divergence(sm_check *check, const sm_u32 *alive, sm_u32 threads
 void sm_check_release(sm_check *check, const sm_u32 *alive, sm_u32 groups, sm_u32 threads) {
   if (check->modes & SM_CHECK_RACE) find_divergence(check, alive, threads);
   for (int memory = 0; memory < MEMORIES; memory++)
-    if (check->barrier_flags & (memory == DEVICE ? MEM_DEVICE : MEM_THREADGROUP)) {
+    if (orders(check->barrier_flags, memory)) {
       next_epoch(&check->epoch[memory], EPOCHS);
       memset(check->simd_epoch[memory], 0, groups * sizeof(sm_u32));
     }

@@ -1,0 +1,19 @@
+"""Who holds the bytes of a tensor: the host, a file, a part of either, or a Metal buffer."""
+
+from lbrx.storage.array import Array, Bytes, Storage
+from lbrx.storage.cpu import CpuStorage, empty_aligned
+from lbrx.storage.mapped import MmapStorage
+from lbrx.storage.metal import DeviceBuffer, MetalStorage
+from lbrx.storage.view import ViewStorage
+
+__all__ = [
+    "Array",
+    "Bytes",
+    "CpuStorage",
+    "DeviceBuffer",
+    "MetalStorage",
+    "MmapStorage",
+    "Storage",
+    "ViewStorage",
+    "empty_aligned",
+]

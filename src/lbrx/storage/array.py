@@ -1,0 +1,52 @@
+"""What holds a tensor's bytes, and the record that devices compute on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lbrx.dtype import Dtype
+from lbrx.shape import Layout
+
+Bytes = NDArray[np.uint8]
+
+
+class Storage(Protocol):
+    """A run of bytes somewhere."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+    @property
+    def device(self) -> str:
+        """The name of the device that can compute on it."""
+
+    @property
+    def address(self) -> int:
+        """Where the host sees the first byte."""
+
+    def host(self) -> Bytes:
+        """The bytes themselves, not a copy, once all work on them is done."""
+
+
+@dataclass(frozen=True)
+class Array:
+    """Elements of one type in a storage: what a device is given and gives back."""
+
+    storage: Storage
+    layout: Layout
+    dtype: Dtype
+
+    def numpy(self) -> NDArray[Any]:
+        """The elements as numpy sees them, over the same memory."""
+        layout, size = self.layout, self.dtype.itemsize
+        return np.ndarray(
+            layout.shape,
+            self.dtype.numpy,
+            buffer=self.storage.host(),
+            offset=layout.offset * size if layout.size else 0,
+            strides=[stride * size for stride in layout.strides] if layout.size else None,
+        )

@@ -1,0 +1,94 @@
+"""Memory of the host."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+from numpy.typing import NDArray
+
+from lbrx import dtype as dt
+from lbrx import shape as sh
+from lbrx.dtype import Dtype, DtypeLike
+from lbrx.shape import Layout
+from lbrx.storage.array import Array, Bytes
+
+PAGE = mmap.PAGESIZE
+
+
+class CpuStorage:
+    """Host memory that a numpy array keeps alive."""
+
+    device = "cpu"
+
+    def __init__(self, data: Bytes) -> None:
+        self._data = data
+
+    @classmethod
+    def allocate(cls, nbytes: int) -> CpuStorage:
+        """Whole pages of its own, not cleared: what a GPU can use without a copy."""
+        room = np.empty(_whole_pages(nbytes) + PAGE, np.uint8)
+        start = -room.ctypes.data % PAGE
+        return cls(room[start : start + nbytes])
+
+    @property
+    def nbytes(self) -> int:
+        return self._data.nbytes
+
+    @property
+    def address(self) -> int:
+        return self._data.ctypes.data
+
+    def host(self) -> Bytes:
+        return self._data
+
+    def __repr__(self) -> str:
+        return f"<CpuStorage of {self.nbytes} bytes>"
+
+
+def _whole_pages(nbytes: int) -> int:
+    return -(-nbytes // PAGE) * PAGE
+
+
+def allocate(shape: Sequence[int], dtype: Dtype) -> Array:
+    """Contiguous elements in memory of their own, not cleared."""
+    layout = sh.contiguous(tuple(shape))
+    return Array(CpuStorage.allocate(layout.size * dtype.itemsize), layout, dtype)
+
+
+def empty_aligned(shape: int | Sequence[int], dtype: DtypeLike = dt.float32) -> NDArray[Any]:
+    """A numpy array that starts on a page and owns whole ones: `from_numpy` never copies it."""
+    sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+    return allocate(sizes, dt.parse(dtype)).numpy()
+
+
+def is_page_aligned(array: NDArray[Any]) -> bool:
+    return array.ctypes.data % PAGE == 0
+
+
+def copied(values: NDArray[Any], dtype: Dtype) -> Array:
+    """The values in another array of pages, as the given type."""
+    array = allocate(values.shape, dtype)
+    with np.errstate(all="ignore"):
+        np.copyto(array.numpy(), values, casting="unsafe")
+    return array
+
+
+def shared(values: NDArray[Any]) -> Array | None:
+    """The same memory, or None where its strides are no multiples of the element size."""
+    dtype = dt.parse(values.dtype)
+    size = dtype.itemsize
+    if not values.dtype.isnative or any(stride % size for stride in values.strides):
+        return None
+    strides = tuple(stride // size for stride in values.strides)
+    layout = Layout(values.shape, strides)
+    if layout.size == 0:
+        return Array(CpuStorage(np.empty(0, np.uint8)), sh.contiguous(values.shape), dtype)
+    low, high = layout.bounds()
+    # Negative strides begin at their far end; turned round, element 0 has the lowest address.
+    lowest = values[tuple(slice(None, None, -1 if s < 0 else 1) for s in strides)]
+    run = as_strided(lowest, (high - low,), (size,), writeable=values.flags.writeable)
+    return Array(CpuStorage(run.view(np.uint8)), Layout(values.shape, strides, -low), dtype)

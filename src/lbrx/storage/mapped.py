@@ -1,0 +1,67 @@
+"""Bytes of files, mapped when they are first read."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import threading
+from pathlib import Path
+
+import numpy as np
+
+from lbrx.errors import FormatError
+from lbrx.storage.array import Bytes
+
+
+class MmapStorage:
+    """A range of a file, read-only. Nothing is opened or read until someone looks at it."""
+
+    device = "cpu"
+
+    def __init__(self, path: str | os.PathLike[str], offset: int = 0, nbytes: int | None = None):
+        self.path = Path(path)
+        self.offset = offset
+        size = self.path.stat().st_size
+        self._nbytes = size - offset if nbytes is None else nbytes
+        if min(offset, self._nbytes) < 0 or offset + self._nbytes > size:
+            raise FormatError(
+                f"{self.path} has {size} bytes, not {self._nbytes} from {offset} on: "
+                "the file is cut short or its header is wrong"
+            )
+        self._data: Bytes | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def nbytes(self) -> int:
+        return self._nbytes
+
+    @property
+    def is_mapped(self) -> bool:
+        return self._data is not None
+
+    @property
+    def address(self) -> int:
+        return self.host().ctypes.data
+
+    def host(self) -> Bytes:
+        with self._lock:
+            if self._data is None:
+                self._data = self._map()
+            return self._data
+
+    def _map(self) -> Bytes:
+        if self._nbytes == 0:
+            empty = np.empty(0, np.uint8)
+            empty.flags.writeable = False
+            return empty
+        # Maps begin on whole pages.
+        start = self.offset // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
+        inside = self.offset - start
+        with self.path.open("rb") as file:
+            data = mmap.mmap(
+                file.fileno(), inside + self._nbytes, access=mmap.ACCESS_READ, offset=start
+            )
+        return np.frombuffer(data, np.uint8, self._nbytes, inside)
+
+    def __repr__(self) -> str:
+        return f"<MmapStorage of {self._nbytes} bytes at {self.offset} of {self.path}>"

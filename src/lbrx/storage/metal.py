@@ -1,0 +1,39 @@
+"""Memory that host and GPU share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from lbrx.storage.array import Bytes
+
+
+class DeviceBuffer(Protocol):
+    """What a storage needs of the Metal backend's buffer."""
+
+    @property
+    def address(self) -> int:
+        """Where the host sees its first byte."""
+
+    def array(self) -> Bytes:
+        """All its bytes, after a wait for the work that writes them."""
+
+
+@dataclass(frozen=True, eq=False)
+class MetalStorage:
+    """Bytes offset to offset + nbytes of a buffer."""
+
+    buffer: DeviceBuffer
+    offset: int
+    nbytes: int
+
+    @property
+    def device(self) -> str:
+        return "metal"
+
+    @property
+    def address(self) -> int:
+        return self.buffer.address + self.offset
+
+    def host(self) -> Bytes:
+        return self.buffer.array()[self.offset : self.offset + self.nbytes]

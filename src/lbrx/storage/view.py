@@ -1,0 +1,38 @@
+"""A part of another storage."""
+
+from __future__ import annotations
+
+from lbrx.errors import ShapeError
+from lbrx.storage.array import Bytes, Storage
+
+
+class ViewStorage:
+    """Bytes offset to offset + nbytes of a storage, which it keeps alive: a tensor in a file."""
+
+    def __init__(self, base: Storage, offset: int, nbytes: int) -> None:
+        if min(offset, nbytes) < 0 or offset + nbytes > base.nbytes:
+            raise ShapeError(
+                f"bytes {offset} to {offset + nbytes} are not within {base!r}: "
+                f"stay below {base.nbytes}"
+            )
+        self.base = base
+        self.offset = offset
+        self._nbytes = nbytes
+
+    @property
+    def nbytes(self) -> int:
+        return self._nbytes
+
+    @property
+    def device(self) -> str:
+        return self.base.device
+
+    @property
+    def address(self) -> int:
+        return self.base.address + self.offset
+
+    def host(self) -> Bytes:
+        return self.base.host()[self.offset : self.offset + self._nbytes]
+
+    def __repr__(self) -> str:
+        return f"<ViewStorage of {self._nbytes} bytes at {self.offset} of {self.base!r}>"

@@ -1,0 +1,38 @@
+"""Tensors: the class, how they are made, and where they compute."""
+
+from lbrx.tensor import random
+from lbrx.tensor.core import Metadata, Tensor
+from lbrx.tensor.creation import (
+    arange,
+    concat,
+    eye,
+    from_dlpack,
+    from_numpy,
+    full,
+    ones,
+    stack,
+    tensor,
+    where,
+    zeros,
+)
+from lbrx.tensor.device import Device, default_device, set_default_device
+
+__all__ = [
+    "Device",
+    "Metadata",
+    "Tensor",
+    "arange",
+    "concat",
+    "default_device",
+    "eye",
+    "from_dlpack",
+    "from_numpy",
+    "full",
+    "ones",
+    "random",
+    "set_default_device",
+    "stack",
+    "tensor",
+    "where",
+    "zeros",
+]

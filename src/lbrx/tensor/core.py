@@ -1,0 +1,254 @@
+"""The Tensor that users see."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lbrx import dtype as dt
+from lbrx import shape as sh
+from lbrx.dtype import Dtype, DtypeLike
+from lbrx.errors import ShapeError
+from lbrx.ops import TABLE, Attributes, Op
+from lbrx.shape import Axes, Layout, Shape
+from lbrx.storage import Array, Storage
+from lbrx.storage.cpu import copied
+from lbrx.tensor import device as devices
+from lbrx.tensor import dlpack, indexing
+from lbrx.tensor.methods import add_methods
+from lbrx.tensor.operands import move, prepare
+from lbrx.tensor.operators import Operators
+
+_KDL_CPU = (1, 0)
+_SHOWN_ELEMENTS = 200
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """What is known of a tensor beside its elements. Results of operations have none."""
+
+    name: str | None = None
+    source: str | None = None
+    """Where it was read from."""
+    quantization: str | None = None
+    """The block format of its bytes."""
+
+
+class Tensor(Operators):
+    """Elements of one type in a shape, on one device.
+
+    Views (slices, transpose, permute, expand, squeeze, reshape where strides permit) share storage
+    with the tensor they come from. Every operation of `lbrx.ops` that takes a tensor is a method.
+    """
+
+    __slots__ = ("__weakref__", "array", "metadata")
+
+    def __init__(self, array: Array, metadata: Metadata | None = None) -> None:
+        self.array = array
+        self.metadata = metadata or Metadata()
+
+    if TYPE_CHECKING:
+        # The methods that come from the operation table; they have signatures at run time.
+        def __getattr__(self, name: str) -> Any: ...
+
+    @property
+    def shape(self) -> Shape:
+        return self.array.layout.shape
+
+    @property
+    def dtype(self) -> Dtype:
+        return self.array.dtype
+
+    @property
+    def device(self) -> str:
+        return self.array.storage.device
+
+    @property
+    def storage(self) -> Storage:
+        return self.array.storage
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        return self.array.layout.size
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of its elements, each counted once for every place it appears in."""
+        return self.size * self.dtype.itemsize
+
+    @property
+    def is_contiguous(self) -> bool:
+        return self.array.layout.is_contiguous
+
+    def with_metadata(self, **changes: str | None) -> Tensor:
+        """The same tensor under another name, source or quantization."""
+        return Tensor(self.array, replace(self.metadata, **changes))
+
+    @staticmethod
+    def _call(name: str, *values: Any, **attributes: Any) -> Tensor:
+        """Run an operation that has one result, by name."""
+        result: Tensor = run(TABLE[name], values, attributes)
+        return result
+
+    # Views
+
+    def view(self, layout: Layout) -> Tensor:
+        """Other elements, or another order, of the same storage."""
+        return Tensor(replace(self.array, layout=layout))
+
+    def __getitem__(self, key: Any) -> Tensor:
+        return indexing.index(self, key)
+
+    def reshape(self, *shape: int | Sequence[int]) -> Tensor:
+        """Another shape; a view where the strides permit, else a copy. One size may be -1."""
+        wanted = _sizes(shape)
+        layout = sh.reshape(self.array.layout, wanted)
+        return self.view(layout) if layout else self.contiguous().reshape(wanted)
+
+    def flatten(self) -> Tensor:
+        return self.reshape(-1) if self.size else self.reshape(0)
+
+    def permute(self, *axes: int | Sequence[int]) -> Tensor:
+        """The axes in another order."""
+        return self.view(sh.permute(self.array.layout, _sizes(axes)))
+
+    def transpose(self, first: int = -2, second: int = -1) -> Tensor:
+        """Two axes swapped."""
+        return self.view(sh.transpose(self.array.layout, first, second))
+
+    @property
+    def T(self) -> Tensor:
+        """All axes in reverse order, as numpy's."""
+        return self.permute(*reversed(range(self.ndim)))
+
+    def expand(self, *shape: int | Sequence[int]) -> Tensor:
+        """Broadcast without a copy; -1 keeps a size."""
+        return self.view(sh.expand(self.array.layout, _sizes(shape)))
+
+    def squeeze(self, axis: Axes = None) -> Tensor:
+        return self.view(sh.squeeze(self.array.layout, axis))
+
+    def unsqueeze(self, axis: int) -> Tensor:
+        return self.view(sh.unsqueeze(self.array.layout, axis))
+
+    def contiguous(self) -> Tensor:
+        """Itself if its elements are in order already, else a copy in which they are."""
+        return self if self.is_contiguous else self._call("copy", self)
+
+    # To and from elsewhere
+
+    def astype(self, dtype: DtypeLike) -> Tensor:
+        """Itself if it has that type already, else a copy."""
+        wanted = dt.parse(dtype)
+        return self if wanted is self.dtype else self._call("cast", self, dtype=wanted)
+
+    def to_device(self, device: str) -> Tensor:
+        """Itself if it is there already, else a copy there. Metadata goes with it."""
+        if device == self.device:
+            return self
+        return Tensor(move(self.array, device), self.metadata)
+
+    def numpy(self) -> NDArray[Any]:
+        """A numpy array over the same memory; bfloat16 is that of ml_dtypes."""
+        return self.array.numpy()
+
+    def __array__(
+        self, dtype: np.dtype[Any] | None = None, copy: bool | None = None
+    ) -> NDArray[Any]:
+        values = self.numpy()
+        if dtype is not None and dtype != values.dtype:
+            if copy is False:
+                raise ValueError(f"{self.dtype} cannot become {dtype} without a copy")
+            return values.astype(dtype)
+        return values.copy() if copy else values
+
+    def __dlpack__(self, **kwargs: Any) -> object:
+        return dlpack.export(self.numpy(), kwargs)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return _KDL_CPU
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        values = np.ascontiguousarray(self.numpy())
+        return _unpickle, (values.tobytes(), self.shape, self.dtype, self.device, self.metadata)
+
+    def item(self) -> bool | int | float:
+        """The only element, as a Python number."""
+        if self.size != 1:
+            raise ShapeError(f"item() of shape {self.shape}: index one element, or use tolist()")
+        value: bool | int | float = self._readable().item()
+        return value
+
+    def tolist(self) -> Any:
+        return self._readable().tolist()
+
+    def _readable(self) -> NDArray[Any]:
+        values = self.numpy()
+        return values.astype(np.float32) if self.dtype is dt.bfloat16 else values
+
+    # Python's protocols
+
+    def __bool__(self) -> bool:
+        if self.size != 1:
+            raise ShapeError(f"shape {self.shape} is neither true nor false: use any() or all()")
+        return bool(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __index__(self) -> int:
+        if not self.dtype.is_integer or self.ndim:
+            raise TypeError(f"{self.dtype} of shape {self.shape} is no index: only an integer is")
+        return int(self.item())
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("a scalar tensor has no length")
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (self[i] for i in range(len(self)))
+
+    def __repr__(self) -> str:
+        values = np.array2string(
+            self._readable(), separator=", ", prefix="tensor(", threshold=_SHOWN_ELEMENTS
+        )
+        facts = [f"shape={self.shape}", f"dtype={self.dtype}", f"device={self.device!r}"]
+        if self.metadata.name:
+            facts.append(f"name={self.metadata.name!r}")
+        gap = "\n       " if "\n" in values else " "
+        return f"tensor({values},{gap}{', '.join(facts)})"
+
+
+def _sizes(given: Sequence[int | Sequence[int]]) -> tuple[int, ...]:
+    """Sizes or axes given one by one or as one sequence."""
+    if len(given) == 1 and not isinstance(given[0], int):
+        return tuple(int(n) for n in given[0])
+    return tuple(n for n in given if isinstance(n, int))
+
+
+def _unpickle(data: bytes, shape: Shape, dtype: Dtype, device: str, metadata: Metadata) -> Tensor:
+    values = np.frombuffer(data, dtype.numpy).reshape(shape)
+    return Tensor(copied(values, dtype), metadata).to_device(device)
+
+
+def run(op: Op, values: Sequence[Any], attributes: Attributes) -> Any:
+    """Run an operation: a tensor, or a tuple of them where it has several results."""
+    device, arrays = prepare(op, values)
+    results = devices.get(device).run(op, arrays, op.bind(attributes))
+    tensors = tuple(Tensor(array) for array in results)
+    return tensors[0] if len(tensors) == 1 else tensors
+
+
+add_methods(Tensor, run)

@@ -1,0 +1,139 @@
+"""Tensors from numbers, lists, numpy and other libraries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lbrx import dtype as dt
+from lbrx.dtype import Dtype, DtypeLike
+from lbrx.errors import DtypeError, ShapeError
+from lbrx.ops import TABLE
+from lbrx.storage.cpu import copied, is_page_aligned, shared
+from lbrx.tensor import dlpack
+from lbrx.tensor.core import Tensor, run
+from lbrx.tensor.device import default_device
+from lbrx.tensor.operands import as_scalar, host_array
+
+Sizes = int | Sequence[int]
+
+
+def tensor(data: Any, dtype: DtypeLike | None = None, device: str | None = None) -> Tensor:
+    """A tensor with a copy of an array, a (nested) list or a number.
+
+    An array keeps its type; Python's floats become float32 and its ints int64.
+    """
+    if isinstance(data, Tensor):
+        moved = data.to_device(device or data.device)
+        return run(TABLE["cast"], [moved], {"dtype": dtype or moved.dtype})
+    return Tensor(host_array(data, dtype)).to_device(device or default_device())
+
+
+def _placed(values: NDArray[Any], dtype: Dtype, device: str | None) -> Tensor:
+    return Tensor(copied(values, dtype)).to_device(device or default_device())
+
+
+def from_numpy(
+    array: NDArray[Any], device: str | None = None, *, copy: bool | None = None
+) -> Tensor:
+    """A tensor over the array's own memory if that starts on a page, else over one copy.
+
+    That is the rule of Apple's devices for memory they share, so a tensor that shares here shares
+    with the GPU too; `lbrx.empty_aligned` makes such arrays. copy=False raises instead of copying.
+    """
+    lowest = shared(array)
+    if copy is not True and lowest is not None and is_page_aligned(lowest.storage.host()):
+        return Tensor(lowest).to_device(device or default_device())
+    if copy is False:
+        raise ValueError(
+            f"the array at {array.ctypes.data:#x} does not start on a page: "
+            "make it with lbrx.empty_aligned, or allow the copy"
+        )
+    return _placed(array, dt.parse(array.dtype), device)
+
+
+def from_dlpack(source: dlpack.Exporter) -> Tensor:
+    """A tensor over the memory of another library's, on the cpu."""
+    array = dlpack.import_array(source)
+    result = shared(array)
+    return Tensor(result if result is not None else copied(array, dt.parse(array.dtype)))
+
+
+def full(
+    shape: Sizes, value: float, dtype: DtypeLike | None = None, device: str | None = None
+) -> Tensor:
+    """Every element the same; without a dtype, that which the number has on its own."""
+    number = as_scalar(value)
+    if number is None:
+        raise DtypeError(f"{type(value).__name__} is no number to fill a tensor with")
+    wanted = dt.of_scalar(number) if dtype is None else dt.parse(dtype)
+    dt.check_scalar(number, wanted)
+    return _placed(np.broadcast_to(np.asarray(number), as_shape(shape)), wanted, device)
+
+
+def zeros(shape: Sizes, dtype: DtypeLike = dt.float32, device: str | None = None) -> Tensor:
+    return full(shape, 0, dtype, device)
+
+
+def ones(shape: Sizes, dtype: DtypeLike = dt.float32, device: str | None = None) -> Tensor:
+    return full(shape, 1, dtype, device)
+
+
+def arange(
+    start: float,
+    stop: float | None = None,
+    step: float = 1,
+    dtype: DtypeLike | None = None,
+    device: str | None = None,
+) -> Tensor:
+    """Numbers from start (0 if only one limit is given) up to but without stop."""
+    if stop is None:
+        start, stop = 0, start
+    if step == 0:
+        raise ShapeError(f"arange from {start} to {stop} never ends with step 0: give another")
+    values = np.arange(start, stop, step)
+    wanted = dt.result_type(*map(_number, (start, stop, step))) if dtype is None else dtype
+    return _placed(values, dt.parse(wanted), device)
+
+
+def _number(value: float) -> dt.Scalar:
+    number = as_scalar(value)
+    if number is None:
+        raise DtypeError(f"{type(value).__name__} is no number")
+    return number
+
+
+def eye(
+    rows: int,
+    columns: int | None = None,
+    dtype: DtypeLike = dt.float32,
+    device: str | None = None,
+) -> Tensor:
+    """Ones on the diagonal, zeros elsewhere."""
+    return _placed(np.eye(rows, columns), dt.parse(dtype), device)
+
+
+def where(condition: Any, x: Any, y: Any) -> Tensor:
+    """x where the condition holds, y elsewhere."""
+    return run(TABLE["where"], [condition, x, y], {})
+
+
+def concat(tensors: Sequence[Any], axis: int = 0) -> Tensor:
+    """Tensors one after the other along an axis."""
+    return run(TABLE["concat"], tensors, {"axis": axis})
+
+
+def stack(tensors: Sequence[Any], axis: int = 0) -> Tensor:
+    """Tensors of one shape along a new axis."""
+    parts = [part if isinstance(part, Tensor) else tensor(part) for part in tensors]
+    return concat([part.unsqueeze(axis) for part in parts], axis)
+
+
+def as_shape(shape: Sizes) -> tuple[int, ...]:
+    sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+    if any(n < 0 for n in sizes):
+        raise ShapeError(f"shape {sizes} has a negative size: sizes are 0 or more")
+    return sizes

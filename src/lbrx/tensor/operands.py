@@ -1,0 +1,107 @@
+"""From the tensors, arrays and numbers of a call to what an operation computes on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from lbrx import dtype as dt
+from lbrx.dtype import Dtype, DtypeLike, Scalar
+from lbrx.errors import DeviceError, DtypeError
+from lbrx.ops import TABLE, Op, Role
+from lbrx.storage import Array
+from lbrx.storage.cpu import copied
+from lbrx.tensor import device as devices
+
+# An operand before numbers have found their type.
+_Pending = Array | Scalar | None
+
+
+def as_scalar(value: object) -> Scalar | None:
+    """A weak number, or None for what is not one."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    for kind in (bool, int, float):
+        if isinstance(value, kind):
+            return kind(value)
+    return None
+
+
+def host_array(data: Any, dtype: DtypeLike | None = None) -> Array:
+    """A copy of an array, a (nested) list or a number in memory of the host."""
+    number = as_scalar(data)
+    values = np.asarray(data if number is None else number)
+    if values.dtype.kind not in "biuf" and values.dtype not in (d.numpy for d in dt.ALL):
+        raise DtypeError(f"{type(data).__name__} of {values.dtype} is no tensor: give numbers")
+    typed = number is None and hasattr(data, "__array__")
+    if dtype is not None:
+        wanted = dt.parse(dtype)
+    elif values.dtype == np.float64 and not typed:
+        wanted = dt.float32
+    else:
+        wanted = dt.parse(values.dtype)
+    if number is not None:
+        dt.check_scalar(number, wanted)
+    return copied(values, wanted)
+
+
+def move(array: Array, device: str) -> Array:
+    """The array on a device: itself, or a copy."""
+    if array.storage.device == device:
+        return array
+    return devices.get(device).run(TABLE["copy"], [array], {})[0]
+
+
+def common_device(arrays: Sequence[_Pending]) -> str:
+    """The device of all operands; scalars of the host go with any."""
+    found: dict[str, Array] = {}
+    for array in arrays:
+        if isinstance(array, Array):
+            name = array.storage.device
+            if name != "cpu" or array.layout.ndim:
+                found.setdefault(name, array)
+    if len(found) > 1:
+        (a, x), (b, y) = list(found.items())[:2]
+        raise DeviceError(
+            f"operands of shapes {x.layout.shape} and {y.layout.shape} are on {a!r} and {b!r}: "
+            f"move one with to_device({a!r})"
+        )
+    return next(iter(found), "cpu")
+
+
+def prepare(op: Op, values: Sequence[Any]) -> tuple[str, list[Array | None]]:
+    """The device of a call and its operands there. Tensors are what has an `array`; other
+    array-likes are brought to the tensors' device; a number takes the type it meets."""
+    pending: list[_Pending] = []
+    foreign: list[int] = []
+    for i, value in enumerate(values):
+        array = getattr(value, "array", None)
+        if isinstance(array, Array):
+            pending.append(array)
+        elif value is None or (number := as_scalar(value)) is not None:
+            pending.append(None if value is None else number)
+        else:
+            pending.append(None)
+            foreign.append(i)
+    device = common_device(pending)
+    for i in foreign:
+        pending[i] = move(host_array(values[i]), device)
+    return device, _with_numbers(pending, op.roles(len(values)))
+
+
+def _with_numbers(pending: Sequence[_Pending], roles: Sequence[Role]) -> list[Array | None]:
+    """Numbers as arrays. They stay with the host: every device takes scalars from there."""
+    known: list[Dtype | Scalar] = []
+    for item, role in zip(pending, roles, strict=True):
+        if item is not None and role is Role.VALUE:
+            known.append(item.dtype if isinstance(item, Array) else item)
+    result: list[Array | None] = []
+    for item, role in zip(pending, roles, strict=True):
+        if item is None or isinstance(item, Array):
+            result.append(item)
+        else:
+            dtype = dt.result_type(*known) if role is Role.VALUE else dt.of_scalar(item)
+            result.append(host_array(item, dtype))
+    return result

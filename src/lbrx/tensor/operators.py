@@ -1,0 +1,132 @@
+"""Python's operators, as operations of the table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lbrx.tensor.core import Tensor
+
+
+class Operators:
+    """The part of Tensor that is operators."""
+
+    __slots__ = ()
+
+    # numpy's arrays leave mixed arithmetic to us instead of walking over the elements.
+    __array_priority__ = 1000
+    # Tensors compare element by element, so they are hashed by identity.
+    __hash__ = object.__hash__
+
+    if TYPE_CHECKING:
+
+        @staticmethod
+        def _call(name: str, *values: Any, **attributes: Any) -> Tensor: ...
+
+    def __add__(self, other: Any) -> Tensor:
+        return self._call("add", self, other)
+
+    def __radd__(self, other: Any) -> Tensor:
+        return self._call("add", other, self)
+
+    def __sub__(self, other: Any) -> Tensor:
+        return self._call("subtract", self, other)
+
+    def __rsub__(self, other: Any) -> Tensor:
+        return self._call("subtract", other, self)
+
+    def __mul__(self, other: Any) -> Tensor:
+        return self._call("multiply", self, other)
+
+    def __rmul__(self, other: Any) -> Tensor:
+        return self._call("multiply", other, self)
+
+    def __truediv__(self, other: Any) -> Tensor:
+        return self._call("divide", self, other)
+
+    def __rtruediv__(self, other: Any) -> Tensor:
+        return self._call("divide", other, self)
+
+    def __floordiv__(self, other: Any) -> Tensor:
+        return self._call("floor_divide", self, other)
+
+    def __rfloordiv__(self, other: Any) -> Tensor:
+        return self._call("floor_divide", other, self)
+
+    def __mod__(self, other: Any) -> Tensor:
+        return self._call("remainder", self, other)
+
+    def __rmod__(self, other: Any) -> Tensor:
+        return self._call("remainder", other, self)
+
+    def __pow__(self, other: Any) -> Tensor:
+        return self._call("pow", self, other)
+
+    def __rpow__(self, other: Any) -> Tensor:
+        return self._call("pow", other, self)
+
+    def __matmul__(self, other: Any) -> Tensor:
+        return self._call("matmul", self, other)
+
+    def __rmatmul__(self, other: Any) -> Tensor:
+        return self._call("matmul", other, self)
+
+    def __and__(self, other: Any) -> Tensor:
+        return self._call("bitwise_and", self, other)
+
+    def __rand__(self, other: Any) -> Tensor:
+        return self._call("bitwise_and", other, self)
+
+    def __or__(self, other: Any) -> Tensor:
+        return self._call("bitwise_or", self, other)
+
+    def __ror__(self, other: Any) -> Tensor:
+        return self._call("bitwise_or", other, self)
+
+    def __xor__(self, other: Any) -> Tensor:
+        return self._call("bitwise_xor", self, other)
+
+    def __rxor__(self, other: Any) -> Tensor:
+        return self._call("bitwise_xor", other, self)
+
+    def __lshift__(self, other: Any) -> Tensor:
+        return self._call("bitwise_left_shift", self, other)
+
+    def __rlshift__(self, other: Any) -> Tensor:
+        return self._call("bitwise_left_shift", other, self)
+
+    def __rshift__(self, other: Any) -> Tensor:
+        return self._call("bitwise_right_shift", self, other)
+
+    def __rrshift__(self, other: Any) -> Tensor:
+        return self._call("bitwise_right_shift", other, self)
+
+    def __neg__(self) -> Tensor:
+        return self._call("negative", self)
+
+    def __pos__(self) -> Tensor:
+        return self._call("copy", self)
+
+    def __abs__(self) -> Tensor:
+        return self._call("abs", self)
+
+    def __invert__(self) -> Tensor:
+        return self._call("bitwise_invert", self)
+
+    def __eq__(self, other: object) -> Tensor:  # type: ignore[override]
+        return self._call("equal", self, other)
+
+    def __ne__(self, other: object) -> Tensor:  # type: ignore[override]
+        return self._call("not_equal", self, other)
+
+    def __lt__(self, other: Any) -> Tensor:
+        return self._call("less", self, other)
+
+    def __le__(self, other: Any) -> Tensor:
+        return self._call("less_equal", self, other)
+
+    def __gt__(self, other: Any) -> Tensor:
+        return self._call("greater", self, other)
+
+    def __ge__(self, other: Any) -> Tensor:
+        return self._call("greater_equal", self, other)

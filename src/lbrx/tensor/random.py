@@ -1,0 +1,65 @@
+"""Random tensors. The same seed gives the same numbers on every device and in every shape."""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+from typing import Any
+
+from lbrx import dtype as dt
+from lbrx.dtype import DtypeLike
+from lbrx.ops import TABLE
+from lbrx.ops.random import WORDS
+from lbrx.tensor import device as devices
+from lbrx.tensor.core import Tensor
+from lbrx.tensor.creation import Sizes, as_shape
+
+_lock = threading.Lock()
+_seed = int.from_bytes(os.urandom(8), "little")
+_offset = 0
+
+
+def seed(value: int) -> None:
+    """Begin again: what follows depends on the value only."""
+    global _seed, _offset
+    with _lock:
+        _seed, _offset = value & (1 << 64) - 1, 0
+
+
+def _draw(name: str, shape: Sizes, device: str | None, **attributes: Any) -> Tensor:
+    global _offset
+    sizes = as_shape(shape)
+    with _lock:
+        attributes |= {"shape": sizes, "seed": _seed, "offset": _offset}
+        _offset += -(-math.prod(sizes) // WORDS)
+    target = devices.get(device or devices.default_device())
+    (array,) = target.run(TABLE[name], [], attributes)
+    return Tensor(array)
+
+
+def uniform(
+    shape: Sizes,
+    low: float = 0,
+    high: float = 1,
+    dtype: DtypeLike = dt.float32,
+    device: str | None = None,
+) -> Tensor:
+    """Evenly from [low, high)."""
+    return _draw("random_uniform", shape, device, dtype=dtype, low=low, high=high)
+
+
+def normal(
+    shape: Sizes,
+    mean: float = 0,
+    std: float = 1,
+    dtype: DtypeLike = dt.float32,
+    device: str | None = None,
+) -> Tensor:
+    """Normally distributed."""
+    return _draw("random_normal", shape, device, dtype=dtype, mean=mean, std=std)
+
+
+def bernoulli(shape: Sizes, p: float = 0.5, device: str | None = None) -> Tensor:
+    """True with probability p."""
+    return _draw("random_bernoulli", shape, device, p=p)
