@@ -41,11 +41,19 @@ def contents(bound: Any, like: np.ndarray) -> np.ndarray:
     return raw.reshape(like.shape)
 
 
-def run(state: Any, arguments: Sequence[Any], grid: Size, group: Size, scratch: int = 0) -> None:
+def run(
+    state: Any,
+    arguments: Sequence[Any],
+    grid: Size,
+    group: Size,
+    scratch: int = 0,
+    resident: Sequence[Any] = (),
+) -> None:
     """Dispatch over a grid; arrays are buffers in and out, bytes and numpy scalars constants."""
     commands = queue().commandBuffer()
     encoder = commands.computeCommandEncoder()
     encoder.setComputePipelineState_(state)
+    encoder.useResources_count_usage_(resident, len(resident), Metal.MTLResourceUsageWrite)
     bound = []
     for index, argument in enumerate(arguments):
         if isinstance(argument, np.ndarray):
@@ -305,15 +313,15 @@ def test_argument_buffers() -> None:
     a = np.arange(n, dtype=np.float32)
     source, target = buffer(a), buffer(a * 0)
     record = struct.pack("<QQIfiii4x", source.gpuAddress(), target.gpuAddress(), n, 2.0, 1, 2, 3)
-    run(pipeline(made, "nested"), [record], (32,), (32,))
+    run(pipeline(made, "nested"), [record], (32,), (32,), resident=[source, target])
     np.testing.assert_array_equal(contents(target, a), a * 2 + 3)
     rows = [buffer(a * 0) for _ in range(3)]
     addresses = np.array([row.gpuAddress() for row in rows], np.uint64)
-    run(pipeline(made, "pointers"), [addresses, np.uint32(3)], (n,), (8,))
+    run(pipeline(made, "pointers"), [addresses, np.uint32(3)], (n,), (8,), resident=rows)
     for k, row in enumerate(rows):
         np.testing.assert_array_equal(contents(row, a), 100 * k + a)
     table = np.stack([addresses, np.array([5, 6, 7], np.uint64)], axis=1)
-    run(pipeline(made, "ragged"), [np.ascontiguousarray(table)], (n, 3), (8, 1))
+    run(pipeline(made, "ragged"), [np.ascontiguousarray(table)], (n, 3), (8, 1), resident=rows)
     for k, row in enumerate(rows):
         want = np.where(a < 5 + k, k + a / 2, 100 * k + a)
         np.testing.assert_array_equal(contents(row, a), want)

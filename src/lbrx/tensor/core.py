@@ -94,9 +94,7 @@ class Tensor(Operators):
 
     @staticmethod
     def _call(name: str, *values: Any, **attributes: Any) -> Tensor:
-        """Run an operation that has one result, by name."""
-        result: Tensor = run(TABLE[name], values, attributes)
-        return result
+        return call(name, *values, **attributes)
 
     # Views
 
@@ -249,6 +247,12 @@ def run(op: Op, values: Sequence[Any], attributes: Attributes) -> Any:
     results = devices.get(device).run(op, arrays, op.bind(attributes))
     tensors = tuple(Tensor(array) for array in results)
     return tensors[0] if len(tensors) == 1 else tensors
+
+
+def call(name: str, *values: Any, **attributes: Any) -> Tensor:
+    """Run an operation that has one result, by name."""
+    result: Tensor = run(TABLE[name], values, attributes)
+    return result
 
 
 add_methods(Tensor, run)

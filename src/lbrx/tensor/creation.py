@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 from lbrx import dtype as dt
 from lbrx.dtype import Dtype, DtypeLike
 from lbrx.errors import DtypeError, ShapeError
-from lbrx.ops import TABLE
 from lbrx.storage.cpu import copied, is_page_aligned, shared
 from lbrx.tensor import dlpack
-from lbrx.tensor.core import Tensor, run
+from lbrx.tensor.core import Tensor, call
 from lbrx.tensor.device import default_device
 from lbrx.tensor.operands import as_scalar, host_array
 
@@ -28,7 +27,7 @@ def tensor(data: Any, dtype: DtypeLike | None = None, device: str | None = None)
     """
     if isinstance(data, Tensor):
         moved = data.to_device(device or data.device)
-        return run(TABLE["cast"], [moved], {"dtype": dtype or moved.dtype})
+        return call("cast", moved, dtype=dtype or moved.dtype)
     return Tensor(host_array(data, dtype)).to_device(device or default_device())
 
 
@@ -118,12 +117,12 @@ def eye(
 
 def where(condition: Any, x: Any, y: Any) -> Tensor:
     """x where the condition holds, y elsewhere."""
-    return run(TABLE["where"], [condition, x, y], {})
+    return call("where", condition, x, y)
 
 
 def concat(tensors: Sequence[Any], axis: int = 0) -> Tensor:
     """Tensors one after the other along an axis."""
-    return run(TABLE["concat"], tensors, {"axis": axis})
+    return call("concat", *tensors, axis=axis)
 
 
 def stack(tensors: Sequence[Any], axis: int = 0) -> Tensor:

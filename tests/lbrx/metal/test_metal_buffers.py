@@ -1,0 +1,310 @@
+"""Buffers of the pool, of heaps and over the host's memory, and the copy kernels on them."""
+
+from __future__ import annotations
+
+import gc
+import mmap
+import threading
+
+import numpy as np
+import pytest
+from lbrx.errors import DeviceError, OutOfMemory
+from lbrx.memory.zero_copy import PAGE, page_span, shareable_span
+from lbrx.metal import Context, stats
+
+AXES = 8
+WIDTHS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+GROUP = (64, 1, 1)
+
+pytestmark = pytest.mark.metal
+
+
+def strides(array):
+    return [stride // array.itemsize for stride in array.strides]
+
+
+def layout(source, target):
+    """CopyLayout of copy.h."""
+    record = np.zeros(
+        1,
+        [("axes", "u4"), ("row", "u4"), ("shape", "u4", AXES),
+         ("source", "i8", AXES + 1), ("target", "i8", AXES + 1)],
+    )  # fmt: skip
+    record["axes"], record["row"] = source.ndim - 1, source.shape[-1]
+    record["shape"][0, : source.ndim - 1] = source.shape[:-1]
+    for name, array in (("source", source), ("target", target)):
+        record[name][0, : source.ndim - 1] = strides(array)[:-1]
+        record[name][0, AXES] = strides(array)[-1]
+    return record.tobytes()
+
+
+def aligned(count, dtype=np.float32):
+    """An array in pages of its own."""
+    return np.frombuffer(mmap.mmap(-1, max(1, count * np.dtype(dtype).itemsize)), dtype)[:count]
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("count", [1, 3, 1000, 70_001])
+@pytest.mark.parametrize("serial", [False, True])
+def test_fill(gpu, width, count, serial):
+    value = WIDTHS[width](0x0102030405060708 & (256**width - 1))
+    guard = gpu.upload(np.zeros(count + 5, WIDTHS[width]))
+    out = guard.slice(0, count * width)
+    arguments = [out, value.tobytes()]
+    if serial:
+        run = 4096
+        arguments += [np.uint32(count).tobytes(), np.uint32(run).tobytes()]
+        pipeline, grid = gpu.shaders.pipeline("copy", f"fill_serial_{width}"), -(-count // run)
+    else:
+        pipeline, grid = gpu.shaders.pipeline("copy", f"fill_{width}"), count
+    gpu.queue.dispatch(pipeline, arguments, (grid, 1, 1), GROUP)
+    np.testing.assert_array_equal(out.array(WIDTHS[width]), value)
+    assert not guard.array(WIDTHS[width])[count:].any()
+
+
+VIEWS = {
+    "plain": (lambda a: a),
+    "transposed": (lambda a: a.T),
+    "reversed": (lambda a: a[::-1, :, ::-1]),
+    "steps": (lambda a: a[1::2, :, ::3]),
+    "broadcast": (lambda a: np.broadcast_to(a[:, :1], a.shape)),
+    "a row": (lambda a: a[0, 0]),
+    "permuted": (lambda a: a.transpose(1, 2, 0)),
+}
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("serial", [False, True])
+def test_strided_copy(gpu, width, view, serial):
+    values = np.arange(5 * 7 * 11).reshape(5, 7, 11).astype(WIDTHS[width])
+    source = VIEWS[view](values)
+    expected = np.ascontiguousarray(source)
+    whole = gpu.upload(values)
+    # A negative stride starts away from the front.
+    start = source.ctypes.data - values.ctypes.data
+    target = gpu.buffer(expected.nbytes)
+    rows = expected.size // expected.shape[-1]
+    arguments = [whole.slice(start, whole.size - start), target, layout(source, expected)]
+    name = f"copy_serial_{width}" if serial else f"copy_{width}"
+    grid = (rows, 1, 1) if serial else (expected.shape[-1], rows, 1)
+    gpu.queue.dispatch(gpu.shaders.pipeline("copy", name), arguments, grid, GROUP)
+    np.testing.assert_array_equal(target.array(expected.dtype), expected.ravel())
+
+
+@pytest.mark.parametrize("modes", [("bounds",), ("race",)], ids=["bounds", "race"])
+def test_the_copy_kernels_are_clean(gpu, modes):
+    softmetal = pytest.importorskip("softmetal")
+    with softmetal.checking(*modes) as checks:
+        for serial in (False, True):
+            test_fill(gpu, 4, 1000, serial)
+            test_strided_copy(gpu, 2, "steps", serial)
+        assert not checks.findings
+
+
+def test_an_empty_buffer_and_an_empty_grid(gpu):
+    pipeline = gpu.shaders.pipeline("copy", "fill_4")
+    before = gpu.queue.counts()
+    empty = gpu.upload(np.empty(0, np.float32))
+    gpu.queue.dispatch(pipeline, [empty, bytes(4)], (0, 1, 1), GROUP)
+    assert empty.array().size == 0
+    assert gpu.queue.counts() == before
+
+
+# ---- zero copy ----
+
+
+def test_an_array_sees_the_device_s_writes_and_back(gpu):
+    pipeline = gpu.shaders.pipeline("copy", "fill_4")
+    host = aligned(4096, np.uint32)
+    buffer = gpu.share(host)
+    gpu.queue.dispatch(pipeline, [buffer, np.uint32(9).tobytes()], (4096, 1, 1), GROUP)
+    gpu.queue.wait()
+    assert (host == 9).all()
+    host[7] = 5
+    view = buffer.array(np.uint32)
+    assert view[7] == 5
+    assert buffer.shares(host)
+    assert np.shares_memory(view, host)
+
+
+def test_a_buffer_s_array_keeps_its_memory(gpu):
+    view = gpu.upload(np.arange(1000, dtype=np.int32)).array(np.int32)
+    gc.collect()
+    others = [gpu.upload(np.zeros(1000, np.int32)) for _ in range(4)]
+    np.testing.assert_array_equal(view, np.arange(1000))
+    del view
+    address = others[0].address
+    del others
+    assert gpu.buffer(4000).address in {address, *()} or gpu.pool.statistics().hits
+
+
+def test_a_mapped_file_is_one_buffer(gpu, tmp_path):
+    path = tmp_path / "weights"
+    values = np.arange(10_000, dtype=np.float32)
+    path.write_bytes(b"head" + values.tobytes())
+    with path.open("rb") as file:
+        mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    mapped = np.frombuffer(mapping, np.float32, offset=4)
+    low, high = gpu.share(mapped[:100]), gpu.share(mapped[5000:])
+    assert low.block is high.block
+    assert low.shares(mapped[:100])
+    assert high.shares(mapped[5000:])
+    target = gpu.buffer(high.size)
+    plain = layout(mapped[5000:], mapped[5000:])
+    pipeline = gpu.shaders.pipeline("copy", "copy_serial_4")
+    gpu.queue.dispatch(pipeline, [high, target, plain], (1, 1, 1), (1, 1, 1))
+    np.testing.assert_array_equal(target.array(np.float32), values[5000:])
+    assert not low.array(np.float32).flags.writeable
+    with pytest.raises(BufferError):
+        mapping.close()
+
+
+def test_pending_work_keeps_host_memory(gpu):
+    pipeline = gpu.shaders.pipeline("copy", "copy_serial_4")
+    target = gpu.buffer(4 << 20)
+    host = aligned(1 << 20, np.uint32)
+    host[:] = 3
+    gate = gpu.event()
+    gate.hold()
+    gpu.queue.dispatch(pipeline, [gpu.share(host), target, layout(host, host)], (1, 1, 1), GROUP)
+    gpu.queue.commit()
+    del host
+    gc.collect()
+    others = [aligned(1 << 20, np.uint32) for _ in range(3)]
+    gate.release()
+    assert (target.array(np.uint32) == 3).all()
+    del others
+
+
+def test_memory_in_part_of_a_page_is_copied(gpu):
+    odd = aligned(4096, np.uint8).copy()
+    assert gpu.share(odd[1:]) is None
+    assert gpu.share(aligned(64)[::2]) is None
+    assert gpu.share(np.empty(0)) is None
+
+
+def test_the_page_rule():
+    assert page_span(4096, 4096, 4096).offset == 0
+    span = page_span(5000, 10, 4096)
+    assert (span.address, span.length, span.offset) == (4096, 4096, 904)
+    own = np.empty(3 * PAGE, np.uint8)
+    start = -own.ctypes.data % PAGE
+    assert shareable_span(own[start : start + PAGE]) is not None
+    assert shareable_span(own[start : start + PAGE - 1]) is None
+    assert shareable_span(aligned(PAGE, np.uint8)[5:9]).offset == 5
+
+
+def test_a_mapping_longer_than_any_buffer_is_taken_in_parts(gpu, monkeypatch):
+    host = aligned(4 * PAGE, np.uint8)
+    monkeypatch.setattr(gpu, "info", type("Info", (), {"max_buffer": 2 * PAGE})())
+    assert gpu.share(host) is None
+    part = gpu.share(host[PAGE + 8 : 2 * PAGE])
+    assert part.block.length == PAGE
+    assert part.shares(host[PAGE + 8 : 2 * PAGE])
+
+
+# ---- books ----
+
+
+def test_thousands_of_buffers_leave_nothing(gpu):
+    gpu.pool.trim()
+    start = gpu.device.currentAllocatedSize()
+    for size in range(1, 200_000, 61):
+        gpu.buffer(size)
+    kept = [gpu.buffer(10_000) for _ in range(2000)]
+    assert gpu.pool.statistics().in_use >= 2000 * 10_000
+    del kept
+    assert gpu.pool.statistics().in_use == 0
+    gpu.pool.trim()
+    assert gpu.pool.statistics().cached == 0
+    assert gpu.device.currentAllocatedSize() <= start
+
+
+def test_thousands_of_uploads_through_a_kernel(gpu):
+    pipeline = gpu.shaders.pipeline("copy", "fill_4")
+    for number in range(2000):
+        buffer = gpu.upload(np.full(100, number, np.uint32))
+        gpu.queue.dispatch(pipeline, [buffer.slice(0, 4), bytes(4)], (1, 1, 1), GROUP)
+        if number % 100 == 0:
+            assert buffer.array(np.uint32).tolist() == [0, *[number] * 99]
+    gpu.queue.wait()
+    del buffer
+    assert gpu.pool.statistics().in_use == 0
+    assert gpu.pool.statistics().high_water < 2000 * 512
+
+
+def test_heap_buffers(gpu):
+    buffers = [gpu.heap_buffer(size) for size in (1, 100_000, 0, 3 << 20)]
+    for number, buffer in enumerate(buffers):
+        buffer.array()[:] = number
+    for number, buffer in enumerate(buffers):
+        assert (buffer.array() == number).all()
+        buffer.write(np.zeros(buffer.size, np.uint8))
+    assert len({id(buffer.handle.heap()) for buffer in buffers}) == 1
+    assert gpu.pool.statistics().in_use == gpu.heaps.bytes_reserved() == 64 << 20
+    del buffer, buffers
+    gpu._reclaim()
+    assert gpu.pool.statistics().in_use == 0
+
+
+def test_out_of_memory_says_what_holds_it():
+    gpu = Context(memory_limit=10 << 20)
+    weights = gpu.buffer(6 << 20, "weights")
+    gpu.buffer(3 << 20, "scratch")
+    again = gpu.buffer(4 << 20, "scratch")  # the cached 3 MiB make room
+    with pytest.raises(OutOfMemory, match=r"weights 6,291,456, scratch 4,194,304") as caught:
+        gpu.buffer(1 << 20)
+    assert (caught.value.requested, caught.value.in_use) == (1 << 20, 10 << 20)
+    with pytest.raises(OutOfMemory):
+        gpu.heap_buffer(1 << 20)
+    del weights
+    assert gpu.buffer(5 << 20).size == 5 << 20
+    del again
+    gpu.close()
+
+
+def test_more_than_the_longest_buffer(gpu):
+    with pytest.raises(OutOfMemory):
+        gpu.buffer(gpu.info.max_buffer + 1)
+
+
+def test_many_threads_share_a_context(gpu):
+    pipeline = gpu.shaders.pipeline("copy", "fill_4")
+    wrong = []
+
+    def work(seed: int) -> None:
+        for i in range(60):
+            count = 1 + (seed * 31 + i * 97) % 5000
+            buffer = gpu.upload(np.zeros(count, np.uint32))
+            value = np.uint32(seed * 1000 + i)
+            gpu.queue.dispatch(pipeline, [buffer, value.tobytes()], (count, 1, 1), GROUP)
+            if not (buffer.array(np.uint32) == value).all():
+                wrong.append((seed, i))
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert gpu.queue.counts()["fill_4"] == 360
+
+
+def test_wrong_ranges_are_refused(gpu):
+    buffer = gpu.buffer(100)
+    with pytest.raises(ValueError, match="bytes 50 to 101 of a buffer of 100 bytes"):
+        buffer.slice(50, 51)
+    with pytest.raises(ValueError, match="104 bytes into a buffer of 100"):
+        buffer.write(np.zeros(13))
+
+
+def test_a_closed_context_says_so(gpu):
+    gpu.close()
+    with pytest.raises(DeviceError, match="closed"):
+        gpu.buffer(4)
+
+
+def test_stats_has_the_agreed_names():
+    figures = stats()
+    assert {"dispatches", "bytes_in_use", "pool_hits", "kernels"} <= set(figures)

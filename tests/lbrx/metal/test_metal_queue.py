@@ -1,0 +1,291 @@
+"""The command queue, events and fences: order, laziness, errors, forks."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+from lbrx.errors import DeviceError
+from lbrx.metal.binding import Metal
+from lbrx.metal.command_queue import CommandQueue
+
+GROUP = (64, 1, 1)
+ADD = """
+#include <metal_stdlib>
+using namespace metal;
+kernel void add_one(device uint* x [[buffer(0)]], uint i [[thread_position_in_grid]]) { x[i] += 1; }
+kernel void reach_far(device uint* x [[buffer(0)]], constant ulong& far [[buffer(1)]],
+                      uint i [[thread_position_in_grid]]) { x[far + i] = 1; }
+kernel void sum(device const uint* x [[buffer(0)]], device uint* out [[buffer(1)]],
+                threadgroup uint* scratch [[threadgroup(0)]], uint i [[thread_position_in_threadgroup]]) {
+  scratch[i] = x[i];
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  if (i == 0) { uint s = 0; for (uint j = 0; j < 64; j++) s += scratch[j]; out[0] = s; }
+}
+"""
+soft_only = pytest.mark.skipif(sys.platform == "darwin", reason="a crash of Apple's GPU is no test")
+
+
+def kernel(gpu, name):
+    return gpu.shaders.pipeline("queue_tests", name, source=ADD)
+
+
+def crash(gpu):
+    buffer = gpu.upload(np.zeros(16, np.uint32))
+    far = np.uint64(1 << 45).tobytes()
+    gpu.queue.dispatch(kernel(gpu, "reach_far"), [buffer, far], (1, 1, 1), (1, 1, 1))
+    return buffer
+
+
+@pytest.mark.metal
+@pytest.mark.parametrize("operations", [1, 3, 50])
+@pytest.mark.parametrize("max_bytes", [1, 1 << 30])
+def test_work_runs_in_order(gpu, operations, max_bytes):
+    queue = CommandQueue(gpu.device.newCommandQueue(), operations, max_bytes)
+    buffer = gpu.upload(np.zeros(1000, np.uint32))
+    tickets = [
+        queue.dispatch(kernel(gpu, "add_one"), [buffer], (1000, 1, 1), GROUP) for _ in range(100)
+    ]
+    assert tickets == sorted(tickets)
+    assert len(set(tickets)) == (100 if max_bytes == 1 else -(-100 // operations))
+    queue.wait()
+    assert (buffer.unsynchronised().view(np.uint32) == 100).all()
+    assert queue.completed() == tickets[-1]
+
+
+@pytest.mark.metal
+def test_nothing_waits_until_it_is_read(gpu):
+    buffer = gpu.upload(np.zeros(4, np.uint32))
+    gate = gpu.event()
+    gate.hold()
+    ticket = gpu.queue.dispatch(kernel(gpu, "add_one"), [buffer], (4, 1, 1), GROUP)
+    gpu.queue.commit()
+    time.sleep(0.02)
+    assert gpu.queue.completed() < ticket
+    gate.release()
+    assert buffer.array(np.uint32).tolist() == [1] * 4
+
+
+@pytest.mark.metal
+def test_freed_memory_serves_again_in_order(gpu):
+    """What is still in use by the device may be its next target, but not the host's."""
+    first = gpu.upload(np.zeros(1000, np.uint32))
+    gate = gpu.event()
+    gate.hold()
+    gpu.queue.dispatch(kernel(gpu, "add_one"), [first], (1000, 1, 1), GROUP)
+    gpu.queue.commit()
+    address = first.address
+    del first
+    assert gpu.upload(np.ones(1000, np.uint32)).address != address
+    second = gpu.buffer(3600)
+    assert second.address == address
+    gate.release()
+    assert second.array(np.uint32).tolist() == [1] * 900
+
+
+@pytest.mark.metal
+def test_threadgroup_memory_bytes_and_foreign_work(gpu):
+    source, out = gpu.upload(np.arange(64, dtype=np.uint32)), gpu.upload(np.zeros(2, np.uint32))
+    gpu.queue.dispatch(
+        kernel(gpu, "sum"), [source, out], GROUP, GROUP, threadgroup_memory=[256], variant="group"
+    )
+
+    def copy(commands):
+        encoder = commands.blitCommandEncoder()
+        encoder.copyFromBuffer_sourceOffset_toBuffer_destinationOffset_size_(
+            out.handle, out.offset, out.handle, out.offset + 4, 4
+        )
+        encoder.endEncoding()
+
+    gpu.queue.encode("blit", [out], copy, variant="copy")
+    assert out.array(np.uint32).tolist() == [2016, 2016]
+    assert gpu.queue.counts() == {"sum:group": 1, "blit:copy": 1}
+
+
+# ---- errors ----
+
+
+@soft_only
+def test_a_failure_names_its_kernel_at_the_next_wait(gpu):
+    fine = gpu.upload(np.zeros(4, np.uint32))
+    gpu.queue.dispatch(kernel(gpu, "add_one"), [fine], (4, 1, 1), GROUP)
+    broken = crash(gpu)
+    gpu.queue.commit()
+    with pytest.raises(DeviceError, match="kernel reach_far failed"):
+        gpu.queue.wait()
+    gpu.queue.wait()
+    with pytest.raises(DeviceError, match="reach_far"):  # its result stays wrong
+        broken.array()
+    later = gpu.upload(np.zeros(4, np.uint32))
+    gpu.queue.dispatch(kernel(gpu, "add_one"), [later], (4, 1, 1), GROUP)
+    assert later.array(np.uint32).tolist() == [1] * 4
+
+
+@soft_only
+def test_a_failure_reaches_a_wait_for_something_else(gpu):
+    crash(gpu)
+    gpu.queue.commit()
+    other = gpu.upload(np.zeros(4, np.uint32))
+    gpu.queue.dispatch(kernel(gpu, "add_one"), [other], (4, 1, 1), GROUP)
+    with pytest.raises(DeviceError, match="reach_far"):
+        other.array()
+    assert other.array(np.uint32).tolist() == [1] * 4
+
+
+@soft_only
+def test_an_event_after_a_failure_does_not_hang(gpu):
+    crash(gpu)
+    event = gpu.event()
+    event.record()
+    with pytest.raises(DeviceError, match="reach_far"):
+        event.wait()
+
+
+def test_wrong_calls_name_the_kernel(gpu):
+    with pytest.raises(DeviceError, match=r"2048 threads exceeds 1024 for kernel add_one"):
+        gpu.queue.dispatch(kernel(gpu, "add_one"), [gpu.buffer(4)], (1, 1, 1), (2048, 1, 1))
+
+
+@soft_only
+def test_a_missing_argument_names_the_kernel(gpu):
+    with pytest.raises(DeviceError, match=r"^add_one: "):
+        gpu.queue.dispatch(kernel(gpu, "add_one"), [], (1, 1, 1), (1, 1, 1))
+    buffer = gpu.upload(np.zeros(1, np.uint32))
+    gpu.queue.dispatch(kernel(gpu, "add_one"), [buffer], (1, 1, 1), (1, 1, 1))
+    assert buffer.array(np.uint32)[0] == 1
+
+
+# ---- events and fences ----
+
+
+@pytest.mark.metal
+def test_an_event_marks_a_place(gpu):
+    buffer = gpu.upload(np.zeros(4, np.uint32))
+    gate, event = gpu.event(), gpu.event()
+    assert event.query()
+    gate.hold()
+    gpu.queue.dispatch(kernel(gpu, "add_one"), [buffer], (4, 1, 1), GROUP)
+    event.record()
+    assert not event.query()
+    assert event.wait(timeout=0.01) is False
+    gate.release()
+    assert event.wait(timeout=30) is True
+    assert event.query()
+    assert buffer.unsynchronised().view(np.uint32).tolist() == [1] * 4
+    event.record()
+    assert event.wait()
+
+
+@pytest.mark.metal
+def test_another_thread_lets_the_device_go(gpu):
+    gate = gpu.event()
+    gate.hold()
+    buffer = gpu.upload(np.zeros(4, np.uint32))
+    gpu.queue.dispatch(kernel(gpu, "add_one"), [buffer], (4, 1, 1), GROUP)
+    timer = threading.Timer(0.05, gate.release)
+    timer.start()
+    assert buffer.array(np.uint32).tolist() == [1] * 4
+    timer.join()
+
+
+@pytest.mark.metal
+def test_fences_order_encoders(gpu):
+    buffer = gpu.upload(np.zeros(4, np.uint32))
+    fence = gpu.fence()
+    for _ in range(3):
+        gpu.queue.dispatch(kernel(gpu, "add_one"), [buffer], (4, 1, 1), GROUP)
+        fence.update()
+        fence.wait()
+    gpu.queue.dispatch(kernel(gpu, "add_one"), [buffer], (4, 1, 1), GROUP)
+    assert buffer.array(np.uint32).tolist() == [4] * 4
+
+
+# ---- processes ----
+
+FORK = """
+import os, sys
+import numpy as np
+from lbrx.errors import DeviceError
+from lbrx.metal import context, stats
+
+gpu = context()
+buffer = gpu.upload(np.zeros(4, np.uint32))
+pipeline = gpu.shaders.pipeline("copy", "fill_4")
+gpu.queue.dispatch(pipeline, [buffer, bytes(4)], (4, 1, 1), (4, 1, 1))
+child = os.fork()
+if child == 0:
+    for use in (context, buffer.array, gpu.queue.commit,
+                lambda: gpu.queue.dispatch(pipeline, [buffer, bytes(4)], (4, 1, 1), (4, 1, 1))):
+        try:
+            use()
+        except DeviceError as problem:
+            assert "spawn" in str(problem), problem
+        else:
+            sys.exit(f"{use} was not refused")
+    stats()
+    del buffer
+    sys.exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+assert buffer.array().tolist() == [0] * 16
+assert context() is gpu
+gpu.close()
+assert context() is not gpu
+print("parent works")
+"""
+
+
+def run(program, **variables):
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, **variables},
+    )
+
+
+@soft_only
+def test_a_forked_child_is_told(lbrx_cache):
+    done = run(FORK, LBRX_CACHE=lbrx_cache)
+    assert (done.returncode, done.stdout) == (0, "parent works\n"), done.stderr
+
+
+LEFT = """
+import numpy as np
+from lbrx.metal import context
+gpu = context()
+source = "kernel void reach(device int* x, constant ulong& far) { x[far] = 1; }"
+pipeline = gpu.shaders.pipeline("left", "reach", source=source)
+gpu.queue.dispatch(pipeline, [gpu.buffer(4), np.uint64(1 << 45).tobytes()], (1, 1, 1), (1, 1, 1))
+"""
+
+
+@soft_only
+def test_what_nobody_waited_for_is_logged_at_the_end(lbrx_cache):
+    done = run(LEFT, LBRX_CACHE=lbrx_cache)
+    assert done.returncode == 0
+    assert "kernel reach failed" in done.stderr
+
+
+def test_threads_get_one_context():
+    program = """
+import threading
+from lbrx.metal import context
+found = []
+threads = [threading.Thread(target=lambda: found.append(context())) for _ in range(8)]
+[t.start() for t in threads]
+[t.join() for t in threads]
+print(len(set(map(id, found))))
+"""
+    done = run(program)
+    assert done.stdout == "1\n", done.stderr
+
+
+def test_the_binding_is_where_metal_is_named():
+    assert Metal.MTLCreateSystemDefaultDevice() is not None
