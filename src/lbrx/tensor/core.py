@@ -112,7 +112,7 @@ class Tensor(Operators):
         return self.view(layout) if layout else self.contiguous().reshape(wanted)
 
     def flatten(self) -> Tensor:
-        return self.reshape(-1) if self.size else self.reshape(0)
+        return self.reshape(-1)
 
     def permute(self, *axes: int | Sequence[int]) -> Tensor:
         """The axes in another order."""

@@ -1,6 +1,6 @@
 /* The checking modes: bounds, races and reads of uninitialised threadgroup memory.
 
-   A shadow cell keeps the last write and the last read of four bytes (of one byte in pages that are
+   The shadow keeps the last write and two reads of every four bytes (of every byte in pages that are
    accessed in smaller pieces), each as one word:
 
      stamp 8 | threadgroup 22 | thread 10 | epoch 8 | simd epoch 4 | atomic 1 | site 11
@@ -30,15 +30,17 @@ enum { POISON = 0xff }; /* a NaN in every floating-point type */
 
 #define ARENA_BYTES ((sm_u64)512 << 20)
 
-typedef struct cell {
-  sm_u64 write, read, other; /* the last write, and two reads that are not ordered */
-} cell;
+/* The last write, and two reads that are not ordered. Three arrays rather than one of three: what is
+   only read or only written then needs a third of the memory and of the time to move it. */
+enum kept { WRITTEN, READ, READ_TOO, KEPT };
 
 typedef struct page {
   sm_u64 key; /* address >> PAGE_SHIFT, plus 1 */
-  cell *cells;
-  sm_u32 shift; /* log2 of the bytes a cell stands for */
+  sm_u64 *kept[KEPT]; /* `nothing` until something is */
+  sm_u32 shift; /* log2 of the bytes an element stands for */
 } page;
+
+static sm_u64 nothing[PAGE]; /* never written to */
 
 typedef struct region {
   sm_u64 start, end;
@@ -61,6 +63,7 @@ struct sm_check {
   sm_u64 arena;             /* of its fibers, or 0 */
   sm_u64 stamp;
   sm_u64 group; /* linear position of the threadgroup */
+  sm_u64 base;  /* stamp and threadgroup, as accesses are described */
   sm_u32 position[3], size[3];
   sm_u32 thread; /* of a SM_GROUPS kernel */
   sm_u32 epoch[MEMORIES], simd_epoch[MEMORIES][SM_MAX_THREADS / SM_LANES];
@@ -133,25 +136,46 @@ static page *shadow_page(sm_check *check, sm_u64 number) {
   }
   page *found = find_page(key);
   if (!found->key) {
-    *found = (page){key, calloc(PAGE >> WORD_SHIFT, sizeof(cell)), WORD_SHIFT};
-    if (!found->cells) abort();
+    *found = (page){key, {nothing, nothing, nothing}, WORD_SHIFT};
     page_count++;
   }
   return *warm = found;
 }
 
-/* Smaller pieces than words are accessed: one cell a byte from now on. */
+static inline void keep(page *page, enum kept kind, sm_u64 index, sm_u64 access) {
+  if (SM_UNLIKELY(page->kept[kind] == nothing) &&
+      !(page->kept[kind] = calloc(PAGE >> page->shift, sizeof access)))
+    abort();
+  page->kept[kind][index] = access;
+}
+
+static void release_kept(page *page, enum kept kind) {
+  if (page->kept[kind] != nothing) free(page->kept[kind]);
+  page->kept[kind] = nothing;
+}
+
+/* Smaller pieces than words are accessed: one element a byte from now on. */
 static void refine(page *page) {
-  cell *fine = malloc(PAGE * sizeof *fine);
-  if (!fine) abort();
-  for (int i = 0; i < PAGE; i++) fine[i] = page->cells[i >> WORD_SHIFT];
-  free(page->cells);
-  page->cells = fine;
+  for (int kind = 0; kind < KEPT; kind++) {
+    const sm_u64 *coarse = page->kept[kind];
+    if (coarse == nothing) continue;
+    sm_u64 *fine = malloc(PAGE * sizeof *fine);
+    if (!fine) abort();
+    for (int i = 0; i < PAGE; i++) fine[i] = coarse[i >> WORD_SHIFT];
+    release_kept(page, kind);
+    page->kept[kind] = fine;
+  }
   page->shift = 0;
 }
 
-static sm_u64 aged(sm_u64 access, sm_u64 stamps) {
-  return access >> 56 > stamps ? access - (stamps << 56) : 0;
+/* Forgets the first `stamps` in one array of a page; whether anything is left. */
+static bool age_kept(page *page, enum kept kind, sm_u64 stamps) {
+  sm_u64 *all = page->kept[kind], any = 0;
+  if (all == nothing) return false;
+  for (int i = 0; i < PAGE >> page->shift; i++)
+    any |= all[i] = all[i] >> 56 > stamps ? all[i] - (stamps << 56) : 0;
+  if (!any) release_kept(page, kind);
+  return any;
 }
 
 /* Forgets the accesses of the first `stamps` dispatches; the others move down by as many. */
@@ -162,20 +186,11 @@ static void age_shadow(sm_u64 stamps) {
   page_count = 0;
   for (size_t i = 0; i < page_capacity; i++) {
     if (!before[i].key) continue;
-    sm_u64 any = 0;
-    cell *end = before[i].cells + (PAGE >> before[i].shift);
-    for (cell *cell = before[i].cells; cell < end; cell++) {
-      cell->write = aged(cell->write, stamps);
-      cell->read = aged(cell->read, stamps);
-      cell->other = aged(cell->other, stamps);
-      any |= cell->write | cell->read;
-    }
-    if (any) {
-      *find_page(before[i].key) = before[i];
-      page_count++;
-    } else {
-      free(before[i].cells);
-    }
+    bool any = false;
+    for (int kind = 0; kind < KEPT; kind++) any |= age_kept(&before[i], kind, stamps);
+    if (!any) continue;
+    *find_page(before[i].key) = before[i];
+    page_count++;
   }
   free(before);
 }
@@ -456,12 +471,12 @@ static sm_u32 epoch_of(sm_u64 access) { return access >> 16 & 0xff; }
 static sm_u32 simd_epoch_of(sm_u64 access) { return access >> 12 & 0xf; }
 static bool is_atomic(sm_u64 access) { return access >> 11 & 1; }
 
-static sm_u64 describe(const sm_check *check, enum memory memory, sm_u32 place) {
+static inline sm_u64 describe(const sm_check *check, enum memory memory, sm_u32 place) {
+  sm_u64 access = check->base | (place & ATOMIC) >> 6 | (place & SITE);
+  if (!check->arena) return access | (sm_u64)check->thread << 24; /* no barriers, no epochs */
   sm_u64 thread = current_thread(check);
-  return check->stamp << 56 | (check->group & (GROUPS - 1)) << 34 | thread << 24 |
-         (sm_u64)check->epoch[memory] << 16 |
-         (sm_u64)check->simd_epoch[memory][thread / SM_LANES] << 12 |
-         (sm_u64)((place & ATOMIC) != 0) << 11 | (place & SITE);
+  return access | thread << 24 | (sm_u64)check->epoch[memory] << 16 |
+         (sm_u64)check->simd_epoch[memory][thread / SM_LANES] << 12;
 }
 
 static bool in_threadgroup(const region *region) {
@@ -512,29 +527,31 @@ static void report_race(sm_check *check, const region *region, sm_u64 address, s
 }
 
 /* `now` describes the access by the epoch of its memory, `seen` by that of execution. */
-static void check_cell(sm_check *check, const region *region, cell *cell, sm_u64 now, sm_u64 seen,
-                       sm_u64 address, sm_u32 size, sm_u32 place) {
+static void check_element(sm_check *check, const region *region, page *page, sm_u64 index,
+                          sm_u64 now, sm_u64 seen, sm_u64 address, sm_u32 size, sm_u32 place) {
   bool race = check->modes & SM_CHECK_RACE;
-  if (race && concurrent(region, cell->write, now))
-    report_race(check, region, address, size, place, cell->write, true);
+  sm_u64 write = page->kept[WRITTEN][index];
+  sm_u64 read = page->kept[READ][index], other = page->kept[READ_TOO][index];
+  if (race && concurrent(region, write, now))
+    report_race(check, region, address, size, place, write, true);
   if (check->modes & SM_CHECK_UNINIT && in_threadgroup(region) &&
       (place & (WRITE | MODIFY)) != WRITE &&
-      cell->write >> 34 != now >> 34) /* not in this threadgroup of this dispatch */
+      write >> 34 != now >> 34) /* not in this threadgroup of this dispatch */
     add_finding(check, finding_at(check, UNINITIALISED, region, address, size, place));
   if (place & WRITE) {
-    if (race && concurrent(region, cell->read, seen))
-      report_race(check, region, address, size, place, cell->read, false);
-    else if (race && concurrent(region, cell->other, seen))
-      report_race(check, region, address, size, place, cell->other, false);
-    cell->write = now;
+    if (race && concurrent(region, read, seen))
+      report_race(check, region, address, size, place, read, false);
+    else if (race && concurrent(region, other, seen))
+      report_race(check, region, address, size, place, other, false);
+    keep(page, WRITTEN, index, now);
     return;
   }
   /* Of several readers two stay, if possible of two simdgroups: no later write is by both. */
-  if (!concurrent(region, cell->read, seen))
-    cell->read = seen;
-  else if (!concurrent(region, cell->other, seen) ||
-           (of_one_simdgroup(cell->other, cell->read) && !of_one_simdgroup(seen, cell->read)))
-    cell->other = seen;
+  if (!concurrent(region, read, seen))
+    keep(page, READ, index, seen);
+  else if (!concurrent(region, other, seen) ||
+           (of_one_simdgroup(other, read) && !of_one_simdgroup(seen, read)))
+    keep(page, READ_TOO, index, seen);
 }
 
 /* Whether `before` is plainly ordered before `now`; false says only that it is not that plain. */
@@ -545,34 +562,43 @@ static inline bool settled(sm_u64 before, sm_u64 now, bool local, const bool *ea
   return ((before ^ now) >> 16 & EPOCHS) && epoch_of(now) < EPOCHS;
 }
 
-/* The usual case of check_cell: everything before is plainly ordered. */
-static inline bool check_quickly(const sm_check *check, const region *region, cell *cell,
-                                 sm_u64 now, sm_u64 seen, sm_u32 place) {
+/* Whether two readers of this epoch are known already, and a third would take no one's place. */
+static inline bool has_readers(sm_u64 read, sm_u64 other, sm_u64 seen) {
+  bool now = ((read ^ seen) | (other ^ seen)) >> 34 == 0 &&
+             (((read ^ seen) | (other ^ seen)) >> 11 & 0x1fff) == 0;
+  return now && (!of_one_simdgroup(other, read) || of_one_simdgroup(seen, read));
+}
+
+/* The usual case of check_element: everything before is plainly ordered. */
+static inline __attribute__((always_inline)) bool check_quickly(const sm_check *check, const region *region, page *page,
+                                 sm_u64 index, sm_u64 now, sm_u64 seen, sm_u32 place) {
   bool local = in_threadgroup(region);
   const bool *earlier = ordered[region->tracked];
-  sm_u64 write = cell->write;
+  sm_u64 write = page->kept[WRITTEN][index];
   if (!settled(write, now, local, earlier)) return false;
   if (local && check->modes & SM_CHECK_UNINIT && write >> 34 != now >> 34) return false;
-  if (!settled(cell->read, seen, local, earlier)) return false;
+  sm_u64 read = page->kept[READ][index];
+  bool unread = settled(read, seen, local, earlier);
   if (place & WRITE) {
-    if (!settled(cell->other, seen, local, earlier)) return false;
-    cell->write = now;
-  } else {
-    cell->read = seen;
+    if (!unread || !settled(page->kept[READ_TOO][index], seen, local, earlier)) return false;
+    keep(page, WRITTEN, index, now);
+    return true;
   }
+  if (!unread) return has_readers(read, page->kept[READ_TOO][index], seen);
+  keep(page, READ, index, seen);
   return true;
 }
 
 /* check_shadow for one word in its usual case; false if there is more to it. */
 static inline bool check_word(sm_check *check, const region *region, sm_u64 address, sm_u32 place) {
   sm_u64 key = (address >> PAGE_SHIFT) + 1;
-  const page *page = check->warm[key * 0x9e3779b97f4a7c15ull >> 58];
+  page *page = check->warm[key * 0x9e3779b97f4a7c15ull >> 58];
   if (address & 3 || !page || page->key != key || !page->shift || region->kind == CONSTANT)
     return false;
-  cell *cell = &page->cells[(address & (PAGE - 1)) >> WORD_SHIFT];
+  sm_u64 index = (address & (PAGE - 1)) >> WORD_SHIFT;
   enum memory memory = in_threadgroup(region) ? THREADGROUP : DEVICE;
   sm_u64 now = describe(check, memory, place), seen = describe(check, EXECUTION, place);
-  return check_quickly(check, region, cell, now, seen, place);
+  return check_quickly(check, region, page, index, now, seen, place);
 }
 
 static __attribute__((noinline)) void check_shadow(sm_check *check, const region *region,
@@ -586,10 +612,10 @@ static __attribute__((noinline)) void check_shadow(sm_check *check, const region
     if (stop > end) stop = end;
     page *page = shadow_page(check, at >> PAGE_SHIFT);
     if (!words && page->shift) refine(page);
-    cell *cell = &page->cells[(at & (PAGE - 1)) >> page->shift];
-    for (sm_u64 step = 1u << page->shift; at < stop; at += step, cell++)
-      if (!check_quickly(check, region, cell, now, seen, place))
-        check_cell(check, region, cell, now, seen, at, (sm_u32)size, place);
+    sm_u64 index = (at & (PAGE - 1)) >> page->shift;
+    for (sm_u64 step = 1u << page->shift; at < stop; at += step, index++)
+      if (!check_quickly(check, region, page, index, now, seen, place))
+        check_element(check, region, page, index, now, seen, at, (sm_u32)size, place);
   }
 }
 
@@ -857,6 +883,7 @@ sm_u64 sm_check_group(sm_worker *worker, sm_u64 index, sm_u64 total) {
   if (check->modes & SM_CHECK_RACE) index = shuffled(index, total, check->salt);
   const sm_u32 *groups = check->launch->groups;
   check->group = index;
+  check->base = check->stamp << 56 | (index & (GROUPS - 1)) << 34;
   check->position[0] = (sm_u32)(index % groups[0]);
   check->position[1] = (sm_u32)(index / groups[0] % groups[1]);
   check->position[2] = (sm_u32)(index / groups[0] / groups[1]);
@@ -894,6 +921,7 @@ void sm_check_copy(sm_submission *submission, sm_u64 source, sm_u64 destination,
   memset(blit.warm, 0, sizeof blit.warm); /* pages may have moved since */
   sm_lock(&check_lock);
   blit.stamp = new_stamp(submission, (record){.group_size = {1, 1, 1}, .groups = {1, 1, 1}});
+  blit.base = blit.stamp << 56;
   sm_unlock(&check_lock);
   region from = {source, source + size, RESIDENT, 0, is_tracked(submission, source)};
   region to = {destination, destination + size, RESIDENT, 0, is_tracked(submission, destination)};

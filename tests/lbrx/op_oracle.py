@@ -1,0 +1,251 @@
+"""An oracle for every operation: float64 numpy (Python ints for integers), written apart from lbrx.
+
+A row says how to compute the result and which operands make sense; the tests supply element types,
+shapes and devices.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from lbrx import dtype as dt
+from lbrx.dtype import Dtype, Kind
+
+FLOATS = (dt.float16, dt.bfloat16, dt.float32, dt.float64)
+INTEGERS = tuple(d for d in dt.ALL if d.is_integer)
+NUMBERS = (*INTEGERS, *FLOATS)
+# One unit in the last place beside 1, and what a few float32 operations lose.
+PRECISION = {dt.float16: 2e-3, dt.bfloat16: 1.6e-2, dt.float32: 4e-6, dt.float64: 1e-12}
+
+
+def keep(d: Dtype) -> Dtype:
+    return d
+
+
+def to_float(d: Dtype) -> Dtype:
+    return d if d.is_float else dt.float32
+
+
+def to_wide(d: Dtype) -> Dtype:
+    if d.is_float:
+        return d
+    return dt.uint64 if d.kind is Kind.UINT else dt.int64
+
+
+def to_bool(_: Dtype) -> Dtype:
+    return dt.bool_
+
+
+def to_index(_: Dtype) -> Dtype:
+    return dt.int64
+
+
+@dataclass(frozen=True)
+class Row:
+    """One operation: its oracle on float64 or int64 arrays, operands, types and result type."""
+
+    oracle: Callable[..., Any]
+    dtypes: Sequence[Dtype] = dt.ALL
+    result: Callable[[Dtype], Dtype] = keep
+    operands: int = 1
+    low: float = -4
+    high: float = 4
+    attributes: Sequence[dict[str, Any]] = field(default_factory=lambda: ({},))
+
+
+def _erf(x):
+    return np.array([math.erf(v) for v in np.ravel(x)]).reshape(np.shape(x))
+
+
+def _sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def _gelu(x, approximate="none"):
+    if approximate == "tanh":
+        return x / (1 + np.exp(-2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+    return x * (1 + _erf(x / math.sqrt(2))) / 2
+
+
+def _floats(oracle, **facts) -> Row:
+    return Row(oracle, result=to_float, **facts)
+
+
+ELEMENTWISE = {
+    "negative": Row(np.negative, (*FLOATS, *(d for d in INTEGERS if d.kind is Kind.INT))),
+    "sign": Row(np.sign, NUMBERS),
+    "square": Row(lambda x: x * x, NUMBERS),
+    "abs": Row(np.abs),
+    "floor": Row(np.floor),
+    "ceil": Row(np.ceil),
+    "trunc": Row(np.trunc),
+    "round": Row(np.round),
+    "exp": _floats(np.exp),
+    "exp2": _floats(lambda x: 2.0**x),
+    "expm1": _floats(np.expm1),
+    "log": _floats(np.log, low=0.5),
+    "log2": _floats(lambda x: np.log(x) / math.log(2), low=0.5),
+    "log10": _floats(lambda x: np.log(x) / math.log(10), low=0.5),
+    "log1p": _floats(np.log1p, low=0),
+    "sqrt": _floats(lambda x: x**0.5, low=0),
+    "rsqrt": _floats(lambda x: x**-0.5, low=0.5),
+    "reciprocal": _floats(lambda x: 1 / x, low=0.5),
+    "sin": _floats(np.sin),
+    "cos": _floats(np.cos),
+    "tan": _floats(np.tan, low=-1, high=1),
+    "asin": _floats(np.arcsin, low=-1, high=1),
+    "acos": _floats(np.arccos, low=-1, high=1),
+    "atan": _floats(np.arctan),
+    "sinh": _floats(np.sinh),
+    "cosh": _floats(np.cosh),
+    "asinh": _floats(np.arcsinh),
+    "acosh": _floats(np.arccosh, low=1),
+    "atanh": _floats(np.arctanh, low=-0.9, high=0.9),
+    "erf": _floats(_erf),
+    "bitwise_invert": Row(np.invert, INTEGERS),
+    "logical_not": Row(lambda x: x == 0, result=to_bool),
+    "isnan": Row(lambda x: x != x, result=to_bool),
+    "isinf": Row(lambda x: np.abs(x) == math.inf, result=to_bool),
+    "isfinite": Row(lambda x: np.abs(x) < math.inf, result=to_bool),
+    "relu": Row(lambda x: np.where(x > 0, x, 0)),
+    "leaky_relu": _floats(
+        lambda x, slope=0.01: np.where(x > 0, x, slope * x), attributes=({}, {"slope": 0.25})
+    ),
+    "sigmoid": _floats(_sigmoid),
+    "tanh": _floats(np.tanh),
+    "gelu": _floats(_gelu, attributes=({}, {"approximate": "tanh"})),
+    "silu": _floats(lambda x: x * _sigmoid(x)),
+    "softplus": _floats(lambda x: np.log(1 + np.exp(x))),
+    "copy": Row(lambda x: x),
+    "add": Row(np.add, NUMBERS, operands=2),
+    "multiply": Row(np.multiply, NUMBERS, operands=2),
+    "subtract": Row(np.subtract, (*FLOATS, dt.int8, dt.int64), operands=2),
+    "maximum": Row(lambda x, y: np.where(x > y, x, y), operands=2),
+    "minimum": Row(lambda x, y: np.where(x < y, x, y), operands=2),
+    "floor_divide": Row(lambda x, y: np.floor(x / y), NUMBERS, operands=2, low=1, high=9),
+    "remainder": Row(lambda x, y: x - y * np.floor(x / y), NUMBERS, operands=2, low=1, high=9),
+    "pow": Row(lambda x, y: x**y, NUMBERS, operands=2, low=1, high=3),
+    "divide": _floats(lambda x, y: x / y, operands=2, low=1),
+    "atan2": _floats(np.arctan2, operands=2),
+    "bitwise_and": Row(np.bitwise_and, INTEGERS, operands=2),
+    "bitwise_or": Row(np.bitwise_or, INTEGERS, operands=2),
+    "bitwise_xor": Row(np.bitwise_xor, INTEGERS, operands=2),
+    "bitwise_left_shift": Row(lambda x, y: x * 2**y, INTEGERS, operands=2, low=0, high=3),
+    "bitwise_right_shift": Row(lambda x, y: x // 2**y, INTEGERS, operands=2, low=0, high=7),
+    "equal": Row(np.equal, result=to_bool, operands=2),
+    "not_equal": Row(np.not_equal, result=to_bool, operands=2),
+    "less": Row(np.less, result=to_bool, operands=2),
+    "less_equal": Row(np.less_equal, result=to_bool, operands=2),
+    "greater": Row(np.greater, result=to_bool, operands=2),
+    "greater_equal": Row(np.greater_equal, result=to_bool, operands=2),
+    "logical_and": Row(lambda x, y: (x != 0) & (y != 0), result=to_bool, operands=2),
+    "logical_or": Row(lambda x, y: (x != 0) | (y != 0), result=to_bool, operands=2),
+    "logical_xor": Row(lambda x, y: (x != 0) ^ (y != 0), result=to_bool, operands=2),
+    "swiglu": _floats(lambda g, x: g * _sigmoid(g) * x, operands=2),
+    "geglu": _floats(
+        lambda g, x, approximate="none": _gelu(g, approximate) * x,
+        operands=2,
+        attributes=({}, {"approximate": "tanh"}),
+    ),
+    "fma": Row(lambda x, y, z: x * y + z, NUMBERS, operands=3, low=-3, high=3),
+    "clip": Row(lambda x, a, b: np.where(np.maximum(x, a) < b, np.maximum(x, a), b), operands=3),
+}
+
+
+def _norm(x, axis=None, keepdims=False, ord=2):
+    if ord == math.inf:
+        return np.max(np.abs(x), axis=axis, keepdims=keepdims, initial=0)
+    return np.sum(np.abs(x) ** ord, axis=axis, keepdims=keepdims) ** (1 / ord)
+
+
+def _place(choose):
+    """argmax or argmin over several axes, by looking at one result at a time."""
+
+    def oracle(x, axis=None, keepdims=False):
+        axes = range(x.ndim) if axis is None else np.atleast_1d(axis) % x.ndim
+        rest = [i for i in range(x.ndim) if i not in axes]
+        result = np.empty([x.shape[i] for i in rest], np.int64)
+        for index in np.ndindex(*result.shape):
+            key = [slice(None)] * x.ndim
+            for i, place in zip(rest, index, strict=True):
+                key[i] = place
+            result[index] = choose(x[tuple(key)].ravel())
+        return np.expand_dims(result, tuple(axes)) if keepdims else result
+
+    return oracle
+
+
+def _var(x, axis=None, keepdims=False, correction=0):
+    return np.var(x, axis=axis, keepdims=keepdims, ddof=correction)
+
+
+REDUCTIONS = {
+    "sum": Row(np.sum, result=to_wide),
+    "prod": Row(np.prod, result=to_wide, low=0.5, high=2),
+    "mean": _floats(np.mean),
+    "var": _floats(_var, attributes=({}, {"correction": 1})),
+    "norm": _floats(_norm, attributes=({}, {"ord": 1}, {"ord": 3}, {"ord": math.inf})),
+    "max": Row(np.max),
+    "min": Row(np.min),
+    "argmax": Row(_place(np.argmax), result=to_index),
+    "argmin": Row(_place(np.argmin), result=to_index),
+    "any": Row(np.any, result=to_bool),
+    "all": Row(np.all, result=to_bool),
+}
+
+
+def _softmax(x, axis=-1):
+    e = np.exp(x)
+    return e / e.sum(axis, keepdims=True)
+
+
+def _sorted(x, axis=-1, descending=False):
+    return np.flip(np.sort(x, axis), axis) if descending else np.sort(x, axis)
+
+
+ALONG_AXIS = {
+    "softmax": _floats(_softmax),
+    "log_softmax": _floats(lambda x, axis=-1: np.log(_softmax(x, axis))),
+    "cumsum": Row(lambda x, axis=-1: np.cumsum(x, axis), result=to_wide),
+    "sort": Row(_sorted, attributes=({}, {"descending": True})),
+}
+
+# Operations with a test of their own: their operands do not follow a pattern.
+OTHERS = {
+    *("where", "cast", "layer_norm", "rms_norm", "matmul", "concat", "pad", "take", "gather"),
+    *("scatter", "argsort", "topk", "random_uniform", "random_normal", "random_bernoulli"),
+}
+
+
+def sample(rng: np.random.Generator, shape, dtype: Dtype, low: float = -4, high: float = 4):
+    """Elements of a type within a range: any value where it is floating, whole ones else."""
+    if dtype is dt.bool_:
+        return rng.integers(0, 2, shape).astype(bool)
+    if dtype.is_float:
+        return np.asarray(rng.uniform(low, high, shape)).astype(dtype.numpy)
+    low = max(math.ceil(low), 0 if dtype.kind is Kind.UINT else low)
+    return rng.integers(low, max(math.floor(high), low), shape, endpoint=True).astype(dtype.numpy)
+
+
+def wide(values: np.ndarray) -> np.ndarray:
+    """The same numbers in the oracle's type."""
+    return values.astype(np.int64 if values.dtype.kind in "iu" else np.float64)
+
+
+def close(tensor, expected, dtype: Dtype, scale: float = 1) -> None:
+    """The result has that type, that shape, and those values within the type's precision."""
+    expected = np.asarray(expected)
+    assert tensor.dtype is dtype
+    assert tensor.shape == expected.shape
+    values = tensor.numpy()
+    if dtype.is_float:
+        precision = PRECISION[dtype] * scale
+        values = values.astype(np.float64)
+        np.testing.assert_allclose(values, expected, rtol=precision, atol=precision)
+    else:
+        np.testing.assert_array_equal(values, expected.astype(dtype.numpy))

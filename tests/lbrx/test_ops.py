@@ -1,0 +1,356 @@
+"""Every operation over element types and shapes, against the oracle."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from op_oracle import (
+    ALONG_AXIS,
+    ELEMENTWISE,
+    FLOATS,
+    NUMBERS,
+    OTHERS,
+    REDUCTIONS,
+    close,
+    sample,
+    wide,
+)
+
+import lbrx
+from lbrx import dtype as dt
+from lbrx import ops
+
+DEVICES = ("cpu",)
+SHAPES = [(), (1,), (7,), (3, 0), (5, 3), (2, 3, 5)]
+# How a tensor of a shape is seen: as it is, and as views of larger ones.
+VIEWS = {
+    "contiguous": (lambda s: s, lambda x: x),
+    "strided": (lambda s: (*s[:-1], 2 * s[-1]), lambda x: x[..., ::2]),
+    "reversed": (lambda s: s, lambda x: x[::-1]),
+    "transposed": (lambda s: s[::-1], lambda x: x.T),
+}
+
+
+def pair(rng, shape, dtype, device, view="contiguous", low=-4, high=4):
+    """A tensor, and the same elements for the oracle."""
+    make, look = VIEWS[view]
+    values = sample(rng, make(shape), dtype, low, high)
+    tensor = look(lbrx.tensor(values, device=device))
+    assert tensor.dtype is dtype
+    assert tensor.shape == shape
+    return tensor, wide(look(values))
+
+
+@pytest.fixture(params=DEVICES)
+def place(request):
+    return request.param
+
+
+def test_every_operation_has_an_oracle():
+    covered = [*ELEMENTWISE, *REDUCTIONS, *ALONG_AXIS, *OTHERS]
+    assert sorted(covered) == sorted(ops.TABLE)
+
+
+@pytest.mark.parametrize("name", ELEMENTWISE)
+def test_elementwise(name, place, rng):
+    row = ELEMENTWISE[name]
+    for dtype, shape, attributes in itertools.product(row.dtypes, SHAPES, row.attributes):
+        args = [
+            pair(rng, shape, dtype, place, "contiguous", row.low, row.high)
+            for _ in range(row.operands)
+        ]
+        result = getattr(args[0][0], name)(*(t for t, _ in args[1:]), **attributes)
+        close(result, row.oracle(*(x for _, x in args), **attributes), row.result(dtype))
+
+
+@pytest.mark.parametrize("view", [v for v in VIEWS if v != "contiguous"])
+@pytest.mark.parametrize("name", ELEMENTWISE)
+def test_elementwise_on_views(name, view, place, rng):
+    row = ELEMENTWISE[name]
+    args = [
+        pair(rng, (4, 5), row.dtypes[-1], place, view, row.low, row.high)
+        for _ in range(row.operands)
+    ]
+    result = getattr(args[0][0], name)(*(t for t, _ in args[1:]))
+    close(result, row.oracle(*(x for _, x in args)), row.result(row.dtypes[-1]))
+    assert result.is_contiguous
+
+
+@pytest.mark.parametrize(
+    "shapes", [((4, 1, 3), (5, 1)), ((), (2, 3)), ((3,), (2, 0, 3)), ((1,), (1, 1))]
+)
+@pytest.mark.parametrize("name", [n for n, row in ELEMENTWISE.items() if row.operands == 2])
+def test_binary_broadcasts(name, shapes, place, rng):
+    row = ELEMENTWISE[name]
+    dtype = row.dtypes[-1]
+    (a, x), (b, y) = (
+        pair(rng, shape, dtype, place, low=row.low, high=row.high) for shape in shapes
+    )
+    close(getattr(a, name)(b), row.oracle(x, y), row.result(dtype))
+
+
+@pytest.mark.parametrize("first", dt.ALL, ids=str)
+def test_mixed_types_meet_in_the_promoted_one(first, place, rng):
+    for second in dt.ALL:
+        (a, x), (b, y) = (pair(rng, (5,), d, place, low=0) for d in (first, second))
+        expected = dt.promote(first, second)
+        if expected is not lbrx.bool_:
+            close(a + b, x + y, expected)
+        close(a < b, x < y, lbrx.bool_)
+        close(lbrx.where(a > b, a, b), np.maximum(x, y), expected)
+
+
+AXES = [None, 0, -1, (0, 2), (1,), (0, 1, 2), ()]
+
+
+@pytest.mark.parametrize("keepdims", [False, True])
+@pytest.mark.parametrize("axis", AXES, ids=str)
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_reductions(name, axis, keepdims, place, rng):
+    row = REDUCTIONS[name]
+    view = "transposed" if keepdims else "contiguous"
+    for dtype, more in itertools.product(row.dtypes, row.attributes):
+        a, x = pair(rng, (3, 4, 5), dtype, place, view, row.low, row.high)
+        if name == "var" and more and axis == ():
+            continue  # nothing divided by nothing
+        result = getattr(a, name)(axis=axis, keepdims=keepdims, **more)
+        close(
+            result, row.oracle(x, axis=axis, keepdims=keepdims, **more), row.result(dtype), scale=4
+        )
+
+
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_reductions_of_scalars_and_of_nothing(name, place):
+    row = REDUCTIONS[name]
+    scalar = lbrx.tensor(2.0, device=place)
+    close(getattr(scalar, name)(), row.oracle(np.array(2.0)), row.result(dt.float32))
+    empty = lbrx.zeros((2, 0), device=place)
+    assert getattr(empty, name)(axis=0).shape == (0,)
+    if name in ("max", "min", "argmax", "argmin"):
+        with pytest.raises(lbrx.ShapeError, match=rf"{name}\(float32\[2, 0\]\): .* are empty"):
+            getattr(empty, name)(axis=1)
+    else:
+        with np.errstate(all="ignore"):
+            expected = {"mean": math.nan, "var": math.nan, "prod": 1, "all": 1}.get(name, 0)
+        np.testing.assert_array_equal(getattr(empty, name)(axis=1).numpy(), [expected] * 2)
+
+
+@pytest.mark.parametrize("name", ALONG_AXIS)
+def test_along_axis(name, place, rng):
+    row = ALONG_AXIS[name]
+    for dtype, axis, more in itertools.product(row.dtypes, (0, 1, -1), row.attributes):
+        a, x = pair(rng, (4, 1, 6), dtype, place)
+        close(
+            getattr(a, name)(axis=axis, **more),
+            row.oracle(x, axis=axis, **more),
+            row.result(dtype),
+            scale=4,
+        )
+    assert getattr(lbrx.zeros((3, 0), device=place), name)().shape == (3, 0)
+    with pytest.raises(lbrx.ShapeError, match=rf"{name}\(float32\[\]\): axis -1 does not exist"):
+        getattr(lbrx.tensor(1.0, device=place), name)()
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_norms(dtype, place, rng):
+    for shape in [(7,), (3, 5), (2, 1, 33), (4, 0)]:
+        a, x = pair(rng, shape, dtype, place)
+        weight, w = pair(rng, shape[-1:], dtype, place)
+        bias, b = pair(rng, shape[-1:], dtype, place)
+        with np.errstate(all="ignore"):
+            rms = x / np.sqrt((x * x).sum(-1, keepdims=True) / shape[-1] + 1e-5) if x.size else x
+            centre = x - x.sum(-1, keepdims=True) / shape[-1] if x.size else x
+            layer = (
+                centre / np.sqrt((centre**2).sum(-1, keepdims=True) / shape[-1] + 0.1)
+                if x.size
+                else x
+            )
+        close(a.rms_norm(), rms, dtype)
+        close(a.rms_norm(weight), rms * w, dtype)
+        close(a.layer_norm(eps=0.1), layer, dtype, scale=2)
+        close(a.layer_norm(weight, bias, eps=0.1), layer * w + b, dtype, scale=2)
+        close(a.layer_norm(bias=bias, eps=0.1), layer + b, dtype, scale=2)
+
+
+PRODUCTS = [
+    *(((1, 1), (1, 1)), ((3, 4), (4, 5)), ((17, 33), (33, 9)), ((4,), (4, 5)), ((3, 4), (4,))),
+    *(
+        ((4,), (4,)),
+        ((2, 3, 4), (4, 5)),
+        ((5, 1, 3, 4), (2, 4, 2)),
+        ((3, 0), (0, 2)),
+        ((0, 3), (3, 2)),
+    ),
+]
+
+
+@pytest.mark.parametrize("shapes", PRODUCTS, ids=str)
+def test_matmul(shapes, place, rng):
+    for dtype in (*FLOATS, dt.int32, dt.uint8):
+        (a, x), (b, y) = (pair(rng, shape, dtype, place, high=2) for shape in shapes)
+        expected = x @ y
+        close(
+            a @ b, expected.astype(dtype.numpy) if dtype is dt.uint8 else expected, dtype, scale=8
+        )
+    (a, x), (b, y) = (pair(rng, shape, dt.float32, place, "transposed") for shape in shapes)
+    close(a @ b, x @ y, dt.float32, scale=8)
+
+
+def test_cast_between_all_types(place, rng):
+    for source, target in itertools.product(dt.ALL, repeat=2):
+        a, x = pair(rng, (3, 4), source, place, low=0)
+        expected = x != 0 if target is dt.bool_ else (x if target.is_float else np.trunc(x))
+        close(a.astype(target), expected, target)
+
+
+def test_halves_are_rounded_once(place):
+    # 1 + 2^-8 lies half way between two bfloat16, which a sum in bfloat16 would lose each time.
+    small = lbrx.full(256, 2.0**-8, dtype="bfloat16", device=place)
+    assert lbrx.concat([lbrx.ones(1, "bfloat16", device=place), small]).sum().item() == 2.0
+    a, b, c = (lbrx.tensor(v, dtype="float16", device=place) for v in (300.0, 300.0, -60000.0))
+    assert a.fma(b, c).item() == 30000.0
+
+
+def test_nan_and_infinity_follow_numpy(place):
+    x = np.array([1, math.nan, 3, -math.inf], np.float32)
+    t = lbrx.tensor(x, device=place)
+    for name in ("max", "min", "sum", "mean", "argmax", "argmin", "sort", "any", "all"):
+        expected = getattr(np, name)(x)
+        np.testing.assert_array_equal(getattr(t, name)().numpy(), expected, err_msg=name)
+    np.testing.assert_array_equal(t.maximum(2).numpy(), np.maximum(x, 2))
+    np.testing.assert_array_equal((t == t).numpy(), x == x)
+    assert np.isnan(t.relu().numpy()[1])
+    assert t.sort(descending=True).tolist()[:3] == [3, 1, -math.inf]
+    big = lbrx.tensor([1e4, -1e4, math.inf], device=place)
+    np.testing.assert_allclose(big.sigmoid().numpy(), [1, 0, 1])
+    np.testing.assert_allclose(big[:2].softmax().numpy(), [1, 0])
+    np.testing.assert_allclose(big[:2].softplus().numpy(), [1e4, 0])
+
+
+def test_integers_divide_and_raise_without_trapping(place):
+    t = lbrx.tensor([7, -7, 1, -1, 0], device=place)
+    assert (t // 0).tolist() == [0] * 5
+    assert (t % 0).tolist() == [0] * 5
+    assert (t // 2).tolist() == [3, -4, 0, -1, 0]
+    assert (t % 3).tolist() == [1, 2, 1, 2, 0]
+    assert (t**-1).tolist() == [0, 0, 1, -1, 0]
+    assert (t**-2).tolist() == [0, 0, 1, 1, 0]
+    assert (lbrx.tensor(np.uint8([2, 3]), device=place) ** 3).tolist() == [8, 27]
+
+
+@pytest.mark.parametrize("dtype", NUMBERS, ids=str)
+def test_moving_elements(dtype, place, rng):
+    a, x = pair(rng, (3, 4, 5), dtype, place, "transposed")
+    b, y = pair(rng, (3, 2, 5), dtype, place)
+    close(lbrx.concat([a, b, a], axis=1), np.concatenate([x, y, x], 1), dtype)
+    close(
+        a.pad([(0, 1), (2, 0), (0, 0)], value=3),
+        np.pad(x, [(0, 1), (2, 0), (0, 0)], constant_values=3),
+        dtype,
+    )
+    rows = np.array([[2, 0], [-1, 1]])
+    close(a.take(rows, axis=0), x[rows], dtype)
+    close(a.take(rows, axis=-1), x[:, :, rows], dtype)
+    places = rng.integers(-4, 4, (3, 7, 5))
+    close(a.gather(places, axis=1), np.take_along_axis(x, places, 1), dtype)
+    order = np.argsort(x, axis=1, kind="stable")
+    close(a.argsort(axis=1), order, dt.int64)
+    values, indices = a.topk(2, axis=1)
+    close(values, -np.sort(-x, axis=1)[:, :2], dtype)
+    np.testing.assert_array_equal(np.take_along_axis(x, indices.numpy(), 1), wide(values.numpy()))
+    values, indices = a.topk(3, axis=1, largest=False)
+    close(values, np.sort(x, axis=1)[:, :3], dtype)
+    close(indices, order[:, :3], dt.int64)
+
+
+@pytest.mark.parametrize("dtype", NUMBERS, ids=str)
+def test_scatter(dtype, place, rng):
+    a, x = pair(rng, (3, 4), dtype, place)
+    places = np.stack([rng.permutation(4)[:3] for _ in range(3)])
+    u, v = pair(rng, (3, 3), dtype, place)
+    expected = x.copy()
+    np.put_along_axis(expected, places, v, 1)
+    close(a.scatter(places, u), expected, dtype)
+    same = np.zeros((3, 3), np.int64)
+    total = x.copy()
+    total[:, 0] += v.sum(1)
+    close(a.scatter(same, u, axis=-1, reduce="add"), total, dtype, scale=2)
+    close(a, x, dtype)
+
+
+def ones(*shape, dtype="float32"):
+    return lbrx.ones(shape, dtype)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (
+            lambda: ones(2, 3) + ones(4),
+            lbrx.ShapeError,
+            r"add\(float32\[2, 3\], float32\[4\]\): shapes \(2, 3\) and \(4,\) do not broadcast.*reshape",
+        ),
+        (
+            lambda: ones(2, 3) @ ones(4, 5),
+            lbrx.ShapeError,
+            r"inner sizes of \(2, 3\) and \(4, 5\) differ, 3 and 4: transpose",
+        ),
+        (lambda: ones() @ ones(2), lbrx.ShapeError, r"scalar has no rows or columns: use \*"),
+        (
+            lambda: ones(2) & ones(2),
+            lbrx.DtypeError,
+            r"bitwise_and\(float32\[2\], float32\[2\]\): .*cast to an integer",
+        ),
+        (
+            lambda: -ones(2, dtype="bool"),
+            lbrx.DtypeError,
+            r"negative\(bool\[2\]\): .*cast to a number",
+        ),
+        (lambda: ones(2).where(1, 2), lbrx.DtypeError, "condition is float32: compare it, or cast"),
+        (lambda: ones(3).take(ones(1)), lbrx.DtypeError, "indices are float32: cast them"),
+        (lambda: ones(3).take([3]), IndexError, "index 3 is beyond an axis of 3 elements"),
+        (lambda: ones(3).softmax(axis=1), lbrx.ShapeError, "axis 1 does not exist in 1 dimensions"),
+        (
+            lambda: ones(2, 3).rms_norm(ones(2)),
+            lbrx.ShapeError,
+            r"weight or bias has shape \(2,\): give \(3,\)",
+        ),
+        (lambda: ones(3).topk(4), lbrx.ShapeError, r"k=4 of axis 0 in shape \(3,\): give 0 to 3"),
+        (
+            lambda: lbrx.concat([ones(2, 3), ones(3, 3)], axis=1),
+            lbrx.ShapeError,
+            "may differ in axis 1 only",
+        ),
+        (lambda: ones(2).pad([(1, 0), (0, 1)]), lbrx.ShapeError, r"give \(before, after\) an axis"),
+        (lambda: ones(2, 3).gather(np.zeros((3, 3), int)), lbrx.ShapeError, "may differ from"),
+        (
+            lambda: ones(2, 3).scatter(np.zeros((2, 1), int), ones(2, 2)),
+            lbrx.ShapeError,
+            "must have the indices' shape",
+        ),
+        (
+            lambda: ones(2).scatter([0], ones(1), reduce="max"),
+            ValueError,
+            "neither 'set' nor 'add'",
+        ),
+        (lambda: ones(2).gelu(approximate="erf"), ValueError, "give 'none' or 'tanh'"),
+        (lambda: ones(2, dtype="uint8") + 300, lbrx.DtypeError, "300 does not fit uint8"),
+        (lambda: ones(2) + None, TypeError, "add needs y: it may not be None"),
+        (lambda: ones(2) + "a", lbrx.DtypeError, "str of <U1 is no tensor: give numbers"),
+        (lambda: ones(2).sum(axes=0), TypeError, "axes"),
+        (
+            lambda: ops.TABLE["sum"].bind({"axes": 0}),
+            TypeError,
+            "sum has no attribute axes: it has axis, keepdims",
+        ),
+        (lambda: ops.TABLE["cast"].bind({}), TypeError, "cast needs dtype"),
+        (lambda: ops.TABLE["add"].roles(3), TypeError, r"add takes \(x, y\), not 3 operands"),
+        (lambda: lbrx.concat([]), TypeError, r"concat takes \(tensors\), not 0 operands"),
+    ],
+)
+def test_errors_name_operands_and_remedy(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
