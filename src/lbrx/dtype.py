@@ -5,7 +5,7 @@ float64, which Metal has not, from appearing unless it was asked for:
 
 - an integer with a floating type gives that floating type: int32 + float16 is float16;
 - float16 with bfloat16 gives float32, the smallest type that holds both;
-- uint64 with a signed integer gives int64, not float64;
+- uint64 with a signed integer gives int64, not float64: numbers from 2**63 on wrap;
 - where integers become floating (division, exp, mean) they become float32.
 
 Python's numbers, and numpy's scalars, are weak: they take the type of the tensor they meet, and

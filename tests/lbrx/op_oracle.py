@@ -186,7 +186,7 @@ def _var(x, axis=None, keepdims=False, correction=0):
 
 REDUCTIONS = {
     "sum": Row(np.sum, result=to_wide),
-    "prod": Row(np.prod, result=to_wide, low=0.5, high=2),
+    "prod": Row(np.prod, result=to_wide, low=0.5, high=1.7),
     "mean": _floats(np.mean),
     "var": _floats(_var, attributes=({}, {"correction": 1})),
     "norm": _floats(_norm, attributes=({}, {"ord": 1}, {"ord": 3}, {"ord": math.inf})),

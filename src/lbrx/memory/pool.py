@@ -19,6 +19,7 @@ T = TypeVar("T")
 
 SMALLEST = 256  # more than any type asks for
 STEPS = 8  # classes in a doubling: at most an eighth of a block is waste
+CACHED_PART = 4  # of the limit may lie idle: the machine is not ours alone
 HOLDERS = 5  # how many an error names
 
 
@@ -60,6 +61,7 @@ class Pool(Generic[T]):
         self._free = free
         self._reclaim = reclaim
         self.limit = limit
+        self.cache_limit = limit // CACHED_PART
         self._lock = threading.Lock()
         self._returned: deque[tuple[T, int, str]] = deque()
         self._cache: dict[int, list[T]] = {}  # length -> blocks of it, the newest last
@@ -156,6 +158,8 @@ class Pool(Generic[T]):
                 cache[length].append(block)
             else:
                 cache[length] = [block]
+        if self._cached > self.cache_limit:
+            self._shrink(self.cache_limit)
 
     def _cached_block(
         self, length: int, accept: Callable[[T], bool] | None

@@ -21,7 +21,6 @@ from lbrx.metal.library import Pipeline
 # Long command buffers are killed, short ones cost: MLX and llama.cpp commit at about these.
 MAX_OPERATIONS = 50
 MAX_BYTES = 50 << 20
-MAX_INLINE = 4096  # the most that setBytes takes
 
 Size = tuple[int, int, int]
 Argument = Buffer | bytes | None  # at the index of its place
@@ -129,6 +128,8 @@ class CommandQueue:
             self._use(submission, argument)
         elif argument is not None:
             encoder.setBytes_length_atIndex_(argument, len(argument), index)
+        else:  # an encoder keeps what earlier kernels bound
+            encoder.setBuffer_offset_atIndex_(None, 0, index)
 
     def _use(self, submission: Submission, buffer: Buffer) -> None:
         block = buffer.block
@@ -146,7 +147,7 @@ class CommandQueue:
             self.commit()
         return submission.ticket
 
-    def current(self) -> Submission:
+    def _current(self) -> Submission:
         """The open command buffer; call with the queue locked."""
         if self._open is None:
             with autorelease_pool():
@@ -272,7 +273,11 @@ class _Encoding:
 
     def __enter__(self) -> Submission:
         self._queue._lock.acquire()
-        return self._queue.current()
+        try:
+            return self._queue._current()
+        except BaseException:
+            self._queue._lock.release()
+            raise
 
     def __exit__(self, kind: object, problem: BaseException | None, trace: object) -> None:
         self._queue._lock.release()

@@ -13,7 +13,7 @@ from typing import Any
 
 from lbrx.errors import DeviceError
 from lbrx.metal import binding
-from lbrx.metal.binding import Metal
+from lbrx.metal.binding import CallError, Metal
 
 FIRST_SIMDGROUP_MATRIX = 7  # the Apple family that brought it
 FIRST_BFLOAT = 6  # from this family on `bfloat` compiles, if Metal 3.1 does
@@ -76,7 +76,7 @@ def default_device() -> Any:
     """The system's MTLDevice."""
     try:
         device = Metal.MTLCreateSystemDefaultDevice()
-    except Exception as problem:
+    except CallError as problem:
         raise DeviceError(f"no Metal device: {problem}") from problem
     if device is None:
         raise DeviceError("this system has no Metal device: use the device 'cpu'")

@@ -87,8 +87,11 @@ class Shaders:
             return found
         with self._gate(key):
             if key not in self._pipelines:
-                library = self._library(stem, source, safe_math)
-                self._pipelines[key] = library.pipeline(function, given)
+                try:
+                    library = self._library(stem, source, safe_math)
+                    self._pipelines[key] = library.pipeline(function, given)
+                except CallError as refusal:
+                    raise DeviceError(f"{stem}.metal: {refusal}") from refusal
             return self._pipelines[key]
 
     def functions(self, stem: str) -> list[str]:
@@ -263,7 +266,7 @@ def _typed(constants: tuple[tuple[int, Value], ...]) -> tuple[tuple[int, str, Va
 
 
 def _prebuilt(device: Any, path: Path) -> Any:
-    """The library that `lbrx shaders build` made, None if there is none or not for this device."""
+    """The library that was built beforehand, None if there is none or not for this device."""
     if not path.exists():
         return None
     library, _ = device.newLibraryWithURL_error_(NSURL.fileURLWithPath_(str(path)), None)
@@ -273,10 +276,7 @@ def _prebuilt(device: Any, path: Path) -> Any:
 def _compiled(device: Any, stem: str, source: str, safe_math: bool) -> Any:
     options = Metal.MTLCompileOptions.alloc().init()
     options.setFastMathEnabled_(not safe_math)
-    try:
-        library, problem = device.newLibraryWithSource_options_error_(source, options, None)
-    except CallError as refusal:
-        raise DeviceError(f"{stem}.metal: {refusal}") from refusal
+    library, problem = device.newLibraryWithSource_options_error_(source, options, None)
     if library is None:
         raise DeviceError(f"{stem}.metal does not compile:\n{_description(problem)}")
     return library

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,11 @@ def pad_shape(shapes: rules.Shapes, attributes: Attributes) -> Shape:
     return tuple(n + before + after for n, (before, after) in zip(shape, widths, strict=True))
 
 
+def pad_dtype(promoted: Dtype, attributes: Attributes) -> Dtype:
+    dt.check_scalar(attributes["value"], promoted)
+    return promoted
+
+
 def take_shape(shapes: rules.Shapes, attributes: Attributes) -> Shape:
     shape, indices = rules.first(shapes), rules.first(shapes[1:])
     axis = sh.normalize_axis(attributes["axis"], len(shape))
@@ -66,7 +72,7 @@ def scatter_shape(shapes: rules.Shapes, attributes: Attributes) -> Shape:
 
 
 def topk_shape(shapes: rules.Shapes, attributes: Attributes) -> Shape:
-    shape, k = rules.first(shapes), attributes["k"]
+    shape, k = rules.first(shapes), operator.index(attributes["k"])
     axis = sh.normalize_axis(attributes["axis"], len(shape))
     if not 0 <= k <= shape[axis]:
         raise ShapeError(f"k={k} of axis {axis} in shape {shape}: give 0 to {shape[axis]}")
@@ -90,7 +96,7 @@ def concat(*tensors: Array, axis: int = 0) -> Array:
     return np.concatenate(tensors, axis=axis)
 
 
-@op(Family.MOVEMENT, pad_shape, rules.same)
+@op(Family.MOVEMENT, pad_shape, pad_dtype)
 def pad(x: Array, *, widths: Widths, value: float = 0) -> Array:
     """The tensor with `value` around it: (before, after) for each axis."""
     result = np.full([n + sum(w) for n, w in zip(x.shape, widths, strict=True)], value, x.dtype)
@@ -115,7 +121,7 @@ def gather(x: Array, indices: Array, *, axis: int = -1) -> Array:
 def scatter(
     x: Array, indices: Array, updates: Array, *, axis: int = -1, reduce: str = "set"
 ) -> Array:
-    """A copy of x with updates set, or added, where gather would read; the last of equals wins."""
+    """A copy of x with updates set, or added, where gather would read; one of equals is set."""
     result = x.copy()
     places: list[Array] = list(np.indices(indices.shape, sparse=True))
     places[axis] = _checked(indices, x.shape[axis])

@@ -67,6 +67,8 @@ def var(x: Array, *, axis: Axes = None, keepdims: bool = False, correction: floa
 @op(Family.REDUCTION, rules.reduced, rules.floating)
 def norm(x: Array, *, axis: Axes = None, keepdims: bool = False, ord: float = 2) -> Array:
     """The vector norm: (sum |x|^ord)^(1/ord), or the largest |x| for infinity."""
+    if not ord > 0:
+        raise ValueError(f"ord={ord} makes no norm: give a number above 0")
     size = np.abs(x.astype(np.float64))
     if ord == math.inf:
         axes = normalize_axes(axis, x.ndim)

@@ -65,8 +65,8 @@ def empty_aligned(shape: int | Sequence[int], dtype: DtypeLike = dt.float32) -> 
     return allocate(sizes, dt.parse(dtype)).numpy()
 
 
-def is_page_aligned(array: NDArray[Any]) -> bool:
-    return array.ctypes.data % PAGE == 0
+def is_page_aligned(data: Bytes) -> bool:
+    return data.size == 0 or data.ctypes.data % PAGE == 0
 
 
 def copied(values: NDArray[Any], dtype: Dtype) -> Array:
@@ -89,6 +89,7 @@ def shared(values: NDArray[Any]) -> Array | None:
         return Array(CpuStorage(np.empty(0, np.uint8)), sh.contiguous(values.shape), dtype)
     low, high = layout.bounds()
     # Negative strides begin at their far end; turned round, element 0 has the lowest address.
-    lowest = values[tuple(slice(None, None, -1 if s < 0 else 1) for s in strides)]
+    turned = [slice(None, None, -1 if stride < 0 else 1) for stride in strides]
+    lowest = values[tuple(turned)] if turned else values
     run = as_strided(lowest, (high - low,), (size,), writeable=values.flags.writeable)
     return Array(CpuStorage(run.view(np.uint8)), Layout(values.shape, strides, -low), dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -229,11 +230,11 @@ class Tensor(Operators):
         return f"tensor({values},{gap}{', '.join(facts)})"
 
 
-def _sizes(given: Sequence[int | Sequence[int]]) -> tuple[int, ...]:
+def _sizes(given: Sequence[Any]) -> tuple[int, ...]:
     """Sizes or axes given one by one or as one sequence."""
-    if len(given) == 1 and not isinstance(given[0], int):
-        return tuple(int(n) for n in given[0])
-    return tuple(n for n in given if isinstance(n, int))
+    first = given[0] if given else ()
+    sizes = first if len(given) == 1 and isinstance(first, Sequence) else given
+    return tuple(operator.index(n) for n in sizes)
 
 
 def _unpickle(data: bytes, shape: Shape, dtype: Dtype, device: str, metadata: Metadata) -> Tensor:

@@ -32,19 +32,22 @@ def as_scalar(value: object) -> Scalar | None:
 def host_array(data: Any, dtype: DtypeLike | None = None) -> Array:
     """A copy of an array, a (nested) list or a number in memory of the host."""
     number = as_scalar(data)
-    values = np.asarray(data if number is None else number)
+    if number is not None:
+        return _host_scalar(number, dt.of_scalar(number) if dtype is None else dt.parse(dtype))
+    values = np.asarray(data)
     if values.dtype.kind not in "biuf" and values.dtype not in (d.numpy for d in dt.ALL):
         raise DtypeError(f"{type(data).__name__} of {values.dtype} is no tensor: give numbers")
-    typed = number is None and hasattr(data, "__array__")
     if dtype is not None:
-        wanted = dt.parse(dtype)
-    elif values.dtype == np.float64 and not typed:
-        wanted = dt.float32
-    else:
-        wanted = dt.parse(values.dtype)
-    if number is not None:
-        dt.check_scalar(number, wanted)
-    return copied(values, wanted)
+        return copied(values, dt.parse(dtype))
+    if values.dtype == np.float64 and not hasattr(data, "__array__"):
+        return copied(values, dt.float32)
+    return copied(values, dt.parse(values.dtype))
+
+
+def _host_scalar(number: Scalar, dtype: Dtype) -> Array:
+    dt.check_scalar(number, dtype)
+    with np.errstate(over="ignore"):
+        return copied(np.asarray(number, dtype.numpy), dtype)
 
 
 def move(array: Array, device: str) -> Array:

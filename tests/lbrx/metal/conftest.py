@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from lbrx.metal import Context
+from lbrx.metal import Context, Event
 
 
 @pytest.fixture(scope="session")
@@ -20,3 +20,13 @@ def gpu(lbrx_cache: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Context]:
     context = Context()
     yield context
     context.close()
+
+
+@pytest.fixture
+def gate(gpu: Context) -> Iterator[Event]:
+    """Holds the device until the test calls `release`, or ends."""
+    event = gpu.event()
+    event.hold()
+    yield event
+    if not event.query():
+        event.release()

@@ -7,6 +7,7 @@ import threading
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from lbrx.errors import OutOfMemory
 from lbrx.memory.pool import SMALLEST, Pool, size_class
 
@@ -51,43 +52,73 @@ STEPS = st.lists(
 )
 
 
+class Model:
+    """A pool, and what it should say."""
+
+    def __init__(self, capacity: int) -> None:
+        self.allocator = Allocator(capacity)
+        self.pool: Pool[int] = Pool(self.allocator.allocate, self.allocator.free, LIMIT)
+        self.held: list[tuple[int, int, str]] = []
+        self.high = 0
+
+    def in_use(self) -> int:
+        return sum(length for _, length, _ in self.held)
+
+    def take(self, size: int) -> None:
+        label = f"label {size % 3}"
+        length = size_class(size)
+        # Whatever is cached is freed before a request fails.
+        if self.in_use() + length > min(LIMIT, self.allocator.capacity):
+            if not self._cached_for(length):
+                self._refused(size)
+            return
+        block, got = self.pool.take(size, label)
+        assert block not in {b for b, _, _ in self.held}
+        assert length <= got < 2 * length
+        assert self.allocator.live[block] == got
+        self.held.append((block, got, label))
+
+    def _cached_for(self, length: int) -> bool:
+        held = {block for block, _, _ in self.held}
+        return any(
+            length <= size < 2 * length
+            for block, size in self.allocator.live.items()
+            if block not in held
+        )
+
+    def _refused(self, size: int) -> None:
+        with pytest.raises(OutOfMemory) as caught:
+            self.pool.take(size)
+        problem = caught.value
+        assert (problem.requested, problem.limit) == (size, LIMIT)
+        assert problem.in_use == self.in_use() == sum(held for _, held in problem.holders)
+
+    def check(self) -> None:
+        books = self.pool.statistics()
+        self.high = max(self.high, books.in_use)
+        assert books.in_use == self.in_use()
+        assert books.in_use + books.cached == sum(self.allocator.live.values()) <= LIMIT
+        assert books.high_water == self.high
+        assert books.cached <= LIMIT // 4
+
+
 @given(STEPS, st.integers(LIMIT // 4, 2 * LIMIT))
 def test_the_books_are_right(steps, capacity):
-    allocator = Allocator(capacity)
-    pool: Pool[int] = Pool(allocator.allocate, allocator.free, LIMIT)
-    held: list[tuple[int, int, str]] = []
-    high = 0
+    model = Model(capacity)
     for action, number in steps:
         if action == "take":
-            label = f"label {number % 3}"
-            in_use = sum(length for _, length, _ in held)
-            try:
-                block, length = pool.take(number, label)
-            except OutOfMemory as problem:
-                # Nothing is cached any more that could have made room.
-                assert in_use + size_class(number) > min(LIMIT, capacity)
-                assert (problem.requested, problem.in_use, problem.limit) == (number, in_use, LIMIT)
-                assert sum(size for _, size in problem.holders) == in_use
-                continue
-            assert block not in {b for b, _, _ in held}
-            assert size_class(number) <= length < 2 * size_class(number)
-            assert allocator.live[block] == length
-            held.append((block, length, label))
-        elif action == "give" and held:
-            pool.give(*held.pop(number % len(held)))
+            model.take(number)
+        elif action == "give" and model.held:
+            model.pool.give(*model.held.pop(number % len(model.held)))
         elif action == "trim":
-            pool.trim(number)
-            assert pool.statistics().cached <= number
-        statistics = pool.statistics()
-        high = max(high, statistics.in_use)
-        assert statistics.in_use == sum(length for _, length, _ in held)
-        assert statistics.in_use + statistics.cached == sum(allocator.live.values()) <= LIMIT
-        assert statistics.high_water == high
-    for entry in held:
-        pool.give(*entry)
-    pool.trim()
-    assert not allocator.live
-    assert pool.holders() == []
+            model.pool.trim(number)
+            assert model.pool.statistics().cached <= number
+        model.check()
+    for entry in model.held:
+        model.pool.give(*entry)
+    model.pool.trim()
+    assert not model.allocator.live
+    assert model.pool.holders() == []
 
 
 def test_a_cached_block_serves_requests_of_over_half_its_size():
@@ -129,13 +160,14 @@ def test_memory_comes_back_before_a_request_fails():
 def test_what_others_allocate_counts():
     allocator = Allocator(2 * LIMIT)
     pool: Pool[int] = Pool(allocator.allocate, allocator.free, LIMIT)
-    pool.give(*pool.take(LIMIT // 2))
-    assert pool.claim(3 * LIMIT // 4, "heaps")
+    pool.give(*pool.take(LIMIT // 4))
+    assert pool.statistics().cached == LIMIT // 4
+    assert pool.claim(3 * LIMIT // 4 + 1, "heaps")
     assert pool.statistics().cached == 0
     assert not pool.claim(LIMIT // 2, "heaps")
-    with pytest.raises(OutOfMemory, match=r"heaps 786,432"):
+    with pytest.raises(OutOfMemory, match=r"heaps 786,433"):
         pool.take(LIMIT // 2)
-    pool.disclaim(3 * LIMIT // 4, "heaps")
+    pool.disclaim(3 * LIMIT // 4 + 1, "heaps")
     assert pool.take(LIMIT // 2)[1] == LIMIT // 2
 
 

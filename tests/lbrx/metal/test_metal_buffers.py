@@ -8,6 +8,7 @@ import threading
 
 import numpy as np
 import pytest
+
 from lbrx.errors import DeviceError, OutOfMemory
 from lbrx.memory.zero_copy import PAGE, page_span, shareable_span
 from lbrx.metal import Context, stats
@@ -133,10 +134,10 @@ def test_a_buffer_s_array_keeps_its_memory(gpu):
     gc.collect()
     others = [gpu.upload(np.zeros(1000, np.int32)) for _ in range(4)]
     np.testing.assert_array_equal(view, np.arange(1000))
+    address = view.ctypes.data
     del view
-    address = others[0].address
+    assert gpu.buffer(4000).address == address
     del others
-    assert gpu.buffer(4000).address in {address, *()} or gpu.pool.statistics().hits
 
 
 def test_a_mapped_file_is_one_buffer(gpu, tmp_path):
@@ -160,13 +161,11 @@ def test_a_mapped_file_is_one_buffer(gpu, tmp_path):
         mapping.close()
 
 
-def test_pending_work_keeps_host_memory(gpu):
+def test_pending_work_keeps_host_memory(gpu, gate):
     pipeline = gpu.shaders.pipeline("copy", "copy_serial_4")
     target = gpu.buffer(4 << 20)
     host = aligned(1 << 20, np.uint32)
     host[:] = 3
-    gate = gpu.event()
-    gate.hold()
     gpu.queue.dispatch(pipeline, [gpu.share(host), target, layout(host, host)], (1, 1, 1), GROUP)
     gpu.queue.commit()
     del host
@@ -252,7 +251,7 @@ def test_out_of_memory_says_what_holds_it():
     gpu = Context(memory_limit=10 << 20)
     weights = gpu.buffer(6 << 20, "weights")
     gpu.buffer(3 << 20, "scratch")
-    again = gpu.buffer(4 << 20, "scratch")  # the cached 3 MiB make room
+    again = gpu.buffer(4 << 20, "scratch")  # the 3 MiB that came back make room
     with pytest.raises(OutOfMemory, match=r"weights 6,291,456, scratch 4,194,304") as caught:
         gpu.buffer(1 << 20)
     assert (caught.value.requested, caught.value.in_use) == (1 << 20, 10 << 20)

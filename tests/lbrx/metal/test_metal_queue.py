@@ -10,6 +10,7 @@ import time
 
 import numpy as np
 import pytest
+
 from lbrx.errors import DeviceError
 from lbrx.metal.binding import Metal
 from lbrx.metal.command_queue import CommandQueue
@@ -59,10 +60,8 @@ def test_work_runs_in_order(gpu, operations, max_bytes):
 
 
 @pytest.mark.metal
-def test_nothing_waits_until_it_is_read(gpu):
+def test_nothing_waits_until_it_is_read(gpu, gate):
     buffer = gpu.upload(np.zeros(4, np.uint32))
-    gate = gpu.event()
-    gate.hold()
     ticket = gpu.queue.dispatch(kernel(gpu, "add_one"), [buffer], (4, 1, 1), GROUP)
     gpu.queue.commit()
     time.sleep(0.02)
@@ -72,16 +71,15 @@ def test_nothing_waits_until_it_is_read(gpu):
 
 
 @pytest.mark.metal
-def test_freed_memory_serves_again_in_order(gpu):
+def test_freed_memory_serves_again_in_order(gpu, gate):
     """What is still in use by the device may be its next target, but not the host's."""
     first = gpu.upload(np.zeros(1000, np.uint32))
-    gate = gpu.event()
-    gate.hold()
     gpu.queue.dispatch(kernel(gpu, "add_one"), [first], (1000, 1, 1), GROUP)
     gpu.queue.commit()
     address = first.address
     del first
-    assert gpu.upload(np.ones(1000, np.uint32)).address != address
+    other = gpu.upload(np.ones(1000, np.uint32))
+    assert other.address != address
     second = gpu.buffer(3600)
     assert second.address == address
     gate.release()
@@ -164,11 +162,10 @@ def test_a_missing_argument_names_the_kernel(gpu):
 
 
 @pytest.mark.metal
-def test_an_event_marks_a_place(gpu):
+def test_an_event_marks_a_place(gpu, gate):
     buffer = gpu.upload(np.zeros(4, np.uint32))
-    gate, event = gpu.event(), gpu.event()
+    event = gpu.event()
     assert event.query()
-    gate.hold()
     gpu.queue.dispatch(kernel(gpu, "add_one"), [buffer], (4, 1, 1), GROUP)
     event.record()
     assert not event.query()
@@ -182,9 +179,7 @@ def test_an_event_marks_a_place(gpu):
 
 
 @pytest.mark.metal
-def test_another_thread_lets_the_device_go(gpu):
-    gate = gpu.event()
-    gate.hold()
+def test_another_thread_lets_the_device_go(gpu, gate):
     buffer = gpu.upload(np.zeros(4, np.uint32))
     gpu.queue.dispatch(kernel(gpu, "add_one"), [buffer], (4, 1, 1), GROUP)
     timer = threading.Timer(0.05, gate.release)

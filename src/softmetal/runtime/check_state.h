@@ -1,0 +1,145 @@
+/* What the files of the checking modes share: check.c, check_shadow.c and check_order.c. */
+#ifndef SOFTMETAL_CHECK_STATE_H
+#define SOFTMETAL_CHECK_STATE_H
+
+#include "check.h"
+
+enum finding_type { OUT_OF_BOUNDS, RACE, UNINITIALISED, DIVERGENT };
+enum region_kind { BUFFER, RESIDENT, VARIABLE, SCRATCH, CONSTANT, NOWHERE };
+/* What a barrier orders. Every one orders execution, and so what was read before it: the value has
+   arrived. What was written before it is seen only if its flags name that memory. */
+enum memory { DEVICE, THREADGROUP, EXECUTION, MEMORIES };
+enum { WRITE = 1 << 16, ATOMIC = 1 << 17, MODIFY = 1 << 18, SITE = 0x7ff };
+#define UNCHECKED (~(sm_u32)0) /* the trampoline's own copies */
+enum { MEM_DEVICE = 1, MEM_THREADGROUP = 2 };
+enum { STAMPS = 256, GROUPS = 1 << 22, EPOCHS = 255, SIMD_EPOCHS = 15 };
+enum { RECENT = 128, SLOTS = 256 /* as in compiler/instrument.py */ };
+enum { REGIONS = 512, FINDINGS = 16, WARM_PAGES = 64 };
+enum { PAGE_SHIFT = 12, PAGE = 1 << PAGE_SHIFT, WORD_SHIFT = 2 };
+enum { POISON = 0xff }; /* a NaN in every floating-point type */
+
+#define ARENA_BYTES ((sm_u64)512 << 20)
+
+/* The last write, and two reads that are not ordered. Three arrays rather than one of three: what is
+   only read or only written then needs a third of the memory and of the time to move it. */
+enum kept { WRITTEN, READ, READ_TOO, KEPT };
+
+typedef struct page {
+  sm_u64 key; /* address >> PAGE_SHIFT, plus 1 */
+  sm_u64 *kept[KEPT]; /* `nothing` until something is */
+  sm_u32 shift; /* log2 of the bytes an element stands for */
+} page;
+
+typedef struct region {
+  sm_u64 start, end;
+  sm_u32 kind, index;
+  bool tracked;
+} region;
+
+/* Where an access was last in bounds: the first address and how far it may be from it. */
+struct slot {
+  sm_u64 start, span;
+};
+
+struct sm_check {
+  struct slot slots[SLOTS];
+  const sm_kernel *kernel;
+  sm_submission *submission;
+  const sm_launch *launch;
+  sm_u32 modes;
+  sm_u64 stack, stack_size; /* of this OS thread */
+  sm_u64 arena;             /* of its fibers, or 0 */
+  sm_u64 stamp;
+  sm_u64 group; /* linear position of the threadgroup */
+  sm_u64 base;  /* stamp and threadgroup, as accesses are described */
+  sm_u32 position[3], size[3];
+  sm_u32 thread; /* of a SM_GROUPS kernel */
+  sm_u32 epoch[MEMORIES], simd_epoch[MEMORIES][SM_MAX_THREADS / SM_LANES];
+  sm_u32 barrier_site[SM_MAX_THREADS], barrier_flags;
+  sm_u32 region_count;
+  unsigned short recent[RECENT]; /* the region that a site found last */
+  region regions[REGIONS];
+  page *warm[WARM_PAGES];
+  _Alignas(64) char sink[256]; /* where accesses out of bounds go; no type is larger */
+  sm_u64 random, salt;
+};
+
+extern sm_u64 sm_check_seed;
+extern sm_mutex sm_check_lock; /* findings, clocks, fences and stamps */
+
+/* The thread_index_in_threadgroup of whoever calls. */
+static inline sm_u32 current_thread(const sm_check *check) {
+  sm_u64 offset = (sm_u64)__builtin_frame_address(0) - check->arena;
+  return check->arena && offset < ARENA_BYTES ? (sm_u32)(offset >> 18) - 1 : check->thread;
+}
+
+static inline bool in_threadgroup(const region *region) {
+  return region->kind == VARIABLE || region->kind == SCRATCH;
+}
+
+/* ---- check.c --------------------------------------------------------------------------------- */
+
+void sm_add_finding(sm_check *, sm_finding);
+sm_finding sm_finding_at(sm_check *, enum finding_type, const region *, sm_u64 address, sm_u64 size,
+                         sm_u32 place);
+
+/* ---- check_shadow.c -------------------------------------------------------------------------- */
+
+/* Looks for races and for reads of what was never written, and remembers the access. */
+void sm_check_shadow(sm_check *, const region *, sm_u64 address, sm_u64 size, sm_u32 place);
+
+/* The same for one word in its usual case; false if there is more to it. */
+bool sm_check_word(sm_check *, const region *, sm_u64 address, sm_u32 place);
+
+/* Forgets the accesses of the first `stamps` dispatches; the others move down by as many. */
+void sm_age_shadow(sm_u64 stamps);
+
+/* ---- check_order.c --------------------------------------------------------------------------- */
+
+enum { ANCESTORS = 64, FENCES = 256, RESOURCE_BARRIERS = 64 };
+
+/* What one dispatch was, for those that come after it. */
+typedef struct record {
+  sm_u64 kernel;
+  sm_u32 queue, time;    /* its place among its queue's dispatches */
+  sm_u64 encoder, phase; /* phases of one encoder are ordered */
+  sm_u32 barriers;       /* for single resources, before it in its encoder */
+  sm_u32 group_size[3], groups[3];
+} record;
+
+/* Encoders that fences order before this one. */
+typedef struct ancestry {
+  sm_u64 encoder[ANCESTORS];
+  sm_u32 count;
+} ancestry;
+
+typedef struct fence {
+  sm_u64 name;
+  ancestry before;
+} fence;
+
+struct sm_order {
+  sm_clock clock;
+  sm_clock seen; /* the part of it that the host or an event brought */
+  sm_u32 queue;
+  sm_u64 encoder, phase;
+  bool concurrent;
+  ancestry before;
+  sm_u64 seed; /* of the next dispatch */
+  sm_u32 barriers; /* for single resources, in this encoder */
+  struct {
+    sm_u64 start, end;
+  } barrier[RESOURCE_BARRIERS];
+};
+
+extern record sm_records[STAMPS];       /* by stamp */
+extern bool sm_ordered[2][STAMPS];      /* before the present dispatch; [1]: for tracked resources */
+extern atomic_bool sm_racing;           /* a kernel is checked for races: order is worth recording */
+
+/* A stamp for the next dispatch or blit, and what is ordered before it. */
+sm_u64 sm_new_stamp(sm_submission *, record now);
+
+/* Whether a barrier for the resource at `address` came after a dispatch of the present encoder. */
+bool sm_barrier_since(const sm_order *, const record *first, sm_u64 address);
+
+#endif

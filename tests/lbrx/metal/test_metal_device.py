@@ -1,0 +1,142 @@
+"""What a device says of itself: here, under Apple's profiles, and on the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import plistlib
+import subprocess
+import sys
+from dataclasses import asdict, replace
+
+import pytest
+
+from lbrx.cli import main
+from lbrx.cli.devices import table
+from lbrx.metal import devices
+from lbrx.metal.device import chips, registry_cores
+
+soft_only = pytest.mark.skipif(sys.platform == "darwin", reason="about the software device")
+
+
+@pytest.mark.metal
+def test_this_device():
+    info = devices()[0]
+    assert info.name
+    assert info.max_threads >= 512
+    assert info.max_buffer > 0
+    assert 0 < info.memory_limit <= info.working_set * 3 // 2
+    assert info.cores is None or info.cores > 0
+
+
+@soft_only
+def test_a_processor_is_not_a_chip(monkeypatch):
+    monkeypatch.delenv("SOFTMETAL_PROFILE", raising=False)
+    monkeypatch.setenv("SOFTMETAL_THREADS", "3")
+    info = devices()[0]
+    assert (info.chip, info.bandwidth, info.fp32_peak) == (None, None, None)
+    assert not info.simd_hardware
+    assert info.soft
+    assert info.cores == 3
+
+
+@soft_only
+@pytest.mark.parametrize("name", chips())
+def test_every_profile(name, monkeypatch):
+    monkeypatch.setenv("SOFTMETAL_PROFILE", f"apple-{name.lower().replace(' ', '-')}")
+    info, chip = devices()[0], chips()[name]
+    assert (info.name, info.chip) == (f"Apple {name}", name)
+    assert (info.cores, info.family) == (chip.cores, chip.family)
+    assert (info.bandwidth, info.fp32_peak) == (chip.bandwidth, chip.fp32_peak)
+    assert info.simd_hardware
+    assert info.simdgroup_matrix
+    assert info.bfloat
+    assert info.native_bfloat == (chip.family >= 9)
+    assert info.threadgroup_memory == 32 << 10
+
+
+PROGRAM = """
+import numpy as np
+from lbrx.metal import context
+gpu = context()
+buffer = gpu.upload(np.zeros(100, np.uint32))
+gpu.queue.dispatch(
+    gpu.shaders.pipeline("copy", "fill_4"), [buffer, np.uint32(7).tobytes()], (100, 1, 1), (32, 1, 1)
+)
+assert (buffer.array(np.uint32) == 7).all()
+print(gpu.info.name, gpu.info.working_set >> 30)
+"""
+
+
+@soft_only
+@pytest.mark.parametrize(
+    ("profile", "text"),
+    [
+        ("apple-m1", "Apple M1 6"),
+        ("apple-m3-max:64", "Apple M3 Max 48"),
+        ("apple-m5", "Apple M5 12"),
+    ],
+)
+def test_work_under_a_profile(profile, text, lbrx_cache):
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env={**os.environ, "SOFTMETAL_PROFILE": profile, "LBRX_CACHE": lbrx_cache},
+    )
+    assert done.stdout.strip() == text, done.stderr
+
+
+def test_the_table_of_chips_is_softmetal_s():
+    softmetal = pytest.importorskip("softmetal.profiles")
+    profiles = {p.chip: (p.family, p.cores) for p in softmetal.all_profiles()}
+    assert len(profiles) == 16
+    assert profiles == {name: (chip.family, chip.cores) for name, chip in chips().items()}
+
+
+def test_the_registry_s_count_of_cores():
+    entries = [{"IOClass": "AGXAcceleratorG13X", "gpu-core-count": 14}]
+    assert registry_cores(plistlib.dumps(entries)) == 14
+    assert registry_cores(plistlib.dumps([{"IOClass": "other"}])) is None
+    assert registry_cores(b"") is None
+    assert registry_cores(b"no list") is None
+
+
+# ---- lbrx devices ----
+
+
+def test_devices_as_json(capsys):
+    assert main(["devices", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == [asdict(info) for info in devices()]
+
+
+def test_devices_as_a_table(capsys):
+    assert main(["devices"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split(maxsplit=1) == ["device", devices()[0].name]
+
+
+def test_the_table_says_what_is_soft_and_what_is_modelled():
+    info = replace(devices()[0], soft=True, name="Apple M2", chip="M2", bandwidth=102.4e9)
+    rows = dict(table(info))
+    assert rows["device"] == "Apple M2 (softmetal)"
+    assert rows["memory bandwidth"] == "102.4 GB/s (chip table)"
+
+
+@soft_only
+def test_a_wrong_setting_is_one_line(capsys, monkeypatch):
+    monkeypatch.setenv("SOFTMETAL_PROFILE", "apple-m0")
+    assert main(["devices"]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("lbrx: no Metal device: SOFTMETAL_PROFILE='apple-m0'")
+    assert error.count("\n") == 1
+
+
+def test_the_module_is_the_command():
+    done = subprocess.run(
+        [sys.executable, "-m", "lbrx", "devices", "--help"],
+        capture_output=True, text=True, check=True, timeout=60,
+    )  # fmt: skip
+    assert "Show the Metal devices and what they can do." in done.stdout

@@ -1,0 +1,286 @@
+"""Shaders: headers, constants, errors, and pipelines kept on disk between processes."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lbrx.errors import DeviceError
+from lbrx.metal.binding import Metal
+from lbrx.metal.library import SAVE_EVERY, SHADERS, Shaders, digest, shader_text
+
+GROUP = (32, 1, 1)
+HEAD = "#include <metal_stdlib>\nusing namespace metal;\n"
+CONSTANTS = (
+    HEAD
+    + """
+constant uint add [[function_constant(0)]];
+constant bool twice [[function_constant(1)]];
+constant float scale [[function_constant(2)]];
+constant int less [[function_constant(3)]];
+kernel void mix(device float* x [[buffer(0)]], uint i [[thread_position_in_grid]]) {
+  x[i] = (x[i] + add) * scale * (twice ? 2 : 1) - less;
+}
+"""
+)
+
+
+@pytest.fixture
+def shaders(gpu, tmp_path):
+    folder = tmp_path / "shaders"
+    folder.mkdir()
+    return Shaders(gpu.device, tmp_path / "cache", folder)
+
+
+def write(shaders, **files):
+    for name, text in files.items():
+        stem, kind = name.rsplit("_", 1)
+        (shaders._folder / f"{stem}.{kind}").write_text(text)
+
+
+def run(gpu, pipeline, values):
+    buffer = gpu.upload(np.asarray(values, np.float32))
+    gpu.queue.dispatch(pipeline, [buffer], (len(values), 1, 1), GROUP)
+    return buffer.array(np.float32).tolist()
+
+
+@pytest.mark.metal
+def test_headers_are_put_in_once(gpu, shaders):
+    write(
+        shaders,
+        base_h=HEAD + "inline float one() { return 1; }\n",
+        left_h='#include "base.h"\ninline float two() { return one() + one(); }\n',
+        main_metal='#include "base.h"\n  #  include "left.h" // twice over\n'
+        "kernel void k(device float* x [[buffer(0)]], uint i [[thread_position_in_grid]]) "
+        "{ x[i] += two(); }\n",
+    )
+    assert shader_text(shaders._folder, "main.metal").count("float one()") == 1
+    assert run(gpu, shaders.pipeline("main", "k"), [1, 2]) == [3, 4]
+
+
+@pytest.mark.parametrize("place", ["main.metal", "inner.h"])
+def test_errors_have_the_file_and_line(shaders, place):
+    wrong = "\nkernel void k(device float* x [[buffer(0)]]) { x[0] = nothing_here; }\n"
+    fine = "\n"
+    write(
+        shaders,
+        inner_h=HEAD + (wrong if place == "inner.h" else fine),
+        main_metal='#include "inner.h"\n' + (wrong if place == "main.metal" else fine),
+    )
+    line = 3 if place == "main.metal" else 4
+    with pytest.raises(DeviceError, match=rf"(?s)main.metal does not compile.*{place}:{line}"):
+        shaders.pipeline("main", "k")
+
+
+def test_what_is_missing_is_named(gpu, shaders):
+    with pytest.raises(DeviceError, match=r"nothing\.metal cannot be read"):
+        shaders.pipeline("nothing", "k")
+    with pytest.raises(DeviceError, match=r"no kernel fill_3 in copy\.metal: it has copy_1, "):
+        gpu.shaders.pipeline("copy", "fill_3")
+
+
+@pytest.mark.metal
+def test_function_constants(gpu):
+    def mix(constants):
+        return gpu.shaders.pipeline("mix", "mix", constants, source=CONSTANTS)
+
+    first = mix({0: 3, 1: True, 2: 0.5, 3: np.int32(-4)})
+    assert run(gpu, first, [1, 2]) == [8, 9]
+    assert mix({3: np.int32(-4), 0: 3, 2: 0.5, 1: True}) is first
+    assert run(gpu, mix({0: 1, 1: False, 2: 1.0, 3: np.int32(0)}), [1, 2]) == [2, 3]
+    with pytest.raises(DeviceError, match="function constant 0 of type int64"):
+        mix({0: np.int64(1)})
+
+
+@pytest.mark.metal
+def test_safe_math_is_a_library_of_its_own(gpu):
+    source = HEAD + (
+        "kernel void k(device float* x [[buffer(0)]], uint i [[thread_position_in_grid]])"
+        " { x[i] = isnan(x[i]) ? 1 : 0; }"
+    )
+    safe = gpu.shaders.pipeline("nan", "k", source=source, safe_math=True)
+    assert run(gpu, safe, [np.nan, 2]) == [1, 0]
+    assert gpu.shaders.pipeline("nan", "k", source=source) is not safe
+
+
+def test_checking_compiles_anew(gpu):
+    softmetal = pytest.importorskip("softmetal")
+    plain = gpu.shaders.pipeline("copy", "fill_1")
+    with softmetal.checking("bounds"):
+        assert gpu.shaders.pipeline("copy", "fill_1") is not plain
+    assert gpu.shaders.pipeline("copy", "fill_1") is plain
+
+
+@pytest.mark.metal
+def test_threads_compile_a_pipeline_once(gpu):
+    found = []
+    threads = [
+        threading.Thread(target=lambda: found.append(gpu.shaders.pipeline("copy", "copy_2")))
+        for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 8
+    assert len(set(map(id, found))) == 1
+
+
+# ---- on disk ----
+
+
+def archives(shaders):
+    return list(shaders._cache.glob("*.archive"))
+
+
+def count_compilations(shaders, monkeypatch):
+    """Pipelines made without the archive."""
+    counted = []
+    library = shaders._library("copy", None, False)
+    make = library._make
+
+    def counting(descriptor, options):
+        if options == Metal.MTLPipelineOptionNone:
+            counted.append(descriptor)
+        return make(descriptor, options)
+
+    monkeypatch.setattr(library, "_make", counting)
+    return counted
+
+
+@pytest.mark.metal
+def test_pipelines_come_back_from_the_archive(gpu, tmp_path, monkeypatch):
+    first = Shaders(gpu.device, tmp_path)
+    first.pipeline("copy", "fill_4")
+    assert not archives(first)
+    first.save()
+    assert len(archives(first)) == 1
+    stamp = archives(first)[0].stat().st_mtime_ns
+    first.save()
+    assert archives(first)[0].stat().st_mtime_ns == stamp  # nothing new
+
+    second = Shaders(gpu.device, tmp_path)
+    compiled = count_compilations(second, monkeypatch)
+    second.pipeline("copy", "fill_4")
+    assert not compiled
+    second.pipeline("copy", "fill_8")
+    assert len(compiled) == 1
+    second.save()
+    third = Shaders(gpu.device, tmp_path)
+    compiled = count_compilations(third, monkeypatch)
+    pipeline = third.pipeline("copy", "fill_8")
+    third.pipeline("copy", "fill_4")
+    assert not compiled
+    buffer = gpu.buffer(80)
+    gpu.queue.dispatch(pipeline, [buffer, np.uint64(5).tobytes()], (10, 1, 1), GROUP)
+    assert (buffer.array(np.uint64) == 5).all()
+
+
+def test_a_broken_archive_is_a_miss(gpu, tmp_path):
+    first = Shaders(gpu.device, tmp_path)
+    first.pipeline("copy", "fill_4")
+    first.save()
+    archives(first)[0].write_bytes(b"not an archive")
+    second = Shaders(gpu.device, tmp_path)
+    assert second.pipeline("copy", "fill_4").name == "fill_4"
+    second.save()
+    assert archives(second)[0].read_bytes() != b"not an archive"
+
+
+def test_a_cache_that_cannot_be_written_costs_only_time(gpu, tmp_path):
+    (tmp_path / "pipelines").write_text("a file in the way")
+    shaders = Shaders(gpu.device, tmp_path)
+    shaders.pipeline("copy", "fill_4")
+    shaders.save()
+
+
+def test_archives_are_saved_as_they_grow(gpu, tmp_path):
+    shaders = Shaders(gpu.device, tmp_path)
+    source = (
+        HEAD
+        + "constant uint n [[function_constant(0)]];\n"
+        + ("kernel void k(device uint* x [[buffer(0)]]) { x[0] = n; }")
+    )
+    library = shaders._library("grow", source, False)
+    library._new = SAVE_EVERY - 1
+    shaders.pipeline("grow", "k", {0: 1}, source=source)
+    assert len(archives(shaders)) == 1
+
+
+TWO = """
+import sys
+from lbrx.metal import context
+gpu = context()
+for name in sys.argv[1:]:
+    gpu.shaders.pipeline("copy", name)
+    gpu.shaders.save()
+print(len(gpu.shaders._pipelines))
+"""
+
+
+def test_two_processes_compile_at_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("LBRX_CACHE", str(tmp_path / "lbrx"))
+    monkeypatch.setenv("SOFTMETAL_CACHE", str(tmp_path / "softmetal"))
+    names = ["fill_1", "fill_2", "copy_4"]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", TWO, *order],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for order in (names, names[::-1])
+    ]
+    for process in processes:
+        output, errors = process.communicate(timeout=60)
+        assert (process.returncode, output) == (0, "3\n"), errors
+    left = sorted(path.suffix for path in (tmp_path / "lbrx" / "pipelines").iterdir())
+    assert left == [".archive"]
+
+
+# ---- prebuilt ----
+
+
+def test_a_metallib_is_preferred_if_it_is_of_these_sources(gpu, shaders):
+    soft = pytest.importorskip("softmetal")
+    body = "kernel void k(device float* x [[buffer(0)]], uint i [[thread_position_in_grid]])"
+    write(shaders, main_metal=HEAD + body + " { x[i] = 1; }\n")
+    text = shader_text(shaders._folder, "main.metal")
+    path = shaders._folder / f"main-{digest(text, False)}.metallib"
+    other, error = gpu.device.newLibraryWithSource_options_error_(
+        HEAD + body + " { x[i] = 2; }", None, None
+    )
+    assert error is None
+    path.write_bytes(bytes(other.libraryDataContents()))
+    assert run(gpu, shaders.pipeline("main", "k"), [0]) == [2]
+    assert run(gpu, shaders.pipeline("main", "k", safe_math=True), [0]) == [1]
+    path.write_bytes(b"MTLB of another platform")
+    again = Shaders(gpu.device, shaders._cache.parent, shaders._folder)
+    assert run(gpu, again.pipeline("main", "k"), [0]) == [1]
+    assert soft.MTLCreateSystemDefaultDevice() is not None
+
+
+def test_every_shader_of_the_package_compiles(gpu):
+    assert gpu.shaders.stems() == sorted(path.stem for path in SHADERS.glob("*.metal"))
+    for stem in gpu.shaders.stems():
+        assert gpu.shaders.functions(stem)
+
+
+def test_only_the_binding_names_metal():
+    """PyObjC's modules and softmetal are imported in one place."""
+    package = Path(SHADERS).parent
+    imports = re.compile(
+        r'(?m)^\s*(?:import|from) (?:Metal|softmetal|objc|Foundation)|"softmetal(?:\.[\w.]+)?"'
+    )
+    named = [
+        path.relative_to(package).as_posix()
+        for path in package.rglob("*.py")
+        if imports.search(path.read_text())
+    ]
+    assert named == ["metal/binding.py"]

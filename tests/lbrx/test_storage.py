@@ -1,0 +1,125 @@
+"""Who holds the bytes: pages of the host, mapped files, parts of them, buffers."""
+
+from __future__ import annotations
+
+import mmap
+
+import numpy as np
+import pytest
+
+import lbrx
+from lbrx import shape as sh
+from lbrx.storage import Array, CpuStorage, MetalStorage, MmapStorage, ViewStorage
+from lbrx.tensor import Tensor
+
+
+@pytest.mark.parametrize("shape", [(), 0, 1, (3, 5), (1000, 7)], ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "bool"])
+def test_empty_aligned(shape, dtype):
+    a = lbrx.empty_aligned(shape, dtype)
+    assert a.size == 0 or a.ctypes.data % mmap.PAGESIZE == 0
+    assert np.shares_memory(lbrx.from_numpy(a, copy=False).numpy(), a) or a.size == 0
+    assert a.shape == (shape if isinstance(shape, tuple) else (shape,))
+    assert a.flags.writeable
+    assert a.flags.c_contiguous
+
+
+@pytest.mark.parametrize(
+    "view", [lambda a: a, lambda a: a.T, lambda a: a[::-1, ::2], lambda a: a[:, :3]]
+)
+def test_from_numpy_shares_what_starts_on_a_page(view):
+    a = lbrx.empty_aligned((4, 6))
+    a[:] = np.arange(24).reshape(4, 6)
+    t = lbrx.from_numpy(view(a), copy=False)
+    assert np.shares_memory(t.numpy(), a)
+    np.testing.assert_array_equal(t.numpy(), view(a))
+    a[:] = 9
+    assert (t == 9).all()
+
+
+def test_from_numpy_copies_the_rest_once():
+    a = lbrx.empty_aligned(10)[1:]
+    a[:] = 1
+    for source in (
+        a,
+        np.ones(3)[::2],
+        np.zeros(2, [("x", "i1"), ("y", "f4")])["y"],
+        np.ones(2, ">i2"),
+    ):
+        t = lbrx.from_numpy(source)
+        assert not np.shares_memory(t.numpy(), source)
+        assert t.storage.address % mmap.PAGESIZE == 0
+        np.testing.assert_array_equal(t.numpy(), source)
+    with pytest.raises(ValueError, match="does not start on a page: make it with"):
+        lbrx.from_numpy(a, copy=False)
+    aligned = lbrx.empty_aligned(3)
+    assert not np.shares_memory(lbrx.from_numpy(aligned, copy=True).numpy(), aligned)
+
+
+def test_memory_lives_as_long_as_a_view():
+    t = lbrx.from_numpy(lbrx.empty_aligned(1 << 16))
+    t.numpy()[:] = 5
+    part = t[100:200]
+    array = part.numpy()
+    del t, part
+    lbrx.zeros(1 << 16)
+    assert (array == 5).all()
+
+
+def test_mapped_files_are_read_when_looked_at(tmp_path):
+    path = tmp_path / "weights"
+    values = np.arange(3000, dtype=np.float32)
+    path.write_bytes(b"header.." + values.tobytes())
+    storage = MmapStorage(path, 8, values.nbytes)
+    t = Tensor(Array(storage, sh.contiguous((30, 100)), lbrx.float32))
+    row = t[7]
+    assert not storage.is_mapped
+    np.testing.assert_array_equal(row.numpy(), values[700:800])
+    assert storage.is_mapped
+    assert storage.address % mmap.PAGESIZE == 8
+    assert not t.numpy().flags.writeable
+    assert (t + 1).numpy().flags.writeable
+    assert t.device == "cpu"
+
+
+def test_a_tensor_of_a_file_is_a_view_of_it(tmp_path):
+    path = tmp_path / "weights"
+    path.write_bytes(bytes(range(256)))
+    whole = MmapStorage(path)
+    part = ViewStorage(whole, 200, 40)
+    assert not whole.is_mapped
+    assert (whole.nbytes, part.nbytes, part.device) == (256, 40, "cpu")
+    assert part.host().tolist() == list(range(200, 240))
+    assert part.address == whole.address + 200
+    assert "ViewStorage of 40 bytes at 200 of <MmapStorage of 256 bytes at 0" in repr(part)
+    with pytest.raises(lbrx.ShapeError, match="bytes 250 to 260 are not within"):
+        ViewStorage(whole, 250, 10)
+
+
+@pytest.mark.parametrize(("offset", "nbytes"), [(0, 11), (11, 0), (-1, 2), (4, -1), (11, None)])
+def test_ranges_beyond_a_file_are_refused(tmp_path, offset, nbytes):
+    path = tmp_path / "short"
+    path.write_bytes(b"0123456789")
+    with pytest.raises(lbrx.FormatError, match=r"has 10 bytes, not .*cut short"):
+        MmapStorage(path, offset, nbytes)
+    assert MmapStorage(path, 10).host().size == 0
+
+
+def test_metal_storage_is_a_range_of_a_buffer():
+    class Buffer:
+        def __init__(self):
+            self.bytes = np.arange(64, dtype=np.uint8)
+            self.address = self.bytes.ctypes.data
+
+        def array(self):
+            return self.bytes
+
+    storage = MetalStorage(Buffer(), 16, 8)
+    assert (storage.nbytes, storage.device) == (8, "metal")
+    assert storage.host().tolist() == list(range(16, 24))
+    assert storage.address == storage.buffer.address + 16
+
+
+def test_storages_say_what_they_are():
+    assert repr(CpuStorage.allocate(12)) == "<CpuStorage of 12 bytes>"
+    assert CpuStorage.allocate(0).nbytes == 0
