@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,11 +29,17 @@ def page_span(address: int, nbytes: int, page: int = PAGE) -> Span:
 
 
 def mapping_of(array: npt.NDArray[np.generic]) -> mmap.mmap | None:
-    """The mapping that an array lives in, of a file or of our own aligned memory."""
+    """The mapping that an array lives in, if it does."""
+    *_, root = _bases(array)
+    return root if isinstance(root, mmap.mmap) else None
+
+
+def _bases(array: npt.NDArray[np.generic]) -> Iterator[object]:
+    """The array, what it is a view of, what that is a view of, and so on."""
     base: object = array
-    while base is not None and not isinstance(base, mmap.mmap):
+    while base is not None:
+        yield base
         base = base.obj if isinstance(base, memoryview) else getattr(base, "base", None)
-    return base
 
 
 def mapping_span(mapping: mmap.mmap) -> Span:
@@ -41,14 +48,23 @@ def mapping_span(mapping: mmap.mmap) -> Span:
     return page_span(view.ctypes.data, len(view))
 
 
+def _owned(array: npt.NDArray[np.generic]) -> tuple[int, int]:
+    """From where to where memory is known to belong to what the array is a view of."""
+    if (mapping := mapping_of(array)) is not None:
+        span = mapping_span(mapping)
+        return span.address, span.address + span.length
+    *_, root = (base for base in _bases(array) if isinstance(base, np.ndarray))
+    return root.ctypes.data, root.ctypes.data + root.nbytes
+
+
 def shareable_span(array: npt.NDArray[np.generic], page: int = PAGE) -> Span | None:
     """The pages of an array that can be used where they are; None where a copy is needed.
 
-    A mapping owns the pages at its ends, so any part of one will do. Of other memory nobody knows
-    who has the rest of a page, so the array must fill its pages.
+    All of each page must belong to the array or to what it is a view of: a part of a mapping or of
+    memory with a margin will do, an array somewhere in the heap will not.
     """
     if not array.flags.c_contiguous or array.nbytes == 0:
         return None
     span = page_span(array.ctypes.data, array.nbytes, page)
-    exact = span.offset == 0 and span.length == array.nbytes
-    return span if exact or mapping_of(array) is not None else None
+    start, end = _owned(array)
+    return span if start <= span.address and span.address + span.length <= end else None

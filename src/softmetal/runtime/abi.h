@@ -21,7 +21,7 @@ typedef struct sm_launch {
   sm_u32 grid[3];                      /* threads_per_grid */
   sm_u32 group[3];                     /* dispatch_threads_per_threadgroup: the full size */
   sm_u32 groups[3];                    /* threadgroups_per_grid */
-  sm_u32 scratch_offset[SM_BUFFERS];   /* of each [[threadgroup(i)]] argument, from the scratch base */
+  sm_u32 scratch_offset[SM_BUFFERS];   /* of each [[threadgroup(i)]] argument in the scratch */
 } sm_launch;
 
 /* One thread of a SM_FIBERS kernel. */
@@ -30,10 +30,10 @@ typedef struct sm_thread {
   sm_u32 group_size[3];                /* threads_per_threadgroup: smaller at a ragged edge */
   sm_u32 position[3];                  /* thread_position_in_threadgroup */
   sm_u32 index;                        /* thread_index_in_threadgroup */
-  char *scratch;                       /* this threadgroup's dynamic threadgroup memory, 256-aligned */
+  char *scratch;                       /* its dynamic threadgroup memory, 256-aligned */
 } sm_thread;
 
-/* Every kernel's shared object exports `softmetal_entry` (the type its mode says) and `softmetal_info`. */
+/* Every kernel's shared object exports `softmetal_entry`, of its mode's type, and `softmetal_info`. */
 typedef void (*sm_flat_entry)(const sm_launch *, sm_u32 x0, sm_u32 x1, sm_u32 y, sm_u32 z);
 typedef void (*sm_groups_entry)(const sm_launch *, char *scratch, sm_u32 gx0, sm_u32 gx1, sm_u32 gy,
                                 sm_u32 gz);
@@ -41,7 +41,7 @@ typedef void (*sm_fibers_entry)(const sm_launch *, const sm_thread *);
 
 enum sm_argument_kind { SM_BUFFER = 0, SM_THREADGROUP = 1 };
 
-typedef struct sm_argument {           /* of each buffer and threadgroup parameter, in their order */
+typedef struct sm_argument {           /* of each parameter, in their order */
   sm_u32 kind, index;
   sm_u32 size, alignment;              /* of what it points to */
   sm_u32 writable, reference;          /* reference: `constant T&`, exactly one element */

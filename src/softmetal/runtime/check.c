@@ -1,5 +1,5 @@
 /* The checking modes, as kernels see them: every access comes here, every thread and every barrier.
-   Bounds are looked after here, races in check_shadow.c, order between dispatches in check_order.c. */
+   Bounds are looked after here, races in check_shadow.c, the order of dispatches in check_order.c. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -109,8 +109,8 @@ static const region *nearest_region(const sm_check *check, sm_u64 address) {
 
 static bool out_of_bounds(sm_check *check, sm_u64 address, sm_u64 size, sm_u32 place) {
   if (check->modes & SM_CHECK_BOUNDS)
-    sm_add_finding(check, sm_finding_at(check, OUT_OF_BOUNDS, nearest_region(check, address), address,
-                                  size, place));
+    sm_add_finding(check, sm_finding_at(check, OUT_OF_BOUNDS, nearest_region(check, address),
+                                        address, size, place));
   return false;
 }
 
@@ -141,8 +141,9 @@ SM_EXPORT sm_u64 softmetal_check_access(sm_u64 address, sm_u64 size, sm_u32 plac
   if (SM_LIKELY(address >= region->start && address + size <= region->end)) { /* as last time */
     if (!(check->modes & SM_CHECK_SHADOWED) && slot < SLOTS)
       check->slots[slot] = (struct slot){region->start, region->end - size - region->start};
-    if (check->modes & SM_CHECK_SHADOWED && !(size == 4 && sm_check_word(check, region, address, place)))
-      sm_check_shadow(check, region, address, size, place);
+    bool done = !(check->modes & SM_CHECK_SHADOWED) ||
+                (size == 4 && sm_check_word(check, region, address, place));
+    if (!done) sm_check_shadow(check, region, address, size, place);
     return address;
   }
   return check_elsewhere(check, address, size, place);

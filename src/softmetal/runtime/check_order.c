@@ -1,4 +1,4 @@
-/* Which dispatches are ordered: by encoders, barriers, fences, events and what the host waits for. */
+/* Which dispatches are ordered: by encoders, barriers, fences, events and the host's waits. */
 #include <stdlib.h>
 #include <string.h>
 

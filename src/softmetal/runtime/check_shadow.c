@@ -1,7 +1,7 @@
 /* The shadow of memory: who wrote and who read each word last, and whether that is a race.
 
-   The shadow keeps the last write and two reads of every four bytes (of every byte in pages that are
-   accessed in smaller pieces), each as one word:
+   It keeps the last write and two reads of every four bytes (of every byte in pages that are accessed
+   in smaller pieces), each as one word:
 
      stamp 8 | threadgroup 22 | thread 10 | epoch 8 | simd epoch 4 | atomic 1 | site 11
 
@@ -141,8 +141,8 @@ static void report_race(sm_check *check, const region *region, sm_u64 address, s
                         sm_u32 place, sm_u64 before, bool wrote) {
   sm_finding finding = sm_finding_at(check, RACE, region, address, size, place);
   const record *other = &sm_records[stamp_of(before)];
-  if (stamp_of(before) != check->stamp && sm_barrier_since(check->submission->order, other, address))
-    return;
+  const sm_order *order = check->submission->order;
+  if (stamp_of(before) != check->stamp && sm_barrier_since(order, other, address)) return;
   finding.other_kernel = other->kernel;
   finding.other_thread = thread_of(before);
   finding.other_group = (sm_u32)group_of(before);
@@ -197,7 +197,8 @@ static inline bool has_readers(sm_u64 read, sm_u64 other, sm_u64 seen) {
 }
 
 /* The usual case of check_element: everything before is plainly ordered. */
-static inline __attribute__((always_inline)) bool check_quickly(const sm_check *check, const region *region, page *page,
+static inline __attribute__((always_inline)) bool
+check_quickly(const sm_check *check, const region *region, page *page,
                                  sm_u64 index, sm_u64 now, sm_u64 seen, sm_u32 place) {
   bool local = in_threadgroup(region);
   const bool *earlier = sm_ordered[region->tracked];

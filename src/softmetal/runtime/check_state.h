@@ -20,8 +20,8 @@ enum { POISON = 0xff }; /* a NaN in every floating-point type */
 
 #define ARENA_BYTES ((sm_u64)512 << 20)
 
-/* The last write, and two reads that are not ordered. Three arrays rather than one of three: what is
-   only read or only written then needs a third of the memory and of the time to move it. */
+/* The last write, and two reads that are not ordered. Three arrays rather than one of three: what
+   is only read or only written then needs a third of the memory. */
 enum kept { WRITTEN, READ, READ_TOO, KEPT };
 
 typedef struct page {
@@ -133,8 +133,8 @@ struct sm_order {
 };
 
 extern record sm_records[STAMPS];       /* by stamp */
-extern bool sm_ordered[2][STAMPS];      /* before the present dispatch; [1]: for tracked resources */
-extern atomic_bool sm_racing;           /* a kernel is checked for races: order is worth recording */
+extern bool sm_ordered[2][STAMPS]; /* before the present dispatch; [1]: for tracked resources */
+extern atomic_bool sm_racing; /* a kernel is checked for races: order is worth recording */
 
 /* A stamp for the next dispatch or blit, and what is ordered before it. */
 sm_u64 sm_new_stamp(sm_submission *, record now);

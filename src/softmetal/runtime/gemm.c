@@ -3,8 +3,8 @@
    C is cut into tiles that our own pool computes with single-threaded calls, so that BLAS's threads
    and ours do not compete for the cores. float16 operands are converted tile by tile.
 
-   numpy brings an OpenBLAS of its own, whose threads spin for about 0.1 s after each product and take
-   a core from us meanwhile. So large float32 products may also go to that copy, threads and all:
+   numpy brings an OpenBLAS of its own, whose threads spin for about 0.1 s after each product and
+   take a core from us meanwhile. So large float32 products may also go to that copy, threads and all:
    whichever of the two ways has been faster lately is used. */
 #include <dlfcn.h>
 #include <link.h>
@@ -150,7 +150,7 @@ static void cut_tiles(gemm_job *job, unsigned workers) {
   }
 }
 
-/* ---- numpy's copy ------------------------------------------------------------------------------ */
+/* ---- numpy's copy ---------------------------------------------------------------------------- */
 
 enum { TILED, SHARED, WAYS };
 enum { TRY_OTHER_EVERY = 16 };
@@ -217,7 +217,8 @@ static void run_tiled(sm_worker *worker, sm_submission *submission, const sm_com
 
 void sm_run_gemm(sm_worker *worker, sm_submission *submission, const sm_command_gemm *gemm) {
   if (!gemm->m || !gemm->n || !gemm->batch || !load_blas(submission)) return;
-  double operations = 2.0 * (double)gemm->m * (double)gemm->n * (double)gemm->k * (double)gemm->batch;
+  double operations = 2.0 * (double)gemm->m * (double)gemm->n * (double)gemm->k;
+  operations *= (double)gemm->batch;
   int way = choose_way(gemm, operations, worker->pool->threads);
   sm_u64 start = sm_now();
   if (way == SHARED) {

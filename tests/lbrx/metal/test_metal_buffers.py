@@ -12,6 +12,7 @@ import pytest
 from lbrx.errors import DeviceError, OutOfMemory
 from lbrx.memory.zero_copy import PAGE, page_span, shareable_span
 from lbrx.metal import Context, stats
+from lbrx.storage import empty_aligned
 
 AXES = 8
 WIDTHS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
@@ -183,14 +184,23 @@ def test_memory_in_part_of_a_page_is_copied(gpu):
     assert gpu.share(np.empty(0)) is None
 
 
+def test_lbrx_s_own_arrays_are_shared(gpu):
+    for shape in ((3,), (100, 100), (PAGE // 4,)):
+        host = empty_aligned(shape)
+        assert gpu.share(host).shares(host)
+
+
 def test_the_page_rule():
     assert page_span(4096, 4096, 4096).offset == 0
     span = page_span(5000, 10, 4096)
     assert (span.address, span.length, span.offset) == (4096, 4096, 904)
     own = np.empty(3 * PAGE, np.uint8)
     start = -own.ctypes.data % PAGE
-    assert shareable_span(own[start : start + PAGE]) is not None
-    assert shareable_span(own[start : start + PAGE - 1]) is None
+    # A page with a margin of its owner's, then the page at each end, which others have a part of.
+    assert shareable_span(own[start + 8 : start + PAGE - 1]).offset == 8
+    assert own.ctypes.data % PAGE == 0 or shareable_span(own[:PAGE]) is None
+    assert own.ctypes.data % PAGE == 0 or shareable_span(own[2 * PAGE :]) is None
+    assert shareable_span(own[start : start + PAGE].copy()[1:]) is None
     assert shareable_span(aligned(PAGE, np.uint8)[5:9]).offset == 5
 
 

@@ -1,13 +1,13 @@
-// The trampoline between the runtime (abi.h) and a kernel: argument types come from the kernel's own
-// type, the token pass supplies a kind and an index for each parameter.
+// The trampoline between the runtime (abi.h) and a kernel: argument types come from the kernel's
+// own type, the token pass supplies a kind and an index for each parameter.
 #ifndef SOFTMETAL_ENTRY_H
 #define SOFTMETAL_ENTRY_H
 
 #include "abi.h"
 #include "softmetal/config.h"
 
-// Storage of `threadgroup T name[n];` in a kernel: one copy a worker, which runs one threadgroup at a
-// time. All threads of a threadgroup stay on their worker, so clang may keep the address over barriers.
+// Storage of `threadgroup T name[n];` in a kernel: one copy a worker, which runs one threadgroup at
+// a time. Its threads stay on their worker, so clang may keep the address over barriers.
 #ifdef SM_CHECK_SPACES
 #define SM_GLOBAL __attribute__((opencl_global))
 #define SM_LOCAL __attribute__((opencl_local))
@@ -24,7 +24,7 @@
 #define SM_TG static thread_local
 #endif
 
-// `constant T name [[function_constant(i)]]`: SM_FC_i is the value's bytes when the pipeline has one.
+// `constant T name [[function_constant(i)]]`: SM_FC_i is the value's bytes if there is one.
 #define SM_FUNCTION_CONSTANT(T, name, i) \
   static constexpr T name = ::softmetal::constant_value<T>(SM_FC_##i); \
   static constexpr bool softmetal_defined_##name = SM_FC_DEFINED_##i
@@ -69,7 +69,8 @@ struct constant_reader<metal::vec<T, N>> {  // bit_cast refuses its union
     constexpr auto at = constant_reader<T>::template read<M>;
     constexpr unsigned s = sizeof(T);
     if constexpr (N == 2) return metal::vec<T, N>(at(given, 0), at(given, s));
-    else if constexpr (N == 3) return metal::vec<T, N>(at(given, 0), at(given, s), at(given, 2 * s));
+    else if constexpr (N == 3)
+      return metal::vec<T, N>(at(given, 0), at(given, s), at(given, 2 * s));
     else return metal::vec<T, N>(at(given, 0), at(given, s), at(given, 2 * s), at(given, 3 * s));
   }
 };
@@ -85,7 +86,7 @@ constexpr T constant_value(undefined_constant) {
   return T();
 }
 
-// ---- what a thread knows of itself -----------------------------------------------------------------
+// ---- what a thread knows of itself ------------------------------------------------------------
 
 struct where {
   sm_u32 grid[3], groups[3], full_group[3];  // of the launch
@@ -131,10 +132,12 @@ template <builtin B, class T>
 SM_INLINE T builtin_value(const where &w) {
   constexpr sm_u32 zero[3] = {0, 0, 0};
   if constexpr (B == builtin::thread_position_in_grid) return position<T>(w.global);
-  else if constexpr (B == builtin::threads_per_grid || B == builtin::grid_size) return position<T>(w.grid);
+  else if constexpr (B == builtin::threads_per_grid || B == builtin::grid_size)
+    return position<T>(w.grid);
   else if constexpr (B == builtin::grid_origin) return position<T>(zero);
   else if constexpr (B == builtin::threadgroups_per_grid) return position<T>(w.groups);
-  else if constexpr (B == builtin::dispatch_threads_per_threadgroup) return position<T>(w.full_group);
+  else if constexpr (B == builtin::dispatch_threads_per_threadgroup)
+    return position<T>(w.full_group);
   else if constexpr (B == builtin::thread_position_in_threadgroup) return position<T>(w.local);
   else if constexpr (B == builtin::threadgroup_position_in_grid) return position<T>(w.group);
   else if constexpr (B == builtin::threads_per_threadgroup) return position<T>(w.group_size);
@@ -154,7 +157,7 @@ SM_INLINE T builtin_value(const where &w) {
   else return T(ceil_div(volume(w.full_group), 4));
 }
 
-// ---- parameters --------------------------------------------------------------------------------------
+// ---- parameters -------------------------------------------------------------------------------
 
 template <class T>
 struct pointee {
@@ -204,7 +207,9 @@ struct buffer {
 template <unsigned I>
 struct scratch {
   static constexpr sm_u32 kind = SM_THREADGROUP, index = I;
-  static SM_INLINE void *load(const sm_launch *l, char *base) { return base + l->scratch_offset[I]; }
+  static SM_INLINE void *load(const sm_launch *l, char *base) {
+    return base + l->scratch_offset[I];
+  }
   template <class A>
   static SM_INLINE A get(void *address, const where &) {
     return at_address<A>(address);
@@ -239,7 +244,7 @@ struct when<false, P> {
   using type = absent;
 };
 
-// ---- entries -------------------------------------------------------------------------------------------
+// ---- entries ----------------------------------------------------------------------------------
 
 template <class T, T... I>
 struct sequence {};
@@ -279,9 +284,9 @@ struct kernel<F, list<P...>, void (*)(A...)> {
     F(P::template get<A>(a.address[I], w)...);
   }
 
-  // The loops below run over the global x, or clang cannot prove that indices do not wrap. Threads are
-  // independent by Metal's rules: that is what assume_safety says. Locals that end up in memory would
-  // be shared between iterations; the `lower` stage takes the promise back for such kernels.
+  // The loops below run over the global x, or clang cannot prove that indices do not wrap. Threads
+  // are independent by Metal's rules: that is what assume_safety says. Locals that end up in memory
+  // would be shared between iterations; the `lower` stage takes the promise back for such kernels.
 
   static SM_INLINE void flat(const sm_launch *l, sm_u32 x0, sm_u32 x1, sm_u32 y, sm_u32 z) {
     const loaded arguments = load(l, nullptr);
@@ -320,7 +325,8 @@ struct kernel<F, list<P...>, void (*)(A...)> {
     const sm_u32 turn = softmetal_check_first(base.group_size[0]);
     sm_u32 *const thread = softmetal_check_thread();
     for (sm_u32 i = 0; i < base.group_size[0]; ++i) {
-      const sm_u32 x = first[0] + i + turn - (i + turn < base.group_size[0] ? 0 : base.group_size[0]);
+      const sm_u32 wrap = i + turn < base.group_size[0] ? 0 : base.group_size[0];
+      const sm_u32 x = first[0] + i + turn - wrap;
       *thread = (z * base.group_size[1] + y) * base.group_size[0] + x - first[0];
 #else
 #pragma clang loop vectorize(assume_safety)
@@ -366,7 +372,8 @@ struct kernel<F, list<P...>, void (*)(A...)> {
 // What a kernel's shared object exports. The kernel comes last: its template arguments have commas.
 #define SM_EXPORT extern "C" __attribute__((visibility("default"), used))
 #define SM_INFO(mode, max_threads) \
-  SM_EXPORT const softmetal_kernel::info softmetal_info = softmetal_kernel::describe(mode, max_threads);
+  SM_EXPORT const softmetal_kernel::info softmetal_info = \
+      softmetal_kernel::describe(mode, max_threads);
 #ifdef SM_CHECK
 #define SM_ANCHOR                                                          \
   static thread_local char softmetal_anchor __attribute__((used)) = 0;     \
@@ -379,8 +386,8 @@ struct kernel<F, list<P...>, void (*)(A...)> {
     softmetal_kernel::flat(l, x0, x1, y, z); \
   }
 #define SM_ENTRY_GROUPS \
-  SM_EXPORT void softmetal_entry(const sm_launch *l, char *memory, sm_u32 gx0, sm_u32 gx1, sm_u32 gy, \
-                                 sm_u32 gz) { \
+  SM_EXPORT void softmetal_entry(const sm_launch *l, char *memory, sm_u32 gx0, sm_u32 gx1, \
+                                 sm_u32 gy, sm_u32 gz) { \
     softmetal_kernel::groups(l, memory, gx0, gx1, gy, gz); \
   }
 #define SM_ENTRY_FIBERS \
