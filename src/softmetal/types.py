@@ -59,6 +59,7 @@ class Function:
     mode: Mode
     max_total_threads: int = 0  # [[max_total_threads_per_threadgroup(n)]], 0 if absent
     constants: tuple[str, ...] = ()  # names of the function constants it may use
+    scope: str = ""  # the namespace in which `entry` was written: "a::b"
 
 
 @dataclass(frozen=True, slots=True)

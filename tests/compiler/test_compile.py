@@ -139,6 +139,18 @@ def test_kernels_may_be_named_like_metals_functions():
     assert kernel(source, "select").name == "select"
 
 
+def test_instantiations_mean_what_they_mean_in_their_namespace():
+    source = """
+namespace outer {
+struct Twice { template <typename T> static T of(T v) { return v + v; } };
+constant bool wide [[function_constant(0)]];
+template <typename T, typename Op> kernel void k(device T* x, device T* y [[buffer(1), function_constant(wide)]]) {
+  x[0] = Op::of(x[0]); }
+template [[host_name("k")]] kernel void k<float, Twice>(device float*, device float*);
+}"""
+    assert [a.name for a in kernel(source, constants={0: b"\1"}).arguments] == ["x", "y"]
+
+
 def test_arguments_carry_sizes():
     source = """
 struct Params { uint n; float4 v; };

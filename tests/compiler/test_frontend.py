@@ -61,8 +61,8 @@ kernel void k(device float* a, constant int& n, device float* b [[buffer(1)]],
         ('template [[host_name("x")]] [[kernel]] decltype(k<float>) k<float>;', "k < float >"),
         ('typedef decltype(k<float>) k_t; template [[host_name("x")]] kernel k_t k<int, 3>;',
          "k < int , 3 >"),
-        ('template [[host_name("" "x" "")]] kernel k_t ns::k<vec<half, 4>>;', "ns :: k < vec < half , 4 > >"),
-        ('template [[host_name("x")]] kernel void ::ns::k<half>(device half*, uint);', "ns :: k < half >"),
+        ('template [[host_name("" "x" "")]] kernel k_t ns::k<vec<half, 4>>;', "ns::k < vec < half , 4 > >"),
+        ('template [[host_name("x")]] kernel void ::ns::k<half>(device half*, uint);', "ns::k < half >"),
         ('namespace n { template [[host_name("x")]] kernel void ::k<half>(device half*, uint); }',
          "k < half >"),
     ],
@@ -71,9 +71,23 @@ def test_instantiations(instantiation, entry):
     source = (
         "template <typename T> kernel void k(device T* a, uint i [[thread_position_in_grid]]) {}\n"
     )
-    rewritten = rewrite(source + instantiation)
+    rewritten = rewrite(source + f"namespace ns {{ {source} }}\n" + instantiation)
     assert {name: f.entry for name, f in rewritten.functions.items()} == {"x": entry}
     assert "host_name" not in rewritten.text
+
+
+def test_templates_of_one_name_in_two_namespaces():
+    source = """
+namespace a { template <typename T> kernel void k(device T* x) {} }
+namespace b { template <typename T> kernel void k(device T* x, device T* y) {} }
+template [[host_name("one")]] kernel void a::k<float>(device float*);
+namespace b { namespace c { template [[host_name("two")]] kernel void k<half>(device half*, device half*); } }
+"""
+    functions = rewrite(source).functions
+    assert {n: (f.entry, f.scope, len(f.parameters)) for n, f in functions.items()} == {
+        "one": ("a::k < float >", "", 1),
+        "two": ("b::k < half >", "b::c", 2),
+    }
 
 
 def test_kernels_in_namespaces_keep_their_path():

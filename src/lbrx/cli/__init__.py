@@ -10,7 +10,10 @@ from importlib import import_module
 from lbrx import __version__
 from lbrx.errors import LbrxError
 
-COMMANDS = {"devices": "show the Metal devices and what they can do"}
+COMMANDS = {
+    "devices": "show the Metal devices and what they can do",
+    "shaders": "compile the kernels before they are used",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

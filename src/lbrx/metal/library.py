@@ -98,6 +98,13 @@ class Shaders:
         """The kernels of a stem."""
         return sorted(map(str, self._library(stem, None, False).library.functionNames()))
 
+    def plain_functions(self, stem: str) -> list[str]:
+        """Those that have no function constants."""
+        library = self._library(stem, None, False).library
+        # Without values for required constants a function may be refused here already.
+        functions = ((n, library.newFunctionWithName_(n)) for n in self.functions(stem))
+        return [n for n, made in functions if made and not made.functionConstantsDictionary()]
+
     def stems(self) -> list[str]:
         return sorted(path.stem for path in self._folder.glob("*.metal"))
 

@@ -192,10 +192,11 @@ class _Pass:
 
     def _read_kernel(self, declaration: Declaration) -> None:
         rules.check_result(self.syntax, declaration)
-        self.kernels.setdefault(declaration.name, declaration)
+        self.kernels.setdefault("::".join((*declaration.scope, declaration.name)), declaration)
         if self.syntax.text(declaration.start) != "template":
+            scope = "::".join(declaration.scope)
             entry = "::".join((*declaration.scope, declaration.name))
-            self._add_function(declaration, self._host_name(declaration) or entry, entry)
+            self._add_function(declaration, self._host_name(declaration) or entry, entry, scope)
 
     def _read_instantiation(self, declaration: Declaration) -> None:
         """`template [[host_name("x")]] kernel RETURN name<arguments>(types);` becomes an entry."""
@@ -215,21 +216,29 @@ class _Pass:
         first = last - self._angle_length(plain) + 1
         name = syntax.text(plain[first - 1]) if first <= last else syntax.text(plain[last])
         first = first - 1 if first <= last else last
-        scope = declaration.scope
+        named = first
         while first >= 2 and syntax.text(plain[first - 1]) == "::":
             if syntax.text(plain[first - 2]) in ("void", "kernel"):  # `kernel void ::a::k<...>`
-                scope = ()
                 break
             first -= 2
-        kernel = self.kernels.get(name)
+        path = [syntax.text(plain[i]) for i in range(first, named, 2)]
+        kernel = self._find_kernel(declaration.scope, (*path, name))
         if kernel is None:
             raise Refusal(
                 self.tokens[plain[0]], f"no kernel template named '{name}' to instantiate"
             )
-        spelled = [self._cpp(plain[i]) for i in range(first, last + 1)]
-        entry = "::".join((*scope, " ".join(spelled)))
-        self._add_function(kernel, self._host_name(declaration) or entry, entry)
+        spelled = " ".join(self._cpp(plain[i]) for i in range(named, last + 1))
+        entry = "::".join((*kernel.scope, spelled))
+        scope = "::".join(declaration.scope)
+        self._add_function(kernel, self._host_name(declaration) or entry, entry, scope)
         self.blanked.append((declaration.start, declaration.end))
+
+    def _find_kernel(self, scope: tuple[str, ...], path: tuple[str, ...]) -> Declaration | None:
+        """A kernel by its name as written in `scope`: looked up outwards, then anywhere."""
+        for depth in range(len(scope), -1, -1):
+            if found := self.kernels.get("::".join((*scope[:depth], *path))):
+                return found
+        return next((k for n, k in self.kernels.items() if n.split("::")[-1] == path[-1]), None)
 
     def _angle_length(self, plain: list[int]) -> int:
         """How many of the last tokens are a template list."""
@@ -249,7 +258,7 @@ class _Pass:
 
     # ---- kernels -------------------------------------------------------------------------------
 
-    def _add_function(self, kernel: Declaration, name: str, entry: str) -> None:
+    def _add_function(self, kernel: Declaration, name: str, entry: str, scope: str = "") -> None:
         parameters = self._parameters(kernel)
         words = set(re.findall(r"\w+", entry))
         reached = self._reach(words)
@@ -264,7 +273,7 @@ class _Pass:
         else:
             mode = Mode.GROUPS
         needed = tuple(c.name for c in self.constants if c.name in reached)
-        self.functions[name] = Function(name, entry, parameters, mode, limit, needed)
+        self.functions[name] = Function(name, entry, parameters, mode, limit, needed, scope)
 
     def _reach(self, words: Iterable[str]) -> set[str]:
         """Every word in the bodies of what `words` may name, and of what those name."""

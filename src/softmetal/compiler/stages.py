@@ -116,12 +116,16 @@ def check(program: Program, header: Path) -> str:
 
 def _every_kernel(program: Program) -> str:
     """The whole library, each of its kernels instantiated."""
-    uses = "".join(f"    (void (*)()) &::{f.entry},\n" for f in program.functions.values())
-    return (
-        _constants(program, {})
-        + program.text
-        + f'\n# 1 "softmetal_entries"\nvoid (*softmetal_uses[])() = {{\n{uses}    0}};\n'
+    uses = "".join(
+        _within(f.scope, f"static void (*const softmetal_use{i})() = (void (*)()) &::{f.entry};\n")
+        for i, f in enumerate(program.functions.values())
     )
+    return _constants(program, {}) + program.text + f'\n# 1 "softmetal_entries"\n{uses}'
+
+
+def _within(scope: str, text: str) -> str:
+    """Text in the namespace where the user wrote what it repeats: names mean the same there."""
+    return f"namespace {scope} {{\n{text}}}\n" if scope else text
 
 
 def recursive_functions(program: Program, target: Target, header: Path) -> set[str]:
@@ -190,26 +194,31 @@ _STDIN = ("-Xclang", "-fno-validate-pch", "-x", "c++", "-")
 def unit(program: Program, function: Function, mode: Mode, constants: Mapping[int, bytes]) -> str:
     """The C++ that becomes one shared object."""
     parameters = ", ".join(_parameter(p) for p in function.parameters)
+    kernel = f"::softmetal::kernel<&::{function.entry}, ::softmetal::list<{parameters}>>"
     return (
         _constants(program, constants)
         + _USER_BEGIN % "internal_linkage, always_inline"
         + program.text
         + f'\n# 1 "softmetal_entry"\n{_USER_END}'
-        + f"using softmetal_kernel = softmetal::kernel<&::{function.entry}, "
-        + f"softmetal::list<{parameters}>>;\n"
+        + _within(function.scope, f"using softmetal_kernel = {kernel};\n")
+        + (
+            f"using softmetal_kernel = {function.scope}::softmetal_kernel;\n"
+            if function.scope
+            else ""
+        )
         + f"SM_INFO({int(mode)}, {function.max_total_threads})\nSM_ENTRY_{mode.name}\nSM_ANCHOR\n"
     )
 
 
 def _parameter(parameter: Parameter) -> str:
     if parameter.kind == "buffer":
-        kind = f"softmetal::buffer<{parameter.index}>"
+        kind = f"::softmetal::buffer<{parameter.index}>"
     elif parameter.kind == "threadgroup":
-        kind = f"softmetal::scratch<{parameter.index}>"
+        kind = f"::softmetal::scratch<{parameter.index}>"
     else:
-        kind = f"softmetal::special<softmetal::builtin::{parameter.kind}>"
+        kind = f"::softmetal::special<::softmetal::builtin::{parameter.kind}>"
     if parameter.condition:
-        kind = f"softmetal::when<bool({parameter.condition}), {kind}>::type"
+        kind = f"::softmetal::when<bool({parameter.condition}), {kind}>::type"
     return kind
 
 

@@ -1,0 +1,25 @@
+"""lbrx shaders build: compile every kernel now rather than when it is first used."""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+from lbrx.metal import context
+from lbrx.metal.library import SHADERS
+from lbrx.metal.prebuild import build_metallibs, build_pipelines
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("action", choices=["build"], help="compile all of them for this device")
+
+
+def run(options: argparse.Namespace) -> int:
+    start = time.perf_counter()
+    libraries = build_metallibs(SHADERS)
+    gpu = context()
+    pipelines = build_pipelines(gpu.shaders)
+    seconds = time.perf_counter() - start
+    print(f"{pipelines} pipelines for {gpu.info.name} in {seconds:.1f} s")
+    print(f"{len(libraries)} Metal libraries" + ("" if libraries else " (needs `xcrun metal`)"))
+    return 0
