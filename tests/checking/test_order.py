@@ -21,7 +21,12 @@ def test_serial_encoders_keep_their_order():
 
 
 def test_concurrent_dispatches_change_places_between_barriers():
-    commands = [Order("concurrent"), *map(dispatch, range(6)), Order("barrier"), *map(dispatch, range(6, 12))]
+    commands = [
+        Order("concurrent"),
+        *map(dispatch, range(6)),
+        Order("barrier"),
+        *map(dispatch, range(6, 12)),
+    ]
     orders = {tuple(kernels(shuffled(commands, seed))) for seed in range(20)}
     assert len(orders) > 15
     for order in orders:
@@ -34,7 +39,13 @@ def test_regions_go_with_their_dispatch():
     commands = [Order("concurrent")]
     for number in range(8):
         commands += [Resources((number,)), dispatch(number)]
-    commands += [Order("serial"), dispatch(99), Order("concurrency", 1), dispatch(100), dispatch(101)]
+    commands += [
+        Order("serial"),
+        dispatch(99),
+        Order("concurrency", 1),
+        dispatch(100),
+        dispatch(101),
+    ]
     for seed in range(20):
         result = shuffled(commands, seed)
         assert sorted(map(str, result)) == sorted(map(str, commands))
