@@ -1,5 +1,6 @@
 """Libraries and kernels through clang: diagnostics, constants, cache, what is refused."""
 
+import re
 import subprocess
 
 import pytest
@@ -243,6 +244,19 @@ def test_threads_are_independent_unless_locals_stay_in_memory():
     assert "llvm.loop.parallel_accesses" in flat_ir("x[i] = exp(y[i]);")
     local = "float a[8]; for (int j = 0; j < 8; j++) a[j] = y[j + i]; x[i] = a[int(y[i]) & 7];"
     assert "llvm.loop.parallel_accesses" not in flat_ir(local)
+
+
+def test_values_do_not_live_in_registers_that_a_tls_call_overwrites():
+    """LLVM takes xmm16 to xmm31 to survive __tls_get_addr; its slow path uses them."""
+    body = "threadgroup half s[64]; s[i] = x[i]; threadgroup_barrier(mem_flags::mem_threadgroup); x[i] = s[63 - i];"
+    source = f"kernel void k(device half* x, uint i [[thread_index_in_threadgroup]]) {{ {body} }}"
+    program, target = library(source), targets.host()
+    unit = stages.unit(program, program.functions["k"], Mode.FIBERS, {})
+    ir = stages.lower(stages.optimise(unit, OPTIONS, target, compiler._header(OPTIONS)), target)
+    flags = ["-O3", "-w", f"--target={target.triple}", *target.flags, "-x", "ir", "-S", "-"]
+    assembly, _ = clang.run("clang", [*flags, "-o", "-"], ir)
+    assert "__tls_get_addr" in assembly
+    assert re.search(r"%[xyz]mm(1[6-9]|2\d|3[01])|%k[0-7]", assembly) is None
 
 
 def test_bfloat_rounding_is_expanded_where_the_processor_lacks_it():

@@ -280,7 +280,18 @@ def lower(ir: str, target: Target) -> str:
     if re.search(r"= alloca ", entry):
         promise = r'^(!\d+ = )!\{!"llvm.loop.parallel_accesses".*$'
         ir = re.sub(promise, r'\1!{!"softmetal.sequential"}', ir, flags=re.M)
-    return ir if target.native_bfloat else _round_bfloat(ir)
+    native_bfloat = target.native_bfloat
+    if re.search(r"^@\S+ = .*\bthread_local\b", ir, re.M):
+        ir, native_bfloat = _without_avx512(ir), False
+    return ir if native_bfloat else _round_bfloat(ir)
+
+
+def _without_avx512(ir: str) -> str:
+    """LLVM keeps values in xmm16 and above over __tls_get_addr, which may overwrite them.
+
+    So code that has thread-local storage, which is what threadgroup variables are, does without.
+    """
+    return re.sub(r"\+(avx512\w*|avx10\S*?|evex512)\b", r"-\1", ir)
 
 
 def _definitions(ir: str) -> dict[str, str]:
