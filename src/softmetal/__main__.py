@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -88,9 +89,11 @@ def _print_kernels(program: Program) -> None:
 
 def _print_table(rows: Sequence[Sequence[str]]) -> None:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        print("  ".join(cells).rstrip())
+    lines = (
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    )
+    sys.stdout.write("\n".join(lines) + "\n")
 
 
 def _devices(options: argparse.Namespace) -> int:
@@ -176,6 +179,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return command(options)
     except SoftmetalError as problem:
         return _complain(problem)
+    except BrokenPipeError:  # the reader, `head` or `grep -q`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
 
 
 if __name__ == "__main__":

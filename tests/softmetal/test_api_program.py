@@ -82,6 +82,19 @@ def test_check_lists_kernels(tmp_path, capsys):
     assert rows[4] == ["second"]
 
 
+def test_a_reader_that_has_seen_enough_is_no_error(tmp_path):
+    file = tmp_path / "many.metal"
+    kernels = (
+        f"kernel void k{i}(device float* x [[buffer(0)]]) {{ x[0] = {i}; }}" for i in range(900)
+    )
+    file.write_text("\n".join(kernels))
+    command = [sys.executable, "-m", "softmetal", "check", str(file)]
+    pipe = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    pipe.stdout.read(10)
+    pipe.stdout.close()
+    assert (pipe.stderr.read(), pipe.wait()) == (b"", 0)
+
+
 def test_check_reports_errors(tmp_path, capsys):
     path = tmp_path / "bad.metal"
     path.write_text("kernel void k(device float* x [[buffer(0)]]) {\n  x[0] = nope;\n}\n")
