@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -12,6 +13,11 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+# A shell starts background jobs with Ctrl-C ignored, which every process below inherits; the tests of
+# Ctrl-C would then wait for ever.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _WHEELS = {
     "pyobjc-framework-Metal": "macosx_11_0_universal2",
