@@ -30,16 +30,15 @@ def hazard_mode(options: int) -> int:
     return (options & mask) >> enums.MTLResourceHazardTrackingModeShift
 
 
-class MTLResource(Labelled):
-    """Memory that a command can use. Its purgeable state is kept but never acted upon."""
+class MTLAllocation(Labelled):
+    """Memory of a device, with the options it was made with: a resource or a heap."""
 
-    __slots__ = ("__weakref__", "_device", "_options", "_purgeable")
+    __slots__ = ("__weakref__", "_device", "_options")
 
     def __init__(self, device: MTLDevice, options: int) -> None:
         super().__init__()
         self._device = device
         self._options = options
-        self._purgeable: int = enums.MTLPurgeableStateNonVolatile
 
     # MTL: -device
     def device(self) -> MTLDevice:
@@ -63,6 +62,16 @@ class MTLResource(Labelled):
     # MTL: -resourceOptions
     def resourceOptions(self) -> int:
         return self._options
+
+
+class MTLResource(MTLAllocation):
+    """Memory that a command can use. Its purgeable state is kept but never acted upon."""
+
+    __slots__ = ("_purgeable",)
+
+    def __init__(self, device: MTLDevice, options: int) -> None:
+        super().__init__(device, options)
+        self._purgeable: int = enums.MTLPurgeableStateNonVolatile
 
     # MTL: -setPurgeableState:
     # DEVIATION: contents are never discarded, whatever the purgeable state.

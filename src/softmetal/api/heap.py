@@ -9,9 +9,16 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from softmetal.api import enums
-from softmetal.api.buffer import PAGE, MTLBuffer, cache_mode, hazard_mode, storage_mode
+from softmetal.api.buffer import (
+    PAGE,
+    MTLAllocation,
+    MTLBuffer,
+    cache_mode,
+    hazard_mode,
+    storage_mode,
+)
 from softmetal.api.memory import Memory
-from softmetal.api.objects import Descriptor, Labelled, number, table
+from softmetal.api.objects import Descriptor, number, table
 from softmetal.validation import (
     check_heap_offset,
     check_heap_options,
@@ -98,16 +105,14 @@ class MTLHeapDescriptor(Descriptor):
         self.setResourceOptions_(self.resourceOptions() & ~mask | bits)
 
 
-class MTLHeap(Labelled):
+class MTLHeap(MTLAllocation):
     """One allocation from which buffers are cut."""
 
-    __slots__ = ("__weakref__", "_device", "_free", "_lock", "_memory", "_options", "_returned")
+    __slots__ = ("_free", "_lock", "_memory", "_returned")
 
     def __init__(self, device: MTLDevice, descriptor: MTLHeapDescriptor, memory: Memory) -> None:
-        super().__init__()
-        self._device = device
+        super().__init__(device, int(descriptor.resourceOptions()))
         self._memory = memory
-        self._options = int(descriptor.resourceOptions())
         automatic = descriptor.type() == enums.MTLHeapTypeAutomatic
         self._free = FreeList(memory.length) if automatic else None
         self._lock = threading.Lock()
@@ -183,25 +188,8 @@ class MTLHeap(Labelled):
             return enums.MTLHeapTypePlacement
         return enums.MTLHeapTypeAutomatic
 
-    # MTL: -device
-    def device(self) -> MTLDevice:
-        return self._device
-
-    # MTL: -storageMode
-    def storageMode(self) -> int:
-        return storage_mode(self._options)
-
-    # MTL: -cpuCacheMode
-    def cpuCacheMode(self) -> int:
-        return cache_mode(self._options)
-
-    # MTL: -hazardTrackingMode
-    def hazardTrackingMode(self) -> int:
-        return hazard_mode(self._options) or enums.MTLHazardTrackingModeUntracked
-
-    # MTL: -resourceOptions
-    def resourceOptions(self) -> int:
-        return self._options
+    def _default_hazard_mode(self) -> int:
+        return enums.MTLHazardTrackingModeUntracked
 
     # MTL: -setPurgeableState:
     def setPurgeableState_(self, state: int) -> int:

@@ -75,6 +75,7 @@ class _Pass:
         self.blanked: list[tuple[int, int]] = []  # token ranges that vanish whole
         self.replaced: dict[int, str] = {}  # token index -> text
         self.constants: list[FunctionConstant] = []
+        self.optional = self._optional()
         self.kernels: dict[str, Declaration] = {}
         self.functions: dict[str, Function] = {}
         self.callees: dict[str, set[str]] = defaultdict(set)
@@ -179,7 +180,7 @@ class _Pass:
         )
         index = self._index(argument, "function_constant")
         kind = " ".join(words)
-        self.constants.append(FunctionConstant(name, kind, index, name not in self._optional()))
+        self.constants.append(FunctionConstant(name, kind, index, name not in self.optional))
         self._replace_range(declaration, f"SM_FUNCTION_CONSTANT({kind}, {name}, {index})")
 
     def _optional(self) -> set[str]:

@@ -273,11 +273,11 @@ def lower(ir: str, target: Target) -> str:
     """What has to be seen or changed in the IR itself."""
     if missing := re.search(r"^declare [^\n]*@(_Z\w+)\(", ir, re.M):
         raise CompileError(f"error: undefined symbol: {_demangle(missing[1])} has no definition\n")
-    entry = _definitions(ir).get("softmetal_entry", "")
-    for name, body in _definitions(ir).items():
+    definitions = _definitions(ir)
+    for name, body in definitions.items():
         if re.search(rf"call [^\n]*@{re.escape(name)}\(", body):
             raise CompileError(f"error: recursion is not supported in Metal: {_demangle(name)}\n")
-    if re.search(r"= alloca ", entry):
+    if "= alloca " in definitions.get("softmetal_entry", ""):
         promise = r'^(!\d+ = )!\{!"llvm.loop.parallel_accesses".*$'
         ir = re.sub(promise, r'\1!{!"softmetal.sequential"}', ir, flags=re.M)
     native_bfloat = target.native_bfloat

@@ -280,9 +280,7 @@ static sm_check *worker_check(sm_worker *worker) {
 
 static sm_u64 dispatch_stamp;
 
-void sm_check_begin(sm_worker *worker, sm_submission *submission, const sm_kernel *kernel,
-                    const sm_launch *launch) {
-  (void)worker;
+void sm_check_begin(sm_submission *submission, const sm_kernel *kernel, const sm_launch *launch) {
   if (!(kernel->checks->modes & SM_CHECK_SHADOWED)) return;
   sm_lock(&dispatch_lock);
   record now = {.kernel = (sm_u64)kernel};

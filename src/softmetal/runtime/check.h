@@ -55,7 +55,7 @@ typedef struct sm_order sm_order;
 /* ---- dispatches ------------------------------------------------------------------------------ */
 
 /* Brackets a dispatch on the stream's thread; what races are looked for in runs alone. */
-void sm_check_begin(sm_worker *, sm_submission *, const sm_kernel *, const sm_launch *);
+void sm_check_begin(sm_submission *, const sm_kernel *, const sm_launch *);
 void sm_check_end(const sm_kernel *);
 
 /* Brackets a chunk on a worker. */

@@ -52,7 +52,7 @@ struct sm_check {
   sm_u64 stamp;
   sm_u64 group; /* linear position of the threadgroup */
   sm_u64 base;  /* stamp and threadgroup, as accesses are described */
-  sm_u32 position[3], size[3];
+  sm_u32 position[3];
   sm_u32 thread; /* of a SM_GROUPS kernel */
   sm_u32 epoch[MEMORIES], simd_epoch[MEMORIES][SM_MAX_THREADS / SM_LANES];
   sm_u32 barrier_site[SM_MAX_THREADS], barrier_flags;

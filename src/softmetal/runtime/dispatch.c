@@ -186,7 +186,7 @@ static void run_checked(sm_worker *worker, sm_submission *submission, dispatch_j
   job->run = alone ? total : total / (worker->pool->threads * CHUNKS_A_THREAD) + 1;
   job->job.run = run_checked_chunk;
   job->job.chunks = (total + job->run - 1) / job->run;
-  sm_check_begin(worker, submission, kernel, &job->launch);
+  sm_check_begin(submission, kernel, &job->launch);
   job->job.start = sm_now();
   sm_pool_run(worker, &job->job, (double)total * CHUNK_NS);
   sm_check_end(kernel);

@@ -12,7 +12,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -107,14 +107,10 @@ class Cache:
 
     def clear(self) -> int:
         """Remove everything; returns how many entries there were."""
-        return self._remove_all(self.entries())
-
-    def _remove_all(self, entries: Iterable[Entry]) -> int:
-        count = 0
+        entries = list(self.entries())
         for entry in entries:
             self._remove(entry)
-            count += 1
-        return count
+        return len(entries)
 
     def _remove(self, entry: Entry) -> None:
         # Renamed first, so that nobody finds half of it.
