@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 from pathlib import Path
 
 from lbrx.errors import SettingError
@@ -20,3 +21,18 @@ def cache_dir() -> Path:
     """LBRX_CACHE: where pipelines and measured kernel choices are kept."""
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return Path(os.environ.get("LBRX_CACHE") or base / "lbrx")
+
+
+def kernels() -> dict[str, str]:
+    """LBRX_KERNEL: variants to use where they can be, as `matmul:simd8x8,softmax:serial`."""
+    return _variants(os.environ.get("LBRX_KERNEL", ""))
+
+
+@cache
+def _variants(text: str) -> dict[str, str]:
+    pairs = [item.partition(":") for item in text.split(",") if item.strip()]
+    if wrong := [family for family, _, variant in pairs if not (family and variant)]:
+        raise SettingError(
+            f"LBRX_KERNEL={text!r}: {wrong[0]!r} names no variant, give family:variant"
+        )
+    return {family.strip(): variant.strip() for family, _, variant in pairs}

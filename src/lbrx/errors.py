@@ -6,6 +6,7 @@ LbrxError
 ├── DeviceError         a device that does not exist, or operands on two of them
 ├── OutOfMemory         an allocation above the limit (also a MemoryError)
 ├── FormatError         a file that is not what its format says (also a ValueError)
+├── QuantizationError   an unknown scheme, or values that it cannot hold (also a ValueError)
 └── SettingError        an LBRX_* variable has a value that means nothing (also a ValueError)
 
 An index beyond an axis is Python's own IndexError, which is what ends a `for` loop.
@@ -54,6 +55,10 @@ class OutOfMemory(LbrxError, MemoryError):
 
 class FormatError(LbrxError, ValueError):
     """A file does not follow its format."""
+
+
+class QuantizationError(LbrxError, ValueError):
+    """A quantization scheme does not exist, or cannot hold the values."""
 
 
 class SettingError(LbrxError, ValueError):

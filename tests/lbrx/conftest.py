@@ -6,6 +6,15 @@ import numpy as np
 import pytest
 
 
+DEVICES = ("cpu",)
+
+
+@pytest.fixture(params=DEVICES)
+def place(request):
+    """Each device that computes."""
+    return request.param
+
+
 @pytest.fixture
 def rng():
     """Random numbers whose seed pytest shows when a test fails."""

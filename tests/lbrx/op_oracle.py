@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+import lbrx
 from lbrx import dtype as dt
 from lbrx.dtype import Dtype, Kind
 
@@ -219,7 +220,65 @@ ALONG_AXIS = {
 OTHERS = {
     *("where", "cast", "layer_norm", "rms_norm", "matmul", "concat", "pad", "take", "gather"),
     *("scatter", "argsort", "topk", "random_uniform", "random_normal", "random_bernoulli"),
+    *("add_rms_norm", "add_layer_norm", "attention", "rope"),
 }
+
+# What may follow a matrix product.
+ACTIVATIONS = {
+    None: lambda x: x,
+    "relu": lambda x: np.where(x > 0, x, 0),
+    "gelu": _gelu,
+    "gelu_tanh": lambda x: _gelu(x, "tanh"),
+    "silu": lambda x: x * _sigmoid(x),
+    "sigmoid": _sigmoid,
+    "tanh": np.tanh,
+}
+
+
+def rms_norm(x, eps):
+    return x / np.sqrt((x * x).sum(-1, keepdims=True) / x.shape[-1] + eps)
+
+
+def layer_norm(x, eps):
+    centre = x - x.sum(-1, keepdims=True) / x.shape[-1]
+    return centre / np.sqrt((centre**2).sum(-1, keepdims=True) / x.shape[-1] + eps)
+
+
+def attention(q, k, v, mask=None, lengths=None, causal=False, window=0, scale=None):
+    """One query at a time: which keys it sees, their weights, the weighted mean of their values."""
+    *batch, heads, count, depth = q.shape
+    kv_heads, keys = k.shape[-3:-1]
+    factor = depth**-0.5 if scale is None else scale
+    added = np.broadcast_to(0 if mask is None else mask, (*batch, heads, count, keys))
+    result = np.zeros((*batch, heads, count, v.shape[-1]))
+    for *at, head, i in np.ndindex(*batch, heads, count):
+        end = keys if lengths is None else int(lengths[tuple(at)])
+        own = end - count + i
+        first = max(own - window + 1, 0) if window else 0
+        seen = [j for j in range(first, min(own + 1, end) if causal else end)]
+        query = (*at, head, i)
+        seen = [j for j in seen if added[(*query, j)] > -math.inf]
+        if not seen:
+            continue
+        source = (*at, head * kv_heads // heads)
+        score = [factor * sum(q[query] * k[(*source, j)]) + added[(*query, j)] for j in seen]
+        weights = [math.exp(s - max(score)) for s in score]
+        for j, weight in zip(seen, weights, strict=True):
+            result[query] += weight / sum(weights) * v[(*source, j)]
+    return result
+
+
+def rope(x, positions, factors=1.0, dims=None, base=10000.0, interleaved=False, scale=1.0):
+    """A pair of features as a complex number, turned by multiplying it."""
+    dims = x.shape[-1] if dims is None else dims
+    part = x[..., :dims]
+    halves = part[..., : dims // 2] + 1j * part[..., dims // 2 :]
+    pairs = part[..., ::2] + 1j * part[..., 1::2] if interleaved else halves
+    speeds = np.array([scale / base ** (2 * i / dims) for i in range(dims // 2)]) / factors
+    turned = pairs * np.exp(1j * np.asarray(positions)[..., None] * speeds)
+    both = [turned.real, turned.imag]
+    part = np.stack(both, -1).reshape(part.shape) if interleaved else np.concatenate(both, -1)
+    return np.concatenate([part, x[..., dims:]], -1)
 
 
 def sample(rng: np.random.Generator, shape, dtype: Dtype, low: float = -4, high: float = 4):
@@ -230,6 +289,25 @@ def sample(rng: np.random.Generator, shape, dtype: Dtype, low: float = -4, high:
         return np.asarray(rng.uniform(low, high, shape)).astype(dtype.numpy)
     low = max(math.ceil(low), 0 if dtype.kind is Kind.UINT else low)
     return rng.integers(low, max(math.floor(high), low), shape, endpoint=True).astype(dtype.numpy)
+
+
+# How a tensor of a shape is seen: as it is, and as views of larger ones.
+VIEWS = {
+    "contiguous": (lambda s: s, lambda x: x),
+    "strided": (lambda s: (*s[:-1], 2 * s[-1]), lambda x: x[..., ::2]),
+    "reversed": (lambda s: s, lambda x: x[::-1]),
+    "transposed": (lambda s: s[::-1], lambda x: x.T),
+}
+
+
+def pair(rng, shape, dtype, device, view="contiguous", low=-4, high=4):
+    """A tensor, and the same elements for the oracle."""
+    make, look = VIEWS[view]
+    values = sample(rng, make(shape), dtype, low, high)
+    tensor = look(lbrx.tensor(values, device=device))
+    assert tensor.dtype is dtype
+    assert tensor.shape == shape
+    return tensor, wide(look(values))
 
 
 def wide(values: np.ndarray) -> np.ndarray:

@@ -8,14 +8,16 @@ import math
 import numpy as np
 import pytest
 from op_oracle import (
+    ACTIVATIONS,
     ALONG_AXIS,
     ELEMENTWISE,
     FLOATS,
     NUMBERS,
     OTHERS,
     REDUCTIONS,
+    VIEWS,
     close,
-    sample,
+    pair,
     wide,
 )
 
@@ -23,25 +25,7 @@ import lbrx
 from lbrx import dtype as dt
 from lbrx import ops
 
-DEVICES = ("cpu",)
 SHAPES = [(), (1,), (7,), (3, 0), (5, 3), (2, 3, 5)]
-# How a tensor of a shape is seen: as it is, and as views of larger ones.
-VIEWS = {
-    "contiguous": (lambda s: s, lambda x: x),
-    "strided": (lambda s: (*s[:-1], 2 * s[-1]), lambda x: x[..., ::2]),
-    "reversed": (lambda s: s, lambda x: x[::-1]),
-    "transposed": (lambda s: s[::-1], lambda x: x.T),
-}
-
-
-def pair(rng, shape, dtype, device, view="contiguous", low=-4, high=4):
-    """A tensor, and the same elements for the oracle."""
-    make, look = VIEWS[view]
-    values = sample(rng, make(shape), dtype, low, high)
-    tensor = look(lbrx.tensor(values, device=device))
-    assert tensor.dtype is dtype
-    assert tensor.shape == shape
-    return tensor, wide(look(values))
 
 
 @pytest.fixture(autouse=True)
@@ -49,11 +33,6 @@ def _quiet():
     """The oracle divides by zero too."""
     with np.errstate(all="ignore"):
         yield
-
-
-@pytest.fixture(params=DEVICES)
-def place(request):
-    return request.param
 
 
 def test_every_operation_has_an_oracle():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lbrx.ops import (
     activation,
+    attention,
     elementwise,
     linear,
     movement,
@@ -23,6 +24,7 @@ __all__ = [
     "Role",
     "Spec",
     "activation",
+    "attention",
     "elementwise",
     "linear",
     "movement",

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lbrx.ops import rules
-from lbrx.ops.elementwise import erf
+from lbrx.ops.error_function import erf
 from lbrx.ops.table import Family, op
 
 Array = NDArray[Any]
@@ -51,7 +51,7 @@ def gelu(x: Array, *, approximate: str = "none") -> Array:
         return np.asarray(0.5 * x * (1 + np.tanh(inner)))
     if approximate != "none":
         raise ValueError(f"approximate={approximate!r} is no kind of gelu: give 'none' or 'tanh'")
-    return np.asarray(0.5 * x * (1 + erf(x / math.sqrt(2))))
+    return np.asarray(0.5 * x * (1 + erf(x.astype(np.float64) / math.sqrt(2))))
 
 
 @op(*_UNARY)

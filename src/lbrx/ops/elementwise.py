@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lbrx.ops import rules
+from lbrx.ops.error_function import erf
 from lbrx.ops.table import DtypeRule, Family, Reference, op, register
 
 Array = NDArray[Any]
-
-# No erf in numpy; Python's is exact, and this is the reference.
-_erf = np.vectorize(math.erf, otypes=[np.float64])
-
-
-def erf(x: Array) -> Array:
-    return _erf(x) if x.size else x
 
 
 def rounding(function: np.ufunc) -> Reference:

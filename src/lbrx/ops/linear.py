@@ -1,4 +1,4 @@
-"""Matrix products."""
+"""Matrix products, with the bias and the activation that often follow them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lbrx import shape as sh
-from lbrx.errors import ShapeError
+from lbrx.dtype import Dtype
+from lbrx.errors import DtypeError, ShapeError
+from lbrx.ops import activation as act
 from lbrx.ops import rules
-from lbrx.ops.table import Attributes, Family, op
+from lbrx.ops.table import Attributes, Family, Reference, op
 from lbrx.shape import Shape
 
 Array = NDArray[Any]
+
+# What may follow a product, by the name that `matmul` takes.
+ACTIVATIONS: dict[str, Reference] = {
+    "relu": act.relu,
+    "gelu": act.gelu,
+    "gelu_tanh": lambda x: act.gelu(x, approximate="tanh"),
+    "silu": act.silu,
+    "sigmoid": act.sigmoid,
+    "tanh": act.tanh,
+}
 
 
 def product_shape(shapes: rules.Shapes, _: Attributes) -> Shape:
@@ -27,10 +39,34 @@ def product_shape(shapes: rules.Shapes, _: Attributes) -> Shape:
         raise ShapeError(
             f"the inner sizes of {a} and {b} differ, {inner_a} and {inner_b}: transpose one"
         )
+    bias = shapes[2] if len(shapes) > 2 else None
+    if bias is not None and not columns:
+        raise ShapeError(f"y of shape {b} is a vector, which takes no bias: add it with +")
+    if bias is not None and bias != columns:
+        raise ShapeError(f"the bias has shape {bias}: give {columns}, or add it with +")
     return sh.broadcast(a[:-2], b[:-2]) + rows + columns
 
 
-@op(Family.MATMUL, product_shape, rules.same)
-def matmul(x: Array, y: Array) -> Array:
-    """The matrix product over the last two axes; leading axes broadcast."""
-    return np.asarray(np.matmul(x, y))
+def product_dtype(promoted: Dtype, attributes: Attributes) -> Dtype:
+    name = attributes["activation"]
+    if name is not None and name not in ACTIVATIONS:
+        known = ", ".join(map(repr, ACTIVATIONS))
+        raise ValueError(f"activation={name!r} does not follow a product: give None, {known}")
+    if name is not None and not promoted.is_float:
+        raise DtypeError(f"activation={name!r} of {promoted} products: cast x or y to floating")
+    return promoted
+
+
+@op(Family.MATMUL, product_shape, product_dtype)
+def matmul(
+    x: Array, y: Array, bias: Array | None = None, *, activation: str | None = None
+) -> Array:
+    """activation(x @ y + bias) over the last two axes; leading axes broadcast.
+
+    A bias is as long as the last axis. Activations are relu, gelu (exact), gelu_tanh, silu,
+    sigmoid and tanh, and need a floating product. Halves are rounded once, at the end.
+    """
+    product = np.matmul(x, y)
+    if bias is not None:
+        product = product + bias
+    return np.asarray(ACTIVATIONS[activation](product) if activation else product)

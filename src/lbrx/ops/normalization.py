@@ -1,4 +1,8 @@
-"""Softmax and its logarithm over an axis; layer and RMS norm over the last one."""
+"""Softmax and its logarithm over an axis; layer and RMS norm over the last one.
+
+The norms that add a residual first normalise the sum as it is before it is rounded (to half, say),
+and return it rounded: one kernel reads both operands once and keeps the sum in float32.
+"""
 
 from __future__ import annotations
 
@@ -60,3 +64,26 @@ def rms_norm(x: Array, weight: Array | None = None, *, eps: float = 1e-5) -> Arr
         return x
     wide = x.astype(np.float64)
     return _scaled(wide / np.sqrt(_mean(wide * wide) + eps), weight, None)
+
+
+@op(Family.NORM, rules.normalized_sum, rules.floating_pair)
+def add_rms_norm(
+    x: Array, residual: Array, weight: Array | None = None, *, eps: float = 1e-5
+) -> tuple[Array, Array]:
+    """rms_norm(x + residual), and x + residual; the norm is that of the sum before rounding."""
+    total = x + residual
+    return rms_norm(total, weight, eps=eps), total
+
+
+@op(Family.NORM, rules.normalized_sum, rules.floating_pair)
+def add_layer_norm(
+    x: Array,
+    residual: Array,
+    weight: Array | None = None,
+    bias: Array | None = None,
+    *,
+    eps: float = 1e-5,
+) -> tuple[Array, Array]:
+    """layer_norm(x + residual), and x + residual; the norm is that of the sum before rounding."""
+    total = x + residual
+    return layer_norm(total, weight, bias, eps=eps), total

@@ -53,6 +53,14 @@ def normalized(shapes: Shapes, _: Attributes) -> Shape:
     return shape
 
 
+def normalized_sum(shapes: Shapes, attributes: Attributes) -> Shape:
+    """The first two operands are added, then normalised."""
+    shape, residual = first(shapes), first(shapes[1:])
+    if residual != shape:
+        raise ShapeError(f"x and residual have shapes {shape} and {residual}: expand one")
+    return normalized([shape, *shapes[2:]], attributes)
+
+
 def from_attribute(_: Shapes, attributes: Attributes) -> Shape:
     shape: Shape = attributes["shape"]
     return shape
@@ -93,6 +101,11 @@ def shiftable(promoted: Dtype, attributes: Attributes) -> Dtype:
 
 def floating(promoted: Dtype, _: Attributes) -> Dtype:
     return promoted if promoted.is_float else dt.float32
+
+
+def floating_pair(promoted: Dtype, attributes: Attributes) -> tuple[Dtype, Dtype]:
+    """Two results of the same floating type."""
+    return floating(promoted, attributes), floating(promoted, attributes)
 
 
 def accumulated(promoted: Dtype, _: Attributes) -> Dtype:

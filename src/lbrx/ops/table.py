@@ -2,8 +2,11 @@
 
 An operation is one registered numpy function. Its signature says the rest: positional parameters
 are the operands (with a default of None they may be left out), keyword-only ones the attributes.
-An operand called `condition` is boolean, one called `indices` is integer, all others are values,
-which are promoted together. Names are those of the Python array API standard where that has one.
+Names are those of the Python array API standard where that has one.
+
+An operand's name says its role, too: `condition` is boolean; `indices`, `positions` and `lengths`
+are integer; `mask` and `factors` are floating and keep their own type. All others are values, which
+are promoted together.
 """
 
 from __future__ import annotations
@@ -41,6 +44,8 @@ class Family(StrEnum):
     SOFTMAX = "softmax"
     NORM = "norm"
     MATMUL = "matmul"
+    ATTENTION = "attention"
+    ROPE = "rope"
     MOVEMENT = "movement"
     INDEXING = "indexing"
     SORTING = "sorting"
@@ -53,6 +58,18 @@ class Role(StrEnum):
     VALUE = "value"
     CONDITION = "condition"
     INDICES = "indices"
+    FLOATING = "floating"
+    """Numbers of a floating type of their own, which has no say in the result's."""
+
+
+_ROLES = {
+    "condition": Role.CONDITION,
+    "indices": Role.INDICES,
+    "positions": Role.INDICES,
+    "lengths": Role.INDICES,
+    "mask": Role.FLOATING,
+    "factors": Role.FLOATING,
+}
 
 
 class Spec(NamedTuple):
@@ -69,6 +86,16 @@ class Operand(NamedTuple):
     name: str
     role: Role
     optional: bool
+
+    def check(self, dtype: Dtype) -> None:
+        """Refuse an element type that its role cannot have."""
+        if self.role is Role.CONDITION and dtype is not dt.bool_:
+            raise DtypeError(f"the {self.name} is {dtype}: compare it, or cast it to bool")
+        if self.role is Role.INDICES and not dtype.is_integer:
+            raise DtypeError(f"the {self.name} are {dtype}: cast them to an integer type")
+        if self.role is Role.FLOATING and not dtype.is_float:
+            remedy = "where(mask, 0, -inf)" if self.name == "mask" else "a floating type"
+            raise DtypeError(f"{self.name} is {dtype}, but is computed with: give {remedy}")
 
 
 @dataclass(frozen=True, repr=False)
@@ -89,15 +116,19 @@ class Op:
     def __repr__(self) -> str:
         return f"<Op {self.name}>"
 
-    def roles(self, count: int) -> list[Role]:
-        """The role of each of `count` operands."""
+    def each(self, count: int) -> tuple[Operand, ...]:
+        """What each of `count` operands is."""
         least = 1 if self.variadic else sum(not operand.optional for operand in self.operands)
         if count < least or (count > len(self.operands) and not self.variadic):
             names = ", ".join(operand.name for operand in self.operands)
             raise TypeError(f"{self.name} takes ({names}), not {count} operands")
         if self.variadic:
-            return [self.operands[0].role] * count
-        return [operand.role for operand in self.operands[:count]]
+            return self.operands[:1] * count
+        return self.operands[:count]
+
+    def roles(self, count: int) -> list[Role]:
+        """The role of each of `count` operands."""
+        return [operand.role for operand in self.each(count)]
 
     def bind(self, given: Attributes) -> dict[str, Any]:
         """The attributes with defaults filled in and lists made tuples."""
@@ -116,29 +147,24 @@ class Op:
     def infer(self, specs: Sequence[Spec | None], given: Attributes) -> tuple[Spec, ...]:
         """Shapes and dtypes of the results; raises what is wrong with the operands."""
         attributes = self.bind(given)
-        roles = self.roles(len(specs))
-        for spec, operand in zip(specs, self.operands, strict=False):
+        for spec, operand in zip(specs, self.each(len(specs)), strict=True):
             if spec is None and not operand.optional:
                 raise TypeError(f"{self.name} needs {operand.name}: it may not be None")
         try:
-            dtypes = self.dtype_rule(self._promoted(specs, roles), attributes)
+            dtypes = self.dtype_rule(self._promoted(specs), attributes)
             shape = self.shape_rule([spec and spec.shape for spec in specs], attributes)
         except (ShapeError, DtypeError) as error:
             operands = ", ".join(str(spec) for spec in specs)
             raise type(error)(f"{self.name}({operands}): {error}") from None
         return tuple(Spec(shape, d) for d in (dtypes if isinstance(dtypes, tuple) else (dtypes,)))
 
-    def _promoted(self, specs: Sequence[Spec | None], roles: Sequence[Role]) -> Dtype:
+    def _promoted(self, specs: Sequence[Spec | None]) -> Dtype:
         values = []
-        for spec, role in zip(specs, roles, strict=True):
-            if spec is None:
-                continue
-            if role is Role.VALUE:
-                values.append(spec.dtype)
-            elif role is Role.CONDITION and spec.dtype is not dt.bool_:
-                raise DtypeError(f"the condition is {spec.dtype}: compare it, or cast it to bool")
-            elif role is Role.INDICES and not spec.dtype.is_integer:
-                raise DtypeError(f"the indices are {spec.dtype}: cast them to an integer type")
+        for spec, operand in zip(specs, self.each(len(specs)), strict=True):
+            if spec is not None:
+                operand.check(spec.dtype)
+                if operand.role is Role.VALUE:
+                    values.append(spec.dtype)
         return reduce(dt.promote, values, values[0] if values else dt.bool_)
 
     def __call__(
@@ -148,7 +174,7 @@ class Op:
         specs = [None if x is None else Spec(x.shape, dt.parse(x.dtype)) for x in inputs]
         outputs = self.infer(specs, given)
         roles = self.roles(len(inputs))
-        working = _working(self._promoted(specs, roles), outputs[0].dtype).numpy
+        working = _working(self._promoted(specs), outputs[0].dtype).numpy
         arrays = [
             x.astype(working, copy=False) if x is not None and role is Role.VALUE else x
             for x, role in zip(inputs, roles, strict=True)
@@ -188,7 +214,7 @@ def register(
             attributes[parameter.name] = parameter.default
             continue
         variadic = parameter.kind is inspect.Parameter.VAR_POSITIONAL
-        role = Role(parameter.name) if parameter.name in set(Role) else Role.VALUE
+        role = _ROLES.get(parameter.name, Role.VALUE)
         operands.append(Operand(parameter.name, role, parameter.default is None))
     if name in TABLE:
         raise ValueError(f"operation {name} is registered twice")

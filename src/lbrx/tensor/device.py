@@ -8,6 +8,7 @@ from typing import Protocol
 from lbrx import env
 from lbrx.dtype import parse
 from lbrx.errors import DeviceError
+from lbrx.kernels import MetalDevice
 from lbrx.ops import Attributes, Op
 from lbrx.storage import Array
 from lbrx.storage.cpu import copied
@@ -37,13 +38,11 @@ class CpuDevice:
         return tuple(copied(result, parse(result.dtype)) for result in results)
 
 
-_DEVICES: dict[str, Device] = {"cpu": CpuDevice()}
+_DEVICES: dict[str, Device] = {"cpu": CpuDevice(), "metal": MetalDevice()}
 _default: str | None = None
 
 
 def get(name: str) -> Device:
-    if name == "metal" and name not in _DEVICES:
-        raise DeviceError("device 'metal' has no kernels yet: use device='cpu'")
     if name not in _DEVICES:
         raise DeviceError(f"there is no device {name!r}: use one of {', '.join(_DEVICES)}")
     return _DEVICES[name]

@@ -1,0 +1,1 @@
+"""Model files: what is in them, without reading tensors, and how they are written."""

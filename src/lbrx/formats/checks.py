@@ -1,0 +1,104 @@
+"""Limits, and checks that come before anything is allocated. Their errors say where."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from lbrx.errors import FormatError
+from lbrx.formats.descriptor import Encoding, FileRange, TensorInfo
+from lbrx.shape import Shape
+
+MAX_HEADER = 100 << 20
+"""Bytes of JSON, of a pickle or of a protobuf message without its tensors."""
+MAX_DIMS = 32
+MAX_BYTES = (1 << 63) - 1
+_SHOWN_NAME = 120
+
+
+def bad(file: Path | str, problem: str, *, tensor: str = "", field: str = "") -> FormatError:
+    """The error that says where in which file the problem is."""
+    parts = [str(file)]
+    if tensor:
+        parts.append(f"tensor {shown(tensor)}")
+    if field:
+        parts.append(field)
+    return FormatError(f"{': '.join(parts)}: {problem}")
+
+
+def shown(name: str) -> str:
+    """A name as messages have it: quoted, and not longer than a line."""
+    return repr(name if len(name) <= _SHOWN_NAME else name[: _SHOWN_NAME - 3] + "...")
+
+
+def parse_json(file: Path, text: bytes, field: str = "JSON") -> Any:
+    """JSON in which no object has a key twice and nothing is nested out of reason."""
+    try:
+        return json.loads(text.decode(), object_pairs_hook=_unique)
+    except RecursionError:
+        raise bad(file, "is nested too deeply", field=field) from None
+    except ValueError as error:
+        raise bad(file, f"is no valid JSON ({str(error)[:200]})", field=field) from None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {shown(twice)} appears twice")
+    return result
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """The object that a JSON file holds."""
+    size = file.stat().st_size
+    if size > MAX_HEADER:
+        raise bad(file, f"has {size:,} bytes, more than the {MAX_HEADER:,} that JSON may have")
+    value = parse_json(file, file.read_bytes())
+    if not isinstance(value, dict):
+        raise bad(file, f"holds a {type(value).__name__}, not an object", field="JSON")
+    return value
+
+
+def checked_shape(file: Path, tensor: str, sizes: Iterable[object], field: str) -> Shape:
+    """Sizes that are integers, not negative, and whose product a file could hold."""
+    shape = tuple(sizes)
+    if len(shape) > MAX_DIMS:
+        raise bad(file, f"{len(shape)} dimensions, at most {MAX_DIMS}", tensor=tensor, field=field)
+    checked = tuple(n for n in shape if isinstance(n, int) and not isinstance(n, bool) and n >= 0)
+    if len(checked) != len(shape):
+        wrong = next(n for n in shape if not isinstance(n, int) or isinstance(n, bool) or n < 0)
+        raise bad(file, f"{str(wrong)[:40]} is no size", tensor=tensor, field=field)
+    # Zeros hide sizes beyond all reason from a product.
+    if math.prod(n for n in checked if n) > MAX_BYTES:
+        raise bad(file, f"{shown(str(checked))} is beyond any file", tensor=tensor, field=field)
+    return checked
+
+
+def check_blocks(file: Path, tensor: str, encoding: Encoding, shape: Shape) -> int:
+    """The bytes of a tensor, whose rows must be whole blocks."""
+    if encoding.elements > 1 and (not shape or shape[-1] % encoding.elements):
+        raise bad(
+            file,
+            f"rows of {shape[-1] if shape else 1} are no whole blocks of {encoding} "
+            f"({encoding.elements} elements)",
+            tensor=tensor,
+            field="shape",
+        )
+    return encoding.bytes_for(math.prod(shape))
+
+
+def check_disjoint(file: Path, tensors: Iterable[TensorInfo]) -> None:
+    """No two tensors share a byte."""
+    ranges = [(t.source, t.name) for t in tensors if isinstance(t.source, FileRange)]
+    ranges.sort(key=lambda pair: (pair[0].offset, pair[0].nbytes))
+    end, last = 0, ""
+    for source, name in ranges:
+        if source.nbytes and source.offset < end:
+            raise bad(file, f"overlaps tensor {shown(last)}", tensor=name, field="offset")
+        if source.nbytes:
+            end, last = source.offset + source.nbytes, name

@@ -1,0 +1,169 @@
+"""What the formats have in common: tensors by description, and models as files describe them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from lbrx import dtype as dt
+from lbrx.dtype import Dtype
+from lbrx.quant.gguf import TYPES
+from lbrx.shape import Shape
+
+
+class Format(StrEnum):
+    """What a file is, by its content."""
+
+    SAFETENSORS = "safetensors"
+    MLX = "mlx"
+    GGUF = "gguf"
+    PYTORCH = "pytorch"
+    NPZ = "npz"
+    NPY = "npy"
+    ONNX = "onnx"
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """How bytes stand for elements: one of ours (`dtype`), or blocks that decode to float32."""
+
+    name: str
+    dtype: Dtype | None
+    elements: int
+    nbytes: int
+
+    @property
+    def decoded(self) -> Dtype:
+        return self.dtype or dt.float32
+
+    def bytes_for(self, count: int) -> int:
+        return count // self.elements * self.nbytes
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def _plain(name: str, dtype: Dtype) -> Encoding:
+    return Encoding(name, dtype, 1, dtype.itemsize)
+
+
+_PLAIN = {
+    dtype: _plain(name, dtype)
+    for name, dtype in {
+        "BOOL": dt.bool_,
+        "U8": dt.uint8,
+        "U16": dt.uint16,
+        "U32": dt.uint32,
+        "U64": dt.uint64,
+        "I8": dt.int8,
+        "I16": dt.int16,
+        "I32": dt.int32,
+        "I64": dt.int64,
+        "F16": dt.float16,
+        "BF16": dt.bfloat16,
+        "F32": dt.float32,
+        "F64": dt.float64,
+    }.items()
+}
+# Eight-bit floats are one-element blocks: no device computes in them.
+FLOAT8 = tuple(Encoding(name, None, 1, 1) for name in ("F8_E4M3", "F8_E5M2", "F8_E8M0"))
+_BLOCKS = tuple(Encoding(t.name, None, t.elements, t.bytes) for t in TYPES if not t.is_plain)
+ENCODINGS = {e.name: e for e in (*_PLAIN.values(), *FLOAT8, *_BLOCKS)}
+
+
+def plain(dtype: Dtype) -> Encoding:
+    """The encoding of elements as lbrx computes on them."""
+    return _PLAIN[dtype]
+
+
+@dataclass(frozen=True)
+class FileRange:
+    """Bytes as they lie in a file."""
+
+    file: Path
+    offset: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Deflated:
+    """Bytes that a zip file compresses: `packed` of them in the file, `skip` before the data."""
+
+    file: Path
+    offset: int
+    packed: int
+    skip: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Inline:
+    """Bytes that a header holds in another notation, decoded."""
+
+    data: bytes = field(repr=False)
+
+    @property
+    def nbytes(self) -> int:
+        return len(self.data)
+
+
+Source = FileRange | Deflated | Inline
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """A tensor in a file: row-major unless it has strides, which count elements."""
+
+    name: str
+    encoding: Encoding
+    shape: Shape
+    source: Source
+    strides: Shape | None = None
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that its elements take."""
+        return self.encoding.bytes_for(self.size)
+
+
+@dataclass(frozen=True)
+class ModelFiles:
+    """A model as its files describe it. No tensor has been read."""
+
+    path: Path
+    format: Format
+    tensors: Mapping[str, TensorInfo]
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
+    generation_config: Mapping[str, Any] = field(default_factory=dict)
+    tokenizer: Path | None = None
+    """The tokenizer.json, or else tokenizer.model, beside the weights. GGUF has it in metadata."""
+
+    @property
+    def nbytes(self) -> int:
+        return sum(info.nbytes for info in self.tensors.values())
+
+
+Chunk = bytes | bytearray | memoryview
+
+
+@dataclass(frozen=True)
+class Outgoing:
+    """A tensor to be written. `chunks` gives its bytes in order, when its turn comes."""
+
+    name: str
+    encoding: Encoding
+    shape: Shape
+    chunks: Callable[[], Iterable[Chunk]] = field(repr=False)
+
+    @property
+    def nbytes(self) -> int:
+        return self.encoding.bytes_for(math.prod(self.shape))

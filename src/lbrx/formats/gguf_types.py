@@ -1,0 +1,33 @@
+"""Numbers that GGUF files carry: types of metadata, limits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+MAGIC = b"GGUF"
+VERSION = 3
+DEFAULT_ALIGNMENT = 32
+MAX_DIMS = 4
+MAX_NAME = 63
+"""Bytes; llama.cpp refuses longer names of tensors."""
+
+BOOL, STRING, ARRAY = 7, 8, 9
+NUMBERS: dict[int, np.dtype[Any]] = {
+    kind: np.dtype(code)
+    for kind, code in {
+        0: "u1",
+        1: "i1",
+        2: "<u2",
+        3: "<i2",
+        4: "<u4",
+        5: "<i4",
+        6: "<f4",
+        BOOL: "u1",
+        10: "<u8",
+        11: "<i8",
+        12: "<f8",
+    }.items()
+}
+U16, U32, I32, F32, U64, I64 = 2, 4, 5, 6, 10, 11

@@ -1,0 +1,67 @@
+"""Files that appear under their name only when they are complete."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+from lbrx.errors import FormatError
+from lbrx.formats.descriptor import Outgoing
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[IO[bytes]]:
+    """A file to write that takes its name at the end; after an error nothing is left of it."""
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
+    temporary = Path(name)
+    try:
+        with open(handle, "wb", buffering=1 << 20) as file:
+            yield file
+            # Temporary files are private; this gives it the rights that open() would have.
+            os.fchmod(file.fileno(), 0o666 & ~_mask())
+        os.replace(temporary, path)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            temporary.unlink()
+        raise
+
+
+@contextmanager
+def filling(folder: Path) -> Iterator[Path]:
+    """A folder to write into, whose files all move to `folder` at the end, or none does."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    name = tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".partial", dir=folder.parent)
+    temporary = Path(name)
+    try:
+        yield temporary
+        temporary.chmod(0o777 & ~_mask())
+        if folder.exists():
+            for file in temporary.iterdir():
+                os.replace(file, folder / file.name)
+        else:
+            os.replace(temporary, folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _mask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def write_tensor(file: IO[bytes], tensor: Outgoing) -> None:
+    """The bytes of one tensor, which must be as many as its shape says."""
+    written = 0
+    for chunk in tensor.chunks():
+        written += file.write(chunk)
+    if written != tensor.nbytes:
+        raise FormatError(
+            f"tensor {tensor.name!r}: {written:,} bytes came for {tensor.encoding} of shape "
+            f"{tensor.shape}, which takes {tensor.nbytes:,}"
+        )

@@ -1,0 +1,88 @@
+"""Arrays on the device: made, brought there, and turned into what kernels are given."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+
+import numpy as np
+
+from lbrx import dtype as dt
+from lbrx import shape as sh
+from lbrx.dtype import Dtype
+from lbrx.metal import Buffer, Context
+from lbrx.ops import Spec
+from lbrx.storage import Array, MetalStorage
+
+# Below this many bytes a copy costs less than a buffer over the host's memory.
+SHARE_FROM = 64 << 10
+
+
+def empty(gpu: Context, spec: Spec, label: str = "tensors") -> Array:
+    """A contiguous array whose elements are still to be written."""
+    nbytes = math.prod(spec.shape) * spec.dtype.itemsize
+    buffer = gpu.buffer(nbytes, label)
+    return Array(MetalStorage(buffer, 0, nbytes), sh.contiguous(spec.shape), spec.dtype)
+
+
+def imported(gpu: Context, array: Array) -> Array:
+    """An array of the host on the device: the same memory where Metal can use it, else a copy."""
+    data = array.storage.host()
+    aligned = data.size and data.ctypes.data % array.dtype.itemsize == 0
+    if data.nbytes >= SHARE_FROM and aligned:
+        buffer = gpu.share(data)
+        if buffer is not None:
+            return Array(MetalStorage(buffer, 0, data.nbytes), array.layout, array.dtype)
+    values = np.ascontiguousarray(array.numpy())
+    storage = MetalStorage(gpu.upload(values, "tensors"), 0, values.nbytes)
+    return Array(storage, sh.contiguous(array.layout.shape), array.dtype)
+
+
+def placed(gpu: Context, array: Array) -> Array:
+    """Itself, or a scalar of the host brought to the device."""
+    return array if array.storage.device == "metal" else imported(gpu, array)
+
+
+def whole_buffer(array: Array) -> Buffer:
+    """The buffer of its storage; element 0 is `layout.offset` elements into it."""
+    storage = array.storage
+    assert isinstance(storage, MetalStorage)
+    buffer = storage.buffer
+    assert isinstance(buffer, Buffer)
+    if storage.offset == 0 and storage.nbytes == buffer.size:
+        return buffer
+    return buffer.slice(storage.offset, storage.nbytes)
+
+
+def buffer_of(array: Array) -> Buffer:
+    """The bytes from element 0 on: for arrays without negative strides."""
+    skipped = array.layout.offset * array.dtype.itemsize
+    buffer = whole_buffer(array)
+    return buffer.slice(skipped, buffer.size - skipped) if skipped else buffer
+
+
+def reshaped(array: Array, *shape: int) -> Array:
+    """A contiguous array in another shape, over the same memory."""
+    layout = sh.reshape(array.layout, shape)
+    assert layout is not None
+    return Array(array.storage, layout, array.dtype)
+
+
+def kernel_name(op: str, variant: str, *dtypes: Dtype) -> str:
+    """The one rule for the names of kernels: `softmax_serial_float32`."""
+    return _joined((op, variant, *(dtype.name for dtype in dtypes)))
+
+
+@cache
+def _joined(parts: tuple[str, ...]) -> str:
+    return "_".join(part for part in parts if part)
+
+
+def accumulator(dtype: Dtype) -> Dtype:
+    """The type that a kernel computes in: halves are loaded into float."""
+    return dt.float32 if dtype in (dt.float16, dt.bfloat16) else dtype
+
+
+def size_class(*sizes: int) -> str:
+    """Sizes rounded up to powers of two, as part of a shape class."""
+    return "x".join(str(1 << max(n - 1, 0).bit_length()) for n in sizes)

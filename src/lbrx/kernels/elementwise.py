@@ -1,0 +1,309 @@
+"""Operations on one element at a time, over arrays of any strides that broadcast."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from hashlib import blake2b
+
+import numpy as np
+
+from lbrx import dtype as dt
+from lbrx import shape as sh
+from lbrx.dtype import Dtype
+from lbrx.kernels.arrays import accumulator, empty, size_class, whole_buffer
+from lbrx.kernels.program import GRID_AXES, Access, Input, Program, Step, source
+from lbrx.kernels.registry import Call, Family, computes
+from lbrx.metal import Buffer, Context, DeviceInfo, Pipeline
+from lbrx.ops import TABLE, Attributes, Op, Role, Spec
+from lbrx.ops import Family as OpFamily
+from lbrx.shape import Layout, Shape
+from lbrx.storage import Array
+
+FAMILIES = {
+    *(OpFamily.UNARY, OpFamily.BINARY, OpFamily.COMPARISON, OpFamily.TERNARY),
+    *(OpFamily.CAST, OpFamily.ACTIVATION),
+}
+OPERATIONS = tuple(op.name for op in TABLE.values() if op.family in FAMILIES)
+GROUP = 256  # threads
+PART = 1 << 30  # elements in one dispatch
+PER_THREAD = 4
+
+
+@dataclass(frozen=True)
+class Elements:
+    """A problem: a program over so many elements."""
+
+    program: Program
+    size: int
+
+    @property
+    def shape_class(self) -> str:
+        flat = "flat" if self.program.is_flat else f"strided{self.program.axes}"
+        return f"{flat} {size_class(self.size)}"
+
+
+family: Family[Elements] = Family("elementwise")
+
+
+# ---- from an operation to a program ----
+
+
+def step_of(op: Op, attributes: Attributes, specs: Sequence[Spec], gives: Dtype) -> Step:
+    """The step that computes an operation on values 0, 1, ... (numeric attributes last)."""
+    roles = op.roles(len(specs))
+    values = [spec.dtype for spec, role in zip(specs, roles, strict=True) if role is Role.VALUE]
+    working = gives
+    if op.family is not OpFamily.CAST:
+        promoted = values[0]
+        for other in values[1:]:
+            promoted = dt.promote(promoted, other)
+        working = gives if gives.is_float and not promoted.is_float else promoted
+    wanted = [accumulator(working) if role is Role.VALUE else dt.bool_ for role in roles]
+    wanted += [dt.float32] * len(numbers(attributes))
+    return Step(_function(op, attributes), tuple(enumerate(wanted)), gives)
+
+
+def numbers(attributes: Attributes) -> list[float]:
+    """Attributes that a kernel is given as values."""
+    return [float(v) for v in attributes.values() if isinstance(v, int | float)]
+
+
+def _function(op: Op, attributes: Attributes) -> str:
+    """The name in `elementwise.h`: an attribute in words is part of it."""
+    words = [v for v in attributes.values() if isinstance(v, str) and v != "none"]
+    return "_".join([op.name, *words])
+
+
+# ---- the space that a kernel walks through ----
+
+
+def collapsed(shape: Shape, layouts: Sequence[Layout]) -> tuple[Shape, list[Shape]]:
+    """The fewest axes on which the arrays (already of this shape) are walked alike."""
+    sizes: list[int] = []
+    strides: list[list[int]] = [[] for _ in layouts]
+    for axis, n in enumerate(shape):
+        if n == 1:
+            continue
+        steps = [layout.strides[axis] for layout in layouts]
+        if sizes and all(own[-1] == n * s for own, s in zip(strides, steps, strict=True)):
+            sizes[-1] *= n
+            for own, s in zip(strides, steps, strict=True):
+                own[-1] = s
+        else:
+            sizes.append(n)
+            for own, s in zip(strides, steps, strict=True):
+                own.append(s)
+    if not sizes:
+        return (1,), [(0,)] * len(layouts)
+    return tuple(sizes), [tuple(own) for own in strides]
+
+
+def _access(stride: int) -> Access:
+    return {1: Access.ROW, 0: Access.SAME}.get(stride, Access.STRIDED)
+
+
+@dataclass(frozen=True)
+class Space:
+    """Sizes and strides as a kernel gets them."""
+
+    shape: Shape
+    strides: Sequence[Shape]  # of each array, in the collapsed axes
+    layouts: Sequence[Layout]  # of each array, for its first element
+
+    def packed(self, wide: bool) -> bytes:
+        """The `Space` record of the generated source."""
+        code = "q" if wide else "i"
+        starts = [layout.offset for layout in self.layouts] or [0]
+        strides = [s for own in self.strides[: len(self.layouts)] for s in own] or [0]
+        sizes = struct.pack(f"{len(self.shape)}I", *self.shape)
+        padding = bytes(-len(sizes) % struct.calcsize(code))
+        return sizes + padding + struct.pack(f"{len(starts) + len(strides)}{code}", *starts, *strides)
+
+
+# ---- running ----
+
+
+@computes(*OPERATIONS)
+def run(call: Call) -> tuple[Array, ...]:
+    """One operation as a program of one step."""
+    inputs = [x for x in call.inputs if x is not None]
+    extra = numbers(call.attributes)
+    specs = [Spec(x.layout.shape, x.dtype) for x in inputs]
+    step = step_of(call.op, call.attributes, specs, call.outputs[0].dtype)
+    return apply(call, inputs, extra, (step,), call.outputs)
+
+
+@computes("copy")
+def copy(call: Call) -> tuple[Array, ...]:
+    """Bytes are moved as integers of their width: no bit of a NaN changes."""
+    (array,) = call.inputs
+    assert array is not None
+    bits = {1: dt.uint8, 2: dt.uint16, 4: dt.uint32, 8: dt.uint64}[array.dtype.itemsize]
+    moved = replace(array, dtype=bits)
+    (result,) = apply(call, [moved], [], (), (Spec(array.layout.shape, bits),))
+    return (replace(result, dtype=array.dtype),)
+
+
+def apply(
+    call: Call,
+    arrays: Sequence[Array],
+    extra: Sequence[float],
+    steps: tuple[Step, ...],
+    outputs: Sequence[Spec],
+) -> tuple[Array, ...]:
+    """Run steps on arrays that broadcast to the outputs' shape, and on numbers."""
+    shape = outputs[0].shape
+    strided = [x for x in arrays if not _is_scalar(x)]
+    layouts = [sh.expand(x.layout, shape) for x in strided]
+    written = [sh.contiguous(shape)]
+    axes, strides = collapsed(shape, layouts + written)
+    accesses = iter([_access(own[-1]) for own in strides])
+    inputs = [Input(x.dtype, Access.SCALAR if _is_scalar(x) else next(accesses)) for x in arrays]
+    inputs += [Input(dt.float32, Access.SCALAR)] * len(extra)
+    count = len(arrays) + len(extra) + len(steps)
+    first = count - len(outputs) if steps else 0
+    program = Program(
+        tuple(inputs),
+        steps,
+        tuple((first + i, spec.dtype) for i, spec in enumerate(outputs)),
+        len(axes),
+        _needs_wide(layouts + written),
+    )
+    results = tuple(empty(call.gpu, spec) for spec in outputs)
+    space = Space(axes, strides, layouts)
+    values: list[Buffer | bytes] = [
+        _constant(x) if _is_scalar(x) else whole_buffer(x) for x in arrays
+    ]
+    values += [struct.pack("f", number) for number in extra]
+    name = call.op.name
+    family.run(call.gpu, Elements(program, math.prod(shape)), name, space, values, results)
+    return results
+
+
+def _is_scalar(array: Array) -> bool:
+    return array.storage.device == "cpu"
+
+
+def _constant(array: Array) -> bytes:
+    return np.ascontiguousarray(array.numpy()).tobytes()
+
+
+def _needs_wide(layouts: Sequence[Layout]) -> bool:
+    return any(high - low > 2**31 for low, high in (layout.bounds() for layout in layouts))
+
+
+Values = Sequence[Buffer | bytes]
+
+
+@family.variant("single")
+def single(
+    gpu: Context,
+    problem: Elements,
+    name: str,
+    space: Space,
+    values: Values,
+    results: Sequence[Array],
+) -> None:
+    """A thread an element: also what a processor's loops are made of."""
+    program = problem.program
+    pipeline = _pipeline(gpu, program, name)
+    buffers = [whole_buffer(result) for result in results]
+    if not program.is_flat:
+        arguments = [*values, *buffers, space.packed(program.wide)]
+        grid = _grid(space.shape)
+        gpu.queue.dispatch(
+            pipeline, arguments, grid, _group(grid), kernel=name, variant="single"
+        )
+        return
+    for part in _parts(program, values, buffers, space, problem.size):
+        grid = (part.size, 1, 1)
+        gpu.queue.dispatch(
+            pipeline, part.arguments, grid, _group(grid), kernel=name, variant="single"
+        )
+
+
+def _several_cost(info: DeviceInfo, problem: Elements) -> float:
+    """Fewer threads pay once there are more than enough for the whole GPU."""
+    enough = PER_THREAD * GROUP * 8 * (info.cores or 1)
+    return 0.9 if info.simd_hardware and problem.size >= enough else 1.1
+
+
+@family.variant("several", can=lambda info, problem: problem.program.is_flat, cost=_several_cost)
+def several(
+    gpu: Context,
+    problem: Elements,
+    name: str,
+    space: Space,
+    values: Values,
+    results: Sequence[Array],
+) -> None:
+    """A thread some elements, far apart, so that neighbouring threads read neighbours."""
+    program = replace(problem.program, per_thread=PER_THREAD)
+    pipeline = _pipeline(gpu, program, name)
+    buffers = [whole_buffer(result) for result in results]
+    for part in _parts(program, values, buffers, space, problem.size):
+        grid = (-(-part.size // PER_THREAD), 1, 1)
+        arguments = [*part.arguments, struct.pack("I", part.size)]
+        gpu.queue.dispatch(
+            pipeline, arguments, grid, _group(grid), kernel=name, variant="several"
+        )
+
+
+@dataclass(frozen=True)
+class Part:
+    arguments: Sequence[Buffer | bytes]
+    size: int
+
+
+def _parts(
+    program: Program, values: Values, buffers: Sequence[Buffer], space: Space, size: int
+) -> Iterator[Part]:
+    """A flat program in pieces that 32 bits can count, each argument from its first element on."""
+    starts = iter(layout.offset for layout in space.layouts)
+    bound: list[tuple[Buffer | bytes, int, int]] = []
+    for value, given in zip(values, program.inputs, strict=True):
+        start = 0 if given.access is Access.SCALAR else next(starts)
+        bound.append((value, start, given.dtype.itemsize))
+    for buffer, (_, dtype) in zip(buffers, program.outputs, strict=True):
+        bound.append((buffer, 0, dtype.itemsize))
+    for first in range(0, size, PART):
+        count = min(PART, size - first)
+        yield Part([_from(*item, first, count) for item in bound], count)
+
+
+def _from(
+    value: Buffer | bytes, start: int, itemsize: int, first: int, count: int
+) -> Buffer | bytes:
+    if isinstance(value, bytes):
+        return value
+    return value.slice((start + first) * itemsize, count * itemsize)
+
+
+def _pipeline(gpu: Context, program: Program, name: str) -> Pipeline:
+    """Compiled in safe maths: NaN and infinity are values."""
+    function = _kernel_name(program, name)
+    text = source(program, function)
+    return gpu.shaders.pipeline("elementwise", function, safe_math=True, source=text)
+
+
+@cache
+def _kernel_name(program: Program, name: str) -> str:
+    """The operation with its types, and a digest of the rest."""
+    dtypes = [x.dtype.name for x in program.inputs] + [d.name for _, d in program.outputs]
+    digest = blake2b(repr(program).encode(), digest_size=4).hexdigest()
+    return "_".join([name, *dtypes, digest])
+
+
+def _grid(shape: Shape) -> tuple[int, int, int]:
+    """The last axis along x, the one before along y, all others along z."""
+    lengths = [*reversed(shape), 1, 1]
+    return lengths[0], lengths[1], math.prod(lengths[GRID_AXES - 1 :])
+
+
+def _group(grid: tuple[int, int, int]) -> tuple[int, int, int]:
+    x = min(grid[0], GROUP)
+    return x, min(grid[1], max(GROUP // x, 1)), 1

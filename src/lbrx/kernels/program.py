@@ -1,0 +1,218 @@
+"""Element programs: what becomes of one element, written out as a Metal kernel.
+
+A program loads an element of each input, applies functions of `elementwise.h` one after the other,
+and stores results. It says nothing of sizes: one kernel serves every shape with as many axes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from functools import cache
+
+from lbrx import dtype as dt
+from lbrx.dtype import Dtype
+from lbrx.kernels.arrays import accumulator
+
+GRID_AXES = 3  # more are unfolded from the third
+
+
+class Access(Enum):
+    """How an input is read along the last axis."""
+
+    SCALAR = "scalar"  # one value for all elements, in constant memory
+    ROW = "row"  # neighbours lie side by side
+    SAME = "same"  # one element for the whole row
+    STRIDED = "strided"
+
+
+@dataclass(frozen=True)
+class Input:
+    dtype: Dtype
+    access: Access
+
+
+@dataclass(frozen=True)
+class Step:
+    """A function applied to values: inputs by their place, then the results of earlier steps."""
+
+    function: str
+    arguments: tuple[tuple[int, Dtype], ...]  # each with the type that it is converted to
+    gives: Dtype
+
+
+@dataclass(frozen=True)
+class Program:
+    inputs: tuple[Input, ...]
+    steps: tuple[Step, ...]
+    outputs: tuple[tuple[int, Dtype], ...]
+    axes: int = 1
+    wide: bool = False
+    """Whether positions need 64 bits."""
+    per_thread: int = 1
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether every array is read in order, so that no strides are passed."""
+        ordered = (Access.SCALAR, Access.ROW)
+        return self.axes == 1 and all(x.access in ordered for x in self.inputs)
+
+    @property
+    def types(self) -> list[Dtype]:
+        """Of every value: the inputs as they are computed with, then the steps."""
+        loaded = [accumulator(x.dtype) for x in self.inputs]
+        return loaded + [accumulator(step.gives) for step in self.steps]
+
+
+@cache
+def source(program: Program, name: str) -> str:
+    """The kernel's text."""
+    parameters = [*_parameters(program), _position(program)]
+    body = _flat_body(program) if program.is_flat else _strided_body(program)
+    return "\n".join(
+        [
+            '#include "elementwise.h"',
+            "",
+            *_space(program),
+            f"kernel void {name}(",
+            ",\n".join(f"    {parameter}" for parameter in parameters) + ") {",
+            *(f"  {line}" for line in body),
+            "}",
+            "",
+        ]
+    )
+
+
+def _parameters(program: Program) -> list[str]:
+    lines = []
+    for i, x in enumerate(program.inputs):
+        kind = f"constant {x.dtype.msl}&" if x.access is Access.SCALAR else _pointer(x.dtype)
+        lines.append(f"{kind} in{i} [[buffer({i})]]")
+    place = len(program.inputs)
+    for i, (_, dtype) in enumerate(program.outputs):
+        lines.append(f"device {dtype.msl}* out{i} [[buffer({place + i})]]")
+    place += len(program.outputs)
+    if not program.is_flat:
+        lines.append(f"constant Space& space [[buffer({place})]]")
+    elif program.per_thread > 1:
+        lines.append(f"constant uint& count [[buffer({place})]]")
+    return lines
+
+
+def _pointer(dtype: Dtype) -> str:
+    return f"device const {dtype.msl}*"
+
+
+def _position(program: Program) -> str:
+    grid = "uint" if program.is_flat else "uint3"
+    return f"{grid} at [[thread_position_in_grid]]"
+
+
+def _space(program: Program) -> list[str]:
+    """The record of sizes and strides; strides of the inputs one after the other."""
+    if program.is_flat:
+        return []
+    index = _index(program)
+    read = len(_strided(program))
+    return [
+        "struct Space {",
+        f"  uint shape[{program.axes}];",
+        f"  {index} start[{max(read, 1)}];",
+        f"  {index} strides[{max(read, 1)}][{program.axes}];",
+        "};",
+        "",
+    ]
+
+
+def _index(program: Program) -> str:
+    return "long" if program.wide else "int"
+
+
+def _strided(program: Program) -> list[int]:
+    """The inputs that are arrays."""
+    return [i for i, x in enumerate(program.inputs) if x.access is not Access.SCALAR]
+
+
+def _flat_body(program: Program) -> list[str]:
+    loads = [f"in{i}" + ("" if x.access is Access.SCALAR else "[i]") for i, x in enumerate(program.inputs)]
+    if program.per_thread == 1:
+        return ["const uint i = at;", *_computation(program, loads, "i")]
+    # Neighbouring threads read neighbouring elements, whichever of its elements a thread is at.
+    return [
+        f"const uint threads = (count + {program.per_thread - 1}) / {program.per_thread};",
+        "for (uint i = at; i < count; i += threads) {",
+        *(f"  {line}" for line in _computation(program, loads, "i")),
+        "}",
+    ]
+
+
+def _strided_body(program: Program) -> list[str]:
+    index, arrays = _index(program), _strided(program)
+    lines = [f"{index} row{i} = space.start[{n}];" for n, i in enumerate(arrays)]
+    lines += _row_starts(program)
+    loads = []
+    for i, x in enumerate(program.inputs):
+        n = arrays.index(i) if i in arrays else 0
+        step = {
+            Access.ROW: f" + {index}(at.x)",
+            Access.SAME: "",
+            Access.STRIDED: f" + {index}(at.x) * space.strides[{n}][{program.axes - 1}]",
+        }
+        loads.append(f"in{i}" if x.access is Access.SCALAR else f"in{i}[row{i}{step[x.access]}]")
+    lines.append(f"const {index} i = {_output_position(program)};")
+    return lines + _computation(program, loads, "i")
+
+
+def _row_starts(program: Program) -> list[str]:
+    """Where each input's row starts: the grid's y and z are axes, or z several of them."""
+    index, axes, arrays = _index(program), program.axes, _strided(program)
+    direct = {axes - 2: "at.y"} if axes > 1 else {}
+    if axes == GRID_AXES:
+        direct[0] = "at.z"
+    lines = [
+        f"row{i} += {index}({place}) * space.strides[{n}][{axis}];"
+        for axis, place in direct.items()
+        for n, i in enumerate(arrays)
+    ]
+    if axes > GRID_AXES:
+        lines += ["uint rest = at.z;", f"for (int axis = {axes - 3}; axis >= 0; axis--) {{"]
+        lines += [f"  const {index} place = rest % space.shape[axis];"]
+        lines += [f"  row{i} += place * space.strides[{n}][axis];" for n, i in enumerate(arrays)]
+        lines += ["  rest /= space.shape[axis];", "}"]
+    return lines
+
+
+def _output_position(program: Program) -> str:
+    """Results are contiguous."""
+    index, last = _index(program), program.axes - 1
+    if program.axes == 1:
+        return f"{index}(at.x)"
+    rows = f"{index}(at.y)"
+    if program.axes > 2:
+        rows = f"({index}(at.z) * {index}(space.shape[{last - 1}]) + {rows})"
+    return f"{rows} * {index}(space.shape[{last}]) + {index}(at.x)"
+
+
+def _computation(program: Program, loads: list[str], place: str) -> list[str]:
+    types = program.types
+    lines = [
+        f"const {types[i].msl} v{i} = {_converted(load, program.inputs[i].dtype, types[i])};"
+        for i, load in enumerate(loads)
+    ]
+    for n, step in enumerate(program.steps, len(program.inputs)):
+        given = ", ".join(
+            _converted(f"v{value}", types[value], accumulator(wanted))
+            for value, wanted in step.arguments
+        )
+        lines.append(f"const {types[n].msl} v{n} = op::{step.function}({given});")
+    for i, (value, dtype) in enumerate(program.outputs):
+        lines.append(f"out{i}[{place}] = {_converted(f'v{value}', types[value], dtype)};")
+    return lines
+
+
+def _converted(value: str, has: Dtype, wanted: Dtype) -> str:
+    if has is wanted:
+        return value
+    if wanted is dt.bool_:
+        return f"({value} != {has.msl}(0))"
+    return f"to<{wanted.msl}>({value})"

@@ -1,0 +1,180 @@
+"""Which code computes an operation: families of kernels, and the variants of each.
+
+A family is one module with one shader stem. It describes what is to be computed as a problem, a
+frozen dataclass; a variant says which problems it can take, what it would cost, and launches them.
+The choice is LBRX_KERNEL's, else the tuner's, else the cheapest by estimate.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
+
+from lbrx import env
+from lbrx.errors import DeviceError, SettingError
+from lbrx.metal import Context, DeviceInfo
+from lbrx.ops import Attributes, Op, Spec
+from lbrx.storage import Array
+
+log = logging.getLogger("lbrx")
+
+
+class Problem(Protocol):
+    """What a family computes: shapes, dtypes and options, without the data."""
+
+    @property
+    def shape_class(self) -> str:
+        """Problems of one class are measured once by the tuner; sizes in powers of two."""
+
+
+P = TypeVar("P", bound=Problem)
+Launch = TypeVar("Launch", bound=Callable[..., None])
+
+
+@dataclass(frozen=True)
+class Call:
+    """One operation to compute. Inputs are on the device, but for scalars, which are the host's."""
+
+    gpu: Context
+    op: Op
+    inputs: tuple[Array | None, ...]
+    attributes: Attributes
+    outputs: tuple[Spec, ...]
+
+
+@dataclass(frozen=True)
+class Variant(Generic[P]):
+    """One way to compute a family's problems."""
+
+    name: str
+    launch: Callable[..., None]
+    """Given the context, the problem and the family's operands, encodes the kernels."""
+    can: Callable[[DeviceInfo, P], bool]
+    """Hard limits only: what it needs of the device, the dtypes, the alignment."""
+    cost: Callable[[DeviceInfo, P], float]
+    """Relative to the family's other variants; the smallest is chosen."""
+    batch_invariant: bool
+    """Whether a row of the result has the same bits whatever else is computed with it."""
+
+
+class Family(Generic[P]):
+    """The variants of one kind of kernel."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.variants: dict[str, Variant[P]] = {}
+        self.samples: list[Sample] = []
+        FAMILIES[name] = self
+
+    def variant(
+        self,
+        name: str,
+        *,
+        can: Callable[[DeviceInfo, P], bool] = lambda info, problem: True,
+        cost: Callable[[DeviceInfo, P], float] = lambda info, problem: 1.0,
+        batch_invariant: bool = True,
+    ) -> Callable[[Launch], Launch]:
+        """Register the decorated function as a variant."""
+
+        def decorate(launch: Launch) -> Launch:
+            self.variants[name] = Variant(name, launch, can, cost, batch_invariant)
+            return launch
+
+        return decorate
+
+    def run(self, gpu: Context, problem: P, *operands: Any) -> None:
+        """Encode the kernels of the chosen variant."""
+        self.choose(gpu.info, problem).launch(gpu, problem, *operands)
+
+    def choose(self, info: DeviceInfo, problem: P) -> Variant[P]:
+        """The variant for a problem on a device."""
+        invariant = _deterministic.get()
+        able = {
+            name: variant
+            for name, variant in self.variants.items()
+            if variant.can(info, problem) and (variant.batch_invariant or not invariant)
+        }
+        if not able:
+            known = ", ".join(self.variants)
+            raise DeviceError(f"no variant of {self.name} ({known}) takes {problem} on {info.name}")
+        wanted = self._forced()
+        if wanted is not None:
+            if wanted in able:
+                return able[wanted]
+            log.debug("%s:%s cannot take %s", self.name, wanted, problem)
+        tuned = TUNED.get((info.name, self.name, problem.shape_class))
+        if tuned in able:
+            return able[tuned]
+        return min(able.values(), key=lambda variant: variant.cost(info, problem))
+
+    def _forced(self) -> str | None:
+        wanted = _forced.get().get(self.name) or env.kernels().get(self.name)
+        if wanted is not None and wanted not in self.variants:
+            raise SettingError(
+                f"LBRX_KERNEL={self.name}:{wanted}: {self.name} has no such variant, "
+                f"it has {', '.join(self.variants)}"
+            )
+        return wanted
+
+
+@dataclass(frozen=True)
+class Sample:
+    """An operation that the tuner times to compare a family's variants."""
+
+    op: str
+    specs: tuple[Spec, ...]
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+
+FAMILIES: dict[str, Family[Any]] = {}
+TUNED: dict[tuple[str, str, str], str] = {}
+"""Measured choices: (device, family, shape class) to variant."""
+
+Runner = Callable[[Call], tuple[Array, ...]]
+RUNNERS: dict[str, Runner] = {}
+"""What computes each operation, by its name."""
+
+
+def computes(*names: str) -> Callable[[Runner], Runner]:
+    """Register the decorated function for these operations."""
+
+    def decorate(runner: Runner) -> Runner:
+        for name in names:
+            if name in RUNNERS:
+                raise ValueError(f"operation {name} has two kernels")
+            RUNNERS[name] = runner
+        return runner
+
+    return decorate
+
+
+_forced: ContextVar[Mapping[str, str]] = ContextVar("forced", default={})  # noqa: B039
+_deterministic: ContextVar[bool] = ContextVar("deterministic", default=False)
+
+
+@contextmanager
+def forced(**variants: str) -> Iterator[None]:
+    """Within it, families use the named variants where they can: LBRX_KERNEL for a block."""
+    token = _forced.set({**_forced.get(), **variants})
+    try:
+        yield
+    finally:
+        _forced.reset(token)
+
+
+@contextmanager
+def deterministic() -> Iterator[None]:
+    """Within it, a row of a result has the same bits whatever batch it is computed in.
+
+    Without it too the same call gives the same bits; but kernels are chosen by size, and two of
+    them may round differently.
+    """
+    token = _deterministic.set(True)
+    try:
+        yield
+    finally:
+        _deterministic.reset(token)

@@ -1,0 +1,166 @@
+"""Attention, and the rotary embedding of positions that goes before it."""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lbrx import shape as sh
+from lbrx.errors import ShapeError
+from lbrx.ops import rules
+from lbrx.ops.table import Attributes, Family, op
+from lbrx.shape import Shape
+
+Array = NDArray[Any]
+
+
+def attention_shape(shapes: rules.Shapes, attributes: Attributes) -> Shape:
+    query, key, value = (rules.first(shapes[i:]) for i in range(3))
+    mask, lengths = [*shapes[3:], None, None][:2]
+    if min(map(len, (query, key, value))) < 3:
+        raise ShapeError("query, key and value need axes (..., heads, length, depth): reshape them")
+    *batch, heads, count, depth = query
+    *key_batch, key_heads, keys, key_depth = key
+    if key_batch != batch or [*value[:-1]] != [*key[:-1]]:
+        raise ShapeError(
+            f"query, key and value of shapes {query}, {key} and {value} must agree in their batch "
+            "axes, key and value also in heads and length: expand or slice them"
+        )
+    if key_depth != depth:
+        raise ShapeError(f"query is {depth} deep and key {key_depth}: make their last axes equal")
+    if heads % key_heads if key_heads else heads:
+        raise ShapeError(
+            f"{heads} heads do not divide among {key_heads} of key and value: give a multiple"
+        )
+    scores = (*batch, heads, count, keys)
+    if mask is not None and sh.broadcast(scores, mask) != scores:
+        raise ShapeError(f"the mask of shape {mask} is larger than the scores, {scores}: slice it")
+    if lengths is not None and [*lengths] != batch:
+        raise ShapeError(f"lengths have shape {lengths}: give one for each batch, {tuple(batch)}")
+    window = operator.index(attributes["window"])
+    if window < 0 or (window and not attributes["causal"]):
+        raise ValueError(f"window={window}: give 0 for none, or above 0 together with causal=True")
+    return (*batch, heads, count, value[-1])
+
+
+def _seen(count: int, keys: int, lengths: Array | None, causal: bool, window: int) -> Array:
+    """Which keys each query sees, over (..., 1, count, keys); the last query stands at the end."""
+    end = np.asarray(keys) if lengths is None else lengths.astype(np.int64)
+    end = end[..., None, None, None]
+    key = np.arange(keys)
+    query = np.arange(count)[:, None] + end - count
+    seen = key < end
+    if causal:
+        seen = seen & (key <= query)
+    if window:
+        seen = seen & (key > query - window)
+    return np.asarray(seen)
+
+
+def _valid(value: Array, lengths: Array) -> Array:
+    """Zeros for what happens to lie beyond the lengths: NaN times a weight of zero is NaN."""
+    keys = value.shape[-2]
+    wrong = (lengths < 0) | (lengths > keys)
+    if wrong.any():
+        raise IndexError(f"length {lengths[wrong][0]} is beyond {keys} keys: give 0 to {keys}")
+    valid = np.arange(keys)[:, None] < lengths[..., None, None, None]
+    return np.where(valid, value, value.dtype.type(0))
+
+
+def _weights(scores: Array) -> Array:
+    """softmax over the last axis, where -inf is not seen; zeros where nothing is."""
+    peak = np.max(scores, axis=-1, keepdims=True, initial=-np.inf)
+    powers = np.exp(scores - np.where(peak == -np.inf, 0, peak))
+    total = np.sum(powers, axis=-1, keepdims=True)
+    return np.asarray(powers / np.where(total == 0, 1, total))
+
+
+@op(Family.ATTENTION, attention_shape, rules.floating)
+def attention(
+    query: Array,
+    key: Array,
+    value: Array,
+    mask: Array | None = None,
+    lengths: Array | None = None,
+    *,
+    causal: bool = False,
+    window: int = 0,
+    scale: float | None = None,
+) -> Array:
+    """softmax(query @ key.T * scale + mask) @ value, for each head.
+
+    Shapes are (..., heads, L, D), (..., key heads, S, D) and (..., key heads, S, Dv): consecutive
+    query heads share a key head. The mask is added, so -inf hides a key; it broadcasts to
+    (..., heads, L, S). Of a cache, `lengths` (one for each batch) says how many keys are valid:
+    what lies beyond is never read. The last query stands at the last valid key: causal hides the
+    keys after a query's own position, and a window all but the `window` last up to it. The scale
+    is 1/sqrt(D) unless given. A query that sees no key gives zeros.
+    """
+    count, depth = query.shape[-2:]
+    keys = key.shape[-2]
+    if lengths is not None:
+        value = _valid(value, lengths)
+    if scale is None:
+        scale = 1 / math.sqrt(max(depth, 1))
+    group = query.shape[-3] // max(key.shape[-3], 1)
+    key, value = (np.repeat(x, group, axis=-3) for x in (key, value))
+    scores = query @ key.swapaxes(-1, -2) * scale
+    if mask is not None:
+        scores = scores + mask
+    scores = np.where(_seen(count, keys, lengths, causal, window), scores, -np.inf)
+    return np.asarray(_weights(scores) @ value)
+
+
+def rope_shape(shapes: rules.Shapes, attributes: Attributes) -> Shape:
+    shape, positions = rules.first(shapes), rules.first(shapes[1:])
+    factors = shapes[2] if len(shapes) > 2 else None
+    if not shape:
+        raise ShapeError("a scalar has no features to rotate: give x the shape (..., L, D)")
+    dims = shape[-1] if attributes["dims"] is None else operator.index(attributes["dims"])
+    if dims % 2 or not 0 <= dims <= shape[-1]:
+        raise ShapeError(
+            f"dims={dims} of {shape[-1]} features: give an even number up to {shape[-1]}"
+        )
+    if sh.broadcast(shape[:-1], positions) != shape[:-1]:
+        raise ShapeError(f"positions of shape {positions} are larger than {shape[:-1]}: slice them")
+    if factors is not None and factors != (dims // 2,):
+        raise ShapeError(f"factors have shape {factors}: give one for each pair, ({dims // 2},)")
+    return shape
+
+
+@op(Family.ROPE, rope_shape, rules.floating)
+def rope(
+    x: Array,
+    positions: Array,
+    factors: Array | None = None,
+    *,
+    dims: int | None = None,
+    base: float = 10000.0,
+    interleaved: bool = False,
+    scale: float = 1.0,
+) -> Array:
+    """Turn pairs of features by angles that grow with the position: rotary embedding.
+
+    x is (..., L, D), positions broadcast to (..., L). Pair i of the first `dims` features (all,
+    unless given) turns by positions * scale * base**(-2i / dims) / factors[i]: it is features
+    (i, i + dims/2), or (2i, 2i + 1) where interleaved. The rest stays.
+    """
+    pairs = (x.shape[-1] if dims is None else dims) // 2
+    if pairs == 0:
+        return x
+    frequencies = scale * base ** (-np.arange(pairs, dtype=np.float64) / pairs)
+    if factors is not None:
+        frequencies = frequencies / factors.astype(np.float64)
+    angles = positions[..., None].astype(np.float64) * frequencies
+    cos, sin = np.cos(angles), np.sin(angles)
+    whole = slice(0, 2 * pairs, 2), slice(1, 2 * pairs, 2)
+    halves = slice(0, pairs), slice(pairs, 2 * pairs)
+    first, second = whole if interleaved else halves
+    result = x.astype(np.float64)
+    result[..., first] = x[..., first] * cos - x[..., second] * sin
+    result[..., second] = x[..., first] * sin + x[..., second] * cos
+    return result

@@ -1,0 +1,1 @@
+"""Quantization schemes: block layouts, and numpy references that encode and decode them."""

@@ -1,0 +1,177 @@
+"""What a quantization scheme is, and the one path by which all of them encode and decode."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lbrx.errors import QuantizationError, ShapeError
+from lbrx.shape import Shape
+
+Values = NDArray[np.float32]
+Fields = Mapping[str, NDArray[Any]]
+"""The fields of n blocks by name: arrays whose first axis has n."""
+
+# So many values are worked on at a time: temporaries then stay in the second-level cache.
+CHUNK = 1 << 16
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Scheme:
+    """A way to store blocks of values. The last axis of an array holds whole blocks."""
+
+    name: str
+    bits: int
+    """Of one stored value, without its share of scales."""
+    elements: int
+    """Values a block."""
+    group_size: int
+    """Values that share a scale: a block, or a part of one."""
+    layout: np.dtype[Any]
+    """A block's fields in stored order, without padding."""
+    decode: Callable[[Fields], Values]
+    """Fields of n blocks to values [n, elements]."""
+    encode: Callable[[Values, Values | None], Fields] | None = None
+    """Values [n, elements], and what each counts for, to fields; None where lbrx only decodes."""
+    symmetric: bool = False
+    planar: bool = False
+    """Whether each field is an array of its own (`data` and its companions); else one of bytes."""
+    keeps_dtype: bool = False
+    """Whether scales and biases take the floating type of the values."""
+    gguf_id: int | None = None
+
+    def __repr__(self) -> str:
+        return f"<Scheme {self.name}>"
+
+    @property
+    def block_bytes(self) -> int:
+        return self.layout.itemsize
+
+    @property
+    def bits_per_weight(self) -> float:
+        return 8 * self.block_bytes / self.elements
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        return self.layout.names or ()
+
+    def blocks(self, shape: Shape) -> int:
+        """How many blocks an array takes; refuses one whose rows are no whole blocks."""
+        if not shape or shape[-1] % self.elements:
+            raise ShapeError(
+                f"shape {shape} does not fit {self.name}: its last axis must be a multiple "
+                f"of {self.elements}"
+            )
+        return math.prod(shape) // self.elements
+
+    def nbytes(self, shape: Shape) -> int:
+        """How many bytes an array takes, scales included."""
+        return self.blocks(shape) * self.block_bytes
+
+    def part_shape(self, name: str, shape: Shape) -> Shape:
+        """The shape of a field's own array for values of this shape."""
+        items = math.prod(self.layout[name].shape)
+        return (*shape[:-1], shape[-1] // self.elements * items)
+
+
+def encode(
+    values: NDArray[Any], scheme: Scheme, importance: NDArray[Any] | None
+) -> dict[str, NDArray[Any]]:
+    """The fields as arrays of their own shapes, or all of them as the uint8 rows `data`."""
+    assert scheme.encode is not None
+    shape = values.shape
+    source = values.reshape(scheme.blocks(shape), scheme.elements)
+    weights = None if importance is None else _Weights(importance, shape, scheme.elements)
+    blocks = np.empty(0 if scheme.planar else len(source), scheme.layout)
+    parts = {
+        name: np.empty(len(source), scheme.layout[name]) if scheme.planar else blocks[name]
+        for name in scheme.fields
+    }
+    for chunk in _chunks(len(source), scheme.elements):
+        block_values = source[chunk].astype(np.float32)
+        _check_finite(block_values, chunk.start * scheme.elements, shape, scheme)
+        with np.errstate(all="ignore"):
+            fields = scheme.encode(block_values, weights and weights.of(chunk))
+            for name, part in parts.items():
+                part[chunk] = fields[name]
+    for name, part in parts.items():
+        _check_range(name, part, scheme)
+    if scheme.planar:
+        return {name: part.reshape(scheme.part_shape(name, shape)) for name, part in parts.items()}
+    row_bytes = shape[-1] // scheme.elements * scheme.block_bytes
+    return {"data": blocks.view(np.uint8).reshape(*shape[:-1], row_bytes)}
+
+
+def decode(parts: Fields, scheme: Scheme, shape: Shape) -> Values:
+    """The inverse. Sizes have been checked."""
+    count = scheme.blocks(shape)
+    if scheme.planar:
+        fields = {
+            name: part.reshape(count, *scheme.layout[name].shape) for name, part in parts.items()
+        }
+    else:
+        blocks = parts["data"].reshape(-1).view(scheme.layout)
+        fields = {name: blocks[name] for name in scheme.fields}
+    result = np.empty((count, scheme.elements), np.float32)
+    for chunk in _chunks(count, scheme.elements):
+        with np.errstate(all="ignore"):
+            result[chunk] = scheme.decode({name: field[chunk] for name, field in fields.items()})
+    return result.reshape(shape)
+
+
+def _chunks(count: int, elements: int) -> Iterator[slice]:
+    step = max(1, CHUNK // elements)
+    return (slice(start, min(start + step, count)) for start in range(0, count, step))
+
+
+def _check_finite(values: Values, before: int, shape: Shape, scheme: Scheme) -> None:
+    finite = np.isfinite(values)
+    if not finite.all():
+        first = int(np.argmin(finite.reshape(-1)))
+        at = tuple(int(i) for i in np.unravel_index(before + first, shape))
+        raise QuantizationError(
+            f"element {at} is {values.reshape(-1)[first]}: {scheme.name} stores finite float32 "
+            "values only; replace it, or leave this tensor unquantized"
+        )
+
+
+def _check_range(name: str, part: NDArray[Any], scheme: Scheme) -> None:
+    if part.dtype.kind == "f" and not np.isfinite(part).all():
+        raise QuantizationError(
+            f"values are too large for {scheme.name}, whose field {name} is {part.dtype}: "
+            "leave this tensor unquantized"
+        )
+
+
+class _Weights:
+    """The importance of blocks: one row for all rows of the values, or one for each leading index."""
+
+    def __init__(self, importance: NDArray[Any], shape: Shape, elements: int) -> None:
+        self.rows = np.asarray(importance, np.float32)
+        leading = self.rows.shape[:-1]
+        try:
+            if self.rows.shape[-1:] != shape[-1:]:
+                raise ValueError
+            which = np.arange(math.prod(leading)).reshape(leading)
+            self.row_of = np.broadcast_to(which, shape[:-1]).reshape(-1)
+        except ValueError:
+            raise ShapeError(
+                f"importance of shape {self.rows.shape} does not fit values of shape {shape}: "
+                "give one number for each column"
+            ) from None
+        if not (np.isfinite(self.rows).all() and (self.rows >= 0).all()):
+            raise QuantizationError("importance must be finite and not negative")
+        self.blocks = self.rows.reshape(-1, elements)
+        self.in_row = shape[-1] // elements
+
+    def of(self, chunk: slice) -> Values:
+        """Blocks that nothing is known of, all zeros, count evenly."""
+        index = np.arange(chunk.start, chunk.stop)
+        weights = self.blocks[self.row_of[index // self.in_row] * self.in_row + index % self.in_row]
+        weights[~weights.any(axis=1)] = 1
+        return weights
