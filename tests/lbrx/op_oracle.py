@@ -255,9 +255,9 @@ def attention(q, k, v, mask=None, lengths=None, causal=False, window=0, scale=No
         end = keys if lengths is None else int(lengths[tuple(at)])
         own = end - count + i
         first = max(own - window + 1, 0) if window else 0
-        seen = [j for j in range(first, min(own + 1, end) if causal else end)]
+        last = min(own + 1, end) if causal else end
         query = (*at, head, i)
-        seen = [j for j in seen if added[(*query, j)] > -math.inf]
+        seen = [j for j in range(first, last) if added[(*query, j)] > -math.inf]
         if not seen:
             continue
         source = (*at, head * kv_heads // heads)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from hashlib import blake2b
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from lbrx import shape as sh
 from lbrx.dtype import Dtype
 from lbrx.kernels.arrays import accumulator, empty, size_class, whole_buffer
 from lbrx.kernels.program import GRID_AXES, Access, Input, Program, Step, source
-from lbrx.kernels.registry import Call, Family, computes
+from lbrx.kernels.registry import RUNNERS, Call, Family, computes
 from lbrx.metal import Buffer, Context, DeviceInfo, Pipeline
 from lbrx.ops import TABLE, Attributes, Op, Role, Spec
 from lbrx.ops import Family as OpFamily
@@ -121,7 +122,9 @@ class Space:
         strides = [s for own in self.strides[: len(self.layouts)] for s in own] or [0]
         sizes = struct.pack(f"{len(self.shape)}I", *self.shape)
         padding = bytes(-len(sizes) % struct.calcsize(code))
-        return sizes + padding + struct.pack(f"{len(starts) + len(strides)}{code}", *starts, *strides)
+        return (
+            sizes + padding + struct.pack(f"{len(starts) + len(strides)}{code}", *starts, *strides)
+        )
 
 
 # ---- running ----
@@ -135,17 +138,6 @@ def run(call: Call) -> tuple[Array, ...]:
     specs = [Spec(x.layout.shape, x.dtype) for x in inputs]
     step = step_of(call.op, call.attributes, specs, call.outputs[0].dtype)
     return apply(call, inputs, extra, (step,), call.outputs)
-
-
-@computes("copy")
-def copy(call: Call) -> tuple[Array, ...]:
-    """Bytes are moved as integers of their width: no bit of a NaN changes."""
-    (array,) = call.inputs
-    assert array is not None
-    bits = {1: dt.uint8, 2: dt.uint16, 4: dt.uint32, 8: dt.uint64}[array.dtype.itemsize]
-    moved = replace(array, dtype=bits)
-    (result,) = apply(call, [moved], [], (), (Spec(array.layout.shape, bits),))
-    return (replace(result, dtype=array.dtype),)
 
 
 def apply(
@@ -215,9 +207,7 @@ def single(
     if not program.is_flat:
         arguments = [*values, *buffers, space.packed(program.wide)]
         grid = _grid(space.shape)
-        gpu.queue.dispatch(
-            pipeline, arguments, grid, _group(grid), kernel=name, variant="single"
-        )
+        gpu.queue.dispatch(pipeline, arguments, grid, _group(grid), kernel=name, variant="single")
         return
     for part in _parts(program, values, buffers, space, problem.size):
         grid = (part.size, 1, 1)
@@ -248,9 +238,7 @@ def several(
     for part in _parts(program, values, buffers, space, problem.size):
         grid = (-(-part.size // PER_THREAD), 1, 1)
         arguments = [*part.arguments, struct.pack("I", part.size)]
-        gpu.queue.dispatch(
-            pipeline, arguments, grid, _group(grid), kernel=name, variant="several"
-        )
+        gpu.queue.dispatch(pipeline, arguments, grid, _group(grid), kernel=name, variant="several")
 
 
 @dataclass(frozen=True)
@@ -307,3 +295,23 @@ def _grid(shape: Shape) -> tuple[int, int, int]:
 def _group(grid: tuple[int, int, int]) -> tuple[int, int, int]:
     x = min(grid[0], GROUP)
     return x, min(grid[1], max(GROUP // x, 1)), 1
+
+
+# ---- for other families ----
+
+
+def contiguous(gpu: Context, array: Array) -> Array:
+    """The array itself if its elements are in order, else a copy in which they are."""
+    return array if array.layout.is_contiguous else _applied(gpu, "copy", array)
+
+
+def cast(gpu: Context, array: Array, dtype: Dtype) -> Array:
+    """The array as another type, itself if it is of that already."""
+    return array if array.dtype is dtype else _applied(gpu, "cast", array, dtype=dtype)
+
+
+def _applied(gpu: Context, name: str, array: Array, **attributes: Any) -> Array:
+    op = TABLE[name]
+    outputs = op.infer([Spec(array.layout.shape, array.dtype)], attributes)
+    (result,) = RUNNERS[name](Call(gpu, op, (array,), attributes, outputs))
+    return result

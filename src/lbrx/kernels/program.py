@@ -134,33 +134,42 @@ def _strided(program: Program) -> list[int]:
 
 
 def _flat_body(program: Program) -> list[str]:
-    loads = [f"in{i}" + ("" if x.access is Access.SCALAR else "[i]") for i, x in enumerate(program.inputs)]
+    loads = [
+        f"in{i}" + ("" if x.access is Access.SCALAR else "[i]")
+        for i, x in enumerate(program.inputs)
+    ]
     if program.per_thread == 1:
-        return ["const uint i = at;", *_computation(program, loads, "i")]
+        return ["const uint i = at;", *_computation(program, loads, "out", "i")]
     # Neighbouring threads read neighbouring elements, whichever of its elements a thread is at.
     return [
         f"const uint threads = (count + {program.per_thread - 1}) / {program.per_thread};",
         "for (uint i = at; i < count; i += threads) {",
-        *(f"  {line}" for line in _computation(program, loads, "i")),
+        *(f"  {line}" for line in _computation(program, loads, "out", "i")),
         "}",
     ]
 
 
 def _strided_body(program: Program) -> list[str]:
-    index, arrays = _index(program), _strided(program)
-    lines = [f"{index} row{i} = space.start[{n}];" for n, i in enumerate(arrays)]
+    """Pointers to the rows first: then the position in a row is the only index, which is what a
+    compiler's loop over x can prove not to wrap."""
+    index, arrays, last = _index(program), _strided(program), program.axes - 1
+    lines = [f"{index} start{i} = space.start[{n}];" for n, i in enumerate(arrays)]
     lines += _row_starts(program)
+    for i in arrays:
+        lines.append(f"{_pointer(program.inputs[i].dtype)} row{i} = in{i} + start{i};")
+    if program.axes > 1:
+        lines.append(f"const {index} row = {_row_number(program)} * {index}(space.shape[{last}]);")
+    for i, (_, dtype) in enumerate(program.outputs):
+        lines.append(f"device {dtype.msl}* to{i} = out{i}{' + row' if program.axes > 1 else ''};")
     loads = []
     for i, x in enumerate(program.inputs):
-        n = arrays.index(i) if i in arrays else 0
         step = {
-            Access.ROW: f" + {index}(at.x)",
-            Access.SAME: "",
-            Access.STRIDED: f" + {index}(at.x) * space.strides[{n}][{program.axes - 1}]",
+            Access.ROW: "[at.x]",
+            Access.SAME: "[0]",
+            Access.STRIDED: f"[{index}(at.x) * space.strides[{arrays.index(i) if i in arrays else 0}][{last}]]",
         }
-        loads.append(f"in{i}" if x.access is Access.SCALAR else f"in{i}[row{i}{step[x.access]}]")
-    lines.append(f"const {index} i = {_output_position(program)};")
-    return lines + _computation(program, loads, "i")
+        loads.append(f"in{i}" if x.access is Access.SCALAR else f"row{i}{step[x.access]}")
+    return lines + _computation(program, loads, "to", "at.x")
 
 
 def _row_starts(program: Program) -> list[str]:
@@ -170,30 +179,27 @@ def _row_starts(program: Program) -> list[str]:
     if axes == GRID_AXES:
         direct[0] = "at.z"
     lines = [
-        f"row{i} += {index}({place}) * space.strides[{n}][{axis}];"
+        f"start{i} += {index}({place}) * space.strides[{n}][{axis}];"
         for axis, place in direct.items()
         for n, i in enumerate(arrays)
     ]
     if axes > GRID_AXES:
         lines += ["uint rest = at.z;", f"for (int axis = {axes - 3}; axis >= 0; axis--) {{"]
         lines += [f"  const {index} place = rest % space.shape[axis];"]
-        lines += [f"  row{i} += place * space.strides[{n}][axis];" for n, i in enumerate(arrays)]
+        lines += [f"  start{i} += place * space.strides[{n}][axis];" for n, i in enumerate(arrays)]
         lines += ["  rest /= space.shape[axis];", "}"]
     return lines
 
 
-def _output_position(program: Program) -> str:
+def _row_number(program: Program) -> str:
     """Results are contiguous."""
-    index, last = _index(program), program.axes - 1
-    if program.axes == 1:
-        return f"{index}(at.x)"
-    rows = f"{index}(at.y)"
-    if program.axes > 2:
-        rows = f"({index}(at.z) * {index}(space.shape[{last - 1}]) + {rows})"
-    return f"{rows} * {index}(space.shape[{last}]) + {index}(at.x)"
+    index = _index(program)
+    if program.axes == 2:
+        return f"{index}(at.y)"
+    return f"({index}(at.z) * {index}(space.shape[{program.axes - 2}]) + {index}(at.y))"
 
 
-def _computation(program: Program, loads: list[str], place: str) -> list[str]:
+def _computation(program: Program, loads: list[str], target: str, place: str) -> list[str]:
     types = program.types
     lines = [
         f"const {types[i].msl} v{i} = {_converted(load, program.inputs[i].dtype, types[i])};"
@@ -206,7 +212,7 @@ def _computation(program: Program, loads: list[str], place: str) -> list[str]:
         )
         lines.append(f"const {types[n].msl} v{n} = op::{step.function}({given});")
     for i, (value, dtype) in enumerate(program.outputs):
-        lines.append(f"out{i}[{place}] = {_converted(f'v{value}', types[value], dtype)};")
+        lines.append(f"{target}{i}[{place}] = {_converted(f'v{value}', types[value], dtype)};")
     return lines
 
 

@@ -1,7 +1,8 @@
 """The command queue: work is encoded as it comes, committed in portions, waited for when read.
 
 Everything encoded gets a ticket, the number of its command buffer. The device runs command
-buffers in order. One that fails is an error of the next wait, and of every wait for its ticket.
+buffers in order. One that fails is an error of the next wait, and of every wait for its ticket. So
+is what a check finds: a function that looks at what a kernel reported, once it has ended.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ MAX_BYTES = 50 << 20
 
 Size = tuple[int, int, int]
 Argument = Buffer | bytes | None  # at the index of its place
+Check = Callable[[], Exception | None]
 
 
 @dataclass(slots=True)
@@ -34,6 +36,7 @@ class Submission:
     commands: Any
     kernels: dict[str, None] = field(default_factory=dict)  # in order, each once
     hosts: list[object] = field(default_factory=list)  # memory that Metal does not keep alive
+    checks: list[Check] = field(default_factory=list)  # for when it has completed
     operations: int = 0
     nbytes: int = 0
 
@@ -54,7 +57,7 @@ class CommandQueue:
         self._in_flight: deque[Submission] = deque()
         self._last = 0  # the newest ticket
         self._completed = 0  # every ticket up to this one has ended
-        self._failures: dict[int, str] = {}
+        self._failures: dict[int, Exception] = {}
         self._unreported: list[int] = []
         self._dispatches: Counter[str] = Counter()
 
@@ -70,10 +73,12 @@ class CommandQueue:
         threadgroup_memory: Sequence[int] = (),
         kernel: str = "",
         variant: str = "",
+        check: Check | None = None,
     ) -> int:
         """Encode a kernel over `grid` threads in groups of `group`; returns the ticket.
 
-        It is counted under `kernel:variant`, by default the function's name.
+        It is counted under `kernel:variant`, by default the function's name. What `check` returns
+        after the kernel has ended, unless None, is raised by the next wait.
         """
         if 0 in grid:
             return self._last
@@ -88,6 +93,8 @@ class CommandQueue:
             encoder.dispatchThreads_threadsPerThreadgroup_(
                 Metal.MTLSizeMake(*grid), Metal.MTLSizeMake(*group)
             )
+            if check is not None:
+                submission.checks.append(check)
             return self._encoded(submission, pipeline.name, kernel, variant)
 
     def encode(
@@ -208,7 +215,7 @@ class CommandQueue:
     def wait(self, ticket: int | None = None) -> None:
         """Return when the work up to `ticket` has ended, all of it without one.
 
-        Raises DeviceError for work that failed since the last wait.
+        Raises DeviceError for work that failed since the last wait, or what a check found.
         """
         if ticket == 0 or (ticket is not None and ticket <= self._completed and not self._failures):
             return
@@ -239,8 +246,10 @@ class CommandQueue:
             status = head.commands.status()
             if status < Metal.MTLCommandBufferStatusCompleted:
                 return
-            if status == Metal.MTLCommandBufferStatusError:
-                self._failures[head.ticket] = _failure(head)
+            failed = status == Metal.MTLCommandBufferStatusError
+            problem = _failure(head) if failed else _found(head)
+            if problem is not None:
+                self._failures[head.ticket] = problem
                 self._unreported.append(head.ticket)
             self._completed = head.ticket
             self._in_flight.popleft()
@@ -252,7 +261,8 @@ class CommandQueue:
             return
         if failed in self._unreported:
             self._unreported.remove(failed)
-        raise DeviceError(self._failures[failed])
+        problem = self._failures[failed]
+        raise type(problem)(*problem.args)
 
     def _refuse_fork(self) -> None:
         if os.getpid() != self._process:
@@ -294,11 +304,18 @@ def _check_group(pipeline: Pipeline, group: Size) -> None:
         )
 
 
-def _failure(submission: Submission) -> str:
+def _found(submission: Submission) -> Exception | None:
+    """What the first check says that has something to say."""
+    problems = (check() for check in submission.checks)
+    return next((problem for problem in problems if problem is not None), None)
+
+
+def _failure(submission: Submission) -> DeviceError:
     """What went wrong, with the name of the kernel: Apple's errors do not have it."""
     error = submission.commands.error()
     text = str(error.localizedDescription()) if error is not None else "no reason given"
     named = [name for name in submission.kernels if name in text]
     if named or len(submission.kernels) == 1:
-        return f"kernel {(named or list(submission.kernels))[0]} failed: {text}"
-    return f"one of the kernels {', '.join(submission.kernels) or '(none)'} failed: {text}"
+        return DeviceError(f"kernel {(named or list(submission.kernels))[0]} failed: {text}")
+    several = ", ".join(submission.kernels) or "(none)"
+    return DeviceError(f"one of the kernels {several} failed: {text}")

@@ -11,9 +11,12 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+from lbrx.device_info import DeviceInfo
 from lbrx.errors import DeviceError
 from lbrx.metal import binding
 from lbrx.metal.binding import CallError, Metal
+
+__all__ = ["Chip", "DeviceInfo", "chips", "default_device", "describe", "devices", "registry_cores"]
 
 FIRST_SIMDGROUP_MATRIX = 7  # the Apple family that brought it
 FIRST_BFLOAT = 6  # from this family on `bfloat` compiles, if Metal 3.1 does
@@ -30,29 +33,6 @@ class Chip:
     fp32_peak: float  # operations a second
     bandwidth: float  # bytes a second
     family: int
-
-
-@dataclass(frozen=True)
-class DeviceInfo:
-    """A device's capabilities. None is what nobody has measured: a processor's, for example."""
-
-    name: str
-    chip: str | None  # "M3 Max" if the table has it
-    soft: bool  # softmetal, whatever chip it says it is
-    simd_hardware: bool  # False where one thread is best given a long run: the serial variants
-    family: int  # n of MTLGPUFamilyApple<n>, 0 on GPUs that are not Apple's
-    cores: int | None  # threads of a soft device
-    bandwidth: float | None  # bytes a second, from the table
-    fp32_peak: float | None  # operations a second, from the table
-    max_threads: int  # in a threadgroup
-    threadgroup_memory: int
-    max_buffer: int
-    working_set: int
-    memory_limit: int  # what the pool may hold
-    unified_memory: bool
-    simdgroup_matrix: bool
-    bfloat: bool
-    native_bfloat: bool
 
 
 @cache

@@ -32,7 +32,7 @@ def attention_shape(shapes: rules.Shapes, attributes: Attributes) -> Shape:
         )
     if key_depth != depth:
         raise ShapeError(f"query is {depth} deep and key {key_depth}: make their last axes equal")
-    if heads % key_heads if key_heads else heads:
+    if heads and (not key_heads or heads % key_heads):
         raise ShapeError(
             f"{heads} heads do not divide among {key_heads} of key and value: give a multiple"
         )
@@ -157,9 +157,9 @@ def rope(
         frequencies = frequencies / factors.astype(np.float64)
     angles = positions[..., None].astype(np.float64) * frequencies
     cos, sin = np.cos(angles), np.sin(angles)
-    whole = slice(0, 2 * pairs, 2), slice(1, 2 * pairs, 2)
+    neighbours = slice(0, 2 * pairs, 2), slice(1, 2 * pairs, 2)
     halves = slice(0, pairs), slice(pairs, 2 * pairs)
-    first, second = whole if interleaved else halves
+    first, second = neighbours if interleaved else halves
     result = x.astype(np.float64)
     result[..., first] = x[..., first] * cos - x[..., second] * sin
     result[..., second] = x[..., first] * sin + x[..., second] * cos

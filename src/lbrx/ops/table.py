@@ -94,8 +94,9 @@ class Operand(NamedTuple):
         if self.role is Role.INDICES and not dtype.is_integer:
             raise DtypeError(f"the {self.name} are {dtype}: cast them to an integer type")
         if self.role is Role.FLOATING and not dtype.is_float:
-            remedy = "where(mask, 0, -inf)" if self.name == "mask" else "a floating type"
-            raise DtypeError(f"{self.name} is {dtype}, but is computed with: give {remedy}")
+            added = "it is added, so give where(mask, 0, -inf)"
+            remedy = added if self.name == "mask" else "cast to a floating type"
+            raise DtypeError(f"{self.name} cannot be {dtype}: {remedy}")
 
 
 @dataclass(frozen=True, repr=False)

@@ -1,8 +1,8 @@
 """Small integers packed into bytes, in the two orders that the formats use.
 
-In *runs*, as GGUF packs: `run` bytes hold 8 / bits runs of `run` values, the first run in the lowest
-bits. Nibbles with run 16 are values 0 to 15 in the low halves and 16 to 31 in the high ones; with
-run 1 the values of a byte follow each other.
+In *runs*, as GGUF packs: `run` bytes hold 8 / bits runs of `run` values, the first run in the
+lowest bits. Nibbles with run 16 are values 0 to 15 in the low halves and 16 to 31 in the high
+ones; with run 1 the values of a byte follow each other.
 
 As a *stream*, as MLX packs: value i starts at bit i * bits of the row, lowest bit first.
 """

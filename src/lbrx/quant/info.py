@@ -14,8 +14,8 @@ OtherT = TypeVar("OtherT")
 class QuantizationInfo(Generic[ArrayT]):
     """The scheme of a tensor's data, and the arrays without which that means nothing.
 
-    These have the data's leading axes, so rows are taken from all alike: `info.map(lambda a: a[rows])`.
-    A GGUF block holds its own scales: there are none here.
+    These have the data's leading axes, so that rows are taken from all alike, as by
+    `info.map(lambda array: array[rows])`. GGUF's blocks hold their scales: there are none here.
     """
 
     scheme: str

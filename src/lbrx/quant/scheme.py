@@ -96,9 +96,11 @@ def encode(
         block_values = source[chunk].astype(np.float32)
         _check_finite(block_values, chunk.start * scheme.elements, shape, scheme)
         with np.errstate(all="ignore"):
-            fields = scheme.encode(block_values, weights and weights.of(chunk))
+            fields = scheme.encode(block_values, None if weights is None else weights.of(chunk))
             for name, part in parts.items():
                 part[chunk] = fields[name]
+    if scheme.keeps_dtype:
+        parts = {n: part if n == "data" else part.astype(values.dtype) for n, part in parts.items()}
     for name, part in parts.items():
         _check_range(name, part, scheme)
     if scheme.planar:
@@ -141,7 +143,7 @@ def _check_finite(values: Values, before: int, shape: Shape, scheme: Scheme) -> 
 
 
 def _check_range(name: str, part: NDArray[Any], scheme: Scheme) -> None:
-    if part.dtype.kind == "f" and not np.isfinite(part).all():
+    if not np.issubdtype(part.dtype, np.integer) and not np.isfinite(part).all():
         raise QuantizationError(
             f"values are too large for {scheme.name}, whose field {name} is {part.dtype}: "
             "leave this tensor unquantized"
@@ -149,7 +151,7 @@ def _check_range(name: str, part: NDArray[Any], scheme: Scheme) -> None:
 
 
 class _Weights:
-    """The importance of blocks: one row for all rows of the values, or one for each leading index."""
+    """The importance of blocks: one row of it for all values, or one for each leading index."""
 
     def __init__(self, importance: NDArray[Any], shape: Shape, elements: int) -> None:
         self.rows = np.asarray(importance, np.float32)
@@ -172,6 +174,7 @@ class _Weights:
     def of(self, chunk: slice) -> Values:
         """Blocks that nothing is known of, all zeros, count evenly."""
         index = np.arange(chunk.start, chunk.stop)
-        weights = self.blocks[self.row_of[index // self.in_row] * self.in_row + index % self.in_row]
+        rows = self.row_of[index // self.in_row]
+        weights: Values = self.blocks.take(rows * self.in_row + index % self.in_row, axis=0)
         weights[~weights.any(axis=1)] = 1
         return weights

@@ -2,6 +2,7 @@
 
 from lbrx.storage.array import Array, Bytes, Storage
 from lbrx.storage.cpu import CpuStorage, empty_aligned
+from lbrx.storage.lazy import LazyStorage, PackedStorage
 from lbrx.storage.mapped import MmapStorage
 from lbrx.storage.metal import DeviceBuffer, MetalStorage
 from lbrx.storage.view import ViewStorage
@@ -11,8 +12,10 @@ __all__ = [
     "Bytes",
     "CpuStorage",
     "DeviceBuffer",
+    "LazyStorage",
     "MetalStorage",
     "MmapStorage",
+    "PackedStorage",
     "Storage",
     "ViewStorage",
     "empty_aligned",

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Sequence
+from functools import cache
+from importlib import import_module
 from typing import Protocol
 
+from lbrx import dtype as dt
 from lbrx import env
-from lbrx.dtype import parse
+from lbrx.device_info import DeviceInfo
+from lbrx.dtype import Dtype
 from lbrx.errors import DeviceError
-from lbrx.kernels import MetalDevice
 from lbrx.ops import Attributes, Op
 from lbrx.storage import Array
 from lbrx.storage.cpu import copied
+
+log = logging.getLogger("lbrx")
 
 
 class Device(Protocol):
@@ -35,25 +42,77 @@ class CpuDevice:
         self, op: Op, inputs: Sequence[Array | None], attributes: Attributes
     ) -> tuple[Array, ...]:
         results = op([None if x is None else x.numpy() for x in inputs], attributes)
-        return tuple(copied(result, parse(result.dtype)) for result in results)
+        return tuple(copied(result, dt.parse(result.dtype)) for result in results)
 
 
-_DEVICES: dict[str, Device] = {"cpu": CpuDevice(), "metal": MetalDevice()}
+NAMES = ("cpu", "metal")
+_DEVICES: dict[str, Device] = {"cpu": CpuDevice()}
 _default: str | None = None
 
 
 def get(name: str) -> Device:
+    """The device of that name; Metal's is imported when it is first asked for."""
+    if name not in NAMES:
+        raise DeviceError(f"there is no device {name!r}: use one of {', '.join(NAMES)}")
     if name not in _DEVICES:
-        raise DeviceError(f"there is no device {name!r}: use one of {', '.join(_DEVICES)}")
+        _DEVICES[name] = import_module("lbrx.kernels").MetalDevice()
     return _DEVICES[name]
 
 
 def default_device() -> str:
     """Where tensors are made unless told otherwise."""
-    return _default or env.device() or "cpu"
+    return _default or env.device() or _best()
 
 
 def set_default_device(name: str | None) -> None:
     """Choose it for this process; None returns to LBRX_DEVICE or the best there is."""
     global _default
     _default = None if name is None else get(name).name
+
+
+@cache
+def _best() -> str:
+    """Metal where a device of it works, else the cpu."""
+    try:
+        import_module("lbrx.metal").context()
+    except (DeviceError, ImportError) as problem:
+        log.warning("tensors are made on the cpu: %s", problem)
+        return "cpu"
+    return "metal"
+
+
+def devices() -> list[DeviceInfo]:
+    """What there is to compute on, best first: Metal's devices, or the cpu where none works."""
+    try:
+        found: list[DeviceInfo] = import_module("lbrx.metal").devices()
+    except (DeviceError, ImportError):
+        found = []
+    return found or [_cpu_info()]
+
+
+def _cpu_info() -> DeviceInfo:
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return DeviceInfo(
+        name="cpu",
+        chip=None,
+        soft=False,
+        simd_hardware=False,
+        family=0,
+        cores=os.cpu_count(),
+        bandwidth=None,
+        fp32_peak=None,
+        max_threads=1,
+        threadgroup_memory=0,
+        max_buffer=memory,
+        working_set=memory,
+        memory_limit=memory,
+        unified_memory=True,
+        simdgroup_matrix=False,
+        bfloat=True,
+        native_bfloat=False,
+    )
+
+
+def kept_dtype(dtype: Dtype, device: str) -> Dtype:
+    """What an array's type becomes on a device unless told otherwise: Metal has no float64."""
+    return dt.float32 if dtype is dt.float64 and device == "metal" else dtype

@@ -212,7 +212,8 @@ def unit(program: Program, function: Function, mode: Mode, constants: Mapping[in
 
 def _parameter(parameter: Parameter) -> str:
     if parameter.kind == "buffer":
-        kind = f"::softmetal::buffer<{parameter.index}>"
+        constant = "constant" in parameter.type.split() and parameter.type.endswith("&")
+        kind = f"::softmetal::{'constant_buffer' if constant else 'buffer'}<{parameter.index}>"
     elif parameter.kind == "threadgroup":
         kind = f"::softmetal::scratch<{parameter.index}>"
     else:

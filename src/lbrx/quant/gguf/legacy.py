@@ -1,4 +1,4 @@
-"""GGUF's first types: 32 values with one scale, and with one minimum in the *_1 types."""
+"""GGUF's first types: 32 values with one scale, and one minimum in those called *_1."""
 
 from __future__ import annotations
 
@@ -7,36 +7,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lbrx.quant.bits import Bytes, pack_runs, unpack_runs
+from lbrx.quant.bits import pack_runs, unpack_runs
 from lbrx.quant.gguf import search
-from lbrx.quant.gguf.types import scheme
-from lbrx.quant.scheme import Fields, Values
+from lbrx.quant.gguf.blocks import (
+    block_scheme,
+    column,
+    columns,
+    extreme,
+    inverse,
+    round_away,
+    weigh,
+)
+from lbrx.quant.gguf.search import FINE
+from lbrx.quant.scheme import Fields, Scheme, Values
 
 
-def single(halves: NDArray[Any]) -> Values:
-    """One number a block, as a column that multiplies the block's values."""
-    return halves.astype(np.float32)[:, None]
-
-
-def inverse(scales: Values) -> Values:
-    """1 / scale, and 0 for a scale that is zero or too small to have an inverse."""
-    result = 1 / scales
-    return np.where(np.isfinite(result), result, np.float32(0))
-
-
-def extreme(values: Values) -> Values:
-    """The value of the largest magnitude in each row, with its sign, as a column."""
-    at = np.abs(values).argmax(axis=1)
-    return np.take_along_axis(values, at[:, None], axis=1)
-
-
-def round_away(values: Values) -> Values:
-    """To the nearest integer, halves away from zero, as C's roundf."""
-    whole = np.trunc(values)
-    return whole + np.trunc(2 * (values - whole))
-
-
-def codes(fields: Fields) -> Values:
+def _codes(fields: Fields) -> Values:
     """Nibbles, with the fifth bits of the Q5 types."""
     low = unpack_runs(fields["qs"], 4, 16)
     if "qh" in fields:
@@ -44,34 +30,84 @@ def codes(fields: Fields) -> Values:
     return low.astype(np.float32)
 
 
-def packed(q: NDArray[Any], bits: int) -> dict[str, Bytes]:
+def _packed(q: NDArray[Any]) -> dict[str, NDArray[Any]]:
+    """`qh` is what a layout without it leaves out."""
     whole = q.astype(np.uint8)
-    fields = {"qs": pack_runs(whole & 15, 4, 16)}
-    if bits == 5:
-        fields["qh"] = pack_runs(whole >> 4, 1, 1)
-    return fields
+    return {"qs": pack_runs(whole & 15, 4, 16), "qh": pack_runs(whole >> 4, 1, 1)}
 
 
-def _symmetric(name: str, bits: int, **layout: Any) -> None:
+def _centred(name: str, bits: int) -> Scheme:
+    """d (q - half)."""
     half = 1 << (bits - 1)
 
     def decode(fields: Fields) -> Values:
-        return single(fields["d"]) * (codes(fields) - half)
+        return column(fields["d"]) * (_codes(fields) - half)
 
     def encode(values: Values, importance: Values | None) -> Fields:
         if importance is not None:
-            found = search.symmetric(values.T, search.spread(values, importance, 1).T, half)
-            return {"d": found.scale, **packed(found.codes.T + half, bits)}
-        # The extreme value becomes -half exactly, so the other sign loses at most half a step.
-        d = extreme(values) / np.float32(-half)
+            weights = columns(weigh(values, importance, 1), 32)
+            d = column(search.centred(columns(values, 32), weights, half))
+        else:
+            # The extreme value becomes -half: whatever its sign, all of the range is used.
+            d = extreme(values, 1) / np.float32(-half)
         q = np.trunc(values * inverse(d) + np.float32(half + 0.5)).clip(0, 2 * half - 1)
-        return {"d": d[:, 0], **packed(q, bits)}
+        return {"d": d[:, 0], **_packed(q)}
 
-    scheme(name, bits, decode, encode, symmetric=True, **layout)
+    high = [("qh", "u1", 4)] if bits == 5 else []
+    layout = [("d", "<f2"), *high, ("qs", "u1", 16)]
+    return block_scheme(name, bits, 32, layout, decode, encode, symmetric=True)
 
 
-def _affine(name: str, bits: int, **layout: Any) -> None:
+def _offset(name: str, bits: int) -> Scheme:
+    """d q + m."""
     top = (1 << bits) - 1
 
     def decode(fields: Fields) -> Values:
-        return single(fields["d"]) * codes(fields) + single(fields["m"])
+        return column(fields["d"]) * _codes(fields) + column(fields["m"])
+
+    def encode(values: Values, importance: Values | None) -> Fields:
+        if importance is not None:
+            weights = columns(weigh(values, importance, 1), 32)
+            d, minimum = map(column, search.offset(columns(values, 32), weights, top, FINE))
+            low = -minimum
+        else:
+            low = values.min(axis=1, keepdims=True)
+            d = (values.max(axis=1, keepdims=True) - low) / np.float32(top)
+        q = np.trunc((values - low) * inverse(d) + np.float32(0.5)).clip(0, top)
+        return {"d": d[:, 0], "m": low[:, 0], **_packed(q)}
+
+    high = [("qh", "u1", 4)] if bits == 5 else []
+    layout = [("d", "<f2"), ("m", "<f2"), *high, ("qs", "u1", 16)]
+    return block_scheme(name, bits, 32, layout, decode, encode, symmetric=False)
+
+
+def _decode_q8_0(fields: Fields) -> Values:
+    return column(fields["d"]) * fields["qs"]
+
+
+def _encode_q8_0(values: Values, importance: Values | None) -> Fields:
+    d = np.abs(values).max(axis=1, keepdims=True) / np.float32(127)
+    return {"d": d[:, 0], "qs": round_away(values * inverse(d))}
+
+
+def _decode_q1_0(fields: Fields) -> Values:
+    signs = unpack_runs(fields["qs"], 1, 1).astype(np.float32) * 2 - 1
+    return column(fields["d"]) * signs
+
+
+def _encode_q1_0(values: Values, importance: Values | None) -> Fields:
+    return {"d": np.abs(values).mean(axis=1), "qs": pack_runs(values >= 0, 1, 1)}
+
+
+SCHEMES = (
+    _centred("q4_0", 4),
+    _offset("q4_1", 4),
+    _centred("q5_0", 5),
+    _offset("q5_1", 5),
+    block_scheme(
+        "q8_0", 8, 32, [("d", "<f2"), ("qs", "i1", 32)], _decode_q8_0, _encode_q8_0, symmetric=True
+    ),
+    block_scheme(
+        "q1_0", 1, 128, [("d", "<f2"), ("qs", "u1", 16)], _decode_q1_0, _encode_q1_0, symmetric=True
+    ),
+)

@@ -11,7 +11,7 @@ from lbrx.errors import FormatError
 
 @dataclass(frozen=True)
 class GgufType:
-    """A plain type is one element a block and has a dtype; the others have a scheme by that name."""
+    """A plain type has a dtype and blocks of one; the others have a scheme of that name."""
 
     id: int
     name: str

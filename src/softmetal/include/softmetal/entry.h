@@ -204,6 +204,10 @@ struct buffer {
   }
 };
 
+// A `constant T&`: read-only by the language, so a loop over threads may keep a copy.
+template <unsigned I>
+struct constant_buffer : buffer<I> {};
+
 template <unsigned I>
 struct scratch {
   static constexpr sm_u32 kind = SM_THREADGROUP, index = I;
@@ -252,6 +256,34 @@ struct sequence {};
 template <class... P>
 struct list {};
 
+// An argument before the thread is known: where it is, or the value itself, so that nothing that a
+// thread stores can seem to change it.
+template <class P, class A, bool Copied>
+struct argument {
+  void *address;
+  SM_INLINE argument(const sm_launch *l, char *base) : address(P::load(l, base)) {}
+  SM_INLINE A get(const where &w) const { return P::template get<A>(address, w); }
+};
+template <class P, class T>
+struct argument<P, const T &, true> {
+  T value;
+  SM_INLINE argument(const sm_launch *l, char *base)
+      : value(*static_cast<const T *>(P::load(l, base))) {}
+  SM_INLINE const T &get(const where &) const { return value; }
+};
+
+// Whether a loop over threads keeps a copy.
+template <class P, class A>
+constexpr bool is_copied = false;
+template <unsigned I, class T>
+constexpr bool is_copied<constant_buffer<I>, const T &> =
+    __is_trivially_copyable(T) && sizeof(T) <= 1024;
+
+template <unsigned Place, class Argument>
+struct slot : Argument {
+  using Argument::Argument;
+};
+
 template <auto F, class Parameters, class Type = decltype(F)>
 struct kernel;
 
@@ -260,11 +292,24 @@ struct kernel<F, list<P...>, void (*)(A...)> {
   static_assert(sizeof...(P) == sizeof...(A));
   static constexpr unsigned count = sizeof...(P);
 
-  struct loaded {
-    void *address[count ? count : 1];
+  template <unsigned I, class P1, class A1, bool Looped>
+  using held = slot<I, argument<P1, A1, Looped && is_copied<P1, A1>>>;
+  template <bool Looped, class Places>
+  struct loaded;
+  template <bool Looped, unsigned... I>
+  struct loaded<Looped, sequence<unsigned, I...>> : held<I, P, A, Looped>... {
+    SM_INLINE loaded(const sm_launch *l, char *base) : held<I, P, A, Looped>(l, base)... {}
+    SM_INLINE void call(const where &w) const {
+      F(static_cast<const held<I, P, A, Looped> &>(*this).get(w)...);
+    }
   };
-
-  static SM_INLINE loaded load(const sm_launch *l, char *base) { return {{P::load(l, base)...}}; }
+  using places = __make_integer_seq<sequence, unsigned, count>;
+#ifdef SM_CHECK
+  using in_loop = loaded<false, places>;  // every access is looked at
+#else
+  using in_loop = loaded<true, places>;
+#endif
+  using alone = loaded<false, places>;
 
   static SM_INLINE where start(const sm_launch *l) {
     where w = {};
@@ -276,32 +321,24 @@ struct kernel<F, list<P...>, void (*)(A...)> {
     return w;
   }
 
-  static SM_INLINE void call(const loaded &arguments, const where &w) {
-    call(arguments, w, __make_integer_seq<sequence, unsigned, count>());
-  }
-  template <unsigned... I>
-  static SM_INLINE void call(const loaded &a, const where &w, sequence<unsigned, I...>) {
-    F(P::template get<A>(a.address[I], w)...);
-  }
-
   // The loops below run over the global x, or clang cannot prove that indices do not wrap. Threads
   // are independent by Metal's rules: that is what assume_safety says. Locals that end up in memory
   // would be shared between iterations; the `lower` stage takes the promise back for such kernels.
 
   static SM_INLINE void flat(const sm_launch *l, sm_u32 x0, sm_u32 x1, sm_u32 y, sm_u32 z) {
-    const loaded arguments = load(l, nullptr);
+    const in_loop arguments(l, nullptr);
     const where base = start(l);
 #pragma clang loop vectorize(assume_safety)
     for (sm_u32 x = x0; x < x1; ++x) {
       where w = base;
       w.global[0] = x, w.global[1] = y, w.global[2] = z;
-      call(arguments, w);
+      arguments.call(w);
     }
   }
 
   static SM_INLINE void groups(const sm_launch *l, char *memory, sm_u32 gx0, sm_u32 gx1, sm_u32 gy,
                                sm_u32 gz) {
-    const loaded arguments = load(l, memory);
+    const in_loop arguments(l, memory);
     where base = start(l);
     for (sm_u32 gx = gx0; gx < gx1; ++gx) {
       const sm_u32 group[3] = {gx, gy, gz};
@@ -318,7 +355,7 @@ struct kernel<F, list<P...>, void (*)(A...)> {
     }
   }
 
-  static SM_INLINE void row(const loaded &arguments, const where &base, const sm_u32 (&first)[3],
+  static SM_INLINE void row(const in_loop &arguments, const where &base, const sm_u32 (&first)[3],
                             sm_u32 y, sm_u32 z) {
     const sm_u32 end = first[0] + base.group_size[0];
 #ifdef SM_CHECK
@@ -336,7 +373,7 @@ struct kernel<F, list<P...>, void (*)(A...)> {
       w.global[0] = x, w.global[1] = first[1] + y, w.global[2] = first[2] + z;
       w.local[0] = x - first[0], w.local[1] = y, w.local[2] = z;
       w.index = (z * base.group_size[1] + y) * base.group_size[0] + w.local[0];
-      call(arguments, w);
+      arguments.call(w);
     }
   }
 
@@ -349,7 +386,7 @@ struct kernel<F, list<P...>, void (*)(A...)> {
       w.global[i] = w.group[i] * w.full_group[i] + w.local[i];
     }
     w.index = t->index;
-    call(load(l, t->scratch), w);
+    alone(l, t->scratch).call(w);
   }
 
   template <class T>

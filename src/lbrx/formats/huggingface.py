@@ -1,0 +1,103 @@
+"""Folders as the Hugging Face hub has them: weights, perhaps in shards, beside JSON files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from lbrx.formats.checks import bad, read_json, shown
+from lbrx.formats.descriptor import Format, ModelFiles, TensorInfo
+
+Reader = Callable[[Path], ModelFiles]
+
+_INDEX = "*.index.json"
+# In this order; the first that a folder has is what it holds.
+_WEIGHTS = (
+    *("model.safetensors", "pytorch_model.bin", "model.safetensors.index.json"),
+    *("pytorch_model.bin.index.json", _INDEX, "*.safetensors", "*.gguf", "*.bin", "*.pth", "*.pt"),
+    *("*.npz", "*.onnx"),
+)
+_TOKENIZERS = ("tokenizer.json", "tokenizer.model")
+
+
+def read_folder(folder: Path, read_file: Reader) -> ModelFiles:
+    """All that a folder says of a model."""
+    files = _weights(folder, read_file)
+    config = _optional_json(folder / "config.json") or files.config
+    return replace(
+        files,
+        path=folder,
+        format=_flavour(files, config),
+        config=config,
+        generation_config=_optional_json(folder / "generation_config.json"),
+        tokenizer=next((folder / n for n in _TOKENIZERS if (folder / n).is_file()), None),
+    )
+
+
+def _flavour(files: ModelFiles, config: Mapping[str, Any]) -> Format:
+    if files.format is not Format.SAFETENSORS:
+        return files.format
+    packing = config.get("quantization")
+    is_packed = isinstance(packing, dict) and {"group_size", "bits"} <= packing.keys()
+    return Format.MLX if is_packed or files.metadata.get("format") == "mlx" else files.format
+
+
+def _optional_json(path: Path) -> dict[str, Any]:
+    return read_json(path) if path.is_file() else {}
+
+
+def _weights(folder: Path, read_file: Reader) -> ModelFiles:
+    for pattern in _WEIGHTS:
+        found = sorted(path for path in folder.glob(pattern) if path.is_file())
+        if not found:
+            continue
+        if found[0].name.endswith(".index.json"):
+            return read_index(found[0], read_file)
+        return _joined(folder, found, read_file)
+    raise bad(folder, "has no weights: none of " + ", ".join(p for p in _WEIGHTS if p != _INDEX))
+
+
+def _joined(folder: Path, paths: list[Path], read_file: Reader) -> ModelFiles:
+    """Files that no index joins, which must not hold a tensor twice."""
+    first = read_file(paths[0])
+    tensors = dict(first.tensors)
+    for path in paths[1:]:
+        part = read_file(path)
+        if part.tensors == tensors:  # another file of the same split GGUF
+            continue
+        if twice := tensors.keys() & part.tensors.keys():
+            raise bad(
+                folder, f"is in two files, {path.name} is one: open a file", tensor=min(twice)
+            )
+        tensors |= part.tensors
+    return replace(first, tensors=tensors)
+
+
+def read_index(path: Path, read_file: Reader) -> ModelFiles:
+    """Shards, and an index that says which tensor is in which."""
+    weight_map = read_json(path).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise bad(path, "is no object that gives each tensor its file", field="weight_map")
+    shards: dict[str, ModelFiles] = {}
+    tensors: dict[str, TensorInfo] = {}
+    for name, file in weight_map.items():
+        if file not in shards:
+            shards[file] = read_file(_sibling(path, name, file))
+        if name not in shards[file].tensors:
+            raise bad(path, f"is not in {file}", tensor=name, field="weight_map")
+        tensors[name] = shards[file].tensors[name]
+    first = next(iter(shards.values()))
+    return replace(first, path=path, tensors=tensors)
+
+
+def _sibling(path: Path, tensor: str, file: object) -> Path:
+    """A file in the same folder, and in no other."""
+    if not isinstance(file, str) or Path(file).name != file or file in ("", ".", ".."):
+        problem = f"{shown(str(file))} is no file name"
+        raise bad(path, problem, tensor=tensor, field="weight_map")
+    found = path.with_name(file)
+    if not found.is_file():
+        raise bad(path, f"the file {file} is missing", tensor=tensor, field="weight_map")
+    return found

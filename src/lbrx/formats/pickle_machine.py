@@ -1,0 +1,189 @@
+"""A machine for the pickles of PyTorch that calls nothing.
+
+It follows the instructions of a pickle with a stack of its own. Where Python's would import a name
+and call it, this one looks the name up in a short list and makes a plain record. Anything else is
+an error that says what the file asked for.
+"""
+
+from __future__ import annotations
+
+import pickletools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lbrx.formats.checks import bad, shown
+
+MAX_PICKLE = 16 << 20
+_MARK = object()
+
+
+@dataclass(frozen=True)
+class Name:
+    """A class or function that a pickle names."""
+
+    module: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.module}.{self.name}"
+
+
+@dataclass(frozen=True)
+class Call:
+    """What a pickle would have called, and with what."""
+
+    name: Name
+    arguments: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Something outside the pickle: PyTorch's storages."""
+
+    value: Any
+
+
+class Machine:
+    """Runs one pickle. `allowed` says which names it may hold."""
+
+    def __init__(self, path: Path, allowed: Callable[[Name], bool]) -> None:
+        self.path = path
+        self.allowed = allowed
+        self.stack: list[Any] = []
+        self.memo: dict[int, Any] = {}
+
+    def run(self, data: bytes) -> Any:
+        """The object that the pickle describes."""
+        if len(data) > MAX_PICKLE:
+            raise bad(self.path, f"{len(data):,} bytes, at most {MAX_PICKLE:,}", field="pickle")
+        try:
+            for name, argument in _instructions(data):
+                if name == "STOP":
+                    return self.stack.pop()
+                self._step(name, argument)
+        except (IndexError, KeyError, TypeError, ValueError, AttributeError) as error:
+            if type(error).__module__.startswith("lbrx"):
+                raise
+            raise bad(self.path, f"is damaged ({str(error)[:100]})", field="pickle") from None
+        raise bad(self.path, "has no end", field="pickle")
+
+    def _step(self, name: str, argument: Any) -> None:
+        if name in _CONSTANTS:
+            self.stack.append(_CONSTANTS[name]())
+        elif name in _LITERALS:
+            self.stack.append(argument)
+        elif action := _ACTIONS.get(name):
+            action(self, argument)
+        else:
+            raise bad(self.path, f"the instruction {name} has no use here", field="pickle")
+
+    def _since_mark(self) -> list[Any]:
+        at = len(self.stack) - 1
+        while self.stack[at] is not _MARK:
+            at -= 1
+        items = self.stack[at + 1 :]
+        del self.stack[at:]
+        return items
+
+    def _drop(self) -> None:
+        self.stack.pop()
+
+    def _drop_marked(self) -> None:
+        self._since_mark()
+
+    def _memoize(self, index: int | None) -> None:
+        self.memo[len(self.memo) if index is None else index] = self.stack[-1]
+
+    def _name(self, module: str, name: str) -> None:
+        found = Name(str(module), str(name))
+        if not self.allowed(found):
+            raise bad(
+                self.path,
+                f"asks for {shown(str(found))}, which has nothing to do with tensors: "
+                "nothing was run. Do not trust this file, or save its tensors alone",
+                field="pickle",
+            )
+        self.stack.append(found)
+
+    def _stack_name(self, _: Any) -> None:
+        name, module = self.stack.pop(), self.stack.pop()
+        self._name(module, name)
+
+    def _call(self, _: Any) -> None:
+        arguments, function = self.stack.pop(), self.stack.pop()
+        if not isinstance(function, Name) or not isinstance(arguments, tuple):
+            raise bad(self.path, "calls what is no function", field="pickle")
+        is_dict = function == Name("collections", "OrderedDict") and not arguments
+        self.stack.append({} if is_dict else Call(function, arguments))
+
+    def _tuple(self, count: int | None) -> None:
+        if count is None:
+            self.stack.append(tuple(self._since_mark()))
+        else:
+            items = tuple(self.stack[-count:])
+            if len(items) != count:
+                raise IndexError("too few values for a tuple")
+            self.stack[-count:] = [items]
+
+    def _set_items(self, items: list[Any]) -> None:
+        target = self.stack[-1]
+        if not isinstance(target, dict):
+            raise TypeError("items for what is no dict")
+        target.update(zip(items[::2], items[1::2], strict=True))
+
+    def _set_item(self, _: Any) -> None:
+        value, key = self.stack.pop(), self.stack.pop()
+        self._set_items([key, value])
+
+    def _append(self, items: list[Any]) -> None:
+        target = self.stack[-1]
+        if not isinstance(target, list):
+            raise TypeError("elements for what is no list")
+        target.extend(items)
+
+
+def _instructions(data: bytes) -> Iterator[tuple[str, Any]]:
+    return ((op.name, argument) for op, argument, _ in pickletools.genops(data))
+
+
+_CONSTANTS: dict[str, Callable[[], Any]] = {
+    "EMPTY_DICT": dict,
+    "EMPTY_LIST": list,
+    "EMPTY_TUPLE": tuple,
+    "EMPTY_SET": set,
+    "NONE": lambda: None,
+    "NEWTRUE": lambda: True,
+    "NEWFALSE": lambda: False,
+    "MARK": lambda: _MARK,
+}
+_LITERALS = frozenset(
+    "BININT BININT1 BININT2 LONG1 LONG4 INT LONG BINFLOAT FLOAT BINUNICODE SHORT_BINUNICODE "
+    "BINUNICODE8 UNICODE BINSTRING SHORT_BINSTRING STRING BINBYTES SHORT_BINBYTES".split()
+)
+_Action = Callable[[Machine, Any], None]
+# Private methods of the machine: the table belongs to it.
+_ACTIONS: dict[str, _Action] = {
+    **dict.fromkeys(("PROTO", "FRAME"), lambda m, _: None),
+    **dict.fromkeys(("BINPUT", "LONG_BINPUT", "PUT"), Machine._memoize),
+    "MEMOIZE": lambda m, _: m._memoize(None),
+    **dict.fromkeys(("BINGET", "LONG_BINGET", "GET"), lambda m, i: m.stack.append(m.memo[int(i)])),
+    "GLOBAL": lambda m, text: m._name(*text.split(" ", 1)),
+    "STACK_GLOBAL": Machine._stack_name,
+    "REDUCE": Machine._call,
+    "TUPLE": lambda m, _: m._tuple(None),
+    "TUPLE1": lambda m, _: m._tuple(1),
+    "TUPLE2": lambda m, _: m._tuple(2),
+    "TUPLE3": lambda m, _: m._tuple(3),
+    "SETITEM": Machine._set_item,
+    "SETITEMS": lambda m, _: m._set_items(m._since_mark()),
+    "APPEND": lambda m, _: m._append([m.stack.pop()]),
+    "APPENDS": lambda m, _: m._append(m._since_mark()),
+    "ADDITEMS": lambda m, _: m._drop_marked(),
+    "POP": lambda m, _: m._drop(),
+    "POP_MARK": lambda m, _: m._drop_marked(),
+    "BINPERSID": lambda m, _: m.stack.append(Reference(m.stack.pop())),
+    # The state of an object, such as _metadata of a state dict: no tensor is in it.
+    "BUILD": lambda m, _: m._drop(),
+}

@@ -1,0 +1,123 @@
+"""Members of zip files where they lie, for formats that store tensors in them."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from lbrx.formats.checks import MAX_HEADER, bad, shown
+from lbrx.formats.descriptor import Deflated, FileRange
+
+ZIP_MAGIC = b"PK\x03\x04"
+_LOCAL_HEADER = 30
+_MAX_MEMBERS = 1 << 20
+# Deflate cannot do better than about 1,032 to 1.
+_MAX_RATIO = 1040
+
+
+@dataclass(frozen=True)
+class Member:
+    """Bytes at `offset` of the file, packed if they are deflated."""
+
+    file: Path
+    name: str
+    offset: int
+    packed: int
+    nbytes: int
+    is_deflated: bool
+
+    def range(self, skip: int, nbytes: int) -> FileRange | Deflated:
+        """A part of its content as a tensor's source."""
+        if self.is_deflated:
+            return Deflated(self.file, self.offset, self.packed, skip, nbytes)
+        return FileRange(self.file, self.offset + skip, nbytes)
+
+    def head(self, limit: int) -> bytes:
+        """Its first bytes, at most `limit`."""
+        with self.file.open("rb") as file:
+            file.seek(self.offset)
+            if not self.is_deflated:
+                return file.read(min(limit, self.nbytes))
+            return b"".join(inflate(self.file, file, self.packed, min(limit, self.nbytes)))
+
+    def content(self) -> bytes:
+        """All of it, for headers."""
+        if self.nbytes > MAX_HEADER:
+            problem = f"{self.nbytes:,} bytes, at most {MAX_HEADER:,}"
+            raise bad(self.file, problem, field=f"member {shown(self.name)}")
+        return self.head(self.nbytes)
+
+
+def inflate(path: Path, file: IO[bytes], packed: int, nbytes: int) -> Iterator[bytes]:
+    """The first `nbytes` that the deflated bytes at the file's place stand for."""
+    stream = zlib.decompressobj(-zlib.MAX_WBITS)
+    left, wanted = packed, nbytes
+    try:
+        while wanted:
+            data = stream.unconsumed_tail or file.read(min(left, 1 << 20))
+            left -= 0 if stream.unconsumed_tail else len(data)
+            part = stream.decompress(data, min(wanted, 1 << 24))
+            wanted -= len(part)
+            yield part
+            if not part and (stream.eof or not data):
+                raise bad(path, f"ends {wanted:,} bytes early", field="deflated member")
+    except zlib.error as error:
+        raise bad(path, f"is damaged ({error})", field="deflated member") from None
+
+
+def member_names(path: Path) -> list[str]:
+    with _opened(path) as archive:
+        return archive.namelist()
+
+
+def members(path: Path) -> dict[str, Member]:
+    """All members by name, each within the file."""
+    result: dict[str, Member] = {}
+    with _opened(path) as archive, path.open("rb") as file:
+        size = file.seek(0, 2)
+        for info in archive.infolist():
+            if info.filename in result:
+                raise bad(path, f"the member {shown(info.filename)} is there twice")
+            result[info.filename] = _member(path, file, size, info)
+    return result
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            if len(archive.infolist()) > _MAX_MEMBERS:
+                raise bad(path, f"has more than {_MAX_MEMBERS:,} members")
+            yield archive
+    except (zipfile.BadZipFile, NotImplementedError, ValueError, OSError) as error:
+        if isinstance(error, ValueError) and type(error) is not ValueError:
+            raise
+        raise bad(path, f"is no zip file that can be read ({error})") from None
+
+
+def _member(path: Path, file: IO[bytes], size: int, info: zipfile.ZipInfo) -> Member:
+    field = f"member {shown(info.filename)}"
+    if info.flag_bits & 1:
+        raise bad(path, "is encrypted", field=field)
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise bad(path, f"compression {info.compress_type} is not read", field=field)
+    is_deflated = info.compress_type == zipfile.ZIP_DEFLATED
+    file.seek(info.header_offset)
+    header = file.read(_LOCAL_HEADER)
+    if len(header) < _LOCAL_HEADER or not header.startswith(ZIP_MAGIC):
+        raise bad(path, "its header is not where the directory says", field=field)
+    name, extra = (int.from_bytes(header[at : at + 2], "little") for at in (26, 28))
+    offset = info.header_offset + _LOCAL_HEADER + name + extra
+    if offset + info.compress_size > size:
+        raise bad(path, f"ends past the file's {size:,} bytes: it is cut short", field=field)
+    if not is_deflated and info.compress_size != info.file_size:
+        raise bad(path, "is stored, but its two sizes differ", field=field)
+    if info.file_size > info.compress_size * _MAX_RATIO + 1024:
+        problem = f"{info.compress_size:,} bytes cannot expand to {info.file_size:,}"
+        raise bad(path, problem, field=field)
+    return Member(path, info.filename, offset, info.compress_size, info.file_size, is_deflated)

@@ -1,0 +1,219 @@
+"""Attention: blocks of queries against blocks of keys, or a few queries against a long cache."""
+
+from __future__ import annotations
+
+import math
+import struct
+from dataclasses import dataclass, replace
+
+from lbrx import dtype as dt
+from lbrx import shape as sh
+from lbrx.dtype import Dtype
+from lbrx.kernels import elementwise
+from lbrx.kernels.arrays import empty, kernel_name, placed, size_class, whole_buffer
+from lbrx.kernels.registry import Call, Family, Sample, computes
+from lbrx.metal import Buffer, Context, DeviceInfo, Pipeline
+from lbrx.ops import Spec
+from lbrx.shape import Layout
+from lbrx.storage import Array
+
+SERIAL_DEPTH = 256  # the longest heads of the variants that keep a block in fast memory
+SERIAL_QUERIES = (16, 64)  # a thread's, for few queries and for many
+PLAIN_VALUES = 64  # features of a result that one thread computes
+
+
+@dataclass(frozen=True)
+class Attention:
+    """A problem: sizes, types and which keys are seen."""
+
+    dtype: Dtype  # of query and result
+    kv_dtype: Dtype
+    batch: int
+    heads: int
+    kv_heads: int
+    queries: int
+    keys: int
+    depth: int
+    value_depth: int
+    causal: bool
+    window: int
+    scale: float
+    has_mask: bool
+    has_lengths: bool
+
+    @property
+    def shape_class(self) -> str:
+        kinds = f"{self.dtype} {self.kv_dtype} {self.depth}"
+        group = self.heads // self.kv_heads
+        return f"{kinds} {size_class(self.batch * self.kv_heads, group, self.queries, self.keys)}"
+
+
+@dataclass(frozen=True)
+class Operands:
+    """Arrays of four axes, (batch, heads, rows, features), their features without gaps."""
+
+    query: Array
+    key: Array
+    value: Array
+    mask: Array | None
+    lengths: Array | None
+    out: Array
+
+    def buffers(self) -> list[Buffer | None]:
+        """In the order of the kernels' arguments."""
+        arrays = (self.query, self.key, self.value, self.mask, self.lengths, self.out)
+        return [None if x is None else whole_buffer(x) for x in arrays]
+
+    def packed(self, problem: Attention) -> bytes:
+        """The `Attention` record of `attention.h`."""
+        rows = [_rows(x) for x in (self.query, self.key, self.value)]
+        mask = (0, 0, 0, 0, 0) if self.mask is None else _places(self.mask.layout)
+        places = [n for row in rows for n in row] + list(mask)
+        counts = (
+            *(problem.heads, problem.heads // problem.kv_heads, problem.queries, problem.keys),
+            *(problem.causal, problem.window),
+        )
+        return struct.pack("17q6If4x", *places, *counts, problem.scale)
+
+
+def _places(layout: Layout) -> tuple[int, ...]:
+    return layout.offset, *layout.strides
+
+
+def _rows(array: Array) -> tuple[int, ...]:
+    return _places(array.layout)[:-1]
+
+
+family: Family[Attention] = Family("attention")
+
+
+@computes("attention")
+def run(call: Call) -> tuple[Array, ...]:
+    """Bring the operands into a form that kernels take, without a copy where that can be."""
+    (spec,) = call.outputs
+    *_, heads, queries, value_depth = spec.shape
+    query, key, value, mask, lengths = [*call.inputs, None, None][:5]
+    assert query is not None and key is not None and value is not None
+    query, key, value = _typed(call.gpu, query, key, value)
+    kv_heads, keys, depth = key.layout.shape[-3:]
+    batch = math.prod(spec.shape[:-3])
+    out = empty(call.gpu, spec)
+    if out.layout.size == 0:
+        return (out,)
+    scale = call.attributes["scale"]
+    problem = Attention(
+        *(spec.dtype, key.dtype, batch, heads, kv_heads, queries, keys, depth, value_depth),
+        causal=bool(call.attributes["causal"]),
+        window=int(call.attributes["window"]),
+        scale=1 / math.sqrt(max(depth, 1)) if scale is None else float(scale),
+        has_mask=mask is not None,
+        has_lengths=lengths is not None,
+    )
+    operands = Operands(
+        *(_four_axes(call.gpu, x, gaps=False) for x in (query, key, value)),
+        None if mask is None else _masking(call.gpu, mask, (*spec.shape[:-1], keys)),
+        None if lengths is None else _counts(call.gpu, lengths),
+        out,
+    )
+    family.run(call.gpu, problem, operands)
+    return (out,)
+
+
+def _typed(gpu: Context, query: Array, key: Array, value: Array) -> tuple[Array, Array, Array]:
+    """Key and value in one floating type, the query in the same or in float32."""
+    kinds = [x.dtype if x.dtype.is_float else dt.float32 for x in (query, key, value)]
+    of_cache = dt.promote(kinds[1], kinds[2])
+    of_query = kinds[0] if kinds[0] is of_cache else dt.float32
+    key, value = (elementwise.cast(gpu, x, of_cache) for x in (key, value))
+    return elementwise.cast(gpu, query, of_query), key, value
+
+
+def _four_axes(gpu: Context, array: Array, *, gaps: bool) -> Array:
+    """The batch axes as one; a copy where strides do not allow it."""
+    shape = (math.prod(array.layout.shape[:-3]), *array.layout.shape[-3:])
+    layout = sh.reshape(array.layout, shape)
+    if layout is None or not (gaps or layout.strides[-1] == 1 or shape[-1] == 1):
+        array = elementwise.contiguous(gpu, array)
+        layout = sh.reshape(array.layout, shape)
+        assert layout is not None
+    return replace(array, layout=layout)
+
+
+def _masking(gpu: Context, mask: Array, scores: tuple[int, ...]) -> Array:
+    """The mask as float32 over (batch, heads, queries, keys), not repeated where it is the same
+    for all heads, queries or keys."""
+    mask = elementwise.cast(gpu, placed(gpu, mask), dt.float32)
+    own = (1,) * (len(scores) - mask.layout.ndim) + mask.layout.shape
+    mask = replace(mask, layout=sh.expand(mask.layout, (*scores[:-3], *own[-3:])))
+    mask = _four_axes(gpu, mask, gaps=True)
+    return replace(mask, layout=sh.expand(mask.layout, (-1, *scores[-3:])))
+
+
+def _counts(gpu: Context, lengths: Array) -> Array:
+    return elementwise.contiguous(gpu, elementwise.cast(gpu, placed(gpu, lengths), dt.int32))
+
+
+def _pipeline(
+    gpu: Context, problem: Attention, variant: str, *constants: int | bool
+) -> Pipeline:
+    """The kernel for these head sizes; further constants follow the four that all have."""
+    given = (problem.depth, problem.value_depth, problem.has_mask, problem.has_lengths, *constants)
+    name = kernel_name("attention", variant, problem.dtype, problem.kv_dtype)
+    return gpu.shaders.pipeline("attention", name, dict(enumerate(given)), safe_math=True)
+
+
+def _plain_cost(info: DeviceInfo, problem: Attention) -> float:
+    """Scores are computed again for every few features: the last resort."""
+    return 1000.0
+
+
+@family.variant("plain", cost=_plain_cost)
+def plain(gpu: Context, problem: Attention, operands: Operands) -> None:
+    """A thread a query and some features of its result."""
+    parts = -(-problem.value_depth // PLAIN_VALUES)
+    grid = (problem.queries, problem.batch * problem.heads, parts)
+    gpu.queue.dispatch(
+        _pipeline(gpu, problem, "plain"),
+        [*operands.buffers(), operands.packed(problem)],
+        grid,
+        (min(grid[0], 32), 1, 1),
+        kernel="attention",
+        variant="plain",
+    )
+
+
+def _fits(info: DeviceInfo, problem: Attention) -> bool:
+    return max(problem.depth, problem.value_depth) <= SERIAL_DEPTH
+
+
+def _serial_cost(info: DeviceInfo, problem: Attention) -> float:
+    return 100.0 if info.simd_hardware else 10.0
+
+
+@family.variant("serial", can=_fits, cost=_serial_cost)
+def serial(gpu: Context, problem: Attention, operands: Operands) -> None:
+    """A thread a block of queries, which stand side by side in its vector registers."""
+    few, many = SERIAL_QUERIES
+    lanes = few if problem.queries <= few else many
+    gpu.queue.dispatch(
+        _pipeline(gpu, problem, "serial", lanes),
+        [*operands.buffers(), operands.packed(problem)],
+        (-(-problem.queries // lanes), problem.batch * problem.heads, 1),
+        (1, 1, 1),
+        kernel="attention",
+        variant="serial",
+    )
+
+
+family.samples += [
+    Sample(
+        "attention",
+        (Spec((1, 8, 512, 64), dt.float32), *[Spec((1, 2, 512, 64), dt.float32)] * 2),
+        {"causal": True, "window": 0, "scale": None},
+    ),
+    Sample(
+        "attention",
+        (Spec((1, 8, 1, 128), dt.float16), *[Spec((1, 2, 2048, 128), dt.float16)] * 2),
+        {"causal": True, "window": 0, "scale": None},
+    ),
+]

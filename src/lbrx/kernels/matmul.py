@@ -1,0 +1,253 @@
+"""Matrix products, with bias and activation: the problem, and kernels that compute in tiles.
+
+Kernels for a few rows are in `matvec.py`, the vendor's in `mps.py`.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from dataclasses import dataclass, replace
+
+from lbrx import dtype as dt
+from lbrx import shape as sh
+from lbrx.dtype import Dtype
+from lbrx.errors import ShapeError
+from lbrx.kernels import elementwise
+from lbrx.kernels.arrays import accumulator, buffer_of, empty, kernel_name, size_class
+from lbrx.kernels.registry import Call, Family, Sample, computes
+from lbrx.metal import Context, DeviceInfo, Pipeline
+from lbrx.ops import Spec
+from lbrx.shape import Layout, Shape
+from lbrx.storage import Array
+
+# As matmul.h numbers them.
+ACTIVATIONS = {None: 0, "relu": 1, "gelu": 2, "gelu_tanh": 3, "silu": 4, "sigmoid": 5, "tanh": 6}
+BATCH_AXES = 4  # that kernels unfold
+LONGEST = 2**32 - 1  # rows or columns, which kernels count in 32 bits
+SERIAL_ROWS, SERIAL_COLUMNS = 32, 64
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """How an operand lies in memory: row after row, or column after column if transposed."""
+
+    transposed: bool
+    leading: int
+    """Elements from one to the next."""
+
+    @property
+    def strides(self) -> tuple[int, int]:
+        """From row to row and from column to column."""
+        return (1, self.leading) if self.transposed else (self.leading, 1)
+
+
+@dataclass(frozen=True)
+class Product:
+    """A problem: m by k times k by n, for each member of a batch."""
+
+    m: int
+    n: int
+    k: int
+    dtype: Dtype
+    x: Matrix
+    y: Matrix
+    batch: Shape = ()
+    x_batch: Shape = ()
+    y_batch: Shape = ()
+    """Strides of the batch's axes; 0 where all members share the operand."""
+    bias: bool = False
+    activation: str | None = None
+
+    @property
+    def members(self) -> int:
+        return math.prod(self.batch)
+
+    @property
+    def operations(self) -> float:
+        return 2.0 * self.members * self.m * self.n * self.k
+
+    @property
+    def finishes(self) -> bool:
+        """Whether anything follows the product."""
+        return self.bias or self.activation is not None
+
+    @property
+    def shape_class(self) -> str:
+        order = "".join("t" if matrix.transposed else "n" for matrix in (self.x, self.y))
+        sizes = size_class(self.members, self.m, self.n, self.k)
+        return f"{self.dtype.name} {order} {sizes}"
+
+    def packed(self) -> bytes:
+        """The `Product` record of matmul.h."""
+        missing = BATCH_AXES - len(self.batch)
+        counts = (self.m, self.n, self.k, len(self.batch), *self.batch, *(1,) * missing)
+        zeros = (0,) * missing
+        return struct.pack(
+            f"{4 + BATCH_AXES}I{4 + 2 * BATCH_AXES}Q",
+            *counts,
+            *self.x.strides,
+            *self.y.strides,
+            *(*self.x_batch, *zeros),
+            *(*self.y_batch, *zeros),
+        )
+
+
+family: Family[Product] = Family("matmul")
+
+
+# ---- from an operation to a problem ----
+
+
+@computes("matmul")
+def matmul(call: Call) -> tuple[Array, ...]:
+    """numpy's matmul: operands of one type, halves of several types in float32."""
+    gpu, (spec,) = call.gpu, call.outputs
+    given = [array for array in call.inputs if array is not None]
+    same = all(array.dtype is spec.dtype for array in given)
+    working = spec.dtype if same else accumulator(spec.dtype)
+    x, y, *rest = (elementwise.cast(gpu, array, working) for array in given)
+    bias = elementwise.contiguous(gpu, rest[0]) if rest else None
+    result = empty(gpu, Spec(spec.shape, working))
+    if result.layout.size:
+        x, y, problem = _problem(gpu, x, y, bias is not None, call.attributes["activation"])
+        if problem.k:
+            family.run(gpu, problem, x, y, bias, result)
+        else:
+            finish(gpu, problem, result, 0, bias, result)
+    return (elementwise.cast(gpu, result, spec.dtype),)
+
+
+def _problem(
+    gpu: Context, x: Array, y: Array, bias: bool, activation: str | None
+) -> tuple[Array, Array, Product]:
+    """The operands as matrices that kernels can use, copied where they must be, and the problem."""
+    if x.layout.ndim == 1:
+        x = replace(x, layout=sh.unsqueeze(x.layout, 0))
+    if y.layout.ndim == 1:
+        y = replace(y, layout=sh.unsqueeze(y.layout, 1))
+    x, left = _matrix(gpu, x)
+    y, right = _matrix(gpu, y)
+    (m, k), n = x.layout.shape[-2:], y.layout.shape[-1]
+    if max(m, n, k) > LONGEST:
+        raise ShapeError(f"matmul of {m} x {k} and {k} x {n}: no side may exceed {LONGEST}")
+    problem = Product(m, n, k, x.dtype, left, right, bias=bias, activation=activation)
+    if x.layout.ndim == 2 == y.layout.ndim:
+        return x, y, problem
+    shape = sh.broadcast(x.layout.shape[:-2], y.layout.shape[:-2])
+    batch, (x_batch, y_batch) = elementwise.collapsed(
+        shape, [_batch_layout(x, shape), _batch_layout(y, shape)]
+    )
+    if len(batch) > BATCH_AXES:
+        x, y = _expanded(gpu, x, shape), _expanded(gpu, y, shape)
+        return _problem(gpu, x, y, bias, activation)
+    problem = replace(problem, batch=batch, x_batch=x_batch, y_batch=y_batch)
+    return x, y, _with_rows_merged(problem)
+
+
+def _matrix(gpu: Context, array: Array) -> tuple[Array, Matrix]:
+    """How the last two axes lie in memory; the array copied if in neither order."""
+    (*_, rows, columns), (*batch, down, across) = array.layout.shape, array.layout.strides
+    if all(stride >= 0 for stride in batch):
+        if (across == 1 or columns == 1) and (down >= columns or rows == 1):
+            return array, Matrix(False, down if rows > 1 else columns)
+        if (down == 1 or rows == 1) and (across >= rows or columns == 1):
+            return array, Matrix(True, across if columns > 1 else rows)
+    return elementwise.contiguous(gpu, array), Matrix(False, columns)
+
+
+def _batch_layout(array: Array, shape: Shape) -> Layout:
+    layout = Layout(array.layout.shape[:-2], array.layout.strides[:-2])
+    return sh.expand(layout, shape)
+
+
+def _expanded(gpu: Context, array: Array, shape: Shape) -> Array:
+    layout = sh.expand(array.layout, shape + array.layout.shape[-2:])
+    return elementwise.contiguous(gpu, replace(array, layout=layout))
+
+
+def _with_rows_merged(problem: Product) -> Product:
+    """Members that follow each other and share y are more rows of one product."""
+    *outer, members = problem.batch
+    *x_outer, x_stride = problem.x_batch
+    *y_outer, y_stride = problem.y_batch
+    x, m = problem.x, problem.m
+    leading = x_stride if m == 1 else x.leading
+    follow = not x.transposed and x_stride == m * leading and leading >= problem.k
+    if members > 1 and not (follow and y_stride == 0 and m * members <= LONGEST):
+        return problem
+    return replace(
+        problem,
+        m=m * members,
+        x=Matrix(False, leading) if members > 1 else x,
+        batch=tuple(outer),
+        x_batch=tuple(x_outer),
+        y_batch=tuple(y_outer),
+    )
+
+
+# ---- what kernels share ----
+
+
+def pipeline(
+    gpu: Context, problem: Product, kernel: str, dtype: Dtype, **constants: int
+) -> Pipeline:
+    """A kernel of the shader with this problem's bias and activation."""
+    values = {0: problem.bias, 1: ACTIVATIONS[problem.activation]}
+    name = kernel_name("matmul", kernel, dtype)
+    return gpu.shaders.pipeline("matmul", name, values, safe_math=True)
+
+
+def finish(
+    gpu: Context, problem: Product, parts: Array, count: int, bias: Array | None, result: Array
+) -> None:
+    """Add planes of partial sums in order, then bias and activation."""
+    grid = (problem.n, problem.members * problem.m, 1)
+    group = min(problem.n, 256)
+    arguments = [
+        buffer_of(parts),
+        buffer_of(bias) if bias is not None else None,
+        buffer_of(result),
+        struct.pack("I", count),
+    ]
+    gpu.queue.dispatch(
+        pipeline(gpu, problem, "finish", bits(result.dtype)),
+        arguments,
+        grid,
+        (group, min(grid[1], 256 // group), 1),
+        kernel="matmul",
+        variant="finish",
+    )
+
+
+def bits(dtype: Dtype) -> Dtype:
+    """Integers of a width wrap alike: the unsigned type's kernel serves both."""
+    if not dtype.is_integer:
+        return dtype
+    return {1: dt.uint8, 2: dt.uint16, 4: dt.uint32, 8: dt.uint64}[dtype.itemsize]
+
+
+# ---- variants ----
+
+
+@family.variant("serial")
+def serial(
+    gpu: Context, problem: Product, x: Array, y: Array, bias: Array | None, result: Array
+) -> None:
+    """A thread a block of the result, its sums in the order of k: the same for any m."""
+    arguments = [
+        buffer_of(x),
+        buffer_of(y),
+        buffer_of(bias) if bias is not None else None,
+        buffer_of(result),
+        problem.packed(),
+    ]
+    grid = (-(-problem.n // SERIAL_COLUMNS), -(-problem.m // SERIAL_ROWS), problem.members)
+    gpu.queue.dispatch(
+        pipeline(gpu, problem, "serial", bits(problem.dtype)),
+        arguments,
+        grid,
+        (1, 1, 1),
+        kernel="matmul",
+        variant="serial",
+    )

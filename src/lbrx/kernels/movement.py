@@ -1,0 +1,249 @@
+"""Copies between arrays of any strides, and what is made of them: concat and pad."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from lbrx import dtype as dt
+from lbrx import shape as sh
+from lbrx.dtype import Dtype
+from lbrx.kernels import elementwise
+from lbrx.kernels.arrays import empty, kernel_name, placed, size_class, whole_buffer
+from lbrx.kernels.registry import Call, Family, computes
+from lbrx.metal import Buffer, Context, DeviceInfo
+from lbrx.shape import Layout, Shape
+from lbrx.storage import Array, MetalStorage
+
+BITS = {1: dt.uint8, 2: dt.uint16, 4: dt.uint32, 8: dt.uint64}
+"""Elements are moved as integers of their width: no bit of a NaN changes."""
+AXES = 8  # of a walk, beside the grid's x and y
+GROUP = 256  # threads
+PART = 1 << 30  # elements of a row in one dispatch
+BLOCK = 32  # a side of what is transposed at once
+TILE_ROWS = 8
+# Shorter sides leave most of a block empty, smaller arrays are in the cache either way.
+TRANSPOSE_SIDE = 16
+TRANSPOSE_BYTES = 64 << 10
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A problem: elements of a width, and the strides between them on both sides."""
+
+    width: int
+    shape: Shape
+    source: Shape
+    target: Shape
+
+    @property
+    def shape_class(self) -> str:
+        kind = "strided" if self.transposed is None else "transposed"
+        return f"{kind} {self.width} {size_class(*self.shape[-2:])}"
+
+    @property
+    def dtype(self) -> Dtype:
+        return BITS[self.width]
+
+    @property
+    def transposed(self) -> int | None:
+        """The axis along which the source is in order, if the target is along the last one."""
+        if self.target[-1] != 1 or self.source[-1] in (0, 1):
+            return None
+        return self.source.index(1) if 1 in self.source else None
+
+    def ordered(self) -> Copy:
+        """With the transposed axis before the last."""
+        axis = self.transposed
+        assert axis is not None
+        order = [i for i in range(len(self.shape) - 1) if i != axis]
+        order += [axis, len(self.shape) - 1]
+        shape, source, target = (
+            tuple(own[i] for i in order) for own in (self.shape, self.source, self.target)
+        )
+        return replace(self, shape=shape, source=source, target=target)
+
+
+family: Family[Copy] = Family("copy")
+
+
+def copy(gpu: Context, source: Array, target: Array) -> None:
+    """Every element of an array into its place in another of the same shape and width."""
+    shape = target.layout.shape
+    if not math.prod(shape):
+        return
+    axes, strides = elementwise.collapsed(shape, [source.layout, target.layout])
+    problem = Copy(source.dtype.itemsize, axes, *strides)
+    buffers = (whole_buffer(source), whole_buffer(target))
+    for piece, start in _pieces(problem, (source.layout.offset, target.layout.offset)):
+        family.run(gpu, piece, *buffers, start)
+
+
+Start = tuple[int, int]  # elements into the source and into the target
+
+
+def _pieces(problem: Copy, start: Start) -> Iterator[tuple[Copy, Start]]:
+    """The problem in pieces that a grid and a walk can hold."""
+    shape = problem.shape
+    axis, step = len(shape) - 1, PART
+    if len(shape) > AXES + 2 or math.prod(shape[:-2]) > PART:
+        axis, step = 0, 1
+    elif max(shape[-2:]) <= PART:
+        yield problem, start
+        return
+    elif len(shape) > 1 and shape[-2] > PART:
+        axis -= 1
+    for first in range(0, shape[axis], step):
+        size = min(step, shape[axis] - first)
+        at = start[0] + first * problem.source[axis], start[1] + first * problem.target[axis]
+        kept = slice(1, None) if step == 1 else slice(None)
+        sizes = (*shape[:axis], size, *shape[axis + 1 :])[kept]
+        piece = Copy(problem.width, sizes, problem.source[kept], problem.target[kept])
+        yield from _pieces(piece, at)
+
+
+def _packed(problem: Copy, start: Start) -> bytes:
+    """The `Walk` record of movement.h."""
+    pairs = list(zip((0, *problem.source), (0, *problem.target), strict=True))[-2:]
+    others = problem.shape[:-2]
+    outer = list(zip(problem.source, problem.target, strict=True))[: len(others)]
+    unused = AXES - len(others)
+    sizes = struct.pack(f"{AXES + 1}I12x", len(others), *others, *[1] * unused)
+    strides = [n for pair in (*outer, *[(0, 0)] * unused, *pairs, start) for n in pair]
+    return sizes + struct.pack(f"{len(strides)}q", *strides)
+
+
+@family.variant("strided", can=lambda info, problem: True)
+def strided(gpu: Context, problem: Copy, source: Buffer, target: Buffer, start: Start) -> None:
+    """A thread an element."""
+    read, written = problem.source[-1], problem.target[-1]
+    constants = {
+        0: np.int32(read if read in (0, 1) else -1),
+        1: np.int32(written if written == 1 else -1),
+    }
+    name = kernel_name("copy", "strided", problem.dtype)
+    pipeline = gpu.shaders.pipeline("movement", name, constants, safe_math=True)
+    x, y, z = _grid(problem.shape)
+    group = (min(x, GROUP), min(y, max(GROUP // x, 1)), 1)
+    arguments = [source, target, _packed(problem, start)]
+    gpu.queue.dispatch(pipeline, arguments, (x, y, z), group, kernel="copy", variant="strided")
+
+
+def _grid(shape: Shape) -> tuple[int, int, int]:
+    """The last axis along x, the one before along y, all others along z."""
+    y = shape[-2] if len(shape) > 1 else 1
+    return shape[-1], y, math.prod(shape[:-2])
+
+
+def _transposes(info: DeviceInfo, problem: Copy) -> bool:
+    return problem.transposed is not None
+
+
+def _transpose_cost(serial: bool) -> Callable[[DeviceInfo, Copy], float]:
+    def cost(info: DeviceInfo, problem: Copy) -> float:
+        axis = problem.transposed
+        assert axis is not None
+        sides = min(problem.shape[axis], problem.shape[-1])
+        large = math.prod(problem.shape) * problem.width >= TRANSPOSE_BYTES
+        pays = large and sides >= TRANSPOSE_SIDE and serial is not info.simd_hardware
+        return 0.5 if pays else 2.0
+
+    return cost
+
+
+@family.variant("transpose_serial", can=_transposes, cost=_transpose_cost(serial=True))
+def transpose_serial(
+    gpu: Context, problem: Copy, source: Buffer, target: Buffer, start: Start
+) -> None:
+    """A thread a block."""
+    ordered = problem.ordered()
+    x, y, z = _grid(ordered.shape)
+    grid = (-(-x // BLOCK), -(-y // BLOCK), z)
+    _transpose(gpu, "transpose_serial", ordered, (source, target), start, grid, (1, 1, 1))
+
+
+@family.variant("transpose_tile", can=_transposes, cost=_transpose_cost(serial=False))
+def transpose_tile(
+    gpu: Context, problem: Copy, source: Buffer, target: Buffer, start: Start
+) -> None:
+    """A threadgroup a tile of its memory."""
+    ordered = problem.ordered()
+    x, y, z = _grid(ordered.shape)
+    grid = (-(-x // BLOCK) * BLOCK, -(-y // BLOCK) * TILE_ROWS, z)
+    group = (BLOCK, TILE_ROWS, 1)
+    _transpose(gpu, "transpose_tile", ordered, (source, target), start, grid, group)
+
+
+def _transpose(
+    gpu: Context,
+    variant: str,
+    problem: Copy,
+    buffers: tuple[Buffer, Buffer],
+    start: Start,
+    grid: tuple[int, int, int],
+    group: tuple[int, int, int],
+) -> None:
+    name = kernel_name("copy", variant, problem.dtype)
+    pipeline = gpu.shaders.pipeline("movement", name, safe_math=True)
+    size = struct.pack("2I", problem.shape[-1], problem.shape[-2])
+    arguments = [*buffers, _packed(problem, start), size]
+    gpu.queue.dispatch(pipeline, arguments, grid, group, kernel="copy", variant=variant)
+
+
+# ---- operations ----
+
+
+@computes("copy")
+def run_copy(call: Call) -> tuple[Array, ...]:
+    (array,) = call.inputs
+    assert array is not None
+    result = empty(call.gpu, call.outputs[0])
+    copy(call.gpu, placed(call.gpu, array), result)
+    return (result,)
+
+
+@computes("concat")
+def run_concat(call: Call) -> tuple[Array, ...]:
+    """Each part into its slice of the result."""
+    (spec,) = call.outputs
+    axis = sh.normalize_axis(call.attributes["axis"], len(spec.shape))
+    result = empty(call.gpu, spec)
+    start = 0
+    for given in call.inputs:
+        assert given is not None
+        part = elementwise.cast(call.gpu, placed(call.gpu, given), spec.dtype)
+        end = start + part.layout.shape[axis]
+        copy(call.gpu, part, _slice(result, axis, start, end))
+        start = end
+    return (result,)
+
+
+@computes("pad")
+def run_pad(call: Call) -> tuple[Array, ...]:
+    """The inner part copied, then for each axis the slabs before and after it."""
+    (given,), (spec,) = call.inputs, call.outputs
+    assert given is not None
+    gpu, result = call.gpu, empty(call.gpu, spec)
+    with np.errstate(all="ignore"):
+        value = np.asarray(call.attributes["value"]).astype(spec.dtype.numpy)
+    filling = Array(
+        MetalStorage(gpu.upload(value, "tensors"), 0, value.nbytes), Layout((), ()), spec.dtype
+    )
+    inner = result
+    for axis, (before, after) in enumerate(call.attributes["widths"]):
+        n = inner.layout.shape[axis]
+        for slab in (_slice(inner, axis, 0, before), _slice(inner, axis, n - after, n)):
+            layout = sh.expand(filling.layout, slab.layout.shape)
+            copy(gpu, replace(filling, layout=layout), slab)
+        inner = _slice(inner, axis, before, n - after)
+    copy(gpu, placed(gpu, given), inner)
+    return (result,)
+
+
+def _slice(array: Array, axis: int, start: int, end: int) -> Array:
+    key = (*[slice(None)] * axis, slice(start, end))
+    return replace(array, layout=sh.index(array.layout, key))

@@ -1,0 +1,50 @@
+"""The small floats of the microscaling formats: E2M1, E4M3 and powers of two (E8M0)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from lbrx.quant.bits import Bytes
+
+Values = NDArray[np.float32]
+
+_MAGNITUDES = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
+E2M1 = np.concatenate([_MAGNITUDES, -_MAGNITUDES])
+"""What the sixteen codes mean."""
+E2M1_MAX = np.float32(6)
+E4M3_MAX = np.float32(448)
+_EDGES = (_MAGNITUDES[1:] + _MAGNITUDES[:-1]) / 2
+
+
+def to_e2m1(values: Values) -> Bytes:
+    """Codes of the nearest entries; halfway is the smaller one, and zero has no sign."""
+    codes = np.searchsorted(_EDGES, np.abs(values), side="left").astype(np.uint8)
+    negative = (values < 0) & (codes > 0)
+    return codes | negative.astype(np.uint8) << np.uint8(3)
+
+
+def to_e4m3(values: Values) -> Bytes:
+    """Rounded to even; what is too large becomes the largest."""
+    clipped = values.clip(-E4M3_MAX, E4M3_MAX)
+    return clipped.astype(ml_dtypes.float8_e4m3fn).view(np.uint8)
+
+
+def from_e4m3(stored: NDArray[Any]) -> Values:
+    numbers = np.ascontiguousarray(stored).view(ml_dtypes.float8_e4m3fn)
+    return np.asarray(numbers, np.float32)
+
+
+def to_e8m0(values: Values) -> Bytes:
+    """The exponent of the least power of two that is not below a value; 0 stands for 2 ** -127."""
+    mantissa, exponent = np.frexp(values)
+    exponent = np.where(mantissa == 0.5, exponent - 1, exponent)
+    return np.where(values > 0, exponent + 127, 0).clip(0, 254).astype(np.uint8)
+
+
+def from_e8m0(stored: NDArray[Any]) -> Values:
+    powers: Values = np.ldexp(np.float32(1), stored.astype(np.int32) - 127)
+    return powers

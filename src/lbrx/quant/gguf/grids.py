@@ -1,0 +1,54 @@
+"""The code books of the IQ types: sets of points, each a run of small integers.
+
+A book is a subset of all points {0 .. levels-1} ** length in ascending order, where the first
+coordinate counts least. So one bit for each possible point says everything: `grids.bin` is those
+bits, lowest first, book after book, each from a new byte.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import resources
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Book(NamedTuple):
+    entries: int
+    length: int
+    values: tuple[int, ...]
+    """What coordinate 0, 1 .. stand for."""
+
+    @property
+    def points(self) -> int:
+        return int(len(self.values) ** self.length)
+
+
+_STEPS_OF_2 = (8, 25, 43)
+BOOKS = {
+    "iq2_xxs": Book(256, 8, _STEPS_OF_2),
+    "iq2_xs": Book(512, 8, _STEPS_OF_2),
+    "iq2_s": Book(1024, 8, _STEPS_OF_2),
+    "iq3_xxs": Book(256, 4, (4, 12, 20, 28, 36, 44, 52, 62)),
+    "iq3_s": Book(512, 4, (1, 3, 5, 7, 9, 11, 13, 15)),
+    "iq1": Book(2048, 8, (-1, 0, 1)),
+}
+
+
+@cache
+def grid(name: str) -> NDArray[np.float32]:
+    """The book's points, [entries, length]."""
+    packed = resources.files(__package__).joinpath("grids.bin").read_bytes()
+    at = 0
+    for other, book in BOOKS.items():
+        size = -(-book.points // 8)
+        if other == name:
+            break
+        at += size
+    bits = np.unpackbits(np.frombuffer(packed, np.uint8, size, at), bitorder="little")
+    numbers = np.flatnonzero(bits)
+    coordinates = numbers[:, None] // len(book.values) ** np.arange(book.length)
+    values = np.array(book.values, np.float32)
+    return values.take(coordinates % len(book.values))

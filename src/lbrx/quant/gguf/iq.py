@@ -1,0 +1,123 @@
+"""Decoding of IQ1 to IQ3: some bits name a point of a code book, others its signs and scale."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lbrx.quant.bits import Bytes, unpack_runs
+from lbrx.quant.gguf.blocks import block_scheme, column
+from lbrx.quant.gguf.grids import grid
+from lbrx.quant.scheme import Fields, Scheme, Values
+
+_DELTA = np.float32(0.125)
+
+
+def _bit_fields(words: NDArray[Any], bits: int, count: int) -> NDArray[Any]:
+    """The lowest `count` fields of each word, in a new last axis."""
+    shifts = np.arange(0, bits * count, bits, dtype=words.dtype)
+    return np.asarray((words[..., None] >> shifts) & words.dtype.type((1 << bits) - 1))
+
+
+def _signs(bits: Bytes) -> Values:
+    """1 for a clear bit and -1 for a set one, eight to a byte."""
+    return 1 - 2 * unpack_runs(bits, 1, 1).astype(np.float32)
+
+
+def _even_signs(sevens: NDArray[Any]) -> Values:
+    """Seven bits are stored of eight signs: the number of negative ones is even."""
+    parity = np.bitwise_xor.reduce(_bit_fields(sevens, 1, 7), axis=-1)
+    stored = (sevens | parity << sevens.dtype.type(7)).astype(np.uint8)
+    return _signs(stored.reshape(len(sevens), -1))
+
+
+def _scaled(scales: Values, points: Values, signs: Values) -> Values:
+    """Scales [blocks, groups] on 256 values a block."""
+    blocks, groups = scales.shape
+    whole = points.reshape(blocks, groups, -1), signs.reshape(blocks, groups, -1)
+    return (scales[:, :, None] * whole[0] * whole[1]).reshape(blocks, 256)
+
+
+def _quarter(d: NDArray[Any], codes: NDArray[Any]) -> Values:
+    return column(d) * (np.float32(0.5) + codes.astype(np.float32)) * np.float32(0.25)
+
+
+def _decode_iq2_xxs(fields: Fields) -> Values:
+    """Of two words a group of 32, one is four indices, the other four sign sets and the scale."""
+    words = fields["qs"].reshape(-1, 8, 2)
+    indices = _bit_fields(words[:, :, 0], 8, 4)
+    signs = _even_signs(_bit_fields(words[:, :, 1], 7, 4))
+    return _scaled(_quarter(fields["d"], words[:, :, 1] >> 28), grid("iq2_xxs")[indices], signs)
+
+
+def _decode_iq2_xs(fields: Fields) -> Values:
+    words = fields["qs"]
+    scales = _quarter(fields["d"], unpack_runs(fields["scales"], 4, 1))
+    return _scaled(scales, grid("iq2_xs")[words & 511], _even_signs(words >> 9))
+
+
+def _decode_iq2_s(fields: Fields) -> Values:
+    high = unpack_runs(fields["qh"], 2, 1).astype(np.uint16) << 8
+    scales = _quarter(fields["d"], unpack_runs(fields["scales"], 4, 1))
+    return _scaled(scales, grid("iq2_s")[fields["qs"] | high], _signs(fields["signs"]))
+
+
+def _decode_iq3_xxs(fields: Fields) -> Values:
+    words = fields["scales"]
+    scales = column(fields["d"]) * (np.float32(0.5) + (words >> 28).astype(np.float32))
+    signs = _even_signs(_bit_fields(words, 7, 4))
+    return _scaled(scales * np.float32(0.5), grid("iq3_xxs")[fields["qs"]], signs)
+
+
+def _decode_iq3_s(fields: Fields) -> Values:
+    high = unpack_runs(fields["qh"], 1, 1).astype(np.uint16) << 8
+    codes = unpack_runs(fields["scales"], 4, 1).astype(np.float32)
+    scales = column(fields["d"]) * (1 + 2 * codes)
+    return _scaled(scales, grid("iq3_s")[fields["qs"] | high], _signs(fields["signs"]))
+
+
+def _shifted(scales: Values, indices: NDArray[Any], negative: NDArray[Any]) -> Values:
+    """Points of the ternary book, moved up or down by an eighth."""
+    groups = scales.shape[1]
+    delta = np.where(negative, -_DELTA, _DELTA).reshape(len(scales), -1, 1)
+    points: Values = grid("iq1")[indices].reshape(len(scales), delta.shape[1], -1)
+    moved = points + delta
+    return (scales[:, :, None] * moved.reshape(len(scales), groups, -1)).reshape(-1, 256)
+
+
+def _decode_iq1_s(fields: Fields) -> Values:
+    words = fields["qh"]
+    high = _bit_fields(words, 3, 4).reshape(-1, 32) << 8
+    scales = column(fields["d"]) * (2 * ((words >> 12) & 7).astype(np.float32) + 1)
+    return _shifted(scales, fields["qs"] | high, words >> 15 != 0)
+
+
+def _decode_iq1_m(fields: Fields) -> Values:
+    """The block's scale has no field: its nibbles are the top four bits of the scale words."""
+    words = fields["scales"]
+    nibbles = (words >> 12) << np.arange(0, 16, 4, dtype=np.uint16)
+    d = np.bitwise_or.reduce(nibbles, axis=1).astype("<u2").view("<f2")
+    scales = column(d) * (2 * _bit_fields(words, 3, 4).reshape(-1, 16).astype(np.float32) + 1)
+    high = unpack_runs(fields["qh"], 4, 1)
+    return _shifted(scales, fields["qs"] | (high & 7).astype(np.uint16) << 8, high & 8 != 0)
+
+
+_IQ2_XXS = [("d", "<f2"), ("qs", "<u4", 16)]
+_IQ2_XS = [("d", "<f2"), ("qs", "<u2", 32), ("scales", "u1", 8)]
+_IQ2_S = [("d", "<f2"), ("qs", "u1", 32), ("signs", "u1", 32), ("qh", "u1", 8), ("scales", "u1", 8)]
+_IQ3_XXS = [("d", "<f2"), ("qs", "u1", 64), ("scales", "<u4", 8)]
+_IQ3_S = [("d", "<f2"), ("qs", "u1", 64), ("qh", "u1", 8), ("signs", "u1", 32), ("scales", "u1", 4)]
+_IQ1_S = [("d", "<f2"), ("qs", "u1", 32), ("qh", "<u2", 8)]
+_IQ1_M = [("qs", "u1", 32), ("qh", "u1", 16), ("scales", "<u2", 4)]
+
+SCHEMES: tuple[Scheme, ...] = (
+    block_scheme("iq2_xxs", 2, 32, _IQ2_XXS, _decode_iq2_xxs, None, symmetric=True),
+    block_scheme("iq2_xs", 2, 16, _IQ2_XS, _decode_iq2_xs, None, symmetric=True),
+    block_scheme("iq2_s", 2, 16, _IQ2_S, _decode_iq2_s, None, symmetric=True),
+    block_scheme("iq3_xxs", 3, 32, _IQ3_XXS, _decode_iq3_xxs, None, symmetric=True),
+    block_scheme("iq3_s", 3, 64, _IQ3_S, _decode_iq3_s, None, symmetric=True),
+    block_scheme("iq1_s", 1, 32, _IQ1_S, _decode_iq1_s, None, symmetric=False),
+    block_scheme("iq1_m", 1, 16, _IQ1_M, _decode_iq1_m, None, symmetric=False),
+)

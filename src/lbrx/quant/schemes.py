@@ -1,0 +1,132 @@
+"""Every scheme by name, and the functions that use them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lbrx import dtype as dt
+from lbrx.errors import DtypeError, QuantizationError, ShapeError
+from lbrx.quant import affine, gguf, mlx
+from lbrx.quant.info import ArrayT, QuantizationInfo
+from lbrx.quant.scheme import Scheme, Values, decode, encode
+from lbrx.shape import Shape, list_of
+
+SCHEMES = {scheme.name: scheme for scheme in (*gguf.SCHEMES, *affine.SCHEMES, *mlx.SCHEMES)}
+DEFAULT_GROUP = 64
+Buffer = bytes | bytearray | memoryview
+
+
+class Quantized(NamedTuple):
+    """`data` has the values' leading axes: uint8 rows of blocks, or uint32 rows of packed codes."""
+
+    data: NDArray[Any]
+    info: QuantizationInfo[NDArray[Any]]
+
+
+def find(name: str | Scheme) -> Scheme:
+    """The scheme of that name, in any case; `q4` and `mlx:4` have groups of 64."""
+    if isinstance(name, Scheme):
+        return name
+    given = name.lower()
+    scheme = SCHEMES.get(given) or SCHEMES.get(f"{given}:{DEFAULT_GROUP}")
+    if scheme is None:
+        blocks = ", ".join(scheme.name for scheme in gguf.SCHEMES)
+        groups = list_of(affine.GROUP_SIZES)
+        raise QuantizationError(
+            f"{name!r} is no quantization scheme: give one of {blocks}; qBITS:GROUP or "
+            f"qBITS:GROUP:symmetric with bits {affine.BITS[0]} to {affine.BITS[-1]}; "
+            f"mlx:BITS:GROUP with bits {list_of(mlx.BITS)}; groups of {groups}; "
+            "mlx:mxfp4, mlx:mxfp8 or mlx:nvfp4"
+        )
+    return scheme
+
+
+def quantize(
+    array: NDArray[Any], scheme: str | Scheme, importance: NDArray[Any] | None = None
+) -> Quantized:
+    """Store a floating array whose last axis is a multiple of the scheme's block.
+
+    `importance` says what errors in a column count for, the mean square of what meets it in a
+    product: one number a column, or a row of them for each leading index. The K types, IQ4 and
+    Q4_0 to Q5_1 heed it. NaN and infinity, and values beyond a scale's range, are refused.
+    """
+    found = find(scheme)
+    if found.encode is None:
+        raise QuantizationError(
+            f"{found.name} can only be decoded, as its encoding is a search over a code book: "
+            "take q2_k, q3_k or tq2_0"
+        )
+    if not dt.parse(array.dtype).is_float:
+        raise DtypeError(f"{found.name} stores floating values, not {array.dtype}: cast first")
+    parts = encode(array, found, importance)
+    data = parts.pop("data")
+    return Quantized(data, describe(found, **parts))
+
+
+def describe(scheme: str | Scheme, **arrays: ArrayT) -> QuantizationInfo[ArrayT]:
+    """The information about data in a scheme, with `scales`, `zero_points` or `biases` for it."""
+    found = find(scheme)
+    return QuantizationInfo(
+        found.name,
+        found.bits,
+        found.group_size,
+        found.symmetric,
+        scales=arrays.get("scales"),
+        zero_points=arrays.get("zero_points"),
+        biases=arrays.get("biases"),
+    )
+
+
+def dequantize(
+    data: NDArray[Any] | Buffer,
+    scheme: str | Scheme | QuantizationInfo[NDArray[Any]],
+    shape: Sequence[int] | None = None,
+) -> Values:
+    """The float32 values. Bytes need a shape; an array's leading axes are the values' own."""
+    info = scheme if isinstance(scheme, QuantizationInfo) else describe(scheme)
+    found = find(info.scheme)
+    array = data if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
+    if not found.planar:
+        array = np.ascontiguousarray(array).view(np.uint8)
+    parts = {"data": array, **info.arrays}
+    if missing := set(found.fields if found.planar else ()) - parts.keys():
+        raise QuantizationError(
+            f"{found.name} keeps {list_of(sorted(missing))} beside its data: "
+            "give the QuantizationInfo that quantize returned, or describe(...) them"
+        )
+    wanted = _shape_of(array, found) if shape is None else tuple(shape)
+    _check_sizes(parts, found, wanted)
+    return decode(parts, found, wanted)
+
+
+def _shape_of(data: NDArray[Any], scheme: Scheme) -> Shape:
+    """What the values' shape is when these are whole rows of blocks."""
+    size = math.prod(scheme.layout["data"].shape) if scheme.planar else scheme.block_bytes
+    if not data.ndim or data.shape[-1] % size:
+        raise ShapeError(
+            f"{scheme.name} data of shape {data.shape} are no whole blocks: their last axis must "
+            f"be a multiple of {size}"
+        )
+    return (*data.shape[:-1], data.shape[-1] // size * scheme.elements)
+
+
+def _check_sizes(parts: dict[str, NDArray[Any]], scheme: Scheme, shape: Shape) -> None:
+    blocks = scheme.blocks(shape)
+    if not scheme.planar:
+        if parts["data"].nbytes != blocks * scheme.block_bytes:
+            raise ShapeError(
+                f"{scheme.name} of shape {shape} takes {blocks * scheme.block_bytes} bytes "
+                f"({blocks} blocks of {scheme.block_bytes}), not {parts['data'].nbytes}"
+            )
+        return
+    for name, part in parts.items():
+        expected = scheme.part_shape(name, shape)
+        if part.size != math.prod(expected):
+            raise ShapeError(
+                f"{scheme.name} of shape {shape} has {name} of shape {expected}, not {part.shape}"
+            )

@@ -1,0 +1,187 @@
+"""The graph of what is still to be computed.
+
+An operation on the Metal device makes a node. Its results are arrays whose storage is pending: the
+bytes come into being when somebody asks for them. Views are layouts over a storage, as elsewhere,
+so they need no nodes. A pending storage keeps its node alive, a node its inputs, nothing else:
+what nobody can ask for any more is never computed.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from lbrx.metal import Buffer
+from lbrx.ops import Attributes, Op, Spec
+from lbrx.storage import Array, Bytes, MetalStorage
+
+# Held while nodes are made or realised: tensors may be used by several threads.
+LOCK = threading.RLock()
+
+
+class Node:
+    """One operation, to be computed when needed. Equal ones are one object while they pend."""
+
+    __slots__ = ("__weakref__", "attributes", "inputs", "op", "outputs", "pending")
+
+    def __init__(
+        self,
+        op: Op,
+        inputs: tuple[Array | None, ...],
+        attributes: Attributes,
+        outputs: tuple[Spec, ...],
+    ) -> None:
+        self.op = op
+        self.inputs = inputs
+        self.attributes = attributes
+        self.outputs = outputs
+        self.pending: list[weakref.ref[Pending]] = []
+
+    def __repr__(self) -> str:
+        return f"<Node {self.op.name} -> {', '.join(map(str, self.outputs))}>"
+
+    def arrays(self) -> list[Array]:
+        """The inputs that there are, realised ones with the storage they have got."""
+        return [concrete(x) for x in self.inputs if x is not None]
+
+
+class Pending:
+    """Result `index` of a node, as a storage: looking at the bytes computes them."""
+
+    __slots__ = ("__weakref__", "index", "nbytes", "node", "storage")
+
+    device = "metal"
+
+    def __init__(self, node: Node, index: int, nbytes: int) -> None:
+        self.node: Node | None = node
+        self.index = index
+        self.nbytes = nbytes
+        self.storage: MetalStorage | None = None
+
+    @property
+    def buffer(self) -> Buffer:
+        return self.realised().buffer  # type: ignore[return-value]
+
+    @property
+    def address(self) -> int:
+        return self.realised().address
+
+    def host(self) -> Bytes:
+        return self.realised().host()
+
+    def realised(self) -> MetalStorage:
+        if self.storage is None:
+            realise([self])
+        assert self.storage is not None
+        return self.storage
+
+    def __repr__(self) -> str:
+        return f"<Pending {self.node}>" if self.storage is None else repr(self.storage)
+
+
+_nodes: weakref.WeakValueDictionary[object, Node] = weakref.WeakValueDictionary()
+
+
+def add(op: Op, inputs: Sequence[Array | None], attributes: Attributes) -> tuple[Array, ...]:
+    """The results of an operation, pending. Raises what is wrong with its operands."""
+    specs = [None if x is None else Spec(x.layout.shape, x.dtype) for x in inputs]
+    outputs = op.infer(specs, attributes)
+    with LOCK:
+        key = _key(op, inputs, attributes)
+        node = _nodes.get(key)
+        if node is None:
+            node = _nodes[key] = Node(op, tuple(inputs), attributes, outputs)
+        return tuple(_result(node, i) for i in range(len(outputs)))
+
+
+def _key(op: Op, inputs: Sequence[Array | None], attributes: Attributes) -> object:
+    """Nodes with one key compute the same, as long as they pend."""
+    operands = tuple(None if x is None else _identity(x) for x in inputs)
+    return op.name, operands, tuple(attributes.items())
+
+
+def _identity(array: Array) -> object:
+    """Scalars of the host are what they say; other storages are themselves."""
+    if array.storage.device == "cpu" and array.layout.size == 1:
+        return array.dtype, bytes(array.numpy().tobytes()), array.layout.shape
+    return id(array.storage), array.layout, array.dtype
+
+
+def _result(node: Node, index: int) -> Array:
+    from lbrx import shape as sh
+
+    spec = node.outputs[index]
+    layout = sh.contiguous(spec.shape)
+    return Array(pending_of(node, index), layout, spec.dtype)
+
+
+def pending_of(node: Node, index: int) -> Pending:
+    """The storage of a node's result: one object as long as somebody holds it."""
+    for reference in node.pending:
+        known = reference()
+        if known is not None and known.index == index:
+            return known
+    spec = node.outputs[index]
+    size = spec.dtype.itemsize
+    for n in spec.shape:
+        size *= n
+    made = Pending(node, index, size)
+    node.pending.append(weakref.ref(made))
+    return made
+
+
+def settle(node: Node, results: Sequence[Array]) -> None:
+    """The node has been computed: give its storages their bytes and let go of the inputs."""
+    for reference in node.pending:
+        pending = reference()
+        if pending is not None:
+            storage = results[pending.index].storage
+            assert isinstance(storage, MetalStorage)
+            pending.storage = storage
+            pending.node = None
+
+
+def concrete(array: Array) -> Array:
+    """The array over real memory, if its storage has been realised; else as it is."""
+    storage = array.storage
+    if isinstance(storage, Pending) and storage.storage is not None:
+        return replace(array, storage=storage.storage)
+    return array
+
+
+def node_of(array: Array) -> Node | None:
+    """The node that an array still waits for."""
+    storage = array.storage
+    return storage.node if isinstance(storage, Pending) else None
+
+
+def in_order(targets: Iterable[Node]) -> list[Node]:
+    """The nodes that targets depend on and the targets, each after its inputs."""
+    order: dict[Node, None] = {}
+    stack: list[tuple[Node, bool]] = [(node, False) for node in reversed(list(targets))]
+    while stack:
+        node, expanded = stack.pop()
+        if node in order:
+            continue
+        if expanded:
+            order[node] = None
+            continue
+        stack.append((node, True))
+        for array in node.inputs:
+            below = None if array is None else node_of(array)
+            if below is not None and below not in order:
+                stack.append((below, False))
+    return list(order)
+
+
+def realise(storages: Iterable[Pending]) -> None:
+    """Compute what pends of these storages, and encode it; nobody waits for the device here."""
+    from lbrx.scheduler.dispatcher import run
+
+    with LOCK:
+        nodes: dict[Node, Any] = {s.node: None for s in storages if s.node is not None}
+        if nodes:
+            run(list(nodes))

@@ -1,0 +1,236 @@
+// Attention: softmax(query @ key.T * scale + mask) @ value, never more of the scores than a block.
+// For safe maths: hidden keys have the score -infinity, and a NaN that is seen must stay one.
+#pragma once
+#include <metal_stdlib>
+using namespace metal;
+
+constant uint DEPTH [[function_constant(0)]];        // features of a query and of a key
+constant uint VALUE_DEPTH [[function_constant(1)]];  // features of a value and of the result
+constant bool HAS_MASK [[function_constant(2)]];
+constant bool HAS_LENGTHS [[function_constant(3)]];
+
+// Where rows are: in elements from the buffer's start. The last axis has no gaps.
+struct Rows {
+  long start, batch, head, row;
+};
+
+inline long row_at(constant Rows& rows, uint b, uint h, uint i) {
+  return rows.start + b * rows.batch + h * rows.head + i * rows.row;
+}
+
+struct Attention {
+  Rows query, key, value, mask;
+  long mask_key;  // from one key to the next; 0 where the mask is the same for all
+  uint heads;
+  uint group;     // query heads that share a key head
+  uint queries;
+  uint keys;
+  uint causal;
+  uint window;    // 0 for none
+  float scale;
+};
+
+// The keys that a query sees: from `first` up to, not including, `last`.
+struct Seen {
+  int first, last;
+};
+
+inline uint valid_keys(constant Attention& a, device const int* lengths, uint b) {
+  return HAS_LENGTHS ? uint(clamp(lengths[b], 0, int(a.keys))) : a.keys;
+}
+
+inline Seen seen_by(constant Attention& a, uint valid, uint i) {
+  const int own = int(valid) - int(a.queries) + int(i);
+  Seen seen;
+  seen.last = a.causal ? max(min(own + 1, int(valid)), 0) : int(valid);
+  seen.first = a.window ? max(own - int(a.window) + 1, 0) : 0;
+  return seen;
+}
+
+inline float mask_at(constant Attention& a, device const float* mask, long row, uint j) {
+  return HAS_MASK ? mask[row + j * a.mask_key] : 0.0f;
+}
+
+// What to subtract before exponentiating: nothing where no key has been seen yet.
+inline float pivot(float peak) { return peak == -INFINITY ? 0.0f : peak; }
+
+inline float divided(float sum, float total) { return total == 0.0f ? 0.0f : sum / total; }
+
+// ---- plain: a thread a query and some features of its result; any depth ----
+
+constant constexpr uint PLAIN_VALUES = 64;
+
+template <typename T, typename KV>
+kernel void attention_plain(
+    device const T* query [[buffer(0)]], device const KV* key [[buffer(1)]],
+    device const KV* value [[buffer(2)]],
+    device const float* mask [[buffer(3), function_constant(HAS_MASK)]],
+    device const int* lengths [[buffer(4), function_constant(HAS_LENGTHS)]],
+    device T* out [[buffer(5)]], constant Attention& a [[buffer(6)]],
+    uint3 at [[thread_position_in_grid]]) {
+  const uint i = at.x, b = at.y / a.heads, h = at.y % a.heads, d0 = at.z * PLAIN_VALUES;
+  const uint values = min(PLAIN_VALUES, VALUE_DEPTH - d0);
+  device const T* q = query + row_at(a.query, b, h, i);
+  const long mask_row = row_at(a.mask, b, h, i);
+  const Seen seen = seen_by(a, valid_keys(a, lengths, b), i);
+  float sum[PLAIN_VALUES] = {0.0f};
+  float peak = -INFINITY, total = 0.0f;
+  for (int j = seen.first; j < seen.last; j++) {
+    device const KV* k = key + row_at(a.key, b, h / a.group, j);
+    float score = 0.0f;
+    for (uint d = 0; d < DEPTH; d++) score = fma(float(q[d]), float(k[d]), score);
+    score = fma(score, a.scale, mask_at(a, mask, mask_row, j));
+    const float above = max(peak, score);
+    const float shrink = exp(peak - pivot(above));
+    const float weight = exp(score - pivot(above));
+    peak = above;
+    total = fma(total, shrink, weight);
+    device const KV* v = value + row_at(a.value, b, h / a.group, j) + d0;
+    for (uint d = 0; d < values; d++) sum[d] = fma(sum[d], shrink, weight * float(v[d]));
+  }
+  device T* o = out + (long(at.y) * a.queries + i) * VALUE_DEPTH + d0;
+  for (uint d = 0; d < values; d++) o[d] = T(divided(sum[d], total));
+}
+
+// ---- serial: a thread a block of queries, side by side in the vector registers ----
+//
+// Scores and results are kept transposed, (keys, queries) and (features, queries): then every step
+// of the online softmax is the same operation on all queries, and nothing is summed across a
+// register. Keys and values are spread as single numbers.
+
+constant constexpr uint SERIAL_DEPTH = 256;  // the most features of any head
+constant constexpr uint SERIAL_QUERIES = 64;
+constant constexpr uint SERIAL_KEYS = 64;
+constant constexpr uint TILE_ROWS = 8;
+constant constexpr uint TILE_LANES = 16;
+
+constant uint LANES [[function_constant(4)]];  // queries in a block, a multiple of TILE_LANES
+
+// c[r][l] += sum over k of a(r, k) * b[k][l]: a tile of so many rows, in registers.
+inline void multiply_tile(thread const float* a, uint a_row, uint a_step, thread const float* b,
+                          uint count, thread float* c, thread const float* shrink) {
+  float tile[TILE_ROWS][TILE_LANES];
+  for (uint r = 0; r < TILE_ROWS; r++) {
+    for (uint l = 0; l < TILE_LANES; l++) tile[r][l] = shrink ? c[r * LANES + l] * shrink[l] : 0.0f;
+  }
+  for (uint k = 0; k < count; k++) {
+    for (uint r = 0; r < TILE_ROWS; r++) {
+      const float x = a[r * a_row + k * a_step];
+      for (uint l = 0; l < TILE_LANES; l++) tile[r][l] = fma(x, b[k * LANES + l], tile[r][l]);
+    }
+  }
+  for (uint r = 0; r < TILE_ROWS; r++) {
+    for (uint l = 0; l < TILE_LANES; l++) c[r * LANES + l] = tile[r][l];
+  }
+}
+
+inline uint padded(uint n) { return (n + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS; }
+
+// Rows as floats without gaps; what is missing of the last tile is zero.
+template <typename KV>
+inline void pack(device const KV* rows, long stride, uint count, uint depth, thread float* to) {
+  const uint width = padded(depth);
+  for (uint j = 0; j < padded(count); j++) {
+    thread float* row = to + j * width;
+    if (j < count) {
+      device const KV* from = rows + j * stride;
+      for (uint d = 0; d < depth; d++) row[d] = float(from[d]);
+      for (uint d = depth; d < width; d++) row[d] = 0.0f;
+    } else {
+      for (uint d = 0; d < width; d++) row[d] = 0.0f;
+    }
+  }
+}
+
+// Hide what a query does not see, and add the mask.
+inline void hide(constant Attention& a, device const float* mask, long mask_row, uint valid,
+                 uint i0, uint queries, uint j0, uint keys, thread float* scores) {
+  for (uint l = 0; l < queries; l++) {
+    const Seen seen = seen_by(a, valid, i0 + l);
+    for (uint j = 0; j < padded(keys); j++) {
+      const int at = j0 + j;
+      const bool visible = at >= seen.first && at < seen.last;
+      const float added = visible ? mask_at(a, mask, mask_row + l * a.mask.row, at) : 0.0f;
+      scores[j * LANES + l] = visible ? scores[j * LANES + l] + added : -INFINITY;
+    }
+  }
+}
+
+// Scores become weights; `shrink` is what earlier sums are worth beside them.
+inline void exponentiate(uint keys, thread float* scores, thread float* peak, thread float* total,
+                         thread float* shrink) {
+  float above[SERIAL_QUERIES], sum[SERIAL_QUERIES];
+  for (uint l = 0; l < LANES; l++) above[l] = peak[l];
+  for (uint j = 0; j < keys; j++) {
+    for (uint l = 0; l < LANES; l++) above[l] = max(above[l], scores[j * LANES + l]);
+  }
+  for (uint l = 0; l < LANES; l++) {
+    shrink[l] = exp(peak[l] - pivot(above[l]));
+    sum[l] = total[l] * shrink[l];
+    peak[l] = above[l];
+    above[l] = pivot(above[l]);
+  }
+  for (uint j = 0; j < keys; j++) {
+    for (uint l = 0; l < LANES; l++) {
+      const float weight = exp(scores[j * LANES + l] - above[l]);
+      scores[j * LANES + l] = weight;
+      sum[l] += weight;
+    }
+  }
+  for (uint l = 0; l < LANES; l++) total[l] = sum[l];
+}
+
+template <typename T, typename KV>
+kernel void attention_serial(
+    device const T* query [[buffer(0)]], device const KV* key [[buffer(1)]],
+    device const KV* value [[buffer(2)]],
+    device const float* mask [[buffer(3), function_constant(HAS_MASK)]],
+    device const int* lengths [[buffer(4), function_constant(HAS_LENGTHS)]],
+    device T* out [[buffer(5)]], constant Attention& a [[buffer(6)]],
+    uint2 at [[thread_position_in_grid]]) {
+  const uint i0 = at.x * LANES, b = at.y / a.heads, h = at.y % a.heads;
+  const uint queries = min(LANES, a.queries - i0);
+  const uint width = padded(VALUE_DEPTH);
+  float q[SERIAL_DEPTH * SERIAL_QUERIES], sums[SERIAL_DEPTH * SERIAL_QUERIES];
+  float rows[SERIAL_KEYS * SERIAL_DEPTH], scores[SERIAL_KEYS * SERIAL_QUERIES];
+  float peak[SERIAL_QUERIES], total[SERIAL_QUERIES], shrink[SERIAL_QUERIES];
+  for (uint l = 0; l < LANES; l++) {
+    device const T* from = query + row_at(a.query, b, h, i0 + min(l, queries - 1));
+    for (uint d = 0; d < DEPTH; d++) q[d * LANES + l] = float(from[d]) * a.scale;
+    peak[l] = -INFINITY;
+    total[l] = 0.0f;
+  }
+  for (uint n = 0; n < width * LANES; n++) sums[n] = 0.0f;
+
+  const uint valid = valid_keys(a, lengths, b);
+  const Seen low = seen_by(a, valid, i0), high = seen_by(a, valid, i0 + queries - 1);
+  // Blocks begin at the same keys for every query: results do not depend on its neighbours.
+  for (int j0 = low.first / SERIAL_KEYS * SERIAL_KEYS; j0 < high.last; j0 += SERIAL_KEYS) {
+    const uint keys = min(int(SERIAL_KEYS), high.last - j0);
+    pack(key + row_at(a.key, b, h / a.group, j0), a.key.row, keys, DEPTH, rows);
+    for (uint j = 0; j < keys; j += TILE_ROWS) {
+      for (uint l = 0; l < LANES; l += TILE_LANES) {
+        multiply_tile(rows + j * padded(DEPTH), padded(DEPTH), 1, q + l, DEPTH,
+                      scores + j * LANES + l, nullptr);
+      }
+    }
+    const bool all_seen = j0 >= high.first && j0 + int(SERIAL_KEYS) <= low.last;
+    if (HAS_MASK || !all_seen) {
+      hide(a, mask, row_at(a.mask, b, h, i0), valid, i0, queries, j0, keys, scores);
+    }
+    exponentiate(padded(keys), scores, peak, total, shrink);
+    pack(value + row_at(a.value, b, h / a.group, j0), a.value.row, keys, VALUE_DEPTH, rows);
+    for (uint d = 0; d < width; d += TILE_ROWS) {
+      for (uint l = 0; l < LANES; l += TILE_LANES) {
+        multiply_tile(rows + d, 1, width, scores + l, padded(keys), sums + d * LANES + l,
+                      shrink + l);
+      }
+    }
+  }
+  device T* o = out + (long(at.y) * a.queries + i0) * VALUE_DEPTH;
+  for (uint l = 0; l < queries; l++) {
+    for (uint d = 0; d < VALUE_DEPTH; d++) {
+      o[l * VALUE_DEPTH + d] = T(divided(sums[d * LANES + l], total[l]));
+    }
+  }
+}

@@ -1,0 +1,145 @@
+// Elements picked, and put, by index. Arrays are seen as (outer, axis, inner), in order; elements
+// are moved by their width. An index beyond the axis is reported, and nothing is touched for it.
+#pragma once
+#include <metal_stdlib>
+using namespace metal;
+
+// The type of the indices: the width in bytes, negative if they are signed.
+constant int INDEX_TYPE [[function_constant(0)]];
+// Whether the grid's x walks through the inner axes, or, where there are none, through the indices.
+constant bool ALONG_INNER [[function_constant(1)]];
+
+struct Picking {
+  ulong axis;   // elements of the indexed axis
+  ulong inner;  // elements after it, as one axis
+  ulong count;  // indices along the axis
+};
+
+// What the host reads when the kernel has ended.
+struct Report {
+  atomic_uint found;
+  uint index[2];
+};
+
+inline long index_at(device const void* indices, ulong i) {
+  switch (INDEX_TYPE) {
+    case -1: return static_cast<device const char*>(indices)[i];
+    case -2: return static_cast<device const short*>(indices)[i];
+    case -4: return static_cast<device const int*>(indices)[i];
+    case 1: return static_cast<device const uchar*>(indices)[i];
+    case 2: return static_cast<device const ushort*>(indices)[i];
+    case 4: return static_cast<device const uint*>(indices)[i];
+    default: return static_cast<device const long*>(indices)[i];
+  }
+}
+
+// The place that an index means; the axis' size if it means none.
+inline ulong place(long index, ulong axis) {
+  const bool back = index < 0 && INDEX_TYPE < 0;
+  const ulong at = ulong(index) + (back ? axis : 0);
+  return min(at, axis);
+}
+
+// The first to come has its index reported.
+inline void report(device Report& report, long index) {
+  if (atomic_exchange_explicit(&report.found, 1u, memory_order_relaxed) == 0) {
+    report.index[0] = uint(index);
+    report.index[1] = uint(ulong(index) >> 32);
+  }
+}
+
+// Where a thread is: the plane along z, the index, and the place among the inner elements.
+struct Cell {
+  ulong plane;
+  ulong index;
+  ulong inner;
+};
+
+inline Cell cell(uint3 at) {
+  return ALONG_INNER ? Cell{at.z, at.y, at.x} : Cell{at.z, at.x, 0};
+}
+
+template <typename T>
+kernel void take(device const T* in [[buffer(0)]], device const void* indices [[buffer(1)]],
+                 device T* out [[buffer(2)]], constant Picking& picking [[buffer(3)]],
+                 device Report& wrong [[buffer(4)]], uint3 at [[thread_position_in_grid]]) {
+  const Cell here = cell(at);
+  const ulong inner = ALONG_INNER ? picking.inner : 1;
+  const long index = index_at(indices, here.index);
+  const ulong from = place(index, picking.axis);
+  device T* to = out + (here.plane * picking.count + here.index) * inner;
+  if (from < picking.axis) {
+    to[here.inner] = in[(here.plane * picking.axis + from) * inner + here.inner];
+  } else {
+    to[here.inner] = T(0);
+    report(wrong, index);
+  }
+}
+
+// A thread copies whole rows: `run` of them.
+template <typename T>
+kernel void take_rows(device const T* in [[buffer(0)]], device const void* indices [[buffer(1)]],
+                      device T* out [[buffer(2)]], constant Picking& picking [[buffer(3)]],
+                      device Report& wrong [[buffer(4)]], uint3 at [[thread_position_in_grid]]) {
+  const long index = index_at(indices, at.x);
+  const ulong from = place(index, picking.axis);
+  device T* to = out + (ulong(at.y) * picking.count + at.x) * picking.inner;
+  if (from < picking.axis) {
+    device const T* row = in + (ulong(at.y) * picking.axis + from) * picking.inner;
+    for (ulong i = 0; i < picking.inner; i++) to[i] = row[i];
+  } else {
+    for (ulong i = 0; i < picking.inner; i++) to[i] = T(0);
+    report(wrong, index);
+  }
+}
+
+template <typename T>
+kernel void gather(device const T* in [[buffer(0)]], device const void* indices [[buffer(1)]],
+                   device T* out [[buffer(2)]], constant Picking& picking [[buffer(3)]],
+                   device Report& wrong [[buffer(4)]], uint3 at [[thread_position_in_grid]]) {
+  const Cell here = cell(at);
+  const ulong inner = ALONG_INNER ? picking.inner : 1;
+  const ulong i = (here.plane * picking.count + here.index) * inner + here.inner;
+  const long index = index_at(indices, i);
+  const ulong from = place(index, picking.axis);
+  if (from < picking.axis) {
+    out[i] = in[(here.plane * picking.axis + from) * inner + here.inner];
+  } else {
+    out[i] = T(0);
+    report(wrong, index);
+  }
+}
+
+// ---- scatter: `out` has the elements already ----
+
+struct Put {
+  template <typename T> static T apply(T, T update) { return update; }
+};
+struct Add {
+  template <typename T> static T apply(T old, T update) { return T(old + update); }
+  static bool apply(bool old, bool update) { return old || update; }
+};
+
+// A thread walks the indices of a column in their order, and puts what falls into its share of the
+// axis: so no two write one element, and sums are the same each time.
+template <typename Change, typename T>
+kernel void scatter(device const void* indices [[buffer(0)]], device const T* updates [[buffer(1)]],
+                    device T* out [[buffer(2)]], constant Picking& picking [[buffer(3)]],
+                    device Report& wrong [[buffer(4)]], constant ulong& share [[buffer(5)]],
+                    uint3 at [[thread_position_in_grid]]) {
+  const ulong column = at.x;
+  const ulong plane = at.z;
+  const ulong first = at.y * share;
+  const ulong end = min(first + share, picking.axis);
+  device T* to = out + plane * picking.axis * picking.inner + column;
+  ulong i = plane * picking.count * picking.inner + column;
+  for (ulong n = 0; n < picking.count; n++, i += picking.inner) {
+    const long index = index_at(indices, i);
+    const ulong target = place(index, picking.axis);
+    if (target >= first && target < end) {
+      to[target * picking.inner] = Change::apply(to[target * picking.inner], updates[i]);
+    } else if (target >= picking.axis) {
+      report(wrong, index);
+    }
+  }
+}

@@ -1,0 +1,150 @@
+// Matrix products out = activation(x y + bias), and what all of their kernels share.
+#pragma once
+#include "elementwise.h"
+
+constant bool HAS_BIAS [[function_constant(0)]];
+constant uint ACTIVATION [[function_constant(1)]];
+
+constant constexpr uint BATCH_AXES = 4;
+
+// x is m by k, y is k by n; the results are row-major without gaps. Strides count elements.
+struct Product {
+  uint m, n, k;
+  uint axes;                // of the batch, outermost first
+  uint shape[BATCH_AXES];
+  ulong x_row, x_column, y_row, y_column;
+  ulong x_batch[BATCH_AXES], y_batch[BATCH_AXES];
+};
+
+// Where the matrices of one member of the batch start, in x and y.
+inline ulong2 batch_start(constant Product& p, uint member) {
+  ulong2 start = 0;
+  for (uint axis = p.axes; axis-- > 0;) {
+    const ulong place = member % p.shape[axis];
+    member /= p.shape[axis];
+    start += place * ulong2(p.x_batch[axis], p.y_batch[axis]);
+  }
+  return start;
+}
+
+// ---- what follows the product ----
+
+// What sums are kept in; integers of one width wrap alike, whatever their sign.
+template <typename T> struct Sum { using type = float; };
+template <> struct Sum<bool> { using type = uint; };
+template <> struct Sum<uchar> { using type = uint; };
+template <> struct Sum<ushort> { using type = uint; };
+template <> struct Sum<uint> { using type = uint; };
+template <> struct Sum<ulong> { using type = ulong; };
+
+inline float multiply_add(float a, float b, float sum) { return fma(a, b, sum); }
+inline uint multiply_add(uint a, uint b, uint sum) { return a * b + sum; }
+inline ulong multiply_add(ulong a, ulong b, ulong sum) { return a * b + sum; }
+
+template <typename S> inline S activated(S x) { return x; }
+template <> inline float activated(float x) {
+  switch (ACTIVATION) {
+    case 1: return op::relu(x);
+    case 2: return op::gelu(x);
+    case 3: return op::gelu_tanh(x);
+    case 4: return op::silu(x);
+    case 5: return op::sigmoid(x);
+    case 6: return op::tanh(x);
+    default: return x;
+  }
+}
+
+template <typename T, typename S = typename Sum<T>::type>
+inline T finished(S sum, device const T* bias, uint column) {
+  if (HAS_BIAS) sum += S(bias[column]);
+  return T(activated(sum));
+}
+
+// Adds planes of partial sums one after the other, then what follows. None of them make zeros.
+template <typename T>
+kernel void matmul_finish(device const float* parts [[buffer(0)]],
+                          device const T* bias [[buffer(1), function_constant(HAS_BIAS)]], device T* out [[buffer(2)]],
+                          constant uint& count [[buffer(3)]],
+                          uint2 at [[thread_position_in_grid]], uint2 size [[threads_per_grid]]) {
+  using S = typename Sum<T>::type;
+  const ulong i = ulong(at.y) * size.x + at.x;
+  const ulong plane = ulong(size.x) * size.y;
+  S sum = 0;
+  for (uint part = 0; part < count; part++) sum += S(parts[part * plane + i]);
+  out[i] = finished<T>(sum, bias, at.x);
+}
+
+// ---- a thread a block ----
+
+// A thread multiplies this block of rows by these columns, `SERIAL_DEPTH` of k at a time: the panel of y and the
+// sums stay in a processor's first cache.
+constant constexpr uint SERIAL_ROWS = 32;
+constant constexpr uint SERIAL_COLUMNS = 64;
+constant constexpr uint SERIAL_DEPTH = 64;
+constant constexpr uint STEP = 4;  // rows and k in one pass over the sums
+
+// Part of y as sums are made of, 0 where there is none.
+template <typename T, typename S>
+inline void pack_panel(thread S (&panel)[SERIAL_DEPTH][SERIAL_COLUMNS], device const T* y,
+                       constant Product& p, uint depth, uint columns) {
+  for (uint i = 0; i < SERIAL_DEPTH; i++)
+    for (uint j = 0; j < SERIAL_COLUMNS; j++) panel[i][j] = S(0);
+  if (p.y_column == 1) {
+    for (uint i = 0; i < depth; i++)
+      for (uint j = 0; j < columns; j++) panel[i][j] = S(y[i * p.y_row + j]);
+  } else {
+    for (uint j = 0; j < columns; j++)
+      for (uint i = 0; i < depth; i++) panel[i][j] = S(y[i * p.y_row + j * p.y_column]);
+  }
+}
+
+// Every sum grows in the order of k by one multiply-add after the other, whatever the sizes are.
+template <typename S>
+inline void add_products(thread S (&sums)[STEP][SERIAL_COLUMNS],
+                         thread const S (&left)[STEP][SERIAL_DEPTH],
+                         thread const S (&panel)[SERIAL_DEPTH][SERIAL_COLUMNS]) {
+  for (uint i = 0; i < SERIAL_DEPTH; i += STEP) {
+    for (uint j = 0; j < SERIAL_COLUMNS; j++) {
+#pragma unroll
+      for (uint row = 0; row < STEP; row++) {
+        S sum = sums[row][j];
+#pragma unroll
+        for (uint s = 0; s < STEP; s++) sum = multiply_add(left[row][i + s], panel[i + s][j], sum);
+        sums[row][j] = sum;
+      }
+    }
+  }
+}
+
+template <typename T>
+kernel void matmul_serial(device const T* x [[buffer(0)]], device const T* y [[buffer(1)]],
+                          device const T* bias [[buffer(2), function_constant(HAS_BIAS)]], device T* out [[buffer(3)]],
+                          constant Product& p [[buffer(4)]],
+                          uint3 at [[thread_position_in_grid]]) {
+  using S = typename Sum<T>::type;
+  const uint row = at.y * SERIAL_ROWS, column = at.x * SERIAL_COLUMNS;
+  const uint rows = min(SERIAL_ROWS, p.m - row), columns = min(SERIAL_COLUMNS, p.n - column);
+  const ulong2 start = batch_start(p, at.z);
+  x += start.x + row * p.x_row;
+  y += start.y + column * p.y_column;
+  out += (ulong(at.z) * p.m + row) * p.n + column;
+  S panel[SERIAL_DEPTH][SERIAL_COLUMNS];
+  S left[STEP][SERIAL_DEPTH];
+  S sums[SERIAL_ROWS / STEP][STEP][SERIAL_COLUMNS];
+  for (uint i = 0; i < SERIAL_ROWS; i++)
+    for (uint j = 0; j < SERIAL_COLUMNS; j++) sums[i / STEP][i % STEP][j] = S(0);
+  for (uint k = 0; k < p.k; k += SERIAL_DEPTH) {
+    const uint depth = min(SERIAL_DEPTH, p.k - k);
+    pack_panel(panel, y + k * p.y_row, p, depth, columns);
+    for (uint i = 0; i < rows; i += STEP) {
+      for (uint r = 0; r < STEP; r++)
+        for (uint d = 0; d < SERIAL_DEPTH; d++)
+          left[r][d] = i + r < rows && d < depth
+                           ? S(x[(i + r) * p.x_row + (k + d) * p.x_column]) : S(0);
+      add_products(sums[i / STEP], left, panel);
+    }
+  }
+  for (uint i = 0; i < rows; i++)
+    for (uint j = 0; j < columns; j++)
+      out[ulong(i) * p.n + j] = finished<T>(sums[i / STEP][i % STEP][j], bias, column + j);
+}

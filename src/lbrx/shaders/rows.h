@@ -1,0 +1,124 @@
+// Teams: one thread, one simdgroup or one threadgroup that works on a row of numbers together.
+//
+//   team.kept(n, row)        the row, in registers where a team has them: row(i, slot) is element i
+//   team.reduce(op, n, row)  all elements joined, for Sum or Maximum: every thread gets the result
+//   team.each(n, f)          f(i, slot) for each element
+//
+// A row's code is written once for all teams, with function objects for `row` and `f`.
+#pragma once
+#include <metal_stdlib>
+using namespace metal;
+
+constant constexpr uint SIMD_WIDTH = 32;
+constant constexpr uint KEPT = 16;  // elements of a row in a thread's registers
+
+struct Sum {
+  float none() const { return 0.0f; }
+  float join(float x, float y) const { return x + y; }
+  float over_simdgroup(float x) const { return simd_sum(x); }
+};
+
+// NaN is passed over: what follows the maximum meets it in the elements.
+struct Maximum {
+  float none() const { return -FLT_MAX; }
+  float join(float x, float y) const { return x > y ? x : y; }
+  float over_simdgroup(float x) const { return simd_max(x); }
+};
+
+// Elements in memory.
+template <typename T>
+struct Stored {
+  device const T* at;
+  float operator()(uint i, uint) const { return float(at[i]); }
+};
+
+// Elements that a thread has read.
+struct Kept {
+  float at[KEPT];
+  float operator()(uint, uint slot) const { return at[slot]; }
+};
+
+// One thread: it runs along several sums at once, which a processor adds as vectors. Blocks are
+// added up on their own, so that a long row's small elements are not lost beside a large sum.
+struct Alone {
+  enum : uint { LANES = 32, BLOCK = 4096 };
+
+  template <typename Row>
+  Row kept(uint, Row row) const { return row; }
+
+  template <typename Op, typename Row>
+  float reduce(Op op, uint n, Row row) const {
+    float result = op.none();
+    for (uint start = 0; start < n; start += BLOCK) {
+      result = op.join(result, block(op, start, min(n, start + BLOCK), row));
+    }
+    return result;
+  }
+
+  template <typename Op, typename Row>
+  float block(Op op, uint start, uint end, Row row) const {
+    float part[LANES];
+    for (uint lane = 0; lane < LANES; lane++) part[lane] = op.none();
+    uint i = start;
+    for (; i + LANES <= end; i += LANES) {
+      for (uint lane = 0; lane < LANES; lane++) part[lane] = op.join(part[lane], row(i + lane, 0));
+    }
+    for (uint lane = 0; i < end; i++, lane++) part[lane] = op.join(part[lane], row(i, 0));
+    for (uint half_of = LANES / 2; half_of > 0; half_of /= 2) {
+      for (uint lane = 0; lane < half_of; lane++) {
+        part[lane] = op.join(part[lane], part[lane + half_of]);
+      }
+    }
+    return part[0];
+  }
+
+  template <typename F>
+  void each(uint n, F f) const {
+    for (uint i = 0; i < n; i++) f(i, 0);
+  }
+};
+
+// The threads of a simdgroup or of a threadgroup: each takes every `count`-th element, at most KEPT.
+struct Together {
+  uint index;
+  uint count;
+  threadgroup float* shared;  // SIMD_WIDTH of them, unless it is one simdgroup
+
+  template <typename Row>
+  Kept kept(uint n, Row row) const {
+    Kept mine;
+    for (uint slot = 0; slot < KEPT; slot++) {
+      const uint i = index + slot * count;
+      mine.at[slot] = i < n ? row(i, slot) : 0.0f;
+    }
+    return mine;
+  }
+
+  template <typename Op, typename Row>
+  float reduce(Op op, uint n, Row row) const {
+    float own = op.none();
+    for (uint slot = 0; slot < KEPT; slot++) {
+      const uint i = index + slot * count;
+      if (i < n) own = op.join(own, row(i, slot));
+    }
+    own = op.over_simdgroup(own);
+    return count > SIMD_WIDTH ? over_simdgroups(op, own) : own;
+  }
+
+  template <typename Op>
+  float over_simdgroups(Op op, float own) const {
+    const uint lane = index % SIMD_WIDTH;
+    threadgroup_barrier(mem_flags::mem_threadgroup);  // an earlier result has been read
+    if (lane == 0) shared[index / SIMD_WIDTH] = own;
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    return op.over_simdgroup(lane < count / SIMD_WIDTH ? shared[lane] : op.none());
+  }
+
+  template <typename F>
+  void each(uint n, F f) const {
+    for (uint slot = 0; slot < KEPT; slot++) {
+      const uint i = index + slot * count;
+      if (i < n) f(i, slot);
+    }
+  }
+};

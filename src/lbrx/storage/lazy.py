@@ -1,0 +1,63 @@
+"""Bytes that are made when someone first looks at them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lbrx.storage.array import Array, Bytes
+
+
+class LazyStorage:
+    """Host memory filled by a function at the first look, and kept."""
+
+    device = "cpu"
+
+    def __init__(self, nbytes: int, make: Callable[[], NDArray[Any]]) -> None:
+        self._nbytes = nbytes
+        self._make: Callable[[], NDArray[Any]] | None = make
+        self._data: Bytes | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def nbytes(self) -> int:
+        return self._nbytes
+
+    @property
+    def is_made(self) -> bool:
+        return self._data is not None
+
+    @property
+    def address(self) -> int:
+        return self.host().ctypes.data
+
+    def host(self) -> Bytes:
+        with self._lock:
+            if self._data is None:
+                assert self._make is not None
+                made = np.ascontiguousarray(self._make()).reshape(-1).view(np.uint8)
+                assert made.nbytes == self._nbytes
+                self._data, self._make = made, None
+            return self._data
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._nbytes} bytes>"
+
+
+class PackedStorage(LazyStorage):
+    """Quantized values. The host sees them decoded; a kernel takes `parts` as they are stored."""
+
+    def __init__(
+        self,
+        scheme: str,
+        parts: Mapping[str, Array],
+        nbytes: int,
+        decode: Callable[[], NDArray[Any]],
+    ) -> None:
+        super().__init__(nbytes, decode)
+        self.scheme = scheme
+        self.parts = dict(parts)

@@ -1,0 +1,92 @@
+"""Arrays that are made of others when they are first used; those of quantized values stay packed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from lbrx import dtype as dt
+from lbrx import quant
+from lbrx import shape as sh
+from lbrx.dtype import Dtype
+from lbrx.shape import Shape
+from lbrx.storage import Array, LazyStorage, PackedStorage
+
+_FLOAT8 = {
+    "f8_e4m3": ml_dtypes.float8_e4m3fn,
+    "f8_e5m2": ml_dtypes.float8_e5m2,
+    "f8_e8m0": ml_dtypes.float8_e8m0fnu,
+}
+
+
+def packed(scheme: str, parts: Mapping[str, Array], shape: Shape) -> Array:
+    """Values of a quantization scheme: `data`, and what lies beside it."""
+
+    def decode() -> NDArray[Any]:
+        arrays = {name: part.numpy() for name, part in parts.items()}
+        return _decoded(scheme, arrays.pop("data"), arrays, shape)
+
+    nbytes = math.prod(shape) * dt.float32.itemsize
+    return Array(PackedStorage(scheme, parts, nbytes, decode), sh.contiguous(shape), dt.float32)
+
+
+def _decoded(
+    scheme: str, data: NDArray[Any], beside: Mapping[str, NDArray[Any]], shape: Shape
+) -> NDArray[Any]:
+    if small := _FLOAT8.get(scheme):
+        return np.ascontiguousarray(data).view(small).astype(np.float32)
+    found = quant.find(scheme)
+    settings = found.name, found.bits, found.group_size, found.symmetric
+    return quant.dequantize(data, quant.QuantizationInfo(*settings, **beside), shape)
+
+
+def lazy(shape: Shape, dtype: Dtype, make: Callable[[], NDArray[Any]]) -> Array:
+    storage = LazyStorage(math.prod(shape) * dtype.itemsize, make)
+    return Array(storage, sh.contiguous(shape), dtype)
+
+
+def take_rows(array: Array, order: NDArray[np.intp]) -> Array:
+    """Rows in another order."""
+    if isinstance(array.storage, PackedStorage):
+        return _map_parts([array], array.layout.shape, lambda parts: take_rows(parts[0], order))
+    return lazy(array.layout.shape, array.dtype, lambda: array.numpy()[order])
+
+
+def take_part(array: Array, index: int) -> Array:
+    """One index of the first axis: a view."""
+    if isinstance(array.storage, PackedStorage):
+        shape = array.layout.shape[1:]
+        return _map_parts([array], shape, lambda parts: take_part(parts[0], index))
+    return Array(array.storage, sh.index(array.layout, (index,)), array.dtype)
+
+
+def stack(arrays: Sequence[Array]) -> Array:
+    """Arrays of one shape and type along a new first axis."""
+    first = arrays[0]
+    shape = (len(arrays), *first.layout.shape)
+    if isinstance(first.storage, PackedStorage):
+        return _map_parts(arrays, shape, stack)
+    return lazy(shape, first.dtype, lambda: np.stack([array.numpy() for array in arrays]))
+
+
+def shift(array: Array, by: float) -> Array:
+    """A number added to each element, in float32."""
+
+    def add() -> NDArray[Any]:
+        return array.numpy().astype(np.float32) + np.float32(by)
+
+    return lazy(array.layout.shape, dt.float32, add)
+
+
+def _map_parts(
+    arrays: Sequence[Array], shape: Shape, change: Callable[[Sequence[Array]], Array]
+) -> Array:
+    """Do to each part of packed values what is done to the values."""
+    storages = [a.storage for a in arrays if isinstance(a.storage, PackedStorage)]
+    parts = {name: change([s.parts[name] for s in storages]) for name in storages[0].parts}
+    return packed(storages[0].scheme, parts, shape)
