@@ -1,6 +1,10 @@
 """An ML toolkit for Apple Silicon."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from lbrx import ops
+from lbrx.device_info import DeviceInfo
 from lbrx.dtype import (
     Dtype,
     bfloat16,
@@ -35,6 +39,7 @@ from lbrx.tensor import (
     arange,
     concat,
     default_device,
+    devices,
     eye,
     from_dlpack,
     from_numpy,
@@ -47,16 +52,28 @@ from lbrx.tensor import (
     where,
     zeros,
 )
+from lbrx.tensor.evaluation import Event, eval
+from lbrx.tensor.kernel import Kernel, kernel
+
+if TYPE_CHECKING:
+    from lbrx import kernels, metal
+    from lbrx.kernels import deterministic
+    from lbrx.tensor.model import Model, open_model
+    from lbrx.tensor.saving import save
 
 __version__ = "0.1.0"
 
 __all__ = [
     "DeviceError",
+    "DeviceInfo",
     "Dtype",
     "DtypeError",
+    "Event",
     "FormatError",
+    "Kernel",
     "LbrxError",
     "Metadata",
+    "Model",
     "OutOfMemory",
     "SettingError",
     "ShapeError",
@@ -66,7 +83,10 @@ __all__ = [
     "bool_",
     "concat",
     "default_device",
+    "deterministic",
+    "devices",
     "empty_aligned",
+    "eval",
     "eye",
     "float16",
     "float32",
@@ -78,11 +98,16 @@ __all__ = [
     "int16",
     "int32",
     "int64",
+    "kernel",
+    "kernels",
+    "metal",
     "ones",
+    "open_model",
     "ops",
     "promote",
     "random",
     "result_type",
+    "save",
     "set_default_device",
     "stack",
     "tensor",
@@ -93,3 +118,21 @@ __all__ = [
     "where",
     "zeros",
 ]
+
+# Names of Metal's and of files' modules: imported when first used, so that `import lbrx` is quick.
+_LAZY = {
+    **{"metal": "lbrx.metal", "kernels": "lbrx.kernels", "deterministic": "lbrx.kernels"},
+    **{"Model": "lbrx.tensor.model", "open_model": "lbrx.tensor.model"},
+    "save": "lbrx.tensor.saving",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'lbrx' has no attribute {name!r}")
+    module = import_module(_LAZY[name])
+    return getattr(module, name, module)
+
+
+def __dir__() -> list[str]:
+    return sorted(set(globals()) | _LAZY.keys())

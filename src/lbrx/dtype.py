@@ -11,6 +11,9 @@ float64, which Metal has not, from appearing unless it was asked for:
 Python's numbers, and numpy's scalars, are weak: they take the type of the tensor they meet, and
 only their kind can change it. uint8 + 1 is uint8, int32 + 0.5 is float32. On their own, and in
 lists, floats are float32 and ints int64.
+
+float64 is the cpu's alone. numpy's arrays of it become float32 tensors on metal; asking for it
+there by name is an error.
 """
 
 from __future__ import annotations

@@ -325,9 +325,9 @@ def test_import_is_light():
 
 def test_public_names():
     assert sorted(lbrx.__all__) == sorted(
-        """DeviceError Dtype DtypeError FormatError LbrxError Metadata OutOfMemory SettingError ShapeError
+        """DeviceError Dtype DtypeError FormatError LbrxError Metadata Model OutOfMemory SettingError ShapeError
         Tensor arange bfloat16 bool_ concat default_device empty_aligned eye float16 float32 float64
-        from_dlpack from_numpy full int16 int32 int64 int8 ones ops promote random result_type
+        from_dlpack from_numpy full int16 int32 int64 int8 ones open_model ops promote random result_type save
         set_default_device stack tensor uint16 uint32 uint64 uint8 where zeros""".split()
     )
 

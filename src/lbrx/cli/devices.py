@@ -6,7 +6,8 @@ import argparse
 import json
 from dataclasses import asdict
 
-from lbrx.metal.device import DeviceInfo, devices
+from lbrx.device_info import DeviceInfo
+from lbrx.metal.device import devices
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from lbrx import quant
 from lbrx.formats.checks import bad
 from lbrx.formats.descriptor import ModelFiles, TensorInfo
 from lbrx.formats.recipe import Packed, Recipe
@@ -55,3 +57,19 @@ def _packed(
         problem = f"scales and biases do not fit each other in mode {mode}"
         raise bad(files.path, problem, tensor=weight.name, field="biases")
     return recipe
+
+
+def quantization_config(schemes: Mapping[str, str]) -> dict[str, Any]:
+    """config.json's `quantization` for modules and their schemes: the most frequent one for all,
+    the others by name."""
+    counts = Counter(schemes.values())
+    (usual, _), *_ = counts.most_common(1)
+    own = {path: _settings(scheme) for path, scheme in schemes.items() if scheme != usual}
+    return {**_settings(usual), **own}
+
+
+def _settings(scheme: str) -> dict[str, Any]:
+    found = quant.find(scheme)
+    last = scheme.split(":")[1]
+    mode = last if last in _MODES else "affine"
+    return {"group_size": found.group_size, "bits": found.bits, "mode": mode}

@@ -114,9 +114,11 @@ class Packed:
     def encoding(self) -> Encoding:
         beside = [t for t in (self.scales, self.biases) if t is not None]
         nbytes = self.group_size * self.bits // 8 + sum(t.encoding.nbytes for t in beside)
-        return Encoding(
-            f"MLX:{self.mode}:{self.bits}:{self.group_size}", None, self.group_size, nbytes
-        )
+        return Encoding(self.scheme.upper(), None, self.group_size, nbytes)
+
+    @property
+    def scheme(self) -> str:
+        return f"mlx:{self.bits}:{self.group_size}" if self.mode == "affine" else f"mlx:{self.mode}"
 
     @property
     def shape(self) -> Shape:

@@ -35,17 +35,18 @@ def head_size(config: Mapping[str, Any]) -> int:
 
 
 def llama3_factors(config: Mapping[str, Any]) -> Factors:
-    """What each frequency is divided by: 1 for short waves, `factor` for long ones, a blend between."""
+    """What frequencies are divided by: 1 for short waves, `factor` for long, a blend between."""
     scaling = scaling_of(config)
     size = head_size(config)
     theta = float(config.get("rope_theta") or scaling.get("rope_theta") or 10000.0)
-    wave = 2 * math.pi * theta ** (np.arange(0, size, 2, np.float64) / size)
+    wave = 2 * math.pi * theta ** (np.arange(0, size, 2) / size)
     low, high = (float(scaling[f"{name}_freq_factor"]) for name in ("low", "high"))
     length = float(scaling["original_max_position_embeddings"])
     factor = float(scaling["factor"])
     blend = ((length / wave - low) / (high - low)).clip(0, 1)
     # A blend of frequencies, so of reciprocals.
-    return (1 / ((1 - blend) / factor + blend)).astype(np.float32)
+    factors: Factors = (1 / ((1 - blend) / factor + blend)).astype(np.float32)
+    return factors
 
 
 def llama3_scaling(factors: NDArray[Any], config: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -25,14 +25,22 @@ def empty(gpu: Context, spec: Spec, label: str = "tensors") -> Array:
     return Array(MetalStorage(buffer, 0, nbytes), sh.contiguous(spec.shape), spec.dtype)
 
 
+def shared(gpu: Context, array: Array) -> Array | None:
+    """An array of the host on the device, over the same memory; None where Metal cannot use it."""
+    data = array.storage.host()
+    if data.size == 0 or data.ctypes.data % array.dtype.itemsize:
+        return None
+    buffer = gpu.share(data)
+    if buffer is None:
+        return None
+    return Array(MetalStorage(buffer, 0, data.nbytes), array.layout, array.dtype)
+
+
 def imported(gpu: Context, array: Array) -> Array:
     """An array of the host on the device: the same memory where Metal can use it, else a copy."""
-    data = array.storage.host()
-    aligned = data.size and data.ctypes.data % array.dtype.itemsize == 0
-    if data.nbytes >= SHARE_FROM and aligned:
-        buffer = gpu.share(data)
-        if buffer is not None:
-            return Array(MetalStorage(buffer, 0, data.nbytes), array.layout, array.dtype)
+    same = shared(gpu, array) if array.storage.nbytes >= SHARE_FROM else None
+    if same is not None:
+        return same
     values = np.ascontiguousarray(array.numpy())
     storage = MetalStorage(gpu.upload(values, "tensors"), 0, values.nbytes)
     return Array(storage, sh.contiguous(array.layout.shape), array.dtype)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from lbrx import dtype as dt
@@ -20,6 +21,9 @@ from lbrx.storage import Array
 SERIAL_DEPTH = 256  # the longest heads of the variants that keep a block in fast memory
 SERIAL_QUERIES = (16, 64)  # a thread's, for few queries and for many
 PLAIN_VALUES = 64  # features of a result that one thread computes
+DECODE_QUERIES = 8  # the most for which reading the cache, not arithmetic, is what takes time
+DECODE_CHUNK = 256  # keys of a thread
+MERGE_VALUES = 16  # features of a result that one thread puts together
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,11 @@ class Attention:
     scale: float
     has_mask: bool
     has_lengths: bool
+
+    @property
+    def rows(self) -> int:
+        """Of the result."""
+        return self.batch * self.heads * self.queries
 
     @property
     def shape_class(self) -> str:
@@ -154,12 +163,13 @@ def _counts(gpu: Context, lengths: Array) -> Array:
 
 
 def _pipeline(
-    gpu: Context, problem: Attention, variant: str, *constants: int | bool
+    gpu: Context, problem: Attention, variant: str, extra: Mapping[int, int] | None = None
 ) -> Pipeline:
-    """The kernel for these head sizes; further constants follow the four that all have."""
-    given = (problem.depth, problem.value_depth, problem.has_mask, problem.has_lengths, *constants)
+    """The kernel for these head sizes, with constants of its own by their index."""
+    given = (problem.depth, problem.value_depth, problem.has_mask, problem.has_lengths)
+    constants = {**dict(enumerate(given)), **(extra or {})}
     name = kernel_name("attention", variant, problem.dtype, problem.kv_dtype)
-    return gpu.shaders.pipeline("attention", name, dict(enumerate(given)), safe_math=True)
+    return gpu.shaders.pipeline("attention", name, constants, safe_math=True)
 
 
 def _plain_cost(info: DeviceInfo, problem: Attention) -> float:
@@ -196,13 +206,72 @@ def serial(gpu: Context, problem: Attention, operands: Operands) -> None:
     few, many = SERIAL_QUERIES
     lanes = few if problem.queries <= few else many
     gpu.queue.dispatch(
-        _pipeline(gpu, problem, "serial", lanes),
+        _pipeline(gpu, problem, "serial", {4: lanes}),
         [*operands.buffers(), operands.packed(problem)],
         (-(-problem.queries // lanes), problem.batch * problem.heads, 1),
         (1, 1, 1),
         kernel="attention",
         variant="serial",
     )
+
+
+def _few_queries(info: DeviceInfo, problem: Attention) -> bool:
+    return _fits(info, problem) and problem.queries <= DECODE_QUERIES
+
+
+def _decode_serial_cost(info: DeviceInfo, problem: Attention) -> float:
+    return 90.0 if info.simd_hardware else 5.0
+
+
+# A query's result would depend on how many others come with it: they decide the variant.
+@family.variant(
+    "decode_serial", can=_few_queries, cost=_decode_serial_cost, batch_invariant=False
+)
+def decode_serial(gpu: Context, problem: Attention, operands: Operands) -> None:
+    """A thread a chunk of keys, read once for all heads that share them."""
+    chunks = max(-(-problem.keys // DECODE_CHUNK), 1)
+    pipeline = _pipeline(gpu, problem, "decode_serial", {5: chunks})
+    shares = Shares.of(gpu, problem, chunks)
+    gpu.queue.dispatch(
+        pipeline,
+        [*operands.buffers(), operands.packed(problem), shares.sums, shares.marks],
+        (chunks, problem.batch * problem.kv_heads, 1),
+        (1, 1, 1),
+        kernel="attention",
+        variant="decode_serial",
+    )
+    shares.merge(gpu, problem, operands.out)
+
+
+@dataclass(frozen=True)
+class Shares:
+    """What chunks of keys contribute to each result, for a second pass to put together."""
+
+    chunks: int
+    sums: Buffer
+    marks: Buffer
+
+    @classmethod
+    def of(cls, gpu: Context, problem: Attention, chunks: int) -> Shares:
+        """A single chunk gives the result itself: it needs a buffer only to bind."""
+        count = problem.rows * chunks if chunks > 1 else 1
+        sums = gpu.buffer(count * problem.value_depth * 4, "scratch")
+        return cls(chunks, sums, gpu.buffer(count * 8, "scratch"))
+
+    def merge(self, gpu: Context, problem: Attention, out: Array) -> None:
+        if self.chunks == 1:
+            return
+        name = kernel_name("attention", "merge", problem.dtype)
+        constants = {1: problem.value_depth, 5: self.chunks}
+        grid = (-(-problem.value_depth // MERGE_VALUES), problem.rows, 1)
+        gpu.queue.dispatch(
+            gpu.shaders.pipeline("attention", name, constants, safe_math=True),
+            [self.sums, self.marks, whole_buffer(out)],
+            grid,
+            (grid[0], 1, 1),
+            kernel="attention",
+            variant="merge",
+        )
 
 
 family.samples += [

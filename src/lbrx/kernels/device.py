@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from lbrx import dtype as dt
 from lbrx.errors import DtypeError
-from lbrx.kernels.arrays import imported
+from lbrx.kernels.arrays import imported, shared
 from lbrx.kernels.registry import RUNNERS, Call
 from lbrx.metal import context
 from lbrx.ops import Attributes, Op, Spec
@@ -33,3 +33,7 @@ class MetalDevice:
         if op.name == "copy" and first is not None and first.storage.device != self.name:
             return (imported(gpu, first),)
         return RUNNERS[op.name](Call(gpu, op, tuple(inputs), attributes, outputs))
+
+    def share(self, array: Array) -> Array | None:
+        """The memory of an array of the host's, however small."""
+        return shared(context(), array)

@@ -22,7 +22,7 @@ from lbrx.metal import Buffer, Context, DeviceInfo, Pipeline
 from lbrx.ops import TABLE, Attributes, Op, Role, Spec
 from lbrx.ops import Family as OpFamily
 from lbrx.shape import Layout, Shape
-from lbrx.storage import Array
+from lbrx.storage import Array, CpuStorage
 
 FAMILIES = {
     *(OpFamily.UNARY, OpFamily.BINARY, OpFamily.COMPARISON, OpFamily.TERNARY),
@@ -55,14 +55,14 @@ family: Family[Elements] = Family("elementwise")
 
 def step_of(op: Op, attributes: Attributes, specs: Sequence[Spec], gives: Dtype) -> Step:
     """The step that computes an operation on values 0, 1, ... (numeric attributes last)."""
+    if op.family is OpFamily.CAST:
+        return Step("cast", ((0, gives),), gives)
     roles = op.roles(len(specs))
     values = [spec.dtype for spec, role in zip(specs, roles, strict=True) if role is Role.VALUE]
-    working = gives
-    if op.family is not OpFamily.CAST:
-        promoted = values[0]
-        for other in values[1:]:
-            promoted = dt.promote(promoted, other)
-        working = gives if gives.is_float and not promoted.is_float else promoted
+    promoted = values[0]
+    for other in values[1:]:
+        promoted = dt.promote(promoted, other)
+    working = gives if gives.is_float and not promoted.is_float else promoted
     wanted = [accumulator(working) if role is Role.VALUE else dt.bool_ for role in roles]
     wanted += [dt.float32] * len(numbers(attributes))
     return Step(_function(op, attributes), tuple(enumerate(wanted)), gives)
@@ -112,8 +112,8 @@ class Space:
     """Sizes and strides as a kernel gets them."""
 
     shape: Shape
-    strides: Sequence[Shape]  # of each array, in the collapsed axes
-    layouts: Sequence[Layout]  # of each array, for its first element
+    strides: Sequence[Shape]  # of each array that is read, in the collapsed axes
+    layouts: Sequence[Layout]  # of the same, for their first elements
 
     def packed(self, wide: bool) -> bytes:
         """The `Space` record of the generated source."""
@@ -130,53 +130,58 @@ class Space:
 # ---- running ----
 
 
+@dataclass(frozen=True)
+class Computation:
+    """Steps on arrays that have the results' shape, and on scalars of the host."""
+
+    name: str
+    shape: Shape
+    inputs: tuple[Array, ...]
+    steps: tuple[Step, ...]
+    outputs: tuple[tuple[int, Dtype], ...]
+
+
 @computes(*OPERATIONS)
 def run(call: Call) -> tuple[Array, ...]:
     """One operation as a program of one step."""
-    inputs = [x for x in call.inputs if x is not None]
-    extra = numbers(call.attributes)
-    specs = [Spec(x.layout.shape, x.dtype) for x in inputs]
-    step = step_of(call.op, call.attributes, specs, call.outputs[0].dtype)
-    return apply(call, inputs, extra, (step,), call.outputs)
+    arrays = [x for x in call.inputs if x is not None]
+    specs = [Spec(x.layout.shape, x.dtype) for x in arrays]
+    (output,) = call.outputs
+    inputs = [expanded(x, output.shape) for x in arrays]
+    inputs += [host_number(v) for v in numbers(call.attributes)]
+    step = step_of(call.op, call.attributes, specs, output.dtype)
+    outputs = ((len(inputs), output.dtype),)
+    made = Computation(call.op.name, output.shape, tuple(inputs), (step,), outputs)
+    return compute(call.gpu, made)
 
 
-def apply(
-    call: Call,
-    arrays: Sequence[Array],
-    extra: Sequence[float],
-    steps: tuple[Step, ...],
-    outputs: Sequence[Spec],
-) -> tuple[Array, ...]:
-    """Run steps on arrays that broadcast to the outputs' shape, and on numbers."""
-    shape = outputs[0].shape
-    strided = [x for x in arrays if not _is_scalar(x)]
-    layouts = [sh.expand(x.layout, shape) for x in strided]
-    written = [sh.contiguous(shape)]
-    axes, strides = collapsed(shape, layouts + written)
+def expanded(array: Array, shape: Shape) -> Array:
+    """Broadcast, unless it is a scalar of the host."""
+    return array if is_host(array) else replace(array, layout=sh.expand(array.layout, shape))
+
+
+def host_number(value: float) -> Array:
+    data = np.array([value], np.float32).view(np.uint8)
+    return Array(CpuStorage(data), sh.contiguous(()), dt.float32)
+
+
+def compute(gpu: Context, what: Computation) -> tuple[Array, ...]:
+    """Choose a kernel and encode it."""
+    arrays = [x.layout for x in what.inputs if not is_host(x)]
+    written = sh.contiguous(what.shape)
+    axes, strides = collapsed(what.shape, [*arrays, written])
     accesses = iter([_access(own[-1]) for own in strides])
-    inputs = [Input(x.dtype, Access.SCALAR if _is_scalar(x) else next(accesses)) for x in arrays]
-    inputs += [Input(dt.float32, Access.SCALAR)] * len(extra)
-    count = len(arrays) + len(extra) + len(steps)
-    first = count - len(outputs) if steps else 0
-    program = Program(
-        tuple(inputs),
-        steps,
-        tuple((first + i, spec.dtype) for i, spec in enumerate(outputs)),
-        len(axes),
-        _needs_wide(layouts + written),
-    )
-    results = tuple(empty(call.gpu, spec) for spec in outputs)
-    space = Space(axes, strides, layouts)
-    values: list[Buffer | bytes] = [
-        _constant(x) if _is_scalar(x) else whole_buffer(x) for x in arrays
-    ]
-    values += [struct.pack("f", number) for number in extra]
-    name = call.op.name
-    family.run(call.gpu, Elements(program, math.prod(shape)), name, space, values, results)
+    inputs = [Input(x.dtype, Access.SCALAR if is_host(x) else next(accesses)) for x in what.inputs]
+    wide = _needs_wide([*arrays, written])
+    program = Program(tuple(inputs), what.steps, what.outputs, len(axes), wide)
+    values = [_constant(x) if is_host(x) else whole_buffer(x) for x in what.inputs]
+    results = tuple(empty(gpu, Spec(what.shape, dtype)) for _, dtype in what.outputs)
+    problem = Elements(program, math.prod(what.shape))
+    family.run(gpu, problem, what.name, Space(axes, strides, arrays), values, results)
     return results
 
 
-def _is_scalar(array: Array) -> bool:
+def is_host(array: Array) -> bool:
     return array.storage.device == "cpu"
 
 

@@ -15,8 +15,8 @@ from lbrx.dtype import Dtype
 from lbrx.errors import ShapeError
 from lbrx.kernels import elementwise
 from lbrx.kernels.arrays import accumulator, buffer_of, empty, kernel_name, size_class
-from lbrx.kernels.registry import Call, Family, Sample, computes
-from lbrx.metal import Context, DeviceInfo, Pipeline
+from lbrx.kernels.registry import Call, Family, computes
+from lbrx.metal import Buffer, Context, Pipeline
 from lbrx.ops import Spec
 from lbrx.shape import Layout, Shape
 from lbrx.storage import Array
@@ -81,11 +81,11 @@ class Product:
     def packed(self) -> bytes:
         """The `Product` record of matmul.h."""
         missing = BATCH_AXES - len(self.batch)
-        counts = (self.m, self.n, self.k, len(self.batch), *self.batch, *(1,) * missing)
         zeros = (0,) * missing
         return struct.pack(
-            f"{4 + BATCH_AXES}I{4 + 2 * BATCH_AXES}Q",
-            *counts,
+            f"{6 + BATCH_AXES}I{4 + 2 * BATCH_AXES}Q",
+            *(self.m, self.n, self.k, self.bias, len(self.batch), 0),
+            *(*self.batch, *zeros),
             *self.x.strides,
             *self.y.strides,
             *(*self.x_batch, *zeros),
@@ -110,7 +110,7 @@ def matmul(call: Call) -> tuple[Array, ...]:
     bias = elementwise.contiguous(gpu, rest[0]) if rest else None
     result = empty(gpu, Spec(spec.shape, working))
     if result.layout.size:
-        x, y, problem = _problem(gpu, x, y, bias is not None, call.attributes["activation"])
+        x, y, problem = problem_of(gpu, x, y, bias is not None, call.attributes["activation"])
         if problem.k:
             family.run(gpu, problem, x, y, bias, result)
         else:
@@ -118,7 +118,7 @@ def matmul(call: Call) -> tuple[Array, ...]:
     return (elementwise.cast(gpu, result, spec.dtype),)
 
 
-def _problem(
+def problem_of(
     gpu: Context, x: Array, y: Array, bias: bool, activation: str | None
 ) -> tuple[Array, Array, Product]:
     """The operands as matrices that kernels can use, copied where they must be, and the problem."""
@@ -140,7 +140,7 @@ def _problem(
     )
     if len(batch) > BATCH_AXES:
         x, y = _expanded(gpu, x, shape), _expanded(gpu, y, shape)
-        return _problem(gpu, x, y, bias, activation)
+        return problem_of(gpu, x, y, bias, activation)
     problem = replace(problem, batch=batch, x_batch=x_batch, y_batch=y_batch)
     return x, y, _with_rows_merged(problem)
 
@@ -189,11 +189,9 @@ def _with_rows_merged(problem: Product) -> Product:
 # ---- what kernels share ----
 
 
-def pipeline(
-    gpu: Context, problem: Product, kernel: str, dtype: Dtype, **constants: int
-) -> Pipeline:
+def pipeline(gpu: Context, problem: Product, kernel: str, dtype: Dtype) -> Pipeline:
     """A kernel of the shader with this problem's bias and activation."""
-    values = {0: problem.bias, 1: ACTIVATIONS[problem.activation]}
+    values = {0: ACTIVATIONS[problem.activation]}
     name = kernel_name("matmul", kernel, dtype)
     return gpu.shaders.pipeline("matmul", name, values, safe_math=True)
 
@@ -206,9 +204,10 @@ def finish(
     group = min(problem.n, 256)
     arguments = [
         buffer_of(parts),
-        buffer_of(bias) if bias is not None else None,
+        bias_of(bias, result.dtype),
         buffer_of(result),
         struct.pack("I", count),
+        struct.pack("I", problem.bias),
     ]
     gpu.queue.dispatch(
         pipeline(gpu, problem, "finish", bits(result.dtype)),
@@ -218,6 +217,11 @@ def finish(
         kernel="matmul",
         variant="finish",
     )
+
+
+def bias_of(bias: Array | None, dtype: Dtype) -> Buffer | bytes:
+    """What kernels add to each column: without a bias, one zero to all."""
+    return buffer_of(bias) if bias is not None else bytes(dtype.itemsize)
 
 
 def bits(dtype: Dtype) -> Dtype:
@@ -238,7 +242,7 @@ def serial(
     arguments = [
         buffer_of(x),
         buffer_of(y),
-        buffer_of(bias) if bias is not None else None,
+        bias_of(bias, problem.dtype),
         buffer_of(result),
         problem.packed(),
     ]

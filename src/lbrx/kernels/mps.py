@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import lru_cache
+from operator import mul
 from typing import Any, NamedTuple
 
 from lbrx import dtype as dt
+from lbrx import shape as sh
 from lbrx.dtype import Dtype
 from lbrx.kernels import elementwise
 from lbrx.kernels.arrays import buffer_of, empty
-from lbrx.kernels.matmul import Matrix, Product, family, finish
+from lbrx.kernels.matmul import Matrix, Product, family, finish, problem_of
 from lbrx.metal import Buffer, Context
 from lbrx.metal.binding import MPS
 from lbrx.ops import Spec
@@ -27,14 +30,12 @@ class Stack(NamedTuple):
     rows: int
     columns: int
     leading: int
-    count: int
+    matrices: int
     stride: int
     dtype: Dtype
 
 
-@family.variant(
-    "mps", can=lambda info, problem: problem.dtype in TYPES, batch_invariant=False
-)
+@family.variant("mps", can=lambda info, problem: problem.dtype in TYPES, batch_invariant=False)
 def mps(
     gpu: Context, problem: Product, x: Array, y: Array, bias: Array | None, result: Array
 ) -> None:
@@ -56,10 +57,20 @@ def mps_wide(
     gpu: Context, problem: Product, x: Array, y: Array, bias: Array | None, result: Array
 ) -> None:
     """Halves as float32 for the vendor, which has no bfloat16."""
-    x, y = elementwise.cast(gpu, x, dt.float32), elementwise.cast(gpu, y, dt.float32)
+    x, y = _widened(gpu, x, problem.x), _widened(gpu, y, problem.y)
     product = empty(gpu, Spec(result.layout.shape, dt.float32))
-    _multiply(gpu, problem, x, y, product, "mps_wide")
+    x, y, wide = problem_of(gpu, x, y, problem.bias, problem.activation)
+    _multiply(gpu, wide, x, y, product, "mps_wide")
     finish(gpu, problem, product, 1, bias, result)
+
+
+def _widened(gpu: Context, array: Array, matrix: Matrix) -> Array:
+    """As float32, in the order that the matrix has in memory."""
+    if not matrix.transposed:
+        return elementwise.cast(gpu, array, dt.float32)
+    rows = replace(array, layout=sh.transpose(array.layout, -2, -1))
+    wide = elementwise.cast(gpu, rows, dt.float32)
+    return replace(wide, layout=sh.transpose(wide.layout, -2, -1))
 
 
 def _multiply(
@@ -77,15 +88,70 @@ def _multiply(
         gpu.device, problem.x.transposed, problem.y.transposed, m, n, k
     )
     buffers = [buffer_of(x), buffer_of(y), buffer_of(product)]
-    
+
     def encode(commands: Any) -> None:
         for starts in _starts(problem, count):
-            matrices = [
-                _matrix(buffer, start, stack)
-                for buffer, start, stack in zip(buffers, starts, stacks, strict=True)
-            ]
+            matrices = map(_matrix, buffers, starts, stacks)
             multiplication.encodeToCommandBuffer_leftMatrix_rightMatrix_resultMatrix_(
                 commands, *matrices
             )
 
     gpu.queue.encode("matmul", buffers, encode, variant)
+
+
+def _even_members(problem: Product) -> tuple[int, int, int]:
+    """How many matrices one multiplication takes, and their strides.
+
+    They may not share an operand, or overlap.
+    """
+    if not problem.batch:
+        return 1, 0, 0
+    x_stride, y_stride = problem.x_batch[-1], problem.y_batch[-1]
+    x_length = problem.x.leading * (problem.k if problem.x.transposed else problem.m)
+    y_length = problem.y.leading * (problem.n if problem.y.transposed else problem.k)
+    even = x_stride >= x_length and y_stride >= y_length
+    return (problem.batch[-1], x_stride, y_stride) if even else (1, 0, 0)
+
+
+def _starts(problem: Product, count: int) -> Iterator[tuple[int, int, int]]:
+    """The first elements of x, y and the result in each multiplication."""
+    axes = len(problem.batch) - (count > 1)
+    places = itertools.product(*map(range, problem.batch[:axes]))
+    for i, place in enumerate(places):
+        x = sum(map(mul, place, problem.x_batch))
+        y = sum(map(mul, place, problem.y_batch))
+        yield x, y, i * count * problem.m * problem.n
+
+
+def _stack(matrix: Matrix, rows: int, columns: int, count: int, stride: int, dtype: Dtype) -> Stack:
+    if matrix.transposed:
+        rows, columns = columns, rows
+    return Stack(rows, columns, matrix.leading, count, stride, dtype)
+
+
+def _matrix(buffer: Buffer, start: int, stack: Stack) -> Any:
+    offset = buffer.offset + start * stack.dtype.itemsize
+    return MPS.MPSMatrix.alloc().initWithBuffer_offset_descriptor_(
+        buffer.handle, offset, _descriptor(stack)
+    )
+
+
+@lru_cache(KEPT)
+def _descriptor(stack: Stack) -> Any:
+    size = stack.dtype.itemsize
+    make = MPS.MPSMatrixDescriptor.matrixDescriptorWithRows_columns_matrices_rowBytes_matrixBytes_dataType_  # noqa: E501
+    row_bytes = stack.leading * size
+    matrix_bytes = max(stack.stride * size, stack.rows * row_bytes)
+    return make(
+        stack.rows, stack.columns, stack.matrices, row_bytes, matrix_bytes, TYPES[stack.dtype]
+    )
+
+
+@lru_cache(KEPT)
+def _multiplication(
+    device: Any, transpose_x: bool, transpose_y: bool, m: int, n: int, k: int
+) -> Any:
+    kernel = MPS.MPSMatrixMultiplication.alloc()
+    return kernel.initWithDevice_transposeLeft_transposeRight_resultRows_resultColumns_interiorColumns_alpha_beta_(  # noqa: E501
+        device, transpose_x, transpose_y, m, n, k, 1.0, 0.0
+    )

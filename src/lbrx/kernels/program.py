@@ -61,7 +61,12 @@ class Program:
     def types(self) -> list[Dtype]:
         """Of every value: the inputs as they are computed with, then the steps."""
         loaded = [accumulator(x.dtype) for x in self.inputs]
-        return loaded + [accumulator(step.gives) for step in self.steps]
+        return loaded + [value_type(step) for step in self.steps]
+
+
+def value_type(step: Step) -> Dtype:
+    """The type of a step's result: halves stay float until they are stored, but a cast rounds."""
+    return step.gives if step.function == "cast" else accumulator(step.gives)
 
 
 @cache
@@ -206,11 +211,9 @@ def _computation(program: Program, loads: list[str], target: str, place: str) ->
         for i, load in enumerate(loads)
     ]
     for n, step in enumerate(program.steps, len(program.inputs)):
-        given = ", ".join(
-            _converted(f"v{value}", types[value], accumulator(wanted))
-            for value, wanted in step.arguments
-        )
-        lines.append(f"const {types[n].msl} v{n} = op::{step.function}({given});")
+        given = [_converted(f"v{value}", types[value], wanted) for value, wanted in step.arguments]
+        call = given[0] if step.function == "cast" else f"op::{step.function}({', '.join(given)})"
+        lines.append(f"const {types[n].msl} v{n} = {call};")
     for i, (value, dtype) in enumerate(program.outputs):
         lines.append(f"{target}{i}[{place}] = {_converted(f'v{value}', types[value], dtype)};")
     return lines

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from lbrx import env
+from lbrx.device_info import DeviceInfo
 from lbrx.errors import DeviceError
 from lbrx.memory.heap import Heaps
 from lbrx.memory.pool import Pool
@@ -20,7 +21,7 @@ from lbrx.memory.zero_copy import Span, mapping_of, mapping_span, shareable_span
 from lbrx.metal.binding import Metal
 from lbrx.metal.buffer import Array, Block, Buffer, PooledBuffer, block_over, bytes_at
 from lbrx.metal.command_queue import CommandQueue
-from lbrx.metal.device import DeviceInfo, default_device, describe
+from lbrx.metal.device import default_device, describe
 from lbrx.metal.library import Shaders
 from lbrx.metal.synchronization import Event, Fence
 

@@ -16,8 +16,6 @@ from lbrx.errors import DeviceError
 from lbrx.metal import binding
 from lbrx.metal.binding import CallError, Metal
 
-__all__ = ["Chip", "DeviceInfo", "chips", "default_device", "describe", "devices", "registry_cores"]
-
 FIRST_SIMDGROUP_MATRIX = 7  # the Apple family that brought it
 FIRST_BFLOAT = 6  # from this family on `bfloat` compiles, if Metal 3.1 does
 FIRST_NATIVE_BFLOAT = 9  # earlier chips compute it in float

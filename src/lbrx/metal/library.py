@@ -25,6 +25,7 @@ import numpy as np
 from lbrx.errors import DeviceError
 from lbrx.metal import binding
 from lbrx.metal.binding import NSURL, CallError, Metal
+from lbrx.metal.reflection import Argument, arguments
 
 SHADERS = Path(__file__).parent.parent / "shaders"
 ARCHIVE_FORMAT = 1  # part of the archives' names
@@ -94,9 +95,18 @@ class Shaders:
                     raise DeviceError(f"{stem}.metal: {refusal}") from refusal
             return self._pipelines[key]
 
-    def functions(self, stem: str) -> list[str]:
-        """The kernels of a stem."""
-        return sorted(map(str, self._library(stem, None, False).library.functionNames()))
+    def functions(
+        self, stem: str, *, source: str | None = None, safe_math: bool = False
+    ) -> list[str]:
+        """The kernels of a stem, or of a source of that name."""
+        return sorted(map(str, self._library(stem, source, safe_math).library.functionNames()))
+
+    def arguments(
+        self, stem: str, function: str, *, source: str | None = None, safe_math: bool = False
+    ) -> list[Argument]:
+        """What a kernel that compiles takes."""
+        library = self._library(stem, source, safe_math).library
+        return arguments(self._device, library.newFunctionWithName_(function))
 
     def plain_functions(self, stem: str) -> list[str]:
         """Those that have no function constants."""

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from lbrx.quant.info import QuantizationInfo
+from lbrx.quant.mixtures import MIXTURES, ModelFacts, find_mixture, mixture
 from lbrx.quant.scheme import Scheme
 from lbrx.quant.schemes import SCHEMES, Quantized, dequantize, describe, find, quantize
 
 __all__ = [
+    "MIXTURES",
     "SCHEMES",
+    "ModelFacts",
     "QuantizationInfo",
     "Quantized",
     "Scheme",
     "dequantize",
     "describe",
     "find",
+    "find_mixture",
+    "mixture",
     "quantize",
 ]

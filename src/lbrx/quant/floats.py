@@ -17,12 +17,15 @@ E2M1 = np.concatenate([_MAGNITUDES, -_MAGNITUDES])
 """What the sixteen codes mean."""
 E2M1_MAX = np.float32(6)
 E4M3_MAX = np.float32(448)
-_EDGES = (_MAGNITUDES[1:] + _MAGNITUDES[:-1]) / 2
+# Halfway between them are multiples of a quarter, so the code of x is found at ceil(4 x).
+_CODES: Bytes = np.searchsorted(
+    2 * (_MAGNITUDES[1:] + _MAGNITUDES[:-1]), np.arange(25), side="left"
+).astype(np.uint8)
 
 
 def to_e2m1(values: Values) -> Bytes:
     """Codes of the nearest entries; halfway is the smaller one, and zero has no sign."""
-    codes = np.searchsorted(_EDGES, np.abs(values), side="left").astype(np.uint8)
+    codes: Bytes = _CODES.take(np.ceil(4 * np.abs(values)).clip(0, 24).astype(np.uint8))
     negative = (values < 0) & (codes > 0)
     return codes | negative.astype(np.uint8) << np.uint8(3)
 
@@ -39,10 +42,10 @@ def from_e4m3(stored: NDArray[Any]) -> Values:
 
 
 def to_e8m0(values: Values) -> Bytes:
-    """The exponent of the least power of two that is not below a value; 0 stands for 2 ** -127."""
+    """The exponent of the least power of two that is not below a value; for zero, that of one."""
     mantissa, exponent = np.frexp(values)
     exponent = np.where(mantissa == 0.5, exponent - 1, exponent)
-    return np.where(values > 0, exponent + 127, 0).clip(0, 254).astype(np.uint8)
+    return np.where(values > 0, exponent + 127, 127).clip(0, 254).astype(np.uint8)
 
 
 def from_e8m0(stored: NDArray[Any]) -> Values:

@@ -234,3 +234,194 @@ kernel void attention_serial(
     }
   }
 }
+
+// ---- decode_serial: a thread a chunk of keys for all queries of the heads that share them ----
+//
+// Keys and values are read once, as they lie in the cache. Chunks have a fixed length, so results
+// do not depend on how many threads there are; attention_merge puts them together.
+
+constant constexpr uint DECODE_CHUNK = 256;  // keys
+constant constexpr uint DECODE_ROWS = 8;     // queries at a time
+constant constexpr uint DECODE_STEP = 8;     // values at a time
+constant constexpr uint LINE = 16;           // floats in the widest register
+
+constant uint CHUNKS [[function_constant(5)]];
+
+inline uint lined(uint n) { return (n + LINE - 1) / LINE * LINE; }
+
+inline float sum_line(thread const float* part) {
+  float half_line[LINE / 2];
+  for (uint l = 0; l < LINE / 2; l++) half_line[l] = part[l] + part[l + LINE / 2];
+  for (uint n = LINE / 4; n > 0; n /= 2) {
+    for (uint l = 0; l < n; l++) half_line[l] += half_line[l + n];
+  }
+  return half_line[0];
+}
+
+// A row as floats, zeros up to a whole number of lines.
+template <typename KV>
+inline void load_row(device const KV* from, uint depth, thread float* to) {
+  for (uint d = 0; d < depth; d++) to[d] = float(from[d]);
+  for (uint d = depth; d < lined(depth); d++) to[d] = 0.0f;
+}
+
+// Which of a group's queries stands in a row: all of the first head, then of the next.
+struct Row {
+  uint head, query;
+};
+
+inline Row row_of(constant Attention& a, uint kv_head, uint row) {
+  return {kv_head * a.group + row / a.queries, row % a.queries};
+}
+
+template <typename KV>
+inline void score_keys(device const KV* key, long stride, uint keys, thread const float* q,
+                       uint rows, thread float* scores) {
+  float k[SERIAL_DEPTH];
+  for (uint j = 0; j < keys; j++) {
+    load_row(key + j * stride, DEPTH, k);
+    for (uint r = 0; r < rows; r++) {
+      float part[LINE] = {0.0f};
+      for (uint d = 0; d < lined(DEPTH); d += LINE) {
+        for (uint l = 0; l < LINE; l++) {
+          part[l] = fma(k[d + l], q[r * SERIAL_DEPTH + d + l], part[l]);
+        }
+      }
+      scores[r * DECODE_CHUNK + j] = sum_line(part);
+    }
+  }
+}
+
+// Scores of one query become weights, zero up to a whole line; gives their peak and their total.
+inline float2 weigh(thread float* scores, uint keys) {
+  float part[LINE];
+  for (uint l = 0; l < LINE; l++) part[l] = -INFINITY;
+  for (uint j = keys; j < lined(keys); j++) scores[j] = -INFINITY;
+  for (uint j = 0; j < lined(keys); j += LINE) {
+    for (uint l = 0; l < LINE; l++) part[l] = max(part[l], scores[j + l]);
+  }
+  float peak = part[0];
+  for (uint l = 1; l < LINE; l++) peak = max(peak, part[l]);
+  for (uint l = 0; l < LINE; l++) part[l] = 0.0f;
+  for (uint j = 0; j < lined(keys); j += LINE) {
+    for (uint l = 0; l < LINE; l++) {
+      scores[j + l] = exp(scores[j + l] - pivot(peak));
+      part[l] += scores[j + l];
+    }
+  }
+  return float2(peak, sum_line(part));
+}
+
+template <typename KV>
+inline void sum_values(device const KV* value, long stride, uint keys, thread const float* weights,
+                       uint rows, thread float* sums) {
+  float v[DECODE_STEP * SERIAL_DEPTH];
+  for (uint j = 0; j < keys; j += DECODE_STEP) {
+    for (uint s = 0; s < DECODE_STEP; s++) {
+      // Rows beyond the last have a weight of zero; they repeat it, to be finite where it is.
+      load_row(value + min(j + s, keys - 1) * stride, VALUE_DEPTH, v + s * SERIAL_DEPTH);
+    }
+    for (uint r = 0; r < rows; r++) {
+      thread const float* weight = weights + r * DECODE_CHUNK + j;
+      for (uint d = 0; d < lined(VALUE_DEPTH); d += LINE) {
+        float line[LINE];
+        for (uint l = 0; l < LINE; l++) line[l] = sums[r * SERIAL_DEPTH + d + l];
+        for (uint s = 0; s < DECODE_STEP; s++) {
+          for (uint l = 0; l < LINE; l++) {
+            line[l] = fma(weight[s], v[s * SERIAL_DEPTH + d + l], line[l]);
+          }
+        }
+        for (uint l = 0; l < LINE; l++) sums[r * SERIAL_DEPTH + d + l] = line[l];
+      }
+    }
+  }
+}
+
+// Where a chunk's share of a result goes: straight out if there is no other chunk.
+template <typename T>
+inline void store_share(float2 mark, thread const float* sums, ulong row, uint chunk, device T* out,
+                        device float* shares, device float2* marks) {
+  if (CHUNKS == 1) {
+    device T* o = out + row * VALUE_DEPTH;
+    for (uint d = 0; d < VALUE_DEPTH; d++) o[d] = T(divided(sums[d], mark.y));
+  } else {
+    marks[row * CHUNKS + chunk] = mark;
+    device float* o = shares + (row * CHUNKS + chunk) * VALUE_DEPTH;
+    for (uint d = 0; d < VALUE_DEPTH; d++) o[d] = sums[d];
+  }
+}
+
+template <typename T, typename KV>
+kernel void attention_decode_serial(
+    device const T* query [[buffer(0)]], device const KV* key [[buffer(1)]],
+    device const KV* value [[buffer(2)]],
+    device const float* mask [[buffer(3), function_constant(HAS_MASK)]],
+    device const int* lengths [[buffer(4), function_constant(HAS_LENGTHS)]],
+    device T* out [[buffer(5)]], constant Attention& a [[buffer(6)]],
+    device float* shares [[buffer(7)]], device float2* marks [[buffer(8)]],
+    uint2 at [[thread_position_in_grid]]) {
+  const uint kv_heads = a.heads / a.group, b = at.y / kv_heads, kv_head = at.y % kv_heads;
+  const uint all_rows = a.group * a.queries, valid = valid_keys(a, lengths, b);
+  const uint start = at.x * DECODE_CHUNK, end = min(start + DECODE_CHUNK, valid);
+  float q[DECODE_ROWS * SERIAL_DEPTH], sums[DECODE_ROWS * SERIAL_DEPTH];
+  float scores[DECODE_ROWS * DECODE_CHUNK];
+  float2 mark[DECODE_ROWS];
+  for (uint r0 = 0; r0 < all_rows; r0 += DECODE_ROWS) {
+    const uint rows = min(DECODE_ROWS, all_rows - r0);
+    // The chunk's keys that any of these queries sees.
+    uint first = end, last = start;
+    for (uint r = 0; r < rows; r++) {
+      const Seen seen = seen_by(a, valid, row_of(a, kv_head, r0 + r).query);
+      first = min(first, max(start, uint(seen.first)));
+      last = max(last, min(end, uint(seen.last)));
+    }
+    const uint keys = max(first, last) - first;
+    for (uint r = 0; r < rows; r++) {
+      const Row row = row_of(a, kv_head, r0 + r);
+      load_row(query + row_at(a.query, b, row.head, row.query), DEPTH, q + r * SERIAL_DEPTH);
+      for (uint d = 0; d < lined(VALUE_DEPTH); d++) sums[r * SERIAL_DEPTH + d] = 0.0f;
+    }
+    score_keys(key + row_at(a.key, b, kv_head, first), a.key.row, keys, q, rows, scores);
+    for (uint r = 0; r < rows; r++) {
+      const Row row = row_of(a, kv_head, r0 + r);
+      const Seen seen = seen_by(a, valid, row.query);
+      const long mask_row = row_at(a.mask, b, row.head, row.query);
+      thread float* score = scores + r * DECODE_CHUNK;
+      for (uint j = 0; j < keys; j++) {
+        const int key_at = first + j;
+        const bool visible = key_at >= seen.first && key_at < seen.last;
+        const float added = HAS_MASK && visible ? mask_at(a, mask, mask_row, key_at) : 0.0f;
+        score[j] = visible ? fma(score[j], a.scale, added) : -INFINITY;
+      }
+      mark[r] = weigh(score, keys);
+    }
+    sum_values(value + row_at(a.value, b, kv_head, first), a.value.row, keys, scores, rows, sums);
+    for (uint r = 0; r < rows; r++) {
+      const Row row = row_of(a, kv_head, r0 + r);
+      const ulong place = (ulong(b) * a.heads + row.head) * a.queries + row.query;
+      store_share(mark[r], sums + r * SERIAL_DEPTH, place, at.x, out, shares, marks);
+    }
+  }
+}
+
+// ---- merge: the shares of all chunks, a thread some features of a result ----
+
+template <typename T>
+kernel void attention_merge(device const float* shares [[buffer(0)]],
+                            device const float2* marks [[buffer(1)]], device T* out [[buffer(2)]],
+                            uint2 at [[thread_position_in_grid]]) {
+  const ulong row = at.y;
+  const uint d0 = at.x * LINE, count = min(LINE, VALUE_DEPTH - d0);
+  float peak = -INFINITY, total = 0.0f;
+  for (uint c = 0; c < CHUNKS; c++) peak = max(peak, marks[row * CHUNKS + c].x);
+  float sum[LINE] = {0.0f};
+  for (uint c = 0; c < CHUNKS; c++) {
+    const float2 mark = marks[row * CHUNKS + c];
+    const float weight = exp(mark.x - pivot(peak));
+    total = fma(mark.y, weight, total);
+    device const float* share = shares + (row * CHUNKS + c) * VALUE_DEPTH + d0;
+    for (uint d = 0; d < count; d++) sum[d] = fma(share[d], weight, sum[d]);
+  }
+  device T* o = out + row * VALUE_DEPTH + d0;
+  for (uint d = 0; d < count; d++) o[d] = T(divided(sum[d], total));
+}

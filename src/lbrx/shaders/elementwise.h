@@ -15,8 +15,6 @@ template <> inline uint to<uint, float>(float x) { return uint(long(x)); }
 
 namespace op {
 
-template <typename T> inline T cast(T x) { return x; }
-
 // ---- unary ----
 
 template <typename T> inline T negative(T x) { return T(-x); }

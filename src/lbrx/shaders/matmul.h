@@ -2,15 +2,16 @@
 #pragma once
 #include "elementwise.h"
 
-constant bool HAS_BIAS [[function_constant(0)]];
-constant uint ACTIVATION [[function_constant(1)]];
+constant uint ACTIVATION [[function_constant(0)]];
 
 constant constexpr uint BATCH_AXES = 4;
 
 // x is m by k, y is k by n; the results are row-major without gaps. Strides count elements.
 struct Product {
   uint m, n, k;
+  uint bias_step;           // 0 where one value is added to all columns
   uint axes;                // of the batch, outermost first
+  uint unused;
   uint shape[BATCH_AXES];
   ulong x_row, x_column, y_row, y_column;
   ulong x_batch[BATCH_AXES], y_batch[BATCH_AXES];
@@ -55,23 +56,23 @@ template <> inline float activated(float x) {
 }
 
 template <typename T, typename S = typename Sum<T>::type>
-inline T finished(S sum, device const T* bias, uint column) {
-  if (HAS_BIAS) sum += S(bias[column]);
-  return T(activated(sum));
+inline T finished(S sum, T bias) {
+  return T(activated(sum + S(bias)));
 }
 
 // Adds planes of partial sums one after the other, then what follows. None of them make zeros.
 template <typename T>
 kernel void matmul_finish(device const float* parts [[buffer(0)]],
-                          device const T* bias [[buffer(1), function_constant(HAS_BIAS)]], device T* out [[buffer(2)]],
+                          device const T* bias [[buffer(1)]], device T* out [[buffer(2)]],
                           constant uint& count [[buffer(3)]],
+                          constant uint& bias_step [[buffer(4)]],
                           uint2 at [[thread_position_in_grid]], uint2 size [[threads_per_grid]]) {
   using S = typename Sum<T>::type;
   const ulong i = ulong(at.y) * size.x + at.x;
   const ulong plane = ulong(size.x) * size.y;
   S sum = 0;
   for (uint part = 0; part < count; part++) sum += S(parts[part * plane + i]);
-  out[i] = finished<T>(sum, bias, at.x);
+  out[i] = finished<T>(sum, bias[at.x * bias_step]);
 }
 
 // ---- a thread a block ----
@@ -118,7 +119,7 @@ inline void add_products(thread S (&sums)[STEP][SERIAL_COLUMNS],
 
 template <typename T>
 kernel void matmul_serial(device const T* x [[buffer(0)]], device const T* y [[buffer(1)]],
-                          device const T* bias [[buffer(2), function_constant(HAS_BIAS)]], device T* out [[buffer(3)]],
+                          device const T* bias [[buffer(2)]], device T* out [[buffer(3)]],
                           constant Product& p [[buffer(4)]],
                           uint3 at [[thread_position_in_grid]]) {
   using S = typename Sum<T>::type;
@@ -146,5 +147,5 @@ kernel void matmul_serial(device const T* x [[buffer(0)]], device const T* y [[b
   }
   for (uint i = 0; i < rows; i++)
     for (uint j = 0; j < columns; j++)
-      out[ulong(i) * p.n + j] = finished<T>(sums[i / STEP][i % STEP][j], bias, column + j);
+      out[ulong(i) * p.n + j] = finished<T>(sums[i / STEP][i % STEP][j], bias[(column + j) * p.bias_step]);
 }

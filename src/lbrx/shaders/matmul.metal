@@ -5,7 +5,8 @@
       device const type*, device const type*, device const type*, device type*,              \
       constant Product&, uint3);                                                             \
   template [[host_name("matmul_finish_" #name)]] kernel void matmul_finish<type>(            \
-      device const float*, device const type*, device type*, constant uint&, uint2, uint2);
+      device const float*, device const type*, device type*, constant uint&, constant uint&,  \
+      uint2, uint2);
 
 INSTANTIATE(float32, float)
 INSTANTIATE(float16, half)

@@ -1,25 +1,18 @@
-// Layer and RMS norm, of a sum of two where asked. A row is summed up as its mean and the sum of
-// squares around it; RMS norm takes zero for the mean.
+// Layer and RMS norm, of a sum of two where asked. A row is summed up as its mean and the squares
+// around it; RMS norm takes zero for the mean.
 #include "rows.h"
 
 constant bool CENTRED [[function_constant(0)]];   // layer norm
-constant bool RESIDUAL [[function_constant(1)]];  // which is added first
+constant bool RESIDUAL [[function_constant(1)]];  // what is added first
 constant bool WEIGHT [[function_constant(2)]];
 constant bool BIAS [[function_constant(3)]];
-
-struct NormRows {
-  uint length;
-  float eps;
-  ulong stride;           // from row to row of the input
-  ulong residual_stride;
-};
 
 struct Moments {
   float mean;
   float squares;  // the sum of (x - mean)^2
 };
 
-// The elements that are normalised, in float: a sum is not rounded first.
+// What is normalised, in float: the sum of two is not rounded first.
 template <typename T>
 struct Added {
   device const T* x;
@@ -39,46 +32,146 @@ struct Square {
   }
 };
 
-template <typename Team, typename Row>
-inline Moments moments(Team team, uint n, Row row) {
-  const float mean = CENTRED ? team.reduce(Sum{}, n, row) / n : 0.0f;
-  return {mean, team.reduce(Sum{}, n, Square<Row>{row, mean})};
-}
+// A part's length times its mean, and its squares around the mean of the whole row.
+struct PartSum {
+  device const Moments* parts;
+  constant Rows* rows;
+  float operator()(uint i, uint) const { return parts[i].mean * Place(*rows, 0, i).count; }
+};
 
-template <typename T>
-struct Weights {
-  device const T* weight;
-  device const T* bias;
+struct PartSquares {
+  device const Moments* parts;
+  constant Rows* rows;
+  float mean;
+  float operator()(uint i, uint) const {
+    const float off = parts[i].mean - mean;
+    return parts[i].squares + off * off * Place(*rows, 0, i).count;
+  }
 };
 
 template <typename Row, typename T>
 struct Normalise {
   Row row;
-  Weights<T> weights;
   float mean;
   float factor;
+  device const T* weight;
+  device const T* bias;
   device T* out;
   device T* total;
+
   void operator()(uint i, uint slot) const {
     const float x = row(i, slot);
     float y = (x - mean) * factor;
-    if (WEIGHT) y *= float(weights.weight[i]);
-    if (BIAS) y += float(weights.bias[i]);
+    if (WEIGHT) y *= float(weight[i]);
+    if (BIAS) y += float(bias[i]);
     out[i] = T(y);
     if (RESIDUAL) total[i] = T(x);
   }
 };
 
-#define NORM_ARGUMENTS(T)                                                  \
+// Where an operand is left out, another stands in that is never read.
+template <typename T>
+struct Norm {
+  device const T* x;
+  device const T* residual;
+  device const T* weight;
+  device const T* bias;
+  device T* out;
+  device T* total;
+  float eps;
+  uint length;
+
+  Added<T> row(Place place) const { return {x + place.in, residual + place.in}; }
+
+  template <typename Team, typename Row>
+  Moments summary(Team team, uint n, Row row) const {
+    const float mean = CENTRED ? team.reduce(Sum{}, n, row) / n : 0.0f;
+    return {mean, team.reduce(Sum{}, n, Square<Row>{row, mean})};
+  }
+
+  template <typename Team>
+  Moments joined(Team team, device const Moments* parts, constant Rows& rows) const {
+    const float mean =
+        CENTRED ? team.reduce(Sum{}, rows.parts, PartSum{parts, &rows}) / length : 0.0f;
+    return {mean, team.reduce(Sum{}, rows.parts, PartSquares{parts, &rows, mean})};
+  }
+
+  template <typename Team, typename Row>
+  void finish(Team team, Place place, Row row, Moments all) const {
+    const float factor = 1.0f / sqrt(all.squares / length + eps);
+    team.each(place.count, Normalise<Row, T>{row, all.mean, factor, weight + place.first,
+                                             bias + place.first, out + place.out,
+                                             total + place.out});
+  }
+};
+
+#define OPERANDS(T)                                                        \
   device const T* x [[buffer(0)]],                                         \
   device const T* residual [[buffer(1), function_constant(RESIDUAL)]],     \
   device const T* weight [[buffer(2), function_constant(WEIGHT)]],         \
   device const T* bias [[buffer(3), function_constant(BIAS)]],             \
   device T* out [[buffer(4)]],                                             \
   device T* total [[buffer(5), function_constant(RESIDUAL)]],              \
-  constant NormRows& rows [[buffer(6)]]
+  constant float& eps [[buffer(6)]], constant Rows& rows [[buffer(7)]]
 
-template <typename Team, typename T>
-inline void norm_row(Team team, NORM_ROW) {
-  
+#define NORM(T)                                                                      \
+  Norm<T>{x, RESIDUAL ? residual : x, WEIGHT ? weight : x, BIAS ? bias : x, out,     \
+          RESIDUAL ? total : out, eps, rows.length}
+
+// ---- a row at once ----
+
+template <typename T>
+kernel void norm_serial(OPERANDS(T), uint row [[thread_position_in_grid]]) {
+  whole_row(Alone{}, NORM(T), Place(rows, row));
+}
+
+template <typename T>
+kernel void norm_simdgroup(OPERANDS(T), uint2 at [[thread_position_in_grid]]) {
+  whole_row(Together{at.x, SIMD_WIDTH, nullptr}, NORM(T), Place(rows, at.y));
+}
+
+template <typename T>
+kernel void norm_threadgroup(
+    OPERANDS(T), uint2 at [[thread_position_in_grid]],
+    uint2 threads [[threads_per_threadgroup]]) {
+  threadgroup float shared[SIMD_WIDTH];
+  whole_row(Together{at.x, threads.x, shared}, NORM(T), Place(rows, at.y));
+}
+
+// ---- a row in parts ----
+
+template <typename T>
+kernel void norm_serial_summary(
+    OPERANDS(T), device Moments* parts [[buffer(8)]], uint2 at [[thread_position_in_grid]]) {
+  parts[at.y * ulong(rows.parts) + at.x] =
+      part_summary(Alone{}, NORM(T), Place(rows, at.y, at.x));
+}
+
+template <typename T>
+kernel void norm_serial_finish(
+    OPERANDS(T), device const Moments* parts [[buffer(8)]],
+    uint2 at [[thread_position_in_grid]]) {
+  finish_part(Alone{}, NORM(T), Place(rows, at.y, at.x), rows,
+              parts + at.y * ulong(rows.parts));
+}
+
+template <typename T>
+kernel void norm_threadgroup_summary(
+    OPERANDS(T), device Moments* parts [[buffer(8)]],
+    uint2 at [[threadgroup_position_in_grid]], uint2 own [[thread_position_in_threadgroup]],
+    uint2 threads [[threads_per_threadgroup]]) {
+  threadgroup float shared[SIMD_WIDTH];
+  const Moments found =
+      part_summary(Together{own.x, threads.x, shared}, NORM(T), Place(rows, at.y, at.x));
+  if (own.x == 0) parts[at.y * ulong(rows.parts) + at.x] = found;
+}
+
+template <typename T>
+kernel void norm_threadgroup_finish(
+    OPERANDS(T), device const Moments* parts [[buffer(8)]],
+    uint2 at [[threadgroup_position_in_grid]], uint2 own [[thread_position_in_threadgroup]],
+    uint2 threads [[threads_per_threadgroup]]) {
+  threadgroup float shared[SIMD_WIDTH];
+  finish_part(Together{own.x, threads.x, shared}, NORM(T), Place(rows, at.y, at.x), rows,
+              parts + at.y * ulong(rows.parts));
 }

@@ -20,6 +20,7 @@ struct Axis {
 // Every run of `length` elements is cut into blocks. Axes that are kept stand before those that are
 // reduced; the array's strides in them lead to the start of a run.
 struct Reduction {
+  long first;     // element of the array
   ulong tasks;
   ulong outputs;  // elements of the result
   ulong length;
@@ -65,10 +66,10 @@ struct Folding {
   struct Lanes {
     typename F::Lane part[N];
     void clear(uint j) { part[j] = F::empty(); }
-    void add(uint j, In x, uint) { part[j] = F::join(part[j], F::lift(x)); }
+    void add(uint j, In x, uint, float) { part[j] = F::join(part[j], F::lift(x)); }
     State state(uint j, uint, Numbering) const { return State(part[j]); }
   };
-  static State merge(State a, State b) { return F::join(a, b); }
+  static State merge(State a, State b, float) { return F::join(a, b); }
   static Out finish(State s, float parameter) { return F::finish(s, parameter); }
 };
 
@@ -207,7 +208,7 @@ struct Place {
       value[j] = Order::empty();
       at[j] = 0;  // right too if all elements are what is least preferred
     }
-    void add(uint j, In x, uint i) {
+    void add(uint j, In x, uint i, float) {
       const Value v = Value(x);
       const bool better = Order::prefers(v, value[j]);
       value[j] = better ? v : value[j];
@@ -217,7 +218,7 @@ struct Place {
       return {count ? number.first + at[j] * number.step : ~0ul, value[j]};
     }
   };
-  static State merge(State a, State b) {
+  static State merge(State a, State b, float) {
     const bool equal = !Order::prefers(a.value, b.value) && b.index < a.index;
     return Order::prefers(b.value, a.value) || equal ? b : a;
   }
@@ -241,7 +242,7 @@ struct Var {
     float mean[N];
     float squares[N];
     void clear(uint j) { mean[j] = squares[j] = 0; }
-    void add(uint j, In x, uint i) {
+    void add(uint j, In x, uint i, float) {
       const float before = float(x) - mean[j];
       mean[j] = fma(before, 1.0f / float(i + 1), mean[j]);
       squares[j] = fma(before, float(x) - mean[j], squares[j]);
@@ -250,7 +251,7 @@ struct Var {
       return {float(count), mean[j], squares[j]};
     }
   };
-  static State merge(State a, State b) {
+  static State merge(State a, State b, float) {
     const float count = a.count + b.count;
     const float share = b.count == 0 ? 0 : b.count / count;
     const float apart = b.mean - a.mean;
@@ -273,7 +274,7 @@ struct Norm2 {
   struct Lanes {
     float large[N], ordinary[N], tiny[N];
     void clear(uint j) { large[j] = ordinary[j] = tiny[j] = 0; }
-    void add(uint j, In x, uint) {
+    void add(uint j, In x, uint, float) {
       const float v = float(x);
       const bool is_large = fabs(v) > 0x1p50f, is_tiny = fabs(v) < 0x1p-50f;
       const float down = is_large ? v * 0x1p-80f : 0.0f;
@@ -285,7 +286,7 @@ struct Norm2 {
     }
     State state(uint j, uint, Numbering) const { return {large[j], ordinary[j], tiny[j]}; }
   };
-  static State merge(State a, State b) {
+  static State merge(State a, State b, float) {
     return {a.large + b.large, a.ordinary + b.ordinary, a.tiny + b.tiny};
   }
   static Out finish(State s, float) {
@@ -295,20 +296,154 @@ struct Norm2 {
   }
 };
 
-// Powers of what the elements are of the largest.
+// Powers of the elements' ratios to the largest of them, which do not overflow either.
 template <typename T, typename O>
 struct NormP {
   using In = T;
   using Out = O;
   struct State {
-    float largest, sum, order;
+    float largest, sum;
   };
-  static State joined(State a, State b) {
+  template <uint N>
+  struct Lanes {
+    float largest[N], sum[N];
+    void clear(uint j) { largest[j] = sum[j] = 0; }
+    void add(uint j, In x, uint, float order) {
+      const State s = merge({largest[j], sum[j]}, {fabs(float(x)), 1}, order);
+      largest[j] = s.largest;
+      sum[j] = s.sum;
+    }
+    State state(uint j, uint, Numbering) const { return {largest[j], sum[j]}; }
+  };
+  static State merge(State a, State b, float order) {
     const bool second = larger(b.largest, a.largest);
     const State high = second ? b : a, low = second ? a : b;
     const float ratio = low.largest == high.largest ? 1.0f : low.largest / high.largest;
-    return {high.largest, fma(low.sum, pow(ratio, high.order), high.sum), high.order};
+    return {high.largest, fma(low.sum, pow(ratio, order), high.sum)};
   }
-  static State merge(State a, State b) { return joined(a, b); }
-  static Out finish(State s, float) { return Out(s.largest * pow(s.sum, 1.0f / s.order)); }
+  static Out finish(State s, float order) { return Out(s.largest * pow(s.sum, 1.0f / order)); }
 };
+
+// ---- serial: one thread a block ----
+
+// Where a run starts, and which of its result's runs it is.
+struct Start {
+  long in;
+  ulong out;
+  ulong index;
+  ulong repeat;
+};
+
+inline Start start_of(constant Reduction& r, ulong run) {
+  Start start = {r.first, 0, 0, run % r.repeats};
+  for (uint axis = r.axis_count; axis-- > 0;) {
+    const ulong position = run % r.axes[axis].size;
+    run /= r.axes[axis].size;
+    start.in += long(position) * r.axes[axis].in;
+    start.out += position * r.axes[axis].out;
+    start.index += position * r.axes[axis].index;
+  }
+  return start;
+}
+
+// A block's state to where `reduce_merge` finds it, or the result if it is the only one.
+template <typename R>
+inline void store(typename R::State state, device typename R::State* states,
+                  device typename R::Out* out, constant Reduction& r, ulong part, ulong at) {
+  if (r.repeats * r.blocks == 1) {
+    out[at] = R::finish(state, r.parameter);
+  } else {
+    states[part * r.outputs + at] = state;
+  }
+}
+
+template <typename R>
+kernel void reduce_rows(device const typename R::In* in [[buffer(0)]],
+                        device typename R::State* states [[buffer(1)]],
+                        device typename R::Out* out [[buffer(2)]],
+                        constant Reduction& r [[buffer(3)]],
+                        uint2 position [[thread_position_in_grid]]) {
+  constexpr uint N = ROW_LANES;
+  const ulong task = position.x + ulong(position.y) * GRID_ROW;
+  if (task >= r.tasks) return;
+  const ulong block = task % r.blocks, first = block * r.block;
+  const Start start = start_of(r, task / r.blocks);
+  const uint count = uint(min(r.length - first, r.block));
+  const uint steps = count / N, rest = count % N;
+  device const typename R::In* x = in + start.in + first;
+  typename R::template Lanes<N> lanes;
+  for (uint j = 0; j < N; j++) lanes.clear(j);
+  for (uint i = 0; i < steps; i++, x += N) {
+    for (uint j = 0; j < N; j++) lanes.add(j, x[j], i, r.parameter);
+  }
+  for (uint j = 0; j < N; j++) {
+    if (j < rest) lanes.add(j, x[j], steps, r.parameter);
+  }
+  typename R::State all[N];
+  for (uint j = 0; j < N; j++) {
+    const Numbering number = {start.index + (first + j) * r.index, N * r.index};
+    all[j] = lanes.state(j, steps + uint(j < rest), number);
+  }
+  for (uint half_way = N / 2; half_way > 0; half_way /= 2) {
+    for (uint j = 0; j < half_way; j++) {
+      all[j] = R::merge(all[j], all[j + half_way], r.parameter);
+    }
+  }
+  store<R>(all[0], states, out, r, start.repeat * r.blocks + block, start.out);
+}
+
+// Lanes are columns, or those of several elements of a run where the columns are few.
+template <typename R>
+kernel void reduce_columns(device const typename R::In* in [[buffer(0)]],
+                           device typename R::State* states [[buffer(1)]],
+                           device typename R::Out* out [[buffer(2)]],
+                           constant Reduction& r [[buffer(3)]],
+                           uint2 position [[thread_position_in_grid]]) {
+  constexpr uint N = COLUMN_LANES;
+  const ulong task = position.x + ulong(position.y) * GRID_ROW;
+  if (task >= r.tasks) return;
+  const ulong tiles = (r.inner + N - 1) / N;
+  const ulong column = task % tiles * N;
+  const ulong block = task / tiles % r.blocks, first = block * r.block;
+  const Start start = start_of(r, task / tiles / r.blocks);
+  const uint columns = uint(min(r.inner - column, ulong(N)));
+  const uint count = uint(min(r.length - first, r.block));
+  const uint steps = count / r.fold, rest = count % r.fold;
+  device const typename R::In* x = in + start.in + long(first) * r.stride + column;
+  typename R::template Lanes<N> lanes;
+  for (uint j = 0; j < columns * r.fold; j++) lanes.clear(j);
+  for (uint i = 0; i < steps; i++, x += r.stride * r.fold) {
+    for (uint j = 0; j < columns * r.fold; j++) lanes.add(j, x[j], i, r.parameter);
+  }
+  for (uint j = 0; j < columns * rest; j++) lanes.add(j, x[j], steps, r.parameter);
+  for (uint c = 0; c < columns; c++) {
+    typename R::State all;
+    for (uint k = 0; k < r.fold; k++) {
+      const Numbering number = {start.index + (first + k) * r.index, r.fold * r.index};
+      const auto own = lanes.state(k * columns + c, steps + uint(k < rest), number);
+      all = k == 0 ? own : R::merge(all, own, r.parameter);
+    }
+    const ulong at = start.out + (column + c) * r.inner_out;
+    store<R>(all, states, out, r, start.repeat * r.blocks + block, at);
+  }
+}
+
+// One thread a result: its blocks' states in pairs, pairs of pairs and so on.
+template <typename R>
+kernel void reduce_merge(device const typename R::State* states [[buffer(0)]],
+                         device typename R::Out* out [[buffer(1)]],
+                         constant Reduction& r [[buffer(2)]],
+                         uint2 position [[thread_position_in_grid]]) {
+  const ulong at = position.x + ulong(position.y) * GRID_ROW;
+  if (at >= r.outputs) return;
+  typename R::State waiting[64];  // of 2^n blocks each, n falling
+  uint count = 0;
+  for (ulong i = 0; i < r.repeats * r.blocks; i++) {
+    typename R::State all = states[i * r.outputs + at];
+    for (ulong odd = i; odd & 1; odd >>= 1) all = R::merge(waiting[--count], all, r.parameter);
+    waiting[count++] = all;
+  }
+  typename R::State all = waiting[--count];
+  while (count > 0) all = R::merge(waiting[--count], all, r.parameter);
+  out[at] = R::finish(all, r.parameter);
+}

@@ -1,13 +1,41 @@
-// Teams: one thread, one simdgroup or one threadgroup that works on a row of numbers together.
+// Rows of numbers, each worked on by a team: one thread, one simdgroup or one threadgroup.
 //
-//   team.kept(n, row)        the row, in registers where a team has them: row(i, slot) is element i
-//   team.reduce(op, n, row)  all elements joined, for Sum or Maximum: every thread gets the result
+//   team.kept(n, row)        the row, in registers where the team has them
+//   team.reduce(op, n, row)  all elements joined by Sum or Maximum; every thread gets the result
 //   team.each(n, f)          f(i, slot) for each element
 //
-// A row's code is written once for all teams, with function objects for `row` and `f`.
+// A row is a function object: row(i, slot) is element i, the slot-th that this thread visits. What
+// is to be done with a row is a task, written once for all teams (softmax.h and norm.h have one):
+//
+//   task.row(place)                     the elements
+//   task.summary(team, n, row)          two floats that say what must be known of them
+//   task.joined(team, parts, rows)      the summary of a row from those of its parts
+//   task.finish(team, place, row, all)  writes the results
 #pragma once
 #include <metal_stdlib>
 using namespace metal;
+
+// Rows of one length; those too long for a team are worked on in parts.
+struct Rows {
+  uint length;
+  uint part;     // elements of all parts but the last
+  uint parts;    // of a row
+  ulong stride;  // from row to row of the input
+};
+
+// Where a part is, in elements. The output's rows have no gaps.
+struct Place {
+  uint first;  // within the row
+  uint count;
+  ulong in;
+  ulong out;
+
+  Place(constant Rows& rows, uint row, uint part = 0)
+      : first(part * rows.part),
+        count(min(rows.part, rows.length - first)),
+        in(row * rows.stride + first),
+        out(row * ulong(rows.length) + first) {}
+};
 
 constant constexpr uint SIMD_WIDTH = 32;
 constant constexpr uint KEPT = 16;  // elements of a row in a thread's registers
@@ -122,3 +150,24 @@ struct Together {
     }
   }
 };
+
+// ---- tasks ----
+
+template <typename Team, typename Task>
+inline void whole_row(Team team, Task task, Place place) {
+  const auto row = team.kept(place.count, task.row(place));
+  task.finish(team, place, row, task.summary(team, place.count, row));
+}
+
+// The first pass over rows in parts.
+template <typename Team, typename Task>
+inline auto part_summary(Team team, Task task, Place place) {
+  return task.summary(team, place.count, team.kept(place.count, task.row(place)));
+}
+
+// The second one: every part joins what the first has left, the same for all of a row.
+template <typename Team, typename Task, typename Summary>
+inline void finish_part(
+    Team team, Task task, Place place, constant Rows& rows, device const Summary* parts) {
+  task.finish(team, place, task.row(place), task.joined(team, parts, rows));
+}

@@ -5,13 +5,6 @@
 
 constant bool LOGARITHM [[function_constant(0)]];
 
-struct SoftmaxRows {
-  uint length;
-  uint part;     // elements, of a row in parts
-  uint parts;
-  ulong stride;  // from row to row of the input
-};
-
 struct Summary {
   float top;
   float sum;  // of exp(x - top)
@@ -24,84 +17,198 @@ struct Power {
   float operator()(uint i, uint slot) const { return exp(row(i, slot) - top); }
 };
 
-template <typename Row>
-struct Softmax {
-  Row row;
-  float top;
-  float factor;  // or what is subtracted
-
-  Softmax(Row row, Summary all)
-      : row(row), top(all.top), factor(LOGARITHM ? log(all.sum) : 1.0f / all.sum) {}
-
-  float operator()(uint i, uint slot) const {
-    const float x = row(i, slot) - top;
-    return LOGARITHM ? x - factor : exp(x) * factor;
-  }
+struct Top {
+  device const Summary* parts;
+  float operator()(uint i, uint) const { return parts[i].top; }
 };
+
+struct ScaledSum {
+  device const Summary* parts;
+  float top;
+  float operator()(uint i, uint) const { return parts[i].sum * exp(parts[i].top - top); }
+};
+
+// The factor is what is subtracted for a logarithm.
+inline float factor_of(float sum) { return LOGARITHM ? log(sum) : 1.0f / sum; }
+inline float softmax_of(float x, float top, float factor) {
+  return LOGARITHM ? x - top - factor : exp(x - top) * factor;
+}
 
 template <typename Row, typename T>
 struct Store {
   Row row;
+  float top;
+  float factor;
   device T* out;
-  void operator()(uint i, uint slot) const { out[i] = T(row(i, slot)); }
+  void operator()(uint i, uint slot) const { out[i] = T(softmax_of(row(i, slot), top, factor)); }
 };
 
-template <typename Team, typename Row>
-inline Summary summary(Team team, uint n, Row row) {
-  const float top = team.reduce(Maximum{}, n, row);
-  return {top, team.reduce(Sum{}, n, Power<Row>{row, top})};
-}
+template <typename T>
+struct Softmax {
+  device const T* x;
+  device T* out;
 
-template <typename Team, typename Row, typename T>
-inline void finish(Team team, uint n, Row row, Summary all, device T* out) {
-  team.each(n, Store<Softmax<Row>, T>{Softmax<Row>(row, all), out});
-}
+  Stored<T> row(Place place) const { return {x + place.in}; }
 
-template <typename Team, typename T>
-inline void softmax_row(Team team, uint n, device const T* x, device T* out) {
-  const auto row = team.kept(n, Stored<T>{x});
-  finish(team, n, row, summary(team, n, row), out);
-}
+  template <typename Team, typename Row>
+  Summary summary(Team team, uint n, Row row) const {
+    const float top = team.reduce(Maximum{}, n, row);
+    return {top, team.reduce(Sum{}, n, Power<Row>{row, top})};
+  }
+
+  template <typename Team>
+  Summary joined(Team team, device const Summary* parts, constant Rows& rows) const {
+    const float top = team.reduce(Maximum{}, rows.parts, Top{parts});
+    return {top, team.reduce(Sum{}, rows.parts, ScaledSum{parts, top})};
+  }
+
+  template <typename Team, typename Row>
+  void finish(Team team, Place place, Row row, Summary all) const {
+    team.each(place.count, Store<Row, T>{row, all.top, factor_of(all.sum), out + place.out});
+  }
+};
 
 // ---- a row at once ----
 
 template <typename T>
 kernel void softmax_serial(
     device const T* x [[buffer(0)]], device T* out [[buffer(1)]],
-    constant SoftmaxRows& rows [[buffer(2)]], uint row [[thread_position_in_grid]]) {
-  softmax_row(Alone{}, rows.length, x + row * rows.stride, out + row * ulong(rows.length));
+    constant Rows& rows [[buffer(2)]], uint row [[thread_position_in_grid]]) {
+  whole_row(Alone{}, Softmax<T>{x, out}, Place(rows, row));
 }
 
-// Simdgroups of a threadgroup take rows of their own.
 template <typename T>
 kernel void softmax_simdgroup(
     device const T* x [[buffer(0)]], device T* out [[buffer(1)]],
-    constant SoftmaxRows& rows [[buffer(2)]], uint2 at [[thread_position_in_grid]],
-    uint lane [[thread_index_in_simdgroup]]) {
-  const Together team{lane, SIMD_WIDTH, nullptr};
-  softmax_row(team, rows.length, x + at.y * rows.stride, out + at.y * ulong(rows.length));
+    constant Rows& rows [[buffer(2)]], uint2 at [[thread_position_in_grid]]) {
+  whole_row(Together{at.x, SIMD_WIDTH, nullptr}, Softmax<T>{x, out}, Place(rows, at.y));
 }
 
 template <typename T>
 kernel void softmax_threadgroup(
     device const T* x [[buffer(0)]], device T* out [[buffer(1)]],
-    constant SoftmaxRows& rows [[buffer(2)]], uint2 at [[thread_position_in_grid]],
+    constant Rows& rows [[buffer(2)]], uint2 at [[thread_position_in_grid]],
     uint2 threads [[threads_per_threadgroup]]) {
   threadgroup float shared[SIMD_WIDTH];
-  const Together team{at.x, threads.x, shared};
-  softmax_row(team, rows.length, x + at.y * rows.stride, out + at.y * ulong(rows.length));
+  whole_row(Together{at.x, threads.x, shared}, Softmax<T>{x, out}, Place(rows, at.y));
 }
 
-// ---- a row in parts: first the parts are summed up, then each is finished ----
+// ---- a row in parts ----
 
-inline uint part_length(constant SoftmaxRows& rows, uint part) {
-  return min(rows.part, rows.length - part * rows.part);
+template <typename T>
+kernel void softmax_serial_summary(
+    device const T* x [[buffer(0)]], device T* out [[buffer(1)]],
+    constant Rows& rows [[buffer(2)]], device Summary* parts [[buffer(3)]],
+    uint2 at [[thread_position_in_grid]]) {
+  parts[at.y * ulong(rows.parts) + at.x] =
+      part_summary(Alone{}, Softmax<T>{x, out}, Place(rows, at.y, at.x));
 }
 
-inline Summary joined(device const Summary* parts, uint count) {
-  float top = parts[0].top;
-  for (uint i = 1; i < count; i++) top = max(top, parts[i].top);
-  float sum = 0.0f;
-  for (uint i = 0; i < count; i++) sum += parts[i].sum * exp(parts[i].top - top);
-  return {top, sum};
+template <typename T>
+kernel void softmax_serial_finish(
+    device const T* x [[buffer(0)]], device T* out [[buffer(1)]],
+    constant Rows& rows [[buffer(2)]], device const Summary* parts [[buffer(3)]],
+    uint2 at [[thread_position_in_grid]]) {
+  finish_part(Alone{}, Softmax<T>{x, out}, Place(rows, at.y, at.x), rows,
+              parts + at.y * ulong(rows.parts));
+}
+
+template <typename T>
+kernel void softmax_threadgroup_summary(
+    device const T* x [[buffer(0)]], device T* out [[buffer(1)]],
+    constant Rows& rows [[buffer(2)]], device Summary* parts [[buffer(3)]],
+    uint2 at [[threadgroup_position_in_grid]], uint2 own [[thread_position_in_threadgroup]],
+    uint2 threads [[threads_per_threadgroup]]) {
+  threadgroup float shared[SIMD_WIDTH];
+  const Summary found = part_summary(
+      Together{own.x, threads.x, shared}, Softmax<T>{x, out}, Place(rows, at.y, at.x));
+  if (own.x == 0) parts[at.y * ulong(rows.parts) + at.x] = found;
+}
+
+template <typename T>
+kernel void softmax_threadgroup_finish(
+    device const T* x [[buffer(0)]], device T* out [[buffer(1)]],
+    constant Rows& rows [[buffer(2)]], device const Summary* parts [[buffer(3)]],
+    uint2 at [[threadgroup_position_in_grid]], uint2 own [[thread_position_in_threadgroup]],
+    uint2 threads [[threads_per_threadgroup]]) {
+  threadgroup float shared[SIMD_WIDTH];
+  finish_part(Together{own.x, threads.x, shared}, Softmax<T>{x, out}, Place(rows, at.y, at.x),
+              rows, parts + at.y * ulong(rows.parts));
+}
+
+// ---- columns: the axis is not the last, a thread takes some that lie side by side ----
+
+struct Columns {
+  uint length;  // of the axis
+  uint inner;   // columns side by side
+  uint part;    // of the axis
+  uint parts;
+};
+
+constant constexpr uint BLOCK_ROWS = 16;  // read twice, from the cache the second time
+
+template <uint WIDTH>
+struct ColumnSums {
+  float top[WIDTH];
+  float sum[WIDTH];
+
+  ColumnSums() {
+    for (uint j = 0; j < WIDTH; j++) top[j] = -FLT_MAX, sum[j] = 0.0f;
+  }
+
+  // More elements of each column; `n` rows of `width`, `inner` apart.
+  template <typename T>
+  void add(device const T* x, uint n, uint width, uint inner) {
+    for (uint start = 0; start < n; start += BLOCK_ROWS) {
+      const uint end = min(n, start + BLOCK_ROWS);
+      add_block(x + start * ulong(inner), end - start, width, inner);
+    }
+  }
+
+  template <typename T>
+  void add_block(device const T* x, uint n, uint width, uint inner) {
+    float higher[WIDTH];
+    for (uint j = 0; j < width; j++) higher[j] = top[j];
+    for (uint i = 0; i < n; i++) {
+      for (uint j = 0; j < width; j++) higher[j] = max(higher[j], float(x[i * ulong(inner) + j]));
+    }
+    for (uint j = 0; j < width; j++) {
+      sum[j] *= exp(top[j] - higher[j]);
+      top[j] = higher[j];
+    }
+    for (uint i = 0; i < n; i++) {
+      for (uint j = 0; j < width; j++) sum[j] += exp(float(x[i * ulong(inner) + j]) - top[j]);
+    }
+  }
+
+  void join(device const float* tops, device const float* sums, uint width) {
+    for (uint j = 0; j < width; j++) {
+      const float higher = max(top[j], tops[j]);
+      sum[j] = sum[j] * exp(top[j] - higher) + sums[j] * exp(tops[j] - higher);
+      top[j] = higher;
+    }
+  }
+
+  template <typename T>
+  void finish(device const T* x, device T* out, uint n, uint width, uint inner) {
+    for (uint j = 0; j < width; j++) sum[j] = factor_of(sum[j]);
+    for (uint i = 0; i < n; i++) {
+      for (uint j = 0; j < width; j++) {
+        const ulong k = i * ulong(inner) + j;
+        out[k] = T(softmax_of(float(x[k]), top[j], sum[j]));
+      }
+    }
+  }
+};
+
+template <typename T, uint WIDTH>
+kernel void softmax_columns(
+    device const T* x [[buffer(0)]], device T* out [[buffer(1)]],
+    constant Columns& columns [[buffer(2)]], uint2 at [[thread_position_in_grid]]) {
+  const uint n = columns.length, inner = columns.inner, first = at.x * WIDTH;
+  const uint width = min(WIDTH, inner - first);
+  const ulong start = at.y * ulong(n) * inner + first;
+  ColumnSums<WIDTH> sums;
+  sums.add(x + start, n, width, inner);
+  sums.finish(x + start, out + start, n, width, inner);
 }

@@ -15,7 +15,7 @@ from lbrx.tensor.creation import (
     where,
     zeros,
 )
-from lbrx.tensor.device import Device, default_device, set_default_device
+from lbrx.tensor.device import Device, default_device, devices, set_default_device
 
 __all__ = [
     "Device",
@@ -24,6 +24,7 @@ __all__ = [
     "arange",
     "concat",
     "default_device",
+    "devices",
     "eye",
     "from_dlpack",
     "from_numpy",

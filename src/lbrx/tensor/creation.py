@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 from lbrx import dtype as dt
 from lbrx.dtype import Dtype, DtypeLike
 from lbrx.errors import DtypeError, ShapeError
-from lbrx.storage.cpu import copied, is_page_aligned, shared
+from lbrx.storage.cpu import copied, shared
+from lbrx.tensor import device as devices
 from lbrx.tensor import dlpack
 from lbrx.tensor.core import Tensor, call
-from lbrx.tensor.device import default_device
+from lbrx.tensor.device import default_device, kept_dtype
 from lbrx.tensor.operands import as_scalar, host_array
 
 Sizes = int | Sequence[int]
@@ -23,12 +24,14 @@ Sizes = int | Sequence[int]
 def tensor(data: Any, dtype: DtypeLike | None = None, device: str | None = None) -> Tensor:
     """A tensor with a copy of an array, a (nested) list or a number.
 
-    An array keeps its type; Python's floats become float32 and its ints int64.
+    An array keeps its type, but for float64 on metal, which becomes float32; Python's floats
+    become float32 and its ints int64.
     """
     if isinstance(data, Tensor):
         moved = data.to_device(device or data.device)
         return call("cast", moved, dtype=dtype or moved.dtype)
-    return Tensor(host_array(data, dtype)).to_device(device or default_device())
+    place = device or default_device()
+    return Tensor(host_array(data, dtype, place)).to_device(place)
 
 
 def _placed(values: NDArray[Any], dtype: Dtype, device: str | None) -> Tensor:
@@ -42,16 +45,21 @@ def from_numpy(
 
     That is the rule of Apple's devices for memory they share, so a tensor that shares here shares
     with the GPU too; `lbrx.empty_aligned` makes such arrays. copy=False raises instead of copying.
+    float64 becomes float32 on metal, in a copy.
     """
-    lowest = shared(array)
-    if copy is not True and lowest is not None and is_page_aligned(lowest.storage.host()):
-        return Tensor(lowest).to_device(device or default_device())
-    if copy is False:
+    place = device or default_device()
+    dtype = kept_dtype(dt.parse(array.dtype), place)
+    own = shared(array) if copy is not True and dtype.numpy == array.dtype else None
+    same = devices.get(place).share(own) if own is not None else None
+    if same is not None:
+        return Tensor(same)
+    if copy is False and array.size:
         raise ValueError(
-            f"the array at {array.ctypes.data:#x} does not start on a page: "
-            "make it with lbrx.empty_aligned, or allow the copy"
+            f"{place!r} cannot use the memory of {array.dtype}{list(array.shape)} at "
+            f"{array.ctypes.data:#x}, which is not whole pages of a type it has: "
+            "make the array with lbrx.empty_aligned, or allow the copy"
         )
-    return _placed(array, dt.parse(array.dtype), device)
+    return _placed(array, dtype, place)
 
 
 def from_dlpack(source: dlpack.Exporter) -> Tensor:

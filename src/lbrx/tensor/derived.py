@@ -1,4 +1,4 @@
-"""Arrays that are made of others when they are first used; those of quantized values stay packed."""
+"""Arrays made of others when they are first used. Quantized values stay packed meanwhile."""
 
 from __future__ import annotations
 
@@ -39,10 +39,13 @@ def _decoded(
     scheme: str, data: NDArray[Any], beside: Mapping[str, NDArray[Any]], shape: Shape
 ) -> NDArray[Any]:
     if small := _FLOAT8.get(scheme):
-        return np.ascontiguousarray(data).view(small).astype(np.float32)
+        values: NDArray[Any] = np.ascontiguousarray(data).view(small).astype(np.float32)
+        return values
     found = quant.find(scheme)
     settings = found.name, found.bits, found.group_size, found.symmetric
-    return quant.dequantize(data, quant.QuantizationInfo(*settings, **beside), shape)
+    scales, zero_points, biases = map(beside.get, ("scales", "zero_points", "biases"))
+    info = quant.QuantizationInfo(*settings, scales, zero_points, biases)
+    return quant.dequantize(data, info, shape)
 
 
 def lazy(shape: Shape, dtype: Dtype, make: Callable[[], NDArray[Any]]) -> Array:

@@ -16,7 +16,7 @@ from lbrx.dtype import Dtype
 from lbrx.errors import DeviceError
 from lbrx.ops import Attributes, Op
 from lbrx.storage import Array
-from lbrx.storage.cpu import copied
+from lbrx.storage.cpu import copied, is_page_aligned
 
 log = logging.getLogger("lbrx")
 
@@ -32,6 +32,9 @@ class Device(Protocol):
     ) -> tuple[Array, ...]:
         """Check the operands, compute, and return the results in memory of their own."""
 
+    def share(self, array: Array) -> Array | None:
+        """An array of the host over the same memory here; None where that needs a copy."""
+
 
 class CpuDevice:
     """The definition of every operation: its numpy reference, at once."""
@@ -43,6 +46,10 @@ class CpuDevice:
     ) -> tuple[Array, ...]:
         results = op([None if x is None else x.numpy() for x in inputs], attributes)
         return tuple(copied(result, dt.parse(result.dtype)) for result in results)
+
+    def share(self, array: Array) -> Array | None:
+        # What a GPU could not share is copied here too, so that devices differ in speed alone.
+        return array if is_page_aligned(array.storage.host()) else None
 
 
 NAMES = ("cpu", "metal")

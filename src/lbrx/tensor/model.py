@@ -17,8 +17,15 @@ from lbrx.formats import Deflated, FileRange, Format, Inline, ModelFiles, Tensor
 from lbrx.formats.recipe import Packed, Part, Recipe, Rows, Shifted, Stack, stored
 from lbrx.formats.zip_archive import inflate
 from lbrx.shape import Layout
-from lbrx.storage import Array, CpuStorage, LazyStorage, MmapStorage, PackedStorage
-from lbrx.storage import Storage, ViewStorage
+from lbrx.storage import (
+    Array,
+    CpuStorage,
+    LazyStorage,
+    MmapStorage,
+    PackedStorage,
+    Storage,
+    ViewStorage,
+)
 from lbrx.tensor import derived
 from lbrx.tensor.core import Metadata, Tensor
 

@@ -29,8 +29,9 @@ def as_scalar(value: object) -> Scalar | None:
     return None
 
 
-def host_array(data: Any, dtype: DtypeLike | None = None) -> Array:
-    """A copy of an array, a (nested) list or a number in memory of the host."""
+def host_array(data: Any, dtype: DtypeLike | None = None, device: str = "cpu") -> Array:
+    """A copy of an array, a (nested) list or a number in memory of the host, as a type that the
+    device has."""
     number = as_scalar(data)
     if number is not None:
         return _host_scalar(number, dt.of_scalar(number) if dtype is None else dt.parse(dtype))
@@ -41,7 +42,7 @@ def host_array(data: Any, dtype: DtypeLike | None = None) -> Array:
         return copied(values, dt.parse(dtype))
     if values.dtype == np.float64 and not hasattr(data, "__array__"):
         return copied(values, dt.float32)
-    return copied(values, dt.parse(values.dtype))
+    return copied(values, devices.kept_dtype(dt.parse(values.dtype), device))
 
 
 def _host_scalar(number: Scalar, dtype: Dtype) -> Array:
@@ -58,7 +59,7 @@ def move(array: Array, device: str) -> Array:
 
 
 def common_device(arrays: Sequence[_Pending]) -> str:
-    """The device of all operands; scalars of the host go with any."""
+    """The device of all tensors; scalars of the host go with any. The default one without any."""
     found: dict[str, Array] = {}
     for array in arrays:
         if isinstance(array, Array):
@@ -71,7 +72,9 @@ def common_device(arrays: Sequence[_Pending]) -> str:
             f"operands of shapes {x.layout.shape} and {y.layout.shape} are on {a!r} and {b!r}: "
             f"move one with to_device({a!r})"
         )
-    return next(iter(found), "cpu")
+    if found:
+        return next(iter(found))
+    return "cpu" if any(isinstance(x, Array) for x in arrays) else devices.default_device()
 
 
 def prepare(op: Op, values: Sequence[Any]) -> tuple[str, list[Array | None]]:
@@ -90,7 +93,7 @@ def prepare(op: Op, values: Sequence[Any]) -> tuple[str, list[Array | None]]:
             foreign.append(i)
     device = common_device(pending)
     for i in foreign:
-        pending[i] = move(host_array(values[i]), device)
+        pending[i] = move(host_array(values[i], device=device), device)
     return device, _with_numbers(pending, op.roles(len(values)))
 
 

@@ -30,4 +30,5 @@ ARCHITECTURE = Architecture(
     rules=(*ends(shift=1), *GEMMA_NORMS, *attention(in_pairs=False), *MLP),
     settings=(*SIZES, *HEAD_SIZES, *WINDOW, *CAPS),
     constants={"hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": True},
+    scaled_by_width=46,
 )

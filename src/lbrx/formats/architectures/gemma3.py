@@ -33,4 +33,5 @@ ARCHITECTURE = Architecture(
         Setting("rope_local_base_freq", "rope.freq_base_swa"),
     ),
     constants={"hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": True},
+    scaled_by_width=62,
 )

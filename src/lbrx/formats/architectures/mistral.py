@@ -1,4 +1,4 @@
-"""Mistral: Llama to llama.cpp, which has no sliding window for it."""
+"""Mistral: a Llama to llama.cpp, without the sliding window of the first ones."""
 
 from lbrx.formats.architectures.table import (
     HEAD_SIZES,
@@ -6,7 +6,6 @@ from lbrx.formats.architectures.table import (
     NORMS,
     SIZES,
     VOCABULARY,
-    WINDOW,
     Architecture,
     attention,
     ends,
@@ -17,6 +16,6 @@ ARCHITECTURE = Architecture(
     gguf="llama",
     class_name="MistralForCausalLM",
     rules=(*ends(), *NORMS, *attention(in_pairs=True), *MLP),
-    settings=(*SIZES, *HEAD_SIZES, *VOCABULARY, *WINDOW),
+    settings=(*SIZES, *HEAD_SIZES, *VOCABULARY),
     constants={"hidden_act": "silu"},
 )

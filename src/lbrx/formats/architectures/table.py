@@ -42,6 +42,9 @@ class Architecture:
     """What config.json says and GGUF takes for granted."""
     rotary_share: str = ""
     """The setting that says which part of a head RoPE turns; empty for all of it."""
+    scaled_by_width: int = 0
+    """How many layers the size has whose queries are scaled by width / heads. GGUF does not say,
+    and llama.cpp knows it by this number; 0 where no size is."""
 
 
 def layer(huggingface: str, gguf: str, heads: str = "", shift: float = 0) -> Rule:

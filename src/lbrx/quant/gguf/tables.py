@@ -17,7 +17,10 @@ from lbrx.quant.scheme import Fields, Scheme, Values
 UNEVEN = np.array(
     [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.float32
 )
-_UNEVEN_EDGES = (UNEVEN[1:] + UNEVEN[:-1]) / 2
+# Halfway between them are multiples of a half, so the code of x is found at floor(2 x).
+_UNEVEN_CODES: Bytes = np.searchsorted(
+    UNEVEN[1:] + UNEVEN[:-1], np.arange(-256, 256), side="right"
+).astype(np.uint8)
 # GGUF's table of E2M1 is doubled and its scales are halved: the largest scale stays finite.
 # Its zeros have no sign: adding zero takes it away.
 _DOUBLED = 2 * floats.E2M1 + np.float32(0)
@@ -28,7 +31,8 @@ _DOUBLED = 2 * floats.E2M1 + np.float32(0)
 
 def _nearest(values: Values) -> Bytes:
     """Codes of the nearest table entries; halfway is the upper one."""
-    return np.searchsorted(_UNEVEN_EDGES, values, side="right").astype(np.uint8)
+    halves = np.floor(2 * values).clip(-256, 255).astype(np.int16)
+    return _UNEVEN_CODES.take(halves + 256)
 
 
 def _uneven_scales(groups: Values, weights: Values) -> Values:
@@ -36,7 +40,7 @@ def _uneven_scales(groups: Values, weights: Values) -> Values:
     peak = inverse(extreme(groups, 0)[0])
     scale, best = np.zeros_like(peak), np.zeros_like(peak)
     for reach in (-UNEVEN[0], *(UNEVEN[0] + step for step in range(-7, 8))):
-        entries = UNEVEN[_nearest(groups * (reach * peak))]
+        entries = UNEVEN.take(_nearest(groups * (reach * peak)))
         weighted = weights * entries
         products, squares = total(weighted, groups), total(weighted, entries)
         explained = products * products / squares

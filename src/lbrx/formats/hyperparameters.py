@@ -1,0 +1,147 @@
+"""config.json to GGUF's keys and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lbrx.errors import FormatError
+from lbrx.formats import rope
+from lbrx.formats.architectures import Architecture
+from lbrx.formats.descriptor import FileRange, Inline, ModelFiles, TensorInfo
+
+_TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
+_GGUF_TOKENS = {"pad_token_id": "padding_token_id"}
+_MAX_FACTORS = 1 << 20
+
+
+def flat_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The language model's settings, where one of several parts has them too."""
+    inner = config.get("text_config")
+    merged = {**config, **inner} if isinstance(inner, Mapping) else dict(config)
+    parameters = merged.get("rope_parameters")
+    if isinstance(parameters, Mapping) and "rope_theta" in parameters:
+        merged.setdefault("rope_theta", parameters["rope_theta"])
+    if merged.get("num_key_value_heads") is None and "num_attention_heads" in merged:
+        merged["num_key_value_heads"] = merged["num_attention_heads"]
+    return merged
+
+
+def to_gguf(architecture: Architecture, config: Mapping[str, Any]) -> dict[str, Any]:
+    """GGUF's metadata on the model's shape."""
+    flat = flat_config(config)
+    prefix = architecture.gguf
+    result: dict[str, Any] = {"general.architecture": prefix, "general.type": "model"}
+    for setting in architecture.settings:
+        value = flat.get(setting.huggingface)
+        if value is not None:
+            is_real = setting.huggingface in _REALS
+            result[f"{prefix}.{setting.gguf}"] = float(value) if is_real else value
+    try:
+        size = rope.head_size(flat)
+    except (KeyError, TypeError, ZeroDivisionError):
+        raise FormatError("config.json says neither head_dim nor hidden_size and heads") from None
+    share = float(flat.get(architecture.rotary_share) or 1)
+    result[f"{prefix}.rope.dimension_count"] = int(size * share)
+    return result | {f"{prefix}.{key}": value for key, value in _gguf_scaling(flat).items()}
+
+
+_REALS = (
+    *("rms_norm_eps", "rope_theta", "rope_local_base_freq"),
+    *("attn_logit_softcapping", "final_logit_softcapping"),
+)
+
+
+def _gguf_scaling(config: Mapping[str, Any]) -> dict[str, Any]:
+    scaling = rope.scaling_of(config)
+    match rope.kind_of(scaling):
+        case "linear" | "yarn" as kind:
+            result = {"rope.scaling.type": kind, "rope.scaling.factor": float(scaling["factor"])}
+            if original := scaling.get("original_max_position_embeddings"):
+                result["rope.scaling.original_context_length"] = original
+            return result
+        case "longrope" | "su":
+            return {"rope.scaling.attn_factor": rope.attention_factor(config)}
+    return {}
+
+
+def to_config(architecture: Architecture, files: ModelFiles) -> dict[str, Any]:
+    """config.json of a GGUF."""
+    metadata, prefix = files.metadata, architecture.gguf
+    config: dict[str, Any] = {
+        "architectures": [architecture.class_name],
+        "model_type": architecture.model_type,
+    }
+    for setting in architecture.settings:
+        value = metadata.get(f"{prefix}.{setting.gguf}")
+        if value is not None:
+            config[setting.huggingface] = _number(value)
+    config |= architecture.constants
+    embedding = files.tensors.get("token_embd.weight")
+    if embedding is not None and len(embedding.shape) == 2:
+        config["vocab_size"] = embedding.shape[0]
+    config["tie_word_embeddings"] = "output.weight" not in files.tensors
+    config["attention_bias"] = "blk.0.attn_q.bias" in files.tensors
+    for key in _TOKEN_IDS:
+        value = metadata.get(f"tokenizer.ggml.{_GGUF_TOKENS.get(key, key)}")
+        if value is not None:
+            config[key] = value
+    _add_attention(config, architecture, metadata)
+    _add_scaling(config, files, prefix)
+    return config
+
+
+def _number(value: Any) -> Any:
+    """GGUF's floats are float32: the shortest number that is the same one."""
+    return float(str(np.float32(value))) if isinstance(value, float) else value
+
+
+def _add_attention(
+    config: dict[str, Any], architecture: Architecture, metadata: Mapping[str, Any]
+) -> None:
+    turned = metadata.get(f"{architecture.gguf}.rope.dimension_count")
+    if not {"hidden_size", "num_attention_heads"} <= config.keys():
+        return
+    if architecture.rotary_share and turned:
+        config[architecture.rotary_share] = turned / rope.head_size(config)
+    if layers := architecture.scaled_by_width:
+        by_width = config.get("num_hidden_layers") == layers
+        width = config["hidden_size"] // config["num_attention_heads"]
+        config["query_pre_attn_scalar"] = width if by_width else rope.head_size(config)
+
+
+def _add_scaling(config: dict[str, Any], files: ModelFiles, prefix: str) -> None:
+    metadata, tensors = files.metadata, files.tensors
+    kind = metadata.get(f"{prefix}.rope.scaling.type", "none")
+    if kind in ("linear", "yarn"):
+        scaling = {"rope_type": kind, "factor": metadata.get(f"{prefix}.rope.scaling.factor", 1.0)}
+        original = metadata.get(f"{prefix}.rope.scaling.original_context_length")
+        if original is not None:
+            scaling["original_max_position_embeddings"] = original
+        config["rope_scaling"] = scaling
+    elif "rope_freqs.weight" in tensors:
+        found = rope.llama3_scaling(_floats(files, tensors["rope_freqs.weight"]), config)
+        if found:
+            config["rope_scaling"] = found
+    elif "rope_factors_long.weight" in tensors and "rope_factors_short.weight" in tensors:
+        lists = {
+            f"{name}_factor": _floats(files, tensors[f"rope_factors_{name}.weight"]).tolist()
+            for name in ("long", "short")
+        }
+        config["rope_scaling"] = {"type": "longrope", **lists}
+
+
+def _floats(files: ModelFiles, info: TensorInfo) -> NDArray[Any]:
+    """A small tensor of float32, read at once."""
+    source = info.source
+    if info.encoding.name != "F32" or info.size > _MAX_FACTORS or info.strides is not None:
+        raise FormatError(f"{files.path}: tensor {info.name!r}: is no short list of F32")
+    if isinstance(source, Inline):
+        return np.frombuffer(source.data, np.float32)
+    assert isinstance(source, FileRange)
+    with source.file.open("rb") as file:
+        file.seek(source.offset)
+        return np.frombuffer(file.read(source.nbytes), np.float32)

@@ -1,0 +1,219 @@
+"""Names and layouts of one family of files as those of another, as recipes: nothing is read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from lbrx import dtype as dt
+from lbrx.errors import FormatError
+from lbrx.formats import architectures, hyperparameters, mlx, rope
+from lbrx.formats.architectures import ARCHITECTURES, Architecture, Rule
+from lbrx.formats.checks import bad, shown
+from lbrx.formats.descriptor import Format, Inline, ModelFiles, TensorInfo, plain
+from lbrx.formats.recipe import Part, Recipe, Rows, Shifted, Stack, renamed
+
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
+# Tables that llama.cpp computes with; Hugging Face has them as settings, or computes them too.
+_GGUF_ONLY = re.compile(r"rope_freqs|rope_factors_(long|short)|blk\.\d+\.attn_rot_embd")
+_HUGGINGFACE_ONLY = re.compile(r".*\.rotary_emb\.inv_freq")
+_LANGUAGE_PREFIX = re.compile(r"^(language_model\.(?=model|lm_head)|model\.language_model\.)")
+_OTHER_PARTS = re.compile(r"(model\.)?(vision_tower|multi_modal_projector|audio_tower)\.")
+# MLX stacks experts, under names of its own.
+_MLX_EXPERTS = {"gate_proj": "w1", "down_proj": "w2", "up_proj": "w3"}
+_MLX_STACK = re.compile(r"(.*\.block_sparse_moe)\.switch_mlp\.(gate_proj|down_proj|up_proj)\.(.*)")
+
+
+def config_of(files: ModelFiles) -> Mapping[str, Any]:
+    """config.json, or what it would be for a GGUF of an architecture with a table."""
+    if files.format is not Format.GGUF or files.config:
+        return files.config
+    architecture = architectures.of_gguf(files.metadata)
+    return hyperparameters.to_config(architecture, files) if architecture else {}
+
+
+def to_huggingface(files: ModelFiles) -> dict[str, Recipe]:
+    """Every tensor under Hugging Face's names, in its layout."""
+    if files.format is Format.GGUF:
+        return _from_gguf(files)
+    if files.format is Format.MLX:
+        return _without_stacks(mlx.packed_weights(files))
+    return dict(files.tensors)
+
+
+def _from_gguf(files: ModelFiles) -> dict[str, Recipe]:
+    architecture = architectures.of_gguf(files.metadata)
+    if architecture is None:
+        name = files.metadata.get("general.architecture")
+        known = ", ".join(sorted({a.gguf for a in ARCHITECTURES.values()}))
+        problem = f"{name!r} has no table of names: {known} have"
+        raise bad(files.path, problem, field="metadata 'general.architecture'")
+    config = config_of(files)
+    rules = {rule.gguf: rule for rule in architecture.rules}
+    result: dict[str, Recipe] = {}
+    for name, info in files.tensors.items():
+        stem, _, kind = name.rpartition(".")
+        if _GGUF_ONLY.fullmatch(stem):
+            continue
+        template, numbers = _template(stem, ("layer",))
+        if template not in rules:
+            problem = f"{architecture.gguf}'s table has no such name"
+            raise bad(files.path, problem, tensor=name)
+        for recipe in _towards_huggingface(rules[template], numbers, kind, info, config):
+            result[recipe.name] = recipe
+    return result
+
+
+def _template(stem: str, names: tuple[str, ...]) -> tuple[str, dict[str, int]]:
+    """A name with its numbers replaced by what they count, and the numbers."""
+    numbers = [int(found) for found in _NUMBER.findall(f"{stem}.")]
+    kinds = iter(names)
+    template = _NUMBER.sub(lambda _: f"{{{next(kinds, 'other')}}}", f"{stem}.")
+    return template[:-1], dict(zip(names, numbers, strict=False))
+
+
+def _towards_huggingface(
+    rule: Rule, numbers: dict[str, int], kind: str, info: TensorInfo, config: Mapping[str, Any]
+) -> list[Recipe]:
+    if "{expert}" in rule.huggingface:
+        if not info.shape:
+            raise FormatError(f"tensor {shown(info.name)}: experts have a first axis")
+        names = [
+            f"{rule.huggingface.format(**numbers, expert=e)}.{kind}" for e in range(info.shape[0])
+        ]
+        return [Part(name, info, e) for e, name in enumerate(names)]
+    name = f"{rule.huggingface.format(**numbers)}.{kind}"
+    if rule.heads:
+        return [_in_heads(name, info, config, rule.heads, pairs=False)]
+    if rule.shift:
+        return [Shifted(name, info, -rule.shift)]
+    return [renamed(info, name)]
+
+
+def _in_heads(
+    name: str, source: Recipe, config: Mapping[str, Any], key: str, pairs: bool
+) -> Recipe:
+    heads = config.get(key)
+    if not isinstance(heads, int) or heads < 1 or not source.shape or source.shape[0] % (2 * heads):
+        raise FormatError(
+            f"tensor {shown(source.name)}: {source.shape[:1]} rows are no {heads!r} heads ({key})"
+        )
+    if isinstance(source, Rows) and (source.heads, source.pairs) == (heads, not pairs):
+        return renamed(source.source, name)
+    return Rows(name, source, heads, pairs)
+
+
+def _shifted(name: str, source: Recipe, by: float) -> Recipe:
+    """Taking away what was added gives the source itself, not its rounding."""
+    if isinstance(source, Shifted) and source.by == -by:
+        return renamed(source.source, name)
+    return Shifted(name, source, by)
+
+
+def _without_stacks(tensors: Mapping[str, Recipe]) -> dict[str, Recipe]:
+    """MLX's stacked experts as one tensor each."""
+    result: dict[str, Recipe] = {}
+    for name, recipe in tensors.items():
+        found = _MLX_STACK.fullmatch(name)
+        if not found:
+            result[name] = recipe
+            continue
+        for expert in range(recipe.shape[0]):
+            own = f"{found[1]}.experts.{expert}.{_MLX_EXPERTS[found[2]]}.{found[3]}"
+            result[own] = Part(own, recipe, expert)
+    return result
+
+
+def to_gguf(tensors: Mapping[str, Recipe], config: Mapping[str, Any]) -> dict[str, Recipe]:
+    """Tensors of Hugging Face's names under GGUF's, in the layout that llama.cpp expects."""
+    architecture = known_architecture(config)
+    flat = hyperparameters.flat_config(config)
+    rules = {rule.huggingface: rule for rule in architecture.rules}
+    result: dict[str, Recipe] = {}
+    experts: dict[str, dict[int, Recipe]] = {}
+    for name, recipe in tensors.items():
+        stem, _, kind = _LANGUAGE_PREFIX.sub(_language, name).rpartition(".")
+        if _HUGGINGFACE_ONLY.fullmatch(name) or _OTHER_PARTS.match(name):
+            continue
+        if _is_copy_of_embedding(stem, flat):
+            continue
+        template, numbers = _template(stem, ("layer", "expert"))
+        if template not in rules:
+            problem = f"{architecture.model_type}'s table has no such name"
+            raise FormatError(f"tensor {shown(name)}: {problem}")
+        rule = rules[template]
+        target = f"{rule.gguf.format(**numbers)}.{kind}"
+        if "expert" in numbers:
+            experts.setdefault(target, {})[numbers["expert"]] = recipe
+        else:
+            result[target] = _towards_gguf(target, rule, recipe, flat)
+    for target, parts in experts.items():
+        result[target] = _stacked(target, parts)
+    return _rope_tables(architecture, flat) | result
+
+
+def _language(found: re.Match[str]) -> str:
+    return "" if found[0] == "language_model." else "model."
+
+
+def _is_copy_of_embedding(stem: str, config: Mapping[str, Any]) -> bool:
+    return stem == "lm_head" and bool(config.get("tie_word_embeddings"))
+
+
+def known_architecture(config: Mapping[str, Any]) -> Architecture:
+    architecture = architectures.of_config(config)
+    if architecture is None:
+        known = ", ".join(ARCHITECTURES)
+        raise FormatError(
+            f"model_type {config.get('model_type')!r} of config.json has no table of GGUF's "
+            f"names: {known} have"
+        )
+    return architecture
+
+
+def _towards_gguf(name: str, rule: Rule, recipe: Recipe, config: Mapping[str, Any]) -> Recipe:
+    if rule.heads:
+        return _in_heads(name, recipe, config, rule.heads, pairs=True)
+    return _shifted(name, recipe, rule.shift) if rule.shift else renamed(recipe, name)
+
+
+def _stacked(name: str, parts: Mapping[int, Recipe]) -> Recipe:
+    if sorted(parts) != list(range(len(parts))):
+        raise FormatError(f"tensor {shown(name)}: experts {sorted(parts)[:20]} are not all there")
+    sources = tuple(parts[expert] for expert in range(len(parts)))
+    if any((s.shape, s.encoding) != (sources[0].shape, sources[0].encoding) for s in sources):
+        raise FormatError(f"tensor {shown(name)}: experts differ in shape or type")
+    whole = _whole_stack(sources)
+    return renamed(whole, name) if whole else Stack(name, sources)
+
+
+def _whole_stack(parts: tuple[Recipe, ...]) -> Recipe | None:
+    """The tensor that these are all parts of, in order, as it was before it was taken apart."""
+    first = parts[0]
+    if not isinstance(first, Part) or first.source.shape[0] != len(parts):
+        return None
+    in_order = all(
+        isinstance(part, Part) and part.source == first.source and part.index == i
+        for i, part in enumerate(parts)
+    )
+    return first.source if in_order else None
+
+
+def _rope_tables(architecture: Architecture, config: Mapping[str, Any]) -> dict[str, Recipe]:
+    """Factors that GGUF has as tensors."""
+    match rope.kind_of(rope.scaling_of(config)):
+        case "llama3":
+            tables = {"rope_freqs.weight": rope.llama3_factors(config)}
+        case "longrope" | "su":
+            tables = rope.long_factors(config)
+        case _:
+            return {}
+    return {
+        name: TensorInfo(
+            name, plain(dt.float32), values.shape, Inline(values.astype(np.float32).tobytes())
+        )
+        for name, values in tables.items()
+    }

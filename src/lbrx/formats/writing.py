@@ -1,0 +1,100 @@
+"""Writing models, whatever the format: tensor by tensor, under the final name when complete."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lbrx.errors import FormatError
+from lbrx.formats import gguf_writer, npz, safetensors
+from lbrx.formats.checks import bad
+from lbrx.formats.descriptor import Format, Outgoing
+from lbrx.formats.output import filling, replacing
+
+_EXTENSIONS = {
+    ".safetensors": Format.SAFETENSORS,
+    ".gguf": Format.GGUF,
+    ".npz": Format.NPZ,
+}
+WRITABLE = (Format.SAFETENSORS, Format.MLX, Format.GGUF, Format.NPZ)
+DEFAULT_SHARD = 5 * 10**9
+_SIZE = re.compile(r"(\d+(?:\.\d+)?) *([KMGT]?)(i?)B?", re.IGNORECASE)
+
+
+def format_for(path: Path, format: str | None) -> Format:
+    """The format asked for, or else the one that a file name stands for."""
+    if format is None:
+        found = _EXTENSIONS.get(path.suffix)
+        if found is None:
+            known = ", ".join(_EXTENSIONS)
+            raise FormatError(f"{path}: the name ends in none of {known}: give format=")
+        return found
+    if format not in WRITABLE:
+        raise FormatError(f"{format!r} is none of the formats written: {', '.join(WRITABLE)}")
+    return Format(format)
+
+
+def parse_size(size: int | str) -> int:
+    """Bytes, as a number or like '5GB' or '512 MiB'."""
+    if isinstance(size, int):
+        return size
+    found = _SIZE.fullmatch(size.strip())
+    if not found:
+        raise ValueError(f"{size!r} is no size: write it like '5GB' or '512MiB'")
+    base = 1024 if found[3] else 1000
+    return int(float(found[1]) * base ** " KMGT".index(found[2].upper() or " "))
+
+
+def write(
+    path: Path,
+    tensors: Sequence[Outgoing],
+    metadata: Mapping[str, Any],
+    format: Format,
+    *,
+    max_shard_size: int | None = None,
+    files: Mapping[str, bytes] | None = None,
+) -> None:
+    """A model. MLX's is a folder, as is safetensors' unless the path names a file. `files` are
+    what else goes into the folder: config.json and the like."""
+    is_folder = format is Format.MLX or (
+        format is Format.SAFETENSORS and path.suffix != ".safetensors"
+    )
+    if files and not is_folder:
+        raise bad(path, f"a file has no place for {', '.join(files)}: name a folder")
+    if not is_folder:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    if format is Format.GGUF:
+        gguf_writer.write(path, tensors, metadata)
+    elif format is Format.NPZ:
+        npz.write(path, tensors, metadata)
+    elif is_folder:
+        _write_folder(path, tensors, metadata, format, max_shard_size, files or {})
+    elif max_shard_size is not None and sum(t.nbytes for t in tensors) > max_shard_size:
+        raise bad(path, f"is one file, but shards of {max_shard_size:,} bytes need a folder")
+    else:
+        safetensors.write(path, tensors, _texts(path, metadata))
+
+
+def _write_folder(
+    folder: Path,
+    tensors: Sequence[Outgoing],
+    metadata: Mapping[str, Any],
+    format: Format,
+    max_shard_size: int | None,
+    files: Mapping[str, bytes],
+) -> None:
+    note = {"format": "mlx"} if format is Format.MLX else {}
+    with filling(folder) as temporary:
+        texts = {**_texts(folder, metadata), **note}
+        safetensors.write_sharded(temporary, tensors, texts, max_shard_size or DEFAULT_SHARD)
+        for name, content in files.items():
+            with replacing(temporary / name) as file:
+                file.write(content)
+
+
+def _texts(path: Path, metadata: Mapping[str, Any]) -> Mapping[str, str]:
+    if wrong := [key for key, value in metadata.items() if not isinstance(value, str)]:
+        raise bad(path, "safetensors holds texts only", field=f"metadata {wrong[0]!r}")
+    return metadata

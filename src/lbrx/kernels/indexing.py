@@ -1,0 +1,266 @@
+"""Elements picked and put by index: take, gather and scatter.
+
+Indices that lie ready are checked at once; those that are still being computed are checked by the
+kernel, which touches nothing for a wrong one, and the next wait raises the error.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from lbrx import dtype as dt
+from lbrx import shape as sh
+from lbrx.dtype import Dtype
+from lbrx.kernels import elementwise, movement
+from lbrx.kernels.arrays import (
+    buffer_of,
+    empty,
+    kernel_name,
+    placed,
+    size_class,
+    whole_buffer,
+)
+from lbrx.kernels.registry import Call, Family, Sample, computes
+from lbrx.metal import Buffer, Context, DeviceInfo
+from lbrx.ops import Spec
+from lbrx.storage import Array
+
+GROUP = 256  # threads
+CHECKED_ON_HOST = 1 << 18  # indices: beyond, the kernel is quicker at it
+REPORT_BYTES = 12  # of a `Report`
+# With fewer columns than this for each core, threads share a column's elements.
+COLUMNS_A_CORE = 1024
+HALVES = (dt.float16, dt.bfloat16)
+
+
+@dataclass(frozen=True)
+class Picking:
+    """A problem: an array as (outer, axis, inner), and so many indices along the axis."""
+
+    dtype: Dtype  # that elements are handled as
+    indices: Dtype
+    outer: int
+    axis: int
+    inner: int
+    count: int
+
+    @property
+    def shape_class(self) -> str:
+        return f"{self.dtype} {size_class(self.outer, self.count, self.inner)}"
+
+    def packed(self) -> bytes:
+        return struct.pack("3Q", self.axis, self.inner, self.count)
+
+    def constants(self) -> dict[int, np.generic]:
+        signed = -1 if self.indices.kind is dt.Kind.INT else 1
+        return {0: np.int32(signed * self.indices.itemsize), 1: np.bool_(self.inner > 1)}
+
+    @property
+    def grid(self) -> tuple[int, int, int]:
+        """Along x the inner elements, or the indices if each is for one element."""
+        if self.inner > 1:
+            return self.inner, self.count, self.outer
+        return self.count, 1, self.outer
+
+
+@dataclass(frozen=True)
+class Indices:
+    """Indices in memory, and where a kernel reports one that is beyond the axis."""
+
+    array: Array
+    report: Buffer
+    check: Callable[[], IndexError | None] | None
+
+
+take: Family[Picking] = Family("take")
+gather: Family[Picking] = Family("gather")
+scatter: Family[Picking] = Family("scatter")
+take.samples += [
+    Sample("take", (Spec((49152, 576), dt.float16), Spec((n,), dt.int64)), {"axis": 0})
+    for n in (1, 512)
+]
+
+
+# ---- indices ----
+
+
+def _indices(gpu: Context, op: str, given: Array, axis: int) -> Indices:
+    array = elementwise.contiguous(gpu, placed(gpu, given))
+    ready = whole_buffer(array).block.ticket <= gpu.queue.completed()
+    if ready and array.layout.size <= CHECKED_ON_HOST:
+        _check(array, axis)
+        return Indices(array, gpu.buffer(REPORT_BYTES), None)
+    report = gpu.upload(np.zeros(REPORT_BYTES, np.uint8))
+
+    def check() -> IndexError | None:
+        found, *halves = report.unsynchronised().view(np.uint32)
+        if not found:
+            return None
+        index = np.array(halves, np.uint32).view(array.dtype.numpy.kind + "8")[0]
+        return IndexError(f"kernel {op}: {_beyond(index, axis)}")
+
+    return Indices(array, report, check)
+
+
+def _check(array: Array, axis: int) -> None:
+    values = array.numpy()
+    if values.size and (values.min() < -axis or values.max() >= axis):
+        wrong = values[(values < -axis) | (values >= axis)]
+        raise IndexError(_beyond(wrong[0], axis))
+
+
+def _beyond(index: np.generic, axis: int) -> str:
+    return f"index {index} is beyond an axis of {axis} elements"
+
+
+def _problem(array: Array, axis: int, dtype: Dtype, indices: Dtype, count: int) -> Picking:
+    shape = array.layout.shape
+    outer, inner = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
+    return Picking(dtype, indices, outer, shape[axis], inner, count)
+
+
+def _dispatch(
+    gpu: Context,
+    op: str,
+    variant: str,
+    problem: Picking,
+    arguments: list[Buffer | bytes],
+    grid: tuple[int, int, int],
+    indices: Indices,
+) -> None:
+    name = kernel_name(op, variant, problem.dtype)
+    pipeline = gpu.shaders.pipeline("indexing", name, problem.constants(), safe_math=True)
+    group = (min(grid[0], GROUP), min(grid[1], max(GROUP // max(grid[0], 1), 1)), 1)
+    gpu.queue.dispatch(
+        pipeline, arguments, grid, group, kernel=op, variant=variant, check=indices.check
+    )
+
+
+# ---- take ----
+
+
+@computes("take")
+def run_take(call: Call) -> tuple[Array, ...]:
+    given, wanted = call.inputs
+    assert given is not None
+    assert wanted is not None
+    axis = sh.normalize_axis(call.attributes["axis"], len(given.layout.shape))
+    source = elementwise.contiguous(call.gpu, placed(call.gpu, given))
+    indices = _indices(call.gpu, "take", wanted, source.layout.shape[axis])
+    result = empty(call.gpu, call.outputs[0])
+    count = indices.array.layout.size
+    problem = _problem(source, axis, source.dtype, indices.array.dtype, count)
+    problem = _in_words(problem, source.layout.offset)
+    if result.layout.size:
+        take.run(call.gpu, problem, buffer_of(source), indices, buffer_of(result))
+    return (result,)
+
+
+def _in_words(problem: Picking, offset: int) -> Picking:
+    """Rows as the widest integers that they, and their beginning, are made of."""
+    row, start = problem.inner * problem.dtype.itemsize, offset * problem.dtype.itemsize
+    width = next(w for w in (8, 4, 2, 1) if row % w == 0 and start % w == 0)
+    return replace(problem, dtype=movement.BITS[width], inner=row // width)
+
+
+@take.variant("element", cost=lambda info, problem: 1.0 if info.simd_hardware else 2.0)
+def take_element(
+    gpu: Context, problem: Picking, source: Buffer, indices: Indices, result: Buffer
+) -> None:
+    """A thread an element."""
+    arguments = [source, buffer_of(indices.array), result, problem.packed(), indices.report]
+    _dispatch(gpu, "take", "element", problem, arguments, problem.grid, indices)
+
+
+@take.variant("row", cost=lambda info, problem: 2.0 if info.simd_hardware else 1.0)
+def take_row(
+    gpu: Context, problem: Picking, source: Buffer, indices: Indices, result: Buffer
+) -> None:
+    """A thread a row."""
+    arguments = [source, buffer_of(indices.array), result, problem.packed(), indices.report]
+    grid = (problem.count, problem.outer, 1)
+    _dispatch(gpu, "take", "row", problem, arguments, grid, indices)
+
+
+# ---- gather ----
+
+
+@computes("gather")
+def run_gather(call: Call) -> tuple[Array, ...]:
+    given, wanted = call.inputs
+    assert given is not None
+    assert wanted is not None
+    axis = sh.normalize_axis(call.attributes["axis"], len(given.layout.shape))
+    source = elementwise.contiguous(call.gpu, placed(call.gpu, given))
+    indices = _indices(call.gpu, "gather", wanted, source.layout.shape[axis])
+    result = empty(call.gpu, call.outputs[0])
+    bits, count = movement.BITS[source.dtype.itemsize], indices.array.layout.shape[axis]
+    problem = _problem(source, axis, bits, indices.array.dtype, count)
+    if result.layout.size:
+        gather.run(call.gpu, problem, buffer_of(source), indices, buffer_of(result))
+    return (result,)
+
+
+@gather.variant("element")
+def gather_element(
+    gpu: Context, problem: Picking, source: Buffer, indices: Indices, result: Buffer
+) -> None:
+    """A thread an element."""
+    arguments = [source, buffer_of(indices.array), result, problem.packed(), indices.report]
+    _dispatch(gpu, "gather", "element", problem, arguments, problem.grid, indices)
+
+
+# ---- scatter ----
+
+
+@computes("scatter")
+def run_scatter(call: Call) -> tuple[Array, ...]:
+    """Into a copy. Halves are added up in float and rounded once."""
+    given, wanted, changes = call.inputs
+    assert given is not None
+    assert wanted is not None
+    assert changes is not None
+    gpu, (spec,), reduce = call.gpu, call.outputs, call.attributes["reduce"]
+    axis = sh.normalize_axis(call.attributes["axis"], len(spec.shape))
+    indices = _indices(gpu, "scatter", wanted, spec.shape[axis])
+    working = dt.float32 if reduce == "add" and spec.dtype in HALVES else spec.dtype
+    result = empty(gpu, Spec(spec.shape, working))
+    movement.copy(gpu, elementwise.cast(gpu, placed(gpu, given), working), result)
+    updates = elementwise.contiguous(gpu, elementwise.cast(gpu, placed(gpu, changes), working))
+    bits = movement.BITS[working.itemsize]
+    if reduce == "add" and working in (dt.bool_, dt.float32):
+        bits = working
+    count = indices.array.layout.shape[axis]
+    problem = _problem(result, axis, bits, indices.array.dtype, count)
+    if indices.array.layout.size:
+        scatter.run(gpu, problem, reduce, indices, buffer_of(updates), buffer_of(result))
+    return (elementwise.cast(gpu, result, spec.dtype),)
+
+
+@scatter.variant("walk")
+def scatter_walk(
+    gpu: Context,
+    problem: Picking,
+    reduce: str,
+    indices: Indices,
+    updates: Buffer,
+    result: Buffer,
+) -> None:
+    """A thread walks a column's indices in order: sums are the same each time."""
+    shares = _shares(gpu.info, problem)
+    share = -(-problem.axis // shares)
+    arguments = [buffer_of(indices.array), updates, result, problem.packed(), indices.report]
+    arguments.append(struct.pack("Q", share))
+    grid = (problem.inner, shares, problem.outer)
+    _dispatch(gpu, "scatter", reduce, problem, arguments, grid, indices)
+
+
+def _shares(info: DeviceInfo, problem: Picking) -> int:
+    """Each share reads all indices of its column again, so no more than keep the device busy."""
+    wanted = (info.cores or 1) * (COLUMNS_A_CORE if info.simd_hardware else 1)
+    return max(1, min(problem.axis, wanted // (problem.outer * problem.inner)))

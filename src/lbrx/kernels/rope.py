@@ -1,0 +1,194 @@
+"""Rotary embedding of positions."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+
+from lbrx import dtype as dt
+from lbrx import shape as sh
+from lbrx.dtype import Dtype
+from lbrx.kernels import elementwise
+from lbrx.kernels.arrays import buffer_of, empty, kernel_name, placed, size_class, whole_buffer
+from lbrx.kernels.registry import Call, Family, Sample, computes
+from lbrx.metal import Buffer, Context, DeviceInfo, Pipeline
+from lbrx.ops import Spec
+from lbrx.shape import Layout
+from lbrx.storage import Array
+
+ROW_AXES = 3  # (outer, repeat, inner), as `rope.h` has them
+GROUP = 64  # threads along the pairs
+INLINE_BYTES = 4096  # the most that Metal takes without a buffer
+
+
+@dataclass(frozen=True)
+class Rope:
+    """A problem: so many rows, some of whose features turn."""
+
+    dtype: Dtype
+    position_dtype: Dtype
+    rows: tuple[int, ...]
+    pairs: int
+    features: int
+    interleaved: bool
+    has_factors: bool
+
+    @property
+    def shape_class(self) -> str:
+        return f"{self.dtype} {size_class(*self.rows, self.features)}"
+
+
+@dataclass(frozen=True)
+class Operands:
+    x: Array
+    positions: Array
+    factors: Array | None
+    speeds: bytes
+    out: Array
+
+    def arguments(self, gpu: Context, problem: Rope) -> list[Buffer | bytes | None]:
+        """In the order of the kernels' parameters."""
+        speeds: Buffer | bytes = self.speeds
+        if len(self.speeds) > INLINE_BYTES:
+            speeds = gpu.upload(np.frombuffer(self.speeds, np.uint8))
+        x, positions = self.x.layout, self.positions.layout
+        record = struct.pack(
+            "8q5I4x",
+            *(x.offset, *x.strides[:-1], positions.offset, *positions.strides),
+            *(*problem.rows, problem.pairs, problem.features),
+        )
+        factors = None if self.factors is None else buffer_of(self.factors)
+        arrays = whole_buffer(self.x), whole_buffer(self.positions)
+        return [*arrays, factors, speeds, whole_buffer(self.out), record]
+
+
+family: Family[Rope] = Family("rope")
+
+
+@computes("rope")
+def run(call: Call) -> tuple[Array, ...]:
+    gpu, given = call.gpu, call.attributes
+    x, positions, factors = [*call.inputs, None][:3]
+    assert x is not None and positions is not None
+    (spec,) = call.outputs
+    x = elementwise.cast(gpu, placed(gpu, x), spec.dtype)
+    features = spec.shape[-1]
+    pairs = (features if given["dims"] is None else given["dims"]) // 2
+    if pairs == 0:
+        return (x,)
+    out = empty(gpu, spec)
+    if out.layout.size == 0:
+        return (out,)
+    x, positions = _rows(gpu, x, _counted(gpu, positions))
+    problem = Rope(
+        *(spec.dtype, positions.dtype, positions.layout.shape, pairs, features),
+        interleaved=bool(given["interleaved"]),
+        has_factors=factors is not None,
+    )
+    if factors is not None:
+        factors = elementwise.cast(gpu, placed(gpu, factors), dt.float32)
+        factors = elementwise.contiguous(gpu, factors)
+    speeds = _speeds(pairs, float(given["base"]), float(given["scale"]))
+    family.run(gpu, problem, Operands(x, positions, factors, speeds, out))
+    return (out,)
+
+
+def _counted(gpu: Context, positions: Array) -> Array:
+    """As int32 or int64."""
+    positions = placed(gpu, positions)
+    if positions.dtype in (dt.int32, dt.int64):
+        return positions
+    wide = positions.dtype in (dt.uint32, dt.uint64)
+    return elementwise.cast(gpu, positions, dt.int64 if wide else dt.int32)
+
+
+@lru_cache(maxsize=64)
+def _speeds(pairs: int, base: float, scale: float) -> bytes:
+    """Turns from one position to the next, each as two floats that add up to it."""
+    exponents = -np.arange(pairs, dtype=np.float64) / pairs
+    turns = scale * base**exponents / (2 * math.pi)
+    high = turns.astype(np.float32)
+    return np.stack([high, (turns - high).astype(np.float32)], -1).tobytes()
+
+
+def _rows(gpu: Context, x: Array, positions: Array) -> tuple[Array, Array]:
+    """x as (outer, repeat, inner, features) and its positions as the first three of these."""
+    *rows, features = x.layout.shape
+    rows = [1] * (ROW_AXES - len(rows)) + rows
+    outer = math.prod(rows[: 1 - ROW_AXES])
+    shape = (outer, *rows[1 - ROW_AXES :])
+    full = sh.expand(positions.layout, x.layout.shape[:-1])
+    turned = _view(gpu, x, (*shape, features), unit=True)
+    return turned, _view(gpu, replace(positions, layout=full), shape)
+
+
+def _view(gpu: Context, array: Array, shape: Sequence[int], *, unit: bool = False) -> Array:
+    """In another shape, with features side by side; a copy where strides do not allow it."""
+    layout = sh.reshape(array.layout, shape)
+    if layout is None or (unit and not _is_unit(layout)):
+        array = elementwise.contiguous(gpu, array)
+        layout = sh.reshape(array.layout, shape)
+        assert layout is not None
+    return replace(array, layout=layout)
+
+
+def _is_unit(layout: Layout) -> bool:
+    return layout.shape[-1] == 1 or layout.strides[-1] == 1
+
+
+def _pipeline(gpu: Context, problem: Rope, variant: str) -> Pipeline:
+    name = kernel_name("rope", variant, problem.dtype, problem.position_dtype)
+    constants = {0: problem.interleaved, 1: problem.has_factors}
+    return gpu.shaders.pipeline("rope", name, constants, safe_math=True)
+
+
+@family.variant("pairs")
+def pairs(gpu: Context, problem: Rope, operands: Operands) -> None:
+    """A thread a pair of features."""
+    outer, repeat, inner = problem.rows
+    grid = (problem.features - problem.pairs, inner, repeat * outer)
+    gpu.queue.dispatch(
+        _pipeline(gpu, problem, "pairs"),
+        operands.arguments(gpu, problem),
+        grid,
+        (min(grid[0], GROUP), 1, 1),
+        kernel="rope",
+        variant="pairs",
+    )
+
+
+def _serial_cost(info: DeviceInfo, problem: Rope) -> float:
+    return 10.0 if info.simd_hardware else 0.1
+
+
+@family.variant("serial", cost=_serial_cost)
+def serial(gpu: Context, problem: Rope, operands: Operands) -> None:
+    """A thread all heads of a token: its cosines are computed once."""
+    outer, _, inner = problem.rows
+    gpu.queue.dispatch(
+        _pipeline(gpu, problem, "serial"),
+        operands.arguments(gpu, problem),
+        (inner, outer, 1),
+        (1, 1, 1),
+        kernel="rope",
+        variant="serial",
+    )
+
+
+family.samples += [
+    Sample(
+        "rope",
+        (Spec((1, 8, 512, 64), dt.float32), Spec((512,), dt.int32)),
+        {"dims": None, "base": 10000.0, "interleaved": False, "scale": 1.0},
+    ),
+    Sample(
+        "rope",
+        (Spec((1, 32, 1, 128), dt.float16), Spec((1,), dt.int32)),
+        {"dims": None, "base": 500000.0, "interleaved": False, "scale": 1.0},
+    ),
+]

@@ -1,0 +1,178 @@
+"""Rows of numbers, and the teams of threads that work on one: what `rows.h` is on this side.
+
+A team is one thread, a simdgroup or a threadgroup. Rows that are too long for a team, or too long
+for one thread alone to be left with, are worked on in parts: one kernel sums up each part, a second
+one joins the sums of a row and finishes the parts.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from lbrx.dtype import Dtype
+from lbrx.kernels.arrays import kernel_name, size_class
+from lbrx.kernels.elementwise import collapsed, contiguous
+from lbrx.kernels.registry import Family
+from lbrx.metal import Buffer, Context, DeviceInfo
+from lbrx.shape import Layout
+from lbrx.storage import Array
+
+SIMD_WIDTH = 32
+KEPT = 16  # elements in a thread's registers, of rows.h
+GROUP_ROWS = 8  # simdgroups in a threadgroup, each with a row of its own
+THREADS = 512  # in the largest team: more do not fit beside the registers that they need
+PER_THREAD = 4  # elements, while a team can still grow
+SERIAL_PART = 1 << 15
+SERIAL_SPLIT = 1 << 17  # rows from here on are more than a core's cache
+SERIAL_PARTS = 1 << 10  # at most, as each part joins them all
+SUMMARY_BYTES = 8
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A problem: rows of a type and length."""
+
+    dtype: Dtype
+    count: int
+    length: int
+    inner: int = 1
+    """How far apart a row's elements are; the rows between them lie side by side."""
+
+    @property
+    def shape_class(self) -> str:
+        return f"{self.dtype} {size_class(self.count, self.length, self.inner)}"
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is done with rows: kernels of a stem, and their arguments before the rows' record."""
+
+    stem: str
+    op: str
+    constants: Mapping[int, bool]
+    arguments: Sequence[Buffer | bytes | None]
+    stride: int
+    """Elements from a row of the input to the next."""
+
+
+def by_rows(gpu: Context, array: Array) -> tuple[Array, int]:
+    """An array whose last axis has no gaps, and the elements from one row to the next: itself, or a
+    copy where its rows cannot be walked through with one stride."""
+    layout = array.layout
+    shape, (strides,) = collapsed(
+        layout.shape[:-1], [Layout(layout.shape[:-1], layout.strides[:-1])]
+    )
+    close = layout.shape[-1] == 1 or layout.strides[-1] == 1
+    if close and len(shape) == 1 and strides[0] >= 0:
+        return array, strides[0]
+    return contiguous(gpu, array), layout.shape[-1]
+
+
+# ---- variants ----
+
+Size = tuple[int, int, int]
+Threads = tuple[Size, Size]  # of the grid and of a threadgroup
+
+
+def add_variants(family: Family[Rows]) -> None:
+    """The ways to do a family's tasks: threads alone on a processor, together on a GPU."""
+    largest = THREADS * KEPT
+
+    def alone(info: DeviceInfo, problem: Rows) -> float:
+        return 4.0 if info.simd_hardware else 2.0
+
+    def alone_in_parts(info: DeviceInfo, problem: Rows) -> float:
+        return 1.0 if not info.simd_hardware and problem.length >= SERIAL_SPLIT else 5.0
+
+    _add(family, "serial", math.inf, alone, _at_once("serial", _thread))
+    _add(family, "serial_parts", math.inf, alone_in_parts, _in_parts("serial", _serial_parts))
+    _add(family, "simdgroup", SIMD_WIDTH * KEPT, _together(1), _at_once("simdgroup", _simdgroup))
+    _add(family, "threadgroup", largest, _together(2), _at_once("threadgroup", _threadgroup))
+    parts = _in_parts("threadgroup", _threadgroup_parts)
+    _add(family, "threadgroup_parts", largest * largest, _together(3), parts)
+
+
+def _together(cost: float) -> Callable[[DeviceInfo, Rows], float]:
+    return lambda info, problem: cost if info.simd_hardware else 5.0 + cost
+
+
+Launch = Callable[[Context, Rows, Task], None]
+Cost = Callable[[DeviceInfo, Rows], float]
+
+
+def _add(family: Family[Rows], name: str, longest: float, cost: Cost, launch: Launch) -> None:
+    def can(info: DeviceInfo, problem: Rows) -> bool:
+        return problem.inner == 1 and problem.length <= longest
+
+    family.variant(name, can=can, cost=cost)(launch)
+
+
+def _at_once(team: str, threads: Callable[[Rows], Threads]) -> Launch:
+    """One kernel, a team a row."""
+
+    def launch(gpu: Context, problem: Rows, task: Task) -> None:
+        record = _record(problem, task, problem.length)
+        _dispatch(gpu, problem, task, team, [record], threads(problem), team)
+
+    return launch
+
+
+def _in_parts(team: str, divide: Callable[[Rows], tuple[int, int]]) -> Launch:
+    """Two kernels, a team a part: its length and threads are what `divide` says."""
+
+    def launch(gpu: Context, problem: Rows, task: Task) -> None:
+        part, threads = divide(problem)
+        count = -(-problem.length // part)
+        summaries = gpu.buffer(problem.count * count * SUMMARY_BYTES, "scratch")
+        extra = [_record(problem, task, part), summaries]
+        size = (count * threads, problem.count, 1), (threads, 1, 1)
+        for step in ("summary", "finish"):
+            _dispatch(gpu, problem, task, f"{team}_{step}", extra, size, f"{team}_parts")
+
+    return launch
+
+
+def _dispatch(
+    gpu: Context,
+    problem: Rows,
+    task: Task,
+    kernel: str,
+    extra: Sequence[Buffer | bytes],
+    threads: Threads,
+    variant: str,
+) -> None:
+    name = kernel_name(task.stem, kernel, problem.dtype)
+    pipeline = gpu.shaders.pipeline(task.stem, name, task.constants, safe_math=True)
+    arguments = [*task.arguments, *extra]
+    gpu.queue.dispatch(pipeline, arguments, *threads, kernel=task.op, variant=variant)
+
+
+def _record(problem: Rows, task: Task, part: int) -> bytes:
+    """`Rows` of rows.h."""
+    parts = -(-problem.length // part)
+    return struct.pack("3I4xQ", problem.length, part, parts, task.stride)
+
+
+def _thread(problem: Rows) -> Threads:
+    return (problem.count, 1, 1), (1, 1, 1)
+
+
+def _simdgroup(problem: Rows) -> Threads:
+    return (SIMD_WIDTH, problem.count, 1), (SIMD_WIDTH, min(GROUP_ROWS, problem.count), 1)
+
+
+def _threadgroup(problem: Rows) -> Threads:
+    wanted = -(-problem.length // PER_THREAD)
+    threads = min(-(-wanted // SIMD_WIDTH) * SIMD_WIDTH, THREADS)
+    return (threads, problem.count, 1), (threads, 1, 1)
+
+
+def _serial_parts(problem: Rows) -> tuple[int, int]:
+    return max(SERIAL_PART, -(-problem.length // SERIAL_PARTS)), 1
+
+
+def _threadgroup_parts(problem: Rows) -> tuple[int, int]:
+    return THREADS * KEPT, THREADS

@@ -1,0 +1,79 @@
+"""Softmax and its logarithm over any axis."""
+
+from __future__ import annotations
+
+import math
+import struct
+
+from lbrx import shape as sh
+from lbrx.kernels import rows
+from lbrx.kernels.arrays import buffer_of, empty, kernel_name, placed
+from lbrx.kernels.elementwise import cast, contiguous
+from lbrx.kernels.registry import Call, Family, computes
+from lbrx.kernels.rows import Rows, Task
+from lbrx.metal import Context, DeviceInfo
+from lbrx.shape import Layout
+from lbrx.storage import Array
+
+TILE = 256  # columns that a thread of a processor takes
+
+family: Family[Rows] = Family("softmax")
+rows.add_variants(family)
+
+
+@computes("softmax", "log_softmax")
+def run(call: Call) -> tuple[Array, ...]:
+    gpu, (spec,) = call.gpu, call.outputs
+    result = empty(gpu, spec)
+    if math.prod(spec.shape) == 0:
+        return (result,)
+    assert call.inputs[0] is not None
+    array = cast(gpu, placed(gpu, call.inputs[0]), spec.dtype)
+    axis = sh.normalize_axis(call.attributes["axis"], len(spec.shape))
+    outer, inner = math.prod(spec.shape[:axis]), math.prod(spec.shape[axis + 1 :])
+    if inner == 1:
+        array, stride = rows.by_rows(gpu, _without_tail(array, axis))
+    else:
+        array, stride = contiguous(gpu, array), 0
+    buffers = [buffer_of(array), buffer_of(result)]
+    task = Task("softmax", call.op.name, {0: call.op.name == "log_softmax"}, buffers, stride)
+    family.run(gpu, Rows(spec.dtype, outer, spec.shape[axis], inner), task)
+    return (result,)
+
+
+def _without_tail(array: Array, axis: int) -> Array:
+    """Without axes of size one after `axis`."""
+    layout = array.layout
+    kept = Layout(layout.shape[: axis + 1], layout.strides[: axis + 1], layout.offset)
+    return Array(array.storage, kept, array.dtype)
+
+
+# ---- axes before the last ----
+
+
+def _columns_cost(info: DeviceInfo, problem: Rows) -> float:
+    return 2.0 if info.simd_hardware else 1.0
+
+
+@family.variant("columns", can=lambda info, problem: problem.inner > 1, cost=_columns_cost)
+def columns(gpu: Context, problem: Rows, task: Task) -> None:
+    """A thread a tile of columns, along which a processor's vectors lie."""
+    _columns(gpu, problem, task, "columns", TILE)
+
+
+@family.variant(
+    "column", can=lambda info, problem: problem.inner > 1, cost=lambda info, problem: 1.5
+)
+def column(gpu: Context, problem: Rows, task: Task) -> None:
+    """A thread a column: neighbouring threads read neighbours."""
+    _columns(gpu, problem, task, "column", 1)
+
+
+def _columns(gpu: Context, problem: Rows, task: Task, variant: str, width: int) -> None:
+    name = kernel_name("softmax", variant, problem.dtype)
+    pipeline = gpu.shaders.pipeline("softmax", name, task.constants, safe_math=True)
+    record = struct.pack("4I", problem.length, problem.inner, problem.length, 1)
+    grid = (-(-problem.inner // width), problem.count, 1)
+    group = (min(grid[0], 256) if width == 1 else 1, 1, 1)
+    arguments = [*task.arguments, record]
+    gpu.queue.dispatch(pipeline, arguments, grid, group, kernel=task.op, variant=variant)

@@ -1,0 +1,97 @@
+"""What a kernel's arguments are, asked of Metal: names, places and types."""
+
+from __future__ import annotations
+
+import queue
+from dataclasses import dataclass
+from enum import Enum
+from functools import cache
+from typing import Any
+
+from lbrx import dtype as dt
+from lbrx.dtype import Dtype
+from lbrx.errors import DeviceError
+from lbrx.metal.binding import Metal
+
+# How MTLDataType spells the types; vectors of them have a 2, 3 or 4 after it.
+_SPELLING = {
+    dt.bool_: "Bool",
+    dt.int8: "Char",
+    dt.uint8: "UChar",
+    dt.int16: "Short",
+    dt.uint16: "UShort",
+    dt.int32: "Int",
+    dt.uint32: "UInt",
+    dt.int64: "Long",
+    dt.uint64: "ULong",
+    dt.float16: "Half",
+    dt.bfloat16: "BFloat",
+    dt.float32: "Float",
+}
+
+
+class Kind(Enum):
+    BUFFER = "buffer"
+    THREADGROUP = "threadgroup"
+    OTHER = "other"
+    """Textures and what else lbrx has no tensors for."""
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One argument of a kernel."""
+
+    name: str
+    kind: Kind
+    index: int
+    writable: bool
+    dtype: Dtype | None  # of its scalars, None for a struct
+    width: int  # 1, or that of the vectors it points to
+    size: int  # bytes of what it points to
+
+    @property
+    def type_name(self) -> str:
+        if self.dtype is None:
+            return f"a struct of {self.size} bytes"
+        return f"{self.dtype.msl}{self.width if self.width > 1 else ''}"
+
+
+def arguments(device: Any, function: Any) -> list[Argument]:
+    """The arguments of an MTLFunction, by index."""
+    # Of the calls that return reflection PyObjC serves the one with a handler alone.
+    answers: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
+    descriptor = Metal.MTLComputePipelineDescriptor.alloc().init()
+    descriptor.setComputeFunction_(function)
+    device.newComputePipelineStateWithDescriptor_options_completionHandler_(
+        descriptor,
+        Metal.MTLPipelineOptionBindingInfo | Metal.MTLPipelineOptionBufferTypeInfo,
+        lambda state, reflection, problem: answers.put((reflection, problem)),
+    )
+    reflection, problem = answers.get()
+    if reflection is None:
+        raise DeviceError(f"kernel {function.name()} does not compile: {problem}")
+    found = [_argument(binding) for binding in reflection.bindings()]
+    return sorted(found, key=lambda argument: argument.index)
+
+
+def _argument(binding: Any) -> Argument:
+    name, index, type_ = str(binding.name()), int(binding.index()), binding.type()
+    writable = binding.access() != Metal.MTLBindingAccessReadOnly
+    if type_ == Metal.MTLBindingTypeBuffer:
+        dtype, width = _data_types().get(binding.bufferDataType(), (None, 1))
+        size = int(binding.bufferDataSize())
+        return Argument(name, Kind.BUFFER, index, writable, dtype, width, size)
+    if type_ == Metal.MTLBindingTypeThreadgroupMemory:
+        size = int(binding.threadgroupMemoryDataSize())
+        return Argument(name, Kind.THREADGROUP, index, writable, None, 1, size)
+    return Argument(name, Kind.OTHER, index, writable, None, 1, 0)
+
+
+@cache
+def _data_types() -> dict[int, tuple[Dtype, int]]:
+    """Scalars and vectors by MTLDataType."""
+    return {
+        getattr(Metal, f"MTLDataType{spelling}{'' if width == 1 else width}"): (dtype, width)
+        for dtype, spelling in _SPELLING.items()
+        for width in (1, 2, 3, 4)
+    }

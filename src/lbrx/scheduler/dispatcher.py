@@ -1,0 +1,44 @@
+"""Running a graph: kernels are planned, then encoded one after the other."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+
+from lbrx.kernels import RUNNERS, elementwise
+from lbrx.kernels.registry import Call
+from lbrx.metal import Context, context
+from lbrx.scheduler.fusion import Kernel, computation, is_elementwise, plan
+from lbrx.scheduler.graph import Node, Pending, in_order, settle
+from lbrx.storage import Array
+
+
+def run(targets: Sequence[Node]) -> None:
+    """Compute nodes. Intermediate results go back to the pool when their last reader is encoded:
+    the device works in order, so the memory can serve the next kernel."""
+    gpu = context()
+    kernels = deque(plan(in_order(targets), targets))
+    while kernels:
+        kernel = kernels.popleft()
+        results = _encoded(gpu, kernel)
+        settle(kernel.root, results)
+        kernel.root.inputs = ()
+
+
+def _encoded(gpu: Context, kernel: Kernel) -> tuple[Array, ...]:
+    node = kernel.root
+    if is_elementwise(node) and len(kernel.views) > 1:
+        what = computation(kernel)
+        real = tuple(_real(array) for array in what.inputs)
+        return elementwise.compute(gpu, replace(what, inputs=real))
+    inputs = tuple(None if x is None else _real(x) for x in node.inputs)
+    return RUNNERS[node.op.name](Call(gpu, node.op, inputs, node.attributes, node.outputs))
+
+
+def _real(array: Array) -> Array:
+    storage = array.storage
+    if isinstance(storage, Pending):
+        assert storage.storage is not None, f"{storage!r} is read before it is computed"
+        return replace(array, storage=storage.storage)
+    return array

@@ -1,0 +1,12 @@
+#include "random.h"
+
+#define INSTANTIATE(op, name, type)                             \
+  template [[host_name(#op "_" #name)]] kernel void op<type>(   \
+      device type*, constant Stream&, constant float2&, uint);
+
+INSTANTIATE(random_uniform, float32, float)
+INSTANTIATE(random_uniform, float16, half)
+INSTANTIATE(random_uniform, bfloat16, bfloat)
+INSTANTIATE(random_normal, float32, float)
+INSTANTIATE(random_normal, float16, half)
+INSTANTIATE(random_normal, bfloat16, bfloat)

@@ -1,0 +1,121 @@
+// Rotary embedding: pairs of features turned by angles that grow with the position.
+//
+// An angle is a 64-bit fraction of a turn, so position * speed wraps around as angles do and loses
+// nothing: in float, position 131071 would be off by 0.008 radians. The speeds, turns from one
+// position to the next, come from float64 as two floats, the second being what the first lacks.
+#pragma once
+#include <metal_stdlib>
+using namespace metal;
+
+constant bool INTERLEAVED [[function_constant(0)]];
+constant bool HAS_FACTORS [[function_constant(1)]];
+
+struct Rope {
+  long start, strides[3];             // of x in elements: rows are (outer, repeat, inner)
+  long position, position_strides[3];
+  uint sizes[3];
+  uint pairs;
+  uint features;
+};
+
+// 2^64 times the fraction of a turn that one position adds to a pair.
+inline ulong speed_of(float2 turns, device const float* factors, uint pair) {
+  if (HAS_FACTORS) {
+    const float factor = factors[pair];
+    const float quotient = turns.x / factor;
+    turns = float2(quotient, (fma(-quotient, factor, turns.x) + turns.y) / factor);
+  }
+  // Whole turns are dropped; the rest times 2^63 is a whole number within a long.
+  turns -= rint(turns);
+  return 2 * (ulong(long(turns.x * 0x1p63f)) + ulong(long(turns.y * 0x1p63f)));
+}
+
+inline float angle_of(ulong speed, long position) {
+  const int nearest = int((speed * ulong(position)) >> 32);
+  return float(nearest) * (M_PI_F * 0x1p-31f);
+}
+
+// Features of a pair.
+inline uint2 pair_places(constant Rope& r, uint pair) {
+  return INTERLEAVED ? uint2(2 * pair, 2 * pair + 1) : uint2(pair, pair + r.pairs);
+}
+
+inline long row_in(constant Rope& r, uint3 at) {
+  return r.start + at.z * r.strides[0] + at.y * r.strides[1] + at.x * r.strides[2];
+}
+
+inline long row_out(constant Rope& r, uint3 at) {
+  return ((long(at.z) * r.sizes[1] + at.y) * r.sizes[2] + at.x) * r.features;
+}
+
+inline long position_at(constant Rope& r, uint3 at) {
+  return r.position + at.z * r.position_strides[0] + at.y * r.position_strides[1] +
+         at.x * r.position_strides[2];
+}
+
+// ---- pairs: a thread a pair of features; those that are not turned are threads of their own ----
+
+template <typename T, typename P>
+kernel void rope_pairs(device const T* x [[buffer(0)]], device const P* positions [[buffer(1)]],
+                       device const float* factors [[buffer(2), function_constant(HAS_FACTORS)]],
+                       device const float2* speeds [[buffer(3)]], device T* out [[buffer(4)]],
+                       constant Rope& r [[buffer(5)]], uint3 at [[thread_position_in_grid]]) {
+  const uint n = at.x;
+  const uint3 row = uint3(at.y, at.z % r.sizes[1], at.z / r.sizes[1]);
+  device const T* from = x + row_in(r, row);
+  device T* to = out + row_out(r, row);
+  if (n >= r.pairs) {
+    to[n + r.pairs] = from[n + r.pairs];
+    return;
+  }
+  const float angle =
+      angle_of(speed_of(speeds[n], factors, n), long(positions[position_at(r, row)]));
+  const float c = cos(angle), s = sin(angle);
+  const uint2 place = pair_places(r, n);
+  const float first = float(from[place.x]), second = float(from[place.y]);
+  to[place.x] = T(first * c - second * s);
+  to[place.y] = T(first * s + second * c);
+}
+
+// ---- serial: a thread all rows of the repeated axis, which mostly have one position ----
+
+constant constexpr uint SERIAL_PAIRS = 128;
+
+template <typename T>
+inline void turn(device const T* from, device T* to, constant Rope& r, uint start, uint count,
+                 thread const float* cosines, thread const float* sines) {
+  for (uint n = 0; n < count; n++) {
+    const uint2 place = pair_places(r, start + n);
+    const float first = float(from[place.x]), second = float(from[place.y]);
+    to[place.x] = T(first * cosines[n] - second * sines[n]);
+    to[place.y] = T(first * sines[n] + second * cosines[n]);
+  }
+}
+
+template <typename T, typename P>
+kernel void rope_serial(device const T* x [[buffer(0)]], device const P* positions [[buffer(1)]],
+                        device const float* factors [[buffer(2), function_constant(HAS_FACTORS)]],
+                        device const float2* speeds [[buffer(3)]], device T* out [[buffer(4)]],
+                        constant Rope& r [[buffer(5)]], uint2 at [[thread_position_in_grid]]) {
+  float cosines[SERIAL_PAIRS], sines[SERIAL_PAIRS];
+  for (uint start = 0; start < r.pairs; start += SERIAL_PAIRS) {
+    const uint count = min(SERIAL_PAIRS, r.pairs - start);
+    for (uint h = 0; h < r.sizes[1]; h++) {
+      const uint3 row = uint3(at.x, h, at.y);
+      if (h == 0 || r.position_strides[1] != 0) {
+        const long position = long(positions[position_at(r, row)]);
+        for (uint n = 0; n < count; n++) {
+          const float angle = angle_of(speed_of(speeds[start + n], factors, start + n), position);
+          cosines[n] = cos(angle);
+          sines[n] = sin(angle);
+        }
+      }
+      turn(x + row_in(r, row), out + row_out(r, row), r, start, count, cosines, sines);
+    }
+  }
+  for (uint h = 0; h < r.sizes[1]; h++) {
+    device const T* from = x + row_in(r, uint3(at.x, h, at.y));
+    device T* to = out + row_out(r, uint3(at.x, h, at.y));
+    for (uint d = 2 * r.pairs; d < r.features; d++) to[d] = from[d];
+  }
+}

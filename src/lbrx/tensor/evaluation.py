@@ -1,0 +1,82 @@
+"""When work is done: running what is pending, and points in a device's work to wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import Any
+
+from lbrx.tensor.core import Tensor
+from lbrx.tensor.device import default_device
+
+
+def eval(*values: Any) -> None:
+    """Run what is pending for tensors, also those in lists, tuples and dictionaries, and wait.
+
+    What is not a tensor is passed over. Work that failed raises DeviceError here.
+    """
+    tensors = list(_tensors(values))
+    start(*tensors)
+    for tensor in tensors:
+        if tensor.device != "cpu":
+            tensor.storage.host()
+
+
+def start(*values: Any) -> None:
+    """Hand the pending work of tensors to their device, without waiting for it."""
+    for tensor in _tensors(values):
+        if tensor.device != "cpu":
+            # Only what has been encoded has a place in memory.
+            _ = tensor.storage.address
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from _tensors(list(value.values()))
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _tensors(item)
+
+
+class Event:
+    """A point in a device's work that the host can wait for, and the other way round.
+
+    Each `record` or `hold` is a new point; `wait`, `query` and `release` are about the newest. The
+    cpu has done its work when a call returns, so that events of it have always happened.
+    """
+
+    def __init__(self, device: str | None = None) -> None:
+        self.device = device or default_device()
+        on_metal = self.device == "metal"
+        self._event = import_module("lbrx.metal").context().event() if on_metal else None
+
+    def __repr__(self) -> str:
+        return f"<Event on {self.device}, {'passed' if self.query() else 'pending'}>"
+
+    def record(self, *values: Any) -> None:
+        """Mark the place after the work for these tensors, and after all that was started before;
+        the device passes it in its own time."""
+        start(*values)
+        if self._event is not None:
+            self._event.record()
+
+    def query(self) -> bool:
+        """Whether the point has been passed."""
+        return self._event is None or bool(self._event.query())
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Block the host until the point has been passed; False if `timeout` seconds were not
+        enough. Raises DeviceError if work before it failed."""
+        return self._event is None or bool(self._event.wait(timeout))
+
+    def hold(self) -> None:
+        """Let the device wait, before any work from now on, until the host calls `release`."""
+        if self._event is not None:
+            self._event.hold()
+
+    def release(self) -> None:
+        """Let the device go on."""
+        if self._event is not None:
+            self._event.release()
