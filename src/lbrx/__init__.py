@@ -121,8 +121,11 @@ __all__ = [
 
 # Names of Metal's and of files' modules: imported when first used, so that `import lbrx` is quick.
 _LAZY = {
-    **{"metal": "lbrx.metal", "kernels": "lbrx.kernels", "deterministic": "lbrx.kernels"},
-    **{"Model": "lbrx.tensor.model", "open_model": "lbrx.tensor.model"},
+    "metal": "lbrx.metal",
+    "kernels": "lbrx.kernels",
+    "deterministic": "lbrx.kernels",
+    "Model": "lbrx.tensor.model",
+    "open_model": "lbrx.tensor.model",
     "save": "lbrx.tensor.saving",
 }
 

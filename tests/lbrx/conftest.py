@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import lbrx
+
 DEVICES = ("cpu",)
 
 
@@ -20,3 +22,11 @@ def rng():
     seed = np.random.SeedSequence().generate_state(1)[0]
     print(f"seed {seed}")
     return np.random.default_rng(seed)
+
+
+@pytest.fixture
+def metal_default():
+    """Tensors are made on metal, whatever LBRX_DEVICE says."""
+    lbrx.set_default_device("metal")
+    yield
+    lbrx.set_default_device(None)

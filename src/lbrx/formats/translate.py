@@ -24,6 +24,8 @@ _LANGUAGE_PREFIX = re.compile(r"^(language_model\.(?=model|lm_head)|model\.langu
 _OTHER_PARTS = re.compile(r"(model\.)?(vision_tower|multi_modal_projector|audio_tower)\.")
 # MLX stacks experts, under names of its own.
 _MLX_EXPERTS = {"gate_proj": "w1", "down_proj": "w2", "up_proj": "w3"}
+_IN_MLX = {ours: theirs for theirs, ours in _MLX_EXPERTS.items()}
+_EXPERT = re.compile(r"(.*\.block_sparse_moe)\.experts\.(\d+)\.(w[123])\.(.*)")
 _MLX_STACK = re.compile(r"(.*\.block_sparse_moe)\.switch_mlp\.(gate_proj|down_proj|up_proj)\.(.*)")
 
 
@@ -125,6 +127,20 @@ def _without_stacks(tensors: Mapping[str, Recipe]) -> dict[str, Recipe]:
             own = f"{found[1]}.experts.{expert}.{_MLX_EXPERTS[found[2]]}.{found[3]}"
             result[own] = Part(own, recipe, expert)
     return result
+
+
+def to_mlx(tensors: Mapping[str, Recipe]) -> dict[str, Recipe]:
+    """Tensors of Hugging Face's names as MLX has them: the same, with experts stacked."""
+    result: dict[str, Recipe] = {}
+    experts: dict[str, dict[int, Recipe]] = {}
+    for name, recipe in tensors.items():
+        found = _EXPERT.fullmatch(name)
+        if found:
+            stack = f"{found[1]}.switch_mlp.{_IN_MLX[found[3]]}.{found[4]}"
+            experts.setdefault(stack, {})[int(found[2])] = recipe
+        else:
+            result[name] = recipe
+    return result | {name: _stacked(name, parts) for name, parts in experts.items()}
 
 
 def to_gguf(tensors: Mapping[str, Recipe], config: Mapping[str, Any]) -> dict[str, Recipe]:

@@ -5,6 +5,7 @@ from lbrx.kernels import (
     elementwise,
     indexing,
     matmul,
+    matvec,
     movement,
     mps,
     norm,
@@ -12,6 +13,7 @@ from lbrx.kernels import (
     reduction,
     rope,
     softmax,
+    sorting,
 )
 from lbrx.kernels.device import MetalDevice
 from lbrx.kernels.registry import FAMILIES, RUNNERS, deterministic, forced
@@ -26,6 +28,7 @@ __all__ = [
     "forced",
     "indexing",
     "matmul",
+    "matvec",
     "movement",
     "mps",
     "norm",
@@ -33,4 +36,5 @@ __all__ = [
     "reduction",
     "rope",
     "softmax",
+    "sorting",
 ]

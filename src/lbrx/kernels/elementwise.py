@@ -103,7 +103,7 @@ def collapsed(shape: Shape, layouts: Sequence[Layout]) -> tuple[Shape, list[Shap
     return tuple(sizes), [tuple(own) for own in strides]
 
 
-def _access(stride: int) -> Access:
+def access(stride: int) -> Access:
     return {1: Access.ROW, 0: Access.SAME}.get(stride, Access.STRIDED)
 
 
@@ -170,11 +170,11 @@ def compute(gpu: Context, what: Computation) -> tuple[Array, ...]:
     arrays = [x.layout for x in what.inputs if not is_host(x)]
     written = sh.contiguous(what.shape)
     axes, strides = collapsed(what.shape, [*arrays, written])
-    accesses = iter([_access(own[-1]) for own in strides])
+    accesses = iter([access(own[-1]) for own in strides])
     inputs = [Input(x.dtype, Access.SCALAR if is_host(x) else next(accesses)) for x in what.inputs]
-    wide = _needs_wide([*arrays, written])
+    wide = needs_wide([*arrays, written])
     program = Program(tuple(inputs), what.steps, what.outputs, len(axes), wide)
-    values = [_constant(x) if is_host(x) else whole_buffer(x) for x in what.inputs]
+    values = [constant(x) if is_host(x) else whole_buffer(x) for x in what.inputs]
     results = tuple(empty(gpu, Spec(what.shape, dtype)) for _, dtype in what.outputs)
     problem = Elements(program, math.prod(what.shape))
     family.run(gpu, problem, what.name, Space(axes, strides, arrays), values, results)
@@ -185,11 +185,11 @@ def is_host(array: Array) -> bool:
     return array.storage.device == "cpu"
 
 
-def _constant(array: Array) -> bytes:
+def constant(array: Array) -> bytes:
     return np.ascontiguousarray(array.numpy()).tobytes()
 
 
-def _needs_wide(layouts: Sequence[Layout]) -> bool:
+def needs_wide(layouts: Sequence[Layout]) -> bool:
     return any(high - low > 2**31 for low, high in (layout.bounds() for layout in layouts))
 
 

@@ -41,6 +41,10 @@ class Matrix:
         """From row to row and from column to column."""
         return (1, self.leading) if self.transposed else (self.leading, 1)
 
+    @property
+    def transposed_view(self) -> Matrix:
+        return Matrix(not self.transposed, self.leading)
+
 
 @dataclass(frozen=True)
 class Product:
@@ -78,16 +82,29 @@ class Product:
         sizes = size_class(self.members, self.m, self.n, self.k)
         return f"{self.dtype.name} {order} {sizes}"
 
-    def packed(self) -> bytes:
-        """The `Product` record of matmul.h."""
-        missing = BATCH_AXES - len(self.batch)
-        zeros = (0,) * missing
+    @property
+    def transposed(self) -> Product:
+        """The product of the transposed operands, y first: its result is this one's transposed."""
+        return replace(
+            self,
+            m=self.n,
+            n=self.m,
+            x=self.y.transposed_view,
+            y=self.x.transposed_view,
+            x_batch=self.y_batch,
+            y_batch=self.x_batch,
+        )
+
+    def packed(self, *, into_transposed: bool = False) -> bytes:
+        """The `Product` record of matmul.h, of a result whose rows or columns follow each other."""
+        bias = (self.bias, 0) if into_transposed else (0, self.bias)
+        out = (1, self.m) if into_transposed else (self.n, 1)
+        zeros = (0,) * (BATCH_AXES - len(self.batch))
         return struct.pack(
-            f"{6 + BATCH_AXES}I{4 + 2 * BATCH_AXES}Q",
-            *(self.m, self.n, self.k, self.bias, len(self.batch), 0),
+            f"{6 + BATCH_AXES}I{6 + 2 * BATCH_AXES}Q",
+            *(self.m, self.n, self.k, *bias, len(self.batch)),
             *(*self.batch, *zeros),
-            *self.x.strides,
-            *self.y.strides,
+            *(*self.x.strides, *self.y.strides, *out),
             *(*self.x_batch, *zeros),
             *(*self.y_batch, *zeros),
         )

@@ -6,6 +6,7 @@ and stores results. It says nothing of sizes: one kernel serves every shape with
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
@@ -39,6 +40,12 @@ class Step:
     function: str
     arguments: tuple[tuple[int, Dtype], ...]  # each with the type that it is converted to
     gives: Dtype
+
+    def call(self, types: Sequence[Dtype]) -> str:
+        """As MSL, given the types of all values."""
+        given = [converted(f"v{value}", types[value], wanted) for value, wanted in self.arguments]
+        # The conversion of the argument is all that a cast does.
+        return given[0] if self.function == "cast" else f"op::{self.function}({', '.join(given)})"
 
 
 @dataclass(frozen=True)
@@ -166,14 +173,15 @@ def _strided_body(program: Program) -> list[str]:
         lines.append(f"const {index} row = {_row_number(program)} * {index}(space.shape[{last}]);")
     for i, (_, dtype) in enumerate(program.outputs):
         lines.append(f"device {dtype.msl}* to{i} = out{i}{' + row' if program.axes > 1 else ''};")
-    loads = []
-    for i, x in enumerate(program.inputs):
-        step = {
-            Access.ROW: "[at.x]",
-            Access.SAME: "[0]",
-            Access.STRIDED: f"[{index}(at.x) * space.strides[{arrays.index(i) if i in arrays else 0}][{last}]]",
+    loads = [f"in{i}" for i in range(len(program.inputs))]
+    for n, i in enumerate(arrays):
+        stride = f"space.strides[{n}][{last}]"
+        places = {
+            Access.ROW: "at.x",
+            Access.SAME: "0",
+            Access.STRIDED: f"{index}(at.x) * {stride}",
         }
-        loads.append(f"in{i}" if x.access is Access.SCALAR else f"row{i}{step[x.access]}")
+        loads[i] = f"row{i}[{places[program.inputs[i].access]}]"
     return lines + _computation(program, loads, "to", "at.x")
 
 
@@ -207,19 +215,21 @@ def _row_number(program: Program) -> str:
 def _computation(program: Program, loads: list[str], target: str, place: str) -> list[str]:
     types = program.types
     lines = [
-        f"const {types[i].msl} v{i} = {_converted(load, program.inputs[i].dtype, types[i])};"
+        assignment(i, types[i], converted(load, program.inputs[i].dtype, types[i]))
         for i, load in enumerate(loads)
     ]
     for n, step in enumerate(program.steps, len(program.inputs)):
-        given = [_converted(f"v{value}", types[value], wanted) for value, wanted in step.arguments]
-        call = given[0] if step.function == "cast" else f"op::{step.function}({', '.join(given)})"
-        lines.append(f"const {types[n].msl} v{n} = {call};")
+        lines.append(assignment(n, types[n], step.call(types)))
     for i, (value, dtype) in enumerate(program.outputs):
-        lines.append(f"{target}{i}[{place}] = {_converted(f'v{value}', types[value], dtype)};")
+        lines.append(f"{target}{i}[{place}] = {converted(f'v{value}', types[value], dtype)};")
     return lines
 
 
-def _converted(value: str, has: Dtype, wanted: Dtype) -> str:
+def assignment(value: int, dtype: Dtype, expression: str) -> str:
+    return f"const {dtype.msl} v{value} = {expression};"
+
+
+def converted(value: str, has: Dtype, wanted: Dtype) -> str:
     if has is wanted:
         return value
     if wanted is dt.bool_:

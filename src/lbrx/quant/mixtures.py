@@ -191,7 +191,7 @@ _KEPT = re.compile(
 )
 # For rows that are no whole blocks of 256.
 _NARROW = {
-    **dict.fromkeys(("iq4_xs",), "iq4_nl"),
+    "iq4_xs": "iq4_nl",
     **dict.fromkeys(("q2_k", "q3_k", "tq1_0", "tq2_0"), "q4_0"),
     "q4_k": "q5_0",
     "q5_k": "q5_1",

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lbrx.dtype import Dtype, float32
 from lbrx.errors import QuantizationError, ShapeError
 from lbrx.shape import Shape
 
@@ -54,6 +55,7 @@ class Scheme:
 
     @property
     def bits_per_weight(self) -> float:
+        """With float32 scales where these take the type of the values."""
         return 8 * self.block_bytes / self.elements
 
     @property
@@ -69,9 +71,13 @@ class Scheme:
             )
         return math.prod(shape) // self.elements
 
-    def nbytes(self, shape: Shape) -> int:
-        """How many bytes an array takes, scales included."""
-        return self.blocks(shape) * self.block_bytes
+    def nbytes(self, shape: Shape, dtype: Dtype = float32) -> int:
+        """How many bytes an array of that type takes, scales included."""
+        whole = self.block_bytes
+        if self.keeps_dtype:
+            companions = len(self.fields) - 1
+            whole = self.layout["data"].itemsize + companions * dtype.itemsize
+        return self.blocks(shape) * whole
 
     def part_shape(self, name: str, shape: Shape) -> Shape:
         """The shape of a field's own array for values of this shape."""
@@ -88,25 +94,27 @@ def encode(
     source = values.reshape(scheme.blocks(shape), scheme.elements)
     weights = None if importance is None else _Weights(importance, shape, scheme.elements)
     blocks = np.empty(0 if scheme.planar else len(source), scheme.layout)
-    parts = {
-        name: np.empty(len(source), scheme.layout[name]) if scheme.planar else blocks[name]
-        for name in scheme.fields
-    }
+    parts = {name: blocks[name] for name in scheme.fields}
+    if scheme.planar:
+        parts = {name: _empty_part(scheme, name, values) for name in scheme.fields}
     for chunk in _chunks(len(source), scheme.elements):
-        block_values = source[chunk].astype(np.float32)
-        _check_finite(block_values, chunk.start * scheme.elements, shape, scheme)
         with np.errstate(all="ignore"):
+            block_values = source[chunk].astype(np.float32)
+            _check_finite(block_values, chunk.start * scheme.elements, shape, scheme)
             fields = scheme.encode(block_values, None if weights is None else weights.of(chunk))
             for name, part in parts.items():
                 part[chunk] = fields[name]
-    if scheme.keeps_dtype:
-        parts = {n: part if n == "data" else part.astype(values.dtype) for n, part in parts.items()}
     for name, part in parts.items():
         _check_range(name, part, scheme)
     if scheme.planar:
         return {name: part.reshape(scheme.part_shape(name, shape)) for name, part in parts.items()}
     row_bytes = shape[-1] // scheme.elements * scheme.block_bytes
     return {"data": blocks.view(np.uint8).reshape(*shape[:-1], row_bytes)}
+
+
+def _empty_part(scheme: Scheme, name: str, values: NDArray[Any]) -> NDArray[Any]:
+    keeps = scheme.keeps_dtype and name != "data"
+    return np.empty(scheme.blocks(values.shape), values.dtype if keeps else scheme.layout[name])
 
 
 def decode(parts: Fields, scheme: Scheme, shape: Shape) -> Values:

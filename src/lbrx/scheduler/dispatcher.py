@@ -6,10 +6,10 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 
-from lbrx.kernels import RUNNERS, elementwise
+from lbrx.kernels import RUNNERS, elementwise, fused_rows
 from lbrx.kernels.registry import Call
 from lbrx.metal import Context, context
-from lbrx.scheduler.fusion import Kernel, computation, is_elementwise, plan
+from lbrx.scheduler.fusion import Kernel, computation, plan
 from lbrx.scheduler.graph import Node, Pending, in_order, settle
 from lbrx.storage import Array
 
@@ -28,10 +28,12 @@ def run(targets: Sequence[Node]) -> None:
 
 def _encoded(gpu: Context, kernel: Kernel) -> tuple[Array, ...]:
     node = kernel.root
-    if is_elementwise(node) and len(kernel.views) > 1:
+    if kernel.is_fused:
         what = computation(kernel)
-        real = tuple(_real(array) for array in what.inputs)
-        return elementwise.compute(gpu, replace(what, inputs=real))
+        real = replace(what, inputs=tuple(_real(array) for array in what.inputs))
+        if isinstance(real, elementwise.Computation):
+            return elementwise.compute(gpu, real)
+        return fused_rows.compute(gpu, real)
     inputs = tuple(None if x is None else _real(x) for x in node.inputs)
     return RUNNERS[node.op.name](Call(gpu, node.op, inputs, node.attributes, node.outputs))
 

@@ -7,13 +7,16 @@ views: a transposed, sliced or broadcast use folds into the indices with which t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from lbrx import dtype as dt
 from lbrx import shape as sh
-from lbrx.kernels import elementwise
+from lbrx.kernels import elementwise, fused_rows
 from lbrx.kernels.program import Step
+from lbrx.kernels.row_program import REDUCTIONS
 from lbrx.ops import Spec
 from lbrx.scheduler.graph import Node, node_of
 from lbrx.shape import Layout, Shape
@@ -22,6 +25,7 @@ from lbrx.storage import Array
 # A kernel has 31 buffers; some are for results, sizes and strides.
 MAX_INPUTS = 26
 MAX_NODES = 128
+LONGEST_ROW = fused_rows.LONGEST
 MAX_VIEWS = 2  # in which one node is computed: more cost more than they save
 
 
@@ -30,16 +34,55 @@ class Kernel:
     """A root and what is computed inside its kernel, each with the views it is seen through."""
 
     root: Node
+    rows: Shape | None = None
+    """The axes of the rows that are reduced; None if the kernel is elementwise."""
+    length: int = 1
+    """Elements in a row."""
     views: dict[Node, list[Layout]] = field(default_factory=dict)
     inputs: int = 0
 
     @property
-    def inlined(self) -> list[Node]:
-        return [node for node in self.views if node is not self.root]
+    def space(self) -> Shape:
+        """What the kernel walks through."""
+        shape = self.root.outputs[0].shape
+        return shape if self.rows is None else (*self.rows, self.length)
+
+    @property
+    def is_fused(self) -> bool:
+        return len(self.views) > 1
+
+    def seen(self, consumer: Node, array: Array) -> list[Layout] | None:
+        """The views through which a consumer inside reads an array; None if one is no layout."""
+        if is_row_reduction(consumer):
+            found = [composed(sh.contiguous(self.space), array.layout)]
+        else:
+            shape = consumer.outputs[0].shape
+            inner = sh.expand(array.layout, shape)
+            found = [composed(view, inner) for view in self.views[consumer]]
+        views = dict.fromkeys(view for view in found if view is not None)
+        return list(views) if None not in found else None
 
 
 def is_elementwise(node: Node) -> bool:
     return node.op.family in elementwise.FAMILIES or node.op.name == "copy"
+
+
+def is_row_reduction(node: Node) -> bool:
+    """Over the last axes, of floating elements: such a reduction can share a kernel."""
+    if node.op.name not in REDUCTIONS or not node.outputs[0].dtype.is_float:
+        return False
+    (array,) = (x for x in node.inputs if x is not None)
+    shape = array.layout.shape
+    axes = sh.normalize_axes(node.attributes["axis"], len(shape))
+    return bool(axes) and array.dtype.is_float and axes == tuple(range(axes[0], len(shape)))
+
+
+def _row_space(node: Node) -> tuple[Shape, int]:
+    """The rows of a reduction's operand, and their length."""
+    (array,) = (x for x in node.inputs if x is not None)
+    shape = array.layout.shape
+    first = sh.normalize_axes(node.attributes["axis"], len(shape))[0]
+    return shape[:first], math.prod(shape[first:])
 
 
 def plan(order: Sequence[Node], targets: Iterable[Node]) -> list[Kernel]:
@@ -49,17 +92,21 @@ def plan(order: Sequence[Node], targets: Iterable[Node]) -> list[Kernel]:
     kernels: dict[Node, Kernel] = {}
     home: dict[Node, Kernel] = {}
     for node in reversed(order):
-        inside = None if node in wanted else _inside(node, uses[node], home)
-        if inside is None:
-            shape = node.outputs[0].shape
-            made = Kernel(node, {node: [sh.contiguous(shape)]}, _array_count(node))
-            kernels[node] = home[node] = made
-        else:
-            kernel, views = inside
-            kernel.views[node] = views
-            kernel.inputs += _array_count(node) - 1
-            home[node] = kernel
+        kernel = None if node in wanted else _inside(node, uses[node], home)
+        if kernel is None:
+            kernel = kernels[node] = _own_kernel(node)
+        home[node] = kernel
     return [kernels[node] for node in order if node in kernels]
+
+
+def _own_kernel(node: Node) -> Kernel:
+    kernel = Kernel(node, inputs=_array_count(node))
+    if is_row_reduction(node):
+        kernel.rows, kernel.length = _row_space(node)
+        kernel.views[node] = [_row_view(kernel)]
+    else:
+        kernel.views[node] = [sh.contiguous(node.outputs[0].shape)]
+    return kernel
 
 
 def _uses(order: Sequence[Node]) -> dict[Node, list[tuple[Node, Array]]]:
@@ -79,29 +126,74 @@ def _array_count(node: Node) -> int:
 
 def _inside(
     node: Node, uses: Sequence[tuple[Node, Array]], home: dict[Node, Kernel]
-) -> tuple[Kernel, list[Layout]] | None:
-    """The one kernel that can compute the node as part of its own work, and the views there."""
+) -> Kernel | None:
+    """Put the node into the one kernel that needs it, if that can compute it as it goes along."""
     hosts = {id(home[consumer]): home[consumer] for consumer, _ in uses}
-    if len(hosts) != 1 or not is_elementwise(node):
+    if len(hosts) != 1 or not (is_elementwise(node) or is_row_reduction(node)):
         return None
     (kernel,) = hosts.values()
-    if not is_elementwise(kernel.root) or len(kernel.views) >= MAX_NODES:
+    if not (is_elementwise(kernel.root) or is_row_reduction(kernel.root)):
         return None
-    if kernel.inputs + _array_count(node) - 1 > MAX_INPUTS:
+    more = kernel.inputs + _array_count(node) - 1
+    if more > MAX_INPUTS or len(kernel.views) >= MAX_NODES:
         return None
     views: dict[Layout, None] = {}
     for consumer, array in uses:
-        for view in kernel.views[consumer]:
-            seen = through(view, consumer.outputs[0].shape, array)
-            if seen is None:
-                return None
-            views[seen] = None
-    return (kernel, list(views)) if len(views) <= MAX_VIEWS else None
+        seen = kernel.seen(consumer, array)
+        if seen is None:
+            return None
+        views |= dict.fromkeys(seen)
+    if len(views) > MAX_VIEWS or not (is_elementwise(node) or _takes_rows(kernel, node, views)):
+        return None
+    kernel.views[node] = [_row_view(kernel)] if is_row_reduction(node) else list(views)
+    kernel.inputs = more
+    return kernel
 
 
-def through(view: Layout, shape: Shape, array: Array) -> Layout | None:
-    """Where an operand lies for a consumer of this shape that is itself seen through a view."""
-    return composed(view, sh.expand(array.layout, shape))
+# ---- rows ----
+
+
+def _row_view(kernel: Kernel) -> Layout:
+    """How the elements of a row see a value that the row has one of."""
+    assert kernel.rows is not None
+    return Layout(kernel.space, (*sh.contiguous_strides(kernel.rows), 0))
+
+
+def _takes_rows(kernel: Kernel, node: Node, views: Iterable[Layout]) -> bool:
+    """Whether a kernel can make a reduction one of its loops; if so, it becomes one over rows."""
+    _, length = _row_space(node)
+    (view, *others) = views
+    if others or length < 2 or length > LONGEST_ROW:
+        return False
+    shape = kernel.space
+    if kernel.rows is None and _alike(view, sh.contiguous(shape)):
+        rows = shape  # the results are values of rows
+    elif (
+        shape
+        and shape[-1] == length
+        and _alike(view, Layout(shape, (*sh.contiguous_strides(shape[:-1]), 0)))
+    ):
+        rows = shape[:-1]
+    else:
+        return False
+    if math.prod(rows) != math.prod(node.outputs[0].shape):
+        return False
+    if kernel.rows is None and rows == shape:
+        for inside, own in kernel.views.items():
+            kernel.views[inside] = [
+                Layout((*v.shape, length), (*v.strides, 0), v.offset) for v in own
+            ]
+    kernel.rows, kernel.length = rows, length
+    return True
+
+
+def _alike(a: Layout, b: Layout) -> bool:
+    """Whether two layouts of a shape are the same: the stride of a single element is none."""
+    steps = zip(a.shape, a.strides, b.strides, strict=True)
+    return a.offset == b.offset and all(n == 1 or s == t for n, s, t in steps)
+
+
+# ---- views ----
 
 
 def composed(view: Layout, inner: Layout) -> Layout | None:
@@ -158,17 +250,21 @@ def name_of(kernel: Kernel) -> str:
     return f"fused_{more}{'_'.join(names[-NAMED:])}"
 
 
-def computation(kernel: Kernel) -> elementwise.Computation:
-    """An elementwise kernel's steps, with every array as the kernel reads it."""
+def computation(kernel: Kernel) -> elementwise.Computation | fused_rows.RowComputation:
+    """A fused kernel's steps, with every array as the kernel reads it."""
     (spec,) = kernel.root.outputs
     values = _Values(kernel)
-    result = values.of_node(kernel.root, sh.contiguous(spec.shape))
-    return elementwise.Computation(
-        name_of(kernel),
-        spec.shape,
-        tuple(values.inputs.values()),
-        tuple(values.placed(step) for step in values.steps),
-        ((values.place(result), spec.dtype),),
+    (view,) = kernel.views[kernel.root]
+    result = values.of_node(kernel.root, view)
+    place = values.place(result)
+    inputs = tuple(values.inputs.values())
+    steps = tuple(values.placed(step) for step in values.steps)
+    name = name_of(kernel)
+    if kernel.rows is None:
+        outputs = ((place, spec.dtype),)
+        return elementwise.Computation(name, spec.shape, inputs, steps, outputs)
+    return fused_rows.RowComputation(
+        name, kernel.rows, kernel.length, inputs, steps, ((place, spec),)
     )
 
 
@@ -195,24 +291,35 @@ class _Values:
         return self.known[node, view]
 
     def _computed(self, node: Node, view: Layout) -> Value:
+        if is_row_reduction(node):
+            (array,) = node.arrays()
+            whole = sh.contiguous(self.kernel.space)
+            operand = self._operand(array, composed(whole, array.layout))
+            return self._step(Step(node.op.name, ((0, dt.float32),), dt.float32), [operand])
         arrays = node.arrays()
         shape = node.outputs[0].shape
-        values = [self._operand(array, shape, view) for array in arrays]
+        values = [
+            self._input(array)
+            if elementwise.is_host(array)
+            else self._operand(array, composed(view, sh.expand(array.layout, shape)))
+            for array in arrays
+        ]
         if node.op.name == "copy":
             return values[0]
-        values += [self._input(elementwise.host_number(v)) for v in elementwise.numbers(node.attributes)]
+        numbers = map(elementwise.host_number, elementwise.numbers(node.attributes))
+        values += map(self._input, numbers)
         specs = [Spec(array.layout.shape, array.dtype) for array in arrays]
         step = elementwise.step_of(node.op, node.attributes, specs, node.outputs[0].dtype)
+        return self._step(step, values)
+
+    def _step(self, step: Step, values: list[Value]) -> Value:
         self.steps.append((step, values))
         return Value(True, len(self.steps) - 1)
 
-    def _operand(self, array: Array, shape: Shape, view: Layout) -> Value:
-        if elementwise.is_host(array):
-            return self._input(array)
-        seen = through(view, shape, array)
+    def _operand(self, array: Array, seen: Layout | None) -> Value:
         assert seen is not None
         below = node_of(array)
-        if below in self.kernel.views:
+        if below is not None and below in self.kernel.views:
             return self.of_node(below, seen)
         return self._input(replace(array, layout=seen))
 

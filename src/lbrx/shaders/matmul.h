@@ -6,14 +6,13 @@ constant uint ACTIVATION [[function_constant(0)]];
 
 constant constexpr uint BATCH_AXES = 4;
 
-// x is m by k, y is k by n; the results are row-major without gaps. Strides count elements.
+// x is m by k, y is k by n. Strides count elements; those of the bias are 0 where one value serves all.
 struct Product {
   uint m, n, k;
-  uint bias_step;           // 0 where one value is added to all columns
+  uint bias_row, bias_column;
   uint axes;                // of the batch, outermost first
-  uint unused;
   uint shape[BATCH_AXES];
-  ulong x_row, x_column, y_row, y_column;
+  ulong x_row, x_column, y_row, y_column, out_row, out_column;
   ulong x_batch[BATCH_AXES], y_batch[BATCH_AXES];
 };
 
@@ -147,5 +146,5 @@ kernel void matmul_serial(device const T* x [[buffer(0)]], device const T* y [[b
   }
   for (uint i = 0; i < rows; i++)
     for (uint j = 0; j < columns; j++)
-      out[ulong(i) * p.n + j] = finished<T>(sums[i / STEP][i % STEP][j], bias[(column + j) * p.bias_step]);
+      out[ulong(i) * p.n + j] = finished<T>(sums[i / STEP][i % STEP][j], bias[(column + j) * p.bias_column]);
 }

@@ -69,7 +69,7 @@ struct Kept {
 // One thread: it runs along several sums at once, which a processor adds as vectors. Blocks are
 // added up on their own, so that a long row's small elements are not lost beside a large sum.
 struct Alone {
-  enum : uint { LANES = 32, BLOCK = 4096 };
+  enum : uint { LANES = 64, BLOCK = 4096 };
 
   template <typename Row>
   Row kept(uint, Row row) const { return row; }
@@ -89,9 +89,13 @@ struct Alone {
     for (uint lane = 0; lane < LANES; lane++) part[lane] = op.none();
     uint i = start;
     for (; i + LANES <= end; i += LANES) {
+#pragma clang loop unroll(disable)
       for (uint lane = 0; lane < LANES; lane++) part[lane] = op.join(part[lane], row(i + lane, 0));
     }
-    for (uint lane = 0; i < end; i++, lane++) part[lane] = op.join(part[lane], row(i, 0));
+#pragma clang loop unroll(disable)
+    for (uint lane = 0; lane < LANES; lane++) {
+      if (i + lane < end) part[lane] = op.join(part[lane], row(i + lane, 0));
+    }
     for (uint half_of = LANES / 2; half_of > 0; half_of /= 2) {
       for (uint lane = 0; lane < half_of; lane++) {
         part[lane] = op.join(part[lane], part[lane + half_of]);

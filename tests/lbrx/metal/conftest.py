@@ -6,7 +6,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from lbrx.metal import Context, Event
+from lbrx.metal import Context, Event, Pipeline
+
+WORDS = """
+#include <metal_stdlib>
+using namespace metal;
+kernel void fill(device uint* out [[buffer(0)]], constant uint& value [[buffer(1)]],
+                 uint i [[thread_position_in_grid]]) { out[i] = value; }
+kernel void copy(device const uint* in [[buffer(0)]], device uint* out [[buffer(1)]],
+                 uint i [[thread_position_in_grid]]) { out[i] = in[i]; }
+"""
 
 
 @pytest.fixture(scope="session")
@@ -30,3 +39,14 @@ def gate(gpu: Context) -> Iterator[Event]:
     yield event
     if not event.query():
         event.release()
+
+
+@pytest.fixture
+def fill(gpu: Context) -> Pipeline:
+    """A kernel that writes a word everywhere."""
+    return gpu.shaders.pipeline("words", "fill", source=WORDS)
+
+
+@pytest.fixture
+def copy(gpu: Context) -> Pipeline:
+    return gpu.shaders.pipeline("words", "copy", source=WORDS)

@@ -1,4 +1,4 @@
-"""Buffers of the pool, of heaps and over the host's memory, and the copy kernels on them."""
+"""Buffers of the pool, of heaps and over the host's memory."""
 
 from __future__ import annotations
 
@@ -14,30 +14,9 @@ from lbrx.memory.zero_copy import PAGE, page_span, shareable_span
 from lbrx.metal import Context, stats
 from lbrx.storage import empty_aligned
 
-AXES = 8
-WIDTHS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 GROUP = (64, 1, 1)
 
 pytestmark = pytest.mark.metal
-
-
-def strides(array):
-    return [stride // array.itemsize for stride in array.strides]
-
-
-def layout(source, target):
-    """CopyLayout of copy.h."""
-    record = np.zeros(
-        1,
-        [("axes", "u4"), ("row", "u4"), ("shape", "u4", AXES),
-         ("source", "i8", AXES + 1), ("target", "i8", AXES + 1)],
-    )  # fmt: skip
-    record["axes"], record["row"] = source.ndim - 1, source.shape[-1]
-    record["shape"][0, : source.ndim - 1] = source.shape[:-1]
-    for name, array in (("source", source), ("target", target)):
-        record[name][0, : source.ndim - 1] = strides(array)[:-1]
-        record[name][0, AXES] = strides(array)[-1]
-    return record.tobytes()
 
 
 def aligned(count, dtype=np.float32):
@@ -45,67 +24,7 @@ def aligned(count, dtype=np.float32):
     return np.frombuffer(mmap.mmap(-1, max(1, count * np.dtype(dtype).itemsize)), dtype)[:count]
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("count", [1, 3, 1000, 70_001])
-@pytest.mark.parametrize("serial", [False, True])
-def test_fill(gpu, width, count, serial):
-    value = WIDTHS[width](0x0102030405060708 & (256**width - 1))
-    guard = gpu.upload(np.zeros(count + 5, WIDTHS[width]))
-    out = guard.slice(0, count * width)
-    arguments = [out, value.tobytes()]
-    if serial:
-        run = 4096
-        arguments += [np.uint32(count).tobytes(), np.uint32(run).tobytes()]
-        pipeline, grid = gpu.shaders.pipeline("copy", f"fill_serial_{width}"), -(-count // run)
-    else:
-        pipeline, grid = gpu.shaders.pipeline("copy", f"fill_{width}"), count
-    gpu.queue.dispatch(pipeline, arguments, (grid, 1, 1), GROUP)
-    np.testing.assert_array_equal(out.array(WIDTHS[width]), value)
-    assert not guard.array(WIDTHS[width])[count:].any()
-
-
-VIEWS = {
-    "plain": (lambda a: a),
-    "transposed": (lambda a: a.T),
-    "reversed": (lambda a: a[::-1, :, ::-1]),
-    "steps": (lambda a: a[1::2, :, ::3]),
-    "broadcast": (lambda a: np.broadcast_to(a[:, :1], a.shape)),
-    "a row": (lambda a: a[0, 0]),
-    "permuted": (lambda a: a.transpose(1, 2, 0)),
-}
-
-
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("view", VIEWS)
-@pytest.mark.parametrize("serial", [False, True])
-def test_strided_copy(gpu, width, view, serial):
-    values = np.arange(5 * 7 * 11).reshape(5, 7, 11).astype(WIDTHS[width])
-    source = VIEWS[view](values)
-    expected = np.ascontiguousarray(source)
-    whole = gpu.upload(values)
-    # A negative stride starts away from the front.
-    start = source.ctypes.data - values.ctypes.data
-    target = gpu.buffer(expected.nbytes)
-    rows = expected.size // expected.shape[-1]
-    arguments = [whole.slice(start, whole.size - start), target, layout(source, expected)]
-    name = f"copy_serial_{width}" if serial else f"copy_{width}"
-    grid = (rows, 1, 1) if serial else (expected.shape[-1], rows, 1)
-    gpu.queue.dispatch(gpu.shaders.pipeline("copy", name), arguments, grid, GROUP)
-    np.testing.assert_array_equal(target.array(expected.dtype), expected.ravel())
-
-
-@pytest.mark.parametrize("modes", [("bounds",), ("race",)], ids=["bounds", "race"])
-def test_the_copy_kernels_are_clean(gpu, modes):
-    softmetal = pytest.importorskip("softmetal")
-    with softmetal.checking(*modes) as checks:
-        for serial in (False, True):
-            test_fill(gpu, 4, 1000, serial)
-            test_strided_copy(gpu, 2, "steps", serial)
-        assert not checks.findings
-
-
 def test_an_empty_buffer_and_an_empty_grid(gpu):
-    pipeline = gpu.shaders.pipeline("copy", "fill_4")
     before = gpu.queue.counts()
     empty = gpu.upload(np.empty(0, np.float32))
     gpu.queue.dispatch(pipeline, [empty, bytes(4)], (0, 1, 1), GROUP)
@@ -117,7 +36,6 @@ def test_an_empty_buffer_and_an_empty_grid(gpu):
 
 
 def test_an_array_sees_the_device_s_writes_and_back(gpu):
-    pipeline = gpu.shaders.pipeline("copy", "fill_4")
     host = aligned(4096, np.uint32)
     buffer = gpu.share(host)
     gpu.queue.dispatch(pipeline, [buffer, np.uint32(9).tobytes()], (4096, 1, 1), GROUP)
@@ -154,7 +72,6 @@ def test_a_mapped_file_is_one_buffer(gpu, tmp_path):
     assert high.shares(mapped[5000:])
     target = gpu.buffer(high.size)
     plain = layout(mapped[5000:], mapped[5000:])
-    pipeline = gpu.shaders.pipeline("copy", "copy_serial_4")
     gpu.queue.dispatch(pipeline, [high, target, plain], (1, 1, 1), (1, 1, 1))
     np.testing.assert_array_equal(target.array(np.float32), values[5000:])
     assert not low.array(np.float32).flags.writeable
@@ -163,7 +80,6 @@ def test_a_mapped_file_is_one_buffer(gpu, tmp_path):
 
 
 def test_pending_work_keeps_host_memory(gpu, gate):
-    pipeline = gpu.shaders.pipeline("copy", "copy_serial_4")
     target = gpu.buffer(4 << 20)
     host = aligned(1 << 20, np.uint32)
     host[:] = 3
@@ -230,7 +146,6 @@ def test_thousands_of_buffers_leave_nothing(gpu):
 
 
 def test_thousands_of_uploads_through_a_kernel(gpu):
-    pipeline = gpu.shaders.pipeline("copy", "fill_4")
     for number in range(2000):
         buffer = gpu.upload(np.full(100, number, np.uint32))
         gpu.queue.dispatch(pipeline, [buffer.slice(0, 4), bytes(4)], (1, 1, 1), GROUP)
@@ -278,7 +193,6 @@ def test_more_than_the_longest_buffer(gpu):
 
 
 def test_many_threads_share_a_context(gpu):
-    pipeline = gpu.shaders.pipeline("copy", "fill_4")
     wrong = []
 
     def work(seed: int) -> None:

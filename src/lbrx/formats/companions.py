@@ -1,0 +1,66 @@
+"""What goes with weights from one family of files to another: settings and tokenizer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lbrx.formats import hyperparameters, vocabulary
+from lbrx.formats.checks import MAX_HEADER, bad
+from lbrx.formats.descriptor import Format, ModelFiles
+from lbrx.formats.tokenizer_files import tokenizer_files
+from lbrx.formats.translate import known_architecture
+
+_COPIED = (
+    *("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json"),
+    *("generation_config.json", "chat_template.jinja", "vocab.json", "merges.txt"),
+    *("added_tokens.json", "preprocessor_config.json", "LICENSE"),
+)
+_GENERATION = ("bos_token_id", "eos_token_id", "pad_token_id")
+# How a source was packed and split says nothing of what is made of it.
+_OF_THE_FILE = ("general.file_type", "general.quantization_version", "general.alignment")
+_PACKING = ("quantization", "quantization_config")
+
+
+def folder_files(files: ModelFiles, config: Mapping[str, Any]) -> dict[str, bytes]:
+    """What a Hugging Face or MLX folder has beside weights, config.json first."""
+    settings = {key: value for key, value in config.items() if key not in _PACKING}
+    result = {"config.json": _json(settings)} if settings else {}
+    if files.format is Format.GGUF:
+        generation = {key: config[key] for key in _GENERATION if key in config}
+        result["generation_config.json"] = _json(generation)
+        return result | tokenizer_files(files.metadata)
+    folder = files.path if files.path.is_dir() else files.path.parent
+    has_folder = bool(files.config) or files.tokenizer is not None
+    for name in _COPIED if has_folder else ():
+        if (folder / name).is_file():
+            result[name] = _content(folder / name)
+    return result
+
+
+def gguf_metadata(files: ModelFiles, config: Mapping[str, Any]) -> dict[str, Any]:
+    """What a GGUF says beside tensors, except how they are quantized."""
+    if files.format is Format.GGUF:
+        return {
+            key: value
+            for key, value in files.metadata.items()
+            if key not in _OF_THE_FILE and not key.startswith("split.")
+        }
+    result = hyperparameters.to_gguf(known_architecture(config), config)
+    name = str(config.get("_name_or_path") or "") or files.path.resolve().stem
+    result["general.name"] = Path(name).name
+    if files.tokenizer is not None:
+        result |= vocabulary.to_gguf(files.tokenizer.parent, hyperparameters.flat_config(config))
+    return result
+
+
+def _json(value: Mapping[str, Any]) -> bytes:
+    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def _content(path: Path) -> bytes:
+    if path.stat().st_size > MAX_HEADER:
+        raise bad(path, f"has more than {MAX_HEADER:,} bytes")
+    return path.read_bytes()

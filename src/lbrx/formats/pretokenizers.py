@@ -1,0 +1,87 @@
+"""How text is cut before byte-level BPE: llama.cpp has names for it, tokenizer.json the rule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_LETTERS_UP, _LETTERS_LOW = r"\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}", r"\p{Ll}\p{Lm}\p{Lo}\p{M}"
+_CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_REST = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+_CASED = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?[{_LETTERS_UP}]*[{_LETTERS_LOW}]+{{0}}|"
+    rf"[^\r\n\p{{L}}\p{{N}}]?[{_LETTERS_UP}]+[{_LETTERS_LOW}]*{{0}}|"
+)
+_WORDS = rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|"
+_SYMBOLS = r" ?[^\s\p{L}\p{N}]+[\r\n]*|"
+_SYMBOLS_SLASH = r" ?[^\s\p{L}\p{N}]+[\r\n/]*|"
+
+_PATTERNS = {
+    "llama-bpe": _WORDS + r"\p{N}{1,3}|" + _SYMBOLS + _REST,
+    "dbrx": _WORDS + r"\p{N}{1,3}|" + _SYMBOLS + _REST,
+    "qwen2": _WORDS + r"\p{N}|" + _SYMBOLS + _REST,
+    "tekken": _CASED.replace("{0}", "") + r"\p{N}|" + _SYMBOLS_SLASH + _REST,
+    "gpt-4o": _CASED.replace("{0}", _CONTRACTIONS + "?") + r"\p{N}{1,3}|" + _SYMBOLS_SLASH + _REST,
+}
+
+
+def _byte_level(use_regex: bool) -> dict[str, Any]:
+    return {
+        "type": "ByteLevel",
+        "add_prefix_space": False,
+        "trim_offsets": True,
+        "use_regex": use_regex,
+    }
+
+
+def _split(pattern: str) -> dict[str, Any]:
+    return {
+        "type": "Split",
+        "pattern": {"Regex": pattern},
+        "behavior": "Isolated",
+        "invert": False,
+    }
+
+
+def _sequence(*steps: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "Sequence", "pretokenizers": list(steps)}
+
+
+_DIGITS = {"type": "Digits", "individual_digits": True}
+# By llama.cpp's names.
+RULES: dict[str, dict[str, Any]] = {
+    "gpt-2": _byte_level(True),
+    "smollm": _sequence(_DIGITS, _byte_level(True)),
+    **{name: _sequence(_split(p), _byte_level(False)) for name, p in _PATTERNS.items()},
+}
+ALIASES = {"default": "gpt-2", "llama3": "llama-bpe", "llama-v3": "llama-bpe"}
+    "default": "gpt-2",
+    "llama3": "llama-bpe",
+    "llama-v3": "llama-bpe",
+    "smollm3": "llama-bpe",
+}
+
+
+def name_of(rule: object, ignores_merges: bool) -> str | None:
+    """llama.cpp's name of a rule. Two have one pattern, and differ in how merges are used."""
+    wanted = _essence(rule)
+    names = [name for name, known in RULES.items() if _essence(known) == wanted]
+    if "llama-bpe" in names:
+        return "llama-bpe" if ignores_merges else "dbrx"
+    return names[0] if names else None
+
+
+def _essence(rule: object) -> tuple[Any, ...]:
+    """What of a rule changes where text is cut."""
+    if not isinstance(rule, dict):
+        return ()
+    match rule.get("type"):
+        case "Sequence":
+            steps = rule.get("pretokenizers")
+            return tuple(part for step in steps or () for part in _essence(step))
+        case "Split":
+            return ((rule.get("pattern"), rule.get("behavior"), bool(rule.get("invert"))),)
+        case "ByteLevel":
+            return (("cut" if rule.get("use_regex", True) else "bytes"),)
+        case "Digits":
+            return (("digits", bool(rule.get("individual_digits"))),)
+    return (repr(rule),)

@@ -1,0 +1,79 @@
+"""SentencePiece's BPE: its model file, and its scores as merges."""
+
+from __future__ import annotations
+
+import mmap
+import re
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from lbrx.formats.checks import MAX_HEADER, bad
+from lbrx.formats.protobuf import BYTES, Message
+
+_BYTE = re.compile(r"<0x[0-9A-F]{2}>")
+_PIECES = 1
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A token of tokenizer.model; kinds have GGUF's numbers."""
+
+    text: str
+    score: float
+    kind: int
+
+
+def is_byte(text: str) -> bool:
+    return _BYTE.fullmatch(text) is not None
+
+
+def read(path: Path) -> list[Piece]:
+    """The tokens of a tokenizer.model."""
+    size = path.stat().st_size
+    if not 0 < size <= MAX_HEADER:
+        raise bad(path, f"has {size:,} bytes, not 1 to {MAX_HEADER:,}")
+    with path.open("rb") as file:
+        data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    model = Message(path, data)
+    return [
+        _piece(model.inner(start, end))
+        for number, wire, start, end in model
+        if number == _PIECES and wire == BYTES
+    ]
+
+
+def _piece(message: Message) -> Piece:
+    text, score, kind = "", 0.0, 1
+    for number, wire, start, end in message:
+        match number, wire:
+            case 1, 2:
+                text = message.text(start, end)
+            case 2, 5:
+                (score,) = struct.unpack("<f", message.data[start:end])
+            case 3, 0:
+                kind = start
+    if not 1 <= kind <= 6:
+        raise bad(message.path, f"{kind} is no type of a piece", field=f"piece {text[:40]!r}")
+    return Piece(text, score, kind)
+
+
+def scores_of(merges: Iterable[tuple[str, str]]) -> dict[str, float]:
+    """What each token is merged at: minus the rank of the first pair that makes it."""
+    result: dict[str, float] = {}
+    for rank, (left, right) in enumerate(merges):
+        result.setdefault(left + right, -float(rank))
+    return result
+
+
+def merges_of(numbers: Mapping[str, int], scores: Mapping[str, float]) -> list[tuple[str, str]]:
+    """Every pair of tokens that makes one, best score first; then longer beginnings first."""
+    found = []
+    for text, score in scores.items():
+        pairs = [(text[:i], text[i:]) for i in range(1, len(text))]
+        known = [(a, b) for a, b in pairs if a in numbers and b in numbers]
+        known.sort(key=lambda pair: (numbers[pair[0]], numbers[pair[1]]))
+        found += [(score, a, b) for a, b in known]
+    found.sort(key=lambda item: (-item[0], -len(item[1]), -len(item[2])))
+    return [(a, b) for _, a, b in found]

@@ -1,0 +1,141 @@
+"""Elementwise steps and reductions of rows in one kernel: what the scheduler makes of a softmax or
+a norm that is written out."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from hashlib import blake2b
+
+from lbrx import shape as sh
+from lbrx.kernels import elementwise
+from lbrx.kernels.arrays import empty, size_class, whole_buffer
+from lbrx.kernels.program import Access, Input, Step
+from lbrx.kernels.registry import Family
+from lbrx.kernels.row_program import RowProgram, source
+from lbrx.kernels.rows import KEPT, SIMD_WIDTH
+from lbrx.metal import Buffer, Context
+from lbrx.ops import Spec
+from lbrx.shape import Shape
+from lbrx.storage import Array
+
+TEAM = 1024  # threads at most
+LONGEST = TEAM * KEPT
+"""Elements of a row that a threadgroup can take."""
+
+
+@dataclass(frozen=True)
+class RowComputation:
+    """Steps on arrays of shape `rows` and the length: one that has no such axis repeats there."""
+
+    name: str
+    rows: Shape
+    length: int
+    inputs: tuple[Array, ...]
+    steps: tuple[Step, ...]
+    outputs: tuple[tuple[int, Spec], ...]
+
+
+@dataclass(frozen=True)
+class FusedRows:
+    """A problem: a program over so many rows."""
+
+    program: RowProgram
+    count: int
+    length: int
+
+    @property
+    def shape_class(self) -> str:
+        return size_class(self.count, self.length)
+
+
+family: Family[FusedRows] = Family("rows")
+
+
+def compute(gpu: Context, what: RowComputation) -> tuple[Array, ...]:
+    """Choose a kernel and encode it."""
+    arrays = [x.layout for x in what.inputs if not elementwise.is_host(x)]
+    leading = [replace(x, shape=x.shape[:-1], strides=x.strides[:-1]) for x in arrays]
+    axes, strides = elementwise.collapsed(what.rows, [*leading, sh.contiguous(what.rows)])
+    accesses = iter([elementwise.access(x.strides[-1]) for x in arrays])
+    inputs = [
+        Input(x.dtype, Access.SCALAR if elementwise.is_host(x) else next(accesses))
+        for x in what.inputs
+    ]
+    wide = elementwise.needs_wide([*arrays, sh.contiguous((*what.rows, what.length))])
+    outputs = tuple((value, spec.dtype) for value, spec in what.outputs)
+    program = RowProgram(tuple(inputs), what.steps, outputs, len(axes), wide)
+    results = tuple(empty(gpu, spec) for _, spec in what.outputs)
+    values = [
+        elementwise.constant(x) if elementwise.is_host(x) else whole_buffer(x) for x in what.inputs
+    ]
+    steps = [(*own, x.strides[-1]) for own, x in zip(strides, arrays, strict=False)]
+    space = _space(axes, what.length, [x.offset for x in arrays], steps, wide)
+    arguments = [*values, *map(whole_buffer, results), space]
+    problem = FusedRows(program, math.prod(what.rows), what.length)
+    family.run(gpu, problem, what.name, arguments)
+    return results
+
+
+def _space(
+    axes: Shape, length: int, starts: Sequence[int], strides: Sequence[Shape], wide: bool
+) -> bytes:
+    """The `Space` record of the generated source."""
+    code = "q" if wide else "i"
+    flat = [*(starts or [0]), *(step for own in strides for step in own)]
+    flat += [0] * (0 if strides else len(axes) + 1)
+    sizes = struct.pack(f"{len(axes) + 1}I", *axes, length)
+    return (
+        sizes
+        + bytes(-len(sizes) % struct.calcsize(code))
+        + struct.pack(f"{len(flat)}{code}", *flat)
+    )
+
+
+Arguments = Sequence[Buffer | bytes]
+
+
+@family.variant("serial", cost=lambda info, problem: 2.0 if info.simd_hardware else 1.0)
+def serial(gpu: Context, problem: FusedRows, name: str, arguments: Arguments) -> None:
+    """A thread a row."""
+    _dispatch(gpu, problem.program, name, arguments, problem.count, 1, "serial")
+
+
+@family.variant(
+    "together",
+    can=lambda info, problem: problem.length <= LONGEST,
+    cost=lambda info, problem: 1.0 if info.simd_hardware else 2.0,
+)
+def together(gpu: Context, problem: FusedRows, name: str, arguments: Arguments) -> None:
+    """A threadgroup a row."""
+    program = replace(problem.program, together=True)
+    simdgroups = -(-problem.length // (KEPT * SIMD_WIDTH))
+    threads = SIMD_WIDTH * (1 << max(simdgroups - 1, 0).bit_length())
+    _dispatch(gpu, program, name, arguments, problem.count, threads, "together")
+
+
+def _dispatch(
+    gpu: Context,
+    program: RowProgram,
+    name: str,
+    arguments: Arguments,
+    rows: int,
+    team: int,
+    variant: str,
+) -> None:
+    function = _kernel_name(program, name)
+    text = source(program, function)
+    pipeline = gpu.shaders.pipeline("rows", function, safe_math=True, source=text)
+    # Threads on their own are grouped for the sake of the grid alone.
+    group = team if program.together else min(rows, SIMD_WIDTH)
+    gpu.queue.dispatch(
+        pipeline, arguments, (rows * team, 1, 1), (group, 1, 1), kernel=name, variant=variant
+    )
+
+
+@cache
+def _kernel_name(program: RowProgram, name: str) -> str:
+    return f"{name}_{blake2b(repr(program).encode(), digest_size=4).hexdigest()}"

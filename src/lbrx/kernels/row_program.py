@@ -1,0 +1,253 @@
+"""Row programs: element programs with reductions along the last axis, as one kernel.
+
+Every value is one of a row (what a reduction gives, or is computed from such) or one of each of
+its elements. A reduction is a loop over the row; what it needs of the elements is a function
+object, computed afresh in each loop: reading a row again is cheaper than storing what became of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+
+from lbrx import dtype as dt
+from lbrx.dtype import Dtype
+from lbrx.kernels.arrays import accumulator
+from lbrx.kernels.program import Access, Input, Step, assignment, converted, value_type
+
+REDUCTIONS = {
+    "sum": "RowSum",
+    "mean": "RowSum",
+    "prod": "RowProduct",
+    "max": "RowMaximum",
+    "min": "RowMinimum",
+}
+
+
+@dataclass(frozen=True)
+class RowProgram:
+    """Like a Program; a step whose function is in REDUCTIONS joins a row's elements to one."""
+
+    inputs: tuple[Input, ...]
+    steps: tuple[Step, ...]
+    outputs: tuple[tuple[int, Dtype], ...]
+    axes: int
+    """How many axes the rows have."""
+    wide: bool = False
+    together: bool = False
+    """Whether a threadgroup works on a row; else one thread does."""
+
+    @cached_property
+    def types(self) -> list[Dtype]:
+        loaded = [accumulator(x.dtype) for x in self.inputs]
+        return loaded + [value_type(step) for step in self.steps]
+
+    @cached_property
+    def is_element(self) -> list[bool]:
+        """Of every value, whether there is one for each element."""
+        result = [x.access in (Access.ROW, Access.STRIDED) for x in self.inputs]
+        for step in self.steps:
+            own = step.function not in REDUCTIONS and any(result[v] for v, _ in step.arguments)
+            result.append(own)
+        return result
+
+    @property
+    def index(self) -> str:
+        return "long" if self.wide else "int"
+
+    def needed(self, values: Sequence[int]) -> tuple[list[int], list[int]]:
+        """For values of an element: the elements' values that lead to them, and the rows' used."""
+        elements: set[int] = set()
+        rows: set[int] = set()
+        stack = list(values)
+        while stack:
+            value = stack.pop()
+            if not self.is_element[value]:
+                rows.add(value)
+            elif value not in elements:
+                elements.add(value)
+                if value >= len(self.inputs):
+                    stack += [v for v, _ in self.step(value).arguments]
+        return sorted(elements), sorted(rows)
+
+    def step(self, value: int) -> Step:
+        return self.steps[value - len(self.inputs)]
+
+
+@cache
+def source(program: RowProgram, name: str) -> str:
+    """The kernel's text."""
+    functors: list[str] = []
+    body = [*_row_starts(program), *_rows(program, functors), *_stores(program, functors)]
+    parameters = _parameters(program)
+    given = ", ".join(parameter.split(" [[")[0].split()[-1] for parameter in parameters)
+    plain = [parameter.split(" [[")[0] for parameter in parameters]
+    return "\n".join(
+        [
+            '#include "row_program.h"',
+            "",
+            *_space(program),
+            *functors,
+            "template <typename Team>",
+            f"inline void compute(Team team, uint at, {', '.join(plain)}) {{",
+            *(f"  {line}" for line in body),
+            "}",
+            "",
+            *_entry(program, name, parameters, given),
+        ]
+    )
+
+
+def _entry(program: RowProgram, name: str, parameters: list[str], given: str) -> list[str]:
+    head = f"kernel void {name}(\n    " + ",\n    ".join(parameters) + ",\n    "
+    if not program.together:
+        position = "uint at [[thread_position_in_grid]]"
+        return [f"{head}{position}) {{", f"  compute(Alone(), at, {given});", "}", ""]
+    threads = [
+        "uint index [[thread_index_in_threadgroup]]",
+        "uint count [[threads_per_threadgroup]]",
+        "uint at [[threadgroup_position_in_grid]]",
+    ]
+    return [
+        head + ",\n    ".join(threads) + ") {",
+        "  threadgroup float shared[SIMD_WIDTH];",
+        f"  compute(Together{{index, count, shared}}, at, {given});",
+        "}",
+        "",
+    ]
+
+
+def _parameters(program: RowProgram) -> list[str]:
+    lines = []
+    for i, x in enumerate(program.inputs):
+        kind = "constant" if x.access is Access.SCALAR else "device const"
+        mark = "&" if x.access is Access.SCALAR else "*"
+        lines.append(f"{kind} {x.dtype.msl}{mark} in{i} [[buffer({i})]]")
+    place = len(program.inputs)
+    for i, (_, dtype) in enumerate(program.outputs):
+        lines.append(f"device {dtype.msl}* out{i} [[buffer({place + i})]]")
+    lines.append(f"constant Space& space [[buffer({place + len(program.outputs)})]]")
+    return lines
+
+
+def _space(program: RowProgram) -> list[str]:
+    """Sizes of the rows' axes, the rows' length, where inputs start, strides with the last axis."""
+    arrays = max(len(_arrays(program)), 1)
+    return [
+        "struct Space {",
+        f"  uint shape[{program.axes}];",
+        "  uint length;",
+        f"  {program.index} start[{arrays}];",
+        f"  {program.index} strides[{arrays}][{program.axes + 1}];",
+        "};",
+        "",
+    ]
+
+
+def _arrays(program: RowProgram) -> list[int]:
+    return [i for i, x in enumerate(program.inputs) if x.access is not Access.SCALAR]
+
+
+def _row_starts(program: RowProgram) -> list[str]:
+    """Pointers to this row of every array."""
+    index, arrays = program.index, _arrays(program)
+    lines = [f"{index} start{i} = space.start[{n}];" for n, i in enumerate(arrays)]
+    if program.axes == 1:
+        lines += [f"start{i} += {index}(at) * space.strides[{n}][0];" for n, i in enumerate(arrays)]
+    else:
+        lines += ["uint rest = at;", f"for (int axis = {program.axes - 1}; axis >= 0; axis--) {{"]
+        lines += [f"  const {index} place = rest % space.shape[axis];"]
+        lines += [f"  start{i} += place * space.strides[{n}][axis];" for n, i in enumerate(arrays)]
+        lines += ["  rest /= space.shape[axis];", "}"]
+    for n, i in enumerate(arrays):
+        x = program.inputs[i]
+        lines.append(f"device const {x.dtype.msl}* row{i} = in{i} + start{i};")
+        if x.access is Access.STRIDED:
+            lines.append(f"const {index} step{i} = space.strides[{n}][{program.axes}];")
+    for i, (value, dtype) in enumerate(program.outputs):
+        if program.is_element[value]:
+            lines.append(
+                f"device {dtype.msl}* to{i} = out{i} + {index}(at) * {index}(space.length);"
+            )
+    return lines
+
+
+def _rows(program: RowProgram, functors: list[str]) -> list[str]:
+    """The values that a row has one of, each after those it needs."""
+    lines = []
+    for i, x in enumerate(program.inputs):
+        if not program.is_element[i]:
+            load = f"in{i}" if x.access is Access.SCALAR else f"row{i}[0]"
+            lines.append(
+                assignment(i, program.types[i], converted(load, x.dtype, program.types[i]))
+            )
+    for n, step in enumerate(program.steps, len(program.inputs)):
+        if step.function in REDUCTIONS:
+            lines.append(assignment(n, program.types[n], _reduction(program, n, step, functors)))
+        elif not program.is_element[n]:
+            lines.append(assignment(n, program.types[n], step.call(program.types)))
+    return lines
+
+
+def _reduction(program: RowProgram, n: int, step: Step, functors: list[str]) -> str:
+    ((value, _),) = step.arguments
+    made = _functor(program, f"Elements{n}", [value], functors, result=value)
+    joined = f"team.reduce({REDUCTIONS[step.function]}(), space.length, {made})"
+    return f"{joined} / float(space.length)" if step.function == "mean" else joined
+
+
+def _stores(program: RowProgram, functors: list[str]) -> list[str]:
+    elements = [i for i, (value, _) in enumerate(program.outputs) if program.is_element[value]]
+    lines = []
+    if elements:
+        wanted = [program.outputs[i][0] for i in elements]
+        made = _functor(program, "Results", wanted, functors, stores=elements)
+        lines.append(f"team.each(space.length, {made});")
+    for i, (value, dtype) in enumerate(program.outputs):
+        if i not in elements:
+            lines.append(f"out{i}[at] = {converted(f'v{value}', program.types[value], dtype)};")
+    return lines
+
+
+def _functor(
+    program: RowProgram,
+    name: str,
+    values: Sequence[int],
+    functors: list[str],
+    result: int | None = None,
+    stores: Sequence[int] = (),
+) -> str:
+    """Define a function object over a row's elements; returns the expression that makes one."""
+    elements, rows = program.needed(values)
+    members: list[tuple[str, str]] = []
+    lines: list[str] = []
+    for value in elements:
+        if value < len(program.inputs):
+            x = program.inputs[value]
+            members.append((f"device const {x.dtype.msl}*", f"row{value}"))
+            place = "i"
+            if x.access is Access.STRIDED:
+                members.append((program.index, f"step{value}"))
+                place = f"{program.index}(i) * step{value}"
+            load = converted(f"row{value}[{place}]", x.dtype, program.types[value])
+        else:
+            load = program.step(value).call(program.types)
+        lines.append(assignment(value, program.types[value], load))
+    members += [(program.types[value].msl or "", f"v{value}") for value in rows]
+    for i in stores:
+        value, dtype = program.outputs[i]
+        members.append((f"device {dtype.msl}*", f"to{i}"))
+        lines.append(f"to{i}[i] = {converted(f'v{value}', program.types[value], dtype)};")
+    if result is not None:
+        lines.append(f"return {converted(f'v{result}', program.types[result], dt.float32)};")
+    functors += [
+        f"struct {name} {{",
+        *(f"  {kind} {member};" for kind, member in members),
+        f"  {'float' if result is not None else 'void'} operator()(uint i, uint) const {{",
+        *(f"    {line}" for line in lines),
+        "  }",
+        "};",
+        "",
+    ]
+    return f"{name}{{{', '.join(member for _, member in members)}}}"

@@ -1,0 +1,108 @@
+// Products of a few rows with a matrix, which is read once: what counts is the memory's speed.
+#pragma once
+#include "matmul.h"
+
+constant uint ROWS [[function_constant(1)]];  // of x
+constant constexpr uint MOST_ROWS = 8;
+
+template <typename T>
+inline void put(device T* out, device const T* bias, constant Product& p, uint member, uint row,
+                uint column, float sum) {
+  const T added = bias[row * p.bias_row + column * p.bias_column];
+  out += ulong(member) * p.m * p.n;
+  out[row * p.out_row + column * p.out_column] = finished<T>(sum, added);
+}
+
+// ---- a thread some columns ----
+
+constant constexpr uint DOT_COLUMNS = 4;
+constant constexpr uint DOT_LANES = 32;
+
+// The matrix column after column: each result is the product of two vectors, added up in lanes.
+template <typename T>
+kernel void matvec_dots_serial(device const T* x [[buffer(0)]], device const T* y [[buffer(1)]],
+                               device const T* bias [[buffer(2)]], device T* out [[buffer(3)]],
+                               constant Product& p [[buffer(4)]],
+                               uint2 at [[thread_position_in_grid]]) {
+  const uint first = at.x * DOT_COLUMNS;
+  const ulong2 start = batch_start(p, at.y);
+  device const T* rows[MOST_ROWS];
+  device const T* columns[DOT_COLUMNS];
+#pragma unroll
+  for (uint r = 0; r < ROWS; r++) rows[r] = x + start.x + r * p.x_row;
+#pragma unroll
+  for (uint c = 0; c < DOT_COLUMNS; c++)
+    columns[c] = y + start.y + min(first + c, p.n - 1) * p.y_column;
+  float lanes[MOST_ROWS][DOT_COLUMNS][DOT_LANES];
+#pragma unroll
+  for (uint r = 0; r < ROWS; r++)
+#pragma unroll
+    for (uint c = 0; c < DOT_COLUMNS; c++)
+      for (uint lane = 0; lane < DOT_LANES; lane++) lanes[r][c][lane] = 0;
+  const uint whole = p.k / DOT_LANES * DOT_LANES;
+  for (uint k = 0; k < whole; k += DOT_LANES) {
+#pragma unroll
+    for (uint r = 0; r < ROWS; r++)
+#pragma unroll
+      for (uint c = 0; c < DOT_COLUMNS; c++)
+        for (uint lane = 0; lane < DOT_LANES; lane++)
+          lanes[r][c][lane] =
+              fma(float(rows[r][k + lane]), float(columns[c][k + lane]), lanes[r][c][lane]);
+  }
+  for (uint r = 0; r < ROWS; r++) {
+    for (uint c = 0; c < DOT_COLUMNS && first + c < p.n; c++) {
+      float sum = 0;
+      for (uint lane = 0; lane < DOT_LANES; lane++) sum += lanes[r][c][lane];
+      for (uint k = whole; k < p.k; k++) sum = fma(float(rows[r][k]), float(columns[c][k]), sum);
+      put(out, bias, p, at.y, r, first + c, sum);
+    }
+  }
+}
+
+constant constexpr uint STRIP = 512;  // columns of a thread
+constant constexpr uint STRIP_STEP = 8;
+
+// The matrix row after row: sums of neighbouring columns grow side by side, in the order of k.
+template <typename T>
+kernel void matvec_strips_serial(device const T* x [[buffer(0)]], device const T* y [[buffer(1)]],
+                                 device const T* bias [[buffer(2)]], device T* out [[buffer(3)]],
+                                 constant Product& p [[buffer(4)]],
+                                 uint2 at [[thread_position_in_grid]]) {
+  const uint first = at.x * STRIP;
+  const uint columns = min(STRIP, p.n - first);
+  const ulong2 start = batch_start(p, at.y);
+  x += start.x;
+  y += start.y + first;
+  float sums[MOST_ROWS][STRIP];
+#pragma unroll
+  for (uint r = 0; r < ROWS; r++)
+    for (uint j = 0; j < columns; j++) sums[r][j] = 0;
+  const uint whole = p.k / STRIP_STEP * STRIP_STEP;
+  for (uint k = 0; k < whole; k += STRIP_STEP) {
+    device const T* row = y + k * p.y_row;
+    float left[MOST_ROWS][STRIP_STEP];
+#pragma unroll
+    for (uint r = 0; r < ROWS; r++)
+#pragma unroll
+      for (uint s = 0; s < STRIP_STEP; s++) left[r][s] = float(x[r * p.x_row + (k + s) * p.x_column]);
+    for (uint j = 0; j < columns; j++) {
+#pragma unroll
+      for (uint r = 0; r < ROWS; r++) {
+        float sum = sums[r][j];
+#pragma unroll
+        for (uint s = 0; s < STRIP_STEP; s++) sum = fma(left[r][s], float(row[s * p.y_row + j]), sum);
+        sums[r][j] = sum;
+      }
+    }
+  }
+  for (uint k = whole; k < p.k; k++) {
+#pragma unroll
+    for (uint r = 0; r < ROWS; r++) {
+      const float left = float(x[r * p.x_row + k * p.x_column]);
+      for (uint j = 0; j < columns; j++) sums[r][j] = fma(left, float(y[k * p.y_row + j]), sums[r][j]);
+    }
+  }
+#pragma unroll
+  for (uint r = 0; r < ROWS; r++)
+    for (uint j = 0; j < columns; j++) put(out, bias, p, at.y, r, first + j, sums[r][j]);
+}

@@ -1,0 +1,13 @@
+#include "matvec.h"
+
+#define INSTANTIATE(name, type)                                                                 \
+  template [[host_name("matvec_dots_serial_" #name)]] kernel void matvec_dots_serial<type>(     \
+      device const type*, device const type*, device const type*, device type*,                 \
+      constant Product&, uint2);                                                                \
+  template [[host_name("matvec_strips_serial_" #name)]] kernel void matvec_strips_serial<type>( \
+      device const type*, device const type*, device const type*, device type*,                 \
+      constant Product&, uint2);
+
+INSTANTIATE(float32, float)
+INSTANTIATE(float16, half)
+INSTANTIATE(bfloat16, bfloat)

@@ -1,0 +1,30 @@
+#include "sorting.h"
+
+#define ENTRIES(name, entry)                                                                    \
+  template [[host_name("sort_merge_" #name)]] kernel void sort_merge<entry>(                    \
+      device const entry*, device entry*, constant Merging&, uint2);                            \
+  template [[host_name("sort_tile_again_" #name)]] kernel void sort_tile_again<entry>(          \
+      device const entry*, device entry*, constant Tiles&, threadgroup entry*, uint2, uint2,    \
+      uint2);                                                                                   \
+  template [[host_name("sort_select_again_" #name)]] kernel void sort_select_again<entry>(      \
+      device const entry*, device entry*, constant Selecting&, uint);                           \
+  template [[host_name("sort_indices_" #name)]] kernel void sort_indices<entry>(                \
+      device const entry*, device long*, constant Chosen&, uint2);
+
+#define ELEMENTS(name, type, entry)                                                             \
+  template [[host_name("sort_radix_" #name)]] kernel void sort_radix<type, entry>(              \
+      device const type*, device entry*, device entry*, constant Blocks&, uint2);               \
+  template [[host_name("sort_tile_" #name)]] kernel void sort_tile<type, entry>(                \
+      device const type*, device entry*, constant Tiles&, threadgroup entry*, uint2, uint2,     \
+      uint2);                                                                                   \
+  template [[host_name("sort_select_" #name)]] kernel void sort_select<type, entry>(            \
+      device const type*, device entry*, constant Selecting&, uint2);                           \
+  template [[host_name("sort_values_" #name)]] kernel void sort_values<type, entry>(            \
+      device const type*, device const entry*, device type*, constant Chosen&, uint2);
+
+ENTRIES(small, SmallEntry)
+ENTRIES(large, LargeEntry)
+ELEMENTS(uint8, uchar, SmallEntry)
+ELEMENTS(uint16, ushort, SmallEntry)
+ELEMENTS(uint32, uint, SmallEntry)
+ELEMENTS(uint64, ulong, LargeEntry)

@@ -1,0 +1,156 @@
+"""What the arguments of a custom kernel become: buffers and bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from lbrx import dtype as dt
+from lbrx import shape as sh
+from lbrx.errors import DeviceError, DtypeError, ShapeError
+from lbrx.kernels.arrays import buffer_of, empty, imported
+from lbrx.kernels.registry import RUNNERS, Call
+from lbrx.metal import Buffer, Context
+from lbrx.metal.reflection import Argument, Kind
+from lbrx.ops import TABLE, Spec
+from lbrx.storage import Array
+from lbrx.storage.cpu import copied
+from lbrx.tensor.core import Tensor
+from lbrx.tensor.creation import tensor
+from lbrx.tensor.kernel import Kernel, Signature
+from lbrx.tensor.operands import as_scalar
+
+MOST_BYTES = 4096  # that Metal takes without a buffer
+GRAIN = 16  # lengths of threadgroup memory are multiples of it
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What a dispatch is given, each at its index."""
+
+    buffers: list[Buffer | bytes | None]
+    threadgroup: list[int]
+
+
+def bind(
+    gpu: Context,
+    kernel: Kernel,
+    signature: Signature,
+    given: Mapping[str, Any],
+    specs: Mapping[str, Spec],
+) -> tuple[Bound, tuple[Tensor, ...]]:
+    """The arguments of a call, and its results, whose elements are still to be written."""
+    buffers: dict[int, Buffer | bytes] = {}
+    threadgroup: dict[int, int] = {}
+    results = []
+    for name, argument in signature.arguments.items():
+        where = f"{kernel}: {name}"
+        if argument.kind is Kind.THREADGROUP:
+            threadgroup[argument.index] = _length(where, given[name])
+        elif name not in specs:
+            buffers[argument.index] = _input(gpu, where, argument, given[name], kernel.contiguous)
+    for name, spec in specs.items():
+        array = _output(gpu, f"{kernel}: {name}", spec, given.get(name))
+        buffers[signature.arguments[name].index] = buffer_of(array)
+        results.append(Tensor(array))
+    filled = Bound(
+        [buffers.get(i) for i in range(max(buffers, default=-1) + 1)],
+        [threadgroup.get(i, 0) for i in range(max(threadgroup, default=-1) + 1)],
+    )
+    return filled, tuple(results)
+
+
+def _length(where: str, value: Any) -> int:
+    if not isinstance(value, int) or value <= 0:
+        raise ShapeError(f"{where} is threadgroup memory: give its length in bytes, not {value!r}")
+    return -(-value // GRAIN) * GRAIN
+
+
+def _input(
+    gpu: Context, where: str, argument: Argument, value: Any, contiguous: bool
+) -> Buffer | bytes:
+    if isinstance(value, bytes):
+        return _sendable(gpu, _checked_bytes(where, argument, value))
+    if isinstance(value, Tensor) and value.device == "cpu" and value.ndim == 0:
+        value = value.item()
+    if not hasattr(value, "__array__") or isinstance(value, np.generic):
+        return _sendable(gpu, _constant(where, argument, value))
+    given = value if isinstance(value, Tensor) else tensor(value, device="metal")
+    if given.device != "metal":
+        raise DeviceError(
+            f"{where} is on {given.device!r}, {given.dtype}{list(given.shape)}: "
+            "move it with to_device('metal')"
+        )
+    if argument.dtype not in (None, given.dtype):
+        raise DtypeError(
+            f"{where} is declared as {argument.type_name}, but was given "
+            f"{given.dtype}{list(given.shape)}: cast it with astype('{argument.dtype}')"
+        )
+    return buffer_of(_concrete(given.contiguous() if contiguous else given))
+
+
+def _concrete(value: Tensor) -> Array:
+    return replace(value.array, storage=value.storage)
+
+
+def _checked_bytes(where: str, argument: Argument, data: bytes) -> bytes:
+    if len(data) < argument.size:
+        raise ShapeError(
+            f"{where} is {argument.type_name} of {argument.size} bytes, but was given {len(data)}"
+        )
+    return data
+
+
+def _constant(where: str, argument: Argument, value: Any) -> bytes:
+    """Numbers as the declared type; vectors of three take the room of four."""
+    dtype = argument.dtype
+    numbers = np.asarray(value)
+    if dtype is None:
+        raise DtypeError(f"{where} is {argument.type_name}: give it as bytes")
+    if numbers.dtype.kind not in "biuf" or numbers.size == 0:
+        raise DtypeError(
+            f"{where} is {argument.type_name}: give numbers or a tensor, not {value!r}"
+        )
+    if not dtype.is_float and numbers.dtype.kind == "f":
+        raise DtypeError(f"{where} is {argument.type_name}, but was given {value!r}: give integers")
+    if numbers.size % argument.width:
+        raise ShapeError(
+            f"{where} is {argument.type_name}: give {argument.width} numbers, not {numbers.size}"
+        )
+    for number in (numbers.min().item(), numbers.max().item()):
+        dt.check_scalar(number, dtype)
+    room = max(argument.size // dtype.itemsize, argument.width)
+    packed = np.zeros((numbers.size // argument.width, room), dtype.numpy)
+    with np.errstate(over="ignore"):
+        packed[:, : argument.width] = numbers.reshape(-1, argument.width).astype(dtype.numpy)
+    return packed.tobytes()
+
+
+def _sendable(gpu: Context, data: bytes) -> Buffer | bytes:
+    if len(data) <= MOST_BYTES:
+        return data
+    return gpu.upload(np.frombuffer(data, np.uint8))
+
+
+def _output(gpu: Context, where: str, spec: Spec, start: Any) -> Array:
+    """Memory for a result; with a start, a copy of that which nothing else has."""
+    if start is None:
+        return empty(gpu, spec)
+    number = as_scalar(start)
+    if number is not None:
+        dt.check_scalar(number, spec.dtype)
+        source = imported(gpu, copied(np.asarray(number), spec.dtype))
+    else:
+        given = start if isinstance(start, Tensor) else tensor(start, device="metal")
+        source = _concrete(given.to_device("metal").astype(spec.dtype))
+    try:
+        layout = sh.expand(source.layout, spec.shape)
+    except ShapeError as problem:
+        raise ShapeError(f"{where} cannot start with {source.layout.shape}: {problem}") from None
+    call = Call(gpu, TABLE["copy"], (replace(source, layout=layout),), {}, (spec,))
+    # Run as it stands: a copy in the graph might be shared with others, and this one is written.
+    (array,) = RUNNERS["copy"](call)
+    return array

@@ -1,0 +1,275 @@
+"""Kernels from Metal source: how arguments are matched, what they become, what is refused."""
+
+from __future__ import annotations
+
+import struct
+import sys
+
+import numpy as np
+import pytest
+from op_oracle import sample
+
+import lbrx
+from lbrx import dtype as dt
+
+pytestmark = pytest.mark.usefixtures("metal_default")
+
+SAXPY = """kernel void saxpy(device const float* x [[buffer(0)]], device const float* y [[buffer(1)]],
+                  constant float& alpha [[buffer(2)]], device float* out [[buffer(3)]],
+                  uint i [[thread_position_in_grid]]) {
+  out[i] = alpha * x[i] + y[i];
+}
+"""
+
+
+@pytest.fixture
+def saxpy():
+    return lbrx.kernel(SAXPY)
+
+
+def test_by_place_and_by_name(saxpy, rng):
+    x, y = rng.standard_normal((2, 1000)).astype(np.float32)
+    a, b = lbrx.tensor(x), lbrx.tensor(y)
+    before = lbrx.metal.stats()["kernels"].get("saxpy", 0)
+    expected = np.float32(2) * x + y
+    for result in (
+        saxpy(a, b, 2.0),
+        saxpy(a, b, alpha=2),
+        saxpy(alpha=np.float32(2), y=b, x=a),
+        saxpy(a, y, lbrx.tensor(2.0)),
+        saxpy(a, y.tolist(), [2.0]),
+        saxpy(a, b, lbrx.tensor(2.0, device="cpu"), grid=1000, group=64),
+        saxpy(a, b, 2.0, grid=(1000, 1, 1), group=(128, 1, 1), shapes=[1000], dtypes=["float32"]),
+    ):
+        assert (result.device, result.dtype, result.shape) == ("metal", lbrx.float32, (1000,))
+        np.testing.assert_allclose(result.numpy(), expected, rtol=1e-6)
+    assert lbrx.metal.stats()["kernels"]["saxpy"] == before + 7
+    assert repr(saxpy) == "<lbrx.kernel saxpy>"
+
+
+@pytest.mark.parametrize(
+    "view",
+    [lambda x: x[::-1], lambda x: x[:, ::2], lambda x: x.T, lambda x: x[3:4], lambda x: x[:0]],
+)
+def test_views_are_put_in_order_and_shapes_kept(saxpy, view, rng):
+    x = sample(rng, (6, 8), dt.float32)
+    a = view(lbrx.tensor(x))
+    result = saxpy(a, a, 3.0)
+    np.testing.assert_array_equal(result.numpy(), 4 * view(x))
+    assert result.is_contiguous
+
+
+def test_strides_are_the_kernels_own_business(rng):
+    k = lbrx.kernel(
+        """kernel void transpose(device const float* x, constant int2& strides, device float* out,
+             uint2 at [[thread_position_in_grid]], uint2 size [[threads_per_grid]]) {
+             out[at.y * size.x + at.x] = x[int(at.y) * strides.x + int(at.x) * strides.y]; }""",
+        contiguous=False,
+    )
+    x = sample(rng, (6, 8), dt.float32)
+    view = lbrx.tensor(x)[1:, ::2].T
+    result = k(view, view.array.layout.strides, grid=(5, 4))
+    np.testing.assert_array_equal(result.numpy(), x[1:, ::2].T)
+
+
+@pytest.mark.parametrize("dtype", [d for d in dt.ALL if d.msl], ids=str)
+def test_a_template_serves_every_type(dtype, rng):
+    k = lbrx.kernel(
+        """kernel void scaled(device const T* x, constant T& by, device T* out,
+             uint i [[thread_position_in_grid]]) { out[i] = FLAG ? T(x[i] * by + T(N)) : T(0); }"""
+    )
+    x = sample(rng, (33,), dtype, 0, 3)
+    result = k(lbrx.tensor(x), 1, template={"T": dtype, "N": 0, "FLAG": True})
+    assert result.dtype is dtype
+    np.testing.assert_array_equal(result.numpy(), x)
+    other = k(lbrx.tensor(x), 1, template={"T": dtype, "N": 0, "FLAG": False})
+    assert not other.numpy().any()
+
+
+def test_constants_have_the_declared_type():
+    k = lbrx.kernel(
+        """struct Pair { int a; float b; };
+           kernel void spread(constant uchar& small, constant long& large, constant half2& two,
+                              constant float3& three, constant int* list, constant bool& flag,
+                              constant Pair& pair, device float* out) {
+             out[0] = small; out[1] = large / 1000000000l; out[2] = two.y; out[3] = three.z;
+             out[4] = list[2]; out[5] = flag; out[6] = pair.a + pair.b; }"""
+    )
+    pair = struct.pack("if", 3, 0.25)
+    out = k(255, 7 * 10**9, (1, 2.5), [1, 2, 3.5], range(5), True, pair, shapes=(7,), grid=1)
+    assert out.tolist() == [255, 7, 2.5, 3.5, 2, 1, 3.25]
+    long_list = list(range(5000))
+    out = k(1, 0, (0, 0), (0, 0, 0), long_list, False, pair, shapes=(7,), grid=1)
+    assert out.tolist() == [1, 0, 0, 0, 2, 0, 3.25]
+
+
+def test_outputs_start_with_what_they_are_given():
+    k = lbrx.kernel(
+        """kernel void count(device const uchar* x, device atomic_int* bins,
+             uint i [[thread_position_in_grid]]) {
+             atomic_fetch_add_explicit(&bins[x[i]], 1, memory_order_relaxed); }"""
+    )
+    x = lbrx.tensor(np.uint8([1, 2, 2, 5, 2]))
+    assert k(x, bins=0, shapes=(8,), grid=5).tolist() == [0, 1, 3, 0, 0, 1, 0, 0]
+    start = lbrx.arange(8, dtype="int32")
+    same = start.copy()
+    assert k(x, bins=start, grid=5).tolist() == [0, 2, 5, 3, 4, 6, 6, 7]
+    assert start.tolist() == same.tolist() == list(range(8))
+    with pytest.raises(lbrx.ShapeError, match=r"bins cannot start with \(8,\)"):
+        k(x, bins=start, shapes=[3], grid=5)
+
+
+def test_several_outputs_in_the_order_asked_for(rng):
+    source = """kernel void halves(device const float* x, device float* whole, device int* part,
+                  uint i [[thread_position_in_grid]]) {
+                  whole[i] = floor(x[i]); part[i] = int(100 * (x[i] - floor(x[i]))); }"""
+    x = lbrx.tensor([1.25, -0.5])
+    whole, part = lbrx.kernel(source)(x)
+    assert (whole.tolist(), part.tolist(), part.dtype) == ([1, -1], [25, 50], lbrx.int32)
+    part, whole = lbrx.kernel(source, outputs=["part", "whole"])(x, shapes=[(2,), (1, 2)])
+    assert (whole.tolist(), part.tolist()) == ([[1, -1]], [25, 50])
+
+
+def test_threadgroup_memory_and_groups(rng):
+    k = lbrx.kernel(
+        """kernel void reverse(device const float* x, device float* out, threadgroup float* shared,
+             uint i [[thread_position_in_grid]], uint lane [[thread_position_in_threadgroup]],
+             uint size [[threads_per_threadgroup]]) {
+             shared[lane] = x[i];
+             threadgroup_barrier(mem_flags::mem_threadgroup);
+             out[i] = shared[size - 1 - lane]; }"""
+    )
+    x = sample(rng, (4, 50), dt.float32)
+    result = k(lbrx.tensor(x), shared=4 * 50, group=50)
+    np.testing.assert_array_equal(result.numpy(), x[:, ::-1])
+    with pytest.raises(lbrx.ShapeError, match="shared is threadgroup memory: give its length in b"):
+        k(lbrx.tensor(x), shared=0.5, group=50)
+
+
+def test_headers_of_the_package_and_names_of_kernels():
+    source = """#include <metal_stdlib>
+#include "elementwise.h"
+kernel void one(device float* out, uint i [[thread_position_in_grid]]) { out[i] = op::erf(2.0f); }
+kernel void two(device float* out, uint i [[thread_position_in_grid]]) { out[i] = 2; }
+"""
+    assert lbrx.kernel(source, "one")(shapes=[1]).item() == pytest.approx(0.9953223)
+    assert lbrx.kernel(source, "two")(shapes=[1]).item() == 2
+    with pytest.raises(lbrx.DeviceError, match="the source has the kernels one, two: give the"):
+        lbrx.kernel(source)
+    with pytest.raises(lbrx.DeviceError, match="no kernel three in three.metal: it has one, two"):
+        lbrx.kernel(source, "three")(shapes=[1])
+
+
+def test_lines_of_errors_are_the_users():
+    source = 'int f() { return 1; }\n#include "elementwise.h"\nkernel void k(device int* x) {\n  x = y;\n}'
+    with pytest.raises(lbrx.DeviceError, match=r"k\.metal:4:7: error: use of undeclared .*'y'"):
+        lbrx.kernel(source)(shapes=[1], template={"T": lbrx.float32, "N": 3})
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda k, x: k(x, x, 2.0, x), TypeError, r"saxpy> takes \(x, y, alpha\), not 4 values"),
+        (lambda k, x: k(x, alpha=2.0), TypeError, "takes .*: give y too"),
+        (lambda k, x: k(x, x, 2.0, x=x), TypeError, "x was given twice"),
+        (lambda k, x: k(x, x, 2.0, beta=1), TypeError, "no argument beta: it has x, y, alpha, out"),
+        (lambda k, x: k(x, x, "two"), lbrx.DtypeError, "alpha is float: give numbers or a tensor"),
+        (lambda k, x: k(x, x, b"ab"), lbrx.ShapeError, "alpha is float of 4 bytes, but .* 2"),
+        (lambda k, x: k(x, x, []), lbrx.DtypeError, "alpha is float: give numbers"),
+        (
+            lambda k, x: k(x, x.astype("float16"), 1),
+            lbrx.DtypeError,
+            r"y is declared as float, but was given float16\[4\]: cast it with astype\('float32'\)",
+        ),
+        (
+            lambda k, x: k(x, x.to_device("cpu"), 1),
+            lbrx.DeviceError,
+            r"y is on 'cpu', float32\[4\]: move it with to_device\('metal'\)",
+        ),
+        (lambda k, x: k(x, x, 1, grid=0), lbrx.ShapeError, r"grid of \(0, 1, 1\) runs no thread"),
+        (lambda k, x: k(x, x, 1, grid=(1, 2, 3, 4)), lbrx.ShapeError, "not one to three sizes"),
+        (lambda k, x: k(x, x, 1, grid=-1), lbrx.ShapeError, "not one to three sizes"),
+        (lambda k, x: k(x, x, 1, group=0), lbrx.ShapeError, "has no thread"),
+        (lambda k, x: k(x, x, 1, group=4096), lbrx.DeviceError, "4096 threads exceeds 1024"),
+        (lambda k, x: k(x, x, 1, shapes=[(4,), (4,)]), lbrx.ShapeError, "1 outputs, not 2: give"),
+        (lambda k, x: k([1.0], [1.0], 1), lbrx.ShapeError, "no tensor with a shape for out: give"),
+        (
+            lambda k, x: k(x, x, 1, dtypes="int32"),
+            lbrx.DtypeError,
+            "declares out as float, not int32: change one",
+        ),
+    ],
+)
+def test_wrong_calls(saxpy, call, error, message):
+    with pytest.raises(error, match=message):
+        call(saxpy, lbrx.ones(4))
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "call", "error", "message"),
+    [
+        ("int f();", {}, {}, lbrx.DeviceError, "no `kernel void` function: give the name"),
+        ("kernel void k(device const int* x) {}", {}, {"x": 1}, lbrx.DeviceError, "writes nothing"),
+        (
+            "kernel void k(device int* x) {}",
+            {"outputs": ["y"]},
+            {},
+            lbrx.DeviceError,
+            "has the outputs x by its source, not y",
+        ),
+        (
+            "kernel void k(constant uchar& n, device int* x) {}",
+            {},
+            {"n": 256},
+            lbrx.DtypeError,
+            r"256 does not fit uint8 \(0 to 255\)",
+        ),
+        (
+            "kernel void k(constant int& n, device int* x) {}",
+            {},
+            {"n": 1.5},
+            lbrx.DtypeError,
+            "n is int, but was given 1.5: give integers",
+        ),
+        (
+            "kernel void k(constant float3& n, device int* x) {}",
+            {},
+            {"n": [1, 2]},
+            lbrx.ShapeError,
+            "n is float3: give 3 numbers, not 2",
+        ),
+        (
+            "struct S { int a; };\nkernel void k(constant S& n, device int* x) {}",
+            {},
+            {"n": 2},
+            lbrx.DtypeError,
+            "n is a struct of 4 bytes: give it as bytes",
+        ),
+        (
+            "kernel void k(device T* x) {}",
+            {},
+            {"template": {"T": lbrx.float64}},
+            lbrx.DtypeError,
+            "T=float64: Metal has no such type",
+        ),
+    ],
+)
+def test_wrong_kernels(source, options, call, error, message):
+    with pytest.raises(error, match=message):
+        lbrx.kernel(source, **options)(shapes=[1], **call)
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="Apple's Metal has no checking modes")
+def test_checking_modes_see_custom_kernels():
+    import softmetal
+
+    wrong = lbrx.kernel(
+        """kernel void beyond(device const float* x, device float* out,
+             uint i [[thread_position_in_grid]]) { out[i] = x[i + 1]; }"""
+    )
+    with softmetal.checking("bounds"):
+        result = wrong(lbrx.ones(64))
+        with pytest.raises(lbrx.DeviceError, match="kernel beyond failed.*x"):
+            result.numpy()
+    with softmetal.checking("bounds", "race"):
+        assert lbrx.kernel(SAXPY)(lbrx.ones(64), lbrx.ones(64), 2.0).sum().item() == 192
