@@ -39,6 +39,7 @@ docs: setup ## regenerate the pages that come from the sources
 	mv docs/deviations.md.new docs/deviations.md
 	$(BIN)/python scripts/profiles_table.py
 	$(BIN)/python scripts/fault_table.py
+	$(BIN)/python scripts/quant_table.py
 
 clean: ## remove what the targets made
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

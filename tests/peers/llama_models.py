@@ -1,17 +1,21 @@
-"""Tiny models for llama.cpp to quantize, and the types that it chose for their tensors."""
+"""llama.cpp through llama-cpp-python: its quantizer, and the types it chooses in tiny models."""
 
 from __future__ import annotations
 
 import ctypes
-from dataclasses import asdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import gguf
 import numpy as np
+from numpy.typing import NDArray
 
 from lbrx import quant
 from lbrx.quant import ModelFacts
+
+Floats = NDArray[np.float32]
+Quantizer = Callable[[Floats, str, Floats | None], NDArray[np.uint8]]
 
 # Every branch of the choice: layers that n/8 and n/16 divide, shared keys, experts, importance.
 MODELS = {
@@ -26,6 +30,25 @@ MODELS = {
 }
 _IN_LAYER = "attn_norm attn_q attn_k attn_v attn_output ffn_norm ffn_gate ffn_up ffn_down".split()
 _EXPERTS = {"ffn_gate": "ffn_gate_exps", "ffn_up": "ffn_up_exps", "ffn_down": "ffn_down_exps"}
+
+
+def ggml_quantizer(llama_cpp: Any) -> Quantizer:
+    """(values, scheme, importance) to bytes."""
+    library = next((Path(llama_cpp.__file__).parent / "lib").glob("libggml-base.*"))
+    function = ctypes.CDLL(str(library)).ggml_quantize_chunk
+    pointer, size = ctypes.c_void_p, ctypes.c_int64
+    function.argtypes = [ctypes.c_int, pointer, pointer, size, size, size, pointer]
+    function.restype = ctypes.c_size_t
+
+    def quantize(values: Floats, name: str, importance: Floats | None) -> NDArray[np.uint8]:
+        scheme = quant.find(name)
+        data = np.zeros(scheme.nbytes(values.shape), np.uint8)
+        weights = None if importance is None else importance.ctypes.data
+        pointers = values.ctypes.data, data.ctypes.data
+        assert function(scheme.gguf_id, *pointers, 0, *values.shape, weights) == data.size
+        return data
+
+    return quantize
 
 
 def tensors(facts: ModelFacts, columns: int) -> dict[str, tuple[int, ...]]:
@@ -88,17 +111,6 @@ def llama_types(llama_cpp: Any, folder: Path, model: str, mixture: str) -> dict[
     return {name: None if kind == "f32" else kind for name, kind in types.items()}
 
 
-def our_types(model: str, mixture: str) -> dict[str, str | None]:
-    facts, columns = MODELS[model]
-    choose = quant.mixture(mixture, facts)
-    return {name: choose(name, shape) for name, shape in tensors(facts, columns).items()}
-
-
 def mixtures_of(model: str) -> list[str]:
     """Q2_K_S needs importance."""
     return [name for name in quant.MIXTURES if name != "q2_k_s" or MODELS[model][0].importance]
-
-
-def described(model: str) -> dict[str, Any]:
-    facts, columns = MODELS[model]
-    return {**asdict(facts), "columns": columns}

@@ -54,11 +54,6 @@ RULES: dict[str, dict[str, Any]] = {
     **{name: _sequence(_split(p), _byte_level(False)) for name, p in _PATTERNS.items()},
 }
 ALIASES = {"default": "gpt-2", "llama3": "llama-bpe", "llama-v3": "llama-bpe"}
-    "default": "gpt-2",
-    "llama3": "llama-bpe",
-    "llama-v3": "llama-bpe",
-    "smollm3": "llama-bpe",
-}
 
 
 def name_of(rule: object, ignores_merges: bool) -> str | None:

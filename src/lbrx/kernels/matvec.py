@@ -13,7 +13,7 @@ from lbrx.storage import Array
 
 MOST_ROWS = 8
 DOT_COLUMNS = 4
-STRIP = 512
+STRIP = 1024
 
 
 def _few(info: DeviceInfo, problem: Product) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from operator import mul
@@ -89,7 +89,7 @@ def _multiply(
     )
     buffers = [buffer_of(x), buffer_of(y), buffer_of(product)]
 
-    def encode(commands: Any) -> None:
+    def encode(commands: Any, buffers: Sequence[Buffer]) -> None:
         for starts in _starts(problem, count):
             matrices = map(_matrix, buffers, starts, stacks)
             multiplication.encodeToCommandBuffer_leftMatrix_rightMatrix_resultMatrix_(

@@ -246,11 +246,12 @@ def serial(gpu: Context, problem: Reduction, array: Array, parameter: float, res
     kind = "columns" if problem.inner else "rows"
     record = work.packed(array.layout.offset, parameter)
     values, results = whole_buffer(array), whole_buffer(result)
-    states = None
+    # Where the blocks are results, the states' argument is there for Metal's sake.
+    states = results
     if work.parts > 1:
         states = gpu.buffer(work.parts * problem.outputs * STATE_BYTES, "reduction")
     _dispatch(gpu, problem, kind, [values, states, results], work.tasks, record)
-    if states is not None:
+    if work.parts > 1:
         _dispatch(gpu, problem, "merge", [states, results], problem.outputs, record)
 
 
@@ -258,7 +259,7 @@ def _dispatch(
     gpu: Context,
     problem: Reduction,
     kind: str,
-    buffers: list[Buffer | None],
+    buffers: list[Buffer],
     threads: int,
     record: bytes,
 ) -> None:

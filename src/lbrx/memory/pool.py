@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from lbrx.errors import OutOfMemory
 
-T = TypeVar("T")
+T = TypeVar("T", bound=Hashable)
 
 SMALLEST = 256  # more than any type asks for
 STEPS = 8  # classes in a doubling: at most an eighth of a block is waste
@@ -66,6 +66,9 @@ class Pool(Generic[T]):
         self._returned: deque[tuple[T, int, str]] = deque()
         self._cache: dict[int, list[T]] = {}  # length -> blocks of it, the newest last
         self._held: Counter[str] = Counter()  # label -> bytes in use
+        # Blocks in use. The collector finalises all of a dead cycle before anything in it is freed:
+        # a block that only the cycle knew would come back with its memory already gone.
+        self._taken: set[T] = set()
         self._in_use = self._cached = self._high_water = 0
         self._hits = self._misses = 0
 
@@ -86,6 +89,7 @@ class Pool(Generic[T]):
                 block = self._fresh(length)
                 found = (block, length) if block is not None else None
             if found is not None:
+                self._taken.add(found[0])
                 self._count(found[1], label)
                 return found
         return self._last_resort(size, length, label), length
@@ -151,6 +155,7 @@ class Pool(Generic[T]):
         returned, cache = self._returned, self._cache
         while returned:
             block, length, label = returned.popleft()
+            self._taken.discard(block)
             self._in_use -= length
             self._held[label] -= length
             self._cached += length
@@ -212,6 +217,7 @@ class Pool(Generic[T]):
             self._collect()
             block = self._fresh(length)
             if block is not None:
+                self._taken.add(block)
                 self._count(length, label)
                 return block
         raise self.out_of_memory(size)

@@ -10,22 +10,21 @@ from __future__ import annotations
 import os
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from lbrx.errors import DeviceError
 from lbrx.metal.binding import CallError, Metal, autorelease_pool
 from lbrx.metal.buffer import Buffer
+from lbrx.metal.commands import Argument, Check, Command, Dispatch, Encoded, Size, recorder
+from lbrx.metal.hazards import Hazards
 from lbrx.metal.library import Pipeline
 
 # Long command buffers are killed, short ones cost: MLX and llama.cpp commit at about these.
 MAX_OPERATIONS = 50
 MAX_BYTES = 50 << 20
 
-Size = tuple[int, int, int]
-Argument = Buffer | bytes | None  # at the index of its place
-Check = Callable[[], Exception | None]
 
 
 @dataclass(slots=True)
@@ -60,6 +59,7 @@ class CommandQueue:
         self._failures: dict[int, Exception] = {}
         self._unreported: list[int] = []
         self._dispatches: Counter[str] = Counter()
+        self._hazards = Hazards()  # of the open encoder
 
     # ---- encoding ----
 
@@ -80,37 +80,59 @@ class CommandQueue:
         It is counted under `kernel:variant`, by default the function's name. What `check` returns
         after the kernel has ended, unless None, is raised by the next wait.
         """
-        if 0 in grid:
-            return self._last
-        _check_group(pipeline, group)
-        with self._encoding(pipeline.name) as submission:
-            encoder = self._compute_encoder(submission)
-            encoder.setComputePipelineState_(pipeline.state)
-            for index, argument in enumerate(arguments):
-                self._bind(submission, encoder, argument, index)
-            for index, length in enumerate(threadgroup_memory):
-                encoder.setThreadgroupMemoryLength_atIndex_(length, index)
-            encoder.dispatchThreads_threadsPerThreadgroup_(
-                Metal.MTLSizeMake(*grid), Metal.MTLSizeMake(*group)
-            )
-            if check is not None:
-                submission.checks.append(check)
-            return self._encoded(submission, pipeline.name, kernel, variant)
+        made = Dispatch(
+            *(pipeline, tuple(arguments), grid, group, tuple(threadgroup_memory)),
+            *(kernel, variant, check),
+        )
+        return self.run(made)
 
     def encode(
         self,
         name: str,
         buffers: Sequence[Buffer],
-        encode: Callable[[Any], object],
+        encode: Callable[[Any, Sequence[Buffer]], object],
         variant: str = "",
     ) -> int:
-        """Let `encode` put work of its own into the MTLCommandBuffer; returns the ticket."""
-        with self._encoding(name) as submission:
+        """Let `encode(commands, buffers)` put work of its own into the MTLCommandBuffer; returns
+        the ticket."""
+        return self.run(Encoded(name, tuple(buffers), encode, variant))
+
+    def run(self, command: Command) -> int:
+        """Encode a command, or put it on the list if this thread records; returns the ticket."""
+        listed = recorder()
+        if listed is not None:
+            listed.append(command)
+            return self._last
+        if isinstance(command, Encoded):
+            return self._run_encoded(command)
+        return self._last if 0 in command.grid else self._run_dispatch(command)
+
+    def _run_dispatch(self, command: Dispatch) -> int:
+        pipeline = command.pipeline
+        _check_group(pipeline, command.group)
+        with self._encoding(pipeline.name) as submission:
+            encoder = self._compute_encoder(submission)
+            if self._hazards.admit(command):
+                encoder.memoryBarrierWithScope_(Metal.MTLBarrierScopeBuffers)
+            encoder.setComputePipelineState_(pipeline.state)
+            for index, argument in enumerate(command.arguments):
+                self._bind(submission, encoder, argument, index)
+            for index, length in enumerate(command.threadgroup_memory):
+                encoder.setThreadgroupMemoryLength_atIndex_(length, index)
+            encoder.dispatchThreads_threadsPerThreadgroup_(
+                Metal.MTLSizeMake(*command.grid), Metal.MTLSizeMake(*command.group)
+            )
+            if command.check is not None:
+                submission.checks.append(command.check)
+            return self._counted(submission, pipeline.name, {command.label: 1})
+
+    def _run_encoded(self, command: Encoded) -> int:
+        with self._encoding(command.name) as submission:
             self._end_encoder()
-            encode(submission.commands)
-            for buffer in buffers:
+            command.encode(submission.commands, command.buffers)
+            for buffer in command.buffers:
                 self._use(submission, buffer)
-            return self._encoded(submission, name, name, variant)
+            return self._counted(submission, command.name, command.counts)
 
     def _encoding(self, name: str) -> _Encoding:
         self._refuse_fork()
@@ -119,7 +141,10 @@ class CommandQueue:
     def _compute_encoder(self, submission: Submission) -> Any:
         if self._encoder is None:
             with autorelease_pool():
-                self._encoder = submission.commands.computeCommandEncoder()
+                concurrent = Metal.MTLDispatchTypeConcurrent
+                make = submission.commands.computeCommandEncoderWithDispatchType_
+                self._encoder = make(concurrent)
+            self._hazards.clear()
         return self._encoder
 
     def _end_encoder(self) -> None:
@@ -145,11 +170,10 @@ class CommandQueue:
             submission.hosts.append(block.host)
         submission.nbytes += buffer.size
 
-    def _encoded(self, submission: Submission, name: str, kernel: str, variant: str) -> int:
+    def _counted(self, submission: Submission, name: str, counts: Mapping[str, int]) -> int:
         submission.kernels[name] = None
         submission.operations += 1
-        counted = kernel or name
-        self._dispatches[f"{counted}:{variant}" if variant else counted] += 1
+        self._dispatches.update(counts)
         if submission.operations >= self._max_operations or submission.nbytes >= self._max_bytes:
             self.commit()
         return submission.ticket

@@ -1,7 +1,7 @@
 """Shaders: found in the package, compiled when first used, kept in memory and on disk.
 
-A stem such as `copy` is one Metal library, made of `copy.metal` with the headers it includes.
-A `copy-<digest>.metallib` beside the sources is taken instead where the device can load it; the
+A stem such as `sorting` is one Metal library, made of `sorting.metal` with the headers it includes.
+A `sorting-<digest>.metallib` beside the sources is taken instead where the device can load it; the
 digest is of the sources, so an old one is never used. Compiled pipelines are kept in a binary
 archive for each library.
 """
@@ -52,6 +52,7 @@ class Pipeline:
     state: Any  # MTLComputePipelineState
     max_threads: int  # in a threadgroup
     simd_width: int
+    written: frozenset[int] | None = None  # places of the buffers it may write; None is unknown
 
 
 class Shaders:
@@ -191,12 +192,14 @@ class _Library:
         descriptor = Metal.MTLComputePipelineDescriptor.alloc().init()
         descriptor.setComputeFunction_(self._function(name, constants))
         descriptor.setLabel_(name)
+        descriptor.setSupportIndirectCommandBuffers_(True)  # replayed lists are such
         state = self._state(descriptor, name)
         return Pipeline(
             name,
             state,
             int(state.maxTotalThreadsPerThreadgroup()),
             int(state.threadExecutionWidth()),
+            _written(state),
         )
 
     def _function(self, name: str, constants: tuple[tuple[int, Value], ...]) -> Any:
@@ -275,6 +278,20 @@ class _Library:
                 if written:
                     os.replace(aside, self._path)
             self._new = 0
+
+
+def _written(state: Any) -> frozenset[int] | None:
+    """The places of buffers that are not read-only. States tell since macOS 26."""
+    ask = getattr(state, "reflection", None)
+    reflection = ask() if ask is not None else None
+    if reflection is None:
+        return None
+    return frozenset(
+        int(argument.index())
+        for argument in reflection.bindings()
+        if argument.type() == Metal.MTLBindingTypeBuffer
+        and argument.access() != Metal.MTLBindingAccessReadOnly
+    )
 
 
 def _typed(constants: tuple[tuple[int, Value], ...]) -> tuple[tuple[int, str, Value], ...]:

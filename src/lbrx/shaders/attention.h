@@ -101,30 +101,37 @@ kernel void attention_plain(
 constant constexpr uint SERIAL_DEPTH = 256;  // the most features of any head
 constant constexpr uint SERIAL_QUERIES = 64;
 constant constexpr uint SERIAL_KEYS = 64;
-constant constexpr uint TILE_ROWS = 8;
-constant constexpr uint TILE_LANES = 16;
+constant constexpr uint TILE_ROWS = 2;
+constant constexpr uint TILE_STEPS = 8;
 
-constant uint LANES [[function_constant(4)]];  // queries in a block, a multiple of TILE_LANES
+constant uint LANES [[function_constant(4)]];  // queries in a block
 
-// c[r][l] += sum over k of a(r, k) * b[k][l]: a tile of so many rows, in registers.
-inline void multiply_tile(thread const float* a, uint a_row, uint a_step, thread const float* b,
-                          uint count, thread float* c, thread const float* shrink) {
-  float tile[TILE_ROWS][TILE_LANES];
-  for (uint r = 0; r < TILE_ROWS; r++) {
-    for (uint l = 0; l < TILE_LANES; l++) tile[r][l] = shrink ? c[r * LANES + l] * shrink[l] : 0.0f;
-  }
-  for (uint k = 0; k < count; k++) {
-    for (uint r = 0; r < TILE_ROWS; r++) {
-      const float x = a[r * a_row + k * a_step];
-      for (uint l = 0; l < TILE_LANES; l++) tile[r][l] = fma(x, b[k * LANES + l], tile[r][l]);
+// c[r][l] += sum over k of a(r, k) * b[k][l]. Lanes are the loop that becomes vector instructions;
+// each number of b that it loads serves TILE_ROWS rows, each of c TILE_STEPS products.
+inline void multiply(thread const float* a, uint a_row, uint a_step, uint rows,
+                     thread const float* b, uint count, thread float* c) {
+  for (uint r = 0; r < rows; r += TILE_ROWS) {
+    for (uint k = 0; k < count; k += TILE_STEPS) {
+      float x[TILE_ROWS][TILE_STEPS];
+      for (uint i = 0; i < TILE_ROWS; i++) {
+        for (uint s = 0; s < TILE_STEPS; s++) x[i][s] = a[(r + i) * a_row + (k + s) * a_step];
+      }
+      thread const float* y = b + k * LANES;
+      thread float* sums = c + r * LANES;
+#pragma nounroll
+      for (uint l = 0; l < LANES; l++) {
+        float sum[TILE_ROWS];
+        for (uint i = 0; i < TILE_ROWS; i++) sum[i] = sums[i * LANES + l];
+        for (uint s = 0; s < TILE_STEPS; s++) {
+          for (uint i = 0; i < TILE_ROWS; i++) sum[i] = fma(x[i][s], y[s * LANES + l], sum[i]);
+        }
+        for (uint i = 0; i < TILE_ROWS; i++) sums[i * LANES + l] = sum[i];
+      }
     }
-  }
-  for (uint r = 0; r < TILE_ROWS; r++) {
-    for (uint l = 0; l < TILE_LANES; l++) c[r * LANES + l] = tile[r][l];
   }
 }
 
-inline uint padded(uint n) { return (n + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS; }
+inline uint padded(uint n) { return (n + TILE_STEPS - 1) / TILE_STEPS * TILE_STEPS; }
 
 // Rows as floats without gaps; what is missing of the last tile is zero.
 template <typename KV>
@@ -190,13 +197,14 @@ kernel void attention_serial(
     uint2 at [[thread_position_in_grid]]) {
   const uint i0 = at.x * LANES, b = at.y / a.heads, h = at.y % a.heads;
   const uint queries = min(LANES, a.queries - i0);
-  const uint width = padded(VALUE_DEPTH);
+  const uint depth = padded(DEPTH), width = padded(VALUE_DEPTH);
   float q[SERIAL_DEPTH * SERIAL_QUERIES], sums[SERIAL_DEPTH * SERIAL_QUERIES];
   float rows[SERIAL_KEYS * SERIAL_DEPTH], scores[SERIAL_KEYS * SERIAL_QUERIES];
   float peak[SERIAL_QUERIES], total[SERIAL_QUERIES], shrink[SERIAL_QUERIES];
   for (uint l = 0; l < LANES; l++) {
     device const T* from = query + row_at(a.query, b, h, i0 + min(l, queries - 1));
     for (uint d = 0; d < DEPTH; d++) q[d * LANES + l] = float(from[d]) * a.scale;
+    for (uint d = DEPTH; d < depth; d++) q[d * LANES + l] = 0.0f;
     peak[l] = -INFINITY;
     total[l] = 0.0f;
   }
@@ -208,24 +216,19 @@ kernel void attention_serial(
   for (int j0 = low.first / SERIAL_KEYS * SERIAL_KEYS; j0 < high.last; j0 += SERIAL_KEYS) {
     const uint keys = min(int(SERIAL_KEYS), high.last - j0);
     pack(key + row_at(a.key, b, h / a.group, j0), a.key.row, keys, DEPTH, rows);
-    for (uint j = 0; j < keys; j += TILE_ROWS) {
-      for (uint l = 0; l < LANES; l += TILE_LANES) {
-        multiply_tile(rows + j * padded(DEPTH), padded(DEPTH), 1, q + l, DEPTH,
-                      scores + j * LANES + l, nullptr);
-      }
-    }
+    for (uint n = 0; n < padded(keys) * LANES; n++) scores[n] = 0.0f;
+    multiply(rows, depth, 1, padded(keys), q, depth, scores);
     const bool all_seen = j0 >= high.first && j0 + int(SERIAL_KEYS) <= low.last;
     if (HAS_MASK || !all_seen) {
       hide(a, mask, row_at(a.mask, b, h, i0), valid, i0, queries, j0, keys, scores);
     }
     exponentiate(padded(keys), scores, peak, total, shrink);
     pack(value + row_at(a.value, b, h / a.group, j0), a.value.row, keys, VALUE_DEPTH, rows);
-    for (uint d = 0; d < width; d += TILE_ROWS) {
-      for (uint l = 0; l < LANES; l += TILE_LANES) {
-        multiply_tile(rows + d, 1, width, scores + l, padded(keys), sums + d * LANES + l,
-                      shrink + l);
-      }
+    for (uint d = 0; d < width; d++) {
+#pragma nounroll
+      for (uint l = 0; l < LANES; l++) sums[d * LANES + l] *= shrink[l];
     }
+    multiply(rows, 1, width, width, scores, padded(keys), sums);
   }
   device T* o = out + (long(at.y) * a.queries + i0) * VALUE_DEPTH;
   for (uint l = 0; l < queries; l++) {

@@ -16,7 +16,8 @@ inline void put(device T* out, device const T* bias, constant Product& p, uint m
 // ---- a thread some columns ----
 
 constant constexpr uint DOT_COLUMNS = 4;
-constant constexpr uint DOT_LANES = 32;
+constant constexpr uint DOT_LANES = 16;
+constant constexpr uint DOT_STEP = 64;  // of k in one pass over the lanes
 
 // The matrix column after column: each result is the product of two vectors, added up in lanes.
 template <typename T>
@@ -34,20 +35,24 @@ kernel void matvec_dots_serial(device const T* x [[buffer(0)]], device const T* 
   for (uint c = 0; c < DOT_COLUMNS; c++)
     columns[c] = y + start.y + min(first + c, p.n - 1) * p.y_column;
   float lanes[MOST_ROWS][DOT_COLUMNS][DOT_LANES];
-#pragma unroll
   for (uint r = 0; r < ROWS; r++)
-#pragma unroll
     for (uint c = 0; c < DOT_COLUMNS; c++)
       for (uint lane = 0; lane < DOT_LANES; lane++) lanes[r][c][lane] = 0;
-  const uint whole = p.k / DOT_LANES * DOT_LANES;
-  for (uint k = 0; k < whole; k += DOT_LANES) {
+  const uint whole = p.k / DOT_STEP * DOT_STEP;
+  for (uint k = 0; k < whole; k += DOT_STEP) {
+    for (uint lane = 0; lane < DOT_LANES; lane++) {
 #pragma unroll
-    for (uint r = 0; r < ROWS; r++)
+      for (uint r = 0; r < ROWS; r++) {
 #pragma unroll
-      for (uint c = 0; c < DOT_COLUMNS; c++)
-        for (uint lane = 0; lane < DOT_LANES; lane++)
-          lanes[r][c][lane] =
-              fma(float(rows[r][k + lane]), float(columns[c][k + lane]), lanes[r][c][lane]);
+        for (uint c = 0; c < DOT_COLUMNS; c++) {
+          float sum = lanes[r][c][lane];
+#pragma unroll
+          for (uint i = k; i < k + DOT_STEP; i += DOT_LANES)
+            sum = fma(float(rows[r][i + lane]), float(columns[c][i + lane]), sum);
+          lanes[r][c][lane] = sum;
+        }
+      }
+    }
   }
   for (uint r = 0; r < ROWS; r++) {
     for (uint c = 0; c < DOT_COLUMNS && first + c < p.n; c++) {
@@ -59,8 +64,8 @@ kernel void matvec_dots_serial(device const T* x [[buffer(0)]], device const T* 
   }
 }
 
-constant constexpr uint STRIP = 512;  // columns of a thread
-constant constexpr uint STRIP_STEP = 8;
+constant constexpr uint STRIP = 1024;  // columns of a thread
+constant constexpr uint STRIP_STEP = 4;
 
 // The matrix row after row: sums of neighbouring columns grow side by side, in the order of k.
 template <typename T>

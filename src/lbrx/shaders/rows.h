@@ -68,6 +68,7 @@ struct Kept {
 
 // One thread: it runs along several sums at once, which a processor adds as vectors. Blocks are
 // added up on their own, so that a long row's small elements are not lost beside a large sum.
+#define TAIL _Pragma("clang loop vectorize_predicate(enable) interleave_count(1)")
 struct Alone {
   enum : uint { LANES = 64, BLOCK = 4096 };
 
@@ -83,30 +84,33 @@ struct Alone {
     return result;
   }
 
-  template <typename Op, typename Row>
-  float block(Op op, uint start, uint end, Row row) const {
-    float part[LANES];
-    for (uint lane = 0; lane < LANES; lane++) part[lane] = op.none();
-    uint i = start;
-    for (; i + LANES <= end; i += LANES) {
-#pragma clang loop unroll(disable)
-      for (uint lane = 0; lane < LANES; lane++) part[lane] = op.join(part[lane], row(i + lane, 0));
-    }
-#pragma clang loop unroll(disable)
-    for (uint lane = 0; lane < LANES; lane++) {
-      if (i + lane < end) part[lane] = op.join(part[lane], row(i + lane, 0));
-    }
-    for (uint half_of = LANES / 2; half_of > 0; half_of /= 2) {
-      for (uint lane = 0; lane < half_of; lane++) {
-        part[lane] = op.join(part[lane], part[lane + half_of]);
-      }
-    }
-    return part[0];
+  template <typename Row>
+  float block(Sum, uint start, uint end, Row row) const {
+#pragma METAL fp math_mode(relaxed)
+    float result = 0.0f;
+    const uint whole = end - (end - start) % LANES;
+    for (uint i = start; i < whole; i++) result += row(i, 0);
+    TAIL
+    for (uint i = whole; i < end; i++) result += row(i, 0);
+    return result;
+  }
+
+  template <typename Row>
+  float block(Maximum, uint start, uint end, Row row) const {
+    float result = -FLT_MAX;
+    const uint whole = end - (end - start) % LANES;
+    for (uint i = start; i < whole; i++) result = fmax(result, row(i, 0));
+    TAIL
+    for (uint i = whole; i < end; i++) result = fmax(result, row(i, 0));
+    return result;
   }
 
   template <typename F>
   void each(uint n, F f) const {
-    for (uint i = 0; i < n; i++) f(i, 0);
+    const uint whole = n - n % LANES;
+    for (uint i = 0; i < whole; i++) f(i, 0);
+    TAIL
+    for (uint i = whole; i < n; i++) f(i, 0);
   }
 };
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 
 import pytest
@@ -194,3 +195,29 @@ def test_many_threads():
     assert not clashes
     assert pool.statistics().in_use == 0
     assert pool.statistics().hits + pool.statistics().misses == 4000
+
+
+def test_a_block_survives_the_cycle_that_held_it():
+    """The collector calls every finaliser of a cycle, the block's too if nothing else knows it."""
+
+    class Memory:
+        gone = False
+
+        def __del__(self):
+            self.gone = True
+
+    pool = Pool(lambda _: Memory(), lambda _: None, LIMIT)
+
+    class Owner:
+        def __init__(self):
+            self.block, self.length = pool.take(1000)
+            self.itself = self
+
+        def __del__(self):
+            pool.give(self.block, self.length)
+
+    Owner()
+    gc.collect()
+    block, _ = pool.take(1000)
+    assert not block.gone
+    assert pool.statistics().hits == 1

@@ -59,11 +59,10 @@ PROGRAM = """
 import numpy as np
 from lbrx.metal import context
 gpu = context()
-buffer = gpu.upload(np.zeros(100, np.uint32))
-gpu.queue.dispatch(
-    gpu.shaders.pipeline("copy", "fill_4"), [buffer, np.uint32(7).tobytes()], (100, 1, 1), (32, 1, 1)
-)
-assert (buffer.array(np.uint32) == 7).all()
+buffer, always = gpu.upload(np.zeros(100, np.uint8)), np.float32([1, 0]).tobytes()
+pipeline = gpu.shaders.pipeline("random", "random_bernoulli_bool")
+gpu.queue.dispatch(pipeline, [buffer, bytes(16), always], (25, 1, 1), (32, 1, 1))
+assert (buffer.array() == 1).all()
 print(gpu.info.name, gpu.info.working_set >> 30)
 """
 

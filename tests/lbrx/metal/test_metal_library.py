@@ -81,8 +81,8 @@ def test_errors_have_the_file_and_line(shaders, place):
 def test_what_is_missing_is_named(gpu, shaders):
     with pytest.raises(DeviceError, match=r"nothing\.metal cannot be read"):
         shaders.pipeline("nothing", "k")
-    with pytest.raises(DeviceError, match=r"no kernel fill_3 in copy\.metal: it has copy_1, "):
-        gpu.shaders.pipeline("copy", "fill_3")
+    with pytest.raises(DeviceError, match=r"no kernel fill in random\.metal: it has random_b"):
+        gpu.shaders.pipeline("random", "fill")
 
 
 @pytest.mark.metal
@@ -111,17 +111,17 @@ def test_safe_math_is_a_library_of_its_own(gpu):
 
 def test_checking_compiles_anew(gpu):
     softmetal = pytest.importorskip("softmetal")
-    plain = gpu.shaders.pipeline("copy", "fill_1")
+    plain = gpu.shaders.pipeline("random", "random_uniform_float16")
     with softmetal.checking("bounds"):
-        assert gpu.shaders.pipeline("copy", "fill_1") is not plain
-    assert gpu.shaders.pipeline("copy", "fill_1") is plain
+        assert gpu.shaders.pipeline("random", "random_uniform_float16") is not plain
+    assert gpu.shaders.pipeline("random", "random_uniform_float16") is plain
 
 
 @pytest.mark.metal
 def test_threads_compile_a_pipeline_once(gpu):
     found = []
     threads = [
-        threading.Thread(target=lambda: found.append(gpu.shaders.pipeline("copy", "copy_2")))
+        threading.Thread(target=lambda: found.append(gpu.shaders.pipeline("random", "random_normal_float16")))
         for _ in range(8)
     ]
     for thread in threads:
@@ -142,7 +142,7 @@ def archives(shaders):
 def count_compilations(shaders, monkeypatch):
     """Pipelines made without the archive."""
     counted = []
-    library = shaders._library("copy", None, False)
+    library = shaders._library("random", None, False)
     make = library._make
 
     def counting(descriptor, options):
@@ -157,7 +157,7 @@ def count_compilations(shaders, monkeypatch):
 @pytest.mark.metal
 def test_pipelines_come_back_from_the_archive(gpu, tmp_path, monkeypatch):
     first = Shaders(gpu.device, tmp_path)
-    first.pipeline("copy", "fill_4")
+    first.pipeline("random", "random_uniform_float32")
     assert not archives(first)
     first.save()
     assert len(archives(first)) == 1
@@ -167,28 +167,28 @@ def test_pipelines_come_back_from_the_archive(gpu, tmp_path, monkeypatch):
 
     second = Shaders(gpu.device, tmp_path)
     compiled = count_compilations(second, monkeypatch)
-    second.pipeline("copy", "fill_4")
+    second.pipeline("random", "random_uniform_float32")
     assert not compiled
-    second.pipeline("copy", "fill_8")
+    second.pipeline("random", "random_bernoulli_bool")
     assert len(compiled) == 1
     second.save()
     third = Shaders(gpu.device, tmp_path)
     compiled = count_compilations(third, monkeypatch)
-    pipeline = third.pipeline("copy", "fill_8")
-    third.pipeline("copy", "fill_4")
+    pipeline = third.pipeline("random", "random_bernoulli_bool")
+    third.pipeline("random", "random_uniform_float32")
     assert not compiled
-    buffer = gpu.buffer(80)
-    gpu.queue.dispatch(pipeline, [buffer, np.uint64(5).tobytes()], (10, 1, 1), GROUP)
-    assert (buffer.array(np.uint64) == 5).all()
+    buffer, always = gpu.buffer(80), np.float32([1, 0]).tobytes()
+    gpu.queue.dispatch(pipeline, [buffer, bytes(16), always], (20, 1, 1), GROUP)
+    assert (buffer.array() == 1).all()
 
 
 def test_a_broken_archive_is_a_miss(gpu, tmp_path):
     first = Shaders(gpu.device, tmp_path)
-    first.pipeline("copy", "fill_4")
+    first.pipeline("random", "random_uniform_float32")
     first.save()
     archives(first)[0].write_bytes(b"not an archive")
     second = Shaders(gpu.device, tmp_path)
-    assert second.pipeline("copy", "fill_4").name == "fill_4"
+    assert second.pipeline("random", "random_uniform_float32").name == "random_uniform_float32"
     second.save()
     assert archives(second)[0].read_bytes() != b"not an archive"
 
@@ -196,7 +196,7 @@ def test_a_broken_archive_is_a_miss(gpu, tmp_path):
 def test_a_cache_that_cannot_be_written_costs_only_time(gpu, tmp_path):
     (tmp_path / "pipelines").write_text("a file in the way")
     shaders = Shaders(gpu.device, tmp_path)
-    shaders.pipeline("copy", "fill_4")
+    shaders.pipeline("random", "random_uniform_float32")
     shaders.save()
 
 
@@ -218,7 +218,7 @@ import sys
 from lbrx.metal import context
 gpu = context()
 for name in sys.argv[1:]:
-    gpu.shaders.pipeline("copy", name)
+    gpu.shaders.pipeline("random", name)
     gpu.shaders.save()
 print(len(gpu.shaders._pipelines))
 """
@@ -227,7 +227,7 @@ print(len(gpu.shaders._pipelines))
 def test_two_processes_compile_at_once(tmp_path, monkeypatch):
     monkeypatch.setenv("LBRX_CACHE", str(tmp_path / "lbrx"))
     monkeypatch.setenv("SOFTMETAL_CACHE", str(tmp_path / "softmetal"))
-    names = ["fill_1", "fill_2", "copy_4"]
+    names = ["random_uniform_float16", "random_uniform_bfloat16", "random_normal_float32"]
     processes = [
         subprocess.Popen(
             [sys.executable, "-c", TWO, *order],

@@ -93,7 +93,7 @@ def test_threadgroup_memory_bytes_and_foreign_work(gpu):
         kernel(gpu, "sum"), [source, out], GROUP, GROUP, threadgroup_memory=[256], variant="group"
     )
 
-    def copy(commands):
+    def copy(commands, _):
         encoder = commands.blitCommandEncoder()
         encoder.copyFromBuffer_sourceOffset_toBuffer_destinationOffset_size_(
             out.handle, out.offset, out.handle, out.offset + 4, 4
@@ -142,6 +142,31 @@ def test_an_event_after_a_failure_does_not_hang(gpu):
     event.record()
     with pytest.raises(DeviceError, match="reach_far"):
         event.wait()
+
+
+@pytest.mark.metal
+def test_what_a_check_finds_is_raised_by_the_next_wait(gpu, gate):
+    """A check sees what its kernel wrote, and runs when that has ended, not before."""
+    seen = []
+
+    def check():
+        seen.append(buffer.unsynchronised().view(np.uint32).tolist())
+        return IndexError("of the check") if len(seen) == 1 else None
+
+    buffer = gpu.upload(np.zeros(2, np.uint32))
+    for _ in range(2):
+        gpu.queue.dispatch(kernel(gpu, "add_one"), [buffer], (2, 1, 1), GROUP, check=check)
+        gpu.queue.commit()
+    assert not seen
+    other = gpu.upload(np.zeros(4, np.uint32))
+    gate.release()
+    with pytest.raises(IndexError, match="of the check"):
+        gpu.queue.wait()
+    assert seen == [[2, 2], [2, 2]]
+    gpu.queue.wait()
+    later = gpu.queue.dispatch(kernel(gpu, "add_one"), [other], (4, 1, 1), GROUP, check=check)
+    gpu.queue.wait(later)
+    assert len(seen) == 3
 
 
 def test_wrong_calls_name_the_kernel(gpu):
@@ -209,13 +234,14 @@ from lbrx.errors import DeviceError
 from lbrx.metal import context, stats
 
 gpu = context()
-buffer = gpu.upload(np.zeros(4, np.uint32))
-pipeline = gpu.shaders.pipeline("copy", "fill_4")
-gpu.queue.dispatch(pipeline, [buffer, bytes(4)], (4, 1, 1), (4, 1, 1))
+buffer = gpu.upload(np.ones(16, np.uint8))
+pipeline = gpu.shaders.pipeline("random", "random_bernoulli_bool")
+never = [buffer, bytes(16), bytes(8)]
+gpu.queue.dispatch(pipeline, never, (4, 1, 1), (4, 1, 1))
 child = os.fork()
 if child == 0:
     for use in (context, buffer.array, gpu.queue.commit,
-                lambda: gpu.queue.dispatch(pipeline, [buffer, bytes(4)], (4, 1, 1), (4, 1, 1))):
+                lambda: gpu.queue.dispatch(pipeline, never, (4, 1, 1), (4, 1, 1))):
         try:
             use()
         except DeviceError as problem:
@@ -223,7 +249,7 @@ if child == 0:
         else:
             sys.exit(f"{use} was not refused")
     stats()
-    del buffer
+    del buffer, never
     sys.exit(0)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 assert buffer.array().tolist() == [0] * 16

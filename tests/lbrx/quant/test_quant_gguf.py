@@ -22,7 +22,7 @@ TYPES = {scheme.name: gguf.GGMLQuantizationType(scheme.gguf_id) for scheme in ou
 # The package has no code for these two.
 ONLY_OURS = {"q1_0", "q8_k"}
 WEIGHTED = "q4_0 q4_1 q5_0 q5_1 q2_k q3_k q4_k q5_k q6_k iq4_nl iq4_xs".split()
-RECORDED = json.loads((HERE / "llama_rmse.json").read_text())
+RECORDED = json.loads((HERE / "llama_errors.json").read_text())
 
 
 def can_encode(name: str) -> bool:
@@ -81,7 +81,7 @@ def test_which_types_the_package_encodes():
     "case", RECORDED["cases"], ids=lambda case: f"{case['scheme']}-{case['data']}"
 )
 def test_errors_are_those_of_llama_cpp(case):
-    """scripts/llama_rmse.py wrote them, with llama.cpp's own quantizer."""
+    """scripts/llama_records.py wrote them, with llama.cpp's own quantizer."""
     rng = np.random.default_rng(RECORDED["seed"])
     values = make(case["data"], rng, tuple(RECORDED["shape"]))
     importance = rng.standard_normal(values.shape[-1]).astype(np.float32) ** 2

@@ -1,0 +1,47 @@
+"""Where buffers with known lifetimes lie in one block, so that those that never meet may overlap."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+ALIGNMENT = 256
+
+
+@dataclass(frozen=True)
+class Lifetime:
+    """A buffer that is used from step `first` to step `last`, both included."""
+
+    size: int
+    first: int
+    last: int
+
+    def meets(self, other: Lifetime) -> bool:
+        return self.first <= other.last and other.first <= self.last
+
+
+@dataclass(frozen=True)
+class Plan:
+    offsets: tuple[int, ...]
+    size: int
+
+
+def arrange(lifetimes: Sequence[Lifetime]) -> Plan:
+    """The largest first, each at the lowest place that is free all its life."""
+    offsets = [0] * len(lifetimes)
+    done: list[int] = []
+    size = 0
+    for index in sorted(range(len(lifetimes)), key=lambda i: -lifetimes[i].size):
+        own = lifetimes[index]
+        taken = sorted(
+            (offsets[i], offsets[i] + lifetimes[i].size) for i in done if own.meets(lifetimes[i])
+        )
+        place = 0
+        for start, end in taken:
+            if place + own.size <= start:
+                break
+            place = max(place, -(-end // ALIGNMENT) * ALIGNMENT)
+        offsets[index] = place
+        size = max(size, place + own.size)
+        done.append(index)
+    return Plan(tuple(offsets), size)

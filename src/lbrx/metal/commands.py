@@ -1,0 +1,95 @@
+"""Commands as data: what a queue encodes, and can put on a list instead to be encoded later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+from lbrx.metal.buffer import Buffer
+from lbrx.metal.library import Pipeline
+
+Size = tuple[int, int, int]
+Argument = Buffer | bytes | None  # at the index of its place
+Check = Callable[[], Exception | None]
+
+
+@dataclass(frozen=True)
+class Dispatch:
+    """A kernel over a grid of threads."""
+
+    pipeline: Pipeline
+    arguments: tuple[Argument, ...]
+    grid: Size
+    group: Size
+    threadgroup_memory: tuple[int, ...] = ()
+    kernel: str = ""
+    variant: str = ""
+    check: Check | None = None
+
+    @property
+    def label(self) -> str:
+        """What it is counted under."""
+        name = self.kernel or self.pipeline.name
+        return f"{name}:{self.variant}" if self.variant else name
+
+    @property
+    def buffers(self) -> list[Buffer]:
+        return [x for x in self.arguments if isinstance(x, Buffer)]
+
+    @property
+    def written(self) -> list[Buffer]:
+        """Those that the kernel may write: all, where nobody knows."""
+        places = self.pipeline.written
+        return [
+            x
+            for i, x in enumerate(self.arguments)
+            if isinstance(x, Buffer) and (places is None or i in places)
+        ]
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Work that encodes itself into an MTLCommandBuffer, given the buffers."""
+
+    name: str
+    buffers: tuple[Buffer, ...]
+    encode: Callable[[Any, Sequence[Buffer]], object]
+    variant: str = ""
+    kernels: Mapping[str, int] | None = None
+    """What it counts as, if it is more than one kernel."""
+
+    @property
+    def label(self) -> str:
+        return f"{self.name}:{self.variant}" if self.variant else self.name
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        return {self.label: 1} if self.kernels is None else self.kernels
+
+    @property
+    def written(self) -> tuple[Buffer, ...]:
+        return self.buffers
+
+
+Command = Dispatch | Encoded
+
+_recorder: ContextVar[list[Command] | None] = ContextVar("recorder", default=None)
+
+
+def recorder() -> list[Command] | None:
+    """The list that this thread's commands go to instead of the device."""
+    return _recorder.get()
+
+
+@contextmanager
+def recording() -> Iterator[list[Command]]:
+    """Within it, commands of this thread are put on a list and not run."""
+    commands: list[Command] = []
+    token = _recorder.set(commands)
+    try:
+        yield commands
+    finally:
+        _recorder.reset(token)

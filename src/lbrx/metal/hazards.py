@@ -1,0 +1,43 @@
+"""Which commands of a concurrent encoder must wait for earlier ones."""
+
+from __future__ import annotations
+
+from lbrx.metal.buffer import Buffer
+from lbrx.metal.commands import Command
+
+Ranges = dict[int, list[tuple[int, int]]]  # bytes, by block
+
+
+class Hazards:
+    """What has been read and written since the last barrier."""
+
+    def __init__(self) -> None:
+        self._read: Ranges = {}
+        self._written: Ranges = {}
+
+    def admit(self, command: Command) -> bool:
+        """Note a command; whether a barrier is needed before it."""
+        written = command.written
+        waits = any(_meets(self._written, buffer) for buffer in command.buffers) or any(
+            _meets(self._read, buffer) for buffer in written
+        )
+        if waits:
+            self.clear()
+        for buffer in command.buffers:
+            _note(self._read, buffer)
+        for buffer in written:
+            _note(self._written, buffer)
+        return waits
+
+    def clear(self) -> None:
+        self._read.clear()
+        self._written.clear()
+
+
+def _meets(ranges: Ranges, buffer: Buffer) -> bool:
+    start, end = buffer.offset, buffer.offset + buffer.size
+    return any(start < b and a < end for a, b in ranges.get(id(buffer.block), ()))
+
+
+def _note(ranges: Ranges, buffer: Buffer) -> None:
+    ranges.setdefault(id(buffer.block), []).append((buffer.offset, buffer.offset + buffer.size))

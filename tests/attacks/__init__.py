@@ -1,1 +1,0 @@
-"""Makers of hostile files."""

@@ -1,0 +1,65 @@
+"""Hostile files are refused with an error that says where, in little memory, and run nothing."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import pytest
+from attack_table import ATTACKS, SOUND
+
+import lbrx
+
+_MEMORY = 64 << 20
+
+
+@pytest.mark.parametrize(("files", "message"), [a[1:] for a in ATTACKS], ids=[a[0] for a in ATTACKS])
+def test_attack(files, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
+    tracemalloc.start()
+    try:
+        with pytest.raises(lbrx.FormatError, match=message) as caught:
+            lbrx.open_model(tmp_path / next(iter(files)))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert str(tmp_path) in str(caught.value)
+    assert len(str(caught.value)) < 1000 + len(str(tmp_path))
+    assert peak < _MEMORY
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(files)
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_what_fuzzing_starts_from_is_sound(name, tmp_path):
+    (tmp_path / name).write_bytes(SOUND[name])
+    model = lbrx.open_model(tmp_path / name)
+    assert len(model) > 0
+    assert all(tensor.numpy().shape == tensor.shape for tensor in model.values())
+
+
+def test_header_above_the_limit(tmp_path):
+    """200 MB of header are not even read."""
+    path = tmp_path / "a.safetensors"
+    with path.open("wb") as file:
+        file.write((200 << 20).to_bytes(8, "little") + b"{")
+        file.truncate(300 << 20)
+    with pytest.raises(lbrx.FormatError, match="header length: 209,715,200 bytes, at most 104,857,600"):
+        lbrx.open_model(path)
+
+
+def test_a_compressed_array_that_ends_early(tmp_path):
+    """A stream that is shorter than its directory says is found when it is read."""
+    import zipfile
+
+    from file_builders import npy, zipped
+
+    whole = zipped({"w.npy": npy(data=bytes(24000), shape="(20, 300)")}, zipfile.ZIP_DEFLATED)
+    short = zipped({"w.npy": npy(data=bytes(240), shape="(20, 300)")}, zipfile.ZIP_DEFLATED)
+    for size, wrong in ((24128, 368),):
+        short = short.replace(wrong.to_bytes(4, "little"), size.to_bytes(4, "little"))
+    (tmp_path / "whole.npz").write_bytes(whole)
+    (tmp_path / "short.npz").write_bytes(short)
+    assert lbrx.open_model(tmp_path / "whole.npz")["w"].numpy().shape == (20, 300)
+    with pytest.raises(lbrx.FormatError, match="deflated member: ends .* bytes early"):
+        lbrx.open_model(tmp_path / "short.npz")["w"].numpy()
