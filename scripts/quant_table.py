@@ -19,7 +19,7 @@ TITLES = ["scheme", "bits a weight", "values / bytes", "stored fields", "error"]
 def shown() -> list[Scheme]:
     """Every GGUF type; of the others the groups of 64, and MLX's small floats."""
     others = [*affine.SCHEMES, *mlx.SCHEMES]
-    usual = [s for s in others if s.group_size == 64 or s.name.count(":") == 1 and s.symmetric]
+    usual = [s for s in others if s.group_size == 64 or (s.name.count(":") == 1 and s.symmetric)]
     return [*gguf.SCHEMES, *usual]
 
 

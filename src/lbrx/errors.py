@@ -5,6 +5,7 @@ LbrxError
 ├── DtypeError          an element type that an operation or a device has not (also a TypeError)
 ├── DeviceError         a device that does not exist, or operands on two of them
 ├── OutOfMemory         an allocation above the limit (also a MemoryError)
+├── TraceError          a function that cannot be compiled: it looks at values (also a TypeError)
 ├── FormatError         a file that is not what its format says (also a ValueError)
 ├── QuantizationError   an unknown scheme, or values that it cannot hold (also a ValueError)
 └── SettingError        an LBRX_* variable has a value that means nothing (also a ValueError)
@@ -51,6 +52,10 @@ class OutOfMemory(LbrxError, MemoryError):
 
     def __reduce__(self) -> tuple[type[OutOfMemory], tuple[object, ...]]:
         return type(self), (self.requested, self.in_use, self.limit, self.holders)
+
+
+class TraceError(LbrxError, TypeError):
+    """A function cannot be traced."""
 
 
 class FormatError(LbrxError, ValueError):

@@ -156,7 +156,7 @@ kernel void two(device float* out, uint i [[thread_position_in_grid]]) { out[i] 
     assert lbrx.kernel(source, "two")(shapes=[1]).item() == 2
     with pytest.raises(lbrx.DeviceError, match="the source has the kernels one, two: give the"):
         lbrx.kernel(source)
-    with pytest.raises(lbrx.DeviceError, match="no kernel three in three.metal: it has one, two"):
+    with pytest.raises(lbrx.DeviceError, match=r"no kernel three in three\.metal: it has one, two"):
         lbrx.kernel(source, "three")(shapes=[1])
 
 
@@ -269,7 +269,7 @@ def test_checking_modes_see_custom_kernels():
     )
     with softmetal.checking("bounds"):
         result = wrong(lbrx.ones(64))
-        with pytest.raises(lbrx.DeviceError, match="kernel beyond failed.*x"):
+        with pytest.raises(lbrx.DeviceError, match=r"kernel beyond failed.*x"):
             result.numpy()
     with softmetal.checking("bounds", "race"):
-        assert lbrx.kernel(SAXPY)(lbrx.ones(64), lbrx.ones(64), 2.0).sum().item() == 192
+        assert lbrx.kernel(SAXPY)(lbrx.ones(3), lbrx.ones(3), 2.0).tolist() == [3, 3, 3]

@@ -13,6 +13,7 @@ from lbrx.errors import LbrxError
 COMMANDS = {
     "devices": "show the Metal devices and what they can do",
     "shaders": "compile the kernels before they are used",
+    "tune": "measure which kernels are the quickest here, and remember it",
 }
 
 

@@ -12,6 +12,7 @@ from lbrx.kernels import (
     random,
     reduction,
     rope,
+    scan,
     softmax,
     sorting,
 )
@@ -35,6 +36,7 @@ __all__ = [
     "random",
     "reduction",
     "rope",
+    "scan",
     "softmax",
     "sorting",
 ]

@@ -15,9 +15,10 @@ from lbrx.kernels.arrays import empty, kernel_name, placed, size_class, whole_bu
 from lbrx.kernels.registry import Call, Family, Sample, computes
 from lbrx.metal import Buffer, Context, DeviceInfo, Pipeline
 from lbrx.ops import Spec
-from lbrx.shape import Layout
 from lbrx.storage import Array
 
+HEAD_SIZES = (64, 80, 96, 128, 256)  # each with kernels of its own
+ABSENT = bytes(4)  # bound in the place of a mask or of lengths
 SERIAL_DEPTH = 256  # the longest heads of the variants that keep a block in fast memory
 SERIAL_QUERIES = (16, 64)  # a thread's, for few queries and for many
 PLAIN_VALUES = 64  # features of a result that one thread computes
@@ -68,29 +69,25 @@ class Operands:
     lengths: Array | None
     out: Array
 
-    def buffers(self) -> list[Buffer | None]:
-        """In the order of the kernels' arguments."""
+    def arguments(self, problem: Attention, chunks: int = 1) -> list[Buffer | bytes]:
+        """In the order of the kernels' parameters."""
         arrays = (self.query, self.key, self.value, self.mask, self.lengths, self.out)
-        return [None if x is None else whole_buffer(x) for x in arrays]
+        buffers = [ABSENT if x is None else whole_buffer(x) for x in arrays]
+        return [*buffers, self.record(problem, chunks)]
 
-    def packed(self, problem: Attention) -> bytes:
-        """The `Attention` record of `attention.h`."""
-        rows = [_rows(x) for x in (self.query, self.key, self.value)]
-        mask = (0, 0, 0, 0, 0) if self.mask is None else _places(self.mask.layout)
-        places = [n for row in rows for n in row] + list(mask)
+    def record(self, problem: Attention, chunks: int) -> bytes:
+        """`Attention` of `attention.h`."""
+        places: list[int] = []
+        for array in (self.query, self.key, self.value):
+            places += [array.layout.offset, *array.layout.strides[:-1]]
+        mask = self.mask
+        places += [0] * 5 if mask is None else [mask.layout.offset, *mask.layout.strides]
         counts = (
             *(problem.heads, problem.heads // problem.kv_heads, problem.queries, problem.keys),
-            *(problem.causal, problem.window),
+            *(problem.depth, problem.value_depth, mask is not None, self.lengths is not None),
+            *(problem.causal, problem.window, chunks),
         )
-        return struct.pack("17q6If4x", *places, *counts, problem.scale)
-
-
-def _places(layout: Layout) -> tuple[int, ...]:
-    return layout.offset, *layout.strides
-
-
-def _rows(array: Array) -> tuple[int, ...]:
-    return _places(array.layout)[:-1]
+        return struct.pack("17q11If", *places, *counts, problem.scale)
 
 
 family: Family[Attention] = Family("attention")
@@ -165,9 +162,10 @@ def _counts(gpu: Context, lengths: Array) -> Array:
 def _pipeline(
     gpu: Context, problem: Attention, variant: str, extra: Mapping[int, int] | None = None
 ) -> Pipeline:
-    """The kernel for these head sizes, with constants of its own by their index."""
-    given = (problem.depth, problem.value_depth, problem.has_mask, problem.has_lengths)
-    constants = {**dict(enumerate(given)), **(extra or {})}
+    """The kernel for these head sizes, or for any; further constants by their index."""
+    sizes = (problem.depth, problem.value_depth)
+    usual = all(size in HEAD_SIZES for size in sizes)
+    constants = {**dict(enumerate(sizes if usual else (0, 0))), **(extra or {})}
     name = kernel_name("attention", variant, problem.dtype, problem.kv_dtype)
     return gpu.shaders.pipeline("attention", name, constants, safe_math=True)
 
@@ -184,7 +182,7 @@ def plain(gpu: Context, problem: Attention, operands: Operands) -> None:
     grid = (problem.queries, problem.batch * problem.heads, parts)
     gpu.queue.dispatch(
         _pipeline(gpu, problem, "plain"),
-        [*operands.buffers(), operands.packed(problem)],
+        operands.arguments(problem),
         grid,
         (min(grid[0], 32), 1, 1),
         kernel="attention",
@@ -206,8 +204,8 @@ def serial(gpu: Context, problem: Attention, operands: Operands) -> None:
     few, many = SERIAL_QUERIES
     lanes = few if problem.queries <= few else many
     gpu.queue.dispatch(
-        _pipeline(gpu, problem, "serial", {4: lanes}),
-        [*operands.buffers(), operands.packed(problem)],
+        _pipeline(gpu, problem, "serial", {2: lanes}),
+        operands.arguments(problem),
         (-(-problem.queries // lanes), problem.batch * problem.heads, 1),
         (1, 1, 1),
         kernel="attention",
@@ -230,17 +228,17 @@ def _decode_serial_cost(info: DeviceInfo, problem: Attention) -> float:
 def decode_serial(gpu: Context, problem: Attention, operands: Operands) -> None:
     """A thread a chunk of keys, read once for all heads that share them."""
     chunks = max(-(-problem.keys // DECODE_CHUNK), 1)
-    pipeline = _pipeline(gpu, problem, "decode_serial", {5: chunks})
+    pipeline = _pipeline(gpu, problem, "decode_serial")
     shares = Shares.of(gpu, problem, chunks)
     gpu.queue.dispatch(
         pipeline,
-        [*operands.buffers(), operands.packed(problem), shares.sums, shares.marks],
+        [*operands.arguments(problem, chunks), shares.sums, shares.marks],
         (chunks, problem.batch * problem.kv_heads, 1),
         (1, 1, 1),
         kernel="attention",
         variant="decode_serial",
     )
-    shares.merge(gpu, problem, operands.out)
+    shares.merge(gpu, problem, operands)
 
 
 @dataclass(frozen=True)
@@ -258,15 +256,16 @@ class Shares:
         sums = gpu.buffer(count * problem.value_depth * 4, "scratch")
         return cls(chunks, sums, gpu.buffer(count * 8, "scratch"))
 
-    def merge(self, gpu: Context, problem: Attention, out: Array) -> None:
+    def merge(self, gpu: Context, problem: Attention, operands: Operands) -> None:
         if self.chunks == 1:
             return
+        record = operands.record(problem, self.chunks)
         name = kernel_name("attention", "merge", problem.dtype)
-        constants = {1: problem.value_depth, 5: self.chunks}
+        constants = {1: 0}
         grid = (-(-problem.value_depth // MERGE_VALUES), problem.rows, 1)
         gpu.queue.dispatch(
             gpu.shaders.pipeline("attention", name, constants, safe_math=True),
-            [self.sums, self.marks, whole_buffer(out)],
+            [self.sums, self.marks, whole_buffer(operands.out), record],
             grid,
             (grid[0], 1, 1),
             kernel="attention",

@@ -19,10 +19,11 @@ from lbrx.kernels.arrays import accumulator, empty, size_class, whole_buffer
 from lbrx.kernels.program import GRID_AXES, Access, Input, Program, Step, source
 from lbrx.kernels.registry import RUNNERS, Call, Family, computes
 from lbrx.metal import Buffer, Context, DeviceInfo, Pipeline
+from lbrx.metal.commands import Slot
 from lbrx.ops import TABLE, Attributes, Op, Role, Spec
 from lbrx.ops import Family as OpFamily
 from lbrx.shape import Layout, Shape
-from lbrx.storage import Array, CpuStorage
+from lbrx.storage import Array, CpuStorage, NumberStorage
 
 FAMILIES = {
     *(OpFamily.UNARY, OpFamily.BINARY, OpFamily.COMPARISON, OpFamily.TERNARY),
@@ -186,7 +187,10 @@ def is_host(array: Array) -> bool:
 
 
 def constant(array: Array) -> bytes:
-    return np.ascontiguousarray(array.numpy()).tobytes()
+    data = np.ascontiguousarray(array.numpy()).tobytes()
+    if isinstance(array.storage, NumberStorage):
+        return Slot.of(data, array.storage.number, array.dtype.numpy)
+    return data
 
 
 def needs_wide(layouts: Sequence[Layout]) -> bool:

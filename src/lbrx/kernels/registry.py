@@ -16,6 +16,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from lbrx import env
 from lbrx.errors import DeviceError, SettingError
+from lbrx.kernels import choices
 from lbrx.metal import Context, DeviceInfo
 from lbrx.ops import Attributes, Op, Spec
 from lbrx.storage import Array
@@ -106,9 +107,10 @@ class Family(Generic[P]):
             if wanted in able:
                 return able[wanted]
             log.debug("%s:%s cannot take %s", self.name, wanted, problem)
-        tuned = TUNED.get((info.name, self.name, problem.shape_class))
-        if tuned in able:
-            return able[tuned]
+        if not invariant:
+            tuned = _tuned(info.name).get((info.name, self.name, problem.shape_class))
+            if tuned in able:
+                return able[tuned]
         return min(able.values(), key=lambda variant: variant.cost(info, problem))
 
     def _forced(self) -> str | None:
@@ -133,6 +135,17 @@ class Sample:
 FAMILIES: dict[str, Family[Any]] = {}
 TUNED: dict[tuple[str, str, str], str] = {}
 """Measured choices: (device, family, shape class) to variant."""
+_read: set[str] = set()  # devices whose choices have been read
+
+
+def _tuned(device: str) -> Mapping[tuple[str, str, str], str]:
+    """The choices, with those on disk from the first question on."""
+    if device not in _read:
+        _read.add(device)
+        for (family, shape_class), variant in choices.read(device).items():
+            TUNED.setdefault((device, family, shape_class), variant)
+    return TUNED
+
 
 Runner = Callable[[Call], tuple[Array, ...]]
 RUNNERS: dict[str, Runner] = {}

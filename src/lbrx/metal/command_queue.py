@@ -10,12 +10,12 @@ from __future__ import annotations
 import os
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from lbrx.errors import DeviceError
-from lbrx.metal.binding import CallError, Metal, autorelease_pool
+from lbrx.metal.binding import CallError, Metal, autorelease_pool, checking_modes
 from lbrx.metal.buffer import Buffer
 from lbrx.metal.commands import Argument, Check, Command, Dispatch, Encoded, Size, recorder
 from lbrx.metal.hazards import Hazards
@@ -24,7 +24,6 @@ from lbrx.metal.library import Pipeline
 # Long command buffers are killed, short ones cost: MLX and llama.cpp commit at about these.
 MAX_OPERATIONS = 50
 MAX_BYTES = 50 << 20
-
 
 
 @dataclass(slots=True)
@@ -38,6 +37,13 @@ class Submission:
     checks: list[Check] = field(default_factory=list)  # for when it has completed
     operations: int = 0
     nbytes: int = 0
+
+
+class Observer(Protocol):
+    """Somebody who looks at every command: each is then a command buffer of its own."""
+
+    def note(self, command: Command, commands: Any) -> None:
+        """`commands`, the MTLCommandBuffer of the command, has been committed."""
 
 
 class CommandQueue:
@@ -60,6 +66,7 @@ class CommandQueue:
         self._unreported: list[int] = []
         self._dispatches: Counter[str] = Counter()
         self._hazards = Hazards()  # of the open encoder
+        self.observer: Observer | None = None
 
     # ---- encoding ----
 
@@ -107,6 +114,12 @@ class CommandQueue:
             return self._run_encoded(command)
         return self._last if 0 in command.grid else self._run_dispatch(command)
 
+    def observe(self, observer: Observer | None) -> None:
+        """Let somebody look at every command from now on, or nobody."""
+        with self._lock:
+            self.commit()
+            self.observer = observer
+
     def _run_dispatch(self, command: Dispatch) -> int:
         pipeline = command.pipeline
         _check_group(pipeline, command.group)
@@ -124,7 +137,7 @@ class CommandQueue:
             )
             if command.check is not None:
                 submission.checks.append(command.check)
-            return self._counted(submission, pipeline.name, {command.label: 1})
+            return self._counted(submission, command, pipeline.name)
 
     def _run_encoded(self, command: Encoded) -> int:
         with self._encoding(command.name) as submission:
@@ -132,7 +145,13 @@ class CommandQueue:
             command.encode(submission.commands, command.buffers)
             for buffer in command.buffers:
                 self._use(submission, buffer)
-            return self._counted(submission, command.name, command.counts)
+            submission.hosts.append(command)
+            return self._counted(submission, command, command.name)
+
+    @property
+    def observed(self) -> bool:
+        """Whether commands must be run one by one: for an observer, or to be checked."""
+        return self.observer is not None or bool(checking_modes())
 
     def _encoding(self, name: str) -> _Encoding:
         self._refuse_fork()
@@ -170,10 +189,14 @@ class CommandQueue:
             submission.hosts.append(block.host)
         submission.nbytes += buffer.size
 
-    def _counted(self, submission: Submission, name: str, counts: Mapping[str, int]) -> int:
+    def _counted(self, submission: Submission, command: Command, name: str) -> int:
         submission.kernels[name] = None
         submission.operations += 1
-        self._dispatches.update(counts)
+        self._dispatches.update(command.counts)
+        if self.observer is not None:
+            self.commit()
+            self.observer.note(command, submission.commands)
+            return submission.ticket
         if submission.operations >= self._max_operations or submission.nbytes >= self._max_bytes:
             self.commit()
         return submission.ticket

@@ -8,12 +8,32 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from lbrx.metal.buffer import Buffer
 from lbrx.metal.library import Pipeline
 
 Size = tuple[int, int, int]
 Argument = Buffer | bytes | None  # at the index of its place
 Check = Callable[[], Exception | None]
+
+
+class Slot(bytes):
+    """The bytes of a number that a replay may change."""
+
+    number: int  # which one
+    dtype: np.dtype[Any]
+
+    @classmethod
+    def of(cls, value: bytes, number: int, dtype: np.dtype[Any]) -> Slot:
+        made = cls(value)
+        made.number = number
+        made.dtype = dtype
+        return made
+
+    def holding(self, value: float) -> bytes:
+        """Another number in its form."""
+        return np.array(value).astype(self.dtype).tobytes()
 
 
 @dataclass(frozen=True)
@@ -34,6 +54,10 @@ class Dispatch:
         """What it is counted under."""
         name = self.kernel or self.pipeline.name
         return f"{name}:{self.variant}" if self.variant else name
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        return {self.label: 1}
 
     @property
     def buffers(self) -> list[Buffer]:

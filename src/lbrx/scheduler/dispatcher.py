@@ -11,6 +11,7 @@ from lbrx.kernels.registry import Call
 from lbrx.metal import Context, context
 from lbrx.scheduler.fusion import Kernel, computation, plan
 from lbrx.scheduler.graph import Node, Pending, in_order, settle
+from lbrx.scheduler.tracing import refuse_inputs
 from lbrx.storage import Array
 
 
@@ -18,7 +19,10 @@ def run(targets: Sequence[Node]) -> None:
     """Compute nodes. Intermediate results go back to the pool when their last reader is encoded:
     the device works in order, so the memory can serve the next kernel."""
     gpu = context()
-    kernels = deque(plan(in_order(targets), targets))
+    order = in_order(targets)
+    refuse_inputs(order)
+    kernels = deque(plan(order, targets))
+    del order
     while kernels:
         kernel = kernels.popleft()
         results = _encoded(gpu, kernel)

@@ -18,7 +18,7 @@ from lbrx.kernels import elementwise, fused_rows
 from lbrx.kernels.program import Step
 from lbrx.kernels.row_program import REDUCTIONS
 from lbrx.ops import Spec
-from lbrx.scheduler.graph import Node, node_of
+from lbrx.scheduler.graph import Node, identity, node_of
 from lbrx.shape import Layout, Shape
 from lbrx.storage import Array
 
@@ -272,7 +272,7 @@ class Value(NamedTuple):
     """An input or the result of a step, before it is known how many inputs there are."""
 
     is_step: bool
-    index: int
+    number: int
 
 
 class _Values:
@@ -324,15 +324,12 @@ class _Values:
         return self._input(replace(array, layout=seen))
 
     def _input(self, array: Array) -> Value:
-        if elementwise.is_host(array):
-            key: object = (array.dtype, array.numpy().tobytes())
-        else:
-            key = (id(array.storage), array.layout, array.dtype)
+        key = identity(array)
         self.inputs.setdefault(key, array)
         return Value(False, list(self.inputs).index(key))
 
     def place(self, value: Value) -> int:
-        return value.index + (len(self.inputs) if value.is_step else 0)
+        return value.number + (len(self.inputs) if value.is_step else 0)
 
     def placed(self, step: tuple[Step, list[Value]]) -> Step:
         """The step with its arguments in their final places."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from lbrx.metal import Buffer
 from lbrx.ops import Attributes, Op, Spec
-from lbrx.storage import Array, Bytes, MetalStorage
+from lbrx.storage import Array, Bytes, MetalStorage, NumberStorage
 
 # Held while nodes are made or realised: tensors may be used by several threads.
 LOCK = threading.RLock()
@@ -99,15 +99,16 @@ def add(op: Op, inputs: Sequence[Array | None], attributes: Attributes) -> tuple
 
 def _key(op: Op, inputs: Sequence[Array | None], attributes: Attributes) -> object:
     """Nodes with one key compute the same, as long as they pend."""
-    operands = tuple(None if x is None else _identity(x) for x in inputs)
+    operands = tuple(None if x is None else identity(x) for x in inputs)
     return op.name, operands, tuple(attributes.items())
 
 
-def _identity(array: Array) -> object:
-    """Scalars of the host are what they say; other storages are themselves."""
-    if array.storage.device == "cpu" and array.layout.size == 1:
-        return array.dtype, bytes(array.numpy().tobytes()), array.layout.shape
-    return id(array.storage), array.layout, array.dtype
+def identity(array: Array) -> object:
+    """Numbers of the host are what they say; other storages are themselves."""
+    storage = array.storage
+    if storage.device == "cpu" and not isinstance(storage, NumberStorage):
+        return array.dtype, array.numpy().tobytes(), array.layout.shape
+    return id(storage), array.layout, array.dtype
 
 
 def _result(node: Node, index: int) -> Array:

@@ -1,4 +1,4 @@
-#include "attention.h"
+#include "attention_serial.h"
 
 #define ATTENTION(variant, name, type, kv_type, ...)                                       \
   template [[host_name("attention_" #variant "_" name)]] kernel void                       \
@@ -21,7 +21,8 @@ INSTANTIATE(decode_serial, device float*, device float2*, uint2)
 
 #define MERGE(name, type)                                                     \
   template [[host_name("attention_merge_" name)]] kernel void                 \
-  attention_merge<type>(device const float*, device const float2*, device type*, uint2);
+  attention_merge<type>(device const float*, device const float2*, device type*,             \
+                        constant Attention&, uint2);
 
 MERGE("float32", float)
 MERGE("float16", half)

@@ -37,6 +37,10 @@ template <> struct Sum<ushort> { using type = uint; };
 template <> struct Sum<uint> { using type = uint; };
 template <> struct Sum<ulong> { using type = ulong; };
 
+// An element as sums are made of. A bfloat is the upper half of a float: said so, it vectorises.
+template <typename T> inline typename Sum<T>::type wide(T x) { return typename Sum<T>::type(x); }
+template <> inline float wide(bfloat x) { return as_type<float>(uint(as_type<ushort>(x)) << 16); }
+
 inline float multiply_add(float a, float b, float sum) { return fma(a, b, sum); }
 inline uint multiply_add(uint a, uint b, uint sum) { return a * b + sum; }
 inline ulong multiply_add(ulong a, ulong b, ulong sum) { return a * b + sum; }
@@ -91,10 +95,10 @@ inline void pack_panel(thread S (&panel)[SERIAL_DEPTH][SERIAL_COLUMNS], device c
     for (uint j = 0; j < SERIAL_COLUMNS; j++) panel[i][j] = S(0);
   if (p.y_column == 1) {
     for (uint i = 0; i < depth; i++)
-      for (uint j = 0; j < columns; j++) panel[i][j] = S(y[i * p.y_row + j]);
+      for (uint j = 0; j < columns; j++) panel[i][j] = wide(y[i * p.y_row + j]);
   } else {
     for (uint j = 0; j < columns; j++)
-      for (uint i = 0; i < depth; i++) panel[i][j] = S(y[i * p.y_row + j * p.y_column]);
+      for (uint i = 0; i < depth; i++) panel[i][j] = wide(y[i * p.y_row + j * p.y_column]);
   }
 }
 
@@ -140,7 +144,7 @@ kernel void matmul_serial(device const T* x [[buffer(0)]], device const T* y [[b
       for (uint r = 0; r < STEP; r++)
         for (uint d = 0; d < SERIAL_DEPTH; d++)
           left[r][d] = i + r < rows && d < depth
-                           ? S(x[(i + r) * p.x_row + (k + d) * p.x_column]) : S(0);
+                           ? wide(x[(i + r) * p.x_row + (k + d) * p.x_column]) : S(0);
       add_products(sums[i / STEP], left, panel);
     }
   }

@@ -17,7 +17,7 @@ inline void put(device T* out, device const T* bias, constant Product& p, uint m
 
 constant constexpr uint DOT_COLUMNS = 4;
 constant constexpr uint DOT_LANES = 16;
-constant constexpr uint DOT_STEP = 64;  // of k in one pass over the lanes
+constant constexpr uint DOT_STEP = 128;  // of k in one pass over the lanes
 
 // The matrix column after column: each result is the product of two vectors, added up in lanes.
 template <typename T>
@@ -39,7 +39,7 @@ kernel void matvec_dots_serial(device const T* x [[buffer(0)]], device const T* 
     for (uint c = 0; c < DOT_COLUMNS; c++)
       for (uint lane = 0; lane < DOT_LANES; lane++) lanes[r][c][lane] = 0;
   const uint whole = p.k / DOT_STEP * DOT_STEP;
-  for (uint k = 0; k < whole; k += DOT_STEP) {
+  for (ulong k = 0; k < whole; k += DOT_STEP) {
     for (uint lane = 0; lane < DOT_LANES; lane++) {
 #pragma unroll
       for (uint r = 0; r < ROWS; r++) {
@@ -47,8 +47,8 @@ kernel void matvec_dots_serial(device const T* x [[buffer(0)]], device const T* 
         for (uint c = 0; c < DOT_COLUMNS; c++) {
           float sum = lanes[r][c][lane];
 #pragma unroll
-          for (uint i = k; i < k + DOT_STEP; i += DOT_LANES)
-            sum = fma(float(rows[r][i + lane]), float(columns[c][i + lane]), sum);
+          for (ulong i = k; i < k + DOT_STEP; i += DOT_LANES)
+            sum = fma(wide(rows[r][i + lane]), wide(columns[c][i + lane]), sum);
           lanes[r][c][lane] = sum;
         }
       }
@@ -58,14 +58,14 @@ kernel void matvec_dots_serial(device const T* x [[buffer(0)]], device const T* 
     for (uint c = 0; c < DOT_COLUMNS && first + c < p.n; c++) {
       float sum = 0;
       for (uint lane = 0; lane < DOT_LANES; lane++) sum += lanes[r][c][lane];
-      for (uint k = whole; k < p.k; k++) sum = fma(float(rows[r][k]), float(columns[c][k]), sum);
+      for (uint k = whole; k < p.k; k++) sum = fma(wide(rows[r][k]), wide(columns[c][k]), sum);
       put(out, bias, p, at.y, r, first + c, sum);
     }
   }
 }
 
 constant constexpr uint STRIP = 1024;  // columns of a thread
-constant constexpr uint STRIP_STEP = 4;
+constant constexpr uint STRIP_STEP = 8;
 
 // The matrix row after row: sums of neighbouring columns grow side by side, in the order of k.
 template <typename T>
@@ -89,13 +89,13 @@ kernel void matvec_strips_serial(device const T* x [[buffer(0)]], device const T
 #pragma unroll
     for (uint r = 0; r < ROWS; r++)
 #pragma unroll
-      for (uint s = 0; s < STRIP_STEP; s++) left[r][s] = float(x[r * p.x_row + (k + s) * p.x_column]);
+      for (uint s = 0; s < STRIP_STEP; s++) left[r][s] = wide(x[r * p.x_row + (k + s) * p.x_column]);
     for (uint j = 0; j < columns; j++) {
 #pragma unroll
       for (uint r = 0; r < ROWS; r++) {
         float sum = sums[r][j];
 #pragma unroll
-        for (uint s = 0; s < STRIP_STEP; s++) sum = fma(left[r][s], float(row[s * p.y_row + j]), sum);
+        for (uint s = 0; s < STRIP_STEP; s++) sum = fma(left[r][s], wide(row[s * p.y_row + j]), sum);
         sums[r][j] = sum;
       }
     }
@@ -103,8 +103,8 @@ kernel void matvec_strips_serial(device const T* x [[buffer(0)]], device const T
   for (uint k = whole; k < p.k; k++) {
 #pragma unroll
     for (uint r = 0; r < ROWS; r++) {
-      const float left = float(x[r * p.x_row + k * p.x_column]);
-      for (uint j = 0; j < columns; j++) sums[r][j] = fma(left, float(y[k * p.y_row + j]), sums[r][j]);
+      const float left = wide(x[r * p.x_row + k * p.x_column]);
+      for (uint j = 0; j < columns; j++) sums[r][j] = fma(left, wide(y[k * p.y_row + j]), sums[r][j]);
     }
   }
 #pragma unroll

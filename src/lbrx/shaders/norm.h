@@ -96,6 +96,12 @@ struct Norm {
     return {mean, team.reduce(Sum{}, rows.parts, PartSquares{parts, &rows, mean})};
   }
 
+  template <typename Team>
+  void whole(Team team, Place place) const {
+    const auto elements = team.kept(place.count, row(place));
+    finish(team, place, elements, summary(team, place.count, elements));
+  }
+
   template <typename Team, typename Row>
   void finish(Team team, Place place, Row row, Moments all) const {
     const float factor = 1.0f / sqrt(all.squares / length + eps);
@@ -122,12 +128,12 @@ struct Norm {
 
 template <typename T>
 kernel void norm_serial(OPERANDS(T), uint row [[thread_position_in_grid]]) {
-  whole_row(Alone{}, NORM(T), Place(rows, row));
+  NORM(T).whole(Alone{}, Place(rows, row));
 }
 
 template <typename T>
 kernel void norm_simdgroup(OPERANDS(T), uint2 at [[thread_position_in_grid]]) {
-  whole_row(Together{at.x, SIMD_WIDTH, nullptr}, NORM(T), Place(rows, at.y));
+  NORM(T).whole(Together{at.x, SIMD_WIDTH, nullptr}, Place(rows, at.y));
 }
 
 template <typename T>
@@ -135,7 +141,7 @@ kernel void norm_threadgroup(
     OPERANDS(T), uint2 at [[thread_position_in_grid]],
     uint2 threads [[threads_per_threadgroup]]) {
   threadgroup float shared[SIMD_WIDTH];
-  whole_row(Together{at.x, threads.x, shared}, NORM(T), Place(rows, at.y));
+  NORM(T).whole(Together{at.x, threads.x, shared}, Place(rows, at.y));
 }
 
 // ---- a row in parts ----

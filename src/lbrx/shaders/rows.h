@@ -60,6 +60,13 @@ struct Stored {
   float operator()(uint i, uint) const { return float(at[i]); }
 };
 
+template <typename Row, typename T>
+struct Store {
+  Row row;
+  device T* out;
+  void operator()(uint i, uint slot) const { out[i] = T(row(i, slot)); }
+};
+
 // Elements that a thread has read.
 struct Kept {
   float at[KEPT];
@@ -74,6 +81,14 @@ struct Alone {
 
   template <typename Row>
   Row kept(uint, Row row) const { return row; }
+
+  template <typename Row>
+  Stored<float> kept(uint n, Row row, device float* out) const {
+    each(n, Store<Row, float>{row, out});
+    return {out};
+  }
+  template <typename Row, typename T>
+  Row kept(uint, Row row, device T*) const { return row; }
 
   template <typename Op, typename Row>
   float reduce(Op op, uint n, Row row) const {
@@ -130,6 +145,9 @@ struct Together {
     return mine;
   }
 
+  template <typename Row, typename T>
+  Kept kept(uint n, Row row, device T*) const { return kept(n, row); }
+
   template <typename Op, typename Row>
   float reduce(Op op, uint n, Row row) const {
     float own = op.none();
@@ -160,12 +178,6 @@ struct Together {
 };
 
 // ---- tasks ----
-
-template <typename Team, typename Task>
-inline void whole_row(Team team, Task task, Place place) {
-  const auto row = team.kept(place.count, task.row(place));
-  task.finish(team, place, row, task.summary(team, place.count, row));
-}
 
 // The first pass over rows in parts.
 template <typename Team, typename Task>

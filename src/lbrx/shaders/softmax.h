@@ -28,20 +28,28 @@ struct ScaledSum {
   float operator()(uint i, uint) const { return parts[i].sum * exp(parts[i].top - top); }
 };
 
-// The factor is what is subtracted for a logarithm.
-inline float factor_of(float sum) { return LOGARITHM ? log(sum) : 1.0f / sum; }
-inline float softmax_of(float x, float top, float factor) {
-  return LOGARITHM ? x - top - factor : exp(x - top) * factor;
-}
+template <typename Row>
+struct Scaled {
+  Row row;
+  float factor;
+  float operator()(uint i, uint slot) const { return row(i, slot) * factor; }
+};
 
-template <typename Row, typename T>
-struct Store {
+template <typename Row>
+struct Less {
   Row row;
   float top;
-  float factor;
-  device T* out;
-  void operator()(uint i, uint slot) const { out[i] = T(softmax_of(row(i, slot), top, factor)); }
+  float logarithm;
+  float operator()(uint i, uint slot) const { return row(i, slot) - top - logarithm; }
 };
+
+template <typename Row>
+inline Power<Row> power(Row row, float top) { return {row, top}; }
+template <typename Row>
+inline Scaled<Row> scaled(Row row, float factor) { return {row, factor}; }
+
+template <typename Row>
+inline Less<Row> less(Row row, float top, float logarithm) { return {row, top, logarithm}; }
 
 template <typename T>
 struct Softmax {
@@ -64,7 +72,30 @@ struct Softmax {
 
   template <typename Team, typename Row>
   void finish(Team team, Place place, Row row, Summary all) const {
-    team.each(place.count, Store<Row, T>{row, all.top, factor_of(all.sum), out + place.out});
+    if (LOGARITHM) {
+      store(team, place, less(row, all.top, log(all.sum)));
+    } else {
+      store(team, place, scaled(power(row, all.top), 1.0f / all.sum));
+    }
+  }
+
+  template <typename Team>
+  void whole(Team team, Place place) const {
+    const uint n = place.count;
+    const auto elements = team.kept(n, row(place));
+    const float top = team.reduce(Maximum{}, n, elements);
+    const auto powers = team.kept(n, power(elements, top), out + place.out);
+    const float sum = team.reduce(Sum{}, n, powers);
+    if (LOGARITHM) {
+      store(team, place, less(elements, top, log(sum)));
+    } else {
+      store(team, place, scaled(powers, 1.0f / sum));
+    }
+  }
+
+  template <typename Team, typename Row>
+  void store(Team team, Place place, Row row) const {
+    team.each(place.count, Store<Row, T>{row, out + place.out});
   }
 };
 
@@ -74,14 +105,14 @@ template <typename T>
 kernel void softmax_serial(
     device const T* x [[buffer(0)]], device T* out [[buffer(1)]],
     constant Rows& rows [[buffer(2)]], uint row [[thread_position_in_grid]]) {
-  whole_row(Alone{}, Softmax<T>{x, out}, Place(rows, row));
+  Softmax<T>{x, out}.whole(Alone{}, Place(rows, row));
 }
 
 template <typename T>
 kernel void softmax_simdgroup(
     device const T* x [[buffer(0)]], device T* out [[buffer(1)]],
     constant Rows& rows [[buffer(2)]], uint2 at [[thread_position_in_grid]]) {
-  whole_row(Together{at.x, SIMD_WIDTH, nullptr}, Softmax<T>{x, out}, Place(rows, at.y));
+  Softmax<T>{x, out}.whole(Together{at.x, SIMD_WIDTH, nullptr}, Place(rows, at.y));
 }
 
 template <typename T>
@@ -90,7 +121,7 @@ kernel void softmax_threadgroup(
     constant Rows& rows [[buffer(2)]], uint2 at [[thread_position_in_grid]],
     uint2 threads [[threads_per_threadgroup]]) {
   threadgroup float shared[SIMD_WIDTH];
-  whole_row(Together{at.x, threads.x, shared}, Softmax<T>{x, out}, Place(rows, at.y));
+  Softmax<T>{x, out}.whole(Together{at.x, threads.x, shared}, Place(rows, at.y));
 }
 
 // ---- a row in parts ----
@@ -191,11 +222,12 @@ struct ColumnSums {
 
   template <typename T>
   void finish(device const T* x, device T* out, uint n, uint width, uint inner) {
-    for (uint j = 0; j < width; j++) sum[j] = factor_of(sum[j]);
+    for (uint j = 0; j < width; j++) sum[j] = LOGARITHM ? log(sum[j]) : 1.0f / sum[j];
     for (uint i = 0; i < n; i++) {
       for (uint j = 0; j < width; j++) {
         const ulong k = i * ulong(inner) + j;
-        out[k] = T(softmax_of(float(x[k]), top[j], sum[j]));
+        const float centred = float(x[k]) - top[j];
+        out[k] = T(LOGARITHM ? centred - sum[j] : exp(centred) * sum[j]);
       }
     }
   }

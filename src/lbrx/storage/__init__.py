@@ -1,7 +1,7 @@
 """Who holds the bytes of a tensor: the host, a file, a part of either, or a Metal buffer."""
 
 from lbrx.storage.array import Array, Bytes, Storage
-from lbrx.storage.cpu import CpuStorage, empty_aligned
+from lbrx.storage.cpu import CpuStorage, NumberStorage, empty_aligned
 from lbrx.storage.lazy import LazyStorage, PackedStorage
 from lbrx.storage.mapped import MmapStorage
 from lbrx.storage.metal import DeviceBuffer, MetalStorage
@@ -15,6 +15,7 @@ __all__ = [
     "LazyStorage",
     "MetalStorage",
     "MmapStorage",
+    "NumberStorage",
     "PackedStorage",
     "Storage",
     "ViewStorage",

@@ -49,6 +49,14 @@ class CpuStorage:
         return f"<CpuStorage of {self.nbytes} bytes>"
 
 
+class NumberStorage(CpuStorage):
+    """A number of the host that may be another one when commands are replayed."""
+
+    def __init__(self, data: Bytes, number: int) -> None:
+        super().__init__(data)
+        self.number = number  # which of the replay's numbers it is
+
+
 def _whole_pages(nbytes: int) -> int:
     return -(-nbytes // PAGE) * PAGE
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -150,7 +150,12 @@ class Kernel:
         text += shader_text(SHADERS, f"{self.name}.metal", self.source)
         # What is wrong with the source is an error of this call; reflection only looks.
         gpu.shaders.pipeline(self.name, self.name, source=text, safe_math=self._safe_math)
-        found = gpu.shaders.arguments(self.name, self.name, source=text, safe_math=self._safe_math)
+        found = [
+            _typed(argument, self.source, template)
+            for argument in gpu.shaders.arguments(
+                self.name, self.name, source=text, safe_math=self._safe_math
+            )
+        ]
         if other := [argument.name for argument in found if argument.kind is Kind.OTHER]:
             raise DeviceError(
                 f"{self}: {', '.join(other)} is neither a buffer nor threadgroup memory: "
@@ -277,6 +282,16 @@ def _only_kernel(source: str) -> str:
         found = f"the kernels {', '.join(names)}" if names else "no `kernel void` function"
         raise DeviceError(f"the source has {found}: give the name of one")
     return names[0]
+
+
+def _typed(argument: Argument, source: str, template: Template) -> Argument:
+    """The argument with its type, where only the template knows that: softmetal's reflection does
+    not look through aliases."""
+    declared = re.search(rf"\b(\w+)\s*[*&]\s*{argument.name}\b", source)
+    given = template.get(declared[1]) if declared and argument.dtype is None else None
+    if given is None or isinstance(given, bool | int | float):
+        return argument
+    return replace(argument, dtype=dt.parse(given))
 
 
 def _is_shape(value: Any) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -11,12 +13,16 @@ from lbrx import dtype as dt
 from lbrx.dtype import Dtype, DtypeLike, Scalar
 from lbrx.errors import DeviceError, DtypeError
 from lbrx.ops import TABLE, Op, Role
-from lbrx.storage import Array
+from lbrx.shape import Layout
+from lbrx.storage import Array, CpuStorage, NumberStorage
 from lbrx.storage.cpu import copied
 from lbrx.tensor import device as devices
+from lbrx.tensor.number import Number
+
+SCALARS = 1024  # numbers that are kept as arrays
 
 # An operand before numbers have found their type.
-_Pending = Array | Scalar | None
+_Pending = Array | Scalar | Number | None
 
 
 def as_scalar(value: object) -> Scalar | None:
@@ -48,7 +54,8 @@ def host_array(data: Any, dtype: DtypeLike | None = None, device: str = "cpu") -
 def _host_scalar(number: Scalar, dtype: Dtype) -> Array:
     dt.check_scalar(number, dtype)
     with np.errstate(over="ignore"):
-        return copied(np.asarray(number, dtype.numpy), dtype)
+        data = np.asarray(number, dtype.numpy).reshape(1).view(np.uint8)
+    return Array(CpuStorage(data), Layout((), ()), dtype)
 
 
 def move(array: Array, device: str) -> Array:
@@ -83,11 +90,13 @@ def prepare(op: Op, values: Sequence[Any]) -> tuple[str, list[Array | None]]:
     pending: list[_Pending] = []
     foreign: list[int] = []
     for i, value in enumerate(values):
-        array = getattr(value, "array", None)
+        array = None if isinstance(value, Number) else getattr(value, "array", None)
         if isinstance(array, Array):
             pending.append(array)
-        elif value is None or (number := as_scalar(value)) is not None:
-            pending.append(None if value is None else number)
+        elif value is None or isinstance(value, Number):
+            pending.append(value)
+        elif (number := as_scalar(value)) is not None:
+            pending.append(number)
         else:
             pending.append(None)
             foreign.append(i)
@@ -102,12 +111,33 @@ def _with_numbers(pending: Sequence[_Pending], roles: Sequence[Role]) -> list[Ar
     known: list[Dtype | Scalar] = []
     for item, role in zip(pending, roles, strict=True):
         if item is not None and role is Role.VALUE:
-            known.append(item.dtype if isinstance(item, Array) else item)
+            known.append(item.dtype if isinstance(item, Array) else _plain(item))
     result: list[Array | None] = []
     for item, role in zip(pending, roles, strict=True):
         if item is None or isinstance(item, Array):
             result.append(item)
         else:
-            dtype = dt.result_type(*known) if role is Role.VALUE else dt.of_scalar(item)
-            result.append(host_array(item, dtype))
+            own = dt.of_scalar(_plain(item))
+            dtype = dt.result_type(*known) if role is Role.VALUE else own
+            result.append(_number_array(item, dtype))
     return result
+
+
+def _plain(item: Scalar | Number) -> Scalar:
+    """A number for the sake of its type alone."""
+    return item.value if isinstance(item, Number) else item
+
+
+@lru_cache(SCALARS)
+def _known_number(value: Scalar, kind: str, dtype: Dtype) -> Array:
+    return _host_scalar(value, dtype)
+
+
+def _number_array(item: Scalar | Number, dtype: Dtype) -> Array:
+    """A number of the host; those of a traced function stay open."""
+    if not isinstance(item, Number):
+        # Zero has a sign, and is one key of a dictionary without it.
+        known = _known_number(item, type(item).__name__, dtype) if item else None
+        return known or _host_scalar(item, dtype)
+    array = _host_scalar(item.value, dtype)
+    return replace(array, storage=NumberStorage(array.storage.host(), item.index))

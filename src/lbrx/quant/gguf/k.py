@@ -55,7 +55,7 @@ def _encode_offset(
     if importance is not None:
         weights = columns(weigh(values, importance, 1 if bits == 2 else 2), size)
         candidates = FINE
-    elif candidates.absolute:
+    elif bits == 2:
         weights = np.abs(groups)
     else:
         weights = np.abs(groups) + np.sqrt(np.square(groups).mean(axis=0))

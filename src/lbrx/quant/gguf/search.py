@@ -41,23 +41,6 @@ def total(*factors: Values) -> Values:
     return np.asarray(np.einsum(f"{terms}->j", *factors))
 
 
-class _Sums(NamedTuple):
-    """Of weights times values v and codes q: all that a squared error depends on."""
-
-    w: Values
-    v: Values
-    vv: Values
-    q: Values
-    qq: Values
-    qv: Values
-
-    def error(self, scale: Values, shift: Values) -> Values:
-        """Of scale * q + shift against v, squared and summed."""
-        squares: Values = scale * scale * self.qq + shift * shift * self.w + self.vv
-        products: Values = scale * shift * self.q - scale * self.qv - shift * self.v
-        return squares + products + products
-
-
 def offset(
     values: Values, weights: Values, top: int, candidates: Candidates
 ) -> tuple[Values, Values]:
@@ -66,22 +49,23 @@ def offset(
     # Above the lowest a group has numbers of one size, so that their sums do not cancel.
     above = values - low
     span = above.max(axis=0)
-    known = total(weights), total(weights, above), total(weights, above, above)
+    sums = total(weights), total(weights, above)
     scale, shift = span / np.float32(top), np.zeros_like(span)
     error = np.full_like(span, np.inf)
-    codes = np.empty_like(above)
+    codes, difference = np.empty_like(above), np.empty_like(above)
     for i, steps in enumerate([np.float32(top), *candidates.steps(top)]):
         np.subtract(above, shift, out=codes)
-        codes *= steps * inverse(span - shift)
+        codes *= _ratio(steps, span - shift)
         np.rint(codes, out=codes)
         np.clip(codes, 0, top, out=codes)
-        weighted = weights * codes
-        sums = _Sums(*known, total(weighted), total(weighted, codes), total(weighted, above))
-        trial = (scale, shift) if i == 0 else _solve(sums, low)
+        trial = (scale, shift) if i == 0 else _solve(above, weights, codes, low, *sums)
+        np.multiply(codes, trial[0], out=difference)
+        difference += trial[1]
+        difference -= above
         if candidates.absolute:
-            trial_error = total(weights, np.abs(trial[0] * codes + (trial[1] - above)))
+            trial_error = total(weights, np.abs(difference))
         else:
-            trial_error = sums.error(*trial)
+            trial_error = total(weights, difference, difference)
         better = trial_error < error
         error = np.where(better, trial_error, error)
         scale = np.where(better, trial[0], scale)
@@ -89,15 +73,27 @@ def offset(
     return scale, -(low + shift)
 
 
-def _solve(sums: _Sums, low: Values) -> tuple[Values, Values]:
-    """The scale and shift of least squared error; NaN where the codes do not determine them."""
-    determinant = sums.w * sums.qq - sums.q * sums.q
+def _ratio(steps: np.float32, span: Values) -> Values:
+    """Codes a unit. Rounded once: with half a step more or less the largest value is a tie."""
+    return np.where(span > 0, steps / span, np.float32(0))
+
+
+def _solve(
+    above: Values, weights: Values, codes: Values, low: Values, w: Values, v: Values
+) -> tuple[Values, Values]:
+    """Scale and shift of the least squared error; NaN where the codes do not determine them.
+
+    Letters are weighted sums: w of ones, v of values, q of codes, qq and qv of their products.
+    """
+    weighted = weights * codes
+    q, qq, qv = total(weighted), total(weighted, codes), total(weighted, above)
+    determinant = w * qq - q * q
     determinant[determinant <= 0] = np.nan
-    scale: Values = np.divide(sums.w * sums.qv - sums.v * sums.q, determinant)
-    shift: Values = np.divide(sums.qq * sums.v - sums.q * sums.qv, determinant)
+    scale: Values = np.divide(w * qv - v * q, determinant)
+    shift: Values = np.divide(qq * v - q * qv, determinant)
     # Minima have no sign: where zero would lie below all codes, it becomes code 0.
     outside = low + shift > 0
-    scale = np.where(outside, (sums.qv + low * sums.q) / sums.qq, scale)
+    scale = np.where(outside, (qv + low * q) / qq, scale)
     return scale, np.where(outside, -low, shift)
 
 
@@ -131,8 +127,9 @@ def descended(values: Values, weights: Values, codes: Values, low: int, high: in
             new = np.clip(np.rint(value * other_squares / others), low, high)
             new_products = others + weight * value * new
             new_squares = other_squares + weight * new * new
-            better = (others > 0) & (new_squares > 0) & (new != code)
-            better &= new_products**2 * squares > products**2 * new_squares
+            # What the new codes explain of the values, as in `centred`.
+            better = new_products**2 / new_squares > products**2 / squares
+            better &= (others > 0) & (new != code)
             code[better] = new[better]
             products = np.where(better, new_products, products)
             squares = np.where(better, new_squares, squares)

@@ -1,0 +1,36 @@
+"""lbrx tune: measure which kernel is the quickest for each kind of problem, and remember it."""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+from lbrx.kernels import choices
+from lbrx.kernels.tune import Row, tune
+from lbrx.metal import context
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--family", action="append", default=[], help="only this family of kernels; may be repeated"
+    )
+    parser.add_argument("--quick", action="store_true", help="fewer rounds")
+
+
+def run(options: argparse.Namespace) -> int:
+    gpu = context()
+    print(f"device: {gpu.info.name}")
+    start = time.perf_counter()
+    print(f"{'family':<12} {'shape class':<36} {'variant':<14} {'time':>12}")
+    for rows in tune(gpu, options.family, quick=options.quick):
+        for row in rows:
+            print(line(row), flush=True)
+    print(f"{time.perf_counter() - start:.1f} s; choices in {choices.path(gpu.info.name)}")
+    return 0
+
+
+def line(row: Row) -> str:
+    """A row of the table."""
+    chosen = "  chosen" if row.chosen else ""
+    time_us = f"{row.seconds * 1e6:,.1f} us"
+    return f"{row.family:<12} {row.shape_class:<36} {row.variant:<14} {time_us:>12}{chosen}"

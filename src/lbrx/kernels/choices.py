@@ -1,0 +1,76 @@
+"""Measured choices on disk: which variant was quickest for a class of problems on a device."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from lbrx import env
+
+FORMAT = 1
+log = logging.getLogger("lbrx")
+
+Choices = Mapping[tuple[str, str], str]
+"""(family, shape class) to variant."""
+
+
+def path(device: str) -> Path:
+    """Where the choices for a device are kept."""
+    name = re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")
+    return env.cache_dir() / f"tuning-{name}.json"
+
+
+def read(device: str) -> Choices:
+    """The choices for a device; none where there is no file, or one that means nothing."""
+    file = path(device)
+    try:
+        text = file.read_text()
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError) as problem:
+        _warn(file, str(problem))
+        return {}
+    try:
+        return _parsed(text, device)
+    except ValueError as problem:
+        _warn(file, str(problem))
+        return {}
+
+
+def _parsed(text: str, device: str) -> Choices:
+    stored = json.loads(text)
+    if not isinstance(stored, dict) or stored.get("format") != FORMAT:
+        raise ValueError(f"it is not of format {FORMAT}")
+    if stored.get("device") != device:
+        raise ValueError(f"it is about {stored.get('device')!r}, not {device!r}")
+    families = stored.get("choices")
+    if not isinstance(families, dict) or not all(isinstance(f, dict) for f in families.values()):
+        raise ValueError("its choices are no table")
+    found = {(f, kind): variant for f, kinds in families.items() for kind, variant in kinds.items()}
+    if not all(isinstance(variant, str) for variant in found.values()):
+        raise ValueError("its choices are no names of variants")
+    return found
+
+
+def _warn(file: Path, reason: str) -> None:
+    log.warning("%s is ignored, %s: run `lbrx tune` again or delete it", file, reason)
+
+
+def write(device: str, choices: Choices) -> Path:
+    """Put the choices in place of the old ones, whole or not at all."""
+    families: dict[str, dict[str, str]] = {}
+    for (family, kind), variant in sorted(choices.items()):
+        families.setdefault(family, {})[kind] = variant
+    file = path(device)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=file.parent) as folder:
+        aside = Path(folder) / file.name
+        content = {"format": FORMAT, "device": device, "choices": families}
+        aside.write_text(json.dumps(content, indent=2) + "\n")
+        os.replace(aside, file)
+    return file

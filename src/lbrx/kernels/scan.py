@@ -1,0 +1,91 @@
+"""Running sums along an axis: blocks of a fixed length, each from the total of those before it."""
+
+from __future__ import annotations
+
+import math
+import struct
+from dataclasses import dataclass
+
+from lbrx import dtype as dt
+from lbrx import shape as sh
+from lbrx.dtype import Dtype
+from lbrx.kernels import elementwise
+from lbrx.kernels.arrays import buffer_of, empty, kernel_name, placed, size_class
+from lbrx.kernels.registry import Call, Family, Sample, computes
+from lbrx.metal import Buffer, Context
+from lbrx.ops import Spec
+from lbrx.storage import Array
+
+ROW_BLOCK = 4096  # elements
+COLUMN_BLOCK = 256  # elements of each column
+LANES = 256  # columns that a thread takes together
+TOTAL_BYTES = 8
+GRID_ROW = 1 << 24  # threads along x
+GROUP = 64  # threads
+
+
+@dataclass(frozen=True)
+class Scan:
+    """A problem: `outer` times `inner` runs, those of one `outer` interleaved."""
+
+    dtype: Dtype
+    outer: int
+    length: int
+    inner: int
+
+    @property
+    def shape_class(self) -> str:
+        return f"{self.dtype} {size_class(self.outer, self.length, self.inner)}"
+
+
+family: Family[Scan] = Family("scan")
+family.samples += [
+    Sample("cumsum", (Spec((1 << 20,), dt.float32),)),
+    Sample("cumsum", (Spec((1024, 1024), dt.float32),), {"axis": 0}),
+]
+
+
+@computes("cumsum")
+def run(call: Call) -> tuple[Array, ...]:
+    (given,) = call.inputs
+    assert given is not None
+    array = elementwise.contiguous(call.gpu, placed(call.gpu, given))
+    shape = array.layout.shape
+    axis = sh.normalize_axis(call.op.bind(call.attributes)["axis"], len(shape))
+    outer, inner = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
+    result = empty(call.gpu, call.outputs[0])
+    if result.layout.size:
+        problem = Scan(array.dtype, outer, shape[axis], inner)
+        family.run(call.gpu, problem, array, result)
+    return (result,)
+
+
+@family.variant("serial")
+def serial(gpu: Context, problem: Scan, array: Array, result: Array) -> None:
+    """One thread a block."""
+    kind = "rows" if problem.inner == 1 else "columns"
+    block = ROW_BLOCK if problem.inner == 1 else COLUMN_BLOCK
+    blocks = -(-problem.length // block)
+    record = struct.pack("5Q", problem.outer, problem.length, problem.inner, block, blocks)
+    values, results = buffer_of(array), buffer_of(result)
+    tasks = problem.outer * blocks * -(-problem.inner // LANES)
+    # A run of one block starts from nothing; the argument is there for Metal's sake.
+    totals = results
+    if blocks > 1:
+        runs = problem.outer * problem.inner
+        totals = gpu.buffer(runs * blocks * TOTAL_BYTES, "scan")
+        total = dt.float32 if problem.dtype.is_float else dt.int64
+        _dispatch(
+            gpu, kernel_name("cumsum_total", kind, problem.dtype), [values, totals], record, tasks
+        )
+        _dispatch(gpu, kernel_name("cumsum", "totals", total), [totals], record, runs)
+    _dispatch(
+        gpu, kernel_name("cumsum", kind, problem.dtype), [values, results, totals], record, tasks
+    )
+
+
+def _dispatch(gpu: Context, name: str, buffers: list[Buffer], record: bytes, threads: int) -> None:
+    pipeline = gpu.shaders.pipeline("scan", name, safe_math=True)
+    grid = min(threads, GRID_ROW), -(-threads // GRID_ROW), 1
+    group = min(grid[0], GROUP), 1, 1
+    gpu.queue.dispatch(pipeline, [*buffers, record], grid, group, kernel="cumsum", variant="serial")

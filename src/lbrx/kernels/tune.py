@@ -1,0 +1,145 @@
+"""The autotuner: times the variants of each family on this device and remembers the quickest."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lbrx.dtype import Dtype
+from lbrx.errors import SettingError
+from lbrx.kernels import choices
+from lbrx.kernels.arrays import imported
+from lbrx.kernels.registry import FAMILIES, RUNNERS, TUNED, Call, Family, Sample, forced
+from lbrx.metal import Context
+from lbrx.ops import TABLE, Role
+from lbrx.storage import Array
+from lbrx.storage.cpu import copied
+
+ROUNDS, QUICK_ROUNDS = 7, 3
+SLICE = 10e-3  # seconds that a measurement should take at least, which may need repeats
+HOPELESS = 5  # times as long as the best: not worth another round
+
+
+@dataclass(frozen=True)
+class Row:
+    """A variant's time for one problem."""
+
+    family: str
+    shape_class: str
+    variant: str
+    seconds: float
+    chosen: bool
+
+
+def tune(
+    gpu: Context, families: Sequence[str] = (), *, quick: bool = False
+) -> Iterator[Sequence[Row]]:
+    """Time each sample of the families (all by default); yields the rows of one sample as they
+    come. The choices are in force at once and on disk at the end."""
+    unknown = [name for name in families if name not in FAMILIES]
+    if unknown:
+        raise SettingError(f"no family {unknown[0]!r}: it is one of {', '.join(sorted(FAMILIES))}")
+    device = gpu.info.name
+    found = dict(choices.read(device))
+    for name in families or sorted(FAMILIES):
+        for sample in FAMILIES[name].samples:
+            rows = measured(gpu, FAMILIES[name], sample, QUICK_ROUNDS if quick else ROUNDS)
+            for row in rows:
+                if row.chosen:
+                    found[row.family, row.shape_class] = row.variant
+                    TUNED[device, row.family, row.shape_class] = row.variant
+            yield rows
+    choices.write(device, found)
+
+
+def measured(gpu: Context, family: Family[Any], sample: Sample, rounds: int) -> list[Row]:
+    """The rows of one sample: none where there is nothing to choose."""
+    call = prepared(gpu, sample)
+    with observed(family) as problems:
+        _seconds(gpu, call)
+    able = [
+        variant.name
+        for variant in family.variants.values()
+        if problems and all(variant.can(gpu.info, problem) for problem in problems)
+    ]
+    if not able:
+        return []
+    times = _times(gpu, family.name, call, able, rounds)
+    quickest = min(times, key=times.__getitem__)
+    classes = sorted({problem.shape_class for problem in problems})
+    return [
+        Row(family.name, shape_class, variant, seconds, variant == quickest)
+        for shape_class in classes
+        for variant, seconds in sorted(times.items(), key=lambda item: item[1])
+    ]
+
+
+def _times(
+    gpu: Context, family: str, call: Call, variants: Iterable[str], rounds: int
+) -> Mapping[str, float]:
+    """The best time of each variant; they take turns, so that a busy machine is so for all."""
+    best: dict[str, float] = {}
+    for variant in variants:
+        with forced(**{family: variant}):
+            _seconds(gpu, call)  # compiles it
+            best[variant] = _seconds(gpu, call)
+    for _ in range(rounds):
+        for variant, known in list(best.items()):
+            if known > HOPELESS * min(best.values()):
+                continue
+            repeats = max(1, round(SLICE / max(known, 1e-6)))
+            with forced(**{family: variant}):
+                best[variant] = min(known, _seconds(gpu, call, repeats))
+    return best
+
+
+def _seconds(gpu: Context, call: Call, repeats: int = 1) -> float:
+    gpu.queue.wait()
+    start = time.perf_counter()
+    for _ in range(repeats):
+        RUNNERS[call.op.name](call)
+    gpu.queue.wait()
+    return (time.perf_counter() - start) / repeats
+
+
+@contextmanager
+def observed(family: Family[Any]) -> Iterator[list[Any]]:
+    """Within it, the problems that the family is given are collected."""
+    problems: list[Any] = []
+    run = family.run
+
+    def noted(gpu: Context, problem: Any, *operands: Any) -> None:
+        problems.append(problem)
+        run(gpu, problem, *operands)
+
+    family.run = noted  # type: ignore[method-assign]
+    try:
+        yield problems
+    finally:
+        del family.run
+
+
+def prepared(gpu: Context, sample: Sample) -> Call:
+    """The operation with operands on the device."""
+    op = TABLE[sample.op]
+    attributes = op.bind(sample.attributes)
+    rng = np.random.default_rng(0)
+    inputs: list[Array] = []
+    for spec, role in zip(sample.specs, op.roles(len(sample.specs)), strict=True):
+        inputs.append(imported(gpu, copied(_values(rng, spec.shape, spec.dtype, role), spec.dtype)))
+    outputs = op.infer(sample.specs, attributes)
+    return Call(gpu, op, tuple(inputs), attributes, outputs)
+
+
+def _values(rng: np.random.Generator, shape: Sequence[int], dtype: Dtype, role: Role) -> Any:
+    """Ordinary numbers; indices of a first few rows, which every operand has."""
+    if role is Role.INDICES:
+        return rng.integers(0, 2, shape)
+    if dtype.is_float:
+        return rng.standard_normal(shape, np.float32)
+    return rng.integers(0, 2 if dtype.itemsize == 1 else 100, shape)

@@ -1,0 +1,261 @@
+"""Replay: commands recorded once, run again with other inputs.
+
+Kernels between two pieces of foreign work (the vendor's products) are one indirect command buffer:
+encoded once, executed by one call. Inputs and results are bound anew where they have changed.
+Intermediate results lie in one arena, arranged by their lifetimes.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from lbrx.memory.plan import Lifetime, arrange
+from lbrx.metal import Buffer, Context
+from lbrx.metal.binding import Metal
+from lbrx.metal.buffer import Block
+from lbrx.metal.commands import Argument, Command, Dispatch, Encoded, Slot
+from lbrx.metal.hazards import Hazards
+
+CONSTANT_ALIGNMENT = 256  # what every GPU takes as the offset of a constant
+
+
+def stand_in(buffer: Buffer) -> Buffer:
+    """The same memory under a block of its own, by which commands tell that it is an input."""
+    block = buffer.block
+    copy = Block(block.handle, block.address, block.length, block.host, block.writable)
+    return Buffer(copy, buffer.offset, buffer.size, buffer._waiter, buffer)
+
+
+@dataclass
+class Recording:
+    """A list of commands with open places."""
+
+    gpu: Context
+    commands: list[Command]
+    inputs: list[Buffer]
+    """Stand-ins, in the order of the inputs."""
+    outputs: list[Buffer]
+    """Where the recorded commands left the results."""
+    pieces: list[Foreign | Listed] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        # Kernels over nothing are no commands of a list.
+        self.commands = [c for c in self.commands if isinstance(c, Encoded) or 0 not in c.grid]
+        self.written = {id(b.block) for command in self.commands for b in command.written}
+        self.arena = self._arranged()
+        changing = {id(buffer.block) for buffer in (*self.inputs, *self.outputs)}
+        for foreign, group in groupby(self.commands, _is_foreign):
+            if foreign:
+                self.pieces += map(Foreign, group)
+            else:
+                listed = [command for command in group if isinstance(command, Dispatch)]
+                self.pieces.append(Listed(self.gpu, listed, lambda b: id(b.block) in changing))
+
+    def _arranged(self) -> Buffer:
+        """Move what only the commands use into one arena."""
+        lives: dict[int, tuple[Buffer, int, int]] = {}
+        fixed = {id(buffer.block) for buffer in (*self.inputs, *self.outputs)}
+        made: set[int] = set()
+        for step, command in enumerate(self.commands):
+            made |= {id(b.block) for b in command.written if b.block.host is None}
+            for buffer in command.buffers:
+                key = id(buffer.block)
+                if key in made and key not in fixed:
+                    first = lives[key][1] if key in lives else step
+                    lives[key] = (buffer, first, step)
+        plan = arrange([Lifetime(b.block.length, first, last) for b, first, last in lives.values()])
+        arena = self.gpu.buffer(plan.size, "replay")
+        moved = dict(zip(lives, plan.offsets, strict=True))
+
+        def placed(buffer: Buffer) -> Buffer:
+            offset = moved.get(id(buffer.block))
+            return buffer if offset is None else arena.slice(offset + buffer.offset, buffer.size)
+
+        self.commands = [_changed(command, placed, lambda slot: slot) for command in self.commands]
+        return arena
+
+    def run(self, inputs: Sequence[Buffer], numbers: Sequence[float]) -> list[Buffer]:
+        """Encode everything with these inputs; returns the results' buffers."""
+        with self.lock:
+            results = [self._result(buffer, inputs) for buffer in self.outputs]
+            binding = _Binding(self, [*inputs, *results], numbers)
+            for piece in self.pieces:
+                piece.run(binding)
+            return results
+
+    def _result(self, own: Buffer, inputs: Sequence[Buffer]) -> Buffer:
+        """Memory for a result, unless it is an input or something that no command writes."""
+        for stand, given in zip(self.inputs, inputs, strict=True):
+            if stand.block is own.block:
+                return given
+        return self.gpu.buffer(own.size, "tensors") if id(own.block) in self.written else own
+
+
+class _Binding:
+    """What stands at the open places in one run."""
+
+    def __init__(
+        self, recording: Recording, given: Sequence[Buffer], numbers: Sequence[float]
+    ) -> None:
+        self.gpu = recording.gpu
+        self.numbers = numbers
+        self.used = (*given, recording.arena)
+        own = (*recording.inputs, *recording.outputs)
+        self._given = {
+            id(old.block): (old.offset, new) for old, new in zip(own, given, strict=True)
+        }
+
+    def __call__(self, buffer: Buffer) -> Buffer:
+        found = self._given.get(id(buffer.block))
+        if found is None:
+            return buffer
+        start, new = found
+        return new.slice(buffer.offset - start, buffer.size)
+
+    def value(self, slot: Slot) -> bytes:
+        return slot.holding(self.numbers[slot.number])
+
+
+def _is_foreign(command: Command) -> bool:
+    """What cannot be part of an indirect command buffer, or must be looked at when it has ended."""
+    return isinstance(command, Encoded) or command.check is not None
+
+
+def _changed(
+    command: Command, buffer: Callable[[Buffer], Buffer], slot: Callable[[Slot], bytes]
+) -> Command:
+    """The command with other buffers and numbers."""
+    if isinstance(command, Encoded):
+        return replace(command, buffers=tuple(map(buffer, command.buffers)))
+    arguments: list[Argument] = []
+    for argument in command.arguments:
+        if isinstance(argument, Buffer):
+            arguments.append(buffer(argument))
+        else:
+            arguments.append(slot(argument) if isinstance(argument, Slot) else argument)
+    return replace(command, arguments=tuple(arguments))
+
+
+class Foreign:
+    """A command that is encoded anew each time."""
+
+    def __init__(self, command: Command) -> None:
+        self.command = command
+
+    def run(self, binding: _Binding) -> None:
+        binding.gpu.queue.run(_changed(self.command, binding, binding.value))
+
+
+class Listed:
+    """Kernels as an indirect command buffer."""
+
+    def __init__(
+        self, gpu: Context, commands: list[Dispatch], is_open: Callable[[Buffer], bool]
+    ) -> None:
+        self.commands = commands
+        self.counts = Counter(command.label for command in commands)
+        self.constants = gpu.buffer(_constants_size(commands), "replay", for_host=True)
+        self.list = _new_list(gpu, commands)
+        self.slots: list[tuple[int, Slot]] = []  # where in the constants
+        self.open: list[tuple[Any, int, Buffer]] = []  # command, place, recorded buffer
+        self.bound: list[tuple[Any, int] | None] = []  # handle and offset there, of the last run
+        self.ticket = 0
+        self._fill(is_open)
+
+    def _fill(self, is_open: Callable[[Buffer], bool]) -> None:
+        """Encode what never changes."""
+        memory = self.constants.unsynchronised()
+        hazards, offset = Hazards(), 0
+        for index, command in enumerate(self.commands):
+            slot = self.list.indirectComputeCommandAtIndex_(index)
+            slot.setComputePipelineState_(command.pipeline.state)
+            for place, argument in enumerate(command.arguments):
+                if isinstance(argument, Buffer):
+                    if is_open(argument):
+                        self.open.append((slot, place, argument))
+                    else:
+                        _bind(slot, argument, place)
+                elif argument is not None:
+                    memory[offset : offset + len(argument)] = np.frombuffer(argument, np.uint8)
+                    _bind(slot, self.constants.slice(offset, len(argument)), place)
+                    if isinstance(argument, Slot):
+                        self.slots.append((offset, argument))
+                    offset += _aligned(len(argument))
+            for place, length in enumerate(command.threadgroup_memory):
+                slot.setThreadgroupMemoryLength_atIndex_(length, place)
+            slot.concurrentDispatchThreads_threadsPerThreadgroup_(
+                Metal.MTLSizeMake(*command.grid), Metal.MTLSizeMake(*command.group)
+            )
+            if hazards.admit(command):
+                slot.setBarrier()
+        self.bound = [None] * len(self.open)
+
+    def run(self, binding: _Binding) -> None:
+        if binding.gpu.queue.observed:  # a profiler looks at each kernel, a check at each access
+            for command in self.commands:
+                binding.gpu.queue.run(_changed(command, binding, binding.value))
+            return
+        self._rebind(binding)
+        self.ticket = binding.gpu.queue.run(
+            Encoded("replay", binding.used, self._execute, kernels=self.counts)
+        )
+
+    def _rebind(self, binding: _Binding) -> None:
+        """The device may not be at work with a list that changes."""
+        wanted = [binding(buffer) for _, _, buffer in self.open]
+        places = [(buffer.block.handle, buffer.offset) for buffer in wanted]
+        changed = [i for i, place in enumerate(places) if place != self.bound[i]]
+        values = [(offset, binding.value(slot)) for offset, slot in self.slots]
+        memory = self.constants.unsynchronised()
+        values = [(o, v) for o, v in values if memory[o : o + len(v)].tobytes() != v]
+        if changed or values:
+            binding.gpu.queue.drain(self.ticket)
+        for i in changed:
+            slot, place, _ = self.open[i]
+            _bind(slot, wanted[i], place)
+            self.bound[i] = places[i]
+        for offset, value in values:
+            memory[offset : offset + len(value)] = np.frombuffer(value, np.uint8)
+
+    def _execute(self, commands: Any, buffers: Sequence[Buffer]) -> None:
+        encoder = commands.computeCommandEncoder()
+        resources = {id(b.block): b.block.handle for c in self.commands for b in c.buffers}
+        resources |= {id(b.block): b.block.handle for b in (*buffers, self.constants)}
+        usage = Metal.MTLResourceUsageRead | Metal.MTLResourceUsageWrite
+        encoder.useResources_count_usage_(list(resources.values()), len(resources), usage)
+        encoder.executeCommandsInBuffer_withRange_(self.list, (0, len(self.commands)))
+        encoder.endEncoding()
+
+
+def _bind(slot: Any, buffer: Buffer, place: int) -> None:
+    # Metal takes no offset at the very end, which is where an empty part may be.
+    offset = buffer.offset if buffer.size else 0
+    slot.setKernelBuffer_offset_atIndex_(buffer.block.handle, offset, place)
+
+
+def _new_list(gpu: Context, commands: Sequence[Dispatch]) -> Any:
+    descriptor = Metal.MTLIndirectCommandBufferDescriptor.alloc().init()
+    descriptor.setCommandTypes_(Metal.MTLIndirectCommandTypeConcurrentDispatchThreads)
+    descriptor.setInheritBuffers_(False)
+    descriptor.setInheritPipelineState_(False)
+    most = max(len(command.arguments) for command in commands)
+    descriptor.setMaxKernelBufferBindCount_(most)
+    return gpu.device.newIndirectCommandBufferWithDescriptor_maxCommandCount_options_(
+        descriptor, len(commands), Metal.MTLResourceStorageModeShared
+    )
+
+
+def _aligned(size: int) -> int:
+    return -(-size // CONSTANT_ALIGNMENT) * CONSTANT_ALIGNMENT
+
+
+def _constants_size(commands: Sequence[Dispatch]) -> int:
+    return sum(_aligned(len(x)) for c in commands for x in c.arguments if isinstance(x, bytes))

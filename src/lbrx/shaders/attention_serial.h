@@ -1,0 +1,320 @@
+// Attention where threads have no simdgroup: each does a long run that becomes vector instructions.
+#pragma once
+#include "attention.h"
+
+// ---- serial: a thread a block of queries, side by side in the vector registers ----
+//
+// Scores and results are kept transposed, (keys, queries) and (features, queries): then every step
+// of the online softmax is the same operation on all queries, and nothing is summed across a
+// register. Keys and values are spread as single numbers.
+
+constant constexpr uint SERIAL_DEPTH = 256;  // the most features of any head
+constant constexpr uint SERIAL_QUERIES = 64;
+constant constexpr uint SERIAL_KEYS = 64;
+constant constexpr uint TILE_ROWS = 2;
+constant constexpr uint TILE_STEPS = 8;
+
+constant uint LANES [[function_constant(2)]];  // queries in a block
+
+// c[r][l] += sum over k of a(r, k) * b[k][l]. Lanes are the loop that becomes vector instructions;
+// each number of b that it loads serves TILE_ROWS rows, each of c TILE_STEPS products.
+inline void multiply(thread const float* a, uint a_row, uint a_step, uint rows,
+                     thread const float* b, uint count, thread float* c) {
+  for (uint r = 0; r < rows; r += TILE_ROWS) {
+    for (uint k = 0; k < count; k += TILE_STEPS) {
+      float x[TILE_ROWS][TILE_STEPS];
+      for (uint i = 0; i < TILE_ROWS; i++) {
+        for (uint s = 0; s < TILE_STEPS; s++) x[i][s] = a[(r + i) * a_row + (k + s) * a_step];
+      }
+      thread const float* y = b + k * LANES;
+      thread float* sums = c + r * LANES;
+#pragma nounroll
+      for (uint l = 0; l < LANES; l++) {
+        float sum[TILE_ROWS];
+        for (uint i = 0; i < TILE_ROWS; i++) sum[i] = sums[i * LANES + l];
+        for (uint s = 0; s < TILE_STEPS; s++) {
+          for (uint i = 0; i < TILE_ROWS; i++) sum[i] = fma(x[i][s], y[s * LANES + l], sum[i]);
+        }
+        for (uint i = 0; i < TILE_ROWS; i++) sums[i * LANES + l] = sum[i];
+      }
+    }
+  }
+}
+
+inline uint padded(uint n) { return (n + TILE_STEPS - 1) / TILE_STEPS * TILE_STEPS; }
+
+// Rows as floats without gaps; what is missing of the last tile is zero.
+template <typename KV>
+inline void pack(device const KV* rows, long stride, uint count, uint depth, thread float* to) {
+  const uint width = padded(depth);
+  for (uint j = 0; j < padded(count); j++) {
+    thread float* row = to + j * width;
+    if (j < count) {
+      device const KV* from = rows + j * stride;
+      for (uint d = 0; d < depth; d++) row[d] = float(from[d]);
+      for (uint d = depth; d < width; d++) row[d] = 0.0f;
+    } else {
+      for (uint d = 0; d < width; d++) row[d] = 0.0f;
+    }
+  }
+}
+
+// Hide what a query does not see, and add the mask.
+inline void hide(constant Attention& a, device const float* mask, long mask_row, uint valid,
+                 uint i0, uint queries, uint j0, uint keys, thread float* scores) {
+  for (uint l = 0; l < queries; l++) {
+    const Seen seen = seen_by(a, valid, i0 + l);
+    for (uint j = 0; j < padded(keys); j++) {
+      const int at = j0 + j;
+      const bool visible = at >= seen.first && at < seen.last;
+      const float added = visible ? mask_at(a, mask, mask_row + l * a.mask.row, at) : 0.0f;
+      scores[j * LANES + l] = visible ? scores[j * LANES + l] + added : -INFINITY;
+    }
+  }
+}
+
+// Scores become weights; `shrink` is what earlier sums are worth beside them.
+inline void exponentiate(uint keys, thread float* scores, thread float* peak, thread float* total,
+                         thread float* shrink) {
+  float above[SERIAL_QUERIES], sum[SERIAL_QUERIES];
+  for (uint l = 0; l < LANES; l++) above[l] = peak[l];
+  for (uint j = 0; j < keys; j++) {
+    for (uint l = 0; l < LANES; l++) above[l] = max(above[l], scores[j * LANES + l]);
+  }
+  for (uint l = 0; l < LANES; l++) {
+    shrink[l] = exp(peak[l] - pivot(above[l]));
+    sum[l] = total[l] * shrink[l];
+    peak[l] = above[l];
+    above[l] = pivot(above[l]);
+  }
+  for (uint j = 0; j < keys; j++) {
+    for (uint l = 0; l < LANES; l++) {
+      const float weight = exp(scores[j * LANES + l] - above[l]);
+      scores[j * LANES + l] = weight;
+      sum[l] += weight;
+    }
+  }
+  for (uint l = 0; l < LANES; l++) total[l] = sum[l];
+}
+
+template <typename T, typename KV>
+kernel void attention_serial(
+    device const T* query [[buffer(0)]], device const KV* key [[buffer(1)]],
+    device const KV* value [[buffer(2)]],
+    device const float* mask [[buffer(3)]],
+    device const int* lengths [[buffer(4)]],
+    device T* out [[buffer(5)]], constant Attention& a [[buffer(6)]],
+    uint2 at [[thread_position_in_grid]]) {
+  const uint i0 = at.x * LANES, b = at.y / a.heads, h = at.y % a.heads;
+  const uint queries = min(LANES, a.queries - i0);
+  const uint depth = depth_of(a), value_depth = value_depth_of(a);
+  const uint width = padded(value_depth);
+  float q[SERIAL_DEPTH * SERIAL_QUERIES], sums[SERIAL_DEPTH * SERIAL_QUERIES];
+  float rows[SERIAL_KEYS * SERIAL_DEPTH], scores[SERIAL_KEYS * SERIAL_QUERIES];
+  float peak[SERIAL_QUERIES], total[SERIAL_QUERIES], shrink[SERIAL_QUERIES];
+  for (uint l = 0; l < LANES; l++) {
+    device const T* from = query + row_at(a.query, b, h, i0 + min(l, queries - 1));
+    for (uint d = 0; d < depth; d++) q[d * LANES + l] = float(from[d]) * a.scale;
+    for (uint d = depth; d < padded(depth); d++) q[d * LANES + l] = 0.0f;
+    peak[l] = -INFINITY;
+    total[l] = 0.0f;
+  }
+  for (uint n = 0; n < width * LANES; n++) sums[n] = 0.0f;
+
+  const uint valid = valid_keys(a, lengths, b);
+  const Seen low = seen_by(a, valid, i0), high = seen_by(a, valid, i0 + queries - 1);
+  // Blocks begin at the same keys for every query: results do not depend on its neighbours.
+  for (int j0 = low.first / SERIAL_KEYS * SERIAL_KEYS; j0 < high.last; j0 += SERIAL_KEYS) {
+    const uint keys = min(int(SERIAL_KEYS), high.last - j0);
+    pack(key + row_at(a.key, b, h / a.group, j0), a.key.row, keys, depth, rows);
+    for (uint n = 0; n < padded(keys) * LANES; n++) scores[n] = 0.0f;
+    multiply(rows, padded(depth), 1, padded(keys), q, padded(depth), scores);
+    const bool all_seen = j0 >= high.first && j0 + int(SERIAL_KEYS) <= low.last;
+    if (a.has_mask || !all_seen) {
+      hide(a, mask, row_at(a.mask, b, h, i0), valid, i0, queries, j0, keys, scores);
+    }
+    exponentiate(padded(keys), scores, peak, total, shrink);
+    pack(value + row_at(a.value, b, h / a.group, j0), a.value.row, keys, value_depth, rows);
+    for (uint d = 0; d < width; d++) {
+#pragma nounroll
+      for (uint l = 0; l < LANES; l++) sums[d * LANES + l] *= shrink[l];
+    }
+    multiply(rows, 1, width, width, scores, padded(keys), sums);
+  }
+  device T* o = out + (long(at.y) * a.queries + i0) * value_depth;
+  for (uint l = 0; l < queries; l++) {
+    for (uint d = 0; d < value_depth; d++) {
+      o[l * value_depth + d] = T(divided(sums[d * LANES + l], total[l]));
+    }
+  }
+}
+
+// ---- decode_serial: a thread a chunk of keys for all queries of the heads that share them ----
+//
+// Keys and values are read once, as they lie in the cache. Chunks have a fixed length, so results
+// do not depend on how many threads there are; attention_merge puts them together.
+
+constant constexpr uint DECODE_CHUNK = 256;  // keys
+constant constexpr uint DECODE_ROWS = 8;     // queries at a time
+constant constexpr uint DECODE_STEP = 8;     // values at a time
+constant constexpr uint LINE = 16;           // floats in the widest register
+
+inline uint lined(uint n) { return (n + LINE - 1) / LINE * LINE; }
+
+inline float sum_line(thread const float* part) {
+  float half_line[LINE / 2];
+  for (uint l = 0; l < LINE / 2; l++) half_line[l] = part[l] + part[l + LINE / 2];
+  for (uint n = LINE / 4; n > 0; n /= 2) {
+    for (uint l = 0; l < n; l++) half_line[l] += half_line[l + n];
+  }
+  return half_line[0];
+}
+
+// A row as floats, zeros up to a whole number of lines.
+template <typename KV>
+inline void load_row(device const KV* from, uint depth, thread float* to) {
+  for (uint d = 0; d < depth; d++) to[d] = float(from[d]);
+  for (uint d = depth; d < lined(depth); d++) to[d] = 0.0f;
+}
+
+// Which of a group's queries stands in a row: all of the first head, then of the next.
+struct Row {
+  uint head, query;
+};
+
+inline Row row_of(constant Attention& a, uint kv_head, uint row) {
+  return {kv_head * a.group + row / a.queries, row % a.queries};
+}
+
+template <typename KV>
+inline void score_keys(device const KV* key, long stride, uint keys, uint depth,
+                       thread const float* q, uint rows, thread float* scores) {
+  float k[SERIAL_DEPTH];
+  for (uint j = 0; j < keys; j++) {
+    load_row(key + j * stride, depth, k);
+    for (uint r = 0; r < rows; r++) {
+      float part[LINE] = {0.0f};
+      for (uint d = 0; d < lined(depth); d += LINE) {
+        for (uint l = 0; l < LINE; l++) {
+          part[l] = fma(k[d + l], q[r * SERIAL_DEPTH + d + l], part[l]);
+        }
+      }
+      scores[r * DECODE_CHUNK + j] = sum_line(part);
+    }
+  }
+}
+
+// Scores of one query become weights, zero up to a whole line; gives their peak and their total.
+inline float2 weigh(thread float* scores, uint keys) {
+  float part[LINE];
+  for (uint l = 0; l < LINE; l++) part[l] = -INFINITY;
+  for (uint j = keys; j < lined(keys); j++) scores[j] = -INFINITY;
+  for (uint j = 0; j < lined(keys); j += LINE) {
+    for (uint l = 0; l < LINE; l++) part[l] = max(part[l], scores[j + l]);
+  }
+  float peak = part[0];
+  for (uint l = 1; l < LINE; l++) peak = max(peak, part[l]);
+  for (uint l = 0; l < LINE; l++) part[l] = 0.0f;
+  for (uint j = 0; j < lined(keys); j += LINE) {
+    for (uint l = 0; l < LINE; l++) {
+      scores[j + l] = exp(scores[j + l] - pivot(peak));
+      part[l] += scores[j + l];
+    }
+  }
+  return float2(peak, sum_line(part));
+}
+
+template <typename KV>
+inline void sum_values(device const KV* value, long stride, uint keys, uint depth,
+                       thread const float* weights, uint rows, thread float* sums) {
+  float v[DECODE_STEP * SERIAL_DEPTH];
+  for (uint j = 0; j < keys; j += DECODE_STEP) {
+    for (uint s = 0; s < DECODE_STEP; s++) {
+      // Rows beyond the last have a weight of zero; they repeat it, to be finite where it is.
+      load_row(value + min(j + s, keys - 1) * stride, depth, v + s * SERIAL_DEPTH);
+    }
+    for (uint r = 0; r < rows; r++) {
+      thread const float* weight = weights + r * DECODE_CHUNK + j;
+      for (uint d = 0; d < lined(depth); d += LINE) {
+        float line[LINE];
+        for (uint l = 0; l < LINE; l++) line[l] = sums[r * SERIAL_DEPTH + d + l];
+        for (uint s = 0; s < DECODE_STEP; s++) {
+          for (uint l = 0; l < LINE; l++) {
+            line[l] = fma(weight[s], v[s * SERIAL_DEPTH + d + l], line[l]);
+          }
+        }
+        for (uint l = 0; l < LINE; l++) sums[r * SERIAL_DEPTH + d + l] = line[l];
+      }
+    }
+  }
+}
+
+// A chunk's share of a result, or the result where there is no other chunk.
+template <typename T>
+inline void store_share(constant Attention& a, float2 mark, thread const float* sums, ulong place,
+                        device T* out, device float* shares, device float2* marks) {
+  const uint depth = value_depth_of(a);
+  if (a.chunks == 1) {
+    for (uint d = 0; d < depth; d++) out[place * depth + d] = T(divided(sums[d], mark.y));
+  } else {
+    marks[place] = mark;
+    for (uint d = 0; d < depth; d++) shares[place * depth + d] = sums[d];
+  }
+}
+
+template <typename T, typename KV>
+kernel void attention_decode_serial(
+    device const T* query [[buffer(0)]], device const KV* key [[buffer(1)]],
+    device const KV* value [[buffer(2)]],
+    device const float* mask [[buffer(3)]],
+    device const int* lengths [[buffer(4)]],
+    device T* out [[buffer(5)]], constant Attention& a [[buffer(6)]],
+    device float* shares [[buffer(7)]], device float2* marks [[buffer(8)]],
+    uint2 at [[thread_position_in_grid]]) {
+  const uint kv_heads = a.heads / a.group, b = at.y / kv_heads, kv_head = at.y % kv_heads;
+  const uint all_rows = a.group * a.queries, valid = valid_keys(a, lengths, b);
+  const uint depth = depth_of(a), value_depth = value_depth_of(a);
+  const uint start = at.x * DECODE_CHUNK, end = min(start + DECODE_CHUNK, valid);
+  float q[DECODE_ROWS * SERIAL_DEPTH], sums[DECODE_ROWS * SERIAL_DEPTH];
+  float scores[DECODE_ROWS * DECODE_CHUNK];
+  float2 mark[DECODE_ROWS];
+  for (uint r0 = 0; r0 < all_rows; r0 += DECODE_ROWS) {
+    const uint rows = min(DECODE_ROWS, all_rows - r0);
+    // The chunk's keys that any of these queries sees.
+    uint first = end, last = start;
+    for (uint r = 0; r < rows; r++) {
+      const Seen seen = seen_by(a, valid, row_of(a, kv_head, r0 + r).query);
+      first = min(first, max(start, uint(seen.first)));
+      last = max(last, min(end, uint(seen.last)));
+    }
+    const uint keys = max(first, last) - first;
+    for (uint r = 0; r < rows; r++) {
+      const Row row = row_of(a, kv_head, r0 + r);
+      load_row(query + row_at(a.query, b, row.head, row.query), depth, q + r * SERIAL_DEPTH);
+      for (uint d = 0; d < lined(value_depth); d++) sums[r * SERIAL_DEPTH + d] = 0.0f;
+    }
+    score_keys(key + row_at(a.key, b, kv_head, first), a.key.row, keys, depth, q, rows,
+               scores);
+    for (uint r = 0; r < rows; r++) {
+      const Row row = row_of(a, kv_head, r0 + r);
+      const Seen seen = seen_by(a, valid, row.query);
+      const long mask_row = row_at(a.mask, b, row.head, row.query);
+      thread float* score = scores + r * DECODE_CHUNK;
+      for (uint j = 0; j < keys; j++) {
+        const int key_at = first + j;
+        const bool visible = key_at >= seen.first && key_at < seen.last;
+        const float added = visible ? mask_at(a, mask, mask_row, key_at) : 0.0f;
+        score[j] = visible ? fma(score[j], a.scale, added) : -INFINITY;
+      }
+      mark[r] = weigh(score, keys);
+    }
+    sum_values(value + row_at(a.value, b, kv_head, first), a.value.row, keys, value_depth,
+               scores, rows, sums);
+    for (uint r = 0; r < rows; r++) {
+      const Row row = row_of(a, kv_head, r0 + r);
+      const ulong place = share_at(a, b, row.head, row.query, at.x);
+      store_share(a, mark[r], sums + r * SERIAL_DEPTH, place, out, shares, marks);
+    }
+  }
+}
+

@@ -1,0 +1,158 @@
+"""`lbrx.compile`: a function of tensors, traced once for each kind of arguments, then replayed."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from lbrx.errors import DeviceError
+from lbrx.storage import Array, MetalStorage
+from lbrx.tensor.core import Tensor
+from lbrx.tensor.number import Number
+
+log = logging.getLogger("lbrx")
+MANY = 8  # traces, before somebody is told
+
+
+def compile(function: Callable[..., Any]) -> Compiled:
+    """The function, fast to call again.
+
+    It is traced once for each combination of shapes, dtypes and other arguments, and its kernels
+    are replayed as one list after that. Floats may change without a new trace, unless the function
+    looks at their value. It may not look at the values of tensors, and what it does beside
+    computing tensors happens only when it is traced.
+    """
+    return Compiled(function)
+
+
+@dataclass(frozen=True)
+class _Trace:
+    recording: Any
+    results: Any  # the structure, with _Result in place of tensors
+    looked_at: dict[int, float]  # floats whose values the function used, by number
+
+    def fits(self, numbers: list[float]) -> bool:
+        return all(numbers[i] == value for i, value in self.looked_at.items())
+
+
+@dataclass(frozen=True)
+class _Result:
+    index: int
+    array: Array
+
+
+class Compiled:
+    """What `lbrx.compile` returns."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self._traces: dict[object, list[_Trace]] = {}
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        tensors: list[Tensor] = []
+        numbers: list[float] = []
+        key = _key((args, kwargs), tensors, numbers)
+        arrays = [_plain(tensor) for tensor in tensors]
+        traces = self._traces.setdefault(key, [])
+        trace = next((t for t in traces if t.fits(numbers)), None)
+        if trace is None:
+            trace = self._traced((args, kwargs), arrays, numbers)
+            traces.append(trace)
+            self._warn()
+        buffers = import_module("lbrx.kernels.arrays").whole_buffer
+        made = trace.recording.run([buffers(array) for array in arrays], numbers)
+        return _filled(trace.results, made)
+
+    def _traced(self, given: Any, arrays: list[Array], numbers: list[float]) -> _Trace:
+        tracing = import_module("lbrx.scheduler.tracing")
+        inputs = [tracing.stand_in(array) for array in arrays]
+        slots = [Number(value, i) for i, value in enumerate(numbers)]
+        args, kwargs = _replaced(given, iter(map(Tensor, inputs)), iter(slots))
+        with tracing.tracing(self.function, inputs):
+            results = self.function(*args, **kwargs)
+        outputs: list[Tensor] = []
+        structure = _outlined(results, outputs)
+        recording = tracing.recorded([t.array for t in outputs], inputs)
+        looked_at = {slot.index: slot.value for slot in slots if slot.looked_at}
+        return _Trace(recording, structure, looked_at)
+
+    def _warn(self) -> None:
+        count = sum(map(len, self._traces.values()))
+        if count % MANY == 0:
+            log.warning(
+                "%s has been traced %d times: shapes, dtypes or arguments keep changing",
+                getattr(self.function, "__name__", self.function),
+                count,
+            )
+
+
+def _plain(tensor: Tensor) -> Array:
+    """A contiguous array in real memory of the Metal device."""
+    if tensor.device != "metal":
+        raise DeviceError(
+            f"a compiled function takes tensors on 'metal', not {tensor.device!r}: "
+            "move them with to_device('metal')"
+        )
+    array = tensor.contiguous().array
+    storage = tensor.contiguous().storage
+    assert isinstance(storage, MetalStorage)
+    return Array(storage, array.layout, array.dtype)
+
+
+def _key(value: Any, tensors: list[Tensor], numbers: list[float]) -> object:
+    """What must be alike for a trace to be used again; collects the tensors and floats."""
+    if isinstance(value, Tensor):
+        tensors.append(value)
+        return value.shape, value.dtype
+    if isinstance(value, float):
+        numbers.append(value)
+        return float
+    if isinstance(value, list | tuple):
+        return type(value), tuple(_key(item, tensors, numbers) for item in value)
+    if isinstance(value, dict):
+        return tuple((k, _key(v, tensors, numbers)) for k, v in value.items())
+    return type(value), value
+
+
+def _replaced(value: Any, tensors: Any, numbers: Any) -> Any:
+    """The same arguments with stand-ins for tensors and floats, met in the order of `_key`."""
+    if isinstance(value, Tensor):
+        return next(tensors)
+    if isinstance(value, float):
+        return next(numbers)
+    if isinstance(value, list | tuple):
+        items = [_replaced(item, tensors, numbers) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    if isinstance(value, dict):
+        return {k: _replaced(v, tensors, numbers) for k, v in value.items()}
+    return value
+
+
+def _outlined(value: Any, outputs: list[Tensor]) -> Any:
+    """A result with its tensors taken out."""
+    if isinstance(value, Tensor):
+        outputs.append(value)
+        return _Result(len(outputs) - 1, value.array)
+    if isinstance(value, list | tuple):
+        return type(value)(_outlined(item, outputs) for item in value)
+    if isinstance(value, dict):
+        return {k: _outlined(v, outputs) for k, v in value.items()}
+    return value
+
+
+def _filled(value: Any, buffers: list[Any]) -> Any:
+    """A result with tensors over these buffers put in."""
+    if isinstance(value, _Result):
+        buffer = buffers[value.index]
+        storage = MetalStorage(buffer, 0, buffer.size)
+        return Tensor(Array(storage, value.array.layout, value.array.dtype))
+    if isinstance(value, list | tuple):
+        return type(value)(_filled(item, buffers) for item in value)
+    if isinstance(value, dict):
+        return {k: _filled(v, buffers) for k, v in value.items()}
+    return value

@@ -1,0 +1,170 @@
+"""GGUF, beside the gguf package."""
+
+from __future__ import annotations
+
+import gguf
+import numpy as np
+import pytest
+from gguf import GGMLQuantizationType as Kind
+
+import lbrx
+from lbrx.formats.gguf import MetadataArray
+
+ROWS = (3, 512)
+QUANTIZED = [Kind.Q4_0, Kind.Q4_1, Kind.Q5_0, Kind.Q5_1, Kind.Q8_0, Kind.BF16, Kind.TQ2_0]
+
+
+def write(path, tensors, **options):
+    """A file of the package's: arrays, or (bytes, type)."""
+    writer = gguf.GGUFWriter(path, "llama", **options)
+    writer.add_uint32("a.u32", 7)
+    writer.add_int64("a.i64", -(2**40))
+    writer.add_float32("a.f32", 1.5)
+    writer.add_bool("a.bool", True)
+    writer.add_string("a.text", "hällo")
+    writer.add_array("a.texts", ["x", "", "yß"])
+    writer.add_array("a.numbers", [1, -2, 3])
+    writer.add_array("a.reals", [0.5, -2.0])
+    writer.add_array("a.flags", [True, False])
+    for name, value in tensors.items():
+        if isinstance(value, tuple):
+            writer.add_tensor(name, value[0], raw_dtype=value[1])
+        else:
+            writer.add_tensor(name, value)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+METADATA = {
+    **{"general.architecture": "llama", "a.u32": 7, "a.i64": -(2**40), "a.f32": 1.5, "a.bool": True},
+    **{"a.text": "hällo", "a.texts": ["x", "", "yß"], "a.numbers": [1, -2, 3], "a.reals": [0.5, -2.0]},
+    "a.flags": [True, False],
+}
+
+
+@pytest.fixture
+def tensors(rng):
+    values = rng.standard_normal(ROWS).astype(np.float32)
+    plain = {
+        "f32": values,
+        "f16": values.astype(np.float16),
+        "i8": rng.integers(-9, 9, (5,), np.int8),
+        "i32": rng.integers(-9, 9, (2, 3, 4, 5), np.int32),
+        "f64": rng.standard_normal((1, 3)),
+    }
+    packed = {kind.name.lower(): (gguf.quantize(values, kind), kind) for kind in QUANTIZED}
+    return {**plain, **packed}
+
+
+def decoded(value):
+    return gguf.dequantize(*value) if isinstance(value, tuple) else value
+
+
+def check(model, tensors):
+    assert list(model) == list(tensors)
+    for name, value in tensors.items():
+        np.testing.assert_array_equal(model[name].numpy().astype(np.float64), decoded(value))
+        if isinstance(value, np.ndarray):
+            assert model[name].numpy().dtype == value.dtype
+        elif value[1] is not Kind.BF16:
+            assert model[name].metadata.quantization == name
+
+
+def test_reads_what_the_package_writes(tensors, tmp_path):
+    write(tmp_path / "a", tensors)
+    model = lbrx.open_model(tmp_path / "a")
+    assert model.format == "gguf"
+    assert dict(model.metadata) == METADATA
+    check(model, tensors)
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_versions(version, tensors, tmp_path):
+    write(tmp_path / "a", tensors)
+    data = bytearray((tmp_path / "a").read_bytes())
+    data[4] = version
+    (tmp_path / "a").write_bytes(data)
+    check(lbrx.open_model(tmp_path / "a"), tensors)
+
+
+def test_writes_what_the_package_reads(tensors, tmp_path):
+    """Blocks pass through unchanged, whoever wrote them."""
+    write(tmp_path / "a", tensors)
+    model = lbrx.open_model(tmp_path / "a")
+    lbrx.save(tmp_path / "b.gguf", model, METADATA)
+    reader = gguf.GGUFReader(tmp_path / "b.gguf")
+    assert [tensor.name for tensor in reader.tensors] == list(tensors)
+    for tensor in reader.tensors:
+        value = tensors[tensor.name]
+        wanted = value[1] if isinstance(value, tuple) else None
+        assert wanted in (None, tensor.tensor_type)
+        found = gguf.dequantize(tensor.data, tensor.tensor_type) if wanted else tensor.data
+        np.testing.assert_array_equal(found, decoded(value))
+    for key, value in METADATA.items():
+        assert reader.get_field(key).contents() == value
+    check(lbrx.open_model(tmp_path / "b.gguf"), tensors)
+
+
+def test_a_copy_has_every_byte(smollm2, tmp_path):
+    model = lbrx.open_model(smollm2)
+    lbrx.save(tmp_path / "copy.gguf", model, model.metadata)
+    assert (tmp_path / "copy.gguf").read_bytes() == smollm2.read_bytes()
+
+
+@pytest.mark.parametrize("alignment", [8, 64, 4096])
+def test_alignment(alignment, tmp_path):
+    tensors = {"a": lbrx.ones(3, device="cpu"), "b": lbrx.zeros((2, 5), device="cpu")}
+    lbrx.save(tmp_path / "a.gguf", tensors, {"general.alignment": alignment})
+    model = lbrx.open_model(tmp_path / "a.gguf")
+    assert all(info.source.offset % alignment == 0 for info in model.files.tensors.values())
+    found = {tensor.name: tensor.data for tensor in gguf.GGUFReader(tmp_path / "a.gguf").tensors}
+    for name, tensor in tensors.items():
+        np.testing.assert_array_equal(found[name], tensor.numpy())
+        np.testing.assert_array_equal(model[name].numpy(), tensor.numpy())
+
+
+def test_split_files(tmp_path):
+    tensors = {f"t{i}": np.full((4,), i, np.float32) for i in range(5)}
+    write(tmp_path / "m.gguf", tensors, split_max_tensors=2)
+    files = sorted(tmp_path.iterdir())
+    assert len(files) == 3
+    for path in (*files, tmp_path):
+        model = lbrx.open_model(path)
+        check(model, tensors)
+        assert model.metadata["a.text"] == "hällo"
+
+
+def test_a_large_vocabulary_is_not_decoded(tmp_path):
+    tokens = [f"token {i} ▁ü" for i in range(150_000)]
+    writer = gguf.GGUFWriter(tmp_path / "a", "llama")
+    writer.add_token_list(tokens)
+    writer.add_token_merges(tokens)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    model = lbrx.open_model(tmp_path / "a")
+    found = model.metadata["tokenizer.ggml.tokens"]
+    assert isinstance(found, MetadataArray)
+    assert found._values is None
+    assert (len(found), found[149_999]) == (150_000, tokens[-1])
+    assert list(found) == tokens
+
+
+@pytest.mark.parametrize(
+    ("tensors", "metadata", "message"),
+    [
+        ({"w": lbrx.ones(3, "uint8", "cpu")}, {}, "'w': GGUF has no type for U8: convert it"),
+        ({"w": lbrx.ones((1, 1, 1, 1, 2), device="cpu")}, {}, "'w': shape .* more than GGUF's 4"),
+        ({"w" * 64: lbrx.ones(3, device="cpu")}, {}, "names have at most 63 bytes"),
+        ({}, {"a": object()}, "metadata 'a': GGUF holds no object"),
+        ({}, {"a": ["x", 1]}, "metadata 'a': "),
+        ({}, {"a": 1 << 70}, "metadata 'a': GGUF holds no int"),
+    ],
+)
+def test_what_cannot_be_written(tensors, metadata, message, tmp_path):
+    with pytest.raises(lbrx.FormatError, match=message):
+        lbrx.save(tmp_path / "a.gguf", tensors, metadata)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,184 @@
+"""The autotuner: what it measures, what it keeps on disk, and who wins over it."""
+
+from __future__ import annotations
+
+import json
+import struct
+import time
+from dataclasses import dataclass
+
+import pytest
+
+import lbrx
+from lbrx import cli, metal
+from lbrx.kernels import RUNNERS, choices, deterministic, forced, registry, tune
+from lbrx.kernels.registry import FAMILIES, TUNED, Call, Family, Sample
+from lbrx.ops import Spec
+
+DEVICE = "Test GPU"
+
+
+@dataclass(frozen=True)
+class Problem:
+    size: int
+
+    @property
+    def shape_class(self) -> str:
+        return f"size {self.size}"
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """Choices in a folder of the test's own, and none in force."""
+    monkeypatch.setenv("LBRX_CACHE", str(tmp_path))
+    monkeypatch.setattr(registry, "_read", set())
+    before = dict(TUNED)
+    TUNED.clear()
+    yield tmp_path
+    TUNED.clear()
+    TUNED.update(before)
+
+
+@pytest.fixture
+def family(monkeypatch):
+    """Three variants of `floor`: one slow, one quick, one that takes small problems only."""
+    made: Family[Problem] = Family("speed")
+    ran: list[str] = []
+
+    def launch(name, seconds):
+        def run(gpu, problem):
+            ran.append(name)
+            time.sleep(seconds)
+
+        return run
+
+    made.variant("slow")(launch("slow", 0.02))
+    made.variant("quick", cost=lambda i, p: 2)(launch("quick", 0.0))
+    made.variant("small", can=lambda i, p: p.size < 10, cost=lambda i, p: 3)(launch("small", 0.01))
+    made.variant("batchy", cost=lambda i, p: 4, batch_invariant=False)(launch("batchy", 0.01))
+    made.ran = ran
+
+    def runner(call: Call):
+        made.run(call.gpu, Problem(call.outputs[0].shape[0]))
+        return ()
+
+    monkeypatch.setitem(RUNNERS, "floor", runner)
+    yield made
+    del FAMILIES["speed"]
+
+
+def sample(size):
+    return Sample("floor", (Spec((size,), lbrx.float32),))
+
+
+def test_the_quickest_is_chosen_and_kept(cache, family):
+    gpu = metal.context()
+    family.samples += [sample(5), sample(50)]
+    small, large = tune.tune(gpu, ["speed"], quick=True)
+    assert {row.variant for row in small} == {"slow", "quick", "small", "batchy"}
+    assert {row.variant for row in large} == {"slow", "quick", "batchy"}
+    assert [row.variant for row in small + large if row.chosen] == ["quick", "quick"]
+    assert all(row.seconds >= 0.02 for row in small if row.variant == "slow")
+    assert family.choose(gpu.info, Problem(5)).name == "quick"
+    assert family.choose(gpu.info, Problem(6)).name == "slow"  # not measured: by cost
+    stored = json.loads(choices.path(gpu.info.name).read_text())
+    assert stored["choices"] == {"speed": {"size 5": "quick", "size 50": "quick"}}
+    assert [path.name for path in cache.iterdir()] == [choices.path(gpu.info.name).name]
+
+
+def test_another_process_reads_them_at_its_first_choice(cache, family):
+    info = metal.context().info
+    choices.write(info.name, {("speed", "size 5"): "small", ("speed", "size 50"): "small"})
+    assert not TUNED
+    assert family.choose(info, Problem(5)).name == "small"
+    assert family.choose(info, Problem(50)).name == "slow"  # small cannot take it
+    choices.path(info.name).unlink()
+    assert family.choose(info, Problem(5)).name == "small"  # read once
+
+
+def test_a_part_is_measured_without_losing_the_rest(cache, family):
+    gpu = metal.context()
+    choices.write(gpu.info.name, {("other", "a"): "b", ("speed", "size 5"): "small"})
+    family.samples += [sample(5)]
+    list(tune.tune(gpu, ["speed"], quick=True))
+    assert choices.read(gpu.info.name) == {("other", "a"): "b", ("speed", "size 5"): "quick"}
+
+
+def test_orders_and_determinism_win(cache, family, monkeypatch):
+    info = metal.context().info
+    choices.write(info.name, {("speed", "size 5"): "batchy"})
+    assert family.choose(info, Problem(5)).name == "batchy"
+    with forced(speed="small"):
+        assert family.choose(info, Problem(5)).name == "small"
+    with deterministic():
+        assert family.choose(info, Problem(5)).name == "slow"
+    TUNED[info.name, "speed", "size 5"] = "quick"
+    with deterministic():
+        assert family.choose(info, Problem(5)).name == "slow"  # sizes must not decide
+    monkeypatch.setenv("LBRX_KERNEL", "speed:small")
+    assert family.choose(info, Problem(5)).name == "small"
+
+
+GOOD = {"format": choices.FORMAT, "device": DEVICE, "choices": {"f": {"c": "v"}}}
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("{", "Expecting"),
+        ("", "Expecting"),
+        ("[]", "not of format"),
+        (json.dumps(GOOD | {"format": 99}), "not of format"),
+        (json.dumps(GOOD | {"device": "Other"}), "about 'Other', not 'Test GPU'"),
+        (json.dumps(GOOD | {"choices": []}), "no table"),
+        (json.dumps(GOOD | {"choices": {"f": ["c"]}}), "no table"),
+        (json.dumps(GOOD | {"choices": {"f": {"c": 1}}}), "no names of variants"),
+        (struct.pack("4B", 0xFF, 0xFE, 0, 0x80), "can't decode"),
+    ],
+)
+def test_a_file_that_means_nothing_is_ignored_aloud(cache, caplog, content, reason):
+    file = choices.path(DEVICE)
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    assert choices.read(DEVICE) == {}
+    (record,) = caplog.records
+    assert str(file) in record.getMessage()
+    assert reason in record.getMessage()
+    assert "run `lbrx tune` again or delete it" in record.getMessage()
+
+
+def test_choices_go_round(cache, caplog):
+    assert choices.read(DEVICE) == {}
+    given = {("matmul", "a"): "mps", ("matmul", "b"): "serial", ("softmax", "a"): "rows"}
+    assert choices.write(DEVICE, given).name == "tuning-test-gpu.json"
+    assert choices.read(DEVICE) == given
+    assert not caplog.records
+
+
+def test_command_line(cache, family, capsys):
+    family.samples += [sample(5)]
+    assert cli.main(["tune", "--family", "speed", "--quick"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"device: {metal.context().info.name}"
+    assert lines[1].split() == ["family", "shape", "class", "variant", "time"]
+    assert lines[2].split()[:4] == ["speed", "size", "5", "quick"]
+    assert lines[2].endswith("us  chosen")
+    assert len(lines) == 7
+    assert str(choices.path(metal.context().info.name)) in lines[-1]
+    assert cli.main(["tune", "--family", "speeed"]) == 1
+    assert "no family 'speeed': it is one of" in capsys.readouterr().err
+
+
+def test_every_sample_can_be_prepared():
+    """Sizes and dtypes of the samples fit their operations."""
+    gpu = metal.context()
+    for family in FAMILIES.values():
+        for given in family.samples:
+            call = tune.prepared(gpu, given)
+            assert all(x.storage.device == "metal" for x in call.inputs)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", sorted(FAMILIES))
+def test_every_family_can_be_tuned(cache, name):
+    for rows in tune.tune(metal.context(), [name], quick=True):
+        assert sum(row.chosen for row in rows) == len({row.shape_class for row in rows})
