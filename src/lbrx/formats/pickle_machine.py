@@ -101,8 +101,8 @@ class Machine:
         if not self.allowed(found):
             raise bad(
                 self.path,
-                f"asks for {shown(str(found))}, which has nothing to do with tensors: "
-                "nothing was run. Do not trust this file, or save its tensors alone",
+                f"asks for {shown(str(found))}, which no tensor needs: nothing was run. Save a "
+                "state dict instead of it, or do not trust this file",
                 field="pickle",
             )
         self.stack.append(found)

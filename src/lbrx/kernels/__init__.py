@@ -16,13 +16,11 @@ from lbrx.kernels import (
     softmax,
     sorting,
 )
-from lbrx.kernels.device import MetalDevice
 from lbrx.kernels.registry import FAMILIES, RUNNERS, deterministic, forced
 
 __all__ = [
     "FAMILIES",
     "RUNNERS",
-    "MetalDevice",
     "attention",
     "deterministic",
     "elementwise",

@@ -12,7 +12,7 @@ from lbrx.metal import Context, DeviceInfo
 from lbrx.storage import Array
 
 MOST_ROWS = 8
-DOT_COLUMNS = 4
+DOT_COLUMNS = 8
 STRIP = 1024
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 from lbrx import env
@@ -93,7 +93,7 @@ class Family(Generic[P]):
 
     def choose(self, info: DeviceInfo, problem: P) -> Variant[P]:
         """The variant for a problem on a device."""
-        invariant = _deterministic.get()
+        invariant = policy().deterministic
         able = {
             name: variant
             for name, variant in self.variants.items()
@@ -114,7 +114,7 @@ class Family(Generic[P]):
         return min(able.values(), key=lambda variant: variant.cost(info, problem))
 
     def _forced(self) -> str | None:
-        wanted = _forced.get().get(self.name) or env.kernels().get(self.name)
+        wanted = dict(policy().forced).get(self.name) or env.kernels().get(self.name)
         if wanted is not None and wanted not in self.variants:
             raise SettingError(
                 f"LBRX_KERNEL={self.name}:{wanted}: {self.name} has no such variant, "
@@ -165,29 +165,42 @@ def computes(*names: str) -> Callable[[Runner], Runner]:
     return decorate
 
 
-_forced: ContextVar[Mapping[str, str]] = ContextVar("forced", default={})  # noqa: B039
-_deterministic: ContextVar[bool] = ContextVar("deterministic", default=False)
+@dataclass(frozen=True)
+class Policy:
+    """What a block of code wants of the choice of variants."""
+
+    forced: tuple[tuple[str, str], ...] = ()  # (family, variant)
+    deterministic: bool = False
+
+
+_policy: ContextVar[Policy] = ContextVar("policy", default=Policy())  # noqa: B039
+
+
+def policy() -> Policy:
+    """What is wanted here. A graph remembers it, since its kernels are chosen later."""
+    return _policy.get()
 
 
 @contextmanager
-def forced(**variants: str) -> Iterator[None]:
-    """Within it, families use the named variants where they can: LBRX_KERNEL for a block."""
-    token = _forced.set({**_forced.get(), **variants})
+def under(wanted: Policy) -> Iterator[None]:
+    """Within it, variants are chosen by this policy."""
+    token = _policy.set(wanted)
     try:
         yield
     finally:
-        _forced.reset(token)
+        _policy.reset(token)
 
 
-@contextmanager
-def deterministic() -> Iterator[None]:
+def forced(**variants: str) -> AbstractContextManager[None]:
+    """Within it, families use the named variants where they can: LBRX_KERNEL for a block."""
+    own = policy()
+    return under(replace(own, forced=tuple({**dict(own.forced), **variants}.items())))
+
+
+def deterministic() -> AbstractContextManager[None]:
     """Within it, a row of a result has the same bits whatever batch it is computed in.
 
     Without it too the same call gives the same bits; but kernels are chosen by size, and two of
     them may round differently.
     """
-    token = _deterministic.set(True)
-    try:
-        yield
-    finally:
-        _deterministic.reset(token)
+    return under(replace(policy(), deterministic=True))

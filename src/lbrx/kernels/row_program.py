@@ -103,7 +103,7 @@ def _entry(program: RowProgram, name: str, parameters: list[str], given: str) ->
     head = f"kernel void {name}(\n    " + ",\n    ".join(parameters) + ",\n    "
     if not program.together:
         position = "uint at [[thread_position_in_grid]]"
-        return [f"{head}{position}) {{", f"  compute(Alone(), at, {given});", "}", ""]
+        return [f"{head}{position}) {{", f"  compute(OneThread(), at, {given});", "}", ""]
     threads = [
         "uint index [[thread_index_in_threadgroup]]",
         "uint count [[threads_per_threadgroup]]",

@@ -80,6 +80,8 @@ def _microscaled(mode: str, bits: int, group_size: int) -> Scheme:
         encode,
         symmetric=True,
         planar=True,
+        # Beyond 2 ** 127, codes times scales would leave float32.
+        limit=2.0**127 if power_of_two else float(largest * floats.E4M3_MAX),
     )
 
 

@@ -19,7 +19,7 @@ Fields = Mapping[str, NDArray[Any]]
 """The fields of n blocks by name: arrays whose first axis has n."""
 
 # So many values are worked on at a time: temporaries then stay in the second-level cache.
-CHUNK = 1 << 16
+CHUNK = 1 << 17
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -44,6 +44,8 @@ class Scheme:
     """Whether each field is an array of its own (`data` and its companions); else one of bytes."""
     keeps_dtype: bool = False
     """Whether scales and biases take the floating type of the values."""
+    limit: float = math.inf
+    """The largest magnitude, where it is not float fields that set it."""
     gguf_id: int | None = None
 
     def __repr__(self) -> str:
@@ -100,7 +102,7 @@ def encode(
     for chunk in _chunks(len(source), scheme.elements):
         with np.errstate(all="ignore"):
             block_values = source[chunk].astype(np.float32)
-            _check_finite(block_values, chunk.start * scheme.elements, shape, scheme)
+            _check_values(block_values, chunk.start * scheme.elements, shape, scheme)
             fields = scheme.encode(block_values, None if weights is None else weights.of(chunk))
             for name, part in parts.items():
                 part[chunk] = fields[name]
@@ -139,14 +141,17 @@ def _chunks(count: int, elements: int) -> Iterator[slice]:
     return (slice(start, min(start + step, count)) for start in range(0, count, step))
 
 
-def _check_finite(values: Values, before: int, shape: Shape, scheme: Scheme) -> None:
-    finite = np.isfinite(values)
-    if not finite.all():
-        first = int(np.argmin(finite.reshape(-1)))
+def _check_values(values: Values, before: int, shape: Shape, scheme: Scheme) -> None:
+    fine = np.isfinite(values) & (np.abs(values) <= scheme.limit)
+    if not fine.all():
+        first = int(np.argmin(fine.reshape(-1)))
         at = tuple(int(i) for i in np.unravel_index(before + first, shape))
+        limit = (
+            "finite float32 values only" if scheme.limit == math.inf else f"up to {scheme.limit:g}"
+        )
         raise QuantizationError(
-            f"element {at} is {values.reshape(-1)[first]}: {scheme.name} stores finite float32 "
-            "values only; replace it, or leave this tensor unquantized"
+            f"element {at} is {values.reshape(-1)[first]}: {scheme.name} stores {limit}; "
+            "replace it, or leave this tensor unquantized"
         )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from lbrx import dtype as dt
 from lbrx.errors import DtypeError
-from lbrx.kernels.arrays import imported
+from lbrx.kernels.arrays import imported, shared
 from lbrx.metal import context
 from lbrx.ops import Attributes, Op, Spec
 from lbrx.scheduler import graph
@@ -30,6 +30,10 @@ class MetalDevice:
             if array is not None:
                 _refuse_float64(op, Spec(array.layout.shape, array.dtype))
         return results
+
+    def share(self, array: Array) -> Array | None:
+        """The memory of an array of the host's, however small."""
+        return shared(context(), array)
 
 
 def _refuse_float64(op: Op, spec: Spec) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from lbrx.kernels import RUNNERS, elementwise, fused_rows
-from lbrx.kernels.registry import Call
+from lbrx.kernels.registry import Call, under
 from lbrx.metal import Context, context
 from lbrx.scheduler.fusion import Kernel, computation, plan
 from lbrx.scheduler.graph import Node, Pending, in_order, settle
@@ -25,7 +25,8 @@ def run(targets: Sequence[Node]) -> None:
     del order
     while kernels:
         kernel = kernels.popleft()
-        results = _encoded(gpu, kernel)
+        with under(kernel.root.policy):
+            results = _encoded(gpu, kernel)
         settle(kernel.root, results)
         kernel.root.inputs = ()
 

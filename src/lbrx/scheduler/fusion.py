@@ -132,6 +132,8 @@ def _inside(
     if len(hosts) != 1 or not (is_elementwise(node) or is_row_reduction(node)):
         return None
     (kernel,) = hosts.values()
+    if node.policy != kernel.root.policy:
+        return None
     if not (is_elementwise(kernel.root) or is_row_reduction(kernel.root)):
         return None
     more = kernel.inputs + _array_count(node) - 1

@@ -14,6 +14,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from lbrx import shape as sh
+from lbrx.kernels.registry import policy
 from lbrx.metal import Buffer
 from lbrx.ops import Attributes, Op, Spec
 from lbrx.storage import Array, Bytes, MetalStorage, NumberStorage
@@ -25,7 +27,7 @@ LOCK = threading.RLock()
 class Node:
     """One operation, to be computed when needed. Equal ones are one object while they pend."""
 
-    __slots__ = ("__weakref__", "attributes", "inputs", "op", "outputs", "pending")
+    __slots__ = ("__weakref__", "attributes", "inputs", "op", "outputs", "pending", "policy")
 
     def __init__(
         self,
@@ -38,6 +40,7 @@ class Node:
         self.inputs = inputs
         self.attributes = attributes
         self.outputs = outputs
+        self.policy = policy()
         self.pending: list[weakref.ref[Pending]] = []
 
     def __repr__(self) -> str:
@@ -100,7 +103,7 @@ def add(op: Op, inputs: Sequence[Array | None], attributes: Attributes) -> tuple
 def _key(op: Op, inputs: Sequence[Array | None], attributes: Attributes) -> object:
     """Nodes with one key compute the same, as long as they pend."""
     operands = tuple(None if x is None else identity(x) for x in inputs)
-    return op.name, operands, tuple(attributes.items())
+    return op.name, operands, tuple(attributes.items()), policy()
 
 
 def identity(array: Array) -> object:
@@ -112,8 +115,6 @@ def identity(array: Array) -> object:
 
 
 def _result(node: Node, index: int) -> Array:
-    from lbrx import shape as sh
-
     spec = node.outputs[index]
     layout = sh.contiguous(spec.shape)
     return Array(pending_of(node, index), layout, spec.dtype)

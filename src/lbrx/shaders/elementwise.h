@@ -113,8 +113,8 @@ inline float atan2(float x, float y) { return metal::atan2(x, y); }
 // NaN wins, as in numpy.
 template <typename T> inline T maximum(T x, T y) { return x > y ? x : y; }
 template <typename T> inline T minimum(T x, T y) { return x < y ? x : y; }
-template <> inline float maximum(float x, float y) { return !(x <= y) & !metal::isnan(y) ? x : y; }
-template <> inline float minimum(float x, float y) { return !(x >= y) & !metal::isnan(y) ? x : y; }
+template <> inline float maximum(float x, float y) { return (!(x <= y) & !metal::isnan(y)) ? x : y; }
+template <> inline float minimum(float x, float y) { return (!(x >= y) & !metal::isnan(y)) ? x : y; }
 
 // Integers divide towards minus infinity; by zero they give 0, and nothing traps.
 template <typename T> inline T remainder(T x, T y) {

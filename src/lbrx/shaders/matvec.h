@@ -15,7 +15,7 @@ inline void put(device T* out, device const T* bias, constant Product& p, uint m
 
 // ---- a thread some columns ----
 
-constant constexpr uint DOT_COLUMNS = 4;
+constant constexpr uint DOT_COLUMNS = 8;
 constant constexpr uint DOT_LANES = 16;
 constant constexpr uint DOT_STEP = 128;  // of k in one pass over the lanes
 

@@ -62,7 +62,7 @@ def get(name: str) -> Device:
     if name not in NAMES:
         raise DeviceError(f"there is no device {name!r}: use one of {', '.join(NAMES)}")
     if name not in _DEVICES:
-        _DEVICES[name] = import_module("lbrx.kernels").MetalDevice()
+        _DEVICES[name] = import_module("lbrx.scheduler").MetalDevice()
     return _DEVICES[name]
 
 

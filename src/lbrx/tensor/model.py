@@ -120,7 +120,8 @@ class Model(Mapping[str, Tensor]):
         encoding = info.encoding
         if encoding.dtype is None:
             rows = (*info.shape[:-1], encoding.bytes_for(info.shape[-1] if info.shape else 1))
-            blocks = Array(storage, sh.contiguous(rows), dt.uint8)
+            strides = info.strides or sh.contiguous_strides(rows)
+            blocks = Array(storage, Layout(rows, strides), dt.uint8)
             return derived.packed(encoding.name.lower(), {"data": blocks}, info.shape)
         strides = info.strides or sh.contiguous_strides(info.shape)
         return Array(storage, Layout(info.shape, strides), encoding.dtype)

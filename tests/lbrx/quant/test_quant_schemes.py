@@ -44,6 +44,25 @@ def test_no_data_comes_back_worse_than_nothing(rng, name):
             assert rmse(values, back) < rmse(values, np.zeros_like(values)), kind
 
 
+@pytest.mark.parametrize("name", ENCODABLE)
+def test_any_finite_numbers_are_stored_or_refused(rng, name):
+    """Bit patterns at random: subnormal ones, and all sizes in one group."""
+    patterns = rng.integers(0, 1 << 32, (40, 256), dtype=np.uint32).view(np.float32)
+    patterns = np.nan_to_num(patterns, nan=1, posinf=2, neginf=-3)
+    stored = 0
+    for largest in (1e-38, 1e-20, 1e-6, 1.0, 1e4, 3e38):
+        values = np.where(np.abs(patterns) <= largest, patterns, np.float32(largest / 3))
+        try:
+            back = round_trip(values, name)
+        except QuantizationError:
+            assert largest > 1e3, f"{largest} is not too large"
+            continue
+        stored += 1
+        assert np.isfinite(back).all()
+        assert (np.abs(back.astype(float)) <= largest * 1.5 + 1e-6).all()
+    assert stored >= 4
+
+
 @pytest.mark.parametrize("name", STABLE)
 def test_what_was_decoded_is_stored_again_without_loss(rng, name):
     for kind in ("gaussian", "outliers", "sparse", "zeros"):
@@ -164,6 +183,7 @@ NAN = np.where(np.arange(256) == 7, np.nan, ROW)
         (lambda: quant.quantize(ROW.astype(float) * 1e39, "q4:32"), QuantizationError, "is inf"),
         (lambda: quant.quantize(ROW * 1e30, "q4_k"), QuantizationError, "too large.*field d is"),
         (lambda: quant.quantize(ROW * 1e30, "q4:32"), QuantizationError, "field scales is float16"),
+        (lambda: quant.quantize(ROW * 3000, "nvfp4"), QuantizationError, "3000.0: .* up to 2688"),
         (lambda: quant.quantize(ROW, "iq2_xs"), QuantizationError, "only be decoded.*q2_k"),
         (lambda: quant.quantize(ROW, "q4_k", ROW[0, :9]), ShapeError, r"\(9,\).*\(2, 256\)"),
         (lambda: quant.quantize(ROW, "q4_k", np.ones((3, 256))), ShapeError, r"\(3, 256\)"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +23,7 @@ def block_scheme(
     decode: Callable[[Fields], Values],
     encode: Encode | None,
     symmetric: bool,
+    limit: float = math.inf,
 ) -> Scheme:
     """The scheme of a GGUF type; `layout` lists the fields as numpy's dtype takes them."""
     gguf = BY_NAME[name.upper()]
@@ -35,6 +37,7 @@ def block_scheme(
         decode,
         encode,
         symmetric=symmetric,
+        limit=limit,
         gguf_id=gguf.id,
     )
 

@@ -138,5 +138,14 @@ SCHEMES: tuple[Scheme, ...] = (
     block_scheme("iq4_nl", 4, 32, _IQ4_NL, _decode_iq4_nl, _encode_iq4_nl, symmetric=True),
     block_scheme("iq4_xs", 4, 32, _IQ4_XS, _decode_iq4_xs, _encode_iq4_xs, symmetric=True),
     block_scheme("mxfp4", 4, 32, _MXFP4, _decode_mxfp4, _encode_mxfp4, symmetric=True),
-    block_scheme("nvfp4", 4, 16, _NVFP4, _decode_nvfp4, _encode_nvfp4, symmetric=True),
+    block_scheme(
+        "nvfp4",
+        4,
+        16,
+        _NVFP4,
+        _decode_nvfp4,
+        _encode_nvfp4,
+        symmetric=True,
+        limit=float(floats.E2M1_MAX * floats.E4M3_MAX),
+    ),
 )

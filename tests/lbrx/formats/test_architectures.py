@@ -1,0 +1,300 @@
+"""Names and layouts, beside the gguf package's map of names."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import gguf
+import numpy as np
+import pytest
+from format_checks import same
+from safetensors.numpy import save_file
+
+import lbrx
+from lbrx.formats import companions, hyperparameters, rope, translate
+from lbrx.formats.architectures import ARCHITECTURES, of_config
+
+SIZES = {
+    **{"num_hidden_layers": 2, "hidden_size": 16, "intermediate_size": 24, "vocab_size": 11},
+    **{"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 4, "rms_norm_eps": 1e-5},
+    **{"rope_theta": 10000.0, "max_position_embeddings": 64, "num_local_experts": 3},
+    **{"num_experts_per_tok": 2, "partial_rotary_factor": 1.0},
+}
+# What a model has beside four projections, two norms and a gated MLP.
+BIASES = {"qwen2": "qkv"}
+HEAD_NORMS = {"qwen3", "gemma3_text"}
+GEMMA = {"gemma2", "gemma3_text"}
+
+
+def shapes(kind: str) -> dict[str, tuple[int, ...]]:
+    """The tensors of a tiny model, under Hugging Face's names."""
+    result: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (11, 16), "model.norm.weight": (16,)}
+    if kind not in GEMMA:
+        result["lm_head.weight"] = (11, 16)
+    for n in range(2):
+        layer = f"model.layers.{n}."
+        norms = ["input_layernorm", "post_attention_layernorm"]
+        norms += ["pre_feedforward_layernorm", "post_feedforward_layernorm"] if kind in GEMMA else []
+        result |= {f"{layer}{norm}.weight": (16,) for norm in norms}
+        result[f"{layer}self_attn.o_proj.weight"] = (16, 16)
+        if kind == "phi3":
+            result |= {f"{layer}self_attn.qkv_proj.weight": (32, 16), f"{layer}mlp.gate_up_proj.weight": (48, 16)}
+            result[f"{layer}mlp.down_proj.weight"] = (16, 24)
+            continue
+        for head, rows in {"q": 16, "k": 8, "v": 8}.items():
+            result[f"{layer}self_attn.{head}_proj.weight"] = (rows, 16)
+            if head in BIASES.get(kind, ""):
+                result[f"{layer}self_attn.{head}_proj.bias"] = (rows,)
+        if kind in HEAD_NORMS:
+            result |= {f"{layer}self_attn.{head}_norm.weight": (4,) for head in "qk"}
+        if kind == "mixtral":
+            moe = f"{layer}block_sparse_moe."
+            result[f"{moe}gate.weight"] = (3, 16)
+            for e in range(3):
+                result |= {f"{moe}experts.{e}.{w}.weight": (24, 16) for w in ("w1", "w3")}
+                result[f"{moe}experts.{e}.w2.weight"] = (16, 24)
+        else:
+            result |= {f"{layer}mlp.{w}_proj.weight": (24, 16) for w in ("gate", "up")}
+            result[f"{layer}mlp.down_proj.weight"] = (16, 24)
+    return result
+
+
+@pytest.fixture
+def folder(tmp_path, rng):
+    """Writes a tiny model of an architecture and gives its tensors."""
+
+    def make(kind, **settings):
+        tensors = {n: rng.standard_normal(s).astype(np.float32) for n, s in shapes(kind).items()}
+        config = {"model_type": kind, **SIZES, **settings}
+        if kind in GEMMA:
+            config["tie_word_embeddings"] = True
+        (tmp_path / kind).mkdir()
+        (tmp_path / kind / "config.json").write_text(json.dumps(config))
+        save_file(tensors, tmp_path / kind / "model.safetensors")
+        return tmp_path / kind, tensors
+
+    return make
+
+
+def to_gguf_file(path, target):
+    model = lbrx.open_model(path)
+    recipes = translate.to_gguf(translate.to_huggingface(model.files), model.config)
+    metadata = companions.gguf_metadata(model.files, model.config)
+    lbrx.save(target, lbrx.Model(model.files, recipes, model.config), metadata)
+    return lbrx.open_model(target)
+
+
+def their_name(arch: str, name: str) -> str:
+    """What the package's table calls a tensor."""
+    key = next(k for k, v in gguf.MODEL_ARCH_NAMES.items() if v == arch)
+    names = gguf.get_tensor_name_map(key, 2)
+    stacked = re.sub(r"experts\.\d+", "experts", name)
+    found = names.get_name(stacked, (".weight", ".bias"))
+    assert found is not None, name
+    return found
+
+
+def in_pairs(values, heads):
+    """Rows as llama.cpp has them."""
+    return values.reshape(heads, 2, -1, *values.shape[1:]).swapaxes(1, 2).reshape(values.shape)
+
+
+@pytest.mark.parametrize("kind", ARCHITECTURES)
+def test_to_gguf_and_back(kind, folder, tmp_path):
+    path, tensors = folder(kind)
+    made = to_gguf_file(path, tmp_path / "m.gguf")
+    arch = ARCHITECTURES[kind].gguf
+    assert set(made) == {their_name(arch, name) for name in tensors}
+    permuted = kind in ("llama", "mistral", "mixtral", "smollm3")
+    for name, array in tensors.items():
+        expected = array
+        if permuted and re.search(r"\.[qk]_proj", name):
+            expected = in_pairs(array, 4 if "q_proj" in name else 2)
+        if kind in GEMMA and name.endswith("norm.weight"):
+            expected = array + np.float32(1)
+        found = made[their_name(arch, name)].numpy()
+        expert = re.search(r"experts\.(\d+)", name)
+        same(found[int(expert[1])] if expert else found, expected)
+    back = made.canonical()
+    assert set(back) == set(tensors)
+    for name, array in tensors.items():
+        if kind in GEMMA and name.endswith("norm.weight"):
+            np.testing.assert_allclose(back[name].numpy(), array, atol=1e-6)
+        else:
+            same(back[name].numpy(), array)
+
+
+@pytest.mark.parametrize("kind", ARCHITECTURES)
+def test_settings_survive(kind, folder, tmp_path):
+    path, _ = folder(kind)
+    made = to_gguf_file(path, tmp_path / "m.gguf")
+    architecture = of_config(made.config)
+    assert architecture is not None
+    assert architecture.gguf == ARCHITECTURES[kind].gguf
+    assert kind == architecture.model_type or (kind, architecture.model_type) == ("mistral", "llama")
+    for setting in ARCHITECTURES[kind].settings:
+        if setting.huggingface in SIZES:
+            assert made.config[setting.huggingface] == SIZES[setting.huggingface]
+    assert made.config["vocab_size"] == 11
+    assert made.config["tie_word_embeddings"] == (kind in GEMMA)
+    keys = {f"{ARCHITECTURES[kind].gguf}.{s.gguf}" for s in ARCHITECTURES[kind].settings}
+    known = {
+        value.replace("{arch}", ARCHITECTURES[kind].gguf)
+        for group in (gguf.Keys.LLM, gguf.Keys.Attention, gguf.Keys.Rope)
+        for value in vars(group).values()
+        if isinstance(value, str)
+    }
+    assert keys <= known
+
+
+def test_every_name_is_one_that_the_package_knows():
+    for architecture in ARCHITECTURES.values():
+        key = next(k for k, v in gguf.MODEL_ARCH_NAMES.items() if v == architecture.gguf)
+        theirs = {gguf.TENSOR_NAMES[tensor] for tensor in gguf.MODEL_TENSORS[key]}
+        ours = {rule.gguf.replace("{layer}", "{bid}") for rule in architecture.rules} - {"output"}
+        assert ours <= theirs
+
+
+def test_what_comes_back_is_not_even_touched(folder, tmp_path):
+    """Through Hugging Face's layout and back, recipes cancel, so norms are not rounded."""
+    for kind in ("gemma2", "llama", "mixtral"):
+        path, _ = folder(kind)
+        model = to_gguf_file(path, tmp_path / f"{kind}.gguf")
+        again = translate.to_gguf(translate.to_huggingface(model.files), model.config)
+        assert {name: again[name] for name in model} == dict(model.files.tensors)
+
+
+def test_quantized_rows_move_whole(tmp_path, rng):
+    """Rows of blocks are permuted as they are: decoding gives the permuted values, bit for bit."""
+    values = rng.standard_normal((64, 64)).astype(np.float32)
+    blocks = gguf.quantize(values, gguf.GGMLQuantizationType.Q4_0)
+    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "llama")
+    writer.add_head_count(4)
+    writer.add_head_count_kv(4)
+    writer.add_tensor("blk.0.attn_q.weight", blocks, raw_dtype=gguf.GGMLQuantizationType.Q4_0)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    model = lbrx.open_model(tmp_path / "m.gguf").canonical()
+    weight = model["model.layers.0.self_attn.q_proj.weight"]
+    decoded = gguf.dequantize(blocks, gguf.GGMLQuantizationType.Q4_0)
+    expected = decoded.reshape(4, 8, 2, 64).swapaxes(1, 2).reshape(64, 64)
+    same(weight.numpy(), expected)
+    assert weight.metadata.quantization == "q4_0"
+    lbrx.save(tmp_path / "q.gguf", {"w": weight})
+    (stored,) = gguf.GGUFReader(tmp_path / "q.gguf").tensors
+    assert stored.tensor_type == gguf.GGMLQuantizationType.Q4_0
+    same(gguf.dequantize(stored.data, stored.tensor_type), expected)
+
+
+def test_mlx_stacks_experts(folder):
+    path, tensors = folder("mixtral")
+    model = lbrx.open_model(path)
+    stacked = translate.to_mlx(model.recipes)
+    name = "model.layers.1.block_sparse_moe.switch_mlp.down_proj.weight"
+    expected = np.stack([tensors[f"model.layers.1.block_sparse_moe.experts.{e}.w2.weight"] for e in range(3)])
+    same(lbrx.Model(model.files, stacked, {})[name].numpy(), expected)
+    lbrx.save(path / "mlx", lbrx.Model(model.files, stacked, {}), format="mlx")
+    back = lbrx.open_model(path / "mlx").canonical()
+    assert set(back) == set(tensors)
+    for key, array in tensors.items():
+        same(back[key].numpy(), array)
+
+
+LLAMA3 = {
+    **{"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
+    "original_max_position_embeddings": 8192,
+}
+
+
+def test_llama3_factors(folder, tmp_path):
+    """Short waves keep their frequency, long ones lose a factor, and the settings come back."""
+    path, _ = folder("llama", rope_scaling=LLAMA3, rope_theta=500000.0, head_dim=128, hidden_size=512)
+    model = lbrx.open_model(path)
+    factors = rope.llama3_factors(model.config)
+    wave = 2 * np.pi * 500000.0 ** (np.arange(64) / 64)
+    smooth = (8192 / wave - 1) / 3
+    expected = np.select(
+        [wave < 8192 / 4, wave > 8192], [1, 8], 1 / ((1 - smooth) / 8 + smooth)
+    )
+    np.testing.assert_allclose(factors, expected, rtol=1e-6)
+    recipes = translate.to_gguf({}, model.config)
+    assert set(recipes) == {"rope_freqs.weight"}
+    made = lbrx.Model(model.files, recipes, model.config)
+    lbrx.save(tmp_path / "m.gguf", made, hyperparameters.to_gguf(ARCHITECTURES["llama"], model.config))
+    assert lbrx.open_model(tmp_path / "m.gguf").config["rope_scaling"] == LLAMA3
+
+
+def test_phi3_factors(folder, tmp_path):
+    scaling = {"type": "longrope", "long_factor": [1.0, 4.0], "short_factor": [1.0, 1.5]}
+    path, tensors = folder("phi3", rope_scaling=scaling, original_max_position_embeddings=32)
+    made = to_gguf_file(path, tmp_path / "m.gguf")
+    same(made["rope_factors_long.weight"].numpy(), np.array([1, 4], np.float32))
+    assert made.metadata["phi3.rope.scaling.attn_factor"] == pytest.approx(np.sqrt(1 + np.log(2) / np.log(32)))
+    assert made.config["rope_scaling"] == scaling
+    assert set(made.canonical()) == set(tensors)
+
+
+@pytest.mark.parametrize("kind", ["linear", "yarn"])
+def test_other_scalings(kind, folder, tmp_path):
+    scaling = {"rope_type": kind, "factor": 4.0, "original_max_position_embeddings": 16}
+    path, _ = folder("qwen2", rope_scaling=scaling)
+    assert to_gguf_file(path, tmp_path / "m.gguf").config["rope_scaling"] == scaling
+
+
+def test_tied_embeddings_are_written_once(folder, tmp_path):
+    path, _ = folder("llama", tie_word_embeddings=True)
+    made = to_gguf_file(path, tmp_path / "m.gguf")
+    assert "output.weight" not in made
+    assert made.config["tie_word_embeddings"] is True
+
+
+def test_the_language_part_of_a_larger_model(folder):
+    path, tensors = folder("gemma3_text")
+    model = lbrx.open_model(path)
+    config = {"model_type": "gemma3", "text_config": dict(model.config)}
+    plain = translate.to_gguf(model.recipes, model.config)
+    for prefix in ("language_model.", "model.language_model."):
+        names = {prefix + (n if prefix[0] == "l" else n.removeprefix("model.")): r for n, r in model.recipes.items()}
+        names["vision_tower.x.weight"] = model.recipes["model.norm.weight"]
+        assert set(translate.to_gguf(names, config)) == set(plain)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("model.layers.0.self_attn.z_proj.weight", {}, "z_proj.weight': llama's table has no such name"),
+        ("model.layers.0.self_attn.q_proj.weight", {"num_attention_heads": 5}, "rows are no 5 heads"),
+        ("model.layers.0.self_attn.q_proj.weight", {"num_attention_heads": 0}, "rows are no 0 heads"),
+        ("model.norm.weight", {"model_type": "mamba"}, "model_type 'mamba' of config.json has no table"),
+    ],
+)
+def test_what_does_not_translate(name, settings, message, folder):
+    path, _ = folder("llama")
+    model = lbrx.open_model(path)
+    recipe = model.recipes["model.layers.0.self_attn.q_proj.weight"]
+    with pytest.raises(lbrx.FormatError, match=message):
+        translate.to_gguf({name: recipe}, {**model.config, **settings})
+
+
+def test_an_architecture_without_a_table(tmp_path):
+    lbrx.save(tmp_path / "m.gguf", {"w": lbrx.ones(3, device="cpu")}, {"general.architecture": "mamba"})
+    model = lbrx.open_model(tmp_path / "m.gguf")
+    assert model.config == {}
+    with pytest.raises(lbrx.FormatError, match="'mamba' has no table of names: gemma2, .* have"):
+        model.canonical()
+
+
+def test_the_real_model(smollm2):
+    reader = {tensor.name: tensor for tensor in gguf.GGUFReader(smollm2).tensors}
+    model = lbrx.open_model(smollm2)
+    canonical = model.canonical()
+    assert len(canonical) == len(model) == len(reader)
+    name = "model.layers.5.self_attn.k_proj.weight"
+    theirs = gguf.dequantize(reader["blk.5.attn_k.weight"].data, reader["blk.5.attn_k.weight"].tensor_type)
+    same(canonical[name].numpy(), theirs.reshape(3, 32, 2, 576).swapaxes(1, 2).reshape(192, 576))
+    assert canonical.config["num_attention_heads"] == 9
+    assert canonical.config["rms_norm_eps"] == 1e-5
+    assert model.tokenizer["tokenizer.ggml.model"] == "gpt2"
