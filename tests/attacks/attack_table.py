@@ -64,6 +64,7 @@ SAFETENSORS: dict[str, tuple[Files, str]] = {
     "nested": (_ST(safetensors(_DEEP)), "header: is nested too deeply"),
     "nested lists": (_ST(safetensors(b'{"a":' + b"[" * 100_000)), "header: is nested too deeply"),
     "endless number": (_ST(safetensors(b'{"a": ' + b"9" * 5000 + b"}")), "header: is no valid JSON"),
+    "millions of lists": (_ST(safetensors(b'{"a":[' + b"[]," * (9 << 20) + b"[]]}")), "header: has more than"),
     "a name twice": (
         _ST(safetensors(b'{"w":{"dtype":"F32","dtype":"F32"}}')),
         "header: .*'dtype' appears twice",
@@ -99,6 +100,7 @@ SAFETENSORS: dict[str, tuple[Files, str]] = {
     "index: folder above": (_index({"w": "../a.safetensors"}), "'w': weight_map: '../a.s.* is no file name"),
     "index: absolute": (_index({"w": "/etc/passwd"}), "'w': weight_map: '/etc/passwd' is no file name"),
     "index: number": (_index({"w": 3}), "'w': weight_map: '3' is no file name"),
+    "index: list as file": (_index({"w": []}), r"'w': weight_map: '\[\]' is no file name"),
     "index: no such file": (_index({"w": "b.safetensors"}), "'w': weight_map: the file b.s.* is missing"),
     "index: no such tensor": (_index({"v": "model-1.safetensors"}), "'v': weight_map: is not in model-1"),
     "index: list": (_index(["w"]), "weight_map: is no object"),
@@ -114,8 +116,10 @@ _STRINGS = struct.pack("<IQ", STRING, 3) + text("a") + text("b", 2**63) + text("
 
 GGUF: dict[str, tuple[Files, str]] = {
     "cut in the header": (_GG(b"GGUF\x03\0\0\0"), "less than a GGUF header"),
-    "counts of 2**62": (_GG(b"GGUF" + struct.pack("<IQQ", 3, 2**62, 2**62)), "tensor count: 4,611"),
+    "counts of 2**62": (_GG(b"GGUF" + struct.pack("<IQQ", 3, 2**62, 2**62)), "tensor count: 4,611.* at most"),
     "2**63 pairs": (_GG(gguf(pair_count=2**63)), "metadata count: 9,223"),
+    "more tensors than bytes": (_GG(gguf(tensor_count=1000)), "tensor count: 1,000 of them take more"),
+    "more pairs than bytes": (_GG(gguf(pair_count=1000)), "metadata count: 1,000 of them take more"),
     "version 1": (_GG(gguf(version=1)), "version: 1: 2 and 3 are read"),
     "version 99": (_GG(gguf(version=99)), "version: 99"),
     "big-endian": (_GG(gguf(version=3 << 24)), "version: .*big-endian files are not read"),
@@ -227,7 +231,11 @@ PYTORCH: dict[str, tuple[Files, str]] = {
         _PT(zipped({"a/data.pkl": bytes(32 << 20)}, zipfile.ZIP_DEFLATED)),
         "data.pkl: 33,554,432 bytes, at most",
     ),
-    "cut short": (_PT(torch_file(state_dict({"w": _F}))[:-30]), "is no zip file that can be read"),
+    "cut short": (_PT(torch_file(state_dict({"w": _F}))[:-30]), "zip directory: is not there"),
+    "directory of 2 GB": (
+        _PT(zipped({"a/data.pkl": b"."})[:-10] + struct.pack("<IIH", 2**31, 0, 0)),
+        "zip directory: 2,147,483,648 bytes, at most",
+    ),
     "other zip": (_PT(zipped({"readme.txt": b""})), "with neither a data.pkl"),
     "nested lists": (_PT(torch_file(b"\x80\x02" + b"]" * 500 + b"a" * 499 + b".")), "nested more than"),
 }

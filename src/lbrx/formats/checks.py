@@ -14,9 +14,12 @@ from lbrx.shape import Shape
 
 MAX_HEADER = 100 << 20
 """Bytes of JSON, of a pickle or of a protobuf message without its tensors."""
+MAX_TENSORS = 1 << 20
 MAX_DIMS = 32
 MAX_BYTES = (1 << 63) - 1
 _SHOWN_NAME = 120
+# A parsed item takes up to a hundred times the bytes of its text.
+_MAX_ITEMS = 8 << 20
 
 
 def bad(file: Path | str, problem: str, *, tensor: str = "", field: str = "") -> FormatError:
@@ -36,6 +39,8 @@ def shown(name: str) -> str:
 
 def parse_json(file: Path, text: bytes, field: str = "JSON") -> Any:
     """JSON in which no object has a key twice and nothing is nested out of reason."""
+    if text.count(b",") > _MAX_ITEMS or text.count(b"[") + text.count(b"{") > _MAX_ITEMS:
+        raise bad(file, f"has more than {_MAX_ITEMS:,} items", field=field)
     try:
         return json.loads(text.decode(), object_pairs_hook=_unique)
     except RecursionError:
@@ -47,8 +52,8 @@ def parse_json(file: Path, text: bytes, field: str = "JSON") -> Any:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        seen: set[str] = set()
+        twice = next(name for name, _ in pairs if name in seen or seen.add(name))
         raise ValueError(f"the key {shown(twice)} appears twice")
     return result
 

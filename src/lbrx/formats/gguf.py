@@ -17,7 +17,15 @@ from typing import Any, overload
 import numpy as np
 
 from lbrx.errors import FormatError
-from lbrx.formats.checks import bad, check_blocks, check_disjoint, checked_shape, shown
+from lbrx.formats.checks import (
+    MAX_BYTES,
+    MAX_TENSORS,
+    bad,
+    check_blocks,
+    check_disjoint,
+    checked_shape,
+    shown,
+)
 from lbrx.formats.descriptor import ENCODINGS, Encoding, FileRange, Format, ModelFiles, TensorInfo
 from lbrx.formats.gguf_types import ARRAY, BOOL, DEFAULT_ALIGNMENT, MAGIC, MAX_DIMS, NUMBERS, STRING
 from lbrx.quant.gguf import by_id
@@ -26,7 +34,8 @@ _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
 _VERSIONS = (2, 3)
 _MAX_ALIGNMENT = 1 << 20
-_MAX_NESTING = 8
+_MAX_NESTING = 2
+_MAX_PAIRS = 1 << 16
 # The least that a key with its value, and a tensor's header, can take.
 _LEAST_PAIR = 8 + 4 + 1
 _LEAST_TENSOR = 8 + 4 + 4 + 8
@@ -119,10 +128,12 @@ class _Cursor:
         except UnicodeDecodeError:
             raise bad(self.path, "is no UTF-8", field=field) from None
 
-    def count(self, field: str, least: int) -> int:
+    def count(self, field: str, least: int, most: int = MAX_BYTES) -> int:
         """A number of things that each take `least` bytes or more."""
         number = self.u64(field)
         left = len(self.data) - self.at
+        if number > most:
+            raise bad(self.path, f"{number:,} of them, at most {most:,}", field=field)
         if number * least > left:
             raise bad(
                 self.path,
@@ -166,8 +177,8 @@ def _read_one(path: Path) -> ModelFiles:
         swapped = int.from_bytes(version.to_bytes(4, "little"), "big")
         why = "big-endian files are not read" if swapped in _VERSIONS else "2 and 3 are read"
         raise bad(path, f"{version}: {why}", field="version")
-    tensor_count = cursor.count("tensor count", _LEAST_TENSOR)
-    pairs = cursor.count("metadata count", _LEAST_PAIR)
+    tensor_count = cursor.count("tensor count", _LEAST_TENSOR, MAX_TENSORS)
+    pairs = cursor.count("metadata count", _LEAST_PAIR, _MAX_PAIRS)
     metadata = _read_metadata(cursor, pairs)
     alignment = _alignment(path, metadata)
     tensors = _read_tensors(cursor, tensor_count, alignment)
@@ -206,7 +217,7 @@ def _array(cursor: _Cursor, field: str, depth: int) -> Any:
     if kind == ARRAY:
         if depth == _MAX_NESTING:
             raise bad(cursor.path, f"arrays are nested more than {_MAX_NESTING} deep", field=field)
-        count = cursor.count(f"{field} length", 12)
+        count = cursor.count(f"{field} length", 12, _MAX_PAIRS)
         return [_value(cursor, ARRAY, field, depth + 1) for _ in range(count)]
     least = 8 if kind == STRING else _number_type(cursor, kind, field).itemsize
     count = cursor.count(f"{field} length", least)

@@ -83,6 +83,9 @@ def read_index(path: Path, read_file: Reader) -> ModelFiles:
     shards: dict[str, ModelFiles] = {}
     tensors: dict[str, TensorInfo] = {}
     for name, file in weight_map.items():
+        if not isinstance(file, str):
+            problem = f"{shown(str(file))} is no file name"
+            raise bad(path, problem, tensor=name, field="weight_map")
         if file not in shards:
             shards[file] = read_file(_sibling(path, name, file))
         if name not in shards[file].tensors:
@@ -92,9 +95,9 @@ def read_index(path: Path, read_file: Reader) -> ModelFiles:
     return replace(first, path=path, tensors=tensors)
 
 
-def _sibling(path: Path, tensor: str, file: object) -> Path:
+def _sibling(path: Path, tensor: str, file: str) -> Path:
     """A file in the same folder, and in no other."""
-    if not isinstance(file, str) or Path(file).name != file or file in ("", ".", ".."):
+    if Path(file).name != file or file in ("", ".", ".."):
         problem = f"{shown(str(file))} is no file name"
         raise bad(path, problem, tensor=tensor, field="weight_map")
     found = path.with_name(file)

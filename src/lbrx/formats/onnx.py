@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from lbrx.errors import FormatError
-from lbrx.formats.checks import bad, check_blocks, checked_shape, shown
+from lbrx.formats.checks import MAX_TENSORS, bad, check_blocks, checked_shape, shown
 from lbrx.formats.descriptor import (
     ENCODINGS,
     Encoding,
@@ -74,8 +74,9 @@ def read(path: Path) -> ModelFiles:
     for number, wire, start, end in model:
         if number == _GRAPH and wire == BYTES:
             for info in _initializers(model.inner(start, end)):
-                if info.name in tensors:
-                    raise bad(path, "is there twice", tensor=info.name)
+                if info.name in tensors or len(tensors) == MAX_TENSORS:
+                    problem = "is there twice, or one too many"
+                    raise bad(path, problem, tensor=info.name)
                 tensors[info.name] = info
         elif number == _METADATA and wire == BYTES:
             key, value = _pair(model.inner(start, end))

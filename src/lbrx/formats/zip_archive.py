@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from lbrx.formats.checks import MAX_HEADER, bad, shown
+from lbrx.formats.checks import MAX_HEADER, MAX_TENSORS, bad, shown
 from lbrx.formats.descriptor import Deflated, FileRange
 
 ZIP_MAGIC = b"PK\x03\x04"
 _LOCAL_HEADER = 30
-_MAX_MEMBERS = 1 << 20
+# The end of the directory, its 64-bit form, and how far from the file's end both can be.
+_END_MAGIC, _WIDE_END_MAGIC = b"PK\x05\x06", b"PK\x06\x06"
+_END_SEARCH = (1 << 16) + 22 + 20 + 56
 # Deflate cannot do better than about 1,032 to 1.
 _MAX_RATIO = 1040
 
@@ -89,15 +91,32 @@ def members(path: Path) -> dict[str, Member]:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
+    _check_directory(path)
     try:
         with zipfile.ZipFile(path) as archive:
-            if len(archive.infolist()) > _MAX_MEMBERS:
-                raise bad(path, f"has more than {_MAX_MEMBERS:,} members")
+            if len(archive.infolist()) > MAX_TENSORS:
+                raise bad(path, f"has more than {MAX_TENSORS:,} members")
             yield archive
     except (zipfile.BadZipFile, NotImplementedError, ValueError, OSError) as error:
         if isinstance(error, ValueError) and type(error) is not ValueError:
             raise
         raise bad(path, f"is no zip file that can be read ({error})") from None
+
+
+def _check_directory(path: Path) -> None:
+    """Python reads a zip file's directory at once, so its size is looked at before."""
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        file.seek(max(0, size - _END_SEARCH))
+        tail = file.read()
+    at = tail.rfind(_END_MAGIC)
+    length = int.from_bytes(tail[at + 12 : at + 16], "little")
+    wide = tail.rfind(_WIDE_END_MAGIC)
+    if wide >= 0:
+        length = max(length & 0x7FFF_FFFF, int.from_bytes(tail[wide + 40 : wide + 48], "little"))
+    if at < 0 or length > MAX_HEADER:
+        problem = f"{length:,} bytes, at most {MAX_HEADER:,}" if at >= 0 else "is not there"
+        raise bad(path, problem, field="zip directory")
 
 
 def _member(path: Path, file: IO[bytes], size: int, info: zipfile.ZipInfo) -> Member:

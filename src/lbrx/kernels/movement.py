@@ -24,8 +24,8 @@ BITS = {1: dt.uint8, 2: dt.uint16, 4: dt.uint32, 8: dt.uint64}
 AXES = 8  # of a walk, beside the grid's x and y
 GROUP = 256  # threads
 PART = 1 << 30  # elements of a row in one dispatch
-BLOCK = 32  # a side of what is transposed at once
-TILE_ROWS = 8
+TILE, TILE_ROWS = 32, 8  # what a threadgroup transposes, and its threads along one side
+SERIAL_SIDE = {1: 32, 2: 16, 4: 16, 8: 16}  # of the block that a thread transposes, by width
 # Shorter sides leave most of a block empty, smaller arrays are in the cache either way.
 TRANSPOSE_SIDE = 16
 TRANSPOSE_BYTES = 64 << 10
@@ -162,7 +162,8 @@ def transpose_serial(
     """A thread a block."""
     ordered = problem.ordered()
     x, y, z = _grid(ordered.shape)
-    grid = (-(-x // BLOCK), -(-y // BLOCK), z)
+    side = SERIAL_SIDE[problem.width]
+    grid = (-(-x // side), -(-y // side), z)
     _transpose(gpu, "transpose_serial", ordered, (source, target), start, grid, (1, 1, 1))
 
 
@@ -173,8 +174,8 @@ def transpose_tile(
     """A threadgroup a tile of its memory."""
     ordered = problem.ordered()
     x, y, z = _grid(ordered.shape)
-    grid = (-(-x // BLOCK) * BLOCK, -(-y // BLOCK) * TILE_ROWS, z)
-    group = (BLOCK, TILE_ROWS, 1)
+    grid = (-(-x // TILE) * TILE, -(-y // TILE) * TILE_ROWS, z)
+    group = (TILE, TILE_ROWS, 1)
     _transpose(gpu, "transpose_tile", ordered, (source, target), start, grid, group)
 
 

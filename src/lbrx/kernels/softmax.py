@@ -16,6 +16,9 @@ from lbrx.shape import Layout
 from lbrx.storage import Array
 
 TILE = 256  # columns that a thread of a processor takes
+GROUP = 256  # threads
+COLUMN_PART = 1 << 12
+COLUMN_PARTS = 64  # at most, as each part joins them all
 
 family: Family[Rows] = Family("softmax")
 rows.add_variants(family)
@@ -51,29 +54,36 @@ def _without_tail(array: Array, axis: int) -> Array:
 # ---- axes before the last ----
 
 
-def _columns_cost(info: DeviceInfo, problem: Rows) -> float:
-    return 2.0 if info.simd_hardware else 1.0
+def _is_columns(info: DeviceInfo, problem: Rows) -> bool:
+    return problem.inner > 1
 
 
-@family.variant("columns", can=lambda info, problem: problem.inner > 1, cost=_columns_cost)
+@family.variant("columns", can=_is_columns, cost=lambda info, _: 2.0 if info.simd_hardware else 1.0)
 def columns(gpu: Context, problem: Rows, task: Task) -> None:
     """A thread a tile of columns, along which a processor's vectors lie."""
     _columns(gpu, problem, task, "columns", TILE)
 
 
-@family.variant(
-    "column", can=lambda info, problem: problem.inner > 1, cost=lambda info, problem: 1.5
-)
+@family.variant("column", can=_is_columns, cost=lambda info, _: 1.5)
 def column(gpu: Context, problem: Rows, task: Task) -> None:
     """A thread a column: neighbouring threads read neighbours."""
     _columns(gpu, problem, task, "column", 1)
 
 
 def _columns(gpu: Context, problem: Rows, task: Task, variant: str, width: int) -> None:
-    name = kernel_name("softmax", variant, problem.dtype)
-    pipeline = gpu.shaders.pipeline("softmax", name, task.constants, safe_math=True)
-    record = struct.pack("4I", problem.length, problem.inner, problem.length, 1)
-    grid = (-(-problem.inner // width), problem.count, 1)
-    group = (min(grid[0], 256) if width == 1 else 1, 1, 1)
+    """One kernel for short columns; long ones are first summed up in parts."""
+    part = max(COLUMN_PART, -(-problem.length // COLUMN_PARTS))
+    parts = -(-problem.length // part)
+    record = struct.pack("4I", problem.length, problem.inner, part, parts)
     arguments = [*task.arguments, record]
-    gpu.queue.dispatch(pipeline, arguments, grid, group, kernel=task.op, variant=variant)
+    grid = (-(-problem.inner // width), parts, problem.count)
+    group = (min(grid[0], GROUP) if width == 1 else 1, 1, 1)
+    steps = [""]
+    if parts > 1:
+        summaries = problem.count * parts * problem.inner
+        arguments.append(gpu.buffer(summaries * rows.SUMMARY_BYTES, "scratch"))
+        steps = ["_summary", "_finish"]
+    for step in steps:
+        name = kernel_name("softmax", variant + step, problem.dtype)
+        pipeline = gpu.shaders.pipeline("softmax", name, task.constants, safe_math=True)
+        gpu.queue.dispatch(pipeline, arguments, grid, group, kernel=task.op, variant=variant)

@@ -167,68 +167,122 @@ kernel void softmax_threadgroup_finish(
               rows, parts + at.y * ulong(rows.parts));
 }
 
-// ---- columns: the axis is not the last, a thread takes some that lie side by side ----
+// ---- columns: the axis is not the last ----
 
 struct Columns {
   uint length;  // of the axis
   uint inner;   // columns side by side
-  uint part;    // of the axis
+  uint part;    // elements of a column in all parts but the last
   uint parts;
 };
 
-constant constexpr uint BLOCK_ROWS = 16;  // read twice, from the cache the second time
-
+// Where a thread's elements are: `lines` of `lanes` side by side, and one more of `rest`. Of few
+// columns a lane is given every n-th element only, and there are n for each: vectors stay full.
 template <uint WIDTH>
-struct ColumnSums {
+struct Tile {
+  uint columns;
+  uint lanes;
+  uint lines;
+  uint rest;
+  uint first;   // column
+  ulong start;
+  ulong pitch;  // from line to line
+
+  Tile(constant Columns& all, uint3 at) {
+    const uint n = min(all.part, all.length - at.y * all.part);
+    const bool few = all.inner <= WIDTH / 2;
+    first = at.x * WIDTH;
+    columns = min(WIDTH, all.inner - first);
+    lanes = few ? WIDTH / columns * columns : columns;
+    lines = few ? n * columns / lanes : n;
+    rest = few ? n * columns % lanes : 0;
+    start = (at.z * ulong(all.length) + at.y * all.part) * all.inner + first;
+    pitch = few ? lanes : all.inner;
+  }
+
+  uint used() const { return lines > 0 ? lanes : rest; }
+};
+
+// A summary for each lane.
+template <uint WIDTH>
+struct Lanes {
+  enum : uint { BLOCK = 16 };  // lines, which are read a second time from the cache
   float top[WIDTH];
   float sum[WIDTH];
 
-  ColumnSums() {
-    for (uint j = 0; j < WIDTH; j++) top[j] = -FLT_MAX, sum[j] = 0.0f;
+  explicit Lanes(uint width) {
+    for (uint j = 0; j < width; j++) top[j] = -FLT_MAX, sum[j] = 0.0f;
   }
 
-  // More elements of each column; `n` rows of `width`, `inner` apart.
   template <typename T>
-  void add(device const T* x, uint n, uint width, uint inner) {
-    for (uint start = 0; start < n; start += BLOCK_ROWS) {
-      const uint end = min(n, start + BLOCK_ROWS);
-      add_block(x + start * ulong(inner), end - start, width, inner);
+  Lanes(device const T* x, Tile<WIDTH> tile) : Lanes(tile.used()) {
+    for (uint line = 0; line < tile.lines; line += BLOCK) {
+      add(x + line * tile.pitch, min(uint(BLOCK), tile.lines - line), tile.lanes, tile.pitch);
     }
+    if (tile.rest > 0) add(x + tile.lines * tile.pitch, 1, tile.rest, 0);
+    fold(tile);
   }
 
   template <typename T>
-  void add_block(device const T* x, uint n, uint width, uint inner) {
+  void add(device const T* x, uint lines, uint width, ulong pitch) {
     float higher[WIDTH];
     for (uint j = 0; j < width; j++) higher[j] = top[j];
-    for (uint i = 0; i < n; i++) {
-      for (uint j = 0; j < width; j++) higher[j] = max(higher[j], float(x[i * ulong(inner) + j]));
+    for (uint i = 0; i < lines; i++) {
+      for (uint j = 0; j < width; j++) higher[j] = max(higher[j], float(x[i * pitch + j]));
     }
+    raise(higher, width);
+    for (uint i = 0; i < lines; i++) {
+      for (uint j = 0; j < width; j++) sum[j] += exp(float(x[i * pitch + j]) - top[j]);
+    }
+  }
+
+  // The same sums over a higher maximum.
+  void raise(thread const float* higher, uint width) {
     for (uint j = 0; j < width; j++) {
       sum[j] *= exp(top[j] - higher[j]);
       top[j] = higher[j];
     }
-    for (uint i = 0; i < n; i++) {
-      for (uint j = 0; j < width; j++) sum[j] += exp(float(x[i * ulong(inner) + j]) - top[j]);
-    }
   }
 
-  void join(device const float* tops, device const float* sums, uint width) {
-    for (uint j = 0; j < width; j++) {
-      const float higher = max(top[j], tops[j]);
-      sum[j] = sum[j] * exp(top[j] - higher) + sums[j] * exp(tops[j] - higher);
-      top[j] = higher;
-    }
+  // The lanes of each column, joined and spread again.
+  void fold(Tile<WIDTH> tile) {
+    const uint columns = tile.columns, used = tile.used();
+    if (used == columns) return;
+    float higher[WIDTH];
+    for (uint j = 0; j < columns; j++) higher[j] = top[j];
+    for (uint j = columns; j < used; j++) higher[j % columns] = max(higher[j % columns], top[j]);
+    spread(higher, columns, used);
+    raise(higher, used);
+    for (uint j = columns; j < used; j++) sum[j % columns] += sum[j];
+    spread(sum, columns, used);
+  }
+
+  void spread(thread float* values, uint columns, uint used) {
+    for (uint j = columns; j < used; j++) values[j] = values[j - columns];
+  }
+
+  // The summaries of the tile's columns in a part.
+  void join(device const float* tops, device const float* sums, uint columns) {
+    float higher[WIDTH];
+    for (uint j = 0; j < columns; j++) higher[j] = max(top[j], tops[j]);
+    raise(higher, columns);
+    for (uint j = 0; j < columns; j++) sum[j] += sums[j] * exp(tops[j] - top[j]);
   }
 
   template <typename T>
-  void finish(device const T* x, device T* out, uint n, uint width, uint inner) {
-    for (uint j = 0; j < width; j++) sum[j] = LOGARITHM ? log(sum[j]) : 1.0f / sum[j];
-    for (uint i = 0; i < n; i++) {
-      for (uint j = 0; j < width; j++) {
-        const ulong k = i * ulong(inner) + j;
-        const float centred = float(x[k]) - top[j];
-        out[k] = T(LOGARITHM ? centred - sum[j] : exp(centred) * sum[j]);
-      }
+  void finish(device const T* x, device T* out, Tile<WIDTH> tile) {
+    for (uint j = 0; j < tile.used(); j++) sum[j] = LOGARITHM ? log(sum[j]) : 1.0f / sum[j];
+    for (uint line = 0; line < tile.lines; line++) {
+      store(x + line * tile.pitch, out + line * tile.pitch, tile.lanes);
+    }
+    store(x + tile.lines * tile.pitch, out + tile.lines * tile.pitch, tile.rest);
+  }
+
+  template <typename T>
+  void store(device const T* x, device T* out, uint width) const {
+    for (uint j = 0; j < width; j++) {
+      const float centred = float(x[j]) - top[j];
+      out[j] = T(LOGARITHM ? centred - sum[j] : exp(centred) * sum[j]);
     }
   }
 };
@@ -236,11 +290,38 @@ struct ColumnSums {
 template <typename T, uint WIDTH>
 kernel void softmax_columns(
     device const T* x [[buffer(0)]], device T* out [[buffer(1)]],
-    constant Columns& columns [[buffer(2)]], uint2 at [[thread_position_in_grid]]) {
-  const uint n = columns.length, inner = columns.inner, first = at.x * WIDTH;
-  const uint width = min(WIDTH, inner - first);
-  const ulong start = at.y * ulong(n) * inner + first;
-  ColumnSums<WIDTH> sums;
-  sums.add(x + start, n, width, inner);
-  sums.finish(x + start, out + start, n, width, inner);
+    constant Columns& columns [[buffer(2)]], uint3 at [[thread_position_in_grid]]) {
+  const Tile<WIDTH> tile(columns, at);
+  Lanes<WIDTH> lanes(x + tile.start, tile);
+  lanes.finish(x + tile.start, out + tile.start, tile);
+}
+
+// Parts leave the maxima of their columns, then the sums.
+template <typename T, uint WIDTH>
+kernel void softmax_columns_summary(
+    device const T* x [[buffer(0)]], device T* out [[buffer(1)]],
+    constant Columns& columns [[buffer(2)]],
+    device float* parts [[buffer(3)]], uint3 at [[thread_position_in_grid]]) {
+  const Tile<WIDTH> tile(columns, at);
+  const Lanes<WIDTH> lanes(x + tile.start, tile);
+  const ulong part = at.z * ulong(columns.parts) + at.y;
+  device float* tops = parts + part * 2 * columns.inner + tile.first;
+  for (uint j = 0; j < tile.columns; j++) tops[j] = lanes.top[j];
+  for (uint j = 0; j < tile.columns; j++) tops[columns.inner + j] = lanes.sum[j];
+}
+
+template <typename T, uint WIDTH>
+kernel void softmax_columns_finish(
+    device const T* x [[buffer(0)]], device T* out [[buffer(1)]],
+    constant Columns& columns [[buffer(2)]], device const float* parts [[buffer(3)]],
+    uint3 at [[thread_position_in_grid]]) {
+  const Tile<WIDTH> tile(columns, at);
+  Lanes<WIDTH> lanes(tile.columns);
+  device const float* tops = parts + at.z * ulong(columns.parts) * 2 * columns.inner + tile.first;
+  for (uint part = 0; part < columns.parts; part++, tops += 2 * columns.inner) {
+    lanes.join(tops, tops + columns.inner, tile.columns);
+  }
+  lanes.spread(lanes.top, tile.columns, tile.used());
+  lanes.spread(lanes.sum, tile.columns, tile.used());
+  lanes.finish(x + tile.start, out + tile.start, tile);
 }

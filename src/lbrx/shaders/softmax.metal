@@ -4,9 +4,14 @@
   template [[host_name("softmax_" #variant "_" #name)]] kernel void softmax_##variant<type>( \
       device const type*, device type*, constant Rows&, __VA_ARGS__);
 
-#define COLUMNS(variant, name, type, width)                                                        \
-  template [[host_name("softmax_" #variant "_" #name)]] kernel void softmax_columns<type, width>(  \
-      device const type*, device type*, constant Columns&, uint2);
+#define COLUMNS(step, variant, name, type, width, ...)                           \
+  template [[host_name("softmax_" #variant "_" #name)]] kernel void              \
+  softmax_##step<type, width>(device const type*, device type*, constant Columns&, __VA_ARGS__);
+
+#define ALL_COLUMNS(variant, name, type, width)                                                    \
+  COLUMNS(columns, variant, name, type, width, uint3)                                              \
+  COLUMNS(columns_summary, variant##_summary, name, type, width, device float*, uint3)             \
+  COLUMNS(columns_finish, variant##_finish, name, type, width, device const float*, uint3)
 
 #define INSTANTIATE(name, type)                                                      \
   ROWS(serial, name, type, uint)                                                     \
@@ -16,8 +21,8 @@
   ROWS(serial_finish, name, type, device const Summary*, uint2)                      \
   ROWS(threadgroup_summary, name, type, device Summary*, uint2, uint2, uint2)        \
   ROWS(threadgroup_finish, name, type, device const Summary*, uint2, uint2, uint2)   \
-  COLUMNS(columns, name, type, 256)                                                  \
-  COLUMNS(column, name, type, 1)
+  ALL_COLUMNS(columns, name, type, 256)                                              \
+  ALL_COLUMNS(column, name, type, 1)
 
 INSTANTIATE(float32, float)
 INSTANTIATE(float16, half)

@@ -58,7 +58,7 @@ def sentencepiece() -> Tokenizer:
     trainer = trainers.BpeTrainer(
         vocab_size=700, special_tokens=special, limit_alphabet=80, show_progress=False
     )
-    tokenizer.train_from_iterator(CORPUS[:5], trainer)
+    tokenizer.train_from_iterator(CORPUS[:4], trainer)
     whole = json.loads(tokenizer.to_str())
     whole["added_tokens"] = whole["added_tokens"][:3]
     tokenizer = Tokenizer.from_str(json.dumps(whole))

@@ -1,0 +1,160 @@
+"""What became which kernel: the plan of a pending graph, to be read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+from lbrx.scheduler.fusion import Kernel, name_of, plan
+from lbrx.scheduler.graph import Node, in_order, node_of
+from lbrx.storage import Array
+
+LINE, INDENT, MARGIN = 18, 16, 12  # of the picture, in pixels
+CHARACTER = 7.3
+
+
+@dataclass(frozen=True)
+class Step:
+    """An operation inside a kernel."""
+
+    name: str
+    result: str  # dtype and shape
+    inputs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class PlannedKernel:
+    """A kernel that will run."""
+
+    name: str
+    steps: tuple[Step, ...]
+    reads: int  # bytes
+    writes: int
+    saved: int  # bytes that kernels of one operation each would have written and read again
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The kernels that compute some tensors, in order. Printing it shows them as a tree."""
+
+    kernels: tuple[PlannedKernel, ...]
+
+    @property
+    def saved(self) -> int:
+        return sum(kernel.saved for kernel in self.kernels)
+
+    def __str__(self) -> str:
+        if not self.kernels:
+            return "nothing is pending: the values are in memory"
+        return "\n".join(text for _, text in self._lines())
+
+    def _lines(self) -> list[tuple[int, str]]:
+        """The tree, each line with its depth."""
+        operations = sum(len(kernel.steps) for kernel in self.kernels)
+        lines = [
+            (
+                0,
+                f"{_plural(operations, 'operation')} in {_plural(len(self.kernels), 'kernel')}, "
+                f"{_size(self.saved)} of traffic saved",
+            )
+        ]
+        for i, kernel in enumerate(self.kernels):
+            last = i == len(self.kernels) - 1
+            head = f"reads {_size(kernel.reads)}, writes {_size(kernel.writes)}"
+            more = f", saves {_size(kernel.saved)}" if kernel.saved else ""
+            lines.append((1, f"{'└─' if last else '├─'} {kernel.name}: {head}{more}"))
+            for j, step in enumerate(kernel.steps):
+                mark = "└─" if j == len(kernel.steps) - 1 else "├─"
+                inputs = ", ".join(step.inputs)
+                stem = "   " if last else "│  "
+                lines.append((2, f"{stem}{mark} {step.name}({inputs}) -> {step.result}"))
+        return lines
+
+    def mermaid(self) -> str:
+        """The kernels as a Mermaid flow chart, a box each."""
+        lines = ["flowchart TD"]
+        for i, kernel in enumerate(self.kernels):
+            lines.append(f'  subgraph k{i}["{kernel.name}: saves {_size(kernel.saved)}"]')
+            lines += [
+                f'    k{i}s{j}["{step.name} {step.result}"]' for j, step in enumerate(kernel.steps)
+            ]
+            lines.append("  end")
+            lines += [f"  k{i}s{j} --> k{i}s{j + 1}" for j in range(len(kernel.steps) - 1)]
+        lines += [f"  k{i} --> k{i + 1}" for i in range(len(self.kernels) - 1)]
+        return "\n".join(lines)
+
+    def svg(self) -> str:
+        """The tree as a picture."""
+        lines = self._lines() if self.kernels else [(0, str(self))]
+        width = MARGIN * 2 + max(len(text) for _, text in lines) * CHARACTER
+        height = MARGIN * 2 + len(lines) * LINE
+        texts = [
+            f'<text x="{MARGIN}" y="{MARGIN + LINE * (i + 0.75):.0f}" '
+            f'font-weight="{"bold" if depth < 2 else "normal"}" xml:space="preserve">'
+            f"{escape(text)}</text>"
+            for i, (depth, text) in enumerate(lines)
+        ]
+        return (
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height}" '
+            f'font-family="monospace" font-size="12">\n'
+            f'<rect width="100%" height="100%" fill="white"/>\n' + "\n".join(texts) + "\n</svg>\n"
+        )
+
+
+def explain(nodes: Sequence[Node]) -> Explanation:
+    """The plan for nodes, without running anything."""
+    return Explanation(tuple(map(_planned, plan(in_order(nodes), nodes))))
+
+
+def _planned(kernel: Kernel) -> PlannedKernel:
+    inside = list(reversed(kernel.views))
+    read: dict[object, int] = {}
+    for node in inside:
+        for array in node.arrays():
+            below = node_of(array)
+            if below is None or below not in kernel.views:
+                size = min(array.layout.size, array.storage.nbytes // array.dtype.itemsize)
+                read[id(array.storage)] = size * array.dtype.itemsize
+    return PlannedKernel(
+        name_of(kernel) if kernel.is_fused else kernel.root.op.name,
+        tuple(_step(node) for node in inside),
+        sum(read.values()),
+        sum(_bytes(kernel.root)),
+        2 * sum(sum(_bytes(node)) for node in inside if node is not kernel.root),
+    )
+
+
+def _step(node: Node) -> Step:
+    return Step(
+        node.op.name,
+        ", ".join(map(str, node.outputs)),
+        tuple(_operand(array) for array in node.arrays()),
+    )
+
+
+def _operand(array: Array) -> str:
+    below = node_of(array)
+    if below is not None:
+        return below.op.name
+    if array.storage.device == "cpu" and array.layout.size == 1:
+        return f"{array.numpy().item():g}"
+    return f"{array.dtype}{list(array.layout.shape)}"
+
+
+def _bytes(node: Node) -> list[int]:
+    return [math.prod(spec.shape) * spec.dtype.itemsize for spec in node.outputs]
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def _size(nbytes: int) -> str:
+    value = float(nbytes)
+    for unit in ("B", "KB", "MB"):
+        if value < 1000:
+            return f"{value:.3g} {unit}"
+        value /= 1000
+    return f"{value:.3g} GB"
