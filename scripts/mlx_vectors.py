@@ -7,35 +7,15 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
-import ml_dtypes
 import mlx.core as mx
 import numpy as np
-from numpy.typing import NDArray
 
-from lbrx import quant
-
-TESTS = Path(__file__).parent.parent / "tests" / "lbrx" / "quant"
-sys.path.append(str(TESTS))
+TESTS = Path(__file__).parent.parent / "tests"
+VECTORS = TESTS / "lbrx" / "quant" / "mlx_vectors.npz"
+sys.path += [str(VECTORS.parent), str(TESTS / "peers")]
+from mlx_quantizer import mlx_parts  # noqa: E402
 from mlx_rows import DTYPES, NAMES, rows  # noqa: E402
-
-_TYPES = {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}
-
-
-def numpy_of(array: Any) -> NDArray[Any]:
-    """numpy has no bfloat16 of its own to take MLX's with."""
-    if array.dtype == mx.bfloat16:
-        return np.array(array.astype(mx.float32)).astype(ml_dtypes.bfloat16)
-    return np.array(array)
-
-
-def mlx_parts(values: NDArray[Any], name: str) -> list[NDArray[Any]]:
-    """Weight, scales, and biases where there are any, by MLX."""
-    _, mode, *rest = name.split(":")
-    settings = {"bits": int(mode), "group_size": int(rest[0])} if rest else {"mode": mode}
-    array = mx.array(values.astype(np.float32)).astype(_TYPES[values.dtype.name])
-    return [numpy_of(part) for part in mx.quantize(array, **settings)]
 
 
 def main() -> None:
@@ -43,10 +23,8 @@ def main() -> None:
     for dtype in DTYPES:
         for name in NAMES:
             parts = mlx_parts(rows(dtype), name)
-            raw = [np.ascontiguousarray(part).view(np.uint8).reshape(-1) for part in parts]
-            vectors[f"{name} {dtype}"] = np.concatenate(raw)
-    np.savez_compressed(TESTS / "mlx_vectors.npz", **vectors)
-    assert {quant.find(name).planar for name in NAMES} == {True}
+            vectors[f"{name} {dtype}"] = np.concatenate([p.view(np.uint8).ravel() for p in parts])
+    np.savez_compressed(VECTORS, **vectors)
 
 
 if __name__ == "__main__":

@@ -27,6 +27,14 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture
+def cpu_default() -> Iterator[None]:
+    """Tensors are made on the cpu, whatever else there is."""
+    lbrx.set_default_device("cpu")
+    yield
+    lbrx.set_default_device(None)
+
+
+@pytest.fixture
 def metal_default() -> Iterator[None]:
     """Tensors are made on metal, whatever LBRX_DEVICE says."""
     lbrx.set_default_device("metal")

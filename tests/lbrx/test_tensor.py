@@ -15,6 +15,8 @@ import pytest
 import lbrx
 from lbrx import dtype as dt
 
+pytestmark = pytest.mark.usefixtures("cpu_default")
+
 NATIVE = [d for d in dt.ALL if d is not dt.bfloat16]
 
 
@@ -261,22 +263,6 @@ def test_every_operation_is_a_method_with_a_signature():
     assert t.rms_norm(weight=lbrx.ones(3)).shape == (2, 3)
 
 
-def test_devices(monkeypatch):
-    assert lbrx.default_device() == "cpu"
-    with pytest.raises(lbrx.DeviceError, match="'metal' has no kernels yet: use device='cpu'"):
-        lbrx.ones(2).to_device("metal")
-    with pytest.raises(lbrx.DeviceError, match="no device 'tpu': use one of cpu"):
-        lbrx.set_default_device("tpu")
-    lbrx.set_default_device("cpu")
-    monkeypatch.setenv("LBRX_DEVICE", "metal")
-    assert lbrx.default_device() == "cpu"
-    lbrx.set_default_device(None)
-    assert lbrx.default_device() == "metal"
-    monkeypatch.setenv("LBRX_DEVICE", "gpu")
-    with pytest.raises(lbrx.SettingError, match="LBRX_DEVICE='gpu' is no device: unset it"):
-        lbrx.default_device()
-
-
 def test_a_second_device_needs_one_method(monkeypatch):
     """Moving, scalars beside tensors, foreign arrays and mismatches, on a device made of `run`."""
     from lbrx.storage import Array, MetalStorage
@@ -325,7 +311,7 @@ def test_import_is_light():
 
 def test_public_names():
     assert sorted(lbrx.__all__) == sorted(
-        """DeviceError Dtype DtypeError FormatError LbrxError Metadata Model OutOfMemory SettingError ShapeError
+        """DeviceError DeviceInfo Dtype DtypeError Event FormatError Kernel LbrxError Metadata Model Model OutOfMemory SettingError ShapeError
         Tensor arange bfloat16 bool_ concat default_device empty_aligned eye float16 float32 float64
         from_dlpack from_numpy full int16 int32 int64 int8 ones open_model ops promote random result_type save
         set_default_device stack tensor uint16 uint32 uint64 uint8 where zeros""".split()

@@ -25,7 +25,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("name", ENCODABLE)
 def test_the_error_is_llama_cpps(name: str, weighted: bool) -> None:
     quantize = llama_models.ggml_quantizer(llama_cpp)
-    rng = np.random.default_rng()
+    rng = np.random.default_rng(4)
     for values in (rng.standard_normal((64, 1024)), rng.standard_t(3, (64, 1024)) * 0.02):
         values = values.astype(np.float32)
         importance = rng.random(1024).astype(np.float32) if weighted else None

@@ -12,6 +12,7 @@ from lbrx.errors import LbrxError
 
 COMMANDS = {
     "devices": "show the Metal devices and what they can do",
+    "profile": "run a script and show what its kernels did",
     "shaders": "compile the kernels before they are used",
     "tune": "measure which kernels are the quickest here, and remember it",
 }

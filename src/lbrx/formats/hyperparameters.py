@@ -36,16 +36,13 @@ def to_gguf(architecture: Architecture, config: Mapping[str, Any]) -> dict[str, 
     prefix = architecture.gguf
     result: dict[str, Any] = {"general.architecture": prefix, "general.type": "model"}
     for setting in architecture.settings:
-        value = flat.get(setting.huggingface)
-        if value is not None:
-            is_real = setting.huggingface in _REALS
-            result[f"{prefix}.{setting.gguf}"] = float(value) if is_real else value
-    try:
-        size = rope.head_size(flat)
-    except (KeyError, TypeError, ZeroDivisionError):
-        raise FormatError("config.json says neither head_dim nor hidden_size and heads") from None
-    share = float(flat.get(architecture.rotary_share) or 1)
-    result[f"{prefix}.rope.dimension_count"] = int(size * share)
+        if flat.get(setting.huggingface) is not None:
+            kind = float if setting.huggingface in _REALS else int
+            result[f"{prefix}.{setting.gguf}"] = rope.number(flat, setting.huggingface, kind)
+    share = 1.0
+    if flat.get(architecture.rotary_share) is not None:
+        share = rope.number(flat, architecture.rotary_share, float)
+    result[f"{prefix}.rope.dimension_count"] = int(rope.head_size(flat) * share)
     return result | {f"{prefix}.{key}": value for key, value in _gguf_scaling(flat).items()}
 
 
@@ -59,8 +56,10 @@ def _gguf_scaling(config: Mapping[str, Any]) -> dict[str, Any]:
     scaling = rope.scaling_of(config)
     match rope.kind_of(scaling):
         case "linear" | "yarn" as kind:
-            result = {"rope.scaling.type": kind, "rope.scaling.factor": float(scaling["factor"])}
-            if original := scaling.get("original_max_position_embeddings"):
+            factor = rope.number(scaling, "factor", float)
+            result = {"rope.scaling.type": kind, "rope.scaling.factor": factor}
+            if scaling.get("original_max_position_embeddings") is not None:
+                original = rope.number(scaling, "original_max_position_embeddings", int)
                 result["rope.scaling.original_context_length"] = original
             return result
         case "longrope" | "su":
@@ -77,8 +76,8 @@ def to_config(architecture: Architecture, files: ModelFiles) -> dict[str, Any]:
     }
     for setting in architecture.settings:
         value = metadata.get(f"{prefix}.{setting.gguf}")
-        if value is not None:
-            config[setting.huggingface] = _number(value)
+        if isinstance(value, (int, float)):
+            config[setting.huggingface] = _shortest(value)
     config |= architecture.constants
     embedding = files.tensors.get("token_embd.weight")
     if embedding is not None and len(embedding.shape) == 2:
@@ -94,7 +93,7 @@ def to_config(architecture: Architecture, files: ModelFiles) -> dict[str, Any]:
     return config
 
 
-def _number(value: Any) -> Any:
+def _shortest(value: float) -> float:
     """GGUF's floats are float32: the shortest number that is the same one."""
     return float(str(np.float32(value))) if isinstance(value, float) else value
 
@@ -103,9 +102,9 @@ def _add_attention(
     config: dict[str, Any], architecture: Architecture, metadata: Mapping[str, Any]
 ) -> None:
     turned = metadata.get(f"{architecture.gguf}.rope.dimension_count")
-    if not {"hidden_size", "num_attention_heads"} <= config.keys():
+    if not rope.has_heads(config):
         return
-    if architecture.rotary_share and turned:
+    if architecture.rotary_share and isinstance(turned, int):
         config[architecture.rotary_share] = turned / rope.head_size(config)
     if layers := architecture.scaled_by_width:
         by_width = config.get("num_hidden_layers") == layers
@@ -122,7 +121,7 @@ def _add_scaling(config: dict[str, Any], files: ModelFiles, prefix: str) -> None
         if original is not None:
             scaling["original_max_position_embeddings"] = original
         config["rope_scaling"] = scaling
-    elif "rope_freqs.weight" in tensors:
+    elif "rope_freqs.weight" in tensors and rope.has_heads(config):
         found = rope.llama3_scaling(_floats(files, tensors["rope_freqs.weight"]), config)
         if found:
             config["rope_scaling"] = found

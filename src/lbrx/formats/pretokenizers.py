@@ -47,6 +47,7 @@ def _sequence(*steps: dict[str, Any]) -> dict[str, Any]:
 
 
 _DIGITS = {"type": "Digits", "individual_digits": True}
+_MAX_DEPTH = 8
 # By llama.cpp's names.
 RULES: dict[str, dict[str, Any]] = {
     "gpt-2": _byte_level(True),
@@ -65,14 +66,15 @@ def name_of(rule: object, ignores_merges: bool) -> str | None:
     return names[0] if names else None
 
 
-def _essence(rule: object) -> tuple[Any, ...]:
+def _essence(rule: object, depth: int = 0) -> tuple[Any, ...]:
     """What of a rule changes where text is cut."""
-    if not isinstance(rule, dict):
-        return ()
+    if not isinstance(rule, dict) or depth > _MAX_DEPTH:
+        return (None,)
     match rule.get("type"):
         case "Sequence":
             steps = rule.get("pretokenizers")
-            return tuple(part for step in steps or () for part in _essence(step))
+            inner = steps if isinstance(steps, list) else []
+            return tuple(part for step in inner for part in _essence(step, depth + 1))
         case "Split":
             return ((rule.get("pattern"), rule.get("behavior"), bool(rule.get("invert"))),)
         case "ByteLevel":

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lbrx.errors import FormatError
+
+_ORIGINAL = "original_max_position_embeddings"
 Factors = NDArray[np.float32]
 # Every Llama 3 has these; only the factor differs.
 _LLAMA3 = {
     "rope_type": "llama3",
     "low_freq_factor": 1.0,
     "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 8192,
+    _ORIGINAL: 8192,
 }
 
 
@@ -29,20 +32,40 @@ def kind_of(scaling: Mapping[str, Any]) -> str:
     return str(scaling.get("rope_type") or scaling.get("type") or "default")
 
 
+Number = TypeVar("Number", int, float)
+
+
+def number(settings: Mapping[str, Any], key: str, kind: type[Number]) -> Number:
+    """A positive number of config.json's."""
+    value = settings.get(key)
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < 1e18:
+        return kind(value)
+    raise FormatError(f"config.json: {key}: {str(value)[:60]!r} is no positive number")
+
+
+def has_heads(config: Mapping[str, Any]) -> bool:
+    """Whether the settings say how large a head is."""
+    sizes = [config.get("hidden_size"), config.get("num_attention_heads")]
+    return all(isinstance(size, int) and size > 0 for size in sizes)
+
+
 def head_size(config: Mapping[str, Any]) -> int:
-    given = config.get("head_dim")
-    return int(given or config["hidden_size"] // config["num_attention_heads"])
+    if config.get("head_dim") is not None:
+        return number(config, "head_dim", int)
+    return number(config, "hidden_size", int) // number(config, "num_attention_heads", int)
 
 
 def llama3_factors(config: Mapping[str, Any]) -> Factors:
     """What frequencies are divided by: 1 for short waves, `factor` for long, a blend between."""
     scaling = scaling_of(config)
     size = head_size(config)
-    theta = float(config.get("rope_theta") or scaling.get("rope_theta") or 10000.0)
+    theta = number({"rope_theta": 10000.0, **config}, "rope_theta", float)
     wave = 2 * math.pi * theta ** (np.arange(0, size, 2) / size)
-    low, high = (float(scaling[f"{name}_freq_factor"]) for name in ("low", "high"))
-    length = float(scaling["original_max_position_embeddings"])
-    factor = float(scaling["factor"])
+    low, high = (number(scaling, f"{name}_freq_factor", float) for name in ("low", "high"))
+    length = number(scaling, _ORIGINAL, float)
+    factor = number(scaling, "factor", float)
+    if low == high:
+        raise FormatError(f"config.json: rope_scaling: low and high_freq_factor are both {low}")
     blend = ((length / wave - low) / (high - low)).clip(0, 1)
     # A blend of frequencies, so of reciprocals.
     factors: Factors = (1 / ((1 - blend) / factor + blend)).astype(np.float32)
@@ -51,6 +74,8 @@ def llama3_factors(config: Mapping[str, Any]) -> Factors:
 
 def llama3_scaling(factors: NDArray[Any], config: Mapping[str, Any]) -> dict[str, Any] | None:
     """The settings that give these factors, or None if Llama 3's do not."""
+    if not 0 < factors.size < 1 << 16 or not factors.max() > 0:
+        return None
     scaling = {**_LLAMA3, "factor": float(factors.max())}
     guess = llama3_factors({**config, "rope_scaling": scaling})
     is_right = guess.shape == factors.shape and np.allclose(guess, factors, rtol=1e-4)
@@ -60,16 +85,18 @@ def llama3_scaling(factors: NDArray[Any], config: Mapping[str, Any]) -> dict[str
 def long_factors(config: Mapping[str, Any]) -> dict[str, Factors]:
     """Phi 3's two lists, by the names of their tensors."""
     scaling = scaling_of(config)
-    return {
-        f"rope_factors_{name}.weight": np.asarray(scaling[f"{name}_factor"], np.float32)
-        for name in ("long", "short")
-        if f"{name}_factor" in scaling
-    }
+    result = {}
+    for name in ("long", "short"):
+        factors = scaling.get(f"{name}_factor")
+        if not isinstance(factors, list) or not all(isinstance(f, (int, float)) for f in factors):
+            raise FormatError(f"config.json: rope_scaling: {name}_factor is no list of numbers")
+        result[f"rope_factors_{name}.weight"] = np.asarray(factors, np.float32)
+    return result
 
 
 def attention_factor(config: Mapping[str, Any]) -> float:
     """Phi 3's correction for longer contexts."""
-    longest = config["max_position_embeddings"]
-    original = config.get("original_max_position_embeddings", longest)
+    longest = number(config, "max_position_embeddings", int)
+    original = number({_ORIGINAL: longest, **config}, _ORIGINAL, int)
     scale = longest / original
-    return 1.0 if scale <= 1 else math.sqrt(1 + math.log(scale) / math.log(original))
+    return 1.0 if scale <= 1 else math.sqrt(1 + math.log(scale) / math.log(max(original, 2)))

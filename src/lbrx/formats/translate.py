@@ -16,6 +16,7 @@ from lbrx.formats.checks import bad, shown
 from lbrx.formats.descriptor import Format, Inline, ModelFiles, TensorInfo, plain
 from lbrx.formats.recipe import Part, Recipe, Rows, Shifted, Stack, renamed
 
+_MAX_EXPERTS = 4096
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 # Tables that llama.cpp computes with; Hugging Face has them as settings, or computes them too.
 _GGUF_ONLY = re.compile(r"rope_freqs|rope_factors_(long|short)|blk\.\d+\.attn_rot_embd")
@@ -81,11 +82,7 @@ def _towards_huggingface(
     rule: Rule, numbers: dict[str, int], kind: str, info: TensorInfo, config: Mapping[str, Any]
 ) -> list[Recipe]:
     if "{expert}" in rule.huggingface:
-        if not info.shape:
-            raise FormatError(f"tensor {shown(info.name)}: experts have a first axis")
-        names = [
-            f"{rule.huggingface.format(**numbers, expert=e)}.{kind}" for e in range(info.shape[0])
-        ]
+        names = [f"{rule.huggingface.format(**numbers, expert=e)}.{kind}" for e in _experts(info)]
         return [Part(name, info, e) for e, name in enumerate(names)]
     name = f"{rule.huggingface.format(**numbers)}.{kind}"
     if rule.heads:
@@ -93,6 +90,15 @@ def _towards_huggingface(
     if rule.shift:
         return [Shifted(name, info, -rule.shift)]
     return [renamed(info, name)]
+
+
+def _experts(stack: Recipe) -> range:
+    """Of a tensor that stacks them; a hostile one could have any number."""
+    count = stack.shape[0] if len(stack.shape) == 3 else 0
+    if not 0 < count <= _MAX_EXPERTS:
+        problem = f"shape {stack.shape} is no stack of 1 to {_MAX_EXPERTS} experts"
+        raise FormatError(f"tensor {shown(stack.name)}: {problem}")
+    return range(count)
 
 
 def _in_heads(
@@ -123,7 +129,7 @@ def _without_stacks(tensors: Mapping[str, Recipe]) -> dict[str, Recipe]:
         if not found:
             result[name] = recipe
             continue
-        for expert in range(recipe.shape[0]):
+        for expert in _experts(recipe):
             own = f"{found[1]}.experts.{expert}.{_MLX_EXPERTS[found[2]]}.{found[3]}"
             result[own] = Part(own, recipe, expert)
     return result

@@ -48,7 +48,8 @@ def to_gguf(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(model, dict) or not isinstance(model.get("vocab"), dict):
         raise bad(path, "is no model with a vocabulary", field="model")
     settings = _settings(folder)
-    tokens, types = _tokens(path, whole, int(config.get("vocab_size") or 0))
+    size = config.get("vocab_size")
+    tokens, types = _tokens(path, whole, size if isinstance(size, int) else 0)
     result: dict[str, Any]
     if _has_type(whole, "ByteLevel"):
         result = _byte_level(path, whole, model)
@@ -70,18 +71,25 @@ def _settings(folder: Path) -> dict[str, Any]:
 
 def _has_type(value: object, wanted: str) -> bool:
     """Whether a step of any depth in the pipeline is of a type."""
-    if isinstance(value, dict):
-        found = value.get("type") == wanted
-        inner = (v for k, v in value.items() if k not in ("model", "added_tokens"))
-        return found or any(_has_type(item, wanted) for item in inner)
-    return isinstance(value, list) and any(_has_type(item, wanted) for item in value)
+    pending = [value]
+    while pending:
+        match pending.pop():
+            case {"type": kind} if kind == wanted:
+                return True
+            case dict() as step:
+                pending += [v for k, v in step.items() if k not in ("model", "added_tokens")]
+            case list() as steps:
+                pending += steps
+    return False
 
 
 def _tokens(path: Path, whole: dict[str, Any], least: int) -> tuple[list[str], list[TokenType]]:
     """Every token in the order of its number; the numbers that no token has get a stand-in."""
-    added = [token for token in whole.get("added_tokens") or () if isinstance(token, dict)]
+    added = whole.get("added_tokens") or []
+    if not isinstance(added, list) or not all(isinstance(token, dict) for token in added):
+        raise bad(path, "is no list of objects", field="added_tokens")
     numbers = {**whole["model"]["vocab"], **{str(t.get("content")): t.get("id") for t in added}}
-    if not all(isinstance(n, int) and 0 <= n < _MAX_TOKENS for n in numbers.values()):
+    if not all(type(n) is int and 0 <= n < _MAX_TOKENS for n in numbers.values()):
         raise bad(path, f"a token's number is not from 0 to {_MAX_TOKENS:,}", field="vocab")
     count = max(least, 1 + max(numbers.values(), default=-1))
     if count > _MAX_TOKENS:
@@ -112,7 +120,10 @@ def _byte_level(path: Path, whole: dict[str, Any], model: dict[str, Any]) -> dic
 def _merges(path: Path, model: dict[str, Any]) -> list[tuple[str, str]]:
     """Pairs; older files have them as one text."""
     result = []
-    for merge in model.get("merges") or ():
+    merges = model.get("merges") or []
+    if not isinstance(merges, list):
+        raise bad(path, "is no list", field="merges")
+    for merge in merges:
         pair = merge.split(" ") if isinstance(merge, str) else merge
         if not isinstance(pair, list) or len(pair) != 2 or not all(map(_is_text, pair)):
             raise bad(path, f"{str(merge)[:60]!r} is no pair", field="merges")
@@ -181,7 +192,7 @@ def _special_tokens(
         text = given.get("content") if isinstance(given, dict) else given
         number = numbers.get(text) if isinstance(text, str) else config.get(f"{name}_id")
         number = number[0] if isinstance(number, list) and number else number
-        if isinstance(number, int):
+        if type(number) is int and 0 <= number < len(tokens):
             result[_KEY + key] = number
     for name in ("bos", "eos"):
         given = settings.get(f"add_{name}_token")
@@ -195,13 +206,11 @@ def _starts_with(whole: dict[str, Any], token: str) -> bool:
     """Whether the post-processor puts this token before a text."""
     steps = [whole.get("post_processor")]
     while steps:
-        step = steps.pop()
-        if not isinstance(step, dict):
-            continue
-        steps += step.get("processors") or []
-        single = step.get("single") if step.get("type") == "TemplateProcessing" else None
-        if single and single[0].get("SpecialToken", {}).get("id") == token:
-            return True
+        match steps.pop():
+            case {"single": [{"SpecialToken": {"id": first}}, *_]} if first == token:
+                return True
+            case {"processors": list() as inner}:
+                steps += inner
     return False
 
 
@@ -209,14 +218,17 @@ def _chat_templates(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any]
     given = settings.get("chat_template")
     file = folder / "chat_template.jinja"
     if file.is_file():
-        given = file.read_text()
+        given = file.read_text("utf-8", "replace")
     if isinstance(given, str):
         return {"tokenizer.chat_template": given}
     result: dict[str, Any] = {}
     for item in given if isinstance(given, list) else ():
-        name, template = item.get("name"), item.get("template")
-        key = "" if name == "default" else f".{name}"
-        result[f"tokenizer.chat_template{key}"] = template
+        match item:
+            case {"name": str() as name, "template": str() as template}:
+                key = "" if name == "default" else f".{name}"
+                result[f"tokenizer.chat_template{key}"] = template
+            case _:
+                raise bad(folder / "tokenizer_config.json", "is no template", field="chat_template")
     if names := sorted(key.split(".", 2)[2] for key in result if key.count(".") == 2):
         result["tokenizer.chat_templates"] = names
     return result

@@ -113,7 +113,8 @@ def _check_directory(path: Path) -> None:
     length = int.from_bytes(tail[at + 12 : at + 16], "little")
     wide = tail.rfind(_WIDE_END_MAGIC)
     if wide >= 0:
-        length = max(length & 0x7FFF_FFFF, int.from_bytes(tail[wide + 40 : wide + 48], "little"))
+        told = int.from_bytes(tail[wide + 40 : wide + 48], "little")
+        length = told if length == 0xFFFF_FFFF else max(length, told)
     if at < 0 or length > MAX_HEADER:
         problem = f"{length:,} bytes, at most {MAX_HEADER:,}" if at >= 0 else "is not there"
         raise bad(path, problem, field="zip directory")

@@ -15,8 +15,8 @@ from lbrx.dtype import Dtype
 from lbrx.errors import ShapeError
 from lbrx.kernels import elementwise
 from lbrx.kernels.arrays import accumulator, buffer_of, empty, kernel_name, size_class
-from lbrx.kernels.registry import Call, Family, computes
-from lbrx.metal import Buffer, Context, Pipeline
+from lbrx.kernels.registry import Call, Family, Sample, computes
+from lbrx.metal import Buffer, Context, DeviceInfo, Pipeline
 from lbrx.ops import Spec
 from lbrx.shape import Layout, Shape
 from lbrx.storage import Array
@@ -24,8 +24,24 @@ from lbrx.storage import Array
 # As matmul.h numbers them.
 ACTIVATIONS = {None: 0, "relu": 1, "gelu": 2, "gelu_tanh": 3, "silu": 4, "sigmoid": 5, "tanh": 6}
 BATCH_AXES = 4  # that kernels unfold
-LONGEST = 2**32 - 1  # rows or columns, which kernels count in 32 bits
+LONGEST = 2**31 - 1  # rows or columns, which kernels count in 32 bits
+
+# Of the kernels, as in matmul.h and matmul_tiles.h.
 SERIAL_ROWS, SERIAL_COLUMNS = 32, 64
+SMALL_TILE, LARGE_TILE, TILE_DEPTH, TILE_THREADS = 32, 64, 16, 128
+
+# Costs are microseconds. Those of processors were measured on two threads of a Zen 4.
+DISPATCH = 5.0
+SERIAL_SPEED = 130e3  # operations
+SERIAL_PACKING = (0.2e-3, 0.4e-3)  # an element of y, if its rows or its columns lie together
+
+# Those of Apple's GPUs follow from the table of chips and published shares of the peak.
+TILES_OF_PEAK = {SMALL_TILE: 0.6, LARGE_TILE: 0.8}
+THREADGROUPS_A_CORE = 2  # that hide each other's waiting
+SPLIT_THREADGROUPS = 512
+LEAST_DEPTH = 256  # of k, for a threadgroup of its own
+SWIZZLE_FROM = 4  # rows of tiles
+M1_PEAK, M1_BANDWIDTH = 2.6e12, 68e9  # for chips that are not in the table
 
 
 @dataclass(frozen=True)
@@ -206,11 +222,35 @@ def _with_rows_merged(problem: Product) -> Product:
 # ---- what kernels share ----
 
 
-def pipeline(gpu: Context, problem: Product, kernel: str, dtype: Dtype) -> Pipeline:
-    """A kernel of the shader with this problem's bias and activation."""
-    values = {0: ACTIVATIONS[problem.activation]}
-    name = kernel_name("matmul", kernel, dtype)
-    return gpu.shaders.pipeline("matmul", name, values, safe_math=True)
+def peak(info: DeviceInfo) -> float:
+    """Operations a microsecond."""
+    return (info.fp32_peak or M1_PEAK) / 1e6
+
+
+def bandwidth(info: DeviceInfo) -> float:
+    """Bytes a microsecond."""
+    return (info.bandwidth or M1_BANDWIDTH) / 1e6
+
+
+def pipeline(
+    gpu: Context,
+    problem: Product,
+    kernel: str,
+    dtype: Dtype,
+    constants: dict[int, bool | int] | None = None,
+    stem: str = "matmul",
+) -> Pipeline:
+    """A kernel of the shader with this problem's activation, in safe maths: NaN lives."""
+    values = {0: ACTIVATIONS[problem.activation], **(constants or {})}
+    return gpu.shaders.pipeline(stem, kernel_name(stem, kernel, dtype), values, safe_math=True)
+
+
+def operands(
+    problem: Product, x: Array, y: Array, bias: Array | None, result: Array
+) -> list[Buffer | bytes]:
+    """What every kernel is given first. Without a bias, one zero is added to all columns."""
+    added = buffer_of(bias) if bias is not None else bytes(result.dtype.itemsize)
+    return [buffer_of(x), buffer_of(y), added, buffer_of(result)]
 
 
 def finish(
@@ -219,13 +259,8 @@ def finish(
     """Add planes of partial sums in order, then bias and activation."""
     grid = (problem.n, problem.members * problem.m, 1)
     group = min(problem.n, 256)
-    arguments = [
-        buffer_of(parts),
-        bias_of(bias, result.dtype),
-        buffer_of(result),
-        struct.pack("I", count),
-        struct.pack("I", problem.bias),
-    ]
+    _, *given = operands(problem, parts, parts, bias, result)
+    arguments = [*given, struct.pack("I", count), struct.pack("I", problem.bias)]
     gpu.queue.dispatch(
         pipeline(gpu, problem, "finish", bits(result.dtype)),
         arguments,
@@ -234,11 +269,6 @@ def finish(
         kernel="matmul",
         variant="finish",
     )
-
-
-def bias_of(bias: Array | None, dtype: Dtype) -> Buffer | bytes:
-    """What kernels add to each column: without a bias, one zero to all."""
-    return buffer_of(bias) if bias is not None else bytes(dtype.itemsize)
 
 
 def bits(dtype: Dtype) -> Dtype:
@@ -251,24 +281,150 @@ def bits(dtype: Dtype) -> Dtype:
 # ---- variants ----
 
 
-@family.variant("serial")
+def _serial_cost(info: DeviceInfo, problem: Product) -> float:
+    if info.simd_hardware:
+        return 100 * _tiles_cost(info, problem)
+    packed = -(-problem.m // SERIAL_ROWS) * problem.members * problem.k * problem.n
+    ordered = SERIAL_PACKING[problem.y.transposed]
+    return DISPATCH + problem.operations / SERIAL_SPEED + packed * ordered
+
+
+@family.variant("serial", cost=_serial_cost)
 def serial(
     gpu: Context, problem: Product, x: Array, y: Array, bias: Array | None, result: Array
 ) -> None:
-    """A thread a block of the result, its sums in the order of k: the same for any m."""
-    arguments = [
-        buffer_of(x),
-        buffer_of(y),
-        bias_of(bias, problem.dtype),
-        buffer_of(result),
-        problem.packed(),
-    ]
+    """A thread a block of the result, its sums in the order of k: the same bits for any m."""
     grid = (-(-problem.n // SERIAL_COLUMNS), -(-problem.m // SERIAL_ROWS), problem.members)
     gpu.queue.dispatch(
         pipeline(gpu, problem, "serial", bits(problem.dtype)),
-        arguments,
+        [*operands(problem, x, y, bias, result), problem.packed()],
         grid,
         (1, 1, 1),
         kernel="matmul",
         variant="serial",
     )
+
+
+def _can_tile(info: DeviceInfo, problem: Product) -> bool:
+    return info.simdgroup_matrix and problem.dtype.is_float
+
+
+def _tiles_cost(info: DeviceInfo, problem: Product) -> float:
+    """Time for whole tiles at the speed that so many threadgroups reach together."""
+    size = tile_size(info, problem)
+    return DISPATCH + _tiling_time(info, problem, size, _tiles(problem, size))
+
+
+@family.variant("simd8x8", can=_can_tile, cost=_tiles_cost)
+def simd8x8(
+    gpu: Context, problem: Product, x: Array, y: Array, bias: Array | None, result: Array
+) -> None:
+    """Tiles multiplied by simdgroups; sums grow in the order of k, the same for any m."""
+    size = tile_size(gpu.info, problem)
+    given = operands(problem, x, y, bias, result)
+    _dispatch_tiles(gpu, problem, f"tiles{size}", given, problem.k)
+
+
+def _can_split(info: DeviceInfo, problem: Product) -> bool:
+    return _can_tile(info, problem) and problem.k >= 2 * LEAST_DEPTH
+
+
+def _split_cost(info: DeviceInfo, problem: Product) -> float:
+    """As many threadgroups as parts make, and the sums written, read and added."""
+    size, depth = _split(info, problem)
+    parts = -(-problem.k // depth)
+    sums = 8.0 * parts * problem.members * problem.m * problem.n
+    time = _tiling_time(info, problem, size, _tiles(problem, size) * parts)
+    return 2 * DISPATCH + time + sums / bandwidth(info)
+
+
+@family.variant("splitk", can=_can_split, cost=_split_cost, batch_invariant=False)
+def splitk(
+    gpu: Context, problem: Product, x: Array, y: Array, bias: Array | None, result: Array
+) -> None:
+    """Threadgroups share k as well, for products with few results; the parts are then added."""
+    size, depth = _split(gpu.info, problem)
+    count = -(-problem.k // depth)
+    parts = empty(gpu, Spec((count, *result.layout.shape), dt.float32))
+    plain = replace(problem, bias=False, activation=None)
+    _dispatch_tiles(gpu, plain, f"parts{size}", operands(plain, x, y, None, parts), depth)
+    finish(gpu, problem, parts, count, bias, result)
+
+
+def tile_size(info: DeviceInfo, problem: Product) -> int:
+    """Large tiles reuse more of what they load, small ones are more."""
+    enough = THREADGROUPS_A_CORE * (info.cores or 1)
+    return LARGE_TILE if _tiles(problem, LARGE_TILE) >= enough else SMALL_TILE
+
+
+def _split(info: DeviceInfo, problem: Product) -> tuple[int, int]:
+    """The size of tiles and how much of k a threadgroup takes."""
+    size = tile_size(info, problem)
+    parts = max(SPLIT_THREADGROUPS // _tiles(problem, size), 2)
+    depth = max(-(-problem.k // parts), LEAST_DEPTH)
+    return size, -(-depth // TILE_DEPTH) * TILE_DEPTH
+
+
+def _tiles(problem: Product, size: int) -> int:
+    return -(-problem.m // size) * -(-problem.n // size) * problem.members
+
+
+def _tiling_time(info: DeviceInfo, problem: Product, size: int, threadgroups: int) -> float:
+    """Microseconds: computing with the cores that have work, or reading what tiles load."""
+    busy = min(1.0, threadgroups / (THREADGROUPS_A_CORE * (info.cores or 1)))
+    operations = 2.0 * _tiles(problem, size) * size * size * problem.k
+    computing = operations / (TILES_OF_PEAK[size] * peak(info) * busy)
+    operands = (problem.m + problem.n) * problem.k * problem.members * problem.dtype.itemsize
+    return max(computing, operands / bandwidth(info))
+
+
+def _dispatch_tiles(
+    gpu: Context, problem: Product, kernel: str, given: list[Buffer | bytes], depth: int
+) -> None:
+    size = int(kernel[-2:])
+    down, across = -(-problem.m // size), -(-problem.n // size)
+    swizzle = 0 if down < SWIZZLE_FROM else 1
+    constants = {
+        1: problem.x.transposed,
+        2: problem.y.transposed,
+        3: _whole(problem, size, depth, given),
+        4: swizzle,
+    }
+    parts = -(-problem.k // depth)
+    groups = (across << swizzle, -(-down >> swizzle), problem.members * parts)
+    gpu.queue.dispatch(
+        pipeline(gpu, problem, kernel, problem.dtype, constants),
+        [*given, problem.packed(), struct.pack("I", depth)],
+        (groups[0] * TILE_THREADS, groups[1], groups[2]),
+        (TILE_THREADS, 1, 1),
+        kernel="matmul",
+        variant="simd8x8" if parts == 1 else "splitk",
+    )
+
+
+def _whole(problem: Product, size: int, depth: int, given: list[Buffer | bytes]) -> bool:
+    """Whether tiles end where the operands do, and rows start where vectors may."""
+    ends = not (problem.m % size or problem.n % size or problem.k % depth or depth % TILE_DEPTH)
+    return ends and all(
+        is_aligned(buffer, matrix.leading, strides, problem.dtype)
+        for buffer, matrix, strides in [
+            (given[0], problem.x, problem.x_batch),
+            (given[1], problem.y, problem.y_batch),
+        ]
+    )
+
+
+def is_aligned(buffer: Buffer | bytes, leading: int, batch: Shape, dtype: Dtype) -> bool:
+    """Whether four elements from the start of any row are one load."""
+    assert isinstance(buffer, Buffer)
+    whole_strides = all(stride % 4 == 0 for stride in (leading, *batch))
+    return whole_strides and buffer.offset % (4 * dtype.itemsize) == 0
+
+
+family.samples += [
+    Sample("matmul", (Spec((1024, 1024), d), Spec((1024, 1024), d)), {"activation": None})
+    for d in (dt.float32, dt.float16, dt.bfloat16)
+]
+family.samples.append(
+    Sample("matmul", (Spec((1, 4096), dt.float16), Spec((4096, 4096), dt.float16)), {"activation": None})
+)

@@ -2,49 +2,102 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
-from lbrx import shape as sh
-from lbrx.kernels import elementwise
-from lbrx.kernels.arrays import buffer_of, kernel_name
-from lbrx.kernels.matmul import ACTIVATIONS, Matrix, Product, bias_of, family
+from lbrx.kernels.matmul import (
+    DISPATCH,
+    Product,
+    bandwidth,
+    family,
+    is_aligned,
+    operands,
+    peak,
+    pipeline,
+)
 from lbrx.metal import Context, DeviceInfo
 from lbrx.storage import Array
 
+# Of the kernels, as in matvec.h: columns of a thread, or of a threadgroup, and its threads.
 MOST_ROWS = 8
-DOT_COLUMNS = 8
-STRIP = 1024
+DOT_COLUMNS, STRIP = 4, 1024
+DOT_SIMD_COLUMNS, DOT_SIMD_THREADS = 8, 64
+STRIP_SIMD_COLUMNS, STRIP_SIMD_THREADS = 32, 256
+
+# Measured on two threads of a Zen 4: bytes of the matrix and operations a microsecond.
+SERIAL_BANDWIDTH = 38e3
+SERIAL_SPEED = 60e3
+OF_BANDWIDTH = 0.8  # what the best mat-vec kernels reach on Apple's GPUs
+OF_PEAK = 0.25  # products without simdgroup_matrix
 
 
-def _few(info: DeviceInfo, problem: Product) -> bool:
-    return problem.dtype.is_float and min(problem.m, problem.n) <= MOST_ROWS
+def _few_rows(problem: Product) -> tuple[bool, Product]:
+    """The problem with the few rows first, and whether that is the transposed one."""
+    swapped = problem.m > problem.n
+    return swapped, problem.transposed if swapped else problem
 
 
-@family.variant("matvec", can=_few, batch_invariant=False)
+def _can(info: DeviceInfo, problem: Product) -> bool:
+    _, few = _few_rows(problem)
+    # Where sums run along columns of y, x must lie along k too.
+    reads_along = not few.y.transposed or few.x.strides[1] == 1
+    return few.dtype.is_float and few.m <= MOST_ROWS and reads_along
+
+
+def _matrix_bytes(problem: Product) -> float:
+    _, few = _few_rows(problem)
+    return float(few.members * few.k * few.n * few.dtype.itemsize)
+
+
+def _serial_cost(info: DeviceInfo, problem: Product) -> float:
+    if info.simd_hardware:
+        return 100 * _simd_cost(info, problem)
+    reading = _matrix_bytes(problem) / SERIAL_BANDWIDTH
+    return DISPATCH + max(reading, problem.operations / SERIAL_SPEED)
+
+
+@family.variant("matvec", can=_can, cost=_serial_cost, batch_invariant=False)
 def matvec(
     gpu: Context, problem: Product, x: Array, y: Array, bias: Array | None, result: Array
 ) -> None:
     """A thread some columns, over all of k."""
-    swapped = problem.m > problem.n
+    swapped, few = _few_rows(problem)
     if swapped:
-        x, y, problem = y, x, problem.transposed
-    dots = problem.y.transposed
-    if dots and problem.x.transposed and problem.k > 1:
-        raise NotImplementedError
-    kind, columns = ("dots", DOT_COLUMNS) if dots else ("strips", STRIP)
-    name = kernel_name("matvec", f"{kind}_serial", problem.dtype)
-    constants = {0: ACTIVATIONS[problem.activation], 1: problem.m}
+        x, y = y, x
+    kind, columns = ("dots", DOT_COLUMNS) if few.y.transposed else ("strips", STRIP)
     gpu.queue.dispatch(
-        gpu.shaders.pipeline("matvec", name, constants, safe_math=True),
-        [
-            buffer_of(x),
-            buffer_of(y),
-            bias_of(bias, problem.dtype),
-            buffer_of(result),
-            problem.packed(into_transposed=swapped),
-        ],
-        (-(-problem.n // columns), problem.members, 1),
+        pipeline(gpu, few, f"{kind}_serial", few.dtype, {1: few.m}, "matvec"),
+        [*operands(few, x, y, bias, result), few.packed(into_transposed=swapped)],
+        (-(-few.n // columns), few.members, 1),
         (1, 1, 1),
         kernel="matmul",
         variant="matvec",
+    )
+
+
+def _simd_cost(info: DeviceInfo, problem: Product) -> float:
+    reading = _matrix_bytes(problem) / (OF_BANDWIDTH * bandwidth(info))
+    cost = DISPATCH + max(reading, problem.operations / (OF_PEAK * peak(info)))
+    return cost if info.simd_hardware else 1000 * cost
+
+
+@family.variant("matvec_simd", can=_can, cost=_simd_cost, batch_invariant=False)
+def matvec_simd(
+    gpu: Context, problem: Product, x: Array, y: Array, bias: Array | None, result: Array
+) -> None:
+    """A simdgroup four columns along k, or a threadgroup a strip of them."""
+    swapped, few = _few_rows(problem)
+    if swapped:
+        x, y = y, x
+    kind, columns, threads = (
+        ("dots", DOT_SIMD_COLUMNS, DOT_SIMD_THREADS)
+        if few.y.transposed
+        else ("strips", STRIP_SIMD_COLUMNS, STRIP_SIMD_THREADS)
+    )
+    given = operands(few, x, y, bias, result)
+    aligned = is_aligned(given[1], few.y.leading, few.y_batch, few.dtype)
+    gpu.queue.dispatch(
+        pipeline(gpu, few, f"{kind}_simd", few.dtype, {1: few.m, 2: aligned}, "matvec"),
+        [*given, few.packed(into_transposed=swapped)],
+        (-(-few.n // columns) * threads, few.members, 1),
+        (threads, 1, 1),
+        kernel="matmul",
+        variant="matvec_simd",
     )

@@ -1,8 +1,9 @@
 """Reductions over any set of axes: sums, products, means, variances, norms, extremes, any and all.
 
 The axis whose elements lie side by side decides. If it is reduced, a thread walks along it (rows);
-if it is kept, neighbouring threads or lanes have neighbouring results (columns). Long runs are cut
-into blocks of a fixed length, so that no result depends on the device or on the batch.
+if it is kept, neighbouring lanes have neighbouring results (columns). Other layouts, and rows too
+short to walk along, are columns with gaps (strided). No layout is copied. Long runs are cut into
+blocks of a fixed length, so that no result depends on how many threads a device has.
 """
 
 from __future__ import annotations
@@ -11,25 +12,32 @@ import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
 from lbrx import dtype as dt
 from lbrx import shape as sh
 from lbrx.dtype import Dtype
-from lbrx.kernels import elementwise
 from lbrx.kernels.arrays import empty, kernel_name, placed, size_class, whole_buffer
 from lbrx.kernels.registry import Call, Family, Sample, computes
-from lbrx.metal import Buffer, Context
+from lbrx.metal import Buffer, Context, DeviceInfo
 from lbrx.ops import Attributes, Spec
 from lbrx.shape import Layout
 from lbrx.storage import Array
 
+OPERATIONS = "sum", "prod", "mean", "var", "norm", "max", "min", "argmax", "argmin", "any", "all"
 ROW_BLOCK = 4096  # elements
 COLUMN_BLOCK = 128  # elements of each lane
-COLUMN_LANES = 512
-MAX_AXES = 8
+COLUMN_LANES = 512  # of the shader
+SHORT_ROW = 32  # elements up to which lanes are better given a row each
 STATE_BYTES = 16  # of the largest
 GRID_ROW = 1 << 24  # threads along x
 GROUP = 64  # threads
+
+
+class Kind(StrEnum):
+    ROWS = "rows"
+    COLUMNS = "columns"
+    STRIDED = "strided"
 
 
 @dataclass(frozen=True)
@@ -53,30 +61,32 @@ class Axis:
         return None
 
 
-NOTHING = Axis(1, 0, 0, 0)
-
-
 @dataclass(frozen=True)
 class Reduction:
-    """A problem: runs of elements, and the axes that lead from run to run."""
+    """A problem: runs of elements, columns of runs, and the axes that lead to others."""
 
     function: str
     dtype: Dtype
+    kind: Kind
     run: Axis
-    inner: Axis | None  # of columns that lie side by side
+    inner: Axis
     outer: tuple[Axis, ...]  # kept ones first
-    count: int  # elements in a result
     outputs: int
 
     @property
     def shape_class(self) -> str:
-        kind = "columns" if self.inner else "rows"
-        return f"{self.function} {self.dtype} {kind} {size_class(self.outputs, self.count)}"
+        sizes = size_class(self.outputs, self.run.size * self.repeats)
+        return f"{self.function} {self.dtype} {self.kind} {sizes}"
 
     @property
     def repeats(self) -> int:
         """Runs for one result."""
         return math.prod(axis.size for axis in self.outer if not axis.is_kept)
+
+    @property
+    def columns_and_run_are_one(self) -> bool:
+        """Whether an element of a run is followed by the next one's column."""
+        return self.kind is not Kind.ROWS and self.run.stride == self.inner.size * self.inner.stride
 
 
 family: Family[Reduction] = Family("reduction")
@@ -90,12 +100,10 @@ family.samples += [
 
 # ---- from an operation to a problem ----
 
-OPERATIONS = "sum", "prod", "mean", "var", "norm", "max", "min", "argmax", "argmin", "any", "all"
-
 
 @computes(*OPERATIONS)
 def run(call: Call) -> tuple[Array, ...]:
-    """Where neither rows nor columns lie side by side, a copy has rows that do."""
+    """One operation of the table."""
     (given,) = call.inputs
     assert given is not None
     array = placed(call.gpu, given)
@@ -104,16 +112,11 @@ def run(call: Call) -> tuple[Array, ...]:
     axes = sh.normalize_axes(attributes["axis"], array.layout.ndim)
     if not function.startswith("arg"):
         array = replace(array, layout=_forwards(array.layout, axes))
-    problem = _problem(function, array, axes)
-    if problem is None:
-        kept = [axis for axis in range(array.layout.ndim) if axis not in axes]
-        permuted = replace(array, layout=sh.permute(array.layout, (*kept, *axes)))
-        array = elementwise.contiguous(call.gpu, permuted)
-        problem = _problem(function, array, range(len(kept), array.layout.ndim))
-        assert problem is not None
     result = empty(call.gpu, call.outputs[0])
-    if problem.outputs:
-        parameter = _parameter(function, attributes, problem.count)
+    if result.layout.size:
+        problem = _problem(function, array, axes)
+        count = math.prod(array.layout.shape[axis] for axis in axes)
+        parameter = _parameter(function, attributes, count)
         family.run(call.gpu, problem, array, parameter, result)
     return (result,)
 
@@ -142,27 +145,25 @@ def _forwards(layout: Layout, axes: Sequence[int]) -> Layout:
     return Layout(layout.shape, tuple(strides), offset)
 
 
-def _problem(function: str, array: Array, axes: Sequence[int]) -> Reduction | None:
-    """How to reduce an array, None if no elements lie side by side."""
+def _problem(function: str, array: Array, axes: Sequence[int]) -> Reduction:
     layout = array.layout
     every = _axes(layout, axes, numbered=function.startswith("arg"))
     kept = [axis for axis in every if axis.is_kept]
     reduced = [axis for axis in every if not axis.is_kept]
-    outputs = math.prod(n for i, n in enumerate(layout.shape) if i not in axes)
-    count = math.prod(layout.shape[i] for i in axes)
-    inner = None
-    if count == 0 or not every:
-        run, reduced = replace(NOTHING, size=count), []
+    longest = max(reduced, key=lambda axis: axis.size, default=Axis(1, 0, 0, 0))
+    widest = max(kept, key=lambda axis: axis.size, default=Axis(1, longest.stride, 0, 0))
+    beside = next((axis for axis in every if axis.stride == 1), None)
+    if layout.size == 0:  # a run of nothing for each result
+        longest, reduced = Axis(0, 0, 0, 0), []
+    if beside is not None and beside.is_kept:
+        kind, run, inner = Kind.COLUMNS, longest, beside
+    elif beside is not None and beside.size > SHORT_ROW:
+        kind, run, inner = Kind.ROWS, beside, Axis(1, 1, 0, 0)
     else:
-        beside = next((axis for axis in every if axis.stride == 1), None)
-        if beside is None:
-            return None
-        inner = beside if beside.is_kept else None
-        run = max(reduced, key=lambda axis: axis.size, default=NOTHING) if inner else beside
+        kind, run, inner = Kind.STRIDED, longest, widest
     outer = tuple(axis for axis in (*kept, *reduced) if axis is not run and axis is not inner)
-    if len(outer) > MAX_AXES:
-        return None
-    return Reduction(function, array.dtype, run, inner, outer, count, outputs)
+    outputs = math.prod(n for i, n in enumerate(layout.shape) if i not in axes)
+    return Reduction(function, array.dtype, kind, run, inner, outer, outputs)
 
 
 def _axes(layout: Layout, reduced: Sequence[int], numbered: bool) -> list[Axis]:
@@ -196,8 +197,8 @@ class Work:
 
     problem: Reduction
     block: int
-    fold: int
-    tiles: int
+    fold: int = 1
+    tile: int = 1
 
     @property
     def blocks(self) -> int:
@@ -211,66 +212,71 @@ class Work:
 
     @property
     def tasks(self) -> int:
-        return math.prod(axis.size for axis in self.problem.outer) * self.blocks * self.tiles
+        tiles = -(-self.problem.inner.size // self.tile)
+        return math.prod(axis.size for axis in self.problem.outer) * self.blocks * tiles
 
     def packed(self, first: int, parameter: float) -> bytes:
         """The `Reduction` record of the shader."""
-        problem, inner = self.problem, self.problem.inner or Axis(1, 1, 0, 0)
-        run = problem.run
-        sizes = (self.tasks, problem.outputs, run.size, run.index, run.stride)
-        blocks = (inner.size, inner.out, self.block, self.blocks, problem.repeats)
-        axes = [(a.size, a.stride, a.out, a.index) for a in problem.outer]
-        axes += [(1, 0, 0, 0)] * (MAX_AXES - len(axes))
-        numbers = [first, *sizes, *blocks, *(value for axis in axes for value in axis)]
-        tail = struct.pack("IIf4x", len(problem.outer), self.fold, parameter)
-        return struct.pack(f"{len(numbers)}q", *numbers) + tail
+        problem, run, inner = self.problem, self.problem.run, self.problem.inner
+        return struct.pack(
+            "=12qIIf4x",
+            *(first, self.tasks, problem.outputs),
+            *(run.size, run.stride, run.index),
+            *(inner.size, inner.stride, inner.out),
+            *(self.block, self.blocks, problem.repeats),
+            *(len(problem.outer), self.fold, parameter),
+        )
 
-
-def _grid(threads: int) -> tuple[int, int, int]:
-    """Threads in rows that 32 bits can count."""
-    return min(threads, GRID_ROW), -(-threads // GRID_ROW), 1
-
-
-def _serial_work(problem: Reduction) -> Work:
-    inner = problem.inner
-    if inner is None:
-        return Work(problem, ROW_BLOCK, 1, 1)
-    fold = max(COLUMN_LANES // inner.size, 1) if problem.run.stride == inner.size else 1
-    return Work(problem, COLUMN_BLOCK * fold, fold, -(-inner.size // COLUMN_LANES))
+    def packed_axes(self) -> bytes:
+        """The `Axis` records; Metal takes no empty argument."""
+        axes = self.problem.outer or (Axis(1, 0, 0, 0),)
+        return b"".join(struct.pack("=4q", a.size, a.stride, a.out, a.index) for a in axes)
 
 
 @family.variant("serial")
 def serial(gpu: Context, problem: Reduction, array: Array, parameter: float, result: Array) -> None:
     """One thread a block, with lanes for the processor's vectors."""
-    work = _serial_work(problem)
-    kind = "columns" if problem.inner else "rows"
-    record = work.packed(array.layout.offset, parameter)
+    if problem.kind is Kind.ROWS:
+        work = Work(problem, ROW_BLOCK)
+    else:
+        work = Work(problem, COLUMN_BLOCK, tile=COLUMN_LANES)
+    _launch(gpu, work, array, parameter, result, "serial")
+
+
+def _can_fold(info: DeviceInfo, problem: Reduction) -> bool:
+    few = 2 * problem.inner.size <= COLUMN_LANES
+    return problem.columns_and_run_are_one and few and problem.run.size > SHORT_ROW
+
+
+@family.variant("folded", can=_can_fold, cost=lambda info, problem: 0.9, batch_invariant=False)
+def folded(gpu: Context, problem: Reduction, array: Array, parameter: float, result: Array) -> None:
+    """As serial, with few columns: their runs go on in several lanes each."""
+    fold = COLUMN_LANES // problem.inner.size
+    work = Work(problem, COLUMN_BLOCK * fold, fold, COLUMN_LANES)
+    _launch(gpu, work, array, parameter, result, "folded")
+
+
+def _launch(
+    gpu: Context, work: Work, array: Array, parameter: float, result: Array, variant: str
+) -> None:
+    """Blocks, and where a result has several, their states merged."""
+    problem = work.problem
+    records = [work.packed(array.layout.offset, parameter), work.packed_axes()]
     values, results = whole_buffer(array), whole_buffer(result)
     # Where the blocks are results, the states' argument is there for Metal's sake.
     states = results
     if work.parts > 1:
         states = gpu.buffer(work.parts * problem.outputs * STATE_BYTES, "reduction")
-    _dispatch(gpu, problem, kind, [values, states, results], work.tasks, record)
+
+    def dispatch(kernel: str, threads: int, arguments: list[Buffer | bytes]) -> None:
+        name = kernel_name(problem.function, kernel, problem.dtype)
+        pipeline = gpu.shaders.pipeline("reduction", name, safe_math=True)
+        grid = min(threads, GRID_ROW), -(-threads // GRID_ROW), 1
+        group = min(threads, GROUP), 1, 1
+        gpu.queue.dispatch(
+            pipeline, arguments, grid, group, kernel=problem.function, variant=variant
+        )
+
+    dispatch(problem.kind, work.tasks, [values, states, results, *records])
     if work.parts > 1:
-        _dispatch(gpu, problem, "merge", [states, results], problem.outputs, record)
-
-
-def _dispatch(
-    gpu: Context,
-    problem: Reduction,
-    kind: str,
-    buffers: list[Buffer],
-    threads: int,
-    record: bytes,
-) -> None:
-    name = kernel_name(problem.function, kind, problem.dtype)
-    pipeline = gpu.shaders.pipeline("reduction", name, safe_math=True)
-    grid = _grid(threads)
-    gpu.queue.dispatch(
-        pipeline,
-        [*buffers, record],
-        grid,
-        (min(grid[0], GROUP), 1, 1),
-        kernel=problem.function,
-        variant="serial",
-    )
+        dispatch("merge", problem.outputs, [states, results, records[0]])

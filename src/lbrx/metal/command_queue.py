@@ -17,7 +17,17 @@ from typing import Any, Protocol
 from lbrx.errors import DeviceError
 from lbrx.metal.binding import CallError, Metal, autorelease_pool, checking_modes
 from lbrx.metal.buffer import Buffer
-from lbrx.metal.commands import Argument, Check, Command, Dispatch, Encoded, Size, recorder
+from lbrx.metal.commands import (
+    Argument,
+    Check,
+    Command,
+    Dispatch,
+    Encoded,
+    Size,
+    Work,
+    current_work,
+    recorder,
+)
 from lbrx.metal.hazards import Hazards
 from lbrx.metal.library import Pipeline
 
@@ -89,7 +99,7 @@ class CommandQueue:
         """
         made = Dispatch(
             *(pipeline, tuple(arguments), grid, group, tuple(threadgroup_memory)),
-            *(kernel, variant, check),
+            *(kernel, variant, check, self._work()),
         )
         return self.run(made)
 
@@ -102,7 +112,10 @@ class CommandQueue:
     ) -> int:
         """Let `encode(commands, buffers)` put work of its own into the MTLCommandBuffer; returns
         the ticket."""
-        return self.run(Encoded(name, tuple(buffers), encode, variant))
+        return self.run(Encoded(name, tuple(buffers), encode, variant, self._work()))
+
+    def _work(self) -> Work | None:
+        return current_work() if self.observer is not None or recorder() is not None else None
 
     def run(self, command: Command) -> int:
         """Encode a command, or put it on the list if this thread records; returns the ticket."""

@@ -37,6 +37,33 @@ class Slot(bytes):
 
 
 @dataclass(frozen=True)
+class Work:
+    """What commands are for, as a profiler shows it."""
+
+    shapes: str  # of operands and results
+    nbytes: int  # that must be read and written at least
+    operations: float  # on floating numbers
+
+
+_work: ContextVar[Callable[[], Work] | None] = ContextVar("work", default=None)
+
+
+@contextmanager
+def working(work: Callable[[], Work]) -> Iterator[None]:
+    """Within it, commands are for this; asked only if somebody wants to know."""
+    token = _work.set(work)
+    try:
+        yield
+    finally:
+        _work.reset(token)
+
+
+def current_work() -> Work | None:
+    known = _work.get()
+    return known() if known is not None else None
+
+
+@dataclass(frozen=True)
 class Dispatch:
     """A kernel over a grid of threads."""
 
@@ -48,6 +75,7 @@ class Dispatch:
     kernel: str = ""
     variant: str = ""
     check: Check | None = None
+    work: Work | None = None
 
     @property
     def label(self) -> str:
@@ -82,6 +110,7 @@ class Encoded:
     buffers: tuple[Buffer, ...]
     encode: Callable[[Any, Sequence[Buffer]], object]
     variant: str = ""
+    work: Work | None = None
     kernels: Mapping[str, int] | None = None
     """What it counts as, if it is more than one kernel."""
 

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lbrx.dtype import Dtype
 from lbrx.ops import rules
 from lbrx.ops.error_function import erf
-from lbrx.ops.table import Family, op
+from lbrx.ops.table import Attributes, Family, op
 
 Array = NDArray[Any]
 
@@ -43,14 +44,19 @@ def tanh(x: Array) -> Array:
     return np.asarray(np.tanh(x))
 
 
-@op(*_UNARY)
+def _gelu_dtype(promoted: Dtype, attributes: Attributes) -> Dtype:
+    kind = attributes["approximate"]
+    if kind not in ("none", "tanh"):
+        raise ValueError(f"approximate={kind!r} is no kind of gelu: give 'none' or 'tanh'")
+    return rules.floating(promoted, attributes)
+
+
+@op(Family.ACTIVATION, rules.elementwise(1), _gelu_dtype)
 def gelu(x: Array, *, approximate: str = "none") -> Array:
     """x * Phi(x) with the normal distribution's Phi; approximate="tanh" for the usual formula."""
     if approximate == "tanh":
         inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)
         return np.asarray(0.5 * x * (1 + np.tanh(inner)))
-    if approximate != "none":
-        raise ValueError(f"approximate={approximate!r} is no kind of gelu: give 'none' or 'tanh'")
     return np.asarray(0.5 * x * (1 + erf(x.astype(np.float64) / math.sqrt(2))))
 
 
@@ -72,7 +78,7 @@ def swiglu(gate: Array, x: Array) -> Array:
     return np.asarray(silu(gate) * x)
 
 
-@op(*_GATED)
+@op(Family.ACTIVATION, rules.elementwise(2), _gelu_dtype)
 def geglu(gate: Array, x: Array, *, approximate: str = "none") -> Array:
     """gelu(gate) * x."""
     return np.asarray(gelu(gate, approximate=approximate) * x)

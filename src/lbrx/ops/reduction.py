@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lbrx.dtype import Dtype
 from lbrx.ops import rules
-from lbrx.ops.table import Family, op
+from lbrx.ops.table import Attributes, Family, op
 from lbrx.shape import Axes, normalize_axes, reduced
 
 Array = NDArray[Any]
@@ -64,11 +65,15 @@ def var(x: Array, *, axis: Axes = None, keepdims: bool = False, correction: floa
     return np.asarray(squares / np.float64(max(_count(x, axis) - correction, 0)))
 
 
-@op(Family.REDUCTION, rules.reduced, rules.floating)
+def _norm_dtype(promoted: Dtype, attributes: Attributes) -> Dtype:
+    if not attributes["ord"] > 0:
+        raise ValueError(f"ord={attributes['ord']} makes no norm: give a number above 0")
+    return rules.floating(promoted, attributes)
+
+
+@op(Family.REDUCTION, rules.reduced, _norm_dtype)
 def norm(x: Array, *, axis: Axes = None, keepdims: bool = False, ord: float = 2) -> Array:
     """The vector norm: (sum |x|^ord)^(1/ord), or the largest |x| for infinity."""
-    if not ord > 0:
-        raise ValueError(f"ord={ord} makes no norm: give a number above 0")
     size = np.abs(x.astype(np.float64))
     if ord == math.inf:
         axes = normalize_axes(axis, x.ndim)

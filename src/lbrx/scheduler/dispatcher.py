@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from lbrx.kernels import RUNNERS, elementwise, fused_rows
 from lbrx.kernels.registry import Call, under
 from lbrx.metal import Context, context
+from lbrx.metal.commands import Work, working
+from lbrx.ops import Spec, work
 from lbrx.scheduler.fusion import Kernel, computation, plan
-from lbrx.scheduler.graph import Node, Pending, in_order, settle
+from lbrx.scheduler.graph import Node, Pending, identity, in_order, node_of, settle
 from lbrx.scheduler.tracing import refuse_inputs
 from lbrx.storage import Array
 
@@ -25,7 +29,7 @@ def run(targets: Sequence[Node]) -> None:
     del order
     while kernels:
         kernel = kernels.popleft()
-        with under(kernel.root.policy):
+        with under(kernel.root.policy), working(partial(_work, kernel)):
             results = _encoded(gpu, kernel)
         settle(kernel.root, results)
         kernel.root.inputs = ()
@@ -41,6 +45,23 @@ def _encoded(gpu: Context, kernel: Kernel) -> tuple[Array, ...]:
         return fused_rows.compute(gpu, real)
     inputs = tuple(None if x is None else _real(x) for x in node.inputs)
     return RUNNERS[node.op.name](Call(gpu, node.op, inputs, node.attributes, node.outputs))
+
+
+def _work(kernel: Kernel) -> Work:
+    """What a kernel must read, write and compute."""
+    root = kernel.root
+    read: dict[object, Spec] = {}
+    operations = 0.0
+    for node in kernel.views:
+        arrays = node.arrays()
+        specs = [Spec(array.layout.shape, array.dtype) for array in arrays]
+        operations += work.operations(node.op, specs, node.outputs)
+        for array, spec in zip(arrays, specs, strict=True):
+            if node_of(array) not in kernel.views and array.storage.device == "metal":
+                read[identity(array)] = spec
+    nbytes = sum(math.prod(s.shape) * s.dtype.itemsize for s in (*read.values(), *root.outputs))
+    shapes = f"{', '.join(map(str, read.values()))} -> {', '.join(map(str, root.outputs))}"
+    return Work(shapes, nbytes, operations)
 
 
 def _real(array: Array) -> Array:

@@ -15,9 +15,9 @@ inline void put(device T* out, device const T* bias, constant Product& p, uint m
 
 // ---- a thread some columns ----
 
-constant constexpr uint DOT_COLUMNS = 8;
+constant constexpr uint DOT_COLUMNS = 4;
 constant constexpr uint DOT_LANES = 16;
-constant constexpr uint DOT_STEP = 128;  // of k in one pass over the lanes
+constant constexpr uint DOT_STEP = 64;  // of k in one pass over the lanes
 
 // The matrix column after column: each result is the product of two vectors, added up in lanes.
 template <typename T>
@@ -110,4 +110,96 @@ kernel void matvec_strips_serial(device const T* x [[buffer(0)]], device const T
 #pragma unroll
   for (uint r = 0; r < ROWS; r++)
     for (uint j = 0; j < columns; j++) put(out, bias, p, at.y, r, first + j, sums[r][j]);
+}
+
+// ---- simdgroups ----
+
+constant bool ALIGNED [[function_constant(2)]];  // whether four elements of y are one load
+
+constant constexpr uint SIMD = 32;
+
+template <typename T>
+inline float4 four(device const T* from) {
+  if (ALIGNED) return float4(*(device const vec<T, 4>*)from);
+  return float4(from[0], from[1], from[2], from[3]);
+}
+
+constant constexpr uint SIMD_COLUMNS = 4;  // of a simdgroup
+constant constexpr uint DOT_SIMDGROUPS = 2;
+
+// The matrix column after column: the lanes of a simdgroup go along four of them.
+template <typename T>
+kernel void matvec_dots_simd(device const T* x [[buffer(0)]], device const T* y [[buffer(1)]],
+                             device const T* bias [[buffer(2)]], device T* out [[buffer(3)]],
+                             constant Product& p [[buffer(4)]],
+                             uint2 group [[threadgroup_position_in_grid]],
+                             uint simdgroup [[simdgroup_index_in_threadgroup]],
+                             uint lane [[thread_index_in_simdgroup]]) {
+  const uint first = (group.x * DOT_SIMDGROUPS + simdgroup) * SIMD_COLUMNS;
+  if (first >= p.n) return;
+  const ulong2 start = batch_start(p, group.y);
+  x += start.x;
+  device const T* columns[SIMD_COLUMNS];
+  for (uint c = 0; c < SIMD_COLUMNS; c++)
+    columns[c] = y + start.y + min(first + c, p.n - 1) * p.y_column;
+  float sums[MOST_ROWS][SIMD_COLUMNS] = {};
+  const uint whole = p.k / 4 * 4;
+  for (uint k = lane * 4; k < whole; k += SIMD * 4) {
+    float4 right[SIMD_COLUMNS];
+    for (uint c = 0; c < SIMD_COLUMNS; c++) right[c] = four(columns[c] + k);
+    for (uint r = 0; r < ROWS; r++) {
+      device const T* row = x + r * p.x_row + k;
+      const float4 left = float4(row[0], row[1], row[2], row[3]);
+      for (uint c = 0; c < SIMD_COLUMNS; c++) sums[r][c] += dot(left, right[c]);
+    }
+  }
+  if (whole + lane < p.k) {
+    for (uint r = 0; r < ROWS; r++)
+      for (uint c = 0; c < SIMD_COLUMNS; c++)
+        sums[r][c] += wide(x[r * p.x_row + whole + lane]) * wide(columns[c][whole + lane]);
+  }
+  for (uint r = 0; r < ROWS; r++) {
+    for (uint c = 0; c < SIMD_COLUMNS; c++) {
+      const float sum = simd_sum(sums[r][c]);
+      if (lane == 0 && first + c < p.n) put(out, bias, p, group.y, r, first + c, sum);
+    }
+  }
+}
+
+constant constexpr uint STRIP_COLUMNS = 32;  // of a threadgroup: eight threads, four columns each
+constant constexpr uint STRIP_LINES = 32;    // rows of y at a time
+
+// The matrix row after row: a threadgroup goes down a strip of columns, then adds up its lines.
+template <typename T>
+kernel void matvec_strips_simd(device const T* x [[buffer(0)]], device const T* y [[buffer(1)]],
+                               device const T* bias [[buffer(2)]], device T* out [[buffer(3)]],
+                               constant Product& p [[buffer(4)]],
+                               uint2 group [[threadgroup_position_in_grid]],
+                               uint index [[thread_index_in_threadgroup]]) {
+  threadgroup float lines[STRIP_LINES][STRIP_COLUMNS];
+  const uint line = index / (STRIP_COLUMNS / 4), own = index % (STRIP_COLUMNS / 4) * 4;
+  const uint column = group.x * STRIP_COLUMNS + own;
+  const ulong2 start = batch_start(p, group.y);
+  x += start.x;
+  y += start.y + column;
+  float4 sums[MOST_ROWS] = {};
+  const uint columns = column < p.n ? min(p.n - column, 4u) : 0;
+  for (uint k = line; columns > 0 && k < p.k; k += STRIP_LINES) {
+    device const T* row = y + k * p.y_row;
+    float4 right = 0;
+    if (columns == 4) right = four(row);
+    else for (uint c = 0; c < columns; c++) right[c] = wide(row[c]);
+    for (uint r = 0; r < ROWS; r++) sums[r] += wide(x[r * p.x_row + k * p.x_column]) * right;
+  }
+  for (uint r = 0; r < ROWS; r++) {
+    for (uint c = 0; c < 4; c++) lines[line][own + c] = sums[r][c];
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    const uint target = group.x * STRIP_COLUMNS + index;
+    if (index < STRIP_COLUMNS && target < p.n) {
+      float sum = 0;
+      for (uint i = 0; i < STRIP_LINES; i++) sum += lines[i][index];
+      put(out, bias, p, group.y, r, target, sum);
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+  }
 }

@@ -5,10 +5,10 @@
 #include <metal_stdlib>
 using namespace metal;
 
-constant constexpr uint MAX_AXES = 8;
 constant constexpr uint GRID_ROW = 1 << 24;  // threads along x
 constant constexpr uint ROW_LANES = 64;      // sums of a row that go on side by side
 constant constexpr uint COLUMN_LANES = 512;
+constant constexpr uint TOGETHER = 4;        // elements that a lane takes between a load and a store
 
 struct Axis {
   ulong size;
@@ -17,23 +17,22 @@ struct Axis {
   ulong index;  // of the numbering that argmax uses
 };
 
-// Every run of `length` elements is cut into blocks. Axes that are kept stand before those that are
-// reduced; the array's strides in them lead to the start of a run.
+// Runs of `length` elements are cut into blocks. The axes lead from run to run, kept ones first.
 struct Reduction {
   long first;     // element of the array
   ulong tasks;
   ulong outputs;  // elements of the result
-  ulong length;
+  ulong length;   // of a run
+  long stride;
   ulong index;    // stride of a run in the numbering
-  long stride;    // of a run: 1 for rows
-  ulong inner;    // columns side by side: 1 for rows
+  ulong inner;    // columns: 1 for rows
+  long inner_stride;
   ulong inner_out;
-  ulong block;    // elements of a run in a block
+  ulong block;    // elements of a run
   ulong blocks;   // in a run
   ulong repeats;  // runs for one result
-  Axis axes[MAX_AXES];
-  uint axis_count;
-  uint fold;        // elements of a run that are side by side, as columns are
+  uint axes;
+  uint fold;        // elements of a run that are lanes beside each other, as columns are
   float parameter;  // a divisor, or the order of a norm
 };
 
@@ -121,11 +120,6 @@ struct Norm1 {
   static Out finish(State s, float) { return Out(s); }
 };
 
-// Whether x is chosen over y. The second is never NaN's to lose: the first NaN stays.
-template <typename V> inline bool larger(V x, V y) { return x > y; }
-template <> inline bool larger(float x, float y) { return x > y || (isnan(x) && !isnan(y)); }
-template <typename V> inline bool smaller(V x, V y) { return x < y; }
-template <> inline bool smaller(float x, float y) { return x < y || (isnan(x) && !isnan(y)); }
 template <typename V> inline V lowest() { return numeric_limits<V>::lowest(); }
 template <> inline float lowest() { return -INFINITY; }
 template <typename V> inline V highest() { return numeric_limits<V>::max(); }
@@ -133,13 +127,14 @@ template <> inline float highest() { return INFINITY; }
 
 template <typename V> struct Largest {
   static V empty() { return lowest<V>(); }
-  static bool prefers(V x, V y) { return larger(x, y); }
+  static bool beats(V x, V y) { return x > y; }
 };
 template <typename V> struct Smallest {
   static V empty() { return highest<V>(); }
-  static bool prefers(V x, V y) { return smaller(x, y); }
+  static bool beats(V x, V y) { return x < y; }
 };
 
+// One NaN makes the result NaN: x != x is what a processor tests fastest.
 template <typename T, typename O, typename Order>
 struct Extreme {
   using In = T;
@@ -148,7 +143,7 @@ struct Extreme {
   using State = Lane;
   static Lane empty() { return Order::empty(); }
   static Lane lift(T x) { return Lane(x); }
-  static Lane join(Lane a, Lane b) { return Order::prefers(b, a) ? b : a; }
+  static Lane join(Lane a, Lane b) { return Order::beats(b, a) || b != b ? b : a; }
   static Out finish(State s, float) { return Out(s); }
 };
 template <typename T, typename O> using Max = Extreme<T, O, Largest<typename Types<T>::Value>>;
@@ -162,7 +157,7 @@ struct NormInf {
   using State = float;
   static Lane empty() { return 0; }
   static Lane lift(T x) { return fabs(float(x)); }
-  static Lane join(Lane a, Lane b) { return larger(b, a) ? b : a; }
+  static Lane join(Lane a, Lane b) { return b > a || b != b ? b : a; }
   static Out finish(State s, float) { return Out(s); }
 };
 
@@ -190,7 +185,7 @@ struct All {
   static Out finish(State s, float) { return s != 0; }
 };
 
-// The first of the largest or smallest elements.
+// Where the first of the largest or smallest elements is, or the first NaN.
 template <typename T, typename O, typename Order>
 struct Place {
   using In = T;
@@ -200,6 +195,7 @@ struct Place {
     ulong index;
     Value value;
   };
+  static bool prefers(Value x, Value y) { return Order::beats(x, y) || (x != x && y == y); }
   template <uint N>
   struct Lanes {
     Value value[N];
@@ -210,7 +206,7 @@ struct Place {
     }
     void add(uint j, In x, uint i, float) {
       const Value v = Value(x);
-      const bool better = Order::prefers(v, value[j]);
+      const bool better = prefers(v, value[j]);
       value[j] = better ? v : value[j];
       at[j] = better ? i : at[j];
     }
@@ -219,8 +215,8 @@ struct Place {
     }
   };
   static State merge(State a, State b, float) {
-    const bool equal = !Order::prefers(a.value, b.value) && b.index < a.index;
-    return Order::prefers(b.value, a.value) || equal ? b : a;
+    const bool equal = !prefers(a.value, b.value) && b.index < a.index;
+    return prefers(b.value, a.value) || equal ? b : a;
   }
   static Out finish(State s, float) { return Out(s.index); }
 };
@@ -316,7 +312,7 @@ struct NormP {
     State state(uint j, uint, Numbering) const { return {largest[j], sum[j]}; }
   };
   static State merge(State a, State b, float order) {
-    const bool second = larger(b.largest, a.largest);
+    const bool second = b.largest > a.largest || b.largest != b.largest;
     const State high = second ? b : a, low = second ? a : b;
     const float ratio = low.largest == high.largest ? 1.0f : low.largest / high.largest;
     return {high.largest, fma(low.sum, pow(ratio, order), high.sum)};
@@ -334,14 +330,14 @@ struct Start {
   ulong repeat;
 };
 
-inline Start start_of(constant Reduction& r, ulong run) {
+inline Start start_of(constant Reduction& r, constant Axis* axes, ulong run) {
   Start start = {r.first, 0, 0, run % r.repeats};
-  for (uint axis = r.axis_count; axis-- > 0;) {
-    const ulong position = run % r.axes[axis].size;
-    run /= r.axes[axis].size;
-    start.in += long(position) * r.axes[axis].in;
-    start.out += position * r.axes[axis].out;
-    start.index += position * r.axes[axis].index;
+  for (uint axis = r.axes; axis-- > 0;) {
+    const ulong position = run % axes[axis].size;
+    run /= axes[axis].size;
+    start.in += long(position) * axes[axis].in;
+    start.out += position * axes[axis].out;
+    start.index += position * axes[axis].index;
   }
   return start;
 }
@@ -362,18 +358,25 @@ kernel void reduce_rows(device const typename R::In* in [[buffer(0)]],
                         device typename R::State* states [[buffer(1)]],
                         device typename R::Out* out [[buffer(2)]],
                         constant Reduction& r [[buffer(3)]],
+                        constant Axis* axes [[buffer(4)]],
                         uint2 position [[thread_position_in_grid]]) {
   constexpr uint N = ROW_LANES;
   const ulong task = position.x + ulong(position.y) * GRID_ROW;
   if (task >= r.tasks) return;
   const ulong block = task % r.blocks, first = block * r.block;
-  const Start start = start_of(r, task / r.blocks);
+  const Start start = start_of(r, axes, task / r.blocks);
   const uint count = uint(min(r.length - first, r.block));
   const uint steps = count / N, rest = count % N;
   device const typename R::In* x = in + start.in + first;
   typename R::template Lanes<N> lanes;
   for (uint j = 0; j < N; j++) lanes.clear(j);
-  for (uint i = 0; i < steps; i++, x += N) {
+  uint i = 0;
+  for (; i + TOGETHER <= steps; i += TOGETHER, x += TOGETHER * N) {
+    for (uint j = 0; j < N; j++) {
+      for (uint k = 0; k < TOGETHER; k++) lanes.add(j, x[k * N + j], i + k, r.parameter);
+    }
+  }
+  for (; i < steps; i++, x += N) {
     for (uint j = 0; j < N; j++) lanes.add(j, x[j], i, r.parameter);
   }
   for (uint j = 0; j < N; j++) {
@@ -392,12 +395,14 @@ kernel void reduce_rows(device const typename R::In* in [[buffer(0)]],
   store<R>(all[0], states, out, r, start.repeat * r.blocks + block, start.out);
 }
 
-// Lanes are columns, or those of several elements of a run where the columns are few.
-template <typename R>
+// Lanes are columns, or those of several elements of a run where the columns are few. Columns lie
+// side by side or, if strided, anywhere: so short rows are columns too.
+template <typename R, bool strided>
 kernel void reduce_columns(device const typename R::In* in [[buffer(0)]],
                            device typename R::State* states [[buffer(1)]],
                            device typename R::Out* out [[buffer(2)]],
                            constant Reduction& r [[buffer(3)]],
+                           constant Axis* axes [[buffer(4)]],
                            uint2 position [[thread_position_in_grid]]) {
   constexpr uint N = COLUMN_LANES;
   const ulong task = position.x + ulong(position.y) * GRID_ROW;
@@ -405,17 +410,26 @@ kernel void reduce_columns(device const typename R::In* in [[buffer(0)]],
   const ulong tiles = (r.inner + N - 1) / N;
   const ulong column = task % tiles * N;
   const ulong block = task / tiles % r.blocks, first = block * r.block;
-  const Start start = start_of(r, task / tiles / r.blocks);
+  const Start start = start_of(r, axes, task / tiles / r.blocks);
   const uint columns = uint(min(r.inner - column, ulong(N)));
   const uint count = uint(min(r.length - first, r.block));
-  const uint steps = count / r.fold, rest = count % r.fold;
-  device const typename R::In* x = in + start.in + long(first) * r.stride + column;
+  const uint steps = count / r.fold, rest = count % r.fold, width = columns * r.fold;
+  const long beside = strided ? r.inner_stride : 1, step = r.stride * r.fold;
+  device const typename R::In* x = in + start.in + long(first) * r.stride + long(column) * beside;
   typename R::template Lanes<N> lanes;
-  for (uint j = 0; j < columns * r.fold; j++) lanes.clear(j);
-  for (uint i = 0; i < steps; i++, x += r.stride * r.fold) {
-    for (uint j = 0; j < columns * r.fold; j++) lanes.add(j, x[j], i, r.parameter);
+  for (uint j = 0; j < width; j++) lanes.clear(j);
+  uint i = 0;
+  for (; i + TOGETHER <= steps; i += TOGETHER, x += TOGETHER * step) {
+    for (uint j = 0; j < width; j++) {
+      for (uint k = 0; k < TOGETHER; k++) {
+        lanes.add(j, x[k * step + j * beside], i + k, r.parameter);
+      }
+    }
   }
-  for (uint j = 0; j < columns * rest; j++) lanes.add(j, x[j], steps, r.parameter);
+  for (; i < steps; i++, x += step) {
+    for (uint j = 0; j < width; j++) lanes.add(j, x[j * beside], i, r.parameter);
+  }
+  for (uint j = 0; j < columns * rest; j++) lanes.add(j, x[j * beside], steps, r.parameter);
   for (uint c = 0; c < columns; c++) {
     typename R::State all;
     for (uint k = 0; k < r.fold; k++) {

@@ -4,7 +4,9 @@
   template [[host_name(#op "_rows_" #dtype)]] [[kernel]]                              \
   decltype(reduce_rows<__VA_ARGS__>) reduce_rows<__VA_ARGS__>;                        \
   template [[host_name(#op "_columns_" #dtype)]] [[kernel]]                           \
-  decltype(reduce_columns<__VA_ARGS__>) reduce_columns<__VA_ARGS__>;                  \
+  decltype(reduce_columns<__VA_ARGS__, false>) reduce_columns<__VA_ARGS__, false>;    \
+  template [[host_name(#op "_strided_" #dtype)]] [[kernel]]                           \
+  decltype(reduce_columns<__VA_ARGS__, true>) reduce_columns<__VA_ARGS__, true>;      \
   template [[host_name(#op "_merge_" #dtype)]] [[kernel]]                             \
   decltype(reduce_merge<__VA_ARGS__>) reduce_merge<__VA_ARGS__>;
 

@@ -73,10 +73,6 @@ def empty_aligned(shape: int | Sequence[int], dtype: DtypeLike = dt.float32) -> 
     return allocate(sizes, dt.parse(dtype)).numpy()
 
 
-def is_page_aligned(data: Bytes) -> bool:
-    return data.size == 0 or data.ctypes.data % PAGE == 0
-
-
 def copied(values: NDArray[Any], dtype: Dtype) -> Array:
     """The values in another array of pages, as the given type."""
     array = allocate(values.shape, dtype)

@@ -41,11 +41,11 @@ def _placed(values: NDArray[Any], dtype: Dtype, device: str | None) -> Tensor:
 def from_numpy(
     array: NDArray[Any], device: str | None = None, *, copy: bool | None = None
 ) -> Tensor:
-    """A tensor over the array's own memory if that starts on a page, else over one copy.
+    """A tensor over the array's own memory if that is whole pages, else over one copy.
 
-    That is the rule of Apple's devices for memory they share, so a tensor that shares here shares
-    with the GPU too; `lbrx.empty_aligned` makes such arrays. copy=False raises instead of copying.
-    float64 becomes float32 on metal, in a copy.
+    Whole pages are what Apple's devices can share: memory of `lbrx.empty_aligned`, mapped files,
+    and views of both. copy=False raises instead of copying. float64 becomes float32 on metal, in
+    a copy.
     """
     place = device or default_device()
     dtype = kept_dtype(dt.parse(array.dtype), place)

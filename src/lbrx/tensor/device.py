@@ -14,9 +14,10 @@ from lbrx import env
 from lbrx.device_info import DeviceInfo
 from lbrx.dtype import Dtype
 from lbrx.errors import DeviceError
+from lbrx.memory.zero_copy import shareable_span
 from lbrx.ops import Attributes, Op
 from lbrx.storage import Array
-from lbrx.storage.cpu import copied, is_page_aligned
+from lbrx.storage.cpu import copied
 
 log = logging.getLogger("lbrx")
 
@@ -49,7 +50,9 @@ class CpuDevice:
 
     def share(self, array: Array) -> Array | None:
         # What a GPU could not share is copied here too, so that devices differ in speed alone.
-        return array if is_page_aligned(array.storage.host()) else None
+        data = array.storage.host()
+        aligned = data.ctypes.data % array.dtype.itemsize == 0
+        return array if aligned and shareable_span(data) is not None else None
 
 
 NAMES = ("cpu", "metal")

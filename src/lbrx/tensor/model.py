@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ from lbrx.tensor.core import Metadata, Tensor
 def open_model(path: str | PathLike[str]) -> Model:
     """The model in a file or a folder, of any format. Tensors are mapped when they are used."""
     files = formats.read(Path(path))
-    return Model(files, files.tensors, translate.config_of(files))
+    return Model(files, files.tensors)
 
 
 class Model(Mapping[str, Tensor]):
@@ -42,13 +43,9 @@ class Model(Mapping[str, Tensor]):
     A tensor is made anew by each look-up, so that memory is bounded by what the caller keeps.
     """
 
-    def __init__(
-        self, files: ModelFiles, recipes: Mapping[str, Recipe], config: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, files: ModelFiles, recipes: Mapping[str, Recipe]) -> None:
         self.files = files
         self.recipes = recipes
-        self.config = config
-        """As in config.json; for a GGUF of a known architecture, made of its metadata."""
         self._mapped: dict[Path, MmapStorage] = {}
 
     def __getitem__(self, name: str) -> Tensor:
@@ -79,6 +76,11 @@ class Model(Mapping[str, Tensor]):
         """What the weights' files say beside tensors."""
         return self.files.metadata
 
+    @cached_property
+    def config(self) -> Mapping[str, Any]:
+        """As in config.json; for a GGUF of a known architecture, made of its metadata."""
+        return translate.config_of(self.files)
+
     @property
     def generation_config(self) -> Mapping[str, Any]:
         return self.files.generation_config
@@ -92,7 +94,7 @@ class Model(Mapping[str, Tensor]):
 
     def canonical(self) -> Model:
         """The same with Hugging Face's names and layout."""
-        return Model(self.files, translate.to_huggingface(self.files), self.config)
+        return Model(self.files, translate.to_huggingface(self.files))
 
     def _origin(self, recipe: Recipe) -> str:
         source = next(stored(recipe)).source

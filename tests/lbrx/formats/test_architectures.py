@@ -81,7 +81,7 @@ def to_gguf_file(path, target):
     model = lbrx.open_model(path)
     recipes = translate.to_gguf(translate.to_huggingface(model.files), model.config)
     metadata = companions.gguf_metadata(model.files, model.config)
-    lbrx.save(target, lbrx.Model(model.files, recipes, model.config), metadata)
+    lbrx.save(target, lbrx.Model(model.files, recipes), metadata)
     return lbrx.open_model(target)
 
 
@@ -195,8 +195,8 @@ def test_mlx_stacks_experts(folder):
     stacked = translate.to_mlx(model.recipes)
     name = "model.layers.1.block_sparse_moe.switch_mlp.down_proj.weight"
     expected = np.stack([tensors[f"model.layers.1.block_sparse_moe.experts.{e}.w2.weight"] for e in range(3)])
-    same(lbrx.Model(model.files, stacked, {})[name].numpy(), expected)
-    lbrx.save(path / "mlx", lbrx.Model(model.files, stacked, {}), format="mlx")
+    same(lbrx.Model(model.files, stacked)[name].numpy(), expected)
+    lbrx.save(path / "mlx", lbrx.Model(model.files, stacked), format="mlx")
     back = lbrx.open_model(path / "mlx").canonical()
     assert set(back) == set(tensors)
     for key, array in tensors.items():
@@ -222,7 +222,7 @@ def test_llama3_factors(folder, tmp_path):
     np.testing.assert_allclose(factors, expected, rtol=1e-6)
     recipes = translate.to_gguf({}, model.config)
     assert set(recipes) == {"rope_freqs.weight"}
-    made = lbrx.Model(model.files, recipes, model.config)
+    made = lbrx.Model(model.files, recipes)
     lbrx.save(tmp_path / "m.gguf", made, hyperparameters.to_gguf(ARCHITECTURES["llama"], model.config))
     assert lbrx.open_model(tmp_path / "m.gguf").config["rope_scaling"] == LLAMA3
 

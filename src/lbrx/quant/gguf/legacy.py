@@ -30,10 +30,10 @@ def _codes(fields: Fields) -> Values:
     return low.astype(np.float32)
 
 
-def _packed(q: NDArray[Any]) -> dict[str, NDArray[Any]]:
-    """`qh` is what a layout without it leaves out."""
+def _packed(q: NDArray[Any], bits: int) -> dict[str, NDArray[Any]]:
     whole = q.astype(np.uint8)
-    return {"qs": pack_runs(whole & 15, 4, 16), "qh": pack_runs(whole >> 4, 1, 1)}
+    high = {"qh": pack_runs(whole >> 4, 1, 1)} if bits == 5 else {}
+    return {"qs": pack_runs(whole & 15, 4, 16), **high}
 
 
 def _centred(name: str, bits: int) -> Scheme:
@@ -51,7 +51,7 @@ def _centred(name: str, bits: int) -> Scheme:
             # The extreme value becomes -half: whatever its sign, all of the range is used.
             d = extreme(values, 1) / np.float32(-half)
         q = np.trunc(values * inverse(d) + np.float32(half + 0.5)).clip(0, 2 * half - 1)
-        return {"d": d[:, 0], **_packed(q)}
+        return {"d": d[:, 0], **_packed(q, bits)}
 
     high = [("qh", "u1", 4)] if bits == 5 else []
     layout = [("d", "<f2"), *high, ("qs", "u1", 16)]
@@ -74,7 +74,7 @@ def _offset(name: str, bits: int) -> Scheme:
             low = values.min(axis=1, keepdims=True)
             d = (values.max(axis=1, keepdims=True) - low) / np.float32(top)
         q = np.trunc((values - low) * inverse(d) + np.float32(0.5)).clip(0, top)
-        return {"d": d[:, 0], "m": low[:, 0], **_packed(q)}
+        return {"d": d[:, 0], "m": low[:, 0], **_packed(q, bits)}
 
     high = [("qh", "u1", 4)] if bits == 5 else []
     layout = [("d", "<f2"), ("m", "<f2"), *high, ("qs", "u1", 16)]

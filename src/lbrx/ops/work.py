@@ -1,0 +1,37 @@
+"""How much arithmetic an operation is: multiplications and additions on floating numbers, roughly.
+
+Functions such as exp count as one. It is what rooflines are drawn from, not a promise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from lbrx.ops.table import Family, Op, Spec
+
+# For each element of the first operand.
+_EACH = {
+    Family.REDUCTION: 1,
+    Family.SOFTMAX: 4,
+    Family.NORM: 6,
+    Family.ROPE: 6,
+    Family.SORTING: 1,
+}
+_NONE = (Family.MOVEMENT, Family.INDEXING, Family.RANDOM)
+
+
+def operations(op: Op, inputs: Sequence[Spec], outputs: Sequence[Spec]) -> float:
+    """Of one call."""
+    size = float(math.prod(outputs[0].shape))
+    if op.family in _NONE:
+        return 0.0
+    if op.family is Family.MATMUL:
+        return 2.0 * size * inputs[0].shape[-1]
+    if op.family is Family.ATTENTION:
+        # Scores and their products with the values: two each.
+        width = inputs[0].shape[-1] + inputs[2].shape[-1]
+        return 2.0 * math.prod(inputs[0].shape[:-1]) * inputs[1].shape[-2] * width
+    if op.family in _EACH:
+        return float(_EACH[op.family] * math.prod(inputs[0].shape))
+    return size

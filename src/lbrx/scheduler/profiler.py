@@ -1,0 +1,151 @@
+"""The profiler: for every command its time on the device, and how near that is to the roofline."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from lbrx.errors import DeviceError
+from lbrx.metal import Context, context
+from lbrx.metal.commands import Command, Dispatch
+from lbrx.metal.device import chips
+from lbrx.scheduler import report
+from lbrx.scheduler.roofline import Roofline, measured
+
+
+@dataclass(frozen=True)
+class Record:
+    """One command. Times are seconds."""
+
+    kernel: str
+    variant: str
+    shapes: str
+    grid: tuple[int, int, int]
+    start: float
+    """Of the device's work, from the beginning of the profile."""
+    time: float
+    delay: float
+    """Between the host's commit and the device's start."""
+    nbytes: int
+    operations: float
+    memory: int
+    """Bytes that buffers of the pool hold when the command is encoded."""
+
+    @property
+    def intensity(self) -> float:
+        """Operations for each byte."""
+        return self.operations / self.nbytes if self.nbytes else 0.0
+
+    def share(self, roofline: Roofline) -> float:
+        """Of what the roofline allows: 1 is all of it."""
+        return roofline.time(self.nbytes, self.operations) / self.time if self.time else 0.0
+
+
+@dataclass(frozen=True)
+class _Noted:
+    command: Command
+    commands: Any
+    committed: float
+    memory: int
+
+
+class Profile:
+    """What was seen. `records` waits for the device."""
+
+    def __init__(self, gpu: Context) -> None:
+        self._gpu = gpu
+        self._noted: list[_Noted] = []
+        self._began = time.monotonic()
+        self.ended = False
+
+    def note(self, command: Command, commands: Any) -> None:
+        memory = self._gpu.pool.statistics().in_use
+        self._noted.append(_Noted(command, commands, time.monotonic(), memory))
+
+    @property
+    def records(self) -> list[Record]:
+        self._gpu.queue.wait()
+        return [self._record(noted) for noted in self._noted]
+
+    def _record(self, noted: _Noted) -> Record:
+        command = noted.command
+        start, end = float(noted.commands.GPUStartTime()), float(noted.commands.GPUEndTime())
+        work = command.work
+        name = (
+            command.kernel or command.pipeline.name
+            if isinstance(command, Dispatch)
+            else command.name
+        )
+        return Record(
+            kernel=name,
+            variant=command.variant,
+            shapes=work.shapes if work else "",
+            grid=command.grid if isinstance(command, Dispatch) else (0, 0, 0),
+            start=start - self._began,
+            time=end - start,
+            delay=max(start - noted.committed, 0.0),
+            nbytes=work.nbytes if work else sum(buffer.size for buffer in command.buffers),
+            operations=work.operations if work else 0.0,
+            memory=noted.memory,
+        )
+
+    @cached_property
+    def roofline(self) -> Roofline:
+        """Of this device, measured once and remembered."""
+        return measured(self._gpu)
+
+    def model(self, chip: str) -> Modelled:
+        """The same commands on an Apple chip, by its table row: modelled, not measured."""
+        found = chips().get(chip)
+        if found is None:
+            raise DeviceError(f"no chip {chip!r} in the table: give one of {', '.join(chips())}")
+        name = f"{chip} (modelled)"
+        return Modelled(self.records, Roofline(name, found.bandwidth, found.fp32_peak))
+
+    def table(self) -> str:
+        """A table for people, the kernels that took longest first."""
+        return report.table(self.records, self.roofline)
+
+    def save_trace(self, path: str | Path) -> None:
+        """For Perfetto and chrome://tracing."""
+        report.save(path, report.trace(self.records, self._gpu.info.name))
+
+    def save_plot(self, path: str | Path) -> None:
+        """A roofline plot, as SVG."""
+        report.save(path, report.plot(self.records, self.roofline))
+
+
+@dataclass(frozen=True)
+class Modelled:
+    """Records of this device with times that a chip's table allows at best: modelled."""
+
+    records: list[Record]
+    roofline: Roofline
+
+    @property
+    def times(self) -> list[float]:
+        """Seconds for each record."""
+        return [self.roofline.time(r.nbytes, r.operations) for r in self.records]
+
+    def table(self) -> str:
+        return report.modelled_table(self.records, self.roofline)
+
+
+@contextmanager
+def profile() -> Iterator[Profile]:
+    """Look at every command that runs within; each is a command buffer of its own meanwhile."""
+    gpu = context()
+    if gpu.queue.observer is not None:
+        raise DeviceError("a profile is being taken already: end it before another begins")
+    made = Profile(gpu)
+    gpu.queue.observe(made)
+    try:
+        yield made
+    finally:
+        gpu.queue.observe(None)
+        made.ended = True

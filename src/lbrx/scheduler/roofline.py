@@ -1,0 +1,115 @@
+"""How fast a device can be: its bandwidth and its arithmetic, measured or from a table."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from lbrx import dtype as dt
+from lbrx import env
+from lbrx.kernels.arrays import empty
+from lbrx.kernels.registry import RUNNERS, Call
+from lbrx.metal import Context
+from lbrx.ops import TABLE, Attributes, Spec
+
+VERSION = 1
+COPIED = (1 << 24,)  # floats: more than caches hold
+SQUARE = (1024, 1024)
+REPEATS = 5
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """No kernel is quicker than its bytes and its operations allow."""
+
+    device: str
+    bandwidth: float  # bytes a second
+    peak: float  # operations a second
+
+    def time(self, nbytes: float, operations: float) -> float:
+        return max(nbytes / self.bandwidth, operations / self.peak)
+
+    @property
+    def ridge(self) -> float:
+        """The intensity from which on arithmetic is the limit."""
+        return self.peak / self.bandwidth
+
+
+def measured(gpu: Context) -> Roofline:
+    """What a copy and a matrix product reach on this device; kept in LBRX_CACHE."""
+    path = _path(gpu.info.name)
+    known = _read(path, gpu.info.name)
+    if known is None:
+        nbytes = 2 * 4 * COPIED[0]
+        bandwidth = nbytes / _best(gpu, "negative", [COPIED], {})
+        operations = 2.0 * SQUARE[0] ** 3
+        peak = operations / _best(gpu, "matmul", [SQUARE, SQUARE], {"activation": None})
+        known = Roofline(gpu.info.name, bandwidth, peak)
+        _write(path, known)
+    return known
+
+
+def _best(gpu: Context, name: str, shapes: list[tuple[int, ...]], attributes: Attributes) -> float:
+    """Seconds of the device for one operation, the best of some."""
+    specs = [Spec(shape, dt.float32) for shape in shapes]
+    inputs = []
+    for spec in specs:
+        array = empty(gpu, spec)
+        array.numpy()[...] = np.float32(1.0)
+        inputs.append(array)
+    op = TABLE[name]
+    outputs = op.infer(specs, attributes)
+    watch = _Watch()
+    observer, gpu.queue.observer = gpu.queue.observer, watch
+    try:
+        for _ in range(REPEATS):
+            RUNNERS[name](Call(gpu, op, tuple(inputs), attributes, outputs))
+        gpu.queue.wait()
+    finally:
+        gpu.queue.observer = observer
+    return watch.best(REPEATS)
+
+
+class _Watch:
+    """Notes the device's times."""
+
+    def __init__(self) -> None:
+        self.noted: list[object] = []
+
+    def note(self, command: object, commands: object) -> None:
+        self.noted.append(commands)
+
+    def best(self, repeats: int) -> float:
+        """Of runs that are as many commands each."""
+        spans = [c.GPUEndTime() - c.GPUStartTime() for c in self.noted]  # type: ignore[attr-defined]
+        each = len(spans) // repeats
+        return min(sum(spans[i * each : (i + 1) * each]) for i in range(repeats))
+
+
+def _path(device: str) -> Path:
+    name = re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")
+    return env.cache_dir() / f"roofline-{name}.json"
+
+
+def _read(path: Path, device: str) -> Roofline | None:
+    """What was measured before; None of a file that is missing, old or no such file."""
+    try:
+        content = json.loads(path.read_text())
+        if content.pop("version") != VERSION or content["device"] != device:
+            return None
+        return Roofline(content["device"], float(content["bandwidth"]), float(content["peak"]))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _write(path: Path, roofline: Roofline) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
+        json.dump({"version": VERSION, **asdict(roofline)}, file)
+    os.replace(file.name, path)
