@@ -31,6 +31,7 @@ from lbrx.errors import (
     OutOfMemory,
     SettingError,
     ShapeError,
+    TraceError,
 )
 from lbrx.storage import empty_aligned
 from lbrx.tensor import (
@@ -52,18 +53,21 @@ from lbrx.tensor import (
     where,
     zeros,
 )
-from lbrx.tensor.evaluation import Event, eval
+from lbrx.tensor.compilation import Compiled, compile
+from lbrx.tensor.evaluation import Event, eval, explain
 from lbrx.tensor.kernel import Kernel, kernel
 
 if TYPE_CHECKING:
     from lbrx import kernels, metal
     from lbrx.kernels import deterministic
+    from lbrx.scheduler import profile
     from lbrx.tensor.model import Model, open_model
     from lbrx.tensor.saving import save
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Compiled",
     "DeviceError",
     "DeviceInfo",
     "Dtype",
@@ -78,15 +82,18 @@ __all__ = [
     "SettingError",
     "ShapeError",
     "Tensor",
+    "TraceError",
     "arange",
     "bfloat16",
     "bool_",
+    "compile",
     "concat",
     "default_device",
     "deterministic",
     "devices",
     "empty_aligned",
     "eval",
+    "explain",
     "eye",
     "float16",
     "float32",
@@ -104,6 +111,7 @@ __all__ = [
     "ones",
     "open_model",
     "ops",
+    "profile",
     "promote",
     "random",
     "result_type",
@@ -124,6 +132,7 @@ _LAZY = {
     "metal": "lbrx.metal",
     "kernels": "lbrx.kernels",
     "deterministic": "lbrx.kernels",
+    "profile": "lbrx.scheduler",
     "Model": "lbrx.tensor.model",
     "open_model": "lbrx.tensor.model",
     "save": "lbrx.tensor.saving",

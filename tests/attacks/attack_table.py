@@ -317,6 +317,7 @@ ATTACKS = [
     for name, (files, message) in table.items()
 ]
 
+_HEADS = {"attention.head_count": 2, "embedding_length": 32, "attention.head_count_kv": 2, "block_count": 1}
 # Files that are right, for fuzzing to start from.
 SOUND: dict[str, bytes] = {
     "a.safetensors": safetensors({"w": entry(), "__metadata__": {"a": "b"}}, _24),
@@ -324,12 +325,22 @@ SOUND: dict[str, bytes] = {
         [
             pair("general.architecture", STRING, "llama"),
             pair("a.flag", BOOL, True),
+            *(pair(f"llama.{key}", U32, number) for key, number in _HEADS.items()),
+            pair("tokenizer.ggml.model", STRING, "gpt2"),
+            pair("tokenizer.ggml.tokens", ARRAY, array(STRING, 3, text("a") + text("b") + text("ab"))),
+            pair("tokenizer.ggml.merges", ARRAY, array(STRING, 1, text("a b"))),
+            pair("tokenizer.ggml.token_type", ARRAY, array(I32, 3, struct.pack("<3i", 1, 1, 1))),
+            pair("tokenizer.ggml.eos_token_id", U32, 2),
             pair("a.number", F32, 1.5),
             pair("a.texts", ARRAY, array(STRING, 2, text("x") + text("yz"))),
             pair("a.numbers", ARRAY, array(I32, 2, bytes(8))),
         ],
-        [tensor("token_embd.weight"), tensor("output_norm.weight", (32, 2), 8, 32)],
-        bytes(128),
+        [
+            tensor("token_embd.weight"),
+            tensor("blk.0.attn_q.weight", (32, 4), 8, 32),
+            tensor("rope_freqs.weight", (2,), 0, 192),
+        ],
+        bytes(224),
     ),
     "a.pt": torch_file(state_dict({"w": _F, "v": torch_tensor([3, 2], [1, 3])})),
     "a.npz": zipped({"w.npy": npy(), "v.npy": npy(order="True")}),

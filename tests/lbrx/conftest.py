@@ -1,4 +1,9 @@
-"""Fixtures for tests of tensors."""
+"""Fixtures for tests of tensors.
+
+On metal each kernel is compiled, which takes most of a test's time. So in the default run a test there
+takes float32, or the last type it has, and one more type that changes from day to day; in the full
+run it takes all of them.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +11,62 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from op_oracle import ROTATION, Place, rotating
 
 import lbrx
+from lbrx import dtype as dt
 
-DEVICES = ("cpu",)
+PLACES = [
+    Place("cpu", every=True),
+    Place("metal", every=False),
+    pytest.param(Place("metal", every=True), id="metal-every", marks=pytest.mark.full),
+]
+# Tests of many cases that differ in little on metal: one of these parameters a day.
+SAMPLED = {
+    "test_elementwise_on_views": "view",
+    "test_binary_broadcasts": "shapes",
+    "test_matmul_with_bias_and_activation": "activation",
+}
 
 
-@pytest.fixture(params=DEVICES)
-def place(request):
+def pytest_report_header() -> str:
+    return f"LBRX_TEST_ROTATION={ROTATION} repeats the samples of this run"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what metal has not, and leave to the full run what is no sample."""
+    items[:] = [item for item in items if _is_possible(item)]
+    groups: dict[object, list[pytest.Item]] = {}
+    for item in items:
+        given = _parameters(item)
+        if given.get("place") == "metal" and not given["place"].every:
+            name = item.function.__name__  # type: ignore[attr-defined]
+            for parameter in {"dtype", SAMPLED.get(name)} & given.keys():
+                rest = tuple((k, str(v)) for k, v in given.items() if k != parameter)
+                groups.setdefault((item.path, name, parameter, rest), []).append(item)
+    for (_, name, parameter, rest), alike in groups.items():
+        values = [_parameters(item)[parameter] for item in alike]
+        kept = rotating(values, f"{name}{rest}")
+        for item, value in zip(alike, values, strict=True):
+            if value not in kept:
+                item.add_marker(pytest.mark.full)
+
+
+def _parameters(item: pytest.Item) -> dict[str, object]:
+    return dict(item.callspec.params) if hasattr(item, "callspec") else {}
+
+
+def _is_possible(item: pytest.Item) -> bool:
+    given = _parameters(item)
+    if given.get("place") != "metal" or "dtype" not in given:
+        return True
+    # A test of one type has no use for a place that takes every type.
+    return given["dtype"] is not dt.float64 and not given["place"].every
+
+
+@pytest.fixture(params=PLACES)
+def place(request: pytest.FixtureRequest) -> Place:
     """Each device that computes."""
     return request.param
 

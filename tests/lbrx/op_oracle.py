@@ -6,7 +6,10 @@ shapes and devices.
 
 from __future__ import annotations
 
+import datetime
 import math
+import os
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +19,47 @@ import numpy as np
 import lbrx
 from lbrx import dtype as dt
 from lbrx.dtype import Dtype, Kind
+
+# What the samples of a run depend on; a new one each day.
+ROTATION = int(os.environ.get("LBRX_TEST_ROTATION", datetime.date.today().toordinal()))
+
+
+class Place(str):
+    """A device, and whether a test goes through every element type on it or through a sample."""
+
+    every: bool
+
+    def __new__(cls, name: str, every: bool) -> Place:
+        made = super().__new__(cls, name)
+        made.every = every
+        return made
+
+
+def rotating(values: Sequence[Any], key: str) -> list[Any]:
+    """float32 or the last of the values, and another one that the day and the key decide."""
+    first = dt.float32 if dt.float32 in values else values[-1]
+    others = [value for value in values if value is not first]
+    if not others or not isinstance(first, Dtype):
+        return [values[_number(key) % len(values)]]
+    return [first, others[_number(key) % len(others)]]
+
+
+def _number(key: str) -> int:
+    return zlib.crc32(f"{ROTATION} {key}".encode())
+
+
+def has(place: str, dtype: Dtype) -> bool:
+    """Whether a device has an element type."""
+    return place == "cpu" or dtype is not dt.float64
+
+
+def chosen(dtypes: Sequence[Dtype], place: Place, key: str = "") -> list[Dtype]:
+    """The types that a test takes on a device."""
+    if place == "cpu":
+        return list(dtypes)
+    possible = [dtype for dtype in dtypes if has(place, dtype)]
+    return possible if place.every else rotating(possible, key)
+
 
 FLOATS = (dt.float16, dt.bfloat16, dt.float32, dt.float64)
 INTEGERS = tuple(d for d in dt.ALL if d.is_integer)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from lbrx.errors import FormatError
 from lbrx.formats import pretokenizers, sentencepiece
@@ -12,17 +12,19 @@ from lbrx.formats.checks import shown
 from lbrx.formats.vocabulary import TokenType
 
 _KEY = "tokenizer.ggml."
+_NAMED_TEMPLATE = "tokenizer.chat_template."
 _SPACE = "\u2581"
+Item = TypeVar("Item", str, int, float)
 _ADDED = (TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNKNOWN)
 
 
 def tokenizer_files(metadata: Mapping[str, Any]) -> dict[str, bytes]:
     """tokenizer.json and tokenizer_config.json; nothing where there is no vocabulary."""
-    tokens = metadata.get(_KEY + "tokens")
-    if tokens is None:
+    tokens = _listed(metadata, "tokens", str)
+    if not tokens:
         return {}
     kind = metadata.get(_KEY + "model")
-    types = metadata.get(_KEY + "token_type") or [TokenType.NORMAL] * len(tokens)
+    types = _listed(metadata, "token_type", int) or [TokenType.NORMAL] * len(tokens)
     if len(types) != len(tokens):
         raise FormatError(f"{len(tokens)} tokens have {len(types)} types in the GGUF's metadata")
     if kind == "gpt2":
@@ -37,6 +39,19 @@ def tokenizer_files(metadata: Mapping[str, Any]) -> dict[str, bytes]:
         "tokenizer.json": json.dumps(whole, ensure_ascii=False, indent=1).encode(),
         "tokenizer_config.json": json.dumps(settings, ensure_ascii=False, indent=2).encode(),
     }
+
+
+def _listed(metadata: Mapping[str, Any], key: str, kind: type[Item]) -> list[Item]:
+    """An array of metadata, whose elements must be of one type; empty where there is none."""
+    value = metadata.get(_KEY + key, ())
+    items = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [None]
+    if not all(isinstance(item, kind) for item in items):
+        raise FormatError(f"metadata {_KEY + key!r} is no array of {kind.__name__}")
+    return [item for item in items if isinstance(item, kind)]
+
+
+def _token(tokens: Sequence[str], number: object) -> str | None:
+    return tokens[number] if isinstance(number, int) and 0 <= number < len(tokens) else None
 
 
 def _whole(tokens: Sequence[str], types: Sequence[int], model: dict[str, Any]) -> dict[str, Any]:
@@ -89,7 +104,7 @@ def _byte_level(
     if rule is None:
         known = ", ".join(pretokenizers.RULES)
         raise FormatError(f"the pre-tokenizer {shown(name)} is unknown: lbrx knows {known}")
-    merges = [merge.split(" ") for merge in metadata.get(_KEY + "merges") or ()]
+    merges = [merge.split(" ") for merge in _listed(metadata, "merges", str)]
     if any(len(pair) != 2 for pair in merges):
         raise FormatError("a merge in the GGUF's metadata is no pair")
     model = {
@@ -111,14 +126,14 @@ def _byte_level(
 def _sentencepiece(
     metadata: Mapping[str, Any], tokens: Sequence[str], types: Sequence[int]
 ) -> dict[str, Any]:
-    scores = metadata.get(_KEY + "scores") or ()
+    scores = _listed(metadata, "scores", float)
     if len(scores) != len(tokens):
         raise FormatError(f"{len(tokens)} tokens have {len(scores)} scores in the GGUF's metadata")
     numbers = {text: n for n, text in enumerate(tokens) if types[n] == TokenType.NORMAL}
     merged = {text: scores[n] for text, n in numbers.items() if len(text) > 1}
     unknown = metadata.get(_KEY + "unknown_token_id")
     model = {
-        "unk_token": tokens[unknown] if isinstance(unknown, int) else None,
+        "unk_token": _token(tokens, unknown),
         "fuse_unk": True,
         "byte_fallback": True,
         "ignore_merges": False,
@@ -145,11 +160,12 @@ def _post_processor(metadata: Mapping[str, Any], tokens: Sequence[str]) -> dict[
     """Puts the first and last token around a text, where the model wants them."""
     around: dict[str, str] = {}
     for name in ("bos", "eos"):
-        number = metadata.get(f"{_KEY}{name}_token_id")
         if metadata.get(f"{_KEY}add_{name}_token", _adds_by_default(metadata, name)):
-            if not isinstance(number, int) or not 0 <= number < len(tokens):
+            number = metadata.get(f"{_KEY}{name}_token_id")
+            token = _token(tokens, number)
+            if token is None:
                 raise FormatError(f"add_{name}_token is set, but {number!r} is no token")
-            around[name] = tokens[number]
+            around[name] = token
     if not around:
         return None
     pieces = {name: [{"SpecialToken": {"id": text, "type_id": 0}}] for name, text in around.items()}
@@ -178,21 +194,18 @@ def _settings(metadata: Mapping[str, Any], tokens: Sequence[str]) -> dict[str, A
     result: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast"}
     keys = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
     for name, key in keys.items():
-        number = metadata.get(f"{_KEY}{key}_token_id")
-        if isinstance(number, int) and 0 <= number < len(tokens):
-            result[name] = tokens[number]
+        token = _token(tokens, metadata.get(f"{_KEY}{key}_token_id"))
+        if token is not None:
+            result[name] = token
     for name in ("bos", "eos"):
         added = metadata.get(f"{_KEY}add_{name}_token", _adds_by_default(metadata, name))
         result[f"add_{name}_token"] = bool(added)
     template = metadata.get("tokenizer.chat_template")
-    others = metadata.get("tokenizer.chat_templates") or ()
+    others = [key for key in metadata if key.startswith(_NAMED_TEMPLATE)]
     if others:
-        named = [("default", template), *((n, _named(metadata, n)) for n in others)]
-        result["chat_template"] = [{"name": n, "template": t} for n, t in named if t]
+        named = {"default": template}
+        named |= {key.removeprefix(_NAMED_TEMPLATE): metadata[key] for key in others}
+        result["chat_template"] = [{"name": n, "template": t} for n, t in named.items() if t]
     elif template:
         result["chat_template"] = template
     return result
-
-
-def _named(metadata: Mapping[str, Any], name: str) -> Any:
-    return metadata.get(f"tokenizer.chat_template.{name}")

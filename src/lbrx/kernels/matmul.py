@@ -32,6 +32,7 @@ SMALL_TILE, LARGE_TILE, TILE_DEPTH, TILE_THREADS = 32, 64, 16, 128
 
 # Costs are microseconds. Those of processors were measured on two threads of a Zen 4.
 DISPATCH = 5.0
+EMULATION = 1000  # how much slower simdgroups are on a processor, more or less
 SERIAL_SPEED = 130e3  # operations
 SERIAL_PACKING = (0.2e-3, 0.4e-3)  # an element of y, if its rows or its columns lie together
 
@@ -374,8 +375,9 @@ def _tiling_time(info: DeviceInfo, problem: Product, size: int, threadgroups: in
     busy = min(1.0, threadgroups / (THREADGROUPS_A_CORE * (info.cores or 1)))
     operations = 2.0 * _tiles(problem, size) * size * size * problem.k
     computing = operations / (TILES_OF_PEAK[size] * peak(info) * busy)
-    operands = (problem.m + problem.n) * problem.k * problem.members * problem.dtype.itemsize
-    return max(computing, operands / bandwidth(info))
+    read = (problem.m + problem.n) * problem.k * problem.members * problem.dtype.itemsize
+    time = max(computing, read / bandwidth(info))
+    return time if info.simd_hardware else EMULATION * time
 
 
 def _dispatch_tiles(
@@ -426,5 +428,9 @@ family.samples += [
     for d in (dt.float32, dt.float16, dt.bfloat16)
 ]
 family.samples.append(
-    Sample("matmul", (Spec((1, 4096), dt.float16), Spec((4096, 4096), dt.float16)), {"activation": None})
+    Sample(
+        "matmul",
+        (Spec((1, 4096), dt.float16), Spec((4096, 4096), dt.float16)),
+        {"activation": None},
+    )
 )

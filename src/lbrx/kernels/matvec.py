@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lbrx.kernels.matmul import (
     DISPATCH,
+    EMULATION,
     Product,
     bandwidth,
     family,
@@ -75,7 +76,7 @@ def matvec(
 def _simd_cost(info: DeviceInfo, problem: Product) -> float:
     reading = _matrix_bytes(problem) / (OF_BANDWIDTH * bandwidth(info))
     cost = DISPATCH + max(reading, problem.operations / (OF_PEAK * peak(info)))
-    return cost if info.simd_hardware else 1000 * cost
+    return cost if info.simd_hardware else EMULATION * cost
 
 
 @family.variant("matvec_simd", can=_can, cost=_simd_cost, batch_invariant=False)

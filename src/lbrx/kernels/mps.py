@@ -14,8 +14,17 @@ from lbrx import shape as sh
 from lbrx.dtype import Dtype
 from lbrx.kernels import elementwise
 from lbrx.kernels.arrays import buffer_of, empty
-from lbrx.kernels.matmul import Matrix, Product, family, finish, problem_of
-from lbrx.metal import Buffer, Context
+from lbrx.kernels.matmul import (
+    DISPATCH,
+    Matrix,
+    Product,
+    bandwidth,
+    family,
+    finish,
+    peak,
+    problem_of,
+)
+from lbrx.metal import Buffer, Context, DeviceInfo
 from lbrx.metal.binding import MPS
 from lbrx.ops import Spec
 from lbrx.storage import Array
@@ -41,7 +50,24 @@ class Stack(NamedTuple):
     dtype: Dtype
 
 
-@family.variant("mps", can=lambda info, problem: problem.dtype in TYPES, batch_invariant=False)
+def _cost(info: DeviceInfo, problem: Product) -> float:
+    count, _, _ = _even_members(problem)
+    encoding = ENCODING * problem.members / count
+    results = problem.members * problem.m * problem.n
+    if info.simd_hardware:
+        read = problem.members * (problem.m + problem.n) * problem.k * problem.dtype.itemsize
+        time = max(problem.operations / (OF_PEAK * peak(info)), read / bandwidth(info))
+        time += problem.finishes * (DISPATCH + 8.0 * results / bandwidth(info))
+        # Apple does not say in what its products of halves are summed up.
+        return encoding + time * (1 if problem.dtype is dt.float32 else 2)
+    packed = problem.members * (problem.m + problem.n) * problem.k
+    time = problem.operations / BLAS_SPEED + packed * PACKING
+    return encoding + time + problem.finishes * (DISPATCH + results * FINISHING)
+
+
+@family.variant(
+    "mps", can=lambda info, problem: problem.dtype in TYPES, cost=_cost, batch_invariant=False
+)
 def mps(
     gpu: Context, problem: Product, x: Array, y: Array, bias: Array | None, result: Array
 ) -> None:
@@ -54,9 +80,18 @@ def mps(
         finish(gpu, problem, product, 1, bias, result)
 
 
+def _wide_cost(info: DeviceInfo, problem: Product) -> float:
+    cast = problem.members * (problem.m + problem.n) * problem.k
+    wide = replace(problem, dtype=dt.float32, activation=problem.activation or "relu")
+    if info.simd_hardware:
+        return _cost(info, wide) + 2 * DISPATCH + 6.0 * cast / bandwidth(info)
+    return _cost(info, wide) + 2 * DISPATCH + cast * CASTING
+
+
 @family.variant(
     "mps_wide",
     can=lambda info, problem: problem.dtype in (dt.float16, dt.bfloat16),
+    cost=_wide_cost,
     batch_invariant=False,
 )
 def mps_wide(

@@ -1,5 +1,8 @@
 """Lazy graphs on the Metal device: fusion, dispatch, replay and profiling."""
 
 from lbrx.scheduler.device import MetalDevice
+from lbrx.scheduler.explain import Explanation, explain
+from lbrx.scheduler.graph import realise
+from lbrx.scheduler.profiler import Profile, profile
 
-__all__ = ["MetalDevice"]
+__all__ = ["Explanation", "MetalDevice", "Profile", "explain", "profile", "realise"]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from html import escape
 
 from lbrx.scheduler.fusion import Kernel, name_of, plan
-from lbrx.scheduler.graph import Node, in_order, node_of
-from lbrx.storage import Array
+from lbrx.scheduler.graph import Node, in_order, node_of, nodes_of
+from lbrx.storage import Array, Storage
 
 LINE, INDENT, MARGIN = 18, 16, 12  # of the picture, in pixels
 CHARACTER = 7.3
@@ -103,8 +103,9 @@ class Explanation:
         )
 
 
-def explain(nodes: Sequence[Node]) -> Explanation:
-    """The plan for nodes, without running anything."""
+def explain(storages: Iterable[Storage]) -> Explanation:
+    """The plan for what storages wait for, without running anything."""
+    nodes = nodes_of(storages)
     return Explanation(tuple(map(_planned, plan(in_order(nodes), nodes))))
 
 

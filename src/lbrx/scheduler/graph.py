@@ -12,13 +12,12 @@ import threading
 import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from lbrx import shape as sh
 from lbrx.kernels.registry import policy
 from lbrx.metal import Buffer
 from lbrx.ops import Attributes, Op, Spec
-from lbrx.storage import Array, Bytes, MetalStorage, NumberStorage
+from lbrx.storage import Array, Bytes, MetalStorage, NumberStorage, Storage
 
 # Held while nodes are made or realised: tensors may be used by several threads.
 LOCK = threading.RLock()
@@ -179,11 +178,17 @@ def in_order(targets: Iterable[Node]) -> list[Node]:
     return list(order)
 
 
-def realise(storages: Iterable[Pending]) -> None:
+def nodes_of(storages: Iterable[Storage]) -> list[Node]:
+    """The nodes that storages wait for, each once."""
+    pending = (s.node for s in storages if isinstance(s, Pending))
+    return list(dict.fromkeys(node for node in pending if node is not None))
+
+
+def realise(storages: Iterable[Storage]) -> None:
     """Compute what pends of these storages, and encode it; nobody waits for the device here."""
-    from lbrx.scheduler.dispatcher import run
+    from lbrx.scheduler.dispatcher import run  # which needs nodes
 
     with LOCK:
-        nodes: dict[Node, Any] = {s.node: None for s in storages if s.node is not None}
+        nodes = nodes_of(storages)
         if nodes:
-            run(list(nodes))
+            run(nodes)

@@ -8,6 +8,7 @@ import re
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from lbrx import env
 from lbrx.kernels.arrays import empty
 from lbrx.kernels.registry import RUNNERS, Call
 from lbrx.metal import Context
+from lbrx.metal.commands import Command
 from lbrx.ops import TABLE, Attributes, Spec
 
 VERSION = 1
@@ -80,14 +82,14 @@ class _Watch:
     """Notes the device's times."""
 
     def __init__(self) -> None:
-        self.noted: list[object] = []
+        self.noted: list[Any] = []
 
-    def note(self, command: object, commands: object) -> None:
+    def note(self, command: Command, commands: Any) -> None:
         self.noted.append(commands)
 
     def best(self, repeats: int) -> float:
         """Of runs that are as many commands each."""
-        spans = [c.GPUEndTime() - c.GPUStartTime() for c in self.noted]  # type: ignore[attr-defined]
+        spans = [float(c.GPUEndTime() - c.GPUStartTime()) for c in self.noted]
         each = len(spans) // repeats
         return min(sum(spans[i * each : (i + 1) * each]) for i in range(repeats))
 

@@ -1,6 +1,6 @@
 """Who holds the bytes of a tensor: the host, a file, a part of either, or a Metal buffer."""
 
-from lbrx.storage.array import Array, Bytes, Storage
+from lbrx.storage.array import Array, Bytes, Storage, Unrealised
 from lbrx.storage.cpu import CpuStorage, NumberStorage, empty_aligned
 from lbrx.storage.lazy import LazyStorage, PackedStorage
 from lbrx.storage.mapped import MmapStorage
@@ -18,6 +18,7 @@ __all__ = [
     "NumberStorage",
     "PackedStorage",
     "Storage",
+    "Unrealised",
     "ViewStorage",
     "empty_aligned",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,14 @@ class Storage(Protocol):
 
     def host(self) -> Bytes:
         """The bytes themselves, not a copy, once all work on them is done."""
+
+
+@runtime_checkable
+class Unrealised(Protocol):
+    """A storage whose bytes are made when somebody looks at them."""
+
+    def realised(self) -> Storage:
+        """What holds them then."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from lbrx.dtype import Dtype, DtypeLike
 from lbrx.errors import ShapeError
 from lbrx.ops import TABLE, Attributes, Op
 from lbrx.shape import Axes, Layout, Shape
-from lbrx.storage import Array, Storage
+from lbrx.storage import Array, Storage, Unrealised
 from lbrx.storage.cpu import copied
 from lbrx.tensor import device as devices
 from lbrx.tensor import dlpack, indexing
@@ -70,7 +70,9 @@ class Tensor(Operators):
 
     @property
     def storage(self) -> Storage:
-        return self.array.storage
+        """Who holds the bytes; what is pending is computed for it."""
+        storage = self.array.storage
+        return storage.realised() if isinstance(storage, Unrealised) else storage
 
     @property
     def ndim(self) -> int:

@@ -24,10 +24,16 @@ def eval(*values: Any) -> None:
 
 def start(*values: Any) -> None:
     """Hand the pending work of tensors to their device, without waiting for it."""
-    for tensor in _tensors(values):
-        if tensor.device != "cpu":
-            # Only what has been encoded has a place in memory.
-            _ = tensor.storage.address
+    storages = [t.array.storage for t in _tensors(values) if t.device == "metal"]
+    if storages:
+        import_module("lbrx.scheduler").realise(storages)
+
+
+def explain(*values: Any) -> Any:
+    """How the pending values of tensors will be computed: which operations share a kernel, and
+    what that saves. Print it, or draw it with its `svg()` and `mermaid()`."""
+    storages = [t.array.storage for t in _tensors(values) if t.device == "metal"]
+    return import_module("lbrx.scheduler").explain(storages)
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:

@@ -28,8 +28,8 @@ _ALIASES = {"gemma3": "gemma3_text"}
 
 def of_config(config: Mapping[str, Any]) -> Architecture | None:
     """The architecture that a config.json names."""
-    model_type = config.get("model_type")
-    return ARCHITECTURES.get(_ALIASES.get(model_type, model_type)) if model_type else None
+    name = str(config.get("model_type"))
+    return ARCHITECTURES.get(_ALIASES.get(name, name))
 
 
 def of_gguf(metadata: Mapping[str, Any]) -> Architecture | None:
