@@ -56,15 +56,27 @@ def _index(weight_map: object, name: str = "model-1.safetensors") -> Files:
 
 SAFETENSORS: dict[str, tuple[Files, str]] = {
     "empty": (_ST(b""), "a.safetensors: .* but empty"),
-    "length 2**62": (_ST(safetensors({}, length=2**62)), "header length: 4,611,686,018,427,387,904"),
-    "length 2**64-1": (_ST(safetensors({}, length=2**64 - 1)), "header length: 18,446.* only 2 follow"),
+    "length 2**62": (
+        _ST(safetensors({}, length=2**62)),
+        "header length: 4,611,686,018,427,387,904",
+    ),
+    "length 2**64-1": (
+        _ST(safetensors({}, length=2**64 - 1)),
+        "header length: 18,446.* only 2 follow",
+    ),
     "length past the end": (_ST(safetensors({}, length=3)), "header length: 3 bytes, but only 2"),
     "not JSON": (_ST(safetensors(b"{'a': 1}")), "header: is no valid JSON"),
     "not UTF-8": (_ST(safetensors(b'{"\xff": 1}')), "header: is no valid JSON"),
     "nested": (_ST(safetensors(_DEEP)), "header: is nested too deeply"),
     "nested lists": (_ST(safetensors(b'{"a":' + b"[" * 100_000)), "header: is nested too deeply"),
-    "endless number": (_ST(safetensors(b'{"a": ' + b"9" * 5000 + b"}")), "header: is no valid JSON"),
-    "millions of lists": (_ST(safetensors(b'{"a":[' + b"[]," * (9 << 20) + b"[]]}")), "header: has more than"),
+    "endless number": (
+        _ST(safetensors(b'{"a": ' + b"9" * 5000 + b"}")),
+        "header: is no valid JSON",
+    ),
+    "millions of lists": (
+        _ST(safetensors(b'{"a":[' + b"[]," * (9 << 20) + b"[]]}")),
+        "header: has more than",
+    ),
     "a name twice": (
         _ST(safetensors(b'{"w":{"dtype":"F32","dtype":"F32"}}')),
         "header: .*'dtype' appears twice",
@@ -74,35 +86,80 @@ SAFETENSORS: dict[str, tuple[Files, str]] = {
     "unknown dtype": (_ST(safetensors({"w": entry("F7")}, _24)), "'w': dtype: 'F7' is none of"),
     "dtype no text": (_ST(safetensors({"w": entry([1])}, _24)), "'w': dtype: .* is none of"),
     "shape no list": (_ST(safetensors({"w": entry(shape=6)}, _24)), "'w': shape: is no list"),
-    "negative size": (_ST(safetensors({"w": entry(shape=[-2, -3])}, _24)), "'w': shape: -2 is no size"),
+    "negative size": (
+        _ST(safetensors({"w": entry(shape=[-2, -3])}, _24)),
+        "'w': shape: -2 is no size",
+    ),
     "fraction": (_ST(safetensors({"w": entry(shape=[1.5])}, _24)), "'w': shape: 1.5 is no size"),
     "truth as size": (_ST(safetensors({"w": entry(shape=[True])}, _24)), "'w': shape: True is no"),
-    "many dimensions": (_ST(safetensors({"w": entry(shape=[1] * 10**5)}, _24)), "100000 dimensions, at most"),
-    "beyond 64 bits": (_ST(safetensors({"w": entry(shape=[2**62, 9])}, _24)), "'w': shape: .* beyond any"),
-    "zero hides size": (_ST(safetensors({"w": entry(shape=[2**62, 9, 0])}, _24)), "'w': shape: .* beyond"),
-    "offsets no range": (_ST(safetensors({"w": entry(offsets=[0])}, _24)), "'w': data_offsets: .* no range"),
-    "offsets backwards": (_ST(safetensors({"w": entry(offsets=[24, 0])}, _24)), r"\[24, 0\] is no range"),
-    "offset negative": (_ST(safetensors({"w": entry(offsets=[-24, 0])}, _24)), r"\[-24, 0\] is no range"),
+    "many dimensions": (
+        _ST(safetensors({"w": entry(shape=[1] * 10**5)}, _24)),
+        "100000 dimensions, at most",
+    ),
+    "beyond 64 bits": (
+        _ST(safetensors({"w": entry(shape=[2**62, 9])}, _24)),
+        "'w': shape: .* beyond any",
+    ),
+    "zero hides size": (
+        _ST(safetensors({"w": entry(shape=[2**62, 9, 0])}, _24)),
+        "'w': shape: .* beyond",
+    ),
+    "offsets no range": (
+        _ST(safetensors({"w": entry(offsets=[0])}, _24)),
+        "'w': data_offsets: .* no range",
+    ),
+    "offsets backwards": (
+        _ST(safetensors({"w": entry(offsets=[24, 0])}, _24)),
+        r"\[24, 0\] is no range",
+    ),
+    "offset negative": (
+        _ST(safetensors({"w": entry(offsets=[-24, 0])}, _24)),
+        r"\[-24, 0\] is no range",
+    ),
     "offsets of text": (_ST(safetensors({"w": entry(offsets=["0", "24"])}, _24)), "is no range"),
-    "too few bytes": (_ST(safetensors({"w": entry(offsets=[0, 20])}, _24)), "'w': data_offsets: 20 bytes, but F32"),
+    "too few bytes": (
+        _ST(safetensors({"w": entry(offsets=[0, 20])}, _24)),
+        "'w': data_offsets: 20 bytes, but F32",
+    ),
     "overlap": (
         _ST(safetensors({"a": entry(), "b": entry(offsets=[12, 36])}, bytes(36))),
         "'b': data_offsets: overlaps",
     ),
-    "the same twice": (_ST(safetensors({"a": entry(), "b": entry()}, _24)), "'b': data_offsets: overlaps"),
-    "hole": (_ST(safetensors({"w": entry(offsets=[8, 32])}, bytes(32))), "'w': data_offsets: leaves 8 bytes"),
-    "bytes after the end": (_ST(safetensors({"w": entry()}, bytes(25))), "1 bytes follow the last tensor"),
+    "the same twice": (
+        _ST(safetensors({"a": entry(), "b": entry()}, _24)),
+        "'b': data_offsets: overlaps",
+    ),
+    "hole": (
+        _ST(safetensors({"w": entry(offsets=[8, 32])}, bytes(32))),
+        "'w': data_offsets: leaves 8 bytes",
+    ),
+    "bytes after the end": (
+        _ST(safetensors({"w": entry()}, bytes(25))),
+        "1 bytes follow the last tensor",
+    ),
     "cut short": (_ST(safetensors({"w": entry()}, bytes(23))), "'w': ends at byte .* cut short"),
     "metadata no texts": (
         _ST(safetensors({"__metadata__": {"a": 1}})),
         "__metadata__: is no object of strings",
     ),
-    "index: folder above": (_index({"w": "../a.safetensors"}), "'w': weight_map: '../a.s.* is no file name"),
-    "index: absolute": (_index({"w": "/etc/passwd"}), "'w': weight_map: '/etc/passwd' is no file name"),
+    "index: folder above": (
+        _index({"w": "../a.safetensors"}),
+        "'w': weight_map: '../a.s.* is no file name",
+    ),
+    "index: absolute": (
+        _index({"w": "/etc/passwd"}),
+        "'w': weight_map: '/etc/passwd' is no file name",
+    ),
     "index: number": (_index({"w": 3}), "'w': weight_map: '3' is no file name"),
     "index: list as file": (_index({"w": []}), r"'w': weight_map: '\[\]' is no file name"),
-    "index: no such file": (_index({"w": "b.safetensors"}), "'w': weight_map: the file b.s.* is missing"),
-    "index: no such tensor": (_index({"v": "model-1.safetensors"}), "'v': weight_map: is not in model-1"),
+    "index: no such file": (
+        _index({"w": "b.safetensors"}),
+        "'w': weight_map: the file b.s.* is missing",
+    ),
+    "index: no such tensor": (
+        _index({"v": "model-1.safetensors"}),
+        "'v': weight_map: is not in model-1",
+    ),
     "index: list": (_index(["w"]), "weight_map: is no object"),
     "index: nothing": (_index({}), "weight_map: is no object"),
     "index: nested": (
@@ -116,52 +173,117 @@ _STRINGS = struct.pack("<IQ", STRING, 3) + text("a") + text("b", 2**63) + text("
 
 GGUF: dict[str, tuple[Files, str]] = {
     "cut in the header": (_GG(b"GGUF\x03\0\0\0"), "less than a GGUF header"),
-    "counts of 2**62": (_GG(b"GGUF" + struct.pack("<IQQ", 3, 2**62, 2**62)), "tensor count: 4,611.* at most"),
+    "counts of 2**62": (
+        _GG(b"GGUF" + struct.pack("<IQQ", 3, 2**62, 2**62)),
+        "tensor count: 4,611.* at most",
+    ),
     "2**63 pairs": (_GG(gguf(pair_count=2**63)), "metadata count: 9,223"),
-    "more tensors than bytes": (_GG(gguf(tensor_count=1000)), "tensor count: 1,000 of them take more"),
-    "more pairs than bytes": (_GG(gguf(pair_count=1000)), "metadata count: 1,000 of them take more"),
+    "more tensors than bytes": (
+        _GG(gguf(tensor_count=1000)),
+        "tensor count: 1,000 of them take more",
+    ),
+    "more pairs than bytes": (
+        _GG(gguf(pair_count=1000)),
+        "metadata count: 1,000 of them take more",
+    ),
     "version 1": (_GG(gguf(version=1)), "version: 1: 2 and 3 are read"),
     "version 99": (_GG(gguf(version=99)), "version: 99"),
     "big-endian": (_GG(gguf(version=3 << 24)), "version: .*big-endian files are not read"),
-    "key past the end": (_GG(gguf([text(b"", 2**63) + bytes(9)])), "metadata key 0: 9,223.* bytes at"),
+    "key past the end": (
+        _GG(gguf([text(b"", 2**63) + bytes(9)])),
+        "metadata key 0: 9,223.* bytes at",
+    ),
     "key not UTF-8": (_GG(gguf([text(b"\xff\xfe") + bytes(20)])), "metadata key 0: is no UTF-8"),
     "key twice": (_GG(gguf([pair("a", U32, 1)] * 2)), "metadata 'a': is there twice"),
-    "unknown type": (_GG(gguf([text("a") + struct.pack("<I", 77) + bytes(8)])), "metadata 'a' type: 77"),
-    "text past the end": (_GG(gguf([pair("a", STRING, text("x", 2**40))])), "metadata 'a': 1,099,511"),
-    "array of 2**60": (_GG(gguf([pair("a", ARRAY, array(U32, 2**60, bytes(8)))])), "metadata 'a' length"),
-    "array of unknown": (_GG(gguf([pair("a", ARRAY, array(77, 1, bytes(8)))])), "metadata 'a' type: 77"),
-    "array text past the end": (_GG(gguf([pair("a", ARRAY, _STRINGS)])), "metadata 'a': a string reaches"),
+    "unknown type": (
+        _GG(gguf([text("a") + struct.pack("<I", 77) + bytes(8)])),
+        "metadata 'a' type: 77",
+    ),
+    "text past the end": (
+        _GG(gguf([pair("a", STRING, text("x", 2**40))])),
+        "metadata 'a': 1,099,511",
+    ),
+    "array of 2**60": (
+        _GG(gguf([pair("a", ARRAY, array(U32, 2**60, bytes(8)))])),
+        "metadata 'a' length",
+    ),
+    "array of unknown": (
+        _GG(gguf([pair("a", ARRAY, array(77, 1, bytes(8)))])),
+        "metadata 'a' type: 77",
+    ),
+    "array text past the end": (
+        _GG(gguf([pair("a", ARRAY, _STRINGS)])),
+        "metadata 'a': a string reaches",
+    ),
     "nested arrays": (
         _GG(gguf([pair("a", ARRAY, struct.pack("<IQ", ARRAY, 1) * 1000 + bytes(64))])),
         "metadata 'a': arrays are nested more",
     ),
-    "alignment 0": (_GG(gguf([pair("general.alignment", U32, 0)])), "'general.alignment': 0 is no power"),
+    "alignment 0": (
+        _GG(gguf([pair("general.alignment", U32, 0)])),
+        "'general.alignment': 0 is no power",
+    ),
     "alignment 3": (_GG(gguf([pair("general.alignment", U32, 3)])), "'general.alignment': 3 is no"),
-    "alignment huge": (_GG(gguf([pair("general.alignment", U32, 2**31)])), "2147483648 is no power"),
+    "alignment huge": (
+        _GG(gguf([pair("general.alignment", U32, 2**31)])),
+        "2147483648 is no power",
+    ),
     "alignment text": (_GG(gguf([pair("general.alignment", STRING, "32")])), "'32' is no power"),
-    "2**32-1 dimensions": (_GG(gguf([], [tensor(n_dims=2**32 - 1)], _24)), "'w': dimensions: 4294967295"),
-    "size of 2**63": (_GG(gguf([], [tensor(dims=[2**63, 2])], _24)), "'w': shape: .* beyond any file"),
-    "sizes beyond 64 bits": (_GG(gguf([], [tensor(dims=[2**33] * 2)], _24)), "'w': shape: .* beyond any"),
-    "unknown tensor type": (_GG(gguf([], [tensor(kind=99)], _24)), "'w': type: GGUF type 99 is unknown"),
+    "2**32-1 dimensions": (
+        _GG(gguf([], [tensor(n_dims=2**32 - 1)], _24)),
+        "'w': dimensions: 4294967295",
+    ),
+    "size of 2**63": (
+        _GG(gguf([], [tensor(dims=[2**63, 2])], _24)),
+        "'w': shape: .* beyond any file",
+    ),
+    "sizes beyond 64 bits": (
+        _GG(gguf([], [tensor(dims=[2**33] * 2)], _24)),
+        "'w': shape: .* beyond any",
+    ),
+    "unknown tensor type": (
+        _GG(gguf([], [tensor(kind=99)], _24)),
+        "'w': type: GGUF type 99 is unknown",
+    ),
     "withdrawn tensor type": (_GG(gguf([], [tensor(kind=4)], _24)), "'w': type: GGUF type 4 is"),
-    "no whole blocks": (_GG(gguf([], [tensor(dims=[33, 2], kind=2)], _24)), "'w': shape: rows of 33"),
-    "offset unaligned": (_GG(gguf([], [tensor(offset=8)], bytes(64))), "'w': offset: 8 is no multiple"),
+    "no whole blocks": (
+        _GG(gguf([], [tensor(dims=[33, 2], kind=2)], _24)),
+        "'w': shape: rows of 33",
+    ),
+    "offset unaligned": (
+        _GG(gguf([], [tensor(offset=8)], bytes(64))),
+        "'w': offset: 8 is no multiple",
+    ),
     "offset of 2**63": (_GG(gguf([], [tensor(offset=2**63)], _24)), "'w': offset: ends at byte"),
     "cut short": (_GG(gguf([], _ONE, bytes(20))), "'w': offset: ends at byte .* cut short"),
     "tensor twice": (_GG(gguf([], _ONE * 2, _24)), "'w': is there twice"),
     "overlap": (_GG(gguf([], [tensor("a"), tensor("b")], _24)), "'b': offset: overlaps tensor 'a'"),
-    "name past the end": (_GG(gguf([], [text(b"", 2**62) + bytes(16)], _24)), "name of tensor 0: 4,611"),
+    "name past the end": (
+        _GG(gguf([], [text(b"", 2**62) + bytes(16)], _24)),
+        "name of tensor 0: 4,611",
+    ),
     "split without number": (
         _GG(gguf([pair("split.count", U32, 2)], _ONE, _24)),
         "'split.count': 2 files, but the name is not like",
     ),
-    "split of text": (_GG(gguf([pair("split.count", STRING, "two")], _ONE, _24)), "'split.count': two files"),
+    "split of text": (
+        _GG(gguf([pair("split.count", STRING, "two")], _ONE, _24)),
+        "'split.count': two files",
+    ),
     "split part missing": (
-        {"a-00001-of-00002.gguf": gguf([pair("split.count", U32, 2), pair("split.no", U32, 0)], _ONE, _24)},
+        {
+            "a-00001-of-00002.gguf": gguf(
+                [pair("split.count", U32, 2), pair("split.no", U32, 0)], _ONE, _24
+            )
+        },
         "file 2 of 2, a-00002-of-00002.gguf, is missing",
     ),
     "split out of order": (
-        {"a-00001-of-00002.gguf": gguf([pair("split.count", U32, 2), pair("split.no", U32, 1)], _ONE, _24)},
+        {
+            "a-00001-of-00002.gguf": gguf(
+                [pair("split.count", U32, 2), pair("split.no", U32, 1)], _ONE, _24
+            )
+        },
         "'split.no': is not 0",
     ),
     "split count too large": (
@@ -181,7 +303,10 @@ def _torch(body: bytes) -> Files:
 
 
 PYTORCH: dict[str, tuple[Files, str]] = {
-    "os.system": (_PT(torch_file(b"\x80\x02" + RUN_COMMAND + b".")), "asks for 'os.system', .* nothing was run"),
+    "os.system": (
+        _PT(torch_file(b"\x80\x02" + RUN_COMMAND + b".")),
+        "asks for 'os.system', .* nothing was run",
+    ),
     "os.system in a dict": (_torch(RUN_COMMAND), "asks for 'os.system'"),
     "builtins.eval": (_PT(torch_file(_EVAL)), "asks for 'builtins.eval'"),
     "INST": (_PT(torch_file(b"(ios\nsystem\n.")), "the instruction INST has no use"),
@@ -189,13 +314,19 @@ PYTORCH: dict[str, tuple[Files, str]] = {
     "NEWOBJ": (_PT(torch_file(global_name("torch", "Tensor") + b")\x81.")), "instruction NEWOBJ"),
     "EXT1": (_PT(torch_file(b"\x82\x01.")), "instruction EXT1"),
     "persistent text": (_PT(torch_file(b"Pos.system\n.")), "instruction PERSID"),
-    "torch.load within": (_torch(global_name("torch.storage", "_load_from_bytes")), "_load_from_bytes"),
+    "torch.load within": (
+        _torch(global_name("torch.storage", "_load_from_bytes")),
+        "_load_from_bytes",
+    ),
     "no end": (_PT(torch_file(b"\x80\x02}")), "pickle: is damaged"),
     "no instruction": (_PT(torch_file(b"\xff")), "pickle: is damaged"),
     "nothing on the stack": (_PT(torch_file(b"0.")), "pickle: is damaged"),
     "no such memo": (_PT(torch_file(b"h\x05.")), "pickle: is damaged"),
     "call without a function": (_PT(torch_file(b"K\x01)R.")), "calls what is no function"),
-    "text of 2**63 bytes": (_PT(torch_file(b"\x8d" + struct.pack("<Q", 2**63 - 1) + b".")), "pickle: is damaged"),
+    "text of 2**63 bytes": (
+        _PT(torch_file(b"\x8d" + struct.pack("<Q", 2**63 - 1) + b".")),
+        "pickle: is damaged",
+    ),
     "bare pickle": (_PT(b"\x80\x02}q\x00."), "is a bare pickle, as torch wrote before"),
     "two pickles": (_PT(zipped(_TWO)), "has 2 members data.pkl"),
     "big-endian": (
@@ -203,18 +334,30 @@ PYTORCH: dict[str, tuple[Files, str]] = {
         "byteorder: is not little-endian",
     ),
     "storage missing": (_PT(torch_file(state_dict({"w": _F}), {})), "'w': storage: '0' is missing"),
-    "storage too small": (_torch(torch_tensor([3, 3], [3, 1])), "'w': size: reaches element 9 of a storage of 6"),
-    "offset beyond": (_torch(torch_tensor([2, 3], [3, 1], offset=1)), "'w': size: reaches element 7"),
+    "storage too small": (
+        _torch(torch_tensor([3, 3], [3, 1])),
+        "'w': size: reaches element 9 of a storage of 6",
+    ),
+    "offset beyond": (
+        _torch(torch_tensor([2, 3], [3, 1], offset=1)),
+        "'w': size: reaches element 7",
+    ),
     "offset negative": (_torch(torch_tensor([2], [1], offset=-1)), "'w': storage offset: '-1'"),
     "negative stride": (_torch(torch_tensor([2], [-1])), "'w': stride: -1 is no size"),
     "negative size": (_torch(torch_tensor([-2], [1])), "'w': size: -2 is no size"),
-    "a billion by stride 0": (_torch(torch_tensor([10**9, 2], [0, 1])), "'w': stride: repeats elements"),
+    "a billion by stride 0": (
+        _torch(torch_tensor([10**9, 2], [0, 1])),
+        "'w': stride: repeats elements",
+    ),
     "strides too few": (_torch(torch_tensor([2, 3], [1])), "'w': storage offset: .* does not fit"),
     "size no tuple": (
         _torch(torch_tensor([2], [1]).replace(pickled((2,)), pickled("23"), 1)),
         "'w': size: is no sequence",
     ),
-    "unknown storage": (_torch(torch_tensor([2], [1], storage="QInt8Storage")), "asks for 'torch.QInt8Storage'"),
+    "unknown storage": (
+        _torch(torch_tensor([2], [1], storage="QInt8Storage")),
+        "asks for 'torch.QInt8Storage'",
+    ),
     "no storage": (
         _torch(global_name("torch._utils", "_rebuild_tensor_v2") + b"(K\x00K\x00))tR"),
         "'w': pickle: is not built as torch",
@@ -237,19 +380,34 @@ PYTORCH: dict[str, tuple[Files, str]] = {
         "zip directory: 2,147,483,648 bytes, at most",
     ),
     "other zip": (_PT(zipped({"readme.txt": b""})), "with neither a data.pkl"),
-    "nested lists": (_PT(torch_file(b"\x80\x02" + b"]" * 500 + b"a" * 499 + b".")), "nested more than"),
+    "nested lists": (
+        _PT(torch_file(b"\x80\x02" + b"]" * 500 + b"a" * 499 + b".")),
+        "nested more than",
+    ),
 }
 
 NPZ: dict[str, tuple[Files, str]] = {
     "objects": (_NZ(zipped({"w.npy": npy("'|O'")})), "'w': descr: '|O' is not read"),
     "records": (_NZ(zipped({"w.npy": npy("[('a', '<f4')]")})), "'w': header: .* is not"),
-    "code as a header": (_NZ(zipped({"w.npy": npy("__import__('os').system('id')")})), "'w': header"),
+    "code as a header": (
+        _NZ(zipped({"w.npy": npy("__import__('os').system('id')")})),
+        "'w': header",
+    ),
     "big-endian": (_NZ(zipped({"w.npy": npy("'>f4'")})), "'w': descr: '>f4' is not read"),
     "complex": (_NZ(zipped({"w.npy": npy("'<c8'")})), "'w': descr: '<c8' is not read"),
     "texts": (_NZ(zipped({"w.npy": npy("'<U4'")})), "'w': descr: '<U4' is not read"),
-    "shape beyond the data": (_NZ(zipped({"w.npy": npy(shape="(2, 4)")})), "'w': shape: F32 of shape"),
-    "shape beyond 64 bits": (_NZ(zipped({"w.npy": npy(shape="(" + "9" * 30 + ",)")})), "'w': shape: .* beyond"),
-    "shape of endless digits": (_NZ(zipped({"w.npy": npy(shape="(" + "9" * 3000 + ",)")})), "'w': "),
+    "shape beyond the data": (
+        _NZ(zipped({"w.npy": npy(shape="(2, 4)")})),
+        "'w': shape: F32 of shape",
+    ),
+    "shape beyond 64 bits": (
+        _NZ(zipped({"w.npy": npy(shape="(" + "9" * 30 + ",)")})),
+        "'w': shape: .* beyond",
+    ),
+    "shape of endless digits": (
+        _NZ(zipped({"w.npy": npy(shape="(" + "9" * 3000 + ",)")})),
+        "'w': ",
+    ),
     "header past the end": (
         _NZ(zipped({"w.npy": b"\x93NUMPY\x01\x00\xff\xff{}"})),
         "'w': header: version 1 and length 65,535",
@@ -317,7 +475,12 @@ ATTACKS = [
     for name, (files, message) in table.items()
 ]
 
-_HEADS = {"attention.head_count": 2, "embedding_length": 32, "attention.head_count_kv": 2, "block_count": 1}
+_HEADS = {
+    "attention.head_count": 2,
+    "embedding_length": 32,
+    "attention.head_count_kv": 2,
+    "block_count": 1,
+}
 # Files that are right, for fuzzing to start from.
 SOUND: dict[str, bytes] = {
     "a.safetensors": safetensors({"w": entry(), "__metadata__": {"a": "b"}}, _24),
@@ -327,7 +490,9 @@ SOUND: dict[str, bytes] = {
             pair("a.flag", BOOL, True),
             *(pair(f"llama.{key}", U32, number) for key, number in _HEADS.items()),
             pair("tokenizer.ggml.model", STRING, "gpt2"),
-            pair("tokenizer.ggml.tokens", ARRAY, array(STRING, 3, text("a") + text("b") + text("ab"))),
+            pair(
+                "tokenizer.ggml.tokens", ARRAY, array(STRING, 3, text("a") + text("b") + text("ab"))
+            ),
             pair("tokenizer.ggml.merges", ARRAY, array(STRING, 1, text("a b"))),
             pair("tokenizer.ggml.token_type", ARRAY, array(I32, 3, struct.pack("<3i", 1, 1, 1))),
             pair("tokenizer.ggml.eos_token_id", U32, 2),

@@ -19,14 +19,18 @@ def safetensors(header: object, data: bytes = b"", length: int | None = None) ->
     return struct.pack("<Q", len(text) if length is None else length) + text + data
 
 
-def entry(dtype: object = "F32", shape: object = (2, 3), offsets: object = (0, 24)) -> dict[str, Any]:
+def entry(
+    dtype: object = "F32", shape: object = (2, 3), offsets: object = (0, 24)
+) -> dict[str, Any]:
     return {"dtype": dtype, "shape": shape, "data_offsets": offsets}
 
 
 # GGUF
 
 U8, I8, U16, I16, U32, I32, F32, BOOL, STRING, ARRAY, U64, I64, F64 = range(13)
-NUMBERS = dict(zip((U8, I8, U16, I16, U32, I32, F32, BOOL, U64, I64, F64), "BbHhIif?Qqd", strict=True))
+NUMBERS = dict(
+    zip((U8, I8, U16, I16, U32, I32, F32, BOOL, U64, I64, F64), "BbHhIif?Qqd", strict=True)
+)
 
 
 def text(value: str | bytes, length: int | None = None) -> bytes:
@@ -50,7 +54,11 @@ def array(kind: int, count: int, body: bytes) -> bytes:
 
 
 def tensor(
-    name: str = "w", dims: Sequence[int] = (3, 2), kind: int = 0, offset: int = 0, n_dims: int | None = None
+    name: str = "w",
+    dims: Sequence[int] = (3, 2),
+    kind: int = 0,
+    offset: int = 0,
+    n_dims: int | None = None,
 ) -> bytes:
     count = len(dims) if n_dims is None else n_dims
     return text(name) + struct.pack(f"<I{len(dims)}QIQ", count, *dims, kind, offset)
@@ -120,11 +128,17 @@ def state_dict(tensors: Mapping[str, bytes]) -> bytes:
 
 def torch_file(pickle_bytes: bytes, storages: Mapping[str, bytes] | None = None) -> bytes:
     data = {"0": struct.pack("<6f", *range(6))} if storages is None else storages
-    members = {"archive/data.pkl": pickle_bytes, "archive/byteorder": b"little", "archive/version": b"3\n"}
+    members = {
+        "archive/data.pkl": pickle_bytes,
+        "archive/byteorder": b"little",
+        "archive/version": b"3\n",
+    }
     return zipped(members | {f"archive/data/{key}": value for key, value in data.items()})
 
 
-def npy(descr: str = "'<f4'", shape: str = "(2, 3)", data: bytes = bytes(24), order: str = "False") -> bytes:
+def npy(
+    descr: str = "'<f4'", shape: str = "(2, 3)", data: bytes = bytes(24), order: str = "False"
+) -> bytes:
     header = f"{{'descr': {descr}, 'fortran_order': {order}, 'shape': {shape}, }}".encode()
     header += b" " * (-(len(header) + 11) % 64) + b"\n"
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + data

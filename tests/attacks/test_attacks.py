@@ -12,7 +12,9 @@ import lbrx
 _MEMORY = 64 << 20
 
 
-@pytest.mark.parametrize(("files", "message"), [a[1:] for a in ATTACKS], ids=[a[0] for a in ATTACKS])
+@pytest.mark.parametrize(
+    ("files", "message"), [a[1:] for a in ATTACKS], ids=[a[0] for a in ATTACKS]
+)
 def test_attack(files, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name, data in files.items():
@@ -44,7 +46,9 @@ def test_header_above_the_limit(tmp_path):
     with path.open("wb") as file:
         file.write((200 << 20).to_bytes(8, "little") + b"{")
         file.truncate(300 << 20)
-    with pytest.raises(lbrx.FormatError, match="header length: 209,715,200 bytes, at most 104,857,600"):
+    with pytest.raises(
+        lbrx.FormatError, match="header length: 209,715,200 bytes, at most 104,857,600"
+    ):
         lbrx.open_model(path)
 
 
@@ -61,5 +65,5 @@ def test_a_compressed_array_that_ends_early(tmp_path):
     (tmp_path / "whole.npz").write_bytes(whole)
     (tmp_path / "short.npz").write_bytes(short)
     assert lbrx.open_model(tmp_path / "whole.npz")["w"].numpy().shape == (20, 300)
-    with pytest.raises(lbrx.FormatError, match="deflated member: ends .* bytes early"):
+    with pytest.raises(lbrx.FormatError, match=r"deflated member: ends .* bytes early"):
         lbrx.open_model(tmp_path / "short.npz")["w"].numpy()

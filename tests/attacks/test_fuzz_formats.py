@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 
 import pytest
 from attack_table import SOUND
@@ -40,20 +41,20 @@ def damaged(draw, sound: bytes) -> bytes:
 
 def try_to_read(path, data: bytes) -> None:
     path.write_bytes(data)
-    try:
+    with suppress(lbrx.LbrxError):
         model = lbrx.open_model(path)
         for tensor in model.values():
             assert tensor.numpy().shape == tensor.shape
         assert len(translate.to_huggingface(model.files)) <= 2 * len(model)
         repr(dict(model.metadata))
         companions.folder_files(model.files, model.config)
-    except lbrx.LbrxError as error:
-        assert str(error)
 
 
 @pytest.mark.parametrize("name", SOUND)
 def test_fuzz(name, tmp_path):
-    @settings(max_examples=60, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=60, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+    )
     @given(damaged(SOUND[name]))
     def run(data):
         try_to_read(tmp_path / name, data)
@@ -64,7 +65,9 @@ def test_fuzz(name, tmp_path):
 @pytest.mark.full
 @pytest.mark.parametrize("name", SOUND)
 def test_fuzz_at_length(name, tmp_path):
-    @settings(max_examples=20_000, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=4_000, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+    )
     @given(damaged(SOUND[name]))
     def run(data):
         try_to_read(tmp_path / name, data)
@@ -73,9 +76,13 @@ def test_fuzz_at_length(name, tmp_path):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("head", [b"", b"GGUF\x03\0\0\0", b"PK\x03\x04", b"\x93NUMPY", b"\x80\x02", b"\x08\x09"])
+@pytest.mark.parametrize(
+    "head", [b"", b"GGUF\x03\0\0\0", b"PK\x03\x04", b"\x93NUMPY", b"\x80\x02", b"\x08\x09"]
+)
 def test_noise(head, tmp_path):
-    @settings(max_examples=5_000, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=1_000, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+    )
     @given(st.binary(max_size=400))
     def run(data):
         try_to_read(tmp_path / "noise", head + data)
@@ -84,26 +91,49 @@ def test_noise(head, tmp_path):
 
 
 CONFIG = {
-    **{"model_type": "llama", "hidden_size": 4, "num_attention_heads": 2, "vocab_size": 4},
+    "model_type": "llama",
+    "hidden_size": 4,
+    "num_attention_heads": 2,
+    "vocab_size": 4,
     "rope_scaling": {
-        **{"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
         "original_max_position_embeddings": 8192,
     },
 }
 TOKENIZER = {
     "added_tokens": [{"id": 3, "content": "<s>", "special": True}],
     "pre_tokenizer": {"type": "ByteLevel", "use_regex": True},
-    "post_processor": {"processors": [{"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>"}}]}]},
+    "post_processor": {
+        "processors": [{"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>"}}]}]
+    },
     "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": [["a", "b"]]},
 }
-SETTINGS = {"bos_token": {"content": "<s>"}, "chat_template": [{"name": "default", "template": "x"}]}
+SETTINGS = {
+    "bos_token": {"content": "<s>"},
+    "chat_template": [{"name": "default", "template": "x"}],
+}
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4)
-VALUES = st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3), max_leaves=4)
+VALUES = st.recursive(
+    LEAVES,
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3)
+    ),
+    max_leaves=4,
+)
 
 
 def places(value: object, path: tuple = ()) -> list[tuple]:
     """Every place within JSON's value."""
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    items = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     return [path, *(place for key, inner in items for place in places(inner, (*path, key)))]
 
 
@@ -115,25 +145,27 @@ def replaced(value: object, path: tuple, new: object) -> object:
     return copy
 
 
-@pytest.mark.parametrize("examples", [150, pytest.param(10_000, marks=pytest.mark.full)])
+@pytest.mark.parametrize("examples", [150, pytest.param(2_000, marks=pytest.mark.full)])
 def test_other_settings(examples, tmp_path):
     """A folder's JSON files with some values of another kind."""
     sound = {"config.json": CONFIG, "tokenizer.json": TOKENIZER, "tokenizer_config.json": SETTINGS}
     lbrx.save(tmp_path / "model.safetensors", {"model.norm.weight": lbrx.ones(4, device="cpu")})
 
-    @settings(max_examples=examples, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=examples, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+    )
     @given(st.data())
     def run(data):
         for name, value in sound.items():
             place = data.draw(st.sampled_from(places(value)))
-            changed = replaced(value, place, data.draw(VALUES)) if data.draw(st.booleans()) else value
+            changed = (
+                replaced(value, place, data.draw(VALUES)) if data.draw(st.booleans()) else value
+            )
             (tmp_path / name).write_text(json.dumps(changed))
-        try:
+        with suppress(lbrx.LbrxError):
             model = lbrx.open_model(tmp_path)
             translate.to_gguf(model.recipes, model.config)
             metadata = companions.gguf_metadata(model.files, model.config)
             lbrx.save(tmp_path.with_suffix(".gguf"), {}, metadata)
-        except lbrx.LbrxError as error:
-            assert str(error)
 
     run()

@@ -311,11 +311,14 @@ def test_import_is_light():
 
 def test_public_names():
     assert sorted(lbrx.__all__) == sorted(
-        """DeviceError DeviceInfo Dtype DtypeError Event FormatError Kernel LbrxError Metadata Model Model OutOfMemory SettingError ShapeError
-        Tensor arange bfloat16 bool_ concat default_device empty_aligned eye float16 float32 float64
-        from_dlpack from_numpy full int16 int32 int64 int8 ones open_model ops promote random result_type save
-        set_default_device stack tensor uint16 uint32 uint64 uint8 where zeros""".split()
+        """DeviceError DeviceInfo Dtype DtypeError Event FormatError Kernel LbrxError Metadata Model
+        OutOfMemory SettingError ShapeError Tensor arange bfloat16 bool_ concat default_device
+        deterministic devices empty_aligned eval eye float16 float32 float64 from_dlpack from_numpy
+        full int16 int32 int64 int8 kernel kernels metal ones open_model ops promote random
+        result_type save set_default_device stack tensor uint16 uint32 uint64 uint8 where
+        zeros""".split()
     )
+    assert all(getattr(lbrx, name) is not None for name in lbrx.__all__)
 
 
 def test_out_of_memory_says_who_holds_it():

@@ -21,6 +21,7 @@ _COPIED = (
 _GENERATION = ("bos_token_id", "eos_token_id", "pad_token_id")
 # How a source was packed and split says nothing of what is made of it.
 _OF_THE_FILE = ("general.file_type", "general.quantization_version", "general.alignment")
+_EMBEDDING = "embed_tokens.weight"
 _PACKING = ("quantization", "quantization_config")
 
 
@@ -48,11 +49,15 @@ def gguf_metadata(files: ModelFiles, config: Mapping[str, Any]) -> dict[str, Any
             for key, value in files.metadata.items()
             if key not in _OF_THE_FILE and not key.startswith("split.")
         }
-    result = hyperparameters.to_gguf(known_architecture(config), config)
+    architecture = known_architecture(config)
+    result = hyperparameters.to_gguf(architecture, config)
     name = str(config.get("_name_or_path") or "") or files.path.resolve().stem
     result["general.name"] = Path(name).name
     if files.tokenizer is not None:
-        result |= vocabulary.to_gguf(files.tokenizer.parent, hyperparameters.flat_config(config))
+        flat = hyperparameters.flat_config(architecture, config)
+        rows = [t.shape[0] for n, t in files.tensors.items() if n.endswith(_EMBEDDING) and t.shape]
+        size = max(rows, default=flat.get("vocab_size"))
+        result |= vocabulary.to_gguf(files.tokenizer.parent, {**flat, "vocab_size": size})
     return result
 
 

@@ -65,8 +65,10 @@ def _joined(folder: Path, paths: list[Path], read_file: Reader) -> ModelFiles:
     tensors = dict(first.tensors)
     for path in paths[1:]:
         part = read_file(path)
-        if part.tensors == tensors:  # another file of the same split GGUF
-            continue
+        if part.format is Format.GGUF:
+            if part.tensors == first.tensors:  # another file of the same split model
+                continue
+            raise bad(folder, f"{paths[0].name} and {path.name} are two models: open one of them")
         if twice := tensors.keys() & part.tensors.keys():
             raise bad(
                 folder, f"is in two files, {path.name} is one: open a file", tensor=min(twice)

@@ -15,16 +15,24 @@ from lbrx.formats.descriptor import FileRange, Inline, ModelFiles, TensorInfo
 
 _TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 _GGUF_TOKENS = {"pad_token_id": "padding_token_id"}
+_REALS = (
+    *("rms_norm_eps", "rope_theta", "rope_local_base_freq"),
+    *("attn_logit_softcapping", "final_logit_softcapping"),
+)
 _MAX_FACTORS = 1 << 20
 
 
-def flat_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The language model's settings, where one of several parts has them too."""
+def flat_config(architecture: Architecture, config: Mapping[str, Any]) -> dict[str, Any]:
+    """The language model's settings, where one of several parts has them too, and defaults."""
     inner = config.get("text_config")
     merged = {**config, **inner} if isinstance(inner, Mapping) else dict(config)
-    parameters = merged.get("rope_parameters")
-    if isinstance(parameters, Mapping) and "rope_theta" in parameters:
-        merged.setdefault("rope_theta", parameters["rope_theta"])
+    match merged.get("rope_parameters"):
+        case {"full_attention": {"rope_theta": far}, "sliding_attention": {"rope_theta": near}}:
+            merged |= {"rope_theta": far, "rope_local_base_freq": near}
+        case {"rope_theta": theta}:
+            merged["rope_theta"] = theta
+    constants = {k: v for k, v in architecture.constants.items() if k == "tie_word_embeddings"}
+    merged = {**architecture.defaults, **constants, **merged}
     if merged.get("num_key_value_heads") is None and "num_attention_heads" in merged:
         merged["num_key_value_heads"] = merged["num_attention_heads"]
     return merged
@@ -32,24 +40,21 @@ def flat_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def to_gguf(architecture: Architecture, config: Mapping[str, Any]) -> dict[str, Any]:
     """GGUF's metadata on the model's shape."""
-    flat = flat_config(config)
+    flat = flat_config(architecture, config)
     prefix = architecture.gguf
     result: dict[str, Any] = {"general.architecture": prefix, "general.type": "model"}
     for setting in architecture.settings:
+        key = f"{prefix}.{setting.gguf}"
         if flat.get(setting.huggingface) is not None:
             kind = float if setting.huggingface in _REALS else int
-            result[f"{prefix}.{setting.gguf}"] = rope.number(flat, setting.huggingface, kind)
+            result[key] = rope.number(flat, setting.huggingface, kind)
+        elif setting.absent is not None:
+            result[key] = setting.absent
     share = 1.0
     if flat.get(architecture.rotary_share) is not None:
         share = rope.number(flat, architecture.rotary_share, float)
     result[f"{prefix}.rope.dimension_count"] = int(rope.head_size(flat) * share)
     return result | {f"{prefix}.{key}": value for key, value in _gguf_scaling(flat).items()}
-
-
-_REALS = (
-    *("rms_norm_eps", "rope_theta", "rope_local_base_freq"),
-    *("attn_logit_softcapping", "final_logit_softcapping"),
-)
 
 
 def _gguf_scaling(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -76,7 +81,7 @@ def to_config(architecture: Architecture, files: ModelFiles) -> dict[str, Any]:
     }
     for setting in architecture.settings:
         value = metadata.get(f"{prefix}.{setting.gguf}")
-        if isinstance(value, (int, float)):
+        if isinstance(value, (int, float)) and value != setting.absent:
             config[setting.huggingface] = _shortest(value)
     config |= architecture.constants
     embedding = files.tensors.get("token_embd.weight")

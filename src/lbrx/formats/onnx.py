@@ -49,7 +49,7 @@ _TYPES = {
 # Field numbers of onnx.proto.
 _GRAPH, _METADATA, _INITIALIZER = 7, 14, 5
 _PRODUCER = {1: "ir_version", 2: "producer_name", 3: "producer_version", 4: "domain"}
-
+# The typed data of a tensor, and how one number is written where they are not packed.
 _NUMBERS = {4: FIXED32, 5: VARINT, 7: VARINT, 10: FIXED64, 11: VARINT}
 _DETECTED_FIELDS = 1000
 
@@ -74,9 +74,10 @@ def read(path: Path) -> ModelFiles:
     for number, wire, start, end in model:
         if number == _GRAPH and wire == BYTES:
             for info in _initializers(model.inner(start, end)):
-                if info.name in tensors or len(tensors) == MAX_TENSORS:
-                    problem = "is there twice, or one too many"
-                    raise bad(path, problem, tensor=info.name)
+                if info.name in tensors:
+                    raise bad(path, "is there twice", tensor=info.name)
+                if len(tensors) == MAX_TENSORS:
+                    raise bad(path, f"more than {MAX_TENSORS:,} tensors", tensor=info.name)
                 tensors[info.name] = info
         elif number == _METADATA and wire == BYTES:
             key, value = _pair(model.inner(start, end))
@@ -111,6 +112,7 @@ class _Proto:
 
 
 def _tensor(message: Message) -> TensorInfo:
+    """A TensorProto: 1 dims, 2 data_type, 8 name, 9 raw_data, 13 external_data, 14 data_location."""
     proto = _Proto()
     for number, wire, start, end in message:
         match number, wire:
@@ -129,7 +131,7 @@ def _tensor(message: Message) -> TensorInfo:
                 proto.external[key] = value
             case (14, 0):
                 proto.is_external = start == 1
-            case _ if number in _NUMBERS:
+            case _ if wire in (BYTES, _NUMBERS.get(number)) and number in _NUMBERS:
                 proto.runs.append((number, wire, start, end))
     return _described(message, proto)
 

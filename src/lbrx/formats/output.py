@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
@@ -32,8 +32,9 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def filling(folder: Path) -> Iterator[Path]:
-    """A folder to write into, whose files all move to `folder` at the end, or none does."""
+def filling(folder: Path, stale: Sequence[str] = ()) -> Iterator[Path]:
+    """A folder to write into, which takes its name at the end. If there is one already, files move
+    into it, and what matches a `stale` pattern there and is not among them goes."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     name = tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".partial", dir=folder.parent)
     temporary = Path(name)
@@ -41,8 +42,12 @@ def filling(folder: Path) -> Iterator[Path]:
         yield temporary
         temporary.chmod(0o777 & ~_mask())
         if folder.exists():
-            for file in temporary.iterdir():
-                os.replace(file, folder / file.name)
+            names = [file.name for file in temporary.iterdir()]
+            for name in names:
+                os.replace(temporary / name, folder / name)
+            for old in [file for pattern in stale for file in folder.glob(pattern)]:
+                if old.name not in names:
+                    old.unlink(missing_ok=True)
         else:
             os.replace(temporary, folder)
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -171,7 +172,7 @@ def _place(
     is_dense = is_empty or all(
         n == 1 or a == b for n, a, b in zip(shape, strides, dense, strict=True)
     )
-    if not is_dense and any(n > 1 and step == 0 for n, step in zip(shape, strides, strict=True)):
+    if math.prod(shape) > available:
         raise bad(path, "repeats elements: save it contiguous", tensor=name, field="stride")
     start = member.offset + (0 if is_empty else offset * encoding.nbytes)
     nbytes = 0 if is_empty else reach * encoding.nbytes

@@ -14,19 +14,19 @@ from lbrx.formats import architectures, hyperparameters, mlx, rope
 from lbrx.formats.architectures import ARCHITECTURES, Architecture, Rule
 from lbrx.formats.checks import bad, shown
 from lbrx.formats.descriptor import Format, Inline, ModelFiles, TensorInfo, plain
-from lbrx.formats.recipe import Part, Recipe, Rows, Shifted, Stack, renamed
+from lbrx.formats.recipe import Part, Recipe, Rows, Shifted, Stack, renamed, stored
 
 _MAX_EXPERTS = 4096
-_NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
+_NUMBER = re.compile(r"(?<=\.)[0-9]{1,6}(?=\.)")
 # Tables that llama.cpp computes with; Hugging Face has them as settings, or computes them too.
-_GGUF_ONLY = re.compile(r"rope_freqs|rope_factors_(long|short)|blk\.\d+\.attn_rot_embd")
+_GGUF_ONLY = re.compile(r"rope_freqs|rope_factors_(long|short)|blk\.[0-9]+\.attn_rot_embd")
 _HUGGINGFACE_ONLY = re.compile(r".*\.rotary_emb\.inv_freq")
 _LANGUAGE_PREFIX = re.compile(r"^(language_model\.(?=model|lm_head)|model\.language_model\.)")
 _OTHER_PARTS = re.compile(r"(model\.)?(vision_tower|multi_modal_projector|audio_tower)\.")
 # MLX stacks experts, under names of its own.
 _MLX_EXPERTS = {"gate_proj": "w1", "down_proj": "w2", "up_proj": "w3"}
 _IN_MLX = {ours: theirs for theirs, ours in _MLX_EXPERTS.items()}
-_EXPERT = re.compile(r"(.*\.block_sparse_moe)\.experts\.(\d+)\.(w[123])\.(.*)")
+_EXPERT = re.compile(r"(.*\.block_sparse_moe)\.experts\.([0-9]{1,6})\.(w[123])\.(.*)")
 _MLX_STACK = re.compile(r"(.*\.block_sparse_moe)\.switch_mlp\.(gate_proj|down_proj|up_proj)\.(.*)")
 
 
@@ -66,6 +66,8 @@ def _from_gguf(files: ModelFiles) -> dict[str, Recipe]:
             problem = f"{architecture.gguf}'s table has no such name"
             raise bad(files.path, problem, tensor=name)
         for recipe in _towards_huggingface(rules[template], numbers, kind, info, config):
+            if recipe.name in result:
+                raise bad(files.path, f"is another {recipe.name}", tensor=name)
             result[recipe.name] = recipe
     return result
 
@@ -92,12 +94,18 @@ def _towards_huggingface(
     return [renamed(info, name)]
 
 
+def _unfit(recipe: Recipe, problem: str) -> FormatError:
+    """An error about a tensor, with the file that it is in."""
+    source = next(stored(recipe)).source
+    file = "a computed tensor" if isinstance(source, Inline) else source.file
+    return bad(file, problem, tensor=recipe.name, field="shape")
+
+
 def _experts(stack: Recipe) -> range:
     """Of a tensor that stacks them; a hostile one could have any number."""
     count = stack.shape[0] if len(stack.shape) == 3 else 0
     if not 0 < count <= _MAX_EXPERTS:
-        problem = f"shape {stack.shape} is no stack of 1 to {_MAX_EXPERTS} experts"
-        raise FormatError(f"tensor {shown(stack.name)}: {problem}")
+        raise _unfit(stack, f"shape {stack.shape} is no stack of 1 to {_MAX_EXPERTS} experts")
     return range(count)
 
 
@@ -106,9 +114,7 @@ def _in_heads(
 ) -> Recipe:
     heads = config.get(key)
     if not isinstance(heads, int) or heads < 1 or not source.shape or source.shape[0] % (2 * heads):
-        raise FormatError(
-            f"tensor {shown(source.name)}: {source.shape[:1]} rows are no {heads!r} heads ({key})"
-        )
+        raise _unfit(source, f"rows of shape {source.shape} are no {heads!r} heads ({key})")
     if isinstance(source, Rows) and (source.heads, source.pairs) == (heads, not pairs):
         return renamed(source.source, name)
     return Rows(name, source, heads, pairs)
@@ -152,7 +158,7 @@ def to_mlx(tensors: Mapping[str, Recipe]) -> dict[str, Recipe]:
 def to_gguf(tensors: Mapping[str, Recipe], config: Mapping[str, Any]) -> dict[str, Recipe]:
     """Tensors of Hugging Face's names under GGUF's, in the layout that llama.cpp expects."""
     architecture = known_architecture(config)
-    flat = hyperparameters.flat_config(config)
+    flat = hyperparameters.flat_config(architecture, config)
     rules = {rule.huggingface: rule for rule in architecture.rules}
     result: dict[str, Recipe] = {}
     experts: dict[str, dict[int, Recipe]] = {}
@@ -164,17 +170,18 @@ def to_gguf(tensors: Mapping[str, Recipe], config: Mapping[str, Any]) -> dict[st
             continue
         template, numbers = _template(stem, ("layer", "expert"))
         if template not in rules:
-            problem = f"{architecture.model_type}'s table has no such name"
-            raise FormatError(f"tensor {shown(name)}: {problem}")
+            raise _unfit(recipe, f"{architecture.model_type}'s table has no {shown(name)}")
         rule = rules[template]
         target = f"{rule.gguf.format(**numbers)}.{kind}"
+        if target in result:
+            raise _unfit(recipe, f"is another {target}")
         if "expert" in numbers:
             experts.setdefault(target, {})[numbers["expert"]] = recipe
         else:
             result[target] = _towards_gguf(target, rule, recipe, flat)
     for target, parts in experts.items():
         result[target] = _stacked(target, parts)
-    return _rope_tables(architecture, flat) | result
+    return _rope_tables(flat) | result
 
 
 def _language(found: re.Match[str]) -> str:
@@ -204,10 +211,11 @@ def _towards_gguf(name: str, rule: Rule, recipe: Recipe, config: Mapping[str, An
 
 def _stacked(name: str, parts: Mapping[int, Recipe]) -> Recipe:
     if sorted(parts) != list(range(len(parts))):
-        raise FormatError(f"tensor {shown(name)}: experts {sorted(parts)[:20]} are not all there")
+        found = f"of the experts of {name} only {sorted(parts)[:20]} are there"
+        raise _unfit(next(iter(parts.values())), found)
     sources = tuple(parts[expert] for expert in range(len(parts)))
     if any((s.shape, s.encoding) != (sources[0].shape, sources[0].encoding) for s in sources):
-        raise FormatError(f"tensor {shown(name)}: experts differ in shape or type")
+        raise _unfit(sources[0], "the experts of its layer differ in shape or type")
     whole = _whole_stack(sources)
     return renamed(whole, name) if whole else Stack(name, sources)
 
@@ -224,7 +232,7 @@ def _whole_stack(parts: tuple[Recipe, ...]) -> Recipe | None:
     return first.source if in_order else None
 
 
-def _rope_tables(architecture: Architecture, config: Mapping[str, Any]) -> dict[str, Recipe]:
+def _rope_tables(config: Mapping[str, Any]) -> dict[str, Recipe]:
     """Factors that GGUF has as tensors."""
     match rope.kind_of(rope.scaling_of(config)):
         case "llama3":

@@ -20,6 +20,8 @@ _EXTENSIONS = {
 }
 WRITABLE = (Format.SAFETENSORS, Format.MLX, Format.GGUF, Format.NPZ)
 DEFAULT_SHARD = 5 * 10**9
+# Of an earlier model in the same folder: readers would take them for this one's.
+_OLD_WEIGHTS = ("model.safetensors", "model-*-of-*.safetensors", "model.safetensors.index.json")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) *([KMGT]?)(i?)B?", re.IGNORECASE)
 
 
@@ -86,7 +88,7 @@ def _write_folder(
     files: Mapping[str, bytes],
 ) -> None:
     note = {"format": "mlx"} if format is Format.MLX else {}
-    with filling(folder) as temporary:
+    with filling(folder, _OLD_WEIGHTS) as temporary:
         texts = {**_texts(folder, metadata), **note}
         safetensors.write_sharded(temporary, tensors, texts, max_shard_size or DEFAULT_SHARD)
         for name, content in files.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from lbrx.errors import FormatError
 from lbrx.formats.checks import MAX_HEADER, MAX_TENSORS, bad, shown
 from lbrx.formats.descriptor import Deflated, FileRange
 
@@ -97,9 +99,9 @@ def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
             if len(archive.infolist()) > MAX_TENSORS:
                 raise bad(path, f"has more than {MAX_TENSORS:,} members")
             yield archive
-    except (zipfile.BadZipFile, NotImplementedError, ValueError, OSError) as error:
-        if isinstance(error, ValueError) and type(error) is not ValueError:
-            raise
+    except FormatError:
+        raise
+    except (zipfile.BadZipFile, struct.error, NotImplementedError, ValueError, OSError) as error:
         raise bad(path, f"is no zip file that can be read ({error})") from None
 
 

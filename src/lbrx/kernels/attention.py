@@ -17,7 +17,7 @@ from lbrx.metal import Buffer, Context, DeviceInfo, Pipeline
 from lbrx.ops import Spec
 from lbrx.storage import Array
 
-HEAD_SIZES = (64, 80, 96, 128, 256)  # each with kernels of its own
+USUAL = 16  # head sizes that are multiples of it have kernels of their own
 ABSENT = bytes(4)  # bound in the place of a mask or of lengths
 SERIAL_DEPTH = 256  # the longest heads of the variants that keep a block in fast memory
 SERIAL_QUERIES = (16, 64)  # a thread's, for few queries and for many
@@ -164,7 +164,7 @@ def _pipeline(
 ) -> Pipeline:
     """The kernel for these head sizes, or for any; further constants by their index."""
     sizes = (problem.depth, problem.value_depth)
-    usual = all(size in HEAD_SIZES for size in sizes)
+    usual = all(size % USUAL == 0 for size in sizes)
     constants = {**dict(enumerate(sizes if usual else (0, 0))), **(extra or {})}
     name = kernel_name("attention", variant, problem.dtype, problem.kv_dtype)
     return gpu.shaders.pipeline("attention", name, constants, safe_math=True)

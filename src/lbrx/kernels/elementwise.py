@@ -168,6 +168,9 @@ def host_number(value: float) -> Array:
 
 def compute(gpu: Context, what: Computation) -> tuple[Array, ...]:
     """Choose a kernel and encode it."""
+    results = tuple(empty(gpu, Spec(what.shape, dtype)) for _, dtype in what.outputs)
+    if 0 in what.shape:
+        return results
     arrays = [x.layout for x in what.inputs if not is_host(x)]
     written = sh.contiguous(what.shape)
     axes, strides = collapsed(what.shape, [*arrays, written])
@@ -176,7 +179,6 @@ def compute(gpu: Context, what: Computation) -> tuple[Array, ...]:
     wide = needs_wide([*arrays, written])
     program = Program(tuple(inputs), what.steps, what.outputs, len(axes), wide)
     values = [constant(x) if is_host(x) else whole_buffer(x) for x in what.inputs]
-    results = tuple(empty(gpu, Spec(what.shape, dtype)) for _, dtype in what.outputs)
     problem = Elements(program, math.prod(what.shape))
     family.run(gpu, problem, what.name, Space(axes, strides, arrays), values, results)
     return results

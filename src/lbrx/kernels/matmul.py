@@ -285,9 +285,9 @@ def bits(dtype: Dtype) -> Dtype:
 def _serial_cost(info: DeviceInfo, problem: Product) -> float:
     if info.simd_hardware:
         return 100 * _tiles_cost(info, problem)
-    packed = -(-problem.m // SERIAL_ROWS) * problem.members * problem.k * problem.n
-    ordered = SERIAL_PACKING[problem.y.transposed]
-    return DISPATCH + problem.operations / SERIAL_SPEED + packed * ordered
+    columns = -(-problem.n // SERIAL_COLUMNS) * SERIAL_COLUMNS * problem.members * problem.k
+    packing = -(-problem.m // SERIAL_ROWS) * SERIAL_PACKING[problem.y.transposed]
+    return DISPATCH + columns * (packing + 2 * problem.m / SERIAL_SPEED)
 
 
 @family.variant("serial", cost=_serial_cost)

@@ -25,6 +25,7 @@ STRIP_SIMD_COLUMNS, STRIP_SIMD_THREADS = 32, 256
 # Measured on two threads of a Zen 4: bytes of the matrix and operations a microsecond.
 SERIAL_BANDWIDTH = 38e3
 SERIAL_SPEED = 60e3
+SPECIAL = 10.0  # microseconds to be saved before kernels for a number of rows are worth compiling
 OF_BANDWIDTH = 0.8  # what the best mat-vec kernels reach on Apple's GPUs
 OF_PEAK = 0.25  # products without simdgroup_matrix
 
@@ -42,6 +43,11 @@ def _can(info: DeviceInfo, problem: Product) -> bool:
     return few.dtype.is_float and few.m <= MOST_ROWS and reads_along
 
 
+def _rows(few: Product) -> int:
+    """As kernels are compiled for them: not for every number."""
+    return 1 << (few.m - 1).bit_length()
+
+
 def _matrix_bytes(problem: Product) -> float:
     _, few = _few_rows(problem)
     return float(few.members * few.k * few.n * few.dtype.itemsize)
@@ -51,7 +57,7 @@ def _serial_cost(info: DeviceInfo, problem: Product) -> float:
     if info.simd_hardware:
         return 100 * _simd_cost(info, problem)
     reading = _matrix_bytes(problem) / SERIAL_BANDWIDTH
-    return DISPATCH + max(reading, problem.operations / SERIAL_SPEED)
+    return DISPATCH + SPECIAL + max(reading, problem.operations / SERIAL_SPEED)
 
 
 @family.variant("matvec", can=_can, cost=_serial_cost, batch_invariant=False)
@@ -64,7 +70,7 @@ def matvec(
         x, y = y, x
     kind, columns = ("dots", DOT_COLUMNS) if few.y.transposed else ("strips", STRIP)
     gpu.queue.dispatch(
-        pipeline(gpu, few, f"{kind}_serial", few.dtype, {1: few.m}, "matvec"),
+        pipeline(gpu, few, f"{kind}_serial", few.dtype, {1: _rows(few)}, "matvec"),
         [*operands(few, x, y, bias, result), few.packed(into_transposed=swapped)],
         (-(-few.n // columns), few.members, 1),
         (1, 1, 1),
@@ -95,7 +101,7 @@ def matvec_simd(
     given = operands(few, x, y, bias, result)
     aligned = is_aligned(given[1], few.y.leading, few.y_batch, few.dtype)
     gpu.queue.dispatch(
-        pipeline(gpu, few, f"{kind}_simd", few.dtype, {1: few.m, 2: aligned}, "matvec"),
+        pipeline(gpu, few, f"{kind}_simd", few.dtype, {1: _rows(few), 2: aligned}, "matvec"),
         [*given, few.packed(into_transposed=swapped)],
         (-(-few.n // columns) * threads, few.members, 1),
         (threads, 1, 1),

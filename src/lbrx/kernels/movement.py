@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,6 +16,7 @@ from lbrx.kernels import elementwise
 from lbrx.kernels.arrays import empty, kernel_name, placed, size_class, whole_buffer
 from lbrx.kernels.registry import Call, Family, computes
 from lbrx.metal import Buffer, Context, DeviceInfo
+from lbrx.metal.library import Value
 from lbrx.shape import Layout, Shape
 from lbrx.storage import Array, MetalStorage
 
@@ -108,22 +109,23 @@ def _pieces(problem: Copy, start: Start) -> Iterator[tuple[Copy, Start]]:
 
 def _packed(problem: Copy, start: Start) -> bytes:
     """The `Walk` record of movement.h."""
-    pairs = list(zip((0, *problem.source), (0, *problem.target), strict=True))[-2:]
     others = problem.shape[:-2]
-    outer = list(zip(problem.source, problem.target, strict=True))[: len(others)]
-    unused = AXES - len(others)
-    sizes = struct.pack(f"{AXES + 1}I12x", len(others), *others, *[1] * unused)
-    strides = [n for pair in (*outer, *[(0, 0)] * unused, *pairs, start) for n in pair]
-    return sizes + struct.pack(f"{len(strides)}q", *strides)
+    unused = [0] * (AXES - len(others))
+    record = struct.pack(f"{AXES}I", *others, *unused)
+    for first, strides in zip(start, (problem.source, problem.target), strict=True):
+        y, x = (0, *strides)[-2:]
+        record += struct.pack(f"{AXES + 3}q", first, x, y, *strides[:-2], *unused)
+    return record
 
 
 @family.variant("strided", can=lambda info, problem: True)
 def strided(gpu: Context, problem: Copy, source: Buffer, target: Buffer, start: Start) -> None:
     """A thread an element."""
     read, written = problem.source[-1], problem.target[-1]
-    constants = {
+    constants: dict[int, Value] = {
         0: np.int32(read if read in (0, 1) else -1),
         1: np.int32(written if written == 1 else -1),
+        3: _others(problem),
     }
     name = kernel_name("copy", "strided", problem.dtype)
     pipeline = gpu.shaders.pipeline("movement", name, constants, safe_math=True)
@@ -131,6 +133,10 @@ def strided(gpu: Context, problem: Copy, source: Buffer, target: Buffer, start: 
     group = (min(x, GROUP), min(y, max(GROUP // x, 1)), 1)
     arguments = [source, target, _packed(problem, start)]
     gpu.queue.dispatch(pipeline, arguments, (x, y, z), group, kernel="copy", variant="strided")
+
+
+def _others(problem: Copy) -> int:
+    return max(len(problem.shape) - 2, 0)
 
 
 def _grid(shape: Shape) -> tuple[int, int, int]:
@@ -164,7 +170,14 @@ def transpose_serial(
     x, y, z = _grid(ordered.shape)
     side = SERIAL_SIDE[problem.width]
     grid = (-(-x // side), -(-y // side), z)
-    _transpose(gpu, "transpose_serial", ordered, (source, target), start, grid, (1, 1, 1))
+    strides = (*ordered.source[:-2], ordered.source[-1], *ordered.target[:-1])
+    buffers = ((source, start[0]), (target, start[1]))
+    starts = [buffer.address // problem.width + first for buffer, first in buffers]
+    fours = all(n % 4 == 0 for n in (*strides, *starts))
+    constants = {2: fours, 3: _others(problem)}
+    _transpose(
+        gpu, "transpose_serial", ordered, (source, target), start, grid, (1, 1, 1), constants
+    )
 
 
 @family.variant("transpose_tile", can=_transposes, cost=_transpose_cost(serial=False))
@@ -176,7 +189,8 @@ def transpose_tile(
     x, y, z = _grid(ordered.shape)
     grid = (-(-x // TILE) * TILE, -(-y // TILE) * TILE_ROWS, z)
     group = (TILE, TILE_ROWS, 1)
-    _transpose(gpu, "transpose_tile", ordered, (source, target), start, grid, group)
+    constants = {3: _others(problem)}
+    _transpose(gpu, "transpose_tile", ordered, (source, target), start, grid, group, constants)
 
 
 def _transpose(
@@ -187,9 +201,10 @@ def _transpose(
     start: Start,
     grid: tuple[int, int, int],
     group: tuple[int, int, int],
+    constants: Mapping[int, Value],
 ) -> None:
     name = kernel_name("copy", variant, problem.dtype)
-    pipeline = gpu.shaders.pipeline("movement", name, safe_math=True)
+    pipeline = gpu.shaders.pipeline("movement", name, constants, safe_math=True)
     size = struct.pack("2I", problem.shape[-1], problem.shape[-2])
     arguments = [*buffers, _packed(problem, start), size]
     gpu.queue.dispatch(pipeline, arguments, grid, group, kernel="copy", variant=variant)

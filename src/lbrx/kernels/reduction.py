@@ -17,6 +17,7 @@ from enum import StrEnum
 from lbrx import dtype as dt
 from lbrx import shape as sh
 from lbrx.dtype import Dtype
+from lbrx.kernels import elementwise
 from lbrx.kernels.arrays import empty, kernel_name, placed, size_class, whole_buffer
 from lbrx.kernels.registry import Call, Family, Sample, computes
 from lbrx.metal import Buffer, Context, DeviceInfo
@@ -30,8 +31,12 @@ COLUMN_BLOCK = 128  # elements of each lane
 COLUMN_LANES = 512  # of the shader
 SHORT_ROW = 32  # elements up to which lanes are better given a row each
 STATE_BYTES = 16  # of the largest
+UNSIGNED = {1: dt.uint8, 2: dt.uint16, 4: dt.uint32, 8: dt.uint64}
 GRID_ROW = 1 << 24  # threads along x
-GROUP = 64  # threads
+GROUP = 256  # threads
+SIMD_WIDTH = 32
+MERGING = 256  # threads that merge the states of one result
+MANY_PARTS = 64  # states of a result from which that many threads merge them
 
 
 class Kind(StrEnum):
@@ -106,9 +111,9 @@ def run(call: Call) -> tuple[Array, ...]:
     """One operation of the table."""
     (given,) = call.inputs
     assert given is not None
-    array = placed(call.gpu, given)
     attributes = call.op.bind(call.attributes)
     function = _function(call.op.name, attributes)
+    array = _readable(call.gpu, function, placed(call.gpu, given))
     axes = sh.normalize_axes(attributes["axis"], array.layout.ndim)
     if not function.startswith("arg"):
         array = replace(array, layout=_forwards(array.layout, axes))
@@ -119,6 +124,16 @@ def run(call: Call) -> tuple[Array, ...]:
         parameter = _parameter(function, attributes, count)
         family.run(call.gpu, problem, array, parameter, result)
     return (result,)
+
+
+def _readable(gpu: Context, function: str, array: Array) -> Array:
+    """The array as a type that the function has kernels for: the same bits where they will do."""
+    dtype = array.dtype
+    if (function == "var" or function.startswith("norm")) and not dtype.is_float:
+        return elementwise.cast(gpu, array, dt.float32)
+    if dtype is dt.bool_ or (function in ("any", "all") and dtype.is_integer):
+        return replace(array, dtype=UNSIGNED[dtype.itemsize])
+    return array
 
 
 def _function(name: str, attributes: Attributes) -> str:
@@ -233,14 +248,20 @@ class Work:
         return b"".join(struct.pack("=4q", a.size, a.stride, a.out, a.index) for a in axes)
 
 
-@family.variant("serial")
+def _serial_cost(info: DeviceInfo, problem: Reduction) -> float:
+    return 2.0 if info.simd_hardware else 1.0
+
+
+@family.variant("serial", cost=_serial_cost)
 def serial(gpu: Context, problem: Reduction, array: Array, parameter: float, result: Array) -> None:
     """One thread a block, with lanes for the processor's vectors."""
     if problem.kind is Kind.ROWS:
         work = Work(problem, ROW_BLOCK)
     else:
         work = Work(problem, COLUMN_BLOCK, tile=COLUMN_LANES)
-    _launch(gpu, work, array, parameter, result, "serial")
+    launch = Launch(gpu, work, array, parameter, result, "serial")
+    launch.blocks(problem.kind, work.tasks)
+    launch.merge()
 
 
 def _can_fold(info: DeviceInfo, problem: Reduction) -> bool:
@@ -248,35 +269,82 @@ def _can_fold(info: DeviceInfo, problem: Reduction) -> bool:
     return problem.columns_and_run_are_one and few and problem.run.size > SHORT_ROW
 
 
-@family.variant("folded", can=_can_fold, cost=lambda info, problem: 0.9, batch_invariant=False)
+@family.variant(
+    "folded",
+    can=_can_fold,
+    cost=lambda info, problem: 0.9 * _serial_cost(info, problem),
+    batch_invariant=False,
+)
 def folded(gpu: Context, problem: Reduction, array: Array, parameter: float, result: Array) -> None:
     """As serial, with few columns: their runs go on in several lanes each."""
     fold = COLUMN_LANES // problem.inner.size
     work = Work(problem, COLUMN_BLOCK * fold, fold, COLUMN_LANES)
-    _launch(gpu, work, array, parameter, result, "folded")
+    launch = Launch(gpu, work, array, parameter, result, "folded")
+    launch.blocks(problem.kind, work.tasks)
+    launch.merge()
 
 
-def _launch(
-    gpu: Context, work: Work, array: Array, parameter: float, result: Array, variant: str
-) -> None:
-    """Blocks, and where a result has several, their states merged."""
-    problem = work.problem
-    records = [work.packed(array.layout.offset, parameter), work.packed_axes()]
-    values, results = whole_buffer(array), whole_buffer(result)
-    # Where the blocks are results, the states' argument is there for Metal's sake.
-    states = results
-    if work.parts > 1:
-        states = gpu.buffer(work.parts * problem.outputs * STATE_BYTES, "reduction")
+@family.variant("simd", cost=lambda info, problem: 1.0 if info.simd_hardware else 2.0)
+def simd(gpu: Context, problem: Reduction, array: Array, parameter: float, result: Array) -> None:
+    """A simdgroup a block of a row, or a thread a column, so that neighbours read neighbours."""
+    if problem.kind is Kind.ROWS:
+        work = Work(problem, ROW_BLOCK)
+        launch = Launch(gpu, work, array, parameter, result, "simd")
+        launch.blocks("rows_simd", work.tasks * SIMD_WIDTH)
+    else:
+        work = Work(problem, COLUMN_BLOCK)
+        launch = Launch(gpu, work, array, parameter, result, "simd")
+        launch.blocks("columns_simd", work.tasks)
+    launch.merge()
 
-    def dispatch(kernel: str, threads: int, arguments: list[Buffer | bytes]) -> None:
+
+class Launch:
+    """The dispatches for one problem."""
+
+    def __init__(
+        self,
+        gpu: Context,
+        work: Work,
+        array: Array,
+        parameter: float,
+        result: Array,
+        variant: str,
+    ) -> None:
+        self.gpu = gpu
+        self.work = work
+        self.variant = variant
+        self.record = work.packed(array.layout.offset, parameter)
+        self.array, self.result = whole_buffer(array), whole_buffer(result)
+        # Where the blocks are results, the states' argument is there for Metal's sake.
+        self.states = self.result
+        if work.parts > 1:
+            nbytes = work.parts * work.problem.outputs * STATE_BYTES
+            self.states = gpu.buffer(nbytes, "reduction")
+
+    def blocks(self, kernel: str, threads: int) -> None:
+        """The states of blocks, or the results where they have one block each."""
+        arguments: list[Buffer | bytes] = [
+            *(self.array, self.states, self.result, self.record, self.work.packed_axes())
+        ]
+        self._dispatch(kernel, threads, arguments)
+
+    def merge(self) -> None:
+        """The results of several blocks."""
+        if self.work.parts == 1:
+            return
+        arguments: list[Buffer | bytes] = [self.states, self.result, self.record]
+        outputs = self.work.problem.outputs
+        if self.variant == "simd" and self.work.parts >= MANY_PARTS:
+            self._dispatch("merge_simd", outputs * MERGING, arguments)
+        else:
+            self._dispatch("merge", outputs, arguments)
+
+    def _dispatch(self, kernel: str, threads: int, arguments: Sequence[Buffer | bytes]) -> None:
+        problem = self.work.problem
         name = kernel_name(problem.function, kernel, problem.dtype)
-        pipeline = gpu.shaders.pipeline("reduction", name, safe_math=True)
+        pipeline = self.gpu.shaders.pipeline("reduction", name, safe_math=True)
         grid = min(threads, GRID_ROW), -(-threads // GRID_ROW), 1
         group = min(threads, GROUP), 1, 1
-        gpu.queue.dispatch(
-            pipeline, arguments, grid, group, kernel=problem.function, variant=variant
+        self.gpu.queue.dispatch(
+            pipeline, arguments, grid, group, kernel=problem.function, variant=self.variant
         )
-
-    dispatch(problem.kind, work.tasks, [values, states, results, *records])
-    if work.parts > 1:
-        dispatch("merge", problem.outputs, [states, results, records[0]])

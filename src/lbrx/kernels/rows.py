@@ -7,7 +7,6 @@ one joins the sums of a row and finishes the parts.
 
 from __future__ import annotations
 
-import math
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,13 +19,14 @@ from lbrx.metal import Buffer, Context, DeviceInfo
 from lbrx.shape import Layout
 from lbrx.storage import Array
 
+LONGEST = 2**31 - 1  # row: its elements are counted in 32 bits
 SIMD_WIDTH = 32
 KEPT = 16  # elements in a thread's registers, of rows.h
 GROUP_ROWS = 8  # simdgroups in a threadgroup, each with a row of its own
-THREADS = 512  # in the largest team: more do not fit beside the registers that they need
+THREADS = 512  # in the largest team: registers for KEPT elements may not leave room for more
 PER_THREAD = 4  # elements, while a team can still grow
 SERIAL_PART = 1 << 15
-SERIAL_SPLIT = 1 << 17  # rows from here on are more than a core's cache
+SERIAL_SPLIT = 1 << 16  # from here on a row is worth several cores
 SERIAL_PARTS = 1 << 10  # at most, as each part joins them all
 SUMMARY_BYTES = 8
 
@@ -58,17 +58,22 @@ class Task:
     """Elements from a row of the input to the next."""
 
 
-def by_rows(gpu: Context, array: Array) -> tuple[Array, int]:
-    """An array whose last axis has no gaps, and the elements from one row to the next: itself, or a
-    copy where its rows cannot be walked through with one stride."""
-    layout = array.layout
-    shape, (strides,) = collapsed(
-        layout.shape[:-1], [Layout(layout.shape[:-1], layout.strides[:-1])]
-    )
+def by_rows(gpu: Context, *arrays: Array) -> tuple[list[Array], int]:
+    """Arrays whose last axis has no gaps, and the elements from one row to the next, for all of
+    them: as they are, or copies."""
+    strides = {_row_stride(array.layout) for array in arrays}
+    stride = strides.pop()
+    if stride is not None and not strides:
+        return list(arrays), stride
+    return [contiguous(gpu, array) for array in arrays], arrays[0].layout.shape[-1]
+
+
+def _row_stride(layout: Layout) -> int | None:
+    """None where one stride does not lead through the rows."""
+    outer = Layout(layout.shape[:-1], layout.strides[:-1])
+    axes, (strides,) = collapsed(outer.shape, [outer])
     close = layout.shape[-1] == 1 or layout.strides[-1] == 1
-    if close and len(shape) == 1 and strides[0] >= 0:
-        return array, strides[0]
-    return contiguous(gpu, array), layout.shape[-1]
+    return strides[0] if close and len(axes) == 1 and strides[0] >= 0 else None
 
 
 # ---- variants ----
@@ -79,7 +84,7 @@ Threads = tuple[Size, Size]  # of the grid and of a threadgroup
 
 def add_variants(family: Family[Rows]) -> None:
     """The ways to do a family's tasks: threads alone on a processor, together on a GPU."""
-    largest = THREADS * KEPT
+    largest = THREADS * KEPT  # row of a team, and number of parts
 
     def alone(info: DeviceInfo, problem: Rows) -> float:
         return 4.0 if info.simd_hardware else 2.0
@@ -87,8 +92,8 @@ def add_variants(family: Family[Rows]) -> None:
     def alone_in_parts(info: DeviceInfo, problem: Rows) -> float:
         return 1.0 if not info.simd_hardware and problem.length >= SERIAL_SPLIT else 5.0
 
-    _add(family, "serial", math.inf, alone, _at_once("serial", _thread))
-    _add(family, "serial_parts", math.inf, alone_in_parts, _in_parts("serial", _serial_parts))
+    _add(family, "serial", LONGEST, alone, _at_once("serial", _thread))
+    _add(family, "serial_parts", LONGEST, alone_in_parts, _in_parts("serial", _serial_parts))
     _add(family, "simdgroup", SIMD_WIDTH * KEPT, _together(1), _at_once("simdgroup", _simdgroup))
     _add(family, "threadgroup", largest, _together(2), _at_once("threadgroup", _threadgroup))
     parts = _in_parts("threadgroup", _threadgroup_parts)
@@ -103,7 +108,7 @@ Launch = Callable[[Context, Rows, Task], None]
 Cost = Callable[[DeviceInfo, Rows], float]
 
 
-def _add(family: Family[Rows], name: str, longest: float, cost: Cost, launch: Launch) -> None:
+def _add(family: Family[Rows], name: str, longest: int, cost: Cost, launch: Launch) -> None:
     def can(info: DeviceInfo, problem: Rows) -> bool:
         return problem.inner == 1 and problem.length <= longest
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lbrx import dtype as dt
 from lbrx import shape as sh
@@ -21,7 +21,8 @@ COLUMN_BLOCK = 256  # elements of each column
 LANES = 256  # columns that a thread takes together
 TOTAL_BYTES = 8
 GRID_ROW = 1 << 24  # threads along x
-GROUP = 64  # threads
+GROUP = 256  # threads
+SIMD_WIDTH = 32
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,8 @@ def run(call: Call) -> tuple[Array, ...]:
     (given,) = call.inputs
     assert given is not None
     array = elementwise.contiguous(call.gpu, placed(call.gpu, given))
+    if array.dtype is dt.bool_:
+        array = replace(array, dtype=dt.uint8)
     shape = array.layout.shape
     axis = sh.normalize_axis(call.op.bind(call.attributes)["axis"], len(shape))
     outer, inner = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
@@ -60,32 +63,52 @@ def run(call: Call) -> tuple[Array, ...]:
     return (result,)
 
 
-@family.variant("serial")
+@family.variant("serial", cost=lambda info, problem: 2.0 if info.simd_hardware else 1.0)
 def serial(gpu: Context, problem: Scan, array: Array, result: Array) -> None:
-    """One thread a block."""
+    """One thread a block, of a row or of columns side by side."""
+    _launch(gpu, problem, array, result, "serial", tile=LANES)
+
+
+@family.variant("simd", cost=lambda info, problem: 1.0 if info.simd_hardware else 2.0)
+def simd(gpu: Context, problem: Scan, array: Array, result: Array) -> None:
+    """A simdgroup a block of a row, a thread a block of a column."""
+    width = SIMD_WIDTH if problem.inner == 1 else 1
+    _launch(gpu, problem, array, result, "simd", tile=1, width=width)
+
+
+def _launch(
+    gpu: Context,
+    problem: Scan,
+    array: Array,
+    result: Array,
+    variant: str,
+    tile: int,
+    width: int = 1,
+) -> None:
+    """Blocks of `tile` columns by `width` threads each."""
     kind = "rows" if problem.inner == 1 else "columns"
+    if variant == "simd":
+        kind += "_simd"
     block = ROW_BLOCK if problem.inner == 1 else COLUMN_BLOCK
     blocks = -(-problem.length // block)
-    record = struct.pack("5Q", problem.outer, problem.length, problem.inner, block, blocks)
+    tasks = problem.outer * blocks * -(-problem.inner // tile)
+    record = struct.pack("6Q", tasks, problem.outer, problem.length, problem.inner, block, blocks)
     values, results = buffer_of(array), buffer_of(result)
-    tasks = problem.outer * blocks * -(-problem.inner // LANES)
+
+    def dispatch(kernel: str, dtype: Dtype, buffers: list[Buffer], threads: int) -> None:
+        pipeline = gpu.shaders.pipeline("scan", kernel_name(kernel, "", dtype), safe_math=True)
+        grid = min(threads, GRID_ROW), -(-threads // GRID_ROW), 1
+        group = min(threads, GROUP), 1, 1
+        gpu.queue.dispatch(
+            pipeline, [*buffers, record], grid, group, kernel="cumsum", variant=variant
+        )
+
     # A run of one block starts from nothing; the argument is there for Metal's sake.
     totals = results
     if blocks > 1:
         runs = problem.outer * problem.inner
         totals = gpu.buffer(runs * blocks * TOTAL_BYTES, "scan")
+        dispatch(f"cumsum_total_{kind}", problem.dtype, [values, totals], tasks * width)
         total = dt.float32 if problem.dtype.is_float else dt.int64
-        _dispatch(
-            gpu, kernel_name("cumsum_total", kind, problem.dtype), [values, totals], record, tasks
-        )
-        _dispatch(gpu, kernel_name("cumsum", "totals", total), [totals], record, runs)
-    _dispatch(
-        gpu, kernel_name("cumsum", kind, problem.dtype), [values, results, totals], record, tasks
-    )
-
-
-def _dispatch(gpu: Context, name: str, buffers: list[Buffer], record: bytes, threads: int) -> None:
-    pipeline = gpu.shaders.pipeline("scan", name, safe_math=True)
-    grid = min(threads, GRID_ROW), -(-threads // GRID_ROW), 1
-    group = min(grid[0], GROUP), 1, 1
-    gpu.queue.dispatch(pipeline, [*buffers, record], grid, group, kernel="cumsum", variant="serial")
+        dispatch("cumsum_totals", total, [totals], runs)
+    dispatch(f"cumsum_{kind}", problem.dtype, [values, results, totals], tasks * width)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 import struct
 
+from lbrx import dtype as dt
 from lbrx import shape as sh
 from lbrx.kernels import rows
 from lbrx.kernels.arrays import buffer_of, empty, kernel_name, placed
 from lbrx.kernels.elementwise import cast, contiguous
-from lbrx.kernels.registry import Call, Family, computes
+from lbrx.kernels.registry import Call, Family, Sample, computes
 from lbrx.kernels.rows import Rows, Task
 from lbrx.metal import Context, DeviceInfo
+from lbrx.ops import Spec
 from lbrx.shape import Layout
 from lbrx.storage import Array
 
@@ -22,6 +24,12 @@ COLUMN_PARTS = 64  # at most, as each part joins them all
 
 family: Family[Rows] = Family("softmax")
 rows.add_variants(family)
+family.samples += [
+    Sample("softmax", (Spec((4096, 256), dt.float32),), {"axis": -1}),
+    Sample("softmax", (Spec((1024, 4096), dt.float32),), {"axis": -1}),
+    Sample("log_softmax", (Spec((1, 128_256), dt.float32),), {"axis": -1}),
+    Sample("softmax", (Spec((1024, 1024), dt.float32),), {"axis": 0}),
+]
 
 
 @computes("softmax", "log_softmax")
@@ -35,7 +43,7 @@ def run(call: Call) -> tuple[Array, ...]:
     axis = sh.normalize_axis(call.attributes["axis"], len(spec.shape))
     outer, inner = math.prod(spec.shape[:axis]), math.prod(spec.shape[axis + 1 :])
     if inner == 1:
-        array, stride = rows.by_rows(gpu, _without_tail(array, axis))
+        (array,), stride = rows.by_rows(gpu, _without_tail(array, axis))
     else:
         array, stride = contiguous(gpu, array), 0
     buffers = [buffer_of(array), buffer_of(result)]
@@ -55,10 +63,15 @@ def _without_tail(array: Array, axis: int) -> Array:
 
 
 def _is_columns(info: DeviceInfo, problem: Rows) -> bool:
-    return problem.inner > 1
+    return problem.inner > 1 and problem.length <= rows.LONGEST
 
 
-@family.variant("columns", can=_is_columns, cost=lambda info, _: 2.0 if info.simd_hardware else 1.0)
+@family.variant(
+    "columns",
+    can=_is_columns,
+    cost=lambda info, _: 2.0 if info.simd_hardware else 1.0,
+    batch_invariant=False,  # of few columns, the sums depend on how many
+)
 def columns(gpu: Context, problem: Rows, task: Task) -> None:
     """A thread a tile of columns, along which a processor's vectors lie."""
     _columns(gpu, problem, task, "columns", TILE)

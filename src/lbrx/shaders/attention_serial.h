@@ -16,27 +16,25 @@ constant constexpr uint TILE_STEPS = 8;
 
 constant uint LANES [[function_constant(2)]];  // queries in a block
 
-// c[r][l] += sum over k of a(r, k) * b[k][l]. Lanes are the loop that becomes vector instructions;
-// each number of b that it loads serves TILE_ROWS rows, each of c TILE_STEPS products.
-inline void multiply(thread const float* a, uint a_row, uint a_step, uint rows,
-                     thread const float* b, uint count, thread float* c) {
-  for (uint r = 0; r < rows; r += TILE_ROWS) {
-    for (uint k = 0; k < count; k += TILE_STEPS) {
-      float x[TILE_ROWS][TILE_STEPS];
-      for (uint i = 0; i < TILE_ROWS; i++) {
-        for (uint s = 0; s < TILE_STEPS; s++) x[i][s] = a[(r + i) * a_row + (k + s) * a_step];
-      }
-      thread const float* y = b + k * LANES;
-      thread float* sums = c + r * LANES;
+// c[r][l] += sum over k of a(r, k) * b[k][l]. The loop over lanes becomes vector instructions, if
+// nothing unrolls it before; a number of b that it loads serves all rows, one of c all steps.
+template <uint ROWS>
+inline void multiply_rows(thread const float* a, uint a_row, uint a_step, thread const float* b,
+                          uint b_row, uint count, uint lanes, thread float* c, uint c_row) {
+  for (uint k = 0; k < count; k += TILE_STEPS) {
+    float x[ROWS][TILE_STEPS];
+    for (uint r = 0; r < ROWS; r++) {
+      for (uint s = 0; s < TILE_STEPS; s++) x[r][s] = a[r * a_row + (k + s) * a_step];
+    }
+    thread const float* y = b + k * b_row;
 #pragma nounroll
-      for (uint l = 0; l < LANES; l++) {
-        float sum[TILE_ROWS];
-        for (uint i = 0; i < TILE_ROWS; i++) sum[i] = sums[i * LANES + l];
-        for (uint s = 0; s < TILE_STEPS; s++) {
-          for (uint i = 0; i < TILE_ROWS; i++) sum[i] = fma(x[i][s], y[s * LANES + l], sum[i]);
-        }
-        for (uint i = 0; i < TILE_ROWS; i++) sums[i * LANES + l] = sum[i];
+    for (uint l = 0; l < lanes; l++) {
+      float sum[ROWS];
+      for (uint r = 0; r < ROWS; r++) sum[r] = c[r * c_row + l];
+      for (uint s = 0; s < TILE_STEPS; s++) {
+        for (uint r = 0; r < ROWS; r++) sum[r] = fma(x[r][s], y[s * b_row + l], sum[r]);
       }
+      for (uint r = 0; r < ROWS; r++) c[r * c_row + l] = sum[r];
     }
   }
 }
@@ -128,7 +126,10 @@ kernel void attention_serial(
     const uint keys = min(int(SERIAL_KEYS), high.last - j0);
     pack(key + row_at(a.key, b, h / a.group, j0), a.key.row, keys, depth, rows);
     for (uint n = 0; n < padded(keys) * LANES; n++) scores[n] = 0.0f;
-    multiply(rows, padded(depth), 1, padded(keys), q, padded(depth), scores);
+    for (uint j = 0; j < keys; j += TILE_ROWS) {
+      multiply_rows<TILE_ROWS>(rows + j * padded(depth), padded(depth), 1, q, LANES, padded(depth),
+                               LANES, scores + j * LANES, LANES);
+    }
     const bool all_seen = j0 >= high.first && j0 + int(SERIAL_KEYS) <= low.last;
     if (a.has_mask || !all_seen) {
       hide(a, mask, row_at(a.mask, b, h, i0), valid, i0, queries, j0, keys, scores);
@@ -139,7 +140,10 @@ kernel void attention_serial(
 #pragma nounroll
       for (uint l = 0; l < LANES; l++) sums[d * LANES + l] *= shrink[l];
     }
-    multiply(rows, 1, width, width, scores, padded(keys), sums);
+    for (uint d = 0; d < width; d += TILE_ROWS) {
+      multiply_rows<TILE_ROWS>(rows + d, 1, width, scores, LANES, padded(keys), LANES,
+                               sums + d * LANES, LANES);
+    }
   }
   device T* o = out + (long(at.y) * a.queries + i0) * value_depth;
   for (uint l = 0; l < queries; l++) {
@@ -156,19 +160,11 @@ kernel void attention_serial(
 
 constant constexpr uint DECODE_CHUNK = 256;  // keys
 constant constexpr uint DECODE_ROWS = 8;     // queries at a time
-constant constexpr uint DECODE_STEP = 8;     // values at a time
-constant constexpr uint LINE = 16;           // floats in the widest register
+constant constexpr uint DECODE_KEYS = 8;     // keys or values at a time
+constant constexpr uint LINE = 16;           // floats of the widest vector register
+constant constexpr uint MAX_LINES = 2 * DECODE_KEYS;
 
 inline uint lined(uint n) { return (n + LINE - 1) / LINE * LINE; }
-
-inline float sum_line(thread const float* part) {
-  float half_line[LINE / 2];
-  for (uint l = 0; l < LINE / 2; l++) half_line[l] = part[l] + part[l + LINE / 2];
-  for (uint n = LINE / 4; n > 0; n /= 2) {
-    for (uint l = 0; l < n; l++) half_line[l] += half_line[l + n];
-  }
-  return half_line[0];
-}
 
 // A row as floats, zeros up to a whole number of lines.
 template <typename KV>
@@ -186,65 +182,121 @@ inline Row row_of(constant Attention& a, uint kv_head, uint row) {
   return {kv_head * a.group + row / a.queries, row % a.queries};
 }
 
+// Products of two keys with ROWS queries, not yet summed: lines[key][row][l] is the sum over those
+// features n for which n % LINE is l.
+template <uint ROWS>
+inline void multiply_lines(thread const float* k, thread const float* q, uint count,
+                           thread float* lines) {
+#pragma nounroll
+  for (uint l = 0; l < LINE; l++) {
+    float sum[2][ROWS] = {{0.0f}};
+    for (uint n = l; n < count + l; n += LINE) {
+      for (uint r = 0; r < ROWS; r++) {
+        sum[0][r] = fma(k[n], q[r * SERIAL_DEPTH + n], sum[0][r]);
+        sum[1][r] = fma(k[SERIAL_DEPTH + n], q[r * SERIAL_DEPTH + n], sum[1][r]);
+      }
+    }
+    for (uint r = 0; r < ROWS; r++) {
+      lines[r * LINE + l] = sum[0][r];
+      lines[(ROWS + r) * LINE + l] = sum[1][r];
+    }
+  }
+}
+
+// Sums of `count` lines, halved again and again; arrays of their own keep these vectors, too.
+inline void sum_lines(thread const float* lines, uint count, thread float* sums) {
+  float halves[MAX_LINES * LINE / 2], quarters[MAX_LINES * LINE / 4], pairs[MAX_LINES * 2];
+#pragma nounroll
+  for (uint i = 0; i < count; i++) {
+    thread const float* line = lines + i * LINE;
+    for (uint l = 0; l < LINE / 2; l++) halves[i * LINE / 2 + l] = line[l] + line[l + LINE / 2];
+  }
+#pragma nounroll
+  for (uint i = 0; i < count; i++) {
+    thread const float* line = halves + i * LINE / 2;
+    for (uint l = 0; l < LINE / 4; l++) quarters[i * LINE / 4 + l] = line[l] + line[l + LINE / 4];
+  }
+#pragma nounroll
+  for (uint i = 0; i < count; i++) {
+    thread const float* line = quarters + i * LINE / 4;
+    for (uint l = 0; l < 2; l++) pairs[i * 2 + l] = line[l] + line[l + 2];
+  }
+#pragma nounroll
+  for (uint i = 0; i < count; i++) sums[i] = pairs[2 * i] + pairs[2 * i + 1];
+}
+
+template <uint ROWS>
+inline void score_rows(thread const float* k, thread const float* q, uint depth,
+                       thread float* scores) {
+  float lines[DECODE_KEYS * ROWS * LINE], sums[DECODE_KEYS * ROWS];
+  for (uint j = 0; j < DECODE_KEYS; j += 2) {
+    multiply_lines<ROWS>(k + j * SERIAL_DEPTH, q, lined(depth), lines + j * ROWS * LINE);
+  }
+  sum_lines(lines, DECODE_KEYS * ROWS, sums);
+  for (uint r = 0; r < ROWS; r++) {
+    for (uint j = 0; j < DECODE_KEYS; j++) scores[r * DECODE_CHUNK + j] = sums[j * ROWS + r];
+  }
+}
+
 template <typename KV>
 inline void score_keys(device const KV* key, long stride, uint keys, uint depth,
                        thread const float* q, uint rows, thread float* scores) {
-  float k[SERIAL_DEPTH];
-  for (uint j = 0; j < keys; j++) {
-    load_row(key + j * stride, depth, k);
-    for (uint r = 0; r < rows; r++) {
-      float part[LINE] = {0.0f};
-      for (uint d = 0; d < lined(depth); d += LINE) {
-        for (uint l = 0; l < LINE; l++) {
-          part[l] = fma(k[d + l], q[r * SERIAL_DEPTH + d + l], part[l]);
-        }
-      }
-      scores[r * DECODE_CHUNK + j] = sum_line(part);
+  float k[DECODE_KEYS * SERIAL_DEPTH];
+  for (uint j0 = 0; j0 < keys; j0 += DECODE_KEYS) {
+    for (uint j = 0; j < DECODE_KEYS; j++) {
+      load_row(key + min(j0 + j, keys - 1) * stride, depth, k + j * SERIAL_DEPTH);
+    }
+    for (uint r = 0; r + 2 <= rows; r += 2) {
+      score_rows<2>(k, q + r * SERIAL_DEPTH, depth, scores + r * DECODE_CHUNK + j0);
+    }
+    if (rows % 2) {
+      const uint r = rows - 1;
+      score_rows<1>(k, q + r * SERIAL_DEPTH, depth, scores + r * DECODE_CHUNK + j0);
     }
   }
 }
 
 // Scores of one query become weights, zero up to a whole line; gives their peak and their total.
 inline float2 weigh(thread float* scores, uint keys) {
-  float part[LINE];
-  for (uint l = 0; l < LINE; l++) part[l] = -INFINITY;
-  for (uint j = keys; j < lined(keys); j++) scores[j] = -INFINITY;
-  for (uint j = 0; j < lined(keys); j += LINE) {
-    for (uint l = 0; l < LINE; l++) part[l] = max(part[l], scores[j + l]);
+  float line[LINE];
+  const uint width = lined(keys);
+  for (uint j = keys; j < width; j++) scores[j] = -INFINITY;
+  for (uint l = 0; l < LINE; l++) line[l] = -INFINITY;
+  for (uint j = 0; j < width; j += LINE) {
+#pragma nounroll
+    for (uint l = 0; l < LINE; l++) line[l] = max(line[l], scores[j + l]);
   }
-  float peak = part[0];
-  for (uint l = 1; l < LINE; l++) peak = max(peak, part[l]);
-  for (uint l = 0; l < LINE; l++) part[l] = 0.0f;
-  for (uint j = 0; j < lined(keys); j += LINE) {
-    for (uint l = 0; l < LINE; l++) {
-      scores[j + l] = exp(scores[j + l] - pivot(peak));
-      part[l] += scores[j + l];
-    }
+  float peak = -INFINITY;
+  for (uint l = 0; l < LINE; l++) peak = max(peak, line[l]);
+  const float base = pivot(peak);
+  for (uint j = 0; j < width; j++) scores[j] = exp(scores[j] - base);
+  for (uint l = 0; l < LINE; l++) line[l] = 0.0f;
+  for (uint j = 0; j < width; j += LINE) {
+#pragma nounroll
+    for (uint l = 0; l < LINE; l++) line[l] += scores[j + l];
   }
-  return float2(peak, sum_line(part));
+  float total;
+  sum_lines(line, 1, &total);
+  return float2(peak, total);
 }
 
 template <typename KV>
 inline void sum_values(device const KV* value, long stride, uint keys, uint depth,
                        thread const float* weights, uint rows, thread float* sums) {
-  float v[DECODE_STEP * SERIAL_DEPTH];
-  for (uint j = 0; j < keys; j += DECODE_STEP) {
-    for (uint s = 0; s < DECODE_STEP; s++) {
-      // Rows beyond the last have a weight of zero; they repeat it, to be finite where it is.
+  float v[TILE_STEPS * SERIAL_DEPTH];
+  const uint width = lined(depth);
+  for (uint j = 0; j < keys; j += TILE_STEPS) {
+    for (uint s = 0; s < TILE_STEPS; s++) {
+      // Beyond the last key weights are zero; its value again is finite where it is.
       load_row(value + min(j + s, keys - 1) * stride, depth, v + s * SERIAL_DEPTH);
     }
-    for (uint r = 0; r < rows; r++) {
-      thread const float* weight = weights + r * DECODE_CHUNK + j;
-      for (uint d = 0; d < lined(depth); d += LINE) {
-        float line[LINE];
-        for (uint l = 0; l < LINE; l++) line[l] = sums[r * SERIAL_DEPTH + d + l];
-        for (uint s = 0; s < DECODE_STEP; s++) {
-          for (uint l = 0; l < LINE; l++) {
-            line[l] = fma(weight[s], v[s * SERIAL_DEPTH + d + l], line[l]);
-          }
-        }
-        for (uint l = 0; l < LINE; l++) sums[r * SERIAL_DEPTH + d + l] = line[l];
-      }
+    for (uint r = 0; r + TILE_ROWS <= rows; r += TILE_ROWS) {
+      multiply_rows<TILE_ROWS>(weights + r * DECODE_CHUNK + j, DECODE_CHUNK, 1, v, SERIAL_DEPTH,
+                               TILE_STEPS, width, sums + r * SERIAL_DEPTH, SERIAL_DEPTH);
+    }
+    if (rows % TILE_ROWS) {
+      multiply_rows<1>(weights + (rows - 1) * DECODE_CHUNK + j, DECODE_CHUNK, 1, v, SERIAL_DEPTH,
+                       TILE_STEPS, width, sums + (rows - 1) * SERIAL_DEPTH, SERIAL_DEPTH);
     }
   }
 }
@@ -274,7 +326,8 @@ kernel void attention_decode_serial(
   const uint kv_heads = a.heads / a.group, b = at.y / kv_heads, kv_head = at.y % kv_heads;
   const uint all_rows = a.group * a.queries, valid = valid_keys(a, lengths, b);
   const uint depth = depth_of(a), value_depth = value_depth_of(a);
-  const uint start = at.x * DECODE_CHUNK, end = min(start + DECODE_CHUNK, valid);
+  const uint start = at.x * DECODE_CHUNK;
+  const uint end = max(start, min(start + DECODE_CHUNK, valid));
   float q[DECODE_ROWS * SERIAL_DEPTH], sums[DECODE_ROWS * SERIAL_DEPTH];
   float scores[DECODE_ROWS * DECODE_CHUNK];
   float2 mark[DECODE_ROWS];

@@ -2,12 +2,16 @@
 #pragma once
 #include "matmul.h"
 
-constant uint ROWS [[function_constant(1)]];  // of x
+// Rows of x, rounded up to a power of two: those beyond the last are the last again.
+constant uint ROWS [[function_constant(1)]];
 constant constexpr uint MOST_ROWS = 8;
+
+inline ulong row_start(constant Product& p, uint row) { return min(row, p.m - 1) * p.x_row; }
 
 template <typename T>
 inline void put(device T* out, device const T* bias, constant Product& p, uint member, uint row,
                 uint column, float sum) {
+  if (row >= p.m) return;
   const T added = bias[row * p.bias_row + column * p.bias_column];
   out += ulong(member) * p.m * p.n;
   out[row * p.out_row + column * p.out_column] = finished<T>(sum, added);
@@ -30,7 +34,7 @@ kernel void matvec_dots_serial(device const T* x [[buffer(0)]], device const T* 
   device const T* rows[MOST_ROWS];
   device const T* columns[DOT_COLUMNS];
 #pragma unroll
-  for (uint r = 0; r < ROWS; r++) rows[r] = x + start.x + r * p.x_row;
+  for (uint r = 0; r < ROWS; r++) rows[r] = x + start.x + row_start(p, r);
 #pragma unroll
   for (uint c = 0; c < DOT_COLUMNS; c++)
     columns[c] = y + start.y + min(first + c, p.n - 1) * p.y_column;
@@ -89,7 +93,7 @@ kernel void matvec_strips_serial(device const T* x [[buffer(0)]], device const T
 #pragma unroll
     for (uint r = 0; r < ROWS; r++)
 #pragma unroll
-      for (uint s = 0; s < STRIP_STEP; s++) left[r][s] = wide(x[r * p.x_row + (k + s) * p.x_column]);
+      for (uint s = 0; s < STRIP_STEP; s++) left[r][s] = wide(x[row_start(p, r) + (k + s) * p.x_column]);
     for (uint j = 0; j < columns; j++) {
 #pragma unroll
       for (uint r = 0; r < ROWS; r++) {
@@ -103,7 +107,7 @@ kernel void matvec_strips_serial(device const T* x [[buffer(0)]], device const T
   for (uint k = whole; k < p.k; k++) {
 #pragma unroll
     for (uint r = 0; r < ROWS; r++) {
-      const float left = wide(x[r * p.x_row + k * p.x_column]);
+      const float left = wide(x[row_start(p, r) + k * p.x_column]);
       for (uint j = 0; j < columns; j++) sums[r][j] = fma(left, wide(y[k * p.y_row + j]), sums[r][j]);
     }
   }
@@ -148,7 +152,7 @@ kernel void matvec_dots_simd(device const T* x [[buffer(0)]], device const T* y 
     float4 right[SIMD_COLUMNS];
     for (uint c = 0; c < SIMD_COLUMNS; c++) right[c] = four(columns[c] + k);
     for (uint r = 0; r < ROWS; r++) {
-      device const T* row = x + r * p.x_row + k;
+      device const T* row = x + row_start(p, r) + k;
       const float4 left = float4(row[0], row[1], row[2], row[3]);
       for (uint c = 0; c < SIMD_COLUMNS; c++) sums[r][c] += dot(left, right[c]);
     }
@@ -156,7 +160,7 @@ kernel void matvec_dots_simd(device const T* x [[buffer(0)]], device const T* y 
   if (whole + lane < p.k) {
     for (uint r = 0; r < ROWS; r++)
       for (uint c = 0; c < SIMD_COLUMNS; c++)
-        sums[r][c] += wide(x[r * p.x_row + whole + lane]) * wide(columns[c][whole + lane]);
+        sums[r][c] += wide(x[row_start(p, r) + whole + lane]) * wide(columns[c][whole + lane]);
   }
   for (uint r = 0; r < ROWS; r++) {
     for (uint c = 0; c < SIMD_COLUMNS; c++) {
@@ -189,7 +193,7 @@ kernel void matvec_strips_simd(device const T* x [[buffer(0)]], device const T* 
     float4 right = 0;
     if (columns == 4) right = four(row);
     else for (uint c = 0; c < columns; c++) right[c] = wide(row[c]);
-    for (uint r = 0; r < ROWS; r++) sums[r] += wide(x[r * p.x_row + k * p.x_column]) * right;
+    for (uint r = 0; r < ROWS; r++) sums[r] += wide(x[row_start(p, r) + k * p.x_column]) * right;
   }
   for (uint r = 0; r < ROWS; r++) {
     for (uint c = 0; c < 4; c++) lines[line][own + c] = sums[r][c];

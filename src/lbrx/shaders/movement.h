@@ -10,47 +10,64 @@ constant constexpr uint TILE_ROWS = 8;  // threads along the other side
 // How the last axis is read and written: -1 stands for the strides in the record.
 constant int SOURCE_STEP [[function_constant(0)]];
 constant int TARGET_STEP [[function_constant(1)]];
+constant bool BY_FOURS [[function_constant(2)]];
+// Axes along z: known to the compiler, which then leaves no loop inside a row's.
+constant uint OTHERS [[function_constant(3)]];
 
 // Strides count elements and may be negative. The last axis lies along the grid's x, the one before
-// along y, all others along z.
+// along y, all others along z. Plain numbers: a loop over threads keeps a copy of such a record.
+struct Strides {
+  long start;  // the first element
+  long x, y;
+  long z[COPY_AXES];
+};
 struct Walk {
-  uint others;             // axes along z
-  uint shape[COPY_AXES];   // of those
-  long2 z[COPY_AXES];      // strides in the source and in the target
-  long2 y;
-  long2 x;
-  long2 start;             // the first element
+  uint shape[COPY_AXES];  // of the axes along z
+  Strides source;
+  Strides target;
 };
 
-inline long2 plane_start(constant Walk& walk, uint place) {
-  long2 start = walk.start;
-  for (uint axis = walk.others; axis-- > 0;) {
-    start += long(place % walk.shape[axis]) * walk.z[axis];
-    place /= walk.shape[axis];
+inline long plane_start(constant uint* shape, constant Strides& strides, uint place) {
+  long start = strides.start;
+  for (uint axis = OTHERS; axis-- > 0;) {
+    start += long(place % shape[axis]) * strides.z[axis];
+    place /= shape[axis];
   }
   return start;
+}
+template <typename T>
+inline device const T* plane(device const T* in, constant Walk& walk, uint place) {
+  return in + plane_start(walk.shape, walk.source, place);
+}
+template <typename T>
+inline device T* plane(device T* out, constant Walk& walk, uint place) {
+  return out + plane_start(walk.shape, walk.target, place);
 }
 
 template <typename T>
 kernel void copy(device const T* in [[buffer(0)]], device T* out [[buffer(1)]],
                  constant Walk& walk [[buffer(2)]], uint3 at [[thread_position_in_grid]]) {
-  const long2 start = plane_start(walk, at.z) + long(at.y) * walk.y;
-  const long source = SOURCE_STEP < 0 ? walk.x.x : long(SOURCE_STEP);
-  const long target = TARGET_STEP < 0 ? walk.x.y : long(TARGET_STEP);
-  device const T* from = in + start.x;
-  device T* to = out + start.y;
-  to[at.x * target] = from[at.x * source];
+  device const T* from = plane(in, walk, at.z) + long(at.y) * walk.source.y;
+  device T* to = plane(out, walk, at.z) + long(at.y) * walk.target.y;
+  // The position itself as the index: then a compiler's loop over x can prove that it never wraps.
+  if (TARGET_STEP != 1) to[long(at.x) * walk.target.x] = from[long(at.x) * walk.source.x];
+  else if (SOURCE_STEP == 1) to[at.x] = from[at.x];
+  else if (SOURCE_STEP == 0) to[at.x] = from[0];
+  else to[at.x] = from[long(at.x) * walk.source.x];
 }
 
 // ---- transposes: y is the axis along which the source is in order, x the target's ----
 
+// Loads and stores of four elements at once need addresses and strides that are multiples of four.
 template <typename T>
 inline vec<T, 4> load_four(device const T* from) {
+  if (BY_FOURS) return *reinterpret_cast<device const vec<T, 4>*>(from);
   return vec<T, 4>(from[0], from[1], from[2], from[3]);
 }
 template <typename T>
 inline void store_four(device T* to, vec<T, 4> values) {
-  to[0] = values.x, to[1] = values.y, to[2] = values.z, to[3] = values.w;
+  if (BY_FOURS) *reinterpret_cast<device vec<T, 4>*>(to) = values;
+  else to[0] = values.x, to[1] = values.y, to[2] = values.z, to[3] = values.w;
 }
 
 // A block by fours, which stay in registers. Columns go by way of memory of the thread's own: whole
@@ -79,10 +96,9 @@ kernel void transpose_serial(device const T* in [[buffer(0)]], device T* out [[b
                              constant uint2& size [[buffer(3)]],
                              uint3 at [[thread_position_in_grid]]) {
   const uint2 first = at.xy * SIDE;
-  const long2 start = plane_start(walk, at.z);
-  const long source = walk.x.x, target = walk.y.y;
-  device const T* from = in + start.x + long(first.x) * source + first.y;
-  device T* to = out + start.y + long(first.y) * target + first.x;
+  const long source = walk.source.x, target = walk.target.y;
+  device const T* from = plane(in, walk, at.z) + long(first.x) * source + first.y;
+  device T* to = plane(out, walk, at.z) + long(first.y) * target + first.x;
   if (all(first + SIDE <= size)) {
     transpose_block<T, SIDE>(from, source, to, target);
     return;
@@ -101,14 +117,14 @@ kernel void transpose_tile(device const T* in [[buffer(0)]], device T* out [[buf
   threadgroup T tile[TILE][TILE + 1];
   const uint2 first = group.xy * TILE;
   const uint2 lane = thread_at.xy;
-  const long2 start = plane_start(walk, group.z);
-  device const T* from = in + start.x + long(first.x) * walk.x.x + first.y;
-  device T* to = out + start.y + long(first.y) * walk.y.y + first.x;
+  const long source = walk.source.x, target = walk.target.y;
+  device const T* from = plane(in, walk, group.z) + long(first.x) * source + first.y;
+  device T* to = plane(out, walk, group.z) + long(first.y) * target + first.x;
   for (uint c = lane.y; c < TILE; c += TILE_ROWS)
     if (first.x + c < size.x && first.y + lane.x < size.y)
-      tile[c][lane.x] = from[c * walk.x.x + lane.x];
+      tile[c][lane.x] = from[c * source + lane.x];
   threadgroup_barrier(mem_flags::mem_threadgroup);
   for (uint r = lane.y; r < TILE; r += TILE_ROWS)
     if (first.y + r < size.y && first.x + lane.x < size.x)
-      to[r * walk.y.y + lane.x] = tile[lane.x][r];
+      to[r * target + lane.x] = tile[lane.x][r];
 }

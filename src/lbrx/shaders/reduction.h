@@ -8,6 +8,9 @@ using namespace metal;
 constant constexpr uint GRID_ROW = 1 << 24;  // threads along x
 constant constexpr uint ROW_LANES = 64;      // sums of a row that go on side by side
 constant constexpr uint COLUMN_LANES = 512;
+constant constexpr uint SIMD_LANES = 4;      // of a thread in a simdgroup
+constant constexpr uint SIMD_WIDTH = 32;
+constant constexpr uint MERGING = 256;       // threads that merge the states of one result
 constant constexpr uint TOGETHER = 4;        // elements that a lane takes between a load and a store
 
 struct Axis {
@@ -38,16 +41,31 @@ struct Reduction {
 
 // ---- what is kept of the elements seen, by operation ----
 
-template <typename T> struct Types { using Value = T; using Wide = ulong; using Lane = ulong; };
-// A lane sees few enough elements for 32 bits; sums of them have 64, which wrap.
-template <> struct Types<char> { using Value = char; using Wide = ulong; using Lane = int; };
-template <> struct Types<uchar> { using Value = uchar; using Wide = ulong; using Lane = int; };
-template <> struct Types<short> { using Value = short; using Wide = ulong; using Lane = int; };
-template <> struct Types<ushort> { using Value = ushort; using Wide = ulong; using Lane = int; };
-template <> struct Types<bool> { using Value = uchar; using Wide = ulong; using Lane = int; };
-template <> struct Types<float> { using Value = float; using Wide = float; using Lane = float; };
-template <> struct Types<half> { using Value = float; using Wide = float; using Lane = float; };
-template <> struct Types<bfloat> { using Value = float; using Wide = float; using Lane = float; };
+// Halves are computed in float. Integers add up in 64 bits, which wrap; a lane sees few enough small
+// ones for 32. A mean of integers is a float.
+template <typename V, typename L, typename W, typename S, typename M>
+struct TypesOf {
+  using Value = V;
+  using Lane = L;
+  using Wide = W;
+  using Sum = S;
+  using Mean = M;
+};
+template <typename T> struct Types : TypesOf<T, ulong, ulong, ulong, float> {};
+template <> struct Types<char> : TypesOf<char, int, ulong, ulong, float> {};
+template <> struct Types<uchar> : TypesOf<uchar, int, ulong, ulong, float> {};
+template <> struct Types<short> : TypesOf<short, int, ulong, ulong, float> {};
+template <> struct Types<ushort> : TypesOf<ushort, int, ulong, ulong, float> {};
+template <> struct Types<half> : TypesOf<float, float, float, half, half> {};
+template <> struct Types<bfloat> : TypesOf<float, float, float, bfloat, bfloat> {};
+template <> struct Types<float> : TypesOf<float, float, float, float, float> {};
+
+// What the thread so many lanes further has. Shuffles know no 64-bit numbers.
+template <typename V> inline V further(V x, ushort by) { return simd_shuffle_down(x, by); }
+template <> inline ulong further(ulong x, ushort by) {
+  return as_type<ulong>(simd_shuffle_down(as_type<uint2>(x), by));
+}
+template <> inline long further(long x, ushort by) { return long(further(ulong(x), by)); }
 
 // The number of a lane's first element, and from one to the next.
 struct Numbering {
@@ -69,13 +87,14 @@ struct Folding {
     State state(uint j, uint, Numbering) const { return State(part[j]); }
   };
   static State merge(State a, State b, float) { return F::join(a, b); }
+  static State from(State s, ushort by) { return further(s, by); }
   static Out finish(State s, float parameter) { return F::finish(s, parameter); }
 };
 
-template <typename T, typename O>
+template <typename T>
 struct Sum {
   using In = T;
-  using Out = O;
+  using Out = typename Types<T>::Sum;
   using Lane = typename Types<T>::Lane;
   using State = typename Types<T>::Wide;
   static Lane empty() { return Lane(0); }
@@ -84,10 +103,10 @@ struct Sum {
   static Out finish(State s, float) { return Out(s); }
 };
 
-template <typename T, typename O>
+template <typename T>
 struct Prod {
   using In = T;
-  using Out = O;
+  using Out = typename Types<T>::Sum;
   using Lane = typename Types<T>::Wide;
   using State = Lane;
   static Lane empty() { return Lane(1); }
@@ -96,10 +115,10 @@ struct Prod {
   static Out finish(State s, float) { return Out(s); }
 };
 
-template <typename T, typename O>
+template <typename T>
 struct Mean {
   using In = T;
-  using Out = O;
+  using Out = typename Types<T>::Mean;
   using Lane = float;
   using State = float;
   static Lane empty() { return 0; }
@@ -108,10 +127,10 @@ struct Mean {
   static Out finish(State s, float count) { return Out(s / count); }
 };
 
-template <typename T, typename O>
+template <typename T>
 struct Norm1 {
   using In = T;
-  using Out = O;
+  using Out = T;
   using Lane = float;
   using State = float;
   static Lane empty() { return 0; }
@@ -125,46 +144,46 @@ template <> inline float lowest() { return -INFINITY; }
 template <typename V> inline V highest() { return numeric_limits<V>::max(); }
 template <> inline float highest() { return INFINITY; }
 
+// Whether x is taken instead of y: not if it loses, but NaN never does; and the first NaN stays.
 template <typename V> struct Largest {
   static V empty() { return lowest<V>(); }
-  static bool beats(V x, V y) { return x > y; }
+  static bool prefers(V x, V y) { return !(x <= y) && y == y; }
 };
 template <typename V> struct Smallest {
   static V empty() { return highest<V>(); }
-  static bool beats(V x, V y) { return x < y; }
+  static bool prefers(V x, V y) { return !(x >= y) && y == y; }
 };
 
-// One NaN makes the result NaN: x != x is what a processor tests fastest.
-template <typename T, typename O, typename Order>
+template <typename T, typename Order>
 struct Extreme {
   using In = T;
-  using Out = O;
+  using Out = T;
   using Lane = typename Types<T>::Value;
   using State = Lane;
   static Lane empty() { return Order::empty(); }
   static Lane lift(T x) { return Lane(x); }
-  static Lane join(Lane a, Lane b) { return Order::beats(b, a) || b != b ? b : a; }
+  static Lane join(Lane a, Lane b) { return Order::prefers(b, a) ? b : a; }
   static Out finish(State s, float) { return Out(s); }
 };
-template <typename T, typename O> using Max = Extreme<T, O, Largest<typename Types<T>::Value>>;
-template <typename T, typename O> using Min = Extreme<T, O, Smallest<typename Types<T>::Value>>;
+template <typename T> using Max = Extreme<T, Largest<typename Types<T>::Value>>;
+template <typename T> using Min = Extreme<T, Smallest<typename Types<T>::Value>>;
 
-template <typename T, typename O>
+template <typename T>
 struct NormInf {
   using In = T;
-  using Out = O;
+  using Out = T;
   using Lane = float;
   using State = float;
   static Lane empty() { return 0; }
   static Lane lift(T x) { return fabs(float(x)); }
-  static Lane join(Lane a, Lane b) { return b > a || b != b ? b : a; }
+  static Lane join(Lane a, Lane b) { return Largest<float>::prefers(b, a) ? b : a; }
   static Out finish(State s, float) { return Out(s); }
 };
 
-template <typename T, typename O>
+template <typename T>
 struct Any {
   using In = T;
-  using Out = O;
+  using Out = bool;
   using Lane = uint;
   using State = uint;
   static Lane empty() { return 0; }
@@ -173,10 +192,10 @@ struct Any {
   static Out finish(State s, float) { return s != 0; }
 };
 
-template <typename T, typename O>
+template <typename T>
 struct All {
   using In = T;
-  using Out = O;
+  using Out = bool;
   using Lane = uint;
   using State = uint;
   static Lane empty() { return 1; }
@@ -186,16 +205,15 @@ struct All {
 };
 
 // Where the first of the largest or smallest elements is, or the first NaN.
-template <typename T, typename O, typename Order>
+template <typename T, typename Order>
 struct Place {
   using In = T;
-  using Out = O;
+  using Out = long;
   using Value = typename Types<T>::Value;
   struct State {
     ulong index;
     Value value;
   };
-  static bool prefers(Value x, Value y) { return Order::beats(x, y) || (x != x && y == y); }
   template <uint N>
   struct Lanes {
     Value value[N];
@@ -206,7 +224,7 @@ struct Place {
     }
     void add(uint j, In x, uint i, float) {
       const Value v = Value(x);
-      const bool better = prefers(v, value[j]);
+      const bool better = Order::prefers(v, value[j]);
       value[j] = better ? v : value[j];
       at[j] = better ? i : at[j];
     }
@@ -215,19 +233,20 @@ struct Place {
     }
   };
   static State merge(State a, State b, float) {
-    const bool equal = !prefers(a.value, b.value) && b.index < a.index;
-    return prefers(b.value, a.value) || equal ? b : a;
+    const bool equal = !Order::prefers(a.value, b.value) && b.index < a.index;
+    return Order::prefers(b.value, a.value) || equal ? b : a;
   }
+  static State from(State s, ushort by) { return {further(s.index, by), further(s.value, by)}; }
   static Out finish(State s, float) { return Out(s.index); }
 };
-template <typename T, typename O> using ArgMax = Place<T, O, Largest<typename Types<T>::Value>>;
-template <typename T, typename O> using ArgMin = Place<T, O, Smallest<typename Types<T>::Value>>;
+template <typename T> using ArgMax = Place<T, Largest<typename Types<T>::Value>>;
+template <typename T> using ArgMin = Place<T, Smallest<typename Types<T>::Value>>;
 
 // Squared distances from the mean, updated (Welford) and combined (Chan) without cancellation.
-template <typename T, typename O>
+template <typename T>
 struct Var {
   using In = T;
-  using Out = O;
+  using Out = T;
   struct State {
     float count;
     float mean;
@@ -254,15 +273,18 @@ struct Var {
     const float squares = fma(apart * apart, a.count * share, a.squares + b.squares);
     return {count, fma(apart, share, a.mean), squares};
   }
+  static State from(State s, ushort by) {
+    return {further(s.count, by), further(s.mean, by), further(s.squares, by)};
+  }
   static Out finish(State s, float divisor) { return Out(s.squares / divisor); }
 };
 
 // Three sums of squares (J. L. Blue): of large, ordinary and tiny numbers, so that none overflows
 // or vanishes.
-template <typename T, typename O>
+template <typename T>
 struct Norm2 {
   using In = T;
-  using Out = O;
+  using Out = T;
   struct State {
     float large, ordinary, tiny;
   };
@@ -285,6 +307,9 @@ struct Norm2 {
   static State merge(State a, State b, float) {
     return {a.large + b.large, a.ordinary + b.ordinary, a.tiny + b.tiny};
   }
+  static State from(State s, ushort by) {
+    return {further(s.large, by), further(s.ordinary, by), further(s.tiny, by)};
+  }
   static Out finish(State s, float) {
     if (s.large > 0) return Out(sqrt(fma(s.ordinary * 0x1p-80f, 0x1p-80f, s.large)) * 0x1p80f);
     if (s.ordinary == 0) return Out(sqrt(s.tiny) * 0x1p-90f);
@@ -293,10 +318,10 @@ struct Norm2 {
 };
 
 // Powers of the elements' ratios to the largest of them, which do not overflow either.
-template <typename T, typename O>
+template <typename T>
 struct NormP {
   using In = T;
-  using Out = O;
+  using Out = T;
   struct State {
     float largest, sum;
   };
@@ -312,11 +337,12 @@ struct NormP {
     State state(uint j, uint, Numbering) const { return {largest[j], sum[j]}; }
   };
   static State merge(State a, State b, float order) {
-    const bool second = b.largest > a.largest || b.largest != b.largest;
+    const bool second = Largest<float>::prefers(b.largest, a.largest);
     const State high = second ? b : a, low = second ? a : b;
     const float ratio = low.largest == high.largest ? 1.0f : low.largest / high.largest;
     return {high.largest, fma(low.sum, pow(ratio, order), high.sum)};
   }
+  static State from(State s, ushort by) { return {further(s.largest, by), further(s.sum, by)}; }
   static Out finish(State s, float order) { return Out(s.largest * pow(s.sum, 1.0f / order)); }
 };
 
@@ -397,14 +423,13 @@ kernel void reduce_rows(device const typename R::In* in [[buffer(0)]],
 
 // Lanes are columns, or those of several elements of a run where the columns are few. Columns lie
 // side by side or, if strided, anywhere: so short rows are columns too.
-template <typename R, bool strided>
+template <typename R, uint N, bool strided>
 kernel void reduce_columns(device const typename R::In* in [[buffer(0)]],
                            device typename R::State* states [[buffer(1)]],
                            device typename R::Out* out [[buffer(2)]],
                            constant Reduction& r [[buffer(3)]],
                            constant Axis* axes [[buffer(4)]],
                            uint2 position [[thread_position_in_grid]]) {
-  constexpr uint N = COLUMN_LANES;
   const ulong task = position.x + ulong(position.y) * GRID_ROW;
   if (task >= r.tasks) return;
   const ulong tiles = (r.inner + N - 1) / N;
@@ -460,4 +485,74 @@ kernel void reduce_merge(device const typename R::State* states [[buffer(0)]],
   typename R::State all = waiting[--count];
   while (count > 0) all = R::merge(waiting[--count], all, r.parameter);
   out[at] = R::finish(all, r.parameter);
+}
+
+// ---- simd: a simdgroup a block of a row, a thread a column ----
+
+// The states of a simdgroup's threads as one, in its first thread.
+template <typename R>
+inline typename R::State merged_simd(typename R::State all, float parameter) {
+  for (ushort by = SIMD_WIDTH / 2; by > 0; by /= 2) all = R::merge(all, R::from(all, by), parameter);
+  return all;
+}
+
+template <typename R>
+kernel void reduce_rows_simd(device const typename R::In* in [[buffer(0)]],
+                             device typename R::State* states [[buffer(1)]],
+                             device typename R::Out* out [[buffer(2)]],
+                             constant Reduction& r [[buffer(3)]],
+                             constant Axis* axes [[buffer(4)]],
+                             uint2 position [[thread_position_in_grid]],
+                             uint lane [[thread_index_in_simdgroup]]) {
+  constexpr uint N = SIMD_LANES, step = N * SIMD_WIDTH;
+  const ulong task = (position.x + ulong(position.y) * GRID_ROW) / SIMD_WIDTH;
+  if (task >= r.tasks) return;
+  const ulong block = task % r.blocks, first = block * r.block;
+  const Start start = start_of(r, axes, task / r.blocks);
+  const uint count = uint(min(r.length - first, r.block));
+  const uint steps = count / step, rest = count % step;
+  device const typename R::In* x = in + start.in + first + lane;
+  typename R::template Lanes<N> lanes;
+  for (uint j = 0; j < N; j++) lanes.clear(j);
+  for (uint i = 0; i < steps; i++, x += step) {
+    for (uint j = 0; j < N; j++) lanes.add(j, x[j * SIMD_WIDTH], i, r.parameter);
+  }
+  typename R::State all;
+  for (uint j = 0; j < N; j++) {
+    const uint at = j * SIMD_WIDTH + lane;
+    if (at < rest) lanes.add(j, x[j * SIMD_WIDTH], steps, r.parameter);
+    const Numbering number = {start.index + (first + at) * r.index, step * r.index};
+    const typename R::State own = lanes.state(j, steps + uint(at < rest), number);
+    all = j == 0 ? own : R::merge(all, own, r.parameter);
+  }
+  all = merged_simd<R>(all, r.parameter);
+  if (lane == 0) store<R>(all, states, out, r, start.repeat * r.blocks + block, start.out);
+}
+
+// A threadgroup a result.
+template <typename R>
+kernel void reduce_merge_simd(device const typename R::State* states [[buffer(0)]],
+                              device typename R::Out* out [[buffer(1)]],
+                              constant Reduction& r [[buffer(2)]],
+                              uint2 position [[thread_position_in_grid]],
+                              uint thread_index [[thread_index_in_threadgroup]],
+                              uint lane [[thread_index_in_simdgroup]],
+                              uint group [[simdgroup_index_in_threadgroup]]) {
+  threadgroup typename R::State shared[MERGING / SIMD_WIDTH];
+  const ulong at = (position.x + ulong(position.y) * GRID_ROW) / MERGING;
+  if (at >= r.outputs) return;  // the whole threadgroup
+  typename R::template Lanes<1> nothing;
+  nothing.clear(0);
+  const typename R::State none = nothing.state(0, 0, {0, 0});
+  typename R::State all = none;
+  for (ulong i = thread_index; i < r.repeats * r.blocks; i += MERGING) {
+    all = R::merge(all, states[i * r.outputs + at], r.parameter);
+  }
+  all = merged_simd<R>(all, r.parameter);
+  if (lane == 0) shared[group] = all;
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  if (group > 0) return;
+  all = lane < MERGING / SIMD_WIDTH ? shared[lane] : none;
+  all = merged_simd<R>(all, r.parameter);
+  if (lane == 0) out[at] = R::finish(all, r.parameter);
 }

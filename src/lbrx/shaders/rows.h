@@ -1,16 +1,18 @@
 // Rows of numbers, each worked on by a team: one thread, one simdgroup or one threadgroup.
 //
 //   team.kept(n, row)        the row, in registers where the team has them
+//   team.kept(n, row, out)   the same, or in memory to which results will be written
 //   team.reduce(op, n, row)  all elements joined by Sum or Maximum; every thread gets the result
 //   team.each(n, f)          f(i, slot) for each element
 //
 // A row is a function object: row(i, slot) is element i, the slot-th that this thread visits. What
 // is to be done with a row is a task, written once for all teams (softmax.h and norm.h have one):
 //
-//   task.row(place)                     the elements
+//   task.whole(team, place)             all of it, at once
+//   task.row(place)                     the elements of a part
 //   task.summary(team, n, row)          two floats that say what must be known of them
 //   task.joined(team, parts, rows)      the summary of a row from those of its parts
-//   task.finish(team, place, row, all)  writes the results
+//   task.finish(team, place, row, all)  writes a part's results
 #pragma once
 #include <metal_stdlib>
 using namespace metal;
@@ -67,17 +69,18 @@ struct Store {
   void operator()(uint i, uint slot) const { out[i] = T(row(i, slot)); }
 };
 
-// Elements that a thread has read.
+// Elements in a thread's registers.
 struct Kept {
   float at[KEPT];
   float operator()(uint, uint slot) const { return at[slot]; }
 };
 
-// One thread: it runs along several sums at once, which a processor adds as vectors. Blocks are
-// added up on their own, so that a long row's small elements are not lost beside a large sum.
-#define TAIL _Pragma("clang loop vectorize_predicate(enable) interleave_count(1)")
+// One thread. A processor runs it along the row with vectors, since sums may be taken in any order;
+// what whole vectors leave over is a loop of masked ones.
+#define LAST_ELEMENTS _Pragma("clang loop vectorize_predicate(enable) interleave_count(1)")
+
 struct Alone {
-  enum : uint { LANES = 64, BLOCK = 4096 };
+  static uint whole(uint n) { return n / 64 * 64; }  // in four of the longest vectors
 
   template <typename Row>
   Row kept(uint, Row row) const { return row; }
@@ -87,45 +90,31 @@ struct Alone {
     each(n, Store<Row, float>{row, out});
     return {out};
   }
+
   template <typename Row, typename T>
   Row kept(uint, Row row, device T*) const { return row; }
 
-  template <typename Op, typename Row>
-  float reduce(Op op, uint n, Row row) const {
-    float result = op.none();
-    for (uint start = 0; start < n; start += BLOCK) {
-      result = op.join(result, block(op, start, min(n, start + BLOCK), row));
-    }
-    return result;
-  }
-
   template <typename Row>
-  float block(Sum, uint start, uint end, Row row) const {
+  float reduce(Sum, uint n, Row row) const {
 #pragma METAL fp math_mode(relaxed)
     float result = 0.0f;
-    const uint whole = end - (end - start) % LANES;
-    for (uint i = start; i < whole; i++) result += row(i, 0);
-    TAIL
-    for (uint i = whole; i < end; i++) result += row(i, 0);
+    for (uint i = 0; i < whole(n); i++) result += row(i, 0);
+    LAST_ELEMENTS for (uint i = whole(n); i < n; i++) result += row(i, 0);
     return result;
   }
 
   template <typename Row>
-  float block(Maximum, uint start, uint end, Row row) const {
+  float reduce(Maximum, uint n, Row row) const {
     float result = -FLT_MAX;
-    const uint whole = end - (end - start) % LANES;
-    for (uint i = start; i < whole; i++) result = fmax(result, row(i, 0));
-    TAIL
-    for (uint i = whole; i < end; i++) result = fmax(result, row(i, 0));
+    for (uint i = 0; i < whole(n); i++) result = fmax(result, row(i, 0));
+    LAST_ELEMENTS for (uint i = whole(n); i < n; i++) result = fmax(result, row(i, 0));
     return result;
   }
 
   template <typename F>
   void each(uint n, F f) const {
-    const uint whole = n - n % LANES;
-    for (uint i = 0; i < whole; i++) f(i, 0);
-    TAIL
-    for (uint i = whole; i < n; i++) f(i, 0);
+    for (uint i = 0; i < whole(n); i++) f(i, 0);
+    LAST_ELEMENTS for (uint i = whole(n); i < n; i++) f(i, 0);
   }
 };
 
@@ -177,15 +166,15 @@ struct Together {
   }
 };
 
-// ---- tasks ----
+// ---- rows in parts ----
 
-// The first pass over rows in parts.
+// The first pass.
 template <typename Team, typename Task>
 inline auto part_summary(Team team, Task task, Place place) {
   return task.summary(team, place.count, team.kept(place.count, task.row(place)));
 }
 
-// The second one: every part joins what the first has left, the same for all of a row.
+// The second one: each part joins what the first has left of the row.
 template <typename Team, typename Task, typename Summary>
 inline void finish_part(
     Team team, Task task, Place place, constant Rows& rows, device const Summary* parts) {

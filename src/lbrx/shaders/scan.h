@@ -6,9 +6,11 @@ using namespace metal;
 
 constant constexpr uint SCAN_GRID_ROW = 1 << 24;  // threads along x
 constant constexpr uint SCAN_LANES = 256;
-constant constexpr uint CHUNK = 16;  // elements that are added up before the total is
+constant constexpr uint CHUNK = 16;               // elements that are added up before the total is
+constant constexpr uint SCAN_WIDTH = 32;          // of a simdgroup
 
 struct Scan {
+  ulong tasks;
   ulong outer, length, inner;
   ulong block;   // elements of a run
   ulong blocks;  // in a run
@@ -23,7 +25,7 @@ inline Exact plus(Exact a, float x) {
   const float total = a.total + x;
   const float taken = total - a.total;
   const float lost = (a.total - (total - taken)) + (x - taken);
-  return {total, a.lost + (isfinite(total) ? lost : 0.0f)};
+  return {total, a.lost + (fabs(total) < INFINITY ? lost : 0.0f)};
 }
 inline Exact plus(Exact a, Exact b) {
   const Exact sum = plus(a, b.total);
@@ -31,6 +33,7 @@ inline Exact plus(Exact a, Exact b) {
 }
 inline float value(Exact a) { return a.total + a.lost; }
 inline float value(Exact a, float x) { return a.total + (a.lost + x); }
+
 
 inline ulong plus(ulong a, ulong x) { return a + x; }
 inline ulong value(ulong a) { return a; }
@@ -70,42 +73,63 @@ template <> struct Totals<bfloat> : FloatTotals {};
 // A block of a run, or of runs side by side.
 struct Block {
   ulong first;    // element of the array
-  ulong column;   // of its run, or of the first of them
   ulong total;    // where its total is, or that of the first of them
   uint count;     // elements of a run
   uint columns;
 };
 
+template <uint N>
 inline Block block_of(constant Scan& s, ulong task) {
-  const ulong tiles = (s.inner + SCAN_LANES - 1) / SCAN_LANES;
-  const ulong column = task % tiles * SCAN_LANES;
+  const ulong tiles = (s.inner + N - 1) / N;
+  const ulong column = task % tiles * N;
   const ulong block = task / tiles % s.blocks, run = task / tiles / s.blocks;
   const ulong start = block * s.block;
-  return {(run * s.length + start) * s.inner + column, column,
+  return {(run * s.length + start) * s.inner + column,
           (run * s.blocks + block) * s.inner + column, uint(min(s.length - start, s.block)),
-          uint(min(s.inner - column, ulong(SCAN_LANES)))};
+          uint(min(s.inner - column, ulong(N)))};
 }
 
 inline ulong task_of(uint2 position) { return position.x + ulong(position.y) * SCAN_GRID_ROW; }
-inline ulong tasks(constant Scan& s) {
-  return s.outer * s.blocks * ((s.inner + SCAN_LANES - 1) / SCAN_LANES);
-}
 
 template <typename T>
 kernel void total_rows(device const T* in [[buffer(0)]],
                        device typename Totals<T>::Total* totals [[buffer(1)]],
                        constant Scan& s [[buffer(2)]],
                        uint2 position [[thread_position_in_grid]]) {
-  if (task_of(position) >= tasks(s)) return;
-  const Block block = block_of(s, task_of(position));
+  using Value = typename Totals<T>::Value;
+  if (task_of(position) >= s.tasks) return;
+  const Block block = block_of<1>(s, task_of(position));
   device const T* x = in + block.first;
-  typename Totals<T>::Total total = {};
-  for (uint i = 0; i < block.count; i += CHUNK) {
-    typename Totals<T>::Value sum = 0;
-    for (uint j = i; j < min(i + CHUNK, block.count); j++) sum += typename Totals<T>::Value(x[j]);
-    total = plus(total, sum);
+  typename Totals<T>::template Lanes<CHUNK> lanes;
+  for (uint j = 0; j < CHUNK; j++) lanes.set(j, {});
+  uint i = 0;
+  for (; i + CHUNK <= block.count; i += CHUNK) {
+    for (uint j = 0; j < CHUNK; j++) lanes.set(j, plus(lanes.get(j), Value(x[i + j])));
   }
+  typename Totals<T>::Total total = lanes.get(0);
+  for (uint j = 1; j < CHUNK; j++) total = plus(total, lanes.get(j));
+  for (; i < block.count; i++) total = plus(total, Value(x[i]));
   totals[block.total] = total;
+}
+
+// The total of a chunk from its running sums, which each lost something too.
+template <typename T>
+inline Exact total_of(device const T* x, thread const float* sums) {
+  float lost[CHUNK];
+  for (uint j = 0; j < CHUNK; j++) {
+    const float before = j == 0 ? 0.0f : sums[j - 1];
+    const float taken = sums[j] - before;
+    lost[j] = (before - (sums[j] - taken)) + (float(x[j]) - taken);
+  }
+  for (uint half_way = CHUNK / 2; half_way > 0; half_way /= 2) {
+    for (uint j = 0; j < half_way; j++) lost[j] += lost[j + half_way];
+  }
+  const float total = sums[CHUNK - 1];
+  return {total, fabs(total) < INFINITY ? lost[0] : 0.0f};
+}
+template <typename T>
+inline ulong total_of(device const T*, thread const ulong* sums) {
+  return sums[CHUNK - 1];
 }
 
 template <typename T, typename Out>
@@ -114,18 +138,18 @@ kernel void scan_rows(device const T* in [[buffer(0)]], device Out* out [[buffer
                       constant Scan& s [[buffer(3)]],
                       uint2 position [[thread_position_in_grid]]) {
   using Value = typename Totals<T>::Value;
-  if (task_of(position) >= tasks(s)) return;
-  const Block block = block_of(s, task_of(position));
+  if (task_of(position) >= s.tasks) return;
+  const Block block = block_of<1>(s, task_of(position));
   device const T* x = in + block.first;
   device Out* y = out + block.first;
   typename Totals<T>::Total total = {};
   if (s.blocks > 1) total = before[block.total];
   uint i = 0;
   for (; i + CHUNK <= block.count; i += CHUNK) {
-    Value sum = 0, sums[CHUNK];
+    Value sums[CHUNK], sum = 0;
     for (uint j = 0; j < CHUNK; j++) sums[j] = sum += Value(x[i + j]);
     for (uint j = 0; j < CHUNK; j++) y[i + j] = Out(value(total, sums[j]));
-    total = plus(total, sum);
+    total = plus(total, total_of(x + i, sums));
   }
   for (; i < block.count; i++) {
     total = plus(total, Value(x[i]));
@@ -133,15 +157,15 @@ kernel void scan_rows(device const T* in [[buffer(0)]], device Out* out [[buffer
   }
 }
 
-template <typename T>
+template <typename T, uint N>
 kernel void total_columns(device const T* in [[buffer(0)]],
                           device typename Totals<T>::Total* totals [[buffer(1)]],
                           constant Scan& s [[buffer(2)]],
                           uint2 position [[thread_position_in_grid]]) {
-  if (task_of(position) >= tasks(s)) return;
-  const Block block = block_of(s, task_of(position));
+  if (task_of(position) >= s.tasks) return;
+  const Block block = block_of<N>(s, task_of(position));
   device const T* x = in + block.first;
-  typename Totals<T>::template Lanes<SCAN_LANES> lanes;
+  typename Totals<T>::template Lanes<N> lanes;
   for (uint j = 0; j < block.columns; j++) lanes.set(j, {});
   for (uint i = 0; i < block.count; i++, x += s.inner) {
     for (uint j = 0; j < block.columns; j++) {
@@ -151,16 +175,16 @@ kernel void total_columns(device const T* in [[buffer(0)]],
   for (uint j = 0; j < block.columns; j++) totals[block.total + j] = lanes.get(j);
 }
 
-template <typename T, typename Out>
+template <typename T, typename Out, uint N>
 kernel void scan_columns(device const T* in [[buffer(0)]], device Out* out [[buffer(1)]],
                          device const typename Totals<T>::Total* before [[buffer(2)]],
                          constant Scan& s [[buffer(3)]],
                          uint2 position [[thread_position_in_grid]]) {
-  if (task_of(position) >= tasks(s)) return;
-  const Block block = block_of(s, task_of(position));
+  if (task_of(position) >= s.tasks) return;
+  const Block block = block_of<N>(s, task_of(position));
   device const T* x = in + block.first;
   device Out* y = out + block.first;
-  typename Totals<T>::template Lanes<SCAN_LANES> lanes;
+  typename Totals<T>::template Lanes<N> lanes;
   for (uint j = 0; j < block.columns; j++) {
     lanes.set(j, {});
     if (s.blocks > 1) lanes.set(j, before[block.total + j]);
@@ -185,5 +209,64 @@ kernel void scan_totals(device Total* totals [[buffer(0)]], constant Scan& s [[b
     const Total total = *own;
     *own = before;
     before = plus(before, total);
+  }
+}
+
+// ---- simd: a simdgroup a block of a row; a thread a column ----
+
+// What the lane so many places before or after has. Shuffles know no 64-bit numbers.
+inline float earlier(float x, ushort by) { return simd_shuffle_up(x, by); }
+inline ulong earlier(ulong x, ushort by) {
+  return as_type<ulong>(simd_shuffle_up(as_type<uint2>(x), by));
+}
+inline ulong later(ulong x, ushort by) {
+  return as_type<ulong>(simd_shuffle_down(as_type<uint2>(x), by));
+}
+inline Exact later(Exact x, ushort by) {
+  return {simd_shuffle_down(x.total, by), simd_shuffle_down(x.lost, by)};
+}
+inline float last(float x) { return simd_broadcast(x, ushort(SCAN_WIDTH - 1)); }
+inline ulong last(ulong x) {
+  return as_type<ulong>(simd_broadcast(as_type<uint2>(x), ushort(SCAN_WIDTH - 1)));
+}
+
+template <typename T>
+kernel void total_rows_simd(device const T* in [[buffer(0)]],
+                            device typename Totals<T>::Total* totals [[buffer(1)]],
+                            constant Scan& s [[buffer(2)]],
+                            uint2 position [[thread_position_in_grid]],
+                            uint lane [[thread_index_in_simdgroup]]) {
+  const ulong task = task_of(position) / SCAN_WIDTH;
+  if (task >= s.tasks) return;
+  const Block block = block_of<1>(s, task);
+  typename Totals<T>::Total total = {};
+  for (uint i = lane; i < block.count; i += SCAN_WIDTH) {
+    total = plus(total, typename Totals<T>::Value(in[block.first + i]));
+  }
+  for (ushort by = SCAN_WIDTH / 2; by > 0; by /= 2) total = plus(total, later(total, by));
+  if (lane == 0) totals[block.total] = total;
+}
+
+template <typename T, typename Out>
+kernel void scan_rows_simd(device const T* in [[buffer(0)]], device Out* out [[buffer(1)]],
+                           device const typename Totals<T>::Total* before [[buffer(2)]],
+                           constant Scan& s [[buffer(3)]],
+                           uint2 position [[thread_position_in_grid]],
+                           uint lane [[thread_index_in_simdgroup]]) {
+  using Value = typename Totals<T>::Value;
+  const ulong task = task_of(position) / SCAN_WIDTH;
+  if (task >= s.tasks) return;
+  const Block block = block_of<1>(s, task);
+  typename Totals<T>::Total total = {};
+  if (s.blocks > 1) total = before[block.total];
+  for (uint i = 0; i < block.count; i += SCAN_WIDTH) {
+    const bool inside = i + lane < block.count;
+    Value sum = inside ? Value(in[block.first + i + lane]) : Value(0);
+    for (ushort by = 1; by < SCAN_WIDTH; by *= 2) {
+      const Value other = earlier(sum, by);
+      sum += lane >= by ? other : Value(0);
+    }
+    if (inside) out[block.first + i + lane] = Out(value(total, sum));
+    total = plus(total, last(sum));
   }
 }

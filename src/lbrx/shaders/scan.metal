@@ -5,11 +5,14 @@
 
 #define INSTANTIATE(dtype, type, out)                                                 \
   KERNEL("cumsum_total_rows_" #dtype, total_rows<type>)                               \
-  KERNEL("cumsum_total_columns_" #dtype, total_columns<type>)                         \
+  KERNEL("cumsum_total_columns_" #dtype, total_columns<type, SCAN_LANES>)             \
   KERNEL("cumsum_rows_" #dtype, scan_rows<type, out>)                                 \
-  KERNEL("cumsum_columns_" #dtype, scan_columns<type, out>)
+  KERNEL("cumsum_columns_" #dtype, scan_columns<type, out, SCAN_LANES>)               \
+  KERNEL("cumsum_total_rows_simd_" #dtype, total_rows_simd<type>)                     \
+  KERNEL("cumsum_total_columns_simd_" #dtype, total_columns<type, 1>)                 \
+  KERNEL("cumsum_rows_simd_" #dtype, scan_rows_simd<type, out>)                       \
+  KERNEL("cumsum_columns_simd_" #dtype, scan_columns<type, out, 1>)
 
-INSTANTIATE(bool, bool, long)
 INSTANTIATE(int8, char, long)
 INSTANTIATE(int16, short, long)
 INSTANTIATE(int32, int, long)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lbrx.dtype import float32
+from lbrx.shape import Shape
 from lbrx.storage.array import Array, Bytes
 
 
@@ -49,15 +52,17 @@ class LazyStorage:
 
 
 class PackedStorage(LazyStorage):
-    """Quantized values. The host sees them decoded; a kernel takes `parts` as they are stored."""
+    """Quantized values of a shape. The host sees them decoded, as float32; a kernel takes `parts`
+    as they are stored: `data`, and what lies beside it, all with the values' leading axes."""
 
     def __init__(
         self,
         scheme: str,
         parts: Mapping[str, Array],
-        nbytes: int,
+        shape: Shape,
         decode: Callable[[], NDArray[Any]],
     ) -> None:
-        super().__init__(nbytes, decode)
+        super().__init__(math.prod(shape) * float32.itemsize, decode)
         self.scheme = scheme
         self.parts = dict(parts)
+        self.shape = shape

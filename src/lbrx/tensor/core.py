@@ -152,7 +152,8 @@ class Tensor(Operators):
         return self if wanted is self.dtype else self._call("cast", self, dtype=wanted)
 
     def to_device(self, device: str) -> Tensor:
-        """Itself if it is there already, else a copy there. Metadata goes with it."""
+        """Itself if it is there already, else a copy there, with its metadata. Memory of the host
+        that a GPU can use is not copied to metal; `numpy()` shows metal's memory without a copy."""
         if device == self.device:
             return self
         return Tensor(move(self.array, device), self.metadata)

@@ -54,9 +54,10 @@ def from_numpy(
     if same is not None:
         return Tensor(same)
     if copy is False and array.size:
+        own_pages = "it does not lie on whole pages of its own"
+        reason = own_pages if dtype.numpy == array.dtype else f"it would become {dtype}"
         raise ValueError(
-            f"{place!r} cannot use the memory of {array.dtype}{list(array.shape)} at "
-            f"{array.ctypes.data:#x}, which is not whole pages of a type it has: "
+            f"{place!r} cannot share the memory of {array.dtype}{list(array.shape)}, {reason}: "
             "make the array with lbrx.empty_aligned, or allow the copy"
         )
     return _placed(array, dtype, place)

@@ -31,8 +31,7 @@ def packed(scheme: str, parts: Mapping[str, Array], shape: Shape) -> Array:
         arrays = {name: part.numpy() for name, part in parts.items()}
         return _decoded(scheme, arrays.pop("data"), arrays, shape)
 
-    nbytes = math.prod(shape) * dt.float32.itemsize
-    return Array(PackedStorage(scheme, parts, nbytes, decode), sh.contiguous(shape), dt.float32)
+    return Array(PackedStorage(scheme, parts, shape, decode), sh.contiguous(shape), dt.float32)
 
 
 def _decoded(
@@ -93,3 +92,23 @@ def _map_parts(
     storages = [a.storage for a in arrays if isinstance(a.storage, PackedStorage)]
     parts = {name: change([s.parts[name] for s in storages]) for name in storages[0].parts}
     return packed(storages[0].scheme, parts, shape)
+
+
+def packed_rows(array: Array) -> dict[str, Array] | None:
+    """The stored parts of the rows that a view of packed values shows; None where it shows parts
+    of rows, or rows in another order, or is not packed at all."""
+    storage, layout = array.storage, array.layout
+    if not isinstance(storage, PackedStorage) or not layout.shape or not layout.is_contiguous:
+        return None
+    columns = storage.shape[-1]
+    if layout.shape[-1] != columns or columns == 0 or layout.offset % columns:
+        return None
+    first = layout.offset // columns
+    return {name: _rows(part, first, layout.shape[:-1]) for name, part in storage.parts.items()}
+
+
+def _rows(part: Array, first: int, leading: Shape) -> Array:
+    """Rows of a contiguous part, from one on."""
+    width = part.layout.shape[-1]
+    offset = part.layout.offset + first * width
+    return Array(part.storage, sh.contiguous((*leading, width), offset), part.dtype)

@@ -15,6 +15,7 @@ from lbrx.formats import ENCODINGS, Format, Outgoing, mlx, plain, writing
 from lbrx.formats.descriptor import Chunk
 from lbrx.storage import Array, PackedStorage
 from lbrx.tensor.core import Tensor
+from lbrx.tensor.derived import packed_rows
 
 _CHUNK = 16 << 20
 
@@ -41,14 +42,14 @@ def save(
     outgoing: list[Outgoing] = []
     schemes: dict[str, str] = {}
     for name in tensors:
-        storage = tensors[name].storage
-        if kind is Format.MLX and _is_mlx(storage):
-            assert isinstance(storage, PackedStorage)
-            stem = name.removesuffix(".weight")
-            schemes[stem] = storage.scheme
-            outgoing += _mlx_parts(tensors, name, stem, storage)
+        scheme = _scheme_to_keep(tensors[name].array, kind)
+        if scheme is None:
+            outgoing.append(_plain(tensors, name))
+        elif kind is Format.GGUF:
+            outgoing.append(_blocks(tensors, name, scheme))
         else:
-            outgoing.append(_outgoing(tensors, name, kind))
+            schemes[name.removesuffix(".weight")] = scheme
+            outgoing += _mlx_parts(tensors, name)
     settings = dict(config or {})
     if schemes:
         chosen = mlx.quantization_config(schemes)
@@ -63,44 +64,40 @@ def save(
     )
 
 
-def _is_mlx(storage: object) -> bool:
-    return isinstance(storage, PackedStorage) and storage.scheme.startswith("mlx:")
+def _scheme_to_keep(array: Array, kind: Format) -> str | None:
+    """The scheme of packed rows that a format can hold as they are."""
+    storage = array.storage
+    if not isinstance(storage, PackedStorage) or packed_rows(array) is None:
+        return None
+    encoding = ENCODINGS.get(storage.scheme.upper())
+    is_gguf = encoding is not None and encoding.elements > 1
+    is_mlx = storage.scheme.startswith("mlx:")
+    kept = (kind is Format.GGUF and is_gguf) or (kind is Format.MLX and is_mlx)
+    return storage.scheme if kept else None
 
 
-def _mlx_parts(
-    tensors: Mapping[str, Tensor], name: str, stem: str, storage: PackedStorage
-) -> Iterator[Outgoing]:
-    for part, array in storage.parts.items():
-        target = name if part == "data" else f"{stem}.{part}"
-        chunks = partial(_part_chunks, tensors, name, part)
+def _plain(tensors: Mapping[str, Tensor], name: str) -> Outgoing:
+    tensor = tensors[name]
+    chunks = partial(_chunks, tensors, name, None)
+    return Outgoing(name, plain(tensor.dtype), tensor.shape, chunks)
+
+
+def _blocks(tensors: Mapping[str, Tensor], name: str, scheme: str) -> Outgoing:
+    chunks = partial(_chunks, tensors, name, "data")
+    return Outgoing(name, ENCODINGS[scheme.upper()], tensors[name].shape, chunks)
+
+
+def _mlx_parts(tensors: Mapping[str, Tensor], name: str) -> Iterator[Outgoing]:
+    for part, array in (packed_rows(tensors[name].array) or {}).items():
+        target = name if part == "data" else f"{name.removesuffix('.weight')}.{part}"
+        chunks = partial(_chunks, tensors, name, part)
         yield Outgoing(target, plain(array.dtype), array.layout.shape, chunks)
 
 
-def _outgoing(tensors: Mapping[str, Tensor], name: str, kind: Format) -> Outgoing:
-    tensor = tensors[name]
-    storage = tensor.storage
-    if kind is Format.GGUF and isinstance(storage, PackedStorage) and not _is_view(tensor):
-        encoding = ENCODINGS.get(storage.scheme.upper())
-        if encoding is not None and encoding.elements > 1:
-            chunks = partial(_part_chunks, tensors, name, "data")
-            return Outgoing(name, encoding, tensor.shape, chunks)
-    return Outgoing(name, plain(tensor.dtype), tensor.shape, partial(_chunks, tensors, name))
-
-
-def _is_view(tensor: Tensor) -> bool:
-    """Whether it shows other elements than its storage has, or in another order."""
-    layout = tensor.array.layout
-    return not layout.is_contiguous or tensor.nbytes != tensor.storage.nbytes
-
-
-def _chunks(tensors: Mapping[str, Tensor], name: str) -> Iterator[Chunk]:
-    return _bytes_of(tensors[name].array)
-
-
-def _part_chunks(tensors: Mapping[str, Tensor], name: str, part: str) -> Iterator[Chunk]:
-    storage = tensors[name].storage
-    assert isinstance(storage, PackedStorage)
-    return _bytes_of(storage.parts[part])
+def _chunks(tensors: Mapping[str, Tensor], name: str, part: str | None) -> Iterator[Chunk]:
+    """The bytes of a tensor or of a stored part of it, looked up only now."""
+    array = tensors[name].array
+    return _bytes_of(array if part is None else (packed_rows(array) or {})[part])
 
 
 def _bytes_of(array: Array) -> Iterator[Chunk]:

@@ -32,4 +32,3 @@ def arrays(rng) -> dict[str, np.ndarray]:
             values &= 1
         result[f"a.{dtype}"] = values.view(dtype.numpy).reshape(shape)
     return result
-

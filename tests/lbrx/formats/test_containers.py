@@ -6,6 +6,7 @@ import json
 import pickle
 import struct
 import zipfile
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -32,10 +33,14 @@ def test_npz(savez, arrays, tmp_path):
 
 
 def test_npz_is_what_numpy_reads(arrays, tmp_path):
-    lbrx.save(tmp_path / "m.npz", {name: lbrx.tensor(a, device="cpu") for name, a in arrays.items()})
+    lbrx.save(
+        tmp_path / "m.npz", {name: lbrx.tensor(a, device="cpu") for name, a in arrays.items()}
+    )
     with np.load(tmp_path / "m.npz") as found:
         for name, array in arrays.items():
-            bits = found[name] if array.dtype != dt.bfloat16.numpy else found[name].view(array.dtype)
+            bits = (
+                found[name] if array.dtype != dt.bfloat16.numpy else found[name].view(array.dtype)
+            )
             same(bits, array)
     model = lbrx.open_model(tmp_path / "m.npz")
     assert all(info.source.offset % 64 == 0 for info in model.files.tensors.values())
@@ -62,7 +67,7 @@ class _Global:
 class _Pickler(pickle._Pickler):
     """Python's own pickler, with torch's names and storages."""
 
-    dispatch = dict(pickle._Pickler.dispatch)
+    dispatch: ClassVar = dict(pickle._Pickler.dispatch)
 
     def persistent_id(self, value):
         return value[1] if isinstance(value, tuple) and value[:1] == ("persistent",) else None
@@ -88,8 +93,16 @@ class _Call:
 _Pickler.dispatch[_Call] = _Call.write
 
 STORAGES = {
-    **{"float64": "Double", "float32": "Float", "float16": "Half", "bfloat16": "BFloat16"},
-    **{"int64": "Long", "int32": "Int", "int16": "Short", "int8": "Char", "uint8": "Byte", "bool": "Bool"},
+    "float64": "Double",
+    "float32": "Float",
+    "float16": "Half",
+    "bfloat16": "BFloat16",
+    "int64": "Long",
+    "int32": "Int",
+    "int16": "Short",
+    "int8": "Char",
+    "uint8": "Byte",
+    "bool": "Bool",
 }
 
 
@@ -160,7 +173,9 @@ def test_pytorch_views_and_nesting(tmp_path):
 
 
 def test_onnx(arrays, tmp_path):
-    onnx = pytest.importorskip("onnx", reason="the onnx package, which writes the files, is missing")
+    onnx = pytest.importorskip(
+        "onnx", reason="the onnx package, which writes the files, is missing"
+    )
     from onnx import TensorProto, helper, numpy_helper
 
     known = {n: a for n, a in arrays.items() if a.dtype != dt.bfloat16.numpy}
@@ -179,7 +194,11 @@ def test_onnx(arrays, tmp_path):
     helper.set_model_props(model, {"license": "none"})
     onnx.save(model, tmp_path / "m.onnx")
     found = lbrx.open_model(tmp_path / "m.onnx")
-    assert (found.format, found.metadata["producer_name"], found.metadata["license"]) == ("onnx", "test", "none")
+    assert (found.format, found.metadata["producer_name"], found.metadata["license"]) == (
+        "onnx",
+        "test",
+        "none",
+    )
     expected = {**known, **{name: array for name, (_, array) in typed.items()}}
     assert set(found) == set(expected)
     for name, array in expected.items():
@@ -216,7 +235,7 @@ def test_files_without_an_index(tmp_path):
         save_file({name: np.ones(3, np.float32)}, tmp_path / f"{name}.safetensors")
     assert set(lbrx.open_model(tmp_path)) == {"a", "b"}
     save_file({"a": np.ones(3, np.float32)}, tmp_path / "c.safetensors")
-    with pytest.raises(lbrx.FormatError, match="'a': is in two files, c.safetensors is one: open"):
+    with pytest.raises(lbrx.FormatError, match=r"'a': is in two files, c.safetensors is one: open"):
         lbrx.open_model(tmp_path)
 
 
@@ -229,7 +248,7 @@ def test_a_broken_config(content, tmp_path):
 
 
 def test_no_weights(tmp_path):
-    with pytest.raises(lbrx.FormatError, match="has no weights: none of model.safetensors"):
+    with pytest.raises(lbrx.FormatError, match=r"has no weights: none of model.safetensors"):
         lbrx.open_model(tmp_path)
     with pytest.raises(lbrx.FormatError, match="no such file or folder"):
         lbrx.open_model(tmp_path / "nothing")
@@ -260,7 +279,11 @@ def test_mlx(bits, group, rng, tmp_path):
         "model.norm.weight": np.ones(6, np.float16),
     }
     save_file(tensors, tmp_path / "model.safetensors", {"format": "mlx"})
-    settings = {"group_size": 128, "bits": 8, "model.layers.0.mlp.up_proj": {"group_size": group, "bits": bits}}
+    settings = {
+        "group_size": 128,
+        "bits": 8,
+        "model.layers.0.mlp.up_proj": {"group_size": group, "bits": bits},
+    }
     (tmp_path / "config.json").write_text(json.dumps({"quantization": settings}))
     model = lbrx.open_model(tmp_path)
     assert (model.format, set(model)) == ("mlx", set(tensors))
@@ -283,7 +306,10 @@ def test_mlx(bits, group, rng, tmp_path):
     ("settings", "message"),
     [
         ({"group_size": 64, "bits": 7}, "config.json quantization: bits 7"),
-        ({"group_size": 32, "bits": 4}, "'w.weight': shape: shape .* is not 4 bits in groups of 32"),
+        (
+            {"group_size": 32, "bits": 4},
+            "'w.weight': shape: shape .* is not 4 bits in groups of 32",
+        ),
         ({"group_size": 64, "bits": 4, "mode": "mxfp4"}, "'w.weight': biases: "),
     ],
 )

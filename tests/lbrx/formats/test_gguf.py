@@ -38,8 +38,15 @@ def write(path, tensors, **options):
 
 
 METADATA = {
-    **{"general.architecture": "llama", "a.u32": 7, "a.i64": -(2**40), "a.f32": 1.5, "a.bool": True},
-    **{"a.text": "hällo", "a.texts": ["x", "", "yß"], "a.numbers": [1, -2, 3], "a.reals": [0.5, -2.0]},
+    "general.architecture": "llama",
+    "a.u32": 7,
+    "a.i64": -(2**40),
+    "a.f32": 1.5,
+    "a.bool": True,
+    "a.text": "hällo",
+    "a.texts": ["x", "", "yß"],
+    "a.numbers": [1, -2, 3],
+    "a.reals": [0.5, -2.0],
     "a.flags": [True, False],
 }
 
@@ -113,6 +120,19 @@ def test_a_copy_has_every_byte(smollm2, tmp_path):
     assert (tmp_path / "copy.gguf").read_bytes() == smollm2.read_bytes()
 
 
+def test_rows_of_blocks(tensors, tmp_path):
+    """Whole rows of a quantized tensor are written as blocks; other views as what they show."""
+    write(tmp_path / "a", tensors)
+    w = lbrx.open_model(tmp_path / "a")["q4_0"]
+    views = {"rows": w[1:], "one": w[2], "columns": w[:, 32:64], "turned": w.T, "steps": w[::2]}
+    lbrx.save(tmp_path / "b.gguf", views)
+    found = {tensor.name: tensor for tensor in gguf.GGUFReader(tmp_path / "b.gguf").tensors}
+    assert {n for n, t in found.items() if t.tensor_type is Kind.Q4_0} == {"rows", "one"}
+    for name, view in views.items():
+        data = gguf.dequantize(found[name].data, found[name].tensor_type)
+        np.testing.assert_array_equal(data, view.numpy())
+
+
 @pytest.mark.parametrize("alignment", [8, 64, 4096])
 def test_alignment(alignment, tmp_path):
     tensors = {"a": lbrx.ones(3, device="cpu"), "b": lbrx.zeros((2, 5), device="cpu")}
@@ -134,6 +154,11 @@ def test_split_files(tmp_path):
         model = lbrx.open_model(path)
         check(model, tensors)
         assert model.metadata["a.text"] == "hällo"
+    write(tmp_path / "other.gguf", {"x": np.ones(4, np.float32)})
+    with pytest.raises(
+        lbrx.FormatError, match=r"m-00001-of-00003.gguf and other.gguf are two models"
+    ):
+        lbrx.open_model(tmp_path)
 
 
 def test_a_large_vocabulary_is_not_decoded(tmp_path):

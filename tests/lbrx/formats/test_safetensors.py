@@ -19,7 +19,11 @@ from lbrx.storage import MmapStorage, ViewStorage
 def test_reads_what_the_package_writes(arrays, tmp_path):
     save_file(arrays, tmp_path / "a", {"note": "hello"})
     model = lbrx.open_model(tmp_path / "a")
-    assert (model.format, model.metadata, set(model)) == ("safetensors", {"note": "hello"}, set(arrays))
+    assert (model.format, model.metadata, set(model)) == (
+        "safetensors",
+        {"note": "hello"},
+        set(arrays),
+    )
     for name, array in arrays.items():
         same(model[name].numpy(), array)
         assert model[name].metadata.name == name
@@ -28,7 +32,9 @@ def test_reads_what_the_package_writes(arrays, tmp_path):
 
 def test_writes_what_the_package_reads(arrays, tmp_path):
     path = tmp_path / "a.safetensors"
-    lbrx.save(path, {name: lbrx.tensor(array, device="cpu") for name, array in arrays.items()}, {"k": "ü"})
+    lbrx.save(
+        path, {name: lbrx.tensor(array, device="cpu") for name, array in arrays.items()}, {"k": "ü"}
+    )
     found = load_file(path)
     assert set(found) == set(arrays)
     for name, array in arrays.items():
@@ -67,8 +73,14 @@ def test_a_file_is_mapped_once(tmp_path):
 
 
 def test_elements_are_aligned(tmp_path):
-    tensors = {"a": np.zeros(3, np.int8), "b": np.zeros(1, np.float64), "c": np.zeros(1, np.float16)}
-    lbrx.save(tmp_path / "m.safetensors", {k: lbrx.tensor(v, device="cpu") for k, v in tensors.items()})
+    tensors = {
+        "a": np.zeros(3, np.int8),
+        "b": np.zeros(1, np.float64),
+        "c": np.zeros(1, np.float16),
+    }
+    lbrx.save(
+        tmp_path / "m.safetensors", {k: lbrx.tensor(v, device="cpu") for k, v in tensors.items()}
+    )
     for name, info in lbrx.open_model(tmp_path / "m.safetensors").files.tensors.items():
         assert info.source.offset % tensors[name].itemsize == 0
 
@@ -93,17 +105,34 @@ def test_shards(limit, tmp_path):
         same(file.get_tensor("layer.8"), arrays["layer.8"])
 
 
+def test_an_older_model_in_the_folder_goes(tmp_path):
+    """Or else readers would take its shards for the new one's."""
+    tensors = {name: lbrx.ones(9, device="cpu") for name in "abc"}
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "notes.txt").write_text("kept")
+    for limit, count in ((None, 1), (40, 4), (None, 1)):
+        lbrx.save(tmp_path / "m", tensors, format="safetensors", max_shard_size=limit)
+        names = {path.name for path in (tmp_path / "m").iterdir()}
+        assert len(names) == count + 1
+        assert "notes.txt" in names
+        assert set(lbrx.open_model(tmp_path / "m")) == set(tensors)
+
+
 def test_eight_bit_floats(tmp_path):
     import ml_dtypes
 
     raw = np.arange(256, dtype=np.uint8)
     types = {"F8_E4M3": ml_dtypes.float8_e4m3fn, "F8_E5M2": ml_dtypes.float8_e5m2}
     for name, numpy_type in types.items():
-        header = json.dumps({"w": {"dtype": name, "shape": [2, 128], "data_offsets": [0, 256]}}).encode()
+        header = json.dumps(
+            {"w": {"dtype": name, "shape": [2, 128], "data_offsets": [0, 256]}}
+        ).encode()
         (tmp_path / name).write_bytes(len(header).to_bytes(8, "little") + header + raw.tobytes())
         w = lbrx.open_model(tmp_path / name)["w"]
         assert (w.dtype, w.metadata.quantization) == (lbrx.float32, name.lower())
-        np.testing.assert_array_equal(w.numpy(), raw.view(numpy_type).astype(np.float32).reshape(2, 128))
+        np.testing.assert_array_equal(
+            w.numpy(), raw.view(numpy_type).astype(np.float32).reshape(2, 128)
+        )
 
 
 class _Broken(dict):

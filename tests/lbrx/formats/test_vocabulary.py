@@ -7,7 +7,15 @@ import struct
 from pathlib import Path
 
 import pytest
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import (
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 
 import lbrx
 from lbrx.formats import companions, pretokenizers, vocabulary
@@ -21,7 +29,10 @@ TEXTS = [
     " leading and trailing  ",
     "<s>not a token</s> <|end|>done",
 ]
-CORPUS = [*TEXTS, *(p.read_text() for p in sorted(Path(vocabulary.__file__).parent.glob("*.py"))[:6])]
+CORPUS = [
+    *TEXTS,
+    *(p.read_text() for p in sorted(Path(vocabulary.__file__).parent.glob("*.py"))[:6]),
+]
 TEMPLATE = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
 
 
@@ -50,9 +61,16 @@ def byte_level(rule: str) -> Tokenizer:
 def sentencepiece() -> Tokenizer:
     """BPE over characters with bytes to fall back on, as Llama 2 has it."""
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
-    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    )
     tokenizer.decoder = decoders.Sequence(
-        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+        [
+            decoders.Replace("▁", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
     )
     special = ["<unk>", "<s>", "</s>", *(f"<0x{b:02X}>" for b in range(256))]
     trainer = trainers.BpeTrainer(
@@ -78,7 +96,9 @@ def through_gguf(folder: Path, target: Path, config=None) -> tuple[Tokenizer, di
     """The tokenizer after a trip through a GGUF file, and its other settings."""
     lbrx.save(target, {}, vocabulary.to_gguf(folder, config or {}))
     files = tokenizer_files(lbrx.open_model(target).metadata)
-    return Tokenizer.from_str(files["tokenizer.json"].decode()), json.loads(files["tokenizer_config.json"])
+    return Tokenizer.from_str(files["tokenizer.json"].decode()), json.loads(
+        files["tokenizer_config.json"]
+    )
 
 
 def check(before: Tokenizer, after: Tokenizer) -> None:
@@ -91,7 +111,13 @@ def check(before: Tokenizer, after: Tokenizer) -> None:
 @pytest.mark.parametrize("rule", pretokenizers.RULES)
 def test_byte_level(rule, tmp_path):
     before = byte_level(rule)
-    write(tmp_path, before, eos_token="<|end|>", bos_token={"content": "<|begin|>"}, chat_template=TEMPLATE)
+    write(
+        tmp_path,
+        before,
+        eos_token="<|end|>",
+        bos_token={"content": "<|begin|>"},
+        chat_template=TEMPLATE,
+    )
     after, settings = through_gguf(tmp_path, tmp_path / "m.gguf")
     check(before, after)
     metadata = lbrx.open_model(tmp_path / "m.gguf").metadata
@@ -107,7 +133,9 @@ def test_byte_level(rule, tmp_path):
 
 def test_sentencepiece(tmp_path):
     before = sentencepiece()
-    write(tmp_path, before, bos_token="<s>", eos_token="</s>", unk_token="<unk>", add_bos_token=True)
+    write(
+        tmp_path, before, bos_token="<s>", eos_token="</s>", unk_token="<unk>", add_bos_token=True
+    )
     after, settings = through_gguf(tmp_path, tmp_path / "m.gguf")
     check(before, after)
     metadata = lbrx.open_model(tmp_path / "m.gguf").metadata
@@ -125,10 +153,14 @@ def test_a_sentencepiece_model_file_has_the_scores(tmp_path):
     pieces = b""
     for text, number in vocab:
         data = text.encode()
-        body = b"\x0a" + bytes([len(data)]) + data + b"\x15" + struct.pack("<f", -number) + b"\x18\x01"
+        body = (
+            b"\x0a" + bytes([len(data)]) + data + b"\x15" + struct.pack("<f", -number) + b"\x18\x01"
+        )
         pieces += b"\x0a" + bytes([len(body)]) + body
     (tmp_path / "tokenizer.model").write_bytes(pieces)
-    assert [piece.text for piece in read_pieces(tmp_path / "tokenizer.model")] == [t for t, _ in vocab]
+    assert [piece.text for piece in read_pieces(tmp_path / "tokenizer.model")] == [
+        t for t, _ in vocab
+    ]
     assert vocabulary.to_gguf(tmp_path, {})["tokenizer.ggml.scores"] == [-n for _, n in vocab]
     (tmp_path / "tokenizer.model").write_bytes(pieces[:-3])
     with pytest.raises(lbrx.FormatError, match=r"tokenizer.model: protobuf message: is damaged"):
@@ -157,12 +189,27 @@ def test_numbers_without_a_token(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model": {"type": "Unigram", "vocab": {}}, "decoder": None, "pre_tokenizer": None}, "neither byte-level"),
-        ({"pre_tokenizer": {"type": "ByteLevel", "x": 1, "use_regex": False}}, "pre_tokenizer: .* has no name"),
+        (
+            {"model": {"type": "Unigram", "vocab": {}}, "decoder": None, "pre_tokenizer": None},
+            "neither byte-level",
+        ),
+        (
+            {"pre_tokenizer": {"type": "ByteLevel", "x": 1, "use_regex": False}},
+            "pre_tokenizer: .* has no name",
+        ),
         ({"model": None}, "model: is no model with a vocabulary"),
-        ({"model": {"type": "BPE", "vocab": {"a": -1}, "merges": []}}, "vocab: a token's number is not"),
-        ({"model": {"type": "BPE", "vocab": {"a": 2**60}, "merges": []}}, "vocab: a token's number is not"),
-        ({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": ["a b c"]}}, "merges: 'a b c' is no pair"),
+        (
+            {"model": {"type": "BPE", "vocab": {"a": -1}, "merges": []}},
+            "vocab: a token's number is not",
+        ),
+        (
+            {"model": {"type": "BPE", "vocab": {"a": 2**60}, "merges": []}},
+            "vocab: a token's number is not",
+        ),
+        (
+            {"model": {"type": "BPE", "vocab": {"a": 0}, "merges": ["a b c"]}},
+            "merges: 'a b c' is no pair",
+        ),
     ],
 )
 def test_what_has_no_gguf_form(change, message, tmp_path):

@@ -30,5 +30,6 @@ ARCHITECTURE = Architecture(
     rules=(*ends(shift=1), *GEMMA_NORMS, *attention(in_pairs=False), *MLP),
     settings=(*SIZES, *HEAD_SIZES, *WINDOW, *CAPS),
     constants={"hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": True},
+    defaults={"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256},
     scaled_by_width=46,
 )

@@ -33,5 +33,15 @@ ARCHITECTURE = Architecture(
         Setting("rope_local_base_freq", "rope.freq_base_swa"),
     ),
     constants={"hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": True},
+    defaults={
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "max_position_embeddings": 131072,
+        "rms_norm_eps": 1e-6,
+        "sliding_window": 4096,
+        "rope_theta": 1_000_000.0,
+        "rope_local_base_freq": 10_000.0,
+    },
     scaled_by_width=62,
 )

@@ -3,7 +3,6 @@
 from lbrx.formats.architectures.table import (
     NORMS,
     SIZES,
-    WINDOW,
     Architecture,
     Setting,
     ends,
@@ -24,7 +23,8 @@ ARCHITECTURE = Architecture(
     ),
     settings=(
         *SIZES,
-        *WINDOW,
+        # Zero tells Phi 4, which has no window, from Phi 3.
+        Setting("sliding_window", "attention.sliding_window", absent=0),
         Setting("original_max_position_embeddings", "rope.scaling.original_context_length"),
     ),
     constants={"hidden_act": "silu"},

@@ -27,6 +27,8 @@ class Setting:
 
     huggingface: str
     gguf: str
+    absent: int | None = None
+    """What GGUF says where config.json does not, or says null."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,8 @@ class Architecture:
     settings: tuple[Setting, ...]
     constants: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     """What config.json says and GGUF takes for granted."""
+    defaults: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    """What config.json may leave out."""
     rotary_share: str = ""
     """The setting that says which part of a head RoPE turns; empty for all of it."""
     scaled_by_width: int = 0

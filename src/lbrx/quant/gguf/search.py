@@ -13,7 +13,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lbrx.quant.gguf.blocks import extreme, inverse
 from lbrx.quant.scheme import Values
@@ -118,42 +117,26 @@ def centred(values: Values, weights: Values, half: int) -> Values:
 
 
 def descended(values: Values, weights: Values, codes: Values, low: int, high: int) -> Values:
-    """The scale after single codes were moved for as long as that helps, five times at most."""
-    fit = np.stack([total(weights, values, codes), total(weights, codes, codes)])
-    active = np.arange(values.shape[1])
+    """The scale after single codes were moved, in all groups at once, while that helps."""
+    products, squares = total(weights, values, codes), total(weights, codes, codes)
     for _ in range(5):
-        groups = values[:, active], weights[:, active], codes[:, active]
-        fit[:, active], moved = _sweep(*groups, fit[:, active], low, high)
-        codes[:, active] = groups[2]
-        active = active[moved]
-    products, squares = fit
+        moved = False
+        for value, weight, code in zip(values, weights, codes, strict=True):
+            others = products - weight * value * code
+            other_squares = squares - weight * code * code
+            new = np.clip(np.rint(value * other_squares / others), low, high)
+            new_products = others + weight * value * new
+            new_squares = other_squares + weight * new * new
+            # What the new codes explain of the values, as in `centred`.
+            better = new_products**2 / new_squares > products**2 / squares
+            better &= (others > 0) & (new != code)
+            code[better] = new[better]
+            products = np.where(better, new_products, products)
+            squares = np.where(better, new_squares, squares)
+            moved = moved or bool(better.any())
+        if not moved:
+            break
     return np.where(squares > 0, products / squares, np.float32(0))
-
-
-def _sweep(
-    values: Values, weights: Values, codes: Values, fit: Values, low: int, high: int
-) -> tuple[Values, NDArray[np.bool_]]:
-    """Move each code in turn to where the others' scale wants it; codes change in place.
-
-    `fit` is the sums of values times codes and of codes squared; the second result says which
-    groups moved.
-    """
-    products, squares = fit
-    moved = np.zeros(products.shape, np.bool_)
-    for value, weight, code in zip(values, weights, codes, strict=True):
-        other_products = products - weight * value * code
-        other_squares = squares - weight * code * code
-        new = np.clip(np.rint(value * other_squares / other_products), low, high)
-        new_products = other_products + weight * value * new
-        new_squares = other_squares + weight * new * new
-        # What the new codes explain of the values, as in `centred`.
-        better = new_products**2 / new_squares > products**2 / squares
-        better &= (other_products > 0) & (new != code)
-        np.copyto(code, new, where=better)
-        products = np.where(better, new_products, products)
-        squares = np.where(better, new_squares, squares)
-        moved |= better
-    return np.stack([products, squares]), moved
 
 
 def positive(values: Values, weights: Values, top: int) -> Values:

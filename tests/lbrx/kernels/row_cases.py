@@ -1,0 +1,48 @@
+"""What the tests of softmax and of norms share: lengths of rows, and which kernel took them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import cycle
+
+import pytest
+
+from lbrx import dtype as dt
+from lbrx import kernels, metal
+
+FLOATS = (dt.float32, dt.float16, dt.bfloat16)
+
+# Lengths on both sides of what a vector, a thread's registers, a team or a part takes.
+LENGTHS = {
+    "serial": (1, 3, 33, 64, 4097),
+    "serial_parts": (1, 32_768, 32_769, 100_000),
+    "simdgroup": (1, 31, 32, 33, 512),
+    "threadgroup": (1, 127, 513, 2049, 8192),
+    "threadgroup_parts": (8192, 8193, 20_000),
+}
+
+
+def rotated(*rows, of):
+    """Each row with one of the choices by default, with the others in the full run."""
+    return [
+        pytest.param(
+            *row,
+            choice,
+            marks=() if choice is default else (pytest.mark.full,),
+            id="-".join(map(str, (*row, choice))),
+        )
+        for row, default in zip(rows, cycle(of), strict=False)
+        for choice in of
+    ]
+
+
+@contextmanager
+def computed_by(family: str, variant: str, op: str) -> Iterator[None]:
+    """Within it the variant is asked for, and at its end it must have computed `op` alone."""
+    before = Counter(metal.stats()["kernels"])
+    with kernels.forced(**{family: variant}):
+        yield
+    new = Counter(metal.stats()["kernels"]) - before
+    assert {name for name in new if name.startswith(f"{op}:")} == {f"{op}:{variant}"}
