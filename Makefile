@@ -31,8 +31,9 @@ demo: setup ## the devices, and an example kernel beside numpy
 	$(BIN)/python -m softmetal devices
 	$(BIN)/python -m softmetal run examples/saxpy.py
 
-bench: setup ## the speed table
+bench: setup ## the speed tables
 	$(BIN)/python benchmarks/softmetal_speed.py
+	$(BIN)/python benchmarks/lbrx_speed.py --peers
 
 docs: setup ## regenerate the pages that come from the sources
 	$(BIN)/python scripts/deviations.py > docs/deviations.md.new

@@ -6,10 +6,13 @@ PYTHONPATH=src python scripts/llama_records.py     # where `llama_cpp` and `gguf
 from __future__ import annotations
 
 import json
+import re
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -41,16 +44,30 @@ def error(quantize: llama_models.Quantizer, scheme: str, data: str, weighted: bo
     return {"scheme": scheme, "data": data, "importance": weighted, "rmse": float(f"{found:.6g}")}
 
 
-def choices(folder: Path, model: str, mixture: str) -> dict[str, str]:
-    """Tensors without their layers' numbers: `q6_k*2 q4_k*5 ...` along the layers."""
-    runs: dict[str, list[list[Any]]] = {}
+def general(name: str) -> str:
+    """A tensor's name for every layer."""
+    return re.sub(r"^blk\.\d+\.", "blk.*.", name)
+
+
+def shapes(facts: quant.ModelFacts, columns: int) -> dict[str, tuple[int, ...]]:
+    """Of what has two axes: the rest is never quantized."""
+    every = llama_models.tensors(facts, columns).items()
+    return {general(name): shape for name, shape in every if len(shape) > 1}
+
+
+def choices(folder: Path, model: str, mixture: str) -> dict[str, Any]:
+    """Types along the layers, as `q6_k*2 q4_k*5 ...`: what most tensors got, and the others."""
+    kinds: dict[str, list[str | None]] = {name: [] for name in shapes(*llama_models.MODELS[model])}
     for name, kind in llama_models.llama_types(llama_cpp, folder, model, mixture).items():
-        of_tensor = runs.setdefault(name.split(".", 2)[-1] if "blk." in name else name, [])
-        if of_tensor and of_tensor[-1][0] == kind:
-            of_tensor[-1][1] += 1
-        else:
-            of_tensor.append([kind, 1])
-    return {key: " ".join(f"{kind}*{n}" for kind, n in run) for key, run in runs.items()}
+        if general(name) in kinds:
+            kinds[general(name)].append(kind)
+    runs = {
+        name: " ".join(f"{kind}*{len(list(run))}" for kind, run in groupby(along))
+        for name, along in kinds.items()
+    }
+    most = Counter(runs.values()).most_common(1)[0][0]
+    others = {name: run for name, run in runs.items() if run != most}
+    return {"model": model, "mixture": mixture, "most": most, "others": others}
 
 
 def write(name: str, head: dict[str, Any], cases: Sequence[Any]) -> None:
@@ -66,12 +83,12 @@ def main() -> None:
     write("llama_errors.json", {"seed": SEED, "shape": SHAPE}, errors)
     with tempfile.TemporaryDirectory() as folder:
         chosen = [
-            {"model": model, "mixture": mixture, "types": choices(Path(folder), model, mixture)}
+            choices(Path(folder), model, mixture)
             for model in llama_models.MODELS
             for mixture in llama_models.mixtures_of(model)
         ]
     models = {
-        name: {**asdict(facts), "columns": columns}
+        name: {"facts": asdict(facts), "shapes": shapes(facts, columns)}
         for name, (facts, columns) in llama_models.MODELS.items()
     }
     write("llama_choices.json", {"models": models}, chosen)

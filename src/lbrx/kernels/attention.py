@@ -24,6 +24,12 @@ SERIAL_QUERIES = (16, 64)  # a thread's, for few queries and for many
 PLAIN_VALUES = 64  # features of a result that one thread computes
 DECODE_QUERIES = 8  # the most for which reading the cache, not arithmetic, is what takes time
 DECODE_CHUNK = 256  # keys of a thread
+SPLIT_FROM = 1024  # keys: below, a second pass costs more than more threadgroups gain
+SPLIT = 512  # keys of a threadgroup from there on
+DECODE_THREADS = 256
+FLASH_DEPTHS = (64, 80, 96, 128, 256)
+FLASH_QUERIES = 32
+FLASH_THREADS = 128
 MERGE_VALUES = 16  # features of a result that one thread puts together
 
 
@@ -159,6 +165,10 @@ def _counts(gpu: Context, lengths: Array) -> Array:
     return elementwise.contiguous(gpu, elementwise.cast(gpu, placed(gpu, lengths), dt.int32))
 
 
+def _function(problem: Attention, variant: str) -> str:
+    return kernel_name("attention", variant, problem.dtype, problem.kv_dtype)
+
+
 def _pipeline(
     gpu: Context, problem: Attention, variant: str, extra: Mapping[int, int] | None = None
 ) -> Pipeline:
@@ -166,8 +176,8 @@ def _pipeline(
     sizes = (problem.depth, problem.value_depth)
     usual = all(size % USUAL == 0 for size in sizes)
     constants = {**dict(enumerate(sizes if usual else (0, 0))), **(extra or {})}
-    name = kernel_name("attention", variant, problem.dtype, problem.kv_dtype)
-    return gpu.shaders.pipeline("attention", name, constants, safe_math=True)
+    function = _function(problem, variant)
+    return gpu.shaders.pipeline("attention", function, constants, safe_math=True)
 
 
 def _plain_cost(info: DeviceInfo, problem: Attention) -> float:
@@ -237,6 +247,57 @@ def decode_serial(gpu: Context, problem: Attention, operands: Operands) -> None:
         (1, 1, 1),
         kernel="attention",
         variant="decode_serial",
+    )
+    shares.merge(gpu, problem, operands)
+
+
+def _flash_can(info: DeviceInfo, problem: Attention) -> bool:
+    same = problem.depth == problem.value_depth
+    return info.simdgroup_matrix and same and problem.depth in FLASH_DEPTHS
+
+
+def _flash_cost(info: DeviceInfo, problem: Attention) -> float:
+    return 10.0 if info.simd_hardware else 200.0
+
+
+@family.variant("flash", can=_flash_can, cost=_flash_cost)
+def flash(gpu: Context, problem: Attention, operands: Operands) -> None:
+    """A threadgroup a block of queries, their products as matrices of its simdgroups."""
+    function = f"{_function(problem, 'flash')}_{problem.depth}"
+    blocks = -(-problem.queries // FLASH_QUERIES)
+    gpu.queue.dispatch(
+        gpu.shaders.pipeline("attention_simd", function, safe_math=True),
+        operands.arguments(problem),
+        (blocks * FLASH_THREADS, problem.batch * problem.heads, 1),
+        (FLASH_THREADS, 1, 1),
+        kernel="attention",
+        variant="flash",
+    )
+
+
+def _decode_cost(info: DeviceInfo, problem: Attention) -> float:
+    """Every query reads all keys, so it is for few; for many where their depth suits no other."""
+    if not info.simd_hardware:
+        return 300.0
+    return 5.0 if problem.queries <= DECODE_QUERIES else 50.0
+
+
+@family.variant("decode", can=_fits, cost=_decode_cost, batch_invariant=False)
+def decode(gpu: Context, problem: Attention, operands: Operands) -> None:
+    """A threadgroup a query and a chunk of keys."""
+    split = SPLIT if problem.keys > SPLIT_FROM else SPLIT_FROM
+    chunks = max(-(-problem.keys // split), 1)
+    constants = {0: problem.depth, 1: problem.value_depth, 2: split}
+    shares = Shares.of(gpu, problem, chunks)
+    gpu.queue.dispatch(
+        gpu.shaders.pipeline(
+            "attention_simd", _function(problem, "decode"), constants, safe_math=True
+        ),
+        [*operands.arguments(problem, chunks), shares.sums, shares.marks],
+        (chunks * DECODE_THREADS, problem.queries, problem.batch * problem.heads),
+        (DECODE_THREADS, 1, 1),
+        kernel="attention",
+        variant="decode",
     )
     shares.merge(gpu, problem, operands)
 

@@ -17,7 +17,7 @@ from lbrx import shape as sh
 from lbrx.dtype import Dtype
 from lbrx.kernels.arrays import accumulator, empty, size_class, whole_buffer
 from lbrx.kernels.program import GRID_AXES, Access, Input, Program, Step, source
-from lbrx.kernels.registry import RUNNERS, Call, Family, computes
+from lbrx.kernels.registry import RUNNERS, Call, Family, Sample, computes
 from lbrx.metal import Buffer, Context, DeviceInfo, Pipeline
 from lbrx.metal.commands import Slot
 from lbrx.ops import TABLE, Attributes, Op, Role, Spec
@@ -49,6 +49,11 @@ class Elements:
 
 
 family: Family[Elements] = Family("elementwise")
+family.samples += [
+    Sample("add", (Spec((1 << 22,), dt.float32),) * 2),
+    Sample("gelu", (Spec((1 << 20,), dt.float16),)),
+    Sample("multiply", (Spec((1 << 14,), dt.float32),) * 2),
+]
 
 
 # ---- from an operation to a program ----
@@ -139,7 +144,8 @@ class Computation:
     shape: Shape
     inputs: tuple[Array, ...]
     steps: tuple[Step, ...]
-    outputs: tuple[tuple[int, Dtype], ...]
+    outputs: tuple[tuple[int, Spec], ...]
+    """Values, and what they become: all as many elements as the shape has."""
 
 
 @computes(*OPERATIONS)
@@ -151,7 +157,7 @@ def run(call: Call) -> tuple[Array, ...]:
     inputs = [expanded(x, output.shape) for x in arrays]
     inputs += [host_number(v) for v in numbers(call.attributes)]
     step = step_of(call.op, call.attributes, specs, output.dtype)
-    outputs = ((len(inputs), output.dtype),)
+    outputs = ((len(inputs), output),)
     made = Computation(call.op.name, output.shape, tuple(inputs), (step,), outputs)
     return compute(call.gpu, made)
 
@@ -168,16 +174,19 @@ def host_number(value: float) -> Array:
 
 def compute(gpu: Context, what: Computation) -> tuple[Array, ...]:
     """Choose a kernel and encode it."""
-    results = tuple(empty(gpu, Spec(what.shape, dtype)) for _, dtype in what.outputs)
+    results = tuple(empty(gpu, spec) for _, spec in what.outputs)
     if 0 in what.shape:
         return results
     arrays = [x.layout for x in what.inputs if not is_host(x)]
     written = sh.contiguous(what.shape)
     axes, strides = collapsed(what.shape, [*arrays, written])
+    if axes == (1,):  # one element is a row of one: no kernel of its own
+        strides = [(1,)] * len(strides)
     accesses = iter([access(own[-1]) for own in strides])
     inputs = [Input(x.dtype, Access.SCALAR if is_host(x) else next(accesses)) for x in what.inputs]
     wide = needs_wide([*arrays, written])
-    program = Program(tuple(inputs), what.steps, what.outputs, len(axes), wide)
+    outputs = tuple((value, spec.dtype) for value, spec in what.outputs)
+    program = Program(tuple(inputs), what.steps, outputs, len(axes), wide)
     values = [constant(x) if is_host(x) else whole_buffer(x) for x in what.inputs]
     problem = Elements(program, math.prod(what.shape))
     family.run(gpu, problem, what.name, Space(axes, strides, arrays), values, results)
@@ -196,7 +205,8 @@ def constant(array: Array) -> bytes:
 
 
 def needs_wide(layouts: Sequence[Layout]) -> bool:
-    return any(high - low > 2**31 for low, high in (layout.bounds() for layout in layouts))
+    """Whether an element lies where 32 bits, with a sign, do not reach."""
+    return any(layout.bounds()[1] > 2**31 for layout in layouts)
 
 
 Values = Sequence[Buffer | bytes]
@@ -291,10 +301,8 @@ def _pipeline(gpu: Context, program: Program, name: str) -> Pipeline:
 
 @cache
 def _kernel_name(program: Program, name: str) -> str:
-    """The operation with its types, and a digest of the rest."""
-    dtypes = [x.dtype.name for x in program.inputs] + [d.name for _, d in program.outputs]
-    digest = blake2b(repr(program).encode(), digest_size=4).hexdigest()
-    return "_".join([name, *dtypes, digest])
+    """The operations, and a digest of types and accesses."""
+    return f"{name}_{blake2b(repr(program).encode(), digest_size=6).hexdigest()}"
 
 
 def _grid(shape: Shape) -> tuple[int, int, int]:

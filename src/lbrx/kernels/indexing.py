@@ -33,8 +33,10 @@ from lbrx.storage import Array
 GROUP = 256  # threads
 CHECKED_ON_HOST = 1 << 18  # indices: beyond, the kernel is quicker at it
 REPORT_BYTES = 12  # of a `Report`
-# With fewer columns than this for each core, threads share a column's elements.
-COLUMNS_A_CORE = 1024
+SERIAL_COLUMNS = 64  # that a thread takes side by side: whole lines of memory
+THREADS_A_CORE = 1024  # of a GPU
+# A share that an index falls into by chance costs mispredicted branches: fewer cores gain nothing.
+SHARED_FROM = 8
 HALVES = (dt.float16, dt.bfloat16)
 
 
@@ -177,7 +179,11 @@ def take_element(
     _dispatch(gpu, "take", "element", problem, arguments, problem.grid, indices)
 
 
-@take.variant("row", cost=lambda info, problem: 2.0 if info.simd_hardware else 1.0)
+def _row_cost(info: DeviceInfo, problem: Picking) -> float:
+    return 1.5 if not info.simd_hardware and problem.inner > 1 else 3.0
+
+
+@take.variant("row", cost=_row_cost)
 def take_row(
     gpu: Context, problem: Picking, source: Buffer, indices: Indices, result: Buffer
 ) -> None:
@@ -252,15 +258,21 @@ def scatter_walk(
     result: Buffer,
 ) -> None:
     """A thread walks a column's indices in order: sums are the same each time."""
-    shares = _shares(gpu.info, problem)
+    columns = 1 if gpu.info.simd_hardware else SERIAL_COLUMNS
+    threads = -(-problem.inner // columns)
+    shares = _shares(gpu.info, problem, problem.outer * threads)
     share = -(-problem.axis // shares)
     arguments = [buffer_of(indices.array), updates, result, problem.packed(), indices.report]
-    arguments.append(struct.pack("Q", share))
-    grid = (problem.inner, shares, problem.outer)
+    arguments.append(struct.pack("I4xQ", columns, share))
+    grid = (threads, shares, problem.outer)
     _dispatch(gpu, "scatter", reduce, problem, arguments, grid, indices)
 
 
-def _shares(info: DeviceInfo, problem: Picking) -> int:
-    """Each share reads all indices of its column again, so no more than keep the device busy."""
-    wanted = (info.cores or 1) * (COLUMNS_A_CORE if info.simd_hardware else 1)
-    return max(1, min(problem.axis, wanted // (problem.outer * problem.inner)))
+def _shares(info: DeviceInfo, problem: Picking, threads: int) -> int:
+    """Each share reads all indices of its columns again, so no more than keep the device busy."""
+    wanted = info.cores or 1
+    if info.simd_hardware:
+        wanted *= THREADS_A_CORE
+    elif wanted < SHARED_FROM:
+        return 1
+    return max(1, min(problem.axis, wanted // threads))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import struct
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from lbrx import dtype as dt
 from lbrx import shape as sh
@@ -27,12 +28,12 @@ BATCH_AXES = 4  # that kernels unfold
 LONGEST = 2**31 - 1  # rows or columns, which kernels count in 32 bits
 
 # Of the kernels, as in matmul.h and matmul_tiles.h.
-SERIAL_ROWS, SERIAL_COLUMNS = 32, 64
+SERIAL_ROWS, SERIAL_COLUMNS = 64, 64
 SMALL_TILE, LARGE_TILE, TILE_DEPTH, TILE_THREADS = 32, 64, 16, 128
 
 # Costs are microseconds. Those of processors were measured on two threads of a Zen 4.
 DISPATCH = 5.0
-EMULATION = 1000  # how much slower simdgroups are on a processor, more or less
+EMULATED = 1e4  # a simdgroup on a processor: no cost at which it would be chosen
 SERIAL_SPEED = 130e3  # operations
 SERIAL_PACKING = (0.2e-3, 0.4e-3)  # an element of y, if its rows or its columns lie together
 
@@ -80,11 +81,11 @@ class Product:
     bias: bool = False
     activation: str | None = None
 
-    @property
+    @cached_property
     def members(self) -> int:
         return math.prod(self.batch)
 
-    @property
+    @cached_property
     def operations(self) -> float:
         return 2.0 * self.members * self.m * self.n * self.k
 
@@ -312,6 +313,8 @@ def _can_tile(info: DeviceInfo, problem: Product) -> bool:
 
 def _tiles_cost(info: DeviceInfo, problem: Product) -> float:
     """Time for whole tiles at the speed that so many threadgroups reach together."""
+    if not info.simd_hardware:
+        return EMULATED + problem.operations
     size = tile_size(info, problem)
     return DISPATCH + _tiling_time(info, problem, size, _tiles(problem, size))
 
@@ -332,6 +335,8 @@ def _can_split(info: DeviceInfo, problem: Product) -> bool:
 
 def _split_cost(info: DeviceInfo, problem: Product) -> float:
     """As many threadgroups as parts make, and the sums written, read and added."""
+    if not info.simd_hardware:
+        return EMULATED + 2 * problem.operations
     size, depth = _split(info, problem)
     parts = -(-problem.k // depth)
     sums = 8.0 * parts * problem.members * problem.m * problem.n
@@ -376,8 +381,7 @@ def _tiling_time(info: DeviceInfo, problem: Product, size: int, threadgroups: in
     operations = 2.0 * _tiles(problem, size) * size * size * problem.k
     computing = operations / (TILES_OF_PEAK[size] * peak(info) * busy)
     read = (problem.m + problem.n) * problem.k * problem.members * problem.dtype.itemsize
-    time = max(computing, read / bandwidth(info))
-    return time if info.simd_hardware else EMULATION * time
+    return max(computing, read / bandwidth(info))
 
 
 def _dispatch_tiles(

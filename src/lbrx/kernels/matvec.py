@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lbrx.kernels.matmul import (
     DISPATCH,
-    EMULATION,
+    EMULATED,
     Product,
     bandwidth,
     family,
@@ -80,9 +80,10 @@ def matvec(
 
 
 def _simd_cost(info: DeviceInfo, problem: Product) -> float:
+    if not info.simd_hardware:
+        return EMULATED + problem.operations
     reading = _matrix_bytes(problem) / (OF_BANDWIDTH * bandwidth(info))
-    cost = DISPATCH + max(reading, problem.operations / (OF_PEAK * peak(info)))
-    return cost if info.simd_hardware else EMULATION * cost
+    return DISPATCH + max(reading, problem.operations / (OF_PEAK * peak(info)))
 
 
 @family.variant("matvec_simd", can=_can, cost=_simd_cost, batch_invariant=False)

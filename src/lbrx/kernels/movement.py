@@ -14,9 +14,10 @@ from lbrx import shape as sh
 from lbrx.dtype import Dtype
 from lbrx.kernels import elementwise
 from lbrx.kernels.arrays import empty, kernel_name, placed, size_class, whole_buffer
-from lbrx.kernels.registry import Call, Family, computes
+from lbrx.kernels.registry import Call, Family, Sample, computes
 from lbrx.metal import Buffer, Context, DeviceInfo
 from lbrx.metal.library import Value
+from lbrx.ops import Spec
 from lbrx.shape import Layout, Shape
 from lbrx.storage import Array, MetalStorage
 
@@ -70,6 +71,10 @@ class Copy:
 
 
 family: Family[Copy] = Family("copy")
+family.samples += [
+    Sample("concat", (Spec((2048, 1024), dt.float32),) * 2, {"axis": 1}),
+    Sample("concat", (Spec((64, 1000), dt.float16),) * 2, {"axis": 0}),
+]
 
 
 def copy(gpu: Context, source: Array, target: Array) -> None:

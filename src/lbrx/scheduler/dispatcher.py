@@ -31,8 +31,14 @@ def run(targets: Sequence[Node]) -> None:
         kernel = kernels.popleft()
         with under(kernel.root.policy), working(partial(_work, kernel)):
             results = _encoded(gpu, kernel)
-        settle(kernel.root, results)
-        kernel.root.inputs = ()
+        for node, result in zip(kernel.stored, _shares(kernel, results), strict=True):
+            settle(node, result)
+            node.inputs = ()
+
+
+def _shares(kernel: Kernel, results: tuple[Array, ...]) -> list[tuple[Array, ...]]:
+    """The results of each stored node: an operation of its own may have several."""
+    return [(result,) for result in results] if kernel.is_fused else [results]
 
 
 def _encoded(gpu: Context, kernel: Kernel) -> tuple[Array, ...]:

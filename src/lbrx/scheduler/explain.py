@@ -122,8 +122,8 @@ def _planned(kernel: Kernel) -> PlannedKernel:
         name_of(kernel) if kernel.is_fused else kernel.root.op.name,
         tuple(_step(node) for node in inside),
         sum(read.values()),
-        sum(_bytes(kernel.root)),
-        2 * sum(sum(_bytes(node)) for node in inside if node is not kernel.root),
+        sum(sum(_bytes(node)) for node in kernel.stored),
+        2 * sum(sum(_bytes(node)) for node in inside if node not in kernel.stored),
     )
 
 

@@ -1,8 +1,9 @@
 """Which nodes become one kernel.
 
-Every kernel computes one node, its root, into memory. Elementwise nodes whose results only one
+Every kernel computes a node, its root, into memory. Elementwise nodes whose results only that
 kernel needs are computed inside it, element by element, and never stored. They are seen through
 views: a transposed, sliced or broadcast use folds into the indices with which the kernel reads.
+What other kernels need too is stored on the way. Reductions of rows are loops of the kernel.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ from lbrx.scheduler.graph import Node, identity, node_of
 from lbrx.shape import Layout, Shape
 from lbrx.storage import Array
 
-# A kernel has 31 buffers; some are for results, sizes and strides.
-MAX_INPUTS = 26
+MAX_BUFFERS = 28  # of 31: one is the root's, one for sizes and strides
 MAX_NODES = 128
 LONGEST_ROW = fused_rows.LONGEST
+MANY_ROWS = 8
+FEW_ELEMENTS = 1 << 14
 MAX_VIEWS = 2  # in which one node is computed: more cost more than they save
 
 
@@ -39,6 +41,8 @@ class Kernel:
     length: int = 1
     """Elements in a row."""
     views: dict[Node, list[Layout]] = field(default_factory=dict)
+    stored: list[Node] = field(default_factory=list)
+    """What it computes into memory: the root, then what others need."""
     inputs: int = 0
 
     @property
@@ -48,19 +52,31 @@ class Kernel:
         return shape if self.rows is None else (*self.rows, self.length)
 
     @property
+    def takes_nodes(self) -> bool:
+        """Whether anything can be computed inside."""
+        return self.rows is not None or is_elementwise(self.root)
+
+    @property
     def is_fused(self) -> bool:
         return len(self.views) > 1
 
     def seen(self, consumer: Node, array: Array) -> list[Layout] | None:
         """The views through which a consumer inside reads an array; None if one is no layout."""
-        if is_row_reduction(consumer):
-            found = [composed(sh.contiguous(self.space), array.layout)]
-        else:
-            shape = consumer.outputs[0].shape
-            inner = sh.expand(array.layout, shape)
-            found = [composed(view, inner) for view in self.views[consumer]]
-        views = dict.fromkeys(view for view in found if view is not None)
-        return list(views) if None not in found else None
+        return views_of(array, consumer, self.space, self.views[consumer])
+
+
+def views_of(
+    array: Array, consumer: Node, space: Shape, views: Iterable[Layout]
+) -> list[Layout] | None:
+    """How a kernel that walks through a space reads an operand of a consumer, which is itself seen
+    through views; None if that is no layout."""
+    if is_row_reduction(consumer):
+        found = [composed(sh.contiguous(space), array.layout)]
+    else:
+        inner = sh.expand(array.layout, consumer.outputs[0].shape)
+        found = [composed(view, inner) for view in views]
+    layouts = dict.fromkeys(layout for layout in found if layout is not None)
+    return list(layouts) if None not in found else None
 
 
 def is_elementwise(node: Node) -> bool:
@@ -89,10 +105,11 @@ def plan(order: Sequence[Node], targets: Iterable[Node]) -> list[Kernel]:
     """The kernels that compute the targets, in the order in which they can run."""
     wanted = set(targets)
     uses = _uses(order)
+    place = {node: i for i, node in enumerate(order)}
     kernels: dict[Node, Kernel] = {}
     home: dict[Node, Kernel] = {}
     for node in reversed(order):
-        kernel = None if node in wanted else _inside(node, uses[node], home)
+        kernel = _host(node, uses[node], home, place, node in wanted)
         if kernel is None:
             kernel = kernels[node] = _own_kernel(node)
         home[node] = kernel
@@ -100,12 +117,11 @@ def plan(order: Sequence[Node], targets: Iterable[Node]) -> list[Kernel]:
 
 
 def _own_kernel(node: Node) -> Kernel:
-    kernel = Kernel(node, inputs=_array_count(node))
-    if is_row_reduction(node):
+    kernel = Kernel(node, stored=[node], inputs=_array_count(node))
+    kernel.views[node] = [sh.contiguous(node.outputs[0].shape)]
+    if is_row_reduction(node) and _is_worthwhile(*_row_space(node)):
         kernel.rows, kernel.length = _row_space(node)
         kernel.views[node] = [_row_view(kernel)]
-    else:
-        kernel.views[node] = [sh.contiguous(node.outputs[0].shape)]
     return kernel
 
 
@@ -124,32 +140,65 @@ def _array_count(node: Node) -> int:
     return sum(array is not None for array in node.inputs)
 
 
-def _inside(
-    node: Node, uses: Sequence[tuple[Node, Array]], home: dict[Node, Kernel]
+def _host(
+    node: Node,
+    uses: Sequence[tuple[Node, Array]],
+    home: dict[Node, Kernel],
+    place: dict[Node, int],
+    wanted: bool,
 ) -> Kernel | None:
-    """Put the node into the one kernel that needs it, if that can compute it as it goes along."""
+    """Put a node into the kernel that needs it, if that can compute it as it goes along.
+
+    Of several kernels it is the first to run: nothing before that needs the node, so no kernel
+    would wait for itself. The others then read what the first one stores.
+    """
     hosts = {id(home[consumer]): home[consumer] for consumer, _ in uses}
-    if len(hosts) != 1 or not (is_elementwise(node) or is_row_reduction(node)):
+    if not hosts or not (is_elementwise(node) or is_row_reduction(node)):
         return None
-    (kernel,) = hosts.values()
+    kernel = min(hosts.values(), key=lambda host: place[host.root])
+    stores = wanted or len(hosts) > 1
+    more = kernel.inputs + _array_count(node) - 1 + stores
+    if not kernel.takes_nodes or more > MAX_BUFFERS or len(kernel.views) >= MAX_NODES:
+        return None
     if node.policy != kernel.root.policy:
         return None
-    if not (is_elementwise(kernel.root) or is_row_reduction(kernel.root)):
+    views = _views_inside(kernel, uses)
+    if views is None or len(views) > MAX_VIEWS or (stores and not _is_storable(kernel, views)):
         return None
-    more = kernel.inputs + _array_count(node) - 1
-    if more > MAX_INPUTS or len(kernel.views) >= MAX_NODES:
+    if not _takes(kernel, node, views):
         return None
+    kernel.views[node] = [_row_view(kernel)] if is_row_reduction(node) else views
+    kernel.inputs = more
+    if stores:
+        kernel.stored.append(node)
+    return kernel
+
+
+def _views_inside(kernel: Kernel, uses: Sequence[tuple[Node, Array]]) -> list[Layout] | None:
+    """The views through which a kernel's own nodes see one that they use."""
     views: dict[Layout, None] = {}
     for consumer, array in uses:
-        seen = kernel.seen(consumer, array)
-        if seen is None:
-            return None
-        views |= dict.fromkeys(seen)
-    if len(views) > MAX_VIEWS or not (is_elementwise(node) or _takes_rows(kernel, node, views)):
-        return None
-    kernel.views[node] = [_row_view(kernel)] if is_row_reduction(node) else list(views)
-    kernel.inputs = more
-    return kernel
+        if consumer in kernel.views:
+            seen = kernel.seen(consumer, array)
+            if seen is None:
+                return None
+            views |= dict.fromkeys(seen)
+    return list(views)
+
+
+def _is_storable(kernel: Kernel, views: Sequence[Layout]) -> bool:
+    """Whether a kernel computes each element of a node once, in the order of its own results."""
+    return len(views) == 1 and _alike(views[0], sh.contiguous(kernel.space))
+
+
+def _takes(kernel: Kernel, node: Node, views: Iterable[Layout]) -> bool:
+    """Whether a kernel can read all operands of a node that it sees through these views."""
+    if is_row_reduction(node):
+        return _takes_rows(kernel, node, views)
+    return all(
+        elementwise.is_host(array) or views_of(array, node, kernel.space, views) is not None
+        for array in node.arrays()
+    )
 
 
 # ---- rows ----
@@ -161,11 +210,17 @@ def _row_view(kernel: Kernel) -> Layout:
     return Layout(kernel.space, (*sh.contiguous_strides(kernel.rows), 0))
 
 
+def _is_worthwhile(rows: Shape, length: int) -> bool:
+    """Whether a thread or a threadgroup a row keeps a device busy."""
+    count = math.prod(rows)
+    return 2 <= length <= LONGEST_ROW and (count >= MANY_ROWS or count * length <= FEW_ELEMENTS)
+
+
 def _takes_rows(kernel: Kernel, node: Node, views: Iterable[Layout]) -> bool:
     """Whether a kernel can make a reduction one of its loops; if so, it becomes one over rows."""
     _, length = _row_space(node)
     (view, *others) = views
-    if others or length < 2 or length > LONGEST_ROW:
+    if others:
         return False
     shape = kernel.space
     if kernel.rows is None and _alike(view, sh.contiguous(shape)):
@@ -178,7 +233,10 @@ def _takes_rows(kernel: Kernel, node: Node, views: Iterable[Layout]) -> bool:
         rows = shape[:-1]
     else:
         return False
-    if math.prod(rows) != math.prod(node.outputs[0].shape):
+    (array,) = node.arrays()
+    if math.prod(rows) != math.prod(node.outputs[0].shape) or not _is_worthwhile(rows, length):
+        return False
+    if views_of(array, node, (*rows, length), ()) is None:
         return False
     if kernel.rows is None and rows == shape:
         for inside, own in kernel.views.items():
@@ -254,20 +312,18 @@ def name_of(kernel: Kernel) -> str:
 
 def computation(kernel: Kernel) -> elementwise.Computation | fused_rows.RowComputation:
     """A fused kernel's steps, with every array as the kernel reads it."""
-    (spec,) = kernel.root.outputs
     values = _Values(kernel)
-    (view,) = kernel.views[kernel.root]
-    result = values.of_node(kernel.root, view)
-    place = values.place(result)
+    results = [values.of_node(node, kernel.views[node][0]) for node in kernel.stored]
     inputs = tuple(values.inputs.values())
     steps = tuple(values.placed(step) for step in values.steps)
+    outputs = tuple(
+        (values.place(value), node.outputs[0])
+        for value, node in zip(results, kernel.stored, strict=True)
+    )
     name = name_of(kernel)
     if kernel.rows is None:
-        outputs = ((place, spec.dtype),)
-        return elementwise.Computation(name, spec.shape, inputs, steps, outputs)
-    return fused_rows.RowComputation(
-        name, kernel.rows, kernel.length, inputs, steps, ((place, spec),)
-    )
+        return elementwise.Computation(name, kernel.space, inputs, steps, outputs)
+    return fused_rows.RowComputation(name, kernel.rows, kernel.length, inputs, steps, outputs)
 
 
 class Value(NamedTuple):

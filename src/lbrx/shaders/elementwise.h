@@ -135,9 +135,12 @@ template <> inline float remainder(float x, float y) {
   return rest != 0.0f && (rest < 0.0f) != (y < 0.0f) ? rest + y : copysign(rest, rest == 0.0f ? y : rest);
 }
 template <> inline float floor_divide(float x, float y) {
-  const float quotient = (x - remainder(x, y)) / y;
+  const float rest = fmod(x, y);
+  const bool below = rest != 0.0f && (rest < 0.0f) != (y < 0.0f);
+  const float quotient = (x - rest) / y - float(below);
   const float whole = metal::floor(quotient);
-  return y == 0.0f ? x / y : (quotient - whole > 0.5f ? whole + 1.0f : whole);
+  const float nearest = quotient - whole > 0.5f ? whole + 1.0f : whole;
+  return y == 0.0f ? x / y : (quotient == 0.0f ? copysign(0.0f, x / y) : nearest);
 }
 
 // By squaring. Negative powers round 1/x towards zero.

@@ -120,26 +120,35 @@ struct Add {
   static bool apply(bool old, bool update) { return old || update; }
 };
 
-// A thread walks the indices of a column in their order, and puts what falls into its share of the
-// axis: so no two write one element, and sums are the same each time.
+struct Walking {
+  uint columns;  // that a thread takes side by side
+  ulong share;   // elements of the axis that it puts to
+};
+
+// A thread walks the indices of its columns in their order, and puts what falls into its share of
+// the axis: so no two write one element, and sums are the same each time.
 template <typename Change, typename T>
 kernel void scatter(device const void* indices [[buffer(0)]], device const T* updates [[buffer(1)]],
                     device T* out [[buffer(2)]], constant Picking& picking [[buffer(3)]],
-                    device Report& wrong [[buffer(4)]], constant ulong& share [[buffer(5)]],
+                    device Report& wrong [[buffer(4)]], constant Walking& walking [[buffer(5)]],
                     uint3 at [[thread_position_in_grid]]) {
-  const ulong column = at.x;
-  const ulong plane = at.z;
-  const ulong first = at.y * share;
-  const ulong end = min(first + share, picking.axis);
-  device T* to = out + plane * picking.axis * picking.inner + column;
-  ulong i = plane * picking.count * picking.inner + column;
-  for (ulong n = 0; n < picking.count; n++, i += picking.inner) {
-    const long index = index_at(indices, i);
-    const ulong target = place(index, picking.axis);
-    if (target >= first && target < end) {
-      to[target * picking.inner] = Change::apply(to[target * picking.inner], updates[i]);
-    } else if (target >= picking.axis) {
-      report(wrong, index);
+  const ulong inner = ALONG_INNER ? picking.inner : 1;
+  const ulong column = ulong(at.x) * walking.columns;
+  const ulong columns = min(ulong(walking.columns), inner - column);
+  const ulong first = at.y * walking.share;
+  const ulong end = min(first + walking.share, picking.axis);
+  device T* to = out + at.z * picking.axis * inner + column;
+  ulong i = at.z * picking.count * inner + column;
+  for (ulong n = 0; n < picking.count; n++, i += inner) {
+    for (ulong c = 0; c < columns; c++) {
+      const long index = index_at(indices, i + c);
+      const ulong target = place(index, picking.axis);
+      if (target >= first && target < end) {
+        device T& element = to[target * inner + c];
+        element = Change::apply(element, updates[i + c]);
+      } else if (target >= picking.axis) {
+        report(wrong, index);
+      }
     }
   }
 }

@@ -7,7 +7,7 @@
 #define SCATTER(reduce, change, name, type)                                                  \
   template [[host_name("scatter_" #reduce "_" #name)]] kernel void scatter<change, type>(    \
       device const void*, device const type*, device type*, constant Picking&, device Report&, \
-      constant ulong&, uint3);
+      constant Walking&, uint3);
 #define MOVED(name, type)                              \
   INSTANTIATE(take, element, take, name, type)         \
   INSTANTIATE(take, row, take_rows, name, type)        \

@@ -82,7 +82,7 @@ kernel void matmul_finish(device const float* parts [[buffer(0)]],
 
 // A thread multiplies this block of rows by these columns, `SERIAL_DEPTH` of k at a time: the panel of y and the
 // sums stay in a processor's first cache.
-constant constexpr uint SERIAL_ROWS = 32;
+constant constexpr uint SERIAL_ROWS = 64;
 constant constexpr uint SERIAL_COLUMNS = 64;
 constant constexpr uint SERIAL_DEPTH = 64;
 constant constexpr uint STEP = 4;  // rows and k in one pass over the sums

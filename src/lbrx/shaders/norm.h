@@ -148,17 +148,9 @@ kernel void norm_threadgroup(
 
 template <typename T>
 kernel void norm_serial_summary(
-    OPERANDS(T), device Moments* parts [[buffer(8)]], uint2 at [[thread_position_in_grid]]) {
-  parts[at.y * ulong(rows.parts) + at.x] =
-      part_summary(Alone{}, NORM(T), Place(rows, at.y, at.x));
-}
-
-template <typename T>
-kernel void norm_serial_finish(
-    OPERANDS(T), device const Moments* parts [[buffer(8)]],
+    OPERANDS(T), device Moments* parts [[buffer(8)]],
     uint2 at [[thread_position_in_grid]]) {
-  finish_part(Alone{}, NORM(T), Place(rows, at.y, at.x), rows,
-              parts + at.y * ulong(rows.parts));
+  summarise(Alone{}, NORM(T), rows, at, parts);
 }
 
 template <typename T>
@@ -167,9 +159,14 @@ kernel void norm_threadgroup_summary(
     uint2 at [[threadgroup_position_in_grid]], uint2 own [[thread_position_in_threadgroup]],
     uint2 threads [[threads_per_threadgroup]]) {
   threadgroup float shared[SIMD_WIDTH];
-  const Moments found =
-      part_summary(Together{own.x, threads.x, shared}, NORM(T), Place(rows, at.y, at.x));
-  if (own.x == 0) parts[at.y * ulong(rows.parts) + at.x] = found;
+  summarise(Together{own.x, threads.x, shared}, NORM(T), rows, at, parts);
+}
+
+template <typename T>
+kernel void norm_serial_finish(
+    OPERANDS(T), device const Moments* parts [[buffer(8)]],
+    uint2 at [[thread_position_in_grid]]) {
+  finish(Alone{}, NORM(T), rows, at, parts);
 }
 
 template <typename T>
@@ -178,6 +175,5 @@ kernel void norm_threadgroup_finish(
     uint2 at [[threadgroup_position_in_grid]], uint2 own [[thread_position_in_threadgroup]],
     uint2 threads [[threads_per_threadgroup]]) {
   threadgroup float shared[SIMD_WIDTH];
-  finish_part(Together{own.x, threads.x, shared}, NORM(T), Place(rows, at.y, at.x), rows,
-              parts + at.y * ulong(rows.parts));
+  finish(Together{own.x, threads.x, shared}, NORM(T), rows, at, parts);
 }

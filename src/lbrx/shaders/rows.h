@@ -44,14 +44,17 @@ constant constexpr uint KEPT = 16;  // elements of a row in a thread's registers
 
 struct Sum {
   float none() const { return 0.0f; }
-  float join(float x, float y) const { return x + y; }
+  float join(float x, float y) const {
+#pragma METAL fp math_mode(relaxed)  // in any order, so that a processor has vectors of sums
+    return x + y;
+  }
   float over_simdgroup(float x) const { return simd_sum(x); }
 };
 
 // NaN is passed over: what follows the maximum meets it in the elements.
 struct Maximum {
   float none() const { return -FLT_MAX; }
-  float join(float x, float y) const { return x > y ? x : y; }
+  float join(float x, float y) const { return fmax(x, y); }
   float over_simdgroup(float x) const { return simd_max(x); }
 };
 
@@ -75,12 +78,12 @@ struct Kept {
   float operator()(uint, uint slot) const { return at[slot]; }
 };
 
-// One thread. A processor runs it along the row with vectors, since sums may be taken in any order;
-// what whole vectors leave over is a loop of masked ones.
+// One thread. A processor runs it along the row with vectors, the last elements with masked ones.
 #define LAST_ELEMENTS _Pragma("clang loop vectorize_predicate(enable) interleave_count(1)")
 
 struct Alone {
-  static uint whole(uint n) { return n / 64 * 64; }  // in four of the longest vectors
+  bool leads() const { return true; }
+  static uint whole(uint n) { return n / 64 * 64; }  // four of the longest vectors
 
   template <typename Row>
   Row kept(uint, Row row) const { return row; }
@@ -94,20 +97,11 @@ struct Alone {
   template <typename Row, typename T>
   Row kept(uint, Row row, device T*) const { return row; }
 
-  template <typename Row>
-  float reduce(Sum, uint n, Row row) const {
-#pragma METAL fp math_mode(relaxed)
-    float result = 0.0f;
-    for (uint i = 0; i < whole(n); i++) result += row(i, 0);
-    LAST_ELEMENTS for (uint i = whole(n); i < n; i++) result += row(i, 0);
-    return result;
-  }
-
-  template <typename Row>
-  float reduce(Maximum, uint n, Row row) const {
-    float result = -FLT_MAX;
-    for (uint i = 0; i < whole(n); i++) result = fmax(result, row(i, 0));
-    LAST_ELEMENTS for (uint i = whole(n); i < n; i++) result = fmax(result, row(i, 0));
+  template <typename Op, typename Row>
+  float reduce(Op op, uint n, Row row) const {
+    float result = op.none();
+    for (uint i = 0; i < whole(n); i++) result = op.join(result, row(i, 0));
+    LAST_ELEMENTS for (uint i = whole(n); i < n; i++) result = op.join(result, row(i, 0));
     return result;
   }
 
@@ -118,11 +112,13 @@ struct Alone {
   }
 };
 
-// The threads of a simdgroup or of a threadgroup: each takes every `count`-th element, at most KEPT.
+// The threads of a simdgroup or of a threadgroup: each takes every `count`-th element, up to KEPT.
 struct Together {
   uint index;
   uint count;
   threadgroup float* shared;  // SIMD_WIDTH of them, unless it is one simdgroup
+
+  bool leads() const { return index == 0; }
 
   template <typename Row>
   Kept kept(uint n, Row row) const {
@@ -166,17 +162,21 @@ struct Together {
   }
 };
 
-// ---- rows in parts ----
+// ---- rows in parts: `at` is the part and the row ----
 
-// The first pass.
-template <typename Team, typename Task>
-inline auto part_summary(Team team, Task task, Place place) {
-  return task.summary(team, place.count, team.kept(place.count, task.row(place)));
+template <typename Team, typename Task, typename Summary>
+inline void summarise(
+    Team team, Task task, constant Rows& rows, uint2 at, device Summary* summaries) {
+  const Place place(rows, at.y, at.x);
+  const Summary own = task.summary(team, place.count, team.kept(place.count, task.row(place)));
+  if (team.leads()) summaries[at.y * ulong(rows.parts) + at.x] = own;
 }
 
-// The second one: each part joins what the first has left of the row.
+// Each part joins what was left of its row.
 template <typename Team, typename Task, typename Summary>
-inline void finish_part(
-    Team team, Task task, Place place, constant Rows& rows, device const Summary* parts) {
-  task.finish(team, place, task.row(place), task.joined(team, parts, rows));
+inline void finish(
+    Team team, Task task, constant Rows& rows, uint2 at, device const Summary* summaries) {
+  const Place place(rows, at.y, at.x);
+  const Summary all = task.joined(team, summaries + at.y * ulong(rows.parts), rows);
+  task.finish(team, place, task.row(place), all);
 }

@@ -45,6 +45,7 @@ struct Less {
 
 template <typename Row>
 inline Power<Row> power(Row row, float top) { return {row, top}; }
+
 template <typename Row>
 inline Scaled<Row> scaled(Row row, float factor) { return {row, factor}; }
 
@@ -61,7 +62,7 @@ struct Softmax {
   template <typename Team, typename Row>
   Summary summary(Team team, uint n, Row row) const {
     const float top = team.reduce(Maximum{}, n, row);
-    return {top, team.reduce(Sum{}, n, Power<Row>{row, top})};
+    return {top, team.reduce(Sum{}, n, power(row, top))};
   }
 
   template <typename Team>
@@ -131,17 +132,7 @@ kernel void softmax_serial_summary(
     device const T* x [[buffer(0)]], device T* out [[buffer(1)]],
     constant Rows& rows [[buffer(2)]], device Summary* parts [[buffer(3)]],
     uint2 at [[thread_position_in_grid]]) {
-  parts[at.y * ulong(rows.parts) + at.x] =
-      part_summary(Alone{}, Softmax<T>{x, out}, Place(rows, at.y, at.x));
-}
-
-template <typename T>
-kernel void softmax_serial_finish(
-    device const T* x [[buffer(0)]], device T* out [[buffer(1)]],
-    constant Rows& rows [[buffer(2)]], device const Summary* parts [[buffer(3)]],
-    uint2 at [[thread_position_in_grid]]) {
-  finish_part(Alone{}, Softmax<T>{x, out}, Place(rows, at.y, at.x), rows,
-              parts + at.y * ulong(rows.parts));
+  summarise(Alone{}, Softmax<T>{x, out}, rows, at, parts);
 }
 
 template <typename T>
@@ -151,9 +142,15 @@ kernel void softmax_threadgroup_summary(
     uint2 at [[threadgroup_position_in_grid]], uint2 own [[thread_position_in_threadgroup]],
     uint2 threads [[threads_per_threadgroup]]) {
   threadgroup float shared[SIMD_WIDTH];
-  const Summary found = part_summary(
-      Together{own.x, threads.x, shared}, Softmax<T>{x, out}, Place(rows, at.y, at.x));
-  if (own.x == 0) parts[at.y * ulong(rows.parts) + at.x] = found;
+  summarise(Together{own.x, threads.x, shared}, Softmax<T>{x, out}, rows, at, parts);
+}
+
+template <typename T>
+kernel void softmax_serial_finish(
+    device const T* x [[buffer(0)]], device T* out [[buffer(1)]],
+    constant Rows& rows [[buffer(2)]], device const Summary* parts [[buffer(3)]],
+    uint2 at [[thread_position_in_grid]]) {
+  finish(Alone{}, Softmax<T>{x, out}, rows, at, parts);
 }
 
 template <typename T>
@@ -163,8 +160,7 @@ kernel void softmax_threadgroup_finish(
     uint2 at [[threadgroup_position_in_grid]], uint2 own [[thread_position_in_threadgroup]],
     uint2 threads [[threads_per_threadgroup]]) {
   threadgroup float shared[SIMD_WIDTH];
-  finish_part(Together{own.x, threads.x, shared}, Softmax<T>{x, out}, Place(rows, at.y, at.x),
-              rows, parts + at.y * ulong(rows.parts));
+  finish(Together{own.x, threads.x, shared}, Softmax<T>{x, out}, rows, at, parts);
 }
 
 // ---- columns: the axis is not the last ----

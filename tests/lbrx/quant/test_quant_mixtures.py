@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import gguf
@@ -16,31 +15,22 @@ from lbrx.quant import ModelFacts
 RECORDED = json.loads((Path(__file__).parent / "llama_choices.json").read_text())
 
 
-def shape_of(tensor: str, columns: int) -> tuple[int, ...]:
-    if "norm" in tensor:
-        return (columns,)
-    return (8, 2, columns) if "_exps" in tensor else (2, columns)
-
-
-def names_and_types(key: str, runs: str) -> Iterator[tuple[str, str | None]]:
-    """A tensor of every layer from its record, such as `q6_k*2 q4_k*14`."""
+def along_layers(runs: str) -> list[str | None]:
+    """The types that a record such as `q6_k*2 q4_k*14` stands for."""
     pairs = (run.split("*") for run in runs.split())
     types = [kind for kind, count in pairs for _ in range(int(count))]
-    in_layers = key not in ("token_embd.weight", "output.weight", "output_norm.weight")
-    for layer, kind in enumerate(types):
-        name = f"blk.{layer}.{key}" if in_layers else key
-        yield name, None if kind == "None" else kind
+    return [None if kind == "None" else kind for kind in types]
 
 
 @pytest.mark.parametrize("case", RECORDED["cases"], ids=lambda c: f"{c['model']}-{c['mixture']}")
 def test_types_are_those_of_llama_cpp(case):
     """scripts/llama_records.py wrote them, with llama.cpp's own quantizer."""
-    settings = dict(RECORDED["models"][case["model"]])
-    columns = settings.pop("columns")
-    choose = quant.mixture(case["mixture"], ModelFacts(**settings))
-    for key, runs in case["types"].items():
-        for name, expected in names_and_types(key, runs):
-            assert choose(name, shape_of(name, columns)) == expected, name
+    model = RECORDED["models"][case["model"]]
+    choose = quant.mixture(case["mixture"], ModelFacts(**model["facts"]))
+    for name, shape in model["shapes"].items():
+        layers = model["facts"]["layers"] if "*" in name else 1
+        chosen = [choose(name.replace("*", str(i)), tuple(shape)) for i in range(layers)]
+        assert chosen == along_layers(case["others"].get(name, case["most"])), name
 
 
 def test_every_mixture_was_recorded():

@@ -120,12 +120,19 @@ struct scalar_of<metal::vec<T, N>> {
   using type = T;
 };
 
+// Member by member: LLVM finds y and z, which a loop over x keeps, again in two halves of a register
+// pair, but not in a vector.
 template <class T>
 SM_INLINE T position(const sm_u32 (&v)[3]) {
   using S = typename scalar_of<T>::type;
   if constexpr (scalar_of<T>::count == 1) return S(v[0]);
-  else if constexpr (scalar_of<T>::count == 2) return T(S(v[0]), S(v[1]));
-  else return T(S(v[0]), S(v[1]), S(v[2]));
+  else {
+    T value;
+    value.x = S(v[0]);
+    value.y = S(v[1]);
+    if constexpr (scalar_of<T>::count == 3) value.z = S(v[2]);
+    return value;
+  }
 }
 
 template <builtin B, class T>

@@ -1,0 +1,304 @@
+"""Element programs: every way to walk through arrays, both variants, and the edges of each type."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import sys
+
+import numpy as np
+import pytest
+from op_oracle import Place, chosen, close, pair, sample, wide
+
+import lbrx
+from lbrx import dtype as dt
+from lbrx import metal
+from lbrx import shape as sh
+from lbrx.kernels import elementwise, forced
+from lbrx.kernels.elementwise import Elements, collapsed, family, needs_wide
+from lbrx.kernels.program import Access, Input, Program, source
+
+soft_only = pytest.mark.skipif(sys.platform == "darwin", reason="about softmetal's modes")
+ON_METAL = [d for d in dt.ALL if d.msl]
+SAMPLE, EVERY = Place("metal", every=False), Place("metal", every=True)
+
+
+@pytest.fixture(autouse=True)
+def _on_metal(metal_default):
+    with np.errstate(all="ignore"):
+        yield
+
+
+def counted(name: str) -> int:
+    return metal.stats()["kernels"].get(name, 0)
+
+
+# ---- layouts ----
+
+# How two operands of the shape (6, 4, 5, 3) lie; the result always has that shape.
+FULL = (6, 4, 5, 3)
+LAYOUTS = {
+    "flat": (lambda x: x, lambda x: x),
+    "row": (lambda x: x, lambda x: x[0, 0, 0]),
+    "column": (lambda x: x, lambda x: x[:, :, :, :1]),
+    "one element": (lambda x: x, lambda x: x[2, 3, 4, 1]),
+    "middle axes": (lambda x: x, lambda x: x[:1, :, :, :1]),
+    "outer": (lambda x: x[:, :, :1, :1], lambda x: x[:1, :1]),
+    "transposed": (lambda x: x, lambda x: x.reshape(3, 5, 4, 6).T),
+    "both transposed": (lambda x: x.reshape(3, 5, 4, 6).T, lambda x: x.reshape(3, 5, 4, 6).T),
+    "negative": (lambda x: x[::-1], lambda x: x[:, ::-1, :, ::-1]),
+    "offsets and steps": (lambda x: x[1:, :, ::2], lambda x: x[:-1, :, 1:4]),
+    "offset, still flat": (lambda x: x[2:], lambda x: x[1:5]),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_layouts(layout, rng):
+    first, second = LAYOUTS[layout]
+    x, y = (sample(rng, FULL, dt.float32) for _ in range(2))
+    a, b = lbrx.tensor(x), lbrx.tensor(y)
+    result = first(a) - second(b)
+    close(result, wide(first(x)) - wide(second(y)), dt.float32)
+    assert result.is_contiguous
+
+
+@pytest.mark.parametrize("axes", [2, 3, 4, 5, 6])
+def test_axes_that_cannot_be_joined(axes, rng):
+    shape = tuple(range(2, axes + 2))
+    x = sample(rng, shape[::-1], dt.int32)
+    y = sample(rng, shape, dt.int32)
+    close(lbrx.tensor(x).T * lbrx.tensor(y), wide(x.T) * wide(y), dt.int32)
+
+
+def test_the_walk_is_that_of_numpy(rng):
+    """Collapsed axes visit the same elements in the same order."""
+    for _ in range(200):
+        shape = tuple(rng.integers(1, 4, rng.integers(1, 6)))
+        base = sh.contiguous(shape)
+        layouts = [sh.permute(base, rng.permutation(len(shape)).tolist())]
+        wanted = layouts[0].shape
+        layouts.append(sh.contiguous(wanted))
+        layouts.append(sh.expand(sh.contiguous(wanted[-1:]), wanted))
+        layouts.append(
+            sh.index(sh.contiguous((*wanted[:-1], 2 * wanted[-1])), (..., slice(None, None, -2)))
+        )
+        axes, strides = collapsed(wanted, layouts)
+        assert math.prod(axes) == math.prod(wanted)
+        for layout, own in zip(layouts, strides, strict=True):
+            whole = [np.dot(at, layout.strides) for at in np.ndindex(*wanted)]
+            assert [np.dot(at, own) for at in np.ndindex(*axes)] == whole
+        if math.prod(wanted) > 1:
+            assert all(n > 1 for n in axes)
+
+
+def test_numbers_and_nothing():
+    assert (lbrx.tensor(3.0) + 1).item() == 4
+    assert lbrx.where(True, 1, 2).item() == 1
+    assert (lbrx.tensor([[2.0]]) * lbrx.tensor(3.0, device="cpu")).tolist() == [[6.0]]
+    before = metal.stats()["dispatches"]
+    assert (lbrx.zeros((3, 0)) + lbrx.zeros((1, 1))).tolist() == [[], [], []]
+    assert lbrx.zeros((0,)).exp().shape == (0,)
+    assert metal.stats()["dispatches"] == before
+
+
+# ---- variants ----
+
+
+@pytest.mark.parametrize("variant", ["single", "several"])
+def test_variants_at_odd_sizes(variant, rng):
+    with forced(elementwise=variant):
+        for n in (1, 3, 4, 5, 255, 256, 257, 1025, 70_001):
+            a, x = pair(rng, (n,), dt.float32, "metal")
+            before = counted(f"fma:{variant}")
+            close(a.fma(2.0, 1.0), x * 2 + 1, dt.float32)
+            assert counted(f"fma:{variant}") == before + 1
+
+
+def program(*accesses: Access, axes: int = 1) -> Program:
+    inputs = tuple(Input(dt.float32, access) for access in accesses)
+    return Program(inputs, (), ((0, dt.float32),), axes)
+
+
+def test_the_choice_by_size_and_device(on_chip):
+    flat = program(Access.ROW, Access.SCALAR)
+    strided = program(Access.STRIDED)
+    soft = metal.context().info
+    assert family.choose(soft, Elements(flat, 1 << 24)).name == "single"
+    with on_chip("m1") as gpu:
+        info = gpu.info
+    enough = elementwise.PER_THREAD * elementwise.GROUP * 8 * info.cores
+    assert family.choose(info, Elements(flat, enough - 1)).name == "single"
+    assert family.choose(info, Elements(flat, enough)).name == "several"
+    assert family.choose(info, Elements(strided, 2 * enough)).name == "single"
+    assert Elements(flat, 1000).shape_class == "flat 1024"
+    assert Elements(program(Access.ROW, axes=3), 1000).shape_class == "strided3 1024"
+
+
+@soft_only
+@pytest.mark.parametrize("chip", ["m1", "m4"])
+def test_on_chips(chip, on_chip, rng):
+    with on_chip(chip) as gpu:
+        n = elementwise.PER_THREAD * elementwise.GROUP * 8 * gpu.info.cores
+        for size, variant in ((n - 1, "single"), (n, "several")):
+            a, x = pair(rng, (size,), dt.float32, "metal")
+            before = counted(f"square:{variant}")
+            close(a.square(), x * x, dt.float32)
+            assert counted(f"square:{variant}") == before + 1
+
+
+@pytest.mark.parametrize("variant", ["single", "several"])
+def test_parts(variant, rng, monkeypatch):
+    """More elements than one dispatch takes, from an offset on."""
+    monkeypatch.setattr(elementwise, "PART", 7)
+    with forced(elementwise=variant):
+        for n in (6, 7, 8, 30):
+            a, x = pair(rng, (n + 3,), dt.float16, "metal")
+            before = counted(f"add:{variant}")
+            close(a[3:] + a[:-3], x[3:] + x[:-3], dt.float16)
+            assert counted(f"add:{variant}") == before + -(-n // 7)
+
+
+def test_positions_beyond_32_bits(rng, monkeypatch):
+    near = sh.Layout((2, 3), (3, 1), 2**31 - 6)
+    assert not needs_wide([near])
+    assert needs_wide([sh.Layout((2, 3), (3, 1), 2**31 - 5)])
+    assert needs_wide([sh.contiguous((2, 2**30 + 1))])
+    monkeypatch.setattr(elementwise, "needs_wide", lambda layouts: True)
+    for view in (
+        lambda x: x.T,
+        lambda x: x[::-1, 1:],
+        lambda x: x.reshape(2, 3, 5, 7)[:, :, ::-2].T,
+    ):
+        a, x = pair(rng, (6, 35), dt.int16, "metal")
+        close(view(a) + 1, view(x) + 1, dt.int16)
+    text = source(Program((Input(dt.int8, Access.STRIDED),), (), ((0, dt.int8),), 2, True), "k")
+    assert "long start[1];" in text
+
+
+# ---- element types ----
+
+
+def test_casts_of_a_sample(rng):
+    check_casts(rng, [(s, t) for s in ON_METAL for t in chosen(ON_METAL, SAMPLE, str(s))[1:]])
+
+
+@pytest.mark.full
+def test_all_casts(rng):
+    check_casts(rng, list(itertools.product(ON_METAL, repeat=2)))
+
+
+def check_casts(rng, pairs):
+    for source_type, target in pairs:
+        a, x = pair(rng, (9, 5), source_type, "metal", low=-100, high=100)
+        if target is dt.bool_:
+            expected = x != 0
+        elif target.is_float:
+            expected = x
+        else:
+            expected = np.trunc(x).astype(np.int64).astype(target.numpy)
+        if source_type.is_float and target.kind is dt.Kind.UINT:
+            a, expected = a.abs(), np.trunc(np.abs(x)).astype(np.int64)
+        close(a.astype(target), expected, target)
+
+
+def test_halves_round_to_even_once():
+    ties = np.float32(
+        [1 + 2**-8, 1 + 3 * 2**-8, 1 + 2**-11, 1 + 3 * 2**-11, 3.4e38, 1e-41, 65519, 65520]
+    )
+    for dtype in (dt.bfloat16, dt.float16):
+        got = lbrx.tensor(ties).astype(dtype).numpy()
+        np.testing.assert_array_equal(got.astype(float), ties.astype(dtype.numpy).astype(float))
+    # In float16 the sum of the products would overflow half way.
+    x = lbrx.full(3, 300.0, dtype="float16")
+    assert x.fma(x, lbrx.full(3, -60000.0, dtype="float16")).tolist() == [30000.0] * 3
+
+
+def test_copies_move_every_bit(rng):
+    for dtype in chosen(ON_METAL, SAMPLE, "copy"):
+        raw = rng.integers(0, 256, (40, dtype.itemsize), np.uint8)
+        if dtype is dt.bool_:
+            raw &= 1
+        x = raw.view(dtype.numpy).reshape(5, 8)
+        got = lbrx.tensor(x).T.contiguous().numpy()
+        np.testing.assert_array_equal(got.view(np.uint8), np.ascontiguousarray(x.T).view(np.uint8))
+
+
+SPECIAL = np.float32([math.nan, math.inf, -math.inf, 0.0, -0.0, 1.5, -2.5, 1e-40, 3e38, -3e38])
+UNARY = {
+    "abs": np.abs,
+    "sign": np.sign,
+    "floor": np.floor,
+    "round": np.round,
+    "exp": np.exp,
+    "log": np.log,
+    "sqrt": np.sqrt,
+    "tanh": np.tanh,
+    "isnan": np.isnan,
+    "isfinite": np.isfinite,
+    "logical_not": np.logical_not,
+    "relu": lambda x: np.maximum(x, 0),
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x.astype(np.float64))),
+}
+TINY = float(np.finfo(np.float32).tiny)  # below it a GPU may flush to zero
+
+
+@pytest.mark.parametrize("name", UNARY)
+def test_special_values(name):
+    got = getattr(lbrx.tensor(SPECIAL), name)().numpy().astype(float)
+    np.testing.assert_allclose(got, UNARY[name](SPECIAL).astype(float), rtol=2e-6, atol=TINY)
+
+
+@pytest.mark.parametrize(
+    "name", ["maximum", "minimum", "multiply", "remainder", "floor_divide", "less"]
+)
+def test_special_values_of_two(name):
+    values = np.float32([math.nan, math.inf, -math.inf, 0.0, -0.0, 1.5, -2.5, 7, -7.5, 3e38])
+    x, y = (v.ravel() for v in np.meshgrid(values, values))
+    got = getattr(lbrx.tensor(x), name)(lbrx.tensor(y)).numpy().astype(float)
+    expected = getattr(np, name)(x, y).astype(float)
+    np.testing.assert_allclose(got, expected, rtol=2e-6)
+    if name not in ("maximum", "minimum"):  # which zero is the larger is nobody's business
+        np.testing.assert_array_equal(np.signbit(got)[got == 0], np.signbit(expected)[got == 0])
+
+
+@pytest.mark.parametrize("dtype", [dt.int8, dt.int32, dt.int64, dt.uint8, dt.uint64], ids=str)
+def test_edges_of_integers(dtype, rng):
+    limits = np.iinfo(dtype.numpy)
+    edges = [
+        v for v in (limits.min, limits.min + 1, -7, -1, 0, 1, 3, limits.max) if v >= limits.min
+    ]
+    x, y = (np.array(v, dtype.numpy) for v in zip(*itertools.product(edges, repeat=2), strict=True))
+    a, b = lbrx.tensor(x), lbrx.tensor(y)
+    np.testing.assert_array_equal((a // b).numpy(), np.floor_divide(x, y))
+    np.testing.assert_array_equal((a % b).numpy(), np.remainder(x, y))
+    np.testing.assert_array_equal((a * b).numpy(), x * y)
+    np.testing.assert_array_equal(abs(a).numpy(), np.abs(x))
+    counts = np.array([0, 1, 8 * dtype.itemsize - 1, 8 * dtype.itemsize, 100], dtype.numpy)
+    x, y = (v.ravel() for v in np.meshgrid(np.array(edges, dtype.numpy), counts))
+    a, b = lbrx.tensor(x), lbrx.tensor(y)
+    np.testing.assert_array_equal((a << b).numpy(), np.left_shift(x, y))
+    np.testing.assert_array_equal((a >> b).numpy(), np.right_shift(x, y))
+
+
+def test_powers_of_integers():
+    x, y = (
+        np.int32(v) for v in zip(*itertools.product((-3, -1, 0, 1, 2, 7), range(9)), strict=True)
+    )
+    np.testing.assert_array_equal((lbrx.tensor(x) ** lbrx.tensor(y)).numpy(), x**y)
+    negative = lbrx.tensor(np.int32([2, 1, -1, -1])) ** lbrx.tensor(np.int32([-1, -5, -2, -3]))
+    assert negative.tolist() == [0, 1, 1, -1]
+
+
+# ---- checks ----
+
+
+@soft_only
+def test_under_bounds_and_race(rng):
+    import softmetal
+
+    x, y = (sample(rng, (5, 6, 7, 2), dt.float32) for _ in range(2))
+    with softmetal.checking("bounds", "race"):
+        a, b = lbrx.tensor(x), lbrx.tensor(y)
+        close(a[1:, ::-1].T + b[:-1].T, wide(x[1:, ::-1].T) + wide(y[:-1].T), dt.float32)
+        with forced(elementwise="several"):
+            close(a[1:] * b[1:], wide(x[1:]) * wide(y[1:]), dt.float32)

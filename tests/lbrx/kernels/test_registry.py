@@ -1,0 +1,119 @@
+"""How a variant is chosen, and what is said when none can be."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+import pytest
+
+import lbrx
+from lbrx import dtype as dt
+from lbrx import metal
+from lbrx.kernels import FAMILIES, RUNNERS, deterministic, forced
+from lbrx.kernels.arrays import kernel_name, size_class
+from lbrx.kernels.registry import Family, computes
+from lbrx.ops import TABLE
+
+
+@dataclass(frozen=True)
+class Problem:
+    size: int
+
+    @property
+    def shape_class(self) -> str:
+        return str(self.size)
+
+
+@pytest.fixture
+def family():
+    made: Family[Problem] = Family("testing")
+    made.ran = []
+
+    def launch(name):
+        return lambda gpu, problem, *operands: made.ran.append((name, problem.size, operands))
+
+    made.variant("large", can=lambda info, p: p.size >= 10)(launch("large"))
+    made.variant("any", cost=lambda info, p: 2.0)(launch("any"))
+    made.variant("split", cost=lambda info, p: 0.5 if p.size >= 100 else 3, batch_invariant=False)(
+        launch("split")
+    )
+    yield made
+    del FAMILIES["testing"]
+
+
+@pytest.mark.parametrize(
+    ("size", "name"), [(9, "any"), (10, "large"), (99, "large"), (100, "split")]
+)
+def test_the_cheapest_that_can(family, size, name):
+    family.run(metal.context(), Problem(size), "x", 3)
+    assert family.ran == [(name, size, ("x", 3))]
+
+
+def test_a_forced_variant_is_taken_where_it_can(family, monkeypatch, caplog):
+    info = metal.context().info
+    with forced(testing="any"):
+        assert family.choose(info, Problem(50)).name == "any"
+        with forced(testing="large", other="x"):
+            assert family.choose(info, Problem(50)).name == "large"
+            with caplog.at_level(logging.DEBUG, "lbrx"):
+                assert family.choose(info, Problem(5)).name == "any"
+            assert "testing:large cannot take Problem(size=5)" in caplog.text
+        assert family.choose(info, Problem(50)).name == "any"
+    monkeypatch.setenv("LBRX_KERNEL", "softmax:serial, testing:any")
+    assert family.choose(info, Problem(50)).name == "any"
+    with forced(testing="large"):
+        assert family.choose(info, Problem(50)).name == "large"
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("testing:quick", "LBRX_KERNEL=testing:quick: testing has no such variant, it has large"),
+        ("testing", "LBRX_KERNEL='testing': 'testing' names no variant, give family:variant"),
+    ],
+)
+def test_a_variant_that_does_not_exist(family, monkeypatch, value, message):
+    monkeypatch.setenv("LBRX_KERNEL", value)
+    with pytest.raises(lbrx.SettingError, match=message):
+        family.choose(metal.context().info, Problem(50))
+
+
+def test_determinism_leaves_out_what_depends_on_the_batch(family):
+    info = metal.context().info
+    assert family.choose(info, Problem(100)).name == "split"
+    with deterministic():
+        assert family.choose(info, Problem(100)).name == "large"
+        with forced(testing="split"):
+            assert family.choose(info, Problem(100)).name == "large"
+    assert family.choose(info, Problem(100)).name == "split"
+
+
+def test_no_variant_at_all():
+    empty: Family[Problem] = Family("nothing")
+    try:
+        empty.variant("never", can=lambda info, p: False)(lambda *_: None)
+        with pytest.raises(
+            lbrx.DeviceError, match=r"no variant of nothing \(never\) takes Problem"
+        ):
+            empty.choose(metal.context().info, Problem(1))
+    finally:
+        del FAMILIES["nothing"]
+
+
+def test_every_operation_has_a_kernel_and_one_only():
+    assert RUNNERS.keys() == TABLE.keys()
+    with pytest.raises(ValueError, match="operation add has two kernels"):
+        computes("add")(lambda call: ())
+
+
+def test_every_family_can_be_tuned():
+    choosing = {name for name, family in FAMILIES.items() if len(family.variants) > 1}
+    assert choosing == {name for name in choosing if FAMILIES[name].samples}
+
+
+def test_names():
+    assert kernel_name("softmax", "serial", dt.float32) == "softmax_serial_float32"
+    assert kernel_name("copy", "", dt.int8, dt.bool_) == "copy_int8_bool"
+    assert [size_class(n) for n in (0, 1, 2, 3, 1000)] == ["1", "1", "2", "4", "1024"]
+    assert size_class(3, 64) == "4x64"

@@ -1,0 +1,111 @@
+"""Running sums: every variant against float64."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from op_oracle import close, sample, to_wide, wide
+from row_cases import computed_by, rotated
+
+import lbrx
+import softmetal
+from lbrx import dtype as dt
+from lbrx import metal
+from lbrx.kernels import deterministic
+
+DTYPES = (dt.float32, dt.int8, dt.bfloat16, dt.uint64, *(d for d in dt.ALL if d is not dt.float64))
+DTYPES = tuple(dict.fromkeys(DTYPES))
+# On both sides of a chunk, of the lanes and of a block, along rows and along columns.
+SHAPES = [
+    *(((3, 1), 1), ((2, 15), 1), ((2, 17), -1), ((1, 4096), 1), ((3, 4097), 1), ((20_001,), 0)),
+    *(((5, 2), 0), ((257, 256), 0), ((2, 600, 257), 1), ((256, 3), 0), ((4, 1, 3), 1)),
+]
+
+
+def check(values, axis, variant):
+    dtype = dt.parse(values.dtype)
+    with computed_by("scan", variant, "cumsum"):
+        result = lbrx.tensor(values, device="metal").cumsum(axis=axis)
+        lbrx.eval(result)
+    close(result, np.cumsum(wide(values), axis), to_wide(dtype))
+
+
+def data(rng, shape, dtype):
+    return sample(rng, shape, dtype, 0, 1) if dtype.is_float else sample(rng, shape, dtype)
+
+
+@pytest.mark.parametrize(
+    ("variant", "dtype"),
+    rotated(("serial",), ("simd",), of=DTYPES)
+    + rotated(("simd",), ("serial",), of=DTYPES[2:] + DTYPES[:2])[:1],
+)
+def test_variants(variant, dtype, rng):
+    for shape, axis in SHAPES:
+        check(data(rng, shape, dtype), axis, variant)
+
+
+@pytest.mark.parametrize("variant", ["serial", "simd"])
+def test_totals_do_not_drift(variant, rng):
+    """As if added up in float64: what is left is the rounding of sums within a few elements."""
+    values = (100 * rng.standard_normal(300_000)).astype(np.float32)
+    exact = np.cumsum(wide(values))
+    with computed_by("scan", variant, "cumsum"):
+        result = wide(lbrx.tensor(values, device="metal").cumsum().numpy())
+    assert np.abs(result - exact).max() <= 2 * np.spacing(np.float32(np.abs(exact).max()))
+    tenths = lbrx.full((1 << 20,), 0.1, device="metal")
+    with computed_by("scan", variant, "cumsum"):
+        last = tenths.cumsum()[-1].item()
+    assert last == np.float32(np.float64(np.float32(0.1)) * (1 << 20))
+
+
+@pytest.mark.parametrize("variant", ["serial", "simd"])
+def test_nan_and_infinity(variant):
+    for before in (0, 40):
+        row = [1.0] * before + [1, math.inf, 2, -math.inf, 3]
+        column = [1.0] * before + [1, math.nan, 2, 3, 4]
+        values = np.array([row, column], np.float32)
+        for given, axis in ((values, 1), (np.ascontiguousarray(values.T), 0)):
+            with computed_by("scan", variant, "cumsum"):
+                result = lbrx.tensor(given, device="metal").cumsum(axis=axis).numpy()
+            with np.errstate(invalid="ignore"):
+                np.testing.assert_array_equal(result, np.cumsum(given, axis))
+
+
+def test_integers_wrap_in_64_bits():
+    values = np.array([2**63 - 1, 1, 5], np.int64)
+    assert lbrx.tensor(values, device="metal").cumsum().tolist() == np.cumsum(values).tolist()
+    flags = lbrx.ones(5000, "bool", device="metal").cumsum()
+    assert (flags[-1].item(), flags.dtype) == (5000, lbrx.int64)
+
+
+@pytest.mark.parametrize(
+    "view", [lambda x: x.T, lambda x: x[::-1, ::2], lambda x: x[1:, 3:], lambda x: x[:0]]
+)
+def test_views(view, rng):
+    values = sample(rng, (6, 50), dt.float32, 0, 1)
+    for axis in (0, 1):
+        result = view(lbrx.tensor(values, device="metal")).cumsum(axis=axis)
+        close(result, np.cumsum(wide(view(values)), axis), dt.float32)
+
+
+def test_a_row_has_the_same_bits_in_any_batch(rng):
+    tensor = lbrx.tensor(sample(rng, (9, 9000), dt.float32), device="metal")
+    with deterministic():
+        together, alone = tensor.cumsum().numpy(), tensor[4:5].cumsum().numpy()
+    np.testing.assert_array_equal(together[4:5], alone)
+
+
+def test_on_an_apple_chip(on_chip, rng):
+    with on_chip("m1"):
+        for shape, axis in (((2, 5000), 1), ((300, 3), 0)):
+            check(data(rng, shape, dt.float32), axis, "simd")
+        assert set(metal.stats()["kernels"]) == {"cumsum:simd"}
+
+
+@pytest.mark.parametrize("variant", ["serial", "simd"])
+def test_memory_and_order(variant, rng):
+    with softmetal.checking("bounds", "race"):
+        for shape, axis in (((2, 4100), 1), ((300, 3), 0)):
+            check(data(rng, shape, dt.float32), axis, variant)
