@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 import zipfile
 from collections.abc import Callable, Mapping
@@ -47,8 +48,6 @@ _DEEP = b'{"a":' * 100_000
 
 
 def _index(weight_map: object, name: str = "model-1.safetensors") -> Files:
-    import json
-
     shard = safetensors({"w": entry()}, _24)
     index = json.dumps({"weight_map": weight_map}).encode()
     return {"model.safetensors.index.json": index, name: shard}
@@ -229,13 +228,17 @@ GGUF: dict[str, tuple[Files, str]] = {
         "2147483648 is no power",
     ),
     "alignment text": (_GG(gguf([pair("general.alignment", STRING, "32")])), "'32' is no power"),
+    "alignment of a megabyte": (
+        _GG(gguf([pair("general.alignment", STRING, "x" * 10**6)])),
+        r"'general.alignment': 'xxx.*\.\.\.' is no power",
+    ),
     "2**32-1 dimensions": (
         _GG(gguf([], [tensor(n_dims=2**32 - 1)], _24)),
         "'w': dimensions: 4294967295",
     ),
     "size of 2**63": (
         _GG(gguf([], [tensor(dims=[2**63, 2])], _24)),
-        "'w': shape: .* beyond any file",
+        "'w': shape: .* is no size",
     ),
     "sizes beyond 64 bits": (
         _GG(gguf([], [tensor(dims=[2**33] * 2)], _24)),
@@ -268,7 +271,7 @@ GGUF: dict[str, tuple[Files, str]] = {
     ),
     "split of text": (
         _GG(gguf([pair("split.count", STRING, "two")], _ONE, _24)),
-        "'split.count': two files",
+        "'split.count': 'two' files",
     ),
     "split part missing": (
         {
@@ -296,6 +299,10 @@ RUN_COMMAND = global_name("os", "system") + b"(" + pickled("touch was_run") + b"
 _EVAL = b"\x80\x04\x8c\x08builtins\x8c\x04eval\x93(" + pickled("open('was_run', 'w')") + b"tR."
 _TWO = {"a/data.pkl": b".", "b/data.pkl": b"."}
 _F = torch_tensor([2, 3], [3, 1])
+
+
+# A tuple of a tuple twice, of a tuple twice, and so on: 2**60 places, 60 instructions.
+_DOUBLED = b")" + b"q\x01h\x01\x86" * 60
 
 
 def _torch(body: bytes) -> Files:
@@ -342,7 +349,10 @@ PYTORCH: dict[str, tuple[Files, str]] = {
         _torch(torch_tensor([2, 3], [3, 1], offset=1)),
         "'w': size: reaches element 7",
     ),
-    "offset negative": (_torch(torch_tensor([2], [1], offset=-1)), "'w': storage offset: '-1'"),
+    "offset negative": (
+        _torch(torch_tensor([2], [1], offset=-1)),
+        "'w': storage offset: -1 does not fit",
+    ),
     "negative stride": (_torch(torch_tensor([2], [-1])), "'w': stride: -1 is no size"),
     "negative size": (_torch(torch_tensor([-2], [1])), "'w': size: -2 is no size"),
     "a billion by stride 0": (
@@ -353,6 +363,46 @@ PYTORCH: dict[str, tuple[Files, str]] = {
     "size no tuple": (
         _torch(torch_tensor([2], [1]).replace(pickled((2,)), pickled("23"), 1)),
         "'w': size: is no sequence",
+    ),
+    "size of a million bits": (
+        _torch(torch_tensor([1 << 10**6], [1])),
+        "'w': size: an integer of 1,000,001 bits",
+    ),
+    "size of nested tuples": (
+        _torch(torch_tensor([0], [1]).replace(pickled((0,)), _DOUBLED, 1)),
+        "'w': size: a tuple is no",
+    ),
+    "offset of nested tuples": (
+        _torch(torch_tensor([2], [1], offset=77).replace(pickled(77), _DOUBLED, 1)),
+        "'w': storage offset: a tuple does not fit",
+    ),
+    "key of nested tuples": (
+        _PT(torch_file(b"\x80\x02}" + _DOUBLED + b"Ns.")),
+        "a key of a dict is neither",
+    ),
+    "storage of nested tuples": (
+        _torch(torch_tensor([2], [1], key="77").replace(pickled("77"), _DOUBLED, 1)),
+        "'w': storage: a tuple is missing",
+    ),
+    "a name a million times": (
+        _PT(torch_file(b"\x80\x02}" + pickled("n" * 10**6) + b"](" + b"N" * 10**5 + b"es.")),
+        "the name 'nnn.* has more than 1000 characters",
+    ),
+    "two things of one name": (
+        _PT(
+            torch_file(
+                b"\x80\x02}("
+                + pickled("a")
+                + b"}"
+                + pickled("b")
+                + _F
+                + b"s"
+                + pickled("a.b")
+                + _F
+                + b"u."
+            )
+        ),
+        "'a.b': is there twice",
     ),
     "unknown storage": (
         _torch(torch_tensor([2], [1], storage="QInt8Storage")),
@@ -402,7 +452,7 @@ NPZ: dict[str, tuple[Files, str]] = {
     ),
     "shape beyond 64 bits": (
         _NZ(zipped({"w.npy": npy(shape="(" + "9" * 30 + ",)")})),
-        "'w': shape: .* beyond",
+        "'w': shape: an integer of 100 bits is no size",
     ),
     "shape of endless digits": (
         _NZ(zipped({"w.npy": npy(shape="(" + "9" * 3000 + ",)")})),

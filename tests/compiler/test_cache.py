@@ -135,3 +135,14 @@ def test_a_writer_killed_in_the_middle(tmp_path):
 def test_keys_do_not_run_together():
     assert key_of("ab", "c") != key_of("a", "bc")
     assert key_of("ab") != key_of("ab", "")
+
+
+def test_the_size_is_looked_at_now_and_then_by_one_process(tmp_path, monkeypatch):
+    looks = []
+    monkeypatch.setattr(Cache, "evict", lambda self: looks.append(self))
+    for name in ("aa", "bb", "cc"):
+        Cache(tmp_path, 1 << 20).insert("kernel", name, fill_with(b"x"))
+    assert len(looks) == 1
+    os.utime(tmp_path / "checked", (time.time() - 3600,) * 2)
+    Cache(tmp_path, 1 << 20).insert("kernel", "dd", fill_with(b"x"))
+    assert len(looks) == 2

@@ -11,8 +11,14 @@ from hypothesis.extra import numpy as hnp
 import lbrx
 
 X = np.arange(2 * 3 * 4 * 5).reshape(2, 3, 4, 5)
-T = lbrx.tensor(X)
 MASK = X % 3 == 0
+DEVICES = ["cpu", "metal"]
+
+
+@pytest.fixture(params=DEVICES)
+def tensor(request):
+    """X on each device."""
+    return lbrx.tensor(X, device=request.param)
 
 
 @pytest.mark.parametrize(
@@ -34,33 +40,36 @@ MASK = X % 3 == 0
     ],
     ids=str,
 )
-def test_as_numpy(key):
+def test_as_numpy(key, tensor):
     expected = X[key]
-    np.testing.assert_array_equal(T[key].numpy(), expected)
-    assert T[key].shape == expected.shape
+    np.testing.assert_array_equal(tensor[key].numpy(), expected)
+    assert tensor[key].shape == expected.shape
 
 
-def test_tensors_are_indices():
-    np.testing.assert_array_equal(T[T % 3 == 0].numpy(), X[MASK])
-    np.testing.assert_array_equal(T[:, lbrx.tensor([2, 0])].numpy(), X[:, [2, 0]])
-    np.testing.assert_array_equal(T[lbrx.tensor(1)].numpy(), X[1])
-    assert T[1].storage is T.storage
+def test_tensors_are_indices(tensor):
+    np.testing.assert_array_equal(tensor[tensor % 3 == 0].numpy(), X[MASK])
+    np.testing.assert_array_equal(tensor[:, lbrx.tensor([2, 0])].numpy(), X[:, [2, 0]])
+    np.testing.assert_array_equal(tensor[lbrx.tensor(1)].numpy(), X[1])
+    assert tensor[1].storage is tensor.storage
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @settings(max_examples=150, deadline=None, print_blob=True)
 @given(st.data())
-def test_integer_arrays(data):
+def test_integer_arrays(device, data):
     shape = data.draw(hnp.array_shapes(min_dims=1, max_dims=3, min_side=1, max_side=4))
     x = np.arange(int(np.prod(shape))).reshape(shape)
     key = data.draw(hnp.integer_array_indices(shape))
-    np.testing.assert_array_equal(lbrx.tensor(x)[key].numpy(), x[key])
+    t = lbrx.tensor(x, device=device)
+    np.testing.assert_array_equal(t[key].numpy(), x[key])
     mask = data.draw(hnp.arrays(bool, shape))
-    np.testing.assert_array_equal(lbrx.tensor(x)[mask].numpy(), x[mask])
+    np.testing.assert_array_equal(t[mask].numpy(), x[mask])
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @settings(max_examples=200, deadline=None, print_blob=True)
 @given(st.data())
-def test_mixtures(data):
+def test_mixtures(device, data):
     shape = data.draw(hnp.array_shapes(min_dims=1, max_dims=4, min_side=1, max_side=4))
     x = np.arange(int(np.prod(shape))).reshape(shape)
     key = []
@@ -70,7 +79,7 @@ def test_mixtures(data):
         choice = places | st.slices(n) | picks | picks.map(lambda p: np.array(p)[:, None])
         key += [*data.draw(st.sampled_from([[], [], [None]])), data.draw(choice)]
     key = tuple(key)
-    np.testing.assert_array_equal(lbrx.tensor(x)[key].numpy(), x[key])
+    np.testing.assert_array_equal(lbrx.tensor(x, device=device)[key].numpy(), x[key])
 
 
 @pytest.mark.parametrize(
@@ -91,11 +100,11 @@ def test_mixtures(data):
     ],
     ids=str,
 )
-def test_errors(key, error, message):
+def test_errors(key, error, message, tensor):
     with pytest.raises(error, match=message):
-        T[key]
+        tensor[key]
 
 
-def test_tensors_cannot_be_assigned_to():
+def test_tensors_cannot_be_assigned_to(tensor):
     with pytest.raises(TypeError, match="item assignment"):
-        T[0] = 1
+        tensor[0] = 1

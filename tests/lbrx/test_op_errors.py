@@ -8,6 +8,8 @@ import pytest
 import lbrx
 from lbrx import ops
 
+pytestmark = pytest.mark.usefixtures("cpu_default")
+
 
 def ones(*shape, dtype="float32"):
     return lbrx.ones(shape, dtype)

@@ -38,6 +38,15 @@ def shown(name: str) -> str:
     return repr(name if len(name) <= _SHOWN_NAME else name[: _SHOWN_NAME - 3] + "...")
 
 
+def brief(value: object) -> str:
+    """A value as messages have it. Containers can be larger written out than any memory."""
+    if isinstance(value, int) and value.bit_length() > 64:
+        return f"an integer of {value.bit_length():,} bits"
+    if value is None or isinstance(value, (bool, int, float)):
+        return str(value)
+    return shown(value) if isinstance(value, str) else f"a {type(value).__name__}"
+
+
 def parse_json(file: Path, text: bytes, field: str = "JSON") -> Any:
     """JSON in which no object has a key twice and nothing is nested out of reason."""
     if text.count(b",") > _MAX_ITEMS or text.count(b"[") + text.count(b"{") > _MAX_ITEMS:
@@ -75,10 +84,10 @@ def checked_shape(file: Path, tensor: str, sizes: Iterable[object], field: str) 
     shape = tuple(sizes)
     if len(shape) > MAX_DIMS:
         raise bad(file, f"{len(shape)} dimensions, at most {MAX_DIMS}", tensor=tensor, field=field)
-    checked = tuple(n for n in shape if isinstance(n, int) and not isinstance(n, bool) and n >= 0)
+    checked = tuple(n for n in shape if type(n) is int and 0 <= n <= MAX_BYTES)
     if len(checked) != len(shape):
-        wrong = next(n for n in shape if not isinstance(n, int) or isinstance(n, bool) or n < 0)
-        raise bad(file, f"{str(wrong)[:40]} is no size", tensor=tensor, field=field)
+        wrong = next(n for n in shape if type(n) is not int or not 0 <= n <= MAX_BYTES)
+        raise bad(file, f"{brief(wrong)} is no size", tensor=tensor, field=field)
     # Zeros hide sizes beyond all reason from a product.
     if math.prod(n for n in checked if n) > MAX_BYTES:
         raise bad(file, f"{shown(str(checked))} is beyond any file", tensor=tensor, field=field)

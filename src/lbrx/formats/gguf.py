@@ -21,6 +21,7 @@ from lbrx.formats.checks import (
     MAX_BYTES,
     MAX_TENSORS,
     bad,
+    brief,
     check_blocks,
     check_disjoint,
     checked_shape,
@@ -232,7 +233,7 @@ def _array(cursor: _Cursor, field: str, depth: int) -> Any:
 def _alignment(path: Path, metadata: dict[str, Any]) -> int:
     value = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
     if not isinstance(value, int) or not 0 < value <= _MAX_ALIGNMENT or value & (value - 1):
-        raise bad(path, f"{value!r} is no power of two", field="metadata 'general.alignment'")
+        raise bad(path, f"{brief(value)} is no power of two", field="metadata 'general.alignment'")
     return value
 
 
@@ -296,7 +297,7 @@ def _join(path: Path, one: ModelFiles, count: object) -> ModelFiles:
     if not isinstance(count, int) or not named or int(named[3]) != count:
         raise bad(
             path,
-            f"{count} files, but the name is not like name-00001-of-{count:05}.gguf",
+            f"{brief(count)} files, but the name is not like name-00001-of-00002.gguf",
             field="metadata 'split.count'",
         )
     tensors: dict[str, TensorInfo] = {}
@@ -315,5 +316,5 @@ def _join(path: Path, one: ModelFiles, count: object) -> ModelFiles:
     total = head.metadata.get("split.tensors.count", len(tensors))
     if total != len(tensors):
         field = "metadata 'split.tensors.count'"
-        raise bad(head.path, f"{total}, but the files have {len(tensors)}", field=field)
+        raise bad(head.path, f"{brief(total)}, but the files have {len(tensors)}", field=field)
     return replace(head, tensors=tensors)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lbrx import quant
-from lbrx.formats.checks import bad
+from lbrx.formats.checks import bad, brief
 from lbrx.formats.descriptor import ModelFiles, TensorInfo
 from lbrx.formats.recipe import Packed, Recipe
 
@@ -43,7 +43,7 @@ def _packed(
     mode = chosen.get("mode", "affine")
     bits, group = chosen.get("bits"), chosen.get("group_size")
     if bits not in _BITS or group not in _GROUPS or mode not in _MODES:
-        problem = f"bits {bits}, group_size {group}, mode {mode!r} are not MLX's"
+        problem = f"bits {brief(bits)}, group_size {brief(group)}, mode {brief(mode)} are not MLX's"
         raise bad(files.path, problem, tensor=weight.name, field="config.json quantization")
     biases = files.tensors.get(f"{stem}.biases")
     recipe = Packed(weight.name, weight, scales, biases, mode, bits, group)

@@ -131,7 +131,11 @@ class Machine:
         target = self.stack[-1]
         if not isinstance(target, dict):
             raise TypeError("items for what is no dict")
-        target.update(zip(items[::2], items[1::2], strict=True))
+        keys = items[::2]
+        # Python hashes a nested tuple again for each place it is in, which may be 2**60.
+        if not all(key is None or isinstance(key, (str, int, float, bytes)) for key in keys):
+            raise TypeError("a key of a dict is neither text nor number")
+        target.update(zip(keys, items[1::2], strict=True))
 
     def _set_item(self, _: Any) -> None:
         value, key = self.stack.pop(), self.stack.pop()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from lbrx.formats.checks import bad, checked_shape, shown
+from lbrx.formats.checks import MAX_BYTES, bad, brief, checked_shape, shown
 from lbrx.formats.descriptor import ENCODINGS, Encoding, FileRange, Format, ModelFiles, TensorInfo
 from lbrx.formats.pickle_machine import MAX_PICKLE, Call, Machine, Name, Reference
 from lbrx.formats.zip_archive import Member, members
@@ -56,10 +56,12 @@ _ALLOWED = {
     "torch.serialization": {"_get_layout"},
 }
 _MAX_DEPTH = 64
+_MAX_NAME = 1000
 
 
 def read(path: Path) -> ModelFiles:
-    """Every tensor of a file; dictionaries and lists within others give dotted names."""
+    """Every tensor of a file; dictionaries and lists within others give dotted names. A tensor on
+    its own has the file's."""
     content = members(path)
     pickled = _only(path, [m for n, m in content.items() if n.rpartition("/")[2] == "data.pkl"])
     prefix = pickled.name.removesuffix("data.pkl")
@@ -70,8 +72,12 @@ def read(path: Path) -> ModelFiles:
         raise bad(path, f"{pickled.nbytes:,} bytes, at most {MAX_PICKLE:,}", field="data.pkl")
     root = Machine(path, _is_allowed).run(pickled.content())
     storages = {name.removeprefix(f"{prefix}data/"): member for name, member in content.items()}
-    tensors = {name: _tensor(path, name, call, storages) for name, call in _walk(path, root)}
-    return ModelFiles(path, Format.PYTORCH, tensors)
+    tensors: dict[str, TensorInfo] = {}
+    for name, call in _walk(path, root):
+        if name in tensors:
+            raise bad(path, "is there twice", tensor=name)
+        tensors[name] = _tensor(path, name or path.stem, call, storages)
+    return ModelFiles(path, Format.PYTORCH, {info.name: info for info in tensors.values()})
 
 
 def _is_allowed(name: Name) -> bool:
@@ -98,18 +104,23 @@ def _walk(path: Path, root: object) -> Iterator[tuple[str, Call]]:
                 raise bad(path, f"{shown(name)} is nested more than {_MAX_DEPTH} deep")
             seen.add(id(value))
             items = value.items() if isinstance(value, dict) else enumerate(value)
-            inner = [(f"{name}.{key}" if name else str(key), v, depth + 1) for key, v in items]
+            if len(name) > _MAX_NAME:
+                raise bad(path, f"the name {shown(name)} has more than {_MAX_NAME} characters")
+            start = f"{name}." if name else ""
+            inner = [(start + _key(key), item, depth + 1) for key, item in items]
             pending.extend(reversed(inner))
+
+
+def _key(key: object) -> str:
+    return key if isinstance(key, str) else brief(key)
 
 
 def _unwrapped(call: Call) -> Call | None:
     """The tensor that a parameter wraps; None for what is no tensor."""
-    if call.name.module != _REBUILD:
-        return None
-    if call.name.name in _PARAMETERS:
-        inner = call.arguments[0] if call.arguments else None
-        return _unwrapped(inner) if isinstance(inner, Call) else None
-    return call
+    inner: object = call
+    while isinstance(inner, Call) and inner.name.name in _PARAMETERS:
+        inner = inner.arguments[0] if inner.arguments else None
+    return inner if isinstance(inner, Call) and inner.name.name in _TENSORS else None
 
 
 def _tensor(path: Path, name: str, call: Call, storages: dict[str, Member]) -> TensorInfo:
@@ -125,9 +136,9 @@ def _tensor(path: Path, name: str, call: Call, storages: dict[str, Member]) -> T
     encoding = _encoding(path, name, storage_name, dtype)
     shape = checked_shape(path, name, _sequence(path, name, sizes), "size")
     strides = checked_shape(path, name, _sequence(path, name, steps), "stride")
-    member = storages.get(str(key))
+    member = storages.get(key) if isinstance(key, str) else None
     if member is None or member.is_deflated:
-        problem = f"{shown(str(key))} is missing, or is compressed"
+        problem = f"{brief(key)} is missing, or is compressed"
         raise bad(path, problem, tensor=name, field="storage")
     place = (offset, encoding, shape, strides)
     return TensorInfo(name, encoding, shape, *_place(path, name, member, *place))
@@ -146,7 +157,7 @@ def _encoding(path: Path, name: str, storage: object, dtype: object) -> Encoding
     if known is None and isinstance(storage, Name):
         known = _STORAGES.get(storage.name)
     if known is None:
-        raise bad(path, f"{storage} of {dtype} is not read", tensor=name, field="storage")
+        raise bad(path, "is of a type that is not read", tensor=name, field="storage")
     return ENCODINGS[known]
 
 
@@ -160,8 +171,8 @@ def _place(
     strides: Shape,
 ) -> tuple[FileRange, Shape | None]:
     """Where a view of a storage lies, and its strides if it is not contiguous."""
-    if not isinstance(offset, int) or offset < 0 or len(strides) != len(shape):
-        raise bad(path, f"{shown(str(offset))} does not fit", tensor=name, field="storage offset")
+    if type(offset) is not int or not 0 <= offset <= MAX_BYTES or len(strides) != len(shape):
+        raise bad(path, f"{brief(offset)} does not fit", tensor=name, field="storage offset")
     available = member.nbytes // encoding.nbytes
     is_empty = 0 in shape
     reach = sum((n - 1) * step for n, step in zip(shape, strides, strict=True)) + 1

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from lbrx.errors import FormatError
 from lbrx.formats import pretokenizers, sentencepiece
-from lbrx.formats.checks import shown
+from lbrx.formats.checks import brief, shown
 from lbrx.formats.vocabulary import TokenType
 
 _KEY = "tokenizer.ggml."
@@ -32,7 +32,9 @@ def tokenizer_files(metadata: Mapping[str, Any]) -> dict[str, bytes]:
     elif kind == "llama":
         whole = _sentencepiece(metadata, tokens, types)
     else:
-        raise FormatError(f"the tokenizer {kind!r} has no tokenizer.json: 'gpt2' and 'llama' have")
+        raise FormatError(
+            f"the tokenizer {brief(kind)} has no tokenizer.json: 'gpt2' and 'llama' have"
+        )
     whole["post_processor"] = _post_processor(metadata, tokens) or whole.get("post_processor")
     settings = _settings(metadata, tokens)
     return {
@@ -164,7 +166,7 @@ def _post_processor(metadata: Mapping[str, Any], tokens: Sequence[str]) -> dict[
             number = metadata.get(f"{_KEY}{name}_token_id")
             token = _token(tokens, number)
             if token is None:
-                raise FormatError(f"add_{name}_token is set, but {number!r} is no token")
+                raise FormatError(f"add_{name}_token is set, but {brief(number)} is no token")
             around[name] = token
     if not around:
         return None

@@ -12,7 +12,7 @@ from lbrx import dtype as dt
 from lbrx.errors import FormatError
 from lbrx.formats import architectures, hyperparameters, mlx, rope
 from lbrx.formats.architectures import ARCHITECTURES, Architecture, Rule
-from lbrx.formats.checks import bad, shown
+from lbrx.formats.checks import bad, brief, shown
 from lbrx.formats.descriptor import Format, Inline, ModelFiles, TensorInfo, plain
 from lbrx.formats.recipe import Part, Recipe, Rows, Shifted, Stack, renamed, stored
 
@@ -52,7 +52,7 @@ def _from_gguf(files: ModelFiles) -> dict[str, Recipe]:
     if architecture is None:
         name = files.metadata.get("general.architecture")
         known = ", ".join(sorted({a.gguf for a in ARCHITECTURES.values()}))
-        problem = f"{name!r} has no table of names: {known} have"
+        problem = f"{brief(name)} has no table of names: {known} have"
         raise bad(files.path, problem, field="metadata 'general.architecture'")
     config = config_of(files)
     rules = {rule.gguf: rule for rule in architecture.rules}
@@ -114,7 +114,7 @@ def _in_heads(
 ) -> Recipe:
     heads = config.get(key)
     if not isinstance(heads, int) or heads < 1 or not source.shape or source.shape[0] % (2 * heads):
-        raise _unfit(source, f"rows of shape {source.shape} are no {heads!r} heads ({key})")
+        raise _unfit(source, f"rows of shape {source.shape} are no {brief(heads)} heads ({key})")
     if isinstance(source, Rows) and (source.heads, source.pairs) == (heads, not pairs):
         return renamed(source.source, name)
     return Rows(name, source, heads, pairs)
@@ -197,7 +197,7 @@ def known_architecture(config: Mapping[str, Any]) -> Architecture:
     if architecture is None:
         known = ", ".join(ARCHITECTURES)
         raise FormatError(
-            f"model_type {config.get('model_type')!r} of config.json has no table of GGUF's "
+            f"model_type {brief(config.get('model_type'))} of config.json has no table of GGUF's "
             f"names: {known} have"
         )
     return architecture

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lbrx.formats import pretokenizers, sentencepiece
-from lbrx.formats.checks import bad, read_json
+from lbrx.formats.checks import bad, brief, read_json
 
 _KEY = "tokenizer.ggml."
 _MAX_TOKENS = 1 << 24
@@ -56,7 +56,7 @@ def to_gguf(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
     elif model.get("byte_fallback") and model.get("type") == "BPE":
         result = _sentencepiece(folder, whole, model, tokens, types)
     else:
-        problem = f"{model.get('type')!r} is neither byte-level BPE nor SentencePiece's BPE"
+        problem = f"{brief(model.get('type'))} is neither byte-level BPE nor SentencePiece's BPE"
         raise bad(path, problem, field="model type")
     result[_KEY + "tokens"] = tokens
     result[_KEY + "token_type"] = [int(kind) for kind in types]

@@ -49,8 +49,6 @@ class Attention:
     causal: bool
     window: int
     scale: float
-    has_mask: bool
-    has_lengths: bool
 
     @property
     def rows(self) -> int:
@@ -104,35 +102,34 @@ def run(call: Call) -> tuple[Array, ...]:
     """Bring the operands into a form that kernels take, without a copy where that can be."""
     (spec,) = call.outputs
     *_, heads, queries, value_depth = spec.shape
-    query, key, value, mask, lengths = [*call.inputs, None, None][:5]
-    assert query is not None and key is not None and value is not None
-    query, key, value = _typed(call.gpu, query, key, value)
+    mask, lengths = [*call.inputs[3:], None, None][:2]
+    query, key, value = _typed(call.gpu, *(x for x in call.inputs[:3] if x is not None))
     kv_heads, keys, depth = key.layout.shape[-3:]
     batch = math.prod(spec.shape[:-3])
-    out = empty(call.gpu, spec)
+    out = empty(call.gpu, Spec(spec.shape, query.dtype))
     if out.layout.size == 0:
-        return (out,)
+        return (elementwise.cast(call.gpu, out, spec.dtype),)
     scale = call.attributes["scale"]
     problem = Attention(
-        *(spec.dtype, key.dtype, batch, heads, kv_heads, queries, keys, depth, value_depth),
+        *(query.dtype, key.dtype, batch, heads, kv_heads, queries, keys, depth, value_depth),
         causal=bool(call.attributes["causal"]),
         window=int(call.attributes["window"]),
         scale=1 / math.sqrt(max(depth, 1)) if scale is None else float(scale),
-        has_mask=mask is not None,
-        has_lengths=lengths is not None,
     )
     operands = Operands(
-        *(_four_axes(call.gpu, x, gaps=False) for x in (query, key, value)),
-        None if mask is None else _masking(call.gpu, mask, (*spec.shape[:-1], keys)),
-        None if lengths is None else _counts(call.gpu, lengths),
-        out,
+        query=_four_axes(call.gpu, query),
+        key=_four_axes(call.gpu, key),
+        value=_four_axes(call.gpu, value),
+        mask=None if mask is None else _masking(call.gpu, mask, (*spec.shape[:-1], keys)),
+        lengths=None if lengths is None else _counts(call.gpu, lengths),
+        out=out,
     )
     family.run(call.gpu, problem, operands)
-    return (out,)
+    return (elementwise.cast(call.gpu, out, spec.dtype),)
 
 
 def _typed(gpu: Context, query: Array, key: Array, value: Array) -> tuple[Array, Array, Array]:
-    """Key and value in one floating type, the query in the same or in float32."""
+    """Key and value in one floating type, the query in the same or in float32; integers too."""
     kinds = [x.dtype if x.dtype.is_float else dt.float32 for x in (query, key, value)]
     of_cache = dt.promote(kinds[1], kinds[2])
     of_query = kinds[0] if kinds[0] is of_cache else dt.float32
@@ -140,8 +137,8 @@ def _typed(gpu: Context, query: Array, key: Array, value: Array) -> tuple[Array,
     return elementwise.cast(gpu, query, of_query), key, value
 
 
-def _four_axes(gpu: Context, array: Array, *, gaps: bool) -> Array:
-    """The batch axes as one; a copy where strides do not allow it."""
+def _four_axes(gpu: Context, array: Array, *, gaps: bool = False) -> Array:
+    """The batch axes as one; a copy where strides do not allow it, or leave gaps in rows."""
     shape = (math.prod(array.layout.shape[:-3]), *array.layout.shape[-3:])
     layout = sh.reshape(array.layout, shape)
     if layout is None or not (gaps or layout.strides[-1] == 1 or shape[-1] == 1):
@@ -232,9 +229,7 @@ def _decode_serial_cost(info: DeviceInfo, problem: Attention) -> float:
 
 
 # A query's result would depend on how many others come with it: they decide the variant.
-@family.variant(
-    "decode_serial", can=_few_queries, cost=_decode_serial_cost, batch_invariant=False
-)
+@family.variant("decode_serial", can=_few_queries, cost=_decode_serial_cost, batch_invariant=False)
 def decode_serial(gpu: Context, problem: Attention, operands: Operands) -> None:
     """A thread a chunk of keys, read once for all heads that share them."""
     chunks = max(-(-problem.keys // DECODE_CHUNK), 1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -27,8 +27,9 @@ from lbrx.kernels.arrays import (
 )
 from lbrx.kernels.registry import Call, Family, Sample, computes
 from lbrx.metal import Buffer, Context, DeviceInfo
+from lbrx.metal.commands import recorder
 from lbrx.ops import Spec
-from lbrx.storage import Array
+from lbrx.storage import Array, empty_aligned
 
 GROUP = 256  # threads
 CHECKED_ON_HOST = 1 << 18  # indices: beyond, the kernel is quicker at it
@@ -93,18 +94,23 @@ take.samples += [
 
 def _indices(gpu: Context, op: str, given: Array, axis: int) -> Indices:
     array = elementwise.contiguous(gpu, placed(gpu, given))
-    ready = whole_buffer(array).block.ticket <= gpu.queue.completed()
+    # What is recorded will run with indices that are not here yet.
+    ready = recorder() is None and whole_buffer(array).block.ticket <= gpu.queue.completed()
     if ready and array.layout.size <= CHECKED_ON_HOST:
         _check(array, axis)
         return Indices(array, gpu.buffer(REPORT_BYTES), None)
-    report = gpu.upload(np.zeros(REPORT_BYTES, np.uint8))
+    # The host's own memory, which stays where it is when commands are replayed.
+    words = empty_aligned(REPORT_BYTES // 4, dt.uint32)
+    words[:] = 0
+    report = gpu.share(words)
+    assert report is not None
 
     def check() -> IndexError | None:
-        found, *halves = report.unsynchronised().view(np.uint32)
-        if not found:
-            return None
-        index = np.array(halves, np.uint32).view(array.dtype.numpy.kind + "8")[0]
-        return IndexError(f"kernel {op}: {_beyond(index, axis)}")
+        found, *halves = words.tolist()
+        words[0] = 0
+        kind = array.dtype.numpy.kind + "8"
+        index = np.array(halves, np.uint32).view(kind)[0]
+        return IndexError(f"kernel {op}: {_beyond(index, axis)}") if found else None
 
     return Indices(array, report, check)
 
@@ -131,7 +137,7 @@ def _dispatch(
     op: str,
     variant: str,
     problem: Picking,
-    arguments: list[Buffer | bytes],
+    arguments: Sequence[Buffer | bytes],
     grid: tuple[int, int, int],
     indices: Indices,
 ) -> None:
@@ -175,7 +181,7 @@ def take_element(
     gpu: Context, problem: Picking, source: Buffer, indices: Indices, result: Buffer
 ) -> None:
     """A thread an element."""
-    arguments = [source, buffer_of(indices.array), result, problem.packed(), indices.report]
+    arguments = (source, buffer_of(indices.array), result, problem.packed(), indices.report)
     _dispatch(gpu, "take", "element", problem, arguments, problem.grid, indices)
 
 
@@ -188,7 +194,7 @@ def take_row(
     gpu: Context, problem: Picking, source: Buffer, indices: Indices, result: Buffer
 ) -> None:
     """A thread a row."""
-    arguments = [source, buffer_of(indices.array), result, problem.packed(), indices.report]
+    arguments = (source, buffer_of(indices.array), result, problem.packed(), indices.report)
     grid = (problem.count, problem.outer, 1)
     _dispatch(gpu, "take", "row", problem, arguments, grid, indices)
 
@@ -217,7 +223,7 @@ def gather_element(
     gpu: Context, problem: Picking, source: Buffer, indices: Indices, result: Buffer
 ) -> None:
     """A thread an element."""
-    arguments = [source, buffer_of(indices.array), result, problem.packed(), indices.report]
+    arguments = (source, buffer_of(indices.array), result, problem.packed(), indices.report)
     _dispatch(gpu, "gather", "element", problem, arguments, problem.grid, indices)
 
 
@@ -262,8 +268,9 @@ def scatter_walk(
     threads = -(-problem.inner // columns)
     shares = _shares(gpu.info, problem, problem.outer * threads)
     share = -(-problem.axis // shares)
-    arguments = [buffer_of(indices.array), updates, result, problem.packed(), indices.report]
-    arguments.append(struct.pack("I4xQ", columns, share))
+    walking = struct.pack("I4xQ", columns, share)
+    buffers = (buffer_of(indices.array), updates, result)
+    arguments = (*buffers, problem.packed(), indices.report, walking)
     grid = (threads, shares, problem.outer)
     _dispatch(gpu, "scatter", reduce, problem, arguments, grid, indices)
 

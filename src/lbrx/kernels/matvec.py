@@ -18,7 +18,7 @@ from lbrx.storage import Array
 
 # Of the kernels, as in matvec.h: columns of a thread, or of a threadgroup, and its threads.
 MOST_ROWS = 8
-DOT_COLUMNS, STRIP = 4, 1024
+DOT_COLUMNS, STRIP, NARROW_STRIP = 32, 1024, 256
 DOT_SIMD_COLUMNS, DOT_SIMD_THREADS = 8, 64
 STRIP_SIMD_COLUMNS, STRIP_SIMD_THREADS = 32, 256
 
@@ -37,10 +37,7 @@ def _few_rows(problem: Product) -> tuple[bool, Product]:
 
 
 def _can(info: DeviceInfo, problem: Product) -> bool:
-    _, few = _few_rows(problem)
-    # Where sums run along columns of y, x must lie along k too.
-    reads_along = not few.y.transposed or few.x.strides[1] == 1
-    return few.dtype.is_float and few.m <= MOST_ROWS and reads_along
+    return problem.dtype.is_float and min(problem.m, problem.n) <= MOST_ROWS
 
 
 def _rows(few: Product) -> int:
@@ -49,8 +46,8 @@ def _rows(few: Product) -> int:
 
 
 def _matrix_bytes(problem: Product) -> float:
-    _, few = _few_rows(problem)
-    return float(few.members * few.k * few.n * few.dtype.itemsize)
+    elements = problem.members * problem.k * max(problem.m, problem.n)
+    return float(elements * problem.dtype.itemsize)
 
 
 def _serial_cost(info: DeviceInfo, problem: Product) -> float:
@@ -68,15 +65,21 @@ def matvec(
     swapped, few = _few_rows(problem)
     if swapped:
         x, y = y, x
-    kind, columns = ("dots", DOT_COLUMNS) if few.y.transposed else ("strips", STRIP)
+    kind = "dots" if few.y.transposed else "strips"
+    threads = -(-few.n // DOT_COLUMNS) if few.y.transposed else _strips(few.n)
     gpu.queue.dispatch(
         pipeline(gpu, few, f"{kind}_serial", few.dtype, {1: _rows(few)}, "matvec"),
         [*operands(few, x, y, bias, result), few.packed(into_transposed=swapped)],
-        (-(-few.n // columns), few.members, 1),
+        (threads, few.members, 1),
         (1, 1, 1),
         kernel="matmul",
         variant="matvec",
     )
+
+
+def _strips(columns: int) -> int:
+    """A few for each thread of the processor, if they are not too narrow."""
+    return max(-(-columns // STRIP), min(-(-columns // NARROW_STRIP), 8))
 
 
 def _simd_cost(info: DeviceInfo, problem: Product) -> float:

@@ -136,7 +136,7 @@ def strided(gpu: Context, problem: Copy, source: Buffer, target: Buffer, start: 
     pipeline = gpu.shaders.pipeline("movement", name, constants, safe_math=True)
     x, y, z = _grid(problem.shape)
     group = (min(x, GROUP), min(y, max(GROUP // x, 1)), 1)
-    arguments = [source, target, _packed(problem, start)]
+    arguments = (source, target, _packed(problem, start))
     gpu.queue.dispatch(pipeline, arguments, (x, y, z), group, kernel="copy", variant="strided")
 
 
@@ -211,7 +211,7 @@ def _transpose(
     name = kernel_name("copy", variant, problem.dtype)
     pipeline = gpu.shaders.pipeline("movement", name, constants, safe_math=True)
     size = struct.pack("2I", problem.shape[-1], problem.shape[-2])
-    arguments = [*buffers, _packed(problem, start), size]
+    arguments = (*buffers, _packed(problem, start), size)
     gpu.queue.dispatch(pipeline, arguments, grid, group, kernel="copy", variant=variant)
 
 

@@ -6,12 +6,15 @@ import math
 import struct
 from dataclasses import dataclass
 
+import numpy as np
+
 from lbrx import dtype as dt
 from lbrx import shape as sh
 from lbrx.dtype import Dtype
 from lbrx.kernels.arrays import kernel_name, size_class
 from lbrx.kernels.registry import Call, Family, Sample, computes
 from lbrx.metal import Buffer, Context
+from lbrx.ops import Attributes
 from lbrx.ops.random import WORDS
 from lbrx.storage import Array, MetalStorage
 
@@ -45,19 +48,25 @@ family.samples += [
 @computes("random_uniform", "random_normal", "random_bernoulli")
 def run(call: Call) -> tuple[Array, ...]:
     (spec,), given = call.outputs, call.op.bind(call.attributes)
-    parameters = {
-        "random_uniform": lambda: (given["low"], given["high"] - given["low"]),
-        "random_normal": lambda: (given["mean"], given["std"]),
-        "random_bernoulli": lambda: (given["p"], 0),
-    }[call.op.name]()
     size = math.prod(spec.shape)
     # Kernels write whole counters' worth: the last may go beyond the elements that are asked for.
     room = call.gpu.buffer(-(-size // WORDS) * WORDS * spec.dtype.itemsize, "tensors")
-    problem = Numbers(call.op.name, spec.dtype, size, given["seed"], given["offset"], parameters)
+    problem = Numbers(
+        call.op.name, spec.dtype, size, given["seed"], given["offset"], _parameters(given)
+    )
     if size:
         family.run(call.gpu, problem, room)
     storage = MetalStorage(room, 0, size * spec.dtype.itemsize)
     return (Array(storage, sh.contiguous(spec.shape), spec.dtype),)
+
+
+def _parameters(given: Attributes) -> tuple[float, float]:
+    """Where the numbers begin and how wide they spread; of a chance, itself."""
+    if "p" in given:
+        return given["p"], 0
+    if "std" in given:
+        return given["mean"], given["std"]
+    return given["low"], given["high"] - given["low"]
 
 
 @family.variant("philox")
@@ -65,15 +74,17 @@ def philox(gpu: Context, problem: Numbers, room: Buffer) -> None:
     """A thread a counter."""
     name = kernel_name(problem.op, "", problem.dtype)
     pipeline = gpu.shaders.pipeline("random", name, safe_math=True)
+    with np.errstate(over="ignore"):
+        parameters = np.array(problem.parameters, np.float32).tobytes()
     counters = -(-problem.size // WORDS)
     for first in range(0, counters, PART):
         count, width = min(PART, counters - first), WORDS * problem.dtype.itemsize
         counter = problem.offset + first & (1 << 64) - 1
-        arguments = [
+        arguments = (
             room.slice(first * width, count * width),
             struct.pack("2Q", problem.seed & (1 << 64) - 1, counter),
-            struct.pack("2f", *problem.parameters),
-        ]
+            parameters,
+        )
         group = (min(count, GROUP), 1, 1)
         gpu.queue.dispatch(
             pipeline, arguments, (count, 1, 1), group, kernel=problem.op, variant="philox"

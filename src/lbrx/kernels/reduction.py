@@ -29,7 +29,7 @@ OPERATIONS = "sum", "prod", "mean", "var", "norm", "max", "min", "argmax", "argm
 ROW_BLOCK = 4096  # elements
 COLUMN_BLOCK = 128  # elements of each lane
 COLUMN_LANES = 512  # of the shader
-SHORT_ROW = 32  # elements up to which lanes are better given a row each
+SHORT_ROW = 64  # elements up to which lanes are better given a row each
 STATE_BYTES = 16  # of the largest
 UNSIGNED = {1: dt.uint8, 2: dt.uint16, 4: dt.uint32, 8: dt.uint64}
 GRID_ROW = 1 << 24  # threads along x
@@ -169,7 +169,7 @@ def _problem(function: str, array: Array, axes: Sequence[int]) -> Reduction:
     widest = max(kept, key=lambda axis: axis.size, default=Axis(1, longest.stride, 0, 0))
     beside = next((axis for axis in every if axis.stride == 1), None)
     if layout.size == 0:  # a run of nothing for each result
-        longest, reduced = Axis(0, 0, 0, 0), []
+        longest, reduced, beside = Axis(0, 0, 0, 0), [], None
     if beside is not None and beside.is_kept:
         kind, run, inner = Kind.COLUMNS, longest, beside
     elif beside is not None and beside.size > SHORT_ROW:

@@ -74,7 +74,8 @@ family: Family[Rope] = Family("rope")
 def run(call: Call) -> tuple[Array, ...]:
     gpu, given = call.gpu, call.attributes
     x, positions, factors = [*call.inputs, None][:3]
-    assert x is not None and positions is not None
+    assert x is not None
+    assert positions is not None
     (spec,) = call.outputs
     x = elementwise.cast(gpu, placed(gpu, x), spec.dtype)
     features = spec.shape[-1]

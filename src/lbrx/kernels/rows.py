@@ -24,7 +24,7 @@ SIMD_WIDTH = 32
 KEPT = 16  # elements in a thread's registers, of rows.h
 GROUP_ROWS = 8  # simdgroups in a threadgroup, each with a row of its own
 THREADS = 512  # in the largest team: registers for KEPT elements may not leave room for more
-PER_THREAD = 4  # elements, while a team can still grow
+PER_THREAD = 4  # elements, a run of rows.h, while a team can still grow
 SERIAL_PART = 1 << 15
 SERIAL_SPLIT = 1 << 16  # from here on a row is worth several cores
 SERIAL_PARTS = 1 << 10  # at most, as each part joins them all
@@ -132,7 +132,7 @@ def _in_parts(team: str, divide: Callable[[Rows], tuple[int, int]]) -> Launch:
         part, threads = divide(problem)
         count = -(-problem.length // part)
         summaries = gpu.buffer(problem.count * count * SUMMARY_BYTES, "scratch")
-        extra = [_record(problem, task, part), summaries]
+        extra: list[Buffer | bytes] = [_record(problem, task, part), summaries]
         size = (count * threads, problem.count, 1), (threads, 1, 1)
         for step in ("summary", "finish"):
             _dispatch(gpu, problem, task, f"{team}_{step}", extra, size, f"{team}_parts")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from lbrx import dtype as dt
@@ -127,7 +127,7 @@ def _swapped(array: Array, first: int, second: int) -> Array:
 def _dispatch(
     gpu: Context,
     kernel: str,
-    arguments: list[Buffer | bytes],
+    arguments: Sequence[Buffer | bytes],
     grid: tuple[int, int],
     variant: str,
     constants: Mapping[int, Value] | None = None,
@@ -159,10 +159,10 @@ def _finish(
     grid = (problem.keep, problem.rows)
     if results.values is not None:
         name = kernel_name("sort", "values", problem.bits)
-        values: list[Buffer | bytes] = [source, entries, results.values, chosen]
+        values = (source, entries, results.values, chosen)
         _dispatch(gpu, name, values, grid, "values")
     if results.indices is not None:
-        indices: list[Buffer | bytes] = [entries, results.indices, chosen]
+        indices = (entries, results.indices, chosen)
         _dispatch(gpu, f"sort_indices_{problem.entry}", indices, grid, "indices")
 
 
@@ -174,7 +174,7 @@ def _merged(gpu: Context, problem: Rows, entries: Buffer, other: Buffer, block: 
     while block < problem.size:
         merging = struct.pack("3I", problem.size, block, run)
         grid = (-(-problem.size // run), problem.rows)
-        arguments: list[Buffer | bytes] = [entries, other, merging]
+        arguments = (entries, other, merging)
         _dispatch(gpu, f"sort_merge_{problem.entry}", arguments, grid, "merge")
         entries, other, block = other, entries, 2 * block
     return entries
@@ -193,8 +193,7 @@ def radix(gpu: Context, problem: Rows, source: Buffer, results: Results) -> None
     blocks = _blocks(gpu.info, problem)
     block = -(-problem.size // blocks)
     name = kernel_name("sort", "radix", problem.bits)
-    arguments: list[Buffer | bytes] = [source, entries, other]
-    arguments.append(struct.pack("2I", problem.size, block))
+    arguments = (source, entries, other, struct.pack("2I", problem.size, block))
     grid = (-(-problem.size // block), problem.rows)
     _dispatch(gpu, name, arguments, grid, "radix", problem.constants)
     entries = _merged(gpu, problem, entries, other, block)
@@ -215,11 +214,11 @@ def select(gpu: Context, problem: Rows, source: Buffer, results: Results) -> Non
     lists = _entries(gpu, problem, blocks * problem.keep)
     selecting = struct.pack("4I", problem.size, block, problem.keep, blocks)
     name = kernel_name("sort", "select", problem.bits)
-    arguments: list[Buffer | bytes] = [source, lists, selecting]
+    arguments = (source, lists, selecting)
     _dispatch(gpu, name, arguments, (blocks, problem.rows), "select", problem.constants)
     if blocks > 1:
         one = _entries(gpu, problem, problem.keep)
-        again: list[Buffer | bytes] = [lists, one, selecting]
+        again = (lists, one, selecting)
         _dispatch(gpu, f"sort_select_again_{problem.entry}", again, (problem.rows, 1), "select")
         lists = one
     _finish(gpu, problem, source, lists, problem.keep, results)
@@ -251,8 +250,7 @@ def _tiled(
     tiles = -(-row // size)
     stride = (tiles - 1) * keep + min(keep, row - (tiles - 1) * size)
     entries = _entries(gpu, problem, stride)
-    arguments: list[Buffer | bytes] = [source, entries]
-    arguments.append(struct.pack("4I", row, size, keep, stride))
+    arguments = (source, entries, struct.pack("4I", row, size, keep, stride))
     constants = None if kernel.endswith(problem.entry) else problem.constants
     lanes = min(GROUP, size // 2)
     memory = (size * problem.entry_bytes,)

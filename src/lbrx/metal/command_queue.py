@@ -1,8 +1,9 @@
 """The command queue: work is encoded as it comes, committed in portions, waited for when read.
 
 Everything encoded gets a ticket, the number of its command buffer. The device runs command
-buffers in order. One that fails is an error of the next wait, and of every wait for its ticket. So
-is what a check finds: a function that looks at what a kernel reported, once it has ended.
+buffers in order. One that fails is an error of the next wait, and of every wait for its ticket.
+What a check finds, a function that looks at what a kernel reported, is raised by the next wait only:
+other results of that command buffer are right.
 """
 
 from __future__ import annotations
@@ -72,8 +73,9 @@ class CommandQueue:
         self._in_flight: deque[Submission] = deque()
         self._last = 0  # the newest ticket
         self._completed = 0  # every ticket up to this one has ended
-        self._failures: dict[int, Exception] = {}
+        self._failures: dict[int, DeviceError] = {}
         self._unreported: list[int] = []
+        self._found: list[Exception] = []  # by checks, not raised yet
         self._dispatches: Counter[str] = Counter()
         self._hazards = Hazards()  # of the open encoder
         self.observer: Observer | None = None
@@ -277,7 +279,8 @@ class CommandQueue:
 
         Raises DeviceError for work that failed since the last wait, or what a check found.
         """
-        if ticket == 0 or (ticket is not None and ticket <= self._completed and not self._failures):
+        wrong = self._failures or self._found
+        if ticket == 0 or (ticket is not None and ticket <= self._completed and not wrong):
             return
         self.drain(ticket)
         with self._lock:
@@ -306,11 +309,12 @@ class CommandQueue:
             status = head.commands.status()
             if status < Metal.MTLCommandBufferStatusCompleted:
                 return
-            failed = status == Metal.MTLCommandBufferStatusError
-            problem = _failure(head) if failed else _found(head)
-            if problem is not None:
-                self._failures[head.ticket] = problem
+            if status == Metal.MTLCommandBufferStatusError:
+                self._failures[head.ticket] = _failure(head)
                 self._unreported.append(head.ticket)
+            else:
+                found = (check() for check in head.checks)
+                self._found += [problem for problem in found if problem is not None]
             self._completed = head.ticket
             self._in_flight.popleft()
 
@@ -318,11 +322,12 @@ class CommandQueue:
         own = ticket if ticket in self._failures else None
         failed = own if own is not None else next(iter(self._unreported), None)
         if failed is None:
+            if self._found:
+                raise self._found.pop(0)
             return
         if failed in self._unreported:
             self._unreported.remove(failed)
-        problem = self._failures[failed]
-        raise type(problem)(*problem.args)
+        raise DeviceError(*self._failures[failed].args)
 
     def _refuse_fork(self) -> None:
         if os.getpid() != self._process:
@@ -362,12 +367,6 @@ def _check_group(pipeline: Pipeline, group: Size) -> None:
             f"a threadgroup of {threads} threads exceeds {pipeline.max_threads} for kernel "
             f"{pipeline.name}: pass a smaller group"
         )
-
-
-def _found(submission: Submission) -> Exception | None:
-    """What the first check says that has something to say."""
-    problems = (check() for check in submission.checks)
-    return next((problem for problem in problems if problem is not None), None)
 
 
 def _failure(submission: Submission) -> DeviceError:

@@ -54,6 +54,7 @@ class Context:
         if for_host:
             completed = self.queue.completed()
             block, length = self.pool.take(size, label, lambda b: b.ticket <= completed)
+            block.ticket = 0  # what it was used for, and whether that failed, is over
         else:
             block, length = self.pool.take(size, label)
         return PooledBuffer(self.pool, block, length, size, self.queue, label)

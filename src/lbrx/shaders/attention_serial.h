@@ -203,24 +203,23 @@ inline void multiply_lines(thread const float* k, thread const float* q, uint co
   }
 }
 
-// Sums of `count` lines, halved again and again; arrays of their own keep these vectors, too.
+// The first and the second half of each of `count` rows, added.
+template <uint WIDTH>
+inline void add_halves(thread const float* rows, uint count, thread float* sums) {
+  for (uint i = 0; i < count; i++) {
+#pragma nounroll
+    for (uint l = 0; l < WIDTH / 2; l++) {
+      sums[i * WIDTH / 2 + l] = rows[i * WIDTH + l] + rows[i * WIDTH + WIDTH / 2 + l];
+    }
+  }
+}
+
+// Sums of lines.
 inline void sum_lines(thread const float* lines, uint count, thread float* sums) {
   float halves[MAX_LINES * LINE / 2], quarters[MAX_LINES * LINE / 4], pairs[MAX_LINES * 2];
-#pragma nounroll
-  for (uint i = 0; i < count; i++) {
-    thread const float* line = lines + i * LINE;
-    for (uint l = 0; l < LINE / 2; l++) halves[i * LINE / 2 + l] = line[l] + line[l + LINE / 2];
-  }
-#pragma nounroll
-  for (uint i = 0; i < count; i++) {
-    thread const float* line = halves + i * LINE / 2;
-    for (uint l = 0; l < LINE / 4; l++) quarters[i * LINE / 4 + l] = line[l] + line[l + LINE / 4];
-  }
-#pragma nounroll
-  for (uint i = 0; i < count; i++) {
-    thread const float* line = quarters + i * LINE / 4;
-    for (uint l = 0; l < 2; l++) pairs[i * 2 + l] = line[l] + line[l + 2];
-  }
+  add_halves<LINE>(lines, count, halves);
+  add_halves<LINE / 2>(halves, count, quarters);
+  add_halves<LINE / 4>(quarters, count, pairs);
 #pragma nounroll
   for (uint i = 0; i < count; i++) sums[i] = pairs[2 * i] + pairs[2 * i + 1];
 }

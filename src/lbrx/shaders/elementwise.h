@@ -118,7 +118,7 @@ template <> inline float minimum(float x, float y) { return (!(x >= y) & !metal:
 
 // Integers divide towards minus infinity; by zero they give 0, and nothing traps.
 template <typename T> inline T remainder(T x, T y) {
-  const bool trivial = y == T(0) || y == T(-1);
+  const bool trivial = y == T(0) || (T(-1) < T(0) && y == T(-1));
   const T rest = T(x % (trivial ? T(1) : y));
   return trivial ? T(0) : (rest != T(0) && (rest < T(0)) != (y < T(0)) ? T(rest + y) : rest);
 }

@@ -134,7 +134,7 @@ kernel void scatter(device const void* indices [[buffer(0)]], device const T* up
                     uint3 at [[thread_position_in_grid]]) {
   const ulong inner = ALONG_INNER ? picking.inner : 1;
   const ulong column = ulong(at.x) * walking.columns;
-  const ulong columns = min(ulong(walking.columns), inner - column);
+  const ulong columns = ALONG_INNER ? min(ulong(walking.columns), inner - column) : 1;
   const ulong first = at.y * walking.share;
   const ulong end = min(first + walking.share, picking.axis);
   device T* to = out + at.z * picking.axis * inner + column;

@@ -19,9 +19,41 @@ inline void put(device T* out, device const T* bias, constant Product& p, uint m
 
 // ---- a thread some columns ----
 
-constant constexpr uint DOT_COLUMNS = 4;
+constant constexpr uint DOT_COLUMNS = 32;  // of a thread
+constant constexpr uint DOT_QUAD = 4;      // of them at a time
 constant constexpr uint DOT_LANES = 16;
-constant constexpr uint DOT_STEP = 64;  // of k in one pass over the lanes
+constant constexpr uint DOT_STEP = 64;     // of k in one pass over the lanes
+constant constexpr uint LEFT = 4096;       // elements of x that stay in a processor's first cache
+
+// Adds the products of `depth` elements, a multiple of DOT_STEP, to the sums of four columns.
+template <typename T>
+inline void add_dots(thread float (&sums)[MOST_ROWS][DOT_COLUMNS], uint first,
+                     thread const float (&left)[LEFT], thread device const T* (&y)[DOT_QUAD],
+                     uint depth) {
+  const uint block = LEFT / ROWS;
+  float lanes[MOST_ROWS][DOT_QUAD][DOT_LANES];
+  for (uint r = 0; r < ROWS; r++)
+    for (uint c = 0; c < DOT_QUAD; c++)
+      for (uint lane = 0; lane < DOT_LANES; lane++) lanes[r][c][lane] = 0;
+  for (ulong k = 0; k < depth; k += DOT_STEP) {
+    for (uint lane = 0; lane < DOT_LANES; lane++) {
+#pragma unroll
+      for (uint r = 0; r < ROWS; r++) {
+#pragma unroll
+        for (uint c = 0; c < DOT_QUAD; c++) {
+          float sum = lanes[r][c][lane];
+#pragma unroll
+          for (ulong i = k; i < k + DOT_STEP; i += DOT_LANES)
+            sum = fma(left[r * block + i + lane], wide(y[c][i + lane]), sum);
+          lanes[r][c][lane] = sum;
+        }
+      }
+    }
+  }
+  for (uint r = 0; r < ROWS; r++)
+    for (uint c = 0; c < DOT_QUAD; c++)
+      for (uint lane = 0; lane < DOT_LANES; lane++) sums[r][first + c] += lanes[r][c][lane];
+}
 
 // The matrix column after column: each result is the product of two vectors, added up in lanes.
 template <typename T>
@@ -29,46 +61,35 @@ kernel void matvec_dots_serial(device const T* x [[buffer(0)]], device const T* 
                                device const T* bias [[buffer(2)]], device T* out [[buffer(3)]],
                                constant Product& p [[buffer(4)]],
                                uint2 at [[thread_position_in_grid]]) {
-  const uint first = at.x * DOT_COLUMNS;
+  const uint first = at.x * DOT_COLUMNS, columns = min(DOT_COLUMNS, p.n - first);
   const ulong2 start = batch_start(p, at.y);
-  device const T* rows[MOST_ROWS];
-  device const T* columns[DOT_COLUMNS];
-#pragma unroll
-  for (uint r = 0; r < ROWS; r++) rows[r] = x + start.x + row_start(p, r);
-#pragma unroll
-  for (uint c = 0; c < DOT_COLUMNS; c++)
-    columns[c] = y + start.y + min(first + c, p.n - 1) * p.y_column;
-  float lanes[MOST_ROWS][DOT_COLUMNS][DOT_LANES];
+  const uint block = LEFT / ROWS;
+  float left[LEFT];
+  float sums[MOST_ROWS][DOT_COLUMNS];
   for (uint r = 0; r < ROWS; r++)
-    for (uint c = 0; c < DOT_COLUMNS; c++)
-      for (uint lane = 0; lane < DOT_LANES; lane++) lanes[r][c][lane] = 0;
-  const uint whole = p.k / DOT_STEP * DOT_STEP;
-  for (ulong k = 0; k < whole; k += DOT_STEP) {
-    for (uint lane = 0; lane < DOT_LANES; lane++) {
-#pragma unroll
-      for (uint r = 0; r < ROWS; r++) {
-#pragma unroll
-        for (uint c = 0; c < DOT_COLUMNS; c++) {
-          float sum = lanes[r][c][lane];
-#pragma unroll
-          for (ulong i = k; i < k + DOT_STEP; i += DOT_LANES)
-            sum = fma(wide(rows[r][i + lane]), wide(columns[c][i + lane]), sum);
-          lanes[r][c][lane] = sum;
-        }
-      }
+    for (uint c = 0; c < DOT_COLUMNS; c++) sums[r][c] = 0;
+  for (uint k = 0; k < p.k; k += block) {
+    const uint depth = min(block, p.k - k), whole = depth / DOT_STEP * DOT_STEP;
+    for (uint r = 0; r < ROWS; r++) {
+      device const T* row = x + start.x + row_start(p, r) + k * p.x_column;
+      for (uint i = 0; i < depth; i++) left[r * block + i] = wide(row[i * p.x_column]);
+    }
+    for (uint c = 0; c < columns; c += DOT_QUAD) {
+      device const T* quad[DOT_QUAD];
+      for (uint q = 0; q < DOT_QUAD; q++)
+        quad[q] = y + start.y + min(first + c + q, p.n - 1) * p.y_column + k;
+      add_dots(sums, c, left, quad, whole);
+      for (uint r = 0; r < ROWS; r++)
+        for (uint q = 0; q < DOT_QUAD; q++)
+          for (uint i = whole; i < depth; i++)
+            sums[r][c + q] = fma(left[r * block + i], wide(quad[q][i]), sums[r][c + q]);
     }
   }
-  for (uint r = 0; r < ROWS; r++) {
-    for (uint c = 0; c < DOT_COLUMNS && first + c < p.n; c++) {
-      float sum = 0;
-      for (uint lane = 0; lane < DOT_LANES; lane++) sum += lanes[r][c][lane];
-      for (uint k = whole; k < p.k; k++) sum = fma(wide(rows[r][k]), wide(columns[c][k]), sum);
-      put(out, bias, p, at.y, r, first + c, sum);
-    }
-  }
+  for (uint r = 0; r < ROWS; r++)
+    for (uint c = 0; c < columns; c++) put(out, bias, p, at.y, r, first + c, sums[r][c]);
 }
 
-constant constexpr uint STRIP = 1024;  // columns of a thread
+constant constexpr uint STRIP = 1024;  // columns of a thread, at most
 constant constexpr uint STRIP_STEP = 8;
 
 // The matrix row after row: sums of neighbouring columns grow side by side, in the order of k.
@@ -76,9 +97,10 @@ template <typename T>
 kernel void matvec_strips_serial(device const T* x [[buffer(0)]], device const T* y [[buffer(1)]],
                                  device const T* bias [[buffer(2)]], device T* out [[buffer(3)]],
                                  constant Product& p [[buffer(4)]],
-                                 uint2 at [[thread_position_in_grid]]) {
-  const uint first = at.x * STRIP;
-  const uint columns = min(STRIP, p.n - first);
+                                 uint2 at [[thread_position_in_grid]],
+                                 uint2 size [[threads_per_grid]]) {
+  const uint strip = (p.n + size.x - 1) / size.x;
+  const uint first = min(at.x * strip, p.n), columns = min(strip, p.n - first);
   const ulong2 start = batch_start(p, at.y);
   x += start.x;
   y += start.y + first;
@@ -152,15 +174,16 @@ kernel void matvec_dots_simd(device const T* x [[buffer(0)]], device const T* y 
     float4 right[SIMD_COLUMNS];
     for (uint c = 0; c < SIMD_COLUMNS; c++) right[c] = four(columns[c] + k);
     for (uint r = 0; r < ROWS; r++) {
-      device const T* row = x + row_start(p, r) + k;
-      const float4 left = float4(row[0], row[1], row[2], row[3]);
+      device const T* row = x + row_start(p, r) + k * p.x_column;
+      float4 left;
+      for (uint i = 0; i < 4; i++) left[i] = wide(row[i * p.x_column]);
       for (uint c = 0; c < SIMD_COLUMNS; c++) sums[r][c] += dot(left, right[c]);
     }
   }
   if (whole + lane < p.k) {
     for (uint r = 0; r < ROWS; r++)
       for (uint c = 0; c < SIMD_COLUMNS; c++)
-        sums[r][c] += wide(x[row_start(p, r) + whole + lane]) * wide(columns[c][whole + lane]);
+        sums[r][c] += wide(x[row_start(p, r) + (whole + lane) * p.x_column]) * wide(columns[c][whole + lane]);
   }
   for (uint r = 0; r < ROWS; r++) {
     for (uint c = 0; c < SIMD_COLUMNS; c++) {

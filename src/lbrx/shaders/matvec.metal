@@ -6,7 +6,7 @@
       constant Product&, uint2);                                                                \
   template [[host_name("matvec_strips_serial_" #name)]] kernel void matvec_strips_serial<type>( \
       device const type*, device const type*, device const type*, device type*,                 \
-      constant Product&, uint2);                                                                \
+      constant Product&, uint2, uint2);                                                         \
   template [[host_name("matvec_dots_simd_" #name)]] kernel void matvec_dots_simd<type>(         \
       device const type*, device const type*, device const type*, device type*,                 \
       constant Product&, uint2, uint, uint);                                                    \

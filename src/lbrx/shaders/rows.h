@@ -112,21 +112,42 @@ struct Alone {
   }
 };
 
-// The threads of a simdgroup or of a threadgroup: each takes every `count`-th element, up to KEPT.
+// The threads of a simdgroup or of a threadgroup. Each visits runs of neighbours, which are loaded
+// at once, KEPT elements at most.
 struct Together {
+  enum : uint { RUN = 4 };
   uint index;
   uint count;
   threadgroup float* shared;  // SIMD_WIDTH of them, unless it is one simdgroup
 
   bool leads() const { return index == 0; }
 
+  template <typename F>
+  void each(uint n, F f) const {
+#pragma unroll
+    for (uint slot = 0; slot < KEPT; slot += RUN) {
+      const uint first = slot * count + index * RUN;
+      if (first + RUN <= n) {
+        for (uint i = 0; i < RUN; i++) f(first + i, slot + i);
+      } else {
+        for (uint i = 0; i < RUN; i++) {
+          if (first + i < n) f(first + i, slot + i);
+        }
+      }
+    }
+  }
+
+  template <typename Row>
+  struct Keep {
+    Row row;
+    thread float* at;
+    void operator()(uint i, uint slot) const { at[slot] = row(i, slot); }
+  };
+
   template <typename Row>
   Kept kept(uint n, Row row) const {
-    Kept mine;
-    for (uint slot = 0; slot < KEPT; slot++) {
-      const uint i = index + slot * count;
-      mine.at[slot] = i < n ? row(i, slot) : 0.0f;
-    }
+    Kept mine = {};
+    each(n, Keep<Row>{row, mine.at});
     return mine;
   }
 
@@ -134,12 +155,17 @@ struct Together {
   Kept kept(uint n, Row row, device T*) const { return kept(n, row); }
 
   template <typename Op, typename Row>
+  struct Join {
+    Op op;
+    Row row;
+    thread float* result;
+    void operator()(uint i, uint slot) const { *result = op.join(*result, row(i, slot)); }
+  };
+
+  template <typename Op, typename Row>
   float reduce(Op op, uint n, Row row) const {
     float own = op.none();
-    for (uint slot = 0; slot < KEPT; slot++) {
-      const uint i = index + slot * count;
-      if (i < n) own = op.join(own, row(i, slot));
-    }
+    each(n, Join<Op, Row>{op, row, &own});
     own = op.over_simdgroup(own);
     return count > SIMD_WIDTH ? over_simdgroups(op, own) : own;
   }
@@ -151,14 +177,6 @@ struct Together {
     if (lane == 0) shared[index / SIMD_WIDTH] = own;
     threadgroup_barrier(mem_flags::mem_threadgroup);
     return op.over_simdgroup(lane < count / SIMD_WIDTH ? shared[lane] : op.none());
-  }
-
-  template <typename F>
-  void each(uint n, F f) const {
-    for (uint slot = 0; slot < KEPT; slot++) {
-      const uint i = index + slot * count;
-      if (i < n) f(i, slot);
-    }
   }
 };
 

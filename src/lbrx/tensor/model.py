@@ -43,10 +43,15 @@ class Model(Mapping[str, Tensor]):
     A tensor is made anew by each look-up, so that memory is bounded by what the caller keeps.
     """
 
-    def __init__(self, files: ModelFiles, recipes: Mapping[str, Recipe]) -> None:
+    def __init__(
+        self,
+        files: ModelFiles,
+        recipes: Mapping[str, Recipe],
+        mapped: dict[Path, MmapStorage] | None = None,
+    ) -> None:
         self.files = files
         self.recipes = recipes
-        self._mapped: dict[Path, MmapStorage] = {}
+        self._mapped = {} if mapped is None else mapped
 
     def __getitem__(self, name: str) -> Tensor:
         recipe = self.recipes[name]
@@ -94,7 +99,7 @@ class Model(Mapping[str, Tensor]):
 
     def canonical(self) -> Model:
         """The same with Hugging Face's names and layout."""
-        return Model(self.files, translate.to_huggingface(self.files))
+        return Model(self.files, translate.to_huggingface(self.files), self._mapped)
 
     def _origin(self, recipe: Recipe) -> str:
         source = next(stored(recipe)).source

@@ -19,7 +19,7 @@ from pathlib import Path
 from softmetal import env
 
 FORMAT = 1
-_CHECK_EVERY = 64  # insertions between two looks at the total size
+_CHECK_SECONDS = 300  # between two looks at the total size, of all processes together
 _STALE_SECONDS = 3600  # a temporary folder older than this belonged to a process that died
 
 
@@ -47,7 +47,6 @@ class Cache:
     def __init__(self, root: Path, limit: int) -> None:
         self.root = root
         self.limit = limit
-        self._inserted = 0
 
     def find(self, kind: str, key: str) -> Path | None:
         """The folder of an entry, None if it is not there. Finding it counts as use."""
@@ -74,10 +73,18 @@ class Cache:
                     raise
         finally:
             shutil.rmtree(staging, ignore_errors=True)
-        if self._inserted % _CHECK_EVERY == 0:
+        if self._is_due():
             self.evict()
-        self._inserted += 1
         return final
+
+    def _is_due(self) -> bool:
+        """Whether nobody has looked at the total size for a while: the look takes seconds where
+        there are many entries."""
+        stamp = self.root / "checked"
+        if stamp.exists() and _age(stamp) < _CHECK_SECONDS:
+            return False
+        stamp.touch()
+        return True
 
     def get(self, kind: str, key: str, fill: Callable[[Path], None]) -> Path:
         """Find an entry, or fill it."""
@@ -87,7 +94,7 @@ class Cache:
         """All whole entries."""
         for folder in self.root.glob("*/??/*"):
             try:
-                size = sum(file.stat().st_size for file in folder.iterdir())
+                size = sum(file.stat().st_size for file in os.scandir(folder))
                 yield Entry(folder, size, folder.stat().st_mtime)
             except OSError:  # evicted meanwhile by another process
                 continue

@@ -10,71 +10,11 @@ import numpy as np
 import pytest
 from format_checks import same
 from safetensors.numpy import save_file
+from tiny_models import GEMMA, config, shapes, to_gguf_file
 
 import lbrx
 from lbrx.formats import companions, hyperparameters, rope, translate
 from lbrx.formats.architectures import ARCHITECTURES, of_config
-
-SIZES = {
-    "num_hidden_layers": 2,
-    "hidden_size": 16,
-    "intermediate_size": 24,
-    "vocab_size": 11,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 4,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 10000.0,
-    "max_position_embeddings": 64,
-    "num_local_experts": 3,
-    "num_experts_per_tok": 2,
-    "partial_rotary_factor": 1.0,
-}
-# What a model has beside four projections, two norms and a gated MLP.
-BIASES = {"qwen2": "qkv"}
-HEAD_NORMS = {"qwen3", "gemma3_text"}
-GEMMA = {"gemma2", "gemma3_text"}
-
-
-def shapes(kind: str) -> dict[str, tuple[int, ...]]:
-    """The tensors of a tiny model, under Hugging Face's names."""
-    result: dict[str, tuple[int, ...]] = {
-        "model.embed_tokens.weight": (11, 16),
-        "model.norm.weight": (16,),
-    }
-    if kind not in GEMMA:
-        result["lm_head.weight"] = (11, 16)
-    for n in range(2):
-        layer = f"model.layers.{n}."
-        norms = ["input_layernorm", "post_attention_layernorm"]
-        norms += (
-            ["pre_feedforward_layernorm", "post_feedforward_layernorm"] if kind in GEMMA else []
-        )
-        result |= {f"{layer}{norm}.weight": (16,) for norm in norms}
-        result[f"{layer}self_attn.o_proj.weight"] = (16, 16)
-        if kind == "phi3":
-            result |= {
-                f"{layer}self_attn.qkv_proj.weight": (32, 16),
-                f"{layer}mlp.gate_up_proj.weight": (48, 16),
-            }
-            result[f"{layer}mlp.down_proj.weight"] = (16, 24)
-            continue
-        for head, rows in {"q": 16, "k": 8, "v": 8}.items():
-            result[f"{layer}self_attn.{head}_proj.weight"] = (rows, 16)
-            if head in BIASES.get(kind, ""):
-                result[f"{layer}self_attn.{head}_proj.bias"] = (rows,)
-        if kind in HEAD_NORMS:
-            result |= {f"{layer}self_attn.{head}_norm.weight": (4,) for head in "qk"}
-        if kind == "mixtral":
-            moe = f"{layer}block_sparse_moe."
-            result[f"{moe}gate.weight"] = (3, 16)
-            for e in range(3):
-                result |= {f"{moe}experts.{e}.{w}.weight": (24, 16) for w in ("w1", "w3")}
-                result[f"{moe}experts.{e}.w2.weight"] = (16, 24)
-        else:
-            result |= {f"{layer}mlp.{w}_proj.weight": (24, 16) for w in ("gate", "up")}
-            result[f"{layer}mlp.down_proj.weight"] = (16, 24)
-    return result
 
 
 @pytest.fixture
@@ -83,23 +23,12 @@ def folder(tmp_path, rng):
 
     def make(kind, **settings):
         tensors = {n: rng.standard_normal(s).astype(np.float32) for n, s in shapes(kind).items()}
-        config = {"model_type": kind, **SIZES, **settings}
-        if kind in GEMMA:
-            config["tie_word_embeddings"] = True
         (tmp_path / kind).mkdir()
-        (tmp_path / kind / "config.json").write_text(json.dumps(config))
+        (tmp_path / kind / "config.json").write_text(json.dumps({**config(kind), **settings}))
         save_file(tensors, tmp_path / kind / "model.safetensors")
         return tmp_path / kind, tensors
 
     return make
-
-
-def to_gguf_file(path, target):
-    model = lbrx.open_model(path)
-    recipes = translate.to_gguf(translate.to_huggingface(model.files), model.config)
-    metadata = companions.gguf_metadata(model.files, model.config)
-    lbrx.save(target, lbrx.Model(model.files, recipes), metadata)
-    return lbrx.open_model(target)
 
 
 def their_name(arch: str, name: str) -> str:
@@ -154,8 +83,8 @@ def test_settings_survive(kind, folder, tmp_path):
         "llama",
     )
     for setting in ARCHITECTURES[kind].settings:
-        if setting.huggingface in SIZES:
-            assert made.config[setting.huggingface] == SIZES[setting.huggingface]
+        if setting.huggingface in config(kind):
+            assert made.config[setting.huggingface] == config(kind)[setting.huggingface]
     assert made.config["vocab_size"] == 11
     assert made.config["tie_word_embeddings"] == (kind in GEMMA)
     keys = {f"{ARCHITECTURES[kind].gguf}.{s.gguf}" for s in ARCHITECTURES[kind].settings}
@@ -283,7 +212,7 @@ def test_tied_embeddings_are_written_once(folder, tmp_path):
 def test_the_language_part_of_a_larger_model(folder):
     path, _ = folder("gemma3_text")
     model = lbrx.open_model(path)
-    config = {"model_type": "gemma3", "text_config": dict(model.config)}
+    nested = {"model_type": "gemma3", "text_config": dict(model.config)}
     plain = translate.to_gguf(model.recipes, model.config)
     for prefix in ("language_model.", "model.language_model."):
         names = {
@@ -291,7 +220,7 @@ def test_the_language_part_of_a_larger_model(folder):
             for n, r in model.recipes.items()
         }
         names["vision_tower.x.weight"] = model.recipes["model.norm.weight"]
-        assert set(translate.to_gguf(names, config)) == set(plain)
+        assert set(translate.to_gguf(names, nested)) == set(plain)
 
 
 @pytest.mark.parametrize(
@@ -350,11 +279,13 @@ def test_the_real_model(smollm2):
     assert canonical.config["num_attention_heads"] == 9
     assert canonical.config["rms_norm_eps"] == 1e-5
     assert model.tokenizer["tokenizer.ggml.model"] == "gpt2"
+    norms = model["output_norm.weight"], canonical["model.norm.weight"]
+    assert norms[0].storage.base is norms[1].storage.base
 
 
 def test_gemma3_may_leave_settings_out():
-    config = {"model_type": "gemma3", "text_config": {"hidden_size": 2560, "num_hidden_layers": 34}}
-    metadata = hyperparameters.to_gguf(ARCHITECTURES["gemma3_text"], config)
+    short = {"model_type": "gemma3", "text_config": {"hidden_size": 2560, "num_hidden_layers": 34}}
+    metadata = hyperparameters.to_gguf(ARCHITECTURES["gemma3_text"], short)
     assert metadata["gemma3.attention.head_count"] == 8
     assert metadata["gemma3.attention.key_length"] == 256
     assert metadata["gemma3.rope.freq_base"] == 1e6

@@ -169,6 +169,11 @@ def test_pytorch_views_and_nesting(tmp_path):
         same(model[name].numpy(), np.asarray(array))
 
 
+def test_one_tensor_of_pytorch(tmp_path):
+    torch_save(tmp_path / "w.pt", torch_view("0", "int8", (3,), (1,), 1, 4), {"0": b"\0\1\2\3"})
+    same(lbrx.open_model(tmp_path / "w.pt")["w"].numpy(), np.array([1, 2, 3], np.int8))
+
+
 # ONNX
 
 

@@ -26,6 +26,7 @@ FEW_ROWS = [
     ((3, 130), (130, 37), False, True),
     ((8, 21), (21, 33), True, False),
     ((70, 40), (40, 1), True, False),
+    ((9, 4100), (4100, 2), False, False),
     ((37, 130), (130, 1), False, False),
     ((2, 3, 64), (2, 64, 8), False, True),
 ]

@@ -119,6 +119,11 @@ def test_a_failure_names_its_kernel_at_the_next_wait(gpu):
     gpu.queue.wait()
     with pytest.raises(DeviceError, match="reach_far"):  # its result stays wrong
         broken.array()
+    address = broken.address
+    del broken
+    again = gpu.upload(np.ones(16, np.uint32))  # but not what the host puts there next
+    assert again.address == address
+    assert again.array(np.uint32).tolist() == [1] * 16
     later = gpu.upload(np.zeros(4, np.uint32))
     gpu.queue.dispatch(kernel(gpu, "add_one"), [later], (4, 1, 1), GROUP)
     assert later.array(np.uint32).tolist() == [1] * 4
@@ -163,7 +168,7 @@ def test_what_a_check_finds_is_raised_by_the_next_wait(gpu, gate):
     with pytest.raises(IndexError, match="of the check"):
         gpu.queue.wait()
     assert seen == [[2, 2], [2, 2]]
-    gpu.queue.wait()
+    assert buffer.array(np.uint32).tolist() == [2, 2]  # raised once
     later = gpu.queue.dispatch(kernel(gpu, "add_one"), [other], (4, 1, 1), GROUP, check=check)
     gpu.queue.wait(later)
     assert len(seen) == 3

@@ -1,0 +1,272 @@
+"""Which operations share a kernel, and that views fold into what a kernel reads."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+import lbrx
+from lbrx import shape as sh
+from lbrx.scheduler.fusion import composed
+from lbrx.shape import Layout
+
+
+def tensor(*shape, seed=0):
+    values = np.random.default_rng(seed).uniform(-2, 2, shape).astype(np.float32)
+    return lbrx.tensor(values, device="metal"), values.astype(np.float64)
+
+
+def kernels(*tensors):
+    """How many operations each kernel of a plan has."""
+    return [len(kernel.steps) for kernel in lbrx.explain(*tensors).kernels]
+
+
+def close(tensor, expected):
+    np.testing.assert_allclose(tensor.numpy(), expected, rtol=1e-4, atol=1e-5)
+
+
+def softmax(x):
+    powers = (x - x.max(axis=-1, keepdims=True)).exp()
+    return powers / powers.sum(axis=-1, keepdims=True)
+
+
+def layer_norm(x):
+    centred = x - x.mean(axis=-1, keepdims=True)
+    return centred / ((centred * centred).mean(axis=-1, keepdims=True) + 1e-5).sqrt()
+
+
+def rms_norm(x):
+    return x / ((x * x).mean(axis=-1, keepdims=True) + 1e-5).sqrt()
+
+
+def numpy_softmax(x):
+    powers = np.exp(x - x.max(-1, keepdims=True))
+    return powers / powers.sum(-1, keepdims=True)
+
+
+def numpy_layer_norm(x):
+    centred = x - x.mean(-1, keepdims=True)
+    return centred / np.sqrt((centred * centred).mean(-1, keepdims=True) + 1e-5)
+
+
+def numpy_rms_norm(x):
+    return x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5)
+
+
+CHAINS = {
+    "chain": (lambda x: ((x * 2 + 1).tanh() - x).abs(), lambda x: abs(np.tanh(x * 2 + 1) - x)),
+    "softmax": (softmax, numpy_softmax),
+    "layer_norm": (layer_norm, numpy_layer_norm),
+    "rms_norm": (rms_norm, numpy_rms_norm),
+    "sum of squares": (lambda x: (x * x).sum(axis=-1), lambda x: (x * x).sum(-1)),
+    "after a sum": (lambda x: x.sum(axis=-1) * 2 + 1, lambda x: x.sum(-1) * 2 + 1),
+    "around a sum": (
+        lambda x: (x.abs().mean(axis=-1, keepdims=True) + 1).sqrt(),
+        lambda x: np.sqrt(np.abs(x).mean(-1, keepdims=True) + 1),
+    ),
+    "several axes": (
+        lambda x: x - (x * x).sum(axis=(-2, -1), keepdims=True),
+        lambda x: x - (x * x).sum((-2, -1), keepdims=True),
+    ),
+    "transposed": (lambda x: (x + 1).T * 3, lambda x: (x + 1).T * 3),
+    "sliced": (lambda x: (x * x)[::2, ::-1] + 1, lambda x: (x * x)[::2, ::-1] + 1),
+    "broadcast": (
+        lambda x: (x[:1] * 2) + x.exp() * (x[:, :1] - 1),
+        lambda x: x[:1] * 2 + np.exp(x) * (x[:, :1] - 1),
+    ),
+    "cast": (
+        lambda x: x.astype("float16").astype("float32") + 1,
+        lambda x: x.astype(np.float16).astype(np.float64) + 1,
+    ),
+    "comparison": (lambda x: lbrx.where(x > 0, x, -x) * 2, lambda x: np.abs(x) * 2),
+    "copied": (lambda x: (x.T.contiguous() + 1).T, lambda x: x + 1),
+}
+
+
+@pytest.mark.parametrize("shape", [(33, 65), (8, 1), (3, 4, 5)], ids=str)
+@pytest.mark.parametrize("name", CHAINS)
+def test_one_kernel(name, shape):
+    build, oracle = CHAINS[name]
+    x, values = tensor(*shape)
+    result = build(x)
+    if name in ("several axes",) and len(shape) == 2:
+        # The whole array is one row: as good as any other reduction of that size.
+        assert len(kernels(result)) <= 2
+    elif shape[-1] > 1:
+        assert len(kernels(result)) == 1
+    close(result, oracle(values))
+
+
+def test_a_cast_rounds_inside_a_kernel():
+    x, values = tensor(100)
+    result = x.astype("bfloat16").astype("float32")
+    assert kernels(result) == [2]
+    assert not np.array_equal(result.numpy(), values.astype(np.float32))
+    close(result, lbrx.tensor(values, dtype="bfloat16", device="cpu").numpy().astype(np.float64))
+
+
+def test_equal_expressions_are_computed_once():
+    x, values = tensor(16, 16)
+    result = (x.exp() + 1) * (x.exp() + 1)
+    assert kernels(result) == [3]
+    close(result, (np.exp(values) + 1) ** 2)
+
+
+def test_what_two_kernels_need_is_stored_by_the_first():
+    x, values = tensor(16, 16)
+    shared = x * 2 + 1
+    first, second = shared @ shared, shared.exp()
+    assert sorted(kernels(first, second)) == [1, 3]
+    lbrx.eval(first, second)
+    close(first, (values * 2 + 1) @ (values * 2 + 1))
+    close(second, np.exp(values * 2 + 1))
+
+
+def test_a_wanted_intermediate_is_stored_on_the_way():
+    x, values = tensor(16, 16)
+    middle = x + 1
+    last = middle.tanh()
+    assert kernels(middle, last) == [2]
+    lbrx.eval(middle, last)
+    close(middle, values + 1)
+    close(last, np.tanh(values + 1))
+
+
+def test_more_inputs_than_a_kernel_has_buffers():
+    pairs = [tensor(40, seed=i) for i in range(60)]
+    total = sum((x for x, _ in pairs[1:]), pairs[0][0])
+    assert 2 <= len(kernels(total)) <= 4
+    close(total, sum(values for _, values in pairs))
+
+
+def test_a_long_chain():
+    x, values = tensor(64)
+    expected = values.copy()
+    for i in range(300):
+        x = x * 0.5 + i % 3
+        expected = expected * 0.5 + i % 3
+    assert len(kernels(x)) <= 8
+    close(x, expected)
+
+
+def test_no_kernel_waits_for_itself():
+    """`a` is needed by the sum over columns, which is needed by the kernel that uses `a` again."""
+    x, values = tensor(12, 12)
+    a = x.exp()
+    result = a + a.sum(axis=0, keepdims=True) + (a @ a)
+    expected = np.exp(values)
+    close(result, expected + expected.sum(0, keepdims=True) + expected @ expected)
+
+
+def test_long_rows_are_left_to_the_reduction():
+    x, values = tensor(1, 200_000)
+    result = (x * x).sum()
+    assert kernels(result) == [1, 1]
+    close(result, (values * values).sum())
+
+
+@pytest.mark.parametrize("variant", ["serial", "together"])
+def test_rows_by_every_team(variant):
+    for shape in [(5, 2), (3, 33), (2, 700), (9, 4096)]:
+        x, values = tensor(*shape)
+        with lbrx.kernels.forced(rows=variant):
+            result = softmax(x)
+        before = lbrx.metal.stats()["kernels"]
+        close(result, numpy_softmax(values))
+        after = lbrx.metal.stats()["kernels"]
+        assert [k for k in after if after[k] != before.get(k)] == [
+            f"fused_5_subtract_exp_sum_divide:{variant}"
+        ]
+
+
+def test_nan_and_infinity_pass_through_rows():
+    x = lbrx.tensor([[1.0, math.nan, 2.0], [math.inf, 1.0, -math.inf]], device="metal")
+    for variant in ("serial", "together"):
+        with lbrx.kernels.forced(rows=variant):
+            highest, lowest = x.max(axis=-1) + 0, x.min(axis=-1) + 0
+        np.testing.assert_array_equal(highest.numpy(), [math.nan, math.inf])
+        np.testing.assert_array_equal(lowest.numpy(), [math.nan, -math.inf])
+
+
+def test_errors_appear_where_they_are_made():
+    x, _ = tensor(2, 3)
+    with pytest.raises(lbrx.ShapeError, match=r"add\(float32\[2, 3\], float32\[4\]\)"):
+        x + tensor(4)[0]
+
+
+def test_nothing_runs_until_somebody_looks():
+    x, _ = tensor(7)
+    before = lbrx.metal.stats()["dispatches"]
+    result = x.exp() * 2
+    assert lbrx.metal.stats()["dispatches"] == before
+    assert len(result.numpy()) == 7
+    assert lbrx.metal.stats()["dispatches"] == before + 1
+    assert str(lbrx.explain(result)) == "nothing is pending: the values are in memory"
+
+
+def test_memory_of_a_chain_is_its_ends():
+    x = lbrx.ones((1 << 20,), device="metal")
+    lbrx.eval(x)
+    before = lbrx.metal.stats()["bytes_in_use"]
+    for i in range(50):
+        x = (x + i).cumsum() * 0 + 1 if i % 10 == 9 else x * 1.5
+    lbrx.eval(x)
+    peak = lbrx.metal.stats()["bytes_high_water"] - before
+    assert peak <= 3.2 * x.nbytes
+
+
+def test_composition_of_views(rng):
+    """A view of an array through a layout shows what numpy shows."""
+    shapes = [(4, 6), (2, 3, 4), (5,), (1, 4)]
+    for shape, _ in itertools.product(shapes, range(40)):
+        inner, memory = _random_layout(rng, shape)
+        positions = sh.contiguous(shape)
+        view, look = _random_view(rng, positions)
+        expected = look(memory)
+        seen = composed(view, inner)
+        if seen is None:
+            continue
+        flat = np.arange(10_000)
+        got = np.lib.stride_tricks.as_strided(
+            flat[seen.offset :], seen.shape, [8 * s for s in seen.strides]
+        )
+        np.testing.assert_array_equal(got, expected)
+
+
+def _random_layout(rng, shape):
+    """A layout over numbered memory, and the numbers it shows."""
+    axes = rng.permutation(len(shape))
+    base = np.arange(math.prod(shape) * 4).reshape(*(shape[i] * 2 for i in axes), -1)[..., 0]
+    taken = base[tuple(slice(1, None, 2) for _ in shape)]
+    shown = taken.transpose(np.argsort(axes))
+    strides = tuple(s // 8 for s in shown.strides)
+    return Layout(shape, strides, int(shown.flat[0])), shown
+
+
+def _random_view(rng, layout):
+    """A few basic views one after the other, as a layout and as a function on arrays."""
+    steps = []
+    for _ in range(rng.integers(1, 4)):
+        kind = rng.integers(3)
+        if kind == 0:
+            order = tuple(rng.permutation(layout.ndim).tolist())
+            layout = sh.permute(layout, order)
+            steps.append(lambda a, o=order: a.transpose(o))
+        elif kind == 1:
+            key = [slice(None)] * layout.ndim
+            key[rng.integers(layout.ndim)] = slice(None, None, int(rng.choice([-1, 2])))
+            layout = sh.index(layout, key)
+            steps.append(lambda a, k=tuple(key): a[k])
+        else:
+            layout = sh.expand(layout, (3, *layout.shape))
+            steps.append(lambda a: np.broadcast_to(a, (3, *a.shape)))
+
+    def look(array):
+        for step in steps:
+            array = step(array)
+        return array
+
+    return layout, look

@@ -1,0 +1,176 @@
+"""Functions that are traced once and replayed."""
+
+from __future__ import annotations
+
+import logging
+import math
+
+import numpy as np
+import pytest
+import softmetal
+
+import lbrx
+from lbrx.memory.plan import Lifetime, arrange
+
+
+def tensor(*shape, seed=0):
+    values = np.random.default_rng(seed).uniform(-1, 1, shape).astype(np.float32)
+    return lbrx.tensor(values, device="metal")
+
+
+def traces(compiled):
+    return sum(len(found) for found in compiled._traces.values())
+
+
+def network(x, weights):
+    for w in weights:
+        x = (x @ w).gelu() + x
+    return x.softmax(axis=-1)
+
+
+def test_replays_equal_the_function():
+    weights = [tensor(16, 16, seed=i) for i in range(4)]
+    compiled = lbrx.compile(lambda x: network(x, weights))
+    for seed in range(5):
+        x = tensor(3, 16, seed=seed)
+        np.testing.assert_allclose(compiled(x).numpy(), network(x, weights).numpy(), rtol=1e-5)
+    assert traces(compiled) == 1
+
+
+def test_results_are_not_overwritten_by_the_next_call():
+    compiled = lbrx.compile(lambda x: x * 2)
+    results = [compiled(lbrx.full((4,), i, dtype="float32", device="metal")) for i in range(5)]
+    assert [r.tolist() for r in results] == [[2.0 * i] * 4 for i in range(5)]
+
+
+def test_numbers_change_without_a_new_trace():
+    compiled = lbrx.compile(lambda x, a: x.astype("float16") * a + a)
+    x = lbrx.ones((3,), device="metal")
+    for a in (1.0, 2.5, -3.0, 0.0):
+        result = compiled(x, a)
+        assert result.dtype is lbrx.float16
+        assert result.tolist() == [2 * a] * 3
+    assert traces(compiled) == 1
+
+
+def test_a_number_that_is_looked_at_makes_a_trace_of_its_own():
+    compiled = lbrx.compile(lambda x, a: x * math.sqrt(a) if a > 0 else x - a)
+    x = lbrx.ones((2,), device="metal")
+    for a in (4.0, 9.0, -1.0, 4.0):
+        assert compiled(x, a).tolist() == [math.sqrt(a) if a > 0 else 2.0] * 2
+    assert traces(compiled) == 3
+
+
+def test_shapes_dtypes_and_other_arguments_make_traces():
+    compiled = lbrx.compile(lambda x, axis=0, *, scale=None: x.sum(axis=axis))
+    for shape, axis in [((2, 3), 0), ((2, 3), 1), ((3, 2), 0), ((2, 3), 0)]:
+        x = tensor(*shape)
+        np.testing.assert_allclose(compiled(x, axis=axis).numpy(), x.numpy().sum(axis), rtol=1e-5)
+    assert traces(compiled) == 3
+
+
+def test_a_warning_when_traces_keep_coming(caplog):
+    compiled = lbrx.compile(lambda x: x + 1)
+    with caplog.at_level(logging.WARNING, "lbrx"):
+        for n in range(1, 9):
+            compiled(lbrx.ones((n,), device="metal"))
+    assert "has been traced 8 times" in caplog.text
+
+
+def test_structures_go_in_and_come_out():
+    @lbrx.compile
+    def both(pair, *, more):
+        a, b = pair
+        return {"sum": a + b, "rest": [more["c"] * 2, a, None, "text"]}
+
+    a, b, c = (tensor(5, seed=i) for i in range(3))
+    result = both((a, b), more={"c": c})
+    np.testing.assert_allclose(result["sum"].numpy(), a.numpy() + b.numpy())
+    np.testing.assert_allclose(result["rest"][0].numpy(), c.numpy() * 2)
+    np.testing.assert_array_equal(result["rest"][1].numpy(), a.numpy())
+    assert result["rest"][2:] == [None, "text"]
+
+
+def test_an_input_that_is_also_captured():
+    x = tensor(4)
+    compiled = lbrx.compile(lambda y: x * 10 + y)
+    np.testing.assert_allclose(compiled(x).numpy(), x.numpy() * 11, rtol=1e-6)
+    y = tensor(4, seed=1)
+    np.testing.assert_allclose(compiled(y).numpy(), x.numpy() * 10 + y.numpy(), rtol=1e-6)
+
+
+def test_views_as_inputs_and_results():
+    compiled = lbrx.compile(lambda x: (x * 2).T[1:])
+    x = tensor(4, 6)
+    for given in (x, x[::-1], tensor(6, 4).T):
+        np.testing.assert_allclose(compiled(given).numpy(), (given.numpy() * 2).T[1:])
+
+
+@pytest.mark.parametrize(
+    ("look", "what"),
+    [
+        (lambda x: x * x.sum().item(), "sum of an input"),
+        (lambda x: x if x[0] > 0 else -x, "greater of an input"),
+        (lambda x: x + x.numpy(), "an input"),
+    ],
+)
+def test_looking_at_values_is_refused(look, what):
+    compiled = lbrx.compile(look)
+    with pytest.raises(lbrx.TraceError, match=f"looks at the value of {what}.*outside"):
+        compiled(tensor(3))
+
+
+def test_other_devices_are_refused():
+    with pytest.raises(lbrx.DeviceError, match="move them with to_device"):
+        lbrx.compile(lambda x: x)(lbrx.ones((2,), device="cpu"))
+
+
+def test_many_small_kernels_are_one_call():
+    weight = tensor(8, 8)
+
+    @lbrx.compile
+    def steps(x):
+        for _ in range(20):
+            x = (x @ weight).tanh()
+        return x
+
+    x = tensor(2, 8)
+    steps(x)
+    before = lbrx.metal.stats()
+    expected = x.numpy()
+    for _ in range(20):
+        expected = np.tanh(expected @ weight.numpy())
+    np.testing.assert_allclose(steps(x).numpy(), expected, rtol=1e-4, atol=1e-6)
+    after = lbrx.metal.stats()
+    assert after["dispatches"] - before["dispatches"] == 40
+
+
+def test_replay_under_checks():
+    """Every kernel is looked at, in any order that its barriers allow."""
+    weight = tensor(8, 8)
+    with softmetal.checking("bounds", "race"):
+        compiled = lbrx.compile(lambda x: ((x @ weight).relu() + x).sum(axis=-1))
+        for seed in range(2):
+            x = tensor(3, 8, seed=seed)
+            expected = (np.maximum(x.numpy() @ weight.numpy(), 0) + x.numpy()).sum(-1)
+            np.testing.assert_allclose(compiled(x).numpy(), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_lifetimes_that_never_meet_share_memory(rng):
+    for _ in range(200):
+        lives = []
+        for _ in range(rng.integers(1, 20)):
+            first = int(rng.integers(0, 20))
+            lives.append(Lifetime(int(rng.integers(1, 2000)), first, first + int(rng.integers(5))))
+        plan = arrange(lives)
+        for i, a in enumerate(lives):
+            assert plan.offsets[i] % 256 == 0
+            assert plan.offsets[i] + a.size <= plan.size
+            for j, b in enumerate(lives[:i]):
+                apart = (
+                    plan.offsets[i] + a.size <= plan.offsets[j]
+                    or plan.offsets[j] + b.size <= plan.offsets[i]
+                )
+                assert apart or not a.meets(b)
+    chain = [Lifetime(1000, i, i + 1) for i in range(50)]
+    assert arrange(chain).size <= 2 * 1024 + 1000
