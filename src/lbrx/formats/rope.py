@@ -10,7 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lbrx.errors import FormatError
+from lbrx.formats.checks import brief
 
+_MAX_HEAD = 1 << 16
 _ORIGINAL = "original_max_position_embeddings"
 Factors = NDArray[np.float32]
 # Every Llama 3 has these; only the factor differs.
@@ -40,7 +42,7 @@ def number(settings: Mapping[str, Any], key: str, kind: type[Number]) -> Number:
     value = settings.get(key)
     if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < 1e18:
         return kind(value)
-    raise FormatError(f"config.json: {key}: {str(value)[:60]!r} is no positive number")
+    raise FormatError(f"config.json: {key}: {brief(value)} is no positive number")
 
 
 def has_heads(config: Mapping[str, Any]) -> bool:
@@ -51,8 +53,12 @@ def has_heads(config: Mapping[str, Any]) -> bool:
 
 def head_size(config: Mapping[str, Any]) -> int:
     if config.get("head_dim") is not None:
-        return number(config, "head_dim", int)
-    return number(config, "hidden_size", int) // number(config, "num_attention_heads", int)
+        size = number(config, "head_dim", int)
+    else:
+        size = number(config, "hidden_size", int) // number(config, "num_attention_heads", int)
+    if size > _MAX_HEAD:
+        raise FormatError(f"config.json: heads of size {size:,}, at most {_MAX_HEAD:,}")
+    return size
 
 
 def llama3_factors(config: Mapping[str, Any]) -> Factors:

@@ -16,7 +16,7 @@ from lbrx.formats import pretokenizers, sentencepiece
 from lbrx.formats.checks import bad, brief, read_json
 
 _KEY = "tokenizer.ggml."
-_MAX_TOKENS = 1 << 24
+_MAX_TOKENS = 1 << 20
 _SPECIAL = {
     "bos_token": "bos_token_id",
     "eos_token": "eos_token_id",

@@ -163,16 +163,20 @@ def run_take(call: Call) -> tuple[Array, ...]:
     result = empty(call.gpu, call.outputs[0])
     count = indices.array.layout.size
     problem = _problem(source, axis, source.dtype, indices.array.dtype, count)
-    problem = _in_words(problem, source.layout.offset)
+    # A replay may bind memory that begins elsewhere in a word.
+    if recorder() is None:
+        problem = _in_words(problem, buffer_of(source).address)
+    else:
+        problem = replace(problem, dtype=movement.BITS[source.dtype.itemsize])
     if result.layout.size:
         take.run(call.gpu, problem, buffer_of(source), indices, buffer_of(result))
     return (result,)
 
 
-def _in_words(problem: Picking, offset: int) -> Picking:
-    """Rows as the widest integers that they, and their beginning, are made of."""
-    row, start = problem.inner * problem.dtype.itemsize, offset * problem.dtype.itemsize
-    width = next(w for w in (8, 4, 2, 1) if row % w == 0 and start % w == 0)
+def _in_words(problem: Picking, address: int) -> Picking:
+    """Rows as the widest integers that they, and where they begin, are multiples of."""
+    row = problem.inner * problem.dtype.itemsize
+    width = next(w for w in (8, 4, 2, 1) if row % w == 0 and address % w == 0)
     return replace(problem, dtype=movement.BITS[width], inner=row // width)
 
 

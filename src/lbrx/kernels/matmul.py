@@ -241,10 +241,11 @@ def pipeline(
     dtype: Dtype,
     constants: dict[int, bool | int] | None = None,
     stem: str = "matmul",
+    safe_math: bool = True,
 ) -> Pipeline:
     """A kernel of the shader with this problem's activation, in safe maths: NaN lives."""
     values = {0: ACTIVATIONS[problem.activation], **(constants or {})}
-    return gpu.shaders.pipeline(stem, kernel_name(stem, kernel, dtype), values, safe_math=True)
+    return gpu.shaders.pipeline(stem, kernel_name(stem, kernel, dtype), values, safe_math=safe_math)
 
 
 def operands(

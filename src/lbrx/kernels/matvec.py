@@ -68,7 +68,7 @@ def matvec(
     kind = "dots" if few.y.transposed else "strips"
     threads = -(-few.n // DOT_COLUMNS) if few.y.transposed else _strips(few.n)
     gpu.queue.dispatch(
-        pipeline(gpu, few, f"{kind}_serial", few.dtype, {1: _rows(few)}, "matvec"),
+        pipeline(gpu, few, f"{kind}_serial", few.dtype, {1: _rows(few)}, "matvec", kind != "dots"),
         [*operands(few, x, y, bias, result), few.packed(into_transposed=swapped)],
         (threads, few.members, 1),
         (1, 1, 1),

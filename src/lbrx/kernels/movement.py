@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -123,14 +123,14 @@ def _packed(problem: Copy, start: Start) -> bytes:
     return record
 
 
-@family.variant("strided", can=lambda info, problem: True)
+@family.variant("strided")
 def strided(gpu: Context, problem: Copy, source: Buffer, target: Buffer, start: Start) -> None:
     """A thread an element."""
     read, written = problem.source[-1], problem.target[-1]
     constants: dict[int, Value] = {
         0: np.int32(read if read in (0, 1) else -1),
         1: np.int32(written if written == 1 else -1),
-        3: _others(problem),
+        2: _others(problem),
     }
     name = kernel_name("copy", "strided", problem.dtype)
     pipeline = gpu.shaders.pipeline("movement", name, constants, safe_math=True)
@@ -175,14 +175,7 @@ def transpose_serial(
     x, y, z = _grid(ordered.shape)
     side = SERIAL_SIDE[problem.width]
     grid = (-(-x // side), -(-y // side), z)
-    strides = (*ordered.source[:-2], ordered.source[-1], *ordered.target[:-1])
-    buffers = ((source, start[0]), (target, start[1]))
-    starts = [buffer.address // problem.width + first for buffer, first in buffers]
-    fours = all(n % 4 == 0 for n in (*strides, *starts))
-    constants = {2: fours, 3: _others(problem)}
-    _transpose(
-        gpu, "transpose_serial", ordered, (source, target), start, grid, (1, 1, 1), constants
-    )
+    _transpose(gpu, "transpose_serial", ordered, (source, target), start, grid, (1, 1, 1))
 
 
 @family.variant("transpose_tile", can=_transposes, cost=_transpose_cost(serial=False))
@@ -194,8 +187,7 @@ def transpose_tile(
     x, y, z = _grid(ordered.shape)
     grid = (-(-x // TILE) * TILE, -(-y // TILE) * TILE_ROWS, z)
     group = (TILE, TILE_ROWS, 1)
-    constants = {3: _others(problem)}
-    _transpose(gpu, "transpose_tile", ordered, (source, target), start, grid, group, constants)
+    _transpose(gpu, "transpose_tile", ordered, (source, target), start, grid, group)
 
 
 def _transpose(
@@ -206,9 +198,9 @@ def _transpose(
     start: Start,
     grid: tuple[int, int, int],
     group: tuple[int, int, int],
-    constants: Mapping[int, Value],
 ) -> None:
     name = kernel_name("copy", variant, problem.dtype)
+    constants = {2: _others(problem)}
     pipeline = gpu.shaders.pipeline("movement", name, constants, safe_math=True)
     size = struct.pack("2I", problem.shape[-1], problem.shape[-2])
     arguments = (*buffers, _packed(problem, start), size)

@@ -20,6 +20,7 @@ from lbrx.dtype import Dtype
 from lbrx.kernels import elementwise
 from lbrx.kernels.arrays import empty, kernel_name, placed, size_class, whole_buffer
 from lbrx.kernels.registry import Call, Family, Sample, computes
+from lbrx.kernels.rows import SIMD_WIDTH
 from lbrx.metal import Buffer, Context, DeviceInfo
 from lbrx.ops import Attributes, Spec
 from lbrx.shape import Layout
@@ -34,9 +35,7 @@ STATE_BYTES = 16  # of the largest
 UNSIGNED = {1: dt.uint8, 2: dt.uint16, 4: dt.uint32, 8: dt.uint64}
 GRID_ROW = 1 << 24  # threads along x
 GROUP = 256  # threads
-SIMD_WIDTH = 32
-MERGING = 256  # threads that merge the states of one result
-MANY_PARTS = 64  # states of a result from which that many threads merge them
+MANY_PARTS = 64  # states of a result from which a threadgroup merges them
 
 
 class Kind(StrEnum):
@@ -122,7 +121,7 @@ def run(call: Call) -> tuple[Array, ...]:
         problem = _problem(function, array, axes)
         count = math.prod(array.layout.shape[axis] for axis in axes)
         parameter = _parameter(function, attributes, count)
-        family.run(call.gpu, problem, array, parameter, result)
+        family.run(call.gpu, problem, Operands(array, parameter, result))
     return (result,)
 
 
@@ -207,6 +206,13 @@ def _axes(layout: Layout, reduced: Sequence[int], numbered: bool) -> list[Axis]:
 
 
 @dataclass(frozen=True)
+class Operands:
+    array: Array
+    parameter: float  # a divisor, or the order of a norm
+    result: Array
+
+
+@dataclass(frozen=True)
 class Work:
     """How a problem is cut up: blocks of runs, and columns that a thread takes together."""
 
@@ -248,20 +254,22 @@ class Work:
         return b"".join(struct.pack("=4q", a.size, a.stride, a.out, a.index) for a in axes)
 
 
-def _serial_cost(info: DeviceInfo, problem: Reduction) -> float:
+def _on_processors(info: DeviceInfo, problem: Reduction) -> float:
     return 2.0 if info.simd_hardware else 1.0
 
 
-@family.variant("serial", cost=_serial_cost)
-def serial(gpu: Context, problem: Reduction, array: Array, parameter: float, result: Array) -> None:
+def _on_gpus(info: DeviceInfo, problem: Reduction) -> float:
+    return 1.0 if info.simd_hardware else 2.0
+
+
+@family.variant("serial", cost=_on_processors)
+def serial(gpu: Context, problem: Reduction, operands: Operands) -> None:
     """One thread a block, with lanes for the processor's vectors."""
     if problem.kind is Kind.ROWS:
         work = Work(problem, ROW_BLOCK)
     else:
         work = Work(problem, COLUMN_BLOCK, tile=COLUMN_LANES)
-    launch = Launch(gpu, work, array, parameter, result, "serial")
-    launch.blocks(problem.kind, work.tasks)
-    launch.merge()
+    _launch(gpu, work, operands, "serial", problem.kind, work.tasks)
 
 
 def _can_fold(info: DeviceInfo, problem: Reduction) -> bool:
@@ -272,79 +280,50 @@ def _can_fold(info: DeviceInfo, problem: Reduction) -> bool:
 @family.variant(
     "folded",
     can=_can_fold,
-    cost=lambda info, problem: 0.9 * _serial_cost(info, problem),
+    cost=lambda info, problem: 0.9 * _on_processors(info, problem),
     batch_invariant=False,
 )
-def folded(gpu: Context, problem: Reduction, array: Array, parameter: float, result: Array) -> None:
+def folded(gpu: Context, problem: Reduction, operands: Operands) -> None:
     """As serial, with few columns: their runs go on in several lanes each."""
     fold = COLUMN_LANES // problem.inner.size
     work = Work(problem, COLUMN_BLOCK * fold, fold, COLUMN_LANES)
-    launch = Launch(gpu, work, array, parameter, result, "folded")
-    launch.blocks(problem.kind, work.tasks)
-    launch.merge()
+    _launch(gpu, work, operands, "folded", problem.kind, work.tasks)
 
 
-@family.variant("simd", cost=lambda info, problem: 1.0 if info.simd_hardware else 2.0)
-def simd(gpu: Context, problem: Reduction, array: Array, parameter: float, result: Array) -> None:
+@family.variant("simd", cost=_on_gpus)
+def simd(gpu: Context, problem: Reduction, operands: Operands) -> None:
     """A simdgroup a block of a row, or a thread a column, so that neighbours read neighbours."""
     if problem.kind is Kind.ROWS:
         work = Work(problem, ROW_BLOCK)
-        launch = Launch(gpu, work, array, parameter, result, "simd")
-        launch.blocks("rows_simd", work.tasks * SIMD_WIDTH)
+        _launch(gpu, work, operands, "simd", "rows_simd", work.tasks * SIMD_WIDTH)
     else:
         work = Work(problem, COLUMN_BLOCK)
-        launch = Launch(gpu, work, array, parameter, result, "simd")
-        launch.blocks("columns_simd", work.tasks)
-    launch.merge()
+        _launch(gpu, work, operands, "simd", "columns_simd", work.tasks)
 
 
-class Launch:
-    """The dispatches for one problem."""
+def _launch(
+    gpu: Context, work: Work, operands: Operands, variant: str, kernel: str, threads: int
+) -> None:
+    """The blocks' states, then the results of them; or the results where each has one block."""
+    problem = work.problem
+    record = work.packed(operands.array.layout.offset, operands.parameter)
+    values, results = whole_buffer(operands.array), whole_buffer(operands.result)
 
-    def __init__(
-        self,
-        gpu: Context,
-        work: Work,
-        array: Array,
-        parameter: float,
-        result: Array,
-        variant: str,
-    ) -> None:
-        self.gpu = gpu
-        self.work = work
-        self.variant = variant
-        self.record = work.packed(array.layout.offset, parameter)
-        self.array, self.result = whole_buffer(array), whole_buffer(result)
-        # Where the blocks are results, the states' argument is there for Metal's sake.
-        self.states = self.result
-        if work.parts > 1:
-            nbytes = work.parts * work.problem.outputs * STATE_BYTES
-            self.states = gpu.buffer(nbytes, "reduction")
-
-    def blocks(self, kernel: str, threads: int) -> None:
-        """The states of blocks, or the results where they have one block each."""
-        arguments: list[Buffer | bytes] = [
-            *(self.array, self.states, self.result, self.record, self.work.packed_axes())
-        ]
-        self._dispatch(kernel, threads, arguments)
-
-    def merge(self) -> None:
-        """The results of several blocks."""
-        if self.work.parts == 1:
-            return
-        arguments: list[Buffer | bytes] = [self.states, self.result, self.record]
-        outputs = self.work.problem.outputs
-        if self.variant == "simd" and self.work.parts >= MANY_PARTS:
-            self._dispatch("merge_simd", outputs * MERGING, arguments)
-        else:
-            self._dispatch("merge", outputs, arguments)
-
-    def _dispatch(self, kernel: str, threads: int, arguments: Sequence[Buffer | bytes]) -> None:
-        problem = self.work.problem
+    def dispatch(kernel: str, threads: int, *arguments: Buffer | bytes) -> None:
         name = kernel_name(problem.function, kernel, problem.dtype)
-        pipeline = self.gpu.shaders.pipeline("reduction", name, safe_math=True)
+        pipeline = gpu.shaders.pipeline("reduction", name, safe_math=True)
         grid = min(threads, GRID_ROW), -(-threads // GRID_ROW), 1
         group = min(threads, GROUP), 1, 1
-        self.gpu.queue.dispatch(
-            pipeline, arguments, grid, group, kernel=problem.function, variant=self.variant
+        gpu.queue.dispatch(
+            pipeline, arguments, grid, group, kernel=problem.function, variant=variant
         )
+
+    if work.parts == 1:  # the states' argument is there for Metal's sake
+        dispatch(kernel, threads, values, results, results, record, work.packed_axes())
+        return
+    states = gpu.buffer(work.parts * problem.outputs * STATE_BYTES, "reduction")
+    dispatch(kernel, threads, values, states, results, record, work.packed_axes())
+    if variant == "simd" and work.parts >= MANY_PARTS:
+        dispatch("merge_simd", problem.outputs * GROUP, states, results, record)
+    else:
+        dispatch("merge", problem.outputs, states, results, record)

@@ -123,7 +123,7 @@ class CommandQueue:
         """Encode a command, or put it on the list if this thread records; returns the ticket."""
         listed = recorder()
         if listed is not None:
-            listed.append(command)
+            listed.commands.append(command)
             return self._last
         if isinstance(command, Encoded):
             return self._run_encoded(command)

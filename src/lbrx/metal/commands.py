@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -129,20 +129,29 @@ class Encoded:
 
 Command = Dispatch | Encoded
 
-_recorder: ContextVar[list[Command] | None] = ContextVar("recorder", default=None)
+@dataclass(frozen=True)
+class Recorded:
+    """Commands that were put on a list, and the memory that was taken for them."""
+
+    commands: list[Command] = field(default_factory=list)
+    taken: set[int] = field(default_factory=set)
+    """The blocks, by identity: the commands keep them."""
 
 
-def recorder() -> list[Command] | None:
+_recorder: ContextVar[Recorded | None] = ContextVar("recorder", default=None)
+
+
+def recorder() -> Recorded | None:
     """The list that this thread's commands go to instead of the device."""
     return _recorder.get()
 
 
 @contextmanager
-def recording() -> Iterator[list[Command]]:
+def recording() -> Iterator[Recorded]:
     """Within it, commands of this thread are put on a list and not run."""
-    commands: list[Command] = []
-    token = _recorder.set(commands)
+    recorded = Recorded()
+    token = _recorder.set(recorded)
     try:
-        yield commands
+        yield recorded
     finally:
         _recorder.reset(token)

@@ -21,6 +21,7 @@ from lbrx.memory.zero_copy import Span, mapping_of, mapping_span, shareable_span
 from lbrx.metal.binding import Metal
 from lbrx.metal.buffer import Array, Block, Buffer, PooledBuffer, block_over, bytes_at
 from lbrx.metal.command_queue import CommandQueue
+from lbrx.metal.commands import recorder
 from lbrx.metal.device import default_device, describe
 from lbrx.metal.library import Shaders
 from lbrx.metal.synchronization import Event, Fence
@@ -57,6 +58,9 @@ class Context:
             block.ticket = 0  # what it was used for, and whether that failed, is over
         else:
             block, length = self.pool.take(size, label)
+        recorded = recorder()
+        if recorded is not None:
+            recorded.taken.add(id(block))
         return PooledBuffer(self.pool, block, length, size, self.queue, label)
 
     def heap_buffer(self, size: int) -> Buffer:

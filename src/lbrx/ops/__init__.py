@@ -10,6 +10,7 @@ from lbrx.ops import (
     linear,
     movement,
     normalization,
+    quantized,
     random,
     reduction,
 )
@@ -31,6 +32,7 @@ __all__ = [
     "linear",
     "movement",
     "normalization",
+    "quantized",
     "random",
     "reduction",
 ]

@@ -5,8 +5,8 @@ are the operands (with a default of None they may be left out), keyword-only one
 Names are those of the Python array API standard where that has one.
 
 An operand's name says its role, too: `condition` is boolean; `indices`, `positions` and `lengths`
-are integer; `mask` and `factors` are floating and keep their own type. All others are values, which
-are promoted together.
+are integer; `mask` and `factors` are floating and keep their own type; `codes`, `scales` and
+`offsets` are what quantized values are stored as. All others are values, which are promoted together.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from lbrx.errors import DtypeError, ShapeError
 from lbrx.shape import Shape, list_of
 
 Attributes = Mapping[str, Any]
-ShapeRule = Callable[[Sequence[Shape | None], Attributes], Shape]
+ShapeRule = Callable[[Sequence[Shape | None], Attributes], "Shape | list[Shape]"]
 DtypeRule = Callable[[Dtype, Attributes], "Dtype | tuple[Dtype, ...]"]
 Reference = Callable[..., Any]
 REQUIRED = inspect.Parameter.empty
@@ -50,6 +50,7 @@ class Family(StrEnum):
     INDEXING = "indexing"
     SORTING = "sorting"
     RANDOM = "random"
+    QUANTIZATION = "quantization"
 
 
 class Role(StrEnum):
@@ -60,6 +61,8 @@ class Role(StrEnum):
     INDICES = "indices"
     FLOATING = "floating"
     """Numbers of a floating type of their own, which has no say in the result's."""
+    STORED = "stored"
+    """Part of quantized values, of whatever type their scheme says."""
 
 
 _ROLES = {
@@ -69,6 +72,9 @@ _ROLES = {
     "lengths": Role.INDICES,
     "mask": Role.FLOATING,
     "factors": Role.FLOATING,
+    "codes": Role.STORED,
+    "scales": Role.STORED,
+    "offsets": Role.STORED,
 }
 
 
@@ -153,11 +159,14 @@ class Op:
                 raise TypeError(f"{self.name} needs {operand.name}: it may not be None")
         try:
             dtypes = self.dtype_rule(self._promoted(specs), attributes)
-            shape = self.shape_rule([spec and spec.shape for spec in specs], attributes)
+            shapes = self.shape_rule([spec and spec.shape for spec in specs], attributes)
         except (ShapeError, DtypeError) as error:
             operands = ", ".join(str(spec) for spec in specs)
             raise type(error)(f"{self.name}({operands}): {error}") from None
-        return tuple(Spec(shape, d) for d in (dtypes if isinstance(dtypes, tuple) else (dtypes,)))
+        types = dtypes if isinstance(dtypes, tuple) else (dtypes,)
+        # Several results have one shape, unless the rule gives a list of them.
+        each = shapes if isinstance(shapes, list) else [shapes] * len(types)
+        return tuple(map(Spec, each, types))
 
     def _promoted(self, specs: Sequence[Spec | None]) -> Dtype:
         values = []

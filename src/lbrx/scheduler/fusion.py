@@ -43,7 +43,8 @@ class Kernel:
     views: dict[Node, list[Layout]] = field(default_factory=dict)
     stored: list[Node] = field(default_factory=list)
     """What it computes into memory: the root, then what others need."""
-    inputs: int = 0
+    reads: set[object] = field(default_factory=set)
+    """What it reads, each thing once: arrays and numbers have buffers."""
 
     @property
     def space(self) -> Shape:
@@ -117,7 +118,7 @@ def plan(order: Sequence[Node], targets: Iterable[Node]) -> list[Kernel]:
 
 
 def _own_kernel(node: Node) -> Kernel:
-    kernel = Kernel(node, stored=[node], inputs=_array_count(node))
+    kernel = Kernel(node, stored=[node], reads=_reads(node))
     kernel.views[node] = [sh.contiguous(node.outputs[0].shape)]
     if is_row_reduction(node) and _is_worthwhile(*_row_space(node)):
         kernel.rows, kernel.length = _row_space(node)
@@ -136,8 +137,13 @@ def _uses(order: Sequence[Node]) -> dict[Node, list[tuple[Node, Array]]]:
     return uses
 
 
-def _array_count(node: Node) -> int:
-    return sum(array is not None for array in node.inputs)
+def _reads(node: Node, views: int = 1) -> set[object]:
+    """The buffers that a kernel needs for a node seen through so many views."""
+    return {key for array in node.arrays() for key in _keys(array, views)}
+
+
+def _keys(array: Array, views: int = MAX_VIEWS) -> list[object]:
+    return [(identity(array), i) for i in range(views)]
 
 
 def _host(
@@ -157,18 +163,19 @@ def _host(
         return None
     kernel = min(hosts.values(), key=lambda host: place[host.root])
     stores = wanted or len(hosts) > 1
-    more = kernel.inputs + _array_count(node) - 1 + stores
-    if not kernel.takes_nodes or more > MAX_BUFFERS or len(kernel.views) >= MAX_NODES:
+    if not kernel.takes_nodes or len(kernel.views) >= MAX_NODES:
         return None
     if node.policy != kernel.root.policy:
         return None
     views = _views_inside(kernel, uses)
     if views is None or len(views) > MAX_VIEWS or (stores and not _is_storable(kernel, views)):
         return None
-    if not _takes(kernel, node, views):
+    own = {key for c, array in uses if c in kernel.views for key in _keys(array)}
+    reads = (kernel.reads | _reads(node, len(views))) - own
+    if len(reads) + len(kernel.stored) + stores > MAX_BUFFERS or not _takes(kernel, node, views):
         return None
     kernel.views[node] = [_row_view(kernel)] if is_row_reduction(node) else views
-    kernel.inputs = more
+    kernel.reads = reads
     if stores:
         kernel.stored.append(node)
     return kernel

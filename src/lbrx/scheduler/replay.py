@@ -20,7 +20,7 @@ from lbrx.memory.plan import Lifetime, arrange
 from lbrx.metal import Buffer, Context
 from lbrx.metal.binding import Metal
 from lbrx.metal.buffer import Block
-from lbrx.metal.commands import Argument, Command, Dispatch, Encoded, Slot
+from lbrx.metal.commands import Argument, Command, Dispatch, Encoded, Recorded, Slot
 from lbrx.metal.hazards import Hazards
 
 CONSTANT_ALIGNMENT = 256  # what every GPU takes as the offset of a constant
@@ -38,7 +38,7 @@ class Recording:
     """A list of commands with open places."""
 
     gpu: Context
-    commands: list[Command]
+    recorded: Recorded
     inputs: list[Buffer]
     """Stand-ins, in the order of the inputs."""
     outputs: list[Buffer]
@@ -48,7 +48,8 @@ class Recording:
 
     def __post_init__(self) -> None:
         # Kernels over nothing are no commands of a list.
-        self.commands = [c for c in self.commands if isinstance(c, Encoded) or 0 not in c.grid]
+        listed = self.recorded.commands
+        self.commands = [c for c in listed if isinstance(c, Encoded) or 0 not in c.grid]
         self.written = {id(b.block) for command in self.commands for b in command.written}
         self.arena = self._arranged()
         changing = {id(buffer.block) for buffer in (*self.inputs, *self.outputs)}
@@ -63,12 +64,12 @@ class Recording:
         """Move what only the commands use into one arena."""
         lives: dict[int, tuple[Buffer, int, int]] = {}
         fixed = {id(buffer.block) for buffer in (*self.inputs, *self.outputs)}
-        made: set[int] = set()
+        # What the host has filled is taken too, but no command writes it.
+        inner = (self.recorded.taken & self.written) - fixed
         for step, command in enumerate(self.commands):
-            made |= {id(b.block) for b in command.written if b.block.host is None}
             for buffer in command.buffers:
                 key = id(buffer.block)
-                if key in made and key not in fixed:
+                if key in inner:
                     first = lives[key][1] if key in lives else step
                     lives[key] = (buffer, first, step)
         plan = arrange([Lifetime(b.block.length, first, last) for b, first, last in lives.values()])

@@ -69,7 +69,7 @@ def refuse_inputs(nodes: Iterable[Node]) -> None:
 def recorded(outputs: Sequence[Array], inputs: Sequence[Array]) -> replay.Recording:
     """The commands that compute the outputs from the inputs."""
     pending = [x.storage for x in outputs if isinstance(x.storage, Pending)]
-    with recording() as commands:
+    with recording() as recorded:
         graph.realise(pending)
     own = [whole_buffer(graph.concrete(array)) for array in outputs]
-    return replay.Recording(context(), commands, [whole_buffer(x) for x in inputs], own)
+    return replay.Recording(context(), recorded, [whole_buffer(x) for x in inputs], own)

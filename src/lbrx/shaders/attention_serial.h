@@ -18,21 +18,22 @@ constant uint LANES [[function_constant(2)]];  // queries in a block
 
 // c[r][l] += sum over k of a(r, k) * b[k][l]. The loop over lanes becomes vector instructions, if
 // nothing unrolls it before; a number of b that it loads serves all rows, one of c all steps.
-template <uint ROWS>
-inline void multiply_rows(thread const float* a, uint a_row, uint a_step, thread const float* b,
-                          uint b_row, uint count, uint lanes, thread float* c, uint c_row) {
+template <uint ROWS, typename B>
+inline void multiply_rows(thread const float* a, uint a_row, uint a_step, B b, long b_row,
+                          uint count, uint lanes, thread float* c, uint c_row) {
   for (uint k = 0; k < count; k += TILE_STEPS) {
     float x[ROWS][TILE_STEPS];
     for (uint r = 0; r < ROWS; r++) {
       for (uint s = 0; s < TILE_STEPS; s++) x[r][s] = a[r * a_row + (k + s) * a_step];
     }
-    thread const float* y = b + k * b_row;
+    const B y = b + k * b_row;
 #pragma nounroll
     for (uint l = 0; l < lanes; l++) {
       float sum[ROWS];
       for (uint r = 0; r < ROWS; r++) sum[r] = c[r * c_row + l];
       for (uint s = 0; s < TILE_STEPS; s++) {
-        for (uint r = 0; r < ROWS; r++) sum[r] = fma(x[r][s], y[s * b_row + l], sum[r]);
+        const float factor = float(y[s * b_row + l]);
+        for (uint r = 0; r < ROWS; r++) sum[r] = fma(x[r][s], factor, sum[r]);
       }
       for (uint r = 0; r < ROWS; r++) c[r * c_row + l] = sum[r];
     }
@@ -127,7 +128,7 @@ kernel void attention_serial(
     pack(key + row_at(a.key, b, h / a.group, j0), a.key.row, keys, depth, rows);
     for (uint n = 0; n < padded(keys) * LANES; n++) scores[n] = 0.0f;
     for (uint j = 0; j < keys; j += TILE_ROWS) {
-      multiply_rows<TILE_ROWS>(rows + j * padded(depth), padded(depth), 1, q, LANES, padded(depth),
+      multiply_rows<TILE_ROWS>(rows + j * padded(depth), padded(depth), 1, &q[0], LANES, padded(depth),
                                LANES, scores + j * LANES, LANES);
     }
     const bool all_seen = j0 >= high.first && j0 + int(SERIAL_KEYS) <= low.last;
@@ -164,6 +165,9 @@ constant constexpr uint DECODE_KEYS = 8;     // keys or values at a time
 constant constexpr uint LINE = 16;           // floats of the widest vector register
 constant constexpr uint MAX_LINES = 2 * DECODE_KEYS;
 
+// Rows of whole lines are used where they are; others are copied, with zeros at their end.
+constant bool WHOLE_LINES = DEPTH != 0 && DEPTH % LINE == 0 && VALUE_DEPTH % LINE == 0;
+
 inline uint lined(uint n) { return (n + LINE - 1) / LINE * LINE; }
 
 // A row as floats, zeros up to a whole number of lines.
@@ -184,16 +188,16 @@ inline Row row_of(constant Attention& a, uint kv_head, uint row) {
 
 // Products of two keys with ROWS queries, not yet summed: lines[key][row][l] is the sum over those
 // features n for which n % LINE is l.
-template <uint ROWS>
-inline void multiply_lines(thread const float* k, thread const float* q, uint count,
-                           thread float* lines) {
+template <uint ROWS, typename K>
+inline void multiply_lines(K k0, K k1, thread const float* q, uint width, thread float* lines) {
 #pragma nounroll
   for (uint l = 0; l < LINE; l++) {
     float sum[2][ROWS] = {{0.0f}};
-    for (uint n = l; n < count + l; n += LINE) {
+    for (uint n = l; n < width + l; n += LINE) {
+      const float x0 = float(k0[n]), x1 = float(k1[n]);
       for (uint r = 0; r < ROWS; r++) {
-        sum[0][r] = fma(k[n], q[r * SERIAL_DEPTH + n], sum[0][r]);
-        sum[1][r] = fma(k[SERIAL_DEPTH + n], q[r * SERIAL_DEPTH + n], sum[1][r]);
+        sum[0][r] = fma(x0, q[r * width + n], sum[0][r]);
+        sum[1][r] = fma(x1, q[r * width + n], sum[1][r]);
       }
     }
     for (uint r = 0; r < ROWS; r++) {
@@ -224,12 +228,14 @@ inline void sum_lines(thread const float* lines, uint count, thread float* sums)
   for (uint i = 0; i < count; i++) sums[i] = pairs[2 * i] + pairs[2 * i + 1];
 }
 
-template <uint ROWS>
-inline void score_rows(thread const float* k, thread const float* q, uint depth,
+// Scores of DECODE_KEYS keys; beyond `last` the last one again.
+template <uint ROWS, typename K>
+inline void score_rows(K k, long stride, uint last, thread const float* q, uint width,
                        thread float* scores) {
   float lines[DECODE_KEYS * ROWS * LINE], sums[DECODE_KEYS * ROWS];
   for (uint j = 0; j < DECODE_KEYS; j += 2) {
-    multiply_lines<ROWS>(k + j * SERIAL_DEPTH, q, lined(depth), lines + j * ROWS * LINE);
+    multiply_lines<ROWS>(k + min(j, last) * stride, k + min(j + 1, last) * stride, q, width,
+                         lines + j * ROWS * LINE);
   }
   sum_lines(lines, DECODE_KEYS * ROWS, sums);
   for (uint r = 0; r < ROWS; r++) {
@@ -237,20 +243,31 @@ inline void score_rows(thread const float* k, thread const float* q, uint depth,
   }
 }
 
+template <typename K>
+inline void score_all_rows(K k, long stride, uint last, thread const float* q, uint width,
+                           uint rows, thread float* scores) {
+  for (uint r = 0; r + 2 <= rows; r += 2) {
+    score_rows<2>(k, stride, last, q + r * width, width, scores + r * DECODE_CHUNK);
+  }
+  if (rows % 2) {
+    const uint r = rows - 1;
+    score_rows<1>(k, stride, last, q + r * width, width, scores + r * DECODE_CHUNK);
+  }
+}
+
 template <typename KV>
 inline void score_keys(device const KV* key, long stride, uint keys, uint depth,
                        thread const float* q, uint rows, thread float* scores) {
   float k[DECODE_KEYS * SERIAL_DEPTH];
+  const uint width = lined(depth);
   for (uint j0 = 0; j0 < keys; j0 += DECODE_KEYS) {
-    for (uint j = 0; j < DECODE_KEYS; j++) {
-      load_row(key + min(j0 + j, keys - 1) * stride, depth, k + j * SERIAL_DEPTH);
-    }
-    for (uint r = 0; r + 2 <= rows; r += 2) {
-      score_rows<2>(k, q + r * SERIAL_DEPTH, depth, scores + r * DECODE_CHUNK + j0);
-    }
-    if (rows % 2) {
-      const uint r = rows - 1;
-      score_rows<1>(k, q + r * SERIAL_DEPTH, depth, scores + r * DECODE_CHUNK + j0);
+    const uint count = min(DECODE_KEYS, keys - j0);
+    device const KV* from = key + j0 * stride;
+    if (WHOLE_LINES) {
+      score_all_rows(from, stride, count - 1, q, width, rows, scores + j0);
+    } else {
+      for (uint j = 0; j < count; j++) load_row(from + j * stride, depth, k + j * width);
+      score_all_rows(&k[0], width, count - 1, q, width, rows, scores + j0);
     }
   }
 }
@@ -279,23 +296,35 @@ inline float2 weigh(thread float* scores, uint keys) {
   return float2(peak, total);
 }
 
+// Adds TILE_STEPS values to all sums, each with its weight.
+template <typename V>
+inline void sum_steps(V v, long stride, uint width, thread const float* weights, uint rows,
+                      thread float* sums) {
+  for (uint r = 0; r + TILE_ROWS <= rows; r += TILE_ROWS) {
+    multiply_rows<TILE_ROWS>(weights + r * DECODE_CHUNK, DECODE_CHUNK, 1, v, stride, TILE_STEPS,
+                             width, sums + r * width, width);
+  }
+  if (rows % TILE_ROWS) {
+    const uint r = rows - 1;
+    multiply_rows<1>(weights + r * DECODE_CHUNK, DECODE_CHUNK, 1, v, stride, TILE_STEPS, width,
+                     sums + r * width, width);
+  }
+}
+
 template <typename KV>
 inline void sum_values(device const KV* value, long stride, uint keys, uint depth,
                        thread const float* weights, uint rows, thread float* sums) {
   float v[TILE_STEPS * SERIAL_DEPTH];
   const uint width = lined(depth);
   for (uint j = 0; j < keys; j += TILE_STEPS) {
-    for (uint s = 0; s < TILE_STEPS; s++) {
+    if (WHOLE_LINES && j + TILE_STEPS <= keys) {
+      sum_steps(value + j * stride, stride, width, weights + j, rows, sums);
+    } else {
       // Beyond the last key weights are zero; its value again is finite where it is.
-      load_row(value + min(j + s, keys - 1) * stride, depth, v + s * SERIAL_DEPTH);
-    }
-    for (uint r = 0; r + TILE_ROWS <= rows; r += TILE_ROWS) {
-      multiply_rows<TILE_ROWS>(weights + r * DECODE_CHUNK + j, DECODE_CHUNK, 1, v, SERIAL_DEPTH,
-                               TILE_STEPS, width, sums + r * SERIAL_DEPTH, SERIAL_DEPTH);
-    }
-    if (rows % TILE_ROWS) {
-      multiply_rows<1>(weights + (rows - 1) * DECODE_CHUNK + j, DECODE_CHUNK, 1, v, SERIAL_DEPTH,
-                       TILE_STEPS, width, sums + (rows - 1) * SERIAL_DEPTH, SERIAL_DEPTH);
+      for (uint s = 0; s < TILE_STEPS; s++) {
+        load_row(value + min(j + s, keys - 1) * stride, depth, v + s * width);
+      }
+      sum_steps(&v[0], width, width, weights + j, rows, sums);
     }
   }
 }
@@ -324,7 +353,7 @@ kernel void attention_decode_serial(
     uint2 at [[thread_position_in_grid]]) {
   const uint kv_heads = a.heads / a.group, b = at.y / kv_heads, kv_head = at.y % kv_heads;
   const uint all_rows = a.group * a.queries, valid = valid_keys(a, lengths, b);
-  const uint depth = depth_of(a), value_depth = value_depth_of(a);
+  const uint depth = depth_of(a), value_depth = value_depth_of(a), width = lined(value_depth);
   const uint start = at.x * DECODE_CHUNK;
   const uint end = max(start, min(start + DECODE_CHUNK, valid));
   float q[DECODE_ROWS * SERIAL_DEPTH], sums[DECODE_ROWS * SERIAL_DEPTH];
@@ -342,8 +371,8 @@ kernel void attention_decode_serial(
     const uint keys = max(first, last) - first;
     for (uint r = 0; r < rows; r++) {
       const Row row = row_of(a, kv_head, r0 + r);
-      load_row(query + row_at(a.query, b, row.head, row.query), depth, q + r * SERIAL_DEPTH);
-      for (uint d = 0; d < lined(value_depth); d++) sums[r * SERIAL_DEPTH + d] = 0.0f;
+      load_row(query + row_at(a.query, b, row.head, row.query), depth, q + r * lined(depth));
+      for (uint d = 0; d < width; d++) sums[r * width + d] = 0.0f;
     }
     score_keys(key + row_at(a.key, b, kv_head, first), a.key.row, keys, depth, q, rows,
                scores);
@@ -365,7 +394,7 @@ kernel void attention_decode_serial(
     for (uint r = 0; r < rows; r++) {
       const Row row = row_of(a, kv_head, r0 + r);
       const ulong place = share_at(a, b, row.head, row.query, at.x);
-      store_share(a, mark[r], sums + r * SERIAL_DEPTH, place, out, shares, marks);
+      store_share(a, mark[r], sums + r * width, place, out, shares, marks);
     }
   }
 }

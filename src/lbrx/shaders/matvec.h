@@ -5,6 +5,7 @@
 // Rows of x, rounded up to a power of two: those beyond the last are the last again.
 constant uint ROWS [[function_constant(1)]];
 constant constexpr uint MOST_ROWS = 8;
+#define TOGETHER (ROWS < 4 ? ROWS : 4)
 
 inline ulong row_start(constant Product& p, uint row) { return min(row, p.m - 1) * p.x_row; }
 
@@ -20,42 +21,11 @@ inline void put(device T* out, device const T* bias, constant Product& p, uint m
 // ---- a thread some columns ----
 
 constant constexpr uint DOT_COLUMNS = 32;  // of a thread
-constant constexpr uint DOT_QUAD = 4;      // of them at a time
-constant constexpr uint DOT_LANES = 16;
-constant constexpr uint DOT_STEP = 64;     // of k in one pass over the lanes
+constant constexpr uint QUAD = 4;          // of them at a time
 constant constexpr uint LEFT = 4096;       // elements of x that stay in a processor's first cache
 
-// Adds the products of `depth` elements, a multiple of DOT_STEP, to the sums of four columns.
-template <typename T>
-inline void add_dots(thread float (&sums)[MOST_ROWS][DOT_COLUMNS], uint first,
-                     thread const float (&left)[LEFT], thread device const T* (&y)[DOT_QUAD],
-                     uint depth) {
-  const uint block = LEFT / ROWS;
-  float lanes[MOST_ROWS][DOT_QUAD][DOT_LANES];
-  for (uint r = 0; r < ROWS; r++)
-    for (uint c = 0; c < DOT_QUAD; c++)
-      for (uint lane = 0; lane < DOT_LANES; lane++) lanes[r][c][lane] = 0;
-  for (ulong k = 0; k < depth; k += DOT_STEP) {
-    for (uint lane = 0; lane < DOT_LANES; lane++) {
-#pragma unroll
-      for (uint r = 0; r < ROWS; r++) {
-#pragma unroll
-        for (uint c = 0; c < DOT_QUAD; c++) {
-          float sum = lanes[r][c][lane];
-#pragma unroll
-          for (ulong i = k; i < k + DOT_STEP; i += DOT_LANES)
-            sum = fma(left[r * block + i + lane], wide(y[c][i + lane]), sum);
-          lanes[r][c][lane] = sum;
-        }
-      }
-    }
-  }
-  for (uint r = 0; r < ROWS; r++)
-    for (uint c = 0; c < DOT_QUAD; c++)
-      for (uint lane = 0; lane < DOT_LANES; lane++) sums[r][first + c] += lanes[r][c][lane];
-}
-
-// The matrix column after column: each result is the product of two vectors, added up in lanes.
+// The matrix column after column: each result is the product of two vectors. For fast maths, where a
+// compiler may add up in as many lanes as it likes.
 template <typename T>
 kernel void matvec_dots_serial(device const T* x [[buffer(0)]], device const T* y [[buffer(1)]],
                                device const T* bias [[buffer(2)]], device T* out [[buffer(3)]],
@@ -69,20 +39,26 @@ kernel void matvec_dots_serial(device const T* x [[buffer(0)]], device const T* 
   for (uint r = 0; r < ROWS; r++)
     for (uint c = 0; c < DOT_COLUMNS; c++) sums[r][c] = 0;
   for (uint k = 0; k < p.k; k += block) {
-    const uint depth = min(block, p.k - k), whole = depth / DOT_STEP * DOT_STEP;
+    const uint depth = min(block, p.k - k);
     for (uint r = 0; r < ROWS; r++) {
       device const T* row = x + start.x + row_start(p, r) + k * p.x_column;
       for (uint i = 0; i < depth; i++) left[r * block + i] = wide(row[i * p.x_column]);
     }
-    for (uint c = 0; c < columns; c += DOT_QUAD) {
-      device const T* quad[DOT_QUAD];
-      for (uint q = 0; q < DOT_QUAD; q++)
+    for (uint c = 0; c < columns; c += QUAD) {
+      device const T* quad[QUAD];
+      for (uint q = 0; q < QUAD; q++)
         quad[q] = y + start.y + min(first + c + q, p.n - 1) * p.y_column + k;
-      add_dots(sums, c, left, quad, whole);
-      for (uint r = 0; r < ROWS; r++)
-        for (uint q = 0; q < DOT_QUAD; q++)
-          for (uint i = whole; i < depth; i++)
-            sums[r][c + q] = fma(left[r * block + i], wide(quad[q][i]), sums[r][c + q]);
+      for (uint r = 0; r < ROWS; r += TOGETHER) {
+        float dots[4][QUAD] = {};
+        for (ulong i = 0; i < depth; i++) {
+#pragma unroll
+          for (uint t = 0; t < TOGETHER; t++)
+#pragma unroll
+            for (uint q = 0; q < QUAD; q++) dots[t][q] += left[(r + t) * block + i] * wide(quad[q][i]);
+        }
+        for (uint t = 0; t < TOGETHER; t++)
+          for (uint q = 0; q < QUAD; q++) sums[r + t][c + q] += dots[t][q];
+      }
     }
   }
   for (uint r = 0; r < ROWS; r++)

@@ -10,9 +10,8 @@ constant constexpr uint TILE_ROWS = 8;  // threads along the other side
 // How the last axis is read and written: -1 stands for the strides in the record.
 constant int SOURCE_STEP [[function_constant(0)]];
 constant int TARGET_STEP [[function_constant(1)]];
-constant bool BY_FOURS [[function_constant(2)]];
 // Axes along z: known to the compiler, which then leaves no loop inside a row's.
-constant uint OTHERS [[function_constant(3)]];
+constant uint OTHERS [[function_constant(2)]];
 
 // Strides count elements and may be negative. The last axis lies along the grid's x, the one before
 // along y, all others along z. Plain numbers: a loop over threads keeps a copy of such a record.
@@ -58,28 +57,28 @@ kernel void copy(device const T* in [[buffer(0)]], device T* out [[buffer(1)]],
 
 // ---- transposes: y is the axis along which the source is in order, x the target's ----
 
-// Loads and stores of four elements at once need addresses and strides that are multiples of four.
-template <typename T>
+// Four elements at once need an address, and strides, that are multiples of four.
+template <bool WHOLE, typename T>
 inline vec<T, 4> load_four(device const T* from) {
-  if (BY_FOURS) return *reinterpret_cast<device const vec<T, 4>*>(from);
+  if (WHOLE) return *reinterpret_cast<device const vec<T, 4>*>(from);
   return vec<T, 4>(from[0], from[1], from[2], from[3]);
 }
-template <typename T>
+template <bool WHOLE, typename T>
 inline void store_four(device T* to, vec<T, 4> values) {
-  if (BY_FOURS) *reinterpret_cast<device vec<T, 4>*>(to) = values;
+  if (WHOLE) *reinterpret_cast<device vec<T, 4>*>(to) = values;
   else to[0] = values.x, to[1] = values.y, to[2] = values.z, to[3] = values.w;
 }
 
 // A block by fours, which stay in registers. Columns go by way of memory of the thread's own: whole
 // lines are read, and whole lines written.
-template <typename T, uint SIDE>
+template <bool WHOLE, uint SIDE, typename T>
 inline void transpose_block(device const T* from, long source, device T* to, long target) {
   vec<T, 4> block[SIDE][SIDE / 4];
   for (uint c = 0; c < SIDE; c += 4) {
     for (uint r = 0; r < SIDE; r += 4) {
       device const T* corner = from + c * source + r;
-      const vec<T, 4> w = load_four(corner), x = load_four(corner + source);
-      const vec<T, 4> y = load_four(corner + 2 * source), z = load_four(corner + 3 * source);
+      const vec<T, 4> w = load_four<WHOLE>(corner), x = load_four<WHOLE>(corner + source);
+      const vec<T, 4> y = load_four<WHOLE>(corner + 2 * source), z = load_four<WHOLE>(corner + 3 * source);
       block[r][c / 4] = vec<T, 4>(w.x, x.x, y.x, z.x);
       block[r + 1][c / 4] = vec<T, 4>(w.y, x.y, y.y, z.y);
       block[r + 2][c / 4] = vec<T, 4>(w.z, x.z, y.z, z.z);
@@ -87,7 +86,7 @@ inline void transpose_block(device const T* from, long source, device T* to, lon
     }
   }
   for (uint r = 0; r < SIDE; r++)
-    for (uint c = 0; c < SIDE; c += 4) store_four(to + r * target + c, block[r][c / 4]);
+    for (uint c = 0; c < SIDE; c += 4) store_four<WHOLE>(to + r * target + c, block[r][c / 4]);
 }
 
 template <typename T, uint SIDE>
@@ -100,7 +99,10 @@ kernel void transpose_serial(device const T* in [[buffer(0)]], device T* out [[b
   device const T* from = plane(in, walk, at.z) + long(first.x) * source + first.y;
   device T* to = plane(out, walk, at.z) + long(first.y) * target + first.x;
   if (all(first + SIDE <= size)) {
-    transpose_block<T, SIDE>(from, source, to, target);
+    const ulong addresses = reinterpret_cast<ulong>(from) | reinterpret_cast<ulong>(to);
+    const bool whole = (addresses % sizeof(vec<T, 4>) | ulong(source | target) % 4) == 0;
+    if (whole) transpose_block<true, SIDE>(from, source, to, target);
+    else transpose_block<false, SIDE>(from, source, to, target);
     return;
   }
   const uint2 count = min(size - first, SIDE);

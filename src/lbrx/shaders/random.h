@@ -30,11 +30,8 @@ inline uint4 philox(constant Stream& stream, uint i) {
 inline float unit(uint word) { return float(word >> 8) * 0x1p-24f; }
 
 // Box and Muller: a pair of words makes a pair of numbers.
-inline float2 normal(uint first, uint second) {
-  const float radius = sqrt(-2.0f * log(1.0f - unit(first)));
-  const float angle = 6.2831853f * unit(second);
-  return radius * float2(cos(angle), sin(angle));
-}
+inline float radius(uint word) { return sqrt(-2.0f * log(1.0f - unit(word))); }
+inline float angle(uint word) { return 6.2831853f * unit(word); }
 
 template <typename T>
 kernel void random_uniform(device T* out [[buffer(0)]], constant Stream& stream [[buffer(1)]],
@@ -53,13 +50,12 @@ kernel void random_normal(device T* out [[buffer(0)]], constant Stream& stream [
                           constant float2& moments [[buffer(2)]],
                           uint i [[thread_position_in_grid]]) {
   const uint4 words = philox(stream, i);
-  const float2 first = normal(words.x, words.y) * moments.y + moments.x;
-  const float2 second = normal(words.z, words.w) * moments.y + moments.x;
+  const float first = radius(words.x), second = radius(words.z);
   device T* to = out + ulong(i) * 4;
-  to[0] = T(first.x);
-  to[1] = T(first.y);
-  to[2] = T(second.x);
-  to[3] = T(second.y);
+  to[0] = T(first * cos(angle(words.y)) * moments.y + moments.x);
+  to[1] = T(first * sin(angle(words.y)) * moments.y + moments.x);
+  to[2] = T(second * cos(angle(words.w)) * moments.y + moments.x);
+  to[3] = T(second * sin(angle(words.w)) * moments.y + moments.x);
 }
 
 kernel void random_bernoulli_bool(device bool* out [[buffer(0)]],

@@ -3,48 +3,55 @@
 #include "elementwise.h"
 #include "rows.h"
 
-// One thread, which joins elements LANES apart: that is what a processor does with vectors.
-struct OneThread {
-  enum : uint { LANES = 32 };
+// A reduction also has a form for one thread, whose loop a processor runs on vectors: elements are
+// lifted, added up in any order and lowered again.
 
-  template <typename Op, typename Row>
-  float reduce(Op op, uint n, Row row) const {
-    float part[LANES];
-    for (uint lane = 0; lane < LANES; lane++) part[lane] = op.none();
-    const uint whole = n - n % LANES;
-    for (uint i = 0; i < whole; i += LANES) {
-      for (uint lane = 0; lane < LANES; lane++) part[lane] = op.join(part[lane], row(i + lane, 0));
-    }
-    for (uint i = whole; i < n; i++) part[i - whole] = op.join(part[i - whole], row(i, 0));
-    for (uint left = LANES / 2; left > 0; left /= 2) {
-      for (uint lane = 0; lane < left; lane++) part[lane] = op.join(part[lane], part[lane + left]);
-    }
-    return part[0];
-  }
-
-  template <typename F>
-  void each(uint n, F f) const {
-    for (uint i = 0; i < n; i++) f(i, 0);
-  }
+struct RowSum : Sum {
+  float lift(float x) const { return x; }
+  float lower(float state) const { return state; }
+  float add(float x, float y) const { return join(x, y); }
 };
-
-struct RowSum : Sum {};
 
 struct RowProduct {
   float none() const { return 1.0f; }
-  float join(float x, float y) const { return x * y; }
+  float join(float x, float y) const {
+#pragma METAL fp math_mode(relaxed)
+    return x * y;
+  }
   float over_simdgroup(float x) const { return simd_product(x); }
+  float lift(float x) const { return x; }
+  float lower(float state) const { return state; }
+  float add(float x, float y) const { return join(x, y); }
 };
 
-// simd_max and simd_min may pass over NaN.
+// Integers in the order of floats, both ways.
+inline int ordered(int bits) { return bits ^ ((bits >> 31) & 0x7fffffff); }
+
+// simd_max and simd_min may pass over NaN. One thread compares integers, with NaN at the far end.
 struct RowMaximum {
   float none() const { return -INFINITY; }
   float join(float x, float y) const { return op::maximum(x, y); }
   float over_simdgroup(float x) const { return simd_any(isnan(x)) ? NAN : simd_max(x); }
+  int lift(float x) const { return isnan(x) ? INT_MAX : ordered(as_type<int>(x)); }
+  float lower(int state) const { return as_type<float>(ordered(state)); }
+  int add(int x, int y) const { return max(x, y); }
 };
 
 struct RowMinimum {
   float none() const { return INFINITY; }
   float join(float x, float y) const { return op::minimum(x, y); }
   float over_simdgroup(float x) const { return simd_any(isnan(x)) ? NAN : simd_min(x); }
+  int lift(float x) const { return isnan(x) ? INT_MIN : ordered(as_type<int>(x)); }
+  float lower(int state) const { return as_type<float>(ordered(state)); }
+  int add(int x, int y) const { return min(x, y); }
+};
+
+struct OneThread : Alone {
+  template <typename Op, typename Row>
+  float reduce(Op op, uint n, Row row) const {
+    auto state = op.lift(op.none());
+    for (uint i = 0; i < whole(n); i++) state = op.add(state, op.lift(row(i, 0)));
+    LAST_ELEMENTS for (uint i = whole(n); i < n; i++) state = op.add(state, op.lift(row(i, 0)));
+    return op.lower(state);
+  }
 };

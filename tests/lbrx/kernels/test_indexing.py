@@ -61,6 +61,16 @@ def test_embedding_chooses_rows(rng):
     assert metal.stats()["kernels"]["take:row"] == before + 1
 
 
+def test_rows_that_begin_within_a_word(rng):
+    """Moved by the widest integers that fit: 8 bytes where they can be, else 4 and 2."""
+    table = sample(rng, (50, 12), dt.float16)
+    for columns, start in ((12, 0), (12, 4), (6, 2), (7, 1), (2, 3)):
+        flat = table.reshape(-1)[start : start + 30 * columns]
+        tensor = on_metal(table).reshape(-1)[start : start + 30 * columns].reshape(30, columns)
+        result = tensor.take([4, 0, -1], axis=0).numpy()
+        np.testing.assert_array_equal(result, flat.reshape(30, columns)[[4, 0, -1]])
+
+
 @pytest.mark.parametrize("dtype", rotated((), of=DTYPES))
 def test_gather(dtype, rng):
     for shape, axis in SHAPES:

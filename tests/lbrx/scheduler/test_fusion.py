@@ -92,8 +92,8 @@ def test_one_kernel(name, shape):
     build, oracle = CHAINS[name]
     x, values = tensor(*shape)
     result = build(x)
-    if name in ("several axes",) and len(shape) == 2:
-        # The whole array is one row: as good as any other reduction of that size.
+    if name == "several axes":
+        # What becomes of the last axes together is no row of the kernel's own last axis.
         assert len(kernels(result)) <= 2
     elif shape[-1] > 1:
         assert len(kernels(result)) == 1
@@ -119,7 +119,7 @@ def test_what_two_kernels_need_is_stored_by_the_first():
     x, values = tensor(16, 16)
     shared = x * 2 + 1
     first, second = shared @ shared, shared.exp()
-    assert sorted(kernels(first, second)) == [1, 3]
+    assert sorted(kernels(first, second)) == [1, 1, 2]  # a product takes no other kernel's work
     lbrx.eval(first, second)
     close(first, (values * 2 + 1) @ (values * 2 + 1))
     close(second, np.exp(values * 2 + 1))
@@ -239,7 +239,8 @@ def test_composition_of_views(rng):
 def _random_layout(rng, shape):
     """A layout over numbered memory, and the numbers it shows."""
     axes = rng.permutation(len(shape))
-    base = np.arange(math.prod(shape) * 4).reshape(*(shape[i] * 2 for i in axes), -1)[..., 0]
+    wide = [shape[i] * 2 for i in axes]
+    base = np.arange(math.prod(wide)).reshape(wide)
     taken = base[tuple(slice(1, None, 2) for _ in shape)]
     shown = taken.transpose(np.argsort(axes))
     strides = tuple(s // 8 for s in shown.strides)

@@ -1,0 +1,149 @@
+"""Operations on quantized values: to and from blocks, and products with weights that stay packed.
+
+Stored values are one to three operands: `codes`, the uint8 rows of GGUF's blocks or uint32 rows of
+packed words; and beside words their `scales` and `offsets`, which are zero points or biases.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lbrx import dtype as dt
+from lbrx import quant
+from lbrx.dtype import Dtype, DtypeLike
+from lbrx.errors import DtypeError, QuantizationError, ShapeError
+from lbrx.ops import rules
+from lbrx.ops.table import Attributes, Family, op
+from lbrx.quant import QuantizationInfo, Scheme
+from lbrx.shape import Shape
+
+Array = NDArray[Any]
+PLANES = {"scales": "scales", "zero_points": "offsets", "biases": "offsets"}
+"""The operand that a scheme's field is, where it is not among the codes."""
+
+
+def stored_names(scheme: Scheme) -> tuple[str, ...]:
+    """The names of a scheme's parts in the order of the operands: `data` first."""
+    return scheme.fields if scheme.planar else ("data",)
+
+
+def values_shape(scheme: Scheme, codes: Shape) -> Shape:
+    """The shape of the values whose codes have this one."""
+    row = math.prod(scheme.layout["data"].shape) if scheme.planar else scheme.block_bytes
+    if not codes or codes[-1] % row:
+        raise ShapeError(
+            f"{scheme.name} codes of shape {codes} are no whole blocks: their last axis must be "
+            f"a multiple of {row}"
+        )
+    return (*codes[:-1], codes[-1] // row * scheme.elements)
+
+
+def _checked(shapes: rules.Shapes, scheme: Scheme) -> Shape:
+    """The values' shape; refuses planes that do not fit the codes."""
+    shape = values_shape(scheme, rules.first(shapes))
+    names = stored_names(scheme)
+    given = [*shapes, None, None][: len(names)]
+    if sum(other is not None for other in shapes) != len(names) or None in given:
+        raise QuantizationError(f"{scheme.name} is stored as {', '.join(names)}: give all of them")
+    for name, other in zip(names[1:], given[1:], strict=True):
+        expected = scheme.part_shape(name, shape)
+        if other != expected:
+            raise ShapeError(f"{scheme.name} of shape {shape} has {name} of {expected}: not {other}")
+    return shape
+
+
+def _info(scheme: Scheme, scales: Array | None, offsets: Array | None) -> QuantizationInfo[Array]:
+    arrays = {"scales": scales, "offsets": offsets}
+    planes = {name: arrays[PLANES[name]] for name in stored_names(scheme)[1:]}
+    return quant.describe(scheme, **{n: a for n, a in planes.items() if a is not None})
+
+
+def _decoded_shape(shapes: rules.Shapes, attributes: Attributes) -> Shape:
+    return _checked(shapes, quant.find(attributes["scheme"]))
+
+
+def _floating_only(dtype: Dtype) -> Dtype:
+    if not dtype.is_float:
+        raise DtypeError(f"quantized values are floating numbers, not {dtype}: cast the result")
+    return dtype
+
+
+@op(
+    Family.QUANTIZATION,
+    _decoded_shape,
+    lambda _, attributes: _floating_only(attributes["dtype"]),
+)
+def decode_blocks(
+    codes: Array,
+    scales: Array | None = None,
+    offsets: Array | None = None,
+    *,
+    scheme: str,
+    dtype: DtypeLike = dt.float32,
+) -> Array:
+    """The values that are stored."""
+    found = quant.find(scheme)
+    return quant.dequantize(codes, _info(found, scales, offsets))
+
+
+def _encoded_shapes(shapes: rules.Shapes, attributes: Attributes) -> list[Shape]:
+    scheme, shape = quant.find(attributes["scheme"]), rules.first(shapes)
+    blocks = scheme.blocks(shape)
+    if scheme.planar:
+        return [scheme.part_shape(name, shape) for name in stored_names(scheme)]
+    rows = math.prod(shape[:-1])
+    return [(*shape[:-1], blocks // rows * scheme.block_bytes if rows else 0)]
+
+
+def encoded_types(scheme: Scheme, values: Dtype) -> tuple[Dtype, ...]:
+    """Of each stored part."""
+    if not scheme.planar:
+        return (dt.uint8,)
+    kept = values if scheme.keeps_dtype else None
+    beside = [kept or dt.parse(scheme.layout[n].base) for n in stored_names(scheme)[1:]]
+    return dt.uint32, *beside
+
+
+@op(
+    Family.QUANTIZATION,
+    _encoded_shapes,
+    lambda values, attributes: encoded_types(
+        quant.find(attributes["scheme"]), _floating_only(values)
+    ),
+)
+def encode_blocks(x: Array, *, scheme: str) -> tuple[Array, ...]:
+    """The values as a scheme stores them: codes, and what lies beside them."""
+    found = quant.find(scheme)
+    data, info = quant.quantize(x, found)
+    return data, *(info.arrays[name] for name in stored_names(found)[1:])
+
+
+def _product_shape(shapes: rules.Shapes, attributes: Attributes) -> Shape:
+    x, weight = rules.first(shapes), _checked(shapes[1:], quant.find(attributes["scheme"]))
+    if len(weight) != 2:
+        raise ShapeError(f"a weight of shape {weight} is no matrix: index or reshape it")
+    if not x or x[-1] != weight[1]:
+        raise ShapeError(f"the last axis of x, {x}, must be as long as the weight's, {weight}")
+    return (*x[:-1], weight[0])
+
+
+@op(
+    Family.MATMUL,
+    _product_shape,
+    lambda values, _: _floating_only(values),
+)
+def quantized_matmul(
+    x: Array,
+    codes: Array,
+    scales: Array | None = None,
+    offsets: Array | None = None,
+    *,
+    scheme: str,
+) -> Array:
+    """x times the transposed of a quantized matrix, whose rows are the result's columns."""
+    weight = quant.dequantize(codes, _info(quant.find(scheme), scales, offsets))
+    return np.matmul(x, weight.T)

@@ -1,0 +1,11 @@
+#include "quant_decode.h"
+
+#define INSTANTIATE(name, codec)                                                             \
+  template [[host_name("dequantize_serial_" #name)]] kernel void decode_blocks<codec>(       \
+      device const uchar*, device const void*, device const void*, device const char*,       \
+      device void*, uint);                                                                   \
+  template [[host_name("dequantize_unit_" #name)]] kernel void decode_units<codec>(          \
+      device const uchar*, device const void*, device const void*, device const char*,       \
+      device void*, uint);
+
+EACH_SCHEME(INSTANTIATE)
