@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import zip_longest
 from types import EllipsisType
 
@@ -15,6 +16,7 @@ from lbrx.errors import ShapeError
 
 Shape = tuple[int, ...]
 Axes = int | Sequence[int] | None
+KNOWN = 4096  # shapes whose layouts are kept
 BasicIndex = int | slice | EllipsisType | None
 
 
@@ -40,6 +42,8 @@ class Layout:
         if self.size == 0:
             return True
         expected = contiguous_strides(self.shape)
+        if self.strides == expected:
+            return True
         dims = zip(self.shape, self.strides, expected, strict=True)
         return all(n == 1 or stride == wanted for n, stride, wanted in dims)
 
@@ -52,6 +56,7 @@ class Layout:
         return low, self.offset + sum(r for r in reach if r > 0) + 1
 
 
+@lru_cache(KNOWN)
 def contiguous_strides(shape: Shape) -> Shape:
     strides = []
     step = 1
@@ -61,6 +66,7 @@ def contiguous_strides(shape: Shape) -> Shape:
     return tuple(reversed(strides))
 
 
+@lru_cache(KNOWN)
 def contiguous(shape: Shape, offset: int = 0) -> Layout:
     return Layout(shape, contiguous_strides(shape), offset)
 
@@ -177,6 +183,8 @@ def transpose(layout: Layout, first: int, second: int) -> Layout:
 
 def expand(layout: Layout, shape: Sequence[int]) -> Layout:
     """Broadcast to a shape: repeated axes get stride 0. A size of -1 stays as it is."""
+    if layout.shape == shape:
+        return layout
     extra = len(shape) - layout.ndim
     old = (1,) * extra + layout.shape
     wanted = tuple(o if n == -1 else n for o, n in zip(old, shape, strict=False))

@@ -21,7 +21,7 @@ inline void put(device T* out, device const T* bias, constant Product& p, uint m
 // ---- a thread some columns ----
 
 constant constexpr uint DOT_COLUMNS = 32;  // of a thread
-constant constexpr uint QUAD = 4;          // of them at a time
+constant constexpr uint QUAD = 1;          // of them at a time
 constant constexpr uint LEFT = 4096;       // elements of x that stay in a processor's first cache
 
 // The matrix column after column: each result is the product of two vectors. For fast maths, where a

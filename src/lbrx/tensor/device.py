@@ -1,4 +1,4 @@
-"""Devices: what computes. One method each, so that another device is one more object."""
+"""Devices: what computes. Two methods each, so that another device is one more object."""
 
 from __future__ import annotations
 

@@ -243,6 +243,16 @@ def test_the_language_part_of_a_larger_model(folder):
         ),
         (
             "model.norm.weight",
+            {"head_dim": 10**12, "rope_scaling": LLAMA3},
+            "heads of size 1,000,000,000,000, at most",
+        ),
+        (
+            "model.norm.weight",
+            {"rope_scaling": {**LLAMA3, "factor": "x"}},
+            "factor: 'x' is no positive number",
+        ),
+        (
+            "model.norm.weight",
             {"model_type": "mamba"},
             "model_type 'mamba' of config.json has no table",
         ),

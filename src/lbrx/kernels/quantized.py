@@ -1,0 +1,177 @@
+"""Quantized values on the device: how they are given to kernels, and their decoding.
+
+Products are in `quantized_matmul.py`, encoding is in `quantizing.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from lbrx import dtype as dt
+from lbrx import quant
+from lbrx.dtype import Dtype
+from lbrx.kernels import elementwise, movement
+from lbrx.kernels.arrays import buffer_of, empty, kernel_name, size_class
+from lbrx.kernels.registry import Call, Family, Sample, computes
+from lbrx.metal import Buffer, Context, DeviceInfo, Pipeline
+from lbrx.ops import Spec
+from lbrx.quant import Scheme
+from lbrx.quant.gguf import grids
+from lbrx.storage import Array
+
+# As quant_blocks.h numbers them.
+TYPES = {dt.float32: 0, dt.float16: 1, dt.bfloat16: 2}
+UNIT = 16
+ALIGNMENT = 4  # bytes: of the widest field that blocks have
+GROUP = 256  # threads
+
+_books: WeakKeyDictionary[Context, dict[str, Buffer]] = WeakKeyDictionary()
+
+
+@cache
+def codec_name(scheme: Scheme) -> str:
+    """The name in kernels: groups of all sizes are one codec, `mlx:4:64` is `mlx_4`."""
+    *kind, group = scheme.name.split(":")
+    if group == "symmetric":
+        return f"{kind[0]}_symmetric"
+    return "_".join(kind if group.isdigit() else (*kind, group))
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Quantized values in memory, rows one after the other."""
+
+    scheme: Scheme
+    scale_type: Dtype
+    codes: Buffer
+    scales: Buffer | None
+    offsets: Buffer | None
+    book: Buffer | None
+
+    @property
+    def arguments(self) -> list[Buffer | bytes]:
+        """What every kernel is given first. Metal wants a buffer also where none is read."""
+        beside = (self.scales, self.offsets, self.book)
+        return [self.codes, *(self.codes if buffer is None else buffer for buffer in beside)]
+
+
+def stored(gpu: Context, scheme: Scheme, arrays: Sequence[Array | None]) -> Stored:
+    """The operands of an operation as kernels take them."""
+    buffers = [None if a is None else _whole_rows(gpu, a) for a in arrays]
+    codes, scales, offsets = (*buffers, None, None)[:3]
+    assert codes is not None
+    scale_type = arrays[1].dtype if len(arrays) > 1 and arrays[1] is not None else dt.float32
+    return Stored(scheme, scale_type, codes, scales, offsets, _book(gpu, scheme))
+
+
+def _whole_rows(gpu: Context, array: Array) -> Buffer:
+    """Rows one after the other, where a field's natural alignment holds."""
+    array = elementwise.contiguous(gpu, array)
+    buffer = buffer_of(array)
+    if buffer.offset % ALIGNMENT == 0:
+        return buffer
+    aligned = empty(gpu, Spec(array.layout.shape, array.dtype))
+    movement.copy(gpu, array, aligned)
+    return buffer_of(aligned)
+
+
+def _book(gpu: Context, scheme: Scheme) -> Buffer | None:
+    """The code book of an IQ type, as bytes."""
+    name = "iq1" if scheme.name.startswith("iq1") else scheme.name
+    if name not in grids.BOOKS:
+        return None
+    known = _books.setdefault(gpu, {})
+    if name not in known:
+        known[name] = gpu.upload(grids.grid(name).astype(np.int8))
+    return known[name]
+
+
+def pipeline(
+    gpu: Context,
+    stem: str,
+    kernel: str,
+    given: Stored,
+    values: Dtype,
+    constants: dict[int, bool | int] | None = None,
+) -> Pipeline:
+    """A kernel for a scheme, in safe maths: a scale may be NaN."""
+    scale_type = TYPES.get(given.scale_type, 0)
+    every = {0: TYPES[values], 1: scale_type, 2: given.scheme.elements, **(constants or {})}
+    name = kernel_name(kernel, codec_name(given.scheme))
+    return gpu.shaders.pipeline(stem, name, every, safe_math=True)
+
+
+# ---- decoding ----
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """A problem: so many blocks of a scheme to values of a type."""
+
+    scheme: Scheme
+    blocks: int
+    dtype: Dtype
+
+    @property
+    def shape_class(self) -> str:
+        return f"{self.scheme.name} {self.dtype.name} {size_class(self.blocks)}"
+
+
+family: Family[Decoding] = Family("dequantize")
+
+
+@computes("decode_blocks")
+def decode_blocks(call: Call) -> tuple[Array, ...]:
+    (spec,) = call.outputs
+    scheme = quant.find(call.attributes["scheme"])
+    result = empty(call.gpu, spec)
+    if result.layout.size:
+        decode(call.gpu, stored(call.gpu, scheme, call.inputs), buffer_of(result), spec)
+    return (result,)
+
+
+def decode(gpu: Context, given: Stored, result: Buffer, spec: Spec) -> None:
+    """Encode the decoding of values of a shape and type."""
+    problem = Decoding(given.scheme, given.scheme.blocks(spec.shape), spec.dtype)
+    family.run(gpu, problem, given, result)
+
+
+def _serial_cost(info: DeviceInfo, problem: Decoding) -> float:
+    return 2.0 if info.simd_hardware else 1.0
+
+
+@family.variant("serial", cost=_serial_cost)
+def serial(gpu: Context, problem: Decoding, given: Stored, result: Buffer) -> None:
+    """A thread a block."""
+    _dispatch(gpu, problem, given, result, "serial", problem.blocks)
+
+
+@family.variant("unit", cost=lambda info, problem: 1.5)
+def unit(gpu: Context, problem: Decoding, given: Stored, result: Buffer) -> None:
+    """A thread sixteen values."""
+    units = problem.scheme.elements // UNIT
+    _dispatch(gpu, problem, given, result, "unit", problem.blocks * units)
+
+
+def _dispatch(
+    gpu: Context, problem: Decoding, given: Stored, result: Buffer, variant: str, threads: int
+) -> None:
+    gpu.queue.dispatch(
+        pipeline(gpu, "quant_decode", f"dequantize_{variant}", given, problem.dtype),
+        [*given.arguments, result],
+        (threads, 1, 1),
+        (min(threads, GROUP), 1, 1),
+        kernel="dequantize",
+        variant=variant,
+    )
+
+
+family.samples += [
+    Sample("decode_blocks", (Spec((4096, 2304), dt.uint8),), {"scheme": "q4_k", "dtype": d})
+    for d in (dt.float32, dt.float16)
+]

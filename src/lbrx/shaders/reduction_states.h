@@ -1,0 +1,280 @@
+// What a reduction keeps of the elements seen, by operation. `Lanes` see elements, each lane its own;
+// a `State` is what lanes know, and is merged with others.
+#pragma once
+#include <metal_stdlib>
+using namespace metal;
+
+// Halves are computed in float. Integers add up in 64 bits, which wrap; a lane sees few enough small
+// ones for 32. A mean of integers is a float.
+template <typename V, typename L, typename W, typename S, typename M>
+struct TypesOf {
+  using Value = V;
+  using Lane = L;
+  using Wide = W;
+  using Sum = S;
+  using Mean = M;
+};
+template <typename T> struct Types : TypesOf<T, ulong, ulong, ulong, float> {};
+template <> struct Types<char> : TypesOf<char, int, ulong, ulong, float> {};
+template <> struct Types<uchar> : TypesOf<uchar, int, ulong, ulong, float> {};
+template <> struct Types<short> : TypesOf<short, int, ulong, ulong, float> {};
+template <> struct Types<ushort> : TypesOf<ushort, int, ulong, ulong, float> {};
+template <> struct Types<half> : TypesOf<float, float, float, half, half> {};
+template <> struct Types<bfloat> : TypesOf<float, float, float, bfloat, bfloat> {};
+template <> struct Types<float> : TypesOf<float, float, float, float, float> {};
+
+// What the thread so many lanes further has. Shuffles know no 64-bit numbers.
+template <typename V> inline V further(V x, ushort by) { return simd_shuffle_down(x, by); }
+template <> inline ulong further(ulong x, ushort by) {
+  return as_type<ulong>(simd_shuffle_down(as_type<uint2>(x), by));
+}
+template <> inline long further(long x, ushort by) { return long(further(ulong(x), by)); }
+
+// The number of a lane's first element, and from one to the next.
+struct Numbering {
+  ulong first;
+  ulong step;
+};
+
+// Operations that keep one number, which `join` combines: the elements' and the states' alike.
+template <typename F>
+struct Folding {
+  using In = typename F::In;
+  using State = typename F::State;
+  using Out = typename F::Out;
+  template <uint N>
+  struct Lanes {
+    typename F::Lane part[N];
+    void clear(uint j) { part[j] = F::empty(); }
+    void add(uint j, In x, uint, float) { part[j] = F::join(part[j], F::lift(x)); }
+    State state(uint j, uint, Numbering) const { return State(part[j]); }
+  };
+  static State merge(State a, State b, float) { return F::join(a, b); }
+  static State from(State s, ushort by) { return further(s, by); }
+  static Out finish(State s, float parameter) { return F::finish(s, parameter); }
+};
+
+template <typename T, typename L, typename S, typename O>
+struct Number {
+  using In = T;
+  using Lane = L;
+  using State = S;
+  using Out = O;
+  static O finish(S s, float) { return O(s); }
+};
+
+template <typename T, typename L = typename Types<T>::Lane>
+struct Sum : Number<T, L, typename Types<T>::Wide, typename Types<T>::Sum> {
+  static L empty() { return L(0); }
+  static L lift(T x) { return L(x); }
+  template <typename U> static U join(U a, U b) { return a + b; }
+};
+
+template <typename T, typename W = typename Types<T>::Wide>
+struct Prod : Number<T, W, W, typename Types<T>::Sum> {
+  static W empty() { return W(1); }
+  static W lift(T x) { return W(x); }
+  static W join(W a, W b) { return a * b; }
+};
+
+template <typename T, typename O = typename Types<T>::Mean>
+struct Mean : Number<T, float, float, O> {
+  static float empty() { return 0; }
+  static float lift(T x) { return float(x); }
+  static float join(float a, float b) { return a + b; }
+  static O finish(float s, float count) { return O(s / count); }
+};
+
+template <typename T>
+struct Norm1 : Number<T, float, float, T> {
+  static float empty() { return 0; }
+  static float lift(T x) { return fabs(float(x)); }
+  static float join(float a, float b) { return a + b; }
+};
+
+template <typename T>
+struct Any : Number<T, uint, uint, bool> {
+  static uint empty() { return 0; }
+  static uint lift(T x) { return x != T(0); }
+  static uint join(uint a, uint b) { return a | b; }
+};
+
+template <typename T>
+struct All : Number<T, uint, uint, bool> {
+  static uint empty() { return 1; }
+  static uint lift(T x) { return x != T(0); }
+  static uint join(uint a, uint b) { return a & b; }
+};
+
+template <typename V> inline V lowest() { return numeric_limits<V>::lowest(); }
+template <> inline float lowest() { return -INFINITY; }
+template <typename V> inline V highest() { return numeric_limits<V>::max(); }
+template <> inline float highest() { return INFINITY; }
+
+// Whether x is taken instead of y: not if it loses, but NaN never does; and the first NaN stays.
+template <typename V> struct Largest {
+  static V empty() { return lowest<V>(); }
+  static bool prefers(V x, V y) { return !(x <= y) && y == y; }
+};
+template <typename V> struct Smallest {
+  static V empty() { return highest<V>(); }
+  static bool prefers(V x, V y) { return !(x >= y) && y == y; }
+};
+
+template <typename T, typename V, typename Order>
+struct Extreme : Number<T, V, V, T> {
+  static V empty() { return Order::empty(); }
+  static V lift(T x) { return V(x); }
+  static V join(V a, V b) { return Order::prefers(b, a) ? b : a; }
+};
+template <typename T, typename V = typename Types<T>::Value> using Max = Extreme<T, V, Largest<V>>;
+template <typename T, typename V = typename Types<T>::Value> using Min = Extreme<T, V, Smallest<V>>;
+
+template <typename T>
+struct NormInf : Number<T, float, float, T> {
+  static float empty() { return 0; }
+  static float lift(T x) { return fabs(float(x)); }
+  static float join(float a, float b) { return Largest<float>::prefers(b, a) ? b : a; }
+};
+
+// Where the first of the largest or smallest elements is, or the first NaN.
+template <typename T, typename Order>
+struct Place {
+  using In = T;
+  using Out = long;
+  using Value = typename Types<T>::Value;
+  struct State {
+    ulong index;
+    Value value;
+  };
+  template <uint N>
+  struct Lanes {
+    Value value[N];
+    uint at[N];
+    void clear(uint j) {
+      value[j] = Order::empty();
+      at[j] = 0;  // right too if all elements are what is least preferred
+    }
+    void add(uint j, In x, uint i, float) {
+      const Value v = Value(x);
+      const bool better = Order::prefers(v, value[j]);
+      value[j] = better ? v : value[j];
+      at[j] = better ? i : at[j];
+    }
+    State state(uint j, uint count, Numbering number) const {
+      return {count ? number.first + at[j] * number.step : ~0ul, value[j]};
+    }
+  };
+  static State merge(State a, State b, float) {
+    const bool equal = !Order::prefers(a.value, b.value) && b.index < a.index;
+    return Order::prefers(b.value, a.value) || equal ? b : a;
+  }
+  static State from(State s, ushort by) { return {further(s.index, by), further(s.value, by)}; }
+  static Out finish(State s, float) { return Out(s.index); }
+};
+template <typename T> using ArgMax = Place<T, Largest<typename Types<T>::Value>>;
+template <typename T> using ArgMin = Place<T, Smallest<typename Types<T>::Value>>;
+
+// Squared distances from the mean, updated (Welford) and combined (Chan) without cancellation.
+template <typename T>
+struct Var {
+  using In = T;
+  using Out = T;
+  struct State {
+    float count;
+    float mean;
+    float squares;
+  };
+  template <uint N>
+  struct Lanes {
+    float mean[N];
+    float squares[N];
+    void clear(uint j) { mean[j] = squares[j] = 0; }
+    void add(uint j, In x, uint i, float) {
+      const float before = float(x) - mean[j];
+      mean[j] = fma(before, 1.0f / float(i + 1), mean[j]);
+      squares[j] = fma(before, float(x) - mean[j], squares[j]);
+    }
+    State state(uint j, uint count, Numbering) const {
+      return {float(count), mean[j], squares[j]};
+    }
+  };
+  static State merge(State a, State b, float) {
+    const float count = a.count + b.count;
+    const float share = b.count == 0 ? 0 : b.count / count;
+    const float apart = b.mean - a.mean;
+    const float squares = fma(apart * apart, a.count * share, a.squares + b.squares);
+    return {count, fma(apart, share, a.mean), squares};
+  }
+  static State from(State s, ushort by) {
+    return {further(s.count, by), further(s.mean, by), further(s.squares, by)};
+  }
+  static Out finish(State s, float divisor) { return Out(s.squares / divisor); }
+};
+
+// Three sums of squares (J. L. Blue): of large, ordinary and tiny numbers, so that none overflows
+// or vanishes.
+template <typename T>
+struct Norm2 {
+  using In = T;
+  using Out = T;
+  struct State {
+    float large, ordinary, tiny;
+  };
+  template <uint N>
+  struct Lanes {
+    float large[N], ordinary[N], tiny[N];
+    void clear(uint j) { large[j] = ordinary[j] = tiny[j] = 0; }
+    void add(uint j, In x, uint, float) {
+      const float v = float(x);
+      const bool is_large = fabs(v) > 0x1p50f, is_tiny = fabs(v) < 0x1p-50f;
+      const float down = is_large ? v * 0x1p-80f : 0.0f;
+      const float up = is_tiny ? v * 0x1p90f : 0.0f;
+      const float same = is_large || is_tiny ? 0.0f : v;
+      large[j] = fma(down, down, large[j]);
+      tiny[j] = fma(up, up, tiny[j]);
+      ordinary[j] = fma(same, same, ordinary[j]);
+    }
+    State state(uint j, uint, Numbering) const { return {large[j], ordinary[j], tiny[j]}; }
+  };
+  static State merge(State a, State b, float) {
+    return {a.large + b.large, a.ordinary + b.ordinary, a.tiny + b.tiny};
+  }
+  static State from(State s, ushort by) {
+    return {further(s.large, by), further(s.ordinary, by), further(s.tiny, by)};
+  }
+  static Out finish(State s, float) {
+    if (s.large > 0) return Out(sqrt(fma(s.ordinary * 0x1p-80f, 0x1p-80f, s.large)) * 0x1p80f);
+    if (s.ordinary == 0) return Out(sqrt(s.tiny) * 0x1p-90f);
+    return Out(sqrt(fma(s.tiny * 0x1p-90f, 0x1p-90f, s.ordinary)));
+  }
+};
+
+// Powers of the elements' ratios to the largest of them, which do not overflow either.
+template <typename T>
+struct NormP {
+  using In = T;
+  using Out = T;
+  struct State {
+    float largest, sum;
+  };
+  template <uint N>
+  struct Lanes {
+    float largest[N], sum[N];
+    void clear(uint j) { largest[j] = sum[j] = 0; }
+    void add(uint j, In x, uint, float order) {
+      const State s = merge({largest[j], sum[j]}, {fabs(float(x)), 1}, order);
+      largest[j] = s.largest;
+      sum[j] = s.sum;
+    }
+    State state(uint j, uint, Numbering) const { return {largest[j], sum[j]}; }
+  };
+  static State merge(State a, State b, float order) {
+    const bool second = Largest<float>::prefers(b.largest, a.largest);
+    const State high = second ? b : a, low = second ? a : b;
+    const float ratio = low.largest == high.largest ? 1.0f : low.largest / high.largest;
+    return {high.largest, fma(low.sum, pow(ratio, order), high.sum)};
+  }
+  static State from(State s, ushort by) { return {further(s.largest, by), further(s.sum, by)}; }
+  static Out finish(State s, float order) { return Out(s.largest * pow(s.sum, 1.0f / order)); }
+};
