@@ -186,24 +186,18 @@ inline Row row_of(constant Attention& a, uint kv_head, uint row) {
   return {kv_head * a.group + row / a.queries, row % a.queries};
 }
 
-// Products of two keys with ROWS queries, not yet summed: lines[key][row][l] is the sum over those
-// features n for which n % LINE is l.
+// Products of a key with ROWS queries, not yet summed: lines[row][l] is the sum over those features
+// n for which n % LINE is l.
 template <uint ROWS, typename K>
-inline void multiply_lines(K k0, K k1, thread const float* q, uint width, thread float* lines) {
+inline void multiply_lines(K k, thread const float* q, uint width, thread float* lines) {
 #pragma nounroll
   for (uint l = 0; l < LINE; l++) {
-    float sum[2][ROWS] = {{0.0f}};
+    float sum[ROWS] = {0.0f};
     for (uint n = l; n < width + l; n += LINE) {
-      const float x0 = float(k0[n]), x1 = float(k1[n]);
-      for (uint r = 0; r < ROWS; r++) {
-        sum[0][r] = fma(x0, q[r * width + n], sum[0][r]);
-        sum[1][r] = fma(x1, q[r * width + n], sum[1][r]);
-      }
+      const float x = float(k[n]);
+      for (uint r = 0; r < ROWS; r++) sum[r] = fma(x, q[r * width + n], sum[r]);
     }
-    for (uint r = 0; r < ROWS; r++) {
-      lines[r * LINE + l] = sum[0][r];
-      lines[(ROWS + r) * LINE + l] = sum[1][r];
-    }
+    for (uint r = 0; r < ROWS; r++) lines[r * LINE + l] = sum[r];
   }
 }
 
@@ -233,9 +227,8 @@ template <uint ROWS, typename K>
 inline void score_rows(K k, long stride, uint last, thread const float* q, uint width,
                        thread float* scores) {
   float lines[DECODE_KEYS * ROWS * LINE], sums[DECODE_KEYS * ROWS];
-  for (uint j = 0; j < DECODE_KEYS; j += 2) {
-    multiply_lines<ROWS>(k + min(j, last) * stride, k + min(j + 1, last) * stride, q, width,
-                         lines + j * ROWS * LINE);
+  for (uint j = 0; j < DECODE_KEYS; j++) {
+    multiply_lines<ROWS>(k + min(j, last) * stride, q, width, lines + j * ROWS * LINE);
   }
   sum_lines(lines, DECODE_KEYS * ROWS, sums);
   for (uint r = 0; r < ROWS; r++) {
