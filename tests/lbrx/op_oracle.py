@@ -264,7 +264,7 @@ ALONG_AXIS = {
 OTHERS = {
     *("where", "cast", "layer_norm", "rms_norm", "matmul", "concat", "pad", "take", "gather"),
     *("scatter", "argsort", "topk", "random_uniform", "random_normal", "random_bernoulli"),
-    *("add_rms_norm", "add_layer_norm", "attention", "rope"),
+    *("add_rms_norm", "add_layer_norm", "attention", "rope", "overwrite"),
 }
 
 # What may follow a matrix product.

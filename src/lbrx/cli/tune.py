@@ -21,7 +21,7 @@ def run(options: argparse.Namespace) -> int:
     gpu = context()
     print(f"device: {gpu.info.name}")
     start = time.perf_counter()
-    print(f"{'family':<12} {'shape class':<36} {'variant':<14} {'time':>12}")
+    print(f"{'family':<12} {'shape class':<36} {'variant':<18} {'time':>12}")
     for rows in tune(gpu, options.family, quick=options.quick):
         for row in rows:
             print(line(row), flush=True)
@@ -33,4 +33,4 @@ def line(row: Row) -> str:
     """A row of the table."""
     chosen = "  chosen" if row.chosen else ""
     time_us = f"{row.seconds * 1e6:,.1f} us"
-    return f"{row.family:<12} {row.shape_class:<36} {row.variant:<14} {time_us:>12}{chosen}"
+    return f"{row.family:<12} {row.shape_class:<36} {row.variant:<18} {time_us:>12}{chosen}"

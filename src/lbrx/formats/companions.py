@@ -11,7 +11,7 @@ from lbrx.formats import hyperparameters, vocabulary
 from lbrx.formats.checks import MAX_HEADER, bad
 from lbrx.formats.descriptor import Format, ModelFiles
 from lbrx.formats.tokenizer_files import tokenizer_files
-from lbrx.formats.translate import known_architecture
+from lbrx.formats.translate import known_architecture, without_packing
 
 _COPIED = (
     *("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json"),
@@ -22,12 +22,11 @@ _GENERATION = ("bos_token_id", "eos_token_id", "pad_token_id")
 # How a source was packed and split says nothing of what is made of it.
 _OF_THE_FILE = ("general.file_type", "general.quantization_version", "general.alignment")
 _EMBEDDING = "embed_tokens.weight"
-_PACKING = ("quantization", "quantization_config")
 
 
 def folder_files(files: ModelFiles, config: Mapping[str, Any]) -> dict[str, bytes]:
     """What a Hugging Face or MLX folder has beside weights, config.json first."""
-    settings = {key: value for key, value in config.items() if key not in _PACKING}
+    settings = without_packing(files, config)
     result = {"config.json": _json(settings)} if settings else {}
     if files.format is Format.GGUF:
         generation = {key: config[key] for key in _GENERATION if key in config}

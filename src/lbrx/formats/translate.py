@@ -16,6 +16,7 @@ from lbrx.formats.checks import bad, brief, shown
 from lbrx.formats.descriptor import Format, Inline, ModelFiles, TensorInfo, plain
 from lbrx.formats.recipe import Part, Recipe, Rows, Shifted, Stack, renamed, stored
 
+_PACKING = ("quantization", "quantization_config")
 _MAX_EXPERTS = 4096
 _NUMBER = re.compile(r"(?<=\.)[0-9]{1,6}(?=\.)")
 # Tables that llama.cpp computes with; Hugging Face has them as settings, or computes them too.
@@ -36,6 +37,12 @@ def config_of(files: ModelFiles) -> Mapping[str, Any]:
         return files.config
     architecture = architectures.of_gguf(files.metadata)
     return hyperparameters.to_config(architecture, files) if architecture else {}
+
+
+def without_packing(files: ModelFiles, config: Mapping[str, Any]) -> dict[str, Any]:
+    """config.json without what it says of MLX's packing; other packings stay in the tensors."""
+    dropped = _PACKING if files.format is Format.MLX else ()
+    return {key: value for key, value in config.items() if key not in dropped}
 
 
 def to_huggingface(files: ModelFiles) -> dict[str, Recipe]:

@@ -2,6 +2,7 @@
 
 from lbrx.kernels import (
     attention,
+    cache,
     elementwise,
     indexing,
     matmul,
@@ -10,6 +11,7 @@ from lbrx.kernels import (
     mps,
     norm,
     quantized,
+    quantized_matmul,
     random,
     reduction,
     rope,
@@ -23,6 +25,7 @@ __all__ = [
     "FAMILIES",
     "RUNNERS",
     "attention",
+    "cache",
     "deterministic",
     "elementwise",
     "forced",
@@ -33,6 +36,7 @@ __all__ = [
     "mps",
     "norm",
     "quantized",
+    "quantized_matmul",
     "random",
     "reduction",
     "rope",

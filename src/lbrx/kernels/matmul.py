@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -239,13 +240,15 @@ def pipeline(
     problem: Product,
     kernel: str,
     dtype: Dtype,
-    constants: dict[int, bool | int] | None = None,
+    constants: Mapping[int, bool | int] | None = None,
+    *,
     stem: str = "matmul",
     safe_math: bool = True,
 ) -> Pipeline:
-    """A kernel of the shader with this problem's activation, in safe maths: NaN lives."""
+    """A kernel of the shader, with this problem's activation."""
+    name = kernel_name(stem, kernel, dtype)
     values = {0: ACTIVATIONS[problem.activation], **(constants or {})}
-    return gpu.shaders.pipeline(stem, kernel_name(stem, kernel, dtype), values, safe_math=safe_math)
+    return gpu.shaders.pipeline(stem, name, values, safe_math=safe_math)
 
 
 def operands(

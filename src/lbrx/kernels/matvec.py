@@ -24,7 +24,7 @@ STRIP_SIMD_COLUMNS, STRIP_SIMD_THREADS = 32, 256
 
 # Measured on two threads of a Zen 4: bytes of the matrix and operations a microsecond.
 SERIAL_BANDWIDTH = 38e3
-SERIAL_SPEED = 60e3
+SERIAL_SPEED = 80e3
 SPECIAL = 10.0  # microseconds to be saved before kernels for a number of rows are worth compiling
 OF_BANDWIDTH = 0.8  # what the best mat-vec kernels reach on Apple's GPUs
 OF_PEAK = 0.25  # products without simdgroup_matrix
@@ -65,10 +65,13 @@ def matvec(
     swapped, few = _few_rows(problem)
     if swapped:
         x, y = y, x
-    kind = "dots" if few.y.transposed else "strips"
-    threads = -(-few.n // DOT_COLUMNS) if few.y.transposed else _strips(few.n)
+    along = few.y.transposed
+    kernel, threads = (
+        ("dots_serial", -(-few.n // DOT_COLUMNS)) if along else ("strips_serial", _strips(few.n))
+    )
     gpu.queue.dispatch(
-        pipeline(gpu, few, f"{kind}_serial", few.dtype, {1: _rows(few)}, "matvec", kind != "dots"),
+        # Sums along k vectorise only where their order is free.
+        pipeline(gpu, few, kernel, few.dtype, {1: _rows(few)}, stem="matvec", safe_math=not along),
         [*operands(few, x, y, bias, result), few.packed(into_transposed=swapped)],
         (threads, few.members, 1),
         (1, 1, 1),
@@ -105,7 +108,7 @@ def matvec_simd(
     given = operands(few, x, y, bias, result)
     aligned = is_aligned(given[1], few.y.leading, few.y_batch, few.dtype)
     gpu.queue.dispatch(
-        pipeline(gpu, few, f"{kind}_simd", few.dtype, {1: _rows(few), 2: aligned}, "matvec"),
+        pipeline(gpu, few, f"{kind}_simd", few.dtype, {1: _rows(few), 2: aligned}, stem="matvec"),
         [*given, few.packed(into_transposed=swapped)],
         (-(-few.n // columns) * threads, few.members, 1),
         (threads, 1, 1),

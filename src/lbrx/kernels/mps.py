@@ -140,6 +140,25 @@ def _multiply(
     gpu.queue.encode("matmul", buffers, encode, variant)
 
 
+def times_rows(
+    gpu: Context, x: Array, y: Array, result: Array, column: int, name: str, variant: str
+) -> None:
+    """x times the transposed of y, both float32 and contiguous, into columns of the result."""
+    (m, k), (n, _), (_, columns) = x.layout.shape, y.layout.shape, result.layout.shape
+    stacks = (
+        Stack(m, k, k, 1, m * k, x.dtype),
+        Stack(n, k, k, 1, n * k, y.dtype),
+        Stack(m, n, columns, 1, m * columns, result.dtype),
+    )
+    product = _multiplication(gpu.device, False, True, m, n, k)
+
+    def encode(commands: Any, buffers: Sequence[Buffer]) -> None:
+        matrices = map(_matrix, buffers, (0, 0, column), stacks)
+        product.encodeToCommandBuffer_leftMatrix_rightMatrix_resultMatrix_(commands, *matrices)
+
+    gpu.queue.encode(name, [buffer_of(x), buffer_of(y), buffer_of(result)], encode, variant)
+
+
 def _even_members(problem: Product) -> tuple[int, int, int]:
     """How many matrices one multiplication takes, and their strides.
 

@@ -6,7 +6,7 @@ Products are in `quantized_matmul.py`, encoding is in `quantizing.py`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from weakref import WeakKeyDictionary
 
@@ -58,6 +58,23 @@ class Stored:
         """What every kernel is given first. Metal wants a buffer also where none is read."""
         beside = (self.scales, self.offsets, self.book)
         return [self.codes, *(self.codes if buffer is None else buffer for buffer in beside)]
+
+
+    def rows(self, first: int, count: int, k: int) -> Stored:
+        """Some rows of a matrix whose rows are k values long."""
+        blocks = k // self.scheme.elements
+
+        def part(buffer: Buffer | None, itemsize: int) -> Buffer | None:
+            size = blocks * itemsize
+            return None if buffer is None else buffer.slice(first * size, count * size)
+
+        layout, planar = self.scheme.layout, self.scheme.planar
+        codes = part(self.codes, layout["data"].itemsize if planar else layout.itemsize)
+        assert codes is not None
+        # Zero points are bytes; biases have the type of the scales.
+        offset_size = 1 if "zero_points" in self.scheme.fields else self.scale_type.itemsize
+        scales = part(self.scales, self.scale_type.itemsize)
+        return replace(self, codes=codes, scales=scales, offsets=part(self.offsets, offset_size))
 
 
 def stored(gpu: Context, scheme: Scheme, arrays: Sequence[Array | None]) -> Stored:

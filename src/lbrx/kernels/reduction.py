@@ -34,7 +34,7 @@ SHORT_ROW = 64  # elements up to which lanes are better given a row each
 STATE_BYTES = 16  # of the largest
 UNSIGNED = {1: dt.uint8, 2: dt.uint16, 4: dt.uint32, 8: dt.uint64}
 GRID_ROW = 1 << 24  # threads along x
-GROUP = 256  # threads
+GROUP = 256  # threads; of the shader where one merges states
 MANY_PARTS = 64  # states of a result from which a threadgroup merges them
 
 

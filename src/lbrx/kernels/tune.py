@@ -22,7 +22,8 @@ from lbrx.storage.cpu import copied
 
 ROUNDS, QUICK_ROUNDS = 7, 3
 SLICE = 10e-3  # seconds that a measurement should take at least, which may need repeats
-HOPELESS = 5  # times as long as the best: not worth another round
+HOPELESS = 5  # times as long as the best is not worth another round,
+COSTLY = 0.1  # if the round takes so many seconds: a short one may have been disturbed
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ def _times(
             best[variant] = _seconds(gpu, call)
     for _ in range(rounds):
         for variant, known in list(best.items()):
-            if known > HOPELESS * min(best.values()):
+            if known > max(HOPELESS * min(best.values()), COSTLY):
                 continue
             repeats = max(1, round(SLICE / max(known, 1e-6)))
             with forced(**{family: variant}):

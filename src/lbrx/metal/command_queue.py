@@ -2,7 +2,7 @@
 
 Everything encoded gets a ticket, the number of its command buffer. The device runs command
 buffers in order. One that fails is an error of the next wait, and of every wait for its ticket.
-What a check finds, a function that looks at what a kernel reported, is raised by the next wait only:
+What a check finds, a function that looks at what a kernel reported, only the next wait raises: the
 other results of that command buffer are right.
 """
 

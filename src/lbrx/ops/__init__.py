@@ -5,6 +5,7 @@ from __future__ import annotations
 from lbrx.ops import (
     activation,
     attention,
+    cache,
     elementwise,
     error_function,
     linear,
@@ -27,6 +28,7 @@ __all__ = [
     "Spec",
     "activation",
     "attention",
+    "cache",
     "elementwise",
     "error_function",
     "linear",

@@ -5,8 +5,8 @@ are the operands (with a default of None they may be left out), keyword-only one
 Names are those of the Python array API standard where that has one.
 
 An operand's name says its role, too: `condition` is boolean; `indices`, `positions` and `lengths`
-are integer; `mask` and `factors` are floating and keep their own type; `codes`, `scales` and
-`offsets` are what quantized values are stored as. All others are values, which are promoted together.
+are integer; `mask`, `factors` and `rows` are floating and keep their own type; `codes`, `scales`
+and `offsets` are what quantized values are stored as. All others are values, promoted together.
 """
 
 from __future__ import annotations
@@ -72,6 +72,7 @@ _ROLES = {
     "lengths": Role.INDICES,
     "mask": Role.FLOATING,
     "factors": Role.FLOATING,
+    "rows": Role.FLOATING,
     "codes": Role.STORED,
     "scales": Role.STORED,
     "offsets": Role.STORED,

@@ -73,11 +73,9 @@ constant constexpr uint PLAIN_VALUES = 64;
 template <typename T, typename KV>
 kernel void attention_plain(
     device const T* query [[buffer(0)]], device const KV* key [[buffer(1)]],
-    device const KV* value [[buffer(2)]],
-    device const float* mask [[buffer(3)]],
-    device const int* lengths [[buffer(4)]],
-    device T* out [[buffer(5)]], constant Attention& a [[buffer(6)]],
-    uint3 at [[thread_position_in_grid]]) {
+    device const KV* value [[buffer(2)]], device const float* mask [[buffer(3)]],
+    device const int* lengths [[buffer(4)]], device T* out [[buffer(5)]],
+    constant Attention& a [[buffer(6)]], uint3 at [[thread_position_in_grid]]) {
   const uint i = at.x, b = at.y / a.heads, h = at.y % a.heads, d0 = at.z * PLAIN_VALUES;
   const uint depth = depth_of(a), value_depth = value_depth_of(a);
   const uint values = min(PLAIN_VALUES, value_depth - d0);

@@ -16,26 +16,25 @@ constant constexpr uint TILE_STEPS = 8;
 
 constant uint LANES [[function_constant(2)]];  // queries in a block
 
-// c[r][l] += sum over k of a(r, k) * b[k][l]. The loop over lanes becomes vector instructions, if
-// nothing unrolls it before; a number of b that it loads serves all rows, one of c all steps.
-template <uint ROWS, typename B>
-inline void multiply_rows(thread const float* a, uint a_row, uint a_step, B b, long b_row,
-                          uint count, uint lanes, thread float* c, uint c_row) {
+// c[r][l] += sum over k of a(r, k) * b[k][l], for TILE_ROWS rows. The loop over lanes becomes
+// vector instructions, if nothing unrolls it before; what it loads of b serves all rows, of c all
+// steps.
+inline void multiply_tile(thread const float* a, uint a_row, uint a_step, thread const float* b,
+                          uint count, thread float* c) {
   for (uint k = 0; k < count; k += TILE_STEPS) {
-    float x[ROWS][TILE_STEPS];
-    for (uint r = 0; r < ROWS; r++) {
+    float x[TILE_ROWS][TILE_STEPS];
+    for (uint r = 0; r < TILE_ROWS; r++) {
       for (uint s = 0; s < TILE_STEPS; s++) x[r][s] = a[r * a_row + (k + s) * a_step];
     }
-    const B y = b + k * b_row;
+    thread const float* y = b + k * LANES;
 #pragma nounroll
-    for (uint l = 0; l < lanes; l++) {
-      float sum[ROWS];
-      for (uint r = 0; r < ROWS; r++) sum[r] = c[r * c_row + l];
+    for (uint l = 0; l < LANES; l++) {
+      float sum[TILE_ROWS];
+      for (uint r = 0; r < TILE_ROWS; r++) sum[r] = c[r * LANES + l];
       for (uint s = 0; s < TILE_STEPS; s++) {
-        const float factor = float(y[s * b_row + l]);
-        for (uint r = 0; r < ROWS; r++) sum[r] = fma(x[r][s], factor, sum[r]);
+        for (uint r = 0; r < TILE_ROWS; r++) sum[r] = fma(x[r][s], y[s * LANES + l], sum[r]);
       }
-      for (uint r = 0; r < ROWS; r++) c[r * c_row + l] = sum[r];
+      for (uint r = 0; r < TILE_ROWS; r++) c[r * LANES + l] = sum[r];
     }
   }
 }
@@ -99,11 +98,9 @@ inline void exponentiate(uint keys, thread float* scores, thread float* peak, th
 template <typename T, typename KV>
 kernel void attention_serial(
     device const T* query [[buffer(0)]], device const KV* key [[buffer(1)]],
-    device const KV* value [[buffer(2)]],
-    device const float* mask [[buffer(3)]],
-    device const int* lengths [[buffer(4)]],
-    device T* out [[buffer(5)]], constant Attention& a [[buffer(6)]],
-    uint2 at [[thread_position_in_grid]]) {
+    device const KV* value [[buffer(2)]], device const float* mask [[buffer(3)]],
+    device const int* lengths [[buffer(4)]], device T* out [[buffer(5)]],
+    constant Attention& a [[buffer(6)]], uint2 at [[thread_position_in_grid]]) {
   const uint i0 = at.x * LANES, b = at.y / a.heads, h = at.y % a.heads;
   const uint queries = min(LANES, a.queries - i0);
   const uint depth = depth_of(a), value_depth = value_depth_of(a);
@@ -128,8 +125,8 @@ kernel void attention_serial(
     pack(key + row_at(a.key, b, h / a.group, j0), a.key.row, keys, depth, rows);
     for (uint n = 0; n < padded(keys) * LANES; n++) scores[n] = 0.0f;
     for (uint j = 0; j < keys; j += TILE_ROWS) {
-      multiply_rows<TILE_ROWS>(rows + j * padded(depth), padded(depth), 1, &q[0], LANES, padded(depth),
-                               LANES, scores + j * LANES, LANES);
+      multiply_tile(rows + j * padded(depth), padded(depth), 1, q, padded(depth),
+                    scores + j * LANES);
     }
     const bool all_seen = j0 >= high.first && j0 + int(SERIAL_KEYS) <= low.last;
     if (a.has_mask || !all_seen) {
@@ -142,8 +139,7 @@ kernel void attention_serial(
       for (uint l = 0; l < LANES; l++) sums[d * LANES + l] *= shrink[l];
     }
     for (uint d = 0; d < width; d += TILE_ROWS) {
-      multiply_rows<TILE_ROWS>(rows + d, 1, width, scores, LANES, padded(keys), LANES,
-                               sums + d * LANES, LANES);
+      multiply_tile(rows + d, 1, width, scores, padded(keys), sums + d * LANES);
     }
   }
   device T* o = out + (long(at.y) * a.queries + i0) * value_depth;
@@ -156,17 +152,18 @@ kernel void attention_serial(
 
 // ---- decode_serial: a thread a chunk of keys for all queries of the heads that share them ----
 //
-// Keys and values are read once, as they lie in the cache. Chunks have a fixed length, so results
-// do not depend on how many threads there are; attention_merge puts them together.
+// Keys and values are read once, as they lie in the cache, and one after the other: several rows at
+// a time would halve the speed at which a processor fetches them. Chunks have a fixed length, so
+// results do not depend on how many threads there are; attention_merge puts them together.
 
 constant constexpr uint DECODE_CHUNK = 256;  // keys
 constant constexpr uint DECODE_ROWS = 8;     // queries at a time
-constant constexpr uint DECODE_KEYS = 8;     // keys or values at a time
+constant constexpr uint DECODE_KEYS = 8;     // keys whose scores are summed together
 constant constexpr uint LINE = 16;           // floats of the widest vector register
 constant constexpr uint MAX_LINES = 2 * DECODE_KEYS;
 
-// Rows of whole lines are used where they are; others are copied, with zeros at their end.
-constant bool WHOLE_LINES = DEPTH != 0 && DEPTH % LINE == 0 && VALUE_DEPTH % LINE == 0;
+// Keys of whole lines are used where they are; others are copied, with zeros at their end.
+constant bool WHOLE_LINES = DEPTH != 0 && DEPTH % LINE == 0;
 
 inline uint lined(uint n) { return (n + LINE - 1) / LINE * LINE; }
 
@@ -289,35 +286,31 @@ inline float2 weigh(thread float* scores, uint keys) {
   return float2(peak, total);
 }
 
-// Adds TILE_STEPS values to all sums, each with its weight.
-template <typename V>
-inline void sum_steps(V v, long stride, uint width, thread const float* weights, uint rows,
+// Adds a value to the sums of ROWS queries, each with its weight.
+template <uint ROWS, typename KV>
+inline void add_value(device const KV* v, uint depth, uint width, thread const float* weights,
                       thread float* sums) {
-  for (uint r = 0; r + TILE_ROWS <= rows; r += TILE_ROWS) {
-    multiply_rows<TILE_ROWS>(weights + r * DECODE_CHUNK, DECODE_CHUNK, 1, v, stride, TILE_STEPS,
-                             width, sums + r * width, width);
-  }
-  if (rows % TILE_ROWS) {
-    const uint r = rows - 1;
-    multiply_rows<1>(weights + r * DECODE_CHUNK, DECODE_CHUNK, 1, v, stride, TILE_STEPS, width,
-                     sums + r * width, width);
+  float weight[ROWS];
+  for (uint r = 0; r < ROWS; r++) weight[r] = weights[r * DECODE_CHUNK];
+#pragma nounroll
+  for (uint d = 0; d < depth; d++) {
+    const float x = float(v[d]);
+    for (uint r = 0; r < ROWS; r++) sums[r * width + d] = fma(weight[r], x, sums[r * width + d]);
   }
 }
 
 template <typename KV>
 inline void sum_values(device const KV* value, long stride, uint keys, uint depth,
                        thread const float* weights, uint rows, thread float* sums) {
-  float v[TILE_STEPS * SERIAL_DEPTH];
   const uint width = lined(depth);
-  for (uint j = 0; j < keys; j += TILE_STEPS) {
-    if (WHOLE_LINES && j + TILE_STEPS <= keys) {
-      sum_steps(value + j * stride, stride, width, weights + j, rows, sums);
-    } else {
-      // Beyond the last key weights are zero; its value again is finite where it is.
-      for (uint s = 0; s < TILE_STEPS; s++) {
-        load_row(value + min(j + s, keys - 1) * stride, depth, v + s * width);
-      }
-      sum_steps(&v[0], width, width, weights + j, rows, sums);
+  for (uint j = 0; j < keys; j++) {
+    device const KV* v = value + j * stride;
+    for (uint r = 0; r + 2 <= rows; r += 2) {
+      add_value<2>(v, depth, width, weights + r * DECODE_CHUNK + j, sums + r * width);
+    }
+    if (rows % 2) {
+      const uint r = rows - 1;
+      add_value<1>(v, depth, width, weights + r * DECODE_CHUNK + j, sums + r * width);
     }
   }
 }
@@ -338,12 +331,10 @@ inline void store_share(constant Attention& a, float2 mark, thread const float* 
 template <typename T, typename KV>
 kernel void attention_decode_serial(
     device const T* query [[buffer(0)]], device const KV* key [[buffer(1)]],
-    device const KV* value [[buffer(2)]],
-    device const float* mask [[buffer(3)]],
-    device const int* lengths [[buffer(4)]],
-    device T* out [[buffer(5)]], constant Attention& a [[buffer(6)]],
-    device float* shares [[buffer(7)]], device float2* marks [[buffer(8)]],
-    uint2 at [[thread_position_in_grid]]) {
+    device const KV* value [[buffer(2)]], device const float* mask [[buffer(3)]],
+    device const int* lengths [[buffer(4)]], device T* out [[buffer(5)]],
+    constant Attention& a [[buffer(6)]], device float* shares [[buffer(7)]],
+    device float2* marks [[buffer(8)]], uint2 at [[thread_position_in_grid]]) {
   const uint kv_heads = a.heads / a.group, b = at.y / kv_heads, kv_head = at.y % kv_heads;
   const uint all_rows = a.group * a.queries, valid = valid_keys(a, lengths, b);
   const uint depth = depth_of(a), value_depth = value_depth_of(a), width = lined(value_depth);

@@ -6,7 +6,7 @@ constant uint ACTIVATION [[function_constant(0)]];
 
 constant constexpr uint BATCH_AXES = 4;
 
-// x is m by k, y is k by n. Strides count elements; those of the bias are 0 where one value serves all.
+// x is m by k, y is k by n. Strides count elements; the bias's are 0 where one value serves all.
 struct Product {
   uint m, n, k;
   uint bias_row, bias_column;
@@ -80,8 +80,8 @@ kernel void matmul_finish(device const float* parts [[buffer(0)]],
 
 // ---- a thread a block ----
 
-// A thread multiplies this block of rows by these columns, `SERIAL_DEPTH` of k at a time: the panel of y and the
-// sums stay in a processor's first cache.
+// A thread multiplies these rows by these columns, some of k at a time: the panel of y and the sums
+// stay in a processor's first cache.
 constant constexpr uint SERIAL_ROWS = 64;
 constant constexpr uint SERIAL_COLUMNS = 64;
 constant constexpr uint SERIAL_DEPTH = 64;
@@ -150,5 +150,6 @@ kernel void matmul_serial(device const T* x [[buffer(0)]], device const T* y [[b
   }
   for (uint i = 0; i < rows; i++)
     for (uint j = 0; j < columns; j++)
-      out[ulong(i) * p.n + j] = finished<T>(sums[i / STEP][i % STEP][j], bias[(column + j) * p.bias_column]);
+      out[ulong(i) * p.n + j] =
+          finished<T>(sums[i / STEP][i % STEP][j], bias[(column + j) * p.bias_column]);
 }

@@ -35,6 +35,17 @@ struct Tile {
   }
 };
 
+// 8 by 8 elements from a row and a column on, of a tile that is stored as it is or transposed.
+template <typename Plain, typename Transposed, typename T>
+inline void load_matrix(thread simdgroup_matrix<T, 8, 8>& matrix, threadgroup const T* tile,
+                        uint row, uint column, bool transposed) {
+  if (transposed)
+    simdgroup_load(matrix, tile + column * Transposed::leading + row, Transposed::leading,
+                   ulong2(0), true);
+  else
+    simdgroup_load(matrix, tile + row * Plain::leading + column, Plain::leading);
+}
+
 // A threadgroup computes SIZE by SIZE results from `depth` of k, the part that its z says, of a
 // member of the batch. `out` has a plane for each part.
 template <typename T, typename Out, uint SIZE>
@@ -76,19 +87,18 @@ kernel void matmul_tiles(device const T* x [[buffer(0)]], device const T* y [[bu
   const uint end = min(p.k, (part + 1) * depth);
   for (uint k = part * depth; k < end; k += DEPTH) {
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    if (X_TRANSPOSED) Columns::load(left, x + k * p.x_column, p.x_column, end - k, rows, thread_index);
-    else Rows::load(left, x + k * p.x_column, p.x_row, rows, end - k, thread_index);
-    if (Y_TRANSPOSED) Rows::load(right, y + k * p.y_row, p.y_column, columns, end - k, thread_index);
-    else Columns::load(right, y + k * p.y_row, p.y_row, end - k, columns, thread_index);
+    device const T* from_x = x + k * p.x_column;
+    device const T* from_y = y + k * p.y_row;
+    if (X_TRANSPOSED) Columns::load(left, from_x, p.x_column, end - k, rows, thread_index);
+    else Rows::load(left, from_x, p.x_row, rows, end - k, thread_index);
+    if (Y_TRANSPOSED) Rows::load(right, from_y, p.y_column, columns, end - k, thread_index);
+    else Columns::load(right, from_y, p.y_row, end - k, columns, thread_index);
     threadgroup_barrier(mem_flags::mem_threadgroup);
     for (uint d = 0; d < DEPTH; d += 8) {
       simdgroup_matrix<T, 8, 8> a[COUNT], b[COUNT];
       for (uint i = 0; i < COUNT; i++) {
-        const uint r = own_row + i * 8, c = own_column + i * 8;
-        if (X_TRANSPOSED) simdgroup_load(a[i], left + d * Columns::leading + r, Columns::leading, ulong2(0), true);
-        else simdgroup_load(a[i], left + r * Rows::leading + d, Rows::leading);
-        if (Y_TRANSPOSED) simdgroup_load(b[i], right + c * Rows::leading + d, Rows::leading, ulong2(0), true);
-        else simdgroup_load(b[i], right + d * Columns::leading + c, Columns::leading);
+        load_matrix<Rows, Columns>(a[i], left, own_row + i * 8, d, X_TRANSPOSED);
+        load_matrix<Columns, Rows>(b[i], right, d, own_column + i * 8, Y_TRANSPOSED);
       }
       for (uint i = 0; i < COUNT; i++)
         for (uint j = 0; j < COUNT; j++)

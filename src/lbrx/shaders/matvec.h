@@ -5,7 +5,6 @@
 // Rows of x, rounded up to a power of two: those beyond the last are the last again.
 constant uint ROWS [[function_constant(1)]];
 constant constexpr uint MOST_ROWS = 8;
-#define TOGETHER (ROWS < 4 ? ROWS : 4)
 
 inline ulong row_start(constant Product& p, uint row) { return min(row, p.m - 1) * p.x_row; }
 
@@ -21,11 +20,11 @@ inline void put(device T* out, device const T* bias, constant Product& p, uint m
 // ---- a thread some columns ----
 
 constant constexpr uint DOT_COLUMNS = 32;  // of a thread
-constant constexpr uint QUAD = 1;          // of them at a time
+constant constexpr uint QUAD = 4;          // columns, and rows, multiplied at a time
 constant constexpr uint LEFT = 4096;       // elements of x that stay in a processor's first cache
 
-// The matrix column after column: each result is the product of two vectors. For fast maths, where a
-// compiler may add up in as many lanes as it likes.
+// The matrix column after column: each result is the product of two vectors. For fast maths, in
+// which a compiler may add up in as many lanes as it likes.
 template <typename T>
 kernel void matvec_dots_serial(device const T* x [[buffer(0)]], device const T* y [[buffer(1)]],
                                device const T* bias [[buffer(2)]], device T* out [[buffer(3)]],
@@ -48,15 +47,17 @@ kernel void matvec_dots_serial(device const T* x [[buffer(0)]], device const T* 
       device const T* quad[QUAD];
       for (uint q = 0; q < QUAD; q++)
         quad[q] = y + start.y + min(first + c + q, p.n - 1) * p.y_column + k;
-      for (uint r = 0; r < ROWS; r += TOGETHER) {
-        float dots[4][QUAD] = {};
+      const uint together = min(ROWS, QUAD);
+      for (uint r = 0; r < ROWS; r += together) {
+        float dots[QUAD][QUAD] = {};
         for (ulong i = 0; i < depth; i++) {
 #pragma unroll
-          for (uint t = 0; t < TOGETHER; t++)
+          for (uint t = 0; t < together; t++)
 #pragma unroll
-            for (uint q = 0; q < QUAD; q++) dots[t][q] += left[(r + t) * block + i] * wide(quad[q][i]);
+            for (uint q = 0; q < QUAD; q++)
+              dots[t][q] += left[(r + t) * block + i] * wide(quad[q][i]);
         }
-        for (uint t = 0; t < TOGETHER; t++)
+        for (uint t = 0; t < together; t++)
           for (uint q = 0; q < QUAD; q++) sums[r + t][c + q] += dots[t][q];
       }
     }
@@ -91,13 +92,15 @@ kernel void matvec_strips_serial(device const T* x [[buffer(0)]], device const T
 #pragma unroll
     for (uint r = 0; r < ROWS; r++)
 #pragma unroll
-      for (uint s = 0; s < STRIP_STEP; s++) left[r][s] = wide(x[row_start(p, r) + (k + s) * p.x_column]);
+      for (uint s = 0; s < STRIP_STEP; s++)
+        left[r][s] = wide(x[row_start(p, r) + (k + s) * p.x_column]);
     for (uint j = 0; j < columns; j++) {
 #pragma unroll
       for (uint r = 0; r < ROWS; r++) {
         float sum = sums[r][j];
 #pragma unroll
-        for (uint s = 0; s < STRIP_STEP; s++) sum = fma(left[r][s], wide(row[s * p.y_row + j]), sum);
+        for (uint s = 0; s < STRIP_STEP; s++)
+          sum = fma(left[r][s], wide(row[s * p.y_row + j]), sum);
         sums[r][j] = sum;
       }
     }
@@ -106,7 +109,8 @@ kernel void matvec_strips_serial(device const T* x [[buffer(0)]], device const T
 #pragma unroll
     for (uint r = 0; r < ROWS; r++) {
       const float left = wide(x[row_start(p, r) + k * p.x_column]);
-      for (uint j = 0; j < columns; j++) sums[r][j] = fma(left, wide(y[k * p.y_row + j]), sums[r][j]);
+      for (uint j = 0; j < columns; j++)
+        sums[r][j] = fma(left, wide(y[k * p.y_row + j]), sums[r][j]);
     }
   }
 #pragma unroll
@@ -159,7 +163,8 @@ kernel void matvec_dots_simd(device const T* x [[buffer(0)]], device const T* y 
   if (whole + lane < p.k) {
     for (uint r = 0; r < ROWS; r++)
       for (uint c = 0; c < SIMD_COLUMNS; c++)
-        sums[r][c] += wide(x[row_start(p, r) + (whole + lane) * p.x_column]) * wide(columns[c][whole + lane]);
+        sums[r][c] += wide(x[row_start(p, r) + (whole + lane) * p.x_column]) *
+                      wide(columns[c][whole + lane]);
   }
   for (uint r = 0; r < ROWS; r++) {
     for (uint c = 0; c < SIMD_COLUMNS; c++) {

@@ -6,7 +6,7 @@
 template <typename C>
 inline void decode_unit(Block block, uint unit, device void* out, ulong at) {
   const float scale = C::scale(block, unit), offset = C::offset(block, unit);
-#pragma clang loop unroll(disable) vectorize_width(16)
+#pragma nounroll
   for (uint i = 0; i < UNIT; i++) {
     const float product = scale * float(C::code(block, unit, i));
     put(out, at + i, C::SHIFTED ? product + offset : product);

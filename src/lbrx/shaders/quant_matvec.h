@@ -55,7 +55,7 @@ inline void add_paired(thread float (&lanes)[MOST_ROWS][UNIT], thread float (&sh
     scales[r] = scale * x[r].steps[at];
     if (C::SHIFTED) shifts[r] = fma(offset, x[r].sums[at * 2] + x[r].sums[at * 2 + 1], shifts[r]);
   }
-#pragma clang loop unroll(disable) vectorize_width(16)
+#pragma nounroll
   for (uint i = 0; i < UNIT; i++) {
     const uint first = C::NEIGHBOURS ? 2 * i : i, second = C::NEIGHBOURS ? 2 * i + 1 : i + UNIT;
     const short a = C::code(block, run * 2 + first / UNIT, first % UNIT);
@@ -80,7 +80,7 @@ inline void add_unit(thread float (&lanes)[MOST_ROWS][UNIT], thread float (&shif
     scales[r] = scale * x[r].steps[at / 2];
     if (C::SHIFTED) shifts[r] = fma(offset, x[r].sums[at], shifts[r]);
   }
-#pragma clang loop unroll(disable) vectorize_width(16)
+#pragma nounroll
   for (uint i = 0; i < UNIT; i++) {
     const short code = C::code(block, unit, i);
 #pragma unroll

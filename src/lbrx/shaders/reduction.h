@@ -10,7 +10,7 @@ constant constexpr uint COLUMN_LANES = 512;
 constant constexpr uint SIMD_LANES = 4;      // of a thread in a simdgroup
 constant constexpr uint SIMD_WIDTH = 32;
 constant constexpr uint MERGING = 256;       // threads that merge the states of one result
-constant constexpr uint TOGETHER = 4;        // elements that a lane takes between a load and a store
+constant constexpr uint TOGETHER = 4;        // elements of a lane between a load and a store
 
 struct Axis {
   ulong size;
@@ -184,7 +184,9 @@ kernel void reduce_merge(device const typename R::State* states [[buffer(0)]],
 // The states of a simdgroup's threads as one, in its first thread.
 template <typename R>
 inline typename R::State merged_simd(typename R::State all, float parameter) {
-  for (ushort by = SIMD_WIDTH / 2; by > 0; by /= 2) all = R::merge(all, R::from(all, by), parameter);
+  for (ushort by = SIMD_WIDTH / 2; by > 0; by /= 2) {
+    all = R::merge(all, R::from(all, by), parameter);
+  }
   return all;
 }
 

@@ -1,11 +1,11 @@
-// What a reduction keeps of the elements seen, by operation. `Lanes` see elements, each lane its own;
-// a `State` is what lanes know, and is merged with others.
+// What a reduction keeps of the elements seen, by operation. `Lanes` see elements, each lane its
+// own; a `State` is what lanes know, and is merged with others.
 #pragma once
 #include <metal_stdlib>
 using namespace metal;
 
-// Halves are computed in float. Integers add up in 64 bits, which wrap; a lane sees few enough small
-// ones for 32. A mean of integers is a float.
+// Halves are computed in float. Integers add up in 64 bits, which wrap; a lane sees few enough
+// small ones for 32. A mean of integers is a float.
 template <typename V, typename L, typename W, typename S, typename M>
 struct TypesOf {
   using Value = V;

@@ -1,5 +1,5 @@
-// Running sums along an axis of a contiguous array, [outer, length, inner]. A run is cut into blocks:
-// their totals, the totals before each of them, then the sums within. For safe maths.
+// Running sums along an axis of a contiguous array, [outer, length, inner]. A run is cut into
+// blocks: their totals, the totals before each of them, then the sums within. For safe maths.
 #pragma once
 #include <metal_stdlib>
 using namespace metal;
@@ -33,7 +33,6 @@ inline Exact plus(Exact a, Exact b) {
 }
 inline float value(Exact a) { return a.total + a.lost; }
 inline float value(Exact a, float x) { return a.total + (a.lost + x); }
-
 
 inline ulong plus(ulong a, ulong x) { return a + x; }
 inline ulong value(ulong a) { return a; }
@@ -91,24 +90,32 @@ inline Block block_of(constant Scan& s, ulong task) {
 
 inline ulong task_of(uint2 position) { return position.x + ulong(position.y) * SCAN_GRID_ROW; }
 
+// Adds the elements up.
+template <typename T>
+inline void add_up(device const T* x, uint count, thread ulong& total) {
+  for (uint i = 0; i < count; i++) total += ulong(x[i]);
+}
+template <typename T>
+inline void add_up(device const T* x, uint count, thread Exact& total) {
+  FloatTotals::Lanes<CHUNK> lanes;
+  for (uint j = 0; j < CHUNK; j++) lanes.set(j, {0, 0});
+  uint i = 0;
+  for (; i + CHUNK <= count; i += CHUNK) {
+    for (uint j = 0; j < CHUNK; j++) lanes.set(j, plus(lanes.get(j), float(x[i + j])));
+  }
+  for (uint j = 0; j < CHUNK; j++) total = plus(total, lanes.get(j));
+  for (; i < count; i++) total = plus(total, float(x[i]));
+}
+
 template <typename T>
 kernel void total_rows(device const T* in [[buffer(0)]],
                        device typename Totals<T>::Total* totals [[buffer(1)]],
                        constant Scan& s [[buffer(2)]],
                        uint2 position [[thread_position_in_grid]]) {
-  using Value = typename Totals<T>::Value;
   if (task_of(position) >= s.tasks) return;
   const Block block = block_of<1>(s, task_of(position));
-  device const T* x = in + block.first;
-  typename Totals<T>::template Lanes<CHUNK> lanes;
-  for (uint j = 0; j < CHUNK; j++) lanes.set(j, {});
-  uint i = 0;
-  for (; i + CHUNK <= block.count; i += CHUNK) {
-    for (uint j = 0; j < CHUNK; j++) lanes.set(j, plus(lanes.get(j), Value(x[i + j])));
-  }
-  typename Totals<T>::Total total = lanes.get(0);
-  for (uint j = 1; j < CHUNK; j++) total = plus(total, lanes.get(j));
-  for (; i < block.count; i++) total = plus(total, Value(x[i]));
+  typename Totals<T>::Total total = {};
+  add_up(in + block.first, block.count, total);
   totals[block.total] = total;
 }
 
@@ -127,9 +134,24 @@ inline Exact total_of(device const T* x, thread const float* sums) {
   const float total = sums[CHUNK - 1];
   return {total, fabs(total) < INFINITY ? lost[0] : 0.0f};
 }
-template <typename T>
-inline ulong total_of(device const T*, thread const ulong* sums) {
-  return sums[CHUNK - 1];
+// Writes the running sums of `count` elements that `total` comes before.
+template <typename T, typename Out>
+inline void walk(device const T* x, device Out* y, uint count, ulong total) {
+  for (uint i = 0; i < count; i++) y[i] = Out(total += ulong(x[i]));
+}
+template <typename T, typename Out>
+inline void walk(device const T* x, device Out* y, uint count, Exact total) {
+  uint i = 0;
+  for (; i + CHUNK <= count; i += CHUNK) {
+    float sums[CHUNK], sum = 0;
+    for (uint j = 0; j < CHUNK; j++) sums[j] = sum += float(x[i + j]);
+    for (uint j = 0; j < CHUNK; j++) y[i + j] = Out(value(total, sums[j]));
+    total = plus(total, total_of(x + i, sums));
+  }
+  for (; i < count; i++) {
+    total = plus(total, float(x[i]));
+    y[i] = Out(value(total));
+  }
 }
 
 template <typename T, typename Out>
@@ -137,24 +159,11 @@ kernel void scan_rows(device const T* in [[buffer(0)]], device Out* out [[buffer
                       device const typename Totals<T>::Total* before [[buffer(2)]],
                       constant Scan& s [[buffer(3)]],
                       uint2 position [[thread_position_in_grid]]) {
-  using Value = typename Totals<T>::Value;
   if (task_of(position) >= s.tasks) return;
   const Block block = block_of<1>(s, task_of(position));
-  device const T* x = in + block.first;
-  device Out* y = out + block.first;
   typename Totals<T>::Total total = {};
   if (s.blocks > 1) total = before[block.total];
-  uint i = 0;
-  for (; i + CHUNK <= block.count; i += CHUNK) {
-    Value sums[CHUNK], sum = 0;
-    for (uint j = 0; j < CHUNK; j++) sums[j] = sum += Value(x[i + j]);
-    for (uint j = 0; j < CHUNK; j++) y[i + j] = Out(value(total, sums[j]));
-    total = plus(total, total_of(x + i, sums));
-  }
-  for (; i < block.count; i++) {
-    total = plus(total, Value(x[i]));
-    y[i] = Out(value(total));
-  }
+  walk(in + block.first, out + block.first, block.count, total);
 }
 
 template <typename T, uint N>

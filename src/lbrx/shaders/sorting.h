@@ -11,7 +11,7 @@ constant constexpr uint UNSIGNED = 0, SIGNED = 1, HALF = 2, BFLOAT = 3, FLOAT = 
 
 constant constexpr uint DIGITS = 256;  // values of one digit
 constant constexpr uint SHORT_RUN = 48;  // up to here insertion is quicker than counting
-constant constexpr uint SCANNED = 16;  // keys looked at together
+constant constexpr uint SCANNED = 64;  // keys looked at together
 
 template <typename Bits>
 inline Bits key_of(Bits bits) {
@@ -269,8 +269,8 @@ kernel void sort_select(device const Bits* in [[buffer(0)]], device Entry* out [
   for (; i < keep; i++) insert(best, i + 1, Entry::make(key_of(in[i]), first + i));
   Bits worst = key_of(in[best[keep - 1].index() - first]);
   for (; i + SCANNED <= count; i += SCANNED) {
-    uint better = 0;
-    for (uint j = 0; j < SCANNED; j++) better |= key_of(in[i + j]) < worst;
+    Bits better = 0;
+    for (uint j = 0; j < SCANNED; j++) better |= Bits(key_of(in[i + j]) < worst);
     if (better == 0) continue;
     for (uint j = 0; j < SCANNED; j++) {
       const Bits key = key_of(in[i + j]);

@@ -99,7 +99,10 @@ class Model(Mapping[str, Tensor]):
 
     def canonical(self) -> Model:
         """The same with Hugging Face's names and layout."""
-        return Model(self.files, translate.to_huggingface(self.files), self._mapped)
+        result = Model(self.files, translate.to_huggingface(self.files), self._mapped)
+        # How MLX packs weights is known to the tensors now; savers say it anew where it is kept.
+        result.config = translate.without_packing(self.files, self.config)
+        return result
 
     def _origin(self, recipe: Recipe) -> str:
         source = next(stored(recipe)).source

@@ -134,6 +134,7 @@ class MTLBinding(Object):
         return self._argument.size
 
     # MTL: -bufferDataType
+    # DEVIATION: of a type named by an alias or a template's parameter it is MTLDataTypeStruct.
     def bufferDataType(self) -> int:
         return data_type(self._argument.type)
 

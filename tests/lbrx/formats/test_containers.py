@@ -299,6 +299,9 @@ def test_mlx(bits, group, rng, tmp_path):
     assert (weight.shape, weight.metadata.quantization) == (shape, f"mlx:{bits}:{group}")
     expected = mlx_decoded(words, scales, biases, bits, group)
     np.testing.assert_allclose(weight.numpy(), expected, rtol=1e-6)
+    lbrx.save(tmp_path / "wide", canonical, format="safetensors", config=canonical.config)
+    assert lbrx.open_model(tmp_path / "wide").format == "safetensors"
+    same(lbrx.open_model(tmp_path / "wide")[weight.metadata.name].numpy(), weight.numpy())
     lbrx.save(tmp_path / "again", canonical, format="mlx", config={"model_type": "llama"})
     again = lbrx.open_model(tmp_path / "again")
     assert again.metadata == {"format": "mlx"}

@@ -109,7 +109,8 @@ def test_every_operation_has_a_kernel_and_one_only():
 
 def test_every_family_can_be_tuned():
     choosing = {name for name, family in FAMILIES.items() if len(family.variants) > 1}
-    assert choosing == {name for name in choosing if FAMILIES[name].samples}
+    fused = {"rows"}  # graphs make these; no operation alone does
+    assert {name for name in choosing if FAMILIES[name].samples} == choosing - fused
 
 
 def test_names():

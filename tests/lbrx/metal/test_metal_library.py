@@ -121,7 +121,9 @@ def test_checking_compiles_anew(gpu):
 def test_threads_compile_a_pipeline_once(gpu):
     found = []
     threads = [
-        threading.Thread(target=lambda: found.append(gpu.shaders.pipeline("random", "random_normal_float16")))
+        threading.Thread(
+            target=lambda: found.append(gpu.shaders.pipeline("random", "random_normal_float16"))
+        )
         for _ in range(8)
     ]
     for thread in threads:
