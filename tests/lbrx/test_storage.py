@@ -55,7 +55,9 @@ def test_from_numpy_copies_the_rest_once():
         assert not np.shares_memory(t.numpy(), source)
         assert t.storage.address % mmap.PAGESIZE == 0
         np.testing.assert_array_equal(t.numpy(), source)
-    with pytest.raises(ValueError, match=r"cannot share the memory of float32\[10\], it does not .*: make"):
+    with pytest.raises(
+        ValueError, match=r"cannot share the memory of float32\[10\], it does not .*: make"
+    ):
         lbrx.from_numpy(a, copy=False)
     aligned = lbrx.empty_aligned(3)
     assert not np.shares_memory(lbrx.from_numpy(aligned, copy=True).numpy(), aligned)

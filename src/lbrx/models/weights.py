@@ -30,7 +30,7 @@ class Weights:
             name: renamed(recipe.source, name) if isinstance(recipe, Rows) else recipe
             for name, recipe in canonical.recipes.items()
         }
-        self.model = Model(model.files, recipes, canonical.mapped)
+        self.model = Model(model.files, recipes)
         self.device = device
         self.dtype = dtype
         self.prefix = ""

@@ -96,11 +96,14 @@ kernel void matmul_tiles(device const T* x [[buffer(0)]], device const T* y [[bu
     threadgroup_barrier(mem_flags::mem_threadgroup);
     for (uint d = 0; d < DEPTH; d += 8) {
       simdgroup_matrix<T, 8, 8> a[COUNT], b[COUNT];
+#pragma unroll
       for (uint i = 0; i < COUNT; i++) {
         load_matrix<Rows, Columns>(a[i], left, own_row + i * 8, d, X_TRANSPOSED);
         load_matrix<Columns, Rows>(b[i], right, d, own_column + i * 8, Y_TRANSPOSED);
       }
+#pragma unroll
       for (uint i = 0; i < COUNT; i++)
+#pragma unroll
         for (uint j = 0; j < COUNT; j++)
           simdgroup_multiply_accumulate(sums[i][j], a[i], b[j], sums[i][j]);
     }
@@ -110,7 +113,9 @@ kernel void matmul_tiles(device const T* x [[buffer(0)]], device const T* y [[bu
   threadgroup_barrier(mem_flags::mem_threadgroup);
   threadgroup float* strip = memory + simdgroup * 8 * OWN;
   out += (ulong(part) * (groups.z / parts) + member) * p.m * p.n;
+#pragma unroll
   for (uint i = 0; i < COUNT; i++) {
+#pragma unroll
     for (uint j = 0; j < COUNT; j++) simdgroup_store(sums[i][j], strip + j * 8, OWN);
     simdgroup_barrier(mem_flags::mem_threadgroup);
     for (uint e = lane; e < 8 * OWN; e += SIMD) {

@@ -85,7 +85,7 @@ def _best() -> str:
     """Metal where a device of it works, else the cpu."""
     try:
         import_module("lbrx.metal").context()
-    except (DeviceError, ImportError) as problem:
+    except (DeviceError, ModuleNotFoundError) as problem:
         log.warning("tensors are made on the cpu: %s", problem)
         return "cpu"
     return "metal"
@@ -95,7 +95,7 @@ def devices() -> list[DeviceInfo]:
     """What there is to compute on, best first: Metal's devices, or the cpu where none works."""
     try:
         found: list[DeviceInfo] = import_module("lbrx.metal").devices()
-    except (DeviceError, ImportError):
+    except (DeviceError, ModuleNotFoundError):
         found = []
     return found or [_cpu_info()]
 

@@ -40,7 +40,7 @@ def check(rng, variant, shapes, dtype, rule, position_dtype=dt.int32) -> None:
     shape, where = shapes
     if shape[-1] < rule.get("dims", 0) or (shape[-1] % 2 and "dims" not in rule):
         return
-    x, at = sample(rng, shape, dtype), rng.integers(0, 200, where)
+    x, at = sample(rng, shape, dtype), rng.integers(0, 128, where)
     f = rng.uniform(1, 8, rule.get("dims", shape[-1]) // 2).astype(np.float32)
     tensor = lbrx.tensor(x, device="metal")
     positions = lbrx.tensor(at, dtype=position_dtype, device="metal")

@@ -1,0 +1,168 @@
+"""What transformers are built of: linear maps, norms, attention, gated feed-forward layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from lbrx import dtype as dt
+from lbrx.models.cache import Step
+from lbrx.models.config import ModelConfig, Rope
+from lbrx.models.weights import Matrix, Weights
+from lbrx.tensor.core import Tensor
+from lbrx.tensor.creation import tensor
+
+
+class Linear:
+    """x times the transposed weight, plus the bias if it has one."""
+
+    def __init__(self, weights: Weights, outputs: int, inputs: int, bias: bool = False) -> None:
+        self.weight: Matrix = weights.matrix("weight", outputs, inputs)
+        self.bias = weights.vector("bias", outputs) if bias else None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        result = self.weight.times(x)
+        return result if self.bias is None else result + self.bias
+
+
+class RMSNorm:
+    """x / sqrt(mean(x^2) + eps) * weight. Gemma's weights are less by one than they mean."""
+
+    def __init__(self, weights: Weights, size: int, eps: float, shift: float = 0) -> None:
+        weight = weights.vector("weight", size)
+        self.weight = weight + shift if shift else weight
+        self.eps = eps
+
+    def __call__(self, x: Tensor) -> Tensor:
+        normed: Tensor = x.rms_norm(self.weight, eps=self.eps)
+        return normed
+
+    def of_sum(self, x: Tensor, added: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The norm of x + added, and the sum itself, by one kernel."""
+        if added is None:
+            return self(x), x
+        normed, total = x.add_rms_norm(added, self.weight, eps=self.eps)
+        return normed, total
+
+
+class Rotary:
+    """Turns queries and keys by their positions."""
+
+    def __init__(self, rope: Rope, weights: Weights, head_size: int) -> None:
+        self.rope = rope
+        self.interleaved = weights.interleaved
+        self.factors = None
+        if rope.factors is not None:
+            self.factors = tensor(np.asarray(rope.factors, np.float32), device=weights.device)
+        self.amplitudes = None
+        if rope.amplitude != 1:
+            values = np.where(np.arange(head_size) < rope.dims, rope.amplitude, 1)
+            self.amplitudes = tensor(values, dtype=weights.dtype, device=weights.device)
+
+    def __call__(self, x: Tensor, positions: Tensor) -> Tensor:
+        """x is (batch, heads, tokens, features), positions are (batch, tokens)."""
+        turned: Tensor = x.rope(
+            positions.unsqueeze(1),
+            self.factors,
+            dims=self.rope.dims,
+            base=self.rope.base,
+            scale=self.rope.scale,
+            interleaved=self.interleaved,
+        )
+        return turned if self.amplitudes is None else turned * self.amplitudes
+
+
+class Attention:
+    """Every token looks back at the tokens before it, through several heads."""
+
+    def __init__(
+        self,
+        weights: Weights,
+        config: ModelConfig,
+        layer: int,
+        *,
+        bias: bool = False,
+        output_bias: bool = False,
+        head_norms: bool = False,
+        norm_shift: float = 0,
+        rope: Rope | None = None,
+        turns: bool = True,
+        scale: float | None = None,
+        window: int = 0,
+    ) -> None:
+        self.layer = layer
+        self.heads, self.kv_heads, self.size = config.heads, config.kv_heads, config.head_size
+        queries, keys = self.heads * self.size, self.kv_heads * self.size
+        self.query = Linear(weights.inside("q_proj"), queries, config.hidden, bias)
+        self.key = Linear(weights.inside("k_proj"), keys, config.hidden, bias)
+        self.value = Linear(weights.inside("v_proj"), keys, config.hidden, bias)
+        self.output = Linear(weights.inside("o_proj"), config.hidden, queries, output_bias)
+        self.query_norm = self.key_norm = None
+        if head_norms:
+            self.query_norm, self.key_norm = (
+                RMSNorm(weights.inside(name), self.size, config.norm_eps, norm_shift)
+                for name in ("q_norm", "k_norm")
+            )
+        self.rotary = Rotary(rope or config.rope, weights, self.size) if turns else None
+        self.scale = scale
+        self.window = window
+
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        queries, keys, values = self.projected(x)
+        if self.query_norm is not None and self.key_norm is not None:
+            queries, keys = self.query_norm(queries), self.key_norm(keys)
+        queries, keys, values = (heads.transpose(1, 2) for heads in (queries, keys, values))
+        if self.rotary is not None:
+            queries, keys = (self.rotary(heads, step.positions) for heads in (queries, keys))
+        keys, values = step.remember(self.layer, keys, values)
+        seen = queries.attention(
+            keys,
+            values,
+            lengths=step.lengths,
+            causal=True,
+            window=self.window,
+            scale=self.scale,
+        )
+        return self.output(seen.transpose(1, 2).reshape(*x.shape[:2], self.heads * self.size))
+
+    def projected(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values: (batch, tokens, heads, size)."""
+        return (
+            self.query(x).reshape(*x.shape[:2], self.heads, self.size),
+            self.key(x).reshape(*x.shape[:2], self.kv_heads, self.size),
+            self.value(x).reshape(*x.shape[:2], self.kv_heads, self.size),
+        )
+
+
+Gate = Callable[[Tensor, Tensor], Tensor]
+
+
+def swiglu(gate: Tensor, x: Tensor) -> Tensor:
+    product: Tensor = gate.swiglu(x)
+    return product
+
+
+def geglu(gate: Tensor, x: Tensor) -> Tensor:
+    product: Tensor = gate.geglu(x, approximate="tanh")
+    return product
+
+
+class GatedMLP:
+    """down(activation(gate(x)) * up(x))."""
+
+    def __init__(self, weights: Weights, config: ModelConfig, gate: Gate = swiglu) -> None:
+        wide, hidden = config.intermediate, config.hidden
+        self.gate = Linear(weights.inside("gate_proj"), wide, hidden)
+        self.up = Linear(weights.inside("up_proj"), wide, hidden)
+        self.down = Linear(weights.inside("down_proj"), hidden, wide)
+        self.activation = gate
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.down(self.activation(self.gate(x), self.up(x)))
+
+
+def capped(x: Tensor, cap: float) -> Tensor:
+    """Large values bent towards ±cap."""
+    bent: Tensor = (x.astype(dt.float32) / cap).tanh() * cap
+    return bent

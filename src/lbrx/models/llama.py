@@ -1,0 +1,35 @@
+"""Llama 1 to 3, and what has its shape: SmolLM2, TinyLlama, Yi."""
+
+from __future__ import annotations
+
+from lbrx.models.cache import Step
+from lbrx.models.config import ModelConfig
+from lbrx.models.decoder import Decoder
+from lbrx.models.layers import Attention, GatedMLP, RMSNorm
+from lbrx.models.weights import Weights
+from lbrx.tensor.core import Tensor
+
+
+class PreNormLayer:
+    """x + attention(norm(x)), and to that the feed-forward layer of its norm."""
+
+    def __init__(self, weights: Weights, config: ModelConfig, attention: Attention) -> None:
+        size, eps = config.hidden, config.norm_eps
+        self.attention_norm = RMSNorm(weights.inside("input_layernorm"), size, eps)
+        self.attention = attention
+        self.mlp_norm = RMSNorm(weights.inside("post_attention_layernorm"), size, eps)
+        self.mlp = GatedMLP(weights.inside("mlp"), config)
+
+    def __call__(self, x: Tensor, added: Tensor | None, step: Step) -> tuple[Tensor, Tensor]:
+        normed, x = self.attention_norm.of_sum(x, added)
+        normed, x = self.mlp_norm.of_sum(x, self.attention(normed, step))
+        return x, self.mlp(normed)
+
+
+class Model(Decoder):
+    def make_layer(self, weights: Weights, index: int) -> PreNormLayer:
+        bias = bool(self.config.settings.get("attention_bias"))
+        attention = Attention(
+            weights.inside("self_attn"), self.config, index, bias=bias, output_bias=bias
+        )
+        return PreNormLayer(weights, self.config, attention)
