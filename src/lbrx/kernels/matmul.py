@@ -34,7 +34,7 @@ SERIAL_ROWS, SERIAL_COLUMNS = 64, 64
 
 # Costs are microseconds. Those of processors were measured on two threads of a Zen 4.
 DISPATCH = 5.0
-EMULATED = 1e6  # kernels for GPUs on a processor, and the other way round: they work, slowly
+EMULATED = 1e6  # of kernels that work everywhere, but are not meant for the device
 SERIAL_SPEED = 130e3  # operations
 SERIAL_PACKING = (0.2e-3, 0.4e-3)  # an element of y, if its rows or its columns lie together
 
@@ -124,6 +124,7 @@ class Product:
 
 
 family: Family[Product] = Family("matmul")
+Size = tuple[int, int, int]
 
 
 # ---- from an operation to a problem ----
@@ -289,26 +290,47 @@ def is_aligned(buffer: Buffer | bytes, leading: int, batch: Shape, dtype: Dtype)
 
 
 def _serial_cost(info: DeviceInfo, problem: Product) -> float:
-    if info.simd_hardware:
-        return EMULATED + problem.operations
     columns = -(-problem.n // SERIAL_COLUMNS) * SERIAL_COLUMNS * problem.members * problem.k
     packing = -(-problem.m // SERIAL_ROWS) * SERIAL_PACKING[problem.y.transposed]
     return DISPATCH + columns * (packing + 2 * problem.m / SERIAL_SPEED)
 
 
-@family.variant("serial", cost=_serial_cost)
+# No thread of a GPU has memory of its own for a block.
+@family.variant("serial", can=lambda info, problem: not info.simd_hardware, cost=_serial_cost)
 def serial(
     gpu: Context, problem: Product, x: Array, y: Array, bias: Array | None, result: Array
 ) -> None:
     """A thread a block of the result, its sums in the order of k: the same bits for any m."""
     grid = (-(-problem.n // SERIAL_COLUMNS), -(-problem.m // SERIAL_ROWS), problem.members)
+    _dispatch(gpu, problem, "serial", operands(problem, x, y, bias, result), grid, (1, 1, 1))
+
+
+@family.variant("single", cost=lambda info, problem: EMULATED + problem.operations)
+def single(
+    gpu: Context, problem: Product, x: Array, y: Array, bias: Array | None, result: Array
+) -> None:
+    """A thread a result, for GPUs and what they have no better kernel for: integers."""
+    grid = (problem.n, problem.m, problem.members)
+    across = min(problem.n, 32)
+    group = (across, min(problem.m, 256 // across), 1)
+    _dispatch(gpu, problem, "single", operands(problem, x, y, bias, result), grid, group)
+
+
+def _dispatch(
+    gpu: Context,
+    problem: Product,
+    variant: str,
+    given: list[Buffer | bytes],
+    grid: Size,
+    group: Size,
+) -> None:
     gpu.queue.dispatch(
-        pipeline(gpu, problem, "serial", bits(problem.dtype)),
-        [*operands(problem, x, y, bias, result), problem.packed()],
+        pipeline(gpu, problem, variant, bits(problem.dtype)),
+        [*given, problem.packed()],
         grid,
-        (1, 1, 1),
+        group,
         kernel="matmul",
-        variant="serial",
+        variant=variant,
     )
 
 

@@ -48,10 +48,11 @@ class Recording:
 
     def __post_init__(self) -> None:
         # Kernels over nothing are no commands of a list.
-        listed = self.recorded.commands
-        self.commands = [c for c in listed if isinstance(c, Encoded) or 0 not in c.grid]
+        found = self.recorded.commands
+        self.commands = [c for c in found if isinstance(c, Encoded) or 0 not in c.grid]
         self.written = {id(b.block) for command in self.commands for b in command.written}
         self.arena = self._arranged()
+        found.clear()  # and with it the memory that the arena replaces
         changing = {id(buffer.block) for buffer in (*self.inputs, *self.outputs)}
         for foreign, group in groupby(self.commands, _is_foreign):
             if foreign:

@@ -78,6 +78,22 @@ kernel void matmul_finish(device const float* parts [[buffer(0)]],
   out[i] = finished<T>(sum, bias[at.x * bias_step]);
 }
 
+// ---- a thread a result ----
+
+template <typename T>
+kernel void matmul_single(device const T* x [[buffer(0)]], device const T* y [[buffer(1)]],
+                          device const T* bias [[buffer(2)]], device T* out [[buffer(3)]],
+                          constant Product& p [[buffer(4)]],
+                          uint3 at [[thread_position_in_grid]]) {
+  const ulong2 start = batch_start(p, at.z);
+  x += start.x + at.y * p.x_row;
+  y += start.y + at.x * p.y_column;
+  typename Sum<T>::type sum = 0;
+  for (uint k = 0; k < p.k; k++)
+    sum = multiply_add(wide(x[k * p.x_column]), wide(y[k * p.y_row]), sum);
+  out[(ulong(at.z) * p.m + at.y) * p.n + at.x] = finished<T>(sum, bias[at.x * p.bias_column]);
+}
+
 // ---- a thread a block ----
 
 // A thread multiplies these rows by these columns, some of k at a time: the panel of y and the sums

@@ -1,7 +1,10 @@
 #include "matmul.h"
 #include "matmul_tiles.h"
 
-#define SERIAL(name, type)                                                                  \
+#define PLAIN(name, type)                                                                   \
+  template [[host_name("matmul_single_" #name)]] kernel void matmul_single<type>(           \
+      device const type*, device const type*, device const type*, device type*,             \
+      constant Product&, uint3);                                                            \
   template [[host_name("matmul_serial_" #name)]] kernel void matmul_serial<type>(           \
       device const type*, device const type*, device const type*, device type*,             \
       constant Product&, uint3);                                                            \
@@ -16,7 +19,7 @@
                                 uint3, uint, uint, uint);
 
 #define FLOATING(name, type)                   \
-  SERIAL(name, type)                           \
+  PLAIN(name, type)                            \
   TILES(tiles32, name, type, type, 32)         \
   TILES(tiles64, name, type, type, 64)         \
   TILES(parts32, name, type, float, 32)        \
@@ -25,8 +28,8 @@
 FLOATING(float32, float)
 FLOATING(float16, half)
 FLOATING(bfloat16, bfloat)
-SERIAL(bool, bool)
-SERIAL(uint8, uchar)
-SERIAL(uint16, ushort)
-SERIAL(uint32, uint)
-SERIAL(uint64, ulong)
+PLAIN(bool, bool)
+PLAIN(uint8, uchar)
+PLAIN(uint16, ushort)
+PLAIN(uint32, uint)
+PLAIN(uint64, ulong)

@@ -81,14 +81,14 @@ kernel void rope_pairs(device const T* x [[buffer(0)]], device const P* position
 
 constant constexpr uint SERIAL_PAIRS = 128;
 
+// Turns `count` pairs: their first features lie `step` apart, the second `between` after each.
 template <typename T>
-inline void turn(device const T* from, device T* to, constant Rope& r, uint start, uint count,
+inline void turn(device const T* from, device T* to, uint count, uint step, uint between,
                  thread const float* cosines, thread const float* sines) {
   for (uint n = 0; n < count; n++) {
-    const uint2 place = pair_places(r, start + n);
-    const float first = float(from[place.x]), second = float(from[place.y]);
-    to[place.x] = T(first * cosines[n] - second * sines[n]);
-    to[place.y] = T(first * sines[n] + second * cosines[n]);
+    const float first = float(from[n * step]), second = float(from[n * step + between]);
+    to[n * step] = T(first * cosines[n] - second * sines[n]);
+    to[n * step + between] = T(first * sines[n] + second * cosines[n]);
   }
 }
 
@@ -98,9 +98,11 @@ kernel void rope_serial(device const T* x [[buffer(0)]], device const P* positio
                         device const float2* speeds [[buffer(3)]], device T* out [[buffer(4)]],
                         constant Rope& r [[buffer(5)]], uint2 at [[thread_position_in_grid]]) {
   float cosines[SERIAL_PAIRS], sines[SERIAL_PAIRS];
-  for (uint start = 0; start < r.pairs; start += SERIAL_PAIRS) {
-    const uint count = min(SERIAL_PAIRS, r.pairs - start);
-    for (uint h = 0; h < r.sizes[1]; h++) {
+  const uint pairs = r.pairs, features = r.features, rows = r.sizes[1];
+  const uint step = INTERLEAVED ? 2 : 1, between = INTERLEAVED ? 1 : pairs;
+  for (uint start = 0; start < pairs; start += SERIAL_PAIRS) {
+    const uint count = min(SERIAL_PAIRS, pairs - start);
+    for (uint h = 0; h < rows; h++) {
       const uint3 row = uint3(at.x, h, at.y);
       if (h == 0 || r.position_strides[1] != 0) {
         const long position = long(positions[position_at(r, row)]);
@@ -110,12 +112,13 @@ kernel void rope_serial(device const T* x [[buffer(0)]], device const P* positio
           sines[n] = sin(angle);
         }
       }
-      turn(x + row_in(r, row), out + row_out(r, row), r, start, count, cosines, sines);
+      turn(x + row_in(r, row) + start * step, out + row_out(r, row) + start * step, count, step,
+           between, cosines, sines);
     }
   }
-  for (uint h = 0; h < r.sizes[1]; h++) {
+  for (uint h = 0; h < rows; h++) {
     device const T* from = x + row_in(r, uint3(at.x, h, at.y));
     device T* to = out + row_out(r, uint3(at.x, h, at.y));
-    for (uint d = 2 * r.pairs; d < r.features; d++) to[d] = from[d];
+    for (uint d = 2 * pairs; d < features; d++) to[d] = from[d];
   }
 }
