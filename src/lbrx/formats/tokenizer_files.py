@@ -20,9 +20,21 @@ _ADDED = (TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNKNOWN)
 
 def tokenizer_files(metadata: Mapping[str, Any]) -> dict[str, bytes]:
     """tokenizer.json and tokenizer_config.json; nothing where there is no vocabulary."""
+    parts = tokenizer_parts(metadata)
+    if parts is None:
+        return {}
+    whole, settings = parts
+    return {
+        "tokenizer.json": json.dumps(whole, ensure_ascii=False, indent=1).encode(),
+        "tokenizer_config.json": json.dumps(settings, ensure_ascii=False, indent=2).encode(),
+    }
+
+
+def tokenizer_parts(metadata: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    """What these files hold; None where there is no vocabulary."""
     tokens = _listed(metadata, "tokens", str)
     if not tokens:
-        return {}
+        return None
     kind = metadata.get(_KEY + "model")
     types = _listed(metadata, "token_type", int) or [TokenType.NORMAL] * len(tokens)
     if len(types) != len(tokens):
@@ -36,11 +48,7 @@ def tokenizer_files(metadata: Mapping[str, Any]) -> dict[str, bytes]:
             f"the tokenizer {brief(kind)} has no tokenizer.json: 'gpt2' and 'llama' have"
         )
     whole["post_processor"] = _post_processor(metadata, tokens) or whole.get("post_processor")
-    settings = _settings(metadata, tokens)
-    return {
-        "tokenizer.json": json.dumps(whole, ensure_ascii=False, indent=1).encode(),
-        "tokenizer_config.json": json.dumps(settings, ensure_ascii=False, indent=2).encode(),
-    }
+    return whole, _settings(metadata, tokens)
 
 
 def _listed(metadata: Mapping[str, Any], key: str, kind: type[Item]) -> list[Item]:

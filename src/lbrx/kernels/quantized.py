@@ -59,7 +59,6 @@ class Stored:
         beside = (self.scales, self.offsets, self.book)
         return [self.codes, *(self.codes if buffer is None else buffer for buffer in beside)]
 
-
     def rows(self, first: int, count: int, k: int) -> Stored:
         """Some rows of a matrix whose rows are k values long."""
         blocks = k // self.scheme.elements

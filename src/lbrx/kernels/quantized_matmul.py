@@ -11,10 +11,10 @@ from lbrx import quant
 from lbrx.dtype import Dtype
 from lbrx.kernels import elementwise
 from lbrx.kernels.arrays import buffer_of, empty, placed, reshaped, size_class
-from lbrx.kernels.matmul import DISPATCH, EMULATED, Matrix, Product, bandwidth, finish, peak
+from lbrx.kernels.matmul import Matrix, Product, finish
 from lbrx.kernels.mps import times_rows
 from lbrx.kernels.quantized import TYPES, Stored, decode, pipeline, stored
-from lbrx.kernels.registry import Call, Family, Sample, computes
+from lbrx.kernels.registry import Call, Family, computes
 from lbrx.metal import Buffer, Context, DeviceInfo
 from lbrx.ops import Spec
 from lbrx.quant import Scheme
@@ -95,9 +95,7 @@ def serial(
     codes, steps, sums = _pack_rows(gpu, problem, x)
     rows = min(1 << (problem.m - 1).bit_length(), MOST_ROWS)
     gpu.queue.dispatch(
-        pipeline(
-            gpu, "quant_matvec", "quantized_matmul_serial", weight, problem.dtype, {3: rows}
-        ),
+        pipeline(gpu, "quant_matvec", "quantized_matmul_serial", weight, problem.dtype, {3: rows}),
         [*weight.arguments, codes, steps, sums, buffer_of(result), problem.packed()],
         (problem.n, -(-problem.m // rows), 1),
         (1, 1, 1),
@@ -106,9 +104,7 @@ def serial(
     )
 
 
-def _pack_rows(
-    gpu: Context, problem: QuantizedProduct, x: Array
-) -> tuple[Buffer, Buffer, Buffer]:
+def _pack_rows(gpu: Context, problem: QuantizedProduct, x: Array) -> tuple[Buffer, Buffer, Buffer]:
     size = problem.m * problem.k
     codes, steps, sums = (gpu.buffer(n) for n in (size, size // RUN * 4, size // UNIT * 4))
     constants = {0: TYPES[problem.dtype]}
@@ -127,7 +123,9 @@ def _pack_rows(
 
 
 @family.variant(
-    "panels", can=lambda info, problem: problem.k > 0, cost=lambda info, problem: 2.0,
+    "panels",
+    can=lambda info, problem: problem.k > 0,
+    cost=lambda info, problem: 2.0,
     batch_invariant=False,
 )
 def panels(

@@ -23,6 +23,7 @@ from lbrx.storage import Array
 
 ROW_AXES = 3  # (outer, repeat, inner), as `rope.h` has them
 GROUP = 64  # threads along the pairs
+SERIAL_ROWS = 8  # of each head that a serial thread turns
 INLINE_BYTES = 4096  # the most that Metal takes without a buffer
 
 
@@ -169,12 +170,12 @@ def _serial_cost(info: DeviceInfo, problem: Rope) -> float:
 
 @family.variant("serial", cost=_serial_cost)
 def serial(gpu: Context, problem: Rope, operands: Operands) -> None:
-    """A thread all heads of a token: its cosines are computed once."""
+    """A thread all heads of some tokens: their cosines are computed once."""
     outer, _, inner = problem.rows
     gpu.queue.dispatch(
         _pipeline(gpu, problem, "serial"),
         operands.arguments(gpu, problem),
-        (inner, outer, 1),
+        (-(-inner // SERIAL_ROWS), outer, 1),
         (1, 1, 1),
         kernel="rope",
         variant="serial",

@@ -31,6 +31,13 @@ def stored_names(scheme: Scheme) -> tuple[str, ...]:
     return scheme.fields if scheme.planar else ("data",)
 
 
+def is_direct(scheme: Scheme) -> bool:
+    """Whether encoding is one pass over the values, as kernels do it, and not a search."""
+    return scheme.name in ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0") or (
+        scheme.planar and scheme.encode is not None and not scheme.name.startswith("mlx:")
+    )
+
+
 def values_shape(scheme: Scheme, codes: Shape) -> Shape:
     """The shape of the values whose codes have this one."""
     row = math.prod(scheme.layout["data"].shape) if scheme.planar else scheme.block_bytes
@@ -52,7 +59,9 @@ def _checked(shapes: rules.Shapes, scheme: Scheme) -> Shape:
     for name, other in zip(names[1:], given[1:], strict=True):
         expected = scheme.part_shape(name, shape)
         if other != expected:
-            raise ShapeError(f"{scheme.name} of shape {shape} has {name} of {expected}: not {other}")
+            raise ShapeError(
+                f"{scheme.name} of shape {shape} has {name} of {expected}: not {other}"
+            )
     return shape
 
 
@@ -146,4 +155,4 @@ def quantized_matmul(
 ) -> Array:
     """x times the transposed of a quantized matrix, whose rows are the result's columns."""
     weight = quant.dequantize(codes, _info(quant.find(scheme), scales, offsets))
-    return np.matmul(x, weight.T)
+    return np.asarray(np.matmul(x, weight.T))

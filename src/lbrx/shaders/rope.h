@@ -30,8 +30,8 @@ inline ulong speed_of(float2 turns, device const float* factors, uint pair) {
   return 2 * (ulong(long(turns.x * 0x1p63f)) + ulong(long(turns.y * 0x1p63f)));
 }
 
-inline float angle_of(ulong speed, long position) {
-  const int nearest = int((speed * ulong(position)) >> 32);
+inline float angle_of(ulong speed, ulong position) {
+  const int nearest = int((speed * position) >> 32);
   return float(nearest) * (M_PI_F * 0x1p-31f);
 }
 
@@ -69,7 +69,7 @@ kernel void rope_pairs(device const T* x [[buffer(0)]], device const P* position
     return;
   }
   const float angle =
-      angle_of(speed_of(speeds[n], factors, n), long(positions[position_at(r, row)]));
+      angle_of(speed_of(speeds[n], factors, n), ulong(positions[position_at(r, row)]));
   const float c = cos(angle), s = sin(angle);
   const uint2 place = pair_places(r, n);
   const float first = float(from[place.x]), second = float(from[place.y]);
@@ -77,9 +77,19 @@ kernel void rope_pairs(device const T* x [[buffer(0)]], device const P* position
   to[place.y] = T(first * s + second * c);
 }
 
-// ---- serial: a thread all rows of the repeated axis, which mostly have one position ----
+// ---- serial: a thread some inner rows of all repeats, which mostly have the same positions ----
 
 constant constexpr uint SERIAL_PAIRS = 128;
+constant constexpr uint SERIAL_ROWS = 8;
+
+// Cosines and sines of a row's angles.
+inline void fill_row(thread const ulong* speeds, uint count, ulong position, thread float* cosines,
+                     thread float* sines) {
+  float angles[SERIAL_PAIRS];
+  for (uint n = 0; n < count; n++) angles[n] = angle_of(speeds[n], position);
+  for (uint n = 0; n < count; n++) cosines[n] = cos(angles[n]);
+  for (uint n = 0; n < count; n++) sines[n] = sin(angles[n]);
+}
 
 // Turns `count` pairs: their first features lie `step` apart, the second `between` after each.
 template <typename T>
@@ -97,28 +107,31 @@ kernel void rope_serial(device const T* x [[buffer(0)]], device const P* positio
                         device const float* factors [[buffer(2), function_constant(HAS_FACTORS)]],
                         device const float2* speeds [[buffer(3)]], device T* out [[buffer(4)]],
                         constant Rope& r [[buffer(5)]], uint2 at [[thread_position_in_grid]]) {
-  float cosines[SERIAL_PAIRS], sines[SERIAL_PAIRS];
-  const uint pairs = r.pairs, features = r.features, rows = r.sizes[1];
+  float cosines[SERIAL_ROWS * SERIAL_PAIRS], sines[SERIAL_ROWS * SERIAL_PAIRS];
+  ulong own[SERIAL_PAIRS];
+  const uint pairs = r.pairs, features = r.features, repeats = r.sizes[1];
   const uint step = INTERLEAVED ? 2 : 1, between = INTERLEAVED ? 1 : pairs;
+  const uint row0 = at.x * SERIAL_ROWS, rows = min(SERIAL_ROWS, r.sizes[2] - row0);
   for (uint start = 0; start < pairs; start += SERIAL_PAIRS) {
     const uint count = min(SERIAL_PAIRS, pairs - start);
-    for (uint h = 0; h < rows; h++) {
-      const uint3 row = uint3(at.x, h, at.y);
-      if (h == 0 || r.position_strides[1] != 0) {
-        const long position = long(positions[position_at(r, row)]);
-        for (uint n = 0; n < count; n++) {
-          const float angle = angle_of(speed_of(speeds[start + n], factors, start + n), position);
-          cosines[n] = cos(angle);
-          sines[n] = sin(angle);
-        }
+    for (uint n = 0; n < count; n++) own[n] = speed_of(speeds[start + n], factors, start + n);
+    for (uint h = 0; h < repeats; h++) {
+      const bool moved = h == 0 || r.position_strides[1] != 0;
+      for (uint i = 0; i < rows; i++) {
+        const uint3 row = uint3(row0 + i, h, at.y);
+        thread float* c = cosines + i * SERIAL_PAIRS;
+        thread float* s = sines + i * SERIAL_PAIRS;
+        if (moved) fill_row(own, count, ulong(positions[position_at(r, row)]), c, s);
+        turn(x + row_in(r, row) + start * step, out + row_out(r, row) + start * step, count, step,
+             between, c, s);
       }
-      turn(x + row_in(r, row) + start * step, out + row_out(r, row) + start * step, count, step,
-           between, cosines, sines);
     }
   }
-  for (uint h = 0; h < rows; h++) {
-    device const T* from = x + row_in(r, uint3(at.x, h, at.y));
-    device T* to = out + row_out(r, uint3(at.x, h, at.y));
-    for (uint d = 2 * pairs; d < features; d++) to[d] = from[d];
+  for (uint h = 0; h < repeats && 2 * pairs < features; h++) {
+    for (uint i = 0; i < rows; i++) {
+      device const T* from = x + row_in(r, uint3(row0 + i, h, at.y));
+      device T* to = out + row_out(r, uint3(row0 + i, h, at.y));
+      for (uint d = 2 * pairs; d < features; d++) to[d] = from[d];
+    }
   }
 }

@@ -53,7 +53,8 @@ class LazyStorage:
 
 class PackedStorage(LazyStorage):
     """Quantized values of a shape. The host sees them decoded, as float32; a kernel takes `parts`
-    as they are stored: `data`, and what lies beside it, all with the values' leading axes."""
+    as they are stored: `data`, and what lies beside it, all with the values' leading axes, and on
+    one device, which is that of the values."""
 
     def __init__(
         self,
@@ -65,4 +66,5 @@ class PackedStorage(LazyStorage):
         super().__init__(math.prod(shape) * float32.itemsize, decode)
         self.scheme = scheme
         self.parts = dict(parts)
+        self.device = self.parts["data"].storage.device
         self.shape = shape

@@ -107,6 +107,23 @@ def packed_rows(array: Array) -> dict[str, Array] | None:
     return {name: _rows(part, first, layout.shape[:-1]) for name, part in storage.parts.items()}
 
 
+def moved(array: Array, move: Callable[[Array], Array]) -> Array | None:
+    """Packed values with each part moved to a device; None for those of which `packed_rows` has
+    none, and for eight-bit floats, which no kernel reads."""
+    parts = packed_rows(array)
+    if parts is None or (scheme := packed_scheme(array)) is None:
+        return None
+    return packed(scheme, {name: move(part) for name, part in parts.items()}, array.layout.shape)
+
+
+def packed_scheme(array: Array) -> str | None:
+    """The quantization scheme that an array is stored in."""
+    storage = array.storage
+    if not isinstance(storage, PackedStorage) or storage.scheme not in quant.SCHEMES:
+        return None
+    return storage.scheme
+
+
 def _rows(part: Array, first: int, leading: Shape) -> Array:
     """Rows of a contiguous part, from one on."""
     width = part.layout.shape[-1]

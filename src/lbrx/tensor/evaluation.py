@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import Any
 
+from lbrx.storage import PackedStorage
 from lbrx.tensor.core import Tensor
 from lbrx.tensor.device import default_device
 
@@ -38,7 +39,10 @@ def explain(*values: Any) -> Any:
 
 def _tensors(value: Any) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
-        yield value
+        storage = value.array.storage
+        # Quantized values stay packed.
+        packed = storage.parts.values() if isinstance(storage, PackedStorage) else ()
+        yield from map(Tensor, packed) if packed else [value]
     elif isinstance(value, Mapping):
         yield from _tensors(list(value.values()))
     elif isinstance(value, list | tuple):

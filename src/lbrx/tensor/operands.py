@@ -14,8 +14,9 @@ from lbrx.dtype import Dtype, DtypeLike, Scalar
 from lbrx.errors import DeviceError, DtypeError
 from lbrx.ops import TABLE, Op, Role
 from lbrx.shape import Layout
-from lbrx.storage import Array, CpuStorage, NumberStorage
+from lbrx.storage import Array, CpuStorage, NumberStorage, PackedStorage
 from lbrx.storage.cpu import copied
+from lbrx.tensor import derived
 from lbrx.tensor import device as devices
 from lbrx.tensor.number import Number
 
@@ -62,7 +63,21 @@ def move(array: Array, device: str) -> Array:
     """The array on a device: itself, or a copy."""
     if array.storage.device == device:
         return array
+    if (packed := derived.moved(array, lambda part: move(part, device))) is not None:
+        return packed
     return devices.get(device).run(TABLE["copy"], [array], {})[0]
+
+
+def expanded(array: Array) -> Array:
+    """Itself; of values that a device keeps packed, those to compute with."""
+    storage = array.storage
+    if not isinstance(storage, PackedStorage) or storage.device == "cpu":
+        return array
+    rows = derived.packed_rows(array)
+    parts = list((storage.parts if rows is None else rows).values())
+    op = TABLE["decode_blocks"]
+    made = devices.get(storage.device).run(op, parts, op.bind({"scheme": storage.scheme}))[0]
+    return made if rows is not None else replace(array, storage=made.storage)
 
 
 def common_device(arrays: Sequence[_Pending]) -> str:
@@ -92,7 +107,7 @@ def prepare(op: Op, values: Sequence[Any]) -> tuple[str, list[Array | None]]:
     for i, value in enumerate(values):
         array = None if isinstance(value, Number) else getattr(value, "array", None)
         if isinstance(array, Array):
-            pending.append(array)
+            pending.append(expanded(array))
         elif value is None or isinstance(value, Number):
             pending.append(value)
         elif (number := as_scalar(value)) is not None:

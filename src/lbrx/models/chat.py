@@ -1,0 +1,89 @@
+"""Conversations as text, by the template that comes with a model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from importlib import import_module
+from typing import Any
+
+from lbrx.errors import FormatError, LbrxError
+from lbrx.models.tokenizer import Tokenizer
+
+Message = Mapping[str, Any]
+_SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token")
+
+
+def render(
+    tokenizer: Tokenizer, messages: Sequence[Message], *, answer: bool = True, name: str = "default"
+) -> str:
+    """The conversation as the model was taught to read it, up to where the answer begins."""
+    _check(messages)
+    jinja = _library()
+    environment = import_module("jinja2.sandbox").ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals |= {"raise_exception": _refuse, "strftime_now": _now}
+    special = {key: tokenizer.text(key) for key in _SPECIAL}
+    try:
+        template = environment.from_string(_template(tokenizer, name))
+        text: str = template.render(
+            messages=list(messages), add_generation_prompt=answer, **special
+        )
+    except jinja.TemplateError as problem:
+        raise FormatError(f"the model's chat template failed: {problem}") from None
+    except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as problem:
+        # A template may do anything to the values that it is given.
+        raise FormatError(
+            f"the model's chat template failed: {type(problem).__name__}: {problem}"
+        ) from None
+    return text
+
+
+def _check(messages: Sequence[Message]) -> None:
+    if not messages:
+        raise LbrxError("the conversation is empty: give at least one message")
+    for message in messages:
+        if not isinstance(message, Mapping) or not {"role", "content"} <= message.keys():
+            raise LbrxError(
+                f"{message!r} is no message: give {{'role': 'user', 'content': 'text'}}"
+            )
+
+
+def _template(tokenizer: Tokenizer, name: str) -> str:
+    given = tokenizer.settings.get("chat_template")
+    if isinstance(given, str):
+        return given
+    named = {
+        item.get("name"): item.get("template")
+        for item in (given if isinstance(given, list) else ())
+        if isinstance(item, Mapping)
+    }
+    found = named.get(name) or named.get("default")
+    if not isinstance(found, str):
+        raise FormatError("the model has no chat template: complete a plain text with it instead")
+    return found
+
+
+def _to_json(value: Any, indent: int | None = None, **_: Any) -> str:
+    """Without the escapes for HTML that jinja's own has."""
+    return json.dumps(value, ensure_ascii=False, indent=indent)
+
+
+def _refuse(message: str) -> None:
+    raise _library().TemplateError(message)
+
+
+def _now(pattern: str) -> str:
+    return datetime.now().strftime(pattern)
+
+
+def _library() -> Any:
+    try:
+        return import_module("jinja2")
+    except ImportError:
+        raise LbrxError(
+            "chat templates need the package jinja2: pip install 'lbrx[models]'"
+        ) from None

@@ -1,0 +1,105 @@
+"""Which token comes next."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lbrx.errors import LbrxError
+
+Logits = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How tokens are chosen. Without a temperature it is always the most likely one."""
+
+    temperature: float = 0.0
+    top_k: int = 0
+    """Choose among so many of the most likely; 0 for any number."""
+    top_p: float = 1.0
+    """Choose among the most likely that have this probability together."""
+    min_p: float = 0.0
+    """Choose among those that are at least this share as likely as the most likely one."""
+    repetition_penalty: float = 1.0
+    """What makes tokens of the text so far less likely, above 1."""
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        _within("temperature", self.temperature, 0, math.inf)
+        _within("top_k", self.top_k, 0, math.inf)
+        _within("top_p", self.top_p, 0, 1)
+        _within("min_p", self.min_p, 0, 1)
+        _within("repetition_penalty", self.repetition_penalty, 1e-3, 1e3)
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether the largest logit decides, so that nobody needs to see the others."""
+        return self.temperature == 0 and self.repetition_penalty == 1
+
+
+def _within(name: str, value: Any, low: float, high: float) -> None:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not low <= value <= high or value == math.inf:
+        above = f" to {high:g}" if high < math.inf else " or more"
+        raise LbrxError(f"{name}={value!r}: give a number, {low:g}{above}")
+
+
+class Sampler:
+    """Chooses tokens of one text; the same seed chooses the same ones."""
+
+    def __init__(self, sampling: Sampling, number: int = 0) -> None:
+        """`number` tells the texts of a batch apart."""
+        self.sampling = sampling
+        seeds = None if sampling.seed is None else [sampling.seed, number]
+        self._random = np.random.default_rng(seeds)
+
+    def choose(self, logits: Logits, before: Iterable[int]) -> int:
+        """A token, given the logits and the tokens of the text so far."""
+        wanted = self.sampling
+        if wanted.repetition_penalty != 1:
+            logits = penalised(logits, before, wanted.repetition_penalty)
+        if wanted.temperature == 0:
+            return int(np.argmax(logits))
+        candidates, chances = likely(logits, wanted)
+        place = np.searchsorted(np.cumsum(chances), self._random.random() * chances.sum(), "right")
+        return int(candidates[min(int(place), len(candidates) - 1)])
+
+
+def penalised(logits: Logits, before: Iterable[int], penalty: float) -> Logits:
+    """Tokens that have been used made less likely, once however often they were."""
+    used = np.unique(np.fromiter(before, np.intp))
+    result = logits.copy()
+    values = result[used]
+    result[used] = np.where(values > 0, values / penalty, values * penalty)
+    return result
+
+
+def likely(logits: Logits, wanted: Sampling) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+    """The tokens to choose among, the most likely first, and their probabilities (unscaled)."""
+    count = len(logits) if wanted.top_k == 0 else min(wanted.top_k, len(logits))
+    scaled = logits.astype(np.float64) / wanted.temperature
+    chosen = np.arange(len(logits))
+    if count < len(logits):
+        chosen = np.argpartition(scaled, -count)[-count:]
+    powers = np.exp(scaled[chosen] - scaled.max())
+    if wanted.top_p < 1 or wanted.min_p > 0:
+        order = np.argsort(-powers, kind="stable")
+        chosen, powers = chosen[order], powers[order]
+        before = np.cumsum(powers) - powers
+        keep = (before < wanted.top_p * powers.sum()) & (powers >= wanted.min_p * powers[0])
+        keep[0] = True
+        chosen, powers = chosen[keep], powers[keep]
+    return chosen, powers
+
+
+def log_probability(logits: Logits, token: int) -> float:
+    """Of a token, as the model itself sees it."""
+    wide = logits.astype(np.float64)
+    peak = wide.max()
+    return float(wide[token] - peak - np.log(np.exp(wide - peak).sum()))

@@ -1,0 +1,144 @@
+"""Text to tokens and back, by the `tokenizers` library."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from lbrx.errors import FormatError, LbrxError
+from lbrx.formats import sentencepiece
+from lbrx.formats.checks import read_json
+from lbrx.formats.tokenizer_files import tokenizer_parts
+from lbrx.tensor.model import Model
+
+_BROKEN = "\N{REPLACEMENT CHARACTER}"
+
+
+class Tokenizer:
+    """A model's vocabulary, from its tokenizer.json or made of a GGUF's metadata."""
+
+    def __init__(self, whole: str | Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+        source = whole if isinstance(whole, str) else json.dumps(whole, ensure_ascii=False)
+        try:
+            self._inner = _library().Tokenizer.from_str(source)
+        except Exception as problem:
+            # The library raises bare Exceptions.
+            raise FormatError(f"the tokenizer cannot be used: {problem}") from None
+        self.settings = settings
+
+    @property
+    def size(self) -> int:
+        return int(self._inner.get_vocab_size())
+
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        """The tokens of a text; `special` puts those around it that the model wants."""
+        try:
+            text.encode()
+        except UnicodeEncodeError as problem:
+            raise LbrxError(
+                f"the text is not valid UTF-8 at character {problem.start}: decode it first"
+            ) from None
+        ids: list[int] = self._inner.encode(text, add_special_tokens=special).ids
+        return ids
+
+    def decode(self, tokens: Sequence[int], *, special: bool = False) -> str:
+        """The text of tokens; `special` shows those that are no text."""
+        text: str = self._inner.decode(list(tokens), skip_special_tokens=not special)
+        return text
+
+    def number(self, token: object) -> int | None:
+        """Which token this is."""
+        text = token.get("content") if isinstance(token, Mapping) else token
+        found: int | None = self._inner.token_to_id(text) if isinstance(text, str) else None
+        return found
+
+    def text(self, name: str) -> str:
+        """A special token as the settings name it: `bos_token`; empty where there is none."""
+        value = self.settings.get(name)
+        inner = value.get("content") if isinstance(value, Mapping) else value
+        return inner if isinstance(inner, str) else ""
+
+
+def read_tokenizer(model: Model) -> Tokenizer:
+    """The tokenizer that is with a model."""
+    source = model.tokenizer
+    if source is None:
+        raise FormatError(f"{model.path} has no tokenizer: put its tokenizer.json beside it")
+    if isinstance(source, Mapping):
+        return Tokenizer(*_of_metadata(model.path, source))
+    beside = source.parent / "tokenizer_config.json"
+    settings = read_json(beside) if beside.is_file() else {}
+    template = source.parent / "chat_template.jinja"
+    if template.is_file():
+        settings = {**settings, "chat_template": template.read_text("utf-8", "replace")}
+    if source.suffix == ".model":
+        return Tokenizer(_of_metadata(source, _sentencepiece(source))[0], settings)
+    return Tokenizer(source.read_text("utf-8", "replace"), settings)
+
+
+def _of_metadata(
+    path: Path, metadata: Mapping[str, Any]
+) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    parts = tokenizer_parts(metadata)
+    if parts is None:
+        raise FormatError(f"{path} has no vocabulary")
+    return parts
+
+
+def _sentencepiece(path: Path) -> dict[str, Any]:
+    """GGUF's metadata of a tokenizer.model."""
+    pieces = sentencepiece.read(path)
+    key = "tokenizer.ggml."
+    return {
+        key + "model": "llama",
+        key + "tokens": [piece.text for piece in pieces],
+        key + "scores": [piece.score for piece in pieces],
+        key + "token_type": [piece.kind for piece in pieces],
+        key + "unknown_token_id": 0,
+        key + "bos_token_id": 1,
+        key + "eos_token_id": 2,
+    }
+
+
+def _library() -> Any:
+    try:
+        return import_module("tokenizers")
+    except ImportError:
+        raise LbrxError(
+            "running language models needs the package tokenizers: pip install 'lbrx[models]'"
+        ) from None
+
+
+class TextStream:
+    """Tokens that come one by one, as text that never ends within a character.
+
+    A token may hold a part of a character, and its spaces may depend on the token before it: so
+    a few tokens are decoded again with each new one.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._tokens: list[int] = []
+        self._shown = 0  # tokens whose text has been given
+        self._from = 0  # the first that is decoded again
+
+    def add(self, token: int) -> str:
+        """The text that is certain now."""
+        self._tokens.append(token)
+        return self._new(final=False)
+
+    def end(self) -> str:
+        """What is left; half a character shows as a replacement."""
+        return self._new(final=True)
+
+    def _new(self, final: bool) -> str:
+        decode = self._tokenizer.decode
+        before = decode(self._tokens[self._from : self._shown])
+        text = decode(self._tokens[self._from :])
+        if len(text) <= len(before) or (text.endswith(_BROKEN) and not final):
+            return ""
+        self._from, self._shown = self._shown, len(self._tokens)
+        return text[len(before) :]
