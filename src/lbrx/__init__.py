@@ -60,6 +60,7 @@ from lbrx.tensor.kernel import Kernel, kernel
 if TYPE_CHECKING:
     from lbrx import kernels, metal
     from lbrx.kernels import deterministic
+    from lbrx.models import load
     from lbrx.scheduler import profile
     from lbrx.tensor.model import Model, open_model
     from lbrx.tensor.saving import save
@@ -107,6 +108,7 @@ __all__ = [
     "int64",
     "kernel",
     "kernels",
+    "load",
     "metal",
     "ones",
     "open_model",
@@ -129,6 +131,7 @@ __all__ = [
 
 # Names of Metal's and of files' modules: imported when first used, so that `import lbrx` is quick.
 _LAZY = {
+    "load": "lbrx.models",
     "metal": "lbrx.metal",
     "kernels": "lbrx.kernels",
     "deterministic": "lbrx.kernels",

@@ -25,7 +25,12 @@ def cache_dir() -> Path:
 
 def kernels() -> dict[str, str]:
     """LBRX_KERNEL: variants to use where they can be, as `matmul:simd8x8,softmax:serial`."""
-    return _variants(os.environ.get("LBRX_KERNEL", ""))
+    return _variants(kernel_setting())
+
+
+def kernel_setting() -> str:
+    """LBRX_KERNEL as it stands."""
+    return os.environ.get("LBRX_KERNEL", "")
 
 
 @cache

@@ -62,13 +62,14 @@ def contiguous_strides(shape: Shape) -> Shape:
     step = 1
     for n in reversed(shape):
         strides.append(step)
-        step *= max(n, 1)
+        step *= max(int(n), 1)
     return tuple(reversed(strides))
 
 
 @lru_cache(KNOWN)
 def contiguous(shape: Shape, offset: int = 0) -> Layout:
-    return Layout(shape, contiguous_strides(shape), offset)
+    # Numpy's integers equal Python's, but what is kept serves everyone.
+    return Layout(tuple(map(int, shape)), contiguous_strides(shape), offset)
 
 
 def broadcast(*shapes: Shape) -> Shape:

@@ -288,7 +288,7 @@ def layer_norm(x, eps):
     return centre / np.sqrt((centre**2).sum(-1, keepdims=True) / x.shape[-1] + eps)
 
 
-def attention(q, k, v, mask=None, lengths=None, causal=False, window=0, scale=None):
+def attention(q, k, v, mask=None, lengths=None, causal=False, window=0, scale=None, cap=0):
     """One query at a time: which keys it sees, their weights, the weighted mean of their values."""
     *batch, heads, count, depth = q.shape
     kv_heads, keys = k.shape[-3:-1]
@@ -305,7 +305,9 @@ def attention(q, k, v, mask=None, lengths=None, causal=False, window=0, scale=No
         if not seen:
             continue
         source = (*at, head * kv_heads // heads)
-        score = [factor * sum(q[query] * k[(*source, j)]) + added[(*query, j)] for j in seen]
+        score = [factor * sum(q[query] * k[(*source, j)]) for j in seen]
+        score = [cap * math.tanh(s / cap) for s in score] if cap else score
+        score = [s + added[(*query, j)] for s, j in zip(score, seen, strict=True)]
         weights = [math.exp(s - max(score)) for s in score]
         for j, weight in zip(seen, weights, strict=True):
             result[query] += weight / sum(weights) * v[(*source, j)]

@@ -28,6 +28,7 @@ RULES = [
     {"causal": True},
     {"causal": True, "window": 1},
     {"causal": True, "window": 3, "scale": 1.0},
+    {"causal": True, "cap": 0.5},
 ]
 
 

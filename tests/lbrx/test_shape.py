@@ -191,3 +191,10 @@ def test_errors_name_the_values(call, message):
 def test_index_errors(key, message):
     with pytest.raises(IndexError, match=message):
         sh.index(LAYOUT, key)
+
+
+def test_sizes_of_numpy_leave_no_trace():
+    shape = (np.int64(7919), np.int64(3))
+    layout = sh.contiguous(shape)
+    again = sh.contiguous((7919, 3))
+    assert {type(n) for n in (*layout.shape, *again.shape, *again.strides)} == {int}

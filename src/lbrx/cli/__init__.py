@@ -12,6 +12,8 @@ from lbrx.errors import LbrxError
 
 COMMANDS = {
     "devices": "show the Metal devices and what they can do",
+    "generate": "complete a text with a language model, or talk to it",
+    "perplexity": "measure how well a language model predicts a text",
     "profile": "run a script and show what its kernels did",
     "shaders": "compile the kernels before they are used",
     "tune": "measure which kernels are the quickest here, and remember it",

@@ -156,14 +156,20 @@ Chunk = bytes | bytearray | memoryview
 
 
 @dataclass(frozen=True)
-class Outgoing:
-    """A tensor to be written. `chunks` gives its bytes in order, when its turn comes."""
+class Slot:
+    """A tensor that a file will have."""
 
     name: str
     encoding: Encoding
     shape: Shape
-    chunks: Callable[[], Iterable[Chunk]] = field(repr=False)
 
     @property
     def nbytes(self) -> int:
         return self.encoding.bytes_for(math.prod(self.shape))
+
+
+@dataclass(frozen=True)
+class Outgoing(Slot):
+    """A tensor to be written. `chunks` gives its bytes in order, when its turn comes."""
+
+    chunks: Callable[[], Iterable[Chunk]] = field(repr=False)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from lbrx.formats.checks import bad, check_blocks, shown
-from lbrx.formats.descriptor import Outgoing
+from lbrx.formats.descriptor import Slot
 from lbrx.formats.gguf import MetadataArray
 from lbrx.formats.gguf_types import (
     ARRAY,
@@ -28,7 +29,7 @@ from lbrx.formats.gguf_types import (
     U64,
     VERSION,
 )
-from lbrx.formats.output import replacing, write_tensor
+from lbrx.formats.layout import FileLayout, Placed
 from lbrx.quant.gguf import BY_NAME
 
 # Readers insist on these; other integers are U32 where they fit.
@@ -36,37 +37,43 @@ _KINDS = {"split.no": U16, "split.count": U16, "split.tensors.count": I32}
 _BY_NUMPY = {dtype: kind for kind, dtype in NUMBERS.items() if kind != BOOL}
 
 
-def write(path: Path, tensors: Sequence[Outgoing], metadata: Mapping[str, Any]) -> None:
+def layout(path: Path, tensors: Sequence[Slot], metadata: Mapping[str, Any]) -> FileLayout:
     """One file, tensors in the order given."""
     alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
-    head = [
+    offsets = _offsets(tensors, alignment)
+    parts = [
         MAGIC,
         *(_number(VERSION, U32), _number(len(tensors), U64), _number(len(metadata), U64)),
         *(_pair(path, key, value) for key, value in metadata.items()),
-        *_tensor_headers(path, tensors, alignment),
+        *_tensor_headers(path, tensors, offsets),
     ]
-    with replacing(path) as file:
-        written = sum(file.write(part) for part in head)
-        file.write(bytes(-written % alignment))
-        for tensor in tensors:
-            write_tensor(file, tensor)
-            file.write(bytes(-tensor.nbytes % alignment))
+    head = b"".join(parts)
+    start = _aligned(len(head), alignment)
+    placed = [Placed(t, start + offset) for t, offset in zip(tensors, offsets, strict=False)]
+    return FileLayout(start + offsets[-1], tuple(placed), lambda _: [(0, head)])
 
 
-def _tensor_headers(path: Path, tensors: Sequence[Outgoing], alignment: int) -> list[bytes]:
+def _aligned(size: int, alignment: int) -> int:
+    return -(-size // alignment) * alignment
+
+
+def _offsets(tensors: Sequence[Slot], alignment: int) -> list[int]:
+    """Where tensors start, counted from the first, and where the last ends."""
+    return list(accumulate((_aligned(t.nbytes, alignment) for t in tensors), initial=0))
+
+
+def _tensor_headers(path: Path, tensors: Sequence[Slot], offsets: Sequence[int]) -> list[bytes]:
     names: set[str] = set()
     result = []
-    offset = 0
-    for tensor in tensors:
+    for tensor, offset in zip(tensors, offsets, strict=False):
         if tensor.name in names:
             raise bad(path, "is there twice", tensor=tensor.name)
         names.add(tensor.name)
         result.append(_tensor_header(path, tensor, offset))
-        offset += -(-tensor.nbytes // alignment) * alignment
     return result
 
 
-def _tensor_header(path: Path, tensor: Outgoing, offset: int) -> bytes:
+def _tensor_header(path: Path, tensor: Slot, offset: int) -> bytes:
     kind = BY_NAME.get(tensor.encoding.name)
     if kind is None:
         raise bad(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-import struct
-import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 
@@ -17,12 +17,13 @@ from lbrx.formats.descriptor import (
     Encoding,
     Format,
     ModelFiles,
-    Outgoing,
+    Slot,
     TensorInfo,
     plain,
 )
-from lbrx.formats.output import replacing, write_tensor
+from lbrx.formats.layout import FileLayout, Placed
 from lbrx.formats.zip_archive import Member, members
+from lbrx.formats.zip_writer import StoredMember, directory, directory_size, local_header, place
 from lbrx.shape import Shape, contiguous_strides
 
 NPY_MAGIC = b"\x93NUMPY"
@@ -36,8 +37,7 @@ _DICTIONARY = re.compile(
     r"\s*'shape':\s*\(([0-9,\s]*)\),?\s*\}"
 )
 _ALIGNMENT = 64
-_ZIP64_FIELD = 20
-_PADDING_FIELD = 0x5A5A
+_READ = 1 << 22
 
 
 def read(path: Path) -> ModelFiles:
@@ -109,7 +109,7 @@ def _encoding(path: Path, name: str, descr: str) -> Encoding:
     )
 
 
-def write(path: Path, tensors: Sequence[Outgoing], metadata: Mapping[str, str]) -> None:
+def layout(path: Path, tensors: Sequence[Slot], metadata: Mapping[str, str]) -> FileLayout:
     """An uncompressed .npz, arrays on multiples of 64 bytes so that they can be mapped."""
     if metadata:
         raise bad(path, "an .npz has no place for metadata: write safetensors, or leave it out")
@@ -118,24 +118,34 @@ def write(path: Path, tensors: Sequence[Outgoing], metadata: Mapping[str, str]) 
         raise bad(
             path, "a name is there twice, or has a zero byte, which ends a name in a zip file"
         )
-    with replacing(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-        for tensor in tensors:
-            info = zipfile.ZipInfo(tensor.name + _SUFFIX)
-            info.external_attr = 0o644 << 16
-            info.extra = _padding(file.tell(), info)
-            with archive.open(info, "w", force_zip64=True) as member:
-                member.write(_npy_header(path, tensor))
-                write_tensor(member, tensor)
+    heads = [_npy_header(path, tensor) for tensor in tensors]
+    stored: list[StoredMember] = []
+    for tensor, head in zip(tensors, heads, strict=True):
+        start = stored[-1].end if stored else 0
+        size = len(head) + tensor.nbytes
+        stored.append(place(tensor.name + _SUFFIX, start, size, _ALIGNMENT))
+    end = stored[-1].end if stored else 0
+
+    def frame(file: IO[bytes]) -> list[tuple[int, bytes]]:
+        crcs = [_checksum(file, member, head) for member, head in zip(stored, heads, strict=True)]
+        parts = [(m.start, local_header(m, crc)) for m, crc in zip(stored, crcs, strict=True)]
+        parts += [(m.content, head) for m, head in zip(stored, heads, strict=True)]
+        return [*parts, (end, directory(stored, crcs, end))]
+
+    starts = [m.content + len(head) for m, head in zip(stored, heads, strict=True)]
+    return FileLayout(end + directory_size(stored), tuple(map(Placed, tensors, starts)), frame)
 
 
-def _padding(at: int, info: zipfile.ZipInfo) -> bytes:
-    """An extra field that moves the member's content to an aligned place."""
-    content = at + 30 + len(info.filename.encode()) + _ZIP64_FIELD + 4
-    length = -content % _ALIGNMENT
-    return struct.pack("<HH", _PADDING_FIELD, length) + bytes(length)
+def _checksum(file: IO[bytes], member: StoredMember, head: bytes) -> int:
+    """Of a member whose array is in the file and whose header is not yet."""
+    crc, at = zlib.crc32(head), member.content + len(head)
+    file.seek(at)
+    for start in range(at, member.end, _READ):
+        crc = zlib.crc32(file.read(min(_READ, member.end - start)), crc)
+    return crc
 
 
-def _npy_header(path: Path, tensor: Outgoing) -> bytes:
+def _npy_header(path: Path, tensor: Slot) -> bytes:
     dtype = tensor.encoding.dtype
     if dtype is None:
         problem = f"NumPy has no type for {tensor.encoding}: decode it, or write GGUF"

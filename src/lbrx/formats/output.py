@@ -20,7 +20,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
     temporary = Path(name)
     try:
-        with open(handle, "wb", buffering=1 << 20) as file:
+        with open(handle, "w+b", buffering=1 << 20) as file:
             yield file
             # Temporary files are private; this gives it the rights that open() would have.
             os.fchmod(file.fileno(), 0o666 & ~_mask())
@@ -41,17 +41,22 @@ def filling(folder: Path, stale: Sequence[str] = ()) -> Iterator[Path]:
     try:
         yield temporary
         temporary.chmod(0o777 & ~_mask())
-        if folder.exists():
-            names = [file.name for file in temporary.iterdir()]
-            for name in names:
-                os.replace(temporary / name, folder / name)
-            for old in [file for pattern in stale for file in folder.glob(pattern)]:
-                if old.name not in names:
-                    old.unlink(missing_ok=True)
-        else:
-            os.replace(temporary, folder)
+        settle(temporary, folder, stale)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def settle(temporary: Path, folder: Path, stale: Sequence[str] = ()) -> None:
+    """Give a complete folder its name, or move its files into the one that has it."""
+    if not folder.exists():
+        os.replace(temporary, folder)
+        return
+    names = [file.name for file in temporary.iterdir()]
+    for name in names:
+        os.replace(temporary / name, folder / name)
+    for old in [file for pattern in stale for file in folder.glob(pattern)]:
+        if old.name not in names:
+            old.unlink(missing_ok=True)
 
 
 def _mask() -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,10 +18,10 @@ from lbrx.formats.descriptor import (
     FileRange,
     Format,
     ModelFiles,
-    Outgoing,
+    Slot,
     TensorInfo,
 )
-from lbrx.formats.output import replacing, write_tensor
+from lbrx.formats.layout import FileLayout, Placed
 
 _LENGTH = 8
 _ALIGNMENT = 8
@@ -118,17 +119,16 @@ def _range(tensor: TensorInfo) -> FileRange:
     return tensor.source
 
 
-def write(path: Path, tensors: Sequence[Outgoing], metadata: Mapping[str, str]) -> None:
+def layout(path: Path, tensors: Sequence[Slot], metadata: Mapping[str, str]) -> FileLayout:
     """One file, in the order given except that wider elements come first, which aligns them."""
     ordered = sorted(tensors, key=lambda t: -t.encoding.nbytes)
     header = _header(path, ordered, metadata)
-    with replacing(path) as file:
-        file.write(len(header).to_bytes(_LENGTH, "little") + header)
-        for tensor in ordered:
-            write_tensor(file, tensor)
+    whole = len(header).to_bytes(_LENGTH, "little") + header
+    *starts, end = accumulate((tensor.nbytes for tensor in ordered), initial=len(whole))
+    return FileLayout(end, tuple(map(Placed, ordered, starts)), lambda _: [(0, whole)])
 
 
-def _header(path: Path, tensors: Sequence[Outgoing], metadata: Mapping[str, str]) -> bytes:
+def _header(path: Path, tensors: Sequence[Slot], metadata: Mapping[str, str]) -> bytes:
     header: dict[str, Any] = {_NOTE: dict(metadata)} if metadata else {}
     at = 0
     for tensor in tensors:
@@ -149,9 +149,9 @@ def _header(path: Path, tensors: Sequence[Outgoing], metadata: Mapping[str, str]
     return text + b" " * (-len(text) % _ALIGNMENT)
 
 
-def shards(tensors: Sequence[Outgoing], limit: int) -> Iterator[list[Outgoing]]:
+def shards(tensors: Sequence[Slot], limit: int) -> Iterator[list[Slot]]:
     """Runs of tensors of at most `limit` bytes each, or of one tensor that is larger."""
-    run: list[Outgoing] = []
+    run: list[Slot] = []
     size = 0
     for tensor in tensors:
         if run and size + tensor.nbytes > limit:
@@ -162,20 +162,16 @@ def shards(tensors: Sequence[Outgoing], limit: int) -> Iterator[list[Outgoing]]:
     yield run
 
 
-def write_sharded(
-    folder: Path, tensors: Sequence[Outgoing], metadata: Mapping[str, str], limit: int
-) -> None:
+def sharded(
+    path: Path, tensors: Sequence[Slot], metadata: Mapping[str, str], limit: int
+) -> tuple[dict[str, FileLayout], dict[str, bytes]]:
     """`model.safetensors`, or numbered files and the index that says what is where."""
     parts = list(shards(tensors, limit))
     if len(parts) == 1:
-        write(folder / "model.safetensors", parts[0], metadata)
-        return
-    weight_map: dict[str, str] = {}
-    for number, part in enumerate(parts, 1):
-        name = f"model-{number:05}-of-{len(parts):05}.safetensors"
-        write(folder / name, part, metadata)
-        weight_map |= {tensor.name: name for tensor in part}
+        return {"model.safetensors": layout(path, parts[0], metadata)}, {}
+    names = [f"model-{n:05}-of-{len(parts):05}.safetensors" for n in range(1, len(parts) + 1)]
+    files = {name: layout(path, part, metadata) for name, part in zip(names, parts, strict=True)}
+    weight_map = {t.name: name for name, part in zip(names, parts, strict=True) for t in part}
     total = sum(tensor.nbytes for tensor in tensors)
     index = {"metadata": {"total_size": total}, "weight_map": weight_map}
-    with replacing(folder / "model.safetensors.index.json") as file:
-        file.write(json.dumps(index, indent=2).encode())
+    return files, {"model.safetensors.index.json": json.dumps(index, indent=2).encode()}

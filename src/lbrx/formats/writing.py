@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lbrx.errors import FormatError
 from lbrx.formats import gguf_writer, npz, safetensors
 from lbrx.formats.checks import bad
-from lbrx.formats.descriptor import Format, Outgoing
-from lbrx.formats.output import filling, replacing
+from lbrx.formats.descriptor import Format, Outgoing, Slot
+from lbrx.formats.layout import FileLayout, write_file
+from lbrx.formats.output import filling
 
 _EXTENSIONS = {
     ".safetensors": Format.SAFETENSORS,
@@ -21,7 +23,7 @@ _EXTENSIONS = {
 WRITABLE = (Format.SAFETENSORS, Format.MLX, Format.GGUF, Format.NPZ)
 DEFAULT_SHARD = 5 * 10**9
 # Of an earlier model in the same folder: readers would take them for this one's.
-_OLD_WEIGHTS = ("model.safetensors", "model-*-of-*.safetensors", "model.safetensors.index.json")
+OLD_WEIGHTS = ("model.safetensors", "model-*-of-*.safetensors", "model.safetensors.index.json")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) *([KMGT]?)(i?)B?", re.IGNORECASE)
 
 
@@ -49,6 +51,50 @@ def parse_size(size: int | str) -> int:
     return int(float(found[1]) * base ** " KMGT".index(found[2].upper() or " "))
 
 
+@dataclass(frozen=True)
+class Output:
+    """Files to write at a path: one, or those of a folder."""
+
+    path: Path
+    is_folder: bool
+    layouts: Mapping[str, FileLayout]
+    files: Mapping[str, bytes]
+    """What else goes into the folder: config.json and the like."""
+
+
+def plan(
+    path: Path,
+    tensors: Sequence[Slot],
+    metadata: Mapping[str, Any],
+    format: Format,
+    *,
+    max_shard_size: int | None = None,
+    files: Mapping[str, bytes] | None = None,
+) -> Output:
+    """Where all of a model will lie. MLX's is a folder, as is safetensors' unless the path names a
+    file."""
+    is_folder = format is Format.MLX or (
+        format is Format.SAFETENSORS and path.suffix != ".safetensors"
+    )
+    if is_folder:
+        note = {"format": "mlx"} if format is Format.MLX else {}
+        texts = {**_texts(path, metadata), **note}
+        limit = max_shard_size or DEFAULT_SHARD
+        layouts, index = safetensors.sharded(path, tensors, texts, limit)
+        return Output(path, True, layouts, {**index, **(files or {})})
+    if files:
+        raise bad(path, f"a file has no place for {', '.join(files)}: name a folder")
+    if format is Format.GGUF:
+        whole = gguf_writer.layout(path, tensors, metadata)
+    elif format is Format.NPZ:
+        whole = npz.layout(path, tensors, metadata)
+    elif max_shard_size is not None and sum(t.nbytes for t in tensors) > max_shard_size:
+        raise bad(path, f"is one file, but shards of {max_shard_size:,} bytes need a folder")
+    else:
+        whole = safetensors.layout(path, tensors, _texts(path, metadata))
+    return Output(path, False, {path.name: whole}, {})
+
+
 def write(
     path: Path,
     tensors: Sequence[Outgoing],
@@ -58,42 +104,17 @@ def write(
     max_shard_size: int | None = None,
     files: Mapping[str, bytes] | None = None,
 ) -> None:
-    """A model. MLX's is a folder, as is safetensors' unless the path names a file. `files` are
-    what else goes into the folder: config.json and the like."""
-    is_folder = format is Format.MLX or (
-        format is Format.SAFETENSORS and path.suffix != ".safetensors"
-    )
-    if files and not is_folder:
-        raise bad(path, f"a file has no place for {', '.join(files)}: name a folder")
-    if not is_folder:
+    """A model, one tensor after the other."""
+    output = plan(path, tensors, metadata, format, max_shard_size=max_shard_size, files=files)
+    if not output.is_folder:
         path.parent.mkdir(parents=True, exist_ok=True)
-    if format is Format.GGUF:
-        gguf_writer.write(path, tensors, metadata)
-    elif format is Format.NPZ:
-        npz.write(path, tensors, metadata)
-    elif is_folder:
-        _write_folder(path, tensors, metadata, format, max_shard_size, files or {})
-    elif max_shard_size is not None and sum(t.nbytes for t in tensors) > max_shard_size:
-        raise bad(path, f"is one file, but shards of {max_shard_size:,} bytes need a folder")
-    else:
-        safetensors.write(path, tensors, _texts(path, metadata))
-
-
-def _write_folder(
-    folder: Path,
-    tensors: Sequence[Outgoing],
-    metadata: Mapping[str, Any],
-    format: Format,
-    max_shard_size: int | None,
-    files: Mapping[str, bytes],
-) -> None:
-    note = {"format": "mlx"} if format is Format.MLX else {}
-    with filling(folder, _OLD_WEIGHTS) as temporary:
-        texts = {**_texts(folder, metadata), **note}
-        safetensors.write_sharded(temporary, tensors, texts, max_shard_size or DEFAULT_SHARD)
-        for name, content in files.items():
-            with replacing(temporary / name) as file:
-                file.write(content)
+        write_file(path, output.layouts[path.name], tensors)
+        return
+    with filling(path, OLD_WEIGHTS) as temporary:
+        for name, layout in output.layouts.items():
+            write_file(temporary / name, layout, tensors)
+        for name, content in output.files.items():
+            (temporary / name).write_bytes(content)
 
 
 def _texts(path: Path, metadata: Mapping[str, Any]) -> Mapping[str, str]:

@@ -49,6 +49,7 @@ class Attention:
     causal: bool
     window: int
     scale: float
+    cap: float  # 0 for none
 
     @property
     def rows(self) -> int:
@@ -91,7 +92,7 @@ class Operands:
             *(problem.depth, problem.value_depth, mask is not None, self.lengths is not None),
             *(problem.causal, problem.window, chunks),
         )
-        return struct.pack("17q11If", *places, *counts, problem.scale)
+        return struct.pack("17q11I2f4x", *places, *counts, problem.scale, problem.cap)
 
 
 family: Family[Attention] = Family("attention")
@@ -115,6 +116,7 @@ def run(call: Call) -> tuple[Array, ...]:
         causal=bool(call.attributes["causal"]),
         window=int(call.attributes["window"]),
         scale=1 / math.sqrt(max(depth, 1)) if scale is None else float(scale),
+        cap=float(call.attributes["cap"]),
     )
     operands = Operands(
         query=_four_axes(call.gpu, query),
@@ -172,7 +174,8 @@ def _pipeline(
     """The kernel for these head sizes, or for any; further constants by their index."""
     sizes = (problem.depth, problem.value_depth)
     usual = all(size % USUAL == 0 for size in sizes)
-    constants = {**dict(enumerate(sizes if usual else (0, 0))), **(extra or {})}
+    known = dict(enumerate(sizes if usual else (0, 0)))
+    constants = {**known, 3: problem.cap > 0, **(extra or {})}
     function = _function(problem, variant)
     return gpu.shaders.pipeline("attention", function, constants, safe_math=True)
 
@@ -261,7 +264,7 @@ def flash(gpu: Context, problem: Attention, operands: Operands) -> None:
     function = f"{_function(problem, 'flash')}_{problem.depth}"
     blocks = -(-problem.queries // FLASH_QUERIES)
     gpu.queue.dispatch(
-        gpu.shaders.pipeline("attention_simd", function, safe_math=True),
+        gpu.shaders.pipeline("attention_simd", function, {3: problem.cap > 0}, safe_math=True),
         operands.arguments(problem),
         (blocks * FLASH_THREADS, problem.batch * problem.heads, 1),
         (FLASH_THREADS, 1, 1),
@@ -282,7 +285,7 @@ def decode(gpu: Context, problem: Attention, operands: Operands) -> None:
     """A threadgroup a query and a chunk of keys."""
     split = SPLIT if problem.keys > SPLIT_FROM else SPLIT_FROM
     chunks = max(-(-problem.keys // split), 1)
-    constants = {0: problem.depth, 1: problem.value_depth, 2: split}
+    constants = {0: problem.depth, 1: problem.value_depth, 2: split, 3: problem.cap > 0}
     shares = Shares.of(gpu, problem, chunks)
     gpu.queue.dispatch(
         gpu.shaders.pipeline(
@@ -333,11 +336,11 @@ family.samples += [
     Sample(
         "attention",
         (Spec((1, 8, 512, 64), dt.float32), *[Spec((1, 2, 512, 64), dt.float32)] * 2),
-        {"causal": True, "window": 0, "scale": None},
+        {"causal": True, "window": 0, "scale": None, "cap": 0.0},
     ),
     Sample(
         "attention",
         (Spec((1, 8, 1, 128), dt.float16), *[Spec((1, 2, 2048, 128), dt.float16)] * 2),
-        {"causal": True, "window": 0, "scale": None},
+        {"causal": True, "window": 0, "scale": None, "cap": 0.0},
     ),
 ]

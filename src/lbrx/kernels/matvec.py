@@ -67,7 +67,9 @@ def matvec(
         x, y = y, x
     along = few.y.transposed
     kernel, threads = (
-        ("dots_serial", -(-few.n // DOT_COLUMNS)) if along else ("strips_serial", _strips(few.n))
+        ("dots_serial", -(-few.n // DOT_COLUMNS))
+        if along
+        else ("strips_serial", _strips(gpu.info, few.n))
     )
     gpu.queue.dispatch(
         # Sums along k vectorise only where their order is free.
@@ -80,9 +82,10 @@ def matvec(
     )
 
 
-def _strips(columns: int) -> int:
-    """A few for each thread of the processor, if they are not too narrow."""
-    return max(-(-columns // STRIP), min(-(-columns // NARROW_STRIP), 8))
+def _strips(info: DeviceInfo, columns: int) -> int:
+    """Wide ones are read faster; narrow ones where every thread of a processor wants some."""
+    wanted = min(2 * (info.cores or 1), -(-columns // NARROW_STRIP))
+    return max(-(-columns // STRIP), wanted)
 
 
 def _simd_cost(info: DeviceInfo, problem: Product) -> float:

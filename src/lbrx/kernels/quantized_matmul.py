@@ -11,19 +11,28 @@ from lbrx import quant
 from lbrx.dtype import Dtype
 from lbrx.kernels import elementwise
 from lbrx.kernels.arrays import buffer_of, empty, placed, reshaped, size_class
-from lbrx.kernels.matmul import Matrix, Product, finish
+from lbrx.kernels.matmul import DISPATCH, EMULATED, Matrix, Product, bandwidth, finish, peak
 from lbrx.kernels.mps import times_rows
-from lbrx.kernels.quantized import TYPES, Stored, decode, pipeline, stored
-from lbrx.kernels.registry import Call, Family, computes
+from lbrx.kernels.quantized import GROUP, TYPES, UNIT, Stored, decode, pipeline, stored
+from lbrx.kernels.registry import Call, Family, Sample, computes
 from lbrx.metal import Buffer, Context, DeviceInfo
 from lbrx.ops import Spec
 from lbrx.quant import Scheme
 from lbrx.storage import Array
 
-# Of the kernels, as in quant_matvec.h.
-RUN, UNIT, MOST_ROWS = 32, 16, 8
+# Of the kernels, as in quant_matvec.h and quant_matmul.h.
+RUN, MOST_ROWS = 32, 8
+SIMD_COLUMNS, SIMD_THREADS = 8, 64
+TILE_M, TILE_N, TILE_THREADS = 32, 64, 128
 
-PANEL = 2 << 20  # bytes of a weight that are expanded at a time: they stay in a processor's cache
+PANEL = 16 << 20  # bytes of a weight that are expanded at a time
+
+# Costs are microseconds. Those of processors were measured on two threads of a Zen 4, in one of
+# which so many values of a weight are read, multiplied by bytes, or expanded.
+READING, PRODUCTS, EXPANDING, BLAS_SPEED = 16e3, 40e3, 6e3, 180e3
+ENCODING = 20.0  # of the vendor's product
+# Those of Apple's GPUs follow from the table of chips and published shares of its peaks.
+OF_BANDWIDTH, OF_PEAK, TILES_OF_PEAK = 0.75, 0.2, 0.6
 
 
 @dataclass(frozen=True)
@@ -79,12 +88,15 @@ def quantized_matmul(call: Call) -> tuple[Array, ...]:
 
 
 def _can_serial(info: DeviceInfo, problem: QuantizedProduct) -> bool:
-    whole_codes = problem.scheme.name != "mlx:mxfp8"
-    return whole_codes and problem.k > 0 and problem.k % RUN == 0
+    return problem.scheme.name != "mlx:mxfp8" and problem.k % RUN == 0
 
 
 def _serial_cost(info: DeviceInfo, problem: QuantizedProduct) -> float:
-    return 1.0
+    if info.simd_hardware:
+        return EMULATED + problem.operations
+    passes = -(-problem.m // MOST_ROWS)
+    values = problem.n * problem.k
+    return 2 * DISPATCH + values * (passes / READING + problem.m / PRODUCTS)
 
 
 @family.variant("serial", can=_can_serial, cost=_serial_cost)
@@ -92,11 +104,11 @@ def serial(
     gpu: Context, problem: QuantizedProduct, x: Array, weight: Stored, result: Array
 ) -> None:
     """A thread a row of the weight. Rows of x are bytes with a scale for 32 of them."""
-    codes, steps, sums = _pack_rows(gpu, problem, x)
-    rows = min(1 << (problem.m - 1).bit_length(), MOST_ROWS)
+    packed = _pack_rows(gpu, problem, x)
+    rows = _rows(problem)
     gpu.queue.dispatch(
         pipeline(gpu, "quant_matvec", "quantized_matmul_serial", weight, problem.dtype, {3: rows}),
-        [*weight.arguments, codes, steps, sums, buffer_of(result), problem.packed()],
+        [*weight.arguments, *packed, buffer_of(result), problem.packed()],
         (problem.n, -(-problem.m // rows), 1),
         (1, 1, 1),
         kernel="quantized_matmul",
@@ -104,46 +116,56 @@ def serial(
     )
 
 
-def _pack_rows(gpu: Context, problem: QuantizedProduct, x: Array) -> tuple[Buffer, Buffer, Buffer]:
+def _rows(problem: QuantizedProduct) -> int:
+    """Of x in one pass over the weight: kernels are not compiled for every number."""
+    return min(1 << (problem.m - 1).bit_length(), MOST_ROWS)
+
+
+def _pack_rows(gpu: Context, problem: QuantizedProduct, x: Array) -> list[Buffer]:
+    """Rows of x as bytes, their scales and their sums."""
     size = problem.m * problem.k
-    codes, steps, sums = (gpu.buffer(n) for n in (size, size // RUN * 4, size // UNIT * 4))
+    packed = [gpu.buffer(n) for n in (size * 2, size // RUN * 4, size // UNIT * 4)]
     constants = {0: TYPES[problem.dtype]}
     gpu.queue.dispatch(
         gpu.shaders.pipeline("quant_matvec", "pack_rows", constants, safe_math=True),
-        [buffer_of(x), codes, steps, sums],
+        [buffer_of(x), *packed],
         (size // RUN, 1, 1),
-        (min(size // RUN, 64), 1, 1),
+        (min(size // RUN, GROUP), 1, 1),
         kernel="quantized_matmul",
         variant="pack_rows",
     )
-    return codes, steps, sums
+    return packed
 
 
 # ---- panels of the weight, expanded one after the other ----
 
 
-@family.variant(
-    "panels",
-    can=lambda info, problem: problem.k > 0,
-    cost=lambda info, problem: 2.0,
-    batch_invariant=False,
-)
+def _panels_cost(info: DeviceInfo, problem: QuantizedProduct) -> float:
+    values = problem.n * problem.k
+    encoding = (DISPATCH + ENCODING) * -(-4 * values // PANEL)
+    if info.simd_hardware:
+        moved = (problem.weight_bytes + 8 * values) / bandwidth(info)
+        return encoding + moved + problem.operations / (TILES_OF_PEAK * peak(info))
+    return encoding + values / EXPANDING + problem.operations / BLAS_SPEED
+
+
+@family.variant("panels", cost=_panels_cost, batch_invariant=False)
 def panels(
     gpu: Context, problem: QuantizedProduct, x: Array, weight: Stored, result: Array
 ) -> None:
     """Some rows of the weight are expanded, and multiplied by the vendor's kernel."""
+    m, n, k = problem.m, problem.n, problem.k
     x = elementwise.cast(gpu, x, dt.float32)
-    n, k = problem.n, problem.k
     exact = problem.dtype is dt.float32
-    product = reshaped(result, problem.m, n) if exact else empty(gpu, Spec((problem.m, n), x.dtype))
+    product = reshaped(result, m, n) if exact else empty(gpu, Spec((m, n), dt.float32))
     step = min(n, max(1, PANEL // (4 * k)))
-    panel = empty(gpu, Spec((step, k), dt.float32))
     for first in range(0, n, step):
-        rows = min(step, n - first)
-        spec = Spec((rows, k), dt.float32)
-        part = panel if rows == step else empty(gpu, spec)
-        decode(gpu, weight.rows(first, rows, k), buffer_of(part), spec)
-        times_rows(gpu, x, part, product, first, "quantized_matmul", "panels")
+        spec = Spec((min(step, n - first), k), dt.float32)
+        # From the second on this is the memory of the one before: the device works in order.
+        panel = empty(gpu, spec)
+        decode(gpu, weight.rows(first, spec.shape[0], k), buffer_of(panel), spec)
+        times_rows(gpu, x, panel, product, first, "quantized_matmul", "panels")
+        del panel
     if not exact:
         finish(gpu, _plain(problem), product, 1, None, result)
 
@@ -152,3 +174,58 @@ def _plain(problem: QuantizedProduct) -> Product:
     """The product as if the weight were not quantized."""
     m, n, k = problem.m, problem.n, problem.k
     return Product(m, n, k, problem.dtype, Matrix(False, k), Matrix(True, k))
+
+
+# ---- simdgroups ----
+
+
+def _simd_cost(info: DeviceInfo, problem: QuantizedProduct) -> float:
+    if not info.simd_hardware:
+        return EMULATED + 2 * problem.operations
+    reading = problem.weight_bytes * -(-problem.m // MOST_ROWS) / (OF_BANDWIDTH * bandwidth(info))
+    return DISPATCH + max(reading, problem.operations / (OF_PEAK * peak(info)))
+
+
+@family.variant("simd", cost=_simd_cost, batch_invariant=False)
+def simd(gpu: Context, problem: QuantizedProduct, x: Array, weight: Stored, result: Array) -> None:
+    """Two simdgroups, four rows of the weight each."""
+    rows = _rows(problem)
+    gpu.queue.dispatch(
+        pipeline(gpu, "quant_matvec", "quantized_matmul_simd", weight, problem.dtype, {3: rows}),
+        [*weight.arguments, buffer_of(x), buffer_of(result), problem.packed()],
+        (-(-problem.n // SIMD_COLUMNS) * SIMD_THREADS, -(-problem.m // rows), 1),
+        (SIMD_THREADS, 1, 1),
+        kernel="quantized_matmul",
+        variant="simd",
+    )
+
+
+def _tiles_cost(info: DeviceInfo, problem: QuantizedProduct) -> float:
+    if not info.simd_hardware:
+        return EMULATED + problem.operations
+    down, across = -(-problem.m // TILE_M), -(-problem.n // TILE_N)
+    busy = min(1.0, down * across / (2 * (info.cores or 1)))
+    operations = 2.0 * down * TILE_M * across * TILE_N * problem.k
+    return DISPATCH + operations / (TILES_OF_PEAK * busy * peak(info))
+
+
+@family.variant("tiles", can=lambda info, problem: info.simdgroup_matrix, cost=_tiles_cost)
+def tiles(gpu: Context, problem: QuantizedProduct, x: Array, weight: Stored, result: Array) -> None:
+    """Tiles that simdgroups multiply; the weight is expanded in threadgroup memory."""
+    kind = "half_tiles" if problem.dtype is dt.float16 else "tiles"
+    gpu.queue.dispatch(
+        pipeline(gpu, "quant_matmul", f"quantized_matmul_{kind}", weight, problem.dtype),
+        [*weight.arguments, buffer_of(x), buffer_of(result), problem.packed()],
+        (-(-problem.n // TILE_N) * TILE_THREADS, -(-problem.m // TILE_M), 1),
+        (TILE_THREADS, 1, 1),
+        kernel="quantized_matmul",
+        variant="tiles",
+    )
+
+
+family.samples += [
+    Sample(
+        "quantized_matmul", (Spec((m, 4096), d), Spec((4096, 2304), dt.uint8)), {"scheme": "q4_k"}
+    )
+    for m, d in ((1, dt.float32), (1, dt.float16), (512, dt.float16))
+]

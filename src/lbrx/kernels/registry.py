@@ -22,6 +22,7 @@ from lbrx.ops import Attributes, Op, Spec
 from lbrx.storage import Array
 
 log = logging.getLogger("lbrx")
+REMEMBERED = 4096  # choices of a family
 
 
 class Problem(Protocol):
@@ -69,6 +70,7 @@ class Family(Generic[P]):
         self.name = name
         self.variants: dict[str, Variant[P]] = {}
         self.samples: list[Sample] = []
+        self._chosen: dict[object, Variant[P]] = {}
         FAMILIES[name] = self
 
     def variant(
@@ -93,6 +95,15 @@ class Family(Generic[P]):
 
     def choose(self, info: DeviceInfo, problem: P) -> Variant[P]:
         """The variant for a problem on a device."""
+        key = (info.name, problem, policy(), env.kernel_setting(), len(TUNED))
+        chosen = self._chosen.get(key)
+        if chosen is None:
+            if len(self._chosen) >= REMEMBERED:
+                self._chosen.clear()
+            chosen = self._chosen[key] = self._choose(info, problem)
+        return chosen
+
+    def _choose(self, info: DeviceInfo, problem: P) -> Variant[P]:
         invariant = policy().deterministic
         able = {
             name: variant

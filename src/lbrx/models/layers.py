@@ -90,13 +90,12 @@ class Attention:
         turns: bool = True,
         scale: float | None = None,
         window: int = 0,
+        cap: float = 0,
     ) -> None:
         self.layer = layer
         self.heads, self.kv_heads, self.size = config.heads, config.kv_heads, config.head_size
-        queries, keys = self.heads * self.size, self.kv_heads * self.size
-        self.query = Linear(weights.inside("q_proj"), queries, config.hidden, bias)
-        self.key = Linear(weights.inside("k_proj"), keys, config.hidden, bias)
-        self.value = Linear(weights.inside("v_proj"), keys, config.hidden, bias)
+        self.make_projections(weights, config, bias)
+        queries = self.heads * self.size
         self.output = Linear(weights.inside("o_proj"), config.hidden, queries, output_bias)
         self.query_norm = self.key_norm = None
         if head_norms:
@@ -107,6 +106,13 @@ class Attention:
         self.rotary = Rotary(rope or config.rope, weights, self.size) if turns else None
         self.scale = scale
         self.window = window
+        self.cap = cap
+
+    def make_projections(self, weights: Weights, config: ModelConfig, bias: bool) -> None:
+        queries, keys = self.heads * self.size, self.kv_heads * self.size
+        self.query = Linear(weights.inside("q_proj"), queries, config.hidden, bias)
+        self.key = Linear(weights.inside("k_proj"), keys, config.hidden, bias)
+        self.value = Linear(weights.inside("v_proj"), keys, config.hidden, bias)
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         queries, keys, values = self.projected(x)
@@ -123,6 +129,7 @@ class Attention:
             causal=True,
             window=self.window,
             scale=self.scale,
+            cap=self.cap,
         )
         return self.output(seen.transpose(1, 2).reshape(*x.shape[:2], self.heads * self.size))
 

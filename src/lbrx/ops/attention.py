@@ -44,6 +44,8 @@ def attention_shape(shapes: rules.Shapes, attributes: Attributes) -> Shape:
     window = operator.index(attributes["window"])
     if window < 0 or (window and not attributes["causal"]):
         raise ValueError(f"window={window}: give 0 for none, or above 0 together with causal=True")
+    if not 0 <= attributes["cap"] < math.inf:
+        raise ValueError(f"cap={attributes['cap']}: give 0 for none, or a number above it")
     return (*batch, heads, count, value[-1])
 
 
@@ -90,6 +92,7 @@ def attention(
     causal: bool = False,
     window: int = 0,
     scale: float | None = None,
+    cap: float = 0.0,
 ) -> Array:
     """softmax(query @ key.T * scale + mask) @ value, for each head.
 
@@ -98,7 +101,8 @@ def attention(
     (..., heads, L, S). Of a cache, `lengths` (one for each batch) says how many keys are valid:
     what lies beyond is never read. The last query stands at the last valid key: causal hides the
     keys after a query's own position, and a window all but the `window` last up to it. The scale
-    is 1/sqrt(D) unless given. A query that sees no key gives zeros.
+    is 1/sqrt(D) unless given. A cap above 0 bends scores towards it, cap * tanh(score / cap),
+    before the mask is added. A query that sees no key gives zeros.
     """
     count, depth = query.shape[-2:]
     keys = key.shape[-2]
@@ -109,6 +113,8 @@ def attention(
     group = query.shape[-3] // max(key.shape[-3], 1)
     key, value = (np.repeat(x, group, axis=-3) for x in (key, value))
     scores = query @ key.swapaxes(-1, -2) * scale
+    if cap:
+        scores = cap * np.tanh(scores / cap)
     if mask is not None:
         scores = scores + mask
     scores = np.where(_seen(count, keys, lengths, causal, window), scores, -np.inf)

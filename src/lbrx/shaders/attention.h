@@ -8,6 +8,8 @@ using namespace metal;
 // head sizes that models use get loops of known length, others share a kernel.
 constant uint DEPTH [[function_constant(0)]];
 constant uint VALUE_DEPTH [[function_constant(1)]];
+// Whether scores are bent towards the cap, on either side of zero.
+constant bool CAPPED [[function_constant(3)]];
 
 // Where rows are: in elements from the buffer's start. The last axis has no gaps.
 struct Rows {
@@ -33,6 +35,7 @@ struct Attention {
   uint window;    // 0 for none
   uint chunks;    // of keys, whose shares are put together by attention_merge
   float scale;
+  float cap;
 };
 
 inline uint depth_of(constant Attention& a) { return DEPTH ? DEPTH : a.depth; }
@@ -59,6 +62,15 @@ inline Seen seen_by(constant Attention& a, uint valid, uint i) {
 
 inline float mask_at(constant Attention& a, device const float* mask, long row, uint j) {
   return a.has_mask ? mask[row + j * a.mask_key] : 0.0f;
+}
+
+inline float bent(constant Attention& a, float score) {
+  return CAPPED ? a.cap * tanh(score / a.cap) : score;
+}
+
+// A product of query and key as a score, with what the mask adds.
+inline float scored(constant Attention& a, float product, float added) {
+  return CAPPED ? bent(a, product * a.scale) + added : fma(product, a.scale, added);
 }
 
 // What to subtract before exponentiating: nothing where no key has been seen yet.
@@ -88,7 +100,7 @@ kernel void attention_plain(
     device const KV* k = key + row_at(a.key, b, h / a.group, j);
     float score = 0.0f;
     for (uint d = 0; d < depth; d++) score = fma(float(q[d]), float(k[d]), score);
-    score = fma(score, a.scale, mask_at(a, mask, mask_row, j));
+    score = scored(a, score, mask_at(a, mask, mask_row, j));
     const float above = max(peak, score);
     const float shrink = exp(peak - pivot(above));
     const float weight = exp(score - pivot(above));

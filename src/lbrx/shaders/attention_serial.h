@@ -128,6 +128,9 @@ kernel void attention_serial(
       multiply_tile(rows + j * padded(depth), padded(depth), 1, q, padded(depth),
                     scores + j * LANES);
     }
+    if (CAPPED) {
+      for (uint n = 0; n < keys * LANES; n++) scores[n] = bent(a, scores[n]);
+    }
     const bool all_seen = j0 >= high.first && j0 + int(SERIAL_KEYS) <= low.last;
     if (a.has_mask || !all_seen) {
       hide(a, mask, row_at(a.mask, b, h, i0), valid, i0, queries, j0, keys, scores);
@@ -369,7 +372,7 @@ kernel void attention_decode_serial(
         const int key_at = first + j;
         const bool visible = key_at >= seen.first && key_at < seen.last;
         const float added = visible ? mask_at(a, mask, mask_row, key_at) : 0.0f;
-        score[j] = visible ? fma(score[j], a.scale, added) : -INFINITY;
+        score[j] = visible ? scored(a, score[j], added) : -INFINITY;
       }
       mark[r] = weigh(score, keys);
     }

@@ -34,17 +34,17 @@ struct RowState {
 };
 
 template <uint KEYS, typename C>
-inline float update_row(thread RowState& state, Seen seen, int j0, uint part, float scale,
-                        device const float* mask, long mask_key, threadgroup const float* scores,
-                        threadgroup C* weights) {
+inline float update_row(thread RowState& state, Seen seen, int j0, uint part,
+                        constant Attention& a, device const float* mask,
+                        threadgroup const float* scores, threadgroup C* weights) {
   float score[KEYS / 4];
   float peak = state.peak;
   for (uint n = 0; n < KEYS / 4; n++) {
     const uint j = 4 * n + part;
     const int at = j0 + int(j);
     const bool visible = at >= seen.first && at < seen.last;
-    const float added = visible && mask ? mask[at * mask_key] : 0.0f;
-    score[n] = visible ? fma(scores[j], scale, added) : -INFINITY;
+    const float added = visible && mask ? mask[at * a.mask_key] : 0.0f;
+    score[n] = visible ? scored(a, scores[j], added) : -INFINITY;
     peak = max(peak, score[n]);
   }
   peak = max(peak, simd_shuffle_xor(peak, 1));
@@ -125,7 +125,7 @@ kernel void attention_flash(
     threadgroup_barrier(mem_flags::mem_threadgroup);
     stage<D>(value + row_at(a.value, b, kv_head, j0), a.value.row, last - j0, KEYS, WIDTH, tile,
              thread_index);
-    const float shrink = update_row<KEYS>(state, seen, j0, part, a.scale, mask_row, a.mask_key,
+    const float shrink = update_row<KEYS>(state, seen, j0, part, a, mask_row,
                                           scores + row * KEYS, weights + row * KEYS);
     if (part == 0) diagonal[row * 9] = shrink;
     threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -197,7 +197,7 @@ kernel void attention_decode(
       const uint d = n * 32 + lane;
       if (DEPTH % 32 == 0 || d < DEPTH) score = fma(q[n], float(k[d]), score);
     }
-    score = simd_sum(score) + (mask_row ? mask_row[j * a.mask_key] : 0.0f);
+    score = bent(a, simd_sum(score)) + (mask_row ? mask_row[j * a.mask_key] : 0.0f);
     const float above = max(peak, score);
     const float shrink = exp(peak - pivot(above)), weight = exp(score - pivot(above));
     peak = above;

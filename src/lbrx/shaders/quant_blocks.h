@@ -57,11 +57,12 @@ inline float half_at(device const uchar* from) { return float(*reinterpret_cast<
 template <uint E, uint B, bool P, bool S>
 struct Codec {
   static constant constexpr bool PAIRED = P, SHIFTED = S;
-  static constant constexpr bool INTEGER = true;     // whether codes are
-  static constant constexpr bool NEIGHBOURS = false; // whether values of a byte are neighbours
+  static constant constexpr bool INTEGER = true;      // whether codes are
+  static constant constexpr bool NEIGHBOURS = false;  // whether `neighbours` reads a byte's two
   static uint elements() { return E; }
   static uint bytes() { return B; }
   static float offset(Block, uint) { return 0; }
+  static short2 neighbours(Block, uint, uint) { return 0; }
 };
 
 // ---- 32 values with a scale, and a minimum in those called *_1 ----
@@ -185,6 +186,12 @@ inline short stream_bits(device const uchar* from, uint unit, uint i) {
   return (two >> (bit % 8)) & ((1 << BITS) - 1);
 }
 
+// Of 32 values the two in byte i.
+inline short2 two_nibbles(device const uchar* from, uint run, uint i) {
+  const uchar both = from[run * UNIT + i];
+  return short2(both & 15, both >> 4);
+}
+
 // PAIRED as far as codes fit: differences of bytes do not.
 template <uint BITS, bool P, bool S>
 struct Stream : Codec<0, 0, P, S> {
@@ -199,18 +206,19 @@ struct Symmetric : Stream<BITS, true, false> {
   static short code(Block b, uint unit, uint i) {
     return stream_bits<BITS>(b.data, unit, i) - (1 << (BITS - 1));
   }
+  static short2 neighbours(Block b, uint run, uint i) { return two_nibbles(b.data, run, i) - short(8); }
 };
 
 template <uint BITS>
 struct Asymmetric : Stream<BITS, BITS < 8, false> {
-  static short code(Block b, uint unit, uint i) {
-    const short zero = static_cast<device const uchar*>(b.weight.offsets)[b.index];
-    return stream_bits<BITS>(b.data, unit, i) - zero;
-  }
+  static short zero(Block b) { return static_cast<device const uchar*>(b.weight.offsets)[b.index]; }
+  static short code(Block b, uint unit, uint i) { return stream_bits<BITS>(b.data, unit, i) - zero(b); }
+  static short2 neighbours(Block b, uint run, uint i) { return two_nibbles(b.data, run, i) - zero(b); }
 };
 
 template <uint BITS>
 struct Affine : Stream<BITS, BITS < 8, true> {
   static float offset(Block b, uint) { return element(SCALES, b.weight.offsets, b.index); }
   static short code(Block b, uint unit, uint i) { return stream_bits<BITS>(b.data, unit, i); }
+  static short2 neighbours(Block b, uint run, uint i) { return two_nibbles(b.data, run, i); }
 };

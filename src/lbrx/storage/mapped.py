@@ -29,6 +29,7 @@ class MmapStorage:
                 "the file is cut short or its header is wrong"
             )
         self._data: Bytes | None = None
+        self._pages: mmap.mmap | None = None
         self._lock = threading.Lock()
 
     @property
@@ -58,10 +59,20 @@ class MmapStorage:
         start = self.offset // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
         inside = self.offset - start
         with self.path.open("rb") as file:
-            data = mmap.mmap(
+            self._pages = mmap.mmap(
                 file.fileno(), inside + self._nbytes, access=mmap.ACCESS_READ, offset=start
             )
-        return np.frombuffer(data, np.uint8, self._nbytes, inside)
+        return np.frombuffer(self._pages, np.uint8, self._nbytes, inside)
+
+    def forget(self, offset: int, nbytes: int) -> None:
+        """Take a range out of memory. The next look at it reads the file again."""
+        if self._pages is None:
+            return
+        inside = self.offset % mmap.ALLOCATIONGRANULARITY + offset
+        first = inside // mmap.PAGESIZE * mmap.PAGESIZE
+        last = min(inside + nbytes, len(self._pages))
+        if last > first:
+            self._pages.madvise(mmap.MADV_DONTNEED, first, last - first)
 
     def __repr__(self) -> str:
         return f"<MmapStorage of {self._nbytes} bytes at {self.offset} of {self.path}>"

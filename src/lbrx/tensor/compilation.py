@@ -126,11 +126,15 @@ def _replaced(value: Any, tensors: Any, numbers: Any) -> Any:
     if isinstance(value, float):
         return next(numbers)
     if isinstance(value, list | tuple):
-        items = [_replaced(item, tensors, numbers) for item in value]
-        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+        return _alike(value, [_replaced(item, tensors, numbers) for item in value])
     if isinstance(value, dict):
         return {k: _replaced(v, tensors, numbers) for k, v in value.items()}
     return value
+
+
+def _alike(value: Any, items: list[Any]) -> Any:
+    """Items as a list, tuple or named tuple, as the value is."""
+    return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
 
 
 def _outlined(value: Any, outputs: list[Tensor]) -> Any:
@@ -139,7 +143,7 @@ def _outlined(value: Any, outputs: list[Tensor]) -> Any:
         outputs.append(value)
         return _Result(len(outputs) - 1, value.array)
     if isinstance(value, list | tuple):
-        return type(value)(_outlined(item, outputs) for item in value)
+        return _alike(value, [_outlined(item, outputs) for item in value])
     if isinstance(value, dict):
         return {k: _outlined(v, outputs) for k, v in value.items()}
     return value
@@ -152,7 +156,7 @@ def _filled(value: Any, buffers: list[Any]) -> Any:
         storage = MetalStorage(buffer, 0, buffer.size)
         return Tensor(Array(storage, value.array.layout, value.array.dtype))
     if isinstance(value, list | tuple):
-        return type(value)(_filled(item, buffers) for item in value)
+        return _alike(value, [_filled(item, buffers) for item in value])
     if isinstance(value, dict):
         return {k: _filled(v, buffers) for k, v in value.items()}
     return value

@@ -29,12 +29,12 @@ def packed(scheme: str, parts: Mapping[str, Array], shape: Shape) -> Array:
 
     def decode() -> NDArray[Any]:
         arrays = {name: part.numpy() for name, part in parts.items()}
-        return _decoded(scheme, arrays.pop("data"), arrays, shape)
+        return decoded(scheme, arrays.pop("data"), arrays, shape)
 
     return Array(PackedStorage(scheme, parts, shape, decode), sh.contiguous(shape), dt.float32)
 
 
-def _decoded(
+def decoded(
     scheme: str, data: NDArray[Any], beside: Mapping[str, NDArray[Any]], shape: Shape
 ) -> NDArray[Any]:
     if small := _FLOAT8.get(scheme):

@@ -111,7 +111,7 @@ class Model(Mapping[str, Tensor]):
     def _array(self, recipe: Recipe) -> Array:
         match recipe:
             case TensorInfo():
-                return self._stored(recipe)
+                return self.stored(recipe)
             case Rows(source=source):
                 return derived.take_rows(self._array(source), recipe.order())
             case Part(source=source, index=index):
@@ -122,10 +122,17 @@ class Model(Mapping[str, Tensor]):
                 return derived.shift(self._array(source), by)
             case Packed(weight=weight, scales=scales, biases=biases):
                 named = {"data": weight, "scales": scales, "biases": biases}
-                parts = {name: self._stored(info) for name, info in named.items() if info}
+                parts = {name: self.stored(info) for name, info in named.items() if info}
                 return derived.packed(recipe.scheme, parts, recipe.shape)
 
-    def _stored(self, info: TensorInfo) -> Array:
+    def forget(self, info: TensorInfo) -> None:
+        """Give back the memory that a stored tensor's mapped bytes take; they can be read again."""
+        source = info.source
+        if isinstance(source, FileRange) and source.file in self._mapped:
+            self._mapped[source.file].forget(source.offset, source.nbytes)
+
+    def stored(self, info: TensorInfo) -> Array:
+        """A tensor as it lies in a file."""
         storage = self._storage(info)
         encoding = info.encoding
         if encoding.dtype is None:

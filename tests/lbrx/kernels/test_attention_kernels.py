@@ -82,6 +82,12 @@ def test_variant(variant, size, rng):
             compared(rng, variant, size, types)
 
 
+@pytest.mark.parametrize("variant", SIZES)
+def test_capped_scores(variant, rng):
+    rule = {"causal": True, "cap": 0.7, "scale": 1.0}
+    check(rng, variant, SIZES[variant][-1], TYPES[0], rule, mask=True, lengths=True)
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("types", TYPES, ids=str)
 @pytest.mark.parametrize("variant", SIZES)
@@ -223,7 +229,7 @@ def test_a_query_alone_has_the_bits_it_has_among_others(rng):
 def problem(**sizes) -> Attention:
     given = {"batch": 1, "heads": 8, "kv_heads": 2, "queries": 64, "keys": 64, "depth": 64}
     given |= {"value_depth": sizes.get("depth", 64)} | sizes
-    return Attention(dt.float32, dt.float32, **given, causal=True, window=0, scale=1.0)
+    return Attention(dt.float32, dt.float32, **given, causal=True, window=0, scale=1.0, cap=0.0)
 
 
 CHOICES = [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from lbrx.models.cache import Step
 from lbrx.models.config import ModelConfig
 from lbrx.models.decoder import Decoder
@@ -13,12 +15,18 @@ from lbrx.tensor.core import Tensor
 class PreNormLayer:
     """x + attention(norm(x)), and to that the feed-forward layer of its norm."""
 
-    def __init__(self, weights: Weights, config: ModelConfig, attention: Attention) -> None:
+    def __init__(
+        self,
+        weights: Weights,
+        config: ModelConfig,
+        attention: Attention,
+        mlp: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
         size, eps = config.hidden, config.norm_eps
         self.attention_norm = RMSNorm(weights.inside("input_layernorm"), size, eps)
         self.attention = attention
         self.mlp_norm = RMSNorm(weights.inside("post_attention_layernorm"), size, eps)
-        self.mlp = GatedMLP(weights.inside("mlp"), config)
+        self.mlp = mlp or GatedMLP(weights.inside("mlp"), config)
 
     def __call__(self, x: Tensor, added: Tensor | None, step: Step) -> tuple[Tensor, Tensor]:
         normed, x = self.attention_norm.of_sum(x, added)

@@ -1,0 +1,37 @@
+"""lbrx perplexity: how well a model predicts a text."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from pathlib import Path
+
+from lbrx.errors import LbrxError
+from lbrx.models import load
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", help="a file, a folder, or the name of a packaged model: smollm2")
+    parser.add_argument("file", help="a text in UTF-8")
+    parser.add_argument("--context", type=int, help="the most tokens that are seen together")
+
+
+def run(options: argparse.Namespace) -> int:
+    path = Path(options.file)
+    try:
+        text = path.read_text("utf-8")
+    except UnicodeDecodeError as problem:
+        raise LbrxError(f"{path} is not UTF-8 at byte {problem.start}") from None
+    except OSError as problem:
+        raise LbrxError(f"{path} cannot be read: {problem.strerror}") from None
+    model = load(options.model, context=options.context)
+    tokens = model.tokenizer.encode(text)
+    if len(tokens) < 2:
+        raise LbrxError(f"{path} has {len(tokens)} tokens: perplexity needs at least two")
+    began = time.perf_counter()
+    scores = model.log_probabilities(tokens)
+    seconds = time.perf_counter() - began
+    mean = -sum(scores) / len(scores)
+    print(f"perplexity {math.exp(mean):.4f}, {len(tokens):,} tokens, {seconds:.1f} s")
+    return 0

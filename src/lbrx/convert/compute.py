@@ -1,0 +1,64 @@
+"""Values to the bytes of a form: on the Metal device where it has the kernels, else with numpy."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lbrx import dtype as dt
+from lbrx import quant
+from lbrx.convert.source import Parts
+from lbrx.dtype import Dtype
+from lbrx.tensor.creation import from_numpy
+from lbrx.tensor.device import default_device
+
+# Fewer values than this are cast by numpy before the device would have started.
+_WORTHWHILE = 1 << 16
+_ON_METAL = (dt.float32, dt.float16, dt.bfloat16)
+
+
+class Compute(Protocol):
+    """Results depend on the values alone, so that work in pieces equals work at once."""
+
+    name: str
+
+    def cast(self, values: NDArray[Any], dtype: Dtype) -> NDArray[Any]:
+        """Rounded to the nearest, ties to even."""
+
+    def encode(self, values: NDArray[Any], scheme: str) -> Parts:
+        """The stored parts of rows."""
+
+
+class NumpyCompute:
+    """The references."""
+
+    name = "cpu"
+
+    def cast(self, values: NDArray[Any], dtype: Dtype) -> NDArray[Any]:
+        with np.errstate(over="ignore", invalid="ignore"):
+            return values.astype(dtype.numpy, copy=False)
+
+    def encode(self, values: NDArray[Any], scheme: str) -> Parts:
+        data, info = quant.quantize(values, scheme)
+        return {"data": data, **info.arrays}
+
+
+class MetalCompute(NumpyCompute):
+    """Casts on the device."""
+
+    name = "metal"
+
+    def cast(self, values: NDArray[Any], dtype: Dtype) -> NDArray[Any]:
+        given = dt.parse(values.dtype)
+        if given is dtype or values.size < _WORTHWHILE:
+            return super().cast(values, dtype)
+        if given not in _ON_METAL or dtype not in _ON_METAL:
+            return super().cast(values, dtype)
+        return from_numpy(values, "metal").astype(dtype).numpy()
+
+
+def compute_on(device: str | None) -> Compute:
+    """What computes on a device: the default one if none is named."""
+    return MetalCompute() if (device or default_device()) == "metal" else NumpyCompute()

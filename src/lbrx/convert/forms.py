@@ -1,0 +1,131 @@
+"""What each tensor becomes: kept as it is, another element type, or blocks of a scheme."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from lbrx import dtype as dt
+from lbrx import quant
+from lbrx.convert.source import columns, scheme_of
+from lbrx.dtype import Dtype
+from lbrx.errors import QuantizationError
+from lbrx.formats import Format
+from lbrx.formats.recipe import Recipe, stored
+from lbrx.formats.safetensors import TYPES as SAFETENSORS_TYPES
+from lbrx.quant.gguf import BY_NAME
+
+FLOATS = {
+    "f32": dt.float32,
+    "f16": dt.float16,
+    "bf16": dt.bfloat16,
+    **{d.name: d for d in (dt.float32, dt.float16, dt.bfloat16)},
+}
+# What GGUF's `general.file_type` calls models of one plain type.
+FILE_TYPES = {dt.float32: 0, dt.float16: 1, dt.bfloat16: 32}
+
+
+@dataclass(frozen=True)
+class Form:
+    """Elements of a type, or blocks; beside MLX's words lie scales of that type."""
+
+    dtype: Dtype
+    scheme: str | None = None
+
+
+Chooser = Callable[[str, Recipe], Form]
+
+
+def chooser(
+    format: Format, quantize: str | None, dtype: Dtype | None, facts: quant.ModelFacts
+) -> Chooser:
+    """The function that gives each tensor its form, by its name and recipe."""
+    if quantize is None:
+        return lambda name, recipe: kept(format, recipe, dtype)
+    wanted = quantize.lower()
+    if wanted in FLOATS:
+        return _plain(format, FLOATS[wanted])
+    if wanted.startswith("mlx:"):
+        if format is not Format.MLX:
+            raise QuantizationError(f"{format} has no blocks of {quantize}: give --to mlx")
+        return _words(quant.find(wanted), dtype)
+    if format is not Format.GGUF:
+        known = "f32, f16, bf16" + (", mlx:4:64 and the like" if format is Format.MLX else "")
+        raise QuantizationError(f"{format} has no type for {quantize!r}: give --to gguf, or {known}")
+    return _mixture(wanted, facts)
+
+
+def kept(format: Format, recipe: Recipe, dtype: Dtype | None = None) -> Form:
+    """As it is stored if the format can hold that, else as float32, which loses nothing."""
+    scheme = scheme_of(recipe)
+    if scheme is None:
+        assert recipe.encoding.dtype is not None
+        stays = dtype is None or not recipe.encoding.dtype.is_float
+        return Form(recipe.encoding.dtype if stays or dtype is None else dtype)
+    name = recipe.encoding.name
+    held = {
+        Format.GGUF: name in BY_NAME,
+        Format.MLX: scheme.startswith("mlx:"),
+        Format.SAFETENSORS: name in SAFETENSORS_TYPES,
+    }
+    return Form(_scale_type(recipe), scheme) if held.get(format) else Form(dtype or dt.float32)
+
+
+def _scale_type(recipe: Recipe) -> Dtype:
+    """Of what lies beside MLX's words; blocks have their scales inside."""
+    _, *beside = stored(recipe)
+    return beside[0].encoding.decoded if beside else dt.float32
+
+
+def is_floating(recipe: Recipe) -> bool:
+    return recipe.encoding.decoded.is_float
+
+
+def _plain(format: Format, wanted: Dtype) -> Chooser:
+    # Whatever the mixture, the same tensors are too small or too sensitive for fewer bits.
+    quantized = quant.mixture("q8_0", quant.ModelFacts(layers=1))
+
+    def choose(name: str, recipe: Recipe) -> Form:
+        if not is_floating(recipe):
+            return kept(format, recipe)
+        if format is Format.GGUF and quantized(name, recipe.shape) is None:
+            return Form(dt.float32)
+        return Form(wanted)
+
+    return choose
+
+
+def _mixture(name: str, facts: quant.ModelFacts) -> Chooser:
+    type_of = quant.mixture(name, facts)
+
+    def choose(tensor: str, recipe: Recipe) -> Form:
+        if not is_floating(recipe):
+            return kept(Format.GGUF, recipe)
+        type = type_of(tensor, recipe.shape)
+        if type is None:
+            return Form(dt.float32)
+        return Form(FLOATS[type]) if type in FLOATS else Form(dt.float32, type)
+
+    return choose
+
+
+def _words(scheme: quant.Scheme, dtype: Dtype | None) -> Chooser:
+    def choose(name: str, recipe: Recipe) -> Form:
+        if not is_floating(recipe):
+            return kept(Format.MLX, recipe)
+        if scheme_of(recipe) == scheme.name and dtype is None:
+            return kept(Format.MLX, recipe)
+        own = recipe.encoding.dtype
+        values = dtype or (own if own in FILE_TYPES else dt.float32)
+        packed = _is_projection(name, recipe) and columns(recipe) % scheme.elements == 0
+        return Form(values, scheme.name if packed else None)
+
+    return choose
+
+
+def _is_projection(name: str, recipe: Recipe) -> bool:
+    """What MLX quantizes: matrices of linear layers and embeddings, but not the few numbers that
+    choose experts."""
+    is_router = name.endswith(("block_sparse_moe.gate.weight", "mlp.gate.weight"))
+    return name.endswith(".weight") and len(recipe.shape) >= 2 and not is_router
+

@@ -1,0 +1,153 @@
+"""Output that is not complete: a hidden folder beside its place, with a journal of what is done.
+
+A conversion that was interrupted leaves it, and the next one can go on from there. A line of the
+journal is written after the bytes it speaks of; their checksums are compared before it is believed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from lbrx.errors import FormatError
+from lbrx.formats.layout import write_frame
+from lbrx.formats.output import settle
+from lbrx.formats.writing import OLD_WEIGHTS, Output
+
+_JOURNAL = "journal.jsonl"
+
+
+class Partial:
+    """The files of an output until they are complete. Any thread may write."""
+
+    def __init__(self, output: Output, resume: bool, fingerprint: str) -> None:
+        self.output = output
+        self.folder = output.path.with_name(f".{output.path.name}.partial")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._journal = os.open(self._own(_JOURNAL), os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+        self._files: dict[str, int] = {}
+        try:
+            self._lock()
+            self.done = self._journalled(fingerprint) if resume else {}
+            if not self.done:
+                self._start(fingerprint)
+            self._open()
+        except BaseException:
+            self.close()
+            raise
+
+    def _own(self, name: str) -> Path:
+        return self.folder / name
+
+    def _lock(self) -> None:
+        """Until the process ends, however it ends."""
+        try:
+            fcntl.flock(self._journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise FormatError(f"{self.output.path} is being written by another process") from None
+
+    def _journalled(self, fingerprint: str) -> dict[int, int]:
+        """Checksums of the pieces that are said to be done."""
+        lines = self._own(_JOURNAL).read_text().splitlines()
+        if not lines:
+            return {}
+        if _parsed(lines[0]).get("fingerprint") != fingerprint:
+            raise FormatError(
+                f"{self.folder} is of another conversion, or the source has changed since: "
+                "start anew without --resume"
+            )
+        entries = [_parsed(line) for line in lines[1:]]
+        return {e["piece"]: e["crc"] for e in entries if e.keys() >= {"piece", "crc"}}
+
+    def _start(self, fingerprint: str) -> None:
+        os.ftruncate(self._journal, 0)
+        for file in self.folder.iterdir():
+            if file.name != _JOURNAL:
+                file.unlink()
+        self._note({"fingerprint": fingerprint})
+
+    def _open(self) -> None:
+        self._places: dict[str, tuple[int, int]] = {}
+        for name, layout in self.output.layouts.items():
+            handle = os.open(self._own(name), os.O_RDWR | os.O_CREAT, 0o666)
+            self._files[name] = handle
+            os.ftruncate(handle, layout.nbytes)
+            self._places |= {slot.name: (handle, offset) for slot, offset in layout.tensors}
+
+    def _note(self, entry: dict[str, Any]) -> None:
+        os.write(self._journal, (json.dumps(entry) + "\n").encode())
+
+    def write(self, slot: str, at: int, data: memoryview) -> None:
+        """Bytes of a tensor, from a place within it on."""
+        handle, offset = self._places[slot]
+        while data:
+            written = os.pwrite(handle, data, offset + at)
+            data, at = data[written:], at + written
+
+    def read(self, slot: str, at: int, nbytes: int) -> bytes:
+        handle, offset = self._places[slot]
+        return os.pread(handle, nbytes, offset + at)
+
+    def finished(self, piece: int, crc: int) -> None:
+        """A piece of the work is in the files."""
+        self._note({"piece": piece, "crc": crc})
+
+    def complete(self) -> None:
+        """Write what is not tensors, and give everything its name."""
+        for name, layout in self.output.layouts.items():
+            with open(os.dup(self._files[name]), "r+b") as file:
+                write_frame(file, layout)
+        for name, content in self.output.files.items():
+            self._own(name).write_bytes(content)
+        if self.output.is_folder:
+            self._own(_JOURNAL).unlink()
+            settle(self.folder, self.output.path, OLD_WEIGHTS)
+        else:
+            os.replace(self._own(self.output.path.name), self.output.path)
+        self.remove()
+
+    def remove(self) -> None:
+        self.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def close(self) -> None:
+        for handle in (self._journal, *self._files.values()):
+            os.close(handle)
+        self._journal, self._files = -1, {}
+
+
+def _parsed(line: str) -> dict[str, Any]:
+    """An entry; nothing for the line that was being written when the power went."""
+    try:
+        entry = json.loads(line)
+    except ValueError:
+        return {}
+    return entry if isinstance(entry, dict) else {}
+
+
+def checksum(parts: Iterator[bytes | memoryview]) -> int:
+    crc = 0
+    for part in parts:
+        crc = zlib.crc32(part, crc)
+    return crc
+
+
+@contextmanager
+def partial_output(output: Output, resume: bool, fingerprint: str) -> Iterator[Partial]:
+    """Removed after an error that would come again; left for `resume` after any other."""
+    partial = Partial(output, resume, fingerprint)
+    try:
+        yield partial
+    except (FormatError, ValueError, TypeError):
+        partial.remove()
+        raise
+    finally:
+        if partial._journal >= 0:
+            partial.close()

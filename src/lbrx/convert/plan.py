@@ -1,0 +1,281 @@
+"""All that a conversion will do, worked out before anything is read or written."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from lbrx import dtype as dt
+from lbrx import formats, quant
+from lbrx.convert.forms import FILE_TYPES, FLOATS, Form, chooser
+from lbrx.convert.source import columns, row_count, scheme_of
+from lbrx.dtype import Dtype
+from lbrx.errors import DtypeError, FormatError
+from lbrx.formats import ENCODINGS, Format, ModelFiles, architectures, companions, mlx, plain
+from lbrx.formats import translate, writing
+from lbrx.formats.descriptor import Slot
+from lbrx.formats.recipe import Recipe, stored
+from lbrx.formats.writing import Output
+
+_LAYER = re.compile(r"blk\.(\d+)\.")
+_QUANTIZATION_VERSION = 2  # of GGUF's blocks
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the caller wants, beside source and target."""
+
+    to: str | None = None
+    quantize: str | None = None
+    dtype: str | None = None
+    """Of what is not quantized, and of MLX's scales."""
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    max_shard_size: int | None = None
+
+
+@dataclass(frozen=True)
+class Item:
+    """A tensor of the target: how to make it, and what the file has of it."""
+
+    name: str
+    recipe: Recipe
+    form: Form
+    slots: Mapping[str, Slot]
+    """By part: `data`, and beside MLX's words `scales` and `biases`."""
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether its bytes are the stored ones."""
+        if self.form.scheme is not None:
+            return self.form.scheme == scheme_of(self.recipe)
+        return self.form.dtype is self.recipe.encoding.dtype
+
+    @property
+    def rows(self) -> int:
+        return row_count(self.recipe)
+
+    @property
+    def columns(self) -> int:
+        return columns(self.recipe)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(slot.nbytes for slot in self.slots.values())
+
+    @property
+    def stored_as(self) -> str:
+        return (self.form.scheme or plain(self.form.dtype).name).upper()
+
+
+@dataclass(frozen=True)
+class Plan:
+    files: ModelFiles
+    format: Format
+    items: tuple[Item, ...]
+    output: Output
+    notes: tuple[str, ...] = ()
+
+    @property
+    def nbytes(self) -> int:
+        return sum(item.nbytes for item in self.items)
+
+
+def make_plan(source: str | Path, target: str | Path, settings: Settings) -> Plan:
+    """Read what the source says of itself, and decide everything. Errors are raised here."""
+    files = formats.read(source)
+    path = Path(target)
+    format = _target_format(path, settings)
+    _check_target(files, path, format)
+    config = translate.config_of(files)
+    recipes, notes = _named(files, config, format)
+    facts = _facts(files, config, recipes)
+    form_of = chooser(format, settings.quantize, _float_type(settings.dtype), facts)
+    items = tuple(
+        _item(name, recipe, form_of(name, recipe), format)
+        for name, recipe in recipes.items()
+        if _is_wanted(name, recipe, settings)
+    )
+    if not items:
+        raise FormatError(f"{source}: no tensor is left by --include and --exclude")
+    output = writing.plan(
+        path,
+        [slot for item in items for slot in item.slots.values()],
+        _metadata(files, config, format, settings, items),
+        format,
+        max_shard_size=settings.max_shard_size,
+        files=_companions(files, config, format, path, settings, items),
+    )
+    return Plan(files, format, items, output, notes)
+
+
+def _target_format(path: Path, settings: Settings) -> Format:
+    if settings.to is None and not path.suffix:
+        packed = (settings.quantize or "").lower().startswith("mlx:")
+        return Format.MLX if packed else Format.SAFETENSORS
+    return writing.format_for(path, settings.to)
+
+
+def _check_target(files: ModelFiles, path: Path, format: Format) -> None:
+    used = {info.source.file.resolve() for info in files.tensors.values() if _is_in_file(info)}
+    if path.resolve() in {files.path.resolve(), *used}:
+        raise FormatError(f"{path} is the source too: give another name")
+    is_file = format in (Format.GGUF, Format.NPZ) or path.suffix == ".safetensors"
+    if is_file and path.is_dir():
+        raise FormatError(f"{path} is a folder, and {format} writes a file: name a file in it")
+    if not is_file and path.is_file():
+        raise FormatError(f"{path} is a file, and {format} writes a folder: give another name")
+
+
+def _float_type(name: str | None) -> Dtype | None:
+    if name is not None and name.lower() not in FLOATS:
+        raise DtypeError(f"{name!r} is none of f32, f16, bf16")
+    return None if name is None else FLOATS[name.lower()]
+
+
+def _named(
+    files: ModelFiles, config: Mapping[str, Any], format: Format
+) -> tuple[Mapping[str, Recipe], tuple[str, ...]]:
+    """Recipes under the target's names, and what the user should know of them."""
+    if files.format is Format.GGUF:
+        if format is Format.GGUF:
+            return files.tensors, ()
+        if architectures.of_gguf(files.metadata) is None:
+            name = files.metadata.get("general.architecture")
+            return files.tensors, (f"architecture {name!r} has no table: names stay GGUF's",)
+    tensors = translate.to_huggingface(files)
+    if format is Format.GGUF:
+        if not config:
+            return tensors, ("there is no config.json: names stay, and no metadata is written",)
+        return translate.to_gguf(tensors, config), ()
+    return (translate.to_mlx(tensors) if format is Format.MLX else tensors), ()
+
+
+def _facts(
+    files: ModelFiles, config: Mapping[str, Any], recipes: Mapping[str, Recipe]
+) -> quant.ModelFacts:
+    layers = [int(found[1]) for name in recipes if (found := _LAYER.match(name))]
+    prefix = f"{files.metadata.get('general.architecture')}."
+    counts = [
+        config.get(key, files.metadata.get(prefix + own))
+        for key, own in (
+            ("num_attention_heads", "attention.head_count"),
+            ("num_key_value_heads", "attention.head_count_kv"),
+            ("num_local_experts", "expert_count"),
+        )
+    ]
+    heads, shared, experts = (n if isinstance(n, int) and n > 0 else 0 for n in counts)
+    return quant.ModelFacts(
+        layers=max(layers, default=0) + 1,
+        tied_embeddings="output.weight" not in recipes,
+        queries_per_key=heads // shared if heads and shared else 1,
+        experts=experts,
+    )
+
+
+def _is_wanted(name: str, recipe: Recipe, settings: Settings) -> bool:
+    """Patterns are matched with the target's name and the source's."""
+    names = {name, *(info.name for info in stored(recipe))}
+
+    def matches(patterns: Sequence[str]) -> bool:
+        return any(fnmatchcase(n, pattern) for n in names for pattern in patterns)
+
+    return (not settings.include or matches(settings.include)) and not matches(settings.exclude)
+
+
+def _item(name: str, recipe: Recipe, form: Form, format: Format) -> Item:
+    if form.scheme is None:
+        slots = {"data": Slot(name, plain(form.dtype), recipe.shape)}
+    elif format is not Format.MLX:
+        slots = {"data": Slot(name, ENCODINGS[form.scheme.upper()], recipe.shape)}
+    else:
+        slots = _word_slots(name, recipe, form)
+    return Item(name, recipe, form, slots)
+
+
+def _word_slots(name: str, recipe: Recipe, form: Form) -> dict[str, Slot]:
+    scheme = quant.find(form.scheme or "")
+    slots = {}
+    for part in scheme.fields:
+        own = name if part == "data" else f"{name.removesuffix('.weight')}.{part}"
+        kept = scheme.keeps_dtype and part != "data"
+        dtype = form.dtype if kept else dt.parse(scheme.layout[part].base)
+        slots[part] = Slot(own, plain(dtype), scheme.part_shape(part, recipe.shape))
+    return slots
+
+
+def _metadata(
+    files: ModelFiles,
+    config: Mapping[str, Any],
+    format: Format,
+    settings: Settings,
+    items: Sequence[Item],
+) -> Mapping[str, Any]:
+    """What the weights' own files say beside tensors."""
+    if format is Format.SAFETENSORS:
+        own = files.metadata if files.format is Format.SAFETENSORS else {}
+        return {"format": "pt", **own}
+    if format is not Format.GGUF:
+        return {}
+    if files.format is not Format.GGUF and not config:
+        return {"general.name": files.path.resolve().stem}
+    result = companions.gguf_metadata(files, config)
+    number = _file_type(files, settings)
+    if number is not None:
+        result["general.file_type"] = number
+    if any(item.form.scheme for item in items):
+        result["general.quantization_version"] = _QUANTIZATION_VERSION
+    return result
+
+
+def _file_type(files: ModelFiles, settings: Settings) -> int | None:
+    wanted = settings.quantize and settings.quantize.lower()
+    if wanted is None:
+        number = files.metadata.get("general.file_type")
+        return number if isinstance(number, int) else None
+    return FILE_TYPES[FLOATS[wanted]] if wanted in FLOATS else quant.find_mixture(wanted).file_type
+
+
+def _companions(
+    files: ModelFiles,
+    config: Mapping[str, Any],
+    format: Format,
+    path: Path,
+    settings: Settings,
+    items: Sequence[Item],
+) -> dict[str, bytes]:
+    """The other files of a folder."""
+    if format not in (Format.SAFETENSORS, Format.MLX) or path.suffix == ".safetensors":
+        return {}
+    result = companions.folder_files(files, config)
+    own = json.loads(result.get("config.json", b"{}"))
+    if own:
+        own |= {"torch_dtype": _usual_type(items).name}
+    schemes = {
+        item.name.removesuffix(".weight"): item.form.scheme for item in items if item.form.scheme
+    }
+    if format is Format.MLX and schemes:
+        chosen = mlx.quantization_config(schemes)
+        own |= {"quantization": chosen, "quantization_config": chosen}
+    if own:
+        result["config.json"] = (json.dumps(own, indent=2, ensure_ascii=False) + "\n").encode()
+    return result
+
+
+def _usual_type(items: Sequence[Item]) -> Dtype:
+    """The floating type of most values."""
+    counts: dict[Dtype, int] = {}
+    for item in items:
+        if item.form.dtype.is_float:
+            counts[item.form.dtype] = counts.get(item.form.dtype, 0) + math.prod(item.recipe.shape)
+    return max(counts, key=counts.__getitem__, default=dt.float32)
+
+
+def _is_in_file(info: formats.TensorInfo) -> bool:
+    return not isinstance(info.source, formats.Inline)

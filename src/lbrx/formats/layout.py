@@ -1,0 +1,47 @@
+"""Files laid out before they are written, so that tensors can be written in any order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, NamedTuple
+
+from lbrx.formats.descriptor import Outgoing, Slot
+from lbrx.formats.output import replacing, write_tensor
+
+
+class Placed(NamedTuple):
+    """A tensor and the place of its first byte."""
+
+    tensor: Slot
+    offset: int
+
+
+@dataclass(frozen=True)
+class FileLayout:
+    """A file of tensors. What no one writes to is zeros."""
+
+    nbytes: int
+    tensors: tuple[Placed, ...]
+    frame: Callable[[IO[bytes]], Iterable[tuple[int, bytes]]]
+    """What else the file has, by place. It is given the file with all tensors in it, open for
+    reading: zip files have checksums."""
+
+
+def write_frame(file: IO[bytes], layout: FileLayout) -> None:
+    """Complete a file that has its tensors."""
+    file.truncate(layout.nbytes)
+    for offset, part in layout.frame(file):
+        file.seek(offset)
+        file.write(part)
+
+
+def write_file(path: Path, layout: FileLayout, tensors: Sequence[Outgoing]) -> None:
+    """One tensor after the other."""
+    contents = {tensor.name: tensor for tensor in tensors}
+    with replacing(path) as file:
+        for tensor, offset in layout.tensors:
+            file.seek(offset)
+            write_tensor(file, contents[tensor.name])
+        write_frame(file, layout)

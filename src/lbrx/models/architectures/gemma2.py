@@ -1,0 +1,59 @@
+"""Gemma 2: norms before and after each part, capped scores, every other layer with a window."""
+
+from __future__ import annotations
+
+import math
+
+from lbrx.models.cache import Step
+from lbrx.models.config import ModelConfig
+from lbrx.models.decoder import Decoder
+from lbrx.models.layers import Attention, GatedMLP, RMSNorm, geglu
+from lbrx.models.weights import Weights
+from lbrx.tensor.core import Tensor
+
+SHIFT = 1.0  # what Gemma's norm weights lack
+
+
+class SandwichLayer:
+    """x + norm(attention(norm(x))), and the same with the feed-forward layer."""
+
+    def __init__(self, weights: Weights, config: ModelConfig, attention: Attention) -> None:
+        def norm(name: str) -> RMSNorm:
+            return RMSNorm(weights.inside(name), config.hidden, config.norm_eps, SHIFT)
+
+        self.before_attention = norm("input_layernorm")
+        self.attention = attention
+        self.after_attention = norm("post_attention_layernorm")
+        self.before_mlp = norm("pre_feedforward_layernorm")
+        self.mlp = GatedMLP(weights.inside("mlp"), config, geglu)
+        self.after_mlp = norm("post_feedforward_layernorm")
+
+    def __call__(self, x: Tensor, added: Tensor | None, step: Step) -> tuple[Tensor, Tensor]:
+        normed, x = self.before_attention.of_sum(x, added)
+        seen = self.after_attention(self.attention(normed, step))
+        normed, x = self.before_mlp.of_sum(x, seen)
+        return x, self.after_mlp(self.mlp(normed))
+
+
+class Model(Decoder):
+    norm_shift = SHIFT
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        return super().embed(tokens) * math.sqrt(self.config.hidden)
+
+    def make_layer(self, weights: Weights, index: int) -> SandwichLayer:
+        settings = self.config.settings
+        attention = Attention(
+            weights.inside("self_attn"),
+            self.config,
+            index,
+            scale=query_scale(self.config),
+            window=0 if index % 2 else int(settings.get("sliding_window") or 0),
+            cap=float(settings.get("attn_logit_softcapping") or 0),
+        )
+        return SandwichLayer(weights, self.config, attention)
+
+
+def query_scale(config: ModelConfig) -> float:
+    """Gemma says itself what scores are divided by the root of."""
+    return float(config.settings.get("query_pre_attn_scalar") or config.head_size) ** -0.5

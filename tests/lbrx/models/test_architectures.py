@@ -1,0 +1,148 @@
+"""Every architecture against a float64 model, in one pass, in chunks, by token and in batches."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import reference_model
+
+import lbrx
+from lbrx.models import architectures, engine
+from lbrx.models.loading import load
+
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+}
+KINDS: dict[str, dict[str, object]] = {
+    "llama": {},
+    "mistral": {"sliding_window": 6},
+    "qwen2": {},
+    "qwen3": {},
+    "gemma2": {"sliding_window": 5, "attn_logit_softcapping": 3.0, "final_logit_softcapping": 8.0},
+    "gemma3_text": {
+        "sliding_window": 5,
+        "sliding_window_pattern": 2,
+        "rope_local_base_freq": 100.0,
+        "query_pre_attn_scalar": 20,
+    },
+    "phi3": {"partial_rotary_factor": 0.75},
+    "smollm3": {"no_rope_layer_interval": 2},
+}
+
+
+def expected(folder, tokens, **changes):
+    model = lbrx.open_model(folder).canonical()
+    weights = {name: model[name].astype("float32").numpy() for name in model}
+    return reference_model.logits({**model.config, **changes}, weights, tokens)
+
+
+def close(given, wanted, tolerance=2e-2):
+    """The cache is in half precision."""
+    assert given.shape == wanted.shape
+    error = np.abs(given - wanted).max() / np.abs(wanted).max()
+    assert error < tolerance, f"differs by {error:.2g}"
+
+
+def prompt(count, seed=0):
+    return np.random.default_rng([count, seed]).integers(2, 600, count).tolist()
+
+
+def test_every_architecture_is_tested():
+    assert architectures.known() == sorted(KINDS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_logits(kind, make_model):
+    folder = make_model(kind, **KINDS[kind])
+    tokens = prompt(17)
+    wanted = expected(folder, tokens)
+    model = load(folder, cache_dtype="float32")
+    close(model.engine.all_logits(tokens).numpy(), wanted, 1e-4)
+    state = model.engine.prefill([tokens[:12]], 5)
+    close(state.logits.numpy()[0], wanted[11], 1e-4)
+    for i in range(12, 17):
+        token = lbrx.tensor([[tokens[i]]], dtype="int64")
+        state = model.engine.decode(token, state.positions)
+        close(state.logits.numpy()[0], wanted[i], 1e-4)
+    assert state.best.item() == wanted[16].argmax()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_weights_and_caches(dtype, make_model):
+    folder = make_model("llama", dtype)
+    tokens = prompt(9)
+    model = load(folder, cache_dtype=dtype)
+    wide = 2e-2 if dtype == "float16" else 1e-1
+    close(model.engine.all_logits(tokens).numpy(), expected(folder, tokens), wide)
+
+
+def test_on_the_cpu_device(make_model):
+    folder = make_model("llama")
+    tokens = prompt(8)
+    wanted = expected(folder, tokens)
+    model = load(folder, device="cpu", cache_dtype="float32")
+    state = model.engine.prefill([tokens[:5]], 3)
+    for i in range(5, 8):
+        token = lbrx.tensor([[tokens[i]]], device="cpu")
+        state = model.engine.decode(token, state.positions)
+        close(state.logits.numpy()[0], wanted[i], 1e-4)
+
+
+def test_a_prompt_in_chunks_is_the_prompt_at_once(make_model, monkeypatch):
+    folder, tokens = make_model("llama"), prompt(23)
+    whole = load(folder).engine.prefill([tokens], 1).logits.numpy()
+    monkeypatch.setattr(engine, "CHUNK", 7)
+    close(load(folder).engine.prefill([tokens], 1).logits.numpy(), whole, 1e-5)
+
+
+def test_a_batch_is_its_texts(make_model, monkeypatch):
+    folder = make_model("llama")
+    texts = [prompt(count) for count in (3, 19, 1, 11)]
+    single = [load(folder).engine.prefill([text], 4) for text in texts]
+    monkeypatch.setattr(engine, "CHUNK", 8)
+    together = load(folder).engine.prefill(texts, 4)
+    close(together.logits.numpy(), np.concatenate([s.logits.numpy() for s in single]), 1e-4)
+    np.testing.assert_array_equal(together.positions.numpy()[:, 0], [3, 19, 1, 11])
+
+
+def test_rope_of_llama3(make_model):
+    folder = make_model("llama", rope_scaling=LLAMA3, rope_theta=500.0)
+    tokens = prompt(20)
+    length, size = 16, 16
+    waves = 2 * np.pi * 500.0 ** (np.arange(0, size, 2) / size)
+    blend = np.clip((length / waves - 1) / 3, 0, 1)
+    factors = 1 / ((1 - blend) / 8 + blend)
+    wanted = expected(folder, tokens, _factors=factors)
+    close(load(folder, cache_dtype="float32").engine.all_logits(tokens).numpy(), wanted, 1e-4)
+
+
+def test_a_gguf_is_read_where_it_lies(make_model, tmp_path):
+    """A llama's queries and keys are in pairs there, and RoPE takes them so."""
+    from tiny_models import to_gguf_file
+
+    folder, tokens = make_model("llama"), prompt(9)
+    to_gguf_file(folder, tmp_path / "m.gguf")
+    model = load(tmp_path / "m.gguf", cache_dtype="float32")
+    close(model.engine.all_logits(tokens).numpy(), expected(folder, tokens), 1e-4)
+    assert model.tokenizer.encode("Hello, world! 123") == load(folder).tokenizer.encode(
+        "Hello, world! 123"
+    )
+
+
+def test_what_the_cache_has_is_not_computed_again(make_model):
+    folder, tokens = make_model("llama"), prompt(20)
+    model = load(folder)
+    model.engine.prefill([tokens[:12]], 8)
+    again = model.engine.prefill([tokens], 1)
+    assert model.engine.remembered == tokens
+    close(again.logits.numpy(), load(folder).engine.prefill([tokens], 1).logits.numpy(), 1e-5)
+    other = [*tokens[:6], 5, 6, 7]
+    close(
+        model.engine.prefill([other], 1).logits.numpy(),
+        load(folder).engine.prefill([other], 1).logits.numpy(),
+        1e-5,
+    )
