@@ -11,8 +11,10 @@ from lbrx import __version__
 from lbrx.errors import LbrxError
 
 COMMANDS = {
+    "convert": "write a model in another format, quantized or not",
     "devices": "show the Metal devices and what they can do",
     "generate": "complete a text with a language model, or talk to it",
+    "inspect": "show what is in a model, and which chips it fits",
     "perplexity": "measure how well a language model predicts a text",
     "profile": "run a script and show what its kernels did",
     "shaders": "compile the kernels before they are used",

@@ -47,11 +47,12 @@ def chooser(
         return _plain(format, FLOATS[wanted])
     if wanted.startswith("mlx:"):
         if format is not Format.MLX:
-            raise QuantizationError(f"{format} has no blocks of {quantize}: give --to mlx")
+            raise QuantizationError(f"{format} has no blocks of {quantize}: write MLX")
         return _words(quant.find(wanted), dtype)
     if format is not Format.GGUF:
         known = "f32, f16, bf16" + (", mlx:4:64 and the like" if format is Format.MLX else "")
-        raise QuantizationError(f"{format} has no type for {quantize!r}: give --to gguf, or {known}")
+        problem = f"{format} has no type for {quantize!r}"
+        raise QuantizationError(f"{problem}: give one of {known}, or write GGUF")
     return _mixture(wanted, facts)
 
 
@@ -128,4 +129,3 @@ def _is_projection(name: str, recipe: Recipe) -> bool:
     choose experts."""
     is_router = name.endswith(("block_sparse_moe.gate.weight", "mlp.gate.weight"))
     return name.endswith(".weight") and len(recipe.shape) >= 2 and not is_router
-

@@ -11,12 +11,12 @@ import json
 import os
 import shutil
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lbrx.errors import FormatError
+from lbrx.errors import FormatError, LbrxError
 from lbrx.formats.layout import write_frame
 from lbrx.formats.output import settle
 from lbrx.formats.writing import OLD_WEIGHTS, Output
@@ -118,9 +118,10 @@ class Partial:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def close(self) -> None:
-        for handle in (self._journal, *self._files.values()):
-            os.close(handle)
+        handles = [self._journal, *self._files.values()] if self._journal >= 0 else []
         self._journal, self._files = -1, {}
+        for handle in handles:
+            os.close(handle)
 
 
 def _parsed(line: str) -> dict[str, Any]:
@@ -132,7 +133,7 @@ def _parsed(line: str) -> dict[str, Any]:
     return entry if isinstance(entry, dict) else {}
 
 
-def checksum(parts: Iterator[bytes | memoryview]) -> int:
+def checksum(parts: Iterable[bytes | memoryview]) -> int:
     crc = 0
     for part in parts:
         crc = zlib.crc32(part, crc)
@@ -145,9 +146,8 @@ def partial_output(output: Output, resume: bool, fingerprint: str) -> Iterator[P
     partial = Partial(output, resume, fingerprint)
     try:
         yield partial
-    except (FormatError, ValueError, TypeError):
+    except LbrxError:
         partial.remove()
         raise
     finally:
-        if partial._journal >= 0:
-            partial.close()
+        partial.close()

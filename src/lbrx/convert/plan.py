@@ -17,8 +17,17 @@ from lbrx.convert.forms import FILE_TYPES, FLOATS, Form, chooser
 from lbrx.convert.source import columns, row_count, scheme_of
 from lbrx.dtype import Dtype
 from lbrx.errors import DtypeError, FormatError
-from lbrx.formats import ENCODINGS, Format, ModelFiles, architectures, companions, mlx, plain
-from lbrx.formats import translate, writing
+from lbrx.formats import (
+    ENCODINGS,
+    Format,
+    ModelFiles,
+    architectures,
+    companions,
+    mlx,
+    plain,
+    translate,
+    writing,
+)
 from lbrx.formats.descriptor import Slot
 from lbrx.formats.recipe import Recipe, stored
 from lbrx.formats.writing import Output
@@ -123,8 +132,7 @@ def _target_format(path: Path, settings: Settings) -> Format:
 
 
 def _check_target(files: ModelFiles, path: Path, format: Format) -> None:
-    used = {info.source.file.resolve() for info in files.tensors.values() if _is_in_file(info)}
-    if path.resolve() in {files.path.resolve(), *used}:
+    if path.resolve() in {file.resolve() for file in (files.path, *files.paths)}:
         raise FormatError(f"{path} is the source too: give another name")
     is_file = format in (Format.GGUF, Format.NPZ) or path.suffix == ".safetensors"
     if is_file and path.is_dir():
@@ -275,7 +283,3 @@ def _usual_type(items: Sequence[Item]) -> Dtype:
         if item.form.dtype.is_float:
             counts[item.form.dtype] = counts.get(item.form.dtype, 0) + math.prod(item.recipe.shape)
     return max(counts, key=counts.__getitem__, default=dt.float32)
-
-
-def _is_in_file(info: formats.TensorInfo) -> bool:
-    return not isinstance(info.source, formats.Inline)

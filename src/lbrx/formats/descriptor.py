@@ -151,6 +151,12 @@ class ModelFiles:
     def nbytes(self) -> int:
         return sum(info.nbytes for info in self.tensors.values())
 
+    @property
+    def paths(self) -> frozenset[Path]:
+        """The files that hold tensors."""
+        sources = (info.source for info in self.tensors.values())
+        return frozenset(s.file for s in sources if not isinstance(s, Inline))
+
 
 Chunk = bytes | bytearray | memoryview
 

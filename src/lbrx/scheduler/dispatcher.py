@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from lbrx.kernels import RUNNERS, elementwise, fused_rows
+from lbrx.kernels import RUNNERS, elementwise, fused_rows, matmul
 from lbrx.kernels.registry import Call, under
 from lbrx.metal import Context, context
 from lbrx.metal.commands import Work, working
@@ -43,6 +43,10 @@ def _shares(kernel: Kernel, results: tuple[Array, ...]) -> list[tuple[Array, ...
 
 def _encoded(gpu: Context, kernel: Kernel) -> tuple[Array, ...]:
     node = kernel.root
+    if kernel.product is not None:
+        product = kernel.product
+        given = tuple(None if x is None else _real(x) for x in product.inputs)
+        return matmul.matmul(Call(gpu, product.matmul.op, given, product.attributes, node.outputs))
     if kernel.is_fused:
         what = computation(kernel)
         real = replace(what, inputs=tuple(_real(array) for array in what.inputs))

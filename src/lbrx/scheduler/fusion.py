@@ -19,6 +19,7 @@ from lbrx.kernels import elementwise, fused_rows
 from lbrx.kernels.program import Step
 from lbrx.kernels.row_program import REDUCTIONS
 from lbrx.ops import Spec
+from lbrx.scheduler.epilogue import Product, product_of
 from lbrx.scheduler.graph import Node, identity, node_of
 from lbrx.shape import Layout, Shape
 from lbrx.storage import Array
@@ -43,6 +44,8 @@ class Kernel:
     views: dict[Node, list[Layout]] = field(default_factory=dict)
     stored: list[Node] = field(default_factory=list)
     """What it computes into memory: the root, then what others need."""
+    product: Product | None = None
+    """The product that the kernel computes and finishes, if it is one."""
     reads: set[object] = field(default_factory=set)
     """What it reads, each thing once: arrays and numbers have buffers."""
 
@@ -114,7 +117,28 @@ def plan(order: Sequence[Node], targets: Iterable[Node]) -> list[Kernel]:
         if kernel is None:
             kernel = kernels[node] = _own_kernel(node)
         home[node] = kernel
+    for node in order:
+        if node in kernels:
+            _finish_product(kernels, node, uses, wanted)
     return [kernels[node] for node in order if node in kernels]
+
+
+def _finish_product(
+    kernels: dict[Node, Kernel],
+    root: Node,
+    uses: dict[Node, list[tuple[Node, Array]]],
+    wanted: set[Node],
+) -> None:
+    """Let a product's kernel do what one kernel alone does with the product, if it can."""
+    kernel = kernels[root]
+    if kernel.rows is not None or kernel.stored != [root] or not is_elementwise(root):
+        return
+    product = product_of(list(reversed(kernel.views)))
+    if product is None or product.matmul in wanted or len(uses[product.matmul]) > 1:
+        return
+    kernel.product = product
+    kernel.views[product.matmul] = [sh.contiguous(root.outputs[0].shape)]
+    del kernels[product.matmul]
 
 
 def _own_kernel(node: Node) -> Kernel:

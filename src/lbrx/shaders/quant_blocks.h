@@ -5,6 +5,7 @@
 //   PAIRED            whether units 2 i and 2 i + 1 share scale and offset, and codes are -128 to 128
 //   SHIFTED           whether there is an offset
 //   scale(block, unit), offset(block, unit), code(block, unit, i)
+// Loops over i become vector instructions where a pointer is moved first and then indexed by i alone.
 #pragma once
 #include <metal_stdlib>
 using namespace metal;
@@ -100,7 +101,7 @@ struct Q5_1 : Codec<32, 24, true, true> {
 
 struct Q8_0 : Codec<32, 34, true, false> {
   static float scale(Block b, uint) { return half_at(b.data); }
-  static short code(Block b, uint unit, uint i) { return char(b.data[2 + unit * UNIT + i]); }
+  static short code(Block b, uint unit, uint i) { return char((b.data + 2 + unit * UNIT)[i]); }
 };
 
 struct Q1_0 : Codec<128, 18, true, false> {
@@ -114,13 +115,16 @@ struct Q1_0 : Codec<128, 18, true, false> {
 
 // Two bits of 32 bytes after another: the first 32 values are the lowest bits.
 inline short two_bits(device const uchar* from, uint unit, uint i) {
-  return (from[unit / 8 * 32 + unit % 2 * UNIT + i] >> (unit % 8 / 2 * 2)) & 3;
+  from += unit / 8 * 32 + unit % 2 * UNIT;
+  return (from[i] >> (unit % 8 / 2 * 2)) & 3;
 }
 inline short high_bit(device const uchar* from, uint unit, uint i) {
-  return (from[unit % 2 * UNIT + i] >> (unit / 2)) & 1;
+  from += unit % 2 * UNIT;
+  return (from[i] >> (unit / 2)) & 1;
 }
 inline short four_bits(device const uchar* from, uint unit, uint i) {
-  return (from[unit / 4 * 32 + unit % 2 * UNIT + i] >> (unit % 4 / 2 * 4)) & 15;
+  from += unit / 4 * 32 + unit % 2 * UNIT;
+  return (from[i] >> (unit % 4 / 2 * 4)) & 15;
 }
 
 struct Q2_K : Codec<256, 84, false, true> {
@@ -165,31 +169,32 @@ using Q5_K = SixBitScales<176, true>;
 struct Q6_K : Codec<256, 210, false, false> {
   static float scale(Block b, uint unit) { return half_at(b.data + 208) * float(char(b.data[192 + unit])); }
   static short code(Block b, uint unit, uint i) {
-    const short low = (b.data[unit / 8 * 64 + unit % 4 * UNIT + i] >> (unit % 8 / 4 * 4)) & 15;
+    device const uchar* from = b.data + unit / 8 * 64 + unit % 4 * UNIT;
+    const short low = (from[i] >> (unit % 8 / 4 * 4)) & 15;
     return (low | two_bits(b.data + 128, unit, i) << 4) - 32;
   }
 };
 
 struct Q8_K : Codec<256, 292, true, false> {
   static float scale(Block b, uint) { return *reinterpret_cast<device const float*>(b.data); }
-  static short code(Block b, uint unit, uint i) { return char(b.data[4 + unit * UNIT + i]); }
+  static short code(Block b, uint unit, uint i) { return char((b.data + 4 + unit * UNIT)[i]); }
 };
 
 // ---- groups whose scales lie beside the codes: a row is one stream of bits ----
 
 template <uint BITS>
 inline short stream_bits(device const uchar* from, uint unit, uint i) {
-  if (BITS == 8) return from[unit * UNIT + i];
+  if (BITS == 8) return (from + unit * UNIT)[i];
   from += unit * 2 * BITS;
   const uint bit = i * BITS, last = 2 * BITS - 1;
   const uint two = from[bit / 8] | uint(from[min(bit / 8 + 1, last)]) << 8;
   return (two >> (bit % 8)) & ((1 << BITS) - 1);
 }
 
-// Of 32 values the two in byte i.
-inline short2 two_nibbles(device const uchar* from, uint run, uint i) {
-  const uchar both = from[run * UNIT + i];
-  return short2(both & 15, both >> 4);
+// Of 32 values the two in byte i, less what stands for zero.
+inline short2 two_nibbles(device const uchar* from, uint run, uint i, short zero) {
+  const uchar both = (from + run * UNIT)[i];
+  return short2((both & 15) - zero, (both >> 4) - zero);
 }
 
 // PAIRED as far as codes fit: differences of bytes do not.
@@ -206,19 +211,19 @@ struct Symmetric : Stream<BITS, true, false> {
   static short code(Block b, uint unit, uint i) {
     return stream_bits<BITS>(b.data, unit, i) - (1 << (BITS - 1));
   }
-  static short2 neighbours(Block b, uint run, uint i) { return two_nibbles(b.data, run, i) - short(8); }
+  static short2 neighbours(Block b, uint run, uint i) { return two_nibbles(b.data, run, i, 8); }
 };
 
 template <uint BITS>
 struct Asymmetric : Stream<BITS, BITS < 8, false> {
   static short zero(Block b) { return static_cast<device const uchar*>(b.weight.offsets)[b.index]; }
   static short code(Block b, uint unit, uint i) { return stream_bits<BITS>(b.data, unit, i) - zero(b); }
-  static short2 neighbours(Block b, uint run, uint i) { return two_nibbles(b.data, run, i) - zero(b); }
+  static short2 neighbours(Block b, uint run, uint i) { return two_nibbles(b.data, run, i, zero(b)); }
 };
 
 template <uint BITS>
 struct Affine : Stream<BITS, BITS < 8, true> {
   static float offset(Block b, uint) { return element(SCALES, b.weight.offsets, b.index); }
   static short code(Block b, uint unit, uint i) { return stream_bits<BITS>(b.data, unit, i); }
-  static short2 neighbours(Block b, uint run, uint i) { return two_nibbles(b.data, run, i); }
+  static short2 neighbours(Block b, uint run, uint i) { return two_nibbles(b.data, run, i, 0); }
 };

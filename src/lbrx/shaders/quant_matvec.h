@@ -56,7 +56,7 @@ struct Sums {
 // Adds the products with 32 values of a block, two a lane: in 16 bits they cannot overflow.
 template <typename C>
 inline void add_paired(thread Sums& sums, Block block, uint run,
-                       thread const Packed (&x)[MOST_ROWS], uint at) {
+                       thread const Packed (&x)[MOST_ROWS], ulong at) {
   alignas(64) short codes[RUN];
 #pragma nounroll
   for (uint i = 0; i < UNIT; i++) {
@@ -73,10 +73,11 @@ inline void add_paired(thread Sums& sums, Block block, uint run,
 #pragma unroll
   for (uint r = 0; r < ROWS; r++) {
     device const short* row = x[r].codes + at * RUN;
+    device const short* rest = row + UNIT;
     const float step = scale * x[r].steps[at];
 #pragma nounroll
     for (uint i = 0; i < UNIT; i++) {
-      const short products = short(codes[i] * row[i]) + short(codes[i + UNIT] * row[i + UNIT]);
+      const short products = short(codes[i] * row[i]) + short(codes[i + UNIT] * rest[i]);
       sums.lanes[r][i] = fma(float(products), step, sums.lanes[r][i]);
     }
     const float total = x[r].sums[at * 2] + x[r].sums[at * 2 + 1];
@@ -87,7 +88,7 @@ inline void add_paired(thread Sums& sums, Block block, uint run,
 // The same for 16 values that have a scale of their own, or larger codes.
 template <typename C>
 inline void add_unit(thread Sums& sums, Block block, uint unit,
-                     thread const Packed (&x)[MOST_ROWS], uint at) {
+                     thread const Packed (&x)[MOST_ROWS], ulong at) {
   alignas(32) short codes[UNIT];
 #pragma nounroll
   for (uint i = 0; i < UNIT; i++) codes[i] = C::code(block, unit, i);
@@ -132,7 +133,7 @@ kernel void matvec_serial(device const uchar* data [[buffer(0)]],
     totals.shifts[r] = 0;
     for (uint i = 0; i < UNIT; i++) totals.lanes[r][i] = 0;
   }
-  for (uint b = 0; b < blocks; b++) {
+  for (ulong b = 0; b < blocks; b++) {
     const Block block = block_at<C>({data, scales, offsets, book}, ulong(at.x) * blocks + b);
     const uint units = C::elements() / UNIT;
     if (C::PAIRED) {

@@ -106,7 +106,7 @@ class Graph:
         return Pair(lbrx.where(mask.tensor > 0, x.tensor, 0.25), chosen)
 
     def view(self) -> Pair:
-        x = self.pick()
+        x = self.pick(lambda pair: pair.value.ndim > 0)
         kind = self.rng.integers(5)
         if kind == 0:
             return Pair(x.tensor.T, x.value.T)

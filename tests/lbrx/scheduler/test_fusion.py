@@ -135,6 +135,38 @@ def test_a_wanted_intermediate_is_stored_on_the_way():
     close(last, np.tanh(values + 1))
 
 
+@pytest.mark.parametrize(
+    ("finish", "oracle", "count"),
+    [
+        (lambda p, b: (p + b).gelu(approximate="tanh"), lambda p, b: gelu_tanh(p + b), 1),
+        (lambda p, b: b + p, lambda p, b: p + b, 1),
+        (lambda p, b: p.silu(), lambda p, b: p / (1 + np.exp(-p)), 1),
+        (lambda p, b: (p + b).relu() * 2, lambda p, b: np.maximum(p + b, 0) * 2, 2),
+        (lambda p, b: (p.T + b[:3]).T, lambda p, b: (p.T + b[:3]).T, 2),
+        (lambda p, b: p.exp(), lambda p, b: np.exp(p), 2),
+    ],
+)
+def test_products_are_finished_in_their_kernel(finish, oracle, count):
+    (x, a), (w, b), (bias, c) = tensor(3, 5), tensor(5, 7, seed=1), tensor(7, seed=2)
+    result = finish(x @ w, bias)
+    assert len(kernels(result)) == count
+    close(result, oracle(a @ b, c))
+
+
+def test_a_product_that_others_need_stays_as_it_is():
+    (x, a), (w, b) = tensor(3, 5), tensor(5, 7, seed=1)
+    product = x @ w
+    result = product.relu()
+    assert len(kernels(product, result)) == 2
+    lbrx.eval(product, result)
+    close(product, a @ b)
+    close(result, np.maximum(a @ b, 0))
+
+
+def gelu_tanh(x):
+    return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
 def test_more_inputs_than_a_kernel_has_buffers():
     pairs = [tensor(40, seed=i) for i in range(60)]
     total = sum((x for x, _ in pairs[1:]), pairs[0][0])

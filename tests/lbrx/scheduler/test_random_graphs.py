@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import softmetal
 from hypothesis import Phase, given, note, settings
 from hypothesis import strategies as st
 from random_graphs import Graph
 
 import lbrx
+import softmetal
 
 SEEDS = st.integers(0, 2**32 - 1)
 # There is nothing simpler about a smaller seed.

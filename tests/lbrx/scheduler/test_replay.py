@@ -7,9 +7,9 @@ import math
 
 import numpy as np
 import pytest
-import softmetal
 
 import lbrx
+import softmetal
 from lbrx.memory.plan import Lifetime, arrange
 
 

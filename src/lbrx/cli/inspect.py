@@ -1,0 +1,128 @@
+"""lbrx inspect: what is in a model, and where it fits."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from lbrx import formats
+from lbrx.convert.contents import Contents, Tokenizer, contents
+from lbrx.errors import LbrxError
+from lbrx.models.config import read_config
+from lbrx.models.fitting import WORKING_SET, Fit, fits, needs
+from lbrx.models.plan import MemoryPlan
+from lbrx.tensor.model import Model
+
+CONTEXT = 4096
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", help="a file, an index of shards, or a folder")
+    parser.add_argument("--context", type=int, help=f"tokens to find room for ({CONTEXT:,})")
+    parser.add_argument("--json", action="store_true", help="print JSON: bytes and whole units")
+
+
+def run(options: argparse.Namespace) -> int:
+    if options.context is not None and options.context < 1:
+        raise LbrxError(f"--context {options.context}: give a number of tokens")
+    files = formats.read(Path(options.model))
+    found = contents(files)
+    need = _need(files, found, options.context)
+    if options.json:
+        print(json.dumps(_as_json(found, need), indent=2))
+        return 0
+    print("\n".join([*_overview(found), "", *_tensors(found), *_places(need)]))
+    return 0
+
+
+def _need(files: formats.ModelFiles, found: Contents, context: int | None) -> MemoryPlan | None:
+    """None for what is no language model that lbrx knows."""
+    try:
+        config = read_config(Model(files, files.tensors))
+    except LbrxError:
+        return None
+    return needs(config, found.nbytes, context or min(CONTEXT, config.context))
+
+
+def _as_json(found: Contents, need: MemoryPlan | None) -> dict[str, Any]:
+    result = {**asdict(found), "bits_per_parameter": round(found.bits_per_parameter, 3)}
+    if need is None:
+        return {**result, "modelled": None}
+    memory = {"weights": need.weights, "cache": need.cache, "scratch": need.scratch}
+    chips = [asdict(fit) for fit in fits(need)]
+    modelled = {"context": need.tokens, "memory": memory, "total": need.total, "chips": chips}
+    return {**result, "modelled": modelled}
+
+
+def _overview(found: Contents) -> list[str]:
+    rows = [
+        ("model", found.path),
+        ("format", found.format + (f", {found.files} files" if found.files > 1 else "")),
+        ("architecture", found.architecture or "not named"),
+        *((title, f"{value:,}") for title, value in found.settings.items()),
+        ("parameters", f"{found.parameters:,} ({_short(found.parameters)})"),
+        ("size", f"{_size(found.nbytes)}, {found.bits_per_parameter:.2f} bits a parameter"),
+        ("quantization", found.quantization or "not named"),
+        ("tokenizer", _described(found.tokenizer)),
+    ]
+    width = max(len(title) for title, _ in rows)
+    return [f"{title:<{width}}  {value}" for title, value in rows]
+
+
+def _described(tokenizer: Tokenizer | None) -> str:
+    if tokenizer is None:
+        return "none"
+    tokens = "" if tokenizer.tokens is None else f", {tokenizer.tokens:,} tokens"
+    return f"{tokenizer.kind}{tokens}, {'a' if tokenizer.chat_template else 'no'} chat template"
+
+
+def _tensors(found: Contents) -> list[str]:
+    lines = [f"{'type':<12} {'tensors':>8} {'values':>16} {'size':>11} {'bits a value':>13}"]
+    lines += [
+        f"{kind.encoding:<12} {kind.tensors:>8,} {kind.values:>16,} {_size(kind.nbytes):>11} "
+        f"{kind.bits_per_value:>13.2f}"
+        for kind in found.kinds
+    ]
+    if found.largest:
+        largest = found.largest
+        lines.append(f"largest: {largest.name} {list(largest.shape)}, {_size(largest.nbytes)}")
+    return lines
+
+
+def _places(need: MemoryPlan | None) -> list[str]:
+    if need is None:
+        return []
+    parts = f"weights {_size(need.weights)} + cache {_size(need.cache)} + scratch "
+    return [
+        "",
+        f"With {need.tokens:,} tokens: {parts}{_size(need.scratch)} = {_size(need.total)}.",
+        f"Modelled, not measured: a GPU may use {WORKING_SET:.0%} of the memory, and a token takes "
+        "as long as reading weights and cache.",
+        f"{'chip':<10} {'fits with memory of':<28} {'tokens/s at most':>16}",
+        *map(_place, fits(need)),
+    ]
+
+
+def _place(fit: Fit) -> str:
+    if not fit.enough:
+        return f"{fit.chip:<10} {'no size':<28} {'-':>16}"
+    return f"{fit.chip:<10} {_sizes(fit.enough):<28} {fit.tokens_per_second:>16,.0f}"
+
+
+def _sizes(gibibytes: Sequence[int]) -> str:
+    return ", ".join(map(str, gibibytes)) + " GB"
+
+
+def _short(count: int) -> str:
+    for unit, name in ((1e12, "T"), (1e9, "B"), (1e6, "M")):
+        if count >= unit:
+            return f"{count / unit:.3g}{name}"
+    return str(count)
+
+
+def _size(nbytes: int) -> str:
+    return f"{nbytes / 1e9:.2f} GB" if nbytes >= 1e9 else f"{nbytes / 1e6:.1f} MB"

@@ -1,0 +1,54 @@
+"""Models from any format that lbrx reads to any that it writes, in bounded memory."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+
+from lbrx.convert.compute import compute_on
+from lbrx.convert.plan import Plan, Settings, make_plan
+from lbrx.convert.work import Progress, run
+
+__all__ = ["Plan", "Result", "Settings", "convert", "make_plan", "perform"]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a conversion did."""
+
+    plan: Plan
+    seconds: float
+    reused: int
+    """Bytes that an interrupted run had written already."""
+
+
+def convert(
+    source: str | PathLike[str],
+    target: str | PathLike[str],
+    settings: Settings | None = None,
+    *,
+    resume: bool = False,
+    device: str | None = None,
+    progress: Progress | None = None,
+) -> Result:
+    """Convert a model. The target appears when it is complete.
+
+    An interruption leaves a hidden folder beside the target, from which `resume` goes on.
+    """
+    plan = make_plan(Path(source), Path(target), settings or Settings())
+    return perform(plan, resume=resume, device=device, progress=progress)
+
+
+def perform(
+    plan: Plan,
+    *,
+    resume: bool = False,
+    device: str | None = None,
+    progress: Progress | None = None,
+) -> Result:
+    """Do what a plan says."""
+    start = time.perf_counter()
+    reused = run(plan, compute_on(device), resume, progress or (lambda written: None))
+    return Result(plan, time.perf_counter() - start, reused)

@@ -1,0 +1,166 @@
+"""What is in a model's files, without reading tensors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lbrx import quant
+from lbrx.formats import Format, ModelFiles, mlx, translate
+from lbrx.formats.checks import read_json
+from lbrx.formats.recipe import Recipe, nbytes_of
+
+_SETTINGS = {
+    "layers": "num_hidden_layers",
+    "hidden size": "hidden_size",
+    "feed-forward size": "intermediate_size",
+    "heads": "num_attention_heads",
+    "key and value heads": "num_key_value_heads",
+    "experts": "num_local_experts",
+    "vocabulary": "vocab_size",
+    "context": "max_position_embeddings",
+}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """The tensors of one encoding."""
+
+    encoding: str
+    tensors: int
+    values: int
+    nbytes: int
+
+    @property
+    def bits_per_value(self) -> float:
+        return 8 * self.nbytes / self.values if self.values else 0.0
+
+
+@dataclass(frozen=True)
+class Largest:
+    name: str
+    encoding: str
+    shape: tuple[int, ...]
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    kind: str
+    tokens: int | None
+    chat_template: bool
+
+
+@dataclass(frozen=True)
+class Contents:
+    path: str
+    format: str
+    files: int
+    architecture: str | None
+    settings: Mapping[str, int]
+    parameters: int
+    nbytes: int
+    kinds: tuple[Kind, ...]
+    """The largest first."""
+    largest: Largest | None
+    quantization: str | None
+    tokenizer: Tokenizer | None
+
+    @property
+    def bits_per_parameter(self) -> float:
+        return 8 * self.nbytes / self.parameters if self.parameters else 0.0
+
+
+def contents(files: ModelFiles) -> Contents:
+    """Count and describe."""
+    tensors: Mapping[str, Recipe] = files.tensors
+    if files.format is Format.MLX:
+        tensors = mlx.packed_weights(files)
+    config = translate.config_of(files)
+    settings = {title: config.get(key) for title, key in _SETTINGS.items()}
+    return Contents(
+        path=str(files.path),
+        format=str(files.format),
+        files=len(files.paths),
+        architecture=_architecture(files, config),
+        settings={title: n for title, n in settings.items() if isinstance(n, int) and n},
+        parameters=sum(math.prod(r.shape) for r in tensors.values() if r.encoding.decoded.is_float),
+        nbytes=sum(map(nbytes_of, tensors.values())),
+        kinds=_kinds(tensors),
+        largest=_largest(tensors),
+        quantization=_quantization(files, config),
+        tokenizer=_tokenizer(files),
+    )
+
+
+def _largest(tensors: Mapping[str, Recipe]) -> Largest | None:
+    if not tensors:
+        return None
+    name, recipe = max(tensors.items(), key=lambda pair: nbytes_of(pair[1]))
+    return Largest(name, str(recipe.encoding), recipe.shape, nbytes_of(recipe))
+
+
+def _architecture(files: ModelFiles, config: Mapping[str, Any]) -> str | None:
+    name = config.get("model_type") or files.metadata.get("general.architecture")
+    return name if isinstance(name, str) else None
+
+
+def _kinds(tensors: Mapping[str, Recipe]) -> tuple[Kind, ...]:
+    groups: dict[str, list[Recipe]] = {}
+    for recipe in tensors.values():
+        groups.setdefault(str(recipe.encoding), []).append(recipe)
+    kinds = [
+        Kind(name, len(group), sum(math.prod(r.shape) for r in group), sum(map(nbytes_of, group)))
+        for name, group in groups.items()
+    ]
+    return tuple(sorted(kinds, key=lambda kind: -kind.nbytes))
+
+
+def _quantization(files: ModelFiles, config: Mapping[str, Any]) -> str | None:
+    """What the files call it."""
+    number = files.metadata.get("general.file_type")
+    if files.format is Format.GGUF:
+        named = (m.name for m in quant.MIXTURES.values() if m.file_type == number)
+        return next(named, None)
+    match config.get("quantization"):
+        case {"bits": bits, "group_size": group, **rest} if files.format is Format.MLX:
+            return f"MLX {rest.get('mode', 'affine')}, {bits} bits in groups of {group}"
+    match config.get("quantization_config"):
+        case {"quant_method": method}:
+            return str(method)
+    return None
+
+
+def _tokenizer(files: ModelFiles) -> Tokenizer | None:
+    if files.tokenizer is not None:
+        folder = files.tokenizer.parent
+        template = "chat_template" in _json(folder / "tokenizer_config.json")
+        has_template = template or (folder / "chat_template.jinja").is_file()
+        return Tokenizer(files.tokenizer.name, _token_count(files), has_template)
+    kind = files.metadata.get("tokenizer.ggml.model")
+    if not isinstance(kind, str):
+        return None
+    tokens = files.metadata.get("tokenizer.ggml.tokens", ())
+    pre = files.metadata.get("tokenizer.ggml.pre")
+    name = f"{kind} ({pre})" if isinstance(pre, str) else kind
+    return Tokenizer(name, len(tokens), "tokenizer.chat_template" in files.metadata)
+
+
+def _token_count(files: ModelFiles) -> int | None:
+    assert files.tokenizer is not None
+    if files.tokenizer.suffix != ".json":
+        return None
+    whole = _json(files.tokenizer)
+    model = whole.get("model")
+    vocabulary = model.get("vocab", ()) if isinstance(model, dict) else ()
+    known = {t for t in vocabulary if isinstance(t, str)} if isinstance(vocabulary, dict) else set()
+    added = whole.get("added_tokens", [])
+    extra = [t for t in added if isinstance(t, dict) and t.get("content") not in known]
+    return len(vocabulary) + len(extra)
+
+
+def _json(path: Path) -> dict[str, Any]:
+    return read_json(path) if path.is_file() else {}

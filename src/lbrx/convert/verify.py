@@ -1,0 +1,156 @@
+"""A converted model beside its source: read again, compared, and its errors summed up."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lbrx import formats
+from lbrx.convert.plan import Item, Plan
+from lbrx.convert.source import Source, scheme_of
+from lbrx.convert.work import THREADS, Piece, Progress, pieces_of
+from lbrx.errors import FormatError
+from lbrx.formats import Format, mlx
+from lbrx.formats.recipe import Recipe
+
+_NUMBER = re.compile(r"\.\d+(?=\.)")
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Over some values: how many, their squares, and the errors' squares and largest."""
+
+    values: int
+    squares: float
+    error_squares: float
+    largest: float
+
+    def __add__(self, other: Sums) -> Sums:
+        return Sums(
+            self.values + other.values,
+            self.squares + other.squares,
+            self.error_squares + other.error_squares,
+            max(self.largest, other.largest),
+        )
+
+
+@dataclass(frozen=True)
+class ClassError:
+    """Tensors that have the same name but for numbers, and the same types before and after."""
+
+    name: str
+    before: str
+    after: str
+    tensors: int
+    sums: Sums
+
+    @property
+    def rmse(self) -> float:
+        return math.sqrt(self.sums.error_squares / self.sums.values) if self.sums.values else 0.0
+
+    @property
+    def relative(self) -> float:
+        """To the values' root mean square."""
+        sums = self.sums
+        return math.sqrt(sums.error_squares / sums.squares) if sums.squares else 0.0
+
+
+def verify(plan: Plan, progress: Progress) -> list[ClassError]:
+    """Raises FormatError where the target is not what was planned; errors of rounding are what is
+    returned."""
+    target = formats.read(plan.output.path)
+    written = _recipes(plan, target)
+    before, after = Source(plan.files), Source(target)
+    totals: dict[tuple[str, str, str], Sums] = {}
+    counts: dict[tuple[str, str, str], set[str]] = {}
+
+    def compare(piece: Piece) -> tuple[Piece, Sums]:
+        return piece, _compared(before, after, piece, written[piece.item.name])
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        for piece, sums in pool.map(compare, pieces_of(plan.items)):
+            item = piece.item
+            key = class_of(item.name), str(item.recipe.encoding), item.stored_as
+            totals[key] = totals[key] + sums if key in totals else sums
+            counts.setdefault(key, set()).add(item.name)
+            if piece.stop == item.rows:
+                before.forget(item.recipe)
+                after.forget(written[item.name])
+            progress(piece.nbytes)
+    return [ClassError(*key, len(counts[key]), sums) for key, sums in totals.items()]
+
+
+def class_of(name: str) -> str:
+    return _NUMBER.sub(".*", name)
+
+
+def _recipes(plan: Plan, target: formats.ModelFiles) -> dict[str, Recipe]:
+    """The written tensors, checked to be of the types and shapes planned."""
+    found: dict[str, Recipe] = dict(target.tensors)
+    if plan.format is Format.MLX:
+        found = mlx.packed_weights(target)
+    if unplanned := found.keys() - {item.name for item in plan.items}:
+        raise FormatError(f"{target.path}: tensor {min(unplanned)!r} was not to be written")
+    for item in plan.items:
+        recipe = found.get(item.name)
+        if recipe is None:
+            raise FormatError(f"{target.path}: tensor {item.name!r} is missing")
+        if (recipe.shape, str(recipe.encoding)) != (item.recipe.shape, item.stored_as):
+            raise FormatError(
+                f"{target.path}: tensor {item.name!r} is {recipe.encoding} of shape "
+                f"{recipe.shape}, not {item.stored_as} of {item.recipe.shape}"
+            )
+    return found
+
+
+def _compared(before: Source, after: Source, piece: Piece, written: Recipe) -> Sums:
+    item, rows = piece.item, slice(piece.start, piece.stop)
+    expected, found = before.values(item.recipe, rows), after.values(written, rows)
+    if not _agree(item, before, after, rows, expected, found, written):
+        raise FormatError(f"tensor {item.name!r}: rows {piece.start} to {piece.stop} are wrong")
+    with np.errstate(invalid="ignore", over="ignore"):
+        values = expected.astype(np.float64).reshape(-1)
+        errors = np.abs(found.astype(np.float64).reshape(-1) - values)
+        # Infinity less infinity is none, and NaN stays NaN.
+        errors[np.isnan(errors) & ~np.isfinite(values)] = 0
+        values[~np.isfinite(values)] = 0
+        largest = float(errors.max(initial=0))
+        return Sums(values.size, float(values @ values), float(errors @ errors), largest)
+
+
+def _agree(
+    item: Item,
+    before: Source,
+    after: Source,
+    rows: slice,
+    expected: NDArray[Any],
+    found: NDArray[Any],
+    written: Recipe,
+) -> bool:
+    """Kept tensors have the same bytes, cast ones the nearest values; blocks are measured."""
+    if item.is_kept:
+        old, new = before.read(item.recipe, rows), after.read(written, rows)
+        return all(old[name].tobytes() == new[name].tobytes() for name in old)
+    if scheme_of(written) is not None:
+        return bool(np.isfinite(found).all())
+    with np.errstate(over="ignore", invalid="ignore"):
+        nearest = expected.astype(found.dtype)
+    return np.array_equal(nearest, found, equal_nan=True)
+
+
+def table(rows: Iterable[ClassError]) -> str:
+    """For people."""
+    types = f"{'tensors':<48} {'':>4} {'from':>9} {'to':>9}"
+    lines = [f"{types} {'RMSE':>10} {'relative':>9} {'largest':>9}"]
+    for row in sorted(rows, key=lambda row: (row.after, row.name)):
+        what = f"{row.name:<48} {row.tensors:>4} {row.before:>9} {row.after:>9}"
+        error = f"{row.rmse:>10.3g} {row.relative:>9.3%} {row.sums.largest:>9.3g}"
+        lines.append(f"{what} {error}" if row.sums.largest else f"{what} {'exact':>10}")
+    return "\n".join(lines)

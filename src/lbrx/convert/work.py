@@ -1,0 +1,152 @@
+"""The work itself: pieces of tensors, each read, computed and written by one of several threads.
+
+While one thread waits for the disk, others compute. Memory is bounded by the threads' pieces, and
+a piece is some rows, or a single one that is longer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from importlib.metadata import version
+from typing import NamedTuple
+
+import numpy as np
+
+from lbrx.convert.compute import Compute
+from lbrx.convert.partial import Partial, checksum, partial_output
+from lbrx.convert.plan import Item, Plan
+from lbrx.convert.source import Parts, Source
+from lbrx.errors import QuantizationError
+
+PIECE = 1 << 21  # values
+# One more than there are processors, for the one that waits for the disk.
+THREADS = (os.cpu_count() or 1) + 1
+
+Progress = Callable[[int], None]
+"""Is told of bytes that have been written."""
+
+
+class Piece(NamedTuple):
+    item: Item
+    start: int
+    stop: int
+
+    @property
+    def nbytes(self) -> int:
+        return sum(length for _, _, length in self.ranges())
+
+    def ranges(self) -> Iterator[tuple[str, int, int]]:
+        """For each stored part: the slot's name, the first byte within it, and the bytes."""
+        for slot in self.item.slots.values():
+            row = slot.nbytes // self.item.rows
+            yield slot.name, self.start * row, (self.stop - self.start) * row
+
+
+def pieces_of(items: Sequence[Item]) -> list[Piece]:
+    result = []
+    for item in items:
+        if item.nbytes == 0:
+            continue
+        step = max(1, PIECE // item.columns)
+        starts = range(0, item.rows, step)
+        result += [Piece(item, start, min(start + step, item.rows)) for start in starts]
+    return result
+
+
+def run(plan: Plan, compute: Compute, resume: bool, progress: Progress) -> int:
+    """Write the plan's output; returns how many bytes an earlier run had written."""
+    pieces = pieces_of(plan.items)
+    with partial_output(plan.output, resume, fingerprint(plan, compute)) as partial:
+        done = _verified(partial, pieces)
+        reused = sum(pieces[i].nbytes for i in done)
+        progress(reused)
+        _run_pieces(plan, compute, partial, pieces, done, progress)
+        partial.complete()
+    return reused
+
+
+def _run_pieces(
+    plan: Plan,
+    compute: Compute,
+    partial: Partial,
+    pieces: Sequence[Piece],
+    done: set[int],
+    progress: Progress,
+) -> None:
+    source = Source(plan.files)
+    left = Counter(piece.item.name for i, piece in enumerate(pieces) if i not in done)
+
+    def work(number: int) -> tuple[int, int]:
+        return number, _write(partial, pieces[number], encoded(source, compute, pieces[number]))
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        try:
+            waiting = [pool.submit(work, i) for i in range(len(pieces)) if i not in done]
+            for future in as_completed(waiting):
+                number, crc = future.result()
+                partial.finished(number, crc)
+                item = pieces[number].item
+                left[item.name] -= 1
+                if not left[item.name]:
+                    source.forget(item.recipe)
+                progress(pieces[number].nbytes)
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def encoded(source: Source, compute: Compute, piece: Piece) -> Parts:
+    """The stored parts of some rows."""
+    item, rows = piece.item, slice(piece.start, piece.stop)
+    if item.is_kept:
+        return source.read(item.recipe, rows)
+    values = compute.cast(source.values(item.recipe, rows), item.form.dtype)
+    if item.form.scheme is None:
+        return {"data": values}
+    try:
+        return compute.encode(values, item.form.scheme)
+    except QuantizationError as problem:
+        where = f"tensor {item.name!r}, counted from row {piece.start}"
+        raise QuantizationError(f"{where}: {problem}") from problem
+
+
+def _write(partial: Partial, piece: Piece, parts: Parts) -> int:
+    """Returns the checksum of what was written."""
+    views = []
+    for name, (slot, at, nbytes) in zip(piece.item.slots, piece.ranges(), strict=True):
+        view = np.ascontiguousarray(parts[name]).reshape(-1).view(np.uint8).data
+        assert len(view) == nbytes
+        partial.write(slot, at, view)
+        views.append(view)
+    return checksum(views)
+
+
+def _verified(partial: Partial, pieces: Sequence[Piece]) -> set[int]:
+    """The pieces that an earlier run has written, if they are still what it wrote."""
+    return {
+        number
+        for number, crc in partial.done.items()
+        if number < len(pieces)
+        and checksum(partial.read(*place) for place in pieces[number].ranges()) == crc
+    }
+
+
+def fingerprint(plan: Plan, compute: Compute) -> str:
+    """Of all that decides which bytes are written where."""
+    tensors = [[item.name, str(item.recipe.encoding), item.stored_as] for item in plan.items]
+    places = [
+        [file, slot.name, slot.encoding.name, list(slot.shape), offset]
+        for file, layout in plan.output.layouts.items()
+        for slot, offset in layout.tensors
+    ]
+    states = [
+        [str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns]
+        for file in sorted(plan.files.paths)
+    ]
+    all_of_it = [version("lbrx"), compute.name, PIECE, tensors, places, states]
+    return hashlib.sha256(json.dumps(all_of_it).encode()).hexdigest()

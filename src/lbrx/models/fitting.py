@@ -1,0 +1,63 @@
+"""Which Apple chips have the memory for a model, and how fast they could run it at best.
+
+Modelled from sizes and the chip table, not measured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lbrx.metal.device import chips
+from lbrx.models.config import ModelConfig
+from lbrx.models.plan import MemoryPlan, plan
+
+# The memory that each chip is sold with, in GiB.
+MEMORY = {
+    "M1": (8, 16),
+    "M1 Pro": (16, 32),
+    "M1 Max": (32, 64),
+    "M1 Ultra": (64, 128),
+    "M2": (8, 16, 24),
+    "M2 Pro": (16, 32),
+    "M2 Max": (32, 64, 96),
+    "M2 Ultra": (64, 128, 192),
+    "M3": (8, 16, 24),
+    "M3 Pro": (18, 36),
+    "M3 Max": (36, 48, 64, 96, 128),
+    "M3 Ultra": (96, 256, 512),
+    "M4": (16, 24, 32),
+    "M4 Pro": (24, 48, 64),
+    "M4 Max": (36, 48, 64, 128),
+    "M5": (16, 24, 32),
+}
+# The part that macOS lets a GPU use unless told otherwise.
+WORKING_SET = 0.75
+_CACHED = 2  # bytes: keys and values are float16
+_CHUNK = 512  # tokens of a prompt at a time
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A chip, the memory sizes that are enough, and its greatest rate of tokens."""
+
+    chip: str
+    enough: tuple[int, ...]
+    """GiB; none where the model is too large for all it is sold with."""
+    tokens_per_second: float
+
+
+def needs(config: ModelConfig, weights: int, context: int) -> MemoryPlan:
+    """What a model uses with a text of that length."""
+    return plan(config, weights, context, _CACHED, _CHUNK, limit=0)
+
+
+def fits(need: MemoryPlan) -> list[Fit]:
+    """For every chip. A token is made at the speed at which weights and cache are read."""
+    result = []
+    for name, chip in chips().items():
+        enough = tuple(
+            size for size in MEMORY.get(name, ()) if need.total <= size * 2**30 * WORKING_SET
+        )
+        rate = chip.bandwidth / (need.weights + need.cache)
+        result.append(Fit(name, enough, rate if enough else 0.0))
+    return result

@@ -1,0 +1,79 @@
+"""What follows a matrix product inside its kernel: a bias for each column, and an activation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lbrx.ops.linear import ACTIVATIONS
+from lbrx.scheduler.graph import Node, node_of
+from lbrx.shape import contiguous
+from lbrx.storage import Array
+
+
+@dataclass(frozen=True)
+class Product:
+    """A product with what follows it, as one call of `matmul`."""
+
+    matmul: Node
+    inputs: tuple[Array | None, ...]
+    attributes: Mapping[str, Any]
+
+
+def product_of(nodes: Sequence[Node]) -> Product | None:
+    """The product that all of a kernel's nodes, given in order, only finish; None if they do more
+    or other things than `matmul` can."""
+    chain = list(nodes)
+    activation = _activation(chain[-1])
+    if activation is not None:
+        chain.pop()
+    if len(chain) > 1 or (not chain and activation is None):
+        return None
+    last = chain[0] if chain else nodes[-1]
+    bias = None
+    if chain:
+        matmul, bias = _biased(last)
+    else:
+        (array,) = last.arrays()
+        matmul = _plain_product(array, last)
+    if matmul is None or matmul.policy != nodes[-1].policy:
+        return None
+    x, y = matmul.inputs[:2]
+    return Product(matmul, (x, y, bias), {"activation": activation})
+
+
+def _activation(node: Node) -> str | None:
+    """The name of an activation that can follow a product."""
+    words = [v for v in node.attributes.values() if isinstance(v, str) and v != "none"]
+    name = "_".join([node.op.name, *words])
+    return name if name in ACTIVATIONS and node.outputs[0].dtype.is_float else None
+
+
+def _biased(node: Node) -> tuple[Node | None, Array | None]:
+    """The product and the bias of an addition; None if it is none of these."""
+    if node.op.name != "add":
+        return None, None
+    first, second = node.arrays()
+    for array, bias in ((first, second), (second, first)):
+        matmul = _plain_product(array, node)
+        if matmul is not None and _is_bias(bias, node):
+            return matmul, bias
+    return None, None
+
+
+def _plain_product(array: Array, consumer: Node) -> Node | None:
+    """The product that an array shows as it is; None if it shows something else."""
+    node = node_of(array)
+    if node is None or node.op.name != "matmul" or node.outputs != consumer.outputs:
+        return None
+    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    finished = bias is not None or node.attributes["activation"] is not None
+    return None if finished or array.layout != contiguous(node.outputs[0].shape) else node
+
+
+def _is_bias(array: Array, node: Node) -> bool:
+    """Whether it is one value for each column, of the product's type."""
+    (spec,) = node.outputs
+    rows = len(spec.shape) > 1 and array.layout.shape == spec.shape[-1:]
+    return rows and array.dtype is spec.dtype and array.storage.device == "metal"
