@@ -91,12 +91,15 @@ def main() -> None:
     path = next(Path(spec.origin).parent.glob("*.gguf"))
     model = llama_cpp.Llama(str(path), n_ctx=256, n_threads=2, logits_all=True, verbose=False)
     prompts = [line.replace("\\n", "\n") for line in PROMPTS.split("\n")]
-    made = {
-        "made_by": f"llama-cpp-python {llama_cpp.__version__}",
-        "model": path.name,
-        "prompts": [completed(model, prompt) for prompt in prompts],
-    }
-    print(json.dumps(made, ensure_ascii=False, indent=1))
+    version = f"llama-cpp-python {llama_cpp.__version__}"
+    print(written(version, path.name, [completed(model, prompt) for prompt in prompts]))
+
+
+def written(version: str, model: str, prompts: list[dict[str, Any]]) -> str:
+    """JSON with a line for each prompt."""
+    lines = ",\n".join(json.dumps(prompt, ensure_ascii=False) for prompt in prompts)
+    head = json.dumps({"made_by": version, "model": model}).removesuffix("}")
+    return f'{head}, "prompts": [\n{lines}\n]}}'
 
 
 def completed(model: Any, prompt: str) -> dict[str, Any]:

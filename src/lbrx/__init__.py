@@ -29,6 +29,7 @@ from lbrx.errors import (
     FormatError,
     LbrxError,
     OutOfMemory,
+    QuantizationError,
     SettingError,
     ShapeError,
     TraceError,
@@ -56,6 +57,7 @@ from lbrx.tensor import (
 from lbrx.tensor.compilation import Compiled, compile
 from lbrx.tensor.evaluation import Event, eval, explain
 from lbrx.tensor.kernel import Kernel, kernel
+from lbrx.tensor.quantized import dequantize, embedding, linear, quantize
 
 if TYPE_CHECKING:
     from lbrx import kernels, metal
@@ -80,6 +82,7 @@ __all__ = [
     "Metadata",
     "Model",
     "OutOfMemory",
+    "QuantizationError",
     "SettingError",
     "ShapeError",
     "Tensor",
@@ -90,8 +93,10 @@ __all__ = [
     "compile",
     "concat",
     "default_device",
+    "dequantize",
     "deterministic",
     "devices",
+    "embedding",
     "empty_aligned",
     "eval",
     "explain",
@@ -108,6 +113,7 @@ __all__ = [
     "int64",
     "kernel",
     "kernels",
+    "linear",
     "load",
     "metal",
     "ones",
@@ -115,6 +121,7 @@ __all__ = [
     "ops",
     "profile",
     "promote",
+    "quantize",
     "random",
     "result_type",
     "save",

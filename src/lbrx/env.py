@@ -23,6 +23,14 @@ def cache_dir() -> Path:
     return Path(os.environ.get("LBRX_CACHE") or base / "lbrx")
 
 
+def fusion() -> bool:
+    """LBRX_FUSION: 0 gives every operation a kernel of its own, to find or measure something."""
+    value = os.environ.get("LBRX_FUSION", "1")
+    if value not in ("0", "1"):
+        raise SettingError(f"LBRX_FUSION={value!r} means nothing: give 0 or 1")
+    return value == "1"
+
+
 def kernels() -> dict[str, str]:
     """LBRX_KERNEL: variants to use where they can be, as `matmul:simd8x8,softmax:serial`."""
     return _variants(kernel_setting())

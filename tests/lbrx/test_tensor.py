@@ -312,10 +312,10 @@ def test_import_is_light():
 def test_public_names():
     assert sorted(lbrx.__all__) == sorted(
         """Compiled DeviceError DeviceInfo Dtype DtypeError Event FormatError Kernel LbrxError
-        Metadata Model OutOfMemory SettingError ShapeError Tensor TraceError arange bfloat16
-        bool_ compile concat default_device deterministic devices empty_aligned eval explain eye
+        Metadata Model OutOfMemory QuantizationError SettingError ShapeError Tensor TraceError arange bfloat16
+        bool_ compile concat default_device dequantize deterministic devices embedding empty_aligned eval explain eye
         float16 float32 float64 from_dlpack from_numpy full int16 int32 int64 int8 kernel
-        kernels metal ones open_model ops profile promote random result_type save
+        kernels linear load metal ones open_model ops profile promote quantize random result_type save
         set_default_device stack tensor uint16 uint32 uint64 uint8 where zeros""".split()
     )
     assert all(getattr(lbrx, name) is not None for name in lbrx.__all__)

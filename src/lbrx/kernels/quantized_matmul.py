@@ -28,8 +28,8 @@ TILE_M, TILE_N, TILE_THREADS = 32, 64, 128
 PANEL = 16 << 20  # bytes of a weight that are expanded at a time
 
 # Costs are microseconds. Those of processors were measured on two threads of a Zen 4, in one of
-# which so many values of a weight are read, multiplied by bytes, or expanded.
-READING, PRODUCTS, EXPANDING, BLAS_SPEED = 16e3, 40e3, 6e3, 180e3
+# which so many values of a weight are multiplied in whole numbers, or expanded and packed by BLAS.
+PRODUCTS, EXPANDED, BLAS_SPEED = 28e3, 2e3, 180e3
 ENCODING = 20.0  # of the vendor's product
 # Those of Apple's GPUs follow from the table of chips and published shares of its peaks.
 OF_BANDWIDTH, OF_PEAK, TILES_OF_PEAK = 0.75, 0.2, 0.6
@@ -94,9 +94,9 @@ def _can_serial(info: DeviceInfo, problem: QuantizedProduct) -> bool:
 def _serial_cost(info: DeviceInfo, problem: QuantizedProduct) -> float:
     if info.simd_hardware:
         return EMULATED + problem.operations
-    passes = -(-problem.m // MOST_ROWS)
-    values = problem.n * problem.k
-    return 2 * DISPATCH + values * (passes / READING + problem.m / PRODUCTS)
+    # Sixteen values with a scale cost as much as 32.
+    work = problem.m * problem.n * problem.k * (2 if problem.scheme.group_size == UNIT else 1)
+    return 2 * DISPATCH + work / PRODUCTS
 
 
 @family.variant("serial", can=_can_serial, cost=_serial_cost)
@@ -146,7 +146,7 @@ def _panels_cost(info: DeviceInfo, problem: QuantizedProduct) -> float:
     if info.simd_hardware:
         moved = (problem.weight_bytes + 8 * values) / bandwidth(info)
         return encoding + moved + problem.operations / (TILES_OF_PEAK * peak(info))
-    return encoding + values / EXPANDING + problem.operations / BLAS_SPEED
+    return encoding + values / EXPANDED + problem.operations / BLAS_SPEED
 
 
 @family.variant("panels", cost=_panels_cost, batch_invariant=False)

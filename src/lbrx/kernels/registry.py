@@ -12,12 +12,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 from lbrx import env
 from lbrx.errors import DeviceError, SettingError
 from lbrx.kernels import choices
 from lbrx.metal import Context, DeviceInfo
+from lbrx.metal.commands import chosen
 from lbrx.ops import Attributes, Op, Spec
 from lbrx.storage import Array
 
@@ -91,7 +93,21 @@ class Family(Generic[P]):
 
     def run(self, gpu: Context, problem: P, *operands: Any) -> None:
         """Encode the kernels of the chosen variant."""
-        self.choose(gpu.info, problem).launch(gpu, problem, *operands)
+        variant = self.choose(gpu.info, problem)
+        with chosen(partial(self.reason, gpu.info, problem, variant)):
+            variant.launch(gpu, problem, *operands)
+
+    def reason(self, info: DeviceInfo, problem: P, variant: Variant[P]) -> str:
+        """Why a variant was chosen, in words."""
+        if variant.name == self._forced():
+            return "forced"
+        if variant.name == TUNED.get((info.name, self.name, problem.shape_class)):
+            return "tuned"
+        others = [v for v in self.variants.values() if v is not variant and v.can(info, problem)]
+        if not others:
+            return "the only one"
+        costs = ", ".join(f"{v.name} {v.cost(info, problem):.3g}" for v in others)
+        return f"cost {variant.cost(info, problem):.3g}, not {costs}"
 
     def choose(self, info: DeviceInfo, problem: P) -> Variant[P]:
         """The variant for a problem on a device."""

@@ -2,7 +2,8 @@
 
 Every value is one of a row (what a reduction gives, or is computed from such) or one of each of
 its elements. A reduction is a loop over the row; what it needs of the elements is a function
-object, computed afresh in each loop: reading a row again is cheaper than storing what became of it.
+object, computed afresh in each loop. Only what the last reduction and the results both need, such
+as a softmax's powers, waits in the results' own memory meanwhile.
 """
 
 from __future__ import annotations
@@ -56,8 +57,11 @@ class RowProgram:
     def index(self) -> str:
         return "long" if self.wide else "int"
 
-    def needed(self, values: Sequence[int]) -> tuple[list[int], list[int]]:
-        """For values of an element: the elements' values that lead to them, and the rows' used."""
+    def needed(
+        self, values: Sequence[int], known: int | None = None
+    ) -> tuple[list[int], list[int]]:
+        """For values of an element: the elements' values that lead to them, and the rows' used.
+        One value may be known already."""
         elements: set[int] = set()
         rows: set[int] = set()
         stack = list(values)
@@ -67,9 +71,22 @@ class RowProgram:
                 rows.add(value)
             elif value not in elements:
                 elements.add(value)
-                if value >= len(self.inputs):
+                if value >= len(self.inputs) and value != known:
                     stack += [v for v, _ in self.step(value).arguments]
         return sorted(elements), sorted(rows)
+
+    @cached_property
+    def kept(self) -> int | None:
+        """A value of elements that waits in the memory of the results: float32, and only one."""
+        reductions = [step for step in self.steps if step.function in REDUCTIONS]
+        results = [(v, dtype) for v, dtype in self.outputs if self.is_element[v]]
+        if not reductions or len(results) != 1 or results[0][1] is not dt.float32:
+            return None
+        ((value, _),) = reductions[-1].arguments
+        computed = value >= len(self.inputs) and self.is_element[value]
+        elements, _ = self.needed([results[0][0]])
+        fits = self.types[value] is dt.float32
+        return value if computed and fits and value in elements else None
 
     def step(self, value: int) -> Step:
         return self.steps[value - len(self.inputs)]
@@ -192,7 +209,9 @@ def _rows(program: RowProgram, functors: list[str]) -> list[str]:
 
 def _reduction(program: RowProgram, n: int, step: Step, functors: list[str]) -> str:
     ((value, _),) = step.arguments
-    made = _functor(program, f"Elements{n}", [value], functors, result=value)
+    last = [i for i, s in enumerate(program.steps) if s.function in REDUCTIONS][-1]
+    keeps = value == program.kept and n == len(program.inputs) + last
+    made = _functor(program, f"Elements{n}", [value], functors, result=value, keeps=keeps)
     joined = f"team.reduce({REDUCTIONS[step.function]}(), space.length, {made})"
     return f"{joined} / float(space.length)" if step.function == "mean" else joined
 
@@ -217,13 +236,18 @@ def _functor(
     functors: list[str],
     result: int | None = None,
     stores: Sequence[int] = (),
+    keeps: bool = False,
 ) -> str:
     """Define a function object over a row's elements; returns the expression that makes one."""
-    elements, rows = program.needed(values)
+    known = program.kept if stores else None
+    elements, rows = program.needed(values, known)
+    memory = _results_memory(program) if keeps or known is not None else ""
     members: list[tuple[str, str]] = []
     lines: list[str] = []
     for value in elements:
-        if value < len(program.inputs):
+        if value == known:
+            load = f"{memory}[i]"
+        elif value < len(program.inputs):
             x = program.inputs[value]
             members.append((f"device const {x.dtype.msl}*", f"row{value}"))
             place = "i"
@@ -239,6 +263,9 @@ def _functor(
         value, dtype = program.outputs[i]
         members.append((f"device {dtype.msl}*", f"to{i}"))
         lines.append(f"to{i}[i] = {converted(f'v{value}', program.types[value], dtype)};")
+    if keeps:
+        members.append(("device float*", memory))
+        lines.append(f"{memory}[i] = v{result};")
     if result is not None:
         lines.append(f"return {converted(f'v{result}', program.types[result], dt.float32)};")
     functors += [
@@ -251,3 +278,9 @@ def _functor(
         "",
     ]
     return f"{name}{{{', '.join(member for _, member in members)}}}"
+
+
+def _results_memory(program: RowProgram) -> str:
+    """The pointer to the row of the only results that elements have."""
+    (place,) = (i for i, (value, _) in enumerate(program.outputs) if program.is_element[value])
+    return f"to{place}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -43,6 +43,7 @@ class Work:
     shapes: str  # of operands and results
     nbytes: int  # that must be read and written at least
     operations: float  # on floating numbers
+    choice: str = ""  # why this variant
 
 
 _work: ContextVar[Callable[[], Work] | None] = ContextVar("work", default=None)
@@ -58,9 +59,23 @@ def working(work: Callable[[], Work]) -> Iterator[None]:
         _work.reset(token)
 
 
+_choice: ContextVar[Callable[[], str] | None] = ContextVar("choice", default=None)
+
+
+@contextmanager
+def chosen(why: Callable[[], str]) -> Iterator[None]:
+    """Within it, commands run the variant that was chosen for this reason."""
+    token = _choice.set(why)
+    try:
+        yield
+    finally:
+        _choice.reset(token)
+
+
 def current_work() -> Work | None:
-    known = _work.get()
-    return known() if known is not None else None
+    known, why = _work.get(), _choice.get()
+    work = known() if known is not None else None
+    return replace(work, choice=why()) if work is not None and why is not None else work
 
 
 @dataclass(frozen=True)

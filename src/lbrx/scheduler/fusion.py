@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from lbrx import dtype as dt
+from lbrx import env
 from lbrx import shape as sh
 from lbrx.kernels import elementwise, fused_rows
 from lbrx.kernels.program import Step
@@ -107,6 +108,8 @@ def _row_space(node: Node) -> tuple[Shape, int]:
 
 def plan(order: Sequence[Node], targets: Iterable[Node]) -> list[Kernel]:
     """The kernels that compute the targets, in the order in which they can run."""
+    if not env.fusion():
+        return [_own_kernel(node) for node in order]
     wanted = set(targets)
     uses = _uses(order)
     place = {node: i for i, node in enumerate(order)}

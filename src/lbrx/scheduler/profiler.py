@@ -33,6 +33,8 @@ class Record:
     """Between the host's commit and the device's start."""
     nbytes: int
     operations: float
+    choice: str
+    """Why this variant ran."""
     memory: int
     """Bytes that buffers of the pool hold when the command is encoded."""
 
@@ -91,6 +93,7 @@ class Profile:
             delay=max(start - noted.committed, 0.0),
             nbytes=work.nbytes if work else sum(buffer.size for buffer in command.buffers),
             operations=work.operations if work else 0.0,
+            choice=work.choice if work else "",
             memory=noted.memory,
         )
 

@@ -27,18 +27,8 @@ def table(records: Sequence[Record], roofline: Roofline) -> str:
     total = sum(record.time for record in records) or 1.0
     made = _table(
         f"{_title(roofline)}, measured",
-        *(
-            "kernel",
-            "shapes",
-            "grid",
-            "runs",
-            "time",
-            "share",
-            "delay",
-            "bytes",
-            "flop/B",
-            "roofline",
-        ),
+        *("kernel", "shapes", "chosen", "grid", "runs", "time"),
+        *("share", "delay", "bytes", "flop/B", "roofline"),
     )
     for group in _grouped(records):
         first = group[0]
@@ -47,6 +37,7 @@ def table(records: Sequence[Record], roofline: Roofline) -> str:
         made.add_row(
             f"{first.kernel}:{first.variant}",
             first.shapes,
+            first.choice,
             "x".join(map(str, first.grid)),
             str(len(group)),
             _seconds(spent),
@@ -86,13 +77,13 @@ def _grouped(records: Iterable[Record]) -> list[list[Record]]:
 def _table(title: str, *columns: str) -> Table:
     made = Table(title=title, title_justify="left")
     for i, column in enumerate(columns):
-        made.add_column(column, justify="left" if i < 2 else "right", overflow="fold")
+        made.add_column(column, justify="left" if i < 3 else "right", overflow="fold")
     return made
 
 
 def _rendered(made: Table) -> str:
     out = io.StringIO()
-    Console(file=out, width=160).print(made)
+    Console(file=out, width=180).print(made)
     return out.getvalue()
 
 
@@ -107,6 +98,7 @@ def trace(records: Sequence[Record], device: str) -> str:
         arguments = {
             "variant": record.variant,
             "shapes": record.shapes,
+            "chosen": record.choice,
             "grid": list(record.grid),
             "bytes": record.nbytes,
             "operations": record.operations,

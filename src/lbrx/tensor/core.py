@@ -15,6 +15,7 @@ from lbrx import shape as sh
 from lbrx.dtype import Dtype, DtypeLike
 from lbrx.errors import ShapeError
 from lbrx.ops import TABLE, Attributes, Op
+from lbrx.quant import QuantizationInfo
 from lbrx.shape import Axes, Layout, Shape
 from lbrx.storage import Array, Storage, Unrealised
 from lbrx.storage.cpu import copied
@@ -86,6 +87,14 @@ class Tensor(Operators):
     def nbytes(self) -> int:
         """The bytes of its elements, each counted once for every place it appears in."""
         return self.size * self.dtype.itemsize
+
+    @property
+    def quantization(self) -> QuantizationInfo[Tensor] | None:
+        """How its values are stored, if they are quantized: scheme, scales, zero points or biases.
+        A view has it too, if it shows whole rows."""
+        from lbrx.tensor.quantized import quantization  # which is about tensors
+
+        return quantization(self)
 
     @property
     def is_contiguous(self) -> bool:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import lbrx
+import softmetal
 from lbrx import shape as sh
 from lbrx.scheduler.fusion import composed
 from lbrx.shape import Layout
@@ -214,6 +215,12 @@ def test_rows_by_every_team(variant):
         ]
 
 
+def test_teams_do_not_race_for_what_waits_in_the_results():
+    x, values = tensor(3, 70)
+    with softmetal.checking("bounds", "race"), lbrx.kernels.forced(rows="together"):
+        close(softmax(x), numpy_softmax(values))
+
+
 def test_nan_and_infinity_pass_through_rows():
     x = lbrx.tensor([[1.0, math.nan, 2.0], [math.inf, 1.0, -math.inf]], device="metal")
     for variant in ("serial", "together"):
@@ -303,3 +310,14 @@ def _random_view(rng, layout):
         return array
 
     return layout, look
+
+
+def test_fusion_can_be_turned_off(monkeypatch):
+    x, values = tensor(8, 8)
+    monkeypatch.setenv("LBRX_FUSION", "0")
+    result = x.exp() * 2 + 1
+    assert kernels(result) == [1, 1, 1]
+    close(result, np.exp(values) * 2 + 1)
+    monkeypatch.setenv("LBRX_FUSION", "yes")
+    with pytest.raises(lbrx.SettingError, match=r"LBRX_FUSION='yes'.*give 0 or 1"):
+        lbrx.explain(x + 1)

@@ -1,0 +1,51 @@
+"""Barriers between kernels: where they are needed, and nowhere else."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import lbrx
+import softmetal
+from lbrx.metal.buffer import Block, Buffer
+from lbrx.metal.hazards import Hazards
+
+
+def command(reads=(), writes=()):
+    return SimpleNamespace(buffers=[*reads, *writes], written=list(writes))
+
+
+def test_commands_wait_for_what_they_touch():
+    block = Block(None, 0, 100)
+    low, high, all_of_it = (Buffer(block, *part, None) for part in ((0, 40), (40, 60), (0, 100)))
+    other = Buffer(Block(None, 0, 100), 0, 100, None)
+    hazards = Hazards()
+    assert not hazards.admit(command(reads=[low], writes=[other]))
+    assert not hazards.admit(command(reads=[low, high]))  # two may read
+    assert hazards.admit(command(reads=[other]))  # after a write
+    assert not hazards.admit(command(reads=[low]))  # the barrier has been
+    assert hazards.admit(command(writes=[all_of_it]))  # after a read
+    assert hazards.admit(command(writes=[low]))  # after a write
+    assert not hazards.admit(command(writes=[high]))  # beside it
+
+
+def graph():
+    """Kernels that depend on each other, and others that do not."""
+    x = lbrx.tensor(np.arange(64, dtype=np.float32), device="metal")
+    parts = [(x * n).cumsum() for n in (1.0, 2.0, 3.0)]
+    return (parts[0] + parts[1]).cumsum() - parts[2]
+
+
+def test_any_order_that_the_barriers_allow_is_right():
+    with softmetal.checking("race"):
+        got = graph().numpy()
+    x = np.arange(64.0)
+    np.testing.assert_allclose(got, np.cumsum(3 * np.cumsum(x)) - 3 * np.cumsum(x), rtol=1e-5)
+
+
+def test_a_missing_barrier_is_found(monkeypatch):
+    monkeypatch.setattr(Hazards, "admit", lambda self, command: False)
+    with softmetal.checking("race"), pytest.raises(lbrx.DeviceError, match="no barrier"):
+        graph().numpy()
