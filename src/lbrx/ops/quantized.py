@@ -31,11 +31,13 @@ def stored_names(scheme: Scheme) -> tuple[str, ...]:
     return scheme.fields if scheme.planar else ("data",)
 
 
+_DIRECT = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0")
+
+
 def is_direct(scheme: Scheme) -> bool:
     """Whether encoding is one pass over the values, as kernels do it, and not a search."""
-    return scheme.name in ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0") or (
-        scheme.planar and scheme.encode is not None and not scheme.name.startswith("mlx:")
-    )
+    # Scales of small floats are bytes.
+    return scheme.name in _DIRECT or (scheme.planar and scheme.layout["scales"].kind == "f")
 
 
 def values_shape(scheme: Scheme, codes: Shape) -> Shape:

@@ -1,0 +1,96 @@
+"""Encoding of values into quantized blocks, for schemes that need no search."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from lbrx import quant
+from lbrx.dtype import Dtype
+from lbrx.errors import QuantizationError
+from lbrx.kernels import elementwise
+from lbrx.kernels.arrays import buffer_of, empty, kernel_name, placed, size_class
+from lbrx.kernels.quantized import GROUP, TYPES, codec_name
+from lbrx.kernels.registry import Call, Family, Sample, computes
+from lbrx.metal import Buffer, Context
+from lbrx.ops import Spec
+from lbrx.ops.quantized import is_direct
+from lbrx.quant import Scheme
+from lbrx.storage import Array
+
+REPORT_BYTES = 12  # of a `Report`
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """A problem: so many blocks of a scheme from values of a type."""
+
+    scheme: Scheme
+    blocks: int
+    dtype: Dtype
+
+    @property
+    def shape_class(self) -> str:
+        return f"{self.scheme.name} {self.dtype.name} {size_class(self.blocks)}"
+
+
+family: Family[Encoding] = Family("quantize")
+
+
+@computes("encode_blocks")
+def encode_blocks(call: Call) -> tuple[Array, ...]:
+    """What the scheme cannot hold is reported by the kernel, and raised by the next wait."""
+    gpu, scheme = call.gpu, quant.find(call.attributes["scheme"])
+    (given,) = call.inputs
+    assert given is not None
+    if not is_direct(scheme):
+        raise QuantizationError(
+            f"no kernel encodes {scheme.name}: use lbrx.quantize, which does it on the host"
+        )
+    x = elementwise.contiguous(gpu, placed(gpu, given))
+    results = tuple(empty(gpu, spec) for spec in call.outputs)
+    if x.layout.size:
+        problem = Encoding(scheme, scheme.blocks(x.layout.shape), x.dtype)
+        family.run(gpu, problem, buffer_of(x), [buffer_of(result) for result in results])
+    return results
+
+
+@family.variant("block")
+def block(gpu: Context, problem: Encoding, x: Buffer, results: list[Buffer]) -> None:
+    """A thread a block."""
+    scheme = problem.scheme
+    constants = {0: TYPES[problem.dtype], 1: 0, 2: scheme.elements}
+    name = kernel_name("quantize_block", codec_name(scheme))
+    report = gpu.upload(np.zeros(REPORT_BYTES, np.uint8))
+    parts = [*results, *results[:1] * (3 - len(results))]
+    gpu.queue.dispatch(
+        gpu.shaders.pipeline("quant_encode", name, constants, safe_math=True),
+        [x, *parts, report],
+        (problem.blocks, 1, 1),
+        (min(problem.blocks, GROUP), 1, 1),
+        kernel="quantize",
+        variant="block",
+        check=_refusal(problem, report),
+    )
+
+
+def _refusal(problem: Encoding, report: Buffer) -> Callable[[], Exception | None]:
+    def check() -> Exception | None:
+        found, *halves = (int(word) for word in report.unsynchronised().view(np.uint32))
+        if not found:
+            return None
+        first = (halves[0] | halves[1] << 32) * problem.scheme.elements
+        last = first + problem.scheme.elements - 1
+        return QuantizationError(
+            f"{problem.scheme.name} cannot hold elements {first} to {last}: one is not finite, or "
+            "too large for a float16 scale; replace it, or leave this tensor unquantized"
+        )
+
+    return check
+
+
+family.samples.append(
+    Sample("encode_blocks", (Spec((1024, 4096), next(iter(TYPES))),), {"scheme": "q8_0"})
+)

@@ -1,0 +1,199 @@
+// Values as quantized blocks, with the bits that lbrx.quant gives: a thread a block, one pass for the
+// scale and one for the codes.
+#pragma once
+#include "quant_blocks.h"
+
+// A product that is rounded before it is added to is what the reference has.
+#pragma METAL fp contract(off)
+
+constant constexpr uint MOST = 128;  // values a block
+
+// Where a kernel reports the first block that the scheme cannot hold.
+struct Report {
+  atomic_uint found;
+  uint block[2];
+};
+
+inline void report(device Report& to, ulong block) {
+  if (atomic_exchange_explicit(&to.found, 1u, memory_order_relaxed) == 0) {
+    to.block[0] = uint(block);
+    to.block[1] = uint(block >> 32);
+  }
+}
+
+struct Values {
+  float at[MOST];
+  float low, high, extreme;  // `extreme` is the first of the largest magnitude
+  bool finite;
+};
+
+inline void load(thread Values& v, device const void* x, ulong first, uint count) {
+  float strange = 0;
+  for (uint i = 0; i < count; i++) {
+    v.at[i] = element(VALUES, x, first + i);
+    strange += v.at[i] * 0;
+  }
+  v.low = v.high = v.extreme = v.at[0];
+  for (uint i = 1; i < count; i++) {
+    v.low = min(v.low, v.at[i]);
+    v.high = max(v.high, v.at[i]);
+    if (abs(v.at[i]) > abs(v.extreme)) v.extreme = v.at[i];
+  }
+  v.finite = strange == 0;
+}
+
+// 1 / scale, and 0 for a scale that has no finite one.
+inline float inverse(float scale) {
+  const float result = 1 / scale;
+  return isfinite(result) ? result : 0.0f;
+}
+
+inline void put_half(device uchar* to, float x) { *reinterpret_cast<device half*>(to) = half(x); }
+inline bool fits_half(float x) { return isfinite(float(half(x))); }
+
+// ---- GGUF's blocks of 32 ----
+
+// Sixteen bytes of nibbles, after four with the fifth bits where there are some.
+template <uint BITS>
+inline void put_codes(device uchar* to, thread const uchar (&codes)[32]) {
+  if (BITS == 5) {
+    uint high = 0;
+    for (uint i = 0; i < 32; i++) high |= uint(codes[i] >> 4) << i;
+    for (uint i = 0; i < 4; i++) to[i] = high >> (8 * i);
+    to += 4;
+  }
+  for (uint i = 0; i < 16; i++) to[i] = (codes[i] & 15) | (codes[i + 16] & 15) << 4;
+}
+
+template <uint BITS>
+struct CentredBlock {
+  static constant constexpr uint BYTES = 2 + BITS / 5 * 4 + 16;
+  static bool encode(thread const Values& v, device uchar* to) {
+    constexpr float middle = 1 << (BITS - 1);
+    const float d = v.extreme / -middle, inverted = inverse(d);
+    uchar codes[32];
+    for (uint i = 0; i < 32; i++) {
+      const float scaled = v.at[i] * inverted;
+      codes[i] = uchar(clamp(trunc(scaled + (middle + 0.5f)), 0.0f, 2 * middle - 1));
+    }
+    put_half(to, d);
+    put_codes<BITS>(to + 2, codes);
+    return fits_half(d);
+  }
+};
+
+template <uint BITS>
+struct OffsetBlock {
+  static constant constexpr uint BYTES = 4 + BITS / 5 * 4 + 16;
+  static bool encode(thread const Values& v, device uchar* to) {
+    constexpr float top = (1 << BITS) - 1;
+    const float d = (v.high - v.low) / top, inverted = inverse(d);
+    uchar codes[32];
+    for (uint i = 0; i < 32; i++) {
+      const float scaled = (v.at[i] - v.low) * inverted;
+      codes[i] = uchar(clamp(trunc(scaled + 0.5f), 0.0f, top));
+    }
+    put_half(to, d);
+    put_half(to + 2, v.low);
+    put_codes<BITS>(to + 4, codes);
+    return fits_half(d) && fits_half(v.low);
+  }
+};
+
+struct ByteBlock {
+  static constant constexpr uint BYTES = 34;
+  static bool encode(thread const Values& v, device uchar* to) {
+    const float d = abs(v.extreme) / 127, inverted = inverse(d);
+    put_half(to, d);
+    for (uint i = 0; i < 32; i++) to[2 + i] = uchar(char(round(v.at[i] * inverted)));
+    return fits_half(d);
+  }
+};
+
+template <typename B>
+kernel void encode_blocks(device const void* x [[buffer(0)]], device uchar* blocks [[buffer(1)]],
+                          device Report& wrong [[buffer(4)]], uint at [[thread_position_in_grid]]) {
+  Values values;
+  load(values, x, ulong(at) * 32, 32);
+  if (!B::encode(values, blocks + ulong(at) * B::BYTES) || !values.finite) report(wrong, at);
+}
+
+// ---- groups with their scales beside them ----
+
+struct Scaled {
+  float scale, inverse, zero, offset;  // code = value * inverse + zero, or (value - offset) / scale
+};
+
+template <uint BITS>
+struct SymmetricGroup {
+  static Scaled fit(thread const Values& v) {
+    const float scale = float(half(v.extreme / -float(1 << (BITS - 1))));
+    return {scale, scale == 0 ? 0 : 1 / scale, float(1 << (BITS - 1)), 0};
+  }
+  static float code(Scaled s, float value) { return rint(value * s.inverse) + s.zero; }
+  static void put(device void* scales, device void*, ulong at, Scaled s) {
+    static_cast<device half*>(scales)[at] = half(s.scale);
+  }
+  static bool fits(Scaled s) { return isfinite(s.scale); }
+};
+
+template <uint BITS>
+struct AsymmetricGroup {
+  static Scaled fit(thread const Values& v) {
+    constexpr float top = (1 << BITS) - 1;
+    const float low = min(v.low, 0.0f), high = max(v.high, 0.0f);
+    const float scale = float(half((high - low) / top));
+    const float inverted = scale == 0 ? 0 : 1 / scale;
+    return {scale, inverted, clamp(rint(-low * inverted), 0.0f, top), 0};
+  }
+  static float code(Scaled s, float value) {
+    const float scaled = value * s.inverse;
+    return rint(scaled + s.zero);
+  }
+  static void put(device void* scales, device void* zeros, ulong at, Scaled s) {
+    static_cast<device half*>(scales)[at] = half(s.scale);
+    static_cast<device uchar*>(zeros)[at] = uchar(s.zero);
+  }
+  static bool fits(Scaled s) { return isfinite(s.scale); }
+};
+
+// MLX's: the end of the range that lies farther from zero is exact.
+template <uint BITS>
+struct AffineGroup {
+  static Scaled fit(thread const Values& v) {
+    constexpr float top = (1 << BITS) - 1;
+    const bool downwards = abs(v.low) > abs(v.high);
+    const float size = max((v.high - v.low) / top, 1e-7f);
+    const float scale = downwards ? size : -size, edge = downwards ? v.low : v.high;
+    const float steps = rint(edge / scale);
+    return {steps != 0 ? edge / steps : scale, 0, 0, steps != 0 ? edge : 0.0f};
+  }
+  static float code(Scaled s, float value) { return rint((value - s.offset) / s.scale); }
+  static void put(device void* scales, device void* biases, ulong at, Scaled s) {
+    ::put(scales, at, s.scale);
+    ::put(biases, at, s.offset);
+  }
+  static bool fits(Scaled s) {
+    return VALUES != HALF || (fits_half(s.scale) && fits_half(s.offset));
+  }
+};
+
+template <typename G, uint BITS>
+kernel void encode_groups(device const void* x [[buffer(0)]], device uchar* codes [[buffer(1)]],
+                          device void* scales [[buffer(2)]], device void* offsets [[buffer(3)]],
+                          device Report& wrong [[buffer(4)]], uint at [[thread_position_in_grid]]) {
+  constexpr float top = (1 << BITS) - 1;
+  Values values;
+  load(values, x, ulong(at) * GROUP, GROUP);
+  const Scaled scaled = G::fit(values);
+  if (!values.finite || !G::fits(scaled)) report(wrong, at);
+  G::put(scales, offsets, at, scaled);
+  codes += ulong(at) * (GROUP * BITS / 8);
+  // Eight values are whole bytes.
+  for (uint i = 0; i < GROUP; i += 8, codes += BITS) {
+    ulong bits = 0;
+    for (uint j = 0; j < 8; j++)
+      bits |= ulong(clamp(G::code(scaled, values.at[i + j]), 0.0f, top)) << (j * BITS);
+    for (uint j = 0; j < BITS; j++) codes[j] = uchar(bits >> (8 * j));
+  }
+}
