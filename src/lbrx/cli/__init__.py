@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -10,6 +11,7 @@ from importlib import import_module
 from lbrx import __version__
 from lbrx.errors import LbrxError
 
+INTERRUPTED, BROKEN_PIPE = 130, 141  # what shells expect of 128 + the signal's number
 COMMANDS = {
     "convert": "write a model in another format, quantized or not",
     "devices": "show the Metal devices and what they can do",
@@ -35,7 +37,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(given)
     try:
         status: int = import_module(f"lbrx.cli.{options.command}").run(options)
+        sys.stdout.flush()
     except LbrxError as problem:
         print(f"lbrx: {problem}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read the output has gone; the interpreter's own flush at exit must not say so.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
     return status

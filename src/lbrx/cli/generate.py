@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import fields
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from lbrx import dtype as dt
@@ -15,7 +17,6 @@ from lbrx.models import LanguageModel, Stream, load
 from lbrx.models.generation import Timing, peak_memory
 from lbrx.models.sampling import Sampling
 
-INTERRUPTED = 130  # what shells expect after Ctrl-C
 SAMPLING = {
     "temperature": (float, "0 for the most likely token each time (the default)"),
     "top_k": (int, "choose among so many of the most likely tokens"),
@@ -45,13 +46,13 @@ def run(options: argparse.Namespace) -> int:
     if options.prompt is None and not options.chat:
         raise LbrxError("there is no prompt: give -p TEXT, or --chat for a conversation")
     model = load(options.model, context=options.context, cache_dtype=_cache_type(options))
-    try:
-        if options.prompt is None:
-            return _converse(model, options)
-        return _answer(model, options)
-    except KeyboardInterrupt:
-        print(flush=True)
-        return INTERRUPTED
+    saved = Path(options.prompt_cache) if options.prompt_cache else None
+    if saved is not None and saved.exists():
+        model.restore_prompt(saved)
+    status = _converse(model, options) if options.prompt is None else _answer(model, options)
+    if saved is not None:
+        model.save_prompt(saved)
+    return status
 
 
 def _cache_type(options: argparse.Namespace) -> dt.Dtype:
@@ -66,6 +67,7 @@ def _answer(model: LanguageModel, options: argparse.Namespace) -> int:
     try:
         _show(stream)
     finally:
+        print()
         print(speeds(stream.timing), file=sys.stderr, flush=True)
     return 0
 
@@ -77,12 +79,10 @@ def _converse(model: LanguageModel, options: argparse.Namespace) -> int:
         messages.append(_message("user", text))
         stream = model.stream(messages, **_wanted(options))
         said = ""
-        try:
+        with suppress(KeyboardInterrupt):
             for part in stream:
                 said += part
                 print(part, end="", flush=True)
-        except KeyboardInterrupt:
-            print(" ...", end="")
         print()
         print(speeds(stream.timing), file=sys.stderr, flush=True)
         messages.append(_message("assistant", said))
@@ -124,14 +124,11 @@ def _wanted(options: argparse.Namespace) -> dict[str, Any]:
 def _show(parts: Iterable[str] | Stream) -> None:
     for part in parts:
         print(part, end="", flush=True)
-    print(flush=True)
 
 
 def speeds(timing: Timing) -> str:
     """The line of figures at the end."""
     device = import_module("lbrx.metal").context().info.name
     decode = f"decode {timing.decode_speed:.0f} tok/s, " if timing.new_tokens else ""
-    return (
-        f"prefill {timing.prefill_speed:.0f} tok/s, {decode}first token {timing.first_token:.2f} s, "
-        f"peak {peak_memory() / 1e6:.0f} MB, {device}"
-    )
+    first = f"first token {timing.first_token:.2f} s, peak {peak_memory() / 1e6:.0f} MB"
+    return f"prefill {timing.prefill_speed:.0f} tok/s, {decode}{first}, {device}"

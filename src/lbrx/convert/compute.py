@@ -11,8 +11,11 @@ from lbrx import dtype as dt
 from lbrx import quant
 from lbrx.convert.source import Parts
 from lbrx.dtype import Dtype
+from lbrx.errors import QuantizationError
+from lbrx.ops.quantized import is_direct
 from lbrx.tensor.creation import from_numpy
 from lbrx.tensor.device import default_device
+from lbrx.tensor.quantized import quantize, stored_parts
 
 # Fewer values than this are cast by numpy before the device would have started.
 _WORTHWHILE = 1 << 16
@@ -46,17 +49,31 @@ class NumpyCompute:
 
 
 class MetalCompute(NumpyCompute):
-    """Casts on the device."""
+    """Casts and encodings of one pass on the device. Encodings that search, and decoding, stay with
+    the references."""
 
     name = "metal"
 
     def cast(self, values: NDArray[Any], dtype: Dtype) -> NDArray[Any]:
         given = dt.parse(values.dtype)
-        if given is dtype or values.size < _WORTHWHILE:
-            return super().cast(values, dtype)
-        if given not in _ON_METAL or dtype not in _ON_METAL:
+        if given is dtype or dtype not in _ON_METAL or not _is_worthwhile(values):
             return super().cast(values, dtype)
         return from_numpy(values, "metal").astype(dtype).numpy()
+
+    def encode(self, values: NDArray[Any], scheme: str) -> Parts:
+        if not is_direct(quant.find(scheme)) or not _is_worthwhile(values):
+            return super().encode(values, scheme)
+        try:
+            stored = stored_parts(quantize(from_numpy(values, "metal"), scheme))
+            assert stored is not None
+            return {name: part.numpy() for name, part in stored[1].items()}
+        except QuantizationError:
+            # It may be about another thread's values, and the reference says which element it is.
+            return super().encode(values, scheme)
+
+
+def _is_worthwhile(values: NDArray[Any]) -> bool:
+    return values.size >= _WORTHWHILE and dt.parse(values.dtype) in _ON_METAL
 
 
 def compute_on(device: str | None) -> Compute:

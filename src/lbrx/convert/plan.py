@@ -108,8 +108,7 @@ def make_plan(source: str | Path, target: str | Path, settings: Settings) -> Pla
     form_of = chooser(format, settings.quantize, _float_type(settings.dtype), facts)
     items = tuple(
         _item(name, recipe, form_of(name, recipe), format)
-        for name, recipe in recipes.items()
-        if _is_wanted(name, recipe, settings)
+        for name, recipe in _wanted(files, recipes, settings).items()
     )
     if not items:
         raise FormatError(f"{source}: no tensor is left by --include and --exclude")
@@ -187,14 +186,22 @@ def _facts(
     )
 
 
-def _is_wanted(name: str, recipe: Recipe, settings: Settings) -> bool:
+def _wanted(
+    files: ModelFiles, recipes: Mapping[str, Recipe], settings: Settings
+) -> dict[str, Recipe]:
     """Patterns are matched with the target's name and the source's."""
-    names = {name, *(info.name for info in stored(recipe))}
+    original = {info.source: name for name, info in files.tensors.items()}
+    result = {}
+    for name, recipe in recipes.items():
+        names = {name, *(original.get(info.source, name) for info in stored(recipe))}
+        included = not settings.include or _match(names, settings.include)
+        if included and not _match(names, settings.exclude):
+            result[name] = recipe
+    return result
 
-    def matches(patterns: Sequence[str]) -> bool:
-        return any(fnmatchcase(n, pattern) for n in names for pattern in patterns)
 
-    return (not settings.include or matches(settings.include)) and not matches(settings.exclude)
+def _match(names: set[str], patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
 
 
 def _item(name: str, recipe: Recipe, form: Form, format: Format) -> Item:

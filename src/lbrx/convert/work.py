@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from lbrx import quant
 from lbrx.convert.compute import Compute
 from lbrx.convert.partial import Partial, checksum, partial_output
 from lbrx.convert.plan import Item, Plan
@@ -88,8 +89,8 @@ def _run_pieces(
         try:
             waiting = [pool.submit(work, i) for i in range(len(pieces)) if i not in done]
             for future in as_completed(waiting):
-                number, crc = future.result()
-                partial.finished(number, crc)
+                number, total = future.result()
+                partial.finished(number, total)
                 item = pieces[number].item
                 left[item.name] -= 1
                 if not left[item.name]:
@@ -105,11 +106,14 @@ def encoded(source: Source, compute: Compute, piece: Piece) -> Parts:
     item, rows = piece.item, slice(piece.start, piece.stop)
     if item.is_kept:
         return source.read(item.recipe, rows)
-    values = compute.cast(source.values(item.recipe, rows), item.form.dtype)
-    if item.form.scheme is None:
-        return {"data": values}
+    values = source.values(item.recipe, rows)
+    scheme = item.form.scheme
+    if scheme is None:
+        return {"data": compute.cast(values, item.form.dtype)}
+    if quant.find(scheme).keeps_dtype:
+        values = compute.cast(values, item.form.dtype)
     try:
-        return compute.encode(values, item.form.scheme)
+        return compute.encode(values, scheme)
     except QuantizationError as problem:
         where = f"tensor {item.name!r}, counted from row {piece.start}"
         raise QuantizationError(f"{where}: {problem}") from problem
@@ -130,9 +134,9 @@ def _verified(partial: Partial, pieces: Sequence[Piece]) -> set[int]:
     """The pieces that an earlier run has written, if they are still what it wrote."""
     return {
         number
-        for number, crc in partial.done.items()
+        for number, total in partial.done.items()
         if number < len(pieces)
-        and checksum(partial.read(*place) for place in pieces[number].ranges()) == crc
+        and checksum(partial.read(*place) for place in pieces[number].ranges()) == total
     }
 
 

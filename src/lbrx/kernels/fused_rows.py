@@ -67,7 +67,9 @@ def compute(gpu: Context, what: RowComputation) -> tuple[Array, ...]:
     ]
     wide = elementwise.needs_wide([*arrays, sh.contiguous((*what.rows, what.length))])
     outputs = tuple((value, spec.dtype) for value, spec in what.outputs)
-    program = RowProgram(tuple(inputs), what.steps, outputs, len(axes), wide)
+    count = math.prod(what.rows)
+    whole = tuple(math.prod(spec.shape) > count for _, spec in what.outputs)
+    program = RowProgram(tuple(inputs), what.steps, outputs, whole, len(axes), wide)
     results = tuple(empty(gpu, spec) for _, spec in what.outputs)
     values = [
         elementwise.constant(x) if elementwise.is_host(x) else whole_buffer(x) for x in what.inputs
@@ -75,7 +77,7 @@ def compute(gpu: Context, what: RowComputation) -> tuple[Array, ...]:
     steps = [(*own, x.strides[-1]) for own, x in zip(strides, arrays, strict=False)]
     space = _space(axes, what.length, [x.offset for x in arrays], steps, wide)
     arguments = [*values, *map(whole_buffer, results), space]
-    problem = FusedRows(program, math.prod(what.rows), what.length)
+    problem = FusedRows(program, count, what.length)
     family.run(gpu, problem, what.name, arguments)
     return results
 

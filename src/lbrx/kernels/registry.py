@@ -73,6 +73,7 @@ class Family(Generic[P]):
         self.variants: dict[str, Variant[P]] = {}
         self.samples: list[Sample] = []
         self._chosen: dict[object, Variant[P]] = {}
+        self._device: DeviceInfo | None = None  # whose choices those are
         FAMILIES[name] = self
 
     def variant(
@@ -111,13 +112,20 @@ class Family(Generic[P]):
 
     def choose(self, info: DeviceInfo, problem: P) -> Variant[P]:
         """The variant for a problem on a device."""
-        key = (info.name, problem, policy(), env.kernel_setting(), len(TUNED))
+        if info is not self._device:
+            self._chosen, self._device = {}, info
+        key = (problem, policy(), env.kernel_setting())
         chosen = self._chosen.get(key)
         if chosen is None:
             if len(self._chosen) >= REMEMBERED:
                 self._chosen.clear()
             chosen = self._chosen[key] = self._choose(info, problem)
         return chosen
+
+    def prefer(self, variant: str, device: str, shape_class: str) -> None:
+        """Choose by a measurement from now on."""
+        TUNED[device, self.name, shape_class] = variant
+        self._chosen.clear()
 
     def _choose(self, info: DeviceInfo, problem: P) -> Variant[P]:
         invariant = policy().deterministic

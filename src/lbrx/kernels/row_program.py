@@ -33,6 +33,8 @@ class RowProgram:
     inputs: tuple[Input, ...]
     steps: tuple[Step, ...]
     outputs: tuple[tuple[int, Dtype], ...]
+    whole: tuple[bool, ...]
+    """Of every output, whether it has a value for each element: else it has one for each row."""
     axes: int
     """How many axes the rows have."""
     wide: bool = False
@@ -79,7 +81,7 @@ class RowProgram:
     def kept(self) -> int | None:
         """A value of elements that waits in the memory of the results: float32, and only one."""
         reductions = [step for step in self.steps if step.function in REDUCTIONS]
-        results = [(v, dtype) for v, dtype in self.outputs if self.is_element[v]]
+        results = [output for output, whole in zip(self.outputs, self.whole, strict=True) if whole]
         if not reductions or len(results) != 1 or results[0][1] is not dt.float32:
             return None
         ((value, _),) = reductions[-1].arguments
@@ -182,8 +184,8 @@ def _row_starts(program: RowProgram) -> list[str]:
         lines.append(f"device const {x.dtype.msl}* row{i} = in{i} + start{i};")
         if x.access is Access.STRIDED:
             lines.append(f"const {index} step{i} = space.strides[{n}][{program.axes}];")
-    for i, (value, dtype) in enumerate(program.outputs):
-        if program.is_element[value]:
+    for i, (_, dtype) in enumerate(program.outputs):
+        if program.whole[i]:
             lines.append(
                 f"device {dtype.msl}* to{i} = out{i} + {index}(at) * {index}(space.length);"
             )
@@ -217,7 +219,7 @@ def _reduction(program: RowProgram, n: int, step: Step, functors: list[str]) -> 
 
 
 def _stores(program: RowProgram, functors: list[str]) -> list[str]:
-    elements = [i for i, (value, _) in enumerate(program.outputs) if program.is_element[value]]
+    elements = [i for i, whole in enumerate(program.whole) if whole]
     lines = []
     if elements:
         wanted = [program.outputs[i][0] for i in elements]
@@ -282,5 +284,4 @@ def _functor(
 
 def _results_memory(program: RowProgram) -> str:
     """The pointer to the row of the only results that elements have."""
-    (place,) = (i for i, (value, _) in enumerate(program.outputs) if program.is_element[value])
-    return f"to{place}"
+    return f"to{program.whole.index(True)}"

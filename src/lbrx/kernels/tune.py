@@ -14,7 +14,7 @@ from lbrx.dtype import Dtype
 from lbrx.errors import SettingError
 from lbrx.kernels import choices
 from lbrx.kernels.arrays import imported
-from lbrx.kernels.registry import FAMILIES, RUNNERS, TUNED, Call, Family, Sample, forced
+from lbrx.kernels.registry import FAMILIES, RUNNERS, Call, Family, Sample, forced
 from lbrx.metal import Context
 from lbrx.ops import TABLE, Role
 from lbrx.storage import Array
@@ -53,7 +53,7 @@ def tune(
             for row in rows:
                 if row.chosen:
                     found[row.family, row.shape_class] = row.variant
-                    TUNED[device, row.family, row.shape_class] = row.variant
+                    FAMILIES[name].prefer(row.variant, device, row.shape_class)
             yield rows
     choices.write(device, found)
 

@@ -171,4 +171,6 @@ def _longrope(base: float, dims: int, config: Mapping[str, Any]) -> Rope:
     factors = lists[f"rope_factors_{'long' if is_long else 'short'}.weight"].tolist()
     if len(factors) != dims // 2:
         raise FormatError(f"config.json: rope_scaling: {len(factors)} factors for {dims} features")
-    return Rope(base, dims, factors=tuple(factors), amplitude=rope_settings.attention_factor(config))
+    return Rope(
+        base, dims, factors=tuple(factors), amplitude=rope_settings.attention_factor(config)
+    )

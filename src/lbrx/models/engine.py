@@ -69,8 +69,10 @@ class Engine:
         device it is traced once and then replayed."""
 
         def step(tokens: Tensor, positions: Tensor) -> Next:
-            place = Step(cache, positions, (positions + 1).reshape(-1))
-            return self._next(self.model.logits(tokens, place), positions + 1, place)
+            # Copies: a replay binds inputs and results anew, these to hundreds of kernels.
+            places, lengths = positions.maximum(0), (positions + 1).reshape(-1)
+            place = Step(cache, places, lengths)
+            return self._next(self.model.logits(tokens, place), places + 1, place)
 
         return step if cache.device == "cpu" else compile(step)
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from os import PathLike
 from typing import Any, overload
 
 from lbrx.errors import LbrxError
-from lbrx.models import chat
+from lbrx.models import chat, prompt_cache
 from lbrx.models.chat import Message
 from lbrx.models.config import ModelConfig
 from lbrx.models.engine import CHUNK, Engine
@@ -135,6 +136,15 @@ class LanguageModel:
                 chosen = scores.gather([[token] for token in following]) if following else scores
                 result += chosen.numpy().reshape(-1).tolist()[: len(following)]
         return result
+
+    def save_prompt(self, path: str | PathLike[str]) -> None:
+        """Keep what was read and written last, so that another process need not read it again."""
+        prompt_cache.write(self.engine, path)
+
+    def restore_prompt(self, path: str | PathLike[str]) -> int:
+        """Take what was saved; a prompt that begins like it is read from there on. Returns the
+        number of tokens."""
+        return prompt_cache.read(self.engine, path)
 
     def _tokens(self, prompt: Prompt) -> list[int]:
         """The tokens of a prompt, checked against the context."""

@@ -97,12 +97,13 @@ class Quantized:
         self.parts = parts
 
     def times(self, x: Tensor) -> Tensor:
-        product: Tensor = x.quantized_matmul(*self.parts, scheme=self.scheme)
+        codes, *beside = self.parts
+        product: Tensor = x.quantized_matmul(codes, self.scheme, *beside)
         return product
 
     def rows(self, numbers: Tensor, dtype: Dtype) -> Tensor:
         codes, *beside = (part.take(numbers, axis=0) for part in self.parts)
-        decoded: Tensor = codes.decode_blocks(*beside, scheme=self.scheme, dtype=dtype)
+        decoded: Tensor = codes.decode_blocks(self.scheme, *beside, dtype=dtype)
         return decoded
 
 

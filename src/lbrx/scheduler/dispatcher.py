@@ -33,7 +33,6 @@ def run(targets: Sequence[Node]) -> None:
             results = _encoded(gpu, kernel)
         for node, result in zip(kernel.stored, _shares(kernel, results), strict=True):
             settle(node, result)
-            node.inputs = ()
 
 
 def _shares(kernel: Kernel, results: tuple[Array, ...]) -> list[tuple[Array, ...]]:

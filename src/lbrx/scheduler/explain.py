@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from html import escape
 
 from lbrx.scheduler.fusion import Kernel, name_of, plan
-from lbrx.scheduler.graph import Node, in_order, node_of, nodes_of
+from lbrx.scheduler.graph import LOCK, Node, in_order, node_of, nodes_of
 from lbrx.storage import Array, Storage
 
 LINE, INDENT, MARGIN = 18, 16, 12  # of the picture, in pixels
@@ -17,8 +17,11 @@ CHARACTER = 7.3
 
 @dataclass(frozen=True)
 class Step:
-    """An operation inside a kernel."""
+    """An operation inside a kernel. Steps are counted over all kernels."""
 
+    number: int
+    sources: tuple[int, ...]
+    """The steps whose results it reads."""
     name: str
     result: str  # dtype and shape
     inputs: tuple[str, ...]
@@ -73,16 +76,14 @@ class Explanation:
         return lines
 
     def mermaid(self) -> str:
-        """The kernels as a Mermaid flow chart, a box each."""
+        """The kernels as a Mermaid flow chart: a box each, and arrows along the data."""
         lines = ["flowchart TD"]
         for i, kernel in enumerate(self.kernels):
             lines.append(f'  subgraph k{i}["{kernel.name}: saves {_size(kernel.saved)}"]')
-            lines += [
-                f'    k{i}s{j}["{step.name} {step.result}"]' for j, step in enumerate(kernel.steps)
-            ]
+            lines += [f'    s{step.number}["{step.name} {step.result}"]' for step in kernel.steps]
             lines.append("  end")
-            lines += [f"  k{i}s{j} --> k{i}s{j + 1}" for j in range(len(kernel.steps) - 1)]
-        lines += [f"  k{i} --> k{i + 1}" for i in range(len(self.kernels) - 1)]
+        steps = [step for kernel in self.kernels for step in kernel.steps]
+        lines += [f"  s{below} --> s{step.number}" for step in steps for below in step.sources]
         return "\n".join(lines)
 
     def svg(self) -> str:
@@ -105,12 +106,20 @@ class Explanation:
 
 def explain(storages: Iterable[Storage]) -> Explanation:
     """The plan for what storages wait for, without running anything."""
-    nodes = nodes_of(storages)
-    return Explanation(tuple(map(_planned, plan(in_order(nodes), nodes))))
+    with LOCK:
+        nodes = nodes_of(storages)
+        kernels = plan(in_order(nodes), nodes)
+        numbers = {n: i for i, n in enumerate(n for k in kernels for n in _inside(k))}
+        return Explanation(tuple(_planned(kernel, numbers) for kernel in kernels))
 
 
-def _planned(kernel: Kernel) -> PlannedKernel:
-    inside = list(reversed(kernel.views))
+def _inside(kernel: Kernel) -> list[Node]:
+    """Its nodes, each after those it needs."""
+    return list(reversed(kernel.views))
+
+
+def _planned(kernel: Kernel, numbers: Mapping[Node, int]) -> PlannedKernel:
+    inside = _inside(kernel)
     read: dict[object, int] = {}
     for node in inside:
         for array in node.arrays():
@@ -120,15 +129,18 @@ def _planned(kernel: Kernel) -> PlannedKernel:
                 read[id(array.storage)] = size * array.dtype.itemsize
     return PlannedKernel(
         name_of(kernel) if kernel.is_fused else kernel.root.op.name,
-        tuple(_step(node) for node in inside),
+        tuple(_step(node, numbers) for node in inside),
         sum(read.values()),
         sum(sum(_bytes(node)) for node in kernel.stored),
         2 * sum(sum(_bytes(node)) for node in inside if node not in kernel.stored),
     )
 
 
-def _step(node: Node) -> Step:
+def _step(node: Node, numbers: Mapping[Node, int]) -> Step:
+    below = (node_of(array) for array in node.arrays())
     return Step(
+        numbers[node],
+        tuple(numbers[n] for n in dict.fromkeys(below) if n is not None),
         node.op.name,
         ", ".join(map(str, node.outputs)),
         tuple(_operand(array) for array in node.arrays()),

@@ -33,6 +33,10 @@ FEW_ELEMENTS = 1 << 14
 MAX_VIEWS = 2  # in which one node is computed: more cost more than they save
 
 
+# By what holds it, the layouts through which a kernel reads something: each takes a buffer.
+Reads = dict[object, set[Layout]]
+
+
 @dataclass
 class Kernel:
     """A root and what is computed inside its kernel, each with the views it is seen through."""
@@ -47,8 +51,7 @@ class Kernel:
     """What it computes into memory: the root, then what others need."""
     product: Product | None = None
     """The product that the kernel computes and finishes, if it is one."""
-    reads: set[object] = field(default_factory=set)
-    """What it reads, each thing once: arrays and numbers have buffers."""
+    reads: Reads = field(default_factory=dict)
 
     @property
     def space(self) -> Shape:
@@ -145,11 +148,13 @@ def _finish_product(
 
 
 def _own_kernel(node: Node) -> Kernel:
-    kernel = Kernel(node, stored=[node], reads=_reads(node))
+    kernel = Kernel(node, stored=[node])
     kernel.views[node] = [sh.contiguous(node.outputs[0].shape)]
     if is_row_reduction(node) and _is_worthwhile(*_row_space(node)):
         kernel.rows, kernel.length = _row_space(node)
         kernel.views[node] = [_row_view(kernel)]
+    if kernel.takes_nodes:
+        kernel.reads = _reads(kernel, node, kernel.views[node]) or {}
     return kernel
 
 
@@ -164,13 +169,23 @@ def _uses(order: Sequence[Node]) -> dict[Node, list[tuple[Node, Array]]]:
     return uses
 
 
-def _reads(node: Node, views: int = 1) -> set[object]:
-    """The buffers that a kernel needs for a node seen through so many views."""
-    return {key for array in node.arrays() for key in _keys(array, views)}
-
-
-def _keys(array: Array, views: int = MAX_VIEWS) -> list[object]:
-    return [(identity(array), i) for i in range(views)]
+def _reads(kernel: Kernel, node: Node, views: Sequence[Layout]) -> Reads | None:
+    """What a kernel reads for a node that it sees through these views; None if it cannot."""
+    if is_row_reduction(node):
+        return {node_of(array) or id(array.storage): {array.layout} for array in node.arrays()}
+    reads: Reads = {}
+    for array in (
+        *node.arrays(),
+        *map(elementwise.host_number, elementwise.numbers(node.attributes)),
+    ):
+        if elementwise.is_host(array):
+            reads[identity(array)] = {array.layout}
+            continue
+        layouts = views_of(array, node, kernel.space, views)
+        if layouts is None:
+            return None
+        reads.setdefault(node_of(array) or id(array.storage), set()).update(layouts)
+    return reads
 
 
 def _host(
@@ -197,9 +212,14 @@ def _host(
     views = _views_inside(kernel, uses)
     if views is None or len(views) > MAX_VIEWS or (stores and not _is_storable(kernel, views)):
         return None
-    own = {key for c, array in uses if c in kernel.views for key in _keys(array)}
-    reads = (kernel.reads | _reads(node, len(views))) - own
-    if len(reads) + len(kernel.stored) + stores > MAX_BUFFERS or not _takes(kernel, node, views):
+    more = _reads(kernel, node, views)
+    if more is None:
+        return None
+    reads = {x: kernel.reads.get(x, set()) | more.get(x, set()) for x in kernel.reads | more}
+    reads.pop(node, None)
+    if sum(map(len, reads.values())) + len(kernel.stored) + stores > MAX_BUFFERS:
+        return None
+    if is_row_reduction(node) and not _takes_rows(kernel, node, views):
         return None
     kernel.views[node] = [_row_view(kernel)] if is_row_reduction(node) else views
     kernel.reads = reads
@@ -223,16 +243,6 @@ def _views_inside(kernel: Kernel, uses: Sequence[tuple[Node, Array]]) -> list[La
 def _is_storable(kernel: Kernel, views: Sequence[Layout]) -> bool:
     """Whether a kernel computes each element of a node once, in the order of its own results."""
     return len(views) == 1 and _alike(views[0], sh.contiguous(kernel.space))
-
-
-def _takes(kernel: Kernel, node: Node, views: Iterable[Layout]) -> bool:
-    """Whether a kernel can read all operands of a node that it sees through these views."""
-    if is_row_reduction(node):
-        return _takes_rows(kernel, node, views)
-    return all(
-        elementwise.is_host(array) or views_of(array, node, kernel.space, views) is not None
-        for array in node.arrays()
-    )
 
 
 # ---- rows ----

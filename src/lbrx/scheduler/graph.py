@@ -26,15 +26,17 @@ LOCK = threading.RLock()
 class Node:
     """One operation, to be computed when needed. Equal ones are one object while they pend."""
 
-    __slots__ = ("__weakref__", "attributes", "inputs", "op", "outputs", "pending", "policy")
+    __slots__ = ("__weakref__", "attributes", "inputs", "key", "op", "outputs", "pending", "policy")
 
     def __init__(
         self,
+        key: object,
         op: Op,
         inputs: tuple[Array | None, ...],
         attributes: Attributes,
         outputs: tuple[Spec, ...],
     ) -> None:
+        self.key = key
         self.op = op
         self.inputs = inputs
         self.attributes = attributes
@@ -95,7 +97,7 @@ def add(op: Op, inputs: Sequence[Array | None], attributes: Attributes) -> tuple
         key = _key(op, inputs, attributes)
         node = _nodes.get(key)
         if node is None:
-            node = _nodes[key] = Node(op, tuple(inputs), attributes, outputs)
+            node = _nodes[key] = Node(key, op, tuple(inputs), attributes, outputs)
         return tuple(_result(node, i) for i in range(len(outputs)))
 
 
@@ -143,6 +145,9 @@ def settle(node: Node, results: Sequence[Array]) -> None:
             assert isinstance(storage, MetalStorage)
             pending.storage = storage
             pending.node = None
+    # Equal nodes are new ones from now on, even if somebody, as a traceback, keeps this one.
+    _nodes.pop(node.key, None)
+    node.inputs = ()
 
 
 def concrete(array: Array) -> Array:

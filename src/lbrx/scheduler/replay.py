@@ -50,23 +50,24 @@ class Recording:
         # Kernels over nothing are no commands of a list.
         found = self.recorded.commands
         self.commands = [c for c in found if isinstance(c, Encoded) or 0 not in c.grid]
-        self.written = {id(b.block) for command in self.commands for b in command.written}
+        written = {id(b.block) for command in self.commands for b in command.written}
+        # What the host has filled is taken too, but no command writes it.
+        self.made = self.recorded.taken & written
         self.arena = self._arranged()
-        found.clear()  # and with it the memory that the arena replaces
-        changing = {id(buffer.block) for buffer in (*self.inputs, *self.outputs)}
+        self._open()
+        found.clear()  # and with it the memory that is replaced
         for foreign, group in groupby(self.commands, _is_foreign):
             if foreign:
                 self.pieces += map(Foreign, group)
             else:
                 listed = [command for command in group if isinstance(command, Dispatch)]
-                self.pieces.append(Listed(self.gpu, listed, lambda b: id(b.block) in changing))
+                self.pieces.append(Listed(self.gpu, listed))
 
     def _arranged(self) -> Buffer:
         """Move what only the commands use into one arena."""
         lives: dict[int, tuple[Buffer, int, int]] = {}
         fixed = {id(buffer.block) for buffer in (*self.inputs, *self.outputs)}
-        # What the host has filled is taken too, but no command writes it.
-        inner = (self.recorded.taken & self.written) - fixed
+        inner = self.made - fixed
         for step, command in enumerate(self.commands):
             for buffer in command.buffers:
                 key = id(buffer.block)
@@ -81,39 +82,53 @@ class Recording:
             offset = moved.get(id(buffer.block))
             return buffer if offset is None else arena.slice(offset + buffer.offset, buffer.size)
 
-        self.commands = [_changed(command, placed, lambda slot: slot) for command in self.commands]
+        self._move(placed)
         return arena
+
+    def _open(self) -> None:
+        """Put places without memory where inputs and results are bound."""
+        changing = [*self.inputs, *(b for b in self.outputs if id(b.block) in self.made)]
+        blocks = {id(b.block): Block(None, 0, b.block.length) for b in changing}
+
+        def opened(buffer: Buffer) -> Buffer:
+            block = blocks.get(id(buffer.block))
+            if block is None:
+                return buffer
+            return Buffer(block, buffer.offset, buffer.size, self.gpu.queue)
+
+        self._move(opened)
+        self.inputs = [opened(buffer) for buffer in self.inputs]
+        self.outputs = [opened(buffer) for buffer in self.outputs]
+
+    def _move(self, placed: Callable[[Buffer], Buffer]) -> None:
+        self.commands = [_changed(command, placed, lambda slot: slot) for command in self.commands]
 
     def run(self, inputs: Sequence[Buffer], numbers: Sequence[float]) -> list[Buffer]:
         """Encode everything with these inputs; returns the results' buffers."""
         with self.lock:
-            results = [self._result(buffer, inputs) for buffer in self.outputs]
-            binding = _Binding(self, [*inputs, *results], numbers)
+            binding = _Binding(self, inputs, numbers)
             for piece in self.pieces:
                 piece.run(binding)
-            return results
-
-    def _result(self, own: Buffer, inputs: Sequence[Buffer]) -> Buffer:
-        """Memory for a result, unless it is an input or something that no command writes."""
-        for stand, given in zip(self.inputs, inputs, strict=True):
-            if stand.block is own.block:
-                return given
-        return self.gpu.buffer(own.size, "tensors") if id(own.block) in self.written else own
+            return [binding(buffer) for buffer in self.outputs]
 
 
 class _Binding:
     """What stands at the open places in one run."""
 
     def __init__(
-        self, recording: Recording, given: Sequence[Buffer], numbers: Sequence[float]
+        self, recording: Recording, inputs: Sequence[Buffer], numbers: Sequence[float]
     ) -> None:
         self.gpu = recording.gpu
         self.numbers = numbers
-        self.used = (*given, recording.arena)
-        own = (*recording.inputs, *recording.outputs)
         self._given = {
-            id(old.block): (old.offset, new) for old, new in zip(own, given, strict=True)
+            id(place.block): (place.offset, given)
+            for place, given in zip(recording.inputs, inputs, strict=True)
         }
+        for place in recording.outputs:
+            if _is_open(place) and id(place.block) not in self._given:
+                made = self.gpu.buffer(place.block.length, "tensors")
+                self._given[id(place.block)] = (0, made)
+        self.used = (*(given for _, given in self._given.values()), recording.arena)
 
     def __call__(self, buffer: Buffer) -> Buffer:
         found = self._given.get(id(buffer.block))
@@ -124,6 +139,11 @@ class _Binding:
 
     def value(self, slot: Slot) -> bytes:
         return slot.holding(self.numbers[slot.number])
+
+
+def _is_open(buffer: Buffer) -> bool:
+    """Whether it is a place without memory."""
+    return buffer.block.handle is None
 
 
 def _is_foreign(command: Command) -> bool:
@@ -159,9 +179,7 @@ class Foreign:
 class Listed:
     """Kernels as an indirect command buffer."""
 
-    def __init__(
-        self, gpu: Context, commands: list[Dispatch], is_open: Callable[[Buffer], bool]
-    ) -> None:
+    def __init__(self, gpu: Context, commands: list[Dispatch]) -> None:
         self.commands = commands
         self.counts = Counter(command.label for command in commands)
         self.constants = gpu.buffer(_constants_size(commands), "replay", for_host=True)
@@ -170,9 +188,9 @@ class Listed:
         self.open: list[tuple[Any, int, Buffer]] = []  # command, place, recorded buffer
         self.bound: list[tuple[Any, int] | None] = []  # handle and offset there, of the last run
         self.ticket = 0
-        self._fill(is_open)
+        self._fill()
 
-    def _fill(self, is_open: Callable[[Buffer], bool]) -> None:
+    def _fill(self) -> None:
         """Encode what never changes."""
         memory = self.constants.unsynchronised()
         hazards, offset = Hazards(), 0
@@ -181,7 +199,7 @@ class Listed:
             slot.setComputePipelineState_(command.pipeline.state)
             for place, argument in enumerate(command.arguments):
                 if isinstance(argument, Buffer):
-                    if is_open(argument):
+                    if _is_open(argument):
                         self.open.append((slot, place, argument))
                     else:
                         _bind(slot, argument, place)
@@ -229,8 +247,8 @@ class Listed:
 
     def _execute(self, commands: Any, buffers: Sequence[Buffer]) -> None:
         encoder = commands.computeCommandEncoder()
-        resources = {id(b.block): b.block.handle for c in self.commands for b in c.buffers}
-        resources |= {id(b.block): b.block.handle for b in (*buffers, self.constants)}
+        held = (b for c in self.commands for b in c.buffers if not _is_open(b))
+        resources = {id(b.block): b.block.handle for b in (*held, *buffers, self.constants)}
         usage = Metal.MTLResourceUsageRead | Metal.MTLResourceUsageWrite
         encoder.useResources_count_usage_(list(resources.values()), len(resources), usage)
         encoder.executeCommandsInBuffer_withRange_(self.list, (0, len(self.commands)))

@@ -2,38 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import replace
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
+from lbrx import env
 from lbrx.errors import TraceError
 from lbrx.kernels.arrays import whole_buffer
-from lbrx.metal import context
-from lbrx.metal.commands import recording
+from lbrx.kernels.registry import policy
+from lbrx.metal import Buffer, context
+from lbrx.metal.binding import checking_modes
+from lbrx.metal.commands import Recorded, recorder, recording
 from lbrx.scheduler import graph, replay
 from lbrx.scheduler.graph import Node, Pending
-from lbrx.storage import Array, Bytes, MetalStorage
-
-# The function that is being traced, and the storages of its inputs.
-_traced: ContextVar[tuple[str, frozenset[int]] | None] = ContextVar("traced", default=None)
+from lbrx.storage import Array, Bytes, MetalStorage, NumberStorage, Storage
 
 
-class _Input(MetalStorage):
-    """The memory of an input while the function is traced."""
+@dataclass(frozen=True, eq=False)
+class Traced(MetalStorage):
+    """Memory of a function that is traced, of an input or between its kernels: nothing is there."""
+
+    function: str
 
     def host(self) -> Bytes:
-        traced = _traced.get()
-        if traced is not None:
-            raise _looks(traced[0], "an input")
-        return super().host()
+        raise _looks(self.function, "an input")
 
 
-def stand_in(array: Array) -> Array:
+def stand_in(array: Array, function: str) -> Array:
     """An input while a function is traced."""
     buffer = replay.stand_in(whole_buffer(array))
-    return replace(array, storage=_Input(buffer, 0, buffer.size))
+    return Array(Traced(buffer, 0, buffer.size, function), array.layout, array.dtype)
+
+
+def setting() -> object:
+    """What decides, beside its arguments, how a function is recorded."""
+    return policy(), env.kernel_setting(), env.fusion(), checking_modes()
 
 
 def _looks(function: str, what: str) -> TraceError:
@@ -43,33 +45,64 @@ def _looks(function: str, what: str) -> TraceError:
     )
 
 
-@contextmanager
-def tracing(function: Callable[..., Any], inputs: Sequence[Array]) -> Iterator[None]:
-    """Within it, nothing that depends on the inputs can be looked at."""
-    name = getattr(function, "__name__", repr(function))
-    token = _traced.set((name, frozenset(id(array.storage) for array in inputs)))
-    try:
-        yield
-    finally:
-        _traced.reset(token)
+def _traced(array: Array | None) -> Traced | None:
+    """The traced memory that an array shows."""
+    storage = None if array is None else array.storage
+    found = storage.storage if isinstance(storage, Pending) else storage
+    return found if isinstance(found, Traced) else None
 
 
 def refuse_inputs(nodes: Iterable[Node]) -> None:
-    """Raise if one of these nodes is computed from an input of the function being traced."""
-    traced = _traced.get()
-    if traced is None:
+    """Raise if one of these nodes, about to run, is computed from what is only traced."""
+    if recorder() is not None:
         return
-    name, inputs = traced
     for node in nodes:
         for array in node.inputs:
-            if array is not None and id(array.storage) in inputs:
-                raise _looks(name, f"{node.op.name} of an input")
+            found = _traced(array)
+            if found is not None:
+                raise _looks(found.function, f"{node.op.name} of an input")
 
 
-def recorded(outputs: Sequence[Array], inputs: Sequence[Array]) -> replay.Recording:
+def _varying(order: Iterable[Node]) -> set[Node]:
+    """The nodes that depend on inputs or on numbers that a replay may change."""
+    varying: set[Node] = set()
+    for node in order:
+        for array in node.inputs:
+            if array is not None and (
+                isinstance(array.storage, NumberStorage)
+                or _traced(array) is not None
+                or graph.node_of(array) in varying
+            ):
+                varying.add(node)
+    return varying
+
+
+def recorded(outputs: Sequence[Array], inputs: Sequence[Array], function: str) -> replay.Recording:
     """The commands that compute the outputs from the inputs."""
     pending = [x.storage for x in outputs if isinstance(x.storage, Pending)]
-    with recording() as recorded:
-        graph.realise(pending)
-    own = [whole_buffer(graph.concrete(array)) for array in outputs]
-    return replay.Recording(context(), recorded, [whole_buffer(x) for x in inputs], own)
+    with graph.LOCK:
+        varying = _varying(graph.in_order(graph.nodes_of(pending)))
+        # What inputs have no part in is computed now, once: others may hold it too.
+        used = [x.storage for node in varying for x in node.arrays()]
+        graph.realise(s for s in (*used, *pending) if _node(s) not in varying)
+        with recording() as made:
+            graph.realise(pending)
+        own = [whole_buffer(graph.concrete(array)) for array in outputs]
+        for node in varying:
+            _leave(node, made, function)
+    return replay.Recording(context(), made, [whole_buffer(x) for x in inputs], own)
+
+
+def _node(storage: Storage) -> Node | None:
+    return storage.node if isinstance(storage, Pending) else None
+
+
+def _leave(node: Node, made: Recorded, function: str) -> None:
+    """Results that somebody has kept show memory into which no command will write."""
+    for reference in node.pending:
+        pending = reference()
+        own = pending.storage if pending is not None else None
+        if pending is None or own is None:
+            continue
+        if isinstance(own.buffer, Buffer) and id(own.buffer.block) in made.taken:
+            pending.storage = Traced(own.buffer, own.offset, own.nbytes, function)

@@ -214,6 +214,7 @@ struct Symmetric : Stream<BITS, true, false> {
   static short2 neighbours(Block b, uint run, uint i) { return two_nibbles(b.data, run, i, 8); }
 };
 
+// Zero points are codes, or products would not fit.
 template <uint BITS>
 struct Asymmetric : Stream<BITS, BITS < 8, false> {
   static short zero(Block b) { return static_cast<device const uchar*>(b.weight.offsets)[b.index]; }

@@ -13,6 +13,19 @@ inline void decode_unit(Block block, uint unit, device void* out, ulong at) {
   }
 }
 
+// The same for 32 values, two a byte.
+template <typename C>
+inline void decode_run(Block block, uint run, device void* out, ulong at) {
+  const float scale = C::scale(block, run * 2), offset = C::offset(block, run * 2);
+#pragma nounroll
+  for (uint i = 0; i < UNIT; i++) {
+    const short2 codes = C::neighbours(block, run, i);
+    const float first = scale * float(codes.x), second = scale * float(codes.y);
+    put(out, at + 2 * i, C::SHIFTED ? first + offset : first);
+    put(out, at + 2 * i + 1, C::SHIFTED ? second + offset : second);
+  }
+}
+
 // A thread a block.
 template <typename C>
 kernel void decode_blocks(device const uchar* data [[buffer(0)]],
@@ -21,9 +34,16 @@ kernel void decode_blocks(device const uchar* data [[buffer(0)]],
                           device const char* book [[buffer(3)]], device void* out [[buffer(4)]],
                           uint at [[thread_position_in_grid]]) {
   const Block block = block_at<C>({data, scales, offsets, book}, at);
+  const ulong first = ulong(at) * C::elements();
+  if (C::NEIGHBOURS) {
+#pragma unroll
+    for (uint run = 0; run < C::elements() / UNIT / 2; run++)
+      decode_run<C>(block, run, out, first + run * 2 * UNIT);
+    return;
+  }
 #pragma unroll
   for (uint unit = 0; unit < C::elements() / UNIT; unit++)
-    decode_unit<C>(block, unit, out, ulong(at) * C::elements() + unit * UNIT);
+    decode_unit<C>(block, unit, out, first + unit * UNIT);
 }
 
 // A thread sixteen values.

@@ -4,10 +4,24 @@
 
 // ---- tables of sixteen ----
 
+constant bool LOOKS_UP [[function_constant(4)]];  // whether tables are quick: not in vector loops
+
 constant constexpr char UNEVEN[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
                                       1,    13,   25,  38,  53,  69,  89,  113};
-// Twice what E2M1's codes mean, so that they are whole; scales are halved for it.
-constant constexpr char DOUBLED[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+inline short uneven(short code) {
+  if (LOOKS_UP) return UNEVEN[code];
+  short value = UNEVEN[0];
+#pragma unroll
+  for (short i = 1; i < 16; i++) value += code >= i ? UNEVEN[i] - UNEVEN[i - 1] : 0;
+  return value;
+}
+
+// Twice what a code of E2M1 means, so that it is whole; scales are halved for it.
+inline short doubled(short code) {
+  const short exponent = code >> 1 & 3, mantissa = code & 1;
+  const short size = exponent == 0 ? mantissa : (2 | mantissa) << (exponent - 1);
+  return code & 8 ? -size : size;
+}
 
 // 2 ** (e - 128), below 2 ** -126 without the exponent's bits.
 inline float half_power(uint e) { return as_type<float>(e < 2 ? 0x00200000u << e : (e - 1) << 23); }
@@ -23,7 +37,7 @@ inline float e4m3(uint stored) {
 
 struct IQ4_NL : Codec<32, 18, true, false> {
   static float scale(Block b, uint) { return half_at(b.data); }
-  static short code(Block b, uint unit, uint i) { return UNEVEN[nibble(b.data + 2, unit, i)]; }
+  static short code(Block b, uint unit, uint i) { return uneven(nibble(b.data + 2, unit, i)); }
 };
 
 struct IQ4_XS : Codec<256, 136, true, false> {
@@ -34,13 +48,13 @@ struct IQ4_XS : Codec<256, 136, true, false> {
     return half_at(b.data) * float(int(low | high << 4) - 32);
   }
   static short code(Block b, uint unit, uint i) {
-    return UNEVEN[nibble(b.data + 8 + unit / 2 * UNIT, unit % 2, i)];
+    return uneven(nibble(b.data + 8 + unit / 2 * UNIT, unit % 2, i));
   }
 };
 
 struct MXFP4 : Codec<32, 17, true, false> {
   static float scale(Block b, uint) { return half_power(b.data[0]); }
-  static short code(Block b, uint unit, uint i) { return DOUBLED[nibble(b.data + 1, unit, i)]; }
+  static short code(Block b, uint unit, uint i) { return doubled(nibble(b.data + 1, unit, i)); }
 };
 
 // Its scales have no sign, and zero for NaN.
@@ -50,19 +64,24 @@ struct NVFP4 : Codec<64, 36, false, false> {
     return b.data[unit] == 127 ? 0.0f : stored == 127 ? 240.0f : 0.5f * e4m3(stored);
   }
   static short code(Block b, uint unit, uint i) {
-    return DOUBLED[nibble(b.data + 4 + unit * 8, i / 8, i % 8)];
+    return doubled(nibble(b.data + 4 + unit * 8, i / 8, i % 8));
   }
 };
 
 // MLX's: a byte's two values are neighbours.
 struct MlxMxfp4 : Codec<32, 16, true, false> {
+  static constant constexpr bool NEIGHBOURS = true;
   static float scale(Block b, uint) { return half_power(static_cast<device const uchar*>(b.weight.scales)[b.index]); }
-  static short code(Block b, uint unit, uint i) { return DOUBLED[stream_bits<4>(b.data, unit, i)]; }
+  static short code(Block b, uint unit, uint i) { return doubled(stream_bits<4>(b.data, unit, i)); }
+  static short2 neighbours(Block b, uint run, uint i) {
+    const short2 codes = two_nibbles(b.data, run, i, 0);
+    return short2(doubled(codes.x), doubled(codes.y));
+  }
 };
 
 struct MlxNvfp4 : Codec<16, 8, false, false> {
   static float scale(Block b, uint) { return 0.5f * e4m3(static_cast<device const uchar*>(b.weight.scales)[b.index]); }
-  static short code(Block b, uint unit, uint i) { return DOUBLED[stream_bits<4>(b.data, unit, i)]; }
+  static short code(Block b, uint unit, uint i) { return doubled(stream_bits<4>(b.data, unit, i)); }
 };
 
 struct MlxMxfp8 : Codec<32, 32, true, false> {

@@ -9,10 +9,14 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from lbrx.errors import DeviceError
+import numpy as np
+
+from lbrx.dtype import Dtype
+from lbrx.errors import DeviceError, TraceError
+from lbrx.shape import Layout
 from lbrx.storage import Array, MetalStorage
 from lbrx.tensor.core import Tensor
-from lbrx.tensor.number import Number
+from lbrx.tensor.number import Number, traced_function, tracing
 
 log = logging.getLogger("lbrx")
 MANY = 8  # traces, before somebody is told
@@ -23,8 +27,8 @@ def compile(function: Callable[..., Any]) -> Compiled:
 
     It is traced once for each combination of shapes, dtypes and other arguments, and its kernels
     are replayed as one list after that. Floats may change without a new trace, unless the function
-    looks at their value. It may not look at the values of tensors, and what it does beside
-    computing tensors happens only when it is traced.
+    looks at their value. It may not look at the values of tensors or draw random numbers, and
+    what it does beside computing tensors happens only when it is traced.
     """
     return Compiled(function)
 
@@ -42,7 +46,8 @@ class _Trace:
 @dataclass(frozen=True)
 class _Result:
     index: int
-    array: Array
+    layout: Layout
+    dtype: Dtype
 
 
 class Compiled:
@@ -54,9 +59,12 @@ class Compiled:
         functools.update_wrapper(self, function)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if traced_function() is not None:  # its trace takes this in
+            return self.function(*args, **kwargs)
         tensors: list[Tensor] = []
         numbers: list[float] = []
-        key = _key((args, kwargs), tensors, numbers)
+        setting = import_module("lbrx.scheduler.tracing").setting
+        key = setting(), _key((args, kwargs), tensors, numbers)
         arrays = [_plain(tensor) for tensor in tensors]
         traces = self._traces.setdefault(key, [])
         trace = next((t for t in traces if t.fits(numbers)), None)
@@ -69,15 +77,16 @@ class Compiled:
         return _filled(trace.results, made)
 
     def _traced(self, given: Any, arrays: list[Array], numbers: list[float]) -> _Trace:
-        tracing = import_module("lbrx.scheduler.tracing")
-        inputs = [tracing.stand_in(array) for array in arrays]
+        traces = import_module("lbrx.scheduler.tracing")
+        name = getattr(self.function, "__name__", repr(self.function))
+        inputs = [traces.stand_in(array, name) for array in arrays]
         slots = [Number(value, i) for i, value in enumerate(numbers)]
         args, kwargs = _replaced(given, iter(map(Tensor, inputs)), iter(slots))
-        with tracing.tracing(self.function, inputs):
+        with tracing(name):
             results = self.function(*args, **kwargs)
         outputs: list[Tensor] = []
         structure = _outlined(results, outputs)
-        recording = tracing.recorded([t.array for t in outputs], inputs)
+        recording = traces.recorded([t.array for t in outputs], inputs, name)
         looked_at = {slot.index: slot.value for slot in slots if slot.looked_at}
         return _Trace(recording, structure, looked_at)
 
@@ -98,10 +107,13 @@ def _plain(tensor: Tensor) -> Array:
             f"a compiled function takes tensors on 'metal', not {tensor.device!r}: "
             "move them with to_device('metal')"
         )
-    array = tensor.contiguous().array
-    storage = tensor.contiguous().storage
-    assert isinstance(storage, MetalStorage)
-    return Array(storage, array.layout, array.dtype)
+    plain = tensor.contiguous()
+    storage = plain.storage
+    if not isinstance(storage, MetalStorage):
+        raise TraceError(
+            "a compiled function takes no quantized tensors: let it use one from outside"
+        )
+    return Array(storage, plain.array.layout, plain.dtype)
 
 
 def _key(value: Any, tensors: list[Tensor], numbers: list[float]) -> object:
@@ -109,13 +121,18 @@ def _key(value: Any, tensors: list[Tensor], numbers: list[float]) -> object:
     if isinstance(value, Tensor):
         tensors.append(value)
         return value.shape, value.dtype
-    if isinstance(value, float):
-        numbers.append(value)
+    if isinstance(value, float | np.floating):
+        numbers.append(float(value))
         return float
     if isinstance(value, list | tuple):
         return type(value), tuple(_key(item, tensors, numbers) for item in value)
     if isinstance(value, dict):
         return tuple((k, _key(v, tensors, numbers)) for k, v in value.items())
+    if value.__hash__ is None:
+        raise TraceError(
+            f"a compiled function is given {type(value).__name__}, which no trace can be found by: "
+            "give tensors, numbers, strings, and lists, tuples and dictionaries of them"
+        )
     return type(value), value
 
 
@@ -123,7 +140,7 @@ def _replaced(value: Any, tensors: Any, numbers: Any) -> Any:
     """The same arguments with stand-ins for tensors and floats, met in the order of `_key`."""
     if isinstance(value, Tensor):
         return next(tensors)
-    if isinstance(value, float):
+    if isinstance(value, float | np.floating):
         return next(numbers)
     if isinstance(value, list | tuple):
         return _alike(value, [_replaced(item, tensors, numbers) for item in value])
@@ -140,8 +157,10 @@ def _alike(value: Any, items: list[Any]) -> Any:
 def _outlined(value: Any, outputs: list[Tensor]) -> Any:
     """A result with its tensors taken out."""
     if isinstance(value, Tensor):
+        if value.device != "metal":
+            return value
         outputs.append(value)
-        return _Result(len(outputs) - 1, value.array)
+        return _Result(len(outputs) - 1, value.array.layout, value.dtype)
     if isinstance(value, list | tuple):
         return _alike(value, [_outlined(item, outputs) for item in value])
     if isinstance(value, dict):
@@ -154,7 +173,7 @@ def _filled(value: Any, buffers: list[Any]) -> Any:
     if isinstance(value, _Result):
         buffer = buffers[value.index]
         storage = MetalStorage(buffer, 0, buffer.size)
-        return Tensor(Array(storage, value.array.layout, value.array.dtype))
+        return Tensor(Array(storage, value.layout, value.dtype))
     if isinstance(value, list | tuple):
         return _alike(value, [_filled(item, buffers) for item in value])
     if isinstance(value, dict):

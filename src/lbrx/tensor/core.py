@@ -22,6 +22,7 @@ from lbrx.storage.cpu import copied
 from lbrx.tensor import device as devices
 from lbrx.tensor import dlpack, indexing
 from lbrx.tensor.methods import add_methods
+from lbrx.tensor.number import Number, traced_function
 from lbrx.tensor.operands import move, prepare
 from lbrx.tensor.operators import Operators
 
@@ -257,6 +258,8 @@ def _unpickle(data: bytes, shape: Shape, dtype: Dtype, device: str, metadata: Me
 def run(op: Op, values: Sequence[Any], attributes: Attributes) -> Any:
     """Run an operation: a tensor, or a tuple of them where it has several results."""
     device, arrays = prepare(op, values)
+    if traced_function() is not None:
+        attributes = {k: float(v) if isinstance(v, Number) else v for k, v in attributes.items()}
     results = devices.get(device).run(op, arrays, op.bind(attributes))
     tensors = tuple(Tensor(array) for array in results)
     return tensors[0] if len(tensors) == 1 else tensors

@@ -1,8 +1,28 @@
-"""Floats while a function is traced: numbers that a replay may change."""
+"""While a function is traced: who asks whether it is, and floats that a replay may change."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
+
+_function: ContextVar[str | None] = ContextVar("function", default=None)
+
+
+def traced_function() -> str | None:
+    """The name of the function that is being traced."""
+    return _function.get()
+
+
+@contextmanager
+def tracing(function: str) -> Iterator[None]:
+    """Within it, a function of this name is called to be traced."""
+    token = _function.set(function)
+    try:
+        yield
+    finally:
+        _function.reset(token)
 
 
 class Number:
@@ -26,6 +46,9 @@ class Number:
     def __repr__(self) -> str:
         return repr(float(self))
 
+    def __format__(self, form: str) -> str:
+        return format(float(self), form)
+
     def __hash__(self) -> int:
         return hash(float(self))
 
@@ -47,6 +70,6 @@ def _of_value(name: str) -> Any:
 for _name in (
     *("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "floordiv", "rfloordiv"),
     *("mod", "rmod", "pow", "rpow", "neg", "pos", "abs", "int", "bool", "round", "trunc", "floor"),
-    *("ceil", "eq", "ne", "lt", "le", "gt", "ge"),
+    *("ceil", "eq", "ne", "lt", "le", "gt", "ge", "divmod", "rdivmod"),
 ):
     setattr(Number, f"__{_name}__", _of_value(f"__{_name}__"))

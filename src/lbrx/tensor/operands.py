@@ -28,8 +28,8 @@ _Pending = Array | Scalar | Number | None
 
 def as_scalar(value: object) -> Scalar | None:
     """A weak number, or None for what is not one."""
-    if isinstance(value, np.generic):
-        value = value.item()
+    if isinstance(value, np.generic | Number):
+        value = value.item() if isinstance(value, np.generic) else float(value)
     for kind in (bool, int, float):
         if isinstance(value, kind):
             return kind(value)

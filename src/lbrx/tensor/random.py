@@ -9,11 +9,13 @@ from typing import Any
 
 from lbrx import dtype as dt
 from lbrx.dtype import DtypeLike
+from lbrx.errors import TraceError
 from lbrx.ops import TABLE
 from lbrx.ops.random import WORDS
 from lbrx.tensor import device as devices
 from lbrx.tensor.core import Tensor
 from lbrx.tensor.creation import Sizes, as_shape
+from lbrx.tensor.number import traced_function
 
 _lock = threading.Lock()
 _seed = int.from_bytes(os.urandom(8), "little")
@@ -29,6 +31,11 @@ def seed(value: int) -> None:
 
 def _draw(name: str, shape: Sizes, device: str | None, **attributes: Any) -> Tensor:
     global _offset
+    if (function := traced_function()) is not None:
+        raise TraceError(
+            f"{function} draws random numbers, which each call would repeat: draw them outside and "
+            "give them to the compiled function"
+        )
     sizes = as_shape(shape)
     with _lock:
         attributes |= {"shape": sizes, "seed": _seed, "offset": _offset}

@@ -56,4 +56,5 @@ class Model(Decoder):
 
 def query_scale(config: ModelConfig) -> float:
     """Gemma says itself what scores are divided by the root of."""
-    return float(config.settings.get("query_pre_attn_scalar") or config.head_size) ** -0.5
+    size = float(config.settings.get("query_pre_attn_scalar") or config.head_size)
+    return 1 / math.sqrt(size)

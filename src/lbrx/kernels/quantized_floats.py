@@ -1,0 +1,45 @@
+"""Products with a quantized matrix in float, for devices where a thread does a long run."""
+
+from __future__ import annotations
+
+from lbrx import dtype as dt
+from lbrx.kernels.arrays import buffer_of
+from lbrx.kernels.matmul import DISPATCH, EMULATED
+from lbrx.kernels.quantized import UNIT, Stored, pipeline
+from lbrx.kernels.quantized_matmul import MOST_ROWS, PRODUCTS, QuantizedProduct, family
+from lbrx.metal import Context, DeviceInfo
+from lbrx.storage import Array
+
+# How much more a value of a long block costs than in whole numbers: its registers do not suffice.
+LONG_BLOCKS = 3.0
+
+
+def _can(info: DeviceInfo, problem: QuantizedProduct) -> bool:
+    return problem.dtype is dt.float32
+
+
+def _cost(info: DeviceInfo, problem: QuantizedProduct) -> float:
+    work = problem.m * problem.n * problem.k
+    if info.simd_hardware:
+        return EMULATED + 2 * problem.operations
+    if problem.scheme.elements > 2 * UNIT:
+        work *= LONG_BLOCKS
+    return DISPATCH + work / PRODUCTS
+
+
+# Which of this and whole numbers is taken depends on the number of rows.
+@family.variant("floats", can=_can, cost=_cost, batch_invariant=False)
+def floats(
+    gpu: Context, problem: QuantizedProduct, x: Array, weight: Stored, result: Array
+) -> None:
+    """A thread a row of the weight, expanded in registers. As exact as an expanded weight is, and
+    with blocks of 32 as quick as whole numbers."""
+    rows = min(1 << (problem.m - 1).bit_length(), MOST_ROWS)
+    gpu.queue.dispatch(
+        pipeline(gpu, "quant_floats", "quantized_matmul_floats", weight, problem.dtype, {3: rows}),
+        [*weight.arguments, buffer_of(x), buffer_of(result), problem.packed()],
+        (problem.n, -(-problem.m // rows), 1),
+        (1, 1, 1),
+        kernel="quantized_matmul",
+        variant="floats",
+    )

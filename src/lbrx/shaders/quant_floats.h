@@ -1,0 +1,68 @@
+// Products of a few rows with a quantized matrix in float: the numbers of x are not rounded.
+#pragma once
+#include "quant_schemes.h"
+
+struct FloatProduct {
+  uint m, n, k;
+};
+
+constant uint FLOAT_ROWS [[function_constant(3)]];  // of x in one pass
+constant constexpr uint MOST_FLOAT_ROWS = 8;
+constant constexpr uint CHAINS = 2;  // of sums, so that one need not wait for the other
+
+// Sixteen values of a block. A loop over them becomes vector instructions.
+template <typename C>
+inline void expand(Block block, uint unit, thread float (&values)[UNIT]) {
+  const float scale = C::scale(block, unit), offset = C::offset(block, unit);
+#pragma nounroll
+  for (uint i = 0; i < UNIT; i++) {
+    const float code = C::code(block, unit, i);
+    values[i] = C::SHIFTED ? fma(scale, code, offset) : scale * code;
+  }
+}
+
+inline float sum_of(thread float (&chains)[CHAINS][UNIT]) {
+  for (uint i = 0; i < UNIT; i++) chains[0][i] += chains[1][i];
+  for (uint half = UNIT / 2; half > 0; half /= 2)
+    for (uint i = 0; i < half; i++) chains[0][i] += chains[0][i + half];
+  return chains[0][0];
+}
+
+// A thread a row of the matrix.
+template <typename C>
+kernel void matvec_floats(device const uchar* data [[buffer(0)]],
+                          device const void* scales [[buffer(1)]],
+                          device const void* offsets [[buffer(2)]],
+                          device const char* book [[buffer(3)]],
+                          device const float* x [[buffer(4)]], device float* out [[buffer(5)]],
+                          constant FloatProduct& p [[buffer(6)]],
+                          uint2 at [[thread_position_in_grid]]) {
+  const uint first = at.y * FLOAT_ROWS, blocks = p.k / C::elements();
+  device const float* rows[MOST_FLOAT_ROWS];
+  float sums[MOST_FLOAT_ROWS][CHAINS][UNIT];
+#pragma unroll
+  for (uint r = 0; r < FLOAT_ROWS; r++) {
+    // Rows beyond the last are the last again.
+    rows[r] = x + ulong(min(first + r, p.m - 1)) * p.k;
+    for (uint i = 0; i < CHAINS * UNIT; i++) sums[r][i / UNIT][i % UNIT] = 0;
+  }
+  for (ulong b = 0; b < blocks; b++) {
+    const Block block = block_at<C>({data, scales, offsets, book}, ulong(at.x) * blocks + b);
+#pragma unroll
+    for (uint unit = 0; unit < C::elements() / UNIT; unit++) {
+      alignas(64) float values[UNIT];
+      expand<C>(block, unit, values);
+      const ulong place = b * C::elements() + unit * UNIT;
+#pragma unroll
+      for (uint r = 0; r < FLOAT_ROWS; r++) {
+        // Long blocks have other work to do meanwhile, and need the registers for it.
+        thread float* lanes = sums[r][C::elements() == 2 * UNIT ? unit % CHAINS : 0];
+#pragma nounroll
+        for (uint i = 0; i < UNIT; i++) lanes[i] = fma(values[i], rows[r][place + i], lanes[i]);
+      }
+    }
+  }
+#pragma unroll
+  for (uint r = 0; r < FLOAT_ROWS; r++)
+    if (first + r < p.m) out[ulong(first + r) * p.n + at.x] = sum_of(sums[r]);
+}

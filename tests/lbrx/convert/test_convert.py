@@ -1,0 +1,245 @@
+"""Conversions between the formats, beside the packages that define them."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import tracemalloc
+
+import gguf
+import numpy as np
+import pytest
+from conversion_checks import contents, gguf_types, gguf_values, in_pairs, relative, to
+from safetensors.numpy import load_file, save_file
+
+import lbrx
+from lbrx import quant
+
+Q, K = "model.layers.1.self_attn.q_proj.weight", "model.layers.1.self_attn.k_proj.weight"
+DOWN = "model.layers.1.mlp.down_proj.weight"
+
+
+def test_around_the_formats(folder, tmp_path):
+    """bf16 to GGUF Q8_0 to safetensors to MLX's 4 bits to GGUF Q4_K_M: each step adds the error of
+    its own quantization and no other."""
+    source, tensors = folder()
+    to(source, tmp_path / "a.gguf", quantize="q8_0")
+    to(tmp_path / "a.gguf", tmp_path / "b", to="safetensors")
+    to(tmp_path / "b", tmp_path / "c", quantize="mlx:4:64", dtype="f16")
+    to(tmp_path / "c", tmp_path / "d.gguf", quantize="q4_k_m")
+
+    a, b = gguf_values(tmp_path / "a.gguf"), load_file(tmp_path / "b/model.safetensors")
+    assert b.keys() == tensors.keys()
+    for name, values in tensors.items():
+        if values.ndim == 1:
+            assert np.array_equal(b[name], values.astype(np.float32))
+        else:
+            expected = quant.dequantize(*quant.quantize(values, "q8_0"))
+            np.testing.assert_array_equal(b[name], expected)
+    np.testing.assert_array_equal(a["blk.1.attn_q.weight"], in_pairs(b[Q], 4))
+    np.testing.assert_array_equal(a["blk.1.attn_k.weight"], in_pairs(b[K], 2))
+    np.testing.assert_array_equal(a["blk.1.ffn_down.weight"], b[DOWN])
+
+    c = lbrx.open_model(tmp_path / "c").canonical()
+    halves = {name: values.astype(np.float16) for name, values in b.items()}
+    for name, values in halves.items():
+        expected = (
+            values if values.ndim == 1 else quant.dequantize(*quant.quantize(values, "mlx:4"))
+        )
+        np.testing.assert_array_equal(c[name].numpy(), expected)
+
+    d, types = gguf_values(tmp_path / "d.gguf"), gguf_types(tmp_path / "d.gguf")
+    assert types["output.weight"] == "Q6_K"
+    assert types["blk.0.attn_q.weight"] == "Q4_K"
+    assert types["blk.0.ffn_down.weight"] in ("Q5_0", "Q8_0")  # rows of 384
+    down = quant.quantize(c[DOWN].numpy(), types["blk.1.ffn_down.weight"].lower())
+    np.testing.assert_array_equal(d["blk.1.ffn_down.weight"], quant.dequantize(*down))
+
+
+def test_tokenizer_and_settings_go_along(folder, tmp_path, tokenizer):
+    from tokenizers import Tokenizer
+
+    source, _ = folder()
+    to(source, tmp_path / "a.gguf", quantize="q4_0")
+    fields = gguf.GGUFReader(tmp_path / "a.gguf").fields
+    assert fields["general.file_type"].contents() == 2
+    assert fields["general.quantization_version"].contents() == 2
+    assert fields["llama.block_count"].contents() == 2
+    assert len(fields["tokenizer.ggml.tokens"].data) == tokenizer.get_vocab_size()
+    to(tmp_path / "a.gguf", tmp_path / "b", quantize="f16")
+    config = json.loads((tmp_path / "b/config.json").read_text())
+    assert (config["hidden_size"], config["torch_dtype"]) == (256, "float16")
+    back = Tokenizer.from_file(str(tmp_path / "b/tokenizer.json"))
+    assert back.encode("It's 12 o'clock").ids == tokenizer.encode("It's 12 o'clock").ids
+
+
+@pytest.mark.parametrize(
+    ("quantize", "types"),
+    [
+        (None, {"BF16"}),
+        ("f16", {"F16", "F32"}),
+        ("Q8_0", {"Q8_0", "F32"}),
+        ("q4_k_s", {"Q4_K", "Q5_0", "Q5_K", "Q6_K", "F32"}),
+        ("iq4_xs", {"IQ4_XS", "IQ4_NL", "Q6_K", "Q5_K", "F32"}),
+    ],
+)
+def test_mixtures(folder, tmp_path, quantize, types):
+    """The types that llama.cpp's tables give, none but those; rows of F32 are norms'."""
+    source, tensors = folder()
+    to(source, tmp_path / "m.gguf", quantize=quantize)
+    found = gguf_types(tmp_path / "m.gguf")
+    assert set(found.values()) <= types
+    norms = {name for name in found if name.endswith("_norm.weight")}
+    if quantize is not None:
+        assert {name for name, type in found.items() if type == "F32"} == norms
+        choose = quant.mixture(
+            "q8_0" if quantize == "f16" else quantize, quant.ModelFacts(2, queries_per_key=2)
+        )
+        hidden, wide = 256, 384
+        for name, columns in (("blk.1.ffn_down.weight", wide), ("blk.0.attn_v.weight", hidden)):
+            expected = "f16" if quantize == "f16" else choose(name, (hidden, columns))
+            assert found[name].lower() == expected
+    rms = relative(gguf_values(tmp_path / "m.gguf")["blk.1.ffn_down.weight"], tensors[DOWN])
+    assert rms < 0.1
+
+
+@pytest.mark.parametrize("kind", ["mixtral", "gemma2", "phi3", "qwen2"])
+@pytest.mark.parametrize("middle", ["m.gguf", "mlx"])
+def test_without_quantization_nothing_changes(folder, tmp_path, small_pieces, kind, middle):
+    """Experts are stacked and taken apart, norms shifted, rows moved; there and back is the same."""
+    source, tensors = folder(kind, np.float32)
+    to(source, tmp_path / middle, to=None if "." in middle else "mlx")
+    to(tmp_path / middle, tmp_path / "back", to="safetensors")
+    back = load_file(tmp_path / "back/model.safetensors")
+    assert back.keys() == tensors.keys()
+    for name, values in tensors.items():
+        if kind == "gemma2" and name.endswith("norm.weight"):
+            np.testing.assert_allclose(back[name], values, atol=1e-6)
+        else:
+            np.testing.assert_array_equal(back[name], values)
+
+
+def test_blocks_stay_as_they_are(folder, tmp_path):
+    """What is in the wanted type already is moved, not encoded again."""
+    source, _ = folder()
+    to(source, tmp_path / "a.gguf", quantize="q4_k_m")
+    result = to(tmp_path / "a.gguf", tmp_path / "b.gguf", quantize="q4_k_m")
+    assert all(item.is_kept for item in result.plan.items)
+    assert contents(tmp_path / "a.gguf").popitem()[1] == contents(tmp_path / "b.gguf").popitem()[1]
+
+
+@pytest.mark.parametrize("target", ["m.safetensors", "m.npz", "m.gguf", "shards"])
+def test_arrays_without_a_model(tmp_path, rng, target):
+    """Deflated, Fortran's order, no config.json, several shards: tensors under their names."""
+    arrays = {
+        "a": rng.standard_normal((30, 64)).astype(np.float32),
+        "b": np.asfortranarray(rng.standard_normal((64, 30)).astype(np.float16)),
+        "c": np.arange(7, dtype=np.int32),
+        "d": np.float32(1.5),
+        "e": np.zeros((0, 3), np.float32),
+    }
+    np.savez_compressed(tmp_path / "m.npz", **arrays)
+    shutil.move(tmp_path / "m.npz", tmp_path / "source")
+    to(tmp_path / "source", tmp_path / target, max_shard_size=5000 if target == "shards" else None)
+    model = lbrx.open_model(tmp_path / target)
+    assert set(model) == set(arrays)
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(model[name].numpy(), array)
+    if target == "m.npz":
+        with np.load(tmp_path / target) as loaded:
+            assert all(np.array_equal(loaded[name], array) for name, array in arrays.items())
+    if target == "shards":
+        assert len(list((tmp_path / target).glob("model-*-of-*.safetensors"))) > 1
+
+
+@pytest.mark.parametrize("quantize", ["f16", "q8_0", "mlx:4:64"])
+def test_pieces_and_devices_do_not_matter(folder, tmp_path, monkeypatch, quantize):
+    """Many pieces on the Metal device give the bytes of one piece on the CPU."""
+    source, _ = folder()
+    suffix = ".gguf" if quantize == "q8_0" else ""
+    to(source, tmp_path / f"whole{suffix}", quantize=quantize)
+    monkeypatch.setattr("lbrx.convert.work.PIECE", 4096)
+    monkeypatch.setattr("lbrx.convert.compute._WORTHWHILE", 0)
+    settings = lbrx.convert.Settings(quantize=quantize)
+    before = lbrx.metal.stats()["dispatches"]
+    lbrx.convert.convert(source, tmp_path / f"parts{suffix}", settings, device="metal")
+    assert lbrx.metal.stats()["dispatches"] > before
+    whole, parts = contents(tmp_path / f"whole{suffix}"), contents(tmp_path / f"parts{suffix}")
+    assert list(whole.values()) == list(parts.values())
+
+
+def test_patterns(folder, tmp_path):
+    source, tensors = folder()
+    to(source, tmp_path / "a", include=("*.layers.0.*",), exclude=("*norm*", "*.mlp.*"))
+    found = load_file(tmp_path / "a/model.safetensors")
+    wanted = re.compile(r"model\.layers\.0\.self_attn.*")
+    assert found.keys() == {name for name in tensors if wanted.fullmatch(name)}
+    # The target's names count too.
+    to(source, tmp_path / "b.gguf", include=("blk.1.attn_q.*",))
+    assert gguf_types(tmp_path / "b.gguf").keys() == {"blk.1.attn_q.weight"}
+
+
+@pytest.mark.parametrize(
+    ("target", "settings", "message"),
+    [
+        ("m.bin", {}, "ends in none of .safetensors, .gguf, .npz"),
+        ("m.gguf", {"quantize": "mlx:4:64"}, "gguf has no blocks of mlx:4:64: write MLX"),
+        ("m.gguf", {"quantize": "q9"}, "'q9' is no mixture: give one of q4_0"),
+        ("m.gguf", {"quantize": "iq2_xs"}, "'iq2_xs' is no mixture"),
+        ("m.safetensors", {"quantize": "q8_0"}, "no type for 'q8_0': give one of f32, f16, bf16"),
+        ("m", {"to": "mlx", "quantize": "mlx:7:64"}, "no quantization scheme"),
+        ("m", {"to": "mlx", "dtype": "int8"}, "'int8' is none of f32, f16, bf16"),
+        ("m", {"include": ("nothing*",)}, "no tensor is left by --include and --exclude"),
+        ("llama", {}, "is the source too"),
+        ("llama/model.safetensors", {}, "is the source too"),
+        ("there", {"to": "gguf"}, "is a folder, and gguf writes a file"),
+        ("file", {"to": "mlx"}, "is a file, and mlx writes a folder"),
+    ],
+)
+def test_refused(folder, tmp_path, target, settings, message):
+    source, _ = folder()
+    (tmp_path / "there").mkdir()
+    (tmp_path / "file").write_text("as it was")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(lbrx.LbrxError, match=re.escape(message)):
+        to(source, tmp_path / target, **settings)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(("target", "quantize"), [("m.gguf", "q8_0"), ("m", "mlx:4:32")])
+def test_values_that_a_scheme_cannot_hold(tmp_path, rng, target, quantize):
+    """The error says which tensor and element, and nothing is left."""
+    values = rng.standard_normal((40, 64)).astype(np.float32)
+    values[17, 5] = np.nan
+    save_file({"fine.weight": abs(values[:5]), "w.weight": values}, tmp_path / "s.safetensors")
+    message = r"tensor 'w.weight', counted from row 0: element \(17, 5\) is nan"
+    with pytest.raises(lbrx.QuantizationError, match=message):
+        to(tmp_path / "s.safetensors", tmp_path / target, quantize=quantize)
+    assert [path.name for path in tmp_path.iterdir()] == ["s.safetensors"]
+
+
+def test_memory_is_that_of_some_rows(tmp_path, rng, monkeypatch):
+    """Of a model of 48 MiB whose tensors have 12, only pieces are held."""
+    monkeypatch.setattr("lbrx.convert.work.PIECE", 1 << 16)
+    rows = rng.standard_normal((3072, 1024)).astype(np.float32)
+    save_file({f"t{i}.weight": rows + i for i in range(4)}, tmp_path / "s.safetensors")
+    tracemalloc.start()
+    try:
+        to(tmp_path / "s.safetensors", tmp_path / "m.gguf", quantize="q8_0")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 12 << 20
+
+
+def test_an_old_model_in_the_folder_goes(folder, tmp_path):
+    source, tensors = folder()
+    to(source, tmp_path / "a", max_shard_size=400_000)
+    (tmp_path / "a/notes.txt").write_text("mine")
+    assert (tmp_path / "a/model.safetensors.index.json").exists()
+    to(source, tmp_path / "a", quantize="f16")
+    names = {path.name for path in (tmp_path / "a").iterdir()}
+    assert {"model.safetensors", "notes.txt", "config.json"} <= names
+    assert not [name for name in names if "-of-" in name or "index" in name]
+    assert load_file(tmp_path / "a/model.safetensors").keys() == tensors.keys()

@@ -1,0 +1,460 @@
+"""Quantized values: decoding, encoding and products by every kernel, against lbrx.quant."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from op_oracle import rotating
+
+import lbrx
+import softmetal
+from lbrx import dtype as dt
+from lbrx import metal, quant
+from lbrx.kernels import deterministic, forced, quantized_matmul
+from lbrx.kernels.quantized_matmul import QuantizedProduct, family
+from lbrx.ops.quantized import is_direct, stored_names
+from lbrx.tensor.quantized import pack
+
+FLOATS = (dt.float32, dt.float16, dt.bfloat16)
+ROUNDING = {dt.float32: 2.0**-23, dt.float16: 2.0**-10, dt.bfloat16: 2.0**-7}
+# Of the schemes in groups, those of 64 have the kernels of all.
+SCHEMES = [name for name in quant.SCHEMES if ":32" not in name and ":128" not in name]
+COMMON = ["q4_0", "q4_1", "q8_0", "q4_k", "q6_k", "mlx:4:64", "mlx:8:64", "q4:64"]
+VARIANTS = ["serial", "floats", "panels", "simd", "tiles"]
+
+
+def sampled(names, count):
+    """Some of the names in the default run, by the day; all of them in the full one."""
+    kept = {rotating(names[i::count], f"quantized{i}")[0] for i in range(count)}
+    return [n if n in kept else pytest.param(n, marks=pytest.mark.full) for n in names]
+
+
+def stored(rng, name, shape, scales=dt.float32):
+    """What a scheme could have stored: the codes are any, the scales finite; block 0 is all zeros."""
+    scheme = quant.find(name)
+    blocks = np.zeros(scheme.blocks(shape), scheme.layout)
+    blocks.view(np.uint8)[scheme.block_bytes :] = rng.integers(
+        0, 256, blocks.nbytes - scheme.block_bytes
+    )
+    for field in scheme.fields:
+        base = scheme.layout[field].base
+        if base.kind == "f":
+            blocks[field][1:] = rng.uniform(-1, 1, blocks[field][1:].shape)
+    if name == "iq1_m":
+        # The scale's top bits are spread over the words: 0x3400 is a quarter.
+        blocks["scales"] = blocks["scales"] & 0x0FFF | np.array([0, 0, 0x4000, 0x3000], np.uint16)
+    small_scales = {"mxfp4": "e", "nvfp4": "d", "mlx:mxfp4": "scales", "mlx:mxfp8": "scales"}
+    if field := small_scales.get(name):
+        blocks[field] = rng.integers(120, 126, blocks[field].shape)
+    if name == "mlx:mxfp8":
+        blocks["data"] &= 0x3F3F3F3F  # 0x7f is NaN
+    if name == "mlx:nvfp4":
+        blocks["scales"] = rng.integers(0, 126, blocks["scales"].shape)
+    if "zero_points" in scheme.fields:
+        blocks["zero_points"] &= (1 << scheme.bits) - 1
+    if not scheme.planar:
+        return [blocks.view(np.uint8).reshape(*shape[:-1], -1)]
+    parts = [
+        np.ascontiguousarray(blocks[n]).reshape(scheme.part_shape(n, shape)) for n in scheme.fields
+    ]
+    kept = [parts[0], *(p.astype(scales.numpy) for p in parts[1:])]
+    return kept if scheme.keeps_dtype else parts
+
+
+def reference(name, parts):
+    """The values by lbrx.quant."""
+    planes = dict(zip(stored_names(quant.find(name))[1:], parts[1:], strict=True))
+    return quant.dequantize(parts[0], quant.describe(name, **planes))
+
+
+def weight(name, parts, device="metal"):
+    named = dict(zip(stored_names(quant.find(name)), parts, strict=True))
+    return pack(name, **{n: lbrx.tensor(part, device=device) for n, part in named.items()})
+
+
+def ran(kernel):
+    return metal.stats()["kernels"].get(kernel, 0)
+
+
+def within_one_rounding(values, expected, dtype):
+    close = np.abs(values.astype(np.float64) - expected) <= ROUNDING[dtype] * np.abs(expected)
+    assert (close | (values == expected)).all()
+
+
+# ---- decoding ----
+
+
+def check_decoding(rng, name, variant, dtype=dt.float32, shape=(3, 512)):
+    parts = stored(rng, name, shape)
+    before = ran(f"dequantize:{variant}")
+    with forced(dequantize=variant):
+        result = lbrx.dequantize(weight(name, parts), dtype)
+        lbrx.eval(result)
+    assert ran(f"dequantize:{variant}") > before
+    assert result.dtype is dtype
+    within_one_rounding(result.numpy(), reference(name, parts).astype(np.float64), dtype)
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_decoding(name, rng):
+    check_decoding(rng, name, "serial")
+
+
+@pytest.mark.parametrize("name", sampled(SCHEMES, 4))
+def test_decoding_of_units(name, rng):
+    check_decoding(rng, name, "unit")
+
+
+@pytest.mark.parametrize("name", sampled([n for n in quant.SCHEMES if n not in SCHEMES], 3))
+def test_decoding_of_other_groups(name, rng):
+    check_decoding(rng, name, "serial", shape=(2, 3, 384))
+
+
+@pytest.mark.parametrize("dtype", FLOATS[1:], ids=str)
+@pytest.mark.parametrize("name", ["q4_1", "mlx:4:64"])
+def test_halves_are_rounded_once(name, dtype, rng):
+    check_decoding(rng, name, "serial", dtype)
+
+
+@pytest.mark.parametrize("scales", FLOATS[1:], ids=str)
+def test_scales_have_the_type_of_the_values(scales, rng):
+    parts = stored(rng, "mlx:4:64", (5, 128), scales)
+    within_one_rounding(
+        lbrx.dequantize(weight("mlx:4:64", parts)).numpy(), reference("mlx:4:64", parts), dt.float32
+    )
+
+
+def test_a_scale_that_is_no_number(rng):
+    parts = stored(rng, "q4_0", (2, 64))
+    parts[0].reshape(-1).view(quant.find("q4_0").layout)["d"][2] = np.nan
+    values = lbrx.dequantize(weight("q4_0", parts)).numpy()
+    np.testing.assert_array_equal(np.isnan(values[1]), np.arange(64) < 32)
+    assert np.isfinite(values[0]).all()
+
+
+# ---- encoding ----
+
+DIRECT = [name for name in SCHEMES if is_direct(quant.find(name))]
+
+
+def check_encoding(values, name):
+    data, info = quant.quantize(values, name)
+    before = ran("quantize:block")
+    result = lbrx.quantize(lbrx.tensor(values, device="metal"), name)
+    lbrx.eval(result)
+    assert ran("quantize:block") > before
+    parts = result.array.storage.parts
+    np.testing.assert_array_equal(parts["data"].numpy(), data)
+    for field, expected in info.arrays.items():
+        np.testing.assert_array_equal(parts[field].numpy(), expected)
+        assert parts[field].numpy().dtype == expected.dtype
+
+
+@pytest.mark.parametrize("name", sampled(DIRECT, 8))
+def test_encoding(name, rng):
+    """Every bit as by lbrx.quant, zeros and equal values included."""
+    values = rng.standard_normal((3, 256)).astype(np.float32)
+    values[0, :64], values[0, 64:128] = 0, values[0, 64]
+    check_encoding(values, name)
+
+
+@pytest.mark.parametrize("dtype", FLOATS[1:], ids=str)
+@pytest.mark.parametrize("name", ["q8_0", "mlx:4:64"])
+def test_encoding_of_halves(name, dtype, rng):
+    check_encoding(rng.standard_normal((3, 128)).astype(dtype.numpy), name)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e9])
+def test_values_that_a_scheme_cannot_hold(bad):
+    values = np.ones((2, 64), np.float32)
+    values[1, 40] = bad
+    with pytest.raises(lbrx.QuantizationError, match="q4_0 cannot hold elements 96 to 127"):
+        lbrx.quantize(lbrx.tensor(values, device="metal"), "q4_0").numpy()
+
+
+def test_schemes_that_search_are_encoded_by_the_host(rng):
+    values = rng.standard_normal((2, 256)).astype(np.float32)
+    result = lbrx.quantize(lbrx.tensor(values, device="metal"), "q4_k")
+    assert result.device == "metal"
+    np.testing.assert_array_equal(
+        result.array.storage.parts["data"].numpy(), quant.quantize(values, "q4_k").data
+    )
+    importance = rng.uniform(0, 1, 256)
+    weighted = lbrx.quantize(lbrx.tensor(values), "q4_0", importance)
+    np.testing.assert_array_equal(
+        weighted.array.storage.parts["data"].numpy(),
+        quant.quantize(values, "q4_0", importance).data,
+    )
+
+
+# ---- products ----
+
+
+def coarse(rng, shape):
+    """Numbers that eight bits a run of 32 hold exactly."""
+    values = rng.integers(-127, 128, shape).astype(np.float32)
+    values.reshape(-1, 32)[:, 5] = 127
+    return values / 64
+
+
+def check_product(rng, name, variant, m, n=37, k=512, dtype=dt.float32):
+    parts = stored(rng, name, (n, k))
+    x = coarse(rng, (m, k)).astype(dtype.numpy)
+    before = ran(f"quantized_matmul:{variant}")
+    with forced(quantized_matmul=variant):
+        result = lbrx.linear(lbrx.tensor(x, device="metal"), weight(name, parts))
+        lbrx.eval(result)
+    assert ran(f"quantized_matmul:{variant}") > before
+    assert (result.dtype, result.shape) == (dtype, (m, n))
+    wide, values = x.astype(np.float64), reference(name, parts).astype(np.float64)
+    expected, size = wide @ values.T, np.abs(wide) @ np.abs(values).T
+    # Tiles of halves round the weight too.
+    rounding = 2**-10 if variant == "tiles" and dtype is dt.float16 else 2**-20
+    error = np.abs(result.numpy().astype(np.float64) - expected)
+    assert (error <= rounding * size + 2 * ROUNDING[dtype] * np.abs(expected)).all()
+
+
+def cases():
+    for variant in VARIANTS:
+        for i, name in enumerate(COMMON):
+            m = (1, 3, 8, 19)[i % 4]
+            default = variant in ("serial", "floats") or i % 3 == 0
+            marks = () if default else pytest.mark.full
+            yield pytest.param(name, variant, m, marks=marks, id=f"{variant}-{name}-{m}")
+
+
+@pytest.mark.parametrize(("name", "variant", "m"), cases())
+def test_product(name, variant, m, rng):
+    check_product(rng, name, variant, m)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("name", sampled([n for n in SCHEMES if n not in COMMON], 2))
+def test_product_of_other_schemes(name, variant, rng):
+    if variant == "serial" and name == "mlx:mxfp8":
+        pytest.skip("its codes are no whole numbers: the other variants take it")
+    check_product(rng, name, variant, 2)
+
+
+@pytest.mark.parametrize("variant", [v for v in VARIANTS if v != "floats"])
+@pytest.mark.parametrize("dtype", FLOATS[1:], ids=str)
+def test_product_of_halves(variant, dtype, rng):
+    check_product(rng, "q4_1", variant, 3, dtype=dtype)
+
+
+def test_activations_are_rounded_to_eight_bits(rng):
+    """No result is farther off than by half a step of each number it is made of."""
+    parts = stored(rng, "q4_1", (64, 256))
+    x = rng.standard_normal((4, 256)).astype(np.float32)
+    with forced(quantized_matmul="serial"):
+        result = lbrx.linear(lbrx.tensor(x, device="metal"), weight("q4_1", parts)).numpy()
+    values = reference("q4_1", parts).astype(np.float64)
+    step = np.repeat(np.abs(x).reshape(4, -1, 32).max(axis=2) / 127, 32, axis=1)
+    bound = 0.501 * step @ np.abs(values).T
+    assert (np.abs(result - x.astype(np.float64) @ values.T) <= bound).all()
+
+
+def test_numbers_that_are_none_stay_in_their_row(rng):
+    parts = stored(rng, "q8_0", (5, 64))
+    x = coarse(rng, (4, 64))
+    x[1, 3], x[2, 40], x[3] = np.nan, np.inf, 0
+    for variant in ("serial", "panels"):
+        with forced(quantized_matmul=variant):
+            result = lbrx.linear(lbrx.tensor(x, device="metal"), weight("q8_0", parts)).numpy()
+        assert np.isfinite(result[0]).all()
+        assert not np.isfinite(result[1:3]).any()
+        assert (result[3] == 0).all()
+
+
+def test_a_row_has_the_same_bits_in_any_batch(rng):
+    parts = stored(rng, "q4_k", (33, 512))
+    x = lbrx.tensor(rng.standard_normal((11, 512)).astype(np.float32), device="metal")
+    with deterministic():
+        whole = lbrx.linear(x, weight("q4_k", parts)).numpy()
+        alone = [lbrx.linear(x[i : i + 1], weight("q4_k", parts)).numpy()[0] for i in (0, 7, 10)]
+    np.testing.assert_array_equal(whole[[0, 7, 10]], alone)
+
+
+def test_several_panels(rng, monkeypatch):
+    """Panels of 6 rows, the last one shorter."""
+    monkeypatch.setattr(quantized_matmul, "PANEL", 6 * 4 * 512)
+    check_product(rng, "q4_1", "panels", 9, n=20)
+    check_product(rng, "q4:64", "panels", 9, n=20)
+    check_product(rng, "mlx:4:64", "panels", 9, n=20)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_no_faults(variant, rng):
+    with softmetal.checking("bounds", "race"):
+        check_product(rng, "q4_0", variant, 3, n=9, k=64)
+        check_product(rng, "q3:32", variant, 1, n=3, k=32)
+
+
+def test_no_faults_in_encoding(rng):
+    with softmetal.checking("bounds", "race"):
+        check_encoding(rng.standard_normal((3, 64)).astype(np.float32), "q5_1")
+        check_decoding(rng, "iq3_s", "serial", shape=(3, 256))
+
+
+def test_nothing_to_multiply():
+    for shape, rows, columns in (((0, 64), 3, 64), ((2, 64), 0, 64), ((2, 0), 3, 0)):
+        empty = weight("q4_0", [np.zeros((rows, columns // 32 * 18), np.uint8)])
+        result = lbrx.linear(lbrx.zeros(shape, device="metal"), empty)
+        np.testing.assert_array_equal(result.numpy(), np.zeros((shape[0], rows)))
+
+
+# ---- which variant ----
+
+CHOICES = [
+    (None, "q4_1", 1, "serial"),
+    (None, "q4_1", 8, "serial"),
+    (None, "q4_1", 64, "panels"),
+    (None, "mlx:mxfp8", 1, "panels"),
+    ("m1", "q4_1", 1, "simd"),
+    ("m1", "q4_1", 8, "simd"),
+    ("m1", "q4_1", 512, "tiles"),
+    ("m4-max", "q4_k", 1, "simd"),
+    ("m4-max", "q4_k", 512, "tiles"),
+]
+
+
+@pytest.mark.parametrize(("chip", "name", "m", "variant"), CHOICES)
+def test_choice(chip, name, m, variant, on_chip):
+    from dataclasses import replace
+
+    problem = QuantizedProduct(quant.find(name), m, 4096, 4096, dt.float16)
+    if chip is None:
+        assert family.choose(metal.context().info, problem).name == variant
+        return
+    with on_chip(chip) as context:
+        info = replace(context.info, simd_hardware=True)
+        assert family.choose(info, problem).name == variant
+
+
+def test_on_a_chip(on_chip, rng):
+    with on_chip("m1"):
+        check_product(rng, "q4_0", "simd", 2, n=9, k=64)
+        check_product(rng, "q4_0", "tiles", 2, n=9, k=64)
+
+
+# ---- tensors ----
+
+
+@pytest.fixture
+def matrix(rng):
+    return rng.standard_normal((40, 256)).astype(np.float32)
+
+
+@pytest.mark.parametrize("name", ["q6_k", "q4:64", "mlx:4:64"])
+def test_what_travels_with_a_tensor(name, matrix, place):
+    tensor = lbrx.quantize(lbrx.tensor(matrix, device=place), name)
+    data, info = quant.quantize(matrix, name)
+    expected = quant.dequantize(data, info)
+    assert (tensor.shape, tensor.dtype, tensor.device) == ((40, 256), dt.float32, place)
+    assert tensor.metadata.quantization == name
+    for view, rows in [(tensor, slice(None)), (tensor[3:9], slice(3, 9)), (tensor[7], 7)]:
+        for there in (view, view.to_device("cpu"), view.to_device("metal")):
+            own = there.quantization
+            assert own is not None
+            assert (own.scheme, own.bits, own.group_size) == (name, info.bits, info.group_size)
+            for field, array in info.arrays.items():
+                np.testing.assert_array_equal(getattr(own, field).numpy(), array[rows])
+            np.testing.assert_array_equal(there.numpy(), expected[rows])
+
+
+def test_views_that_are_no_rows_are_computed_with(matrix, place):
+    tensor = lbrx.quantize(lbrx.tensor(matrix, device=place), "q8_0")
+    values = tensor.numpy()
+    for view, expected in [
+        (tensor.T, values.T),
+        (tensor[:, 3:7], values[:, 3:7]),
+        (tensor[::2], values[::2]),
+    ]:
+        assert view.quantization is None
+        np.testing.assert_array_equal((view * 2).numpy(), expected * 2)
+        np.testing.assert_array_equal(view.to_device("cpu").numpy(), expected)
+    np.testing.assert_array_equal((tensor[2:4] + 1).numpy(), values[2:4] + 1)
+
+
+def test_linear_takes_any_weight(matrix, place, rng):
+    x = coarse(rng, (2, 3, 256))
+    bias = rng.standard_normal(40).astype(np.float32)
+    given, added = (lbrx.tensor(a, device=place) for a in (x, bias))
+    for tensor in (
+        lbrx.tensor(matrix, device=place),
+        lbrx.quantize(lbrx.tensor(matrix, device=place), "q4_1"),
+        lbrx.quantize(lbrx.tensor(matrix, device=place), "q4_1")[4:],
+    ):
+        product = x @ tensor.numpy().T + bias[-len(tensor) :]
+        for activation, expected in ((None, product), ("relu", np.maximum(product, 0))):
+            result = lbrx.linear(given, tensor, added[-len(tensor) :], activation)
+            np.testing.assert_allclose(result.numpy(), expected, rtol=1e-4, atol=1e-3)
+
+
+def test_embedding_expands_the_rows_that_it_takes(matrix, place):
+    indices = np.array([[3, 39], [0, 3]])
+    for tensor in (
+        lbrx.tensor(matrix, device=place),
+        lbrx.quantize(lbrx.tensor(matrix, device=place), "mlx:4:64"),
+    ):
+        rows = lbrx.embedding(tensor, lbrx.tensor(indices, device=place), "float16")
+        assert rows.dtype is dt.float16
+        np.testing.assert_array_equal(rows.numpy(), tensor.numpy()[indices].astype(np.float16))
+
+
+def test_evaluation_leaves_values_packed(matrix):
+    tensor = lbrx.quantize(lbrx.tensor(matrix, device="metal"), "q4_0")
+    lbrx.eval({"weight": [tensor]})
+    assert not tensor.array.storage.is_made
+
+
+def test_compiled_functions_use_packed_weights(matrix, rng):
+    tensor = lbrx.quantize(lbrx.tensor(matrix, device="metal"), "q4_0")
+    compiled = lbrx.compile(lambda x: lbrx.linear(x, tensor) * 2)
+    for _ in range(2):
+        x = lbrx.tensor(rng.standard_normal((1, 256)).astype(np.float32), device="metal")
+        np.testing.assert_array_equal(compiled(x).numpy(), (lbrx.linear(x, tensor) * 2).numpy())
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (
+            lambda w: lbrx.linear(lbrx.zeros((2, 64)), w),
+            lbrx.ShapeError,
+            r"last axis of x, \(2, 64\), must be as long as the weight's, \(40, 256\)",
+        ),
+        (
+            lambda w: lbrx.linear(lbrx.zeros((2, 256), dtype="int32"), w),
+            lbrx.DtypeError,
+            "quantized values are floating numbers, not int32",
+        ),
+        (
+            lambda w: pack("q4_0", lbrx.zeros((2, 19), dtype="uint8")),
+            lbrx.ShapeError,
+            "no whole blocks: their last axis must be a multiple of 18",
+        ),
+        (
+            lambda w: pack("q4:64", lbrx.zeros((2, 8), dtype="uint32")),
+            lbrx.QuantizationError,
+            "q4:64 is stored as data, scales, zero_points: give these",
+        ),
+        (
+            lambda w: lbrx.zeros((2, 8), dtype="uint32").decode_blocks(scheme="mlx:4:64"),
+            lbrx.QuantizationError,
+            "mlx:4:64 is stored as data, scales, biases: give all of them",
+        ),
+        (
+            lambda w: lbrx.zeros((2, 18), dtype="uint8").decode_blocks(
+                scheme="q4_0", dtype="int32"
+            ),
+            lbrx.DtypeError,
+            "quantized values are floating numbers, not int32",
+        ),
+        (lambda w: lbrx.quantize(w, "q9_0"), lbrx.QuantizationError, "no quantization scheme"),
+    ],
+)
+@pytest.mark.usefixtures("cpu_default")
+def test_refusals(call, error, message, matrix):
+    with pytest.raises(error, match=message):
+        call(lbrx.quantize(lbrx.tensor(matrix, device="cpu"), "q4_0"))

@@ -1,0 +1,229 @@
+"""What is chosen, shown, stopped and remembered, on a tiny random model."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import reference_model
+
+import lbrx
+from lbrx.models import LanguageModel, load
+from lbrx.models.sampling import Sampler, Sampling, likely, penalised
+from lbrx.models.tokenizer import TextStream
+
+PROMPT = "Hello, world! It's"
+
+
+@pytest.fixture(scope="module")
+def folder(make_model):
+    return make_model("llama")
+
+
+@pytest.fixture(scope="module")
+def model(folder) -> LanguageModel:
+    return load(folder)
+
+
+def test_greedy_text_is_the_reference_models(model, folder):
+    tokens = model.tokenizer.encode(PROMPT)
+    weights = lbrx.open_model(folder).canonical()
+    arrays = {name: weights[name].numpy() for name in weights}
+    wanted = list(tokens)
+    for _ in range(6):
+        scores = reference_model.logits(weights.config, arrays, wanted)
+        wanted.append(int(scores[-1].argmax()))
+    made = model.generate(PROMPT, max_tokens=6, ignore_end=True)
+    assert made.tokens == wanted[len(tokens) :]
+    assert made.finish == "length"
+    assert made.text == model.tokenizer.decode(made.tokens)
+
+
+def test_a_stream_is_the_text(model):
+    whole = model.generate(PROMPT, max_tokens=40, temperature=1.5, seed=3)
+    stream = model.stream(PROMPT, max_tokens=40, temperature=1.5, seed=3)
+    parts = list(stream)
+    assert "".join(parts) == whole.text
+    assert len(parts) > 3
+    assert stream.completion.tokens == whole.tokens
+    assert stream.timing.prompt_tokens == len(model.tokenizer.encode(PROMPT))
+
+
+def test_seeds(model):
+    def text(seed):
+        return model.generate(PROMPT, max_tokens=20, temperature=1.0, seed=seed).tokens
+
+    assert text(1) == text(1)
+    assert text(1) != text(2)
+
+
+def test_a_batch_equals_single_texts(model):
+    prompts = [PROMPT, "a", "naïve café — 漢字", "12345 o'clock"]
+    together = model.generate(prompts, max_tokens=10, ignore_end=True)
+    for prompt, made in zip(prompts, together, strict=True):
+        assert made.tokens == model.generate(prompt, max_tokens=10, ignore_end=True).tokens
+    assert model.generate([]) == []
+
+
+def test_texts_of_a_batch_end_on_their_own(model):
+    seeds = {"temperature": 2.0, "seed": 5, "max_tokens": 30}
+    free = model.generate([PROMPT, "a"], ignore_end=True, **seeds)
+    stop = model.tokenizer.decode(free[0].tokens[4:7])
+    made = model.generate([PROMPT, "a"], ignore_end=True, stop=stop, **seeds)
+    assert made[0].finish == "stop"
+    assert made[1].tokens == free[1].tokens or made[1].finish == "stop"
+
+
+def test_stop_strings_are_not_shown(model):
+    whole = model.generate(PROMPT, max_tokens=30, temperature=1.5, seed=9, ignore_end=True).text
+    stop = whole[len(whole) // 2 : len(whole) // 2 + 5]
+    stream = model.stream(
+        PROMPT, max_tokens=30, temperature=1.5, seed=9, ignore_end=True, stop=[stop, "☃☃"]
+    )
+    assert "".join(stream) == whole[: whole.index(stop)]
+    assert stream.completion.finish == "stop"
+
+
+def test_the_end_token_ends(folder, monkeypatch):
+    model = load(folder)
+    first = model.generate(PROMPT, max_tokens=1, ignore_end=True).tokens[0]
+    monkeypatch.setattr(model, "end_tokens", frozenset({first}))
+    made = model.generate(PROMPT)
+    assert (made.text, made.tokens, made.finish) == ("", [], "end")
+
+
+def test_log_probabilities(model, folder):
+    made = model.generate(PROMPT, max_tokens=5, logprobs=True, ignore_end=True)
+    tokens = model.tokenizer.encode(PROMPT) + made.tokens
+    every = model.log_probabilities(tokens)
+    np.testing.assert_allclose(made.logprobs, every[-5:], atol=1e-2)
+    weights = lbrx.open_model(folder).canonical()
+    scores = reference_model.logits(
+        weights.config, {name: weights[name].numpy() for name in weights}, tokens
+    )
+    wanted = [
+        row[token] - math.log(np.exp(row).sum())
+        for row, token in zip(scores, tokens[1:], strict=False)
+    ]
+    np.testing.assert_allclose(every, wanted, atol=2e-2)
+    assert model.perplexity(PROMPT) == pytest.approx(
+        math.exp(-np.mean(model.log_probabilities(model.tokenizer.encode(PROMPT))))
+    )
+
+
+def test_a_prompt_cache_survives(folder, tmp_path):
+    first, second = load(folder), load(folder)
+    wanted = first.generate(PROMPT, max_tokens=8, ignore_end=True)
+    first.save_prompt(tmp_path / "cache")
+    count = second.restore_prompt(tmp_path / "cache")
+    assert count == len(first.engine.remembered) >= len(first.tokenizer.encode(PROMPT))
+    assert second.generate(PROMPT, max_tokens=8, ignore_end=True).tokens == wanted.tokens
+    with pytest.raises(lbrx.FormatError, match="another model, or of another type"):
+        load(folder, cache_dtype="float32").restore_prompt(tmp_path / "cache")
+    with pytest.raises(lbrx.FormatError, match="no prompt cache"):
+        second.restore_prompt(folder / "model.safetensors")
+    with pytest.raises(lbrx.LbrxError, match="nothing to save"):
+        load(folder).save_prompt(tmp_path / "other")
+
+
+def test_a_conversation_reads_only_what_is_new(model):
+    talk = [{"role": "user", "content": "Hello"}]
+    answer = model.chat(talk, max_tokens=6, ignore_end=True)
+    known = list(model.engine.remembered)
+    talk += [{"role": "assistant", "content": answer.text}, {"role": "user", "content": "again"}]
+    model.chat(talk, max_tokens=2)
+    begin = model.tokenizer.encode("<user>user: Hello<|end|><user>assistant:", special=False)
+    assert known[: len(begin)] == begin
+    assert model.engine.remembered[: len(begin)] == begin
+
+
+def test_a_text_ends_with_the_context(folder):
+    model = load(folder, context=24)
+    made = model.generate(PROMPT, max_tokens=500, ignore_end=True)
+    assert len(made.tokens) + len(model.tokenizer.encode(PROMPT)) == 24
+    assert made.finish == "length"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "options", "message"),
+    [
+        ("", {}, "prompt is empty"),
+        ([], {}, "prompt is empty"),
+        ("word " * 200, {}, r"prompt has \d+ tokens, and the context is 64: shorten it"),
+        ("bad \udcff bytes", {}, "not valid UTF-8 at character 4"),
+        ([700], {}, "token 700 is beyond a vocabulary of 620"),
+        ([{"role": "user"}], {}, "is no message"),
+        ("a", {"temperature": -1}, "temperature=-1: give a number, 0 or more"),
+        ("a", {"top_p": 2}, "top_p=2: give a number, 0 to 1"),
+        ("a", {"min_p": "x"}, "min_p='x'"),
+        ("a", {"max_tokens": 0}, "max_tokens=0"),
+        ("a", {"stop": ""}, "stop=''"),
+        ("a", {"tempreature": 1}, "'tempreature' is no option: there are"),
+    ],
+    ids=str,
+)
+def test_refuses(prompt, options, message, model):
+    with pytest.raises(lbrx.LbrxError, match=message):
+        model.stream(prompt, **options)
+
+
+def test_text_never_ends_within_a_character(model):
+    text = "naïve café — 漢字かな 🎉🏽 ПРИВЕТ\n\n  ok"
+    stream = TextStream(model.tokenizer)
+    parts = [stream.add(token) for token in model.tokenizer.encode(text)]
+    assert "".join(parts) + stream.end() == text
+    assert not any("\N{REPLACEMENT CHARACTER}" in part for part in parts)
+    cut = TextStream(model.tokenizer)
+    tokens = model.tokenizer.encode("漢")
+    assert "".join(cut.add(token) for token in tokens[:-1]) == ""
+    assert "\N{REPLACEMENT CHARACTER}" in cut.end()
+
+
+# ---- choosing ----
+
+
+def chosen(logits, count=4000, **settings):
+    """How often each token is chosen."""
+    sampler = Sampler(Sampling(seed=7, **settings))
+    row = np.array(logits, np.float32)
+    return np.bincount([sampler.choose(row, ()) for _ in range(count)], minlength=len(row)) / count
+
+
+def test_chances_are_softmax():
+    logits = np.array([1.0, 0.0, -1.0, 2.0])
+    for temperature in (0.5, 1.0, 2.0):
+        powers = np.exp(logits / temperature)
+        shares = chosen(logits, temperature=temperature)
+        np.testing.assert_allclose(shares, powers / powers.sum(), atol=0.03)
+
+
+@pytest.mark.parametrize(
+    ("settings", "kept"),
+    [
+        ({}, {0, 1, 2, 3}),
+        ({"top_k": 2}, {0, 3}),
+        ({"top_k": 1}, {3}),
+        ({"top_k": 99}, {0, 1, 2, 3}),
+        ({"top_p": 0.85}, {0, 3}),
+        ({"top_p": 0.0}, {3}),
+        ({"min_p": 0.3}, {0, 3}),
+        ({"min_p": 1.0}, {3}),
+        ({"top_k": 3, "top_p": 0.6}, {3}),
+    ],
+    ids=str,
+)
+def test_candidates(settings, kept):
+    # Chances of 0.237, 0.087, 0.032 and 0.644.
+    candidates, _ = likely(
+        np.array([1, 0, -1, 2], np.float32), Sampling(temperature=1.0, **settings)
+    )
+    assert set(candidates.tolist()) == kept
+
+
+def test_repetition_is_penalised_once():
+    logits = np.array([2, -1, 3, 0], np.float32)
+    np.testing.assert_array_equal(penalised(logits, [0, 1, 1, 0], 2.0), [1, -2, 3, 0])
+    sampler = Sampler(Sampling(repetition_penalty=2.0))
+    assert sampler.choose(logits, [2]) == 0
+    assert sampler.choose(logits, []) == 2
