@@ -1,24 +1,26 @@
-"""Converting a model of 317 million weights, beside cp of the same traffic and llama.cpp.
+"""Converting a model of 319 million weights, beside cp of the same traffic and llama.cpp.
 
-python benchmarks/convert_speed.py [--llama PYTHON]   where PYTHON has llama-cpp-python
+python benchmarks/convert_speed.py     # llama.cpp where llama-cpp-python is installed
 """
 
 from __future__ import annotations
 
-import argparse
+import os
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 
 import lbrx
+from lbrx.convert import Settings, convert
 
-_ROUNDS = 3
+_ROUNDS = 5
 _HIDDEN, _WIDE, _LAYERS, _VOCABULARY = 1024, 4096, 16, 24576
 _CONFIG = {
     "model_type": "llama",
@@ -72,66 +74,64 @@ def seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def convert(source: Path, target: Path, *options: str) -> tuple[float, str]:
-    """Seconds of the work itself, without Python's start, and the command's own summary."""
-    command = [sys.executable, "-m", "lbrx", "convert", str(source), str(target), *options]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    summary = done.stdout.strip().splitlines()[0]
-    return float(summary.split(" MB, ")[1].split(" s")[0]), summary
+def command(source: Path, target: Path, *options: str) -> str:
+    """What `lbrx convert` says of itself: a new process, which starts the device too."""
+    given = [sys.executable, "-m", "lbrx", "convert", str(source), str(target), *options]
+    done = subprocess.run(given, capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()[0].partition(": ")[2]
 
 
 def size(path: Path) -> int:
-    files = path.rglob("*") if path.is_dir() else [path]
-    return sum(file.stat().st_size for file in files)
+    return sum(file.stat().st_size for file in path.rglob("*")) or path.stat().st_size
 
 
-def beside_cp(title: str, source: Path, target: Path, *options: str) -> None:
+def beside_cp(title: str, source: Path, target: Path, settings: Settings, *options: str) -> None:
     """Bytes read and written a second, ours by cp's, in turns."""
-    weights = max(source.rglob("*.safetensors"), key=size)
-    copy = target.with_name("copy")
+    weights, copy = source / "model.safetensors", target.with_name("copy")
     ours, theirs = [], []
+    convert(source, target, settings)
     for _ in range(_ROUNDS):
         theirs.append(seconds(lambda: subprocess.run(["cp", str(weights), str(copy)], check=True)))
-        took, summary = convert(source, target, *options)
-        ours.append(took)
+        ours.append(seconds(lambda: convert(source, target, settings)))
         copy.unlink()
     traffic = size(source) + size(target)
-    ratio = traffic / min(ours) / (2 * size(weights) / min(theirs))
-    print(f"{title:<28} {traffic / min(ours) / 1e6:8,.0f} MB/s {ratio:6.2f} of cp")
-    print(f"    {summary}")
+    speeds = traffic / min(ours), 2 * size(weights) / min(theirs)
+    print(f"{title:<26} {speeds[0] / 1e6:8,.0f} MB/s, {speeds[0] / speeds[1]:.2f} of cp")
+    print(f"    as a command: {command(source, target, *options)}", flush=True)
 
 
-def beside_llama(python: str, source: Path, folder: Path) -> None:
-    ours, theirs = [], []
+def beside_llama(source: Path, folder: Path) -> None:
+    """Q4_K_M in whole processes, without their start."""
+    ours, theirs, settings = [], [], Settings(quantize="q4_k_m")
+    target = folder / "ours.gguf"
+    convert(source, target, settings)
     for _ in range(2):
-        took, summary = convert(source, folder / "ours.gguf", "--quantize", "q4_k_m")
-        ours.append(took)
-        files = [str(source), str(folder / "theirs.gguf"), str(_Q4_K_M), "2"]
-        command = [python, "-c", _LLAMA, *files]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        ours.append(seconds(lambda: convert(source, target, settings)))
+        files = [str(source), str(folder / "theirs.gguf"), str(_Q4_K_M), str(os.cpu_count())]
+        done = subprocess.run(
+            [sys.executable, "-c", _LLAMA, *files], capture_output=True, text=True, check=True
+        )
         theirs.append(float(done.stdout.split()[-1]))
     ratio = min(theirs) / min(ours)
     print(
-        f"GGUF bf16 to Q4_K_M: {min(ours):.1f} s, llama.cpp {min(theirs):.1f} s, ratio {ratio:.2f}"
+        f"bf16 GGUF to Q4_K_M        {min(ours):.1f} s, llama.cpp {min(theirs):.1f} s: {ratio:.1f}"
     )
-    print(f"    {summary}")
+    print(f"    as a command: {command(source, target, '--quantize', 'q4_k_m')}")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--llama", help="a Python that has llama-cpp-python")
-    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         source = folder / "source"
         make_model(source)
-        beside_cp("bf16 to f16 safetensors", source, folder / "f16", "--quantize", "f16")
-        beside_cp("bf16 to Q8_0 GGUF", source, folder / "q8.gguf", "--quantize", "q8_0")
-        mlx = ("--to", "mlx", "--quantize", "mlx:4:64")
-        beside_cp("bf16 to MLX 4-bit", source, folder / "mlx", *mlx)
-        if options.llama:
+        f16, q8, mlx = "f16", "q8_0", "mlx:4:64"
+        q = "--quantize"
+        beside_cp("bf16 to f16 safetensors", source, folder / "f16", Settings(quantize=f16), q, f16)
+        beside_cp("bf16 to Q8_0 GGUF", source, folder / "q.gguf", Settings(quantize=q8), q, q8)
+        beside_cp("bf16 to MLX 4-bit", source, folder / "mlx", Settings(quantize=mlx), q, mlx)
+        if find_spec("llama_cpp"):
             convert(source, folder / "bf16.gguf")
-            beside_llama(options.llama, folder / "bf16.gguf", folder)
+            beside_llama(folder / "bf16.gguf", folder)
 
 
 if __name__ == "__main__":

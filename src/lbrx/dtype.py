@@ -153,12 +153,18 @@ def _rank(dtype: Dtype) -> int:
     return Kind.INT if dtype.is_integer else dtype.kind
 
 
+def holds(dtype: Dtype, value: Scalar) -> bool:
+    """Whether a number is within the type's range; floating types have infinity for the rest."""
+    if not dtype.is_integer:
+        return True
+    limits = np.iinfo(dtype.numpy)
+    return bool(limits.min <= value <= limits.max)
+
+
 def check_scalar(value: Scalar, dtype: Dtype) -> None:
     """Refuse an integer that the type cannot hold; rounding and infinity are no errors."""
-    if not dtype.is_integer:
-        return
-    limits = np.iinfo(dtype.numpy)
-    if not limits.min <= value <= limits.max:
+    if not holds(dtype, value):
+        limits = np.iinfo(dtype.numpy)
         raise DtypeError(
-            f"{value} does not fit {dtype} ({limits.min} to {limits.max}): cast the tensor first"
+            f"{value} does not fit {dtype} ({limits.min} to {limits.max}): cast to a wider type"
         )

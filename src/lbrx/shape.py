@@ -6,6 +6,7 @@ Strides and offsets count elements, not bytes: that is what a kernel indexes wit
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,6 +18,7 @@ from lbrx.errors import ShapeError
 Shape = tuple[int, ...]
 Axes = int | Sequence[int] | None
 KNOWN = 4096  # shapes whose layouts are kept
+Sizes = int | Sequence[int]
 BasicIndex = int | slice | EllipsisType | None
 
 
@@ -54,6 +56,14 @@ class Layout:
         reach = [(n - 1) * s for n, s in zip(self.shape, self.strides, strict=True)]
         low = self.offset + sum(r for r in reach if r < 0)
         return low, self.offset + sum(r for r in reach if r > 0) + 1
+
+
+def as_shape(given: Sizes) -> Shape:
+    """A shape from one size or several."""
+    sizes = tuple(map(operator.index, given if isinstance(given, Iterable) else (given,)))
+    if any(n < 0 for n in sizes):
+        raise ShapeError(f"shape {sizes} has a negative size: sizes are 0 or more")
+    return sizes
 
 
 @lru_cache(KNOWN)
@@ -258,4 +268,5 @@ def index(layout: Layout, key: Sequence[BasicIndex]) -> Layout:
                 raise IndexError(f"index {item} is beyond axis {axis} of shape {layout.shape}")
             offset += item % n * stride
         axis += 1
-    return Layout(tuple(shape), tuple(strides), offset)
+    # What shows nothing stays where it was: beside an empty axis others may be long.
+    return Layout(tuple(shape), tuple(strides), layout.offset if 0 in shape else offset)

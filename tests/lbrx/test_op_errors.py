@@ -197,6 +197,11 @@ SAME = [(2, 4, 3, 8)] * 3
         ),
         (lambda: ops.TABLE["cast"].bind({}), TypeError, "cast needs dtype"),
         (lambda: ops.TABLE["add"].roles(3), TypeError, r"add takes \(x, y\), not 3 operands"),
+        (
+            lambda: lbrx.stack([ones(2, 3), ones(3)]),
+            lbrx.ShapeError,
+            r"stack of shapes \(2, 3\) and \(3,\): they must be equal, or use concat",
+        ),
         (lambda: lbrx.concat([]), TypeError, r"concat takes \(tensors\), not 0 operands"),
     ],
 )

@@ -40,9 +40,9 @@ def same(layout: Layout, base: np.ndarray, expected: np.ndarray) -> None:
     for n, ours, theirs in zip(layout.shape, layout.strides, numpys.strides, strict=True):
         assert n <= 1 or expected.size == 0 or ours == theirs
     assert layout.is_contiguous == expected.flags.c_contiguous
-    if layout.size:
-        low, high = layout.bounds()
-        assert 0 <= low < high <= base.size
+    low, high = layout.bounds()
+    assert 0 <= low <= high <= base.size
+    assert (low < high) == bool(layout.size)
 
 
 @st.composite

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import mmap
+import operator
 import pickle
 import subprocess
 import sys
@@ -59,6 +60,11 @@ def test_tensor_copies():
 def test_tensor_refuses(data):
     with pytest.raises(lbrx.DtypeError, match="give numbers"):
         lbrx.tensor(data)
+
+
+def test_tensor_refuses_lists_of_lists_that_differ():
+    with pytest.raises(lbrx.ShapeError, match="list is no tensor, make its parts equally long"):
+        lbrx.tensor([[1], [2, 3]])
 
 
 @pytest.mark.parametrize("dtype", dt.ALL, ids=str)
@@ -151,6 +157,7 @@ def test_shape_methods_follow_numpy():
         (lbrx.tensor(5).reshape(1).reshape(()), np.array(5)),
         (t[:, :1].expand(-1, 3, -1), np.broadcast_to(x[:, :1], x.shape)),
         (lbrx.stack([t, t], axis=1), np.stack([x, x], 1)),
+        (lbrx.stack([x, t]), np.stack([x, x])),
     ]:
         np.testing.assert_array_equal(ours.numpy(), theirs)
     assert (t.ndim, t.size, t.nbytes, len(t)) == (3, 24, 192, 2)
@@ -162,6 +169,7 @@ def test_shape_methods_follow_numpy():
     [
         (lambda: lbrx.zeros((2, 3)), np.zeros((2, 3), "f4")),
         (lambda: lbrx.ones(3, "int8"), np.ones(3, "i1")),
+        (lambda: lbrx.ones(np.int64(3)), np.ones(3, "f4")),
         (lambda: lbrx.full((2,), 2.5), np.full(2, 2.5, "f4")),
         (lambda: lbrx.full((), 7), np.array(7)),
         (lambda: lbrx.full((0, 2), True), np.ones((0, 2), bool)),
@@ -217,6 +225,10 @@ def test_python_protocols():
     t = lbrx.tensor(3)
     assert (int(t), float(t), bool(t), [10, 20, 30, 40][t]) == (3, 3.0, True, 40)
     assert len({t, t}) == 1
+    assert f"{t:03d} {lbrx.tensor(0.25):.1%}" == "003 25.0%"
+    assert f"{t}" == repr(t)
+    assert 2 in lbrx.arange(3)
+    assert 2.5 not in lbrx.arange(3)
     np.testing.assert_array_equal(np.exp(lbrx.zeros(2)), [1, 1])
     assert np.asarray(lbrx.ones(2), dtype="f8").dtype == np.float64
     for wrong, error, message in [
@@ -226,7 +238,10 @@ def test_python_protocols():
         (lambda: [1][lbrx.tensor(0.0)], TypeError, "is no index"),
         (lambda: lbrx.full(2, "a"), lbrx.DtypeError, "no number"),
         (lambda: lbrx.zeros((2, -1)), lbrx.ShapeError, "negative size"),
+        (lambda: lbrx.zeros(2.5), TypeError, "'float' object cannot be interpreted"),
         (lambda: lbrx.arange(0, 5, 0), lbrx.ShapeError, "never ends"),
+        (lambda: operator.setitem(lbrx.ones(2), 0, 1), TypeError, "use where"),
+        (lambda: lbrx.ones(2).sum(axes=0), TypeError, r"sum\(axis=None.*argument 'axes'"),
     ]:
         with pytest.raises(error, match=message):
             wrong()
@@ -240,6 +255,19 @@ def test_numbers_take_the_type_they_meet():
         assert (t * np.float64(1)).dtype is (t * 1.0).dtype
     assert (lbrx.ones(2, "float16") + 2**70).tolist() == [float("inf")] * 2
     assert lbrx.where(lbrx.tensor([True, False]), 1, 0.5).dtype is lbrx.float32
+
+
+def test_numbers_beyond_the_range_of_what_they_meet(place):
+    for dtype, value in [("uint8", 300), ("uint8", -1), ("int8", -129), ("int64", 2**63)]:
+        t = lbrx.ones(2, dtype, place)
+        for refused in (lambda: t + value, lambda: lbrx.tensor([value], dtype)):  # noqa: B023
+            with pytest.raises(lbrx.DtypeError, match=f"{value} does not fit {dtype} .*wider type"):
+                refused()
+    t = lbrx.tensor([1, 255], "uint8", place)
+    assert (t < 300).tolist() == (t > -1).tolist() == (t != -1).tolist() == [True, True]
+    assert (t == 256).tolist() == (t >= 300).tolist() == [False, False]
+    with pytest.raises(lbrx.DtypeError, match="-1 does not fit uint64"):
+        lbrx.ones(2, "uint64", place).greater(-1)
 
 
 def test_repr_says_what_it_is():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import resource
 import sys
 from collections.abc import Callable, Iterator
@@ -91,12 +92,20 @@ def summary(result: Result) -> str:
     plan = result.plan
     reused = f", {result.reused / 1e6:,.0f} MB of them from before" if result.reused else ""
     rate = (plan.nbytes - result.reused) / max(result.seconds, 1e-9) / 1e6
-    unit = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20
     return (
         f"{plan.output.path}: {len(plan.items)} tensors, {plan.nbytes / 1e6:,.0f} MB{reused}, "
-        f"{result.seconds:.1f} s, {rate:,.0f} MB/s, peak memory {peak:,.0f} MiB"
+        f"{result.seconds:.1f} s, {rate:,.0f} MB/s, peak memory {_peak_memory() / 2**20:,.0f} MiB"
     )
+
+
+def _peak_memory() -> int:
+    """Bytes. Linux's getrusage counts what the process was before it became this program."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        found = re.search(r"VmHWM:\s+(\d+) kB", status.read_text())
+        if found:
+            return int(found[1]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 @contextmanager

@@ -68,7 +68,7 @@ def _answer(model: LanguageModel, options: argparse.Namespace) -> int:
         _show(stream)
     finally:
         print()
-        print(speeds(stream.timing), file=sys.stderr, flush=True)
+        _report(stream, model)
     return 0
 
 
@@ -84,7 +84,7 @@ def _converse(model: LanguageModel, options: argparse.Namespace) -> int:
                 said += part
                 print(part, end="", flush=True)
         print()
-        print(speeds(stream.timing), file=sys.stderr, flush=True)
+        _report(stream, model)
         messages.append(_message("assistant", said))
     return 0
 
@@ -126,9 +126,16 @@ def _show(parts: Iterable[str] | Stream) -> None:
         print(part, end="", flush=True)
 
 
-def speeds(timing: Timing) -> str:
+def _report(stream: Stream, model: LanguageModel) -> None:
+    """The text is standard output; how long it took is not."""
+    sys.stdout.flush()
+    print(speeds(stream.timing, model.engine.model.device), file=sys.stderr, flush=True)
+
+
+def speeds(timing: Timing, device: str) -> str:
     """The line of figures at the end."""
-    device = import_module("lbrx.metal").context().info.name
+    on_metal = device == "metal"
+    name = import_module("lbrx.metal").context().info.name if on_metal else f"{device} (numpy)"
     decode = f"decode {timing.decode_speed:.0f} tok/s, " if timing.new_tokens else ""
     first = f"first token {timing.first_token:.2f} s, peak {peak_memory() / 1e6:.0f} MB"
-    return f"prefill {timing.prefill_speed:.0f} tok/s, {decode}{first}, {device}"
+    return f"prefill {timing.prefill_speed:.0f} tok/s, {decode}{first}, {name}"

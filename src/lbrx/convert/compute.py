@@ -12,7 +12,7 @@ from lbrx import quant
 from lbrx.convert.source import Parts
 from lbrx.dtype import Dtype
 from lbrx.errors import QuantizationError
-from lbrx.ops.quantized import is_direct
+from lbrx.ops.quantized import has_encoder
 from lbrx.tensor.creation import from_numpy
 from lbrx.tensor.device import default_device
 from lbrx.tensor.quantized import quantize, stored_parts
@@ -49,8 +49,8 @@ class NumpyCompute:
 
 
 class MetalCompute(NumpyCompute):
-    """Casts and encodings of one pass on the device. Encodings that search, and decoding, stay with
-    the references."""
+    """Casts, and encodings that have kernels, on the device. Decoding stays with the references: it
+    is quick, and kernels may round once more."""
 
     name = "metal"
 
@@ -61,7 +61,7 @@ class MetalCompute(NumpyCompute):
         return from_numpy(values, "metal").astype(dtype).numpy()
 
     def encode(self, values: NDArray[Any], scheme: str) -> Parts:
-        if not is_direct(quant.find(scheme)) or not _is_worthwhile(values):
+        if not has_encoder(quant.find(scheme)) or not _is_worthwhile(values):
             return super().encode(values, scheme)
         try:
             stored = stored_parts(quantize(from_numpy(values, "metal"), scheme))

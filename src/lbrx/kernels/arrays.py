@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 from functools import cache
 
-import numpy as np
-
 from lbrx import dtype as dt
 from lbrx import shape as sh
 from lbrx.dtype import Dtype
 from lbrx.metal import Buffer, Context
 from lbrx.ops import Spec
-from lbrx.storage import Array, MetalStorage
+from lbrx.storage import Array, LentStorage, MetalStorage
 
 # Below this many bytes a copy costs less than a buffer over the host's memory.
 SHARE_FROM = 64 << 10
@@ -38,10 +36,11 @@ def shared(gpu: Context, array: Array) -> Array | None:
 
 def imported(gpu: Context, array: Array) -> Array:
     """An array of the host on the device: the same memory where Metal can use it, else a copy."""
-    same = shared(gpu, array) if array.storage.nbytes >= SHARE_FROM else None
+    own = not isinstance(array.storage, LentStorage) and array.storage.nbytes >= SHARE_FROM
+    same = shared(gpu, array) if own else None
     if same is not None:
         return same
-    values = np.ascontiguousarray(array.numpy())
+    values = array.numpy()
     storage = MetalStorage(gpu.upload(values, "tensors"), 0, values.nbytes)
     return Array(storage, sh.contiguous(array.layout.shape), array.dtype)
 

@@ -84,7 +84,11 @@ take: Family[Picking] = Family("take")
 gather: Family[Picking] = Family("gather")
 scatter: Family[Picking] = Family("scatter")
 take.samples += [
-    Sample("take", (Spec((49152, 576), dt.float16), Spec((n,), dt.int64)), {"axis": 0})
+    Sample(
+        "take",
+        (Spec((49152, 576), dt.float16), Spec((n,), dt.int64)),
+        {"axis": 0, "beyond": "raise"},
+    )
     for n in (1, 512)
 ]
 
@@ -92,8 +96,10 @@ take.samples += [
 # ---- indices ----
 
 
-def _indices(gpu: Context, op: str, given: Array, axis: int) -> Indices:
+def _indices(gpu: Context, op: str, given: Array, axis: int, *, checked: bool = True) -> Indices:
     array = elementwise.contiguous(gpu, placed(gpu, given))
+    if not checked:
+        return Indices(array, gpu.buffer(REPORT_BYTES), None)
     # What is recorded will run with indices that are not here yet.
     ready = recorder() is None and whole_buffer(array).block.ticket <= gpu.queue.completed()
     if ready and array.layout.size <= CHECKED_ON_HOST:
@@ -159,7 +165,8 @@ def run_take(call: Call) -> tuple[Array, ...]:
     assert wanted is not None
     axis = sh.normalize_axis(call.attributes["axis"], len(given.layout.shape))
     source = elementwise.contiguous(call.gpu, placed(call.gpu, given))
-    indices = _indices(call.gpu, "take", wanted, source.layout.shape[axis])
+    checked = call.attributes["beyond"] == "raise"
+    indices = _indices(call.gpu, "take", wanted, source.layout.shape[axis], checked=checked)
     result = empty(call.gpu, call.outputs[0])
     count = indices.array.layout.size
     problem = _problem(source, axis, source.dtype, indices.array.dtype, count)

@@ -117,8 +117,7 @@ def pipeline(
 ) -> Pipeline:
     """A kernel for a scheme, in safe maths: a scale may be NaN."""
     scale_type = TYPES.get(given.scale_type, 0)
-    every = {0: TYPES[values], 1: scale_type, 2: given.scheme.elements, 4: gpu.info.simd_hardware}
-    every |= constants or {}
+    every = {0: TYPES[values], 1: scale_type, 2: given.scheme.elements, **(constants or {})}
     name = kernel_name(kernel, codec_name(given.scheme))
     return gpu.shaders.pipeline(stem, name, every, safe_math=True)
 

@@ -19,7 +19,7 @@ def _can(info: DeviceInfo, problem: QuantizedProduct) -> bool:
 
 
 def _cost(info: DeviceInfo, problem: QuantizedProduct) -> float:
-    work = problem.m * problem.n * problem.k
+    work = float(problem.m * problem.n * problem.k)
     if info.simd_hardware:
         return EMULATED + 2 * problem.operations
     if problem.scheme.elements > 2 * UNIT:

@@ -125,7 +125,7 @@ def _pack_rows(gpu: Context, problem: QuantizedProduct, x: Array) -> list[Buffer
     """Rows of x as bytes, their scales and their sums."""
     size = problem.m * problem.k
     packed = [gpu.buffer(n) for n in (size * 2, size // RUN * 4, size // UNIT * 4)]
-    constants = {0: TYPES[problem.dtype], 4: False}
+    constants = {0: TYPES[problem.dtype]}
     gpu.queue.dispatch(
         gpu.shaders.pipeline("quant_matvec", "pack_rows", constants, safe_math=True),
         [buffer_of(x), *packed],

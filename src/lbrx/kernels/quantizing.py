@@ -1,4 +1,4 @@
-"""Encoding of values into quantized blocks, for schemes that need no search."""
+"""Encoding of values into quantized blocks, directly or by the K types' search."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from lbrx.kernels import elementwise
 from lbrx.kernels.arrays import buffer_of, empty, kernel_name, placed, size_class
 from lbrx.kernels.quantized import GROUP, TYPES, codec_name
 from lbrx.kernels.registry import Call, Family, Sample, computes
-from lbrx.metal import Buffer, Context
+from lbrx.metal import Buffer, Context, DeviceInfo
 from lbrx.ops import Spec
-from lbrx.ops.quantized import is_direct
+from lbrx.ops.quantized import SEARCHED, has_encoder
 from lbrx.quant import Scheme
 from lbrx.storage import Array
 
@@ -45,7 +45,7 @@ def encode_blocks(call: Call) -> tuple[Array, ...]:
     gpu, scheme = call.gpu, quant.find(call.attributes["scheme"])
     (given,) = call.inputs
     assert given is not None
-    if not is_direct(scheme):
+    if not has_encoder(scheme):
         raise QuantizationError(
             f"no kernel encodes {scheme.name}: use lbrx.quantize, which does it on the host"
         )
@@ -57,7 +57,31 @@ def encode_blocks(call: Call) -> tuple[Array, ...]:
     return results
 
 
-@family.variant("block")
+def _is_searched(info: DeviceInfo, problem: Encoding) -> bool:
+    return problem.scheme.name in SEARCHED
+
+
+@family.variant("groups", can=_is_searched)
+def groups(gpu: Context, problem: Encoding, x: Buffer, results: list[Buffer]) -> None:
+    """A thread sixteen groups: of one block, or of two."""
+    scheme = problem.scheme
+    together = 16 * scheme.group_size // scheme.elements
+    threads = -(-problem.blocks // together)
+    constants = {0: TYPES[problem.dtype], 1: 0, 2: scheme.elements}
+    name = kernel_name("quantize_groups", codec_name(scheme))
+    report = gpu.upload(np.zeros(REPORT_BYTES, np.uint8))
+    gpu.queue.dispatch(
+        gpu.shaders.pipeline("quant_search", name, constants, safe_math=True),
+        [x, results[0], report, np.uint64(problem.blocks).tobytes()],
+        (threads, 1, 1),
+        (min(threads, GROUP), 1, 1),
+        kernel="quantize",
+        variant="groups",
+        check=_refusal(problem, report),
+    )
+
+
+@family.variant("block", can=lambda info, problem: not _is_searched(info, problem))
 def block(gpu: Context, problem: Encoding, x: Buffer, results: list[Buffer]) -> None:
     """A thread a block."""
     scheme = problem.scheme

@@ -160,7 +160,7 @@ class CommandQueue:
             command.encode(submission.commands, command.buffers)
             for buffer in command.buffers:
                 self._use(submission, buffer)
-            submission.hosts.append(command)
+            submission.hosts.append(command.encode)  # but no buffers, which may serve again
             return self._counted(submission, command, command.name)
 
     @property

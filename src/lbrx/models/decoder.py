@@ -7,9 +7,10 @@ from typing import Protocol
 from lbrx import dtype as dt
 from lbrx.models.cache import Step
 from lbrx.models.config import ModelConfig
-from lbrx.models.layers import RMSNorm, capped
-from lbrx.models.weights import Matrix, Weights
+from lbrx.models.layers import RMSNorm, capped, multiplied
+from lbrx.models.weights import Weights
 from lbrx.tensor.core import Tensor
+from lbrx.tensor.quantized import embedding
 
 
 class Layer(Protocol):
@@ -30,7 +31,7 @@ class Decoder:
         self.device = weights.device
         inner = weights.inside("model")
         shape = (config.vocabulary, config.hidden)
-        self.embedding: Matrix = inner.inside("embed_tokens").matrix("weight", *shape)
+        self.embedding = inner.inside("embed_tokens").matrix("weight", *shape)
         self.layers = [
             self.make_layer(inner.inside("layers").inside(i), i) for i in range(config.layers)
         ]
@@ -44,7 +45,8 @@ class Decoder:
 
     def embed(self, tokens: Tensor) -> Tensor:
         """(batch, tokens) to (batch, tokens, hidden)."""
-        return self.embedding.rows(tokens, self.dtype)
+        # Tokens are checked by whoever gives them: then a step is a single list of kernels.
+        return embedding(self.embedding, tokens, self.dtype, beyond="zeros")
 
     def hidden(self, tokens: Tensor, step: Step) -> tuple[Tensor, Tensor | None]:
         """What the layers make of tokens: two parts of a sum."""
@@ -60,6 +62,6 @@ class Decoder:
         if not every:
             x, added = x[:, -1], None if added is None else added[:, -1]
         normed, _ = self.norm.of_sum(x, added)
-        result = self.head.times(normed).astype(dt.float32)
+        result = multiplied(normed, self.head).astype(dt.float32)
         cap = self.config.settings.get("final_logit_softcapping")
         return capped(result, float(cap)) if cap else result

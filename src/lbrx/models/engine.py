@@ -19,7 +19,8 @@ from lbrx.tensor.evaluation import start
 
 CHUNK = 512  # tokens of a prompt in one pass: enough for products of matrices to be efficient
 BLOCK = 256  # tokens: capacities are multiples of it
-LEAST = 512  # tokens of room, so that short texts share one trace
+FEW = 16  # tokens that are read quicker one by one than by a graph made for them
+LEAST = 256  # tokens of room, so that short texts share one trace
 
 
 class Next(NamedTuple):
@@ -81,11 +82,22 @@ class Engine:
         return Next(logits, logits.argmax(axis=-1, keepdims=True), positions)
 
     def prefill(self, prompts: Sequence[Sequence[int]], room: int) -> Next:
-        """Take in the prompts, with room for more tokens. Shorter ones are filled up in front."""
+        """Take in the prompts, with room for more tokens."""
         longest = max(map(len, prompts))
         cache = self.reserve(len(prompts), longest + room)
         known = self._known(prompts[0]) if len(prompts) == 1 else 0
+        # Until all is read, an interrupt leaves what is certain.
+        self.remembered = self.remembered[:known]
+        if len(prompts) == 1 and longest - known <= FEW:
+            state = self._step_by_step(prompts[0], known)
+        else:
+            state = self._in_chunks(cache, prompts, known)
         self.remembered = list(prompts[0]) if len(prompts) == 1 else []
+        return state
+
+    def _in_chunks(self, cache: KVCache, prompts: Sequence[Sequence[int]], known: int) -> Next:
+        """Shorter prompts are filled up in front: so all end together."""
+        longest = max(map(len, prompts))
         tokens = np.zeros((len(prompts), longest), np.int32)
         lengths = np.array([[len(prompt)] for prompt in prompts], np.int32)
         for row, prompt in zip(tokens, prompts, strict=True):
@@ -97,14 +109,23 @@ class Engine:
             step = Step(cache, self._tensor(places), self._tensor(valid))
             piece = self._tensor(tokens[:, first:end])
             if end == longest:
-                state = self._next(self.model.logits(piece, step), self._tensor(lengths), step)
-                # The cache is filled even if nobody looks at the logits.
-                start(state)
-                return state
+                break
             self.model.hidden(piece, step)
             start(step.written)
             step.commit()
-        raise AssertionError("a prompt has at least one token")
+        state = self._next(self.model.logits(piece, step), self._tensor(lengths), step)
+        # The cache is filled even if nobody looks at the logits.
+        start(state)
+        return state
+
+    def _step_by_step(self, prompt: Sequence[int], known: int) -> Next:
+        """The rest of a prompt through the step for one token, which is traced anyway."""
+        state = None
+        for place in range(known, len(prompt)):
+            token = tensor([[prompt[place]]], dtype=dt.int64, device=self.model.device)
+            state = self.decode(token, self._tensor([[place]]))
+        assert state is not None
+        return state
 
     def _known(self, prompt: Sequence[int]) -> int:
         """How many tokens the cache has already; the last is always computed, for its logits."""

@@ -137,9 +137,9 @@ def grow(
                 yield number, shown
         if turn + 1 == room or all(text.finish is not None for text in texts):
             break
+        state = _advanced(engine, state, chosen, options)
         if len(texts) == 1:
             engine.remembered.append(chosen[0])
-        state = _advanced(engine, state, chosen, options)
     for text in texts:
         text.finish = text.finish or Finish.LENGTH
 

@@ -12,13 +12,16 @@ from lbrx.errors import LbrxError
 from lbrx.models import chat, prompt_cache
 from lbrx.models.chat import Message
 from lbrx.models.config import ModelConfig
-from lbrx.models.engine import CHUNK, Engine
+from lbrx.models.engine import Engine
 from lbrx.models.generation import Finish, Options, Text, Timing, grow
 from lbrx.models.plan import MemoryPlan
 from lbrx.models.sampling import Sampling
 from lbrx.models.tokenizer import Tokenizer
 
 Prompt = str | Sequence[int] | Sequence[Message]
+SCORED = 128  # tokens whose logits are in memory at once
+TURN_ENDS = ("<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<end_of_turn>", "<|end|>", "<|endoftext|>")
+"""What models write when they have answered. Not every file says so."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +75,9 @@ class LanguageModel:
         self.tokenizer = tokenizer
         self.engine = engine
         self.memory = memory
-        eos = tokenizer.number(tokenizer.settings.get("eos_token"))
-        self.end_tokens = config.end_tokens | ({eos} if eos is not None else set())
+        named = [tokenizer.settings.get("eos_token"), *TURN_ENDS]
+        found = map(tokenizer.number, named)
+        self.end_tokens = config.end_tokens | {token for token in found if token is not None}
 
     def __repr__(self) -> str:
         return f"<LanguageModel {self.config.model_type}, {self.memory}>"
@@ -128,8 +132,8 @@ class LanguageModel:
         result: list[float] = []
         for begin in range(0, len(tokens), self.engine.context):
             piece = tokens[begin : begin + self.engine.context]
-            for first in range(0, len(piece), CHUNK):
-                chunk = piece[first : first + CHUNK]
+            for first in range(0, len(piece), SCORED):
+                chunk = piece[first : first + SCORED]
                 following = piece[first + 1 : first + 1 + len(chunk)]
                 logits = self.engine.all_logits(chunk, first)
                 scores = logits.log_softmax()[: len(following)]

@@ -9,21 +9,29 @@ import numpy as np
 from lbrx import dtype as dt
 from lbrx.models.cache import Step
 from lbrx.models.config import ModelConfig, Rope
-from lbrx.models.weights import Matrix, Weights
+from lbrx.models.weights import Weights
 from lbrx.tensor.core import Tensor
 from lbrx.tensor.creation import tensor
+from lbrx.tensor.quantized import linear
 
 
 class Linear:
     """x times the transposed weight, plus the bias if it has one."""
 
     def __init__(self, weights: Weights, outputs: int, inputs: int, bias: bool = False) -> None:
-        self.weight: Matrix = weights.matrix("weight", outputs, inputs)
+        self.weight = weights.matrix("weight", outputs, inputs)
         self.bias = weights.vector("bias", outputs) if bias else None
 
     def __call__(self, x: Tensor) -> Tensor:
-        result = self.weight.times(x)
-        return result if self.bias is None else result + self.bias
+        return multiplied(x, self.weight, self.bias)
+
+
+def multiplied(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`linear` in the type of x; weights of half precision are multiplied in theirs."""
+    if weight.metadata.quantization is None and weight.dtype is not x.dtype:
+        product = linear(x.astype(weight.dtype), weight).astype(x.dtype)
+        return product if bias is None else product + bias
+    return linear(x, weight, bias)
 
 
 class RMSNorm:

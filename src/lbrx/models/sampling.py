@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from lbrx.errors import LbrxError
 
 Logits = NDArray[np.float32]
+SORTED = 1024  # tokens
 
 
 @dataclass(frozen=True)
@@ -81,21 +82,29 @@ def penalised(logits: Logits, before: Iterable[int], penalty: float) -> Logits:
 
 
 def likely(logits: Logits, wanted: Sampling) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-    """The tokens to choose among, the most likely first, and their probabilities (unscaled)."""
-    count = len(logits) if wanted.top_k == 0 else min(wanted.top_k, len(logits))
-    scaled = logits.astype(np.float64) / wanted.temperature
+    """The tokens to choose among, and their probabilities (unscaled)."""
+    powers = np.exp((logits.astype(np.float64) - logits.max()) / wanted.temperature)
     chosen = np.arange(len(logits))
-    if count < len(logits):
-        chosen = np.argpartition(scaled, -count)[-count:]
-    powers = np.exp(scaled[chosen] - scaled.max())
-    if wanted.top_p < 1 or wanted.min_p > 0:
-        order = np.argsort(-powers, kind="stable")
-        chosen, powers = chosen[order], powers[order]
-        before = np.cumsum(powers) - powers
-        keep = (before < wanted.top_p * powers.sum()) & (powers >= wanted.min_p * powers[0])
-        keep[0] = True
-        chosen, powers = chosen[keep], powers[keep]
-    return chosen, powers
+    if 0 < wanted.top_k < len(logits):
+        chosen = np.argpartition(powers, -wanted.top_k)[-wanted.top_k :]
+    if wanted.top_p < 1:
+        chosen = _heaviest(chosen, powers, wanted.top_p)
+    chosen = chosen[powers[chosen] >= wanted.min_p]  # the largest is 1
+    return chosen, powers[chosen]
+
+
+def _heaviest(
+    chosen: NDArray[np.intp], powers: NDArray[np.float64], share: float
+) -> NDArray[np.intp]:
+    """The fewest tokens that have a share of the probability together, the most likely first."""
+    goal = share * powers[chosen].sum()
+    if len(chosen) > SORTED:
+        # A few usually have it: to sort a whole vocabulary takes as long as a small model's step.
+        top = chosen[np.argpartition(powers[chosen], -SORTED)[-SORTED:]]
+        chosen = top if powers[top].sum() >= goal else chosen
+    chosen = chosen[np.argsort(-powers[chosen], kind="stable")]
+    before = np.cumsum(powers[chosen]) - powers[chosen]
+    return chosen[: max(int(np.count_nonzero(before < goal)), 1)]
 
 
 def log_probability(logits: Logits, token: int) -> float:

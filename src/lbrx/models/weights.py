@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from lbrx import dtype as dt
-from lbrx import quant
 from lbrx.dtype import Dtype
-from lbrx.errors import FormatError, QuantizationError
+from lbrx.errors import FormatError
+from lbrx.formats import descriptor
 from lbrx.formats.recipe import Rows, renamed
-from lbrx.ops.quantized import stored_names
 from lbrx.shape import Shape
-from lbrx.storage import PackedStorage
 from lbrx.tensor.core import Tensor
-from lbrx.tensor.derived import packed_rows
 from lbrx.tensor.model import Model
-from lbrx.tensor.operands import move
+
+FLOAT8 = tuple(encoding.name.lower() for encoding in descriptor.FLOAT8)
 
 
 class Weights:
@@ -64,62 +62,10 @@ class Weights:
         tensor = self._tensor(name, (size,))
         return tensor.to_device(self.device).astype(self.dtype)
 
-    def matrix(self, name: str, rows: int, columns: int) -> Matrix:
+    def matrix(self, name: str, rows: int, columns: int) -> Tensor:
+        """A weight or an embedding, as it is stored; eight-bit floats, for which there are no
+        kernels, as halves."""
         tensor = self._tensor(name, (rows, columns))
-        if isinstance(tensor.array.storage, PackedStorage):
-            made = _packed(tensor, self.device)
-            if made is not None:
-                return made
+        if tensor.metadata.quantization in FLOAT8:
             tensor = tensor.astype(dt.float16)
-        return Plain(tensor.to_device(self.device))
-
-
-class Plain:
-    """A matrix of floating numbers, multiplied in their own type."""
-
-    def __init__(self, values: Tensor) -> None:
-        self.values = values
-
-    def times(self, x: Tensor) -> Tensor:
-        """x times the transposed matrix."""
-        return (x.astype(self.values.dtype) @ self.values.T).astype(x.dtype)
-
-    def rows(self, numbers: Tensor, dtype: Dtype) -> Tensor:
-        taken: Tensor = self.values.take(numbers, axis=0)
-        return taken.astype(dtype)
-
-
-class Quantized:
-    """A matrix that stays as it is stored."""
-
-    def __init__(self, scheme: str, parts: tuple[Tensor, ...]) -> None:
-        self.scheme = scheme
-        self.parts = parts
-
-    def times(self, x: Tensor) -> Tensor:
-        codes, *beside = self.parts
-        product: Tensor = x.quantized_matmul(codes, self.scheme, *beside)
-        return product
-
-    def rows(self, numbers: Tensor, dtype: Dtype) -> Tensor:
-        codes, *beside = (part.take(numbers, axis=0) for part in self.parts)
-        decoded: Tensor = codes.decode_blocks(self.scheme, *beside, dtype=dtype)
-        return decoded
-
-
-Matrix = Plain | Quantized
-
-
-def _packed(tensor: Tensor, device: str) -> Quantized | None:
-    """The stored parts on the device; None of what no kernel takes, as eight-bit floats."""
-    storage = tensor.array.storage
-    assert isinstance(storage, PackedStorage)
-    parts = packed_rows(tensor.array)
-    try:
-        scheme = quant.find(storage.scheme)
-    except QuantizationError:
-        return None
-    if parts is None:
-        return None
-    placed = (Tensor(move(parts[name], device)) for name in stored_names(scheme))
-    return Quantized(storage.scheme, tuple(placed))
+        return tensor.to_device(self.device)

@@ -49,6 +49,8 @@ def pad_dtype(promoted: Dtype, attributes: Attributes) -> Dtype:
 def take_shape(shapes: rules.Shapes, attributes: Attributes) -> Shape:
     shape, indices = rules.first(shapes), rules.first(shapes[1:])
     axis = sh.normalize_axis(attributes["axis"], len(shape))
+    if attributes["beyond"] not in ("raise", "zeros"):
+        raise ValueError(f"beyond={attributes['beyond']!r} is neither 'raise' nor 'zeros'")
     return shape[:axis] + indices + shape[axis + 1 :]
 
 
@@ -106,9 +108,20 @@ def pad(x: Array, *, widths: Widths, value: float = 0) -> Array:
 
 
 @op(Family.INDEXING, take_shape, rules.same)
-def take(x: Array, indices: Array, *, axis: int = 0) -> Array:
-    """Whole slices along an axis, as numpy.take; an embedding is take over axis 0."""
-    return np.asarray(np.take(x, _checked(indices, x.shape[axis]), axis=axis))
+def take(x: Array, indices: Array, *, axis: int = 0, beyond: str = "raise") -> Array:
+    """Whole slices along an axis, as numpy.take; an embedding is take over axis 0.
+
+    An index beyond the axis raises; with beyond="zeros" it gives zeros, and nothing has to wait
+    for the indices to be looked at.
+    """
+    size = x.shape[axis]
+    if beyond == "raise" or size == 0:
+        return np.asarray(np.take(x, _checked(indices, size), axis=axis))
+    inside = (indices >= -size) & (indices < size)
+    taken = np.take(x, _checked(np.where(inside, indices, 0), size), axis=axis)
+    first = axis % x.ndim
+    over = inside.reshape(*inside.shape, *[1] * (x.ndim - first - 1))
+    return np.where(over, taken, x.dtype.type(0))
 
 
 @op(Family.INDEXING, gather_shape, rules.same)

@@ -40,6 +40,14 @@ def is_direct(scheme: Scheme) -> bool:
     return scheme.name in _DIRECT or (scheme.planar and scheme.layout["scales"].kind == "f")
 
 
+SEARCHED = ("q2_k", "q3_k", "q4_k", "q5_k", "q6_k")
+
+
+def has_encoder(scheme: Scheme) -> bool:
+    """Whether a kernel encodes it: directly, or by the K types' search."""
+    return is_direct(scheme) or scheme.name in SEARCHED
+
+
 def values_shape(scheme: Scheme, codes: Shape) -> Shape:
     """The shape of the values whose codes have this one."""
     row = math.prod(scheme.layout["data"].shape) if scheme.planar else scheme.block_bytes

@@ -210,7 +210,11 @@ def _host(
     if node.policy != kernel.root.policy:
         return None
     views = _views_inside(kernel, uses)
-    if views is None or len(views) > MAX_VIEWS or (stores and not _is_storable(kernel, views)):
+    if (
+        views is None
+        or len(views) > MAX_VIEWS
+        or (stores and not _is_storable(kernel, node, views))
+    ):
         return None
     more = _reads(kernel, node, views)
     if more is None:
@@ -240,9 +244,10 @@ def _views_inside(kernel: Kernel, uses: Sequence[tuple[Node, Array]]) -> list[La
     return list(views)
 
 
-def _is_storable(kernel: Kernel, views: Sequence[Layout]) -> bool:
+def _is_storable(kernel: Kernel, node: Node, views: Sequence[Layout]) -> bool:
     """Whether a kernel computes each element of a node once, in the order of its own results."""
-    return len(views) == 1 and _alike(views[0], sh.contiguous(kernel.space))
+    whole = math.prod(node.outputs[0].shape) == math.prod(kernel.space)
+    return whole and len(views) == 1 and _alike(views[0], sh.contiguous(kernel.space))
 
 
 # ---- rows ----

@@ -26,7 +26,10 @@ LOCK = threading.RLock()
 class Node:
     """One operation, to be computed when needed. Equal ones are one object while they pend."""
 
-    __slots__ = ("__weakref__", "attributes", "inputs", "key", "op", "outputs", "pending", "policy")
+    __slots__ = (
+        *("__weakref__", "attributes", "depth", "inputs", "key"),
+        *("op", "outputs", "pending", "policy"),
+    )
 
     def __init__(
         self,
@@ -43,6 +46,8 @@ class Node:
         self.outputs = outputs
         self.policy = policy()
         self.pending: list[weakref.ref[Pending]] = []
+        below = [node_of(x) for x in inputs if x is not None]
+        self.depth: int = 1 + max((n.depth for n in below if n is not None), default=0)
 
     def __repr__(self) -> str:
         return f"<Node {self.op.name} -> {', '.join(map(str, self.outputs))}>"
@@ -165,7 +170,8 @@ def node_of(array: Array) -> Node | None:
 
 
 def in_order(targets: Iterable[Node]) -> list[Node]:
-    """The nodes that targets depend on and the targets, each after its inputs."""
+    """The nodes that targets depend on and the targets, each after its inputs. Of several inputs
+    the deepest comes first: what others give then need not wait in memory for it."""
     order: dict[Node, None] = {}
     stack: list[tuple[Node, bool]] = [(node, False) for node in reversed(list(targets))]
     while stack:
@@ -176,10 +182,10 @@ def in_order(targets: Iterable[Node]) -> list[Node]:
             order[node] = None
             continue
         stack.append((node, True))
-        for array in node.inputs:
-            below = None if array is None else node_of(array)
-            if below is not None and below not in order:
-                stack.append((below, False))
+        below = [n for n in map(node_of, node.arrays()) if n is not None and n not in order]
+        below.reverse()
+        below.sort(key=lambda n: n.depth)
+        stack += [(n, False) for n in below]
     return list(order)
 
 

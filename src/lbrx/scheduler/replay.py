@@ -188,6 +188,8 @@ class Listed:
         self.open: list[tuple[Any, int, Buffer]] = []  # command, place, recorded buffer
         self.bound: list[tuple[Any, int] | None] = []  # handle and offset there, of the last run
         self.ticket = 0
+        held = (buffer for c in commands for buffer in c.buffers if not _is_open(buffer))
+        self.held = {id(buffer.block): buffer.block.handle for buffer in (*held, self.constants)}
         self._fill()
 
     def _fill(self) -> None:
@@ -247,8 +249,7 @@ class Listed:
 
     def _execute(self, commands: Any, buffers: Sequence[Buffer]) -> None:
         encoder = commands.computeCommandEncoder()
-        held = (b for c in self.commands for b in c.buffers if not _is_open(b))
-        resources = {id(b.block): b.block.handle for b in (*held, *buffers, self.constants)}
+        resources = self.held | {id(b.block): b.block.handle for b in buffers}
         usage = Metal.MTLResourceUsageRead | Metal.MTLResourceUsageWrite
         encoder.useResources_count_usage_(list(resources.values()), len(resources), usage)
         encoder.executeCommandsInBuffer_withRange_(self.list, (0, len(self.commands)))

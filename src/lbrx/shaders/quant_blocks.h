@@ -58,7 +58,6 @@ inline float half_at(device const uchar* from) { return float(*reinterpret_cast<
 template <uint E, uint B, bool P, bool S>
 struct Codec {
   static constant constexpr bool PAIRED = P, SHIFTED = S;
-  static constant constexpr bool INTEGER = true;      // whether codes are
   static constant constexpr bool NEIGHBOURS = false;  // whether `neighbours` reads a byte's two
   static uint elements() { return E; }
   static uint bytes() { return B; }
@@ -167,7 +166,7 @@ using Q4_K = SixBitScales<144, false>;
 using Q5_K = SixBitScales<176, true>;
 
 struct Q6_K : Codec<256, 210, false, false> {
-  static float scale(Block b, uint unit) { return half_at(b.data + 208) * float(char(b.data[192 + unit])); }
+  static float scale(Block b, uint unit) { return half_at(b.data + 208) * float(char((b.data + 192)[unit])); }
   static short code(Block b, uint unit, uint i) {
     device const uchar* from = b.data + unit / 8 * 64 + unit % 4 * UNIT;
     const short low = (from[i] >> (unit % 8 / 4 * 4)) & 15;

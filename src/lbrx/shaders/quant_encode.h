@@ -27,19 +27,32 @@ struct Values {
   bool finite;
 };
 
+// Sixteen side by side become vector instructions; blocks are multiples of it.
 inline void load(thread Values& v, device const void* x, ulong first, uint count) {
-  float strange = 0;
-  for (uint i = 0; i < count; i++) {
-    v.at[i] = element(VALUES, x, first + i);
-    strange += v.at[i] * 0;
-  }
-  v.low = v.high = v.extreme = v.at[0];
-  for (uint i = 1; i < count; i++) {
-    v.low = min(v.low, v.at[i]);
-    v.high = max(v.high, v.at[i]);
-    if (abs(v.at[i]) > abs(v.extreme)) v.extreme = v.at[i];
-  }
-  v.finite = strange == 0;
+  constexpr uint LANES = 16;
+  float low[LANES], high[LANES], strange[LANES] = {};
+  for (uint i = 0; i < count; i++) v.at[i] = element(VALUES, x, first + i);
+  for (uint j = 0; j < LANES; j++) low[j] = high[j] = v.at[j];
+  for (uint i = 0; i < count; i += LANES)
+    for (uint j = 0; j < LANES; j++) {
+      const float value = v.at[i + j];
+      strange[j] += value * 0;
+      low[j] = value < low[j] ? value : low[j];
+      high[j] = value > high[j] ? value : high[j];
+    }
+  for (uint width = LANES / 2; width; width /= 2)
+    for (uint j = 0; j < width; j++) {
+      strange[j] += strange[j + width];
+      low[j] = low[j + width] < low[j] ? low[j + width] : low[j];
+      high[j] = high[j + width] > high[j] ? high[j + width] : high[j];
+    }
+  v.low = low[0];
+  v.high = high[0];
+  v.finite = strange[0] == 0;
+  v.extreme = abs(v.low) > abs(v.high) ? v.low : v.high;
+  if (v.low == -v.high)
+    for (uint i = count; i > 0; i--)
+      if (abs(v.at[i - 1]) == v.high) v.extreme = v.at[i - 1];
 }
 
 // 1 / scale, and 0 for a scale that has no finite one.

@@ -3,24 +3,26 @@
 #include "quant_blocks.h"
 
 // ---- tables of sixteen ----
+//
+// Polynomials that come nearer to the entries than a half, then rounded: a table in memory would be
+// looked up value by value.
 
-constant bool LOOKS_UP [[function_constant(4)]];  // whether tables are quick: not in vector loops
-
-constant constexpr char UNEVEN[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
-                                      1,    13,   25,  38,  53,  69,  89,  113};
+// -127 -104 -83 -65 -49 -35 -22 -10 1 13 25 38 53 69 89 113
 inline short uneven(short code) {
-  if (LOOKS_UP) return UNEVEN[code];
-  short value = UNEVEN[0];
-#pragma unroll
-  for (short i = 1; i < 16; i++) value += code >= i ? UNEVEN[i] - UNEVEN[i - 1] : 0;
-  return value;
+  const float t = float(code) - 7.5f;
+  float y = fma(1.44791e-4f, t, 1.084358e-3f);
+  y = fma(y, t, 0.06978527f);
+  y = fma(y, t, -0.11349816f);
+  y = fma(y, t, 11.61645f);
+  return short(rint(fma(y, t, -4.417675f)));
 }
 
-// Twice what a code of E2M1 means, so that it is whole; scales are halved for it.
+// Twice what a code of E2M1 means, so that it is whole; scales are halved for it: 0 1 2 3 4 6 8 12,
+// and the same below zero.
 inline short doubled(short code) {
-  const short exponent = code >> 1 & 3, mantissa = code & 1;
-  const short size = exponent == 0 ? mantissa : (2 | mantissa) << (exponent - 1);
-  return code & 8 ? -size : size;
+  const float t = code & 7;
+  const float y = fma(fma(fma(0.05238095f, t, -0.3714286f), t, 1.747619f), t, -0.2142857f);
+  return short(rint(y)) * short(1 - (code >> 2 & 2));
 }
 
 // 2 ** (e - 128), below 2 ** -126 without the exponent's bits.
@@ -30,7 +32,7 @@ inline float half_power(uint e) { return as_type<float>(e < 2 ? 0x00200000u << e
 inline float e4m3(uint stored) {
   const uint exponent = stored >> 3 & 15, mantissa = stored & 7;
   const float normal = as_type<float>((exponent + 120) << 23 | mantissa << 20);
-  const float small = float(mantissa) * 0x1p-9f;
+  const float small = float(mantissa) / 512;
   const float size = (stored & 127) == 127 ? NAN : exponent ? normal : small;
   return stored & 128 ? -size : size;
 }
@@ -84,8 +86,8 @@ struct MlxNvfp4 : Codec<16, 8, false, false> {
   static short code(Block b, uint unit, uint i) { return doubled(stream_bits<4>(b.data, unit, i)); }
 };
 
+// Its codes are no whole numbers: kernels that multiply those leave it out.
 struct MlxMxfp8 : Codec<32, 32, true, false> {
-  static constant constexpr bool INTEGER = false;
   static float scale(Block b, uint) { return 2 * half_power(static_cast<device const uchar*>(b.weight.scales)[b.index]); }
   static float code(Block b, uint unit, uint i) { return e4m3(b.data[unit * UNIT + i]); }
 };

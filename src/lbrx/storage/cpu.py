@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,10 @@ class CpuStorage:
         return f"<CpuStorage of {self.nbytes} bytes>"
 
 
+class LentStorage(CpuStorage):
+    """Memory that stays its owner's: a device copies it, even where it could share it."""
+
+
 class NumberStorage(CpuStorage):
     """A number of the host that may be another one when commands are replayed."""
 
@@ -67,10 +72,9 @@ def allocate(shape: Sequence[int], dtype: Dtype) -> Array:
     return Array(CpuStorage.allocate(layout.size * dtype.itemsize), layout, dtype)
 
 
-def empty_aligned(shape: int | Sequence[int], dtype: DtypeLike = dt.float32) -> NDArray[Any]:
+def empty_aligned(shape: sh.Sizes, dtype: DtypeLike = dt.float32) -> NDArray[Any]:
     """A numpy array that starts on a page and owns whole ones: `from_numpy` never copies it."""
-    sizes = (shape,) if isinstance(shape, int) else tuple(shape)
-    return allocate(sizes, dt.parse(dtype)).numpy()
+    return allocate(sh.as_shape(shape), dt.parse(dtype)).numpy()
 
 
 def copied(values: NDArray[Any], dtype: Dtype) -> Array:
@@ -97,3 +101,12 @@ def shared(values: NDArray[Any]) -> Array | None:
     lowest = values[tuple(turned)] if turned else values
     run = as_strided(lowest, (high - low,), (size,), writeable=values.flags.writeable)
     return Array(CpuStorage(run.view(np.uint8)), Layout(values.shape, strides, -low), dtype)
+
+
+def lent(values: NDArray[Any], dtype: Dtype) -> Array:
+    """The values as the given type, for a device to copy."""
+    with np.errstate(all="ignore"):
+        own = values.astype(dtype.numpy, copy=False)
+    array = shared(own) or shared(np.ascontiguousarray(own))
+    assert array is not None
+    return replace(array, storage=LentStorage(array.storage.host()))

@@ -18,12 +18,11 @@ from lbrx.ops import TABLE, Attributes, Op
 from lbrx.quant import QuantizationInfo
 from lbrx.shape import Axes, Layout, Shape
 from lbrx.storage import Array, Storage, Unrealised
-from lbrx.storage.cpu import copied
 from lbrx.tensor import device as devices
 from lbrx.tensor import dlpack, indexing
 from lbrx.tensor.methods import add_methods
 from lbrx.tensor.number import Number, traced_function
-from lbrx.tensor.operands import move, prepare
+from lbrx.tensor.operands import move, placed, prepare
 from lbrx.tensor.operators import Operators
 
 _KDL_CPU = (1, 0)
@@ -229,8 +228,17 @@ class Tensor(Operators):
             raise TypeError("a scalar tensor has no length")
         return self.shape[0]
 
+    def __contains__(self, value: Any) -> bool:
+        return bool((self == value).any())
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        raise TypeError("tensors are values, without assignment: use where() or scatter()")
+
     def __iter__(self) -> Iterator[Tensor]:
         return (self[i] for i in range(len(self)))
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if spec else str(self)
 
     def __repr__(self) -> str:
         values = np.array2string(
@@ -252,7 +260,7 @@ def _sizes(given: Sequence[Any]) -> tuple[int, ...]:
 
 def _unpickle(data: bytes, shape: Shape, dtype: Dtype, device: str, metadata: Metadata) -> Tensor:
     values = np.frombuffer(data, dtype.numpy).reshape(shape)
-    return Tensor(copied(values, dtype), metadata).to_device(device)
+    return Tensor(placed(values, dtype, device), metadata)
 
 
 def run(op: Op, values: Sequence[Any], attributes: Attributes) -> Any:

@@ -11,14 +11,13 @@ from numpy.typing import NDArray
 from lbrx import dtype as dt
 from lbrx.dtype import Dtype, DtypeLike
 from lbrx.errors import DtypeError, ShapeError
+from lbrx.shape import Sizes, as_shape, list_of
 from lbrx.storage.cpu import copied, shared
 from lbrx.tensor import device as devices
 from lbrx.tensor import dlpack
 from lbrx.tensor.core import Tensor, call
 from lbrx.tensor.device import default_device, kept_dtype
-from lbrx.tensor.operands import as_scalar, host_array
-
-Sizes = int | Sequence[int]
+from lbrx.tensor.operands import array_of, as_scalar, host_scalar, placed
 
 
 def tensor(data: Any, dtype: DtypeLike | None = None, device: str | None = None) -> Tensor:
@@ -31,11 +30,11 @@ def tensor(data: Any, dtype: DtypeLike | None = None, device: str | None = None)
         moved = data.to_device(device or data.device)
         return call("cast", moved, dtype=dtype or moved.dtype)
     place = device or default_device()
-    return Tensor(host_array(data, dtype, place)).to_device(place)
+    return Tensor(array_of(data, place, dtype))
 
 
 def _placed(values: NDArray[Any], dtype: Dtype, device: str | None) -> Tensor:
-    return Tensor(copied(values, dtype)).to_device(device or default_device())
+    return Tensor(placed(values, dtype, device or default_device()))
 
 
 def from_numpy(
@@ -78,8 +77,8 @@ def full(
     if number is None:
         raise DtypeError(f"{type(value).__name__} is no number to fill a tensor with")
     wanted = dt.of_scalar(number) if dtype is None else dt.parse(dtype)
-    dt.check_scalar(number, wanted)
-    return _placed(np.broadcast_to(np.asarray(number), as_shape(shape)), wanted, device)
+    element = host_scalar(number, wanted).numpy()
+    return _placed(np.broadcast_to(element, as_shape(shape)), wanted, device)
 
 
 def zeros(shape: Sizes, dtype: DtypeLike = dt.float32, device: str | None = None) -> Tensor:
@@ -136,12 +135,9 @@ def concat(tensors: Sequence[Any], axis: int = 0) -> Tensor:
 
 def stack(tensors: Sequence[Any], axis: int = 0) -> Tensor:
     """Tensors of one shape along a new axis."""
-    parts = [part if isinstance(part, Tensor) else tensor(part) for part in tensors]
+    place = next((part.device for part in tensors if isinstance(part, Tensor)), None)
+    parts = [part if isinstance(part, Tensor) else tensor(part, device=place) for part in tensors]
+    if len({part.shape for part in parts}) > 1:
+        shapes = list_of(part.shape for part in parts)
+        raise ShapeError(f"stack of shapes {shapes}: they must be equal, or use concat")
     return concat([part.unsqueeze(axis) for part in parts], axis)
-
-
-def as_shape(shape: Sizes) -> tuple[int, ...]:
-    sizes = (shape,) if isinstance(shape, int) else tuple(shape)
-    if any(n < 0 for n in sizes):
-        raise ShapeError(f"shape {sizes} has a negative size: sizes are 0 or more")
-    return sizes

@@ -14,15 +14,14 @@ from lbrx import dtype as dt
 from lbrx.dtype import Dtype, DtypeLike, Scalar
 from lbrx.errors import DeviceError, DtypeError, ShapeError
 from lbrx.ops import Spec
+from lbrx.shape import Sizes, as_shape
 from lbrx.tensor.core import Tensor
-from lbrx.tensor.creation import as_shape
 
 if TYPE_CHECKING:
     from lbrx.metal import Context
     from lbrx.metal.reflection import Argument
 
 Size = tuple[int, int, int]
-Sizes = int | Sequence[int]
 Template = Mapping[str, Dtype | Scalar]
 
 GROUP = 256  # threads, unless told otherwise
@@ -105,7 +104,7 @@ class Kernel:
 
         grid: threads along x, y and z; by default as many as the first output has elements.
         group: threads in a threadgroup.
-        shapes: of the outputs, by default that of the first tensor.
+        shapes: of the outputs, by default that of the first tensor or array.
         dtypes: of the outputs, by default those the source declares.
         template: types and numbers for names that the source uses without declaring them.
         """
@@ -216,9 +215,9 @@ class Kernel:
         for name, shape, dtype in zip(signature.outputs, all_shapes, all_dtypes, strict=True):
             start = given.get(name)
             sources = [start, *(given.get(n) for n in signature.inputs)]
-            found = next((x.shape for x in sources if isinstance(x, Tensor)), None)
+            found = next((x.shape for x in sources if isinstance(x, Tensor | np.ndarray)), None)
             if shape is None and found is None:
-                raise ShapeError(f"{self} has no tensor with a shape for {name}: give shapes=[...]")
+                raise ShapeError(f"{self} was given no tensor whose shape {name} could have: give shapes=[...]")
             wanted = found if shape is None else as_shape(shape)
             assert wanted is not None
             specs[name] = Spec(wanted, self._output_dtype(signature.arguments[name], dtype))

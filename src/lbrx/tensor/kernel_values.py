@@ -99,7 +99,7 @@ def _concrete(value: Tensor) -> Array:
 def _checked_bytes(where: str, argument: Argument, data: bytes) -> bytes:
     if len(data) < argument.size:
         raise ShapeError(
-            f"{where} is {argument.type_name} of {argument.size} bytes, but was given {len(data)}"
+            f"{where} ({argument.type_name}) needs {argument.size} bytes, but was given {len(data)}"
         )
     return data
 

@@ -24,7 +24,10 @@ def method(op: Op, run: Run) -> Callable[..., Any]:
     signature = Signature(parameters)
 
     def bound_method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        bound = signature.bind(*args, **kwargs)
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError as problem:
+            raise TypeError(f"{op.name}{signature}: {problem}") from None
         bound.apply_defaults()
         given = bound.arguments
         values = [self, *(given.pop(operand.name) for operand in operands)]

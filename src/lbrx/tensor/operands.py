@@ -8,14 +8,15 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lbrx import dtype as dt
 from lbrx.dtype import Dtype, DtypeLike, Scalar
-from lbrx.errors import DeviceError, DtypeError
-from lbrx.ops import TABLE, Op, Role
+from lbrx.errors import DeviceError, DtypeError, ShapeError
+from lbrx.ops import TABLE, Family, Op, Role
 from lbrx.shape import Layout
 from lbrx.storage import Array, CpuStorage, NumberStorage, PackedStorage
-from lbrx.storage.cpu import copied
+from lbrx.storage.cpu import copied, lent
 from lbrx.tensor import derived
 from lbrx.tensor import device as devices
 from lbrx.tensor.number import Number
@@ -36,27 +37,45 @@ def as_scalar(value: object) -> Scalar | None:
     return None
 
 
-def host_array(data: Any, dtype: DtypeLike | None = None, device: str = "cpu") -> Array:
-    """A copy of an array, a (nested) list or a number in memory of the host, as a type that the
-    device has."""
+def array_of(data: Any, device: str, dtype: DtypeLike | None = None) -> Array:
+    """A copy of an array, a (nested) list or a number on a device, as a type that it has."""
     number = as_scalar(data)
     if number is not None:
-        return _host_scalar(number, dt.of_scalar(number) if dtype is None else dt.parse(dtype))
-    values = np.asarray(data)
+        kind = dt.of_scalar(number) if dtype is None else dt.parse(dtype)
+        return move(host_scalar(number, kind), device)
+    values = _numpy(data)
     if values.dtype.kind not in "biuf" and values.dtype not in (d.numpy for d in dt.ALL):
         raise DtypeError(f"{type(data).__name__} of {values.dtype} is no tensor: give numbers")
     if dtype is not None:
-        return copied(values, dt.parse(dtype))
+        wanted = dt.parse(dtype)
+        if not hasattr(data, "__array__") and values.size and values.dtype.kind in "iu":
+            for limit in (values.min(), values.max()):
+                dt.check_scalar(int(limit), wanted)
+        return placed(values, wanted, device)
     if values.dtype == np.float64 and not hasattr(data, "__array__"):
-        return copied(values, dt.float32)
-    return copied(values, devices.kept_dtype(dt.parse(values.dtype), device))
+        return placed(values, dt.float32, device)
+    return placed(values, devices.kept_dtype(dt.parse(values.dtype), device), device)
 
 
-def _host_scalar(number: Scalar, dtype: Dtype) -> Array:
+def _numpy(data: Any) -> NDArray[Any]:
+    try:
+        return np.asarray(data)
+    except ValueError as problem:  # numpy's for lists in which sizes differ
+        kind = type(data).__name__
+        raise ShapeError(f"{kind} is no tensor, make its parts equally long: {problem}") from None
+
+
+def host_scalar(number: Scalar, dtype: Dtype) -> Array:
+    """A number in memory of the host."""
     dt.check_scalar(number, dtype)
     with np.errstate(over="ignore"):
         data = np.asarray(number, dtype.numpy).reshape(1).view(np.uint8)
     return Array(CpuStorage(data), Layout((), ()), dtype)
+
+
+def placed(values: NDArray[Any], dtype: Dtype, device: str) -> Array:
+    """A copy of numpy's values in memory of the device, as the given type."""
+    return copied(values, dtype) if device == "cpu" else move(lent(values, dtype), device)
 
 
 def move(array: Array, device: str) -> Array:
@@ -117,12 +136,13 @@ def prepare(op: Op, values: Sequence[Any]) -> tuple[str, list[Array | None]]:
             foreign.append(i)
     device = common_device(pending)
     for i in foreign:
-        pending[i] = move(host_array(values[i], device=device), device)
-    return device, _with_numbers(pending, op.roles(len(values)))
+        pending[i] = array_of(values[i], device)
+    return device, _with_numbers(op, pending)
 
 
-def _with_numbers(pending: Sequence[_Pending], roles: Sequence[Role]) -> list[Array | None]:
+def _with_numbers(op: Op, pending: Sequence[_Pending]) -> list[Array | None]:
     """Numbers as arrays. They stay with the host: every device takes scalars from there."""
+    roles = op.roles(len(pending))
     known: list[Dtype | Scalar] = []
     for item, role in zip(pending, roles, strict=True):
         if item is not None and role is Role.VALUE:
@@ -134,6 +154,9 @@ def _with_numbers(pending: Sequence[_Pending], roles: Sequence[Role]) -> list[Ar
         else:
             own = dt.of_scalar(_plain(item))
             dtype = dt.result_type(*known) if role is Role.VALUE else own
+            if op.family is Family.COMPARISON and not dt.holds(dtype, _plain(item)):
+                # Beyond a type's range there is an answer too; uint64 alone would wrap in int64.
+                dtype = own if dtype is not dt.uint64 else dtype
             result.append(_number_array(item, dtype))
     return result
 
@@ -145,7 +168,7 @@ def _plain(item: Scalar | Number) -> Scalar:
 
 @lru_cache(SCALARS)
 def _known_number(value: Scalar, kind: str, dtype: Dtype) -> Array:
-    return _host_scalar(value, dtype)
+    return host_scalar(value, dtype)
 
 
 def _number_array(item: Scalar | Number, dtype: Dtype) -> Array:
@@ -153,6 +176,6 @@ def _number_array(item: Scalar | Number, dtype: Dtype) -> Array:
     if not isinstance(item, Number):
         # Zero has a sign, and is one key of a dictionary without it.
         known = _known_number(item, type(item).__name__, dtype) if item else None
-        return known or _host_scalar(item, dtype)
-    array = _host_scalar(item.value, dtype)
+        return known or host_scalar(item, dtype)
+    array = host_scalar(item.value, dtype)
     return replace(array, storage=NumberStorage(array.storage.host(), item.index))

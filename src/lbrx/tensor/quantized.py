@@ -17,7 +17,7 @@ from lbrx import quant
 from lbrx.dtype import DtypeLike
 from lbrx.errors import QuantizationError
 from lbrx.ops import TABLE
-from lbrx.ops.quantized import is_direct, stored_names, values_shape
+from lbrx.ops.quantized import has_encoder, stored_names, values_shape
 from lbrx.quant import QuantizationInfo
 from lbrx.tensor import derived
 from lbrx.tensor.core import Metadata, Tensor, call, run
@@ -58,11 +58,11 @@ def quantization(tensor: Tensor) -> QuantizationInfo[Tensor] | None:
 def quantize(tensor: Tensor, scheme: str, importance: Any = None) -> Tensor:
     """A floating tensor in a quantization scheme, on the same device.
 
-    Schemes that search for the best scales, and those given an importance (see
-    `lbrx.quant.quantize`), are encoded by the host.
+    Schemes that no kernel encodes, and those given an importance (see `lbrx.quant.quantize`), are
+    encoded by the host.
     """
     found = quant.find(scheme)
-    if importance is None and is_direct(found):
+    if importance is None and has_encoder(found):
         results = run(TABLE["encode_blocks"], [tensor], {"scheme": found.name})
         encoded = results if isinstance(results, tuple) else (results,)
     else:
@@ -104,12 +104,17 @@ def _activated(x: Tensor, activation: str) -> Tensor:
     return call(activation, x)
 
 
-def embedding(weight: Tensor, indices: Tensor, dtype: DtypeLike | None = None) -> Tensor:
-    """Rows of a matrix by their indices; of a quantized one those rows alone are expanded."""
+def embedding(
+    weight: Tensor, indices: Tensor, dtype: DtypeLike | None = None, beyond: str = "raise"
+) -> Tensor:
+    """Rows of a matrix by their indices; of a quantized one those rows alone are expanded.
+
+    An index beyond the rows raises; with beyond="zeros" it gives what zeros mean in that scheme.
+    """
     stored = stored_parts(weight)
     if stored is None:
-        rows = call("take", weight, indices, axis=0)
+        rows = call("take", weight, indices, axis=0, beyond=beyond)
         return rows if dtype is None else rows.astype(dtype)
     scheme, parts = stored
-    taken = [call("take", part, indices, axis=0) for part in parts.values()]
+    taken = [call("take", part, indices, axis=0, beyond=beyond) for part in parts.values()]
     return call("decode_blocks", *taken, scheme=scheme, dtype=dtype or dt.float32)

@@ -12,9 +12,9 @@ from lbrx.dtype import DtypeLike
 from lbrx.errors import TraceError
 from lbrx.ops import TABLE
 from lbrx.ops.random import WORDS
+from lbrx.shape import Sizes, as_shape
 from lbrx.tensor import device as devices
 from lbrx.tensor.core import Tensor
-from lbrx.tensor.creation import Sizes, as_shape
 from lbrx.tensor.number import traced_function
 
 _lock = threading.Lock()

@@ -231,3 +231,18 @@ def test_memory_and_order(rng):
         pending = on_metal(np.array([7, 8, 1])) + 0
         with pytest.raises(IndexError, match="is beyond an axis of 5"):
             tensor.take(pending, axis=0).numpy()
+
+
+@pytest.mark.parametrize("variant", ["element", "row"])
+def test_indices_beyond_may_give_zeros(variant, rng):
+    table = sample(rng, (3, 5, 4), dt.float32)
+    chosen = np.array([[4, 5], [-5, -6]])
+    expected = np.take(table, np.clip(chosen, -5, 4), axis=1)
+    expected[:, 0, 1] = expected[:, 1, 1] = 0
+    with forced(take=variant):
+        result = on_metal(table).take(on_metal(chosen), axis=1, beyond="zeros")
+        np.testing.assert_array_equal(result.numpy(), expected)
+    reference = lbrx.tensor(table, device="cpu").take(chosen, axis=1, beyond="zeros")
+    np.testing.assert_array_equal(reference.numpy(), expected)
+    with pytest.raises(ValueError, match="neither 'raise' nor 'zeros'"):
+        on_metal(table).take(on_metal(chosen), beyond="wrap")

@@ -172,12 +172,12 @@ def test_values_that_a_scheme_cannot_hold(bad):
         lbrx.quantize(lbrx.tensor(values, device="metal"), "q4_0").numpy()
 
 
-def test_schemes_that_search_are_encoded_by_the_host(rng):
+def test_schemes_without_a_kernel_are_encoded_by_the_host(rng):
     values = rng.standard_normal((2, 256)).astype(np.float32)
-    result = lbrx.quantize(lbrx.tensor(values, device="metal"), "q4_k")
+    result = lbrx.quantize(lbrx.tensor(values, device="metal"), "iq4_nl")
     assert result.device == "metal"
     np.testing.assert_array_equal(
-        result.array.storage.parts["data"].numpy(), quant.quantize(values, "q4_k").data
+        result.array.storage.parts["data"].numpy(), quant.quantize(values, "iq4_nl").data
     )
     importance = rng.uniform(0, 1, 256)
     weighted = lbrx.quantize(lbrx.tensor(values), "q4_0", importance)
@@ -223,7 +223,7 @@ def cases():
             yield pytest.param(name, variant, m, marks=marks, id=f"{variant}-{name}-{m}")
 
 
-@pytest.mark.parametrize(("name", "variant", "m"), cases())
+@pytest.mark.parametrize(("name", "variant", "m"), list(cases()))
 def test_product(name, variant, m, rng):
     check_product(rng, name, variant, m)
 
@@ -414,6 +414,8 @@ def test_compiled_functions_use_packed_weights(matrix, rng):
     for _ in range(2):
         x = lbrx.tensor(rng.standard_normal((1, 256)).astype(np.float32), device="metal")
         np.testing.assert_array_equal(compiled(x).numpy(), (lbrx.linear(x, tensor) * 2).numpy())
+    with pytest.raises(lbrx.TraceError, match="takes no quantized tensors"):
+        lbrx.compile(lambda x, w: lbrx.linear(x, w))(x, tensor)
 
 
 @pytest.mark.parametrize(

@@ -221,6 +221,17 @@ def test_candidates(settings, kept):
     assert set(candidates.tolist()) == kept
 
 
+def test_candidates_of_a_large_vocabulary(rng):
+    """Where few tokens have the share, and where many have."""
+    for spread in (4.0, 0.01):
+        logits = (rng.standard_normal(5000) * spread).astype(np.float32)
+        chances = np.exp(logits.astype(np.float64))
+        order = np.argsort(-chances)
+        count = 1 + np.searchsorted(np.cumsum(chances[order]) / chances.sum(), 0.7)
+        candidates, _ = likely(logits, Sampling(temperature=1.0, top_p=0.7))
+        assert set(candidates.tolist()) == set(order[:count].tolist())
+
+
 def test_repetition_is_penalised_once():
     logits = np.array([2, -1, 3, 0], np.float32)
     np.testing.assert_array_equal(penalised(logits, [0, 1, 1, 0], 2.0), [1, -2, 3, 0])

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+import lbrx
 from lbrx import quant
 
 ROOT = Path(__file__).parent.parent.parent.parent
@@ -31,10 +32,22 @@ def test_the_examples_run(rng):
     assert names["rows"].scales.shape == (10, 8)
 
 
+def test_the_examples_on_a_device_run(rng):
+    names = {
+        "lbrx": lbrx,
+        "weights": lbrx.tensor(rng.standard_normal((32, 512)).astype(np.float32)),
+        "x": lbrx.ones((2, 512)),
+        "bias": lbrx.zeros(32),
+        "indices": lbrx.tensor([3, 4]),
+    }
+    exec(BLOCKS[1], names)
+    assert names["w"].quantization.scheme == "q4_k"
+
+
 def test_the_mixture_example_says_what_comes_out():
     names = {"quant": quant}
     checked = 0
-    for line in BLOCKS[1].splitlines():
+    for line in BLOCKS[-1].splitlines():
         code, _, comment = line.partition("#")
         if comment:
             expected = ast.literal_eval(comment.partition(":")[0].strip())

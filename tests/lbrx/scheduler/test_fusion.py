@@ -68,6 +68,10 @@ CHAINS = {
         lambda x: (x.abs().mean(axis=-1, keepdims=True) + 1).sqrt(),
         lambda x: np.sqrt(np.abs(x).mean(-1, keepdims=True) + 1),
     ),
+    "repeated sum": (
+        lambda x: x.sum(axis=-1, keepdims=True).expand(*x.shape) * 2,
+        lambda x: np.broadcast_to(x.sum(-1, keepdims=True), x.shape) * 2,
+    ),
     "several axes": (
         lambda x: x - (x * x).sum(axis=(-2, -1), keepdims=True),
         lambda x: x - (x * x).sum((-2, -1), keepdims=True),
@@ -136,6 +140,26 @@ def test_a_wanted_intermediate_is_stored_on_the_way():
     close(last, np.tanh(values + 1))
 
 
+@pytest.mark.parametrize("part", [slice(0, 2), slice(0, 0), slice(2, 4)], ids=str)
+def test_what_is_seen_in_part_is_stored_as_a_whole(part):
+    x, values = tensor(4, 8)
+    middle = x + 1
+    last = middle[part].tanh()
+    lbrx.eval(middle, last)
+    close(middle, values + 1)
+    close(last, np.tanh(values[part] + 1))
+
+
+def test_a_wanted_value_of_rows_is_stored_for_each_element():
+    x, values = tensor(6, 10)
+    middle = x.mean(axis=-1, keepdims=True).expand(6, 10) + 1
+    last = x - middle
+    lbrx.eval(middle, last)
+    expected = np.broadcast_to(values.mean(-1, keepdims=True), (6, 10)) + 1
+    close(middle, expected)
+    close(last, values - expected)
+
+
 @pytest.mark.parametrize(
     ("finish", "oracle", "count"),
     [
@@ -173,6 +197,25 @@ def test_more_inputs_than_a_kernel_has_buffers():
     total = sum((x for x, _ in pairs[1:]), pairs[0][0])
     assert 2 <= len(kernels(total)) <= 4
     close(total, sum(values for _, values in pairs))
+
+
+def test_numbers_of_attributes_have_buffers_too():
+    x, expected = tensor(40)
+    for i in range(60):
+        x = x.leaky_relu(0.9 + i / 1000)
+        expected = np.where(expected > 0, expected, expected * (0.9 + i / 1000))
+    assert 2 <= len(kernels(x)) <= 4
+    close(x, expected)
+
+
+def test_each_view_of_an_array_has_a_buffer():
+    pairs = [tensor(100, seed=i) for i in range(9)]
+    parts = []
+    for k, ((x, a), (y, b)) in enumerate(itertools.combinations(pairs, 2)):
+        parts.append(((x * y)[k : k + 60], (a * b)[k : k + 60]))
+    total = sum((x for x, _ in parts[1:]), parts[0][0])
+    assert 2 <= len(kernels(total)) <= 4
+    close(total, sum(values for _, values in parts))
 
 
 def test_a_long_chain():
@@ -234,6 +277,37 @@ def test_errors_appear_where_they_are_made():
     x, _ = tensor(2, 3)
     with pytest.raises(lbrx.ShapeError, match=r"add\(float32\[2, 3\], float32\[4\]\)"):
         x + tensor(4)[0]
+
+
+def test_a_failure_in_the_middle_leaves_the_rest_pending(monkeypatch):
+    x, values = tensor(6, 6)
+    product = (x * 2 + 1) @ x
+    last = product.cumsum(axis=0) * 2
+    with monkeypatch.context() as patch:
+        patch.setitem(lbrx.kernels.RUNNERS, "cumsum", lambda call: 1 / 0)
+        with pytest.raises(ZeroDivisionError) as failure:
+            lbrx.eval(product, last)
+    expected = (values * 2 + 1) @ values
+    # The traceback keeps what has been computed, but nobody takes it for what is computed anew.
+    assert failure.traceback
+    close((x * 2 + 1) @ x, expected)
+    close(product, expected)
+    close(last, expected.cumsum(0) * 2)
+
+
+def test_a_picture_shows_the_flow_of_data():
+    x, _ = tensor(4, 4)
+    a, b = x @ x, x.cumsum(axis=0)
+    picture = lbrx.explain((a + 1) * b).mermaid().splitlines()
+    found = [line.split('"')[1].split()[0] for line in picture if line.startswith("    s")]
+    assert sorted(found[:2]) == ["cumsum", "matmul"]
+    assert found[2:] == ["add", "multiply"]
+    product, scan = found.index("matmul"), found.index("cumsum")
+    assert {line.strip() for line in picture if "-->" in line} == {
+        f"s{product} --> s2",
+        f"s{scan} --> s3",
+        "s2 --> s3",
+    }
 
 
 def test_nothing_runs_until_somebody_looks():
