@@ -94,12 +94,12 @@ def main() -> None:
     print(f"| scheme | {' | '.join(f'GB/s, {c}' for c in columns)} | GFLOP/s, {_PROMPT} rows |")
     print("| --- " * (len(_SHAPES) + 2) + "|")
     for name in sys.argv[1:] or _SCHEMES:
-        fitting = [s for s in _SHAPES if s[1] % quant.find(name).elements == 0]
-        cells = [
-            rows_times(name, s, rng) if s in fitting else (0.0, "no block fits") for s in _SHAPES
-        ]
-        cells.append(prompt_times(name, rng))
-        print(f"| `{name}` | {' | '.join(f'{speed:.1f} {kind}' for speed, kind in cells)} |")
+        cells = []
+        for shape in _SHAPES:
+            fits = shape[1] % quant.find(name).elements == 0
+            cells.append("{:.1f} {}".format(*rows_times(name, shape, rng)) if fits else "-")
+        cells.append("{:.0f} {}".format(*prompt_times(name, rng)))
+        print(f"| `{name}` | {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -84,6 +84,8 @@ def contiguous(shape: Shape, offset: int = 0) -> Layout:
 
 def broadcast(*shapes: Shape) -> Shape:
     """The shape that all of these expand to."""
+    if shapes and shapes.count(shapes[0]) == len(shapes):
+        return shapes[0]
     result: list[int] = []
     for sizes in zip_longest(*(reversed(shape) for shape in shapes), fillvalue=1):
         wide = {n for n in sizes if n != 1}

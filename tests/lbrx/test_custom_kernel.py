@@ -38,12 +38,13 @@ def test_by_place_and_by_name(saxpy, rng):
         saxpy(alpha=np.float32(2), y=b, x=a),
         saxpy(a, y, lbrx.tensor(2.0)),
         saxpy(a, y.tolist(), [2.0]),
+        saxpy(x, y, 2.0),
         saxpy(a, b, lbrx.tensor(2.0, device="cpu"), grid=1000, group=64),
         saxpy(a, b, 2.0, grid=(1000, 1, 1), group=(128, 1, 1), shapes=[1000], dtypes=["float32"]),
     ):
         assert (result.device, result.dtype, result.shape) == ("metal", lbrx.float32, (1000,))
         np.testing.assert_allclose(result.numpy(), expected, rtol=1e-6)
-    assert lbrx.metal.stats()["kernels"]["saxpy"] == before + 7
+    assert lbrx.metal.stats()["kernels"]["saxpy"] == before + 8
     assert repr(saxpy) == "<lbrx.kernel saxpy>"
 
 
@@ -183,7 +184,7 @@ def test_lines_of_errors_are_the_users():
         (lambda k, x: k(x, x, 2.0, x=x), TypeError, "x was given twice"),
         (lambda k, x: k(x, x, 2.0, beta=1), TypeError, "no argument beta: it has x, y, alpha, out"),
         (lambda k, x: k(x, x, "two"), lbrx.DtypeError, "alpha is float: give numbers or a tensor"),
-        (lambda k, x: k(x, x, b"ab"), lbrx.ShapeError, "alpha is float of 4 bytes, but .* 2"),
+        (lambda k, x: k(x, x, b"ab"), lbrx.ShapeError, r"alpha \(float\) needs 4 bytes, but .* 2"),
         (lambda k, x: k(x, x, []), lbrx.DtypeError, "alpha is float: give numbers"),
         (
             lambda k, x: k(x, x.astype("float16"), 1),

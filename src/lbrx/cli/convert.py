@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from lbrx.convert import Plan, Result, Settings, make_plan, perform
+from lbrx.cli import INTERRUPTED
+from lbrx.convert import Result, Settings, make_plan, perform
 from lbrx.convert.verify import table, verify
 from lbrx.errors import LbrxError
 from lbrx.formats.writing import WRITABLE, parse_size
 
-INTERRUPTED = 130  # what shells expect after Ctrl-C
 _EXAMPLES = """examples:
   lbrx convert model.gguf folder --to safetensors --quantize f16
   lbrx convert folder model.gguf --quantize q4_k_m --verify
@@ -62,22 +62,15 @@ def run(options: argparse.Namespace) -> int:
     plan = make_plan(Path(options.source), Path(options.target), settings)
     for note in plan.notes:
         print(f"lbrx: {note}", file=sys.stderr)
+    go_on = f"what is done of {plan.output.path} is kept, add --resume to go on"
     try:
-        return _convert(plan, options)
+        with _bar("converting", plan.nbytes, options.quiet) as progress:
+            result = perform(plan, resume=options.resume, device=options.device, progress=progress)
     except KeyboardInterrupt:
-        print(f"lbrx: interrupted: {_go_on(plan)}", file=sys.stderr)
+        print(f"lbrx: interrupted: {go_on}", file=sys.stderr)
         return INTERRUPTED
     except OSError as problem:
-        raise LbrxError(f"{problem}: {_go_on(plan)}") from problem
-
-
-def _go_on(plan: Plan) -> str:
-    return f"what is done of {plan.output.path} is kept, add --resume to go on"
-
-
-def _convert(plan: Plan, options: argparse.Namespace) -> int:
-    with _bar("converting", plan.nbytes, options.quiet) as progress:
-        result = perform(plan, resume=options.resume, device=options.device, progress=progress)
+        raise LbrxError(f"{problem}: {go_on}") from problem
     if not options.quiet:
         print(summary(result))
     if options.verify:

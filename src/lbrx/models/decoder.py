@@ -22,6 +22,8 @@ class Layer(Protocol):
 class Decoder:
     """A decoder-only transformer. An architecture's module has a subclass called `Model`."""
 
+    halves = True
+    """Whether half precision holds the values between layers."""
     norm_shift = 0.0
     """What the norms' weights lack."""
 

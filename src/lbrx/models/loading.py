@@ -13,6 +13,7 @@ from lbrx.dtype import Dtype, DtypeLike
 from lbrx.errors import LbrxError
 from lbrx.models import architectures
 from lbrx.models.config import ModelConfig, read_config
+from lbrx.models.decoder import Decoder
 from lbrx.models.engine import CHUNK, Engine
 from lbrx.models.language_model import LanguageModel
 from lbrx.models.plan import plan
@@ -52,7 +53,7 @@ def load(
     memory = plan(config, nbytes, tokens, of_cache.itemsize, CHUNK, _limit(place))
     memory.check()
     tokenizer = read_tokenizer(source)
-    decoder = make(config, Weights(source, place, _computed_in(place)))
+    decoder = make(config, Weights(source, place, _computed_in(place, make)))
     return LanguageModel(config, tokenizer, Engine(decoder, of_cache, tokens), memory)
 
 
@@ -87,8 +88,7 @@ def _limit(device: str) -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def _computed_in(device: str) -> Dtype:
-    """Halves where hardware has them; a processor is quicker with float32."""
-    if device == "metal" and import_module("lbrx.metal").context().info.simd_hardware:
-        return dt.float16
-    return dt.float32
+def _computed_in(device: str, decoder: type[Decoder]) -> Dtype:
+    """Halves where hardware has them and they suffice; a processor is quicker with float32."""
+    on_gpu = device == "metal" and import_module("lbrx.metal").context().info.simd_hardware
+    return dt.float16 if on_gpu and decoder.halves else dt.float32

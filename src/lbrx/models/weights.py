@@ -6,7 +6,7 @@ from lbrx import dtype as dt
 from lbrx.dtype import Dtype
 from lbrx.errors import FormatError
 from lbrx.formats import descriptor
-from lbrx.formats.recipe import Rows, renamed
+from lbrx.formats.recipe import Recipe, Rows, renamed
 from lbrx.shape import Shape
 from lbrx.tensor.core import Tensor
 from lbrx.tensor.model import Model
@@ -24,10 +24,10 @@ class Weights:
     def __init__(self, model: Model, device: str, dtype: Dtype) -> None:
         canonical = model.canonical()
         self.interleaved = any(isinstance(r, Rows) for r in canonical.recipes.values())
-        recipes = {
-            name: renamed(recipe.source, name) if isinstance(recipe, Rows) else recipe
-            for name, recipe in canonical.recipes.items()
-        }
+        recipes: dict[str, Recipe] = {}
+        for full, recipe in canonical.recipes.items():
+            name = full.replace("language_model.", "", 1)  # of a model that sees pictures too
+            recipes[name] = renamed(recipe.source, name) if isinstance(recipe, Rows) else recipe
         self.model = Model(model.files, recipes)
         self.device = device
         self.dtype = dtype

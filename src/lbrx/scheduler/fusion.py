@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import NamedTuple
 
 from lbrx import dtype as dt
@@ -81,8 +82,8 @@ def views_of(
     if is_row_reduction(consumer):
         found = [composed(sh.contiguous(space), array.layout)]
     else:
-        inner = sh.expand(array.layout, consumer.outputs[0].shape)
-        found = [composed(view, inner) for view in views]
+        shape = consumer.outputs[0].shape
+        found = [_through(view, array.layout, shape) for view in views]
     layouts = dict.fromkeys(layout for layout in found if layout is not None)
     return list(layouts) if None not in found else None
 
@@ -305,6 +306,12 @@ def _alike(a: Layout, b: Layout) -> bool:
 # ---- views ----
 
 
+@lru_cache(sh.KNOWN)
+def _through(view: Layout, layout: Layout, shape: Shape) -> Layout | None:
+    """An array, broadcast to a shape, through a view of that."""
+    return composed(view, sh.expand(layout, shape))
+
+
 def composed(view: Layout, inner: Layout) -> Layout | None:
     """A view of the row-major positions of an array, as a layout of what the array shows.
 
@@ -408,7 +415,7 @@ class _Values:
         values = [
             self._input(array)
             if elementwise.is_host(array)
-            else self._operand(array, composed(view, sh.expand(array.layout, shape)))
+            else self._operand(array, _through(view, array.layout, shape))
             for array in arrays
         ]
         if node.op.name == "copy":

@@ -11,7 +11,6 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 from lbrx import shape as sh
 from lbrx.kernels.registry import policy
@@ -46,11 +45,15 @@ class Node:
         self.outputs = outputs
         self.policy = policy()
         self.pending: list[weakref.ref[Pending]] = []
-        below = [node_of(x) for x in inputs if x is not None]
-        self.depth: int = 1 + max((n.depth for n in below if n is not None), default=0)
+        self.depth: int = 1 + max((n.depth for n in self.below()), default=0)
 
     def __repr__(self) -> str:
         return f"<Node {self.op.name} -> {', '.join(map(str, self.outputs))}>"
+
+    def below(self) -> list[Node]:
+        """The nodes that the inputs still wait for."""
+        nodes = (node_of(x) for x in self.inputs if x is not None)
+        return [node for node in nodes if node is not None]
 
     def arrays(self) -> list[Array]:
         """The inputs that there are, realised ones with the storage they have got."""
@@ -159,7 +162,7 @@ def concrete(array: Array) -> Array:
     """The array over real memory, if its storage has been realised; else as it is."""
     storage = array.storage
     if isinstance(storage, Pending) and storage.storage is not None:
-        return replace(array, storage=storage.storage)
+        return Array(storage.storage, array.layout, array.dtype)
     return array
 
 
@@ -182,7 +185,7 @@ def in_order(targets: Iterable[Node]) -> list[Node]:
             order[node] = None
             continue
         stack.append((node, True))
-        below = [n for n in map(node_of, node.arrays()) if n is not None and n not in order]
+        below = [n for n in node.below() if n not in order]
         below.reverse()
         below.sort(key=lambda n: n.depth)
         stack += [(n, False) for n in below]

@@ -70,10 +70,12 @@ struct NVFP4 : Codec<64, 36, false, false> {
   }
 };
 
+inline uint byte_scale(Block b) { return static_cast<device const uchar*>(b.weight.scales)[b.index]; }
+
 // MLX's: a byte's two values are neighbours.
 struct MlxMxfp4 : Codec<32, 16, true, false> {
   static constant constexpr bool NEIGHBOURS = true;
-  static float scale(Block b, uint) { return half_power(static_cast<device const uchar*>(b.weight.scales)[b.index]); }
+  static float scale(Block b, uint) { return half_power(byte_scale(b)); }
   static short code(Block b, uint unit, uint i) { return doubled(stream_bits<4>(b.data, unit, i)); }
   static short2 neighbours(Block b, uint run, uint i) {
     const short2 codes = two_nibbles(b.data, run, i, 0);
@@ -82,13 +84,13 @@ struct MlxMxfp4 : Codec<32, 16, true, false> {
 };
 
 struct MlxNvfp4 : Codec<16, 8, false, false> {
-  static float scale(Block b, uint) { return 0.5f * e4m3(static_cast<device const uchar*>(b.weight.scales)[b.index]); }
+  static float scale(Block b, uint) { return 0.5f * e4m3(byte_scale(b)); }
   static short code(Block b, uint unit, uint i) { return doubled(stream_bits<4>(b.data, unit, i)); }
 };
 
 // Its codes are no whole numbers: kernels that multiply those leave it out.
 struct MlxMxfp8 : Codec<32, 32, true, false> {
-  static float scale(Block b, uint) { return 2 * half_power(static_cast<device const uchar*>(b.weight.scales)[b.index]); }
+  static float scale(Block b, uint) { return 2 * half_power(byte_scale(b)); }
   static float code(Block b, uint unit, uint i) { return e4m3(b.data[unit * UNIT + i]); }
 };
 

@@ -217,7 +217,7 @@ class Kernel:
             sources = [start, *(given.get(n) for n in signature.inputs)]
             found = next((x.shape for x in sources if isinstance(x, Tensor | np.ndarray)), None)
             if shape is None and found is None:
-                raise ShapeError(f"{self} was given no tensor whose shape {name} could have: give shapes=[...]")
+                raise ShapeError(f"{self} has no tensor with a shape for {name}: give shapes=[...]")
             wanted = found if shape is None else as_shape(shape)
             assert wanted is not None
             specs[name] = Spec(wanted, self._output_dtype(signature.arguments[name], dtype))

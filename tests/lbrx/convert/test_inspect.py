@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -94,3 +96,12 @@ def test_a_truncated_file_is_one_line(tmp_path, capsys):
     (tmp_path / "m.gguf").write_bytes(b"GGUF\x03\0\0\0")
     assert main(["inspect", str(tmp_path / "m.gguf")]) == 1
     assert capsys.readouterr().err.startswith(f"lbrx: {tmp_path}/m.gguf: ")
+
+
+def test_a_reader_that_has_seen_enough(folder):
+    """No traceback when the other end of a pipe is closed."""
+    source, _ = folder()
+    command = [sys.executable, "-m", "lbrx", "inspect", str(source)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        assert process.stderr.read() == b""

@@ -7,6 +7,8 @@ import pytest
 import reference_model
 
 import lbrx
+from lbrx import dtype as dt
+from lbrx import metal
 from lbrx.models import architectures, engine
 from lbrx.models.loading import load
 
@@ -146,3 +148,21 @@ def test_what_the_cache_has_is_not_computed_again(make_model):
         load(folder).engine.prefill([other], 1).logits.numpy(),
         1e-5,
     )
+
+
+@pytest.mark.full
+def test_in_halves_on_an_apple_chip(make_model, monkeypatch, tmp_path):
+    folder, tokens = make_model("llama"), prompt(20)
+    wanted = expected(folder, tokens)
+    metal.context().close()
+    with monkeypatch.context() as patch:
+        patch.setenv("SOFTMETAL_PROFILE", "apple-m1")
+        patch.setenv("LBRX_CACHE", str(tmp_path))
+        model = load(folder)
+        assert model.engine.model.dtype is dt.float16
+        close(model.engine.all_logits(tokens).numpy(), wanted)
+        state = model.engine.prefill([tokens[:18]], 4)
+        for i in (18, 19):
+            state = model.engine.decode(lbrx.tensor([[tokens[i]]]), state.positions)
+        close(state.logits.numpy()[0], wanted[-1])
+        metal.context().close()

@@ -36,6 +36,7 @@ class SandwichLayer:
 
 
 class Model(Decoder):
+    halves = False
     norm_shift = SHIFT
 
     def embed(self, tokens: Tensor) -> Tensor:

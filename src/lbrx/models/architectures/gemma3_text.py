@@ -16,6 +16,7 @@ PATTERN = 6  # layers from one that sees far to the next
 
 
 class Model(Decoder):
+    halves = False
     norm_shift = SHIFT
 
     def embed(self, tokens: Tensor) -> Tensor:
