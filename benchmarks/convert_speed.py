@@ -6,6 +6,7 @@ python benchmarks/convert_speed.py     # llama.cpp where llama-cpp-python is ins
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -20,7 +21,7 @@ import numpy as np
 import lbrx
 from lbrx.convert import Settings, convert
 
-_ROUNDS = 5
+_ROUNDS = 9
 _HIDDEN, _WIDE, _LAYERS, _VOCABULARY = 1024, 4096, 16, 24576
 _CONFIG = {
     "model_type": "llama",
@@ -85,6 +86,10 @@ def size(path: Path) -> int:
     return sum(file.stat().st_size for file in path.rglob("*")) or path.stat().st_size
 
 
+def remove(path: Path) -> None:
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
 def beside_cp(title: str, source: Path, target: Path, settings: Settings, *options: str) -> None:
     """Bytes read and written a second, ours by cp's, in turns."""
     weights, copy = source / "model.safetensors", target.with_name("copy")
@@ -92,8 +97,9 @@ def beside_cp(title: str, source: Path, target: Path, settings: Settings, *optio
     convert(source, target, settings)
     for _ in range(_ROUNDS):
         theirs.append(seconds(lambda: subprocess.run(["cp", str(weights), str(copy)], check=True)))
+        remove(target)  # as the copy is: taking its pages away is not the work
         ours.append(seconds(lambda: convert(source, target, settings)))
-        copy.unlink()
+        remove(copy)
     traffic = size(source) + size(target)
     speeds = traffic / min(ours), 2 * size(weights) / min(theirs)
     print(f"{title:<26} {speeds[0] / 1e6:8,.0f} MB/s, {speeds[0] / speeds[1]:.2f} of cp")

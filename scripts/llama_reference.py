@@ -116,10 +116,13 @@ def main() -> None:
         source = lbrx.open_model(path)
         lbrx.save(Path(folder) / "f32.gguf", Expanded(source), source.metadata)
         exact = opened(Path(folder) / "f32.gguf")
-        cases = [completed(exact, prompt) for prompt in prompts]
+        ours = lbrx.load(path)
+        drafts = [ours.generate(p, max_tokens=NEW_TOKENS, ignore_end=True).tokens for p in prompts]
+        cases = [completed(exact, *each) for each in zip(prompts, drafts, strict=True)]
     quantized = opened(path)
     for case in cases:
-        case["quantized"] = scored(quantized, case["tokens"] + case["text"])
+        text = case["tokens"] + case["text"]
+        case["quantized"] = log_probabilities(evaluated(quantized, text), text)
     print(written(f"llama-cpp-python {llama_cpp.__version__}", path.name, cases))
 
 
@@ -134,23 +137,26 @@ def written(version: str, model: str, prompts: list[dict[str, Any]]) -> str:
     return f'{head}, "prompts": [\n{lines}\n]}}'
 
 
-def completed(model: Any, prompt: str) -> dict[str, Any]:
+def completed(model: Any, prompt: str, draft: list[int]) -> dict[str, Any]:
+    """The greedy continuation. As far as a draft of it is right, one pass tells so."""
     tokens = model.tokenize(prompt.encode(), add_bos=False, special=False)
-    model.reset()
-    model.eval(tokens)
-    text: list[int] = []
+    best = evaluated(model, tokens + draft).argmax(-1)[len(tokens) - 1 : -1].tolist()
+    right = next((i for i, pair in enumerate(zip(best, draft)) if pair[0] != pair[1]), len(draft))
+    text = best[: right + 1]
+    if right < len(draft):
+        evaluated(model, tokens + text)
     while len(text) < NEW_TOKENS:
         text.append(int(np.argmax(model.scores[model.n_tokens - 1])))
         model.eval(text[-1:])
-    scores = model.scores[: model.n_tokens]
-    logprobs = log_probabilities(scores, tokens + text)
+    logprobs = log_probabilities(evaluated(model, tokens + text), tokens + text)
     return {"prompt": prompt, "tokens": tokens, "text": text, "logprobs": logprobs}
 
 
-def scored(model: Any, tokens: list[int]) -> list[float]:
+def evaluated(model: Any, tokens: list[int]) -> Any:
+    """The logits after each token."""
     model.reset()
     model.eval(tokens)
-    return log_probabilities(model.scores[: len(tokens)], tokens)
+    return model.scores[: len(tokens)]
 
 
 def log_probabilities(scores: Any, tokens: list[int]) -> list[float]:

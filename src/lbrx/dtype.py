@@ -9,8 +9,9 @@ float64, which Metal has not, from appearing unless it was asked for:
 - where integers become floating (division, exp, mean) they become float32.
 
 Python's numbers, and numpy's scalars, are weak: they take the type of the tensor they meet, and
-only their kind can change it. uint8 + 1 is uint8, int32 + 0.5 is float32. On their own, and in
-lists, floats are float32 and ints int64.
+only their kind can change it. uint8 + 1 is uint8, int32 + 0.5 is float32. An integer that the type
+cannot hold is an error, but in comparisons. On their own, and in lists, floats are float32 and
+ints int64.
 
 float64 is the cpu's alone. numpy's arrays of it become float32 tensors on metal; asking for it
 there by name is an error.

@@ -80,3 +80,9 @@ def test_types_and_empty_shapes():
     assert lbrx.random.normal(3, dtype="bfloat16").dtype is lbrx.bfloat16
     with pytest.raises(lbrx.DtypeError, match="random numbers are floating, not int32: cast"):
         lbrx.random.uniform(3, dtype="int32")
+
+
+@pytest.mark.parametrize("p", [-0.1, 1.5, float("nan")])
+def test_what_is_no_probability(p):
+    with pytest.raises(ValueError, match=f"p={p} is no probability: give a number from 0 to 1"):
+        lbrx.random.bernoulli(3, p)

@@ -130,3 +130,14 @@ def test_metal_storage_is_a_range_of_a_buffer():
 def test_storages_say_what_they_are():
     assert repr(CpuStorage.allocate(12)) == "<CpuStorage of 12 bytes>"
     assert CpuStorage.allocate(0).nbytes == 0
+
+
+@pytest.mark.parametrize(("offset", "nbytes"), [(0, 20_000), (5000, 1), (4096, 8192), (7, 0)])
+def test_forgotten_pages_are_read_again(tmp_path, rng, offset, nbytes):
+    data = rng.integers(0, 256, 20_000, np.uint8)
+    (tmp_path / "f").write_bytes(data.tobytes())
+    whole = MmapStorage(tmp_path / "f")
+    whole.forget(offset, nbytes)  # before anything is mapped
+    np.testing.assert_array_equal(whole.host(), data)
+    whole.forget(offset, nbytes)
+    np.testing.assert_array_equal(whole.host(), data)

@@ -160,7 +160,8 @@ def _named(
     if format is Format.GGUF:
         if not config:
             return tensors, ("there is no config.json: names stay, and no metadata is written",)
-        return translate.to_gguf(tensors, config), ()
+        note = "there is no tokenizer: the GGUF will have no vocabulary"
+        return translate.to_gguf(tensors, config), () if files.tokenizer else (note,)
     return (translate.to_mlx(tensors) if format is Format.MLX else tensors), ()
 
 

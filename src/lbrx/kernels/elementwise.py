@@ -121,6 +121,20 @@ class Space:
     strides: Sequence[Shape]  # of each array that is read, in the collapsed axes
     layouts: Sequence[Layout]  # of the same, for their first elements
 
+    def pieces(self) -> Iterator[tuple[int, Space]]:
+        """The first axis in lengths that 32 bits can count, each with its beginning."""
+        n = self.shape[0]
+        if n <= PART:
+            yield 0, self
+            return
+        for first in range(0, n, PART):
+            layouts = [
+                replace(layout, offset=layout.offset + first * own[0])
+                for layout, own in zip(self.layouts, self.strides, strict=False)
+            ]
+            shape = (min(PART, n - first), *self.shape[1:])
+            yield first, Space(shape, self.strides, layouts)
+
     def packed(self, wide: bool) -> bytes:
         """The `Space` record of the generated source."""
         code = "q" if wide else "i"
@@ -226,9 +240,13 @@ def single(
     pipeline = _pipeline(gpu, program, name)
     buffers = [whole_buffer(result) for result in results]
     if not program.is_flat:
-        arguments = [*values, *buffers, space.packed(program.wide)]
-        grid = _grid(space.shape)
-        gpu.queue.dispatch(pipeline, arguments, grid, _group(grid), kernel=name, variant="single")
+        for first, piece in space.pieces():
+            written = buffers if piece is space else _slices(program, buffers, first, piece)
+            arguments = [*values, *written, piece.packed(program.wide)]
+            grid = _grid(piece.shape)
+            gpu.queue.dispatch(
+                pipeline, arguments, grid, _group(grid), kernel=name, variant="single"
+            )
         return
     for part in _parts(program, values, buffers, space, problem.size):
         grid = (part.size, 1, 1)
@@ -282,6 +300,15 @@ def _parts(
     for first in range(0, size, PART):
         count = min(PART, size - first)
         yield Part([_from(*item, first, count) for item in bound], count)
+
+
+def _slices(
+    program: Program, buffers: Sequence[Buffer], first: int, piece: Space
+) -> list[Buffer | bytes]:
+    """Where the results of a piece of the first axis go."""
+    row, count = math.prod(piece.shape[1:]), math.prod(piece.shape)
+    sizes = [dtype.itemsize for _, dtype in program.outputs]
+    return [_from(b, 0, size, first * row, count) for b, size in zip(buffers, sizes, strict=True)]
 
 
 def _from(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from functools import cache, cached_property
+from functools import cache
 
 from lbrx import dtype as dt
 from lbrx.dtype import Dtype
@@ -57,14 +57,6 @@ class Program:
     wide: bool = False
     """Whether positions need 64 bits."""
     per_thread: int = 1
-
-    @cached_property
-    def _hash(self) -> int:
-        own = (self.inputs, self.steps, self.outputs, self.axes, self.wide, self.per_thread)
-        return hash(own)
-
-    def __hash__(self) -> int:
-        return self._hash  # asked for by every cache of choices, names, texts and pipelines
 
     @property
     def is_flat(self) -> bool:

@@ -149,7 +149,13 @@ class Family(Generic[P]):
         return min(able.values(), key=lambda variant: variant.cost(info, problem))
 
     def _forced(self) -> str | None:
-        wanted = dict(policy().forced).get(self.name) or env.kernels().get(self.name)
+        orders = {**env.kernels(), **dict(policy().forced)}
+        if unknown := sorted(orders.keys() - FAMILIES.keys()):
+            raise SettingError(
+                f"LBRX_KERNEL={unknown[0]}:{orders[unknown[0]]}: there is no family "
+                f"{unknown[0]!r}, it is one of {', '.join(sorted(FAMILIES))}"
+            )
+        wanted = orders.get(self.name)
         if wanted is not None and wanted not in self.variants:
             raise SettingError(
                 f"LBRX_KERNEL={self.name}:{wanted}: {self.name} has no such variant, "

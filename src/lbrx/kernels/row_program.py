@@ -227,7 +227,8 @@ def _stores(program: RowProgram, functors: list[str]) -> list[str]:
         lines.append(f"team.each(space.length, {made});")
     for i, (value, dtype) in enumerate(program.outputs):
         if i not in elements:
-            lines.append(f"out{i}[at] = {converted(f'v{value}', program.types[value], dtype)};")
+            result = converted(f"v{value}", program.types[value], dtype)
+            lines.append(f"if (team.leads()) out{i}[at] = {result};")
     return lines
 
 

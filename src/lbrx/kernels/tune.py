@@ -23,6 +23,7 @@ from lbrx.storage.cpu import copied
 ROUNDS, QUICK_ROUNDS = 7, 3
 SLICE = 10e-3  # seconds that a measurement should take at least, which may need repeats
 HOPELESS = 5  # times as long as the best is not worth another round,
+COMPILED = 2.0  # seconds after which it is not the compiler that a first call waits for
 COSTLY = 0.1  # if the round takes so many seconds: a short one may have been disturbed
 
 
@@ -87,8 +88,9 @@ def _times(
     best: dict[str, float] = {}
     for variant in variants:
         with forced(**{family: variant}):
-            _seconds(gpu, call)  # compiles it
-            best[variant] = _seconds(gpu, call)
+            first = _seconds(gpu, call)  # compiles it
+            hopeless = best and first > max(HOPELESS * min(best.values()), COMPILED)
+            best[variant] = first if hopeless else _seconds(gpu, call)
     for _ in range(rounds):
         for variant, known in list(best.items()):
             if known > max(HOPELESS * min(best.values()), COSTLY):

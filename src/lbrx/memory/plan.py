@@ -1,4 +1,4 @@
-"""Where buffers with known lifetimes lie in one block, so that those that never meet may overlap."""
+"""Where buffers of known lifetimes lie in one block: those that never meet may overlap."""
 
 from __future__ import annotations
 

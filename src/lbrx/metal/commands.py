@@ -144,6 +144,7 @@ class Encoded:
 
 Command = Dispatch | Encoded
 
+
 @dataclass(frozen=True)
 class Recorded:
     """Commands that were put on a list, and the memory that was taken for them."""

@@ -11,11 +11,13 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Any
 
 from lbrx import shape as sh
 from lbrx.kernels.registry import policy
 from lbrx.metal import Buffer
-from lbrx.ops import Attributes, Op, Spec
+from lbrx.ops import TABLE, Attributes, Op, Spec
 from lbrx.storage import Array, Bytes, MetalStorage, NumberStorage, Storage
 
 # Held while nodes are made or realised: tensors may be used by several threads.
@@ -99,14 +101,21 @@ _nodes: weakref.WeakValueDictionary[object, Node] = weakref.WeakValueDictionary(
 
 def add(op: Op, inputs: Sequence[Array | None], attributes: Attributes) -> tuple[Array, ...]:
     """The results of an operation, pending. Raises what is wrong with its operands."""
-    specs = [None if x is None else Spec(x.layout.shape, x.dtype) for x in inputs]
-    outputs = op.infer(specs, attributes)
+    specs = tuple(None if x is None else Spec(x.layout.shape, x.dtype) for x in inputs)
+    outputs = _inferred(op.name, specs, tuple(attributes.items()))
     with LOCK:
         key = _key(op, inputs, attributes)
         node = _nodes.get(key)
         if node is None:
             node = _nodes[key] = Node(key, op, tuple(inputs), attributes, outputs)
         return tuple(_result(node, i) for i in range(len(outputs)))
+
+
+@lru_cache(sh.KNOWN)
+def _inferred(
+    op: str, specs: tuple[Spec | None, ...], attributes: tuple[tuple[str, Any], ...]
+) -> tuple[Spec, ...]:
+    return TABLE[op].infer(specs, dict(attributes))
 
 
 def _key(op: Op, inputs: Sequence[Array | None], attributes: Attributes) -> object:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lbrx.errors import DeviceError
+from lbrx.memory.pool import PoolStatistics
 from lbrx.metal import Context, context
 from lbrx.metal.commands import Command, Dispatch
 from lbrx.metal.device import chips
@@ -37,6 +38,8 @@ class Record:
     """Why this variant ran."""
     memory: int
     """Bytes that buffers of the pool hold when the command is encoded."""
+    cached: int
+    """Bytes that the pool keeps for later buffers."""
 
     @property
     def intensity(self) -> float:
@@ -53,7 +56,7 @@ class _Noted:
     command: Command
     commands: Any
     committed: float
-    memory: int
+    pool: PoolStatistics
 
 
 class Profile:
@@ -66,8 +69,8 @@ class Profile:
         self.ended = False
 
     def note(self, command: Command, commands: Any) -> None:
-        memory = self._gpu.pool.statistics().in_use
-        self._noted.append(_Noted(command, commands, time.monotonic(), memory))
+        pool = self._gpu.pool.statistics()
+        self._noted.append(_Noted(command, commands, time.monotonic(), pool))
 
     @property
     def records(self) -> list[Record]:
@@ -94,7 +97,8 @@ class Profile:
             nbytes=work.nbytes if work else sum(buffer.size for buffer in command.buffers),
             operations=work.operations if work else 0.0,
             choice=work.choice if work else "",
-            memory=noted.memory,
+            memory=noted.pool.in_use,
+            cached=noted.pool.cached,
         )
 
     @cached_property
@@ -116,7 +120,8 @@ class Profile:
 
     def save_trace(self, path: str | Path) -> None:
         """For Perfetto and chrome://tracing."""
-        report.save(path, report.trace(self.records, self._gpu.info.name))
+        pool = self._gpu.pool.statistics()
+        report.save(path, report.trace(self.records, self._gpu.info.name, pool))
 
     def save_plot(self, path: str | Path) -> None:
         """A roofline plot, as SVG."""

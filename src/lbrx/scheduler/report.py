@@ -8,6 +8,7 @@ import math
 import os
 import tempfile
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
+    from lbrx.memory.pool import PoolStatistics
     from lbrx.scheduler.profiler import Record
     from lbrx.scheduler.roofline import Roofline
 
@@ -87,8 +89,9 @@ def _rendered(made: Table) -> str:
     return out.getvalue()
 
 
-def trace(records: Sequence[Record], device: str) -> str:
-    """Events as Chrome's tracing format has them: microseconds, one row for the device."""
+def trace(records: Sequence[Record], device: str, pool: PoolStatistics) -> str:
+    """Events as Chrome's tracing format has them: microseconds, one row for the device, one for
+    the memory."""
     events: list[dict[str, Any]] = [
         {"ph": "M", "name": "process_name", "pid": 1, "args": {"name": device}},
         {"ph": "M", "name": "thread_name", "pid": 1, "tid": 1, "args": {"name": "kernels"}},
@@ -107,9 +110,10 @@ def trace(records: Sequence[Record], device: str) -> str:
         common = {"pid": 1, "tid": 1, "ts": begin}
         duration = {"dur": record.time * 1e6, "args": arguments}
         events.append({"ph": "X", "name": record.kernel, "cat": "kernel", **common, **duration})
-        memory = {"args": {"bytes in use": record.memory}}
+        memory = {"args": {"bytes in use": record.memory, "bytes cached": record.cached}}
         events.append({"ph": "C", "name": "pool", "pid": 1, "ts": begin, **memory})
-    return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"})
+    other = {f"pool {name}": value for name, value in asdict(pool).items()}
+    return json.dumps({"traceEvents": events, "displayTimeUnit": "ms", "otherData": other})
 
 
 def plot(records: Sequence[Record], roofline: Roofline) -> str:

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
+from types import MethodType
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,10 @@ class Compiled:
         self.function = function
         self._traces: dict[object, list[_Trace]] = {}
         functools.update_wrapper(self, function)
+
+    def __get__(self, owner: object, kind: type | None = None) -> Any:
+        """As a method: the object it is called on is one of the other arguments."""
+        return self if owner is None else MethodType(self, owner)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if traced_function() is not None:  # its trace takes this in
@@ -161,6 +166,8 @@ def _outlined(value: Any, outputs: list[Tensor]) -> Any:
             return value
         outputs.append(value)
         return _Result(len(outputs) - 1, value.array.layout, value.dtype)
+    if isinstance(value, Number):
+        return float(value)
     if isinstance(value, list | tuple):
         return _alike(value, [_outlined(item, outputs) for item in value])
     if isinstance(value, dict):

@@ -44,7 +44,8 @@ def from_numpy(
 
     Whole pages are what Apple's devices can share: memory of `lbrx.empty_aligned`, mapped files,
     and views of both. copy=False raises instead of copying. float64 becomes float32 on metal, in
-    a copy.
+    a copy. Who writes into shared memory writes into the tensor, also as what is still pending
+    will read it.
     """
     place = device or default_device()
     dtype = kept_dtype(dt.parse(array.dtype), place)

@@ -69,4 +69,6 @@ def normal(
 
 def bernoulli(shape: Sizes, p: float = 0.5, device: str | None = None) -> Tensor:
     """True with probability p."""
+    if not 0 <= p <= 1:
+        raise ValueError(f"p={p} is no probability: give a number from 0 to 1")
     return _draw("random_bernoulli", shape, device, p=p)

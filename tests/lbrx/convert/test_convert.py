@@ -153,6 +153,22 @@ def test_arrays_without_a_model(tmp_path, rng, target):
         assert len(list((tmp_path / target).glob("model-*-of-*.safetensors"))) > 1
 
 
+@pytest.mark.parametrize(
+    ("missing", "note"),
+    [
+        (["config.json"], "there is no config.json: names stay, and no metadata is written"),
+        (["tokenizer.json"], "there is no tokenizer: the GGUF will have no vocabulary"),
+        ([], None),
+    ],
+)
+def test_what_the_user_should_know(folder, tmp_path, missing, note):
+    source, _ = folder()
+    for name in missing:
+        (source / name).unlink()
+    result = to(source, tmp_path / "m.gguf")
+    assert result.plan.notes == (() if note is None else (note,))
+
+
 @pytest.mark.parametrize("quantize", ["f16", "q8_0", "mlx:4:64"])
 def test_pieces_and_devices_do_not_matter(folder, tmp_path, monkeypatch, quantize):
     """Many pieces on the Metal device give the bytes of one piece on the CPU."""

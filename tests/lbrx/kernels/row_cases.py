@@ -24,6 +24,23 @@ LENGTHS = {
 }
 
 
+# How rows can lie in memory: looks at an array of three axes.
+VIEWS = {
+    "rows with gaps": lambda x: x[:, :, :5],
+    "every second row": lambda x: x[:, ::2],
+    "every second row with gaps": lambda x: x[:, ::2, :5],
+    "an offset": lambda x: x[1:, 2:, 3:],
+    "every second element": lambda x: x[:, :, 1::2],
+    "rows backwards": lambda x: x[:, ::-1],
+    "elements backwards": lambda x: x[..., ::-1],
+    "transposed": lambda x: x.T,
+    "one row": lambda x: x[1, 2],
+    "one element each": lambda x: x[:, :, 3:4],
+    "empty rows": lambda x: x[:, :, :0],
+    "no rows": lambda x: x[:0],
+}
+
+
 def rotated(*rows, of):
     """Each row with one of the choices by default, with the others in the full run."""
     return [

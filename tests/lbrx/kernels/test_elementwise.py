@@ -158,6 +158,16 @@ def test_parts(variant, rng, monkeypatch):
             assert counted(f"add:{variant}") == before + -(-n // 7)
 
 
+@pytest.mark.parametrize("shape", [(30,), (30, 5), (30, 3, 2)])
+def test_parts_of_what_is_not_in_order(shape, rng, monkeypatch):
+    monkeypatch.setattr(elementwise, "PART", 7)
+    a, x = pair(rng, shape, dt.float16, "metal", "strided")
+    one, y = pair(rng, (1,), dt.float16, "metal")
+    before = counted("add:single")
+    close(a[::-1] + one, x[::-1] + y, dt.float16)
+    assert counted("add:single") == before + 5
+
+
 def test_positions_beyond_32_bits(rng, monkeypatch):
     near = sh.Layout((2, 3), (3, 1), 2**31 - 6)
     assert not needs_wide([near])

@@ -6,7 +6,7 @@ import numpy as np
 import op_oracle
 import pytest
 from op_oracle import close, sample, wide
-from row_cases import FLOATS, LENGTHS, computed_by, rotated
+from row_cases import FLOATS, LENGTHS, VIEWS, computed_by, rotated
 
 import lbrx
 import softmetal
@@ -88,20 +88,6 @@ def test_on_apple_chips(chip, on_chip, rng):
             close(result, oracle("rms_norm", wide(values))[0], dt.float32)
         variants = ("simdgroup", "threadgroup", "threadgroup_parts")
         assert set(metal.stats()["kernels"]) == {f"rms_norm:{variant}" for variant in variants}
-
-
-VIEWS = {
-    "rows with gaps": lambda x: x[:, :, :5],
-    "every second row": lambda x: x[:, ::2, :5],
-    "an offset": lambda x: x[1:, 1:, 3:],
-    "every second element": lambda x: x[:, :, 1::2],
-    "backwards": lambda x: x[::-1, :, ::-1],
-    "transposed": lambda x: x.T,
-    "one row": lambda x: x[1, 2],
-    "one element each": lambda x: x[:, :, 3:4],
-    "empty rows": lambda x: x[:, :, :0],
-    "no rows": lambda x: x[:0],
-}
 
 
 @pytest.mark.parametrize("view", VIEWS)

@@ -54,7 +54,7 @@ def test_a_forced_variant_is_taken_where_it_can(family, monkeypatch, caplog):
     info = metal.context().info
     with forced(testing="any"):
         assert family.choose(info, Problem(50)).name == "any"
-        with forced(testing="large", other="x"):
+        with forced(testing="large", softmax="serial"):
             assert family.choose(info, Problem(50)).name == "large"
             with caplog.at_level(logging.DEBUG, "lbrx"):
                 assert family.choose(info, Problem(5)).name == "any"
@@ -70,6 +70,7 @@ def test_a_forced_variant_is_taken_where_it_can(family, monkeypatch, caplog):
     ("value", "message"),
     [
         ("testing:quick", "LBRX_KERNEL=testing:quick: testing has no such variant, it has large"),
+        ("tasting:any", "LBRX_KERNEL=tasting:any: there is no family 'tasting', it is one of"),
         ("testing", "LBRX_KERNEL='testing': 'testing' names no variant, give family:variant"),
     ],
 )

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from op_oracle import close, sample, wide
-from row_cases import FLOATS, LENGTHS, computed_by, rotated
+from row_cases import FLOATS, LENGTHS, VIEWS, computed_by, rotated
 
 import lbrx
 import softmetal
@@ -105,21 +105,6 @@ def test_on_apple_chips(chip, on_chip, rng):
             )
         variants = ("simdgroup", "threadgroup", "threadgroup_parts", "column")
         assert set(metal.stats()["kernels"]) == {f"softmax:{variant}" for variant in variants}
-
-
-VIEWS = {
-    "rows with gaps": lambda x: x[:, :, :5],
-    "every second row": lambda x: x[:, ::2],
-    "an offset": lambda x: x[1:, 2:, 3:],
-    "every second element": lambda x: x[:, :, ::2],
-    "rows backwards": lambda x: x[:, ::-1],
-    "elements backwards": lambda x: x[..., ::-1],
-    "transposed": lambda x: x.T,
-    "one row": lambda x: x[1, 2],
-    "one element each": lambda x: x[:, :, 3:4],
-    "empty rows": lambda x: x[:, :, :0],
-    "no rows": lambda x: x[:0],
-}
 
 
 @pytest.mark.parametrize("view", VIEWS)

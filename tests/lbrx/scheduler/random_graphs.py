@@ -107,7 +107,7 @@ class Graph:
 
     def view(self) -> Pair:
         x = self.pick(lambda pair: pair.value.ndim > 0)
-        kind = self.rng.integers(5)
+        kind = self.rng.integers(6)
         if kind == 0:
             return Pair(x.tensor.T, x.value.T)
         if kind == 1:
@@ -116,6 +116,8 @@ class Graph:
             return Pair(x.tensor.reshape(-1), x.value.reshape(-1))
         if kind == 3:
             return Pair(x.tensor.expand(2, *x.shape), np.broadcast_to(x.value, (2, *x.shape)))
+        if kind == 4:
+            return Pair(x.tensor[: x.shape[0] // 2], x.value[: x.shape[0] // 2])
         return Pair(x.tensor[..., 1::2], x.value[..., 1::2])
 
     def reduce(self) -> Pair:

@@ -262,6 +262,7 @@ def test_teams_do_not_race_for_what_waits_in_the_results():
     x, values = tensor(3, 70)
     with softmetal.checking("bounds", "race"), lbrx.kernels.forced(rows="together"):
         close(softmax(x), numpy_softmax(values))
+        close((x * 2).sum(axis=-1) + 1, (values * 2).sum(-1) + 1)
 
 
 def test_nan_and_infinity_pass_through_rows():

@@ -76,11 +76,14 @@ def test_table_and_model(seen):
 
 def test_trace(seen, tmp_path):
     seen.save_trace(tmp_path / "x.json")
-    events = json.loads((tmp_path / "x.json").read_text())["traceEvents"]
+    content = json.loads((tmp_path / "x.json").read_text())
+    events = content["traceEvents"]
     kernels = [event for event in events if event["ph"] == "X"]
     assert [event["name"] for event in kernels][:2] == ["fused_tanh_multiply", "matmul"]
     assert all(event["dur"] > 0 and event["ts"] >= 0 for event in kernels)
-    assert any(event["ph"] == "C" and event["args"]["bytes in use"] > 0 for event in events)
+    memory = [event["args"] for event in events if event["ph"] == "C"]
+    assert all(args["bytes in use"] > 0 and args["bytes cached"] >= 0 for args in memory)
+    assert content["otherData"]["pool high_water"] >= max(args["bytes in use"] for args in memory)
 
 
 def test_plot(seen, tmp_path):

@@ -162,6 +162,27 @@ def test_numbers_in_all_places(use, oracle):
         np.testing.assert_allclose(compiled(x, a).numpy(), oracle(x.numpy(), a), rtol=1e-5)
 
 
+def test_a_number_that_comes_out_again():
+    compiled = lbrx.compile(lambda x, a: (x * a, a))
+    assert [compiled(tensor(2), a)[1] for a in (0.5, 2.0, 0.5)] == [0.5, 2.0, 0.5]
+
+
+def test_methods():
+    class Layer:
+        def __init__(self, seed):
+            self.weight = tensor(4, 4, seed=seed)
+
+        @lbrx.compile
+        def __call__(self, x):
+            return x @ self.weight
+
+    x = tensor(2, 4)
+    for layer in (Layer(1), Layer(2)):
+        for _ in range(2):
+            expected = x.numpy() @ layer.weight.numpy()
+            np.testing.assert_allclose(layer(x).numpy(), expected, rtol=1e-5)
+
+
 def test_a_policy_makes_a_trace():
     compiled = lbrx.compile(lambda x: (x * 2).max(axis=-1) + 1)
     x = tensor(4, 8)
