@@ -27,11 +27,18 @@ struct Values {
   bool finite;
 };
 
+// Moved first and then indexed by i alone, a pointer is read by vector instructions.
+inline device const void* values_at(device const void* x, ulong first) {
+  return static_cast<device const uchar*>(x) + first * (VALUES == FLOAT ? 4 : 2);
+}
+
 // Sixteen side by side become vector instructions; blocks are multiples of it.
 inline void load(thread Values& v, device const void* x, ulong first, uint count) {
   constexpr uint LANES = 16;
   float low[LANES], high[LANES], strange[LANES] = {};
-  for (uint i = 0; i < count; i++) v.at[i] = element(VALUES, x, first + i);
+  device const void* from = values_at(x, first);
+  for (uint i = 0; i < count; i += LANES)
+    for (uint j = 0; j < LANES; j++) v.at[i + j] = element(VALUES, from, i + j);
   for (uint j = 0; j < LANES; j++) low[j] = high[j] = v.at[j];
   for (uint i = 0; i < count; i += LANES)
     for (uint j = 0; j < LANES; j++) {
@@ -191,6 +198,25 @@ struct AffineGroup {
   }
 };
 
+// Codes one after the other from the lowest bit on. Eight of them are whole bytes.
+template <uint BITS>
+inline void put_stream(device uchar* to, thread const uchar (&code)[MOST], uint count) {
+  if (8 % BITS == 0) {
+    constexpr uint IN_BYTE = 8 / BITS;
+    for (uint i = 0; i < count / IN_BYTE; i++) {
+      uint byte = 0;
+      for (uint j = 0; j < IN_BYTE; j++) byte |= uint(code[i * IN_BYTE + j]) << (j * BITS);
+      to[i] = uchar(byte);
+    }
+    return;
+  }
+  for (uint i = 0; i < count; i += 8, to += BITS) {
+    ulong bits = 0;
+    for (uint j = 0; j < 8; j++) bits |= ulong(code[i + j]) << (j * BITS);
+    for (uint j = 0; j < BITS; j++) to[j] = uchar(bits >> (8 * j));
+  }
+}
+
 template <typename G, uint BITS>
 kernel void encode_groups(device const void* x [[buffer(0)]], device uchar* codes [[buffer(1)]],
                           device void* scales [[buffer(2)]], device void* offsets [[buffer(3)]],
@@ -201,12 +227,8 @@ kernel void encode_groups(device const void* x [[buffer(0)]], device uchar* code
   const Scaled scaled = G::fit(values);
   if (!values.finite || !G::fits(scaled)) report(wrong, at);
   G::put(scales, offsets, at, scaled);
-  codes += ulong(at) * (GROUP * BITS / 8);
-  // Eight values are whole bytes.
-  for (uint i = 0; i < GROUP; i += 8, codes += BITS) {
-    ulong bits = 0;
-    for (uint j = 0; j < 8; j++)
-      bits |= ulong(clamp(G::code(scaled, values.at[i + j]), 0.0f, top)) << (j * BITS);
-    for (uint j = 0; j < BITS; j++) codes[j] = uchar(bits >> (8 * j));
-  }
+  uchar code[MOST];
+  for (uint i = 0; i < GROUP; i++)
+    code[i] = uchar(clamp(G::code(scaled, values.at[i]), 0.0f, top));
+  put_stream<BITS>(codes + ulong(at) * (GROUP * BITS / 8), code, GROUP);
 }

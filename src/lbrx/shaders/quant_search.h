@@ -368,9 +368,9 @@ kernel void search_blocks(device const void* x [[buffer(0)]], device uchar* bloc
   for (uint g = 0; g < G; g++) {
     // Where the last thread has a block too few it does its last one twice.
     const ulong block = min(ulong(at) * TOGETHER + g / IN_BLOCK, count - 1);
-    const ulong first = block * BLOCK + g % IN_BLOCK * SIZE;
+    device const void* from = values_at(x, block * BLOCK + g % IN_BLOCK * SIZE);
     for (uint i = 0; i < SIZE; i++) {
-      const float value = element(VALUES, x, first + i);
+      const float value = element(VALUES, from, i);
       values.at[i][g] = value;
       strange[g / IN_BLOCK] += value * 0;
     }

@@ -107,6 +107,10 @@ def lent(values: NDArray[Any], dtype: Dtype) -> Array:
     """The values as the given type, for a device to copy."""
     with np.errstate(all="ignore"):
         own = values.astype(dtype.numpy, copy=False)
-    array = shared(own) or shared(np.ascontiguousarray(own))
-    assert array is not None
+    if own.flags.c_contiguous:
+        data = own.reshape(-1).view(np.uint8)
+        return Array(LentStorage(data), sh.contiguous(values.shape), dtype)
+    array = shared(own)
+    if array is None:
+        return lent(np.ascontiguousarray(own), dtype)
     return replace(array, storage=LentStorage(array.storage.host()))

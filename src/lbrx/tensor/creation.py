@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,13 +12,13 @@ from numpy.typing import NDArray
 from lbrx import dtype as dt
 from lbrx.dtype import Dtype, DtypeLike
 from lbrx.errors import DtypeError, ShapeError
-from lbrx.shape import Sizes, as_shape, list_of
+from lbrx.shape import Sizes, as_shape, expand, list_of
 from lbrx.storage.cpu import copied, shared
 from lbrx.tensor import device as devices
 from lbrx.tensor import dlpack
 from lbrx.tensor.core import Tensor, call
 from lbrx.tensor.device import default_device, kept_dtype
-from lbrx.tensor.operands import array_of, as_scalar, host_scalar, placed
+from lbrx.tensor.operands import array_of, as_scalar, host_scalar, move, placed
 
 
 def tensor(data: Any, dtype: DtypeLike | None = None, device: str | None = None) -> Tensor:
@@ -78,8 +79,10 @@ def full(
     if number is None:
         raise DtypeError(f"{type(value).__name__} is no number to fill a tensor with")
     wanted = dt.of_scalar(number) if dtype is None else dt.parse(dtype)
-    element = host_scalar(number, wanted).numpy()
-    return _placed(np.broadcast_to(element, as_shape(shape)), wanted, device)
+    element = host_scalar(number, wanted)
+    repeated = replace(element, layout=expand(element.layout, as_shape(shape)))
+    place = device or default_device()
+    return Tensor(copied(repeated.numpy(), wanted) if place == "cpu" else move(repeated, place))
 
 
 def zeros(shape: Sizes, dtype: DtypeLike = dt.float32, device: str | None = None) -> Tensor:

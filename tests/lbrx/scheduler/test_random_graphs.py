@@ -30,7 +30,7 @@ def check(seed: int, depth: int = DEPTH) -> None:
         np.testing.assert_allclose(got, pair.value, rtol=1e-3, atol=1e-3)
 
 
-@settings(RANDOM, max_examples=12)
+@settings(RANDOM, max_examples=6)
 @given(SEEDS)
 def test_random_graphs(seed):
     check(seed)
