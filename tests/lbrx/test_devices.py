@@ -318,14 +318,15 @@ def test_what_is_made_of_numbers_counts_as_the_devices_memory(monkeypatch):
     mega = 1 << 20
     pool = lbrx.metal.context().pool
     gc.collect()
-    monkeypatch.setattr(pool, "limit", pool.statistics().in_use + 4 * mega + mega // 2)
-    made = [lbrx.ones(mega // 4), lbrx.tensor(np.ones(mega // 8)), lbrx.arange(mega // 8)]
+    before = pool.statistics().in_use
+    made = [lbrx.ones(mega // 4), lbrx.tensor(np.ones(mega // 4)), lbrx.arange(mega // 8)]
     made += [lbrx.tensor([0.0] * (mega // 4)), lbrx.eye(512)]
+    assert pool.statistics().in_use >= before + 5 * mega
+    monkeypatch.setattr(pool, "limit", pool.statistics().in_use + 4 * mega)
     with pytest.raises(lbrx.OutOfMemory, match=f"{mega:,} bytes requested"):
-        lbrx.zeros(mega // 4)
+        made += [lbrx.zeros(mega // 4) for _ in range(5)]
     with pytest.raises(lbrx.OutOfMemory, match=f"{1 << 42:,} bytes requested"):
         lbrx.zeros(1 << 40)
-    del made
     assert lbrx.zeros(mega // 4).sum().item() == 0
 
 

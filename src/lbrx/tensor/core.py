@@ -232,7 +232,7 @@ class Tensor(Operators):
         return bool((self == value).any())
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        raise TypeError("tensors are values, without assignment: use where() or scatter()")
+        raise TypeError("tensors are values and have no item assignment: use where() or scatter()")
 
     def __iter__(self) -> Iterator[Tensor]:
         return (self[i] for i in range(len(self)))
