@@ -6,9 +6,7 @@ import sys
 from pathlib import Path
 
 README = Path(__file__).parent.parent / "README.md"
-BLOCKS = re.findall(
-    r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", README.read_text(), re.DOTALL
-)
+BLOCKS = re.findall(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", README.read_text(), re.DOTALL)
 
 
 def test_python_blocks_print_what_follows_them():

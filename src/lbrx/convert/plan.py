@@ -99,7 +99,7 @@ class Plan:
 def make_plan(source: str | Path, target: str | Path, settings: Settings) -> Plan:
     """Read what the source says of itself, and decide everything. Errors are raised here."""
     files = formats.read(source)
-    path = Path(target)
+    path = Path(target) if Path(target).name not in ("", "..") else Path(target).resolve()
     format = _target_format(path, settings)
     _check_target(files, path, format)
     config = translate.config_of(files)
@@ -127,6 +127,9 @@ def _target_format(path: Path, settings: Settings) -> Format:
     if settings.to is None and not path.suffix:
         packed = (settings.quantize or "").lower().startswith("mlx:")
         return Format.MLX if packed else Format.SAFETENSORS
+    if settings.to is None and path.suffix not in writing.EXTENSIONS:
+        known = ", ".join(writing.EXTENSIONS)
+        raise FormatError(f"{path}: the name ends in none of {known}: give --to")
     return writing.format_for(path, settings.to)
 
 

@@ -15,7 +15,7 @@ from lbrx.formats.descriptor import Format, Outgoing, Slot
 from lbrx.formats.layout import FileLayout, write_file
 from lbrx.formats.output import filling
 
-_EXTENSIONS = {
+EXTENSIONS = {
     ".safetensors": Format.SAFETENSORS,
     ".gguf": Format.GGUF,
     ".npz": Format.NPZ,
@@ -30,9 +30,9 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?) *([KMGT]?)(i?)B?", re.IGNORECASE)
 def format_for(path: Path, format: str | None) -> Format:
     """The format asked for, or else the one that a file name stands for."""
     if format is None:
-        found = _EXTENSIONS.get(path.suffix)
+        found = EXTENSIONS.get(path.suffix)
         if found is None:
-            known = ", ".join(_EXTENSIONS)
+            known = ", ".join(EXTENSIONS)
             raise FormatError(f"{path}: the name ends in none of {known}: give format=")
         return found
     if format not in WRITABLE:

@@ -199,7 +199,7 @@ def test_patterns(folder, tmp_path):
 @pytest.mark.parametrize(
     ("target", "settings", "message"),
     [
-        ("m.bin", {}, "ends in none of .safetensors, .gguf, .npz"),
+        ("m.bin", {}, "ends in none of .safetensors, .gguf, .npz: give --to"),
         ("m.gguf", {"quantize": "mlx:4:64"}, "gguf has no blocks of mlx:4:64: write MLX"),
         ("m.gguf", {"quantize": "q9"}, "'q9' is no mixture: give one of q4_0"),
         ("m.gguf", {"quantize": "iq2_xs"}, "'iq2_xs' is no mixture"),
