@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from lbrx import kernels, metal
     from lbrx.kernels import deterministic
     from lbrx.models import load
-    from lbrx.scheduler import profile
+    from lbrx.scheduler.profiler import profile
     from lbrx.tensor.model import Model, open_model
     from lbrx.tensor.saving import save
 
@@ -142,7 +142,7 @@ _LAZY = {
     "metal": "lbrx.metal",
     "kernels": "lbrx.kernels",
     "deterministic": "lbrx.kernels",
-    "profile": "lbrx.scheduler",
+    "profile": "lbrx.scheduler.profiler",
     "Model": "lbrx.tensor.model",
     "open_model": "lbrx.tensor.model",
     "save": "lbrx.tensor.saving",

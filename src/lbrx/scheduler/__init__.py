@@ -3,6 +3,5 @@
 from lbrx.scheduler.device import MetalDevice
 from lbrx.scheduler.explain import Explanation, explain
 from lbrx.scheduler.graph import realise
-from lbrx.scheduler.profiler import Profile, profile
 
-__all__ = ["Explanation", "MetalDevice", "Profile", "explain", "profile", "realise"]
+__all__ = ["Explanation", "MetalDevice", "explain", "realise"]
