@@ -153,14 +153,14 @@ static void cut_tiles(gemm_job *job, unsigned workers) {
 /* ---- numpy's copy ---------------------------------------------------------------------------- */
 
 enum { TILED, SHARED, WAYS };
-enum { TRY_OTHER_EVERY = 16 };
+enum { TRY_OTHER_EVERY = 16, FIRST_TRIES = 4 };
 static const double LARGE = 2e8;      /* operations: about a millisecond */
 static const double CLEARLY = 1.05;   /* how much faster the shared way must be */
 
 static sgemm_function shared_sgemm;
 static int (*shared_threads)(void);
-static double speed[WAYS];            /* operations a nanosecond, smoothed */
-static unsigned turns;
+static double speed[WAYS];            /* operations a nanosecond */
+static unsigned tries[WAYS], turns;
 
 static int find_shared(struct dl_phdr_info *object, size_t size, void *unused) {
   (void)size, (void)unused;
@@ -181,7 +181,9 @@ static int choose_way(const sm_command_gemm *g, double operations, unsigned thre
   int way = TILED;
   if (shared_sgemm && shared_threads() == (int)threads) {
     way = speed[SHARED] > CLEARLY * speed[TILED] ? SHARED : TILED;
-    if (turns++ % TRY_OTHER_EVERY == 1) way = !way;
+    bool new_here = tries[!way] < FIRST_TRIES && tries[!way] < tries[way];
+    if (new_here || ++turns % TRY_OTHER_EVERY == 0) way = !way;
+    tries[way]++;
   }
   sm_unlock(&blas_lock);
   return way;
@@ -190,8 +192,9 @@ static int choose_way(const sm_command_gemm *g, double operations, unsigned thre
 static void remember_speed(int way, double operations, double nanoseconds) {
   if (operations < LARGE) return;
   sm_lock(&blas_lock);
+  /* Other work on the cores only slows a product down: speeds rise at once and fall slowly. */
   double now = operations / nanoseconds;
-  speed[way] = speed[way] ? (speed[way] + now) / 2 : now;
+  speed[way] = now > speed[way] ? now : 0.75 * speed[way] + 0.25 * now;
   sm_unlock(&blas_lock);
 }
 
