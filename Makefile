@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 .DEFAULT_GOAL := help
 
-.PHONY: help setup check test test-full demo bench docs clean
+.PHONY: help setup check test test-full test-peers demo bench docs clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -31,6 +31,12 @@ test: .venv/.model ## the default tests, under ten minutes
 
 test-full: .venv/.model ## every test
 	$(BIN)/pytest -q -n auto
+
+test-peers: ## against peers from the registry, in a virtual environment of their own
+	$(PYTHON) -m venv .venv-peers
+	.venv-peers/bin/pip install --quiet --disable-pip-version-check --editable '.[dev]' \
+	  torch==2.13.0 transformers onnx 'mlx[cpu]' llama-cpp-python
+	.venv-peers/bin/pytest -q tests/peers tests/lbrx/formats
 
 demo: .venv/.model ## a real language model answers through the Metal kernels
 	$(BIN)/lbrx devices

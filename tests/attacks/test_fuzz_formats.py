@@ -66,7 +66,7 @@ def test_fuzz(name, tmp_path):
 @pytest.mark.parametrize("name", SOUND)
 def test_fuzz_at_length(name, tmp_path):
     @settings(
-        max_examples=4_000, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+        max_examples=12_000, deadline=None, database=None, suppress_health_check=list(HealthCheck)
     )
     @given(damaged(SOUND[name]))
     def run(data):
