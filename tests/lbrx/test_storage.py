@@ -80,9 +80,9 @@ def test_mapped_files_are_read_when_looked_at(tmp_path):
     storage = MmapStorage(path, 8, values.nbytes)
     t = Tensor(Array(storage, sh.contiguous((30, 100)), lbrx.float32))
     row = t[7]
-    assert not storage.is_mapped
+    assert not storage.is_made
     np.testing.assert_array_equal(row.numpy(), values[700:800])
-    assert storage.is_mapped
+    assert storage.is_made
     assert storage.address % mmap.PAGESIZE == 8
     assert not t.numpy().flags.writeable
     assert (t + 1).numpy().flags.writeable
@@ -94,7 +94,7 @@ def test_a_tensor_of_a_file_is_a_view_of_it(tmp_path):
     path.write_bytes(bytes(range(256)))
     whole = MmapStorage(path)
     part = ViewStorage(whole, 200, 40)
-    assert not whole.is_mapped
+    assert not whole.is_made
     assert (whole.nbytes, part.nbytes, part.device) == (256, 40, "cpu")
     assert part.host().tolist() == list(range(200, 240))
     assert part.address == whole.address + 200

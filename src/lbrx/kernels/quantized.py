@@ -126,8 +126,8 @@ def pipeline(
 
 
 @dataclass(frozen=True)
-class Decoding:
-    """A problem: so many blocks of a scheme to values of a type."""
+class Blocks:
+    """A problem: so many blocks of a scheme, of or to values of a type."""
 
     scheme: Scheme
     blocks: int
@@ -138,7 +138,7 @@ class Decoding:
         return f"{self.scheme.name} {self.dtype.name} {size_class(self.blocks)}"
 
 
-family: Family[Decoding] = Family("dequantize")
+family: Family[Blocks] = Family("dequantize")
 
 
 @computes("decode_blocks")
@@ -153,29 +153,29 @@ def decode_blocks(call: Call) -> tuple[Array, ...]:
 
 def decode(gpu: Context, given: Stored, result: Buffer, spec: Spec) -> None:
     """Encode the decoding of values of a shape and type."""
-    problem = Decoding(given.scheme, given.scheme.blocks(spec.shape), spec.dtype)
+    problem = Blocks(given.scheme, given.scheme.blocks(spec.shape), spec.dtype)
     family.run(gpu, problem, given, result)
 
 
-def _serial_cost(info: DeviceInfo, problem: Decoding) -> float:
+def _serial_cost(info: DeviceInfo, problem: Blocks) -> float:
     return 2.0 if info.simd_hardware else 1.0
 
 
 @family.variant("serial", cost=_serial_cost)
-def serial(gpu: Context, problem: Decoding, given: Stored, result: Buffer) -> None:
+def serial(gpu: Context, problem: Blocks, given: Stored, result: Buffer) -> None:
     """A thread a block."""
     _dispatch(gpu, problem, given, result, "serial", problem.blocks)
 
 
 @family.variant("unit", cost=lambda info, problem: 1.5)
-def unit(gpu: Context, problem: Decoding, given: Stored, result: Buffer) -> None:
+def unit(gpu: Context, problem: Blocks, given: Stored, result: Buffer) -> None:
     """A thread sixteen values."""
     units = problem.scheme.elements // UNIT
     _dispatch(gpu, problem, given, result, "unit", problem.blocks * units)
 
 
 def _dispatch(
-    gpu: Context, problem: Decoding, given: Stored, result: Buffer, variant: str, threads: int
+    gpu: Context, problem: Blocks, given: Stored, result: Buffer, variant: str, threads: int
 ) -> None:
     gpu.queue.dispatch(
         pipeline(gpu, "quant_decode", f"dequantize_{variant}", given, problem.dtype),

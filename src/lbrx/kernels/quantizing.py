@@ -3,40 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
 from lbrx import quant
-from lbrx.dtype import Dtype
 from lbrx.errors import QuantizationError
 from lbrx.kernels import elementwise
-from lbrx.kernels.arrays import buffer_of, empty, kernel_name, placed, size_class
-from lbrx.kernels.quantized import GROUP, TYPES, codec_name
+from lbrx.kernels.arrays import buffer_of, empty, kernel_name, placed
+from lbrx.kernels.quantized import GROUP, TYPES, Blocks, codec_name
 from lbrx.kernels.registry import Call, Family, Sample, computes
 from lbrx.metal import Buffer, Context, DeviceInfo
 from lbrx.ops import Spec
 from lbrx.ops.quantized import SEARCHED, has_encoder
-from lbrx.quant import Scheme
 from lbrx.storage import Array
 
 REPORT_BYTES = 12  # of a `Report`
 
 
-@dataclass(frozen=True)
-class Encoding:
-    """A problem: so many blocks of a scheme from values of a type."""
-
-    scheme: Scheme
-    blocks: int
-    dtype: Dtype
-
-    @property
-    def shape_class(self) -> str:
-        return f"{self.scheme.name} {self.dtype.name} {size_class(self.blocks)}"
-
-
-family: Family[Encoding] = Family("quantize")
+family: Family[Blocks] = Family("quantize")
 
 
 @computes("encode_blocks")
@@ -52,17 +36,17 @@ def encode_blocks(call: Call) -> tuple[Array, ...]:
     x = elementwise.contiguous(gpu, placed(gpu, given))
     results = tuple(empty(gpu, spec) for spec in call.outputs)
     if x.layout.size:
-        problem = Encoding(scheme, scheme.blocks(x.layout.shape), x.dtype)
+        problem = Blocks(scheme, scheme.blocks(x.layout.shape), x.dtype)
         family.run(gpu, problem, buffer_of(x), [buffer_of(result) for result in results])
     return results
 
 
-def _is_searched(info: DeviceInfo, problem: Encoding) -> bool:
+def _is_searched(info: DeviceInfo, problem: Blocks) -> bool:
     return problem.scheme.name in SEARCHED
 
 
 @family.variant("groups", can=_is_searched)
-def groups(gpu: Context, problem: Encoding, x: Buffer, results: list[Buffer]) -> None:
+def groups(gpu: Context, problem: Blocks, x: Buffer, results: list[Buffer]) -> None:
     """A thread sixteen groups: of one block, or of two."""
     scheme = problem.scheme
     together = 16 * scheme.group_size // scheme.elements
@@ -82,7 +66,7 @@ def groups(gpu: Context, problem: Encoding, x: Buffer, results: list[Buffer]) ->
 
 
 @family.variant("block", can=lambda info, problem: not _is_searched(info, problem))
-def block(gpu: Context, problem: Encoding, x: Buffer, results: list[Buffer]) -> None:
+def block(gpu: Context, problem: Blocks, x: Buffer, results: list[Buffer]) -> None:
     """A thread a block."""
     scheme = problem.scheme
     constants = {0: TYPES[problem.dtype], 1: 0, 2: scheme.elements}
@@ -100,7 +84,7 @@ def block(gpu: Context, problem: Encoding, x: Buffer, results: list[Buffer]) -> 
     )
 
 
-def _refusal(problem: Encoding, report: Buffer) -> Callable[[], Exception | None]:
+def _refusal(problem: Blocks, report: Buffer) -> Callable[[], Exception | None]:
     def check() -> Exception | None:
         found, *halves = (int(word) for word in report.unsynchronised().view(np.uint32))
         if not found:

@@ -4,51 +4,30 @@ from __future__ import annotations
 
 import mmap
 import os
-import threading
 from pathlib import Path
 
 import numpy as np
 
 from lbrx.errors import FormatError
 from lbrx.storage.array import Bytes
+from lbrx.storage.lazy import LazyStorage
 
 
-class MmapStorage:
+class MmapStorage(LazyStorage):
     """A range of a file, read-only. Nothing is opened or read until someone looks at it."""
-
-    device = "cpu"
 
     def __init__(self, path: str | os.PathLike[str], offset: int = 0, nbytes: int | None = None):
         self.path = Path(path)
         self.offset = offset
         size = self.path.stat().st_size
-        self._nbytes = size - offset if nbytes is None else nbytes
-        if min(offset, self._nbytes) < 0 or offset + self._nbytes > size:
+        length = size - offset if nbytes is None else nbytes
+        if min(offset, length) < 0 or offset + length > size:
             raise FormatError(
-                f"{self.path} has {size} bytes, not {self._nbytes} from {offset} on: "
+                f"{self.path} has {size} bytes, not {length} from {offset} on: "
                 "the file is cut short or its header is wrong"
             )
-        self._data: Bytes | None = None
+        super().__init__(length, self._map)
         self._pages: mmap.mmap | None = None
-        self._lock = threading.Lock()
-
-    @property
-    def nbytes(self) -> int:
-        return self._nbytes
-
-    @property
-    def is_mapped(self) -> bool:
-        return self._data is not None
-
-    @property
-    def address(self) -> int:
-        return self.host().ctypes.data
-
-    def host(self) -> Bytes:
-        with self._lock:
-            if self._data is None:
-                self._data = self._map()
-            return self._data
 
     def _map(self) -> Bytes:
         if self._nbytes == 0:

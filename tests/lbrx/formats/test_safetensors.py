@@ -65,9 +65,9 @@ def test_a_file_is_mapped_once(tmp_path):
     assert isinstance(a.base, MmapStorage)
     assert a.base is b.base
     assert (a.base.offset, a.base.nbytes) == (0, (tmp_path / "m").stat().st_size)
-    assert not a.base.is_mapped
+    assert not a.base.is_made
     assert model["a"].numpy().base is not None
-    assert a.base.is_mapped
+    assert a.base.is_made
     assert not model["a"].numpy().flags.writeable
 
 
