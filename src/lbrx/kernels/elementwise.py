@@ -243,7 +243,7 @@ def single(
         for first, piece in space.pieces():
             written = buffers if piece is space else _slices(program, buffers, first, piece)
             arguments = [*values, *written, piece.packed(program.wide)]
-            grid = _grid(piece.shape)
+            grid = grid_over(piece.shape)
             gpu.queue.dispatch(
                 pipeline, arguments, grid, _group(grid), kernel=name, variant="single"
             )
@@ -332,7 +332,7 @@ def _kernel_name(program: Program, name: str) -> str:
     return f"{name}_{blake2b(repr(program).encode(), digest_size=6).hexdigest()}"
 
 
-def _grid(shape: Shape) -> tuple[int, int, int]:
+def grid_over(shape: Shape) -> tuple[int, int, int]:
     """The last axis along x, the one before along y, all others along z."""
     lengths = [*reversed(shape), 1, 1]
     return lengths[0], lengths[1], math.prod(lengths[GRID_AXES - 1 :])

@@ -134,7 +134,7 @@ def strided(gpu: Context, problem: Copy, source: Buffer, target: Buffer, start: 
     }
     name = kernel_name("copy", "strided", problem.dtype)
     pipeline = gpu.shaders.pipeline("movement", name, constants, safe_math=True)
-    x, y, z = _grid(problem.shape)
+    x, y, z = elementwise.grid_over(problem.shape)
     group = (min(x, GROUP), min(y, max(GROUP // x, 1)), 1)
     arguments = (source, target, _packed(problem, start))
     gpu.queue.dispatch(pipeline, arguments, (x, y, z), group, kernel="copy", variant="strided")
@@ -142,12 +142,6 @@ def strided(gpu: Context, problem: Copy, source: Buffer, target: Buffer, start: 
 
 def _others(problem: Copy) -> int:
     return max(len(problem.shape) - 2, 0)
-
-
-def _grid(shape: Shape) -> tuple[int, int, int]:
-    """The last axis along x, the one before along y, all others along z."""
-    y = shape[-2] if len(shape) > 1 else 1
-    return shape[-1], y, math.prod(shape[:-2])
 
 
 def _transposes(info: DeviceInfo, problem: Copy) -> bool:
@@ -172,7 +166,7 @@ def transpose_serial(
 ) -> None:
     """A thread a block."""
     ordered = problem.ordered()
-    x, y, z = _grid(ordered.shape)
+    x, y, z = elementwise.grid_over(ordered.shape)
     side = SERIAL_SIDE[problem.width]
     grid = (-(-x // side), -(-y // side), z)
     _transpose(gpu, "transpose_serial", ordered, (source, target), start, grid, (1, 1, 1))
@@ -184,7 +178,7 @@ def transpose_tile(
 ) -> None:
     """A threadgroup a tile of its memory."""
     ordered = problem.ordered()
-    x, y, z = _grid(ordered.shape)
+    x, y, z = elementwise.grid_over(ordered.shape)
     grid = (-(-x // TILE) * TILE, -(-y // TILE) * TILE_ROWS, z)
     group = (TILE, TILE_ROWS, 1)
     _transpose(gpu, "transpose_tile", ordered, (source, target), start, grid, group)

@@ -66,7 +66,6 @@ class Profile:
         self._gpu = gpu
         self._noted: list[_Noted] = []
         self._began = time.monotonic()
-        self.ended = False
 
     def note(self, command: Command, commands: Any) -> None:
         pool = self._gpu.pool.statistics()
@@ -156,4 +155,3 @@ def profile() -> Iterator[Profile]:
         yield made
     finally:
         gpu.queue.observe(None)
-        made.ended = True

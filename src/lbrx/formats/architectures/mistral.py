@@ -1,21 +1,7 @@
 """Mistral: a Llama to llama.cpp, without the sliding window of the first ones."""
 
-from lbrx.formats.architectures.table import (
-    HEAD_SIZES,
-    MLP,
-    NORMS,
-    SIZES,
-    VOCABULARY,
-    Architecture,
-    attention,
-    ends,
-)
+from dataclasses import replace
 
-ARCHITECTURE = Architecture(
-    model_type="mistral",
-    gguf="llama",
-    class_name="MistralForCausalLM",
-    rules=(*ends(), *NORMS, *attention(in_pairs=True), *MLP),
-    settings=(*SIZES, *HEAD_SIZES, *VOCABULARY),
-    constants={"hidden_act": "silu"},
-)
+from lbrx.formats.architectures import llama
+
+ARCHITECTURE = replace(llama.ARCHITECTURE, model_type="mistral", class_name="MistralForCausalLM")
