@@ -32,10 +32,14 @@ test: .venv/.model ## the default tests, under ten minutes
 test-full: .venv/.model ## every test
 	$(BIN)/pytest -q -n auto
 
-test-peers: ## against peers from the registry, in a virtual environment of their own
+# Builds llama.cpp, which takes a C++ compiler and some minutes.
+.venv-peers/.ready: pyproject.toml
 	$(PYTHON) -m venv .venv-peers
-	.venv-peers/bin/pip install --quiet --disable-pip-version-check --editable '.[dev]' \
-	  torch==2.13.0 transformers onnx 'mlx[cpu]' llama-cpp-python
+	nice .venv-peers/bin/pip install --quiet --disable-pip-version-check --editable '.[dev]' \
+	  torch==2.13.0 transformers onnx 'mlx[cpu]' llama-cpp-python==0.3.36
+	@touch $@
+
+test-peers: .venv-peers/.ready ## against peers from the registry, in a virtual environment of their own
 	.venv-peers/bin/pytest -q tests/peers tests/lbrx/formats
 
 demo: .venv/.model ## a real language model answers through the Metal kernels
@@ -54,4 +58,4 @@ docs: setup ## regenerate the pages that come from the sources
 	$(BIN)/python scripts/quant_table.py
 
 clean: ## remove what the targets made
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-peers .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

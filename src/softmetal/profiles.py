@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib import resources
+from pathlib import Path
 
 from softmetal.errors import SettingError
 
@@ -62,7 +62,7 @@ class Profile:
 @cache
 def all_profiles() -> tuple[Profile, ...]:
     """Every chip of the table, in its order."""
-    text = resources.files("softmetal").joinpath("data/apple_chips.csv").read_text()
+    text = Path(__file__).with_name("data").joinpath("apple_chips.csv").read_text()
     return tuple(
         Profile(
             chip=row["chip"],

@@ -315,6 +315,19 @@ def test_archives(program, device, tmp_path):
     assert pipeline is None
     assert "`where`" in error.localizedDescription()
 
+    # What is added to an archive goes to the file with what was there.
+    assert again.addComputePipelineFunctionsWithDescriptor_error_(descriptor, None)[0]
+    assert again.serializeToURL_error_(url, None) == (True, None)
+    for damaged in (False, True):
+        if damaged:
+            path = tmp_path / "kernels.archive"
+            path.write_bytes(path.read_bytes().replace(b"\x7fELF", b"\x7fFLE"))
+        third, _ = device.newBinaryArchiveWithDescriptor_error_(stored, None)
+        descriptor.setBinaryArchives_([third])
+        for name in ("add_one", "where"):
+            descriptor.setComputeFunction_(program.library.newFunctionWithName_(name))
+            assert (make(descriptor, only, None, None)[0] is None) == damaged
+
 
 def test_archives_that_are_none(device, tmp_path):
     (tmp_path / "bad").write_bytes(b"not an archive")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -21,6 +22,8 @@ MAX_BYTES = (1 << 63) - 1
 _SHOWN_NAME = 120
 # A parsed item takes up to a hundred times the bytes of its text.
 _MAX_ITEMS = 8 << 20
+# Half of a pair that stands for one character. Alone it is text that no file can be given.
+_ESCAPED_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 def bad(file: Path | str, problem: str, *, tensor: str = "", field: str = "") -> FormatError:
@@ -52,7 +55,10 @@ def parse_json(file: Path, text: bytes, field: str = "JSON") -> Any:
     if text.count(b",") > _MAX_ITEMS or text.count(b"[") + text.count(b"{") > _MAX_ITEMS:
         raise bad(file, f"has more than {_MAX_ITEMS:,} items", field=field)
     try:
-        return json.loads(text.decode(), object_pairs_hook=_unique)
+        value = json.loads(text.decode(), object_pairs_hook=_unique)
+        if _ESCAPED_SURROGATE.search(text):
+            json.dumps(value, ensure_ascii=False).encode()
+        return value
     except RecursionError:
         raise bad(file, "is nested too deeply", field=field) from None
     except ValueError as error:
@@ -77,6 +83,14 @@ def read_json(file: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise bad(file, f"holds a {type(value).__name__}, not an object", field="JSON")
     return value
+
+
+def check_name(file: Path, name: str) -> None:
+    """A name that can be written out: pickles and callers may give half characters."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise bad(file, "is a name with half a character", tensor=name) from None
 
 
 def checked_shape(file: Path, tensor: str, sizes: Iterable[object], field: str) -> Shape:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import mmap
 import re
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 
@@ -28,8 +28,21 @@ from lbrx.formats.checks import (
     shown,
 )
 from lbrx.formats.descriptor import ENCODINGS, Encoding, FileRange, Format, ModelFiles, TensorInfo
-from lbrx.formats.gguf_types import ARRAY, BOOL, DEFAULT_ALIGNMENT, MAGIC, MAX_DIMS, NUMBERS, STRING
+from lbrx.formats.gguf_types import (
+    ARRAY,
+    BOOL,
+    DEFAULT_ALIGNMENT,
+    F32,
+    F64,
+    MAGIC,
+    MAX_DIMS,
+    NUMBERS,
+    STRING,
+    U32,
+    Integer,
+)
 from lbrx.quant.gguf import by_id
+from lbrx.shape import Shape
 
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
@@ -40,6 +53,8 @@ _MAX_PAIRS = 1 << 16
 # The least that a key with its value, and a tensor's header, can take.
 _LEAST_PAIR = 8 + 4 + 1
 _LEAST_TENSOR = 8 + 4 + 4 + 8
+# Sizes, type and offset of a tensor, by its number of dimensions.
+_AFTER_DIMS = [struct.Struct(f"<{dims}QIQ") for dims in range(MAX_DIMS + 1)]
 _SPLIT_NAME = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
 
 
@@ -49,7 +64,8 @@ class MetadataArray(Sequence[Any]):
     def __init__(self, kind: int, count: int, data: memoryview) -> None:
         self.kind = kind
         self._count = count
-        self._data = data
+        self.data = data
+        """As it lies in the file."""
         self._values: list[Any] | None = None
 
     def __len__(self) -> int:
@@ -63,7 +79,8 @@ class MetadataArray(Sequence[Any]):
         return self.values()[index]
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self.values())
+        # Who takes all of them keeps what is needed: a vocabulary is not held twice.
+        return iter(self._decoded() if self._values is None else self._values)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and self.values() == list(other)
@@ -75,22 +92,25 @@ class MetadataArray(Sequence[Any]):
 
     def values(self) -> list[Any]:
         if self._values is None:
-            if self.kind == STRING:
-                self._values = _strings(self._data, self._count)
-            else:
-                values = np.frombuffer(self._data, NUMBERS[self.kind], self._count).tolist()
-                self._values = [bool(v) for v in values] if self.kind == BOOL else values
+            self._values = self._decoded()
         return self._values
+
+    def _decoded(self) -> list[Any]:
+        if self.kind == STRING:
+            return _strings(self.data, self._count)
+        values: list[Any] = np.frombuffer(self.data, NUMBERS[self.kind], self._count).tolist()
+        return [bool(v) for v in values] if self.kind == BOOL else values
 
 
 def _strings(data: memoryview, count: int) -> list[str]:
     """Strings of a walk that has been made before. What is not UTF-8 shows as U+FFFD."""
+    raw = data.tobytes()  # whose slices are quicker than a view's
     result = []
     at = 0
     for _ in range(count):
-        (length,) = _U64.unpack_from(data, at)
-        at += 8 + length
-        result.append(str(data[at - length : at], "utf-8", "replace"))
+        start = at + 8
+        at = start + _U64.unpack_from(raw, at)[0]
+        result.append(raw[start:at].decode("utf-8", "replace"))
     return result
 
 
@@ -181,7 +201,7 @@ def _read_one(path: Path) -> ModelFiles:
     tensor_count = cursor.count("tensor count", _LEAST_TENSOR, MAX_TENSORS)
     pairs = cursor.count("metadata count", _LEAST_PAIR, _MAX_PAIRS)
     metadata = _read_metadata(cursor, pairs)
-    alignment = _alignment(path, metadata)
+    alignment = alignment_of(path, metadata)
     tensors = _read_tensors(cursor, tensor_count, alignment)
     return ModelFiles(path, Format.GGUF, tensors, metadata=metadata)
 
@@ -203,8 +223,13 @@ def _value(cursor: _Cursor, kind: int, field: str, depth: int = 0) -> Any:
     if kind == ARRAY:
         return _array(cursor, field, depth)
     dtype = _number_type(cursor, kind, field)
-    value = np.frombuffer(cursor.take(dtype.itemsize, field), dtype)[0].item()
-    return bool(value) if kind == BOOL else value
+    value = np.frombuffer(cursor.take(dtype.itemsize, field), dtype)[0]
+    if kind == BOOL:
+        return bool(value)
+    if kind == F64:
+        return value  # a float that remembers its width
+    plain = value.item()
+    return plain if kind in (U32, F32) else Integer.of(kind, plain)
 
 
 def _number_type(cursor: _Cursor, kind: int, field: str) -> np.dtype[Any]:
@@ -230,38 +255,47 @@ def _array(cursor: _Cursor, field: str, depth: int) -> Any:
     return MetadataArray(kind, count, cursor.data[start : cursor.at])
 
 
-def _alignment(path: Path, metadata: dict[str, Any]) -> int:
+def alignment_of(path: Path, metadata: Mapping[str, Any]) -> int:
+    """Of which tensors' places are multiples."""
     value = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
     if not isinstance(value, int) or not 0 < value <= _MAX_ALIGNMENT or value & (value - 1):
         raise bad(path, f"{brief(value)} is no power of two", field="metadata 'general.alignment'")
     return value
 
 
+class _Header(NamedTuple):
+    """What precedes a tensor. Its offset counts from the first tensor's place."""
+
+    name: str
+    encoding: Encoding
+    shape: Shape
+    offset: int
+    nbytes: int
+
+
 def _read_tensors(cursor: _Cursor, count: int, alignment: int) -> dict[str, TensorInfo]:
-    headers = {}
+    headers: dict[str, _Header] = {}
     for number in range(count):
         name = cursor.string(f"name of tensor {number}")
         if name in headers:
             raise bad(cursor.path, "is there twice", tensor=name)
-        headers[name] = _tensor(cursor, name, alignment)
+        headers[name] = _header(cursor, name, alignment)
     start = -(-cursor.at // alignment) * alignment
     return _placed(cursor.path, headers, start, len(cursor.data))
 
 
-def _tensor(cursor: _Cursor, name: str, alignment: int) -> TensorInfo:
-    """A header. Its offset still counts from the start of the tensors."""
+def _header(cursor: _Cursor, name: str, alignment: int) -> _Header:
     path = cursor.path
     dims = cursor.u32(f"dimensions of {shown(name)}")
     if dims > MAX_DIMS:
         raise bad(path, f"{dims} of them, at most {MAX_DIMS}", tensor=name, field="dimensions")
-    sizes = [cursor.u64(f"shape of {shown(name)}") for _ in range(dims)]
+    rest = _AFTER_DIMS[dims]
+    *sizes, kind, offset = rest.unpack(cursor.take(rest.size, f"header of {shown(name)}"))
     shape = checked_shape(path, name, reversed(sizes), "shape")
-    encoding = _encoding(path, name, cursor.u32(f"type of {shown(name)}"))
-    offset = cursor.u64(f"offset of {shown(name)}")
+    encoding = _encoding(path, name, kind)
     if offset % alignment:
         raise bad(path, f"{offset} is no multiple of {alignment}", tensor=name, field="offset")
-    nbytes = check_blocks(path, name, encoding, shape)
-    return TensorInfo(name, encoding, shape, FileRange(path, offset, nbytes))
+    return _Header(name, encoding, shape, offset, check_blocks(path, name, encoding, shape))
 
 
 def _encoding(path: Path, name: str, number: int) -> Encoding:
@@ -272,12 +306,11 @@ def _encoding(path: Path, name: str, number: int) -> Encoding:
 
 
 def _placed(
-    path: Path, headers: dict[str, TensorInfo], start: int, size: int
+    path: Path, headers: Mapping[str, _Header], start: int, size: int
 ) -> dict[str, TensorInfo]:
     result = {}
-    for name, info in headers.items():
-        assert isinstance(info.source, FileRange)
-        end = start + info.source.offset + info.source.nbytes
+    for name, encoding, shape, offset, nbytes in headers.values():
+        end = start + offset + nbytes
         if end > size:
             raise bad(
                 path,
@@ -285,8 +318,7 @@ def _placed(
                 tensor=name,
                 field="offset",
             )
-        source = replace(info.source, offset=start + info.source.offset)
-        result[name] = replace(info, source=source)
+        result[name] = TensorInfo(name, encoding, shape, FileRange(path, start + offset, nbytes))
     check_disjoint(path, result.values())
     return result
 

@@ -30,4 +30,16 @@ NUMBERS: dict[int, np.dtype[Any]] = {
         12: "<f8",
     }.items()
 }
-U16, U32, I32, F32, U64, I64 = 2, 4, 5, 6, 10, 11
+U16, U32, I32, F32, U64, I64, F64 = 2, 4, 5, 6, 10, 11, 12
+
+
+class Integer(int):
+    """An integer from a file, which is written again as the type that it had."""
+
+    kind: int
+
+    @classmethod
+    def of(cls, kind: int, value: int) -> Integer:
+        result = cls(value)
+        result.kind = kind
+        return result

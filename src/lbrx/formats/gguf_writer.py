@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from lbrx.formats.checks import bad, check_blocks, shown
+from lbrx.formats.checks import bad, brief, check_blocks, shown
 from lbrx.formats.descriptor import Slot
-from lbrx.formats.gguf import MetadataArray
+from lbrx.formats.gguf import MetadataArray, alignment_of
 from lbrx.formats.gguf_types import (
     ARRAY,
     BOOL,
-    DEFAULT_ALIGNMENT,
     F32,
     I32,
     I64,
@@ -28,6 +27,7 @@ from lbrx.formats.gguf_types import (
     U32,
     U64,
     VERSION,
+    Integer,
 )
 from lbrx.formats.layout import FileLayout, Placed
 from lbrx.quant.gguf import BY_NAME
@@ -39,7 +39,7 @@ _BY_NUMPY = {dtype: kind for kind, dtype in NUMBERS.items() if kind != BOOL}
 
 def layout(path: Path, tensors: Sequence[Slot], metadata: Mapping[str, Any]) -> FileLayout:
     """One file, tensors in the order given."""
-    alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
+    alignment = alignment_of(path, metadata)
     offsets = _offsets(tensors, alignment)
     parts = [
         MAGIC,
@@ -97,20 +97,22 @@ def _pair(path: Path, key: str, value: Any) -> bytes:
     if isinstance(value, (Sequence, np.ndarray)):
         return _string(key) + _number(ARRAY, U32) + _array(path, field, value)
     kind = _KINDS.get(key) or _kind_of(path, field, value)
-    return _string(key) + _number(kind, U32) + _number(value, kind)
+    return _string(key) + _number(kind, U32) + _checked(path, field, value, kind)
 
 
 def _kind_of(path: Path, field: str, value: object) -> int:
     match value:
         case bool() | np.bool_():
             return BOOL
+        case Integer():
+            return value.kind
         case np.generic() if value.dtype in _BY_NUMPY:
             return _BY_NUMPY[value.dtype]
         case int() if 0 <= value < 1 << 32:
             return U32
         case int() if -(1 << 31) <= value < 0:
             return I32
-        case int() if -(1 << 63) <= value < 1 << 63:
+        case int() if -(1 << 63) <= value < 1 << 64:
             return I64 if value < 0 else U64
         case float():
             return F32
@@ -120,21 +122,21 @@ def _kind_of(path: Path, field: str, value: object) -> int:
 def _array(path: Path, field: str, values: Sequence[Any] | np.ndarray[Any, Any]) -> bytes:
     """Element type, length, elements. Integers are I32 where they fit, as readers expect."""
     count = _number(len(values), U64)
-    if isinstance(values, np.ndarray) and values.dtype in _BY_NUMPY:
+    if isinstance(values, MetadataArray):
+        return _number(values.kind, U32) + count + bytes(values.data)
+    if isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype in _BY_NUMPY:
         return _number(_BY_NUMPY[values.dtype], U32) + count + values.tobytes()
     items = list(values)
-    if isinstance(values, MetadataArray):
-        kind = values.kind
-    elif all(isinstance(item, str) for item in items):
+    if all(isinstance(item, str) for item in items):
         kind = STRING
-    elif all(isinstance(item, (list, tuple, MetadataArray)) for item in items):
+    elif all(isinstance(item, (list, tuple, np.ndarray, MetadataArray)) for item in items):
         nested = b"".join(_array(path, field, item) for item in items)
         return _number(ARRAY, U32) + count + nested
     else:
         kind = _common_kind(path, field, items)
     if kind == STRING:
         return _number(STRING, U32) + count + b"".join(map(_string, items))
-    return _number(kind, U32) + count + np.array(items, NUMBERS[kind]).tobytes()
+    return _number(kind, U32) + count + _checked(path, field, items, kind)
 
 
 def _common_kind(path: Path, field: str, items: list[Any]) -> int:
@@ -144,10 +146,20 @@ def _common_kind(path: Path, field: str, items: list[Any]) -> int:
     if len(kinds) == 1:
         return kinds.pop()
     if kinds <= {U32, I32, U64, I64}:
-        return I64
+        return U64 if min(items) >= 0 else I64
     if kinds <= {U32, I32, F32}:
         return F32
     raise bad(path, "the values are not of one type", field=field)
+
+
+def _checked(path: Path, field: str, value: Any, kind: int) -> bytes:
+    """One number or several, none of which the type cuts off."""
+    try:
+        with np.errstate(over="raise"):
+            return _number(value, kind)
+    except (OverflowError, FloatingPointError, TypeError, ValueError):
+        problem = f"{brief(value)} is not within {NUMBERS[kind].name}"
+        raise bad(path, problem, field=field) from None
 
 
 def _number(value: Any, kind: int) -> bytes:

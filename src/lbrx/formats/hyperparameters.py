@@ -19,6 +19,7 @@ _REALS = (
     *("rms_norm_eps", "rope_theta", "rope_local_base_freq"),
     *("attn_logit_softcapping", "final_logit_softcapping"),
 )
+_ROTARY = ("rope_theta", "partial_rotary_factor")  # which have two places in config.json
 _MAX_FACTORS = 1 << 20
 
 
@@ -27,10 +28,11 @@ def flat_config(architecture: Architecture, config: Mapping[str, Any]) -> dict[s
     inner = config.get("text_config")
     merged = {**config, **inner} if isinstance(inner, Mapping) else dict(config)
     match merged.get("rope_parameters"):
-        case {"full_attention": {"rope_theta": far}, "sliding_attention": {"rope_theta": near}}:
-            merged |= {"rope_theta": far, "rope_local_base_freq": near}
-        case {"rope_theta": theta}:
-            merged["rope_theta"] = theta
+        case {"full_attention": dict() as far, "sliding_attention": {"rope_theta": near}}:
+            merged |= {"rope_parameters": far, "rope_local_base_freq": near}
+    turned = merged.get("rope_parameters")
+    if isinstance(turned, Mapping):
+        merged |= {key: turned[key] for key in _ROTARY if turned.get(key) is not None}
     constants = {k: v for k, v in architecture.constants.items() if k == "tie_word_embeddings"}
     merged = {**architecture.defaults, **constants, **merged}
     if merged.get("num_key_value_heads") is None and "num_attention_heads" in merged:

@@ -36,18 +36,19 @@ _DICTIONARY = re.compile(
     r"\{\s*'descr':\s*'([^']*)',\s*'fortran_order':\s*(True|False),"
     r"\s*'shape':\s*\(([0-9,\s]*)\),?\s*\}"
 )
+_MAX_NAME = (1 << 16) - 1 - len(_SUFFIX)
 _ALIGNMENT = 64
 _READ = 1 << 22
 
 
 def read(path: Path) -> ModelFiles:
     """Every array of an .npz."""
+    arrays = [member for member in members(path).values() if member.name.endswith(_SUFFIX)]
     tensors = {}
-    for member in members(path).values():
-        if not member.name.endswith(_SUFFIX):
-            continue
-        name = member.name.removesuffix(_SUFFIX)
-        tensors[name] = _array(path, name, member)
+    with path.open("rb") as file:
+        for member in arrays:
+            name = member.name.removesuffix(_SUFFIX)
+            tensors[name] = _array(file, name, member)
     return ModelFiles(path, Format.NPZ, tensors)
 
 
@@ -55,11 +56,13 @@ def read_array(path: Path) -> ModelFiles:
     """The array of an .npy, under the name of the file."""
     size = path.stat().st_size
     whole = Member(path, path.name, 0, size, size, is_deflated=False)
-    return ModelFiles(path, Format.NPY, {path.stem: _array(path, path.stem, whole)})
+    with path.open("rb") as file:
+        return ModelFiles(path, Format.NPY, {path.stem: _array(file, path.stem, whole)})
 
 
-def _array(path: Path, name: str, member: Member) -> TensorInfo:
-    descr, is_fortran, sizes, start = _header(path, name, member.head(_MAX_NPY_HEADER + 12))
+def _array(file: IO[bytes], name: str, member: Member) -> TensorInfo:
+    path, head = member.file, member.head(file, _MAX_NPY_HEADER + 12)
+    descr, is_fortran, sizes, start = _header(path, name, head)
     encoding = _encoding(path, name, descr)
     shape = checked_shape(path, name, sizes, "shape")
     nbytes = check_blocks(path, name, encoding, shape)
@@ -118,6 +121,8 @@ def layout(path: Path, tensors: Sequence[Slot], metadata: Mapping[str, str]) -> 
         raise bad(
             path, "a name is there twice, or has a zero byte, which ends a name in a zip file"
         )
+    if long := [name for name in names if len(name.encode()) > _MAX_NAME]:
+        raise bad(path, f"a zip file's names have at most {_MAX_NAME} bytes", tensor=long[0])
     heads = [_npy_header(path, tensor) for tensor in tensors]
     stored: list[StoredMember] = []
     for tensor, head in zip(tensors, heads, strict=True):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from lbrx.formats.checks import MAX_BYTES, bad, brief, checked_shape, shown
+from lbrx.formats.checks import MAX_BYTES, bad, brief, check_name, checked_shape, shown
 from lbrx.formats.descriptor import ENCODINGS, Encoding, FileRange, Format, ModelFiles, TensorInfo
 from lbrx.formats.pickle_machine import MAX_PICKLE, Call, Machine, Name, Reference
 from lbrx.formats.zip_archive import Member, members
@@ -66,7 +66,7 @@ def read(path: Path) -> ModelFiles:
     pickled = _only(path, [m for n, m in content.items() if n.rpartition("/")[2] == "data.pkl"])
     prefix = pickled.name.removesuffix("data.pkl")
     order = content.get(f"{prefix}byteorder")
-    if order and order.head(8) != b"little":
+    if order and order.content() != b"little":
         raise bad(path, "is not little-endian", field="byteorder")
     if pickled.nbytes > MAX_PICKLE:
         raise bad(path, f"{pickled.nbytes:,} bytes, at most {MAX_PICKLE:,}", field="data.pkl")
@@ -74,6 +74,7 @@ def read(path: Path) -> ModelFiles:
     storages = {name.removeprefix(f"{prefix}data/"): member for name, member in content.items()}
     tensors: dict[str, TensorInfo] = {}
     for name, call in _walk(path, root):
+        check_name(path, name)
         if name in tensors:
             raise bad(path, "is there twice", tensor=name)
         tensors[name] = _tensor(path, name or path.stem, call, storages)

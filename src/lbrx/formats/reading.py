@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 
 from lbrx.errors import FormatError
-from lbrx.formats import gguf, huggingface, npz, onnx, pytorch, safetensors
+from lbrx.formats import huggingface
 from lbrx.formats.checks import bad
 from lbrx.formats.descriptor import Format, ModelFiles
-from lbrx.formats.zip_archive import ZIP_MAGIC, member_names
+from lbrx.formats.zip_archive import EMPTY_ZIP_MAGIC, ZIP_MAGIC, member_names
 
 _HEAD = 16
-_READERS: dict[Format, Callable[[Path], ModelFiles]] = {
-    Format.SAFETENSORS: safetensors.read,
-    Format.GGUF: gguf.read,
-    Format.PYTORCH: pytorch.read,
-    Format.NPZ: npz.read,
-    Format.NPY: npz.read_array,
-    Format.ONNX: onnx.read,
+# Module and function. A format is imported with its first file: a start needs one of them.
+_READERS = {
+    Format.SAFETENSORS: ("safetensors", "read"),
+    Format.GGUF: ("gguf", "read"),
+    Format.PYTORCH: ("pytorch", "read"),
+    Format.NPZ: ("npz", "read"),
+    Format.NPY: ("npz", "read_array"),
+    Format.ONNX: ("onnx", "read"),
 }
 
 
@@ -35,7 +37,9 @@ def read(path: str | Path) -> ModelFiles:
 
 
 def read_file(path: Path) -> ModelFiles:
-    return _READERS[detect(path)](path)
+    module, name = _READERS[detect(path)]
+    reader: Callable[[Path], ModelFiles] = getattr(import_module(f"lbrx.formats.{module}"), name)
+    return reader(path)
 
 
 def detect(path: Path) -> Format:
@@ -44,7 +48,9 @@ def detect(path: Path) -> Format:
         head = file.read(_HEAD)
     if head.startswith(b"GGUF"):
         return Format.GGUF
-    if head.startswith(ZIP_MAGIC):
+    from lbrx.formats import npz, onnx
+
+    if head.startswith((ZIP_MAGIC, EMPTY_ZIP_MAGIC)):
         return _detect_zip(path)
     if head.startswith(npz.NPY_MAGIC):
         return Format.NPY
@@ -69,6 +75,6 @@ def _detect_zip(path: Path) -> Format:
     names = member_names(path)
     if any(name == "data.pkl" or name.endswith("/data.pkl") for name in names):
         return Format.PYTORCH
-    if any(name.endswith(".npy") for name in names):
+    if not names or any(name.endswith(".npy") for name in names):
         return Format.NPZ
     raise bad(path, "is a zip file with neither a data.pkl of PyTorch nor an .npy of NumPy")

@@ -100,9 +100,21 @@ def long_factors(config: Mapping[str, Any]) -> dict[str, Factors]:
     return result
 
 
-def attention_factor(config: Mapping[str, Any]) -> float:
-    """Phi 3's correction for longer contexts."""
+def original_context(config: Mapping[str, Any]) -> int:
+    """The longest text before scaling; Phi 3 says it outside of the scaling's settings."""
     longest = number(config, "max_position_embeddings", int)
-    original = number({_ORIGINAL: longest, **config}, _ORIGINAL, int)
-    scale = longest / original
+    inner = scaling_of(config).get(_ORIGINAL)
+    outer = config.get(_ORIGINAL)
+    given = next((value for value in (outer, inner, longest) if value is not None), longest)
+    return number({_ORIGINAL: given}, _ORIGINAL, int)
+
+
+def attention_factor(config: Mapping[str, Any]) -> float:
+    """Longrope's correction for longer contexts."""
+    scaling = scaling_of(config)
+    if scaling.get("attention_factor") is not None:
+        return number(scaling, "attention_factor", float)
+    original = original_context(config)
+    ratio = number(config, "max_position_embeddings", int) / original
+    scale = number({"factor": scaling.get("factor") or ratio}, "factor", float)
     return 1.0 if scale <= 1 else math.sqrt(1 + math.log(scale) / math.log(max(original, 2)))

@@ -138,14 +138,17 @@ def _header(path: Path, tensors: Sequence[Slot], metadata: Mapping[str, str]) ->
                 f"safetensors has no type for {tensor.encoding}: decode it, or write GGUF",
                 tensor=tensor.name,
             )
-        if tensor.name in header:
-            raise bad(path, "is there twice", tensor=tensor.name)
+        if tensor.name in header or tensor.name == _NOTE:
+            raise bad(path, "is there twice, or is metadata's name", tensor=tensor.name)
         header[tensor.name] = {
             "dtype": tensor.encoding.name,
             "shape": list(tensor.shape),
             "data_offsets": [at, at := at + tensor.nbytes],
         }
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    if len(text) > MAX_HEADER:
+        problem = f"{len(text):,} bytes, of which readers take {MAX_HEADER:,}: write shards"
+        raise bad(path, problem, field="header")
     return text + b" " * (-len(text) % _ALIGNMENT)
 
 

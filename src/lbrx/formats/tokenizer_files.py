@@ -15,7 +15,8 @@ _KEY = "tokenizer.ggml."
 _NAMED_TEMPLATE = "tokenizer.chat_template."
 _SPACE = "\u2581"
 Item = TypeVar("Item", str, int, float)
-_ADDED = (TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNKNOWN)
+_ADDED = frozenset(map(int, (TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNKNOWN)))
+_UNUSED = int(TokenType.UNUSED)
 
 
 def tokenizer_files(metadata: Mapping[str, Any]) -> dict[str, bytes]:
@@ -54,10 +55,11 @@ def tokenizer_parts(metadata: Mapping[str, Any]) -> tuple[dict[str, Any], dict[s
 def _listed(metadata: Mapping[str, Any], key: str, kind: type[Item]) -> list[Item]:
     """An array of metadata, whose elements must be of one type; empty where there is none."""
     value = metadata.get(_KEY + key, ())
-    items = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [None]
-    if not all(isinstance(item, kind) for item in items):
+    listed = isinstance(value, Sequence) and not isinstance(value, str)
+    items: list[Any] = list(value) if listed else [None]
+    if not set(map(type, items)) <= {kind}:
         raise FormatError(f"metadata {_KEY + key!r} is no array of {kind.__name__}")
-    return [item for item in items if isinstance(item, kind)]
+    return items
 
 
 def _token(tokens: Sequence[str], number: object) -> str | None:
@@ -66,16 +68,15 @@ def _token(tokens: Sequence[str], number: object) -> str | None:
 
 def _whole(tokens: Sequence[str], types: Sequence[int], model: dict[str, Any]) -> dict[str, Any]:
     """What both kinds have; the model lacks only its vocabulary."""
-    used = [kind != TokenType.UNUSED for kind in types]
-    vocab = {text: n for n, text in enumerate(tokens) if used[n]}
+    numbered = zip(tokens, range(len(tokens)), types, strict=True)
     return {
         "version": "1.0",
         "truncation": None,
         "padding": None,
         "added_tokens": [
-            _added(number, text, types[number])
-            for number, text in enumerate(tokens)
-            if types[number] in _ADDED
+            _added(number, tokens[number], kind)
+            for number, kind in enumerate(types)
+            if kind in _ADDED
         ],
         "normalizer": None,
         "pre_tokenizer": None,
@@ -87,9 +88,8 @@ def _whole(tokens: Sequence[str], types: Sequence[int], model: dict[str, Any]) -
             "unk_token": None,
             "continuing_subword_prefix": None,
             "end_of_word_suffix": None,
+            "vocab": {text: number for text, number, kind in numbered if kind != _UNUSED},
             **model,
-            "vocab": vocab,
-            "merges": [list(pair) for pair in model["merges"]],
         },
     }
 
@@ -114,8 +114,8 @@ def _byte_level(
     if rule is None:
         known = ", ".join(pretokenizers.RULES)
         raise FormatError(f"the pre-tokenizer {shown(name)} is unknown: lbrx knows {known}")
-    merges = [merge.split(" ") for merge in _listed(metadata, "merges", str)]
-    if any(len(pair) != 2 for pair in merges):
+    merges = [tuple(merge.split(" ")) for merge in _listed(metadata, "merges", str)]
+    if not set(map(len, merges)) <= {2}:
         raise FormatError("a merge in the GGUF's metadata is no pair")
     model = {
         "fuse_unk": False,

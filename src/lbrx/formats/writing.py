@@ -10,7 +10,7 @@ from typing import Any
 
 from lbrx.errors import FormatError
 from lbrx.formats import gguf_writer, npz, safetensors
-from lbrx.formats.checks import bad
+from lbrx.formats.checks import MAX_BYTES, bad, check_name
 from lbrx.formats.descriptor import Format, Outgoing, Slot
 from lbrx.formats.layout import FileLayout, write_file
 from lbrx.formats.output import filling
@@ -42,13 +42,13 @@ def format_for(path: Path, format: str | None) -> Format:
 
 def parse_size(size: int | str) -> int:
     """Bytes, as a number or like '5GB' or '512 MiB'."""
-    if isinstance(size, int):
-        return size
-    found = _SIZE.fullmatch(size.strip())
-    if not found:
-        raise ValueError(f"{size!r} is no size: write it like '5GB' or '512MiB'")
-    base = 1024 if found[3] else 1000
-    return int(float(found[1]) * base ** " KMGT".index(found[2].upper() or " "))
+    found = _SIZE.fullmatch(str(size).strip())
+    base = 1024 if found and found[3] else 1000
+    scale = base ** " KMGT".index(found[2].upper() or " ") if found else 0
+    nbytes = float(found[1]) * scale if found else 0
+    if not 1 <= nbytes <= MAX_BYTES:
+        raise ValueError(f"{str(size)[:40]!r} is no size: write it like '5GB' or '512MiB'")
+    return int(nbytes)
 
 
 @dataclass(frozen=True)
@@ -73,9 +73,13 @@ def plan(
 ) -> Output:
     """Where all of a model will lie. MLX's is a folder, as is safetensors' unless the path names a
     file."""
+    for tensor in tensors:
+        check_name(path, tensor.name)
     is_folder = format is Format.MLX or (
         format is Format.SAFETENSORS and path.suffix != ".safetensors"
     )
+    if max_shard_size is not None and not is_folder:
+        _check_one_file(path, tensors, max_shard_size)
     if is_folder:
         note = {"format": "mlx"} if format is Format.MLX else {}
         texts = {**_texts(path, metadata), **note}
@@ -88,11 +92,15 @@ def plan(
         whole = gguf_writer.layout(path, tensors, metadata)
     elif format is Format.NPZ:
         whole = npz.layout(path, tensors, metadata)
-    elif max_shard_size is not None and sum(t.nbytes for t in tensors) > max_shard_size:
-        raise bad(path, f"is one file, but shards of {max_shard_size:,} bytes need a folder")
     else:
         whole = safetensors.layout(path, tensors, _texts(path, metadata))
     return Output(path, False, {path.name: whole}, {})
+
+
+def _check_one_file(path: Path, tensors: Sequence[Slot], limit: int) -> None:
+    if sum(tensor.nbytes for tensor in tensors) > limit:
+        problem = f"is one file, but shards of {limit:,} bytes need a folder of safetensors"
+        raise bad(path, problem)
 
 
 def write(

@@ -16,9 +16,10 @@ from lbrx.formats.checks import MAX_HEADER, MAX_TENSORS, bad, shown
 from lbrx.formats.descriptor import Deflated, FileRange
 
 ZIP_MAGIC = b"PK\x03\x04"
+# The end of the directory, with which an empty one begins, its 64-bit form, and how far from the
+# file's end both can be.
+EMPTY_ZIP_MAGIC, _WIDE_END_MAGIC = b"PK\x05\x06", b"PK\x06\x06"
 _LOCAL_HEADER = 30
-# The end of the directory, its 64-bit form, and how far from the file's end both can be.
-_END_MAGIC, _WIDE_END_MAGIC = b"PK\x05\x06", b"PK\x06\x06"
 _END_SEARCH = (1 << 16) + 22 + 20 + 56
 # Deflate cannot do better than about 1,032 to 1.
 _MAX_RATIO = 1040
@@ -41,20 +42,20 @@ class Member:
             return Deflated(self.file, self.offset, self.packed, skip, nbytes)
         return FileRange(self.file, self.offset + skip, nbytes)
 
-    def head(self, limit: int) -> bytes:
-        """Its first bytes, at most `limit`."""
-        with self.file.open("rb") as file:
-            file.seek(self.offset)
-            if not self.is_deflated:
-                return file.read(min(limit, self.nbytes))
-            return b"".join(inflate(self.file, file, self.packed, min(limit, self.nbytes)))
+    def head(self, file: IO[bytes], limit: int) -> bytes:
+        """Its first bytes, at most `limit`, from the open file."""
+        file.seek(self.offset)
+        if not self.is_deflated:
+            return file.read(min(limit, self.nbytes))
+        return b"".join(inflate(self.file, file, self.packed, min(limit, self.nbytes)))
 
     def content(self) -> bytes:
         """All of it, for headers."""
         if self.nbytes > MAX_HEADER:
             problem = f"{self.nbytes:,} bytes, at most {MAX_HEADER:,}"
             raise bad(self.file, problem, field=f"member {shown(self.name)}")
-        return self.head(self.nbytes)
+        with self.file.open("rb") as file:
+            return self.head(file, self.nbytes)
 
 
 def inflate(path: Path, file: IO[bytes], packed: int, nbytes: int) -> Iterator[bytes]:
@@ -111,7 +112,7 @@ def _check_directory(path: Path) -> None:
         size = file.seek(0, 2)
         file.seek(max(0, size - _END_SEARCH))
         tail = file.read()
-    at = tail.rfind(_END_MAGIC)
+    at = tail.rfind(EMPTY_ZIP_MAGIC)
     length = int.from_bytes(tail[at + 12 : at + 16], "little")
     wide = tail.rfind(_WIDE_END_MAGIC)
     if wide >= 0:

@@ -50,7 +50,9 @@ def local_header(member: StoredMember, crc: int) -> bytes:
 
 
 def directory(members: Sequence[StoredMember], crcs: Sequence[int], start: int) -> bytes:
-    """What follows the last member."""
+    """What follows the last member. NumPy knows a file without any by its short form."""
+    if not members:
+        return _END.pack(b"PK\x05\x06", 0, 0, 0, 0, 0, start, 0)
     entries = b"".join(map(_entry, members, crcs))
     count, size, end = len(members), len(entries), start + len(entries)
     wide = (_WIDE_END.size - 12, _VERSION, _VERSION, 0, 0, count, count, size, start)

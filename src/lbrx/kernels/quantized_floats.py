@@ -6,12 +6,13 @@ from lbrx import dtype as dt
 from lbrx.kernels.arrays import buffer_of
 from lbrx.kernels.matmul import DISPATCH, EMULATED
 from lbrx.kernels.quantized import UNIT, Stored, pipeline
-from lbrx.kernels.quantized_matmul import MOST_ROWS, PRODUCTS, QuantizedProduct, family
+from lbrx.kernels.quantized_matmul import MOST_ROWS, QuantizedProduct, family
 from lbrx.metal import Context, DeviceInfo
 from lbrx.storage import Array
 
 # How much more a value of a long block costs than in whole numbers: its registers do not suffice.
 LONG_BLOCKS = 3.0
+PRODUCTS = 28e3
 
 
 def _can(info: DeviceInfo, problem: QuantizedProduct) -> bool:

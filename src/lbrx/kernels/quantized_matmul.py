@@ -13,15 +13,15 @@ from lbrx.kernels import elementwise
 from lbrx.kernels.arrays import buffer_of, empty, placed, reshaped, size_class
 from lbrx.kernels.matmul import DISPATCH, EMULATED, Matrix, Product, bandwidth, finish, peak
 from lbrx.kernels.mps import times_rows
-from lbrx.kernels.quantized import GROUP, TYPES, UNIT, Stored, decode, pipeline, stored
+from lbrx.kernels.quantized import Stored, decode, pipeline, stored
 from lbrx.kernels.registry import Call, Family, Sample, computes
-from lbrx.metal import Buffer, Context, DeviceInfo
+from lbrx.metal import Context, DeviceInfo
 from lbrx.ops import Spec
 from lbrx.quant import Scheme
 from lbrx.storage import Array
 
 # Of the kernels, as in quant_matvec.h and quant_matmul.h.
-RUN, MOST_ROWS = 32, 8
+MOST_ROWS = 8
 SIMD_COLUMNS, SIMD_THREADS = 8, 64
 TILE_M, TILE_N, TILE_THREADS = 32, 64, 128
 
@@ -29,7 +29,7 @@ PANEL = 16 << 20  # bytes of a weight that are expanded at a time
 
 # Costs are microseconds. Those of processors were measured on two threads of a Zen 4, in one of
 # which so many values of a weight are multiplied in whole numbers, or expanded and packed by BLAS.
-PRODUCTS, EXPANDED, BLAS_SPEED = 28e3, 2e3, 180e3
+EXPANDED, BLAS_SPEED = 2e3, 180e3
 ENCODING = 20.0  # of the vendor's product
 # Those of Apple's GPUs follow from the table of chips and published shares of its peaks.
 OF_BANDWIDTH, OF_PEAK, TILES_OF_PEAK = 0.75, 0.2, 0.6
@@ -84,57 +84,9 @@ def quantized_matmul(call: Call) -> tuple[Array, ...]:
     return (result,)
 
 
-# ---- a few rows, in whole numbers ----
-
-
-def _can_serial(info: DeviceInfo, problem: QuantizedProduct) -> bool:
-    return problem.scheme.name != "mlx:mxfp8" and problem.k % RUN == 0
-
-
-def _serial_cost(info: DeviceInfo, problem: QuantizedProduct) -> float:
-    if info.simd_hardware:
-        return EMULATED + problem.operations
-    # Sixteen values with a scale cost as much as 32.
-    work = problem.m * problem.n * problem.k * (2 if problem.scheme.group_size == UNIT else 1)
-    return 2 * DISPATCH + work / PRODUCTS
-
-
-@family.variant("serial", can=_can_serial, cost=_serial_cost)
-def serial(
-    gpu: Context, problem: QuantizedProduct, x: Array, weight: Stored, result: Array
-) -> None:
-    """A thread a row of the weight. Rows of x are bytes with a scale for 32 of them."""
-    packed = _pack_rows(gpu, problem, x)
-    rows = _rows(problem)
-    gpu.queue.dispatch(
-        pipeline(gpu, "quant_matvec", "quantized_matmul_serial", weight, problem.dtype, {3: rows}),
-        [*weight.arguments, *packed, buffer_of(result), problem.packed()],
-        (problem.n, -(-problem.m // rows), 1),
-        (1, 1, 1),
-        kernel="quantized_matmul",
-        variant="serial",
-    )
-
-
-def _rows(problem: QuantizedProduct) -> int:
-    """Of x in one pass over the weight: kernels are not compiled for every number."""
+def rows_in_one_pass(problem: QuantizedProduct) -> int:
+    """Of x over the weight: kernels are not compiled for every number."""
     return min(1 << (problem.m - 1).bit_length(), MOST_ROWS)
-
-
-def _pack_rows(gpu: Context, problem: QuantizedProduct, x: Array) -> list[Buffer]:
-    """Rows of x as bytes, their scales and their sums."""
-    size = problem.m * problem.k
-    packed = [gpu.buffer(n) for n in (size * 2, size // RUN * 4, size // UNIT * 4)]
-    constants = {0: TYPES[problem.dtype]}
-    gpu.queue.dispatch(
-        gpu.shaders.pipeline("quant_matvec", "pack_rows", constants, safe_math=True),
-        [buffer_of(x), *packed],
-        (size // RUN, 1, 1),
-        (min(size // RUN, GROUP), 1, 1),
-        kernel="quantized_matmul",
-        variant="pack_rows",
-    )
-    return packed
 
 
 # ---- panels of the weight, expanded one after the other ----
@@ -189,7 +141,7 @@ def _simd_cost(info: DeviceInfo, problem: QuantizedProduct) -> float:
 @family.variant("simd", cost=_simd_cost, batch_invariant=False)
 def simd(gpu: Context, problem: QuantizedProduct, x: Array, weight: Stored, result: Array) -> None:
     """Two simdgroups, four rows of the weight each."""
-    rows = _rows(problem)
+    rows = rows_in_one_pass(problem)
     gpu.queue.dispatch(
         pipeline(gpu, "quant_matvec", "quantized_matmul_simd", weight, problem.dtype, {3: rows}),
         [*weight.arguments, buffer_of(x), buffer_of(result), problem.packed()],

@@ -16,9 +16,6 @@ class Lifetime:
     first: int
     last: int
 
-    def meets(self, other: Lifetime) -> bool:
-        return self.first <= other.last and other.first <= self.last
-
 
 @dataclass(frozen=True)
 class Plan:
@@ -29,13 +26,13 @@ class Plan:
 def arrange(lifetimes: Sequence[Lifetime]) -> Plan:
     """The largest first, each at the lowest place that is free all its life."""
     offsets = [0] * len(lifetimes)
-    done: list[int] = []
+    placed: dict[int, list[int]] = {}  # by the steps that they live in
     size = 0
     for index in sorted(range(len(lifetimes)), key=lambda i: -lifetimes[i].size):
         own = lifetimes[index]
-        taken = sorted(
-            (offsets[i], offsets[i] + lifetimes[i].size) for i in done if own.meets(lifetimes[i])
-        )
+        life = range(own.first, own.last + 1)
+        met = {i for step in life for i in placed.get(step, ())}
+        taken = sorted((offsets[i], offsets[i] + lifetimes[i].size) for i in met)
         place = 0
         for start, end in taken:
             if place + own.size <= start:
@@ -43,5 +40,6 @@ def arrange(lifetimes: Sequence[Lifetime]) -> Plan:
             place = max(place, -(-end // ALIGNMENT) * ALIGNMENT)
         offsets[index] = place
         size = max(size, place + own.size)
-        done.append(index)
+        for step in life:
+            placed.setdefault(step, []).append(index)
     return Plan(tuple(offsets), size)

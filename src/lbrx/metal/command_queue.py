@@ -261,7 +261,9 @@ class CommandQueue:
         with self._lock:
             self._end_encoder()
             if self._open is not None:
-                self._open.commands.commit()
+                # After an interrupt (Ctrl-C) it may be committed, and still open for us.
+                if self._open.commands.status() < Metal.MTLCommandBufferStatusCommitted:
+                    self._open.commands.commit()
                 self._in_flight.append(self._open)
                 self._open = None
             self._reap()

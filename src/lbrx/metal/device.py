@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import csv
 import os
-import plistlib
-import subprocess
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from lbrx.device_info import DeviceInfo
@@ -36,7 +34,7 @@ class Chip:
 @cache
 def chips() -> dict[str, Chip]:
     """The table by name, as `Apple M3 Max` reads without its first word."""
-    text = resources.files("lbrx.metal").joinpath("apple_chips.csv").read_text()
+    text = Path(__file__).with_name("apple_chips.csv").read_text()
     rows = csv.DictReader(text.splitlines())
     return {
         row["chip"]: Chip(
@@ -117,6 +115,8 @@ def _cores(chip: Chip | None, plain_soft: bool) -> int | None:
 
 def _registry_cores() -> int | None:
     """The GPU's cores as macOS's IORegistry has them: chips of one name are sold with fewer."""
+    import subprocess
+
     command = ["/usr/sbin/ioreg", "-a", "-r", "-d", "1", "-c", "AGXAccelerator"]
     try:
         output = subprocess.run(command, capture_output=True, check=True, timeout=10).stdout
@@ -127,6 +127,8 @@ def _registry_cores() -> int | None:
 
 def registry_cores(output: bytes) -> int | None:
     """The count in ioreg's property list; None if it is not there."""
+    import plistlib
+
     try:
         entries = plistlib.loads(output)
     except (plistlib.InvalidFileException, ValueError):

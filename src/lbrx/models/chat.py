@@ -15,11 +15,9 @@ Message = Mapping[str, Any]
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
-def render(
-    tokenizer: Tokenizer, messages: Sequence[Message], *, answer: bool = True, name: str = "default"
-) -> str:
+def render(tokenizer: Tokenizer, messages: Sequence[Message]) -> str:
     """The conversation as the model was taught to read it, up to where the answer begins."""
-    _check(messages)
+    check(messages)
     jinja = _library()
     environment = import_module("jinja2.sandbox").ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
@@ -28,13 +26,11 @@ def render(
     environment.globals |= {"raise_exception": _refuse, "strftime_now": _now}
     special = {key: tokenizer.text(key) for key in _SPECIAL}
     try:
-        template = environment.from_string(_template(tokenizer, name))
-        text: str = template.render(
-            messages=list(messages), add_generation_prompt=answer, **special
-        )
+        template = environment.from_string(_template(tokenizer))
+        text: str = template.render(messages=list(messages), add_generation_prompt=True, **special)
     except jinja.TemplateError as problem:
         raise FormatError(f"the model's chat template failed: {problem}") from None
-    except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as problem:
+    except Exception as problem:
         # A template may do anything to the values that it is given.
         raise FormatError(
             f"the model's chat template failed: {type(problem).__name__}: {problem}"
@@ -42,17 +38,18 @@ def render(
     return text
 
 
-def _check(messages: Sequence[Message]) -> None:
-    if not messages:
-        raise LbrxError("the conversation is empty: give at least one message")
+def check(messages: Sequence[Message]) -> None:
+    """Refuse what is no conversation."""
+    if not isinstance(messages, list | tuple) or not messages:
+        raise LbrxError(f"{messages!r:.80} is no conversation: give a list of messages")
     for message in messages:
         if not isinstance(message, Mapping) or not {"role", "content"} <= message.keys():
             raise LbrxError(
-                f"{message!r} is no message: give {{'role': 'user', 'content': 'text'}}"
+                f"{message!r:.80} is no message: give {{'role': 'user', 'content': 'text'}}"
             )
 
 
-def _template(tokenizer: Tokenizer, name: str) -> str:
+def _template(tokenizer: Tokenizer) -> str:
     given = tokenizer.settings.get("chat_template")
     if isinstance(given, str):
         return given
@@ -61,7 +58,7 @@ def _template(tokenizer: Tokenizer, name: str) -> str:
         for item in (given if isinstance(given, list) else ())
         if isinstance(item, Mapping)
     }
-    found = named.get(name) or named.get("default")
+    found = named.get("default")
     if not isinstance(found, str):
         raise FormatError("the model has no chat template: complete a plain text with it instead")
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,16 @@ class Rope:
     """What each pair's speed is divided by."""
     amplitude: float = 1.0
     """What the turned features are multiplied by."""
+    original: int = 0
+    """The longest context that `factors` are for; 0 for any."""
+    long_factors: tuple[float, ...] | None = None
+    """Those for longer ones."""
+
+    def for_context(self, tokens: int) -> Rope:
+        """With the factors for texts of so many tokens."""
+        if self.long_factors is None or tokens <= self.original:
+            return self
+        return replace(self, factors=self.long_factors)
 
 
 @dataclass(frozen=True)
@@ -56,6 +66,19 @@ class ModelConfig:
     """Which end a text."""
     settings: Mapping[str, Any] = field(repr=False, compare=False)
     """config.json, for what a single architecture has."""
+
+    def count(self, key: str, default: int = 0) -> int:
+        """A setting that is a number of things, or 0."""
+        return 0 if self.settings.get(key) == 0 else _size(self.settings, key, default)
+
+    def real(self, key: str, default: float = 0.0) -> float:
+        """A setting that is a positive number, if it is there and not 0."""
+        return number(self.settings, key, float) if self.settings.get(key) else default
+
+    def listed(self, key: str, index: int) -> Any:
+        """What a list of settings, one for each layer, says of one; None without a list."""
+        values = self.settings.get(key)
+        return values[index] if isinstance(values, list) and index < len(values) else None
 
     def cache_bytes(self, tokens: int, itemsize: int) -> int:
         """Of the keys and values of so many tokens."""
@@ -118,11 +141,11 @@ def _end_tokens(
     return frozenset(x for x in found if type(x) is int and 0 <= x < vocabulary)
 
 
-def read_rope(config: Mapping[str, Any], base_key: str = "rope_theta") -> Rope:
+def read_rope(config: Mapping[str, Any]) -> Rope:
     """The rotary settings, with their scaling for long contexts."""
-    base = number({base_key: 10000.0, **config}, base_key, float)
-    share = float(config.get("partial_rotary_factor") or 1.0)
-    dims = int(rope_settings.head_size(config) * share) // 2 * 2
+    base = number({"rope_theta": 10000.0, **config}, "rope_theta", float)
+    share = number({"share": config.get("partial_rotary_factor") or 1.0}, "share", float)
+    dims = int(rope_settings.head_size(config) * min(share, 1.0)) // 2 * 2
     scaling = rope_settings.scaling_of(config)
     match rope_settings.kind_of(scaling):
         case "default" | "none":
@@ -146,31 +169,54 @@ def _yarn(base: float, dims: int, config: Mapping[str, Any]) -> Rope:
     """Fast pairs as they are, slow ones slowed down, a ramp between."""
     scaling = rope_settings.scaling_of(config)
     factor = number(scaling, "factor", float)
-    longest = {"original_max_position_embeddings": config.get("max_position_embeddings")}
-    original = number({**longest, **scaling}, "original_max_position_embeddings", float)
-    turns = {"beta_fast": 32.0, "beta_slow": 1.0, **scaling}
+    original = rope_settings.original_context(config)
+    turns = {"beta_fast": 32.0, "beta_slow": 1.0}
+    turns |= {key: scaling[key] for key in turns if scaling.get(key) is not None}
 
     def pair(rotations: float) -> float:
         """The pair that turns so often within the original context."""
         return dims * math.log(original / (rotations * 2 * math.pi)) / (2 * math.log(base))
 
-    low = max(math.floor(pair(number(turns, "beta_fast", float))), 0)
-    high = min(math.ceil(pair(number(turns, "beta_slow", float))), dims - 1)
+    first = pair(number(turns, "beta_fast", float))
+    last = pair(number(turns, "beta_slow", float))
+    if scaling.get("truncate", True):
+        first, last = math.floor(first), math.ceil(last)
+    low, high = max(first, 0), min(last, dims - 1)
     ramp = np.clip((np.arange(dims // 2) - low) / max(high - low, 1e-3), 0, 1)
     factors = 1 / (1 - ramp + ramp / factor)
-    amplitude = scaling.get("attention_factor") or 0.1 * math.log(max(factor, 1.0)) + 1
-    return Rope(base, dims, factors=tuple(factors.tolist()), amplitude=float(amplitude))
+    return Rope(
+        base, dims, factors=tuple(factors.tolist()), amplitude=_yarn_amplitude(scaling, factor)
+    )
+
+
+def _yarn_amplitude(scaling: Mapping[str, Any], factor: float) -> float:
+    if scaling.get("attention_factor") is not None:
+        return number(scaling, "attention_factor", float)
+
+    def grown(share: float) -> float:
+        return 0.1 * share * math.log(max(factor, 1.0)) + 1
+
+    if scaling.get("mscale") and scaling.get("mscale_all_dim"):
+        return grown(number(scaling, "mscale", float)) / grown(
+            number(scaling, "mscale_all_dim", float)
+        )
+    return grown(1.0)
 
 
 def _longrope(base: float, dims: int, config: Mapping[str, Any]) -> Rope:
-    """Phi 3's factors: those for long texts, where the model was made for them."""
+    """Phi 3's two lists of factors: for contexts up to the original one, and for longer ones."""
     lists = rope_settings.long_factors(config)
-    longest = number(config, "max_position_embeddings", int)
-    key = "original_max_position_embeddings"
-    is_long = longest > number({key: longest, **config}, key, int)
-    factors = lists[f"rope_factors_{'long' if is_long else 'short'}.weight"].tolist()
-    if len(factors) != dims // 2:
-        raise FormatError(f"config.json: rope_scaling: {len(factors)} factors for {dims} features")
+    short, long = (lists[f"rope_factors_{name}.weight"].tolist() for name in ("short", "long"))
+    for factors in (short, long):
+        if len(factors) != dims // 2:
+            raise FormatError(
+                f"config.json: rope_scaling: {len(factors)} factors for {dims} features"
+            )
     return Rope(
-        base, dims, factors=tuple(factors), amplitude=rope_settings.attention_factor(config)
+        base,
+        dims,
+        factors=tuple(short),
+        amplitude=rope_settings.attention_factor(config),
+        original=rope_settings.original_context(config),
+        long_factors=tuple(long),
     )

@@ -45,6 +45,16 @@ class Decoder:
     def make_layer(self, weights: Weights, index: int) -> Layer:
         raise NotImplementedError
 
+    def window(self, index: int) -> int:
+        """How many tokens a layer looks back at; 0 for all."""
+        kind = self.config.listed("layer_types", index)
+        near = self.is_near(index) if kind is None else kind == "sliding_attention"
+        return self.config.count("sliding_window") if near else 0
+
+    def is_near(self, index: int) -> bool:
+        """Whether a layer has a window, where config.json has no list of that."""
+        return False
+
     def embed(self, tokens: Tensor) -> Tensor:
         """(batch, tokens) to (batch, tokens, hidden)."""
         # Tokens are checked by whoever gives them: then a step is a single list of kernels.
@@ -65,5 +75,5 @@ class Decoder:
             x, added = x[:, -1], None if added is None else added[:, -1]
         normed, _ = self.norm.of_sum(x, added)
         result = multiplied(normed, self.head).astype(dt.float32)
-        cap = self.config.settings.get("final_logit_softcapping")
-        return capped(result, float(cap)) if cap else result
+        cap = self.config.real("final_logit_softcapping")
+        return capped(result, cap) if cap else result

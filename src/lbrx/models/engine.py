@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +14,8 @@ from lbrx.dtype import Dtype
 from lbrx.errors import LbrxError
 from lbrx.models.cache import KVCache, Step
 from lbrx.models.decoder import Decoder
+from lbrx.models.interrupt import deferred
+from lbrx.models.plan import MemoryPlan
 from lbrx.tensor.compilation import compile
 from lbrx.tensor.core import Tensor
 from lbrx.tensor.creation import tensor
@@ -35,14 +39,21 @@ class Next(NamedTuple):
 
 
 class Engine:
-    """A model with its cache. `remembered` is what the cache holds, if it is of a single text."""
+    """A model with its cache. `remembered` is what the cache holds, if it is of a single text.
 
-    def __init__(self, model: Decoder, cache_dtype: Dtype, context: int) -> None:
+    There is one cache: who reads a text takes it from the text before. `turn` counts that, and
+    whoever holds `lock` finds the cache as it was.
+    """
+
+    def __init__(self, model: Decoder, cache_dtype: Dtype, memory: MemoryPlan) -> None:
         self.model = model
         self.cache_dtype = cache_dtype
-        self.context = context
+        self.memory = memory
+        self.context = memory.tokens
         self.remembered: list[int] = []
         self.cache: KVCache | None = None
+        self.lock = threading.RLock()
+        self.turn = 0
         self._decode: Callable[[Tensor, Tensor], Next] | None = None
 
     def reserve(self, batch: int, tokens: int) -> KVCache:
@@ -52,27 +63,33 @@ class Engine:
                 f"{tokens:,} tokens do not fit the context of {self.context:,}: shorten the "
                 "prompt, or load the model with a larger context"
             )
-        old = self.cache
+        self.turn += 1
+        old, kept = self.cache, self.remembered
         if old is not None and old.batch == batch and old.capacity >= tokens:
             return old
         capacity = min(max(-(-tokens // BLOCK) * BLOCK, LEAST), max(self.context, LEAST))
+        self.memory.check_cache(batch, capacity)
         device = self.model.device
-        self.cache = KVCache(self.model.config, batch, capacity, self.cache_dtype, device)
-        if old is not None and batch == old.batch == 1 and self.remembered:
-            self.cache.copy_from(old, len(self.remembered))
+        new = KVCache(self.model.config, batch, capacity, self.cache_dtype, device)
+        if old is not None and batch == old.batch == 1:
+            new.copy_from(old, len(kept))
         else:
-            self.remembered = []
-        self._decode = self._decoder(self.cache)
-        return self.cache
+            kept = []
+        # In this order, so that an interrupt leaves nothing that is wrong.
+        self.remembered = []
+        self.cache, self._decode = new, self._decoder(new)
+        self.remembered = kept
+        return new
 
     def _decoder(self, cache: KVCache) -> Callable[[Tensor, Tensor], Next]:
         """The step for one more token of each text. Its shapes are always the same, so on a
         device it is traced once and then replayed."""
 
         def step(tokens: Tensor, positions: Tensor) -> Next:
-            # Copies: a replay binds inputs and results anew, these to hundreds of kernels.
-            places, lengths = positions.maximum(0), (positions + 1).reshape(-1)
-            place = Step(cache, places, lengths)
+            # Texts that have ended stay within the cache while others of their batch go on. These
+            # are copies: a replay binds inputs and results anew, these to hundreds of kernels.
+            places = positions.minimum(cache.capacity - 1)
+            place = Step(cache, places, (places + 1).reshape(-1))
             return self._next(self.model.logits(tokens, place), places + 1, place)
 
         return step if cache.device == "cpu" else compile(step)
@@ -84,8 +101,8 @@ class Engine:
     def prefill(self, prompts: Sequence[Sequence[int]], room: int) -> Next:
         """Take in the prompts, with room for more tokens."""
         longest = max(map(len, prompts))
-        cache = self.reserve(len(prompts), longest + room)
-        known = self._known(prompts[0]) if len(prompts) == 1 else 0
+        cache = self.reserve(len(prompts), min(longest + room, self.context))
+        known = self.known(prompts)
         # Until all is read, an interrupt leaves what is certain.
         self.remembered = self.remembered[:known]
         if len(prompts) == 1 and longest - known <= FEW:
@@ -102,20 +119,23 @@ class Engine:
         lengths = np.array([[len(prompt)] for prompt in prompts], np.int32)
         for row, prompt in zip(tokens, prompts, strict=True):
             row[longest - len(prompt) :] = prompt
-        for first in range(known, longest, CHUNK):
-            end = min(first + CHUNK, longest)
+        size = max(CHUNK // len(prompts), FEW)  # as many tokens, and as much memory, in any batch
+        for first in range(known, longest, size):
+            end = min(first + size, longest)
             places = np.arange(first, end, dtype=np.int32) - (longest - lengths)
             valid = np.maximum(places[:, -1] + 1, 0)
             step = Step(cache, self._tensor(places), self._tensor(valid))
             piece = self._tensor(tokens[:, first:end])
             if end == longest:
                 break
-            self.model.hidden(piece, step)
-            start(step.written)
-            step.commit()
-        state = self._next(self.model.logits(piece, step), self._tensor(lengths), step)
-        # The cache is filled even if nobody looks at the logits.
-        start(state)
+            with self._uninterrupted():
+                self.model.hidden(piece, step)
+                start(step.written)
+                step.commit()
+        with self._uninterrupted():
+            state = self._next(self.model.logits(piece, step), self._tensor(lengths), step)
+            # The cache is filled even if nobody looks at the logits.
+            start(state)
         return state
 
     def _step_by_step(self, prompt: Sequence[int], known: int) -> Next:
@@ -127,10 +147,12 @@ class Engine:
         assert state is not None
         return state
 
-    def _known(self, prompt: Sequence[int]) -> int:
+    def known(self, prompts: Sequence[Sequence[int]]) -> int:
         """How many tokens the cache has already; the last is always computed, for its logits."""
+        if len(prompts) > 1:
+            return 0
         same = 0
-        for old, new in zip(self.remembered, prompt[:-1], strict=False):
+        for old, new in zip(self.remembered, prompts[0][:-1], strict=False):
             if old != new:
                 break
             same += 1
@@ -139,19 +161,26 @@ class Engine:
     def decode(self, tokens: Tensor, positions: Tensor) -> Next:
         """One more token of each text."""
         assert self._decode is not None
-        return self._decode(tokens, positions)
+        with self._uninterrupted():
+            return self._decode(tokens, positions)
 
     def all_logits(self, tokens: Sequence[int], first: int = 0) -> Tensor:
         """After every token from one on, (tokens, vocabulary); those before are in the cache."""
         cache = self.reserve(1, first + len(tokens))
-        self.remembered = []
+        self.remembered = self.remembered[:first]
         places = np.arange(first, first + len(tokens), dtype=np.int32)
         length = np.array([first + len(tokens)], np.int32)
         step = Step(cache, self._tensor(places[None]), self._tensor(length))
-        logits = self.model.logits(self._tensor(np.array([tokens])), step, every=True)
-        start(logits)
-        step.commit()
+        with self._uninterrupted():
+            logits = self.model.logits(self._tensor(np.array([tokens])), step, every=True)
+            start(logits)
+            step.commit()
+        self.remembered += tokens
         return logits[0]
+
+    def _uninterrupted(self) -> AbstractContextManager[None]:
+        """While lists of commands are written, which nobody could use half finished."""
+        return nullcontext() if self.model.device == "cpu" else deferred()
 
     def _tensor(self, values: Any) -> Tensor:
         return tensor(np.ascontiguousarray(values), dtype=dt.int32, device=self.model.device)

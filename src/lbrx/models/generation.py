@@ -8,13 +8,16 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lbrx.errors import FormatError
 from lbrx.models.engine import Engine, Next
 from lbrx.models.sampling import Sampler, Sampling, log_probability
 from lbrx.models.tokenizer import TextStream, Tokenizer
+from lbrx.tensor.core import Tensor
 from lbrx.tensor.creation import tensor
 
 
@@ -42,14 +45,17 @@ class Timing:
     """How long a generation took, in seconds."""
 
     prompt_tokens: int = 0
+    known_tokens: int = 0
+    """Of the prompt, that were in the cache already."""
     new_tokens: int = 0
     first_token: float = 0.0
     decoding: float = 0.0
 
     @property
     def prefill_speed(self) -> float:
-        """Tokens of the prompt a second."""
-        return self.prompt_tokens / self.first_token if self.first_token else 0.0
+        """Tokens of the prompt a second, of those that had to be read."""
+        read = self.prompt_tokens - self.known_tokens
+        return read / self.first_token if self.first_token else 0.0
 
     @property
     def decode_speed(self) -> float:
@@ -67,9 +73,16 @@ class Text:
     """One text in the making."""
 
     def __init__(
-        self, prompt: Sequence[int], tokenizer: Tokenizer, options: Options, number: int
+        self,
+        prompt: Sequence[int],
+        tokenizer: Tokenizer,
+        options: Options,
+        context: int,
+        number: int = 0,
     ) -> None:
+        """`context` is the most tokens, with the prompt; `number` is the place in a batch."""
         self.prompt = prompt
+        self.limit = min(options.max_tokens, context - len(prompt))
         self.tokens: list[int] = []
         self.logprobs: list[float] = []
         self.finish: Finish | None = None
@@ -78,17 +91,24 @@ class Text:
         self._stream = TextStream(tokenizer)
         self._held = ""  # text that may be the beginning of a stop string
 
-    def choose(self, logits: NDArray[np.float32]) -> int:
-        return self._sampler.choose(logits, [*self.prompt, *self.tokens])
+    @property
+    def whole(self) -> list[int]:
+        """The tokens so far, with the prompt's."""
+        return [*self.prompt, *self.tokens]
 
-    def accept(self, token: int, ends: frozenset[int]) -> str:
-        """Add a token; returns the text that can be shown now."""
+    def choose(self, logits: NDArray[np.float32]) -> int:
+        return self._sampler.choose(logits, chain(self.prompt, self.tokens))
+
+    def accept(self, token: int, logits: NDArray[np.float32], ends: frozenset[int]) -> str:
+        """Add the token that was chosen by these logits; returns the text that can be shown."""
         if token in ends and not self._options.ignore_end:
             self.finish = Finish.END
             return self._ended()
         self.tokens.append(token)
+        if self._options.logprobs:
+            self.logprobs.append(log_probability(logits, token))
         shown = self._without_stops(self._stream.add(token))
-        if self.finish is None and len(self.tokens) >= self._options.max_tokens:
+        if self.finish is None and len(self.tokens) >= self.limit:
             self.finish = Finish.LENGTH
             return shown + self._ended()
         return shown
@@ -115,53 +135,87 @@ def _overlap(text: str, stop: str) -> int:
     return next((size for size in sizes if text.endswith(stop[:size])), 0)
 
 
+class _Reader:
+    """Reads texts as they grow. If others have used the engine in between, it reads them again."""
+
+    def __init__(self, engine: Engine, texts: Sequence[Text]) -> None:
+        self.engine = engine
+        self.texts = texts
+        self.known = 0
+        self._turn = 0
+
+    def read(self) -> Next:
+        texts = [text.whole for text in self.texts]
+        room = max(text.limit - len(text.tokens) for text in self.texts)
+        with self.engine.lock:
+            self.known = self.engine.known(texts)
+            state = self.engine.prefill(texts, room)
+            self._turn = self.engine.turn
+        return state
+
+    def add(self, tokens: Tensor, state: Next) -> Next:
+        """Read the tokens, which the texts have already."""
+        with self.engine.lock:
+            if self._turn != self.engine.turn:
+                return self.read()
+            state = self.engine.decode(tokens, state.positions)
+            if len(self.texts) == 1:
+                self.engine.remembered.append(self.texts[0].tokens[-1])
+        return state
+
+
 def grow(
     engine: Engine, texts: Sequence[Text], options: Options, ends: frozenset[int], timing: Timing
 ) -> Iterator[tuple[int, str]]:
     """Generate all texts together; gives (number of a text, new part of it)."""
     began = time.perf_counter()
+    reader = _Reader(engine, texts)
+    state = reader.read()
     timing.prompt_tokens = sum(len(text.prompt) for text in texts)
-    longest = max(len(text.prompt) for text in texts)
-    room = min(options.max_tokens, engine.context - longest)
-    state = engine.prefill([text.prompt for text in texts], max(room, 1))
-    for turn in range(max(room, 1)):
-        chosen = _chosen(texts, state, options)
-        now = time.perf_counter()
-        if turn == 0:
-            timing.first_token, began = now - began, now
+    timing.known_tokens = reader.known
+    while True:
+        logits = state.logits.numpy()
+        chosen = _chosen(texts, state, logits, options)
+        open_texts = [number for number, text in enumerate(texts) if text.finish is None]
+        parts = [texts[n].accept(chosen[n], logits[n], ends) for n in open_texts]
+        if timing.first_token:
+            timing.new_tokens += len(open_texts)
+            timing.decoding += time.perf_counter() - began
         else:
-            timing.new_tokens += sum(text.finish is None for text in texts)
-            timing.decoding = now - began
-        for number, (text, token) in enumerate(zip(texts, chosen, strict=True)):
-            if text.finish is None and (shown := text.accept(token, ends)):
-                yield number, shown
-        if turn + 1 == room or all(text.finish is not None for text in texts):
+            timing.first_token = time.perf_counter() - began
+        yield from ((n, part) for n, part in zip(open_texts, parts, strict=True) if part)
+        if all(text.finish is not None for text in texts):
             break
-        state = _advanced(engine, state, chosen, options)
-        if len(texts) == 1:
-            engine.remembered.append(chosen[0])
-    for text in texts:
-        text.finish = text.finish or Finish.LENGTH
+        began = time.perf_counter()  # what the caller does with a part is no time of ours
+        state = reader.add(_tokens(state, chosen, options), state)
 
 
-def _chosen(texts: Sequence[Text], state: Next, options: Options) -> list[int]:
+def _chosen(
+    texts: Sequence[Text], state: Next, logits: NDArray[np.float32], options: Options
+) -> list[int]:
     """The next token of every text; of one that has ended, anything."""
-    if options.sampling.is_greedy and not options.logprobs:
-        return [int(token) for token in state.best.numpy()[:, 0]]
-    logits = state.logits.numpy()
-    chosen = [
-        text.choose(row) if text.finish is None else 0
-        for text, row in zip(texts, logits, strict=True)
-    ]
-    if options.logprobs:
-        for text, row, token in zip(texts, logits, chosen, strict=True):
-            if text.finish is None:
-                text.logprobs.append(log_probability(row, token))
-    return chosen
+    peaks = logits.max(axis=-1)
+    best: list[int] = state.best.numpy()[:, 0].tolist()
+    for number, text in enumerate(texts):
+        if text.finish is not None:
+            continue
+        if not np.isfinite(peaks[number]):
+            raise no_numbers(len(text.whole))
+        if not options.sampling.is_greedy:
+            best[number] = text.choose(logits[number])
+    return best
 
 
-def _advanced(engine: Engine, state: Next, chosen: Sequence[int], options: Options) -> Next:
+def _tokens(state: Next, chosen: Sequence[int], options: Options) -> Tensor:
+    """The chosen tokens on the device, where the most likely ones are already."""
     if options.sampling.is_greedy:
-        return engine.decode(state.best, state.positions)
-    tokens = tensor(np.array(chosen)[:, None], dtype=state.best.dtype, device=state.best.device)
-    return engine.decode(tokens, state.positions)
+        return state.best
+    return tensor(np.array(chosen)[:, None], dtype=state.best.dtype, device=state.best.device)
+
+
+def no_numbers(tokens: int) -> FormatError:
+    """What is wrong with a model whose logits are NaN or infinite after so many tokens."""
+    return FormatError(
+        f"after {tokens:,} tokens the model gives no finite numbers: its weights are damaged, or "
+        "too large for the type that is computed in"
+    )

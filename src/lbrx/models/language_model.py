@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from numbers import Integral
 from os import PathLike
 from typing import Any, overload
+
+import numpy as np
 
 from lbrx.errors import LbrxError
 from lbrx.models import chat, prompt_cache
 from lbrx.models.chat import Message
 from lbrx.models.config import ModelConfig
 from lbrx.models.engine import Engine
-from lbrx.models.generation import Finish, Options, Text, Timing, grow
+from lbrx.models.generation import Finish, Options, Text, Timing, grow, no_numbers
 from lbrx.models.plan import MemoryPlan
-from lbrx.models.sampling import Sampling
+from lbrx.models.sampling import Sampling, within
 from lbrx.models.tokenizer import Tokenizer
 
 Prompt = str | Sequence[int] | Sequence[Message]
+"""A text, its tokens, or a conversation."""
 SCORED = 128  # tokens whose logits are in memory at once
 TURN_ENDS = ("<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<end_of_turn>", "<|end|>", "<|endoftext|>")
 """What models write when they have answered. Not every file says so."""
@@ -68,13 +71,10 @@ class LanguageModel:
     top_p, min_p, repetition_penalty, seed) and max_tokens, stop, logprobs and ignore_end.
     """
 
-    def __init__(
-        self, config: ModelConfig, tokenizer: Tokenizer, engine: Engine, memory: MemoryPlan
-    ) -> None:
+    def __init__(self, config: ModelConfig, tokenizer: Tokenizer, engine: Engine) -> None:
         self.config = config
         self.tokenizer = tokenizer
         self.engine = engine
-        self.memory = memory
         named = [tokenizer.settings.get("eos_token"), *TURN_ENDS]
         found = map(tokenizer.number, named)
         self.end_tokens = config.end_tokens | {token for token in found if token is not None}
@@ -82,63 +82,64 @@ class LanguageModel:
     def __repr__(self) -> str:
         return f"<LanguageModel {self.config.model_type}, {self.memory}>"
 
-    @overload
-    def generate(self, prompt: str, **options: Any) -> Completion: ...
-    @overload
-    def generate(self, prompt: list[str], **options: Any) -> list[Completion]: ...
+    @property
+    def memory(self) -> MemoryPlan:
+        """What it uses at most, and of how much."""
+        return self.engine.memory
 
-    def generate(self, prompt: str | list[str], **options: Any) -> Completion | list[Completion]:
+    @overload
+    def generate(self, prompt: Prompt, **options: Any) -> Completion: ...
+    @overload
+    def generate(self, prompt: list[str] | list[list[int]], **options: Any) -> list[Completion]: ...
+
+    def generate(self, prompt: Any, **options: Any) -> Completion | list[Completion]:
         """Complete a text as it stands, or several at once."""
         wanted = read_options(options)
-        prompts = [prompt] if isinstance(prompt, str) else prompt
+        together = isinstance(prompt, list) and all(isinstance(one, str | list) for one in prompt)
+        prompts = prompt if together else [prompt]
         if not prompts:
             return []
-        texts = [
-            Text(self._tokens(one), self.tokenizer, wanted, number)
-            for number, one in enumerate(prompts)
-        ]
+        texts = [self._text(one, wanted, number) for number, one in enumerate(prompts)]
         timing, shown = Timing(), [""] * len(texts)
         for number, part in grow(self.engine, texts, wanted, self.end_tokens, timing):
             shown[number] += part
         made = [
             _completion(text, said, timing, wanted) for text, said in zip(texts, shown, strict=True)
         ]
-        return made[0] if isinstance(prompt, str) else made
+        return made if together else made[0]
 
     def stream(self, prompt: Prompt, **options: Any) -> Stream:
         """Complete a text, or answer messages, part by part."""
         wanted = read_options(options)
-        return Stream(self, Text(self._tokens(prompt), self.tokenizer, wanted, 0), wanted)
+        return Stream(self, self._text(prompt, wanted), wanted)
 
     def chat(self, messages: Sequence[Message], **options: Any) -> Completion:
         """Answer a conversation: messages such as {"role": "user", "content": "Hello"}."""
-        stream = self.stream(messages, **options)
-        for _ in stream:
-            pass
-        assert stream.completion is not None
-        return stream.completion
+        chat.check(messages)
+        return self.generate(messages, **options)
 
     def perplexity(self, text: str) -> float:
         """How surprised the model is by a text: exp of the mean negative log-probability."""
-        tokens = self._tokens(text)
-        if len(tokens) < 2:
-            raise LbrxError("perplexity needs a text of at least two tokens")
-        scores = self.log_probabilities(tokens)
-        return math.exp(-sum(scores) / len(scores))
+        return perplexity(self.log_probabilities(self._tokens(text)))
 
     def log_probabilities(self, tokens: Sequence[int]) -> list[float]:
         """Of each token but the first, given those before it. A text longer than the context is
         cut into pieces that do not see each other."""
+        given, context = self._checked(tokens), self.engine.context
+        with self.engine.lock:
+            pieces = [self._scores(given[i : i + context]) for i in range(0, len(given), context)]
+        return [score for piece in pieces for score in piece]
+
+    def _scores(self, tokens: Sequence[int]) -> list[float]:
+        """The log-probabilities of a text that fits the context."""
+        self.engine.reserve(1, len(tokens))
         result: list[float] = []
-        for begin in range(0, len(tokens), self.engine.context):
-            piece = tokens[begin : begin + self.engine.context]
-            for first in range(0, len(piece), SCORED):
-                chunk = piece[first : first + SCORED]
-                following = piece[first + 1 : first + 1 + len(chunk)]
-                logits = self.engine.all_logits(chunk, first)
-                scores = logits.log_softmax()[: len(following)]
-                chosen = scores.gather([[token] for token in following]) if following else scores
-                result += chosen.numpy().reshape(-1).tolist()[: len(following)]
+        for first in range(0, len(tokens), SCORED):
+            piece, following = (tokens[i : i + SCORED] for i in (first, first + 1))
+            scores = self.engine.all_logits(piece, first).log_softmax().numpy()
+            result += scores[np.arange(len(following)), following].tolist()
+            if np.isnan(result).any():
+                raise no_numbers(first + len(piece))
         return result
 
     def save_prompt(self, path: str | PathLike[str]) -> None:
@@ -150,25 +151,46 @@ class LanguageModel:
         number of tokens."""
         return prompt_cache.read(self.engine, path)
 
-    def _tokens(self, prompt: Prompt) -> list[int]:
-        """The tokens of a prompt, checked against the context."""
-        if isinstance(prompt, str):
-            tokens = self.tokenizer.encode(prompt)
-        elif prompt and isinstance(prompt[0], Mapping):
-            text = chat.render(self.tokenizer, [m for m in prompt if isinstance(m, Mapping)])
-            tokens = self.tokenizer.encode(text, special=False)
-        else:
-            tokens = [t for t in prompt if isinstance(t, int)]
+    def _text(self, prompt: Prompt, options: Options, number: int = 0) -> Text:
+        """A text that begins with a prompt, which has to leave room in the context."""
+        tokens, context = self._tokens(prompt), self.engine.context
         if not tokens:
             raise LbrxError("the prompt is empty: give at least one token of text")
-        if wrong := [t for t in tokens if not 0 <= t < self.config.vocabulary]:
-            raise LbrxError(f"token {wrong[0]} is beyond a vocabulary of {self.config.vocabulary}")
-        if len(tokens) >= self.engine.context:
+        if len(tokens) >= context:
+            larger = ", or load with a larger context" if context < self.config.context else ""
             raise LbrxError(
-                f"the prompt has {len(tokens):,} tokens, and the context is "
-                f"{self.engine.context:,}: shorten it, or load with a larger context"
+                f"the prompt has {len(tokens):,} tokens, and the context is {context:,}: "
+                f"shorten it{larger}"
             )
-        return tokens
+        return Text(tokens, self.tokenizer, options, context, number)
+
+    def _tokens(self, prompt: Any) -> list[int]:
+        if isinstance(prompt, str):
+            return self._checked(self.tokenizer.encode(prompt))
+        if isinstance(prompt, Sequence) and prompt and isinstance(prompt[0], Mapping):
+            text = chat.render(self.tokenizer, prompt)
+            return self._checked(self.tokenizer.encode(text, special=False))
+        return self._checked(prompt)
+
+    def _checked(self, tokens: Any) -> list[int]:
+        """Tokens that are in the vocabulary."""
+        if isinstance(tokens, str | bytes | Mapping) or not isinstance(tokens, Iterable):
+            raise LbrxError(f"{tokens!r:.80} is no prompt: give a text, tokens or messages")
+        size, result = self.config.vocabulary, []
+        for token in tokens:
+            number = int(token) if isinstance(token, Integral) else -1
+            if not 0 <= number < size:
+                raise LbrxError(f"{token!r:.80} is no token: the vocabulary has 0 to {size - 1}")
+            result.append(number)
+        return result
+
+
+def perplexity(scores: Sequence[float]) -> float:
+    """Of a text whose tokens have these log-probabilities."""
+    if not scores:
+        raise LbrxError("perplexity needs a text of at least two tokens: give a longer one")
+    with np.errstate(over="ignore"):
+        return float(np.exp(-np.mean(scores)))
 
 
 def _completion(text: Text, shown: str, timing: Timing, options: Options) -> Completion:
@@ -187,10 +209,8 @@ def read_options(given: Mapping[str, Any]) -> Options:
         every = ", ".join(sorted(known | names))
         raise LbrxError(f"{min(unknown)!r} is no option: there are {every}")
     stop = rest.pop("stop", ())
-    stops = (stop,) if isinstance(stop, str) else tuple(stop)
+    stops = tuple(stop) if isinstance(stop, list | tuple) else (stop,)
     if not all(isinstance(one, str) and one for one in stops):
         raise LbrxError(f"stop={stop!r}: give strings that are not empty")
-    tokens = rest.get("max_tokens", 1)
-    if not isinstance(tokens, int) or tokens < 1:
-        raise LbrxError(f"max_tokens={tokens!r}: give a number of 1 or more")
+    within("max_tokens", rest.get("max_tokens", 1), 1, whole=True)
     return Options(sampling=sampling, stop=stops, **rest)

@@ -7,6 +7,8 @@ from collections.abc import Callable
 import numpy as np
 
 from lbrx import dtype as dt
+from lbrx.errors import FormatError
+from lbrx.formats.checks import brief
 from lbrx.models.cache import Step
 from lbrx.models.config import ModelConfig, Rope
 from lbrx.models.weights import Weights
@@ -16,11 +18,11 @@ from lbrx.tensor.quantized import linear
 
 
 class Linear:
-    """x times the transposed weight, plus the bias if it has one."""
+    """x times the transposed weight, plus the bias if the file has one, or must."""
 
     def __init__(self, weights: Weights, outputs: int, inputs: int, bias: bool = False) -> None:
         self.weight = weights.matrix("weight", outputs, inputs)
-        self.bias = weights.vector("bias", outputs) if bias else None
+        self.bias = weights.vector("bias", outputs) if bias or "bias" in weights else None
 
     def __call__(self, x: Tensor) -> Tensor:
         return multiplied(x, self.weight, self.bias)
@@ -91,7 +93,6 @@ class Attention:
         layer: int,
         *,
         bias: bool = False,
-        output_bias: bool = False,
         head_norms: bool = False,
         norm_shift: float = 0,
         rope: Rope | None = None,
@@ -104,7 +105,7 @@ class Attention:
         self.heads, self.kv_heads, self.size = config.heads, config.kv_heads, config.head_size
         self.make_projections(weights, config, bias)
         queries = self.heads * self.size
-        self.output = Linear(weights.inside("o_proj"), config.hidden, queries, output_bias)
+        self.output = Linear(weights.inside("o_proj"), config.hidden, queries)
         self.query_norm = self.key_norm = None
         if head_norms:
             self.query_norm, self.key_norm = (
@@ -159,14 +160,40 @@ def swiglu(gate: Tensor, x: Tensor) -> Tensor:
 
 
 def geglu(gate: Tensor, x: Tensor) -> Tensor:
+    product: Tensor = gate.geglu(x)
+    return product
+
+
+def geglu_tanh(gate: Tensor, x: Tensor) -> Tensor:
     product: Tensor = gate.geglu(x, approximate="tanh")
     return product
+
+
+GATES: dict[str, Gate] = {
+    "silu": swiglu,
+    "swish": swiglu,
+    "gelu": geglu,
+    "gelu_new": geglu_tanh,
+    "gelu_pytorch_tanh": geglu_tanh,
+}
+"""By the names of config.json."""
+
+
+def gate_of(config: ModelConfig, key: str = "hidden_act", default: str = "silu") -> Gate:
+    """The activation that config.json names."""
+    given = config.settings.get(key) or default
+    gate = GATES.get(str(given))
+    if gate is None:
+        raise FormatError(
+            f"config.json: {key}: {brief(given)} is unknown: lbrx has {', '.join(GATES)}"
+        )
+    return gate
 
 
 class GatedMLP:
     """down(activation(gate(x)) * up(x))."""
 
-    def __init__(self, weights: Weights, config: ModelConfig, gate: Gate = swiglu) -> None:
+    def __init__(self, weights: Weights, config: ModelConfig, gate: Gate) -> None:
         wide, hidden = config.intermediate, config.hidden
         self.gate = Linear(weights.inside("gate_proj"), wide, hidden)
         self.up = Linear(weights.inside("up_proj"), wide, hidden)

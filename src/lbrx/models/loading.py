@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
 from os import PathLike, fspath
@@ -17,6 +18,7 @@ from lbrx.models.decoder import Decoder
 from lbrx.models.engine import CHUNK, Engine
 from lbrx.models.language_model import LanguageModel
 from lbrx.models.plan import plan
+from lbrx.models.sampling import within
 from lbrx.models.tokenizer import read_tokenizer
 from lbrx.models.weights import Weights
 from lbrx.tensor.device import default_device
@@ -44,6 +46,7 @@ def load(
     config = read_config(source)
     make = architectures.find(config.model_type)
     tokens = _context(config, context)
+    config = replace(config, rope=config.rope.for_context(tokens))
     of_cache = dt.parse(cache_dtype)
     if of_cache not in CACHE_TYPES:
         known = ", ".join(kind.name for kind in CACHE_TYPES)
@@ -54,13 +57,13 @@ def load(
     memory.check()
     tokenizer = read_tokenizer(source)
     decoder = make(config, Weights(source, place, _computed_in(place, make)))
-    return LanguageModel(config, tokenizer, Engine(decoder, of_cache, tokens), memory)
+    return LanguageModel(config, tokenizer, Engine(decoder, of_cache, memory))
 
 
 def find(model: str | PathLike[str]) -> Path:
     """The path of a model."""
     path = Path(fspath(model))
-    if path.exists():
+    if os.path.exists(path):  # False also for a name that no file can have
         return path
     if str(model) not in PACKAGED:
         known = ", ".join(PACKAGED)
@@ -75,9 +78,9 @@ def find(model: str | PathLike[str]) -> Path:
 
 def _context(config: ModelConfig, wanted: int | None) -> int:
     if wanted is None:
-        return min(config.context, USUAL_CONTEXT)
-    if not 1 < wanted <= config.context:
-        raise LbrxError(f"context={wanted}: the model takes 2 to {config.context:,} tokens")
+        # What is within the original context needs no factors for longer texts.
+        return min(config.context, USUAL_CONTEXT, config.rope.original or USUAL_CONTEXT)
+    within("context", wanted, 2, config.context, whole=True)
     return wanted
 
 

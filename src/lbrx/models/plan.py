@@ -23,6 +23,11 @@ class MemoryPlan:
     def total(self) -> int:
         return self.weights + self.cache + self.scratch
 
+    @property
+    def each(self) -> int:
+        """Of a token in the cache."""
+        return self.cache // self.tokens
+
     def __str__(self) -> str:
         parts = f"weights {_size(self.weights)}, cache of {self.tokens:,} tokens "
         return (
@@ -34,13 +39,22 @@ class MemoryPlan:
         """Refuse what does not fit, with what would help."""
         if self.total <= self.limit:
             return
-        each = self.cache // self.tokens
-        fitting = (self.limit - self.weights - self.scratch) // max(each, 1)
+        fitting = (self.limit - self.weights - self.scratch) // max(self.each, 1)
         if fitting >= 256:
             remedy = f"a context of {fitting // 256 * 256:,} tokens fits"
         else:
             remedy = "take a smaller or a more strongly quantized model"
         raise LbrxError(f"the model does not fit the device's memory ({self}): {remedy}")
+
+    def check_cache(self, texts: int, tokens: int) -> None:
+        """Refuse texts whose cache does not fit beside the model."""
+        wanted = texts * tokens * self.each
+        left = self.limit - self.weights - self.scratch
+        if texts > 1 and wanted > left:
+            raise LbrxError(
+                f"{texts:,} texts of {tokens:,} tokens need a cache of {_size(wanted)}, and "
+                f"{_size(left)} are left beside the model: give fewer at once, or lower max_tokens"
+            )
 
 
 def plan(

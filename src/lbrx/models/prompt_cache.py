@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from importlib import import_module
 from os import PathLike
 from pathlib import Path
 
@@ -14,7 +15,6 @@ from lbrx.models.engine import Engine
 from lbrx.storage import empty_aligned
 from lbrx.tensor.creation import from_numpy, tensor
 from lbrx.tensor.model import open_model
-from lbrx.tensor.saving import save
 
 _FORMAT = "lbrx prompt cache 1"
 
@@ -40,7 +40,7 @@ def write(engine: Engine, path: str | PathLike[str]) -> None:
         "tokens": tensor(np.array(engine.remembered, np.int32), device="cpu"),
     }
     metadata = {"format": _FORMAT, "model": fingerprint(engine)}
-    save(path, tensors, metadata, format="safetensors")
+    import_module("lbrx.tensor.saving").save(path, tensors, metadata, format="safetensors")
 
 
 def read(engine: Engine, path: str | PathLike[str]) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -32,11 +34,13 @@ class Sampling:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        _within("temperature", self.temperature, 0, math.inf)
-        _within("top_k", self.top_k, 0, math.inf)
-        _within("top_p", self.top_p, 0, 1)
-        _within("min_p", self.min_p, 0, 1)
-        _within("repetition_penalty", self.repetition_penalty, 1e-3, 1e3)
+        within("temperature", self.temperature, 0)
+        within("top_k", self.top_k, 0, whole=True)
+        within("top_p", self.top_p, 0, 1)
+        within("min_p", self.min_p, 0, 1)
+        within("repetition_penalty", self.repetition_penalty, 0.001, 1000)
+        if self.seed is not None:
+            within("seed", self.seed, 0, whole=True)
 
     @property
     def is_greedy(self) -> bool:
@@ -44,11 +48,14 @@ class Sampling:
         return self.temperature == 0 and self.repetition_penalty == 1
 
 
-def _within(name: str, value: Any, low: float, high: float) -> None:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+def within(name: str, value: Any, low: float, high: float = math.inf, whole: bool = False) -> None:
+    """Check a number that a user gives."""
+    kind = Integral if whole else Real
+    is_number = isinstance(value, kind) and not isinstance(value, bool)
     if not is_number or not low <= value <= high or value == math.inf:
-        above = f" to {high:g}" if high < math.inf else " or more"
-        raise LbrxError(f"{name}={value!r}: give a number, {low:g}{above}")
+        above = f" to {high:,}" if high < math.inf else " or more"
+        what = "whole number" if whole else "number"
+        raise LbrxError(f"{name}={value!r}: give a {what}, {low:,}{above}")
 
 
 class Sampler:
@@ -57,8 +64,13 @@ class Sampler:
     def __init__(self, sampling: Sampling, number: int = 0) -> None:
         """`number` tells the texts of a batch apart."""
         self.sampling = sampling
-        seeds = None if sampling.seed is None else [sampling.seed, number]
-        self._random = np.random.default_rng(seeds)
+        self._number = number
+
+    @cached_property
+    def _random(self) -> np.random.Generator:
+        """Made with the first choice by chance: a greedy start need not import it."""
+        seed = self.sampling.seed
+        return np.random.default_rng(None if seed is None else [seed, self._number])
 
     def choose(self, logits: Logits, before: Iterable[int]) -> int:
         """A token, given the logits and the tokens of the text so far."""

@@ -20,10 +20,14 @@ _BROKEN = "\N{REPLACEMENT CHARACTER}"
 class Tokenizer:
     """A model's vocabulary, from its tokenizer.json or made of a GGUF's metadata."""
 
-    def __init__(self, whole: str | Mapping[str, Any], settings: Mapping[str, Any]) -> None:
-        source = whole if isinstance(whole, str) else json.dumps(whole, ensure_ascii=False)
+    def __init__(self, source: Path | Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+        """Of a tokenizer.json, or of what would be in one."""
+        library = _library()
         try:
-            self._inner = _library().Tokenizer.from_str(source)
+            if isinstance(source, Path):
+                self._inner = library.Tokenizer.from_file(str(source))
+            else:
+                self._inner = _assembled(library, source)
         except Exception as problem:
             # The library raises bare Exceptions.
             raise FormatError(f"the tokenizer cannot be used: {problem}") from None
@@ -76,7 +80,20 @@ def read_tokenizer(model: Model) -> Tokenizer:
         settings = {**settings, "chat_template": template.read_text("utf-8", "replace")}
     if source.suffix == ".model":
         return Tokenizer(_of_metadata(source, _sentencepiece(source))[0], settings)
-    return Tokenizer(source.read_text("utf-8", "replace"), settings)
+    return Tokenizer(source, settings)
+
+
+def _assembled(library: Any, whole: Mapping[str, Any]) -> Any:
+    """A tokenizer of parts. The vocabulary is handed over as it is: as JSON it would be a text,
+    and then a tree, of five times the size."""
+    given = whole["model"].items()
+    model = {key: value for key, value in given if key != "type" and value is not None}
+    empty = {"type": "BPE", "vocab": {}, "merges": []}
+    made = library.Tokenizer.from_str(json.dumps({**whole, "added_tokens": [], "model": empty}))
+    made.model = library.models.BPE(**model)
+    tokens = [{k: v for k, v in token.items() if k != "id"} for token in whole["added_tokens"]]
+    made.add_tokens([library.AddedToken(**token) for token in tokens])
+    return made
 
 
 def _of_metadata(

@@ -1,7 +1,6 @@
 """Lazy graphs on the Metal device: fusion, dispatch, replay and profiling."""
 
 from lbrx.scheduler.device import MetalDevice
-from lbrx.scheduler.explain import Explanation, explain
 from lbrx.scheduler.graph import realise
 
-__all__ = ["Explanation", "MetalDevice", "explain", "realise"]
+__all__ = ["MetalDevice", "realise"]

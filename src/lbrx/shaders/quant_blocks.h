@@ -2,7 +2,7 @@
 //
 // A codec reads a block in units of 16 values, which share a scale: value = scale * code + offset.
 //   ELEMENTS, BYTES   of a block
-//   PAIRED            whether units 2 i and 2 i + 1 share scale and offset, and codes are -128 to 128
+//   PAIRED            whether units 2 i and 2 i + 1 share scale and offset
 //   SHIFTED           whether there is an offset
 //   scale(block, unit), offset(block, unit), code(block, unit, i)
 // Loops over i become vector instructions where a pointer is moved first and then indexed by i alone.
@@ -196,9 +196,8 @@ inline short2 two_nibbles(device const uchar* from, uint run, uint i, short zero
   return short2((both & 15) - zero, (both >> 4) - zero);
 }
 
-// PAIRED as far as codes fit: differences of bytes do not.
-template <uint BITS, bool P, bool S>
-struct Stream : Codec<0, 0, P, S> {
+template <uint BITS, bool S>
+struct Stream : Codec<0, 0, true, S> {
   static constant constexpr bool NEIGHBOURS = BITS == 4;
   static uint elements() { return GROUP; }
   static uint bytes() { return GROUP * BITS / 8; }
@@ -206,7 +205,7 @@ struct Stream : Codec<0, 0, P, S> {
 };
 
 template <uint BITS>
-struct Symmetric : Stream<BITS, true, false> {
+struct Symmetric : Stream<BITS, false> {
   static short code(Block b, uint unit, uint i) {
     return stream_bits<BITS>(b.data, unit, i) - (1 << (BITS - 1));
   }
@@ -215,14 +214,14 @@ struct Symmetric : Stream<BITS, true, false> {
 
 // Zero points are codes, or products would not fit.
 template <uint BITS>
-struct Asymmetric : Stream<BITS, BITS < 8, false> {
+struct Asymmetric : Stream<BITS, false> {
   static short zero(Block b) { return static_cast<device const uchar*>(b.weight.offsets)[b.index]; }
   static short code(Block b, uint unit, uint i) { return stream_bits<BITS>(b.data, unit, i) - zero(b); }
   static short2 neighbours(Block b, uint run, uint i) { return two_nibbles(b.data, run, i, zero(b)); }
 };
 
 template <uint BITS>
-struct Affine : Stream<BITS, BITS < 8, true> {
+struct Affine : Stream<BITS, true> {
   static float offset(Block b, uint) { return element(SCALES, b.weight.offsets, b.index); }
   static short code(Block b, uint unit, uint i) { return stream_bits<BITS>(b.data, unit, i); }
   static short2 neighbours(Block b, uint run, uint i) { return two_nibbles(b.data, run, i, 0); }

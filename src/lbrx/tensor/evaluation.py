@@ -34,7 +34,7 @@ def explain(*values: Any) -> Any:
     """How the pending values of tensors will be computed: which operations share a kernel, and
     what that saves. Print it, or draw it with its `svg()` and `mermaid()`."""
     storages = [t.array.storage for t in _tensors(values) if t.device == "metal"]
-    return import_module("lbrx.scheduler").explain(storages)
+    return import_module("lbrx.scheduler.explain").explain(storages)
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:

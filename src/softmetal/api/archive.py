@@ -35,24 +35,24 @@ def function_key(function: MTLFunction) -> str:
     return compiler.artifact_key(function._library._program, function._name, function._constants)
 
 
-def read_archive(path: Path) -> dict[str, bytes]:
+def open_archive(path: Path) -> zipfile.ZipFile:
     """Raises ValueError or OSError for a file that is not an archive."""
     try:
-        with zipfile.ZipFile(path) as stored:
-            return {name: stored.read(name) for name in stored.namelist()}
+        return zipfile.ZipFile(path)
     except zipfile.BadZipFile as problem:
         raise ValueError(f"{path} is not a softmetal binary archive: {problem}") from None
 
 
 class MTLBinaryArchive(Labelled):
-    """Compiled kernels by key."""
+    """Compiled kernels by key: those of a file, each read when it is asked for, and new ones."""
 
-    __slots__ = ("_artifacts", "_device")
+    __slots__ = ("_added", "_device", "_stored")
 
-    def __init__(self, device: MTLDevice, artifacts: dict[str, bytes]) -> None:
+    def __init__(self, device: MTLDevice, stored: zipfile.ZipFile | None) -> None:
         super().__init__()
         self._device = device
-        self._artifacts = artifacts
+        self._stored = stored
+        self._added: dict[str, bytes] = {}
 
     # MTL: -device
     def device(self) -> MTLDevice:
@@ -70,7 +70,7 @@ class MTLBinaryArchive(Labelled):
         except CompileError as problem:
             code = enums.MTLBinaryArchiveErrorCompilationFailure
             return False, archive_error(code, str(problem))
-        self._artifacts[function_key(function)] = compiler.artifact_to_bytes(artifact)
+        self._added[function_key(function)] = compiler.artifact_to_bytes(artifact)
         return True, None
 
     # MTL: -serializeToURL:error:
@@ -84,13 +84,27 @@ class MTLBinaryArchive(Labelled):
                 tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file,
                 zipfile.ZipFile(file, "w") as stored,
             ):
-                for key, data in self._artifacts.items():
-                    stored.writestr(key, data)
+                for key in self._keys():
+                    if (code := self._code(key)) is not None:
+                        stored.writestr(key, code)
             os.replace(file.name, path)
         except OSError as problem:
             return False, archive_error(enums.MTLBinaryArchiveErrorInvalidFile, str(problem))
         return True, None
 
     def _find(self, function: MTLFunction) -> Artifact | None:
-        code = self._artifacts.get(function_key(function))
+        code = self._code(function_key(function))
         return compiler.artifact_from_bytes(code) if code is not None else None
+
+    def _keys(self) -> list[str]:
+        stored = self._stored.namelist() if self._stored is not None else []
+        return list(dict.fromkeys([*stored, *self._added]))
+
+    def _code(self, key: str) -> bytes | None:
+        """None of a kernel that is missing, or damaged in the file."""
+        if key in self._added or self._stored is None:
+            return self._added.get(key)
+        try:
+            return self._stored.read(key)
+        except (KeyError, zipfile.BadZipFile):
+            return None

@@ -15,7 +15,7 @@ from softmetal.api.archive import (
     MTLBinaryArchive,
     MTLBinaryArchiveDescriptor,
     archive_error,
-    read_archive,
+    open_archive,
 )
 from softmetal.api.buffer import MTLBuffer, storage_mode
 from softmetal.api.capabilities import Capabilities
@@ -310,10 +310,10 @@ class MTLDevice(Capabilities):
     ) -> tuple[MTLBinaryArchive | None, NSError | None]:
         url = descriptor.url()
         try:
-            artifacts = read_archive(file_path(url)) if url is not None else {}
+            stored = open_archive(file_path(url)) if url is not None else None
         except (OSError, ValueError) as problem:
             return None, archive_error(enums.MTLBinaryArchiveErrorInvalidFile, str(problem))
-        return MTLBinaryArchive(self, artifacts), None
+        return MTLBinaryArchive(self, stored), None
 
     # ---- pipelines ----
 

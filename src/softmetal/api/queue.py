@@ -201,12 +201,13 @@ class MTLCommandQueue(Labelled):
             self._finishing.release()
 
     def _finish_head(self, outcome: Completion) -> None:
-        head = self._in_flight.popleft()
+        # Out of the list last: what an interrupt (Ctrl-C) left here is finished by the next one.
+        self._in_flight[0]._finish(outcome)
+        self._in_flight.popleft()
         if not self._in_flight:
             self._device._busy.discard(self)
             if self._in_flight:  # another thread submitted meanwhile
                 self._device._busy.add(self)
-        head._finish(outcome)
 
     def _wait_for(self, buffer: MTLCommandBuffer) -> None:
         """Return once `buffer` and those before it have finished, their handlers too."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import zlib
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
+from typing import Any
 
 from softmetal.errors import CompileError
 from softmetal.types import CompileOptions, Function, FunctionConstant, Mode, Parameter, Program
@@ -40,12 +42,31 @@ def from_bytes(data: bytes) -> Program:
         return Program(
             text=fields["text"],
             options=_options(fields["options"]),
-            functions={f["name"]: _function(f) for f in fields["functions"]},
+            functions=_Functions({f["name"]: f for f in fields["functions"]}),
             constants=tuple(FunctionConstant(**c) for c in fields["constants"]),
             source=fields["source"],
         )
     except (zlib.error, ValueError, KeyError, TypeError) as error:
         raise CompileError(f"the library data is damaged: {error}") from error
+
+
+class _Functions(Mapping[str, Function]):
+    """A program's kernels, each made when it is asked for: there may be hundreds."""
+
+    def __init__(self, stored: dict[str, dict[str, Any]]) -> None:
+        self._stored = stored
+        self._made: dict[str, Function] = {}
+
+    def __getitem__(self, name: str) -> Function:
+        if name not in self._made:
+            self._made[name] = _function(self._stored[name])
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._stored)
+
+    def __len__(self) -> int:
+        return len(self._stored)
 
 
 def _options(fields: dict[str, object]) -> CompileOptions:

@@ -47,7 +47,11 @@ def make_model(tmp_path_factory: pytest.TempPathFactory, tokenizer_folder: Path)
         if kind == "phi3":
             config["sliding_window"] = settings.get("sliding_window", 5)
         tensors = {}
-        for name, shape in tiny_models.shapes(kind, 4, VOCABULARY).items():
+        shapes = tiny_models.shapes(kind, 4, VOCABULARY)
+        for flag, part in (("attention_bias", "self_attn"), ("mlp_bias", "mlp")):
+            for name in [n for n in shapes if f"{part}." in n and settings.get(flag)]:
+                shapes[name.replace("weight", "bias")] = shapes[name][:1]
+        for name, shape in shapes.items():
             values = rng.standard_normal(shape) * (0.3 if len(shape) == 2 else 0.2)
             values += 1 if "norm" in name and kind not in tiny_models.GEMMA else 0
             tensors[name] = lbrx.tensor(values.astype(np.float32), device="cpu").astype(dtype)

@@ -18,12 +18,14 @@ def logits(config: Mapping[str, Any], weights: Mapping[str, Array], tokens: list
     return model(np.array(tokens))
 
 
-def rope(x: Array, base: float, dims: int, factors: Array | float = 1.0) -> Array:
+def rope(
+    x: Array, base: float, dims: int, factors: Array | float = 1.0, amplitude: float = 1.0
+) -> Array:
     """x is (heads, tokens, size); halves turn together."""
     speeds = base ** (-np.arange(0, dims, 2) / dims) / factors
     angles = np.arange(x.shape[1])[:, None] * speeds
     a, b, rest = x[..., : dims // 2], x[..., dims // 2 : dims], x[..., dims:]
-    cos, sin = np.cos(angles), np.sin(angles)
+    cos, sin = np.cos(angles) * amplitude, np.sin(angles) * amplitude
     return np.concatenate([a * cos - b * sin, b * cos + a * sin, rest], -1)
 
 
@@ -92,14 +94,21 @@ class Reference:
     def turned(self, heads: Array, n: int) -> Array:
         near = self.kind == "gemma3_text" and self.window(n)
         base = self.c["rope_local_base_freq"] if near else self.c["rope_theta"]
-        factors = 1.0 if near else np.asarray(self.c.get("_factors", 1.0))
-        return rope(heads, base, int(heads.shape[-1] * self.c["partial_rotary_factor"]), factors)
+        dims = int(heads.shape[-1] * self.c["partial_rotary_factor"])
+        if near:
+            return rope(heads, base, dims)
+        factors = np.asarray(self.c.get("_factors", 1.0))
+        return rope(heads, base, dims, factors, self.c.get("_amplitude", 1.0))
 
     def scale(self) -> float:
         return float(self.c.get("query_pre_attn_scalar") or self.c["head_dim"]) ** -0.5
 
     def window(self, n: int) -> int:
         window = int(self.c.get("sliding_window") or 0)
+        if "layer_types" in self.c:
+            return window if self.c["layer_types"][n] == "sliding_attention" else 0
+        if self.c.get("use_sliding_window"):
+            return window if n >= self.c["max_window_layers"] else 0
         if self.kind == "gemma2":
             return 0 if n % 2 else window
         if self.kind == "gemma3_text":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import reference_model
@@ -9,7 +11,9 @@ import reference_model
 import lbrx
 from lbrx import dtype as dt
 from lbrx import metal
+from lbrx.errors import FormatError
 from lbrx.models import architectures, engine
+from lbrx.models.config import read_rope
 from lbrx.models.loading import load
 
 LLAMA3 = {
@@ -34,6 +38,38 @@ KINDS: dict[str, dict[str, object]] = {
     "phi3": {"partial_rotary_factor": 0.75},
     "smollm3": {"no_rope_layer_interval": 2},
 }
+
+
+FAR, NEAR = "full_attention", "sliding_attention"
+# What config.json may say beyond the usual: (architecture, settings, what the oracle is told).
+VARIANTS: dict[str, tuple[str, dict[str, object], dict[str, object]]] = {
+    "biases": ("llama", {"attention_bias": True, "mlp_bias": True}, {}),
+    "windows from a layer on": (
+        "qwen3",
+        {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1},
+        {},
+    ),
+    "listed windows": ("gemma2", {"layer_types": [FAR, NEAR], "sliding_window": 4}, {}),
+    "windows that are not used": ("qwen2", {"sliding_window": 5, "max_window_layers": 0}, {}),
+    "a RoPE for each kind of layer": (
+        "gemma3_text",
+        {
+            "sliding_window": 5,
+            "sliding_window_pattern": 2,
+            "rope_theta": None,
+            "rope_parameters": {
+                FAR: {"rope_theta": 500.0, "rope_type": "linear", "factor": 3.0},
+                NEAR: {"rope_theta": 100.0, "rope_type": "default"},
+            },
+        },
+        {"rope_theta": 500.0, "rope_local_base_freq": 100.0, "_factors": 3.0},
+    ),
+    "the part that turns": (
+        "phi3",
+        {"partial_rotary_factor": None, "rope_parameters": {"rope_theta": 90.0, "partial_rotary_factor": 0.5}},
+        {"rope_theta": 90.0, "partial_rotary_factor": 0.5},
+    ),
+}  # fmt: skip
 
 
 def expected(folder, tokens, **changes):
@@ -109,6 +145,73 @@ def test_a_batch_is_its_texts(make_model, monkeypatch):
     together = load(folder).engine.prefill(texts, 4)
     close(together.logits.numpy(), np.concatenate([s.logits.numpy() for s in single]), 1e-4)
     np.testing.assert_array_equal(together.positions.numpy()[:, 0], [3, 19, 1, 11])
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_settings(name, make_model):
+    kind, settings, told = VARIANTS[name]
+    folder, tokens = make_model(kind, **settings), prompt(13)
+    wanted = expected(folder, tokens, **told)
+    model = load(folder, cache_dtype="float32")
+    close(model.engine.all_logits(tokens).numpy(), wanted, 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("hidden_act", "relu"), ("sliding_window", "all"), ("sliding_window", -1)],
+)
+def test_settings_that_make_no_sense(setting, value, make_model):
+    with pytest.raises(FormatError, match=setting):
+        load(make_model("mistral", **{setting: value}))
+
+
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+# By transformers 5.22.2, for heads of 16 and a base of 100.
+SCALINGS: dict[str, tuple[dict[str, object], list[float], float]] = {
+    "yarn": (YARN, [1, 1.17647, 1.42857, 1.81818, 2.5, 4, 4, 4], 1.13863),
+    "turns": (
+        {**YARN, "beta_fast": 8.0, "beta_slow": 0.5, "attention_factor": 1.3},
+        [1, 1.14286, 1.33333, 1.6, 2, 2.66667, 4, 4],
+        1.3,
+    ),
+    "untruncated": (
+        {**YARN, "truncate": False},
+        [1, 1.22852, 1.59242, 2.26263, 3.90697, 4, 4, 4],
+        1.13863,
+    ),
+    "scales": (
+        {**YARN, "mscale": 0.7, "mscale_all_dim": 0.4},
+        [1, 1.17647, 1.42857, 1.81818, 2.5, 4, 4, 4],
+        1.0394,
+    ),
+    "llama3": (
+        {**LLAMA3, "factor": 4.0, "original_max_position_embeddings": 32},
+        [1, 1.39666, 2.48365, 4, 4, 4, 4, 4],
+        1.0,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SCALINGS)
+def test_scaled_rope(name):
+    scaling, factors, amplitude = SCALINGS[name]
+    sizes = {"hidden_size": 64, "num_attention_heads": 4, "max_position_embeddings": 256}
+    rope = read_rope({**sizes, "rope_theta": 100.0, "rope_scaling": scaling})
+    np.testing.assert_allclose(rope.factors, factors, rtol=1e-5)
+    assert rope.amplitude == pytest.approx(amplitude, rel=1e-5)
+
+
+@pytest.mark.parametrize(("context", "name"), [(None, "short"), (64, "long")])
+def test_longrope_has_factors_for_each_context(context, name, make_model):
+    lists = {"short": np.linspace(1, 2, 8).tolist(), "long": np.linspace(1, 9, 8).tolist()}
+    scaling = {"type": "longrope", **{f"{key}_factor": value for key, value in lists.items()}}
+    folder = make_model("phi3", rope_scaling=scaling, original_max_position_embeddings=16)
+    tokens = prompt(13)
+    amplitude = math.sqrt(1 + math.log(64 / 16) / math.log(16))
+    wanted = expected(folder, tokens, _factors=lists[name], _amplitude=amplitude)
+    model = load(folder, context=context, cache_dtype="float32")
+    assert model.engine.context == (context or 16)
+    close(model.engine.all_logits(tokens).numpy(), wanted, 1e-4)
 
 
 def test_rope_of_llama3(make_model):

@@ -139,7 +139,7 @@ def test_a_file_that_is_cut_short(folder, tmp_path, capsys):
         (("{}",), "there is no prompt: give -p TEXT"),
         (("{}", "-p", ""), "prompt is empty"),
         (("{}", "-p", "x", "--top-p", "7"), "top_p=7.0: give a number, 0 to 1"),
-        (("{}", "-p", "x", "--context", "100000"), "context=100000: the model takes 2 to 64"),
+        (("{}", "-p", "x", "--context", "100000"), "context=100000: give a whole number, 2 to 64"),
         (("{}", "-p", "x", "--cache-type", "int8"), "a cache of int8 is not possible"),
         (("{}", "-p", "x", "--prompt-cache", "{}/config.json"), "config.json"),
     ],

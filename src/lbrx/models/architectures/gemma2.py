@@ -7,7 +7,7 @@ import math
 from lbrx.models.cache import Step
 from lbrx.models.config import ModelConfig
 from lbrx.models.decoder import Decoder
-from lbrx.models.layers import Attention, GatedMLP, RMSNorm, geglu
+from lbrx.models.layers import Attention, GatedMLP, RMSNorm, gate_of
 from lbrx.models.weights import Weights
 from lbrx.tensor.core import Tensor
 
@@ -25,7 +25,8 @@ class SandwichLayer:
         self.attention = attention
         self.after_attention = norm("post_attention_layernorm")
         self.before_mlp = norm("pre_feedforward_layernorm")
-        self.mlp = GatedMLP(weights.inside("mlp"), config, geglu)
+        gate = gate_of(config, "hidden_activation", "gelu_pytorch_tanh")
+        self.mlp = GatedMLP(weights.inside("mlp"), config, gate)
         self.after_mlp = norm("post_feedforward_layernorm")
 
     def __call__(self, x: Tensor, added: Tensor | None, step: Step) -> tuple[Tensor, Tensor]:
@@ -43,19 +44,20 @@ class Model(Decoder):
         return super().embed(tokens) * math.sqrt(self.config.hidden)
 
     def make_layer(self, weights: Weights, index: int) -> SandwichLayer:
-        settings = self.config.settings
         attention = Attention(
             weights.inside("self_attn"),
             self.config,
             index,
             scale=query_scale(self.config),
-            window=0 if index % 2 else int(settings.get("sliding_window") or 0),
-            cap=float(settings.get("attn_logit_softcapping") or 0),
+            window=self.window(index),
+            cap=self.config.real("attn_logit_softcapping"),
         )
         return SandwichLayer(weights, self.config, attention)
+
+    def is_near(self, index: int) -> bool:
+        return index % 2 == 0
 
 
 def query_scale(config: ModelConfig) -> float:
     """Gemma says itself what scores are divided by the root of."""
-    size = float(config.settings.get("query_pre_attn_scalar") or config.head_size)
-    return 1 / math.sqrt(size)
+    return 1 / math.sqrt(config.real("query_pre_attn_scalar", config.head_size))

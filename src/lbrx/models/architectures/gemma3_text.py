@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 from lbrx.models.architectures.gemma2 import SHIFT, SandwichLayer, query_scale
 from lbrx.models.config import Rope
@@ -23,26 +22,22 @@ class Model(Decoder):
         return super().embed(tokens) * math.sqrt(self.config.hidden)
 
     def make_layer(self, weights: Weights, index: int) -> SandwichLayer:
-        far = self._sees_far(index)
+        window = self.window(index)
         attention = Attention(
             weights.inside("self_attn"),
             self.config,
             index,
             head_norms=True,
             norm_shift=SHIFT,
-            rope=self.config.rope if far else self._near_rope(),
+            rope=self._near_rope() if window else self.config.rope,
             scale=query_scale(self.config),
-            window=0 if far else int(self.config.settings.get("sliding_window") or 0),
+            window=window,
         )
         return SandwichLayer(weights, self.config, attention)
 
-    def _sees_far(self, index: int) -> bool:
-        kinds = self.config.settings.get("layer_types")
-        if isinstance(kinds, list) and len(kinds) > index:
-            return bool(kinds[index] == "full_attention")
-        pattern = int(self.config.settings.get("sliding_window_pattern") or PATTERN)
-        return (index + 1) % pattern == 0
+    def is_near(self, index: int) -> bool:
+        return (index + 1) % (self.config.count("sliding_window_pattern") or PATTERN) != 0
 
     def _near_rope(self) -> Rope:
-        base = float(self.config.settings.get("rope_local_base_freq") or 10000.0)
-        return replace(self.config.rope, base=base, scale=1.0, factors=None)
+        """Without the scaling for long texts."""
+        return Rope(self.config.real("rope_local_base_freq", 10000.0), self.config.rope.dims)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from lbrx.models.cache import Step
 from lbrx.models.config import ModelConfig
 from lbrx.models.decoder import Decoder
-from lbrx.models.layers import Attention, GatedMLP, RMSNorm
+from lbrx.models.layers import Attention, GatedMLP, RMSNorm, gate_of
 from lbrx.models.weights import Weights
 from lbrx.tensor.core import Tensor
 
@@ -26,7 +26,7 @@ class PreNormLayer:
         self.attention_norm = RMSNorm(weights.inside("input_layernorm"), size, eps)
         self.attention = attention
         self.mlp_norm = RMSNorm(weights.inside("post_attention_layernorm"), size, eps)
-        self.mlp = mlp or GatedMLP(weights.inside("mlp"), config)
+        self.mlp = mlp or GatedMLP(weights.inside("mlp"), config, gate_of(config))
 
     def __call__(self, x: Tensor, added: Tensor | None, step: Step) -> tuple[Tensor, Tensor]:
         normed, x = self.attention_norm.of_sum(x, added)
@@ -37,7 +37,5 @@ class PreNormLayer:
 class Model(Decoder):
     def make_layer(self, weights: Weights, index: int) -> PreNormLayer:
         bias = bool(self.config.settings.get("attention_bias"))
-        attention = Attention(
-            weights.inside("self_attn"), self.config, index, bias=bias, output_bias=bias
-        )
+        attention = Attention(weights.inside("self_attn"), self.config, index, bias=bias)
         return PreNormLayer(weights, self.config, attention)

@@ -10,6 +10,10 @@ from lbrx.models.weights import Weights
 
 class Model(Decoder):
     def make_layer(self, weights: Weights, index: int) -> PreNormLayer:
-        window = int(self.config.settings.get("sliding_window") or 0)
-        attention = Attention(weights.inside("self_attn"), self.config, index, window=window)
+        attention = Attention(
+            weights.inside("self_attn"), self.config, index, window=self.window(index)
+        )
         return PreNormLayer(weights, self.config, attention)
+
+    def is_near(self, index: int) -> bool:
+        return True

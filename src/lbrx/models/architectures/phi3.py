@@ -5,7 +5,7 @@ from __future__ import annotations
 from lbrx.models.architectures.llama import PreNormLayer
 from lbrx.models.config import ModelConfig
 from lbrx.models.decoder import Decoder
-from lbrx.models.layers import Attention, Linear, swiglu
+from lbrx.models.layers import Attention, Linear, gate_of
 from lbrx.models.weights import Weights
 from lbrx.tensor.core import Tensor
 
@@ -30,15 +30,20 @@ class JoinedMLP:
         self.width = config.intermediate
         self.joined = Linear(weights.inside("gate_up_proj"), 2 * self.width, config.hidden)
         self.down = Linear(weights.inside("down_proj"), config.hidden, self.width)
+        self.activation = gate_of(config)
 
     def __call__(self, x: Tensor) -> Tensor:
         both = self.joined(x)
-        return self.down(swiglu(both[..., : self.width], both[..., self.width :]))
+        return self.down(self.activation(both[..., : self.width], both[..., self.width :]))
 
 
 class Model(Decoder):
     def make_layer(self, weights: Weights, index: int) -> PreNormLayer:
-        window = int(self.config.settings.get("sliding_window") or 0)
-        attention = JoinedAttention(weights.inside("self_attn"), self.config, index, window=window)
+        attention = JoinedAttention(
+            weights.inside("self_attn"), self.config, index, window=self.window(index)
+        )
         mlp = JoinedMLP(weights.inside("mlp"), self.config)
         return PreNormLayer(weights, self.config, attention, mlp)
+
+    def is_near(self, index: int) -> bool:
+        return True

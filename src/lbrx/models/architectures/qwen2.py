@@ -11,13 +11,10 @@ from lbrx.models.weights import Weights
 class Model(Decoder):
     def make_layer(self, weights: Weights, index: int) -> PreNormLayer:
         attention = Attention(
-            weights.inside("self_attn"), self.config, index, bias=True, window=self._window(index)
+            weights.inside("self_attn"), self.config, index, bias=True, window=self.window(index)
         )
         return PreNormLayer(weights, self.config, attention)
 
-    def _window(self, index: int) -> int:
-        """Layers from `max_window_layers` on look back through a window, where it is used."""
-        settings = self.config.settings
-        if not settings.get("use_sliding_window") or index < settings.get("max_window_layers", 28):
-            return 0
-        return int(settings.get("sliding_window") or 0)
+    def is_near(self, index: int) -> bool:
+        used = bool(self.config.settings.get("use_sliding_window"))
+        return used and index >= self.config.count("max_window_layers", 28)

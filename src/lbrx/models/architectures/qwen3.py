@@ -1,14 +1,14 @@
-"""Qwen 3: a Llama with norms on the heads of queries and keys."""
+"""Qwen 3: Qwen 2 with norms on the heads of queries and keys, mostly without biases."""
 
 from __future__ import annotations
 
+from lbrx.models.architectures import qwen2
 from lbrx.models.architectures.llama import PreNormLayer
-from lbrx.models.decoder import Decoder
 from lbrx.models.layers import Attention
 from lbrx.models.weights import Weights
 
 
-class Model(Decoder):
+class Model(qwen2.Model):
     def make_layer(self, weights: Weights, index: int) -> PreNormLayer:
         bias = bool(self.config.settings.get("attention_bias"))
         attention = Attention(
@@ -16,7 +16,7 @@ class Model(Decoder):
             self.config,
             index,
             bias=bias,
-            output_bias=bias,
             head_norms=True,
+            window=self.window(index),
         )
         return PreNormLayer(weights, self.config, attention)

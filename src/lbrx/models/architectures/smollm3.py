@@ -10,13 +10,21 @@ from lbrx.models.weights import Weights
 
 class Model(Decoder):
     def make_layer(self, weights: Weights, index: int) -> PreNormLayer:
-        turns = self._turns(index)
-        attention = Attention(weights.inside("self_attn"), self.config, index, turns=turns)
+        attention = Attention(
+            weights.inside("self_attn"),
+            self.config,
+            index,
+            bias=bool(self.config.settings.get("attention_bias")),
+            turns=self._turns(index),
+            window=self.window(index),
+        )
         return PreNormLayer(weights, self.config, attention)
 
+    def is_near(self, index: int) -> bool:
+        return bool(self.config.settings.get("use_sliding_window")) and not self._turns(index)
+
     def _turns(self, index: int) -> bool:
-        listed = self.config.settings.get("no_rope_layers")
-        if isinstance(listed, list) and len(listed) > index:
-            return bool(listed[index])
-        interval = int(self.config.settings.get("no_rope_layer_interval") or 4)
-        return (index + 1) % interval != 0
+        listed = self.config.listed("no_rope_layers", index)
+        if listed is not None:
+            return bool(listed)
+        return (index + 1) % (self.config.count("no_rope_layer_interval") or 4) != 0

@@ -8,7 +8,7 @@ bits, lowest first, book after book, each from a new byte.
 from __future__ import annotations
 
 from functools import cache
-from importlib import resources
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -40,7 +40,7 @@ BOOKS = {
 @cache
 def grid(name: str) -> NDArray[np.float32]:
     """The book's points, [entries, length]."""
-    packed = resources.files(__package__).joinpath("grids.bin").read_bytes()
+    packed = Path(__file__).with_name("grids.bin").read_bytes()
     at = 0
     for other, book in BOOKS.items():
         size = -(-book.points // 8)

@@ -1,0 +1,288 @@
+// Products with a quantized matrix in whole numbers, for devices where a thread does a long run.
+//
+// Rows of x are codes of sixteen bits with a scale for 32 of them: as exact as half precision, and
+// processors multiply pairs of such numbers and add them up in one instruction. `pair_sums` is what
+// their compilers know as that.
+#pragma once
+#include "quant_schemes.h"
+
+struct Product {
+  uint m, n, k;
+  uint stride;  // of the result's rows: n may be some of its columns
+};
+
+constant constexpr uint RUN = 2 * UNIT;  // codes of x with one scale
+constant constexpr float LARGEST = 32767;
+
+typedef short Codes __attribute__((ext_vector_type(32)));
+typedef int WideCodes __attribute__((ext_vector_type(32)));
+typedef int Ints __attribute__((ext_vector_type(16)));
+typedef float Floats __attribute__((ext_vector_type(16)));
+
+// No sum of 32 products overflows: codes of weights are below 512.
+inline Ints pair_sums(Codes a, Codes b) {
+  const WideCodes products = __builtin_convertvector(a, WideCodes) * __builtin_convertvector(b, WideCodes);
+  return products.even + products.odd;
+}
+inline Floats floats(Ints x) { return __builtin_convertvector(x, Floats); }
+inline Floats fused(Floats a, Floats b, Floats c) { return __builtin_elementwise_fma(a, b, c); }
+
+inline float sum_of(Floats x) {
+  const auto eight = x.lo + x.hi;
+  const auto four = eight.lo + eight.hi;
+  return (four.x + four.z) + (four.y + four.w);
+}
+
+// Sixteen numbers of x. The loop becomes vector instructions, if nothing unrolls it before.
+inline Floats unit_at(device const void* x, ulong at) {
+  alignas(64) float values[UNIT];
+#pragma nounroll
+  for (uint i = 0; i < UNIT; i++) values[i] = element(VALUES, x, at + i);
+  return *reinterpret_cast<thread const Floats*>(values);
+}
+
+// The codes of x, their scales, and the sums of 16 numbers that offsets are multiplied by.
+kernel void pack_rows(device const void* x [[buffer(0)]], device Codes* codes [[buffer(1)]],
+                      device float* steps [[buffer(2)]], device float* sums [[buffer(3)]],
+                      uint at [[thread_position_in_grid]]) {
+  const Floats low = unit_at(x, ulong(at) * RUN), high = unit_at(x, ulong(at) * RUN + UNIT);
+  const float largest = max(__builtin_reduce_max(__builtin_elementwise_abs(low)),
+                            __builtin_reduce_max(__builtin_elementwise_abs(high)));
+  // Below this, an inverse would be infinite; NaN and infinity make the whole result NaN.
+  const float inverse = largest < 1e-33f ? 0.0f : LARGEST / largest;
+  const float step = largest / LARGEST + sum_of(low * 0 + high * 0);
+  const Ints first = __builtin_convertvector(__builtin_elementwise_rint(low * inverse), Ints);
+  const Ints second = __builtin_convertvector(__builtin_elementwise_rint(high * inverse), Ints);
+  const WideCodes both = __builtin_shufflevector(
+      first, second, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21,
+      22, 23, 24, 25, 26, 27, 28, 29, 30, 31);
+  codes[at] = __builtin_convertvector(both, Codes);
+  steps[at] = step;
+  sums[at * 2] = float(__builtin_reduce_add(first)) * step;
+  sums[at * 2 + 1] = float(__builtin_reduce_add(second)) * step;
+}
+
+// ---- a few rows: a thread a row of the matrix ----
+
+constant uint ROWS [[function_constant(3)]];  // of x in one pass
+constant constexpr uint MOST_ROWS = 8;
+
+// Rows of x as `pack_rows` leaves them.
+struct Packed {
+  device const Codes* codes;
+  device const float* steps;
+  device const float* sums;
+};
+
+// The codes of 32 values. The loop over them becomes vector instructions, if nothing unrolls it before.
+template <typename C>
+inline Codes codes_of(Block block, uint run) {
+  alignas(64) short codes[RUN];
+#pragma nounroll
+  for (uint i = 0; i < UNIT; i++) {
+    if (C::NEIGHBOURS) {
+      const short2 two = C::neighbours(block, run, i);
+      codes[2 * i] = two.x;
+      codes[2 * i + 1] = two.y;
+    } else {
+      codes[i] = C::code(block, run * 2, i);
+      codes[i + UNIT] = C::code(block, run * 2 + 1, i);
+    }
+  }
+  return *reinterpret_cast<thread const Codes*>(codes);
+}
+
+// Sums for one row of x, lane by lane, and what offsets add to them.
+struct Sum {
+  Floats lanes;
+  float shift;
+};
+
+template <typename C>
+inline void add_block(thread Sum (&sums)[MOST_ROWS], Block block, ulong b,
+                      thread const Packed (&x)[MOST_ROWS]) {
+  const uint runs = C::elements() / RUN;
+#pragma unroll
+  for (uint run = 0; run < runs; run++) {
+    const ulong at = b * runs + run;
+    const Codes codes = codes_of<C>(block, run);
+    Floats scale = C::scale(block, run * 2);
+    if (!C::PAIRED) scale.hi = C::scale(block, run * 2 + 1);
+#pragma unroll
+    for (uint r = 0; r < ROWS; r++) {
+      const Floats products = floats(pair_sums(codes, x[r].codes[at]));
+      sums[r].lanes = fused(products, scale * x[r].steps[at], sums[r].lanes);
+      if (!C::SHIFTED) continue;
+      device const float* totals = x[r].sums + at * 2;
+      const float offset = C::offset(block, run * 2);
+      if (C::PAIRED) {
+        sums[r].shift = fma(offset, totals[0] + totals[1], sums[r].shift);
+      } else {
+        const float other = C::offset(block, run * 2 + 1);
+        sums[r].shift += fma(offset, totals[0], other * totals[1]);
+      }
+    }
+  }
+}
+
+inline float sum_of(Sum a, Sum b) { return sum_of(a.lanes + b.lanes) + (a.shift + b.shift); }
+
+template <typename C>
+kernel void matvec_serial(device const uchar* data [[buffer(0)]],
+                          device const void* scales [[buffer(1)]],
+                          device const void* offsets [[buffer(2)]],
+                          device const char* book [[buffer(3)]],
+                          device const Codes* codes [[buffer(4)]],
+                          device const float* steps [[buffer(5)]],
+                          device const float* sums [[buffer(6)]], device void* out [[buffer(7)]],
+                          constant Product& p [[buffer(8)]],
+                          uint2 at [[thread_position_in_grid]]) {
+  const uint first = at.y * ROWS, blocks = p.k / C::elements();
+  const Weight weight = {data, scales, offsets, book};
+  const ulong start = ulong(at.x) * blocks;
+  Packed x[MOST_ROWS];
+  // Blocks take turns with two sums, so that one need not wait for the other.
+  Sum even[MOST_ROWS], odd[MOST_ROWS];
+#pragma unroll
+  for (uint r = 0; r < ROWS; r++) {
+    // Rows beyond the last are the last again.
+    const ulong row = min(first + r, p.m - 1);
+    x[r] = {codes + row * (p.k / RUN), steps + row * (p.k / RUN), sums + row * (p.k / UNIT)};
+    even[r] = odd[r] = {0, 0};
+  }
+  for (uint b = 0; b + 1 < blocks; b += 2) {
+    add_block<C>(even, block_at<C>(weight, start + b), b, x);
+    add_block<C>(odd, block_at<C>(weight, start + b + 1), b + 1, x);
+  }
+  if (blocks % 2) add_block<C>(even, block_at<C>(weight, start + blocks - 1), blocks - 1, x);
+#pragma unroll
+  for (uint r = 0; r < ROWS; r++)
+    if (first + r < p.m) put(out, ulong(first + r) * p.stride + at.x, sum_of(even[r], odd[r]));
+}
+
+// ---- many rows: tiles of the result ----
+
+// Of a tile, which one thread computes: rows of x, and rows of the matrix in vectors of 16.
+constant constexpr uint TILE_ROWS = 32, STRIP = 4, LANES = 16, VECTORS = 4, TILE_COLUMNS = LANES * VECTORS;
+constant constexpr uint PAIRS = RUN / 2;
+
+constant uint SCALES_OF_RUN [[function_constant(4)]];  // one, or one for each 16 values
+constant bool HAS_OFFSETS [[function_constant(5)]];
+
+// Two codes that lie side by side, in an int.
+inline Codes as_codes(Ints pairs) { return __builtin_bit_cast(Codes, pairs); }
+inline Ints as_pairs(Codes codes) { return __builtin_bit_cast(Ints, codes); }
+
+// Four rounds of a perfect shuffle of the rows' first and second half exchange rows and columns.
+inline void transpose(thread Ints (&rows)[LANES]) {
+#pragma unroll
+  for (uint round = 0; round < 4; round++) {
+    Ints next[LANES];
+#pragma unroll
+    for (uint i = 0; i < LANES / 2; i++) {
+      const Ints a = rows[i], b = rows[i + LANES / 2];
+      next[2 * i] = __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+      next[2 * i + 1] = __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+    }
+#pragma unroll
+    for (uint i = 0; i < LANES; i++) rows[i] = next[i];
+  }
+}
+
+// The matrix for `multiply_tiles`: for each panel of TILE_COLUMNS rows and each run, pairs of codes with
+// the panel's rows side by side, and likewise scales and offsets. A thread takes a block of 16 rows.
+template <typename C>
+kernel void pack_matrix(device const uchar* data [[buffer(0)]],
+                        device const void* scales [[buffer(1)]],
+                        device const void* offsets [[buffer(2)]],
+                        device const char* book [[buffer(3)]], device Ints* pairs [[buffer(4)]],
+                        device float* steps [[buffer(5)]], device float* shifts [[buffer(6)]],
+                        constant Product& p [[buffer(7)]],
+                        uint2 at [[thread_position_in_grid]]) {
+  const uint blocks = p.k / C::elements(), runs = C::elements() / RUN;
+  const uint panel = at.y / VECTORS, vector = at.y % VECTORS;
+  const uint units = C::PAIRED ? 1 : 2;
+  Block rows[LANES];
+  for (uint i = 0; i < LANES; i++) {
+    // Rows beyond the last are the last again: nobody looks at their products.
+    const ulong row = min(at.y * LANES + i, p.n - 1);
+    rows[i] = block_at<C>({data, scales, offsets, book}, row * blocks + at.x);
+  }
+  for (uint run = 0; run < runs; run++) {
+    const ulong place = ulong(panel) * (p.k / RUN) + at.x * runs + run;
+    Ints codes[LANES];
+#pragma unroll
+    for (uint i = 0; i < LANES; i++) codes[i] = as_pairs(codes_of<C>(rows[i], run));
+    transpose(codes);
+#pragma unroll
+    for (uint i = 0; i < PAIRS; i++) pairs[(place * PAIRS + i) * VECTORS + vector] = codes[i];
+    for (uint unit = 0; unit < units; unit++) {
+      const ulong first = ((place * units + unit) * VECTORS + vector) * LANES;
+      for (uint i = 0; i < LANES; i++) {
+        steps[first + i] = C::scale(rows[i], run * 2 + unit);
+        if (C::SHIFTED) shifts[first + i] = C::offset(rows[i], run * 2 + unit);
+      }
+    }
+  }
+}
+
+// One run of a few rows of x times a panel of the matrix, added to their totals.
+inline void add_strip(thread Floats (&totals)[STRIP][VECTORS], thread const Packed (&x)[STRIP],
+                      ulong run, device const Ints* pairs, device const Floats* scales,
+                      device const Floats* offsets) {
+#pragma unroll
+  for (uint unit = 0; unit < SCALES_OF_RUN; unit++) {
+    Ints sums[STRIP][VECTORS] = {};
+    const uint count = SCALES_OF_RUN == 1 ? PAIRS : PAIRS / 2;
+    for (uint i = unit * count; i < (unit + 1) * count; i++) {
+#pragma unroll
+      for (uint r = 0; r < STRIP; r++) {
+        const Ints two = reinterpret_cast<device const int*>(x[r].codes + run)[i];
+#pragma unroll
+        for (uint v = 0; v < VECTORS; v++)
+          sums[r][v] += pair_sums(as_codes(pairs[i * VECTORS + v]), as_codes(two));
+      }
+    }
+#pragma unroll
+    for (uint r = 0; r < STRIP; r++) {
+      const float total = SCALES_OF_RUN == 1 ? x[r].sums[run * 2] + x[r].sums[run * 2 + 1] : x[r].sums[run * 2 + unit];
+#pragma unroll
+      for (uint v = 0; v < VECTORS; v++) {
+        const Floats step = scales[unit * VECTORS + v] * x[r].steps[run];
+        totals[r][v] = fused(floats(sums[r][v]), step, totals[r][v]);
+        if (HAS_OFFSETS) totals[r][v] = fused(offsets[unit * VECTORS + v], total, totals[r][v]);
+      }
+    }
+  }
+}
+
+kernel void multiply_tiles(device const Ints* pairs [[buffer(0)]],
+                           device const Floats* scales [[buffer(1)]],
+                           device const Floats* offsets [[buffer(2)]],
+                           device const Codes* codes [[buffer(3)]],
+                           device const float* steps [[buffer(4)]],
+                           device const float* sums [[buffer(5)]], device void* out [[buffer(6)]],
+                           constant Product& p [[buffer(7)]],
+                           uint2 at [[thread_position_in_grid]]) {
+  const uint runs = p.k / RUN, first = at.x * TILE_ROWS, column = at.y * TILE_COLUMNS;
+  const uint strips = (min(TILE_ROWS, p.m - first) + STRIP - 1) / STRIP;
+  Floats totals[TILE_ROWS / STRIP][STRIP][VECTORS] = {};
+  for (ulong run = 0; run < runs; run++) {
+    const ulong place = at.y * runs + run;
+    for (uint strip = 0; strip < strips; strip++) {
+      Packed x[STRIP];
+#pragma unroll
+      for (uint r = 0; r < STRIP; r++) {
+        const ulong row = min(first + strip * STRIP + r, p.m - 1);
+        x[r] = {codes + row * runs, steps + row * runs, sums + row * runs * 2};
+      }
+      add_strip(totals[strip], x, run, pairs + place * PAIRS * VECTORS,
+                scales + place * SCALES_OF_RUN * VECTORS, offsets + place * SCALES_OF_RUN * VECTORS);
+    }
+  }
+  for (uint r = 0; r < min(TILE_ROWS, p.m - first); r++) {
+    thread const float* row = reinterpret_cast<thread const float*>(totals[r / STRIP][r % STRIP]);
+    const ulong start = ulong(first + r) * p.stride + column;
+    for (uint i = 0; i < min(TILE_COLUMNS, p.n - column); i++) put(out, start + i, row[i]);
+  }
+}

@@ -1,0 +1,17 @@
+#include "quant_integers.h"
+
+#define SERIAL(name, codec)                                                                  \
+  template [[host_name("quantized_matmul_serial_" #name)]] kernel void matvec_serial<codec>( \
+      device const uchar*, device const void*, device const void*, device const char*,       \
+      device const Codes*, device const float*, device const float*, device void*,           \
+      constant Product&, uint2);
+
+EACH_BLOCK(SERIAL)
+EACH_GROUP(SERIAL)
+#define MATRIX(name, codec)                                                                  \
+  template [[host_name("pack_matrix_" #name)]] kernel void pack_matrix<codec>(               \
+      device const uchar*, device const void*, device const void*, device const char*,       \
+      device Ints*, device float*, device float*, constant Product&, uint2);
+
+EACH_BLOCK(MATRIX)
+EACH_GROUP(MATRIX)

@@ -1,0 +1,125 @@
+"""Random tiny models of transformers, in every way that their configurations differ."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+
+VOCABULARY = 640
+LENGTH = 21  # tokens: beyond every window and original context below
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 4.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+LINEAR = {"rope_type": "linear", "factor": 3.0}
+LONG = {
+    "rope_type": "longrope",
+    "short_factor": [1.0, 1.1, 1.2, 1.3, 1.5, 1.7, 2.0, 2.5],
+    "long_factor": [1.0, 1.5, 2.0, 3.0, 5.0, 8.0, 9.0, 12.0],
+}
+FAR, NEAR = "full_attention", "sliding_attention"
+# What differs from BASE. Lengths of the contexts are small, so that they matter.
+CASES: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "llama, tied": {"tie_word_embeddings": True},
+    "llama, biases": {"attention_bias": True, "mlp_bias": True},
+    "llama, every head its keys": {"num_key_value_heads": 4},
+    "llama, one head of keys": {"num_attention_heads": 5, "num_key_value_heads": 1, "hidden_size": 60},
+    "llama, heads of 20": {"head_dim": 20, "num_attention_heads": 3, "num_key_value_heads": 3, "hidden_size": 48},
+    "llama, heads of 6": {"head_dim": 6},
+    "llama, heads of 96": {"head_dim": 96},
+    "llama, llama3": {"rope_scaling": LLAMA3, "rope_theta": 5000.0},
+    "llama, linear": {"rope_scaling": LINEAR},
+    "llama, yarn": {"rope_scaling": YARN},
+    "llama, longrope": {"rope_scaling": {**LONG, "original_max_position_embeddings": 64, "factor": 4.0}},
+    "llama, gelu": {"hidden_act": "gelu"},
+    "mistral": {"sliding_window": 7},
+    "mistral, no window": {"sliding_window": None, "head_dim": 24},
+    "qwen2": {},
+    "qwen2, tied": {"tie_word_embeddings": True, "num_attention_heads": 8},
+    "qwen2, yarn": {"rope_scaling": {**YARN, "beta_fast": 16.0, "beta_slow": 0.5, "attention_factor": 1.3}},
+    "qwen2, yarn untruncated": {"rope_scaling": {**YARN, "original_max_position_embeddings": 64, "truncate": False}, "rope_theta": 100.0},
+    "qwen2, yarn scales": {"rope_scaling": {**YARN, "mscale": 0.7, "mscale_all_dim": 0.4}},
+    "qwen2, window": {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1},
+    "qwen2, listed window": {"use_sliding_window": True, "sliding_window": 5, "layer_types": [NEAR, FAR]},
+    "qwen3": {"head_dim": 24},
+    "qwen3, biases": {"attention_bias": True},
+    "qwen3, window": {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1},
+    "gemma2": {"sliding_window": 6, "query_pre_attn_scalar": 24},
+    "gemma2, untied": {"tie_word_embeddings": False, "attention_bias": True, "sliding_window": 6},
+    "gemma2, listed": {"layer_types": [FAR, NEAR], "sliding_window": 4, "attn_logit_softcapping": None},
+    "gemma2, caps": {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0},
+    "gemma3_text": {"sliding_window": 6, "num_hidden_layers": 7},
+    "gemma3_text, pattern": {"sliding_window": 6, "sliding_window_pattern": 2, "rope_local_base_freq": 100.0},
+    "gemma3_text, linear": {"sliding_window": 6, "sliding_window_pattern": 2, "rope_scaling": LINEAR},
+    "gemma3_text, caps": {"sliding_window": 6, "final_logit_softcapping": 4.0, "query_pre_attn_scalar": 10},
+    "phi3": {"sliding_window": 9},
+    "phi3, part turns": {"partial_rotary_factor": 0.75},
+    "phi3, short texts": {"rope_scaling": LONG, "original_max_position_embeddings": 64, "max_position_embeddings": 256},
+    "phi3, long texts": {"rope_scaling": LONG, "original_max_position_embeddings": 16, "max_position_embeddings": 256},
+    "smollm3": {"num_hidden_layers": 4},
+    "smollm3, listed": {"no_rope_layers": [1, 0], "attention_bias": True, "mlp_bias": True},
+    "smollm3, window": {"no_rope_layer_interval": 2, "use_sliding_window": True, "sliding_window": 5},
+    "smollm3, yarn": {"rope_scaling": YARN, "tie_word_embeddings": False},
+}  # fmt: skip
+BASE = {
+    "num_hidden_layers": 2,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "vocab_size": VOCABULARY,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+    "max_position_embeddings": 64,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+    "pad_token_id": 0,
+}
+
+
+def kind_of(case: str) -> str:
+    return case.split(",")[0]
+
+
+def make(case: str, seed: int) -> Any:
+    """A model with random weights."""
+    kind, settings = kind_of(case), {**BASE, **CASES[case]}
+    if kind.startswith("gemma"):
+        settings.setdefault("head_dim", 16)
+    config = transformers.AutoConfig.for_model(kind, **settings)
+    config._attn_implementation = "eager"
+    torch.manual_seed(seed)
+    model = transformers.AutoModelForCausalLM.from_config(config).float().eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.normal_(0.0, 0.2)
+            if "norm" in name and not kind.startswith("gemma"):
+                parameter += 1
+    return model
+
+
+def prompt(seed: int) -> list[int]:
+    return np.random.default_rng(seed).integers(2, VOCABULARY, LENGTH).tolist()
+
+
+def logits(model: Any, tokens: list[int]) -> np.ndarray:
+    with torch.no_grad():
+        return model(torch.tensor([tokens])).logits[0].double().numpy()
+
+
+def write(model: Any, folder: Path, **options: Any) -> Path:
+    """As a folder of Hugging Face's, with a tokenizer."""
+    import tiny_tokenizers
+
+    model.save_pretrained(folder, **options)
+    tiny_tokenizers.write(folder, tiny_tokenizers.byte_level("smollm"))
+    return folder
