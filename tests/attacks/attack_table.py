@@ -80,6 +80,10 @@ SAFETENSORS: dict[str, tuple[Files, str]] = {
         _ST(safetensors(b'{"w":{"dtype":"F32","dtype":"F32"}}')),
         "header: .*'dtype' appears twice",
     ),
+    "half a character": (
+        _ST(safetensors(b'{"\\ud800":{"dtype":"F32","shape":[6],"data_offsets":[0,24]}}', _24)),
+        "header: is no valid JSON .*surrogates",
+    ),
     "a field missing": (_ST(safetensors({"w": {"dtype": "F32"}})), r"'w': header: is not \{dtype"),
     "no object": (_ST(safetensors({"w": 3})), r"'w': header: is not \{dtype"),
     "unknown dtype": (_ST(safetensors({"w": entry("F7")}, _24)), "'w': dtype: 'F7' is none of"),
@@ -310,6 +314,10 @@ def _torch(body: bytes) -> Files:
 
 
 PYTORCH: dict[str, tuple[Files, str]] = {
+    "half a character": (
+        _PT(torch_file(state_dict({"\ud800": torch_tensor((6,), (1,))}))),
+        "is a name with half a character",
+    ),
     "os.system": (
         _PT(torch_file(b"\x80\x02" + RUN_COMMAND + b".")),
         "asks for 'os.system', .* nothing was run",

@@ -265,7 +265,8 @@ OTHERS = {
     *("where", "cast", "layer_norm", "rms_norm", "matmul", "concat", "pad", "take", "gather"),
     *("scatter", "argsort", "topk", "random_uniform", "random_normal", "random_bernoulli"),
     *("add_rms_norm", "add_layer_norm", "attention", "rope", "overwrite"),
-    *("decode_blocks", "encode_blocks", "quantized_matmul"),
+    *("decode_blocks", "encode_blocks", "quantized_matmul", "quantized_attention"),
+    "overwrite_blocks",
 }
 
 # What may follow a matrix product.

@@ -66,7 +66,8 @@ CASES: dict[str, dict[str, Any]] = {
     "phi3, short texts": {"rope_scaling": LONG, "original_max_position_embeddings": 64, "max_position_embeddings": 256},
     "phi3, long texts": {"rope_scaling": LONG, "original_max_position_embeddings": 16, "max_position_embeddings": 256},
     "smollm3": {"num_hidden_layers": 4},
-    "smollm3, listed": {"no_rope_layers": [1, 0], "attention_bias": True, "mlp_bias": True},
+    "smollm3, listed": {"no_rope_layers": [1, 0]},
+    "smollm3, biases": {"attention_bias": True, "mlp_bias": True},
     "smollm3, window": {"no_rope_layer_interval": 2, "use_sliding_window": True, "sliding_window": 5},
     "smollm3, yarn": {"rope_scaling": YARN, "tie_word_embeddings": False},
 }  # fmt: skip
@@ -94,7 +95,7 @@ def make(case: str, seed: int) -> Any:
     """A model with random weights."""
     kind, settings = kind_of(case), {**BASE, **CASES[case]}
     if kind.startswith("gemma"):
-        settings.setdefault("head_dim", 16)
+        settings = {"head_dim": 16, "query_pre_attn_scalar": 16, **settings}
     config = transformers.AutoConfig.for_model(kind, **settings)
     config._attn_implementation = "eager"
     torch.manual_seed(seed)

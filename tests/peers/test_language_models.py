@@ -1,14 +1,17 @@
-"""Random tiny models of every architecture against transformers."""
+"""Random tiny models of every architecture against transformers and llama.cpp, in every format."""
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import lbrx
+from lbrx.convert import convert
 from lbrx.models import architectures, load
 
 pytest.importorskip("torch", reason="transformers needs torch: make test-peers")
@@ -17,6 +20,20 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "lbrx" / "formats"))
 import peer_models
 
 SEEDS = (5, 6)
+# What GGUF has no place for, and llama.cpp does without: windows (but for Gemma's and Phi's),
+# which layers have one, or no RoPE, YaRN's finer settings, activations, scales of queries.
+LOST_IN_GGUF = {
+    *("llama, gelu", "mistral", "qwen2, window", "qwen2, listed window", "qwen3, window"),
+    *("qwen2, yarn", "qwen2, yarn untruncated", "qwen2, yarn scales"),
+    *("gemma2", "gemma2, listed", "smollm3, listed", "smollm3, window"),
+    *("gemma3_text, pattern", "gemma3_text, linear", "gemma3_text, caps"),
+}
+# It knows no biases there; Phi's window is off; contexts are of at least
+# 256 tokens, for which the factors are those for long texts.
+NOT_LLAMA_CPPS = {
+    *("qwen3, biases", "gemma2, untied", "smollm3, biases"),
+    *("phi3", "phi3, short texts", "llama, longrope"),
+}
 
 
 def close(given: np.ndarray, wanted: np.ndarray, tolerance: float = 2e-4) -> None:
@@ -39,9 +56,8 @@ def check(path: Path, tokens: list[int], wanted: np.ndarray, tolerance: float = 
 
 
 def test_every_architecture_is_here():
-    assert (
-        sorted({peer_models.kind_of(case) for case in peer_models.CASES}) == architectures.known()
-    )
+    kinds = {peer_models.kind_of(case) for case in peer_models.CASES}
+    assert sorted(kinds) == architectures.known()
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -50,3 +66,70 @@ def test_logits(case, seed, tmp_path):
     peer, tokens = peer_models.make(case, seed), peer_models.prompt(seed)
     folder = peer_models.write(peer, tmp_path)
     check(folder, tokens, peer_models.logits(peer, tokens))
+
+
+@pytest.mark.parametrize("case", ["llama, tied", "phi3, long texts"])
+def test_several_files(case, tmp_path):
+    peer, tokens = peer_models.make(case, 7), peer_models.prompt(7)
+    folder = peer_models.write(peer, tmp_path, max_shard_size="100KB")
+    assert len(list(folder.glob("model-*.safetensors"))) > 2
+    check(folder, tokens, peer_models.logits(peer, tokens))
+
+
+def llama_cpps(path: Path, tokens: list[int]) -> np.ndarray:
+    llama_cpp = pytest.importorskip("llama_cpp", reason="the peer: make test-peers")
+    exact = {"type_k": llama_cpp.GGML_TYPE_F32, "type_v": llama_cpp.GGML_TYPE_F32}
+    model = llama_cpp.Llama(
+        str(path), n_ctx=64, n_threads=1, verbose=False, logits_all=True, **exact
+    )
+    model.eval(tokens)
+    return np.array(model.scores[: len(tokens)], np.float64)
+
+
+@pytest.mark.parametrize("case", peer_models.CASES)
+def test_gguf(case, tmp_path):
+    peer, tokens = peer_models.make(case, 8), peer_models.prompt(8)
+    folder, path = peer_models.write(peer, tmp_path / "folder"), tmp_path / "model.gguf"
+    convert(folder, path)
+    wanted = peer_models.logits(peer, tokens)
+    if case in LOST_IN_GGUF:
+        wanted = llama_cpps(path, tokens)
+    elif case not in NOT_LLAMA_CPPS:
+        close(llama_cpps(path, tokens), wanted, 1e-3)
+    check(path, tokens, wanted, 1e-3 if case in LOST_IN_GGUF else 2e-4)
+
+
+MLX = [("llama, tied", 4, 32), ("qwen3", 8, 32), ("gemma2, caps", 4, 32), ("phi3", 8, 32)]
+
+
+@pytest.mark.parametrize(("case", "bits", "group"), MLX)
+def test_mlx(case, bits, group, tmp_path):
+    """A folder as mlx-lm writes it; transformers has what its weights amount to."""
+    pytest.importorskip("mlx.core", reason="the peer: make test-peers")
+    peer, tokens = peer_models.make(case, 9), peer_models.prompt(9)
+    quantize_with_mlx(peer_models.write(peer, tmp_path), peer, bits, group)
+    check(tmp_path, tokens, peer_models.logits(peer, tokens))
+
+
+def quantize_with_mlx(folder: Path, peer: Any, bits: int, group: int) -> None:
+    """Rewrite a folder's weights, and the peer's. One matrix stays as it is."""
+    import mlx.core as mx
+    import torch
+
+    tensors, scheme = {}, {"group_size": group, "bits": bits}
+    skipped = "model.layers.0.mlp.down_proj"
+    for name, weight in mx.load(str(folder / "model.safetensors")).items():
+        if weight.ndim != 2 or name.startswith(skipped):
+            tensors[name] = weight
+            continue
+        parts = mx.quantize(weight, **scheme)
+        stem = name.removesuffix("weight")
+        for part, array in zip(("weight", "scales", "biases"), parts, strict=True):
+            tensors[stem + part] = array
+        values = np.array(mx.dequantize(*parts, **scheme))
+        with torch.no_grad():
+            peer.get_parameter(name).copy_(torch.from_numpy(values))
+    mx.save_safetensors(str(folder / "model.safetensors"), tensors, {"format": "mlx"})
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization"] = {**scheme, skipped: False}
+    (folder / "config.json").write_text(json.dumps(config))

@@ -14,7 +14,7 @@ from lbrx.cli import INTERRUPTED
 from lbrx.convert import Result, Settings, make_plan, perform
 from lbrx.convert.verify import table, verify
 from lbrx.errors import LbrxError
-from lbrx.formats.writing import WRITABLE, parse_size
+from lbrx.formats.writing import WRITABLE
 
 _EXAMPLES = """examples:
   lbrx convert model.gguf folder --to safetensors --quantize f16
@@ -47,18 +47,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    size = options.max_shard_size
-    try:
-        settings = Settings(
-            to=options.to,
-            quantize=options.quantize,
-            dtype=options.dtype,
-            include=tuple(options.include),
-            exclude=tuple(options.exclude),
-            max_shard_size=None if size is None else parse_size(size),
-        )
-    except ValueError as problem:
-        raise LbrxError(f"--max-shard-size: {problem}") from None
+    settings = Settings(
+        to=options.to,
+        quantize=options.quantize,
+        dtype=options.dtype,
+        include=tuple(options.include),
+        exclude=tuple(options.exclude),
+        max_shard_size=options.max_shard_size,
+    )
     plan = make_plan(Path(options.source), Path(options.target), settings)
     for note in plan.notes:
         print(f"lbrx: {note}", file=sys.stderr)
@@ -75,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
         print(summary(result))
     if options.verify:
         with _bar("verifying", plan.nbytes, options.quiet) as progress:
-            rows = verify(plan, progress)
+            rows = verify(plan, result.checksums, progress)
         print(table(rows))
     return 0
 

@@ -11,7 +11,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from lbrx import dtype as dt
 from lbrx.errors import LbrxError
 from lbrx.models import LanguageModel, Stream, load
 from lbrx.models.generation import Timing, peak_memory
@@ -38,14 +37,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, (kind, text) in SAMPLING.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=kind, help=text)
     parser.add_argument("--context", type=int, help="the most tokens of a text")
-    parser.add_argument("--cache-type", default="float16", help="of the KV cache (float16)")
+    parser.add_argument("--cache-type", default="f16", help="of the KV cache: f16, bf16, f32, q8_0")
     parser.add_argument("--prompt-cache", metavar="FILE", help="restore and save what was read")
 
 
 def run(options: argparse.Namespace) -> int:
     if options.prompt is None and not options.chat:
         raise LbrxError("there is no prompt: give -p TEXT, or --chat for a conversation")
-    model = load(options.model, context=options.context, cache_dtype=_cache_type(options))
+    model = load(options.model, context=options.context, cache_dtype=options.cache_type)
     saved = Path(options.prompt_cache) if options.prompt_cache else None
     if saved is not None and saved.exists():
         model.restore_prompt(saved)
@@ -53,11 +52,6 @@ def run(options: argparse.Namespace) -> int:
     if saved is not None:
         model.save_prompt(saved)
     return status
-
-
-def _cache_type(options: argparse.Namespace) -> dt.Dtype:
-    names = {"f16": "float16", "bf16": "bfloat16", "f32": "float32"}
-    return dt.parse(names.get(options.cache_type, options.cache_type))
 
 
 def _answer(model: LanguageModel, options: argparse.Namespace) -> int:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 
 from lbrx.convert.compute import compute_on
 from lbrx.convert.plan import Plan, Settings, make_plan
-from lbrx.convert.work import Progress, run
+from lbrx.convert.work import Checksums, Progress, run
 
 __all__ = ["Plan", "Result", "Settings", "convert", "make_plan", "perform"]
 
@@ -22,6 +22,7 @@ class Result:
     seconds: float
     reused: int
     """Bytes that an interrupted run had written already."""
+    checksums: Checksums = field(repr=False)
 
 
 def convert(
@@ -50,5 +51,5 @@ def perform(
 ) -> Result:
     """Do what a plan says."""
     start = time.perf_counter()
-    reused = run(plan, compute_on(device), resume, progress or (lambda written: None))
-    return Result(plan, time.perf_counter() - start, reused)
+    reused, sums = run(plan, compute_on(device), resume, progress or (lambda written: None))
+    return Result(plan, time.perf_counter() - start, reused, sums)

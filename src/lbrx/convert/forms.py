@@ -37,13 +37,19 @@ Chooser = Callable[[str, Recipe], Form]
 
 
 def chooser(
-    format: Format, quantize: str | None, dtype: Dtype | None, facts: quant.ModelFacts
+    format: Format,
+    quantize: str | None,
+    dtype: Dtype | None,
+    facts: quant.ModelFacts,
+    for_llama: bool,
 ) -> Chooser:
     """The function that gives each tensor its form, by its name and recipe."""
     if quantize is None:
-        return lambda name, recipe: kept(format, recipe, dtype)
+        return _stored(format, dtype, for_llama and format is Format.GGUF)
     wanted = quantize.lower()
     if wanted in FLOATS:
+        if dtype not in (None, FLOATS[wanted]):
+            raise QuantizationError(f"{quantize} and {dtype} are both wanted: give one of them")
         return _plain(format, FLOATS[wanted])
     if wanted.startswith("mlx:"):
         if format is not Format.MLX:
@@ -53,6 +59,8 @@ def chooser(
         known = "f32, f16, bf16" + (", mlx:4:64 and the like" if format is Format.MLX else "")
         problem = f"{format} has no type for {quantize!r}"
         raise QuantizationError(f"{problem}: give one of {known}, or write GGUF")
+    if dtype not in (None, dt.float32):
+        raise QuantizationError(f"what {quantize} does not quantize is f32: leave {dtype} out")
     return _mixture(wanted, facts)
 
 
@@ -82,16 +90,26 @@ def is_floating(recipe: Recipe) -> bool:
     return recipe.encoding.decoded.is_float
 
 
-def _plain(format: Format, wanted: Dtype) -> Chooser:
-    # Whatever the mixture, the same tensors are too small or too sensitive for fewer bits.
-    quantized = quant.mixture("q8_0", quant.ModelFacts(layers=1))
+def _is_small(name: str, recipe: Recipe) -> bool:
+    """Whether llama.cpp has a tensor in F32 whatever the mixture; it computes with no other."""
+    return quant.mixture("q8_0", quant.ModelFacts(layers=1))(name, recipe.shape) is None
 
+
+def _stored(format: Format, dtype: Dtype | None, for_llama: bool) -> Chooser:
+    def choose(name: str, recipe: Recipe) -> Form:
+        if for_llama and is_floating(recipe) and _is_small(name, recipe):
+            return Form(dt.float32)
+        return kept(format, recipe, dtype)
+
+    return choose
+
+
+def _plain(format: Format, wanted: Dtype) -> Chooser:
     def choose(name: str, recipe: Recipe) -> Form:
         if not is_floating(recipe):
             return kept(format, recipe)
-        if format is Format.GGUF and quantized(name, recipe.shape) is None:
-            return Form(dt.float32)
-        return Form(wanted)
+        small = format is Format.GGUF and _is_small(name, recipe)
+        return Form(dt.float32 if small else wanted)
 
     return choose
 

@@ -12,7 +12,6 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,16 +22,20 @@ from lbrx.formats.output import settle
 from lbrx.formats.writing import OLD_WEIGHTS, Output
 
 _JOURNAL = "journal.jsonl"
+_FILES = "files"
 
 
 class Partial:
     """The files of an output until they are complete. Any thread may write."""
 
     def __init__(self, output: Output, resume: bool, fingerprint: str) -> None:
+        """The files are in a folder within, which takes the output's name if that is a folder."""
         self.output = output
         self.folder = output.path.with_name(f".{output.path.name}.partial")
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self._journal = os.open(self._own(_JOURNAL), os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+        self._inner = self.folder / _FILES
+        self._inner.mkdir(parents=True, exist_ok=True)
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
+        self._journal = os.open(self.folder / _JOURNAL, flags, 0o666)
         self._files: dict[str, int] = {}
         try:
             self._lock()
@@ -44,9 +47,6 @@ class Partial:
             self.close()
             raise
 
-    def _own(self, name: str) -> Path:
-        return self.folder / name
-
     def _lock(self) -> None:
         """Until the process ends, however it ends."""
         try:
@@ -56,7 +56,7 @@ class Partial:
 
     def _journalled(self, fingerprint: str) -> dict[int, int]:
         """Checksums of the pieces that are said to be done."""
-        lines = self._own(_JOURNAL).read_text().splitlines()
+        lines = (self.folder / _JOURNAL).read_text().splitlines()
         if not lines:
             return {}
         if _parsed(lines[0]).get("fingerprint") != fingerprint:
@@ -69,15 +69,14 @@ class Partial:
 
     def _start(self, fingerprint: str) -> None:
         os.ftruncate(self._journal, 0)
-        for file in self.folder.iterdir():
-            if file.name != _JOURNAL:
-                file.unlink()
+        for file in self._inner.iterdir():
+            file.unlink()
         self._note({"fingerprint": fingerprint})
 
     def _open(self) -> None:
         self._places: dict[str, tuple[int, int]] = {}
         for name, layout in self.output.layouts.items():
-            handle = os.open(self._own(name), os.O_RDWR | os.O_CREAT, 0o666)
+            handle = os.open(self._inner / name, os.O_RDWR | os.O_CREAT, 0o666)
             self._files[name] = handle
             os.ftruncate(handle, layout.nbytes)
             self._places |= {slot.name: (handle, offset) for slot, offset in layout.tensors}
@@ -106,12 +105,11 @@ class Partial:
             with open(os.dup(self._files[name]), "r+b") as file:
                 write_frame(file, layout)
         for name, content in self.output.files.items():
-            self._own(name).write_bytes(content)
+            (self._inner / name).write_bytes(content)
         if self.output.is_folder:
-            self._own(_JOURNAL).unlink()
-            settle(self.folder, self.output.path, OLD_WEIGHTS)
+            settle(self._inner, self.output.path, OLD_WEIGHTS)
         else:
-            os.replace(self._own(self.output.path.name), self.output.path)
+            os.replace(self._inner / self.output.path.name, self.output.path)
         self.remove()
 
     def remove(self) -> None:

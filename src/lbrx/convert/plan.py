@@ -46,7 +46,8 @@ class Settings:
     """Of what is not quantized, and of MLX's scales."""
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
-    max_shard_size: int | None = None
+    max_shard_size: int | str | None = None
+    """Bytes, or text like '5GB'."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,10 @@ def make_plan(source: str | Path, target: str | Path, settings: Settings) -> Pla
     config = translate.config_of(files)
     recipes, notes = _named(files, config, format)
     facts = _facts(files, config, recipes)
-    form_of = chooser(format, settings.quantize, _float_type(settings.dtype), facts)
+    dtype = _float_type(settings.dtype)
+    # Models for llama.cpp have its names; what else comes as GGUF stays as it is.
+    for_llama = bool(config) and (files.format is not Format.GGUF or dtype is not None)
+    form_of = chooser(format, settings.quantize, dtype, facts, for_llama)
     items = tuple(
         _item(name, recipe, form_of(name, recipe), format)
         for name, recipe in _wanted(files, recipes, settings).items()
@@ -120,6 +124,7 @@ def make_plan(source: str | Path, target: str | Path, settings: Settings) -> Pla
         max_shard_size=settings.max_shard_size,
         files=_companions(files, config, format, path, settings, items),
     )
+    _check_source_stays(files, output)
     return Plan(files, format, items, output, notes)
 
 
@@ -136,11 +141,23 @@ def _target_format(path: Path, settings: Settings) -> Format:
 def _check_target(files: ModelFiles, path: Path, format: Format) -> None:
     if path.resolve() in {file.resolve() for file in (files.path, *files.paths)}:
         raise FormatError(f"{path} is the source too: give another name")
+    if path.is_symlink() and not path.exists():
+        raise FormatError(f"{path} is a link to what is not there: give another name")
     is_file = format in (Format.GGUF, Format.NPZ) or path.suffix == ".safetensors"
     if is_file and path.is_dir():
         raise FormatError(f"{path} is a folder, and {format} writes a file: name a file in it")
     if not is_file and path.is_file():
         raise FormatError(f"{path} is a file, and {format} writes a folder: give another name")
+
+
+def _check_source_stays(files: ModelFiles, output: Output) -> None:
+    """Files may come into the source's folder, but not in the place of its weights."""
+    if not output.is_folder:
+        return
+    replaced = {output.path / name for name in output.layouts}
+    replaced.update(file for pattern in writing.OLD_WEIGHTS for file in output.path.glob(pattern))
+    if lost := {file.resolve() for file in replaced} & {file.resolve() for file in files.paths}:
+        raise FormatError(f"{min(lost)} is of the source, and would be replaced: give another name")
 
 
 def _float_type(name: str | None) -> Dtype | None:
@@ -197,7 +214,9 @@ def _wanted(
     original = {info.source: name for name, info in files.tensors.items()}
     result = {}
     for name, recipe in recipes.items():
-        names = {name, *(original.get(info.source, name) for info in stored(recipe))}
+        names = {name}
+        if files.tensors.get(name) is not recipe:  # PyTorch's tensors may share one source
+            names.update(original.get(info.source, name) for info in stored(recipe))
         included = not settings.include or _match(names, settings.include)
         if included and not _match(names, settings.exclude):
             result[name] = recipe

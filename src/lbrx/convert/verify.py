@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from lbrx import formats
 from lbrx.convert.plan import Item, Plan
 from lbrx.convert.source import Source, scheme_of
-from lbrx.convert.work import THREADS, Piece, Progress, pieces_of
+from lbrx.convert.work import THREADS, Checksums, Piece, Progress, pieces_of, total_of
 from lbrx.errors import FormatError
 from lbrx.formats import Format, mlx
 from lbrx.formats.recipe import Recipe
@@ -62,20 +62,24 @@ class ClassError:
         return math.sqrt(sums.error_squares / sums.squares) if sums.squares else 0.0
 
 
-def verify(plan: Plan, progress: Progress) -> list[ClassError]:
-    """Raises FormatError where the target is not what was planned; errors of rounding are what is
-    returned."""
+def verify(plan: Plan, checksums: Checksums, progress: Progress) -> list[ClassError]:
+    """Raises FormatError where the target is not what was planned and written; errors of rounding
+    are what is returned."""
     target = formats.read(plan.output.path)
     written = _recipes(plan, target)
     before, after = Source(plan.files), Source(target)
     totals: dict[tuple[str, str, str], Sums] = {}
     counts: dict[tuple[str, str, str], set[str]] = {}
 
-    def compare(piece: Piece) -> tuple[Piece, Sums]:
-        return piece, _compared(before, after, piece, written[piece.item.name])
+    def compare(number: int, piece: Piece) -> tuple[Piece, Sums]:
+        recipe, rows = written[piece.item.name], slice(piece.start, piece.stop)
+        if total_of(piece, after.read(recipe, rows)) != checksums[number]:
+            raise _wrong(piece)
+        return piece, _compared(before, after, piece, recipe)
 
+    pieces = pieces_of(plan.items)
     with ThreadPoolExecutor(THREADS) as pool:
-        for piece, sums in pool.map(compare, pieces_of(plan.items)):
+        for piece, sums in pool.map(compare, range(len(pieces)), pieces):
             item = piece.item
             key = class_of(item.name), str(item.recipe.encoding), item.stored_as
             totals[key] = totals[key] + sums if key in totals else sums
@@ -110,11 +114,16 @@ def _recipes(plan: Plan, target: formats.ModelFiles) -> dict[str, Recipe]:
     return found
 
 
+def _wrong(piece: Piece) -> FormatError:
+    name, rows = piece.item.name, f"rows {piece.start} to {piece.stop}"
+    return FormatError(f"tensor {name!r}: {rows} are wrong")
+
+
 def _compared(before: Source, after: Source, piece: Piece, written: Recipe) -> Sums:
     item, rows = piece.item, slice(piece.start, piece.stop)
     expected, found = before.values(item.recipe, rows), after.values(written, rows)
     if not _agree(item, before, after, rows, expected, found, written):
-        raise FormatError(f"tensor {item.name!r}: rows {piece.start} to {piece.stop} are wrong")
+        raise _wrong(piece)
     with np.errstate(invalid="ignore", over="ignore"):
         values = expected.astype(np.float64).reshape(-1)
         errors = np.abs(found.astype(np.float64).reshape(-1) - values)

@@ -59,16 +59,21 @@ def pieces_of(items: Sequence[Item]) -> list[Piece]:
     return result
 
 
-def run(plan: Plan, compute: Compute, resume: bool, progress: Progress) -> int:
-    """Write the plan's output; returns how many bytes an earlier run had written."""
+Checksums = dict[int, int]
+"""Of the bytes of pieces, by number."""
+
+
+def run(plan: Plan, compute: Compute, resume: bool, progress: Progress) -> tuple[int, Checksums]:
+    """Write the plan's output; returns how many bytes an earlier run had written, and sums of
+    all."""
     pieces = pieces_of(plan.items)
     with partial_output(plan.output, resume, fingerprint(plan, compute)) as partial:
         done = _verified(partial, pieces)
         reused = sum(pieces[i].nbytes for i in done)
         progress(reused)
-        _run_pieces(plan, compute, partial, pieces, done, progress)
+        done |= _run_pieces(plan, compute, partial, pieces, done, progress)
         partial.complete()
-    return reused
+    return reused, done
 
 
 def _run_pieces(
@@ -76,21 +81,23 @@ def _run_pieces(
     compute: Compute,
     partial: Partial,
     pieces: Sequence[Piece],
-    done: set[int],
+    done: Checksums,
     progress: Progress,
-) -> None:
-    source = Source(plan.files)
+) -> Checksums:
+    """What is not done."""
+    source, sums = Source(plan.files), {}
     left = Counter(piece.item.name for i, piece in enumerate(pieces) if i not in done)
 
     def work(number: int) -> tuple[int, int]:
-        return number, _write(partial, pieces[number], encoded(source, compute, pieces[number]))
+        total = _write(partial, pieces[number], encoded(source, compute, pieces[number]))
+        partial.finished(number, total)
+        return number, total
 
     with ThreadPoolExecutor(THREADS) as pool:
         try:
             waiting = [pool.submit(work, i) for i in range(len(pieces)) if i not in done]
             for future in as_completed(waiting):
-                number, total = future.result()
-                partial.finished(number, total)
+                number, sums[number] = future.result()
                 item = pieces[number].item
                 left[item.name] -= 1
                 if not left[item.name]:
@@ -99,6 +106,7 @@ def _run_pieces(
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
+    return sums
 
 
 def encoded(source: Source, compute: Compute, piece: Piece) -> Parts:
@@ -121,19 +129,28 @@ def encoded(source: Source, compute: Compute, piece: Piece) -> Parts:
 
 def _write(partial: Partial, piece: Piece, parts: Parts) -> int:
     """Returns the checksum of what was written."""
-    views = []
-    for name, (slot, at, nbytes) in zip(piece.item.slots, piece.ranges(), strict=True):
-        view = np.ascontiguousarray(parts[name]).reshape(-1).view(np.uint8).data
+    views = _bytes_of(piece, parts)
+    for view, (slot, at, nbytes) in zip(views, piece.ranges(), strict=True):
         assert len(view) == nbytes
         partial.write(slot, at, view)
-        views.append(view)
     return checksum(views)
 
 
-def _verified(partial: Partial, pieces: Sequence[Piece]) -> set[int]:
+def _bytes_of(piece: Piece, parts: Parts) -> list[memoryview]:
+    """The stored parts in the order of the item's slots."""
+    arrays = (np.ascontiguousarray(parts[name]) for name in piece.item.slots)
+    return [array.reshape(-1).view(np.uint8).data for array in arrays]
+
+
+def total_of(piece: Piece, parts: Parts) -> int:
+    """The checksum that they should have if they were read again."""
+    return checksum(_bytes_of(piece, parts))
+
+
+def _verified(partial: Partial, pieces: Sequence[Piece]) -> Checksums:
     """The pieces that an earlier run has written, if they are still what it wrote."""
     return {
-        number
+        number: total
         for number, total in partial.done.items()
         if number < len(pieces)
         and checksum(partial.read(*place) for place in pieces[number].ranges()) == total

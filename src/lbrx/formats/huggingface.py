@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ _WEIGHTS = (
     *("pytorch_model.bin.index.json", _INDEX, "*.safetensors", "*.gguf", "*.bin", "*.pth", "*.pt"),
     *("*.npz", "*.onnx"),
 )
+_SHARD_NAME = re.compile(r"(.*)-(\d{5})-of-(\d{5})(\.\w+)")
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model")
 
 
@@ -59,8 +61,19 @@ def _weights(folder: Path, read_file: Reader) -> ModelFiles:
     raise bad(folder, "has no weights: none of " + ", ".join(p for p in _WEIGHTS if p != _INDEX))
 
 
+def _check_shards(folder: Path, paths: list[Path]) -> None:
+    """Names like model-00001-of-00003 say how many there should be."""
+    names = {path.name for path in paths}
+    numbered = filter(None, map(_SHARD_NAME.fullmatch, names))
+    for stem, count, suffix in {found.group(1, 3, 4) for found in numbered}:
+        wanted = (f"{stem}-{n:0{len(count)}}-of-{count}{suffix}" for n in range(1, int(count) + 1))
+        if missing := next((name for name in wanted if name not in names), None):
+            raise bad(folder, f"has shards of {count}, but {missing} is missing")
+
+
 def _joined(folder: Path, paths: list[Path], read_file: Reader) -> ModelFiles:
     """Files that no index joins, which must not hold a tensor twice."""
+    _check_shards(folder, paths)
     first = read_file(paths[0])
     tensors = dict(first.tensors)
     for path in paths[1:]:

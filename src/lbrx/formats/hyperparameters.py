@@ -20,6 +20,7 @@ _REALS = (
     *("attn_logit_softcapping", "final_logit_softcapping"),
 )
 _ROTARY = ("rope_theta", "partial_rotary_factor")  # which have two places in config.json
+_ORIGINAL = "original_max_position_embeddings"
 _MAX_FACTORS = 1 << 20
 
 
@@ -65,12 +66,16 @@ def _gguf_scaling(config: Mapping[str, Any]) -> dict[str, Any]:
         case "linear" | "yarn" as kind:
             factor = rope.number(scaling, "factor", float)
             result = {"rope.scaling.type": kind, "rope.scaling.factor": factor}
-            if scaling.get("original_max_position_embeddings") is not None:
-                original = rope.number(scaling, "original_max_position_embeddings", int)
+            if scaling.get(_ORIGINAL) is not None:
+                original = rope.number(scaling, _ORIGINAL, int)
                 result["rope.scaling.original_context_length"] = original
             return result
         case "longrope" | "su":
-            return {"rope.scaling.attn_factor": rope.attention_factor(config)}
+            return {
+                "rope.scaling.type": "longrope",
+                "rope.scaling.attn_factor": rope.attention_factor(config),
+                "rope.scaling.original_context_length": rope.original_context(config),
+            }
     return {}
 
 
@@ -126,18 +131,29 @@ def _add_scaling(config: dict[str, Any], files: ModelFiles, prefix: str) -> None
         scaling = {"rope_type": kind, "factor": metadata.get(f"{prefix}.rope.scaling.factor", 1.0)}
         original = metadata.get(f"{prefix}.rope.scaling.original_context_length")
         if original is not None:
-            scaling["original_max_position_embeddings"] = original
+            scaling[_ORIGINAL] = original
         config["rope_scaling"] = scaling
     elif "rope_freqs.weight" in tensors and rope.has_heads(config):
-        found = rope.llama3_scaling(_floats(files, tensors["rope_freqs.weight"]), config)
-        if found:
-            config["rope_scaling"] = found
+        factors = _floats(files, tensors["rope_freqs.weight"])
+        found = rope.llama3_scaling(factors, config)
+        config["rope_scaling"] = found or rope.fixed_scaling(factors)
     elif "rope_factors_long.weight" in tensors and "rope_factors_short.weight" in tensors:
-        lists = {
-            f"{name}_factor": _floats(files, tensors[f"rope_factors_{name}.weight"]).tolist()
-            for name in ("long", "short")
-        }
-        config["rope_scaling"] = {"type": "longrope", **lists}
+        _add_longrope(config, files, f"{prefix}.rope.scaling.")
+
+
+def _add_longrope(config: dict[str, Any], files: ModelFiles, prefix: str) -> None:
+    scaling: dict[str, Any] = {"type": "longrope"}
+    for name in ("long", "short"):
+        factors = _floats(files, files.tensors[f"rope_factors_{name}.weight"])
+        scaling[f"{name}_factor"] = factors.tolist()
+    config["rope_scaling"] = scaling
+    original = files.metadata.get(f"{prefix}original_context_length")
+    if original is not None and _ORIGINAL not in config:
+        scaling[_ORIGINAL] = original
+    amplitude = files.metadata.get(f"{prefix}attn_factor")
+    usual = rope.attention_factor(config) if "max_position_embeddings" in config else None
+    if isinstance(amplitude, float) and (usual is None or not np.isclose(amplitude, usual)):
+        scaling["attention_factor"] = _shortest(amplitude)
 
 
 def _floats(files: ModelFiles, info: TensorInfo) -> NDArray[Any]:

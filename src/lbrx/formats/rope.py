@@ -88,6 +88,13 @@ def llama3_scaling(factors: NDArray[Any], config: Mapping[str, Any]) -> dict[str
     return scaling if is_right else None
 
 
+def fixed_scaling(factors: NDArray[Any]) -> dict[str, Any]:
+    """The settings of factors that follow no rule: longrope's, the same for every context."""
+    values = factors.tolist()
+    lists = {"short_factor": values, "long_factor": values}
+    return {"rope_type": "longrope", **lists, "attention_factor": 1.0}
+
+
 def long_factors(config: Mapping[str, Any]) -> dict[str, Factors]:
     """Phi 3's two lists, by the names of their tensors."""
     scaling = scaling_of(config)

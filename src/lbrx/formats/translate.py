@@ -18,6 +18,8 @@ from lbrx.formats.recipe import Part, Recipe, Rows, Shifted, Stack, renamed, sto
 
 _PACKING = ("quantization", "quantization_config")
 _MAX_EXPERTS = 4096
+# What a module has. Others, such as qweight or weight_scale_inv, are packings that are not read.
+_KINDS = ("weight", "bias")
 _NUMBER = re.compile(r"(?<=\.)[0-9]{1,6}(?=\.)")
 # Tables that llama.cpp computes with; Hugging Face has them as settings, or computes them too.
 _GGUF_ONLY = re.compile(r"rope_freqs|rope_factors_(long|short)|blk\.[0-9]+\.attn_rot_embd")
@@ -69,7 +71,7 @@ def _from_gguf(files: ModelFiles) -> dict[str, Recipe]:
         if _GGUF_ONLY.fullmatch(stem):
             continue
         template, numbers = _template(stem, ("layer",))
-        if template not in rules:
+        if template not in rules or kind not in _KINDS:
             problem = f"{architecture.gguf}'s table has no such name"
             raise bad(files.path, problem, tensor=name)
         for recipe in _towards_huggingface(rules[template], numbers, kind, info, config):
@@ -122,6 +124,8 @@ def _in_heads(
     heads = config.get(key)
     if not isinstance(heads, int) or heads < 1 or not source.shape or source.shape[0] % (2 * heads):
         raise _unfit(source, f"rows of shape {source.shape} are no {brief(heads)} heads ({key})")
+    if len(source.shape) == 1 and source.encoding.elements > 1:
+        raise _unfit(source, f"blocks of {source.encoding} cannot change places within a row")
     if isinstance(source, Rows) and (source.heads, source.pairs) == (heads, not pairs):
         return renamed(source.source, name)
     return Rows(name, source, heads, pairs)
@@ -176,7 +180,7 @@ def to_gguf(tensors: Mapping[str, Recipe], config: Mapping[str, Any]) -> dict[st
         if _is_copy_of_embedding(stem, flat):
             continue
         template, numbers = _template(stem, ("layer", "expert"))
-        if template not in rules:
+        if template not in rules or kind not in _KINDS:
             raise _unfit(recipe, f"{architecture.model_type}'s table has no {shown(name)}")
         rule = rules[template]
         target = f"{rule.gguf.format(**numbers)}.{kind}"

@@ -47,7 +47,9 @@ def parse_size(size: int | str) -> int:
     scale = base ** " KMGT".index(found[2].upper() or " ") if found else 0
     nbytes = float(found[1]) * scale if found else 0
     if not 1 <= nbytes <= MAX_BYTES:
-        raise ValueError(f"{str(size)[:40]!r} is no size: write it like '5GB' or '512MiB'")
+        raise FormatError(
+            f"{str(size)[:40]!r} is no size of a shard: write it like '5GB' or '512MiB'"
+        )
     return int(nbytes)
 
 
@@ -68,7 +70,7 @@ def plan(
     metadata: Mapping[str, Any],
     format: Format,
     *,
-    max_shard_size: int | None = None,
+    max_shard_size: int | str | None = None,
     files: Mapping[str, bytes] | None = None,
 ) -> Output:
     """Where all of a model will lie. MLX's is a folder, as is safetensors' unless the path names a
@@ -78,12 +80,12 @@ def plan(
     is_folder = format is Format.MLX or (
         format is Format.SAFETENSORS and path.suffix != ".safetensors"
     )
+    limit = DEFAULT_SHARD if max_shard_size is None else parse_size(max_shard_size)
     if max_shard_size is not None and not is_folder:
-        _check_one_file(path, tensors, max_shard_size)
+        _check_one_file(path, tensors, limit)
     if is_folder:
         note = {"format": "mlx"} if format is Format.MLX else {}
         texts = {**_texts(path, metadata), **note}
-        limit = max_shard_size or DEFAULT_SHARD
         layouts, index = safetensors.sharded(path, tensors, texts, limit)
         return Output(path, True, layouts, {**index, **(files or {})})
     if files:
@@ -109,7 +111,7 @@ def write(
     metadata: Mapping[str, Any],
     format: Format,
     *,
-    max_shard_size: int | None = None,
+    max_shard_size: int | str | None = None,
     files: Mapping[str, bytes] | None = None,
 ) -> None:
     """A model, one tensor after the other."""

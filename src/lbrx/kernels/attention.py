@@ -20,7 +20,8 @@ from lbrx.storage import Array
 USUAL = 16  # head sizes that are multiples of it have kernels of their own
 ABSENT = bytes(4)  # bound in the place of a mask or of lengths
 SERIAL_DEPTH = 256  # the longest heads of the variants that keep a block in fast memory
-SERIAL_QUERIES = (16, 64)  # a thread's, for few queries and for many
+LINE = 16  # queries in a vector register
+SERIAL_VECTORS = (1, 4)  # of queries of a thread, for few and for many
 PLAIN_VALUES = 64  # features of a result that one thread computes
 DECODE_QUERIES = 8  # the most for which reading the cache, not arithmetic, is what takes time
 DECODE_CHUNK = 256  # keys of a thread
@@ -38,7 +39,7 @@ class Attention:
     """A problem: sizes, types and which keys are seen."""
 
     dtype: Dtype  # of query and result
-    kv_dtype: Dtype
+    cached: str  # how keys and values are stored: an element type, or a scheme
     batch: int
     heads: int
     kv_heads: int
@@ -58,7 +59,7 @@ class Attention:
 
     @property
     def shape_class(self) -> str:
-        kinds = f"{self.dtype} {self.kv_dtype} {self.depth}"
+        kinds = f"{self.dtype} {self.cached} {self.depth}"
         group = self.heads // self.kv_heads
         return f"{kinds} {size_class(self.batch * self.kv_heads, group, self.queries, self.keys)}"
 
@@ -100,19 +101,33 @@ family: Family[Attention] = Family("attention")
 
 @computes("attention")
 def run(call: Call) -> tuple[Array, ...]:
+    query, key, value = _typed(call.gpu, *(x for x in call.inputs[:3] if x is not None))
+    return _run(call, query, key, value, key.dtype.name)
+
+
+@computes("quantized_attention")
+def run_quantized(call: Call) -> tuple[Array, ...]:
+    """Keys and values are rows of bytes: kernels know what is in them."""
+    query, key, value = (x for x in call.inputs[:3] if x is not None)
+    if query.dtype is not dt.float16:
+        query = elementwise.cast(call.gpu, query, dt.float32)
+    return _run(call, query, key, value, call.attributes["scheme"])
+
+
+def _run(call: Call, query: Array, key: Array, value: Array, cached: str) -> tuple[Array, ...]:
     """Bring the operands into a form that kernels take, without a copy where that can be."""
     (spec,) = call.outputs
     *_, heads, queries, value_depth = spec.shape
     mask, lengths = [*call.inputs[3:], None, None][:2]
-    query, key, value = _typed(call.gpu, *(x for x in call.inputs[:3] if x is not None))
-    kv_heads, keys, depth = key.layout.shape[-3:]
+    depth = query.layout.shape[-1]
+    kv_heads, keys, _ = key.layout.shape[-3:]
     batch = math.prod(spec.shape[:-3])
     out = empty(call.gpu, Spec(spec.shape, query.dtype))
     if out.layout.size == 0:
         return (elementwise.cast(call.gpu, out, spec.dtype),)
     scale = call.attributes["scale"]
     problem = Attention(
-        *(query.dtype, key.dtype, batch, heads, kv_heads, queries, keys, depth, value_depth),
+        *(query.dtype, cached, batch, heads, kv_heads, queries, keys, depth, value_depth),
         causal=bool(call.attributes["causal"]),
         window=int(call.attributes["window"]),
         scale=1 / math.sqrt(max(depth, 1)) if scale is None else float(scale),
@@ -165,11 +180,15 @@ def _counts(gpu: Context, lengths: Array) -> Array:
 
 
 def _function(problem: Attention, variant: str) -> str:
-    return kernel_name("attention", variant, problem.dtype, problem.kv_dtype)
+    return f"{kernel_name('attention', variant, problem.dtype)}_{problem.cached}"
 
 
 def _pipeline(
-    gpu: Context, problem: Attention, variant: str, extra: Mapping[int, int] | None = None
+    gpu: Context,
+    problem: Attention,
+    variant: str,
+    extra: Mapping[int, int] | None = None,
+    stem: str = "attention",
 ) -> Pipeline:
     """The kernel for these head sizes, or for any; further constants by their index."""
     sizes = (problem.depth, problem.value_depth)
@@ -177,7 +196,7 @@ def _pipeline(
     known = dict(enumerate(sizes if usual else (0, 0)))
     constants = {**known, 3: problem.cap > 0, **(extra or {})}
     function = _function(problem, variant)
-    return gpu.shaders.pipeline("attention", function, constants, safe_math=True)
+    return gpu.shaders.pipeline(stem, function, constants, safe_math=True)
 
 
 def _plain_cost(info: DeviceInfo, problem: Attention) -> float:
@@ -211,12 +230,12 @@ def _serial_cost(info: DeviceInfo, problem: Attention) -> float:
 @family.variant("serial", can=_fits, cost=_serial_cost)
 def serial(gpu: Context, problem: Attention, operands: Operands) -> None:
     """A thread a block of queries, which stand side by side in its vector registers."""
-    few, many = SERIAL_QUERIES
-    lanes = few if problem.queries <= few else many
+    few, many = SERIAL_VECTORS
+    vectors = few if problem.queries <= few * LINE else many
     gpu.queue.dispatch(
-        _pipeline(gpu, problem, "serial", {2: lanes}),
+        _pipeline(gpu, problem, "serial", {2: vectors}, stem="attention_serial"),
         operands.arguments(problem),
-        (-(-problem.queries // lanes), problem.batch * problem.heads, 1),
+        (problem.batch * problem.heads, -(-problem.queries // (vectors * LINE)), 1),
         (1, 1, 1),
         kernel="attention",
         variant="serial",
@@ -236,7 +255,7 @@ def _decode_serial_cost(info: DeviceInfo, problem: Attention) -> float:
 def decode_serial(gpu: Context, problem: Attention, operands: Operands) -> None:
     """A thread a chunk of keys, read once for all heads that share them."""
     chunks = max(-(-problem.keys // DECODE_CHUNK), 1)
-    pipeline = _pipeline(gpu, problem, "decode_serial")
+    pipeline = _pipeline(gpu, problem, "decode_serial", stem="attention_serial")
     shares = Shares.of(gpu, problem, chunks)
     gpu.queue.dispatch(
         pipeline,

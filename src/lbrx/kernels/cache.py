@@ -19,13 +19,14 @@ from lbrx.ops import Spec
 from lbrx.storage import Array, MetalStorage
 
 GROUP = 64  # threads
+UNITS = {"q8_0": 32}  # values that are written together, where that is more than one
 
 
 @dataclass(frozen=True)
 class Overwriting:
     """A problem: rows of a depth for each of so many planes, which are batches times heads."""
 
-    cache_dtype: Dtype
+    cached: str  # how the cache is stored: an element type, or a scheme
     dtype: Dtype
     index_dtype: Dtype
     planes: int
@@ -34,7 +35,7 @@ class Overwriting:
 
     @property
     def shape_class(self) -> str:
-        kinds = f"{self.cache_dtype} {self.dtype}"
+        kinds = f"{self.cached} {self.dtype}"
         return f"{kinds} {size_class(self.planes, self.rows, self.depth)}"
 
 
@@ -62,10 +63,22 @@ family: Family[Overwriting] = Family("overwrite")
 @computes("overwrite")
 def run(call: Call) -> tuple[Array, ...]:
     """Write into the cache; the result is an array over the same memory."""
+    (spec,) = call.outputs
+    return _run(call, spec.dtype.name, spec.dtype)
+
+
+@computes("overwrite_blocks")
+def run_blocks(call: Call) -> tuple[Array, ...]:
+    """The same for a cache of quantized values."""
+    return _run(call, call.attributes["scheme"], dt.float16)
+
+
+def _run(call: Call, cached: str, short: Dtype) -> tuple[Array, ...]:
+    """Rows may be float32, or as short as that."""
     cache, rows, positions = (x for x in call.inputs if x is not None)
     gpu, (spec,) = call.gpu, call.outputs
     result = _own(gpu, cache, spec)
-    if rows.dtype is not spec.dtype and rows.dtype is not dt.float32:
+    if rows.dtype not in (short, dt.float32):
         rows = elementwise.cast(gpu, rows, dt.float32)
     places = placed(gpu, positions)
     places = replace(places, layout=sh.expand(places.layout, rows.layout.shape[:-1]))
@@ -78,7 +91,7 @@ def run(call: Call) -> tuple[Array, ...]:
         _view(gpu, places, (batch, heads, count)),
         spec.shape[-2],
     )
-    problem = Overwriting(spec.dtype, rows.dtype, places.dtype, batch * heads, count, depth)
+    problem = Overwriting(cached, rows.dtype, places.dtype, batch * heads, count, depth)
     if rows.layout.size:
         family.run(gpu, problem, operands)
     return (result,)
@@ -117,7 +130,7 @@ def _dispatch(
 ) -> None:
     signed = -1 if problem.index_dtype.kind is dt.Kind.INT else 1
     constants = {0: np.int32(signed * problem.index_dtype.itemsize), 1: np.bool_(True)}
-    name = kernel_name("overwrite", variant, problem.cache_dtype, problem.dtype)
+    name = kernel_name("overwrite", f"{variant}_{problem.cached}", problem.dtype)
     gpu.queue.dispatch(
         gpu.shaders.pipeline("cache", name, constants, safe_math=True),
         operands.arguments(),
@@ -140,8 +153,9 @@ def row(gpu: Context, problem: Overwriting, operands: Operands) -> None:
 
 @family.variant("element")
 def element(gpu: Context, problem: Overwriting, operands: Operands) -> None:
-    """A thread an element."""
-    _dispatch(gpu, problem, operands, "element", (problem.depth, problem.rows, problem.planes))
+    """A thread an element, or a block of quantized ones."""
+    units = problem.depth // UNITS.get(problem.cached, 1)
+    _dispatch(gpu, problem, operands, "element", (units, problem.rows, problem.planes))
 
 
 family.samples += [

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from lbrx.errors import DeviceError
+from lbrx.interrupt import UNINTERRUPTED
 from lbrx.metal.binding import CallError, Metal, autorelease_pool, checking_modes
 from lbrx.metal.buffer import Buffer
 from lbrx.metal.commands import (
@@ -258,12 +259,10 @@ class CommandQueue:
     def commit(self) -> int:
         """Hand over what is encoded; returns the newest ticket."""
         self._refuse_fork()
-        with self._lock:
+        with UNINTERRUPTED, self._lock:
             self._end_encoder()
             if self._open is not None:
-                # After an interrupt (Ctrl-C) it may be committed, and still open for us.
-                if self._open.commands.status() < Metal.MTLCommandBufferStatusCommitted:
-                    self._open.commands.commit()
+                self._open.commands.commit()
                 self._in_flight.append(self._open)
                 self._open = None
             self._reap()
@@ -349,15 +348,18 @@ class _Encoding:
         self._name = name
 
     def __enter__(self) -> Submission:
+        UNINTERRUPTED.begin()
         self._queue._lock.acquire()
         try:
             return self._queue._current()
         except BaseException:
             self._queue._lock.release()
+            UNINTERRUPTED.end()
             raise
 
     def __exit__(self, kind: object, problem: BaseException | None, trace: object) -> None:
         self._queue._lock.release()
+        UNINTERRUPTED.end()
         if isinstance(problem, CallError):
             raise DeviceError(f"{self._name}: {problem}") from problem
 

@@ -155,6 +155,11 @@ class Context:
     def _trim_heaps(self) -> None:
         self.pool.disclaim(self.heaps.trim(), HEAPS)
 
+    def trim(self) -> None:
+        """Free what lies idle. Pending work keeps its memory until it has ended."""
+        self.pool.trim()
+        self._trim_heaps()
+
     # ---- order ----
 
     def event(self) -> Event:
@@ -174,8 +179,7 @@ class Context:
             self.queue.wait()
         finally:
             self.shaders.save()
-            self.pool.trim()
-            self._trim_heaps()
+            self.trim()
 
     def _check_open(self) -> None:
         if self.closed:

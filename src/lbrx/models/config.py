@@ -80,9 +80,9 @@ class ModelConfig:
         values = self.settings.get(key)
         return values[index] if isinstance(values, list) and index < len(values) else None
 
-    def cache_bytes(self, tokens: int, itemsize: int) -> int:
+    def cache_bytes(self, tokens: int, itemsize: float) -> int:
         """Of the keys and values of so many tokens."""
-        return 2 * self.layers * self.kv_heads * self.head_size * tokens * itemsize
+        return int(2 * self.layers * self.kv_heads * self.head_size * tokens * itemsize)
 
 
 def read_config(model: Model) -> ModelConfig:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from lbrx import dtype as dt
-from lbrx.dtype import Dtype
 from lbrx.errors import LbrxError
-from lbrx.models.cache import KVCache, Step
+from lbrx.models.cache import CacheType, KVCache, Step
 from lbrx.models.decoder import Decoder
-from lbrx.models.interrupt import deferred
 from lbrx.models.plan import MemoryPlan
 from lbrx.tensor.compilation import compile
 from lbrx.tensor.core import Tensor
@@ -45,9 +43,9 @@ class Engine:
     whoever holds `lock` finds the cache as it was.
     """
 
-    def __init__(self, model: Decoder, cache_dtype: Dtype, memory: MemoryPlan) -> None:
+    def __init__(self, model: Decoder, cache_type: CacheType, memory: MemoryPlan) -> None:
         self.model = model
-        self.cache_dtype = cache_dtype
+        self.cache_type = cache_type
         self.memory = memory
         self.context = memory.tokens
         self.remembered: list[int] = []
@@ -70,7 +68,7 @@ class Engine:
         capacity = min(max(-(-tokens // BLOCK) * BLOCK, LEAST), max(self.context, LEAST))
         self.memory.check_cache(batch, capacity)
         device = self.model.device
-        new = KVCache(self.model.config, batch, capacity, self.cache_dtype, device)
+        new = KVCache(self.model.config, batch, capacity, self.cache_type, device)
         if old is not None and batch == old.batch == 1:
             new.copy_from(old, len(kept))
         else:
@@ -128,15 +126,19 @@ class Engine:
             piece = self._tensor(tokens[:, first:end])
             if end == longest:
                 break
-            with self._uninterrupted():
-                self.model.hidden(piece, step)
-                start(step.written)
-                step.commit()
-        with self._uninterrupted():
-            state = self._next(self.model.logits(piece, step), self._tensor(lengths), step)
-            # The cache is filled even if nobody looks at the logits.
-            start(state)
+            self.model.hidden(piece, step)
+            start(step.written)
+            step.commit()
+        state = self._next(self.model.logits(piece, step), self._tensor(lengths), step)
+        # The cache is filled even if nobody looks at the logits.
+        start(state)
+        self._trim()
         return state
+
+    def _trim(self) -> None:
+        """The pieces that a prompt was computed in are larger than all that a token needs."""
+        if self.model.device == "metal":
+            import_module("lbrx.metal").context().trim()
 
     def _step_by_step(self, prompt: Sequence[int], known: int) -> Next:
         """The rest of a prompt through the step for one token, which is traced anyway."""
@@ -161,8 +163,7 @@ class Engine:
     def decode(self, tokens: Tensor, positions: Tensor) -> Next:
         """One more token of each text."""
         assert self._decode is not None
-        with self._uninterrupted():
-            return self._decode(tokens, positions)
+        return self._decode(tokens, positions)
 
     def all_logits(self, tokens: Sequence[int], first: int = 0) -> Tensor:
         """After every token from one on, (tokens, vocabulary); those before are in the cache."""
@@ -171,16 +172,11 @@ class Engine:
         places = np.arange(first, first + len(tokens), dtype=np.int32)
         length = np.array([first + len(tokens)], np.int32)
         step = Step(cache, self._tensor(places[None]), self._tensor(length))
-        with self._uninterrupted():
-            logits = self.model.logits(self._tensor(np.array([tokens])), step, every=True)
-            start(logits)
-            step.commit()
+        logits = self.model.logits(self._tensor(np.array([tokens])), step, every=True)
+        start(logits)
+        step.commit()
         self.remembered += tokens
         return logits[0]
-
-    def _uninterrupted(self) -> AbstractContextManager[None]:
-        """While lists of commands are written, which nobody could use half finished."""
-        return nullcontext() if self.model.device == "cpu" else deferred()
 
     def _tensor(self, values: Any) -> Tensor:
         return tensor(np.ascontiguousarray(values), dtype=dt.int32, device=self.model.device)

@@ -130,16 +130,8 @@ class Attention:
         queries, keys, values = (heads.transpose(1, 2) for heads in (queries, keys, values))
         if self.rotary is not None:
             queries, keys = (self.rotary(heads, step.positions) for heads in (queries, keys))
-        keys, values = step.remember(self.layer, keys, values)
-        seen = queries.attention(
-            keys,
-            values,
-            lengths=step.lengths,
-            causal=True,
-            window=self.window,
-            scale=self.scale,
-            cap=self.cap,
-        )
+        rules = {"window": self.window, "scale": self.scale, "cap": self.cap}
+        seen = step.attend(self.layer, queries, keys, values, **rules)
         return self.output(seen.transpose(1, 2).reshape(*x.shape[:2], self.heads * self.size))
 
     def projected(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:

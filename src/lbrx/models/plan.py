@@ -58,7 +58,7 @@ class MemoryPlan:
 
 
 def plan(
-    config: ModelConfig, weights: int, tokens: int, itemsize: int, chunk: int, limit: int
+    config: ModelConfig, weights: int, tokens: int, itemsize: float, chunk: int, limit: int
 ) -> MemoryPlan:
     """For texts of so many tokens in all, prompts in chunks, and cached elements of a size."""
     wide = 6 * config.hidden + 3 * config.intermediate + 4 * config.heads * config.head_size

@@ -23,7 +23,7 @@ def fingerprint(engine: Engine) -> str:
     """What a cache's numbers depend on: the configuration and some of the weights."""
     config = engine.model.config
     sample = engine.model.norm.weight.numpy()
-    facts = json.dumps([repr(config), engine.cache_dtype.name], sort_keys=True)
+    facts = json.dumps([repr(config), engine.cache_type.name], sort_keys=True)
     return hashlib.sha256(facts.encode() + np.ascontiguousarray(sample).tobytes()).hexdigest()[:32]
 
 
@@ -33,7 +33,7 @@ def write(engine: Engine, path: str | PathLike[str]) -> None:
         raise LbrxError("there is nothing to save: let the model read a prompt first")
     length = len(engine.remembered)
     kept = engine.cache.store[..., :length, :].numpy()
-    values = empty_aligned(kept.shape, engine.cache_dtype)
+    values = empty_aligned(kept.shape, engine.cache_type.dtype)
     values[...] = kept
     tensors = {
         "cache": from_numpy(values, device="cpu"),

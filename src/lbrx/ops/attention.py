@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lbrx import quant
 from lbrx import shape as sh
 from lbrx.errors import ShapeError
 from lbrx.ops import rules
+from lbrx.ops.cache import CACHE_SCHEME, cached_shape
 from lbrx.ops.table import Attributes, Family, op
 from lbrx.shape import Shape
 
@@ -119,6 +121,32 @@ def attention(
         scores = scores + mask
     scores = np.where(_seen(count, keys, lengths, causal, window), scores, -np.inf)
     return np.asarray(_weights(scores) @ value)
+
+
+def quantized_attention_shape(shapes: rules.Shapes, attributes: Attributes) -> Shape:
+    query, key, value, *others = shapes
+    values = (cached_shape(rules.first([codes]), attributes["scheme"]) for codes in (key, value))
+    return attention_shape([query, *values, *others], attributes)
+
+
+@op(Family.ATTENTION, quantized_attention_shape, rules.floating)
+def quantized_attention(
+    query: Array,
+    key_codes: Array,
+    value_codes: Array,
+    mask: Array | None = None,
+    lengths: Array | None = None,
+    *,
+    scheme: str = CACHE_SCHEME,
+    causal: bool = False,
+    window: int = 0,
+    scale: float | None = None,
+    cap: float = 0.0,
+) -> Array:
+    """`attention` with keys and values in blocks, (..., S, bytes), which are read as they are."""
+    key, value = (quant.dequantize(codes, scheme) for codes in (key_codes, value_codes))
+    rule = {"causal": causal, "window": window, "scale": scale, "cap": cap}
+    return np.asarray(attention(query, key, value, mask, lengths, **rule))
 
 
 def rope_shape(shapes: rules.Shapes, attributes: Attributes) -> Shape:

@@ -7,14 +7,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lbrx import dtype as dt
+from lbrx import quant
 from lbrx import shape as sh
 from lbrx.dtype import Dtype
-from lbrx.errors import DtypeError, ShapeError
+from lbrx.errors import DtypeError, QuantizationError, ShapeError
 from lbrx.ops import rules
+from lbrx.ops.quantized import values_shape
 from lbrx.ops.table import Attributes, Family, op
 from lbrx.shape import Shape
 
 Array = NDArray[Any]
+CACHE_SCHEME = "q8_0"
+"""The scheme of caches that are quantized as they are written."""
 
 
 def overwrite_shape(shapes: rules.Shapes, _: Attributes) -> Shape:
@@ -42,6 +47,10 @@ def overwrite(cache: Array, rows: Array, positions: Array) -> Array:
     written into the cache's own memory, which the result shares: do not use the old tensor again.
     A position that is not from 0 to S - 1 puts nothing; of rows at one position, one is kept.
     """
+    return _put(cache, rows, positions)
+
+
+def _put(cache: Array, rows: Array, positions: Array) -> Array:
     result = cache.copy()
     length, depth = cache.shape[-2:]
     places = np.broadcast_to(positions, rows.shape[:-1]).reshape(-1, rows.shape[-2])
@@ -49,3 +58,40 @@ def overwrite(cache: Array, rows: Array, positions: Array) -> Array:
     batch, row = np.nonzero((places >= 0) & (places < length))
     flat[batch, places[batch, row].astype(np.intp)] = new[batch, row]
     return result
+
+
+def cached_shape(codes: Shape, scheme: str) -> Shape:
+    """The shape of the values in a quantized cache."""
+    if scheme != CACHE_SCHEME:
+        raise QuantizationError(f"a cache of {scheme} is not possible: take {CACHE_SCHEME}")
+    return values_shape(quant.find(scheme), codes)
+
+
+def _overwrite_blocks_shape(shapes: rules.Shapes, attributes: Attributes) -> Shape:
+    codes = rules.first(shapes)
+    overwrite_shape([cached_shape(codes, attributes["scheme"]), *shapes[1:]], attributes)
+    return codes
+
+
+@op(Family.INDEXING, _overwrite_blocks_shape, lambda *_: dt.uint8)
+def overwrite_blocks(
+    codes: Array, rows: Array, positions: Array, *, scheme: str = CACHE_SCHEME
+) -> Array:
+    """`overwrite` of a cache in blocks, (..., S, bytes), by rows of numbers, which are quantized.
+
+    A block with a number that is not finite, or too large for the scale, becomes NaN as a whole.
+    """
+    return _put(codes, _encoded(rows.astype(np.float32)), positions)
+
+
+def _encoded(rows: Array) -> Array:
+    """Rows as q8_0."""
+    scheme = quant.find(CACHE_SCHEME)
+    *leading, depth = rows.shape
+    groups = rows.reshape(*leading, depth // scheme.elements, scheme.elements)
+    largest = np.abs(groups).max(axis=-1, initial=0)
+    good = largest / np.float32(127) <= np.finfo(np.float16).max
+    kept = np.where(good[..., None], groups, np.float32(0)).reshape(rows.shape)
+    blocks = quant.quantize(kept, scheme)[0].reshape(*good.shape, scheme.block_bytes)
+    blocks[..., :2].view(np.float16)[~good] = np.nan
+    return blocks.reshape(*leading, depth // scheme.elements * scheme.block_bytes)

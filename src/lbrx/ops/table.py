@@ -6,7 +6,8 @@ Names are those of the Python array API standard where that has one.
 
 An operand's name says its role, too: `condition` is boolean; `indices`, `positions` and `lengths`
 are integer; `mask`, `factors` and `rows` are floating and keep their own type; `codes`, `scales`
-and `offsets` are what quantized values are stored as. All others are values, promoted together.
+and `offsets` are what quantized values are stored as, as are `key_codes` and `value_codes`. All
+others are values, promoted together.
 """
 
 from __future__ import annotations
@@ -74,6 +75,8 @@ _ROLES = {
     "factors": Role.FLOATING,
     "rows": Role.FLOATING,
     "codes": Role.STORED,
+    "key_codes": Role.STORED,
+    "value_codes": Role.STORED,
     "scales": Role.STORED,
     "offsets": Role.STORED,
 }

@@ -30,7 +30,7 @@ def operations(op: Op, inputs: Sequence[Spec], outputs: Sequence[Spec]) -> float
         return 2.0 * size * inputs[0].shape[-1]
     if op.family is Family.ATTENTION:
         # Scores and their products with the values: two each.
-        width = inputs[0].shape[-1] + inputs[2].shape[-1]
+        width = inputs[0].shape[-1] + outputs[0].shape[-1]
         return 2.0 * math.prod(inputs[0].shape[:-1]) * inputs[1].shape[-2] * width
     if op.family in _EACH:
         return float(_EACH[op.family] * math.prod(inputs[0].shape))

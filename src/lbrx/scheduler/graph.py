@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import Any
 
 from lbrx import shape as sh
+from lbrx.interrupt import UNINTERRUPTED
 from lbrx.kernels.registry import policy
 from lbrx.metal import Buffer
 from lbrx.ops import TABLE, Attributes, Op, Spec
@@ -211,7 +212,7 @@ def realise(storages: Iterable[Storage]) -> None:
     """Compute what pends of these storages, and encode it; nobody waits for the device here."""
     from lbrx.scheduler.dispatcher import run  # which needs nodes
 
-    with LOCK:
+    with UNINTERRUPTED, LOCK:
         nodes = nodes_of(storages)
         if nodes:
             run(nodes)

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from lbrx.interrupt import UNINTERRUPTED
 from lbrx.memory.plan import Lifetime, arrange
 from lbrx.metal import Buffer, Context
 from lbrx.metal.binding import Metal
@@ -105,7 +106,7 @@ class Recording:
 
     def run(self, inputs: Sequence[Buffer], numbers: Sequence[float]) -> list[Buffer]:
         """Encode everything with these inputs; returns the results' buffers."""
-        with self.lock:
+        with UNINTERRUPTED, self.lock:
             binding = _Binding(self, inputs, numbers)
             for piece in self.pieces:
                 piece.run(binding)

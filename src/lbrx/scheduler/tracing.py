@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from lbrx import env
 from lbrx.errors import TraceError
+from lbrx.interrupt import UNINTERRUPTED
 from lbrx.kernels.arrays import whole_buffer
 from lbrx.kernels.registry import policy
 from lbrx.metal import Buffer, context
@@ -80,7 +81,7 @@ def _varying(order: Iterable[Node]) -> set[Node]:
 def recorded(outputs: Sequence[Array], inputs: Sequence[Array], function: str) -> replay.Recording:
     """The commands that compute the outputs from the inputs."""
     pending = [x.storage for x in outputs if isinstance(x.storage, Pending)]
-    with graph.LOCK:
+    with UNINTERRUPTED, graph.LOCK:
         varying = _varying(graph.in_order(graph.nodes_of(pending)))
         # What inputs have no part in is computed now, once: others may hold it too.
         used = [x.storage for node in varying for x in node.arrays()]

@@ -60,6 +60,22 @@ inline Seen seen_by(constant Attention& a, uint valid, uint i) {
   return seen;
 }
 
+// Keys and values are numbers, or bytes: then a row is blocks of q8_0, GGUF's, a scale in half
+// precision and 32 codes. Scales among the codes keep a row one run of bytes, as a cache's rows are
+// written, copied and saved; a simdgroup reads a block with one lane for each code.
+constant constexpr uint BLOCK = 32, BLOCK_BYTES = 34;
+
+inline float scale_of(device const uchar* block) {
+  return float(*reinterpret_cast<device const half*>(block));
+}
+
+template <typename KV>
+inline float feature(device const KV* row, uint d) { return float(row[d]); }
+inline float feature(device const uchar* row, uint d) {
+  device const uchar* block = row + d / BLOCK * BLOCK_BYTES;
+  return scale_of(block) * float(char(block[2 + d % BLOCK]));
+}
+
 inline float mask_at(constant Attention& a, device const float* mask, long row, uint j) {
   return a.has_mask ? mask[row + j * a.mask_key] : 0.0f;
 }
@@ -99,15 +115,15 @@ kernel void attention_plain(
   for (int j = seen.first; j < seen.last; j++) {
     device const KV* k = key + row_at(a.key, b, h / a.group, j);
     float score = 0.0f;
-    for (uint d = 0; d < depth; d++) score = fma(float(q[d]), float(k[d]), score);
+    for (uint d = 0; d < depth; d++) score = fma(float(q[d]), feature(k, d), score);
     score = scored(a, score, mask_at(a, mask, mask_row, j));
     const float above = max(peak, score);
     const float shrink = exp(peak - pivot(above));
     const float weight = exp(score - pivot(above));
     peak = above;
     total = fma(total, shrink, weight);
-    device const KV* v = value + row_at(a.value, b, h / a.group, j) + d0;
-    for (uint d = 0; d < values; d++) sum[d] = fma(sum[d], shrink, weight * float(v[d]));
+    device const KV* v = value + row_at(a.value, b, h / a.group, j);
+    for (uint d = 0; d < values; d++) sum[d] = fma(sum[d], shrink, weight * feature(v, d0 + d));
   }
   device T* o = out + (long(at.y) * a.queries + i) * value_depth + d0;
   for (uint d = 0; d < values; d++) o[d] = T(divided(sum[d], total));

@@ -15,6 +15,7 @@ constant constexpr uint FLASH_THREADS = FLASH_SIMDGROUPS * 32;
 // Halves are multiplied as they are, others as float: before the M3, bfloat is emulated.
 template <typename T, typename KV> struct Factor { using type = float; };
 template <> struct Factor<half, half> { using type = half; };
+template <> struct Factor<half, uchar> { using type = half; };
 
 // All threads copy rows into threadgroup memory; rows beyond `valid` are zeros.
 template <uint D, typename From, typename To>
@@ -22,7 +23,7 @@ inline void stage(device const From* rows, long stride, int valid, uint count, u
                   threadgroup To* tile, uint thread_index) {
   for (uint n = thread_index; n < count * D; n += FLASH_THREADS) {
     const uint row = n / D, d = n % D;
-    tile[row * width + d] = int(row) < valid ? To(rows[row * stride + d]) : To(0);
+    tile[row * width + d] = int(row) < valid ? To(feature(rows + row * stride, d)) : To(0);
   }
 }
 
@@ -195,7 +196,7 @@ kernel void attention_decode(
     float score = 0.0f;
     for (uint n = 0; n * 32 < DEPTH; n++) {
       const uint d = n * 32 + lane;
-      if (DEPTH % 32 == 0 || d < DEPTH) score = fma(q[n], float(k[d]), score);
+      if (DEPTH % 32 == 0 || d < DEPTH) score = fma(q[n], feature(k, d), score);
     }
     score = bent(a, simd_sum(score)) + (mask_row ? mask_row[j * a.mask_key] : 0.0f);
     const float above = max(peak, score);
@@ -205,7 +206,7 @@ kernel void attention_decode(
     for (uint n = 0; n * 32 < VALUE_DEPTH; n++) {
       const uint d = n * 32 + lane;
       if (VALUE_DEPTH % 32 == 0 || d < VALUE_DEPTH) {
-        sums[n] = fma(sums[n], shrink, weight * float(v[d]));
+        sums[n] = fma(sums[n], shrink, weight * feature(v, d));
       }
     }
   }

@@ -10,6 +10,26 @@ struct Overwriting {
   uint heads, capacity, depth;
 };
 
+// What is written at a time: a number, or 32 as one of GGUF's q8_0 blocks where the cache is bytes.
+template <typename C> struct Unit { static constant constexpr uint VALUES = 1, STORED = 1; };
+template <> struct Unit<uchar> { static constant constexpr uint VALUES = 32, STORED = 34; };
+
+template <typename C, typename T>
+inline void store(device C* out, device const T* in) { *out = C(float(*in)); }
+
+template <typename T>
+inline void store(device uchar* out, device const T* in) {
+  // Magnitudes are ordered as their bits, and what is not finite is above all others.
+  uint top = 0;
+  for (uint i = 0; i < 32; i++) top = max(top, as_type<uint>(abs(float(in[i]))));
+  const float scale = as_type<float>(top) / 127, inverse = 1 / scale;
+  const bool held = scale <= 65504;
+  const float factor = held && isfinite(inverse) ? inverse : 0.0f;
+  *reinterpret_cast<device half*>(out) = half(held ? scale : NAN);
+  for (uint i = 0; i < 32; i++) out[2 + i] = uchar(char(held ? round(float(in[i]) * factor) : 0.0f));
+}
+
+// `count` units of a row, from `first` on.
 template <typename C, typename T>
 inline void put(device C* cache, device const T* rows, device const void* positions,
                 constant Overwriting& sizes, uint row, uint plane, uint first, uint count) {
@@ -18,9 +38,11 @@ inline void put(device C* cache, device const T* rows, device const void* positi
   const ulong at = ulong(index_at(positions, sizes.place_offset + place));
   if (at >= sizes.capacity) return;
   const long from = sizes.from[0] * batch + sizes.from[1] * head + sizes.from[2] * row;
-  device const T* in = rows + sizes.offset + from + first;
-  device C* out = cache + (ulong(plane) * sizes.capacity + at) * sizes.depth + first;
-  for (uint i = 0; i < count; i++) out[i] = C(float(in[i]));
+  constexpr uint values = Unit<C>::VALUES, stored = Unit<C>::STORED;
+  device const T* in = rows + sizes.offset + from + first * values;
+  const ulong row_start = (ulong(plane) * sizes.capacity + at) * (sizes.depth / values);
+  device C* out = cache + (row_start + first) * stored;
+  for (uint i = 0; i < count; i++) store(out + i * stored, in + i * values);
 }
 
 // A thread a row.
@@ -29,10 +51,10 @@ kernel void overwrite_rows(device C* cache [[buffer(0)]], device const T* rows [
                            device const void* positions [[buffer(2)]],
                            constant Overwriting& sizes [[buffer(3)]],
                            uint3 at [[thread_position_in_grid]]) {
-  put(cache, rows, positions, sizes, at.x, at.y, 0, sizes.depth);
+  put(cache, rows, positions, sizes, at.x, at.y, 0, sizes.depth / Unit<C>::VALUES);
 }
 
-// A thread an element.
+// A thread a unit.
 template <typename C, typename T>
 kernel void overwrite_elements(device C* cache [[buffer(0)]], device const T* rows [[buffer(1)]],
                                device const void* positions [[buffer(2)]],

@@ -14,52 +14,52 @@ struct Product {
 constant constexpr uint RUN = 2 * UNIT;  // codes of x with one scale
 constant constexpr float LARGEST = 32767;
 
-typedef short Codes __attribute__((ext_vector_type(32)));
-typedef int WideCodes __attribute__((ext_vector_type(32)));
-typedef int Ints __attribute__((ext_vector_type(16)));
-typedef float Floats __attribute__((ext_vector_type(16)));
+template <uint N> using Shorts = short __attribute__((ext_vector_type(N)));
+template <uint N> using Ints = int __attribute__((ext_vector_type(N)));
+template <uint N> using Floats = float __attribute__((ext_vector_type(N)));
+typedef Shorts<RUN> Codes;
+typedef Floats<UNIT> Unit;
 
 // No sum of 32 products overflows: codes of weights are below 512.
-inline Ints pair_sums(Codes a, Codes b) {
-  const WideCodes products = __builtin_convertvector(a, WideCodes) * __builtin_convertvector(b, WideCodes);
+template <uint N>
+inline Ints<N / 2> pair_sums(Shorts<N> a, Shorts<N> b) {
+  const Ints<N> products = __builtin_convertvector(a, Ints<N>) * __builtin_convertvector(b, Ints<N>);
   return products.even + products.odd;
 }
-inline Floats floats(Ints x) { return __builtin_convertvector(x, Floats); }
-inline Floats fused(Floats a, Floats b, Floats c) { return __builtin_elementwise_fma(a, b, c); }
-
-inline float sum_of(Floats x) {
-  const auto eight = x.lo + x.hi;
-  const auto four = eight.lo + eight.hi;
-  return (four.x + four.z) + (four.y + four.w);
-}
+template <uint N>
+inline Floats<N> floats(Ints<N> x) { return __builtin_convertvector(x, Floats<N>); }
+template <uint N>
+inline Floats<N> fused(Floats<N> a, Floats<N> b, Floats<N> c) { return __builtin_elementwise_fma(a, b, c); }
 
 // Sixteen numbers of x. The loop becomes vector instructions, if nothing unrolls it before.
-inline Floats unit_at(device const void* x, ulong at) {
+inline Unit unit_at(device const void* x, ulong at) {
   alignas(64) float values[UNIT];
 #pragma nounroll
   for (uint i = 0; i < UNIT; i++) values[i] = element(VALUES, x, at + i);
-  return *reinterpret_cast<thread const Floats*>(values);
+  return *reinterpret_cast<thread const Unit*>(values);
 }
 
-// The codes of x, their scales, and the sums of 16 numbers that offsets are multiplied by.
-kernel void pack_rows(device const void* x [[buffer(0)]], device Codes* codes [[buffer(1)]],
-                      device float* steps [[buffer(2)]], device float* sums [[buffer(3)]],
+// The codes of x, their scales, and their sums, which offsets are multiplied by: of 32, and of the
+// first 16 of those.
+kernel void pack_rows(device const void* x [[buffer(0)]], device Shorts<UNIT>* codes [[buffer(1)]],
+                      device float* steps [[buffer(2)]], device float2* sums [[buffer(3)]],
                       uint at [[thread_position_in_grid]]) {
-  const Floats low = unit_at(x, ulong(at) * RUN), high = unit_at(x, ulong(at) * RUN + UNIT);
-  const float largest = max(__builtin_reduce_max(__builtin_elementwise_abs(low)),
-                            __builtin_reduce_max(__builtin_elementwise_abs(high)));
+  const Unit units[2] = {unit_at(x, ulong(at) * RUN), unit_at(x, ulong(at) * RUN + UNIT)};
+  const float largest = max(__builtin_reduce_max(__builtin_elementwise_abs(units[0])),
+                            __builtin_reduce_max(__builtin_elementwise_abs(units[1])));
   // Below this, an inverse would be infinite; NaN and infinity make the whole result NaN.
   const float inverse = largest < 1e-33f ? 0.0f : LARGEST / largest;
-  const float step = largest / LARGEST + sum_of(low * 0 + high * 0);
-  const Ints first = __builtin_convertvector(__builtin_elementwise_rint(low * inverse), Ints);
-  const Ints second = __builtin_convertvector(__builtin_elementwise_rint(high * inverse), Ints);
-  const WideCodes both = __builtin_shufflevector(
-      first, second, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21,
-      22, 23, 24, 25, 26, 27, 28, 29, 30, 31);
-  codes[at] = __builtin_convertvector(both, Codes);
+  const bool strange = __builtin_reduce_or((units[0] * 0 != 0) | (units[1] * 0 != 0)) != 0;
+  const float step = strange ? NAN : largest / LARGEST;
+  int totals[2];
+#pragma unroll
+  for (uint i = 0; i < 2; i++) {
+    const auto rounded = __builtin_convertvector(__builtin_elementwise_rint(units[i] * inverse), Ints<UNIT>);
+    codes[at * 2 + i] = __builtin_convertvector(rounded, Shorts<UNIT>);
+    totals[i] = __builtin_reduce_add(rounded);
+  }
   steps[at] = step;
-  sums[at * 2] = float(__builtin_reduce_add(first)) * step;
-  sums[at * 2 + 1] = float(__builtin_reduce_add(second)) * step;
+  sums[at] = float2(totals[0] + totals[1], totals[0]) * step;
 }
 
 // ---- a few rows: a thread a row of the matrix ----
@@ -71,7 +71,7 @@ constant constexpr uint MOST_ROWS = 8;
 struct Packed {
   device const Codes* codes;
   device const float* steps;
-  device const float* sums;
+  device const float2* sums;
 };
 
 // The codes of 32 values. The loop over them becomes vector instructions, if nothing unrolls it before.
@@ -92,9 +92,20 @@ inline Codes codes_of(Block block, uint run) {
   return *reinterpret_cast<thread const Codes*>(codes);
 }
 
+template <typename C>
+inline float2 scale_and_offset(Block block, uint unit) {
+  return float2(C::scale(block, unit), C::SHIFTED ? C::offset(block, unit) : 0);
+}
+// Both at once, where they lie side by side.
+inline float2 two_halves(Block block) { return float2(*reinterpret_cast<device const half2*>(block.data)); }
+template <>
+inline float2 scale_and_offset<Q4_1>(Block block, uint) { return two_halves(block); }
+template <>
+inline float2 scale_and_offset<Q5_1>(Block block, uint) { return two_halves(block); }
+
 // Sums for one row of x, lane by lane, and what offsets add to them.
 struct Sum {
-  Floats lanes;
+  Floats<8> lanes;
   float shift;
 };
 
@@ -106,26 +117,32 @@ inline void add_block(thread Sum (&sums)[MOST_ROWS], Block block, ulong b,
   for (uint run = 0; run < runs; run++) {
     const ulong at = b * runs + run;
     const Codes codes = codes_of<C>(block, run);
-    Floats scale = C::scale(block, run * 2);
-    if (!C::PAIRED) scale.hi = C::scale(block, run * 2 + 1);
+    const float2 first = scale_and_offset<C>(block, run * 2);
+    const float2 second = C::PAIRED ? first : scale_and_offset<C>(block, run * 2 + 1);
 #pragma unroll
     for (uint r = 0; r < ROWS; r++) {
-      const Floats products = floats(pair_sums(codes, x[r].codes[at]));
-      sums[r].lanes = fused(products, scale * x[r].steps[at], sums[r].lanes);
-      if (!C::SHIFTED) continue;
-      device const float* totals = x[r].sums + at * 2;
-      const float offset = C::offset(block, run * 2);
+      const Codes given = x[r].codes[at];
+      const float step = x[r].steps[at];
+      const Ints<8> low = pair_sums<UNIT>(codes.lo, given.lo), high = pair_sums<UNIT>(codes.hi, given.hi);
       if (C::PAIRED) {
-        sums[r].shift = fma(offset, totals[0] + totals[1], sums[r].shift);
+        sums[r].lanes = fused<8>(floats<8>(low + high), first.x * step, sums[r].lanes);
       } else {
-        const float other = C::offset(block, run * 2 + 1);
-        sums[r].shift += fma(offset, totals[0], other * totals[1]);
+        sums[r].lanes = fused<8>(floats<8>(low), first.x * step, sums[r].lanes);
+        sums[r].lanes = fused<8>(floats<8>(high), second.x * step, sums[r].lanes);
       }
+      if (!C::SHIFTED) continue;
+      const float2 totals = x[r].sums[at];
+      sums[r].shift += C::PAIRED ? first.y * totals.x
+                                 : fma(first.y, totals.y, second.y * (totals.x - totals.y));
     }
   }
 }
 
-inline float sum_of(Sum a, Sum b) { return sum_of(a.lanes + b.lanes) + (a.shift + b.shift); }
+inline float sum_of(Sum a, Sum b) {
+  const Floats<8> eight = a.lanes + b.lanes;
+  const auto four = eight.lo + eight.hi;
+  return (four.x + four.z) + (four.y + four.w) + (a.shift + b.shift);
+}
 
 template <typename C>
 kernel void matvec_serial(device const uchar* data [[buffer(0)]],
@@ -134,7 +151,7 @@ kernel void matvec_serial(device const uchar* data [[buffer(0)]],
                           device const char* book [[buffer(3)]],
                           device const Codes* codes [[buffer(4)]],
                           device const float* steps [[buffer(5)]],
-                          device const float* sums [[buffer(6)]], device void* out [[buffer(7)]],
+                          device const float2* sums [[buffer(6)]], device void* out [[buffer(7)]],
                           constant Product& p [[buffer(8)]],
                           uint2 at [[thread_position_in_grid]]) {
   const uint first = at.y * ROWS, blocks = p.k / C::elements();
@@ -147,7 +164,7 @@ kernel void matvec_serial(device const uchar* data [[buffer(0)]],
   for (uint r = 0; r < ROWS; r++) {
     // Rows beyond the last are the last again.
     const ulong row = min(first + r, p.m - 1);
-    x[r] = {codes + row * (p.k / RUN), steps + row * (p.k / RUN), sums + row * (p.k / UNIT)};
+    x[r] = {codes + row * (p.k / RUN), steps + row * (p.k / RUN), sums + row * (p.k / RUN)};
     even[r] = odd[r] = {0, 0};
   }
   for (uint b = 0; b + 1 < blocks; b += 2) {
@@ -170,17 +187,17 @@ constant uint SCALES_OF_RUN [[function_constant(4)]];  // one, or one for each 1
 constant bool HAS_OFFSETS [[function_constant(5)]];
 
 // Two codes that lie side by side, in an int.
-inline Codes as_codes(Ints pairs) { return __builtin_bit_cast(Codes, pairs); }
-inline Ints as_pairs(Codes codes) { return __builtin_bit_cast(Ints, codes); }
+inline Codes as_codes(Ints<LANES> pairs) { return __builtin_bit_cast(Codes, pairs); }
+inline Ints<LANES> as_pairs(Codes codes) { return __builtin_bit_cast(Ints<LANES>, codes); }
 
 // Four rounds of a perfect shuffle of the rows' first and second half exchange rows and columns.
-inline void transpose(thread Ints (&rows)[LANES]) {
+inline void transpose(thread Ints<LANES> (&rows)[LANES]) {
 #pragma unroll
   for (uint round = 0; round < 4; round++) {
-    Ints next[LANES];
+    Ints<LANES> next[LANES];
 #pragma unroll
     for (uint i = 0; i < LANES / 2; i++) {
-      const Ints a = rows[i], b = rows[i + LANES / 2];
+      const Ints<LANES> a = rows[i], b = rows[i + LANES / 2];
       next[2 * i] = __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
       next[2 * i + 1] = __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
     }
@@ -195,7 +212,7 @@ template <typename C>
 kernel void pack_matrix(device const uchar* data [[buffer(0)]],
                         device const void* scales [[buffer(1)]],
                         device const void* offsets [[buffer(2)]],
-                        device const char* book [[buffer(3)]], device Ints* pairs [[buffer(4)]],
+                        device const char* book [[buffer(3)]], device Ints<LANES>* pairs [[buffer(4)]],
                         device float* steps [[buffer(5)]], device float* shifts [[buffer(6)]],
                         constant Product& p [[buffer(7)]],
                         uint2 at [[thread_position_in_grid]]) {
@@ -210,7 +227,7 @@ kernel void pack_matrix(device const uchar* data [[buffer(0)]],
   }
   for (uint run = 0; run < runs; run++) {
     const ulong place = ulong(panel) * (p.k / RUN) + at.x * runs + run;
-    Ints codes[LANES];
+    Ints<LANES> codes[LANES];
 #pragma unroll
     for (uint i = 0; i < LANES; i++) codes[i] = as_pairs(codes_of<C>(rows[i], run));
     transpose(codes);
@@ -227,46 +244,47 @@ kernel void pack_matrix(device const uchar* data [[buffer(0)]],
 }
 
 // One run of a few rows of x times a panel of the matrix, added to their totals.
-inline void add_strip(thread Floats (&totals)[STRIP][VECTORS], thread const Packed (&x)[STRIP],
-                      ulong run, device const Ints* pairs, device const Floats* scales,
-                      device const Floats* offsets) {
+inline void add_strip(thread Unit (&totals)[STRIP][VECTORS], thread const Packed (&x)[STRIP],
+                      ulong run, device const Ints<LANES>* pairs, device const Unit* scales,
+                      device const Unit* offsets) {
 #pragma unroll
   for (uint unit = 0; unit < SCALES_OF_RUN; unit++) {
-    Ints sums[STRIP][VECTORS] = {};
+    Ints<LANES> sums[STRIP][VECTORS] = {};
     const uint count = SCALES_OF_RUN == 1 ? PAIRS : PAIRS / 2;
     for (uint i = unit * count; i < (unit + 1) * count; i++) {
 #pragma unroll
       for (uint r = 0; r < STRIP; r++) {
-        const Ints two = reinterpret_cast<device const int*>(x[r].codes + run)[i];
+        const Ints<LANES> two = reinterpret_cast<device const int*>(x[r].codes + run)[i];
 #pragma unroll
         for (uint v = 0; v < VECTORS; v++)
-          sums[r][v] += pair_sums(as_codes(pairs[i * VECTORS + v]), as_codes(two));
+          sums[r][v] += pair_sums<RUN>(as_codes(pairs[i * VECTORS + v]), as_codes(two));
       }
     }
 #pragma unroll
     for (uint r = 0; r < STRIP; r++) {
-      const float total = SCALES_OF_RUN == 1 ? x[r].sums[run * 2] + x[r].sums[run * 2 + 1] : x[r].sums[run * 2 + unit];
+      const float2 both = x[r].sums[run];
+      const float total = SCALES_OF_RUN == 1 ? both.x : unit == 0 ? both.y : both.x - both.y;
 #pragma unroll
       for (uint v = 0; v < VECTORS; v++) {
-        const Floats step = scales[unit * VECTORS + v] * x[r].steps[run];
-        totals[r][v] = fused(floats(sums[r][v]), step, totals[r][v]);
-        if (HAS_OFFSETS) totals[r][v] = fused(offsets[unit * VECTORS + v], total, totals[r][v]);
+        const Unit step = scales[unit * VECTORS + v] * x[r].steps[run];
+        totals[r][v] = fused<LANES>(floats<LANES>(sums[r][v]), step, totals[r][v]);
+        if (HAS_OFFSETS) totals[r][v] = fused<LANES>(offsets[unit * VECTORS + v], total, totals[r][v]);
       }
     }
   }
 }
 
-kernel void multiply_tiles(device const Ints* pairs [[buffer(0)]],
-                           device const Floats* scales [[buffer(1)]],
-                           device const Floats* offsets [[buffer(2)]],
+kernel void multiply_tiles(device const Ints<LANES>* pairs [[buffer(0)]],
+                           device const Unit* scales [[buffer(1)]],
+                           device const Unit* offsets [[buffer(2)]],
                            device const Codes* codes [[buffer(3)]],
                            device const float* steps [[buffer(4)]],
-                           device const float* sums [[buffer(5)]], device void* out [[buffer(6)]],
+                           device const float2* sums [[buffer(5)]], device void* out [[buffer(6)]],
                            constant Product& p [[buffer(7)]],
                            uint2 at [[thread_position_in_grid]]) {
   const uint runs = p.k / RUN, first = at.x * TILE_ROWS, column = at.y * TILE_COLUMNS;
   const uint strips = (min(TILE_ROWS, p.m - first) + STRIP - 1) / STRIP;
-  Floats totals[TILE_ROWS / STRIP][STRIP][VECTORS] = {};
+  Unit totals[TILE_ROWS / STRIP][STRIP][VECTORS] = {};
   for (ulong run = 0; run < runs; run++) {
     const ulong place = at.y * runs + run;
     for (uint strip = 0; strip < strips; strip++) {
@@ -274,7 +292,7 @@ kernel void multiply_tiles(device const Ints* pairs [[buffer(0)]],
 #pragma unroll
       for (uint r = 0; r < STRIP; r++) {
         const ulong row = min(first + strip * STRIP + r, p.m - 1);
-        x[r] = {codes + row * runs, steps + row * runs, sums + row * runs * 2};
+        x[r] = {codes + row * runs, steps + row * runs, sums + row * runs};
       }
       add_strip(totals[strip], x, run, pairs + place * PAIRS * VECTORS,
                 scales + place * SCALES_OF_RUN * VECTORS, offsets + place * SCALES_OF_RUN * VECTORS);

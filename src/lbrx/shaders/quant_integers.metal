@@ -3,7 +3,7 @@
 #define SERIAL(name, codec)                                                                  \
   template [[host_name("quantized_matmul_serial_" #name)]] kernel void matvec_serial<codec>( \
       device const uchar*, device const void*, device const void*, device const char*,       \
-      device const Codes*, device const float*, device const float*, device void*,           \
+      device const Codes*, device const float*, device const float2*, device void*,          \
       constant Product&, uint2);
 
 EACH_BLOCK(SERIAL)
@@ -11,7 +11,7 @@ EACH_GROUP(SERIAL)
 #define MATRIX(name, codec)                                                                  \
   template [[host_name("pack_matrix_" #name)]] kernel void pack_matrix<codec>(               \
       device const uchar*, device const void*, device const void*, device const char*,       \
-      device Ints*, device float*, device float*, constant Product&, uint2);
+      device Ints<LANES>*, device float*, device float*, constant Product&, uint2);
 
 EACH_BLOCK(MATRIX)
 EACH_GROUP(MATRIX)

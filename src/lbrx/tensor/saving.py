@@ -59,7 +59,7 @@ def save(
         outgoing,
         metadata or {},
         kind,
-        max_shard_size=None if max_shard_size is None else writing.parse_size(max_shard_size),
+        max_shard_size=max_shard_size,
         files={"config.json": json.dumps(settings, indent=2).encode()} if settings else None,
     )
 

@@ -77,7 +77,7 @@ def test_tokenizer_and_settings_go_along(folder, tmp_path, tokenizer):
 @pytest.mark.parametrize(
     ("quantize", "types"),
     [
-        (None, {"BF16"}),
+        (None, {"BF16", "F32"}),
         ("f16", {"F16", "F32"}),
         ("Q8_0", {"Q8_0", "F32"}),
         ("q4_k_s", {"Q4_K", "Q5_0", "Q5_K", "Q6_K", "F32"}),
@@ -91,8 +91,8 @@ def test_mixtures(folder, tmp_path, quantize, types):
     found = gguf_types(tmp_path / "m.gguf")
     assert set(found.values()) <= types
     norms = {name for name in found if name.endswith("_norm.weight")}
+    assert {name for name, type in found.items() if type == "F32"} == norms
     if quantize is not None:
-        assert {name for name, type in found.items() if type == "F32"} == norms
         choose = quant.mixture(
             "q8_0" if quantize == "f16" else quantize, quant.ModelFacts(2, queries_per_key=2)
         )
@@ -209,6 +209,10 @@ def test_patterns(folder, tmp_path):
         ("m", {"include": ("nothing*",)}, "no tensor is left by --include and --exclude"),
         ("llama", {}, "is the source too"),
         ("llama/model.safetensors", {}, "is the source too"),
+        ("nowhere", {}, "is a link to what is not there"),
+        ("m", {"quantize": "f16", "dtype": "f32"}, "f16 and float32 are both wanted"),
+        ("m.gguf", {"quantize": "q8_0", "dtype": "f16"}, "what q8_0 does not quantize is f32"),
+        ("m.gguf", {"max_shard_size": "1KB"}, "shards of 1,000 bytes need a folder"),
         ("there", {"to": "gguf"}, "is a folder, and gguf writes a file"),
         ("file", {"to": "mlx"}, "is a file, and mlx writes a folder"),
     ],
@@ -217,6 +221,7 @@ def test_refused(folder, tmp_path, target, settings, message):
     source, _ = folder()
     (tmp_path / "there").mkdir()
     (tmp_path / "file").write_text("as it was")
+    (tmp_path / "nowhere").symlink_to(tmp_path / "gone")
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(lbrx.LbrxError, match=re.escape(message)):
         to(source, tmp_path / target, **settings)
@@ -247,6 +252,46 @@ def test_memory_is_that_of_some_rows(tmp_path, rng, monkeypatch):
     finally:
         tracemalloc.stop()
     assert peak < 12 << 20
+
+
+@pytest.mark.parametrize("limit", [None, 400_000])
+def test_the_source_is_not_replaced(folder, tmp_path, limit):
+    """Its file or index is in the folder to write."""
+    source, _ = folder()
+    to(source, tmp_path / "m", max_shard_size=limit)
+    before = contents(tmp_path / "m")
+    given = next((tmp_path / "m").glob("*.index.json"), tmp_path / "m/model.safetensors")
+    with pytest.raises(lbrx.FormatError, match="is of the source, and would be replaced"):
+        to(given, tmp_path / "m", quantize="f16")
+    assert contents(tmp_path / "m") == before
+
+
+def test_a_folder_that_cannot_be_filled(folder, tmp_path, monkeypatch):
+    """All is done but for the names: nothing has to be done again."""
+    source, _ = folder()
+    to(source, tmp_path / "whole", quantize="f16")
+    (tmp_path / "m").mkdir()
+
+    def refuse(*_):
+        raise PermissionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.replace", refuse)
+        with pytest.raises(PermissionError):
+            to(source, tmp_path / "m", quantize="f16")
+    result = to(source, tmp_path / "m", quantize="f16", resume=True)
+    assert result.reused == result.plan.nbytes
+    assert contents(tmp_path / "m") == contents(tmp_path / "whole")
+
+
+def test_names_that_share_a_tensor(tmp_path):
+    """A pattern is about the name, not about what is stored under another one."""
+    from file_builders import state_dict, torch_file, torch_tensor
+
+    tensor = torch_tensor((2, 3), (3, 1))
+    (tmp_path / "a.pt").write_bytes(torch_file(state_dict({"a": tensor, "b": tensor})))
+    to(tmp_path / "a.pt", tmp_path / "b.safetensors", exclude=("b",))
+    assert load_file(tmp_path / "b.safetensors").keys() == {"a"}
 
 
 def test_an_old_model_in_the_folder_goes(folder, tmp_path):

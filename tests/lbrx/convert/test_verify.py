@@ -13,7 +13,8 @@ from lbrx.convert.verify import ClassError, verify
 
 
 def checked(result) -> dict[tuple[str, str], ClassError]:
-    return {(row.name, row.after): row for row in verify(result.plan, lambda written: None)}
+    rows = verify(result.plan, result.checksums, lambda written: None)
+    return {(row.name, row.after): row for row in rows}
 
 
 def test_errors_by_class(folder, tmp_path, small_pieces):
@@ -43,18 +44,26 @@ def test_right_ones_pass(folder, tmp_path, target, quantize):
     assert sum(row.tensors for row in checked(result).values()) == len(result.plan.items)
 
 
-@pytest.mark.parametrize("quantize", [None, "f16"])
-def test_a_flipped_bit_is_found(folder, tmp_path, quantize):
-    """In a kept tensor, and in one that was rounded."""
+@pytest.mark.parametrize(
+    ("target", "quantize", "tensor"),
+    [
+        ("m.safetensors", None, "model.norm.weight"),
+        ("m.safetensors", "f16", "model.norm.weight"),
+        ("m.gguf", "q4_k_m", "blk.0.attn_v.weight"),
+        ("m", "mlx:4:64", "model.layers.0.mlp.up_proj.weight"),
+    ],
+)
+def test_a_flipped_bit_is_found(folder, tmp_path, target, quantize, tensor):
+    """In a kept tensor, in one that was rounded, and in blocks."""
     source, _ = folder()
-    result = to(source, tmp_path / "m.safetensors", quantize=quantize)
-    stored = lbrx.open_model(tmp_path / "m.safetensors").files.tensors["model.norm.weight"]
-    with (tmp_path / "m.safetensors").open("r+b") as file:
+    result = to(source, tmp_path / target, quantize=quantize)
+    stored = lbrx.open_model(tmp_path / target).files.tensors[tensor]
+    with stored.source.file.open("r+b") as file:
         file.seek(stored.source.offset + 20)
         byte = file.read(1)[0]
         file.seek(-1, 1)
         file.write(bytes([byte ^ 1]))
-    with pytest.raises(lbrx.FormatError, match=r"'model.norm.weight': rows 0 to 1 are wrong"):
+    with pytest.raises(lbrx.FormatError, match=rf"'{tensor}': rows 0 to \d+ are wrong"):
         checked(result)
 
 

@@ -48,6 +48,14 @@ def test_npz_is_what_numpy_reads(arrays, tmp_path):
         same(model[name].numpy(), array)
 
 
+def test_an_empty_npz(tmp_path):
+    lbrx.save(tmp_path / "m.npz", {})
+    np.savez(tmp_path / "n.npz")
+    with np.load(tmp_path / "m.npz") as found:
+        assert found.files == []
+    assert [len(lbrx.open_model(tmp_path / name)) for name in ("m.npz", "n.npz")] == [0, 0]
+
+
 def test_npy(arrays, tmp_path):
     for name, array in arrays.items():
         np.save(tmp_path / "file.of.any.name", array)
@@ -242,6 +250,15 @@ def test_files_without_an_index(tmp_path):
     save_file({"a": np.ones(3, np.float32)}, tmp_path / "c.safetensors")
     with pytest.raises(lbrx.FormatError, match=r"'a': is in two files, c.safetensors is one: open"):
         lbrx.open_model(tmp_path)
+
+
+def test_a_shard_that_is_missing(tmp_path):
+    for n in (1, 3):
+        save_file({f"w{n}": np.ones(3, np.float32)}, tmp_path / f"m-0000{n}-of-00003.safetensors")
+    with pytest.raises(lbrx.FormatError, match="but m-00002-of-00003.safetensors is missing"):
+        lbrx.open_model(tmp_path)
+    save_file({"w2": np.ones(3, np.float32)}, tmp_path / "m-00002-of-00003.safetensors")
+    assert set(lbrx.open_model(tmp_path)) == {"w1", "w2", "w3"}
 
 
 @pytest.mark.parametrize("content", [b"{", b"[1]", b'{"a":' * 9999], ids=["cut", "list", "deep"])

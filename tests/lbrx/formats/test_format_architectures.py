@@ -232,6 +232,11 @@ def test_the_language_part_of_a_larger_model(folder):
             "llama's table has no .*z_proj.weight'",
         ),
         (
+            "model.layers.0.mlp.up_proj.weight_scale_inv",
+            {},
+            "llama's table has no .*up_proj.weight_scale_inv'",
+        ),
+        (
             "model.layers.0.self_attn.q_proj.weight",
             {"num_attention_heads": 5},
             "are no 5 heads",

@@ -120,6 +120,26 @@ def test_a_copy_has_every_byte(smollm2, tmp_path):
     assert (tmp_path / "copy.gguf").read_bytes() == smollm2.read_bytes()
 
 
+def test_a_copy_has_every_type(tmp_path):
+    """Numbers of every width, nested arrays, and text that is no UTF-8."""
+    numbers = {"u8": 1, "i8": -1, "u16": 2, "i16": 2, "i32": 3, "u64": 4, "i64": 4, "f64": 1e300}
+    types = {"u": "uint", "i": "int", "f": "float"}
+    writer = gguf.GGUFWriter(tmp_path / "a.gguf", "unknown")
+    for name, value in numbers.items():
+        getattr(writer, f"add_{types[name[0]]}{name[1:]}")(name, value)
+    writer.add_array("nested", [[1, 2], [3]])
+    writer.add_array("texts", [b"\xff\xfe", b"a"])
+    writer.add_tensor("w", np.ones(3, np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    model = lbrx.open_model(tmp_path / "a.gguf")
+    assert {name: model.metadata[name] for name in numbers} == numbers
+    lbrx.save(tmp_path / "b.gguf", model, model.metadata)
+    assert (tmp_path / "b.gguf").read_bytes() == (tmp_path / "a.gguf").read_bytes()
+
+
 def test_rows_of_blocks(tensors, tmp_path):
     """Whole rows of a quantized tensor are written as blocks; other views as what they show."""
     write(tmp_path / "a", tensors)
@@ -200,6 +220,12 @@ def test_a_large_vocabulary_is_not_decoded(tmp_path):
         ({}, {"a": object()}, "metadata 'a': GGUF holds no object"),
         ({}, {"a": ["x", 1]}, "metadata 'a': "),
         ({}, {"a": 1 << 70}, "metadata 'a': GGUF holds no int"),
+        ({}, {"a": [-1, 1 << 63]}, "metadata 'a': a list is not within int64"),
+        ({}, {"a": 1e300}, "metadata 'a': 1e.300 is not within float32"),
+        ({}, {"split.no": -1}, "metadata 'split.no': -1 is not within uint16"),
+        ({}, {"general.alignment": 0}, "0 is no power of two"),
+        ({}, {"general.alignment": "x"}, "'x' is no power of two"),
+        ({"\ud800": lbrx.ones(3, device="cpu")}, {}, "is a name with half a character"),
     ],
 )
 def test_what_cannot_be_written(tensors, metadata, message, tmp_path):

@@ -178,11 +178,18 @@ def test_too_few_bytes_are_an_error(tmp_path):
         ("m.safetensors", {"metadata": {"a": 1}}, "metadata 'a': safetensors holds texts only"),
         ("m.safetensors", {"config": {"a": 1}}, "has no place for config.json: name a folder"),
         ("m.safetensors", {"max_shard_size": 3}, "shards of 3 bytes need a folder"),
+        ("m.gguf", {"max_shard_size": 3}, "shards of 3 bytes need a folder"),
         ("m.npz", {"metadata": {"a": "b"}}, "an .npz has no place for metadata"),
+        *(
+            ("m", {"format": "mlx", "max_shard_size": size}, "is no size of a shard: write it like")
+            for size in (0, -1, "", "GB", "0GB", "9" * 400 + "TB")
+        ),
+        ("m.safetensors", {"name": "__metadata__"}, "is there twice, or is metadata's name"),
+        ("m.npz", {"name": "w" * 65_532}, "a zip file's names have at most 65531 bytes"),
     ],
 )
 def test_what_cannot_be_written(path, options, message, tmp_path):
-    tensors = {"w": lbrx.ones(3, device="cpu")}
+    tensors = {options.pop("name", "w"): lbrx.ones(3, device="cpu")}
     with pytest.raises(lbrx.FormatError, match=message):
         lbrx.save(tmp_path / path, tensors, **options)
     assert list(tmp_path.iterdir()) == []

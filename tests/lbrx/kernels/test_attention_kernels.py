@@ -229,7 +229,7 @@ def test_a_query_alone_has_the_bits_it_has_among_others(rng):
 def problem(**sizes) -> Attention:
     given = {"batch": 1, "heads": 8, "kv_heads": 2, "queries": 64, "keys": 64, "depth": 64}
     given |= {"value_depth": sizes.get("depth", 64)} | sizes
-    return Attention(dt.float32, dt.float32, **given, causal=True, window=0, scale=1.0, cap=0.0)
+    return Attention(dt.float32, "float32", **given, causal=True, window=0, scale=1.0, cap=0.0)
 
 
 CHOICES = [

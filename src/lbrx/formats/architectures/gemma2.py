@@ -30,6 +30,13 @@ ARCHITECTURE = Architecture(
     rules=(*ends(shift=1), *GEMMA_NORMS, *attention(in_pairs=False), *MLP),
     settings=(*SIZES, *HEAD_SIZES, *WINDOW, *CAPS),
     constants={"hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": True},
-    defaults={"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256},
+    defaults={
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "sliding_window": 4096,
+        "attn_logit_softcapping": 50.0,
+        "final_logit_softcapping": 30.0,
+    },
     scaled_by_width=46,
 )

@@ -1,0 +1,57 @@
+"""Ctrl-C that takes effect a little later, where half of the work would be of no use."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+_MAIN = threading.main_thread().ident  # the thread in which Python handles signals
+
+
+class _Deferral:
+    """`with UNINTERRUPTED:` holds an interrupt until the outermost one ends.
+
+    Lists of commands that an exception leaves half written would be of no use ever after. What
+    waits for the device is not held.
+    """
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._handler: Callable[[int, FrameType | None], Any] | None = None
+        self._came: list[tuple[int, FrameType | None]] = []
+
+    def begin(self) -> None:
+        if threading.get_ident() != _MAIN:
+            return
+        if self._depth == 0:
+            handler = signal.getsignal(signal.SIGINT)
+            # What a program ignores, or leaves to the system, is no exception.
+            if callable(handler):
+                self._handler, self._came = handler, []
+                signal.signal(signal.SIGINT, self._note)
+        self._depth += 1
+
+    def end(self) -> None:
+        if threading.get_ident() != _MAIN:
+            return
+        self._depth -= 1
+        if self._depth == 0 and self._handler is not None:
+            handler, self._handler = self._handler, None
+            signal.signal(signal.SIGINT, handler)
+            if self._came:
+                handler(*self._came[0])
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._came.append((number, frame))
+
+    def __enter__(self) -> None:
+        self.begin()
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+
+UNINTERRUPTED = _Deferral()
