@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -27,6 +28,24 @@ COMMANDS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a subcommand; an error of ours is a line, not a traceback."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        _set_up_streams()
+        status = _run(given)
+        sys.stdout.flush()
+    except LbrxError as problem:
+        return _failed(str(problem))
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        _close_output()
+        return BROKEN_PIPE
+    except OSError as problem:  # a full disk, a file that may not be read
+        _close_output()
+        return _failed(str(problem))
+    return status
+
+
+def _run(given: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="lbrx", description="An ML toolkit for Apple Silicon.")
     parser.add_argument("--version", action="version", version=f"lbrx {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -35,16 +54,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if given[:1] == [name]:
             import_module(f"lbrx.cli.{name}").add_arguments(command)
     options = parser.parse_args(given)
-    try:
-        status: int = import_module(f"lbrx.cli.{options.command}").run(options)
-        sys.stdout.flush()
-    except LbrxError as problem:
-        print(f"lbrx: {problem}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except BrokenPipeError:
-        # Whoever read the output has gone; the interpreter's own flush at exit must not say so.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return BROKEN_PIPE
+    status: int = import_module(f"lbrx.cli.{options.command}").run(options)
     return status
+
+
+def _failed(problem: str) -> int:
+    print(f"lbrx: {problem}", file=sys.stderr)
+    return 1
+
+
+def _set_up_streams() -> None:
+    """Any text can be written and any bytes read: what is wrong with them is for commands to say.
+
+    A stream that the caller has closed is None, or nothing.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
+    for stream, errors in ((sys.stdin, "surrogateescape"), (sys.stdout, "replace")):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=errors)
+
+
+def _close_output() -> None:
+    """Nobody reads the output, or it cannot be written: the interpreter's own flush at its exit
+    must not fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from lbrx.cli import INTERRUPTED
 from lbrx.errors import LbrxError
 from lbrx.models import LanguageModel, Stream, load
 from lbrx.models.generation import Timing, peak_memory
@@ -44,12 +45,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     if options.prompt is None and not options.chat:
         raise LbrxError("there is no prompt: give -p TEXT, or --chat for a conversation")
-    model = load(options.model, context=options.context, cache_dtype=options.cache_type)
+    model = load(
+        options.model,
+        context=options.context,
+        cache_dtype=options.cache_type,
+        planned=lambda memory: print(memory, file=sys.stderr, flush=True),
+    )
     saved = Path(options.prompt_cache) if options.prompt_cache else None
     if saved is not None and saved.exists():
         model.restore_prompt(saved)
     status = _converse(model, options) if options.prompt is None else _answer(model, options)
-    if saved is not None:
+    if saved is not None and model.engine.remembered:
         model.save_prompt(saved)
     return status
 
@@ -58,42 +64,53 @@ def _answer(model: LanguageModel, options: argparse.Namespace) -> int:
     text = sys.stdin.read() if options.prompt == "-" else options.prompt
     prompt = [*_system(options), _message("user", text)] if options.chat else text
     stream = model.stream(prompt, **_wanted(options))
-    try:
-        _show(stream)
-    finally:
-        print()
-        _report(stream, model)
-    return 0
+    _show(stream, model)
+    return 0 if stream.completion else INTERRUPTED
 
 
 def _converse(model: LanguageModel, options: argparse.Namespace) -> int:
     """Read messages until the input ends. Ctrl-C ends an answer, and between answers the talk."""
-    messages = _system(options)
+    status, messages = 0, _system(options)
     for text in _lines():
         messages.append(_message("user", text))
-        stream = model.stream(messages, **_wanted(options))
-        said = ""
-        with suppress(KeyboardInterrupt):
-            for part in stream:
-                said += part
-                print(part, end="", flush=True)
-        print()
-        _report(stream, model)
-        messages.append(_message("assistant", said))
-    return 0
+        try:
+            _forget(model, messages, options)
+            said = _show(model.stream(messages, **_wanted(options)), model)
+        except LbrxError as problem:
+            print(f"lbrx: {problem}", file=sys.stderr, flush=True)
+            status, said = 1, ""
+        if said:
+            messages.append(_message("assistant", said))
+        else:
+            messages.pop()
+    return status
+
+
+def _forget(
+    model: LanguageModel, messages: list[dict[str, str]], options: argparse.Namespace
+) -> None:
+    """Drop the oldest exchanges of a talk that leaves no room for an answer."""
+    first = len(_system(options))
+    room = min(options.max_tokens, model.engine.context // 2)
+    while len(messages) > first + 1 and model.count(messages) + room > model.engine.context:
+        del messages[first : first + 2]
 
 
 def _lines() -> Iterator[str]:
     """What the user says, empty lines left out."""
-    asks = sys.stdin.isatty()
+    asks = sys.stdin.isatty() and sys.stdout.isatty()
+    if asks:
+        with suppress(ImportError):
+            import_module("readline")  # with which `input` lets a line be edited
     while True:
-        if asks:
-            print("> ", end="", flush=True)
-        line = sys.stdin.readline()
-        if not line:
+        try:
+            line = input("> " if asks else "").strip()
+        except (EOFError, KeyboardInterrupt):
+            if asks:
+                print()
             return
-        if line.strip():
-            yield line.strip()
+        if line:
+            yield line
 
 
 def _system(options: argparse.Namespace) -> list[dict[str, str]]:
@@ -115,15 +132,19 @@ def _wanted(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _show(parts: Iterable[str] | Stream) -> None:
-    for part in parts:
-        print(part, end="", flush=True)
-
-
-def _report(stream: Stream, model: LanguageModel) -> None:
-    """The text is standard output; how long it took is not."""
-    sys.stdout.flush()
-    print(speeds(stream.timing, model.engine.model.device), file=sys.stderr, flush=True)
+def _show(stream: Stream, model: LanguageModel) -> str:
+    """Print a text as it comes, until it ends or is interrupted, and then its speeds: they are no
+    part of the standard output. Returns the text."""
+    parts = []
+    with suppress(KeyboardInterrupt):
+        for part in stream:
+            parts.append(part)
+            print(part, end="", flush=True)
+    print(flush=True)
+    if stream.timing.first_token:
+        line = speeds(stream.timing, model.engine.model.device)
+        print(line, file=sys.stderr, flush=True)
+    return "".join(parts)
 
 
 def speeds(timing: Timing, device: str) -> str:

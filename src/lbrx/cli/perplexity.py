@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import math
 import time
 from pathlib import Path
 
 from lbrx.errors import LbrxError
 from lbrx.models import load
+from lbrx.models.language_model import perplexity
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,7 +22,9 @@ def run(options: argparse.Namespace) -> int:
     try:
         text = path.read_text("utf-8")
     except UnicodeDecodeError as problem:
-        raise LbrxError(f"{path} is not UTF-8 at byte {problem.start}") from None
+        raise LbrxError(
+            f"{path} is not UTF-8 at byte {problem.start:,}: convert it first"
+        ) from None
     except OSError as problem:
         raise LbrxError(f"{path} cannot be read: {problem.strerror}") from None
     model = load(options.model, context=options.context)
@@ -30,8 +32,7 @@ def run(options: argparse.Namespace) -> int:
     if len(tokens) < 2:
         raise LbrxError(f"{path} has {len(tokens)} tokens: perplexity needs at least two")
     began = time.perf_counter()
-    scores = model.log_probabilities(tokens)
+    value = perplexity(model.log_probabilities(tokens))
     seconds = time.perf_counter() - began
-    mean = -sum(scores) / len(scores)
-    print(f"perplexity {math.exp(mean):.4f}, {len(tokens):,} tokens, {seconds:.1f} s")
+    print(f"perplexity {value:.4f}, {len(tokens):,} tokens, {seconds:.1f} s")
     return 0

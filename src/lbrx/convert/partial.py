@@ -18,7 +18,7 @@ import numpy as np
 
 from lbrx.errors import FormatError, LbrxError
 from lbrx.formats.layout import write_frame
-from lbrx.formats.output import settle
+from lbrx.formats.output import renamed, settle, to_disk
 from lbrx.formats.writing import OLD_WEIGHTS, Output
 
 _JOURNAL = "journal.jsonl"
@@ -33,9 +33,13 @@ class Partial:
         self.output = output
         self.folder = output.path.with_name(f".{output.path.name}.partial")
         self._inner = self.folder / _FILES
-        self._inner.mkdir(parents=True, exist_ok=True)
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
-        self._journal = os.open(self.folder / _JOURNAL, flags, 0o666)
+        try:
+            self._inner.mkdir(parents=True, exist_ok=True)
+            self._journal = os.open(self.folder / _JOURNAL, flags, 0o666)
+        except OSError as problem:
+            reason = problem.strerror or str(problem)
+            raise FormatError(f"{output.path} cannot be written there: {reason}") from problem
         self._files: dict[str, int] = {}
         try:
             self._lock()
@@ -109,7 +113,8 @@ class Partial:
         if self.output.is_folder:
             settle(self._inner, self.output.path, OLD_WEIGHTS)
         else:
-            os.replace(self._inner / self.output.path.name, self.output.path)
+            to_disk(self._inner / self.output.path.name)
+            renamed(self._inner / self.output.path.name, self.output.path)
         self.remove()
 
     def remove(self) -> None:

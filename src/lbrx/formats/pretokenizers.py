@@ -15,6 +15,10 @@ _WORDS = rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|"
 _SYMBOLS = r" ?[^\s\p{L}\p{N}]+[\r\n]*|"
 _SYMBOLS_SLASH = r" ?[^\s\p{L}\p{N}]+[\r\n/]*|"
 
+_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"
+_HAN = "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"
+_ASCII_MARKS = r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~]"""
+
 _PATTERNS = {
     "llama-bpe": _WORDS + r"\p{N}{1,3}|" + _SYMBOLS + _REST,
     "dbrx": _WORDS + r"\p{N}{1,3}|" + _SYMBOLS + _REST,
@@ -46,15 +50,40 @@ def _sequence(*steps: dict[str, Any]) -> dict[str, Any]:
     return {"type": "Sequence", "pretokenizers": list(steps)}
 
 
+def _cuts(*patterns: str) -> dict[str, Any]:
+    """Each pattern cuts what those before it left."""
+    return _sequence(*map(_split, patterns), _byte_level(False))
+
+
 _DIGITS = {"type": "Digits", "individual_digits": True}
 _MAX_DEPTH = 8
 # By llama.cpp's names.
 RULES: dict[str, dict[str, Any]] = {
     "gpt-2": _byte_level(True),
     "smollm": _sequence(_DIGITS, _byte_level(True)),
-    **{name: _sequence(_split(p), _byte_level(False)) for name, p in _PATTERNS.items()},
+    **{name: _cuts(pattern) for name, pattern in _PATTERNS.items()},
+    "default": _cuts(r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", "[0-9][0-9][0-9]"),
+    "falcon": _cuts(r"[\p{P}\$\+<=>\^~\|`]+", _GPT2, "[0-9][0-9][0-9]"),
+    "deepseek-coder": _cuts(r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _HAN, r"\p{N}"),
+    "deepseek-v3": _cuts(
+        r"\p{N}{1,3}",
+        "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
+        rf"{_ASCII_MARKS}[A-Za-z]+|[^\r\n\p{{L}}\p{{P}}\p{{S}}]?[\p{{L}}\p{{M}}]+|"
+        rf" ?[\p{{P}}\p{{S}}]+[\r\n]*|{_REST}",
+    ),
 }
-ALIASES = {"default": "gpt-2", "llama3": "llama-bpe", "llama-v3": "llama-bpe"}
+_NAMES_OF_ONE = {
+    "llama-bpe": "llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2",
+    "dbrx": "smaug-bpe",
+    "gpt-2": "phi-2 mpt olmo jais trillion granite-docling exaone4 gigachat mellum",
+    "smollm": "starcoder refact command-r codeshell exaone minerva-7b mellum2",
+    "qwen2": "deepseek-r1-qwen stablelm2 hunyuan megrez solar-open",
+    "gpt-4o": "llama4 kanana2 minimax-m2",
+    "deepseek-v3": "hunyuan-dense joyai-llm",
+}
+ALIASES = {alias: name for name, several in _NAMES_OF_ONE.items() for alias in several.split()}
+WHOLE_WORDS = frozenset(("llama-bpe", "tekken"))
+"""Where a word that is a token is taken whole, whatever its merges; texts begin with a token."""
 
 
 def name_of(rule: object, ignores_merges: bool) -> str | None:

@@ -16,6 +16,7 @@ _NAMED_TEMPLATE = "tokenizer.chat_template."
 _SPACE = "\u2581"
 Item = TypeVar("Item", str, int, float)
 _ADDED = frozenset(map(int, (TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNKNOWN)))
+_MERGED = frozenset(map(int, (TokenType.NORMAL, TokenType.USER_DEFINED)))
 _UNUSED = int(TokenType.UNUSED)
 
 
@@ -106,11 +107,17 @@ def _added(number: int, text: str, kind: int) -> dict[str, Any]:
     }
 
 
+def _rule_name(metadata: Mapping[str, Any]) -> str:
+    """The pre-tokenizer's name, one for each rule."""
+    name = str(metadata.get(_KEY + "pre", "default"))
+    return pretokenizers.ALIASES.get(name, name)
+
+
 def _byte_level(
     metadata: Mapping[str, Any], tokens: Sequence[str], types: Sequence[int]
 ) -> dict[str, Any]:
-    name = str(metadata.get(_KEY + "pre", "default"))
-    rule = pretokenizers.RULES.get(pretokenizers.ALIASES.get(name, name))
+    name = _rule_name(metadata)
+    rule = pretokenizers.RULES.get(name)
     if rule is None:
         known = ", ".join(pretokenizers.RULES)
         raise FormatError(f"the pre-tokenizer {shown(name)} is unknown: lbrx knows {known}")
@@ -120,13 +127,14 @@ def _byte_level(
     model = {
         "fuse_unk": False,
         "byte_fallback": False,
-        "ignore_merges": rule == pretokenizers.RULES["llama-bpe"] and name != "dbrx",
+        "ignore_merges": name in pretokenizers.WHOLE_WORDS,
         "merges": merges,
     }
     bytes_again = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True}
     return {
         **_whole(tokens, types, model),
-        "normalizer": {"type": "NFC"} if name == "qwen2" else None,
+        # Of the aliases none but Qwen's own normalizes.
+        "normalizer": {"type": "NFC"} if metadata.get(_KEY + "pre") == "qwen2" else None,
         "pre_tokenizer": rule,
         "post_processor": {**bytes_again, "trim_offsets": False, "use_regex": True},
         "decoder": {**bytes_again, "use_regex": True},
@@ -139,7 +147,8 @@ def _sentencepiece(
     scores = _listed(metadata, "scores", float)
     if len(scores) != len(tokens):
         raise FormatError(f"{len(tokens)} tokens have {len(scores)} scores in the GGUF's metadata")
-    numbers = {text: n for n, text in enumerate(tokens) if types[n] == TokenType.NORMAL}
+    # What is found before merging may be made by merges too: Gemma's runs of spaces are.
+    numbers = {text: n for n, text in enumerate(tokens) if types[n] in _MERGED}
     merged = {text: scores[n] for text, n in numbers.items() if len(text) > 1}
     unknown = metadata.get(_KEY + "unknown_token_id")
     model = {
@@ -196,7 +205,7 @@ def _post_processor(metadata: Mapping[str, Any], tokens: Sequence[str]) -> dict[
 def _adds_by_default(metadata: Mapping[str, Any], name: str) -> bool:
     """llama.cpp's rule where a file does not say."""
     return name == "bos" and (
-        metadata.get(_KEY + "model") == "llama" or metadata.get(_KEY + "pre") == "llama-bpe"
+        metadata.get(_KEY + "model") == "llama" or _rule_name(metadata) in pretokenizers.WHOLE_WORDS
     )
 
 

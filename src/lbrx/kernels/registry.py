@@ -73,6 +73,7 @@ class Family(Generic[P]):
         self.variants: dict[str, Variant[P]] = {}
         self.samples: list[Sample] = []
         self._chosen: dict[object, Variant[P]] = {}
+        self._reasons: dict[object, str] = {}
         self._device: DeviceInfo | None = None  # whose choices those are
         FAMILIES[name] = self
 
@@ -100,6 +101,12 @@ class Family(Generic[P]):
 
     def reason(self, info: DeviceInfo, problem: P, variant: Variant[P]) -> str:
         """Why a variant was chosen, in words."""
+        key = (problem, policy(), env.kernel_setting(), variant.name)
+        if info is not self._device or key not in self._reasons:
+            self._reasons[key] = self._reason(info, problem, variant)
+        return self._reasons[key]
+
+    def _reason(self, info: DeviceInfo, problem: P, variant: Variant[P]) -> str:
         if variant.name == self._forced():
             return "forced"
         if variant.name == TUNED.get((info.name, self.name, problem.shape_class)):
@@ -113,19 +120,23 @@ class Family(Generic[P]):
     def choose(self, info: DeviceInfo, problem: P) -> Variant[P]:
         """The variant for a problem on a device."""
         if info is not self._device:
-            self._chosen, self._device = {}, info
+            self._forget()
+            self._device = info
         key = (problem, policy(), env.kernel_setting())
         chosen = self._chosen.get(key)
         if chosen is None:
             if len(self._chosen) >= REMEMBERED:
-                self._chosen.clear()
+                self._forget()
             chosen = self._chosen[key] = self._choose(info, problem)
         return chosen
 
     def prefer(self, variant: str, device: str, shape_class: str) -> None:
         """Choose by a measurement from now on."""
         TUNED[device, self.name, shape_class] = variant
-        self._chosen.clear()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._chosen, self._reasons = {}, {}
 
     def _choose(self, info: DeviceInfo, problem: P) -> Variant[P]:
         invariant = policy().deterministic

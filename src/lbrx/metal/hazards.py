@@ -17,13 +17,13 @@ class Hazards:
 
     def admit(self, command: Command) -> bool:
         """Note a command; whether a barrier is needed before it."""
-        written = command.written
-        waits = any(_meets(self._written, buffer) for buffer in command.buffers) or any(
+        used, written = command.buffers, command.written
+        waits = any(_meets(self._written, buffer) for buffer in used) or any(
             _meets(self._read, buffer) for buffer in written
         )
         if waits:
             self.clear()
-        for buffer in command.buffers:
+        for buffer in used:
             _note(self._read, buffer)
         for buffer in written:
             _note(self._written, buffer)
@@ -35,8 +35,11 @@ class Hazards:
 
 
 def _meets(ranges: Ranges, buffer: Buffer) -> bool:
+    found = ranges.get(id(buffer.block))
+    if found is None:
+        return False
     start, end = buffer.offset, buffer.offset + buffer.size
-    return any(start < b and a < end for a, b in ranges.get(id(buffer.block), ()))
+    return any(start < b and a < end for a, b in found)
 
 
 def _note(ranges: Ranges, buffer: Buffer) -> None:

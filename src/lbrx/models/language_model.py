@@ -118,6 +118,10 @@ class LanguageModel:
         chat.check(messages)
         return self.generate(messages, **options)
 
+    def count(self, prompt: Prompt) -> int:
+        """How many tokens of the context a prompt takes."""
+        return len(self._tokens(prompt))
+
     def perplexity(self, text: str) -> float:
         """How surprised the model is by a text: exp of the mean negative log-probability."""
         return perplexity(self.log_probabilities(self._tokens(text)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
@@ -19,7 +20,7 @@ from lbrx.models.config import ModelConfig, read_config
 from lbrx.models.decoder import Decoder
 from lbrx.models.engine import CHUNK, Engine
 from lbrx.models.language_model import LanguageModel
-from lbrx.models.plan import plan
+from lbrx.models.plan import MemoryPlan, plan
 from lbrx.models.sampling import within
 from lbrx.models.tokenizer import read_tokenizer
 from lbrx.models.weights import Weights
@@ -37,12 +38,14 @@ def load(
     context: int | None = None,
     cache_dtype: DtypeLike = dt.float16,
     device: str | None = None,
+    planned: Callable[[MemoryPlan], object] | None = None,
 ) -> LanguageModel:
     """The model in a folder or file of any format, or a packaged one by its name ("smollm2").
 
     `context` is the most tokens of a text, `cache_dtype` how their keys and values are stored:
     float16, bfloat16, float32, or q8_0 for half the memory of float16. Raises before anything is
-    loaded if the weights and the cache do not fit the device.
+    loaded if the weights and the cache do not fit the device; `planned` is told before that, too,
+    what they take.
     """
     source = open_model(find(model))
     config = read_config(source)
@@ -54,6 +57,8 @@ def load(
     nbytes = source.files.nbytes
     memory = plan(config, nbytes, tokens, of_cache.itemsize, CHUNK, _limit(place))
     memory.check()
+    if planned is not None:
+        planned(memory)
     tokenizer = read_tokenizer(source)
     give_back()  # what a vocabulary was made of
     decoder = make(config, Weights(source, place, _computed_in(place, make)))

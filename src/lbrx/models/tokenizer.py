@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -72,15 +74,30 @@ def read_tokenizer(model: Model) -> Tokenizer:
     if source is None:
         raise FormatError(f"{model.path} has no tokenizer: put its tokenizer.json beside it")
     if isinstance(source, Mapping):
-        return Tokenizer(*_of_metadata(model.path, source))
+        with _uncollected():
+            return Tokenizer(*_of_metadata(model.path, source))
     beside = source.parent / "tokenizer_config.json"
     settings = read_json(beside) if beside.is_file() else {}
     template = source.parent / "chat_template.jinja"
     if template.is_file():
         settings = {**settings, "chat_template": template.read_text("utf-8", "replace")}
     if source.suffix == ".model":
-        return Tokenizer(_of_metadata(source, _sentencepiece(source))[0], settings)
+        with _uncollected():
+            return Tokenizer(_of_metadata(source, _sentencepiece(source))[0], settings)
     return Tokenizer(source, settings)
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without the collector, which looks through hundreds of thousands of new strings and pairs
+    again and again, and none of them is in a cycle."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _assembled(library: Any, whole: Mapping[str, Any]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -52,9 +53,10 @@ def overwrite(cache: Array, rows: Array, positions: Array) -> Array:
 
 def _put(cache: Array, rows: Array, positions: Array) -> Array:
     result = cache.copy()
-    length, depth = cache.shape[-2:]
-    places = np.broadcast_to(positions, rows.shape[:-1]).reshape(-1, rows.shape[-2])
-    flat, new = result.reshape(-1, length, depth), rows.reshape(-1, *rows.shape[-2:])
+    *leading, length, depth = cache.shape
+    planes, count = math.prod(leading), rows.shape[-2]
+    places = np.broadcast_to(positions, rows.shape[:-1]).reshape(planes, count)
+    flat, new = result.reshape(planes, length, depth), rows.reshape(planes, count, depth)
     batch, row = np.nonzero((places >= 0) & (places < length))
     flat[batch, places[batch, row].astype(np.intp)] = new[batch, row]
     return result

@@ -54,8 +54,8 @@ class Recording:
         written = {id(b.block) for command in self.commands for b in command.written}
         # What the host has filled is taken too, but no command writes it.
         self.made = self.recorded.taken & written
-        self.arena = self._arranged()
-        self._open()
+        self.arena, placed = self._arranged()
+        self._open(placed)
         found.clear()  # and with it the memory that is replaced
         for foreign, group in groupby(self.commands, _is_foreign):
             if foreign:
@@ -64,8 +64,8 @@ class Recording:
                 listed = [command for command in group if isinstance(command, Dispatch)]
                 self.pieces.append(Listed(self.gpu, listed))
 
-    def _arranged(self) -> Buffer:
-        """Move what only the commands use into one arena."""
+    def _arranged(self) -> tuple[Buffer, Callable[[Buffer], Buffer]]:
+        """One arena for what only the commands use, and where in it a buffer lies."""
         lives: dict[int, tuple[Buffer, int, int]] = {}
         fixed = {id(buffer.block) for buffer in (*self.inputs, *self.outputs)}
         inner = self.made - fixed
@@ -83,26 +83,22 @@ class Recording:
             offset = moved.get(id(buffer.block))
             return buffer if offset is None else arena.slice(offset + buffer.offset, buffer.size)
 
-        self._move(placed)
-        return arena
+        return arena, placed
 
-    def _open(self) -> None:
-        """Put places without memory where inputs and results are bound."""
+    def _open(self, placed: Callable[[Buffer], Buffer]) -> None:
+        """Move buffers, and put places without memory where inputs and results are bound."""
         changing = [*self.inputs, *(b for b in self.outputs if id(b.block) in self.made)]
         blocks = {id(b.block): Block(None, 0, b.block.length) for b in changing}
 
         def opened(buffer: Buffer) -> Buffer:
             block = blocks.get(id(buffer.block))
             if block is None:
-                return buffer
+                return placed(buffer)
             return Buffer(block, buffer.offset, buffer.size, self.gpu.queue)
 
-        self._move(opened)
+        self.commands = [_changed(command, opened, lambda slot: slot) for command in self.commands]
         self.inputs = [opened(buffer) for buffer in self.inputs]
         self.outputs = [opened(buffer) for buffer in self.outputs]
-
-    def _move(self, placed: Callable[[Buffer], Buffer]) -> None:
-        self.commands = [_changed(command, placed, lambda slot: slot) for command in self.commands]
 
     def run(self, inputs: Sequence[Buffer], numbers: Sequence[float]) -> list[Buffer]:
         """Encode everything with these inputs; returns the results' buffers."""

@@ -33,10 +33,9 @@ inline device const void* values_at(device const void* x, ulong first) {
 }
 
 // Sixteen side by side become vector instructions; blocks are multiples of it.
-inline void load(thread Values& v, device const void* x, ulong first, uint count) {
+inline void load(thread Values& v, device const void* from, uint count) {
   constexpr uint LANES = 16;
   float low[LANES], high[LANES], strange[LANES] = {};
-  device const void* from = values_at(x, first);
   for (uint i = 0; i < count; i += LANES)
     for (uint j = 0; j < LANES; j++) v.at[i + j] = element(VALUES, from, i + j);
   for (uint j = 0; j < LANES; j++) low[j] = high[j] = v.at[j];
@@ -69,7 +68,8 @@ inline float inverse(float scale) {
 }
 
 inline void put_half(device uchar* to, float x) { *reinterpret_cast<device half*>(to) = half(x); }
-inline bool fits_half(float x) { return isfinite(float(half(x))); }
+// Beyond lies infinity: halfway from the largest half to what would follow it.
+inline bool fits_half(float x) { return abs(x) < 65520; }
 
 // ---- GGUF's blocks of 32 ----
 
@@ -88,7 +88,9 @@ inline void put_codes(device uchar* to, thread const uchar (&codes)[32]) {
 template <uint BITS>
 struct CentredBlock {
   static constant constexpr uint BYTES = 2 + BITS / 5 * 4 + 16;
-  static bool encode(thread const Values& v, device uchar* to) {
+  static bool encode(device const void* from, device uchar* to) {
+    Values v;
+    load(v, from, 32);
     constexpr float middle = 1 << (BITS - 1);
     const float d = v.extreme / -middle, inverted = inverse(d);
     uchar codes[32];
@@ -98,14 +100,16 @@ struct CentredBlock {
     }
     put_half(to, d);
     put_codes<BITS>(to + 2, codes);
-    return fits_half(d);
+    return v.finite && fits_half(d);
   }
 };
 
 template <uint BITS>
 struct OffsetBlock {
   static constant constexpr uint BYTES = 4 + BITS / 5 * 4 + 16;
-  static bool encode(thread const Values& v, device uchar* to) {
+  static bool encode(device const void* from, device uchar* to) {
+    Values v;
+    load(v, from, 32);
     constexpr float top = (1 << BITS) - 1;
     const float d = (v.high - v.low) / top, inverted = inverse(d);
     uchar codes[32];
@@ -116,16 +120,30 @@ struct OffsetBlock {
     put_half(to, d);
     put_half(to + 2, v.low);
     put_codes<BITS>(to + 4, codes);
-    return fits_half(d) && fits_half(v.low);
+    return v.finite && fits_half(d) && fits_half(v.low);
   }
 };
 
+// Without their signs, floats are ordered as integers are, with infinity and NaN above all others.
+inline uint magnitude(float x) { return as_type<uint>(x) & 0x7fffffff; }
+
+// To the nearest, halves away from zero; a conversion to integers cuts the rest off.
+inline char rounded(float x) { return char(x + copysign(0.49999997f, x)); }
+
 struct ByteBlock {
   static constant constexpr uint BYTES = 34;
-  static bool encode(thread const Values& v, device uchar* to) {
-    const float d = abs(v.extreme) / 127, inverted = inverse(d);
+  static bool encode(device const void* from, device uchar* to) {
+    constexpr uint LANES = 16;
+    float values[2 * LANES];
+    uint largest[LANES];
+    for (uint i = 0; i < 2 * LANES; i++) values[i] = element(VALUES, from, i);
+    for (uint i = 0; i < LANES; i++)
+      largest[i] = max(magnitude(values[i]), magnitude(values[i + LANES]));
+    for (uint width = LANES / 2; width; width /= 2)
+      for (uint i = 0; i < width; i++) largest[i] = max(largest[i], largest[i + width]);
+    const float d = as_type<float>(largest[0]) / 127, inverted = inverse(d);
     put_half(to, d);
-    for (uint i = 0; i < 32; i++) to[2 + i] = uchar(char(round(v.at[i] * inverted)));
+    for (uint i = 0; i < 2 * LANES; i++) to[2 + i] = uchar(rounded(values[i] * inverted));
     return fits_half(d);
   }
 };
@@ -133,9 +151,7 @@ struct ByteBlock {
 template <typename B>
 kernel void encode_blocks(device const void* x [[buffer(0)]], device uchar* blocks [[buffer(1)]],
                           device Report& wrong [[buffer(4)]], uint at [[thread_position_in_grid]]) {
-  Values values;
-  load(values, x, ulong(at) * 32, 32);
-  if (!B::encode(values, blocks + ulong(at) * B::BYTES) || !values.finite) report(wrong, at);
+  if (!B::encode(values_at(x, ulong(at) * 32), blocks + ulong(at) * B::BYTES)) report(wrong, at);
 }
 
 // ---- groups with their scales beside them ----
@@ -223,7 +239,7 @@ kernel void encode_groups(device const void* x [[buffer(0)]], device uchar* code
                           device Report& wrong [[buffer(4)]], uint at [[thread_position_in_grid]]) {
   constexpr float top = (1 << BITS) - 1;
   Values values;
-  load(values, x, ulong(at) * GROUP, GROUP);
+  load(values, values_at(x, ulong(at) * GROUP), GROUP);
   const Scaled scaled = G::fit(values);
   if (!values.finite || !G::fits(scaled)) report(wrong, at);
   G::put(scales, offsets, at, scaled);

@@ -210,6 +210,7 @@ def test_patterns(folder, tmp_path):
         ("llama", {}, "is the source too"),
         ("llama/model.safetensors", {}, "is the source too"),
         ("nowhere", {}, "is a link to what is not there"),
+        ("file/m.gguf", {}, "cannot be written there: Not a directory"),
         ("m", {"quantize": "f16", "dtype": "f32"}, "f16 and float32 are both wanted"),
         ("m.gguf", {"quantize": "q8_0", "dtype": "f16"}, "what q8_0 does not quantize is f32"),
         ("m.gguf", {"max_shard_size": "1KB"}, "shards of 1,000 bytes need a folder"),

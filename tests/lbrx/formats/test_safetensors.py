@@ -189,6 +189,7 @@ def test_too_few_bytes_are_an_error(tmp_path):
     ],
 )
 def test_what_cannot_be_written(path, options, message, tmp_path):
+    options = dict(options)
     tensors = {options.pop("name", "w"): lbrx.ones(3, device="cpu")}
     with pytest.raises(lbrx.FormatError, match=message):
         lbrx.save(tmp_path / path, tensors, **options)

@@ -49,7 +49,11 @@ VARIANTS: dict[str, tuple[str, dict[str, object], dict[str, object]]] = {
         {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1},
         {},
     ),
-    "listed windows": ("gemma2", {"layer_types": [FAR, NEAR], "sliding_window": 4}, {}),
+    "listed windows, usual caps": (
+        "gemma2",
+        {"layer_types": [FAR, NEAR], "sliding_window": 4},
+        {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
+    ),
     "windows that are not used": ("qwen2", {"sliding_window": 5, "max_window_layers": 0}, {}),
     "a RoPE for each kind of layer": (
         "gemma3_text",

@@ -1,0 +1,146 @@
+"""One model for several texts: at once, by turns, from threads, and after an interrupt."""
+
+from __future__ import annotations
+
+import signal
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import reference_model
+
+import lbrx
+from lbrx.models import LanguageModel, load
+from lbrx.models.engine import Engine
+
+PROMPTS = ["Hello, world! It's", "naïve café", "12345 o'clock"]
+FREELY = {"max_tokens": 12, "ignore_end": True}
+
+
+@pytest.fixture(scope="module")
+def folder(make_model):
+    return make_model("llama", max_position_embeddings=1024)
+
+
+@pytest.fixture(scope="module")
+def model(folder) -> LanguageModel:
+    return load(folder)
+
+
+@pytest.fixture(scope="module")
+def alone(folder) -> list[list[int]]:
+    """What each prompt becomes if nobody else is there."""
+    return [load(folder).generate(prompt, **FREELY).tokens for prompt in PROMPTS]
+
+
+def test_streams_by_turns(model, alone):
+    streams = [model.stream(prompt, **FREELY) for prompt in PROMPTS]
+    going = list(streams)
+    while going:
+        going = [stream for stream in going if next(stream, None) is not None]
+    assert [stream.completion.tokens for stream in streams] == alone
+
+
+def test_a_stream_goes_on_after_others(model, alone):
+    stream = model.stream(PROMPTS[0], **FREELY)
+    next(stream)
+    assert [made.tokens for made in model.generate(PROMPTS, **FREELY)] == alone
+    next(stream)
+    model.perplexity("something else")
+    list(stream)
+    assert stream.completion.tokens == alone[0]
+
+
+def test_a_stream_is_broken_off(model, alone):
+    next(model.stream(PROMPTS[1], **FREELY))
+    assert model.generate(PROMPTS[0], **FREELY).tokens == alone[0]
+
+
+def test_threads(model, alone):
+    with ThreadPoolExecutor(3) as pool:
+        made = list(pool.map(lambda prompt: model.generate(prompt, **FREELY), PROMPTS * 2))
+    assert [one.tokens for one in made] == alone * 2
+
+
+@pytest.mark.parametrize("method", ["reserve", "prefill", "decode", "_in_chunks", "_tensor"])
+def test_an_interrupt_leaves_a_model_that_works(method, model, alone, monkeypatch):
+    ordinary = getattr(Engine, method)
+
+    def interrupted(self, *given):
+        result = ordinary(self, *given)
+        signal.raise_signal(signal.SIGINT)
+        return result
+
+    for prompt in (PROMPTS[1], PROMPTS[1] + " word" * 80):
+        with monkeypatch.context() as patch:
+            patch.setattr(Engine, method, interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                model.generate([prompt] if method != "_in_chunks" else [prompt, "a"], **FREELY)
+        assert model.generate(PROMPTS[0], **FREELY).tokens == alone[0]
+
+
+def test_texts_longer_than_a_cache_was_made_for(folder, rng):
+    """It grows, and keeps what it holds."""
+    tokens = rng.integers(2, 600, 300).tolist()
+    weights = lbrx.open_model(folder).canonical()
+    rows = reference_model.logits(
+        weights.config, {name: weights[name].numpy() for name in weights}, tokens
+    )[:-1]
+    peaks = rows.max(axis=-1)
+    totals = peaks + np.log(np.exp(rows - peaks[:, None]).sum(axis=-1))
+    wanted = rows[np.arange(299), tokens[1:]] - totals
+    model = load(folder, cache_dtype="float32")
+    np.testing.assert_allclose(model.log_probabilities(tokens), wanted, atol=1e-3)
+    assert model.log_probabilities(tokens[:1]) == model.log_probabilities([]) == []
+
+
+def test_a_batch_ends_text_by_text_with_the_context(folder):
+    short = load(folder, context=24)
+    long = "Hello, world! It's 12345"
+    made = short.generate([long, "a"], max_tokens=500, ignore_end=True)
+    for prompt, one in zip([long, "a"], made, strict=True):
+        assert one.tokens == short.generate(prompt, max_tokens=500, ignore_end=True).tokens
+        assert len(one.tokens) + len(short.tokenizer.encode(prompt)) == 24
+
+
+def test_what_is_held_is_shown_when_the_context_ends(folder):
+    """The end of a text may look like the beginning of a stop string."""
+    short = load(folder, context=24)
+    whole = short.generate("Hello", max_tokens=500, ignore_end=True).text
+    made = short.generate("Hello", max_tokens=500, ignore_end=True, stop=whole[-2:] + "☃")
+    assert (made.text, made.finish) == (whole, "length")
+
+
+def test_log_probabilities_are_of_the_tokens(folder, monkeypatch):
+    model = load(folder)
+    free = model.generate(PROMPTS[0], **FREELY)
+    monkeypatch.setattr(model, "end_tokens", frozenset({free.tokens[4]}))
+    made = model.generate(PROMPTS[0], max_tokens=12, logprobs=True)
+    assert made.finish == "end"
+    assert len(made.logprobs) == len(made.tokens) == free.tokens.index(free.tokens[4])
+
+
+def test_prompts_of_every_kind(model):
+    tokens = model.tokenizer.encode(PROMPTS[0])
+    wanted = model.generate(PROMPTS[0], **FREELY).tokens
+    assert model.generate(tokens, **FREELY).tokens == wanted
+    assert [m.tokens for m in model.generate([tokens, tokens], **FREELY)] == [wanted] * 2
+    assert "".join(model.stream(np.array(tokens), **FREELY)) == model.tokenizer.decode(wanted)
+    talk = [{"role": "user", "content": "Hello"}]
+    assert model.generate(talk, **FREELY).tokens == model.chat(talk, **FREELY).tokens
+
+
+def test_what_was_known_is_not_counted_as_read(folder):
+    model = load(folder)
+    first = model.generate(PROMPTS[0], **FREELY).timing
+    again = model.generate(PROMPTS[0], **FREELY).timing
+    assert (first.known_tokens, again.known_tokens) == (0, first.prompt_tokens - 1)
+
+
+def test_a_batch_that_does_not_fit_is_refused(folder):
+    model = load(folder)
+    model.engine.memory = type(model.memory)(
+        **{**vars(model.memory), "limit": model.memory.total + 1}
+    )
+    with pytest.raises(lbrx.LbrxError, match=r"9 texts of 256 tokens need a cache .*fewer at once"):
+        model.generate(["a"] * 9, max_tokens=2)
