@@ -33,15 +33,20 @@ test: .venv/.model ## the default tests, under ten minutes
 test-full: .venv/.model ## every test
 	$(BIN)/pytest -q -n auto
 
-# Builds llama.cpp, which takes a C++ compiler and some minutes.
+# Builds llama.cpp, which takes a C++ compiler and some minutes; its sources have Metal kernels.
+LLAMA := llama-cpp-python==0.3.36
 .venv-peers/.ready: pyproject.toml
 	$(PYTHON) -m venv .venv-peers
 	nice .venv-peers/bin/pip install --quiet --disable-pip-version-check --editable '.[dev]' \
-	  torch==2.13.0 transformers onnx 'mlx[cpu]' llama-cpp-python==0.3.36
+	  torch==2.13.0 transformers onnx 'mlx[cpu]' $(LLAMA)
+	.venv-peers/bin/pip download --quiet --disable-pip-version-check --no-deps \
+	  --no-binary llama-cpp-python --dest .venv-peers/sources $(LLAMA)
+	cd .venv-peers/sources && tar -xzf *.tar.gz && rm *.tar.gz
 	@touch $@
 
 test-peers: .venv-peers/.ready ## against peers from the registry, in a virtual environment of their own
-	.venv-peers/bin/pytest -q tests/peers tests/lbrx/formats
+	OMP_NUM_THREADS=1 LBRX_GGML_SOURCES=.venv-peers/sources \
+	  .venv-peers/bin/pytest -q -n auto tests/peers tests/lbrx/formats
 
 demo: .venv/.model ## a real language model answers through the Metal kernels
 	$(BIN)/lbrx devices

@@ -221,6 +221,27 @@ def test_operators_and_their_reflections():
     np.testing.assert_array_equal(abs(-a).numpy(), x)
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        *(np.sum, np.mean, np.max, np.min, np.prod, np.any, np.all, np.std, np.var, np.linalg.norm),
+        *(np.argmax, np.cumsum, np.squeeze, np.transpose, np.sort, np.ravel, np.round),
+        lambda x: np.sum(x, axis=0, dtype="f8", keepdims=True),
+        lambda x: np.concatenate([x, x], axis=1),
+        lambda x: np.where(x > 1, x, 0),
+        lambda x: np.reshape(x, (3, 2)),
+        lambda x: np.einsum("ij,kj->ik", x, x),
+    ],
+)
+def test_functions_of_numpy(function):
+    """They take tensors as they take arrays."""
+    values = np.arange(6, dtype=np.float32).reshape(2, 3)
+    found, expected = function(lbrx.tensor(values, device="cpu")), function(values)
+    assert not isinstance(found, lbrx.Tensor)
+    assert np.asarray(found).dtype == np.asarray(expected).dtype
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_python_protocols():
     t = lbrx.tensor(3)
     assert (int(t), float(t), bool(t), [10, 20, 30, 40][t]) == (3, 3.0, True, 40)

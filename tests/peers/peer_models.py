@@ -91,9 +91,9 @@ def kind_of(case: str) -> str:
     return case.split(",")[0]
 
 
-def make(case: str, seed: int) -> Any:
+def make(case: str, seed: int, **changes: Any) -> Any:
     """A model with random weights."""
-    kind, settings = kind_of(case), {**BASE, **CASES[case]}
+    kind, settings = kind_of(case), {**BASE, **CASES[case], **changes}
     if kind.startswith("gemma"):
         settings = {"head_dim": 16, "query_pre_attn_scalar": 16, **settings}
     config = transformers.AutoConfig.for_model(kind, **settings)
@@ -108,13 +108,20 @@ def make(case: str, seed: int) -> Any:
     return model
 
 
-def prompt(seed: int) -> list[int]:
-    return np.random.default_rng(seed).integers(2, VOCABULARY, LENGTH).tolist()
+def prompt(seed: int, length: int = LENGTH) -> list[int]:
+    return np.random.default_rng(seed).integers(2, VOCABULARY, length).tolist()
 
 
 def logits(model: Any, tokens: list[int]) -> np.ndarray:
     with torch.no_grad():
         return model(torch.tensor([tokens])).logits[0].double().numpy()
+
+
+def assign(model: Any, values: dict[str, np.ndarray]) -> None:
+    """Give a model other weights."""
+    with torch.no_grad():
+        for name, value in values.items():
+            model.get_parameter(name).copy_(torch.tensor(value))
 
 
 def write(model: Any, folder: Path, **options: Any) -> Path:

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 import lbrx
-from lbrx.convert import convert
+from lbrx.convert import Settings, convert
 from lbrx.models import architectures, load
+from lbrx.models.engine import CHUNK
 
 pytest.importorskip("torch", reason="transformers needs torch: make test-peers")
 pytest.importorskip("transformers", reason="the peer: make test-peers")
@@ -20,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "lbrx" / "formats"))
 import peer_models
 
 SEEDS = (5, 6)
+ROUNDED = 1e-3  # the tolerance where weights are quantized
 # What GGUF has no place for, and llama.cpp does without: windows (but for Gemma's and Phi's),
 # which layers have one, or no RoPE, YaRN's finer settings, activations, scales of queries.
 LOST_IN_GGUF = {
@@ -68,6 +70,21 @@ def test_logits(case, seed, tmp_path):
     check(folder, tokens, peer_models.logits(peer, tokens))
 
 
+@pytest.mark.parametrize("case", ["mistral", "gemma3_text, pattern"])
+def test_long_texts(case, tmp_path):
+    """Longer than what is read at once, through windows that span blocks of keys."""
+    peer = peer_models.make(case, 5, sliding_window=150, max_position_embeddings=1024)
+    tokens = peer_models.prompt(5, CHUNK + 90)
+    folder = peer_models.write(peer, tmp_path)
+    wanted = peer_models.logits(peer, tokens)
+    model = load(folder, cache_dtype="float32")
+    known = CHUNK + 70
+    state = model.engine.prefill([tokens[:known]], len(tokens) - known)
+    for place in range(known, len(tokens)):
+        close(state.logits.numpy()[0], wanted[place - 1])
+        state = model.engine.decode(lbrx.tensor([[tokens[place]]]), state.positions)
+
+
 @pytest.mark.parametrize("case", ["llama, tied", "phi3, long texts"])
 def test_several_files(case, tmp_path):
     peer, tokens = peer_models.make(case, 7), peer_models.prompt(7)
@@ -99,6 +116,25 @@ def test_gguf(case, tmp_path):
     check(path, tokens, wanted, 1e-3 if case in LOST_IN_GGUF else 2e-4)
 
 
+QUANTIZED = [
+    ("llama, biases", "q8_0"),
+    ("qwen2", "q4_0"),
+    ("gemma3_text", "q5_1"),
+    ("phi3", "q4_1"),
+]
+
+
+@pytest.mark.parametrize(("case", "scheme"), QUANTIZED)
+def test_quantized_gguf(case, scheme, tmp_path):
+    """Transformers has what the quantized weights amount to."""
+    peer, tokens = peer_models.make(case, 10), peer_models.prompt(10)
+    folder, path = peer_models.write(peer, tmp_path / "folder"), tmp_path / "model.gguf"
+    convert(folder, path, Settings(quantize=scheme))
+    stored = lbrx.open_model(path).canonical()
+    peer_models.assign(peer, {name: stored[name].numpy() for name in stored})
+    check(path, tokens, peer_models.logits(peer, tokens), ROUNDED)
+
+
 MLX = [("llama, tied", 4, 32), ("qwen3", 8, 32), ("gemma2, caps", 4, 32), ("phi3", 8, 32)]
 
 
@@ -108,15 +144,14 @@ def test_mlx(case, bits, group, tmp_path):
     pytest.importorskip("mlx.core", reason="the peer: make test-peers")
     peer, tokens = peer_models.make(case, 9), peer_models.prompt(9)
     quantize_with_mlx(peer_models.write(peer, tmp_path), peer, bits, group)
-    check(tmp_path, tokens, peer_models.logits(peer, tokens))
+    check(tmp_path, tokens, peer_models.logits(peer, tokens), ROUNDED)
 
 
 def quantize_with_mlx(folder: Path, peer: Any, bits: int, group: int) -> None:
     """Rewrite a folder's weights, and the peer's. One matrix stays as it is."""
     import mlx.core as mx
-    import torch
 
-    tensors, scheme = {}, {"group_size": group, "bits": bits}
+    tensors, values, scheme = {}, {}, {"group_size": group, "bits": bits}
     skipped = "model.layers.0.mlp.down_proj"
     for name, weight in mx.load(str(folder / "model.safetensors")).items():
         if weight.ndim != 2 or name.startswith(skipped):
@@ -126,9 +161,8 @@ def quantize_with_mlx(folder: Path, peer: Any, bits: int, group: int) -> None:
         stem = name.removesuffix("weight")
         for part, array in zip(("weight", "scales", "biases"), parts, strict=True):
             tensors[stem + part] = array
-        values = np.array(mx.dequantize(*parts, **scheme))
-        with torch.no_grad():
-            peer.get_parameter(name).copy_(torch.from_numpy(values))
+        values[name] = np.array(mx.dequantize(*parts, **scheme))
+    peer_models.assign(peer, values)
     mx.save_safetensors(str(folder / "model.safetensors"), tensors, {"format": "mlx"})
     config = json.loads((folder / "config.json").read_text())
     config["quantization"] = {**scheme, skipped: False}

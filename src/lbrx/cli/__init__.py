@@ -40,7 +40,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _close_output()
         return BROKEN_PIPE
     except OSError as problem:  # a full disk, a file that may not be read
-        _close_output()
+        try:
+            sys.stdout.flush()
+        except OSError:
+            _close_output()
         return _failed(str(problem))
     return status
 

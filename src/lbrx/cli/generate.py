@@ -15,6 +15,7 @@ from lbrx.cli import INTERRUPTED
 from lbrx.errors import LbrxError
 from lbrx.models import LanguageModel, Stream, load
 from lbrx.models.generation import Timing, peak_memory
+from lbrx.models.language_model import read_options
 from lbrx.models.sampling import Sampling
 
 SAMPLING = {
@@ -45,6 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     if options.prompt is None and not options.chat:
         raise LbrxError("there is no prompt: give -p TEXT, or --chat for a conversation")
+    if options.system is not None and not options.chat:
+        raise LbrxError("--system is a message of a conversation: give --chat, too")
+    read_options(_wanted(options))  # which are refused before a model is loaded
     model = load(
         options.model,
         context=options.context,
@@ -73,12 +77,15 @@ def _converse(model: LanguageModel, options: argparse.Namespace) -> int:
     status, messages = 0, _system(options)
     for text in _lines():
         messages.append(_message("user", text))
+        said = ""
         try:
             _forget(model, messages, options)
             said = _show(model.stream(messages, **_wanted(options)), model)
         except LbrxError as problem:
             print(f"lbrx: {problem}", file=sys.stderr, flush=True)
-            status, said = 1, ""
+            status = 1
+        except KeyboardInterrupt:  # before there was anything to show
+            print()
         if said:
             messages.append(_message("assistant", said))
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 import re
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +14,8 @@ from lbrx.formats.protobuf import BYTES, Message
 
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 _PIECES = 1
+LONGEST = 512
+"""Characters of a piece: SentencePiece trains none that is longer, so merges make none."""
 
 
 @dataclass(frozen=True)
@@ -67,13 +69,14 @@ def scores_of(merges: Iterable[tuple[str, str]]) -> dict[str, float]:
     return result
 
 
-def merges_of(numbers: Mapping[str, int], scores: Mapping[str, float]) -> list[tuple[str, str]]:
+def merges_of(tokens: Collection[str], scores: Mapping[str, float]) -> list[tuple[str, str]]:
     """Every pair of tokens that makes one, best score first; then longer beginnings first."""
-    found = []
-    for text, score in scores.items():
-        pairs = [(text[:i], text[i:]) for i in range(1, len(text))]
-        known = [(a, b) for a, b in pairs if a in numbers and b in numbers]
-        known.sort(key=lambda pair: (numbers[pair[0]], numbers[pair[1]]))
-        found += [(score, a, b) for a, b in known]
-    found.sort(key=lambda item: (-item[0], -len(item[1]), -len(item[2])))
-    return [(a, b) for _, a, b in found]
+    pairs = [
+        (a, b)
+        for text in sorted(scores, key=scores.__getitem__, reverse=True)
+        for i in range(len(text) - 1 if len(text) <= LONGEST else 0, 0, -1)
+        if (a := text[:i]) in tokens and (b := text[i:]) in tokens
+    ]
+    if len(set(scores.values())) < len(scores):
+        pairs.sort(key=lambda pair: (-scores[pair[0] + pair[1]], -len(pair[0]), -len(pair[1])))
+    return pairs

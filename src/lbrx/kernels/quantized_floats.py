@@ -6,7 +6,7 @@ from lbrx import dtype as dt
 from lbrx.kernels.arrays import buffer_of
 from lbrx.kernels.matmul import DISPATCH, EMULATED
 from lbrx.kernels.quantized import UNIT, Stored, pipeline
-from lbrx.kernels.quantized_matmul import MOST_ROWS, QuantizedProduct, family
+from lbrx.kernels.quantized_matmul import MOST_ROWS, QuantizedProduct, family, one_by_one
 from lbrx.metal import Context, DeviceInfo
 from lbrx.storage import Array
 
@@ -30,6 +30,7 @@ def _cost(info: DeviceInfo, problem: QuantizedProduct) -> float:
 
 # Which of this and whole numbers is taken depends on the number of rows.
 @family.variant("floats", can=_can, cost=_cost, batch_invariant=False)
+@one_by_one
 def floats(
     gpu: Context, problem: QuantizedProduct, x: Array, weight: Stored, result: Array
 ) -> None:

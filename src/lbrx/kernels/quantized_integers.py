@@ -7,6 +7,7 @@ precision; those of the weight are multiplied as they are.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import replace
 
 from lbrx.kernels.arrays import buffer_of
@@ -18,6 +19,7 @@ from lbrx.storage import Array
 
 # Of the kernels, as in quant_integers.h.
 RUN, LANES, TILE_ROWS, STRIP, TILE_COLUMNS = 32, 16, 32, 4, 64
+TOGETHER = 3  # weights in one launch
 
 PANEL = 16 << 20  # bytes of a weight that are rearranged at a time
 # Values of a weight that two threads of a Zen 4 multiply with a row in a microsecond, that they
@@ -63,16 +65,37 @@ def _serial_cost(info: DeviceInfo, problem: QuantizedProduct) -> float:
 
 @family.variant("serial", can=_can, cost=_serial_cost)
 def serial(
-    gpu: Context, problem: QuantizedProduct, x: Array, weight: Stored, result: Array
+    gpu: Context,
+    problem: QuantizedProduct,
+    x: Array,
+    weights: Sequence[Stored],
+    results: Sequence[Array],
 ) -> None:
-    """A thread a row of the weight."""
+    """A thread a row of a weight, up to three of which are multiplied at a time."""
     packed = _pack_rows(gpu, problem, x)
+    for first in range(0, len(weights), TOGETHER):
+        few = slice(first, first + TOGETHER)
+        _multiply_few(gpu, problem, packed, weights[few], results[few])
+
+
+def _multiply_few(
+    gpu: Context,
+    problem: QuantizedProduct,
+    packed: list[Buffer],
+    weights: Sequence[Stored],
+    results: Sequence[Array],
+) -> None:
     rows = rows_in_one_pass(problem)
+    columns = [result.layout.shape[-1] for result in results]
+    missing = TOGETHER - len(weights)
+    stored = [weight.arguments for weight in (*weights, *[weights[0]] * missing)]
+    out = [buffer_of(result) for result in (*results, *[results[0]] * missing)]
+    record = struct.pack("5I", *columns, *[0] * missing, problem.m, problem.k)
     stem, kernel = "quant_integers", "quantized_matmul_serial"
     gpu.queue.dispatch(
-        pipeline(gpu, stem, kernel, weight, problem.dtype, {3: rows}),
-        [*weight.arguments, *packed, buffer_of(result), _packed(problem)],
-        (problem.n, -(-problem.m // rows), 1),
+        pipeline(gpu, stem, kernel, weights[0], problem.dtype, {3: rows}),
+        [*(b for parts in stored for b in parts[:-1]), stored[0][-1], *packed, *out, record],
+        (sum(columns), -(-problem.m // rows), 1),
         (1, 1, 1),
         kernel="quantized_matmul",
         variant="serial",
@@ -93,19 +116,25 @@ def _tiles_cost(info: DeviceInfo, problem: QuantizedProduct) -> float:
 # Which of both is taken depends on the number of rows.
 @family.variant("serial_tiles", can=_can, cost=_tiles_cost, batch_invariant=False)
 def serial_tiles(
-    gpu: Context, problem: QuantizedProduct, x: Array, weight: Stored, result: Array
+    gpu: Context,
+    problem: QuantizedProduct,
+    x: Array,
+    weights: Sequence[Stored],
+    results: Sequence[Array],
 ) -> None:
-    """A thread a tile of the result. Some rows of the weight at a time are rearranged for it."""
+    """A thread a tile of a result. Some rows of a weight at a time are rearranged for it."""
     packed = _pack_rows(gpu, problem, x)
     step = max(TILE_COLUMNS, PANEL // (2 * problem.k) // TILE_COLUMNS * TILE_COLUMNS)
-    for first in range(0, problem.n, step):
-        panel = replace(problem, n=min(step, problem.n - first))
-        # From the second on this is the memory of the one before: the device works in order.
-        matrix = _pack_matrix(gpu, panel, weight.rows(first, panel.n, panel.k))
-        skipped = first * problem.dtype.itemsize
-        out = buffer_of(result)
-        _multiply(gpu, panel, matrix, packed, out.slice(skipped, out.size - skipped), problem.n)
-        del matrix
+    for weight, result in zip(weights, results, strict=True):
+        out, columns = buffer_of(result), result.layout.shape[-1]
+        for first in range(0, columns, step):
+            panel = replace(problem, n=min(step, columns - first))
+            # From the second on this is the memory of the one before: the device works in order.
+            matrix = _pack_matrix(gpu, panel, weight.rows(first, panel.n, panel.k))
+            skipped = first * problem.dtype.itemsize
+            part = out.slice(skipped, out.size - skipped)
+            _multiply(gpu, panel, matrix, packed, part, columns)
+            del matrix
 
 
 def _pack_matrix(gpu: Context, panel: QuantizedProduct, weight: Stored) -> list[Buffer]:
@@ -116,7 +145,7 @@ def _pack_matrix(gpu: Context, panel: QuantizedProduct, weight: Stored) -> list[
     matrix = [gpu.buffer(n) for n in (size * 2, beside, beside)]
     gpu.queue.dispatch(
         pipeline(gpu, "quant_integers", "pack_matrix", weight, panel.dtype),
-        [*weight.arguments, *matrix, _packed(panel)],
+        [*weight.arguments, *matrix, _packed(panel, panel.n)],
         (panel.k // panel.scheme.elements, columns // LANES, 1),
         (1, 1, 1),
         kernel="quantized_matmul",
@@ -144,10 +173,9 @@ def _multiply(
     )
 
 
-def _packed(problem: QuantizedProduct, stride: int | None = None) -> bytes:
+def _packed(problem: QuantizedProduct, stride: int) -> bytes:
     """The `Product` record of quant_integers.h."""
-    shape = (problem.m, problem.n, problem.k)
-    return struct.pack("4I", *shape, problem.n if stride is None else stride)
+    return struct.pack("4I", problem.m, problem.n, problem.k, stride)
 
 
 def _has_offsets(problem: QuantizedProduct) -> bool:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import struct
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import wraps
 
 from lbrx import dtype as dt
 from lbrx import quant
@@ -17,6 +19,7 @@ from lbrx.kernels.quantized import Stored, decode, pipeline, stored
 from lbrx.kernels.registry import Call, Family, Sample, computes
 from lbrx.metal import Context, DeviceInfo
 from lbrx.ops import Spec
+from lbrx.ops.quantized import weights_of
 from lbrx.quant import Scheme
 from lbrx.storage import Array
 
@@ -37,7 +40,7 @@ OF_BANDWIDTH, OF_PEAK, TILES_OF_PEAK = 0.75, 0.2, 0.6
 
 @dataclass(frozen=True)
 class QuantizedProduct:
-    """A problem: m rows of k numbers times n rows of a quantized matrix."""
+    """A problem: m rows of k numbers times n rows of a quantized matrix, or of several."""
 
     scheme: Scheme
     m: int
@@ -67,21 +70,51 @@ family: Family[QuantizedProduct] = Family("quantized_matmul")
 
 @computes("quantized_matmul")
 def quantized_matmul(call: Call) -> tuple[Array, ...]:
-    gpu, (spec,) = call.gpu, call.outputs
-    given, *parts = call.inputs
+    gpu, specs = call.gpu, call.outputs
+    given, *stored_arrays = call.inputs
     assert given is not None
     scheme = quant.find(call.attributes["scheme"])
-    result = empty(gpu, spec)
-    n, k, m = spec.shape[-1], given.layout.shape[-1], math.prod(spec.shape[:-1])
-    problem = QuantizedProduct(scheme, m, n, k, spec.dtype)
-    if not result.layout.size:
-        return (result,)
+    results = tuple(empty(gpu, spec) for spec in specs)
+    k, m = given.layout.shape[-1], math.prod(specs[0].shape[:-1])
+    n = sum(spec.shape[-1] for spec in specs)
+    problem = QuantizedProduct(scheme, m, n, k, specs[0].dtype)
+    if not m * n:
+        return results
     if k == 0:
-        finish(gpu, _plain(problem), result, 0, None, result)
-        return (result,)
+        for result in results:
+            finish(gpu, _plain(of_columns(problem, result)), result, 0, None, result)
+        return results
     x = elementwise.contiguous(gpu, placed(gpu, given))
-    family.run(gpu, problem, reshaped(x, m, k), stored(gpu, scheme, parts), result)
-    return (result,)
+    weights = [stored(gpu, scheme, parts) for parts in weights_of(stored_arrays, len(specs))]
+    family.run(gpu, problem, reshaped(x, m, k), weights, results)
+    return results
+
+
+def of_columns(problem: QuantizedProduct, result: Array) -> QuantizedProduct:
+    """The part of a problem that gives one of its results."""
+    return replace(problem, n=result.layout.shape[-1])
+
+
+Single = Callable[[Context, QuantizedProduct, Array, Stored, Array], None]
+Launch = Callable[[Context, QuantizedProduct, Array, Sequence[Stored], Sequence[Array]], None]
+
+
+def one_by_one(launch: Single) -> Launch:
+    """Several weights by a launch for one."""
+
+    @wraps(launch)
+    def every(
+        gpu: Context,
+        problem: QuantizedProduct,
+        x: Array,
+        weights: Sequence[Stored],
+        results: Sequence[Array],
+    ) -> None:
+        for weight, result in zip(weights, results, strict=True):
+            if result.layout.size:
+                launch(gpu, of_columns(problem, result), x, weight, result)
+
+    return every
 
 
 def rows_in_one_pass(problem: QuantizedProduct) -> int:
@@ -102,6 +135,7 @@ def _panels_cost(info: DeviceInfo, problem: QuantizedProduct) -> float:
 
 
 @family.variant("panels", cost=_panels_cost, batch_invariant=False)
+@one_by_one
 def panels(
     gpu: Context, problem: QuantizedProduct, x: Array, weight: Stored, result: Array
 ) -> None:
@@ -139,6 +173,7 @@ def _simd_cost(info: DeviceInfo, problem: QuantizedProduct) -> float:
 
 
 @family.variant("simd", cost=_simd_cost, batch_invariant=False)
+@one_by_one
 def simd(gpu: Context, problem: QuantizedProduct, x: Array, weight: Stored, result: Array) -> None:
     """Two simdgroups, four rows of the weight each."""
     rows = rows_in_one_pass(problem)
@@ -162,6 +197,7 @@ def _tiles_cost(info: DeviceInfo, problem: QuantizedProduct) -> float:
 
 
 @family.variant("tiles", can=lambda info, problem: info.simdgroup_matrix, cost=_tiles_cost)
+@one_by_one
 def tiles(gpu: Context, problem: QuantizedProduct, x: Array, weight: Stored, result: Array) -> None:
     """Tiles that simdgroups multiply; the weight is expanded in threadgroup memory."""
     kind = "half_tiles" if problem.dtype is dt.float16 else "tiles"

@@ -29,6 +29,7 @@ class Decoder:
 
     def __init__(self, config: ModelConfig, weights: Weights) -> None:
         self.config = config
+        self.weights = weights
         self.dtype = weights.dtype
         self.device = weights.device
         inner = weights.inside("model")

@@ -14,7 +14,7 @@ from lbrx.models.config import ModelConfig, Rope
 from lbrx.models.weights import Weights
 from lbrx.tensor.core import Tensor
 from lbrx.tensor.creation import tensor
-from lbrx.tensor.quantized import linear
+from lbrx.tensor.quantized import linear, linears
 
 
 class Linear:
@@ -26,6 +26,17 @@ class Linear:
 
     def __call__(self, x: Tensor) -> Tensor:
         return multiplied(x, self.weight, self.bias)
+
+
+def of_each(x: Tensor, *maps: Linear) -> list[Tensor]:
+    """What several linear maps make of x."""
+    if any(each.weight.metadata.quantization is None for each in maps):
+        return [each(x) for each in maps]
+    products = linears(x, [each.weight for each in maps])
+    return [
+        product if each.bias is None else product + each.bias
+        for product, each in zip(products, maps, strict=True)
+    ]
 
 
 def multiplied(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -134,13 +145,10 @@ class Attention:
         seen = step.attend(self.layer, queries, keys, values, **rules)
         return self.output(seen.transpose(1, 2).reshape(*x.shape[:2], self.heads * self.size))
 
-    def projected(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def projected(self, x: Tensor) -> list[Tensor]:
         """Queries, keys and values: (batch, tokens, heads, size)."""
-        return (
-            self.query(x).reshape(*x.shape[:2], self.heads, self.size),
-            self.key(x).reshape(*x.shape[:2], self.kv_heads, self.size),
-            self.value(x).reshape(*x.shape[:2], self.kv_heads, self.size),
-        )
+        every = of_each(x, self.query, self.key, self.value)
+        return [part.reshape(*x.shape[:2], -1, self.size) for part in every]
 
 
 Gate = Callable[[Tensor, Tensor], Tensor]
@@ -193,7 +201,7 @@ class GatedMLP:
         self.activation = gate
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self.down(self.activation(self.gate(x), self.up(x)))
+        return self.down(self.activation(*of_each(x, self.gate, self.up)))
 
 
 def capped(x: Tensor, cap: float) -> Tensor:

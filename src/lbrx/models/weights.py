@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
+
 from lbrx import dtype as dt
 from lbrx.dtype import Dtype
 from lbrx.errors import FormatError
-from lbrx.formats import descriptor
-from lbrx.formats.recipe import Recipe, Rows, renamed
+from lbrx.formats import Inline, descriptor
+from lbrx.formats.descriptor import FileRange, Source
+from lbrx.formats.recipe import Recipe, Rows, renamed, stored
 from lbrx.shape import Shape
 from lbrx.tensor.core import Tensor
 from lbrx.tensor.model import Model
 
+SAMPLE = 256  # bytes of a tensor, from its middle: beginnings are often zeros
 FLOAT8 = tuple(encoding.name.lower() for encoding in descriptor.FLOAT8)
 
 
@@ -57,6 +61,15 @@ class Weights:
             )
         return tensor
 
+    def fingerprint(self) -> str:
+        """Tells this model from others: which tensors there are, and a few bytes of each."""
+        seen = hashlib.sha256()
+        for name, recipe in sorted(self.model.recipes.items()):
+            for info in stored(recipe):
+                facts = (name, info.name, info.encoding.name, info.shape, self.interleaved)
+                seen.update(repr(facts).encode() + _sample(info.source))
+        return seen.hexdigest()
+
     def vector(self, name: str, size: int) -> Tensor:
         """A norm's weight or a bias, in the type that is computed in."""
         tensor = self._tensor(name, (size,))
@@ -69,3 +82,12 @@ class Weights:
         if tensor.metadata.quantization in FLOAT8:
             tensor = tensor.astype(dt.float16)
         return tensor.to_device(self.device)
+
+
+def _sample(source: Source) -> bytes:
+    if isinstance(source, Inline):
+        return source.data[:SAMPLE]
+    size = source.nbytes if isinstance(source, FileRange) else source.packed
+    with source.file.open("rb") as file:
+        file.seek(source.offset + max(size - SAMPLE, 0) // 2)
+        return file.read(min(size, SAMPLE))

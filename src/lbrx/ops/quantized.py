@@ -7,7 +7,8 @@ packed words; and beside words their `scales` and `offsets`, which are zero poin
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,7 @@ from lbrx.quant import QuantizationInfo, Scheme
 from lbrx.shape import Shape
 
 Array = NDArray[Any]
+T = TypeVar("T")
 PLANES = {"scales": "scales", "zero_points": "offsets", "biases": "offsets"}
 """The operand that a scheme's field is, where it is not among the codes."""
 
@@ -141,28 +143,34 @@ def encode_blocks(x: Array, *, scheme: str) -> tuple[Array, ...]:
     return data, *(info.arrays[name] for name in stored_names(found)[1:])
 
 
-def _product_shape(shapes: rules.Shapes, attributes: Attributes) -> Shape:
-    x, weight = rules.first(shapes), _checked(shapes[1:], quant.find(attributes["scheme"]))
-    if len(weight) != 2:
-        raise ShapeError(f"a weight of shape {weight} is no matrix: index or reshape it")
-    if not x or x[-1] != weight[1]:
-        raise ShapeError(f"the last axis of x, {x}, must be as long as the weight's, {weight}")
-    return (*x[:-1], weight[0])
+def weights_of(stored: Sequence[T], count: int) -> list[Sequence[T]]:
+    """What is stored of each of several weights, which are given one after the other."""
+    each = len(stored) // count
+    return [stored[i * each : (i + 1) * each] for i in range(count)]
+
+
+def _product_shapes(shapes: rules.Shapes, attributes: Attributes) -> list[Shape]:
+    scheme, x = quant.find(attributes["scheme"]), rules.first(shapes)
+    weights = [_checked(parts, scheme) for parts in weights_of(shapes[1:], attributes["count"])]
+    for weight in weights:
+        if len(weight) != 2:
+            raise ShapeError(f"a weight of shape {weight} is no matrix: index or reshape it")
+        if not x or x[-1] != weight[1]:
+            raise ShapeError(f"the last axis of x, {x}, must be as long as the weight's, {weight}")
+    return [(*x[:-1], weight[0]) for weight in weights]
 
 
 @op(
     Family.MATMUL,
-    _product_shape,
-    lambda values, _: _floating_only(values),
+    _product_shapes,
+    lambda values, attributes: (_floating_only(values),) * attributes["count"],
 )
-def quantized_matmul(
-    x: Array,
-    codes: Array,
-    scales: Array | None = None,
-    offsets: Array | None = None,
-    *,
-    scheme: str,
-) -> Array:
-    """x times the transposed of a quantized matrix, whose rows are the result's columns."""
-    weight = quant.dequantize(codes, _info(quant.find(scheme), scales, offsets))
-    return np.asarray(np.matmul(x, weight.T))
+def quantized_matmul(x: Array, *codes: Array, scheme: str, count: int = 1) -> tuple[Array, ...]:
+    """x times the transposed of each of `count` quantized matrices of one scheme, whose rows are
+    the results' columns. Of each matrix, all that is stored is given."""
+    found = quant.find(scheme)
+    weights = [
+        quant.dequantize(parts[0], _info(found, *(*parts[1:], None, None)[:2]))
+        for parts in weights_of(codes, count)
+    ]
+    return tuple(np.asarray(np.matmul(x, weight.T)) for weight in weights)

@@ -117,7 +117,7 @@ class Op:
     family: Family
     operands: tuple[Operand, ...]
     variadic: bool
-    """Whether it takes any number of operands, all of the one kind in `operands`."""
+    """Whether it takes any number of operands of the last kind in `operands`."""
     attributes: Attributes
     """Their defaults, or REQUIRED."""
     shape_rule: ShapeRule
@@ -129,13 +129,11 @@ class Op:
 
     def each(self, count: int) -> tuple[Operand, ...]:
         """What each of `count` operands is."""
-        least = 1 if self.variadic else sum(not operand.optional for operand in self.operands)
+        least = sum(not operand.optional for operand in self.operands)
         if count < least or (count > len(self.operands) and not self.variadic):
             names = ", ".join(operand.name for operand in self.operands)
             raise TypeError(f"{self.name} takes ({names}), not {count} operands")
-        if self.variadic:
-            return self.operands[:1] * count
-        return self.operands[:count]
+        return (self.operands + self.operands[-1:] * (count - len(self.operands)))[:count]
 
     def roles(self, count: int) -> list[Role]:
         """The role of each of `count` operands."""

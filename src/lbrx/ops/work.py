@@ -27,7 +27,7 @@ def operations(op: Op, inputs: Sequence[Spec], outputs: Sequence[Spec]) -> float
     if op.family in _NONE:
         return 0.0
     if op.family is Family.MATMUL:
-        return 2.0 * size * inputs[0].shape[-1]
+        return 2.0 * sum(math.prod(out.shape) for out in outputs) * inputs[0].shape[-1]
     if op.family is Family.ATTENTION:
         # Scores and their products with the values: two each.
         width = inputs[0].shape[-1] + outputs[0].shape[-1]

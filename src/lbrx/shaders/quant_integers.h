@@ -144,19 +144,40 @@ inline float sum_of(Sum a, Sum b) {
   return (four.x + four.z) + (four.y + four.w) + (a.shift + b.shift);
 }
 
+// Up to three matrices in one launch, one after the other; of those that there are not, any stand in.
+struct Columns {
+  uint first, second, third;  // rows of each matrix
+  uint m, k;
+};
+
 template <typename C>
-kernel void matvec_serial(device const uchar* data [[buffer(0)]],
-                          device const void* scales [[buffer(1)]],
-                          device const void* offsets [[buffer(2)]],
-                          device const char* book [[buffer(3)]],
-                          device const Codes* codes [[buffer(4)]],
-                          device const float* steps [[buffer(5)]],
-                          device const float2* sums [[buffer(6)]], device void* out [[buffer(7)]],
-                          constant Product& p [[buffer(8)]],
-                          uint2 at [[thread_position_in_grid]]) {
+kernel void matvec_serial(
+    device const uchar* data_0 [[buffer(0)]], device const void* scales_0 [[buffer(1)]],
+    device const void* offsets_0 [[buffer(2)]], device const uchar* data_1 [[buffer(3)]],
+    device const void* scales_1 [[buffer(4)]], device const void* offsets_1 [[buffer(5)]],
+    device const uchar* data_2 [[buffer(6)]], device const void* scales_2 [[buffer(7)]],
+    device const void* offsets_2 [[buffer(8)]], device const char* book [[buffer(9)]],
+    device const Codes* codes [[buffer(10)]], device const float* steps [[buffer(11)]],
+    device const float2* sums [[buffer(12)]], device void* out_0 [[buffer(13)]],
+    device void* out_1 [[buffer(14)]], device void* out_2 [[buffer(15)]],
+    constant Columns& p [[buffer(16)]], uint2 at [[thread_position_in_grid]]) {
+  Weight weight = {data_0, scales_0, offsets_0, book};
+  device void* out = out_0;
+  uint column = at.x, columns = p.first;
+  if (column >= columns) {
+    column -= columns;
+    columns = p.second;
+    weight = {data_1, scales_1, offsets_1, book};
+    out = out_1;
+    if (column >= columns) {
+      column -= columns;
+      columns = p.third;
+      weight = {data_2, scales_2, offsets_2, book};
+      out = out_2;
+    }
+  }
   const uint first = at.y * ROWS, blocks = p.k / C::elements();
-  const Weight weight = {data, scales, offsets, book};
-  const ulong start = ulong(at.x) * blocks;
+  const ulong start = ulong(column) * blocks;
   Packed x[MOST_ROWS];
   // Blocks take turns with two sums, so that one need not wait for the other.
   Sum even[MOST_ROWS], odd[MOST_ROWS];
@@ -174,7 +195,7 @@ kernel void matvec_serial(device const uchar* data [[buffer(0)]],
   if (blocks % 2) add_block<C>(even, block_at<C>(weight, start + blocks - 1), blocks - 1, x);
 #pragma unroll
   for (uint r = 0; r < ROWS; r++)
-    if (first + r < p.m) put(out, ulong(first + r) * p.stride + at.x, sum_of(even[r], odd[r]));
+    if (first + r < p.m) put(out, ulong(first + r) * columns + column, sum_of(even[r], odd[r]));
 }
 
 // ---- many rows: tiles of the result ----

@@ -2,9 +2,10 @@
 
 #define SERIAL(name, codec)                                                                  \
   template [[host_name("quantized_matmul_serial_" #name)]] kernel void matvec_serial<codec>( \
-      device const uchar*, device const void*, device const void*, device const char*,       \
-      device const Codes*, device const float*, device const float2*, device void*,          \
-      constant Product&, uint2);
+      device const uchar*, device const void*, device const void*, device const uchar*,      \
+      device const void*, device const void*, device const uchar*, device const void*,       \
+      device const void*, device const char*, device const Codes*, device const float*,      \
+      device const float2*, device void*, device void*, device void*, constant Columns&, uint2);
 
 EACH_BLOCK(SERIAL)
 EACH_GROUP(SERIAL)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -181,6 +181,12 @@ class Tensor(Operators):
             return values.astype(dtype)
         return values.copy() if copy else values
 
+    def __array_function__(
+        self, function: Callable[..., Any], types: Any, args: Any, kwargs: Any
+    ) -> Any:
+        """NumPy's functions take tensors for arrays of its own, and give those."""
+        return function(*_with_arrays(args), **_with_arrays(kwargs))
+
     def __dlpack__(self, **kwargs: Any) -> object:
         return dlpack.export(self.numpy(), kwargs)
 
@@ -256,6 +262,20 @@ def _sizes(given: Sequence[Any]) -> tuple[int, ...]:
     first = given[0] if given else ()
     sizes = first if len(given) == 1 and isinstance(first, Sequence) else given
     return tuple(operator.index(n) for n in sizes)
+
+
+def _with_arrays(value: Any) -> Any:
+    """A function's arguments with arrays for tensors, also within lists such as concatenate's."""
+    match value:
+        case Tensor():
+            return value.numpy()
+        case list():
+            return [_with_arrays(item) for item in value]
+        case tuple():
+            return tuple(_with_arrays(item) for item in value)
+        case dict():
+            return {key: _with_arrays(item) for key, item in value.items()}
+    return value
 
 
 def _unpickle(data: bytes, shape: Shape, dtype: Dtype, device: str, metadata: Metadata) -> Tensor:

@@ -287,10 +287,10 @@ def test_a_folder_that_cannot_be_filled(folder, tmp_path, monkeypatch):
 
 def test_names_that_share_a_tensor(tmp_path):
     """A pattern is about the name, not about what is stored under another one."""
-    from file_builders import state_dict, torch_file, torch_tensor
+    from test_containers import torch_save, torch_view
 
-    tensor = torch_tensor((2, 3), (3, 1))
-    (tmp_path / "a.pt").write_bytes(torch_file(state_dict({"a": tensor, "b": tensor})))
+    view = torch_view("0", "float32", (2, 3), (3, 1), 0, 6)
+    torch_save(tmp_path / "a.pt", {"a": view, "b": view}, {"0": bytes(24)})
     to(tmp_path / "a.pt", tmp_path / "b.safetensors", exclude=("b",))
     assert load_file(tmp_path / "b.safetensors").keys() == {"a"}
 

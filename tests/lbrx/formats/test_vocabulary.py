@@ -12,6 +12,7 @@ from tokenizers import Tokenizer
 
 import lbrx
 from lbrx.formats import companions, pretokenizers, vocabulary
+from lbrx.formats.sentencepiece import LONGEST, merges_of
 from lbrx.formats.sentencepiece import read as read_pieces
 from lbrx.formats.tokenizer_files import tokenizer_files
 
@@ -91,6 +92,25 @@ def test_a_sentencepiece_model_file_has_the_scores(tmp_path):
     (tmp_path / "tokenizer.model").write_bytes(pieces[:-3])
     with pytest.raises(lbrx.FormatError, match=r"tokenizer.model: protobuf message: is damaged"):
         vocabulary.to_gguf(tmp_path, {})
+
+
+@pytest.mark.parametrize("levels", [3, 10**6])
+def test_scores_as_merges(levels, rng):
+    """Against all ways to join two tokens. With few levels of scores there are equal ones."""
+    for _ in range(30):
+        texts = ["".join(rng.choice(list("ab▁"), rng.integers(1, 6))) for _ in range(50)]
+        tokens = list(dict.fromkeys(texts))
+        scores = {text: -float(rng.integers(levels)) for text in tokens if len(text) > 1}
+        joined = [(a, b) for a in tokens for b in tokens if a + b in scores]
+        merges = merges_of(tokens, scores)
+        assert sorted(merges) == sorted(joined)
+        keys = [(-scores[a + b], -len(a), -len(b)) for a, b in merges]
+        assert keys == sorted(keys)
+    longer = {"a" * size: 0.0 for size in (LONGEST - 1, LONGEST, LONGEST + 1)}
+    assert merges_of(["a", *longer], longer) == [
+        ("a" * (LONGEST - 1), "a"),
+        ("a", "a" * (LONGEST - 1)),
+    ]
 
 
 def test_several_chat_templates(tmp_path):

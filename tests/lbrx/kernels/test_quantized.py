@@ -13,7 +13,7 @@ from lbrx import metal, quant
 from lbrx.kernels import deterministic, forced, quantized_integers, quantized_matmul
 from lbrx.kernels.quantized_matmul import QuantizedProduct, family
 from lbrx.ops.quantized import is_direct, stored_names
-from lbrx.tensor.quantized import pack
+from lbrx.tensor.quantized import linears, pack
 
 FLOATS = (dt.float32, dt.float16, dt.bfloat16)
 ROUNDING = {dt.float32: 2.0**-23, dt.float16: 2.0**-10, dt.bfloat16: 2.0**-7}
@@ -292,6 +292,34 @@ def test_a_row_has_the_same_bits_in_any_batch(rng):
         whole = lbrx.linear(x, weight("q4_k", parts)).numpy()
         alone = [lbrx.linear(x[i : i + 1], weight("q4_k", parts)).numpy()[0] for i in (0, 7, 10)]
     np.testing.assert_array_equal(whole[[0, 7, 10]], alone)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_several_weights_at_a_time(variant, rng):
+    """More than one launch takes; one of them without rows."""
+    parts = [stored(rng, "q4_0", (n, 64)) for n in (5, 70, 33, 1)]
+    parts.insert(1, [np.zeros((0, 36), np.uint8)])
+    x = rng.standard_normal((2, 64)).astype(np.float32)
+    before = ran(f"quantized_matmul:{variant}")
+    with forced(quantized_matmul=variant):
+        given = lbrx.tensor(x, device="metal")
+        results = [r.numpy() for r in linears(given, [weight("q4_0", each) for each in parts])]
+    assert ran(f"quantized_matmul:{variant}") > before
+    for result, each in zip(results, parts, strict=True):
+        np.testing.assert_allclose(result, x @ reference("q4_0", each).T, atol=0.01)
+
+
+@pytest.mark.parametrize("device", ["cpu", "metal"])
+def test_weights_of_several_schemes(device, rng):
+    x = rng.standard_normal((2, 64)).astype(np.float32)
+    names = ("q4_0", "q8_0", None)
+    values = [rng.standard_normal((n, 64)).astype(np.float32) for n in (5, 7, 9)]
+    tensors = [lbrx.tensor(each, device=device) for each in values]
+    weights = [t if n is None else lbrx.quantize(t, n) for t, n in zip(tensors, names, strict=True)]
+    for kept in (weights, weights[:1], weights[2:], [weights[0], weights[0]]):
+        results = linears(lbrx.tensor(x, device=device), kept)
+        for result, each in zip(results, kept, strict=True):
+            np.testing.assert_allclose(result.numpy(), x @ each.numpy().T, atol=1e-3)
 
 
 def test_several_panels(rng, monkeypatch):

@@ -76,7 +76,8 @@ class Reference:
             q, k = self.norm(q, at + "q_norm"), self.norm(k, at + "k_norm")
         if self.turns(n):
             q, k = (self.turned(h, n) for h in (q, k))
-        k, v = (np.repeat(h, heads // keys, 0) for h in (k, v))
+        stored = self.c.get("_stored", lambda h: h)
+        k, v = (np.repeat(stored(h), heads // keys, 0) for h in (k, v))
         scores = q @ k.swapaxes(1, 2) * self.scale()
         cap = self.c.get("attn_logit_softcapping")
         scores = np.tanh(scores / cap) * cap if cap else scores

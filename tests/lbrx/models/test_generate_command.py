@@ -141,6 +141,7 @@ def test_a_file_that_is_cut_short(folder, tmp_path, capsys):
         (("{}", "-p", "x", "--top-p", "7"), "top_p=7.0: give a number, 0 to 1"),
         (("{}", "-p", "x", "--context", "100000"), "context=100000: give a whole number, 2 to 64"),
         (("{}", "-p", "x", "--cache-type", "int8"), "a cache of int8 is not possible"),
+        (("{}", "-p", "x", "--cache-type", "q8_0"), "heads of 16 features are no whole blocks"),
         (("{}", "-p", "x", "--prompt-cache", "{}/config.json"), "config.json"),
     ],
     ids=str,

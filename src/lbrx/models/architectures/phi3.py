@@ -17,10 +17,10 @@ class JoinedAttention(Attention):
         width = (self.heads + 2 * self.kv_heads) * self.size
         self.joined = Linear(weights.inside("qkv_proj"), width, config.hidden, bias)
 
-    def projected(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def projected(self, x: Tensor) -> list[Tensor]:
         heads = self.joined(x).reshape(*x.shape[:2], self.heads + 2 * self.kv_heads, self.size)
         keys, values = self.heads, self.heads + self.kv_heads
-        return heads[:, :, :keys], heads[:, :, keys:values], heads[:, :, values:]
+        return [heads[:, :, :keys], heads[:, :, keys:values], heads[:, :, values:]]
 
 
 class JoinedMLP:

@@ -1,0 +1,85 @@
+"""Tokenizers built from a GGUF's metadata: as from the JSON that it stands for, and no larger."""
+
+from __future__ import annotations
+
+import gc
+import json
+import tracemalloc
+from pathlib import Path
+
+import pytest
+import tiny_tokenizers
+from tokenizers import Tokenizer as Reference
+
+import lbrx
+from lbrx.formats import pretokenizers, vocabulary
+from lbrx.formats.tokenizer_files import tokenizer_files
+from lbrx.models.tokenizer import Tokenizer, read_tokenizer
+
+RULES = [*pretokenizers.RULES, "sentencepiece"]
+KEY = "tokenizer.ggml."
+
+
+def in_gguf(folder: Path, metadata: dict) -> lbrx.Model:
+    lbrx.save(folder / "m.gguf", {}, metadata)
+    return lbrx.open_model(folder / "m.gguf")
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_built_as_from_json(rule, tmp_path):
+    """The library's own reading of tokenizer.json is the oracle."""
+    make = tiny_tokenizers.byte_level
+    before = tiny_tokenizers.sentencepiece() if rule == "sentencepiece" else make(rule)
+    tiny_tokenizers.write(tmp_path, before)
+    model = in_gguf(tmp_path, vocabulary.to_gguf(tmp_path, {}))
+    expected = Reference.from_str(tokenizer_files(model.metadata)["tokenizer.json"].decode())
+    built = read_tokenizer(model)
+    assert json.loads(built._inner.to_str()) == json.loads(expected.to_str())
+    for text in tiny_tokenizers.CORPUS:
+        for special in (False, True):
+            ids = expected.encode(text, add_special_tokens=special).ids
+            assert built.encode(text, special=special) == ids
+            shown = expected.decode(ids, skip_special_tokens=not special)
+            assert built.decode(ids, special=special) == shown
+
+
+def test_a_vocabulary_is_not_held_twice(tmp_path):
+    """The library has it: neither the model's metadata nor the tokenizer keep strings of theirs."""
+    letters = sorted(json.loads(tiny_tokenizers.byte_level("gpt-2").to_str())["model"]["vocab"])
+    letters = [text for text in letters if len(text) == 1]
+    pairs = [(a, b) for a in letters for b in letters][:20_000]
+    tokens = [*letters, *(a + b for a, b in pairs)]
+    metadata = {KEY + "model": "gpt2", KEY + "tokens": tokens}
+    model = in_gguf(tmp_path, metadata | {KEY + "merges": [f"{a} {b}" for a, b in pairs]})
+    read_tokenizer(model)  # imports the library
+    tracemalloc.start()
+    try:
+        tokenizer = read_tokenizer(model)
+        kept, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert tokenizer.size == len(tokens)
+    assert kept < 50 * len(tokens) < peak
+
+
+@pytest.mark.parametrize("collecting", [True, False])
+def test_the_collector_is_left_as_it_was(collecting, tmp_path):
+    model = in_gguf(tmp_path, {KEY + "model": "gpt2", KEY + "tokens": ["a"], KEY + "merges": ["b"]})
+    (gc.enable if collecting else gc.disable)()
+    try:
+        with pytest.raises(lbrx.FormatError, match="merge in the GGUF's metadata is no pair"):
+            read_tokenizer(model)
+        assert gc.isenabled() == collecting
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{}", "[1", '{"model": {"type": "BPE", "vocab": {"a": -1}, "merges": []}}', "\0", "\xff"],
+)
+def test_a_damaged_tokenizer_json(text, tmp_path):
+    path = tmp_path / "tokenizer.json"
+    path.write_bytes(text.encode("latin-1"))
+    with pytest.raises(lbrx.FormatError, match="the tokenizer cannot be used"):
+        Tokenizer(path, {})
