@@ -38,7 +38,7 @@ LLAMA := llama-cpp-python==0.3.36
 .venv-peers/.ready: pyproject.toml
 	$(PYTHON) -m venv .venv-peers
 	nice .venv-peers/bin/pip install --quiet --disable-pip-version-check --editable '.[dev]' \
-	  torch==2.13.0 transformers onnx 'mlx[cpu]' $(LLAMA)
+	  torch==2.13.0 transformers sentencepiece onnx 'mlx[cpu]' $(LLAMA)
 	.venv-peers/bin/pip download --quiet --disable-pip-version-check --no-deps \
 	  --no-binary llama-cpp-python --dest .venv-peers/sources $(LLAMA)
 	cd .venv-peers/sources && tar -xzf *.tar.gz && rm *.tar.gz

@@ -1,12 +1,14 @@
 """Libraries and kernels through clang: diagnostics, constants, cache, what is refused."""
 
+import json
 import re
 import subprocess
+import zlib
 
 import pytest
 
 from softmetal import compiler
-from softmetal.compiler import stages
+from softmetal.compiler import building, stages
 from softmetal.errors import CompileError
 from softmetal.toolchain import clang, targets
 from softmetal.types import CompileOptions, Mode
@@ -32,7 +34,7 @@ def count_runs(monkeypatch):
         runs.append(arguments[0])
         return real(*arguments, **keywords)
 
-    monkeypatch.setattr(clang.subprocess, "run", counting)
+    monkeypatch.setattr(subprocess, "run", counting)
     return runs
 
 
@@ -201,6 +203,21 @@ def test_library_data_round_trip():
     assert compiler.program_from_bytes(data) == program
 
 
+def test_a_damaged_kernel_in_library_data():
+    """Kernels are read one by one, when they are asked for."""
+    program = library("kernel void k(device float* x) {} kernel void other(device float* x) {}")
+    data = compiler.program_to_bytes(program)
+    head = data.index(b"\n") + 1
+    fields = json.loads(zlib.decompress(data[head:]))
+    fields["functions"]["k"] = "{}"
+    damaged = data[:head] + zlib.compress(json.dumps(fields).encode())
+    functions = compiler.program_from_bytes(damaged).functions
+    assert sorted(functions) == ["k", "other"]
+    assert functions["other"] == program.functions["other"]
+    with pytest.raises(CompileError, match="kernel 'k' is damaged"):
+        functions["k"]
+
+
 def test_artifacts_as_bytes():
     artifact = kernel(
         "kernel void k(device float4* x, uint i [[thread_position_in_grid]]) { x[i] = 3; }"
@@ -237,7 +254,9 @@ def flat_ir(body, parameters="device float* x [[buffer(0)]], device const float*
     )
     unit = stages.unit(program, program.functions["k"], Mode.FLAT, {})
     target = targets.host()
-    return stages.lower(stages.optimise(unit, OPTIONS, target, compiler._header(OPTIONS)), target)
+    return stages.lower(
+        stages.optimise(unit, OPTIONS, target, building.unit_header(OPTIONS)), target
+    )
 
 
 def test_threads_are_independent_unless_locals_stay_in_memory():
@@ -252,7 +271,7 @@ def test_values_do_not_live_in_registers_that_a_tls_call_overwrites():
     source = f"kernel void k(device half* x, uint i [[thread_index_in_threadgroup]]) {{ {body} }}"
     program, target = library(source), targets.host()
     unit = stages.unit(program, program.functions["k"], Mode.FIBERS, {})
-    ir = stages.lower(stages.optimise(unit, OPTIONS, target, compiler._header(OPTIONS)), target)
+    ir = stages.lower(stages.optimise(unit, OPTIONS, target, building.unit_header(OPTIONS)), target)
     flags = ["-O3", "-w", f"--target={target.triple}", *target.flags, "-x", "ir", "-S", "-"]
     assembly, _ = clang.run("clang", [*flags, "-o", "-"], ir)
     assert "__tls_get_addr" in assembly

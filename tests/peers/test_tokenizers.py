@@ -179,6 +179,48 @@ def test_sentencepiece(seed, prefix, runs, tmp_path):
         assert mine.encode(text) == cut(text), repr(text)
 
 
+SENTENCES = [line for text in TEXTS for line in text.replace("\0", "").split("\n") if line.strip()]
+TRAINED: dict[str, dict[str, Any]] = {
+    "llama": {"split_digits": True},
+    "gemma": {
+        "add_dummy_prefix": False,
+        "pad_id": 0,
+        "eos_id": 1,
+        "bos_id": 2,
+        "unk_id": 3,
+        "user_defined_symbols": ["<user>", SPACE * 2, SPACE * 4],
+    },
+    "words": {"split_by_whitespace": False, "allow_whitespace_only_pieces": True},
+}
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_a_model_file_of_sentencepiece(name, tmp_path):
+    """tokenizer.model without a tokenizer.json, against the library it is from."""
+    library = pytest.importorskip("sentencepiece", reason="the peer: make test-peers")
+    library.SentencePieceTrainer.train(
+        sentence_iterator=iter(SENTENCES * 5),
+        model_prefix=str(tmp_path / "tokenizer"),
+        model_type="bpe",
+        vocab_size=1500,
+        byte_fallback=True,
+        character_coverage=0.98,
+        normalization_rule_name="identity",
+        remove_extra_whitespaces=False,
+        minloglevel=2,
+        **TRAINED[name],
+    )
+    path = tmp_path / "tokenizer.model"
+    peer = library.SentencePieceProcessor(model_file=str(path))
+    lbrx.save(tmp_path / "model.safetensors", {"a": lbrx.tensor([1.0])})
+    (tmp_path / "config.json").write_text("{}")
+    mine = read_tokenizer(lbrx.open_model(tmp_path))
+    for text in TEXTS:
+        # Names of tokens are tokens to us, and text to SentencePiece.
+        if not any(token in text for token in ("<s>", "<user>", SPACE)):
+            assert mine.encode(text) == peer.encode(text, add_bos=True), repr(text)
+
+
 def streamed(tokenizer: Tokenizer, tokens: list[int]) -> str:
     stream = TextStream(tokenizer)
     parts = [stream.add(token) for token in tokens]

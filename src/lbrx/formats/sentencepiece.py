@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lbrx.formats.checks import MAX_HEADER, bad
-from lbrx.formats.protobuf import BYTES, Message
+from lbrx.formats.protobuf import BYTES, VARINT, Message, signed
 
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
-_PIECES = 1
+_PIECES, _TRAINING, _NORMALIZER = 1, 2, 3
 LONGEST = 512
 """Characters of a piece: SentencePiece trains none that is longer, so merges make none."""
 
@@ -27,23 +27,57 @@ class Piece:
     kind: int
 
 
+@dataclass(frozen=True)
+class Rules:
+    """What tokenizer.model says besides its tokens. A number below 0 is no token."""
+
+    unknown: int = 0
+    first: int = 1
+    last: int = 2
+    adds_space: bool = True
+    """Whether a text is taken to begin with a space."""
+
+
 def is_byte(text: str) -> bool:
     return _BYTE.fullmatch(text) is not None
 
 
 def read(path: Path) -> list[Piece]:
     """The tokens of a tokenizer.model."""
-    size = path.stat().st_size
-    if not 0 < size <= MAX_HEADER:
-        raise bad(path, f"has {size:,} bytes, not 1 to {MAX_HEADER:,}")
-    with path.open("rb") as file:
-        data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-    model = Message(path, data)
+    model = _message(path)
     return [
         _piece(model.inner(start, end))
         for number, wire, start, end in model
         if number == _PIECES and wire == BYTES
     ]
+
+
+def read_rules(path: Path) -> Rules:
+    """How a tokenizer.model is used."""
+    model = _message(path)
+    found: dict[str, int] = {}
+    names = {
+        (_TRAINING, 40): "unknown",
+        (_TRAINING, 41): "first",
+        (_TRAINING, 42): "last",
+        (_NORMALIZER, 3): "adds_space",
+    }
+    for part, wire, start, end in model:
+        if part in (_TRAINING, _NORMALIZER) and wire == BYTES:
+            for number, kind, value, _ in model.inner(start, end):
+                if (part, number) in names and kind == VARINT:
+                    found[names[part, number]] = signed(value)
+    adds_space = bool(found.pop("adds_space", True))
+    return Rules(**found, adds_space=adds_space)
+
+
+def _message(path: Path) -> Message:
+    size = path.stat().st_size
+    if not 0 < size <= MAX_HEADER:
+        raise bad(path, f"has {size:,} bytes, not 1 to {MAX_HEADER:,}")
+    with path.open("rb") as file:
+        data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    return Message(path, data)
 
 
 def _piece(message: Message) -> Piece:

@@ -24,9 +24,10 @@ def render(tokenizer: Tokenizer, messages: Sequence[Message]) -> str:
     )
     environment.filters["tojson"] = _to_json
     environment.globals |= {"raise_exception": _refuse, "strftime_now": _now}
+    source = _template(tokenizer)
     special = {key: tokenizer.text(key) for key in _SPECIAL}
     try:
-        template = environment.from_string(_template(tokenizer))
+        template = environment.from_string(source)
         text: str = template.render(messages=list(messages), add_generation_prompt=True, **special)
     except jinja.TemplateError as problem:
         raise FormatError(f"the model's chat template failed: {problem}") from None

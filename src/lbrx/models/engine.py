@@ -85,10 +85,10 @@ class Engine:
 
         def step(tokens: Tensor, positions: Tensor) -> Next:
             # Texts that have ended stay within the cache while others of their batch go on. These
-            # are copies: a replay binds inputs and results anew, these to hundreds of kernels.
+            # are neither inputs nor results, which a replay would bind anew to each layer's kernels.
             places = positions.minimum(cache.capacity - 1)
             place = Step(cache, places, (places + 1).reshape(-1))
-            return self._next(self.model.logits(tokens, place), places + 1, place)
+            return self._next(self.model.logits(tokens, place), positions + 1, place)
 
         return step if cache.device == "cpu" else compile(step)
 

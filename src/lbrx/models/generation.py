@@ -80,7 +80,7 @@ class Text:
         context: int,
         number: int = 0,
     ) -> None:
-        """`context` is the most tokens, with the prompt; `number` is the place in a batch."""
+        """`context` is the most tokens, with the prompt; `number` tells equal prompts apart."""
         self.prompt = prompt
         self.limit = min(options.max_tokens, context - len(prompt))
         self.tokens: list[int] = []

@@ -99,7 +99,8 @@ class LanguageModel:
         prompts = prompt if together else [prompt]
         if not prompts:
             return []
-        texts = [self._text(one, wanted, number) for number, one in enumerate(prompts)]
+        # With a seed, each is as it would be alone; of equal prompts, each is another text.
+        texts = [self._text(one, wanted, prompts[:i].count(one)) for i, one in enumerate(prompts)]
         timing, shown = Timing(), [""] * len(texts)
         for number, part in grow(self.engine, texts, wanted, self.end_tokens, timing):
             shown[number] += part

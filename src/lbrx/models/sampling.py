@@ -62,7 +62,7 @@ class Sampler:
     """Chooses tokens of one text; the same seed chooses the same ones."""
 
     def __init__(self, sampling: Sampling, number: int = 0) -> None:
-        """`number` tells the texts of a batch apart."""
+        """`number` tells texts of a batch apart that have the same prompt."""
         self.sampling = sampling
         self._number = number
 

@@ -83,7 +83,7 @@ def read_tokenizer(model: Model) -> Tokenizer:
         settings = {**settings, "chat_template": template.read_text("utf-8", "replace")}
     if source.suffix == ".model":
         with _uncollected():
-            return Tokenizer(_of_metadata(source, _sentencepiece(source))[0], settings)
+            return Tokenizer(_of_metadata(source, _sentencepiece(source, settings))[0], settings)
     return Tokenizer(source, settings)
 
 
@@ -122,18 +122,21 @@ def _of_metadata(
     return parts
 
 
-def _sentencepiece(path: Path) -> dict[str, Any]:
-    """GGUF's metadata of a tokenizer.model."""
-    pieces = sentencepiece.read(path)
+def _sentencepiece(path: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """GGUF's metadata of a tokenizer.model, with what tokenizer_config.json says beside it."""
+    pieces, rules = sentencepiece.read(path), sentencepiece.read_rules(path)
     key = "tokenizer.ggml."
     return {
         key + "model": "llama",
         key + "tokens": [piece.text for piece in pieces],
         key + "scores": [piece.score for piece in pieces],
         key + "token_type": [piece.kind for piece in pieces],
-        key + "unknown_token_id": 0,
-        key + "bos_token_id": 1,
-        key + "eos_token_id": 2,
+        key + "unknown_token_id": rules.unknown,
+        key + "bos_token_id": rules.first,
+        key + "eos_token_id": rules.last,
+        key + "add_bos_token": bool(settings.get("add_bos_token", rules.first >= 0)),
+        key + "add_eos_token": bool(settings.get("add_eos_token", False)),
+        key + "add_space_prefix": rules.adds_space,
     }
 
 

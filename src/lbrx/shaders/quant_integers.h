@@ -45,12 +45,14 @@ kernel void pack_rows(device const void* x [[buffer(0)]], device Shorts<UNIT>* c
                       device float* steps [[buffer(2)]], device float2* sums [[buffer(3)]],
                       uint at [[thread_position_in_grid]]) {
   const Unit units[2] = {unit_at(x, ulong(at) * RUN), unit_at(x, ulong(at) * RUN + UNIT)};
-  const float largest = max(__builtin_reduce_max(__builtin_elementwise_abs(units[0])),
-                            __builtin_reduce_max(__builtin_elementwise_abs(units[1])));
+  // Without their signs, numbers are in the order of their bits; beyond infinity's are those of NaN.
+  const Ints<UNIT> bits = __builtin_elementwise_max(__builtin_bit_cast(Ints<UNIT>, units[0]) & 0x7fffffff,
+                                                    __builtin_bit_cast(Ints<UNIT>, units[1]) & 0x7fffffff);
+  const int top = __builtin_reduce_max(bits);
+  const float largest = as_type<float>(top);
   // Below this, an inverse would be infinite; NaN and infinity make the whole result NaN.
   const float inverse = largest < 1e-33f ? 0.0f : LARGEST / largest;
-  const bool strange = __builtin_reduce_or((units[0] * 0 != 0) | (units[1] * 0 != 0)) != 0;
-  const float step = strange ? NAN : largest / LARGEST;
+  const float step = top >= 0x7f800000 ? NAN : largest / LARGEST;
   int totals[2];
 #pragma unroll
   for (uint i = 0; i < 2; i++) {

@@ -1,4 +1,8 @@
-"""MSL to native code. Libraries are checked when made, kernels compiled when pipelines are."""
+"""MSL to native code. Libraries are checked when made, kernels compiled when pipelines are.
+
+What the cache has needs nothing but the cache: `building`, and all below it, is imported when
+something must be compiled.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +13,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from softmetal.compiler import diagnostics, frontend, instrument, serial, stages
+from softmetal.compiler import serial
 from softmetal.compiler.elf import OBJECT, TLS, Elf
-from softmetal.compiler.tokens import Token
-from softmetal.compiler.unsupported import Refusal
+from softmetal.compiler.identity import fingerprint
 from softmetal.errors import CompileError
 from softmetal.toolchain import cache, targets
 from softmetal.types import (
@@ -50,10 +53,12 @@ def compile_library(source: str, options: CompileOptions) -> Program:
 def check(source: str, options: CompileOptions) -> tuple[Program, str]:
     """The program of a source, and clang's warnings."""
     store = cache.default()
-    key = cache.key_of(stages.fingerprint(), source, repr(options))
+    key = cache.key_of(fingerprint(), source, repr(options))
     if (entry := store.find("library", key)) is not None and _fresh(entry):
         return serial.from_bytes((entry / "program").read_bytes()), (entry / "warnings").read_text()
-    program, warnings, files = _front(source, options)
+    from softmetal.compiler import building
+
+    program, warnings, files = building.front(source, options)
 
     def fill(folder: Path) -> None:
         (folder / "program").write_bytes(serial.to_bytes(program))
@@ -66,44 +71,11 @@ def check(source: str, options: CompileOptions) -> tuple[Program, str]:
     return program, warnings
 
 
-def _front(source: str, options: CompileOptions) -> tuple[Program, str, list[Path]]:
-    text = source
-    try:
-        expanded = text = stages.preprocess(source, options)
-        rewritten = frontend.rewrite(text)
-        text = rewritten.text
-        program = Program(text, options, rewritten.functions, rewritten.constants, source)
-        warnings = stages.check(program, _header(options))
-        text = expanded
-        _refuse_recursion(program, rewritten.suspects)
-        text = rewritten.text
-    except Refusal as error:
-        places = diagnostics.SourceMap(text, options.file_name, source)
-        raise CompileError(diagnostics.refusal(error, places)) from None
-    except CompileError as error:
-        places = diagnostics.SourceMap(text, options.file_name, source)
-        raise CompileError(diagnostics.explain(error.diagnostics, places)) from None
-    places = diagnostics.SourceMap(text, options.file_name, source)
-    explained = diagnostics.explain(warnings, places) if warnings.strip() else ""
-    return program, explained, stages.included_files(program.text, options)
-
-
-def _refuse_recursion(program: Program, suspects: Mapping[str, Token]) -> None:
-    if not suspects:
-        return
-    found = stages.recursive_functions(program, targets.host(), _header(program.options))
-    for name, token in suspects.items():
-        if name in found:
-            raise Refusal(token, f"recursion is not supported in Metal: {name} calls itself")
-
-
 def check_address_spaces(source: str, options: CompileOptions) -> str:
     """Warnings about pointers that mix device and threadgroup, which plain compilation erases."""
-    text = stages.preprocess(source, options)
-    kept = frontend.rewrite(text, keep_spaces=True)
-    program = Program(kept.text, options, kept.functions, kept.constants)
-    places = diagnostics.SourceMap(kept.text, options.file_name, source)
-    return diagnostics.address_space_warnings(stages.check_spaces(kept.text, program), places)
+    from softmetal.compiler import building
+
+    return building.check_address_spaces(source, options)
 
 
 def _digest(file: Path) -> str:
@@ -119,22 +91,6 @@ def _fresh(entry: Path) -> bool:
     return all(_digest(Path(file)) == digest for file, digest in files.items())
 
 
-def _header(options: CompileOptions, checked: bool = False) -> Path:
-    target = targets.host()
-    key = cache.key_of(
-        "checked" if checked else "",
-        stages.fingerprint(),
-        str(stages.INCLUDE),
-        target.triple,
-        target.cpu,
-        *stages.language_flags(options),
-    )
-    folder = cache.default().get(
-        "header", key, lambda path: stages.build_header(options, target, checked, path / "unit.pch")
-    )
-    return folder / "unit.pch"
-
-
 # ---- kernels ------------------------------------------------------------------------------------
 
 
@@ -144,7 +100,7 @@ def artifact_key(
     """The key under which a compiled kernel is kept."""
     function, target = program.functions[name], targets.host()
     return cache.key_of(
-        stages.fingerprint(),
+        fingerprint(),
         *(target.triple, target.cpu, *target.flags),
         *(program.text, repr(program.options), repr(function)),
         *(f"{index}={value.hex()}" for index, value in sorted(constants.items())),
@@ -195,30 +151,9 @@ def _build(
     checked: bool,
     folder: Path,
 ) -> None:
-    target, options = targets.host(), program.options
-    header = _header(options, checked)
-    places = diagnostics.SourceMap(program.text, options.file_name, program.source)
+    from softmetal.compiler import building
 
-    def optimised(mode: Mode) -> str:
-        unit = stages.unit(program, function, mode, constants)
-        return stages.optimise(unit, options, target, header, checked)
-
-    # A checked kernel knows its threadgroup: findings name it.
-    mode = Mode.GROUPS if checked and function.mode == Mode.FLAT else function.mode
-    try:
-        ir = optimised(mode)
-        if mode != Mode.FIBERS and stages.cooperates(ir):
-            ir = optimised(Mode.FIBERS)
-        ir = stages.lower(ir, target)
-        if checked:
-            ir, sites = instrument.instrument(ir, (stages.PACKAGE, "softmetal_entry"))
-            mapped = [(s.file, s.line, places.column(s.file, s.line, s.column)) for s in sites]
-            (folder / "sites").write_text(json.dumps(mapped))
-        stages.generate(ir, target, folder / "kernel.o")
-        stages.link([folder / "kernel.o"], folder / "kernel.so")
-        (folder / "kernel.o").unlink()
-    except CompileError as error:
-        raise CompileError(diagnostics.explain(error.diagnostics, places)) from None
+    building.build(program, function, constants, checked, folder)
 
 
 def _check_map(path: Path, sites: tuple[tuple[str, int, int], ...]) -> CheckMap:

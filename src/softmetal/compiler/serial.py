@@ -6,13 +6,12 @@ import json
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from typing import Any
 
 from softmetal.errors import CompileError
 from softmetal.types import CompileOptions, Function, FunctionConstant, Mode, Parameter, Program
 
 MAGIC = b"MTLB"  # as Apple's own libraries begin; clients look for it
-_VERSION = b"softmetal-2\n"
+_VERSION = b"softmetal-3\n"
 _LIMIT = 1 << 30
 
 
@@ -22,7 +21,7 @@ def to_bytes(program: Program) -> bytes:
         "text": program.text,
         "source": program.source,
         "options": asdict(program.options),
-        "functions": [asdict(function) for function in program.functions.values()],
+        "functions": {name: json.dumps(asdict(f)) for name, f in program.functions.items()},
         "constants": [asdict(constant) for constant in program.constants],
     }
     return MAGIC + _VERSION + zlib.compress(json.dumps(fields).encode(), 1)
@@ -42,7 +41,7 @@ def from_bytes(data: bytes) -> Program:
         return Program(
             text=fields["text"],
             options=_options(fields["options"]),
-            functions=_Functions({f["name"]: f for f in fields["functions"]}),
+            functions=_Functions(dict(fields["functions"])),
             constants=tuple(FunctionConstant(**c) for c in fields["constants"]),
             source=fields["source"],
         )
@@ -51,15 +50,19 @@ def from_bytes(data: bytes) -> Program:
 
 
 class _Functions(Mapping[str, Function]):
-    """A program's kernels, each made when it is asked for: there may be hundreds."""
+    """A program's kernels, each read when it is asked for: there may be hundreds."""
 
-    def __init__(self, stored: dict[str, dict[str, Any]]) -> None:
+    def __init__(self, stored: dict[str, str]) -> None:
         self._stored = stored
         self._made: dict[str, Function] = {}
 
     def __getitem__(self, name: str) -> Function:
         if name not in self._made:
-            self._made[name] = _function(self._stored[name])
+            text = self._stored[name]
+            try:
+                self._made[name] = _function(json.loads(text))
+            except (ValueError, KeyError, TypeError) as error:
+                raise CompileError(f"kernel '{name}' is damaged in the library: {error}") from error
         return self._made[name]
 
     def __iter__(self) -> Iterator[str]:

@@ -6,20 +6,16 @@ unit -> optimise -> lower -> generate -> link          for each (kernel, functio
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from softmetal.compiler import instrument
+from softmetal.compiler.identity import INCLUDE, RUNTIME
 from softmetal.errors import CompileError
-from softmetal.toolchain import cache, clang
+from softmetal.toolchain import clang
 from softmetal.toolchain.targets import Target
 from softmetal.types import CompileOptions, Function, Mode, Parameter, Program
-
-PACKAGE = Path(__file__).parent.parent
-INCLUDE = PACKAGE / "include"
-RUNTIME = PACKAGE / "runtime"
 
 _LANGUAGE = (
     *("-std=c++17", "-nostdinc", "-nostdlibinc", "-fdeclspec", "-fno-exceptions", "-fno-rtti"),
@@ -56,20 +52,6 @@ def language_flags(options: CompileOptions) -> tuple[str, ...]:
     special = () if options.finite_math else ("-fno-finite-math-only",)
     # Estimates of 1/x and 1/sqrt(x) would make NaN of 0 and infinity.
     return (*_LANGUAGE, "-ffast-math", *special, "-mrecip=none")
-
-
-@functools.cache
-def fingerprint() -> str:
-    """Changes when anything does that decides what a source compiles to: part of every key."""
-    files = sorted(
-        path
-        for root in (INCLUDE, RUNTIME, PACKAGE / "compiler")
-        for path in root.rglob("*")
-        if path.is_file() and path.suffix != ".pyc"
-    )
-    return cache.key_of(
-        clang.version(), *(part for f in files for part in (f.name, f.read_bytes()))
-    )
 
 
 # ---- a library ----------------------------------------------------------------------------------

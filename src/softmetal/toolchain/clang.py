@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -34,6 +33,8 @@ def version() -> str:
 
 def run(tool: str, arguments: Sequence[str], stdin: str | None = None) -> tuple[str, str]:
     """Run `zig TOOL ARGUMENTS`; returns (stdout, stderr), raises CompileError with stderr."""
+    import subprocess  # takes a while, and a warm start runs nothing
+
     command = [str(zig()), tool, *arguments]
     try:
         done = subprocess.run(command, input=stdin, capture_output=True, text=True, check=False)

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
+import shlex
 import shutil
+import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -14,8 +19,9 @@ import lbrx
 from lbrx.cli import main
 from lbrx.models import Stream, engine, load, plan
 
+PLAN = r"weights \d+ MiB, cache of [\d,]+ tokens \d+ MiB, scratch \d+ MiB: \d+ MiB of .+\n"
 SPEEDS = re.compile(
-    r"prefill \d+ tok/s, decode \d+ tok/s, first token \d+\.\d\d s, peak \d+ MB, .+"
+    PLAN + r"prefill \d+ tok/s, decode \d+ tok/s, first token \d+\.\d\d s, peak \d+ MB, .+"
 )
 
 
@@ -68,15 +74,82 @@ def test_prompt_from_stdin_and_prompt_cache(folder, capsys, monkeypatch, tmp_pat
     assert texts[0] == texts[1]
 
 
-def test_an_interrupt_ends_it(folder, capsys, monkeypatch):
-    def interrupted(self, *_):
-        yield "some"
-        raise KeyboardInterrupt
+def interrupted(self, *_):
+    yield "some"
+    raise KeyboardInterrupt
 
+
+def test_an_interrupt_ends_it(folder, capsys, monkeypatch):
     monkeypatch.setattr(Stream, "_run", interrupted)
     status, out, err = said(capsys, "generate", folder, "-p", "Hello")
     assert (status, out) == (130, "some\n")
     assert "Traceback" not in err
+
+
+def test_an_interrupt_ends_an_answer_but_no_conversation(folder, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO("Hello\nmore\n"))
+    monkeypatch.setattr(Stream, "_run", interrupted)
+    status, out, _ = said(capsys, "generate", folder, "--chat")
+    assert (status, out) == (0, "some\nsome\n")
+
+
+def test_a_conversation_forgets_and_goes_on(folder, capsys, monkeypatch):
+    """The context is 64 tokens; a message that cannot be read ends nothing but itself."""
+    talk = "Hello\nbad \udcff bytes\n" + "word word word\n" * 6 + "word " * 90 + "\nlast\n"
+    monkeypatch.setattr("sys.stdin", io.StringIO(talk))
+    options = ("-n", 8, "--ignore-end", "--system", "Be brief.")
+    status, _, err = said(capsys, "generate", folder, "--chat", *options)
+    assert status == 1
+    assert err.count("prefill") == 8
+    assert "not valid UTF-8" in err
+    assert re.search(r"prompt has \d+ tokens, and the context is 64: shorten it\n", err)
+
+
+@pytest.mark.parametrize("device", ["metal", "cpu"])
+def test_a_real_interrupt(device, make_model):
+    """Of another process, in the middle of its stream."""
+    folder = make_model("llama", max_position_embeddings=8192)
+    command = ["generate", str(folder), "-p", "Hello", "-n", "8000", "--ignore-end"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "lbrx", *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "LBRX_DEVICE": device},
+    )
+    assert process.stdout.read(30)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate()
+    assert process.returncode == 130
+    assert SPEEDS.fullmatch(err.decode().strip()), err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "redirected", "status", "message"),
+    [
+        (("-p", "Hello"), ">/dev/full", 1, "No space left on device"),
+        (("-p", "Hello"), ">&-", 0, "prefill"),
+        (("-p", "Hello", "-n", "60"), "| true", 0, ""),
+        (("-p", "-"), "</dev/null", 1, "prompt is empty"),
+        (("--chat",), "<&-", 0, ""),
+    ],
+    ids=str,
+)
+def test_streams_that_do_not_work(arguments, redirected, status, message, folder):
+    command = shlex.join([sys.executable, "-m", "lbrx", "generate", str(folder), *arguments])
+    done = subprocess.run(f"{command} {redirected}", shell=True, capture_output=True, text=True)
+    assert (done.returncode, "Traceback" in done.stderr) == (status, False), done.stderr
+    assert message in done.stderr
+
+
+def test_an_output_that_has_no_such_characters(folder, monkeypatch):
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO(), "ascii"))
+    options = ("-n", "40", "--ignore-end", "--temperature", "2", "--seed", "1")
+    assert main(["generate", str(folder), "-p", "naïve café — 漢字", *options]) == 0
+    text = sys.stdout.buffer.getvalue().decode("ascii")
+    wanted = load(folder).generate(
+        "naïve café — 漢字", max_tokens=40, ignore_end=True, temperature=2, seed=1
+    )
+    assert text == wanted.text.encode("ascii", "replace").decode() + "\n"
 
 
 def test_perplexity(folder, capsys, tmp_path):
@@ -119,8 +192,7 @@ def test_a_config_that_makes_no_sense(settings, message, folder, tmp_path, capsy
     status, out, err = said(capsys, "generate", target, "-p", "Hello")
     assert (status, out) == (1, "")
     assert re.search(message, err), err
-    assert err.startswith("lbrx: ")
-    assert err.count("\n") == 1
+    assert re.fullmatch(f"({PLAN})?lbrx: .+\n", err)
 
 
 def test_a_file_that_is_cut_short(folder, tmp_path, capsys):
@@ -138,6 +210,10 @@ def test_a_file_that_is_cut_short(folder, tmp_path, capsys):
         (("nowhere", "-p", "x"), "nowhere is no file or folder, and no packaged model: smollm2"),
         (("{}",), "there is no prompt: give -p TEXT"),
         (("{}", "-p", ""), "prompt is empty"),
+        (("{}", "-p", "x", "--system", "y"), "--system is a message of a conversation"),
+        (("{}", "-p", "x", "--seed", "-1"), "seed=-1: give a whole number, 0 or more"),
+        (("{}", "-p", "x", "--prompt-cache", "{}"), "a folder or a device: name an ordinary file"),
+        (("x" * 5000, "-p", "x"), "is no file or folder, and no packaged model"),
         (("{}", "-p", "x", "--top-p", "7"), "top_p=7.0: give a number, 0 to 1"),
         (("{}", "-p", "x", "--context", "100000"), "context=100000: give a whole number, 2 to 64"),
         (("{}", "-p", "x", "--cache-type", "int8"), "a cache of int8 is not possible"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 
 import numpy as np
 import pytest
@@ -64,6 +65,11 @@ def test_a_batch_equals_single_texts(model):
     for prompt, made in zip(prompts, together, strict=True):
         assert made.tokens == model.generate(prompt, max_tokens=10, ignore_end=True).tokens
     assert model.generate([]) == []
+    drawn = {"max_tokens": 10, "temperature": 1.0, "seed": 4}
+    first, *others, again = model.generate([*prompts, PROMPT], **drawn)
+    for prompt, made in zip(prompts, [first, *others], strict=True):
+        assert made.tokens == model.generate(prompt, **drawn).tokens
+    assert again.tokens != first.tokens
 
 
 def test_texts_of_a_batch_end_on_their_own(model):
@@ -119,12 +125,61 @@ def test_a_prompt_cache_survives(folder, tmp_path):
     count = second.restore_prompt(tmp_path / "cache")
     assert count == len(first.engine.remembered) >= len(first.tokenizer.encode(PROMPT))
     assert second.generate(PROMPT, max_tokens=8, ignore_end=True).tokens == wanted.tokens
-    with pytest.raises(lbrx.FormatError, match="another model, or of another type"):
+    with pytest.raises(lbrx.FormatError, match=r"another model, .*delete it, or name another"):
         load(folder, cache_dtype="float32").restore_prompt(tmp_path / "cache")
     with pytest.raises(lbrx.FormatError, match="no prompt cache"):
         second.restore_prompt(folder / "model.safetensors")
     with pytest.raises(lbrx.LbrxError, match="nothing to save"):
         load(folder).save_prompt(tmp_path / "other")
+    with pytest.raises(lbrx.LbrxError, match="name an ordinary file"):
+        first.save_prompt(tmp_path)
+    with pytest.raises(lbrx.LbrxError, match=r"\d+ tokens do not fit the context of 5"):
+        load(folder, context=5).restore_prompt(tmp_path / "cache")
+    damaged = bytearray((tmp_path / "cache").read_bytes())
+    damaged[-100] ^= 1
+    (tmp_path / "cache").write_bytes(damaged)
+    with pytest.raises(lbrx.FormatError, match="is damaged: delete it"):
+        second.restore_prompt(tmp_path / "cache")
+    assert second.generate(PROMPT, max_tokens=8, ignore_end=True).tokens == wanted.tokens
+
+
+def changed(folder, target, name, change):
+    """A copy of the model with one other tensor."""
+    shutil.copytree(folder, target)
+    model = lbrx.open_model(folder)
+    values = {each: model[each].numpy().copy() for each in model}
+    change(values[name])
+    tensors = {each: lbrx.tensor(array, device="cpu") for each, array in values.items()}
+    lbrx.save(target / "model.safetensors", tensors)
+    return target
+
+
+def test_a_prompt_cache_is_of_one_model(folder, tmp_path):
+    """A model that was trained on shares most with the one it was."""
+
+    def more(weight):
+        weight *= 1.01
+
+    other = changed(folder, tmp_path / "other", "model.layers.1.mlp.up_proj.weight", more)
+    model = load(folder)
+    model.generate(PROMPT, max_tokens=1)
+    model.save_prompt(tmp_path / "cache")
+    with pytest.raises(lbrx.FormatError, match="the cache of another model"):
+        load(other).restore_prompt(tmp_path / "cache")
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 1.0}], ids=str)
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_weights_that_are_no_numbers(value, options, folder, tmp_path):
+    def damage(weight):
+        weight[3, 5] = value
+
+    target = changed(folder, tmp_path / "other", "model.layers.0.mlp.gate_proj.weight", damage)
+    model = load(target)
+    with pytest.raises(lbrx.FormatError, match=r"after \d+ tokens the model gives no finite"):
+        model.generate(PROMPT, **options)
+    with pytest.raises(lbrx.FormatError, match="weights are damaged"):
+        model.perplexity(PROMPT)
 
 
 def test_a_conversation_reads_only_what_is_new(model):

@@ -1,0 +1,26 @@
+"""What decides what a source compiles to."""
+
+from __future__ import annotations
+
+from functools import cache as once
+from pathlib import Path
+
+from softmetal.toolchain import cache, clang
+
+PACKAGE = Path(__file__).parent.parent
+INCLUDE = PACKAGE / "include"
+RUNTIME = PACKAGE / "runtime"
+
+
+@once
+def fingerprint() -> str:
+    """Changes when anything does that decides what a source compiles to: part of every key."""
+    files = sorted(
+        path
+        for root in (INCLUDE, RUNTIME, PACKAGE / "compiler")
+        for path in root.rglob("*")
+        if path.is_file() and path.suffix != ".pyc"
+    )
+    return cache.key_of(
+        clang.version(), *(part for f in files for part in (f.name, f.read_bytes()))
+    )
