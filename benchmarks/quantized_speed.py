@@ -55,7 +55,7 @@ def variant(before: dict[str, int]) -> str:
     """The kernel that has run since."""
     after = metal.stats()["kernels"]
     ran = [k for k in after if k.startswith("quantized_matmul:") and after[k] > before.get(k, 0)]
-    names = {k.split(":")[1] for k in ran} - {"pack_rows"}
+    names = {k.split(":")[1] for k in ran} - {"pack_rows", "pack_matrix"}
     return "+".join(sorted(names))
 
 

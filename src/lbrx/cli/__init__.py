@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import io
 import os
 import sys
@@ -13,6 +14,8 @@ from lbrx import __version__
 from lbrx.errors import LbrxError
 
 INTERRUPTED, BROKEN_PIPE = 130, 141  # what shells expect of 128 + the signal's number
+# New objects before the collector looks for cycles. A start makes many, and nearly all stay.
+UNCOLLECTED = 50_000
 COMMANDS = {
     "convert": "write a model in another format, quantized or not",
     "devices": "show the Metal devices and what they can do",
@@ -27,6 +30,8 @@ COMMANDS = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a subcommand; an error of ours is a line, not a traceback."""
+    if arguments is None:  # the process is ours
+        gc.set_threshold(UNCOLLECTED)
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         _set_up_streams()

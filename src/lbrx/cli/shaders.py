@@ -18,7 +18,7 @@ def run(options: argparse.Namespace) -> int:
     start = time.perf_counter()
     libraries = build_metallibs(SHADERS)
     gpu = context()
-    pipelines = build_pipelines(gpu.shaders)
+    pipelines = build_pipelines(gpu.shaders, for_gpu=gpu.info.simd_hardware)
     seconds = time.perf_counter() - start
     print(f"{pipelines} pipelines for {gpu.info.name} in {seconds:.1f} s")
     print(f"{len(libraries)} Metal libraries" + ("" if libraries else " (needs `xcrun metal`)"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import compress
 from typing import Any, TypeVar
 
 from lbrx.errors import FormatError
@@ -69,7 +70,7 @@ def _token(tokens: Sequence[str], number: object) -> str | None:
 
 def _whole(tokens: Sequence[str], types: Sequence[int], model: dict[str, Any]) -> dict[str, Any]:
     """What both kinds have; the model lacks only its vocabulary."""
-    numbered = zip(tokens, range(len(tokens)), types, strict=True)
+    numbered = zip(tokens, range(len(tokens)), strict=True)
     return {
         "version": "1.0",
         "truncation": None,
@@ -89,7 +90,7 @@ def _whole(tokens: Sequence[str], types: Sequence[int], model: dict[str, Any]) -
             "unk_token": None,
             "continuing_subword_prefix": None,
             "end_of_word_suffix": None,
-            "vocab": {text: number for text, number, kind in numbered if kind != _UNUSED},
+            "vocab": dict(compress(numbered, map(_UNUSED.__ne__, types))),
             **model,
         },
     }

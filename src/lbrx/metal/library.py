@@ -119,6 +119,10 @@ class Shaders:
     def stems(self) -> list[str]:
         return sorted(path.stem for path in self._folder.glob("*.metal"))
 
+    def text(self, stem: str) -> str:
+        """What is compiled of a stem."""
+        return shader_text(self._folder, f"{stem}.metal")
+
     def save(self) -> None:
         """Write the archives that have something new."""
         with self._lock:

@@ -15,13 +15,15 @@ from lbrx.errors import DeviceError
 from lbrx.metal.library import Shaders, digest, shader_text
 
 MATHS = (False, True)  # fast, safe
+WIDE = "ext_vector_type"  # of vectors wider than Metal's: in shaders for processors
 
 
-def build_pipelines(shaders: Shaders) -> int:
+def build_pipelines(shaders: Shaders, *, for_gpu: bool = False) -> int:
     """Compile and keep every kernel that needs no function constants; returns how many."""
+    stems = [s for s in shaders.stems() if not (for_gpu and WIDE in shaders.text(s))]
     wanted = [
         (stem, name, safe)
-        for stem, safe in product(shaders.stems(), MATHS)
+        for stem, safe in product(stems, MATHS)
         for name in shaders.plain_functions(stem)
     ]
     with ThreadPoolExecutor(os.cpu_count()) as workers:
@@ -37,6 +39,8 @@ def build_metallibs(folder: Path) -> list[Path]:
     built = []
     for source in sorted(folder.glob("*.metal")):
         text = shader_text(folder, source.name)
+        if WIDE in text:
+            continue
         current = {folder / f"{source.stem}-{digest(text, safe)}.metallib": safe for safe in MATHS}
         for old in set(folder.glob(f"{source.stem}-*.metallib")) - set(current):
             old.unlink()

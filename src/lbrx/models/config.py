@@ -16,6 +16,7 @@ from lbrx.formats.checks import brief
 from lbrx.formats.rope import number
 from lbrx.tensor.model import Model
 
+HEADS = ("lm_head.weight", "language_model.lm_head.weight", "output.weight")
 _MAX_SIZE = 1 << 24  # of any axis: a corrupt number fails here, not in an allocation
 
 
@@ -85,6 +86,25 @@ class ModelConfig:
         return int(2 * self.layers * self.kv_heads * self.head_size * tokens * itemsize)
 
 
+def model_type_of(model: Model) -> str:
+    """The architecture that a model on disk says it has."""
+    given = model.config
+    known = architectures.of_config(given)
+    classes = given.get("architectures")
+    named = (
+        given.get("model_type"),
+        model.metadata.get("general.architecture"),
+        classes[0] if isinstance(classes, list) and classes else None,
+    )
+    found = known.model_type if known else next(filter(None, named), None)
+    if found is None:
+        raise FormatError(
+            f"{model.path} has no config.json that names a model_type: it is no model that can "
+            "be run, or the file is missing"
+        )
+    return str(found)
+
+
 def read_config(model: Model) -> ModelConfig:
     """The configuration of a model on disk. Raises FormatError for what makes no sense."""
     given = model.config
@@ -126,7 +146,7 @@ def _size(config: Mapping[str, Any], key: str, default: int | None = None) -> in
 
 def _is_tied(model: Model, config: Mapping[str, Any]) -> bool:
     """What the tensors say goes: many a config.json leaves it out."""
-    if "lm_head.weight" in model or "output.weight" in model:
+    if any(name in model for name in HEADS):
         return False
     return bool(config.get("tie_word_embeddings", True))
 

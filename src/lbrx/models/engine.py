@@ -11,15 +11,15 @@ import numpy as np
 
 from lbrx import dtype as dt
 from lbrx.errors import LbrxError
+from lbrx.interrupt import UNINTERRUPTED
 from lbrx.models.cache import CacheType, KVCache, Step
 from lbrx.models.decoder import Decoder
-from lbrx.models.plan import MemoryPlan
+from lbrx.models.plan import CHUNK, MemoryPlan
 from lbrx.tensor.compilation import compile
 from lbrx.tensor.core import Tensor
 from lbrx.tensor.creation import tensor
 from lbrx.tensor.evaluation import start
 
-CHUNK = 512  # tokens of a prompt in one pass: enough for products of matrices to be efficient
 BLOCK = 256  # tokens: capacities are multiples of it
 FEW = 16  # tokens that are read quicker one by one than by a graph made for them
 LEAST = 256  # tokens of room, so that short texts share one trace
@@ -85,7 +85,7 @@ class Engine:
 
         def step(tokens: Tensor, positions: Tensor) -> Next:
             # Texts that have ended stay within the cache while others of their batch go on. These
-            # are neither inputs nor results, which a replay would bind anew to each layer's kernels.
+            # are no inputs or results, which a replay would bind anew to each layer's kernels.
             places = positions.minimum(cache.capacity - 1)
             place = Step(cache, places, (places + 1).reshape(-1))
             return self._next(self.model.logits(tokens, place), positions + 1, place)
@@ -138,7 +138,9 @@ class Engine:
     def _trim(self) -> None:
         """The pieces that a prompt was computed in are larger than all that a token needs."""
         if self.model.device == "metal":
-            import_module("lbrx.metal").context().trim()
+            # An interrupt in a destructor would be shown, and lost.
+            with UNINTERRUPTED:
+                import_module("lbrx.metal").context().trim()
 
     def _step_by_step(self, prompt: Sequence[int], known: int) -> Next:
         """The rest of a prompt through the step for one token, which is traced anyway."""

@@ -33,7 +33,6 @@ MEMORY = {
 # The part that macOS lets a GPU use unless told otherwise.
 WORKING_SET = 0.75
 _CACHED = 2  # bytes: keys and values are float16
-_CHUNK = 512  # tokens of a prompt at a time
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,7 @@ class Fit:
 
 def needs(config: ModelConfig, weights: int, context: int) -> MemoryPlan:
     """What a model uses with a text of that length."""
-    return plan(config, weights, context, _CACHED, _CHUNK, limit=0)
+    return plan(config, weights, context, _CACHED, limit=0)
 
 
 def fits(need: MemoryPlan) -> list[Fit]:

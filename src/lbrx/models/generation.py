@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lbrx.errors import FormatError
+from lbrx.interrupt import UNINTERRUPTED
 from lbrx.models.engine import Engine, Next
 from lbrx.models.sampling import Sampler, Sampling, log_probability
 from lbrx.models.tokenizer import TextStream, Tokenizer
@@ -187,7 +188,10 @@ def grow(
         if all(text.finish is not None for text in texts):
             break
         began = time.perf_counter()  # what the caller does with a part is no time of ours
-        state = reader.add(_tokens(state, chosen, options), state)
+        # Memory is given back here: an interrupt in a destructor would be shown, and lost.
+        with UNINTERRUPTED:
+            del logits
+            state = reader.add(_tokens(state, chosen, options), state)
 
 
 def _chosen(

@@ -95,7 +95,8 @@ class LanguageModel:
     def generate(self, prompt: Any, **options: Any) -> Completion | list[Completion]:
         """Complete a text as it stands, or several at once."""
         wanted = read_options(options)
-        together = isinstance(prompt, list) and all(isinstance(one, str | list) for one in prompt)
+        several = isinstance(prompt, list | tuple)
+        together = several and all(isinstance(one, str | list | tuple) for one in prompt)
         prompts = prompt if together else [prompt]
         if not prompts:
             return []

@@ -16,14 +16,14 @@ from lbrx.errors import LbrxError
 from lbrx.memory.process import give_back
 from lbrx.models import architectures
 from lbrx.models.cache import find_cache_type
-from lbrx.models.config import ModelConfig, read_config
+from lbrx.models.config import ModelConfig, model_type_of, read_config
 from lbrx.models.decoder import Decoder
-from lbrx.models.engine import CHUNK, Engine
+from lbrx.models.engine import Engine
 from lbrx.models.language_model import LanguageModel
 from lbrx.models.plan import MemoryPlan, plan
 from lbrx.models.sampling import within
 from lbrx.models.tokenizer import read_tokenizer
-from lbrx.models.weights import Weights
+from lbrx.models.weights import Weights, in_memory
 from lbrx.tensor.device import default_device
 from lbrx.tensor.model import open_model
 
@@ -48,14 +48,14 @@ def load(
     what they take.
     """
     source = open_model(find(model))
+    make = architectures.find(model_type_of(source))
     config = read_config(source)
-    make = architectures.find(config.model_type)
     tokens = _context(config, context)
     config = replace(config, rope=config.rope.for_context(tokens))
     of_cache = find_cache_type(cache_dtype, config.head_size)
     place = device or default_device()
-    nbytes = source.files.nbytes
-    memory = plan(config, nbytes, tokens, of_cache.itemsize, CHUNK, _limit(place))
+    nbytes = in_memory(source.files)
+    memory = plan(config, nbytes, tokens, of_cache.itemsize, _limit(place))
     memory.check()
     if planned is not None:
         planned(memory)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from lbrx.errors import LbrxError
 from lbrx.models.config import ModelConfig
 
+CHUNK = 512  # tokens of a prompt in one pass: enough for products of matrices to be efficient
+
 
 @dataclass(frozen=True)
 class MemoryPlan:
@@ -57,14 +59,12 @@ class MemoryPlan:
             )
 
 
-def plan(
-    config: ModelConfig, weights: int, tokens: int, itemsize: float, chunk: int, limit: int
-) -> MemoryPlan:
-    """For texts of so many tokens in all, prompts in chunks, and cached elements of a size."""
+def plan(config: ModelConfig, weights: int, tokens: int, itemsize: float, limit: int) -> MemoryPlan:
+    """For texts of so many tokens in all, and cached elements of a size."""
     wide = 6 * config.hidden + 3 * config.intermediate + 4 * config.heads * config.head_size
     # A product with many rows may expand one matrix of a layer.
     expanded = max(config.intermediate, config.heads * config.head_size) * config.hidden
-    scratch = 4 * (chunk * wide + expanded + 2 * config.vocabulary)
+    scratch = 4 * (CHUNK * wide + expanded + 2 * config.vocabulary)
     return MemoryPlan(weights, config.cache_bytes(tokens, itemsize), scratch, limit, tokens)
 
 

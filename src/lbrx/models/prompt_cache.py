@@ -24,8 +24,8 @@ _FORMAT = "lbrx prompt cache 2"
 
 def fingerprint(engine: Engine) -> str:
     """What a cache's numbers depend on: the weights, the configuration and the cache's type."""
-    model = engine.model
-    facts = (model.weights.fingerprint(), model.config, engine.cache_type.name)
+    model, config = engine.model, engine.model.config
+    facts = (model.weights.fingerprint(), config, dict(config.settings), engine.cache_type.name)
     return hashlib.sha256(repr(facts).encode()).hexdigest()
 
 

@@ -7,7 +7,7 @@ import hashlib
 from lbrx import dtype as dt
 from lbrx.dtype import Dtype
 from lbrx.errors import FormatError
-from lbrx.formats import Inline, descriptor
+from lbrx.formats import Inline, ModelFiles, descriptor
 from lbrx.formats.descriptor import FileRange, Source
 from lbrx.formats.recipe import Recipe, Rows, renamed, stored
 from lbrx.shape import Shape
@@ -16,6 +16,12 @@ from lbrx.tensor.model import Model
 
 SAMPLE = 256  # bytes of a tensor, from its middle: beginnings are often zeros
 FLOAT8 = tuple(encoding.name.lower() for encoding in descriptor.FLOAT8)
+
+
+def in_memory(files: ModelFiles) -> int:
+    """The bytes that a model's tensors take: eight-bit floats become halves."""
+    expanded = sum(t.nbytes for t in files.tensors.values() if t.encoding in descriptor.FLOAT8)
+    return files.nbytes + expanded
 
 
 class Weights:

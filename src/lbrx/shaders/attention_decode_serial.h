@@ -42,25 +42,39 @@ inline Floats sum_lines(thread Floats (&lines)[LINE]) {
   return lines[0];
 }
 
-// Scores of sixteen keys with ROWS queries; beyond `last` the last one again.
-template <uint ROWS, typename K>
+// Sixteen rows are on their way before they are needed: processors alone look less far ahead.
+template <typename P>
+inline void fetch_ahead(P row, long stride, uint lines) {
+  device const char* from = reinterpret_cast<device const char*>(row + LINE * stride);
+  for (uint i = 0; i < lines * LINE * sizeof(*row); i += 64) __builtin_prefetch(from + i);
+}
+
+// Scores of sixteen keys with ROWS queries, some lines at a time; beyond `last` the last one again.
+template <uint ROWS, uint WIDTH, typename K>
 inline void score_rows(K keys, long stride, uint last, thread const Floats* q, uint lines,
                        thread Floats* scores) {
   Floats sum[ROWS][LINE];
+  for (uint n = 0; n < lines; n += WIDTH) {
+    Floats own[ROWS][WIDTH];
+#pragma unroll
+    for (uint r = 0; r < ROWS; r++)
+      for (uint i = 0; i < WIDTH; i++) own[r][i] = q[r * lines + n + i];
 #pragma nounroll
-  for (uint j = 0; j < LINE; j++) {
-    const K k = keys + min(j, last) * stride;
-    Floats products[ROWS];
+    for (uint j = 0; j < LINE; j++) {
+      const K k = keys + min(j, last) * stride;
+      fetch_ahead(k, stride, WIDTH);
+      Floats products[ROWS];
 #pragma unroll
-    for (uint r = 0; r < ROWS; r++) products[r] = 0.0f;
+      for (uint r = 0; r < ROWS; r++) products[r] = n ? sum[r][j] : 0.0f;
 #pragma unroll
-    for (uint n = 0; n < lines; n++) {
-      const Floats x = line_at(k, n);
+      for (uint i = 0; i < WIDTH; i++) {
+        const Floats x = line_at(k, n + i);
 #pragma unroll
-      for (uint r = 0; r < ROWS; r++) products[r] = fused(x, q[r * lines + n], products[r]);
+        for (uint r = 0; r < ROWS; r++) products[r] = fused(x, own[r][i], products[r]);
+      }
+#pragma unroll
+      for (uint r = 0; r < ROWS; r++) sum[r][j] = products[r];
     }
-#pragma unroll
-    for (uint r = 0; r < ROWS; r++) sum[r][j] = products[r];
   }
 #pragma unroll
   for (uint r = 0; r < ROWS; r++) scores[r * DECODE_CHUNK / LINE] = sum_lines(sum[r]);
@@ -78,6 +92,7 @@ inline void add_values(V values, long stride, uint count, thread const Floats* w
 #pragma nounroll
     for (uint j = 0; j < count; j++) {
       const V v = values + j * stride;
+      fetch_ahead(v, stride, WIDTH);
       thread const float* weight = (thread const float*)weights + j;
 #pragma unroll
       for (uint i = 0; i < WIDTH; i++) {
@@ -97,7 +112,11 @@ template <uint ROWS, typename K>
 inline void score_all(K keys, long stride, uint last, thread const Floats* q, uint lines,
                       uint rows, thread Floats* scores) {
   for (; rows >= ROWS; rows -= ROWS) {
-    score_rows<ROWS>(keys, stride, last, q, lines, scores);
+    if (lines % PASS_LINES == 0) {
+      score_rows<ROWS, PASS_LINES>(keys, stride, last, q, lines, scores);
+    } else {
+      score_rows<ROWS, 1>(keys, stride, last, q, lines, scores);
+    }
     q += ROWS * lines;
     scores += ROWS * DECODE_CHUNK / LINE;
   }
@@ -166,7 +185,9 @@ inline float2 weigh(constant Attention& a, device const float* mask, long mask_r
   Floats peaks = -INFINITY, totals = 0.0f;
   thread float* each = (thread float*)scores;
   if (CAPPED || a.has_mask) {
-    for (uint j = 0; j < keys; j++) each[j] = scored(a, each[j], mask_at(a, mask, mask_row, first + j));
+    for (uint j = 0; j < keys; j++) {
+      each[j] = scored(a, each[j], mask_at(a, mask, mask_row, first + j));
+    }
   }
   const int last = min(seen.last, int(first + keys));
   const Ints order = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};

@@ -71,7 +71,8 @@ inline void load_row(device const KV* from, uint depth, thread float* to) {
 }
 
 inline void load_row(device const uchar* from, uint depth, thread float* to) {
-  for (uint n = 0; n < depth / LINE; n++) reinterpret_cast<thread Floats*>(to)[n] = line_at(from, n);
+  thread Floats* lines = reinterpret_cast<thread Floats*>(to);
+  for (uint n = 0; n < depth / LINE; n++) lines[n] = line_at(from, n);
 }
 
 // ---- serial: a thread a block of queries, side by side in the vector registers ----
@@ -171,7 +172,9 @@ inline void load_queries(constant Attention& a, device const T* query, thread Qu
     }
     for (uint d = 0; d < depth; d += LINE) {
       Floats tile[LINE];
-      for (uint l = 0; l < LINE; l++) tile[l] = *(thread Floats*)(rows + l * lined(depth) + d) * factor;
+      for (uint l = 0; l < LINE; l++) {
+        tile[l] = line_at((thread const float*)rows + l * lined(depth), d / LINE) * factor;
+      }
       transpose(tile);
       for (uint i = 0; i < LINE; i++) q[(d + i) * VECTORS + v] = tile[i];
     }

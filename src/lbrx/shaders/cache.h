@@ -26,7 +26,10 @@ inline void store(device uchar* out, device const T* in) {
   const bool held = scale <= 65504;
   const float factor = held && isfinite(inverse) ? inverse : 0.0f;
   *reinterpret_cast<device half*>(out) = half(held ? scale : NAN);
-  for (uint i = 0; i < 32; i++) out[2 + i] = uchar(char(held ? round(float(in[i]) * factor) : 0.0f));
+  for (uint i = 0; i < 32; i++) {
+    const float code = held ? round(float(in[i]) * factor) : 0.0f;
+    out[2 + i] = uchar(char(code));
+  }
 }
 
 // `count` units of a row, from `first` on.

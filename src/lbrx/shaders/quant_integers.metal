@@ -1,4 +1,5 @@
 #include "quant_integers.h"
+#include "quant_integer_tiles.h"
 
 #define SERIAL(name, codec)                                                                  \
   template [[host_name("quantized_matmul_serial_" #name)]] kernel void matvec_serial<codec>( \
@@ -9,10 +10,11 @@
 
 EACH_BLOCK(SERIAL)
 EACH_GROUP(SERIAL)
+
 #define MATRIX(name, codec)                                                                  \
   template [[host_name("pack_matrix_" #name)]] kernel void pack_matrix<codec>(               \
       device const uchar*, device const void*, device const void*, device const char*,       \
-      device Ints<LANES>*, device float*, device float*, constant Product&, uint2);
+      device Pairs*, device float*, device float*, constant Product&, uint2);
 
 EACH_BLOCK(MATRIX)
 EACH_GROUP(MATRIX)

@@ -50,6 +50,17 @@ def xcrun(tmp_path, monkeypatch):
     return install
 
 
+def test_wide_vectors_are_for_processors(gpu, folder, tmp_path, xcrun):
+    wide = "typedef float Wide __attribute__((ext_vector_type(16)));\n"
+    kernel = "kernel void d(device float* x [[buffer(0)]]) { Wide w = x[0]; x[1] = w[15]; }\n"
+    (folder / "wide.metal").write_text(HEAD + wide + kernel)
+    shaders = Shaders(gpu.device, tmp_path, folder)
+    assert build_pipelines(shaders, for_gpu=True) == 4
+    assert build_pipelines(shaders) == 6
+    xcrun()
+    assert {path.name.split("-")[0] for path in build_metallibs(folder)} == {"one", "two"}
+
+
 @pytest.mark.metal
 def test_every_plain_kernel_is_compiled(gpu, folder, tmp_path):
     shaders = Shaders(gpu.device, tmp_path, folder)
@@ -83,7 +94,7 @@ def test_a_failure_is_ours(folder, xcrun):
 def test_the_command(capsys, monkeypatch, lbrx_cache):
     monkeypatch.setenv("LBRX_CACHE", lbrx_cache)
     monkeypatch.setattr("lbrx.cli.shaders.build_metallibs", lambda folder: [])
-    monkeypatch.setattr("lbrx.cli.shaders.build_pipelines", lambda shaders: 7)
+    monkeypatch.setattr("lbrx.cli.shaders.build_pipelines", lambda shaders, for_gpu: 7)
     assert main(["shaders", "build"]) == 0
     output = capsys.readouterr().out
     assert output.startswith("7 pipelines for ")

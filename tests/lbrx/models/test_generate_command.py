@@ -17,7 +17,7 @@ import pytest
 
 import lbrx
 from lbrx.cli import main
-from lbrx.models import Stream, engine, load, plan
+from lbrx.models import Stream, load, plan
 
 PLAN = r"weights \d+ MiB, cache of [\d,]+ tokens \d+ MiB, scratch \d+ MiB: \d+ MiB of .+\n"
 SPEEDS = re.compile(
@@ -195,6 +195,23 @@ def test_a_config_that_makes_no_sense(settings, message, folder, tmp_path, capsy
     assert re.fullmatch(f"({PLAN})?lbrx: .+\n", err)
 
 
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"model_type": "gpt2", "n_head": 4}, "'gpt2' is unknown: lbrx runs gemma2, .*llama"),
+        ({"architectures": ["Nobody"]}, "'Nobody' is unknown: lbrx runs gemma2, .*llama"),
+        ({}, "no config.json that names a model_type"),
+    ],
+    ids=str,
+)
+def test_a_config_of_something_else(config, message, folder, tmp_path, capsys):
+    target = changed(folder, tmp_path)
+    (target / "config.json").write_text(json.dumps(config))
+    status, _, err = said(capsys, "generate", target, "-p", "Hello")
+    assert status == 1
+    assert re.search(message, err), err
+
+
 def test_a_file_that_is_cut_short(folder, tmp_path, capsys):
     target = changed(folder, tmp_path)
     weights = target / "model.safetensors"
@@ -231,11 +248,11 @@ def test_bad_arguments(arguments, message, folder, capsys):
 
 def test_a_model_that_does_not_fit_is_refused(folder):
     config = load(folder).config
-    memory = plan.plan(config, 10 << 30, 8192, 2, engine.CHUNK, 11 << 30)
+    memory = plan.plan(config, 10 << 30, 8192, 2, 11 << 30)
     memory.check()
     assert str(memory).startswith("weights 10.00 GiB, cache of 8,192 tokens ")
     with pytest.raises(lbrx.LbrxError, match=r"does not fit.*smaller or a more strongly quantized"):
-        plan.plan(config, 12 << 30, 8192, 2, engine.CHUNK, 11 << 30).check()
+        plan.plan(config, 12 << 30, 8192, 2, 11 << 30).check()
     room = (10 << 30) + memory.scratch + config.cache_bytes(1000, 2)
     with pytest.raises(lbrx.LbrxError, match="a context of 768 tokens fits"):
-        plan.plan(config, 10 << 30, 8192, 2, engine.CHUNK, room).check()
+        plan.plan(config, 10 << 30, 8192, 2, room).check()

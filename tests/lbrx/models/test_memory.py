@@ -1,0 +1,47 @@
+"""Memory that a model has used and needs no more goes back."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from pathlib import Path
+
+import pytest
+
+import lbrx
+from lbrx.memory.process import give_back
+
+
+def resident() -> int:
+    """The kilobytes of this process in memory."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems' allocators need no asking")
+def test_freed_memory_goes_back_to_the_system():
+    libc = ctypes.CDLL(None)
+    libc.malloc.restype = ctypes.c_void_p
+    libc.free.argtypes = [ctypes.c_void_p]
+    # Each is below what malloc would map apart; the last one keeps the end of the heap in use.
+    blocks = [libc.malloc(60_000) for _ in range(1000)]
+    for block in blocks:
+        ctypes.memset(block, 1, 60_000)
+    for block in blocks[:-1]:
+        libc.free(block)
+    before = resident()
+    give_back()
+    libc.free(blocks[-1])
+    assert resident() < before - 30_000
+
+
+def test_a_long_prompt_leaves_no_scratch(make_model):
+    """Its pieces are far larger than what the step for one token needs."""
+    model = lbrx.load(make_model("llama", max_position_embeddings=1024), device="metal")
+    gpu = lbrx.metal.context()
+    gpu.trim()
+    assert gpu.pool.statistics().cached == 0
+    state = model.engine.prefill([list(range(3, 403))], 8)
+    state.best.numpy()
+    gpu.queue.drain()
+    assert gpu.pool.statistics().cached < 400 * 4 * model.config.hidden
