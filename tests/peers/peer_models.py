@@ -87,6 +87,9 @@ BASE = {
 }
 
 
+GEMMA = {"head_dim": 16, "query_pre_attn_scalar": 16}  # GGUF takes them for equal
+
+
 def kind_of(case: str) -> str:
     return case.split(",")[0]
 
@@ -94,17 +97,33 @@ def kind_of(case: str) -> str:
 def make(case: str, seed: int, **changes: Any) -> Any:
     """A model with random weights."""
     kind, settings = kind_of(case), {**BASE, **CASES[case], **changes}
-    if kind.startswith("gemma"):
-        settings = {"head_dim": 16, "query_pre_attn_scalar": 16, **settings}
+    is_gemma = kind.startswith("gemma")
+    if is_gemma:
+        settings = {**GEMMA, **settings}
     config = transformers.AutoConfig.for_model(kind, **settings)
-    config._attn_implementation = "eager"
+    return _random(transformers.AutoModelForCausalLM, config, seed, norms=0 if is_gemma else 1)
+
+
+def make_seeing_gemma(seed: int) -> Any:
+    """Gemma 3 with a tower for pictures."""
+    text = {**BASE, **GEMMA, "sliding_window": 6, "num_hidden_layers": 7, "rope_scaling": LINEAR}
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_attention_heads": 2}
+    tower = {**sizes, "num_hidden_layers": 1, "image_size": 28, "patch_size": 14}
+    special = {"image_token_index": 0, "boi_token_index": 1, "eoi_token_index": 1}
+    config = transformers.Gemma3Config(
+        text_config=text, vision_config=tower, mm_tokens_per_image=4, **special
+    )
+    return _random(transformers.AutoModelForImageTextToText, config, seed, norms=0)
+
+
+def _random(auto: Any, config: Any, seed: int, norms: int) -> Any:
     torch.manual_seed(seed)
-    model = transformers.AutoModelForCausalLM.from_config(config).float().eval()
+    model = auto.from_config(config, attn_implementation="eager").float().eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.normal_(0.0, 0.2)
-            if "norm" in name and not kind.startswith("gemma"):
-                parameter += 1
+            if "norm" in name:
+                parameter += norms
     return model
 
 

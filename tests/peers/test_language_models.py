@@ -93,6 +93,15 @@ def test_several_files(case, tmp_path):
     check(folder, tokens, peer_models.logits(peer, tokens))
 
 
+def test_the_language_part_of_a_larger_model(tmp_path):
+    """Gemma 3 that sees pictures, as a folder and as the GGUF of its language part."""
+    peer, tokens = peer_models.make_seeing_gemma(7), peer_models.prompt(7)
+    folder, wanted = peer_models.write(peer, tmp_path / "folder"), peer_models.logits(peer, tokens)
+    check(folder, tokens, wanted)
+    convert(folder, tmp_path / "model.gguf")
+    check(tmp_path / "model.gguf", tokens, wanted)
+
+
 def llama_cpps(path: Path, tokens: list[int]) -> np.ndarray:
     llama_cpp = pytest.importorskip("llama_cpp", reason="the peer: make test-peers")
     exact = {"type_k": llama_cpp.GGML_TYPE_F32, "type_v": llama_cpp.GGML_TYPE_F32}

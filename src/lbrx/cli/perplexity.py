@@ -15,6 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", help="a file, a folder, or the name of a packaged model: smollm2")
     parser.add_argument("file", help="a text in UTF-8")
     parser.add_argument("--context", type=int, help="the most tokens that are seen together")
+    parser.add_argument("--cache-type", default="f16", help="of the KV cache: f16, bf16, f32, q8_0")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -27,7 +28,7 @@ def run(options: argparse.Namespace) -> int:
         ) from None
     except OSError as problem:
         raise LbrxError(f"{path} cannot be read: {problem.strerror}") from None
-    model = load(options.model, context=options.context)
+    model = load(options.model, context=options.context, cache_dtype=options.cache_type)
     tokens = model.tokenizer.encode(text)
     if len(tokens) < 2:
         raise LbrxError(f"{path} has {len(tokens)} tokens: perplexity needs at least two")

@@ -30,7 +30,9 @@ class Compute(Protocol):
     def cast(self, values: NDArray[Any], dtype: Dtype) -> NDArray[Any]:
         """Rounded to the nearest, ties to even."""
 
-    def encode(self, values: NDArray[Any], scheme: str) -> Parts:
+    def encode(
+        self, values: NDArray[Any], scheme: str, importance: NDArray[Any] | None = None
+    ) -> Parts:
         """The stored parts of rows."""
 
 
@@ -43,8 +45,10 @@ class NumpyCompute:
         with np.errstate(over="ignore", invalid="ignore"):
             return values.astype(dtype.numpy, copy=False)
 
-    def encode(self, values: NDArray[Any], scheme: str) -> Parts:
-        data, info = quant.quantize(values, scheme)
+    def encode(
+        self, values: NDArray[Any], scheme: str, importance: NDArray[Any] | None = None
+    ) -> Parts:
+        data, info = quant.quantize(values, scheme, importance)
         return {"data": data, **info.arrays}
 
 
@@ -60,9 +64,12 @@ class MetalCompute(NumpyCompute):
             return super().cast(values, dtype)
         return from_numpy(values, "metal").astype(dtype).numpy()
 
-    def encode(self, values: NDArray[Any], scheme: str) -> Parts:
-        if not has_encoder(quant.find(scheme)) or not _is_worthwhile(values):
-            return super().encode(values, scheme)
+    def encode(
+        self, values: NDArray[Any], scheme: str, importance: NDArray[Any] | None = None
+    ) -> Parts:
+        known = importance is None and has_encoder(quant.find(scheme))
+        if not known or not _is_worthwhile(values):
+            return super().encode(values, scheme, importance)
         try:
             stored = stored_parts(quantize(from_numpy(values, "metal"), scheme))
             assert stored is not None

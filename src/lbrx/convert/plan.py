@@ -11,6 +11,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from lbrx import dtype as dt
 from lbrx import formats, quant
 from lbrx.convert.forms import FILE_TYPES, FLOATS, Form, chooser
@@ -23,12 +26,14 @@ from lbrx.formats import (
     ModelFiles,
     architectures,
     companions,
+    imatrix,
     mlx,
     plain,
     translate,
     writing,
 )
 from lbrx.formats.descriptor import Slot
+from lbrx.formats.imatrix import Importance
 from lbrx.formats.recipe import Recipe, stored
 from lbrx.formats.writing import Output
 
@@ -48,6 +53,8 @@ class Settings:
     exclude: tuple[str, ...] = ()
     max_shard_size: int | str | None = None
     """Bytes, or text like '5GB'."""
+    imatrix: str | None = None
+    """A file of llama.cpp's with the importance of columns."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +66,8 @@ class Item:
     form: Form
     slots: Mapping[str, Slot]
     """By part: `data`, and beside MLX's words `scales` and `biases`."""
+    importance: NDArray[np.float32] | None = None
+    """Of columns, a row for each of the stacked matrices, if the encoder is to heed it."""
 
     @property
     def is_kept(self) -> bool:
@@ -91,6 +100,7 @@ class Plan:
     items: tuple[Item, ...]
     output: Output
     notes: tuple[str, ...] = ()
+    imatrix: Path | None = None
 
     @property
     def nbytes(self) -> int:
@@ -105,13 +115,14 @@ def make_plan(source: str | Path, target: str | Path, settings: Settings) -> Pla
     _check_target(files, path, format)
     config = translate.config_of(files)
     recipes, notes = _named(files, config, format)
-    facts = _facts(files, config, recipes)
+    importance = _importance(settings, format)
+    facts = _facts(files, config, recipes, bool(importance))
     dtype = _float_type(settings.dtype)
     # Models for llama.cpp have its names; what else comes as GGUF stays as it is.
     for_llama = bool(config) and (files.format is not Format.GGUF or dtype is not None)
     form_of = chooser(format, settings.quantize, dtype, facts, for_llama)
     items = tuple(
-        _item(name, recipe, form_of(name, recipe), format)
+        _item(name, recipe, form_of(name, recipe), format, importance.get(name))
         for name, recipe in _wanted(files, recipes, settings).items()
     )
     if not items:
@@ -125,7 +136,20 @@ def make_plan(source: str | Path, target: str | Path, settings: Settings) -> Pla
         files=_companions(files, config, format, path, settings, items),
     )
     _check_source_stays(files, output)
-    return Plan(files, format, items, output, notes)
+    return Plan(files, format, items, output, notes, _imatrix_path(settings))
+
+
+def _imatrix_path(settings: Settings) -> Path | None:
+    return None if settings.imatrix is None else Path(settings.imatrix)
+
+
+def _importance(settings: Settings, format: Format) -> Importance:
+    path, wanted = _imatrix_path(settings), settings.quantize
+    if path is None:
+        return {}
+    if format is not Format.GGUF or wanted is None or wanted.lower() in FLOATS:
+        raise FormatError(f"{path}: importance is for GGUF's mixtures: add --quantize q4_k_m")
+    return imatrix.read(path)
 
 
 def _target_format(path: Path, settings: Settings) -> Format:
@@ -186,7 +210,7 @@ def _named(
 
 
 def _facts(
-    files: ModelFiles, config: Mapping[str, Any], recipes: Mapping[str, Recipe]
+    files: ModelFiles, config: Mapping[str, Any], recipes: Mapping[str, Recipe], importance: bool
 ) -> quant.ModelFacts:
     layers = [int(found[1]) for name in recipes if (found := _LAYER.match(name))]
     prefix = f"{files.metadata.get('general.architecture')}."
@@ -204,6 +228,7 @@ def _facts(
         tied_embeddings="output.weight" not in recipes,
         queries_per_key=heads // shared if heads and shared else 1,
         experts=experts,
+        importance=importance,
     )
 
 
@@ -227,14 +252,33 @@ def _match(names: set[str], patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
 
 
-def _item(name: str, recipe: Recipe, form: Form, format: Format) -> Item:
+def _item(
+    name: str,
+    recipe: Recipe,
+    form: Form,
+    format: Format,
+    importance: NDArray[np.float32] | None,
+) -> Item:
     if form.scheme is None:
         slots = {"data": Slot(name, plain(form.dtype), recipe.shape)}
     elif format is not Format.MLX:
         slots = {"data": Slot(name, ENCODINGS[form.scheme.upper()], recipe.shape)}
     else:
         slots = _word_slots(name, recipe, form)
-    return Item(name, recipe, form, slots)
+    heeded = importance is not None and form.scheme in quant.HEED_IMPORTANCE
+    return Item(name, recipe, form, slots, _in_rows(name, recipe, importance) if heeded else None)
+
+
+def _in_rows(
+    name: str, recipe: Recipe, importance: NDArray[np.float32] | None
+) -> NDArray[np.float32]:
+    """One row, or one for each matrix of a stack."""
+    assert importance is not None
+    matrices = math.prod(recipe.shape[:-2])
+    if importance.size not in (columns(recipe), matrices * columns(recipe)):
+        problem = f"{importance.size:,} numbers do not fit shape {recipe.shape}"
+        raise FormatError(f"importance of {name!r}: {problem}")
+    return importance.reshape(-1, columns(recipe))
 
 
 def _word_slots(name: str, recipe: Recipe, form: Form) -> dict[str, Slot]:
@@ -267,6 +311,10 @@ def _metadata(
     number = _file_type(files, settings)
     if number is not None:
         result["general.file_type"] = number
+    if (path := _imatrix_path(settings)) is not None:
+        result["quantize.imatrix.file"] = path.name
+        heeded = sum(item.importance is not None for item in items)
+        result["quantize.imatrix.entries_count"] = heeded
     if any(item.form.scheme for item in items):
         result["general.quantization_version"] = _QUANTIZATION_VERSION
     return result

@@ -16,6 +16,7 @@ from importlib.metadata import version
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lbrx import quant
 from lbrx.convert.compute import Compute
@@ -121,10 +122,20 @@ def encoded(source: Source, compute: Compute, piece: Piece) -> Parts:
     if quant.find(scheme).keeps_dtype:
         values = compute.cast(values, item.form.dtype)
     try:
-        return compute.encode(values, scheme)
+        return compute.encode(values, scheme, _importance(piece))
     except QuantizationError as problem:
         where = f"tensor {item.name!r}, counted from row {piece.start}"
         raise QuantizationError(f"{where}: {problem}") from problem
+
+
+def _importance(piece: Piece) -> NDArray[np.float32] | None:
+    """Of the piece's rows: the same for all, or of the matrix that each belongs to."""
+    known = piece.item.importance
+    if known is None or len(known) == 1:
+        return None if known is None else known[0]
+    each = piece.item.rows // len(known)
+    rows: NDArray[np.float32] = known[np.arange(piece.start, piece.stop) // each]
+    return rows
 
 
 def _write(partial: Partial, piece: Piece, parts: Parts) -> int:
@@ -167,7 +178,7 @@ def fingerprint(plan: Plan, compute: Compute) -> str:
     ]
     states = [
         [str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns]
-        for file in sorted(plan.files.paths)
+        for file in sorted([*plan.files.paths, *filter(None, [plan.imatrix])])
     ]
     all_of_it = [version("lbrx"), compute.name, PIECE, tensors, places, states]
     return hashlib.sha256(json.dumps(all_of_it).encode()).hexdigest()

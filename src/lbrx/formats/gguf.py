@@ -114,7 +114,7 @@ def _strings(data: memoryview, count: int) -> list[str]:
     return result
 
 
-class _Cursor:
+class Cursor:
     """A place in a file, from which nothing is read that is not there."""
 
     def __init__(self, path: Path, data: memoryview) -> None:
@@ -143,9 +143,11 @@ class _Cursor:
         return value
 
     def string(self, field: str) -> str:
-        text = self.take(self.u64(f"{field} length"), field)
+        return self.text(self.u64(f"{field} length"), field)
+
+    def text(self, nbytes: int, field: str) -> str:
         try:
-            return str(text, "utf-8")
+            return str(self.take(nbytes, field), "utf-8")
         except UnicodeDecodeError:
             raise bad(self.path, "is no UTF-8", field=field) from None
 
@@ -190,7 +192,7 @@ def _read_one(path: Path) -> ModelFiles:
         if size < 24:
             raise bad(path, f"has {size} bytes, less than a GGUF header: the file is cut short")
         data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-    cursor = _Cursor(path, data)
+    cursor = Cursor(path, data)
     if cursor.take(4, "magic") != MAGIC:
         raise bad(path, f"{bytes(data[:4])!r} is not {MAGIC!r}", field="magic")
     version = cursor.u32("version")
@@ -206,7 +208,7 @@ def _read_one(path: Path) -> ModelFiles:
     return ModelFiles(path, Format.GGUF, tensors, metadata=metadata)
 
 
-def _read_metadata(cursor: _Cursor, count: int) -> dict[str, Any]:
+def _read_metadata(cursor: Cursor, count: int) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for number in range(count):
         key = cursor.string(f"metadata key {number}")
@@ -217,7 +219,7 @@ def _read_metadata(cursor: _Cursor, count: int) -> dict[str, Any]:
     return result
 
 
-def _value(cursor: _Cursor, kind: int, field: str, depth: int = 0) -> Any:
+def _value(cursor: Cursor, kind: int, field: str, depth: int = 0) -> Any:
     if kind == STRING:
         return cursor.string(field)
     if kind == ARRAY:
@@ -232,13 +234,13 @@ def _value(cursor: _Cursor, kind: int, field: str, depth: int = 0) -> Any:
     return plain if kind in (U32, F32) else Integer.of(kind, plain)
 
 
-def _number_type(cursor: _Cursor, kind: int, field: str) -> np.dtype[Any]:
+def _number_type(cursor: Cursor, kind: int, field: str) -> np.dtype[Any]:
     if kind not in NUMBERS:
         raise bad(cursor.path, f"{kind} is no type of metadata", field=f"{field} type")
     return NUMBERS[kind]
 
 
-def _array(cursor: _Cursor, field: str, depth: int) -> Any:
+def _array(cursor: Cursor, field: str, depth: int) -> Any:
     kind = cursor.u32(f"{field} element type")
     if kind == ARRAY:
         if depth == _MAX_NESTING:
@@ -273,7 +275,7 @@ class _Header(NamedTuple):
     nbytes: int
 
 
-def _read_tensors(cursor: _Cursor, count: int, alignment: int) -> dict[str, TensorInfo]:
+def _read_tensors(cursor: Cursor, count: int, alignment: int) -> dict[str, TensorInfo]:
     headers: dict[str, _Header] = {}
     for number in range(count):
         name = cursor.string(f"name of tensor {number}")
@@ -284,7 +286,7 @@ def _read_tensors(cursor: _Cursor, count: int, alignment: int) -> dict[str, Tens
     return _placed(cursor.path, headers, start, len(cursor.data))
 
 
-def _header(cursor: _Cursor, name: str, alignment: int) -> _Header:
+def _header(cursor: Cursor, name: str, alignment: int) -> _Header:
     path = cursor.path
     dims = cursor.u32(f"dimensions of {shown(name)}")
     if dims > MAX_DIMS:

@@ -5,9 +5,18 @@ from __future__ import annotations
 from lbrx.quant.info import QuantizationInfo
 from lbrx.quant.mixtures import MIXTURES, ModelFacts, find_mixture, mixture
 from lbrx.quant.scheme import Scheme
-from lbrx.quant.schemes import SCHEMES, Quantized, dequantize, describe, find, quantize
+from lbrx.quant.schemes import (
+    HEED_IMPORTANCE,
+    SCHEMES,
+    Quantized,
+    dequantize,
+    describe,
+    find,
+    quantize,
+)
 
 __all__ = [
+    "HEED_IMPORTANCE",
     "MIXTURES",
     "SCHEMES",
     "ModelFacts",

@@ -18,6 +18,8 @@ from lbrx.shape import Shape, list_of
 
 SCHEMES = {scheme.name: scheme for scheme in (*gguf.SCHEMES, *affine.SCHEMES, *mlx.SCHEMES)}
 DEFAULT_GROUP = 64
+HEED_IMPORTANCE = frozenset("q4_0 q4_1 q5_0 q5_1 q2_k q3_k q4_k q5_k q6_k iq4_nl iq4_xs".split())
+"""Schemes whose encoders do."""
 Buffer = bytes | bytearray | memoryview
 
 
@@ -52,8 +54,8 @@ def quantize(
     """Store a floating array whose last axis is a multiple of the scheme's block.
 
     `importance` says what errors in a column count for, the mean square of what meets it in a
-    product: one number a column, or a row of them for each leading index. The K types, IQ4 and
-    Q4_0 to Q5_1 heed it. NaN and infinity, and values beyond a scale's range, are refused.
+    product: one number a column, or a row of them for each leading index. `HEED_IMPORTANCE`
+    names the schemes that do. NaN and infinity, and values beyond a scale's range, are refused.
     """
     found = find(scheme)
     if found.encode is None:

@@ -135,7 +135,9 @@ static void run_submission(sm_worker *worker, sm_submission *submission, sm_u32 
   sm_current_log = &submission->log;
   submission->start = sm_now();
   atomic_store(&submission->state, SM_RUNNING);
+  atomic_fetch_add(&worker->pool->lists, 1);
   run_list(worker, submission);
+  atomic_fetch_sub(&worker->pool->lists, 1);
   submission->end = sm_now();
   sm_current_log = NULL;
   atomic_store(&submission->state, SM_DONE);

@@ -8,12 +8,15 @@
 #include "runtime.h"
 
 #define GATE_OPEN 0x80000000u
+#define GATE_AWAITED 0x40000000u /* the stream sleeps until the last helper has left */
 
 enum {
-  WAKE_NS = 12000,  /* a job expected to last longer is shared at once */
+  WAKE_NS = 12000,  /* a job expected to last longer is shared at once, */
+  AWAKE_NS = 4000,  /* and a shorter one if no helper sleeps */
   LATE_NS = 8000,   /* a job that has lasted longer is shared late */
   LONG_NS = 500000, /* a job for which it pays to care where helpers run */
-  SPINS = 200,      /* a few microseconds; longer would steal the core from BLAS and others */
+  SPINS = 200,      /* a few microseconds; longer would steal the core from BLAS and others, */
+  LONG_SPINS = 2500 /* but between the kernels of a list a helper is needed again soon */
 };
 
 bool sm_block_reserve(sm_block *block, size_t size) {
@@ -101,11 +104,11 @@ static bool enter(sm_pool *pool) {
 }
 
 static void leave(sm_pool *pool) {
-  if (atomic_fetch_sub(&pool->gate, 1) == 1) sm_futex_wake(&pool->gate, 1);
+  if (atomic_fetch_sub(&pool->gate, 1) == GATE_AWAITED + 1) sm_futex_wake(&pool->gate, 1);
 }
 
 static unsigned await_generation(sm_pool *pool, unsigned seen) {
-  for (int i = 0; i < SPINS; i++) {
+  for (int i = 0; i < SPINS || (i < LONG_SPINS && atomic_load(&pool->lists)); i++) {
     unsigned generation = atomic_load(&pool->generation);
     if (generation != seen) return generation;
     sm_pause();
@@ -114,7 +117,6 @@ static unsigned await_generation(sm_pool *pool, unsigned seen) {
   unsigned generation;
   while ((generation = atomic_load(&pool->generation)) == seen)
     sm_futex_wait(&pool->generation, seen, ~(sm_u64)0);
-  atomic_fetch_sub(&pool->sleepers, 1);
   return generation;
 }
 
@@ -158,7 +160,7 @@ static bool open_job(sm_pool *pool, sm_job *job, double estimate) {
   pool->job = job;
   atomic_store(&pool->gate, GATE_OPEN);
   atomic_fetch_add(&pool->generation, 1);
-  if (atomic_load(&pool->sleepers)) sm_futex_wake(&pool->generation, INT_MAX);
+  if (atomic_exchange(&pool->sleepers, 0)) sm_futex_wake(&pool->generation, INT_MAX);
   return true;
 }
 
@@ -168,14 +170,20 @@ static void close_job(sm_pool *pool) {
     sm_pause();
     gate = atomic_load(&pool->gate);
   }
-  while ((gate = atomic_load(&pool->gate))) sm_futex_wait(&pool->gate, gate, ~(sm_u64)0);
+  if (gate) {
+    gate = atomic_fetch_or(&pool->gate, GATE_AWAITED) | GATE_AWAITED;
+    for (; gate != GATE_AWAITED; gate = atomic_load(&pool->gate))
+      sm_futex_wait(&pool->gate, gate, ~(sm_u64)0);
+    atomic_store(&pool->gate, 0);
+  }
   atomic_store(&pool->busy, 0);
 }
 
 void sm_pool_run(sm_worker *worker, sm_job *job, double estimate) {
   sm_pool *pool = worker->pool;
   bool candidate = pool->threads > 1 && job->chunks > 1;
-  bool shared = candidate && estimate > WAKE_NS && open_job(pool, job, estimate);
+  int worthwhile = atomic_load_explicit(&pool->sleepers, memory_order_relaxed) ? WAKE_NS : AWAKE_NS;
+  bool shared = candidate && estimate > worthwhile && open_job(pool, job, estimate);
   bool late = candidate && !shared;
   atomic_store_explicit(&worker->since, job->start, memory_order_relaxed);
   sm_u64 start = late ? sm_now() : 0;

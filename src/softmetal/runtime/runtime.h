@@ -125,7 +125,8 @@ struct sm_pool {
   int avoided;                         /* the processor that helpers keep off, or -1 */
   _Alignas(64) atomic_uint busy;       /* a stream owns the pool, with all that is above */
   _Alignas(64) atomic_uint generation; /* advances when a job is opened */
-  atomic_uint sleepers;
+  atomic_uint sleepers; /* helpers that have gone to sleep since they were last woken */
+  atomic_uint lists; /* of commands that streams are running */
   _Alignas(64) atomic_uint gate; /* SM_GATE_OPEN plus the number of helpers inside */
 };
 

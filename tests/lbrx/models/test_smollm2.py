@@ -52,6 +52,10 @@ def agree(model, cases) -> None:
     assert same >= AGREEING * len(cases), f"{same} of {len(cases)} continuations agree"
 
 
+def test_a_quantized_cache():
+    compare(load("smollm2", context=256, cache_dtype="q8_0"), EXACT[:3], ROUNDED_TO_BYTES)
+
+
 def test_a_few_prompts(model):
     before = metal.stats()["dispatches"]
     compare(model, QUANTIZED[:3], ROUNDED_TO_BYTES)
