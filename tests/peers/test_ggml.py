@@ -1,7 +1,7 @@
 """llama.cpp's own Metal kernels, with its argument structs, against numpy.
 
 They are in the source distribution of llama-cpp-python: unpack it and name the folder in
-LBRX_GGML_SOURCES.
+LBRX_GGML_SOURCES, as `make test-peers` does.
 """
 
 from __future__ import annotations

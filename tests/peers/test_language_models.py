@@ -23,12 +23,11 @@ import peer_models
 SEEDS = (5, 6)
 ROUNDED = 1e-3  # the tolerance where weights are quantized
 # What GGUF has no place for, and llama.cpp does without: windows (but for Gemma's and Phi's),
-# which layers have one, or no RoPE, YaRN's finer settings, activations, scales of queries.
+# lists of layers without RoPE, YaRN's finer settings, activations, scales of queries, no caps.
 LOST_IN_GGUF = {
     *("llama, gelu", "mistral", "qwen2, window", "qwen2, listed window", "qwen3, window"),
     *("qwen2, yarn", "qwen2, yarn untruncated", "qwen2, yarn scales"),
-    *("gemma2", "gemma2, listed", "smollm3, listed", "smollm3, window"),
-    *("gemma3_text, pattern", "gemma3_text, linear", "gemma3_text, caps"),
+    *("gemma2", "gemma2, no caps", "gemma3_text, caps", "smollm3, listed", "smollm3, window"),
 }
 # It knows no biases there; Phi's window is off; contexts are of at least
 # 256 tokens, for which the factors are those for long texts.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ _REALS = (
 )
 _ROTARY = ("rope_theta", "partial_rotary_factor")  # which have two places in config.json
 _ORIGINAL = "original_max_position_embeddings"
+_NEAR = "attention.sliding_window_pattern"
 _MAX_FACTORS = 1 << 20
 
 
@@ -57,7 +58,25 @@ def to_gguf(architecture: Architecture, config: Mapping[str, Any]) -> dict[str, 
     if flat.get(architecture.rotary_share) is not None:
         share = rope.number(flat, architecture.rotary_share, float)
     result[f"{prefix}.rope.dimension_count"] = int(rope.head_size(flat) * share)
+    if near := _near_layers(architecture, flat):
+        result[f"{prefix}.{_NEAR}"] = near
     return result | {f"{prefix}.{key}": value for key, value in _gguf_scaling(flat).items()}
+
+
+def _near_layers(architecture: Architecture, config: Mapping[str, Any]) -> list[bool]:
+    """Which layers have a window, where these are not the architecture's usual ones."""
+    count, every = config.get("num_hidden_layers"), architecture.far_every
+    if not every or not isinstance(count, int):
+        return []
+    usual = [bool(layer % every) for layer in range(1, count + 1)]
+    kinds, other = config.get("layer_types"), config.get("sliding_window_pattern")
+    if isinstance(kinds, list) and len(kinds) == count:
+        near = [kind == "sliding_attention" for kind in kinds]
+    elif isinstance(other, int) and other > 0:
+        near = [bool(layer % other) for layer in range(1, count + 1)]
+    else:
+        return []
+    return [] if near == usual else near
 
 
 def _gguf_scaling(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -96,6 +115,8 @@ def to_config(architecture: Architecture, files: ModelFiles) -> dict[str, Any]:
         config["vocab_size"] = embedding.shape[0]
     config["tie_word_embeddings"] = "output.weight" not in files.tensors
     config["attention_bias"] = "blk.0.attn_q.bias" in files.tensors
+    if "blk.0.ffn_down.bias" in files.tensors:
+        config["mlp_bias"] = True
     for key in _TOKEN_IDS:
         value = metadata.get(f"tokenizer.ggml.{_GGUF_TOKENS.get(key, key)}")
         if value is not None:
@@ -113,6 +134,12 @@ def _shortest(value: float) -> float:
 def _add_attention(
     config: dict[str, Any], architecture: Architecture, metadata: Mapping[str, Any]
 ) -> None:
+    near = metadata.get(f"{architecture.gguf}.{_NEAR}")
+    if isinstance(near, Sequence) and not isinstance(near, str):
+        kinds = {False: "full_attention", True: "sliding_attention"}
+        config["layer_types"] = [kinds[bool(is_near)] for is_near in near]
+    elif isinstance(near, int):
+        config["sliding_window_pattern"] = near
     turned = metadata.get(f"{architecture.gguf}.rope.dimension_count")
     if not rope.has_heads(config):
         return

@@ -47,7 +47,7 @@ def _from_gguf(files: ModelFiles) -> Importance:
             continue
         own = name.removesuffix(_SUMS)
         counts = files.tensors.get(own + _COUNTS)
-        if counts is None or sums.size == 0 or sums.size % max(counts.size, 1):
+        if counts is None or not counts.size or not sums.size or sums.size % counts.size:
             raise bad(files.path, f"has no {_COUNTS} that fit", tensor=name)
         result[own] = _means(_floats(sums).reshape(counts.size, -1), _floats(counts)[:, None])
     return result

@@ -23,8 +23,8 @@ TOGETHER = 3  # weights in one launch
 
 PANEL = 16 << 20  # bytes of a weight that are rearranged at a time
 # Values of a weight that two threads of a Zen 4 multiply with a row in a microsecond, that they
-# multiply in tiles, and that they rearrange.
-PRODUCTS, TILED, REARRANGED = 35e3, 130e3, 3e3
+# multiply in tiles, and that they rearrange; numbers of x are packed as fast as those.
+PRODUCTS, TILED, REARRANGED = 38e3, 165e3, 4e3
 
 
 def _can(info: DeviceInfo, problem: QuantizedProduct) -> bool:
@@ -53,14 +53,18 @@ def _pack_rows(gpu: Context, problem: QuantizedProduct, x: Array) -> list[Buffer
     return packed
 
 
+def _packing(problem: QuantizedProduct) -> float:
+    # Its launch costs little, as the next one follows at once.
+    return 0.5 * DISPATCH + problem.m * problem.k / REARRANGED
+
+
 # ---- a few rows ----
 
 
 def _serial_cost(info: DeviceInfo, problem: QuantizedProduct) -> float:
     if info.simd_hardware:
         return EMULATED + problem.operations
-    work = problem.m * problem.n * problem.k
-    return 2 * DISPATCH + work / PRODUCTS
+    return DISPATCH + _packing(problem) + problem.m * problem.n * problem.k / PRODUCTS
 
 
 @family.variant("serial", can=_can, cost=_serial_cost)
@@ -110,7 +114,8 @@ def _tiles_cost(info: DeviceInfo, problem: QuantizedProduct) -> float:
         return EMULATED + 2 * problem.operations
     values = problem.n * problem.k
     rows = -(-problem.m // STRIP) * STRIP
-    return 3 * DISPATCH + values / REARRANGED + rows * values / TILED
+    rearranging = DISPATCH + values / REARRANGED
+    return DISPATCH + _packing(problem) + rearranging + rows * values / TILED
 
 
 # Which of both is taken depends on the number of rows.

@@ -161,6 +161,7 @@ inline void load_queries(constant Attention& a, device const T* query, thread Qu
                          thread Floats* q) {
   const uint depth = depth_of(a);
   const float factor = CAPPED ? a.scale : a.scale * LOG2_E;
+#pragma nounroll
   for (uint v = 0; v < VECTORS; v++) {
     alignas(64) float rows[LINE * SERIAL_DEPTH];
     for (uint l = 0; l < LINE; l++) {
@@ -170,6 +171,7 @@ inline void load_queries(constant Attention& a, device const T* query, thread Qu
       block.last_key[v][l] = seen.last;
       load_row(query + row_at(a.query, block.b, block.h, i), depth, rows + l * lined(depth));
     }
+#pragma nounroll
     for (uint d = 0; d < depth; d += LINE) {
       Floats tile[LINE];
       for (uint l = 0; l < LINE; l++) {
@@ -210,7 +212,7 @@ struct Softmax {
 // Scores become weights; earlier sums shrink to what they are worth beside them.
 inline void exponentiate(uint keys, thread Floats* scores, thread Softmax& state, uint width,
                          thread Floats* sums) {
-#pragma unroll
+#pragma nounroll
   for (uint v = 0; v < VECTORS; v++) {
     Floats peak = state.peak[v];
     for (uint j = 0; j < keys; j++) peak = larger(scores[j * VECTORS + v], peak);
@@ -240,8 +242,10 @@ inline uint seeing(constant Attention& a, thread const QueryBlock& block, int ke
 template <typename T>
 inline void store_results(thread const QueryBlock& block, thread const Softmax& state, uint depth,
                           thread const Floats* sums, device T* out) {
+#pragma nounroll
   for (uint v = 0; v < VECTORS; v++) {
     const Floats total = state.total[v] == 0.0f ? 1.0f : state.total[v];
+#pragma nounroll
     for (uint d = 0; d < depth; d += LINE) {
       Floats tile[LINE];
       for (uint i = 0; i < LINE; i++) tile[i] = sums[(d + i) * VECTORS + v] / total;

@@ -14,7 +14,7 @@ from lbrx import quant
 from lbrx.cli import main
 from lbrx.formats import imatrix
 
-DOWN, UP, EXPERTS = "blk.0.ffn_down.weight", "blk.0.ffn_up.weight", "blk.0.ffn_up_exps.weight"
+UP, EXPERTS = "blk.0.ffn_up.weight", "blk.0.ffn_up_exps.weight"
 
 
 def write_records(path, means, calls=3):
@@ -41,8 +41,10 @@ def write_gguf(path, means, count=8):
     writer.close()
 
 
-@pytest.mark.parametrize("write", [write_records, write_gguf])
-@pytest.mark.parametrize("quantize", ["q4_k_m", "q4_0", "iq4_xs"])
+@pytest.mark.parametrize(
+    ("write", "quantize"),
+    [(write_records, "q4_k_m"), (write_gguf, "q4_0"), (write_gguf, "iq4_xs")],
+)
 def test_encoders_are_told(folder, tmp_path, rng, small_pieces, write, quantize):
     """As the reference encodes with the same importance: it counts, and rows are not mixed up."""
     source, tensors = folder(dtype=np.float32)

@@ -39,4 +39,5 @@ ARCHITECTURE = Architecture(
         "final_logit_softcapping": 30.0,
     },
     scaled_by_width=46,
+    far_every=2,
 )

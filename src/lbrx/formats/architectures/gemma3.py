@@ -44,4 +44,5 @@ ARCHITECTURE = Architecture(
         "rope_local_base_freq": 10_000.0,
     },
     scaled_by_width=62,
+    far_every=6,
 )

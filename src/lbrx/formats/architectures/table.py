@@ -49,6 +49,8 @@ class Architecture:
     scaled_by_width: int = 0
     """How many layers the size has whose queries are scaled by width / heads. GGUF does not say,
     and llama.cpp knows it by this number; 0 where no size is."""
+    far_every: int = 0
+    """The last of so many layers sees all, the others have a window; 0 where all are alike."""
 
 
 def layer(huggingface: str, gguf: str, heads: str = "", shift: float = 0) -> Rule:
