@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from contextlib import suppress
 
 import pytest
@@ -11,6 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import lbrx
+from lbrx.convert import Settings, convert
+from lbrx.convert.verify import verify
 from lbrx.formats import companions, translate
 
 _INTERESTING = [0, 1, 0x7F, 0x80, 0xFF]
@@ -71,6 +74,34 @@ def test_fuzz_at_length(name, tmp_path):
     @given(damaged(SOUND[name]))
     def run(data):
         try_to_read(tmp_path / name, data)
+
+    run()
+
+
+TARGETS = [
+    *(("a.safetensors", None), ("a.npz", "f16"), ("folder", "f16"), ("folder", "mlx:4:32")),
+    *(("b.gguf", None), ("b.gguf", "q8_0"), ("b.gguf", "q4_k_m")),
+]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", SOUND)
+def test_conversions(name, tmp_path):
+    """What is written is right; after an error nothing is left."""
+
+    @settings(
+        max_examples=2_000, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+    )
+    @given(damaged(SOUND[name]), st.sampled_from(TARGETS))
+    def run(data, target):
+        (tmp_path / name).write_bytes(data)
+        path = tmp_path / "to" / target[0]
+        try:
+            done = convert(tmp_path / name, path, Settings(quantize=target[1]), device="cpu")
+            verify(done.plan, done.checksums, lambda written: None)
+        except lbrx.LbrxError:
+            assert not list(path.parent.glob(".*"))
+        shutil.rmtree(path.parent, ignore_errors=True)
 
     run()
 

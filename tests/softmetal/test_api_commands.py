@@ -358,3 +358,21 @@ def test_several_threads_wait_for_one_command_buffer(program):
     for thread in threads:
         thread.join()
     assert states == [(softmetal.MTLCommandBufferStatusCompleted, [1])] * 3
+
+
+def test_a_wait_goes_on_after_an_interrupt(program, monkeypatch):
+    """Which may come while a command buffer's end is noted."""
+    queue = program.device.newCommandQueue()
+    commands = queue.commandBuffer()
+    commands.commit()
+    ordinary = type(commands)._finish
+
+    def interrupted(self, outcome):
+        monkeypatch.setattr(type(commands), "_finish", ordinary)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(type(commands), "_finish", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        commands.waitUntilCompleted()
+    commands.waitUntilCompleted()
+    assert commands.status() == program.metal.MTLCommandBufferStatusCompleted

@@ -100,6 +100,33 @@ atexit.register(cpu._at_exit, cpu._library())
     assert "the process is exiting" in done.stdout, done.stderr
 
 
+def test_a_product_while_the_loader_is_busy(tmp_path: Path) -> None:
+    """The first large product looks for numpy's BLAS while another thread opens a library, and
+    that one opens a third."""
+    body = """
+import ctypes
+from executor_kernels import compile_kernel
+def product(n):
+    p = device.array(np.ones((n, n)), np.float32).ctypes.data
+    return Gemm(p, p, p, n, n, n, n, n, n, False, False, 1.0, 0.0, 0, 0, 0)
+executor.wait(executor.submit(queue, [product(8)]), None)
+third = compile_kernel("int third;", folder, "").path
+slow = compile_kernel('''
+int usleep(unsigned);
+void *dlopen(const char *, int);
+__attribute__((constructor)) void opened(void) { usleep(400000); dlopen("THIRD", 2); }
+'''.replace("THIRD", str(third)), folder, "").path
+kernel = device.kernel("int usleep(unsigned); FLAT { usleep(100000); }")
+later = Dispatch(kernel, (1, 1, 1), (1, 1, 1), addresses(device.zeros(1, np.uint32)))
+ticket = executor.submit(queue, [later, product(512)])
+ctypes.CDLL(str(slow))
+executor.wait(ticket, None)
+print("both")
+"""
+    done = run_script(body, tmp_path)
+    assert (done.stdout, done.returncode) == ("both\n", 0), done.stderr
+
+
 def test_a_forked_child_gets_a_clear_error(tmp_path: Path) -> None:
     body = """
 executor.wait(executor.submit(queue, []), None)

@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "mlx:mxfp4 ... (else tensors stay as they are, or become f32)",
     )
     add("--dtype", help="f32, f16 or bf16 for what is not quantized and for MLX's scales")
-    add("--imatrix", metavar="FILE", help="llama.cpp's importance matrix, for a GGUF's mixture")
+    add("--imatrix", metavar="FILE", type=Path, help="llama.cpp's importance matrix, for GGUF")
     add("--include", metavar="PATTERN", action="append", default=[], help="only such tensors")
     add("--exclude", metavar="PATTERN", action="append", default=[], help="no such tensors")
     add("--max-shard-size", metavar="SIZE", help="of safetensors in a folder (5GB)")

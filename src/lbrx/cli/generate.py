@@ -28,8 +28,25 @@ SAMPLING = {
 }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_model_arguments(parser: argparse.ArgumentParser) -> None:
+    """Which model, and what it may use."""
     parser.add_argument("model", help="a file, a folder, or the name of a packaged model: smollm2")
+    parser.add_argument("--context", type=int, help="the most tokens of a text")
+    parser.add_argument("--cache-type", default="f16", help="of the KV cache: f16, bf16, f32, q8_0")
+
+
+def load_model(options: argparse.Namespace) -> LanguageModel:
+    """The model, after what it will use is said."""
+    return load(
+        options.model,
+        context=options.context,
+        cache_dtype=options.cache_type,
+        planned=lambda memory: print(memory, file=sys.stderr, flush=True),
+    )
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_model_arguments(parser)
     parser.add_argument("-p", "--prompt", help="the text to complete; '-' reads it from stdin")
     parser.add_argument("--chat", action="store_true", help="answer the prompt, by the template")
     parser.add_argument("--system", help="with --chat: what the model is told first")
@@ -38,8 +55,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ignore-end", action="store_true", help="go on after the model's end")
     for name, (kind, text) in SAMPLING.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=kind, help=text)
-    parser.add_argument("--context", type=int, help="the most tokens of a text")
-    parser.add_argument("--cache-type", default="f16", help="of the KV cache: f16, bf16, f32, q8_0")
     parser.add_argument("--prompt-cache", metavar="FILE", help="restore and save what was read")
 
 
@@ -49,12 +64,7 @@ def run(options: argparse.Namespace) -> int:
     if options.system is not None and not options.chat:
         raise LbrxError("--system is a message of a conversation: give --chat, too")
     read_options(_wanted(options))  # which are refused before a model is loaded
-    model = load(
-        options.model,
-        context=options.context,
-        cache_dtype=options.cache_type,
-        planned=lambda memory: print(memory, file=sys.stderr, flush=True),
-    )
+    model = load_model(options)
     saved = Path(options.prompt_cache) if options.prompt_cache else None
     if saved is not None and saved.exists():
         model.restore_prompt(saved)

@@ -6,16 +6,14 @@ import argparse
 import time
 from pathlib import Path
 
+from lbrx.cli.generate import add_model_arguments, load_model
 from lbrx.errors import LbrxError
-from lbrx.models import load
 from lbrx.models.language_model import perplexity
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", help="a file, a folder, or the name of a packaged model: smollm2")
+    add_model_arguments(parser)
     parser.add_argument("file", help="a text in UTF-8")
-    parser.add_argument("--context", type=int, help="the most tokens that are seen together")
-    parser.add_argument("--cache-type", default="f16", help="of the KV cache: f16, bf16, f32, q8_0")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -28,7 +26,7 @@ def run(options: argparse.Namespace) -> int:
         ) from None
     except OSError as problem:
         raise LbrxError(f"{path} cannot be read: {problem.strerror}") from None
-    model = load(options.model, context=options.context, cache_dtype=options.cache_type)
+    model = load_model(options)
     tokens = model.tokenizer.encode(text)
     if len(tokens) < 2:
         raise LbrxError(f"{path} has {len(tokens)} tokens: perplexity needs at least two")

@@ -53,7 +53,7 @@ class Settings:
     exclude: tuple[str, ...] = ()
     max_shard_size: int | str | None = None
     """Bytes, or text like '5GB'."""
-    imatrix: str | None = None
+    imatrix: Path | None = None
     """A file of llama.cpp's with the importance of columns."""
 
 
@@ -127,6 +127,9 @@ def make_plan(source: str | Path, target: str | Path, settings: Settings) -> Pla
     )
     if not items:
         raise FormatError(f"{source}: no tensor is left by --include and --exclude")
+    if importance and all(item.importance is None for item in items):
+        problem = "none of its tensors becomes a type that heeds importance: leave it out"
+        raise FormatError(f"{settings.imatrix}: {problem}")
     output = writing.plan(
         path,
         [slot for item in items for slot in item.slots.values()],
@@ -136,15 +139,11 @@ def make_plan(source: str | Path, target: str | Path, settings: Settings) -> Pla
         files=_companions(files, config, format, path, settings, items),
     )
     _check_source_stays(files, output)
-    return Plan(files, format, items, output, notes, _imatrix_path(settings))
-
-
-def _imatrix_path(settings: Settings) -> Path | None:
-    return None if settings.imatrix is None else Path(settings.imatrix)
+    return Plan(files, format, items, output, notes, settings.imatrix)
 
 
 def _importance(settings: Settings, format: Format) -> Importance:
-    path, wanted = _imatrix_path(settings), settings.quantize
+    path, wanted = settings.imatrix, settings.quantize
     if path is None:
         return {}
     if format is not Format.GGUF or wanted is None or wanted.lower() in FLOATS:
@@ -311,8 +310,8 @@ def _metadata(
     number = _file_type(files, settings)
     if number is not None:
         result["general.file_type"] = number
-    if (path := _imatrix_path(settings)) is not None:
-        result["quantize.imatrix.file"] = path.name
+    if settings.imatrix is not None:
+        result["quantize.imatrix.file"] = settings.imatrix.name
         heeded = sum(item.importance is not None for item in items)
         result["quantize.imatrix.entries_count"] = heeded
     if any(item.form.scheme for item in items):

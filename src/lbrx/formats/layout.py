@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, NamedTuple
 
 from lbrx.formats.descriptor import Outgoing, Slot
-from lbrx.formats.output import replacing, write_tensor
+from lbrx.formats.output import write_tensor
 
 
 class Placed(NamedTuple):
@@ -37,11 +36,10 @@ def write_frame(file: IO[bytes], layout: FileLayout) -> None:
         file.write(part)
 
 
-def write_file(path: Path, layout: FileLayout, tensors: Sequence[Outgoing]) -> None:
+def write_file(file: IO[bytes], layout: FileLayout, tensors: Sequence[Outgoing]) -> None:
     """One tensor after the other."""
     contents = {tensor.name: tensor for tensor in tensors}
-    with replacing(path) as file:
-        for tensor, offset in layout.tensors:
-            file.seek(offset)
-            write_tensor(file, contents[tensor.name])
-        write_frame(file, layout)
+    for tensor, offset in layout.tensors:
+        file.seek(offset)
+        write_tensor(file, contents[tensor.name])
+    write_frame(file, layout)

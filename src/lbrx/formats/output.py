@@ -13,6 +13,8 @@ from typing import IO
 from lbrx.errors import FormatError
 from lbrx.formats.descriptor import Outgoing
 
+BUFFER = 1 << 20
+
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
@@ -20,7 +22,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
     temporary = Path(name)
     try:
-        with open(handle, "w+b", buffering=1 << 20) as file:
+        with open(handle, "w+b", buffering=BUFFER) as file:
             yield file
             # Temporary files are private; this gives it the rights that open() would have.
             os.fchmod(file.fileno(), 0o666 & ~_mask())

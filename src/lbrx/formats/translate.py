@@ -103,11 +103,11 @@ def _towards_huggingface(
     return [renamed(info, name)]
 
 
-def _unfit(recipe: Recipe, problem: str) -> FormatError:
+def _unfit(recipe: Recipe, problem: str, field: str = "shape") -> FormatError:
     """An error about a tensor, with the file that it is in."""
     source = next(stored(recipe)).source
     file = "a computed tensor" if isinstance(source, Inline) else source.file
-    return bad(file, problem, tensor=recipe.name, field="shape")
+    return bad(file, problem, tensor=recipe.name, field=field)
 
 
 def _experts(stack: Recipe) -> range:
@@ -181,11 +181,12 @@ def to_gguf(tensors: Mapping[str, Recipe], config: Mapping[str, Any]) -> dict[st
             continue
         template, numbers = _template(stem, ("layer", "expert"))
         if template not in rules or kind not in _KINDS:
-            raise _unfit(recipe, f"{architecture.model_type}'s table has no {shown(name)}")
+            problem = f"{architecture.model_type}'s table has no {shown(name)}"
+            raise _unfit(recipe, problem, "name")
         rule = rules[template]
         target = f"{rule.gguf.format(**numbers)}.{kind}"
         if target in result:
-            raise _unfit(recipe, f"is another {target}")
+            raise _unfit(recipe, f"is another {target}", "name")
         if "expert" in numbers:
             experts.setdefault(target, {})[numbers["expert"]] = recipe
         else:

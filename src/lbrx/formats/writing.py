@@ -13,7 +13,7 @@ from lbrx.formats import gguf_writer, npz, safetensors
 from lbrx.formats.checks import MAX_BYTES, bad, check_name
 from lbrx.formats.descriptor import Format, Outgoing, Slot
 from lbrx.formats.layout import FileLayout, write_file
-from lbrx.formats.output import filling
+from lbrx.formats.output import BUFFER, filling, replacing
 
 EXTENSIONS = {
     ".safetensors": Format.SAFETENSORS,
@@ -118,11 +118,13 @@ def write(
     output = plan(path, tensors, metadata, format, max_shard_size=max_shard_size, files=files)
     if not output.is_folder:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_file(path, output.layouts[path.name], tensors)
+        with replacing(path) as file:
+            write_file(file, output.layouts[path.name], tensors)
         return
     with filling(path, OLD_WEIGHTS) as temporary:
         for name, layout in output.layouts.items():
-            write_file(temporary / name, layout, tensors)
+            with (temporary / name).open("w+b", buffering=BUFFER) as file:
+                write_file(file, layout, tensors)
         for name, content in output.files.items():
             (temporary / name).write_bytes(content)
 

@@ -101,6 +101,7 @@ family: Family[Attention] = Family("attention")
 
 @computes("attention")
 def run(call: Call) -> tuple[Array, ...]:
+    """Keys and values are floating numbers of one type."""
     query, key, value = _typed(call.gpu, *(x for x in call.inputs[:3] if x is not None))
     return _run(call, query, key, value, key.dtype.name)
 

@@ -18,7 +18,7 @@ from lbrx.metal import Buffer, Context, DeviceInfo
 from lbrx.storage import Array
 
 # Of the kernels, as in quant_integers.h.
-RUN, LANES, TILE_ROWS, STRIP, TILE_COLUMNS = 32, 16, 32, 4, 64
+RUN, LINE, TILE_ROWS, STRIP, TILE_COLUMNS = 32, 16, 32, 4, 64
 TOGETHER = 3  # weights in one launch
 
 PANEL = 16 << 20  # bytes of a weight that are rearranged at a time
@@ -151,7 +151,7 @@ def _pack_matrix(gpu: Context, panel: QuantizedProduct, weight: Stored) -> list[
     gpu.queue.dispatch(
         pipeline(gpu, "quant_integers", "pack_matrix", weight, panel.dtype),
         [*weight.arguments, *matrix, _packed(panel, panel.n)],
-        (panel.k // panel.scheme.elements, columns // LANES, 1),
+        (panel.k // panel.scheme.elements, columns // LINE, 1),
         (1, 1, 1),
         kernel="quantized_matmul",
         variant="pack_matrix",

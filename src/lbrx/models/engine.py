@@ -65,14 +65,17 @@ class Engine:
         old, kept = self.cache, self.remembered
         if old is not None and old.batch == batch and old.capacity >= tokens:
             return old
-        capacity = min(max(-(-tokens // BLOCK) * BLOCK, LEAST), max(self.context, LEAST))
+        smaller = old if old is not None and batch == old.batch == 1 else None
+        # A new one means a new trace: a text that grows and grows makes few of them.
+        wanted = max(tokens, LEAST if smaller is None else 2 * smaller.capacity)
+        capacity = min(-(-wanted // BLOCK) * BLOCK, max(self.context, LEAST))
         self.memory.check_cache(batch, capacity)
         device = self.model.device
         new = KVCache(self.model.config, batch, capacity, self.cache_type, device)
-        if old is not None and batch == old.batch == 1:
-            new.copy_from(old, len(kept))
-        else:
+        if smaller is None:
             kept = []
+        else:
+            new.copy_from(smaller, len(kept))
         # In this order, so that an interrupt leaves nothing that is wrong.
         self.remembered = []
         self.cache, self._decode = new, self._decoder(new)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from numbers import Integral, Real
 from typing import Any
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from lbrx.errors import LbrxError
 
 Logits = NDArray[np.float32]
-SORTED = 1024  # tokens
+SORTED, WIDTH = 1024, 256  # tokens
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,7 @@ class Sampler:
         if wanted.temperature == 0:
             return int(np.argmax(logits))
         candidates, chances = likely(logits, wanted)
-        place = np.searchsorted(np.cumsum(chances), self._random.random() * chances.sum(), "right")
-        return int(candidates[min(int(place), len(candidates) - 1)])
+        return int(candidates[drawn(chances, self._random.random())])
 
 
 def penalised(logits: Logits, before: Iterable[int], penalty: float) -> Logits:
@@ -93,34 +92,78 @@ def penalised(logits: Logits, before: Iterable[int], penalty: float) -> Logits:
     return result
 
 
-def likely(logits: Logits, wanted: Sampling) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-    """The tokens to choose among, and their probabilities (unscaled)."""
-    powers = np.exp((logits.astype(np.float64) - logits.max()) / wanted.temperature)
-    chosen = np.arange(len(logits))
+def drawn(chances: Logits, number: float) -> int:
+    """The place that a number from 0 to 1 falls on, if each is as wide as its chance.
+
+    By way of blocks: the sums of a whole vocabulary would cost more than all else here.
+    """
+    sums = np.cumsum(np.add.reduceat(chances, range(0, len(chances), WIDTH), dtype=np.float64))
+    goal = min(number * sums[-1], np.nextafter(sums[-1], 0))
+    block = int(np.searchsorted(sums, goal, "right"))
+    rest = goal - (sums[block - 1] if block else 0)
+    inner = chances[block * WIDTH : (block + 1) * WIDTH]
+    place = int(np.searchsorted(np.cumsum(inner, dtype=np.float64), rest, "right"))
+    # A sum that is rounded down must not lead to what has no chance.
+    return block * WIDTH + min(place, int(np.flatnonzero(inner)[-1]))
+
+
+def likely(logits: Logits, wanted: Sampling) -> tuple[NDArray[np.intp], Logits]:
+    """The tokens to choose among, and their probabilities (unscaled: the largest is 1)."""
+    # Beyond these the choice is the same, and float32 ends.
+    temperature = np.float32(min(max(wanted.temperature, 1e-30), 1e30))
+    peak = logits.max()
     if 0 < wanted.top_k < len(logits):
-        chosen = np.argpartition(powers, -wanted.top_k)[-wanted.top_k :]
+        chosen = largest(logits, wanted.top_k)
+        logits = logits[chosen]
+    else:
+        chosen = _every(len(logits))
+    with np.errstate(over="ignore"):
+        powers = np.exp((logits - peak) / temperature)
     if wanted.top_p < 1:
-        chosen = _heaviest(chosen, powers, wanted.top_p)
-    chosen = chosen[powers[chosen] >= wanted.min_p]  # the largest is 1
-    return chosen, powers[chosen]
+        kept = _heaviest(powers, wanted.top_p)
+        chosen, powers = chosen[kept], powers[kept]
+    if wanted.min_p > 0:
+        kept = np.flatnonzero(powers >= wanted.min_p)
+        chosen, powers = chosen[kept], powers[kept]
+    return chosen, powers
 
 
-def _heaviest(
-    chosen: NDArray[np.intp], powers: NDArray[np.float64], share: float
-) -> NDArray[np.intp]:
-    """The fewest tokens that have a share of the probability together, the most likely first."""
-    goal = share * powers[chosen].sum()
-    if len(chosen) > SORTED:
-        # A few usually have it: to sort a whole vocabulary takes as long as a small model's step.
-        top = chosen[np.argpartition(powers[chosen], -SORTED)[-SORTED:]]
-        chosen = top if powers[top].sum() >= goal else chosen
+@lru_cache(1)
+def _every(size: int) -> NDArray[np.intp]:
+    """Every token. To take the memory anew for each choice would cost more than the choice."""
+    tokens = np.arange(size)
+    tokens.setflags(write=False)
+    return tokens
+
+
+def _heaviest(powers: Logits, share: float) -> NDArray[np.intp]:
+    """The fewest that have a share of the sum together, the largest first."""
+    goal = share * powers.sum(dtype=np.float64)
+    chosen = largest(powers, SORTED)  # a few usually have it
+    if powers[chosen].sum(dtype=np.float64) < goal:
+        chosen = np.arange(len(powers))
     chosen = chosen[np.argsort(-powers[chosen], kind="stable")]
-    before = np.cumsum(powers[chosen]) - powers[chosen]
-    return chosen[: max(int(np.count_nonzero(before < goal)), 1)]
+    sums = np.cumsum(powers[chosen], dtype=np.float64)
+    return chosen[: int(np.count_nonzero(sums[:-1] < goal)) + 1]
+
+
+def largest(values: Logits, count: int) -> NDArray[np.intp]:
+    """Where the largest values are, in no order.
+
+    To partition a whole vocabulary takes as long as some layers of a small model. As many blocks
+    have a largest value of at least a threshold as there are values wanted: so few values are.
+    """
+    width = len(values) // (4 * count)
+    if width < 2:
+        every = np.arange(len(values))
+        return every if count >= len(values) else np.argpartition(values, -count)[-count:]
+    whole = len(values) // width * width
+    peaks = values[:whole].reshape(-1, width).max(axis=1)
+    found = np.flatnonzero(values >= np.partition(peaks, -count)[-count])
+    return found[np.argpartition(values[found], -count)[-count:]]
 
 
 def log_probability(logits: Logits, token: int) -> float:
     """Of a token, as the model itself sees it."""
-    wide = logits.astype(np.float64)
-    peak = wide.max()
-    return float(wide[token] - peak - np.log(np.exp(wide - peak).sum()))
+    shifted = logits - logits.max()
+    return float(shifted[token] - np.log(np.exp(shifted).sum(dtype=np.float64)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
@@ -12,11 +13,12 @@ from typing import Any
 
 from lbrx.errors import FormatError, LbrxError
 from lbrx.formats import sentencepiece
-from lbrx.formats.checks import read_json
+from lbrx.formats.checks import bad, read_json, shown
 from lbrx.formats.tokenizer_files import tokenizer_parts
 from lbrx.tensor.model import Model
 
 _BROKEN = "\N{REPLACEMENT CHARACTER}"
+_PREFIX = re.compile(rb'"continuing_subword_prefix"\s*:\s*"[^"]')
 
 
 class Tokenizer:
@@ -25,6 +27,8 @@ class Tokenizer:
     def __init__(self, source: Path | Mapping[str, Any], settings: Mapping[str, Any]) -> None:
         """Of a tokenizer.json, or of what would be in one."""
         library = _library()
+        if isinstance(source, Path):
+            _check_prefix(source)
         try:
             if isinstance(source, Path):
                 self._inner = library.Tokenizer.from_file(str(source))
@@ -85,6 +89,22 @@ def read_tokenizer(model: Model) -> Tokenizer:
         with _uncollected():
             return Tokenizer(_of_metadata(source, _sentencepiece(source, settings))[0], settings)
     return Tokenizer(source, settings)
+
+
+def _check_prefix(path: Path) -> None:
+    """Refuse merges without the prefix that later parts of a word have: the library cuts it off
+    unseen, perhaps within a character, and then ends the process."""
+    if _PREFIX.search(path.read_bytes()) is None:
+        return
+    match read_json(path).get("model"):
+        case {"continuing_subword_prefix": str() as prefix, "merges": list() as merges}:
+            if not all(_second(merge).startswith(prefix) for merge in merges):
+                raise bad(path, f"a second part lacks the prefix {shown(prefix)}", field="merges")
+
+
+def _second(merge: object) -> str:
+    pair = merge.split(" ") if isinstance(merge, str) else merge
+    return pair[-1] if isinstance(pair, list) and pair and isinstance(pair[-1], str) else ""
 
 
 @contextmanager

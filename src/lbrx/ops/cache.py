@@ -77,13 +77,13 @@ def _overwrite_blocks_shape(shapes: rules.Shapes, attributes: Attributes) -> Sha
 
 @op(Family.INDEXING, _overwrite_blocks_shape, lambda *_: dt.uint8)
 def overwrite_blocks(
-    codes: Array, rows: Array, positions: Array, *, scheme: str = CACHE_SCHEME
+    cache_codes: Array, rows: Array, positions: Array, *, scheme: str = CACHE_SCHEME
 ) -> Array:
     """`overwrite` of a cache in blocks, (..., S, bytes), by rows of numbers, which are quantized.
 
     A block with a number that is not finite, or too large for the scale, becomes NaN as a whole.
     """
-    return _put(codes, _encoded(rows.astype(np.float32)), positions)
+    return _put(cache_codes, _encoded(rows.astype(np.float32)), positions)
 
 
 def _encoded(rows: Array) -> Array:

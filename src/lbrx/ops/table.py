@@ -6,8 +6,8 @@ Names are those of the Python array API standard where that has one.
 
 An operand's name says its role, too: `condition` is boolean; `indices`, `positions` and `lengths`
 are integer; `mask`, `factors` and `rows` are floating and keep their own type; `codes`, `scales`
-and `offsets` are what quantized values are stored as, as are `key_codes` and `value_codes`. All
-others are values, promoted together.
+and `offsets` are what quantized values are stored as, and `key_codes`, `value_codes` and
+`cache_codes` blocks of bytes. All others are values, promoted together.
 """
 
 from __future__ import annotations
@@ -77,6 +77,7 @@ _ROLES = {
     "codes": Role.STORED,
     "key_codes": Role.STORED,
     "value_codes": Role.STORED,
+    "cache_codes": Role.STORED,
     "scales": Role.STORED,
     "offsets": Role.STORED,
 }
@@ -107,6 +108,8 @@ class Operand(NamedTuple):
             added = "it is added, so give where(mask, 0, -inf)"
             remedy = added if self.name == "mask" else "cast to a floating type"
             raise DtypeError(f"{self.name} cannot be {dtype}: {remedy}")
+        if self.name.endswith("_codes") and dtype is not dt.uint8:
+            raise DtypeError(f"{self.name} are {dtype}: give quantized blocks, which are uint8")
 
 
 @dataclass(frozen=True, repr=False)

@@ -27,12 +27,12 @@ inline Row row_of(constant Attention& a, uint kv_head, uint row) {
 }
 
 // The sum of each of sixteen lines.
-inline Floats sum_lines(thread Floats (&lines)[LINE]) {
+inline Lanes sum_lines(thread Lanes (&lines)[LINE]) {
 #pragma unroll
   for (uint count = LINE / 2; count > 0; count /= 2) {
 #pragma unroll
     for (uint i = 0; i < count; i++) {
-      const Floats a = lines[2 * i], b = lines[2 * i + 1];
+      const Lanes a = lines[2 * i], b = lines[2 * i + 1];
       lines[i] = __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26,
                                          28, 30) +
                  __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27,
@@ -51,11 +51,11 @@ inline void fetch_ahead(P row, long stride, uint lines) {
 
 // Scores of sixteen keys with ROWS queries, some lines at a time; beyond `last` the last one again.
 template <uint ROWS, uint WIDTH, typename K>
-inline void score_rows(K keys, long stride, uint last, thread const Floats* q, uint lines,
-                       thread Floats* scores) {
-  Floats sum[ROWS][LINE];
+inline void score_rows(K keys, long stride, uint last, thread const Lanes* q, uint lines,
+                       thread Lanes* scores) {
+  Lanes sum[ROWS][LINE];
   for (uint n = 0; n < lines; n += WIDTH) {
-    Floats own[ROWS][WIDTH];
+    Lanes own[ROWS][WIDTH];
 #pragma unroll
     for (uint r = 0; r < ROWS; r++)
       for (uint i = 0; i < WIDTH; i++) own[r][i] = q[r * lines + n + i];
@@ -63,14 +63,14 @@ inline void score_rows(K keys, long stride, uint last, thread const Floats* q, u
     for (uint j = 0; j < LINE; j++) {
       const K k = keys + min(j, last) * stride;
       fetch_ahead(k, stride, WIDTH);
-      Floats products[ROWS];
+      Lanes products[ROWS];
 #pragma unroll
       for (uint r = 0; r < ROWS; r++) products[r] = n ? sum[r][j] : 0.0f;
 #pragma unroll
       for (uint i = 0; i < WIDTH; i++) {
-        const Floats x = line_at(k, n + i);
+        const Lanes x = line_at(k, n + i);
 #pragma unroll
-        for (uint r = 0; r < ROWS; r++) products[r] = fused(x, own[r][i], products[r]);
+        for (uint r = 0; r < ROWS; r++) products[r] = fused<LINE>(x, own[r][i], products[r]);
       }
 #pragma unroll
       for (uint r = 0; r < ROWS; r++) sum[r][j] = products[r];
@@ -82,10 +82,10 @@ inline void score_rows(K keys, long stride, uint last, thread const Floats* q, u
 
 // Adds `count` weighted values to the sums of ROWS queries, some lines at a time.
 template <uint ROWS, uint WIDTH, typename V>
-inline void add_values(V values, long stride, uint count, thread const Floats* weights, uint lines,
-                       thread Floats* sums) {
+inline void add_values(V values, long stride, uint count, thread const Lanes* weights, uint lines,
+                       thread Lanes* sums) {
   for (uint n = 0; n < lines; n += WIDTH) {
-    Floats sum[ROWS][WIDTH];
+    Lanes sum[ROWS][WIDTH];
 #pragma unroll
     for (uint r = 0; r < ROWS; r++)
       for (uint i = 0; i < WIDTH; i++) sum[r][i] = sums[r * lines + n + i];
@@ -96,9 +96,10 @@ inline void add_values(V values, long stride, uint count, thread const Floats* w
       thread const float* weight = (thread const float*)weights + j;
 #pragma unroll
       for (uint i = 0; i < WIDTH; i++) {
-        const Floats x = line_at(v, n + i);
+        const Lanes x = line_at(v, n + i);
 #pragma unroll
-        for (uint r = 0; r < ROWS; r++) sum[r][i] = fused(x, weight[r * DECODE_CHUNK], sum[r][i]);
+        for (uint r = 0; r < ROWS; r++)
+          sum[r][i] = fused<LINE>(x, weight[r * DECODE_CHUNK], sum[r][i]);
       }
     }
 #pragma unroll
@@ -109,8 +110,8 @@ inline void add_values(V values, long stride, uint count, thread const Floats* w
 
 // The same for any number of queries.
 template <uint ROWS, typename K>
-inline void score_all(K keys, long stride, uint last, thread const Floats* q, uint lines,
-                      uint rows, thread Floats* scores) {
+inline void score_all(K keys, long stride, uint last, thread const Lanes* q, uint lines,
+                      uint rows, thread Lanes* scores) {
   for (; rows >= ROWS; rows -= ROWS) {
     if (lines % PASS_LINES == 0) {
       score_rows<ROWS, PASS_LINES>(keys, stride, last, q, lines, scores);
@@ -126,8 +127,8 @@ inline void score_all(K keys, long stride, uint last, thread const Floats* q, ui
 }
 
 template <uint ROWS, typename V>
-inline void add_all(V values, long stride, uint count, thread const Floats* weights, uint lines,
-                    uint rows, thread Floats* sums) {
+inline void add_all(V values, long stride, uint count, thread const Lanes* weights, uint lines,
+                    uint rows, thread Lanes* sums) {
   for (; rows >= ROWS; rows -= ROWS) {
     if (lines % PASS_LINES == 0) {
       add_values<ROWS, PASS_LINES>(values, stride, count, weights, lines, sums);
@@ -144,7 +145,7 @@ inline void add_all(V values, long stride, uint count, thread const Floats* weig
 
 template <typename KV>
 inline void score_keys(device const KV* key, long stride, uint keys, uint depth,
-                       thread const Floats* q, uint rows, thread Floats* scores) {
+                       thread const Lanes* q, uint rows, thread Lanes* scores) {
   alignas(64) float copies[LINE * SERIAL_DEPTH];
   const uint width = lined(depth), lines = width / LINE;
   for (uint j = 0; j < keys; j += LINE) {
@@ -162,7 +163,7 @@ inline void score_keys(device const KV* key, long stride, uint keys, uint depth,
 
 template <typename KV>
 inline void sum_values(device const KV* value, long stride, uint keys, uint depth,
-                       thread const Floats* weights, uint rows, thread Floats* sums) {
+                       thread const Lanes* weights, uint rows, thread Lanes* sums) {
   alignas(64) float copies[LINE * SERIAL_DEPTH];
   const uint width = lined(depth), lines = width / LINE;
   for (uint j = 0; j < keys; j += LINE) {
@@ -181,8 +182,8 @@ inline void sum_values(device const KV* value, long stride, uint keys, uint dept
 // Products of a query with keys from `first` on become weights, zero where a key is not seen;
 // gives their peak and their total.
 inline float2 weigh(constant Attention& a, device const float* mask, long mask_row, Seen seen,
-                    uint first, uint keys, thread Floats* scores) {
-  Floats peaks = -INFINITY, totals = 0.0f;
+                    uint first, uint keys, thread Lanes* scores) {
+  Lanes peaks = -INFINITY, totals = 0.0f;
   thread float* each = (thread float*)scores;
   if (CAPPED || a.has_mask) {
     for (uint j = 0; j < keys; j++) {
@@ -190,10 +191,10 @@ inline float2 weigh(constant Attention& a, device const float* mask, long mask_r
     }
   }
   const int last = min(seen.last, int(first + keys));
-  const Ints order = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  const Ints<LINE> order = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
   for (uint n = 0; n < lined(keys) / LINE; n++) {
-    const Ints at = order + int(first + n * LINE);
-    const Floats score = CAPPED || a.has_mask ? scores[n] : scores[n] * a.scale;
+    const Ints<LINE> at = order + int(first + n * LINE);
+    const Lanes score = CAPPED || a.has_mask ? scores[n] : scores[n] * a.scale;
     scores[n] = at >= seen.first & at < last ? score : -INFINITY;
     peaks = larger(scores[n], peaks);
   }
@@ -233,8 +234,8 @@ kernel void attention_decode_serial(
   const uint lines = lined(depth) / LINE, value_lines = lined(value_depth) / LINE;
   const uint start = at.x * DECODE_CHUNK;
   const uint end = max(start, min(start + DECODE_CHUNK, valid));
-  Floats q[DECODE_ROWS * MAX_LINES], sums[DECODE_ROWS * MAX_LINES];
-  Floats scores[DECODE_ROWS * DECODE_CHUNK / LINE];
+  Lanes q[DECODE_ROWS * MAX_LINES], sums[DECODE_ROWS * MAX_LINES];
+  Lanes scores[DECODE_ROWS * DECODE_CHUNK / LINE];
   float2 mark[DECODE_ROWS];
   for (uint r0 = 0; r0 < all_rows; r0 += DECODE_ROWS) {
     const uint rows = min(DECODE_ROWS, all_rows - r0);

@@ -1,46 +1,25 @@
 // Attention where threads have no simdgroup: each does a long run of vector instructions.
 #pragma once
 #include "attention.h"
+#include "wide.h"
 
-// What the widest registers hold; where they are shorter, compilers take several.
-typedef float Floats __attribute__((ext_vector_type(16)));
-typedef int Ints __attribute__((ext_vector_type(16)));
-constant constexpr uint LINE = 16;
+typedef Floats<LINE> Lanes;
 
-inline Floats fused(Floats a, Floats b, Floats c) { return __builtin_elementwise_fma(a, b, c); }
-inline Floats larger(Floats a, Floats b) { return a > b ? a : b; }  // b where a is NaN
+inline Lanes larger(Lanes a, Lanes b) { return a > b ? a : b; }  // b where a is NaN
 
 // 2^x for x that is not above 0; zero where the result is no normal number.
-inline Floats power_of_two(Floats x) {
+inline Lanes power_of_two(Lanes x) {
   const float shift = 0x1.8p23f + 127;  // rounds to a whole number, in the place of an exponent
-  const Floats whole = x + shift, rest = x - (whole - shift);
-  Floats sum = 0x1.417a34p-13f;
-  sum = fused(sum, rest, 0x1.5f0f74p-10f);
-  sum = fused(sum, rest, 0x1.3b2ddap-7f);
-  sum = fused(sum, rest, 0x1.c6af72p-5f);
-  sum = fused(sum, rest, 0x1.ebfbdcp-3f);
-  sum = fused(sum, rest, 0x1.62e430p-1f);
-  sum = fused(sum, rest, 1.0f);
-  const Floats scale = __builtin_bit_cast(Floats, __builtin_bit_cast(Ints, whole) << 23);
+  const Lanes whole = x + shift, rest = x - (whole - shift);
+  Lanes sum = 0x1.417a34p-13f;
+  sum = fused<LINE>(sum, rest, 0x1.5f0f74p-10f);
+  sum = fused<LINE>(sum, rest, 0x1.3b2ddap-7f);
+  sum = fused<LINE>(sum, rest, 0x1.c6af72p-5f);
+  sum = fused<LINE>(sum, rest, 0x1.ebfbdcp-3f);
+  sum = fused<LINE>(sum, rest, 0x1.62e430p-1f);
+  sum = fused<LINE>(sum, rest, 1.0f);
+  const Lanes scale = __builtin_bit_cast(Lanes, bits<LINE>(whole) << 23);
   return x < -126.0f ? 0.0f : sum * scale;
-}
-
-// Rows and columns exchanged: four times, both halves of the rows are interleaved.
-inline void transpose(thread Floats (&rows)[LINE]) {
-#pragma unroll
-  for (uint step = 0; step < 4; step++) {
-    Floats next[LINE];
-#pragma unroll
-    for (uint i = 0; i < LINE / 2; i++) {
-      const Floats a = rows[i], b = rows[i + LINE / 2];
-      next[2 * i] = __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22,
-                                            7, 23);
-      next[2 * i + 1] = __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29,
-                                                14, 30, 15, 31);
-    }
-#pragma unroll
-    for (uint i = 0; i < LINE; i++) rows[i] = next[i];
-  }
 }
 
 inline uint lined(uint n) { return (n + LINE - 1) / LINE * LINE; }
@@ -50,17 +29,17 @@ template <typename T>
 using Line __attribute__((ext_vector_type(16), aligned(sizeof(T)))) = T;
 
 template <typename KV>
-inline Floats line_at(device const KV* row, uint line) {
+inline Lanes line_at(device const KV* row, uint line) {
   device const Line<KV>* lines = reinterpret_cast<device const Line<KV>*>(row);
-  return __builtin_convertvector(lines[line], Floats);
+  return __builtin_convertvector(lines[line], Lanes);
 }
-inline Floats line_at(device const uchar* row, uint line) {
+inline Lanes line_at(device const uchar* row, uint line) {
   device const uchar* block = row + line / 2 * BLOCK_BYTES;
   device const Line<char>* codes = reinterpret_cast<device const Line<char>*>(block + 2);
-  return __builtin_convertvector(codes[line % 2], Floats) * scale_of(block);
+  return __builtin_convertvector(codes[line % 2], Lanes) * scale_of(block);
 }
-inline Floats line_at(thread const float* row, uint line) {
-  return reinterpret_cast<thread const Floats*>(row)[line];
+inline Lanes line_at(thread const float* row, uint line) {
+  return reinterpret_cast<thread const Lanes*>(row)[line];
 }
 
 // A row as floats, zeros up to a whole number of lines.
@@ -71,7 +50,7 @@ inline void load_row(device const KV* from, uint depth, thread float* to) {
 }
 
 inline void load_row(device const uchar* from, uint depth, thread float* to) {
-  thread Floats* lines = reinterpret_cast<thread Floats*>(to);
+  thread Lanes* lines = reinterpret_cast<thread Lanes*>(to);
   for (uint n = 0; n < depth / LINE; n++) lines[n] = line_at(from, n);
 }
 
@@ -99,29 +78,29 @@ inline void pack(device const KV* rows, long stride, uint count, uint depth, thr
 
 // sum[r][v] += sum over k of a(r, k) * b[k][v]: what is loaded of b serves all rows.
 template <uint V>
-inline void multiply_tile(thread const float* a, uint a_row, uint a_step, thread const Floats* b,
-                          uint count, thread Floats (&sum)[TILE][V]) {
+inline void multiply_tile(thread const float* a, uint a_row, uint a_step, thread const Lanes* b,
+                          uint count, thread Lanes (&sum)[TILE][V]) {
 #pragma nounroll
   for (uint k = 0; k < count; k++) {
 #pragma unroll
     for (uint r = 0; r < TILE; r++) {
-      const Floats x = a[r * a_row + k * a_step];
+      const Lanes x = a[r * a_row + k * a_step];
 #pragma unroll
-      for (uint v = 0; v < V; v++) sum[r][v] = fused(x, b[k * VECTORS + v], sum[r][v]);
+      for (uint v = 0; v < V; v++) sum[r][v] = fused<LINE>(x, b[k * VECTORS + v], sum[r][v]);
     }
   }
 }
 
 // Scores of a tile of keys with the last `count` vectors of queries.
 template <uint V>
-inline void score_tile(thread const float* keys, uint width, uint depth, thread const Floats* q,
-                       uint count, thread Floats* scores) {
+inline void score_tile(thread const float* keys, uint width, uint depth, thread const Lanes* q,
+                       uint count, thread Lanes* scores) {
   if (V > 1 && count < V) {
     score_tile<V == 1 ? 1 : V - 1>(keys, width, depth, q, count, scores);
     return;
   }
   const uint v0 = VECTORS - V;
-  Floats sum[TILE][V];
+  Lanes sum[TILE][V];
 #pragma unroll
   for (uint r = 0; r < TILE; r++) for (uint v = 0; v < V; v++) sum[r][v] = 0.0f;
   multiply_tile<V>(keys, width, 1, q + v0, depth, sum);
@@ -133,13 +112,13 @@ inline void score_tile(thread const float* keys, uint width, uint depth, thread 
 // Adds weighted values to a tile of features of the last `count` vectors of queries.
 template <uint V>
 inline void add_tile(thread const float* values, uint width, uint keys,
-                     thread const Floats* weights, uint count, thread Floats* sums) {
+                     thread const Lanes* weights, uint count, thread Lanes* sums) {
   if (V > 1 && count < V) {
     add_tile<V == 1 ? 1 : V - 1>(values, width, keys, weights, count, sums);
     return;
   }
   const uint v0 = VECTORS - V;
-  Floats sum[TILE][V];
+  Lanes sum[TILE][V];
 #pragma unroll
   for (uint r = 0; r < TILE; r++)
     for (uint v = 0; v < V; v++) sum[r][v] = sums[r * VECTORS + v0 + v];
@@ -152,13 +131,13 @@ inline void add_tile(thread const float* values, uint width, uint keys,
 // A thread's queries, and the keys that each of them sees.
 struct QueryBlock {
   uint b, h, first, count, valid;
-  Ints first_key[MOST_VECTORS], last_key[MOST_VECTORS];
+  Ints<LINE> first_key[MOST_VECTORS], last_key[MOST_VECTORS];
 };
 
 // Queries, scaled, as (features, queries), and what they see.
 template <typename T>
 inline void load_queries(constant Attention& a, device const T* query, thread QueryBlock& block,
-                         thread Floats* q) {
+                         thread Lanes* q) {
   const uint depth = depth_of(a);
   const float factor = CAPPED ? a.scale : a.scale * LOG2_E;
 #pragma nounroll
@@ -173,7 +152,7 @@ inline void load_queries(constant Attention& a, device const T* query, thread Qu
     }
 #pragma nounroll
     for (uint d = 0; d < depth; d += LINE) {
-      Floats tile[LINE];
+      Lanes tile[LINE];
       for (uint l = 0; l < LINE; l++) {
         tile[l] = line_at((thread const float*)rows + l * lined(depth), d / LINE) * factor;
       }
@@ -185,7 +164,7 @@ inline void load_queries(constant Attention& a, device const T* query, thread Qu
 
 // Hide what a query does not see, and add the mask.
 inline void hide(constant Attention& a, device const float* mask, thread const QueryBlock& block,
-                 uint j0, uint keys, thread Floats* scores) {
+                 uint j0, uint keys, thread Lanes* scores) {
   if (a.has_mask) {
     for (uint l = 0; l < block.count; l++) {
       const long row = row_at(a.mask, block.b, block.h, block.first + l);
@@ -198,7 +177,7 @@ inline void hide(constant Attention& a, device const float* mask, thread const Q
     const int at = j0 + j;
 #pragma unroll
     for (uint v = 0; v < VECTORS; v++) {
-      const Ints seen = at >= block.first_key[v] & at < block.last_key[v];
+      const Ints<LINE> seen = at >= block.first_key[v] & at < block.last_key[v];
       scores[j * VECTORS + v] = seen ? scores[j * VECTORS + v] : -INFINITY;
     }
   }
@@ -206,21 +185,21 @@ inline void hide(constant Attention& a, device const float* mask, thread const Q
 
 // The online softmax of a block's queries.
 struct Softmax {
-  Floats peak[MOST_VECTORS], total[MOST_VECTORS];
+  Lanes peak[MOST_VECTORS], total[MOST_VECTORS];
 };
 
 // Scores become weights; earlier sums shrink to what they are worth beside them.
-inline void exponentiate(uint keys, thread Floats* scores, thread Softmax& state, uint width,
-                         thread Floats* sums) {
+inline void exponentiate(uint keys, thread Lanes* scores, thread Softmax& state, uint width,
+                         thread Lanes* sums) {
 #pragma nounroll
   for (uint v = 0; v < VECTORS; v++) {
-    Floats peak = state.peak[v];
+    Lanes peak = state.peak[v];
     for (uint j = 0; j < keys; j++) peak = larger(scores[j * VECTORS + v], peak);
-    const Floats base = peak == -INFINITY ? 0.0f : peak;
-    const Floats shrink = power_of_two(state.peak[v] - base);
-    Floats total = state.total[v] * shrink;
+    const Lanes base = peak == -INFINITY ? 0.0f : peak;
+    const Lanes shrink = power_of_two(state.peak[v] - base);
+    Lanes total = state.total[v] * shrink;
     for (uint j = 0; j < keys; j++) {
-      const Floats weight = power_of_two(scores[j * VECTORS + v] - base);
+      const Lanes weight = power_of_two(scores[j * VECTORS + v] - base);
       scores[j * VECTORS + v] = weight;
       total += weight;
     }
@@ -241,13 +220,13 @@ inline uint seeing(constant Attention& a, thread const QueryBlock& block, int ke
 // The results of all queries, (queries, features).
 template <typename T>
 inline void store_results(thread const QueryBlock& block, thread const Softmax& state, uint depth,
-                          thread const Floats* sums, device T* out) {
+                          thread const Lanes* sums, device T* out) {
 #pragma nounroll
   for (uint v = 0; v < VECTORS; v++) {
-    const Floats total = state.total[v] == 0.0f ? 1.0f : state.total[v];
+    const Lanes total = state.total[v] == 0.0f ? 1.0f : state.total[v];
 #pragma nounroll
     for (uint d = 0; d < depth; d += LINE) {
-      Floats tile[LINE];
+      Lanes tile[LINE];
       for (uint i = 0; i < LINE; i++) tile[i] = sums[(d + i) * VECTORS + v] / total;
       transpose(tile);
       for (uint l = 0; l < min(LINE, block.count - min(block.count, v * LINE)); l++) {
@@ -274,8 +253,8 @@ kernel void attention_serial(
   block.first = (blocks - 1 - at.y) * lanes;  // those that see most begin
   block.count = min(lanes, a.queries - block.first);
   block.valid = valid_keys(a, lengths, block.b);
-  Floats q[SERIAL_DEPTH * MOST_VECTORS], sums[SERIAL_DEPTH * MOST_VECTORS];
-  Floats scores[SERIAL_KEYS * MOST_VECTORS];
+  Lanes q[SERIAL_DEPTH * MOST_VECTORS], sums[SERIAL_DEPTH * MOST_VECTORS];
+  Lanes scores[SERIAL_KEYS * MOST_VECTORS];
   alignas(64) float rows[SERIAL_KEYS * SERIAL_DEPTH];
   Softmax state;
   load_queries(a, query, block, q);

@@ -8,34 +8,16 @@ struct Product {
 };
 
 // Of a tile, which one thread computes: rows of x, and rows of the matrix in vectors of 16.
-constant constexpr uint TILE_ROWS = 32, STRIP = 4, LANES = 16, VECTORS = 4;
-constant constexpr uint TILE_COLUMNS = LANES * VECTORS, PAIRS = RUN / 2;
+constant constexpr uint TILE_ROWS = 32, STRIP = 4, VECTORS = 4;
+constant constexpr uint TILE_COLUMNS = LINE * VECTORS, PAIRS = RUN / 2;
 
-typedef Ints<LANES> Pairs;  // of codes that lie side by side
+typedef Ints<LINE> Pairs;  // of codes that lie side by side
 
 constant uint SCALES_OF_RUN [[function_constant(4)]];  // one, or one for each 16 values
 constant bool HAS_OFFSETS [[function_constant(5)]];
 
 inline Codes as_codes(Pairs pairs) { return __builtin_bit_cast(Codes, pairs); }
 inline Pairs as_pairs(Codes codes) { return __builtin_bit_cast(Pairs, codes); }
-
-// Four rounds of a perfect shuffle of the rows' first and second half exchange rows and columns.
-inline void transpose(thread Pairs (&rows)[LANES]) {
-#pragma unroll
-  for (uint round = 0; round < 4; round++) {
-    Pairs next[LANES];
-#pragma unroll
-    for (uint i = 0; i < LANES / 2; i++) {
-      const Pairs a = rows[i], b = rows[i + LANES / 2];
-      next[2 * i] =
-          __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-      next[2 * i + 1] = __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29,
-                                                14, 30, 15, 31);
-    }
-#pragma unroll
-    for (uint i = 0; i < LANES; i++) rows[i] = next[i];
-  }
-}
 
 // The matrix for `multiply_tiles`: for each panel of TILE_COLUMNS rows and each run, pairs of codes
 // with the panel's rows side by side, and likewise scales and offsets. A thread takes a block of
@@ -51,23 +33,23 @@ kernel void pack_matrix(device const uchar* data [[buffer(0)]],
   const uint blocks = p.k / C::elements(), runs = C::elements() / RUN;
   const uint panel = at.y / VECTORS, vector = at.y % VECTORS;
   const uint units = C::PAIRED ? 1 : 2;
-  Block rows[LANES];
-  for (uint i = 0; i < LANES; i++) {
+  Block rows[LINE];
+  for (uint i = 0; i < LINE; i++) {
     // Rows beyond the last are the last again: nobody looks at their products.
-    const ulong row = min(at.y * LANES + i, p.n - 1);
+    const ulong row = min(at.y * LINE + i, p.n - 1);
     rows[i] = block_at<C>({data, scales, offsets, book}, row * blocks + at.x);
   }
   for (uint run = 0; run < runs; run++) {
     const ulong place = ulong(panel) * (p.k / RUN) + at.x * runs + run;
-    Pairs codes[LANES];
+    Pairs codes[LINE];
 #pragma unroll
-    for (uint i = 0; i < LANES; i++) codes[i] = as_pairs(codes_of<C>(rows[i], run));
+    for (uint i = 0; i < LINE; i++) codes[i] = as_pairs(codes_of<C>(rows[i], run));
     transpose(codes);
 #pragma unroll
     for (uint i = 0; i < PAIRS; i++) pairs[(place * PAIRS + i) * VECTORS + vector] = codes[i];
     for (uint unit = 0; unit < units; unit++) {
-      const ulong first = ((place * units + unit) * VECTORS + vector) * LANES;
-      for (uint i = 0; i < LANES; i++) {
+      const ulong first = ((place * units + unit) * VECTORS + vector) * LINE;
+      for (uint i = 0; i < LINE; i++) {
         steps[first + i] = C::scale(rows[i], run * 2 + unit);
         if (C::SHIFTED) shifts[first + i] = C::offset(rows[i], run * 2 + unit);
       }
@@ -81,7 +63,7 @@ inline void add_strip(thread Unit (&totals)[STRIP][VECTORS], thread const Packed
                       device const Unit* offsets) {
 #pragma unroll
   for (uint unit = 0; unit < SCALES_OF_RUN; unit++) {
-    Ints<LANES> sums[STRIP][VECTORS] = {};
+    Ints<LINE> sums[STRIP][VECTORS] = {};
     const uint count = SCALES_OF_RUN == 1 ? PAIRS : PAIRS / 2;
     for (uint i = unit * count; i < (unit + 1) * count; i++) {
 #pragma unroll
@@ -99,9 +81,9 @@ inline void add_strip(thread Unit (&totals)[STRIP][VECTORS], thread const Packed
 #pragma unroll
       for (uint v = 0; v < VECTORS; v++) {
         const Unit step = scales[unit * VECTORS + v] * x[r].steps[run];
-        totals[r][v] = fused<LANES>(floats<LANES>(sums[r][v]), step, totals[r][v]);
+        totals[r][v] = fused<LINE>(floats<LINE>(sums[r][v]), step, totals[r][v]);
         if (!HAS_OFFSETS) continue;
-        totals[r][v] = fused<LANES>(offsets[unit * VECTORS + v], total, totals[r][v]);
+        totals[r][v] = fused<LINE>(offsets[unit * VECTORS + v], total, totals[r][v]);
       }
     }
   }

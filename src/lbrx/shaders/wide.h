@@ -8,6 +8,8 @@ template <uint N> using Shorts = short __attribute__((ext_vector_type(N)));
 template <uint N> using Ints = int __attribute__((ext_vector_type(N)));
 template <uint N> using Floats = float __attribute__((ext_vector_type(N)));
 
+constant constexpr uint LINE = 16;  // numbers in the widest registers; elsewhere it takes several
+
 template <uint N>
 inline Floats<N> floats(Ints<N> x) { return __builtin_convertvector(x, Floats<N>); }
 template <uint N>
@@ -17,4 +19,23 @@ inline Ints<N> bits(Floats<N> x) { return __builtin_bit_cast(Ints<N>, x); }
 template <uint N>
 inline Floats<N> fused(Floats<N> a, Floats<N> b, Floats<N> c) {
   return __builtin_elementwise_fma(a, b, c);
+}
+
+// Rows and columns exchanged: four times, both halves of the rows are interleaved.
+template <typename V>
+inline void transpose(thread V (&rows)[LINE]) {
+#pragma unroll
+  for (uint round = 0; round < 4; round++) {
+    V next[LINE];
+#pragma unroll
+    for (uint i = 0; i < LINE / 2; i++) {
+      const V a = rows[i], b = rows[i + LINE / 2];
+      next[2 * i] = __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22,
+                                            7, 23);
+      next[2 * i + 1] = __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29,
+                                                14, 30, 15, 31);
+    }
+#pragma unroll
+    for (uint i = 0; i < LINE; i++) rows[i] = next[i];
+  }
 }

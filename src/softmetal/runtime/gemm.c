@@ -162,22 +162,29 @@ static int (*shared_threads)(void);
 static double speed[WAYS];            /* operations a nanosecond */
 static unsigned tries[WAYS], turns;
 
-static int find_shared(struct dl_phdr_info *object, size_t size, void *unused) {
-  (void)size, (void)unused;
+/* Only notes the name. The loader is locked here: opening the library would wait for a thread that
+   is opening another, and that one for us. */
+static int note_shared(struct dl_phdr_info *object, size_t size, void *name) {
+  (void)size;
   if (!strstr(object->dlpi_name, "libscipy_openblas64_")) return 0;
   if (!strcmp(object->dlpi_name, blas_path)) return 0; /* our own */
-  void *library = dlopen(object->dlpi_name, RTLD_NOW | RTLD_NOLOAD);
-  if (!library) return 0;
+  strncpy(name, object->dlpi_name, sizeof blas_path - 1);
+  return 1;
+}
+
+static void find_shared(void) {
+  char name[sizeof blas_path] = "";
+  void *library = dl_iterate_phdr(note_shared, name) ? dlopen(name, RTLD_NOW | RTLD_NOLOAD) : NULL;
+  if (!library) return;
   shared_threads = (int (*)(void))dlsym(library, "scipy_openblas_get_num_threads64_");
   shared_sgemm = shared_threads ? (sgemm_function)dlsym(library, "scipy_cblas_sgemm64_") : NULL;
-  return shared_sgemm != NULL;
 }
 
 static int choose_way(const sm_command_gemm *g, double operations, unsigned threads) {
   if (operations < LARGE || g->type_a != FLOAT32 || g->type_b != FLOAT32 || g->type_c != FLOAT32)
     return TILED;
   sm_lock(&blas_lock);
-  if (!shared_sgemm) dl_iterate_phdr(find_shared, NULL);
+  if (!shared_sgemm) find_shared();
   int way = TILED;
   if (shared_sgemm && shared_threads() == (int)threads) {
     way = speed[SHARED] > CLEARLY * speed[TILED] ? SHARED : TILED;

@@ -51,7 +51,7 @@ def test_encoders_are_told(folder, tmp_path, rng, small_pieces, write, quantize)
     means = {UP: rng.exponential(size=256).astype(np.float32) ** 3}
     write(tmp_path / "i", means)
     assert imatrix.read(tmp_path / "i").keys() == {UP}
-    result = to(source, tmp_path / "m.gguf", quantize=quantize, imatrix=str(tmp_path / "i"))
+    result = to(source, tmp_path / "m.gguf", quantize=quantize, imatrix=tmp_path / "i")
     assert [item.name for item in result.plan.items if item.importance is not None] == [UP]
     values = tensors["model.layers.0.mlp.up_proj.weight"]
     scheme = gguf_types(tmp_path / "m.gguf")[UP].lower()
@@ -72,7 +72,7 @@ def test_each_expert_has_its_own(folder, tmp_path, rng, small_pieces, write):
     means = {EXPERTS: rng.exponential(size=(3, 256)).astype(np.float32) ** 3}
     means[EXPERTS][1] = 0  # never chosen
     write(tmp_path / "i", means)
-    to(source, tmp_path / "m.gguf", quantize="q4_k_s", imatrix=str(tmp_path / "i"))
+    to(source, tmp_path / "m.gguf", quantize="q4_k_s", imatrix=tmp_path / "i")
     found, known = gguf_values(tmp_path / "m.gguf")[EXPERTS], imatrix.read(tmp_path / "i")[EXPERTS]
     scheme = gguf_types(tmp_path / "m.gguf")[EXPERTS].lower()
     for expert, importance in enumerate(known.reshape(3, 256)):
@@ -84,7 +84,7 @@ def test_each_expert_has_its_own(folder, tmp_path, rng, small_pieces, write):
 def test_another_file_is_another_conversion(folder, tmp_path, monkeypatch):
     source, _ = folder()
     write_records(tmp_path / "i", {UP: np.ones(256, np.float32)})
-    options = {"quantize": "q4_0", "imatrix": str(tmp_path / "i")}
+    options = {"quantize": "q4_0", "imatrix": tmp_path / "i"}
     with monkeypatch.context() as patch:
         patch.setattr("lbrx.convert.partial.Partial.complete", lambda _: 1 / 0)
         with pytest.raises(ZeroDivisionError):
@@ -127,6 +127,7 @@ def test_a_model_is_no_importance(folder, tmp_path, capsys):
         (["q4_0", "--imatrix", str(tmp_path / "gone")], "no such file"),
         (["q4_0", "--imatrix", str(tmp_path / "i")], "255 numbers do not fit shape (384, 256)"),
         (["f16", "--imatrix", str(tmp_path / "i")], "importance is for GGUF's mixtures"),
+        (["q8_0", "--imatrix", str(tmp_path / "i")], "none of its tensors becomes a type that"),
     ):
         assert main([*start, *options]) == 1
         assert message in capsys.readouterr().err

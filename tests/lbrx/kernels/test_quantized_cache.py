@@ -183,6 +183,8 @@ def test_nothing_to_put_leaves_the_cache(rng):
     ("call", "error", "message"),
     [
         (lambda c, r: c[..., :33].overwrite_blocks(r, [0]), lbrx.ShapeError, "no whole blocks"),
+        (lambda c, r: r.overwrite_blocks(r, [0]), lbrx.DtypeError, "float32: give quantized"),
+        (lambda c, r: r.quantized_attention(c, r), lbrx.DtypeError, "value_codes are float32"),
         (lambda c, r: c.overwrite_blocks(r[..., :40], [0]), lbrx.ShapeError, "may differ"),
         (
             lambda c, r: c.overwrite_blocks(r, [0], scheme="q4_0"),

@@ -11,13 +11,16 @@ import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import lbrx
 from lbrx.cli import main
+from lbrx.formats import ENCODINGS, Format, Inline, ModelFiles, TensorInfo
 from lbrx.models import Stream, load, plan
+from lbrx.models.weights import in_memory
 
 PLAN = r"weights \d+ MiB, cache of [\d,]+ tokens \d+ MiB, scratch \d+ MiB: \d+ MiB of .+\n"
 SPEEDS = re.compile(
@@ -244,6 +247,15 @@ def test_bad_arguments(arguments, message, folder, capsys):
     status, _, err = said(capsys, "generate", *given)
     assert status == 1
     assert message in err
+
+
+def test_eight_bit_floats_are_counted_as_the_halves_they_become():
+    tensors = {
+        name: TensorInfo(name, ENCODINGS[name], (4, 8), Inline(b""))
+        for name in ("F8_E4M3", "F32", "Q8_0")
+    }
+    files = ModelFiles(Path("model"), Format.SAFETENSORS, tensors)
+    assert in_memory(files) == files.nbytes + 4 * 8
 
 
 def test_a_model_that_does_not_fit_is_refused(folder):

@@ -11,7 +11,7 @@ import reference_model
 
 import lbrx
 from lbrx.models import LanguageModel, load
-from lbrx.models.sampling import Sampler, Sampling, likely, penalised
+from lbrx.models.sampling import Sampler, Sampling, drawn, largest, likely, penalised
 from lbrx.models.tokenizer import TextStream
 
 PROMPT = "Hello, world! It's"
@@ -298,6 +298,38 @@ def test_candidates_of_a_large_vocabulary(rng):
         count = 1 + np.searchsorted(np.cumsum(chances[order]) / chances.sum(), 0.7)
         candidates, _ = likely(logits, Sampling(temperature=1.0, top_p=0.7))
         assert set(candidates.tolist()) == set(order[:count].tolist())
+
+
+@pytest.mark.parametrize("size", [1, 255, 256, 1000])
+def test_numbers_fall_on_chances(size, rng):
+    chances = rng.random(size).astype(np.float32) ** 4
+    chances[1::3] = 0
+    sums = np.cumsum(chances.astype(np.float64))
+    for number in (*rng.random(50), 0.0, 1 - 1e-16):
+        wanted = np.searchsorted(sums, number * sums[-1], "right")
+        assert drawn(chances, number) == min(wanted, np.flatnonzero(chances)[-1])
+    ending = np.concatenate([chances, np.zeros(300, np.float32)])
+    assert drawn(ending, 1.0) == np.flatnonzero(chances)[-1]
+
+
+@pytest.mark.parametrize("count", [1, 7, 40, 999, 5000])
+@pytest.mark.parametrize("size", [1, 40, 4999, 5000])
+def test_largest(count, size, rng):
+    values = rng.standard_normal(size).astype(np.float32)
+    for given in (values, values.round(), np.zeros_like(values)):
+        found = largest(given, count)
+        assert len(set(found.tolist())) == min(count, size)
+        wanted = np.sort(given)[-count:]
+        np.testing.assert_array_equal(np.sort(given[found]), wanted)
+
+
+@pytest.mark.parametrize("temperature", [1e-300, 1e-5, 1e5, 1e300])
+def test_temperatures_that_a_float_hardly_holds(temperature):
+    logits = np.array([1.0, -50.0, 1.5, -np.inf], np.float32)
+    _, chances = likely(logits, Sampling(temperature=temperature))
+    np.testing.assert_allclose(
+        chances, [0, 0, 1, 0] if temperature < 1 else [1, 1, 1, 0], atol=1e-3
+    )
 
 
 def test_repetition_is_penalised_once():

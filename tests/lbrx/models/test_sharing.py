@@ -79,6 +79,12 @@ def test_an_interrupt_leaves_a_model_that_works(method, model, alone, monkeypatc
         assert model.generate(PROMPTS[0], **FREELY).tokens == alone[0]
 
 
+def test_a_text_that_grows_makes_few_caches(folder):
+    engine = load(folder).engine
+    made = {engine.reserve(1, tokens).capacity for tokens in range(100, 1024, 100)}
+    assert made == {256, 512, 1024}
+
+
 def test_texts_longer_than_a_cache_was_made_for(folder, rng):
     """It grows, and keeps what it holds."""
     tokens = rng.integers(2, 600, 300).tolist()

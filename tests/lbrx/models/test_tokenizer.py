@@ -83,3 +83,18 @@ def test_a_damaged_tokenizer_json(text, tmp_path):
     path.write_bytes(text.encode("latin-1"))
     with pytest.raises(lbrx.FormatError, match="the tokenizer cannot be used"):
         Tokenizer(path, {})
+
+
+@pytest.mark.parametrize("merges", [[["a", "b"]], ["a b"], [3], [[]]])
+def test_merges_without_the_prefix_of_later_parts(merges, tmp_path):
+    """For these the library would end the process."""
+    whole = json.loads(tiny_tokenizers.byte_level("gpt-2").to_str())
+    whole["model"] |= {"continuing_subword_prefix": "##", "merges": merges}
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(whole))
+    with pytest.raises(lbrx.FormatError, match="merges: a second part lacks the prefix '##'"):
+        Tokenizer(path, {})
+    vocab = {"a": 0, "##b": 1, "ab": 2}
+    whole["model"] |= {"vocab": vocab, "merges": [["a", "##b"]]}
+    path.write_text(json.dumps({**whole, "added_tokens": []}))
+    assert Tokenizer(path, {}).encode("ab") == [2]
