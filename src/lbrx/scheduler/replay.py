@@ -25,6 +25,7 @@ from lbrx.metal.commands import Argument, Command, Dispatch, Encoded, Recorded, 
 from lbrx.metal.hazards import Hazards
 
 CONSTANT_ALIGNMENT = 256  # what every GPU takes as the offset of a constant
+LISTS = 2  # of the same kernels
 
 
 def stand_in(buffer: Buffer) -> Buffer:
@@ -174,11 +175,44 @@ class Foreign:
 
 
 class Listed:
-    """Kernels as an indirect command buffer."""
+    """Kernels as an indirect command buffer. The device may not be at work with one that changes:
+    a second one like it takes turns, so that a run can be encoded while the one before goes on."""
 
     def __init__(self, gpu: Context, commands: list[Dispatch]) -> None:
         self.commands = commands
         self.counts = Counter(command.label for command in commands)
+        self.lists = [_List(gpu, commands)]
+
+    def run(self, binding: _Binding) -> None:
+        queue = binding.gpu.queue
+        if queue.observed:  # a profiler looks at each kernel, a check at each access
+            for command in self.commands:
+                queue.run(_changed(command, binding, binding.value))
+            return
+        chosen = self._at_rest(binding.gpu)
+        chosen.bind(binding)
+        chosen.ticket = queue.run(
+            Encoded("replay", binding.used, chosen.execute, kernels=self.counts)
+        )
+
+    def _at_rest(self, gpu: Context) -> _List:
+        """One that the device is not at work with."""
+        completed = gpu.queue.completed()
+        resting = [each for each in self.lists if each.ticket <= completed]
+        if not resting and len(self.lists) < LISTS:
+            self.lists.append(_List(gpu, self.commands))
+            resting = self.lists[-1:]
+        if not resting:
+            resting = [min(self.lists, key=lambda each: each.ticket)]
+            gpu.queue.drain(resting[0].ticket)
+        return resting[0]
+
+
+class _List:
+    """An indirect command buffer, and what was last bound to its open places."""
+
+    def __init__(self, gpu: Context, commands: list[Dispatch]) -> None:
+        self.count = len(commands)
         self.constants = gpu.buffer(_constants_size(commands), "replay", for_host=True)
         self.list = _new_list(gpu, commands)
         self.slots: list[tuple[int, Slot]] = []  # where in the constants
@@ -187,13 +221,13 @@ class Listed:
         self.ticket = 0
         held = (buffer for c in commands for buffer in c.buffers if not _is_open(buffer))
         self.held = {id(buffer.block): buffer.block.handle for buffer in (*held, self.constants)}
-        self._fill()
+        self._fill(commands)
 
-    def _fill(self) -> None:
+    def _fill(self, commands: Sequence[Dispatch]) -> None:
         """Encode what never changes."""
         memory = self.constants.unsynchronised()
         hazards, offset = Hazards(), 0
-        for index, command in enumerate(self.commands):
+        for index, command in enumerate(commands):
             slot = self.list.indirectComputeCommandAtIndex_(index)
             slot.setComputePipelineState_(command.pipeline.state)
             for place, argument in enumerate(command.arguments):
@@ -217,39 +251,25 @@ class Listed:
                 slot.setBarrier()
         self.bound = [None] * len(self.open)
 
-    def run(self, binding: _Binding) -> None:
-        if binding.gpu.queue.observed:  # a profiler looks at each kernel, a check at each access
-            for command in self.commands:
-                binding.gpu.queue.run(_changed(command, binding, binding.value))
-            return
-        self._rebind(binding)
-        self.ticket = binding.gpu.queue.run(
-            Encoded("replay", binding.used, self._execute, kernels=self.counts)
-        )
-
-    def _rebind(self, binding: _Binding) -> None:
-        """The device may not be at work with a list that changes."""
-        wanted = [binding(buffer) for _, _, buffer in self.open]
-        places = [(buffer.block.handle, buffer.offset) for buffer in wanted]
-        changed = [i for i, place in enumerate(places) if place != self.bound[i]]
-        values = [(offset, binding.value(slot)) for offset, slot in self.slots]
+    def bind(self, binding: _Binding) -> None:
+        """Put in what has changed since the last run."""
+        for i, (slot, place, recorded) in enumerate(self.open):
+            buffer = binding(recorded)
+            where = (buffer.block.handle, buffer.offset)
+            if where != self.bound[i]:
+                _bind(slot, buffer, place)
+                self.bound[i] = where
         memory = self.constants.unsynchronised()
-        values = [(o, v) for o, v in values if memory[o : o + len(v)].tobytes() != v]
-        if changed or values:
-            binding.gpu.queue.drain(self.ticket)
-        for i in changed:
-            slot, place, _ = self.open[i]
-            _bind(slot, wanted[i], place)
-            self.bound[i] = places[i]
-        for offset, value in values:
+        for offset, number in self.slots:
+            value = binding.value(number)
             memory[offset : offset + len(value)] = np.frombuffer(value, np.uint8)
 
-    def _execute(self, commands: Any, buffers: Sequence[Buffer]) -> None:
+    def execute(self, commands: Any, buffers: Sequence[Buffer]) -> None:
         encoder = commands.computeCommandEncoder()
         resources = self.held | {id(b.block): b.block.handle for b in buffers}
         usage = Metal.MTLResourceUsageRead | Metal.MTLResourceUsageWrite
         encoder.useResources_count_usage_(list(resources.values()), len(resources), usage)
-        encoder.executeCommandsInBuffer_withRange_(self.list, (0, len(self.commands)))
+        encoder.executeCommandsInBuffer_withRange_(self.list, (0, self.count))
         encoder.endEncoding()
 
 
