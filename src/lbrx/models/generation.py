@@ -20,6 +20,7 @@ from lbrx.models.sampling import Sampler, Sampling, log_probability
 from lbrx.models.tokenizer import TextStream, Tokenizer
 from lbrx.tensor.core import Tensor
 from lbrx.tensor.creation import tensor
+from lbrx.tensor.evaluation import start
 
 
 class Finish(StrEnum):
@@ -152,17 +153,29 @@ class _Reader:
             self.known = self.engine.known(texts)
             state = self.engine.prefill(texts, room)
             self._turn = self.engine.turn
+        start(state)
         return state
 
-    def add(self, tokens: Tensor, state: Next) -> Next:
-        """Read the tokens, which the texts have already."""
+    def ahead(self, state: Next) -> Next | None:
+        """Begin to read the most likely tokens before anybody has seen them: the device then has
+        work while the host looks. None if the texts must be read again."""
         with self.engine.lock:
             if self._turn != self.engine.turn:
-                return self.read()
-            state = self.engine.decode(tokens, state.positions)
+                return None
+            following = self.engine.decode(state.best, state.positions)
+        start(following)
+        return following
+
+    def add(self, tokens: Tensor, state: Next, following: Next | None) -> Next:
+        """Read the tokens, which the texts have already, unless that has begun."""
+        with self.engine.lock:
+            if self._turn != self.engine.turn:
+                return self.read() if following is None else following
+            if following is None:
+                following = self.engine.decode(tokens, state.positions)
             if len(self.texts) == 1:
                 self.engine.remembered.append(self.texts[0].tokens[-1])
-        return state
+        return following
 
 
 def grow(
@@ -175,35 +188,44 @@ def grow(
     timing.prompt_tokens = sum(len(text.prompt) for text in texts)
     timing.known_tokens = reader.known
     while True:
+        # Not for the first token, which is waited for: the first look ahead takes some time.
+        looks_ahead = timing.first_token and _goes_on(engine, texts, options)
+        following = reader.ahead(state) if looks_ahead else None
         logits = state.logits.numpy()
-        chosen = _chosen(texts, state, logits, options)
+        chosen = _chosen(texts, logits, options)
         open_texts = [number for number, text in enumerate(texts) if text.finish is None]
         parts = [texts[n].accept(chosen[n], logits[n], ends) for n in open_texts]
+        now = time.perf_counter()
         if timing.first_token:
             timing.new_tokens += len(open_texts)
-            timing.decoding += time.perf_counter() - began
+            timing.decoding += now - began
         else:
-            timing.first_token = time.perf_counter() - began
+            timing.first_token = now - began
+        began = now
         yield from ((n, part) for n, part in zip(open_texts, parts, strict=True) if part)
         if all(text.finish is not None for text in texts):
             break
-        began = time.perf_counter()  # what the caller does with a part is no time of ours
         # Memory is given back here: an interrupt in a destructor would be shown, and lost.
         with UNINTERRUPTED:
             del logits
-            state = reader.add(_tokens(state, chosen, options), state)
+            state = reader.add(_tokens(state, chosen, options), state, following)
 
 
-def _chosen(
-    texts: Sequence[Text], state: Next, logits: NDArray[np.float32], options: Options
-) -> list[int]:
+def _goes_on(engine: Engine, texts: Sequence[Text], options: Options) -> bool:
+    """Whether it is known already that the most likely tokens will be read: on a device, unless
+    they are the last ones."""
+    more = any(t.finish is None and len(t.tokens) + 1 < t.limit for t in texts)
+    return more and options.sampling.is_greedy and engine.model.device != "cpu"
+
+
+def _chosen(texts: Sequence[Text], logits: NDArray[np.float32], options: Options) -> list[int]:
     """The next token of every text; of one that has ended, anything."""
-    peaks = logits.max(axis=-1)
-    best: list[int] = state.best.numpy()[:, 0].tolist()
+    # As `state.best`, which the device may be at work with again.
+    best: list[int] = logits.argmax(axis=-1).tolist()
     for number, text in enumerate(texts):
         if text.finish is not None:
             continue
-        if not np.isfinite(peaks[number]):
+        if not np.isfinite(logits[number, best[number]]):
             raise no_numbers(len(text.whole))
         if not options.sampling.is_greedy:
             best[number] = text.choose(logits[number])
