@@ -64,7 +64,7 @@ def find_cache_type(given: DtypeLike, head_size: int) -> CacheType:
 class KVCache:
     """Room for the keys and values of `capacity` tokens in each of `batch` texts.
 
-    It is taken once, and pages that no token has reached are never touched.
+    It is taken once; what no token has reached is not written.
     """
 
     def __init__(

@@ -212,7 +212,7 @@ class _List:
     """An indirect command buffer, and what was last bound to its open places."""
 
     def __init__(self, gpu: Context, commands: list[Dispatch]) -> None:
-        self.count = len(commands)
+        self.commands = commands  # whose memory lives until the device is done with this list
         self.constants = gpu.buffer(_constants_size(commands), "replay", for_host=True)
         self.list = _new_list(gpu, commands)
         self.slots: list[tuple[int, Slot]] = []  # where in the constants
@@ -221,13 +221,13 @@ class _List:
         self.ticket = 0
         held = (buffer for c in commands for buffer in c.buffers if not _is_open(buffer))
         self.held = {id(buffer.block): buffer.block.handle for buffer in (*held, self.constants)}
-        self._fill(commands)
+        self._fill()
 
-    def _fill(self, commands: Sequence[Dispatch]) -> None:
+    def _fill(self) -> None:
         """Encode what never changes."""
         memory = self.constants.unsynchronised()
         hazards, offset = Hazards(), 0
-        for index, command in enumerate(commands):
+        for index, command in enumerate(self.commands):
             slot = self.list.indirectComputeCommandAtIndex_(index)
             slot.setComputePipelineState_(command.pipeline.state)
             for place, argument in enumerate(command.arguments):
@@ -269,7 +269,7 @@ class _List:
         resources = self.held | {id(b.block): b.block.handle for b in buffers}
         usage = Metal.MTLResourceUsageRead | Metal.MTLResourceUsageWrite
         encoder.useResources_count_usage_(list(resources.values()), len(resources), usage)
-        encoder.executeCommandsInBuffer_withRange_(self.list, (0, self.count))
+        encoder.executeCommandsInBuffer_withRange_(self.list, (0, len(self.commands)))
         encoder.endEncoding()
 
 

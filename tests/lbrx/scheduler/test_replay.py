@@ -12,6 +12,7 @@ import pytest
 import lbrx
 import softmetal
 from lbrx.memory.plan import Lifetime, arrange
+from lbrx.tensor.evaluation import start
 
 
 def tensor(*shape, seed=0):
@@ -201,6 +202,24 @@ def test_a_trace_keeps_neither_inputs_nor_results():
     lbrx.eval(compiled(lbrx.ones((1 << 18,), device="metal") + 1))
     gc.collect()
     assert lbrx.metal.stats()["bytes_in_use"] - before < 1 << 18
+
+
+def test_memory_outlives_the_function_while_the_device_works(tmp_path):
+    """A mapped file that only a trace holds is read after the function is gone."""
+    path = tmp_path / "w.npy"
+    np.save(path, np.full((1 << 20,), 3, np.float32))
+    weight = lbrx.from_numpy(np.load(path, mmap_mode="c"), device="metal", copy=False)
+    compiled = lbrx.compile(lambda x, w=weight: x * w)
+    x, busy = lbrx.ones((1 << 20,), device="metal"), tensor(1024, 1024)
+    lbrx.eval(compiled(x), x)
+    for _ in range(8):  # which keep the device from the replay for a while
+        busy = busy @ busy
+    start(busy)
+    result = compiled(x)
+    start(result)
+    del compiled, weight
+    gc.collect()
+    assert (result.numpy() == 3).all()
 
 
 def test_what_is_kept_of_a_trace_cannot_be_looked_at():
