@@ -16,9 +16,10 @@ from lbrx.kernels.matmul import (
 from lbrx.metal import Context, DeviceInfo
 from lbrx.storage import Array
 
-# Of the kernels, as in matvec.h: columns of a thread, or of a threadgroup, and its threads.
+# Of the kernels, as in matvec.h and matvec_serial.h: columns of a thread, or of a threadgroup, and
+# its threads.
 MOST_ROWS = 8
-DOT_COLUMNS, STRIP, NARROW_STRIP = 32, 1024, 256
+DOT_COLUMNS, STRIP, NARROW_STRIP = 16, 1024, 256
 DOT_SIMD_COLUMNS, DOT_SIMD_THREADS = 8, 64
 STRIP_SIMD_COLUMNS, STRIP_SIMD_THREADS = 32, 256
 
@@ -65,15 +66,13 @@ def matvec(
     swapped, few = _few_rows(problem)
     if swapped:
         x, y = y, x
-    along = few.y.transposed
-    kernel, threads = (
-        ("dots_serial", -(-few.n // DOT_COLUMNS))
-        if along
-        else ("strips_serial", _strips(gpu.info, few.n))
+    stem, kernel, threads = (
+        ("matvec_serial", "dots", -(-few.n // DOT_COLUMNS))
+        if few.y.transposed
+        else ("matvec", "strips_serial", _strips(gpu.info, few.n))
     )
     gpu.queue.dispatch(
-        # Sums along k vectorise only where their order is free.
-        pipeline(gpu, few, kernel, few.dtype, {1: _rows(few)}, stem="matvec", safe_math=not along),
+        pipeline(gpu, few, kernel, few.dtype, {1: _rows(few)}, stem=stem),
         [*operands(few, x, y, bias, result), few.packed(into_transposed=swapped)],
         (threads, few.members, 1),
         (1, 1, 1),

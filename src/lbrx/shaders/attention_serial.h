@@ -3,8 +3,6 @@
 #include "attention.h"
 #include "wide.h"
 
-typedef Floats<LINE> Lanes;
-
 inline Lanes larger(Lanes a, Lanes b) { return a > b ? a : b; }  // b where a is NaN
 
 // 2^x for x that is not above 0; zero where the result is no normal number.
@@ -24,15 +22,7 @@ inline Lanes power_of_two(Lanes x) {
 
 inline uint lined(uint n) { return (n + LINE - 1) / LINE * LINE; }
 
-// Sixteen numbers of a row as floats; rows are aligned to their elements.
-template <typename T>
-using Line __attribute__((ext_vector_type(16), aligned(sizeof(T)))) = T;
-
-template <typename KV>
-inline Lanes line_at(device const KV* row, uint line) {
-  device const Line<KV>* lines = reinterpret_cast<device const Line<KV>*>(row);
-  return __builtin_convertvector(lines[line], Lanes);
-}
+// Those of a block of quantized numbers.
 inline Lanes line_at(device const uchar* row, uint line) {
   device const uchar* block = row + line / 2 * BLOCK_BYTES;
   device const Line<char>* codes = reinterpret_cast<device const Line<char>*>(block + 2);

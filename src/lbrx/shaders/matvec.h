@@ -19,53 +19,6 @@ inline void put(device T* out, device const T* bias, constant Product& p, uint m
 
 // ---- a thread some columns ----
 
-constant constexpr uint DOT_COLUMNS = 32;  // of a thread
-constant constexpr uint QUAD = 4;          // columns, and rows, multiplied at a time
-constant constexpr uint LEFT = 4096;       // elements of x that stay in a processor's first cache
-
-// The matrix column after column: each result is the product of two vectors. For fast maths, in
-// which a compiler may add up in as many lanes as it likes.
-template <typename T>
-kernel void matvec_dots_serial(device const T* x [[buffer(0)]], device const T* y [[buffer(1)]],
-                               device const T* bias [[buffer(2)]], device T* out [[buffer(3)]],
-                               constant Product& p [[buffer(4)]],
-                               uint2 at [[thread_position_in_grid]]) {
-  const uint first = at.x * DOT_COLUMNS, columns = min(DOT_COLUMNS, p.n - first);
-  const ulong2 start = batch_start(p, at.y);
-  const uint block = LEFT / ROWS;
-  float left[LEFT];
-  float sums[MOST_ROWS][DOT_COLUMNS];
-  for (uint r = 0; r < ROWS; r++)
-    for (uint c = 0; c < DOT_COLUMNS; c++) sums[r][c] = 0;
-  for (uint k = 0; k < p.k; k += block) {
-    const uint depth = min(block, p.k - k);
-    for (uint r = 0; r < ROWS; r++) {
-      device const T* row = x + start.x + row_start(p, r) + k * p.x_column;
-      for (uint i = 0; i < depth; i++) left[r * block + i] = wide(row[i * p.x_column]);
-    }
-    for (uint c = 0; c < columns; c += QUAD) {
-      device const T* quad[QUAD];
-      for (uint q = 0; q < QUAD; q++)
-        quad[q] = y + start.y + min(first + c + q, p.n - 1) * p.y_column + k;
-      const uint together = min(ROWS, QUAD);
-      for (uint r = 0; r < ROWS; r += together) {
-        float dots[QUAD][QUAD] = {};
-        for (ulong i = 0; i < depth; i++) {
-#pragma unroll
-          for (uint t = 0; t < together; t++)
-#pragma unroll
-            for (uint q = 0; q < QUAD; q++)
-              dots[t][q] += left[(r + t) * block + i] * wide(quad[q][i]);
-        }
-        for (uint t = 0; t < together; t++)
-          for (uint q = 0; q < QUAD; q++) sums[r + t][c + q] += dots[t][q];
-      }
-    }
-  }
-  for (uint r = 0; r < ROWS; r++)
-    for (uint c = 0; c < columns; c++) put(out, bias, p, at.y, r, first + c, sums[r][c]);
-}
-
 constant constexpr uint STRIP = 1024;  // columns of a thread, at most
 constant constexpr uint STRIP_STEP = 8;
 

@@ -1,9 +1,6 @@
 #include "matvec.h"
 
 #define INSTANTIATE(name, type)                                                                 \
-  template [[host_name("matvec_dots_serial_" #name)]] kernel void matvec_dots_serial<type>(     \
-      device const type*, device const type*, device const type*, device type*,                 \
-      constant Product&, uint2);                                                                \
   template [[host_name("matvec_strips_serial_" #name)]] kernel void matvec_strips_serial<type>( \
       device const type*, device const type*, device const type*, device type*,                 \
       constant Product&, uint2, uint2);                                                         \

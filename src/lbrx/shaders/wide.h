@@ -21,6 +21,24 @@ inline Floats<N> fused(Floats<N> a, Floats<N> b, Floats<N> c) {
   return __builtin_elementwise_fma(a, b, c);
 }
 
+typedef Floats<LINE> Lanes;
+
+// Sixteen numbers of a row as floats; rows are aligned to their elements.
+template <typename T>
+using Line __attribute__((ext_vector_type(16), aligned(sizeof(T)))) = T;
+
+template <typename T>
+inline Lanes line_at(device const T* row, uint line) {
+  device const Line<T>* lines = reinterpret_cast<device const Line<T>*>(row);
+  return __builtin_convertvector(lines[line], Lanes);
+}
+
+inline float sum_of(Lanes x) {
+  const Floats<8> halved = x.lo + x.hi;
+  const Floats<4> left = halved.lo + halved.hi;
+  return (left.x + left.z) + (left.y + left.w);
+}
+
 // Rows and columns exchanged: four times, both halves of the rows are interleaved.
 template <typename V>
 inline void transpose(thread V (&rows)[LINE]) {
