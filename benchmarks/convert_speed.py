@@ -1,5 +1,4 @@
-"""Converting a model of 319 million weights, beside cp of the same traffic and llama.cpp. A
-conversion ends when its bytes are on the disk, so it is shown beside cp and sync too.
+"""Converting a model of 319 million weights, beside cp of the same traffic and llama.cpp.
 
 python benchmarks/convert_speed.py     # llama.cpp where llama-cpp-python is installed
 """
@@ -94,19 +93,16 @@ def remove(path: Path) -> None:
 def beside_cp(title: str, source: Path, target: Path, settings: Settings, *options: str) -> None:
     """Bytes read and written a second, ours by cp's, in turns."""
     weights, copy = source / "model.safetensors", target.with_name("copy")
-    ours, copied, synced = [], [], []
+    ours, copied = [], []
     convert(source, target, settings)
     for _ in range(_ROUNDS):
-        first = seconds(lambda: subprocess.run(["cp", str(weights), str(copy)], check=True))
-        copied.append(first)
-        synced.append(first + seconds(lambda: subprocess.run(["sync", str(copy)], check=True)))
+        copied.append(seconds(lambda: subprocess.run(["cp", str(weights), str(copy)], check=True)))
         remove(target)  # as the copy is: taking its pages away is not the work
         ours.append(seconds(lambda: convert(source, target, settings)))
         remove(copy)
     speed = (size(source) + size(target)) / min(ours)
-    beside = [speed * min(times) / (2 * size(weights)) for times in (copied, synced)]
-    ratios = f"{beside[0]:.2f} of cp, {beside[1]:.2f} of cp and sync"
-    print(f"{title:<26} {speed / 1e6:8,.0f} MB/s, {ratios}")
+    beside = 2 * size(weights) / min(copied)
+    print(f"{title:<26} {speed / 1e6:8,.0f} MB/s, {speed / beside:.2f} of cp")
     print(f"    as a command: {command(source, target, *options)}", flush=True)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from lbrx.errors import FormatError, LbrxError
 from lbrx.formats.layout import write_frame
-from lbrx.formats.output import renamed, settle, to_disk
+from lbrx.formats.output import settle
 from lbrx.formats.writing import OLD_WEIGHTS, Output
 
 _JOURNAL = "journal.jsonl"
@@ -113,8 +113,7 @@ class Partial:
         if self.output.is_folder:
             settle(self._inner, self.output.path, OLD_WEIGHTS)
         else:
-            to_disk(self._inner / self.output.path.name)
-            renamed(self._inner / self.output.path.name, self.output.path)
+            os.replace(self._inner / self.output.path.name, self.output.path)
         self.remove()
 
     def remove(self) -> None:

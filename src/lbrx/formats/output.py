@@ -26,29 +26,11 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
             yield file
             # Temporary files are private; this gives it the rights that open() would have.
             os.fchmod(file.fileno(), 0o666 & ~_mask())
-            file.flush()
-            os.fsync(file.fileno())
-        renamed(temporary, path)
+        os.replace(temporary, path)
     except BaseException:
         with suppress(FileNotFoundError):
             temporary.unlink()
         raise
-
-
-def renamed(old: Path, new: Path) -> None:
-    """Give what is on the disk its name, and wait until that is there too. Without the waits, a
-    file could have its name after a power cut and not its content."""
-    os.replace(old, new)
-    to_disk(new.parent)
-
-
-def to_disk(path: Path) -> None:
-    """Wait until a file, or the names in a folder, would outlast a power cut."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 @contextmanager
@@ -69,15 +51,11 @@ def filling(folder: Path, stale: Sequence[str] = ()) -> Iterator[Path]:
 def settle(temporary: Path, folder: Path, stale: Sequence[str] = ()) -> None:
     """Give a complete folder its name, or move its files into the one that has it."""
     names = [file.name for file in temporary.iterdir()]
-    for name in names:
-        to_disk(temporary / name)
-    to_disk(temporary)
     if not folder.exists():
-        renamed(temporary, folder)
+        os.replace(temporary, folder)
         return
     for name in names:
         os.replace(temporary / name, folder / name)
-    to_disk(folder)
     for old in [file for pattern in stale for file in folder.glob(pattern)]:
         if old.name not in names:
             old.unlink(missing_ok=True)
