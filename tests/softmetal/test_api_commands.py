@@ -252,6 +252,23 @@ def test_handlers_run_in_order_and_may_commit(program):
     assert seen == [0, 1, 2, 3, 4]
 
 
+def test_a_handler_may_wait_for_a_later_command_buffer(program):
+    seen = []
+    first, second = program.queue.commandBuffer(), program.queue.commandBuffer()
+
+    def wait(commands):
+        seen.append("first")
+        second.waitUntilCompleted()
+
+    first.addCompletedHandler_(wait)
+    second.addCompletedHandler_(lambda commands: seen.append("second"))
+    first.enqueue()
+    second.commit()  # which waits for its turn
+    first.commit()
+    first.waitUntilCompleted()
+    assert seen == ["first", "second"]
+
+
 def test_a_failing_handler_is_logged(program, caplog):
     commands = program.queue.commandBuffer()
     commands.addCompletedHandler_(lambda c: 1 / 0)

@@ -203,8 +203,10 @@ def _named(
     if format is Format.GGUF:
         if not config:
             return tensors, ("there is no config.json: names stay, and no metadata is written",)
-        note = "there is no tokenizer: the GGUF will have no vocabulary"
-        return translate.to_gguf(tensors, config), () if files.tokenizer else (note,)
+        notes = [] if files.tokenizer else ["there is no tokenizer: the GGUF has no vocabulary"]
+        if lost := translate.unsaid_in_gguf(config):
+            notes.append(f"GGUF has no keys for {', '.join(lost)}: the model will do without")
+        return translate.to_gguf(tensors, config), tuple(notes)
     return (translate.to_mlx(tensors) if format is Format.MLX else tensors), ()
 
 

@@ -23,6 +23,8 @@ _ROTARY = ("rope_theta", "partial_rotary_factor")  # which have two places in co
 _ORIGINAL = "original_max_position_embeddings"
 _NEAR = "attention.sliding_window_pattern"
 _MAX_FACTORS = 1 << 20
+_ACTIVATIONS = ("hidden_act", "hidden_activation")
+_YARN = ("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate")
 
 
 def flat_config(architecture: Architecture, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -96,6 +98,36 @@ def _gguf_scaling(config: Mapping[str, Any]) -> dict[str, Any]:
                 "rope.scaling.original_context_length": rope.original_context(config),
             }
     return {}
+
+
+def unsaid(architecture: Architecture, config: Mapping[str, Any]) -> list[str]:
+    """The settings that change what a model computes, and for which GGUF has no key."""
+    flat = flat_config(architecture, config)
+    held = {setting.huggingface for setting in architecture.settings}
+    usual = architecture.constants
+    lost = [n for n in _ACTIVATIONS if n in usual and flat.get(n) not in (None, usual[n])]
+    window, context = flat.get("sliding_window"), flat.get("max_position_embeddings")
+    if window and "sliding_window" not in held and flat.get("use_sliding_window") is not False:
+        lost += ["sliding_window"] if not context or window < context else []
+    if flat.get("query_pre_attn_scalar") not in (None, _scaled_by(architecture, flat)):
+        lost.append("query_pre_attn_scalar")
+    every, turned = usual.get("no_rope_layer_interval"), flat.get("no_rope_layers")
+    if every and isinstance(turned, list):
+        alike = [int(layer % every != 0) for layer in range(1, len(turned) + 1)]
+        lost += ["no_rope_layers"] if turned != alike else []
+    scaling = rope.scaling_of(flat)
+    if rope.kind_of(scaling) == "yarn":
+        lost += [f"rope_scaling's {name}" for name in _YARN if scaling.get(name) is not None]
+    return lost
+
+
+def _scaled_by(architecture: Architecture, config: Mapping[str, Any]) -> int:
+    """The size that llama.cpp divides queries by the root of."""
+    layers = config.get("num_hidden_layers")
+    if architecture.scaled_by_width and layers == architecture.scaled_by_width:
+        heads = rope.number(config, "num_attention_heads", int)
+        return rope.number(config, "hidden_size", int) // heads
+    return rope.head_size(config)
 
 
 def to_config(architecture: Architecture, files: ModelFiles) -> dict[str, Any]:

@@ -166,6 +166,11 @@ def to_mlx(tensors: Mapping[str, Recipe]) -> dict[str, Recipe]:
     return result | {name: _stacked(name, parts) for name, parts in experts.items()}
 
 
+def unsaid_in_gguf(config: Mapping[str, Any]) -> list[str]:
+    """The settings of a model that a GGUF does not keep."""
+    return hyperparameters.unsaid(known_architecture(config), config)
+
+
 def to_gguf(tensors: Mapping[str, Recipe], config: Mapping[str, Any]) -> dict[str, Recipe]:
     """Tensors of Hugging Face's names under GGUF's, in the layout that llama.cpp expects."""
     architecture = known_architecture(config)

@@ -201,13 +201,16 @@ class MTLCommandQueue(Labelled):
             self._finishing.release()
 
     def _finish_head(self, outcome: Completion) -> None:
-        # Out of the list last: what an interrupt (Ctrl-C) left here is finished by the next one.
-        self._in_flight[0]._finish(outcome)
+        # Out of the list after its end is noted: what an interrupt (Ctrl-C) left there is finished
+        # by the next one. But before its handlers, which may wait for those behind it.
+        head = self._in_flight[0]
+        head._finish(outcome)
         self._in_flight.popleft()
         if not self._in_flight:
             self._device._busy.discard(self)
             if self._in_flight:  # another thread submitted meanwhile
                 self._device._busy.add(self)
+        head._tell(outcome)
 
     def _wait_for(self, buffer: MTLCommandBuffer) -> None:
         """Return once `buffer` and those before it have finished, their handlers too."""
@@ -462,6 +465,9 @@ class MTLCommandBuffer(Labelled):
         self._commands = []
         self._queue._device._arenas.extend(self._arenas)
         self._arenas = []
+
+    def _tell(self, outcome: Completion) -> None:
+        """What its kernels have logged, and that it has finished."""
         if outcome.log:
             deliver(outcome.log, self._log_state)
         for handler in self._completed_handlers:

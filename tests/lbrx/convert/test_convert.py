@@ -15,6 +15,7 @@ from safetensors.numpy import load_file, save_file
 
 import lbrx
 from lbrx import quant
+from lbrx.formats.translate import unsaid_in_gguf
 
 Q, K = "model.layers.1.self_attn.q_proj.weight", "model.layers.1.self_attn.k_proj.weight"
 DOWN = "model.layers.1.mlp.down_proj.weight"
@@ -157,7 +158,7 @@ def test_arrays_without_a_model(tmp_path, rng, target):
     ("missing", "note"),
     [
         (["config.json"], "there is no config.json: names stay, and no metadata is written"),
-        (["tokenizer.json"], "there is no tokenizer: the GGUF will have no vocabulary"),
+        (["tokenizer.json"], "there is no tokenizer: the GGUF has no vocabulary"),
         ([], None),
     ],
 )
@@ -167,6 +168,32 @@ def test_what_the_user_should_know(folder, tmp_path, missing, note):
         (source / name).unlink()
     result = to(source, tmp_path / "m.gguf")
     assert result.plan.notes == (() if note is None else (note,))
+
+
+UNSAID = [
+    ("mistral", {"sliding_window": 64, "max_position_embeddings": 256}, ["sliding_window"]),
+    ("mistral", {"sliding_window": 256, "max_position_embeddings": 256}, []),
+    ("qwen2", {"sliding_window": 64, "use_sliding_window": False}, []),
+    ("gemma2", {"sliding_window": 64, "hidden_act": "gelu_pytorch_tanh"}, []),
+    ("gemma2", {"hidden_activation": "relu"}, ["hidden_activation"]),
+    ("gemma3_text", {"query_pre_attn_scalar": 100}, ["query_pre_attn_scalar"]),
+    ("gemma3_text", {"query_pre_attn_scalar": 16}, []),
+    ("smollm3", {"no_rope_layers": [1, 1, 1, 0]}, []),
+    ("smollm3", {"no_rope_layers": [1, 0, 1, 0]}, ["no_rope_layers"]),
+    (
+        "llama",
+        {"rope_scaling": {"rope_type": "yarn", "factor": 2.0, "beta_fast": 20}},
+        ["rope_scaling's beta_fast"],
+    ),
+    ("llama", {"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, []),
+]
+
+
+@pytest.mark.parametrize(("model_type", "settings", "lost"), UNSAID)
+def test_settings_that_a_gguf_does_not_keep(model_type, settings, lost):
+    sizes = {"hidden_size": 64, "num_attention_heads": 4, "head_dim": 16, "num_hidden_layers": 4}
+    config = {"model_type": model_type, **sizes, **settings}
+    assert unsaid_in_gguf(config) == lost
 
 
 @pytest.mark.parametrize("quantize", ["f16", "q8_0", "mlx:4:64"])
