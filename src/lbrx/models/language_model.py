@@ -103,8 +103,9 @@ class LanguageModel:
         # With a seed, each is as it would be alone; of equal prompts, each is another text.
         texts = [self._text(one, wanted, prompts[:i].count(one)) for i, one in enumerate(prompts)]
         timing, shown = Timing(), [""] * len(texts)
-        for number, part in grow(self.engine, texts, wanted, self.end_tokens, timing):
-            shown[number] += part
+        with self.engine.lock:  # by turns with other threads, token by token, all is read again
+            for number, part in grow(self.engine, texts, wanted, self.end_tokens, timing):
+                shown[number] += part
         made = [
             _completion(text, said, timing, wanted) for text, said in zip(texts, shown, strict=True)
         ]

@@ -55,8 +55,7 @@ class Recording:
         written = {id(b.block) for command in self.commands for b in command.written}
         # What the host has filled is taken too, but no command writes it.
         self.made = self.recorded.taken & written
-        self.arena, placed = self._arranged()
-        self._open(placed)
+        self._open(self._arranged())
         found.clear()  # and with it the memory that is replaced
         for foreign, group in groupby(self.commands, _is_foreign):
             if foreign:
@@ -65,8 +64,8 @@ class Recording:
                 listed = [command for command in group if isinstance(command, Dispatch)]
                 self.pieces.append(Listed(self.gpu, listed))
 
-    def _arranged(self) -> tuple[Buffer, Callable[[Buffer], Buffer]]:
-        """One arena for what only the commands use, and where in it a buffer lies."""
+    def _arranged(self) -> Callable[[Buffer], Buffer]:
+        """Where buffers lie: in one arena those that only the commands use."""
         lives: dict[int, tuple[Buffer, int, int]] = {}
         fixed = {id(buffer.block) for buffer in (*self.inputs, *self.outputs)}
         inner = self.made - fixed
@@ -84,7 +83,7 @@ class Recording:
             offset = moved.get(id(buffer.block))
             return buffer if offset is None else arena.slice(offset + buffer.offset, buffer.size)
 
-        return arena, placed
+        return placed
 
     def _open(self, placed: Callable[[Buffer], Buffer]) -> None:
         """Move buffers, and put places without memory where inputs and results are bound."""
@@ -126,7 +125,7 @@ class _Binding:
             if _is_open(place) and id(place.block) not in self._given:
                 made = self.gpu.buffer(place.block.length, "tensors")
                 self._given[id(place.block)] = (0, made)
-        self.used = (*(given for _, given in self._given.values()), recording.arena)
+        self.used = tuple(given for _, given in self._given.values())
 
     def __call__(self, buffer: Buffer) -> Buffer:
         found = self._given.get(id(buffer.block))
@@ -181,6 +180,9 @@ class Listed:
     def __init__(self, gpu: Context, commands: list[Dispatch]) -> None:
         self.commands = commands
         self.counts = Counter(command.label for command in commands)
+        # Whoever looks at captured memory must wait for these kernels, too.
+        bound = [b for command in commands for b in command.buffers if not _is_open(b)]
+        self.bound = tuple({id(buffer.block): buffer for buffer in bound}.values())
         self.lists = [_List(gpu, commands)]
 
     def run(self, binding: _Binding) -> None:
@@ -191,9 +193,8 @@ class Listed:
             return
         chosen = self._at_rest(binding.gpu)
         chosen.bind(binding)
-        chosen.ticket = queue.run(
-            Encoded("replay", binding.used, chosen.execute, kernels=self.counts)
-        )
+        used = (*binding.used, *self.bound, chosen.constants)
+        chosen.ticket = queue.run(Encoded("replay", used, chosen.execute, kernels=self.counts))
 
     def _at_rest(self, gpu: Context) -> _List:
         """One that the device is not at work with."""
@@ -219,8 +220,6 @@ class _List:
         self.open: list[tuple[Any, int, Buffer]] = []  # command, place, recorded buffer
         self.bound: list[tuple[Any, int] | None] = []  # handle and offset there, of the last run
         self.ticket = 0
-        held = (buffer for c in commands for buffer in c.buffers if not _is_open(buffer))
-        self.held = {id(buffer.block): buffer.block.handle for buffer in (*held, self.constants)}
         self._fill()
 
     def _fill(self) -> None:
@@ -266,9 +265,9 @@ class _List:
 
     def execute(self, commands: Any, buffers: Sequence[Buffer]) -> None:
         encoder = commands.computeCommandEncoder()
-        resources = self.held | {id(b.block): b.block.handle for b in buffers}
+        resources = list({id(b.block): b.block.handle for b in buffers}.values())
         usage = Metal.MTLResourceUsageRead | Metal.MTLResourceUsageWrite
-        encoder.useResources_count_usage_(list(resources.values()), len(resources), usage)
+        encoder.useResources_count_usage_(resources, len(resources), usage)
         encoder.executeCommandsInBuffer_withRange_(self.list, (0, len(self.commands)))
         encoder.endEncoding()
 

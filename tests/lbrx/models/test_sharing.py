@@ -56,10 +56,29 @@ def test_a_stream_is_broken_off(model, alone):
     assert model.generate(PROMPTS[0], **FREELY).tokens == alone[0]
 
 
-def test_threads(model, alone):
+def test_threads(model, alone, monkeypatch):
+    """Whole texts one after the other: nothing is read twice."""
+    ordinary, read = Engine.prefill, []
+
+    def counted(self, prompts, room):
+        read.append(prompts)
+        return ordinary(self, prompts, room)
+
+    monkeypatch.setattr(Engine, "prefill", counted)
     with ThreadPoolExecutor(3) as pool:
         made = list(pool.map(lambda prompt: model.generate(prompt, **FREELY), PROMPTS * 2))
     assert [one.tokens for one in made] == alone * 2
+    assert len(read) == len(made)
+
+
+def test_streams_in_threads(model, alone):
+    def tokens(prompt):
+        stream = model.stream(prompt, **FREELY)
+        list(stream)
+        return stream.completion.tokens
+
+    with ThreadPoolExecutor(3) as pool:
+        assert list(pool.map(tokens, PROMPTS * 2)) == alone * 2
 
 
 @pytest.mark.parametrize("method", ["reserve", "prefill", "decode", "_in_chunks", "_tensor"])

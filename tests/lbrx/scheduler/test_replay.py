@@ -12,6 +12,7 @@ import pytest
 import lbrx
 import softmetal
 from lbrx.memory.plan import Lifetime, arrange
+from lbrx.tensor.core import call
 from lbrx.tensor.evaluation import start
 
 
@@ -220,6 +221,29 @@ def test_memory_outlives_the_function_while_the_device_works(tmp_path):
     del compiled, weight
     gc.collect()
     assert (result.numpy() == 3).all()
+
+
+def test_captured_memory_that_is_written_is_waited_for():
+    cache = lbrx.tensor(np.zeros((8, 2048, 64), np.float32), device="metal")
+    places = lbrx.arange(2048, device="metal")
+    lbrx.eval(cache, places)
+    compiled = lbrx.compile(lambda rows: call("overwrite", cache, rows, places))
+    for number in range(1, 4):
+        rows = lbrx.full(cache.shape, number, dtype="float32", device="metal")
+        lbrx.eval(rows)
+        written = compiled(rows)
+        assert (cache.numpy() == number).all()
+        assert (written.numpy() == number).all()
+
+
+def test_captured_memory_that_is_read_is_waited_for():
+    x, weight = tensor(1024, 1024), lbrx.ones((1024, 1024), device="metal") * 1
+    compiled = lbrx.compile(lambda x: x.sin().sin().sin() + weight)
+    for number in range(1, 4):
+        weight.numpy()[:] = number
+        result = compiled(x)
+        weight.numpy()[:] = -10
+        assert (np.abs(result.numpy() - number) <= 1).all()
 
 
 def test_what_is_kept_of_a_trace_cannot_be_looked_at():
