@@ -15,8 +15,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from lbrx.memory.process import peak_memory
 from lbrx.models import LanguageModel, load
-from lbrx.models.generation import peak_memory
 from lbrx.models.loading import find
 
 TEXT = "The history of science is the study of the development of science and knowledge. " * 64

@@ -203,13 +203,14 @@ def test_library_data_round_trip():
     assert compiler.program_from_bytes(data) == program
 
 
-def test_a_damaged_kernel_in_library_data():
+@pytest.mark.parametrize("text", ["{}", "[", "7", '{"parameters": 7}', None])
+def test_a_damaged_kernel_in_library_data(text):
     """Kernels are read one by one, when they are asked for."""
     program = library("kernel void k(device float* x) {} kernel void other(device float* x) {}")
     data = compiler.program_to_bytes(program)
     head = data.index(b"\n") + 1
     fields = json.loads(zlib.decompress(data[head:]))
-    fields["functions"]["k"] = "{}"
+    fields["functions"]["k"] = text
     damaged = data[:head] + zlib.compress(json.dumps(fields).encode())
     functions = compiler.program_from_bytes(damaged).functions
     assert sorted(functions) == ["k", "other"]

@@ -329,6 +329,36 @@ def test_archives(program, device, tmp_path):
             assert (make(descriptor, only, None, None)[0] is None) == damaged
 
 
+# In the record that a ZIP file's directory has of a kernel: where, and what is there instead.
+@pytest.mark.parametrize(
+    ("at", "value"),
+    [(8, b"\1\0"), (10, b"\x08\0"), (10, b"\x4d\0"), (20, b"\xff" * 4), (42, b"\xff" * 4)],
+    ids=["encrypted", "deflated", "unknown method", "size", "offset"],
+)
+def test_an_archive_with_wrong_records(program, device, tmp_path, at, value):
+    """What cannot be read is compiled."""
+    stored = softmetal.MTLBinaryArchiveDescriptor.new()
+    archive, _ = device.newBinaryArchiveWithDescriptor_error_(stored, None)
+    descriptor = softmetal.MTLComputePipelineDescriptor.new()
+    descriptor.setComputeFunction_(program.library.newFunctionWithName_("add_one"))
+    assert archive.addComputePipelineFunctionsWithDescriptor_error_(descriptor, None)[0]
+    path = tmp_path / "kernels.archive"
+    stored.setUrl_(NSURL.fileURLWithPath_(path))
+    assert archive.serializeToURL_error_(stored.url(), None)[0]
+    data = bytearray(path.read_bytes())
+    record = data.rindex(b"PK\1\2")
+    data[record + at : record + at + len(value)] = value
+    path.write_bytes(data)
+    damaged, error = device.newBinaryArchiveWithDescriptor_error_(stored, None)
+    if damaged is None:
+        assert error.domain() == softmetal.MTLBinaryArchiveDomain
+        return
+    descriptor.setBinaryArchives_([damaged])
+    make = device.newComputePipelineStateWithDescriptor_options_reflection_error_
+    assert make(descriptor, softmetal.MTLPipelineOptionNone, None, None)[1] is None
+    assert damaged.serializeToURL_error_(stored.url(), None) == (True, None)
+
+
 def test_archives_that_are_none(device, tmp_path):
     (tmp_path / "bad").write_bytes(b"not an archive")
     for name in ("bad", "missing"):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
-import resource
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +13,7 @@ from lbrx.convert import Result, Settings, make_plan, perform
 from lbrx.convert.verify import table, verify
 from lbrx.errors import LbrxError
 from lbrx.formats.writing import WRITABLE
+from lbrx.memory.process import peak_memory
 
 _EXAMPLES = """examples:
   lbrx convert model.gguf folder --to safetensors --quantize f16
@@ -85,18 +84,8 @@ def summary(result: Result) -> str:
     rate = (plan.nbytes - result.reused) / max(result.seconds, 1e-9) / 1e6
     return (
         f"{plan.output.path}: {len(plan.items)} tensors, {plan.nbytes / 1e6:,.0f} MB{reused}, "
-        f"{result.seconds:.1f} s, {rate:,.0f} MB/s, peak memory {_peak_memory() / 2**20:,.0f} MiB"
+        f"{result.seconds:.1f} s, {rate:,.0f} MB/s, peak memory {peak_memory() / 2**20:,.0f} MiB"
     )
-
-
-def _peak_memory() -> int:
-    """Bytes. Linux's getrusage counts what the process was before it became this program."""
-    status = Path("/proc/self/status")
-    if status.exists():
-        found = re.search(r"VmHWM:\s+(\d+) kB", status.read_text())
-        if found:
-            return int(found[1]) * 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 @contextmanager

@@ -13,8 +13,9 @@ from typing import Any
 
 from lbrx.cli import INTERRUPTED
 from lbrx.errors import LbrxError
+from lbrx.memory.process import peak_memory
 from lbrx.models import LanguageModel, Stream, load
-from lbrx.models.generation import Timing, peak_memory
+from lbrx.models.generation import Timing
 from lbrx.models.language_model import read_options
 from lbrx.models.sampling import Sampling
 

@@ -224,11 +224,12 @@ def _fits(info: DeviceInfo, problem: Attention) -> bool:
     return max(problem.depth, problem.value_depth) <= SERIAL_DEPTH
 
 
-def _serial_cost(info: DeviceInfo, problem: Attention) -> float:
-    return 100.0 if info.simd_hardware else 10.0
+def _fits_processor(info: DeviceInfo, problem: Attention) -> bool:
+    # GPUs' compilers do not take wide vectors.
+    return _fits(info, problem) and not info.simd_hardware
 
 
-@family.variant("serial", can=_fits, cost=_serial_cost)
+@family.variant("serial", can=_fits_processor, cost=lambda info, problem: 10.0)
 def serial(gpu: Context, problem: Attention, operands: Operands) -> None:
     """A thread a block of queries, which stand side by side in its vector registers."""
     few, many = SERIAL_VECTORS
@@ -244,15 +245,13 @@ def serial(gpu: Context, problem: Attention, operands: Operands) -> None:
 
 
 def _few_queries(info: DeviceInfo, problem: Attention) -> bool:
-    return _fits(info, problem) and problem.queries <= DECODE_QUERIES
-
-
-def _decode_serial_cost(info: DeviceInfo, problem: Attention) -> float:
-    return 90.0 if info.simd_hardware else 5.0
+    return _fits_processor(info, problem) and problem.queries <= DECODE_QUERIES
 
 
 # A query's result would depend on how many others come with it: they decide the variant.
-@family.variant("decode_serial", can=_few_queries, cost=_decode_serial_cost, batch_invariant=False)
+@family.variant(
+    "decode_serial", can=_few_queries, cost=lambda info, problem: 5.0, batch_invariant=False
+)
 def decode_serial(gpu: Context, problem: Attention, operands: Operands) -> None:
     """A thread a chunk of keys, read once for all heads that share them."""
     chunks = max(-(-problem.keys // DECODE_CHUNK), 1)

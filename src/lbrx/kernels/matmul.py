@@ -238,12 +238,11 @@ def pipeline(
     constants: Mapping[int, bool | int] | None = None,
     *,
     stem: str = "matmul",
-    safe_math: bool = True,
 ) -> Pipeline:
     """A kernel of the shader, with this problem's activation."""
     name = kernel_name(stem, kernel, dtype)
     values = {0: ACTIVATIONS[problem.activation], **(constants or {})}
-    return gpu.shaders.pipeline(stem, name, values, safe_math=safe_math)
+    return gpu.shaders.pipeline(stem, name, values, safe_math=True)
 
 
 def operands(

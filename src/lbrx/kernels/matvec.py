@@ -51,14 +51,17 @@ def _matrix_bytes(problem: Product) -> float:
     return float(elements * problem.dtype.itemsize)
 
 
+def _can_serial(info: DeviceInfo, problem: Product) -> bool:
+    # GPUs' compilers do not take wide vectors.
+    return _can(info, problem) and not info.simd_hardware
+
+
 def _serial_cost(info: DeviceInfo, problem: Product) -> float:
-    if info.simd_hardware:
-        return EMULATED + problem.operations
     reading = _matrix_bytes(problem) / SERIAL_BANDWIDTH
     return DISPATCH + SPECIAL + max(reading, problem.operations / SERIAL_SPEED)
 
 
-@family.variant("matvec", can=_can, cost=_serial_cost, batch_invariant=False)
+@family.variant("matvec", can=_can_serial, cost=_serial_cost, batch_invariant=False)
 def matvec(
     gpu: Context, problem: Product, x: Array, y: Array, bias: Array | None, result: Array
 ) -> None:

@@ -78,6 +78,11 @@ class Stored:
 
 def stored(gpu: Context, scheme: Scheme, arrays: Sequence[Array | None]) -> Stored:
     """The operands of an operation as kernels take them."""
+    kinds = {a.dtype for a in arrays[1:] if a is not None}
+    if scheme.keeps_dtype and (len(kinds) > 1 or not kinds <= TYPES.keys()):
+        # Files may have any types; kernels read scales and biases as one.
+        wide = [None if a is None else elementwise.cast(gpu, a, dt.float32) for a in arrays[1:]]
+        arrays = [arrays[0], *wide]
     buffers = [None if a is None else _whole_rows(gpu, a) for a in arrays]
     codes, scales, offsets = (*buffers, None, None)[:3]
     assert codes is not None

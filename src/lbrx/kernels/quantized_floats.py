@@ -6,7 +6,12 @@ from lbrx import dtype as dt
 from lbrx.kernels.arrays import buffer_of
 from lbrx.kernels.matmul import DISPATCH, EMULATED
 from lbrx.kernels.quantized import UNIT, Stored, pipeline
-from lbrx.kernels.quantized_matmul import MOST_ROWS, QuantizedProduct, family, one_by_one
+from lbrx.kernels.quantized_matmul import (
+    QuantizedProduct,
+    family,
+    one_by_one,
+    rows_in_one_pass,
+)
 from lbrx.metal import Context, DeviceInfo
 from lbrx.storage import Array
 
@@ -34,9 +39,8 @@ def _cost(info: DeviceInfo, problem: QuantizedProduct) -> float:
 def floats(
     gpu: Context, problem: QuantizedProduct, x: Array, weight: Stored, result: Array
 ) -> None:
-    """A thread a row of the weight, expanded in registers. As exact as an expanded weight is, and
-    with blocks of 32 as quick as whole numbers."""
-    rows = min(1 << (problem.m - 1).bit_length(), MOST_ROWS)
+    """A thread a row of the weight, expanded in registers: as exact as an expanded weight is."""
+    rows = rows_in_one_pass(problem)
     gpu.queue.dispatch(
         pipeline(gpu, "quant_floats", "quantized_matmul_floats", weight, problem.dtype, {3: rows}),
         [*weight.arguments, buffer_of(x), buffer_of(result), problem.packed()],

@@ -9,15 +9,16 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import groupby
 
 from lbrx.kernels.arrays import buffer_of
-from lbrx.kernels.matmul import DISPATCH, EMULATED
+from lbrx.kernels.matmul import DISPATCH
 from lbrx.kernels.quantized import GROUP, TYPES, UNIT, Stored, pipeline
 from lbrx.kernels.quantized_matmul import QuantizedProduct, family, rows_in_one_pass
 from lbrx.metal import Buffer, Context, DeviceInfo
 from lbrx.storage import Array
 
-# Of the kernels, as in quant_integers.h.
+# Of the kernels, as in quant_codes.h, wide.h, quant_integer_tiles.h and quant_integers.h.
 RUN, LINE, TILE_ROWS, STRIP, TILE_COLUMNS = 32, 16, 32, 4, 64
 TOGETHER = 3  # weights in one launch
 
@@ -28,9 +29,10 @@ PRODUCTS, TILED, REARRANGED = 38e3, 165e3, 4e3
 
 
 def _can(info: DeviceInfo, problem: QuantizedProduct) -> bool:
+    # GPUs' compilers do not take wide vectors.
     scheme = problem.scheme
     whole = scheme.elements % RUN == 0 and scheme.name != "mlx:mxfp8"
-    return whole and problem.k % RUN == 0
+    return whole and not info.simd_hardware
 
 
 def _scales_of_run(problem: QuantizedProduct) -> int:
@@ -62,8 +64,6 @@ def _packing(problem: QuantizedProduct) -> float:
 
 
 def _serial_cost(info: DeviceInfo, problem: QuantizedProduct) -> float:
-    if info.simd_hardware:
-        return EMULATED + problem.operations
     return DISPATCH + _packing(problem) + problem.m * problem.n * problem.k / PRODUCTS
 
 
@@ -77,9 +77,12 @@ def serial(
 ) -> None:
     """A thread a row of a weight, up to three of which are multiplied at a time."""
     packed = _pack_rows(gpu, problem, x)
-    for first in range(0, len(weights), TOGETHER):
-        few = slice(first, first + TOGETHER)
-        _multiply_few(gpu, problem, packed, weights[few], results[few])
+    both = zip(weights, results, strict=True)
+    for _, group in groupby(both, lambda pair: pair[0].scale_type):
+        alike = list(group)
+        for first in range(0, len(alike), TOGETHER):
+            few = alike[first : first + TOGETHER]
+            _multiply_few(gpu, problem, packed, *zip(*few, strict=True))
 
 
 def _multiply_few(
@@ -110,8 +113,6 @@ def _multiply_few(
 
 
 def _tiles_cost(info: DeviceInfo, problem: QuantizedProduct) -> float:
-    if info.simd_hardware:
-        return EMULATED + 2 * problem.operations
     values = problem.n * problem.k
     rows = -(-problem.m // STRIP) * STRIP
     rearranging = DISPATCH + values / REARRANGED
@@ -179,7 +180,7 @@ def _multiply(
 
 
 def _packed(problem: QuantizedProduct, stride: int) -> bytes:
-    """The `Product` record of quant_integers.h."""
+    """The `Product` record of quant_integer_tiles.h."""
     return struct.pack("4I", problem.m, problem.n, problem.k, stride)
 
 

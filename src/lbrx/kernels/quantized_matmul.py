@@ -30,8 +30,8 @@ TILE_M, TILE_N, TILE_THREADS = 32, 64, 128
 
 PANEL = 16 << 20  # bytes of a weight that are expanded at a time
 
-# Costs are microseconds. Those of processors were measured on two threads of a Zen 4, in one of
-# which so many values of a weight are multiplied in whole numbers, or expanded and packed by BLAS.
+# Costs are microseconds. Those of processors were measured on two threads of a Zen 4: values of a
+# weight that they expand and BLAS packs, and operations of its product.
 EXPANDED, BLAS_SPEED = 2e3, 180e3
 ENCODING = 20.0  # of the vendor's product
 # Those of Apple's GPUs follow from the table of chips and published shares of its peaks.

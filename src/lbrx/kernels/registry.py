@@ -101,10 +101,13 @@ class Family(Generic[P]):
 
     def reason(self, info: DeviceInfo, problem: P, variant: Variant[P]) -> str:
         """Why a variant was chosen, in words."""
+        if info is not self._device:
+            return self._reason(info, problem, variant)
         key = (problem, policy(), env.kernel_setting(), variant.name)
-        if info is not self._device or key not in self._reasons:
-            self._reasons[key] = self._reason(info, problem, variant)
-        return self._reasons[key]
+        known = self._reasons.get(key)
+        if known is None:  # another thread may forget them all at any moment
+            known = self._reasons[key] = self._reason(info, problem, variant)
+        return known
 
     def _reason(self, info: DeviceInfo, problem: P, variant: Variant[P]) -> str:
         if variant.name == self._forced():

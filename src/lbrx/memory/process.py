@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import re
+import resource
+import sys
+from pathlib import Path
 
 
 def give_back() -> None:
@@ -10,3 +14,14 @@ def give_back() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
+
+
+def peak_memory() -> int:
+    """The most bytes that this process has had in memory."""
+    # Linux's getrusage counts what the process was before it became this program.
+    status = Path("/proc/self/status")
+    found = re.search(r"VmHWM:\s+(\d+) kB", status.read_text()) if status.exists() else None
+    if found is not None:
+        return int(found[1]) * 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

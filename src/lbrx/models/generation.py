@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import resource
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +16,6 @@ from lbrx.interrupt import UNINTERRUPTED
 from lbrx.models.engine import Engine, Next
 from lbrx.models.sampling import Sampler, Sampling, log_probability
 from lbrx.models.tokenizer import TextStream, Tokenizer
-from lbrx.tensor.core import Tensor
 from lbrx.tensor.creation import tensor
 from lbrx.tensor.evaluation import start
 
@@ -63,12 +60,6 @@ class Timing:
     def decode_speed(self) -> float:
         """Tokens after the first, of all texts, a second."""
         return self.new_tokens / self.decoding if self.decoding else 0.0
-
-
-def peak_memory() -> int:
-    """The most bytes that this process has had in memory."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
 
 
 class Text:
@@ -166,12 +157,14 @@ class _Reader:
         start(following)
         return following
 
-    def add(self, tokens: Tensor, state: Next, following: Next | None) -> Next:
-        """Read the tokens, which the texts have already, unless that has begun."""
+    def add(self, chosen: Sequence[int], state: Next, following: Next | None) -> Next:
+        """Read the chosen tokens, which the texts have already, unless that has begun."""
         with self.engine.lock:
             if self._turn != self.engine.turn:
                 return self.read() if following is None else following
             if following is None:
+                ids = np.array(chosen)[:, None]
+                tokens = tensor(ids, dtype=state.best.dtype, device=state.best.device)
                 following = self.engine.decode(tokens, state.positions)
             if len(self.texts) == 1:
                 self.engine.remembered.append(self.texts[0].tokens[-1])
@@ -208,7 +201,7 @@ def grow(
         # Memory is given back here: an interrupt in a destructor would be shown, and lost.
         with UNINTERRUPTED:
             del logits
-            state = reader.add(_tokens(state, chosen, options), state, following)
+            state = reader.add(chosen, state, following)
 
 
 def _goes_on(engine: Engine, texts: Sequence[Text], options: Options) -> bool:
@@ -230,13 +223,6 @@ def _chosen(texts: Sequence[Text], logits: NDArray[np.float32], options: Options
         if not options.sampling.is_greedy:
             best[number] = text.choose(logits[number])
     return best
-
-
-def _tokens(state: Next, chosen: Sequence[int], options: Options) -> Tensor:
-    """The chosen tokens on the device, where the most likely ones are already."""
-    if options.sampling.is_greedy:
-        return state.best
-    return tensor(np.array(chosen)[:, None], dtype=state.best.dtype, device=state.best.device)
 
 
 def no_numbers(tokens: int) -> FormatError:

@@ -39,7 +39,7 @@ kernel void pack_rows(device const void* x [[buffer(0)]], device Shorts<UNIT>* c
                         __builtin_reduce_max(bits<UNIT>(units[1]) & 0x7fffffff)};
   const int top = max(sizes[0], sizes[1]);
   const float largest = as_type<float>(top);
-  // Below this, an inverse would be infinite; NaN and infinity make the whole result NaN.
+  // Numbers are zeros where a step would not be normal; NaN and infinity make the whole result NaN.
   const float inverse = largest < 1e-33f ? 0.0f : LARGEST / largest;
   const float step = top >= 0x7f800000 ? NAN : largest / LARGEST;
   int totals[2];

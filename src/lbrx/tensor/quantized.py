@@ -103,9 +103,9 @@ def linears(x: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:
     a device some work on x."""
     stored = [stored_parts(weight) for weight in weights]
     schemes = {None if each is None else each[0] for each in stored}
-    (scheme, *others) = schemes
-    if scheme is None or others or len(weights) == 1:
+    if len(weights) < 2 or len(schemes) > 1 or None in schemes:
         return [linear(x, weight) for weight in weights]
+    (scheme,) = schemes
     parts = [part for each in stored if each is not None for part in each[1].values()]
     results = run(TABLE["quantized_matmul"], [x, *parts], {"scheme": scheme, "count": len(weights)})
     return list(results)

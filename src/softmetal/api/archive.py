@@ -35,11 +35,15 @@ def function_key(function: MTLFunction) -> str:
     return compiler.artifact_key(function._library._program, function._name, function._constants)
 
 
+# What reading a kernel raises where the file's own records about it are wrong.
+_DAMAGED = (KeyError, zipfile.BadZipFile, OSError, EOFError, ValueError, RuntimeError)
+
+
 def open_archive(path: Path) -> zipfile.ZipFile:
     """Raises ValueError or OSError for a file that is not an archive."""
     try:
         return zipfile.ZipFile(path)
-    except zipfile.BadZipFile as problem:
+    except (zipfile.BadZipFile, NotImplementedError) as problem:
         raise ValueError(f"{path} is not a softmetal binary archive: {problem}") from None
 
 
@@ -105,6 +109,8 @@ class MTLBinaryArchive(Labelled):
         if key in self._added or self._stored is None:
             return self._added.get(key)
         try:
-            return self._stored.read(key)
-        except (KeyError, zipfile.BadZipFile):
+            member = self._stored.getinfo(key)
+            whole = member.compress_type == zipfile.ZIP_STORED  # as they are written
+            return self._stored.read(member) if whole else None
+        except _DAMAGED:
             return None

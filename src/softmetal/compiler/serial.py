@@ -6,6 +6,7 @@ import json
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
+from typing import Any
 
 from softmetal.errors import CompileError
 from softmetal.types import CompileOptions, Function, FunctionConstant, Mode, Parameter, Program
@@ -72,29 +73,16 @@ class _Functions(Mapping[str, Function]):
         return len(self._stored)
 
 
-def _options(fields: dict[str, object]) -> CompileOptions:
+def _options(fields: dict[str, Any]) -> CompileOptions:
     fields = dict(fields)
-    macros = fields.pop("macros")
-    folders = fields.pop("include_dirs")
-    assert isinstance(macros, list)
-    assert isinstance(folders, list)
-    return CompileOptions(
-        macros=tuple((str(name), str(value)) for name, value in macros),
-        include_dirs=tuple(map(str, folders)),
-        **fields,  # type: ignore[arg-type]
-    )
+    macros = tuple((str(name), str(value)) for name, value in fields.pop("macros"))
+    folders = tuple(map(str, fields.pop("include_dirs")))
+    return CompileOptions(macros=macros, include_dirs=folders, **fields)
 
 
-def _function(fields: dict[str, object]) -> Function:
+def _function(fields: dict[str, Any]) -> Function:
     fields = dict(fields)
-    parameters = fields.pop("parameters")
-    constants = fields.pop("constants")
-    mode = fields.pop("mode")
-    assert isinstance(parameters, list)
-    assert isinstance(constants, list)
-    return Function(
-        parameters=tuple(Parameter(**p) for p in parameters),
-        constants=tuple(map(str, constants)),
-        mode=Mode(int(str(mode))),
-        **fields,  # type: ignore[arg-type]
-    )
+    parameters = tuple(Parameter(**p) for p in fields.pop("parameters"))
+    constants = tuple(map(str, fields.pop("constants")))
+    mode = Mode(int(fields.pop("mode")))
+    return Function(parameters=parameters, constants=constants, mode=mode, **fields)

@@ -127,7 +127,7 @@ struct sm_pool {
   _Alignas(64) atomic_uint generation; /* advances when a job is opened */
   atomic_uint sleepers; /* helpers that have gone to sleep since they were last woken */
   atomic_uint lists; /* of commands that streams are running */
-  _Alignas(64) atomic_uint gate; /* SM_GATE_OPEN plus the number of helpers inside */
+  _Alignas(64) atomic_uint gate; /* the number of helpers inside, and flags */
 };
 
 sm_worker *sm_worker_new(sm_pool *);

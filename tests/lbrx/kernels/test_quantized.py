@@ -316,10 +316,32 @@ def test_weights_of_several_schemes(device, rng):
     values = [rng.standard_normal((n, 64)).astype(np.float32) for n in (5, 7, 9)]
     tensors = [lbrx.tensor(each, device=device) for each in values]
     weights = [t if n is None else lbrx.quantize(t, n) for t, n in zip(tensors, names, strict=True)]
-    for kept in (weights, weights[:1], weights[2:], [weights[0], weights[0]]):
+    for kept in (weights, weights[:1], weights[2:], [weights[0], weights[0]], []):
         results = linears(lbrx.tensor(x, device=device), kept)
         for result, each in zip(results, kept, strict=True):
             np.testing.assert_allclose(result.numpy(), x @ each.numpy().T, atol=1e-3)
+
+
+@pytest.mark.parametrize("kinds", [("f4", "f2"), ("f2", "f4"), ("i4", "i4"), ("f2", "i1")])
+def test_scales_and_biases_of_other_types(kinds, rng):
+    codes, *_ = stored(rng, "mlx:4:64", (3, 128))
+    beside = [rng.integers(-9, 9, (3, 2)).astype(kind) for kind in kinds]
+    result = lbrx.dequantize(weight("mlx:4:64", [codes, *beside])).numpy()
+    np.testing.assert_array_equal(result, reference("mlx:4:64", [codes, *beside]))
+
+
+@pytest.mark.parametrize("variant", ["serial", "serial_tiles", "panels"])
+def test_weights_with_scales_of_several_types(variant, rng):
+    """Of one scheme, but a kernel reads scales of one type."""
+    x = rng.standard_normal((2, 128)).astype(np.float32)
+    parts = [stored(rng, "mlx:4:64", (9, 128), scales) for scales in (*FLOATS, *FLOATS[2:] * 3)]
+    with forced(quantized_matmul=variant):
+        results = linears(
+            lbrx.tensor(x, device="metal"), [weight("mlx:4:64", each) for each in parts]
+        )
+        for result, each in zip(results, parts, strict=True):
+            expected = x @ reference("mlx:4:64", each).astype(np.float32).T
+            np.testing.assert_allclose(result.numpy(), expected, atol=0.05)
 
 
 def test_several_panels(rng, monkeypatch):

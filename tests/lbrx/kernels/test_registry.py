@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
 import lbrx
 from lbrx import dtype as dt
-from lbrx import metal
+from lbrx import metal, quant
 from lbrx.kernels import FAMILIES, RUNNERS, deterministic, forced
 from lbrx.kernels.arrays import kernel_name, size_class
-from lbrx.kernels.registry import Family, computes
+from lbrx.kernels.attention import Attention
+from lbrx.kernels.matmul import Matrix, Product
+from lbrx.kernels.quantized_matmul import QuantizedProduct
+from lbrx.kernels.registry import TUNED, Family, computes
 from lbrx.ops import TABLE
 
 
@@ -48,6 +51,42 @@ def family():
 def test_the_cheapest_that_can(family, size, name):
     family.run(metal.context(), Problem(size), "x", 3)
     assert family.ran == [(name, size, ("x", 3))]
+
+
+QUANTIZED = QuantizedProduct(quant.find("q4_0"), 1, 64, 64, dt.float32)
+ATTENTION = Attention(
+    *(dt.float32, "float32", 1, 1, 1, 1, 64, 64, 64),
+    causal=True,
+    window=0,
+    scale=1.0,
+    cap=0.0,
+)
+PRODUCT = Product(1, 64, 64, dt.float32, Matrix(False, 64), Matrix(True, 64))
+
+
+@pytest.mark.parametrize(
+    ("name", "variant", "problem"),
+    [
+        ("quantized_matmul", "serial", QUANTIZED),
+        ("quantized_matmul", "serial_tiles", QUANTIZED),
+        ("attention", "serial", ATTENTION),
+        ("attention", "decode_serial", ATTENTION),
+        ("matmul", "matvec", PRODUCT),
+    ],
+)
+def test_wide_vectors_are_for_processors(name, variant, problem):
+    """The tuner tries whatever can: a GPU's compiler would refuse them."""
+    can, info = FAMILIES[name].variants[variant].can, metal.context().info
+    assert can(replace(info, simd_hardware=False), problem)
+    assert not can(replace(info, simd_hardware=True), problem)
+
+
+def test_reasons_are_those_of_one_device(family, monkeypatch):
+    info, problem = metal.context().info, Problem(50)
+    other = replace(info, name="another")
+    monkeypatch.setitem(TUNED, ("another", "testing", "50"), "large")
+    chosen = family.choose(info, problem)
+    assert family.reason(other, problem, chosen) != family.reason(info, problem, chosen)
 
 
 def test_a_forced_variant_is_taken_where_it_can(family, monkeypatch, caplog):

@@ -41,6 +41,39 @@ def test_greedy_text_is_the_reference_models(model, folder):
     assert made.text == model.tokenizer.decode(made.tokens)
 
 
+@pytest.mark.parametrize(
+    "options", [{"max_tokens": n} for n in (1, 2, 3, 20)] + [{"stop": "e"}, {"logprobs": True}]
+)
+@pytest.mark.parametrize("prompt", [PROMPT, [PROMPT, "naïve café", "a"]], ids=["single", "batch"])
+def test_looking_ahead_changes_nothing(prompt, options, folder):
+    """A penalty that changes no number asks for the host's choice, which is not looked past."""
+    wanted = {"max_tokens": 20, **options}
+    ahead, careful = (
+        load(folder).generate(prompt, **wanted, repetition_penalty=penalty)
+        for penalty in (1, 1 + 1e-12)
+    )
+    for one, other in zip(*(np.atleast_1d(made) for made in (ahead, careful)), strict=True):
+        for name in ("text", "tokens", "finish", "logprobs"):
+            assert getattr(one, name) == getattr(other, name)
+
+
+@pytest.mark.parametrize("seen", [1, 2, 5])
+def test_what_was_looked_at_ahead_is_not_remembered(seen, model, folder, tmp_path):
+    """Of a stream that is left, a prompt cache has the tokens that were shown at most."""
+    stream = model.stream(PROMPT, max_tokens=20, ignore_end=True)
+    for _ in range(seen):
+        next(stream)
+    stream._parts.close()
+    model.save_prompt(tmp_path / "prompt")
+    text = model.engine.remembered[:]
+    other = load(folder)
+    assert other.restore_prompt(tmp_path / "prompt") == len(text)
+    longer = [*text, *model.tokenizer.encode(" café")]
+    made = other.generate(longer, max_tokens=8, ignore_end=True)
+    assert made.timing.known_tokens == len(text)
+    assert made.tokens == load(folder).generate(longer, max_tokens=8, ignore_end=True).tokens
+
+
 def test_a_stream_is_the_text(model):
     whole = model.generate(PROMPT, max_tokens=40, temperature=1.5, seed=3)
     stream = model.stream(PROMPT, max_tokens=40, temperature=1.5, seed=3)

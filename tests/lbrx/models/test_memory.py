@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import lbrx
-from lbrx.memory.process import give_back
+from lbrx.memory.process import give_back, peak_memory
 
 
 def resident() -> int:
@@ -33,6 +35,13 @@ def test_freed_memory_goes_back_to_the_system():
     give_back()
     libc.free(blocks[-1])
     assert resident() < before - 30_000
+
+
+def test_peak_memory_is_not_that_of_whoever_started_the_process():
+    large = np.ones(300_000_000, np.uint8)
+    shown = "from lbrx.memory.process import peak_memory; print(peak_memory())"
+    child = subprocess.run([sys.executable, "-c", shown], capture_output=True, check=True)
+    assert 1_000_000 < int(child.stdout) < large.nbytes <= peak_memory()
 
 
 def test_a_long_prompt_leaves_no_scratch(make_model):

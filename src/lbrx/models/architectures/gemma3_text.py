@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import math
-
+from lbrx.models.architectures import gemma2
 from lbrx.models.architectures.gemma2 import SHIFT, SandwichLayer, query_scale
 from lbrx.models.config import Rope
-from lbrx.models.decoder import Decoder
 from lbrx.models.layers import Attention
 from lbrx.models.weights import Weights
-from lbrx.tensor.core import Tensor
 
 PATTERN = 6  # layers from one that sees far to the next
 
 
-class Model(Decoder):
-    halves = False
-    norm_shift = SHIFT
-
-    def embed(self, tokens: Tensor) -> Tensor:
-        return super().embed(tokens) * math.sqrt(self.config.hidden)
-
+class Model(gemma2.Model):
     def make_layer(self, weights: Weights, index: int) -> SandwichLayer:
         window = self.window(index)
         attention = Attention(
