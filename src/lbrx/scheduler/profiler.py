@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from lbrx.errors import DeviceError
 from lbrx.memory.pool import PoolStatistics
@@ -51,12 +51,12 @@ class Record:
         return roofline.time(self.nbytes, self.operations) / self.time if self.time else 0.0
 
 
-@dataclass(frozen=True)
-class _Noted:
-    command: Command
+class _Noted(NamedTuple):
+    """A command whose times Metal will tell. Its buffers are not kept: they serve again."""
+
+    record: Record
     commands: Any
     committed: float
-    pool: PoolStatistics
 
 
 class Profile:
@@ -68,37 +68,18 @@ class Profile:
         self._began = time.monotonic()
 
     def note(self, command: Command, commands: Any) -> None:
-        pool = self._gpu.pool.statistics()
-        self._noted.append(_Noted(command, commands, time.monotonic(), pool))
+        record = _untimed(command, self._gpu.pool.statistics())
+        self._noted.append(_Noted(record, commands, time.monotonic()))
 
     @property
     def records(self) -> list[Record]:
         self._gpu.queue.wait()
-        return [self._record(noted) for noted in self._noted]
+        return [self._timed(*noted) for noted in self._noted]
 
-    def _record(self, noted: _Noted) -> Record:
-        command = noted.command
-        start, end = float(noted.commands.GPUStartTime()), float(noted.commands.GPUEndTime())
-        work = command.work
-        name = (
-            command.kernel or command.pipeline.name
-            if isinstance(command, Dispatch)
-            else command.name
-        )
-        return Record(
-            kernel=name,
-            variant=command.variant,
-            shapes=work.shapes if work else "",
-            grid=command.grid if isinstance(command, Dispatch) else (0, 0, 0),
-            start=start - self._began,
-            time=end - start,
-            delay=max(start - noted.committed, 0.0),
-            nbytes=work.nbytes if work else sum(buffer.size for buffer in command.buffers),
-            operations=work.operations if work else 0.0,
-            choice=work.choice if work else "",
-            memory=noted.pool.in_use,
-            cached=noted.pool.cached,
-        )
+    def _timed(self, record: Record, commands: Any, committed: float) -> Record:
+        start, end = float(commands.GPUStartTime()), float(commands.GPUEndTime())
+        delay = max(start - committed, 0.0)
+        return replace(record, start=start - self._began, time=end - start, delay=delay)
 
     @cached_property
     def roofline(self) -> Roofline:
@@ -125,6 +106,30 @@ class Profile:
     def save_plot(self, path: str | Path) -> None:
         """A roofline plot, as SVG."""
         report.save(path, report.plot(self.records, self.roofline))
+
+
+def _untimed(command: Command, pool: PoolStatistics) -> Record:
+    """What is known of a command before it runs."""
+    work = command.work
+    kernel, grid = (
+        (command.kernel or command.pipeline.name, command.grid)
+        if isinstance(command, Dispatch)
+        else (command.name, (0, 0, 0))
+    )
+    return Record(
+        kernel=kernel,
+        variant=command.variant,
+        shapes=work.shapes if work else "",
+        grid=grid,
+        start=0.0,
+        time=0.0,
+        delay=0.0,
+        nbytes=work.nbytes if work else sum(buffer.size for buffer in command.buffers),
+        operations=work.operations if work else 0.0,
+        choice=work.choice if work else "",
+        memory=pool.in_use,
+        cached=pool.cached,
+    )
 
 
 @dataclass(frozen=True)
