@@ -1,18 +1,23 @@
-"""The README's examples run as they stand."""
+"""The examples in the READMEs run as they are printed."""
 
 import re
 import subprocess
 import sys
 from pathlib import Path
 
-README = Path(__file__).parent.parent / "README.md"
-BLOCKS = re.findall(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", README.read_text(), re.DOTALL)
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = ["README.md", "softmetal/README.md", "lbrx/README.md"]
+BLOCK = re.compile(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", re.DOTALL)
 
 
-def test_python_blocks_print_what_follows_them():
-    """A text block with all of it, or a comment behind each `print`."""
-    assert BLOCKS
-    for block, text in BLOCKS:
+@pytest.mark.parametrize("page", PAGES)
+def test_python_blocks_print_what_follows_them(page):
+    """The output is in a text block, or in a comment behind each `print`."""
+    blocks = BLOCK.findall((ROOT / page).read_text())
+    assert blocks
+    for block, text in blocks:
         done = subprocess.run(
             [sys.executable, "-c", block], capture_output=True, text=True, check=False
         )

@@ -1,0 +1,53 @@
+"""Fixtures: the Metal module of this system, and wheels of other projects to compare with."""
+
+from __future__ import annotations
+
+import re
+import sys
+import zipfile
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from wheels import wheel
+
+
+@pytest.fixture(scope="session")
+def metal_wheel() -> Path:
+    return wheel("pyobjc-framework-Metal")
+
+
+@pytest.fixture(scope="session")
+def mps_wheel() -> Path:
+    return wheel("pyobjc-framework-MetalPerformanceShaders")
+
+
+@pytest.fixture(scope="session")
+def mlx_include(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The headers in MLX's wheel: its Metal kernels, and metal-cpp."""
+    folder = tmp_path_factory.mktemp("mlx")
+    with zipfile.ZipFile(wheel("mlx-metal")) as archive:
+        archive.extractall(folder, [n for n in archive.namelist() if n.startswith("mlx/include/")])
+    return folder / "mlx" / "include"
+
+
+@pytest.fixture(scope="session")
+def selectors(mlx_include: Path) -> set[str]:
+    """Every selector of Metal, from the header that metal-cpp keeps them in."""
+    text = (mlx_include / "metal_cpp" / "Metal" / "MTLHeaderBridge.hpp").read_text()
+    return set(re.findall(r'_MTL_PRIVATE_DEF_SEL\(\w+,\s*"([^"]+)"\)', text))
+
+
+@pytest.fixture(scope="session")
+def metal() -> ModuleType:
+    """Apple's Metal on a Mac, softmetal elsewhere."""
+    if sys.platform == "darwin":
+        return pytest.importorskip("Metal")
+    import softmetal
+
+    return softmetal
+
+
+@pytest.fixture(scope="session")
+def device(metal):
+    return metal.MTLCreateSystemDefaultDevice()
