@@ -96,7 +96,7 @@ The year 2023 was 12345 days after"""
 class Expanded(Mapping[str, lbrx.Tensor]):
     """A model's tensors as float32, one at a time."""
 
-    def __init__(self, model: lbrx.Model) -> None:
+    def __init__(self, model: lbrx.StoredModel) -> None:
         self.model = model
 
     def __getitem__(self, name: str) -> lbrx.Tensor:

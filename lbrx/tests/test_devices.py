@@ -17,7 +17,7 @@ import lbrx
 from lbrx import shape as sh
 from lbrx.storage import Array, MmapStorage, ViewStorage
 from lbrx.tensor import Tensor
-from lbrx.tensor import device as devices
+from lbrx.tensor import placement as devices
 
 
 def run(code: str, **environment: str) -> str:

@@ -9,7 +9,7 @@ import pytest
 
 import lbrx
 
-FORMATS = "lbrx.formats.pytorch lbrx.formats.onnx lbrx.formats.npz lbrx.formats.safetensors"
+FORMATS = "lbrx.formats.containers.pytorch lbrx.formats.containers.onnx lbrx.formats.containers.npz lbrx.formats.containers.safetensors"
 LIBRARIES = "jinja2 tokenizers rich ziglang softmetal safetensors torch importlib.metadata"
 OPENED = "import lbrx; list(lbrx.open_model({gguf!r}))"
 

@@ -315,7 +315,7 @@ def test_every_operation_is_a_method_with_a_signature():
 def test_a_second_device_needs_one_method(monkeypatch):
     """Moving, scalars beside tensors, foreign arrays and mismatches, on a device made of `run`."""
     from lbrx.storage import Array, MetalStorage
-    from lbrx.tensor import device as devices
+    from lbrx.tensor import placement as devices
 
     class Buffer:
         def __init__(self, data):

@@ -12,7 +12,7 @@ import pytest
 import lbrx
 from lbrx import cli, metal
 from lbrx.kernels import RUNNERS, choices, deterministic, forced, registry, tune
-from lbrx.kernels.registry import FAMILIES, TUNED, Call, Family, Sample
+from lbrx.kernels.registry import FAMILIES, TUNED, Call, KernelFamily, Sample
 from lbrx.ops import Spec
 
 DEVICE = "Test GPU"
@@ -42,7 +42,7 @@ def cache(tmp_path, monkeypatch):
 @pytest.fixture
 def family(monkeypatch):
     """Three variants of `floor`: one slow, one quick, one that takes small problems only."""
-    made: Family[Problem] = Family("speed")
+    made: KernelFamily[Problem] = KernelFamily("speed")
     ran: list[str] = []
 
     def launch(name, seconds):

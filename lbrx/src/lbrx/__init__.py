@@ -64,8 +64,8 @@ if TYPE_CHECKING:
     from lbrx.kernels import deterministic
     from lbrx.models import load
     from lbrx.scheduler.profiler import profile
-    from lbrx.tensor.model import Model, open_model
     from lbrx.tensor.saving import save
+    from lbrx.tensor.stored_model import StoredModel, open_model
 
 __version__ = "0.1.0"
 
@@ -80,11 +80,11 @@ __all__ = [
     "Kernel",
     "LbrxError",
     "Metadata",
-    "Model",
     "OutOfMemory",
     "QuantizationError",
     "SettingError",
     "ShapeError",
+    "StoredModel",
     "Tensor",
     "TraceError",
     "arange",
@@ -143,8 +143,8 @@ _LAZY = {
     "kernels": "lbrx.kernels",
     "deterministic": "lbrx.kernels",
     "profile": "lbrx.scheduler.profiler",
-    "Model": "lbrx.tensor.model",
-    "open_model": "lbrx.tensor.model",
+    "StoredModel": "lbrx.tensor.stored_model",
+    "open_model": "lbrx.tensor.stored_model",
     "save": "lbrx.tensor.saving",
 }
 

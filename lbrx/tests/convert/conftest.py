@@ -46,4 +46,4 @@ def folder(tmp_path, rng, tokenizer):
 @pytest.fixture
 def small_pieces(monkeypatch):
     """So that each tensor is several pieces."""
-    monkeypatch.setattr("lbrx.convert.work.PIECE", 4096)
+    monkeypatch.setattr("lbrx.convert.pieces.PIECE", 4096)

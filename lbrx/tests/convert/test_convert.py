@@ -202,7 +202,7 @@ def test_pieces_and_devices_do_not_matter(folder, tmp_path, monkeypatch, quantiz
     source, _ = folder()
     suffix = ".gguf" if quantize == "q8_0" else ""
     to(source, tmp_path / f"whole{suffix}", quantize=quantize)
-    monkeypatch.setattr("lbrx.convert.work.PIECE", 4096)
+    monkeypatch.setattr("lbrx.convert.pieces.PIECE", 4096)
     monkeypatch.setattr("lbrx.convert.compute._WORTHWHILE", 0)
     settings = lbrx.convert.Settings(quantize=quantize)
     before = lbrx.metal.stats()["dispatches"]
@@ -270,7 +270,7 @@ def test_values_that_a_scheme_cannot_hold(tmp_path, rng, target, quantize):
 
 def test_memory_is_that_of_some_rows(tmp_path, rng, monkeypatch):
     """Of a model of 48 MiB whose tensors have 12, only pieces are held."""
-    monkeypatch.setattr("lbrx.convert.work.PIECE", 1 << 16)
+    monkeypatch.setattr("lbrx.convert.pieces.PIECE", 1 << 16)
     rows = rng.standard_normal((3072, 1024)).astype(np.float32)
     save_file({f"t{i}.weight": rows + i for i in range(4)}, tmp_path / "s.safetensors")
     tracemalloc.start()

@@ -25,7 +25,7 @@ TARGETS = [
 # The arguments are source, target, quantization, and after how many pieces the process dies.
 KILLED = """
 import os, signal, sys
-import lbrx.convert.work as work
+import lbrx.convert.pieces as work
 from lbrx.convert import Settings, convert
 from lbrx.convert.partial import Partial
 

@@ -13,8 +13,8 @@ from safetensors.numpy import save_file
 from tiny_models import GEMMA, config, shapes, to_gguf_file
 
 import lbrx
-from lbrx.formats import companions, hyperparameters, rope, translate
-from lbrx.formats.architectures import ARCHITECTURES, of_config
+from lbrx.formats import companions, translate
+from lbrx.formats.architecture_tables import ARCHITECTURES, hyperparameters, of_config, rope_scaling
 
 
 @pytest.fixture
@@ -146,8 +146,8 @@ def test_mlx_stacks_experts(folder):
     expected = np.stack(
         [tensors[f"model.layers.1.block_sparse_moe.experts.{e}.w2.weight"] for e in range(3)]
     )
-    same(lbrx.Model(model.files, stacked)[name].numpy(), expected)
-    lbrx.save(path / "mlx", lbrx.Model(model.files, stacked), format="mlx")
+    same(lbrx.StoredModel(model.files, stacked)[name].numpy(), expected)
+    lbrx.save(path / "mlx", lbrx.StoredModel(model.files, stacked), format="mlx")
     back = lbrx.open_model(path / "mlx").canonical()
     assert set(back) == set(tensors)
     for key, array in tensors.items():
@@ -169,14 +169,14 @@ def test_llama3_factors(folder, tmp_path):
         "llama", rope_scaling=LLAMA3, rope_theta=500000.0, head_dim=128, hidden_size=512
     )
     model = lbrx.open_model(path)
-    factors = rope.llama3_factors(model.config)
+    factors = rope_scaling.llama3_factors(model.config)
     wave = 2 * np.pi * 500000.0 ** (np.arange(64) / 64)
     smooth = (8192 / wave - 1) / 3
     expected = np.select([wave < 8192 / 4, wave > 8192], [1, 8], 1 / ((1 - smooth) / 8 + smooth))
     np.testing.assert_allclose(factors, expected, rtol=1e-6)
     recipes = translate.to_gguf({}, model.config)
     assert set(recipes) == {"rope_freqs.weight"}
-    made = lbrx.Model(model.files, recipes)
+    made = lbrx.StoredModel(model.files, recipes)
     lbrx.save(
         tmp_path / "m.gguf", made, hyperparameters.to_gguf(ARCHITECTURES["llama"], model.config)
     )

@@ -86,10 +86,10 @@ def _mlp(kind: str, scale: int) -> dict[str, tuple[int, ...]]:
     return result
 
 
-def to_gguf_file(path: Path, target: Path) -> lbrx.Model:
+def to_gguf_file(path: Path, target: Path) -> lbrx.StoredModel:
     """A folder's model as a GGUF."""
     model = lbrx.open_model(path)
     recipes = translate.to_gguf(translate.to_huggingface(model.files), model.config)
     metadata = companions.gguf_metadata(model.files, model.config)
-    lbrx.save(target, lbrx.Model(model.files, recipes), metadata)
+    lbrx.save(target, lbrx.StoredModel(model.files, recipes), metadata)
     return lbrx.open_model(target)

@@ -13,7 +13,7 @@ import softmetal
 from lbrx import dtype as dt
 from lbrx import metal
 from lbrx.kernels import deterministic, forced
-from lbrx.kernels.attention import Attention, family
+from lbrx.kernels.attention import AttentionProblem, family
 
 SAME = (dt.float32, dt.float16, dt.bfloat16)
 # Types of queries and of the cache.
@@ -234,10 +234,12 @@ def test_a_query_alone_has_the_bits_it_has_among_others(rng):
 # ---- the choice ----
 
 
-def problem(**sizes) -> Attention:
+def problem(**sizes) -> AttentionProblem:
     given = {"batch": 1, "heads": 8, "kv_heads": 2, "queries": 64, "keys": 64, "depth": 64}
     given |= {"value_depth": sizes.get("depth", 64)} | sizes
-    return Attention(dt.float32, "float32", **given, causal=True, window=0, scale=1.0, cap=0.0)
+    return AttentionProblem(
+        dt.float32, "float32", **given, causal=True, window=0, scale=1.0, cap=0.0
+    )
 
 
 CHOICES = [

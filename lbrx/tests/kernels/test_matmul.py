@@ -14,7 +14,7 @@ import softmetal
 from lbrx import dtype as dt
 from lbrx import metal
 from lbrx.kernels import deterministic, forced
-from lbrx.kernels.matmul import Matrix, Product, family
+from lbrx.kernels.matmul import MatmulProblem, Matrix, family
 
 HALVES = (dt.float16, dt.bfloat16)
 FLOATS = (dt.float32, *HALVES)
@@ -228,8 +228,8 @@ def test_nan_and_infinity(variant):
 # ---- the choice ----
 
 
-def product(m, n, k, dtype=dt.float32, **changes) -> Product:
-    plain = Product(m, n, k, dtype, Matrix(False, k), Matrix(False, n))
+def product(m, n, k, dtype=dt.float32, **changes) -> MatmulProblem:
+    plain = MatmulProblem(m, n, k, dtype, Matrix(False, k), Matrix(False, n))
     return replace(plain, **changes)
 
 

@@ -15,7 +15,7 @@ import softmetal
 from lbrx import dtype as dt
 from lbrx import metal
 from lbrx.kernels import deterministic, forced, reduction
-from lbrx.kernels.reduction import Axis, Kind, Reduction
+from lbrx.kernels.reduction import Axis, Reduction, ReductionKind
 
 DTYPES = tuple(d for d in dt.ALL if d is not dt.float64)
 NORMS = {"norm_1": 1, "norm_2": 2, "norm_p": 3, "norm_inf": math.inf}
@@ -23,15 +23,15 @@ FUNCTIONS = (*(op for op in REDUCTIONS if op != "norm"), *NORMS)
 
 # On both sides of a short row, of a step of lanes, of a block; runs that repeat for one result.
 SHAPES = {
-    Kind.ROWS: [
+    ReductionKind.ROWS: [
         *(((3, 65), 1), ((2, 128), 1), ((3, 255), 1), ((2, 4096), 1), ((2, 4097), 1)),
         *(((300_001,), 0), ((7, 3, 70), (0, 2))),
     ],
-    Kind.COLUMNS: [
+    ReductionKind.COLUMNS: [
         *(((1, 5), 0), ((3, 513), 0), ((128, 512), 0), ((129, 7), 0), ((1000, 600), 0)),
         *(((2, 131, 70), 1), ((5, 2, 3, 40), (0, 2))),
     ],
-    Kind.STRIDED: [((700, 64), 1), ((5, 1), 1), ((1,), 0), ((9, 2, 20), (0, 2))],
+    ReductionKind.STRIDED: [((700, 64), 1), ((5, 1), 1), ((1,), 0), ((9, 2, 20), (0, 2))],
 }
 FEW_COLUMNS = [((70_000, 3), 0), ((513, 7), 0), ((2, 300, 256), 1)]
 
@@ -218,10 +218,10 @@ def test_repeated_elements_and_many_axes(rng):
 @pytest.mark.parametrize(
     ("kind", "length", "inner", "soft", "invariant", "apple"),
     [
-        (Kind.ROWS, 65, 1, "serial", "serial", "simd"),
-        (Kind.COLUMNS, 65, 256, "folded", "serial", "simd"),
-        (Kind.COLUMNS, 64, 256, "serial", "serial", "simd"),
-        (Kind.COLUMNS, 65, 257, "serial", "serial", "simd"),
+        (ReductionKind.ROWS, 65, 1, "serial", "serial", "simd"),
+        (ReductionKind.COLUMNS, 65, 256, "folded", "serial", "simd"),
+        (ReductionKind.COLUMNS, 64, 256, "serial", "serial", "simd"),
+        (ReductionKind.COLUMNS, 65, 257, "serial", "serial", "simd"),
     ],
 )
 def test_the_variant_follows_from_the_problem(kind, length, inner, soft, invariant, apple):

@@ -12,10 +12,10 @@ from lbrx import dtype as dt
 from lbrx import metal, quant
 from lbrx.kernels import FAMILIES, RUNNERS, deterministic, forced
 from lbrx.kernels.arrays import kernel_name, size_class
-from lbrx.kernels.attention import Attention
-from lbrx.kernels.matmul import Matrix, Product
+from lbrx.kernels.attention import AttentionProblem
+from lbrx.kernels.matmul import MatmulProblem, Matrix
 from lbrx.kernels.quantized_matmul import QuantizedProduct
-from lbrx.kernels.registry import TUNED, Family, computes
+from lbrx.kernels.registry import TUNED, KernelFamily, computes
 from lbrx.ops import TABLE
 
 
@@ -30,7 +30,7 @@ class Problem:
 
 @pytest.fixture
 def family():
-    made: Family[Problem] = Family("testing")
+    made: KernelFamily[Problem] = KernelFamily("testing")
     made.ran = []
 
     def launch(name):
@@ -54,14 +54,14 @@ def test_the_cheapest_that_can(family, size, name):
 
 
 QUANTIZED = QuantizedProduct(quant.find("q4_0"), 1, 64, 64, dt.float32)
-ATTENTION = Attention(
+ATTENTION = AttentionProblem(
     *(dt.float32, "float32", 1, 1, 1, 1, 64, 64, 64),
     causal=True,
     window=0,
     scale=1.0,
     cap=0.0,
 )
-PRODUCT = Product(1, 64, 64, dt.float32, Matrix(False, 64), Matrix(True, 64))
+PRODUCT = MatmulProblem(1, 64, 64, dt.float32, Matrix(False, 64), Matrix(True, 64))
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_determinism_leaves_out_what_depends_on_the_batch(family):
 
 
 def test_no_variant_at_all():
-    empty: Family[Problem] = Family("nothing")
+    empty: KernelFamily[Problem] = KernelFamily("nothing")
     try:
         empty.variant("never", can=lambda info, p: False)(lambda *_: None)
         with pytest.raises(

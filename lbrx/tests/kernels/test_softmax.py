@@ -14,7 +14,7 @@ import softmetal
 from lbrx import dtype as dt
 from lbrx import metal
 from lbrx.kernels import deterministic, softmax
-from lbrx.kernels.rows import Rows
+from lbrx.kernels.rows import RowProblem
 
 OPS = ("softmax", "log_softmax")
 # Shapes whose axis 1 is not the last: few columns, many, a tile and one more, columns in parts.
@@ -88,7 +88,7 @@ def test_columns(variant, op, dtype, rng):
 )
 def test_the_variant_follows_from_the_row(length, inner, soft, apple):
     info = replace(metal.context().info, simd_hardware=False)
-    problem = Rows(dt.float32, 3, length, inner)
+    problem = RowProblem(dt.float32, 3, length, inner)
     assert softmax.family.choose(info, problem).name == soft
     assert softmax.family.choose(replace(info, simd_hardware=True), problem).name == apple
 

@@ -102,7 +102,7 @@ def test_a_long_row_is_cut_into_blocks(variant, rng, monkeypatch):
     monkeypatch.setattr(sorting, "BLOCK", 100)
     for length in (199, 200, 1001):
         blocks = sorting._blocks(
-            metal.context().info, sorting.Rows(dt.float32, 1, length, length, False)
+            metal.context().info, sorting.SortProblem(dt.float32, 1, length, length, False)
         )
         assert blocks & (blocks - 1) == 0
         assert blocks * 100 <= max(length, 100)

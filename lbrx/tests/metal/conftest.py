@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from lbrx.metal import Context, Event, Pipeline
+from lbrx.metal import Context, DeviceEvent, Pipeline
 
 WORDS = """
 #include <metal_stdlib>
@@ -32,7 +32,7 @@ def gpu(lbrx_cache: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Context]:
 
 
 @pytest.fixture
-def gate(gpu: Context) -> Iterator[Event]:
+def gate(gpu: Context) -> Iterator[DeviceEvent]:
     """Holds the device until the test calls `release`, or ends."""
     event = gpu.event()
     event.hold()

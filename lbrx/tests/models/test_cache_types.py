@@ -11,7 +11,7 @@ from lbrx import dtype as dt
 from lbrx import quant
 from lbrx.models import engine as engines
 from lbrx.models import load
-from lbrx.models.cache import find_cache_type
+from lbrx.models.kv_cache import find_cache_type
 
 TOKENS = np.random.default_rng(7).integers(2, 600, 17).tolist()
 PRECISION = 1e-3  # of logits: a last bit of a key may round to the next code

@@ -19,7 +19,7 @@ import pytest
 import lbrx
 from lbrx.cli import main
 from lbrx.formats import ENCODINGS, Format, Inline, ModelFiles, TensorInfo
-from lbrx.models import Stream, load, plan
+from lbrx.models import Stream, load, memory_plan
 from lbrx.models.weights import in_memory
 
 PLAN = r"weights \d+ MiB, cache of [\d,]+ tokens \d+ MiB, scratch \d+ MiB: \d+ MiB of .+\n"
@@ -260,11 +260,11 @@ def test_eight_bit_floats_are_counted_as_the_halves_they_become():
 
 def test_a_model_that_does_not_fit_is_refused(folder):
     config = load(folder).config
-    memory = plan.plan(config, 10 << 30, 8192, 2, 11 << 30)
+    memory = memory_plan.plan(config, 10 << 30, 8192, 2, 11 << 30)
     memory.check()
     assert str(memory).startswith("weights 10.00 GiB, cache of 8,192 tokens ")
     with pytest.raises(lbrx.LbrxError, match=r"does not fit.*smaller or a more strongly quantized"):
-        plan.plan(config, 12 << 30, 8192, 2, 11 << 30).check()
+        memory_plan.plan(config, 12 << 30, 8192, 2, 11 << 30).check()
     room = (10 << 30) + memory.scratch + config.cache_bytes(1000, 2)
     with pytest.raises(lbrx.LbrxError, match="a context of 768 tokens fits"):
-        plan.plan(config, 10 << 30, 8192, 2, room).check()
+        memory_plan.plan(config, 10 << 30, 8192, 2, room).check()

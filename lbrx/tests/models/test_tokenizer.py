@@ -12,15 +12,15 @@ import tiny_tokenizers
 from tokenizers import Tokenizer as Reference
 
 import lbrx
-from lbrx.formats import pretokenizers, vocabulary
-from lbrx.formats.tokenizer_files import tokenizer_files
+from lbrx.formats.tokenizers import pretokenizers, vocabulary
+from lbrx.formats.tokenizers.tokenizer_files import tokenizer_files
 from lbrx.models.tokenizer import Tokenizer, read_tokenizer
 
 RULES = [*pretokenizers.RULES, "sentencepiece"]
 KEY = "tokenizer.ggml."
 
 
-def in_gguf(folder: Path, metadata: dict) -> lbrx.Model:
+def in_gguf(folder: Path, metadata: dict) -> lbrx.StoredModel:
     lbrx.save(folder / "m.gguf", {}, metadata)
     return lbrx.open_model(folder / "m.gguf")
 

@@ -13,7 +13,7 @@ from safetensors.numpy import save_file
 
 import lbrx
 from lbrx.formats import companions
-from lbrx.formats.architectures import ARCHITECTURES
+from lbrx.formats.architecture_tables import ARCHITECTURES
 
 torch = pytest.importorskip("torch", reason="torch computes the expected logits")
 transformers = pytest.importorskip(

@@ -11,7 +11,7 @@ import pytest
 
 import lbrx
 import softmetal
-from lbrx.memory.plan import Lifetime, arrange
+from lbrx.memory.arena import Lifetime, arrange
 from lbrx.tensor.core import call
 from lbrx.tensor.evaluation import start
 

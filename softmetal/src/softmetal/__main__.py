@@ -125,9 +125,9 @@ def _profiles() -> int:
 
 def _cache(options: argparse.Namespace) -> int:
     """Show or clear the cache of compiled kernels."""
-    from softmetal.toolchain import cache
+    from softmetal.toolchain import disk_cache
 
-    store = cache.default()
+    store = disk_cache.default()
     if options.action == "clear":
         print(f"removed {store.clear()} entries from {store.root}")
         return 0

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from softmetal.toolchain.cache import Cache, key_of
+from softmetal.toolchain.disk_cache import Cache, key_of
 
 
 def fill_with(content):
@@ -114,7 +114,7 @@ def test_two_processes(tmp_path):
 
 def test_a_writer_killed_in_the_middle(tmp_path):
     script = (
-        "import sys, time; from pathlib import Path; from softmetal.toolchain.cache import Cache\n"
+        "import sys, time; from pathlib import Path; from softmetal.toolchain.disk_cache import Cache\n"
         "def fill(folder):\n"
         "    (folder / 'a').write_bytes(b'half'); print('writing', flush=True); time.sleep(60)\n"
         "Cache(Path(sys.argv[1]), 1 << 20).insert('kernel', 'aabb', fill)\n"

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from lbrx import formats
-from lbrx.convert.contents import Contents, Tokenizer, contents
+from lbrx.convert.contents import Contents, TokenizerFacts, contents
 from lbrx.errors import LbrxError
 from lbrx.models.config import read_config
 from lbrx.models.fitting import WORKING_SET, Fit, fits, needs
-from lbrx.models.plan import MemoryPlan
-from lbrx.tensor.model import Model
+from lbrx.models.memory_plan import MemoryPlan
+from lbrx.tensor.stored_model import StoredModel
 
 CONTEXT = 4096
 
@@ -42,7 +42,7 @@ def run(options: argparse.Namespace) -> int:
 def _need(files: formats.ModelFiles, found: Contents, context: int | None) -> MemoryPlan | None:
     """None for what is no language model that lbrx knows."""
     try:
-        config = read_config(Model(files, files.tensors))
+        config = read_config(StoredModel(files, files.tensors))
     except LbrxError:
         return None
     return needs(config, found.nbytes, context or min(CONTEXT, config.context))
@@ -73,7 +73,7 @@ def _overview(found: Contents) -> list[str]:
     return [f"{title:<{width}}  {value}" for title, value in rows]
 
 
-def _described(tokenizer: Tokenizer | None) -> str:
+def _described(tokenizer: TokenizerFacts | None) -> str:
     if tokenizer is None:
         return "none"
     tokens = "" if tokenizer.tokens is None else f", {tokenizer.tokens:,} tokens"

@@ -8,17 +8,17 @@ from os import PathLike
 from pathlib import Path
 
 from lbrx.convert.compute import compute_on
-from lbrx.convert.plan import Plan, Settings, make_plan
-from lbrx.convert.work import Checksums, Progress, run
+from lbrx.convert.conversion_plan import ConversionPlan, Settings, make_plan
+from lbrx.convert.pieces import Checksums, Progress, run
 
-__all__ = ["Plan", "Result", "Settings", "convert", "make_plan", "perform"]
+__all__ = ["ConversionPlan", "Result", "Settings", "convert", "make_plan", "perform"]
 
 
 @dataclass(frozen=True)
 class Result:
     """What a conversion did."""
 
-    plan: Plan
+    plan: ConversionPlan
     seconds: float
     reused: int
     """Bytes that an interrupted run had written already."""
@@ -43,7 +43,7 @@ def convert(
 
 
 def perform(
-    plan: Plan,
+    plan: ConversionPlan,
     *,
     resume: bool = False,
     device: str | None = None,

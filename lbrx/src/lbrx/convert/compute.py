@@ -14,7 +14,7 @@ from lbrx.dtype import Dtype
 from lbrx.errors import QuantizationError
 from lbrx.ops.quantized import has_encoder
 from lbrx.tensor.creation import from_numpy
-from lbrx.tensor.device import default_device
+from lbrx.tensor.placement import default_device
 from lbrx.tensor.quantized import quantize, stored_parts
 
 # Fewer values than this are cast by numpy before the device would have started.

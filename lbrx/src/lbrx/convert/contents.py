@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from lbrx import quant
-from lbrx.formats import Format, ModelFiles, mlx, translate
+from lbrx.formats import Format, ModelFiles, translate
 from lbrx.formats.checks import read_json
+from lbrx.formats.containers import mlx
 from lbrx.formats.recipe import Recipe, nbytes_of
 
 _SETTINGS = {
@@ -26,7 +27,7 @@ _SETTINGS = {
 
 
 @dataclass(frozen=True)
-class Kind:
+class EncodingCount:
     """The tensors of one encoding."""
 
     encoding: str
@@ -48,7 +49,7 @@ class Largest:
 
 
 @dataclass(frozen=True)
-class Tokenizer:
+class TokenizerFacts:
     kind: str
     tokens: int | None
     chat_template: bool
@@ -63,11 +64,11 @@ class Contents:
     settings: Mapping[str, int]
     parameters: int
     nbytes: int
-    kinds: tuple[Kind, ...]
+    kinds: tuple[EncodingCount, ...]
     """The largest first."""
     largest: Largest | None
     quantization: str | None
-    tokenizer: Tokenizer | None
+    tokenizer: TokenizerFacts | None
 
     @property
     def bits_per_parameter(self) -> float:
@@ -108,12 +109,14 @@ def _architecture(files: ModelFiles, config: Mapping[str, Any]) -> str | None:
     return name if isinstance(name, str) else None
 
 
-def _kinds(tensors: Mapping[str, Recipe]) -> tuple[Kind, ...]:
+def _kinds(tensors: Mapping[str, Recipe]) -> tuple[EncodingCount, ...]:
     groups: dict[str, list[Recipe]] = {}
     for recipe in tensors.values():
         groups.setdefault(str(recipe.encoding), []).append(recipe)
     kinds = [
-        Kind(name, len(group), sum(math.prod(r.shape) for r in group), sum(map(nbytes_of, group)))
+        EncodingCount(
+            name, len(group), sum(math.prod(r.shape) for r in group), sum(map(nbytes_of, group))
+        )
         for name, group in groups.items()
     ]
     return tuple(sorted(kinds, key=lambda kind: -kind.nbytes))
@@ -134,19 +137,19 @@ def _quantization(files: ModelFiles, config: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _tokenizer(files: ModelFiles) -> Tokenizer | None:
+def _tokenizer(files: ModelFiles) -> TokenizerFacts | None:
     if files.tokenizer is not None:
         folder = files.tokenizer.parent
         template = "chat_template" in _json(folder / "tokenizer_config.json")
         has_template = template or (folder / "chat_template.jinja").is_file()
-        return Tokenizer(files.tokenizer.name, _token_count(files), has_template)
+        return TokenizerFacts(files.tokenizer.name, _token_count(files), has_template)
     kind = files.metadata.get("tokenizer.ggml.model")
     if not isinstance(kind, str):
         return None
     tokens = files.metadata.get("tokenizer.ggml.tokens", ())
     pre = files.metadata.get("tokenizer.ggml.pre")
     name = f"{kind} ({pre})" if isinstance(pre, str) else kind
-    return Tokenizer(name, len(tokens), "tokenizer.chat_template" in files.metadata)
+    return TokenizerFacts(name, len(tokens), "tokenizer.chat_template" in files.metadata)
 
 
 def _token_count(files: ModelFiles) -> int | None:

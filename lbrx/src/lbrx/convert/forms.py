@@ -11,8 +11,8 @@ from lbrx.convert.source import columns, scheme_of
 from lbrx.dtype import Dtype
 from lbrx.errors import QuantizationError
 from lbrx.formats import Format
+from lbrx.formats.containers.safetensors import TYPES as SAFETENSORS_TYPES
 from lbrx.formats.recipe import Recipe, stored
-from lbrx.formats.safetensors import TYPES as SAFETENSORS_TYPES
 from lbrx.quant.gguf import BY_NAME
 
 FLOATS = {

@@ -13,7 +13,7 @@ from lbrx.formats import ModelFiles, TensorInfo
 from lbrx.formats.recipe import Packed, Part, Recipe, Rows, Shifted, Stack, stored
 from lbrx.storage import PackedStorage
 from lbrx.tensor.derived import decoded
-from lbrx.tensor.model import Model
+from lbrx.tensor.stored_model import StoredModel
 
 Index = slice | NDArray[np.intp]
 Parts = dict[str, NDArray[Any]]
@@ -34,11 +34,11 @@ def scheme_of(recipe: Recipe) -> str | None:
     return None if recipe.encoding.dtype is not None else recipe.encoding.name.lower()
 
 
-class Source:
+class TensorReader:
     """The tensors of a model. Any thread may read."""
 
     def __init__(self, files: ModelFiles) -> None:
-        self._model = Model(files, {})
+        self._model = StoredModel(files, {})
         self._known: dict[TensorInfo, NDArray[Any]] = {}
         self._lock = threading.Lock()
 

@@ -13,11 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lbrx import formats
-from lbrx.convert.plan import Item, Plan
-from lbrx.convert.source import Source, scheme_of
-from lbrx.convert.work import THREADS, Checksums, Piece, Progress, pieces_of, total_of
+from lbrx.convert.conversion_plan import ConversionPlan, PlannedTensor
+from lbrx.convert.pieces import THREADS, Checksums, Piece, Progress, pieces_of, total_of
+from lbrx.convert.source import TensorReader, scheme_of
 from lbrx.errors import FormatError
-from lbrx.formats import Format, mlx
+from lbrx.formats import Format
+from lbrx.formats.containers import mlx
 from lbrx.formats.recipe import Recipe
 
 _NUMBER = re.compile(r"\.\d+(?=\.)")
@@ -62,12 +63,12 @@ class ClassError:
         return math.sqrt(sums.error_squares / sums.squares) if sums.squares else 0.0
 
 
-def verify(plan: Plan, checksums: Checksums, progress: Progress) -> list[ClassError]:
+def verify(plan: ConversionPlan, checksums: Checksums, progress: Progress) -> list[ClassError]:
     """Raises FormatError where the target is not what was planned and written; errors of rounding
     are what is returned."""
     target = formats.read(plan.output.path)
     written = _recipes(plan, target)
-    before, after = Source(plan.files), Source(target)
+    before, after = TensorReader(plan.files), TensorReader(target)
     totals: dict[tuple[str, str, str], Sums] = {}
     counts: dict[tuple[str, str, str], set[str]] = {}
 
@@ -95,7 +96,7 @@ def class_of(name: str) -> str:
     return _NUMBER.sub(".*", name)
 
 
-def _recipes(plan: Plan, target: formats.ModelFiles) -> dict[str, Recipe]:
+def _recipes(plan: ConversionPlan, target: formats.ModelFiles) -> dict[str, Recipe]:
     """The written tensors, checked to be of the types and shapes planned."""
     found: dict[str, Recipe] = dict(target.tensors)
     if plan.format is Format.MLX:
@@ -119,7 +120,7 @@ def _wrong(piece: Piece) -> FormatError:
     return FormatError(f"tensor {name!r}: {rows} are wrong")
 
 
-def _compared(before: Source, after: Source, piece: Piece, written: Recipe) -> Sums:
+def _compared(before: TensorReader, after: TensorReader, piece: Piece, written: Recipe) -> Sums:
     item, rows = piece.item, slice(piece.start, piece.stop)
     expected, found = before.values(item.recipe, rows), after.values(written, rows)
     if not _agree(item, before, after, rows, expected, found, written):
@@ -135,9 +136,9 @@ def _compared(before: Source, after: Source, piece: Piece, written: Recipe) -> S
 
 
 def _agree(
-    item: Item,
-    before: Source,
-    after: Source,
+    item: PlannedTensor,
+    before: TensorReader,
+    after: TensorReader,
     rows: slice,
     expected: NDArray[Any],
     found: NDArray[Any],

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lbrx.formats import hyperparameters, vocabulary
+from lbrx.formats.architecture_tables import hyperparameters
 from lbrx.formats.checks import MAX_HEADER, bad
 from lbrx.formats.descriptor import Format, ModelFiles
-from lbrx.formats.tokenizer_files import tokenizer_files
+from lbrx.formats.tokenizers import vocabulary
+from lbrx.formats.tokenizers.tokenizer_files import tokenizer_files
 from lbrx.formats.translate import known_architecture, without_packing
 
 _COPIED = (

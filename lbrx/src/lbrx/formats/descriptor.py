@@ -162,7 +162,7 @@ Chunk = bytes | bytearray | memoryview
 
 
 @dataclass(frozen=True)
-class Slot:
+class OutgoingInfo:
     """A tensor that a file will have."""
 
     name: str
@@ -175,7 +175,7 @@ class Slot:
 
 
 @dataclass(frozen=True)
-class Outgoing(Slot):
+class Outgoing(OutgoingInfo):
     """A tensor to be written. `chunks` gives its bytes in order, when its turn comes."""
 
     chunks: Callable[[], Iterable[Chunk]] = field(repr=False)

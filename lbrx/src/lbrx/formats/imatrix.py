@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lbrx.errors import FormatError
-from lbrx.formats import gguf
 from lbrx.formats.checks import bad, shown
+from lbrx.formats.containers import gguf
+from lbrx.formats.containers.gguf import Cursor
+from lbrx.formats.containers.gguf_types import MAGIC
 from lbrx.formats.descriptor import FileRange, ModelFiles, TensorInfo
-from lbrx.formats.gguf import Cursor
-from lbrx.formats.gguf_types import MAGIC
 
 _SUMS, _COUNTS = ".in_sum2", ".counts"
 Importance = dict[str, NDArray[np.float32]]

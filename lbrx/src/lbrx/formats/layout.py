@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import IO, NamedTuple
 
-from lbrx.formats.descriptor import Outgoing, Slot
+from lbrx.formats.descriptor import Outgoing, OutgoingInfo
 from lbrx.formats.output import write_tensor
 
 
 class Placed(NamedTuple):
     """A tensor and the place of its first byte."""
 
-    tensor: Slot
+    tensor: OutgoingInfo
     offset: int
 
 

@@ -7,10 +7,10 @@ from importlib import import_module
 from pathlib import Path
 
 from lbrx.errors import FormatError
-from lbrx.formats import huggingface
 from lbrx.formats.checks import bad
+from lbrx.formats.containers import huggingface
+from lbrx.formats.containers.zip_archive import EMPTY_ZIP_MAGIC, ZIP_MAGIC, member_names
 from lbrx.formats.descriptor import Format, ModelFiles
-from lbrx.formats.zip_archive import EMPTY_ZIP_MAGIC, ZIP_MAGIC, member_names
 
 _HEAD = 16
 # Module and function. A format is imported with its first file: a start needs one of them.
@@ -38,7 +38,9 @@ def read(path: str | Path) -> ModelFiles:
 
 def read_file(path: Path) -> ModelFiles:
     module, name = _READERS[detect(path)]
-    reader: Callable[[Path], ModelFiles] = getattr(import_module(f"lbrx.formats.{module}"), name)
+    reader: Callable[[Path], ModelFiles] = getattr(
+        import_module(f"lbrx.formats.containers.{module}"), name
+    )
     return reader(path)
 
 
@@ -48,7 +50,7 @@ def detect(path: Path) -> Format:
         head = file.read(_HEAD)
     if head.startswith(b"GGUF"):
         return Format.GGUF
-    from lbrx.formats import npz, onnx
+    from lbrx.formats.containers import npz, onnx
 
     if head.startswith((ZIP_MAGIC, EMPTY_ZIP_MAGIC)):
         return _detect_zip(path)

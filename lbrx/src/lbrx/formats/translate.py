@@ -10,9 +10,16 @@ import numpy as np
 
 from lbrx import dtype as dt
 from lbrx.errors import FormatError
-from lbrx.formats import architectures, hyperparameters, mlx, rope
-from lbrx.formats.architectures import ARCHITECTURES, Architecture, Rule
+from lbrx.formats import architecture_tables
+from lbrx.formats.architecture_tables import (
+    ARCHITECTURES,
+    Architecture,
+    Rule,
+    hyperparameters,
+    rope_scaling,
+)
 from lbrx.formats.checks import bad, brief, shown
+from lbrx.formats.containers import mlx
 from lbrx.formats.descriptor import Format, Inline, ModelFiles, TensorInfo, plain
 from lbrx.formats.recipe import Part, Recipe, Rows, Shifted, Stack, renamed, stored
 
@@ -37,7 +44,7 @@ def config_of(files: ModelFiles) -> Mapping[str, Any]:
     """config.json, or what it would be for a GGUF of an architecture with a table."""
     if files.format is not Format.GGUF or files.config:
         return files.config
-    architecture = architectures.of_gguf(files.metadata)
+    architecture = architecture_tables.of_gguf(files.metadata)
     return hyperparameters.to_config(architecture, files) if architecture else {}
 
 
@@ -57,7 +64,7 @@ def to_huggingface(files: ModelFiles) -> dict[str, Recipe]:
 
 
 def _from_gguf(files: ModelFiles) -> dict[str, Recipe]:
-    architecture = architectures.of_gguf(files.metadata)
+    architecture = architecture_tables.of_gguf(files.metadata)
     if architecture is None:
         name = files.metadata.get("general.architecture")
         known = ", ".join(sorted({a.gguf for a in ARCHITECTURES.values()}))
@@ -210,7 +217,7 @@ def _is_copy_of_embedding(stem: str, config: Mapping[str, Any]) -> bool:
 
 
 def known_architecture(config: Mapping[str, Any]) -> Architecture:
-    architecture = architectures.of_config(config)
+    architecture = architecture_tables.of_config(config)
     if architecture is None:
         known = ", ".join(ARCHITECTURES)
         raise FormatError(
@@ -251,11 +258,11 @@ def _whole_stack(parts: tuple[Recipe, ...]) -> Recipe | None:
 
 def _rope_tables(config: Mapping[str, Any]) -> dict[str, Recipe]:
     """Factors that GGUF has as tensors."""
-    match rope.kind_of(rope.scaling_of(config)):
+    match rope_scaling.kind_of(rope_scaling.scaling_of(config)):
         case "llama3":
-            tables = {"rope_freqs.weight": rope.llama3_factors(config)}
+            tables = {"rope_freqs.weight": rope_scaling.llama3_factors(config)}
         case "longrope" | "su":
-            tables = rope.long_factors(config)
+            tables = rope_scaling.long_factors(config)
         case _:
             return {}
     return {

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from lbrx.errors import FormatError
-from lbrx.formats import gguf_writer, npz, safetensors
 from lbrx.formats.checks import MAX_BYTES, bad, check_name
-from lbrx.formats.descriptor import Format, Outgoing, Slot
+from lbrx.formats.containers import gguf_writer, npz, safetensors
+from lbrx.formats.descriptor import Format, Outgoing, OutgoingInfo
 from lbrx.formats.layout import FileLayout, write_file
 from lbrx.formats.output import BUFFER, filling, replacing
 
@@ -66,7 +66,7 @@ class Output:
 
 def plan(
     path: Path,
-    tensors: Sequence[Slot],
+    tensors: Sequence[OutgoingInfo],
     metadata: Mapping[str, Any],
     format: Format,
     *,
@@ -99,7 +99,7 @@ def plan(
     return Output(path, False, {path.name: whole}, {})
 
 
-def _check_one_file(path: Path, tensors: Sequence[Slot], limit: int) -> None:
+def _check_one_file(path: Path, tensors: Sequence[OutgoingInfo], limit: int) -> None:
     if sum(tensor.nbytes for tensor in tensors) > limit:
         problem = f"is one file, but shards of {limit:,} bytes need a folder of safetensors"
         raise bad(path, problem)

@@ -2,7 +2,6 @@
 
 from lbrx.kernels import (
     attention,
-    cache,
     elementwise,
     indexing,
     matmul,
@@ -11,6 +10,7 @@ from lbrx.kernels import (
     movement,
     mps,
     norm,
+    overwrite,
     quantized,
     quantized_floats,
     quantized_integers,
@@ -29,7 +29,6 @@ __all__ = [
     "FAMILIES",
     "RUNNERS",
     "attention",
-    "cache",
     "deterministic",
     "elementwise",
     "forced",
@@ -40,6 +39,7 @@ __all__ = [
     "movement",
     "mps",
     "norm",
+    "overwrite",
     "quantized",
     "quantized_floats",
     "quantized_integers",

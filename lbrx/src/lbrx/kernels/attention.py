@@ -12,7 +12,7 @@ from lbrx import shape as sh
 from lbrx.dtype import Dtype
 from lbrx.kernels import elementwise
 from lbrx.kernels.arrays import empty, kernel_name, placed, size_class, whole_buffer
-from lbrx.kernels.registry import Call, Family, Sample, computes
+from lbrx.kernels.registry import Call, KernelFamily, Sample, computes
 from lbrx.metal import Buffer, Context, DeviceInfo, Pipeline
 from lbrx.ops import Spec
 from lbrx.storage import Array
@@ -35,7 +35,7 @@ MERGE_VALUES = 16  # features of a result that one thread puts together
 
 
 @dataclass(frozen=True)
-class Attention:
+class AttentionProblem:
     """A problem: sizes, types and which keys are seen."""
 
     dtype: Dtype  # of query and result
@@ -75,13 +75,13 @@ class Operands:
     lengths: Array | None
     out: Array
 
-    def arguments(self, problem: Attention, chunks: int = 1) -> list[Buffer | bytes]:
+    def arguments(self, problem: AttentionProblem, chunks: int = 1) -> list[Buffer | bytes]:
         """In the order of the kernels' parameters."""
         arrays = (self.query, self.key, self.value, self.mask, self.lengths, self.out)
         buffers = [ABSENT if x is None else whole_buffer(x) for x in arrays]
         return [*buffers, self.record(problem, chunks)]
 
-    def record(self, problem: Attention, chunks: int) -> bytes:
+    def record(self, problem: AttentionProblem, chunks: int) -> bytes:
         """`Attention` of `attention.h`."""
         places: list[int] = []
         for array in (self.query, self.key, self.value):
@@ -96,7 +96,7 @@ class Operands:
         return struct.pack("17q11I2f4x", *places, *counts, problem.scale, problem.cap)
 
 
-family: Family[Attention] = Family("attention")
+family: KernelFamily[AttentionProblem] = KernelFamily("attention")
 
 
 @computes("attention")
@@ -127,7 +127,7 @@ def _run(call: Call, query: Array, key: Array, value: Array, cached: str) -> tup
     if out.layout.size == 0:
         return (elementwise.cast(call.gpu, out, spec.dtype),)
     scale = call.attributes["scale"]
-    problem = Attention(
+    problem = AttentionProblem(
         *(query.dtype, cached, batch, heads, kv_heads, queries, keys, depth, value_depth),
         causal=bool(call.attributes["causal"]),
         window=int(call.attributes["window"]),
@@ -180,13 +180,13 @@ def _counts(gpu: Context, lengths: Array) -> Array:
     return elementwise.contiguous(gpu, elementwise.cast(gpu, placed(gpu, lengths), dt.int32))
 
 
-def _function(problem: Attention, variant: str) -> str:
+def _function(problem: AttentionProblem, variant: str) -> str:
     return f"{kernel_name('attention', variant, problem.dtype)}_{problem.cached}"
 
 
 def _pipeline(
     gpu: Context,
-    problem: Attention,
+    problem: AttentionProblem,
     variant: str,
     extra: Mapping[int, int] | None = None,
     stem: str = "attention",
@@ -200,13 +200,13 @@ def _pipeline(
     return gpu.shaders.pipeline(stem, function, constants, safe_math=True)
 
 
-def _plain_cost(info: DeviceInfo, problem: Attention) -> float:
+def _plain_cost(info: DeviceInfo, problem: AttentionProblem) -> float:
     """Scores are computed again for every few features: the last resort."""
     return 1000.0
 
 
 @family.variant("plain", cost=_plain_cost)
-def plain(gpu: Context, problem: Attention, operands: Operands) -> None:
+def plain(gpu: Context, problem: AttentionProblem, operands: Operands) -> None:
     """A thread a query and some features of its result."""
     parts = -(-problem.value_depth // PLAIN_VALUES)
     grid = (problem.queries, problem.batch * problem.heads, parts)
@@ -220,17 +220,17 @@ def plain(gpu: Context, problem: Attention, operands: Operands) -> None:
     )
 
 
-def _fits(info: DeviceInfo, problem: Attention) -> bool:
+def _fits(info: DeviceInfo, problem: AttentionProblem) -> bool:
     return max(problem.depth, problem.value_depth) <= SERIAL_DEPTH
 
 
-def _fits_processor(info: DeviceInfo, problem: Attention) -> bool:
+def _fits_processor(info: DeviceInfo, problem: AttentionProblem) -> bool:
     # GPUs' compilers do not take wide vectors.
     return _fits(info, problem) and not info.simd_hardware
 
 
 @family.variant("serial", can=_fits_processor, cost=lambda info, problem: 10.0)
-def serial(gpu: Context, problem: Attention, operands: Operands) -> None:
+def serial(gpu: Context, problem: AttentionProblem, operands: Operands) -> None:
     """A thread a block of queries, which stand side by side in its vector registers."""
     few, many = SERIAL_VECTORS
     vectors = few if problem.queries <= few * LINE else many
@@ -244,7 +244,7 @@ def serial(gpu: Context, problem: Attention, operands: Operands) -> None:
     )
 
 
-def _few_queries(info: DeviceInfo, problem: Attention) -> bool:
+def _few_queries(info: DeviceInfo, problem: AttentionProblem) -> bool:
     return _fits_processor(info, problem) and problem.queries <= DECODE_QUERIES
 
 
@@ -252,7 +252,7 @@ def _few_queries(info: DeviceInfo, problem: Attention) -> bool:
 @family.variant(
     "decode_serial", can=_few_queries, cost=lambda info, problem: 5.0, batch_invariant=False
 )
-def decode_serial(gpu: Context, problem: Attention, operands: Operands) -> None:
+def decode_serial(gpu: Context, problem: AttentionProblem, operands: Operands) -> None:
     """A thread a chunk of keys, read once for all heads that share them."""
     chunks = max(-(-problem.keys // DECODE_CHUNK), 1)
     pipeline = _pipeline(gpu, problem, "decode_serial", stem="attention_serial")
@@ -268,17 +268,17 @@ def decode_serial(gpu: Context, problem: Attention, operands: Operands) -> None:
     shares.merge(gpu, problem, operands)
 
 
-def _flash_can(info: DeviceInfo, problem: Attention) -> bool:
+def _flash_can(info: DeviceInfo, problem: AttentionProblem) -> bool:
     same = problem.depth == problem.value_depth
     return info.simdgroup_matrix and same and problem.depth in FLASH_DEPTHS
 
 
-def _flash_cost(info: DeviceInfo, problem: Attention) -> float:
+def _flash_cost(info: DeviceInfo, problem: AttentionProblem) -> float:
     return 10.0 if info.simd_hardware else 200.0
 
 
 @family.variant("flash", can=_flash_can, cost=_flash_cost)
-def flash(gpu: Context, problem: Attention, operands: Operands) -> None:
+def flash(gpu: Context, problem: AttentionProblem, operands: Operands) -> None:
     """A threadgroup a block of queries, their products as matrices of its simdgroups."""
     function = f"{_function(problem, 'flash')}_{problem.depth}"
     blocks = -(-problem.queries // FLASH_QUERIES)
@@ -292,7 +292,7 @@ def flash(gpu: Context, problem: Attention, operands: Operands) -> None:
     )
 
 
-def _decode_cost(info: DeviceInfo, problem: Attention) -> float:
+def _decode_cost(info: DeviceInfo, problem: AttentionProblem) -> float:
     """Every query reads all keys, so it is for few; for many where their depth suits no other."""
     if not info.simd_hardware:
         return 300.0
@@ -300,7 +300,7 @@ def _decode_cost(info: DeviceInfo, problem: Attention) -> float:
 
 
 @family.variant("decode", can=_fits, cost=_decode_cost, batch_invariant=False)
-def decode(gpu: Context, problem: Attention, operands: Operands) -> None:
+def decode(gpu: Context, problem: AttentionProblem, operands: Operands) -> None:
     """A threadgroup a query and a chunk of keys."""
     split = SPLIT if problem.keys > SPLIT_FROM else SPLIT_FROM
     chunks = max(-(-problem.keys // split), 1)
@@ -328,13 +328,13 @@ class Shares:
     marks: Buffer
 
     @classmethod
-    def of(cls, gpu: Context, problem: Attention, chunks: int) -> Shares:
+    def of(cls, gpu: Context, problem: AttentionProblem, chunks: int) -> Shares:
         """A single chunk gives the result itself: it needs a buffer only to bind."""
         count = problem.rows * chunks if chunks > 1 else 1
         sums = gpu.buffer(count * problem.value_depth * 4, "scratch")
         return cls(chunks, sums, gpu.buffer(count * 8, "scratch"))
 
-    def merge(self, gpu: Context, problem: Attention, operands: Operands) -> None:
+    def merge(self, gpu: Context, problem: AttentionProblem, operands: Operands) -> None:
         if self.chunks == 1:
             return
         record = operands.record(problem, self.chunks)

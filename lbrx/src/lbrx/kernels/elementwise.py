@@ -16,12 +16,11 @@ from lbrx import dtype as dt
 from lbrx import shape as sh
 from lbrx.dtype import Dtype
 from lbrx.kernels.arrays import accumulator, empty, size_class, whole_buffer
-from lbrx.kernels.program import GRID_AXES, Access, Input, Program, Step, source
-from lbrx.kernels.registry import RUNNERS, Call, Family, Sample, computes
+from lbrx.kernels.program import GRID_AXES, Access, Input, Program, ProgramStep, source
+from lbrx.kernels.registry import RUNNERS, Call, KernelFamily, Sample, computes
 from lbrx.metal import Buffer, Context, DeviceInfo, Pipeline
-from lbrx.metal.commands import Slot
-from lbrx.ops import TABLE, Attributes, Op, Role, Spec
-from lbrx.ops import Family as OpFamily
+from lbrx.metal.commands import NumberSlot
+from lbrx.ops import TABLE, Attributes, Op, OpFamily, Role, Spec
 from lbrx.shape import Layout, Shape
 from lbrx.storage import Array, CpuStorage, NumberStorage
 
@@ -48,7 +47,7 @@ class Elements:
         return f"{flat} {size_class(self.size)}"
 
 
-family: Family[Elements] = Family("elementwise")
+family: KernelFamily[Elements] = KernelFamily("elementwise")
 family.samples += [
     Sample("add", (Spec((1 << 22,), dt.float32),) * 2),
     Sample("gelu", (Spec((1 << 20,), dt.float16),)),
@@ -59,10 +58,10 @@ family.samples += [
 # ---- from an operation to a program ----
 
 
-def step_of(op: Op, attributes: Attributes, specs: Sequence[Spec], gives: Dtype) -> Step:
+def step_of(op: Op, attributes: Attributes, specs: Sequence[Spec], gives: Dtype) -> ProgramStep:
     """The step that computes an operation on values 0, 1, ... (numeric attributes last)."""
     if op.family is OpFamily.CAST:
-        return Step("cast", ((0, gives),), gives)
+        return ProgramStep("cast", ((0, gives),), gives)
     roles = op.roles(len(specs))
     values = [spec.dtype for spec, role in zip(specs, roles, strict=True) if role is Role.VALUE]
     promoted = values[0]
@@ -71,7 +70,7 @@ def step_of(op: Op, attributes: Attributes, specs: Sequence[Spec], gives: Dtype)
     working = gives if gives.is_float and not promoted.is_float else promoted
     wanted = [accumulator(working) if role is Role.VALUE else dt.bool_ for role in roles]
     wanted += [dt.float32] * len(numbers(attributes))
-    return Step(_function(op, attributes), tuple(enumerate(wanted)), gives)
+    return ProgramStep(_function(op, attributes), tuple(enumerate(wanted)), gives)
 
 
 def numbers(attributes: Attributes) -> list[float]:
@@ -157,7 +156,7 @@ class Computation:
     name: str
     shape: Shape
     inputs: tuple[Array, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[ProgramStep, ...]
     outputs: tuple[tuple[int, Spec], ...]
     """Values, and what they become: all as many elements as the shape has."""
 
@@ -214,7 +213,7 @@ def is_host(array: Array) -> bool:
 def constant(array: Array) -> bytes:
     data = np.ascontiguousarray(array.numpy()).tobytes()
     if isinstance(array.storage, NumberStorage):
-        return Slot.of(data, array.storage.number, array.dtype.numpy)
+        return NumberSlot.of(data, array.storage.number, array.dtype.numpy)
     return data
 
 

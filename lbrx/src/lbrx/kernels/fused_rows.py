@@ -13,8 +13,8 @@ from hashlib import blake2b
 from lbrx import shape as sh
 from lbrx.kernels import elementwise
 from lbrx.kernels.arrays import empty, size_class, whole_buffer
-from lbrx.kernels.program import Access, Input, Step
-from lbrx.kernels.registry import Family
+from lbrx.kernels.program import Access, Input, ProgramStep
+from lbrx.kernels.registry import KernelFamily
 from lbrx.kernels.row_program import RowProgram, source
 from lbrx.kernels.rows import KEPT, SIMD_WIDTH
 from lbrx.metal import Buffer, Context
@@ -35,7 +35,7 @@ class RowComputation:
     rows: Shape
     length: int
     inputs: tuple[Array, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[ProgramStep, ...]
     outputs: tuple[tuple[int, Spec], ...]
 
 
@@ -52,7 +52,7 @@ class FusedRows:
         return size_class(self.count, self.length)
 
 
-family: Family[FusedRows] = Family("rows")
+family: KernelFamily[FusedRows] = KernelFamily("rows")
 
 
 def compute(gpu: Context, what: RowComputation) -> tuple[Array, ...]:

@@ -25,7 +25,7 @@ from lbrx.kernels.arrays import (
     size_class,
     whole_buffer,
 )
-from lbrx.kernels.registry import Call, Family, Sample, computes
+from lbrx.kernels.registry import Call, KernelFamily, Sample, computes
 from lbrx.metal import Buffer, Context, DeviceInfo
 from lbrx.metal.commands import recorder
 from lbrx.ops import Spec
@@ -80,9 +80,9 @@ class Indices:
     check: Callable[[], IndexError | None] | None
 
 
-take: Family[Picking] = Family("take")
-gather: Family[Picking] = Family("gather")
-scatter: Family[Picking] = Family("scatter")
+take: KernelFamily[Picking] = KernelFamily("take")
+gather: KernelFamily[Picking] = KernelFamily("gather")
+scatter: KernelFamily[Picking] = KernelFamily("scatter")
 take.samples += [
     Sample(
         "take",

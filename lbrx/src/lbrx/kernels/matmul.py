@@ -18,7 +18,7 @@ from lbrx.dtype import Dtype
 from lbrx.errors import ShapeError
 from lbrx.kernels import elementwise
 from lbrx.kernels.arrays import accumulator, buffer_of, empty, kernel_name, size_class
-from lbrx.kernels.registry import Call, Family, Sample, computes
+from lbrx.kernels.registry import Call, KernelFamily, Sample, computes
 from lbrx.metal import Buffer, Context, DeviceInfo, Pipeline
 from lbrx.ops import Spec
 from lbrx.shape import Layout, Shape
@@ -60,7 +60,7 @@ class Matrix:
 
 
 @dataclass(frozen=True)
-class Product:
+class MatmulProblem:
     """A problem: m by k times k by n, for each member of a batch."""
 
     m: int
@@ -96,7 +96,7 @@ class Product:
         return f"{self.dtype.name} {order} {sizes}"
 
     @property
-    def transposed(self) -> Product:
+    def transposed(self) -> MatmulProblem:
         """The product of the transposed operands, y first: its result is this one's transposed."""
         return replace(
             self,
@@ -123,7 +123,7 @@ class Product:
         )
 
 
-family: Family[Product] = Family("matmul")
+family: KernelFamily[MatmulProblem] = KernelFamily("matmul")
 Size = tuple[int, int, int]
 
 
@@ -151,7 +151,7 @@ def matmul(call: Call) -> tuple[Array, ...]:
 
 def problem_of(
     gpu: Context, x: Array, y: Array, bias: bool, activation: str | None
-) -> tuple[Array, Array, Product]:
+) -> tuple[Array, Array, MatmulProblem]:
     """The operands as matrices that kernels can use, copied where they must be, and the problem."""
     if x.layout.ndim == 1:
         x = replace(x, layout=sh.unsqueeze(x.layout, 0))
@@ -162,7 +162,7 @@ def problem_of(
     (m, k), n = x.layout.shape[-2:], y.layout.shape[-1]
     if max(m, n, k) > LONGEST:
         raise ShapeError(f"matmul of {m} x {k} and {k} x {n}: no side may exceed {LONGEST}")
-    problem = Product(m, n, k, x.dtype, left, right, bias=bias, activation=activation)
+    problem = MatmulProblem(m, n, k, x.dtype, left, right, bias=bias, activation=activation)
     if x.layout.ndim == 2 == y.layout.ndim:
         return x, y, problem
     shape = sh.broadcast(x.layout.shape[:-2], y.layout.shape[:-2])
@@ -197,7 +197,7 @@ def _expanded(gpu: Context, array: Array, shape: Shape) -> Array:
     return elementwise.contiguous(gpu, replace(array, layout=layout))
 
 
-def _with_rows_merged(problem: Product) -> Product:
+def _with_rows_merged(problem: MatmulProblem) -> MatmulProblem:
     """Members that follow each other and share y are more rows of one product."""
     *outer, members = problem.batch
     *x_outer, x_stride = problem.x_batch
@@ -232,7 +232,7 @@ def bandwidth(info: DeviceInfo) -> float:
 
 def pipeline(
     gpu: Context,
-    problem: Product,
+    problem: MatmulProblem,
     kernel: str,
     dtype: Dtype,
     constants: Mapping[int, bool | int] | None = None,
@@ -246,7 +246,7 @@ def pipeline(
 
 
 def operands(
-    problem: Product, x: Array, y: Array, bias: Array | None, result: Array
+    problem: MatmulProblem, x: Array, y: Array, bias: Array | None, result: Array
 ) -> list[Buffer | bytes]:
     """What every kernel is given first. Without a bias, one zero is added to all columns."""
     added = buffer_of(bias) if bias is not None else bytes(result.dtype.itemsize)
@@ -254,7 +254,12 @@ def operands(
 
 
 def finish(
-    gpu: Context, problem: Product, parts: Array, count: int, bias: Array | None, result: Array
+    gpu: Context,
+    problem: MatmulProblem,
+    parts: Array,
+    count: int,
+    bias: Array | None,
+    result: Array,
 ) -> None:
     """Add planes of partial sums in order, then bias and activation."""
     grid = (problem.n, problem.members * problem.m, 1)
@@ -288,7 +293,7 @@ def is_aligned(buffer: Buffer | bytes, leading: int, batch: Shape, dtype: Dtype)
 # ---- variants ----
 
 
-def _serial_cost(info: DeviceInfo, problem: Product) -> float:
+def _serial_cost(info: DeviceInfo, problem: MatmulProblem) -> float:
     columns = -(-problem.n // SERIAL_COLUMNS) * SERIAL_COLUMNS * problem.members * problem.k
     packing = -(-problem.m // SERIAL_ROWS) * SERIAL_PACKING[problem.y.transposed]
     return DISPATCH + columns * (packing + 2 * problem.m / SERIAL_SPEED)
@@ -297,7 +302,7 @@ def _serial_cost(info: DeviceInfo, problem: Product) -> float:
 # No thread of a GPU has memory of its own for a block.
 @family.variant("serial", can=lambda info, problem: not info.simd_hardware, cost=_serial_cost)
 def serial(
-    gpu: Context, problem: Product, x: Array, y: Array, bias: Array | None, result: Array
+    gpu: Context, problem: MatmulProblem, x: Array, y: Array, bias: Array | None, result: Array
 ) -> None:
     """A thread a block of the result, its sums in the order of k: the same bits for any m."""
     grid = (-(-problem.n // SERIAL_COLUMNS), -(-problem.m // SERIAL_ROWS), problem.members)
@@ -306,7 +311,7 @@ def serial(
 
 @family.variant("single", cost=lambda info, problem: EMULATED + problem.operations)
 def single(
-    gpu: Context, problem: Product, x: Array, y: Array, bias: Array | None, result: Array
+    gpu: Context, problem: MatmulProblem, x: Array, y: Array, bias: Array | None, result: Array
 ) -> None:
     """A thread a result, for GPUs and what they have no better kernel for: integers."""
     grid = (problem.n, problem.m, problem.members)
@@ -317,7 +322,7 @@ def single(
 
 def _dispatch(
     gpu: Context,
-    problem: Product,
+    problem: MatmulProblem,
     variant: str,
     given: list[Buffer | bytes],
     grid: Size,

@@ -10,7 +10,7 @@ from lbrx.kernels.arrays import empty
 from lbrx.kernels.matmul import (
     DISPATCH,
     EMULATED,
-    Product,
+    MatmulProblem,
     bandwidth,
     family,
     finish,
@@ -34,11 +34,11 @@ LEAST_DEPTH = 256  # of k, for a threadgroup of its own
 SWIZZLE_FROM = 4  # rows of tiles
 
 
-def _can_tile(info: DeviceInfo, problem: Product) -> bool:
+def _can_tile(info: DeviceInfo, problem: MatmulProblem) -> bool:
     return info.simdgroup_matrix and problem.dtype.is_float
 
 
-def _tiles_cost(info: DeviceInfo, problem: Product) -> float:
+def _tiles_cost(info: DeviceInfo, problem: MatmulProblem) -> float:
     """Time for whole tiles at the speed that so many threadgroups reach together."""
     if not info.simd_hardware:
         return EMULATED + problem.operations
@@ -48,7 +48,7 @@ def _tiles_cost(info: DeviceInfo, problem: Product) -> float:
 
 @family.variant("simd8x8", can=_can_tile, cost=_tiles_cost)
 def simd8x8(
-    gpu: Context, problem: Product, x: Array, y: Array, bias: Array | None, result: Array
+    gpu: Context, problem: MatmulProblem, x: Array, y: Array, bias: Array | None, result: Array
 ) -> None:
     """Tiles multiplied by simdgroups; sums grow in the order of k, the same for any m."""
     size = tile_size(gpu.info, problem)
@@ -56,11 +56,11 @@ def simd8x8(
     _dispatch_tiles(gpu, problem, f"tiles{size}", given, problem.k)
 
 
-def _can_split(info: DeviceInfo, problem: Product) -> bool:
+def _can_split(info: DeviceInfo, problem: MatmulProblem) -> bool:
     return _can_tile(info, problem) and problem.k >= 2 * LEAST_DEPTH
 
 
-def _split_cost(info: DeviceInfo, problem: Product) -> float:
+def _split_cost(info: DeviceInfo, problem: MatmulProblem) -> float:
     """As many threadgroups as parts make, and the sums written, read and added."""
     if not info.simd_hardware:
         return EMULATED + 2 * problem.operations
@@ -73,7 +73,7 @@ def _split_cost(info: DeviceInfo, problem: Product) -> float:
 
 @family.variant("splitk", can=_can_split, cost=_split_cost, batch_invariant=False)
 def splitk(
-    gpu: Context, problem: Product, x: Array, y: Array, bias: Array | None, result: Array
+    gpu: Context, problem: MatmulProblem, x: Array, y: Array, bias: Array | None, result: Array
 ) -> None:
     """Threadgroups share k as well, for products with few results; the parts are then added."""
     size, depth = _split(gpu.info, problem)
@@ -84,13 +84,13 @@ def splitk(
     finish(gpu, problem, parts, count, bias, result)
 
 
-def tile_size(info: DeviceInfo, problem: Product) -> int:
+def tile_size(info: DeviceInfo, problem: MatmulProblem) -> int:
     """Large tiles reuse more of what they load, small ones are more."""
     enough = THREADGROUPS_A_CORE * (info.cores or 1)
     return LARGE_TILE if _tiles(problem, LARGE_TILE) >= enough else SMALL_TILE
 
 
-def _split(info: DeviceInfo, problem: Product) -> tuple[int, int]:
+def _split(info: DeviceInfo, problem: MatmulProblem) -> tuple[int, int]:
     """The size of tiles and how much of k a threadgroup takes."""
     size = tile_size(info, problem)
     parts = max(SPLIT_THREADGROUPS // _tiles(problem, size), 2)
@@ -98,11 +98,11 @@ def _split(info: DeviceInfo, problem: Product) -> tuple[int, int]:
     return size, -(-depth // TILE_DEPTH) * TILE_DEPTH
 
 
-def _tiles(problem: Product, size: int) -> int:
+def _tiles(problem: MatmulProblem, size: int) -> int:
     return -(-problem.m // size) * -(-problem.n // size) * problem.members
 
 
-def _tiling_time(info: DeviceInfo, problem: Product, size: int, threadgroups: int) -> float:
+def _tiling_time(info: DeviceInfo, problem: MatmulProblem, size: int, threadgroups: int) -> float:
     """Microseconds: computing with the cores that have work, or reading what tiles load."""
     busy = min(1.0, threadgroups / (THREADGROUPS_A_CORE * (info.cores or 1)))
     operations = 2.0 * _tiles(problem, size) * size * size * problem.k
@@ -112,7 +112,7 @@ def _tiling_time(info: DeviceInfo, problem: Product, size: int, threadgroups: in
 
 
 def _dispatch_tiles(
-    gpu: Context, problem: Product, kernel: str, given: list[Buffer | bytes], depth: int
+    gpu: Context, problem: MatmulProblem, kernel: str, given: list[Buffer | bytes], depth: int
 ) -> None:
     size = int(kernel[-2:])
     down, across = -(-problem.m // size), -(-problem.n // size)
@@ -135,7 +135,7 @@ def _dispatch_tiles(
     )
 
 
-def _whole(problem: Product, size: int, depth: int, given: list[Buffer | bytes]) -> bool:
+def _whole(problem: MatmulProblem, size: int, depth: int, given: list[Buffer | bytes]) -> bool:
     """Whether tiles end where the operands do, and rows start where vectors may."""
     ends = not (problem.m % size or problem.n % size or problem.k % depth or depth % TILE_DEPTH)
     return ends and all(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from lbrx.kernels.matmul import (
     DISPATCH,
     EMULATED,
-    Product,
+    MatmulProblem,
     bandwidth,
     family,
     is_aligned,
@@ -31,39 +31,39 @@ OF_BANDWIDTH = 0.8  # what the best mat-vec kernels reach on Apple's GPUs
 OF_PEAK = 0.25  # products without simdgroup_matrix
 
 
-def _few_rows(problem: Product) -> tuple[bool, Product]:
+def _few_rows(problem: MatmulProblem) -> tuple[bool, MatmulProblem]:
     """The problem with the few rows first, and whether that is the transposed one."""
     swapped = problem.m > problem.n
     return swapped, problem.transposed if swapped else problem
 
 
-def _can(info: DeviceInfo, problem: Product) -> bool:
+def _can(info: DeviceInfo, problem: MatmulProblem) -> bool:
     return problem.dtype.is_float and min(problem.m, problem.n) <= MOST_ROWS
 
 
-def _rows(few: Product) -> int:
+def _rows(few: MatmulProblem) -> int:
     """As kernels are compiled for them: not for every number."""
     return 1 << (few.m - 1).bit_length()
 
 
-def _matrix_bytes(problem: Product) -> float:
+def _matrix_bytes(problem: MatmulProblem) -> float:
     elements = problem.members * problem.k * max(problem.m, problem.n)
     return float(elements * problem.dtype.itemsize)
 
 
-def _can_serial(info: DeviceInfo, problem: Product) -> bool:
+def _can_serial(info: DeviceInfo, problem: MatmulProblem) -> bool:
     # GPUs' compilers do not take wide vectors.
     return _can(info, problem) and not info.simd_hardware
 
 
-def _serial_cost(info: DeviceInfo, problem: Product) -> float:
+def _serial_cost(info: DeviceInfo, problem: MatmulProblem) -> float:
     reading = _matrix_bytes(problem) / SERIAL_BANDWIDTH
     return DISPATCH + SPECIAL + max(reading, problem.operations / SERIAL_SPEED)
 
 
 @family.variant("matvec", can=_can_serial, cost=_serial_cost, batch_invariant=False)
 def matvec(
-    gpu: Context, problem: Product, x: Array, y: Array, bias: Array | None, result: Array
+    gpu: Context, problem: MatmulProblem, x: Array, y: Array, bias: Array | None, result: Array
 ) -> None:
     """A thread some columns, over all of k."""
     swapped, few = _few_rows(problem)
@@ -90,7 +90,7 @@ def _strips(info: DeviceInfo, columns: int) -> int:
     return max(-(-columns // STRIP), wanted)
 
 
-def _simd_cost(info: DeviceInfo, problem: Product) -> float:
+def _simd_cost(info: DeviceInfo, problem: MatmulProblem) -> float:
     if not info.simd_hardware:
         return EMULATED + problem.operations
     reading = _matrix_bytes(problem) / (OF_BANDWIDTH * bandwidth(info))
@@ -99,7 +99,7 @@ def _simd_cost(info: DeviceInfo, problem: Product) -> float:
 
 @family.variant("matvec_simd", can=_can, cost=_simd_cost, batch_invariant=False)
 def matvec_simd(
-    gpu: Context, problem: Product, x: Array, y: Array, bias: Array | None, result: Array
+    gpu: Context, problem: MatmulProblem, x: Array, y: Array, bias: Array | None, result: Array
 ) -> None:
     """A simdgroup four columns along k, or a threadgroup a strip of them."""
     swapped, few = _few_rows(problem)

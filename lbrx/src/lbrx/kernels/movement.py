@@ -14,9 +14,9 @@ from lbrx import shape as sh
 from lbrx.dtype import Dtype
 from lbrx.kernels import elementwise
 from lbrx.kernels.arrays import empty, kernel_name, placed, size_class, whole_buffer
-from lbrx.kernels.registry import Call, Family, Sample, computes
+from lbrx.kernels.registry import Call, KernelFamily, Sample, computes
 from lbrx.metal import Buffer, Context, DeviceInfo
-from lbrx.metal.library import Value
+from lbrx.metal.library import ConstantValue
 from lbrx.ops import Spec
 from lbrx.shape import Layout, Shape
 from lbrx.storage import Array, MetalStorage
@@ -70,7 +70,7 @@ class Copy:
         return replace(self, shape=shape, source=source, target=target)
 
 
-family: Family[Copy] = Family("copy")
+family: KernelFamily[Copy] = KernelFamily("copy")
 family.samples += [
     Sample("concat", (Spec((2048, 1024), dt.float32),) * 2, {"axis": 1}),
     Sample("concat", (Spec((64, 1000), dt.float16),) * 2, {"axis": 0}),
@@ -127,7 +127,7 @@ def _packed(problem: Copy, start: Start) -> bytes:
 def strided(gpu: Context, problem: Copy, source: Buffer, target: Buffer, start: Start) -> None:
     """A thread an element."""
     read, written = problem.source[-1], problem.target[-1]
-    constants: dict[int, Value] = {
+    constants: dict[int, ConstantValue] = {
         0: np.int32(read if read in (0, 1) else -1),
         1: np.int32(written if written == 1 else -1),
         2: _others(problem),

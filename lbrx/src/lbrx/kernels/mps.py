@@ -16,8 +16,8 @@ from lbrx.kernels import elementwise
 from lbrx.kernels.arrays import buffer_of, empty
 from lbrx.kernels.matmul import (
     DISPATCH,
+    MatmulProblem,
     Matrix,
-    Product,
     bandwidth,
     family,
     finish,
@@ -50,7 +50,7 @@ class Stack(NamedTuple):
     dtype: Dtype
 
 
-def _cost(info: DeviceInfo, problem: Product) -> float:
+def _cost(info: DeviceInfo, problem: MatmulProblem) -> float:
     count, _, _ = _even_members(problem)
     encoding = ENCODING * problem.members / count
     results = problem.members * problem.m * problem.n
@@ -69,7 +69,7 @@ def _cost(info: DeviceInfo, problem: Product) -> float:
     "mps", can=lambda info, problem: problem.dtype in TYPES, cost=_cost, batch_invariant=False
 )
 def mps(
-    gpu: Context, problem: Product, x: Array, y: Array, bias: Array | None, result: Array
+    gpu: Context, problem: MatmulProblem, x: Array, y: Array, bias: Array | None, result: Array
 ) -> None:
     """The vendor's product, then our kernel for what follows."""
     # Halves are rounded once: what follows needs the sums as they are.
@@ -80,7 +80,7 @@ def mps(
         finish(gpu, problem, product, 1, bias, result)
 
 
-def _wide_cost(info: DeviceInfo, problem: Product) -> float:
+def _wide_cost(info: DeviceInfo, problem: MatmulProblem) -> float:
     cast = problem.members * (problem.m + problem.n) * problem.k
     wide = replace(problem, dtype=dt.float32, activation=problem.activation or "relu")
     if info.simd_hardware:
@@ -95,7 +95,7 @@ def _wide_cost(info: DeviceInfo, problem: Product) -> float:
     batch_invariant=False,
 )
 def mps_wide(
-    gpu: Context, problem: Product, x: Array, y: Array, bias: Array | None, result: Array
+    gpu: Context, problem: MatmulProblem, x: Array, y: Array, bias: Array | None, result: Array
 ) -> None:
     """Halves as float32 for the vendor, which has no bfloat16."""
     x, y = _widened(gpu, x, problem.x), _widened(gpu, y, problem.y)
@@ -115,7 +115,7 @@ def _widened(gpu: Context, array: Array, matrix: Matrix) -> Array:
 
 
 def _multiply(
-    gpu: Context, problem: Product, x: Array, y: Array, product: Array, variant: str
+    gpu: Context, problem: MatmulProblem, x: Array, y: Array, product: Array, variant: str
 ) -> None:
     """Encode the product of every member of the batch, as many at once as lie evenly."""
     m, n, k = problem.m, problem.n, problem.k
@@ -159,7 +159,7 @@ def times_rows(
     gpu.queue.encode(name, [buffer_of(x), buffer_of(y), buffer_of(result)], encode, variant)
 
 
-def _even_members(problem: Product) -> tuple[int, int, int]:
+def _even_members(problem: MatmulProblem) -> tuple[int, int, int]:
     """How many matrices one multiplication takes, and their strides.
 
     They may not share an operand, or overlap.
@@ -173,7 +173,7 @@ def _even_members(problem: Product) -> tuple[int, int, int]:
     return (problem.batch[-1], x_stride, y_stride) if even else (1, 0, 0)
 
 
-def _starts(problem: Product, count: int) -> Iterator[tuple[int, int, int]]:
+def _starts(problem: MatmulProblem, count: int) -> Iterator[tuple[int, int, int]]:
     """The first elements of x, y and the result in each multiplication."""
     axes = len(problem.batch) - (count > 1)
     places = itertools.product(*map(range, problem.batch[:axes]))

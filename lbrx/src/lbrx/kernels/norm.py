@@ -10,12 +10,12 @@ from lbrx import dtype as dt
 from lbrx.kernels import rows
 from lbrx.kernels.arrays import buffer_of, empty, placed
 from lbrx.kernels.elementwise import cast, contiguous
-from lbrx.kernels.registry import Call, Family, Sample, computes
-from lbrx.kernels.rows import Rows, Task
+from lbrx.kernels.registry import Call, KernelFamily, Sample, computes
+from lbrx.kernels.rows import RowProblem, Task
 from lbrx.ops import Spec
 from lbrx.storage import Array
 
-family: Family[Rows] = Family("norm")
+family: KernelFamily[RowProblem] = KernelFamily("norm")
 rows.add_variants(family)
 family.samples += [
     Sample("rms_norm", (Spec((1, 4096), dt.float16), Spec((4096,), dt.float16)), {"eps": 1e-5}),
@@ -36,7 +36,7 @@ def run(call: Call) -> tuple[Array, ...]:
         for operand, array in zip(call.op.operands, call.inputs, strict=False)
         if array is not None
     }
-    problem = Rows(spec.dtype, math.prod(spec.shape[:-1]), spec.shape[-1])
+    problem = RowProblem(spec.dtype, math.prod(spec.shape[:-1]), spec.shape[-1])
     family.run(gpu, problem, _task(call, given, results))
     return results
 

@@ -34,7 +34,7 @@ class Input:
 
 
 @dataclass(frozen=True)
-class Step:
+class ProgramStep:
     """A function applied to values: inputs by their place, then the results of earlier steps."""
 
     function: str
@@ -51,7 +51,7 @@ class Step:
 @dataclass(frozen=True)
 class Program:
     inputs: tuple[Input, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[ProgramStep, ...]
     outputs: tuple[tuple[int, Dtype], ...]
     axes: int = 1
     wide: bool = False
@@ -71,7 +71,7 @@ class Program:
         return loaded + [value_type(step) for step in self.steps]
 
 
-def value_type(step: Step) -> Dtype:
+def value_type(step: ProgramStep) -> Dtype:
     """The type of a step's result: halves stay float until they are stored, but a cast rounds."""
     return step.gives if step.function == "cast" else accumulator(step.gives)
 

@@ -17,7 +17,7 @@ from lbrx import quant
 from lbrx.dtype import Dtype
 from lbrx.kernels import elementwise, movement
 from lbrx.kernels.arrays import buffer_of, empty, kernel_name, size_class
-from lbrx.kernels.registry import Call, Family, Sample, computes
+from lbrx.kernels.registry import Call, KernelFamily, Sample, computes
 from lbrx.metal import Buffer, Context, DeviceInfo, Pipeline
 from lbrx.ops import Spec
 from lbrx.quant import Scheme
@@ -143,7 +143,7 @@ class Blocks:
         return f"{self.scheme.name} {self.dtype.name} {size_class(self.blocks)}"
 
 
-family: Family[Blocks] = Family("dequantize")
+family: KernelFamily[Blocks] = KernelFamily("dequantize")
 
 
 @computes("decode_blocks")

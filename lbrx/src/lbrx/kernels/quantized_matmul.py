@@ -13,10 +13,10 @@ from lbrx import quant
 from lbrx.dtype import Dtype
 from lbrx.kernels import elementwise
 from lbrx.kernels.arrays import buffer_of, empty, placed, reshaped, size_class
-from lbrx.kernels.matmul import DISPATCH, EMULATED, Matrix, Product, bandwidth, finish, peak
+from lbrx.kernels.matmul import DISPATCH, EMULATED, MatmulProblem, Matrix, bandwidth, finish, peak
 from lbrx.kernels.mps import times_rows
 from lbrx.kernels.quantized import Stored, decode, pipeline, stored
-from lbrx.kernels.registry import Call, Family, Sample, computes
+from lbrx.kernels.registry import Call, KernelFamily, Sample, computes
 from lbrx.metal import Context, DeviceInfo
 from lbrx.ops import Spec
 from lbrx.ops.quantized import weights_of
@@ -65,7 +65,7 @@ class QuantizedProduct:
         return struct.pack("3I", self.m, self.n, self.k)
 
 
-family: Family[QuantizedProduct] = Family("quantized_matmul")
+family: KernelFamily[QuantizedProduct] = KernelFamily("quantized_matmul")
 
 
 @computes("quantized_matmul")
@@ -156,10 +156,10 @@ def panels(
         finish(gpu, _plain(problem), product, 1, None, result)
 
 
-def _plain(problem: QuantizedProduct) -> Product:
+def _plain(problem: QuantizedProduct) -> MatmulProblem:
     """The product as if the weight were not quantized."""
     m, n, k = problem.m, problem.n, problem.k
-    return Product(m, n, k, problem.dtype, Matrix(False, k), Matrix(True, k))
+    return MatmulProblem(m, n, k, problem.dtype, Matrix(False, k), Matrix(True, k))
 
 
 # ---- simdgroups ----

@@ -11,7 +11,7 @@ from lbrx.errors import QuantizationError
 from lbrx.kernels import elementwise
 from lbrx.kernels.arrays import buffer_of, empty, kernel_name, placed
 from lbrx.kernels.quantized import GROUP, TYPES, Blocks, codec_name
-from lbrx.kernels.registry import Call, Family, Sample, computes
+from lbrx.kernels.registry import Call, KernelFamily, Sample, computes
 from lbrx.metal import Buffer, Context, DeviceInfo
 from lbrx.ops import Spec
 from lbrx.ops.quantized import SEARCHED, has_encoder
@@ -20,7 +20,7 @@ from lbrx.storage import Array
 REPORT_BYTES = 12  # of a `Report`
 
 
-family: Family[Blocks] = Family("quantize")
+family: KernelFamily[Blocks] = KernelFamily("quantize")
 
 
 @computes("encode_blocks")

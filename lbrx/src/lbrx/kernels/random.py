@@ -12,7 +12,7 @@ from lbrx import dtype as dt
 from lbrx import shape as sh
 from lbrx.dtype import Dtype
 from lbrx.kernels.arrays import kernel_name, size_class
-from lbrx.kernels.registry import Call, Family, Sample, computes
+from lbrx.kernels.registry import Call, KernelFamily, Sample, computes
 from lbrx.metal import Buffer, Context
 from lbrx.ops import Attributes
 from lbrx.ops.random import WORDS
@@ -38,7 +38,7 @@ class Numbers:
         return f"{self.op} {self.dtype} {size_class(self.size)}"
 
 
-family: Family[Numbers] = Family("random")
+family: KernelFamily[Numbers] = KernelFamily("random")
 family.samples += [
     Sample(op, (), {"shape": (1 << 20,), "dtype": dt.float32, "seed": 0, "offset": 0})
     for op in ("random_uniform", "random_normal")

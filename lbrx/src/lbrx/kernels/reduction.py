@@ -19,7 +19,7 @@ from lbrx import shape as sh
 from lbrx.dtype import Dtype
 from lbrx.kernels import elementwise
 from lbrx.kernels.arrays import empty, kernel_name, placed, size_class, whole_buffer
-from lbrx.kernels.registry import Call, Family, Sample, computes
+from lbrx.kernels.registry import Call, KernelFamily, Sample, computes
 from lbrx.kernels.rows import SIMD_WIDTH
 from lbrx.metal import Buffer, Context, DeviceInfo
 from lbrx.ops import Attributes, Spec
@@ -38,7 +38,7 @@ GROUP = 256  # threads; of the shader where one merges states
 MANY_PARTS = 64  # states of a result from which a threadgroup merges them
 
 
-class Kind(StrEnum):
+class ReductionKind(StrEnum):
     ROWS = "rows"
     COLUMNS = "columns"
     STRIDED = "strided"
@@ -71,7 +71,7 @@ class Reduction:
 
     function: str
     dtype: Dtype
-    kind: Kind
+    kind: ReductionKind
     run: Axis
     inner: Axis
     outer: tuple[Axis, ...]  # kept ones first
@@ -90,10 +90,13 @@ class Reduction:
     @property
     def columns_and_run_are_one(self) -> bool:
         """Whether an element of a run is followed by the next one's column."""
-        return self.kind is not Kind.ROWS and self.run.stride == self.inner.size * self.inner.stride
+        return (
+            self.kind is not ReductionKind.ROWS
+            and self.run.stride == self.inner.size * self.inner.stride
+        )
 
 
-family: Family[Reduction] = Family("reduction")
+family: KernelFamily[Reduction] = KernelFamily("reduction")
 family.samples += [
     Sample("sum", (Spec((1 << 22,), dt.float32),)),
     Sample("max", (Spec((2048, 2048), dt.float32),), {"axis": -1}),
@@ -170,11 +173,11 @@ def _problem(function: str, array: Array, axes: Sequence[int]) -> Reduction:
     if layout.size == 0:  # a run of nothing for each result
         longest, reduced, beside = Axis(0, 0, 0, 0), [], None
     if beside is not None and beside.is_kept:
-        kind, run, inner = Kind.COLUMNS, longest, beside
+        kind, run, inner = ReductionKind.COLUMNS, longest, beside
     elif beside is not None and beside.size > SHORT_ROW:
-        kind, run, inner = Kind.ROWS, beside, Axis(1, 1, 0, 0)
+        kind, run, inner = ReductionKind.ROWS, beside, Axis(1, 1, 0, 0)
     else:
-        kind, run, inner = Kind.STRIDED, longest, widest
+        kind, run, inner = ReductionKind.STRIDED, longest, widest
     outer = tuple(axis for axis in (*kept, *reduced) if axis is not run and axis is not inner)
     outputs = math.prod(n for i, n in enumerate(layout.shape) if i not in axes)
     return Reduction(function, array.dtype, kind, run, inner, outer, outputs)
@@ -265,7 +268,7 @@ def _on_gpus(info: DeviceInfo, problem: Reduction) -> float:
 @family.variant("serial", cost=_on_processors)
 def serial(gpu: Context, problem: Reduction, operands: Operands) -> None:
     """One thread a block, with lanes for the processor's vectors."""
-    if problem.kind is Kind.ROWS:
+    if problem.kind is ReductionKind.ROWS:
         work = Work(problem, ROW_BLOCK)
     else:
         work = Work(problem, COLUMN_BLOCK, tile=COLUMN_LANES)
@@ -293,7 +296,7 @@ def folded(gpu: Context, problem: Reduction, operands: Operands) -> None:
 @family.variant("simd", cost=_on_gpus)
 def simd(gpu: Context, problem: Reduction, operands: Operands) -> None:
     """A simdgroup a block of a row, or a thread a column, so that neighbours read neighbours."""
-    if problem.kind is Kind.ROWS:
+    if problem.kind is ReductionKind.ROWS:
         work = Work(problem, ROW_BLOCK)
         _launch(gpu, work, operands, "simd", "rows_simd", work.tasks * SIMD_WIDTH)
     else:

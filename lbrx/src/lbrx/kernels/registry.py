@@ -65,7 +65,7 @@ class Variant(Generic[P]):
     """Whether a row of the result has the same bits whatever else is computed with it."""
 
 
-class Family(Generic[P]):
+class KernelFamily(Generic[P]):
     """The variants of one kind of kernel."""
 
     def __init__(self, name: str) -> None:
@@ -187,7 +187,7 @@ class Sample:
     attributes: Mapping[str, Any] = field(default_factory=dict)
 
 
-FAMILIES: dict[str, Family[Any]] = {}
+FAMILIES: dict[str, KernelFamily[Any]] = {}
 TUNED: dict[tuple[str, str, str], str] = {}
 """Measured choices: (device, family, shape class) to variant."""
 _read: set[str] = set()  # devices whose choices have been read

@@ -15,7 +15,7 @@ from lbrx import shape as sh
 from lbrx.dtype import Dtype
 from lbrx.kernels import elementwise
 from lbrx.kernels.arrays import buffer_of, empty, kernel_name, placed, size_class, whole_buffer
-from lbrx.kernels.registry import Call, Family, Sample, computes
+from lbrx.kernels.registry import Call, KernelFamily, Sample, computes
 from lbrx.metal import Buffer, Context, DeviceInfo, Pipeline
 from lbrx.ops import Spec
 from lbrx.shape import Layout
@@ -28,7 +28,7 @@ INLINE_BYTES = 4096  # the most that Metal takes without a buffer
 
 
 @dataclass(frozen=True)
-class Rope:
+class RopeProblem:
     """A problem: so many rows, some of whose features turn."""
 
     dtype: Dtype
@@ -52,7 +52,7 @@ class Operands:
     speeds: bytes
     out: Array
 
-    def arguments(self, gpu: Context, problem: Rope) -> list[Buffer | bytes | None]:
+    def arguments(self, gpu: Context, problem: RopeProblem) -> list[Buffer | bytes | None]:
         """In the order of the kernels' parameters."""
         speeds: Buffer | bytes = self.speeds
         if len(self.speeds) > INLINE_BYTES:
@@ -68,7 +68,7 @@ class Operands:
         return [*arrays, factors, speeds, whole_buffer(self.out), record]
 
 
-family: Family[Rope] = Family("rope")
+family: KernelFamily[RopeProblem] = KernelFamily("rope")
 
 
 @computes("rope")
@@ -87,7 +87,7 @@ def run(call: Call) -> tuple[Array, ...]:
     if out.layout.size == 0:
         return (out,)
     x, positions = _rows(gpu, x, _counted(gpu, positions))
-    problem = Rope(
+    problem = RopeProblem(
         *(spec.dtype, positions.dtype, positions.layout.shape, pairs, features),
         interleaved=bool(given["interleaved"]),
         has_factors=factors is not None,
@@ -143,14 +143,14 @@ def _is_unit(layout: Layout) -> bool:
     return layout.shape[-1] == 1 or layout.strides[-1] == 1
 
 
-def _pipeline(gpu: Context, problem: Rope, variant: str) -> Pipeline:
+def _pipeline(gpu: Context, problem: RopeProblem, variant: str) -> Pipeline:
     name = kernel_name("rope", variant, problem.dtype, problem.position_dtype)
     constants = {0: problem.interleaved, 1: problem.has_factors}
     return gpu.shaders.pipeline("rope", name, constants, safe_math=True)
 
 
 @family.variant("pairs")
-def pairs(gpu: Context, problem: Rope, operands: Operands) -> None:
+def pairs(gpu: Context, problem: RopeProblem, operands: Operands) -> None:
     """A thread a pair of features."""
     outer, repeat, inner = problem.rows
     grid = (problem.features - problem.pairs, inner, repeat * outer)
@@ -164,12 +164,12 @@ def pairs(gpu: Context, problem: Rope, operands: Operands) -> None:
     )
 
 
-def _serial_cost(info: DeviceInfo, problem: Rope) -> float:
+def _serial_cost(info: DeviceInfo, problem: RopeProblem) -> float:
     return 10.0 if info.simd_hardware else 0.1
 
 
 @family.variant("serial", cost=_serial_cost)
-def serial(gpu: Context, problem: Rope, operands: Operands) -> None:
+def serial(gpu: Context, problem: RopeProblem, operands: Operands) -> None:
     """A thread all heads of some tokens: their cosines are computed once."""
     outer, _, inner = problem.rows
     gpu.queue.dispatch(

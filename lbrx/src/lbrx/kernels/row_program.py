@@ -15,7 +15,7 @@ from functools import cache, cached_property
 from lbrx import dtype as dt
 from lbrx.dtype import Dtype
 from lbrx.kernels.arrays import accumulator
-from lbrx.kernels.program import Access, Input, Step, assignment, converted, value_type
+from lbrx.kernels.program import Access, Input, ProgramStep, assignment, converted, value_type
 
 REDUCTIONS = {
     "sum": "RowSum",
@@ -31,7 +31,7 @@ class RowProgram:
     """Like a Program; a step whose function is in REDUCTIONS joins a row's elements to one."""
 
     inputs: tuple[Input, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[ProgramStep, ...]
     outputs: tuple[tuple[int, Dtype], ...]
     whole: tuple[bool, ...]
     """Of every output, whether it has a value for each element: else it has one for each row."""
@@ -90,7 +90,7 @@ class RowProgram:
         fits = self.types[value] is dt.float32
         return value if computed and fits and value in elements else None
 
-    def step(self, value: int) -> Step:
+    def step(self, value: int) -> ProgramStep:
         return self.steps[value - len(self.inputs)]
 
 
@@ -209,7 +209,7 @@ def _rows(program: RowProgram, functors: list[str]) -> list[str]:
     return lines
 
 
-def _reduction(program: RowProgram, n: int, step: Step, functors: list[str]) -> str:
+def _reduction(program: RowProgram, n: int, step: ProgramStep, functors: list[str]) -> str:
     ((value, _),) = step.arguments
     last = [i for i, s in enumerate(program.steps) if s.function in REDUCTIONS][-1]
     keeps = value == program.kept and n == len(program.inputs) + last

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from lbrx.dtype import Dtype
 from lbrx.kernels.arrays import kernel_name, size_class
 from lbrx.kernels.elementwise import collapsed, contiguous
-from lbrx.kernels.registry import Family
+from lbrx.kernels.registry import KernelFamily
 from lbrx.metal import Buffer, Context, DeviceInfo
 from lbrx.shape import Layout
 from lbrx.storage import Array
@@ -32,7 +32,7 @@ SUMMARY_BYTES = 8
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowProblem:
     """A problem: rows of a type and length."""
 
     dtype: Dtype
@@ -82,14 +82,14 @@ Size = tuple[int, int, int]
 Threads = tuple[Size, Size]  # of the grid and of a threadgroup
 
 
-def add_variants(family: Family[Rows]) -> None:
+def add_variants(family: KernelFamily[RowProblem]) -> None:
     """The ways to do a family's tasks: threads alone on a processor, together on a GPU."""
     largest = THREADS * KEPT  # row of a team, and number of parts
 
-    def alone(info: DeviceInfo, problem: Rows) -> float:
+    def alone(info: DeviceInfo, problem: RowProblem) -> float:
         return 4.0 if info.simd_hardware else 2.0
 
-    def alone_in_parts(info: DeviceInfo, problem: Rows) -> float:
+    def alone_in_parts(info: DeviceInfo, problem: RowProblem) -> float:
         return 1.0 if not info.simd_hardware and problem.length >= SERIAL_SPLIT else 5.0
 
     _add(family, "serial", LONGEST, alone, _at_once("serial", _thread))
@@ -100,35 +100,37 @@ def add_variants(family: Family[Rows]) -> None:
     _add(family, "threadgroup_parts", largest * largest, _together(3), parts)
 
 
-def _together(cost: float) -> Callable[[DeviceInfo, Rows], float]:
+def _together(cost: float) -> Callable[[DeviceInfo, RowProblem], float]:
     return lambda info, problem: cost if info.simd_hardware else 5.0 + cost
 
 
-Launch = Callable[[Context, Rows, Task], None]
-Cost = Callable[[DeviceInfo, Rows], float]
+Launch = Callable[[Context, RowProblem, Task], None]
+Cost = Callable[[DeviceInfo, RowProblem], float]
 
 
-def _add(family: Family[Rows], name: str, longest: int, cost: Cost, launch: Launch) -> None:
-    def can(info: DeviceInfo, problem: Rows) -> bool:
+def _add(
+    family: KernelFamily[RowProblem], name: str, longest: int, cost: Cost, launch: Launch
+) -> None:
+    def can(info: DeviceInfo, problem: RowProblem) -> bool:
         return problem.inner == 1 and problem.length <= longest
 
     family.variant(name, can=can, cost=cost)(launch)
 
 
-def _at_once(team: str, threads: Callable[[Rows], Threads]) -> Launch:
+def _at_once(team: str, threads: Callable[[RowProblem], Threads]) -> Launch:
     """One kernel, a team a row."""
 
-    def launch(gpu: Context, problem: Rows, task: Task) -> None:
+    def launch(gpu: Context, problem: RowProblem, task: Task) -> None:
         record = _record(problem, task, problem.length)
         _dispatch(gpu, problem, task, team, [record], threads(problem), team)
 
     return launch
 
 
-def _in_parts(team: str, divide: Callable[[Rows], tuple[int, int]]) -> Launch:
+def _in_parts(team: str, divide: Callable[[RowProblem], tuple[int, int]]) -> Launch:
     """Two kernels, a team a part: its length and threads are what `divide` says."""
 
-    def launch(gpu: Context, problem: Rows, task: Task) -> None:
+    def launch(gpu: Context, problem: RowProblem, task: Task) -> None:
         part, threads = divide(problem)
         count = -(-problem.length // part)
         summaries = gpu.buffer(problem.count * count * SUMMARY_BYTES, "scratch")
@@ -142,7 +144,7 @@ def _in_parts(team: str, divide: Callable[[Rows], tuple[int, int]]) -> Launch:
 
 def _dispatch(
     gpu: Context,
-    problem: Rows,
+    problem: RowProblem,
     task: Task,
     kernel: str,
     extra: Sequence[Buffer | bytes],
@@ -155,29 +157,29 @@ def _dispatch(
     gpu.queue.dispatch(pipeline, arguments, *threads, kernel=task.op, variant=variant)
 
 
-def _record(problem: Rows, task: Task, part: int) -> bytes:
+def _record(problem: RowProblem, task: Task, part: int) -> bytes:
     """`Rows` of rows.h."""
     parts = -(-problem.length // part)
     return struct.pack("3I4xQ", problem.length, part, parts, task.stride)
 
 
-def _thread(problem: Rows) -> Threads:
+def _thread(problem: RowProblem) -> Threads:
     return (problem.count, 1, 1), (1, 1, 1)
 
 
-def _simdgroup(problem: Rows) -> Threads:
+def _simdgroup(problem: RowProblem) -> Threads:
     return (SIMD_WIDTH, problem.count, 1), (SIMD_WIDTH, min(GROUP_ROWS, problem.count), 1)
 
 
-def _threadgroup(problem: Rows) -> Threads:
+def _threadgroup(problem: RowProblem) -> Threads:
     wanted = -(-problem.length // PER_THREAD)
     threads = min(-(-wanted // SIMD_WIDTH) * SIMD_WIDTH, THREADS)
     return (threads, problem.count, 1), (threads, 1, 1)
 
 
-def _serial_parts(problem: Rows) -> tuple[int, int]:
+def _serial_parts(problem: RowProblem) -> tuple[int, int]:
     return max(SERIAL_PART, -(-problem.length // SERIAL_PARTS)), 1
 
 
-def _threadgroup_parts(problem: Rows) -> tuple[int, int]:
+def _threadgroup_parts(problem: RowProblem) -> tuple[int, int]:
     return THREADS * KEPT, THREADS

@@ -11,7 +11,7 @@ from lbrx import shape as sh
 from lbrx.dtype import Dtype
 from lbrx.kernels import elementwise
 from lbrx.kernels.arrays import buffer_of, empty, kernel_name, placed, size_class
-from lbrx.kernels.registry import Call, Family, Sample, computes
+from lbrx.kernels.registry import Call, KernelFamily, Sample, computes
 from lbrx.metal import Buffer, Context
 from lbrx.ops import Spec
 from lbrx.storage import Array
@@ -39,7 +39,7 @@ class Scan:
         return f"{self.dtype} {size_class(self.outer, self.length, self.inner)}"
 
 
-family: Family[Scan] = Family("scan")
+family: KernelFamily[Scan] = KernelFamily("scan")
 family.samples += [
     Sample("cumsum", (Spec((1 << 20,), dt.float32),)),
     Sample("cumsum", (Spec((1024, 1024), dt.float32),), {"axis": 0}),

@@ -14,9 +14,9 @@ from lbrx.dtype import Dtype
 from lbrx.errors import ShapeError
 from lbrx.kernels import elementwise, movement
 from lbrx.kernels.arrays import buffer_of, empty, kernel_name, placed, size_class
-from lbrx.kernels.registry import Call, Family, Sample, computes
+from lbrx.kernels.registry import Call, KernelFamily, Sample, computes
 from lbrx.metal import Buffer, Context, DeviceInfo
-from lbrx.metal.library import Value
+from lbrx.metal.library import ConstantValue
 from lbrx.ops import Spec
 from lbrx.storage import Array
 
@@ -31,7 +31,7 @@ GPU_RUN = 16  # entries that a thread merges
 
 
 @dataclass(frozen=True)
-class Rows:
+class SortProblem:
     """A problem: the first `keep` of each row in order."""
 
     dtype: Dtype
@@ -57,7 +57,7 @@ class Rows:
         return 16 if self.dtype.itemsize == 8 else 8
 
     @property
-    def constants(self) -> dict[int, Value]:
+    def constants(self) -> dict[int, ConstantValue]:
         signed = 1 if self.dtype.kind is dt.Kind.INT else 0
         return {0: KINDS.get(self.dtype, signed), 1: self.descending}
 
@@ -70,7 +70,7 @@ class Results:
     indices: Buffer | None = None
 
 
-family: Family[Rows] = Family("sorting")
+family: KernelFamily[SortProblem] = KernelFamily("sorting")
 family.samples += [
     Sample("sort", (Spec((1, 1 << 20), dt.float32),)),
     Sample("argsort", (Spec((4096, 1024), dt.float32),)),
@@ -109,7 +109,7 @@ def _ordered(call: Call, descending: bool, *, values: bool, indices: bool) -> tu
     if size >= 2**31:
         raise ShapeError(f"{call.op.name} of {size} elements: Metal sorts rows of up to 2^31 - 1")
     results = [empty(gpu, Spec((*outer, keep), spec.dtype)) for spec in call.outputs]
-    problem = Rows(source.dtype, math.prod(outer), size, keep, descending)
+    problem = SortProblem(source.dtype, math.prod(outer), size, keep, descending)
     if problem.rows and keep:
         buffers = [buffer_of(result) for result in results]
         wanted = Results(buffers[0] if values else None, buffers[-1] if indices else None)
@@ -130,7 +130,7 @@ def _dispatch(
     arguments: Sequence[Buffer | bytes],
     grid: tuple[int, int],
     variant: str,
-    constants: Mapping[int, Value] | None = None,
+    constants: Mapping[int, ConstantValue] | None = None,
     lanes: int = 0,
     threadgroup_memory: tuple[int, ...] = (),
 ) -> None:
@@ -148,12 +148,17 @@ def _dispatch(
     )
 
 
-def _entries(gpu: Context, problem: Rows, stride: int) -> Buffer:
+def _entries(gpu: Context, problem: SortProblem, stride: int) -> Buffer:
     return gpu.buffer(problem.rows * stride * problem.entry_bytes)
 
 
 def _finish(
-    gpu: Context, problem: Rows, source: Buffer, entries: Buffer, stride: int, results: Results
+    gpu: Context,
+    problem: SortProblem,
+    source: Buffer,
+    entries: Buffer,
+    stride: int,
+    results: Results,
 ) -> None:
     chosen = struct.pack("3I", problem.size, stride, problem.keep)
     grid = (problem.keep, problem.rows)
@@ -166,7 +171,9 @@ def _finish(
         _dispatch(gpu, f"sort_indices_{problem.entry}", indices, grid, "indices")
 
 
-def _merged(gpu: Context, problem: Rows, entries: Buffer, other: Buffer, block: int) -> Buffer:
+def _merged(
+    gpu: Context, problem: SortProblem, entries: Buffer, other: Buffer, block: int
+) -> Buffer:
     """Sorted blocks into sorted rows; returns the buffer that has them."""
     run = GPU_RUN
     if not gpu.info.simd_hardware:
@@ -180,14 +187,14 @@ def _merged(gpu: Context, problem: Rows, entries: Buffer, other: Buffer, block: 
     return entries
 
 
-def _blocks(info: DeviceInfo, problem: Rows) -> int:
+def _blocks(info: DeviceInfo, problem: SortProblem) -> int:
     """A power of two of them a row: enough for all cores, if each has enough to do."""
     wanted, most = -(-(info.cores or 1) // problem.rows), problem.size // BLOCK
     return 1 << max(0, min((wanted - 1).bit_length(), most.bit_length() - 1))
 
 
 @family.variant("radix", cost=lambda info, problem: 4.0 if info.simd_hardware else 2.0)
-def radix(gpu: Context, problem: Rows, source: Buffer, results: Results) -> None:
+def radix(gpu: Context, problem: SortProblem, source: Buffer, results: Results) -> None:
     """A thread sorts a row, or a block of a long one, digit by digit."""
     entries, other = (_entries(gpu, problem, problem.size) for _ in range(2))
     blocks = _blocks(gpu.info, problem)
@@ -200,14 +207,14 @@ def radix(gpu: Context, problem: Rows, source: Buffer, results: Results) -> None
     _finish(gpu, problem, source, entries, problem.size, results)
 
 
-def _can_select(info: DeviceInfo, problem: Rows) -> bool:
+def _can_select(info: DeviceInfo, problem: SortProblem) -> bool:
     return problem.keep <= min(SELECTED, problem.size // SELECTED_PART)
 
 
 @family.variant(
     "select", can=_can_select, cost=lambda info, problem: 3.0 if info.simd_hardware else 1.0
 )
-def select(gpu: Context, problem: Rows, source: Buffer, results: Results) -> None:
+def select(gpu: Context, problem: SortProblem, source: Buffer, results: Results) -> None:
     """A thread reads a row, or a block of a long one, and keeps a list of the first."""
     blocks = _blocks(gpu.info, problem)
     block = -(-problem.size // blocks)
@@ -225,7 +232,7 @@ def select(gpu: Context, problem: Rows, source: Buffer, results: Results) -> Non
 
 
 @family.variant("tile", cost=lambda info, problem: 1.0 if info.simd_hardware else 8.0)
-def tile(gpu: Context, problem: Rows, source: Buffer, results: Results) -> None:
+def tile(gpu: Context, problem: SortProblem, source: Buffer, results: Results) -> None:
     """Threadgroups sort tiles. Of a longer row the tiles are merged; where few entries are wanted,
     those that each tile puts out are sorted again until one tile holds them."""
     largest = TILE_BYTES // problem.entry_bytes
@@ -244,7 +251,7 @@ def tile(gpu: Context, problem: Rows, source: Buffer, results: Results) -> None:
 
 
 def _tiled(
-    gpu: Context, kernel: str, problem: Rows, source: Buffer, row: int, size: int, keep: int
+    gpu: Context, kernel: str, problem: SortProblem, source: Buffer, row: int, size: int, keep: int
 ) -> tuple[Buffer, int]:
     """The first `keep` of every tile of a row, and how many those are together."""
     tiles = -(-row // size)

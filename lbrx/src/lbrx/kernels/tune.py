@@ -14,7 +14,7 @@ from lbrx.dtype import Dtype
 from lbrx.errors import SettingError
 from lbrx.kernels import choices
 from lbrx.kernels.arrays import imported
-from lbrx.kernels.registry import FAMILIES, RUNNERS, Call, Family, Sample, forced
+from lbrx.kernels.registry import FAMILIES, RUNNERS, Call, KernelFamily, Sample, forced
 from lbrx.metal import Context
 from lbrx.ops import TABLE, Role
 from lbrx.storage import Array
@@ -59,7 +59,7 @@ def tune(
     choices.write(device, found)
 
 
-def measured(gpu: Context, family: Family[Any], sample: Sample, rounds: int) -> list[Row]:
+def measured(gpu: Context, family: KernelFamily[Any], sample: Sample, rounds: int) -> list[Row]:
     """The rows of one sample: none where there is nothing to choose."""
     call = prepared(gpu, sample)
     with observed(family) as problems:
@@ -111,7 +111,7 @@ def _seconds(gpu: Context, call: Call, repeats: int = 1) -> float:
 
 
 @contextmanager
-def observed(family: Family[Any]) -> Iterator[list[Any]]:
+def observed(family: KernelFamily[Any]) -> Iterator[list[Any]]:
     """Within it, the problems that the family is given are collected."""
     problems: list[Any] = []
     run = family.run

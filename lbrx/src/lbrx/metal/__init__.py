@@ -10,14 +10,14 @@ from lbrx.metal.command_queue import CommandQueue
 from lbrx.metal.context import Context, context, existing_context
 from lbrx.metal.device import devices
 from lbrx.metal.library import Pipeline
-from lbrx.metal.synchronization import Event, Fence
+from lbrx.metal.synchronization import DeviceEvent, Fence
 
 __all__ = [
     "Buffer",
     "CommandQueue",
     "Context",
+    "DeviceEvent",
     "DeviceInfo",
-    "Event",
     "Fence",
     "Pipeline",
     "context",

@@ -18,14 +18,14 @@ Argument = Buffer | bytes | None  # at the index of its place
 Check = Callable[[], Exception | None]
 
 
-class Slot(bytes):
+class NumberSlot(bytes):
     """The bytes of a number that a replay may change."""
 
     number: int  # which one
     dtype: np.dtype[Any]
 
     @classmethod
-    def of(cls, value: bytes, number: int, dtype: np.dtype[Any]) -> Slot:
+    def of(cls, value: bytes, number: int, dtype: np.dtype[Any]) -> NumberSlot:
         made = cls(value)
         made.number = number
         made.dtype = dtype

@@ -24,7 +24,7 @@ from lbrx.metal.command_queue import CommandQueue
 from lbrx.metal.commands import recorder
 from lbrx.metal.device import default_device, describe
 from lbrx.metal.library import Shaders
-from lbrx.metal.synchronization import Event, Fence
+from lbrx.metal.synchronization import DeviceEvent, Fence
 
 HEAPS = "heaps"  # their label in the pool's accounts
 log = logging.getLogger("lbrx")
@@ -162,9 +162,9 @@ class Context:
 
     # ---- order ----
 
-    def event(self) -> Event:
+    def event(self) -> DeviceEvent:
         self._check_open()
-        return Event(self.device, self.queue)
+        return DeviceEvent(self.device, self.queue)
 
     def fence(self) -> Fence:
         self._check_open()

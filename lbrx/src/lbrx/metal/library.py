@@ -25,13 +25,13 @@ import numpy as np
 from lbrx.errors import DeviceError
 from lbrx.metal import binding
 from lbrx.metal.binding import NSURL, CallError, Metal
-from lbrx.metal.reflection import Argument, arguments
+from lbrx.metal.reflection import KernelArgument, arguments
 
 SHADERS = Path(__file__).parent.parent / "shaders"
 ARCHIVE_FORMAT = 1  # part of the archives' names
 SAVE_EVERY = 32  # new pipelines
 
-Value = bool | int | float | np.generic
+ConstantValue = bool | int | float | np.generic
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"[^\n]*$', re.MULTILINE)
 _TYPES = {
     "bool": "MTLDataTypeBool",
@@ -71,7 +71,7 @@ class Shaders:
         self,
         stem: str,
         function: str,
-        constants: Mapping[int, Value] | None = None,
+        constants: Mapping[int, ConstantValue] | None = None,
         *,
         safe_math: bool = False,
         source: str | None = None,
@@ -104,7 +104,7 @@ class Shaders:
 
     def arguments(
         self, stem: str, function: str, *, source: str | None = None, safe_math: bool = False
-    ) -> list[Argument]:
+    ) -> list[KernelArgument]:
         """What a kernel that compiles takes."""
         library = self._library(stem, source, safe_math).library
         return arguments(self._device, library.newFunctionWithName_(function))
@@ -192,7 +192,7 @@ class _Library:
         self._archive: Any = None
         self._new = 0  # pipelines that the file has not
 
-    def pipeline(self, name: str, constants: tuple[tuple[int, Value], ...]) -> Pipeline:
+    def pipeline(self, name: str, constants: tuple[tuple[int, ConstantValue], ...]) -> Pipeline:
         descriptor = Metal.MTLComputePipelineDescriptor.alloc().init()
         descriptor.setComputeFunction_(self._function(name, constants))
         descriptor.setLabel_(name)
@@ -206,7 +206,7 @@ class _Library:
             _written(state),
         )
 
-    def _function(self, name: str, constants: tuple[tuple[int, Value], ...]) -> Any:
+    def _function(self, name: str, constants: tuple[tuple[int, ConstantValue], ...]) -> Any:
         if not constants:
             function, problem = self.library.newFunctionWithName_(name), None
         else:
@@ -298,7 +298,9 @@ def _written(state: Any) -> frozenset[int] | None:
     )
 
 
-def _typed(constants: tuple[tuple[int, Value], ...]) -> tuple[tuple[int, str, Value], ...]:
+def _typed(
+    constants: tuple[tuple[int, ConstantValue], ...],
+) -> tuple[tuple[int, str, ConstantValue], ...]:
     """With the types: 1, 1.0 and True are one key of a dictionary."""
     return tuple((index, type(value).__name__, value) for index, value in constants)
 
@@ -320,7 +322,7 @@ def _compiled(device: Any, stem: str, source: str, safe_math: bool) -> Any:
     return library
 
 
-def _constant_values(constants: tuple[tuple[int, Value], ...]) -> Any:
+def _constant_values(constants: tuple[tuple[int, ConstantValue], ...]) -> Any:
     values = Metal.MTLFunctionConstantValues.alloc().init()
     for index, value in constants:
         scalar = _scalar(value)
@@ -335,7 +337,7 @@ def _constant_values(constants: tuple[tuple[int, Value], ...]) -> Any:
     return values
 
 
-def _scalar(value: Value) -> np.generic:
+def _scalar(value: ConstantValue) -> np.generic:
     if isinstance(value, np.generic):
         return value
     if isinstance(value, bool):

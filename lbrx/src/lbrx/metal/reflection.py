@@ -30,7 +30,7 @@ _SPELLING = {
 }
 
 
-class Kind(Enum):
+class ArgumentKind(Enum):
     BUFFER = "buffer"
     THREADGROUP = "threadgroup"
     OTHER = "other"
@@ -38,11 +38,11 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True)
-class Argument:
+class KernelArgument:
     """One argument of a kernel."""
 
     name: str
-    kind: Kind
+    kind: ArgumentKind
     index: int
     writable: bool
     dtype: Dtype | None  # of its scalars, None for a struct
@@ -56,7 +56,7 @@ class Argument:
         return f"{self.dtype.msl}{self.width if self.width > 1 else ''}"
 
 
-def arguments(device: Any, function: Any) -> list[Argument]:
+def arguments(device: Any, function: Any) -> list[KernelArgument]:
     """The arguments of an MTLFunction, by index."""
     # Of the calls that return reflection PyObjC serves the one with a handler alone.
     answers: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
@@ -74,17 +74,17 @@ def arguments(device: Any, function: Any) -> list[Argument]:
     return sorted(found, key=lambda argument: argument.index)
 
 
-def _argument(binding: Any) -> Argument:
+def _argument(binding: Any) -> KernelArgument:
     name, index, type_ = str(binding.name()), int(binding.index()), binding.type()
     writable = binding.access() != Metal.MTLBindingAccessReadOnly
     if type_ == Metal.MTLBindingTypeBuffer:
         dtype, width = _data_types().get(binding.bufferDataType(), (None, 1))
         size = int(binding.bufferDataSize())
-        return Argument(name, Kind.BUFFER, index, writable, dtype, width, size)
+        return KernelArgument(name, ArgumentKind.BUFFER, index, writable, dtype, width, size)
     if type_ == Metal.MTLBindingTypeThreadgroupMemory:
         size = int(binding.threadgroupMemoryDataSize())
-        return Argument(name, Kind.THREADGROUP, index, writable, None, 1, size)
-    return Argument(name, Kind.OTHER, index, writable, None, 1, 0)
+        return KernelArgument(name, ArgumentKind.THREADGROUP, index, writable, None, 1, size)
+    return KernelArgument(name, ArgumentKind.OTHER, index, writable, None, 1, 0)
 
 
 @cache

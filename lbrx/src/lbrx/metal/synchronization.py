@@ -12,7 +12,7 @@ from lbrx.metal.command_queue import CommandQueue
 SLICE_MS = 50
 
 
-class Event:
+class DeviceEvent:
     """A point in the device's work that the host can wait for, and the other way round.
 
     Each `record` is a new point; `wait` and `query` are about the newest.

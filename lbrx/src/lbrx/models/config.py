@@ -10,18 +10,19 @@ from typing import Any
 import numpy as np
 
 from lbrx.errors import FormatError
-from lbrx.formats import architectures, hyperparameters
-from lbrx.formats import rope as rope_settings
+from lbrx.formats import architecture_tables
+from lbrx.formats.architecture_tables import hyperparameters
+from lbrx.formats.architecture_tables import rope_scaling as rope_settings
+from lbrx.formats.architecture_tables.rope_scaling import number
 from lbrx.formats.checks import brief
-from lbrx.formats.rope import number
-from lbrx.tensor.model import Model
+from lbrx.tensor.stored_model import StoredModel
 
 HEADS = ("lm_head.weight", "language_model.lm_head.weight", "output.weight")
 _MAX_SIZE = 1 << 24  # of any axis: a corrupt number fails here, not in an allocation
 
 
 @dataclass(frozen=True)
-class Rope:
+class RopeSettings:
     """How positions turn the features of a head."""
 
     base: float
@@ -38,7 +39,7 @@ class Rope:
     long_factors: tuple[float, ...] | None = None
     """Those for longer ones."""
 
-    def for_context(self, tokens: int) -> Rope:
+    def for_context(self, tokens: int) -> RopeSettings:
         """With the factors for texts of so many tokens."""
         if self.long_factors is None or tokens <= self.original:
             return self
@@ -62,7 +63,7 @@ class ModelConfig:
     norm_eps: float
     tied: bool
     """Whether the output layer is the embedding."""
-    rope: Rope
+    rope: RopeSettings
     end_tokens: frozenset[int]
     """Which end a text."""
     settings: Mapping[str, Any] = field(repr=False, compare=False)
@@ -86,10 +87,10 @@ class ModelConfig:
         return int(2 * self.layers * self.kv_heads * self.head_size * tokens * itemsize)
 
 
-def model_type_of(model: Model) -> str:
+def model_type_of(model: StoredModel) -> str:
     """The architecture that a model on disk says it has."""
     given = model.config
-    known = architectures.of_config(given)
+    known = architecture_tables.of_config(given)
     classes = given.get("architectures")
     named = (
         given.get("model_type"),
@@ -105,12 +106,12 @@ def model_type_of(model: Model) -> str:
     return str(found)
 
 
-def read_config(model: Model) -> ModelConfig:
+def read_config(model: StoredModel) -> ModelConfig:
     """The configuration of a model on disk. Raises FormatError for what makes no sense."""
     given = model.config
     if not given:
         raise FormatError(f"{model.path} has no config.json: it is no model that can be run")
-    known = architectures.of_config(given)
+    known = architecture_tables.of_config(given)
     flat = hyperparameters.flat_config(known, given) if known else dict(given)
     heads = _size(flat, "num_attention_heads")
     kv_heads = _size(flat, "num_key_value_heads", heads)
@@ -144,7 +145,7 @@ def _size(config: Mapping[str, Any], key: str, default: int | None = None) -> in
     return value
 
 
-def _is_tied(model: Model, config: Mapping[str, Any]) -> bool:
+def _is_tied(model: StoredModel, config: Mapping[str, Any]) -> bool:
     """What the tensors say goes: many a config.json leaves it out."""
     if any(name in model for name in HEADS):
         return False
@@ -161,7 +162,7 @@ def _end_tokens(
     return frozenset(x for x in found if type(x) is int and 0 <= x < vocabulary)
 
 
-def read_rope(config: Mapping[str, Any]) -> Rope:
+def read_rope(config: Mapping[str, Any]) -> RopeSettings:
     """The rotary settings, with their scaling for long contexts."""
     base = number({"rope_theta": 10000.0, **config}, "rope_theta", float)
     share = number({"share": config.get("partial_rotary_factor") or 1.0}, "share", float)
@@ -169,11 +170,13 @@ def read_rope(config: Mapping[str, Any]) -> Rope:
     scaling = rope_settings.scaling_of(config)
     match rope_settings.kind_of(scaling):
         case "default" | "none":
-            return Rope(base, dims)
+            return RopeSettings(base, dims)
         case "linear":
-            return Rope(base, dims, scale=1 / number(scaling, "factor", float))
+            return RopeSettings(base, dims, scale=1 / number(scaling, "factor", float))
         case "llama3":
-            return Rope(base, dims, factors=tuple(rope_settings.llama3_factors(config).tolist()))
+            return RopeSettings(
+                base, dims, factors=tuple(rope_settings.llama3_factors(config).tolist())
+            )
         case "yarn":
             return _yarn(base, dims, config)
         case "longrope" | "su":
@@ -185,7 +188,7 @@ def read_rope(config: Mapping[str, Any]) -> Rope:
             )
 
 
-def _yarn(base: float, dims: int, config: Mapping[str, Any]) -> Rope:
+def _yarn(base: float, dims: int, config: Mapping[str, Any]) -> RopeSettings:
     """Fast pairs as they are, slow ones slowed down, a ramp between."""
     scaling = rope_settings.scaling_of(config)
     factor = number(scaling, "factor", float)
@@ -204,7 +207,7 @@ def _yarn(base: float, dims: int, config: Mapping[str, Any]) -> Rope:
     low, high = max(first, 0), min(last, dims - 1)
     ramp = np.clip((np.arange(dims // 2) - low) / max(high - low, 1e-3), 0, 1)
     factors = 1 / (1 - ramp + ramp / factor)
-    return Rope(
+    return RopeSettings(
         base, dims, factors=tuple(factors.tolist()), amplitude=_yarn_amplitude(scaling, factor)
     )
 
@@ -223,7 +226,7 @@ def _yarn_amplitude(scaling: Mapping[str, Any], factor: float) -> float:
     return grown(1.0)
 
 
-def _longrope(base: float, dims: int, config: Mapping[str, Any]) -> Rope:
+def _longrope(base: float, dims: int, config: Mapping[str, Any]) -> RopeSettings:
     """Phi 3's two lists of factors: for contexts up to the original one, and for longer ones."""
     lists = rope_settings.long_factors(config)
     short, long = (lists[f"rope_factors_{name}.weight"].tolist() for name in ("short", "long"))
@@ -232,7 +235,7 @@ def _longrope(base: float, dims: int, config: Mapping[str, Any]) -> Rope:
             raise FormatError(
                 f"config.json: rope_scaling: {len(factors)} factors for {dims} features"
             )
-    return Rope(
+    return RopeSettings(
         base,
         dims,
         factors=tuple(short),

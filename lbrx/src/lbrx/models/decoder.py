@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from lbrx import dtype as dt
-from lbrx.models.cache import Step
 from lbrx.models.config import ModelConfig
+from lbrx.models.kv_cache import ForwardStep
 from lbrx.models.layers import RMSNorm, capped, multiplied
 from lbrx.models.weights import Weights
 from lbrx.tensor.core import Tensor
@@ -16,7 +16,9 @@ from lbrx.tensor.quantized import embedding
 class Layer(Protocol):
     """One layer. The sum of both results is what the layer gives: the next norm adds them up."""
 
-    def __call__(self, x: Tensor, added: Tensor | None, step: Step) -> tuple[Tensor, Tensor]: ...
+    def __call__(
+        self, x: Tensor, added: Tensor | None, step: ForwardStep
+    ) -> tuple[Tensor, Tensor]: ...
 
 
 class Decoder:
@@ -61,14 +63,14 @@ class Decoder:
         # Tokens are checked by whoever gives them: then a step is a single list of kernels.
         return embedding(self.embedding, tokens, self.dtype, beyond="zeros")
 
-    def hidden(self, tokens: Tensor, step: Step) -> tuple[Tensor, Tensor | None]:
+    def hidden(self, tokens: Tensor, step: ForwardStep) -> tuple[Tensor, Tensor | None]:
         """What the layers make of tokens: two parts of a sum."""
         x, added = self.embed(tokens), None
         for layer in self.layers:
             x, added = layer(x, added, step)
         return x, added
 
-    def logits(self, tokens: Tensor, step: Step, *, every: bool = False) -> Tensor:
+    def logits(self, tokens: Tensor, step: ForwardStep, *, every: bool = False) -> Tensor:
         """How likely each token of the vocabulary comes next: (batch, vocabulary) after the last
         token, or (batch, tokens, vocabulary) after every one; float32."""
         x, added = self.hidden(tokens, step)

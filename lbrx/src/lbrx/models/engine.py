@@ -12,9 +12,9 @@ import numpy as np
 from lbrx import dtype as dt
 from lbrx.errors import LbrxError
 from lbrx.interrupt import UNINTERRUPTED
-from lbrx.models.cache import CacheType, KVCache, Step
 from lbrx.models.decoder import Decoder
-from lbrx.models.plan import CHUNK, MemoryPlan
+from lbrx.models.kv_cache import CacheType, ForwardStep, KVCache
+from lbrx.models.memory_plan import CHUNK, MemoryPlan
 from lbrx.tensor.compilation import compile
 from lbrx.tensor.core import Tensor
 from lbrx.tensor.creation import tensor
@@ -90,12 +90,12 @@ class Engine:
             # Texts that have ended stay within the cache while others of their batch go on. These
             # are no inputs or results, which a replay would bind anew to each layer's kernels.
             places = positions.minimum(cache.capacity - 1)
-            place = Step(cache, places, (places + 1).reshape(-1))
+            place = ForwardStep(cache, places, (places + 1).reshape(-1))
             return self._next(self.model.logits(tokens, place), positions + 1, place)
 
         return step if cache.device == "cpu" else compile(step)
 
-    def _next(self, logits: Tensor, positions: Tensor, step: Step) -> Next:
+    def _next(self, logits: Tensor, positions: Tensor, step: ForwardStep) -> Next:
         step.commit()
         return Next(logits, logits.argmax(axis=-1, keepdims=True), positions)
 
@@ -125,7 +125,7 @@ class Engine:
             end = min(first + size, longest)
             places = np.arange(first, end, dtype=np.int32) - (longest - lengths)
             valid = np.maximum(places[:, -1] + 1, 0)
-            step = Step(cache, self._tensor(places), self._tensor(valid))
+            step = ForwardStep(cache, self._tensor(places), self._tensor(valid))
             piece = self._tensor(tokens[:, first:end])
             if end == longest:
                 break
@@ -176,7 +176,7 @@ class Engine:
         self.remembered = self.remembered[:first]
         places = np.arange(first, first + len(tokens), dtype=np.int32)
         length = np.array([first + len(tokens)], np.int32)
-        step = Step(cache, self._tensor(places[None]), self._tensor(length))
+        step = ForwardStep(cache, self._tensor(places[None]), self._tensor(length))
         logits = self.model.logits(self._tensor(np.array([tokens])), step, every=True)
         start(logits)
         step.commit()

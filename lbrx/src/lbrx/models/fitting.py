@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from lbrx.metal.device import chips
 from lbrx.models.config import ModelConfig
-from lbrx.models.plan import MemoryPlan, plan
+from lbrx.models.memory_plan import MemoryPlan, plan
 
 # The memory that each chip is sold with, in GiB.
 MEMORY = {

@@ -16,7 +16,7 @@ from lbrx.models.chat import Message
 from lbrx.models.config import ModelConfig
 from lbrx.models.engine import Engine
 from lbrx.models.generation import Finish, Options, Text, Timing, grow, no_numbers
-from lbrx.models.plan import MemoryPlan
+from lbrx.models.memory_plan import MemoryPlan
 from lbrx.models.sampling import Sampling, within
 from lbrx.models.tokenizer import Tokenizer
 

@@ -9,8 +9,8 @@ import numpy as np
 from lbrx import dtype as dt
 from lbrx.errors import FormatError
 from lbrx.formats.checks import brief
-from lbrx.models.cache import Step
-from lbrx.models.config import ModelConfig, Rope
+from lbrx.models.config import ModelConfig, RopeSettings
+from lbrx.models.kv_cache import ForwardStep
 from lbrx.models.weights import Weights
 from lbrx.tensor.core import Tensor
 from lbrx.tensor.creation import tensor
@@ -70,7 +70,7 @@ class RMSNorm:
 class Rotary:
     """Turns queries and keys by their positions."""
 
-    def __init__(self, rope: Rope, weights: Weights, head_size: int) -> None:
+    def __init__(self, rope: RopeSettings, weights: Weights, head_size: int) -> None:
         self.rope = rope
         self.interleaved = weights.interleaved
         self.factors = None
@@ -106,7 +106,7 @@ class Attention:
         bias: bool = False,
         head_norms: bool = False,
         norm_shift: float = 0,
-        rope: Rope | None = None,
+        rope: RopeSettings | None = None,
         turns: bool = True,
         scale: float | None = None,
         window: int = 0,
@@ -134,7 +134,7 @@ class Attention:
         self.key = Linear(weights.inside("k_proj"), keys, config.hidden, bias)
         self.value = Linear(weights.inside("v_proj"), keys, config.hidden, bias)
 
-    def __call__(self, x: Tensor, step: Step) -> Tensor:
+    def __call__(self, x: Tensor, step: ForwardStep) -> Tensor:
         queries, keys, values = self.projected(x)
         if self.query_norm is not None and self.key_norm is not None:
             queries, keys = self.query_norm(queries), self.key_norm(keys)

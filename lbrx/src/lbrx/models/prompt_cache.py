@@ -17,7 +17,7 @@ from lbrx.errors import FormatError, LbrxError
 from lbrx.models.engine import Engine
 from lbrx.storage import empty_aligned
 from lbrx.tensor.creation import from_numpy, tensor
-from lbrx.tensor.model import open_model
+from lbrx.tensor.stored_model import open_model
 
 _FORMAT = "lbrx prompt cache 2"
 

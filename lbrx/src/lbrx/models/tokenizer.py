@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from lbrx.errors import FormatError, LbrxError
-from lbrx.formats import sentencepiece
 from lbrx.formats.checks import bad, read_json, shown
-from lbrx.formats.tokenizer_files import tokenizer_parts
-from lbrx.tensor.model import Model
+from lbrx.formats.tokenizers import sentencepiece
+from lbrx.formats.tokenizers.tokenizer_files import tokenizer_parts
+from lbrx.tensor.stored_model import StoredModel
 
 _BROKEN = "\N{REPLACEMENT CHARACTER}"
 _PREFIX = re.compile(rb'"continuing_subword_prefix"\s*:\s*"[^"]')
@@ -72,7 +72,7 @@ class Tokenizer:
         return inner if isinstance(inner, str) else ""
 
 
-def read_tokenizer(model: Model) -> Tokenizer:
+def read_tokenizer(model: StoredModel) -> Tokenizer:
     """The tokenizer that is with a model."""
     source = model.tokenizer
     if source is None:

@@ -12,7 +12,7 @@ from lbrx.formats.descriptor import FileRange, Source
 from lbrx.formats.recipe import Recipe, Rows, renamed, stored
 from lbrx.shape import Shape
 from lbrx.tensor.core import Tensor
-from lbrx.tensor.model import Model
+from lbrx.tensor.stored_model import StoredModel
 
 SAMPLE = 256  # bytes of a tensor, from its middle: beginnings are often zeros
 FLOAT8 = tuple(encoding.name.lower() for encoding in descriptor.FLOAT8)
@@ -31,14 +31,14 @@ class Weights:
     the mapped file, and `interleaved` says that RoPE has to turn neighbours.
     """
 
-    def __init__(self, model: Model, device: str, dtype: Dtype) -> None:
+    def __init__(self, model: StoredModel, device: str, dtype: Dtype) -> None:
         canonical = model.canonical()
         self.interleaved = any(isinstance(r, Rows) for r in canonical.recipes.values())
         recipes: dict[str, Recipe] = {}
         for full, recipe in canonical.recipes.items():
             name = full.replace("language_model.", "", 1)  # of a model that sees pictures too
             recipes[name] = renamed(recipe.source, name) if isinstance(recipe, Rows) else recipe
-        self.model = Model(model.files, recipes)
+        self.model = StoredModel(model.files, recipes)
         self.device = device
         self.dtype = dtype
         self.prefix = ""

@@ -3,43 +3,39 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lbrx.dtype import Dtype
 from lbrx.ops import rules
 from lbrx.ops.error_function import erf
-from lbrx.ops.table import Attributes, Family, op
+from lbrx.ops.table import Attributes, NumpyArray, OpFamily, op
 
-Array = NDArray[Any]
-
-_UNARY = (Family.ACTIVATION, rules.elementwise(1), rules.floating)
-_GATED = (Family.ACTIVATION, rules.elementwise(2), rules.floating)
+_UNARY = (OpFamily.ACTIVATION, rules.elementwise(1), rules.floating)
+_GATED = (OpFamily.ACTIVATION, rules.elementwise(2), rules.floating)
 
 
-@op(Family.ACTIVATION, rules.elementwise(1), rules.same)
-def relu(x: Array) -> Array:
+@op(OpFamily.ACTIVATION, rules.elementwise(1), rules.same)
+def relu(x: NumpyArray) -> NumpyArray:
     """max(x, 0)."""
     return np.asarray(np.maximum(x, x.dtype.type(0)))
 
 
 @op(*_UNARY)
-def leaky_relu(x: Array, *, slope: float = 0.01) -> Array:
+def leaky_relu(x: NumpyArray, *, slope: float = 0.01) -> NumpyArray:
     """x where it is positive, slope * x elsewhere."""
     return np.where(x > 0, x, x * slope)
 
 
 @op(*_UNARY)
-def sigmoid(x: Array) -> Array:
+def sigmoid(x: NumpyArray) -> NumpyArray:
     """1 / (1 + exp(-x)), without overflow on either side."""
     small = np.exp(-np.abs(x))
     return np.asarray(np.where(x >= 0, 1, small) / (1 + small))
 
 
 @op(*_UNARY)
-def tanh(x: Array) -> Array:
+def tanh(x: NumpyArray) -> NumpyArray:
     """The hyperbolic tangent."""
     return np.asarray(np.tanh(x))
 
@@ -51,8 +47,8 @@ def _gelu_dtype(promoted: Dtype, attributes: Attributes) -> Dtype:
     return rules.floating(promoted, attributes)
 
 
-@op(Family.ACTIVATION, rules.elementwise(1), _gelu_dtype)
-def gelu(x: Array, *, approximate: str = "none") -> Array:
+@op(OpFamily.ACTIVATION, rules.elementwise(1), _gelu_dtype)
+def gelu(x: NumpyArray, *, approximate: str = "none") -> NumpyArray:
     """x * Phi(x) with the normal distribution's Phi; approximate="tanh" for the usual formula."""
     if approximate == "tanh":
         inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)
@@ -61,24 +57,24 @@ def gelu(x: Array, *, approximate: str = "none") -> Array:
 
 
 @op(*_UNARY)
-def silu(x: Array) -> Array:
+def silu(x: NumpyArray) -> NumpyArray:
     """x * sigmoid(x)."""
     return np.asarray(x * sigmoid(x))
 
 
 @op(*_UNARY)
-def softplus(x: Array) -> Array:
+def softplus(x: NumpyArray) -> NumpyArray:
     """log(1 + exp(x)), without overflow."""
     return np.asarray(np.logaddexp(x, x.dtype.type(0)))
 
 
 @op(*_GATED)
-def swiglu(gate: Array, x: Array) -> Array:
+def swiglu(gate: NumpyArray, x: NumpyArray) -> NumpyArray:
     """silu(gate) * x."""
     return np.asarray(silu(gate) * x)
 
 
-@op(Family.ACTIVATION, rules.elementwise(2), _gelu_dtype)
-def geglu(gate: Array, x: Array, *, approximate: str = "none") -> Array:
+@op(OpFamily.ACTIVATION, rules.elementwise(2), _gelu_dtype)
+def geglu(gate: NumpyArray, x: NumpyArray, *, approximate: str = "none") -> NumpyArray:
     """gelu(gate) * x."""
     return np.asarray(gelu(gate, approximate=approximate) * x)

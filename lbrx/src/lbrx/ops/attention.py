@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lbrx import quant
 from lbrx import shape as sh
 from lbrx.errors import ShapeError
 from lbrx.ops import rules
-from lbrx.ops.cache import CACHE_SCHEME, cached_shape
-from lbrx.ops.table import Attributes, Family, op
+from lbrx.ops.overwrite import CACHE_SCHEME, cached_shape
+from lbrx.ops.table import Attributes, NumpyArray, OpFamily, op
 from lbrx.shape import Shape
-
-Array = NDArray[Any]
 
 
 def attention_shape(shapes: rules.Shapes, attributes: Attributes) -> Shape:
@@ -51,7 +47,9 @@ def attention_shape(shapes: rules.Shapes, attributes: Attributes) -> Shape:
     return (*batch, heads, count, value[-1])
 
 
-def _seen(count: int, keys: int, lengths: Array | None, causal: bool, window: int) -> Array:
+def _seen(
+    count: int, keys: int, lengths: NumpyArray | None, causal: bool, window: int
+) -> NumpyArray:
     """Which keys each query sees, over (..., 1, count, keys); the last query stands at the end."""
     end = np.asarray(keys) if lengths is None else lengths.astype(np.int64)
     end = end[..., None, None, None]
@@ -65,7 +63,7 @@ def _seen(count: int, keys: int, lengths: Array | None, causal: bool, window: in
     return np.asarray(seen)
 
 
-def _valid(value: Array, lengths: Array) -> Array:
+def _valid(value: NumpyArray, lengths: NumpyArray) -> NumpyArray:
     """Zeros for what happens to lie beyond the lengths: NaN times a weight of zero is NaN."""
     keys = value.shape[-2]
     wrong = (lengths < 0) | (lengths > keys)
@@ -75,7 +73,7 @@ def _valid(value: Array, lengths: Array) -> Array:
     return np.where(valid, value, value.dtype.type(0))
 
 
-def _weights(scores: Array) -> Array:
+def _weights(scores: NumpyArray) -> NumpyArray:
     """softmax over the last axis, where -inf is not seen; zeros where nothing is."""
     peak = np.max(scores, axis=-1, keepdims=True, initial=-np.inf)
     powers = np.exp(scores - np.where(peak == -np.inf, 0, peak))
@@ -83,19 +81,19 @@ def _weights(scores: Array) -> Array:
     return np.asarray(powers / np.where(total == 0, 1, total))
 
 
-@op(Family.ATTENTION, attention_shape, rules.floating)
+@op(OpFamily.ATTENTION, attention_shape, rules.floating)
 def attention(
-    query: Array,
-    key: Array,
-    value: Array,
-    mask: Array | None = None,
-    lengths: Array | None = None,
+    query: NumpyArray,
+    key: NumpyArray,
+    value: NumpyArray,
+    mask: NumpyArray | None = None,
+    lengths: NumpyArray | None = None,
     *,
     causal: bool = False,
     window: int = 0,
     scale: float | None = None,
     cap: float = 0.0,
-) -> Array:
+) -> NumpyArray:
     """softmax(query @ key.T * scale + mask) @ value, for each head.
 
     Shapes are (..., heads, L, D), (..., key heads, S, D) and (..., key heads, S, Dv): consecutive
@@ -129,20 +127,20 @@ def quantized_attention_shape(shapes: rules.Shapes, attributes: Attributes) -> S
     return attention_shape([query, *values, *others], attributes)
 
 
-@op(Family.ATTENTION, quantized_attention_shape, rules.floating)
+@op(OpFamily.ATTENTION, quantized_attention_shape, rules.floating)
 def quantized_attention(
-    query: Array,
-    key_codes: Array,
-    value_codes: Array,
-    mask: Array | None = None,
-    lengths: Array | None = None,
+    query: NumpyArray,
+    key_codes: NumpyArray,
+    value_codes: NumpyArray,
+    mask: NumpyArray | None = None,
+    lengths: NumpyArray | None = None,
     *,
     scheme: str = CACHE_SCHEME,
     causal: bool = False,
     window: int = 0,
     scale: float | None = None,
     cap: float = 0.0,
-) -> Array:
+) -> NumpyArray:
     """`attention` with keys and values in blocks, (..., S, bytes), which are read as they are."""
     key, value = (quant.dequantize(codes, scheme) for codes in (key_codes, value_codes))
     rule = {"causal": causal, "window": window, "scale": scale, "cap": cap}
@@ -166,17 +164,17 @@ def rope_shape(shapes: rules.Shapes, attributes: Attributes) -> Shape:
     return shape
 
 
-@op(Family.ROPE, rope_shape, rules.floating)
+@op(OpFamily.ROPE, rope_shape, rules.floating)
 def rope(
-    x: Array,
-    positions: Array,
-    factors: Array | None = None,
+    x: NumpyArray,
+    positions: NumpyArray,
+    factors: NumpyArray | None = None,
     *,
     dims: int | None = None,
     base: float = 10000.0,
     interleaved: bool = False,
     scale: float = 1.0,
-) -> Array:
+) -> NumpyArray:
     """Turn pairs of features by angles that grow with the position: rotary embedding.
 
     x is (..., L, D), positions broadcast to (..., L). Pair i of the first `dims` features (all,

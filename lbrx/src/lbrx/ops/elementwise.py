@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from lbrx.ops import rules
 from lbrx.ops.error_function import erf
-from lbrx.ops.table import DtypeRule, Family, Reference, op, register
-
-Array = NDArray[Any]
+from lbrx.ops.table import DtypeRule, NumpyArray, OpFamily, Reference, op, register
 
 
 def rounding(function: np.ufunc) -> Reference:
@@ -19,7 +14,7 @@ def rounding(function: np.ufunc) -> Reference:
     return lambda x: function(x) if x.dtype.kind == "f" else x
 
 
-def power(x: Array, y: Array) -> Array:
+def power(x: NumpyArray, y: NumpyArray) -> NumpyArray:
     """numpy refuses negative powers of integers; a device cannot, so 1/x is rounded to zero."""
     if x.dtype.kind != "i":
         return np.asarray(np.power(x, y))
@@ -31,10 +26,10 @@ def power(x: Array, y: Array) -> Array:
 def _unary(dtype: DtypeRule, table: dict[str, Reference]) -> None:
     for name, function in table.items():
         reference = (lambda f: lambda x: f(x))(function)
-        register(name, Family.UNARY, rules.elementwise(1), dtype, reference)
+        register(name, OpFamily.UNARY, rules.elementwise(1), dtype, reference)
 
 
-def _binary(family: Family, dtype: DtypeRule, table: dict[str, Reference]) -> None:
+def _binary(family: OpFamily, dtype: DtypeRule, table: dict[str, Reference]) -> None:
     for name, function in table.items():
         reference = (lambda f: lambda x, y: f(x, y))(function)
         register(name, family, rules.elementwise(2), dtype, reference)
@@ -90,12 +85,12 @@ _unary(
 )
 
 _binary(
-    Family.BINARY,
+    OpFamily.BINARY,
     rules.same,
     {"add": np.add, "multiply": np.multiply, "maximum": np.maximum, "minimum": np.minimum},
 )
 _binary(
-    Family.BINARY,
+    OpFamily.BINARY,
     rules.numeric,
     {
         "subtract": np.subtract,
@@ -104,9 +99,9 @@ _binary(
         "pow": power,
     },
 )
-_binary(Family.BINARY, rules.floating, {"divide": np.divide, "atan2": np.arctan2})
+_binary(OpFamily.BINARY, rules.floating, {"divide": np.divide, "atan2": np.arctan2})
 _binary(
-    Family.BINARY,
+    OpFamily.BINARY,
     rules.integral,
     {
         "bitwise_and": np.bitwise_and,
@@ -115,12 +110,12 @@ _binary(
     },
 )
 _binary(
-    Family.BINARY,
+    OpFamily.BINARY,
     rules.shiftable,
     {"bitwise_left_shift": np.left_shift, "bitwise_right_shift": np.right_shift},
 )
 _binary(
-    Family.COMPARISON,
+    OpFamily.COMPARISON,
     rules.boolean,
     {
         "equal": np.equal,
@@ -136,33 +131,33 @@ _binary(
 )
 
 
-@op(Family.TERNARY, rules.elementwise(3), rules.same)
-def where(condition: Array, x: Array, y: Array) -> Array:
+@op(OpFamily.TERNARY, rules.elementwise(3), rules.same)
+def where(condition: NumpyArray, x: NumpyArray, y: NumpyArray) -> NumpyArray:
     """x where the condition holds, y elsewhere."""
     return np.where(condition, x, y)
 
 
-@op(Family.TERNARY, rules.elementwise(3), rules.same)
-def fma(x: Array, y: Array, z: Array) -> Array:
+@op(OpFamily.TERNARY, rules.elementwise(3), rules.same)
+def fma(x: NumpyArray, y: NumpyArray, z: NumpyArray) -> NumpyArray:
     """x * y + z with one rounding: float64 holds a product of two float32 exactly."""
     if x.dtype == np.float32:
         x = x.astype(np.float64)
     return np.asarray(x * y + z)
 
 
-@op(Family.TERNARY, rules.elementwise(3), rules.same)
-def clip(x: Array, low: Array, high: Array) -> Array:
+@op(OpFamily.TERNARY, rules.elementwise(3), rules.same)
+def clip(x: NumpyArray, low: NumpyArray, high: NumpyArray) -> NumpyArray:
     """x, but at least low and at most high; high wins where they cross."""
     return np.asarray(np.minimum(np.maximum(x, low), high))
 
 
-@op(Family.CAST, rules.elementwise(1), rules.from_dtype)
-def cast(x: Array, *, dtype: object) -> Array:
+@op(OpFamily.CAST, rules.elementwise(1), rules.from_dtype)
+def cast(x: NumpyArray, *, dtype: object) -> NumpyArray:
     """The same values in another type; the table rounds what a reference returns."""
     return x
 
 
-@op(Family.MOVEMENT, rules.elementwise(1), rules.same)
-def copy(x: Array) -> Array:
+@op(OpFamily.MOVEMENT, rules.elementwise(1), rules.same)
+def copy(x: NumpyArray) -> NumpyArray:
     """The same elements, contiguous and in memory of their own."""
     return x

@@ -6,12 +6,10 @@ The coefficients are those of "Rational Chebyshev approximations for the error f
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[Any]
+from lbrx.ops.table import NumpyArray
 
 # Up to here erf(x) / x is a quotient in x^2, beyond it exp(x^2) * (1 - erf(x)) is one in x.
 _NEAR_LIMIT = 0.46875
@@ -39,7 +37,7 @@ _FAR = (
 )
 
 
-def _quotient(coefficients: Sequence[tuple[float, float]], x: Array) -> Array:
+def _quotient(coefficients: Sequence[tuple[float, float]], x: NumpyArray) -> NumpyArray:
     above, below = np.zeros_like(x), np.zeros_like(x)
     for numerator, denominator in coefficients:
         above *= x
@@ -49,7 +47,7 @@ def _quotient(coefficients: Sequence[tuple[float, float]], x: Array) -> Array:
     return np.asarray(above / below)
 
 
-def erf(x: Array) -> Array:
+def erf(x: NumpyArray) -> NumpyArray:
     """The error function in float64, within 4 units in the last place."""
     size = np.minimum(np.abs(x.astype(np.float64)), _END)
     square = size * size

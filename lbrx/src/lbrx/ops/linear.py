@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from lbrx import shape as sh
 from lbrx.dtype import Dtype
 from lbrx.errors import DtypeError, ShapeError
 from lbrx.ops import activation as act
 from lbrx.ops import rules
-from lbrx.ops.table import Attributes, Family, Reference, op
+from lbrx.ops.table import Attributes, NumpyArray, OpFamily, Reference, op
 from lbrx.shape import Shape
-
-Array = NDArray[Any]
 
 # What may follow a product, by the name that `matmul` takes.
 ACTIVATIONS: dict[str, Reference] = {
@@ -57,10 +52,10 @@ def product_dtype(promoted: Dtype, attributes: Attributes) -> Dtype:
     return promoted
 
 
-@op(Family.MATMUL, product_shape, product_dtype)
+@op(OpFamily.MATMUL, product_shape, product_dtype)
 def matmul(
-    x: Array, y: Array, bias: Array | None = None, *, activation: str | None = None
-) -> Array:
+    x: NumpyArray, y: NumpyArray, bias: NumpyArray | None = None, *, activation: str | None = None
+) -> NumpyArray:
     """activation(x @ y + bias) over the last two axes; leading axes broadcast.
 
     A bias is as long as the last axis. Activations are relu, gelu (exact), gelu_tanh, silu,

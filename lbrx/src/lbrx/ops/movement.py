@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import operator
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lbrx import dtype as dt
 from lbrx import shape as sh
 from lbrx.dtype import Dtype
 from lbrx.errors import ShapeError
 from lbrx.ops import rules
-from lbrx.ops.table import Attributes, Family, op
+from lbrx.ops.table import Attributes, NumpyArray, OpFamily, op
 from lbrx.shape import Shape
 
-Array = NDArray[Any]
 Widths = tuple[tuple[int, int], ...]
 
 
@@ -85,21 +82,21 @@ def topk_dtypes(promoted: Dtype, _: Attributes) -> tuple[Dtype, Dtype]:
     return promoted, dt.int64
 
 
-def _checked(indices: Array, size: int) -> Array:
+def _checked(indices: NumpyArray, size: int) -> NumpyArray:
     wrong = (indices < -size) | (indices >= size)
     if wrong.any():
         raise IndexError(f"index {indices[wrong][0]} is beyond an axis of {size} elements")
     return np.asarray(np.where(indices < 0, indices + size, indices), np.intp)
 
 
-@op(Family.MOVEMENT, concat_shape, rules.same)
-def concat(*tensors: Array, axis: int = 0) -> Array:
+@op(OpFamily.MOVEMENT, concat_shape, rules.same)
+def concat(*tensors: NumpyArray, axis: int = 0) -> NumpyArray:
     """Tensors one after the other along an axis."""
     return np.concatenate(tensors, axis=axis)
 
 
-@op(Family.MOVEMENT, pad_shape, pad_dtype)
-def pad(x: Array, *, widths: Widths, value: float = 0) -> Array:
+@op(OpFamily.MOVEMENT, pad_shape, pad_dtype)
+def pad(x: NumpyArray, *, widths: Widths, value: float = 0) -> NumpyArray:
     """The tensor with `value` around it: (before, after) for each axis."""
     result = np.full([n + sum(w) for n, w in zip(x.shape, widths, strict=True)], value, x.dtype)
     inner = zip(x.shape, widths, strict=True)
@@ -107,8 +104,8 @@ def pad(x: Array, *, widths: Widths, value: float = 0) -> Array:
     return result
 
 
-@op(Family.INDEXING, take_shape, rules.same)
-def take(x: Array, indices: Array, *, axis: int = 0, beyond: str = "raise") -> Array:
+@op(OpFamily.INDEXING, take_shape, rules.same)
+def take(x: NumpyArray, indices: NumpyArray, *, axis: int = 0, beyond: str = "raise") -> NumpyArray:
     """Whole slices along an axis, as numpy.take; an embedding is take over axis 0.
 
     An index beyond the axis raises; with beyond="zeros" it gives zeros, and nothing has to wait
@@ -124,19 +121,19 @@ def take(x: Array, indices: Array, *, axis: int = 0, beyond: str = "raise") -> A
     return np.where(over, taken, x.dtype.type(0))
 
 
-@op(Family.INDEXING, gather_shape, rules.same)
-def gather(x: Array, indices: Array, *, axis: int = -1) -> Array:
+@op(OpFamily.INDEXING, gather_shape, rules.same)
+def gather(x: NumpyArray, indices: NumpyArray, *, axis: int = -1) -> NumpyArray:
     """One element for each index, as numpy.take_along_axis."""
     return np.take_along_axis(x, _checked(indices, x.shape[axis]), axis=axis)
 
 
-@op(Family.INDEXING, scatter_shape, rules.same)
+@op(OpFamily.INDEXING, scatter_shape, rules.same)
 def scatter(
-    x: Array, indices: Array, updates: Array, *, axis: int = -1, reduce: str = "set"
-) -> Array:
+    x: NumpyArray, indices: NumpyArray, updates: NumpyArray, *, axis: int = -1, reduce: str = "set"
+) -> NumpyArray:
     """A copy of x with updates set, or added, where gather would read; one of equals is set."""
     result = x.copy()
-    places: list[Array] = list(np.indices(indices.shape, sparse=True))
+    places: list[NumpyArray] = list(np.indices(indices.shape, sparse=True))
     places[axis] = _checked(indices, x.shape[axis])
     if reduce == "add":
         np.add.at(result, tuple(places), updates)
@@ -145,14 +142,14 @@ def scatter(
     return result
 
 
-@op(Family.SORTING, rules.along_axis, rules.accumulated)
-def cumsum(x: Array, *, axis: int = -1) -> Array:
+@op(OpFamily.SORTING, rules.along_axis, rules.accumulated)
+def cumsum(x: NumpyArray, *, axis: int = -1) -> NumpyArray:
     """Running sums along an axis; of integers in 64 bits."""
     wide = {"f": np.float64, "u": np.uint64}.get(x.dtype.kind, np.int64)
     return np.asarray(np.cumsum(x, axis=axis, dtype=wide))
 
 
-def _order(x: Array, axis: int, descending: bool) -> Array:
+def _order(x: NumpyArray, axis: int, descending: bool) -> NumpyArray:
     """A stable order with NaN last, in both directions."""
     if not descending:
         return np.argsort(x, axis=axis, kind="stable")
@@ -162,20 +159,22 @@ def _order(x: Array, axis: int, descending: bool) -> Array:
     return np.argsort(~x, axis=axis, kind="stable")
 
 
-@op(Family.SORTING, rules.along_axis, rules.same)
-def sort(x: Array, *, axis: int = -1, descending: bool = False) -> Array:
+@op(OpFamily.SORTING, rules.along_axis, rules.same)
+def sort(x: NumpyArray, *, axis: int = -1, descending: bool = False) -> NumpyArray:
     """The elements in order along an axis; NaN last."""
     return np.take_along_axis(x, _order(x, axis, descending), axis=axis)
 
 
-@op(Family.SORTING, rules.along_axis, rules.index)
-def argsort(x: Array, *, axis: int = -1, descending: bool = False) -> Array:
+@op(OpFamily.SORTING, rules.along_axis, rules.index)
+def argsort(x: NumpyArray, *, axis: int = -1, descending: bool = False) -> NumpyArray:
     """Where the elements of sort come from; equal ones keep their order."""
     return _order(x, axis, descending)
 
 
-@op(Family.SORTING, topk_shape, topk_dtypes)
-def topk(x: Array, *, k: int, axis: int = -1, largest: bool = True) -> tuple[Array, Array]:
+@op(OpFamily.SORTING, topk_shape, topk_dtypes)
+def topk(
+    x: NumpyArray, *, k: int, axis: int = -1, largest: bool = True
+) -> tuple[NumpyArray, NumpyArray]:
     """The k largest (or smallest) in order, and where they are; NaN counts as the last choice."""
     order = np.take(_order(x, axis, largest), np.arange(k), axis=axis)
     return np.take_along_axis(x, order, axis=axis), order

@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lbrx import dtype as dt
 from lbrx import quant
 from lbrx.dtype import Dtype, DtypeLike
 from lbrx.errors import DtypeError, QuantizationError, ShapeError
 from lbrx.ops import rules
-from lbrx.ops.table import Attributes, Family, op
+from lbrx.ops.table import Attributes, NumpyArray, OpFamily, op
 from lbrx.quant import QuantizationInfo, Scheme
 from lbrx.shape import Shape
 
-Array = NDArray[Any]
 T = TypeVar("T")
 PLANES = {"scales": "scales", "zero_points": "offsets", "biases": "offsets"}
 """The operand that a scheme's field is, where it is not among the codes."""
@@ -77,7 +75,9 @@ def _checked(shapes: rules.Shapes, scheme: Scheme) -> Shape:
     return shape
 
 
-def _info(scheme: Scheme, scales: Array | None, offsets: Array | None) -> QuantizationInfo[Array]:
+def _info(
+    scheme: Scheme, scales: NumpyArray | None, offsets: NumpyArray | None
+) -> QuantizationInfo[NumpyArray]:
     arrays = {"scales": scales, "offsets": offsets}
     planes = {name: arrays[PLANES[name]] for name in stored_names(scheme)[1:]}
     return quant.describe(scheme, **{n: a for n, a in planes.items() if a is not None})
@@ -94,18 +94,18 @@ def _floating_only(dtype: Dtype) -> Dtype:
 
 
 @op(
-    Family.QUANTIZATION,
+    OpFamily.QUANTIZATION,
     _decoded_shape,
     lambda _, attributes: _floating_only(attributes["dtype"]),
 )
 def decode_blocks(
-    codes: Array,
-    scales: Array | None = None,
-    offsets: Array | None = None,
+    codes: NumpyArray,
+    scales: NumpyArray | None = None,
+    offsets: NumpyArray | None = None,
     *,
     scheme: str,
     dtype: DtypeLike = dt.float32,
-) -> Array:
+) -> NumpyArray:
     """The values that are stored."""
     found = quant.find(scheme)
     return quant.dequantize(codes, _info(found, scales, offsets))
@@ -130,13 +130,13 @@ def encoded_types(scheme: Scheme, values: Dtype) -> tuple[Dtype, ...]:
 
 
 @op(
-    Family.QUANTIZATION,
+    OpFamily.QUANTIZATION,
     _encoded_shapes,
     lambda values, attributes: encoded_types(
         quant.find(attributes["scheme"]), _floating_only(values)
     ),
 )
-def encode_blocks(x: Array, *, scheme: str) -> tuple[Array, ...]:
+def encode_blocks(x: NumpyArray, *, scheme: str) -> tuple[NumpyArray, ...]:
     """The values as a scheme stores them: codes, and what lies beside them."""
     found = quant.find(scheme)
     data, info = quant.quantize(x, found)
@@ -161,11 +161,13 @@ def _product_shapes(shapes: rules.Shapes, attributes: Attributes) -> list[Shape]
 
 
 @op(
-    Family.MATMUL,
+    OpFamily.MATMUL,
     _product_shapes,
     lambda values, attributes: (_floating_only(values),) * attributes["count"],
 )
-def quantized_matmul(x: Array, *codes: Array, scheme: str, count: int = 1) -> tuple[Array, ...]:
+def quantized_matmul(
+    x: NumpyArray, *codes: NumpyArray, scheme: str, count: int = 1
+) -> tuple[NumpyArray, ...]:
     """x times the transposed of each of `count` quantized matrices of one scheme, whose rows are
     the results' columns. Of each matrix, all that is stored is given."""
     found = quant.find(scheme)

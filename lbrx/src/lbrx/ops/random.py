@@ -8,7 +8,6 @@ numbers. Element i takes word i % 4 of the block with counter offset + i // 4; s
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +15,8 @@ from numpy.typing import NDArray
 from lbrx.dtype import Dtype
 from lbrx.errors import DtypeError
 from lbrx.ops import rules
-from lbrx.ops.table import Attributes, Family, op
+from lbrx.ops.table import Attributes, NumpyArray, OpFamily, op
 from lbrx.shape import Shape
-
-Array = NDArray[Any]
 
 WORDS = 4
 _ROUNDS = 10
@@ -63,20 +60,20 @@ def _float_dtype(_: Dtype, attributes: Attributes) -> Dtype:
     return dtype
 
 
-@op(Family.RANDOM, rules.from_attribute, _float_dtype)
+@op(OpFamily.RANDOM, rules.from_attribute, _float_dtype)
 def random_uniform(
     *, shape: Shape, dtype: Dtype, seed: int, offset: int, low: float = 0, high: float = 1
-) -> Array:
+) -> NumpyArray:
     """Evenly from [low, high)."""
     count = math.prod(shape)
     unit = _unit(_words(seed, offset, count))[:count].reshape(shape)
     return np.asarray(unit * np.float32(high - low) + np.float32(low))
 
 
-@op(Family.RANDOM, rules.from_attribute, _float_dtype)
+@op(OpFamily.RANDOM, rules.from_attribute, _float_dtype)
 def random_normal(
     *, shape: Shape, dtype: Dtype, seed: int, offset: int, mean: float = 0, std: float = 1
-) -> Array:
+) -> NumpyArray:
     """Normally distributed, by Box and Muller: a pair of words makes a pair of numbers."""
     count = math.prod(shape)
     pairs = _unit(_words(seed, offset, count)).reshape(-1, 2)
@@ -88,8 +85,8 @@ def random_normal(
     return np.asarray(values * np.float32(std) + np.float32(mean))
 
 
-@op(Family.RANDOM, rules.from_attribute, rules.boolean)
-def random_bernoulli(*, shape: Shape, seed: int, offset: int, p: float = 0.5) -> Array:
+@op(OpFamily.RANDOM, rules.from_attribute, rules.boolean)
+def random_bernoulli(*, shape: Shape, seed: int, offset: int, p: float = 0.5) -> NumpyArray:
     """True with probability p."""
     count = math.prod(shape)
     return _unit(_words(seed, offset, count))[:count].reshape(shape) < np.float32(p)

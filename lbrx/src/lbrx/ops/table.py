@@ -27,6 +27,7 @@ from lbrx.dtype import Dtype
 from lbrx.errors import DtypeError, ShapeError
 from lbrx.shape import Shape, list_of
 
+NumpyArray = NDArray[Any]
 Attributes = Mapping[str, Any]
 ShapeRule = Callable[[Sequence[Shape | None], Attributes], "Shape | list[Shape]"]
 DtypeRule = Callable[[Dtype, Attributes], "Dtype | tuple[Dtype, ...]"]
@@ -34,7 +35,7 @@ Reference = Callable[..., Any]
 REQUIRED = inspect.Parameter.empty
 
 
-class Family(StrEnum):
+class OpFamily(StrEnum):
     UNARY = "unary"
     BINARY = "binary"
     COMPARISON = "comparison"
@@ -117,7 +118,7 @@ class Op:
     """One operation. Calling it computes the numpy reference."""
 
     name: str
-    family: Family
+    family: OpFamily
     operands: tuple[Operand, ...]
     variadic: bool
     """Whether it takes any number of operands of the last kind in `operands`."""
@@ -218,7 +219,7 @@ TABLE: dict[str, Op] = {}
 
 
 def register(
-    name: str, family: Family, shape: ShapeRule, dtype: DtypeRule, reference: Reference
+    name: str, family: OpFamily, shape: ShapeRule, dtype: DtypeRule, reference: Reference
 ) -> None:
     """Add a row to the table."""
     operands: list[Operand] = []
@@ -236,7 +237,7 @@ def register(
     TABLE[name] = Op(name, family, tuple(operands), variadic, attributes, shape, dtype, reference)
 
 
-def op(family: Family, shape: ShapeRule, dtype: DtypeRule) -> Callable[[Reference], Reference]:
+def op(family: OpFamily, shape: ShapeRule, dtype: DtypeRule) -> Callable[[Reference], Reference]:
     """Register the decorated function under its own name."""
 
     def decorate(reference: Reference) -> Reference:

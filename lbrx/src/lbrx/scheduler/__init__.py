@@ -1,6 +1,6 @@
 """Lazy graphs on the Metal device: fusion, dispatch, replay and profiling."""
 
-from lbrx.scheduler.device import MetalDevice
 from lbrx.scheduler.graph import realise
+from lbrx.scheduler.metal_device import MetalDevice
 
 __all__ = ["MetalDevice", "realise"]

@@ -12,8 +12,8 @@ from lbrx.kernels import RUNNERS, elementwise, fused_rows, matmul
 from lbrx.kernels.registry import Call, under
 from lbrx.metal import Context, context
 from lbrx.metal.commands import Work, working
-from lbrx.ops import Spec, work
-from lbrx.scheduler.fusion import Kernel, computation, plan
+from lbrx.ops import Spec, arithmetic
+from lbrx.scheduler.fusion import KernelPlan, computation, plan
 from lbrx.scheduler.graph import Node, Pending, identity, in_order, node_of, settle
 from lbrx.scheduler.tracing import refuse_inputs
 from lbrx.storage import Array
@@ -35,12 +35,12 @@ def run(targets: Sequence[Node]) -> None:
             settle(node, result)
 
 
-def _shares(kernel: Kernel, results: tuple[Array, ...]) -> list[tuple[Array, ...]]:
+def _shares(kernel: KernelPlan, results: tuple[Array, ...]) -> list[tuple[Array, ...]]:
     """The results of each stored node: an operation of its own may have several."""
     return [(result,) for result in results] if kernel.is_fused else [results]
 
 
-def _encoded(gpu: Context, kernel: Kernel) -> tuple[Array, ...]:
+def _encoded(gpu: Context, kernel: KernelPlan) -> tuple[Array, ...]:
     node = kernel.root
     if kernel.product is not None:
         product = kernel.product
@@ -56,7 +56,7 @@ def _encoded(gpu: Context, kernel: Kernel) -> tuple[Array, ...]:
     return RUNNERS[node.op.name](Call(gpu, node.op, inputs, node.attributes, node.outputs))
 
 
-def _work(kernel: Kernel) -> Work:
+def _work(kernel: KernelPlan) -> Work:
     """What a kernel must read, write and compute."""
     root = kernel.root
     read: dict[object, Spec] = {}
@@ -64,7 +64,7 @@ def _work(kernel: Kernel) -> Work:
     for node in kernel.views:
         arrays = node.arrays()
         specs = [Spec(array.layout.shape, array.dtype) for array in arrays]
-        operations += work.operations(node.op, specs, node.outputs)
+        operations += arithmetic.operations(node.op, specs, node.outputs)
         for array, spec in zip(arrays, specs, strict=True):
             if node_of(array) not in kernel.views and array.storage.device == "metal":
                 read[identity(array)] = spec

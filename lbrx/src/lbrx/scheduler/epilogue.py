@@ -13,7 +13,7 @@ from lbrx.storage import Array
 
 
 @dataclass(frozen=True)
-class Product:
+class FinishedProduct:
     """A product with what follows it, as one call of `matmul`."""
 
     matmul: Node
@@ -21,7 +21,7 @@ class Product:
     attributes: Mapping[str, Any]
 
 
-def product_of(nodes: Sequence[Node]) -> Product | None:
+def product_of(nodes: Sequence[Node]) -> FinishedProduct | None:
     """The product that all of a kernel's nodes, given in order, only finish; None if they do more
     or other things than `matmul` can."""
     chain = list(nodes)
@@ -40,7 +40,7 @@ def product_of(nodes: Sequence[Node]) -> Product | None:
     if matmul is None or matmul.policy != nodes[-1].policy:
         return None
     x, y = matmul.inputs[:2]
-    return Product(matmul, (x, y, bias), {"activation": activation})
+    return FinishedProduct(matmul, (x, y, bias), {"activation": activation})
 
 
 def _activation(node: Node) -> str | None:

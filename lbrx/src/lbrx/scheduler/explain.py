@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from html import escape
 
-from lbrx.scheduler.fusion import Kernel, name_of, plan
+from lbrx.scheduler.fusion import KernelPlan, name_of, plan
 from lbrx.scheduler.graph import LOCK, Node, in_order, node_of, nodes_of
 from lbrx.storage import Array, Storage
 
@@ -16,7 +16,7 @@ CHARACTER = 7.3
 
 
 @dataclass(frozen=True)
-class Step:
+class ExplainedOperation:
     """An operation inside a kernel. Steps are counted over all kernels."""
 
     number: int
@@ -28,11 +28,11 @@ class Step:
 
 
 @dataclass(frozen=True)
-class PlannedKernel:
+class ExplainedKernel:
     """A kernel that will run."""
 
     name: str
-    steps: tuple[Step, ...]
+    steps: tuple[ExplainedOperation, ...]
     reads: int  # bytes
     writes: int
     saved: int  # bytes that kernels of one operation each would have written and read again
@@ -42,7 +42,7 @@ class PlannedKernel:
 class Explanation:
     """The kernels that compute some tensors, in order. Printing it shows them as a tree."""
 
-    kernels: tuple[PlannedKernel, ...]
+    kernels: tuple[ExplainedKernel, ...]
 
     @property
     def saved(self) -> int:
@@ -113,12 +113,12 @@ def explain(storages: Iterable[Storage]) -> Explanation:
         return Explanation(tuple(_planned(kernel, numbers) for kernel in kernels))
 
 
-def _inside(kernel: Kernel) -> list[Node]:
+def _inside(kernel: KernelPlan) -> list[Node]:
     """Its nodes, each after those it needs."""
     return list(reversed(kernel.views))
 
 
-def _planned(kernel: Kernel, numbers: Mapping[Node, int]) -> PlannedKernel:
+def _planned(kernel: KernelPlan, numbers: Mapping[Node, int]) -> ExplainedKernel:
     inside = _inside(kernel)
     read: dict[object, int] = {}
     for node in inside:
@@ -127,7 +127,7 @@ def _planned(kernel: Kernel, numbers: Mapping[Node, int]) -> PlannedKernel:
             if below is None or below not in kernel.views:
                 size = min(array.layout.size, array.storage.nbytes // array.dtype.itemsize)
                 read[id(array.storage)] = size * array.dtype.itemsize
-    return PlannedKernel(
+    return ExplainedKernel(
         name_of(kernel) if kernel.is_fused else kernel.root.op.name,
         tuple(_step(node, numbers) for node in inside),
         sum(read.values()),
@@ -136,9 +136,9 @@ def _planned(kernel: Kernel, numbers: Mapping[Node, int]) -> PlannedKernel:
     )
 
 
-def _step(node: Node, numbers: Mapping[Node, int]) -> Step:
+def _step(node: Node, numbers: Mapping[Node, int]) -> ExplainedOperation:
     below = (node_of(array) for array in node.arrays())
-    return Step(
+    return ExplainedOperation(
         numbers[node],
         tuple(numbers[n] for n in dict.fromkeys(below) if n is not None),
         node.op.name,

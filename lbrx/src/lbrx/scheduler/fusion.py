@@ -18,10 +18,10 @@ from lbrx import dtype as dt
 from lbrx import env
 from lbrx import shape as sh
 from lbrx.kernels import elementwise, fused_rows
-from lbrx.kernels.program import Step
+from lbrx.kernels.program import ProgramStep
 from lbrx.kernels.row_program import REDUCTIONS
 from lbrx.ops import Spec
-from lbrx.scheduler.epilogue import Product, product_of
+from lbrx.scheduler.epilogue import FinishedProduct, product_of
 from lbrx.scheduler.graph import Node, identity, node_of
 from lbrx.shape import Layout, Shape
 from lbrx.storage import Array
@@ -39,7 +39,7 @@ Reads = dict[object, set[Layout]]
 
 
 @dataclass
-class Kernel:
+class KernelPlan:
     """A root and what is computed inside its kernel, each with the views it is seen through."""
 
     root: Node
@@ -50,7 +50,7 @@ class Kernel:
     views: dict[Node, list[Layout]] = field(default_factory=dict)
     stored: list[Node] = field(default_factory=list)
     """What it computes into memory: the root, then what others need."""
-    product: Product | None = None
+    product: FinishedProduct | None = None
     """The product that the kernel computes and finishes, if it is one."""
     reads: Reads = field(default_factory=dict)
 
@@ -110,15 +110,15 @@ def _row_space(node: Node) -> tuple[Shape, int]:
     return shape[:first], math.prod(shape[first:])
 
 
-def plan(order: Sequence[Node], targets: Iterable[Node]) -> list[Kernel]:
+def plan(order: Sequence[Node], targets: Iterable[Node]) -> list[KernelPlan]:
     """The kernels that compute the targets, in the order in which they can run."""
     if not env.fusion():
         return [_own_kernel(node) for node in order]
     wanted = set(targets)
     uses = _uses(order)
     place = {node: i for i, node in enumerate(order)}
-    kernels: dict[Node, Kernel] = {}
-    home: dict[Node, Kernel] = {}
+    kernels: dict[Node, KernelPlan] = {}
+    home: dict[Node, KernelPlan] = {}
     for node in reversed(order):
         kernel = _host(node, uses[node], home, place, node in wanted)
         if kernel is None:
@@ -131,7 +131,7 @@ def plan(order: Sequence[Node], targets: Iterable[Node]) -> list[Kernel]:
 
 
 def _finish_product(
-    kernels: dict[Node, Kernel],
+    kernels: dict[Node, KernelPlan],
     root: Node,
     uses: dict[Node, list[tuple[Node, Array]]],
     wanted: set[Node],
@@ -148,8 +148,8 @@ def _finish_product(
     del kernels[product.matmul]
 
 
-def _own_kernel(node: Node) -> Kernel:
-    kernel = Kernel(node, stored=[node])
+def _own_kernel(node: Node) -> KernelPlan:
+    kernel = KernelPlan(node, stored=[node])
     kernel.views[node] = [sh.contiguous(node.outputs[0].shape)]
     if is_row_reduction(node) and _is_worthwhile(*_row_space(node)):
         kernel.rows, kernel.length = _row_space(node)
@@ -170,7 +170,7 @@ def _uses(order: Sequence[Node]) -> dict[Node, list[tuple[Node, Array]]]:
     return uses
 
 
-def _reads(kernel: Kernel, node: Node, views: Sequence[Layout]) -> Reads | None:
+def _reads(kernel: KernelPlan, node: Node, views: Sequence[Layout]) -> Reads | None:
     """What a kernel reads for a node that it sees through these views; None if it cannot."""
     if is_row_reduction(node):
         return {node_of(array) or id(array.storage): {array.layout} for array in node.arrays()}
@@ -192,10 +192,10 @@ def _reads(kernel: Kernel, node: Node, views: Sequence[Layout]) -> Reads | None:
 def _host(
     node: Node,
     uses: Sequence[tuple[Node, Array]],
-    home: dict[Node, Kernel],
+    home: dict[Node, KernelPlan],
     place: dict[Node, int],
     wanted: bool,
-) -> Kernel | None:
+) -> KernelPlan | None:
     """Put a node into the kernel that needs it, if that can compute it as it goes along.
 
     Of several kernels it is the first to run: nothing before that needs the node, so no kernel
@@ -233,7 +233,7 @@ def _host(
     return kernel
 
 
-def _views_inside(kernel: Kernel, uses: Sequence[tuple[Node, Array]]) -> list[Layout] | None:
+def _views_inside(kernel: KernelPlan, uses: Sequence[tuple[Node, Array]]) -> list[Layout] | None:
     """The views through which a kernel's own nodes see one that they use."""
     views: dict[Layout, None] = {}
     for consumer, array in uses:
@@ -245,7 +245,7 @@ def _views_inside(kernel: Kernel, uses: Sequence[tuple[Node, Array]]) -> list[La
     return list(views)
 
 
-def _is_storable(kernel: Kernel, node: Node, views: Sequence[Layout]) -> bool:
+def _is_storable(kernel: KernelPlan, node: Node, views: Sequence[Layout]) -> bool:
     """Whether a kernel computes each element of a node once, in the order of its own results."""
     whole = math.prod(node.outputs[0].shape) == math.prod(kernel.space)
     return whole and len(views) == 1 and _alike(views[0], sh.contiguous(kernel.space))
@@ -254,7 +254,7 @@ def _is_storable(kernel: Kernel, node: Node, views: Sequence[Layout]) -> bool:
 # ---- rows ----
 
 
-def _row_view(kernel: Kernel) -> Layout:
+def _row_view(kernel: KernelPlan) -> Layout:
     """How the elements of a row see a value that the row has one of."""
     assert kernel.rows is not None
     return Layout(kernel.space, (*sh.contiguous_strides(kernel.rows), 0))
@@ -266,7 +266,7 @@ def _is_worthwhile(rows: Shape, length: int) -> bool:
     return 2 <= length <= LONGEST_ROW and (count >= MANY_ROWS or count * length <= FEW_ELEMENTS)
 
 
-def _takes_rows(kernel: Kernel, node: Node, views: Iterable[Layout]) -> bool:
+def _takes_rows(kernel: KernelPlan, node: Node, views: Iterable[Layout]) -> bool:
     """Whether a kernel can make a reduction one of its loops; if so, it becomes one over rows."""
     _, length = _row_space(node)
     (view, *others) = views
@@ -357,7 +357,7 @@ def _unravelled(position: int, steps: Shape) -> list[int]:
 NAMED = 4  # operations in a kernel's name
 
 
-def name_of(kernel: Kernel) -> str:
+def name_of(kernel: KernelPlan) -> str:
     """The operations in the order in which they are computed; of many the last ones."""
     names = [node.op.name for node in reversed(kernel.views) if node.op.name != "copy"]
     if len(names) <= 1:
@@ -366,7 +366,7 @@ def name_of(kernel: Kernel) -> str:
     return f"fused_{more}{'_'.join(names[-NAMED:])}"
 
 
-def computation(kernel: Kernel) -> elementwise.Computation | fused_rows.RowComputation:
+def computation(kernel: KernelPlan) -> elementwise.Computation | fused_rows.RowComputation:
     """A fused kernel's steps, with every array as the kernel reads it."""
     values = _Values(kernel)
     results = [values.of_node(node, kernel.views[node][0]) for node in kernel.stored]
@@ -382,7 +382,7 @@ def computation(kernel: Kernel) -> elementwise.Computation | fused_rows.RowCompu
     return fused_rows.RowComputation(name, kernel.rows, kernel.length, inputs, steps, outputs)
 
 
-class Value(NamedTuple):
+class ProgramValue(NamedTuple):
     """An input or the result of a step, before it is known how many inputs there are."""
 
     is_step: bool
@@ -392,24 +392,24 @@ class Value(NamedTuple):
 class _Values:
     """The inputs and steps of a kernel, each once."""
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: KernelPlan) -> None:
         self.kernel = kernel
         self.inputs: dict[object, Array] = {}
-        self.steps: list[tuple[Step, list[Value]]] = []
-        self.known: dict[tuple[Node, Layout], Value] = {}
+        self.steps: list[tuple[ProgramStep, list[ProgramValue]]] = []
+        self.known: dict[tuple[Node, Layout], ProgramValue] = {}
 
-    def of_node(self, node: Node, view: Layout) -> Value:
+    def of_node(self, node: Node, view: Layout) -> ProgramValue:
         """A node computed inside, seen through a view."""
         if (node, view) not in self.known:
             self.known[node, view] = self._computed(node, view)
         return self.known[node, view]
 
-    def _computed(self, node: Node, view: Layout) -> Value:
+    def _computed(self, node: Node, view: Layout) -> ProgramValue:
         if is_row_reduction(node):
             (array,) = node.arrays()
             whole = sh.contiguous(self.kernel.space)
             operand = self._operand(array, composed(whole, array.layout))
-            return self._step(Step(node.op.name, ((0, dt.float32),), dt.float32), [operand])
+            return self._step(ProgramStep(node.op.name, ((0, dt.float32),), dt.float32), [operand])
         arrays = node.arrays()
         shape = node.outputs[0].shape
         values = [
@@ -426,26 +426,26 @@ class _Values:
         step = elementwise.step_of(node.op, node.attributes, specs, node.outputs[0].dtype)
         return self._step(step, values)
 
-    def _step(self, step: Step, values: list[Value]) -> Value:
+    def _step(self, step: ProgramStep, values: list[ProgramValue]) -> ProgramValue:
         self.steps.append((step, values))
-        return Value(True, len(self.steps) - 1)
+        return ProgramValue(True, len(self.steps) - 1)
 
-    def _operand(self, array: Array, seen: Layout | None) -> Value:
+    def _operand(self, array: Array, seen: Layout | None) -> ProgramValue:
         assert seen is not None
         below = node_of(array)
         if below is not None and below in self.kernel.views:
             return self.of_node(below, seen)
         return self._input(replace(array, layout=seen))
 
-    def _input(self, array: Array) -> Value:
+    def _input(self, array: Array) -> ProgramValue:
         key = identity(array)
         self.inputs.setdefault(key, array)
-        return Value(False, list(self.inputs).index(key))
+        return ProgramValue(False, list(self.inputs).index(key))
 
-    def place(self, value: Value) -> int:
+    def place(self, value: ProgramValue) -> int:
         return value.number + (len(self.inputs) if value.is_step else 0)
 
-    def placed(self, step: tuple[Step, list[Value]]) -> Step:
+    def placed(self, step: tuple[ProgramStep, list[ProgramValue]]) -> ProgramStep:
         """The step with its arguments in their final places."""
         what, values = step
         dtypes = [dtype for _, dtype in what.arguments]

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 
 from lbrx.interrupt import UNINTERRUPTED
-from lbrx.memory.plan import Lifetime, arrange
+from lbrx.memory.arena import Lifetime, arrange
 from lbrx.metal import Buffer, Context
 from lbrx.metal.binding import Metal
 from lbrx.metal.buffer import Block
-from lbrx.metal.commands import Argument, Command, Dispatch, Encoded, Recorded, Slot
+from lbrx.metal.commands import Argument, Command, Dispatch, Encoded, NumberSlot, Recorded
 from lbrx.metal.hazards import Hazards
 
 CONSTANT_ALIGNMENT = 256  # what every GPU takes as the offset of a constant
@@ -134,7 +134,7 @@ class _Binding:
         start, new = found
         return new.slice(buffer.offset - start, buffer.size)
 
-    def value(self, slot: Slot) -> bytes:
+    def value(self, slot: NumberSlot) -> bytes:
         return slot.holding(self.numbers[slot.number])
 
 
@@ -149,7 +149,7 @@ def _is_foreign(command: Command) -> bool:
 
 
 def _changed(
-    command: Command, buffer: Callable[[Buffer], Buffer], slot: Callable[[Slot], bytes]
+    command: Command, buffer: Callable[[Buffer], Buffer], slot: Callable[[NumberSlot], bytes]
 ) -> Command:
     """The command with other buffers and numbers."""
     if isinstance(command, Encoded):
@@ -159,7 +159,7 @@ def _changed(
         if isinstance(argument, Buffer):
             arguments.append(buffer(argument))
         else:
-            arguments.append(slot(argument) if isinstance(argument, Slot) else argument)
+            arguments.append(slot(argument) if isinstance(argument, NumberSlot) else argument)
     return replace(command, arguments=tuple(arguments))
 
 
@@ -216,7 +216,7 @@ class _List:
         self.commands = commands  # whose memory lives until the device is done with this list
         self.constants = gpu.buffer(_constants_size(commands), "replay", for_host=True)
         self.list = _new_list(gpu, commands)
-        self.slots: list[tuple[int, Slot]] = []  # where in the constants
+        self.slots: list[tuple[int, NumberSlot]] = []  # where in the constants
         self.open: list[tuple[Any, int, Buffer]] = []  # command, place, recorded buffer
         self.bound: list[tuple[Any, int] | None] = []  # handle and offset there, of the last run
         self.ticket = 0
@@ -238,7 +238,7 @@ class _List:
                 elif argument is not None:
                     memory[offset : offset + len(argument)] = np.frombuffer(argument, np.uint8)
                     _bind(slot, self.constants.slice(offset, len(argument)), place)
-                    if isinstance(argument, Slot):
+                    if isinstance(argument, NumberSlot):
                         self.slots.append((offset, argument))
                     offset += _aligned(len(argument))
             for place, length in enumerate(command.threadgroup_memory):

@@ -15,7 +15,7 @@ from lbrx.tensor.creation import (
     where,
     zeros,
 )
-from lbrx.tensor.device import Device, default_device, devices, set_default_device
+from lbrx.tensor.placement import Device, default_device, devices, set_default_device
 
 __all__ = [
     "Device",

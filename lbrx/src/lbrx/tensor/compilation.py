@@ -17,7 +17,7 @@ from lbrx.errors import DeviceError, TraceError
 from lbrx.shape import Layout
 from lbrx.storage import Array, MetalStorage
 from lbrx.tensor.core import Tensor
-from lbrx.tensor.number import Number, traced_function, tracing
+from lbrx.tensor.number import TracedNumber, traced_function, tracing
 
 log = logging.getLogger("lbrx")
 MANY = 8  # traces, before somebody is told
@@ -85,7 +85,7 @@ class Compiled:
         traces = import_module("lbrx.scheduler.tracing")
         name = getattr(self.function, "__name__", repr(self.function))
         inputs = [traces.stand_in(array, name) for array in arrays]
-        slots = [Number(value, i) for i, value in enumerate(numbers)]
+        slots = [TracedNumber(value, i) for i, value in enumerate(numbers)]
         args, kwargs = _replaced(given, iter(map(Tensor, inputs)), iter(slots))
         with tracing(name):
             results = self.function(*args, **kwargs)
@@ -166,7 +166,7 @@ def _outlined(value: Any, outputs: list[Tensor]) -> Any:
             return value
         outputs.append(value)
         return _Result(len(outputs) - 1, value.array.layout, value.dtype)
-    if isinstance(value, Number):
+    if isinstance(value, TracedNumber):
         return float(value)
     if isinstance(value, list | tuple):
         return _alike(value, [_outlined(item, outputs) for item in value])

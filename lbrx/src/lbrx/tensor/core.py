@@ -18,10 +18,10 @@ from lbrx.ops import TABLE, Attributes, Op
 from lbrx.quant import QuantizationInfo
 from lbrx.shape import Axes, Layout, Shape
 from lbrx.storage import Array, Storage, Unrealised
-from lbrx.tensor import device as devices
 from lbrx.tensor import dlpack, indexing
+from lbrx.tensor import placement as devices
 from lbrx.tensor.methods import add_methods
-from lbrx.tensor.number import Number, traced_function
+from lbrx.tensor.number import TracedNumber, traced_function
 from lbrx.tensor.operands import move, placed, prepare
 from lbrx.tensor.operators import Operators
 
@@ -287,7 +287,9 @@ def run(op: Op, values: Sequence[Any], attributes: Attributes) -> Any:
     """Run an operation: a tensor, or a tuple of them where it has several results."""
     device, arrays = prepare(op, values)
     if traced_function() is not None:
-        attributes = {k: float(v) if isinstance(v, Number) else v for k, v in attributes.items()}
+        attributes = {
+            k: float(v) if isinstance(v, TracedNumber) else v for k, v in attributes.items()
+        }
     results = devices.get(device).run(op, arrays, op.bind(attributes))
     tensors = tuple(Tensor(array) for array in results)
     return tensors[0] if len(tensors) == 1 else tensors

@@ -14,11 +14,11 @@ from lbrx.dtype import Dtype, DtypeLike
 from lbrx.errors import DtypeError, ShapeError
 from lbrx.shape import Sizes, as_shape, expand, list_of
 from lbrx.storage.cpu import copied, shared
-from lbrx.tensor import device as devices
 from lbrx.tensor import dlpack
+from lbrx.tensor import placement as devices
 from lbrx.tensor.core import Tensor, call
-from lbrx.tensor.device import default_device, kept_dtype
 from lbrx.tensor.operands import array_of, as_scalar, host_scalar, move, placed
+from lbrx.tensor.placement import default_device, kept_dtype
 
 
 def tensor(data: Any, dtype: DtypeLike | None = None, device: str | None = None) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Any
 
 from lbrx.storage import PackedStorage
 from lbrx.tensor.core import Tensor
-from lbrx.tensor.device import default_device
+from lbrx.tensor.placement import default_device
 
 
 def eval(*values: Any) -> None:

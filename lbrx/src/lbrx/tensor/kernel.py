@@ -19,7 +19,7 @@ from lbrx.tensor.core import Tensor
 
 if TYPE_CHECKING:
     from lbrx.metal import Context
-    from lbrx.metal.reflection import Argument
+    from lbrx.metal.reflection import KernelArgument
 
 Size = tuple[int, int, int]
 Template = Mapping[str, Dtype | Scalar]
@@ -57,7 +57,7 @@ class Signature:
     """What a kernel takes and gives, once its template is filled in."""
 
     source: str
-    arguments: Mapping[str, Argument]
+    arguments: Mapping[str, KernelArgument]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
 
@@ -143,7 +143,7 @@ class Kernel:
 
     def _compiled(self, gpu: Context, template: Template) -> Signature:
         from lbrx.metal.library import SHADERS, shader_text
-        from lbrx.metal.reflection import Kind
+        from lbrx.metal.reflection import ArgumentKind
 
         text = _prelude(self.source, template)
         text += shader_text(SHADERS, f"{self.name}.metal", self.source)
@@ -155,12 +155,12 @@ class Kernel:
                 self.name, self.name, source=text, safe_math=self._safe_math
             )
         ]
-        if other := [argument.name for argument in found if argument.kind is Kind.OTHER]:
+        if other := [argument.name for argument in found if argument.kind is ArgumentKind.OTHER]:
             raise DeviceError(
                 f"{self}: {', '.join(other)} is neither a buffer nor threadgroup memory: "
                 "use pointers and constants"
             )
-        buffers = [argument for argument in found if argument.kind is Kind.BUFFER]
+        buffers = [argument for argument in found if argument.kind is ArgumentKind.BUFFER]
         read = [argument.name for argument in buffers if not argument.writable]
         written = [argument.name for argument in buffers if argument.writable]
         if not written:
@@ -232,7 +232,7 @@ class Kernel:
             raise ShapeError(f"{self} has {count} outputs, not {len(every)}: give as many {what}")
         return every
 
-    def _output_dtype(self, argument: Argument, given: DtypeLike | None) -> Dtype:
+    def _output_dtype(self, argument: KernelArgument, given: DtypeLike | None) -> Dtype:
         declared = argument.dtype
         wanted = declared if given is None else dt.parse(given)
         if wanted is None or wanted.msl is None:
@@ -283,7 +283,7 @@ def _only_kernel(source: str) -> str:
     return names[0]
 
 
-def _typed(argument: Argument, source: str, template: Template) -> Argument:
+def _typed(argument: KernelArgument, source: str, template: Template) -> KernelArgument:
     """The argument with its type, where only the template knows that: softmetal's reflection does
     not look through aliases."""
     declared = re.search(rf"\b(\w+)\s*[*&]\s*{argument.name}\b", source)

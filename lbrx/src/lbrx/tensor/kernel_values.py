@@ -14,7 +14,7 @@ from lbrx.errors import DeviceError, DtypeError, ShapeError
 from lbrx.kernels.arrays import buffer_of, empty, imported
 from lbrx.kernels.registry import RUNNERS, Call
 from lbrx.metal import Buffer, Context
-from lbrx.metal.reflection import Argument, Kind
+from lbrx.metal.reflection import ArgumentKind, KernelArgument
 from lbrx.ops import TABLE, Spec
 from lbrx.storage import Array
 from lbrx.storage.cpu import copied
@@ -48,7 +48,7 @@ def bind(
     results = []
     for name, argument in signature.arguments.items():
         where = f"{kernel}: {name}"
-        if argument.kind is Kind.THREADGROUP:
+        if argument.kind is ArgumentKind.THREADGROUP:
             threadgroup[argument.index] = _length(where, given[name])
         elif name not in specs:
             buffers[argument.index] = _input(gpu, where, argument, given[name], kernel.contiguous)
@@ -70,7 +70,7 @@ def _length(where: str, value: Any) -> int:
 
 
 def _input(
-    gpu: Context, where: str, argument: Argument, value: Any, contiguous: bool
+    gpu: Context, where: str, argument: KernelArgument, value: Any, contiguous: bool
 ) -> Buffer | bytes:
     if isinstance(value, bytes):
         return _sendable(gpu, _checked_bytes(where, argument, value))
@@ -96,7 +96,7 @@ def _concrete(value: Tensor) -> Array:
     return replace(value.array, storage=value.storage)
 
 
-def _checked_bytes(where: str, argument: Argument, data: bytes) -> bytes:
+def _checked_bytes(where: str, argument: KernelArgument, data: bytes) -> bytes:
     if len(data) < argument.size:
         raise ShapeError(
             f"{where} ({argument.type_name}) needs {argument.size} bytes, but was given {len(data)}"
@@ -104,7 +104,7 @@ def _checked_bytes(where: str, argument: Argument, data: bytes) -> bytes:
     return data
 
 
-def _constant(where: str, argument: Argument, value: Any) -> bytes:
+def _constant(where: str, argument: KernelArgument, value: Any) -> bytes:
     """Numbers as the declared type; vectors of three take the room of four."""
     dtype = argument.dtype
     numbers = np.asarray(value)

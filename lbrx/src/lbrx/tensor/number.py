@@ -25,7 +25,7 @@ def tracing(function: str) -> Iterator[None]:
         _function.reset(token)
 
 
-class Number:
+class TracedNumber:
     """A float argument of a compiled function.
 
     Beside a tensor it stays open. Whoever looks at its value otherwise gets it, but then the trace
@@ -58,8 +58,8 @@ class Number:
 
 
 def _of_value(name: str) -> Any:
-    def method(self: Number, *others: Any) -> Any:
-        plain = [float(o) if isinstance(o, Number) else o for o in others]
+    def method(self: TracedNumber, *others: Any) -> Any:
+        plain = [float(o) if isinstance(o, TracedNumber) else o for o in others]
         if any(not isinstance(o, int | float) for o in plain):
             return NotImplemented
         return getattr(float(self), name)(*plain)
@@ -72,4 +72,4 @@ for _name in (
     *("mod", "rmod", "pow", "rpow", "neg", "pos", "abs", "int", "bool", "round", "trunc", "floor"),
     *("ceil", "eq", "ne", "lt", "le", "gt", "ge", "divmod", "rdivmod"),
 ):
-    setattr(Number, f"__{_name}__", _of_value(f"__{_name}__"))
+    setattr(TracedNumber, f"__{_name}__", _of_value(f"__{_name}__"))

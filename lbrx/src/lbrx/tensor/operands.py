@@ -13,23 +13,23 @@ from numpy.typing import NDArray
 from lbrx import dtype as dt
 from lbrx.dtype import Dtype, DtypeLike, Scalar
 from lbrx.errors import DeviceError, DtypeError, ShapeError
-from lbrx.ops import TABLE, Family, Op, Role
+from lbrx.ops import TABLE, Op, OpFamily, Role
 from lbrx.shape import Layout
 from lbrx.storage import Array, CpuStorage, NumberStorage, PackedStorage
 from lbrx.storage.cpu import copied, lent
 from lbrx.tensor import derived
-from lbrx.tensor import device as devices
-from lbrx.tensor.number import Number
+from lbrx.tensor import placement as devices
+from lbrx.tensor.number import TracedNumber
 
 SCALARS = 1024  # numbers that are kept as arrays
 
 # An operand before numbers have found their type.
-_Pending = Array | Scalar | Number | None
+_Pending = Array | Scalar | TracedNumber | None
 
 
 def as_scalar(value: object) -> Scalar | None:
     """A weak number, or None for what is not one."""
-    if isinstance(value, np.generic | Number):
+    if isinstance(value, np.generic | TracedNumber):
         value = value.item() if isinstance(value, np.generic) else float(value)
     for kind in (bool, int, float):
         if isinstance(value, kind):
@@ -124,10 +124,10 @@ def prepare(op: Op, values: Sequence[Any]) -> tuple[str, list[Array | None]]:
     pending: list[_Pending] = []
     foreign: list[int] = []
     for i, value in enumerate(values):
-        array = None if isinstance(value, Number) else getattr(value, "array", None)
+        array = None if isinstance(value, TracedNumber) else getattr(value, "array", None)
         if isinstance(array, Array):
             pending.append(expanded(array))
-        elif value is None or isinstance(value, Number):
+        elif value is None or isinstance(value, TracedNumber):
             pending.append(value)
         elif (number := as_scalar(value)) is not None:
             pending.append(number)
@@ -154,16 +154,16 @@ def _with_numbers(op: Op, pending: Sequence[_Pending]) -> list[Array | None]:
         else:
             own = dt.of_scalar(_plain(item))
             dtype = dt.result_type(*known) if role is Role.VALUE else own
-            if op.family is Family.COMPARISON and not dt.holds(dtype, _plain(item)):
+            if op.family is OpFamily.COMPARISON and not dt.holds(dtype, _plain(item)):
                 # Beyond a type's range there is an answer too; uint64 alone would wrap in int64.
                 dtype = own if dtype is not dt.uint64 else dtype
             result.append(_number_array(item, dtype))
     return result
 
 
-def _plain(item: Scalar | Number) -> Scalar:
+def _plain(item: Scalar | TracedNumber) -> Scalar:
     """A number for the sake of its type alone."""
-    return item.value if isinstance(item, Number) else item
+    return item.value if isinstance(item, TracedNumber) else item
 
 
 @lru_cache(SCALARS)
@@ -171,9 +171,9 @@ def _known_number(value: Scalar, kind: str, dtype: Dtype) -> Array:
     return host_scalar(value, dtype)
 
 
-def _number_array(item: Scalar | Number, dtype: Dtype) -> Array:
+def _number_array(item: Scalar | TracedNumber, dtype: Dtype) -> Array:
     """A number of the host; those of a traced function stay open."""
-    if not isinstance(item, Number):
+    if not isinstance(item, TracedNumber):
         # Zero has a sign, and is one key of a dictionary without it.
         known = _known_number(item, type(item).__name__, dtype) if item else None
         return known or host_scalar(item, dtype)

@@ -13,7 +13,7 @@ from lbrx.errors import TraceError
 from lbrx.ops import TABLE
 from lbrx.ops.random import WORDS
 from lbrx.shape import Sizes, as_shape
-from lbrx.tensor import device as devices
+from lbrx.tensor import placement as devices
 from lbrx.tensor.core import Tensor
 from lbrx.tensor.number import traced_function
 

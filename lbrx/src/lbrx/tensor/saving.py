@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from lbrx.formats import ENCODINGS, Format, Outgoing, mlx, plain, writing
+from lbrx.formats import ENCODINGS, Format, Outgoing, plain, writing
+from lbrx.formats.containers import mlx
 from lbrx.formats.descriptor import Chunk
 from lbrx.storage import Array, PackedStorage
 from lbrx.tensor.core import Tensor

@@ -17,7 +17,7 @@ from softmetal.compiler import serial
 from softmetal.compiler.elf import OBJECT, TLS, Elf
 from softmetal.compiler.identity import fingerprint
 from softmetal.errors import CompileError
-from softmetal.toolchain import cache, targets
+from softmetal.toolchain import disk_cache, targets
 from softmetal.types import (
     Argument,
     Artifact,
@@ -52,8 +52,8 @@ def compile_library(source: str, options: CompileOptions) -> Program:
 
 def check(source: str, options: CompileOptions) -> tuple[Program, str]:
     """The program of a source, and clang's warnings."""
-    store = cache.default()
-    key = cache.key_of(fingerprint(), source, repr(options))
+    store = disk_cache.default()
+    key = disk_cache.key_of(fingerprint(), source, repr(options))
     if (entry := store.find("library", key)) is not None and _fresh(entry):
         return serial.from_bytes((entry / "program").read_bytes()), (entry / "warnings").read_text()
     from softmetal.compiler import building
@@ -80,7 +80,7 @@ def check_address_spaces(source: str, options: CompileOptions) -> str:
 
 def _digest(file: Path) -> str:
     try:
-        return cache.key_of(file.read_bytes())
+        return disk_cache.key_of(file.read_bytes())
     except OSError:
         return ""
 
@@ -99,7 +99,7 @@ def artifact_key(
 ) -> str:
     """The key under which a compiled kernel is kept."""
     function, target = program.functions[name], targets.host()
-    return cache.key_of(
+    return disk_cache.key_of(
         fingerprint(),
         *(target.triple, target.cpu, *target.flags),
         *(program.text, repr(program.options), repr(function)),
@@ -121,7 +121,7 @@ def compile_kernel(
         raise CompileError(f"the library has no kernel '{name}': its kernels are {known}")
     _require_constants(program, function, constants)
     key = artifact_key(program, name, constants, bool(checks))
-    folder = cache.default().get(
+    folder = disk_cache.default().get(
         "kernel", key, lambda path: _build(program, function, constants, bool(checks), path)
     )
     artifact = _artifact(function, folder / "kernel.so")
@@ -210,7 +210,7 @@ def artifact_from_bytes(data: bytes) -> Artifact:
     def fill(folder: Path) -> None:
         (folder / "kernel.so").write_bytes(code)
 
-    folder = cache.default().get("kernel", cache.key_of(code), fill)
+    folder = disk_cache.default().get("kernel", disk_cache.key_of(code), fill)
     fields = json.loads(head)
     arguments = tuple(Argument(**argument) for argument in fields.pop("arguments"))
     mode = Mode(fields.pop("mode"))

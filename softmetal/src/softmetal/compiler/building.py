@@ -11,7 +11,7 @@ from softmetal.compiler.identity import INCLUDE, PACKAGE, fingerprint
 from softmetal.compiler.tokens import Token
 from softmetal.compiler.unsupported import Refusal
 from softmetal.errors import CompileError
-from softmetal.toolchain import cache, targets
+from softmetal.toolchain import disk_cache, targets
 from softmetal.types import CompileOptions, Function, Mode, Program
 
 
@@ -59,7 +59,7 @@ def check_address_spaces(source: str, options: CompileOptions) -> str:
 def unit_header(options: CompileOptions, checked: bool = False) -> Path:
     """The precompiled header of every unit with these options."""
     target = targets.host()
-    key = cache.key_of(
+    key = disk_cache.key_of(
         "checked" if checked else "",
         fingerprint(),
         str(INCLUDE),
@@ -67,7 +67,7 @@ def unit_header(options: CompileOptions, checked: bool = False) -> Path:
         target.cpu,
         *stages.language_flags(options),
     )
-    folder = cache.default().get(
+    folder = disk_cache.default().get(
         "header", key, lambda path: stages.build_header(options, target, checked, path / "unit.pch")
     )
     return folder / "unit.pch"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache as once
 from pathlib import Path
 
-from softmetal.toolchain import cache, clang
+from softmetal.toolchain import clang, disk_cache
 
 PACKAGE = Path(__file__).parent.parent
 INCLUDE = PACKAGE / "include"
@@ -21,6 +21,6 @@ def fingerprint() -> str:
         for path in root.rglob("*")
         if path.is_file() and path.suffix != ".pyc"
     )
-    return cache.key_of(
+    return disk_cache.key_of(
         clang.version(), *(part for f in files for part in (f.name, f.read_bytes()))
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from softmetal.errors import CompileError, ToolchainError
-from softmetal.toolchain import cache, clang, targets
+from softmetal.toolchain import clang, disk_cache, targets
 
 SOURCES = Path(__file__).parent.parent / "runtime"
 FLAGS = ("-std=gnu11", "-D_GNU_SOURCE", "-O3", "-fPIC", "-fvisibility=hidden", "-fno-math-errno",
@@ -36,7 +36,7 @@ def build() -> Path:
     """The compiled runtime, from the cache or made now."""
     target = targets.host()
     sources = sorted(SOURCES.glob("*.[ch]"))
-    key = cache.key_of(
+    key = disk_cache.key_of(
         *(clang.version(), target.triple, target.cpu, *target.flags, *FLAGS),
         *(part for source in sources for part in (source.name, source.read_bytes())),
     )
@@ -53,4 +53,4 @@ def build() -> Path:
             raise ToolchainError(f"building the CPU runtime failed:\n{error}") from error
         (folder / "runtime.o").unlink()
 
-    return cache.default().get("runtime", key, fill) / "runtime.so"
+    return disk_cache.default().get("runtime", key, fill) / "runtime.so"

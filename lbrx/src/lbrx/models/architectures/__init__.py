@@ -20,5 +20,5 @@ def find(model_type: str) -> type[Decoder]:
         raise FormatError(
             f"the architecture {model_type!r} is unknown: lbrx runs {', '.join(known())}"
         )
-    found: type[Decoder] = import_module(f"{__name__}.{model_type}").Model
+    found: type[Decoder] = import_module(f"{__name__}.{model_type}").Network
     return found

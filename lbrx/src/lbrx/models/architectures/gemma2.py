@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from lbrx.models.cache import Step
 from lbrx.models.config import ModelConfig
 from lbrx.models.decoder import Decoder
+from lbrx.models.kv_cache import ForwardStep
 from lbrx.models.layers import Attention, GatedMLP, RMSNorm, gate_of
 from lbrx.models.weights import Weights
 from lbrx.tensor.core import Tensor
@@ -29,14 +29,14 @@ class SandwichLayer:
         self.mlp = GatedMLP(weights.inside("mlp"), config, gate)
         self.after_mlp = norm("post_feedforward_layernorm")
 
-    def __call__(self, x: Tensor, added: Tensor | None, step: Step) -> tuple[Tensor, Tensor]:
+    def __call__(self, x: Tensor, added: Tensor | None, step: ForwardStep) -> tuple[Tensor, Tensor]:
         normed, x = self.before_attention.of_sum(x, added)
         seen = self.after_attention(self.attention(normed, step))
         normed, x = self.before_mlp.of_sum(x, seen)
         return x, self.after_mlp(self.mlp(normed))
 
 
-class Model(Decoder):
+class Network(Decoder):
     halves = False
     norm_shift = SHIFT
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from lbrx.models.architectures import gemma2
 from lbrx.models.architectures.gemma2 import SHIFT, SandwichLayer, query_scale
-from lbrx.models.config import Rope
+from lbrx.models.config import RopeSettings
 from lbrx.models.layers import Attention
 from lbrx.models.weights import Weights
 
 PATTERN = 6  # layers from one that sees far to the next
 
 
-class Model(gemma2.Model):
+class Network(gemma2.Network):
     def make_layer(self, weights: Weights, index: int) -> SandwichLayer:
         window = self.window(index)
         attention = Attention(
@@ -29,6 +29,8 @@ class Model(gemma2.Model):
     def is_near(self, index: int) -> bool:
         return (index + 1) % (self.config.count("sliding_window_pattern") or PATTERN) != 0
 
-    def _near_rope(self) -> Rope:
+    def _near_rope(self) -> RopeSettings:
         """Without the scaling for long texts."""
-        return Rope(self.config.real("rope_local_base_freq", 10000.0), self.config.rope.dims)
+        return RopeSettings(
+            self.config.real("rope_local_base_freq", 10000.0), self.config.rope.dims
+        )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from lbrx.models.cache import Step
 from lbrx.models.config import ModelConfig
 from lbrx.models.decoder import Decoder
+from lbrx.models.kv_cache import ForwardStep
 from lbrx.models.layers import Attention, GatedMLP, RMSNorm, gate_of
 from lbrx.models.weights import Weights
 from lbrx.tensor.core import Tensor
@@ -28,13 +28,13 @@ class PreNormLayer:
         self.mlp_norm = RMSNorm(weights.inside("post_attention_layernorm"), size, eps)
         self.mlp = mlp or GatedMLP(weights.inside("mlp"), config, gate_of(config))
 
-    def __call__(self, x: Tensor, added: Tensor | None, step: Step) -> tuple[Tensor, Tensor]:
+    def __call__(self, x: Tensor, added: Tensor | None, step: ForwardStep) -> tuple[Tensor, Tensor]:
         normed, x = self.attention_norm.of_sum(x, added)
         normed, x = self.mlp_norm.of_sum(x, self.attention(normed, step))
         return x, self.mlp(normed)
 
 
-class Model(Decoder):
+class Network(Decoder):
     def make_layer(self, weights: Weights, index: int) -> PreNormLayer:
         bias = bool(self.config.settings.get("attention_bias"))
         attention = Attention(weights.inside("self_attn"), self.config, index, bias=bias)

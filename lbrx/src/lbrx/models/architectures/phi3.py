@@ -37,7 +37,7 @@ class JoinedMLP:
         return self.down(self.activation(both[..., : self.width], both[..., self.width :]))
 
 
-class Model(Decoder):
+class Network(Decoder):
     def make_layer(self, weights: Weights, index: int) -> PreNormLayer:
         attention = JoinedAttention(
             weights.inside("self_attn"), self.config, index, window=self.window(index)

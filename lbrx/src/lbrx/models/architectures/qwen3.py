@@ -8,7 +8,7 @@ from lbrx.models.layers import Attention
 from lbrx.models.weights import Weights
 
 
-class Model(qwen2.Model):
+class Network(qwen2.Network):
     def make_layer(self, weights: Weights, index: int) -> PreNormLayer:
         bias = bool(self.config.settings.get("attention_bias"))
         attention = Attention(

@@ -8,7 +8,7 @@ from lbrx.models.layers import Attention
 from lbrx.models.weights import Weights
 
 
-class Model(Decoder):
+class Network(Decoder):
     def make_layer(self, weights: Weights, index: int) -> PreNormLayer:
         attention = Attention(
             weights.inside("self_attn"),

@@ -1,0 +1,366 @@
+"""All that a conversion will do, worked out before anything is read or written."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lbrx import dtype as dt
+from lbrx import formats, quant
+from lbrx.convert.forms import FILE_TYPES, FLOATS, Form, chooser
+from lbrx.convert.source import columns, row_count, scheme_of
+from lbrx.dtype import Dtype
+from lbrx.errors import DtypeError, FormatError
+from lbrx.formats import (
+    ENCODINGS,
+    Format,
+    ModelFiles,
+    architecture_tables,
+    companions,
+    imatrix,
+    plain,
+    translate,
+    writing,
+)
+from lbrx.formats.containers import mlx
+from lbrx.formats.descriptor import OutgoingInfo
+from lbrx.formats.imatrix import Importance
+from lbrx.formats.recipe import Recipe, stored
+from lbrx.formats.writing import Output
+
+_LAYER = re.compile(r"blk\.(\d+)\.")
+_QUANTIZATION_VERSION = 2  # of GGUF's blocks
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the caller wants, beside source and target."""
+
+    to: str | None = None
+    quantize: str | None = None
+    dtype: str | None = None
+    """Of what is not quantized, and of MLX's scales."""
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    max_shard_size: int | str | None = None
+    """Bytes, or text like '5GB'."""
+    imatrix: Path | None = None
+    """A file of llama.cpp's with the importance of columns."""
+
+
+@dataclass(frozen=True)
+class PlannedTensor:
+    """A tensor of the target: how to make it, and what the file has of it."""
+
+    name: str
+    recipe: Recipe
+    form: Form
+    slots: Mapping[str, OutgoingInfo]
+    """By part: `data`, and beside MLX's words `scales` and `biases`."""
+    importance: NDArray[np.float32] | None = None
+    """Of columns, a row for each of the stacked matrices, if the encoder is to heed it."""
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether its bytes are the stored ones."""
+        if self.form.scheme is not None:
+            return self.form.scheme == scheme_of(self.recipe)
+        return self.form.dtype is self.recipe.encoding.dtype
+
+    @property
+    def rows(self) -> int:
+        return row_count(self.recipe)
+
+    @property
+    def columns(self) -> int:
+        return columns(self.recipe)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(slot.nbytes for slot in self.slots.values())
+
+    @property
+    def stored_as(self) -> str:
+        return (self.form.scheme or plain(self.form.dtype).name).upper()
+
+
+@dataclass(frozen=True)
+class ConversionPlan:
+    files: ModelFiles
+    format: Format
+    items: tuple[PlannedTensor, ...]
+    output: Output
+    notes: tuple[str, ...] = ()
+    imatrix: Path | None = None
+
+    @property
+    def nbytes(self) -> int:
+        return sum(item.nbytes for item in self.items)
+
+
+def make_plan(source: str | Path, target: str | Path, settings: Settings) -> ConversionPlan:
+    """Read what the source says of itself, and decide everything. Errors are raised here."""
+    files = formats.read(source)
+    path = Path(target) if Path(target).name not in ("", "..") else Path(target).resolve()
+    format = _target_format(path, settings)
+    _check_target(files, path, format)
+    config = translate.config_of(files)
+    recipes, notes = _named(files, config, format)
+    importance = _importance(settings, format)
+    facts = _facts(files, config, recipes, bool(importance))
+    dtype = _float_type(settings.dtype)
+    # Models for llama.cpp have its names; what else comes as GGUF stays as it is.
+    for_llama = bool(config) and (files.format is not Format.GGUF or dtype is not None)
+    form_of = chooser(format, settings.quantize, dtype, facts, for_llama)
+    items = tuple(
+        _item(name, recipe, form_of(name, recipe), format, importance.get(name))
+        for name, recipe in _wanted(files, recipes, settings).items()
+    )
+    if not items:
+        raise FormatError(f"{source}: no tensor is left by --include and --exclude")
+    if importance and all(item.importance is None for item in items):
+        problem = "none of its tensors becomes a type that heeds importance: leave it out"
+        raise FormatError(f"{settings.imatrix}: {problem}")
+    output = writing.plan(
+        path,
+        [slot for item in items for slot in item.slots.values()],
+        _metadata(files, config, format, settings, items),
+        format,
+        max_shard_size=settings.max_shard_size,
+        files=_companions(files, config, format, path, settings, items),
+    )
+    _check_source_stays(files, output)
+    return ConversionPlan(files, format, items, output, notes, settings.imatrix)
+
+
+def _importance(settings: Settings, format: Format) -> Importance:
+    path, wanted = settings.imatrix, settings.quantize
+    if path is None:
+        return {}
+    if format is not Format.GGUF or wanted is None or wanted.lower() in FLOATS:
+        raise FormatError(f"{path}: importance is for GGUF's mixtures: add --quantize q4_k_m")
+    return imatrix.read(path)
+
+
+def _target_format(path: Path, settings: Settings) -> Format:
+    if settings.to is None and not path.suffix:
+        packed = (settings.quantize or "").lower().startswith("mlx:")
+        return Format.MLX if packed else Format.SAFETENSORS
+    if settings.to is None and path.suffix not in writing.EXTENSIONS:
+        known = ", ".join(writing.EXTENSIONS)
+        raise FormatError(f"{path}: the name ends in none of {known}: give --to")
+    return writing.format_for(path, settings.to)
+
+
+def _check_target(files: ModelFiles, path: Path, format: Format) -> None:
+    if path.resolve() in {file.resolve() for file in (files.path, *files.paths)}:
+        raise FormatError(f"{path} is the source too: give another name")
+    if path.is_symlink() and not path.exists():
+        raise FormatError(f"{path} is a link to what is not there: give another name")
+    is_file = format in (Format.GGUF, Format.NPZ) or path.suffix == ".safetensors"
+    if is_file and path.is_dir():
+        raise FormatError(f"{path} is a folder, and {format} writes a file: name a file in it")
+    if not is_file and path.is_file():
+        raise FormatError(f"{path} is a file, and {format} writes a folder: give another name")
+
+
+def _check_source_stays(files: ModelFiles, output: Output) -> None:
+    """Files may come into the source's folder, but not in the place of its weights."""
+    if not output.is_folder:
+        return
+    replaced = {output.path / name for name in output.layouts}
+    replaced.update(file for pattern in writing.OLD_WEIGHTS for file in output.path.glob(pattern))
+    if lost := {file.resolve() for file in replaced} & {file.resolve() for file in files.paths}:
+        raise FormatError(f"{min(lost)} is of the source, and would be replaced: give another name")
+
+
+def _float_type(name: str | None) -> Dtype | None:
+    if name is not None and name.lower() not in FLOATS:
+        raise DtypeError(f"{name!r} is none of f32, f16, bf16")
+    return None if name is None else FLOATS[name.lower()]
+
+
+def _named(
+    files: ModelFiles, config: Mapping[str, Any], format: Format
+) -> tuple[Mapping[str, Recipe], tuple[str, ...]]:
+    """Recipes under the target's names, and what the user should know of them."""
+    if files.format is Format.GGUF:
+        if format is Format.GGUF:
+            return files.tensors, ()
+        if architecture_tables.of_gguf(files.metadata) is None:
+            name = files.metadata.get("general.architecture")
+            return files.tensors, (f"architecture {name!r} has no table: names stay GGUF's",)
+    tensors = translate.to_huggingface(files)
+    if format is Format.GGUF:
+        if not config:
+            return tensors, ("there is no config.json: names stay, and no metadata is written",)
+        notes = [] if files.tokenizer else ["there is no tokenizer: the GGUF has no vocabulary"]
+        if lost := translate.unsaid_in_gguf(config):
+            notes.append(f"GGUF has no keys for {', '.join(lost)}: the model will do without")
+        return translate.to_gguf(tensors, config), tuple(notes)
+    return (translate.to_mlx(tensors) if format is Format.MLX else tensors), ()
+
+
+def _facts(
+    files: ModelFiles, config: Mapping[str, Any], recipes: Mapping[str, Recipe], importance: bool
+) -> quant.ModelFacts:
+    layers = [int(found[1]) for name in recipes if (found := _LAYER.match(name))]
+    prefix = f"{files.metadata.get('general.architecture')}."
+    counts = [
+        config.get(key, files.metadata.get(prefix + own))
+        for key, own in (
+            ("num_attention_heads", "attention.head_count"),
+            ("num_key_value_heads", "attention.head_count_kv"),
+            ("num_local_experts", "expert_count"),
+        )
+    ]
+    heads, shared, experts = (n if isinstance(n, int) and n > 0 else 0 for n in counts)
+    return quant.ModelFacts(
+        layers=max(layers, default=0) + 1,
+        tied_embeddings="output.weight" not in recipes,
+        queries_per_key=heads // shared if heads and shared else 1,
+        experts=experts,
+        importance=importance,
+    )
+
+
+def _wanted(
+    files: ModelFiles, recipes: Mapping[str, Recipe], settings: Settings
+) -> dict[str, Recipe]:
+    """Patterns are matched with the target's name and the source's."""
+    original = {info.source: name for name, info in files.tensors.items()}
+    result = {}
+    for name, recipe in recipes.items():
+        names = {name}
+        if files.tensors.get(name) is not recipe:  # PyTorch's tensors may share one source
+            names.update(original.get(info.source, name) for info in stored(recipe))
+        included = not settings.include or _match(names, settings.include)
+        if included and not _match(names, settings.exclude):
+            result[name] = recipe
+    return result
+
+
+def _match(names: set[str], patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
+
+
+def _item(
+    name: str,
+    recipe: Recipe,
+    form: Form,
+    format: Format,
+    importance: NDArray[np.float32] | None,
+) -> PlannedTensor:
+    if form.scheme is None:
+        slots = {"data": OutgoingInfo(name, plain(form.dtype), recipe.shape)}
+    elif format is not Format.MLX:
+        slots = {"data": OutgoingInfo(name, ENCODINGS[form.scheme.upper()], recipe.shape)}
+    else:
+        slots = _word_slots(name, recipe, form)
+    heeded = importance is not None and form.scheme in quant.HEED_IMPORTANCE
+    return PlannedTensor(
+        name, recipe, form, slots, _in_rows(name, recipe, importance) if heeded else None
+    )
+
+
+def _in_rows(
+    name: str, recipe: Recipe, importance: NDArray[np.float32] | None
+) -> NDArray[np.float32]:
+    """One row, or one for each matrix of a stack."""
+    assert importance is not None
+    matrices = math.prod(recipe.shape[:-2])
+    if importance.size not in (columns(recipe), matrices * columns(recipe)):
+        problem = f"{importance.size:,} numbers do not fit shape {recipe.shape}"
+        raise FormatError(f"importance of {name!r}: {problem}")
+    return importance.reshape(-1, columns(recipe))
+
+
+def _word_slots(name: str, recipe: Recipe, form: Form) -> dict[str, OutgoingInfo]:
+    scheme = quant.find(form.scheme or "")
+    slots = {}
+    for part in scheme.fields:
+        own = name if part == "data" else f"{name.removesuffix('.weight')}.{part}"
+        kept = scheme.keeps_dtype and part != "data"
+        dtype = form.dtype if kept else dt.parse(scheme.layout[part].base)
+        slots[part] = OutgoingInfo(own, plain(dtype), scheme.part_shape(part, recipe.shape))
+    return slots
+
+
+def _metadata(
+    files: ModelFiles,
+    config: Mapping[str, Any],
+    format: Format,
+    settings: Settings,
+    items: Sequence[PlannedTensor],
+) -> Mapping[str, Any]:
+    """What the weights' own files say beside tensors."""
+    if format is Format.SAFETENSORS:
+        own = files.metadata if files.format is Format.SAFETENSORS else {}
+        return {"format": "pt", **own}
+    if format is not Format.GGUF:
+        return {}
+    if files.format is not Format.GGUF and not config:
+        return {"general.name": files.path.resolve().stem}
+    result = companions.gguf_metadata(files, config)
+    number = _file_type(files, settings)
+    if number is not None:
+        result["general.file_type"] = number
+    if settings.imatrix is not None:
+        result["quantize.imatrix.file"] = settings.imatrix.name
+        heeded = sum(item.importance is not None for item in items)
+        result["quantize.imatrix.entries_count"] = heeded
+    if any(item.form.scheme for item in items):
+        result["general.quantization_version"] = _QUANTIZATION_VERSION
+    return result
+
+
+def _file_type(files: ModelFiles, settings: Settings) -> int | None:
+    wanted = settings.quantize and settings.quantize.lower()
+    if wanted is None:
+        number = files.metadata.get("general.file_type")
+        return number if isinstance(number, int) else None
+    return FILE_TYPES[FLOATS[wanted]] if wanted in FLOATS else quant.find_mixture(wanted).file_type
+
+
+def _companions(
+    files: ModelFiles,
+    config: Mapping[str, Any],
+    format: Format,
+    path: Path,
+    settings: Settings,
+    items: Sequence[PlannedTensor],
+) -> dict[str, bytes]:
+    """The other files of a folder."""
+    if format not in (Format.SAFETENSORS, Format.MLX) or path.suffix == ".safetensors":
+        return {}
+    result = companions.folder_files(files, config)
+    own = json.loads(result.get("config.json", b"{}"))
+    if own:
+        own |= {"torch_dtype": _usual_type(items).name}
+    schemes = {
+        item.name.removesuffix(".weight"): item.form.scheme for item in items if item.form.scheme
+    }
+    if format is Format.MLX and schemes:
+        chosen = mlx.quantization_config(schemes)
+        own |= {"quantization": chosen, "quantization_config": chosen}
+    if own:
+        result["config.json"] = (json.dumps(own, indent=2, ensure_ascii=False) + "\n").encode()
+    return result
+
+
+def _usual_type(items: Sequence[PlannedTensor]) -> Dtype:
+    """The floating type of most values."""
+    counts: dict[Dtype, int] = {}
+    for item in items:
+        if item.form.dtype.is_float:
+            counts[item.form.dtype] = counts.get(item.form.dtype, 0) + math.prod(item.recipe.shape)
+    return max(counts, key=counts.__getitem__, default=dt.float32)

@@ -1,0 +1,229 @@
+"""config.json to GGUF's keys and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lbrx.errors import FormatError
+from lbrx.formats.architecture_tables import Architecture, rope_scaling
+from lbrx.formats.descriptor import FileRange, Inline, ModelFiles, TensorInfo
+
+_TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
+_GGUF_TOKENS = {"pad_token_id": "padding_token_id"}
+_REALS = (
+    *("rms_norm_eps", "rope_theta", "rope_local_base_freq"),
+    *("attn_logit_softcapping", "final_logit_softcapping"),
+)
+_ROTARY = ("rope_theta", "partial_rotary_factor")  # which have two places in config.json
+_ORIGINAL = "original_max_position_embeddings"
+_NEAR = "attention.sliding_window_pattern"
+_MAX_FACTORS = 1 << 20
+_ACTIVATIONS = ("hidden_act", "hidden_activation")
+_YARN = ("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate")
+
+
+def flat_config(architecture: Architecture, config: Mapping[str, Any]) -> dict[str, Any]:
+    """The language model's settings, where one of several parts has them too, and defaults."""
+    inner = config.get("text_config")
+    merged = {**config, **inner} if isinstance(inner, Mapping) else dict(config)
+    match merged.get("rope_parameters"):
+        case {"full_attention": dict() as far, "sliding_attention": {"rope_theta": near}}:
+            merged |= {"rope_parameters": far, "rope_local_base_freq": near}
+    turned = merged.get("rope_parameters")
+    if isinstance(turned, Mapping):
+        merged |= {key: turned[key] for key in _ROTARY if turned.get(key) is not None}
+    constants = {k: v for k, v in architecture.constants.items() if k == "tie_word_embeddings"}
+    merged = {**architecture.defaults, **constants, **merged}
+    if merged.get("num_key_value_heads") is None and "num_attention_heads" in merged:
+        merged["num_key_value_heads"] = merged["num_attention_heads"]
+    return merged
+
+
+def to_gguf(architecture: Architecture, config: Mapping[str, Any]) -> dict[str, Any]:
+    """GGUF's metadata on the model's shape."""
+    flat = flat_config(architecture, config)
+    prefix = architecture.gguf
+    result: dict[str, Any] = {"general.architecture": prefix, "general.type": "model"}
+    for setting in architecture.settings:
+        key = f"{prefix}.{setting.gguf}"
+        if flat.get(setting.huggingface) is not None:
+            kind = float if setting.huggingface in _REALS else int
+            result[key] = rope_scaling.number(flat, setting.huggingface, kind)
+        elif setting.absent is not None:
+            result[key] = setting.absent
+    share = 1.0
+    if flat.get(architecture.rotary_share) is not None:
+        share = rope_scaling.number(flat, architecture.rotary_share, float)
+    result[f"{prefix}.rope.dimension_count"] = int(rope_scaling.head_size(flat) * share)
+    if near := _near_layers(architecture, flat):
+        result[f"{prefix}.{_NEAR}"] = near
+    return result | {f"{prefix}.{key}": value for key, value in _gguf_scaling(flat).items()}
+
+
+def _near_layers(architecture: Architecture, config: Mapping[str, Any]) -> list[bool]:
+    """Which layers have a window, where these are not the architecture's usual ones."""
+    count, every = config.get("num_hidden_layers"), architecture.far_every
+    if not every or not isinstance(count, int):
+        return []
+    usual = [bool(layer % every) for layer in range(1, count + 1)]
+    kinds, other = config.get("layer_types"), config.get("sliding_window_pattern")
+    if isinstance(kinds, list) and len(kinds) == count:
+        near = [kind == "sliding_attention" for kind in kinds]
+    elif isinstance(other, int) and other > 0:
+        near = [bool(layer % other) for layer in range(1, count + 1)]
+    else:
+        return []
+    return [] if near == usual else near
+
+
+def _gguf_scaling(config: Mapping[str, Any]) -> dict[str, Any]:
+    scaling = rope_scaling.scaling_of(config)
+    match rope_scaling.kind_of(scaling):
+        case "linear" | "yarn" as kind:
+            factor = rope_scaling.number(scaling, "factor", float)
+            result = {"rope_scaling.scaling.type": kind, "rope_scaling.scaling.factor": factor}
+            if scaling.get(_ORIGINAL) is not None:
+                original = rope_scaling.number(scaling, _ORIGINAL, int)
+                result["rope_scaling.scaling.original_context_length"] = original
+            return result
+        case "longrope" | "su":
+            return {
+                "rope_scaling.scaling.type": "longrope",
+                "rope_scaling.scaling.attn_factor": rope_scaling.attention_factor(config),
+                "rope_scaling.scaling.original_context_length": rope_scaling.original_context(
+                    config
+                ),
+            }
+    return {}
+
+
+def unsaid(architecture: Architecture, config: Mapping[str, Any]) -> list[str]:
+    """The settings that change what a model computes, and for which GGUF has no key."""
+    flat = flat_config(architecture, config)
+    held = {setting.huggingface for setting in architecture.settings}
+    usual = architecture.constants
+    lost = [n for n in _ACTIVATIONS if n in usual and flat.get(n) not in (None, usual[n])]
+    window, context = flat.get("sliding_window"), flat.get("max_position_embeddings")
+    if window and "sliding_window" not in held and flat.get("use_sliding_window") is not False:
+        lost += ["sliding_window"] if not context or window < context else []
+    if flat.get("query_pre_attn_scalar") not in (None, _scaled_by(architecture, flat)):
+        lost.append("query_pre_attn_scalar")
+    every, turned = usual.get("no_rope_layer_interval"), flat.get("no_rope_layers")
+    if every and isinstance(turned, list):
+        alike = [int(layer % every != 0) for layer in range(1, len(turned) + 1)]
+        lost += ["no_rope_layers"] if turned != alike else []
+    scaling = rope_scaling.scaling_of(flat)
+    if rope_scaling.kind_of(scaling) == "yarn":
+        lost += [f"rope_scaling's {name}" for name in _YARN if scaling.get(name) is not None]
+    return lost
+
+
+def _scaled_by(architecture: Architecture, config: Mapping[str, Any]) -> int:
+    """The size that llama.cpp divides queries by the root of."""
+    layers = config.get("num_hidden_layers")
+    if architecture.scaled_by_width and layers == architecture.scaled_by_width:
+        heads = rope_scaling.number(config, "num_attention_heads", int)
+        return rope_scaling.number(config, "hidden_size", int) // heads
+    return rope_scaling.head_size(config)
+
+
+def to_config(architecture: Architecture, files: ModelFiles) -> dict[str, Any]:
+    """config.json of a GGUF."""
+    metadata, prefix = files.metadata, architecture.gguf
+    config: dict[str, Any] = {
+        "architectures": [architecture.class_name],
+        "model_type": architecture.model_type,
+    }
+    for setting in architecture.settings:
+        value = metadata.get(f"{prefix}.{setting.gguf}")
+        if isinstance(value, (int, float)) and value != setting.absent:
+            config[setting.huggingface] = _shortest(value)
+    config |= architecture.constants
+    embedding = files.tensors.get("token_embd.weight")
+    if embedding is not None and len(embedding.shape) == 2:
+        config["vocab_size"] = embedding.shape[0]
+    config["tie_word_embeddings"] = "output.weight" not in files.tensors
+    config["attention_bias"] = "blk.0.attn_q.bias" in files.tensors
+    if "blk.0.ffn_down.bias" in files.tensors:
+        config["mlp_bias"] = True
+    for key in _TOKEN_IDS:
+        value = metadata.get(f"tokenizer.ggml.{_GGUF_TOKENS.get(key, key)}")
+        if value is not None:
+            config[key] = value
+    _add_attention(config, architecture, metadata)
+    _add_scaling(config, files, prefix)
+    return config
+
+
+def _shortest(value: float) -> float:
+    """GGUF's floats are float32: the shortest number that is the same one."""
+    return float(str(np.float32(value))) if isinstance(value, float) else value
+
+
+def _add_attention(
+    config: dict[str, Any], architecture: Architecture, metadata: Mapping[str, Any]
+) -> None:
+    near = metadata.get(f"{architecture.gguf}.{_NEAR}")
+    if isinstance(near, Sequence) and not isinstance(near, str):
+        kinds = {False: "full_attention", True: "sliding_attention"}
+        config["layer_types"] = [kinds[bool(is_near)] for is_near in near]
+    elif isinstance(near, int):
+        config["sliding_window_pattern"] = near
+    turned = metadata.get(f"{architecture.gguf}.rope.dimension_count")
+    if not rope_scaling.has_heads(config):
+        return
+    if architecture.rotary_share and isinstance(turned, int):
+        config[architecture.rotary_share] = turned / rope_scaling.head_size(config)
+    if layers := architecture.scaled_by_width:
+        by_width = config.get("num_hidden_layers") == layers
+        width = config["hidden_size"] // config["num_attention_heads"]
+        config["query_pre_attn_scalar"] = width if by_width else rope_scaling.head_size(config)
+
+
+def _add_scaling(config: dict[str, Any], files: ModelFiles, prefix: str) -> None:
+    metadata, tensors = files.metadata, files.tensors
+    kind = metadata.get(f"{prefix}.rope.scaling.type", "none")
+    if kind in ("linear", "yarn"):
+        scaling = {"rope_type": kind, "factor": metadata.get(f"{prefix}.rope.scaling.factor", 1.0)}
+        original = metadata.get(f"{prefix}.rope.scaling.original_context_length")
+        if original is not None:
+            scaling[_ORIGINAL] = original
+        config["rope_scaling"] = scaling
+    elif "rope_freqs.weight" in tensors and rope_scaling.has_heads(config):
+        factors = _floats(files, tensors["rope_freqs.weight"])
+        found = rope_scaling.llama3_scaling(factors, config)
+        config["rope_scaling"] = found or rope_scaling.fixed_scaling(factors)
+    elif "rope_factors_long.weight" in tensors and "rope_factors_short.weight" in tensors:
+        _add_longrope(config, files, f"{prefix}.rope.scaling.")
+
+
+def _add_longrope(config: dict[str, Any], files: ModelFiles, prefix: str) -> None:
+    scaling: dict[str, Any] = {"type": "longrope"}
+    for name in ("long", "short"):
+        factors = _floats(files, files.tensors[f"rope_factors_{name}.weight"])
+        scaling[f"{name}_factor"] = factors.tolist()
+    config["rope_scaling"] = scaling
+    original = files.metadata.get(f"{prefix}original_context_length")
+    if original is not None and _ORIGINAL not in config:
+        scaling[_ORIGINAL] = original
+    amplitude = files.metadata.get(f"{prefix}attn_factor")
+    usual = rope_scaling.attention_factor(config) if "max_position_embeddings" in config else None
+    if isinstance(amplitude, float) and (usual is None or not np.isclose(amplitude, usual)):
+        scaling["attention_factor"] = _shortest(amplitude)
+
+
+def _floats(files: ModelFiles, info: TensorInfo) -> NDArray[Any]:
+    """A small tensor of float32, read at once."""
+    source = info.source
+    if info.encoding.name != "F32" or info.size > _MAX_FACTORS or info.strides is not None:
+        raise FormatError(f"{files.path}: tensor {info.name!r}: is no short list of F32")
+    if isinstance(source, Inline):
+        return np.frombuffer(source.data, np.float32)
+    assert isinstance(source, FileRange)
+    with source.file.open("rb") as file:
+        file.seek(source.offset)
+        return np.frombuffer(file.read(source.nbytes), np.float32)

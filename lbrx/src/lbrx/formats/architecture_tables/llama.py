@@ -1,0 +1,21 @@
+"""Llama 1 to 3, and what has its shape: SmolLM, TinyLlama, Yi."""
+
+from lbrx.formats.architecture_tables.table import (
+    HEAD_SIZES,
+    MLP,
+    NORMS,
+    SIZES,
+    VOCABULARY,
+    Architecture,
+    attention,
+    ends,
+)
+
+ARCHITECTURE = Architecture(
+    model_type="llama",
+    gguf="llama",
+    class_name="LlamaForCausalLM",
+    rules=(*ends(), *NORMS, *attention(in_pairs=True), *MLP),
+    settings=(*SIZES, *HEAD_SIZES, *VOCABULARY),
+    constants={"hidden_act": "silu"},
+)

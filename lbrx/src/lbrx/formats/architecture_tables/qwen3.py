@@ -1,0 +1,21 @@
+"""Qwen 3: norms on the heads of q and k, and a head size of its own."""
+
+from lbrx.formats.architecture_tables.table import (
+    HEAD_NORMS,
+    HEAD_SIZES,
+    MLP,
+    NORMS,
+    SIZES,
+    Architecture,
+    attention,
+    ends,
+)
+
+ARCHITECTURE = Architecture(
+    model_type="qwen3",
+    gguf="qwen3",
+    class_name="Qwen3ForCausalLM",
+    rules=(*ends(), *NORMS, *attention(in_pairs=False), *HEAD_NORMS, *MLP),
+    settings=(*SIZES, *HEAD_SIZES),
+    constants={"hidden_act": "silu", "attention_bias": False},
+)

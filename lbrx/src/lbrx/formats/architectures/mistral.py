@@ -1,7 +1,0 @@
-"""Mistral: a Llama to llama.cpp, without the sliding window of the first ones."""
-
-from dataclasses import replace
-
-from lbrx.formats.architectures import llama
-
-ARCHITECTURE = replace(llama.ARCHITECTURE, model_type="mistral", class_name="MistralForCausalLM")

@@ -1,0 +1,1 @@
+"""The file formats: one module reads or writes one of them."""

@@ -1,0 +1,180 @@
+"""safetensors: eight bytes of length, a JSON header, then tensors that fill the rest.
+
+Reading follows the format's own rules: no holes, no overlaps, nothing after the last tensor.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import IO, Any
+
+from lbrx.formats.checks import MAX_HEADER, bad, check_blocks, checked_shape, parse_json
+from lbrx.formats.descriptor import (
+    ENCODINGS,
+    Encoding,
+    FileRange,
+    Format,
+    ModelFiles,
+    OutgoingInfo,
+    TensorInfo,
+)
+from lbrx.formats.layout import FileLayout, Placed
+
+_LENGTH = 8
+_ALIGNMENT = 8
+_NOTE = "__metadata__"
+# What the format can name. Blocks of other formats have no name in it.
+_NAMES = "BOOL U8 U16 U32 U64 I8 I16 I32 I64 F16 BF16 F32 F64 F8_E4M3 F8_E5M2 F8_E8M0".split()
+TYPES = {name: ENCODINGS[name] for name in _NAMES}
+
+
+def read(path: Path) -> ModelFiles:
+    """One file."""
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        file.seek(0)
+        header, start = _read_header(path, file, size)
+    note = header.pop(_NOTE, {})
+    if not isinstance(note, dict) or not all(isinstance(v, str) for v in note.values()):
+        raise bad(path, "is no object of strings", field=_NOTE)
+    tensors = {name: _tensor(path, name, entry, start) for name, entry in header.items()}
+    _check_tiling(path, tensors, start, size)
+    return ModelFiles(path, Format.SAFETENSORS, tensors, metadata=note)
+
+
+def _read_header(path: Path, file: IO[bytes], size: int) -> tuple[dict[str, Any], int]:
+    """The header, and where the tensors start."""
+    if size < _LENGTH:
+        raise bad(path, f"has {size} bytes, not even a header length: the file is cut short")
+    length = int.from_bytes(file.read(_LENGTH), "little")
+    if length > size - _LENGTH:
+        raise bad(
+            path,
+            f"{length:,} bytes, but only {size - _LENGTH:,} follow: "
+            "the file is cut short or is not safetensors",
+            field="header length",
+        )
+    if length > MAX_HEADER:
+        raise bad(path, f"{length:,} bytes, at most {MAX_HEADER:,}", field="header length")
+    header = parse_json(path, file.read(length), "header")
+    if not isinstance(header, dict):
+        raise bad(path, f"a {type(header).__name__}, not an object", field="header")
+    return header, _LENGTH + length
+
+
+def _tensor(path: Path, name: str, entry: object, start: int) -> TensorInfo:
+    if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
+        raise bad(path, "is not {dtype, shape, data_offsets}", tensor=name, field="header")
+    encoding = _encoding(path, name, entry["dtype"])
+    if not isinstance(entry["shape"], list):
+        raise bad(path, "is no list", tensor=name, field="shape")
+    shape = checked_shape(path, name, entry["shape"], "shape")
+    nbytes = check_blocks(path, name, encoding, shape)
+    match entry["data_offsets"]:
+        case [int() as begin, int() as end] if 0 <= begin <= end:
+            pass
+        case other:
+            raise bad(path, f"{str(other)[:60]} is no range", tensor=name, field="data_offsets")
+    if end - begin != nbytes:
+        raise bad(
+            path,
+            f"{end - begin:,} bytes, but {encoding} of shape {shape} takes {nbytes:,}",
+            tensor=name,
+            field="data_offsets",
+        )
+    return TensorInfo(name, encoding, shape, FileRange(path, start + begin, nbytes))
+
+
+def _encoding(path: Path, name: str, dtype: object) -> Encoding:
+    encoding = TYPES.get(dtype) if isinstance(dtype, str) else None
+    if encoding is None:
+        known = ", ".join(TYPES)
+        raise bad(path, f"{str(dtype)[:40]!r} is none of {known}", tensor=name, field="dtype")
+    return encoding
+
+
+def _check_tiling(path: Path, tensors: Mapping[str, TensorInfo], start: int, size: int) -> None:
+    """Each tensor begins where another ends, and the last ends with the file."""
+    ranges = sorted((_range(t).offset, _range(t).nbytes, name) for name, t in tensors.items())
+    at = start
+    for offset, nbytes, name in ranges:
+        if offset != at:
+            word = (
+                "overlaps the one before" if offset < at else f"leaves {offset - at} bytes unused"
+            )
+            raise bad(path, word, tensor=name, field="data_offsets")
+        at += nbytes
+    if at > size:
+        last = ranges[-1][2]
+        raise bad(path, f"ends at byte {at:,} of {size:,}: the file is cut short", tensor=last)
+    if at < size:
+        raise bad(path, f"{size - at:,} bytes follow the last tensor", field="data_offsets")
+
+
+def _range(tensor: TensorInfo) -> FileRange:
+    assert isinstance(tensor.source, FileRange)
+    return tensor.source
+
+
+def layout(path: Path, tensors: Sequence[OutgoingInfo], metadata: Mapping[str, str]) -> FileLayout:
+    """One file, in the order given except that wider elements come first, which aligns them."""
+    ordered = sorted(tensors, key=lambda t: -t.encoding.nbytes)
+    header = _header(path, ordered, metadata)
+    whole = len(header).to_bytes(_LENGTH, "little") + header
+    *starts, end = accumulate((tensor.nbytes for tensor in ordered), initial=len(whole))
+    return FileLayout(end, tuple(map(Placed, ordered, starts)), lambda _: [(0, whole)])
+
+
+def _header(path: Path, tensors: Sequence[OutgoingInfo], metadata: Mapping[str, str]) -> bytes:
+    header: dict[str, Any] = {_NOTE: dict(metadata)} if metadata else {}
+    at = 0
+    for tensor in tensors:
+        if tensor.encoding.name not in TYPES:
+            raise bad(
+                path,
+                f"safetensors has no type for {tensor.encoding}: decode it, or write GGUF",
+                tensor=tensor.name,
+            )
+        if tensor.name in header or tensor.name == _NOTE:
+            raise bad(path, "is there twice, or is metadata's name", tensor=tensor.name)
+        header[tensor.name] = {
+            "dtype": tensor.encoding.name,
+            "shape": list(tensor.shape),
+            "data_offsets": [at, at := at + tensor.nbytes],
+        }
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    if len(text) > MAX_HEADER:
+        problem = f"{len(text):,} bytes, of which readers take {MAX_HEADER:,}: write shards"
+        raise bad(path, problem, field="header")
+    return text + b" " * (-len(text) % _ALIGNMENT)
+
+
+def shards(tensors: Sequence[OutgoingInfo], limit: int) -> Iterator[list[OutgoingInfo]]:
+    """Runs of tensors of at most `limit` bytes each, or of one tensor that is larger."""
+    run: list[OutgoingInfo] = []
+    size = 0
+    for tensor in tensors:
+        if run and size + tensor.nbytes > limit:
+            yield run
+            run, size = [], 0
+        run.append(tensor)
+        size += tensor.nbytes
+    yield run
+
+
+def sharded(
+    path: Path, tensors: Sequence[OutgoingInfo], metadata: Mapping[str, str], limit: int
+) -> tuple[dict[str, FileLayout], dict[str, bytes]]:
+    """`model.safetensors`, or numbered files and the index that says what is where."""
+    parts = list(shards(tensors, limit))
+    if len(parts) == 1:
+        return {"model.safetensors": layout(path, parts[0], metadata)}, {}
+    names = [f"model-{n:05}-of-{len(parts):05}.safetensors" for n in range(1, len(parts) + 1)]
+    files = {name: layout(path, part, metadata) for name, part in zip(names, parts, strict=True)}
+    weight_map = {t.name: name for name, part in zip(names, parts, strict=True) for t in part}
+    total = sum(tensor.nbytes for tensor in tensors)
+    index = {"metadata": {"total_size": total}, "weight_map": weight_map}
+    return files, {"model.safetensors.index.json": json.dumps(index, indent=2).encode()}

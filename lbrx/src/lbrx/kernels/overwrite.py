@@ -1,0 +1,171 @@
+"""Rows put into a cache of keys or values, in its own memory."""
+
+from __future__ import annotations
+
+import math
+import struct
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from lbrx import dtype as dt
+from lbrx import shape as sh
+from lbrx.dtype import Dtype
+from lbrx.kernels import elementwise, movement
+from lbrx.kernels.arrays import empty, kernel_name, placed, size_class, whole_buffer
+from lbrx.kernels.registry import Call, KernelFamily, Sample, computes
+from lbrx.metal import Buffer, Context, DeviceInfo
+from lbrx.ops import Spec
+from lbrx.storage import Array, MetalStorage
+
+GROUP = 64  # threads
+UNITS = {"q8_0": 32}  # values that are written together, where that is more than one
+
+
+@dataclass(frozen=True)
+class Overwriting:
+    """A problem: rows of a depth for each of so many planes, which are batches times heads."""
+
+    cached: str  # how the cache is stored: an element type, or a scheme
+    dtype: Dtype
+    index_dtype: Dtype
+    planes: int
+    rows: int
+    depth: int
+
+    @property
+    def shape_class(self) -> str:
+        kinds = f"{self.cached} {self.dtype}"
+        return f"{kinds} {size_class(self.planes, self.rows, self.depth)}"
+
+
+@dataclass(frozen=True)
+class Operands:
+    cache: Buffer
+    rows: Array  # (batch, heads, rows, depth)
+    positions: Array  # (batch, heads, rows)
+    capacity: int
+
+    def arguments(self) -> list[Buffer | bytes]:
+        """In the order of the kernels' parameters."""
+        rows, positions = self.rows.layout, self.positions.layout
+        record = struct.pack(
+            "6q2Q3I4x",
+            *(*rows.strides[:3], *positions.strides, rows.offset, positions.offset),
+            *(rows.shape[1], self.capacity, rows.shape[3]),
+        )
+        return [self.cache, whole_buffer(self.rows), whole_buffer(self.positions), record]
+
+
+family: KernelFamily[Overwriting] = KernelFamily("overwrite")
+
+
+@computes("overwrite")
+def run(call: Call) -> tuple[Array, ...]:
+    """Write into the cache; the result is an array over the same memory."""
+    (spec,) = call.outputs
+    return _run(call, spec.dtype.name, spec.dtype)
+
+
+@computes("overwrite_blocks")
+def run_blocks(call: Call) -> tuple[Array, ...]:
+    """The same for a cache of quantized values."""
+    return _run(call, call.attributes["scheme"], dt.float16)
+
+
+def _run(call: Call, cached: str, short: Dtype) -> tuple[Array, ...]:
+    """Rows may be float32, or as short as that."""
+    cache, rows, positions = (x for x in call.inputs if x is not None)
+    gpu, (spec,) = call.gpu, call.outputs
+    result = _own(gpu, cache, spec)
+    if rows.dtype not in (short, dt.float32):
+        rows = elementwise.cast(gpu, rows, dt.float32)
+    places = placed(gpu, positions)
+    places = replace(places, layout=sh.expand(places.layout, rows.layout.shape[:-1]))
+    *leading, count, depth = rows.layout.shape
+    heads = leading[-1] if leading else 1
+    batch = math.prod(leading[:-1])
+    operands = Operands(
+        whole_buffer(result),
+        _view(gpu, placed(gpu, rows), (batch, heads, count, depth), unit=True),
+        _view(gpu, places, (batch, heads, count)),
+        spec.shape[-2],
+    )
+    problem = Overwriting(cached, rows.dtype, places.dtype, batch * heads, count, depth)
+    if rows.layout.size:
+        family.run(gpu, problem, operands)
+    return (result,)
+
+
+def _own(gpu: Context, cache: Array, spec: Spec) -> Array:
+    """The cache's memory from its first element on; a copy where it has gaps or may not be
+    written, as a mapped file."""
+    buffer = whole_buffer(cache) if cache.storage.device == "metal" else None
+    if buffer is None or not cache.layout.is_contiguous or not buffer.block.writable:
+        copy = empty(gpu, spec)
+        movement.copy(gpu, placed(gpu, cache), copy)
+        return copy
+    start = cache.layout.offset * cache.dtype.itemsize
+    nbytes = cache.layout.size * cache.dtype.itemsize
+    storage = MetalStorage(buffer.slice(start, nbytes), 0, nbytes)
+    return Array(storage, sh.contiguous(spec.shape), spec.dtype)
+
+
+def _view(gpu: Context, array: Array, shape: tuple[int, ...], *, unit: bool = False) -> Array:
+    """In another shape; a copy where strides do not allow it, or leave gaps in rows."""
+    layout = sh.reshape(array.layout, shape)
+    if layout is None or (unit and shape[-1] > 1 and layout.strides[-1] != 1):
+        array = elementwise.contiguous(gpu, array)
+        layout = sh.reshape(array.layout, shape)
+        assert layout is not None
+    return replace(array, layout=layout)
+
+
+def _dispatch(
+    gpu: Context,
+    problem: Overwriting,
+    operands: Operands,
+    variant: str,
+    grid: tuple[int, int, int],
+) -> None:
+    signed = -1 if problem.index_dtype.kind is dt.Kind.INT else 1
+    constants = {0: np.int32(signed * problem.index_dtype.itemsize), 1: np.bool_(True)}
+    name = kernel_name("overwrite", f"{variant}_{problem.cached}", problem.dtype)
+    gpu.queue.dispatch(
+        gpu.shaders.pipeline("overwrite", name, constants, safe_math=True),
+        operands.arguments(),
+        grid,
+        (min(grid[0], GROUP), 1, 1),
+        kernel="overwrite",
+        variant=variant,
+    )
+
+
+def _row_cost(info: DeviceInfo, problem: Overwriting) -> float:
+    return 2.0 if info.simd_hardware else 0.5
+
+
+@family.variant("row", cost=_row_cost)
+def row(gpu: Context, problem: Overwriting, operands: Operands) -> None:
+    """A thread a row."""
+    _dispatch(gpu, problem, operands, "row", (problem.rows, problem.planes, 1))
+
+
+@family.variant("element")
+def element(gpu: Context, problem: Overwriting, operands: Operands) -> None:
+    """A thread an element, or a block of quantized ones."""
+    units = problem.depth // UNITS.get(problem.cached, 1)
+    _dispatch(gpu, problem, operands, "element", (units, problem.rows, problem.planes))
+
+
+family.samples += [
+    Sample(
+        "overwrite",
+        (
+            Spec((1, 8, 2048, 128), dt.float16),
+            Spec((1, 8, count, 128), dt.float32),
+            Spec((count,), dt.int32),
+        ),
+    )
+    for count in (1, 512)
+]

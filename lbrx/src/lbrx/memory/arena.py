@@ -1,0 +1,45 @@
+"""Where buffers of known lifetimes lie in one block: those that never meet may overlap."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+ALIGNMENT = 256
+
+
+@dataclass(frozen=True)
+class Lifetime:
+    """A buffer that is used from step `first` to step `last`, both included."""
+
+    size: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class ArenaLayout:
+    offsets: tuple[int, ...]
+    size: int
+
+
+def arrange(lifetimes: Sequence[Lifetime]) -> ArenaLayout:
+    """The largest first, each at the lowest place that is free all its life."""
+    offsets = [0] * len(lifetimes)
+    placed: dict[int, list[int]] = {}  # by the steps that they live in
+    size = 0
+    for index in sorted(range(len(lifetimes)), key=lambda i: -lifetimes[i].size):
+        own = lifetimes[index]
+        life = range(own.first, own.last + 1)
+        met = {i for step in life for i in placed.get(step, ())}
+        taken = sorted((offsets[i], offsets[i] + lifetimes[i].size) for i in met)
+        place = 0
+        for start, end in taken:
+            if place + own.size <= start:
+                break
+            place = max(place, -(-end // ALIGNMENT) * ALIGNMENT)
+        offsets[index] = place
+        size = max(size, place + own.size)
+        for step in life:
+            placed.setdefault(step, []).append(index)
+    return ArenaLayout(tuple(offsets), size)
