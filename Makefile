@@ -36,8 +36,10 @@ check: setup ## lint, types, import contracts
 test: .venv/.model .venv/.wheels ## the default tests, under ten minutes
 	$(BIN)/pytest -q -n auto -m "not full"
 
-test-full: .venv/.model .venv/.wheels ## every test
-	$(BIN)/pytest -q -n auto
+# Repeat a run with `make test-full SEED=...`: pytest prints the number at the start.
+test-full: SEED := $(or $(SEED),$(shell date +%s))
+test-full: .venv/.model .venv/.wheels ## every test, with new random inputs
+	TEST_SEED=$(SEED) $(BIN)/pytest -q -n auto --hypothesis-seed=$(SEED)
 
 test-wheels: setup ## builds both wheels, installs them elsewhere and uses them there
 	$(BIN)/python tests/installed_wheels.py
@@ -71,6 +73,7 @@ docs: setup ## regenerate the pages that come from the sources
 	$(BIN)/python softmetal/scripts/profiles_table.py
 	$(BIN)/python softmetal/scripts/fault_table.py
 	$(BIN)/python lbrx/scripts/quant_table.py
+	$(BIN)/python lbrx/scripts/tensor_operations.py
 
 clean: ## remove what the targets made
 	rm -rf .venv .venv-peers .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

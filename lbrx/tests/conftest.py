@@ -1,8 +1,8 @@
 """Fixtures for tests of tensors.
 
 On metal each kernel is compiled, which takes most of a test's time. So in the default run a test there
-takes float32, or the last type it has, and one more type that changes from day to day; in the full
-run it takes all of them.
+takes float32, or the last dtype it has, and one more dtype that the seed decides; in the full run it
+takes all of them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from op_oracle import ROTATION, Place, rotating
+from op_oracle import Place, rotating
+from seeds import derived
 from wheels import wheel
 
 import lbrx
@@ -26,16 +27,12 @@ PLACES = [
     Place("metal", every=False),
     pytest.param(Place("metal", every=True), id="metal-every", marks=pytest.mark.full),
 ]
-# Tests of many cases that differ in little on metal: one of these parameters a day.
+# Tests of many cases that differ in little on metal: the default run takes one of these parameters.
 SAMPLED = {
     "test_elementwise_on_views": "view",
     "test_binary_broadcasts": "shapes",
     "test_matmul_with_bias_and_activation": "activation",
 }
-
-
-def pytest_report_header() -> str:
-    return f"LBRX_TEST_ROTATION={ROTATION} repeats the samples of this run"
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -116,8 +113,8 @@ def metal_default() -> Iterator[None]:
 
 
 @pytest.fixture
-def rng():
-    """Random numbers whose seed pytest shows when a test fails."""
-    seed = np.random.SeedSequence().generate_state(1)[0]
+def rng(request: pytest.FixtureRequest) -> np.random.Generator:
+    """Random numbers; pytest shows the seed when a test fails."""
+    seed = derived(request.node.nodeid)
     print(f"seed {seed}")
     return np.random.default_rng(seed)

@@ -6,22 +6,17 @@ shapes and devices.
 
 from __future__ import annotations
 
-import datetime
 import math
-import os
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from seeds import derived
 
 import lbrx
 from lbrx import dtype as dt
 from lbrx.dtype import Dtype, Kind
-
-# What the samples of a run depend on; a new one each day.
-ROTATION = int(os.environ.get("LBRX_TEST_ROTATION", datetime.date.today().toordinal()))
 
 
 class Place(str):
@@ -36,16 +31,12 @@ class Place(str):
 
 
 def rotating(values: Sequence[Any], key: str) -> list[Any]:
-    """float32 or the last of the values, and another one that the day and the key decide."""
+    """float32 or the last of the values, and another one that the seed and the key decide."""
     first = dt.float32 if dt.float32 in values else values[-1]
     others = [value for value in values if value is not first]
     if not others or not isinstance(first, Dtype):
-        return [values[_number(key) % len(values)]]
-    return [first, others[_number(key) % len(others)]]
-
-
-def _number(key: str) -> int:
-    return zlib.crc32(f"{ROTATION} {key}".encode())
+        return [values[derived(key) % len(values)]]
+    return [first, others[derived(key) % len(others)]]
 
 
 def has(place: str, dtype: Dtype) -> bool:

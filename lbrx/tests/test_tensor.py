@@ -8,6 +8,7 @@ import operator
 import pickle
 import subprocess
 import sys
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -149,7 +150,11 @@ def test_shape_methods_follow_numpy():
     t = lbrx.tensor(x)
     for ours, theirs in [
         (t.T, x.T),
-        (t.transpose(), x.swapaxes(-1, -2)),
+        (t.mT, x.swapaxes(-1, -2)),
+        (t.transpose(), x.transpose()),
+        (t.transpose(0, 2), x.swapaxes(0, 2)),
+        (t.transpose((1, 2, 0)), x.transpose((1, 2, 0))),
+        (t.transpose(2, 0, 1), x.transpose(2, 0, 1)),
         (t.permute((2, 0, 1)), x.transpose(2, 0, 1)),
         (t.reshape((4, -1)), x.reshape(4, -1)),
         (t.T.reshape(-1), x.T.reshape(-1)),
@@ -262,7 +267,11 @@ def test_python_protocols():
         (lambda: lbrx.zeros(2.5), TypeError, "'float' object cannot be interpreted"),
         (lambda: lbrx.arange(0, 5, 0), lbrx.ShapeError, "never ends"),
         (lambda: operator.setitem(lbrx.ones(2), 0, 1), TypeError, "use where"),
-        (lambda: lbrx.ones(2).sum(axes=0), TypeError, r"sum\(axis=None.*argument 'axes'"),
+        (
+            lambda: lbrx.ones(2).sum(axes=0),
+            TypeError,
+            r"sum\(\) got an unexpected keyword argument 'axes'",
+        ),
     ]:
         with pytest.raises(error, match=message):
             wrong()
@@ -359,15 +368,10 @@ def test_import_is_light():
 
 
 def test_public_names():
-    assert sorted(lbrx.__all__) == sorted(
-        """Compiled DeviceError DeviceInfo Dtype DtypeError Event FormatError Kernel LbrxError
-        Metadata Model OutOfMemory QuantizationError SettingError ShapeError Tensor TraceError arange bfloat16
-        bool_ compile concat default_device dequantize deterministic devices embedding empty_aligned eval explain eye
-        float16 float32 float64 from_dlpack from_numpy full int16 int32 int64 int8 kernel
-        kernels linear load metal ones open_model ops profile promote quantize random result_type save
-        set_default_device stack tensor uint16 uint32 uint64 uint8 where zeros""".split()
-    )
-    assert all(getattr(lbrx, name) is not None for name in lbrx.__all__)
+    """The names are pinned: adding or removing one is a decision."""
+    pinned = (Path(__file__).parent / "public_names.txt").read_text().split()
+    assert sorted(lbrx.__all__) == pinned
+    assert all(hasattr(lbrx, name) for name in lbrx.__all__)
 
 
 def test_out_of_memory_says_who_holds_it():

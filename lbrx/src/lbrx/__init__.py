@@ -1,6 +1,10 @@
-"""An ML toolkit for Apple Silicon."""
+"""An ML toolkit for Apple Silicon: tensors on Metal, quantization, model files, language models.
 
-from importlib import import_module
+`lbrx` is also an array namespace of the Python array API standard; `docs/array_api.md` shows what
+of the standard it has.
+"""
+
+from math import e, inf, nan, pi
 from typing import TYPE_CHECKING, Any
 
 from lbrx import ops
@@ -17,12 +21,12 @@ from lbrx.dtype import (
     int32,
     int64,
     promote,
-    result_type,
     uint8,
     uint16,
     uint32,
     uint64,
 )
+from lbrx.dtype import bool_ as bool
 from lbrx.errors import (
     DeviceError,
     DtypeError,
@@ -39,6 +43,7 @@ from lbrx.tensor import (
     Metadata,
     Tensor,
     arange,
+    asarray,
     concat,
     default_device,
     devices,
@@ -55,8 +60,20 @@ from lbrx.tensor import (
     zeros,
 )
 from lbrx.tensor.compilation import Compiled, compile
+from lbrx.tensor.core import apply
+from lbrx.tensor.data_types import (
+    __array_namespace_info__,
+    astype,
+    can_cast,
+    finfo,
+    iinfo,
+    isdtype,
+    result_type,
+)
 from lbrx.tensor.evaluation import Event, eval, explain
 from lbrx.tensor.kernel import Kernel, kernel
+from lbrx.tensor.operation_functions import *  # noqa: F403
+from lbrx.tensor.operation_functions import __all__ as _operations
 from lbrx.tensor.quantized import dequantize, embedding, linear, quantize
 
 if TYPE_CHECKING:
@@ -68,6 +85,8 @@ if TYPE_CHECKING:
     from lbrx.tensor.stored_model import StoredModel, open_model
 
 __version__ = "0.1.0"
+__array_api_version__ = "2024.12"
+newaxis = None
 
 __all__ = [
     "Compiled",
@@ -87,38 +106,53 @@ __all__ = [
     "StoredModel",
     "Tensor",
     "TraceError",
+    "__array_api_version__",
+    "__array_namespace_info__",
+    "apply",
     "arange",
+    "asarray",
+    "astype",
     "bfloat16",
+    "bool",
     "bool_",
+    "can_cast",
     "compile",
     "concat",
     "default_device",
     "dequantize",
     "deterministic",
     "devices",
+    "e",
     "embedding",
     "empty_aligned",
     "eval",
     "explain",
     "eye",
+    "finfo",
     "float16",
     "float32",
     "float64",
     "from_dlpack",
     "from_numpy",
     "full",
+    "iinfo",
+    "inf",
     "int8",
     "int16",
     "int32",
     "int64",
+    "isdtype",
     "kernel",
     "kernels",
     "linear",
     "load",
     "metal",
+    "nan",
+    "newaxis",
     "ones",
     "open_model",
     "ops",
+    "pi",
     "profile",
     "promote",
     "quantize",
@@ -136,25 +170,29 @@ __all__ = [
     "zeros",
 ]
 
-# Names of Metal's and of files' modules: imported when first used, so that `import lbrx` is quick.
-_LAZY = {
-    "load": "lbrx.models",
-    "metal": "lbrx.metal",
-    "kernels": "lbrx.kernels",
-    "deterministic": "lbrx.kernels",
-    "profile": "lbrx.scheduler.profiler",
-    "StoredModel": "lbrx.tensor.stored_model",
-    "open_model": "lbrx.tensor.stored_model",
-    "save": "lbrx.tensor.saving",
-}
+__all__ += _operations
 
+if not TYPE_CHECKING:  # a type checker sees the imports above, and must not believe in any name
 
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module 'lbrx' has no attribute {name!r}")
-    module = import_module(_LAZY[name])
-    return getattr(module, name, module)
+    def __getattr__(name: str) -> Any:
+        """Import what needs Metal or files when it is first used: `import lbrx` stays quick."""
+        match name:
+            case "kernels" | "deterministic":
+                import lbrx.kernels as module
+            case "metal":
+                import lbrx.metal as module
+            case "load":
+                import lbrx.models as module
+            case "profile":
+                import lbrx.scheduler.profiler as module
+            case "StoredModel" | "open_model":
+                from lbrx.tensor import stored_model as module
+            case "save":
+                from lbrx.tensor import saving as module
+            case _:
+                raise AttributeError(f"module 'lbrx' has no attribute {name!r}")
+        return getattr(module, name, module)
 
 
 def __dir__() -> list[str]:
-    return sorted(set(globals()) | _LAZY.keys())
+    return sorted(set(globals()) | set(__all__))

@@ -42,7 +42,8 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Dtype:
-    """One element type. There is one object for each, so `is` compares them."""
+    """One element type. There is one object for each, so `is` compares them; a dtype also equals
+    its name and its numpy dtype: `x.dtype == "float32"`."""
 
     name: str
     kind: Kind
@@ -61,6 +62,14 @@ class Dtype:
     @property
     def is_integer(self) -> bool:
         return self.kind in (Kind.INT, Kind.UINT)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, str):
+            return other == self.name
+        return other is self or (isinstance(other, np.dtype) and other == self.numpy)
+
+    def __hash__(self) -> int:
+        return hash(self.name)  # equal to that of the name, which it equals
 
     def __repr__(self) -> str:
         return f"lbrx.{self.name}"

@@ -67,7 +67,7 @@ def operand(rng, shape, dtype, transposed=False):
     values = sample(rng, stored, dtype, -1, 1)
     tensor = lbrx.tensor(values, device="metal")
     if transposed:
-        return tensor.transpose(), wide(values).swapaxes(-1, -2)
+        return tensor.mT, wide(values).swapaxes(-1, -2)
     return tensor, wide(values)
 
 

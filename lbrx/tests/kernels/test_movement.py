@@ -157,4 +157,4 @@ def test_memory_and_order(variant, rng):
     array = values(rng, (2, 33, 40), dt.float32)
     with softmetal.checking("bounds", "race"), computed_by("copy", variant, "copy"):
         tensor = lbrx.tensor(array, device="metal")
-        same_bits(tensor.transpose().contiguous(), array.swapaxes(1, 2))
+        same_bits(tensor.mT.contiguous(), array.swapaxes(1, 2))

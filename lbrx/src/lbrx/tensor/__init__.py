@@ -4,6 +4,7 @@ from lbrx.tensor import random
 from lbrx.tensor.core import Metadata, Tensor
 from lbrx.tensor.creation import (
     arange,
+    asarray,
     concat,
     eye,
     from_dlpack,
@@ -22,6 +23,7 @@ __all__ = [
     "Metadata",
     "Tensor",
     "arange",
+    "asarray",
     "concat",
     "default_device",
     "devices",

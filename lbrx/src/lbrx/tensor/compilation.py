@@ -6,9 +6,8 @@ import functools
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module
 from types import MethodType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,6 +17,9 @@ from lbrx.shape import Layout
 from lbrx.storage import Array, MetalStorage
 from lbrx.tensor.core import Tensor
 from lbrx.tensor.number import TracedNumber, traced_function, tracing
+
+if TYPE_CHECKING:
+    from lbrx.scheduler.replay import Recording
 
 log = logging.getLogger("lbrx")
 MANY = 8  # traces, before somebody is told
@@ -36,7 +38,7 @@ def compile(function: Callable[..., Any]) -> Compiled:
 
 @dataclass(frozen=True)
 class _Trace:
-    recording: Any
+    recording: Recording
     results: Any  # the structure, with _Result in place of tensors
     looked_at: dict[int, float]  # floats whose values the function used, by number
 
@@ -68,7 +70,9 @@ class Compiled:
             return self.function(*args, **kwargs)
         tensors: list[Tensor] = []
         numbers: list[float] = []
-        setting = import_module("lbrx.scheduler.tracing").setting
+        from lbrx.kernels.arrays import whole_buffer
+        from lbrx.scheduler.tracing import setting
+
         key = setting(), _key((args, kwargs), tensors, numbers)
         arrays = [_plain(tensor) for tensor in tensors]
         traces = self._traces.setdefault(key, [])
@@ -77,12 +81,12 @@ class Compiled:
             trace = self._traced((args, kwargs), arrays, numbers)
             traces.append(trace)
             self._warn()
-        buffers = import_module("lbrx.kernels.arrays").whole_buffer
-        made = trace.recording.run([buffers(array) for array in arrays], numbers)
+        made = trace.recording.run([whole_buffer(array) for array in arrays], numbers)
         return _filled(trace.results, made)
 
     def _traced(self, given: Any, arrays: list[Array], numbers: list[float]) -> _Trace:
-        traces = import_module("lbrx.scheduler.tracing")
+        from lbrx.scheduler import tracing as traces
+
         name = getattr(self.function, "__name__", repr(self.function))
         inputs = [traces.stand_in(array, name) for array in arrays]
         slots = [TracedNumber(value, i) for i, value in enumerate(numbers)]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import operator
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,20 +16,22 @@ from numpy.typing import NDArray
 from lbrx import dtype as dt
 from lbrx import shape as sh
 from lbrx.dtype import Dtype, DtypeLike
-from lbrx.errors import ShapeError
-from lbrx.ops import TABLE, Attributes, Op
+from lbrx.errors import DeviceError, ShapeError
+from lbrx.ops import TABLE
 from lbrx.quant import QuantizationInfo
 from lbrx.shape import Axes, Layout, Shape
 from lbrx.storage import Array, Storage, Unrealised
 from lbrx.tensor import dlpack, indexing
 from lbrx.tensor import placement as devices
-from lbrx.tensor.methods import add_methods
 from lbrx.tensor.number import TracedNumber, traced_function
 from lbrx.tensor.operands import move, placed, prepare
+from lbrx.tensor.operation_methods import OperationMethods
 from lbrx.tensor.operators import Operators
 
 _KDL_CPU = (1, 0)
 _SHOWN_ELEMENTS = 200
+ARRAY_API_VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12")
+"""Versions of the Python array API standard whose names `lbrx` has."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +45,7 @@ class Metadata:
     """The block format of its bytes."""
 
 
-class Tensor(Operators):
+class Tensor(Operators, OperationMethods):
     """Elements of one type in a shape, on one device.
 
     Views (slices, transpose, permute, expand, squeeze, reshape where strides permit) share storage
@@ -52,10 +57,6 @@ class Tensor(Operators):
     def __init__(self, array: Array, metadata: Metadata | None = None) -> None:
         self.array = array
         self.metadata = metadata or Metadata()
-
-    if TYPE_CHECKING:
-        # The methods that come from the operation table; they have signatures at run time.
-        def __getattr__(self, name: str) -> Any: ...
 
     @property
     def shape(self) -> Shape:
@@ -83,6 +84,10 @@ class Tensor(Operators):
     def size(self) -> int:
         return self.array.layout.size
 
+    def numel(self) -> int:
+        """The number of elements, as `size`."""
+        return self.size
+
     @property
     def nbytes(self) -> int:
         """The bytes of its elements, each counted once for every place it appears in."""
@@ -108,6 +113,10 @@ class Tensor(Operators):
     def _call(name: str, *values: Any, **attributes: Any) -> Tensor:
         return call(name, *values, **attributes)
 
+    @staticmethod
+    def _calls(name: str, *values: Any, **attributes: Any) -> tuple[Any, ...]:
+        return calls(name, *values, **attributes)
+
     # Views
 
     def view(self, layout: Layout) -> Tensor:
@@ -130,14 +139,23 @@ class Tensor(Operators):
         """The axes in another order."""
         return self.view(sh.permute(self.array.layout, _sizes(axes)))
 
-    def transpose(self, first: int = -2, second: int = -1) -> Tensor:
-        """Two axes swapped."""
-        return self.view(sh.transpose(self.array.layout, first, second))
+    def transpose(self, *axes: int | Sequence[int]) -> Tensor:
+        """The axes in another order: all reversed without arguments, two swapped for two integers
+        (as torch), else a permutation of all of them, also as one sequence (as numpy)."""
+        order = _sizes(axes) if axes else tuple(reversed(range(self.ndim)))
+        if len(order) == 2 and len(axes) == 2:
+            return self.view(sh.transpose(self.array.layout, *order))
+        return self.permute(order)
 
     @property
     def T(self) -> Tensor:
         """All axes in reverse order, as numpy's."""
-        return self.permute(*reversed(range(self.ndim)))
+        return self.transpose()
+
+    @property
+    def mT(self) -> Tensor:
+        """The last two axes swapped: each matrix of a stack transposed."""
+        return self.transpose(-2, -1)
 
     def expand(self, *shape: int | Sequence[int]) -> Tensor:
         """Broadcast without a copy; -1 keeps a size."""
@@ -160,12 +178,27 @@ class Tensor(Operators):
         wanted = dt.parse(dtype)
         return self if wanted is self.dtype else self._call("cast", self, dtype=wanted)
 
-    def to_device(self, device: str) -> Tensor:
-        """Itself if it is there already, else a copy there, with its metadata. Memory of the host
-        that a GPU can use is not copied to metal; `numpy()` shows metal's memory without a copy."""
+    def to_device(self, device: str, /, *, stream: None = None) -> Tensor:
+        """The tensor on a device: itself if it is there already, else a copy, with its metadata.
+
+        Host memory that a GPU can use is not copied to metal; `numpy()` shows metal's memory
+        without a copy. A stream is not supported: each device has one queue.
+        """
+        if stream is not None:
+            raise DeviceError(f"stream={stream!r}: a device has one queue, leave the stream out")
         if device == self.device:
             return self
         return Tensor(move(self.array, device), self.metadata)
+
+    def to(self, *targets: DtypeLike) -> Tensor:
+        """The tensor on a device, as a dtype, or both: `x.to("cpu")`, `x.to("cpu", "float16")`."""
+        result = self
+        for target in targets:
+            if isinstance(target, str) and target in devices.NAMES:
+                result = result.to_device(target)
+            else:
+                result = result.astype(target)
+        return result
 
     def numpy(self) -> NDArray[Any]:
         """A numpy array over the same memory; bfloat16 is that of ml_dtypes."""
@@ -186,6 +219,13 @@ class Tensor(Operators):
     ) -> Any:
         """NumPy's functions take tensors for arrays of its own, and give those."""
         return function(*_with_arrays(args), **_with_arrays(kwargs))
+
+    def __array_namespace__(self, /, *, api_version: str | None = None) -> ModuleType:
+        """The module with the functions of the Python array API standard: lbrx itself."""
+        if api_version not in (None, *ARRAY_API_VERSIONS):
+            known = ", ".join(ARRAY_API_VERSIONS)
+            raise ValueError(f"api_version={api_version!r} is not supported: give one of {known}")
+        return sys.modules["lbrx"]  # which imports this module, not the other way round
 
     def __dlpack__(self, **kwargs: Any) -> object:
         return dlpack.export(self.numpy(), kwargs)
@@ -283,22 +323,33 @@ def _unpickle(data: bytes, shape: Shape, dtype: Dtype, device: str, metadata: Me
     return Tensor(placed(values, dtype, device), metadata)
 
 
-def run(op: Op, values: Sequence[Any], attributes: Attributes) -> Any:
-    """Run an operation: a tensor, or a tuple of them where it has several results."""
+def calls(name: str, *values: Any, **attributes: Any) -> tuple[Any, ...]:
+    """Run an operation by name. Returns a tensor for each of its results."""
+    op = TABLE[name]
     device, arrays = prepare(op, values)
     if traced_function() is not None:
         attributes = {
             k: float(v) if isinstance(v, TracedNumber) else v for k, v in attributes.items()
         }
     results = devices.get(device).run(op, arrays, op.bind(attributes))
-    tensors = tuple(Tensor(array) for array in results)
-    return tensors[0] if len(tensors) == 1 else tensors
+    return tuple(Tensor(array) for array in results)
+
+
+def apply(name: str, *operands: Any, **attributes: Any) -> Any:
+    """Run any operation of `lbrx.ops.TABLE` by name, also one that was registered from outside.
+
+    Returns a tensor, or a tuple of them where the operation has several results.
+    """
+    if name not in TABLE:
+        near = difflib.get_close_matches(name, TABLE)
+        hint = f"did you mean {near[0]!r}?" if near else "lbrx.ops.TABLE has them all"
+        raise KeyError(f"there is no operation {name!r}: {hint}")
+    results = calls(name, *operands, **attributes)
+    return results[0] if len(results) == 1 else results
 
 
 def call(name: str, *values: Any, **attributes: Any) -> Tensor:
     """Run an operation that has one result, by name."""
-    result: Tensor = run(TABLE[name], values, attributes)
+    result: Tensor
+    (result,) = calls(name, *values, **attributes)
     return result
-
-
-add_methods(Tensor, run)

@@ -34,6 +34,31 @@ def tensor(data: Any, dtype: DtypeLike | None = None, device: str | None = None)
     return Tensor(array_of(data, place, dtype))
 
 
+def asarray(
+    obj: Any,
+    /,
+    *,
+    dtype: DtypeLike | None = None,
+    device: str | None = None,
+    copy: bool | None = None,
+) -> Tensor:
+    """A tensor of an array, a (nested) list, a number or another tensor.
+
+    A tensor that has the dtype and is on the device already is returned as it is, unless copy is
+    True. copy=False raises ValueError where a copy would be needed.
+    """
+    if isinstance(obj, Tensor):
+        place, wanted = device or obj.device, dt.parse(dtype or obj.dtype)
+        if place == obj.device and wanted is obj.dtype:
+            return call("copy", obj) if copy else obj
+    elif copy is False and isinstance(obj, np.ndarray) and dtype in (None, dt.parse(obj.dtype)):
+        return from_numpy(obj, device, copy=False)
+    if copy is False:
+        kind = type(obj).__name__
+        raise ValueError(f"this {kind} cannot become a tensor without a copy: leave copy=None")
+    return tensor(obj, dtype, device)
+
+
 def _placed(values: NDArray[Any], dtype: Dtype, device: str | None) -> Tensor:
     return Tensor(placed(values, dtype, device or default_device()))
 
@@ -64,11 +89,20 @@ def from_numpy(
     return _placed(array, dtype, place)
 
 
-def from_dlpack(source: dlpack.Exporter) -> Tensor:
-    """A tensor over the memory of another library's, on the cpu."""
-    array = dlpack.import_array(source)
-    result = shared(array)
-    return Tensor(result if result is not None else copied(array, dt.parse(array.dtype)))
+def from_dlpack(
+    x: dlpack.Exporter, /, *, device: str | None = None, copy: bool | None = None
+) -> Tensor:
+    """A tensor over the memory of another library's array, on the cpu unless a device is given.
+
+    The memory must be the host's. copy=False raises ValueError where a copy would be needed.
+    """
+    array = dlpack.import_array(x)
+    result = None if copy else shared(array)
+    if result is None:
+        if copy is False:
+            raise ValueError(f"strides {array.strides} of the array need a copy: leave copy=None")
+        result = copied(array, dt.parse(array.dtype))
+    return Tensor(result).to_device(device or "cpu")
 
 
 def full(
@@ -85,12 +119,14 @@ def full(
     return Tensor(copied(repeated.numpy(), wanted) if place == "cpu" else move(repeated, place))
 
 
-def zeros(shape: Sizes, dtype: DtypeLike = dt.float32, device: str | None = None) -> Tensor:
-    return full(shape, 0, dtype, device)
+def zeros(shape: Sizes, dtype: DtypeLike | None = None, device: str | None = None) -> Tensor:
+    """A tensor of zeros, float32 unless a dtype is given."""
+    return full(shape, 0, dtype or dt.float32, device)
 
 
-def ones(shape: Sizes, dtype: DtypeLike = dt.float32, device: str | None = None) -> Tensor:
-    return full(shape, 1, dtype, device)
+def ones(shape: Sizes, dtype: DtypeLike | None = None, device: str | None = None) -> Tensor:
+    """A tensor of ones, float32 unless a dtype is given."""
+    return full(shape, 1, dtype or dt.float32, device)
 
 
 def arange(
@@ -120,11 +156,14 @@ def _number(value: float) -> dt.Scalar:
 def eye(
     rows: int,
     columns: int | None = None,
-    dtype: DtypeLike = dt.float32,
+    /,
+    *,
+    k: int = 0,
+    dtype: DtypeLike | None = None,
     device: str | None = None,
 ) -> Tensor:
-    """Ones on the diagonal, zeros elsewhere."""
-    return _placed(np.eye(rows, columns), dt.parse(dtype), device)
+    """A matrix with ones on diagonal k (above the main one if positive) and zeros elsewhere."""
+    return _placed(np.eye(rows, columns, k), dt.parse(dtype or dt.float32), device)
 
 
 def where(condition: Any, x: Any, y: Any) -> Tensor:

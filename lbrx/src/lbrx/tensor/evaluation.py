@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lbrx.storage import PackedStorage
 from lbrx.tensor.core import Tensor
 from lbrx.tensor.placement import default_device
+
+if TYPE_CHECKING:
+    from lbrx.metal import DeviceEvent
+    from lbrx.scheduler.explain import Explanation
 
 
 def eval(*values: Any) -> None:
@@ -27,14 +30,18 @@ def start(*values: Any) -> None:
     """Hand the pending work of tensors to their device, without waiting for it."""
     storages = [t.array.storage for t in _tensors(values) if t.device == "metal"]
     if storages:
-        import_module("lbrx.scheduler").realise(storages)
+        from lbrx.scheduler import realise
+
+        realise(storages)
 
 
-def explain(*values: Any) -> Any:
+def explain(*values: Any) -> Explanation:
     """How the pending values of tensors will be computed: which operations share a kernel, and
     what that saves. Print it, or draw it with its `svg()` and `mermaid()`."""
     storages = [t.array.storage for t in _tensors(values) if t.device == "metal"]
-    return import_module("lbrx.scheduler.explain").explain(storages)
+    from lbrx.scheduler import explain
+
+    return explain.explain(storages)
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
@@ -59,8 +66,11 @@ class Event:
 
     def __init__(self, device: str | None = None) -> None:
         self.device = device or default_device()
-        on_metal = self.device == "metal"
-        self._event = import_module("lbrx.metal").context().event() if on_metal else None
+        self._event: DeviceEvent | None = None
+        if self.device == "metal":
+            from lbrx.metal import context
+
+            self._event = context().event()
 
     def __repr__(self) -> str:
         return f"<Event on {self.device}, {'passed' if self.query() else 'pending'}>"

@@ -6,7 +6,6 @@ import logging
 import os
 from collections.abc import Sequence
 from functools import cache
-from importlib import import_module
 from typing import Protocol
 
 from lbrx import dtype as dt
@@ -65,7 +64,9 @@ def get(name: str) -> Device:
     if name not in NAMES:
         raise DeviceError(f"there is no device {name!r}: use one of {', '.join(NAMES)}")
     if name not in _DEVICES:
-        _DEVICES[name] = import_module("lbrx.scheduler").MetalDevice()
+        from lbrx.scheduler import MetalDevice  # imports the Metal backend
+
+        _DEVICES[name] = MetalDevice()
     return _DEVICES[name]
 
 
@@ -84,7 +85,9 @@ def set_default_device(name: str | None) -> None:
 def _best() -> str:
     """Metal where a device of it works, else the cpu."""
     try:
-        import_module("lbrx.metal").context()
+        from lbrx.metal import context
+
+        context()
     except (DeviceError, ModuleNotFoundError) as problem:
         log.warning("tensors are made on the cpu: %s", problem)
         return "cpu"
@@ -94,10 +97,11 @@ def _best() -> str:
 def devices() -> list[DeviceInfo]:
     """What there is to compute on, best first: Metal's devices, or the cpu where none works."""
     try:
-        found: list[DeviceInfo] = import_module("lbrx.metal").devices()
+        from lbrx.metal import devices as metal_devices
+
+        return metal_devices() or [_cpu_info()]
     except (DeviceError, ModuleNotFoundError):
-        found = []
-    return found or [_cpu_info()]
+        return [_cpu_info()]
 
 
 def _cpu_info() -> DeviceInfo:

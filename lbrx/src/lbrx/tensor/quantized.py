@@ -16,11 +16,10 @@ from lbrx import dtype as dt
 from lbrx import quant
 from lbrx.dtype import DtypeLike
 from lbrx.errors import QuantizationError
-from lbrx.ops import TABLE
 from lbrx.ops.quantized import has_encoder, stored_names, values_shape
 from lbrx.quant import QuantizationInfo
 from lbrx.tensor import derived
-from lbrx.tensor.core import Metadata, Tensor, call, run
+from lbrx.tensor.core import Metadata, Tensor, call, calls
 from lbrx.tensor.creation import from_numpy
 
 
@@ -63,8 +62,7 @@ def quantize(tensor: Tensor, scheme: str, importance: Any = None) -> Tensor:
     """
     found = quant.find(scheme)
     if importance is None and has_encoder(found):
-        results = run(TABLE["encode_blocks"], [tensor], {"scheme": found.name})
-        encoded = results if isinstance(results, tuple) else (results,)
+        encoded = calls("encode_blocks", tensor, scheme=found.name)
     else:
         weights = None if importance is None else np.asarray(importance)
         data, info = quant.quantize(tensor.numpy(), found, weights)
@@ -90,7 +88,7 @@ def linear(
     column of the result. A quantized weight stays packed, and the result has the type of x."""
     stored = stored_parts(weight)
     if stored is None:
-        return call("matmul", x, weight.transpose(), bias, activation=activation)
+        return call("matmul", x, weight.mT, bias, activation=activation)
     scheme, parts = stored
     result = call("quantized_matmul", x, *parts.values(), scheme=scheme)
     if bias is not None:
@@ -107,8 +105,7 @@ def linears(x: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:
         return [linear(x, weight) for weight in weights]
     (scheme,) = schemes
     parts = [part for each in stored if each is not None for part in each[1].values()]
-    results = run(TABLE["quantized_matmul"], [x, *parts], {"scheme": scheme, "count": len(weights)})
-    return list(results)
+    return list(calls("quantized_matmul", x, *parts, scheme=scheme, count=len(weights)))
 
 
 def _activated(x: Tensor, activation: str) -> Tensor:

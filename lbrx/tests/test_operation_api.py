@@ -1,0 +1,128 @@
+"""The generated methods and functions: fresh, typed, documented; and operations from outside."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import lbrx
+from lbrx.ops import TABLE, OpFamily, rules
+from lbrx.ops.table import op
+from lbrx.tensor import operation_functions
+from lbrx.tensor.operation_methods import OperationMethods
+
+SCRIPT = Path(__file__).parent.parent / "scripts" / "tensor_operations.py"
+METHODS = [op.name for op in TABLE.values() if op.operands and not op.variadic]
+RESULTS = {"Tensor", "tuple[Tensor, Tensor]", "tuple[Tensor, ...]"}
+
+
+def test_the_generated_modules_are_fresh():
+    done = subprocess.run([sys.executable, SCRIPT, "--check"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("owner", [OperationMethods, operation_functions])
+def test_every_operation_has_a_signature_and_a_docstring(owner):
+    names = METHODS if owner is OperationMethods else operation_functions.__all__
+    for name in names:
+        function = getattr(owner, name)
+        signature = inspect.signature(function)
+        assert signature.return_annotation in RESULTS, name
+        annotated = [p for p in signature.parameters.values() if p.name != "self"]
+        assert all(p.annotation is not p.empty for p in annotated), name
+        assert function.__doc__, name
+
+
+def test_functions_and_methods_agree():
+    x = lbrx.tensor([[1.0, -2.0], [0.5, 3.0]])
+    for name in ("exp", "abs", "softmax", "max", "argsort"):
+        function, method = getattr(lbrx, name), getattr(x, name)
+        np.testing.assert_array_equal(function(x).numpy(), method().numpy())
+    assert lbrx.matmul(x, [[1.0], [1.0]]).tolist() == [[-1.0], [3.5]]
+    values, places = lbrx.topk(x, 1)
+    assert (values.tolist(), places.tolist()) == ([[1.0], [3.0]], [[0], [1]])
+
+
+def test_mypy_knows_methods_and_functions(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import lbrx\n"
+        "x = lbrx.ones((2,))\n"
+        "reveal_type(x.exp())\n"
+        "reveal_type(lbrx.exp(x))\n"
+        "reveal_type(x.topk(1))\n"
+        "x.softmaxx()\n"
+        "lbrx.no_such_name\n"
+        "x.softmax(axis='last')\n"
+    )
+    command = [sys.executable, "-m", "mypy", "--strict", str(program)]
+    root = Path(__file__).parents[2]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=root)
+    assert done.stdout.count('Revealed type is "lbrx.tensor.core.Tensor"') == 2, done.stdout
+    assert "tuple[lbrx.tensor.core.Tensor, lbrx.tensor.core.Tensor]" in done.stdout
+    assert '"Tensor" has no attribute "softmaxx"' in done.stdout
+    assert 'Module has no attribute "no_such_name"' in done.stdout
+    assert 'Argument "axis" to "softmax"' in done.stdout
+
+
+@pytest.fixture
+def toy_operation():
+    """An operation of one's own: a numpy function with its rules is all it takes."""
+
+    @op(OpFamily.UNARY, rules.elementwise(1), rules.floating)
+    def toy_cube(x, *, scale: float = 1.0):
+        """scale * x**3 of each element."""
+        return scale * x**3
+
+    yield
+    del TABLE["toy_cube"]
+
+
+@pytest.mark.parametrize("device", ["cpu"])
+@pytest.mark.usefixtures("toy_operation")
+def test_an_operation_from_outside(device):
+    x = lbrx.tensor([1.0, -2.0, 3.0], device=device)
+    y = lbrx.apply("toy_cube", x + 1, scale=0.5) - 1
+    assert (y.device, y.tolist()) == (device, [3.0, -1.5, 31.0])
+    halves = lbrx.apply("toy_cube", x.astype("float16"))
+    assert (halves.dtype, halves.tolist()) == ("float16", [1.0, -8.0, 27.0])
+
+
+def test_apply_names_what_it_lacks():
+    with pytest.raises(KeyError, match="no operation 'sofmax': did you mean 'softmax'"):
+        lbrx.apply("sofmax", lbrx.ones(2))
+
+
+def test_dtypes_equal_their_names():
+    x = lbrx.ones(2, dtype="float16")
+    assert x.dtype == "float16"
+    assert x.dtype != "float32"
+    assert x.dtype == np.dtype("float16")
+    assert x.dtype != 16
+    assert {lbrx.float16: 1}["float16"] == 1
+
+
+@pytest.mark.parametrize(
+    ("targets", "device", "dtype"),
+    [
+        (("cpu",), "cpu", "float32"),
+        (("float16",), "metal", "float16"),
+        ((lbrx.int32,), "metal", "int32"),
+        (("cpu", "bfloat16"), "cpu", "bfloat16"),
+        ((float,), "metal", "float32"),
+    ],
+)
+def test_to_a_device_or_a_dtype(targets, device, dtype):
+    x = lbrx.ones((2, 3), device="metal")
+    moved = x.to(*targets)
+    assert (moved.device, moved.dtype, moved.numel()) == (device, dtype, 6)
+
+
+def test_to_names_what_it_does_not_know():
+    with pytest.raises(lbrx.DtypeError, match="'gpu' is no element type"):
+        lbrx.ones(2).to("gpu")
