@@ -17,7 +17,7 @@ from lbrx.errors import FormatError
 from lbrx.quant import gguf as ours
 
 HERE = Path(__file__).parent
-ROOT = HERE.parent.parent.parent
+ROOT = HERE.parents[1]
 TYPES = {scheme.name: gguf.GGMLQuantizationType(scheme.gguf_id) for scheme in ours.SCHEMES}
 # The package has no code for these two.
 ONLY_OURS = {"q1_0", "q8_k"}

@@ -85,16 +85,16 @@ def _gguf_scaling(config: Mapping[str, Any]) -> dict[str, Any]:
     match rope_scaling.kind_of(scaling):
         case "linear" | "yarn" as kind:
             factor = rope_scaling.number(scaling, "factor", float)
-            result = {"rope_scaling.scaling.type": kind, "rope_scaling.scaling.factor": factor}
+            result = {"rope.scaling.type": kind, "rope.scaling.factor": factor}
             if scaling.get(_ORIGINAL) is not None:
                 original = rope_scaling.number(scaling, _ORIGINAL, int)
-                result["rope_scaling.scaling.original_context_length"] = original
+                result["rope.scaling.original_context_length"] = original
             return result
         case "longrope" | "su":
             return {
-                "rope_scaling.scaling.type": "longrope",
-                "rope_scaling.scaling.attn_factor": rope_scaling.attention_factor(config),
-                "rope_scaling.scaling.original_context_length": rope_scaling.original_context(
+                "rope.scaling.type": "longrope",
+                "rope.scaling.attn_factor": rope_scaling.attention_factor(config),
+                "rope.scaling.original_context_length": rope_scaling.original_context(
                     config
                 ),
             }
