@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lbrx.memory.process import peak_memory
-from lbrx.models import LanguageModel, load
-from lbrx.models.loading import find
+from lbrx.models import LanguageModel
+from lbrx.models.loading import language_model, model_path
 
 TEXT = "The history of science is the study of the development of science and knowledge. " * 64
 
@@ -30,7 +30,7 @@ class Speed(NamedTuple):
 
 
 def ours(model: LanguageModel, tokens: list[int], new: int) -> Speed:
-    model.engine.remembered = []
+    model.engine.cached_tokens = []
     stream = model.stream(tokens, max_tokens=new + 1, ignore_end=True)
     for _ in stream:
         pass
@@ -50,7 +50,7 @@ def theirs(model: Any, tokens: list[int], new: int) -> Speed:
 
 
 def runners(path: Path, count: int, new: int) -> dict[str, Callable[[], Speed]]:
-    model = load(path)
+    model = language_model(path)
     tokens = model.tokenizer.encode(TEXT)[:count]
     result: dict[str, Callable[[], Speed]] = {"lbrx": lambda: ours(model, tokens, new)}
     if find_spec("llama_cpp") is not None and path.suffix == ".gguf":
@@ -68,7 +68,7 @@ def main() -> None:
     parser.add_argument("--new", type=int, default=64, help="tokens (64)")
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
-    running = runners(find(options.model), options.prompt, options.new)
+    running = runners(model_path(options.model), options.prompt, options.new)
     best = dict.fromkeys(running, Speed(0, 0))
     for _ in range(options.rounds + 1):
         for name, run in running.items():

@@ -79,7 +79,7 @@ from lbrx.tensor.quantized import dequantize, embedding, linear, quantize
 if TYPE_CHECKING:
     from lbrx import kernels, metal
     from lbrx.kernels import deterministic
-    from lbrx.models import load
+    from lbrx.models.loading import language_model
     from lbrx.scheduler.profiler import profile
     from lbrx.tensor.saving import save
     from lbrx.tensor.stored_model import StoredModel, open_model
@@ -144,8 +144,8 @@ __all__ = [
     "isdtype",
     "kernel",
     "kernels",
+    "language_model",
     "linear",
-    "load",
     "metal",
     "nan",
     "newaxis",
@@ -181,8 +181,8 @@ if not TYPE_CHECKING:  # a type checker sees the imports above, and must not bel
                 import lbrx.kernels as module
             case "metal":
                 import lbrx.metal as module
-            case "load":
-                import lbrx.models as module
+            case "language_model":
+                from lbrx.models import loading as module
             case "profile":
                 import lbrx.scheduler.profiler as module
             case "StoredModel" | "open_model":

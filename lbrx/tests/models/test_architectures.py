@@ -14,7 +14,6 @@ from lbrx import metal
 from lbrx.errors import FormatError
 from lbrx.models import architectures, engine
 from lbrx.models.config import read_rope
-from lbrx.models.loading import load
 
 LLAMA3 = {
     "rope_type": "llama3",
@@ -102,7 +101,7 @@ def test_logits(kind, make_model):
     folder = make_model(kind, **KINDS[kind])
     tokens = prompt(17)
     wanted = expected(folder, tokens)
-    model = load(folder, cache_dtype="float32")
+    model = lbrx.language_model(folder, cache_dtype="float32")
     close(model.engine.all_logits(tokens).numpy(), wanted, 1e-4)
     state = model.engine.prefill([tokens[:12]], 5)
     close(state.logits.numpy()[0], wanted[11], 1e-4)
@@ -117,7 +116,7 @@ def test_logits(kind, make_model):
 def test_half_precision_weights_and_caches(dtype, make_model):
     folder = make_model("llama", dtype)
     tokens = prompt(9)
-    model = load(folder, cache_dtype=dtype)
+    model = lbrx.language_model(folder, cache_dtype=dtype)
     wide = 2e-2 if dtype == "float16" else 1e-1
     close(model.engine.all_logits(tokens).numpy(), expected(folder, tokens), wide)
 
@@ -126,7 +125,7 @@ def test_on_the_cpu_device(make_model):
     folder = make_model("llama")
     tokens = prompt(8)
     wanted = expected(folder, tokens)
-    model = load(folder, device="cpu", cache_dtype="float32")
+    model = lbrx.language_model(folder, device="cpu", cache_dtype="float32")
     state = model.engine.prefill([tokens[:5]], 3)
     for i in range(5, 8):
         token = lbrx.tensor([[tokens[i]]], device="cpu")
@@ -136,17 +135,17 @@ def test_on_the_cpu_device(make_model):
 
 def test_a_prompt_in_chunks_is_the_prompt_at_once(make_model, monkeypatch):
     folder, tokens = make_model("llama"), prompt(23)
-    whole = load(folder).engine.prefill([tokens], 1).logits.numpy()
+    whole = lbrx.language_model(folder).engine.prefill([tokens], 1).logits.numpy()
     monkeypatch.setattr(engine, "CHUNK", 7)
-    close(load(folder).engine.prefill([tokens], 1).logits.numpy(), whole, 1e-5)
+    close(lbrx.language_model(folder).engine.prefill([tokens], 1).logits.numpy(), whole, 1e-5)
 
 
 def test_a_batch_is_its_texts(make_model, monkeypatch):
     folder = make_model("llama")
     texts = [prompt(count) for count in (3, 19, 1, 11)]
-    single = [load(folder).engine.prefill([text], 4) for text in texts]
+    single = [lbrx.language_model(folder).engine.prefill([text], 4) for text in texts]
     monkeypatch.setattr(engine, "CHUNK", 8)
-    together = load(folder).engine.prefill(texts, 4)
+    together = lbrx.language_model(folder).engine.prefill(texts, 4)
     close(together.logits.numpy(), np.concatenate([s.logits.numpy() for s in single]), 1e-4)
     np.testing.assert_array_equal(together.positions.numpy()[:, 0], [3, 19, 1, 11])
 
@@ -156,7 +155,7 @@ def test_settings(name, make_model):
     kind, settings, told = VARIANTS[name]
     folder, tokens = make_model(kind, **settings), prompt(13)
     wanted = expected(folder, tokens, **told)
-    model = load(folder, cache_dtype="float32")
+    model = lbrx.language_model(folder, cache_dtype="float32")
     close(model.engine.all_logits(tokens).numpy(), wanted, 1e-4)
 
 
@@ -170,7 +169,7 @@ def test_settings_in_gguf(name, make_model, tmp_path):
     kind, settings, told = VARIANTS[name]
     folder, tokens = make_model(kind, **settings), prompt(13)
     to_gguf_file(folder, tmp_path / "m.gguf")
-    model = load(tmp_path / "m.gguf", cache_dtype="float32")
+    model = lbrx.language_model(tmp_path / "m.gguf", cache_dtype="float32")
     close(model.engine.all_logits(tokens).numpy(), expected(folder, tokens, **told), 1e-4)
 
 
@@ -180,7 +179,7 @@ def test_settings_in_gguf(name, make_model, tmp_path):
 )
 def test_settings_that_make_no_sense(setting, value, make_model):
     with pytest.raises(FormatError, match=setting):
-        load(make_model("mistral", **{setting: value}))
+        lbrx.language_model(make_model("mistral", **{setting: value}))
 
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
@@ -227,7 +226,7 @@ def test_longrope_has_factors_for_each_context(context, name, make_model):
     tokens = prompt(13)
     amplitude = math.sqrt(1 + math.log(64 / 16) / math.log(16))
     wanted = expected(folder, tokens, _factors=lists[name], _amplitude=amplitude)
-    model = load(folder, context=context, cache_dtype="float32")
+    model = lbrx.language_model(folder, context=context, cache_dtype="float32")
     assert model.engine.context == (context or 16)
     close(model.engine.all_logits(tokens).numpy(), wanted, 1e-4)
 
@@ -245,7 +244,7 @@ def test_rope_of_llama3(make_model, tmp_path):
     # GGUF has the factors, which are not those of any Llama 3.
     to_gguf_file(folder, tmp_path / "m.gguf")
     for path in (folder, tmp_path / "m.gguf"):
-        model = load(path, cache_dtype="float32")
+        model = lbrx.language_model(path, cache_dtype="float32")
         close(model.engine.all_logits(tokens).numpy(), wanted, 1e-4)
 
 
@@ -255,24 +254,28 @@ def test_a_gguf_is_read_where_it_lies(make_model, tmp_path):
 
     folder, tokens = make_model("llama"), prompt(9)
     to_gguf_file(folder, tmp_path / "m.gguf")
-    model = load(tmp_path / "m.gguf", cache_dtype="float32")
+    model = lbrx.language_model(tmp_path / "m.gguf", cache_dtype="float32")
     close(model.engine.all_logits(tokens).numpy(), expected(folder, tokens), 1e-4)
-    assert model.tokenizer.encode("Hello, world! 123") == load(folder).tokenizer.encode(
-        "Hello, world! 123"
-    )
+    assert model.tokenizer.encode("Hello, world! 123") == lbrx.language_model(
+        folder
+    ).tokenizer.encode("Hello, world! 123")
 
 
 def test_what_the_cache_has_is_not_computed_again(make_model):
     folder, tokens = make_model("llama"), prompt(20)
-    model = load(folder)
+    model = lbrx.language_model(folder)
     model.engine.prefill([tokens[:12]], 8)
     again = model.engine.prefill([tokens], 1)
-    assert model.engine.remembered == tokens
-    close(again.logits.numpy(), load(folder).engine.prefill([tokens], 1).logits.numpy(), 1e-5)
+    assert model.engine.cached_tokens == tokens
+    close(
+        again.logits.numpy(),
+        lbrx.language_model(folder).engine.prefill([tokens], 1).logits.numpy(),
+        1e-5,
+    )
     other = [*tokens[:6], 5, 6, 7]
     close(
         model.engine.prefill([other], 1).logits.numpy(),
-        load(folder).engine.prefill([other], 1).logits.numpy(),
+        lbrx.language_model(folder).engine.prefill([other], 1).logits.numpy(),
         1e-5,
     )
 
@@ -285,8 +288,8 @@ def test_in_halves_on_an_apple_chip(make_model, monkeypatch, tmp_path):
     with monkeypatch.context() as patch:
         patch.setenv("SOFTMETAL_PROFILE", "apple-m1")
         patch.setenv("LBRX_CACHE", str(tmp_path))
-        model = load(folder)
-        assert model.engine.model.dtype is dt.float16
+        model = lbrx.language_model(folder)
+        assert model.engine.network.dtype is dt.float16
         close(model.engine.all_logits(tokens).numpy(), wanted)
         state = model.engine.prefill([tokens[:18]], 4)
         for i in (18, 19):

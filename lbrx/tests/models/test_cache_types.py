@@ -10,7 +10,6 @@ import lbrx
 from lbrx import dtype as dt
 from lbrx import quant
 from lbrx.models import engine as engines
-from lbrx.models import load
 from lbrx.models.kv_cache import find_cache_type
 
 TOKENS = np.random.default_rng(7).integers(2, 600, 17).tolist()
@@ -44,7 +43,7 @@ def close(given, wanted, tolerance=PRECISION):
 
 @pytest.mark.parametrize("device", ["metal", "cpu"])
 def test_logits(device, folder, wanted):
-    model = load(folder, cache_dtype="q8_0", device=device)
+    model = lbrx.language_model(folder, cache_dtype="q8_0", device=device)
     close(model.engine.all_logits(TOKENS).numpy(), wanted)
     state = model.engine.prefill([TOKENS[:12]], 5)
     close(state.logits.numpy()[0], wanted[11])
@@ -55,16 +54,16 @@ def test_logits(device, folder, wanted):
 
 
 def test_prompts_in_chunks(folder, monkeypatch):
-    model = load(folder, cache_dtype="q8_0")
+    model = lbrx.language_model(folder, cache_dtype="q8_0")
     whole = model.engine.prefill([TOKENS], 1).logits.numpy()
     monkeypatch.setattr(engines, "CHUNK", 5)
-    monkeypatch.setattr(engines, "FEW", 0)
-    model.engine.remembered = []
+    monkeypatch.setattr(engines, "SHORT_PROMPT", 0)
+    model.engine.cached_tokens = []
     close(model.engine.prefill([TOKENS], 1).logits.numpy(), whole, 1e-4)
 
 
 def test_a_batch_equals_single_texts(folder):
-    model = load(folder, cache_dtype="q8_0")
+    model = lbrx.language_model(folder, cache_dtype="q8_0")
     prompts = ["Hello, world! It's", "a", "12345 o'clock"]
     together = model.generate(prompts, max_tokens=8, ignore_end=True)
     for prompt, made in zip(prompts, together, strict=True):
@@ -72,7 +71,7 @@ def test_a_batch_equals_single_texts(folder):
 
 
 def test_a_longer_cache_takes_over_what_is_there(folder):
-    model = load(folder, cache_dtype="q8_0")
+    model = lbrx.language_model(folder, cache_dtype="q8_0")
     first = model.engine.prefill([TOKENS], 1).logits.numpy()
     stored = model.engine.cache.store.numpy()[..., :16, :].copy()
     second = model.engine.prefill([TOKENS], 400)
@@ -82,7 +81,7 @@ def test_a_longer_cache_takes_over_what_is_there(folder):
 
 
 def test_a_saved_prompt(folder, tmp_path):
-    first, second = (load(folder, cache_dtype="q8_0") for _ in range(2))
+    first, second = (lbrx.language_model(folder, cache_dtype="q8_0") for _ in range(2))
     made = first.generate("Hello, world!", max_tokens=8, ignore_end=True)
     first.save_prompt(tmp_path / "cache")
     assert lbrx.open_model(tmp_path / "cache")["cache"].dtype is dt.uint8
@@ -90,14 +89,14 @@ def test_a_saved_prompt(folder, tmp_path):
     again = second.generate("Hello, world!", max_tokens=8, ignore_end=True)
     assert again.tokens == made.tokens
     with pytest.raises(lbrx.FormatError, match="another type"):
-        load(folder).restore_prompt(tmp_path / "cache")
+        lbrx.language_model(folder).restore_prompt(tmp_path / "cache")
 
 
 @pytest.mark.parametrize(
     ("name", "bits"), [("q8_0", 8.5), ("f16", 16), ("bf16", 16), ("float32", 32)]
 )
 def test_memory(name, bits, folder):
-    model = load(folder, cache_dtype=name, context=256)
+    model = lbrx.language_model(folder, cache_dtype=name, context=256)
     cache = model.engine.reserve(1, 256)
     numbers = 2 * model.config.layers * 32 * 256
     assert model.memory.cache == cache.store.numpy().nbytes == numbers * bits / 8

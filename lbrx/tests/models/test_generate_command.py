@@ -19,8 +19,8 @@ import pytest
 import lbrx
 from lbrx.cli import main
 from lbrx.formats import ENCODINGS, Format, Inline, ModelFiles, TensorInfo
-from lbrx.models import Stream, load, memory_plan
-from lbrx.models.weights import in_memory
+from lbrx.models import Stream, memory_plan
+from lbrx.models.weights import bytes_in_memory
 
 PLAN = r"weights \d+ MiB, cache of [\d,]+ tokens \d+ MiB, scratch \d+ MiB: \d+ MiB of .+\n"
 SPEEDS = re.compile(
@@ -42,14 +42,17 @@ def said(capsys, *arguments) -> tuple[int, str, str]:
 def test_completes_and_reports(folder, capsys):
     status, out, err = said(capsys, "generate", folder, "-p", "Hello", "-n", 5, "--ignore-end")
     assert status == 0
-    assert out == load(folder).generate("Hello", max_tokens=5, ignore_end=True).text + "\n"
+    assert (
+        out
+        == lbrx.language_model(folder).generate("Hello", max_tokens=5, ignore_end=True).text + "\n"
+    )
     assert SPEEDS.fullmatch(err.strip())
 
 
 def test_chat_answers_the_prompt(folder, capsys):
     options = ("-n", 5, "--ignore-end")
     status, out, _ = said(capsys, "generate", folder, "--chat", "-p", "Hello", *options)
-    wanted = load(folder).chat(
+    wanted = lbrx.language_model(folder).chat(
         [{"role": "user", "content": "Hello"}], max_tokens=5, ignore_end=True
     )
     assert (status, out) == (0, wanted.text + "\n")
@@ -58,7 +61,7 @@ def test_chat_answers_the_prompt(folder, capsys):
 def test_a_conversation_has_a_history(folder, capsys, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.StringIO("Hello\n\nmore\n"))
     status, out, err = said(capsys, "generate", folder, "--chat", "-n", 4, "--system", "Be brief.")
-    model = load(folder)
+    model = lbrx.language_model(folder)
     talk = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}]
     first = model.chat(talk, max_tokens=4).text
     talk += [{"role": "assistant", "content": first}, {"role": "user", "content": "more"}]
@@ -149,7 +152,7 @@ def test_an_output_that_has_no_such_characters(folder, monkeypatch):
     options = ("-n", "40", "--ignore-end", "--temperature", "2", "--seed", "1")
     assert main(["generate", str(folder), "-p", "naïve café — 漢字", *options]) == 0
     text = sys.stdout.buffer.getvalue().decode("ascii")
-    wanted = load(folder).generate(
+    wanted = lbrx.language_model(folder).generate(
         "naïve café — 漢字", max_tokens=40, ignore_end=True, temperature=2, seed=1
     )
     assert text == wanted.text.encode("ascii", "replace").decode() + "\n"
@@ -161,7 +164,7 @@ def test_perplexity(folder, capsys, tmp_path):
     status, out, _ = said(capsys, "perplexity", folder, tmp_path / "text", "--context", 64)
     assert status == 0
     found = re.fullmatch(r"perplexity (\d+\.\d{4}), (\d+) tokens, \d+\.\d s\n", out)
-    model = load(folder, context=64)
+    model = lbrx.language_model(folder, context=64)
     tokens = model.tokenizer.encode(text)
     assert int(found[2]) == len(tokens) > 64
     scores = model.log_probabilities(tokens)
@@ -255,16 +258,16 @@ def test_eight_bit_floats_are_counted_as_the_halves_they_become():
         for name in ("F8_E4M3", "F32", "Q8_0")
     }
     files = ModelFiles(Path("model"), Format.SAFETENSORS, tensors)
-    assert in_memory(files) == files.nbytes + 4 * 8
+    assert bytes_in_memory(files) == files.nbytes + 4 * 8
 
 
 def test_a_model_that_does_not_fit_is_refused(folder):
-    config = load(folder).config
-    memory = memory_plan.plan(config, 10 << 30, 8192, 2, 11 << 30)
+    config = lbrx.language_model(folder).config
+    memory = memory_plan.plan_memory(config, 10 << 30, 8192, 2, 11 << 30)
     memory.check()
     assert str(memory).startswith("weights 10.00 GiB, cache of 8,192 tokens ")
     with pytest.raises(lbrx.LbrxError, match=r"does not fit.*smaller or a more strongly quantized"):
-        memory_plan.plan(config, 12 << 30, 8192, 2, 11 << 30).check()
+        memory_plan.plan_memory(config, 12 << 30, 8192, 2, 11 << 30).check()
     room = (10 << 30) + memory.scratch + config.cache_bytes(1000, 2)
     with pytest.raises(lbrx.LbrxError, match="a context of 768 tokens fits"):
-        memory_plan.plan(config, 10 << 30, 8192, 2, room).check()
+        memory_plan.plan_memory(config, 10 << 30, 8192, 2, room).check()

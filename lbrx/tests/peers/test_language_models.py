@@ -12,7 +12,7 @@ import pytest
 
 import lbrx
 from lbrx.convert import Settings, convert
-from lbrx.models import architectures, load
+from lbrx.models import architectures
 from lbrx.models.engine import CHUNK
 
 pytest.importorskip("torch", reason="transformers needs torch: make test-peers")
@@ -46,7 +46,7 @@ def close(given: np.ndarray, wanted: np.ndarray, tolerance: float = 2e-4) -> Non
 def check(path: Path, tokens: list[int], wanted: np.ndarray, tolerance: float = 2e-4) -> None:
     """All at once, then the second half token by token."""
     # As long as to need the factors for long texts, where a model has them.
-    model = load(path, context=len(tokens) + 1, cache_dtype="float32")
+    model = lbrx.language_model(path, context=len(tokens) + 1, cache_dtype="float32")
     close(model.engine.all_logits(tokens).numpy(), wanted, tolerance)
     half = len(tokens) // 2
     state = model.engine.prefill([tokens[:half]], len(tokens) - half)
@@ -76,7 +76,7 @@ def test_long_texts(case, tmp_path):
     tokens = peer_models.prompt(5, CHUNK + 90)
     folder = peer_models.write(peer, tmp_path)
     wanted = peer_models.logits(peer, tokens)
-    model = load(folder, cache_dtype="float32")
+    model = lbrx.language_model(folder, cache_dtype="float32")
     known = CHUNK + 70
     state = model.engine.prefill([tokens[:known]], len(tokens) - known)
     for place in range(known, len(tokens)):

@@ -117,5 +117,5 @@ def test_command_line(tmp_path):
     )
     assert (failed.returncode, failed.stderr) == (
         1,
-        "lbrx: nothing.py is no file: give a Python script\n",
+        "lbrx: nothing.py is not a file: give a Python script\n",
     )

@@ -1,4 +1,7 @@
-"""The command line: one file a subcommand, imported when it is asked for."""
+"""The command line: a module for each subcommand, named after it and imported when it is run.
+
+A new subcommand is a module in this folder, a line in `COMMANDS` and a case in `_find`.
+"""
 
 from __future__ import annotations
 
@@ -8,30 +11,65 @@ import io
 import os
 import sys
 from collections.abc import Sequence
-from importlib import import_module
+from typing import Protocol
 
 from lbrx import __version__
 from lbrx.errors import LbrxError
 
-INTERRUPTED, BROKEN_PIPE = 130, 141  # what shells expect of 128 + the signal's number
-# New objects before the collector looks for cycles. A start makes many, and nearly all stay.
-UNCOLLECTED = 50_000
+INTERRUPTED, BROKEN_PIPE = 130, 141  # 128 + the signal's number, as in shells
+# New objects between runs of the garbage collector: a start allocates many, and keeps nearly all.
+GC_THRESHOLD = 50_000
 COMMANDS = {
     "convert": "write a model in another format, quantized or not",
     "devices": "show the Metal devices and what they can do",
-    "generate": "complete a text with a language model, or talk to it",
+    "generate": "complete a text with a language model, or chat with it",
     "inspect": "show what is in a model, and which chips it fits",
     "perplexity": "measure how well a language model predicts a text",
-    "profile": "run a script and show what its kernels did",
-    "shaders": "compile the kernels before they are used",
-    "tune": "measure which kernels are the quickest here, and remember it",
+    "profile": "run a script and show how long its kernels took",
+    "shaders": "compile the kernels ahead of their first use",
+    "tune": "measure which kernel variants are fastest on this device, and remember them",
 }
 
 
+class Command(Protocol):
+    """The functions that the module of a subcommand has."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
+
+    def run(self, options: argparse.Namespace) -> int:
+        """Returns the exit status."""
+        ...
+
+
+def _find(name: str) -> Command:
+    """The module of a subcommand; the others are not imported."""
+    command: Command
+    match name:
+        case "convert":
+            from lbrx.cli import convert as command
+        case "devices":
+            from lbrx.cli import devices as command
+        case "generate":
+            from lbrx.cli import generate as command
+        case "inspect":
+            from lbrx.cli import inspect as command
+        case "perplexity":
+            from lbrx.cli import perplexity as command
+        case "profile":
+            from lbrx.cli import profile as command
+        case "shaders":
+            from lbrx.cli import shaders as command
+        case "tune":
+            from lbrx.cli import tune as command
+        case _:
+            raise LbrxError(f"{name} is not a command: give one of {', '.join(COMMANDS)}")
+    return command
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a subcommand; an error of ours is a line, not a traceback."""
-    if arguments is None:  # the process is ours
-        gc.set_threshold(UNCOLLECTED)
+    """Run a subcommand and return the exit status. Errors are one line on standard error."""
+    if arguments is None:  # the command line started this process
+        gc.set_threshold(GC_THRESHOLD)
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         _set_up_streams()
@@ -44,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         _close_output()
         return BROKEN_PIPE
-    except OSError as problem:  # a full disk, a file that may not be read
+    except OSError as problem:  # a full disk, an unreadable file
         try:
             sys.stdout.flush()
         except OSError:
@@ -60,10 +98,9 @@ def _run(given: Sequence[str]) -> int:
     for name, text in COMMANDS.items():
         command = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         if given[:1] == [name]:
-            import_module(f"lbrx.cli.{name}").add_arguments(command)
+            _find(name).add_arguments(command)
     options = parser.parse_args(given)
-    status: int = import_module(f"lbrx.cli.{options.command}").run(options)
-    return status
+    return _find(options.command).run(options)
 
 
 def _failed(problem: str) -> int:
@@ -72,9 +109,9 @@ def _failed(problem: str) -> int:
 
 
 def _set_up_streams() -> None:
-    """Any text can be written and any bytes read: what is wrong with them is for commands to say.
+    """Let any text be written and any bytes be read, so that commands can report bad input.
 
-    A stream that the caller has closed is None, or nothing.
+    A standard stream that the caller has closed is None here; the null device replaces it.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
@@ -85,6 +122,6 @@ def _set_up_streams() -> None:
 
 
 def _close_output() -> None:
-    """Nobody reads the output, or it cannot be written: the interpreter's own flush at its exit
-    must not fail again."""
+    """Discard further output after a write has failed: otherwise the interpreter's flush at exit
+    fails again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""lbrx devices: the Metal devices and what they can do."""
+"""lbrx devices: the Metal devices and their limits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from lbrx.metal.device import devices
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print JSON: bytes and whole units")
+    parser.add_argument(
+        "--json", action="store_true", help="print JSON, with sizes in bytes and rates per second"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -30,7 +32,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def table(device: DeviceInfo) -> list[tuple[str, str]]:
-    """Titles and values, for people."""
+    """Titles and formatted values."""
     cores = "threads" if device.soft and not device.simd_hardware else "GPU cores"
     family = f"Apple{device.family}" if device.family else "not Apple's"
     return [

@@ -6,14 +6,14 @@ import argparse
 import time
 from pathlib import Path
 
-from lbrx.cli.generate import add_model_arguments, load_model
+from lbrx.cli.generate import add_model_arguments, open_language_model
 from lbrx.errors import LbrxError
 from lbrx.models.language_model import perplexity
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_arguments(parser)
-    parser.add_argument("file", help="a text in UTF-8")
+    parser.add_argument("file", help="a text file in UTF-8")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -26,7 +26,7 @@ def run(options: argparse.Namespace) -> int:
         ) from None
     except OSError as problem:
         raise LbrxError(f"{path} cannot be read: {problem.strerror}") from None
-    model = load_model(options)
+    model = open_language_model(options)
     tokens = model.tokenizer.encode(text)
     if len(tokens) < 2:
         raise LbrxError(f"{path} has {len(tokens)} tokens: perplexity needs at least two")

@@ -1,4 +1,4 @@
-"""lbrx shaders build: compile every kernel now rather than when it is first used."""
+"""lbrx shaders build: compile all kernels ahead of their first use."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from lbrx.metal.prebuild import build_metallibs, build_pipelines
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("action", choices=["build"], help="compile all of them for this device")
+    parser.add_argument(
+        "action", choices=["build"], help="build: compile all kernels for this device"
+    )
 
 
 def run(options: argparse.Namespace) -> int:

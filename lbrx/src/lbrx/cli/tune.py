@@ -1,4 +1,4 @@
-"""lbrx tune: measure which kernel is the quickest for each kind of problem, and remember it."""
+"""lbrx tune: measure the fastest kernel variant for each shape class, and remember it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from lbrx.metal import context
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--family", action="append", default=[], help="only this family of kernels; may be repeated"
+        "--family", action="append", default=[], help="only this kernel family; may be repeated"
     )
-    parser.add_argument("--quick", action="store_true", help="fewer rounds")
+    parser.add_argument("--quick", action="store_true", help="measure fewer rounds")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -1,7 +1,9 @@
-"""Language models: loaded from files of any format, and run."""
+"""Language models: networks, tokenizers, caches and text generation.
 
-from lbrx.models.generation import Finish, Timing
+`lbrx.language_model(path_or_name)` in `loading.py` opens one; `LanguageModel` is what it returns.
+"""
+
+from lbrx.models.generation import FinishReason, Timing
 from lbrx.models.language_model import Completion, LanguageModel, Stream
-from lbrx.models.loading import load
 
-__all__ = ["Completion", "Finish", "LanguageModel", "Stream", "Timing", "load"]
+__all__ = ["Completion", "FinishReason", "LanguageModel", "Stream", "Timing"]

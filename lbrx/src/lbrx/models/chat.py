@@ -1,4 +1,4 @@
-"""Conversations as text, by the template that comes with a model."""
+"""Turns the messages of a conversation into text, with the model's chat template."""
 
 from __future__ import annotations
 
@@ -12,11 +12,15 @@ from lbrx.errors import FormatError, LbrxError
 from lbrx.models.tokenizer import Tokenizer
 
 Message = Mapping[str, Any]
+"""{"role": "system", "user" or "assistant", "content": a text}."""
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
 def render(tokenizer: Tokenizer, messages: Sequence[Message]) -> str:
-    """The conversation as the model was taught to read it, up to where the answer begins."""
+    """The text of a conversation, up to where the model's answer begins.
+
+    Raises LbrxError for bad messages, and FormatError if the template is missing or fails.
+    """
     check(messages)
     jinja = _library()
     environment = import_module("jinja2.sandbox").ImmutableSandboxedEnvironment(
@@ -25,14 +29,14 @@ def render(tokenizer: Tokenizer, messages: Sequence[Message]) -> str:
     environment.filters["tojson"] = _to_json
     environment.globals |= {"raise_exception": _refuse, "strftime_now": _now}
     source = _template(tokenizer)
-    special = {key: tokenizer.text(key) for key in _SPECIAL}
+    special = {key: tokenizer.special_token(key) for key in _SPECIAL}
     try:
         template = environment.from_string(source)
         text: str = template.render(messages=list(messages), add_generation_prompt=True, **special)
     except jinja.TemplateError as problem:
         raise FormatError(f"the model's chat template failed: {problem}") from None
     except Exception as problem:
-        # A template may do anything to the values that it is given.
+        # Templates are programs and raise errors of any type.
         raise FormatError(
             f"the model's chat template failed: {type(problem).__name__}: {problem}"
         ) from None
@@ -40,13 +44,13 @@ def render(tokenizer: Tokenizer, messages: Sequence[Message]) -> str:
 
 
 def check(messages: Sequence[Message]) -> None:
-    """Refuse what is no conversation."""
+    """Raise LbrxError for anything but a list of messages with a role and a content."""
     if not isinstance(messages, list | tuple) or not messages:
-        raise LbrxError(f"{messages!r:.80} is no conversation: give a list of messages")
+        raise LbrxError(f"{messages!r:.80} is not a conversation: give a list of messages")
     for message in messages:
         if not isinstance(message, Mapping) or not {"role", "content"} <= message.keys():
             raise LbrxError(
-                f"{message!r:.80} is no message: give {{'role': 'user', 'content': 'text'}}"
+                f"{message!r:.80} is not a message: give {{'role': 'user', 'content': 'text'}}"
             )
 
 
@@ -61,12 +65,12 @@ def _template(tokenizer: Tokenizer) -> str:
     }
     found = named.get("default")
     if not isinstance(found, str):
-        raise FormatError("the model has no chat template: complete a plain text with it instead")
+        raise FormatError("the model has no chat template: use generate with a plain text instead")
     return found
 
 
 def _to_json(value: Any, indent: int | None = None, **_: Any) -> str:
-    """Without the escapes for HTML that jinja's own has."""
+    """JSON without the HTML escapes of jinja's own filter, as in transformers."""
     return json.dumps(value, ensure_ascii=False, indent=indent)
 
 

@@ -1,4 +1,4 @@
-"""What a model's forward pass needs to know, from config.json or a GGUF's metadata."""
+"""The hyperparameters of a model, from config.json or a GGUF's metadata."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from lbrx.formats.checks import brief
 from lbrx.tensor.stored_model import StoredModel
 
 HEADS = ("lm_head.weight", "language_model.lm_head.weight", "output.weight")
-_MAX_SIZE = 1 << 24  # of any axis: a corrupt number fails here, not in an allocation
+_MAX_SIZE = 1 << 24  # of any axis: a corrupt value fails here rather than in an allocation
 
 
 @dataclass(frozen=True)
 class RopeSettings:
-    """How positions turn the features of a head."""
+    """Rotary position embedding: how a head's features are rotated by their position."""
 
     base: float
     dims: int
-    """How many features turn, from the first on."""
+    """The number of features that are rotated, from the first on."""
     scale: float = 1.0
-    """What positions are multiplied by."""
+    """Multiplies positions."""
     factors: tuple[float, ...] | None = None
-    """What each pair's speed is divided by."""
+    """Divide the frequencies, one for each pair of features."""
     amplitude: float = 1.0
-    """What the turned features are multiplied by."""
+    """Multiplies the rotated features."""
     original: int = 0
     """The longest context that `factors` are for; 0 for any."""
     long_factors: tuple[float, ...] | None = None
-    """Those for longer ones."""
+    """The factors for longer contexts."""
 
     def for_context(self, tokens: int) -> RopeSettings:
-        """With the factors for texts of so many tokens."""
+        """These settings with the factors for a context of so many tokens."""
         if self.long_factors is None or tokens <= self.original:
             return self
         return replace(self, factors=self.long_factors)
@@ -48,7 +48,7 @@ class RopeSettings:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The shape of a decoder-only transformer."""
+    """The hyperparameters of a decoder-only transformer."""
 
     model_type: str
     layers: int
@@ -59,36 +59,36 @@ class ModelConfig:
     head_size: int
     vocabulary: int
     context: int
-    """The most tokens that the model was made for."""
+    """The maximum number of tokens that the model was trained for."""
     norm_eps: float
     tied: bool
-    """Whether the output layer is the embedding."""
+    """Whether the output matrix is the embedding matrix."""
     rope: RopeSettings
     end_tokens: frozenset[int]
-    """Which end a text."""
+    """Token ids that end generation."""
     settings: Mapping[str, Any] = field(repr=False, compare=False)
-    """config.json, for what a single architecture has."""
+    """config.json, for settings that only some architectures have."""
 
-    def count(self, key: str, default: int = 0) -> int:
-        """A setting that is a number of things, or 0."""
+    def integer(self, key: str, default: int = 0) -> int:
+        """A setting that is a positive integer or 0."""
         return 0 if self.settings.get(key) == 0 else _size(self.settings, key, default)
 
-    def real(self, key: str, default: float = 0.0) -> float:
-        """A setting that is a positive number, if it is there and not 0."""
+    def number(self, key: str, default: float = 0.0) -> float:
+        """A setting that is a positive number; the default if it is missing, null or 0."""
         return number(self.settings, key, float) if self.settings.get(key) else default
 
-    def listed(self, key: str, index: int) -> Any:
-        """What a list of settings, one for each layer, says of one; None without a list."""
+    def per_layer(self, key: str, index: int) -> Any:
+        """The entry for one layer of a setting that is a list; None without such a list."""
         values = self.settings.get(key)
         return values[index] if isinstance(values, list) and index < len(values) else None
 
     def cache_bytes(self, tokens: int, itemsize: float) -> int:
-        """Of the keys and values of so many tokens."""
+        """The bytes of the keys and values of so many tokens."""
         return int(2 * self.layers * self.kv_heads * self.head_size * tokens * itemsize)
 
 
 def model_type_of(model: StoredModel) -> str:
-    """The architecture that a model on disk says it has."""
+    """The `model_type` of a stored model. Raises FormatError if its files name none."""
     given = model.config
     known = architecture_tables.of_config(given)
     classes = given.get("architectures")
@@ -100,23 +100,28 @@ def model_type_of(model: StoredModel) -> str:
     found = known.model_type if known else next(filter(None, named), None)
     if found is None:
         raise FormatError(
-            f"{model.path} has no config.json that names a model_type: it is no model that can "
-            "be run, or the file is missing"
+            f"{model.path} has no config.json that names a model_type: give a language model, "
+            "with its config.json"
         )
     return str(found)
 
 
 def read_config(model: StoredModel) -> ModelConfig:
-    """The configuration of a model on disk. Raises FormatError for what makes no sense."""
+    """The hyperparameters of a stored model. Raises FormatError if they are missing or invalid."""
     given = model.config
     if not given:
-        raise FormatError(f"{model.path} has no config.json: it is no model that can be run")
+        raise FormatError(
+            f"{model.path} has no config.json: give a language model, with its config.json"
+        )
     known = architecture_tables.of_config(given)
     flat = hyperparameters.flat_config(known, given) if known else dict(given)
     heads = _size(flat, "num_attention_heads")
     kv_heads = _size(flat, "num_key_value_heads", heads)
     if heads % kv_heads:
-        raise FormatError(f"config.json: {heads} heads do not divide among {kv_heads} of keys")
+        raise FormatError(
+            f"config.json: num_attention_heads: {heads} is not a multiple of "
+            f"num_key_value_heads: {kv_heads}"
+        )
     vocabulary = _size(flat, "vocab_size")
     return ModelConfig(
         model_type=known.model_type if known else str(given.get("model_type")),
@@ -141,12 +146,15 @@ def _size(config: Mapping[str, Any], key: str, default: int | None = None) -> in
     if value is None and default is not None:
         return default
     if type(value) is not int or not 0 < value <= _MAX_SIZE:
-        raise FormatError(f"config.json: {key}: {brief(value)} is no size")
+        raise FormatError(
+            f"config.json: {key}: {brief(value)} is not a size: it has to be an integer from 1 to "
+            f"{_MAX_SIZE:,}"
+        )
     return value
 
 
 def _is_tied(model: StoredModel, config: Mapping[str, Any]) -> bool:
-    """What the tensors say goes: many a config.json leaves it out."""
+    """Decided by the tensors: many config.json files leave tie_word_embeddings out."""
     if any(name in model for name in HEADS):
         return False
     return bool(config.get("tie_word_embeddings", True))
@@ -163,7 +171,7 @@ def _end_tokens(
 
 
 def read_rope(config: Mapping[str, Any]) -> RopeSettings:
-    """The rotary settings, with their scaling for long contexts."""
+    """The RoPE settings, with their scaling for long contexts."""
     base = number({"rope_theta": 10000.0, **config}, "rope_theta", float)
     share = number({"share": config.get("partial_rotary_factor") or 1.0}, "share", float)
     dims = int(rope_settings.head_size(config) * min(share, 1.0)) // 2 * 2
@@ -189,19 +197,19 @@ def read_rope(config: Mapping[str, Any]) -> RopeSettings:
 
 
 def _yarn(base: float, dims: int, config: Mapping[str, Any]) -> RopeSettings:
-    """Fast pairs as they are, slow ones slowed down, a ramp between."""
+    """YaRN: high frequencies unchanged, low ones divided by the factor, a ramp between."""
     scaling = rope_settings.scaling_of(config)
     factor = number(scaling, "factor", float)
     original = rope_settings.original_context(config)
-    turns = {"beta_fast": 32.0, "beta_slow": 1.0}
-    turns |= {key: scaling[key] for key in turns if scaling.get(key) is not None}
+    bounds = {"beta_fast": 32.0, "beta_slow": 1.0}
+    bounds |= {key: scaling[key] for key in bounds if scaling.get(key) is not None}
 
     def pair(rotations: float) -> float:
-        """The pair that turns so often within the original context."""
+        """The pair that makes so many rotations within the original context."""
         return dims * math.log(original / (rotations * 2 * math.pi)) / (2 * math.log(base))
 
-    first = pair(number(turns, "beta_fast", float))
-    last = pair(number(turns, "beta_slow", float))
+    first = pair(number(bounds, "beta_fast", float))
+    last = pair(number(bounds, "beta_slow", float))
     if scaling.get("truncate", True):
         first, last = math.floor(first), math.ceil(last)
     low, high = max(first, 0), min(last, dims - 1)
@@ -227,13 +235,14 @@ def _yarn_amplitude(scaling: Mapping[str, Any], factor: float) -> float:
 
 
 def _longrope(base: float, dims: int, config: Mapping[str, Any]) -> RopeSettings:
-    """Phi 3's two lists of factors: for contexts up to the original one, and for longer ones."""
+    """Phi 3's two lists of factors: for contexts up to the original length, and for longer."""
     lists = rope_settings.long_factors(config)
     short, long = (lists[f"rope_factors_{name}.weight"].tolist() for name in ("short", "long"))
     for factors in (short, long):
         if len(factors) != dims // 2:
             raise FormatError(
-                f"config.json: rope_scaling: {len(factors)} factors for {dims} features"
+                f"config.json: rope_scaling: {len(factors)} factors for {dims} rotated features: "
+                f"there have to be {dims // 2}"
             )
     return RopeSettings(
         base,

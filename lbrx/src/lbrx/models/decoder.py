@@ -1,4 +1,4 @@
-"""The frame that all architectures share: embedding, layers, norm, output."""
+"""What all architectures share: embedding, a stack of layers, a final norm, output logits."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from typing import Protocol
 from lbrx import dtype as dt
 from lbrx.models.config import ModelConfig
 from lbrx.models.kv_cache import ForwardStep
-from lbrx.models.layers import RMSNorm, capped, multiplied
+from lbrx.models.layers import RMSNorm, apply_weight, softcap
 from lbrx.models.weights import Weights
 from lbrx.tensor.core import Tensor
 from lbrx.tensor.quantized import embedding
 
 
 class Layer(Protocol):
-    """One layer. The sum of both results is what the layer gives: the next norm adds them up."""
+    """One layer: maps (x, added) to another such pair. The hidden states are the sum x + added,
+    which the next norm computes in its own kernel; `added` is None for the embedding."""
 
     def __call__(
         self, x: Tensor, added: Tensor | None, step: ForwardStep
@@ -22,12 +23,13 @@ class Layer(Protocol):
 
 
 class Decoder:
-    """A decoder-only transformer. An architecture's module has a subclass called `Model`."""
+    """A decoder-only transformer. The module of an architecture has a subclass `Network`, which
+    defines at least `make_layer`."""
 
-    halves = True
-    """Whether half precision holds the values between layers."""
-    norm_shift = 0.0
-    """What the norms' weights lack."""
+    supports_float16 = True
+    """Whether the values between layers fit the range of float16."""
+    norm_offset = 0.0
+    """What is added to the stored weights of norms."""
 
     def __init__(self, config: ModelConfig, weights: Weights) -> None:
         self.config = config
@@ -40,43 +42,44 @@ class Decoder:
         self.layers = [
             self.make_layer(inner.inside("layers").inside(i), i) for i in range(config.layers)
         ]
-        self.norm = RMSNorm(inner.inside("norm"), config.hidden, config.norm_eps, self.norm_shift)
+        self.norm = RMSNorm(inner.inside("norm"), config.hidden, config.norm_eps, self.norm_offset)
         self.head = self.embedding
         if not config.tied:
             self.head = weights.inside("lm_head").matrix("weight", *shape)
 
     def make_layer(self, weights: Weights, index: int) -> Layer:
+        """The layer of this index, with the weights below `model.layers.<index>`."""
         raise NotImplementedError
 
     def window(self, index: int) -> int:
-        """How many tokens a layer looks back at; 0 for all."""
-        kind = self.config.listed("layer_types", index)
-        near = self.is_near(index) if kind is None else kind == "sliding_attention"
-        return self.config.count("sliding_window") if near else 0
+        """The number of tokens that a layer's attention sees; 0 for all."""
+        kind = self.config.per_layer("layer_types", index)
+        has_window = self.has_window(index) if kind is None else kind == "sliding_attention"
+        return self.config.integer("sliding_window") if has_window else 0
 
-    def is_near(self, index: int) -> bool:
-        """Whether a layer has a window, where config.json has no list of that."""
+    def has_window(self, index: int) -> bool:
+        """Whether a layer's attention has a window, if config.json has no `layer_types`."""
         return False
 
     def embed(self, tokens: Tensor) -> Tensor:
         """(batch, tokens) to (batch, tokens, hidden)."""
-        # Tokens are checked by whoever gives them: then a step is a single list of kernels.
+        # The caller has checked the tokens: a check here would split a step into two command lists.
         return embedding(self.embedding, tokens, self.dtype, beyond="zeros")
 
-    def hidden(self, tokens: Tensor, step: ForwardStep) -> tuple[Tensor, Tensor | None]:
-        """What the layers make of tokens: two parts of a sum."""
+    def hidden_states(self, tokens: Tensor, step: ForwardStep) -> tuple[Tensor, Tensor | None]:
+        """The output of the last layer, as two terms of a sum."""
         x, added = self.embed(tokens), None
         for layer in self.layers:
             x, added = layer(x, added, step)
         return x, added
 
     def logits(self, tokens: Tensor, step: ForwardStep, *, every: bool = False) -> Tensor:
-        """How likely each token of the vocabulary comes next: (batch, vocabulary) after the last
-        token, or (batch, tokens, vocabulary) after every one; float32."""
-        x, added = self.hidden(tokens, step)
+        """The logits of the next token in float32: (batch, vocabulary) after the last token, or
+        with `every` (batch, tokens, vocabulary) after each one."""
+        x, added = self.hidden_states(tokens, step)
         if not every:
             x, added = x[:, -1], None if added is None else added[:, -1]
         normed, _ = self.norm.of_sum(x, added)
-        result = multiplied(normed, self.head).astype(dt.float32)
-        cap = self.config.real("final_logit_softcapping")
-        return capped(result, cap) if cap else result
+        result = apply_weight(normed, self.head).astype(dt.float32)
+        cap = self.config.number("final_logit_softcapping")
+        return softcap(result, cap) if cap else result

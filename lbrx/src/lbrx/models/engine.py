@@ -1,10 +1,9 @@
-"""Runs a model: prompts in chunks, then a token of each text at a time, by a replayed step."""
+"""Runs a network with its KV cache: prompts in chunks, then one token per text at a time."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,107 +19,117 @@ from lbrx.tensor.core import Tensor
 from lbrx.tensor.creation import tensor
 from lbrx.tensor.evaluation import start
 
-BLOCK = 256  # tokens: capacities are multiples of it
-FEW = 16  # tokens that are read quicker one by one than by a graph made for them
-LEAST = 256  # tokens of room, so that short texts share one trace
+CAPACITY_STEP = 256  # tokens: cache capacities are multiples of it
+MIN_CAPACITY = 256  # tokens, so that short texts share one recorded step
+SHORT_PROMPT = 16  # tokens: up to here, the recorded step is faster than a graph for the prompt
 
 
-class Next(NamedTuple):
-    """After a pass: one row for each text."""
+class Prediction(NamedTuple):
+    """The result of a forward step: one row per text."""
 
     logits: Tensor
-    """(batch, vocabulary)"""
+    """(batch, vocabulary), float32."""
     best: Tensor
-    """(batch, 1): the most likely token"""
+    """(batch, 1): the most likely next token."""
     positions: Tensor
-    """(batch, 1): where the next token stands"""
+    """(batch, 1): the position of the next token."""
 
 
 class Engine:
-    """A model with its cache. `remembered` is what the cache holds, if it is of a single text.
+    """A network with one KV cache, which the texts that are generated share.
 
-    There is one cache: who reads a text takes it from the text before. `turn` counts that, and
-    whoever holds `lock` finds the cache as it was.
+    `cached_tokens` are the tokens in the cache, if it belongs to a single text. Each `reserve`
+    gives the cache to another text and increments `reservation`: a caller whose number differs
+    has lost its contents. Hold `lock` to keep the cache over several calls.
     """
 
-    def __init__(self, model: Decoder, cache_type: CacheType, memory: MemoryPlan) -> None:
-        self.model = model
+    def __init__(self, network: Decoder, cache_type: CacheType, memory: MemoryPlan) -> None:
+        self.network = network
         self.cache_type = cache_type
         self.memory = memory
         self.context = memory.tokens
-        self.remembered: list[int] = []
+        self.cached_tokens: list[int] = []
         self.cache: KVCache | None = None
         self.lock = threading.RLock()
-        self.turn = 0
-        self._decode: Callable[[Tensor, Tensor], Next] | None = None
+        self.reservation = 0
+        self._decode: Callable[[Tensor, Tensor], Prediction] | None = None
 
     def reserve(self, batch: int, tokens: int) -> KVCache:
-        """Room for so many tokens of each text. A cache that is large enough serves again."""
+        """A cache with room for `tokens` tokens of each text; a large enough one is kept.
+
+        Raises LbrxError if that is more than the context, or a batch does not fit the memory.
+        """
         if tokens > self.context:
             raise LbrxError(
                 f"{tokens:,} tokens do not fit the context of {self.context:,}: shorten the "
-                "prompt, or load the model with a larger context"
+                "prompt, or open the model with a larger context"
             )
-        self.turn += 1
-        old, kept = self.cache, self.remembered
+        self.reservation += 1
+        old, kept = self.cache, self.cached_tokens
         if old is not None and old.batch == batch and old.capacity >= tokens:
             return old
         smaller = old if old is not None and batch == old.batch == 1 else None
-        # A new one means a new trace: a text that grows and grows makes few of them.
-        wanted = max(tokens, LEAST if smaller is None else 2 * smaller.capacity)
-        capacity = min(-(-wanted // BLOCK) * BLOCK, max(self.context, LEAST))
+        # Each capacity needs its own recorded step, so a growing text doubles the capacity.
+        wanted = max(tokens, MIN_CAPACITY if smaller is None else 2 * smaller.capacity)
+        steps = -(-wanted // CAPACITY_STEP)
+        capacity = min(steps * CAPACITY_STEP, max(self.context, MIN_CAPACITY))
         self.memory.check_cache(batch, capacity)
-        device = self.model.device
-        new = KVCache(self.model.config, batch, capacity, self.cache_type, device)
+        device = self.network.device
+        new = KVCache(self.network.config, batch, capacity, self.cache_type, device)
         if smaller is None:
             kept = []
         else:
             new.copy_from(smaller, len(kept))
-        # In this order, so that an interrupt leaves nothing that is wrong.
-        self.remembered = []
-        self.cache, self._decode = new, self._decoder(new)
-        self.remembered = kept
+        # In this order, so that after an interrupt `cached_tokens` is true of `cache`.
+        self.cached_tokens = []
+        self.cache, self._decode = new, self._recorded_step(new)
+        self.cached_tokens = kept
         return new
 
-    def _decoder(self, cache: KVCache) -> Callable[[Tensor, Tensor], Next]:
-        """The step for one more token of each text. Its shapes are always the same, so on a
-        device it is traced once and then replayed."""
+    def _recorded_step(self, cache: KVCache) -> Callable[[Tensor, Tensor], Prediction]:
+        """The step for one more token of each text. Its shapes are constant, so on a Metal device
+        it is recorded once and each token replays the recorded command list."""
 
-        def step(tokens: Tensor, positions: Tensor) -> Next:
-            # Texts that have ended stay within the cache while others of their batch go on. These
-            # are no inputs or results, which a replay would bind anew to each layer's kernels.
-            places = positions.minimum(cache.capacity - 1)
-            place = ForwardStep(cache, places, (places + 1).reshape(-1))
-            return self._next(self.model.logits(tokens, place), positions + 1, place)
+        def step(tokens: Tensor, positions: Tensor) -> Prediction:
+            # Texts that have ended stay within the cache while others of their batch continue.
+            # Computed here, these are intermediates: a replay would have to bind an input or a
+            # result to each layer's kernels again.
+            within = positions.minimum(cache.capacity - 1)
+            forward = ForwardStep(cache, within, (within + 1).reshape(-1))
+            return self._predict(self.network.logits(tokens, forward), positions + 1, forward)
 
         return step if cache.device == "cpu" else compile(step)
 
-    def _next(self, logits: Tensor, positions: Tensor, step: ForwardStep) -> Next:
+    def _predict(self, logits: Tensor, positions: Tensor, step: ForwardStep) -> Prediction:
         step.commit()
-        return Next(logits, logits.argmax(axis=-1, keepdims=True), positions)
+        return Prediction(logits, logits.argmax(axis=-1, keepdims=True), positions)
 
-    def prefill(self, prompts: Sequence[Sequence[int]], room: int) -> Next:
-        """Take in the prompts, with room for more tokens."""
+    def prefill(self, prompts: Sequence[Sequence[int]], room: int) -> Prediction:
+        """Run the prompts through the network, with room for `room` more tokens of each. Tokens
+        that are in the cache are not computed again."""
         longest = max(map(len, prompts))
         cache = self.reserve(len(prompts), min(longest + room, self.context))
-        known = self.known(prompts)
-        # Until all is read, an interrupt leaves what is certain.
-        self.remembered = self.remembered[:known]
-        if len(prompts) == 1 and longest - known <= FEW:
-            state = self._step_by_step(prompts[0], known)
+        known = self.cached_prefix(prompts)
+        # An interrupt may leave anything beyond these.
+        self.cached_tokens = self.cached_tokens[:known]
+        if len(prompts) == 1 and longest - known <= SHORT_PROMPT:
+            prediction = self._prefill_by_token(prompts[0], known)
         else:
-            state = self._in_chunks(cache, prompts, known)
-        self.remembered = list(prompts[0]) if len(prompts) == 1 else []
-        return state
+            prediction = self._prefill_in_chunks(cache, prompts, known)
+        self.cached_tokens = list(prompts[0]) if len(prompts) == 1 else []
+        return prediction
 
-    def _in_chunks(self, cache: KVCache, prompts: Sequence[Sequence[int]], known: int) -> Next:
-        """Shorter prompts are filled up in front: so all end together."""
+    def _prefill_in_chunks(
+        self, cache: KVCache, prompts: Sequence[Sequence[int]], known: int
+    ) -> Prediction:
+        """Shorter prompts of a batch are padded at the front, so that all end together."""
         longest = max(map(len, prompts))
         tokens = np.zeros((len(prompts), longest), np.int32)
         lengths = np.array([[len(prompt)] for prompt in prompts], np.int32)
         for row, prompt in zip(tokens, prompts, strict=True):
             row[longest - len(prompt) :] = prompt
-        size = max(CHUNK // len(prompts), FEW)  # as many tokens, and as much memory, in any batch
+        # The same number of tokens, and thus memory, for any batch.
+        size = max(CHUNK // len(prompts), SHORT_PROMPT)
         for first in range(known, longest, size):
             end = min(first + size, longest)
             places = np.arange(first, end, dtype=np.int32) - (longest - lengths)
@@ -129,59 +138,63 @@ class Engine:
             piece = self._tensor(tokens[:, first:end])
             if end == longest:
                 break
-            self.model.hidden(piece, step)
+            self.network.hidden_states(piece, step)
             start(step.written)
             step.commit()
-        state = self._next(self.model.logits(piece, step), self._tensor(lengths), step)
-        # The cache is filled even if nobody looks at the logits.
-        start(state)
-        self._trim()
-        return state
+        prediction = self._predict(self.network.logits(piece, step), self._tensor(lengths), step)
+        # Started here, so that the cache is filled even if the logits are never read.
+        start(prediction)
+        self._free_scratch()
+        return prediction
 
-    def _trim(self) -> None:
-        """The pieces that a prompt was computed in are larger than all that a token needs."""
-        if self.model.device == "metal":
-            # An interrupt in a destructor would be shown, and lost.
+    def _free_scratch(self) -> None:
+        """Return a prompt's intermediate buffers to the system: a single token needs far less."""
+        if self.network.device == "metal":
+            from lbrx.metal import context
+
+            # Python prints and drops a KeyboardInterrupt that is raised in a destructor.
             with UNINTERRUPTED:
-                import_module("lbrx.metal").context().trim()
+                context().trim()
 
-    def _step_by_step(self, prompt: Sequence[int], known: int) -> Next:
-        """The rest of a prompt through the step for one token, which is traced anyway."""
-        state = None
+    def _prefill_by_token(self, prompt: Sequence[int], known: int) -> Prediction:
+        """Run the rest of a prompt through the recorded step, which generation needs anyway."""
+        prediction = None
         for place in range(known, len(prompt)):
-            token = tensor([[prompt[place]]], dtype=dt.int64, device=self.model.device)
-            state = self.decode(token, self._tensor([[place]]))
-        assert state is not None
-        return state
+            token = tensor([[prompt[place]]], dtype=dt.int64, device=self.network.device)
+            prediction = self.decode(token, self._tensor([[place]]))
+        assert prediction is not None
+        return prediction
 
-    def known(self, prompts: Sequence[Sequence[int]]) -> int:
-        """How many tokens the cache has already; the last is always computed, for its logits."""
+    def cached_prefix(self, prompts: Sequence[Sequence[int]]) -> int:
+        """How many of the first tokens are in the cache. The last token never counts, as its
+        logits are needed."""
         if len(prompts) > 1:
             return 0
         same = 0
-        for old, new in zip(self.remembered, prompts[0][:-1], strict=False):
+        for old, new in zip(self.cached_tokens, prompts[0][:-1], strict=False):
             if old != new:
                 break
             same += 1
         return same
 
-    def decode(self, tokens: Tensor, positions: Tensor) -> Next:
-        """One more token of each text."""
+    def decode(self, tokens: Tensor, positions: Tensor) -> Prediction:
+        """Run one more token of each text: (batch, 1) tokens at (batch, 1) positions."""
         assert self._decode is not None
         return self._decode(tokens, positions)
 
     def all_logits(self, tokens: Sequence[int], first: int = 0) -> Tensor:
-        """After every token from one on, (tokens, vocabulary); those before are in the cache."""
+        """The logits after each of these tokens, (tokens, vocabulary). `first` tokens before them
+        are in the cache."""
         cache = self.reserve(1, first + len(tokens))
-        self.remembered = self.remembered[:first]
+        self.cached_tokens = self.cached_tokens[:first]
         places = np.arange(first, first + len(tokens), dtype=np.int32)
         length = np.array([first + len(tokens)], np.int32)
         step = ForwardStep(cache, self._tensor(places[None]), self._tensor(length))
-        logits = self.model.logits(self._tensor(np.array([tokens])), step, every=True)
+        logits = self.network.logits(self._tensor(np.array([tokens])), step, every=True)
         start(logits)
         step.commit()
-        self.remembered += tokens
+        self.cached_tokens += tokens
         return logits[0]
 
     def _tensor(self, values: Any) -> Tensor:
-        return tensor(np.ascontiguousarray(values), dtype=dt.int32, device=self.model.device)
+        return tensor(np.ascontiguousarray(values), dtype=dt.int32, device=self.network.device)

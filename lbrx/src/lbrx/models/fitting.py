@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from lbrx.metal.device import chips
 from lbrx.models.config import ModelConfig
-from lbrx.models.memory_plan import MemoryPlan, plan
+from lbrx.models.memory_plan import MemoryPlan, plan_memory
 
 # The memory that each chip is sold with, in GiB.
 MEMORY = {
@@ -30,28 +30,28 @@ MEMORY = {
     "M4 Max": (36, 48, 64, 128),
     "M5": (16, 24, 32),
 }
-# The part that macOS lets a GPU use unless told otherwise.
+# The share of memory that macOS lets a GPU use by default.
 WORKING_SET = 0.75
 _CACHED = 2  # bytes: keys and values are float16
 
 
 @dataclass(frozen=True)
 class Fit:
-    """A chip, the memory sizes that are enough, and its greatest rate of tokens."""
+    """A chip, the memory sizes that suffice, and an upper bound of its speed."""
 
     chip: str
     enough: tuple[int, ...]
-    """GiB; none where the model is too large for all it is sold with."""
+    """In GiB; empty if the model is too large for every size the chip is sold with."""
     tokens_per_second: float
 
 
 def needs(config: ModelConfig, weights: int, context: int) -> MemoryPlan:
-    """What a model uses with a text of that length."""
-    return plan(config, weights, context, _CACHED, limit=0)
+    """The memory that a model needs for a text of that length."""
+    return plan_memory(config, weights, context, _CACHED, limit=0)
 
 
 def fits(need: MemoryPlan) -> list[Fit]:
-    """For every chip. A token is made at the speed at which weights and cache are read."""
+    """One for each chip. Generation is taken to be limited by reading weights and cache."""
     result = []
     for name, chip in chips().items():
         enough = tuple(

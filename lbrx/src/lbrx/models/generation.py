@@ -1,4 +1,4 @@
-"""Texts that grow token by token: what is chosen, what is shown, and when they end."""
+"""Generates texts token by token: which token is chosen, what is shown, and when a text ends."""
 
 from __future__ import annotations
 
@@ -13,109 +13,117 @@ from numpy.typing import NDArray
 
 from lbrx.errors import FormatError
 from lbrx.interrupt import UNINTERRUPTED
-from lbrx.models.engine import Engine, Next
+from lbrx.models.engine import Engine, Prediction
 from lbrx.models.sampling import Sampler, Sampling, log_probability
 from lbrx.models.tokenizer import TextStream, Tokenizer
 from lbrx.tensor.creation import tensor
 from lbrx.tensor.evaluation import start
 
 
-class Finish(StrEnum):
+class FinishReason(StrEnum):
     """Why a text ended."""
 
-    END = "end"  # the model's own end
-    STOP = "stop"  # a stop string
-    LENGTH = "length"  # as many tokens as were asked for, or as the context has
+    END = "end"  # the model generated an end token
+    STOP = "stop"  # a stop string was found
+    LENGTH = "length"  # max_tokens or the context was reached
 
 
 @dataclass(frozen=True)
-class Options:
-    """What is wanted of a generation."""
+class GenerationOptions:
+    """The options of `generate`, `stream` and `chat`, checked."""
 
     max_tokens: int = 256
+    """The maximum number of new tokens."""
     sampling: Sampling = field(default_factory=Sampling)
     stop: tuple[str, ...] = ()
+    """Strings that end the text; they are not part of it."""
     logprobs: bool = False
+    """Whether to return the log-probability of each new token."""
     ignore_end: bool = False
+    """Whether to continue after the model's end token."""
 
 
 @dataclass
 class Timing:
-    """How long a generation took, in seconds."""
+    """Numbers of tokens and durations of a generation, over all texts of a batch."""
 
     prompt_tokens: int = 0
-    known_tokens: int = 0
-    """Of the prompt, that were in the cache already."""
-    new_tokens: int = 0
-    first_token: float = 0.0
-    decoding: float = 0.0
+    cached_tokens: int = 0
+    """Tokens of the prompt that were in the cache and not computed again."""
+    decoded_tokens: int = 0
+    """Generated tokens after the first one of each text."""
+    first_token_seconds: float = 0.0
+    """Time until the first token, with reading the prompt."""
+    decode_seconds: float = 0.0
+    """Time of the tokens after the first."""
 
     @property
     def prefill_speed(self) -> float:
-        """Tokens of the prompt a second, of those that had to be read."""
-        read = self.prompt_tokens - self.known_tokens
-        return read / self.first_token if self.first_token else 0.0
+        """Computed prompt tokens per second."""
+        computed = self.prompt_tokens - self.cached_tokens
+        return computed / self.first_token_seconds if self.first_token_seconds else 0.0
 
     @property
     def decode_speed(self) -> float:
-        """Tokens after the first, of all texts, a second."""
-        return self.new_tokens / self.decoding if self.decoding else 0.0
+        """Generated tokens per second, without the first."""
+        return self.decoded_tokens / self.decode_seconds if self.decode_seconds else 0.0
 
 
-class Text:
-    """One text in the making."""
+class TextState:
+    """A text that is being generated: prompt, tokens so far, and why it ended."""
 
     def __init__(
         self,
         prompt: Sequence[int],
         tokenizer: Tokenizer,
-        options: Options,
+        options: GenerationOptions,
         context: int,
-        number: int = 0,
+        repeat: int = 0,
     ) -> None:
-        """`context` is the most tokens, with the prompt; `number` tells equal prompts apart."""
+        """`context` is the maximum number of tokens with the prompt. `repeat` is the number of
+        equal prompts before this one in the batch, so that each draws other tokens."""
         self.prompt = prompt
         self.limit = min(options.max_tokens, context - len(prompt))
         self.tokens: list[int] = []
         self.logprobs: list[float] = []
-        self.finish: Finish | None = None
+        self.finish_reason: FinishReason | None = None
         self._options = options
-        self._sampler = Sampler(options.sampling, number)
+        self._sampler = Sampler(options.sampling, repeat)
         self._stream = TextStream(tokenizer)
         self._held = ""  # text that may be the beginning of a stop string
 
     @property
-    def whole(self) -> list[int]:
-        """The tokens so far, with the prompt's."""
+    def all_tokens(self) -> list[int]:
+        """The prompt's tokens and those generated so far."""
         return [*self.prompt, *self.tokens]
 
     def choose(self, logits: NDArray[np.float32]) -> int:
         return self._sampler.choose(logits, chain(self.prompt, self.tokens))
 
     def accept(self, token: int, logits: NDArray[np.float32], ends: frozenset[int]) -> str:
-        """Add the token that was chosen by these logits; returns the text that can be shown."""
+        """Append the token that was chosen from these logits. Returns the text to show now."""
         if token in ends and not self._options.ignore_end:
-            self.finish = Finish.END
-            return self._ended()
+            self.finish_reason = FinishReason.END
+            return self._remaining()
         self.tokens.append(token)
         if self._options.logprobs:
             self.logprobs.append(log_probability(logits, token))
-        shown = self._without_stops(self._stream.add(token))
-        if self.finish is None and len(self.tokens) >= self.limit:
-            self.finish = Finish.LENGTH
-            return shown + self._ended()
+        shown = self._until_stop(self._stream.add(token))
+        if self.finish_reason is None and len(self.tokens) >= self.limit:
+            self.finish_reason = FinishReason.LENGTH
+            return shown + self._remaining()
         return shown
 
-    def _ended(self) -> str:
-        rest = self._without_stops(self._stream.end())
-        return rest if self.finish is Finish.STOP else rest + self._held
+    def _remaining(self) -> str:
+        rest = self._until_stop(self._stream.end())
+        return rest if self.finish_reason is FinishReason.STOP else rest + self._held
 
-    def _without_stops(self, new: str) -> str:
-        """What surely belongs to the text; the rest is held until more is known."""
+    def _until_stop(self, new: str) -> str:
+        """The text before a stop string. What may be the beginning of one is held back."""
         text = self._held + new
         found = [at for stop in self._options.stop if (at := text.find(stop)) >= 0]
         if found:
-            self.finish, self._held = Finish.STOP, ""
+            self.finish_reason, self._held = FinishReason.STOP, ""
             return text[: min(found)]
         held = max((_overlap(text, stop) for stop in self._options.stop), default=0)
         self._held = text[len(text) - held :]
@@ -123,111 +131,121 @@ class Text:
 
 
 def _overlap(text: str, stop: str) -> int:
-    """How much of the text's end is the beginning of a stop string."""
+    """The length of the longest end of `text` that is a beginning of `stop`."""
     sizes = range(min(len(text), len(stop) - 1), 0, -1)
     return next((size for size in sizes if text.endswith(stop[:size])), 0)
 
 
-class _Reader:
-    """Reads texts as they grow. If others have used the engine in between, it reads them again."""
+class _Session:
+    """Runs a batch of texts on an engine that others use too. Where another text has taken the
+    cache, the texts are computed again from their tokens."""
 
-    def __init__(self, engine: Engine, texts: Sequence[Text]) -> None:
+    def __init__(self, engine: Engine, texts: Sequence[TextState]) -> None:
         self.engine = engine
         self.texts = texts
-        self.known = 0
-        self._turn = 0
+        self.cached_tokens = 0
+        self._reservation = 0
 
-    def read(self) -> Next:
-        texts = [text.whole for text in self.texts]
+    def prefill(self) -> Prediction:
+        texts = [text.all_tokens for text in self.texts]
         room = max(text.limit - len(text.tokens) for text in self.texts)
         with self.engine.lock:
-            self.known = self.engine.known(texts)
-            state = self.engine.prefill(texts, room)
-            self._turn = self.engine.turn
-        start(state)
-        return state
+            self.cached_tokens = self.engine.cached_prefix(texts)
+            prediction = self.engine.prefill(texts, room)
+            self._reservation = self.engine.reservation
+        start(prediction)
+        return prediction
 
-    def ahead(self, state: Next) -> Next | None:
-        """Begin to read the most likely tokens before anybody has seen them: the device then has
-        work while the host looks. None if the texts must be read again."""
+    def decode_ahead(self, prediction: Prediction) -> Prediction | None:
+        """Start the step for the most likely tokens before the host has read the logits, so that
+        the device is busy meanwhile. None if another text has the cache."""
         with self.engine.lock:
-            if self._turn != self.engine.turn:
+            if self._reservation != self.engine.reservation:
                 return None
-            following = self.engine.decode(state.best, state.positions)
+            following = self.engine.decode(prediction.best, prediction.positions)
         start(following)
         return following
 
-    def add(self, chosen: Sequence[int], state: Next, following: Next | None) -> Next:
-        """Read the chosen tokens, which the texts have already, unless that has begun."""
+    def decode(
+        self, chosen: Sequence[int], prediction: Prediction, ahead: Prediction | None
+    ) -> Prediction:
+        """The prediction after the chosen tokens, which the texts have accepted; `ahead` is the
+        result of `decode_ahead`."""
         with self.engine.lock:
-            if self._turn != self.engine.turn:
-                return self.read() if following is None else following
-            if following is None:
+            if self._reservation != self.engine.reservation:
+                return self.prefill() if ahead is None else ahead
+            if ahead is None:
                 ids = np.array(chosen)[:, None]
-                tokens = tensor(ids, dtype=state.best.dtype, device=state.best.device)
-                following = self.engine.decode(tokens, state.positions)
+                best = prediction.best
+                tokens = tensor(ids, dtype=best.dtype, device=best.device)
+                ahead = self.engine.decode(tokens, prediction.positions)
             if len(self.texts) == 1:
-                self.engine.remembered.append(self.texts[0].tokens[-1])
-        return following
+                self.engine.cached_tokens.append(self.texts[0].tokens[-1])
+        return ahead
 
 
-def grow(
-    engine: Engine, texts: Sequence[Text], options: Options, ends: frozenset[int], timing: Timing
+def generate(
+    engine: Engine,
+    texts: Sequence[TextState],
+    options: GenerationOptions,
+    ends: frozenset[int],
+    timing: Timing,
 ) -> Iterator[tuple[int, str]]:
-    """Generate all texts together; gives (number of a text, new part of it)."""
+    """Generate all texts together. Yields (index of a text, its next part) and fills `timing`."""
     began = time.perf_counter()
-    reader = _Reader(engine, texts)
-    state = reader.read()
+    session = _Session(engine, texts)
+    prediction = session.prefill()
     timing.prompt_tokens = sum(len(text.prompt) for text in texts)
-    timing.known_tokens = reader.known
+    timing.cached_tokens = session.cached_tokens
     while True:
-        # Not for the first token, which is waited for: the first look ahead takes some time.
-        looks_ahead = timing.first_token and _goes_on(engine, texts, options)
-        following = reader.ahead(state) if looks_ahead else None
-        logits = state.logits.numpy()
-        chosen = _chosen(texts, logits, options)
-        open_texts = [number for number, text in enumerate(texts) if text.finish is None]
-        parts = [texts[n].accept(chosen[n], logits[n], ends) for n in open_texts]
+        # The first token is shown as soon as possible, and recording the step takes some time.
+        may_decode_ahead = timing.first_token_seconds and _best_is_next(engine, texts, options)
+        ahead = session.decode_ahead(prediction) if may_decode_ahead else None
+        logits = prediction.logits.numpy()
+        chosen = _choose(texts, logits, options)
+        active = [index for index, text in enumerate(texts) if text.finish_reason is None]
+        parts = [texts[i].accept(chosen[i], logits[i], ends) for i in active]
         now = time.perf_counter()
-        if timing.first_token:
-            timing.new_tokens += len(open_texts)
-            timing.decoding += now - began
+        if timing.first_token_seconds:
+            timing.decoded_tokens += len(active)
+            timing.decode_seconds += now - began
         else:
-            timing.first_token = now - began
+            timing.first_token_seconds = now - began
         began = now
-        yield from ((n, part) for n, part in zip(open_texts, parts, strict=True) if part)
-        if all(text.finish is not None for text in texts):
+        yield from ((i, part) for i, part in zip(active, parts, strict=True) if part)
+        if all(text.finish_reason is not None for text in texts):
             break
-        # Memory is given back here: an interrupt in a destructor would be shown, and lost.
+        # Memory is freed here: Python drops a KeyboardInterrupt that is raised in a destructor.
         with UNINTERRUPTED:
             del logits
-            state = reader.add(chosen, state, following)
+            prediction = session.decode(chosen, prediction, ahead)
 
 
-def _goes_on(engine: Engine, texts: Sequence[Text], options: Options) -> bool:
-    """Whether it is known already that the most likely tokens will be read: on a device, unless
-    they are the last ones."""
-    more = any(t.finish is None and len(t.tokens) + 1 < t.limit for t in texts)
-    return more and options.sampling.is_greedy and engine.model.device != "cpu"
+def _best_is_next(engine: Engine, texts: Sequence[TextState], options: GenerationOptions) -> bool:
+    """Whether the most likely tokens will surely be decoded next, and a device could do so."""
+    more = any(t.finish_reason is None and len(t.tokens) + 1 < t.limit for t in texts)
+    return more and options.sampling.is_greedy and engine.network.device != "cpu"
 
 
-def _chosen(texts: Sequence[Text], logits: NDArray[np.float32], options: Options) -> list[int]:
-    """The next token of every text; of one that has ended, anything."""
-    # As `state.best`, which the device may be at work with again.
+def _choose(
+    texts: Sequence[TextState], logits: NDArray[np.float32], options: GenerationOptions
+) -> list[int]:
+    """The next token of every text; for one that has ended, any token."""
+    # Not read from `prediction.best`, for which the host would wait: a step may be using it.
     best: list[int] = logits.argmax(axis=-1).tolist()
-    for number, text in enumerate(texts):
-        if text.finish is not None:
+    for index, text in enumerate(texts):
+        if text.finish_reason is not None:
             continue
-        if not np.isfinite(logits[number, best[number]]):
-            raise no_numbers(len(text.whole))
+        if not np.isfinite(logits[index, best[index]]):
+            raise not_finite(len(text.all_tokens))
         if not options.sampling.is_greedy:
-            best[number] = text.choose(logits[number])
+            best[index] = text.choose(logits[index])
     return best
 
 
-def no_numbers(tokens: int) -> FormatError:
-    """What is wrong with a model whose logits are NaN or infinite after so many tokens."""
+def not_finite(tokens: int) -> FormatError:
+    """The error for logits that are NaN or infinite after so many tokens."""
     return FormatError(
-        f"after {tokens:,} tokens the model gives no finite numbers: its weights are damaged, or "
-        "too large for the type that is computed in"
+        f"the model's logits are not finite after {tokens:,} tokens: its weights are damaged, or "
+        "its values exceed the range of the dtype it is computed in; use another file"
     )

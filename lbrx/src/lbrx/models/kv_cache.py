@@ -1,4 +1,4 @@
-"""Keys and values of the tokens so far, and where the tokens of one pass stand among them."""
+"""The KV cache: keys and values of earlier tokens, and one forward step that extends them."""
 
 from __future__ import annotations
 
@@ -16,55 +16,55 @@ from lbrx.tensor.creation import from_numpy
 
 @dataclass(frozen=True)
 class CacheType:
-    """How keys and values are stored: as numbers, or in blocks of quantized ones."""
+    """How keys and values are stored: as floats, or in quantized blocks."""
 
     name: str
     dtype: Dtype
-    """Of the stored elements."""
-    features: int = 1
-    """That a block is made of."""
-    elements: int = 1
-    """Of a block."""
+    """The dtype of the stored elements; bytes where they are quantized."""
+    block_values: int = 1
+    """Number of values in a block."""
+    block_elements: int = 1
+    """Number of stored elements in a block."""
 
     @property
     def quantized(self) -> bool:
-        return self.features > 1
+        return self.block_values > 1
 
     @property
     def itemsize(self) -> float:
-        """Bytes of a feature, with its share of the scale."""
-        return self.elements * self.dtype.itemsize / self.features
+        """Bytes per value, with its share of the block's scale."""
+        return self.block_elements * self.dtype.itemsize / self.block_values
 
 
 CACHE_TYPES = {
     kind.name: kind
     for kind in (
         *(CacheType(dtype.name, dtype) for dtype in (dt.float16, dt.bfloat16, dt.float32)),
-        CacheType("q8_0", dt.uint8, features=32, elements=34),
+        CacheType("q8_0", dt.uint8, block_values=32, block_elements=34),
     )
 }
 SHORT_NAMES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32"}
 
 
 def find_cache_type(given: DtypeLike, head_size: int) -> CacheType:
-    """The type of a name, or of an element type, for heads of a size."""
+    """The cache type of a name or dtype. Raises LbrxError if it does not suit the head size."""
     name = given if isinstance(given, str) else dt.parse(given).name
     kind = CACHE_TYPES.get(SHORT_NAMES.get(name, name))
     if kind is None:
         known = ", ".join(CACHE_TYPES)
-        raise LbrxError(f"a cache of {name} is not possible: choose one of {known}")
-    if head_size % kind.features:
+        raise LbrxError(f"{name} is not a type of cache: choose one of {known}")
+    if head_size % kind.block_values:
         raise LbrxError(
-            f"heads of {head_size} features are no whole blocks of {kind.name}, which have "
-            f"{kind.features}: choose float16"
+            f"a cache of {kind.name} needs a head size that is a multiple of {kind.block_values}, "
+            f"and the model's is {head_size}: choose float16"
         )
     return kind
 
 
 class KVCache:
-    """Room for the keys and values of `capacity` tokens in each of `batch` texts.
+    """Memory for the keys and values of `capacity` tokens in each of `batch` texts.
 
-    It is taken once; what no token has reached is not written.
+    It is allocated uninitialised and all at once; pages that no token has reached stay untouched.
     """
 
     def __init__(
@@ -74,31 +74,35 @@ class KVCache:
         self.batch = batch
         self.capacity = capacity
         self.device = device
-        width = config.head_size // kind.features * kind.elements
+        width = config.head_size // kind.block_values * kind.block_elements
         shape = (config.layers, 2, batch, config.kv_heads, capacity, width)
         self.store = from_numpy(empty_aligned(shape, kind.dtype), device=device, copy=False)
 
     def copy_from(self, other: KVCache, length: int) -> None:
-        """Take the first tokens of another one, of the same batch."""
+        """Copy the first `length` tokens of another cache of the same batch."""
         self.store.numpy()[..., :length, :] = other.store.numpy()[..., :length, :]
 
 
 @dataclass
 class ForwardStep:
-    """One pass of tokens through the layers."""
+    """One pass of some tokens of each text through all layers of a network."""
 
     cache: KVCache
     positions: Tensor
-    """(batch, tokens): those below zero are of tokens that only fill a shorter text up."""
+    """(batch, tokens). Positions below zero are padding in front of a shorter text."""
     lengths: Tensor
-    """(batch,): how many tokens there are with these."""
+    """(batch,): the number of tokens of each text, with those of this step."""
     written: list[Tensor] = field(default_factory=list)
+    """The cache's keys and values of each layer after this step's tokens are written."""
 
     def attend(
-        self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, **rules: Any
+        self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, **options: Any
     ) -> Tensor:
-        """Put the tokens' keys and values, (batch, heads, tokens, size), into the cache; returns
-        what their queries see of all that are there."""
+        """Write the tokens' keys and values into the cache, and attend to all tokens in it.
+
+        All are (batch, heads, tokens, size), and so is the result. `options` are those of the
+        operation `attention`: window, scale and cap.
+        """
         places = self.positions.unsqueeze(1)
         kind = self.cache.kind
         put = "overwrite_blocks" if kind.quantized else "overwrite"
@@ -108,10 +112,10 @@ class ForwardStep:
         ]
         self.written += kept
         look = "quantized_attention" if kind.quantized else "attention"
-        return call(look, queries, *kept, None, self.lengths, causal=True, **rules)
+        return call(look, queries, *kept, None, self.lengths, causal=True, **options)
 
     def commit(self) -> None:
-        """Where an operation has not written in place, do it now."""
+        """Store the written tensors: the cpu device does not overwrite in place."""
         if self.cache.device == "cpu":
             store = self.cache.store.numpy()
             for i, tensor in enumerate(self.written):

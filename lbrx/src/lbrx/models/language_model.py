@@ -1,4 +1,4 @@
-"""A language model, loaded: what `lbrx.load` returns."""
+"""`LanguageModel`, which `lbrx.language_model` returns: completes texts and answers messages."""
 
 from __future__ import annotations
 
@@ -11,41 +11,54 @@ from typing import Any, overload
 import numpy as np
 
 from lbrx.errors import LbrxError
-from lbrx.models import chat, prompt_cache
+from lbrx.models import chat, generation, prompt_cache
 from lbrx.models.chat import Message
 from lbrx.models.config import ModelConfig
 from lbrx.models.engine import Engine
-from lbrx.models.generation import Finish, Options, Text, Timing, grow, no_numbers
+from lbrx.models.generation import FinishReason, GenerationOptions, TextState, Timing, not_finite
 from lbrx.models.memory_plan import MemoryPlan
-from lbrx.models.sampling import Sampling, within
+from lbrx.models.sampling import Sampling, check_number
 from lbrx.models.tokenizer import Tokenizer
 
 Prompt = str | Sequence[int] | Sequence[Message]
-"""A text, its tokens, or a conversation."""
-SCORED = 128  # tokens whose logits are in memory at once
-TURN_ENDS = ("<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<end_of_turn>", "<|end|>", "<|endoftext|>")
-"""What models write when they have answered. Not every file says so."""
+"""A text, its token ids, or the messages of a conversation."""
+SCORED_TOGETHER = 128  # tokens whose logits are in memory at once
+END_MARKERS = (
+    *("<|eot_id|>", "<|eom_id|>", "<|im_end|>"),
+    *("<end_of_turn>", "<|end|>", "<|endoftext|>"),
+)
+"""Tokens that end an answer. Not every model file lists them as end tokens."""
 
 
 @dataclass(frozen=True)
 class Completion:
-    """A generated text, without its prompt."""
+    """A generated text, without its prompt. `str(completion)` is the text."""
 
     text: str
     tokens: list[int]
-    finish: Finish
+    """The generated token ids, without an end token."""
+    finish_reason: FinishReason
+    """"end", "stop" or "length"."""
     timing: Timing
     logprobs: list[float] | None = None
-    """The natural logarithm of each token's probability, if asked for."""
+    """The natural logarithm of each token's probability, with the option `logprobs=True`."""
 
     def __str__(self) -> str:
         return self.text
 
 
 class Stream:
-    """The parts of a text as they are generated. At the end, `completion` is all of it."""
+    """An iterator over the parts of a text as they are generated.
 
-    def __init__(self, model: LanguageModel, text: Text, options: Options) -> None:
+        stream = llm.stream("Once upon a time")
+        for part in stream:
+            print(part, end="", flush=True)
+        print(stream.completion.finish_reason)
+
+    `completion` is None until the text has ended. A stream may be abandoned at any time.
+    """
+
+    def __init__(self, model: LanguageModel, text: TextState, options: GenerationOptions) -> None:
         self.timing = Timing()
         self.completion: Completion | None = None
         self._parts = self._run(model, text, options)
@@ -56,27 +69,48 @@ class Stream:
     def __next__(self) -> str:
         return next(self._parts)
 
-    def _run(self, model: LanguageModel, text: Text, options: Options) -> Iterator[str]:
+    def _run(
+        self, model: LanguageModel, text: TextState, options: GenerationOptions
+    ) -> Iterator[str]:
         shown = []
-        for _, part in grow(model.engine, [text], options, model.end_tokens, self.timing):
+        for _, part in generation.generate(
+            model.engine, [text], options, model.end_tokens, self.timing
+        ):
             shown.append(part)
             yield part
         self.completion = _completion(text, "".join(shown), self.timing, options)
 
 
 class LanguageModel:
-    """Completes texts and answers messages.
+    """Completes texts and answers messages. Made by `lbrx.language_model`.
 
-    The options of `generate`, `stream` and `chat` are those of `Sampling` (temperature, top_k,
-    top_p, min_p, repetition_penalty, seed) and max_tokens, stop, logprobs and ignore_end.
+    A prompt is a text, a list of token ids, or a list of messages such as
+    {"role": "user", "content": "Hello"}, which the model's chat template turns into text.
+
+    Options of `generate`, `stream` and `chat`:
+
+    - `max_tokens` (256): the maximum number of new tokens.
+    - `temperature` (0): 0 always takes the most likely token; 1 draws from the model's
+      distribution, and larger values make unlikely tokens more frequent.
+    - `top_k` (0, off), `top_p` (1, off), `min_p` (0, off): draw only from the k most likely
+      tokens, from the most likely ones whose probabilities add up to p, or from those at least
+      p times as likely as the most likely one.
+    - `repetition_penalty` (1, off): above 1, tokens that occur in the text become less likely.
+    - `seed` (random): the same seed draws the same tokens.
+    - `stop` (none): a string or several; the text ends before the first of them.
+    - `logprobs` (False): return the log-probability of each token.
+    - `ignore_end` (False): continue after the model's end token.
+
+    One model can be used from several threads: calls of `generate` run one after the other, and
+    streams take turns token by token.
     """
 
     def __init__(self, config: ModelConfig, tokenizer: Tokenizer, engine: Engine) -> None:
         self.config = config
         self.tokenizer = tokenizer
         self.engine = engine
-        named = [tokenizer.settings.get("eos_token"), *TURN_ENDS]
-        found = map(tokenizer.number, named)
+        names = [tokenizer.settings.get("eos_token"), *END_MARKERS]
+        found = map(tokenizer.token_id, names)
         self.end_tokens = config.end_tokens | {token for token in found if token is not None}
 
     def __repr__(self) -> str:
@@ -84,7 +118,7 @@ class LanguageModel:
 
     @property
     def memory(self) -> MemoryPlan:
-        """What it uses at most, and of how much."""
+        """The bytes that the model uses at most, and the limit they were checked against."""
         return self.engine.memory
 
     @overload
@@ -93,45 +127,66 @@ class LanguageModel:
     def generate(self, prompt: list[str] | list[list[int]], **options: Any) -> list[Completion]: ...
 
     def generate(self, prompt: Any, **options: Any) -> Completion | list[Completion]:
-        """Complete a text as it stands, or several at once."""
+        """Complete a prompt, or a list of prompts in one batch.
+
+            llm.generate("The capital of France is", max_tokens=16).text
+            [c.text for c in llm.generate(["One, two,", "Red, green,"], temperature=0.8, seed=1)]
+
+        A batch gives the texts that its prompts give alone, also with a seed; equal prompts of a
+        batch draw different texts. Raises LbrxError for a bad prompt or option, or if the prompt
+        leaves no room in the context.
+        """
         wanted = read_options(options)
         several = isinstance(prompt, list | tuple)
-        together = several and all(isinstance(one, str | list | tuple) for one in prompt)
-        prompts = prompt if together else [prompt]
+        is_batch = several and all(isinstance(one, str | list | tuple) for one in prompt)
+        prompts = prompt if is_batch else [prompt]
         if not prompts:
             return []
-        # With a seed, each is as it would be alone; of equal prompts, each is another text.
         texts = [self._text(one, wanted, prompts[:i].count(one)) for i, one in enumerate(prompts)]
         timing, shown = Timing(), [""] * len(texts)
-        with self.engine.lock:  # by turns with other threads, token by token, all is read again
-            for number, part in grow(self.engine, texts, wanted, self.end_tokens, timing):
-                shown[number] += part
+        # Held throughout: threads that alternated would replace each other's cache every token.
+        with self.engine.lock:
+            for i, part in generation.generate(self.engine, texts, wanted, self.end_tokens, timing):
+                shown[i] += part
         made = [
             _completion(text, said, timing, wanted) for text, said in zip(texts, shown, strict=True)
         ]
-        return made if together else made[0]
+        return made if is_batch else made[0]
 
     def stream(self, prompt: Prompt, **options: Any) -> Stream:
-        """Complete a text, or answer messages, part by part."""
+        """Complete a prompt part by part: returns an iterator of strings (see `Stream`).
+
+        Bad prompts and options raise LbrxError here, before the first part.
+        """
         wanted = read_options(options)
         return Stream(self, self._text(prompt, wanted), wanted)
 
     def chat(self, messages: Sequence[Message], **options: Any) -> Completion:
-        """Answer a conversation: messages such as {"role": "user", "content": "Hello"}."""
+        """Answer a conversation.
+
+            llm.chat([{"role": "user", "content": "What is the capital of France?"}]).text
+
+        Each message has a "role" ("system", "user" or "assistant") and a "content". Raises
+        LbrxError for anything else, and FormatError if the model has no chat template.
+        """
         chat.check(messages)
         return self.generate(messages, **options)
 
-    def count(self, prompt: Prompt) -> int:
-        """How many tokens of the context a prompt takes."""
+    def count_tokens(self, prompt: Prompt) -> int:
+        """The number of tokens of a prompt, with the special tokens around it."""
         return len(self._tokens(prompt))
 
     def perplexity(self, text: str) -> float:
-        """How surprised the model is by a text: exp of the mean negative log-probability."""
+        """exp of the mean negative log-probability of a text's tokens; lower is better.
+
+        Raises LbrxError for a text of fewer than two tokens.
+        """
         return perplexity(self.log_probabilities(self._tokens(text)))
 
     def log_probabilities(self, tokens: Sequence[int]) -> list[float]:
-        """Of each token but the first, given those before it. A text longer than the context is
-        cut into pieces that do not see each other."""
+        """The natural logarithm of the probability of each token but the first, given the tokens
+        before it. A text longer than the context is cut into independent pieces of its length,
+        so the first token of each piece has no value."""
         given, context = self._checked(tokens), self.engine.context
         with self.engine.lock:
             pieces = [self._scores(given[i : i + context]) for i in range(0, len(given), context)]
@@ -141,35 +196,39 @@ class LanguageModel:
         """The log-probabilities of a text that fits the context."""
         self.engine.reserve(1, len(tokens))
         result: list[float] = []
-        for first in range(0, len(tokens), SCORED):
-            piece, following = (tokens[i : i + SCORED] for i in (first, first + 1))
+        for first in range(0, len(tokens), SCORED_TOGETHER):
+            piece, following = (tokens[i : i + SCORED_TOGETHER] for i in (first, first + 1))
             scores = self.engine.all_logits(piece, first).log_softmax().numpy()
             result += scores[np.arange(len(following)), following].tolist()
             if np.isnan(result).any():
-                raise no_numbers(first + len(piece))
+                raise not_finite(first + len(piece))
         return result
 
     def save_prompt(self, path: str | PathLike[str]) -> None:
-        """Keep what was read and written last, so that another process need not read it again."""
+        """Save the cache of the last single text to a file, so that another process can continue
+        with `restore_prompt`. Raises LbrxError if nothing was generated yet."""
         prompt_cache.write(self.engine, path)
 
     def restore_prompt(self, path: str | PathLike[str]) -> int:
-        """Take what was saved; a prompt that begins like it is read from there on. Returns the
-        number of tokens."""
+        """Restore the cache that `save_prompt` wrote, and return its number of tokens. A prompt
+        that begins with these tokens is then computed from there on only.
+
+        Raises FormatError for a damaged file, or one of another model or cache type.
+        """
         return prompt_cache.read(self.engine, path)
 
-    def _text(self, prompt: Prompt, options: Options, number: int = 0) -> Text:
-        """A text that begins with a prompt, which has to leave room in the context."""
+    def _text(self, prompt: Prompt, options: GenerationOptions, repeat: int = 0) -> TextState:
+        """The state of a new text. The prompt has to leave room in the context."""
         tokens, context = self._tokens(prompt), self.engine.context
         if not tokens:
             raise LbrxError("the prompt is empty: give at least one token of text")
         if len(tokens) >= context:
-            larger = ", or load with a larger context" if context < self.config.context else ""
+            larger = ", or open the model with a larger context"
             raise LbrxError(
                 f"the prompt has {len(tokens):,} tokens, and the context is {context:,}: "
-                f"shorten it{larger}"
+                f"shorten it{larger if context < self.config.context else ''}"
             )
-        return Text(tokens, self.tokenizer, options, context, number)
+        return TextState(tokens, self.tokenizer, options, context, repeat)
 
     def _tokens(self, prompt: Any) -> list[int]:
         if isinstance(prompt, str):
@@ -180,44 +239,48 @@ class LanguageModel:
         return self._checked(prompt)
 
     def _checked(self, tokens: Any) -> list[int]:
-        """Tokens that are in the vocabulary."""
+        """Token ids as integers that are in the vocabulary."""
         if isinstance(tokens, str | bytes | Mapping) or not isinstance(tokens, Iterable):
-            raise LbrxError(f"{tokens!r:.80} is no prompt: give a text, tokens or messages")
+            raise LbrxError(f"{tokens!r:.80} is not a prompt: give a text, token ids or messages")
         size, result = self.config.vocabulary, []
         for token in tokens:
             number = int(token) if isinstance(token, Integral) else -1
             if not 0 <= number < size:
-                raise LbrxError(f"{token!r:.80} is no token: the vocabulary has 0 to {size - 1}")
+                raise LbrxError(
+                    f"{token!r:.80} is not a token id: give integers from 0 to {size - 1}"
+                )
             result.append(number)
         return result
 
 
 def perplexity(scores: Sequence[float]) -> float:
-    """Of a text whose tokens have these log-probabilities."""
+    """The perplexity of a text whose tokens have these log-probabilities."""
     if not scores:
         raise LbrxError("perplexity needs a text of at least two tokens: give a longer one")
     with np.errstate(over="ignore"):
         return float(np.exp(-np.mean(scores)))
 
 
-def _completion(text: Text, shown: str, timing: Timing, options: Options) -> Completion:
-    assert text.finish is not None
+def _completion(
+    text: TextState, shown: str, timing: Timing, options: GenerationOptions
+) -> Completion:
+    assert text.finish_reason is not None
     logprobs = text.logprobs if options.logprobs else None
-    return Completion(shown, text.tokens, text.finish, timing, logprobs)
+    return Completion(shown, text.tokens, text.finish_reason, timing, logprobs)
 
 
-def read_options(given: Mapping[str, Any]) -> Options:
-    """Keyword arguments as options, checked."""
+def read_options(given: Mapping[str, Any]) -> GenerationOptions:
+    """Keyword arguments as options. Raises LbrxError for an unknown name or a bad value."""
     names = {item.name for item in fields(Sampling)}
     sampling = Sampling(**{key: value for key, value in given.items() if key in names})
     rest = {key: value for key, value in given.items() if key not in names}
-    known = {item.name for item in fields(Options)} - {"sampling"}
+    known = {item.name for item in fields(GenerationOptions)} - {"sampling"}
     if unknown := rest.keys() - known:
         every = ", ".join(sorted(known | names))
-        raise LbrxError(f"{min(unknown)!r} is no option: there are {every}")
+        raise LbrxError(f"{min(unknown)!r} is not an option: give some of {every}")
     stop = rest.pop("stop", ())
     stops = tuple(stop) if isinstance(stop, list | tuple) else (stop,)
     if not all(isinstance(one, str) and one for one in stops):
         raise LbrxError(f"stop={stop!r}: give strings that are not empty")
-    within("max_tokens", rest.get("max_tokens", 1), 1, whole=True)
-    return Options(sampling=sampling, stop=stops, **rest)
+    check_number("max_tokens", rest.get("max_tokens", 1), 1, integer=True)
+    return GenerationOptions(sampling=sampling, stop=stops, **rest)

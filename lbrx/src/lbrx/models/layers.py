@@ -1,4 +1,4 @@
-"""What transformers are built of: linear maps, norms, attention, gated feed-forward layers."""
+"""The parts of transformer layers: linear maps, norms, RoPE, attention, gated MLPs."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from lbrx.tensor.quantized import linear, linears
 
 
 class Linear:
-    """x times the transposed weight, plus the bias if the file has one, or must."""
+    """x @ weight.T + bias. The bias is used if the file has one, and required with `bias=True`."""
 
     def __init__(self, weights: Weights, outputs: int, inputs: int, bias: bool = False) -> None:
         self.weight = weights.matrix("weight", outputs, inputs)
         self.bias = weights.vector("bias", outputs) if bias or "bias" in weights else None
 
     def __call__(self, x: Tensor) -> Tensor:
-        return multiplied(x, self.weight, self.bias)
+        return apply_weight(x, self.weight, self.bias)
 
 
-def of_each(x: Tensor, *maps: Linear) -> list[Tensor]:
-    """What several linear maps make of x."""
+def apply_each(x: Tensor, *maps: Linear) -> list[Tensor]:
+    """Several linear maps of the same x. Quantized weights share one packed copy of x."""
     if any(each.weight.metadata.quantization is None for each in maps):
         return [each(x) for each in maps]
     products = linears(x, [each.weight for each in maps])
@@ -39,8 +39,8 @@ def of_each(x: Tensor, *maps: Linear) -> list[Tensor]:
     ]
 
 
-def multiplied(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """`linear` in the type of x; weights of half precision are multiplied in theirs."""
+def apply_weight(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`linear` with the result in the dtype of x; unquantized weights multiply in their own."""
     if weight.metadata.quantization is None and weight.dtype is not x.dtype:
         product = linear(x.astype(weight.dtype), weight).astype(x.dtype)
         return product if bias is None else product + bias
@@ -48,11 +48,11 @@ def multiplied(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 class RMSNorm:
-    """x / sqrt(mean(x^2) + eps) * weight. Gemma's weights are less by one than they mean."""
+    """x / sqrt(mean(x^2) + eps) * (weight + offset). The offset of Gemma's norms is 1."""
 
-    def __init__(self, weights: Weights, size: int, eps: float, shift: float = 0) -> None:
+    def __init__(self, weights: Weights, size: int, eps: float, offset: float = 0) -> None:
         weight = weights.vector("weight", size)
-        self.weight = weight + shift if shift else weight
+        self.weight = weight + offset if offset else weight
         self.eps = eps
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -60,7 +60,7 @@ class RMSNorm:
         return normed
 
     def of_sum(self, x: Tensor, added: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The norm of x + added, and the sum itself, by one kernel."""
+        """The norm of x + added, and the sum itself, in one kernel."""
         if added is None:
             return self(x), x
         normed, total = x.add_rms_norm(added, self.weight, eps=self.eps)
@@ -68,7 +68,7 @@ class RMSNorm:
 
 
 class Rotary:
-    """Turns queries and keys by their positions."""
+    """Rotary position embedding (RoPE) of queries and keys."""
 
     def __init__(self, rope: RopeSettings, weights: Weights, head_size: int) -> None:
         self.rope = rope
@@ -83,7 +83,7 @@ class Rotary:
 
     def __call__(self, x: Tensor, positions: Tensor) -> Tensor:
         """x is (batch, heads, tokens, features), positions are (batch, tokens)."""
-        turned: Tensor = x.rope(
+        rotated: Tensor = x.rope(
             positions.unsqueeze(1),
             self.factors,
             dims=self.rope.dims,
@@ -91,11 +91,16 @@ class Rotary:
             scale=self.rope.scale,
             interleaved=self.interleaved,
         )
-        return turned if self.amplitudes is None else turned * self.amplitudes
+        return rotated if self.amplitudes is None else rotated * self.amplitudes
 
 
 class Attention:
-    """Every token looks back at the tokens before it, through several heads."""
+    """Causal multi-head attention over the KV cache.
+
+    `head_norms` normalises queries and keys per head, with `norm_offset` as in `RMSNorm`;
+    `use_rope=False` leaves out positions; `scale` multiplies scores (by default the inverse root
+    of the head size); `window` limits how far a token looks back; `cap` bounds scores softly.
+    """
 
     def __init__(
         self,
@@ -105,9 +110,9 @@ class Attention:
         *,
         bias: bool = False,
         head_norms: bool = False,
-        norm_shift: float = 0,
+        norm_offset: float = 0,
         rope: RopeSettings | None = None,
-        turns: bool = True,
+        use_rope: bool = True,
         scale: float | None = None,
         window: int = 0,
         cap: float = 0,
@@ -120,10 +125,10 @@ class Attention:
         self.query_norm = self.key_norm = None
         if head_norms:
             self.query_norm, self.key_norm = (
-                RMSNorm(weights.inside(name), self.size, config.norm_eps, norm_shift)
+                RMSNorm(weights.inside(name), self.size, config.norm_eps, norm_offset)
                 for name in ("q_norm", "k_norm")
             )
-        self.rotary = Rotary(rope or config.rope, weights, self.size) if turns else None
+        self.rotary = Rotary(rope or config.rope, weights, self.size) if use_rope else None
         self.scale = scale
         self.window = window
         self.cap = cap
@@ -135,19 +140,19 @@ class Attention:
         self.value = Linear(weights.inside("v_proj"), keys, config.hidden, bias)
 
     def __call__(self, x: Tensor, step: ForwardStep) -> Tensor:
-        queries, keys, values = self.projected(x)
+        queries, keys, values = self.project(x)
         if self.query_norm is not None and self.key_norm is not None:
             queries, keys = self.query_norm(queries), self.key_norm(keys)
         queries, keys, values = (heads.transpose(1, 2) for heads in (queries, keys, values))
         if self.rotary is not None:
             queries, keys = (self.rotary(heads, step.positions) for heads in (queries, keys))
-        rules = {"window": self.window, "scale": self.scale, "cap": self.cap}
-        seen = step.attend(self.layer, queries, keys, values, **rules)
-        return self.output(seen.transpose(1, 2).reshape(*x.shape[:2], self.heads * self.size))
+        options = {"window": self.window, "scale": self.scale, "cap": self.cap}
+        attended = step.attend(self.layer, queries, keys, values, **options)
+        return self.output(attended.transpose(1, 2).reshape(*x.shape[:2], self.heads * self.size))
 
-    def projected(self, x: Tensor) -> list[Tensor]:
+    def project(self, x: Tensor) -> list[Tensor]:
         """Queries, keys and values: (batch, tokens, heads, size)."""
-        every = of_each(x, self.query, self.key, self.value)
+        every = apply_each(x, self.query, self.key, self.value)
         return [part.reshape(*x.shape[:2], -1, self.size) for part in every]
 
 
@@ -176,11 +181,11 @@ GATES: dict[str, Gate] = {
     "gelu_new": geglu_tanh,
     "gelu_pytorch_tanh": geglu_tanh,
 }
-"""By the names of config.json."""
+"""Gated activations by the names that config.json has for them."""
 
 
-def gate_of(config: ModelConfig, key: str = "hidden_act", default: str = "silu") -> Gate:
-    """The activation that config.json names."""
+def read_gate(config: ModelConfig, key: str = "hidden_act", default: str = "silu") -> Gate:
+    """The activation that config.json names. Raises FormatError for one that lbrx lacks."""
     given = config.settings.get(key) or default
     gate = GATES.get(str(given))
     if gate is None:
@@ -201,10 +206,10 @@ class GatedMLP:
         self.activation = gate
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self.down(self.activation(*of_each(x, self.gate, self.up)))
+        return self.down(self.activation(*apply_each(x, self.gate, self.up)))
 
 
-def capped(x: Tensor, cap: float) -> Tensor:
-    """Large values bent towards ±cap."""
-    bent: Tensor = (x.astype(dt.float32) / cap).tanh() * cap
-    return bent
+def softcap(x: Tensor, cap: float) -> Tensor:
+    """cap * tanh(x / cap), in float32: values stay within ±cap."""
+    result: Tensor = (x.astype(dt.float32) / cap).tanh() * cap
+    return result

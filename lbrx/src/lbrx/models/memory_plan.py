@@ -1,4 +1,4 @@
-"""Whether a model fits the device, before anything is loaded."""
+"""Whether a model fits the device's memory, before it is loaded."""
 
 from __future__ import annotations
 
@@ -7,27 +7,29 @@ from dataclasses import dataclass
 from lbrx.errors import LbrxError
 from lbrx.models.config import ModelConfig
 
-CHUNK = 512  # tokens of a prompt in one pass: enough for products of matrices to be efficient
+CHUNK = 512  # prompt tokens per forward step: enough for efficient matrix products
 
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """Bytes that a model will use."""
+    """The bytes that a model uses at most, and the limit of its device."""
 
     weights: int
     cache: int
+    """For the keys and values of a text as long as the context."""
     scratch: int
+    """For intermediate results while a prompt is computed."""
     limit: int
     tokens: int
-    """That the cache is for."""
+    """The context: the number of tokens that the cache has room for."""
 
     @property
     def total(self) -> int:
         return self.weights + self.cache + self.scratch
 
     @property
-    def each(self) -> int:
-        """Of a token in the cache."""
+    def bytes_per_token(self) -> int:
+        """The size of one token in the cache."""
         return self.cache // self.tokens
 
     def __str__(self) -> str:
@@ -38,31 +40,34 @@ class MemoryPlan:
         )
 
     def check(self) -> None:
-        """Refuse what does not fit, with what would help."""
+        """Raise LbrxError if the total exceeds the limit, with the context that would fit."""
         if self.total <= self.limit:
             return
-        fitting = (self.limit - self.weights - self.scratch) // max(self.each, 1)
+        fitting = (self.limit - self.weights - self.scratch) // max(self.bytes_per_token, 1)
         if fitting >= 256:
             remedy = f"a context of {fitting // 256 * 256:,} tokens fits"
         else:
-            remedy = "take a smaller or a more strongly quantized model"
+            remedy = "use a smaller model, or one quantized to fewer bits"
         raise LbrxError(f"the model does not fit the device's memory ({self}): {remedy}")
 
     def check_cache(self, texts: int, tokens: int) -> None:
-        """Refuse texts whose cache does not fit beside the model."""
-        wanted = texts * tokens * self.each
+        """Raise LbrxError if the cache of a batch does not fit beside the model."""
+        wanted = texts * tokens * self.bytes_per_token
         left = self.limit - self.weights - self.scratch
         if texts > 1 and wanted > left:
             raise LbrxError(
                 f"{texts:,} texts of {tokens:,} tokens need a cache of {_size(wanted)}, and "
-                f"{_size(left)} are left beside the model: give fewer at once, or lower max_tokens"
+                f"{_size(left)} are left beside the model: give fewer prompts at once, or lower "
+                "max_tokens"
             )
 
 
-def plan(config: ModelConfig, weights: int, tokens: int, itemsize: float, limit: int) -> MemoryPlan:
-    """For texts of so many tokens in all, and cached elements of a size."""
+def plan_memory(
+    config: ModelConfig, weights: int, tokens: int, itemsize: float, limit: int
+) -> MemoryPlan:
+    """The plan for a context of `tokens` and a cache of `itemsize` bytes per value."""
     wide = 6 * config.hidden + 3 * config.intermediate + 4 * config.heads * config.head_size
-    # A product with many rows may expand one matrix of a layer.
+    # A matrix product with many rows may dequantize one matrix of a layer.
     expanded = max(config.intermediate, config.heads * config.head_size) * config.hidden
     scratch = 4 * (CHUNK * wide + expanded + 2 * config.vocabulary)
     return MemoryPlan(weights, config.cache_bytes(tokens, itemsize), scratch, limit, tokens)

@@ -1,11 +1,10 @@
-"""What a model has read, saved to a file and restored: keys and values with their tokens."""
+"""Saves the KV cache of a text with its tokens to a file, and restores it."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import zlib
-from importlib import import_module
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -23,18 +22,20 @@ _FORMAT = "lbrx prompt cache 2"
 
 
 def fingerprint(engine: Engine) -> str:
-    """What a cache's numbers depend on: the weights, the configuration and the cache's type."""
-    model, config = engine.model, engine.model.config
-    facts = (model.weights.fingerprint(), config, dict(config.settings), engine.cache_type.name)
+    """A hash of what the cache depends on: weights, configuration and cache type."""
+    weights, config = engine.network.weights, engine.network.config
+    facts = (weights.fingerprint(), config, dict(config.settings), engine.cache_type.name)
     return hashlib.sha256(repr(facts).encode()).hexdigest()
 
 
 def write(engine: Engine, path: str | PathLike[str]) -> None:
-    """Save what the engine remembers of its one text."""
+    """Save the tokens that are in the engine's cache. Raises LbrxError if there are none."""
+    from lbrx.tensor.saving import save
+
     with engine.lock:
-        if engine.cache is None or not engine.remembered:
-            raise LbrxError("there is nothing to save: let the model read a single prompt first")
-        tokens = np.array(engine.remembered, np.int32)
+        if engine.cache is None or not engine.cached_tokens:
+            raise LbrxError("there is nothing to save: generate from a single prompt first")
+        tokens = np.array(engine.cached_tokens, np.int32)
         kept = engine.cache.store[..., : len(tokens), :].numpy()
         values = empty_aligned(kept.shape, engine.cache_type.dtype)
         values[...] = kept
@@ -47,22 +48,25 @@ def write(engine: Engine, path: str | PathLike[str]) -> None:
         "model": fingerprint(engine),
         "checksum": _checksum(tokens, values),
     }
-    target = _file(path)
-    # A name of this kind is a file's for `save`, and the user's need not be.
+    target = _ordinary_file(path)
+    # `save` takes the format from the suffix, which the user's file name need not have.
     hidden = target.with_name(f".{target.name}.{os.getpid()}.safetensors")
-    import_module("lbrx.tensor.saving").save(hidden, tensors, metadata)
+    save(hidden, tensors, metadata)
     os.replace(hidden, target)
 
 
 def read(engine: Engine, path: str | PathLike[str]) -> int:
-    """Restore it; returns how many tokens there are."""
-    name = _file(path)
+    """Restore a cache that `write` saved, and return its number of tokens.
+
+    Raises FormatError for a damaged file, or one of another model or cache type.
+    """
+    name = _ordinary_file(path)
     file = open_model(name)
     if file.metadata.get("format") != _FORMAT or set(file) != {"cache", "tokens"}:
-        raise FormatError(f"{name} is no prompt cache: it was written by something else")
+        raise FormatError(f"{name} is not a prompt cache: give a file that save_prompt wrote")
     if file.metadata.get("model") != fingerprint(engine):
         raise FormatError(
-            f"{name} is the cache of another model, of other settings or of another type of cache: "
+            f"{name} is the cache of another model, of other settings or of another cache type: "
             "delete it, or name another file"
         )
     tokens, cached = file["tokens"].numpy(), file["cache"].numpy()
@@ -70,16 +74,16 @@ def read(engine: Engine, path: str | PathLike[str]) -> int:
         raise FormatError(f"{name} is damaged: delete it")
     with engine.lock:
         store = engine.reserve(1, len(tokens)).store.numpy()
-        engine.remembered = []
+        engine.cached_tokens = []
         store[..., : len(tokens), :] = cached
-        engine.remembered = tokens.tolist()
+        engine.cached_tokens = tokens.tolist()
     return len(tokens)
 
 
-def _file(path: str | PathLike[str]) -> Path:
+def _ordinary_file(path: str | PathLike[str]) -> Path:
     file = Path(path)
     if file.exists() and not file.is_file():
-        raise LbrxError(f"{file} is a folder or a device: name an ordinary file")
+        raise LbrxError(f"{file} is a folder or a device: give the name of an ordinary file")
     return file
 
 

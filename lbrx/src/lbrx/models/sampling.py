@@ -1,4 +1,4 @@
-"""Which token comes next."""
+"""Chooses the next token from logits."""
 
 from __future__ import annotations
 
@@ -15,76 +15,81 @@ from numpy.typing import NDArray
 from lbrx.errors import LbrxError
 
 Logits = NDArray[np.float32]
-SORTED, WIDTH = 1024, 256  # tokens
+TOP_P_SORTED = 1024  # tokens that top_p sorts before it sorts the whole vocabulary
+BLOCK = 256  # tokens that are summed together when one is drawn
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How tokens are chosen. Without a temperature it is always the most likely one."""
+    """How tokens are chosen. Values out of range raise LbrxError."""
 
     temperature: float = 0.0
+    """Divides the logits. 0 always chooses the most likely token."""
     top_k: int = 0
-    """Choose among so many of the most likely; 0 for any number."""
+    """Draw from this many of the most likely tokens; 0 for all."""
     top_p: float = 1.0
-    """Choose among the most likely that have this probability together."""
+    """Draw from the fewest most likely tokens whose probabilities add up to this."""
     min_p: float = 0.0
-    """Choose among those that are at least this share as likely as the most likely one."""
+    """Draw from tokens at least this many times as likely as the most likely one."""
     repetition_penalty: float = 1.0
-    """What makes tokens of the text so far less likely, above 1."""
+    """Above 1, tokens that occur in the text so far become less likely."""
     seed: int | None = None
+    """Makes the choice reproducible. None draws different tokens each time."""
 
     def __post_init__(self) -> None:
-        within("temperature", self.temperature, 0)
-        within("top_k", self.top_k, 0, whole=True)
-        within("top_p", self.top_p, 0, 1)
-        within("min_p", self.min_p, 0, 1)
-        within("repetition_penalty", self.repetition_penalty, 0.001, 1000)
+        check_number("temperature", self.temperature, 0)
+        check_number("top_k", self.top_k, 0, integer=True)
+        check_number("top_p", self.top_p, 0, 1)
+        check_number("min_p", self.min_p, 0, 1)
+        check_number("repetition_penalty", self.repetition_penalty, 0.001, 1000)
         if self.seed is not None:
-            within("seed", self.seed, 0, whole=True)
+            check_number("seed", self.seed, 0, integer=True)
 
     @property
     def is_greedy(self) -> bool:
-        """Whether the largest logit decides, so that nobody needs to see the others."""
+        """Whether the token with the largest logit is always chosen."""
         return self.temperature == 0 and self.repetition_penalty == 1
 
 
-def within(name: str, value: Any, low: float, high: float = math.inf, whole: bool = False) -> None:
-    """Check a number that a user gives."""
-    kind = Integral if whole else Real
+def check_number(
+    name: str, value: Any, low: float, high: float = math.inf, integer: bool = False
+) -> None:
+    """Raise LbrxError unless an option's value is a finite number from low to high."""
+    kind = Integral if integer else Real
     is_number = isinstance(value, kind) and not isinstance(value, bool)
     if not is_number or not low <= value <= high or value == math.inf:
         above = f" to {high:,}" if high < math.inf else " or more"
-        what = "whole number" if whole else "number"
-        raise LbrxError(f"{name}={value!r}: give a {what}, {low:,}{above}")
+        what = "an integer" if integer else "a number"
+        raise LbrxError(f"{name}={value!r}: give {what}, {low:,}{above}")
 
 
 class Sampler:
-    """Chooses tokens of one text; the same seed chooses the same ones."""
+    """Chooses the tokens of one text. The same seed chooses the same tokens."""
 
-    def __init__(self, sampling: Sampling, number: int = 0) -> None:
-        """`number` tells texts of a batch apart that have the same prompt."""
+    def __init__(self, sampling: Sampling, repeat: int = 0) -> None:
+        """`repeat` makes texts of a batch that have the same prompt and seed differ."""
         self.sampling = sampling
-        self._number = number
+        self._repeat = repeat
 
     @cached_property
     def _random(self) -> np.random.Generator:
-        """Made with the first choice by chance: a greedy start need not import it."""
+        """Made when it is first needed: greedy generation does not import numpy.random."""
         seed = self.sampling.seed
-        return np.random.default_rng(None if seed is None else [seed, self._number])
+        return np.random.default_rng(None if seed is None else [seed, self._repeat])
 
     def choose(self, logits: Logits, before: Iterable[int]) -> int:
-        """A token, given the logits and the tokens of the text so far."""
+        """The next token, given its logits and the tokens of the text so far."""
         wanted = self.sampling
         if wanted.repetition_penalty != 1:
-            logits = penalised(logits, before, wanted.repetition_penalty)
+            logits = penalise_repetition(logits, before, wanted.repetition_penalty)
         if wanted.temperature == 0:
             return int(np.argmax(logits))
-        candidates, chances = likely(logits, wanted)
-        return int(candidates[drawn(chances, self._random.random())])
+        tokens, weights = candidates(logits, wanted)
+        return int(tokens[draw(weights, self._random.random())])
 
 
-def penalised(logits: Logits, before: Iterable[int], penalty: float) -> Logits:
-    """Tokens that have been used made less likely, once however often they were."""
+def penalise_repetition(logits: Logits, before: Iterable[int], penalty: float) -> Logits:
+    """Logits with the tokens in `before` made less likely, once however often they occur."""
     used = np.unique(np.fromiter(before, np.intp))
     result = logits.copy()
     values = result[used]
@@ -92,35 +97,35 @@ def penalised(logits: Logits, before: Iterable[int], penalty: float) -> Logits:
     return result
 
 
-def drawn(chances: Logits, number: float) -> int:
-    """The place that a number from 0 to 1 falls on, if each is as wide as its chance.
+def draw(weights: Logits, number: float) -> int:
+    """The index whose share of the cumulated weights contains `number`, which is from 0 to 1.
 
-    By way of blocks: the sums of a whole vocabulary would cost more than all else here.
+    Blocks are summed first: cumulative sums of a whole vocabulary take longer than all the rest.
     """
-    sums = np.cumsum(np.add.reduceat(chances, range(0, len(chances), WIDTH), dtype=np.float64))
+    sums = np.cumsum(np.add.reduceat(weights, range(0, len(weights), BLOCK), dtype=np.float64))
     goal = min(number * sums[-1], np.nextafter(sums[-1], 0))
     block = int(np.searchsorted(sums, goal, "right"))
     rest = goal - (sums[block - 1] if block else 0)
-    inner = chances[block * WIDTH : (block + 1) * WIDTH]
+    inner = weights[block * BLOCK : (block + 1) * BLOCK]
     place = int(np.searchsorted(np.cumsum(inner, dtype=np.float64), rest, "right"))
-    # A sum that is rounded down must not lead to what has no chance.
-    return block * WIDTH + min(place, int(np.flatnonzero(inner)[-1]))
+    # A sum that was rounded down must not select a weight of zero behind the last one.
+    return block * BLOCK + min(place, int(np.flatnonzero(inner)[-1]))
 
 
-def likely(logits: Logits, wanted: Sampling) -> tuple[NDArray[np.intp], Logits]:
-    """The tokens to choose among, and their probabilities (unscaled: the largest is 1)."""
-    # Beyond these the choice is the same, and float32 ends.
+def candidates(logits: Logits, wanted: Sampling) -> tuple[NDArray[np.intp], Logits]:
+    """The tokens to draw from and their unnormalised probabilities (the largest is 1)."""
+    # More extreme temperatures choose the same, and do not fit float32.
     temperature = np.float32(min(max(wanted.temperature, 1e-30), 1e30))
     peak = logits.max()
     if 0 < wanted.top_k < len(logits):
         chosen = largest(logits, wanted.top_k)
         logits = logits[chosen]
     else:
-        chosen = _every(len(logits))
+        chosen = _all_tokens(len(logits))
     with np.errstate(over="ignore"):
         powers = np.exp((logits - peak) / temperature)
     if wanted.top_p < 1:
-        kept = _heaviest(powers, wanted.top_p)
+        kept = _top_p(powers, wanted.top_p)
         chosen, powers = chosen[kept], powers[kept]
     if wanted.min_p > 0:
         kept = np.flatnonzero(powers >= wanted.min_p)
@@ -129,17 +134,17 @@ def likely(logits: Logits, wanted: Sampling) -> tuple[NDArray[np.intp], Logits]:
 
 
 @lru_cache(1)
-def _every(size: int) -> NDArray[np.intp]:
-    """Every token. To take the memory anew for each choice would cost more than the choice."""
+def _all_tokens(size: int) -> NDArray[np.intp]:
+    """Cached, as allocating it for each token would take longer than choosing one."""
     tokens = np.arange(size)
     tokens.setflags(write=False)
     return tokens
 
 
-def _heaviest(powers: Logits, share: float) -> NDArray[np.intp]:
-    """The fewest that have a share of the sum together, the largest first."""
+def _top_p(powers: Logits, share: float) -> NDArray[np.intp]:
+    """The indices of the fewest values whose sum is this share of the total, largest first."""
     goal = share * powers.sum(dtype=np.float64)
-    chosen = largest(powers, SORTED)  # a few usually have it
+    chosen = largest(powers, TOP_P_SORTED)  # usually enough
     if powers[chosen].sum(dtype=np.float64) < goal:
         chosen = np.arange(len(powers))
     chosen = chosen[np.argsort(-powers[chosen], kind="stable")]
@@ -148,10 +153,10 @@ def _heaviest(powers: Logits, share: float) -> NDArray[np.intp]:
 
 
 def largest(values: Logits, count: int) -> NDArray[np.intp]:
-    """Where the largest values are, in no order.
+    """The indices of the `count` largest values, in no order.
 
-    To partition a whole vocabulary takes as long as some layers of a small model. As many blocks
-    have a largest value of at least a threshold as there are values wanted: so few values are.
+    Partitioning a whole vocabulary takes as long as some layers of a small model. The threshold
+    is the count-th largest of the blocks' maxima: few values reach it, and at least `count` do.
     """
     width = len(values) // (4 * count)
     if width < 2:
@@ -164,6 +169,6 @@ def largest(values: Logits, count: int) -> NDArray[np.intp]:
 
 
 def log_probability(logits: Logits, token: int) -> float:
-    """Of a token, as the model itself sees it."""
+    """The natural logarithm of a token's softmax probability, without sampling options."""
     shifted = logits - logits.max()
     return float(shifted[token] - np.log(np.exp(shifted).sum(dtype=np.float64)))

@@ -1,4 +1,4 @@
-"""Text to tokens and back, by the `tokenizers` library."""
+"""Text to token ids and back, with the `tokenizers` library."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ _PREFIX = re.compile(rb'"continuing_subword_prefix"\s*:\s*"[^"]')
 
 
 class Tokenizer:
-    """A model's vocabulary, from its tokenizer.json or made of a GGUF's metadata."""
+    """A model's tokenizer, from tokenizer.json, tokenizer.model or a GGUF's metadata."""
 
     def __init__(self, source: Path | Mapping[str, Any], settings: Mapping[str, Any]) -> None:
-        """Of a tokenizer.json, or of what would be in one."""
+        """`source` is the path of a tokenizer.json, or the contents of one; `settings` are those
+        of tokenizer_config.json. Raises FormatError if the library refuses them."""
         library = _library()
         if isinstance(source, Path):
             _check_prefix(source)
@@ -41,10 +42,11 @@ class Tokenizer:
 
     @property
     def size(self) -> int:
+        """The number of tokens in the vocabulary."""
         return int(self._inner.get_vocab_size())
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
-        """The tokens of a text; `special` puts those around it that the model wants."""
+        """The token ids of a text; with `special`, those the model expects around it, too."""
         try:
             text.encode()
         except UnicodeEncodeError as problem:
@@ -55,30 +57,30 @@ class Tokenizer:
         return ids
 
     def decode(self, tokens: Sequence[int], *, special: bool = False) -> str:
-        """The text of tokens; `special` shows those that are no text."""
+        """The text of token ids; with `special`, special tokens are shown."""
         text: str = self._inner.decode(list(tokens), skip_special_tokens=not special)
         return text
 
-    def number(self, token: object) -> int | None:
-        """Which token this is."""
+    def token_id(self, token: object) -> int | None:
+        """The id of a token, given as text or as a tokenizer_config.json writes it; or None."""
         text = token.get("content") if isinstance(token, Mapping) else token
         found: int | None = self._inner.token_to_id(text) if isinstance(text, str) else None
         return found
 
-    def text(self, name: str) -> str:
-        """A special token as the settings name it: `bos_token`; empty where there is none."""
+    def special_token(self, name: str) -> str:
+        """The text of a special token such as "bos_token"; empty if the model has none."""
         value = self.settings.get(name)
         inner = value.get("content") if isinstance(value, Mapping) else value
         return inner if isinstance(inner, str) else ""
 
 
 def read_tokenizer(model: StoredModel) -> Tokenizer:
-    """The tokenizer that is with a model."""
+    """The tokenizer of a stored model. Raises FormatError if it has none."""
     source = model.tokenizer
     if source is None:
         raise FormatError(f"{model.path} has no tokenizer: put its tokenizer.json beside it")
     if isinstance(source, Mapping):
-        with _uncollected():
+        with _gc_disabled():
             return Tokenizer(*_of_metadata(model.path, source))
     beside = source.parent / "tokenizer_config.json"
     settings = read_json(beside) if beside.is_file() else {}
@@ -86,14 +88,14 @@ def read_tokenizer(model: StoredModel) -> Tokenizer:
     if template.is_file():
         settings = {**settings, "chat_template": template.read_text("utf-8", "replace")}
     if source.suffix == ".model":
-        with _uncollected():
+        with _gc_disabled():
             return Tokenizer(_of_metadata(source, _sentencepiece(source, settings))[0], settings)
     return Tokenizer(source, settings)
 
 
 def _check_prefix(path: Path) -> None:
-    """Refuse merges without the prefix that later parts of a word have: the library cuts it off
-    unseen, perhaps within a character, and then ends the process."""
+    """Refuse merges without the prefix of word continuations: the library removes it unchecked,
+    perhaps within a character, and then aborts the process."""
     if _PREFIX.search(path.read_bytes()) is None:
         return
     match read_json(path).get("model"):
@@ -108,9 +110,9 @@ def _second(merge: object) -> str:
 
 
 @contextmanager
-def _uncollected() -> Iterator[None]:
-    """Without the collector, which looks through hundreds of thousands of new strings and pairs
-    again and again, and none of them is in a cycle."""
+def _gc_disabled() -> Iterator[None]:
+    """Without garbage collection, which would search hundreds of thousands of new strings and
+    pairs several times for cycles that they cannot have."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -121,8 +123,8 @@ def _uncollected() -> Iterator[None]:
 
 
 def _assembled(library: Any, whole: Mapping[str, Any]) -> Any:
-    """A tokenizer of parts. The vocabulary is handed over as it is: as JSON it would be a text,
-    and then a tree, of five times the size."""
+    """A tokenizer built from its parts. The vocabulary is passed as Python objects: JSON text and
+    its parsed tree would take five times the memory."""
     given = whole["model"].items()
     model = {key: value for key, value in given if key != "type" and value is not None}
     empty = {"type": "BPE", "vocab": {}, "merges": []}
@@ -138,12 +140,12 @@ def _of_metadata(
 ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     parts = tokenizer_parts(metadata)
     if parts is None:
-        raise FormatError(f"{path} has no vocabulary")
+        raise FormatError(f"{path} has no vocabulary: put the model's tokenizer.json beside it")
     return parts
 
 
 def _sentencepiece(path: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """GGUF's metadata of a tokenizer.model, with what tokenizer_config.json says beside it."""
+    """A tokenizer.model and its tokenizer_config.json as GGUF metadata."""
     pieces, rules = sentencepiece.read(path), sentencepiece.read_rules(path)
     key = "tokenizer.ggml."
     return {
@@ -170,25 +172,25 @@ def _library() -> Any:
 
 
 class TextStream:
-    """Tokens that come one by one, as text that never ends within a character.
+    """Decodes tokens one by one into text that never ends within a character.
 
-    A token may hold a part of a character, and its spaces may depend on the token before it: so
-    a few tokens are decoded again with each new one.
+    A token may be part of a character, and its spaces may depend on the token before it: so the
+    last few tokens are decoded again with each new one.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._tokens: list[int] = []
-        self._shown = 0  # tokens whose text has been given
-        self._from = 0  # the first that is decoded again
+        self._shown = 0  # number of tokens whose text was returned
+        self._from = 0  # the first token that is decoded again
 
     def add(self, token: int) -> str:
-        """The text that is certain now."""
+        """The new text that later tokens cannot change."""
         self._tokens.append(token)
         return self._new(final=False)
 
     def end(self) -> str:
-        """What is left; half a character shows as a replacement."""
+        """The remaining text; an incomplete character becomes U+FFFD."""
         return self._new(final=True)
 
     def _new(self, final: bool) -> str:

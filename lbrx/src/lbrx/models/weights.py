@@ -1,4 +1,4 @@
-"""A model's tensors on a device, as its layers ask for them. Quantized ones stay as they are."""
+"""A stored model's tensors on a device, by name. Quantized weights stay quantized."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from lbrx.shape import Shape
 from lbrx.tensor.core import Tensor
 from lbrx.tensor.stored_model import StoredModel
 
-SAMPLE = 256  # bytes of a tensor, from its middle: beginnings are often zeros
+SAMPLE = 256  # bytes per tensor for fingerprints, from its middle: the first are often zeros
 FLOAT8 = tuple(encoding.name.lower() for encoding in descriptor.FLOAT8)
 
 
-def in_memory(files: ModelFiles) -> int:
-    """The bytes that a model's tensors take: eight-bit floats become halves."""
+def bytes_in_memory(files: ModelFiles) -> int:
+    """The bytes that a model's tensors take in memory: 8-bit floats are expanded to float16."""
     expanded = sum(t.nbytes for t in files.tensors.values() if t.encoding in descriptor.FLOAT8)
     return files.nbytes + expanded
 
@@ -27,8 +27,8 @@ def in_memory(files: ModelFiles) -> int:
 class Weights:
     """Tensors by Hugging Face's names, below a prefix.
 
-    A llama in GGUF has the rows of its queries and keys in pairs. They are taken as they lie in
-    the mapped file, and `interleaved` says that RoPE has to turn neighbours.
+    A Llama GGUF stores the rows of queries and keys interleaved. They are used as they are in the
+    mapped file; `interleaved` says that RoPE has to rotate neighbouring features.
     """
 
     def __init__(self, model: StoredModel, device: str, dtype: Dtype) -> None:
@@ -36,7 +36,7 @@ class Weights:
         self.interleaved = any(isinstance(r, Rows) for r in canonical.recipes.values())
         recipes: dict[str, Recipe] = {}
         for full, recipe in canonical.recipes.items():
-            name = full.replace("language_model.", "", 1)  # of a model that sees pictures too
+            name = full.replace("language_model.", "", 1)  # the text part of a multimodal model
             recipes[name] = renamed(recipe.source, name) if isinstance(recipe, Rows) else recipe
         self.model = StoredModel(model.files, recipes)
         self.device = device
@@ -44,7 +44,7 @@ class Weights:
         self.prefix = ""
 
     def inside(self, name: str | int) -> Weights:
-        """Those whose names begin with this one."""
+        """The tensors whose names continue with `name` and a dot."""
         inner = object.__new__(Weights)
         inner.__dict__ = {**self.__dict__, "prefix": f"{self.prefix}{name}."}
         return inner
@@ -68,7 +68,7 @@ class Weights:
         return tensor
 
     def fingerprint(self) -> str:
-        """Tells this model from others: which tensors there are, and a few bytes of each."""
+        """A hash of the tensors' names, types, shapes and a few bytes of each."""
         seen = hashlib.sha256()
         for name, recipe in sorted(self.model.recipes.items()):
             for info in stored(recipe):
@@ -77,13 +77,13 @@ class Weights:
         return seen.hexdigest()
 
     def vector(self, name: str, size: int) -> Tensor:
-        """A norm's weight or a bias, in the type that is computed in."""
+        """A norm's weight or a bias, in the network's dtype."""
         tensor = self._tensor(name, (size,))
         return tensor.to_device(self.device).astype(self.dtype)
 
     def matrix(self, name: str, rows: int, columns: int) -> Tensor:
-        """A weight or an embedding, as it is stored; eight-bit floats, for which there are no
-        kernels, as halves."""
+        """A weight or an embedding as it is stored. 8-bit floats become float16, as there are no
+        kernels for them."""
         tensor = self._tensor(name, (rows, columns))
         if tensor.metadata.quantization in FLOAT8:
             tensor = tensor.astype(dt.float16)

@@ -1,4 +1,4 @@
-"""Llama 1 to 3, and what has its shape: SmolLM2, TinyLlama, Yi."""
+"""Llama 1 to 3, and models of the same structure: SmolLM2, TinyLlama, Yi."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Callable
 from lbrx.models.config import ModelConfig
 from lbrx.models.decoder import Decoder
 from lbrx.models.kv_cache import ForwardStep
-from lbrx.models.layers import Attention, GatedMLP, RMSNorm, gate_of
+from lbrx.models.layers import Attention, GatedMLP, RMSNorm, read_gate
 from lbrx.models.weights import Weights
 from lbrx.tensor.core import Tensor
 
 
 class PreNormLayer:
-    """x + attention(norm(x)), and to that the feed-forward layer of its norm."""
+    """h = x + attention(norm(x)); h + mlp(norm(h))."""
 
     def __init__(
         self,
@@ -26,7 +26,7 @@ class PreNormLayer:
         self.attention_norm = RMSNorm(weights.inside("input_layernorm"), size, eps)
         self.attention = attention
         self.mlp_norm = RMSNorm(weights.inside("post_attention_layernorm"), size, eps)
-        self.mlp = mlp or GatedMLP(weights.inside("mlp"), config, gate_of(config))
+        self.mlp = mlp or GatedMLP(weights.inside("mlp"), config, read_gate(config))
 
     def __call__(self, x: Tensor, added: Tensor | None, step: ForwardStep) -> tuple[Tensor, Tensor]:
         normed, x = self.attention_norm.of_sum(x, added)

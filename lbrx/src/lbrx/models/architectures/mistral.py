@@ -1,4 +1,4 @@
-"""Mistral: a Llama whose first versions look back through a window."""
+"""Mistral: Llama with a sliding attention window in its first versions."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ class Network(Decoder):
         )
         return PreNormLayer(weights, self.config, attention)
 
-    def is_near(self, index: int) -> bool:
+    def has_window(self, index: int) -> bool:
         return True

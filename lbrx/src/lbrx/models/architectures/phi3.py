@@ -1,36 +1,36 @@
-"""Phi 3 and 4: a Llama with queries, keys and values in one matrix, gate and up in another."""
+"""Phi 3 and 4: Llama with queries, keys and values in one matrix, gate and up in another."""
 
 from __future__ import annotations
 
 from lbrx.models.architectures.llama import PreNormLayer
 from lbrx.models.config import ModelConfig
 from lbrx.models.decoder import Decoder
-from lbrx.models.layers import Attention, Linear, gate_of
+from lbrx.models.layers import Attention, Linear, read_gate
 from lbrx.models.weights import Weights
 from lbrx.tensor.core import Tensor
 
 
 class JoinedAttention(Attention):
-    """Attention whose three projections are one."""
+    """Attention whose three projections are one matrix."""
 
     def make_projections(self, weights: Weights, config: ModelConfig, bias: bool) -> None:
         width = (self.heads + 2 * self.kv_heads) * self.size
         self.joined = Linear(weights.inside("qkv_proj"), width, config.hidden, bias)
 
-    def projected(self, x: Tensor) -> list[Tensor]:
+    def project(self, x: Tensor) -> list[Tensor]:
         heads = self.joined(x).reshape(*x.shape[:2], self.heads + 2 * self.kv_heads, self.size)
         keys, values = self.heads, self.heads + self.kv_heads
         return [heads[:, :, :keys], heads[:, :, keys:values], heads[:, :, values:]]
 
 
 class JoinedMLP:
-    """The gate in the first half of the rows, what it lets through in the second."""
+    """A gated MLP with the gate in the first half of one matrix's rows, `up` in the second."""
 
     def __init__(self, weights: Weights, config: ModelConfig) -> None:
         self.width = config.intermediate
         self.joined = Linear(weights.inside("gate_up_proj"), 2 * self.width, config.hidden)
         self.down = Linear(weights.inside("down_proj"), config.hidden, self.width)
-        self.activation = gate_of(config)
+        self.activation = read_gate(config)
 
     def __call__(self, x: Tensor) -> Tensor:
         both = self.joined(x)
@@ -45,5 +45,5 @@ class Network(Decoder):
         mlp = JoinedMLP(weights.inside("mlp"), self.config)
         return PreNormLayer(weights, self.config, attention, mlp)
 
-    def is_near(self, index: int) -> bool:
+    def has_window(self, index: int) -> bool:
         return True

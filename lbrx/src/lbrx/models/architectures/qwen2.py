@@ -1,4 +1,4 @@
-"""Qwen 2 and 2.5: a Llama with biases on queries, keys and values."""
+"""Qwen 2 and 2.5: Llama with biases on queries, keys and values."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ class Network(Decoder):
         )
         return PreNormLayer(weights, self.config, attention)
 
-    def is_near(self, index: int) -> bool:
+    def has_window(self, index: int) -> bool:
         used = bool(self.config.settings.get("use_sliding_window"))
-        return used and index >= self.config.count("max_window_layers", 28)
+        return used and index >= self.config.integer("max_window_layers", 28)

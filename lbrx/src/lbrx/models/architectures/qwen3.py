@@ -1,4 +1,4 @@
-"""Qwen 3: Qwen 2 with norms on the heads of queries and keys, mostly without biases."""
+"""Qwen 3: Qwen 2 with norms on the heads of queries and keys, usually without biases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SmolLM 3: a Llama in which every fourth layer knows no positions."""
+"""SmolLM 3: Llama without RoPE in every fourth layer."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ class Network(Decoder):
             self.config,
             index,
             bias=bool(self.config.settings.get("attention_bias")),
-            turns=self._turns(index),
+            use_rope=self._uses_rope(index),
             window=self.window(index),
         )
         return PreNormLayer(weights, self.config, attention)
 
-    def is_near(self, index: int) -> bool:
-        return bool(self.config.settings.get("use_sliding_window")) and not self._turns(index)
+    def has_window(self, index: int) -> bool:
+        return bool(self.config.settings.get("use_sliding_window")) and not self._uses_rope(index)
 
-    def _turns(self, index: int) -> bool:
-        listed = self.config.listed("no_rope_layers", index)
+    def _uses_rope(self, index: int) -> bool:
+        listed = self.config.per_layer("no_rope_layers", index)
         if listed is not None:
             return bool(listed)
-        return (index + 1) % (self.config.count("no_rope_layer_interval") or 4) != 0
+        return (index + 1) % (self.config.integer("no_rope_layer_interval") or 4) != 0
