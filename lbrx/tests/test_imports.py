@@ -11,6 +11,7 @@ import lbrx
 
 FORMATS = "lbrx.formats.containers.pytorch lbrx.formats.containers.onnx lbrx.formats.containers.npz lbrx.formats.containers.safetensors"
 LIBRARIES = "jinja2 tokenizers rich ziglang softmetal safetensors torch importlib.metadata"
+ONE_NETWORK = "from lbrx.models import architectures; architectures.find('phi3')"
 OPENED = "import lbrx; list(lbrx.open_model({gguf!r}))"
 
 
@@ -20,6 +21,10 @@ OPENED = "import lbrx; list(lbrx.open_model({gguf!r}))"
         ("import lbrx", f"lbrx.models lbrx.metal lbrx.kernels lbrx.formats {LIBRARIES}"),
         ("import lbrx.cli", f"lbrx.models lbrx.metal lbrx.formats {LIBRARIES}"),
         ("import lbrx.cli.generate", f"lbrx.metal lbrx.formats.writing {FORMATS} {LIBRARIES}"),
+        (
+            ONE_NETWORK,
+            "lbrx.models.architectures.gemma2 lbrx.models.architectures.qwen2 lbrx.metal",
+        ),
         (OPENED, f"lbrx.models lbrx.metal lbrx.formats.writing {FORMATS} {LIBRARIES}"),
     ],
 )

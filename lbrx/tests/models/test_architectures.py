@@ -97,6 +97,11 @@ def test_every_architecture_is_tested():
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_a_network_is_found_by_the_name_of_its_module(kind):
+    assert architectures.find(kind).__module__ == f"{architectures.__name__}.{kind}"
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_logits(kind, make_model):
     folder = make_model(kind, **KINDS[kind])
     tokens = prompt(17)
@@ -261,11 +266,20 @@ def test_a_gguf_is_read_where_it_lies(make_model, tmp_path):
     ).tokenizer.encode("Hello, world! 123")
 
 
-def test_what_the_cache_has_is_not_computed_again(make_model):
+def test_what_the_cache_has_is_not_computed_again(make_model, monkeypatch):
     folder, tokens = make_model("llama"), prompt(20)
     model = lbrx.language_model(folder)
     model.engine.prefill([tokens[:12]], 8)
+    ordinary, computed = model.engine.decode, []
+
+    def counted(token, positions):
+        computed.append(token.item())
+        return ordinary(token, positions)
+
+    # A few tokens go through the step for one token.
+    monkeypatch.setattr(model.engine, "decode", counted)
     again = model.engine.prefill([tokens], 1)
+    assert computed == tokens[12:]
     assert model.engine.cached_tokens == tokens
     close(
         again.logits.numpy(),

@@ -88,7 +88,7 @@ def test_a_saved_prompt(folder, tmp_path):
     second.restore_prompt(tmp_path / "cache")
     again = second.generate("Hello, world!", max_tokens=8, ignore_end=True)
     assert again.tokens == made.tokens
-    with pytest.raises(lbrx.FormatError, match="another type"):
+    with pytest.raises(lbrx.FormatError, match="another cache type"):
         lbrx.language_model(folder).restore_prompt(tmp_path / "cache")
 
 
@@ -104,7 +104,9 @@ def test_memory(name, bits, folder):
 
 @pytest.mark.parametrize("size", [16, 72, 80])
 def test_heads_that_are_no_whole_blocks(size):
-    with pytest.raises(lbrx.LbrxError, match=f"heads of {size} features.*choose float16"):
+    with pytest.raises(
+        lbrx.LbrxError, match=f"multiple of 32, and the model's is {size}: choose float16"
+    ):
         find_cache_type("q8_0", size)
 
 

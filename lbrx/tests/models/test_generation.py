@@ -11,6 +11,7 @@ import reference_model
 
 import lbrx
 from lbrx.models import LanguageModel
+from lbrx.models.generation import _Session
 from lbrx.models.sampling import Sampler, Sampling, candidates, draw, largest, penalise_repetition
 from lbrx.models.tokenizer import TextStream
 
@@ -45,21 +46,29 @@ def test_greedy_text_is_the_reference_models(model, folder):
     "options", [{"max_tokens": n} for n in (1, 2, 3, 20)] + [{"stop": "e"}, {"logprobs": True}]
 )
 @pytest.mark.parametrize("prompt", [PROMPT, [PROMPT, "naïve café", "a"]], ids=["single", "batch"])
-def test_looking_ahead_changes_nothing(prompt, options, folder):
-    """A penalty that changes no number asks for the host's choice, which is not looked past."""
+def test_decoding_ahead_changes_nothing(prompt, options, folder, monkeypatch):
+    """A penalty too small to change a logit leaves the choice to the host, which prevents it."""
     wanted = {"max_tokens": 20, **options}
-    ahead, careful = (
-        lbrx.language_model(folder).generate(prompt, **wanted, repetition_penalty=penalty)
-        for penalty in (1, 1 + 1e-12)
-    )
+    ordinary, started = _Session.decode_ahead, []
+
+    def counted(session, prediction):
+        started.append(prediction)
+        return ordinary(session, prediction)
+
+    monkeypatch.setattr(_Session, "decode_ahead", counted)
+    ahead = lbrx.language_model(folder).generate(prompt, **wanted)
+    assert bool(started) == (wanted["max_tokens"] > 2)
+    started.clear()
+    careful = lbrx.language_model(folder).generate(prompt, **wanted, repetition_penalty=1 + 1e-12)
+    assert not started
     for one, other in zip(*(np.atleast_1d(made) for made in (ahead, careful)), strict=True):
         for name in ("text", "tokens", "finish_reason", "logprobs"):
             assert getattr(one, name) == getattr(other, name)
 
 
 @pytest.mark.parametrize("seen", [1, 2, 5])
-def test_what_was_looked_at_ahead_is_not_remembered(seen, model, folder, tmp_path):
-    """Of a stream that is left, a prompt cache has the tokens that were shown at most."""
+def test_tokens_decoded_ahead_are_not_saved(seen, model, folder, tmp_path):
+    """The prompt cache of an abandoned stream has no tokens beyond those that were shown."""
     stream = model.stream(PROMPT, max_tokens=20, ignore_end=True)
     for _ in range(seen):
         next(stream)
@@ -109,12 +118,16 @@ def test_a_batch_equals_single_texts(model):
 
 
 def test_texts_of_a_batch_end_on_their_own(model):
-    seeds = {"temperature": 2.0, "seed": 5, "max_tokens": 30}
-    free = model.generate([PROMPT, "a"], ignore_end=True, **seeds)
-    stop = model.tokenizer.decode(free[0].tokens[4:7])
-    made = model.generate([PROMPT, "a"], ignore_end=True, stop=stop, **seeds)
-    assert made[0].finish_reason == "stop"
-    assert made[1].tokens == free[1].tokens or made[1].finish_reason == "stop"
+    options = {"temperature": 2.0, "seed": 5, "max_tokens": 30, "ignore_end": True}
+    first, second = model.generate([PROMPT, "a"], **options)
+    stop = model.tokenizer.decode(first.tokens[4:7])
+    assert stop in first.text
+    assert stop not in second.text
+    stopped, other = model.generate([PROMPT, "a"], stop=stop, **options)
+    assert (stopped.text, stopped.finish_reason) == (first.text[: first.text.index(stop)], "stop")
+    assert len(stopped.tokens) < len(first.tokens)
+    assert (other.text, other.tokens) == (second.text, second.tokens)
+    assert other.finish_reason == "length"
 
 
 def test_stop_strings_are_not_shown(model):
@@ -160,14 +173,18 @@ def test_a_prompt_cache_survives(folder, tmp_path):
     first.save_prompt(tmp_path / "cache")
     count = second.restore_prompt(tmp_path / "cache")
     assert count == len(first.engine.cached_tokens) >= len(first.tokenizer.encode(PROMPT))
-    assert second.generate(PROMPT, max_tokens=8, ignore_end=True).tokens == wanted.tokens
+    made = second.generate(PROMPT, max_tokens=8, ignore_end=True)
+    assert made.tokens == wanted.tokens
+    assert made.timing.cached_tokens == wanted.timing.prompt_tokens - 1
     with pytest.raises(lbrx.FormatError, match=r"another model, .*delete it, or name another"):
         lbrx.language_model(folder, cache_dtype="float32").restore_prompt(tmp_path / "cache")
-    with pytest.raises(lbrx.FormatError, match="no prompt cache"):
+    with pytest.raises(
+        lbrx.FormatError, match="is not a prompt cache: give a file that save_prompt wrote"
+    ):
         second.restore_prompt(folder / "model.safetensors")
     with pytest.raises(lbrx.LbrxError, match="nothing to save"):
         lbrx.language_model(folder).save_prompt(tmp_path / "other")
-    with pytest.raises(lbrx.LbrxError, match="name an ordinary file"):
+    with pytest.raises(lbrx.LbrxError, match="give the name of an ordinary file"):
         first.save_prompt(tmp_path)
     with pytest.raises(lbrx.LbrxError, match=r"\d+ tokens do not fit the context of 5"):
         lbrx.language_model(folder, context=5).restore_prompt(tmp_path / "cache")
@@ -206,13 +223,13 @@ def test_a_prompt_cache_is_of_one_model(folder, tmp_path):
 
 @pytest.mark.parametrize("options", [{}, {"temperature": 1.0}], ids=str)
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_weights_that_are_no_numbers(value, options, folder, tmp_path):
+def test_weights_that_are_not_finite(value, options, folder, tmp_path):
     def damage(weight):
         weight[3, 5] = value
 
     target = changed(folder, tmp_path / "other", "model.layers.0.mlp.gate_proj.weight", damage)
     model = lbrx.language_model(target)
-    with pytest.raises(lbrx.FormatError, match=r"after \d+ tokens the model gives no finite"):
+    with pytest.raises(lbrx.FormatError, match=r"logits are not finite after \d+ tokens"):
         model.generate(PROMPT, **options)
     with pytest.raises(lbrx.FormatError, match="weights are damaged"):
         model.perplexity(PROMPT)
@@ -221,12 +238,17 @@ def test_weights_that_are_no_numbers(value, options, folder, tmp_path):
 def test_a_conversation_reads_only_what_is_new(model):
     talk = [{"role": "user", "content": "Hello"}]
     answer = model.chat(talk, max_tokens=6, ignore_end=True)
-    known = list(model.engine.cached_tokens)
-    talk += [{"role": "assistant", "content": answer.text}, {"role": "user", "content": "again"}]
-    model.chat(talk, max_tokens=2)
+    cached = list(model.engine.cached_tokens)
     begin = model.tokenizer.encode("<user>user: Hello<|end|><user>assistant:", special=False)
-    assert known[: len(begin)] == begin
-    assert model.engine.cached_tokens[: len(begin)] == begin
+    assert cached == begin + answer.tokens[:-1]
+    talk += [{"role": "assistant", "content": answer.text}, {"role": "user", "content": "again"}]
+    text = f"<user>user: Hello<|end|><user>assistant: {answer.text}<|end|><user>user: again<|end|><user>assistant:"
+    tokens = model.tokenizer.encode(text, special=False)
+    second = model.chat(talk, max_tokens=2)
+    assert second.timing.prompt_tokens == len(tokens)
+    same = [a == b for a, b in zip(cached, tokens, strict=False)]
+    shared = (*same, False).index(False)
+    assert second.timing.cached_tokens == shared >= len(begin)
 
 
 def test_a_text_ends_with_the_context(folder):
@@ -243,27 +265,31 @@ def test_a_text_ends_with_the_context(folder):
         ([], {}, "prompt is empty"),
         ("word " * 200, {}, r"prompt has \d+ tokens, and the context is 64: shorten it"),
         ("bad \udcff bytes", {}, "not valid UTF-8 at character 4"),
-        ([700], {}, "700 is no token: the vocabulary has 0 to 619"),
-        ([5, "a"], {}, "'a' is no token"),
-        ([5, -1], {}, "-1 is no token"),
-        (b"bytes", {}, "b'bytes' is no prompt: give a text, tokens or messages"),
-        (None, {}, "None is no prompt"),
-        ([{"role": "user"}], {}, "is no message"),
-        ([{"role": "user", "content": "a"}, "b"], {}, "'b' is no message"),
+        ([700], {}, "700 is not a token id: give integers from 0 to 619"),
+        ([5, "a"], {}, "'a' is not a token id"),
+        ([5, -1], {}, "-1 is not a token id"),
+        (b"bytes", {}, "b'bytes' is not a prompt: give a text, token ids or messages"),
+        (None, {}, "None is not a prompt"),
+        ([{"role": "user"}], {}, "is not a message: give"),
+        ([{"role": "user", "content": "a"}, "b"], {}, "'b' is not a message"),
         ("a", {"temperature": -1}, "temperature=-1: give a number, 0 or more"),
         ("a", {"top_p": 2}, "top_p=2: give a number, 0 to 1"),
         ("a", {"min_p": "x"}, "min_p='x'"),
-        ("a", {"top_k": 2.5}, "top_k=2.5: give a whole number, 0 or more"),
+        ("a", {"top_k": 2.5}, "top_k=2.5: give an integer, 0 or more"),
         ("a", {"temperature": math.nan}, "temperature=nan"),
         ("a", {"temperature": math.inf}, "temperature=inf"),
         ("a", {"repetition_penalty": 0}, "repetition_penalty=0: give a number, 0.001 to 1,000"),
-        ("a", {"seed": -1}, "seed=-1: give a whole number, 0 or more"),
+        ("a", {"seed": -1}, "seed=-1: give an integer, 0 or more"),
         ("a", {"seed": "x"}, "seed='x'"),
-        ("a", {"max_tokens": 0}, "max_tokens=0: give a whole number, 1 or more"),
+        ("a", {"max_tokens": 0}, "max_tokens=0: give an integer, 1 or more"),
         ("a", {"max_tokens": True}, "max_tokens=True"),
         ("a", {"stop": 5}, "stop=5: give strings that are not empty"),
         ("a", {"stop": ""}, "stop=''"),
-        ("a", {"tempreature": 1}, "'tempreature' is no option: there are"),
+        (
+            "a",
+            {"tempreature": 1},
+            "'tempreature' is not an option: give some of ignore_end, .*top_p",
+        ),
     ],
     ids=str,
 )

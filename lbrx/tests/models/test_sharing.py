@@ -29,7 +29,7 @@ def model(folder) -> LanguageModel:
 
 @pytest.fixture(scope="module")
 def alone(folder) -> list[list[int]]:
-    """What each prompt becomes if nobody else is there."""
+    """The tokens that each prompt gives with a model of its own."""
     return [lbrx.language_model(folder).generate(prompt, **FREELY).tokens for prompt in PROMPTS]
 
 
@@ -171,5 +171,7 @@ def test_a_batch_that_does_not_fit_is_refused(folder):
     model.engine.memory = type(model.memory)(
         **{**vars(model.memory), "limit": model.memory.total + 1}
     )
-    with pytest.raises(lbrx.LbrxError, match=r"9 texts of 256 tokens need a cache .*fewer at once"):
+    with pytest.raises(
+        lbrx.LbrxError, match=r"9 texts of 256 tokens need a cache .*fewer prompts at once"
+    ):
         model.generate(["a"] * 9, max_tokens=2)
