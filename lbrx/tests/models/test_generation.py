@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
 import math
 import shutil
+from dataclasses import fields
 
 import numpy as np
 import pytest
 import reference_model
 
 import lbrx
+from lbrx.cli import generate
 from lbrx.models import LanguageModel
-from lbrx.models.generation import _Session
+from lbrx.models.generation import GenerationOptions, OptionKeywords, _Session
 from lbrx.models.sampling import Sampler, Sampling, candidates, draw, largest, penalise_repetition
 from lbrx.models.tokenizer import TextStream
 
@@ -296,6 +299,16 @@ def test_a_text_ends_with_the_context(folder):
 def test_refuses(prompt, options, message, model):
     with pytest.raises(lbrx.LbrxError, match=message):
         model.stream(prompt, **options)
+
+
+def test_every_option_has_a_type():
+    """Editors and type checkers know the options by `OptionKeywords`."""
+    named = {item.name for kind in (GenerationOptions, Sampling) for item in fields(kind)}
+    assert OptionKeywords.__annotations__.keys() == named - {"sampling"}
+    arguments = argparse.ArgumentParser()
+    generate.add_arguments(arguments)
+    given = vars(arguments.parse_args(["model"]))
+    assert OptionKeywords.__annotations__.keys() - given == {"logprobs"}
 
 
 def test_text_never_ends_within_a_character(model):

@@ -6,27 +6,25 @@ import argparse
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 from lbrx.cli import INTERRUPTED
 from lbrx.errors import LbrxError
 from lbrx.memory.process import peak_memory
 from lbrx.models import LanguageModel, Stream
-from lbrx.models.generation import Timing
+from lbrx.models.generation import OptionKeywords, Timing
 from lbrx.models.language_model import read_options
 from lbrx.models.loading import language_model
-from lbrx.models.sampling import Sampling
 
-SAMPLING = {
-    "temperature": (float, "0 (the default) always takes the most likely token"),
-    "top_k": (int, "draw from the K most likely tokens (0: all)"),
-    "top_p": (float, "draw from the most likely tokens whose probabilities add up to P (1)"),
-    "min_p": (float, "draw from tokens at least P times as likely as the most likely one (0)"),
-    "repetition_penalty": (float, "above 1, makes tokens of the text so far less likely (1)"),
-    "seed": (int, "draw the same tokens each time (default: different ones)"),
-}
+SAMPLING = (
+    ("temperature", float, "T", "0 (the default) always takes the most likely token"),
+    ("top_k", int, "K", "draw from the K most likely tokens (0: all)"),
+    ("top_p", float, "P", "draw from the most likely tokens whose probabilities add up to P (1)"),
+    ("min_p", float, "P", "draw from tokens at least P times as likely as the most likely (0)"),
+    ("repetition_penalty", float, "X", "above 1, makes tokens of the text less likely (1)"),
+    ("seed", int, "N", "draw the same tokens each time (default: different ones)"),
+)
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,7 +36,8 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         "--context",
         metavar="N",
         type=int,
-        help="maximum tokens of a text with its prompt (the model's own, at most 8192)",
+        help="maximum tokens of a text with its prompt (default: what the model was trained for, "
+        "at most 8192)",
     )
     parser.add_argument(
         "--cache-type",
@@ -77,9 +76,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="end before this text; may be repeated",
     )
     add("--ignore-end", action="store_true", help="continue after the model's end token")
-    for name, (kind, text) in SAMPLING.items():
-        letter = {"top_k": "K", "seed": "N"}.get(name, "P" if name.endswith("_p") else "X")
-        add(f"--{name.replace('_', '-')}", metavar=letter, type=kind, help=text)
+    for name, kind, metavar, text in SAMPLING:
+        add(f"--{name.replace('_', '-')}", metavar=metavar, type=kind, help=text)
     add(
         "--prompt-cache",
         metavar="FILE",
@@ -167,15 +165,10 @@ def _message(role: str, content: str) -> dict[str, str]:
     return {"role": role, "content": content}
 
 
-def _generation_options(options: argparse.Namespace) -> dict[str, Any]:
-    """The keyword arguments of `LanguageModel.stream`."""
-    given = {item.name: getattr(options, item.name) for item in fields(Sampling)}
-    return {
-        **{name: value for name, value in given.items() if value is not None},
-        "max_tokens": options.max_tokens,
-        "stop": options.stop,
-        "ignore_end": options.ignore_end,
-    }
+def _generation_options(options: argparse.Namespace) -> OptionKeywords:
+    """The keyword arguments of `LanguageModel.stream` that were given."""
+    given = {name: getattr(options, name, None) for name in OptionKeywords.__annotations__}
+    return cast(OptionKeywords, {name: x for name, x in given.items() if x is not None})
 
 
 def _show(stream: Stream, model: LanguageModel) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import chain
+from typing import TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,21 @@ from lbrx.models.sampling import Sampler, Sampling, log_probability
 from lbrx.models.tokenizer import TextStream, Tokenizer
 from lbrx.tensor.creation import tensor
 from lbrx.tensor.evaluation import start
+
+
+class OptionKeywords(TypedDict, total=False):
+    """The keyword arguments of `generate`, `stream` and `chat`; `LanguageModel` explains them."""
+
+    max_tokens: int
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    repetition_penalty: float
+    seed: int | None
+    stop: str | Sequence[str]
+    logprobs: bool
+    ignore_end: bool
 
 
 class FinishReason(StrEnum):

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from numbers import Integral
 from os import PathLike
-from typing import Any, overload
+from typing import Any, Unpack, overload
 
 import numpy as np
 
@@ -15,7 +15,14 @@ from lbrx.models import chat, generation, prompt_cache
 from lbrx.models.chat import Message
 from lbrx.models.config import ModelConfig
 from lbrx.models.engine import Engine
-from lbrx.models.generation import FinishReason, GenerationOptions, TextState, Timing, not_finite
+from lbrx.models.generation import (
+    FinishReason,
+    GenerationOptions,
+    OptionKeywords,
+    TextState,
+    Timing,
+    not_finite,
+)
 from lbrx.models.memory_plan import MemoryPlan
 from lbrx.models.sampling import Sampling, check_number
 from lbrx.models.tokenizer import Tokenizer
@@ -122,11 +129,15 @@ class LanguageModel:
         return self.engine.memory
 
     @overload
-    def generate(self, prompt: Prompt, **options: Any) -> Completion: ...
+    def generate(self, prompt: Prompt, **options: Unpack[OptionKeywords]) -> Completion: ...
     @overload
-    def generate(self, prompt: list[str] | list[list[int]], **options: Any) -> list[Completion]: ...
+    def generate(
+        self, prompt: list[str] | list[list[int]], **options: Unpack[OptionKeywords]
+    ) -> list[Completion]: ...
 
-    def generate(self, prompt: Any, **options: Any) -> Completion | list[Completion]:
+    def generate(
+        self, prompt: Any, **options: Unpack[OptionKeywords]
+    ) -> Completion | list[Completion]:
         """Complete a prompt, or a list of prompts in one batch.
 
             llm.generate("The capital of France is", max_tokens=16).text
@@ -153,7 +164,7 @@ class LanguageModel:
         ]
         return made if is_batch else made[0]
 
-    def stream(self, prompt: Prompt, **options: Any) -> Stream:
+    def stream(self, prompt: Prompt, **options: Unpack[OptionKeywords]) -> Stream:
         """Complete a prompt part by part: returns an iterator of strings (see `Stream`).
 
         Bad prompts and options raise LbrxError here, before the first part.
@@ -161,7 +172,7 @@ class LanguageModel:
         wanted = read_options(options)
         return Stream(self, self._text(prompt, wanted), wanted)
 
-    def chat(self, messages: Sequence[Message], **options: Any) -> Completion:
+    def chat(self, messages: Sequence[Message], **options: Unpack[OptionKeywords]) -> Completion:
         """Answer a conversation.
 
             llm.chat([{"role": "user", "content": "What is the capital of France?"}]).text
