@@ -1,4 +1,4 @@
-"""A Metal kernel of one's own, called with tensors.
+"""A custom Metal kernel, called with tensors.
 
 Runs on the GPU of a Mac, and elsewhere on softmetal.
 """
@@ -8,7 +8,7 @@ import numpy as np
 import lbrx
 
 SOURCE = """
-// One threadgroup a row: the mean of its elements, weighted by w.
+// One threadgroup per row: the mean of its elements, weighted by w.
 kernel void weighted_mean(device const T* x, device const float* w, constant uint& width,
                           constant float& bias, device float* out,
                           uint row [[threadgroup_position_in_grid]],
@@ -30,7 +30,8 @@ def main():
     x = lbrx.random.normal((1000, 300), device="metal")
     w = lbrx.arange(1, 301, dtype="float32", device="metal")
 
-    # Tensors become buffers and numbers constants, by place or by name; T is filled in by type.
+    # Tensors are passed as buffers and numbers as constants, by position or by name. The template
+    # replaces T by a type.
     rows, width = x.shape
     for dtype in (lbrx.float32, lbrx.bfloat16):
         result = weighted_mean(
@@ -41,7 +42,7 @@ def main():
         error = np.abs(result.numpy() - expected).max()
         print(f"{dtype}: {result.shape} {result.dtype} on {result.device}, right: {error < 5e-3}")
 
-    # An output that is given starts with those values; the tensor given stays as it is.
+    # An initial value can be given for an output. A tensor given so is copied, not changed.
     histogram = lbrx.kernel("""
     kernel void histogram(device const uchar* x, device atomic_uint* bins,
                           uint i [[thread_position_in_grid]]) {

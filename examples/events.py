@@ -1,4 +1,4 @@
-"""Events: the host goes on while the device works, and each can wait for the other."""
+"""Events: host and device work at the same time, and each can wait for the other."""
 
 import time
 
@@ -8,21 +8,21 @@ import lbrx
 def main():
     x = lbrx.random.normal((512, 512), device="metal")
 
-    # The device does its work in its own time; an event is a point in it.
+    # The device works asynchronously; an event marks a point in its work.
     y = x
     for _ in range(20):
         y = y @ x * 0.05
     done = lbrx.Event("metal")
     done.record(y)
     while not done.query():
-        time.sleep(0.001)  # here the host has time for something else
+        time.sleep(0.001)  # the host could do something else here
     print("finished:", done.query(), "and finite:", bool(y.isfinite().all()))
 
-    # wait() blocks; with a timeout it says whether the point was reached.
+    # wait() blocks. With a timeout, it returns whether the point was reached.
     done.record(y + 1)
     print("waited:", done.wait(timeout=60))
 
-    # The other way round: the device holds until the host lets it go on.
+    # The device can wait for the host, too: it stops at the gate until release().
     gate = lbrx.Event("metal")
     gate.hold()
     held = x + 1
@@ -31,7 +31,7 @@ def main():
     gate.release()
     print("released:", done.wait())
 
-    # eval() runs what is pending for tensors, also in containers, and waits.
+    # eval() computes tensors, also in containers, and waits for them.
     lbrx.eval({"a": held * 2, "b": [held - 1]})
     print("right:", (held - 1 - x).abs().max().item() < 1e-6)
 

@@ -1,4 +1,4 @@
-"""Tensors: made, sliced without copies, computed with, and handed to numpy."""
+"""Tensors: creation, arithmetic, slices without copies, memory shared with numpy, errors."""
 
 import numpy as np
 
@@ -16,7 +16,7 @@ def main():
 
     rows = hidden[1:3, ::2]
     print("a slice shares storage:", rows.storage is hidden.storage)
-    print("the positive ones:", hidden[hidden > 0].shape[0], "of", hidden.size)
+    print("positive elements:", hidden[hidden > 0].shape[0], "of", hidden.size)
 
     page = lbrx.empty_aligned((2, 3))
     page[:] = 1

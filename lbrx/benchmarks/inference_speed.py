@@ -1,8 +1,8 @@
-"""Speed of a language model, beside llama.cpp in the same run where that is installed.
+"""Speed of a language model, compared with llama.cpp in the same run if that is installed.
 
     python lbrx/benchmarks/inference_speed.py [MODEL] [--prompt N] [--new N] [--rounds N]
 
-Rounds take turns, and the best of each counts: other work on the machine only ever slows down.
+Rounds alternate, and the best of each counts: other work on the machine can only slow them down.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TEXT = "The history of science is the study of the development of science and kn
 
 
 class Speed(NamedTuple):
-    """Tokens a second."""
+    """Tokens per second."""
 
     prefill: float
     decode: float
@@ -38,7 +38,7 @@ def ours(model: LanguageModel, tokens: list[int], new: int) -> Speed:
 
 
 def theirs(model: Any, tokens: list[int], new: int) -> Speed:
-    """llama.cpp's own calls, without its Python loop for sampling."""
+    """llama.cpp's evaluation calls, without its sampling loop in Python."""
     model.reset()
     began = time.perf_counter()
     model.eval(tokens)
@@ -64,9 +64,9 @@ def runners(path: Path, count: int, new: int) -> dict[str, Callable[[], Speed]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", nargs="?", default="smollm2")
-    parser.add_argument("--prompt", type=int, default=512, help="tokens (512)")
-    parser.add_argument("--new", type=int, default=64, help="tokens (64)")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--prompt", type=int, default=512, help="tokens of the prompt (512)")
+    parser.add_argument("--new", type=int, default=64, help="generated tokens (64)")
+    parser.add_argument("--rounds", type=int, default=5, help="measured rounds, after one more (5)")
     options = parser.parse_args()
     running = runners(model_path(options.model), options.prompt, options.new)
     best = dict.fromkeys(running, Speed(0, 0))
