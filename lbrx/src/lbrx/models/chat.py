@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from importlib import import_module
 from typing import Any
 
 from lbrx.errors import FormatError, LbrxError
@@ -23,7 +22,7 @@ def render(tokenizer: Tokenizer, messages: Sequence[Message]) -> str:
     """
     check(messages)
     jinja = _library()
-    environment = import_module("jinja2.sandbox").ImmutableSandboxedEnvironment(
+    environment = jinja.sandbox.ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
     )
     environment.filters["tojson"] = _to_json
@@ -83,9 +82,11 @@ def _now(pattern: str) -> str:
 
 
 def _library() -> Any:
+    """The package jinja2, which only chat templates need."""
     try:
-        return import_module("jinja2")
+        import jinja2.sandbox
     except ImportError:
         raise LbrxError(
             "chat templates need the package jinja2: pip install 'lbrx[models]'"
         ) from None
+    return jinja2

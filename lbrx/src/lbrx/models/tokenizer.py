@@ -7,7 +7,6 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -163,12 +162,14 @@ def _sentencepiece(path: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _library() -> Any:
+    """The package tokenizers, which `import lbrx` does not need."""
     try:
-        return import_module("tokenizers")
+        import tokenizers
     except ImportError:
         raise LbrxError(
             "running language models needs the package tokenizers: pip install 'lbrx[models]'"
         ) from None
+    return tokenizers
 
 
 class TextStream:
