@@ -1,4 +1,4 @@
-"""Models of a few thousand weights with tokenizers, on disk."""
+"""Writes models of a few thousand random weights, with tokenizers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decoders in float64 numpy, written apart from lbrx: a whole text at once, no cache."""
+"""Decoders in float64 numpy, independent of lbrx: a whole text at once, without a cache."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def logits(config: Mapping[str, Any], weights: Mapping[str, Array], tokens: list
 def rope(
     x: Array, base: float, dims: int, factors: Array | float = 1.0, amplitude: float = 1.0
 ) -> Array:
-    """x is (heads, tokens, size); halves turn together."""
+    """x is (heads, tokens, size); feature i is rotated with feature i + dims / 2."""
     speeds = base ** (-np.arange(0, dims, 2) / dims) / factors
     angles = np.arange(x.shape[1])[:, None] * speeds
     a, b, rest = x[..., : dims // 2], x[..., dims // 2 : dims], x[..., dims:]

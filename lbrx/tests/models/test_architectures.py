@@ -1,4 +1,4 @@
-"""Every architecture against a float64 model, in one pass, in chunks, by token and in batches."""
+"""Every architecture against a float64 model: at once, in chunks, by token and in batches."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ KINDS: dict[str, dict[str, object]] = {
 
 
 FAR, NEAR = "full_attention", "sliding_attention"
-# What config.json may say beyond the usual: (architecture, settings, what the oracle is told).
+# Less common settings of config.json: (architecture, settings, changes to the oracle's settings).
 VARIANTS: dict[str, tuple[str, dict[str, object], dict[str, object]]] = {
     "biases": ("llama", {"attention_bias": True, "mlp_bias": True}, {}),
     "windows from a layer on": (
@@ -67,7 +67,7 @@ VARIANTS: dict[str, tuple[str, dict[str, object], dict[str, object]]] = {
         },
         {"rope_theta": 500.0, "rope_local_base_freq": 100.0, "_factors": 3.0},
     ),
-    "the part that turns": (
+    "a rotated part of each head": (
         "phi3",
         {"partial_rotary_factor": None, "rope_parameters": {"rope_theta": 90.0, "partial_rotary_factor": 0.5}},
         {"rope_theta": 90.0, "partial_rotary_factor": 0.5},
@@ -82,7 +82,7 @@ def expected(folder, tokens, **changes):
 
 
 def close(given, wanted, tolerance=2e-2):
-    """The cache is in half precision."""
+    """The default tolerance is for a float16 cache."""
     assert given.shape == wanted.shape
     error = np.abs(given - wanted).max() / np.abs(wanted).max()
     assert error < tolerance, f"differs by {error:.2g}"
@@ -182,7 +182,7 @@ def test_settings_in_gguf(name, make_model, tmp_path):
     ("setting", "value"),
     [("hidden_act", "relu"), ("sliding_window", "all"), ("sliding_window", -1)],
 )
-def test_settings_that_make_no_sense(setting, value, make_model):
+def test_invalid_settings(setting, value, make_model):
     with pytest.raises(FormatError, match=setting):
         lbrx.language_model(make_model("mistral", **{setting: value}))
 
@@ -246,15 +246,15 @@ def test_rope_of_llama3(make_model, tmp_path):
     blend = np.clip((length / waves - 1) / 3, 0, 1)
     factors = 1 / ((1 - blend) / 8 + blend)
     wanted = expected(folder, tokens, _factors=factors)
-    # GGUF has the factors, which are not those of any Llama 3.
+    # A GGUF stores the factors themselves; these are not a published Llama 3's.
     to_gguf_file(folder, tmp_path / "m.gguf")
     for path in (folder, tmp_path / "m.gguf"):
         model = lbrx.language_model(path, cache_dtype="float32")
         close(model.engine.all_logits(tokens).numpy(), wanted, 1e-4)
 
 
-def test_a_gguf_is_read_where_it_lies(make_model, tmp_path):
-    """A llama's queries and keys are in pairs there, and RoPE takes them so."""
+def test_interleaved_rows_of_a_gguf(make_model, tmp_path):
+    """A Llama GGUF has the rows of queries and keys interleaved, and RoPE uses them so."""
     from tiny_models import to_gguf_file
 
     folder, tokens = make_model("llama"), prompt(9)

@@ -1,4 +1,4 @@
-"""How keys and values are stored: what the types cost and do to the logits, above all q8_0."""
+"""Types of the KV cache: memory and logits, above all of q8_0."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from lbrx.models import engine as engines
 from lbrx.models.kv_cache import find_cache_type
 
 TOKENS = np.random.default_rng(7).integers(2, 600, 17).tolist()
-PRECISION = 1e-3  # of logits: a last bit of a key may round to the next code
+PRECISION = 1e-3  # of logits: a key that differs in its last bit may round to the next code
 
 
 @pytest.fixture(scope="module")
 def folder(make_model):
-    """Heads of 32 features: whole blocks."""
+    """A model with a head size of 32, which is one block."""
     heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32}
     return make_model("llama", **heads, max_position_embeddings=1024)
 
@@ -29,7 +29,7 @@ def rounded(values):
 
 @pytest.fixture(scope="module")
 def wanted(folder):
-    """Logits after every token, with keys and values as they come out of q8_0."""
+    """Logits after every token, with keys and values rounded to q8_0."""
     model = lbrx.open_model(folder).canonical()
     weights = {name: model[name].numpy() for name in model}
     settings = {**model.config, "_stored": rounded}
@@ -103,7 +103,7 @@ def test_memory(name, bits, folder):
 
 
 @pytest.mark.parametrize("size", [16, 72, 80])
-def test_heads_that_are_no_whole_blocks(size):
+def test_head_sizes_that_are_not_multiples_of_a_block(size):
     with pytest.raises(
         lbrx.LbrxError, match=f"multiple of 32, and the model's is {size}: choose float16"
     ):

@@ -1,4 +1,4 @@
-"""lbrx generate and lbrx perplexity: what they print, and what they say of bad input."""
+"""lbrx generate and lbrx perplexity: output, interrupts and bad input."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_a_conversation_forgets_and_goes_on(folder, capsys, monkeypatch):
 
 @pytest.mark.parametrize("device", ["metal", "cpu"])
 def test_a_real_interrupt(device, make_model):
-    """Of another process, in the middle of its stream."""
+    """SIGINT to another process in the middle of its stream."""
     folder = make_model("llama", max_position_embeddings=8192)
     command = ["generate", str(folder), "-p", "Hello", "-n", "8000", "--ignore-end"]
     process = subprocess.Popen(
@@ -180,7 +180,7 @@ def test_perplexity(folder, capsys, tmp_path):
 
 
 def changed(folder, tmp_path, **settings):
-    """A copy of the model with another config.json."""
+    """A copy of the model with changes to config.json."""
     target = tmp_path / "model"
     shutil.copytree(folder, target)
     config = json.loads((target / "config.json").read_text())
@@ -191,7 +191,10 @@ def changed(folder, tmp_path, **settings):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"model_type": "nobody"}, "architecture 'nobody' is unknown: lbrx runs gemma2, .*llama"),
+        (
+            {"model_type": "unheard_of"},
+            "architecture 'unheard_of' is unknown: lbrx runs gemma2, .*llama",
+        ),
         ({"num_hidden_layers": 3}, r"no tensor model\.layers\.2\..*incomplete, or config.json"),
         ({"hidden_size": 32}, r"has shape \(620, 64\), and config.json says \(620, 32\)"),
         (
@@ -203,7 +206,7 @@ def changed(folder, tmp_path, **settings):
     ],
     ids=str,
 )
-def test_a_config_that_makes_no_sense(settings, message, folder, tmp_path, capsys):
+def test_an_invalid_config(settings, message, folder, tmp_path, capsys):
     target = changed(folder, tmp_path, **settings)
     status, out, err = said(capsys, "generate", target, "-p", "Hello")
     assert (status, out) == (1, "")
@@ -215,12 +218,12 @@ def test_a_config_that_makes_no_sense(settings, message, folder, tmp_path, capsy
     ("config", "message"),
     [
         ({"model_type": "gpt2", "n_head": 4}, "'gpt2' is unknown: lbrx runs gemma2, .*llama"),
-        ({"architectures": ["Nobody"]}, "'Nobody' is unknown: lbrx runs gemma2, .*llama"),
+        ({"architectures": ["UnheardOf"]}, "'UnheardOf' is unknown: lbrx runs gemma2, .*llama"),
         ({}, "no config.json that names a model_type: give"),
     ],
     ids=str,
 )
-def test_a_config_of_something_else(config, message, folder, tmp_path, capsys):
+def test_a_config_of_another_kind_of_model(config, message, folder, tmp_path, capsys):
     target = changed(folder, tmp_path)
     (target / "config.json").write_text(json.dumps(config))
     status, _, err = said(capsys, "generate", target, "-p", "Hello")
@@ -274,7 +277,7 @@ def test_bad_arguments(arguments, message, folder, capsys):
     assert message in err
 
 
-def test_eight_bit_floats_are_counted_as_the_halves_they_become():
+def test_8_bit_floats_are_counted_as_float16():
     tensors = {
         name: TensorInfo(name, ENCODINGS[name], (4, 8), Inline(b""))
         for name in ("F8_E4M3", "F32", "Q8_0")

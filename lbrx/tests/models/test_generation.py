@@ -1,4 +1,4 @@
-"""What is chosen, shown, stopped and remembered, on a tiny random model."""
+"""Generation with a tiny random model: sampling, streams, stop strings, caches, bad input."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def test_a_prompt_cache_survives(folder, tmp_path):
 
 
 def changed(folder, target, name, change):
-    """A copy of the model with one other tensor."""
+    """A copy of the model with one tensor changed."""
     shutil.copytree(folder, target)
     model = lbrx.open_model(folder)
     values = {each: model[each].numpy().copy() for each in model}
@@ -211,7 +211,7 @@ def changed(folder, target, name, change):
 
 
 def test_a_prompt_cache_is_of_one_model(folder, tmp_path):
-    """A model that was trained on shares most with the one it was."""
+    """A fine-tuned model has most of its bytes in common with the original."""
 
     def more(weight):
         weight *= 1.01
@@ -323,17 +323,17 @@ def test_text_never_ends_within_a_character(model):
     assert "\N{REPLACEMENT CHARACTER}" in cut.end()
 
 
-# ---- choosing ----
+# ---- sampling ----
 
 
 def chosen(logits, count=4000, **settings):
-    """How often each token is chosen."""
+    """The frequency of each token."""
     sampler = Sampler(Sampling(seed=7, **settings))
     row = np.array(logits, np.float32)
     return np.bincount([sampler.choose(row, ()) for _ in range(count)], minlength=len(row)) / count
 
 
-def test_chances_are_softmax():
+def test_probabilities_are_softmax():
     logits = np.array([1.0, 0.0, -1.0, 2.0])
     for temperature in (0.5, 1.0, 2.0):
         powers = np.exp(logits / temperature)
@@ -357,7 +357,7 @@ def test_chances_are_softmax():
     ids=str,
 )
 def test_candidates(settings, kept):
-    # Chances of 0.237, 0.087, 0.032 and 0.644.
+    # The probabilities are 0.237, 0.087, 0.032 and 0.644.
     tokens, _ = candidates(
         np.array([1, 0, -1, 2], np.float32), Sampling(temperature=1.0, **settings)
     )
@@ -365,7 +365,7 @@ def test_candidates(settings, kept):
 
 
 def test_candidates_of_a_large_vocabulary(rng):
-    """Where few tokens have the share, and where many have."""
+    """With a few candidates, and with more than are sorted at first."""
     for spread in (4.0, 0.01):
         logits = (rng.standard_normal(5000) * spread).astype(np.float32)
         chances = np.exp(logits.astype(np.float64))
@@ -376,7 +376,7 @@ def test_candidates_of_a_large_vocabulary(rng):
 
 
 @pytest.mark.parametrize("size", [1, 255, 256, 1000])
-def test_numbers_fall_on_chances(size, rng):
+def test_drawing_by_cumulated_weights(size, rng):
     chances = rng.random(size).astype(np.float32) ** 4
     chances[1::3] = 0
     sums = np.cumsum(chances.astype(np.float64))
@@ -399,7 +399,7 @@ def test_largest(count, size, rng):
 
 
 @pytest.mark.parametrize("temperature", [1e-300, 1e-5, 1e5, 1e300])
-def test_temperatures_that_a_float_hardly_holds(temperature):
+def test_temperatures_beyond_float32(temperature):
     logits = np.array([1.0, -50.0, 1.5, -np.inf], np.float32)
     _, chances = candidates(logits, Sampling(temperature=temperature))
     np.testing.assert_allclose(

@@ -1,4 +1,4 @@
-"""One model for several texts: at once, by turns, from threads, and after an interrupt."""
+"""One model for several texts: in batches, in turns, from threads, and after an interrupt."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_stream_is_broken_off(model, alone):
 
 
 def test_threads(model, alone, monkeypatch):
-    """Whole texts one after the other: nothing is read twice."""
+    """Texts are generated one after the other, so no prompt is computed twice."""
     ordinary, read = Engine.prefill, []
 
     def counted(self, prompts, room):
@@ -109,7 +109,7 @@ def test_a_text_that_grows_makes_few_caches(folder):
 
 
 def test_texts_longer_than_a_cache_was_made_for(folder, rng):
-    """It grows, and keeps what it holds."""
+    """The cache grows and keeps its tokens."""
     tokens = rng.integers(2, 600, 300).tolist()
     weights = lbrx.open_model(folder).canonical()
     rows = reference_model.logits(
@@ -132,7 +132,7 @@ def test_a_batch_ends_text_by_text_with_the_context(folder):
         assert len(one.tokens) + len(short.tokenizer.encode(prompt)) == 24
 
 
-def test_what_is_held_is_shown_when_the_context_ends(folder):
+def test_held_text_is_shown_when_the_context_ends(folder):
     """The end of a text may look like the beginning of a stop string."""
     short = lbrx.language_model(folder, context=24)
     whole = short.generate("Hello", max_tokens=500, ignore_end=True).text
@@ -159,7 +159,7 @@ def test_prompts_of_every_kind(model):
     assert model.generate(talk, **FREELY).tokens == model.chat(talk, **FREELY).tokens
 
 
-def test_what_was_known_is_not_counted_as_read(folder):
+def test_cached_tokens_are_counted(folder):
     model = lbrx.language_model(folder)
     first = model.generate(PROMPTS[0], **FREELY).timing
     again = model.generate(PROMPTS[0], **FREELY).timing

@@ -1,4 +1,4 @@
-"""The rules of tokenizers that GGUF only names. tests/peers compares them with llama.cpp's."""
+"""The pretokenizer rules that GGUF only names. tests/peers compares them with llama.cpp's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokenizers built from a GGUF's metadata: as from the JSON that it stands for, and no larger."""
+"""Tokenizers built from a GGUF's metadata: equal to those from JSON, and in less memory."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_built_as_from_json(rule, tmp_path):
 
 
 def test_a_vocabulary_is_not_held_twice(tmp_path):
-    """The library has it: neither the model's metadata nor the tokenizer keep strings of theirs."""
+    """Only the library keeps it: the model's metadata and the tokenizer keep no strings."""
     letters = sorted(json.loads(tiny_tokenizers.byte_level("gpt-2").to_str())["model"]["vocab"])
     letters = [text for text in letters if len(text) == 1]
     pairs = [(a, b) for a in letters for b in letters][:20_000]
@@ -87,7 +87,7 @@ def test_a_damaged_tokenizer_json(text, tmp_path):
 
 @pytest.mark.parametrize("merges", [[["a", "b"]], ["a b"], [3], [[]]])
 def test_merges_without_the_prefix_of_later_parts(merges, tmp_path):
-    """For these the library would end the process."""
+    """The library would abort the process for these."""
     whole = json.loads(tiny_tokenizers.byte_level("gpt-2").to_str())
     whole["model"] |= {"continuing_subword_prefix": "##", "merges": merges}
     path = tmp_path / "tokenizer.json"

@@ -1,4 +1,4 @@
-"""Texts that tokenizers stumble over."""
+"""Texts that are difficult to tokenize."""
 
 from __future__ import annotations
 

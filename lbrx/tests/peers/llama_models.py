@@ -17,7 +17,7 @@ from lbrx.quant import ModelFacts
 Floats = NDArray[np.float32]
 Quantizer = Callable[[Floats, str, Floats | None], NDArray[np.uint8]]
 
-# Every branch of the choice: layers that n/8 and n/16 divide, shared keys, experts, importance.
+# Models for every branch of llama.cpp's choice of types: numbers of layers, shared keys, experts, importance.
 MODELS = {
     "dense": (ModelFacts(16), 256),
     "tied": (ModelFacts(16, tied_embeddings=True), 256),

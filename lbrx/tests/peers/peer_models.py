@@ -1,4 +1,4 @@
-"""Random tiny models of transformers, in every way that their configurations differ."""
+"""Random tiny models of transformers, with every setting that changes what they compute."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LONG = {
     "long_factor": [1.0, 1.5, 2.0, 3.0, 5.0, 8.0, 9.0, 12.0],
 }
 FAR, NEAR = "full_attention", "sliding_attention"
-# What differs from BASE. Lengths of the contexts are small, so that they matter.
+# Differences from BASE. Contexts are short, so that their lengths matter.
 CASES: dict[str, dict[str, Any]] = {
     "llama": {},
     "llama, tied": {"tie_word_embeddings": True},
@@ -88,7 +88,7 @@ BASE = {
 }
 
 
-GEMMA = {"head_dim": 16, "query_pre_attn_scalar": 16}  # GGUF takes them for equal
+GEMMA = {"head_dim": 16, "query_pre_attn_scalar": 16}  # GGUF has no key for the second: it equals the first
 
 
 def kind_of(case: str) -> str:
@@ -105,8 +105,8 @@ def make(case: str, seed: int, **changes: Any) -> Any:
     return _random(transformers.AutoModelForCausalLM, config, seed, norms=0 if is_gemma else 1)
 
 
-def make_seeing_gemma(seed: int) -> Any:
-    """Gemma 3 with a tower for pictures."""
+def make_multimodal_gemma(seed: int) -> Any:
+    """Multimodal Gemma 3, with a vision tower."""
     text = {**BASE, **GEMMA, "sliding_window": 6, "num_hidden_layers": 7, "rope_scaling": LINEAR}
     sizes = {"hidden_size": 32, "intermediate_size": 32, "num_attention_heads": 2}
     tower = {**sizes, "num_hidden_layers": 1, "image_size": 28, "patch_size": 14}

@@ -22,15 +22,15 @@ import peer_models
 
 SEEDS = (5, 6)
 ROUNDED = 1e-3  # the tolerance where weights are quantized
-# What GGUF has no place for, and llama.cpp does without: windows (but for Gemma's and Phi's),
+# Settings that GGUF has no key for, and llama.cpp ignores: windows (except Gemma's and Phi's),
 # lists of layers without RoPE, YaRN's finer settings, activations, scales of queries, no caps.
 LOST_IN_GGUF = {
     *("llama, gelu", "mistral", "qwen2, window", "qwen2, listed window", "qwen3, window"),
     *("qwen2, yarn", "qwen2, yarn untruncated", "qwen2, yarn scales"),
     *("gemma2", "gemma2, no caps", "gemma3_text, caps", "smollm3, listed", "smollm3, window"),
 }
-# It knows no biases there; Phi's window is off; contexts are of at least
-# 256 tokens, for which the factors are those for long texts.
+# llama.cpp does not support these biases, disables Phi's window, and has contexts of at least 256
+# tokens, which use the factors for long texts.
 NOT_LLAMA_CPPS = {
     *("qwen3, biases", "gemma2, untied", "smollm3, biases"),
     *("phi3", "phi3, short texts", "llama, longrope"),
@@ -45,7 +45,7 @@ def close(given: np.ndarray, wanted: np.ndarray, tolerance: float = 2e-4) -> Non
 
 def check(path: Path, tokens: list[int], wanted: np.ndarray, tolerance: float = 2e-4) -> None:
     """All at once, then the second half token by token."""
-    # As long as to need the factors for long texts, where a model has them.
+    # Long enough for the factors for long texts, where a model has them.
     model = lbrx.language_model(path, context=len(tokens) + 1, cache_dtype="float32")
     close(model.engine.all_logits(tokens).numpy(), wanted, tolerance)
     half = len(tokens) // 2
@@ -71,7 +71,7 @@ def test_logits(case, seed, tmp_path):
 
 @pytest.mark.parametrize("case", ["mistral", "gemma3_text, pattern"])
 def test_long_texts(case, tmp_path):
-    """Longer than what is read at once, through windows that span blocks of keys."""
+    """Longer than a chunk of the prompt, with windows that span blocks of keys."""
     peer = peer_models.make(case, 5, sliding_window=150, max_position_embeddings=1024)
     tokens = peer_models.prompt(5, CHUNK + 90)
     folder = peer_models.write(peer, tmp_path)
@@ -93,8 +93,8 @@ def test_several_files(case, tmp_path):
 
 
 def test_the_language_part_of_a_larger_model(tmp_path):
-    """Gemma 3 that sees pictures, as a folder and as the GGUF of its language part."""
-    peer, tokens = peer_models.make_seeing_gemma(7), peer_models.prompt(7)
+    """Multimodal Gemma 3, as a folder and as the GGUF of its language part."""
+    peer, tokens = peer_models.make_multimodal_gemma(7), peer_models.prompt(7)
     folder, wanted = peer_models.write(peer, tmp_path / "folder"), peer_models.logits(peer, tokens)
     check(folder, tokens, wanted)
     convert(folder, tmp_path / "model.gguf")
@@ -134,7 +134,7 @@ QUANTIZED = [
 
 @pytest.mark.parametrize(("case", "scheme"), QUANTIZED)
 def test_quantized_gguf(case, scheme, tmp_path):
-    """Transformers has what the quantized weights amount to."""
+    """Transformers computes with the dequantized weights."""
     peer, tokens = peer_models.make(case, 10), peer_models.prompt(10)
     folder, path = peer_models.write(peer, tmp_path / "folder"), tmp_path / "model.gguf"
     convert(folder, path, Settings(quantize=scheme))
@@ -148,7 +148,7 @@ MLX = [("llama, tied", 4, 32), ("qwen3", 8, 32), ("gemma2, caps", 4, 32), ("phi3
 
 @pytest.mark.parametrize(("case", "bits", "group"), MLX)
 def test_mlx(case, bits, group, tmp_path):
-    """A folder as mlx-lm writes it; transformers has what its weights amount to."""
+    """A folder as mlx-lm writes it; transformers computes with the dequantized weights."""
     pytest.importorskip("mlx.core", reason="the peer: make test-peers")
     peer, tokens = peer_models.make(case, 9), peer_models.prompt(9)
     quantize_with_mlx(peer_models.write(peer, tmp_path), peer, bits, group)
@@ -156,7 +156,7 @@ def test_mlx(case, bits, group, tmp_path):
 
 
 def quantize_with_mlx(folder: Path, peer: Any, bits: int, group: int) -> None:
-    """Rewrite a folder's weights, and the peer's. One matrix stays as it is."""
+    """Quantize a folder's weights, and the peer's. One matrix is left unquantized."""
     import mlx.core as mx
 
     tensors, values, scheme = {}, {}, {"group_size": group, "bits": bits}

@@ -22,7 +22,7 @@ transformers = pytest.importorskip(
 
 sys.path.append(str(Path(__file__).parents[1] / "formats"))
 PROMPT = [5, 17, 300, 42, 9, 77, 123, 60]
-# What transformers wants to know and our tables take for granted.
+# Settings that transformers needs and our tables do not have.
 MORE = {
     "hidden_act": "silu",
     "hidden_activation": "gelu_pytorch_tanh",

@@ -13,7 +13,7 @@ pytest.importorskip("mlx.core", reason="mlx is not installed: pip install 'mlx[c
 from mlx_quantizer import mlx_parts
 
 DTYPES = (np.float32, ml_dtypes.bfloat16, np.float16)
-# Of float16, MLX computes the scales of its small floats in half precision, though not on Metal.
+# For float16, MLX computes the scales of its small floats in half precision on the CPU.
 CASES = [
     (scheme.name, dtype)
     for scheme in SCHEMES

@@ -29,7 +29,7 @@ SHAPE = ("context_length", "embedding_length", "block_count", "feed_forward_leng
 
 
 def write_gguf(path: Path, metadata: dict[str, Any]) -> Path:
-    """A GGUF with nothing but a vocabulary, and what llama.cpp wants besides."""
+    """A GGUF with a vocabulary and the hyperparameters that llama.cpp requires."""
     shape = {f"llama.{name}": 32 for name in (*SHAPE, "attention.head_count")}
     more = {"general.architecture": "llama", "llama.attention.layer_norm_rms_epsilon": 1e-5}
     lbrx.save(path, {}, {**more, **shape, **metadata})
@@ -37,7 +37,7 @@ def write_gguf(path: Path, metadata: dict[str, Any]) -> Path:
 
 
 def opened(path: Path) -> tuple[Tokenizer, Callable[[str], list[int]]]:
-    """Ours, and how llama.cpp cuts a text."""
+    """Our tokenizer, and llama.cpp's function from text to tokens."""
     peer = llama_cpp.Llama(str(path), vocab_only=True, verbose=False)
 
     def cut(text: str) -> list[int]:
@@ -48,8 +48,8 @@ def opened(path: Path) -> tuple[Tokenizer, Callable[[str], list[int]]]:
 
 @functools.cache
 def merged_anywhere() -> str:
-    """Byte-level BPE whose tokens are parts of the texts, across all places where rules cut: so a
-    cut elsewhere gives other tokens."""
+    """Byte-level BPE whose tokens span the places where rules split texts, so that splitting
+    elsewhere gives other tokens."""
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     trainer = tokenizers.trainers.BpeTrainer(
@@ -76,7 +76,7 @@ def byte_level(folder: Path, name: str) -> Path:
 
 
 def has_marks(text: str) -> bool:
-    """Or letters beyond the first plane."""
+    """Whether there are combining marks, or letters beyond the Basic Multilingual Plane."""
     return any(unicodedata.category(c)[0] == "M" or (c > "\uffff" and c.isalpha()) for c in text)
 
 
@@ -84,7 +84,7 @@ def has_wide_space(text: str) -> bool:
     return any(c.isspace() and c > "\x7f" for c in text)
 
 
-# Where llama.cpp's rules are not those of the models' own tokenizers, which ours are.
+# Texts for which llama.cpp differs from the models' own tokenizers, which ours follow.
 DEVIATIONS: dict[str, Callable[[str], bool]] = {
     "tekken": has_marks,
     "gpt-4o": has_marks,
@@ -125,10 +125,10 @@ def test_published_patterns(name):
 
 
 def sentencepiece(seed: int) -> dict[str, Any]:
-    """A vocabulary of SentencePiece's: most letters of the texts, and what random merges make."""
+    """A SentencePiece vocabulary: most letters of the texts, and random merges of them."""
     rng = np.random.default_rng(seed)
     escaped = [text.replace(" ", SPACE) for text in TEXTS if len(text) > 1]
-    # A token of llama.cpp's ends at a zero.
+    # llama.cpp's tokens are C strings, which end at a zero byte.
     letters = sorted(set("".join(escaped)) - {SPACE, "\0"})
     known = [letters[n] for n in rng.permutation(len(letters))[: len(letters) * 3 // 4]]
     special = ["<unk>", "<s>", "</s>", "<|end|>", "<user>"]
@@ -216,7 +216,7 @@ def test_a_model_file_of_sentencepiece(name, tmp_path):
     (tmp_path / "config.json").write_text("{}")
     mine = read_tokenizer(lbrx.open_model(tmp_path))
     for text in TEXTS:
-        # Names of tokens are tokens to us, and text to SentencePiece.
+        # We read the names of special tokens as tokens, and SentencePiece as text.
         if not any(token in text for token in ("<s>", "<user>", SPACE)):
             assert mine.encode(text) == peer.encode(text, add_bos=True), repr(text)
 
@@ -229,7 +229,7 @@ def streamed(tokenizer: Tokenizer, tokens: list[int]) -> str:
 
 @pytest.mark.parametrize("kind", ["smollm", "tekken", "llama", "gemma"])
 def test_there_and_back(kind, tmp_path):
-    """Texts without special tokens come back; whatever tokens there are, a stream is the text."""
+    """Texts without special tokens are restored, and streaming any tokens gives their text."""
     if kind in pretokenizers.RULES:
         tokenizer = read_tokenizer(lbrx.open_model(byte_level(tmp_path, kind)))
     else:

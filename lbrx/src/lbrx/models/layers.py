@@ -56,8 +56,7 @@ class RMSNorm:
         self.eps = eps
 
     def __call__(self, x: Tensor) -> Tensor:
-        normed: Tensor = x.rms_norm(self.weight, eps=self.eps)
-        return normed
+        return x.rms_norm(self.weight, eps=self.eps)
 
     def of_sum(self, x: Tensor, added: Tensor | None) -> tuple[Tensor, Tensor]:
         """The norm of x + added, and the sum itself, in one kernel."""
@@ -83,7 +82,7 @@ class Rotary:
 
     def __call__(self, x: Tensor, positions: Tensor) -> Tensor:
         """x is (batch, heads, tokens, features), positions are (batch, tokens)."""
-        rotated: Tensor = x.rope(
+        rotated = x.rope(
             positions.unsqueeze(1),
             self.factors,
             dims=self.rope.dims,
@@ -160,18 +159,15 @@ Gate = Callable[[Tensor, Tensor], Tensor]
 
 
 def swiglu(gate: Tensor, x: Tensor) -> Tensor:
-    product: Tensor = gate.swiglu(x)
-    return product
+    return gate.swiglu(x)
 
 
 def geglu(gate: Tensor, x: Tensor) -> Tensor:
-    product: Tensor = gate.geglu(x)
-    return product
+    return gate.geglu(x)
 
 
 def geglu_tanh(gate: Tensor, x: Tensor) -> Tensor:
-    product: Tensor = gate.geglu(x, approximate="tanh")
-    return product
+    return gate.geglu(x, approximate="tanh")
 
 
 GATES: dict[str, Gate] = {
@@ -211,5 +207,4 @@ class GatedMLP:
 
 def softcap(x: Tensor, cap: float) -> Tensor:
     """cap * tanh(x / cap), in float32: values stay within ±cap."""
-    result: Tensor = (x.astype(dt.float32) / cap).tanh() * cap
-    return result
+    return (x.astype(dt.float32) / cap).tanh() * cap
