@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import numpy as np
@@ -13,6 +14,7 @@ from lbrx import dtype as dt
 from lbrx import metal
 from lbrx.errors import FormatError
 from lbrx.models import architectures, engine
+from lbrx.models.architectures import llama
 from lbrx.models.config import read_rope
 
 LLAMA3 = {
@@ -99,6 +101,25 @@ def test_every_architecture_is_tested():
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_network_is_found_by_the_name_of_its_module(kind):
     assert architectures.find(kind).__module__ == f"{architectures.__name__}.{kind}"
+
+
+def test_a_new_architecture_is_one_network(make_model, monkeypatch):
+    """A folder with Hugging Face's names needs no table in lbrx.formats."""
+
+    class Scaled(llama.Network):
+        def embed(self, tokens):
+            return super().embed(tokens) * 3
+
+    folder, tokens = make_model("llama", tie_word_embeddings=False), prompt(9)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "model_type": "scaled"}))
+    monkeypatch.setattr(architectures, "find", {"scaled": Scaled}.__getitem__)
+    model = lbrx.open_model(folder)
+    weights = {name: model[name].numpy() for name in model}
+    weights["model.embed_tokens.weight"] = weights["model.embed_tokens.weight"] * 3
+    wanted = reference_model.logits(config, weights, tokens)
+    opened = lbrx.language_model(folder, cache_dtype="float32")
+    close(opened.engine.all_logits(tokens).numpy(), wanted, 1e-4)
 
 
 @pytest.mark.parametrize("kind", KINDS)
