@@ -88,7 +88,8 @@ BASE = {
 }
 
 
-GEMMA = {"head_dim": 16, "query_pre_attn_scalar": 16}  # GGUF has no key for the second: it equals the first
+# GGUF has no key for the second, and takes it to equal the first.
+GEMMA = {"head_dim": 16, "query_pre_attn_scalar": 16}
 
 
 def kind_of(case: str) -> str:
