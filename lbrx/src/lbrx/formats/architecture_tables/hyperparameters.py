@@ -94,9 +94,7 @@ def _gguf_scaling(config: Mapping[str, Any]) -> dict[str, Any]:
             return {
                 "rope.scaling.type": "longrope",
                 "rope.scaling.attn_factor": rope_scaling.attention_factor(config),
-                "rope.scaling.original_context_length": rope_scaling.original_context(
-                    config
-                ),
+                "rope.scaling.original_context_length": rope_scaling.original_context(config),
             }
     return {}
 
