@@ -53,8 +53,8 @@ def test_tensor_copies():
     t = lbrx.tensor(a)
     u = lbrx.tensor(t)
     a[:] = 2
-    t.numpy()[:] = 3
-    assert u.tolist() == [1, 1, 1, 1]
+    assert t.tolist() == u.tolist() == [1, 1, 1, 1]
+    assert not np.shares_memory(t.numpy(), u.numpy())
 
 
 @pytest.mark.parametrize("data", ["text", [object()], np.array([1j]), np.array(["a"]), {}])
@@ -131,8 +131,6 @@ def test_views_share_storage():
     for view in views:
         assert view.storage is t.storage
         assert np.shares_memory(view.numpy(), t.numpy())
-    t.numpy()[:] = 7
-    assert all((view == 7).all() for view in views)
     copies = [
         t.copy(),
         t.T.reshape(6, 4),

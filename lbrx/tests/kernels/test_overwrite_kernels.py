@@ -1,4 +1,4 @@
-"""Rows put into a cache: against numpy, and in the cache's own memory."""
+"""Rows put into a cache: against numpy, and in place."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import lbrx
 import softmetal
 from lbrx import dtype as dt
 from lbrx.kernels import forced
+from lbrx.tensor.long_lived import new_cache, write
 
 TYPES = [  # of the cache, of the rows
     (dt.float16, dt.float32),
@@ -64,8 +65,8 @@ def test_overwrite(variant, types, rng):
 
 
 def test_the_cache_is_written_where_it_is(rng):
-    whole = lbrx.from_numpy(lbrx.empty_aligned((2, 3, 8, 4)), device="metal")
-    whole.numpy()[:] = 7
+    whole = new_cache((2, 3, 8, 4), dt.float32, "metal")
+    write(whole, lbrx.full(whole.shape, 7.0, device="metal"))
     rows = sample(rng, (5, 3, 4), dt.float32)
     moved = on_metal(rows).permute(1, 0, 2)
     result = whole[1].overwrite(moved, on_metal(np.array([2, 0, 3, 9, 1], np.int64)))
@@ -90,8 +91,8 @@ def test_nothing_to_put_leaves_the_cache(rng):
 
 
 def test_a_compiled_step_fills_the_cache_it_closes_over(rng):
-    cache = lbrx.from_numpy(lbrx.empty_aligned((2, 8, 4)), device="metal")
-    cache.numpy()[:] = 0
+    cache = new_cache((2, 8, 4), dt.float32, "metal")
+    write(cache, lbrx.zeros(cache.shape, device="metal"))
 
     @lbrx.compile
     def step(rows, position):
@@ -132,7 +133,7 @@ def test_refuses_shapes(shapes, message):
 
 def test_refuses_types():
     cache, rows = lbrx.zeros((4, 8), device="cpu"), lbrx.zeros((1, 8), device="cpu")
-    with pytest.raises(lbrx.DtypeError, match="no rows of floating numbers"):
+    with pytest.raises(lbrx.DtypeError, match="does not hold floating-point rows"):
         cache.astype("int32").overwrite(rows, [0])
     with pytest.raises(lbrx.DtypeError, match="positions are float32"):
         cache.overwrite(rows, [0.5])

@@ -12,6 +12,7 @@ import softmetal
 from lbrx import dtype as dt
 from lbrx import metal, quant
 from lbrx.kernels import forced
+from lbrx.tensor.long_lived import new_cache, write
 
 # (heads, key heads, L, S, D, Dv), around the sizes of blocks, chunks and lanes.
 ODD = [(6, 2, 5, 9, 32, 96), (1, 1, 1, 1, 32, 32)]
@@ -152,8 +153,8 @@ def test_numbers_that_no_block_holds_make_it_nan(device, bad, rng):
 
 
 def test_the_cache_is_written_where_it_is(rng):
-    whole = lbrx.from_numpy(lbrx.empty_aligned((2, 3, 8, 34), dt.uint8), device="metal")
-    whole.numpy()[:] = 0
+    whole = new_cache((2, 3, 8, 34), dt.uint8, "metal")
+    write(whole, lbrx.zeros(whole.shape, dt.uint8, device="cpu"))
     rows = sample(rng, (3, 2, 32), dt.float32)
     result = whole[1].overwrite_blocks(on_metal(rows), on_metal(np.array([7, 2])))
     assert result.storage.address == whole[1].storage.address + 3 * 8 * 34

@@ -1,59 +1,143 @@
-"""Heaps with lists in the place of a device's."""
+"""Heaps with lists in the place of a device's, and the pool that counts them."""
 
 from __future__ import annotations
 
-from lbrx.memory.heap import Heaps
+import gc
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lbrx.memory.heap import Heap, Heaps
+from lbrx.memory.pool import Pool
+
+LIMIT = 20_000
 
 
 class Fake:
-    def __init__(self, length: int) -> None:
-        self.length = length
+    """A device's heap: the sizes of its blocks."""
+
+    def __init__(self) -> None:
         self.blocks: list[int] = []
 
 
-def make(limit: int = 1 << 30) -> tuple[Heaps[Fake, int], list[Fake]]:
-    made: list[Fake] = []
+class Block:
+    """A part of a heap, which it keeps alive."""
 
-    def create(length: int) -> Fake | None:
-        if length > limit:
+    def __init__(self, heap: Heap[Fake], size: int) -> None:
+        self.heap, self.size = heap, size
+        heap.handle.blocks.append(size)
+
+    def __del__(self) -> None:
+        self.heap.handle.blocks.remove(self.size)
+
+
+class Setup:
+    def __init__(self, limit: int = LIMIT) -> None:
+        self.made: list[int] = []
+        self.pool: Pool[int] = Pool(lambda length: None, lambda block: None, limit)
+        self.heaps: Heaps[Fake, Block] = Heaps(
+            self.create, self.place, lambda heap: sum(heap.handle.blocks), 1000, 100
+        )
+
+    def create(self, length: int) -> Heap[Fake] | None:
+        if not self.pool.claim(length):
             return None
-        made.append(Fake(length))
-        return made[-1]
+        self.made.append(length)
+        return Heap(Fake(), length, self.pool.disclaim)
 
-    def place(heap: Fake, size: int) -> int | None:
-        if sum(heap.blocks) + size > heap.length:
-            return None
-        heap.blocks.append(size)
-        return size
+    def place(self, heap: Heap[Fake], size: int) -> Block | None:
+        return None if sum(heap.handle.blocks) + size > heap.length else Block(heap, size)
 
-    return Heaps(create, place, lambda heap: sum(heap.blocks), heap_bytes=1000), made
+    def idle(self) -> int:
+        return self.pool.statistics().heaps_idle
 
 
-def test_blocks_share_a_heap_until_it_is_full():
-    heaps, made = make()
-    for size in (400, 400, 300, 200):
-        assert heaps.take(size) == size
-    assert [heap.blocks for heap in made] == [[400, 400, 200], [300]]
-    assert heaps.bytes_reserved() == 2000
-
-
-def test_a_large_block_has_a_heap_of_its_size():
-    heaps, made = make()
-    heaps.take(5000)
-    assert made[0].length == 5000
+@pytest.mark.parametrize(
+    ("sizes", "heaps"),
+    [
+        ([40, 40, 20], [100]),
+        ([60, 60, 60, 60], [100, 100, 200]),  # each new heap is as long as those before
+        ([300, 90, 10], [300, 300]),
+        ([5000, 50, 5000], [5000, 100, 5000]),  # large blocks share no heap
+        ([400] * 8, [400, 400, 800, 1000, 1000]),
+        ([0], [100]),
+    ],
+)
+def test_blocks_share_heaps(sizes, heaps):
+    setup = Setup()
+    blocks = [setup.heaps.take(size) for size in sizes]
+    assert [block.size for block in blocks] == sizes
+    assert setup.made == heaps
+    assert setup.idle() == sum(heaps)
 
 
 def test_no_memory_is_none():
-    heaps, _ = make(limit=2000)
-    assert heaps.take(3000) is None
-    assert heaps.take(100) == 100
+    setup = Setup(limit=150)
+    assert setup.heaps.take(151) is None
+    first = setup.heaps.take(100)
+    assert setup.heaps.take(51) is None
+    assert setup.heaps.take(40) is not None  # in a heap of that length, where 100 are too many
+    assert (setup.made, first.size) == ([100, 40], 100)
 
 
-def test_empty_heaps_go():
-    heaps, made = make()
-    heaps.take(900)
-    heaps.take(900)
-    made[0].blocks.clear()
-    assert heaps.trim() == 1000
-    assert heaps.bytes_reserved() == 1000
-    assert heaps.trim() == 0
+def test_empty_heaps_are_freed():
+    setup = Setup()
+    first, second = setup.heaps.take(90), setup.heaps.take(90)
+    del first
+    assert setup.idle() == 200
+    setup.heaps.trim()
+    assert setup.idle() == 100
+    setup.heaps.trim()
+    assert second.heap.length == 100
+    assert setup.idle() == 100
+
+
+def test_a_large_block_takes_its_heap_along():
+    setup = Setup()
+    block = setup.heaps.take(5000)
+    assert setup.idle() == 5000
+    del block
+    assert setup.idle() == 0
+
+
+def test_a_heap_of_a_dead_cycle_is_freed_once():
+    setup = Setup()
+
+    class Owner:
+        def __init__(self) -> None:
+            self.block, self.itself = setup.heaps.take(5000), self
+
+    Owner()
+    gc.collect()
+    assert setup.idle() == 0
+
+
+@given(st.lists(st.tuples(st.sampled_from("take give trim".split()), st.integers(0, 3000))))
+def test_the_books_are_right(steps):
+    setup = Setup()
+    held: list[Block] = []
+    for action, number in steps:
+        if action == "take":
+            block = setup.heaps.take(number)
+            if block is not None:
+                held.append(block)
+                setup.pool.occupy(number, "here")
+        elif action == "give" and held:
+            block = held.pop(number % len(held))
+            setup.pool.vacate(block.size, "here")
+        elif action == "trim":
+            setup.heaps.trim()
+        block = None
+        books = setup.pool.statistics()
+        lengths = {id(b.heap): b.heap.length for b in held}
+        lengths.update((id(heap), heap.length) for heap in setup.heaps._shared)
+        assert books.in_use == sum(b.size for b in held)
+        assert books.in_use + books.heaps_idle == sum(lengths.values()) <= LIMIT
+    for block in held:
+        setup.pool.vacate(block.size, "here")
+    block = None
+    held.clear()
+    setup.heaps.trim()
+    books = setup.pool.statistics()
+    assert (books.in_use, books.heaps_idle) == (0, 0)

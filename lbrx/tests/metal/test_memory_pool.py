@@ -163,13 +163,19 @@ def test_what_others_allocate_counts():
     pool: Pool[int] = Pool(allocator.allocate, allocator.free, LIMIT)
     pool.give(*pool.take(LIMIT // 4))
     assert pool.statistics().cached == LIMIT // 4
-    assert pool.claim(3 * LIMIT // 4 + 1, "heaps")
+    heap = 3 * LIMIT // 4 + 1
+    assert pool.claim(heap)
     assert pool.statistics().cached == 0
-    assert not pool.claim(LIMIT // 2, "heaps")
-    with pytest.raises(OutOfMemory, match=r"heaps 786,433"):
+    assert not pool.claim(LIMIT // 2)
+    pool.occupy(LIMIT // 2, "weights")
+    books = pool.statistics()
+    assert (books.in_use, books.heaps_idle) == (LIMIT // 2, heap - LIMIT // 2)
+    with pytest.raises(OutOfMemory, match=r"weights 524,288"):
         pool.take(LIMIT // 2)
-    pool.disclaim(3 * LIMIT // 4 + 1, "heaps")
+    pool.vacate(LIMIT // 2, "weights")
+    pool.disclaim(heap)
     assert pool.take(LIMIT // 2)[1] == LIMIT // 2
+    assert pool.statistics().heaps_idle == 0
 
 
 def test_many_threads():

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from lbrx.errors import DeviceError, OutOfMemory
+from lbrx.memory.heap import FIRST_HEAP_BYTES, HEAP_BYTES
 from lbrx.memory.zero_copy import PAGE, page_span, shareable_span
 from lbrx.metal import Context, stats
+from lbrx.metal.binding import Metal
 from lbrx.storage import empty_aligned
 
 GROUP = (64, 1, 1)
@@ -157,17 +159,57 @@ def test_thousands_of_uploads_through_a_kernel(gpu, fill):
 
 
 def test_heap_buffers(gpu):
-    buffers = [gpu.heap_buffer(size) for size in (1, 100_000, 0, 3 << 20)]
+    sizes = (1, 100_000, 0, 300_001)
+    buffers = [gpu.heap_buffer(size, "weights") for size in sizes]
     for number, buffer in enumerate(buffers):
         buffer.array()[:] = number
     for number, buffer in enumerate(buffers):
         assert (buffer.array() == number).all()
         buffer.write(np.zeros(buffer.size, np.uint8))
     assert len({id(buffer.handle.heap()) for buffer in buffers}) == 1
-    assert gpu.pool.statistics().in_use == gpu.heaps.bytes_reserved() == 64 << 20
+    books = gpu.pool.statistics()
+    assert sum(sizes) < books.in_use < sum(sizes) + len(sizes) * 4096
+    assert books.in_use + books.heaps_idle == FIRST_HEAP_BYTES
+    assert gpu.pool.holders() == [("weights", books.in_use)]
+    part = buffers[1].slice(5, 10)
     del buffer, buffers
-    gpu._reclaim()
-    assert gpu.pool.statistics().in_use == 0
+    assert 100_000 <= gpu.pool.statistics().in_use < 110_000
+    del part
+    gpu.trim()
+    books = gpu.pool.statistics()
+    assert (books.in_use, books.heaps_idle) == (0, 0)
+
+
+def test_a_large_heap_buffer_is_freed_at_once(gpu):
+    start = gpu.device.currentAllocatedSize()
+    buffer = gpu.heap_buffer(HEAP_BYTES + 3, "caches")
+    assert buffer.size == HEAP_BYTES + 3
+    assert buffer.handle.heap() is not None
+    assert buffer.handle.hazardTrackingMode() == Metal.MTLHazardTrackingModeTracked
+    assert gpu.device.currentAllocatedSize() >= start + HEAP_BYTES
+    books = gpu.pool.statistics()
+    assert HEAP_BYTES < books.in_use < HEAP_BYTES + 70_000
+    assert books.heaps_idle == 0
+    del buffer
+    assert gpu.pool.statistics().in_use == gpu.pool.statistics().heaps_idle == 0
+    assert gpu.device.currentAllocatedSize() <= start
+
+
+def test_pending_work_keeps_its_heap(gpu, gate, fill, copy):
+    """A heap's memory may not serve another buffer while the device still uses it."""
+    result = gpu.upload(np.zeros(1000, np.uint32))
+    buffer = gpu.heap_buffer(4000, "weights")
+    gpu.queue.dispatch(fill, [buffer, np.uint32(7).tobytes()], (1000, 1, 1), GROUP)
+    gpu.queue.dispatch(copy, [buffer, result], (1000, 1, 1), GROUP)
+    gpu.queue.commit()
+    del buffer
+    gpu.trim()
+    others = [gpu.heap_buffer(4000, "weights") for _ in range(3)]
+    for other in others:
+        other.unsynchronised()[:] = 1
+    gate.release()
+    assert (result.array(np.uint32) == 7).all()
+    assert all((other.array() == 1).all() for other in others)
 
 
 def test_out_of_memory_says_what_holds_it():
@@ -179,7 +221,7 @@ def test_out_of_memory_says_what_holds_it():
         gpu.buffer(1 << 20)
     assert (caught.value.requested, caught.value.in_use) == (1 << 20, 10 << 20)
     with pytest.raises(OutOfMemory):
-        gpu.heap_buffer(1 << 20)
+        gpu.heap_buffer(1 << 20, "weights")
     del weights
     assert gpu.buffer(5 << 20).size == 5 << 20
     del again

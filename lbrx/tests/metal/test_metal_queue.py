@@ -1,4 +1,4 @@
-"""The command queue, events and fences: order, laziness, errors, forks."""
+"""The command queue and events: order, laziness, errors, forks."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_a_missing_argument_names_the_kernel(gpu):
     assert buffer.array(np.uint32)[0] == 1
 
 
-# ---- events and fences ----
+# ---- events ----
 
 
 @pytest.mark.metal
@@ -216,18 +216,6 @@ def test_another_thread_lets_the_device_go(gpu, gate):
     timer.start()
     assert buffer.array(np.uint32).tolist() == [1] * 4
     timer.join()
-
-
-@pytest.mark.metal
-def test_fences_order_encoders(gpu):
-    buffer = gpu.upload(np.zeros(4, np.uint32))
-    fence = gpu.fence()
-    for _ in range(3):
-        gpu.queue.dispatch(kernel(gpu, "add_one"), [buffer], (4, 1, 1), GROUP)
-        fence.update()
-        fence.wait()
-    gpu.queue.dispatch(kernel(gpu, "add_one"), [buffer], (4, 1, 1), GROUP)
-    assert buffer.array(np.uint32).tolist() == [4] * 4
 
 
 # ---- processes ----

@@ -14,6 +14,7 @@ import softmetal
 from lbrx.memory.arena import Lifetime, arrange
 from lbrx.tensor.core import call
 from lbrx.tensor.evaluation import start
+from lbrx.tensor.long_lived import new_cache, write
 
 
 def tensor(*shape, seed=0):
@@ -224,9 +225,9 @@ def test_memory_outlives_the_function_while_the_device_works(tmp_path):
 
 
 def test_captured_memory_that_is_written_is_waited_for():
-    cache = lbrx.tensor(np.zeros((8, 2048, 64), np.float32), device="metal")
+    cache = new_cache((8, 2048, 64), lbrx.float32, "metal")
     places = lbrx.arange(2048, device="metal")
-    lbrx.eval(cache, places)
+    lbrx.eval(places)
     compiled = lbrx.compile(lambda rows: call("overwrite", cache, rows, places))
     for number in range(1, 4):
         rows = lbrx.full(cache.shape, number, dtype="float32", device="metal")
@@ -237,12 +238,12 @@ def test_captured_memory_that_is_written_is_waited_for():
 
 
 def test_captured_memory_that_is_read_is_waited_for():
-    x, weight = tensor(1024, 1024), lbrx.ones((1024, 1024), device="metal") * 1
+    x, weight = tensor(1024, 1024), new_cache((1024, 1024), lbrx.float32, "metal")
     compiled = lbrx.compile(lambda x: x.sin().sin().sin() + weight)
     for number in range(1, 4):
-        weight.numpy()[:] = number
+        write(weight, lbrx.full(weight.shape, float(number), device="cpu"))
         result = compiled(x)
-        weight.numpy()[:] = -10
+        write(weight, lbrx.full(weight.shape, -10.0, device="cpu"))
         assert (np.abs(result.numpy() - number) <= 1).all()
 
 

@@ -23,6 +23,13 @@ def empty(gpu: Context, spec: Spec, label: str = "tensors") -> Array:
     return Array(MetalStorage(buffer, 0, nbytes), sh.contiguous(spec.shape), spec.dtype)
 
 
+def long_lived(gpu: Context, spec: Spec, label: str) -> Array:
+    """The same in memory of a heap."""
+    nbytes = math.prod(spec.shape) * spec.dtype.itemsize
+    buffer = gpu.heap_buffer(nbytes, label)
+    return Array(MetalStorage(buffer, 0, nbytes), sh.contiguous(spec.shape), spec.dtype)
+
+
 def shared(gpu: Context, array: Array) -> Array | None:
     """An array of the host on the device, over the same memory; None where Metal cannot use it."""
     data = array.storage.host()
@@ -36,13 +43,17 @@ def shared(gpu: Context, array: Array) -> Array | None:
 
 def imported(gpu: Context, array: Array) -> Array:
     """An array of the host on the device: the same memory where Metal can use it, else a copy."""
-    own = not isinstance(array.storage, LentStorage) and array.storage.nbytes >= SHARE_FROM
-    same = shared(gpu, array) if own else None
+    same = shared(gpu, array) if may_share(array) else None
     if same is not None:
         return same
     values = array.numpy()
     storage = MetalStorage(gpu.upload(values, "tensors"), 0, values.nbytes)
     return Array(storage, sh.contiguous(array.layout.shape), array.dtype)
+
+
+def may_share(array: Array) -> bool:
+    """Whether a tensor may show an array's memory, and a copy would cost more than a buffer."""
+    return not isinstance(array.storage, LentStorage) and array.storage.nbytes >= SHARE_FROM
 
 
 def placed(gpu: Context, array: Array) -> Array:

@@ -1,4 +1,4 @@
-"""Rows put into a cache of keys or values, in its own memory."""
+"""Rows put into a cache of keys or values: in place, or in a copy of an ordinary tensor."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lbrx.kernels.arrays import empty, kernel_name, placed, size_class, whole_bu
 from lbrx.kernels.registry import Call, KernelFamily, Sample, computes
 from lbrx.metal import Buffer, Context, DeviceInfo
 from lbrx.ops import Spec
-from lbrx.storage import Array, MetalStorage
+from lbrx.storage import Array, MetalCache, written_in_place
 
 GROUP = 64  # threads
 UNITS = {"q8_0": 32}  # values that are written together, where that is more than one
@@ -62,7 +62,7 @@ family: KernelFamily[Overwriting] = KernelFamily("overwrite")
 
 @computes("overwrite")
 def run(call: Call) -> tuple[Array, ...]:
-    """Write into the cache; the result is an array over the same memory."""
+    """Write the rows; the result is the cache's own memory, or a copy of an ordinary array."""
     (spec,) = call.outputs
     return _run(call, spec.dtype.name, spec.dtype)
 
@@ -77,7 +77,7 @@ def _run(call: Call, cached: str, short: Dtype) -> tuple[Array, ...]:
     """Rows may be float32, or as short as that."""
     cache, rows, positions = (x for x in call.inputs if x is not None)
     gpu, (spec,) = call.gpu, call.outputs
-    result = _own(gpu, cache, spec)
+    result = _target(gpu, cache, spec)
     if rows.dtype not in (short, dt.float32):
         rows = elementwise.cast(gpu, rows, dt.float32)
     places = placed(gpu, positions)
@@ -97,17 +97,15 @@ def _run(call: Call, cached: str, short: Dtype) -> tuple[Array, ...]:
     return (result,)
 
 
-def _own(gpu: Context, cache: Array, spec: Spec) -> Array:
-    """The cache's memory from its first element on; a copy where it has gaps or may not be
-    written, as a mapped file."""
-    buffer = whole_buffer(cache) if cache.storage.device == "metal" else None
-    if buffer is None or not cache.layout.is_contiguous or not buffer.block.writable:
+def _target(gpu: Context, cache: Array, spec: Spec) -> Array:
+    """The array to write: a cache's own memory from its first element on, else a copy."""
+    if not written_in_place(cache):
         copy = empty(gpu, spec)
         movement.copy(gpu, placed(gpu, cache), copy)
         return copy
     start = cache.layout.offset * cache.dtype.itemsize
     nbytes = cache.layout.size * cache.dtype.itemsize
-    storage = MetalStorage(buffer.slice(start, nbytes), 0, nbytes)
+    storage = MetalCache(whole_buffer(cache).slice(start, nbytes), 0, nbytes)
     return Array(storage, sh.contiguous(spec.shape), spec.dtype)
 
 

@@ -1,8 +1,8 @@
 """A pool of memory blocks that knows no device: it is given callbacks.
 
-A block that comes back is kept for the next request of about its size. Blocks come back at any
-moment on any thread, as the collector pleases, so giving back takes no lock: it leaves a note,
-and the next call that holds the lock reads it.
+A returned block is kept for the next request of about its size. Python's garbage collector may
+return blocks at any moment on any thread, so returning takes no lock: it appends to a queue that
+the next call with the lock reads.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ T = TypeVar("T", bound=Hashable)
 
 SMALLEST = 256  # more than any type asks for
 STEPS = 8  # classes in a doubling: at most an eighth of a block is waste
-CACHED_PART = 4  # of the limit may lie idle: the machine is not ours alone
-HOLDERS = 5  # how many an error names
+CACHED_PART = 4  # a quarter of the limit may be cached: other programs need memory too
+HOLDERS = 5  # labels that an error lists
 
 
 def size_class(size: int) -> int:
@@ -35,9 +35,10 @@ def size_class(size: int) -> int:
 class PoolStatistics:
     """Bytes, and counts of requests."""
 
-    in_use: int
-    cached: int
-    high_water: int  # the most that was ever in use
+    in_use: int  # by buffers of the pool and of heaps
+    cached: int  # free blocks of the pool
+    heaps_idle: int  # of heaps, beside what buffers occupy
+    high_water: int  # the largest in_use so far
     limit: int
     hits: int  # served from the cache
     misses: int  # served by the allocator
@@ -46,8 +47,8 @@ class PoolStatistics:
 class Pool(Generic[T]):
     """Blocks by size class.
 
-    `allocate(length)` returns a block, or None if there is no memory; `free` gives one back for
-    good; `reclaim` is called before a request fails, and may make other memory come back.
+    `allocate(length)` returns a block, or None if there is no memory; `free` returns one to the
+    system; `reclaim` is called before a request fails, and may free other memory.
     """
 
     def __init__(
@@ -63,13 +64,15 @@ class Pool(Generic[T]):
         self.limit = limit
         self.cache_limit = limit // CACHED_PART
         self._lock = threading.Lock()
-        self._returned: deque[tuple[T, int, str]] = deque()
+        # Block, length and label of what was in use; without a block it was in a heap, and without
+        # a label it is the heap itself.
+        self._returned: deque[tuple[T | None, int, str | None]] = deque()
         self._cache: dict[int, list[T]] = {}  # length -> blocks of it, the newest last
         self._held: Counter[str] = Counter()  # label -> bytes in use
-        # Blocks in use. The collector finalises all of a dead cycle before anything in it is freed:
-        # a block that only the cycle knew would come back with its memory already gone.
+        # Blocks in use. The collector finalises every object of a dead cycle before it frees one:
+        # a block that only the cycle referred to would be finalised before it is returned.
         self._taken: set[T] = set()
-        self._in_use = self._cached = self._high_water = 0
+        self._in_use = self._cached = self._heaps_idle = self._high_water = 0
         self._hits = self._misses = 0
 
     def take(
@@ -95,25 +98,34 @@ class Pool(Generic[T]):
         return self._last_resort(size, length, label), length
 
     def give(self, block: T, length: int, label: str = "buffers") -> None:
-        """Take back what `take` returned, with the same label."""
+        """Take back what `take` returned, with the same label. Takes no lock."""
         self._returned.append((block, length, label))
 
-    def claim(self, length: int, label: str) -> bool:
-        """Count memory that somebody else is about to allocate; False if it is too much."""
+    def claim(self, length: int) -> bool:
+        """Count a heap that is about to be allocated; False if it would exceed the limit."""
         with self._lock:
             self._collect()
-            room = self.limit - self._in_use - length
+            room = self._room(length)
             if room < 0:
                 return False
             self._shrink(room)
-            self._count(length, label)
+            self._heaps_idle += length
             return True
 
-    def disclaim(self, length: int, label: str) -> None:
-        """Stop counting what was claimed."""
+    def disclaim(self, length: int) -> None:
+        """Stop counting a heap, in which nothing is in use any more. Takes no lock."""
+        self._returned.append((None, length, None))
+
+    def occupy(self, length: int, label: str) -> None:
+        """Count a part of a claimed heap as in use."""
         with self._lock:
-            self._in_use -= length
-            self._held[label] -= length
+            self._collect()
+            self._heaps_idle -= length
+            self._count(length, label)
+
+    def vacate(self, length: int, label: str) -> None:
+        """The opposite of `occupy`. Takes no lock."""
+        self._returned.append((None, length, label))
 
     def trim(self, keep: int = 0) -> int:
         """Free cached blocks until at most `keep` bytes are cached; returns the bytes freed."""
@@ -125,12 +137,13 @@ class Pool(Generic[T]):
         with self._lock:
             self._collect()
             return PoolStatistics(
-                self._in_use,
-                self._cached,
-                self._high_water,
-                self.limit,
-                self._hits,
-                self._misses,
+                in_use=self._in_use,
+                cached=self._cached,
+                heaps_idle=self._heaps_idle,
+                high_water=self._high_water,
+                limit=self.limit,
+                hits=self._hits,
+                misses=self._misses,
             )
 
     def holders(self) -> list[tuple[str, int]]:
@@ -155,9 +168,15 @@ class Pool(Generic[T]):
         returned, cache = self._returned, self._cache
         while returned:
             block, length, label = returned.popleft()
-            self._taken.discard(block)
+            if label is None:
+                self._heaps_idle -= length
+                continue
             self._in_use -= length
             self._held[label] -= length
+            if block is None:
+                self._heaps_idle += length
+                continue
+            self._taken.discard(block)
             self._cached += length
             if length in cache:
                 cache[length].append(block)
@@ -184,8 +203,8 @@ class Pool(Generic[T]):
         return None
 
     def _fresh(self, length: int) -> T | None:
-        """A new block, cached ones freed to stay below the limit, or all of them to get it."""
-        room = self.limit - self._in_use - length
+        """A new block. Cached ones are freed to stay below the limit, or all if it still fails."""
+        room = self._room(length)
         if room < 0:
             return None
         if self._cached > room:
@@ -196,8 +215,12 @@ class Pool(Generic[T]):
             block = self._allocate(length)
         return block
 
+    def _room(self, length: int) -> int:
+        """The bytes that may stay cached beside `length` new ones; negative above the limit."""
+        return self.limit - self._in_use - self._heaps_idle - length
+
     def _shrink(self, keep: int) -> int:
-        """Free the largest first, which takes the fewest calls; of a length the oldest."""
+        """Free the largest first, which needs the fewest calls, and of one length the oldest."""
         before = self._cached
         for length in sorted(self._cache, reverse=True):
             blocks = self._cache[length]
@@ -208,10 +231,10 @@ class Pool(Generic[T]):
                 break
         return before - self._cached
 
-    # ---- without it ----
+    # ---- without the lock ----
 
     def _last_resort(self, size: int, length: int, label: str) -> T:
-        """Let others give memory back, then try once more."""
+        """Free other memory, then try once more."""
         self._reclaim()
         with self._lock:
             self._collect()

@@ -10,7 +10,7 @@ from lbrx.metal.command_queue import CommandQueue
 from lbrx.metal.context import Context, context, existing_context
 from lbrx.metal.device import devices
 from lbrx.metal.library import Pipeline
-from lbrx.metal.synchronization import DeviceEvent, Fence
+from lbrx.metal.synchronization import DeviceEvent
 
 __all__ = [
     "Buffer",
@@ -18,7 +18,6 @@ __all__ = [
     "Context",
     "DeviceEvent",
     "DeviceInfo",
-    "Fence",
     "Pipeline",
     "context",
     "devices",
@@ -27,12 +26,17 @@ __all__ = [
 
 
 def stats() -> dict[str, Any]:
-    """What this process has done: dispatches in all and by `kernel:variant`, and the pool's
-    figures. It does not create a device."""
+    """Counts and bytes of this process; no device is created for it.
+
+    `dispatches` in total and `kernels` by `kernel:variant`; `bytes_in_use` by buffers,
+    `bytes_cached` in free blocks of the pool, `bytes_heaps_idle` in heaps beside what buffers
+    occupy, `bytes_high_water` the most ever in use; `pool_hits` and `pool_misses`.
+    """
     made = existing_context()
     if made is None:
         kernels: dict[str, int] = {}
-        pool = dict.fromkeys(("in_use", "cached", "high_water", "hits", "misses"), 0)
+        names = ("in_use", "cached", "heaps_idle", "high_water", "hits", "misses")
+        pool = dict.fromkeys(names, 0)
     else:
         kernels = made.queue.counts()
         pool = vars(made.pool.statistics())
@@ -41,6 +45,7 @@ def stats() -> dict[str, Any]:
         "kernels": kernels,
         "bytes_in_use": pool["in_use"],
         "bytes_cached": pool["cached"],
+        "bytes_heaps_idle": pool["heaps_idle"],
         "bytes_high_water": pool["high_water"],
         "pool_hits": pool["hits"],
         "pool_misses": pool["misses"],

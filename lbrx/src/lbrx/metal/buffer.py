@@ -26,23 +26,30 @@ class Waiter(Protocol):
 class Block:
     """An MTLBuffer and where it is for the host."""
 
-    __slots__ = ("__weakref__", "address", "handle", "host", "length", "ticket", "writable")
+    __slots__ = ("__weakref__", "address", "handle", "heap", "host", "length", "ticket", "writable")
 
     def __init__(
-        self, handle: Any, address: int, length: int, host: object = None, writable: bool = True
+        self,
+        handle: Any,
+        address: int,
+        length: int,
+        host: object = None,
+        writable: bool = True,
+        heap: object = None,
     ) -> None:
         self.handle = handle
         self.address = address
         self.length = length
-        self.host = host  # the owner of memory that is not the device's
+        self.host = host  # the owner of host memory that the device shares
         self.writable = writable
+        self.heap = heap  # the memory.heap.Heap that it is a part of
         self.ticket = 0  # of the last work that uses it
 
 
-def block_over(handle: Any, length: int) -> Block:
+def block_over(handle: Any, length: int, heap: object = None) -> Block:
     """The block of a buffer that the device allocated."""
     view = np.frombuffer(handle.contents().as_buffer(length), np.uint8)
-    return Block(handle, view.ctypes.data, length)
+    return Block(handle, view.ctypes.data, length, heap=heap)
 
 
 def bytes_at(address: int, length: int) -> ctypes.Array[ctypes.c_ubyte]:
@@ -124,6 +131,24 @@ class Buffer:
         """Whether an array is this very memory."""
         start = array.ctypes.data
         return self.address <= start and start + array.nbytes <= self.address + self.size
+
+
+class HeapBuffer(Buffer):
+    """A block of a heap. The pool counts it as in use while something refers to it."""
+
+    __slots__ = ("_label", "_pool")
+
+    def __init__(
+        self, pool: Pool[Block], block: Block, size: int, waiter: Waiter, label: str
+    ) -> None:
+        super().__init__(block, 0, size, waiter)
+        self._pool = pool
+        self._label = label
+        pool.occupy(block.length, label)
+
+    # Runs at any moment on any thread: `vacate` takes no lock.
+    def __del__(self) -> None:
+        self._pool.vacate(self.block.length, self._label)
 
 
 class PooledBuffer(Buffer):

@@ -226,7 +226,7 @@ class CommandQueue:
             self._open = Submission(self._last, commands)
         return self._open
 
-    # ---- ordering, for events and fences ----
+    # ---- ordering, for events ----
 
     def signal(self, event: Any, value: int) -> int:
         """Let the device set an event when it has done what was encoded so far."""
@@ -241,18 +241,6 @@ class CommandQueue:
         with self._encoding("an event's wait") as submission:
             self._end_encoder()
             submission.commands.encodeWaitForEvent_value_(event, value)
-
-    def update_fence(self, fence: Any) -> None:
-        """End the encoder with an update: a fence orders whole encoders."""
-        with self._encoding("a fence's update") as submission:
-            self._compute_encoder(submission).updateFence_(fence)
-            self._end_encoder()
-
-    def wait_fence(self, fence: Any) -> None:
-        """Start an encoder with a wait."""
-        with self._encoding("a fence's wait") as submission:
-            self._end_encoder()
-            self._compute_encoder(submission).waitForFence_(fence)
 
     # ---- submission ----
 

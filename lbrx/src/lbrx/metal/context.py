@@ -15,18 +15,25 @@ import numpy as np
 from lbrx import env
 from lbrx.device_info import DeviceInfo
 from lbrx.errors import DeviceError
-from lbrx.memory.heap import Heaps
+from lbrx.memory.heap import Heap, Heaps
 from lbrx.memory.pool import Pool
 from lbrx.memory.zero_copy import Span, mapping_of, mapping_span, shareable_span
 from lbrx.metal.binding import Metal
-from lbrx.metal.buffer import Array, Block, Buffer, PooledBuffer, block_over, bytes_at
+from lbrx.metal.buffer import (
+    Array,
+    Block,
+    Buffer,
+    HeapBuffer,
+    PooledBuffer,
+    block_over,
+    bytes_at,
+)
 from lbrx.metal.command_queue import CommandQueue
 from lbrx.metal.commands import recorder
 from lbrx.metal.device import default_device, describe
 from lbrx.metal.library import Shaders
-from lbrx.metal.synchronization import DeviceEvent, Fence
+from lbrx.metal.synchronization import DeviceEvent
 
-HEAPS = "heaps"  # their label in the pool's accounts
 log = logging.getLogger("lbrx")
 
 
@@ -63,17 +70,21 @@ class Context:
             recorded.taken.add(id(block))
         return PooledBuffer(self.pool, block, length, size, self.queue, label)
 
-    def heap_buffer(self, size: int) -> Buffer:
-        """A buffer for long, cut from a heap."""
+    def heap_buffer(self, size: int, label: str) -> Buffer:
+        """A long-lived buffer in a heap, its contents undefined: for caches, weights and what
+        replays keep. The pool does not round its size up, and does not cache it when it is freed.
+        """
         self._check_open()
-        block = self.heaps.take(size)
+        ask = self.device.heapBufferSizeAndAlignWithLength_options_
+        length = int(ask(max(size, 1), Metal.MTLResourceStorageModeShared).size)
+        block = self.heaps.take(length)
         if block is None:
             self._reclaim()
             self.pool.trim()
-            block = self.heaps.take(size)
+            block = self.heaps.take(length)
         if block is None:
             raise self.pool.out_of_memory(size)
-        return Buffer(block, 0, size, self.queue)
+        return HeapBuffer(self.pool, block, size, self.queue, label)
 
     def upload(self, array: Array, label: str = "buffers") -> Buffer:
         """A buffer with a copy of an array."""
@@ -133,42 +144,37 @@ class Context:
         handle = self.device.newBufferWithLength_options_(length, options)
         return block_over(handle, length) if handle is not None else None
 
-    def _new_heap(self, length: int) -> Any:
-        if not self.pool.claim(length, HEAPS):
+    def _new_heap(self, length: int) -> Heap[Any] | None:
+        if not self.pool.claim(length):
             return None
         descriptor = Metal.MTLHeapDescriptor.alloc().init()
         descriptor.setSize_(length)
         descriptor.setStorageMode_(Metal.MTLStorageModeShared)
-        # Heaps are untracked unless told: then the order of reads and writes would be ours.
+        # Heaps are untracked by default, and every encoder would need fences. MPS encodes its own
+        # encoders, into which no fence can be put, so Metal must track the hazards.
         descriptor.setHazardTrackingMode_(Metal.MTLHazardTrackingModeTracked)
         heap = self.device.newHeapWithDescriptor_(descriptor)
         if heap is None:
-            self.pool.disclaim(length, HEAPS)
-        return heap
+            self.pool.disclaim(length)
+            return None
+        return Heap(heap, length, self.pool.disclaim)
 
     def _reclaim(self) -> None:
         """Before memory runs out: cycles of tensors, and memory that pending work keeps."""
         gc.collect()
         self.queue.drain()
-        self._trim_heaps()
-
-    def _trim_heaps(self) -> None:
-        self.pool.disclaim(self.heaps.trim(), HEAPS)
+        self.heaps.trim()
 
     def trim(self) -> None:
-        """Free what lies idle. Pending work keeps its memory until it has ended."""
+        """Free cached blocks and empty heaps. Pending work keeps its memory until it has ended."""
         self.pool.trim()
-        self._trim_heaps()
+        self.heaps.trim()
 
     # ---- order ----
 
     def event(self) -> DeviceEvent:
         self._check_open()
         return DeviceEvent(self.device, self.queue)
-
-    def fence(self) -> Fence:
-        self._check_open()
-        return Fence(self.device, self.queue)
 
     def close(self) -> None:
         """End pending work, write the pipelines to disk, free what is cached."""
@@ -190,14 +196,13 @@ def _forget(block: Block) -> None:
     """The pool's `free`: a block goes with its last reference, when no pending work has it."""
 
 
-def _place(heap: Any, size: int) -> Block | None:
-    length = max(size, 1)
-    handle = heap.newBufferWithLength_options_(length, heap.resourceOptions())
-    return block_over(handle, length) if handle is not None else None
+def _place(heap: Heap[Any], length: int) -> Block | None:
+    handle = heap.handle.newBufferWithLength_options_(length, heap.handle.resourceOptions())
+    return block_over(handle, length, heap) if handle is not None else None
 
 
-def _used(heap: Any) -> int:
-    return int(heap.usedSize())
+def _used(heap: Heap[Any]) -> int:
+    return int(heap.handle.usedSize())
 
 
 class _Process:

@@ -1,4 +1,4 @@
-"""Events between host and device, and fences between encoders of the device."""
+"""Events between host and device."""
 
 from __future__ import annotations
 
@@ -59,19 +59,3 @@ class DeviceEvent:
     def release(self) -> None:
         """Let the device go on."""
         self._event.setSignaledValue_(self._value)
-
-
-class Fence:
-    """Orders encoders that use memory whose hazards Metal does not track."""
-
-    def __init__(self, device: Any, queue: CommandQueue) -> None:
-        self._fence = device.newFence()
-        self._queue = queue
-
-    def update(self) -> None:
-        """After the work so far."""
-        self._queue.update_fence(self._fence)
-
-    def wait(self) -> None:
-        """Before the work from now on."""
-        self._queue.wait_fence(self._fence)

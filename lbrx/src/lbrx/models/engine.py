@@ -96,12 +96,11 @@ class Engine:
             # result to each layer's kernels again.
             within = positions.minimum(cache.capacity - 1)
             forward = ForwardStep(cache, within, (within + 1).reshape(-1))
-            return self._predict(self.network.logits(tokens, forward), positions + 1, forward)
+            return self._predict(self.network.logits(tokens, forward), positions + 1)
 
         return step if cache.device == "cpu" else compile(step)
 
-    def _predict(self, logits: Tensor, positions: Tensor, step: ForwardStep) -> Prediction:
-        step.commit()
+    def _predict(self, logits: Tensor, positions: Tensor) -> Prediction:
         return Prediction(logits, logits.argmax(axis=-1, keepdims=True), positions)
 
     def prefill(self, prompts: Sequence[Sequence[int]], room: int) -> Prediction:
@@ -140,8 +139,7 @@ class Engine:
                 break
             self.network.hidden_states(piece, step)
             start(step.written)
-            step.commit()
-        prediction = self._predict(self.network.logits(piece, step), self._tensor(lengths), step)
+        prediction = self._predict(self.network.logits(piece, step), self._tensor(lengths))
         # Started here, so that the cache is filled even if the logits are never read.
         start(prediction)
         self._free_scratch()
@@ -192,7 +190,6 @@ class Engine:
         step = ForwardStep(cache, self._tensor(places[None]), self._tensor(length))
         logits = self.network.logits(self._tensor(np.array([tokens])), step, every=True)
         start(logits)
-        step.commit()
         self.cached_tokens += tokens
         return logits[0]
 

@@ -9,9 +9,8 @@ from lbrx import dtype as dt
 from lbrx.dtype import Dtype, DtypeLike
 from lbrx.errors import LbrxError
 from lbrx.models.config import ModelConfig
-from lbrx.storage import empty_aligned
 from lbrx.tensor.core import Tensor, call
-from lbrx.tensor.creation import from_numpy
+from lbrx.tensor.long_lived import new_cache, write
 
 
 @dataclass(frozen=True)
@@ -76,11 +75,15 @@ class KVCache:
         self.device = device
         width = config.head_size // kind.block_values * kind.block_elements
         shape = (config.layers, 2, batch, config.kv_heads, capacity, width)
-        self.store = from_numpy(empty_aligned(shape, kind.dtype), device=device, copy=False)
+        self.store = new_cache(shape, kind.dtype, device)
 
     def copy_from(self, other: KVCache, length: int) -> None:
         """Copy the first `length` tokens of another cache of the same batch."""
-        self.store.numpy()[..., :length, :] = other.store.numpy()[..., :length, :]
+        self.write(other.store[..., :length, :])
+
+    def write(self, values: Tensor) -> None:
+        """Replace the keys and values of the first tokens by stored ones, of the same layout."""
+        write(self.store[..., : values.shape[-2], :], values)
 
 
 @dataclass
@@ -113,10 +116,3 @@ class ForwardStep:
         self.written += kept
         look = "quantized_attention" if kind.quantized else "attention"
         return call(look, queries, *kept, None, self.lengths, causal=True, **options)
-
-    def commit(self) -> None:
-        """Store the written tensors: the cpu device does not overwrite in place."""
-        if self.cache.device == "cpu":
-            store = self.cache.store.numpy()
-            for i, tensor in enumerate(self.written):
-                store[i // 2, i % 2] = tensor.numpy()

@@ -69,13 +69,13 @@ def read(engine: Engine, path: str | PathLike[str]) -> int:
             f"{name} is the cache of another model, of other settings or of another cache type: "
             "delete it, or name another file"
         )
-    tokens, cached = file["tokens"].numpy(), file["cache"].numpy()
-    if file.metadata.get("checksum") != _checksum(tokens, cached):
+    tokens, cached = file["tokens"].numpy(), file["cache"]
+    if file.metadata.get("checksum") != _checksum(tokens, cached.numpy()):
         raise FormatError(f"{name} is damaged: delete it")
     with engine.lock:
-        store = engine.reserve(1, len(tokens)).store.numpy()
+        cache = engine.reserve(1, len(tokens))
         engine.cached_tokens = []
-        store[..., : len(tokens), :] = cached
+        cache.write(cached)
         engine.cached_tokens = tokens.tolist()
     return len(tokens)
 

@@ -12,6 +12,7 @@ from lbrx.formats.descriptor import FileRange, Source
 from lbrx.formats.recipe import Recipe, Rows, renamed, stored
 from lbrx.shape import Shape
 from lbrx.tensor.core import Tensor
+from lbrx.tensor.long_lived import keep
 from lbrx.tensor.stored_model import StoredModel
 
 SAMPLE = 256  # bytes per tensor for fingerprints, from its middle: the first are often zeros
@@ -78,8 +79,7 @@ class Weights:
 
     def vector(self, name: str, size: int) -> Tensor:
         """A norm's weight or a bias, in the network's dtype."""
-        tensor = self._tensor(name, (size,))
-        return tensor.to_device(self.device).astype(self.dtype)
+        return keep(self._tensor(name, (size,)).astype(self.dtype), self.device)
 
     def matrix(self, name: str, rows: int, columns: int) -> Tensor:
         """A weight or an embedding as it is stored. 8-bit floats become float16, as there are no
@@ -87,7 +87,7 @@ class Weights:
         tensor = self._tensor(name, (rows, columns))
         if tensor.metadata.quantization in FLOAT8:
             tensor = tensor.astype(dt.float16)
-        return tensor.to_device(self.device)
+        return keep(tensor, self.device)
 
 
 def _sample(source: Source) -> bytes:

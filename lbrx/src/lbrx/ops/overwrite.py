@@ -1,4 +1,4 @@
-"""Rows of a cache that attention reads, replaced as a text grows."""
+"""Rows of a key or value cache replaced as a text grows."""
 
 from __future__ import annotations
 
@@ -33,17 +33,18 @@ def overwrite_shape(shapes: rules.Shapes, _: Attributes) -> Shape:
 
 def overwrite_dtype(cache: Dtype, _: Attributes) -> Dtype:
     if not cache.is_float:
-        raise DtypeError(f"a cache of {cache} has no rows of floating numbers: cast it")
+        raise DtypeError(f"a cache of {cache} does not hold floating-point rows: cast it")
     return cache
 
 
 @op(OpFamily.INDEXING, overwrite_shape, overwrite_dtype)
 def overwrite(cache: NumpyArray, rows: NumpyArray, positions: NumpyArray) -> NumpyArray:
-    """The cache with rows put at their positions, cast to its type; the cache is used up.
+    """The cache with rows at the given positions, cast to the cache's type.
 
-    Shapes are (..., S, D) and (..., L, D); positions broadcast to (..., L). On metal the rows are
-    written into the cache's own memory, which the result shares: do not use the old tensor again.
-    A position that is not from 0 to S - 1 puts nothing; of rows at one position, one is kept.
+    Shapes are (..., S, D) for the cache and (..., L, D) for the rows; positions broadcast to
+    (..., L). A row whose position is not from 0 to S - 1 is dropped; of several rows at one
+    position, one is kept. The operand keeps its value, unless it was made by
+    `lbrx.tensor.long_lived.new_cache`: that memory is written in place, and the result shares it.
     """
     return _put(cache, rows, positions)
 
@@ -76,9 +77,9 @@ def _overwrite_blocks_shape(shapes: rules.Shapes, attributes: Attributes) -> Sha
 def overwrite_blocks(
     cache_codes: NumpyArray, rows: NumpyArray, positions: NumpyArray, *, scheme: str = CACHE_SCHEME
 ) -> NumpyArray:
-    """`overwrite` of a cache in blocks, (..., S, bytes), by rows of numbers, which are quantized.
+    """`overwrite` of a cache of quantized blocks, (..., S, bytes), by rows that it quantizes.
 
-    A block with a number that is not finite, or too large for the scale, becomes NaN as a whole.
+    A block with a value that is not finite, or too large for the scale, becomes NaN as a whole.
     """
     return _put(cache_codes, _encoded(rows.astype(np.float32)), positions)
 

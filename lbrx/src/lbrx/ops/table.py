@@ -63,6 +63,8 @@ class Role(StrEnum):
     INDICES = "indices"
     FLOATING = "floating"
     """Numbers of a floating type of their own, which has no say in the result's."""
+    CACHE = "cache"
+    """Memory that the operation may write; it decides the result's type and is not converted."""
     STORED = "stored"
     """Part of quantized values, of whatever type their scheme says."""
 
@@ -75,10 +77,11 @@ _ROLES = {
     "mask": Role.FLOATING,
     "factors": Role.FLOATING,
     "rows": Role.FLOATING,
+    "cache": Role.CACHE,
+    "cache_codes": Role.CACHE,
     "codes": Role.STORED,
     "key_codes": Role.STORED,
     "value_codes": Role.STORED,
-    "cache_codes": Role.STORED,
     "scales": Role.STORED,
     "offsets": Role.STORED,
 }
@@ -179,7 +182,7 @@ class Op:
         for spec, operand in zip(specs, self.each(len(specs)), strict=True):
             if spec is not None:
                 operand.check(spec.dtype)
-                if operand.role is Role.VALUE:
+                if operand.role in (Role.VALUE, Role.CACHE):
                     values.append(spec.dtype)
         return reduce(dt.promote, values, values[0] if values else dt.bool_)
 

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
 
 from lbrx import dtype as dt
+from lbrx.dtype import Dtype
 from lbrx.errors import DtypeError
-from lbrx.kernels.arrays import imported, shared
+from lbrx.kernels.arrays import imported, long_lived, may_share, shared, whole_buffer
+from lbrx.kernels.movement import copy
 from lbrx.metal import context
 from lbrx.ops import Attributes, Op, Spec
 from lbrx.scheduler import graph
-from lbrx.storage import Array
+from lbrx.shape import Shape
+from lbrx.storage import Array, MetalCache
 
 
 class MetalDevice:
@@ -34,6 +40,30 @@ class MetalDevice:
     def share(self, array: Array) -> Array | None:
         """The memory of an array of the host's, however small."""
         return shared(context(), array)
+
+    def new_cache(self, shape: Shape, dtype: Dtype) -> Array:
+        """In a heap."""
+        memory = long_lived(context(), Spec(shape, dtype), "caches")
+        buffer = whole_buffer(memory)
+        return replace(memory, storage=MetalCache(buffer, 0, buffer.size))
+
+    def write(self, cache: Array, values: Array) -> None:
+        """By a kernel, or by the host when the device has ended its work with the memory."""
+        if values.storage.device == self.name:
+            graph.realise([values.storage])
+            copy(context(), graph.concrete(values), cache)
+        else:
+            np.copyto(cache.writable(), values.numpy())
+
+    def keep(self, array: Array) -> Array:
+        """Mapped memory as it is, a copy in a heap."""
+        gpu = context()
+        same = shared(gpu, array) if may_share(array) else None
+        if same is not None:
+            return same
+        kept = long_lived(gpu, Spec(array.layout.shape, array.dtype), "weights")
+        np.copyto(kept.writable(), array.numpy())
+        return kept
 
 
 def _refuse_float64(op: Op, spec: Spec) -> None:

@@ -76,7 +76,7 @@ class Recording:
                     first = lives[key][1] if key in lives else step
                     lives[key] = (buffer, first, step)
         plan = arrange([Lifetime(b.block.length, first, last) for b, first, last in lives.values()])
-        arena = self.gpu.buffer(plan.size, "replay")
+        arena = self.gpu.heap_buffer(plan.size, "replay")
         moved = dict(zip(lives, plan.offsets, strict=True))
 
         def placed(buffer: Buffer) -> Buffer:
@@ -214,7 +214,7 @@ class _List:
 
     def __init__(self, gpu: Context, commands: list[Dispatch]) -> None:
         self.commands = commands  # whose memory lives until the device is done with this list
-        self.constants = gpu.buffer(_constants_size(commands), "replay", for_host=True)
+        self.constants = gpu.heap_buffer(_constants_size(commands), "replay")
         self.list = _new_list(gpu, commands)
         self.slots: list[tuple[int, NumberSlot]] = []  # where in the constants
         self.open: list[tuple[Any, int, Buffer]] = []  # command, place, recorded buffer

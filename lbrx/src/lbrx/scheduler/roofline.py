@@ -63,7 +63,7 @@ def _best(gpu: Context, name: str, shapes: list[tuple[int, ...]], attributes: At
     inputs = []
     for spec in specs:
         array = empty(gpu, spec)
-        array.numpy()[...] = np.float32(1.0)
+        array.writable()[...] = np.float32(1.0)
         inputs.append(array)
     op = TABLE[name]
     outputs = op.infer(specs, attributes)

@@ -1,10 +1,10 @@
-"""Who holds the bytes of a tensor: the host, a file, a part of either, or a Metal buffer."""
+"""What holds the bytes of a tensor: the host, a file, a part of either, or a Metal buffer."""
 
 from lbrx.storage.array import Array, Bytes, Storage, Unrealised
-from lbrx.storage.cpu import CpuStorage, LentStorage, NumberStorage, empty_aligned
+from lbrx.storage.cpu import CpuStorage, HostCache, LentStorage, NumberStorage, empty_aligned
 from lbrx.storage.lazy import LazyStorage, PackedStorage
 from lbrx.storage.mapped import MmapStorage
-from lbrx.storage.metal import DeviceBuffer, MetalStorage
+from lbrx.storage.metal import DeviceBuffer, MetalCache, MetalStorage
 from lbrx.storage.view import ViewStorage
 
 __all__ = [
@@ -12,8 +12,10 @@ __all__ = [
     "Bytes",
     "CpuStorage",
     "DeviceBuffer",
+    "HostCache",
     "LazyStorage",
     "LentStorage",
+    "MetalCache",
     "MetalStorage",
     "MmapStorage",
     "NumberStorage",
@@ -22,4 +24,10 @@ __all__ = [
     "Unrealised",
     "ViewStorage",
     "empty_aligned",
+    "written_in_place",
 ]
+
+
+def written_in_place(array: Array) -> bool:
+    """Whether `overwrite` writes into the array's own memory: a cache's, without gaps."""
+    return array.layout.is_contiguous and isinstance(array.storage, HostCache | MetalCache)

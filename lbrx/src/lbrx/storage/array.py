@@ -49,12 +49,20 @@ class Array:
     dtype: Dtype
 
     def numpy(self) -> NDArray[Any]:
-        """The elements as numpy sees them, over the same memory."""
+        """The elements as a read-only numpy array over the same memory."""
+        # A flag could be reset by the caller; a view of a read-only memoryview stays read-only.
+        return self._over(np.asarray(self.storage.host().data.toreadonly()))
+
+    def writable(self) -> NDArray[Any]:
+        """The same to be written: only for memory that no tensor shows as a value yet."""
+        return self._over(self.storage.host())
+
+    def _over(self, data: Bytes) -> NDArray[Any]:
         layout, size = self.layout, self.dtype.itemsize
         return np.ndarray(
             layout.shape,
             self.dtype.numpy,
-            buffer=self.storage.host(),
+            buffer=data,
             offset=layout.offset * size if layout.size else 0,
             strides=[stride * size for stride in layout.strides] if layout.size else None,
         )

@@ -50,6 +50,10 @@ class CpuStorage:
         return f"<CpuStorage of {self.nbytes} bytes>"
 
 
+class HostCache(CpuStorage):
+    """Memory of a cache: `overwrite` writes it in place."""
+
+
 class LentStorage(CpuStorage):
     """Memory that stays its owner's: a device copies it, even where it could share it."""
 
@@ -74,14 +78,14 @@ def allocate(shape: Sequence[int], dtype: Dtype) -> Array:
 
 def empty_aligned(shape: sh.Sizes, dtype: DtypeLike = dt.float32) -> NDArray[Any]:
     """A numpy array that starts on a page and owns whole ones: `from_numpy` never copies it."""
-    return allocate(sh.as_shape(shape), dt.parse(dtype)).numpy()
+    return allocate(sh.as_shape(shape), dt.parse(dtype)).writable()
 
 
 def copied(values: NDArray[Any], dtype: Dtype) -> Array:
     """The values in another array of pages, as the given type."""
     array = allocate(values.shape, dtype)
     with np.errstate(all="ignore"):
-        np.copyto(array.numpy(), values, casting="unsafe")
+        np.copyto(array.writable(), values, casting="unsafe")
     return array
 
 

@@ -37,3 +37,8 @@ class MetalStorage:
 
     def host(self) -> Bytes:
         return self.buffer.array()[self.offset : self.offset + self.nbytes]
+
+
+@dataclass(frozen=True, eq=False)
+class MetalCache(MetalStorage):
+    """Memory of a cache: `overwrite` writes it in place."""

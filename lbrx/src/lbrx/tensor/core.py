@@ -200,13 +200,23 @@ class Tensor(Operators, OperationMethods):
                 result = result.astype(target)
         return result
 
-    def numpy(self) -> NDArray[Any]:
-        """A numpy array over the same memory; bfloat16 is that of ml_dtypes."""
-        return self.array.numpy()
+    def numpy(self, *, copy: bool = False) -> NDArray[Any]:
+        """A read-only numpy array over the same memory, or a writable copy.
+
+        A tensor is a value that others may share, so its memory cannot be written through
+        numpy. bfloat16 is the type of ml_dtypes.
+
+        >>> x = lbrx.ones(3)
+        >>> a = x.numpy(copy=True)
+        >>> a[0] = 5  # x is still [1, 1, 1]
+        """
+        values = self.array.numpy()
+        return values.copy() if copy else values
 
     def __array__(
         self, dtype: np.dtype[Any] | None = None, copy: bool | None = None
     ) -> NDArray[Any]:
+        """For `np.asarray`: read-only, unless `copy` or `dtype` makes it a copy."""
         values = self.numpy()
         if dtype is not None and dtype != values.dtype:
             if copy is False:
@@ -228,7 +238,12 @@ class Tensor(Operators, OperationMethods):
         return sys.modules["lbrx"]  # which imports this module, not the other way round
 
     def __dlpack__(self, **kwargs: Any) -> object:
-        return dlpack.export(self.numpy(), kwargs)
+        """A DLPack capsule over the tensor's memory, or a copy with copy=True.
+
+        Consumers must not write into it. With `max_version=(1, 0)` or later the capsule says that
+        it is read-only; the older protocol has no way to.
+        """
+        return dlpack.export(self.array, kwargs)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return _KDL_CPU

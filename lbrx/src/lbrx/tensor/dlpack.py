@@ -10,6 +10,9 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from lbrx import dtype as dt
+from lbrx.storage import Array
+
 _UINT, _BFLOAT = 1, 4
 # Where DLDataType.code is: DLTensor has data (8 bytes), device (8) and ndim (4) before its dtype;
 # the versioned struct has version (8), context (8), deleter (8) and flags (8) before its DLTensor.
@@ -39,11 +42,15 @@ def _relabel(capsule: object, old: int, new: int) -> bool:
     return True
 
 
-def export(array: NDArray[Any], kwargs: dict[str, Any]) -> object:
-    """A capsule over the array's memory."""
-    if array.dtype != ml_dtypes.bfloat16:
-        return array.__dlpack__(**kwargs)
-    capsule = array.view(np.uint16).__dlpack__(**kwargs)
+def export(array: Array, kwargs: dict[str, Any]) -> object:
+    """A capsule over the array's memory, marked as read-only where the protocol can say so."""
+    version = kwargs.get("max_version")
+    versioned = version is not None and version[0] >= 1
+    # Without a version numpy refuses to export a read-only array.
+    values = array.numpy() if versioned or kwargs.get("copy") else array.writable()
+    if array.dtype is not dt.bfloat16:
+        return values.__dlpack__(**kwargs)
+    capsule = values.view(np.uint16).__dlpack__(**kwargs)
     _relabel(capsule, _UINT, _BFLOAT)
     return capsule
 

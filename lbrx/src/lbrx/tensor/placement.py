@@ -5,8 +5,11 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Protocol
+
+import numpy as np
 
 from lbrx import dtype as dt
 from lbrx import env
@@ -14,9 +17,10 @@ from lbrx.device_info import DeviceInfo
 from lbrx.dtype import Dtype
 from lbrx.errors import DeviceError
 from lbrx.memory.zero_copy import shareable_span
-from lbrx.ops import Attributes, Op
-from lbrx.storage import Array
-from lbrx.storage.cpu import copied
+from lbrx.ops import Attributes, Op, Role
+from lbrx.shape import Shape
+from lbrx.storage import Array, HostCache, written_in_place
+from lbrx.storage.cpu import allocate, copied
 
 log = logging.getLogger("lbrx")
 
@@ -35,6 +39,15 @@ class Device(Protocol):
     def share(self, array: Array) -> Array | None:
         """An array of the host over the same memory here; None where that needs a copy."""
 
+    def new_cache(self, shape: Shape, dtype: Dtype) -> Array:
+        """Memory that `overwrite` writes in place, its contents undefined."""
+
+    def write(self, cache: Array, values: Array) -> None:
+        """Copy values, of this device or the host, into (part of) what `new_cache` made."""
+
+    def keep(self, array: Array) -> Array:
+        """An array of the host here for as long as the process may run: shared, or copied."""
+
 
 class CpuDevice:
     """The definition of every operation: its numpy reference, at once."""
@@ -45,6 +58,10 @@ class CpuDevice:
         self, op: Op, inputs: Sequence[Array | None], attributes: Attributes
     ) -> tuple[Array, ...]:
         results = op([None if x is None else x.numpy() for x in inputs], attributes)
+        for x, role in zip(inputs, op.roles(len(inputs)), strict=True):
+            if role is Role.CACHE and x is not None and written_in_place(x):
+                np.copyto(x.writable(), results[0])
+                return (x,)
         return tuple(copied(result, dt.parse(result.dtype)) for result in results)
 
     def share(self, array: Array) -> Array | None:
@@ -52,6 +69,16 @@ class CpuDevice:
         data = array.storage.host()
         aligned = data.ctypes.data % array.dtype.itemsize == 0
         return array if aligned and shareable_span(data) is not None else None
+
+    def new_cache(self, shape: Shape, dtype: Dtype) -> Array:
+        memory = allocate(shape, dtype)
+        return replace(memory, storage=HostCache(memory.storage.host()))
+
+    def write(self, cache: Array, values: Array) -> None:
+        np.copyto(cache.writable(), values.numpy())
+
+    def keep(self, array: Array) -> Array:
+        return array
 
 
 NAMES = ("cpu", "metal")
