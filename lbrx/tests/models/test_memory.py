@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -54,3 +56,49 @@ def test_a_long_prompt_leaves_no_scratch(make_model):
     state.best.numpy()
     gpu.queue.drain()
     assert gpu.pool.statistics().cached < 400 * 4 * model.config.hidden
+
+
+def in_heap(tensor) -> bool:
+    return tensor.storage.buffer.handle.heap() is not None
+
+
+@pytest.mark.parametrize("cache_dtype", ["float16", "q8_0"])
+def test_caches_weights_and_replays_live_in_heaps(make_model, cache_dtype):
+    """The pool counts them, and all of it comes back with the model."""
+    settings = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32}
+    gpu = lbrx.metal.context()
+    gc.collect()
+    gpu.trim()
+    before, held = gpu.pool.statistics(), Counter(dict(gpu.pool.holders()))
+    model = lbrx.load(make_model("llama", **settings), device="metal", cache_dtype=cache_dtype)
+    state = model.engine.prefill([list(range(3, 43))], 8)
+    state = model.engine.decode(state.best, state.positions)
+    state.best.numpy()
+    taken = Counter(dict(gpu.pool.holders()))
+    taken.subtract(held)
+    store = model.engine.cache.store
+    assert in_heap(store)
+    assert in_heap(model.engine.model.norm.weight)
+    assert store.nbytes <= taken["caches"] < store.nbytes + 4096
+    assert taken["replay"] > 0
+    assert taken["weights"] >= model.engine.model.norm.weight.nbytes
+    del model, state, store
+    gc.collect()
+    gpu.queue.drain()
+    gpu.trim()
+    after = gpu.pool.statistics()
+    assert (after.in_use, after.heaps_idle) <= (before.in_use, before.heaps_idle)
+
+
+@pytest.mark.parametrize("device", ["cpu", "metal"])
+def test_a_cache_that_grows_keeps_its_tokens(make_model, device):
+    model = lbrx.load(make_model("llama", max_position_embeddings=1024), device=device)
+    engine = model.engine
+    prompt = list(range(3, 33))
+    engine.prefill([prompt], 8)
+    kept = engine.cache.store[..., :30, :].numpy(copy=True)
+    old = engine.cache
+    engine.reserve(1, old.capacity + 1)
+    assert engine.cache is not old
+    np.testing.assert_array_equal(engine.cache.store[..., :30, :].numpy(), kept)
+    assert engine.known([prompt]) == 29
