@@ -15,9 +15,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lbrx.memory.process import peak_memory
 from lbrx.models import LanguageModel
 from lbrx.models.loading import language_model, model_path
+from lbrx.process import peak_memory
 
 TEXT = "The history of science is the study of the development of science and knowledge. " * 64
 

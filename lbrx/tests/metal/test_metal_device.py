@@ -88,11 +88,14 @@ def test_work_under_a_profile(profile, text, lbrx_cache):
     assert done.stdout.strip() == text, done.stderr
 
 
-def test_the_table_of_chips_is_softmetal_s():
-    softmetal = pytest.importorskip("softmetal.profiles")
-    profiles = {p.chip: (p.family, p.cores) for p in softmetal.all_profiles()}
-    assert len(profiles) == 16
-    assert profiles == {name: (chip.family, chip.cores) for name, chip in chips().items()}
+def test_the_table_of_chips():
+    """Apple's own figures of two chips."""
+    assert len(chips()) == 16
+    first, large = chips()["M1"], chips()["M2 Ultra"]
+    assert (first.family, first.cores, first.memory) == (7, 8, (8, 16))
+    assert (large.family, large.cores, large.memory) == (8, 76, (64, 128, 192))
+    assert large.bandwidth == pytest.approx(800e9, rel=0.03)
+    assert large.fp32_peak == pytest.approx(27.2e12)
 
 
 def test_the_registry_s_count_of_cores():

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import lbrx
-from lbrx.memory.process import give_back, peak_memory
+from lbrx.process import give_back, peak_memory
 
 
 def resident() -> int:
@@ -41,7 +41,7 @@ def test_freed_memory_goes_back_to_the_system():
 
 def test_peak_memory_excludes_the_parent_process():
     large = np.ones(300_000_000, np.uint8)
-    shown = "from lbrx.memory.process import peak_memory; print(peak_memory())"
+    shown = "from lbrx.process import peak_memory; print(peak_memory())"
     child = subprocess.run([sys.executable, "-c", shown], capture_output=True, check=True)
     assert 1_000_000 < int(child.stdout) < large.nbytes <= peak_memory()
 

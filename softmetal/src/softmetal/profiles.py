@@ -5,20 +5,12 @@ A profile changes what programs are told and the limits they are held to, never 
 
 from __future__ import annotations
 
-import csv
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 
+from softmetal.chips import chips
 from softmetal.errors import SettingError
 
-# The least memory that Macs with each chip are sold with, in GiB: a profile's unless one is given.
-_LEAST_MEMORY = {
-    "M1": 8, "M1 Pro": 16, "M1 Max": 32, "M1 Ultra": 64,
-    "M2": 8, "M2 Pro": 16, "M2 Max": 32, "M2 Ultra": 64,
-    "M3": 8, "M3 Pro": 18, "M3 Max": 36, "M3 Ultra": 96,
-    "M4": 16, "M4 Pro": 24, "M4 Max": 36, "M5": 16,
-}  # fmt: skip
 _TIERS = {"": "g", "Pro": "s", "Max": "s", "Ultra": "d"}  # the last letter of applegpu_g15s
 _MOST_MEMORY = 4096  # GiB
 
@@ -61,16 +53,10 @@ class Profile:
 
 @cache
 def all_profiles() -> tuple[Profile, ...]:
-    """Every chip of the table, in its order."""
-    text = Path(__file__).with_name("data").joinpath("apple_chips.csv").read_text()
+    """Every chip of the table, with the least memory that it is sold with."""
     return tuple(
-        Profile(
-            chip=row["chip"],
-            family=int(row["gpu_family"].removeprefix("apple")),
-            cores=int(row["gpu_cores"]),
-            memory=_LEAST_MEMORY[row["chip"]] << 30,
-        )
-        for row in csv.DictReader(text.splitlines())
+        Profile(chip.name, chip.family, chip.cores, chip.memory[0] << 30)
+        for chip in chips().values()
     )
 
 

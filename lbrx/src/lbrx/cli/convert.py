@@ -13,7 +13,7 @@ from lbrx.convert import Result, Settings, make_plan, perform
 from lbrx.convert.verify import table, verify
 from lbrx.errors import LbrxError
 from lbrx.formats.writing import WRITABLE
-from lbrx.memory.process import peak_memory
+from lbrx.process import peak_memory
 
 _EXAMPLES = """examples:
   lbrx convert model.gguf folder --to safetensors --quantize f16

@@ -11,11 +11,11 @@ from typing import cast
 
 from lbrx.cli import INTERRUPTED
 from lbrx.errors import LbrxError
-from lbrx.memory.process import peak_memory
 from lbrx.models import LanguageModel, Stream
 from lbrx.models.generation import OptionKeywords, Timing
 from lbrx.models.language_model import read_options
 from lbrx.models.loading import language_model
+from lbrx.process import peak_memory
 
 SAMPLING = (
     ("temperature", float, "T", "0 (the default) always takes the most likely token"),

@@ -37,7 +37,12 @@ def checking_modes() -> frozenset[str]:
     return modes
 
 
+def chip_table() -> Any:
+    """Apple's chips by name. softmetal has the table, and is installed on a Mac too."""
+    return import_module("softmetal.chips").chips()
+
+
 def soft_threads() -> int:
-    """How many threads a soft device runs kernels on."""
+    """The number of threads that a soft device runs kernels on."""
     threads: int = import_module("softmetal.env").threads()
     return threads

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import os
-from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from lbrx.device_info import DeviceInfo
 from lbrx.errors import DeviceError
@@ -20,32 +16,32 @@ FIRST_NATIVE_BFLOAT = 9  # earlier chips compute it in float
 NEWEST_FAMILY = 16  # beyond any known, so that a newer chip counts as what it is
 
 
-@dataclass(frozen=True)
-class Chip:
-    """A row of the table: clocks times units, not measurements."""
+class Chip(Protocol):
+    """What the table says of a chip: softmetal.chips.Chip."""
 
-    name: str  # "M3 Max"
-    cores: int
-    fp32_peak: float  # operations a second
-    bandwidth: float  # bytes a second
-    family: int
+    @property
+    def name(self) -> str: ...
+    @property
+    def family(self) -> int: ...
+    @property
+    def cores(self) -> int: ...
+    @property
+    def fp32_peak(self) -> float:
+        """Operations per second."""
+
+    @property
+    def bandwidth(self) -> float:
+        """Bytes per second."""
+
+    @property
+    def memory(self) -> tuple[int, ...]:
+        """GiB that Macs with the chip are sold with, the least first."""
 
 
-@cache
 def chips() -> dict[str, Chip]:
-    """The table by name, as `Apple M3 Max` reads without its first word."""
-    text = Path(__file__).with_name("apple_chips.csv").read_text()
-    rows = csv.DictReader(text.splitlines())
-    return {
-        row["chip"]: Chip(
-            name=row["chip"],
-            cores=int(row["gpu_cores"]),
-            fp32_peak=float(row["fp32_tflops"]) * 1e12,
-            bandwidth=float(row["memory_gb_per_s"]) * 1e9,
-            family=int(row["gpu_family"].removeprefix("apple")),
-        )
-        for row in rows
-    }
+    """Apple's chips by name, as `Apple M3 Max` without its first word."""
+    table: dict[str, Chip] = binding.chip_table()
+    return table
 
 
 def default_device() -> Any:

@@ -11,25 +11,6 @@ from lbrx.metal.device import chips
 from lbrx.models.config import ModelConfig
 from lbrx.models.memory_plan import MemoryPlan, plan_memory
 
-# The memory that each chip is sold with, in GiB.
-MEMORY = {
-    "M1": (8, 16),
-    "M1 Pro": (16, 32),
-    "M1 Max": (32, 64),
-    "M1 Ultra": (64, 128),
-    "M2": (8, 16, 24),
-    "M2 Pro": (16, 32),
-    "M2 Max": (32, 64, 96),
-    "M2 Ultra": (64, 128, 192),
-    "M3": (8, 16, 24),
-    "M3 Pro": (18, 36),
-    "M3 Max": (36, 48, 64, 96, 128),
-    "M3 Ultra": (96, 256, 512),
-    "M4": (16, 24, 32),
-    "M4 Pro": (24, 48, 64),
-    "M4 Max": (36, 48, 64, 128),
-    "M5": (16, 24, 32),
-}
 # The share of memory that macOS lets a GPU use by default.
 WORKING_SET = 0.75
 _CACHED = 2  # bytes: keys and values are float16
@@ -54,9 +35,7 @@ def fits(need: MemoryPlan) -> list[Fit]:
     """One for each chip. Generation is taken to be limited by reading weights and cache."""
     result = []
     for name, chip in chips().items():
-        enough = tuple(
-            size for size in MEMORY.get(name, ()) if need.total <= size * 2**30 * WORKING_SET
-        )
+        enough = tuple(size for size in chip.memory if need.total <= size * 2**30 * WORKING_SET)
         rate = chip.bandwidth / (need.weights + need.cache)
         result.append(Fit(name, enough, rate if enough else 0.0))
     return result

@@ -12,7 +12,6 @@ from pathlib import Path
 from lbrx import dtype as dt
 from lbrx.dtype import Dtype, DtypeLike
 from lbrx.errors import LbrxError
-from lbrx.memory.process import give_back
 from lbrx.models import architectures
 from lbrx.models.config import ModelConfig, model_type_of, read_config
 from lbrx.models.decoder import Decoder
@@ -23,6 +22,7 @@ from lbrx.models.memory_plan import MemoryPlan, plan_memory
 from lbrx.models.sampling import check_number
 from lbrx.models.tokenizer import read_tokenizer
 from lbrx.models.weights import Weights, bytes_in_memory
+from lbrx.process import give_back
 from lbrx.tensor.placement import default_device
 from lbrx.tensor.stored_model import open_model
 

@@ -1,4 +1,4 @@
-"""The memory of this process as the system sees it."""
+"""The memory of this process as the operating system counts it."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pathlib import Path
 
 
 def give_back() -> None:
-    """Return what has been freed to the system: glibc keeps it for later, others need no asking."""
+    """Return freed memory to the system: glibc keeps it otherwise, other allocators do not."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
 
 
 def peak_memory() -> int:
-    """The most bytes that this process has had in memory."""
-    # Linux's getrusage counts what the process was before it became this program.
+    """The largest number of bytes that this process has had in memory."""
+    # On Linux, getrusage includes the peak of the program that started this one by exec.
     status = Path("/proc/self/status")
     found = re.search(r"VmHWM:\s+(\d+) kB", status.read_text()) if status.exists() else None
     if found is not None:
