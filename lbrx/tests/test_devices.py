@@ -44,7 +44,7 @@ def test_the_default_is_the_best_there_is(monkeypatch):
     lbrx.set_default_device(None)
     assert lbrx.default_device() == "cpu"
     monkeypatch.setenv("LBRX_DEVICE", "gpu")
-    with pytest.raises(lbrx.SettingError, match="LBRX_DEVICE='gpu' is no device: unset it"):
+    with pytest.raises(lbrx.SettingError, match="LBRX_DEVICE='gpu' is not a device: unset it"):
         lbrx.default_device()
     with pytest.raises(lbrx.DeviceError, match="no device 'tpu': use one of cpu, metal"):
         lbrx.set_default_device("tpu")

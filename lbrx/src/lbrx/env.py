@@ -10,10 +10,10 @@ from lbrx.errors import SettingError
 
 
 def device() -> str:
-    """LBRX_DEVICE: where tensors are made unless told otherwise; empty for the best there is."""
+    """LBRX_DEVICE: the default device of new tensors; empty for the best available."""
     name = os.environ.get("LBRX_DEVICE", "")
     if name not in ("", "cpu", "metal"):
-        raise SettingError(f"LBRX_DEVICE={name!r} is no device: unset it or give 'cpu' or 'metal'")
+        raise SettingError(f"LBRX_DEVICE={name!r} is not a device: unset it, or give cpu or metal")
     return name
 
 
@@ -23,21 +23,29 @@ def cache_dir() -> Path:
     return Path(os.environ.get("LBRX_CACHE") or base / "lbrx")
 
 
+def shader_dir() -> Path | None:
+    """LBRX_SHADERS: a folder of shaders in place of the package's; None if it is not set."""
+    given = os.environ.get("LBRX_SHADERS", "")
+    if given and not Path(given).is_dir():
+        raise SettingError(f"LBRX_SHADERS={given!r} is not a folder: unset it, or name one")
+    return Path(given) if given else None
+
+
 def fusion() -> bool:
-    """LBRX_FUSION: 0 gives every operation a kernel of its own, to find or measure something."""
+    """LBRX_FUSION: 0 computes every operation by its own kernel, for debugging and measuring."""
     value = os.environ.get("LBRX_FUSION", "1")
     if value not in ("0", "1"):
-        raise SettingError(f"LBRX_FUSION={value!r} means nothing: give 0 or 1")
+        raise SettingError(f"LBRX_FUSION={value!r} is not a setting: give 0 or 1")
     return value == "1"
 
 
 def kernels() -> dict[str, str]:
-    """LBRX_KERNEL: variants to use where they can be, as `matmul:simd8x8,softmax:serial`."""
+    """LBRX_KERNEL: variants to use where possible, such as `matmul:simd8x8,softmax:serial`."""
     return _variants(kernel_setting())
 
 
 def kernel_setting() -> str:
-    """LBRX_KERNEL as it stands."""
+    """LBRX_KERNEL as it is set."""
     return os.environ.get("LBRX_KERNEL", "")
 
 
@@ -46,6 +54,6 @@ def _variants(text: str) -> dict[str, str]:
     pairs = [item.partition(":") for item in text.split(",") if item.strip()]
     if wrong := [family for family, _, variant in pairs if not (family and variant)]:
         raise SettingError(
-            f"LBRX_KERNEL={text!r}: {wrong[0]!r} names no variant, give family:variant"
+            f"LBRX_KERNEL={text!r}: {wrong[0]!r} does not name a variant: give family:variant"
         )
     return {family.strip(): variant.strip() for family, _, variant in pairs}

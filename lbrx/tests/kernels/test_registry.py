@@ -110,7 +110,10 @@ def test_a_forced_variant_is_taken_where_it_can(family, monkeypatch, caplog):
     [
         ("testing:quick", "LBRX_KERNEL=testing:quick: testing has no such variant, it has large"),
         ("tasting:any", "LBRX_KERNEL=tasting:any: there is no family 'tasting', it is one of"),
-        ("testing", "LBRX_KERNEL='testing': 'testing' names no variant, give family:variant"),
+        (
+            "testing",
+            "LBRX_KERNEL='testing': 'testing' does not name a variant: give family:variant",
+        ),
     ],
 )
 def test_a_variant_that_does_not_exist(family, monkeypatch, value, message):

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lbrx.errors import DeviceError
+from lbrx.errors import DeviceError, SettingError
 from lbrx.metal.binding import Metal
 from lbrx.metal.library import SAVE_EVERY, SHADERS, Shaders, digest, shader_text
 
@@ -290,3 +290,9 @@ def test_only_the_binding_names_metal():
         if imports.search(path.read_text())
     ]
     assert named == ["metal/binding.py"]
+
+
+def test_a_folder_of_shaders_that_is_not_there(monkeypatch, gpu, tmp_path):
+    monkeypatch.setenv("LBRX_SHADERS", str(tmp_path / "nowhere"))
+    with pytest.raises(SettingError, match=r"LBRX_SHADERS='.*nowhere' is not a folder: unset it"):
+        Shaders(gpu.device, tmp_path)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
+import subprocess
+import sys
 
 import pytest
 
-from lbrx.cli import main
 from lbrx.errors import DeviceError
 from lbrx.metal.library import Shaders
 from lbrx.metal.prebuild import build_metallibs, build_pipelines
@@ -50,10 +52,15 @@ def xcrun(tmp_path, monkeypatch):
     return install
 
 
-def test_wide_vectors_are_for_processors(gpu, folder, tmp_path, xcrun):
+def wide_shader(folder):
+    """A stem for processors only."""
     wide = "typedef float Wide __attribute__((ext_vector_type(16)));\n"
     kernel = "kernel void d(device float* x [[buffer(0)]]) { Wide w = x[0]; x[1] = w[15]; }\n"
     (folder / "wide.metal").write_text(HEAD + wide + kernel)
+
+
+def test_wide_vectors_are_for_processors(gpu, folder, tmp_path, xcrun):
+    wide_shader(folder)
     shaders = Shaders(gpu.device, tmp_path, folder)
     assert build_pipelines(shaders, for_gpu=True) == 4
     assert build_pipelines(shaders) == 6
@@ -91,11 +98,46 @@ def test_a_failure_is_ours(folder, xcrun):
         build_metallibs(folder)
 
 
-def test_the_command(capsys, monkeypatch, lbrx_cache):
-    monkeypatch.setenv("LBRX_CACHE", lbrx_cache)
-    monkeypatch.setattr("lbrx.cli.shaders.build_metallibs", lambda folder: [])
-    monkeypatch.setattr("lbrx.cli.shaders.build_pipelines", lambda shaders, for_gpu: 7)
-    assert main(["shaders", "build"]) == 0
-    output = capsys.readouterr().out
-    assert output.startswith("7 pipelines for ")
-    assert "xcrun metal" in output
+@pytest.mark.parametrize(
+    ("tool", "profile", "pipelines", "libraries"),
+    [
+        ({"find": 1}, "", 6, "0 Metal libraries (needs `xcrun metal`)"),
+        ({"find": 0}, "", 6, "4 Metal libraries"),
+        # Vectors wider than Metal's are not compiled for what says that it is a GPU.
+        ({"find": 0}, "apple-m1", 4, "4 Metal libraries"),
+    ],
+)
+def test_the_command(folder, tmp_path, xcrun, tool, profile, pipelines, libraries):
+    """In a process of its own: what it compiled is on disk, and the next process finds it."""
+    xcrun(**tool)
+    wide_shader(folder)
+    settings = {
+        "LBRX_SHADERS": str(folder),
+        "LBRX_CACHE": str(tmp_path / "cache"),
+        "SOFTMETAL_PROFILE": profile,
+    }
+    command = [sys.executable, "-m", "lbrx", "shaders", "build"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, **settings}, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    first, second = done.stdout.splitlines()
+    assert re.fullmatch(rf"{pipelines} pipelines for .+ in \d+\.\d s", first)
+    assert second == libraries
+    assert len(list(folder.glob("*.metallib"))) == int(libraries.split()[0])
+    # An archive for each stem and kind of maths.
+    kept = {path.name.split("-")[0] for path in (tmp_path / "cache" / "pipelines").iterdir()}
+    assert kept == ({"one", "two"} if profile else {"one", "two", "wide"})
+
+
+def test_the_command_reports_a_shader_that_does_not_compile(folder, tmp_path):
+    (folder / "one.metal").write_text(HEAD + "kernel void a(device uint* x) { x[0] = nothing; }\n")
+    settings = {"LBRX_SHADERS": str(folder), "LBRX_CACHE": str(tmp_path), "PATH": "/nowhere"}
+    command = [sys.executable, "-m", "lbrx", "shaders", "build"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, **settings}, check=False
+    )
+    assert done.returncode != 0
+    assert "one.metal" in done.stderr
+    assert "nothing" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -6,7 +6,7 @@ import argparse
 import time
 
 from lbrx.metal import context
-from lbrx.metal.library import SHADERS
+from lbrx.metal.library import shader_folder
 from lbrx.metal.prebuild import build_metallibs, build_pipelines
 
 
@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     start = time.perf_counter()
-    libraries = build_metallibs(SHADERS)
+    libraries = build_metallibs(shader_folder())
     gpu = context()
     pipelines = build_pipelines(gpu.shaders, for_gpu=gpu.info.simd_hardware)
     seconds = time.perf_counter() - start

@@ -22,12 +22,13 @@ from typing import Any
 
 import numpy as np
 
+from lbrx import env
 from lbrx.errors import DeviceError
 from lbrx.metal import binding
 from lbrx.metal.binding import NSURL, CallError, Metal
 from lbrx.metal.reflection import KernelArgument, arguments
 
-SHADERS = Path(__file__).parent.parent / "shaders"
+SHADERS = Path(__file__).parent.parent / "shaders"  # of the package
 ARCHIVE_FORMAT = 1  # part of the archives' names
 SAVE_EVERY = 32  # new pipelines
 
@@ -55,13 +56,18 @@ class Pipeline:
     written: frozenset[int] | None = None  # places of the buffers it may write; None is unknown
 
 
+def shader_folder() -> Path:
+    """The folder that shaders are read from: LBRX_SHADERS, or the package's."""
+    return env.shader_dir() or SHADERS
+
+
 class Shaders:
     """The libraries and pipelines of one device; any thread may ask for one."""
 
-    def __init__(self, device: Any, cache: Path, folder: Path = SHADERS) -> None:
+    def __init__(self, device: Any, cache: Path, folder: Path | None = None) -> None:
         self._device = device
         self._cache = cache / "pipelines"
-        self._folder = folder
+        self._folder = shader_folder() if folder is None else folder
         self._lock = threading.Lock()
         self._gates: dict[object, threading.Lock] = {}  # one at a time makes a thing
         self._libraries: dict[tuple[str, str | None, bool], _Library] = {}

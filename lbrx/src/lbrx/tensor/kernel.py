@@ -142,11 +142,11 @@ class Kernel:
         return self._signatures[key]
 
     def _compiled(self, gpu: Context, template: Template) -> Signature:
-        from lbrx.metal.library import SHADERS, shader_text
+        from lbrx.metal.library import shader_folder, shader_text
         from lbrx.metal.reflection import ArgumentKind
 
         text = _prelude(self.source, template)
-        text += shader_text(SHADERS, f"{self.name}.metal", self.source)
+        text += shader_text(shader_folder(), f"{self.name}.metal", self.source)
         # What is wrong with the source is an error of this call; reflection only looks.
         gpu.shaders.pipeline(self.name, self.name, source=text, safe_math=self._safe_math)
         found = [
