@@ -42,7 +42,7 @@ def operations() -> Iterator[Op]:
 
 def is_function(op: Op) -> bool:
     """Whether `lbrx` has it as a function: operands are tensors, not parts of quantized ones."""
-    stored = any(operand.role is Role.STORED for operand in op.operands)
+    stored = any(o.role is Role.STORED or o.name.endswith("_codes") for o in op.operands)
     return not stored and op.family is not OpFamily.QUANTIZATION and op.name not in BY_HAND
 
 

@@ -153,12 +153,13 @@ def geglu(gate: TensorLike, /, x: TensorLike, approximate: str = "none") -> Tens
 
 
 def overwrite(cache: TensorLike, /, rows: TensorLike, positions: TensorLike) -> Tensor:
-    """The cache with rows put at their positions, cast to its type; the cache is used up.
+    """The cache with rows at the given positions, cast to the cache's type.
 
-    Shapes are (..., S, D) and (..., L, D); positions broadcast to (..., L). On metal the
-    rows are written into the cache's own memory, which the result shares: do not use the
-    old tensor again. A position that is not from 0 to S - 1 puts nothing; of rows at one
-    position, one is kept.
+    Shapes are (..., S, D) for the cache and (..., L, D) for the rows; positions broadcast
+    to (..., L). A row whose position is not from 0 to S - 1 is dropped; of several rows at
+    one position, one is kept. The operand keeps its value, unless it was made by
+    `lbrx.tensor.long_lived.new_cache`: that memory is written in place, and the result
+    shares it.
     """
     return call("overwrite", cache, rows, positions)
 

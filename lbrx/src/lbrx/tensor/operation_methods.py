@@ -82,22 +82,23 @@ class OperationMethods:
         return self._calls("encode_blocks", self, scheme=scheme)
 
     def overwrite(self, rows: TensorLike, positions: TensorLike) -> Tensor:
-        """The cache with rows put at their positions, cast to its type; the cache is used up.
+        """The cache with rows at the given positions, cast to the cache's type.
 
-        Shapes are (..., S, D) and (..., L, D); positions broadcast to (..., L). On metal
-        the rows are written into the cache's own memory, which the result shares: do not
-        use the old tensor again. A position that is not from 0 to S - 1 puts nothing; of
-        rows at one position, one is kept.
+        Shapes are (..., S, D) for the cache and (..., L, D) for the rows; positions
+        broadcast to (..., L). A row whose position is not from 0 to S - 1 is dropped; of
+        several rows at one position, one is kept. The operand keeps its value, unless it
+        was made by `lbrx.tensor.long_lived.new_cache`: that memory is written in place, and
+        the result shares it.
         """
         return self._call("overwrite", self, rows, positions)
 
     def overwrite_blocks(
         self, rows: TensorLike, positions: TensorLike, scheme: str = "q8_0"
     ) -> Tensor:
-        """`overwrite` of a cache in blocks, (..., S, bytes), by rows of numbers, which are
-        quantized.
+        """`overwrite` of a cache of quantized blocks, (..., S, bytes), by rows that it
+        quantizes.
 
-        A block with a number that is not finite, or too large for the scale, becomes NaN as
+        A block with a value that is not finite, or too large for the scale, becomes NaN as
         a whole.
         """
         return self._call("overwrite_blocks", self, rows, positions, scheme=scheme)
