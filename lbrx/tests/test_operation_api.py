@@ -124,5 +124,5 @@ def test_to_a_device_or_a_dtype(targets, device, dtype):
 
 
 def test_to_names_what_it_does_not_know():
-    with pytest.raises(lbrx.DtypeError, match="'gpu' is no element type"):
+    with pytest.raises(lbrx.DtypeError, match="'gpu' is not an element type"):
         lbrx.ones(2).to("gpu")

@@ -1,4 +1,4 @@
-"""What is known of a device, whoever describes it."""
+"""The description of a device."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class DeviceInfo:
-    """A device's capabilities. None is what nobody has measured: a processor's, for example."""
+    """A device's capabilities. None marks what is unknown, such as a CPU's bandwidth."""
 
     name: str
     chip: str | None  # "M3 Max" if the table has it
-    soft: bool  # softmetal, whatever chip it says it is
-    simd_hardware: bool  # False where one thread is best given a long run: the serial variants
+    soft: bool  # softmetal, also when a profile names a chip
+    simd_hardware: bool  # False selects the serial variants, which give each thread a long loop
     family: int  # n of MTLGPUFamilyApple<n>, 0 on GPUs that are not Apple's
-    cores: int | None  # threads of a soft device
-    bandwidth: float | None  # bytes a second, from the table
-    fp32_peak: float | None  # operations a second, from the table
-    max_threads: int  # in a threadgroup
+    cores: int | None  # of the GPU; threads of a soft device
+    bandwidth: float | None  # bytes per second, from the table of chips
+    fp32_peak: float | None  # operations per second, from the table of chips
+    max_threads: int  # per threadgroup
     threadgroup_memory: int
     max_buffer: int
     working_set: int
-    memory_limit: int  # what the pool may hold
+    memory_limit: int  # bytes that the pool may allocate
     unified_memory: bool
     simdgroup_matrix: bool
     bfloat: bool

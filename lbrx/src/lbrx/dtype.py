@@ -1,20 +1,19 @@
 """Element types and how they combine.
 
-Promotion follows numpy's rules, which never look at values, with these differences. They keep
-float64, which Metal has not, from appearing unless it was asked for:
+Promotion follows numpy's rules, which do not depend on values, with these exceptions, so that
+float64, which Metal lacks, appears only where it is requested:
 
 - an integer with a floating type gives that floating type: int32 + float16 is float16;
 - float16 with bfloat16 gives float32, the smallest type that holds both;
-- uint64 with a signed integer gives int64, not float64: numbers from 2**63 on wrap;
-- where integers become floating (division, exp, mean) they become float32.
+- uint64 with a signed integer gives int64, not float64: values from 2**63 on wrap;
+- operations that turn integers into floating-point (division, exp, mean) give float32.
 
-Python's numbers, and numpy's scalars, are weak: they take the type of the tensor they meet, and
-only their kind can change it. uint8 + 1 is uint8, int32 + 0.5 is float32. An integer that the type
-cannot hold is an error, but in comparisons. On their own, and in lists, floats are float32 and
-ints int64.
+Python numbers and numpy scalars are weak: they take the type of the tensor operand, and only their
+kind can change it. uint8 + 1 is uint8, int32 + 0.5 is float32. An integer that the type cannot hold
+is an error, except in comparisons. Alone, and in lists, floats are float32 and ints int64.
 
-float64 is the cpu's alone. numpy's arrays of it become float32 tensors on metal; asking for it
-there by name is an error.
+Only the cpu has float64. numpy arrays of it become float32 tensors on metal; requesting it there by
+name is an error.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from lbrx.errors import DtypeError
 
 
 class Kind(IntEnum):
-    """In the order in which they win a promotion; signed and unsigned stand level there."""
+    """Kinds in the order of promotion, in which signed and unsigned integers rank equal."""
 
     BOOL = 0
     UINT = 1
@@ -49,7 +48,7 @@ class Dtype:
     kind: Kind
     numpy: np.dtype[Any]
     msl: str | None
-    """Its name in Metal's language, None where Metal has no such type."""
+    """Its name in the Metal Shading Language, None if Metal lacks the type."""
 
     @property
     def itemsize(self) -> int:
@@ -109,7 +108,10 @@ DtypeLike = Dtype | str | type | np.dtype[Any]
 
 
 def parse(value: DtypeLike) -> Dtype:
-    """The type that a name, a numpy dtype or one of bool, int and float stands for."""
+    """The dtype of a name, a numpy dtype, or one of bool, int and float.
+
+    Raises DtypeError for anything else.
+    """
     if isinstance(value, Dtype):
         return value
     if isinstance(value, str) and value in _BY_NAME:
@@ -120,11 +122,11 @@ def parse(value: DtypeLike) -> Dtype:
         return _BY_NUMPY[np.dtype(value).newbyteorder("=")]
     except (KeyError, TypeError):
         names = ", ".join(_BY_NAME)
-        raise DtypeError(f"{value!r} is no element type of lbrx: give one of {names}") from None
+        raise DtypeError(f"{value!r} is not an element type of lbrx: give one of {names}") from None
 
 
 def promote(a: Dtype, b: Dtype) -> Dtype:
-    """The type that holds both; the module's text has the rules."""
+    """The type that holds both, by the rules in the module's docstring."""
     if a is b or b.kind is Kind.BOOL:
         return a
     if a.kind is Kind.BOOL:
@@ -142,7 +144,7 @@ def promote(a: Dtype, b: Dtype) -> Dtype:
 
 
 def of_scalar(value: Scalar) -> Dtype:
-    """The type a Python number has on its own."""
+    """The type of a Python number alone."""
     return _BY_PYTHON[type(value)]
 
 
@@ -164,7 +166,7 @@ def _rank(dtype: Dtype) -> int:
 
 
 def holds(dtype: Dtype, value: Scalar) -> bool:
-    """Whether a number is within the type's range; floating types have infinity for the rest."""
+    """Whether a number is within the range of a type; floating-point types hold every number."""
     if not dtype.is_integer:
         return True
     limits = np.iinfo(dtype.numpy)
@@ -172,7 +174,7 @@ def holds(dtype: Dtype, value: Scalar) -> bool:
 
 
 def check_scalar(value: Scalar, dtype: Dtype) -> None:
-    """Refuse an integer that the type cannot hold; rounding and infinity are no errors."""
+    """Refuse an integer that the type cannot hold; floating-point numbers are rounded."""
     if not holds(dtype, value):
         limits = np.iinfo(dtype.numpy)
         raise DtypeError(

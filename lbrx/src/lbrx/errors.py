@@ -2,15 +2,15 @@
 
 LbrxError
 ├── ShapeError          shapes or axes that do not fit each other (also a ValueError)
-├── DtypeError          an element type that an operation or a device has not (also a TypeError)
+├── DtypeError          an element type that an operation or a device lacks (also a TypeError)
 ├── DeviceError         a device that does not exist, or operands on two of them
 ├── OutOfMemory         an allocation above the limit (also a MemoryError)
-├── TraceError          a function that cannot be compiled: it looks at values (also a TypeError)
-├── FormatError         a file that is not what its format says (also a ValueError)
+├── TraceError          a function that cannot be compiled: it reads values (also a TypeError)
+├── FormatError         a file that does not follow its format (also a ValueError)
 ├── QuantizationError   an unknown scheme, or values that it cannot hold (also a ValueError)
-└── SettingError        an LBRX_* variable has a value that means nothing (also a ValueError)
+└── SettingError        an LBRX_* variable has an invalid value (also a ValueError)
 
-An index beyond an axis is Python's own IndexError, which is what ends a `for` loop.
+An index beyond an axis raises Python's IndexError, which ends a `for` loop.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 
 class LbrxError(Exception):
-    """The root of this package's exceptions."""
+    """The base class of all exceptions of lbrx."""
 
 
 class ShapeError(LbrxError, ValueError):
@@ -67,4 +67,4 @@ class QuantizationError(LbrxError, ValueError):
 
 
 class SettingError(LbrxError, ValueError):
-    """An environment variable has a meaningless value."""
+    """An environment variable has an invalid value."""

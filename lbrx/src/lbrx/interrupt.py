@@ -1,4 +1,4 @@
-"""Ctrl-C that takes effect a little later, where half of the work would be of no use."""
+"""Ctrl-C that is delayed while a command list is being written."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _MAIN = threading.main_thread().ident  # the thread in which Python handles sign
 
 
 class _Deferral:
-    """`with UNINTERRUPTED:` holds an interrupt until the outermost one ends.
+    """`with UNINTERRUPTED:` delays KeyboardInterrupt until the outermost block ends.
 
-    Lists of commands that an exception leaves half written would be of no use ever after. What
-    waits for the device is not held.
+    An exception within encoding would leave a command list that can never be completed. Code that
+    waits for the device is not in such a block, so Ctrl-C ends a wait at once.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class _Deferral:
             return
         if self._depth == 0:
             handler = signal.getsignal(signal.SIGINT)
-            # What a program ignores, or leaves to the system, is no exception.
+            # SIG_IGN and SIG_DFL are not callable: there is no exception to delay.
             if callable(handler):
                 self._handler, self._came = handler, []
                 signal.signal(signal.SIGINT, self._note)

@@ -17,7 +17,7 @@ from lbrx.errors import ShapeError
 
 Shape = tuple[int, ...]
 Axes = int | Sequence[int] | None
-KNOWN = 4096  # shapes whose layouts are kept
+KNOWN = 4096  # entries of the caches of layouts
 Sizes = int | Sequence[int]
 BasicIndex = int | slice | EllipsisType | None
 
@@ -78,7 +78,7 @@ def contiguous_strides(shape: Shape) -> Shape:
 
 @lru_cache(KNOWN)
 def contiguous(shape: Shape, offset: int = 0) -> Layout:
-    # Numpy's integers equal Python's, but what is kept serves everyone.
+    # numpy integers equal Python's as cache keys, so the cached layout must have Python's.
     return Layout(tuple(map(int, shape)), contiguous_strides(shape), offset)
 
 
@@ -123,7 +123,7 @@ def normalize_axes(axes: Axes, ndim: int) -> tuple[int, ...]:
 
 
 def reduced(shape: Shape, axes: Axes, keepdims: bool) -> Shape:
-    """What a reduction over these axes leaves."""
+    """The shape after a reduction over these axes."""
     gone = normalize_axes(axes, len(shape))
     if keepdims:
         return tuple(1 if i in gone else n for i, n in enumerate(shape))
@@ -163,7 +163,7 @@ def reshape(layout: Layout, shape: Sequence[int]) -> Layout | None:
 
 
 def _runs(layout: Layout) -> list[tuple[int, int]]:
-    """(size, stride) of the fewest axes that describe the same walk: any of them splits freely."""
+    """(size, stride) of the fewest axes that visit the elements in the same order."""
     runs: list[tuple[int, int]] = []
     for n, stride in zip(layout.shape, layout.strides, strict=True):
         if n == 1:
@@ -246,7 +246,7 @@ def expand_ellipsis(key: Sequence[object], ndim: int, used: int) -> list[object]
 
 
 def index(layout: Layout, key: Sequence[BasicIndex]) -> Layout:
-    """Integers drop an axis, slices narrow it, None inserts one, `...` stands for the rest."""
+    """Integers drop an axis, slices narrow it, None inserts one, `...` is all other axes."""
     used = sum(item is not None and item is not Ellipsis for item in key)
     shape: list[int] = []
     strides: list[int] = []
@@ -270,5 +270,5 @@ def index(layout: Layout, key: Sequence[BasicIndex]) -> Layout:
                 raise IndexError(f"index {item} is beyond axis {axis} of shape {layout.shape}")
             offset += item % n * stride
         axis += 1
-    # What shows nothing stays where it was: beside an empty axis others may be long.
+    # An empty view keeps its offset: the other axes could move it out of the storage.
     return Layout(tuple(shape), tuple(strides), layout.offset if 0 in shape else offset)

@@ -1,4 +1,4 @@
-"""A context of its own for each test, with its pipelines in a folder of the tests."""
+"""A new context for each test, with its pipelines in a temporary folder."""
 
 from __future__ import annotations
 

@@ -256,9 +256,9 @@ def test_many_threads_share_a_context(gpu, fill):
 
 def test_wrong_ranges_are_refused(gpu):
     buffer = gpu.buffer(100)
-    with pytest.raises(ValueError, match="bytes 50 to 101 of a buffer of 100 bytes"):
+    with pytest.raises(ValueError, match="bytes 50 to 101 are not within a buffer of 100 bytes"):
         buffer.slice(50, 51)
-    with pytest.raises(ValueError, match="104 bytes into a buffer of 100"):
+    with pytest.raises(ValueError, match="104 bytes do not fit a buffer of 100"):
         buffer.write(np.zeros(13))
 
 

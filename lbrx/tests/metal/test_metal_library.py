@@ -230,7 +230,7 @@ print(len(gpu.shaders._pipelines))
 
 def test_two_processes_compile_at_once(tmp_path, monkeypatch):
     monkeypatch.setenv("LBRX_CACHE", str(tmp_path))
-    new = secrets.randbits(31)  # nobody has compiled it before
+    new = secrets.randbits(31)  # not compiled before
     names = ["one", "two", "three"]
     kernels = [f"kernel void {k}(device uint* x [[buffer(0)]]) {{ x[0] = {new}; }}" for k in names]
     source = HEAD + "\n".join(kernels)

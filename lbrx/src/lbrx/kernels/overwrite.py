@@ -19,14 +19,14 @@ from lbrx.ops import Spec
 from lbrx.storage import Array, MetalCache, written_in_place
 
 GROUP = 64  # threads
-UNITS = {"q8_0": 32}  # values that are written together, where that is more than one
+UNITS = {"q8_0": 32}  # values per block of a quantized cache
 
 
 @dataclass(frozen=True)
 class Overwriting:
-    """A problem: rows of a depth for each of so many planes, which are batches times heads."""
+    """A problem: `rows` rows of `depth` values for each plane, which is a head of a batch item."""
 
-    cached: str  # how the cache is stored: an element type, or a scheme
+    cached: str  # the cache's element type or quantization scheme
     dtype: Dtype
     index_dtype: Dtype
     planes: int
@@ -47,7 +47,7 @@ class Operands:
     capacity: int
 
     def arguments(self) -> list[Buffer | bytes]:
-        """In the order of the kernels' parameters."""
+        """The kernels' arguments, in order."""
         rows, positions = self.rows.layout, self.positions.layout
         record = struct.pack(
             "6q2Q3I4x",
@@ -74,7 +74,7 @@ def run_blocks(call: Call) -> tuple[Array, ...]:
 
 
 def _run(call: Call, cached: str, short: Dtype) -> tuple[Array, ...]:
-    """Rows may be float32, or as short as that."""
+    """Kernels exist for rows of float32 and of the type `short`."""
     cache, rows, positions = (x for x in call.inputs if x is not None)
     gpu, (spec,) = call.gpu, call.outputs
     result = _target(gpu, cache, spec)
@@ -110,7 +110,7 @@ def _target(gpu: Context, cache: Array, spec: Spec) -> Array:
 
 
 def _view(gpu: Context, array: Array, shape: tuple[int, ...], *, unit: bool = False) -> Array:
-    """In another shape; a copy where strides do not allow it, or leave gaps in rows."""
+    """The array in another shape; a copy if strides do not allow it or leave gaps in rows."""
     layout = sh.reshape(array.layout, shape)
     if layout is None or (unit and shape[-1] > 1 and layout.strides[-1] != 1):
         array = elementwise.contiguous(gpu, array)
@@ -145,13 +145,13 @@ def _row_cost(info: DeviceInfo, problem: Overwriting) -> float:
 
 @family.variant("row", cost=_row_cost)
 def row(gpu: Context, problem: Overwriting, operands: Operands) -> None:
-    """A thread a row."""
+    """One thread per row."""
     _dispatch(gpu, problem, operands, "row", (problem.rows, problem.planes, 1))
 
 
 @family.variant("element")
 def element(gpu: Context, problem: Overwriting, operands: Operands) -> None:
-    """A thread an element, or a block of quantized ones."""
+    """One thread per element, or per block of quantized ones."""
     units = problem.depth // UNITS.get(problem.cached, 1)
     _dispatch(gpu, problem, operands, "element", (units, problem.rows, problem.planes))
 

@@ -1,1 +1,1 @@
-"""Who gets which memory: the pool, the heaps and the rules of sharing, all without a device."""
+"""Device memory without a device: pool, heaps, arenas, and the rule for sharing host memory."""

@@ -1,4 +1,7 @@
-"""Where buffers of known lifetimes lie in one block: those that never meet may overlap."""
+"""The arrangement of buffers with known lifetimes in one block of memory.
+
+Buffers that are never in use at the same time may overlap.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ class ArenaLayout:
 
 
 def arrange(lifetimes: Sequence[Lifetime]) -> ArenaLayout:
-    """The largest first, each at the lowest place that is free all its life."""
+    """Place the largest first, each at the lowest offset that is free during its lifetime."""
     offsets = [0] * len(lifetimes)
     placed: dict[int, list[int]] = {}  # by the steps that they live in
     size = 0

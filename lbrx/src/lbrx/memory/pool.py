@@ -17,8 +17,8 @@ from lbrx.errors import OutOfMemory
 
 T = TypeVar("T", bound=Hashable)
 
-SMALLEST = 256  # more than any type asks for
-STEPS = 8  # classes in a doubling: at most an eighth of a block is waste
+SMALLEST = 256  # bytes, which satisfies the alignment of every type
+STEPS = 8  # size classes per doubling: at most an eighth of a block is wasted
 CACHED_PART = 4  # a quarter of the limit may be cached: other programs need memory too
 HOLDERS = 5  # labels that an error lists
 
@@ -67,7 +67,7 @@ class Pool(Generic[T]):
         # Block, length and label of what was in use; without a block it was in a heap, and without
         # a label it is the heap itself.
         self._returned: deque[tuple[T | None, int, str | None]] = deque()
-        self._cache: dict[int, list[T]] = {}  # length -> blocks of it, the newest last
+        self._cache: dict[int, list[T]] = {}  # length -> its free blocks, the newest last
         self._held: Counter[str] = Counter()  # label -> bytes in use
         # Blocks in use. The collector finalises every object of a dead cycle before it frees one:
         # a block that only the cycle referred to would be finalised before it is returned.
@@ -78,7 +78,7 @@ class Pool(Generic[T]):
     def take(
         self, size: int, label: str = "buffers", accept: Callable[[T], bool] | None = None
     ) -> tuple[T, int]:
-        """A block of at least `size` bytes, and its length; `accept` refuses cached ones."""
+        """A block of at least `size` bytes, and its length; `accept` may refuse cached blocks."""
         length = size_class(size)
         with self._lock:
             if self._returned:
@@ -153,7 +153,7 @@ class Pool(Generic[T]):
             return [(label, held) for label, held in self._held.most_common(HOLDERS) if held]
 
     def out_of_memory(self, size: int) -> OutOfMemory:
-        """The error of a request that cannot be met."""
+        """The error of a request for `size` bytes."""
         return OutOfMemory(size, self.statistics().in_use, self.limit, self.holders())
 
     # ---- with the lock held ----
@@ -188,7 +188,7 @@ class Pool(Generic[T]):
     def _cached_block(
         self, length: int, accept: Callable[[T], bool] | None
     ) -> tuple[T, int] | None:
-        """Of the same class, else of a larger one that is under twice the length."""
+        """A block of the same size class, else of a larger one below twice the length."""
         if not self._cached:
             return None
         candidate = length

@@ -1,4 +1,4 @@
-"""When the device may use the host's own memory: Apple's devices take whole pages only."""
+"""When a device may use host memory without a copy: Metal accepts complete pages only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PAGE = mmap.PAGESIZE
 
 @dataclass(frozen=True)
 class Span:
-    """Whole pages of the host's, and where in them the bytes that were asked for start."""
+    """Complete pages of the host, and the offset of the requested bytes in them."""
 
     address: int
     length: int
@@ -22,20 +22,20 @@ class Span:
 
 
 def page_span(address: int, nbytes: int, page: int = PAGE) -> Span:
-    """The fewest whole pages that hold the bytes."""
+    """The smallest run of complete pages that contains the bytes."""
     start = address // page * page
     end = -(-(address + nbytes) // page) * page
     return Span(start, end - start, address - start)
 
 
 def mapping_of(array: npt.NDArray[np.generic]) -> mmap.mmap | None:
-    """The mapping that an array lives in, if it does."""
+    """The mapped file that contains an array, if any."""
     *_, root = _bases(array)
     return root if isinstance(root, mmap.mmap) else None
 
 
 def _bases(array: npt.NDArray[np.generic]) -> Iterator[object]:
-    """The array, what it is a view of, what that is a view of, and so on."""
+    """The array and the chain of objects that it is a view of."""
     base: object = array
     while base is not None:
         yield base
@@ -43,13 +43,13 @@ def _bases(array: npt.NDArray[np.generic]) -> Iterator[object]:
 
 
 def mapping_span(mapping: mmap.mmap) -> Span:
-    """All of a mapping: it starts on a page, and its last page is there to its end."""
+    """The pages of a mapping. It starts on a page, and its last page is mapped completely."""
     view = np.frombuffer(mapping, np.uint8)
     return page_span(view.ctypes.data, len(view))
 
 
 def _owned(array: npt.NDArray[np.generic]) -> tuple[int, int]:
-    """From where to where memory is known to belong to what the array is a view of."""
+    """Start and end address of the memory that belongs to the array or to its base."""
     if (mapping := mapping_of(array)) is not None:
         span = mapping_span(mapping)
         return span.address, span.address + span.length
@@ -58,10 +58,10 @@ def _owned(array: npt.NDArray[np.generic]) -> tuple[int, int]:
 
 
 def shareable_span(array: npt.NDArray[np.generic], page: int = PAGE) -> Span | None:
-    """The pages of an array that can be used where they are; None where a copy is needed.
+    """The pages of an array if a device can share them; None if it needs a copy.
 
-    All of each page must belong to the array or to what it is a view of: a part of a mapping or of
-    memory with a margin will do, an array somewhere in the heap will not.
+    Every page must belong completely to the array or its base. A part of a mapping or of an
+    allocation with a margin qualifies; an ordinary array, which starts within a page, does not.
     """
     if not array.flags.c_contiguous or array.nbytes == 0:
         return None

@@ -1,6 +1,6 @@
 """The Metal module of this system: Apple's through PyObjC on a Mac, softmetal elsewhere.
 
-Nothing else in lbrx imports either.
+No other module of lbrx imports PyObjC or softmetal.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ def _module(apples: str, ours: str) -> Any:
 Metal = _module("Metal", "softmetal")
 MPS = _module("MetalPerformanceShaders", "softmetal.mps")
 NSURL = _module("Foundation", "softmetal.api.foundation").NSURL
-# Command buffers and encoders are autoreleased: without a pool around them, a thread that has no
-# run loop keeps them all.
+# Command buffers and encoders are autoreleased objects: a thread without a run loop frees them only
+# if there is an autorelease pool around their creation.
 autorelease_pool = _module("objc", "softmetal.api.objc").autorelease_pool
 
-# What a wrong call raises: softmetal's validation, or an Objective-C exception.
+# The exception of an invalid call: softmetal's validation error, or an Objective-C exception.
 CallError: type[Exception] = (
     _module("", "softmetal.errors").SoftmetalError if SOFT else _module("objc", "").error
 )
 
 
 def checking_modes() -> frozenset[str]:
-    """Softmetal's checking modes in force: they decide how a kernel is compiled."""
+    """The active checking modes of softmetal, which change how a kernel is compiled."""
     if not SOFT:
         return frozenset()
     modes: frozenset[str] = import_module("softmetal.checks").modes()

@@ -18,13 +18,13 @@ Array = npt.NDArray[Any]
 
 
 class Waiter(Protocol):
-    """What a buffer needs of the command queue."""
+    """The part of the command queue that a buffer uses."""
 
     def wait(self, ticket: int | None = None) -> None: ...
 
 
 class Block:
-    """An MTLBuffer and where it is for the host."""
+    """An MTLBuffer with its address on the host."""
 
     __slots__ = ("__weakref__", "address", "handle", "heap", "host", "length", "ticket", "writable")
 
@@ -53,12 +53,12 @@ def block_over(handle: Any, length: int, heap: object = None) -> Block:
 
 
 def bytes_at(address: int, length: int) -> ctypes.Array[ctypes.c_ubyte]:
-    """The host's memory as an object that Metal's calls take; it keeps nothing alive."""
+    """Host memory as an object that Metal's calls accept; it does not keep the memory alive."""
     return (ctypes.c_ubyte * length).from_address(address)
 
 
 class _Exposed:
-    """Makes a numpy array over a buffer, and is that array's base: it keeps the buffer."""
+    """The base of a numpy array over a buffer, which keeps the buffer alive."""
 
     __slots__ = ("__array_interface__", "buffer")
 
@@ -73,7 +73,7 @@ class _Exposed:
 
 
 class Buffer:
-    """A range of a block. It is what kernels are given and tensors hold."""
+    """A range of a block: the memory of tensors and the arguments of kernels."""
 
     __slots__ = ("__weakref__", "_keep", "_waiter", "block", "offset", "size")
 
@@ -84,7 +84,7 @@ class Buffer:
         self.offset = offset
         self.size = size
         self._waiter = waiter
-        self._keep = keep  # the buffer that this is a part of
+        self._keep = keep  # the buffer that this is a part of, kept alive
 
     def __repr__(self) -> str:
         kind = "host" if self.block.host is not None else "device"
@@ -100,22 +100,24 @@ class Buffer:
         return self.block.address + self.offset
 
     def slice(self, offset: int, size: int) -> Buffer:
-        """A part, over the same memory."""
+        """A part of the buffer over the same memory."""
         if not 0 <= offset <= offset + size <= self.size:
-            raise ValueError(f"bytes {offset} to {offset + size} of a buffer of {self.size} bytes")
+            raise ValueError(
+                f"bytes {offset} to {offset + size} are not within a buffer of {self.size} bytes"
+            )
         return Buffer(self.block, self.offset + offset, size, self._waiter, self)
 
     def wait(self) -> None:
-        """Return when the device has done all that it was told to do with this memory."""
+        """Block until the device has finished all work that uses this memory."""
         self._waiter.wait(self.block.ticket)
 
     def array(self, dtype: npt.DTypeLike = np.uint8) -> Array:
-        """The memory itself as a flat array, after a wait; it stays valid while the array lives."""
+        """The memory as a flat array, after a wait. The array keeps the memory alive."""
         self.wait()
         return self.unsynchronised().view(dtype)
 
     def unsynchronised(self) -> npt.NDArray[np.uint8]:
-        """The bytes without a wait: for memory that no pending work writes."""
+        """The bytes without a wait, for memory that no pending work writes."""
         if self.size == 0:
             return np.empty(0, np.uint8)
         return np.asarray(_Exposed(self))
@@ -124,11 +126,11 @@ class Buffer:
         """Copy an array into the front of the buffer."""
         source = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
         if source.nbytes > self.size:
-            raise ValueError(f"{source.nbytes} bytes into a buffer of {self.size} bytes")
+            raise ValueError(f"{source.nbytes} bytes do not fit a buffer of {self.size} bytes")
         self.array()[: source.nbytes] = source
 
     def shares(self, array: Array) -> bool:
-        """Whether an array is this very memory."""
+        """Whether an array lies within this memory."""
         start = array.ctypes.data
         return self.address <= start and start + array.nbytes <= self.address + self.size
 
@@ -152,7 +154,7 @@ class HeapBuffer(Buffer):
 
 
 class PooledBuffer(Buffer):
-    """Goes back to the pool when nothing refers to it."""
+    """Returns to the pool when nothing refers to it."""
 
     __slots__ = ("_label", "_length", "_pool")
 

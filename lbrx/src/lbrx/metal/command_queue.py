@@ -1,9 +1,9 @@
-"""The command queue: work is encoded as it comes, committed in portions, waited for when read.
+"""The command queue: commands are encoded at once, committed in batches, waited for when read.
 
-Everything encoded gets a ticket, the number of its command buffer. The device runs command
-buffers in order. One that fails is an error of the next wait, and of every wait for its ticket.
-What a check finds, a function that looks at what a kernel reported, only the next wait raises: the
-other results of that command buffer are right.
+Every command gets a ticket, the number of its command buffer. The device runs command buffers in
+order. If one fails, the next wait raises its error, and so does every wait for its ticket. A check
+is a function that looks at what a kernel reported: what it finds is raised by the next wait only,
+because the other results of that command buffer are right.
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ from lbrx.metal.commands import (
 from lbrx.metal.hazards import Hazards
 from lbrx.metal.library import Pipeline
 
-# Long command buffers are killed, short ones cost: MLX and llama.cpp commit at about these.
+# macOS kills long command buffers, short ones cost time: MLX and llama.cpp use about these limits.
 MAX_OPERATIONS = 50
 MAX_BYTES = 50 << 20
 
 
 @dataclass(slots=True)
 class Submission:
-    """A command buffer, and what is known of it."""
+    """A command buffer with its bookkeeping."""
 
     ticket: int
     commands: Any
-    kernels: dict[str, None] = field(default_factory=dict)  # in order, each once
-    hosts: list[object] = field(default_factory=list)  # memory that Metal does not keep alive
-    checks: list[Check] = field(default_factory=list)  # for when it has completed
+    kernels: dict[str, None] = field(default_factory=dict)  # names in order, each once
+    hosts: list[object] = field(default_factory=list)  # owners of memory that Metal does not retain
+    checks: list[Check] = field(default_factory=list)  # called when it has completed
     operations: int = 0
     nbytes: int = 0
 
 
 class Observer(Protocol):
-    """Somebody who looks at every command: each is then a command buffer of its own."""
+    """Is told of every command, such as a profiler: each command gets its own command buffer."""
 
     def note(self, command: Command, commands: Any) -> None:
-        """`commands`, the MTLCommandBuffer of the command, has been committed."""
+        """Called when `commands`, the command's MTLCommandBuffer, has been committed."""
 
 
 class CommandQueue:
@@ -73,10 +73,10 @@ class CommandQueue:
         self._encoder: Any = None
         self._in_flight: deque[Submission] = deque()
         self._last = 0  # the newest ticket
-        self._completed = 0  # every ticket up to this one has ended
+        self._completed = 0  # all tickets up to this one have ended
         self._failures: dict[int, DeviceError] = {}
         self._unreported: list[int] = []
-        self._found: list[Exception] = []  # by checks, not raised yet
+        self._found: list[Exception] = []  # by checks, and not raised yet
         self._dispatches: Counter[str] = Counter()
         self._hazards = Hazards()  # of the open encoder
         self.observer: Observer | None = None
@@ -95,10 +95,10 @@ class CommandQueue:
         variant: str = "",
         check: Check | None = None,
     ) -> int:
-        """Encode a kernel over `grid` threads in groups of `group`; returns the ticket.
+        """Encode a kernel over `grid` threads in threadgroups of `group`; returns the ticket.
 
-        It is counted under `kernel:variant`, by default the function's name. What `check` returns
-        after the kernel has ended, unless None, is raised by the next wait.
+        It is counted under `kernel:variant`, by default the function's name. `check` is called
+        after the kernel has ended; an exception that it returns is raised by the next wait.
         """
         made = Dispatch(
             *(pipeline, tuple(arguments), grid, group, tuple(threadgroup_memory)),
@@ -113,15 +113,15 @@ class CommandQueue:
         encode: Callable[[Any, Sequence[Buffer]], object],
         variant: str = "",
     ) -> int:
-        """Let `encode(commands, buffers)` put work of its own into the MTLCommandBuffer; returns
-        the ticket."""
+        """Call `encode(commands, buffers)`, which adds its own encoders to the MTLCommandBuffer;
+        returns the ticket."""
         return self.run(Encoded(name, tuple(buffers), encode, variant, self._work()))
 
     def _work(self) -> Work | None:
         return current_work() if self.observer is not None or recorder() is not None else None
 
     def run(self, command: Command) -> int:
-        """Encode a command, or put it on the list if this thread records; returns the ticket."""
+        """Encode a command, or append it to the list if this thread records; returns the ticket."""
         listed = recorder()
         if listed is not None:
             listed.commands.append(command)
@@ -131,7 +131,7 @@ class CommandQueue:
         return self._last if 0 in command.grid else self._run_dispatch(command)
 
     def observe(self, observer: Observer | None) -> None:
-        """Let somebody look at every command from now on, or nobody."""
+        """Set the observer of the commands that follow, or remove it."""
         with self._lock:
             self.commit()
             self.observer = observer
@@ -161,12 +161,12 @@ class CommandQueue:
             command.encode(submission.commands, command.buffers)
             for buffer in command.buffers:
                 self._use(submission, buffer)
-            submission.hosts.append(command.encode)  # but no buffers, which may serve again
+            submission.hosts.append(command.encode)  # not the buffers, which may be reused
             return self._counted(submission, command, command.name)
 
     @property
     def observed(self) -> bool:
-        """Whether commands must be run one by one: for an observer, or to be checked."""
+        """Whether each command runs alone: for an observer, or in softmetal's checking modes."""
         return self.observer is not None or bool(checking_modes())
 
     def _encoding(self, name: str) -> _Encoding:
@@ -189,13 +189,13 @@ class CommandQueue:
 
     def _bind(self, submission: Submission, encoder: Any, argument: Argument, index: int) -> None:
         if isinstance(argument, Buffer):
-            # Metal takes no offset at the very end, which is where an empty part may be.
+            # Metal refuses an offset at the end of a buffer, where an empty part may start.
             offset = argument.offset if argument.size else 0
             encoder.setBuffer_offset_atIndex_(argument.block.handle, offset, index)
             self._use(submission, argument)
         elif argument is not None:
             encoder.setBytes_length_atIndex_(argument, len(argument), index)
-        else:  # an encoder keeps what earlier kernels bound
+        else:  # otherwise the encoder keeps what an earlier kernel bound
             encoder.setBuffer_offset_atIndex_(None, 0, index)
 
     def _use(self, submission: Submission, buffer: Buffer) -> None:
@@ -229,7 +229,7 @@ class CommandQueue:
     # ---- ordering, for events ----
 
     def signal(self, event: Any, value: int) -> int:
-        """Let the device set an event when it has done what was encoded so far."""
+        """Make the device set an event after everything encoded so far."""
         with self._encoding("an event's signal") as submission:
             self._end_encoder()
             submission.commands.encodeSignalEvent_value_(event, value)
@@ -237,7 +237,7 @@ class CommandQueue:
             return submission.ticket
 
     def hold(self, event: Any, value: int) -> None:
-        """Let the device wait for an event before what is encoded from now on."""
+        """Make the device wait for an event before anything encoded later."""
         with self._encoding("an event's wait") as submission:
             self._end_encoder()
             submission.commands.encodeWaitForEvent_value_(event, value)
@@ -245,7 +245,7 @@ class CommandQueue:
     # ---- submission ----
 
     def commit(self) -> int:
-        """Hand over what is encoded; returns the newest ticket."""
+        """Commit the open command buffer; returns the newest ticket."""
         self._refuse_fork()
         with UNINTERRUPTED, self._lock:
             self._end_encoder()
@@ -257,14 +257,14 @@ class CommandQueue:
             return self._last
 
     def completed(self) -> int:
-        """The newest ticket whose work, like all before it, has ended, well or not."""
+        """The newest ticket up to which all work has ended, with or without errors."""
         self._refuse_fork()
         with self._lock:
             self._reap()
             return self._completed
 
     def wait(self, ticket: int | None = None) -> None:
-        """Return when the work up to `ticket` has ended, all of it without one.
+        """Block until the work up to `ticket` has ended, or all work without a ticket.
 
         Raises DeviceError for work that failed since the last wait, or what a check found.
         """
@@ -276,7 +276,7 @@ class CommandQueue:
             self._report(ticket)
 
     def drain(self, ticket: int | None = None) -> None:
-        """Wait, but leave errors for the next wait."""
+        """Block like `wait`, and leave errors to the next wait."""
         self._refuse_fork()
         with self._lock:
             if self._open is not None and (ticket is None or ticket >= self._open.ticket):
@@ -288,7 +288,7 @@ class CommandQueue:
             self._reap()
 
     def counts(self) -> dict[str, int]:
-        """How often each kernel was dispatched, by `kernel:variant`."""
+        """The number of dispatches of each kernel, by `kernel:variant`."""
         with self._lock:
             return dict(self._dispatches)
 
@@ -327,7 +327,7 @@ class CommandQueue:
 
 
 class _Encoding:
-    """Holds the queue's lock around encoding, and gives refusals the name of what was encoded."""
+    """Holds the queue's lock during encoding, and adds the command's name to errors of Metal."""
 
     __slots__ = ("_name", "_queue")
 
@@ -362,7 +362,7 @@ def _check_group(pipeline: Pipeline, group: Size) -> None:
 
 
 def _failure(submission: Submission) -> DeviceError:
-    """What went wrong, with the name of the kernel: Apple's errors do not have it."""
+    """The error of a command buffer with the name of the kernel, which Apple's errors lack."""
     error = submission.commands.error()
     text = str(error.localizedDescription()) if error is not None else "no reason given"
     named = [name for name in submission.kernels if name in text]

@@ -1,4 +1,4 @@
-"""Commands as data: what a queue encodes, and can put on a list instead to be encoded later."""
+"""Commands as data: a queue encodes them at once, or appends them to a list for a replay."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from lbrx.metal.buffer import Buffer
 from lbrx.metal.library import Pipeline
 
 Size = tuple[int, int, int]
-Argument = Buffer | bytes | None  # at the index of its place
+Argument = Buffer | bytes | None  # bound at its index in the list of arguments
 Check = Callable[[], Exception | None]
 
 
 class NumberSlot(bytes):
     """The bytes of a number that a replay may change."""
 
-    number: int  # which one
+    number: int  # its index among the numbers of the replay
     dtype: np.dtype[Any]
 
     @classmethod
@@ -32,18 +32,18 @@ class NumberSlot(bytes):
         return made
 
     def holding(self, value: float) -> bytes:
-        """Another number in its form."""
+        """The bytes of another number in the same dtype."""
         return np.array(value).astype(self.dtype).tobytes()
 
 
 @dataclass(frozen=True)
 class Work:
-    """What commands are for, as a profiler shows it."""
+    """What a command computes, as a profiler shows it."""
 
     shapes: str  # of operands and results
-    nbytes: int  # that must be read and written at least
-    operations: float  # on floating numbers
-    choice: str = ""  # why this variant
+    nbytes: int  # the least that must be read and written
+    operations: float  # floating-point
+    choice: str = ""  # the reason for the variant
 
 
 _work: ContextVar[Callable[[], Work] | None] = ContextVar("work", default=None)
@@ -51,7 +51,7 @@ _work: ContextVar[Callable[[], Work] | None] = ContextVar("work", default=None)
 
 @contextmanager
 def working(work: Callable[[], Work]) -> Iterator[None]:
-    """Within it, commands are for this; asked only if somebody wants to know."""
+    """Commands within it belong to this work; the function is called only if it is needed."""
     token = _work.set(work)
     try:
         yield
@@ -64,7 +64,7 @@ _choice: ContextVar[Callable[[], str] | None] = ContextVar("choice", default=Non
 
 @contextmanager
 def chosen(why: Callable[[], str]) -> Iterator[None]:
-    """Within it, commands run the variant that was chosen for this reason."""
+    """Commands within it run a variant that was chosen for this reason."""
     token = _choice.set(why)
     try:
         yield
@@ -94,7 +94,7 @@ class Dispatch:
 
     @property
     def label(self) -> str:
-        """What it is counted under."""
+        """The name that it is counted under."""
         name = self.kernel or self.pipeline.name
         return f"{name}:{self.variant}" if self.variant else name
 
@@ -108,7 +108,7 @@ class Dispatch:
 
     @property
     def written(self) -> list[Buffer]:
-        """Those that the kernel may write: all, where nobody knows."""
+        """The buffers that the kernel may write: all, if reflection does not say."""
         places = self.pipeline.written
         return [
             x
@@ -119,7 +119,7 @@ class Dispatch:
 
 @dataclass(frozen=True)
 class Encoded:
-    """Work that encodes itself into an MTLCommandBuffer, given the buffers."""
+    """Work that encodes itself into an MTLCommandBuffer, such as an MPS product."""
 
     name: str
     buffers: tuple[Buffer, ...]
@@ -127,7 +127,7 @@ class Encoded:
     variant: str = ""
     work: Work | None = None
     kernels: Mapping[str, int] | None = None
-    """What it counts as, if it is more than one kernel."""
+    """The kernels to count in its place, if it is a list of them."""
 
     @property
     def label(self) -> str:
@@ -147,24 +147,24 @@ Command = Dispatch | Encoded
 
 @dataclass(frozen=True)
 class Recorded:
-    """Commands that were put on a list, and the memory that was taken for them."""
+    """Recorded commands, and the memory that was allocated for them."""
 
     commands: list[Command] = field(default_factory=list)
     taken: set[int] = field(default_factory=set)
-    """The blocks, by identity: the commands keep them."""
+    """Blocks by `id`, which the commands keep alive."""
 
 
 _recorder: ContextVar[Recorded | None] = ContextVar("recorder", default=None)
 
 
 def recorder() -> Recorded | None:
-    """The list that this thread's commands go to instead of the device."""
+    """The list that this thread's commands are appended to, if it records."""
     return _recorder.get()
 
 
 @contextmanager
 def recording() -> Iterator[Recorded]:
-    """Within it, commands of this thread are put on a list and not run."""
+    """Commands of this thread within it are appended to a list and not run."""
     recorded = Recorded()
     token = _recorder.set(recorded)
     try:

@@ -1,4 +1,4 @@
-"""The context: one device with its queue, shaders and memory, made when first needed."""
+"""The context: one device with its queue, shaders and memory, created on first use."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ log = logging.getLogger("lbrx")
 
 
 class Context:
-    """Everything that belongs to one device. Use `context()`; make one only to have two."""
+    """Everything that belongs to one device. Use `context()`, except where two are needed."""
 
     def __init__(self, device: Any = None, memory_limit: int | None = None) -> None:
         self.device = default_device() if device is None else device
@@ -56,13 +56,13 @@ class Context:
     # ---- memory ----
 
     def buffer(self, size: int, label: str = "buffers", *, for_host: bool = False) -> Buffer:
-        """A buffer from the pool, its contents undefined. `for_host`: the host writes it next, so
-        memory that pending work still uses will not do."""
+        """A buffer from the pool, its contents undefined. With `for_host` the host may write it at
+        once: it is memory that no pending work uses."""
         self._check_open()
         if for_host:
             completed = self.queue.completed()
             block, length = self.pool.take(size, label, lambda b: b.ticket <= completed)
-            block.ticket = 0  # what it was used for, and whether that failed, is over
+            block.ticket = 0  # a wait for it must not raise an error of its earlier use
         else:
             block, length = self.pool.take(size, label)
         recorded = recorder()
@@ -95,9 +95,9 @@ class Context:
         return buffer
 
     def share(self, array: Array) -> Buffer | None:
-        """A buffer over the array's own memory, None where only a copy will do.
+        """A buffer over the array's own memory, or None if the device needs a copy.
 
-        Of a mapping all is taken at once, so that the tensors of a file are parts of one buffer.
+        A mapping is shared as a whole, so that the tensors of a file are parts of one buffer.
         """
         self._check_open()
         span = shareable_span(array)
@@ -113,10 +113,10 @@ class Context:
         return whole.slice(array.ctypes.data - block.address, array.nbytes)
 
     def _mapped(self, mapping: Any, array: Array) -> Block | None:
-        """The block over a whole mapping, made once; None of one longer than any buffer."""
+        """The block over a whole mapping, created once; None if it exceeds the longest buffer."""
         with self._importing:
             block = self._mappings.get(id(mapping))
-            # An id may be used again, but not while a block keeps the mapping.
+            # Python reuses an id only after the object is gone; a block keeps its mapping alive.
             if block is None:
                 span = mapping_span(mapping)
                 if span.length > self.info.max_buffer:
@@ -160,7 +160,7 @@ class Context:
         return Heap(heap, length, self.pool.disclaim)
 
     def _reclaim(self) -> None:
-        """Before memory runs out: cycles of tensors, and memory that pending work keeps."""
+        """Called before a request fails: frees dead cycles, and memory that pending work keeps."""
         gc.collect()
         self.queue.drain()
         self.heaps.trim()
@@ -177,7 +177,7 @@ class Context:
         return DeviceEvent(self.device, self.queue)
 
     def close(self) -> None:
-        """End pending work, write the pipelines to disk, free what is cached."""
+        """Wait for pending work, write the pipelines to disk and free cached memory."""
         if self.closed:
             return
         self.closed = True
@@ -193,7 +193,7 @@ class Context:
 
 
 def _forget(block: Block) -> None:
-    """The pool's `free`: a block goes with its last reference, when no pending work has it."""
+    """The pool's `free`: dropping the last reference frees a block after pending work has ended."""
 
 
 def _place(heap: Heap[Any], length: int) -> Block | None:
@@ -214,7 +214,7 @@ class _Process:
 
 
 def context() -> Context:
-    """The context of the default device, made by the first call."""
+    """The context of the default device, created by the first call."""
     made = _Process.current
     if made is not None and not made.closed and _Process.owner == os.getpid():
         return made
@@ -232,7 +232,7 @@ def context() -> Context:
 
 
 def existing_context() -> Context | None:
-    """The context if one is open: for those who only want to look."""
+    """The context if one is open; never creates one."""
     made = _Process.current
     return made if made is not None and not made.closed else None
 
@@ -243,4 +243,4 @@ def _at_exit(made: Context) -> None:
     try:
         made.close()
     except DeviceError as problem:
-        log.error("work that nobody waited for failed: %s", problem)
+        log.error("work failed that was not waited for: %s", problem)

@@ -1,4 +1,4 @@
-"""What a device can do: asked of Metal, of the system, and of a table of Apple's chips."""
+"""The capabilities of a device, from Metal, the system and the table of Apple's chips."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from lbrx.errors import DeviceError
 from lbrx.metal import binding
 from lbrx.metal.binding import CallError, Metal
 
-FIRST_SIMDGROUP_MATRIX = 7  # the Apple family that brought it
-FIRST_BFLOAT = 6  # from this family on `bfloat` compiles, if Metal 3.1 does
-FIRST_NATIVE_BFLOAT = 9  # earlier chips compute it in float
-NEWEST_FAMILY = 16  # beyond any known, so that a newer chip counts as what it is
+# Apple GPU families
+FIRST_SIMDGROUP_MATRIX = 7
+FIRST_BFLOAT = 6  # the first for which Metal 3.1 compiles `bfloat`
+FIRST_NATIVE_BFLOAT = 9  # earlier ones compute it in float
+NEWEST_FAMILY = 16  # above any that exists, so that newer chips are recognised
 
 
 class Chip(Protocol):
@@ -97,7 +98,7 @@ def _family(device: Any) -> int:
 
 
 def _architecture(device: Any) -> str:
-    """Its name; empty before macOS 14, which brought it."""
+    """Its name; empty before macOS 14, which introduced it."""
     ask = getattr(device, "architecture", None)
     return str(ask().name()) if ask is not None else ""
 
@@ -110,7 +111,7 @@ def _cores(chip: Chip | None, plain_soft: bool) -> int | None:
 
 
 def _registry_cores() -> int | None:
-    """The GPU's cores as macOS's IORegistry has them: chips of one name are sold with fewer."""
+    """The number of GPU cores in macOS's IORegistry: some chips are sold with fewer cores."""
     import subprocess
 
     command = ["/usr/sbin/ioreg", "-a", "-r", "-d", "1", "-c", "AGXAccelerator"]
@@ -122,7 +123,7 @@ def _registry_cores() -> int | None:
 
 
 def registry_cores(output: bytes) -> int | None:
-    """The count in ioreg's property list; None if it is not there."""
+    """The number of cores in ioreg's property list, None if it is missing."""
     import plistlib
 
     try:

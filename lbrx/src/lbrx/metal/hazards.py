@@ -9,14 +9,14 @@ Ranges = dict[int, list[tuple[int, int]]]  # bytes, by block
 
 
 class Hazards:
-    """What has been read and written since the last barrier."""
+    """The byte ranges read and written since the last barrier."""
 
     def __init__(self) -> None:
         self._read: Ranges = {}
         self._written: Ranges = {}
 
     def admit(self, command: Command) -> bool:
-        """Note a command; whether a barrier is needed before it."""
+        """Add a command; returns whether it needs a barrier before it."""
         used, written = command.buffers, command.written
         waits = any(_meets(self._written, buffer) for buffer in used) or any(
             _meets(self._read, buffer) for buffer in written

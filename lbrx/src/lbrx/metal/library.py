@@ -1,9 +1,9 @@
-"""Shaders: found in the package, compiled when first used, kept in memory and on disk.
+"""Shaders of the package: compiled on first use, cached in memory and on disk.
 
-A stem such as `sorting` is one Metal library, made of `sorting.metal` with the headers it includes.
-A `sorting-<digest>.metallib` beside the sources is taken instead where the device can load it; the
-digest is of the sources, so an old one is never used. Compiled pipelines are kept in a binary
-archive for each library.
+A stem such as `sorting` is one Metal library: `sorting.metal` with the headers that it includes.
+A `sorting-<digest>.metallib` beside the sources is used instead if the device can load it; the
+digest is of the sources, so an outdated file is ignored. Compiled pipelines are kept in one binary
+archive per library.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from lbrx.metal.binding import NSURL, CallError, Metal
 from lbrx.metal.reflection import KernelArgument, arguments
 
 SHADERS = Path(__file__).parent.parent / "shaders"  # of the package
-ARCHIVE_FORMAT = 1  # part of the archives' names
-SAVE_EVERY = 32  # new pipelines
+ARCHIVE_FORMAT = 1  # part of the archives' file names
+SAVE_EVERY = 32  # new pipelines, so that a killed process loses few
 
 ConstantValue = bool | int | float | np.generic
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"[^\n]*$', re.MULTILINE)
@@ -51,9 +51,9 @@ class Pipeline:
 
     name: str  # of its function
     state: Any  # MTLComputePipelineState
-    max_threads: int  # in a threadgroup
+    max_threads: int  # per threadgroup
     simd_width: int
-    written: frozenset[int] | None = None  # places of the buffers it may write; None is unknown
+    written: frozenset[int] | None = None  # indices of buffers it may write; None is unknown
 
 
 def shader_folder() -> Path:
@@ -62,14 +62,14 @@ def shader_folder() -> Path:
 
 
 class Shaders:
-    """The libraries and pipelines of one device; any thread may ask for one."""
+    """The libraries and pipelines of one device. Thread-safe."""
 
     def __init__(self, device: Any, cache: Path, folder: Path | None = None) -> None:
         self._device = device
         self._cache = cache / "pipelines"
         self._folder = shader_folder() if folder is None else folder
         self._lock = threading.Lock()
-        self._gates: dict[object, threading.Lock] = {}  # one at a time makes a thing
+        self._gates: dict[object, threading.Lock] = {}  # one lock per library and pipeline
         self._libraries: dict[tuple[str, str | None, bool], _Library] = {}
         self._pipelines: dict[object, Pipeline] = {}
 
@@ -82,11 +82,11 @@ class Shaders:
         safe_math: bool = False,
         source: str | None = None,
     ) -> Pipeline:
-        """The kernel `function` of the stem; `constants` are its function constants by index.
+        """The kernel `function` of a stem; `constants` are its function constants by index.
 
-        A Python int is a `uint` there and a float a `float`: give numpy's scalars for others.
-        `safe_math` keeps NaN and infinity. With a `source` the shader is that text, which may
-        include the package's headers, and the stem is only its name.
+        A Python int becomes a `uint` constant and a float a `float`: give numpy scalars for other
+        types. `safe_math` respects NaN and infinity. `source` is the text of a shader that may
+        include the package's headers; the stem is then only its name.
         """
         given = tuple(sorted((constants or {}).items()))
         key = (stem, source, function, _typed(given), safe_math, binding.checking_modes())
@@ -111,14 +111,14 @@ class Shaders:
     def arguments(
         self, stem: str, function: str, *, source: str | None = None, safe_math: bool = False
     ) -> list[KernelArgument]:
-        """What a kernel that compiles takes."""
+        """The arguments of a kernel."""
         library = self._library(stem, source, safe_math).library
         return arguments(self._device, library.newFunctionWithName_(function))
 
     def plain_functions(self, stem: str) -> list[str]:
-        """Those that have no function constants."""
+        """The kernels of a stem that have no function constants."""
         library = self._library(stem, None, False).library
-        # Without values for required constants a function may be refused here already.
+        # Metal may refuse a function here whose required constants have no values.
         functions = ((n, library.newFunctionWithName_(n)) for n in self.functions(stem))
         return [n for n, made in functions if made and not made.functionConstantsDictionary()]
 
@@ -126,11 +126,11 @@ class Shaders:
         return sorted(path.stem for path in self._folder.glob("*.metal"))
 
     def text(self, stem: str) -> str:
-        """What is compiled of a stem."""
+        """The source of a stem with its headers."""
         return shader_text(self._folder, f"{stem}.metal")
 
     def save(self) -> None:
-        """Write the archives that have something new."""
+        """Write the archives that have new pipelines."""
         with self._lock:
             libraries = list(self._libraries.values())
         for library in libraries:
@@ -154,8 +154,8 @@ class Shaders:
 def shader_text(
     folder: Path, name: str, text: str | None = None, seen: set[str] | None = None
 ) -> str:
-    """A shader with the headers of its folder put in, each once: Metal's compiler, asked at run
-    time, has no folders to search. `text` is the file's, which is read otherwise."""
+    """A shader with the headers of its folder inserted, each once: Metal's run-time compiler does
+    not search folders. `text` is the shader's source; without it the file is read."""
     seen = set() if seen is None else seen
     if name in seen:
         return ""
@@ -196,13 +196,13 @@ class _Library:
         self._path = cache / f"{stem}-{key}-{_place(device)}.archive"
         self._lock = threading.Lock()
         self._archive: Any = None
-        self._new = 0  # pipelines that the file has not
+        self._new = 0  # pipelines that are not in the file yet
 
     def pipeline(self, name: str, constants: tuple[tuple[int, ConstantValue], ...]) -> Pipeline:
         descriptor = Metal.MTLComputePipelineDescriptor.alloc().init()
         descriptor.setComputeFunction_(self._function(name, constants))
         descriptor.setLabel_(name)
-        descriptor.setSupportIndirectCommandBuffers_(True)  # replayed lists are such
+        descriptor.setSupportIndirectCommandBuffers_(True)  # replays need it
         state = self._state(descriptor, name)
         return Pipeline(
             name,
@@ -227,7 +227,7 @@ class _Library:
 
     def _state(self, descriptor: Any, name: str) -> Any:
         """From the archive, else compiled and added to it."""
-        # What is instrumented for checking must not get into archives.
+        # Kernels instrumented by softmetal's checking modes must not get into archives.
         use_archive = not binding.checking_modes()
         if use_archive:
             archive = self._opened()
@@ -249,7 +249,7 @@ class _Library:
         return state, problem
 
     def _opened(self) -> Any:
-        """The archive: the file's if there is one that can be used, else an empty one."""
+        """The archive of the file if it can be loaded, else an empty one."""
         with self._lock:
             if self._archive is None and self._path.exists():
                 self._archive = self._new_archive(NSURL.fileURLWithPath_(str(self._path)))
@@ -272,10 +272,10 @@ class _Library:
             self.save()
 
     def save(self) -> None:
-        """Written aside and put in place: other processes see all of it or none.
+        """Write the archive to a temporary file and rename it, so that no process sees a part.
 
-        Of two processes that save at once the last one's stays. A cache that cannot be written
-        only costs the next process time.
+        If two processes save at once, the last one wins. If the file cannot be written, the next
+        process only has to compile again.
         """
         with self._lock, contextlib.suppress(OSError):
             if not self._new:
@@ -291,7 +291,7 @@ class _Library:
 
 
 def _written(state: Any) -> frozenset[int] | None:
-    """The places of buffers that are not read-only. States tell since macOS 26."""
+    """Indices of the buffers that are not read-only. Pipeline states tell since macOS 26."""
     ask = getattr(state, "reflection", None)
     reflection = ask() if ask is not None else None
     if reflection is None:
@@ -307,12 +307,12 @@ def _written(state: Any) -> frozenset[int] | None:
 def _typed(
     constants: tuple[tuple[int, ConstantValue], ...],
 ) -> tuple[tuple[int, str, ConstantValue], ...]:
-    """With the types: 1, 1.0 and True are one key of a dictionary."""
+    """The constants with their types, because 1, 1.0 and True are equal as dictionary keys."""
     return tuple((index, type(value).__name__, value) for index, value in constants)
 
 
 def _prebuilt(device: Any, path: Path) -> Any:
-    """The library that was built beforehand, None if there is none or not for this device."""
+    """The prebuilt library, or None if there is none that this device can load."""
     if not path.exists():
         return None
     library, _ = device.newLibraryWithURL_error_(NSURL.fileURLWithPath_(str(path)), None)
@@ -338,7 +338,7 @@ def _constant_values(constants: tuple[tuple[int, ConstantValue], ...]) -> Any:
                 f"function constant {index} of type {scalar.dtype}: pass a 32-bit one"
             )
         data = ctypes.create_string_buffer(scalar.tobytes())
-        # PyObjC has no length for this argument, so it takes an address.
+        # PyObjC does not know the length of this argument, so it takes an address.
         values.setConstantValue_type_atIndex_(ctypes.addressof(data), getattr(Metal, name), index)
     return values
 
@@ -352,7 +352,7 @@ def _scalar(value: ConstantValue) -> np.generic:
 
 
 def _place(device: Any) -> str:
-    """The device's name as part of a file's: archives of one device mean nothing to another."""
+    """The device's name as part of a file name: an archive is for one kind of device."""
     name = re.sub(r"[^a-z0-9]+", "-", str(device.name()).lower()).strip("-")
     return f"{name}-{ARCHIVE_FORMAT}"
 

@@ -1,5 +1,5 @@
-"""Compiling every shader of the package beforehand: pipelines for this device, and on a Mac with
-Xcode's tools the Metal libraries that are loaded instead of the sources."""
+"""Compiling every shader in advance: pipelines for this device, and, on a Mac with Xcode's tools,
+Metal libraries that are loaded instead of the sources."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from lbrx.errors import DeviceError
 from lbrx.metal.library import Shaders, digest, shader_text
 
 MATHS = (False, True)  # fast, safe
-WIDE = "ext_vector_type"  # of vectors wider than Metal's: in shaders for processors
+WIDE = "ext_vector_type"  # marks shaders for CPUs, with vectors wider than Metal's
 
 
 def build_pipelines(shaders: Shaders, *, for_gpu: bool = False) -> int:
-    """Compile and keep every kernel that needs no function constants; returns how many."""
+    """Compile every kernel without function constants; returns the number of pipelines."""
     stems = [s for s in shaders.stems() if not (for_gpu and WIDE in shaders.text(s))]
     wanted = [
         (stem, name, safe)
@@ -33,7 +33,7 @@ def build_pipelines(shaders: Shaders, *, for_gpu: bool = False) -> int:
 
 
 def build_metallibs(folder: Path) -> list[Path]:
-    """A library for each stem and kind of maths beside the sources; none without `xcrun metal`."""
+    """Write a library per stem and maths mode beside the sources; none without `xcrun metal`."""
     if not _has_compiler():
         return []
     built = []
@@ -58,7 +58,7 @@ def _has_compiler() -> bool:
 
 
 def _compile(text: str, path: Path, safe: bool) -> None:
-    """Written aside, then put in place."""
+    """Write to a temporary file, then rename it."""
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         source, target = Path(folder) / "shader.metal", Path(folder) / "shader.metallib"
         source.write_text(text)

@@ -1,4 +1,4 @@
-"""What a kernel's arguments are, asked of Metal: names, places and types."""
+"""The arguments of a kernel by Metal's reflection: names, indices and types."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lbrx.dtype import Dtype
 from lbrx.errors import DeviceError
 from lbrx.metal.binding import Metal
 
-# How MTLDataType spells the types; vectors of them have a 2, 3 or 4 after it.
+# The names of MTLDataType; vector types append 2, 3 or 4.
 _SPELLING = {
     dt.bool_: "Bool",
     dt.int8: "Char",
@@ -34,7 +34,7 @@ class ArgumentKind(Enum):
     BUFFER = "buffer"
     THREADGROUP = "threadgroup"
     OTHER = "other"
-    """Textures and what else lbrx has no tensors for."""
+    """Textures and other arguments that are not tensors."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,9 @@ class KernelArgument:
     kind: ArgumentKind
     index: int
     writable: bool
-    dtype: Dtype | None  # of its scalars, None for a struct
-    width: int  # 1, or that of the vectors it points to
-    size: int  # bytes of what it points to
+    dtype: Dtype | None  # of the scalars, None for a struct
+    width: int  # of the vectors that it points to, 1 for scalars
+    size: int  # of the type that it points to, in bytes
 
     @property
     def type_name(self) -> str:
@@ -58,7 +58,7 @@ class KernelArgument:
 
 def arguments(device: Any, function: Any) -> list[KernelArgument]:
     """The arguments of an MTLFunction, by index."""
-    # Of the calls that return reflection PyObjC serves the one with a handler alone.
+    # PyObjC returns reflection only from the call with a completion handler.
     answers: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
     descriptor = Metal.MTLComputePipelineDescriptor.alloc().init()
     descriptor.setComputeFunction_(function)

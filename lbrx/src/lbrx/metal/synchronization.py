@@ -8,14 +8,14 @@ from typing import Any
 
 from lbrx.metal.command_queue import CommandQueue
 
-# Metal waits for an event in milliseconds, and a signal that fails never comes: look in between.
+# The signal of failed work never comes: wait in slices, and look at the queue between them.
 SLICE_MS = 50
 
 
 class DeviceEvent:
-    """A point in the device's work that the host can wait for, and the other way round.
+    """A point in the device's work that the host can wait for, or the device for the host.
 
-    Each `record` is a new point; `wait` and `query` are about the newest.
+    Each `record` sets a new point; `wait` and `query` are about the newest.
     """
 
     def __init__(self, device: Any, queue: CommandQueue) -> None:
@@ -26,18 +26,18 @@ class DeviceEvent:
         self._ticket = 0
 
     def record(self) -> None:
-        """Mark the place after all work so far; the device passes it in its own time."""
+        """Set the point after all work so far. The device reaches it asynchronously."""
         with self._lock:
             self._value += 1
             self._ticket = self._queue.signal(self._event, self._value)
 
     def query(self) -> bool:
-        """Whether the newest point has been passed."""
+        """Whether the device has reached the newest point."""
         return bool(self._event.signaledValue() >= self._value)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Block the host until the point has been passed; False if `timeout` seconds were not
-        enough. Raises DeviceError if work before it failed."""
+        """Block until the device has reached the point; False after `timeout` seconds. Raises
+        DeviceError if work before it failed."""
         value, ticket = self._value, self._ticket
         deadline = None if timeout is None else time.monotonic() + timeout
         slice_ms = SLICE_MS if timeout is None else min(SLICE_MS, int(timeout * 1000))
@@ -50,12 +50,12 @@ class DeviceEvent:
         return True
 
     def hold(self) -> None:
-        """Let the device wait, before any work from now on, until the host calls `release`."""
+        """Make the device wait, before any later work, until the host calls `release`."""
         with self._lock:
             self._value += 1
             self._ticket = 0
             self._queue.hold(self._event, self._value)
 
     def release(self) -> None:
-        """Let the device go on."""
+        """Let the device continue after `hold`."""
         self._event.setSignaledValue_(self._value)

@@ -1,4 +1,4 @@
-"""What holds a tensor's bytes, and the record that devices compute on."""
+"""Storage, which holds the bytes of a tensor, and Array, the record that devices compute on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Bytes = NDArray[np.uint8]
 
 
 class Storage(Protocol):
-    """A run of bytes somewhere."""
+    """A contiguous range of bytes, on the host or on a device."""
 
     @property
     def nbytes(self) -> int: ...
@@ -26,23 +26,23 @@ class Storage(Protocol):
 
     @property
     def address(self) -> int:
-        """Where the host sees the first byte."""
+        """The host address of the first byte."""
 
     def host(self) -> Bytes:
-        """The bytes themselves, not a copy, once all work on them is done."""
+        """The bytes without a copy, after a wait for all work that uses them."""
 
 
 @runtime_checkable
 class Unrealised(Protocol):
-    """A storage whose bytes are made when somebody looks at them."""
+    """A storage whose bytes are computed when they are first read."""
 
     def realised(self) -> Storage:
-        """What holds them then."""
+        """Compute the bytes; returns the storage that holds them."""
 
 
 @dataclass(frozen=True)
 class Array:
-    """Elements of one type in a storage: what a device is given and gives back."""
+    """Elements of one type in a storage: operand and result of a device."""
 
     storage: Storage
     layout: Layout

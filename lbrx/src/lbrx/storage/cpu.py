@@ -1,4 +1,4 @@
-"""Memory of the host."""
+"""Host memory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class CpuStorage:
 
     @classmethod
     def allocate(cls, nbytes: int) -> CpuStorage:
-        """Whole pages of its own, not cleared: what a GPU can use without a copy."""
+        """Uninitialised memory in complete pages, which a GPU can use without a copy."""
         room = np.empty(_whole_pages(nbytes) + PAGE, np.uint8)
         start = -room.ctypes.data % PAGE
         return cls(room[start : start + nbytes])
@@ -55,15 +55,15 @@ class HostCache(CpuStorage):
 
 
 class LentStorage(CpuStorage):
-    """Memory that stays its owner's: a device copies it, even where it could share it."""
+    """Memory of the caller: a device copies it, even if it could share it."""
 
 
 class NumberStorage(CpuStorage):
-    """A number of the host that may be another one when commands are replayed."""
+    """A number on the host that may change when commands are replayed."""
 
     def __init__(self, data: Bytes, number: int) -> None:
         super().__init__(data)
-        self.number = number  # which of the replay's numbers it is
+        self.number = number  # its index among the numbers of the replay
 
 
 def _whole_pages(nbytes: int) -> int:
@@ -71,18 +71,21 @@ def _whole_pages(nbytes: int) -> int:
 
 
 def allocate(shape: Sequence[int], dtype: Dtype) -> Array:
-    """Contiguous elements in memory of their own, not cleared."""
+    """A contiguous array in new, uninitialised memory."""
     layout = sh.contiguous(tuple(shape))
     return Array(CpuStorage.allocate(layout.size * dtype.itemsize), layout, dtype)
 
 
 def empty_aligned(shape: sh.Sizes, dtype: DtypeLike = dt.float32) -> NDArray[Any]:
-    """A numpy array that starts on a page and owns whole ones: `from_numpy` never copies it."""
+    """An uninitialised numpy array in complete memory pages, which `from_numpy` never copies.
+
+    >>> a = lbrx.empty_aligned((2, 3), "float16")
+    """
     return allocate(sh.as_shape(shape), dt.parse(dtype)).writable()
 
 
 def copied(values: NDArray[Any], dtype: Dtype) -> Array:
-    """The values in another array of pages, as the given type."""
+    """A copy of the values in new memory, cast to a type."""
     array = allocate(values.shape, dtype)
     with np.errstate(all="ignore"):
         np.copyto(array.writable(), values, casting="unsafe")
@@ -90,7 +93,7 @@ def copied(values: NDArray[Any], dtype: Dtype) -> Array:
 
 
 def shared(values: NDArray[Any]) -> Array | None:
-    """The same memory, or None where its strides are no multiples of the element size."""
+    """An array over the same memory, or None if strides are not multiples of the element size."""
     dtype = dt.parse(values.dtype)
     size = dtype.itemsize
     if not values.dtype.isnative or any(stride % size for stride in values.strides):
@@ -100,7 +103,7 @@ def shared(values: NDArray[Any]) -> Array | None:
     if layout.size == 0:
         return Array(CpuStorage(np.empty(0, np.uint8)), sh.contiguous(values.shape), dtype)
     low, high = layout.bounds()
-    # Negative strides begin at their far end; turned round, element 0 has the lowest address.
+    # With all strides made positive, element 0 has the lowest address.
     turned = [slice(None, None, -1 if stride < 0 else 1) for stride in strides]
     lowest = values[tuple(turned)] if turned else values
     run = as_strided(lowest, (high - low,), (size,), writeable=values.flags.writeable)
@@ -108,7 +111,7 @@ def shared(values: NDArray[Any]) -> Array | None:
 
 
 def lent(values: NDArray[Any], dtype: Dtype) -> Array:
-    """The values as the given type, for a device to copy."""
+    """The values cast to a type, in memory that a device will copy."""
     with np.errstate(all="ignore"):
         own = values.astype(dtype.numpy, copy=False)
     if own.flags.c_contiguous:

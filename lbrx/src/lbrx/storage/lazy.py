@@ -1,4 +1,4 @@
-"""Bytes that are made when someone first looks at them."""
+"""Bytes that are computed when they are first read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lbrx.storage.array import Array, Bytes
 
 
 class LazyStorage:
-    """Host memory filled by a function at the first look, and kept."""
+    """Host memory that a function fills at the first access."""
 
     device = "cpu"
 
@@ -52,9 +52,9 @@ class LazyStorage:
 
 
 class PackedStorage(LazyStorage):
-    """Quantized values of a shape. The host sees them decoded, as float32; a kernel takes `parts`
-    as they are stored: `data`, and what lies beside it, all with the values' leading axes, and on
-    one device, which is that of the values."""
+    """Quantized values. The host sees them decoded to float32; kernels take the stored `parts`:
+    `data`, and scales or offsets where the scheme has them. All parts have the leading axes of the
+    values and lie on one device, which is the device of the values."""
 
     def __init__(
         self,

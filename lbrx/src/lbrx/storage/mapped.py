@@ -1,4 +1,4 @@
-"""Bytes of files, mapped when they are first read."""
+"""Bytes of a file, mapped when they are first read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lbrx.storage.lazy import LazyStorage
 
 
 class MmapStorage(LazyStorage):
-    """A range of a file, read-only. Nothing is opened or read until someone looks at it."""
+    """A read-only range of a file, which is opened at the first access."""
 
     def __init__(self, path: str | os.PathLike[str], offset: int = 0, nbytes: int | None = None):
         self.path = Path(path)
@@ -34,7 +34,7 @@ class MmapStorage(LazyStorage):
             empty = np.empty(0, np.uint8)
             empty.flags.writeable = False
             return empty
-        # Maps begin on whole pages.
+        # A mapping starts on a page.
         start = self.offset // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
         inside = self.offset - start
         with self.path.open("rb") as file:
@@ -44,7 +44,7 @@ class MmapStorage(LazyStorage):
         return np.frombuffer(self._pages, np.uint8, self._nbytes, inside)
 
     def forget(self, offset: int, nbytes: int) -> None:
-        """Take a range out of memory. The next look at it reads the file again."""
+        """Drop a range from memory. The next access reads the file again."""
         if self._pages is None:
             return
         inside = self.offset % mmap.ALLOCATIONGRANULARITY + offset

@@ -1,4 +1,4 @@
-"""Memory that host and GPU share."""
+"""Memory that the host and the GPU share."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from lbrx.storage.array import Bytes
 
 
 class DeviceBuffer(Protocol):
-    """What a storage needs of the Metal backend's buffer."""
+    """The part of lbrx.metal.Buffer that a storage uses."""
 
     @property
     def address(self) -> int:
-        """Where the host sees its first byte."""
+        """The host address of the first byte."""
 
     def array(self) -> Bytes:
-        """All its bytes, after a wait for the work that writes them."""
+        """All its bytes, after a wait for work that uses them."""
 
 
 @dataclass(frozen=True, eq=False)
