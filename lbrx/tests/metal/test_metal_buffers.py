@@ -231,6 +231,8 @@ def test_out_of_memory_says_what_holds_it():
 def test_more_than_the_longest_buffer(gpu):
     with pytest.raises(OutOfMemory):
         gpu.buffer(gpu.info.max_buffer + 1)
+    with pytest.raises(OutOfMemory):
+        gpu.heap_buffer(gpu.info.max_buffer + 1, "caches")
 
 
 def test_many_threads_share_a_context(gpu, fill):

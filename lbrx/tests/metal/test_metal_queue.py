@@ -281,7 +281,7 @@ gpu.queue.dispatch(pipeline, [gpu.buffer(4), np.uint64(1 << 45).tobytes()], (1, 
 
 
 @soft_only
-def test_what_nobody_waited_for_is_logged_at_the_end(lbrx_cache):
+def test_failed_work_without_a_wait_is_logged_at_exit(lbrx_cache):
     done = run(LEFT, LBRX_CACHE=lbrx_cache)
     assert done.returncode == 0
     assert "kernel reach failed" in done.stderr

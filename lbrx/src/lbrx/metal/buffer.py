@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from lbrx.memory.pool import Pool
 
-Array = npt.NDArray[Any]
+NumpyArray = npt.NDArray[Any]
 
 
 class Waiter(Protocol):
@@ -111,7 +111,7 @@ class Buffer:
         """Block until the device has finished all work that uses this memory."""
         self._waiter.wait(self.block.ticket)
 
-    def array(self, dtype: npt.DTypeLike = np.uint8) -> Array:
+    def array(self, dtype: npt.DTypeLike = np.uint8) -> NumpyArray:
         """The memory as a flat array, after a wait. The array keeps the memory alive."""
         self.wait()
         return self.unsynchronised().view(dtype)
@@ -122,14 +122,14 @@ class Buffer:
             return np.empty(0, np.uint8)
         return np.asarray(_Exposed(self))
 
-    def write(self, values: Array) -> None:
+    def write(self, values: NumpyArray) -> None:
         """Copy an array into the front of the buffer."""
         source = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
         if source.nbytes > self.size:
             raise ValueError(f"{source.nbytes} bytes do not fit a buffer of {self.size} bytes")
         self.array()[: source.nbytes] = source
 
-    def shares(self, array: Array) -> bool:
+    def shares(self, array: NumpyArray) -> bool:
         """Whether an array lies within this memory."""
         start = array.ctypes.data
         return self.address <= start and start + array.nbytes <= self.address + self.size

@@ -20,10 +20,10 @@ from lbrx.memory.pool import Pool
 from lbrx.memory.zero_copy import Span, mapping_of, mapping_span, shareable_span
 from lbrx.metal.binding import Metal
 from lbrx.metal.buffer import (
-    Array,
     Block,
     Buffer,
     HeapBuffer,
+    NumpyArray,
     PooledBuffer,
     block_over,
     bytes_at,
@@ -77,6 +77,8 @@ class Context:
         self._check_open()
         ask = self.device.heapBufferSizeAndAlignWithLength_options_
         length = int(ask(max(size, 1), Metal.MTLResourceStorageModeShared).size)
+        if length > self.info.max_buffer:
+            raise self.pool.out_of_memory(size)
         block = self.heaps.take(length)
         if block is None:
             self._reclaim()
@@ -86,7 +88,7 @@ class Context:
             raise self.pool.out_of_memory(size)
         return HeapBuffer(self.pool, block, size, self.queue, label)
 
-    def upload(self, array: Array, label: str = "buffers") -> Buffer:
+    def upload(self, array: NumpyArray, label: str = "buffers") -> Buffer:
         """A buffer with a copy of an array."""
         buffer = self.buffer(array.nbytes, label, for_host=True)
         if array.nbytes:
@@ -94,7 +96,7 @@ class Context:
             np.copyto(target, array)
         return buffer
 
-    def share(self, array: Array) -> Buffer | None:
+    def share(self, array: NumpyArray) -> Buffer | None:
         """A buffer over the array's own memory, or None if the device needs a copy.
 
         A mapping is shared as a whole, so that the tensors of a file are parts of one buffer.
@@ -112,7 +114,7 @@ class Context:
         whole = Buffer(block, 0, block.length, self.queue)
         return whole.slice(array.ctypes.data - block.address, array.nbytes)
 
-    def _mapped(self, mapping: Any, array: Array) -> Block | None:
+    def _mapped(self, mapping: Any, array: NumpyArray) -> Block | None:
         """The block over a whole mapping, created once; None if it exceeds the longest buffer."""
         with self._importing:
             block = self._mappings.get(id(mapping))
@@ -126,7 +128,7 @@ class Context:
                     self._mappings[id(mapping)] = block
             return block
 
-    def _host_block(self, span: Span, owner: Array) -> Block | None:
+    def _host_block(self, span: Span, owner: NumpyArray) -> Block | None:
         handle = self.device.newBufferWithBytesNoCopy_length_options_deallocator_(
             bytes_at(span.address, span.length),
             span.length,
