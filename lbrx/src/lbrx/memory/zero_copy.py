@@ -14,18 +14,17 @@ PAGE = mmap.PAGESIZE
 
 @dataclass(frozen=True)
 class Span:
-    """Complete pages of the host, and the offset of the requested bytes in them."""
+    """Complete pages of the host."""
 
     address: int
     length: int
-    offset: int
 
 
 def page_span(address: int, nbytes: int, page: int = PAGE) -> Span:
     """The smallest run of complete pages that contains the bytes."""
     start = address // page * page
     end = -(-(address + nbytes) // page) * page
-    return Span(start, end - start, address - start)
+    return Span(start, end - start)
 
 
 def mapping_of(array: npt.NDArray[np.generic]) -> mmap.mmap | None:

@@ -122,18 +122,6 @@ class Buffer:
             return np.empty(0, np.uint8)
         return np.asarray(_Exposed(self))
 
-    def write(self, values: NumpyArray) -> None:
-        """Copy an array into the front of the buffer."""
-        source = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
-        if source.nbytes > self.size:
-            raise ValueError(f"{source.nbytes} bytes do not fit a buffer of {self.size} bytes")
-        self.array()[: source.nbytes] = source
-
-    def shares(self, array: NumpyArray) -> bool:
-        """Whether an array lies within this memory."""
-        start = array.ctypes.data
-        return self.address <= start and start + array.nbytes <= self.address + self.size
-
 
 class HeapBuffer(Buffer):
     """A block of a heap. The pool counts it as in use while something refers to it."""
