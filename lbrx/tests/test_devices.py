@@ -1,4 +1,4 @@
-"""Devices as users meet them: the default, moving, sharing, waiting, and what is refused."""
+"""Devices: the default, moving and sharing tensors, waiting, and errors."""
 
 from __future__ import annotations
 
@@ -291,7 +291,7 @@ def test_the_same_call_gives_the_same_bits_whatever_the_batch(rng):
                 np.testing.assert_array_equal(compute(a[rows]).numpy(), whole[rows])
 
 
-# ---- many ----
+# ---- many tensors and threads ----
 
 
 def test_nothing_leaks():

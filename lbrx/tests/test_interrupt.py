@@ -1,4 +1,4 @@
-"""Ctrl-C in the middle of work on the device."""
+"""Ctrl-C while commands are encoded."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_what_a_program_ignores_stays_ignored():
 
 
 class Interrupting(deque):
-    """Between a command buffer's commit and the note of it."""
+    """Interrupt between the commit of a command buffer and its bookkeeping."""
 
     def append(self, item):
         interrupt()

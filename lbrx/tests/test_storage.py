@@ -1,4 +1,4 @@
-"""Who holds the bytes: pages of the host, mapped files, parts of them, buffers."""
+"""Storages: host pages, mapped files, parts of them, and Metal buffers."""
 
 from __future__ import annotations
 

@@ -116,6 +116,19 @@ def test_under_checks(variant, rng):
     close(result, oracle(cache, rows, positions), dt.float16)
 
 
+def test_a_step_over_a_cache_has_no_races(rng):
+    """Kernels write and read one cache of a heap, in commands that Metal may run concurrently."""
+    cache = new_cache((2, 8, 4), dt.float32, "metal")
+    with softmetal.checking("bounds", "race"):
+        write(cache, lbrx.zeros(cache.shape, device="metal"))
+        step = lbrx.compile(lambda rows, at: cache.overwrite(rows * 2, at).sum(axis=-2))
+        rows = sample(rng, (3, 2, 1, 4), dt.float32)
+        for i in range(3):
+            total = step(on_metal(rows[i]), on_metal(np.array([i], np.int32)))
+            lbrx.eval(total)
+    close(total, 2 * wide(rows[:, :, 0]).sum(0), dt.float32, scale=4)
+
+
 @pytest.mark.parametrize(
     ("shapes", "message"),
     [

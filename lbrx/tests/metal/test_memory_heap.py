@@ -1,4 +1,4 @@
-"""Heaps with lists in the place of a device's, and the pool that counts them."""
+"""Heaps of a simulated device, and the pool that counts them."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ class Setup:
     ("sizes", "heaps"),
     [
         ([40, 40, 20], [100]),
-        ([60, 60, 60, 60], [100, 100, 200]),  # each new heap is as long as those before
+        ([60, 60, 60, 60], [100, 100, 200]),  # each new heap doubles the total
         ([300, 90, 10], [300, 300]),
-        ([5000, 50, 5000], [5000, 100, 5000]),  # large blocks share no heap
+        ([5000, 50, 5000], [5000, 100, 5000]),  # a large block has its own heap
         ([400] * 8, [400, 400, 800, 1000, 1000]),
         ([0], [100]),
     ],
@@ -72,12 +72,12 @@ def test_blocks_share_heaps(sizes, heaps):
     assert setup.idle() == sum(heaps)
 
 
-def test_no_memory_is_none():
+def test_without_memory_the_result_is_none():
     setup = Setup(limit=150)
     assert setup.heaps.take(151) is None
     first = setup.heaps.take(100)
     assert setup.heaps.take(51) is None
-    assert setup.heaps.take(40) is not None  # in a heap of that length, where 100 are too many
+    assert setup.heaps.take(40) is not None  # in a heap of 40, because 100 would exceed the limit
     assert (setup.made, first.size) == ([100, 40], 100)
 
 
@@ -93,7 +93,7 @@ def test_empty_heaps_are_freed():
     assert setup.idle() == 100
 
 
-def test_a_large_block_takes_its_heap_along():
+def test_the_heap_of_a_large_block_is_freed_with_it():
     setup = Setup()
     block = setup.heaps.take(5000)
     assert setup.idle() == 5000
@@ -114,7 +114,7 @@ def test_a_heap_of_a_dead_cycle_is_freed_once():
 
 
 @given(st.lists(st.tuples(st.sampled_from("take give trim".split()), st.integers(0, 3000))))
-def test_the_books_are_right(steps):
+def test_the_pool_counts_heaps_and_blocks(steps):
     setup = Setup()
     held: list[Block] = []
     for action, number in steps:

@@ -1,4 +1,4 @@
-"""The pool against a model of its books, with an allocator that is a set."""
+"""The pool against a simple model of its accounting, with a simulated allocator."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LIMIT = 1 << 20
 
 
 class Allocator:
-    """Blocks are numbers; `capacity` bytes exist."""
+    """Blocks are integers, and `capacity` is the memory in bytes."""
 
     def __init__(self, capacity: int = LIMIT) -> None:
         self.capacity = capacity
@@ -54,7 +54,7 @@ STEPS = st.lists(
 
 
 class Model:
-    """A pool, and what it should say."""
+    """A pool and its expected statistics."""
 
     def __init__(self, capacity: int) -> None:
         self.allocator = Allocator(capacity)
@@ -68,7 +68,7 @@ class Model:
     def take(self, size: int) -> None:
         label = f"label {size % 3}"
         length = size_class(size)
-        # Whatever is cached is freed before a request fails.
+        # All cached blocks are freed before a request fails.
         if self.in_use() + length > min(LIMIT, self.allocator.capacity):
             if not self._cached_for(length):
                 self._refused(size)
@@ -104,7 +104,7 @@ class Model:
 
 
 @given(STEPS, st.integers(LIMIT // 4, 2 * LIMIT))
-def test_the_books_are_right(steps, capacity):
+def test_statistics_follow_the_model(steps, capacity):
     model = Model(capacity)
     for action, number in steps:
         if action == "take":
@@ -158,7 +158,7 @@ def test_memory_comes_back_before_a_request_fails():
     assert pool.take(LIMIT)[1] == LIMIT
 
 
-def test_what_others_allocate_counts():
+def test_heaps_count_against_the_limit():
     allocator = Allocator(2 * LIMIT)
     pool: Pool[int] = Pool(allocator.allocate, allocator.free, LIMIT)
     pool.give(*pool.take(LIMIT // 4))
@@ -204,7 +204,7 @@ def test_many_threads():
 
 
 def test_a_block_survives_the_cycle_that_held_it():
-    """The collector calls every finaliser of a cycle, the block's too if nothing else knows it."""
+    """The collector finalises every object of a cycle, so the pool must hold the block too."""
 
     class Memory:
         gone = False

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.metal
 
 
 def aligned(count, dtype=np.float32):
-    """An array in pages of its own."""
+    """An array in new memory pages."""
     return np.frombuffer(mmap.mmap(-1, max(1, count * np.dtype(dtype).itemsize)), dtype)[:count]
 
 
@@ -137,7 +137,7 @@ def test_a_mapping_longer_than_any_buffer_is_taken_in_parts(gpu, monkeypatch):
     assert shares(part, host[PAGE + 8 : 2 * PAGE])
 
 
-# ---- books ----
+# ---- accounting ----
 
 
 def test_thousands_of_buffers_leave_nothing(gpu):
@@ -203,7 +203,7 @@ def test_a_large_heap_buffer_is_freed_at_once(gpu):
 
 
 def test_pending_work_keeps_its_heap(gpu, gate, fill, copy):
-    """A heap's memory may not serve another buffer while the device still uses it."""
+    """Memory of a heap must not be reused while the device still uses it."""
     result = gpu.upload(np.zeros(1000, np.uint32))
     buffer = gpu.heap_buffer(4000, "weights")
     gpu.queue.dispatch(fill, [buffer, np.uint32(7).tobytes()], (1000, 1, 1), GROUP)
@@ -223,7 +223,7 @@ def test_out_of_memory_says_what_holds_it():
     gpu = Context(memory_limit=10 << 20)
     weights = gpu.buffer(6 << 20, "weights")
     gpu.buffer(3 << 20, "scratch")
-    again = gpu.buffer(4 << 20, "scratch")  # the 3 MiB that came back make room
+    again = gpu.buffer(4 << 20, "scratch")  # fits because the 3 MiB block was returned
     with pytest.raises(OutOfMemory, match=r"weights 6,291,456, scratch 4,194,304") as caught:
         gpu.buffer(1 << 20)
     assert (caught.value.requested, caught.value.in_use) == (1 << 20, 10 << 20)
@@ -269,7 +269,7 @@ def test_wrong_ranges_are_refused(gpu):
         buffer.slice(50, 51)
 
 
-def test_a_closed_context_says_so(gpu):
+def test_a_closed_context_is_refused(gpu):
     gpu.close()
     with pytest.raises(DeviceError, match="closed"):
         gpu.buffer(4)

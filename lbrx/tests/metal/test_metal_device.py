@@ -1,4 +1,4 @@
-"""What a device says of itself: here, under Apple's profiles, and on the command line."""
+"""The description of a device: this one, Apple's profiles, and the command line."""
 
 from __future__ import annotations
 

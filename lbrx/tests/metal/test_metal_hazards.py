@@ -1,4 +1,4 @@
-"""Barriers between kernels: where they are needed, and nowhere else."""
+"""Barriers between kernels only where they are needed."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def test_commands_wait_for_what_they_touch():
     other = Buffer(Block(None, 0, 100), 0, 100, None)
     hazards = Hazards()
     assert not hazards.admit(command(reads=[low], writes=[other]))
-    assert not hazards.admit(command(reads=[low, high]))  # two may read
+    assert not hazards.admit(command(reads=[low, high]))  # reads do not conflict
     assert hazards.admit(command(reads=[other]))  # after a write
-    assert not hazards.admit(command(reads=[low]))  # the barrier has been
+    assert not hazards.admit(command(reads=[low]))  # the barrier came before
     assert hazards.admit(command(writes=[all_of_it]))  # after a read
     assert hazards.admit(command(writes=[low]))  # after a write
-    assert not hazards.admit(command(writes=[high]))  # beside it
+    assert not hazards.admit(command(writes=[high]))  # another range
 
 
 def graph():

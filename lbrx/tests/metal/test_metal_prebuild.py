@@ -53,13 +53,13 @@ def xcrun(tmp_path, monkeypatch):
 
 
 def wide_shader(folder):
-    """A stem for processors only."""
+    """Add a stem with vectors that only CPUs have."""
     wide = "typedef float Wide __attribute__((ext_vector_type(16)));\n"
     kernel = "kernel void d(device float* x [[buffer(0)]]) { Wide w = x[0]; x[1] = w[15]; }\n"
     (folder / "wide.metal").write_text(HEAD + wide + kernel)
 
 
-def test_wide_vectors_are_for_processors(gpu, folder, tmp_path, xcrun):
+def test_wide_vectors_are_for_cpus_only(gpu, folder, tmp_path, xcrun):
     wide_shader(folder)
     shaders = Shaders(gpu.device, tmp_path, folder)
     assert build_pipelines(shaders, for_gpu=True) == 4
@@ -72,7 +72,7 @@ def test_wide_vectors_are_for_processors(gpu, folder, tmp_path, xcrun):
 def test_every_plain_kernel_is_compiled(gpu, folder, tmp_path):
     shaders = Shaders(gpu.device, tmp_path, folder)
     assert shaders.plain_functions("one") == ["a"]
-    assert build_pipelines(shaders) == 4  # a and c in both kinds of maths
+    assert build_pipelines(shaders) == 4  # a and c, each with fast and safe maths
     assert len(list((tmp_path / "pipelines").iterdir())) == 4
 
 
@@ -87,12 +87,12 @@ def test_metal_libraries_replace_older_ones(folder, xcrun):
     assert sorted(path.name for path in folder.iterdir() if path.is_dir()) == []
 
 
-def test_without_xcode_there_are_none(folder, xcrun):
+def test_without_xcode_nothing_is_built(folder, xcrun):
     xcrun(find=1)
     assert build_metallibs(folder) == []
 
 
-def test_a_failure_is_ours(folder, xcrun):
+def test_a_compiler_error_is_a_device_error(folder, xcrun):
     xcrun(status=1)
     with pytest.raises(DeviceError, match=r"one-\w+\.metallib does not compile"):
         build_metallibs(folder)
@@ -103,12 +103,12 @@ def test_a_failure_is_ours(folder, xcrun):
     [
         ({"find": 1}, "", 6, "0 Metal libraries (needs `xcrun metal`)"),
         ({"find": 0}, "", 6, "4 Metal libraries"),
-        # Vectors wider than Metal's are not compiled for what says that it is a GPU.
+        # A stem with wide vectors is skipped on a device that reports to be a GPU.
         ({"find": 0}, "apple-m1", 4, "4 Metal libraries"),
     ],
 )
 def test_the_command(folder, tmp_path, xcrun, tool, profile, pipelines, libraries):
-    """In a process of its own: what it compiled is on disk, and the next process finds it."""
+    """As a user runs it, in another process: what it compiled is on disk afterwards."""
     xcrun(**tool)
     wide_shader(folder)
     settings = {
@@ -125,7 +125,7 @@ def test_the_command(folder, tmp_path, xcrun, tool, profile, pipelines, librarie
     assert re.fullmatch(rf"{pipelines} pipelines for .+ in \d+\.\d s", first)
     assert second == libraries
     assert len(list(folder.glob("*.metallib"))) == int(libraries.split()[0])
-    # An archive for each stem and kind of maths.
+    # Archives are named after their stems.
     kept = {path.name.split("-")[0] for path in (tmp_path / "cache" / "pipelines").iterdir()}
     assert kept == ({"one", "two"} if profile else {"one", "two", "wide"})
 

@@ -72,7 +72,7 @@ def test_nothing_waits_until_it_is_read(gpu, gate):
 
 @pytest.mark.metal
 def test_freed_memory_serves_again_in_order(gpu, gate):
-    """What is still in use by the device may be its next target, but not the host's."""
+    """Memory that the device still uses may be written by its next kernel, not by the host."""
     first = gpu.upload(np.zeros(1000, np.uint32))
     gpu.queue.dispatch(kernel(gpu, "add_one"), [first], (1000, 1, 1), GROUP)
     gpu.queue.commit()
@@ -117,11 +117,11 @@ def test_a_failure_names_its_kernel_at_the_next_wait(gpu):
     with pytest.raises(DeviceError, match="kernel reach_far failed"):
         gpu.queue.wait()
     gpu.queue.wait()
-    with pytest.raises(DeviceError, match="reach_far"):  # its result stays wrong
+    with pytest.raises(DeviceError, match="reach_far"):  # every wait for its result fails
         broken.array()
     address = broken.address
     del broken
-    again = gpu.upload(np.ones(16, np.uint32))  # but not what the host puts there next
+    again = gpu.upload(np.ones(16, np.uint32))  # the block works again for new data
     assert again.address == address
     assert again.array(np.uint32).tolist() == [1] * 16
     later = gpu.upload(np.zeros(4, np.uint32))
@@ -151,7 +151,7 @@ def test_an_event_after_a_failure_does_not_hang(gpu):
 
 @pytest.mark.metal
 def test_what_a_check_finds_is_raised_by_the_next_wait(gpu, gate):
-    """A check sees what its kernel wrote, and runs when that has ended, not before."""
+    """A check runs after its kernel has ended, and sees what it wrote."""
     seen = []
 
     def check():
