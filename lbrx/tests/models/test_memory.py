@@ -14,6 +14,7 @@ import pytest
 
 import lbrx
 from lbrx.process import give_back, peak_memory
+from lbrx.tensor.long_lived import write
 
 
 def resident() -> int:
@@ -102,3 +103,24 @@ def test_a_cache_that_grows_keeps_its_tokens(make_model, device):
     assert engine.cache is not old
     np.testing.assert_array_equal(engine.cache.store[..., :30, :].numpy(), kept)
     assert engine.known([prompt]) == 29
+
+
+@pytest.mark.parametrize("device", ["cpu", "metal"])
+@pytest.mark.parametrize("cache_dtype", ["float32", "bfloat16", "q8_0"])
+def test_what_a_new_cache_contains_does_not_matter(make_model, device, cache_dtype):
+    """Memory of a heap has been used before: here every bit of it is set, which is NaN."""
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32}
+    folder = make_model("llama", **heads)
+    found = []
+    for bits in (0, 0xFF):
+        engine = lbrx.load(folder, device=device, cache_dtype=cache_dtype).engine
+        for prompts in ([[5, 6, 7]], [[5, 6, 7], [8]]):
+            store = engine.reserve(len(prompts), 20).store
+            dirty = np.full(store.nbytes, bits, np.uint8).view(store.dtype.numpy)
+            write(store, lbrx.tensor(dirty.reshape(store.shape), device="cpu"))
+            state = engine.prefill(prompts, 10)
+            found.append(state.logits.numpy(copy=True))
+            found.append(engine.decode(state.best, state.positions).logits.numpy(copy=True))
+    for clean, dirty in zip(found[:4], found[4:], strict=True):
+        assert np.isfinite(clean).all()
+        np.testing.assert_array_equal(clean, dirty)
