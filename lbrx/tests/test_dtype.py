@@ -93,7 +93,9 @@ def test_parse(value, expected):
 
 @pytest.mark.parametrize("value", ["float8", "complex64", np.complex64, "U3", object, 3])
 def test_parse_refuses(value):
-    with pytest.raises(lbrx.DtypeError, match="not an element type of lbrx: give one of bool, int8"):
+    with pytest.raises(
+        lbrx.DtypeError, match="not an element type of lbrx: give one of bool, int8"
+    ):
         dt.parse(value)
 
 

@@ -71,7 +71,9 @@ def test_caches_weights_and_replays_live_in_heaps(make_model, cache_dtype):
     gc.collect()
     gpu.trim()
     before, held = gpu.pool.statistics(), Counter(dict(gpu.pool.holders()))
-    model = lbrx.load(make_model("llama", **settings), device="metal", cache_dtype=cache_dtype)
+    model = lbrx.language_model(
+        make_model("llama", **settings), device="metal", cache_dtype=cache_dtype
+    )
     state = model.engine.prefill([list(range(3, 43))], 8)
     state = model.engine.decode(state.best, state.positions)
     state.best.numpy()
@@ -79,10 +81,10 @@ def test_caches_weights_and_replays_live_in_heaps(make_model, cache_dtype):
     taken.subtract(held)
     store = model.engine.cache.store
     assert in_heap(store)
-    assert in_heap(model.engine.model.norm.weight)
+    assert in_heap(model.engine.network.norm.weight)
     assert store.nbytes <= taken["caches"] < store.nbytes + 4096
     assert taken["replay"] > 0
-    assert taken["weights"] >= model.engine.model.norm.weight.nbytes
+    assert taken["weights"] >= model.engine.network.norm.weight.nbytes
     del model, state, store
     gc.collect()
     gpu.queue.drain()
@@ -93,7 +95,7 @@ def test_caches_weights_and_replays_live_in_heaps(make_model, cache_dtype):
 
 @pytest.mark.parametrize("device", ["cpu", "metal"])
 def test_a_cache_that_grows_keeps_its_tokens(make_model, device):
-    model = lbrx.load(make_model("llama", max_position_embeddings=1024), device=device)
+    model = lbrx.language_model(make_model("llama", max_position_embeddings=1024), device=device)
     engine = model.engine
     prompt = list(range(3, 33))
     engine.prefill([prompt], 8)
@@ -102,7 +104,7 @@ def test_a_cache_that_grows_keeps_its_tokens(make_model, device):
     engine.reserve(1, old.capacity + 1)
     assert engine.cache is not old
     np.testing.assert_array_equal(engine.cache.store[..., :30, :].numpy(), kept)
-    assert engine.known([prompt]) == 29
+    assert engine.cached_prefix([prompt]) == 29
 
 
 @pytest.mark.parametrize("device", ["cpu", "metal"])
@@ -113,7 +115,7 @@ def test_what_a_new_cache_contains_does_not_matter(make_model, device, cache_dty
     folder = make_model("llama", **heads)
     found = []
     for bits in (0, 0xFF):
-        engine = lbrx.load(folder, device=device, cache_dtype=cache_dtype).engine
+        engine = lbrx.language_model(folder, device=device, cache_dtype=cache_dtype).engine
         for prompts in ([[5, 6, 7]], [[5, 6, 7], [8]]):
             store = engine.reserve(len(prompts), 20).store
             dirty = np.full(store.nbytes, bits, np.uint8).view(store.dtype.numpy)
