@@ -194,3 +194,40 @@ def test_caches_take_the_values_of_others(device, dtype, rng):
     write(new[..., :5, :], old[..., :5, :])
     kept = np.ascontiguousarray(new.numpy()[..., :5, :]).view(np.uint8)
     np.testing.assert_array_equal(kept, np.ascontiguousarray(values[..., :5, :]).view(np.uint8))
+
+
+def test_only_caches_are_written(device):
+    cache = new_cache((2, 3), dt.float32, device)
+    good = lbrx.ones((2, 3), device=device)
+    write(cache, good)
+    for call_, error, message in (
+        (lambda: write(good, good), TypeError, "is a value, which cannot be written"),
+        (lambda: write(cache * 1, good), TypeError, "is a value, which cannot be written"),
+        (lambda: write(cache, good[0]), lbrx.ShapeError, r"\(3,\) do not fit \(2, 3\)"),
+        (lambda: write(cache, good.astype("float16")), lbrx.DtypeError, "float16 do not fit"),
+    ):
+        with pytest.raises(error, match=message):
+            call_()
+    assert cache.tolist() == good.tolist() == [[1.0] * 3] * 2
+
+
+def test_kept_tensors_keep_their_values(device, rng):
+    """From the host and back, also what is strided, small or quantized."""
+    values = rng.standard_normal((6, 64)).astype(np.float32)
+    plain = lbrx.tensor(values, device="cpu")
+    packed = lbrx.quantize(plain, "q8_0")
+    for tensor in (
+        plain,
+        plain[::2, 1:],
+        plain[0, :1],
+        plain[:0],
+        packed,
+        plain.with_metadata(name="w"),
+    ):
+        there = keep(tensor, device)
+        back = keep(there, "cpu")
+        assert (there.device, back.device) == (device, "cpu")
+        assert there.metadata == back.metadata == tensor.metadata
+        np.testing.assert_array_equal(there.numpy(), tensor.numpy())
+        np.testing.assert_array_equal(back.numpy(), tensor.numpy())
+        assert keep(there, device) is there

@@ -82,7 +82,7 @@ def test_caches_weights_and_replays_live_in_heaps(make_model, cache_dtype):
     store = model.engine.cache.store
     assert in_heap(store)
     assert in_heap(model.engine.network.norm.weight)
-    assert store.nbytes <= taken["caches"] < store.nbytes + 4096
+    assert store.nbytes <= taken["caches"] < store.nbytes + 16384
     assert taken["replay"] > 0
     assert taken["weights"] >= model.engine.network.norm.weight.nbytes
     del model, state, store

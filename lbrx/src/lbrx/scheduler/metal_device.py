@@ -62,7 +62,7 @@ class MetalDevice:
         if same is not None:
             return same
         kept = long_lived(gpu, Spec(array.layout.shape, array.dtype), "weights")
-        np.copyto(kept.writable(), array.numpy())
+        self.write(kept, array)
         return kept
 
 

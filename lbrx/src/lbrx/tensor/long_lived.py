@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from lbrx.dtype import Dtype
+from lbrx.errors import DtypeError, ShapeError
 from lbrx.shape import Shape
-from lbrx.storage import Array
+from lbrx.storage import Array, HostCache, MetalCache
 from lbrx.tensor import derived
 from lbrx.tensor import placement as devices
 from lbrx.tensor.core import Tensor
@@ -22,12 +25,19 @@ def new_cache(shape: Shape, dtype: Dtype, device: str) -> Tensor:
 def write(cache: Tensor, values: Tensor) -> None:
     """Copy values of the same shape and type, on the cache's device or the host, into a view of
     what `new_cache` made. Operations on the cache that are still pending see the new values."""
-    devices.get(cache.device).write(cache.array, values.array)
+    target = replace(cache.array, storage=cache.storage)
+    if not isinstance(target.storage, HostCache | MetalCache):
+        raise TypeError("the tensor is a value, which cannot be written: make it with new_cache")
+    if values.shape != cache.shape:
+        raise ShapeError(f"values of {values.shape} do not fit {cache.shape}: give that shape")
+    if values.dtype is not cache.dtype:
+        raise DtypeError(f"values of {values.dtype} do not fit a cache of {cache.dtype}: cast them")
+    devices.get(cache.device).write(target, values.array)
 
 
 def keep(tensor: Tensor, device: str) -> Tensor:
-    """A tensor of the host on a device for as long as a model is loaded. A mapped file is shared;
-    anything else is copied once. Quantized values stay packed."""
+    """A tensor on a device for as long as a model is loaded. A mapped file is shared, and anything
+    else copied once, to long-lived memory. Quantized values stay packed."""
     if tensor.device == device:
         return tensor
 

@@ -46,7 +46,7 @@ class Device(Protocol):
         """Copy values, of this device or the host, into (part of) what `new_cache` made."""
 
     def keep(self, array: Array) -> Array:
-        """An array of the host here for as long as the process may run: shared, or copied."""
+        """An array, of another device or the host, in long-lived memory here: shared, or copied."""
 
 
 class CpuDevice:
@@ -78,7 +78,7 @@ class CpuDevice:
         np.copyto(cache.writable(), values.numpy())
 
     def keep(self, array: Array) -> Array:
-        return array
+        return array if array.storage.device == self.name else copied(array.numpy(), array.dtype)
 
 
 NAMES = ("cpu", "metal")
