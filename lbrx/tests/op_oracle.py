@@ -148,6 +148,7 @@ ELEMENTWISE = {
     "isnan": Row(lambda x: x != x, result=to_bool),
     "isinf": Row(lambda x: np.abs(x) == math.inf, result=to_bool),
     "isfinite": Row(lambda x: np.abs(x) < math.inf, result=to_bool),
+    "signbit": Row(lambda x: np.copysign(1, x) < 0, result=to_bool),
     "relu": Row(lambda x: np.where(x > 0, x, 0)),
     "leaky_relu": _floats(
         lambda x, slope=0.01: np.where(x > 0, x, slope * x), attributes=({}, {"slope": 0.25})
@@ -168,6 +169,9 @@ ELEMENTWISE = {
     "pow": Row(lambda x, y: x**y, NUMBERS, operands=2, low=1, high=3),
     "divide": _floats(lambda x, y: x / y, operands=2, low=1),
     "atan2": _floats(np.arctan2, operands=2),
+    "copysign": _floats(lambda x, y: np.abs(x) * np.where(np.signbit(y), -1, 1), operands=2),
+    "hypot": _floats(lambda x, y: (x * x + y * y) ** 0.5, operands=2),
+    "logaddexp": _floats(lambda x, y: np.log(np.exp(x) + np.exp(y)), operands=2),
     "bitwise_and": Row(np.bitwise_and, INTEGERS, operands=2),
     "bitwise_or": Row(np.bitwise_or, INTEGERS, operands=2),
     "bitwise_xor": Row(np.bitwise_xor, INTEGERS, operands=2),
@@ -248,6 +252,7 @@ ALONG_AXIS = {
     "softmax": _floats(_softmax),
     "log_softmax": _floats(lambda x, axis=-1: np.log(_softmax(x, axis))),
     "cumsum": Row(lambda x, axis=-1: np.cumsum(x, axis), result=to_wide),
+    "cumprod": Row(lambda x, axis=-1: np.cumprod(x, axis), result=to_wide),
     "sort": Row(_sorted, attributes=({}, {"descending": True})),
 }
 
@@ -257,7 +262,7 @@ OTHERS = {
     *("scatter", "argsort", "topk", "random_uniform", "random_normal", "random_bernoulli"),
     *("add_rms_norm", "add_layer_norm", "attention", "rope", "overwrite"),
     *("decode_blocks", "encode_blocks", "quantized_matmul", "quantized_attention"),
-    "overwrite_blocks",
+    *("overwrite_blocks", "nextafter"),
 }
 
 # What may follow a matrix product.

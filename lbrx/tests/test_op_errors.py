@@ -181,9 +181,9 @@ SAME = [(2, 4, 3, 8)] * 3
             "must have the indices' shape",
         ),
         (
-            lambda: ones(2).scatter([0], ones(1), reduce="max"),
+            lambda: ones(2).scatter([0], ones(1), reduce="mean"),
             ValueError,
-            "neither 'set' nor 'add'",
+            "reduce='mean' does not exist: give one of 'set', 'add', 'multiply', 'min', 'max'",
         ),
         (lambda: ones(2).gelu(approximate="erf"), ValueError, "give 'none' or 'tanh'"),
         (lambda: ones(2, dtype="uint8") + 300, lbrx.DtypeError, "300 does not fit uint8"),

@@ -1,4 +1,4 @@
-"""Running sums: every variant against float64."""
+"""Running sums and products: every variant against float64."""
 
 from __future__ import annotations
 
@@ -113,3 +113,49 @@ def test_memory_and_order(variant, rng):
     with softmetal.checking("bounds", "race"):
         for shape, axis in (((2, 4100), 1), ((300, 3), 0)):
             check(data(rng, shape, dt.float32), axis, variant)
+
+
+@pytest.mark.parametrize(
+    ("variant", "dtype"),
+    [
+        pytest.param(variant, dtype, marks=() if dtype in DEFAULT[variant] else (pytest.mark.full,))
+        for variant in DEFAULT
+        for dtype in dt.ALL
+        if dtype is not dt.float64
+    ],
+)
+def test_products(variant, dtype, rng):
+    for shape, axis in SHAPES:
+        if dtype.is_float:
+            values = rng.choice([0.5, 1, -1, 2, 1.25, 0.8], shape).astype(dtype.numpy)
+        else:
+            values = sample(rng, shape, dtype, -3, 3)
+        with computed_by("scan", variant, "cumprod"):
+            result = lbrx.tensor(values, device="metal").cumprod(axis=axis)
+            lbrx.eval(result)
+        with np.errstate(over="ignore", under="ignore"):
+            expected = np.cumprod(wide(values), axis)
+            known = np.abs(expected) < np.finfo(np.float32).max if dtype.is_float else True
+            assert np.mean(known) > 0.9
+        kept = lbrx.where(lbrx.tensor(known, device="metal"), result, 0)
+        close(kept, np.where(known, expected, 0), to_wide(dtype))
+
+
+@pytest.mark.parametrize("variant", ["serial", "simd"])
+def test_products_do_not_drift(variant):
+    values = np.full(20_000, 1.0001, np.float32)
+    with computed_by("scan", variant, "cumprod"):
+        result = lbrx.tensor(values, device="metal").cumprod().numpy()
+    np.testing.assert_allclose(result, np.cumprod(wide(values)), rtol=1e-6)
+
+
+@pytest.mark.parametrize("variant", ["serial", "simd"])
+def test_products_of_nan_infinity_and_zero(variant):
+    for before in (0, 40):
+        for special in ([2, math.inf, 3, 0, 1], [1e30, 1e30, -1, 2, 3], [0, math.nan, 1, 1, 1]):
+            values = np.array([1.0] * before + special, np.float32)
+            with computed_by("scan", variant, "cumprod"):
+                result = lbrx.tensor(values, device="metal").cumprod().numpy()
+            with np.errstate(invalid="ignore", over="ignore"):
+                np.testing.assert_array_equal(np.isnan(result), np.isnan(np.cumprod(values)))
+                np.testing.assert_allclose(result, np.cumprod(values), rtol=1e-6)

@@ -243,7 +243,7 @@ def gather_element(
 
 @computes("scatter")
 def run_scatter(call: Call) -> tuple[Array, ...]:
-    """Into a copy. Halves are added up in float and rounded once."""
+    """Into a copy. Halves are combined in float and rounded once."""
     given, wanted, changes = call.inputs
     assert given is not None
     assert wanted is not None
@@ -251,18 +251,23 @@ def run_scatter(call: Call) -> tuple[Array, ...]:
     gpu, (spec,), reduce = call.gpu, call.outputs, call.attributes["reduce"]
     axis = sh.normalize_axis(call.attributes["axis"], len(spec.shape))
     indices = _indices(gpu, "scatter", wanted, spec.shape[axis])
-    working = dt.float32 if reduce == "add" and spec.dtype in HALVES else spec.dtype
+    working = dt.float32 if reduce != "set" and spec.dtype in HALVES else spec.dtype
     result = empty(gpu, Spec(spec.shape, working))
     movement.copy(gpu, elementwise.cast(gpu, placed(gpu, given), working), result)
     updates = elementwise.contiguous(gpu, elementwise.cast(gpu, placed(gpu, changes), working))
-    bits = movement.BITS[working.itemsize]
-    if reduce == "add" and working in (dt.bool_, dt.float32):
-        bits = working
     count = indices.array.layout.shape[axis]
-    problem = _problem(result, axis, bits, indices.array.dtype, count)
+    handled = _handled(working, reduce)
+    problem = _problem(result, axis, handled, indices.array.dtype, count)
     if indices.array.layout.size:
         scatter.run(gpu, problem, reduce, indices, buffer_of(updates), buffer_of(result))
     return (elementwise.cast(gpu, result, spec.dtype),)
+
+
+def _handled(dtype: Dtype, reduce: str) -> Dtype:
+    """The type of the kernel: only its width matters where elements are moved, and no sign where
+    integers wrap."""
+    wraps = reduce in ("add", "multiply") and dtype.is_integer
+    return movement.BITS[dtype.itemsize] if wraps or reduce == "set" else dtype
 
 
 @scatter.variant("walk")

@@ -1,4 +1,4 @@
-"""Running sums along an axis: blocks of a fixed length, each from the total of those before it."""
+"""Running sums and products along an axis, in blocks that start from the total before them."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ SIMD_WIDTH = 32
 class Scan:
     """A problem: `outer` times `inner` runs, those of one `outer` interleaved."""
 
+    op: str
     dtype: Dtype
     outer: int
     length: int
@@ -36,7 +37,7 @@ class Scan:
 
     @property
     def shape_class(self) -> str:
-        return f"{self.dtype} {size_class(self.outer, self.length, self.inner)}"
+        return f"{self.op} {self.dtype} {size_class(self.outer, self.length, self.inner)}"
 
 
 family: KernelFamily[Scan] = KernelFamily("scan")
@@ -46,7 +47,7 @@ family.samples += [
 ]
 
 
-@computes("cumsum")
+@computes("cumsum", "cumprod")
 def run(call: Call) -> tuple[Array, ...]:
     (given,) = call.inputs
     assert given is not None
@@ -58,7 +59,7 @@ def run(call: Call) -> tuple[Array, ...]:
     outer, inner = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
     result = empty(call.gpu, call.outputs[0])
     if result.layout.size:
-        problem = Scan(array.dtype, outer, shape[axis], inner)
+        problem = Scan(call.op.name, array.dtype, outer, shape[axis], inner)
         family.run(call.gpu, problem, array, result)
     return (result,)
 
@@ -100,7 +101,7 @@ def _launch(
         grid = min(threads, GRID_ROW), -(-threads // GRID_ROW), 1
         group = min(threads, GROUP), 1, 1
         gpu.queue.dispatch(
-            pipeline, [*buffers, record], grid, group, kernel="cumsum", variant=variant
+            pipeline, [*buffers, record], grid, group, kernel=problem.op, variant=variant
         )
 
     # A run of one block starts from nothing; the argument is there for Metal's sake.
@@ -108,7 +109,7 @@ def _launch(
     if blocks > 1:
         runs = problem.outer * problem.inner
         totals = gpu.buffer(runs * blocks * TOTAL_BYTES, "scan")
-        dispatch(f"cumsum_total_{kind}", problem.dtype, [values, totals], tasks * width)
+        dispatch(f"{problem.op}_total_{kind}", problem.dtype, [values, totals], tasks * width)
         total = dt.float32 if problem.dtype.is_float else dt.int64
-        dispatch("cumsum_totals", total, [totals], runs)
-    dispatch(f"cumsum_{kind}", problem.dtype, [values, results, totals], tasks * width)
+        dispatch(f"{problem.op}_totals", total, [totals], runs)
+    dispatch(f"{problem.op}_{kind}", problem.dtype, [values, results, totals], tasks * width)

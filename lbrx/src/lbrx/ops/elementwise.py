@@ -81,6 +81,7 @@ _unary(
         "isnan": np.isnan,
         "isinf": np.isinf,
         "isfinite": np.isfinite,
+        "signbit": np.signbit,
     },
 )
 
@@ -99,7 +100,18 @@ _binary(
         "pow": power,
     },
 )
-_binary(OpFamily.BINARY, rules.floating, {"divide": np.divide, "atan2": np.arctan2})
+_binary(
+    OpFamily.BINARY,
+    rules.floating,
+    {
+        "divide": np.divide,
+        "atan2": np.arctan2,
+        "copysign": np.copysign,
+        "hypot": np.hypot,
+        "logaddexp": np.logaddexp,
+    },
+)
+_binary(OpFamily.BINARY, rules.not_half, {"nextafter": np.nextafter})
 _binary(
     OpFamily.BINARY,
     rules.integral,

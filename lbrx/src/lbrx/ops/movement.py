@@ -11,10 +11,20 @@ from lbrx import shape as sh
 from lbrx.dtype import Dtype
 from lbrx.errors import ShapeError
 from lbrx.ops import rules
+from lbrx.ops.reduction import widest
 from lbrx.ops.table import Attributes, NumpyArray, OpFamily, op
 from lbrx.shape import Shape
 
 Widths = tuple[tuple[int, int], ...]
+
+# What `scatter` does with an element and its update; None puts the update in its place.
+REDUCTIONS: dict[str, np.ufunc | None] = {
+    "set": None,
+    "add": np.add,
+    "multiply": np.multiply,
+    "min": np.minimum,
+    "max": np.maximum,
+}
 
 
 def concat_shape(shapes: rules.Shapes, attributes: Attributes) -> Shape:
@@ -65,8 +75,9 @@ def scatter_shape(shapes: rules.Shapes, attributes: Attributes) -> Shape:
     indices = gather_shape(shapes, attributes)
     if shapes[2] != indices:
         raise ShapeError(f"updates of shape {shapes[2]} must have the indices' shape {indices}")
-    if attributes["reduce"] not in ("set", "add"):
-        raise ValueError(f"reduce={attributes['reduce']!r} is neither 'set' nor 'add'")
+    if attributes["reduce"] not in REDUCTIONS:
+        known = ", ".join(map(repr, REDUCTIONS))
+        raise ValueError(f"reduce={attributes['reduce']!r} does not exist: give one of {known}")
     return rules.first(shapes)
 
 
@@ -131,22 +142,32 @@ def gather(x: NumpyArray, indices: NumpyArray, *, axis: int = -1) -> NumpyArray:
 def scatter(
     x: NumpyArray, indices: NumpyArray, updates: NumpyArray, *, axis: int = -1, reduce: str = "set"
 ) -> NumpyArray:
-    """A copy of x with updates set, or added, where gather would read; one of equals is set."""
+    """A copy of x with updates where gather would read: set, or combined with the elements there.
+
+    `reduce` is "set", "add", "multiply", "min" or "max". Updates of one element follow in order, so
+    the last one is set; halves are combined in float32 and rounded once.
+    """
     result = x.copy()
     places: list[NumpyArray] = list(np.indices(indices.shape, sparse=True))
     places[axis] = _checked(indices, x.shape[axis])
-    if reduce == "add":
-        np.add.at(result, tuple(places), updates)
-    else:
+    combine = REDUCTIONS[reduce]
+    if combine is None:
         result[tuple(places)] = updates
+    else:
+        combine.at(result, tuple(places), updates)
     return result
 
 
 @op(OpFamily.SORTING, rules.along_axis, rules.accumulated)
 def cumsum(x: NumpyArray, *, axis: int = -1) -> NumpyArray:
     """Running sums along an axis; of integers in 64 bits."""
-    wide = {"f": np.float64, "u": np.uint64}.get(x.dtype.kind, np.int64)
-    return np.asarray(np.cumsum(x, axis=axis, dtype=wide))
+    return np.asarray(np.cumsum(x, axis=axis, dtype=widest(x)))
+
+
+@op(OpFamily.SORTING, rules.along_axis, rules.accumulated)
+def cumprod(x: NumpyArray, *, axis: int = -1) -> NumpyArray:
+    """Running products along an axis; of integers in 64 bits."""
+    return np.asarray(np.cumprod(x, axis=axis, dtype=widest(x)))
 
 
 def _order(x: NumpyArray, axis: int, descending: bool) -> NumpyArray:

@@ -13,14 +13,14 @@ from lbrx.ops.table import Attributes, NumpyArray, OpFamily, op
 from lbrx.shape import Axes, normalize_axes, reduced
 
 
-def _widest(x: NumpyArray) -> Any:
+def widest(x: NumpyArray) -> Any:
     """The widest type of its kind."""
     return {"f": np.float64, "u": np.uint64}.get(x.dtype.kind, np.int64)
 
 
 def _total(x: NumpyArray, axis: Axes, keepdims: bool = True) -> NumpyArray:
     axes = normalize_axes(axis, x.ndim)
-    return np.asarray(np.sum(x, axis=axes, dtype=_widest(x), keepdims=keepdims))
+    return np.asarray(np.sum(x, axis=axes, dtype=widest(x), keepdims=keepdims))
 
 
 def _count(x: NumpyArray, axis: Axes) -> int:
@@ -45,7 +45,7 @@ def sum_(x: NumpyArray, *, axis: Axes = None, keepdims: bool = False) -> NumpyAr
 def prod(x: NumpyArray, *, axis: Axes = None, keepdims: bool = False) -> NumpyArray:
     """The product; of integers in 64 bits."""
     axes = normalize_axes(axis, x.ndim)
-    return np.asarray(np.prod(x, axis=axes, dtype=_widest(x), keepdims=keepdims))
+    return np.asarray(np.prod(x, axis=axes, dtype=widest(x), keepdims=keepdims))
 
 
 @op(OpFamily.REDUCTION, rules.reduced, rules.floating)

@@ -103,6 +103,13 @@ def floating(promoted: Dtype, _: Attributes) -> Dtype:
     return promoted if promoted.is_float else dt.float32
 
 
+def not_half(promoted: Dtype, attributes: Attributes) -> Dtype:
+    """Floating, but not float16 and bfloat16: kernels hold those as float32."""
+    if promoted in (dt.float16, dt.bfloat16):
+        raise DtypeError(f"{promoted} is computed in float32: cast to float32")
+    return floating(promoted, attributes)
+
+
 def floating_pair(promoted: Dtype, attributes: Attributes) -> tuple[Dtype, Dtype]:
     """Two results of the same floating type."""
     return floating(promoted, attributes), floating(promoted, attributes)

@@ -101,6 +101,9 @@ template <typename T> inline bool isfinite(T) { return true; }
 template <> inline bool isnan(float x) { return metal::isnan(x); }
 template <> inline bool isinf(float x) { return metal::isinf(x); }
 template <> inline bool isfinite(float x) { return metal::isfinite(x); }
+template <typename T> inline bool signbit(T x) { return x < T(0); }
+template <> inline bool signbit(bool) { return false; }
+template <> inline bool signbit(float x) { return as_type<int>(x) < 0; }
 
 // ---- binary ----
 
@@ -109,6 +112,29 @@ template <typename T> inline T subtract(T x, T y) { return T(x - y); }
 template <typename T> inline T multiply(T x, T y) { return T(x * y); }
 inline float divide(float x, float y) { return x / y; }
 inline float atan2(float x, float y) { return metal::atan2(x, y); }
+inline float copysign(float x, float y) { return metal::copysign(x, y); }
+
+// Divided by the larger one first, so that squares neither overflow nor vanish.
+inline float hypot(float x, float y) {
+  const float large = fmax(fabs(x), fabs(y)), small = fmin(fabs(x), fabs(y));
+  const float ratio = small / large;
+  const float length = large * metal::sqrt(1.0f + ratio * ratio);
+  const bool infinite = metal::isinf(x) || metal::isinf(y);
+  if (!infinite && (metal::isnan(x) || metal::isnan(y))) return x + y;
+  return infinite ? INFINITY : (large == 0.0f ? 0.0f : length);
+}
+inline float logaddexp(float x, float y) {
+  const float apart = x == y ? 0.0f : fabs(x - y);
+  return (x > y ? x : y) + log1p(metal::exp(-apart));
+}
+
+// Floats of one sign are ordered as their bits, and zero has two.
+inline float nextafter(float x, float y) {
+  if (metal::isnan(x) || metal::isnan(y)) return x + y;
+  if (x == y) return y;
+  if (x == 0.0f) return as_type<float>(1u | (as_type<uint>(y) & 0x80000000u));
+  return as_type<float>(as_type<uint>(x) + ((x < y) == (x > 0.0f) ? 1u : ~0u));
+}
 
 // NaN wins, as in numpy.
 template <typename T> inline T maximum(T x, T y) { return x > y ? x : y; }

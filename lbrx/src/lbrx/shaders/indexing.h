@@ -119,6 +119,21 @@ struct Add {
   template <typename T> static T apply(T old, T update) { return T(old + update); }
   static bool apply(bool old, bool update) { return old || update; }
 };
+struct Multiply {
+  template <typename T> static T apply(T old, T update) { return T(old * update); }
+  static bool apply(bool old, bool update) { return old && update; }
+};
+// NaN wins.
+struct Min {
+  template <typename T> static T apply(T old, T update) {
+    return update < old || update != update ? update : old;
+  }
+};
+struct Max {
+  template <typename T> static T apply(T old, T update) {
+    return update > old || update != update ? update : old;
+  }
+};
 
 struct Walking {
   uint columns;  // that a thread takes side by side

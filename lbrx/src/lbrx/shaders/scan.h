@@ -1,5 +1,6 @@
-// Running sums along an axis of a contiguous array, [outer, length, inner]. A run is cut into
-// blocks: their totals, the totals before each of them, then the sums within. For safe maths.
+// Running sums and products along an axis of a contiguous array, [outer, length, inner]. A run is
+// cut into blocks: their totals, the totals before each of them, then the results within. For safe
+// maths.
 #pragma once
 #include <metal_stdlib>
 using namespace metal;
@@ -17,42 +18,68 @@ struct Scan {
 };
 
 // A float total and what its rounding lost, as one more float: as good as twice the precision.
-struct Exact {
-  float total, lost;
+struct Sum {
+  float total = 0, lost = 0;
+};
+struct Product {
+  float total = 1, lost = 0;
+};
+struct IntegerProduct {
+  ulong total = 1;
 };
 
-inline Exact plus(Exact a, float x) {
+inline Sum joined(Sum a, float x) {
   const float total = a.total + x;
   const float taken = total - a.total;
   const float lost = (a.total - (total - taken)) + (x - taken);
   return {total, a.lost + (fabs(total) < INFINITY ? lost : 0.0f)};
 }
-inline Exact plus(Exact a, Exact b) {
-  const Exact sum = plus(a, b.total);
+inline Sum joined(Sum a, Sum b) {
+  const Sum sum = joined(a, b.total);
   return {sum.total, sum.lost + b.lost};
 }
-inline float value(Exact a) { return a.total + a.lost; }
-inline float value(Exact a, float x) { return a.total + (a.lost + x); }
+inline float value(Sum a) { return a.total + a.lost; }
+inline float value(Sum a, float x) { return a.total + (a.lost + x); }
 
-inline ulong plus(ulong a, ulong x) { return a + x; }
+inline Product joined(Product a, float x) {
+  const float total = a.total * x;
+  const float lost = fma(a.total, x, -total) + a.lost * x;
+  return {total, fabs(total) < INFINITY ? lost : 0.0f};
+}
+inline Product joined(Product a, Product b) {
+  const Product product = joined(a, b.total);
+  const float lost = product.lost + a.total * b.lost;
+  return {product.total, fabs(product.total) < INFINITY ? lost : 0.0f};
+}
+inline float value(Product a) { return a.total + a.lost; }
+inline float value(Product a, Product b) { return value(joined(a, b)); }
+
+inline float joined(float a, float x) { return a + x; }
+inline ulong joined(ulong a, ulong x) { return a + x; }
 inline ulong value(ulong a) { return a; }
 inline ulong value(ulong a, ulong x) { return a + x; }
 
-// What elements are added up in, what a total is, and totals side by side.
-template <typename T>
-struct Totals {
+inline IntegerProduct joined(IntegerProduct a, ulong x) { return {a.total * x}; }
+inline IntegerProduct joined(IntegerProduct a, IntegerProduct b) { return {a.total * b.total}; }
+inline ulong value(IntegerProduct a) { return a.total; }
+inline ulong value(IntegerProduct a, IntegerProduct b) { return a.total * b.total; }
+
+// What elements are joined in, what a total is, and totals side by side.
+template <typename Own>
+struct IntegerTotals {
   using Value = ulong;
-  using Total = ulong;
+  using Total = Own;
   template <uint N>
   struct Lanes {
-    ulong total[N];
+    Total total[N];
     void set(uint j, Total t) { total[j] = t; }
     Total get(uint j) const { return total[j]; }
   };
 };
+template <typename Own>
 struct FloatTotals {
   using Value = float;
-  using Total = Exact;
+  using Total = Own;
   template <uint N>
   struct Lanes {
     float total[N], lost[N];
@@ -63,9 +90,26 @@ struct FloatTotals {
     Total get(uint j) const { return {total[j], lost[j]}; }
   };
 };
-template <> struct Totals<float> : FloatTotals {};
-template <> struct Totals<half> : FloatTotals {};
-template <> struct Totals<bfloat> : FloatTotals {};
+
+// The two operations: how totals are kept for elements of a type, and the running totals within a
+// simdgroup. A product's relative errors would add up over all simdgroups if these were plain floats.
+template <typename T, typename IfFloat, typename IfInteger> struct Either { using type = IfInteger; };
+template <typename F, typename I> struct Either<float, F, I> { using type = F; };
+template <typename F, typename I> struct Either<half, F, I> { using type = F; };
+template <typename F, typename I> struct Either<bfloat, F, I> { using type = F; };
+
+struct Adding {
+  template <typename T>
+  using Totals = typename Either<T, FloatTotals<Sum>, IntegerTotals<ulong>>::type;
+  template <typename T> using Prefix = typename Totals<T>::Value;
+};
+struct Multiplying {
+  template <typename T>
+  using Totals = typename Either<T, FloatTotals<Product>, IntegerTotals<IntegerProduct>>::type;
+  template <typename T> using Prefix = typename Totals<T>::Total;
+};
+template <typename Op, typename T> using Total = typename Op::template Totals<T>::Total;
+template <typename Op, typename T> using Value = typename Op::template Totals<T>::Value;
 
 // ---- serial: one thread a block ----
 
@@ -90,38 +134,46 @@ inline Block block_of(constant Scan& s, ulong task) {
 
 inline ulong task_of(uint2 position) { return position.x + ulong(position.y) * SCAN_GRID_ROW; }
 
-// Adds the elements up.
-template <typename T>
-inline void add_up(device const T* x, uint count, thread ulong& total) {
-  for (uint i = 0; i < count; i++) total += ulong(x[i]);
+// Joins the elements to a total.
+template <typename T, typename Total>
+inline void join_all(device const T* x, uint count, thread Total& total) {
+  for (uint i = 0; i < count; i++) total = joined(total, ulong(x[i]));
 }
-template <typename T>
-inline void add_up(device const T* x, uint count, thread Exact& total) {
-  FloatTotals::Lanes<CHUNK> lanes;
-  for (uint j = 0; j < CHUNK; j++) lanes.set(j, {0, 0});
+template <typename Own, typename T>
+inline void join_lanes(device const T* x, uint count, thread Own& total) {
+  typename FloatTotals<Own>::template Lanes<CHUNK> lanes;
+  for (uint j = 0; j < CHUNK; j++) lanes.set(j, {});
   uint i = 0;
   for (; i + CHUNK <= count; i += CHUNK) {
-    for (uint j = 0; j < CHUNK; j++) lanes.set(j, plus(lanes.get(j), float(x[i + j])));
+    for (uint j = 0; j < CHUNK; j++) lanes.set(j, joined(lanes.get(j), float(x[i + j])));
   }
-  for (uint j = 0; j < CHUNK; j++) total = plus(total, lanes.get(j));
-  for (; i < count; i++) total = plus(total, float(x[i]));
+  for (uint j = 0; j < CHUNK; j++) total = joined(total, lanes.get(j));
+  for (; i < count; i++) total = joined(total, float(x[i]));
+}
+template <typename T>
+inline void join_all(device const T* x, uint count, thread Sum& total) {
+  join_lanes(x, count, total);
+}
+template <typename T>
+inline void join_all(device const T* x, uint count, thread Product& total) {
+  join_lanes(x, count, total);
 }
 
-template <typename T>
+template <typename Op, typename T>
 kernel void total_rows(device const T* in [[buffer(0)]],
-                       device typename Totals<T>::Total* totals [[buffer(1)]],
+                       device Total<Op, T>* totals [[buffer(1)]],
                        constant Scan& s [[buffer(2)]],
                        uint2 position [[thread_position_in_grid]]) {
   if (task_of(position) >= s.tasks) return;
   const Block block = block_of<1>(s, task_of(position));
-  typename Totals<T>::Total total = {};
-  add_up(in + block.first, block.count, total);
+  Total<Op, T> total = {};
+  join_all(in + block.first, block.count, total);
   totals[block.total] = total;
 }
 
 // The total of a chunk from its running sums, which each lost something too.
 template <typename T>
-inline Exact total_of(device const T* x, thread const float* sums) {
+inline Sum total_of(device const T* x, thread const float* sums) {
   float lost[CHUNK];
   for (uint j = 0; j < CHUNK; j++) {
     const float before = j == 0 ? 0.0f : sums[j - 1];
@@ -134,73 +186,83 @@ inline Exact total_of(device const T* x, thread const float* sums) {
   const float total = sums[CHUNK - 1];
   return {total, fabs(total) < INFINITY ? lost[0] : 0.0f};
 }
-// Writes the running sums of `count` elements that `total` comes before.
-template <typename T, typename Out>
-inline void walk(device const T* x, device Out* y, uint count, ulong total) {
-  for (uint i = 0; i < count; i++) y[i] = Out(total += ulong(x[i]));
+// Writes the running totals of `count` elements that `total` comes before.
+template <typename T, typename Out, typename Total>
+inline void walk(device const T* x, device Out* y, uint count, Total total) {
+  for (uint i = 0; i < count; i++) {
+    total = joined(total, ulong(x[i]));
+    y[i] = Out(value(total));
+  }
 }
 template <typename T, typename Out>
-inline void walk(device const T* x, device Out* y, uint count, Exact total) {
+inline void walk(device const T* x, device Out* y, uint count, Product total) {
+  for (uint i = 0; i < count; i++) {
+    total = joined(total, float(x[i]));
+    y[i] = Out(value(total));
+  }
+}
+template <typename T, typename Out>
+inline void walk(device const T* x, device Out* y, uint count, Sum total) {
   uint i = 0;
   for (; i + CHUNK <= count; i += CHUNK) {
     float sums[CHUNK], sum = 0;
     for (uint j = 0; j < CHUNK; j++) sums[j] = sum += float(x[i + j]);
     for (uint j = 0; j < CHUNK; j++) y[i + j] = Out(value(total, sums[j]));
-    total = plus(total, total_of(x + i, sums));
+    total = joined(total, total_of(x + i, sums));
   }
   for (; i < count; i++) {
-    total = plus(total, float(x[i]));
+    total = joined(total, float(x[i]));
     y[i] = Out(value(total));
   }
 }
 
-template <typename T, typename Out>
+template <typename Op, typename T, typename Out>
 kernel void scan_rows(device const T* in [[buffer(0)]], device Out* out [[buffer(1)]],
-                      device const typename Totals<T>::Total* before [[buffer(2)]],
+                      device const Total<Op, T>* before [[buffer(2)]],
                       constant Scan& s [[buffer(3)]],
                       uint2 position [[thread_position_in_grid]]) {
   if (task_of(position) >= s.tasks) return;
   const Block block = block_of<1>(s, task_of(position));
-  typename Totals<T>::Total total = {};
+  Total<Op, T> total = {};
   if (s.blocks > 1) total = before[block.total];
   walk(in + block.first, out + block.first, block.count, total);
 }
 
-template <typename T, uint N>
+template <typename Op, typename T, uint N>
 kernel void total_columns(device const T* in [[buffer(0)]],
-                          device typename Totals<T>::Total* totals [[buffer(1)]],
+                          device Total<Op, T>* totals [[buffer(1)]],
                           constant Scan& s [[buffer(2)]],
                           uint2 position [[thread_position_in_grid]]) {
   if (task_of(position) >= s.tasks) return;
   const Block block = block_of<N>(s, task_of(position));
   device const T* x = in + block.first;
-  typename Totals<T>::template Lanes<N> lanes;
+  typename Op::template Totals<T>::template Lanes<N> lanes;
   for (uint j = 0; j < block.columns; j++) lanes.set(j, {});
   for (uint i = 0; i < block.count; i++, x += s.inner) {
     for (uint j = 0; j < block.columns; j++) {
-      lanes.set(j, plus(lanes.get(j), typename Totals<T>::Value(x[j])));
+      lanes.set(j, joined(lanes.get(j), Value<Op, T>(x[j])));
     }
   }
   for (uint j = 0; j < block.columns; j++) totals[block.total + j] = lanes.get(j);
 }
 
-template <typename T, typename Out, uint N>
+template <typename Op, typename T, typename Out, uint N>
 kernel void scan_columns(device const T* in [[buffer(0)]], device Out* out [[buffer(1)]],
-                         device const typename Totals<T>::Total* before [[buffer(2)]],
+                         device const Total<Op, T>* before [[buffer(2)]],
                          constant Scan& s [[buffer(3)]],
                          uint2 position [[thread_position_in_grid]]) {
   if (task_of(position) >= s.tasks) return;
   const Block block = block_of<N>(s, task_of(position));
   device const T* x = in + block.first;
   device Out* y = out + block.first;
-  typename Totals<T>::template Lanes<N> lanes;
+  typename Op::template Totals<T>::template Lanes<N> lanes;
   for (uint j = 0; j < block.columns; j++) {
     lanes.set(j, {});
     if (s.blocks > 1) lanes.set(j, before[block.total + j]);
   }
   for (uint i = 0; i < block.count; i++, x += s.inner, y += s.inner) {
     for (uint j = 0; j < block.columns; j++) {
-      lanes.set(j, plus(lanes.get(j), typename Totals<T>::Value(x[j])));
+      lanes.set(j, joined(lanes.get(j), Value<Op, T>(x[j])));
       y[j] = Out(value(lanes.get(j)));
     }
   }
@@ -217,7 +279,7 @@ kernel void scan_totals(device Total* totals [[buffer(0)]], constant Scan& s [[b
   for (ulong block = 0; block < s.blocks; block++, own += s.inner) {
     const Total total = *own;
     *own = before;
-    before = plus(before, total);
+    before = joined(before, total);
   }
 }
 
@@ -228,54 +290,65 @@ inline float earlier(float x, ushort by) { return simd_shuffle_up(x, by); }
 inline ulong earlier(ulong x, ushort by) {
   return as_type<ulong>(simd_shuffle_up(as_type<uint2>(x), by));
 }
+inline Product earlier(Product x, ushort by) {
+  return {simd_shuffle_up(x.total, by), simd_shuffle_up(x.lost, by)};
+}
+inline IntegerProduct earlier(IntegerProduct x, ushort by) { return {earlier(x.total, by)}; }
 inline ulong later(ulong x, ushort by) {
   return as_type<ulong>(simd_shuffle_down(as_type<uint2>(x), by));
 }
-inline Exact later(Exact x, ushort by) {
+inline Sum later(Sum x, ushort by) {
   return {simd_shuffle_down(x.total, by), simd_shuffle_down(x.lost, by)};
 }
+inline Product later(Product x, ushort by) {
+  return {simd_shuffle_down(x.total, by), simd_shuffle_down(x.lost, by)};
+}
+inline IntegerProduct later(IntegerProduct x, ushort by) { return {later(x.total, by)}; }
 inline float last(float x) { return simd_broadcast(x, ushort(SCAN_WIDTH - 1)); }
 inline ulong last(ulong x) {
   return as_type<ulong>(simd_broadcast(as_type<uint2>(x), ushort(SCAN_WIDTH - 1)));
 }
+inline Product last(Product x) { return {last(x.total), last(x.lost)}; }
+inline IntegerProduct last(IntegerProduct x) { return {last(x.total)}; }
 
-template <typename T>
+template <typename Op, typename T>
 kernel void total_rows_simd(device const T* in [[buffer(0)]],
-                            device typename Totals<T>::Total* totals [[buffer(1)]],
+                            device Total<Op, T>* totals [[buffer(1)]],
                             constant Scan& s [[buffer(2)]],
                             uint2 position [[thread_position_in_grid]],
                             uint lane [[thread_index_in_simdgroup]]) {
   const ulong task = task_of(position) / SCAN_WIDTH;
   if (task >= s.tasks) return;
   const Block block = block_of<1>(s, task);
-  typename Totals<T>::Total total = {};
+  Total<Op, T> total = {};
   for (uint i = lane; i < block.count; i += SCAN_WIDTH) {
-    total = plus(total, typename Totals<T>::Value(in[block.first + i]));
+    total = joined(total, Value<Op, T>(in[block.first + i]));
   }
-  for (ushort by = SCAN_WIDTH / 2; by > 0; by /= 2) total = plus(total, later(total, by));
+  for (ushort by = SCAN_WIDTH / 2; by > 0; by /= 2) total = joined(total, later(total, by));
   if (lane == 0) totals[block.total] = total;
 }
 
-template <typename T, typename Out>
+template <typename Op, typename T, typename Out>
 kernel void scan_rows_simd(device const T* in [[buffer(0)]], device Out* out [[buffer(1)]],
-                           device const typename Totals<T>::Total* before [[buffer(2)]],
+                           device const Total<Op, T>* before [[buffer(2)]],
                            constant Scan& s [[buffer(3)]],
                            uint2 position [[thread_position_in_grid]],
                            uint lane [[thread_index_in_simdgroup]]) {
-  using Value = typename Totals<T>::Value;
+  using Prefix = typename Op::template Prefix<T>;
   const ulong task = task_of(position) / SCAN_WIDTH;
   if (task >= s.tasks) return;
   const Block block = block_of<1>(s, task);
-  typename Totals<T>::Total total = {};
+  Total<Op, T> total = {};
   if (s.blocks > 1) total = before[block.total];
   for (uint i = 0; i < block.count; i += SCAN_WIDTH) {
     const bool inside = i + lane < block.count;
-    Value sum = inside ? Value(in[block.first + i + lane]) : Value(0);
+    Prefix sum = {};
+    if (inside) sum = joined(sum, Value<Op, T>(in[block.first + i + lane]));
     for (ushort by = 1; by < SCAN_WIDTH; by *= 2) {
-      const Value other = earlier(sum, by);
-      sum += lane >= by ? other : Value(0);
+      const Prefix other = earlier(sum, by);
+      if (lane >= by) sum = joined(other, sum);
     }
     if (inside) out[block.first + i + lane] = Out(value(total, sum));
-    total = plus(total, last(sum));
+    total = joined(total, last(sum));
   }
 }

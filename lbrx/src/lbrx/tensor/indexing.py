@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from lbrx import shape as sh
 from lbrx.errors import DtypeError, ShapeError
+from lbrx.shape import BasicIndex
 
 if TYPE_CHECKING:
     from lbrx.tensor.core import Tensor
@@ -19,12 +21,74 @@ if TYPE_CHECKING:
 Picker = NDArray[Any]
 
 
+@dataclass(frozen=True)
+class Selection:
+    """A key in two steps: what slices leave of a tensor, then places on some axes of that."""
+
+    basic: list[BasicIndex]
+    """An item for each axis of the tensor, and None for each new one."""
+    pickers: dict[int, Picker]
+    """Places from 0, by axis of what the slices leave; they broadcast."""
+
+    def axes(self, ndim: int) -> tuple[list[int], list[int]]:
+        """The axes that have pickers, and the others."""
+        return sorted(self.pickers), [axis for axis in range(ndim) if axis not in self.pickers]
+
+    def flat(self, sizes: Sequence[int]) -> Picker:
+        """The places in the picked axes as one axis, given their sizes."""
+        shape = sh.broadcast(*(picker.shape for picker in self.pickers.values()))
+        places = np.zeros(shape, np.int64)
+        for axis, size in zip(sorted(self.pickers), sizes, strict=True):
+            places = places * size + self.pickers[axis]
+        return places
+
+    def result_order(self, front: int, rest: int) -> list[int]:
+        """The axes of a result that has `front` axes of places first: numpy puts these where the
+        picked axes were, or leaves them first where slices lie between those."""
+        picked = sorted(self.pickers)
+        adjacent = picked == list(range(picked[0], picked[-1] + 1))
+        before = picked[0] if adjacent else 0
+        back = range(front, front + rest)
+        return [*back[:before], *range(front), *back[before:]]
+
+
 def index(tensor: Tensor, key: Any) -> Tensor:
+    """What `tensor[key]` is: a view for slices and integers, else a copy of what is picked."""
+    chosen = selection(tensor, key)
+    view = tensor.view(sh.index(tensor.array.layout, chosen.basic))
+    if not chosen.pickers:
+        return view
+    picked, rest = chosen.axes(view.ndim)
+    sizes, remaining = ([view.shape[axis] for axis in axes] for axes in (picked, rest))
+    flat = chosen.flat(sizes)
+    source = view.permute(*picked, *rest).reshape(math.prod(sizes), *remaining)
+    taken: Tensor = source.take(flat, axis=0)
+    return taken.permute(*chosen.result_order(flat.ndim, len(rest)))
+
+
+def selection(tensor: Tensor, key: Any) -> Selection:
+    """The key written out for all axes of the tensor; masks and integer arrays are evaluated."""
     items = [_item(item) for item in (key if isinstance(key, tuple) else (key,))]
-    if not any(isinstance(item, np.ndarray) for item in items):
-        return tensor.view(sh.index(tensor.array.layout, items))
     used = sum(_width(item) for item in items)
-    return _pick(tensor, sh.expand_ellipsis(items, tensor.ndim, used))
+    written: list[Any] = sh.expand_ellipsis(items, tensor.ndim, used)
+    if not any(isinstance(item, np.ndarray) for item in items):
+        return Selection(written, {})
+    basic: list[BasicIndex] = []
+    pickers: dict[int, Picker] = {}
+    shape = iter(tensor.shape)
+    axis = 0
+    for item in written:
+        sizes = [next(shape) for _ in range(_width(item))]
+        if isinstance(item, slice) or item is None:
+            basic.append(item)
+            axis += 1
+            continue
+        # An integer beside arrays takes part as an array of one element.
+        for picker, size in zip(_pickers(np.asarray(item), sizes), sizes or (1,), strict=True):
+            pickers[axis] = _within(picker, size)
+            basic.append(slice(None) if sizes else None)
+            axis += 1
+    return Selection(basic, pickers)
 
 
 def _item(item: Any) -> Any:
@@ -55,27 +119,6 @@ def _width(item: Any) -> int:
     return item.ndim if isinstance(item, np.ndarray) and item.dtype == np.bool_ else 1
 
 
-def _pick(tensor: Tensor, items: Sequence[Any]) -> Tensor:
-    """First the slices, as a view; then the picked axes as one, and one `take` from it."""
-    basic: list[Any] = []
-    pickers: dict[int, Picker] = {}
-    shape = iter(tensor.shape)
-    axis = 0
-    for item in items:
-        sizes = [next(shape) for _ in range(_width(item))]
-        if isinstance(item, slice) or item is None:
-            basic.append(item)
-            axis += 1
-            continue
-        # An integer beside arrays takes part as an array of one element.
-        for picker, size in zip(_pickers(np.asarray(item), sizes), sizes or (1,), strict=True):
-            pickers[axis] = _within(picker, size)
-            basic.append(slice(None) if sizes else None)
-            axis += 1
-    view = tensor.view(sh.index(tensor.array.layout, basic))
-    return _take(view, pickers)
-
-
 def _pickers(array: Picker, sizes: Sequence[int]) -> list[Picker]:
     """Integer arrays as they are; a mask as the places where it is true, axis by axis."""
     if array.dtype != np.bool_:
@@ -93,23 +136,3 @@ def _within(picker: Picker, size: int) -> Picker:
     if wrong.any():
         raise IndexError(f"index {picker[wrong][0]} is beyond an axis of {size} elements")
     return np.where(picker < 0, picker + size, picker)
-
-
-def _take(view: Tensor, pickers: dict[int, Picker]) -> Tensor:
-    """Elements at the pickers' broadcast places. numpy puts their axes where the picked axes were,
-    or first where slices lie between those."""
-    picked = sorted(pickers)
-    rest = [axis for axis in range(view.ndim) if axis not in pickers]
-    sizes = [view.shape[axis] for axis in picked]
-    shape = sh.broadcast(*(picker.shape for picker in pickers.values()))
-    flat = np.zeros(shape, np.int64)
-    for axis, size in zip(picked, sizes, strict=True):
-        flat = flat * size + pickers[axis]
-    remaining = [view.shape[axis] for axis in rest]
-    source = view.permute(*picked, *rest).reshape(math.prod(sizes), *remaining)
-    taken: Tensor = source.take(flat, axis=0)
-    adjacent = picked == list(range(picked[0], picked[-1] + 1))
-    before = picked[0] if adjacent else 0
-    order = list(range(taken.ndim))
-    front, back = order[: len(shape)], order[len(shape) :]
-    return taken.permute(*back[:before], *front, *back[before:])

@@ -1,0 +1,37 @@
+"""What the functions of this package accept in place of a tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+
+from lbrx import dtype as dt
+from lbrx.dtype import Dtype
+from lbrx.tensor.core import Tensor
+from lbrx.tensor.creation import tensor
+
+TensorLike = Tensor | NDArray[Any] | Sequence[Any] | float
+"""A tensor, or what `lbrx.tensor` makes one of."""
+
+
+def as_tensor(value: TensorLike, device: str | None = None) -> Tensor:
+    """A tensor as it is; anything else copied to the device."""
+    return value if isinstance(value, Tensor) else tensor(value, device=device)
+
+
+def as_tensors(*values: TensorLike) -> list[Tensor]:
+    """Tensors as they are; everything else copied to the device of the first tensor."""
+    place = next((value.device for value in values if isinstance(value, Tensor)), None)
+    return [as_tensor(value, place) for value in values]
+
+
+def without_halves(x: Tensor) -> Tensor:
+    """float16 and bfloat16 as float32, for formulas that round their result once."""
+    return x.astype(dt.float32) if x.dtype in (dt.float16, dt.bfloat16) else x
+
+
+def floating(dtype: Dtype) -> Dtype:
+    """The type in which an operation with a fractional result computes this type."""
+    return dtype if dtype.is_float else dt.float32

@@ -1,0 +1,131 @@
+"""Tensors made like others, evenly spaced, triangular or diagonal."""
+
+from __future__ import annotations
+
+import operator
+
+import numpy as np
+
+from lbrx import dtype as dt
+from lbrx.dtype import DtypeLike
+from lbrx.errors import ShapeError
+from lbrx.shape import Sizes
+from lbrx.tensor.core import Tensor, call
+from lbrx.tensor.creation import arange, full, tensor, zeros
+from lbrx.tensor.functions.arguments import TensorLike, as_tensor, as_tensors
+from lbrx.tensor.functions.linear_algebra import diagonal
+
+
+def empty(shape: Sizes, *, dtype: DtypeLike = dt.float32, device: str | None = None) -> Tensor:
+    """A tensor whose elements are unspecified. Tensors are immutable, so they are zeros."""
+    return zeros(shape, dtype, device)
+
+
+def zeros_like(
+    x: TensorLike, /, *, dtype: DtypeLike | None = None, device: str | None = None
+) -> Tensor:
+    """Zeros in the shape of x; its dtype and device unless others are given."""
+    return full_like(x, 0, dtype=dtype, device=device)
+
+
+def ones_like(
+    x: TensorLike, /, *, dtype: DtypeLike | None = None, device: str | None = None
+) -> Tensor:
+    """Ones in the shape of x; its dtype and device unless others are given."""
+    return full_like(x, 1, dtype=dtype, device=device)
+
+
+def empty_like(
+    x: TensorLike, /, *, dtype: DtypeLike | None = None, device: str | None = None
+) -> Tensor:
+    """Unspecified elements in the shape of x; its dtype and device unless others are given."""
+    return full_like(x, 0, dtype=dtype, device=device)
+
+
+def full_like(
+    x: TensorLike,
+    /,
+    fill_value: float,
+    *,
+    dtype: DtypeLike | None = None,
+    device: str | None = None,
+) -> Tensor:
+    """One value in the shape of x; its dtype and device unless others are given."""
+    model = as_tensor(x)
+    return full(model.shape, fill_value, dtype or model.dtype, device or model.device)
+
+
+def linspace(
+    start: float,
+    stop: float,
+    /,
+    num: int,
+    *,
+    dtype: DtypeLike | None = None,
+    device: str | None = None,
+    endpoint: bool = True,
+) -> Tensor:
+    """`num` evenly spaced numbers from start to stop, which is left out if not `endpoint`.
+
+    They are computed in float64 and rounded once to the dtype, float32 if none is given.
+    """
+    count = operator.index(num)
+    if count < 0:
+        raise ShapeError(f"linspace of num={count} elements: give 0 or more")
+    values = np.linspace(float(start), float(stop), count, endpoint=endpoint)
+    return tensor(values, dt.float32 if dtype is None else dtype, device)
+
+
+def tril(x: TensorLike, /, *, k: int = 0) -> Tensor:
+    """The matrices of the last two axes with zeros above diagonal k (k > 0 lies above the main)."""
+    matrices, distance = _matrices(x, "tril")
+    return call("where", distance <= k, matrices, False)
+
+
+def triu(x: TensorLike, /, *, k: int = 0) -> Tensor:
+    """The matrices of the last two axes with zeros below diagonal k (k > 0 lies above the main)."""
+    matrices, distance = _matrices(x, "triu")
+    return call("where", distance >= k, matrices, False)
+
+
+def _matrices(x: TensorLike, name: str) -> tuple[Tensor, Tensor]:
+    """The tensor, and how many columns right of the main diagonal each element lies."""
+    matrices = as_tensor(x)
+    if matrices.ndim < 2:
+        raise ShapeError(f"{name} of shape {matrices.shape}: it needs two axes or more")
+    rows, columns = (arange(n, dtype=dt.int32, device=matrices.device) for n in matrices.shape[-2:])
+    return matrices, columns - rows.unsqueeze(1)
+
+
+def diag(x: TensorLike, /, *, k: int = 0) -> Tensor:
+    """Of a vector, the matrix with it on diagonal k; of matrices, their diagonal k."""
+    values = as_tensor(x)
+    if values.ndim == 0:
+        raise ShapeError("diag of a scalar: give a vector or a matrix")
+    if values.ndim > 1:
+        return diagonal(values, offset=k)
+    n = values.shape[0]
+    # In rows of n + 1 elements that start with x, n * n elements in rows of n are the diagonal.
+    rows = call("pad", values.unsqueeze(1), widths=((0, 0), (0, n)))
+    square = rows.reshape(-1)[: n * n].reshape(n, n)
+    below, right = max(-k, 0), max(k, 0)
+    return call("pad", square, widths=((below, right), (right, below))) if k else square
+
+
+def meshgrid(*arrays: TensorLike, indexing: str = "xy") -> list[Tensor]:
+    """The coordinates of a grid: one tensor for each vector, all in the grid's shape.
+
+    With indexing="ij" axis i is that of vector i; with "xy" the first two axes are swapped.
+    """
+    if indexing not in ("xy", "ij"):
+        raise ValueError(f"indexing={indexing!r} is not a way to index: give 'xy' or 'ij'")
+    vectors = as_tensors(*arrays)
+    if wrong := [vector.shape for vector in vectors if vector.ndim > 1]:
+        raise ShapeError(f"meshgrid of shape {wrong[0]}: give vectors")
+    shape = [vector.size for vector in vectors]
+    grids = []
+    for axis, vector in enumerate(vectors):
+        sizes = [vector.size if i == axis else 1 for i in range(len(vectors))]
+        grid = vector.reshape(*sizes).expand(*shape)
+        grids.append(grid.transpose(0, 1) if indexing == "xy" and len(vectors) > 1 else grid)
+    return grids

@@ -1,0 +1,186 @@
+"""Where elements are, and which there are."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lbrx import dtype as dt
+from lbrx import shape as sh
+from lbrx.dtype import Dtype
+from lbrx.errors import ShapeError
+from lbrx.shape import normalize_axis
+from lbrx.tensor.core import Tensor, call
+from lbrx.tensor.creation import stack, tensor, zeros
+from lbrx.tensor.functions.arguments import TensorLike, as_tensor, as_tensors
+
+# ---- places ----
+
+
+def nonzero(x: TensorLike, /) -> tuple[Tensor, ...]:
+    """For each axis, the int64 indices of the elements that are not zero, in row-major order.
+
+    The result's shape depends on the values, so x is evaluated and searched on the host.
+    """
+    given = as_tensor(x)
+    if given.ndim == 0:
+        raise ShapeError("nonzero of a scalar: reshape it to (1,)")
+    return tuple(tensor(places, dt.int64, given.device) for places in np.nonzero(given.numpy()))
+
+
+def argwhere(x: TensorLike, /) -> Tensor:
+    """The indices of the elements that are not zero: a row for each, a column for each axis.
+
+    The result's shape depends on the values, so x is evaluated and searched on the host.
+    """
+    given = as_tensor(x)
+    if given.ndim == 0:
+        return zeros((int(bool(given)), 0), dt.int64, given.device)
+    return stack(nonzero(given), axis=1)
+
+
+def take_along_axis(x: TensorLike, indices: TensorLike, /, *, axis: int = -1) -> Tensor:
+    """One element along an axis for each index; the other axes of both broadcast."""
+    given, places = as_tensors(x, indices)
+    if given.ndim != places.ndim:
+        raise ShapeError(f"indices of shape {places.shape} for {given.shape}: give as many axes")
+    at = normalize_axis(axis, given.ndim)
+
+    def widened(one: Tensor, other: Tensor) -> Tensor:
+        sizes = [
+            n if i == at else sh.broadcast((n,), (m,))[0]
+            for i, (n, m) in enumerate(zip(one.shape, other.shape, strict=True))
+        ]
+        return one.expand(*sizes)
+
+    return call("gather", widened(given, places), widened(places, given), axis=at)
+
+
+def searchsorted(
+    x1: TensorLike, x2: TensorLike, /, *, side: str = "left", sorter: TensorLike | None = None
+) -> Tensor:
+    """Where each x2 would be put into the sorted vector x1: before equal elements, or after them
+    with side="right". The result has the shape of x2 and is int64.
+
+    `sorter` are indices that sort x1. NaN counts as larger than all numbers.
+    """
+    if side not in ("left", "right"):
+        raise ValueError(f"side={side!r}: give 'left' or 'right'")
+    ordered, values = as_tensors(x1, x2)
+    if ordered.ndim != 1:
+        raise ShapeError(f"searchsorted in shape {ordered.shape}: give a sorted vector")
+    if sorter is not None:
+        ordered = call("take", ordered, as_tensor(sorter, ordered.device), axis=0)
+    count = ordered.shape[0]
+    place = zeros(values.shape, dt.int64, values.device)
+    # A binary search with the same steps for all: each bit of the place is kept if still before.
+    for bit in reversed(range(count.bit_length())):
+        probe = place + (1 << bit)
+        element = call("take", ordered, call("minimum", probe, count) - 1, axis=0)
+        place = call("where", (probe <= count) & _precedes(element, values, side), probe, place)
+    return place
+
+
+def _precedes(element: Tensor, value: Tensor, side: str) -> Tensor:
+    """Whether an element comes before the place of a value."""
+    before = element < value if side == "left" else element <= value
+    if not value.dtype.is_float:
+        return before
+    unordered = call("isnan", value)
+    return before | (unordered if side == "right" else unordered & (element == element))
+
+
+def isin(x1: TensorLike, x2: TensorLike, /, *, invert: bool = False) -> Tensor:
+    """Whether each element of x1 is equal to one of x2, or to none with `invert`."""
+    values, wanted = as_tensors(x1, x2)
+    common = dt.promote(values.dtype, wanted.dtype)
+    values, wanted = values.astype(common), wanted.astype(common)
+    if wanted.size == 0:
+        found = call("not_equal", values, values) & False
+    else:
+        ordered = call("sort", wanted.reshape(-1))
+        place = call("minimum", searchsorted(ordered, values), wanted.size - 1)
+        found = call("take", ordered, place, axis=0) == values
+    return call("logical_not", found) if invert else found
+
+
+# ---- distinct values ----
+
+
+class UniqueAll(NamedTuple):
+    """What `unique_all` returns."""
+
+    values: Tensor
+    indices: Tensor
+    inverse_indices: Tensor
+    counts: Tensor
+
+
+class UniqueCounts(NamedTuple):
+    """What `unique_counts` returns."""
+
+    values: Tensor
+    counts: Tensor
+
+
+class UniqueInverse(NamedTuple):
+    """What `unique_inverse` returns."""
+
+    values: Tensor
+    inverse_indices: Tensor
+
+
+def unique_values(x: TensorLike, /) -> Tensor:
+    """The distinct elements, sorted, as a vector; each NaN counts as distinct.
+
+    The result's shape depends on the values, so x is evaluated and searched on the host.
+    """
+    given = as_tensor(x)
+    values = np.unique(_sortable(given), equal_nan=False)
+    return _returned(values, given.dtype, given)
+
+
+unique = unique_values
+
+
+def unique_counts(x: TensorLike, /) -> UniqueCounts:
+    """`unique_values`, and how often each occurs."""
+    found = unique_all(x)
+    return UniqueCounts(found.values, found.counts)
+
+
+def unique_inverse(x: TensorLike, /) -> UniqueInverse:
+    """`unique_values`, and for each element of x the place of its value among them."""
+    found = unique_all(x)
+    return UniqueInverse(found.values, found.inverse_indices)
+
+
+def unique_all(x: TensorLike, /) -> UniqueAll:
+    """`unique_values`, the first place of each in the flattened x, for each element of x the place
+    of its value among them, and how often each occurs."""
+    given = as_tensor(x)
+    values, indices, inverse, counts = np.unique(
+        _sortable(given),
+        return_index=True,
+        return_inverse=True,
+        return_counts=True,
+        equal_nan=False,
+    )
+    return UniqueAll(
+        _returned(values, given.dtype, given),
+        _returned(indices, dt.int64, given),
+        _returned(inverse.reshape(given.shape), dt.int64, given),
+        _returned(counts, dt.int64, given),
+    )
+
+
+def _sortable(x: Tensor) -> NDArray[np.generic]:
+    """The values in a type that numpy sorts."""
+    values = x.numpy()
+    return values.astype(np.float32) if x.dtype is dt.bfloat16 else values
+
+
+def _returned(values: NDArray[np.generic], dtype: Dtype, like: Tensor) -> Tensor:
+    return tensor(values, dtype, like.device)

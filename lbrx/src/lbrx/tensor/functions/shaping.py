@@ -1,0 +1,309 @@
+"""Axes moved, tensors cut and joined, elements repeated."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lbrx import shape as sh
+from lbrx.errors import DtypeError, ShapeError
+from lbrx.shape import Axes, Sizes, as_shape, normalize_axes, normalize_axis
+from lbrx.tensor.core import Tensor, call
+from lbrx.tensor.creation import concat
+from lbrx.tensor.functions.arguments import TensorLike, as_tensor, as_tensors
+
+# ---- axes ----
+
+
+def permute_dims(x: TensorLike, /, axes: Sequence[int]) -> Tensor:
+    """The axes in the given order, as a view."""
+    return as_tensor(x).permute(*axes)
+
+
+def matrix_transpose(x: TensorLike, /) -> Tensor:
+    """The last two axes swapped, as a view."""
+    matrices = as_tensor(x)
+    if matrices.ndim < 2:
+        raise ShapeError(f"matrix_transpose of shape {matrices.shape}: it needs two axes or more")
+    return swapaxes(matrices, -2, -1)
+
+
+def swapaxes(x: TensorLike, axis1: int, axis2: int) -> Tensor:
+    """Two axes swapped, as a view."""
+    given = as_tensor(x)
+    return given.view(sh.transpose(given.array.layout, axis1, axis2))
+
+
+def moveaxis(x: TensorLike, source: Sizes, destination: Sizes, /) -> Tensor:
+    """Axes moved to other places, as a view; the rest keep their order."""
+    given = as_tensor(x)
+    sources, targets = (_listed(axes, given.ndim) for axes in (source, destination))
+    if len(sources) != len(targets):
+        raise ShapeError(
+            f"moveaxis from {tuple(sources)} to {tuple(targets)}: give as many places as axes"
+        )
+    order = [axis for axis in range(given.ndim) if axis not in sources]
+    for target, axis in sorted(zip(targets, sources, strict=True)):
+        order.insert(target, axis)
+    return given.permute(*order)
+
+
+def _listed(axes: Sizes, ndim: int) -> list[int]:
+    """Axes from 0, in the order given."""
+    given = axes if isinstance(axes, Sequence) else (axes,)
+    normalize_axes(tuple(given), ndim)  # none twice
+    return [normalize_axis(axis, ndim) for axis in given]
+
+
+def expand_dims(x: TensorLike, /, *, axis: Sizes = 0) -> Tensor:
+    """New axes of size 1 at these places of the result, as a view."""
+    result = as_tensor(x)
+    given = axis if isinstance(axis, Sequence) else (axis,)
+    for place in normalize_axes(tuple(given), result.ndim + len(given)):
+        result = result.unsqueeze(place)
+    return result
+
+
+def squeeze(x: TensorLike, /, axis: Axes = None) -> Tensor:
+    """The named axes of size 1 dropped, or all of them, as a view."""
+    return as_tensor(x).squeeze(axis)
+
+
+def broadcast_to(x: TensorLike, /, shape: Sizes) -> Tensor:
+    """Expanded to a shape, as a view."""
+    return as_tensor(x).expand(*as_shape(shape))
+
+
+def broadcast_arrays(*arrays: TensorLike) -> list[Tensor]:
+    """All expanded to the shape that they broadcast to, as views."""
+    tensors = as_tensors(*arrays)
+    shape = sh.broadcast(*(each.shape for each in tensors))
+    return [each.expand(*shape) for each in tensors]
+
+
+def flip(x: TensorLike, /, *, axis: Axes = None) -> Tensor:
+    """The elements in reverse order along axes, or along all of them, as a view."""
+    given = as_tensor(x)
+    axes = normalize_axes(axis, given.ndim)
+    return given[tuple(slice(None, None, -1 if i in axes else 1) for i in range(given.ndim))]
+
+
+def roll(x: TensorLike, /, shift: Sizes, *, axis: Axes = None) -> Tensor:
+    """Elements moved by `shift` places along axes; those beyond the end come first.
+
+    Without axes, the elements in row-major order are moved.
+    """
+    given = as_tensor(x)
+    if axis is None:
+        if isinstance(shift, Sequence):
+            raise ShapeError(f"roll by {tuple(shift)} without axes: give one shift, or the axes")
+        return roll(given.reshape(-1), shift, axis=0).reshape(given.shape)
+    axes = axis if isinstance(axis, Sequence) else (axis,)
+    shifts = shift if isinstance(shift, Sequence) else (shift,) * len(axes)
+    if len(shifts) != len(axes):
+        raise ShapeError(f"roll by {tuple(shifts)} along axes {tuple(axes)}: give one for each")
+    for place, by in zip((normalize_axis(a, given.ndim) for a in axes), shifts, strict=True):
+        size = given.shape[place]
+        cut = -operator.index(by) % size if size else 0
+        if cut:
+            parts = _between(given, place, cut, size), _between(given, place, 0, cut)
+            given = concat(parts, axis=place)
+    return given
+
+
+def _between(x: Tensor, axis: int, start: int, stop: int) -> Tensor:
+    return x[(*[slice(None)] * axis, slice(start, stop))]
+
+
+# ---- cut ----
+
+
+def split(x: TensorLike, indices_or_sections: Sizes, axis: int = 0) -> list[Tensor]:
+    """Views along an axis: equal sections, or the parts between the given indices.
+
+    Raises ShapeError if the axis does not divide into that many sections; see `array_split`.
+    """
+    given = as_tensor(x)
+    if not isinstance(indices_or_sections, Sequence):
+        size = given.shape[normalize_axis(axis, given.ndim)]
+        sections = operator.index(indices_or_sections)
+        if sections < 1 or size % sections:
+            raise ShapeError(
+                f"axis {axis} of {size} elements does not divide into {sections} equal sections: "
+                "use array_split, or give the indices to cut at"
+            )
+    return array_split(given, indices_or_sections, axis)
+
+
+def array_split(x: TensorLike, indices_or_sections: Sizes, axis: int = 0) -> list[Tensor]:
+    """As `split`, but where sections cannot be equal the first ones are one element longer."""
+    given = as_tensor(x)
+    place = normalize_axis(axis, given.ndim)
+    size = given.shape[place]
+    if isinstance(indices_or_sections, Sequence):
+        cuts = [operator.index(cut) for cut in indices_or_sections]
+    else:
+        sections = operator.index(indices_or_sections)
+        if sections < 1:
+            raise ShapeError(f"{sections} sections of axis {axis}: give 1 or more")
+        short, longer = divmod(size, sections)
+        cuts = [i * short + min(i, longer) for i in range(1, sections)]
+    bounds = [0, *cuts, size]
+    return [_between(given, place, a, b) for a, b in itertools.pairwise(bounds)]
+
+
+def chunk(x: TensorLike, chunks: int, axis: int = 0) -> list[Tensor]:
+    """Views along an axis, each as long as the first but for a shorter last one.
+
+    There may be fewer than `chunks`, as in torch.
+    """
+    given = as_tensor(x)
+    place = normalize_axis(axis, given.ndim)
+    if chunks < 1:
+        raise ShapeError(f"{chunks} chunks of axis {axis}: give 1 or more")
+    size = given.shape[place]
+    length = max(-(-size // chunks), 1)
+    return array_split(given, list(range(length, size, length)), place)
+
+
+def unstack(x: TensorLike, /, *, axis: int = 0) -> tuple[Tensor, ...]:
+    """The slices along an axis, which they lose, as views."""
+    given = moveaxis(as_tensor(x), axis, 0)
+    return tuple(given[i] for i in range(given.shape[0]))
+
+
+# ---- joined ----
+
+
+def concatenate(arrays: Sequence[TensorLike], axis: int | None = 0) -> Tensor:
+    """`concat`; with axis=None, of the tensors flattened."""
+    if axis is None:
+        return concat([each.reshape(-1) for each in as_tensors(*arrays)])
+    return concat(arrays, axis)
+
+
+def hstack(arrays: Sequence[TensorLike]) -> Tensor:
+    """Tensors side by side: along the second axis, or the first of vectors and scalars."""
+    tensors = [each.reshape(1) if each.ndim == 0 else each for each in as_tensors(*arrays)]
+    return concat(tensors, axis=0 if tensors and tensors[0].ndim == 1 else 1)
+
+
+def vstack(arrays: Sequence[TensorLike]) -> Tensor:
+    """Tensors one above the other: along the first axis, vectors and scalars as rows."""
+    return concat([each.reshape(1, -1) if each.ndim < 2 else each for each in as_tensors(*arrays)])
+
+
+# ---- repeated ----
+
+
+def repeat(
+    x: TensorLike, repeats: int | Sequence[int] | Tensor, /, *, axis: int | None = None
+) -> Tensor:
+    """Each element, or each slice along an axis, so many times in a row.
+
+    Without an axis, x is flattened. With several repeats there is one for each slice; the result's
+    shape depends on them, so a tensor of repeats is evaluated.
+    """
+    given = as_tensor(x)
+    if axis is None:
+        given, axis = given.reshape(-1), 0
+    place = normalize_axis(axis, given.ndim)
+    size = given.shape[place]
+    if isinstance(repeats, int):
+        if repeats < 0:
+            raise ShapeError(f"repeats={repeats}: give 0 or more")
+        wider = given.unsqueeze(place + 1)
+        shape = [repeats if i == place + 1 else n for i, n in enumerate(wider.shape)]
+        flat = [*given.shape[:place], size * repeats, *given.shape[place + 1 :]]
+        return wider.expand(*shape).reshape(*flat)
+    counts = np.asarray(repeats)
+    if counts.dtype.kind not in "iu":
+        raise DtypeError(f"repeats are {counts.dtype}: give integers")
+    if counts.size not in (1, size) or counts.ndim > 1 or counts.min(initial=0) < 0:
+        raise ShapeError(f"repeats {counts.tolist()} of {size} slices: give one each, 0 or more")
+    order = np.repeat(np.arange(size), np.broadcast_to(counts, size))
+    return call("take", given, order, axis=place)
+
+
+def tile(x: TensorLike, repetitions: Sizes, /) -> Tensor:
+    """The whole tensor repeated along each axis; the shorter of shape and repetitions is
+    filled up with ones in front."""
+    given = as_tensor(x)
+    times = as_shape(repetitions)
+    times = (1,) * (given.ndim - len(times)) + times
+    shape = (1,) * (len(times) - given.ndim) + given.shape
+    pairs = list(zip(times, shape, strict=True))
+    spread = given.reshape(*(size for _, n in pairs for size in (1, n)))
+    return spread.expand(*(size for pair in pairs for size in pair)).reshape(
+        *(count * n for count, n in pairs)
+    )
+
+
+# ---- padded ----
+
+Widths = int | Sequence[int] | Sequence[Sequence[int]]
+
+
+def pad(
+    x: TensorLike, /, pad_width: Widths, mode: str = "constant", *, constant_values: float = 0
+) -> Tensor:
+    """The tensor with elements around it.
+
+    `pad_width` is one number, (before, after) for all axes, or a pair for each axis. Modes are
+    numpy's: "constant", "edge" (the outermost element), "reflect" (mirrored, without repeating the
+    outermost), "symmetric" (mirrored, repeating it) and "wrap" (from the other end).
+    """
+    given = as_tensor(x)
+    widths = _widths(pad_width, given.ndim)
+    if mode == "constant":
+        return call("pad", given, widths=widths, value=constant_values)
+    if mode not in _PLACES:
+        known = ", ".join(["'constant'", *map(repr, _PLACES)])
+        raise ValueError(f"mode={mode!r} is not a way to pad: give one of {known}")
+    for axis, (before, after) in enumerate(widths):
+        if before or after:
+            places = _padded_places(given.shape[axis], before, after, mode)
+            given = call("take", given, places, axis=axis)
+    return given
+
+
+def _widths(given: Widths, ndim: int) -> tuple[tuple[int, int], ...]:
+    widths = np.asarray(given)
+    if widths.dtype.kind not in "iu" or widths.ndim > 2 or widths.min(initial=0) < 0:
+        raise ShapeError(f"pad_width={given}: give integers from 0 on, a pair for each axis")
+    try:
+        pairs = np.broadcast_to(widths, (ndim, 2))
+    except ValueError:
+        raise ShapeError(
+            f"pad_width={given} does not fit {ndim} axes: give (before, after) for each axis"
+        ) from None
+    return tuple((int(before), int(after)) for before, after in pairs)
+
+
+Places = NDArray[Any]
+
+
+def _mirrored(place: Places, period: int, n: int) -> Places:
+    within = place % period
+    last = period - 1 if period == 2 * n else period
+    return np.where(within < n, within, last - within)
+
+
+_PLACES: dict[str, Callable[[Places, int], Places]] = {
+    "edge": lambda place, n: np.clip(place, 0, n - 1),
+    "wrap": lambda place, n: place % n,
+    "symmetric": lambda place, n: _mirrored(place, 2 * n, n),
+    "reflect": lambda place, n: _mirrored(place, max(2 * n - 2, 1), n),
+}
+
+
+def _padded_places(n: int, before: int, after: int, mode: str) -> Places:
+    """The element of an axis that each place of the padded axis shows."""
+    if n == 0:
+        raise ShapeError(f"an empty axis has no elements to pad with in mode {mode!r}")
+    return _PLACES[mode](np.arange(-before, n + after), n)
