@@ -262,7 +262,7 @@ OTHERS = {
     *("scatter", "argsort", "topk", "random_uniform", "random_normal", "random_bernoulli"),
     *("add_rms_norm", "add_layer_norm", "attention", "rope", "overwrite"),
     *("decode_blocks", "encode_blocks", "quantized_matmul", "quantized_attention"),
-    *("overwrite_blocks", "nextafter"),
+    *("overwrite_blocks", "nextafter", "conv2d", "max_pool2d", "avg_pool2d", "random_integers"),
 }
 
 # What may follow a matrix product.

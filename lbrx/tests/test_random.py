@@ -6,8 +6,10 @@ import math
 
 import numpy as np
 import pytest
+from op_oracle import chosen
 
 import lbrx
+from lbrx import dtype as dt
 from lbrx.ops.random import philox
 
 
@@ -84,5 +86,125 @@ def test_types_and_empty_shapes():
 
 @pytest.mark.parametrize("p", [-0.1, 1.5, float("nan")])
 def test_what_is_no_probability(p):
-    with pytest.raises(ValueError, match=f"p={p} is no probability: give a number from 0 to 1"):
+    with pytest.raises(ValueError, match=f"p={p} is not a probability: give a number from 0 to 1"):
         lbrx.random.bernoulli(3, p)
+
+
+def chi_square(counts, chances):
+    """Standard deviations that the statistic is away from its mean."""
+    expected = counts.sum() * np.asarray(chances)
+    freedom = len(counts) - 1
+    return (((counts - expected) ** 2 / expected).sum() - freedom) / math.sqrt(2 * freedom)
+
+
+INTEGERS = [d for d in dt.ALL if d.is_integer]
+
+
+def test_integers(place):
+    for dtype in chosen(INTEGERS, place):
+        limits = np.iinfo(dtype.numpy)
+        for low, high in [(0, 1), (3, 10), (limits.min, limits.max), (limits.max, limits.max + 1)]:
+            lbrx.random.seed(11)
+            values = lbrx.random.randint(int(low), int(high), (7, 143), dtype, place)
+            assert (values.dtype, values.shape, values.device) == (dtype, (7, 143), place)
+            plain = [int(v) for v in values.numpy().ravel()]
+            words = [w for i in range(501) for w in reference_block(i, 11)]
+            numbers = [a | b << 32 for a, b in zip(words[::2], words[1::2], strict=True)]
+            span = int(high) - int(low)
+            assert plain == [int(low) + (n * span >> 64) for n in numbers[:1001]]
+
+
+def test_integers_are_equally_likely(place):
+    lbrx.random.seed(2)
+    values = lbrx.random.randint(-3, 7, 100_000, device=place).numpy()
+    assert abs(chi_square(np.bincount(values + 3, minlength=10), [0.1] * 10)) < 5
+
+
+def test_what_follows_integers_is_independent_of_them(place):
+    lbrx.random.seed(4)
+    first = lbrx.random.randint(0, 2**62, 6, device=place).tolist()
+    second = lbrx.random.randint(0, 2**62, 6, device=place).tolist()
+    assert not set(first) & set(second)
+
+
+def test_permutation(place):
+    lbrx.random.seed(5)
+    order = lbrx.random.permutation(1000, device=place)
+    assert order.tolist() != list(range(1000))
+    assert sorted(order.tolist()) == list(range(1000))
+    lbrx.random.seed(5)
+    assert lbrx.random.permutation(1000, device="cpu").tolist() == order.tolist()
+    x = lbrx.arange(12, device=place).reshape(3, 4)
+    mixed = lbrx.random.permutation(x, axis=1).numpy()
+    assert sorted(mixed.T.tolist()) == x.numpy().T.tolist()
+    assert lbrx.random.permutation(0, device=place).shape == (0,)
+    orders = [tuple(lbrx.random.permutation(3, device="cpu").tolist()) for _ in range(3000)]
+    counts = np.unique(orders, axis=0, return_counts=True)[1]
+    assert abs(chi_square(counts, [1 / 6] * 6)) < 5
+
+
+def test_categorical(place):
+    chances = np.array([[0.5, 0.25, 0.2, 0.05], [0.1, 0.1, 0.8, 0]])
+    with np.errstate(divide="ignore"):
+        logits = lbrx.tensor((np.log(chances) + 3).astype(np.float32), device=place)
+    lbrx.random.seed(6)
+    samples = lbrx.random.categorical(logits, shape=(20_000, 2)).numpy()
+    assert abs(chi_square(np.bincount(samples[:, 0]), chances[0])) < 5
+    assert abs(chi_square(np.bincount(samples[:, 1]), chances[1, :3])) < 5
+    turned = lbrx.random.categorical(logits.transpose().astype("bfloat16"), axis=0)
+    assert (turned.shape, turned.dtype, turned.device) == ((2,), dt.int64, place)
+
+
+def test_many_unlikely_categories_stay_unlikely(place):
+    # A noise of infinity, once in 2**24 numbers, would make each of these as likely as the first.
+    logits = np.full(100_000, -100, np.float32)
+    logits[0] = 0
+    lbrx.random.seed(7)
+    samples = lbrx.random.categorical(lbrx.tensor(logits, device=place), shape=400)
+    assert samples.numpy().max() == 0
+
+
+def test_choice(place):
+    x = lbrx.arange(20, dtype="float32", device=place).reshape(10, 2)
+    lbrx.random.seed(8)
+    drawn = lbrx.random.choice(x, (5, 3))
+    assert drawn.shape == (5, 3, 2)
+    assert {tuple(row) for row in drawn.numpy().reshape(-1, 2)} <= {
+        (2 * i, 2 * i + 1) for i in range(10)
+    }
+    assert sorted(lbrx.random.choice(x, 10, replace=False)[:, 0].tolist()) == list(range(0, 20, 2))
+    weights = np.float32([0, 3, 0, 1, *[0] * 6])
+    picked = lbrx.random.choice(x, 4000, p=weights)[:, 0].numpy()
+    assert abs(chi_square(np.array([(picked == 2).sum(), (picked == 6).sum()]), [0.75, 0.25])) < 5
+    assert (picked == 2).sum() + (picked == 6).sum() == 4000
+    assert set(lbrx.random.choice(3, 100).tolist()) == {0, 1, 2}
+
+
+ONES = lbrx.ones((2, 3), device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: lbrx.random.randint(5, 5), ValueError, "no integer is from 5 to below 5: give a"),
+        (lambda: lbrx.random.randint(0, 300, 2, "int8"), lbrx.DtypeError, "299 does not fit int8"),
+        (lambda: lbrx.random.randint(-1, 3, 2, "uint8"), lbrx.DtypeError, "-1 does not fit uint8"),
+        (lambda: lbrx.random.randint(0, 3, 2, "float32"), lbrx.DtypeError, "give an integer type"),
+        (lambda: lbrx.random.randint(0, 1.5), TypeError, "as an integer"),
+        (lambda: lbrx.random.permutation(-1), lbrx.ShapeError, "of -1 elements: give 0 or more"),
+        (lambda: lbrx.random.categorical(lbrx.ones(3, "int8")), lbrx.DtypeError, "logits are int8"),
+        (lambda: lbrx.random.categorical(ONES, shape=3), lbrx.ShapeError, "do not broadcast"),
+        (lambda: lbrx.random.categorical(ONES, shape=()), lbrx.ShapeError, "give more"),
+        (lambda: lbrx.random.choice(ONES, 3, replace=False), lbrx.ShapeError, "3 of 2 elements"),
+        (
+            lambda: lbrx.random.choice(ONES, 3, p=[1]),
+            lbrx.ShapeError,
+            r"p has shape \(1,\): .*\(2,\)",
+        ),
+        (lambda: lbrx.random.choice(ONES, 1, False, [1, 2]), ValueError, "give one of the two"),
+        (lambda: lbrx.random.choice(0, 1), lbrx.ShapeError, "1 of no elements"),
+    ],
+)
+def test_errors(call, error, message):
+    with pytest.raises(error, match=message):
+        call()

@@ -2,6 +2,7 @@
 
 from lbrx.kernels import (
     attention,
+    convolution,
     elementwise,
     indexing,
     matmul,
@@ -11,6 +12,7 @@ from lbrx.kernels import (
     mps,
     norm,
     overwrite,
+    pooling,
     quantized,
     quantized_floats,
     quantized_integers,
@@ -29,6 +31,7 @@ __all__ = [
     "FAMILIES",
     "RUNNERS",
     "attention",
+    "convolution",
     "deterministic",
     "elementwise",
     "forced",
@@ -40,6 +43,7 @@ __all__ = [
     "mps",
     "norm",
     "overwrite",
+    "pooling",
     "quantized",
     "quantized_floats",
     "quantized_integers",

@@ -1,4 +1,4 @@
-"""Random numbers: the reference's generator, four elements a thread."""
+"""Random numbers: the reference's generator, the elements of one counter a thread."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from lbrx import dtype as dt
 from lbrx import shape as sh
 from lbrx.dtype import Dtype
 from lbrx.kernels.arrays import kernel_name, size_class
+from lbrx.kernels.movement import BITS
 from lbrx.kernels.registry import Call, KernelFamily, Sample, computes
 from lbrx.metal import Buffer, Context
 from lbrx.ops import Attributes
-from lbrx.ops.random import WORDS
+from lbrx.ops.random import INTEGERS, WORDS
 from lbrx.storage import Array, MetalStorage
 
 GROUP = 256  # threads
@@ -24,14 +25,19 @@ PART = 1 << 30  # counters in one dispatch
 
 @dataclass(frozen=True)
 class Numbers:
-    """A problem: so many numbers of a distribution with two parameters."""
+    """A problem: so many numbers of a distribution."""
 
     op: str
     dtype: Dtype
     size: int
     seed: int
     offset: int
-    parameters: tuple[float, float]
+    parameters: bytes
+    """Two floats, or two 64-bit integers for integers."""
+
+    @property
+    def per_counter(self) -> int:
+        return INTEGERS if self.op == "random_integers" else WORDS
 
     @property
     def shape_class(self) -> str:
@@ -45,45 +51,52 @@ family.samples += [
 ]
 
 
-@computes("random_uniform", "random_normal", "random_bernoulli")
+@computes("random_uniform", "random_normal", "random_bernoulli", "random_integers")
 def run(call: Call) -> tuple[Array, ...]:
     (spec,), given = call.outputs, call.op.bind(call.attributes)
     size = math.prod(spec.shape)
-    # Kernels write whole counters' worth: the last may go beyond the elements that are asked for.
-    room = call.gpu.buffer(-(-size // WORDS) * WORDS * spec.dtype.itemsize, "tensors")
     problem = Numbers(
         call.op.name, spec.dtype, size, given["seed"], given["offset"], _parameters(given)
     )
+    # Kernels write whole counters' worth: the last may go beyond the elements that are asked for.
+    counters = -(-size // problem.per_counter)
+    room = call.gpu.buffer(counters * problem.per_counter * spec.dtype.itemsize, "tensors")
     if size:
         family.run(call.gpu, problem, room)
     storage = MetalStorage(room, 0, size * spec.dtype.itemsize)
     return (Array(storage, sh.contiguous(spec.shape), spec.dtype),)
 
 
-def _parameters(given: Attributes) -> tuple[float, float]:
+def _parameters(given: Attributes) -> bytes:
     """Where the numbers begin and how wide they spread; of a chance, itself."""
     if "p" in given:
-        return given["p"], 0
-    if "std" in given:
-        return given["mean"], given["std"]
-    return given["low"], given["high"] - given["low"]
+        pair = given["p"], 0
+    elif "std" in given:
+        pair = given["mean"], given["std"]
+    else:
+        pair = given["low"], given["high"] - given["low"]
+        if given["dtype"].is_integer:
+            return struct.pack("2Q", pair[0] & (1 << 64) - 1, pair[1])
+    with np.errstate(over="ignore"):
+        return np.array(pair, np.float32).tobytes()
 
 
 @family.variant("philox")
 def philox(gpu: Context, problem: Numbers, room: Buffer) -> None:
     """A thread a counter."""
-    name = kernel_name(problem.op, "", problem.dtype)
+    dtype = problem.dtype
+    if dtype.is_integer:
+        dtype = BITS[dtype.itemsize]
+    name = kernel_name(problem.op, "", dtype)
     pipeline = gpu.shaders.pipeline("random", name, safe_math=True)
-    with np.errstate(over="ignore"):
-        parameters = np.array(problem.parameters, np.float32).tobytes()
-    counters = -(-problem.size // WORDS)
+    counters = -(-problem.size // problem.per_counter)
     for first in range(0, counters, PART):
-        count, width = min(PART, counters - first), WORDS * problem.dtype.itemsize
+        count, width = min(PART, counters - first), problem.per_counter * dtype.itemsize
         counter = problem.offset + first & (1 << 64) - 1
         arguments = (
             room.slice(first * width, count * width),
             struct.pack("2Q", problem.seed & (1 << 64) - 1, counter),
-            parameters,
+            problem.parameters,
         )
         group = (min(count, GROUP), 1, 1)
         gpu.queue.dispatch(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from lbrx.ops import (
     activation,
     attention,
+    convolution,
     elementwise,
     error_function,
     linear,
@@ -28,6 +29,7 @@ __all__ = [
     "Spec",
     "activation",
     "attention",
+    "convolution",
     "elementwise",
     "error_function",
     "linear",

@@ -28,6 +28,8 @@ def operations(op: Op, inputs: Sequence[Spec], outputs: Sequence[Spec]) -> float
         return 0.0
     if op.family is OpFamily.MATMUL:
         return 2.0 * sum(math.prod(out.shape) for out in outputs) * inputs[0].shape[-1]
+    if op.family is OpFamily.CONVOLUTION:
+        return 2.0 * size * math.prod(inputs[1].shape[1:])
     if op.family is OpFamily.ATTENTION:
         # Scores and their products with the values: two each.
         width = inputs[0].shape[-1] + outputs[0].shape[-1]

@@ -12,13 +12,15 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from lbrx.dtype import Dtype
+from lbrx.dtype import Dtype, check_scalar
 from lbrx.errors import DtypeError
 from lbrx.ops import rules
 from lbrx.ops.table import Attributes, NumpyArray, OpFamily, op
 from lbrx.shape import Shape
 
 WORDS = 4
+INTEGERS = 2
+"""Integers that a counter makes, of two words each."""
 _ROUNDS = 10
 _MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
 _KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
@@ -90,3 +92,37 @@ def random_bernoulli(*, shape: Shape, seed: int, offset: int, p: float = 0.5) ->
     """True with probability p."""
     count = math.prod(shape)
     return _unit(_words(seed, offset, count))[:count].reshape(shape) < np.float32(p)
+
+
+def _integer_dtype(_: Dtype, attributes: Attributes) -> Dtype:
+    dtype: Dtype = attributes["dtype"]
+    low, high = attributes["low"], attributes["high"]
+    if not dtype.is_integer:
+        raise DtypeError(f"random integers are not {dtype}: give an integer type")
+    if low >= high:
+        raise ValueError(f"no integer is from {low} to below {high}: give a larger high")
+    check_scalar(low, dtype)
+    check_scalar(high - 1, dtype)
+    return dtype
+
+
+@op(OpFamily.RANDOM, rules.from_attribute, _integer_dtype)
+def random_integers(
+    *, shape: Shape, dtype: Dtype, seed: int, offset: int, low: int, high: int
+) -> NumpyArray:
+    """Integers from [low, high): the upper half of 64 random bits times high - low, plus low.
+
+    No integer is more likely than another by more than (high - low) / 2**64.
+    """
+    count = math.prod(shape)
+    words = philox(seed, offset, -(-count // INTEGERS)).reshape(-1, 2).astype(np.uint64)
+    scaled = _upper_half(words[:count, 0], words[:count, 1], high - low)
+    return (scaled + np.uint64(low & (1 << 64) - 1)).astype(dtype.numpy).reshape(shape)
+
+
+def _upper_half(low: NumpyArray, high: NumpyArray, factor: int) -> NumpyArray:
+    """Bits 64 to 127 of the product of numbers, given as two words each, with a factor."""
+    small, large = np.uint64(factor & 0xFFFFFFFF), np.uint64(factor >> 32)
+    middle = high * small + (low * small >> _HIGH)
+    other = low * large + (middle & _LOW)
+    return np.asarray(high * large + (middle >> _HIGH) + (other >> _HIGH))

@@ -47,6 +47,8 @@ class OpFamily(StrEnum):
     NORM = "norm"
     MATMUL = "matmul"
     ATTENTION = "attention"
+    CONVOLUTION = "convolution"
+    POOLING = "pooling"
     ROPE = "rope"
     MOVEMENT = "movement"
     INDEXING = "indexing"

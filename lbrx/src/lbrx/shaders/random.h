@@ -1,5 +1,5 @@
 // Random numbers as a function of (seed, offset, position): Philox 4x32 with 10 rounds. A thread
-// makes the four elements of one counter; results have room for the whole of the last four.
+// makes the elements of one counter; results have room for all of the last one's.
 #pragma once
 #include <metal_stdlib>
 using namespace metal;
@@ -68,4 +68,15 @@ kernel void random_bernoulli_bool(device bool* out [[buffer(0)]],
   to[1] = unit(words.y) < chance.x;
   to[2] = unit(words.z) < chance.x;
   to[3] = unit(words.w) < chance.x;
+}
+
+// Integers from range.x on, below range.x + range.y: two words each, so two for a counter.
+template <typename T>
+kernel void random_integers(device T* out [[buffer(0)]], constant Stream& stream [[buffer(1)]],
+                            constant ulong2& range [[buffer(2)]],
+                            uint i [[thread_position_in_grid]]) {
+  const uint4 words = philox(stream, i);
+  device T* to = out + ulong(i) * 2;
+  to[0] = T(range.x + mulhi(ulong(words.y) << 32 | words.x, range.y));
+  to[1] = T(range.x + mulhi(ulong(words.w) << 32 | words.z, range.y));
 }

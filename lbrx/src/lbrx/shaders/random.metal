@@ -10,3 +10,13 @@ INSTANTIATE(random_uniform, bfloat16, bfloat)
 INSTANTIATE(random_normal, float32, float)
 INSTANTIATE(random_normal, float16, half)
 INSTANTIATE(random_normal, bfloat16, bfloat)
+
+#define INTEGERS(name, type)                                                  \
+  template [[host_name("random_integers_" #name)]] kernel void                \
+  random_integers<type>(device type*, constant Stream&, constant ulong2&, uint);
+
+// Integers of one width have the same bits, whether signed or not.
+INTEGERS(uint8, uchar)
+INTEGERS(uint16, ushort)
+INTEGERS(uint32, uint)
+INTEGERS(uint64, ulong)

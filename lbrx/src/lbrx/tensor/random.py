@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
+import operator
 import os
 import threading
 from typing import Any
 
 from lbrx import dtype as dt
 from lbrx.dtype import DtypeLike
-from lbrx.errors import TraceError
+from lbrx.errors import DtypeError, ShapeError, TraceError
 from lbrx.ops import TABLE
-from lbrx.ops.random import WORDS
-from lbrx.shape import Sizes, as_shape
+from lbrx.ops.random import INTEGERS, WORDS
+from lbrx.shape import Sizes, as_shape, broadcast, normalize_axis
 from lbrx.tensor import placement as devices
-from lbrx.tensor.core import Tensor
+from lbrx.tensor.core import Tensor, call
+from lbrx.tensor.creation import arange, tensor
 from lbrx.tensor.number import traced_function
 
 _lock = threading.Lock()
@@ -29,7 +31,9 @@ def seed(value: int) -> None:
         _seed, _offset = value & (1 << 64) - 1, 0
 
 
-def _draw(name: str, shape: Sizes, device: str | None, **attributes: Any) -> Tensor:
+def _draw(
+    name: str, shape: Sizes, device: str | None, per_counter: int = WORDS, **attributes: Any
+) -> Tensor:
     global _offset
     if (function := traced_function()) is not None:
         raise TraceError(
@@ -39,7 +43,7 @@ def _draw(name: str, shape: Sizes, device: str | None, **attributes: Any) -> Ten
     sizes = as_shape(shape)
     with _lock:
         attributes |= {"shape": sizes, "seed": _seed, "offset": _offset}
-        _offset += -(-math.prod(sizes) // WORDS)
+        _offset += -(-math.prod(sizes) // per_counter)
     target = devices.get(device or devices.default_device())
     (array,) = target.run(TABLE[name], [], attributes)
     return Tensor(array)
@@ -70,5 +74,86 @@ def normal(
 def bernoulli(shape: Sizes, p: float = 0.5, device: str | None = None) -> Tensor:
     """True with probability p."""
     if not 0 <= p <= 1:
-        raise ValueError(f"p={p} is no probability: give a number from 0 to 1")
+        raise ValueError(f"p={p} is not a probability: give a number from 0 to 1")
     return _draw("random_bernoulli", shape, device, p=p)
+
+
+def randint(
+    low: int,
+    high: int,
+    shape: Sizes = (),
+    dtype: DtypeLike = dt.int64,
+    device: str | None = None,
+) -> Tensor:
+    """Integers from [low, high), all equally likely.
+
+    Raises ValueError if there are none, and DtypeError if the type cannot hold them.
+    """
+    limits = {"low": operator.index(low), "high": operator.index(high)}
+    return _draw("random_integers", shape, device, INTEGERS, dtype=dtype, **limits)
+
+
+def permutation(x: int | Tensor, axis: int = 0, device: str | None = None) -> Tensor:
+    """The integers below x in random order, or the slices of a tensor along an axis.
+
+    Every order is equally likely: the slices are sorted by random numbers of 63 bits.
+    """
+    if isinstance(x, Tensor):
+        size = x.shape[normalize_axis(axis, x.ndim)]
+        return call("take", x, permutation(size, device=x.device), axis=axis)
+    size = operator.index(x)
+    if size < 0:
+        raise ShapeError(f"a permutation of {size} elements: give 0 or more")
+    return call("argsort", randint(0, 2**63 - 1, size, device=device))
+
+
+_SMALLEST = 2.0**-25  # half of what a random number from [0, 1) is a multiple of
+
+
+def categorical(logits: Tensor, axis: int = -1, shape: Sizes | None = None) -> Tensor:
+    """Indices along an axis, each as likely as the softmax of its logit, as int64.
+
+    The result has the shape of the logits without the axis, or `shape`, which those must broadcast
+    to: more leading axes are more samples. A probability below 2**-25 counts as 0.
+    """
+    if not logits.dtype.is_float:
+        raise DtypeError(f"logits are {logits.dtype}: cast them to a floating type")
+    place = normalize_axis(axis, logits.ndim)
+    rest = [i for i in range(logits.ndim) if i != place]
+    last = logits.astype(dt.float32).permute(*rest, place)
+    sizes = last.shape[:-1] if shape is None else as_shape(shape)
+    if broadcast(sizes, last.shape[:-1]) != sizes:
+        raise ShapeError(f"samples of shape {sizes} for logits of {last.shape[:-1]}: give more")
+    # The largest logit with Gumbel noise is a sample of the softmax.
+    drawn = uniform((*sizes, last.shape[-1]), device=logits.device)
+    exponential = call("maximum", -call("log", 1 - drawn), _SMALLEST)
+    return call("argmax", last - call("log", exponential), axis=-1)
+
+
+def choice(
+    x: int | Tensor, shape: Sizes = (), replace: bool = True, p: Tensor | None = None
+) -> Tensor:
+    """Slices of a tensor along its first axis, or integers below x, at random.
+
+    With `p` they have these probabilities, which need not add up to 1. Without replacement none
+    is drawn twice, and p cannot be given.
+    """
+    source = x if isinstance(x, Tensor) else arange(operator.index(x))
+    count, sizes = len(source), as_shape(shape)
+    wanted = math.prod(sizes)
+    if not count and wanted:
+        raise ShapeError(f"{wanted} of no elements cannot be drawn: give some")
+    if replace and p is None:
+        places = randint(0, max(count, 1), sizes, device=source.device)
+    elif replace:
+        weights = p if isinstance(p, Tensor) else tensor(p, dt.float32, source.device)
+        if weights.shape != (count,):
+            raise ShapeError(f"p has shape {weights.shape}: give one for each, {(count,)}")
+        places = categorical(call("log", weights), shape=sizes)
+    elif p is not None:
+        raise ValueError("p without replacement is not supported: give one of the two")
+    elif wanted > count:
+        raise ShapeError(f"{wanted} of {count} elements without replacement: give replace=True")
+    else:
+        places = permutation(count, device=source.device)[:wanted].reshape(sizes)
+    return call("take", source, places, axis=0)

@@ -5,6 +5,14 @@ the Python array API standard where it has them, else numpy's, else torch's.
 """
 
 from lbrx.tensor.functions.comparing import allclose, array_equal, isclose
+from lbrx.tensor.functions.convolution import (
+    avg_pool1d,
+    avg_pool2d,
+    conv1d,
+    conv2d,
+    max_pool1d,
+    max_pool2d,
+)
 from lbrx.tensor.functions.creating import (
     diag,
     empty,
@@ -80,12 +88,16 @@ __all__ = [
     "argwhere",
     "array_equal",
     "array_split",
+    "avg_pool1d",
+    "avg_pool2d",
     "bincount",
     "broadcast_arrays",
     "broadcast_to",
     "chunk",
     "clip",
     "concatenate",
+    "conv1d",
+    "conv2d",
     "count_nonzero",
     "cumulative_prod",
     "cumulative_sum",
@@ -106,6 +118,8 @@ __all__ = [
     "linspace",
     "logsumexp",
     "matrix_transpose",
+    "max_pool1d",
+    "max_pool2d",
     "median",
     "meshgrid",
     "moveaxis",

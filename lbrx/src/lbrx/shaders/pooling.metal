@@ -1,0 +1,14 @@
+#include "pooling.h"
+
+#define POOL(op, join, variant, columns, dtype, type)                                     \
+  template [[host_name(#op "_" #variant "_" #dtype)]] kernel void                         \
+  pool2d<type, join, columns>(device const type*, device type*, constant Pooling&, uint3);
+#define INSTANTIATE(dtype, type)                        \
+  POOL(max_pool2d, Largest, serial, 16, dtype, type)    \
+  POOL(max_pool2d, Largest, threads, 1, dtype, type)    \
+  POOL(avg_pool2d, Mean, serial, 16, dtype, type)       \
+  POOL(avg_pool2d, Mean, threads, 1, dtype, type)
+
+INSTANTIATE(float32, float)
+INSTANTIATE(float16, half)
+INSTANTIATE(bfloat16, bfloat)
