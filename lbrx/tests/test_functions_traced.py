@@ -1,0 +1,50 @@
+"""Functions made of operations join traces: compiled, they give what they give without."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import lbrx
+from lbrx.tensor import functions as fn
+from lbrx.tensor.at import At
+
+# Of two float32 matrices of shape (4, 6).
+FUNCTIONS = {
+    "einsum": lambda x, y: fn.einsum("ij,kj->ik", x, y),
+    "softmax by hand": lambda x, y: lbrx.Tensor.exp(x - fn.logsumexp(x, axis=1, keepdims=True)),
+    "tril": lambda x, y: fn.tril(x) + fn.triu(y, k=1),
+    "roll": lambda x, y: fn.roll(x, 2, axis=1) - fn.flip(y),
+    "repeat and tile": lambda x, y: fn.repeat(x, 2, axis=0) * fn.tile(y, (2, 1)),
+    "pad": lambda x, y: fn.pad(x, 2, "reflect") + fn.pad(y, 2),
+    "quantile": lambda x, y: fn.quantile(x, 0.3, axis=1) + fn.std(y, axis=1),
+    "searchsorted": lambda x, y: fn.searchsorted(x.reshape(-1).sort(), y),
+    "isclose": lambda x, y: fn.isclose(x, y, rtol=0.5),
+    "cumulative": lambda x, y: fn.cumulative_sum(x, axis=0) + fn.cumulative_prod(y, axis=1),
+    "clip": lambda x, y: fn.clip(x, -0.5, 0.5) * fn.diff(y, append=1.0),
+    "at slices": lambda x, y: At(x)[1:3, ::2].add(y[:2, :3]),
+    "at indices": lambda x, y: At(x)[[0, 0, 3]].multiply(y[:3]),
+    "at mask": lambda x, y: At(x)[x > y].set(0),
+    "conv2d": lambda x, y: fn.conv2d(
+        x.reshape(1, 1, 4, 6), y[:3, :3].reshape(1, 1, 3, 3), padding="same"
+    ),
+    "pools": lambda x, y: (
+        fn.max_pool1d(x.reshape(1, 4, 6), 2) + fn.avg_pool1d(y.reshape(1, 4, 6), 2)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_compiled(name, metal_default, rng):
+    function = FUNCTIONS[name]
+    compiled = lbrx.compile(function)
+    for _ in range(2):
+        x, y = (lbrx.tensor(rng.standard_normal((4, 6)).astype(np.float32)) for _ in range(2))
+        np.testing.assert_allclose(
+            compiled(x, y).numpy(), function(x, y).numpy(), rtol=1e-5, atol=1e-6
+        )
+
+
+def test_what_depends_on_values_says_so(metal_default):
+    with pytest.raises(lbrx.TraceError):
+        lbrx.compile(fn.nonzero)(lbrx.ones(3))
