@@ -116,6 +116,7 @@ from typing import TYPE_CHECKING, Any
 
 from lbrx import dtype as dt
 from lbrx.dtype import DtypeLike
+from lbrx.ops.convolution import Padding, Sizes2
 from lbrx.ops.movement import Widths
 from lbrx.shape import Axes
 from lbrx.tensor.tensor_like import TensorLike
@@ -147,6 +148,7 @@ def functions_module() -> str:
     imports = f"""
 from lbrx import dtype as dt
 from lbrx.dtype import DtypeLike
+from lbrx.ops.convolution import Padding, Sizes2
 from lbrx.ops.movement import Widths
 from lbrx.shape import Axes
 from lbrx.tensor.core import Tensor, call, calls

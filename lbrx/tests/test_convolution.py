@@ -93,8 +93,8 @@ def test_conv2d(shape, weight, rule, place, rng):
         )
         # The oracle has no result to take the shape of without images.
         expected = conv(x, w, **rule) if shape[0] else np.zeros((0, 3, 3, 3))
-        close(fn.conv2d(a, b, **rule), expected, dtype, scale=8)
-        close(fn.conv2d(a, b, c, **rule), expected + z[:, None, None], dtype, scale=8)
+        close(a.conv2d(b, **rule), expected, dtype, scale=8)
+        close(a.conv2d(b, c, **rule), expected + z[:, None, None], dtype, scale=8)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -124,10 +124,10 @@ def test_many_images_are_multiplied_in_steps(rng, monkeypatch):
 def test_types_meet_and_views_are_read(place, rng):
     a, x = pair(rng, (2, 6, 5, 4), dt.float32, place, "transposed", -1, 1)
     b, w = pair(rng, (4, 6, 3, 2), dt.float16, place, "strided", -1, 1)
-    close(fn.conv2d(a, b), conv(x, w), dt.float32, scale=8)
+    close(a.conv2d(b), conv(x, w), dt.float32, scale=8)
     # 300 * 300 is beyond float16, but the bias brings it back before it is rounded.
     big = lbrx.full((1, 1, 1, 1), 300, "float16", place)
-    assert fn.conv2d(big, big, lbrx.full((1,), -6e4, "float16", place)).item() == 30000.0
+    assert big.conv2d(big, lbrx.full((1,), -6e4, "float16", place)).item() == 30000.0
 
 
 @pytest.mark.parametrize(
@@ -165,11 +165,11 @@ def test_pooling(shape, size, rule, variant, place, rng):
     for dtype in chosen(FLOATS, place, f"{shape}{variant}"):
         a, x = pair(rng, shape, dtype, place)
         with forced(pooling=variant):
-            close(fn.max_pool2d(a, size, **rule), pool(x, size, **rule), dtype)
+            close(a.max_pool2d(size, **rule), pool(x, size, **rule), dtype)
             mean = pool(x, size, mean=True, **rule)
-            close(fn.avg_pool2d(a, size, **rule), mean, dtype, scale=2)
+            close(a.avg_pool2d(size, **rule), mean, dtype, scale=2)
             mean = pool(x, size, mean=True, with_padding=False, **rule)
-            close(fn.avg_pool2d(a, size, count_include_pad=False, **rule), mean, dtype, scale=2)
+            close(a.avg_pool2d(size, count_include_pad=False, **rule), mean, dtype, scale=2)
 
 
 def test_pooling_of_rows_and_nan(place, rng):
@@ -195,51 +195,51 @@ IMAGES, FILTERS = ones(1, 4, 5, 5), ones(2, 4, 3, 3)
     ("call", "error", "message"),
     [
         (
-            lambda: fn.conv2d(ones(4, 5, 5), FILTERS),
+            lambda: ones(4, 5, 5).conv2d(FILTERS),
             lbrx.ShapeError,
             r"x has shape \(4, 5, 5\): give \(images",
         ),
         (
-            lambda: fn.conv2d(IMAGES, ones(3, 3)),
+            lambda: IMAGES.conv2d(ones(3, 3)),
             lbrx.ShapeError,
             r"the weight has shape \(3, 3\): give",
         ),
-        (lambda: fn.conv2d(IMAGES, ones(2, 3, 3, 3)), lbrx.ShapeError, "has 3 channels: give 4"),
+        (lambda: IMAGES.conv2d(ones(2, 3, 3, 3)), lbrx.ShapeError, "has 3 channels: give 4"),
         (
-            lambda: fn.conv2d(IMAGES, FILTERS, groups=3),
+            lambda: IMAGES.conv2d(FILTERS, groups=3),
             lbrx.ShapeError,
             "groups=3 do not divide 4 .* and 2",
         ),
-        (lambda: fn.conv2d(IMAGES, FILTERS, groups=0), lbrx.ShapeError, "groups=0 do not divide"),
+        (lambda: IMAGES.conv2d(FILTERS, groups=0), lbrx.ShapeError, "groups=0 do not divide"),
         (
-            lambda: fn.conv2d(IMAGES, FILTERS, ones(3)),
+            lambda: IMAGES.conv2d(FILTERS, ones(3)),
             lbrx.ShapeError,
             r"bias has shape \(3,\): .*\(2,\)",
         ),
         (
-            lambda: fn.conv2d(IMAGES, FILTERS, dilation=3),
+            lambda: IMAGES.conv2d(FILTERS, dilation=3),
             lbrx.ShapeError,
             "does not fit .*: give more padding",
         ),
         (
-            lambda: fn.conv2d(IMAGES, FILTERS, stride=0),
+            lambda: IMAGES.conv2d(FILTERS, stride=0),
             lbrx.ShapeError,
             "stride=0: give one integer from 1",
         ),
         (
-            lambda: fn.conv2d(IMAGES, FILTERS, padding=-1),
+            lambda: IMAGES.conv2d(FILTERS, padding=-1),
             lbrx.ShapeError,
             "padding=-1: give one integer from 0",
         ),
         (
-            lambda: fn.conv2d(IMAGES, FILTERS, padding="full"),
+            lambda: IMAGES.conv2d(FILTERS, padding="full"),
             ValueError,
             "'full': give 'same', 'valid' or",
         ),
-        (lambda: fn.conv2d(IMAGES, FILTERS, stride=(1, 2, 3)), lbrx.ShapeError, "or two"),
-        (lambda: fn.conv2d(IMAGES, FILTERS, stride=1.5), TypeError, "as an integer"),
+        (lambda: IMAGES.conv2d(FILTERS, stride=(1, 2, 3)), lbrx.ShapeError, "or two"),
+        (lambda: IMAGES.conv2d(FILTERS, stride=1.5), TypeError, "as an integer"),
         (
-            lambda: fn.conv2d(ones(1, 4, 5, 5, dtype="int8"), ones(2, 4, 3, 3, dtype="int8")),
+            lambda: ones(1, 4, 5, 5, dtype="int8").conv2d(ones(2, 4, 3, 3, dtype="int8")),
             lbrx.DtypeError,
             r"conv2d\(int8.*: int8 values: cast to a floating type",
         ),
@@ -248,8 +248,8 @@ IMAGES, FILTERS = ones(1, 4, 5, 5), ones(2, 4, 3, 3)
             lbrx.ShapeError,
             r"give \(sequences, channels, length\)",
         ),
-        (lambda: fn.max_pool2d(IMAGES, 6), lbrx.ShapeError, "does not fit"),
-        (lambda: fn.max_pool2d(IMAGES, 2, padding=2), lbrx.ShapeError, "give less than the window"),
+        (lambda: IMAGES.max_pool2d(6), lbrx.ShapeError, "does not fit"),
+        (lambda: IMAGES.max_pool2d(2, padding=2), lbrx.ShapeError, "give less than the window"),
         (lambda: fn.avg_pool1d(IMAGES, 2), lbrx.ShapeError, r"give \(sequences"),
     ],
 )

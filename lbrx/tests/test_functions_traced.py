@@ -25,8 +25,8 @@ FUNCTIONS = {
     "at slices": lambda x, y: At(x)[1:3, ::2].add(y[:2, :3]),
     "at indices": lambda x, y: At(x)[[0, 0, 3]].multiply(y[:3]),
     "at mask": lambda x, y: At(x)[x > y].set(0),
-    "conv2d": lambda x, y: fn.conv2d(
-        x.reshape(1, 1, 4, 6), y[:3, :3].reshape(1, 1, 3, 3), padding="same"
+    "conv2d": lambda x, y: x.reshape(1, 1, 4, 6).conv2d(
+        y[:3, :3].reshape(1, 1, 3, 3), padding="same"
     ),
     "pools": lambda x, y: (
         fn.max_pool1d(x.reshape(1, 4, 6), 2) + fn.avg_pool1d(y.reshape(1, 4, 6), 2)

@@ -91,6 +91,27 @@ CASES = {
         ((4, 3), (4, 2)),
         NUMBERS,
     ),
+    "sum": Case(lambda x: fn.sum(x, 1), lambda x: np.sum(x, 1), result=to_wide, scale=4),
+    "sum as float32": Case(
+        lambda x: fn.sum(x, dtype="float32", keepdims=True),
+        lambda x: np.sum(x, keepdims=True),
+        result=lambda _: dt.float32,
+        scale=8,
+    ),
+    "prod as int16": Case(
+        lambda x: fn.prod(x, 0, dtype="int16"),
+        lambda x: np.prod(np.trunc(x), 0),
+        result=lambda _: dt.int16,
+        low=0,
+    ),
+    "prod": Case(fn.prod, np.prod, result=to_wide, low=0.5, high=1.7, scale=8),
+    "cumsum": Case(fn.cumsum, np.cumsum, result=to_wide, scale=4),
+    "cumprod": Case(
+        lambda x: fn.cumprod(x, 0, dtype="float32"),
+        lambda x: np.cumprod(x, 0),
+        result=lambda _: dt.float32,
+        scale=4,
+    ),
     "cumulative_sum": Case(fn.cumulative_sum, np.cumsum, ((7,),), result=to_wide, scale=4),
     "cumulative_sum with 0": Case(
         lambda x: fn.cumulative_sum(x, axis=0, include_initial=True),

@@ -17,6 +17,12 @@ from lbrx.kernels import deterministic
 
 # The types of the default run.
 DEFAULT = {"serial": (dt.float32, dt.int8), "simd": (dt.bfloat16, dt.uint64)}
+VARIANTS = [
+    pytest.param(variant, dtype, marks=() if dtype in DEFAULT[variant] else (pytest.mark.full,))
+    for variant in DEFAULT
+    for dtype in dt.ALL
+    if dtype is not dt.float64
+]
 # On both sides of a chunk, of the lanes and of a block, along rows and along columns.
 SHAPES = [
     *(((3, 1), 1), ((2, 15), 1), ((2, 17), -1), ((1, 4096), 1), ((3, 4097), 1), ((20_001,), 0)),
@@ -36,15 +42,7 @@ def data(rng, shape, dtype):
     return sample(rng, shape, dtype, 0, 1) if dtype.is_float else sample(rng, shape, dtype)
 
 
-@pytest.mark.parametrize(
-    ("variant", "dtype"),
-    [
-        pytest.param(variant, dtype, marks=() if dtype in DEFAULT[variant] else (pytest.mark.full,))
-        for variant in DEFAULT
-        for dtype in dt.ALL
-        if dtype is not dt.float64
-    ],
-)
+@pytest.mark.parametrize(("variant", "dtype"), VARIANTS)
 def test_variants(variant, dtype, rng):
     for shape, axis in SHAPES:
         check(data(rng, shape, dtype), axis, variant)
@@ -115,15 +113,7 @@ def test_memory_and_order(variant, rng):
             check(data(rng, shape, dt.float32), axis, variant)
 
 
-@pytest.mark.parametrize(
-    ("variant", "dtype"),
-    [
-        pytest.param(variant, dtype, marks=() if dtype in DEFAULT[variant] else (pytest.mark.full,))
-        for variant in DEFAULT
-        for dtype in dt.ALL
-        if dtype is not dt.float64
-    ],
-)
+@pytest.mark.parametrize(("variant", "dtype"), VARIANTS)
 def test_products(variant, dtype, rng):
     for shape, axis in SHAPES:
         if dtype.is_float:

@@ -81,7 +81,6 @@ _unary(
         "isnan": np.isnan,
         "isinf": np.isinf,
         "isfinite": np.isfinite,
-        "signbit": np.signbit,
     },
 )
 
@@ -100,18 +99,7 @@ _binary(
         "pow": power,
     },
 )
-_binary(
-    OpFamily.BINARY,
-    rules.floating,
-    {
-        "divide": np.divide,
-        "atan2": np.arctan2,
-        "copysign": np.copysign,
-        "hypot": np.hypot,
-        "logaddexp": np.logaddexp,
-    },
-)
-_binary(OpFamily.BINARY, rules.not_half, {"nextafter": np.nextafter})
+_binary(OpFamily.BINARY, rules.floating, {"divide": np.divide, "atan2": np.arctan2})
 _binary(
     OpFamily.BINARY,
     rules.integral,
@@ -141,6 +129,36 @@ _binary(
         "logical_xor": np.logical_xor,
     },
 )
+
+
+@op(OpFamily.UNARY, rules.elementwise(1), rules.boolean)
+def signbit(x: NumpyArray) -> NumpyArray:
+    """Whether each element has a negative sign, also -0 and NaN."""
+    return np.asarray(np.signbit(x))
+
+
+@op(OpFamily.BINARY, rules.elementwise(2), rules.floating)
+def copysign(x: NumpyArray, y: NumpyArray) -> NumpyArray:
+    """The magnitude of x with the sign of y."""
+    return np.asarray(np.copysign(x, y))
+
+
+@op(OpFamily.BINARY, rules.elementwise(2), rules.floating)
+def hypot(x: NumpyArray, y: NumpyArray) -> NumpyArray:
+    """sqrt(x * x + y * y), without overflow on the way."""
+    return np.asarray(np.hypot(x, y))
+
+
+@op(OpFamily.BINARY, rules.elementwise(2), rules.floating)
+def logaddexp(x: NumpyArray, y: NumpyArray) -> NumpyArray:
+    """log(exp(x) + exp(y)), without overflow on the way."""
+    return np.asarray(np.logaddexp(x, y))
+
+
+@op(OpFamily.BINARY, rules.elementwise(2), rules.not_half)
+def nextafter(x: NumpyArray, y: NumpyArray) -> NumpyArray:
+    """The next number after x towards y; of float32 and float64 only."""
+    return np.asarray(np.nextafter(x, y))
 
 
 @op(OpFamily.TERNARY, rules.elementwise(3), rules.same)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from lbrx import dtype as dt
 from lbrx.dtype import DtypeLike
+from lbrx.ops.convolution import Padding, Sizes2
 from lbrx.ops.movement import Widths
 from lbrx.shape import Axes
 from lbrx.tensor.tensor_like import TensorLike
@@ -192,6 +193,65 @@ class OperationMethods:
             base=base,
             interleaved=interleaved,
             scale=scale,
+        )
+
+    def conv2d(
+        self,
+        weight: TensorLike,
+        bias: TensorLike | None = None,
+        stride: Sizes2 = 1,
+        padding: Padding = 0,
+        dilation: Sizes2 = 1,
+        groups: int = 1,
+    ) -> Tensor:
+        """Cross-correlation of images (N, C, H, W) with filters (O, C / groups, h, w), plus a
+        bias (O).
+
+        Stride and dilation are one integer or (height, width). Padding is one integer,
+        (height, width), ((top, bottom), (left, right)), "valid" (none) or "same" (ceil(size
+        / stride) results). Products are summed in float32 and the result is rounded once.
+        """
+        return self._call(
+            "conv2d",
+            self,
+            weight,
+            bias,
+            stride=stride,
+            padding=padding,
+            dilation=dilation,
+            groups=groups,
+        )
+
+    def max_pool2d(
+        self, kernel_size: Sizes2, stride: Sizes2 | None = None, padding: Padding = 0
+    ) -> Tensor:
+        """The largest element under a window over images (N, C, H, W); NaN if there is one.
+
+        Padding does not count as an element. The stride is the window's size unless given.
+        """
+        return self._call(
+            "max_pool2d", self, kernel_size=kernel_size, stride=stride, padding=padding
+        )
+
+    def avg_pool2d(
+        self,
+        kernel_size: Sizes2,
+        stride: Sizes2 | None = None,
+        padding: Padding = 0,
+        count_include_pad: bool = True,
+    ) -> Tensor:
+        """The mean under a window over images (N, C, H, W), summed in float32.
+
+        Padding counts as zeros, or not at all with count_include_pad=False. The stride is
+        the window's size unless given.
+        """
+        return self._call(
+            "avg_pool2d",
+            self,
+            kernel_size=kernel_size,
+            stride=stride,
+            padding=padding,
+            count_include_pad=count_include_pad,
         )
 
     def negative(self) -> Tensor:
@@ -430,6 +490,26 @@ class OperationMethods:
         """logical_xor of each element."""
         return self._call("logical_xor", self, y)
 
+    def signbit(self) -> Tensor:
+        """Whether each element has a negative sign, also -0 and NaN."""
+        return self._call("signbit", self)
+
+    def copysign(self, y: TensorLike) -> Tensor:
+        """The magnitude of x with the sign of y."""
+        return self._call("copysign", self, y)
+
+    def hypot(self, y: TensorLike) -> Tensor:
+        """sqrt(x * x + y * y), without overflow on the way."""
+        return self._call("hypot", self, y)
+
+    def logaddexp(self, y: TensorLike) -> Tensor:
+        """log(exp(x) + exp(y)), without overflow on the way."""
+        return self._call("logaddexp", self, y)
+
+    def nextafter(self, y: TensorLike) -> Tensor:
+        """The next number after x towards y; of float32 and float64 only."""
+        return self._call("nextafter", self, y)
+
     def where(self, x: TensorLike, y: TensorLike) -> Tensor:
         """x where the condition holds, y elsewhere."""
         return self._call("where", self, x, y)
@@ -461,6 +541,50 @@ class OperationMethods:
         """
         return self._call("matmul", self, y, bias, activation=activation)
 
+    def sum(self, axis: Axes = None, keepdims: bool = False) -> Tensor:
+        """The sum; of integers in 64 bits."""
+        return self._call("sum", self, axis=axis, keepdims=keepdims)
+
+    def prod(self, axis: Axes = None, keepdims: bool = False) -> Tensor:
+        """The product; of integers in 64 bits."""
+        return self._call("prod", self, axis=axis, keepdims=keepdims)
+
+    def mean(self, axis: Axes = None, keepdims: bool = False) -> Tensor:
+        """The mean; NaN over nothing."""
+        return self._call("mean", self, axis=axis, keepdims=keepdims)
+
+    def var(self, axis: Axes = None, keepdims: bool = False, correction: float = 0) -> Tensor:
+        """The variance, divided by the number of elements less `correction`."""
+        return self._call("var", self, axis=axis, keepdims=keepdims, correction=correction)
+
+    def norm(self, axis: Axes = None, keepdims: bool = False, ord: float = 2) -> Tensor:
+        """The vector norm: (sum |x|^ord)^(1/ord), or the largest |x| for infinity."""
+        return self._call("norm", self, axis=axis, keepdims=keepdims, ord=ord)
+
+    def max(self, axis: Axes = None, keepdims: bool = False) -> Tensor:
+        """The largest element; NaN if there is one."""
+        return self._call("max", self, axis=axis, keepdims=keepdims)
+
+    def min(self, axis: Axes = None, keepdims: bool = False) -> Tensor:
+        """The smallest element; NaN if there is one."""
+        return self._call("min", self, axis=axis, keepdims=keepdims)
+
+    def argmax(self, axis: Axes = None, keepdims: bool = False) -> Tensor:
+        """Where the largest is, or the first NaN: its place in the reduced axes, row-major."""
+        return self._call("argmax", self, axis=axis, keepdims=keepdims)
+
+    def argmin(self, axis: Axes = None, keepdims: bool = False) -> Tensor:
+        """Where the smallest is, or the first NaN: its place in the reduced axes, row-major."""
+        return self._call("argmin", self, axis=axis, keepdims=keepdims)
+
+    def any(self, axis: Axes = None, keepdims: bool = False) -> Tensor:
+        """Whether an element is not zero."""
+        return self._call("any", self, axis=axis, keepdims=keepdims)
+
+    def all(self, axis: Axes = None, keepdims: bool = False) -> Tensor:
+        """Whether no element is zero."""
+        return self._call("all", self, axis=axis, keepdims=keepdims)
+
     def pad(self, widths: Widths, value: float = 0) -> Tensor:
         """The tensor with `value` around it: (before, after) for each axis."""
         return self._call("pad", self, widths=widths, value=value)
@@ -480,14 +604,21 @@ class OperationMethods:
     def scatter(
         self, indices: TensorLike, updates: TensorLike, axis: int = -1, reduce: str = "set"
     ) -> Tensor:
-        """A copy of x with updates set, or added, where gather would read; one of equals is
-        set.
+        """A copy of x with updates where gather would read: set, or combined with the elements
+        there.
+
+        `reduce` is "set", "add", "multiply", "min" or "max". Updates of one element follow
+        in order, so the last one is set; halves are combined in float32 and rounded once.
         """
         return self._call("scatter", self, indices, updates, axis=axis, reduce=reduce)
 
     def cumsum(self, axis: int = -1) -> Tensor:
         """Running sums along an axis; of integers in 64 bits."""
         return self._call("cumsum", self, axis=axis)
+
+    def cumprod(self, axis: int = -1) -> Tensor:
+        """Running products along an axis; of integers in 64 bits."""
+        return self._call("cumprod", self, axis=axis)
 
     def sort(self, axis: int = -1, descending: bool = False) -> Tensor:
         """The elements in order along an axis; NaN last."""
@@ -540,47 +671,3 @@ class OperationMethods:
         rounding.
         """
         return self._calls("add_layer_norm", self, residual, weight, bias, eps=eps)
-
-    def sum(self, axis: Axes = None, keepdims: bool = False) -> Tensor:
-        """The sum; of integers in 64 bits."""
-        return self._call("sum", self, axis=axis, keepdims=keepdims)
-
-    def prod(self, axis: Axes = None, keepdims: bool = False) -> Tensor:
-        """The product; of integers in 64 bits."""
-        return self._call("prod", self, axis=axis, keepdims=keepdims)
-
-    def mean(self, axis: Axes = None, keepdims: bool = False) -> Tensor:
-        """The mean; NaN over nothing."""
-        return self._call("mean", self, axis=axis, keepdims=keepdims)
-
-    def var(self, axis: Axes = None, keepdims: bool = False, correction: float = 0) -> Tensor:
-        """The variance, divided by the number of elements less `correction`."""
-        return self._call("var", self, axis=axis, keepdims=keepdims, correction=correction)
-
-    def norm(self, axis: Axes = None, keepdims: bool = False, ord: float = 2) -> Tensor:
-        """The vector norm: (sum |x|^ord)^(1/ord), or the largest |x| for infinity."""
-        return self._call("norm", self, axis=axis, keepdims=keepdims, ord=ord)
-
-    def max(self, axis: Axes = None, keepdims: bool = False) -> Tensor:
-        """The largest element; NaN if there is one."""
-        return self._call("max", self, axis=axis, keepdims=keepdims)
-
-    def min(self, axis: Axes = None, keepdims: bool = False) -> Tensor:
-        """The smallest element; NaN if there is one."""
-        return self._call("min", self, axis=axis, keepdims=keepdims)
-
-    def argmax(self, axis: Axes = None, keepdims: bool = False) -> Tensor:
-        """Where the largest is, or the first NaN: its place in the reduced axes, row-major."""
-        return self._call("argmax", self, axis=axis, keepdims=keepdims)
-
-    def argmin(self, axis: Axes = None, keepdims: bool = False) -> Tensor:
-        """Where the smallest is, or the first NaN: its place in the reduced axes, row-major."""
-        return self._call("argmin", self, axis=axis, keepdims=keepdims)
-
-    def any(self, axis: Axes = None, keepdims: bool = False) -> Tensor:
-        """Whether an element is not zero."""
-        return self._call("any", self, axis=axis, keepdims=keepdims)
-
-    def all(self, axis: Axes = None, keepdims: bool = False) -> Tensor:
-        """Whether no element is zero."""
-        return self._call("all", self, axis=axis, keepdims=keepdims)

@@ -7,11 +7,8 @@ the Python array API standard where it has them, else numpy's, else torch's.
 from lbrx.tensor.functions.comparing import allclose, array_equal, isclose
 from lbrx.tensor.functions.convolution import (
     avg_pool1d,
-    avg_pool2d,
     conv1d,
-    conv2d,
     max_pool1d,
-    max_pool2d,
 )
 from lbrx.tensor.functions.creating import (
     diag,
@@ -73,14 +70,18 @@ from lbrx.tensor.functions.shaping import (
 from lbrx.tensor.functions.statistics import (
     bincount,
     count_nonzero,
+    cumprod,
+    cumsum,
     cumulative_prod,
     cumulative_sum,
     diff,
     logsumexp,
     median,
     percentile,
+    prod,
     quantile,
     std,
+    sum,
 )
 
 __all__ = [
@@ -89,7 +90,6 @@ __all__ = [
     "array_equal",
     "array_split",
     "avg_pool1d",
-    "avg_pool2d",
     "bincount",
     "broadcast_arrays",
     "broadcast_to",
@@ -97,8 +97,9 @@ __all__ = [
     "clip",
     "concatenate",
     "conv1d",
-    "conv2d",
     "count_nonzero",
+    "cumprod",
+    "cumsum",
     "cumulative_prod",
     "cumulative_sum",
     "diag",
@@ -119,7 +120,6 @@ __all__ = [
     "logsumexp",
     "matrix_transpose",
     "max_pool1d",
-    "max_pool2d",
     "median",
     "meshgrid",
     "moveaxis",
@@ -130,6 +130,7 @@ __all__ = [
     "percentile",
     "permute_dims",
     "positive",
+    "prod",
     "quantile",
     "repeat",
     "roll",
@@ -137,6 +138,7 @@ __all__ = [
     "split",
     "squeeze",
     "std",
+    "sum",
     "swapaxes",
     "take_along_axis",
     "tensordot",

@@ -1,19 +1,12 @@
-"""What the functions of this package accept in place of a tensor."""
+"""Arguments of functions as tensors, in the types they compute in."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
-from typing import Any
-
-from numpy.typing import NDArray
 
 from lbrx import dtype as dt
 from lbrx.dtype import Dtype
 from lbrx.tensor.core import Tensor
 from lbrx.tensor.creation import tensor
-
-TensorLike = Tensor | NDArray[Any] | Sequence[Any] | float
-"""A tensor, or what `lbrx.tensor` makes one of."""
+from lbrx.tensor.tensor_like import TensorLike
 
 
 def as_tensor(value: TensorLike, device: str | None = None) -> Tensor:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from lbrx import dtype as dt
 from lbrx.tensor.core import Tensor, call
 from lbrx.tensor.creation import tensor
-from lbrx.tensor.functions.arguments import TensorLike, as_tensors, without_halves
+from lbrx.tensor.functions.arguments import as_tensors, without_halves
+from lbrx.tensor.tensor_like import TensorLike
 
 
 def isclose(

@@ -1,37 +1,17 @@
-"""Convolutions and pooling, channels first. In one dimension they are those of one row."""
+"""Convolutions and pooling of sequences: those of images of one row."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from lbrx.errors import ShapeError
-from lbrx.ops.convolution import Padding, Sizes2
+from lbrx.ops.convolution import Padding
 from lbrx.tensor.core import Tensor, call
-from lbrx.tensor.functions.arguments import TensorLike, as_tensor, as_tensors
+from lbrx.tensor.functions.arguments import as_tensor, as_tensors
+from lbrx.tensor.tensor_like import TensorLike
 
 Padding1 = int | str | Sequence[int]
 """One number, (before, after), "valid" or "same"."""
-
-
-def conv2d(
-    x: TensorLike,
-    weight: TensorLike,
-    bias: TensorLike | None = None,
-    stride: Sizes2 = 1,
-    padding: Padding = 0,
-    dilation: Sizes2 = 1,
-    groups: int = 1,
-) -> Tensor:
-    """Cross-correlation of images (N, C, H, W) with filters (O, C / groups, h, w), plus a bias (O).
-
-    Stride and dilation are one integer or (height, width). Padding is one integer, (height, width),
-    ((top, bottom), (left, right)), "valid" (none) or "same" (ceil(size / stride) results). Products
-    are summed in float32 and the result, (N, O, H', W'), is rounded once. Operands are floating.
-
-        lbrx.conv2d(lbrx.ones((1, 3, 32, 32)), lbrx.ones((8, 3, 3, 3)), padding="same")
-    """
-    attributes = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
-    return call("conv2d", x, weight, bias, **attributes)
 
 
 def conv1d(
@@ -45,54 +25,30 @@ def conv1d(
 ) -> Tensor:
     """Cross-correlation of sequences (N, C, L) with filters (O, C / groups, l), plus a bias (O).
 
-    Padding is one integer, (before, after), "valid" or "same", as in `conv2d`.
+    Padding is one integer, (before, after), "valid" (none) or "same" (ceil(length / stride)
+    results). Products are summed in float32 and the result, (N, O, L'), is rounded once.
+
+        lbrx.conv1d(lbrx.ones((1, 3, 32)), lbrx.ones((8, 3, 5)), padding="same")
     """
     sequences, filters = as_tensors(x, weight)
-    made = conv2d(
+    made = call(
+        "conv2d",
         _as_images(sequences, "x", "(sequences, channels, length)"),
         _as_images(filters, "the weight", "(filters, channels / groups, length)"),
         bias,
-        (1, stride),
-        _one_row(padding),
-        (1, dilation),
-        groups,
+        stride=(1, stride),
+        padding=_one_row(padding),
+        dilation=(1, dilation),
+        groups=groups,
     )
     return made.squeeze(2)
-
-
-def max_pool2d(
-    x: TensorLike, kernel_size: Sizes2, stride: Sizes2 | None = None, padding: Padding = 0
-) -> Tensor:
-    """The largest element under a window over images (N, C, H, W); NaN if there is one.
-
-    Padding does not count as an element. The stride is the window's size unless given.
-    """
-    return call("max_pool2d", x, kernel_size=kernel_size, stride=stride, padding=padding)
 
 
 def max_pool1d(
     x: TensorLike, kernel_size: int, stride: int | None = None, padding: Padding1 = 0
 ) -> Tensor:
-    """`max_pool2d` over sequences (N, C, L)."""
-    images = _as_images(as_tensor(x), "x", "(sequences, channels, length)")
-    step = (1, kernel_size if stride is None else stride)
-    return max_pool2d(images, (1, kernel_size), step, _one_row(padding)).squeeze(2)
-
-
-def avg_pool2d(
-    x: TensorLike,
-    kernel_size: Sizes2,
-    stride: Sizes2 | None = None,
-    padding: Padding = 0,
-    count_include_pad: bool = True,
-) -> Tensor:
-    """The mean under a window over images (N, C, H, W), summed in float32.
-
-    Padding counts as zeros, or not at all with count_include_pad=False. The stride is the window's
-    size unless given.
-    """
-    attributes = {"stride": stride, "padding": padding, "count_include_pad": count_include_pad}
-    return call("avg_pool2d", x, kernel_size=kernel_size, **attributes)
+    """The largest element under a window over sequences (N, C, L); see `max_pool2d`."""
+    return _pooled("max_pool2d", x, kernel_size, stride, padding)
 
 
 def avg_pool1d(
@@ -102,10 +58,23 @@ def avg_pool1d(
     padding: Padding1 = 0,
     count_include_pad: bool = True,
 ) -> Tensor:
-    """`avg_pool2d` over sequences (N, C, L)."""
+    """The mean under a window over sequences (N, C, L); see `avg_pool2d`."""
+    more = {"count_include_pad": count_include_pad}
+    return _pooled("avg_pool2d", x, kernel_size, stride, padding, **more)
+
+
+def _pooled(
+    name: str,
+    x: TensorLike,
+    kernel_size: int,
+    stride: int | None,
+    padding: Padding1,
+    **more: bool,
+) -> Tensor:
     images = _as_images(as_tensor(x), "x", "(sequences, channels, length)")
     step = (1, kernel_size if stride is None else stride)
-    pooled = avg_pool2d(images, (1, kernel_size), step, _one_row(padding), count_include_pad)
+    widths = _one_row(padding)
+    pooled = call(name, images, kernel_size=(1, kernel_size), stride=step, padding=widths, **more)
     return pooled.squeeze(2)
 
 

@@ -12,13 +12,14 @@ from lbrx.errors import ShapeError
 from lbrx.shape import Sizes
 from lbrx.tensor.core import Tensor, call
 from lbrx.tensor.creation import arange, full, tensor, zeros
-from lbrx.tensor.functions.arguments import TensorLike, as_tensor, as_tensors
+from lbrx.tensor.functions.arguments import as_tensor, as_tensors
 from lbrx.tensor.functions.linear_algebra import diagonal
+from lbrx.tensor.tensor_like import TensorLike
 
 
-def empty(shape: Sizes, *, dtype: DtypeLike = dt.float32, device: str | None = None) -> Tensor:
+def empty(shape: Sizes, *, dtype: DtypeLike | None = None, device: str | None = None) -> Tensor:
     """A tensor whose elements are unspecified. Tensors are immutable, so they are zeros."""
-    return zeros(shape, dtype, device)
+    return zeros(shape, dtype or dt.float32, device)
 
 
 def zeros_like(
@@ -76,13 +77,13 @@ def linspace(
     return tensor(values, dt.float32 if dtype is None else dtype, device)
 
 
-def tril(x: TensorLike, /, *, k: int = 0) -> Tensor:
+def tril(x: TensorLike, /, k: int = 0) -> Tensor:
     """The matrices of the last two axes with zeros above diagonal k (k > 0 lies above the main)."""
     matrices, distance = _matrices(x, "tril")
     return call("where", distance <= k, matrices, False)
 
 
-def triu(x: TensorLike, /, *, k: int = 0) -> Tensor:
+def triu(x: TensorLike, /, k: int = 0) -> Tensor:
     """The matrices of the last two axes with zeros below diagonal k (k > 0 lies above the main)."""
     matrices, distance = _matrices(x, "triu")
     return call("where", distance >= k, matrices, False)
@@ -97,7 +98,7 @@ def _matrices(x: TensorLike, name: str) -> tuple[Tensor, Tensor]:
     return matrices, columns - rows.unsqueeze(1)
 
 
-def diag(x: TensorLike, /, *, k: int = 0) -> Tensor:
+def diag(x: TensorLike, /, k: int = 0) -> Tensor:
     """Of a vector, the matrix with it on diagonal k; of matrices, their diagonal k."""
     values = as_tensor(x)
     if values.ndim == 0:

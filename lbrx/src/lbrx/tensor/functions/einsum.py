@@ -13,7 +13,8 @@ from lbrx.dtype import Dtype
 from lbrx.errors import ShapeError
 from lbrx.shape import Layout
 from lbrx.tensor.core import Tensor, call
-from lbrx.tensor.functions.arguments import TensorLike, as_tensors
+from lbrx.tensor.functions.arguments import as_tensors
+from lbrx.tensor.tensor_like import TensorLike
 
 Labels = tuple[str, ...]
 """One name for each axis: a letter, or "...0" and so on for the axes of an ellipsis, last first."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from lbrx.errors import DtypeError
 from lbrx.tensor.core import Tensor, call
-from lbrx.tensor.functions.arguments import TensorLike, as_tensor, as_tensors
+from lbrx.tensor.functions.arguments import as_tensor, as_tensors
+from lbrx.tensor.tensor_like import TensorLike
 
 
 def clip(

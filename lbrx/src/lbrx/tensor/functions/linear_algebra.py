@@ -10,12 +10,13 @@ from lbrx.dtype import DtypeLike
 from lbrx.errors import ShapeError
 from lbrx.shape import Layout, normalize_axis
 from lbrx.tensor.core import Tensor, call
-from lbrx.tensor.functions.arguments import TensorLike, as_tensor, as_tensors
+from lbrx.tensor.functions.arguments import as_tensor, as_tensors
+from lbrx.tensor.tensor_like import TensorLike
 
 ContractedAxes = int | tuple[Sequence[int], Sequence[int]]
 
 
-def tensordot(x1: TensorLike, x2: TensorLike, /, *, axes: ContractedAxes = 2) -> Tensor:
+def tensordot(x1: TensorLike, x2: TensorLike, /, axes: ContractedAxes = 2) -> Tensor:
     """Sums of products over axes of both: the last n of x1 with the first n of x2, or the named.
 
     The result has the remaining axes of x1, then those of x2, in the promoted dtype.
@@ -55,7 +56,7 @@ def _contracted(axes: ContractedAxes, m: int, n: int) -> tuple[list[int], list[i
     return left, right
 
 
-def vecdot(x1: TensorLike, x2: TensorLike, /, *, axis: int = -1) -> Tensor:
+def vecdot(x1: TensorLike, x2: TensorLike, /, axis: int = -1) -> Tensor:
     """Sums of products along one axis, from -1 down, that both have; the others broadcast."""
     a, b = as_tensors(x1, x2)
     least = min(a.ndim, b.ndim)
@@ -98,7 +99,7 @@ def dot(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     return tensordot(a, b, axes=((-1,), (max(b.ndim - 2, 0) - b.ndim,)))
 
 
-def diagonal(x: TensorLike, /, *, offset: int = 0) -> Tensor:
+def diagonal(x: TensorLike, /, offset: int = 0) -> Tensor:
     """Diagonals of the matrices of the last two axes, as a view; offset > 0 lies above the main."""
     matrices = as_tensor(x)
     if matrices.ndim < 2:
@@ -111,7 +112,7 @@ def diagonal(x: TensorLike, /, *, offset: int = 0) -> Tensor:
     return matrices.view(Layout((*batch, size), (*strides, down + across), first))
 
 
-def trace(x: TensorLike, /, *, offset: int = 0, dtype: DtypeLike | None = None) -> Tensor:
+def trace(x: TensorLike, /, offset: int = 0, *, dtype: DtypeLike | None = None) -> Tensor:
     """Sums of the diagonals of the matrices of the last two axes; of integers in 64 bits."""
     values = diagonal(x, offset=offset)
     return call("sum", values if dtype is None else values.astype(dtype), axis=-1)

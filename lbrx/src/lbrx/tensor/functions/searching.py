@@ -14,7 +14,8 @@ from lbrx.errors import ShapeError
 from lbrx.shape import normalize_axis
 from lbrx.tensor.core import Tensor, call
 from lbrx.tensor.creation import stack, tensor, zeros
-from lbrx.tensor.functions.arguments import TensorLike, as_tensor, as_tensors
+from lbrx.tensor.functions.arguments import as_tensor, as_tensors
+from lbrx.tensor.tensor_like import TensorLike
 
 # ---- places ----
 
@@ -41,7 +42,7 @@ def argwhere(x: TensorLike, /) -> Tensor:
     return stack(nonzero(given), axis=1)
 
 
-def take_along_axis(x: TensorLike, indices: TensorLike, /, *, axis: int = -1) -> Tensor:
+def take_along_axis(x: TensorLike, indices: TensorLike, /, axis: int = -1) -> Tensor:
     """One element along an axis for each index; the other axes of both broadcast."""
     given, places = as_tensors(x, indices)
     if given.ndim != places.ndim:

@@ -15,7 +15,8 @@ from lbrx.errors import DtypeError, ShapeError
 from lbrx.shape import Axes, Sizes, as_shape, normalize_axes, normalize_axis
 from lbrx.tensor.core import Tensor, call
 from lbrx.tensor.creation import concat
-from lbrx.tensor.functions.arguments import TensorLike, as_tensor, as_tensors
+from lbrx.tensor.functions.arguments import as_tensor, as_tensors
+from lbrx.tensor.tensor_like import TensorLike
 
 # ---- axes ----
 
@@ -60,7 +61,7 @@ def _listed(axes: Sizes, ndim: int) -> list[int]:
     return [normalize_axis(axis, ndim) for axis in given]
 
 
-def expand_dims(x: TensorLike, /, *, axis: Sizes = 0) -> Tensor:
+def expand_dims(x: TensorLike, /, axis: Sizes = 0) -> Tensor:
     """New axes of size 1 at these places of the result, as a view."""
     result = as_tensor(x)
     given = axis if isinstance(axis, Sequence) else (axis,)
@@ -86,14 +87,14 @@ def broadcast_arrays(*arrays: TensorLike) -> list[Tensor]:
     return [each.expand(*shape) for each in tensors]
 
 
-def flip(x: TensorLike, /, *, axis: Axes = None) -> Tensor:
+def flip(x: TensorLike, /, axis: Axes = None) -> Tensor:
     """The elements in reverse order along axes, or along all of them, as a view."""
     given = as_tensor(x)
     axes = normalize_axes(axis, given.ndim)
     return given[tuple(slice(None, None, -1 if i in axes else 1) for i in range(given.ndim))]
 
 
-def roll(x: TensorLike, /, shift: Sizes, *, axis: Axes = None) -> Tensor:
+def roll(x: TensorLike, /, shift: Sizes, axis: Axes = None) -> Tensor:
     """Elements moved by `shift` places along axes; those beyond the end come first.
 
     Without axes, the elements in row-major order are moved.
@@ -171,7 +172,7 @@ def chunk(x: TensorLike, chunks: int, axis: int = 0) -> list[Tensor]:
     return array_split(given, list(range(length, size, length)), place)
 
 
-def unstack(x: TensorLike, /, *, axis: int = 0) -> tuple[Tensor, ...]:
+def unstack(x: TensorLike, /, axis: int = 0) -> tuple[Tensor, ...]:
     """The slices along an axis, which they lose, as views."""
     given = moveaxis(as_tensor(x), axis, 0)
     return tuple(given[i] for i in range(given.shape[0]))
@@ -202,7 +203,7 @@ def vstack(arrays: Sequence[TensorLike]) -> Tensor:
 
 
 def repeat(
-    x: TensorLike, repeats: int | Sequence[int] | Tensor, /, *, axis: int | None = None
+    x: TensorLike, repeats: int | Sequence[int] | Tensor, /, axis: int | None = None
 ) -> Tensor:
     """Each element, or each slice along an axis, so many times in a row.
 

@@ -10,17 +10,13 @@ from lbrx.errors import DtypeError, ShapeError
 from lbrx.shape import Axes, normalize_axes, normalize_axis
 from lbrx.tensor.core import Tensor, call
 from lbrx.tensor.creation import concat, tensor, zeros
-from lbrx.tensor.functions.arguments import (
-    TensorLike,
-    as_tensor,
-    floating,
-    without_halves,
-)
+from lbrx.tensor.functions.arguments import as_tensor, floating, without_halves
 from lbrx.tensor.operands import as_scalar
+from lbrx.tensor.tensor_like import TensorLike
 
 
 def std(
-    x: TensorLike, /, *, axis: Axes = None, correction: float = 0.0, keepdims: bool = False
+    x: TensorLike, /, axis: Axes = None, *, correction: float = 0.0, keepdims: bool = False
 ) -> Tensor:
     """The standard deviation, with the number of elements less `correction` as divisor."""
     given = as_tensor(x)
@@ -29,7 +25,7 @@ def std(
     return call("sqrt", variance).astype(floating(given.dtype))
 
 
-def logsumexp(x: TensorLike, /, *, axis: Axes = None, keepdims: bool = False) -> Tensor:
+def logsumexp(x: TensorLike, /, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """log(sum(exp(x))) over axes, without overflow; halves are rounded once."""
     given = as_tensor(x)
     given = given.astype(floating(given.dtype))
@@ -45,15 +41,41 @@ def logsumexp(x: TensorLike, /, *, axis: Axes = None, keepdims: bool = False) ->
     return (call("log", total) + back).astype(given.dtype)
 
 
-def count_nonzero(x: TensorLike, /, *, axis: Axes = None, keepdims: bool = False) -> Tensor:
+def count_nonzero(x: TensorLike, /, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """How many elements are not zero, as int64."""
     return call("sum", as_tensor(x) != 0, axis=axis, keepdims=keepdims)
+
+
+def sum(
+    x: TensorLike, /, axis: Axes = None, *, dtype: DtypeLike | None = None, keepdims: bool = False
+) -> Tensor:
+    """The sum over axes, or over all of them; of integers in 64 bits.
+
+    With a dtype, x is cast to it first, and the sum has it.
+    """
+    return _total("sum", x, axis, dtype, keepdims)
+
+
+def prod(
+    x: TensorLike, /, axis: Axes = None, *, dtype: DtypeLike | None = None, keepdims: bool = False
+) -> Tensor:
+    """The product over axes, or over all of them; of integers in 64 bits.
+
+    With a dtype, x is cast to it first, and the product has it.
+    """
+    return _total("prod", x, axis, dtype, keepdims)
+
+
+def _total(name: str, x: TensorLike, axis: Axes, dtype: DtypeLike | None, keepdims: bool) -> Tensor:
+    if dtype is None:
+        return call(name, x, axis=axis, keepdims=keepdims)
+    return call(name, as_tensor(x).astype(dtype), axis=axis, keepdims=keepdims).astype(dtype)
 
 
 # ---- quantiles ----
 
 
-def median(x: TensorLike, /, *, axis: Axes = None, keepdims: bool = False) -> Tensor:
+def median(x: TensorLike, /, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """The middle of the sorted elements, the mean of the middle two of an even number."""
     return quantile(x, 0.5, axis=axis, keepdims=keepdims)
 
@@ -197,6 +219,23 @@ def cumulative_prod(
     With `include_initial` the result begins with 1 and is one element longer.
     """
     return _running("cumprod", x, axis, dtype, include_initial)
+
+
+def cumsum(x: TensorLike, /, axis: int | None = None, *, dtype: DtypeLike | None = None) -> Tensor:
+    """Running sums along an axis, or of the flattened elements; of integers in 64 bits."""
+    return _flat_running("cumsum", x, axis, dtype)
+
+
+def cumprod(x: TensorLike, /, axis: int | None = None, *, dtype: DtypeLike | None = None) -> Tensor:
+    """Running products along an axis, or of the flattened elements; of integers in 64 bits."""
+    return _flat_running("cumprod", x, axis, dtype)
+
+
+def _flat_running(name: str, x: TensorLike, axis: int | None, dtype: DtypeLike | None) -> Tensor:
+    given = as_tensor(x)
+    if axis is None:
+        given, axis = given.reshape(-1), 0
+    return _running(name, given, axis, dtype, initial=False)
 
 
 def _running(
