@@ -132,7 +132,7 @@ def test_a_mask_on_the_device_is_not_evaluated(metal_default):
         (lambda at: at[3].set(0), IndexError, "index 3 is beyond"),
         (lambda at: at[[0, 3]].set(0), IndexError, "index 3 is beyond an axis of 3"),
         (lambda at: at[0, 0, 0].set(0), IndexError, "3 indices for 2 dimensions"),
-        (lambda at: at["a"].set(0), TypeError, "str is no index"),
+        (lambda at: at["a"].set(0), TypeError, "str is not an index"),
         (lambda at: at[[0.5]].set(0), lbrx.DtypeError, "indices are float64"),
         (lambda at: at[:2].set([1, 2, 3]), lbrx.ShapeError, "does not expand"),
         (lambda at: at[[0, 1]].add([1, 2, 3]), lbrx.ShapeError, "does not expand"),

@@ -138,7 +138,11 @@ def test_permutation(place):
     mixed = lbrx.random.permutation(x, axis=1).numpy()
     assert sorted(mixed.T.tolist()) == x.numpy().T.tolist()
     assert lbrx.random.permutation(0, device=place).shape == (0,)
-    orders = [tuple(lbrx.random.permutation(3, device="cpu").tolist()) for _ in range(3000)]
+
+
+def test_orders_are_equally_likely():
+    lbrx.random.seed(9)
+    orders = [lbrx.random.permutation(3, device="cpu").tolist() for _ in range(600)]
     counts = np.unique(orders, axis=0, return_counts=True)[1]
     assert abs(chi_square(counts, [1 / 6] * 6)) < 5
 
@@ -155,12 +159,12 @@ def test_categorical(place):
     assert (turned.shape, turned.dtype, turned.device) == ((2,), dt.int64, place)
 
 
-def test_many_unlikely_categories_stay_unlikely(place):
+def test_many_unlikely_categories_stay_unlikely(metal_default):
     # A noise of infinity, once in 2**24 numbers, would make each of these as likely as the first.
     logits = np.full(100_000, -100, np.float32)
     logits[0] = 0
     lbrx.random.seed(7)
-    samples = lbrx.random.categorical(lbrx.tensor(logits, device=place), shape=400)
+    samples = lbrx.random.categorical(lbrx.tensor(logits), shape=400)
     assert samples.numpy().max() == 0
 
 

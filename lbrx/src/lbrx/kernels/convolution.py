@@ -26,10 +26,8 @@ COLUMN_BYTES = 32 << 20  # of covered elements at a time: more are written in se
 # Costs are microseconds.
 DISPATCH = 5.0
 EMULATED = 100  # times slower: kernels that are not meant for the device
-DIRECT_SPEED, LOADING = (
-    60e3,
-    12e3,
-)  # operations of a processor; the latter for each filter of a tile
+DIRECT_SPEED = 60e3  # operations of a processor
+LOADING = 12e3  # the same, for each filter that shares what is loaded
 THREADS_SHARE = 0.1  # of a GPU's peak
 PRODUCT_SPEED = 150e3  # of a processor
 COPYING = 0.3e-3  # an element that is covered
@@ -247,10 +245,13 @@ def _columns(gpu: Context, p: Convolution, x: Array, images: int) -> Array:
     columns = empty(gpu, Spec((rows, p.places), p.dtype), "scratch")
     name = kernel_name("conv2d", "columns", p.dtype)
     pipeline = gpu.shaders.pipeline("convolution", name, safe_math=True)
-    grid = (p.window.results[0], rows, 1)
-    width = min(grid[0], GROUP) if gpu.info.simd_hardware else 1
-    arguments: list[Buffer | bytes] = [buffer_of(x), buffer_of(columns), p.packed()]
-    group = (width, max(GROUP // width, 1) if width > 1 else 1, 1)
+    # A thread of a processor copies whole images, one of a GPU a row.
+    height = p.window.results[0]
+    run = 1 if gpu.info.simd_hardware else height
+    grid = (-(-height // run), rows, 1)
+    group = (min(grid[0], GROUP), 1, 1)
+    operands = [buffer_of(x), buffer_of(columns)]
+    arguments: list[Buffer | bytes] = [*operands, p.packed(), struct.pack("I", run)]
     gpu.queue.dispatch(pipeline, arguments, grid, group, kernel="conv2d", variant="product")
     return columns
 

@@ -55,7 +55,8 @@ kernel void conv2d_direct(device const T* x [[buffer(0)]], device const T* weigh
   for (uint tap = 0; tap < taps; tap += TAPS) {
     float values[TAPS][N];
     load_taps(values, x, c, tap, taps, at.y, column);
-    for (uint f = 0; f < filters; f++) {
+    for (uint f = 0; f < F; f++) {
+      if (f >= filters) break;
       float factors[TAPS];
       for (uint s = 0; s < TAPS; s++)
         factors[s] = tap + s < taps ? float(weight[ulong(f) * taps + tap + s]) : 0.0f;
@@ -77,31 +78,35 @@ kernel void conv2d_direct(device const T* x [[buffer(0)]], device const T* weigh
 }
 
 // The matrix whose columns are what a filter covers, for each image: rows are the channels, rows
-// and columns of a filter. A thread copies a row of results.
+// and columns of a filter. A thread copies `run` rows of results.
 template <typename T>
 kernel void conv2d_columns(device const T* x [[buffer(0)]], device T* out [[buffer(1)]],
-                           constant Convolution& c [[buffer(2)]],
+                           constant Convolution& c [[buffer(2)]], constant uint& run [[buffer(3)]],
                            uint2 at [[thread_position_in_grid]]) {
-  const uint area = c.rows * c.columns;
-  const uint i = at.y % area;
-  const ulong plane = at.y / area;
-  const int y = int(at.x * c.down + i / c.columns * c.spread_down) - c.top;
-  const int left = int(i % c.columns * c.spread_right) - c.left;
-  device T* to = out + (ulong(at.y) * c.out_height + at.x) * c.out_width;
-  const bool outside = y < 0 || y >= int(c.height);
-  device const T* row = x + (plane * c.height + (outside ? 0 : y)) * c.width;
-  // The results that see the image: places left + j * right from 0 to width - 1.
-  const int step = int(c.right), width = outside ? 0 : int(c.width);
-  const int most = int(c.out_width);
+  const uint area = c.rows * c.columns, place = at.y % area;
+  device const T* plane = x + ulong(at.y / area) * c.height * c.width;
+  // The results that see the image: places left + j * step from 0 to width - 1.
+  const int step = int(c.right), width = int(c.width), most = int(c.out_width);
+  const int left = int(place % c.columns * c.spread_right) - c.left;
   const int begin = min(left < 0 ? (-left + step - 1) / step : 0, most);
   const int end = max(left < width ? min((width - left + step - 1) / step, most) : 0, begin);
-  for (int j = 0; j < begin; j++) to[j] = T(0);
-  if (step == 1) {
-    for (int j = begin; j < end; j++) to[j] = row[left + j];
-  } else {
-    for (int j = begin; j < end; j++) to[j] = row[left + j * step];
+  const uint last = min((at.x + 1) * run, c.out_height);
+  for (uint row = at.x * run; row < last; row++) {
+    const int y = int(row * c.down + place / c.columns * c.spread_down) - c.top;
+    device T* to = out + (ulong(at.y) * c.out_height + row) * c.out_width;
+    if (y < 0 || y >= int(c.height)) {
+      for (int j = 0; j < most; j++) to[j] = T(0);
+      continue;
+    }
+    device const T* from = plane + ulong(y) * c.width;
+    for (int j = 0; j < begin; j++) to[j] = T(0);
+    if (step == 1) {
+      for (int j = begin; j < end; j++) to[j] = from[left + j];
+    } else {
+      for (int j = begin; j < end; j++) to[j] = from[left + j * step];
+    }
+    for (int j = end; j < most; j++) to[j] = T(0);
   }
-  for (int j = end; j < most; j++) to[j] = T(0);
 }
 
 // Sums of products as results, with the bias of each filter.

@@ -10,7 +10,7 @@
   DIRECT(serial_row, dtype, type, 1, 64)                                                      \
   DIRECT(threads, dtype, type, 4, 1)                                                          \
   template [[host_name("conv2d_columns_" #dtype)]] kernel void conv2d_columns<type>(          \
-      device const type*, device type*, constant Convolution&, uint2);                        \
+      device const type*, device type*, constant Convolution&, constant uint&, uint2);        \
   template [[host_name("conv2d_bias_" #dtype)]] kernel void conv2d_bias<type>(                \
       device const float*, device const type*, device type*, constant Convolution&, uint2);
 

@@ -101,7 +101,7 @@ def _item(item: Any) -> Any:
         except TypeError:
             if not hasattr(item, "__array__"):
                 raise TypeError(
-                    f"{type(item).__name__} is no index: "
+                    f"{type(item).__name__} is not an index: "
                     "use integers, slices, None, '...', masks or integer arrays"
                 ) from None
     array = np.asarray(item)
