@@ -80,6 +80,7 @@ CONVOLUTIONS = [
     ((1, 4, 5, 6), (2, 4, 1, 1), {"stride": 2, "padding": "valid"}),
     ((1, 2, 1, 1), (3, 2, 3, 3), {"padding": 4}),
     ((1, 2, 4, 4), (3, 2, 4, 4), {}),
+    ((1, 0, 4, 4), (3, 0, 2, 2), {}),
     ((0, 2, 4, 4), (3, 2, 2, 2), {}),
 ]
 VARIANTS = ("serial", "serial_row", "threads", "product")
@@ -100,7 +101,7 @@ def test_conv2d(shape, weight, rule, place, rng):
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_variants(variant, rng):
     dtypes = (dt.float32, dt.float16, dt.bfloat16)
-    for i, (shape, weight, rule) in enumerate(CONVOLUTIONS[1:-1]):
+    for i, (shape, weight, rule) in enumerate(CONVOLUTIONS[1:-2]):
         dtype = dtypes[i % 3]
         (a, x), (b, w), (c, z) = (
             pair(rng, s, dtype, "metal", low=-1, high=1) for s in (shape, weight, weight[:1])
@@ -204,6 +205,7 @@ IMAGES, FILTERS = ones(1, 4, 5, 5), ones(2, 4, 3, 3)
             lbrx.ShapeError,
             r"the weight has shape \(3, 3\): give",
         ),
+        (lambda: IMAGES.conv2d(ones(2, 4, 3, 0)), lbrx.ShapeError, "covers nothing: give sizes"),
         (lambda: IMAGES.conv2d(ones(2, 3, 3, 3)), lbrx.ShapeError, "has 3 channels: give 4"),
         (
             lambda: IMAGES.conv2d(FILTERS, groups=3),

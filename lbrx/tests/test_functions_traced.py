@@ -45,6 +45,21 @@ def test_compiled(name, metal_default, rng):
         )
 
 
+def test_limits_stay_open(metal_default):
+    """A float argument of a compiled function may change without a new trace."""
+    traces = []
+
+    def limited(x, most):
+        traces.append(most)
+        return fn.clip(x, max=most)
+
+    compiled = lbrx.compile(limited)
+    x = lbrx.tensor([1.0, 2.0, 3.0])
+    assert compiled(x, 1.5).tolist() == [1, 1.5, 1.5]
+    assert compiled(x, 2.5).tolist() == [1, 2, 2.5]
+    assert len(traces) == 1
+
+
 def test_what_depends_on_values_says_so(metal_default):
     with pytest.raises(lbrx.TraceError):
         lbrx.compile(fn.nonzero)(lbrx.ones(3))

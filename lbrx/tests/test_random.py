@@ -155,6 +155,9 @@ def test_categorical(place):
     samples = lbrx.random.categorical(logits, shape=(20_000, 2)).numpy()
     assert abs(chi_square(np.bincount(samples[:, 0]), chances[0])) < 5
     assert abs(chi_square(np.bincount(samples[:, 1]), chances[1, :3])) < 5
+    lbrx.random.seed(6)
+    again = lbrx.random.categorical(logits.to_device("cpu"), shape=(20_000, 2))
+    np.testing.assert_array_equal(again.numpy(), samples)
     turned = lbrx.random.categorical(logits.transpose().astype("bfloat16"), axis=0)
     assert (turned.shape, turned.dtype, turned.device) == ((2,), dt.int64, place)
 

@@ -199,7 +199,12 @@ def _product_cost(info: DeviceInfo, problem: Convolution) -> float:
     return 4 * DISPATCH + problem.operations / speed + copying
 
 
-@family.variant("product", cost=_product_cost, batch_invariant=False)
+@family.variant(
+    "product",
+    can=lambda info, problem: problem.covered > 0,
+    cost=_product_cost,
+    batch_invariant=False,
+)
 def product(
     gpu: Context, problem: Convolution, x: Array, weight: Array, bias: Array | None, result: Array
 ) -> None:

@@ -89,6 +89,8 @@ def convolution_shape(shapes: rules.Shapes, attributes: Attributes) -> Shape:
     x, weight = rules.first(shapes), rules.first(shapes[1:])
     _four_axes(x, "x", "(images, channels, height, width)")
     _four_axes(weight, "the weight", "(filters, channels / groups, height, width)")
+    if 0 in weight[2:]:
+        raise ShapeError(f"the weight {weight} covers nothing: give sizes from 1 on")
     groups = operator.index(attributes["groups"])
     if groups < 1 or x[1] % groups or weight[0] % groups:
         raise ShapeError(

@@ -54,10 +54,11 @@ class Selection:
 
 def index(tensor: Tensor, key: Any) -> Tensor:
     """What `tensor[key]` is: a view for slices and integers, else a copy of what is picked."""
-    chosen = selection(tensor, key)
+    items = _items(key)
+    if not any(isinstance(item, np.ndarray) for item in items):
+        return tensor.view(sh.index(tensor.array.layout, items))
+    chosen = _selection(tensor, items)
     view = tensor.view(sh.index(tensor.array.layout, chosen.basic))
-    if not chosen.pickers:
-        return view
     picked, rest = chosen.axes(view.ndim)
     sizes, remaining = ([view.shape[axis] for axis in axes] for axes in (picked, rest))
     flat = chosen.flat(sizes)
@@ -68,7 +69,10 @@ def index(tensor: Tensor, key: Any) -> Tensor:
 
 def selection(tensor: Tensor, key: Any) -> Selection:
     """The key written out for all axes of the tensor; masks and integer arrays are evaluated."""
-    items = [_item(item) for item in (key if isinstance(key, tuple) else (key,))]
+    return _selection(tensor, _items(key))
+
+
+def _selection(tensor: Tensor, items: Sequence[Any]) -> Selection:
     used = sum(_width(item) for item in items)
     written: list[Any] = sh.expand_ellipsis(items, tensor.ndim, used)
     if not any(isinstance(item, np.ndarray) for item in items):
@@ -89,6 +93,10 @@ def selection(tensor: Tensor, key: Any) -> Selection:
             basic.append(slice(None) if sizes else None)
             axis += 1
     return Selection(basic, pickers)
+
+
+def _items(key: Any) -> list[Any]:
+    return [_item(item) for item in (key if isinstance(key, tuple) else (key,))]
 
 
 def _item(item: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from lbrx.errors import DtypeError
 from lbrx.tensor.core import Tensor, call
 from lbrx.tensor.functions.arguments import as_tensor, as_tensors
+from lbrx.tensor.number import TracedNumber
 from lbrx.tensor.tensor_like import TensorLike
 
 
@@ -31,7 +32,7 @@ def _limit(x: Tensor, limit: TensorLike | None) -> TensorLike | None:
     """A number stays one, as it takes the type it meets."""
     if limit is None or isinstance(limit, bool | int):
         return limit
-    if isinstance(limit, float):
+    if isinstance(limit, float | TracedNumber):
         if not x.dtype.is_float:
             raise DtypeError(f"limit {limit} for {x.dtype}: give an integer, or cast x")
         return limit
