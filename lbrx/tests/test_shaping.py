@@ -12,6 +12,8 @@ from lbrx import dtype as dt
 from lbrx.tensor import functions as fn
 
 CASES = {
+    "reshape": Case(lambda x: fn.reshape(x, (3, -1)), lambda x: np.reshape(x, (3, -1))),
+    "reshape flat": Case(lambda x: fn.reshape(x, -1, copy=True), np.ravel),
     "permute_dims": Case(
         lambda x: fn.permute_dims(x, (2, 0, 1)), lambda x: np.transpose(x, (2, 0, 1)), ((2, 3, 4),)
     ),
@@ -99,6 +101,20 @@ def test_views_share_storage(rng):
     x, _ = pair(rng, (4, 6), dt.float32, "cpu")
     for view in (fn.flip(x), fn.swapaxes(x, 0, 1), fn.broadcast_to(x, (2, 4, 6)), *fn.split(x, 2)):
         assert view.storage is x.storage
+
+
+def test_reshape_copies_when_told(rng):
+    x, _ = pair(rng, (4, 6), dt.float32, "cpu")
+    assert fn.reshape(x, (24,), copy=False).storage is fn.reshape(x, (2, 12)).storage is x.storage
+    assert fn.reshape(x, (24,), copy=True).storage is not x.storage
+    with pytest.raises(ValueError, match="need a copy: leave copy=None"):
+        fn.reshape(x.T, (24,), copy=False)
+
+
+def test_broadcast_shapes():
+    assert fn.broadcast_shapes((2, 1), (3,), ()) == (2, 3)
+    with pytest.raises(lbrx.ShapeError, match="do not broadcast"):
+        fn.broadcast_shapes((2,), (3,))
 
 
 def test_repeats_may_be_a_tensor(place, rng):

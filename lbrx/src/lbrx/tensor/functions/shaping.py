@@ -12,13 +12,31 @@ from numpy.typing import NDArray
 
 from lbrx import shape as sh
 from lbrx.errors import DtypeError, ShapeError
-from lbrx.shape import Axes, Sizes, as_shape, normalize_axes, normalize_axis
+from lbrx.shape import Axes, Shape, Sizes, as_shape, normalize_axes, normalize_axis
 from lbrx.tensor.core import Tensor, call
 from lbrx.tensor.creation import concat
 from lbrx.tensor.functions.arguments import as_tensor, as_tensors
 from lbrx.tensor.tensor_like import TensorLike
 
-# ---- axes ----
+# ---- shapes and axes ----
+
+
+def reshape(x: TensorLike, /, shape: Sizes, *, copy: bool | None = None) -> Tensor:
+    """Another shape, in which one size may be -1: a view where the strides permit, else a copy.
+
+    copy=True always copies; copy=False raises ValueError where a copy would be needed.
+    """
+    given = as_tensor(x)
+    sizes = tuple(shape) if isinstance(shape, Sequence) else (shape,)
+    if copy is False and sh.reshape(given.array.layout, sizes) is None:
+        raise ValueError(f"strides {given.array.layout.strides} need a copy: leave copy=None")
+    result = given.reshape(sizes)
+    return call("copy", result) if copy else result
+
+
+def broadcast_shapes(*shapes: Sequence[int]) -> Shape:
+    """The shape that tensors of these shapes broadcast to; ShapeError if they do not."""
+    return sh.broadcast(*map(as_shape, shapes))
 
 
 def permute_dims(x: TensorLike, /, axes: Sequence[int]) -> Tensor:
