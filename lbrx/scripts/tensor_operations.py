@@ -78,11 +78,12 @@ def results(op: Op) -> str:
 
 
 def docstring(op: Op, width: int) -> list[str]:
-    """The reference's text in lines of at most that width."""
+    """The docstring of the reference, wrapped to that width except for its examples."""
     text = inspect.cleandoc(op.reference.__doc__ or f"{op.name} of each element.")
     lines: list[str] = []
     for paragraph in text.split("\n\n"):
-        lines += [*textwrap.wrap(paragraph, width), ""]
+        is_example = paragraph.startswith(">>>")
+        lines += [*(paragraph.split("\n") if is_example else textwrap.wrap(paragraph, width)), ""]
     lines[0] = f'"""{lines[0]}'
     if len(lines) == 2 and len(lines[0]) + 3 <= width:
         return [f'{lines[0]}"""']

@@ -184,7 +184,11 @@ def test_lines_of_errors_are_the_users():
         (lambda k, x: k(x, x, 2.0, x=x), TypeError, "x was given twice"),
         (lambda k, x: k(x, x, 2.0, beta=1), TypeError, "no argument beta: it has x, y, alpha, out"),
         (lambda k, x: k(x, x, "two"), lbrx.DtypeError, "alpha is float: give numbers or a tensor"),
-        (lambda k, x: k(x, x, b"ab"), lbrx.ShapeError, r"alpha \(float\) needs 4 bytes, but .* 2"),
+        (
+            lambda k, x: k(x, x, b"ab"),
+            lbrx.ShapeError,
+            r"alpha \(float\) was given 2 bytes: give 4",
+        ),
         (lambda k, x: k(x, x, []), lbrx.DtypeError, "alpha is float: give numbers"),
         (
             lambda k, x: k(x, x.astype("float16"), 1),
@@ -196,13 +200,13 @@ def test_lines_of_errors_are_the_users():
             lbrx.DeviceError,
             r"y is on 'cpu', float32\[4\]: move it with to_device\('metal'\)",
         ),
-        (lambda k, x: k(x, x, 1, grid=0), lbrx.ShapeError, r"grid of \(0, 1, 1\) runs no thread"),
-        (lambda k, x: k(x, x, 1, grid=(1, 2, 3, 4)), lbrx.ShapeError, "not one to three sizes"),
-        (lambda k, x: k(x, x, 1, grid=-1), lbrx.ShapeError, "not one to three sizes"),
-        (lambda k, x: k(x, x, 1, group=0), lbrx.ShapeError, "has no thread"),
+        (lambda k, x: k(x, x, 1, grid=0), lbrx.ShapeError, r"grid of \(0, 1, 1\) has no threads"),
+        (lambda k, x: k(x, x, 1, grid=(1, 2, 3, 4)), lbrx.ShapeError, "give one to three sizes"),
+        (lambda k, x: k(x, x, 1, grid=-1), lbrx.ShapeError, "give one to three sizes"),
+        (lambda k, x: k(x, x, 1, group=0), lbrx.ShapeError, "has no threads"),
         (lambda k, x: k(x, x, 1, group=4096), lbrx.DeviceError, "4096 threads exceeds 1024"),
         (lambda k, x: k(x, x, 1, shapes=[(4,), (4,)]), lbrx.ShapeError, "1 outputs, not 2: give"),
-        (lambda k, x: k([1.0], [1.0], 1), lbrx.ShapeError, "no tensor with a shape for out: give"),
+        (lambda k, x: k([1.0], [1.0], 1), lbrx.ShapeError, "no input that gives out a shape: give"),
         (
             lambda k, x: k(x, x, 1, dtypes="int32"),
             lbrx.DtypeError,
@@ -219,13 +223,19 @@ def test_wrong_calls(saxpy, call, error, message):
     ("source", "options", "call", "error", "message"),
     [
         ("int f();", {}, {}, lbrx.DeviceError, "no `kernel void` function: give the name"),
-        ("kernel void k(device const int* x) {}", {}, {"x": 1}, lbrx.DeviceError, "writes nothing"),
+        (
+            "kernel void k(device const int* x) {}",
+            {},
+            {"x": 1},
+            lbrx.DeviceError,
+            "no output: declare",
+        ),
         (
             "kernel void k(device int* x) {}",
             {"outputs": ["y"]},
             {},
             lbrx.DeviceError,
-            "has the outputs x by its source, not y",
+            "declares the outputs x, not y: name all",
         ),
         (
             "kernel void k(constant uchar& n, device int* x) {}",
@@ -260,7 +270,7 @@ def test_wrong_calls(saxpy, call, error, message):
             {},
             {"template": {"T": lbrx.float64}},
             lbrx.DtypeError,
-            "T=float64: Metal has no such type",
+            "T=float64 is not a type of Metal: give",
         ),
     ],
 )

@@ -70,7 +70,9 @@ except lbrx.DeviceError as error:
     lines = run(code).splitlines()
     assert "cpu ['cpu'] True" in lines
     assert "no Metal device: the package 'ziglang' is not installed: pip install ziglang" in lines
-    assert any(line.startswith("WARNING tensors are made on the cpu: no Metal") for line in lines)
+    assert any(
+        line.startswith("WARNING tensors are created on the cpu: no Metal") for line in lines
+    )
 
 
 def test_what_there_is():
@@ -215,7 +217,7 @@ def test_numpy_and_other_libraries_see_the_same_memory():
         ),
         (lambda a, b: a & a, lbrx.DtypeError, r"bitwise_and\(float32\[2, 3\], float32\[2, 3\]\)"),
         (lambda a, b: a.gelu("erf"), ValueError, "give 'none' or 'tanh'"),
-        (lambda a, b: a.norm(ord=0), ValueError, "give a number above 0"),
+        (lambda a, b: a.norm(ord=0), ValueError, "give one above 0"),
     ],
 )
 def test_errors_name_both_operands_and_come_at_the_call(call, error, message):

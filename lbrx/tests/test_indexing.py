@@ -88,7 +88,7 @@ def test_mixtures(device, data):
         (2, IndexError, r"index 2 is beyond axis 0 of shape \(2, 3, 4, 5\)"),
         ([0, 2], IndexError, "index 2 is beyond an axis of 2 elements"),
         ([0.5], lbrx.DtypeError, "indices are float64: cast them"),
-        ("a", TypeError, "str is not an index: use integers, slices"),
+        ("a", TypeError, "str is not an index: give integers, slices"),
         (1.5, TypeError, "float is not an index"),
         (
             np.ones(3, bool),

@@ -85,7 +85,7 @@ def test_types_and_empty_shapes():
 
 
 @pytest.mark.parametrize("p", [-0.1, 1.5, float("nan")])
-def test_what_is_no_probability(p):
+def test_bernoulli_rejects_other_numbers(p):
     with pytest.raises(ValueError, match=f"p={p} is not a probability: give a number from 0 to 1"):
         lbrx.random.bernoulli(3, p)
 

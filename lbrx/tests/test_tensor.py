@@ -64,7 +64,9 @@ def test_tensor_refuses(data):
 
 
 def test_tensor_refuses_lists_of_lists_that_differ():
-    with pytest.raises(lbrx.ShapeError, match="list is no tensor, make its parts equally long"):
+    with pytest.raises(
+        lbrx.ShapeError, match="this list is not rectangular: give nested lists of equal"
+    ):
         lbrx.tensor([[1], [2, 3]])
 
 
@@ -256,11 +258,15 @@ def test_python_protocols():
     np.testing.assert_array_equal(np.exp(lbrx.zeros(2)), [1, 1])
     assert np.asarray(lbrx.ones(2), dtype="f8").dtype == np.float64
     for wrong, error, message in [
-        (lambda: bool(lbrx.ones(2)), lbrx.ShapeError, "neither true nor false: use any"),
-        (lambda: lbrx.ones(2).item(), lbrx.ShapeError, r"item\(\) of shape \(2,\): index one"),
-        (lambda: len(t), TypeError, "no length"),
-        (lambda: [1][lbrx.tensor(0.0)], TypeError, "is no index"),
-        (lambda: lbrx.full(2, "a"), lbrx.DtypeError, "no number"),
+        (lambda: bool(lbrx.ones(2)), lbrx.ShapeError, "does not have one truth value: use any"),
+        (
+            lambda: lbrx.ones(2).item(),
+            lbrx.ShapeError,
+            r"item\(\) of shape \(2,\) has 2 elements: index one",
+        ),
+        (lambda: len(t), TypeError, "does not have a length: use size"),
+        (lambda: [1][lbrx.tensor(0.0)], TypeError, "is not an index: give an integer"),
+        (lambda: lbrx.full(2, "a"), lbrx.DtypeError, "value is str: give a number"),
         (lambda: lbrx.zeros((2, -1)), lbrx.ShapeError, "negative size"),
         (lambda: lbrx.zeros(2.5), TypeError, "'float' object cannot be interpreted"),
         (lambda: lbrx.arange(0, 5, 0), lbrx.ShapeError, "never ends"),

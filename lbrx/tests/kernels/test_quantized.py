@@ -496,17 +496,17 @@ def test_compiled_functions_use_packed_weights(matrix, rng):
         (
             lambda w: lbrx.linear(lbrx.zeros((2, 64)), w),
             lbrx.ShapeError,
-            r"last axis of x, \(2, 64\), must be as long as the weight's, \(40, 256\)",
+            r"last axes of x \(2, 64\) and of the weight \(40, 256\) differ: give equal",
         ),
         (
             lambda w: lbrx.linear(lbrx.zeros((2, 256), dtype="int32"), w),
             lbrx.DtypeError,
-            "quantized values are floating numbers, not int32",
+            "quantized values are floating, not int32: cast",
         ),
         (
             lambda w: pack("q4_0", lbrx.zeros((2, 19), dtype="uint8")),
             lbrx.ShapeError,
-            "no whole blocks: their last axis must be a multiple of 18",
+            "complete blocks: give a last axis that is a multiple of 18",
         ),
         (
             lambda w: pack("q4:64", lbrx.zeros((2, 8), dtype="uint32")),
@@ -523,7 +523,7 @@ def test_compiled_functions_use_packed_weights(matrix, rng):
                 scheme="q4_0", dtype="int32"
             ),
             lbrx.DtypeError,
-            "quantized values are floating numbers, not int32",
+            "quantized values are floating, not int32: cast",
         ),
         (lambda w: lbrx.quantize(w, "q9_0"), lbrx.QuantizationError, "no quantization scheme"),
     ],

@@ -183,7 +183,11 @@ def test_nothing_to_put_leaves_the_cache(rng):
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda c, r: c[..., :33].overwrite_blocks(r, [0]), lbrx.ShapeError, "no whole blocks"),
+        (
+            lambda c, r: c[..., :33].overwrite_blocks(r, [0]),
+            lbrx.ShapeError,
+            "with complete blocks",
+        ),
         (lambda c, r: r.overwrite_blocks(r, [0]), lbrx.DtypeError, "float32: give quantized"),
         (lambda c, r: r.quantized_attention(c, r), lbrx.DtypeError, "value_codes are float32"),
         (lambda c, r: c.overwrite_blocks(r[..., :40], [0]), lbrx.ShapeError, "may differ"),
@@ -192,7 +196,11 @@ def test_nothing_to_put_leaves_the_cache(rng):
             lbrx.QuantizationError,
             "a cache of q4_0 is not possible: take q8_0",
         ),
-        (lambda c, r: r.quantized_attention(c[..., :9], c), lbrx.ShapeError, "no whole blocks"),
+        (
+            lambda c, r: r.quantized_attention(c[..., :9], c),
+            lbrx.ShapeError,
+            "with complete blocks",
+        ),
         (lambda c, r: r[..., :32].quantized_attention(c, c), lbrx.ShapeError, "32 deep and key 64"),
         (
             lambda c, r: r.quantized_attention(c, c, scheme="q4_k"),

@@ -265,7 +265,7 @@ def test_what_is_kept_of_a_trace_cannot_be_looked_at():
     ("function", "given", "what"),
     [
         (lambda x: x + lbrx.random.normal((3,)), (), "draws random numbers.*outside"),
-        (lambda x, y: x + y, (np.ones(3),), "is given ndarray.*give tensors"),
+        (lambda x, y: x + y, (np.ones(3),), "is ndarray, which is not hashable: give tensors"),
     ],
 )
 def test_what_a_replay_could_not_repeat_is_refused(function, given, what):

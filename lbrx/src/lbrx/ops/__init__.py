@@ -1,4 +1,4 @@
-"""Every operation of lbrx, by name: shape rule, dtype rule, numpy reference."""
+"""The operations of lbrx by name: operands, shape rule, dtype rule and numpy reference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attention, and the rotary embedding of positions that goes before it."""
+"""Attention, and the rotary position embedding that is applied before it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,10 @@ def attention_shape(shapes: rules.Shapes, attributes: Attributes) -> Shape:
 def _seen(
     count: int, keys: int, lengths: NumpyArray | None, causal: bool, window: int
 ) -> NumpyArray:
-    """Which keys each query sees, over (..., 1, count, keys); the last query stands at the end."""
+    """Which keys each query may attend to, as bool of shape (..., 1, count, keys).
+
+    The last query is at the position of the last valid key.
+    """
     end = np.asarray(keys) if lengths is None else lengths.astype(np.int64)
     end = end[..., None, None, None]
     key = np.arange(keys)
@@ -64,7 +67,7 @@ def _seen(
 
 
 def _valid(value: NumpyArray, lengths: NumpyArray) -> NumpyArray:
-    """Zeros for what happens to lie beyond the lengths: NaN times a weight of zero is NaN."""
+    """The values with zeros beyond the lengths: that memory may hold NaN, and 0 * NaN is NaN."""
     keys = value.shape[-2]
     wrong = (lengths < 0) | (lengths > keys)
     if wrong.any():
@@ -74,7 +77,7 @@ def _valid(value: NumpyArray, lengths: NumpyArray) -> NumpyArray:
 
 
 def _weights(scores: NumpyArray) -> NumpyArray:
-    """softmax over the last axis, where -inf is not seen; zeros where nothing is."""
+    """softmax over the last axis; a row whose scores are all -inf gives zeros, not NaN."""
     peak = np.max(scores, axis=-1, keepdims=True, initial=-np.inf)
     powers = np.exp(scores - np.where(peak == -np.inf, 0, peak))
     total = np.sum(powers, axis=-1, keepdims=True)
@@ -96,13 +99,20 @@ def attention(
 ) -> NumpyArray:
     """softmax(query @ key.T * scale + mask) @ value, for each head.
 
-    Shapes are (..., heads, L, D), (..., key heads, S, D) and (..., key heads, S, Dv): consecutive
-    query heads share a key head. The mask is added, so -inf hides a key; it broadcasts to
-    (..., heads, L, S). Of a cache, `lengths` (one for each batch) says how many keys are valid:
-    what lies beyond is never read. The last query stands at the last valid key: causal hides the
-    keys after a query's own position, and a window all but the `window` last up to it. The scale
-    is 1/sqrt(D) unless given. A cap above 0 bends scores towards it, cap * tanh(score / cap),
+    query is (..., heads, L, D), key (..., key heads, S, D) and value (..., key heads, S, Dv); the
+    result is (..., heads, L, Dv) in the promoted dtype, float32 for integers. The number of heads
+    is a multiple of the number of key heads: consecutive query heads share a key head.
+
+    mask has a floating dtype, broadcasts to (..., heads, L, S) and is added to the scores, so -inf
+    hides a key. lengths are integers of the batch shape: the number of valid keys; keys and values
+    beyond it are not read. The last query has the position of the last valid key; causal=True
+    hides the keys after a query's position, and window=n (with causal) all but the last n keys up
+    to it. scale is 1 / sqrt(D) unless given. cap > 0 limits the scores to cap * tanh(score / cap)
     before the mask is added. A query that sees no key gives zeros.
+
+    Shapes that do not fit raise ShapeError, a mask that is not floating DtypeError, and a window
+    without causal ValueError. A length outside 0 to S raises IndexError on the cpu and is clamped
+    to that range on metal.
     """
     count, depth = query.shape[-2:]
     keys = key.shape[-2]
@@ -141,7 +151,12 @@ def quantized_attention(
     scale: float | None = None,
     cap: float = 0.0,
 ) -> NumpyArray:
-    """`attention` with keys and values in blocks, (..., S, bytes), which are read as they are."""
+    """`attention` whose keys and values are blocks of a quantization scheme.
+
+    key_codes and value_codes are uint8 of shape (..., key heads, S, bytes of a row), as
+    `overwrite_blocks` writes them. Everything else is as in `attention`. A scheme other than q8_0
+    raises QuantizationError.
+    """
     key, value = (quant.dequantize(codes, scheme) for codes in (key_codes, value_codes))
     rule = {"causal": causal, "window": window, "scale": scale, "cap": cap}
     return np.asarray(attention(query, key, value, mask, lengths, **rule))
@@ -175,11 +190,15 @@ def rope(
     interleaved: bool = False,
     scale: float = 1.0,
 ) -> NumpyArray:
-    """Turn pairs of features by angles that grow with the position: rotary embedding.
+    """Rotary position embedding: rotates pairs of features by angles that grow with the position.
 
-    x is (..., L, D), positions broadcast to (..., L). Pair i of the first `dims` features (all,
-    unless given) turns by positions * scale * base**(-2i / dims) / factors[i]: it is features
-    (i, i + dims/2), or (2i, 2i + 1) where interleaved. The rest stays.
+    x is (..., L, D); positions are integers that broadcast to (..., L). The result has the shape
+    and dtype of x; integers become float32.
+
+    Pair i of the first `dims` features (all by default) is rotated by the angle
+    position * scale * base**(-2 * i / dims) / factors[i]. The pair is features i and i + dims / 2,
+    or 2 * i and 2 * i + 1 if interleaved. The other features do not change. factors, of shape
+    (dims / 2,), are ones unless given. An odd dims, or one above D, raises ShapeError.
     """
     pairs = (x.shape[-1] if dims is None else dims) // 2
     if pairs == 0:

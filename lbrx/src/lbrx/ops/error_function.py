@@ -1,6 +1,7 @@
-"""erf, which numpy lacks, by W. J. Cody's quotients of polynomials.
+"""The error function, which numpy does not have, by rational approximation.
 
-The coefficients are those of "Rational Chebyshev approximations for the error function" (1969).
+The coefficients are from W. J. Cody, "Rational Chebyshev approximations for the error function"
+(1969).
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ import numpy as np
 
 from lbrx.ops.table import NumpyArray
 
-# Up to here erf(x) / x is a quotient in x^2, beyond it exp(x^2) * (1 - erf(x)) is one in x.
+# Up to this |x|, erf(x) / x is a rational function of x**2; above it, exp(x**2) * (1 - erf(x))
+# is a rational function of x.
 _NEAR_LIMIT = 0.46875
-# 1 - erf(6) is 2e-17, which float64 cannot take from 1.
+# 1 - erf(6) is 2e-17, less than the spacing of float64 below 1.
 _END = 6.0
 
 # Coefficients of (numerator, denominator), highest power first.
@@ -48,7 +50,7 @@ def _quotient(coefficients: Sequence[tuple[float, float]], x: NumpyArray) -> Num
 
 
 def erf(x: NumpyArray) -> NumpyArray:
-    """The error function in float64, within 4 units in the last place."""
+    """erf of each element in float64, with an error of at most 4 units in the last place."""
     size = np.minimum(np.abs(x.astype(np.float64)), _END)
     square = size * size
     near = size * _quotient(_NEAR, square)

@@ -1,4 +1,4 @@
-"""Matrix products, with the bias and the activation that often follow them."""
+"""Matrix products, optionally followed by a bias and an activation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lbrx.ops import rules
 from lbrx.ops.table import Attributes, NumpyArray, OpFamily, Reference, op
 from lbrx.shape import Shape
 
-# What may follow a product, by the name that `matmul` takes.
+# The activations of `matmul` by name.
 ACTIVATIONS: dict[str, Reference] = {
     "relu": act.relu,
     "gelu": act.gelu,
@@ -24,7 +24,7 @@ ACTIVATIONS: dict[str, Reference] = {
 
 
 def product_shape(shapes: rules.Shapes, _: Attributes) -> Shape:
-    """numpy's rule: vectors are rows on the left and columns on the right, other axes broadcast."""
+    """numpy's rule: a vector on the left is a row, on the right a column; other axes broadcast."""
     a, b = rules.first(shapes), rules.first(shapes[1:])
     if not a or not b:
         raise ShapeError("a scalar has no rows or columns: use * instead")
@@ -46,9 +46,11 @@ def product_dtype(promoted: Dtype, attributes: Attributes) -> Dtype:
     name = attributes["activation"]
     if name is not None and name not in ACTIVATIONS:
         known = ", ".join(map(repr, ACTIVATIONS))
-        raise ValueError(f"activation={name!r} does not follow a product: give None, {known}")
+        raise ValueError(f"activation={name!r} is not an activation of matmul: give None, {known}")
     if name is not None and not promoted.is_float:
-        raise DtypeError(f"activation={name!r} of {promoted} products: cast x or y to floating")
+        raise DtypeError(
+            f"activation={name!r} of {promoted} products: cast x or y to a floating dtype"
+        )
     return promoted
 
 
@@ -58,8 +60,16 @@ def matmul(
 ) -> NumpyArray:
     """activation(x @ y + bias) over the last two axes; leading axes broadcast.
 
-    A bias is as long as the last axis. Activations are relu, gelu (exact), gelu_tanh, silu,
-    sigmoid and tanh, and need a floating product. Halves are rounded once, at the end.
+    x is (..., M, K) and y (..., K, N): the result is (..., M, N) in the promoted dtype. As in
+    numpy, a vector on the left is a row and on the right a column, and that axis is left out of
+    the result. bias has shape (N,). activation is None, "relu", "gelu", "gelu_tanh", "silu",
+    "sigmoid" or "tanh", and needs a floating dtype. float16 and bfloat16 are accumulated in
+    float32 and rounded once, after the activation. Integers wrap on overflow.
+
+    Inner sizes that differ, scalars, and a bias of another shape raise ShapeError.
+
+    >>> lbrx.tensor([[1.0, 2.0]]).matmul(lbrx.tensor([[3.0], [4.0]]), [0.5]).tolist()
+    [[11.5]]
     """
     product = np.matmul(x, y)
     if bias is not None:

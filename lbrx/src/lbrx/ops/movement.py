@@ -36,7 +36,9 @@ def concat_shape(shapes: rules.Shapes, attributes: Attributes) -> Shape:
         if len(other) != len(shape) or other[:axis] + other[axis + 1 :] != (
             shape[:axis] + shape[axis + 1 :]
         ):
-            raise ShapeError(f"shapes {shape} and {other} may differ in axis {axis} only")
+            raise ShapeError(
+                f"shapes {shape} and {other} may only differ in axis {axis}: slice one of them"
+            )
         total += other[axis]
     return (*shape[:axis], total, *shape[axis + 1 :])
 
@@ -44,7 +46,9 @@ def concat_shape(shapes: rules.Shapes, attributes: Attributes) -> Shape:
 def pad_shape(shapes: rules.Shapes, attributes: Attributes) -> Shape:
     shape, widths = rules.first(shapes), attributes["widths"]
     if len(widths) != len(shape) or any(len(w) != 2 or min(w) < 0 for w in widths):
-        raise ShapeError(f"widths {widths} do not fit shape {shape}: give (before, after) an axis")
+        raise ShapeError(
+            f"widths {widths} do not fit shape {shape}: give (before, after) for each axis"
+        )
     return tuple(n + before + after for n, (before, after) in zip(shape, widths, strict=True))
 
 
@@ -57,7 +61,7 @@ def take_shape(shapes: rules.Shapes, attributes: Attributes) -> Shape:
     shape, indices = rules.first(shapes), rules.first(shapes[1:])
     axis = sh.normalize_axis(attributes["axis"], len(shape))
     if attributes["beyond"] not in ("raise", "zeros"):
-        raise ValueError(f"beyond={attributes['beyond']!r} is neither 'raise' nor 'zeros'")
+        raise ValueError(f"beyond={attributes['beyond']!r} is not known: give 'raise' or 'zeros'")
     return shape[:axis] + indices + shape[axis + 1 :]
 
 
@@ -67,7 +71,9 @@ def gather_shape(shapes: rules.Shapes, attributes: Attributes) -> Shape:
     if len(indices) != len(shape) or any(
         n != m for i, (n, m) in enumerate(zip(shape, indices, strict=True)) if i != axis
     ):
-        raise ShapeError(f"indices of shape {indices} may differ from {shape} in axis {axis} only")
+        raise ShapeError(
+            f"indices of shape {indices} may differ from {shape} only in axis {axis}: expand them"
+        )
     return indices
 
 
@@ -102,13 +108,23 @@ def _checked(indices: NumpyArray, size: int) -> NumpyArray:
 
 @op(OpFamily.MOVEMENT, concat_shape, rules.same)
 def concat(*tensors: NumpyArray, axis: int = 0) -> NumpyArray:
-    """Tensors one after the other along an axis."""
+    """The tensors joined along an existing axis, in the promoted dtype.
+
+    Their shapes may only differ in that axis; otherwise ShapeError is raised.
+    """
     return np.concatenate(tensors, axis=axis)
 
 
 @op(OpFamily.MOVEMENT, pad_shape, pad_dtype)
 def pad(x: NumpyArray, *, widths: Widths, value: float = 0) -> NumpyArray:
-    """The tensor with `value` around it: (before, after) for each axis."""
+    """The tensor with `value` before and after it along each axis.
+
+    widths has one pair (before, after) for each axis, of integers from 0 up. The dtype stays; a
+    value that it cannot hold raises DtypeError.
+
+    >>> lbrx.tensor([1, 2]).pad([(1, 2)], value=9).tolist()
+    [9, 1, 2, 9, 9]
+    """
     result = np.full([n + sum(w) for n, w in zip(x.shape, widths, strict=True)], value, x.dtype)
     inner = zip(x.shape, widths, strict=True)
     result[tuple(slice(before, before + n) for n, (before, _) in inner)] = x
@@ -117,10 +133,15 @@ def pad(x: NumpyArray, *, widths: Widths, value: float = 0) -> NumpyArray:
 
 @op(OpFamily.INDEXING, take_shape, rules.same)
 def take(x: NumpyArray, indices: NumpyArray, *, axis: int = 0, beyond: str = "raise") -> NumpyArray:
-    """Whole slices along an axis, as numpy.take; an embedding is take over axis 0.
+    """The slices of x at the given indices along an axis, as numpy.take.
 
-    An index beyond the axis raises; with beyond="zeros" it gives zeros, and nothing has to wait
-    for the indices to be looked at.
+    The indices are integers of any shape, which takes the axis's place: (3, 4) with indices of
+    shape (2, 5) along axis 0 gives (2, 5, 4). A negative index counts from the end. An index
+    outside the axis raises IndexError; with beyond="zeros" it gives zeros, and the host does not
+    wait for the indices to be computed.
+
+    >>> lbrx.tensor([10, 20, 30]).take([2, -3]).tolist()
+    [30, 10]
     """
     size = x.shape[axis]
     if beyond == "raise" or size == 0:
@@ -134,7 +155,14 @@ def take(x: NumpyArray, indices: NumpyArray, *, axis: int = 0, beyond: str = "ra
 
 @op(OpFamily.INDEXING, gather_shape, rules.same)
 def gather(x: NumpyArray, indices: NumpyArray, *, axis: int = -1) -> NumpyArray:
-    """One element for each index, as numpy.take_along_axis."""
+    """One element of x for each index along an axis, as numpy.take_along_axis.
+
+    The indices are integers of the shape of x, except along the axis; the result has their shape.
+    A negative index counts from the end; one outside the axis raises IndexError.
+
+    >>> lbrx.tensor([[1, 2], [3, 4]]).gather([[1], [0]]).tolist()
+    [[2], [3]]
+    """
     return np.take_along_axis(x, _checked(indices, x.shape[axis]), axis=axis)
 
 
@@ -171,24 +199,27 @@ def cumprod(x: NumpyArray, *, axis: int = -1) -> NumpyArray:
 
 
 def _order(x: NumpyArray, axis: int, descending: bool) -> NumpyArray:
-    """A stable order with NaN last, in both directions."""
+    """Indices of a stable sort with NaN last, ascending or descending."""
     if not descending:
         return np.argsort(x, axis=axis, kind="stable")
     if x.dtype.kind == "f":
         return np.argsort(-x, axis=axis, kind="stable")
-    # The complement reverses integers, and unlike the negative it does not overflow.
+    # The bitwise complement reverses the order of integers without the overflow of negation.
     return np.argsort(~x, axis=axis, kind="stable")
 
 
 @op(OpFamily.SORTING, rules.along_axis, rules.same)
 def sort(x: NumpyArray, *, axis: int = -1, descending: bool = False) -> NumpyArray:
-    """The elements in order along an axis; NaN last."""
+    """The elements in ascending or descending order along an axis; NaN comes last in both."""
     return np.take_along_axis(x, _order(x, axis, descending), axis=axis)
 
 
 @op(OpFamily.SORTING, rules.along_axis, rules.index)
 def argsort(x: NumpyArray, *, axis: int = -1, descending: bool = False) -> NumpyArray:
-    """Where the elements of sort come from; equal ones keep their order."""
+    """The int64 indices that sort x along an axis: `x.gather(x.argsort())` is `x.sort()`.
+
+    Equal elements keep their order, also with descending=True; NaN comes last in both orders.
+    """
     return _order(x, axis, descending)
 
 
@@ -196,6 +227,14 @@ def argsort(x: NumpyArray, *, axis: int = -1, descending: bool = False) -> Numpy
 def topk(
     x: NumpyArray, *, k: int, axis: int = -1, largest: bool = True
 ) -> tuple[NumpyArray, NumpyArray]:
-    """The k largest (or smallest) in order, and where they are; NaN counts as the last choice."""
+    """The k largest elements along an axis in descending order, and their int64 indices.
+
+    With largest=False they are the k smallest in ascending order. NaN is chosen last. A k outside
+    0 to the size of the axis raises ShapeError.
+
+    >>> values, indices = lbrx.tensor([3.0, 9.0, 5.0]).topk(2)
+    >>> values.tolist(), indices.tolist()
+    ([9.0, 5.0], [1, 2])
+    """
     order = np.take(_order(x, axis, largest), np.arange(k), axis=axis)
     return np.take_along_axis(x, order, axis=axis), order

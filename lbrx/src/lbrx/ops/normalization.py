@@ -1,7 +1,7 @@
-"""Softmax and its logarithm over an axis; layer and RMS norm over the last one.
+"""Softmax and its logarithm over an axis; layer norm and RMS norm over the last axis.
 
-The norms that add a residual first normalise the sum as it is before it is rounded (to half, say),
-and return it rounded: one kernel reads both operands once and keeps the sum in float32.
+`add_rms_norm` and `add_layer_norm` normalise the sum before it is rounded to the dtype, and also
+return the rounded sum: one kernel reads both operands once and keeps the sum in float32.
 """
 
 from __future__ import annotations
@@ -13,20 +13,29 @@ from lbrx.ops.table import NumpyArray, OpFamily, op
 
 
 def _centred(x: NumpyArray, axis: int) -> NumpyArray:
-    """Less the largest, so that exp cannot overflow."""
+    """x minus its maximum, so that exp does not overflow."""
     return np.asarray(x - np.max(x, axis=axis, keepdims=True, initial=-np.inf))
 
 
 @op(OpFamily.SOFTMAX, rules.along_axis, rules.floating)
 def softmax(x: NumpyArray, *, axis: int = -1) -> NumpyArray:
-    """exp(x) / sum(exp(x))."""
+    """exp(x) / sum(exp(x)) along an axis, computed without overflow.
+
+    The shape stays; integers become float32. A row with NaN, or of -inf only, becomes NaN.
+
+    >>> lbrx.zeros(4).softmax().tolist()
+    [0.25, 0.25, 0.25, 0.25]
+    """
     powers = np.exp(_centred(x, axis))
     return np.asarray(powers / np.sum(powers, axis=axis, keepdims=True))
 
 
 @op(OpFamily.SOFTMAX, rules.along_axis, rules.floating)
 def log_softmax(x: NumpyArray, *, axis: int = -1) -> NumpyArray:
-    """log(softmax(x))."""
+    """log(softmax(x)) along an axis, more accurate than the two operations in turn.
+
+    The shape stays; integers become float32. A row with NaN, or of -inf only, becomes NaN.
+    """
     centred = _centred(x, axis)
     return np.asarray(centred - np.log(np.sum(np.exp(centred), axis=axis, keepdims=True)))
 
@@ -49,7 +58,11 @@ def layer_norm(
     *,
     eps: float = 1e-5,
 ) -> NumpyArray:
-    """(x - mean) / sqrt(var + eps) over the last axis, times weight, plus bias."""
+    """(x - mean) / sqrt(variance + eps) * weight + bias, over the last axis.
+
+    weight and bias, where given, have the shape of the last axis; another shape, and a scalar x,
+    raise ShapeError. The result has the promoted dtype; integers become float32.
+    """
     if x.size == 0:
         return x
     centred = x - _mean(x)
@@ -58,7 +71,11 @@ def layer_norm(
 
 @op(OpFamily.NORM, rules.normalized, rules.floating)
 def rms_norm(x: NumpyArray, weight: NumpyArray | None = None, *, eps: float = 1e-5) -> NumpyArray:
-    """x / sqrt(mean(x^2) + eps) over the last axis, times weight."""
+    """x / sqrt(mean(x**2) + eps) * weight, over the last axis.
+
+    weight, where given, has the shape of the last axis; another shape, and a scalar x, raise
+    ShapeError. The result has the promoted dtype; integers become float32.
+    """
     if x.size == 0:
         return x
     wide = x.astype(np.float64)
@@ -69,7 +86,11 @@ def rms_norm(x: NumpyArray, weight: NumpyArray | None = None, *, eps: float = 1e
 def add_rms_norm(
     x: NumpyArray, residual: NumpyArray, weight: NumpyArray | None = None, *, eps: float = 1e-5
 ) -> tuple[NumpyArray, NumpyArray]:
-    """rms_norm(x + residual), and x + residual; the norm is that of the sum before rounding."""
+    """rms_norm(x + residual, weight) and x + residual, both in the promoted floating dtype.
+
+    The norm is computed from the sum before it is rounded to the dtype. x and residual must have
+    the same shape; otherwise ShapeError is raised.
+    """
     total = x + residual
     return rms_norm(total, weight, eps=eps), total
 
@@ -83,6 +104,10 @@ def add_layer_norm(
     *,
     eps: float = 1e-5,
 ) -> tuple[NumpyArray, NumpyArray]:
-    """layer_norm(x + residual), and x + residual; the norm is that of the sum before rounding."""
+    """layer_norm(x + residual, weight, bias) and x + residual, both in the promoted floating dtype.
+
+    The norm is computed from the sum before it is rounded to the dtype. x and residual must have
+    the same shape; otherwise ShapeError is raised.
+    """
     total = x + residual
     return layer_norm(total, weight, bias, eps=eps), total

@@ -1,7 +1,8 @@
-"""Operations on quantized values: to and from blocks, and products with weights that stay packed.
+"""Operations on quantized values: encoding, decoding, and products with quantized weights.
 
-Stored values are one to three operands: `codes`, the uint8 rows of GGUF's blocks or uint32 rows of
-packed words; and beside words their `scales` and `offsets`, which are zero points or biases.
+Quantized values are one to three operands. `codes` are uint8 rows of GGUF blocks, or uint32 rows of
+packed words. Packed words come with `scales` and, where the scheme has them, `offsets`: its zero
+points or biases.
 """
 
 from __future__ import annotations
@@ -22,12 +23,11 @@ from lbrx.quant import QuantizationInfo, Scheme
 from lbrx.shape import Shape
 
 T = TypeVar("T")
-PLANES = {"scales": "scales", "zero_points": "offsets", "biases": "offsets"}
-"""The operand that a scheme's field is, where it is not among the codes."""
+_OPERAND_OF_FIELD = {"scales": "scales", "zero_points": "offsets", "biases": "offsets"}
 
 
 def stored_names(scheme: Scheme) -> tuple[str, ...]:
-    """The names of a scheme's parts in the order of the operands: `data` first."""
+    """The names of a scheme's stored arrays in the order of the operands, `data` (codes) first."""
     return scheme.fields if scheme.planar else ("data",)
 
 
@@ -49,18 +49,18 @@ def has_encoder(scheme: Scheme) -> bool:
 
 
 def values_shape(scheme: Scheme, codes: Shape) -> Shape:
-    """The shape of the values whose codes have this one."""
+    """The shape of the values, given the shape of their codes."""
     row = math.prod(scheme.layout["data"].shape) if scheme.planar else scheme.block_bytes
     if not codes or codes[-1] % row:
         raise ShapeError(
-            f"{scheme.name} codes of shape {codes} are no whole blocks: their last axis must be "
-            f"a multiple of {row}"
+            f"{scheme.name} codes of shape {codes} do not end with complete blocks: "
+            f"give a last axis that is a multiple of {row}"
         )
     return (*codes[:-1], codes[-1] // row * scheme.elements)
 
 
 def _checked(shapes: rules.Shapes, scheme: Scheme) -> Shape:
-    """The values' shape; refuses planes that do not fit the codes."""
+    """The shape of the values; raises if an array is missing or does not fit the codes."""
     shape = values_shape(scheme, rules.first(shapes))
     names = stored_names(scheme)
     given = [*shapes, None, None][: len(names)]
@@ -70,7 +70,8 @@ def _checked(shapes: rules.Shapes, scheme: Scheme) -> Shape:
         expected = scheme.part_shape(name, shape)
         if other != expected:
             raise ShapeError(
-                f"{scheme.name} of shape {shape} has {name} of {expected}: not {other}"
+                f"{name} of shape {other} do not fit {scheme.name} values of shape {shape}: "
+                f"give {expected}"
             )
     return shape
 
@@ -79,8 +80,8 @@ def _info(
     scheme: Scheme, scales: NumpyArray | None, offsets: NumpyArray | None
 ) -> QuantizationInfo[NumpyArray]:
     arrays = {"scales": scales, "offsets": offsets}
-    planes = {name: arrays[PLANES[name]] for name in stored_names(scheme)[1:]}
-    return quant.describe(scheme, **{n: a for n, a in planes.items() if a is not None})
+    fields = {name: arrays[_OPERAND_OF_FIELD[name]] for name in stored_names(scheme)[1:]}
+    return quant.describe(scheme, **{n: a for n, a in fields.items() if a is not None})
 
 
 def _decoded_shape(shapes: rules.Shapes, attributes: Attributes) -> Shape:
@@ -89,7 +90,7 @@ def _decoded_shape(shapes: rules.Shapes, attributes: Attributes) -> Shape:
 
 def _floating_only(dtype: Dtype) -> Dtype:
     if not dtype.is_float:
-        raise DtypeError(f"quantized values are floating numbers, not {dtype}: cast the result")
+        raise DtypeError(f"quantized values are floating, not {dtype}: cast to a floating dtype")
     return dtype
 
 
@@ -106,7 +107,12 @@ def decode_blocks(
     scheme: str,
     dtype: DtypeLike = dt.float32,
 ) -> NumpyArray:
-    """The values that are stored."""
+    """The values of quantized codes, in a floating dtype (float32 by default).
+
+    codes are uint8 rows of blocks, or uint32 rows of packed words with the scales and offsets
+    that the scheme has. The last axis becomes as long as the values; the other axes stay. Arrays
+    that do not fit the scheme raise ShapeError or QuantizationError.
+    """
     found = quant.find(scheme)
     return quant.dequantize(codes, _info(found, scales, offsets))
 
@@ -121,12 +127,12 @@ def _encoded_shapes(shapes: rules.Shapes, attributes: Attributes) -> list[Shape]
 
 
 def encoded_types(scheme: Scheme, values: Dtype) -> tuple[Dtype, ...]:
-    """Of each stored part."""
+    """The dtype of each stored array."""
     if not scheme.planar:
         return (dt.uint8,)
     kept = values if scheme.keeps_dtype else None
-    beside = [kept or dt.parse(scheme.layout[n].base) for n in stored_names(scheme)[1:]]
-    return dt.uint32, *beside
+    others = [kept or dt.parse(scheme.layout[n].base) for n in stored_names(scheme)[1:]]
+    return dt.uint32, *others
 
 
 @op(
@@ -137,14 +143,18 @@ def encoded_types(scheme: Scheme, values: Dtype) -> tuple[Dtype, ...]:
     ),
 )
 def encode_blocks(x: NumpyArray, *, scheme: str) -> tuple[NumpyArray, ...]:
-    """The values as a scheme stores them: codes, and what lies beside them."""
+    """The values quantized with a scheme: a tuple of codes and, where it has them, scales and
+    zero points or biases.
+
+    x has a floating dtype, and its last axis is a multiple of the scheme's block length.
+    """
     found = quant.find(scheme)
     data, info = quant.quantize(x, found)
     return data, *(info.arrays[name] for name in stored_names(found)[1:])
 
 
 def weights_of(stored: Sequence[T], count: int) -> list[Sequence[T]]:
-    """What is stored of each of several weights, which are given one after the other."""
+    """The stored arrays of each of `count` weights, from one sequence of all of them."""
     each = len(stored) // count
     return [stored[i * each : (i + 1) * each] for i in range(count)]
 
@@ -154,9 +164,11 @@ def _product_shapes(shapes: rules.Shapes, attributes: Attributes) -> list[Shape]
     weights = [_checked(parts, scheme) for parts in weights_of(shapes[1:], attributes["count"])]
     for weight in weights:
         if len(weight) != 2:
-            raise ShapeError(f"a weight of shape {weight} is no matrix: index or reshape it")
+            raise ShapeError(f"a weight of shape {weight} is not a matrix: index or reshape it")
         if not x or x[-1] != weight[1]:
-            raise ShapeError(f"the last axis of x, {x}, must be as long as the weight's, {weight}")
+            raise ShapeError(
+                f"the last axes of x {x} and of the weight {weight} differ: give equal sizes"
+            )
     return [(*x[:-1], weight[0]) for weight in weights]
 
 
@@ -168,8 +180,12 @@ def _product_shapes(shapes: rules.Shapes, attributes: Attributes) -> list[Shape]
 def quantized_matmul(
     x: NumpyArray, *codes: NumpyArray, scheme: str, count: int = 1
 ) -> tuple[NumpyArray, ...]:
-    """x times the transposed of each of `count` quantized matrices of one scheme, whose rows are
-    the results' columns. Of each matrix, all that is stored is given."""
+    """x @ weight.T for each of `count` quantized weights of one scheme.
+
+    x is (..., K) of a floating dtype; each weight has values of shape (N, K), and its result is
+    (..., N) in the dtype of x. codes holds all stored arrays of the first weight (codes, scales,
+    offsets), then those of the second, and so on.
+    """
     found = quant.find(scheme)
     weights = [
         quant.dequantize(parts[0], _info(found, *(*parts[1:], None, None)[:2]))

@@ -1,8 +1,8 @@
-"""Random numbers as a function of (seed, offset, position): Philox 4x32, 10 rounds.
+"""Random numbers as a function of (seed, offset, element): Philox 4x32 with 10 rounds.
 
-No state passes from one element to the next, so a kernel with one thread an element makes the same
-numbers. Element i takes word i % 4 of the block with counter offset + i // 4; see Salmon et al.,
-"Parallel random numbers: as easy as 1, 2, 3" (2011).
+The generator is counter-based: elements do not depend on each other, so a kernel with one thread
+per element gives the same numbers. Element i is word i % 4 of the block with counter
+offset + i // 4. See Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (2011).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _HIGH = np.uint64(32)
 
 
 def philox(seed: int, offset: int, blocks: int) -> NDArray[np.uint32]:
-    """The words of `blocks` consecutive counters, in order."""
+    """The 32-bit words of `blocks` consecutive counters from `offset` on, four per counter."""
     counter = np.arange(blocks, dtype=np.uint64) + np.uint64(offset)
     a, b = counter & _LOW, counter >> _HIGH
     c = d = np.zeros_like(counter)
@@ -46,19 +46,19 @@ def philox(seed: int, offset: int, blocks: int) -> NDArray[np.uint32]:
 
 
 def _words(seed: int, offset: int, count: int) -> NDArray[np.uint32]:
-    """`count` words, rounded up to whole blocks."""
+    """At least `count` words: complete blocks of four."""
     return philox(seed, offset, -(-count // WORDS))
 
 
 def _unit(words: NDArray[np.uint32]) -> NDArray[np.float32]:
-    """24 bits each, in [0, 1): float32 holds every one of them exactly."""
+    """The upper 24 bits of each word as a multiple of 2**-24 in [0, 1), exact in float32."""
     return (words >> np.uint32(8)).astype(np.float32) * np.float32(2**-24)
 
 
 def _float_dtype(_: Dtype, attributes: Attributes) -> Dtype:
     dtype: Dtype = attributes["dtype"]
     if not dtype.is_float:
-        raise DtypeError(f"random numbers are floating, not {dtype}: cast what you get")
+        raise DtypeError(f"random numbers are floating, not {dtype}: cast the result")
     return dtype
 
 
@@ -66,7 +66,7 @@ def _float_dtype(_: Dtype, attributes: Attributes) -> Dtype:
 def random_uniform(
     *, shape: Shape, dtype: Dtype, seed: int, offset: int, low: float = 0, high: float = 1
 ) -> NumpyArray:
-    """Evenly from [low, high)."""
+    """Uniformly distributed in [low, high): computed in float32, rounded to the dtype."""
     count = math.prod(shape)
     unit = _unit(_words(seed, offset, count))[:count].reshape(shape)
     return np.asarray(unit * np.float32(high - low) + np.float32(low))
@@ -76,10 +76,10 @@ def random_uniform(
 def random_normal(
     *, shape: Shape, dtype: Dtype, seed: int, offset: int, mean: float = 0, std: float = 1
 ) -> NumpyArray:
-    """Normally distributed, by Box and Muller: a pair of words makes a pair of numbers."""
+    """Normally distributed, by the Box-Muller transform: two words give two numbers."""
     count = math.prod(shape)
     pairs = _unit(_words(seed, offset, count)).reshape(-1, 2)
-    # 1 - u is in (0, 1]: the logarithm is finite.
+    # 1 - u is in (0, 1], so the logarithm is finite.
     radius = np.sqrt(-2 * np.log(1 - pairs[:, 0]))
     angle = np.float32(2 * math.pi) * pairs[:, 1]
     both = np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=-1)
@@ -89,7 +89,7 @@ def random_normal(
 
 @op(OpFamily.RANDOM, rules.from_attribute, rules.boolean)
 def random_bernoulli(*, shape: Shape, seed: int, offset: int, p: float = 0.5) -> NumpyArray:
-    """True with probability p."""
+    """bool: True with probability p."""
     count = math.prod(shape)
     return _unit(_words(seed, offset, count))[:count].reshape(shape) < np.float32(p)
 

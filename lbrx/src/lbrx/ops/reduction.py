@@ -1,4 +1,4 @@
-"""Reductions over any set of axes. Floating sums are kept in float64 and rounded once."""
+"""Reductions over any set of axes. The references accumulate in float64 and round once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _count(x: NumpyArray, axis: Axes) -> int:
 
 
 def _flattened(x: NumpyArray, axis: Axes) -> NumpyArray:
-    """The reduced axes as one, at the end."""
+    """x with the reduced axes merged into one last axis."""
     axes = normalize_axes(axis, x.ndim)
     rest = [i for i in range(x.ndim) if i not in axes]
     shape = [*(x.shape[i] for i in rest), math.prod(x.shape[i] for i in axes)]
@@ -50,7 +50,11 @@ def prod(x: NumpyArray, *, axis: Axes = None, keepdims: bool = False) -> NumpyAr
 
 @op(OpFamily.REDUCTION, rules.reduced, rules.floating)
 def mean(x: NumpyArray, *, axis: Axes = None, keepdims: bool = False) -> NumpyArray:
-    """The mean; NaN over nothing."""
+    """The mean over the given axes (all by default); NaN over empty axes.
+
+    axis is an integer, a sequence of them or None; keepdims=True keeps reduced axes with size 1.
+    Floating dtypes stay and are accumulated in at least float32; integers and bool give float32.
+    """
     return np.asarray(_total(x, axis, keepdims) / np.float64(_count(x, axis)))
 
 
@@ -58,7 +62,15 @@ def mean(x: NumpyArray, *, axis: Axes = None, keepdims: bool = False) -> NumpyAr
 def var(
     x: NumpyArray, *, axis: Axes = None, keepdims: bool = False, correction: float = 0
 ) -> NumpyArray:
-    """The variance, divided by the number of elements less `correction`."""
+    """The variance, sum((x - mean(x))**2) / (n - correction), over the given axes.
+
+    axis is an integer, a sequence of them or None (all axes); keepdims=True keeps reduced axes
+    with size 1. n is the number of reduced elements. Where n - correction is not positive, the
+    result is NaN or inf. Integers and bool give float32.
+
+    >>> lbrx.tensor([1.0, 2.0, 3.0]).var(correction=1).item()
+    1.0
+    """
     centred = x - _total(x, axis) / np.float64(_count(x, axis))
     squares = _total(centred * centred, axis, keepdims)
     return np.asarray(squares / np.float64(max(_count(x, axis) - correction, 0)))
@@ -66,13 +78,21 @@ def var(
 
 def _norm_dtype(promoted: Dtype, attributes: Attributes) -> Dtype:
     if not attributes["ord"] > 0:
-        raise ValueError(f"ord={attributes['ord']} makes no norm: give a number above 0")
+        raise ValueError(f"ord={attributes['ord']} is not the order of a norm: give one above 0")
     return rules.floating(promoted, attributes)
 
 
 @op(OpFamily.REDUCTION, rules.reduced, _norm_dtype)
 def norm(x: NumpyArray, *, axis: Axes = None, keepdims: bool = False, ord: float = 2) -> NumpyArray:
-    """The vector norm: (sum |x|^ord)^(1/ord), or the largest |x| for infinity."""
+    """The vector norm, sum(|x|**ord)**(1 / ord), over the given axes; 0 over empty axes.
+
+    axis is an integer, a sequence of them or None (all axes); keepdims=True keeps reduced axes
+    with size 1. ord=inf gives the largest |x|; an ord that is not above 0 raises ValueError.
+    Integers and bool give float32.
+
+    >>> lbrx.tensor([3.0, -4.0]).norm().item()
+    5.0
+    """
     size = np.abs(x.astype(np.float64))
     if ord == math.inf:
         axes = normalize_axes(axis, x.ndim)
@@ -84,37 +104,63 @@ def norm(x: NumpyArray, *, axis: Axes = None, keepdims: bool = False, ord: float
 
 @op(OpFamily.REDUCTION, rules.reduced_nonempty, rules.same)
 def max_(x: NumpyArray, *, axis: Axes = None, keepdims: bool = False) -> NumpyArray:
-    """The largest element; NaN if there is one."""
+    """The largest element over the given axes; NaN if one of them is NaN. The dtype stays.
+
+    axis is an integer, a sequence of them or None (all axes); keepdims=True keeps reduced axes
+    with size 1. Empty axes raise ShapeError.
+    """
     return np.asarray(np.max(x, axis=normalize_axes(axis, x.ndim), keepdims=keepdims))
 
 
 @op(OpFamily.REDUCTION, rules.reduced_nonempty, rules.same)
 def min_(x: NumpyArray, *, axis: Axes = None, keepdims: bool = False) -> NumpyArray:
-    """The smallest element; NaN if there is one."""
+    """The smallest element over the given axes; NaN if one of them is NaN. The dtype stays.
+
+    axis is an integer, a sequence of them or None (all axes); keepdims=True keeps reduced axes
+    with size 1. Empty axes raise ShapeError.
+    """
     return np.asarray(np.min(x, axis=normalize_axes(axis, x.ndim), keepdims=keepdims))
 
 
 @op(OpFamily.REDUCTION, rules.reduced_nonempty, rules.index)
 def argmax(x: NumpyArray, *, axis: Axes = None, keepdims: bool = False) -> NumpyArray:
-    """Where the largest is, or the first NaN: its place in the reduced axes, row-major."""
+    """The int64 index of the largest element over the given axes, or of the first NaN.
+
+    axis is an integer, a sequence of them or None (all axes); keepdims=True keeps reduced axes
+    with size 1. Over several axes the index counts their elements in row-major order. Of equal
+    elements the first is found. Empty axes raise ShapeError.
+    """
     shape = reduced(x.shape, axis, keepdims)
     return np.asarray(np.argmax(_flattened(x, axis), axis=-1)).reshape(shape)
 
 
 @op(OpFamily.REDUCTION, rules.reduced_nonempty, rules.index)
 def argmin(x: NumpyArray, *, axis: Axes = None, keepdims: bool = False) -> NumpyArray:
-    """Where the smallest is, or the first NaN: its place in the reduced axes, row-major."""
+    """The int64 index of the smallest element over the given axes, or of the first NaN.
+
+    axis is an integer, a sequence of them or None (all axes); keepdims=True keeps reduced axes
+    with size 1. Over several axes the index counts their elements in row-major order. Of equal
+    elements the first is found. Empty axes raise ShapeError.
+    """
     shape = reduced(x.shape, axis, keepdims)
     return np.asarray(np.argmin(_flattened(x, axis), axis=-1)).reshape(shape)
 
 
 @op(OpFamily.REDUCTION, rules.reduced, rules.boolean)
 def any_(x: NumpyArray, *, axis: Axes = None, keepdims: bool = False) -> NumpyArray:
-    """Whether an element is not zero."""
+    """bool: whether an element over the given axes is not zero; False over empty axes.
+
+    axis is an integer, a sequence of them or None (all axes); keepdims=True keeps reduced axes
+    with size 1. NaN is not zero.
+    """
     return np.asarray(np.any(x, axis=normalize_axes(axis, x.ndim), keepdims=keepdims))
 
 
 @op(OpFamily.REDUCTION, rules.reduced, rules.boolean)
 def all_(x: NumpyArray, *, axis: Axes = None, keepdims: bool = False) -> NumpyArray:
-    """Whether no element is zero."""
+    """bool: whether all elements over the given axes are not zero; True over empty axes.
+
+    axis is an integer, a sequence of them or None (all axes); keepdims=True keeps reduced axes
+    with size 1. NaN is not zero.
+    """
     return np.asarray(np.all(x, axis=normalize_axes(axis, x.ndim), keepdims=keepdims))

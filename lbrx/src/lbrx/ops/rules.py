@@ -1,4 +1,4 @@
-"""The shape and dtype rules that operations share."""
+"""Shape and dtype rules that several operations use."""
 
 from __future__ import annotations
 
@@ -15,35 +15,38 @@ Shapes = Sequence[Shape | None]
 
 
 def broadcast(shapes: Shapes, _: Attributes) -> Shape:
+    """The shape to which all operands that are given broadcast."""
     return sh.broadcast(*(shape for shape in shapes if shape is not None))
 
 
 def first(shapes: Shapes) -> Shape:
+    """The shape of the first operand, which may not be optional."""
     assert shapes[0] is not None
     return shapes[0]
 
 
 def along_axis(shapes: Shapes, attributes: Attributes) -> Shape:
-    """The first operand's shape, which must have the axis."""
+    """The shape of the first operand, after checking that it has the axis."""
     sh.normalize_axis(attributes["axis"], len(first(shapes)))
     return first(shapes)
 
 
 def reduced(shapes: Shapes, attributes: Attributes) -> Shape:
+    """The shape without the reduced axes, or with size 1 for them if `keepdims`."""
     return sh.reduced(first(shapes), attributes["axis"], attributes["keepdims"])
 
 
 def reduced_nonempty(shapes: Shapes, attributes: Attributes) -> Shape:
-    """For reductions that have no value over nothing."""
+    """The rule of reductions that are not defined over empty axes, such as max."""
     shape = first(shapes)
     axes = sh.normalize_axes(attributes["axis"], len(shape))
     if any(shape[axis] == 0 for axis in axes):
-        raise ShapeError(f"axes {axes} of shape {shape} are empty: there is no element to choose")
+        raise ShapeError(f"axes {axes} of shape {shape} are empty: give axes with elements")
     return reduced(shapes, attributes)
 
 
 def normalized(shapes: Shapes, _: Attributes) -> Shape:
-    """The last axis is normalised; weight and bias, where given, are as long as it."""
+    """The shape of x, whose last axis is normalised; weight and bias have the size of that axis."""
     shape = first(shapes)
     if not shape:
         raise ShapeError("a scalar has no last axis to normalise: reshape it to (1,)")
@@ -54,7 +57,7 @@ def normalized(shapes: Shapes, _: Attributes) -> Shape:
 
 
 def normalized_sum(shapes: Shapes, attributes: Attributes) -> Shape:
-    """The first two operands are added, then normalised."""
+    """The shape of x and residual, which must be equal, with the checks of `normalized`."""
     shape, residual = first(shapes), first(shapes[1:])
     if residual != shape:
         raise ShapeError(f"x and residual have shapes {shape} and {residual}: expand one")
@@ -67,7 +70,7 @@ def from_attribute(_: Shapes, attributes: Attributes) -> Shape:
 
 
 def elementwise(count: int) -> ShapeRule:
-    """The rule of an operation on one tensor, or on several that broadcast."""
+    """The shape rule of an elementwise operation with `count` operands, which broadcast."""
     return broadcast if count > 1 else (lambda shapes, _: first(shapes))
 
 
@@ -84,22 +87,26 @@ def index(_: Dtype, __: Attributes) -> Dtype:
 
 
 def numeric(promoted: Dtype, _: Attributes) -> Dtype:
+    """The promoted dtype, which may not be bool."""
     if promoted is dt.bool_:
-        raise DtypeError("bool has no arithmetic of this kind: cast to a number, or use ^ or ~")
+        raise DtypeError("bool is not numeric: cast to a numeric dtype, or use ^ or ~")
     return promoted
 
 
 def integral(promoted: Dtype, _: Attributes) -> Dtype:
+    """The promoted dtype, which may not be floating."""
     if promoted.is_float:
-        raise DtypeError(f"{promoted} has no bits to work on: cast to an integer type or to bool")
+        raise DtypeError(f"{promoted} is not an integer dtype: cast to an integer dtype or to bool")
     return promoted
 
 
 def shiftable(promoted: Dtype, attributes: Attributes) -> Dtype:
+    """The promoted dtype, which must be an integer dtype."""
     return integral(numeric(promoted, attributes), attributes)
 
 
 def floating(promoted: Dtype, _: Attributes) -> Dtype:
+    """The promoted dtype if it is floating, else float32."""
     return promoted if promoted.is_float else dt.float32
 
 
@@ -111,12 +118,12 @@ def not_half(promoted: Dtype, attributes: Attributes) -> Dtype:
 
 
 def floating_pair(promoted: Dtype, attributes: Attributes) -> tuple[Dtype, Dtype]:
-    """Two results of the same floating type."""
+    """Two results of the same floating dtype."""
     return floating(promoted, attributes), floating(promoted, attributes)
 
 
 def accumulated(promoted: Dtype, _: Attributes) -> Dtype:
-    """Sums and products of integers are 64 bits wide, as numpy's are."""
+    """The promoted dtype if it is floating; sums of integers have 64 bits, as in numpy."""
     if promoted.is_float:
         return promoted
     return dt.uint64 if promoted.kind is Kind.UINT else dt.int64

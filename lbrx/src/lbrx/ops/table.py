@@ -1,13 +1,14 @@
-"""The operation table: what every device, graph and test is built on.
+"""The operation table, from which devices, graphs, the API and the tests take the operations.
 
-An operation is one registered numpy function. Its signature says the rest: positional parameters
-are the operands (with a default of None they may be left out), keyword-only ones the attributes.
-Names are those of the Python array API standard where that has one.
+An operation is one registered numpy function. Its positional parameters are the operands (optional
+if the default is None) and its keyword-only parameters the attributes. Its docstring becomes that
+of the method and function of the same name. Names follow the Python array API standard where the
+standard has the operation.
 
-An operand's name says its role, too: `condition` is boolean; `indices`, `positions` and `lengths`
-are integer; `mask`, `factors` and `rows` are floating and keep their own type; `codes`, `scales`
-and `offsets` are what quantized values are stored as, and `key_codes`, `value_codes` and
-`cache_codes` blocks of bytes. All others are values, promoted together.
+An operand's name also decides its role: `condition` is bool; `indices`, `positions` and `lengths`
+are integers; `mask`, `factors` and `rows` are floating and keep their dtype; `codes`, `scales` and
+`offsets` are the stored arrays of quantized values, and `key_codes`, `value_codes` and
+`cache_codes` are blocks of bytes. All other operands are values and are promoted to one dtype.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ REQUIRED = inspect.Parameter.empty
 
 
 class OpFamily(StrEnum):
+    """Groups of operations that are scheduled and documented alike."""
+
     UNARY = "unary"
     BINARY = "binary"
     COMPARISON = "comparison"
@@ -58,7 +61,7 @@ class OpFamily(StrEnum):
 
 
 class Role(StrEnum):
-    """What an operand is for."""
+    """How an operand is used, which decides its dtype."""
 
     VALUE = "value"
     CONDITION = "condition"
@@ -90,7 +93,7 @@ _ROLES = {
 
 
 class Spec(NamedTuple):
-    """What is known of a tensor before it is computed."""
+    """Shape and dtype of a tensor, known before it is computed. Prints as `float32[2, 3]`."""
 
     shape: Shape
     dtype: Dtype
@@ -100,19 +103,21 @@ class Spec(NamedTuple):
 
 
 class Operand(NamedTuple):
+    """One operand of an operation, from a parameter of its reference."""
+
     name: str
     role: Role
     optional: bool
 
     def check(self, dtype: Dtype) -> None:
-        """Refuse an element type that its role cannot have."""
+        """Raise DtypeError for a dtype that the role does not allow."""
         if self.role is Role.CONDITION and dtype is not dt.bool_:
             raise DtypeError(f"the {self.name} is {dtype}: compare it, or cast it to bool")
         if self.role is Role.INDICES and not dtype.is_integer:
-            raise DtypeError(f"the {self.name} are {dtype}: cast them to an integer type")
+            raise DtypeError(f"the {self.name} are {dtype}: cast them to an integer dtype")
         if self.role is Role.FLOATING and not dtype.is_float:
-            added = "it is added, so give where(mask, 0, -inf)"
-            remedy = added if self.name == "mask" else "cast to a floating type"
+            added = "it is added to the scores, so give where(mask, 0, -inf)"
+            remedy = added if self.name == "mask" else "cast to a floating dtype"
             raise DtypeError(f"{self.name} cannot be {dtype}: {remedy}")
         if self.name.endswith("_codes") and dtype is not dt.uint8:
             raise DtypeError(f"{self.name} are {dtype}: give quantized blocks, which are uint8")
@@ -120,15 +125,15 @@ class Operand(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class Op:
-    """One operation. Calling it computes the numpy reference."""
+    """One operation of the table. Calling it computes the numpy reference."""
 
     name: str
     family: OpFamily
     operands: tuple[Operand, ...]
     variadic: bool
-    """Whether it takes any number of operands of the last kind in `operands`."""
+    """Whether the last entry of `operands` stands for any number of operands."""
     attributes: Attributes
-    """Their defaults, or REQUIRED."""
+    """Names of the attributes with their defaults, or REQUIRED."""
     shape_rule: ShapeRule
     dtype_rule: DtypeRule
     reference: Reference
@@ -136,8 +141,8 @@ class Op:
     def __repr__(self) -> str:
         return f"<Op {self.name}>"
 
-    def each(self, count: int) -> tuple[Operand, ...]:
-        """What each of `count` operands is."""
+    def operands_of(self, count: int) -> tuple[Operand, ...]:
+        """The description of each operand in a call with `count` operands."""
         least = sum(not operand.optional for operand in self.operands)
         if count < least or (count > len(self.operands) and not self.variadic):
             names = ", ".join(operand.name for operand in self.operands)
@@ -145,11 +150,14 @@ class Op:
         return (self.operands + self.operands[-1:] * (count - len(self.operands)))[:count]
 
     def roles(self, count: int) -> list[Role]:
-        """The role of each of `count` operands."""
-        return [operand.role for operand in self.each(count)]
+        """The role of each operand in a call with `count` operands."""
+        return [operand.role for operand in self.operands_of(count)]
 
     def bind(self, given: Attributes) -> dict[str, Any]:
-        """The attributes with defaults filled in and lists made tuples."""
+        """The attributes with defaults, dtypes parsed and lists turned into tuples.
+
+        Unknown and missing attributes raise TypeError.
+        """
         if unknown := given.keys() - self.attributes.keys():
             known = ", ".join(self.attributes) or "none"
             raise TypeError(
@@ -157,17 +165,20 @@ class Op:
             )
         bound = {**self.attributes, **given}
         if missing := [name for name, value in bound.items() if value is REQUIRED]:
-            raise TypeError(f"{self.name} needs {list_of(missing)}")
+            raise TypeError(f"{self.name} needs {list_of(missing)}: give a value by name")
         if "dtype" in bound:
             bound["dtype"] = dt.parse(bound["dtype"])
         return {name: _frozen(value) for name, value in bound.items()}
 
     def infer(self, specs: Sequence[Spec | None], given: Attributes) -> tuple[Spec, ...]:
-        """Shapes and dtypes of the results; raises what is wrong with the operands."""
+        """Shapes and dtypes of the results.
+
+        Operands that do not fit raise TypeError, ShapeError or DtypeError, with the operands named.
+        """
         attributes = self.bind(given)
-        for spec, operand in zip(specs, self.each(len(specs)), strict=True):
+        for spec, operand in zip(specs, self.operands_of(len(specs)), strict=True):
             if spec is None and not operand.optional:
-                raise TypeError(f"{self.name} needs {operand.name}: it may not be None")
+                raise TypeError(f"{self.name} needs {operand.name}: give a tensor, not None")
         try:
             dtypes = self.dtype_rule(self._promoted(specs), attributes)
             shapes = self.shape_rule([spec and spec.shape for spec in specs], attributes)
@@ -175,13 +186,13 @@ class Op:
             operands = ", ".join(str(spec) for spec in specs)
             raise type(error)(f"{self.name}({operands}): {error}") from None
         types = dtypes if isinstance(dtypes, tuple) else (dtypes,)
-        # Several results have one shape, unless the rule gives a list of them.
+        # All results have the same shape, unless the rule returns a list of shapes.
         each = shapes if isinstance(shapes, list) else [shapes] * len(types)
         return tuple(map(Spec, each, types))
 
     def _promoted(self, specs: Sequence[Spec | None]) -> Dtype:
         values = []
-        for spec, operand in zip(specs, self.each(len(specs)), strict=True):
+        for spec, operand in zip(specs, self.operands_of(len(specs)), strict=True):
             if spec is not None:
                 operand.check(spec.dtype)
                 if operand.role in (Role.VALUE, Role.CACHE):
@@ -191,7 +202,8 @@ class Op:
     def __call__(
         self, inputs: Sequence[NDArray[Any] | None], given: Attributes
     ) -> tuple[NDArray[Any], ...]:
-        """The reference: values meet in one type, halves are computed in float32, rounded once."""
+        """Compute the reference: values are promoted to one dtype, float16 and bfloat16 computed
+        in float32, and results rounded once."""
         specs = [None if x is None else Spec(x.shape, dt.parse(x.dtype)) for x in inputs]
         outputs = self.infer(specs, given)
         roles = self.roles(len(inputs))
@@ -211,11 +223,12 @@ class Op:
 
 
 def _frozen(value: Any) -> Any:
-    """Attributes are hashable, so that a graph can compare operations."""
+    """Lists as tuples: attributes must be hashable, so that a graph can compare operations."""
     return tuple(_frozen(item) for item in value) if isinstance(value, list | tuple) else value
 
 
 def _working(promoted: Dtype, output: Dtype) -> Dtype:
+    """The dtype in which the reference computes."""
     wide = output if output.is_float and not promoted.is_float else promoted
     return dt.float32 if wide in (dt.float16, dt.bfloat16) else wide
 
@@ -226,7 +239,7 @@ TABLE: dict[str, Op] = {}
 def register(
     name: str, family: OpFamily, shape: ShapeRule, dtype: DtypeRule, reference: Reference
 ) -> None:
-    """Add a row to the table."""
+    """Add an operation to the table; a name that it already has raises ValueError."""
     operands: list[Operand] = []
     attributes: dict[str, Any] = {}
     variadic = False
@@ -238,15 +251,15 @@ def register(
         role = _ROLES.get(parameter.name, Role.VALUE)
         operands.append(Operand(parameter.name, role, parameter.default is None))
     if name in TABLE:
-        raise ValueError(f"operation {name} is registered twice")
+        raise ValueError(f"operation {name} is already registered: give another name")
     TABLE[name] = Op(name, family, tuple(operands), variadic, attributes, shape, dtype, reference)
 
 
 def op(family: OpFamily, shape: ShapeRule, dtype: DtypeRule) -> Callable[[Reference], Reference]:
-    """Register the decorated function under its own name."""
+    """A decorator that registers a function as the operation of the same name."""
 
     def decorate(reference: Reference) -> Reference:
-        # A trailing underscore keeps Python's own sum, any and all usable beside ours.
+        # References named sum_ and any_ do not hide the built-in functions.
         register(reference.__name__.rstrip("_"), family, shape, dtype, reference)
         return reference
 

@@ -1,4 +1,4 @@
-"""Tensors: the class, how they are made, and where they compute."""
+"""The Tensor class, functions that create tensors, and devices."""
 
 from lbrx.tensor import random
 from lbrx.tensor.core import Metadata, Tensor

@@ -1,4 +1,5 @@
-"""`lbrx.compile`: a function of tensors, traced once for each kind of arguments, then replayed."""
+"""`lbrx.compile`: a function of tensors, traced once per combination of shapes and dtypes, then
+replayed as one list of commands."""
 
 from __future__ import annotations
 
@@ -16,22 +17,29 @@ from lbrx.errors import DeviceError, TraceError
 from lbrx.shape import Layout
 from lbrx.storage import Array, MetalStorage
 from lbrx.tensor.core import Tensor
-from lbrx.tensor.number import TracedNumber, traced_function, tracing
+from lbrx.tensor.traced_number import TracedNumber, traced_function, tracing
 
 if TYPE_CHECKING:
     from lbrx.scheduler.replay import Recording
 
 log = logging.getLogger("lbrx")
-MANY = 8  # traces, before somebody is told
+WARN_EVERY = 8  # traces of one function
 
 
 def compile(function: Callable[..., Any]) -> Compiled:
-    """The function, fast to call again.
+    """A version of a function of tensors whose later calls replay its kernels as one list.
 
-    It is traced once for each combination of shapes, dtypes and other arguments, and its kernels
-    are replayed as one list after that. Floats may change without a new trace, unless the function
-    looks at their value. It may not look at the values of tensors or draw random numbers, and
-    what it does beside computing tensors happens only when it is traced.
+    The function is traced once for each combination of shapes, dtypes and other arguments.
+    Tensors must be on metal; arguments and results may be lists, tuples and dictionaries of them.
+    Floats may change without a new trace, unless the function reads their value; other arguments
+    must be hashable. Side effects of the function happen only during a trace.
+
+    Reading the values of tensors or drawing random numbers within the function, and quantized
+    tensors as arguments, raise TraceError; tensors on the cpu raise DeviceError.
+
+    >>> step = lbrx.compile(lambda x, scale: (x * scale).sum())
+    >>> step(lbrx.ones(3, device="metal"), 2.0).item()
+    6.0
     """
     return Compiled(function)
 
@@ -39,22 +47,26 @@ def compile(function: Callable[..., Any]) -> Compiled:
 @dataclass(frozen=True)
 class _Trace:
     recording: Recording
-    results: Any  # the structure, with _Result in place of tensors
-    looked_at: dict[int, float]  # floats whose values the function used, by number
+    results: Any
+    """What the function returned, with a _Result in place of each tensor."""
+    read_numbers: dict[int, float]
+    """The float arguments whose value the function read, by index."""
 
     def fits(self, numbers: list[float]) -> bool:
-        return all(numbers[i] == value for i, value in self.looked_at.items())
+        return all(numbers[i] == value for i, value in self.read_numbers.items())
 
 
 @dataclass(frozen=True)
 class _Result:
+    """A tensor among the results: the output buffer at `index`, seen through a layout."""
+
     index: int
     layout: Layout
     dtype: Dtype
 
 
 class Compiled:
-    """What `lbrx.compile` returns."""
+    """A compiled function, as `lbrx.compile` returns it. `function` is the original one."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
@@ -62,19 +74,19 @@ class Compiled:
         functools.update_wrapper(self, function)
 
     def __get__(self, owner: object, kind: type | None = None) -> Any:
-        """As a method: the object it is called on is one of the other arguments."""
+        """Bind a compiled method: the object becomes the first argument and must be hashable."""
         return self if owner is None else MethodType(self, owner)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if traced_function() is not None:  # its trace takes this in
+        if traced_function() is not None:  # the outer trace records this call
             return self.function(*args, **kwargs)
         tensors: list[Tensor] = []
         numbers: list[float] = []
         from lbrx.kernels.arrays import whole_buffer
         from lbrx.scheduler.tracing import setting
 
-        key = setting(), _key((args, kwargs), tensors, numbers)
-        arrays = [_plain(tensor) for tensor in tensors]
+        key = setting(), _trace_key((args, kwargs), tensors, numbers)
+        arrays = [_metal_array(tensor) for tensor in tensors]
         traces = self._traces.setdefault(key, [])
         trace = next((t for t in traces if t.fits(numbers)), None)
         if trace is None:
@@ -82,7 +94,7 @@ class Compiled:
             traces.append(trace)
             self._warn()
         made = trace.recording.run([whole_buffer(array) for array in arrays], numbers)
-        return _filled(trace.results, made)
+        return _with_results(trace.results, made)
 
     def _traced(self, given: Any, arrays: list[Array], numbers: list[float]) -> _Trace:
         from lbrx.scheduler import tracing as traces
@@ -90,18 +102,18 @@ class Compiled:
         name = getattr(self.function, "__name__", repr(self.function))
         inputs = [traces.stand_in(array, name) for array in arrays]
         slots = [TracedNumber(value, i) for i, value in enumerate(numbers)]
-        args, kwargs = _replaced(given, iter(map(Tensor, inputs)), iter(slots))
+        args, kwargs = _with_stand_ins(given, iter(map(Tensor, inputs)), iter(slots))
         with tracing(name):
             results = self.function(*args, **kwargs)
         outputs: list[Tensor] = []
-        structure = _outlined(results, outputs)
+        structure = _without_tensors(results, outputs)
         recording = traces.recorded([t.array for t in outputs], inputs, name)
-        looked_at = {slot.index: slot.value for slot in slots if slot.looked_at}
-        return _Trace(recording, structure, looked_at)
+        read_numbers = {slot.index: slot.value for slot in slots if slot.was_read}
+        return _Trace(recording, structure, read_numbers)
 
     def _warn(self) -> None:
         count = sum(map(len, self._traces.values()))
-        if count % MANY == 0:
+        if count % WARN_EVERY == 0:
             log.warning(
                 "%s has been traced %d times: shapes, dtypes or arguments keep changing",
                 getattr(self.function, "__name__", self.function),
@@ -109,8 +121,8 @@ class Compiled:
             )
 
 
-def _plain(tensor: Tensor) -> Array:
-    """A contiguous array in real memory of the Metal device."""
+def _metal_array(tensor: Tensor) -> Array:
+    """The tensor's elements, computed and contiguous in a Metal buffer."""
     if tensor.device != "metal":
         raise DeviceError(
             f"a compiled function takes tensors on 'metal', not {tensor.device!r}: "
@@ -120,13 +132,14 @@ def _plain(tensor: Tensor) -> Array:
     storage = plain.storage
     if not isinstance(storage, MetalStorage):
         raise TraceError(
-            "a compiled function takes no quantized tensors: let it use one from outside"
+            "a compiled function takes no quantized tensors as arguments: "
+            "refer to them as variables from outside the function"
         )
     return Array(storage, plain.array.layout, plain.dtype)
 
 
-def _key(value: Any, tensors: list[Tensor], numbers: list[float]) -> object:
-    """What must be alike for a trace to be used again; collects the tensors and floats."""
+def _trace_key(value: Any, tensors: list[Tensor], numbers: list[float]) -> object:
+    """What must be equal for a trace to be reused; appends the tensors and floats it finds."""
     if isinstance(value, Tensor):
         tensors.append(value)
         return value.shape, value.dtype
@@ -134,37 +147,37 @@ def _key(value: Any, tensors: list[Tensor], numbers: list[float]) -> object:
         numbers.append(float(value))
         return float
     if isinstance(value, list | tuple):
-        return type(value), tuple(_key(item, tensors, numbers) for item in value)
+        return type(value), tuple(_trace_key(item, tensors, numbers) for item in value)
     if isinstance(value, dict):
-        return tuple((k, _key(v, tensors, numbers)) for k, v in value.items())
+        return tuple((k, _trace_key(v, tensors, numbers)) for k, v in value.items())
     if value.__hash__ is None:
         raise TraceError(
-            f"a compiled function is given {type(value).__name__}, which no trace can be found by: "
+            f"an argument of a compiled function is {type(value).__name__}, which is not hashable: "
             "give tensors, numbers, strings, and lists, tuples and dictionaries of them"
         )
     return type(value), value
 
 
-def _replaced(value: Any, tensors: Any, numbers: Any) -> Any:
-    """The same arguments with stand-ins for tensors and floats, met in the order of `_key`."""
+def _with_stand_ins(value: Any, tensors: Any, numbers: Any) -> Any:
+    """The arguments with stand-ins for tensors and floats, in the order of `_trace_key`."""
     if isinstance(value, Tensor):
         return next(tensors)
     if isinstance(value, float | np.floating):
         return next(numbers)
     if isinstance(value, list | tuple):
-        return _alike(value, [_replaced(item, tensors, numbers) for item in value])
+        return _same_sequence(value, [_with_stand_ins(item, tensors, numbers) for item in value])
     if isinstance(value, dict):
-        return {k: _replaced(v, tensors, numbers) for k, v in value.items()}
+        return {k: _with_stand_ins(v, tensors, numbers) for k, v in value.items()}
     return value
 
 
-def _alike(value: Any, items: list[Any]) -> Any:
-    """Items as a list, tuple or named tuple, as the value is."""
+def _same_sequence(value: Any, items: list[Any]) -> Any:
+    """The items as the same type as the value: list, tuple or named tuple."""
     return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
 
 
-def _outlined(value: Any, outputs: list[Tensor]) -> Any:
-    """A result with its tensors taken out."""
+def _without_tensors(value: Any, outputs: list[Tensor]) -> Any:
+    """A result with `_Result` in place of its tensors, which are appended to `outputs`."""
     if isinstance(value, Tensor):
         if value.device != "metal":
             return value
@@ -173,20 +186,20 @@ def _outlined(value: Any, outputs: list[Tensor]) -> Any:
     if isinstance(value, TracedNumber):
         return float(value)
     if isinstance(value, list | tuple):
-        return _alike(value, [_outlined(item, outputs) for item in value])
+        return _same_sequence(value, [_without_tensors(item, outputs) for item in value])
     if isinstance(value, dict):
-        return {k: _outlined(v, outputs) for k, v in value.items()}
+        return {k: _without_tensors(v, outputs) for k, v in value.items()}
     return value
 
 
-def _filled(value: Any, buffers: list[Any]) -> Any:
-    """A result with tensors over these buffers put in."""
+def _with_results(value: Any, buffers: list[Any]) -> Any:
+    """A result with tensors over these buffers in place of each `_Result`."""
     if isinstance(value, _Result):
         buffer = buffers[value.index]
         storage = MetalStorage(buffer, 0, buffer.size)
         return Tensor(Array(storage, value.layout, value.dtype))
     if isinstance(value, list | tuple):
-        return _alike(value, [_filled(item, buffers) for item in value])
+        return _same_sequence(value, [_with_results(item, buffers) for item in value])
     if isinstance(value, dict):
-        return {k: _filled(v, buffers) for k, v in value.items()}
+        return {k: _with_results(v, buffers) for k, v in value.items()}
     return value

@@ -1,4 +1,4 @@
-"""The Tensor that users see."""
+"""The Tensor class, and calls of operations by name."""
 
 from __future__ import annotations
 
@@ -23,33 +23,43 @@ from lbrx.shape import Axes, Layout, Shape
 from lbrx.storage import Array, Storage, Unrealised
 from lbrx.tensor import dlpack, indexing
 from lbrx.tensor import placement as devices
-from lbrx.tensor.number import TracedNumber, traced_function
 from lbrx.tensor.operands import move, placed, prepare
 from lbrx.tensor.operation_methods import OperationMethods
 from lbrx.tensor.operators import Operators
+from lbrx.tensor.traced_number import TracedNumber, traced_function
 
 _KDL_CPU = (1, 0)
 _SHOWN_ELEMENTS = 200
 ARRAY_API_VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12")
-"""Versions of the Python array API standard whose names `lbrx` has."""
+"""Versions of the Python array API standard that `__array_namespace__` accepts."""
 
 
 @dataclass(frozen=True)
 class Metadata:
-    """What is known of a tensor beside its elements. Results of operations have none."""
+    """Facts about a tensor that was read from a file. Results of operations do not have them."""
 
     name: str | None = None
     source: str | None = None
-    """Where it was read from."""
+    """The file it was read from."""
     quantization: str | None = None
-    """The block format of its bytes."""
+    """The quantization scheme of its storage."""
 
 
 class Tensor(Operators, OperationMethods):
-    """Elements of one type in a shape, on one device.
+    """An n-dimensional array of one dtype on one device, "cpu" or "metal".
 
-    Views (slices, transpose, permute, expand, squeeze, reshape where strides permit) share storage
-    with the tensor they come from. Every operation of `lbrx.ops` that takes a tensor is a method.
+    Tensors are created with `lbrx.tensor`, `lbrx.zeros` and other functions, not with this class.
+    They are values: no operation changes a tensor, and item assignment raises TypeError. On metal
+    operations are computed when their values are needed, or by `lbrx.eval`.
+
+    Operands broadcast and are promoted to one dtype; Python numbers take the dtype of the tensor.
+    Views (slices, transpose, permute, expand, squeeze, and reshape where the strides permit) share
+    memory with the tensor they come from. `metadata` holds the name and source of a tensor that was
+    read from a file; `array` is the internal record of storage, layout and dtype.
+
+    >>> x = lbrx.tensor([[1.0, 2.0], [3.0, 4.0]])
+    >>> (x.T @ x + 1).sum(axis=0).tolist()
+    [26.0, 36.0]
     """
 
     __slots__ = ("__weakref__", "array", "metadata")
@@ -60,53 +70,61 @@ class Tensor(Operators, OperationMethods):
 
     @property
     def shape(self) -> Shape:
+        """The size of each axis, a tuple of integers; () for a scalar."""
         return self.array.layout.shape
 
     @property
     def dtype(self) -> Dtype:
+        """The element type. It also equals its name: `x.dtype == "float32"`."""
         return self.array.dtype
 
     @property
     def device(self) -> str:
+        """The name of the device that holds the elements, "cpu" or "metal"."""
         return self.array.storage.device
 
     @property
     def storage(self) -> Storage:
-        """Who holds the bytes; what is pending is computed for it."""
+        """The memory that holds the elements. Pending values are computed first."""
         storage = self.array.storage
         return storage.realised() if isinstance(storage, Unrealised) else storage
 
     @property
     def ndim(self) -> int:
+        """The number of axes."""
         return len(self.shape)
 
     @property
     def size(self) -> int:
+        """The number of elements."""
         return self.array.layout.size
 
     def numel(self) -> int:
-        """The number of elements, as `size`."""
+        """The number of elements, as `size` (torch's name)."""
         return self.size
 
     @property
     def nbytes(self) -> int:
-        """The bytes of its elements, each counted once for every place it appears in."""
+        """size * dtype.itemsize. The memory may be smaller (a broadcast view, quantized values)."""
         return self.size * self.dtype.itemsize
 
     @property
     def quantization(self) -> QuantizationInfo[Tensor] | None:
-        """How its values are stored, if they are quantized: scheme, scales, zero points or biases.
-        A view has it too, if it shows whole rows."""
-        from lbrx.tensor.quantized import quantization  # which is about tensors
+        """The quantization scheme with its scales, zero points or biases.
+
+        None if the tensor is not quantized, or is a view that does not consist of complete rows.
+        """
+        from lbrx.tensor.quantized import quantization  # imports this module
 
         return quantization(self)
 
     @property
     def is_contiguous(self) -> bool:
+        """Whether the elements are in memory in row-major order without gaps."""
         return self.array.layout.is_contiguous
 
     def with_metadata(self, **changes: str | None) -> Tensor:
-        """The same tensor under another name, source or quantization."""
+        """The same tensor with other metadata: `x.with_metadata(name="w")`."""
         return Tensor(self.array, replace(self.metadata, **changes))
 
     @staticmethod
@@ -120,28 +138,60 @@ class Tensor(Operators, OperationMethods):
     # Views
 
     def view(self, layout: Layout) -> Tensor:
-        """Other elements, or another order, of the same storage."""
+        """A tensor over the same memory with another shape, strides or offset."""
         return Tensor(replace(self.array, layout=layout))
 
     def __getitem__(self, key: Any) -> Tensor:
+        """The elements at an index, with numpy's rules.
+
+        Integers, slices, None and `...` give views. Masks (bool) and integer arrays, lists and
+        tensors give copies; on metal their values are read by the host. An index outside an axis
+        raises IndexError, another type TypeError, floating indices DtypeError, and shapes that do
+        not fit ShapeError.
+
+        >>> x = lbrx.arange(6).reshape(2, 3)
+        >>> x[1, ::2].tolist(), x[:, [2, 0]].tolist(), x[x > 3].tolist()
+        ([3, 5], [[2, 0], [5, 3]], [4, 5])
+        """
         return indexing.index(self, key)
 
     def reshape(self, *shape: int | Sequence[int]) -> Tensor:
-        """Another shape; a view where the strides permit, else a copy. One size may be -1."""
+        """The elements in row-major order in another shape of the same size.
+
+        One size may be -1: it follows from the others. The result is a view where the strides
+        permit, else a copy. A shape of another size raises ShapeError.
+
+        >>> lbrx.arange(6).reshape(2, -1).shape
+        (2, 3)
+        """
         wanted = _sizes(shape)
         layout = sh.reshape(self.array.layout, wanted)
         return self.view(layout) if layout else self.contiguous().reshape(wanted)
 
     def flatten(self) -> Tensor:
+        """The elements in row-major order as a vector, as `reshape(-1)`."""
         return self.reshape(-1)
 
     def permute(self, *axes: int | Sequence[int]) -> Tensor:
-        """The axes in another order."""
+        """A view with the axes in another order: axis i of the result is axis axes[i].
+
+        All axes must be named once, otherwise ShapeError is raised.
+
+        >>> lbrx.zeros((2, 3, 4)).permute(2, 0, 1).shape
+        (4, 2, 3)
+        """
         return self.view(sh.permute(self.array.layout, _sizes(axes)))
 
     def transpose(self, *axes: int | Sequence[int]) -> Tensor:
-        """The axes in another order: all reversed without arguments, two swapped for two integers
-        (as torch), else a permutation of all of them, also as one sequence (as numpy)."""
+        """A view with the axes in another order.
+
+        Without arguments all axes are reversed. Two integers swap these two axes (as in torch);
+        otherwise the arguments, or one sequence, are a permutation of all axes (as in numpy).
+
+        >>> x = lbrx.zeros((2, 3, 4))
+        >>> x.transpose().shape, x.transpose(0, 1).shape, x.transpose((1, 2, 0)).shape
+        ((4, 3, 2), (3, 2, 4), (3, 4, 2))
+        """
         order = _sizes(axes) if axes else tuple(reversed(range(self.ndim)))
         if len(order) == 2 and len(axes) == 2:
             return self.view(sh.transpose(self.array.layout, *order))
@@ -149,49 +199,75 @@ class Tensor(Operators, OperationMethods):
 
     @property
     def T(self) -> Tensor:
-        """All axes in reverse order, as numpy's."""
+        """A view with all axes in reverse order, as in numpy."""
         return self.transpose()
 
     @property
     def mT(self) -> Tensor:
-        """The last two axes swapped: each matrix of a stack transposed."""
+        """A view with the last two axes swapped: each matrix of a stack transposed."""
         return self.transpose(-2, -1)
 
     def expand(self, *shape: int | Sequence[int]) -> Tensor:
-        """Broadcast without a copy; -1 keeps a size."""
+        """A view broadcast to a shape; -1 keeps the size of an axis.
+
+        Axes of size 1 are repeated and new axes are added in front, without a copy. A shape to
+        which the tensor does not broadcast raises ShapeError.
+
+        >>> lbrx.tensor([[1], [2]]).expand(-1, 3).tolist()
+        [[1, 1, 1], [2, 2, 2]]
+        """
         return self.view(sh.expand(self.array.layout, _sizes(shape)))
 
     def squeeze(self, axis: Axes = None) -> Tensor:
+        """A view without the given axes, or without all axes of size 1.
+
+        A given axis of another size raises ShapeError.
+        """
         return self.view(sh.squeeze(self.array.layout, axis))
 
     def unsqueeze(self, axis: int) -> Tensor:
+        """A view with a new axis of size 1 at position `axis` of the result."""
         return self.view(sh.unsqueeze(self.array.layout, axis))
 
     def contiguous(self) -> Tensor:
-        """Itself if its elements are in order already, else a copy in which they are."""
+        """The tensor itself if it is contiguous, else a contiguous copy."""
         return self if self.is_contiguous else self._call("copy", self)
 
-    # To and from elsewhere
+    # Conversion to other dtypes, devices and libraries
 
     def astype(self, dtype: DtypeLike) -> Tensor:
-        """Itself if it has that type already, else a copy."""
+        """The elements converted to a dtype; the tensor itself if it has that dtype.
+
+        Floats are truncated to integers; a float outside the integer's range, or NaN, gives an
+        unspecified value. bool is True where an element is not zero. float64 on metal raises
+        DtypeError.
+
+        >>> lbrx.tensor([1.9, -1.9]).astype("int32").tolist()
+        [1, -1]
+        """
         wanted = dt.parse(dtype)
         return self if wanted is self.dtype else self._call("cast", self, dtype=wanted)
 
     def to_device(self, device: str, /, *, stream: None = None) -> Tensor:
-        """The tensor on a device: itself if it is there already, else a copy, with its metadata.
+        """The tensor on a device: itself if it is there, else a copy with the same metadata.
 
-        Host memory that a GPU can use is not copied to metal; `numpy()` shows metal's memory
-        without a copy. A stream is not supported: each device has one queue.
+        Host memory that a GPU can address is shared with metal instead of copied. The stream of
+        the array API standard is not supported: each device has one queue. An unknown device or a
+        stream raises DeviceError.
         """
         if stream is not None:
-            raise DeviceError(f"stream={stream!r}: a device has one queue, leave the stream out")
+            raise DeviceError(f"stream={stream!r} is not supported: leave it out")
         if device == self.device:
             return self
         return Tensor(move(self.array, device), self.metadata)
 
     def to(self, *targets: DtypeLike) -> Tensor:
-        """The tensor on a device, as a dtype, or both: `x.to("cpu")`, `x.to("cpu", "float16")`."""
+        """The tensor on a device, with a dtype, or both, in the given order.
+
+        >>> x = lbrx.ones(2).to("cpu", "float16")
+        >>> x.device, x.dtype
+        ('cpu', lbrx.float16)
+        """
         result = self
         for target in targets:
             if isinstance(target, str) and target in devices.NAMES:
@@ -227,15 +303,18 @@ class Tensor(Operators, OperationMethods):
     def __array_function__(
         self, function: Callable[..., Any], types: Any, args: Any, kwargs: Any
     ) -> Any:
-        """NumPy's functions take tensors for arrays of its own, and give those."""
+        """numpy's functions accept tensors as numpy arrays, and return numpy arrays."""
         return function(*_with_arrays(args), **_with_arrays(kwargs))
 
     def __array_namespace__(self, /, *, api_version: str | None = None) -> ModuleType:
-        """The module with the functions of the Python array API standard: lbrx itself."""
+        """The module with the functions of the Python array API standard: `lbrx`.
+
+        An api_version other than those in `ARRAY_API_VERSIONS` raises ValueError.
+        """
         if api_version not in (None, *ARRAY_API_VERSIONS):
             known = ", ".join(ARRAY_API_VERSIONS)
             raise ValueError(f"api_version={api_version!r} is not supported: give one of {known}")
-        return sys.modules["lbrx"]  # which imports this module, not the other way round
+        return sys.modules["lbrx"]  # an import would be circular
 
     def __dlpack__(self, **kwargs: Any) -> object:
         """A DLPack capsule over the tensor's memory, or a copy with copy=True.
@@ -246,6 +325,7 @@ class Tensor(Operators, OperationMethods):
         return dlpack.export(self.array, kwargs)
 
     def __dlpack_device__(self) -> tuple[int, int]:
+        """kDLCPU: memory of both devices can be read by the host."""
         return _KDL_CPU
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -253,24 +333,33 @@ class Tensor(Operators, OperationMethods):
         return _unpickle, (values.tobytes(), self.shape, self.dtype, self.device, self.metadata)
 
     def item(self) -> bool | int | float:
-        """The only element, as a Python number."""
+        """The value of a tensor with one element, as a Python bool, int or float.
+
+        Another size raises ShapeError.
+        """
         if self.size != 1:
-            raise ShapeError(f"item() of shape {self.shape}: index one element, or use tolist()")
+            raise ShapeError(
+                f"item() of shape {self.shape} has {self.size} elements: index one, or use tolist()"
+            )
         value: bool | int | float = self._readable().item()
         return value
 
     def tolist(self) -> Any:
+        """The elements as nested lists of Python numbers; a number for a scalar tensor."""
         return self._readable().tolist()
 
     def _readable(self) -> NDArray[Any]:
+        """The elements as numpy prints and converts them: it does neither for bfloat16."""
         values = self.numpy()
         return values.astype(np.float32) if self.dtype is dt.bfloat16 else values
 
-    # Python's protocols
+    # Special methods of Python
 
     def __bool__(self) -> bool:
         if self.size != 1:
-            raise ShapeError(f"shape {self.shape} is neither true nor false: use any() or all()")
+            raise ShapeError(
+                f"a tensor of shape {self.shape} does not have one truth value: use any() or all()"
+            )
         return bool(self.item())
 
     def __int__(self) -> int:
@@ -281,12 +370,14 @@ class Tensor(Operators, OperationMethods):
 
     def __index__(self) -> int:
         if not self.dtype.is_integer or self.ndim:
-            raise TypeError(f"{self.dtype} of shape {self.shape} is no index: only an integer is")
+            raise TypeError(
+                f"{self.dtype} of shape {self.shape} is not an index: give an integer scalar"
+            )
         return int(self.item())
 
     def __len__(self) -> int:
         if not self.shape:
-            raise TypeError("a scalar tensor has no length")
+            raise TypeError("a scalar tensor does not have a length: use size")
         return self.shape[0]
 
     def __contains__(self, value: Any) -> bool:
@@ -320,7 +411,7 @@ def _sizes(given: Sequence[Any]) -> tuple[int, ...]:
 
 
 def _with_arrays(value: Any) -> Any:
-    """A function's arguments with arrays for tensors, also within lists such as concatenate's."""
+    """Arguments of a numpy function with tensors as arrays, also within lists, tuples and dicts."""
     match value:
         case Tensor():
             return value.numpy()
@@ -339,7 +430,7 @@ def _unpickle(data: bytes, shape: Shape, dtype: Dtype, device: str, metadata: Me
 
 
 def calls(name: str, *values: Any, **attributes: Any) -> tuple[Any, ...]:
-    """Run an operation by name. Returns a tensor for each of its results."""
+    """Run an operation of the table by name. Returns a tuple with a tensor for each result."""
     op = TABLE[name]
     device, arrays = prepare(op, values)
     if traced_function() is not None:
@@ -351,20 +442,24 @@ def calls(name: str, *values: Any, **attributes: Any) -> tuple[Any, ...]:
 
 
 def apply(name: str, *operands: Any, **attributes: Any) -> Any:
-    """Run any operation of `lbrx.ops.TABLE` by name, also one that was registered from outside.
+    """Run any operation of `lbrx.ops.TABLE` by name, also one registered outside lbrx.
 
-    Returns a tensor, or a tuple of them where the operation has several results.
+    Returns a tensor, or a tuple if the operation has several results. An unknown name raises
+    KeyError.
+
+    >>> lbrx.apply("multiply", lbrx.tensor([1, 2]), 3).tolist()
+    [3, 6]
     """
     if name not in TABLE:
         near = difflib.get_close_matches(name, TABLE)
-        hint = f"did you mean {near[0]!r}?" if near else "lbrx.ops.TABLE has them all"
+        hint = f"did you mean {near[0]!r}?" if near else "give a name in lbrx.ops.TABLE"
         raise KeyError(f"there is no operation {name!r}: {hint}")
     results = calls(name, *operands, **attributes)
     return results[0] if len(results) == 1 else results
 
 
 def call(name: str, *values: Any, **attributes: Any) -> Tensor:
-    """Run an operation that has one result, by name."""
+    """Run an operation of the table that has one result, by name."""
     result: Tensor
     (result,) = calls(name, *values, **attributes)
     return result

@@ -1,4 +1,4 @@
-"""Tensors from numbers, lists, numpy and other libraries."""
+"""Functions that create tensors from numbers, lists, numpy arrays and other libraries' arrays."""
 
 from __future__ import annotations
 
@@ -22,10 +22,15 @@ from lbrx.tensor.placement import default_device, kept_dtype
 
 
 def tensor(data: Any, dtype: DtypeLike | None = None, device: str | None = None) -> Tensor:
-    """A tensor with a copy of an array, a (nested) list or a number.
+    """A tensor with a copy of an array, a (nested) list, a number or another tensor.
 
-    An array keeps its type, but for float64 on metal, which becomes float32; Python's floats
-    become float32 and its ints int64.
+    Without a dtype, an array keeps its dtype (float64 becomes float32 on metal), Python floats
+    become float32, ints int64 and bools bool. Without a device it is on the default device, and a
+    copy of a tensor on that tensor's device. Data that is not numeric, and integers that the dtype
+    cannot hold, raise DtypeError; nested lists of unequal lengths raise ShapeError.
+
+    >>> lbrx.tensor([[1, 2], [3, 4]], dtype="float16").shape
+    (2, 2)
     """
     if isinstance(data, Tensor):
         moved = data.to_device(device or data.device)
@@ -42,10 +47,11 @@ def asarray(
     device: str | None = None,
     copy: bool | None = None,
 ) -> Tensor:
-    """A tensor of an array, a (nested) list, a number or another tensor.
+    """A tensor from an array, a (nested) list, a number or another tensor.
 
-    A tensor that has the dtype and is on the device already is returned as it is, unless copy is
-    True. copy=False raises ValueError where a copy would be needed.
+    A tensor that already has the dtype and the device is returned itself, unless copy=True.
+    copy=False raises ValueError if a copy is needed; a numpy array is then shared as by
+    `from_numpy`. Dtypes and other errors are those of `tensor`.
     """
     if isinstance(obj, Tensor):
         place, wanted = device or obj.device, dt.parse(dtype or obj.dtype)
@@ -66,12 +72,17 @@ def _placed(values: NDArray[Any], dtype: Dtype, device: str | None) -> Tensor:
 def from_numpy(
     array: NDArray[Any], device: str | None = None, *, copy: bool | None = None
 ) -> Tensor:
-    """A tensor over the array's own memory if that is whole pages, else over one copy.
+    """A tensor that shares an array's memory if the device can, else a tensor with a copy.
 
-    Whole pages are what Apple's devices can share: memory of `lbrx.empty_aligned`, mapped files,
-    and views of both. copy=False raises instead of copying. float64 becomes float32 on metal, in
-    a copy. Who writes into shared memory writes into the tensor, also as what is still pending
-    will read it.
+    Devices share complete memory pages: arrays of `lbrx.empty_aligned`, mapped files, and views of
+    both. copy=False raises ValueError instead of copying; copy=True always copies. float64 becomes
+    float32 on metal, in a copy. Do not write into shared memory: the tensor changes, and so do
+    results that have not been computed yet.
+
+    >>> a = lbrx.empty_aligned((2, 3))
+    >>> a[:] = 1
+    >>> lbrx.from_numpy(a, copy=False).sum().item()
+    6.0
     """
     place = device or default_device()
     dtype = kept_dtype(dt.parse(array.dtype), place)
@@ -80,11 +91,11 @@ def from_numpy(
     if same is not None:
         return Tensor(same)
     if copy is False and array.size:
-        own_pages = "it does not lie on whole pages of its own"
-        reason = own_pages if dtype.numpy == array.dtype else f"it would become {dtype}"
+        pages = "it does not fill complete memory pages"
+        reason = pages if dtype.numpy == array.dtype else f"it would become {dtype}"
         raise ValueError(
             f"{place!r} cannot share the memory of {array.dtype}{list(array.shape)}, {reason}: "
-            "make the array with lbrx.empty_aligned, or allow the copy"
+            "create the array with lbrx.empty_aligned, or leave copy=None"
         )
     return _placed(array, dtype, place)
 
@@ -94,13 +105,17 @@ def from_dlpack(
 ) -> Tensor:
     """A tensor over the memory of another library's array, on the cpu unless a device is given.
 
-    The memory must be the host's. copy=False raises ValueError where a copy would be needed.
+    The array must support DLPack and be in host memory. copy=True copies it; copy=False raises
+    ValueError if a copy is needed, as for strides that are not multiples of the element size.
+
+    >>> lbrx.from_dlpack(np.arange(3)).tolist()
+    [0, 1, 2]
     """
     array = dlpack.import_array(x)
     result = None if copy else shared(array)
     if result is None:
         if copy is False:
-            raise ValueError(f"strides {array.strides} of the array need a copy: leave copy=None")
+            raise ValueError(f"an array with strides {array.strides} needs a copy: leave copy=None")
         result = copied(array, dt.parse(array.dtype))
     return Tensor(result).to_device(device or "cpu")
 
@@ -108,10 +123,17 @@ def from_dlpack(
 def full(
     shape: Sizes, value: float, dtype: DtypeLike | None = None, device: str | None = None
 ) -> Tensor:
-    """Every element the same; without a dtype, that which the number has on its own."""
+    """A tensor of a shape with every element equal to a number.
+
+    Without a dtype it is float32, int64 or bool, as the number is a float, int or bool. A value
+    that is not a number, or that the dtype cannot hold, raises DtypeError.
+
+    >>> lbrx.full((2, 2), 7).tolist()
+    [[7, 7], [7, 7]]
+    """
     number = as_scalar(value)
     if number is None:
-        raise DtypeError(f"{type(value).__name__} is no number to fill a tensor with")
+        raise DtypeError(f"value is {type(value).__name__}: give a number")
     wanted = dt.of_scalar(number) if dtype is None else dt.parse(dtype)
     element = host_scalar(number, wanted)
     repeated = replace(element, layout=expand(element.layout, as_shape(shape)))
@@ -120,12 +142,12 @@ def full(
 
 
 def zeros(shape: Sizes, dtype: DtypeLike | None = None, device: str | None = None) -> Tensor:
-    """A tensor of zeros, float32 unless a dtype is given."""
+    """A tensor of zeros with a shape (an integer or several), float32 unless a dtype is given."""
     return full(shape, 0, dtype or dt.float32, device)
 
 
 def ones(shape: Sizes, dtype: DtypeLike | None = None, device: str | None = None) -> Tensor:
-    """A tensor of ones, float32 unless a dtype is given."""
+    """A tensor of ones with a shape (an integer or several), float32 unless a dtype is given."""
     return full(shape, 1, dtype or dt.float32, device)
 
 
@@ -136,11 +158,18 @@ def arange(
     dtype: DtypeLike | None = None,
     device: str | None = None,
 ) -> Tensor:
-    """Numbers from start (0 if only one limit is given) up to but without stop."""
+    """A vector of the numbers start, start + step, ... before stop.
+
+    arange(n) counts from 0 to n - 1. Without a dtype it is int64 if all arguments are integers,
+    else float32. A step of 0 raises ShapeError.
+
+    >>> lbrx.arange(5, 0, -2).tolist()
+    [5, 3, 1]
+    """
     if stop is None:
         start, stop = 0, start
     if step == 0:
-        raise ShapeError(f"arange from {start} to {stop} never ends with step 0: give another")
+        raise ShapeError(f"arange from {start} to {stop} never ends with step=0: give another step")
     values = np.arange(start, stop, step)
     wanted = dt.result_type(*map(_number, (start, stop, step))) if dtype is None else dtype
     return _placed(values, dt.parse(wanted), device)
@@ -149,7 +178,7 @@ def arange(
 def _number(value: float) -> dt.Scalar:
     number = as_scalar(value)
     if number is None:
-        raise DtypeError(f"{type(value).__name__} is no number")
+        raise DtypeError(f"a limit or step is {type(value).__name__}: give numbers")
     return number
 
 
@@ -162,25 +191,46 @@ def eye(
     dtype: DtypeLike | None = None,
     device: str | None = None,
 ) -> Tensor:
-    """A matrix with ones on diagonal k (above the main one if positive) and zeros elsewhere."""
+    """A matrix with ones on diagonal k and zeros elsewhere, float32 unless a dtype is given.
+
+    It has as many columns as rows unless given. Diagonal k > 0 is above the main one, k < 0 below.
+    """
     return _placed(np.eye(rows, columns, k), dt.parse(dtype or dt.float32), device)
 
 
 def where(condition: Any, x: Any, y: Any) -> Tensor:
-    """x where the condition holds, y elsewhere."""
+    """x where the condition is True, y elsewhere. The operands broadcast.
+
+    condition must be bool, otherwise DtypeError is raised. The dtype is that of x and y, promoted.
+
+    >>> lbrx.where(lbrx.tensor([True, False]), 1, 0.5).tolist()
+    [1.0, 0.5]
+    """
     return call("where", condition, x, y)
 
 
 def concat(tensors: Sequence[Any], axis: int = 0) -> Tensor:
-    """Tensors one after the other along an axis."""
+    """The tensors joined along an existing axis, in the promoted dtype.
+
+    Their shapes may only differ in that axis; otherwise ShapeError is raised.
+
+    >>> lbrx.concat([lbrx.ones(2), lbrx.zeros(1)]).tolist()
+    [1.0, 1.0, 0.0]
+    """
     return call("concat", *tensors, axis=axis)
 
 
 def stack(tensors: Sequence[Any], axis: int = 0) -> Tensor:
-    """Tensors of one shape along a new axis."""
+    """Tensors of equal shapes joined along a new axis, in the promoted dtype.
+
+    Shapes that differ raise ShapeError.
+
+    >>> lbrx.stack([lbrx.ones(3), lbrx.zeros(3)], axis=1).shape
+    (3, 2)
+    """
     place = next((part.device for part in tensors if isinstance(part, Tensor)), None)
     parts = [part if isinstance(part, Tensor) else tensor(part, device=place) for part in tensors]
     if len({part.shape for part in parts}) > 1:
         shapes = list_of(part.shape for part in parts)
-        raise ShapeError(f"stack of shapes {shapes}: they must be equal, or use concat")
+        raise ShapeError(f"stack of shapes {shapes}: give equal shapes, or use concat")
     return concat([part.unsqueeze(axis) for part in parts], axis)

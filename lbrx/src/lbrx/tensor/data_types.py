@@ -1,4 +1,4 @@
-"""Functions about dtypes, as the Python array API standard has them."""
+"""Functions about dtypes, with the names and rules of the Python array API standard."""
 
 from __future__ import annotations
 
@@ -26,20 +26,22 @@ _KINDS: dict[str, frozenset[Dtype]] = {
 
 @dataclass(frozen=True)
 class FloatInfo:
-    """The limits of a floating dtype."""
+    """The limits of a floating dtype, as `finfo` returns them."""
 
     bits: int
     eps: float
     """The distance from 1 to the next larger number."""
     max: float
     min: float
+    """The most negative number, -max."""
     smallest_normal: float
+    """The smallest positive number with full precision."""
     dtype: Dtype
 
 
 @dataclass(frozen=True)
 class IntegerInfo:
-    """The limits of an integer dtype."""
+    """The limits of an integer dtype, as `iinfo` returns them."""
 
     bits: int
     max: int
@@ -52,7 +54,11 @@ def _dtype_of(value: DtypeLike | Tensor) -> Dtype:
 
 
 def finfo(type: DtypeLike | Tensor, /) -> FloatInfo:
-    """The limits of a floating dtype, or of a tensor's: `lbrx.finfo("bfloat16").max`."""
+    """The limits of a floating dtype, or of a tensor's dtype; DtypeError for other dtypes.
+
+    >>> lbrx.finfo("float16").max
+    65504.0
+    """
     dtype = _dtype_of(type)
     if not dtype.is_float:
         raise DtypeError(f"{dtype} is not a floating dtype: use iinfo for integers")
@@ -68,7 +74,11 @@ def finfo(type: DtypeLike | Tensor, /) -> FloatInfo:
 
 
 def iinfo(type: DtypeLike | Tensor, /) -> IntegerInfo:
-    """The limits of an integer dtype, or of a tensor's: `lbrx.iinfo("int8").min`."""
+    """The limits of an integer dtype, or of a tensor's dtype; DtypeError for other dtypes.
+
+    >>> lbrx.iinfo("int8").min
+    -128
+    """
     dtype = _dtype_of(type)
     if not dtype.is_integer:
         raise DtypeError(f"{dtype} is not an integer dtype: use finfo for floating ones")
@@ -77,8 +87,14 @@ def iinfo(type: DtypeLike | Tensor, /) -> IntegerInfo:
 
 
 def isdtype(dtype: DtypeLike, kind: DtypeLike | str | tuple[DtypeLike | str, ...]) -> bool:
-    """Whether a dtype is of a kind: another dtype, a name such as "integral" or "real floating",
-    or any of a tuple of these."""
+    """Whether a dtype is of a kind.
+
+    A kind is a dtype, or one of the standard's names: "bool", "signed integer", "unsigned integer",
+    "integral", "real floating", "complex floating" and "numeric". Of a tuple of kinds, any one.
+
+    >>> lbrx.isdtype("uint8", ("bool", "integral"))
+    True
+    """
     kinds = kind if isinstance(kind, tuple) else (kind,)
     return any(_is_kind(dt.parse(dtype), each) for each in kinds)
 
@@ -90,18 +106,26 @@ def _is_kind(dtype: Dtype, kind: DtypeLike | str) -> bool:
 
 
 def can_cast(from_: DtypeLike | Tensor, to: DtypeLike, /) -> bool:
-    """Whether promotion may turn the first dtype into the second one."""
+    """Whether a dtype, or a tensor's dtype, can be promoted to another: their promotion is `to`.
+
+    >>> lbrx.can_cast("int8", "float16"), lbrx.can_cast("float32", "int64")
+    (True, False)
+    """
     target = dt.parse(to)
     return dt.promote(_dtype_of(from_), target) is target
 
 
 def result_type(*arrays_and_dtypes: Tensor | DtypeLike | Scalar) -> Dtype:
-    """The dtype of an operation on these tensors, dtypes and Python numbers.
+    """The dtype to which these tensors, dtypes and Python numbers are promoted.
 
-    Numbers are weak: `lbrx.result_type(lbrx.float16, 2.0)` is float16.
+    Numbers are weak: they change the kind of the dtype, but not its width. Without arguments
+    ValueError is raised.
+
+    >>> lbrx.result_type(lbrx.float16, 2.0)
+    lbrx.float16
     """
     if not arrays_and_dtypes:
-        raise ValueError("result_type of nothing: give tensors, dtypes or numbers")
+        raise ValueError("result_type has no arguments: give tensors, dtypes or numbers")
     weak = (bool, int, float)
     return dt.result_type(*(v if isinstance(v, weak) else _dtype_of(v) for v in arrays_and_dtypes))
 
@@ -109,17 +133,18 @@ def result_type(*arrays_and_dtypes: Tensor | DtypeLike | Scalar) -> Dtype:
 def astype(
     x: Tensor, dtype: DtypeLike, /, *, copy: bool = True, device: str | None = None
 ) -> Tensor:
-    """The elements as another dtype, on another device if one is given.
+    """The elements converted to a dtype, on another device if one is given.
 
-    Floats become integers by truncation; a float that does not fit gives an unspecified integer.
-    Tensors are values, so a copy of the same dtype cannot be told from the tensor itself.
+    Floats are truncated to integers; a float outside the integer's range, or NaN, gives an
+    unspecified value. A tensor that already has the dtype is copied, or returned itself with
+    copy=False.
     """
     result = x.astype(dtype) if device is None else x.to_device(device).astype(dtype)
     return call("copy", result) if copy and result is x else result
 
 
 def __array_namespace_info__() -> NamespaceInfo:  # noqa: N807
-    """What this namespace offers, as the array API standard asks."""
+    """The inspection functions of the array API standard for this namespace."""
     return NamespaceInfo()
 
 
@@ -127,21 +152,23 @@ class NamespaceInfo:
     """Capabilities, devices and dtypes of the array namespace `lbrx`."""
 
     def capabilities(self) -> dict[str, Any]:
-        """Boolean indexing and results whose shape depends on values are supported."""
+        """Supported features by name: boolean indexing and shapes that depend on values are."""
         return {"boolean indexing": True, "data-dependent shapes": True, "max dimensions": None}
 
     def default_device(self) -> str:
+        """The device on which tensors are created unless one is given."""
         from lbrx.tensor.placement import default_device
 
         return default_device()
 
     def devices(self) -> list[str]:
+        """The names of the devices, "cpu" and "metal"."""
         from lbrx.tensor.placement import NAMES
 
         return list(NAMES)
 
     def default_dtypes(self, *, device: str | None = None) -> dict[str, Dtype | None]:
-        """The dtypes of tensors that are created without one."""
+        """The dtypes of tensors that are created without a dtype, by kind; None: not supported."""
         return {
             "real floating": dt.float32,
             "complex floating": None,
@@ -152,7 +179,7 @@ class NamespaceInfo:
     def dtypes(
         self, *, device: str | None = None, kind: str | tuple[str, ...] | None = None
     ) -> dict[str, Dtype]:
-        """The dtypes of a device by name, all or those of a kind; metal has no float64."""
+        """The dtypes of a device by name, all or those of a kind; metal does not have float64."""
         from lbrx.tensor.placement import default_device
 
         place = device or default_device()

@@ -1,4 +1,8 @@
-"""DLPack, through numpy's. numpy has no bfloat16 there: it crosses as uint16, relabelled."""
+"""DLPack exchange through numpy's implementation.
+
+numpy does not support bfloat16 in DLPack, so such arrays pass through numpy as uint16 and the type
+code in the capsule is changed.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +18,8 @@ from lbrx import dtype as dt
 from lbrx.storage import Array
 
 _UINT, _BFLOAT = 1, 4
-# Where DLDataType.code is: DLTensor has data (8 bytes), device (8) and ndim (4) before its dtype;
-# the versioned struct has version (8), context (8), deleter (8) and flags (8) before its DLTensor.
+# Byte offset of DLDataType.code: DLTensor has data (8 bytes), device (8) and ndim (4) before its
+# dtype; the versioned struct has version, context, deleter and flags (8 each) before its DLTensor.
 _CODE_OFFSETS = {b"dltensor": 20, b"dltensor_versioned": 52}
 
 _get_name = ctypes.pythonapi.PyCapsule_GetName
@@ -26,13 +30,15 @@ _get_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
 
 
 class Exporter(Protocol):
+    """An array of a library that supports DLPack."""
+
     def __dlpack__(self, **kwargs: Any) -> Any: ...
 
     def __dlpack_device__(self) -> tuple[int, int]: ...
 
 
 def _relabel(capsule: object, old: int, new: int) -> bool:
-    """Change a capsule's type code; False where it has another."""
+    """Change a capsule's type code from `old` to `new`; False if it has another code."""
     name = _get_name(capsule)
     address = _get_pointer(capsule, name)
     code = ctypes.c_uint8.from_address(address + _CODE_OFFSETS[name])
@@ -56,7 +62,7 @@ def export(array: Array, kwargs: dict[str, Any]) -> object:
 
 
 class _Relabelled:
-    """An exporter whose bfloat16 appears as uint16; it remembers whether that happened."""
+    """An exporter that presents bfloat16 as uint16; `is_bfloat` says whether it did."""
 
     def __init__(self, source: Exporter) -> None:
         self._dlpack: Callable[..., Any] = source.__dlpack__
@@ -73,7 +79,7 @@ class _Relabelled:
 
 
 def import_array(source: Exporter) -> NDArray[Any]:
-    """A numpy array over the memory of another library's tensor."""
+    """A numpy array over the memory of another library's array, which must be on the host."""
     relabelled = _Relabelled(source)
     array: NDArray[Any] = np.from_dlpack(relabelled)
     return array.view(ml_dtypes.bfloat16) if relabelled.is_bfloat else array

@@ -1,4 +1,4 @@
-"""When work is done: running what is pending, and points in a device's work to wait for."""
+"""Control over when pending work runs: `eval`, `start`, `explain`, and events to wait for."""
 
 from __future__ import annotations
 
@@ -15,9 +15,13 @@ if TYPE_CHECKING:
 
 
 def eval(*values: Any) -> None:
-    """Run what is pending for tensors, also those in lists, tuples and dictionaries, and wait.
+    """Compute the pending values of tensors and wait until they are done.
 
-    What is not a tensor is passed over. Work that failed raises DeviceError here.
+    Lists, tuples and dictionaries are searched for tensors; other values are ignored. A kernel
+    that failed raises DeviceError.
+
+    >>> x = lbrx.ones(3) * 2
+    >>> lbrx.eval(x, {"more": [x + 1]})
     """
     tensors = list(_tensors(values))
     start(*tensors)
@@ -27,7 +31,10 @@ def eval(*values: Any) -> None:
 
 
 def start(*values: Any) -> None:
-    """Hand the pending work of tensors to their device, without waiting for it."""
+    """Submit the pending work of tensors to their device without waiting for it.
+
+    Lists, tuples and dictionaries are searched for tensors; other values are ignored.
+    """
     storages = [t.array.storage for t in _tensors(values) if t.device == "metal"]
     if storages:
         from lbrx.scheduler import realise
@@ -36,8 +43,11 @@ def start(*values: Any) -> None:
 
 
 def explain(*values: Any) -> Explanation:
-    """How the pending values of tensors will be computed: which operations share a kernel, and
-    what that saves. Print it, or draw it with its `svg()` and `mermaid()`."""
+    """The plan for the pending values of tensors: which operations share a kernel, and the memory
+    traffic that this saves.
+
+    Print the result, or draw it with its methods `svg()` and `mermaid()`. Nothing is computed.
+    """
     storages = [t.array.storage for t in _tensors(values) if t.device == "metal"]
     from lbrx.scheduler import explain
 
@@ -47,7 +57,7 @@ def explain(*values: Any) -> Explanation:
 def _tensors(value: Any) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
         storage = value.array.storage
-        # Quantized values stay packed.
+        # Evaluate the stored arrays of a quantized tensor, not its decoded values.
         packed = storage.parts.values() if isinstance(storage, PackedStorage) else ()
         yield from map(Tensor, packed) if packed else [value]
     elif isinstance(value, Mapping):
@@ -58,10 +68,15 @@ def _tensors(value: Any) -> Iterator[Tensor]:
 
 
 class Event:
-    """A point in a device's work that the host can wait for, and the other way round.
+    """A point in a device's work for which the host can wait, or that makes the device wait.
 
-    Each `record` or `hold` is a new point; `wait`, `query` and `release` are about the newest. The
-    cpu has done its work when a call returns, so that events of it have always happened.
+    `record` and `hold` set a new point; `wait`, `query` and `release` refer to the last one. The
+    cpu has finished its work when a call returns, so its events have always passed.
+
+    >>> event = lbrx.Event()
+    >>> event.record(lbrx.ones(3) + 1)
+    >>> event.wait()
+    True
     """
 
     def __init__(self, device: str | None = None) -> None:
@@ -76,27 +91,29 @@ class Event:
         return f"<Event on {self.device}, {'passed' if self.query() else 'pending'}>"
 
     def record(self, *values: Any) -> None:
-        """Mark the place after the work for these tensors, and after all that was started before;
-        the device passes it in its own time."""
+        """Start the work of these tensors and set the point after it, and after all work that was
+        started before. Does not wait."""
         start(*values)
         if self._event is not None:
             self._event.record()
 
     def query(self) -> bool:
-        """Whether the point has been passed."""
+        """Whether the device has passed the point."""
         return self._event is None or bool(self._event.query())
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Block the host until the point has been passed; False if `timeout` seconds were not
-        enough. Raises DeviceError if work before it failed."""
+        """Wait until the device has passed the point: True, or False after `timeout` seconds.
+
+        Work before the point that failed raises DeviceError.
+        """
         return self._event is None or bool(self._event.wait(timeout))
 
     def hold(self) -> None:
-        """Let the device wait, before any work from now on, until the host calls `release`."""
+        """Make the device wait, before all work started from now on, for a call of `release`."""
         if self._event is not None:
             self._event.hold()
 
     def release(self) -> None:
-        """Let the device go on."""
+        """Let the device continue after `hold`."""
         if self._event is not None:
             self._event.release()

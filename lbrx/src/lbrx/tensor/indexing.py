@@ -1,4 +1,5 @@
-"""Tensor indexing: slices are views; masks and integer arrays pick elements, as numpy's do."""
+"""Tensor indexing with numpy's rules: integers and slices give views, masks and integer arrays
+give copies of the selected elements."""
 
 from __future__ import annotations
 
@@ -100,7 +101,7 @@ def _items(key: Any) -> list[Any]:
 
 
 def _item(item: Any) -> Any:
-    """A slice, an int, None or `...` as it is; anything else as a numpy array of bool or ints."""
+    """A slice, integer, None or `...` unchanged; other indices as numpy arrays of bool or ints."""
     if item is None or item is Ellipsis or isinstance(item, slice):
         return item
     if not isinstance(item, bool | np.bool_ | list):
@@ -110,31 +111,31 @@ def _item(item: Any) -> Any:
             if not hasattr(item, "__array__"):
                 raise TypeError(
                     f"{type(item).__name__} is not an index: "
-                    "use integers, slices, None, '...', masks or integer arrays"
+                    "give integers, slices, None, '...', masks or integer arrays"
                 ) from None
     array = np.asarray(item)
     if array.size == 0 and isinstance(item, list):
         array = array.astype(np.int64)
     if array.dtype.kind not in "biu":
-        raise DtypeError(f"indices are {array.dtype}: cast them to an integer type or to bool")
+        raise DtypeError(f"indices are {array.dtype}: cast them to an integer dtype or to bool")
     return array
 
 
 def _width(item: Any) -> int:
-    """How many axes of the tensor an item stands for."""
+    """The number of axes of the tensor that an item indexes."""
     if item is None or item is Ellipsis:
         return 0
     return item.ndim if isinstance(item, np.ndarray) and item.dtype == np.bool_ else 1
 
 
 def _pickers(array: Picker, sizes: Sequence[int]) -> list[Picker]:
-    """Integer arrays as they are; a mask as the places where it is true, axis by axis."""
+    """An integer array as one; a mask as the indices of its true elements, an array per axis."""
     if array.dtype != np.bool_:
         return [array.astype(np.int64)]
     if array.shape != tuple(sizes):
         raise ShapeError(
             f"a mask of shape {array.shape} does not fit axes of shape {tuple(sizes)}: "
-            "they must be equal"
+            "give equal shapes"
         )
     return list(np.nonzero(array)) if array.ndim else [np.zeros(int(array), np.int64)]
 

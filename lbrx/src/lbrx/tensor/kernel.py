@@ -1,4 +1,4 @@
-"""Kernels of one's own: Metal source from Python, called with tensors."""
+"""Custom kernels: Metal source text, called with tensors from Python."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Size = tuple[int, int, int]
 Template = Mapping[str, Dtype | Scalar]
 
-GROUP = 256  # threads, unless told otherwise
+DEFAULT_GROUP = 256  # threads in a threadgroup
 _KERNEL = re.compile(r"\bkernel\s+void\s+(\w+)|\[\[\s*kernel\s*\]\]\s+void\s+(\w+)")
 
 
@@ -37,24 +37,35 @@ def kernel(
     contiguous: bool = True,
     safe_math: bool = False,
 ) -> Kernel:
-    """A kernel from Metal source, as something to call with tensors.
+    """A function of tensors that runs a kernel written in the Metal Shading Language.
 
-    source: whole functions, `kernel void name(...)`. `metal_stdlib` is included before it, and its
-        names used unless it includes that itself; it may include the headers of lbrx/shaders.
-    name: of the function, the only one by default.
-    inputs: the arguments that it reads in the order of a call, by default that of their indices.
-    outputs: the arguments that it writes (`device` pointers without `const`) in the order of the
-        results, likewise.
-    contiguous: copy views whose elements are not in order; False passes their memory as it is, from
-        element 0 on.
-    safe_math: keep NaN and infinity, as lbrx's own kernels do.
+    source: complete functions, `kernel void name(...)`. `metal_stdlib` is included before it, with
+        `using namespace metal` unless the source includes it itself. The source may include the
+        headers in lbrx/shaders.
+    name: the kernel function; may be left out if the source has only one.
+    inputs: names of the arguments that the kernel reads, in the order of a call. The default is
+        the order of their buffer indices.
+    outputs: names of the arguments that it writes (`device` pointers without `const`), in the
+        order of the results; the default likewise.
+    contiguous: True copies views that are not contiguous; False passes their memory unchanged,
+        from their first element on.
+    safe_math: True handles NaN and infinity as IEEE 754 says, as lbrx's own kernels do.
+
+    The kernel is compiled at the first call. A source without a kernel, or with several and no
+    name, raises DeviceError.
+
+    >>> double = lbrx.kernel('''
+    ... kernel void double_it(device const float* x, device float* out,
+    ...                       uint i [[thread_position_in_grid]]) { out[i] = 2 * x[i]; }''')
+    >>> double(lbrx.tensor([1.0, 2.5], device="metal")).tolist()
+    [2.0, 5.0]
     """
     return Kernel(source, name, inputs, outputs, contiguous, safe_math)
 
 
 @dataclass(frozen=True)
 class Signature:
-    """What a kernel takes and gives, once its template is filled in."""
+    """Source and arguments of a kernel for one set of template values."""
 
     source: str
     arguments: Mapping[str, KernelArgument]
@@ -63,7 +74,7 @@ class Signature:
 
 
 class Kernel:
-    """What `lbrx.kernel` returns. It is compiled when first called."""
+    """A custom kernel, as `lbrx.kernel` returns it. It is compiled at the first call."""
 
     def __init__(
         self,
@@ -95,28 +106,32 @@ class Kernel:
         template: Template | None = None,
         **named: Any,
     ) -> Any:
-        """Run it: a tensor, or a tuple of them where it has several outputs.
+        """Run the kernel on metal. Returns a tensor, or a tuple if it has several outputs.
 
-        Inputs go by place or by name. A pointer takes a tensor or an array; a constant a number, or
-        a sequence of them; a struct its bytes; `threadgroup` memory its length in bytes. An output
-        given by name, as a tensor or a number, is what that output starts with: the result is
-        another tensor, and without it the elements that the kernel does not write are undefined.
+        Inputs are given by position or by name. A pointer takes a tensor or an array, a constant a
+        number or a sequence of numbers, a struct its bytes, and `threadgroup` memory its length in
+        bytes. An output given by name (a tensor or a number) is the initial content of that output;
+        the given tensor does not change. Otherwise elements that the kernel does not write are
+        undefined.
 
-        grid: threads along x, y and z; by default as many as the first output has elements.
-        group: threads in a threadgroup.
-        shapes: of the outputs, by default that of the first tensor or array.
-        dtypes: of the outputs, by default those the source declares.
-        template: types and numbers for names that the source uses without declaring them.
+        grid: number of threads along x, y and z; by default the size of the first output, along x.
+        group: number of threads in a threadgroup, likewise.
+        shapes: shapes of the outputs; by default the shape of the first tensor or array.
+        dtypes: dtypes of the outputs; by default as declared in the source.
+        template: dtypes and numbers for names that the source uses but does not declare.
+
+        Arguments that do not fit raise TypeError, ShapeError or DtypeError. Tensors on the cpu
+        (except scalars) and source that does not compile raise DeviceError.
         """
         from lbrx.metal import context
-        from lbrx.tensor import kernel_values
+        from lbrx.tensor import kernel_arguments
 
         gpu = context()
         signature = self._signature(gpu, template or {})
         given = self._bound(signature, values, named)
         specs = self._specs(signature, given, shapes, dtypes)
         threads = self._threads(grid, specs)
-        bound, results = kernel_values.bind(gpu, self, signature, given, specs)
+        bound, results = kernel_arguments.bind(gpu, self, signature, given, specs)
         pipeline = gpu.shaders.pipeline(
             self.name, self.name, source=signature.source, safe_math=self._safe_math
         )
@@ -132,7 +147,7 @@ class Kernel:
 
     @property
     def contiguous(self) -> bool:
-        """Whether views are copied into order before the kernel sees them."""
+        """Whether views are copied to contiguous memory before the kernel reads them."""
         return self._contiguous
 
     def _signature(self, gpu: Context, template: Template) -> Signature:
@@ -147,7 +162,7 @@ class Kernel:
 
         text = _prelude(self.source, template)
         text += shader_text(shader_folder(), f"{self.name}.metal", self.source)
-        # What is wrong with the source is an error of this call; reflection only looks.
+        # Compile first: errors in the source are reported here, reflection does not report them.
         gpu.shaders.pipeline(self.name, self.name, source=text, safe_math=self._safe_math)
         found = [
             _typed(argument, self.source, template)
@@ -157,14 +172,14 @@ class Kernel:
         ]
         if other := [argument.name for argument in found if argument.kind is ArgumentKind.OTHER]:
             raise DeviceError(
-                f"{self}: {', '.join(other)} is neither a buffer nor threadgroup memory: "
+                f"{self}: {', '.join(other)} is not a buffer or threadgroup memory: "
                 "use pointers and constants"
             )
         buffers = [argument for argument in found if argument.kind is ArgumentKind.BUFFER]
         read = [argument.name for argument in buffers if not argument.writable]
         written = [argument.name for argument in buffers if argument.writable]
         if not written:
-            raise DeviceError(f"{self} writes nothing: give it a device pointer without const")
+            raise DeviceError(f"{self} has no output: declare a device pointer without const")
         return Signature(
             text,
             {argument.name: argument for argument in found},
@@ -179,22 +194,22 @@ class Kernel:
             return tuple(found)
         if sorted(wanted) != sorted(found):
             raise DeviceError(
-                f"{self} has the {what} {', '.join(found) or 'none'} by its source, not "
-                f"{', '.join(wanted)}: name all of them, and no const pointer among the outputs"
+                f"the source of {self} declares the {what} {', '.join(found) or 'none'}, not "
+                f"{', '.join(wanted)}: name all of them; const pointers are inputs"
             )
         return tuple(wanted)
 
     def _bound(
         self, signature: Signature, values: Sequence[Any], named: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """The value of each argument by its name."""
+        """The given values by argument name; TypeError if one is missing, unknown or repeated."""
         takes = f"{self} takes ({', '.join(signature.inputs)})"
         if len(values) > len(signature.inputs):
-            raise TypeError(f"{takes}, not {len(values)} values")
+            raise TypeError(f"{takes}, not {len(values)} values: leave out the others")
         given = dict(zip(signature.inputs, values, strict=False))
         for name, value in named.items():
             if name in given:
-                raise TypeError(f"{takes}, and {name} was given twice")
+                raise TypeError(f"{takes}, and {name} was given twice: give it once")
             if name not in signature.arguments:
                 known = ", ".join(signature.arguments)
                 raise TypeError(f"{self} has no argument {name}: it has {known}")
@@ -207,7 +222,7 @@ class Kernel:
     def _specs(
         self, signature: Signature, given: Mapping[str, Any], shapes: Any, dtypes: Any
     ) -> dict[str, Spec]:
-        """Shape and type of each output."""
+        """Shape and dtype of each output."""
         count = len(signature.outputs)
         all_shapes = self._each(shapes, count, "shapes", _is_shape)
         all_dtypes = self._each(dtypes, count, "dtypes", _is_dtype)
@@ -217,14 +232,16 @@ class Kernel:
             sources = [start, *(given.get(n) for n in signature.inputs)]
             found = next((x.shape for x in sources if isinstance(x, Tensor | np.ndarray)), None)
             if shape is None and found is None:
-                raise ShapeError(f"{self} has no tensor with a shape for {name}: give shapes=[...]")
+                raise ShapeError(
+                    f"{self} has no input that gives {name} a shape: give shapes=[...]"
+                )
             wanted = found if shape is None else as_shape(shape)
             assert wanted is not None
             specs[name] = Spec(wanted, self._output_dtype(signature.arguments[name], dtype))
         return specs
 
     def _each(self, given: Any, count: int, what: str, is_one: Any) -> Sequence[Any]:
-        """One for each output; a single output's need not be in a list."""
+        """The given values as one for each output; a single one need not be in a list."""
         if given is None:
             return [None] * count
         every = [given] if is_one(given) else list(given)
@@ -249,14 +266,14 @@ class Kernel:
         threads = self._size("grid", math.prod(first.shape) if grid is None else grid)
         if 0 in threads and any(math.prod(spec.shape) for spec in specs.values()):
             raise ShapeError(
-                f"{self}: a grid of {threads} runs no thread, and {', '.join(specs)} would stay "
+                f"{self}: a grid of {threads} has no threads, and {', '.join(specs)} would be "
                 "undefined: give each axis 1 or more"
             )
         return threads
 
     def _group(self, group: Sizes | None, threads: Size, most: int) -> Size:
         if group is None:
-            left = min(GROUP, most)
+            left = min(DEFAULT_GROUP, most)
             sizes = []
             for n in threads:
                 sizes.append(max(min(n, left), 1))
@@ -264,13 +281,13 @@ class Kernel:
             return sizes[0], sizes[1], sizes[2]
         size = self._size("group", group)
         if 0 in size:
-            raise ShapeError(f"{self}: a group of {size} has no thread: give each axis 1 or more")
+            raise ShapeError(f"{self}: a group of {size} has no threads: give each axis 1 or more")
         return size
 
     def _size(self, what: str, given: Sizes) -> Size:
         sizes = (given,) if isinstance(given, int) else tuple(given)
         if not 1 <= len(sizes) <= 3 or any(n < 0 for n in sizes):
-            raise ShapeError(f"{self}: {what}={given!r} is not one to three sizes")
+            raise ShapeError(f"{self}: {what}={given!r}: give one to three sizes of 0 or more")
         x, y, z = (*sizes, 1, 1)[:3]
         return x, y, z
 
@@ -284,8 +301,8 @@ def _only_kernel(source: str) -> str:
 
 
 def _typed(argument: KernelArgument, source: str, template: Template) -> KernelArgument:
-    """The argument with its type, where only the template knows that: softmetal's reflection does
-    not look through aliases."""
+    """The argument with the dtype that the template gives its type name: softmetal's reflection
+    does not resolve aliases."""
     declared = re.search(rf"\b(\w+)\s*[*&]\s*{argument.name}\b", source)
     given = template.get(declared[1]) if declared and argument.dtype is None else None
     if given is None or isinstance(given, bool | int | float):
@@ -302,8 +319,8 @@ def _is_dtype(value: Any) -> bool:
 
 
 def _prelude(source: str, template: Template) -> str:
-    """What comes before the source. Aliases and constants, unlike macros, leave the templates of
-    headers alone."""
+    """The includes and template values before the source. Aliases and constants, unlike macros, do
+    not affect template parameters of the same name in headers."""
     lines = ["#include <metal_stdlib>"]
     if "metal_stdlib" not in source:
         lines.append("using namespace metal;")
@@ -318,6 +335,6 @@ def _prelude(source: str, template: Template) -> str:
         else:
             dtype = dt.parse(value)
             if dtype.msl is None:
-                raise DtypeError(f"{name}={dtype}: Metal has no such type, give another")
+                raise DtypeError(f"{name}={dtype} is not a type of Metal: give another dtype")
             lines.append(f"using {name} = {dtype.msl};")
     return "\n".join([*lines, ""])

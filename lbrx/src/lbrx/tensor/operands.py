@@ -1,4 +1,4 @@
-"""From the tensors, arrays and numbers of a call to what an operation computes on."""
+"""Converts the arguments of an operation (tensors, arrays, lists, numbers) to device arrays."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from lbrx.storage import Array, CpuStorage, NumberStorage, PackedStorage
 from lbrx.storage.cpu import copied, lent
 from lbrx.tensor import derived
 from lbrx.tensor import placement as devices
-from lbrx.tensor.number import TracedNumber
+from lbrx.tensor.traced_number import TracedNumber
 
-SCALARS = 1024  # numbers that are kept as arrays
+CACHED_SCALARS = 1024
 
-# An operand before numbers have found their type.
-_Pending = Array | Scalar | TracedNumber | None
+# An operand before Python numbers are given a dtype.
+_UntypedOperand = Array | Scalar | TracedNumber | None
 
 
 def as_scalar(value: object) -> Scalar | None:
-    """A weak number, or None for what is not one."""
+    """A Python number or numpy scalar as a Python number; None for anything else."""
     if isinstance(value, np.generic | TracedNumber):
         value = value.item() if isinstance(value, np.generic) else float(value)
     for kind in (bool, int, float):
@@ -38,14 +38,19 @@ def as_scalar(value: object) -> Scalar | None:
 
 
 def array_of(data: Any, device: str, dtype: DtypeLike | None = None) -> Array:
-    """A copy of an array, a (nested) list or a number on a device, as a type that it has."""
+    """A copy of an array, a (nested) list or a number on a device.
+
+    Without a dtype, arrays keep theirs (float64 becomes float32 on metal), Python floats become
+    float32 and ints int64. Data that is not numeric, and integers that the dtype cannot hold, raise
+    DtypeError; lists of unequal lengths raise ShapeError.
+    """
     number = as_scalar(data)
     if number is not None:
         kind = dt.of_scalar(number) if dtype is None else dt.parse(dtype)
         return move(host_scalar(number, kind), device)
     values = _numpy(data)
     if values.dtype.kind not in "biuf" and values.dtype not in (d.numpy for d in dt.ALL):
-        raise DtypeError(f"{type(data).__name__} of {values.dtype} is no tensor: give numbers")
+        raise DtypeError(f"{type(data).__name__} of {values.dtype} is not numeric: give numbers")
     if dtype is not None:
         wanted = dt.parse(dtype)
         if not hasattr(data, "__array__") and values.size and values.dtype.kind in "iu":
@@ -60,13 +65,15 @@ def array_of(data: Any, device: str, dtype: DtypeLike | None = None) -> Array:
 def _numpy(data: Any) -> NDArray[Any]:
     try:
         return np.asarray(data)
-    except ValueError as problem:  # numpy's for lists in which sizes differ
+    except ValueError as problem:  # numpy's error for nested lists of unequal lengths
         kind = type(data).__name__
-        raise ShapeError(f"{kind} is no tensor, make its parts equally long: {problem}") from None
+        raise ShapeError(
+            f"this {kind} is not rectangular: give nested lists of equal lengths ({problem})"
+        ) from None
 
 
 def host_scalar(number: Scalar, dtype: Dtype) -> Array:
-    """A number in memory of the host."""
+    """A number as a scalar array in host memory."""
     dt.check_scalar(number, dtype)
     with np.errstate(over="ignore"):
         data = np.asarray(number, dtype.numpy).reshape(1).view(np.uint8)
@@ -74,12 +81,12 @@ def host_scalar(number: Scalar, dtype: Dtype) -> Array:
 
 
 def placed(values: NDArray[Any], dtype: Dtype, device: str) -> Array:
-    """A copy of numpy's values in memory of the device, as the given type."""
+    """A copy of a numpy array in memory of the device, converted to the dtype."""
     return copied(values, dtype) if device == "cpu" else move(lent(values, dtype), device)
 
 
 def move(array: Array, device: str) -> Array:
-    """The array on a device: itself, or a copy."""
+    """The array on a device: itself if it is there, else a copy. Quantized arrays stay so."""
     if array.storage.device == device:
         return array
     if (packed := derived.moved(array, lambda part: move(part, device))) is not None:
@@ -87,8 +94,8 @@ def move(array: Array, device: str) -> Array:
     return devices.get(device).run(TABLE["copy"], [array], {})[0]
 
 
-def expanded(array: Array) -> Array:
-    """Itself; of values that a device keeps packed, those to compute with."""
+def decoded(array: Array) -> Array:
+    """The array itself, or the decoded values of an array that is quantized on a device."""
     storage = array.storage
     if not isinstance(storage, PackedStorage) or storage.device == "cpu":
         return array
@@ -99,8 +106,11 @@ def expanded(array: Array) -> Array:
     return made if rows is not None else replace(array, storage=made.storage)
 
 
-def common_device(arrays: Sequence[_Pending]) -> str:
-    """The device of all tensors; scalars of the host go with any. The default one without any."""
+def common_device(arrays: Sequence[_UntypedOperand]) -> str:
+    """The device of all operands, or the default device if none is a tensor.
+
+    Scalar tensors on the cpu fit any device. Other tensors on two devices raise DeviceError.
+    """
     found: dict[str, Array] = {}
     for array in arrays:
         if isinstance(array, Array):
@@ -119,63 +129,67 @@ def common_device(arrays: Sequence[_Pending]) -> str:
 
 
 def prepare(op: Op, values: Sequence[Any]) -> tuple[str, list[Array | None]]:
-    """The device of a call and its operands there. Tensors are what has an `array`; other
-    array-likes are brought to the tensors' device; a number takes the type it meets."""
-    pending: list[_Pending] = []
+    """The device of a call and its operands as arrays.
+
+    A tensor is recognised by its attribute `array`. Other array-likes are copied to the device of
+    the tensors; Python numbers take the dtype of the operands they are combined with.
+    """
+    operands: list[_UntypedOperand] = []
     foreign: list[int] = []
     for i, value in enumerate(values):
         array = None if isinstance(value, TracedNumber) else getattr(value, "array", None)
         if isinstance(array, Array):
-            pending.append(expanded(array))
+            operands.append(decoded(array))
         elif value is None or isinstance(value, TracedNumber):
-            pending.append(value)
+            operands.append(value)
         elif (number := as_scalar(value)) is not None:
-            pending.append(number)
+            operands.append(number)
         else:
-            pending.append(None)
+            operands.append(None)
             foreign.append(i)
-    device = common_device(pending)
+    device = common_device(operands)
     for i in foreign:
-        pending[i] = array_of(values[i], device)
-    return device, _with_numbers(op, pending)
+        operands[i] = array_of(values[i], device)
+    return device, _with_typed_numbers(op, operands)
 
 
-def _with_numbers(op: Op, pending: Sequence[_Pending]) -> list[Array | None]:
-    """Numbers as arrays. They stay with the host: every device takes scalars from there."""
-    roles = op.roles(len(pending))
+def _with_typed_numbers(op: Op, operands: Sequence[_UntypedOperand]) -> list[Array | None]:
+    """The operands with numbers as scalar arrays on the host, which every device accepts."""
+    roles = op.roles(len(operands))
     known: list[Dtype | Scalar] = []
-    for item, role in zip(pending, roles, strict=True):
+    for item, role in zip(operands, roles, strict=True):
         if item is not None and role is Role.VALUE:
-            known.append(item.dtype if isinstance(item, Array) else _plain(item))
+            known.append(item.dtype if isinstance(item, Array) else _value(item))
     result: list[Array | None] = []
-    for item, role in zip(pending, roles, strict=True):
+    for item, role in zip(operands, roles, strict=True):
         if item is None or isinstance(item, Array):
             result.append(item)
         else:
-            own = dt.of_scalar(_plain(item))
+            own = dt.of_scalar(_value(item))
             dtype = dt.result_type(*known) if role is Role.VALUE else own
-            if op.family is OpFamily.COMPARISON and not dt.holds(dtype, _plain(item)):
-                # Beyond a type's range there is an answer too; uint64 alone would wrap in int64.
+            if op.family is OpFamily.COMPARISON and not dt.holds(dtype, _value(item)):
+                # Compare in a wider dtype, except with uint64: promoting it to int64 would wrap.
                 dtype = own if dtype is not dt.uint64 else dtype
             result.append(_number_array(item, dtype))
     return result
 
 
-def _plain(item: Scalar | TracedNumber) -> Scalar:
-    """A number for the sake of its type alone."""
+def _value(item: Scalar | TracedNumber) -> Scalar:
+    """The value of a number, used for its dtype only: a traced number is not marked as read."""
     return item.value if isinstance(item, TracedNumber) else item
 
 
-@lru_cache(SCALARS)
-def _known_number(value: Scalar, kind: str, dtype: Dtype) -> Array:
+@lru_cache(CACHED_SCALARS)
+def _cached_scalar(value: Scalar, kind: str, dtype: Dtype) -> Array:
+    # `kind` keeps True, 1 and 1.0, which are equal, apart.
     return host_scalar(value, dtype)
 
 
 def _number_array(item: Scalar | TracedNumber, dtype: Dtype) -> Array:
-    """A number of the host; those of a traced function stay open."""
+    """A number as a scalar array on the host; a traced number as a parameter of the replay."""
     if not isinstance(item, TracedNumber):
-        # Zero has a sign, and is one key of a dictionary without it.
-        known = _known_number(item, type(item).__name__, dtype) if item else None
-        return known or host_scalar(item, dtype)
+        # 0.0 and -0.0 are equal and would share an entry of the cache.
+        cached = _cached_scalar(item, type(item).__name__, dtype) if item else None
+        return cached or host_scalar(item, dtype)
     array = host_scalar(item.value, dtype)
     return replace(array, storage=NumberStorage(array.storage.host(), item.index))

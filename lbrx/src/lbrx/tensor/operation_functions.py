@@ -117,47 +117,55 @@ __all__ = [
 
 
 def relu(x: TensorLike, /) -> Tensor:
-    """max(x, 0)."""
+    """max(x, 0), elementwise. The dtype stays, also of integers; NaN stays NaN.
+
+    >>> lbrx.tensor([-1.5, 2.0]).relu().tolist()
+    [0.0, 2.0]
+    """
     return call("relu", x)
 
 
 def leaky_relu(x: TensorLike, /, slope: float = 0.01) -> Tensor:
-    """x where it is positive, slope * x elsewhere."""
+    """x where x > 0 and slope * x elsewhere. Integers become float32."""
     return call("leaky_relu", x, slope=slope)
 
 
 def sigmoid(x: TensorLike, /) -> Tensor:
-    """1 / (1 + exp(-x)), without overflow on either side."""
+    """1 / (1 + exp(-x)), computed without overflow for large |x|. Integers become float32."""
     return call("sigmoid", x)
 
 
 def tanh(x: TensorLike, /) -> Tensor:
-    """The hyperbolic tangent."""
+    """The hyperbolic tangent of each element. Integers become float32."""
     return call("tanh", x)
 
 
 def gelu(x: TensorLike, /, approximate: str = "none") -> Tensor:
-    """x * Phi(x) with the normal distribution's Phi; approximate="tanh" for the usual formula."""
+    """x * Phi(x), where Phi is the cumulative normal distribution. Integers become float32.
+
+    approximate="none" is exact, x / 2 * (1 + erf(x / sqrt(2))); approximate="tanh" computes
+    x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3))). Other values raise ValueError.
+    """
     return call("gelu", x, approximate=approximate)
 
 
 def silu(x: TensorLike, /) -> Tensor:
-    """x * sigmoid(x)."""
+    """x * sigmoid(x), also called swish. Integers become float32."""
     return call("silu", x)
 
 
 def softplus(x: TensorLike, /) -> Tensor:
-    """log(1 + exp(x)), without overflow."""
+    """log(1 + exp(x)), computed without overflow for large x. Integers become float32."""
     return call("softplus", x)
 
 
 def swiglu(gate: TensorLike, /, x: TensorLike) -> Tensor:
-    """silu(gate) * x."""
+    """silu(gate) * x. The operands broadcast; two integers become float32."""
     return call("swiglu", gate, x)
 
 
 def geglu(gate: TensorLike, /, x: TensorLike, approximate: str = "none") -> Tensor:
-    """gelu(gate) * x."""
+    """gelu(gate, approximate) * x. The operands broadcast; two integers become float32."""
     return call("geglu", gate, x, approximate=approximate)
 
 
@@ -187,14 +195,22 @@ def attention(
 ) -> Tensor:
     """softmax(query @ key.T * scale + mask) @ value, for each head.
 
-    Shapes are (..., heads, L, D), (..., key heads, S, D) and (..., key heads, S, Dv):
-    consecutive query heads share a key head. The mask is added, so -inf hides a key; it
-    broadcasts to (..., heads, L, S). Of a cache, `lengths` (one for each batch) says how
-    many keys are valid: what lies beyond is never read. The last query stands at the last
-    valid key: causal hides the keys after a query's own position, and a window all but the
-    `window` last up to it. The scale is 1/sqrt(D) unless given. A cap above 0 bends scores
-    towards it, cap * tanh(score / cap), before the mask is added. A query that sees no key
-    gives zeros.
+    query is (..., heads, L, D), key (..., key heads, S, D) and value (..., key heads, S,
+    Dv); the result is (..., heads, L, Dv) in the promoted dtype, float32 for integers. The
+    number of heads is a multiple of the number of key heads: consecutive query heads share
+    a key head.
+
+    mask has a floating dtype, broadcasts to (..., heads, L, S) and is added to the scores,
+    so -inf hides a key. lengths are integers of the batch shape: the number of valid keys;
+    keys and values beyond it are not read. The last query has the position of the last
+    valid key; causal=True hides the keys after a query's position, and window=n (with
+    causal) all but the last n keys up to it. scale is 1 / sqrt(D) unless given. cap > 0
+    limits the scores to cap * tanh(score / cap) before the mask is added. A query that sees
+    no key gives zeros.
+
+    Shapes that do not fit raise ShapeError, a mask that is not floating DtypeError, and a
+    window without causal ValueError. A length outside 0 to S raises IndexError on the cpu
+    and is clamped to that range on metal.
     """
     return call(
         "attention",
@@ -220,11 +236,16 @@ def rope(
     interleaved: bool = False,
     scale: float = 1.0,
 ) -> Tensor:
-    """Turn pairs of features by angles that grow with the position: rotary embedding.
+    """Rotary position embedding: rotates pairs of features by angles that grow with the
+    position.
 
-    x is (..., L, D), positions broadcast to (..., L). Pair i of the first `dims` features
-    (all, unless given) turns by positions * scale * base**(-2i / dims) / factors[i]: it is
-    features (i, i + dims/2), or (2i, 2i + 1) where interleaved. The rest stays.
+    x is (..., L, D); positions are integers that broadcast to (..., L). The result has the
+    shape and dtype of x; integers become float32.
+
+    Pair i of the first `dims` features (all by default) is rotated by the angle position *
+    scale * base**(-2 * i / dims) / factors[i]. The pair is features i and i + dims / 2, or
+    2 * i and 2 * i + 1 if interleaved. The other features do not change. factors, of shape
+    (dims / 2,), are ones unless given. An odd dims, or one above D, raises ShapeError.
     """
     return call(
         "rope", x, positions, factors, dims=dims, base=base, interleaved=interleaved, scale=scale
@@ -616,70 +637,138 @@ def matmul(
 ) -> Tensor:
     """activation(x @ y + bias) over the last two axes; leading axes broadcast.
 
-    A bias is as long as the last axis. Activations are relu, gelu (exact), gelu_tanh, silu,
-    sigmoid and tanh, and need a floating product. Halves are rounded once, at the end.
+    x is (..., M, K) and y (..., K, N): the result is (..., M, N) in the promoted dtype. As
+    in numpy, a vector on the left is a row and on the right a column, and that axis is left
+    out of the result. bias has shape (N,). activation is None, "relu", "gelu", "gelu_tanh",
+    "silu", "sigmoid" or "tanh", and needs a floating dtype. float16 and bfloat16 are
+    accumulated in float32 and rounded once, after the activation. Integers wrap on
+    overflow.
+
+    Inner sizes that differ, scalars, and a bias of another shape raise ShapeError.
+
+    >>> lbrx.tensor([[1.0, 2.0]]).matmul(lbrx.tensor([[3.0], [4.0]]), [0.5]).tolist()
+    [[11.5]]
     """
     return call("matmul", x, y, bias, activation=activation)
 
 
 def mean(x: TensorLike, /, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    """The mean; NaN over nothing."""
+    """The mean over the given axes (all by default); NaN over empty axes.
+
+    axis is an integer, a sequence of them or None; keepdims=True keeps reduced axes with
+    size 1. Floating dtypes stay and are accumulated in at least float32; integers and bool
+    give float32.
+    """
     return call("mean", x, axis=axis, keepdims=keepdims)
 
 
 def var(
     x: TensorLike, /, axis: Axes = None, keepdims: bool = False, correction: float = 0
 ) -> Tensor:
-    """The variance, divided by the number of elements less `correction`."""
+    """The variance, sum((x - mean(x))**2) / (n - correction), over the given axes.
+
+    axis is an integer, a sequence of them or None (all axes); keepdims=True keeps reduced
+    axes with size 1. n is the number of reduced elements. Where n - correction is not
+    positive, the result is NaN or inf. Integers and bool give float32.
+
+    >>> lbrx.tensor([1.0, 2.0, 3.0]).var(correction=1).item()
+    1.0
+    """
     return call("var", x, axis=axis, keepdims=keepdims, correction=correction)
 
 
 def norm(x: TensorLike, /, axis: Axes = None, keepdims: bool = False, ord: float = 2) -> Tensor:
-    """The vector norm: (sum |x|^ord)^(1/ord), or the largest |x| for infinity."""
+    """The vector norm, sum(|x|**ord)**(1 / ord), over the given axes; 0 over empty axes.
+
+    axis is an integer, a sequence of them or None (all axes); keepdims=True keeps reduced
+    axes with size 1. ord=inf gives the largest |x|; an ord that is not above 0 raises
+    ValueError. Integers and bool give float32.
+
+    >>> lbrx.tensor([3.0, -4.0]).norm().item()
+    5.0
+    """
     return call("norm", x, axis=axis, keepdims=keepdims, ord=ord)
 
 
 def max(x: TensorLike, /, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    """The largest element; NaN if there is one."""
+    """The largest element over the given axes; NaN if one of them is NaN. The dtype stays.
+
+    axis is an integer, a sequence of them or None (all axes); keepdims=True keeps reduced
+    axes with size 1. Empty axes raise ShapeError.
+    """
     return call("max", x, axis=axis, keepdims=keepdims)
 
 
 def min(x: TensorLike, /, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    """The smallest element; NaN if there is one."""
+    """The smallest element over the given axes; NaN if one of them is NaN. The dtype stays.
+
+    axis is an integer, a sequence of them or None (all axes); keepdims=True keeps reduced
+    axes with size 1. Empty axes raise ShapeError.
+    """
     return call("min", x, axis=axis, keepdims=keepdims)
 
 
 def argmax(x: TensorLike, /, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    """Where the largest is, or the first NaN: its place in the reduced axes, row-major."""
+    """The int64 index of the largest element over the given axes, or of the first NaN.
+
+    axis is an integer, a sequence of them or None (all axes); keepdims=True keeps reduced
+    axes with size 1. Over several axes the index counts their elements in row-major order.
+    Of equal elements the first is found. Empty axes raise ShapeError.
+    """
     return call("argmax", x, axis=axis, keepdims=keepdims)
 
 
 def argmin(x: TensorLike, /, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    """Where the smallest is, or the first NaN: its place in the reduced axes, row-major."""
+    """The int64 index of the smallest element over the given axes, or of the first NaN.
+
+    axis is an integer, a sequence of them or None (all axes); keepdims=True keeps reduced
+    axes with size 1. Over several axes the index counts their elements in row-major order.
+    Of equal elements the first is found. Empty axes raise ShapeError.
+    """
     return call("argmin", x, axis=axis, keepdims=keepdims)
 
 
 def any(x: TensorLike, /, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    """Whether an element is not zero."""
+    """bool: whether an element over the given axes is not zero; False over empty axes.
+
+    axis is an integer, a sequence of them or None (all axes); keepdims=True keeps reduced
+    axes with size 1. NaN is not zero.
+    """
     return call("any", x, axis=axis, keepdims=keepdims)
 
 
 def all(x: TensorLike, /, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    """Whether no element is zero."""
+    """bool: whether all elements over the given axes are not zero; True over empty axes.
+
+    axis is an integer, a sequence of them or None (all axes); keepdims=True keeps reduced
+    axes with size 1. NaN is not zero.
+    """
     return call("all", x, axis=axis, keepdims=keepdims)
 
 
 def take(x: TensorLike, /, indices: TensorLike, axis: int = 0, beyond: str = "raise") -> Tensor:
-    """Whole slices along an axis, as numpy.take; an embedding is take over axis 0.
+    """The slices of x at the given indices along an axis, as numpy.take.
 
-    An index beyond the axis raises; with beyond="zeros" it gives zeros, and nothing has to
-    wait for the indices to be looked at.
+    The indices are integers of any shape, which takes the axis's place: (3, 4) with indices
+    of shape (2, 5) along axis 0 gives (2, 5, 4). A negative index counts from the end. An
+    index outside the axis raises IndexError; with beyond="zeros" it gives zeros, and the
+    host does not wait for the indices to be computed.
+
+    >>> lbrx.tensor([10, 20, 30]).take([2, -3]).tolist()
+    [30, 10]
     """
     return call("take", x, indices, axis=axis, beyond=beyond)
 
 
 def gather(x: TensorLike, /, indices: TensorLike, axis: int = -1) -> Tensor:
-    """One element for each index, as numpy.take_along_axis."""
+    """One element of x for each index along an axis, as numpy.take_along_axis.
+
+    The indices are integers of the shape of x, except along the axis; the result has their
+    shape. A negative index counts from the end; one outside the axis raises IndexError.
+
+    >>> lbrx.tensor([[1, 2], [3, 4]]).gather([[1], [0]]).tolist()
+    [[2], [3]]
+    """
     return call("gather", x, indices, axis=axis)
 
 
@@ -696,27 +785,48 @@ def scatter(
 
 
 def sort(x: TensorLike, /, axis: int = -1, descending: bool = False) -> Tensor:
-    """The elements in order along an axis; NaN last."""
+    """The elements in ascending or descending order along an axis; NaN comes last in both."""
     return call("sort", x, axis=axis, descending=descending)
 
 
 def argsort(x: TensorLike, /, axis: int = -1, descending: bool = False) -> Tensor:
-    """Where the elements of sort come from; equal ones keep their order."""
+    """The int64 indices that sort x along an axis: `x.gather(x.argsort())` is `x.sort()`.
+
+    Equal elements keep their order, also with descending=True; NaN comes last in both
+    orders.
+    """
     return call("argsort", x, axis=axis, descending=descending)
 
 
 def topk(x: TensorLike, /, k: int, axis: int = -1, largest: bool = True) -> tuple[Tensor, Tensor]:
-    """The k largest (or smallest) in order, and where they are; NaN counts as the last choice."""
+    """The k largest elements along an axis in descending order, and their int64 indices.
+
+    With largest=False they are the k smallest in ascending order. NaN is chosen last. A k
+    outside 0 to the size of the axis raises ShapeError.
+
+    >>> values, indices = lbrx.tensor([3.0, 9.0, 5.0]).topk(2)
+    >>> values.tolist(), indices.tolist()
+    ([9.0, 5.0], [1, 2])
+    """
     return calls("topk", x, k=k, axis=axis, largest=largest)
 
 
 def softmax(x: TensorLike, /, axis: int = -1) -> Tensor:
-    """exp(x) / sum(exp(x))."""
+    """exp(x) / sum(exp(x)) along an axis, computed without overflow.
+
+    The shape stays; integers become float32. A row with NaN, or of -inf only, becomes NaN.
+
+    >>> lbrx.zeros(4).softmax().tolist()
+    [0.25, 0.25, 0.25, 0.25]
+    """
     return call("softmax", x, axis=axis)
 
 
 def log_softmax(x: TensorLike, /, axis: int = -1) -> Tensor:
-    """log(softmax(x))."""
+    """log(softmax(x)) along an axis, more accurate than the two operations in turn.
+
+    The shape stays; integers become float32. A row with NaN, or of -inf only, becomes NaN.
+    """
     return call("log_softmax", x, axis=axis)
 
 
@@ -727,19 +837,31 @@ def layer_norm(
     bias: TensorLike | None = None,
     eps: float = 1e-05,
 ) -> Tensor:
-    """(x - mean) / sqrt(var + eps) over the last axis, times weight, plus bias."""
+    """(x - mean) / sqrt(variance + eps) * weight + bias, over the last axis.
+
+    weight and bias, where given, have the shape of the last axis; another shape, and a
+    scalar x, raise ShapeError. The result has the promoted dtype; integers become float32.
+    """
     return call("layer_norm", x, weight, bias, eps=eps)
 
 
 def rms_norm(x: TensorLike, /, weight: TensorLike | None = None, eps: float = 1e-05) -> Tensor:
-    """x / sqrt(mean(x^2) + eps) over the last axis, times weight."""
+    """x / sqrt(mean(x**2) + eps) * weight, over the last axis.
+
+    weight, where given, has the shape of the last axis; another shape, and a scalar x,
+    raise ShapeError. The result has the promoted dtype; integers become float32.
+    """
     return call("rms_norm", x, weight, eps=eps)
 
 
 def add_rms_norm(
     x: TensorLike, /, residual: TensorLike, weight: TensorLike | None = None, eps: float = 1e-05
 ) -> tuple[Tensor, Tensor]:
-    """rms_norm(x + residual), and x + residual; the norm is that of the sum before rounding."""
+    """rms_norm(x + residual, weight) and x + residual, both in the promoted floating dtype.
+
+    The norm is computed from the sum before it is rounded to the dtype. x and residual must
+    have the same shape; otherwise ShapeError is raised.
+    """
     return calls("add_rms_norm", x, residual, weight, eps=eps)
 
 
@@ -751,5 +873,10 @@ def add_layer_norm(
     bias: TensorLike | None = None,
     eps: float = 1e-05,
 ) -> tuple[Tensor, Tensor]:
-    """layer_norm(x + residual), and x + residual; the norm is that of the sum before rounding."""
+    """layer_norm(x + residual, weight, bias) and x + residual, both in the promoted floating
+    dtype.
+
+    The norm is computed from the sum before it is rounded to the dtype. x and residual must
+    have the same shape; otherwise ShapeError is raised.
+    """
     return calls("add_layer_norm", x, residual, weight, bias, eps=eps)

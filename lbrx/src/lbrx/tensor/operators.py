@@ -1,4 +1,4 @@
-"""Python's operators, as operations of the table."""
+"""Python's operators (`+`, `@`, `<`, ...) as operations of the table."""
 
 from __future__ import annotations
 
@@ -9,13 +9,17 @@ if TYPE_CHECKING:
 
 
 class Operators:
-    """The part of Tensor that is operators."""
+    """The operators of Tensor. Operands may be tensors, arrays, lists and numbers; they broadcast.
+
+    `/` always gives a floating dtype, `//` and `%` round down as in Python. `&`, `|`, `^` and `~`
+    are bitwise, and logical on bool. Comparisons are elementwise and give bool.
+    """
 
     __slots__ = ()
 
-    # numpy's arrays leave mixed arithmetic to us instead of walking over the elements.
+    # Makes `array + tensor` call Tensor.__radd__ instead of numpy adding element by element.
     __array_priority__ = 1000
-    # Tensors compare element by element, so they are hashed by identity.
+    # `==` is elementwise, so tensors are hashed by identity.
     __hash__ = object.__hash__
 
     if TYPE_CHECKING:

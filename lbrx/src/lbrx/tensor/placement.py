@@ -1,4 +1,4 @@
-"""Devices: what computes. Two methods each, so that another device is one more object."""
+"""Devices on which tensors live and operations run, and the choice of the default device."""
 
 from __future__ import annotations
 
@@ -26,18 +26,19 @@ log = logging.getLogger("lbrx")
 
 
 class Device(Protocol):
-    """Runs operations. The operation `copy` of an array elsewhere brings it to this device."""
+    """A device that runs operations. `copy` of an array on another device brings it to this one."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The name for `device=`: "cpu" or "metal"."""
 
     def run(
         self, op: Op, inputs: Sequence[Array | None], attributes: Attributes
     ) -> tuple[Array, ...]:
-        """Check the operands, compute, and return the results in memory of their own."""
+        """Check the operands and return the results, in new memory. They may be computed later."""
 
     def share(self, array: Array) -> Array | None:
-        """An array of the host over the same memory here; None where that needs a copy."""
+        """A host array on this device over the same memory; None if that is impossible."""
 
     def new_cache(self, shape: Shape, dtype: Dtype) -> Array:
         """Memory that `overwrite` writes in place, its contents undefined."""
@@ -50,7 +51,7 @@ class Device(Protocol):
 
 
 class CpuDevice:
-    """The definition of every operation: its numpy reference, at once."""
+    """Runs the numpy references of the operations at once: they define every operation."""
 
     name = "cpu"
 
@@ -65,7 +66,7 @@ class CpuDevice:
         return tuple(copied(result, dt.parse(result.dtype)) for result in results)
 
     def share(self, array: Array) -> Array | None:
-        # What a GPU could not share is copied here too, so that devices differ in speed alone.
+        # Memory that a GPU could not share is copied here too, so that devices behave alike.
         data = array.storage.host()
         aligned = data.ctypes.data % array.dtype.itemsize == 0
         return array if aligned and shareable_span(data) is not None else None
@@ -87,7 +88,7 @@ _default: str | None = None
 
 
 def get(name: str) -> Device:
-    """The device of that name; Metal's is imported when it is first asked for."""
+    """The device of that name, created at its first use; DeviceError for an unknown name."""
     if name not in NAMES:
         raise DeviceError(f"there is no device {name!r}: use one of {', '.join(NAMES)}")
     if name not in _DEVICES:
@@ -98,31 +99,41 @@ def get(name: str) -> Device:
 
 
 def default_device() -> str:
-    """Where tensors are made unless told otherwise."""
+    """The name of the device on which tensors are created unless `device` is given.
+
+    It is the one of `set_default_device`, else of the environment variable LBRX_DEVICE, else
+    "metal" if a Metal device works, else "cpu".
+    """
     return _default or env.device() or _best()
 
 
 def set_default_device(name: str | None) -> None:
-    """Choose it for this process; None returns to LBRX_DEVICE or the best there is."""
+    """Set the default device of this process, "cpu" or "metal"; None removes the setting.
+
+    An unknown name raises DeviceError.
+    """
     global _default
     _default = None if name is None else get(name).name
 
 
 @cache
 def _best() -> str:
-    """Metal where a device of it works, else the cpu."""
+    """ "metal" if a Metal device works, else "cpu"."""
     try:
         from lbrx.metal import context
 
         context()
     except (DeviceError, ModuleNotFoundError) as problem:
-        log.warning("tensors are made on the cpu: %s", problem)
+        log.warning("tensors are created on the cpu: %s", problem)
         return "cpu"
     return "metal"
 
 
 def devices() -> list[DeviceInfo]:
-    """What there is to compute on, best first: Metal's devices, or the cpu where none works."""
+    """Name, limits and speed of the available devices, best first.
+
+    They are the Metal devices, or the cpu if there is none.
+    """
     try:
         from lbrx.metal import devices as metal_devices
 
@@ -155,5 +166,5 @@ def _cpu_info() -> DeviceInfo:
 
 
 def kept_dtype(dtype: Dtype, device: str) -> Dtype:
-    """What an array's type becomes on a device unless told otherwise: Metal has no float64."""
+    """The dtype of an array's copy on a device: Metal has no float64, which becomes float32."""
     return dt.float32 if dtype is dt.float64 and device == "metal" else dtype

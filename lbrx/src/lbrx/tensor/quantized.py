@@ -1,8 +1,8 @@
-"""Quantized tensors: made, looked at, and used as weights.
+"""Quantized tensors: how they are made and inspected, and operations that use them as weights.
 
-A quantized tensor shows its values' shape and float32, and keeps them packed. It can be sliced by
-rows, moved between devices and saved as it is; `linear` and `embedding` compute with the packed
-values, any other operation with those of a copy that it expands first.
+A quantized tensor has the shape of its values and the dtype float32, but its storage is quantized.
+It stays quantized when it is sliced by rows, moved between devices or saved. `linear` and
+`embedding` read the quantized storage; any other operation decodes the whole tensor first.
 """
 
 from __future__ import annotations
@@ -23,11 +23,15 @@ from lbrx.tensor.core import Metadata, Tensor, call, calls
 from lbrx.tensor.creation import from_numpy
 
 
-def pack(scheme: str, data: Tensor, **beside: Tensor) -> Tensor:
-    """A quantized tensor over what is stored: GGUF's rows of bytes, or words with their `scales`
-    and their `zero_points` or `biases`. Nothing is copied."""
+def pack(scheme: str, data: Tensor, **others: Tensor) -> Tensor:
+    """A quantized tensor over stored arrays, without a copy if they are contiguous.
+
+    data holds rows of GGUF blocks (uint8), or packed words (uint32) with their `scales` and
+    `zero_points` or `biases` by name. Arrays that the scheme does not have, or that are missing,
+    raise QuantizationError; shapes that do not fit raise ShapeError.
+    """
     found = quant.find(scheme)
-    parts = {"data": data, **beside}
+    parts = {"data": data, **others}
     names = stored_names(found)
     if set(parts) != set(names):
         raise QuantizationError(f"{found.name} is stored as {', '.join(names)}: give these")
@@ -37,8 +41,10 @@ def pack(scheme: str, data: Tensor, **beside: Tensor) -> Tensor:
 
 
 def stored_parts(tensor: Tensor) -> tuple[str, dict[str, Tensor]] | None:
-    """The scheme of a tensor and what its rows are stored as; None if it is not quantized, or a
-    view of which rows are not whole."""
+    """The scheme of a tensor and its stored arrays by name.
+
+    None if the tensor is not quantized, or is a view that does not consist of complete rows.
+    """
     scheme, parts = derived.packed_scheme(tensor.array), derived.packed_rows(tensor.array)
     if scheme is None or parts is None:
         return None
@@ -46,7 +52,8 @@ def stored_parts(tensor: Tensor) -> tuple[str, dict[str, Tensor]] | None:
 
 
 def quantization(tensor: Tensor) -> QuantizationInfo[Tensor] | None:
-    """How a tensor's values are stored, with its scales, zero points or biases."""
+    """The scheme of a quantized tensor with its scales, zero points or biases; None as in
+    `stored_parts`."""
     stored = stored_parts(tensor)
     if stored is None:
         return None
@@ -55,10 +62,16 @@ def quantization(tensor: Tensor) -> QuantizationInfo[Tensor] | None:
 
 
 def quantize(tensor: Tensor, scheme: str, importance: Any = None) -> Tensor:
-    """A floating tensor in a quantization scheme, on the same device.
+    """A floating tensor quantized with a scheme, such as "q4_0" or "mlx:4:64", on the same device.
 
-    Schemes that no kernel encodes, and those given an importance (see `lbrx.quant.quantize`), are
-    encoded by the host.
+    The last axis must be a multiple of the scheme's block length, otherwise ShapeError is raised;
+    an unknown scheme raises QuantizationError. importance are weights for the error of each column
+    (see `lbrx.quant.quantize`). Schemes without an encoding kernel, and calls with an importance,
+    are encoded on the host.
+
+    >>> w = lbrx.quantize(lbrx.ones((4, 32)), "q8_0")
+    >>> w.shape, w.quantization.scheme
+    ((4, 32), 'q8_0')
     """
     found = quant.find(scheme)
     if importance is None and has_encoder(found):
@@ -73,7 +86,10 @@ def quantize(tensor: Tensor, scheme: str, importance: Any = None) -> Tensor:
 
 
 def dequantize(tensor: Tensor, dtype: DtypeLike = dt.float32) -> Tensor:
-    """The values of a quantized tensor; any other is cast."""
+    """The values of a quantized tensor in a floating dtype, float32 by default.
+
+    A tensor that is not quantized is cast to the dtype.
+    """
     stored = stored_parts(tensor)
     if stored is None:
         return call("cast", tensor, dtype=dtype)
@@ -84,8 +100,12 @@ def dequantize(tensor: Tensor, dtype: DtypeLike = dt.float32) -> Tensor:
 def linear(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str | None = None
 ) -> Tensor:
-    """activation(x @ weight.T + bias), as layers of models use it: the weight has a row for each
-    column of the result. A quantized weight stays packed, and the result has the type of x."""
+    """activation(x @ weight.T + bias).
+
+    x is (..., K), weight (N, K) and bias (N,); the result is (..., N). The activations are those
+    of `matmul`. A quantized weight is multiplied without decoding it as a whole, and the result
+    then has the dtype of x, which must be floating.
+    """
     stored = stored_parts(weight)
     if stored is None:
         return call("matmul", x, weight.mT, bias, activation=activation)
@@ -97,8 +117,11 @@ def linear(
 
 
 def linears(x: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:
-    """`linear` of x with each weight. Those quantized alike are multiplied together, which spares
-    a device some work on x."""
+    """`linear(x, weight)` for each weight.
+
+    Weights that are all quantized with the same scheme are multiplied in one operation, in which
+    the device prepares x once.
+    """
     stored = [stored_parts(weight) for weight in weights]
     schemes = {None if each is None else each[0] for each in stored}
     if len(weights) < 2 or len(schemes) > 1 or None in schemes:
@@ -117,9 +140,11 @@ def _activated(x: Tensor, activation: str) -> Tensor:
 def embedding(
     weight: Tensor, indices: Tensor, dtype: DtypeLike | None = None, beyond: str = "raise"
 ) -> Tensor:
-    """Rows of a matrix by their indices; of a quantized one those rows alone are expanded.
+    """Rows of a matrix by index: weight (N, D) and indices of any shape give (..., D).
 
-    An index beyond the rows raises; with beyond="zeros" it gives what zeros mean in that scheme.
+    Of a quantized weight only these rows are decoded, to float32 unless a dtype is given; other
+    weights keep their dtype. An index outside -N to N - 1 raises IndexError; with beyond="zeros"
+    it gives a row of zeros, or of the value that zero bytes have in the scheme.
     """
     stored = stored_parts(weight)
     if stored is None:

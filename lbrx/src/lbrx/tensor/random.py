@@ -1,4 +1,8 @@
-"""Random tensors. The same seed gives the same numbers on every device and in every shape."""
+"""Random tensors (`lbrx.random`).
+
+The numbers depend on the seed and on the calls since, not on the device. A tensor's elements, in
+row-major order, do not depend on its shape either.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ from lbrx.shape import Sizes, as_shape, broadcast, normalize_axis
 from lbrx.tensor import placement as devices
 from lbrx.tensor.core import Tensor, call
 from lbrx.tensor.creation import arange, tensor
-from lbrx.tensor.number import traced_function
+from lbrx.tensor.traced_number import traced_function
 
 _lock = threading.Lock()
 _seed = int.from_bytes(os.urandom(8), "little")
@@ -25,7 +29,16 @@ _offset = 0
 
 
 def seed(value: int) -> None:
-    """Begin again: what follows depends on the value only."""
+    """Restart the generator: later numbers depend on this 64-bit integer only.
+
+    Without a call the seed is random for each process.
+
+    >>> lbrx.random.seed(1)
+    >>> x = lbrx.random.uniform(3)
+    >>> lbrx.random.seed(1)
+    >>> (lbrx.random.uniform(3) == x).all().item()
+    True
+    """
     global _seed, _offset
     with _lock:
         _seed, _offset = value & (1 << 64) - 1, 0
@@ -37,8 +50,8 @@ def _draw(
     global _offset
     if (function := traced_function()) is not None:
         raise TraceError(
-            f"{function} draws random numbers, which each call would repeat: draw them outside and "
-            "give them to the compiled function"
+            f"{function} draws random numbers, which every replay would repeat: "
+            "draw them outside and pass them to the compiled function"
         )
     sizes = as_shape(shape)
     with _lock:
@@ -56,7 +69,14 @@ def uniform(
     dtype: DtypeLike = dt.float32,
     device: str | None = None,
 ) -> Tensor:
-    """Evenly from [low, high)."""
+    """A tensor of numbers uniformly distributed in [low, high).
+
+    dtype must be floating, otherwise DtypeError is raised. Rounding to float16 or bfloat16 can
+    give `high` itself.
+
+    >>> lbrx.random.uniform((2, 3), -1, 1).shape
+    (2, 3)
+    """
     return _draw("random_uniform", shape, device, dtype=dtype, low=low, high=high)
 
 
@@ -67,12 +87,18 @@ def normal(
     dtype: DtypeLike = dt.float32,
     device: str | None = None,
 ) -> Tensor:
-    """Normally distributed."""
+    """A tensor of normally distributed numbers with the given mean and standard deviation.
+
+    dtype must be floating, otherwise DtypeError is raised.
+    """
     return _draw("random_normal", shape, device, dtype=dtype, mean=mean, std=std)
 
 
 def bernoulli(shape: Sizes, p: float = 0.5, device: str | None = None) -> Tensor:
-    """True with probability p."""
+    """A bool tensor whose elements are True with probability p, a number from 0 to 1.
+
+    Another p raises ValueError.
+    """
     if not 0 <= p <= 1:
         raise ValueError(f"p={p} is not a probability: give a number from 0 to 1")
     return _draw("random_bernoulli", shape, device, p=p)

@@ -1,4 +1,4 @@
-"""What operations take for a tensor."""
+"""The type of the operands of operations: tensors and everything that is converted to one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from lbrx.tensor.core import Tensor
-    from lbrx.tensor.number import TracedNumber
+    from lbrx.tensor.traced_number import TracedNumber
 
 TensorLike: TypeAlias = "Tensor | TracedNumber | NDArray[Any] | Sequence[Any] | float"
-"""A tensor, an array of numpy, a (nested) list, or a number, which takes the dtype it meets."""
+"""A tensor, a numpy array, a (nested) list, or a number, which takes the dtype of the tensor it is
+combined with."""

@@ -1,4 +1,4 @@
-"""What the arguments of a custom kernel become: buffers and bytes."""
+"""Binds the arguments of a custom kernel: checks them and converts them to buffers and bytes."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from lbrx.tensor.creation import tensor
 from lbrx.tensor.kernel import Kernel, Signature
 from lbrx.tensor.operands import as_scalar
 
-MOST_BYTES = 4096  # that Metal takes without a buffer
-GRAIN = 16  # lengths of threadgroup memory are multiples of it
+MAX_INLINE_BYTES = 4096  # Metal's limit for setBytes
+THREADGROUP_ALIGNMENT = 16  # lengths of threadgroup memory are multiples of this
 
 
 @dataclass(frozen=True)
-class Bound:
-    """What a dispatch is given, each at its index."""
+class BoundArguments:
+    """The arguments of a dispatch, at their indices."""
 
     buffers: list[Buffer | bytes | None]
     threadgroup: list[int]
@@ -41,8 +41,8 @@ def bind(
     signature: Signature,
     given: Mapping[str, Any],
     specs: Mapping[str, Spec],
-) -> tuple[Bound, tuple[Tensor, ...]]:
-    """The arguments of a call, and its results, whose elements are still to be written."""
+) -> tuple[BoundArguments, tuple[Tensor, ...]]:
+    """The arguments of a call, and its results, which the kernel has not written yet."""
     buffers: dict[int, Buffer | bytes] = {}
     threadgroup: dict[int, int] = {}
     results = []
@@ -56,28 +56,28 @@ def bind(
         array = _output(gpu, f"{kernel}: {name}", spec, given.get(name))
         buffers[signature.arguments[name].index] = buffer_of(array)
         results.append(Tensor(array))
-    filled = Bound(
+    bound = BoundArguments(
         [buffers.get(i) for i in range(max(buffers, default=-1) + 1)],
         [threadgroup.get(i, 0) for i in range(max(threadgroup, default=-1) + 1)],
     )
-    return filled, tuple(results)
+    return bound, tuple(results)
 
 
 def _length(where: str, value: Any) -> int:
     if not isinstance(value, int) or value <= 0:
         raise ShapeError(f"{where} is threadgroup memory: give its length in bytes, not {value!r}")
-    return -(-value // GRAIN) * GRAIN
+    return -(-value // THREADGROUP_ALIGNMENT) * THREADGROUP_ALIGNMENT
 
 
 def _input(
     gpu: Context, where: str, argument: KernelArgument, value: Any, contiguous: bool
 ) -> Buffer | bytes:
     if isinstance(value, bytes):
-        return _sendable(gpu, _checked_bytes(where, argument, value))
+        return _bytes_or_buffer(gpu, _checked_bytes(where, argument, value))
     if isinstance(value, Tensor) and value.device == "cpu" and value.ndim == 0:
         value = value.item()
     if not hasattr(value, "__array__") or isinstance(value, np.generic):
-        return _sendable(gpu, _constant(where, argument, value))
+        return _bytes_or_buffer(gpu, _constant(where, argument, value))
     given = value if isinstance(value, Tensor) else tensor(value, device="metal")
     if given.device != "metal":
         raise DeviceError(
@@ -89,23 +89,24 @@ def _input(
             f"{where} is declared as {argument.type_name}, but was given "
             f"{given.dtype}{list(given.shape)}: cast it with astype('{argument.dtype}')"
         )
-    return buffer_of(_concrete(given.contiguous() if contiguous else given))
+    return buffer_of(_computed(given.contiguous() if contiguous else given))
 
 
-def _concrete(value: Tensor) -> Array:
+def _computed(value: Tensor) -> Array:
+    """The tensor's array, with pending values computed."""
     return replace(value.array, storage=value.storage)
 
 
 def _checked_bytes(where: str, argument: KernelArgument, data: bytes) -> bytes:
     if len(data) < argument.size:
         raise ShapeError(
-            f"{where} ({argument.type_name}) needs {argument.size} bytes, but was given {len(data)}"
+            f"{where} ({argument.type_name}) was given {len(data)} bytes: give {argument.size}"
         )
     return data
 
 
 def _constant(where: str, argument: KernelArgument, value: Any) -> bytes:
-    """Numbers as the declared type; vectors of three take the room of four."""
+    """Numbers as bytes of the declared type. A vector of three takes the space of four."""
     dtype = argument.dtype
     numbers = np.asarray(value)
     if dtype is None:
@@ -122,21 +123,21 @@ def _constant(where: str, argument: KernelArgument, value: Any) -> bytes:
         )
     for number in (numbers.min().item(), numbers.max().item()):
         dt.check_scalar(number, dtype)
-    room = max(argument.size // dtype.itemsize, argument.width)
-    packed = np.zeros((numbers.size // argument.width, room), dtype.numpy)
+    stride = max(argument.size // dtype.itemsize, argument.width)
+    packed = np.zeros((numbers.size // argument.width, stride), dtype.numpy)
     with np.errstate(over="ignore"):
         packed[:, : argument.width] = numbers.reshape(-1, argument.width).astype(dtype.numpy)
     return packed.tobytes()
 
 
-def _sendable(gpu: Context, data: bytes) -> Buffer | bytes:
-    if len(data) <= MOST_BYTES:
+def _bytes_or_buffer(gpu: Context, data: bytes) -> Buffer | bytes:
+    if len(data) <= MAX_INLINE_BYTES:
         return data
     return gpu.upload(np.frombuffer(data, np.uint8))
 
 
 def _output(gpu: Context, where: str, spec: Spec, start: Any) -> Array:
-    """Memory for a result; with a start, a copy of that which nothing else has."""
+    """Memory for a result, with a copy of the initial content if there is one."""
     if start is None:
         return empty(gpu, spec)
     number = as_scalar(start)
@@ -145,12 +146,12 @@ def _output(gpu: Context, where: str, spec: Spec, start: Any) -> Array:
         source = imported(gpu, copied(np.asarray(number), spec.dtype))
     else:
         given = start if isinstance(start, Tensor) else tensor(start, device="metal")
-        source = _concrete(given.to_device("metal").astype(spec.dtype))
+        source = _computed(given.to_device("metal").astype(spec.dtype))
     try:
         layout = sh.expand(source.layout, spec.shape)
     except ShapeError as problem:
         raise ShapeError(f"{where} cannot start with {source.layout.shape}: {problem}") from None
     call = Call(gpu, TABLE["copy"], (replace(source, layout=layout),), {}, (spec,))
-    # Run as it stands: a copy in the graph might be shared with others, and this one is written.
+    # Run the copy directly: a node of the graph could be shared, and the kernel writes this memory.
     (array,) = RUNNERS["copy"](call)
     return array

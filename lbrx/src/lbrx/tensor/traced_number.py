@@ -1,4 +1,7 @@
-"""While a function is traced: who asks whether it is, and floats that a replay may change."""
+"""State of a trace (`lbrx.compile`): the function being traced, and its float arguments.
+
+A float argument is a `TracedNumber` during the trace, so that a replay can change its value.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,13 @@ _function: ContextVar[str | None] = ContextVar("function", default=None)
 
 
 def traced_function() -> str | None:
-    """The name of the function that is being traced."""
+    """The name of the function that is being traced in this context; None if there is none."""
     return _function.get()
 
 
 @contextmanager
 def tracing(function: str) -> Iterator[None]:
-    """Within it, a function of this name is called to be traced."""
+    """A context in which the function of this name is being traced."""
     token = _function.set(function)
     try:
         yield
@@ -26,21 +29,21 @@ def tracing(function: str) -> Iterator[None]:
 
 
 class TracedNumber:
-    """A float argument of a compiled function.
+    """A float argument of a compiled function, during its trace.
 
-    Beside a tensor it stays open. Whoever looks at its value otherwise gets it, but then the trace
-    holds for that value alone.
+    As an operand of a tensor operation it becomes a parameter of the replay. Any other use reads
+    its value (`was_read`), and the trace is then valid for that value only.
     """
 
-    __slots__ = ("index", "looked_at", "value")
+    __slots__ = ("index", "value", "was_read")
 
     def __init__(self, value: float, index: int) -> None:
         self.value = value
         self.index = index
-        self.looked_at = False
+        self.was_read = False
 
     def __float__(self) -> float:
-        self.looked_at = True
+        self.was_read = True
         return self.value
 
     def __repr__(self) -> str:
@@ -53,11 +56,13 @@ class TracedNumber:
         return hash(float(self))
 
     def __getattr__(self, name: str) -> Any:
-        """Methods of a float, of the value."""
+        """The methods and attributes of float, applied to the value."""
         return getattr(float(self), name)
 
 
-def _of_value(name: str) -> Any:
+def _float_method(name: str) -> Any:
+    """The special method of float, applied to the value."""
+
     def method(self: TracedNumber, *others: Any) -> Any:
         plain = [float(o) if isinstance(o, TracedNumber) else o for o in others]
         if any(not isinstance(o, int | float) for o in plain):
@@ -72,4 +77,4 @@ for _name in (
     *("mod", "rmod", "pow", "rpow", "neg", "pos", "abs", "int", "bool", "round", "trunc", "floor"),
     *("ceil", "eq", "ne", "lt", "le", "gt", "ge", "divmod", "rdivmod"),
 ):
-    setattr(TracedNumber, f"__{_name}__", _of_value(f"__{_name}__"))
+    setattr(TracedNumber, f"__{_name}__", _float_method(f"__{_name}__"))
