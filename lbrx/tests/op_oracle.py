@@ -1,7 +1,7 @@
-"""An oracle for every operation: float64 numpy (Python ints for integers), written apart from lbrx.
+"""An oracle for every operation, independent of lbrx: numpy in float64, or int64 for integers.
 
-A row says how to compute the result and which operands make sense; the tests supply element types,
-shapes and devices.
+A row says how to compute the result and which operands are valid; the tests supply dtypes, shapes
+and devices.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lbrx.dtype import Dtype, Kind
 
 
 class Place(str):
-    """A device, and whether a test goes through every element type on it or through a sample."""
+    """A device name, and whether a test uses every dtype there or a sample."""
 
     every: bool
 
@@ -31,7 +31,10 @@ class Place(str):
 
 
 def rotating(values: Sequence[Any], key: str) -> list[Any]:
-    """float32 or the last of the values, and another one that the seed and the key decide."""
+    """A sample of dtypes: float32 (or the last), and another that depends on the seed and the key.
+
+    Of other values, one.
+    """
     first = dt.float32 if dt.float32 in values else values[-1]
     others = [value for value in values if value is not first]
     if not others or not isinstance(first, Dtype):
@@ -40,12 +43,12 @@ def rotating(values: Sequence[Any], key: str) -> list[Any]:
 
 
 def has(place: str, dtype: Dtype) -> bool:
-    """Whether a device has an element type."""
+    """Whether a device supports a dtype."""
     return place == "cpu" or dtype is not dt.float64
 
 
 def chosen(dtypes: Sequence[Dtype], place: Place, key: str = "") -> list[Dtype]:
-    """The types that a test takes on a device."""
+    """The dtypes that a test uses on a device."""
     if place == "cpu":
         return list(dtypes)
     possible = [dtype for dtype in dtypes if has(place, dtype)]
@@ -55,7 +58,8 @@ def chosen(dtypes: Sequence[Dtype], place: Place, key: str = "") -> list[Dtype]:
 FLOATS = (dt.float16, dt.bfloat16, dt.float32, dt.float64)
 INTEGERS = tuple(d for d in dt.ALL if d.is_integer)
 NUMBERS = (*INTEGERS, *FLOATS)
-# One unit in the last place beside 1, and what a few float32 operations lose.
+# Relative and absolute. Two units in the last place of 1 for 16-bit dtypes, more for wider ones,
+# whose results are rounded several times.
 PRECISION = {dt.float16: 2e-3, dt.bfloat16: 1.6e-2, dt.float32: 4e-6, dt.float64: 1e-12}
 
 
@@ -83,7 +87,7 @@ def to_index(_: Dtype) -> Dtype:
 
 @dataclass(frozen=True)
 class Row:
-    """One operation: its oracle on float64 or int64 arrays, operands, types and result type."""
+    """One operation: its oracle on float64 or int64 arrays, and its operands and dtypes."""
 
     oracle: Callable[..., Any]
     dtypes: Sequence[Dtype] = dt.ALL
@@ -204,7 +208,7 @@ def _norm(x, axis=None, keepdims=False, ord=2):
 
 
 def _place(choose):
-    """argmax or argmin over several axes, by looking at one result at a time."""
+    """argmax or argmin over several axes, one result at a time."""
 
     def oracle(x, axis=None, keepdims=False):
         axes = range(x.ndim) if axis is None else np.atleast_1d(axis) % x.ndim
@@ -256,7 +260,7 @@ ALONG_AXIS = {
     "sort": Row(_sorted, attributes=({}, {"descending": True})),
 }
 
-# Operations with a test of their own: their operands do not follow a pattern.
+# Operations that have separate tests, because their operands do not follow a pattern.
 OTHERS = {
     *("where", "cast", "layer_norm", "rms_norm", "matmul", "concat", "pad", "take", "gather"),
     *("scatter", "argsort", "topk", "random_uniform", "random_normal", "random_bernoulli"),
@@ -265,7 +269,7 @@ OTHERS = {
     *("overwrite_blocks", "nextafter", "conv2d", "max_pool2d", "avg_pool2d", "random_integers"),
 }
 
-# What may follow a matrix product.
+# The activations of matmul.
 ACTIVATIONS = {
     None: lambda x: x,
     "relu": lambda x: np.where(x > 0, x, 0),
@@ -287,7 +291,7 @@ def layer_norm(x, eps):
 
 
 def attention(q, k, v, mask=None, lengths=None, causal=False, window=0, scale=None, cap=0):
-    """One query at a time: which keys it sees, their weights, the weighted mean of their values."""
+    """One query at a time: its visible keys, their weights, and the weighted mean of values."""
     *batch, heads, count, depth = q.shape
     kv_heads, keys = k.shape[-3:-1]
     factor = depth**-0.5 if scale is None else scale
@@ -313,7 +317,7 @@ def attention(q, k, v, mask=None, lengths=None, causal=False, window=0, scale=No
 
 
 def rope(x, positions, factors=1.0, dims=None, base=10000.0, interleaved=False, scale=1.0):
-    """A pair of features as a complex number, turned by multiplying it."""
+    """Each pair of features as a complex number, rotated by a complex multiplication."""
     dims = x.shape[-1] if dims is None else dims
     part = x[..., :dims]
     halves = part[..., : dims // 2] + 1j * part[..., dims // 2 :]
@@ -326,7 +330,7 @@ def rope(x, positions, factors=1.0, dims=None, base=10000.0, interleaved=False, 
 
 
 def sample(rng: np.random.Generator, shape, dtype: Dtype, low: float = -4, high: float = 4):
-    """Elements of a type within a range: any value where it is floating, whole ones else."""
+    """Random elements of a dtype within a range."""
     if dtype is dt.bool_:
         return rng.integers(0, 2, shape).astype(bool)
     if dtype.is_float:
@@ -335,7 +339,7 @@ def sample(rng: np.random.Generator, shape, dtype: Dtype, low: float = -4, high:
     return rng.integers(low, max(math.floor(high), low), shape, endpoint=True).astype(dtype.numpy)
 
 
-# How a tensor of a shape is seen: as it is, and as views of larger ones.
+# Ways to get a tensor of a shape: the shape to allocate, and the view of it.
 VIEWS = {
     "contiguous": (lambda s: s, lambda x: x),
     "strided": (lambda s: (*s[:-1], 2 * s[-1]), lambda x: x[..., ::2]),
@@ -345,7 +349,7 @@ VIEWS = {
 
 
 def pair(rng, shape, dtype, device, view="contiguous", low=-4, high=4):
-    """A tensor, and the same elements for the oracle."""
+    """A random tensor, and the same elements for the oracle."""
     make, look = VIEWS[view]
     values = sample(rng, make(shape), dtype, low, high)
     tensor = look(lbrx.tensor(values, device=device))
@@ -355,12 +359,12 @@ def pair(rng, shape, dtype, device, view="contiguous", low=-4, high=4):
 
 
 def wide(values: np.ndarray) -> np.ndarray:
-    """The same numbers in the oracle's type."""
+    """The same numbers in the oracle's dtype, float64 or int64."""
     return values.astype(np.int64 if values.dtype.kind in "iu" else np.float64)
 
 
 def close(tensor, expected, dtype: Dtype, scale: float = 1) -> None:
-    """The result has that type, that shape, and those values within the type's precision."""
+    """Assert the dtype and shape of a result, and its values within the precision of the dtype."""
     expected = np.asarray(expected)
     assert tensor.dtype is dtype
     assert tensor.shape == expected.shape

@@ -1,4 +1,4 @@
-"""Attention and rotary embedding, against an oracle that takes one query at a time."""
+"""Attention and rotary embedding, against an oracle that computes one query at a time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from op_oracle import FLOATS, attention, chosen, close, pair, rope
 import lbrx
 from lbrx import dtype as dt
 
-# (batch, heads, key heads, L, S, D, Dv), odd ones among them.
+# (batch, heads, key heads, L, S, D, Dv), with odd sizes and zeros.
 SIZES = [
     ((), 1, 1, 1, 1, 1, 1),
     ((), 4, 4, 5, 5, 8, 8),
@@ -33,7 +33,7 @@ RULES = [
 
 
 def operands(rng, size, dtype, place):
-    """Query, key and value, each a tensor and its elements."""
+    """Query, key and value, each as a tensor and as the oracle's array."""
     batch, heads, kv_heads, count, keys, depth, value_depth = size
     shapes = [
         (*batch, heads, count, depth),
@@ -56,7 +56,7 @@ def test_attention(dtype, size, place, rng):
 def test_attention_to_a_cache_that_is_partly_valid(dtype, size, place, rng):
     (q, x), (k, y), (v, z) = operands(rng, size, dtype, place)
     valid = rng.integers(0, size[4], size[0], endpoint=True)
-    # What lies beyond the valid keys is whatever the memory held.
+    # Memory beyond the valid keys can hold anything, also NaN.
     beyond = np.arange(size[4])[:, None] >= valid[..., None, None, None]
     k, v = (
         lbrx.tensor(np.where(beyond, np.asarray(math.nan, t.dtype.numpy), t.numpy()), device=place)
@@ -152,7 +152,7 @@ def test_rope(dtype, rule, place, rng):
 def test_rope_far_into_a_context(place, rng):
     a, x = pair(rng, (4, 64), dt.float32, place, low=-1, high=1)
     at = np.array([0, 1000, 32767, 131071])
-    # An angle in float32 is off by some of its last bits, at most 2^17 * 2^-23 here.
+    # An angle in float32 has an error of a few units in the last place, here up to 2^17 * 2^-23.
     result = a.rope(lbrx.tensor(at, device=place), base=500000.0)
     close(result, rope(x, at, base=500000.0), dt.float32, scale=2**-6 / 4e-6)
 

@@ -1,4 +1,4 @@
-"""Kernels from Metal source: how arguments are matched, what they become, what is refused."""
+"""Custom kernels: how arguments are matched and converted, and errors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def saxpy():
     return lbrx.kernel(SAXPY)
 
 
-def test_by_place_and_by_name(saxpy, rng):
+def test_arguments_by_position_and_by_name(saxpy, rng):
     x, y = rng.standard_normal((2, 1000)).astype(np.float32)
     a, b = lbrx.tensor(x), lbrx.tensor(y)
     before = lbrx.metal.stats()["kernels"].get("saxpy", 0)
@@ -52,7 +52,7 @@ def test_by_place_and_by_name(saxpy, rng):
     "view",
     [lambda x: x[::-1], lambda x: x[:, ::2], lambda x: x.T, lambda x: x[3:4], lambda x: x[:0]],
 )
-def test_views_are_put_in_order_and_shapes_kept(saxpy, view, rng):
+def test_views_are_made_contiguous_and_keep_their_shape(saxpy, view, rng):
     x = sample(rng, (6, 8), dt.float32)
     a = view(lbrx.tensor(x))
     result = saxpy(a, a, 3.0)
@@ -60,7 +60,7 @@ def test_views_are_put_in_order_and_shapes_kept(saxpy, view, rng):
     assert result.is_contiguous
 
 
-def test_strides_are_the_kernels_own_business(rng):
+def test_contiguous_false_passes_the_memory_of_a_view(rng):
     k = lbrx.kernel(
         """kernel void transpose(device const float* x, constant int2& strides, device float* out,
              uint2 at [[thread_position_in_grid]], uint2 size [[threads_per_grid]]) {
@@ -78,7 +78,7 @@ TYPES = [pytest.param(d, marks=[] if d in FEW else pytest.mark.full) for d in dt
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
-def test_a_template_serves_every_type(dtype, rng):
+def test_template_of_every_dtype(dtype, rng):
     k = lbrx.kernel(
         """kernel void scaled(device const T* x, constant T& by, device T* out,
              uint i [[thread_position_in_grid]]) { out[i] = FLAG ? T(x[i] * by + T(N)) : T(0); }"""
@@ -113,7 +113,7 @@ def test_constants_have_the_declared_type():
     assert out.tolist() == [1, 0, 0, 0, 2, 0, 3.25]
 
 
-def test_outputs_start_with_what_they_are_given():
+def test_initial_content_of_outputs():
     k = lbrx.kernel(
         """kernel void count(device const uchar* x, device atomic_int* bins,
              uint i [[thread_position_in_grid]]) {
@@ -170,7 +170,7 @@ kernel void two(device float* out, uint i [[thread_position_in_grid]]) { out[i] 
         lbrx.kernel(source, "three")(shapes=[1])
 
 
-def test_lines_of_errors_are_the_users():
+def test_compile_errors_have_the_lines_of_the_source():
     source = 'int f() { return 1; }\n#include "elementwise.h"\nkernel void k(device int* x) {\n  x = y;\n}'
     with pytest.raises(lbrx.DeviceError, match=r"k\.metal:4:7: error: use of undeclared .*'y'"):
         lbrx.kernel(source)(shapes=[1], template={"T": lbrx.float32, "N": 3})
@@ -280,7 +280,7 @@ def test_wrong_kernels(source, options, call, error, message):
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="Apple's Metal has no checking modes")
-def test_checking_modes_see_custom_kernels():
+def test_checking_modes_find_errors_in_custom_kernels():
     import softmetal
 
     wrong = lbrx.kernel(

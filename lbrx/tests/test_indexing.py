@@ -1,4 +1,4 @@
-"""Indexing against numpy's."""
+"""Indexing, compared with numpy."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def tensor(request):
     [
         *(1, -1, slice(None, None, -1), None, ..., (), (..., 2), (1, ..., None, 2), True, False),
         *([1, 0], [], ([1, 0], [2, 1]), (slice(None), [0, 2]), (..., [4, 0, 0]), (0, ..., [1])),
-        # Slices between arrays put the picked axes first.
+        # With a slice between index arrays, the indexed axes come first.
         *(([1, 0], slice(None), [2, 1]), (0, slice(None), [1, 2]), (slice(1), [0], slice(None), 1)),
         *((np.array([[0], [1]]), np.array([0, 2])), (None, [1], None), ([0, 1], None, 0)),
         *(

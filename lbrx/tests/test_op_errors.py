@@ -1,4 +1,4 @@
-"""What operations refuse, and what they say about it."""
+"""Errors of operations: type and text for each wrong call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every operation over element types and shapes, against the oracle."""
+"""Every operation over dtypes and shapes, against the oracle."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SHAPES = [(), (1,), (7,), (3, 0), (5, 3), (2, 3, 5)]
 
 @pytest.fixture(autouse=True)
 def _quiet():
-    """The oracle divides by zero too."""
+    """Without numpy's warnings: the oracle divides by zero too."""
     with np.errstate(all="ignore"):
         yield
 
@@ -104,7 +104,7 @@ def test_reductions(name, axis, keepdims, place, rng):
     for dtype, more in itertools.product(chosen(row.dtypes, place, name), row.attributes):
         a, x = pair(rng, (3, 4, 5), dtype, place, view, row.low, row.high)
         if name == "var" and more and axis == ():
-            continue  # nothing divided by nothing
+            continue  # 0 / 0
         result = getattr(a, name)(axis=axis, keepdims=keepdims, **more)
         close(
             result, row.oracle(x, axis=axis, keepdims=keepdims, **more), row.result(dtype), scale=4
@@ -175,8 +175,8 @@ def test_norms_of_a_sum(dtype, place, rng):
             close(total, x + y, dtype)
 
 
-def test_norms_of_a_sum_take_it_unrounded(place):
-    # 1 + 2^-9 is 1 in bfloat16: a norm of the rounded sum would find no difference.
+def test_norms_of_a_sum_use_the_unrounded_sum(place):
+    # 1 + 2^-9 rounds to 1 in bfloat16: the norm of the rounded sum would be zero.
     one, small = lbrx.ones(2, "bfloat16", device=place), [2.0**-9, 0.0]
     residual = lbrx.tensor(small, dtype="bfloat16", device=place)
     normal, total = one.add_layer_norm(residual, eps=0.0)
@@ -223,7 +223,7 @@ def test_bias_is_promoted_and_rounded_once(place, rng):
     close(a.matmul(b, c), x @ y + z, dt.int32)
     close(a.matmul(b, c.astype("float32"), "relu"), np.maximum(x @ y + z, 0), dt.float32)
     close(a.astype("float16").matmul(b, c), x @ y + z, dt.float16)
-    # 300 * 300 is beyond float16, but the bias brings it back before it is rounded.
+    # 300 * 300 overflows float16, but the sum with the bias, which is rounded, does not.
     big, bias = (
         lbrx.full(s, v, dtype="float16", device=place) for s, v in [((1, 1), 300), (1, -6e4)]
     )
@@ -239,7 +239,7 @@ def test_cast_between_all_types(place, rng):
         close(a.astype(target), expected, target)
 
 
-def test_integers_add_up_in_64_bits(place):
+def test_integers_accumulate_in_64_bits(place):
     t = lbrx.tensor(np.uint8([200, 3, 100]), device=place)
     assert (t.sum().item(), t.sum().dtype) == (303, lbrx.uint64)
     assert (t.prod().item(), t.cumsum().tolist()) == (60000, [200, 203, 303])
@@ -247,7 +247,7 @@ def test_integers_add_up_in_64_bits(place):
 
 
 def test_halves_are_rounded_once(place):
-    # 1 + 2^-8 lies half way between two bfloat16, which a sum in bfloat16 would lose each time.
+    # 1 + 2^-8 is halfway between two bfloat16 numbers: a sum in bfloat16 would stay 1.
     small = lbrx.full(256, 2.0**-8, dtype="bfloat16", device=place)
     assert lbrx.concat([lbrx.ones(1, "bfloat16", device=place), small]).sum().item() == 2.0
     a, b, c = (lbrx.tensor(v, dtype="float16", device=place) for v in (300.0, 300.0, -60000.0))
@@ -321,7 +321,7 @@ def test_scatter(dtype, place, rng):
     close(a, x, dtype)
 
 
-def test_erf_is_that_of_python(rng):
+def test_erf_follows_python(rng):
     x = np.concatenate([rng.uniform(-7, 7, 2000), rng.normal(0, 1e-3, 500), [0.46875, 6, 1e-320]])
     expected = np.array([math.erf(v) for v in x])
     error = np.abs(ops.error_function.erf(x) - expected) / np.spacing(np.abs(expected))

@@ -1,4 +1,4 @@
-"""Random numbers: the generator's published answers, and what the distributions must be."""
+"""Random numbers: the generator's published test vectors, and moments of the distributions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lbrx.ops.random import philox
 
 
 def test_philox_gives_the_published_words():
-    # From the known-answer file of Random123, philox4x32 10 rounds; counters of two words.
+    # From Random123's file of known answers, philox4x32 with 10 rounds; the counter has two words.
     assert [hex(w) for w in philox(0, 0, 1)] == [
         "0x6627e8d5",
         "0xe169c58d",
@@ -24,7 +24,7 @@ def test_philox_gives_the_published_words():
 
 
 def reference_block(counter, key):
-    """The paper's round, on Python ints."""
+    """One block as the paper defines it, with Python integers."""
     c, k = [counter & 0xFFFFFFFF, counter >> 32, 0, 0], [key & 0xFFFFFFFF, key >> 32]
     for _ in range(10):
         low, high = c[0] * 0xD2511F53, c[2] * 0xCD9E8D57

@@ -1,4 +1,4 @@
-"""The Tensor: how it is made, seen, converted and moved."""
+"""The Tensor class: creation, views, conversion and devices."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ def test_tensor_copies():
 
 
 @pytest.mark.parametrize("data", ["text", [object()], np.array([1j]), np.array(["a"]), {}])
-def test_tensor_refuses(data):
+def test_tensor_rejects_data_that_is_not_numeric(data):
     with pytest.raises(lbrx.DtypeError, match="give numbers"):
         lbrx.tensor(data)
 
 
-def test_tensor_refuses_lists_of_lists_that_differ():
+def test_tensor_rejects_ragged_lists():
     with pytest.raises(
         lbrx.ShapeError, match="this list is not rectangular: give nested lists of equal"
     ):
@@ -104,7 +104,7 @@ def test_dlpack_with_numpy_shares_memory(dtype):
 
 @pytest.mark.parametrize("version", [None, (1, 0)])
 def test_bfloat16_through_dlpack_is_labelled_so(version):
-    """Another library reads the type from the capsule; a second import of ours is that library."""
+    """The capsule's type code is bfloat16, with and without a DLPack version."""
     t = lbrx.tensor([1.0, -2.5], dtype="bfloat16")
     kwargs = {} if version is None else {"max_version": version}
 
@@ -239,7 +239,7 @@ def test_operators_and_their_reflections():
     ],
 )
 def test_functions_of_numpy(function):
-    """They take tensors as they take arrays."""
+    """numpy's functions accept tensors as they accept arrays."""
     values = np.arange(6, dtype=np.float32).reshape(2, 3)
     found, expected = function(lbrx.tensor(values, device="cpu")), function(values)
     assert not isinstance(found, lbrx.Tensor)
@@ -281,7 +281,7 @@ def test_python_protocols():
             wrong()
 
 
-def test_numbers_take_the_type_they_meet():
+def test_numbers_take_the_dtype_of_the_tensor():
     for dtype in dt.ALL:
         t = lbrx.ones(2, dtype)
         assert (t * 1).dtype is (dtype if dtype is not lbrx.bool_ else lbrx.int64)
@@ -291,7 +291,7 @@ def test_numbers_take_the_type_they_meet():
     assert lbrx.where(lbrx.tensor([True, False]), 1, 0.5).dtype is lbrx.float32
 
 
-def test_numbers_beyond_the_range_of_what_they_meet(place):
+def test_numbers_outside_the_range_of_the_dtype(place):
     for dtype, value in [("uint8", 300), ("uint8", -1), ("int8", -129), ("int64", 2**63)]:
         t = lbrx.ones(2, dtype, place)
         for refused in (lambda: t + value, lambda: lbrx.tensor([value], dtype)):  # noqa: B023
@@ -304,7 +304,7 @@ def test_numbers_beyond_the_range_of_what_they_meet(place):
         lbrx.ones(2, "uint64", place).greater(-1)
 
 
-def test_repr_says_what_it_is():
+def test_repr_has_values_shape_dtype_device_and_name():
     t = lbrx.tensor([[1.5, 2.0], [3.0, 4.0]], dtype="bfloat16").with_metadata(name="w")
     assert repr(t) == (
         "tensor([[1.5, 2. ],\n        [3. , 4. ]],\n"
@@ -326,7 +326,7 @@ def test_every_operation_is_a_method_with_a_signature():
 
 
 def test_a_second_device_needs_one_method(monkeypatch):
-    """Moving, scalars beside tensors, foreign arrays and mismatches, on a device made of `run`."""
+    """Moves, scalars, numpy arrays and device errors work on a device that only has `run`."""
     from lbrx.storage import Array, MetalStorage
     from lbrx.tensor import placement as devices
 
@@ -365,20 +365,20 @@ def test_a_second_device_needs_one_method(monkeypatch):
 
 
 def test_import_is_light():
-    """Neither the Metal backend nor a compiler is needed for tensors on the cpu."""
+    """Importing lbrx does not import the Metal backend or softmetal."""
     code = "import sys, lbrx; print([m for m in sys.modules if 'softmetal' in m or 'Metal' in m])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
 
 def test_public_names():
-    """The names are pinned: adding or removing one is a decision."""
+    """The public names are those in public_names.txt."""
     pinned = (Path(__file__).parent / "public_names.txt").read_text().split()
     assert sorted(lbrx.__all__) == pinned
     assert all(hasattr(lbrx, name) for name in lbrx.__all__)
 
 
-def test_out_of_memory_says_who_holds_it():
+def test_out_of_memory_names_the_largest_users():
     error = pickle.loads(pickle.dumps(lbrx.OutOfMemory(100, 2000, 2048, [("weights", 1500)])))
     assert (error.requested, error.in_use, error.limit) == (100, 2000, 2048)
     assert "100 bytes requested with 2,000 of 2,048 in use (weights 1,500): free" in str(error)
