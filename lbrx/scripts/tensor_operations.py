@@ -79,7 +79,8 @@ def results(op: Op) -> str:
 
 def docstring(op: Op, width: int) -> list[str]:
     """The docstring of the reference, wrapped to that width except for its examples."""
-    text = inspect.cleandoc(op.reference.__doc__ or f"{op.name} of each element.")
+    text = inspect.getdoc(op.reference)
+    assert text, f"operation {op.name} needs a docstring"
     lines: list[str] = []
     for paragraph in text.split("\n\n"):
         is_example = paragraph.startswith(">>>")

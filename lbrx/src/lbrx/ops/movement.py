@@ -188,13 +188,24 @@ def scatter(
 
 @op(OpFamily.SORTING, rules.along_axis, rules.accumulated)
 def cumsum(x: NumpyArray, *, axis: int = -1) -> NumpyArray:
-    """Running sums along an axis; of integers in 64 bits."""
+    """Cumulative sums along an axis.
+
+    The shape stays, and so do floating dtypes; signed integers and bool give int64, unsigned
+    integers uint64.
+
+    >>> lbrx.tensor([1, 2, 3]).cumsum().tolist()
+    [1, 3, 6]
+    """
     return np.asarray(np.cumsum(x, axis=axis, dtype=widest(x)))
 
 
 @op(OpFamily.SORTING, rules.along_axis, rules.accumulated)
 def cumprod(x: NumpyArray, *, axis: int = -1) -> NumpyArray:
-    """Running products along an axis; of integers in 64 bits."""
+    """Cumulative products along an axis.
+
+    The shape stays, and so do floating dtypes; signed integers and bool give int64, unsigned
+    integers uint64.
+    """
     return np.asarray(np.cumprod(x, axis=axis, dtype=widest(x)))
 
 

@@ -14,7 +14,7 @@ from lbrx.shape import Axes, normalize_axes, reduced
 
 
 def widest(x: NumpyArray) -> Any:
-    """The widest type of its kind."""
+    """The widest dtype of the same kind, in which x is accumulated."""
     return {"f": np.float64, "u": np.uint64}.get(x.dtype.kind, np.int64)
 
 
@@ -37,13 +37,26 @@ def _flattened(x: NumpyArray, axis: Axes) -> NumpyArray:
 
 @op(OpFamily.REDUCTION, rules.reduced, rules.accumulated)
 def sum_(x: NumpyArray, *, axis: Axes = None, keepdims: bool = False) -> NumpyArray:
-    """The sum; of integers in 64 bits."""
+    """The sum over the given axes (all by default); 0 over empty axes.
+
+    axis is an integer, a sequence of them or None; keepdims=True keeps reduced axes with size 1.
+    Floating dtypes stay and are accumulated in at least float32; signed integers and bool give
+    int64, unsigned integers uint64.
+
+    >>> lbrx.tensor([[1, 2], [3, 4]]).sum(axis=0).tolist()
+    [4, 6]
+    """
     return _total(x, axis, keepdims)
 
 
 @op(OpFamily.REDUCTION, rules.reduced, rules.accumulated)
 def prod(x: NumpyArray, *, axis: Axes = None, keepdims: bool = False) -> NumpyArray:
-    """The product; of integers in 64 bits."""
+    """The product over the given axes (all by default); 1 over empty axes.
+
+    axis is an integer, a sequence of them or None; keepdims=True keeps reduced axes with size 1.
+    Floating dtypes stay and are accumulated in at least float32; signed integers and bool give
+    int64, unsigned integers uint64.
+    """
     axes = normalize_axes(axis, x.ndim)
     return np.asarray(np.prod(x, axis=axes, dtype=widest(x), keepdims=keepdims))
 

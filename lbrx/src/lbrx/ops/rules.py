@@ -75,33 +75,36 @@ def elementwise(count: int) -> ShapeRule:
 
 
 def same(promoted: Dtype, _: Attributes) -> Dtype:
+    """The promoted dtype."""
     return promoted
 
 
 def boolean(_: Dtype, __: Attributes) -> Dtype:
+    """bool."""
     return dt.bool_
 
 
 def index(_: Dtype, __: Attributes) -> Dtype:
+    """int64."""
     return dt.int64
 
 
 def numeric(promoted: Dtype, _: Attributes) -> Dtype:
-    """The promoted dtype, which may not be bool."""
+    """The promoted dtype; bool raises DtypeError."""
     if promoted is dt.bool_:
         raise DtypeError("bool is not numeric: cast to a numeric dtype, or use ^ or ~")
     return promoted
 
 
 def integral(promoted: Dtype, _: Attributes) -> Dtype:
-    """The promoted dtype, which may not be floating."""
+    """The promoted dtype; a floating dtype raises DtypeError."""
     if promoted.is_float:
         raise DtypeError(f"{promoted} is not an integer dtype: cast to an integer dtype or to bool")
     return promoted
 
 
 def shiftable(promoted: Dtype, attributes: Attributes) -> Dtype:
-    """The promoted dtype, which must be an integer dtype."""
+    """The promoted dtype; bool and floating dtypes raise DtypeError."""
     return integral(numeric(promoted, attributes), attributes)
 
 

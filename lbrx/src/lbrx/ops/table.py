@@ -67,11 +67,11 @@ class Role(StrEnum):
     CONDITION = "condition"
     INDICES = "indices"
     FLOATING = "floating"
-    """Numbers of a floating type of their own, which has no say in the result's."""
+    """Floating, with a dtype that is not promoted and does not affect the result's dtype."""
     CACHE = "cache"
-    """Memory that the operation may write; it decides the result's type and is not converted."""
+    """Memory that the operation may write; it decides the result's dtype and is not converted."""
     STORED = "stored"
-    """Part of quantized values, of whatever type their scheme says."""
+    """An array of quantized values, with the dtype that their scheme defines."""
 
 
 _ROLES = {
@@ -239,7 +239,10 @@ TABLE: dict[str, Op] = {}
 def register(
     name: str, family: OpFamily, shape: ShapeRule, dtype: DtypeRule, reference: Reference
 ) -> None:
-    """Add an operation to the table; a name that it already has raises ValueError."""
+    """Add an operation to the table; a name that it already has raises ValueError.
+
+    The reference's docstring documents the operation.
+    """
     operands: list[Operand] = []
     attributes: dict[str, Any] = {}
     variadic = False

@@ -308,327 +308,521 @@ def avg_pool2d(
 
 
 def negative(x: TensorLike, /) -> Tensor:
-    """negative of each element."""
+    """-x. Unsigned integers wrap.
+
+    The result's dtype is the dtype of x; bool raises DtypeError.
+    """
     return call("negative", x)
 
 
 def sign(x: TensorLike, /) -> Tensor:
-    """sign of each element."""
+    """-1, 0 or 1 by the sign of x; NaN stays NaN.
+
+    The result's dtype is the dtype of x; bool raises DtypeError.
+    """
     return call("sign", x)
 
 
 def square(x: TensorLike, /) -> Tensor:
-    """square of each element."""
+    """x * x.
+
+    The result's dtype is the dtype of x; bool raises DtypeError.
+    """
     return call("square", x)
 
 
 def abs(x: TensorLike, /) -> Tensor:
-    """abs of each element."""
+    """The absolute value |x|.
+
+    The result's dtype is the dtype of x.
+    """
     return call("abs", x)
 
 
 def floor(x: TensorLike, /) -> Tensor:
-    """floor of each element."""
+    """x rounded down to an integer.
+
+    The result's dtype is the dtype of x.
+    """
     return call("floor", x)
 
 
 def ceil(x: TensorLike, /) -> Tensor:
-    """ceil of each element."""
+    """x rounded up to an integer.
+
+    The result's dtype is the dtype of x.
+    """
     return call("ceil", x)
 
 
 def trunc(x: TensorLike, /) -> Tensor:
-    """trunc of each element."""
+    """x rounded towards zero to an integer.
+
+    The result's dtype is the dtype of x.
+    """
     return call("trunc", x)
 
 
 def round(x: TensorLike, /) -> Tensor:
-    """round of each element."""
+    """x rounded to the nearest integer, to the even one if two are equally near.
+
+    The result's dtype is the dtype of x.
+    """
     return call("round", x)
 
 
 def exp(x: TensorLike, /) -> Tensor:
-    """exp of each element."""
+    """e to the power x.
+
+    The result's dtype is the dtype of x if it is floating, else float32.
+    """
     return call("exp", x)
 
 
 def exp2(x: TensorLike, /) -> Tensor:
-    """exp2 of each element."""
+    """2 to the power x.
+
+    The result's dtype is the dtype of x if it is floating, else float32.
+    """
     return call("exp2", x)
 
 
 def expm1(x: TensorLike, /) -> Tensor:
-    """expm1 of each element."""
+    """exp(x) - 1, accurate for x near 0.
+
+    The result's dtype is the dtype of x if it is floating, else float32.
+    """
     return call("expm1", x)
 
 
 def log(x: TensorLike, /) -> Tensor:
-    """log of each element."""
+    """The natural logarithm; -inf for 0, NaN below.
+
+    The result's dtype is the dtype of x if it is floating, else float32.
+    """
     return call("log", x)
 
 
 def log2(x: TensorLike, /) -> Tensor:
-    """log2 of each element."""
+    """The logarithm to base 2; -inf for 0, NaN below.
+
+    The result's dtype is the dtype of x if it is floating, else float32.
+    """
     return call("log2", x)
 
 
 def log10(x: TensorLike, /) -> Tensor:
-    """log10 of each element."""
+    """The logarithm to base 10; -inf for 0, NaN below.
+
+    The result's dtype is the dtype of x if it is floating, else float32.
+    """
     return call("log10", x)
 
 
 def log1p(x: TensorLike, /) -> Tensor:
-    """log1p of each element."""
+    """log(1 + x), accurate for x near 0; -inf for -1, NaN below.
+
+    The result's dtype is the dtype of x if it is floating, else float32.
+    """
     return call("log1p", x)
 
 
 def sqrt(x: TensorLike, /) -> Tensor:
-    """sqrt of each element."""
+    """The square root; NaN for x < 0.
+
+    The result's dtype is the dtype of x if it is floating, else float32.
+    """
     return call("sqrt", x)
 
 
 def rsqrt(x: TensorLike, /) -> Tensor:
-    """rsqrt of each element."""
+    """1 / sqrt(x); inf for 0, NaN below.
+
+    The result's dtype is the dtype of x if it is floating, else float32.
+    """
     return call("rsqrt", x)
 
 
 def reciprocal(x: TensorLike, /) -> Tensor:
-    """reciprocal of each element."""
+    """1 / x; inf or -inf for a zero of that sign.
+
+    The result's dtype is the dtype of x if it is floating, else float32.
+    """
     return call("reciprocal", x)
 
 
 def sin(x: TensorLike, /) -> Tensor:
-    """sin of each element."""
+    """The sine of x in radians.
+
+    The result's dtype is the dtype of x if it is floating, else float32.
+    """
     return call("sin", x)
 
 
 def cos(x: TensorLike, /) -> Tensor:
-    """cos of each element."""
+    """The cosine of x in radians.
+
+    The result's dtype is the dtype of x if it is floating, else float32.
+    """
     return call("cos", x)
 
 
 def tan(x: TensorLike, /) -> Tensor:
-    """tan of each element."""
+    """The tangent of x in radians.
+
+    The result's dtype is the dtype of x if it is floating, else float32.
+    """
     return call("tan", x)
 
 
 def asin(x: TensorLike, /) -> Tensor:
-    """asin of each element."""
+    """The inverse sine, from -pi / 2 to pi / 2; NaN for |x| > 1.
+
+    The result's dtype is the dtype of x if it is floating, else float32.
+    """
     return call("asin", x)
 
 
 def acos(x: TensorLike, /) -> Tensor:
-    """acos of each element."""
+    """The inverse cosine, from 0 to pi; NaN for |x| > 1.
+
+    The result's dtype is the dtype of x if it is floating, else float32.
+    """
     return call("acos", x)
 
 
 def atan(x: TensorLike, /) -> Tensor:
-    """atan of each element."""
+    """The inverse tangent, from -pi / 2 to pi / 2.
+
+    The result's dtype is the dtype of x if it is floating, else float32.
+    """
     return call("atan", x)
 
 
 def sinh(x: TensorLike, /) -> Tensor:
-    """sinh of each element."""
+    """The hyperbolic sine.
+
+    The result's dtype is the dtype of x if it is floating, else float32.
+    """
     return call("sinh", x)
 
 
 def cosh(x: TensorLike, /) -> Tensor:
-    """cosh of each element."""
+    """The hyperbolic cosine.
+
+    The result's dtype is the dtype of x if it is floating, else float32.
+    """
     return call("cosh", x)
 
 
 def asinh(x: TensorLike, /) -> Tensor:
-    """asinh of each element."""
+    """The inverse hyperbolic sine.
+
+    The result's dtype is the dtype of x if it is floating, else float32.
+    """
     return call("asinh", x)
 
 
 def acosh(x: TensorLike, /) -> Tensor:
-    """acosh of each element."""
+    """The inverse hyperbolic cosine; NaN for x < 1.
+
+    The result's dtype is the dtype of x if it is floating, else float32.
+    """
     return call("acosh", x)
 
 
 def atanh(x: TensorLike, /) -> Tensor:
-    """atanh of each element."""
+    """The inverse hyperbolic tangent; NaN for |x| > 1.
+
+    The result's dtype is the dtype of x if it is floating, else float32.
+    """
     return call("atanh", x)
 
 
 def erf(x: TensorLike, /) -> Tensor:
-    """erf of each element."""
+    """The error function, 2 / sqrt(pi) times the integral of exp(-t**2) from 0 to x.
+
+    The result's dtype is the dtype of x if it is floating, else float32.
+    """
     return call("erf", x)
 
 
 def bitwise_invert(x: TensorLike, /) -> Tensor:
-    """bitwise_invert of each element."""
+    """~x: all bits inverted; for bool, not x.
+
+    The result's dtype is the dtype of x; a floating dtype raises DtypeError.
+    """
     return call("bitwise_invert", x)
 
 
 def logical_not(x: TensorLike, /) -> Tensor:
-    """logical_not of each element."""
+    """Whether x is zero.
+
+    The result's dtype is bool.
+    """
     return call("logical_not", x)
 
 
 def isnan(x: TensorLike, /) -> Tensor:
-    """isnan of each element."""
+    """Whether x is NaN.
+
+    The result's dtype is bool.
+    """
     return call("isnan", x)
 
 
 def isinf(x: TensorLike, /) -> Tensor:
-    """isinf of each element."""
+    """Whether x is inf or -inf.
+
+    The result's dtype is bool.
+    """
     return call("isinf", x)
 
 
 def isfinite(x: TensorLike, /) -> Tensor:
-    """isfinite of each element."""
+    """Whether x is neither NaN nor infinite.
+
+    The result's dtype is bool.
+    """
     return call("isfinite", x)
 
 
 def add(x: TensorLike, /, y: TensorLike) -> Tensor:
-    """add of each element."""
+    """x + y; for bool, x or y.
+
+    The operands broadcast. The result's dtype is the promoted dtype.
+    """
     return call("add", x, y)
 
 
 def multiply(x: TensorLike, /, y: TensorLike) -> Tensor:
-    """multiply of each element."""
+    """x * y; for bool, x and y.
+
+    The operands broadcast. The result's dtype is the promoted dtype.
+    """
     return call("multiply", x, y)
 
 
 def maximum(x: TensorLike, /, y: TensorLike) -> Tensor:
-    """maximum of each element."""
+    """The larger of x and y; NaN if one of them is.
+
+    The operands broadcast. The result's dtype is the promoted dtype.
+    """
     return call("maximum", x, y)
 
 
 def minimum(x: TensorLike, /, y: TensorLike) -> Tensor:
-    """minimum of each element."""
+    """The smaller of x and y; NaN if one of them is.
+
+    The operands broadcast. The result's dtype is the promoted dtype.
+    """
     return call("minimum", x, y)
 
 
 def subtract(x: TensorLike, /, y: TensorLike) -> Tensor:
-    """subtract of each element."""
+    """x - y.
+
+    The operands broadcast. The result's dtype is the promoted dtype; bool raises
+    DtypeError.
+    """
     return call("subtract", x, y)
 
 
 def floor_divide(x: TensorLike, /, y: TensorLike) -> Tensor:
-    """floor_divide of each element."""
+    """x / y rounded down to an integer; 0 for integers with y = 0.
+
+    The operands broadcast. The result's dtype is the promoted dtype; bool raises
+    DtypeError.
+    """
     return call("floor_divide", x, y)
 
 
 def remainder(x: TensorLike, /, y: TensorLike) -> Tensor:
-    """remainder of each element."""
+    """x - floor(x / y) * y, which has the sign of y; 0 for integers with y = 0.
+
+    The operands broadcast. The result's dtype is the promoted dtype; bool raises
+    DtypeError.
+    """
     return call("remainder", x, y)
 
 
 def pow(x: TensorLike, /, y: TensorLike) -> Tensor:
-    """pow of each element."""
+    """x to the power y; integers with y < 0 are rounded towards zero, and 0 for x = 0.
+
+    The operands broadcast. The result's dtype is the promoted dtype; bool raises
+    DtypeError.
+    """
     return call("pow", x, y)
 
 
 def divide(x: TensorLike, /, y: TensorLike) -> Tensor:
-    """divide of each element."""
+    """x / y; inf, -inf or NaN for y = 0.
+
+    The operands broadcast. The result's dtype is the promoted dtype if it is floating, else
+    float32.
+    """
     return call("divide", x, y)
 
 
 def atan2(x: TensorLike, /, y: TensorLike) -> Tensor:
-    """atan2 of each element."""
+    """The angle of the point (y, x), atan(x / y) with its quadrant, from -pi to pi.
+
+    The operands broadcast. The result's dtype is the promoted dtype if it is floating, else
+    float32.
+    """
     return call("atan2", x, y)
 
 
 def bitwise_and(x: TensorLike, /, y: TensorLike) -> Tensor:
-    """bitwise_and of each element."""
+    """x & y of each bit; for bool, x and y.
+
+    The operands broadcast. The result's dtype is the promoted dtype; a floating dtype
+    raises DtypeError.
+    """
     return call("bitwise_and", x, y)
 
 
 def bitwise_or(x: TensorLike, /, y: TensorLike) -> Tensor:
-    """bitwise_or of each element."""
+    """x | y of each bit; for bool, x or y.
+
+    The operands broadcast. The result's dtype is the promoted dtype; a floating dtype
+    raises DtypeError.
+    """
     return call("bitwise_or", x, y)
 
 
 def bitwise_xor(x: TensorLike, /, y: TensorLike) -> Tensor:
-    """bitwise_xor of each element."""
+    """x ^ y of each bit; for bool, whether they differ.
+
+    The operands broadcast. The result's dtype is the promoted dtype; a floating dtype
+    raises DtypeError.
+    """
     return call("bitwise_xor", x, y)
 
 
 def bitwise_left_shift(x: TensorLike, /, y: TensorLike) -> Tensor:
-    """bitwise_left_shift of each element."""
+    """x * 2**y without the bits that overflow; 0 for y outside the width.
+
+    The operands broadcast. The result's dtype is the promoted dtype; bool and floating
+    dtypes raise DtypeError.
+    """
     return call("bitwise_left_shift", x, y)
 
 
 def bitwise_right_shift(x: TensorLike, /, y: TensorLike) -> Tensor:
-    """bitwise_right_shift of each element."""
+    """x / 2**y rounded down.
+
+    The operands broadcast. The result's dtype is the promoted dtype; bool and floating
+    dtypes raise DtypeError.
+    """
     return call("bitwise_right_shift", x, y)
 
 
 def equal(x: TensorLike, /, y: TensorLike) -> Tensor:
-    """equal of each element."""
+    """Whether x == y; False if one is NaN.
+
+    The operands broadcast. The result's dtype is bool.
+    """
     return call("equal", x, y)
 
 
 def not_equal(x: TensorLike, /, y: TensorLike) -> Tensor:
-    """not_equal of each element."""
+    """Whether x != y; True if one is NaN.
+
+    The operands broadcast. The result's dtype is bool.
+    """
     return call("not_equal", x, y)
 
 
 def less(x: TensorLike, /, y: TensorLike) -> Tensor:
-    """less of each element."""
+    """Whether x < y; False if one is NaN.
+
+    The operands broadcast. The result's dtype is bool.
+    """
     return call("less", x, y)
 
 
 def less_equal(x: TensorLike, /, y: TensorLike) -> Tensor:
-    """less_equal of each element."""
+    """Whether x <= y; False if one is NaN.
+
+    The operands broadcast. The result's dtype is bool.
+    """
     return call("less_equal", x, y)
 
 
 def greater(x: TensorLike, /, y: TensorLike) -> Tensor:
-    """greater of each element."""
+    """Whether x > y; False if one is NaN.
+
+    The operands broadcast. The result's dtype is bool.
+    """
     return call("greater", x, y)
 
 
 def greater_equal(x: TensorLike, /, y: TensorLike) -> Tensor:
-    """greater_equal of each element."""
+    """Whether x >= y; False if one is NaN.
+
+    The operands broadcast. The result's dtype is bool.
+    """
     return call("greater_equal", x, y)
 
 
 def logical_and(x: TensorLike, /, y: TensorLike) -> Tensor:
-    """logical_and of each element."""
+    """Whether neither x nor y is zero.
+
+    The operands broadcast. The result's dtype is bool.
+    """
     return call("logical_and", x, y)
 
 
 def logical_or(x: TensorLike, /, y: TensorLike) -> Tensor:
-    """logical_or of each element."""
+    """Whether x or y is not zero.
+
+    The operands broadcast. The result's dtype is bool.
+    """
     return call("logical_or", x, y)
 
 
 def logical_xor(x: TensorLike, /, y: TensorLike) -> Tensor:
-    """logical_xor of each element."""
+    """Whether exactly one of x and y is not zero.
+
+    The operands broadcast. The result's dtype is bool.
+    """
     return call("logical_xor", x, y)
 
 
 def signbit(x: TensorLike, /) -> Tensor:
-    """Whether each element has a negative sign, also -0 and NaN."""
+    """Whether the sign bit is set: x < 0, -0.0 or a negative NaN. The result is bool."""
     return call("signbit", x)
 
 
 def copysign(x: TensorLike, /, y: TensorLike) -> Tensor:
-    """The magnitude of x with the sign of y."""
+    """|x| with the sign of y. The operands broadcast; integers become float32."""
     return call("copysign", x, y)
 
 
 def hypot(x: TensorLike, /, y: TensorLike) -> Tensor:
-    """sqrt(x * x + y * y), without overflow on the way."""
+    """sqrt(x**2 + y**2), computed without overflow. Broadcasts; integers become float32."""
     return call("hypot", x, y)
 
 
 def logaddexp(x: TensorLike, /, y: TensorLike) -> Tensor:
-    """log(exp(x) + exp(y)), without overflow on the way."""
+    """log(exp(x) + exp(y)), computed without overflow. Broadcasts; integers become float32."""
     return call("logaddexp", x, y)
 
 
 def nextafter(x: TensorLike, /, y: TensorLike) -> Tensor:
-    """The next number after x towards y; of float32 and float64 only."""
+    """The next number after x in the direction of y; float16 and bfloat16 raise DtypeError.
+
+    The operands broadcast; integers become float32.
+    """
     return call("nextafter", x, y)
 
 
 def fma(x: TensorLike, /, y: TensorLike, z: TensorLike) -> Tensor:
-    """x * y + z with one rounding: float64 holds a product of two float32 exactly."""
+    """x * y + z, rounded once.
+
+    The operands broadcast. The result's dtype is the promoted dtype.
+    """
     return call("fma", x, y, z)
 
 

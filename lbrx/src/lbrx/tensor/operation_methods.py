@@ -289,279 +289,492 @@ class OperationMethods:
         )
 
     def negative(self) -> Tensor:
-        """negative of each element."""
+        """-x. Unsigned integers wrap.
+
+        The result's dtype is the dtype of x; bool raises DtypeError.
+        """
         return self._call("negative", self)
 
     def sign(self) -> Tensor:
-        """sign of each element."""
+        """-1, 0 or 1 by the sign of x; NaN stays NaN.
+
+        The result's dtype is the dtype of x; bool raises DtypeError.
+        """
         return self._call("sign", self)
 
     def square(self) -> Tensor:
-        """square of each element."""
+        """x * x.
+
+        The result's dtype is the dtype of x; bool raises DtypeError.
+        """
         return self._call("square", self)
 
     def abs(self) -> Tensor:
-        """abs of each element."""
+        """The absolute value |x|.
+
+        The result's dtype is the dtype of x.
+        """
         return self._call("abs", self)
 
     def floor(self) -> Tensor:
-        """floor of each element."""
+        """x rounded down to an integer.
+
+        The result's dtype is the dtype of x.
+        """
         return self._call("floor", self)
 
     def ceil(self) -> Tensor:
-        """ceil of each element."""
+        """x rounded up to an integer.
+
+        The result's dtype is the dtype of x.
+        """
         return self._call("ceil", self)
 
     def trunc(self) -> Tensor:
-        """trunc of each element."""
+        """x rounded towards zero to an integer.
+
+        The result's dtype is the dtype of x.
+        """
         return self._call("trunc", self)
 
     def round(self) -> Tensor:
-        """round of each element."""
+        """x rounded to the nearest integer, to the even one if two are equally near.
+
+        The result's dtype is the dtype of x.
+        """
         return self._call("round", self)
 
     def exp(self) -> Tensor:
-        """exp of each element."""
+        """e to the power x.
+
+        The result's dtype is the dtype of x if it is floating, else float32.
+        """
         return self._call("exp", self)
 
     def exp2(self) -> Tensor:
-        """exp2 of each element."""
+        """2 to the power x.
+
+        The result's dtype is the dtype of x if it is floating, else float32.
+        """
         return self._call("exp2", self)
 
     def expm1(self) -> Tensor:
-        """expm1 of each element."""
+        """exp(x) - 1, accurate for x near 0.
+
+        The result's dtype is the dtype of x if it is floating, else float32.
+        """
         return self._call("expm1", self)
 
     def log(self) -> Tensor:
-        """log of each element."""
+        """The natural logarithm; -inf for 0, NaN below.
+
+        The result's dtype is the dtype of x if it is floating, else float32.
+        """
         return self._call("log", self)
 
     def log2(self) -> Tensor:
-        """log2 of each element."""
+        """The logarithm to base 2; -inf for 0, NaN below.
+
+        The result's dtype is the dtype of x if it is floating, else float32.
+        """
         return self._call("log2", self)
 
     def log10(self) -> Tensor:
-        """log10 of each element."""
+        """The logarithm to base 10; -inf for 0, NaN below.
+
+        The result's dtype is the dtype of x if it is floating, else float32.
+        """
         return self._call("log10", self)
 
     def log1p(self) -> Tensor:
-        """log1p of each element."""
+        """log(1 + x), accurate for x near 0; -inf for -1, NaN below.
+
+        The result's dtype is the dtype of x if it is floating, else float32.
+        """
         return self._call("log1p", self)
 
     def sqrt(self) -> Tensor:
-        """sqrt of each element."""
+        """The square root; NaN for x < 0.
+
+        The result's dtype is the dtype of x if it is floating, else float32.
+        """
         return self._call("sqrt", self)
 
     def rsqrt(self) -> Tensor:
-        """rsqrt of each element."""
+        """1 / sqrt(x); inf for 0, NaN below.
+
+        The result's dtype is the dtype of x if it is floating, else float32.
+        """
         return self._call("rsqrt", self)
 
     def reciprocal(self) -> Tensor:
-        """reciprocal of each element."""
+        """1 / x; inf or -inf for a zero of that sign.
+
+        The result's dtype is the dtype of x if it is floating, else float32.
+        """
         return self._call("reciprocal", self)
 
     def sin(self) -> Tensor:
-        """sin of each element."""
+        """The sine of x in radians.
+
+        The result's dtype is the dtype of x if it is floating, else float32.
+        """
         return self._call("sin", self)
 
     def cos(self) -> Tensor:
-        """cos of each element."""
+        """The cosine of x in radians.
+
+        The result's dtype is the dtype of x if it is floating, else float32.
+        """
         return self._call("cos", self)
 
     def tan(self) -> Tensor:
-        """tan of each element."""
+        """The tangent of x in radians.
+
+        The result's dtype is the dtype of x if it is floating, else float32.
+        """
         return self._call("tan", self)
 
     def asin(self) -> Tensor:
-        """asin of each element."""
+        """The inverse sine, from -pi / 2 to pi / 2; NaN for |x| > 1.
+
+        The result's dtype is the dtype of x if it is floating, else float32.
+        """
         return self._call("asin", self)
 
     def acos(self) -> Tensor:
-        """acos of each element."""
+        """The inverse cosine, from 0 to pi; NaN for |x| > 1.
+
+        The result's dtype is the dtype of x if it is floating, else float32.
+        """
         return self._call("acos", self)
 
     def atan(self) -> Tensor:
-        """atan of each element."""
+        """The inverse tangent, from -pi / 2 to pi / 2.
+
+        The result's dtype is the dtype of x if it is floating, else float32.
+        """
         return self._call("atan", self)
 
     def sinh(self) -> Tensor:
-        """sinh of each element."""
+        """The hyperbolic sine.
+
+        The result's dtype is the dtype of x if it is floating, else float32.
+        """
         return self._call("sinh", self)
 
     def cosh(self) -> Tensor:
-        """cosh of each element."""
+        """The hyperbolic cosine.
+
+        The result's dtype is the dtype of x if it is floating, else float32.
+        """
         return self._call("cosh", self)
 
     def asinh(self) -> Tensor:
-        """asinh of each element."""
+        """The inverse hyperbolic sine.
+
+        The result's dtype is the dtype of x if it is floating, else float32.
+        """
         return self._call("asinh", self)
 
     def acosh(self) -> Tensor:
-        """acosh of each element."""
+        """The inverse hyperbolic cosine; NaN for x < 1.
+
+        The result's dtype is the dtype of x if it is floating, else float32.
+        """
         return self._call("acosh", self)
 
     def atanh(self) -> Tensor:
-        """atanh of each element."""
+        """The inverse hyperbolic tangent; NaN for |x| > 1.
+
+        The result's dtype is the dtype of x if it is floating, else float32.
+        """
         return self._call("atanh", self)
 
     def erf(self) -> Tensor:
-        """erf of each element."""
+        """The error function, 2 / sqrt(pi) times the integral of exp(-t**2) from 0 to x.
+
+        The result's dtype is the dtype of x if it is floating, else float32.
+        """
         return self._call("erf", self)
 
     def bitwise_invert(self) -> Tensor:
-        """bitwise_invert of each element."""
+        """~x: all bits inverted; for bool, not x.
+
+        The result's dtype is the dtype of x; a floating dtype raises DtypeError.
+        """
         return self._call("bitwise_invert", self)
 
     def logical_not(self) -> Tensor:
-        """logical_not of each element."""
+        """Whether x is zero.
+
+        The result's dtype is bool.
+        """
         return self._call("logical_not", self)
 
     def isnan(self) -> Tensor:
-        """isnan of each element."""
+        """Whether x is NaN.
+
+        The result's dtype is bool.
+        """
         return self._call("isnan", self)
 
     def isinf(self) -> Tensor:
-        """isinf of each element."""
+        """Whether x is inf or -inf.
+
+        The result's dtype is bool.
+        """
         return self._call("isinf", self)
 
     def isfinite(self) -> Tensor:
-        """isfinite of each element."""
+        """Whether x is neither NaN nor infinite.
+
+        The result's dtype is bool.
+        """
         return self._call("isfinite", self)
 
     def add(self, y: TensorLike) -> Tensor:
-        """add of each element."""
+        """x + y; for bool, x or y.
+
+        The operands broadcast. The result's dtype is the promoted dtype.
+        """
         return self._call("add", self, y)
 
     def multiply(self, y: TensorLike) -> Tensor:
-        """multiply of each element."""
+        """x * y; for bool, x and y.
+
+        The operands broadcast. The result's dtype is the promoted dtype.
+        """
         return self._call("multiply", self, y)
 
     def maximum(self, y: TensorLike) -> Tensor:
-        """maximum of each element."""
+        """The larger of x and y; NaN if one of them is.
+
+        The operands broadcast. The result's dtype is the promoted dtype.
+        """
         return self._call("maximum", self, y)
 
     def minimum(self, y: TensorLike) -> Tensor:
-        """minimum of each element."""
+        """The smaller of x and y; NaN if one of them is.
+
+        The operands broadcast. The result's dtype is the promoted dtype.
+        """
         return self._call("minimum", self, y)
 
     def subtract(self, y: TensorLike) -> Tensor:
-        """subtract of each element."""
+        """x - y.
+
+        The operands broadcast. The result's dtype is the promoted dtype; bool raises
+        DtypeError.
+        """
         return self._call("subtract", self, y)
 
     def floor_divide(self, y: TensorLike) -> Tensor:
-        """floor_divide of each element."""
+        """x / y rounded down to an integer; 0 for integers with y = 0.
+
+        The operands broadcast. The result's dtype is the promoted dtype; bool raises
+        DtypeError.
+        """
         return self._call("floor_divide", self, y)
 
     def remainder(self, y: TensorLike) -> Tensor:
-        """remainder of each element."""
+        """x - floor(x / y) * y, which has the sign of y; 0 for integers with y = 0.
+
+        The operands broadcast. The result's dtype is the promoted dtype; bool raises
+        DtypeError.
+        """
         return self._call("remainder", self, y)
 
     def pow(self, y: TensorLike) -> Tensor:
-        """pow of each element."""
+        """x to the power y; integers with y < 0 are rounded towards zero, and 0 for x = 0.
+
+        The operands broadcast. The result's dtype is the promoted dtype; bool raises
+        DtypeError.
+        """
         return self._call("pow", self, y)
 
     def divide(self, y: TensorLike) -> Tensor:
-        """divide of each element."""
+        """x / y; inf, -inf or NaN for y = 0.
+
+        The operands broadcast. The result's dtype is the promoted dtype if it is floating,
+        else float32.
+        """
         return self._call("divide", self, y)
 
     def atan2(self, y: TensorLike) -> Tensor:
-        """atan2 of each element."""
+        """The angle of the point (y, x), atan(x / y) with its quadrant, from -pi to pi.
+
+        The operands broadcast. The result's dtype is the promoted dtype if it is floating,
+        else float32.
+        """
         return self._call("atan2", self, y)
 
     def bitwise_and(self, y: TensorLike) -> Tensor:
-        """bitwise_and of each element."""
+        """x & y of each bit; for bool, x and y.
+
+        The operands broadcast. The result's dtype is the promoted dtype; a floating dtype
+        raises DtypeError.
+        """
         return self._call("bitwise_and", self, y)
 
     def bitwise_or(self, y: TensorLike) -> Tensor:
-        """bitwise_or of each element."""
+        """x | y of each bit; for bool, x or y.
+
+        The operands broadcast. The result's dtype is the promoted dtype; a floating dtype
+        raises DtypeError.
+        """
         return self._call("bitwise_or", self, y)
 
     def bitwise_xor(self, y: TensorLike) -> Tensor:
-        """bitwise_xor of each element."""
+        """x ^ y of each bit; for bool, whether they differ.
+
+        The operands broadcast. The result's dtype is the promoted dtype; a floating dtype
+        raises DtypeError.
+        """
         return self._call("bitwise_xor", self, y)
 
     def bitwise_left_shift(self, y: TensorLike) -> Tensor:
-        """bitwise_left_shift of each element."""
+        """x * 2**y without the bits that overflow; 0 for y outside the width.
+
+        The operands broadcast. The result's dtype is the promoted dtype; bool and floating
+        dtypes raise DtypeError.
+        """
         return self._call("bitwise_left_shift", self, y)
 
     def bitwise_right_shift(self, y: TensorLike) -> Tensor:
-        """bitwise_right_shift of each element."""
+        """x / 2**y rounded down.
+
+        The operands broadcast. The result's dtype is the promoted dtype; bool and floating
+        dtypes raise DtypeError.
+        """
         return self._call("bitwise_right_shift", self, y)
 
     def equal(self, y: TensorLike) -> Tensor:
-        """equal of each element."""
+        """Whether x == y; False if one is NaN.
+
+        The operands broadcast. The result's dtype is bool.
+        """
         return self._call("equal", self, y)
 
     def not_equal(self, y: TensorLike) -> Tensor:
-        """not_equal of each element."""
+        """Whether x != y; True if one is NaN.
+
+        The operands broadcast. The result's dtype is bool.
+        """
         return self._call("not_equal", self, y)
 
     def less(self, y: TensorLike) -> Tensor:
-        """less of each element."""
+        """Whether x < y; False if one is NaN.
+
+        The operands broadcast. The result's dtype is bool.
+        """
         return self._call("less", self, y)
 
     def less_equal(self, y: TensorLike) -> Tensor:
-        """less_equal of each element."""
+        """Whether x <= y; False if one is NaN.
+
+        The operands broadcast. The result's dtype is bool.
+        """
         return self._call("less_equal", self, y)
 
     def greater(self, y: TensorLike) -> Tensor:
-        """greater of each element."""
+        """Whether x > y; False if one is NaN.
+
+        The operands broadcast. The result's dtype is bool.
+        """
         return self._call("greater", self, y)
 
     def greater_equal(self, y: TensorLike) -> Tensor:
-        """greater_equal of each element."""
+        """Whether x >= y; False if one is NaN.
+
+        The operands broadcast. The result's dtype is bool.
+        """
         return self._call("greater_equal", self, y)
 
     def logical_and(self, y: TensorLike) -> Tensor:
-        """logical_and of each element."""
+        """Whether neither x nor y is zero.
+
+        The operands broadcast. The result's dtype is bool.
+        """
         return self._call("logical_and", self, y)
 
     def logical_or(self, y: TensorLike) -> Tensor:
-        """logical_or of each element."""
+        """Whether x or y is not zero.
+
+        The operands broadcast. The result's dtype is bool.
+        """
         return self._call("logical_or", self, y)
 
     def logical_xor(self, y: TensorLike) -> Tensor:
-        """logical_xor of each element."""
+        """Whether exactly one of x and y is not zero.
+
+        The operands broadcast. The result's dtype is bool.
+        """
         return self._call("logical_xor", self, y)
 
     def signbit(self) -> Tensor:
-        """Whether each element has a negative sign, also -0 and NaN."""
+        """Whether the sign bit is set: x < 0, -0.0 or a negative NaN. The result is bool."""
         return self._call("signbit", self)
 
     def copysign(self, y: TensorLike) -> Tensor:
-        """The magnitude of x with the sign of y."""
+        """|x| with the sign of y. The operands broadcast; integers become float32."""
         return self._call("copysign", self, y)
 
     def hypot(self, y: TensorLike) -> Tensor:
-        """sqrt(x * x + y * y), without overflow on the way."""
+        """sqrt(x**2 + y**2), computed without overflow. Broadcasts; integers become float32."""
         return self._call("hypot", self, y)
 
     def logaddexp(self, y: TensorLike) -> Tensor:
-        """log(exp(x) + exp(y)), without overflow on the way."""
+        """log(exp(x) + exp(y)), computed without overflow. Broadcasts; integers become
+        float32.
+        """
         return self._call("logaddexp", self, y)
 
     def nextafter(self, y: TensorLike) -> Tensor:
-        """The next number after x towards y; of float32 and float64 only."""
+        """The next number after x in the direction of y; float16 and bfloat16 raise
+        DtypeError.
+
+        The operands broadcast; integers become float32.
+        """
         return self._call("nextafter", self, y)
 
     def where(self, x: TensorLike, y: TensorLike) -> Tensor:
-        """x where the condition holds, y elsewhere."""
+        """x where the condition is True, y elsewhere.
+
+        The operands broadcast. The condition must be bool, otherwise DtypeError is raised;
+        the result's dtype is that of x and y, promoted.
+        """
         return self._call("where", self, x, y)
 
     def fma(self, y: TensorLike, z: TensorLike) -> Tensor:
-        """x * y + z with one rounding: float64 holds a product of two float32 exactly."""
+        """x * y + z, rounded once.
+
+        The operands broadcast. The result's dtype is the promoted dtype.
+        """
         return self._call("fma", self, y, z)
 
     def clip(self, low: TensorLike, high: TensorLike) -> Tensor:
-        """x, but at least low and at most high; high wins where they cross."""
+        """min(max(x, low), high); NaN if one of them is.
+
+        The operands broadcast. Where low > high, the result is high. The result's dtype is
+        the promoted dtype.
+        """
         return self._call("clip", self, low, high)
 
     def cast(self, dtype: DtypeLike) -> Tensor:
-        """The same values in another type; the table rounds what a reference returns."""
+        """The elements converted to a dtype.
+
+        Floats are truncated to integers; a float outside the integer's range, or NaN, gives
+        an unspecified value. Integers wrap. bool is True where an element is not zero.
+        float64 on metal raises DtypeError.
+
+        >>> lbrx.tensor([1.9, -1.9]).cast("int32").tolist()
+        [1, -1]
+        """
         return self._call("cast", self, dtype=dtype)
 
     def copy(self) -> Tensor:
-        """The same elements, contiguous and in memory of their own."""
+        """The same elements, contiguous and in new memory."""
         return self._call("copy", self)
 
     def matmul(
@@ -584,11 +797,24 @@ class OperationMethods:
         return self._call("matmul", self, y, bias, activation=activation)
 
     def sum(self, axis: Axes = None, keepdims: bool = False) -> Tensor:
-        """The sum; of integers in 64 bits."""
+        """The sum over the given axes (all by default); 0 over empty axes.
+
+        axis is an integer, a sequence of them or None; keepdims=True keeps reduced axes
+        with size 1. Floating dtypes stay and are accumulated in at least float32; signed
+        integers and bool give int64, unsigned integers uint64.
+
+        >>> lbrx.tensor([[1, 2], [3, 4]]).sum(axis=0).tolist()
+        [4, 6]
+        """
         return self._call("sum", self, axis=axis, keepdims=keepdims)
 
     def prod(self, axis: Axes = None, keepdims: bool = False) -> Tensor:
-        """The product; of integers in 64 bits."""
+        """The product over the given axes (all by default); 1 over empty axes.
+
+        axis is an integer, a sequence of them or None; keepdims=True keeps reduced axes
+        with size 1. Floating dtypes stay and are accumulated in at least float32; signed
+        integers and bool give int64, unsigned integers uint64.
+        """
         return self._call("prod", self, axis=axis, keepdims=keepdims)
 
     def mean(self, axis: Axes = None, keepdims: bool = False) -> Tensor:
@@ -723,11 +949,22 @@ class OperationMethods:
         return self._call("scatter", self, indices, updates, axis=axis, reduce=reduce)
 
     def cumsum(self, axis: int = -1) -> Tensor:
-        """Running sums along an axis; of integers in 64 bits."""
+        """Cumulative sums along an axis.
+
+        The shape stays, and so do floating dtypes; signed integers and bool give int64,
+        unsigned integers uint64.
+
+        >>> lbrx.tensor([1, 2, 3]).cumsum().tolist()
+        [1, 3, 6]
+        """
         return self._call("cumsum", self, axis=axis)
 
     def cumprod(self, axis: int = -1) -> Tensor:
-        """Running products along an axis; of integers in 64 bits."""
+        """Cumulative products along an axis.
+
+        The shape stays, and so do floating dtypes; signed integers and bool give int64,
+        unsigned integers uint64.
+        """
         return self._call("cumprod", self, axis=axis)
 
     def sort(self, axis: int = -1, descending: bool = False) -> Tensor:
