@@ -178,12 +178,12 @@ SAME = [(2, 4, 3, 8)] * 3
         (
             lambda: ones(2, 3).scatter(np.zeros((2, 1), int), ones(2, 2)),
             lbrx.ShapeError,
-            "must have the indices' shape",
+            "do not have the indices' shape",
         ),
         (
             lambda: ones(2).scatter([0], ones(1), reduce="mean"),
             ValueError,
-            "reduce='mean' does not exist: give one of 'set', 'add', 'multiply', 'min', 'max'",
+            "reduce='mean' is not known: give one of 'set', 'add', 'multiply', 'min', 'max'",
         ),
         (lambda: ones(2).gelu(approximate="erf"), ValueError, "give 'none' or 'tanh'"),
         (lambda: ones(2, dtype="uint8") + 300, lbrx.DtypeError, "300 does not fit uint8"),

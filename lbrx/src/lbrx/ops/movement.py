@@ -1,4 +1,5 @@
-"""Operations that move elements: concat, pad, take, gather, scatter, cumsum, sort, topk."""
+"""Operations that move elements or combine them along an axis: concat, pad, take, gather, scatter,
+cumsum, cumprod, sort, topk."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from lbrx.shape import Shape
 
 Widths = tuple[tuple[int, int], ...]
 
-# What `scatter` does with an element and its update; None puts the update in its place.
+# How `scatter` combines an element with its update; None replaces it.
 REDUCTIONS: dict[str, np.ufunc | None] = {
     "set": None,
     "add": np.add,
@@ -80,10 +81,12 @@ def gather_shape(shapes: rules.Shapes, attributes: Attributes) -> Shape:
 def scatter_shape(shapes: rules.Shapes, attributes: Attributes) -> Shape:
     indices = gather_shape(shapes, attributes)
     if shapes[2] != indices:
-        raise ShapeError(f"updates of shape {shapes[2]} must have the indices' shape {indices}")
+        raise ShapeError(
+            f"updates of shape {shapes[2]} do not have the indices' shape {indices}: expand them"
+        )
     if attributes["reduce"] not in REDUCTIONS:
         known = ", ".join(map(repr, REDUCTIONS))
-        raise ValueError(f"reduce={attributes['reduce']!r} does not exist: give one of {known}")
+        raise ValueError(f"reduce={attributes['reduce']!r} is not known: give one of {known}")
     return rules.first(shapes)
 
 
@@ -170,10 +173,15 @@ def gather(x: NumpyArray, indices: NumpyArray, *, axis: int = -1) -> NumpyArray:
 def scatter(
     x: NumpyArray, indices: NumpyArray, updates: NumpyArray, *, axis: int = -1, reduce: str = "set"
 ) -> NumpyArray:
-    """A copy of x with updates where gather would read: set, or combined with the elements there.
+    """A copy of x with updates combined into the elements that `gather` would read.
 
-    `reduce` is "set", "add", "multiply", "min" or "max". Updates of one element follow in order, so
-    the last one is set; halves are combined in float32 and rounded once.
+    The indices are integers of the shape of x, except along the axis; updates have their shape.
+    reduce is "set", "add", "multiply", "min" or "max". Updates of the same element are applied in
+    order, so that "set" keeps the last; float16 and bfloat16 are combined in float32 and rounded
+    once. A negative index counts from the end; one outside the axis raises IndexError.
+
+    >>> lbrx.zeros(3).scatter([0, 0], [1.0, 2.0], reduce="add").tolist()
+    [3.0, 0.0, 0.0]
     """
     result = x.copy()
     places: list[NumpyArray] = list(np.indices(indices.shape, sparse=True))

@@ -20,23 +20,24 @@ if TYPE_CHECKING:
     from lbrx.tensor.core import Tensor
 
 Picker = NDArray[Any]
+"""Integer indices along one axis."""
 
 
 @dataclass(frozen=True)
 class Selection:
-    """A key in two steps: what slices leave of a tensor, then places on some axes of that."""
+    """A key in two steps: basic indexing, which gives a view, then index arrays on its axes."""
 
     basic: list[BasicIndex]
-    """An item for each axis of the tensor, and None for each new one."""
+    """An item for each axis of the tensor, and None for each new axis."""
     pickers: dict[int, Picker]
-    """Places from 0, by axis of what the slices leave; they broadcast."""
+    """Index arrays by axis of the view. They are not negative, and they broadcast."""
 
     def axes(self, ndim: int) -> tuple[list[int], list[int]]:
-        """The axes that have pickers, and the others."""
+        """The axes of the view that have index arrays, and the others."""
         return sorted(self.pickers), [axis for axis in range(ndim) if axis not in self.pickers]
 
     def flat(self, sizes: Sequence[int]) -> Picker:
-        """The places in the picked axes as one axis, given their sizes."""
+        """The index arrays as one, into the indexed axes merged into one; `sizes` are theirs."""
         shape = sh.broadcast(*(picker.shape for picker in self.pickers.values()))
         places = np.zeros(shape, np.int64)
         for axis, size in zip(sorted(self.pickers), sizes, strict=True):
@@ -44,8 +45,11 @@ class Selection:
         return places
 
     def result_order(self, front: int, rest: int) -> list[int]:
-        """The axes of a result that has `front` axes of places first: numpy puts these where the
-        picked axes were, or leaves them first where slices lie between those."""
+        """The permutation of a result that has the `front` axes of the index arrays first.
+
+        As in numpy, these take the place of the indexed axes, or stay first if a slice lies between
+        the indexed axes.
+        """
         picked = sorted(self.pickers)
         adjacent = picked == list(range(picked[0], picked[-1] + 1))
         before = picked[0] if adjacent else 0
@@ -54,7 +58,7 @@ class Selection:
 
 
 def index(tensor: Tensor, key: Any) -> Tensor:
-    """What `tensor[key]` is: a view for slices and integers, else a copy of what is picked."""
+    """tensor[key]: a view for slices and integers, else a copy of the selected elements."""
     items = _items(key)
     if not any(isinstance(item, np.ndarray) for item in items):
         return tensor.view(sh.index(tensor.array.layout, items))
@@ -69,7 +73,7 @@ def index(tensor: Tensor, key: Any) -> Tensor:
 
 
 def selection(tensor: Tensor, key: Any) -> Selection:
-    """The key written out for all axes of the tensor; masks and integer arrays are evaluated."""
+    """The key expanded to all axes of the tensor. Masks and index arrays are read by the host."""
     return _selection(tensor, _items(key))
 
 
@@ -88,7 +92,7 @@ def _selection(tensor: Tensor, items: Sequence[Any]) -> Selection:
             basic.append(item)
             axis += 1
             continue
-        # An integer beside arrays takes part as an array of one element.
+        # As in numpy, an integer among index arrays is an array of one element.
         for picker, size in zip(_pickers(np.asarray(item), sizes), sizes or (1,), strict=True):
             pickers[axis] = _within(picker, size)
             basic.append(slice(None) if sizes else None)

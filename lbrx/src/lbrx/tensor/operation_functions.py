@@ -969,11 +969,16 @@ def gather(x: TensorLike, /, indices: TensorLike, axis: int = -1) -> Tensor:
 def scatter(
     x: TensorLike, /, indices: TensorLike, updates: TensorLike, axis: int = -1, reduce: str = "set"
 ) -> Tensor:
-    """A copy of x with updates where gather would read: set, or combined with the elements
-    there.
+    """A copy of x with updates combined into the elements that `gather` would read.
 
-    `reduce` is "set", "add", "multiply", "min" or "max". Updates of one element follow in
-    order, so the last one is set; halves are combined in float32 and rounded once.
+    The indices are integers of the shape of x, except along the axis; updates have their
+    shape. reduce is "set", "add", "multiply", "min" or "max". Updates of the same element
+    are applied in order, so that "set" keeps the last; float16 and bfloat16 are combined in
+    float32 and rounded once. A negative index counts from the end; one outside the axis
+    raises IndexError.
+
+    >>> lbrx.zeros(3).scatter([0, 0], [1.0, 2.0], reduce="add").tolist()
+    [3.0, 0.0, 0.0]
     """
     return call("scatter", x, indices, updates, axis=axis, reduce=reduce)
 
