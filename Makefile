@@ -74,6 +74,7 @@ docs: setup ## regenerate the pages that come from the sources
 	$(BIN)/python softmetal/scripts/fault_table.py
 	$(BIN)/python lbrx/scripts/quant_table.py
 	$(BIN)/python lbrx/scripts/tensor_operations.py
+	$(BIN)/python lbrx/scripts/array_api_table.py
 
 clean: ## remove what the targets made
 	rm -rf .venv .venv-peers .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

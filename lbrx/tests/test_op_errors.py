@@ -95,7 +95,7 @@ SAME = [(2, 4, 3, 8)] * 3
         ),
         (lambda: ones(2).pad([(1, 0), (0, 1)]), lbrx.ShapeError, r"give \(before, after\) for"),
         (
-            lambda: ones(2, dtype="int8").pad([(1, 0)], value=200),
+            lambda: ones(2, dtype="int8").pad([(1, 0)], constant_values=200),
             lbrx.DtypeError,
             "200 does not fit int8",
         ),

@@ -16,6 +16,7 @@ import pytest
 
 import lbrx
 from lbrx import dtype as dt
+from lbrx.tensor.operation_methods import OperationMethods
 
 pytestmark = pytest.mark.usefixtures("cpu_default")
 
@@ -270,7 +271,7 @@ def test_python_protocols():
         (lambda: lbrx.zeros((2, -1)), lbrx.ShapeError, "negative size"),
         (lambda: lbrx.zeros(2.5), TypeError, "'float' object cannot be interpreted"),
         (lambda: lbrx.arange(0, 5, 0), lbrx.ShapeError, "never ends"),
-        (lambda: operator.setitem(lbrx.ones(2), 0, 1), TypeError, "use where"),
+        (lambda: operator.setitem(lbrx.ones(2), 0, 1), TypeError, r"use x = x\.at"),
         (
             lambda: lbrx.ones(2).sum(axes=0),
             TypeError,
@@ -317,11 +318,12 @@ def test_repr_has_values_shape_dtype_device_and_name():
 def test_every_operation_is_a_method_with_a_signature():
     for op in lbrx.ops.TABLE.values():
         if op.operands and not op.variadic:
-            names = list(inspect.signature(getattr(lbrx.Tensor, op.name)).parameters)
-            assert set(names[1:]) == {*(o.name for o in op.operands[1:]), *op.attributes}
             assert getattr(lbrx.Tensor, op.name).__doc__
+            if hasattr(OperationMethods, op.name):  # else it takes more than the operation does
+                names = list(inspect.signature(getattr(lbrx.Tensor, op.name)).parameters)
+                assert set(names[1:]) == {*(o.name for o in op.operands[1:]), *op.attributes}
     t = lbrx.arange(6).reshape(2, 3)
-    assert t.sum(1, True).shape == t.sum(axis=1, keepdims=True).shape == (2, 1)
+    assert t.max(1, True).shape == t.max(axis=1, keepdims=True).shape == (2, 1)
     assert t.rms_norm(weight=lbrx.ones(3)).shape == (2, 3)
 
 

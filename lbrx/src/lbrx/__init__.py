@@ -71,6 +71,8 @@ from lbrx.tensor.data_types import (
     result_type,
 )
 from lbrx.tensor.evaluation import Event, eval, explain
+from lbrx.tensor.functions import *  # noqa: F403
+from lbrx.tensor.functions import __all__ as _functions
 from lbrx.tensor.kernel import Kernel, kernel
 from lbrx.tensor.operation_functions import *  # noqa: F403
 from lbrx.tensor.operation_functions import __all__ as _operations
@@ -171,6 +173,7 @@ __all__ = [
 ]
 
 __all__ += _operations
+__all__ += _functions
 
 if not TYPE_CHECKING:  # a type checker sees the imports above, and must not believe in any name
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,10 +23,14 @@ from lbrx.shape import Axes, Layout, Shape
 from lbrx.storage import Array, Storage, Unrealised
 from lbrx.tensor import dlpack, indexing
 from lbrx.tensor import placement as devices
+from lbrx.tensor.function_methods import FunctionMethods
 from lbrx.tensor.operands import move, placed, prepare
 from lbrx.tensor.operation_methods import OperationMethods
 from lbrx.tensor.operators import Operators
 from lbrx.tensor.traced_number import TracedNumber, traced_function
+
+if TYPE_CHECKING:
+    from lbrx.tensor.at import At
 
 _KDL_CPU = (1, 0)
 _SHOWN_ELEMENTS = 200
@@ -45,7 +49,7 @@ class Metadata:
     """The quantization scheme of its storage."""
 
 
-class Tensor(Operators, OperationMethods):
+class Tensor(Operators, FunctionMethods, OperationMethods):
     """An n-dimensional array of one dtype on one device, "cpu" or "metal".
 
     Tensors are created with `lbrx.tensor`, `lbrx.zeros` and other functions, not with this class.
@@ -127,6 +131,11 @@ class Tensor(Operators, OperationMethods):
         """The same tensor with other metadata: `x.with_metadata(name="w")`."""
         return Tensor(self.array, replace(self.metadata, **changes))
 
+    @property
+    def _tensor(self) -> Tensor:
+        """The tensor itself, with its type, for methods of base classes."""
+        return self
+
     @staticmethod
     def _call(name: str, *values: Any, **attributes: Any) -> Tensor:
         return call(name, *values, **attributes)
@@ -140,6 +149,18 @@ class Tensor(Operators, OperationMethods):
     def view(self, layout: Layout) -> Tensor:
         """A tensor over the same memory with another shape, strides or offset."""
         return Tensor(replace(self.array, layout=layout))
+
+    @property
+    def at(self) -> At:
+        """Functional item assignment: a new tensor with some elements changed.
+
+        >>> x = lbrx.zeros(4)
+        >>> x.at[1:3].set(5.0).tolist(), x.at[[0, 0]].add(1.0).tolist()
+        ([0.0, 5.0, 5.0, 0.0], [2.0, 0.0, 0.0, 0.0])
+        """
+        from lbrx.tensor.at import At  # which is about tensors
+
+        return At(self)
 
     def __getitem__(self, key: Any) -> Tensor:
         """The elements at an index, with numpy's rules.
@@ -384,7 +405,9 @@ class Tensor(Operators, OperationMethods):
         return bool((self == value).any())
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        raise TypeError("tensors are values and have no item assignment: use where() or scatter()")
+        raise TypeError(
+            "tensors are values and have no item assignment: use x = x.at[...].set(...)"
+        )
 
     def __iter__(self) -> Iterator[Tensor]:
         return (self[i] for i in range(len(self)))

@@ -121,7 +121,7 @@ def from_dlpack(
 
 
 def full(
-    shape: Sizes, value: float, dtype: DtypeLike | None = None, device: str | None = None
+    shape: Sizes, fill_value: float, dtype: DtypeLike | None = None, device: str | None = None
 ) -> Tensor:
     """A tensor of a shape with every element equal to a number.
 
@@ -131,9 +131,9 @@ def full(
     >>> lbrx.full((2, 2), 7).tolist()
     [[7, 7], [7, 7]]
     """
-    number = as_scalar(value)
+    number = as_scalar(fill_value)
     if number is None:
-        raise DtypeError(f"value is {type(value).__name__}: give a number")
+        raise DtypeError(f"fill_value is {type(fill_value).__name__}: give a number")
     wanted = dt.of_scalar(number) if dtype is None else dt.parse(dtype)
     element = host_scalar(number, wanted)
     repeated = replace(element, layout=expand(element.layout, as_shape(shape)))

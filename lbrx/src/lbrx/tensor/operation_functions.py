@@ -21,7 +21,6 @@ __all__ = [
     "any",
     "argmax",
     "argmin",
-    "argsort",
     "asin",
     "asinh",
     "atan",
@@ -102,7 +101,6 @@ __all__ = [
     "sinh",
     "softmax",
     "softplus",
-    "sort",
     "sqrt",
     "square",
     "subtract",
@@ -981,20 +979,6 @@ def scatter(
     [3.0, 0.0, 0.0]
     """
     return call("scatter", x, indices, updates, axis=axis, reduce=reduce)
-
-
-def sort(x: TensorLike, /, axis: int = -1, descending: bool = False) -> Tensor:
-    """The elements in ascending or descending order along an axis; NaN comes last in both."""
-    return call("sort", x, axis=axis, descending=descending)
-
-
-def argsort(x: TensorLike, /, axis: int = -1, descending: bool = False) -> Tensor:
-    """The int64 indices that sort x along an axis: `x.gather(x.argsort())` is `x.sort()`.
-
-    Equal elements keep their order, also with descending=True; NaN comes last in both
-    orders.
-    """
-    return call("argsort", x, axis=axis, descending=descending)
 
 
 def topk(x: TensorLike, /, k: int, axis: int = -1, largest: bool = True) -> tuple[Tensor, Tensor]:

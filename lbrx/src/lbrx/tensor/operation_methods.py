@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from lbrx import dtype as dt
 from lbrx.dtype import DtypeLike
 from lbrx.ops.convolution import Padding, Sizes2
-from lbrx.ops.movement import Widths
 from lbrx.shape import Axes
 from lbrx.tensor.tensor_like import TensorLike
 
@@ -753,14 +752,6 @@ class OperationMethods:
         """
         return self._call("fma", self, y, z)
 
-    def clip(self, low: TensorLike, high: TensorLike) -> Tensor:
-        """min(max(x, low), high); NaN if one of them is.
-
-        The operands broadcast. Where low > high, the result is high. The result's dtype is
-        the promoted dtype.
-        """
-        return self._call("clip", self, low, high)
-
     def cast(self, dtype: DtypeLike) -> Tensor:
         """The elements converted to a dtype.
 
@@ -795,27 +786,6 @@ class OperationMethods:
         [[11.5]]
         """
         return self._call("matmul", self, y, bias, activation=activation)
-
-    def sum(self, axis: Axes = None, keepdims: bool = False) -> Tensor:
-        """The sum over the given axes (all by default); 0 over empty axes.
-
-        axis is an integer, a sequence of them or None; keepdims=True keeps reduced axes
-        with size 1. Floating dtypes stay and are accumulated in at least float32; signed
-        integers and bool give int64, unsigned integers uint64.
-
-        >>> lbrx.tensor([[1, 2], [3, 4]]).sum(axis=0).tolist()
-        [4, 6]
-        """
-        return self._call("sum", self, axis=axis, keepdims=keepdims)
-
-    def prod(self, axis: Axes = None, keepdims: bool = False) -> Tensor:
-        """The product over the given axes (all by default); 1 over empty axes.
-
-        axis is an integer, a sequence of them or None; keepdims=True keeps reduced axes
-        with size 1. Floating dtypes stay and are accumulated in at least float32; signed
-        integers and bool give int64, unsigned integers uint64.
-        """
-        return self._call("prod", self, axis=axis, keepdims=keepdims)
 
     def mean(self, axis: Axes = None, keepdims: bool = False) -> Tensor:
         """The mean over the given axes (all by default); NaN over empty axes.
@@ -901,17 +871,6 @@ class OperationMethods:
         """
         return self._call("all", self, axis=axis, keepdims=keepdims)
 
-    def pad(self, widths: Widths, value: float = 0) -> Tensor:
-        """The tensor with `value` before and after it along each axis.
-
-        widths has one pair (before, after) for each axis, of integers from 0 up. The dtype
-        stays; a value that it cannot hold raises DtypeError.
-
-        >>> lbrx.tensor([1, 2]).pad([(1, 2)], value=9).tolist()
-        [9, 1, 2, 9, 9]
-        """
-        return self._call("pad", self, widths=widths, value=value)
-
     def take(self, indices: TensorLike, axis: int = 0, beyond: str = "raise") -> Tensor:
         """The slices of x at the given indices along an axis, as numpy.take.
 
@@ -952,37 +911,6 @@ class OperationMethods:
         [3.0, 0.0, 0.0]
         """
         return self._call("scatter", self, indices, updates, axis=axis, reduce=reduce)
-
-    def cumsum(self, axis: int = -1) -> Tensor:
-        """Cumulative sums along an axis.
-
-        The shape stays, and so do floating dtypes; signed integers and bool give int64,
-        unsigned integers uint64.
-
-        >>> lbrx.tensor([1, 2, 3]).cumsum().tolist()
-        [1, 3, 6]
-        """
-        return self._call("cumsum", self, axis=axis)
-
-    def cumprod(self, axis: int = -1) -> Tensor:
-        """Cumulative products along an axis.
-
-        The shape stays, and so do floating dtypes; signed integers and bool give int64,
-        unsigned integers uint64.
-        """
-        return self._call("cumprod", self, axis=axis)
-
-    def sort(self, axis: int = -1, descending: bool = False) -> Tensor:
-        """The elements in ascending or descending order along an axis; NaN comes last in both."""
-        return self._call("sort", self, axis=axis, descending=descending)
-
-    def argsort(self, axis: int = -1, descending: bool = False) -> Tensor:
-        """The int64 indices that sort x along an axis: `x.gather(x.argsort())` is `x.sort()`.
-
-        Equal elements keep their order, also with descending=True; NaN comes last in both
-        orders.
-        """
-        return self._call("argsort", self, axis=axis, descending=descending)
 
     def topk(self, k: int, axis: int = -1, largest: bool = True) -> tuple[Tensor, Tensor]:
         """The k largest elements along an axis in descending order, and their int64 indices.

@@ -34,10 +34,12 @@ from lbrx.tensor.functions.linear_algebra import (
     vecdot,
 )
 from lbrx.tensor.functions.searching import (
+    argsort,
     argwhere,
     isin,
     nonzero,
     searchsorted,
+    sort,
     take_along_axis,
     unique,
     unique_all,
@@ -88,6 +90,7 @@ from lbrx.tensor.functions.statistics import (
 
 __all__ = [
     "allclose",
+    "argsort",
     "argwhere",
     "array_equal",
     "array_split",
@@ -139,6 +142,7 @@ __all__ = [
     "reshape",
     "roll",
     "searchsorted",
+    "sort",
     "split",
     "squeeze",
     "std",

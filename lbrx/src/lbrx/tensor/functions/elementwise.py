@@ -5,8 +5,8 @@ from __future__ import annotations
 from lbrx.errors import DtypeError
 from lbrx.tensor.core import Tensor, call
 from lbrx.tensor.functions.arguments import as_tensor, as_tensors
-from lbrx.tensor.number import TracedNumber
 from lbrx.tensor.tensor_like import TensorLike
+from lbrx.tensor.traced_number import TracedNumber
 
 
 def clip(

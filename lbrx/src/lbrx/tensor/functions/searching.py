@@ -31,6 +31,27 @@ def nonzero(x: TensorLike, /) -> tuple[Tensor, ...]:
     return tuple(tensor(places, dt.int64, given.device) for places in np.nonzero(given.numpy()))
 
 
+def sort(
+    x: TensorLike, /, axis: int = -1, descending: bool = False, *, stable: bool = True
+) -> Tensor:
+    """The elements in ascending or descending order along an axis; NaN comes last in both.
+
+    Sorting is always stable.
+    """
+    return call("sort", x, axis=axis, descending=descending)
+
+
+def argsort(
+    x: TensorLike, /, axis: int = -1, descending: bool = False, *, stable: bool = True
+) -> Tensor:
+    """The int64 indices that sort x along an axis: `x.gather(x.argsort())` is `x.sort()`.
+
+    Sorting is always stable: equal elements keep their order, also with descending=True. NaN comes
+    last in both orders.
+    """
+    return call("argsort", x, axis=axis, descending=descending)
+
+
 def argwhere(x: TensorLike, /) -> Tensor:
     """The indices of the elements that are not zero: a row for each, a column for each axis.
 
