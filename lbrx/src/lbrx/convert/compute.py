@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from lbrx import dtype as dt
 from lbrx import quant
-from lbrx.convert.source import Parts
+from lbrx.convert.source import StoredRows
 from lbrx.dtype import Dtype
 from lbrx.errors import QuantizationError
 from lbrx.ops.quantized import has_encoder
@@ -32,7 +32,7 @@ class Compute(Protocol):
 
     def encode(
         self, values: NDArray[Any], scheme: str, importance: NDArray[Any] | None = None
-    ) -> Parts:
+    ) -> StoredRows:
         """The stored parts of rows."""
 
 
@@ -47,7 +47,7 @@ class NumpyCompute:
 
     def encode(
         self, values: NDArray[Any], scheme: str, importance: NDArray[Any] | None = None
-    ) -> Parts:
+    ) -> StoredRows:
         data, info = quant.quantize(values, scheme, importance)
         return {"data": data, **info.arrays}
 
@@ -66,7 +66,7 @@ class MetalCompute(NumpyCompute):
 
     def encode(
         self, values: NDArray[Any], scheme: str, importance: NDArray[Any] | None = None
-    ) -> Parts:
+    ) -> StoredRows:
         known = importance is None and has_encoder(quant.find(scheme))
         if not known or not _is_worthwhile(values):
             return super().encode(values, scheme, importance)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from lbrx import dtype as dt
 from lbrx import formats, quant
 from lbrx.convert.forms import FILE_TYPES, FLOATS, Form, chooser
-from lbrx.convert.source import columns, row_count, scheme_of
+from lbrx.convert.source import columns_of, rows_of, scheme_of
 from lbrx.dtype import Dtype
 from lbrx.errors import DtypeError, FormatError
 from lbrx.formats import (
@@ -78,11 +78,11 @@ class PlannedTensor:
 
     @property
     def rows(self) -> int:
-        return row_count(self.recipe)
+        return rows_of(self.recipe)
 
     @property
     def columns(self) -> int:
-        return columns(self.recipe)
+        return columns_of(self.recipe)
 
     @property
     def nbytes(self) -> int:
@@ -278,10 +278,10 @@ def _in_rows(
     """One row, or one for each matrix of a stack."""
     assert importance is not None
     matrices = math.prod(recipe.shape[:-2])
-    if importance.size not in (columns(recipe), matrices * columns(recipe)):
+    if importance.size not in (columns_of(recipe), matrices * columns_of(recipe)):
         problem = f"{importance.size:,} numbers do not fit shape {recipe.shape}"
         raise FormatError(f"importance of {name!r}: {problem}")
-    return importance.reshape(-1, columns(recipe))
+    return importance.reshape(-1, columns_of(recipe))
 
 
 def _word_slots(name: str, recipe: Recipe, form: Form) -> dict[str, OutgoingInfo]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from lbrx import dtype as dt
 from lbrx import quant
-from lbrx.convert.source import columns, scheme_of
+from lbrx.convert.source import columns_of, scheme_of
 from lbrx.dtype import Dtype
 from lbrx.errors import QuantizationError
 from lbrx.formats import Format
@@ -136,7 +136,7 @@ def _words(scheme: quant.Scheme, dtype: Dtype | None) -> Chooser:
             return kept(Format.MLX, recipe)
         own = recipe.encoding.dtype
         values = dtype or (own if own in FILE_TYPES else dt.float32)
-        packed = _is_projection(name, recipe) and columns(recipe) % scheme.elements == 0
+        packed = _is_projection(name, recipe) and columns_of(recipe) % scheme.elements == 0
         return Form(values, scheme.name if packed else None)
 
     return choose

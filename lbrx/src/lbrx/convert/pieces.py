@@ -22,7 +22,7 @@ from lbrx import quant
 from lbrx.convert.compute import Compute
 from lbrx.convert.conversion_plan import ConversionPlan, PlannedTensor
 from lbrx.convert.partial import Partial, checksum, partial_output
-from lbrx.convert.source import Parts, TensorReader
+from lbrx.convert.source import StoredRows, TensorReader
 from lbrx.errors import QuantizationError
 
 PIECE = 1 << 21  # values
@@ -88,7 +88,7 @@ def _run_pieces(
     progress: Progress,
 ) -> Checksums:
     """What is not done."""
-    source, sums = TensorReader(plan.files), {}
+    source, sums = TensorReader(), {}
     left = Counter(piece.item.name for i, piece in enumerate(pieces) if i not in done)
 
     def work(number: int) -> tuple[int, int]:
@@ -112,7 +112,7 @@ def _run_pieces(
     return sums
 
 
-def encoded(source: TensorReader, compute: Compute, piece: Piece) -> Parts:
+def encoded(source: TensorReader, compute: Compute, piece: Piece) -> StoredRows:
     """The stored parts of some rows."""
     item, rows = piece.item, slice(piece.start, piece.stop)
     if item.is_kept:
@@ -140,7 +140,7 @@ def _importance(piece: Piece) -> NDArray[np.float32] | None:
     return rows
 
 
-def _write(partial: Partial, piece: Piece, parts: Parts) -> int:
+def _write(partial: Partial, piece: Piece, parts: StoredRows) -> int:
     """Returns the checksum of what was written."""
     views = _bytes_of(piece, parts)
     for view, (slot, at, nbytes) in zip(views, piece.ranges(), strict=True):
@@ -149,13 +149,13 @@ def _write(partial: Partial, piece: Piece, parts: Parts) -> int:
     return checksum(views)
 
 
-def _bytes_of(piece: Piece, parts: Parts) -> list[memoryview]:
+def _bytes_of(piece: Piece, parts: StoredRows) -> list[memoryview]:
     """The stored parts in the order of the item's slots."""
     arrays = (np.ascontiguousarray(parts[name]) for name in piece.item.slots)
     return [array.reshape(-1).view(np.uint8).data for array in arrays]
 
 
-def total_of(piece: Piece, parts: Parts) -> int:
+def total_of(piece: Piece, parts: StoredRows) -> int:
     """The checksum that they should have if they were read again."""
     return checksum(_bytes_of(piece, parts))
 

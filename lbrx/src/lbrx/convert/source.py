@@ -1,106 +1,61 @@
-"""Rows of a model's tensors, read when they are needed and let go afterwards."""
+"""Rows of a model's tensors, read when they are needed and released afterwards."""
 
 from __future__ import annotations
 
-import math
 import threading
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
-from lbrx.formats import ModelFiles, TensorInfo
-from lbrx.formats.recipe import Packed, Part, Recipe, Rows, Shifted, Stack, stored
-from lbrx.storage import PackedStorage
-from lbrx.tensor.derived import decoded
-from lbrx.tensor.stored_model import StoredModel
+from lbrx.formats.recipe import Recipe, stored
+from lbrx.storage import Array
+from lbrx.tensor.derived import column_count, read_rows, row_count, stored_arrays
+from lbrx.tensor.recipe_arrays import RecipeArrays
 
-Index = slice | NDArray[np.intp]
-Parts = dict[str, NDArray[Any]]
-"""`data`, and beside MLX's words `scales` and `biases`: arrays of rows."""
+StoredRows = dict[str, NDArray[Any]]
+"""Rows of what a file stores of a tensor: `data`, and for MLX's words `scales` and `biases`."""
 
 
-def row_count(recipe: Recipe) -> int:
-    """A tensor's rows are those of all axes but the last, one after the other."""
-    return math.prod(recipe.shape[:-1])
+def rows_of(recipe: Recipe) -> int:
+    return row_count(recipe.shape)
 
 
-def columns(recipe: Recipe) -> int:
-    return recipe.shape[-1] if recipe.shape else 1
+def columns_of(recipe: Recipe) -> int:
+    return column_count(recipe.shape)
 
 
 def scheme_of(recipe: Recipe) -> str | None:
-    """The name of the blocks that a tensor is stored as; None for plain elements."""
+    """The name of the quantization scheme that a tensor is stored in; None for plain elements."""
     return None if recipe.encoding.dtype is not None else recipe.encoding.name.lower()
 
 
 class TensorReader:
-    """The tensors of a model. Any thread may read."""
+    """Reads ranges of rows of recipes. It may be used by several threads."""
 
-    def __init__(self, files: ModelFiles) -> None:
-        self._model = StoredModel(files, {})
-        self._known: dict[TensorInfo, NDArray[Any]] = {}
+    def __init__(self) -> None:
+        self._arrays = RecipeArrays()
+        self._known: dict[Recipe, Array] = {}
         self._lock = threading.Lock()
 
-    def read(self, recipe: Recipe, rows: Index) -> Parts:
-        """Rows as they are stored: a view of the mapped file where they lie together."""
-        match recipe:
-            case TensorInfo():
-                return {"data": self._stored(recipe)[rows]}
-            case Packed(weight=weight, scales=scales, biases=biases):
-                named = {"data": weight, "scales": scales, "biases": biases}
-                return {name: self._stored(info)[rows] for name, info in named.items() if info}
-            case Rows(source=source) if len(source.shape) == 1:
-                return {"data": self.read(source, rows)["data"][:, recipe.order()]}
-            case Rows(source=source):
-                return self.read(source, recipe.order()[rows])
-            case Part(source=source, index=index):
-                return self.read(source, _moved(rows, index * row_count(recipe)))
-            case Stack(sources=sources):
-                return self._stacked(sources, rows)
-            case Shifted(source=source, by=by):
-                values = self.values(source, rows).astype(np.float32)
-                return {"data": values + np.float32(by)}
+    def read(self, recipe: Recipe, rows: slice) -> StoredRows:
+        """Rows as they are stored: a view of the mapped file where they are contiguous there."""
+        parts = stored_arrays(self._array(recipe))
+        return {name: read_rows(part, rows) for name, part in parts.items()}
 
-    def values(self, recipe: Recipe, rows: Index) -> NDArray[Any]:
-        """Rows as numbers: float32 if they are stored as blocks."""
-        parts = self.read(recipe, rows)
-        scheme = scheme_of(recipe)
-        if scheme is None:
-            return parts["data"]
-        data = parts.pop("data")
-        return decoded(scheme, data, parts, (len(data), columns(recipe)))
+    def values(self, recipe: Recipe, rows: slice) -> NDArray[Any]:
+        """Rows as numbers: float32 for quantized tensors, else of the stored type."""
+        return read_rows(self._array(recipe), rows)
 
     def forget(self, recipe: Recipe) -> None:
-        """Give back what its stored tensors take in memory."""
-        for info in stored(recipe):
-            with self._lock:
-                self._known.pop(info, None)
-            self._model.forget(info)
-
-    def _stacked(self, sources: tuple[Recipe, ...], rows: Index) -> Parts:
-        assert isinstance(rows, slice)  # only whole heads change places, and heads are not stacked
-        each = row_count(sources[0])
-        found = []
-        for i in range(rows.start // each, -(-rows.stop // each)):
-            inside = slice(max(rows.start - i * each, 0), min(rows.stop - i * each, each))
-            found.append(self.read(sources[i], inside))
-        return {name: np.concatenate([part[name] for part in found]) for name in found[0]}
-
-    def _stored(self, info: TensorInfo) -> NDArray[Any]:
-        """All rows. What is not mapped as it lies is made once and kept until it is forgotten."""
+        """Release the memory of a recipe's stored tensors."""
         with self._lock:
-            known = self._known.get(info)
-            if known is None:
-                array = self._model.stored(info)
-                if isinstance(array.storage, PackedStorage):
-                    array = array.storage.parts["data"]
-                width = array.layout.shape[-1] if array.layout.shape else 1
-                rows = row_count(info)
-                known = np.ascontiguousarray(array.numpy()).reshape(rows, width)
-                self._known[info] = known
-            return known
+            self._known.pop(recipe, None)
+        for info in stored(recipe):
+            self._arrays.forget(info)
 
-
-def _moved(rows: Index, by: int) -> Index:
-    return slice(rows.start + by, rows.stop + by) if isinstance(rows, slice) else rows + by
+    def _array(self, recipe: Recipe) -> Array:
+        """The same array for all threads: tensors that are inflated are then inflated once."""
+        with self._lock:
+            if recipe not in self._known:
+                self._known[recipe] = self._arrays.array(recipe)
+            return self._known[recipe]

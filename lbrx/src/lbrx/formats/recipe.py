@@ -1,8 +1,8 @@
-"""Tensors made of stored ones: what lies between the layouts of two families of files.
+"""Recipes: how a tensor of one family of files is made of the stored tensors of another.
 
-A recipe has a name, an encoding and a shape like a stored tensor, and says what to do with which
-sources when someone wants the elements. Except for `Shifted`, only whole rows move, so blocks of
-quantized weights stay as they are.
+A recipe has a name, an encoding and a shape like a stored tensor, and names its sources. Except for
+`ShiftedTensor`, recipes only move whole rows, so quantized blocks are copied unchanged.
+`tensor/recipe_arrays.py` turns recipes into arrays; nothing is read here.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from lbrx.shape import Shape
 
 
 @dataclass(frozen=True)
-class Rows:
-    """Rows of attention heads in the other of two orders: halves, or pairs beside each other.
+class ReorderedHeads:
+    """The rows of attention heads in the other of two orders, halves or pairs.
 
-    Hugging Face keeps the two coordinates that RoPE turns together half a head apart, llama.cpp
-    keeps them in neighbouring rows.
+    RoPE rotates two coordinates together. Hugging Face stores them half a head apart, llama.cpp in
+    neighbouring rows.
     """
 
     name: str
     source: Recipe
     heads: int
     pairs: bool
-    """Whether the result has pairs side by side, as llama.cpp's."""
+    """Whether the result has the two coordinates in neighbouring rows, as llama.cpp."""
 
     @property
     def encoding(self) -> Encoding:
@@ -42,15 +42,15 @@ class Rows:
         return self.source.shape
 
     def order(self) -> NDArray[np.intp]:
-        """Which row of the source each row of the result is."""
+        """For each row of the result, the index of the source's row."""
         rows = np.arange(self.shape[0])
         split = (2, -1) if self.pairs else (-1, 2)
         return rows.reshape(self.heads, *split).swapaxes(1, 2).reshape(-1)
 
 
 @dataclass(frozen=True)
-class Part:
-    """One of the things that a tensor stacks along its first axis: an expert."""
+class StackEntry:
+    """One index of a tensor's first axis, along which tensors are stacked: an expert."""
 
     name: str
     source: Recipe
@@ -66,8 +66,8 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Stack:
-    """Tensors of one shape along a new first axis."""
+class TensorStack:
+    """Tensors of one shape and encoding along a new first axis."""
 
     name: str
     sources: tuple[Recipe, ...]
@@ -82,8 +82,8 @@ class Stack:
 
 
 @dataclass(frozen=True)
-class Shifted:
-    """A number added to every element, in float32: Gemma's norms mean 1 + weight."""
+class ShiftedTensor:
+    """A constant added to every element, in float32: Gemma's norms multiply by 1 + weight."""
 
     name: str
     source: Recipe
@@ -99,8 +99,8 @@ class Shifted:
 
 
 @dataclass(frozen=True)
-class Packed:
-    """A weight that MLX keeps as words of small integers with scales and biases beside them."""
+class MlxWeight:
+    """A weight that MLX stores as three tensors: packed words, their scales and their biases."""
 
     name: str
     weight: TensorInfo
@@ -125,8 +125,14 @@ class Packed:
         *leading, groups = self.scales.shape
         return (*leading, groups * self.group_size)
 
+    @property
+    def parts(self) -> dict[str, TensorInfo]:
+        """The stored tensors by the names of the scheme's fields."""
+        named = {"data": self.weight, "scales": self.scales, "biases": self.biases}
+        return {name: info for name, info in named.items() if info is not None}
 
-Recipe = TensorInfo | Rows | Part | Stack | Shifted | Packed
+
+Recipe = TensorInfo | ReorderedHeads | StackEntry | TensorStack | ShiftedTensor | MlxWeight
 
 
 def renamed(recipe: Recipe, name: str) -> Recipe:
@@ -134,19 +140,21 @@ def renamed(recipe: Recipe, name: str) -> Recipe:
 
 
 def stored(recipe: Recipe) -> Iterator[TensorInfo]:
-    """The tensors of files that a recipe is made of."""
+    """The stored tensors that a recipe is made of."""
     match recipe:
         case TensorInfo():
             yield recipe
-        case Rows(source=source) | Part(source=source) | Shifted(source=source):
+        case (
+            ReorderedHeads(source=source) | StackEntry(source=source) | ShiftedTensor(source=source)
+        ):
             yield from stored(source)
-        case Stack(sources=sources):
+        case TensorStack(sources=sources):
             for source in sources:
                 yield from stored(source)
-        case Packed(weight=weight, scales=scales, biases=biases):
-            yield from (t for t in (weight, scales, biases) if t is not None)
+        case MlxWeight():
+            yield from recipe.parts.values()
 
 
 def nbytes_of(recipe: Recipe) -> int:
-    """The bytes that a recipe's result takes in its encoding."""
+    """The size of a recipe's result in its encoding."""
     return recipe.encoding.bytes_for(math.prod(recipe.shape))

@@ -21,7 +21,15 @@ from lbrx.formats.architecture_tables import (
 from lbrx.formats.checks import bad, brief, shown
 from lbrx.formats.containers import mlx
 from lbrx.formats.descriptor import Format, Inline, ModelFiles, TensorInfo, plain
-from lbrx.formats.recipe import Part, Recipe, Rows, Shifted, Stack, renamed, stored
+from lbrx.formats.recipe import (
+    Recipe,
+    ReorderedHeads,
+    ShiftedTensor,
+    StackEntry,
+    TensorStack,
+    renamed,
+    stored,
+)
 
 _PACKING = ("quantization", "quantization_config")
 _MAX_EXPERTS = 4096
@@ -101,12 +109,12 @@ def _towards_huggingface(
 ) -> list[Recipe]:
     if "{expert}" in rule.huggingface:
         names = [f"{rule.huggingface.format(**numbers, expert=e)}.{kind}" for e in _experts(info)]
-        return [Part(name, info, e) for e, name in enumerate(names)]
+        return [StackEntry(name, info, e) for e, name in enumerate(names)]
     name = f"{rule.huggingface.format(**numbers)}.{kind}"
     if rule.heads:
         return [_in_heads(name, info, config, rule.heads, pairs=False)]
     if rule.shift:
-        return [Shifted(name, info, -rule.shift)]
+        return [ShiftedTensor(name, info, -rule.shift)]
     return [renamed(info, name)]
 
 
@@ -133,16 +141,16 @@ def _in_heads(
         raise _unfit(source, f"rows of shape {source.shape} are no {brief(heads)} heads ({key})")
     if len(source.shape) == 1 and source.encoding.elements > 1:
         raise _unfit(source, f"blocks of {source.encoding} cannot change places within a row")
-    if isinstance(source, Rows) and (source.heads, source.pairs) == (heads, not pairs):
+    if isinstance(source, ReorderedHeads) and (source.heads, source.pairs) == (heads, not pairs):
         return renamed(source.source, name)
-    return Rows(name, source, heads, pairs)
+    return ReorderedHeads(name, source, heads, pairs)
 
 
 def _shifted(name: str, source: Recipe, by: float) -> Recipe:
     """Taking away what was added gives the source itself, not its rounding."""
-    if isinstance(source, Shifted) and source.by == -by:
+    if isinstance(source, ShiftedTensor) and source.by == -by:
         return renamed(source.source, name)
-    return Shifted(name, source, by)
+    return ShiftedTensor(name, source, by)
 
 
 def _without_stacks(tensors: Mapping[str, Recipe]) -> dict[str, Recipe]:
@@ -155,7 +163,7 @@ def _without_stacks(tensors: Mapping[str, Recipe]) -> dict[str, Recipe]:
             continue
         for expert in _experts(recipe):
             own = f"{found[1]}.experts.{expert}.{_MLX_EXPERTS[found[2]]}.{found[3]}"
-            result[own] = Part(own, recipe, expert)
+            result[own] = StackEntry(own, recipe, expert)
     return result
 
 
@@ -241,16 +249,16 @@ def _stacked(name: str, parts: Mapping[int, Recipe]) -> Recipe:
     if any((s.shape, s.encoding) != (sources[0].shape, sources[0].encoding) for s in sources):
         raise _unfit(sources[0], "the experts of its layer differ in shape or type")
     whole = _whole_stack(sources)
-    return renamed(whole, name) if whole else Stack(name, sources)
+    return renamed(whole, name) if whole else TensorStack(name, sources)
 
 
 def _whole_stack(parts: tuple[Recipe, ...]) -> Recipe | None:
     """The tensor that these are all parts of, in order, as it was before it was taken apart."""
     first = parts[0]
-    if not isinstance(first, Part) or first.source.shape[0] != len(parts):
+    if not isinstance(first, StackEntry) or first.source.shape[0] != len(parts):
         return None
     in_order = all(
-        isinstance(part, Part) and part.source == first.source and part.index == i
+        isinstance(part, StackEntry) and part.source == first.source and part.index == i
         for i, part in enumerate(parts)
     )
     return first.source if in_order else None

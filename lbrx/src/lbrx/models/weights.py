@@ -9,7 +9,7 @@ from lbrx.dtype import Dtype
 from lbrx.errors import FormatError
 from lbrx.formats import Inline, ModelFiles, descriptor
 from lbrx.formats.descriptor import FileRange, Source
-from lbrx.formats.recipe import Recipe, Rows, renamed, stored
+from lbrx.formats.recipe import Recipe, ReorderedHeads, renamed, stored
 from lbrx.shape import Shape
 from lbrx.tensor.core import Tensor
 from lbrx.tensor.long_lived import keep
@@ -34,11 +34,13 @@ class Weights:
 
     def __init__(self, model: StoredModel, device: str, dtype: Dtype) -> None:
         canonical = model.canonical()
-        self.interleaved = any(isinstance(r, Rows) for r in canonical.recipes.values())
+        self.interleaved = any(isinstance(r, ReorderedHeads) for r in canonical.recipes.values())
         recipes: dict[str, Recipe] = {}
         for full, recipe in canonical.recipes.items():
             name = full.replace("language_model.", "", 1)  # the text part of a multimodal model
-            recipes[name] = renamed(recipe.source, name) if isinstance(recipe, Rows) else recipe
+            recipes[name] = (
+                renamed(recipe.source, name) if isinstance(recipe, ReorderedHeads) else recipe
+            )
         self.model = StoredModel(model.files, recipes)
         self.device = device
         self.dtype = dtype

@@ -1,4 +1,7 @@
-"""Arrays made of others when they are first used. Quantized values stay packed meanwhile."""
+"""Arrays made of others when they are first used. Quantized values stay packed.
+
+`read_rows` reads some rows of such an array without making the rest of it.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ _FLOAT8 = {
 
 
 def packed(scheme: str, parts: Mapping[str, Array], shape: Shape) -> Array:
-    """Values of a quantization scheme: `data`, and what lies beside it."""
+    """Values of a shape in a quantization scheme, over its stored parts: `data` and companions."""
 
     def decode() -> NDArray[Any]:
         arrays = {name: part.numpy() for name, part in parts.items()}
@@ -47,16 +50,79 @@ def decoded(
     return quant.dequantize(data, info, shape)
 
 
-def lazy(shape: Shape, dtype: Dtype, make: Callable[[], NDArray[Any]]) -> Array:
-    storage = LazyStorage(math.prod(shape) * dtype.itemsize, make)
-    return Array(storage, sh.contiguous(shape), dtype)
+RowIndex = slice | NDArray[np.intp]
+"""Rows by number, as a range with a start and a stop or as an array. The rows of an array are those
+of all axes but the last, in row-major order; a vector is one row."""
+
+
+def row_count(shape: Shape) -> int:
+    return math.prod(shape[:-1])
+
+
+def column_count(shape: Shape) -> int:
+    return shape[-1] if shape else 1
+
+
+class RowStorage(LazyStorage):
+    """Host memory that a function fills: all rows at the first look, or some for `read_rows`."""
+
+    def __init__(self, nbytes: int, rows: int, read: Callable[[RowIndex], NDArray[Any]]) -> None:
+        super().__init__(nbytes, lambda: read(slice(0, rows)))
+        self._read: Callable[[RowIndex], NDArray[Any]] | None = read
+
+    def host(self) -> NDArray[np.uint8]:
+        data = super().host()
+        self._read = None  # which keeps the sources in memory
+        return data
+
+    def rows(self, index: RowIndex) -> NDArray[Any] | None:
+        """Those rows alone; None once all of them are in memory."""
+        read = self._read
+        return None if read is None else read(index)
+
+
+def by_rows(shape: Shape, dtype: Dtype, read: Callable[[RowIndex], NDArray[Any]]) -> Array:
+    """An array whose rows a function gives, as [rows, columns]."""
+    nbytes = math.prod(shape) * dtype.itemsize
+    return Array(RowStorage(nbytes, row_count(shape), read), sh.contiguous(shape), dtype)
+
+
+def read_rows(array: Array, index: RowIndex) -> NDArray[Any]:
+    """Some rows of an array, [rows, columns]: a view of its memory where they lie there together.
+    Packed values are decoded."""
+    storage, layout = array.storage, array.layout
+    columns = column_count(layout.shape)
+    if isinstance(storage, PackedStorage) and layout == sh.contiguous(storage.shape):
+        parts = {name: read_rows(part, index) for name, part in storage.parts.items()}
+        data = parts.pop("data")
+        return decoded(storage.scheme, data, parts, (len(data), columns))
+    whole = layout.is_contiguous and columns > 0 and layout.offset % columns == 0
+    if isinstance(storage, RowStorage) and whole:
+        found = storage.rows(_moved_index(index, layout.offset // columns))
+        if found is not None:
+            return found
+    return array.numpy().reshape(row_count(layout.shape), columns)[index]
+
+
+def stored_arrays(array: Array) -> dict[str, Array]:
+    """What a file stores of an array: the fields of packed values, else the elements as `data`."""
+    return array.storage.parts if isinstance(array.storage, PackedStorage) else {"data": array}
+
+
+def _moved_index(index: RowIndex, by: int) -> RowIndex:
+    return slice(index.start + by, index.stop + by) if isinstance(index, slice) else index + by
 
 
 def take_rows(array: Array, order: NDArray[np.intp]) -> Array:
-    """Rows in another order."""
+    """The indices of the first axis in another order."""
+    shape = array.layout.shape
     if isinstance(array.storage, PackedStorage):
-        return _map_parts([array], array.layout.shape, lambda parts: take_rows(parts[0], order))
-    return lazy(array.layout.shape, array.dtype, lambda: array.numpy()[order])
+        return _map_parts([array], shape, lambda parts: take_rows(parts[0], order))
+    if len(shape) == 1:
+        return by_rows(shape, array.dtype, lambda index: read_rows(array, index)[:, order])
+    each = math.prod(shape[1:-1])
+    rows = (order[:, None] * each + np.arange(each)).reshape(-1)
+    return by_rows(shape, array.dtype, lambda index: read_rows(array, rows[index]))
 
 
 def take_part(array: Array, index: int) -> Array:
@@ -73,30 +139,47 @@ def stack(arrays: Sequence[Array]) -> Array:
     shape = (len(arrays), *first.layout.shape)
     if isinstance(first.storage, PackedStorage):
         return _map_parts(arrays, shape, stack)
-    return lazy(shape, first.dtype, lambda: np.stack([array.numpy() for array in arrays]))
+    return by_rows(shape, first.dtype, lambda index: _read_stack(arrays, index))
+
+
+def _read_stack(arrays: Sequence[Array], index: RowIndex) -> NDArray[Any]:
+    """Rows of arrays of one shape that follow each other."""
+    each = row_count(arrays[0].layout.shape)
+    if not isinstance(index, slice):
+        return _read_stack(arrays, slice(0, each * len(arrays)))[index]
+    numbers = range(index.start // each, -(-index.stop // each)) if each else range(0)
+    parts = [
+        read_rows(
+            arrays[i], slice(max(index.start - i * each, 0), min(index.stop - i * each, each))
+        )
+        for i in numbers
+    ]
+    if not parts:
+        return read_rows(arrays[0], slice(0, 0))
+    return np.concatenate(parts)
 
 
 def shift(array: Array, by: float) -> Array:
     """A number added to each element, in float32."""
 
-    def add() -> NDArray[Any]:
-        return array.numpy().astype(np.float32) + np.float32(by)
+    def add(index: RowIndex) -> NDArray[Any]:
+        return read_rows(array, index).astype(np.float32) + np.float32(by)
 
-    return lazy(array.layout.shape, dt.float32, add)
+    return by_rows(array.layout.shape, dt.float32, add)
 
 
 def _map_parts(
     arrays: Sequence[Array], shape: Shape, change: Callable[[Sequence[Array]], Array]
 ) -> Array:
-    """Do to each part of packed values what is done to the values."""
+    """Apply to each stored part of packed values what is applied to the values."""
     storages = [a.storage for a in arrays if isinstance(a.storage, PackedStorage)]
     parts = {name: change([s.parts[name] for s in storages]) for name in storages[0].parts}
     return packed(storages[0].scheme, parts, shape)
 
 
 def packed_rows(array: Array) -> dict[str, Array] | None:
-    """The stored parts of the rows that a view of packed values shows; None where it shows parts
-    of rows, or rows in another order, or is not packed at all."""
+    """The stored parts of a view of packed values. None if the array is not packed, or if the view
+    has incomplete rows or rows in another order."""
     storage, layout = array.storage, array.layout
     if not isinstance(storage, PackedStorage) or not layout.shape or not layout.is_contiguous:
         return None
@@ -108,8 +191,8 @@ def packed_rows(array: Array) -> dict[str, Array] | None:
 
 
 def moved(array: Array, move: Callable[[Array], Array]) -> Array | None:
-    """Packed values with each part moved to a device; None for those of which `packed_rows` has
-    none, and for eight-bit floats, which no kernel reads."""
+    """Packed values with each part moved to a device. None where `packed_rows` gives None, and for
+    eight-bit floats, which are not a quantization scheme."""
     parts = packed_rows(array)
     if parts is None or (scheme := packed_scheme(array)) is None:
         return None
@@ -125,7 +208,7 @@ def packed_scheme(array: Array) -> str | None:
 
 
 def _rows(part: Array, first: int, leading: Shape) -> Array:
-    """Rows of a contiguous part, from one on."""
+    """Rows of a contiguous part, starting at row `first`."""
     width = part.layout.shape[-1]
     offset = part.layout.offset + first * width
     return Array(part.storage, sh.contiguous((*leading, width), offset), part.dtype)

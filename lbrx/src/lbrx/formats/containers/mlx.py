@@ -9,7 +9,7 @@ from typing import Any
 from lbrx import quant
 from lbrx.formats.checks import bad, brief
 from lbrx.formats.descriptor import ModelFiles, TensorInfo
-from lbrx.formats.recipe import Packed, Recipe
+from lbrx.formats.recipe import MlxWeight, Recipe
 
 _BITS = (2, 3, 4, 5, 6, 8)
 _GROUPS = (16, 32, 64, 128)
@@ -37,7 +37,7 @@ def _packed(
     weight: TensorInfo,
     scales: TensorInfo,
     settings: Mapping[str, Any],
-) -> Packed:
+) -> MlxWeight:
     own = settings.get(stem)
     chosen = {**settings, **own} if isinstance(own, dict) else settings
     mode = chosen.get("mode", "affine")
@@ -46,7 +46,7 @@ def _packed(
         problem = f"bits {brief(bits)}, group_size {brief(group)}, mode {brief(mode)} are not MLX's"
         raise bad(files.path, problem, tensor=weight.name, field="config.json quantization")
     biases = files.tensors.get(f"{stem}.biases")
-    recipe = Packed(weight.name, weight, scales, biases, mode, bits, group)
+    recipe = MlxWeight(weight.name, weight, scales, biases, mode, bits, group)
     if not scales.shape or weight.shape != (*scales.shape[:-1], recipe.shape[-1] * bits // _WORD):
         problem = (
             f"shape {weight.shape} with scales of {scales.shape} is not {bits} bits in groups "

@@ -1,0 +1,96 @@
+"""Recipes as arrays: the only place that interprets `formats/recipe.py`.
+
+The arrays are lazy, so both users read what they need: tensors read all of it at the first use,
+and conversion reads ranges of rows (`derived.read_rows`).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lbrx import dtype as dt
+from lbrx import shape as sh
+from lbrx.formats import Deflated, FileRange, TensorInfo
+from lbrx.formats.containers.zip_archive import inflate
+from lbrx.formats.recipe import (
+    MlxWeight,
+    Recipe,
+    ReorderedHeads,
+    ShiftedTensor,
+    StackEntry,
+    TensorStack,
+)
+from lbrx.shape import Layout
+from lbrx.storage import Array, CpuStorage, LazyStorage, MmapStorage, Storage, ViewStorage
+from lbrx.tensor import derived
+
+
+class RecipeArrays:
+    """Lazy arrays over mapped files. Each file is mapped once, as one range."""
+
+    def __init__(self) -> None:
+        self._mapped: dict[Path, MmapStorage] = {}
+
+    def array(self, recipe: Recipe) -> Array:
+        """The elements of a recipe; quantized ones stay packed."""
+        match recipe:
+            case TensorInfo():
+                return self._stored(recipe)
+            case ReorderedHeads(source=source):
+                return derived.take_rows(self.array(source), recipe.order())
+            case StackEntry(source=source, index=index):
+                return derived.take_part(self.array(source), index)
+            case TensorStack(sources=sources):
+                return derived.stack([self.array(source) for source in sources])
+            case ShiftedTensor(source=source, by=by):
+                return derived.shift(self.array(source), by)
+            case MlxWeight():
+                parts = {name: self._stored(info) for name, info in recipe.parts.items()}
+                return derived.packed(recipe.scheme, parts, recipe.shape)
+
+    def forget(self, info: TensorInfo) -> None:
+        """Release the mapped pages of a stored tensor. They are read again at the next use."""
+        source = info.source
+        if isinstance(source, FileRange) and source.file in self._mapped:
+            self._mapped[source.file].forget(source.offset, source.nbytes)
+
+    def _stored(self, info: TensorInfo) -> Array:
+        """A tensor as it is stored in a file."""
+        storage = self._storage(info)
+        encoding = info.encoding
+        if encoding.dtype is None:
+            rows = (*info.shape[:-1], encoding.bytes_for(info.shape[-1] if info.shape else 1))
+            strides = info.strides or sh.contiguous_strides(rows)
+            blocks = Array(storage, Layout(rows, strides), dt.uint8)
+            return derived.packed(encoding.name.lower(), {"data": blocks}, info.shape)
+        strides = info.strides or sh.contiguous_strides(info.shape)
+        return Array(storage, Layout(info.shape, strides), encoding.dtype)
+
+    def _storage(self, info: TensorInfo) -> Storage:
+        source = info.source
+        if isinstance(source, FileRange):
+            return ViewStorage(self._file(source.file), source.offset, source.nbytes)
+        if isinstance(source, Deflated):
+            return LazyStorage(source.nbytes, lambda: _inflated(source))
+        return CpuStorage(np.frombuffer(source.data, np.uint8))
+
+    def _file(self, path: Path) -> MmapStorage:
+        """One mapping for the whole file: a device then shares it as one buffer."""
+        if path not in self._mapped:
+            self._mapped[path] = MmapStorage(path)
+        return self._mapped[path]
+
+
+def _inflated(packed: Deflated) -> NDArray[np.uint8]:
+    """A compressed array, inflated chunk by chunk."""
+    result = np.empty(packed.skip + packed.nbytes, np.uint8)
+    at = 0
+    with packed.file.open("rb") as file:
+        file.seek(packed.offset)
+        for part in inflate(packed.file, file, packed.packed, result.nbytes):
+            result[at : at + len(part)] = np.frombuffer(part, np.uint8)
+            at += len(part)
+    return result[packed.skip :]
