@@ -83,7 +83,7 @@ if TYPE_CHECKING:
     from lbrx.kernels import deterministic
     from lbrx.models.loading import language_model
     from lbrx.scheduler.profiler import profile
-    from lbrx.tensor.saving import save
+    from lbrx.tensor.files import load, save
     from lbrx.tensor.stored_model import StoredModel, open_model
 
 __version__ = "0.1.0"
@@ -190,8 +190,8 @@ if not TYPE_CHECKING:  # a type checker sees the imports above, and must not bel
                 import lbrx.scheduler.profiler as module
             case "StoredModel" | "open_model":
                 from lbrx.tensor import stored_model as module
-            case "save":
-                from lbrx.tensor import saving as module
+            case "load" | "save":
+                from lbrx.tensor import files as module
             case _:
                 raise AttributeError(f"module 'lbrx' has no attribute {name!r}")
         return getattr(module, name, module)

@@ -10,9 +10,10 @@ import lbrx
 import softmetal
 from lbrx import dtype as dt
 from lbrx import metal, quant
-from lbrx.ops.quantized import SEARCHED
+from lbrx.quant import SCHEMES, Encoder
 
-DAILY = {*rotating(list(SEARCHED), "quant_search"), "q4_k", "q6_k"}
+SEARCHED = [name for name, scheme in SCHEMES.items() if scheme.encoder is Encoder.SEARCHED]
+DAILY = {*rotating(SEARCHED, "quant_search"), "q4_k", "q6_k"}
 NAMES = [n if n in DAILY else pytest.param(n, marks=pytest.mark.full) for n in SEARCHED]
 
 

@@ -12,7 +12,7 @@ from lbrx import dtype as dt
 from lbrx import metal, quant
 from lbrx.kernels import deterministic, forced, quantized_integers, quantized_matmul
 from lbrx.kernels.quantized_matmul import QuantizedProduct, family
-from lbrx.ops.quantized import is_direct, stored_names
+from lbrx.ops.quantized import stored_names
 from lbrx.tensor.quantized import linears, pack
 
 FLOATS = (dt.float32, dt.float16, dt.bfloat16)
@@ -137,7 +137,7 @@ def test_a_scale_that_is_no_number(rng):
 
 # ---- encoding ----
 
-DIRECT = [name for name in SCHEMES if is_direct(quant.find(name))]
+DIRECT = [name for name in SCHEMES if quant.find(name).encoder is quant.Encoder.DIRECT]
 
 
 def check_encoding(values, name):

@@ -12,7 +12,7 @@ from lbrx.cli import INTERRUPTED
 from lbrx.convert import Result, Settings, make_plan, perform
 from lbrx.convert.verify import table, verify
 from lbrx.errors import LbrxError
-from lbrx.formats.writing import WRITABLE
+from lbrx.formats.writing import writable
 from lbrx.process import peak_memory
 
 _EXAMPLES = """examples:
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("source", metavar="SRC", help="a model: a file, an index of shards, or a folder")
     add("target", metavar="DST", help="what to write; appears when it is complete")
-    add("--to", choices=[*map(str, WRITABLE)], help="the format (else by DST's name)")
+    add("--to", choices=[*map(str, writable())], help="the format (else by DST's name)")
     add(
         "--quantize",
         metavar="TYPE",

@@ -12,7 +12,6 @@ from lbrx import quant
 from lbrx.convert.source import StoredRows
 from lbrx.dtype import Dtype
 from lbrx.errors import QuantizationError
-from lbrx.ops.quantized import has_encoder
 from lbrx.tensor.creation import from_numpy
 from lbrx.tensor.placement import default_device
 from lbrx.tensor.quantized import quantize, stored_parts
@@ -67,7 +66,7 @@ class MetalCompute(NumpyCompute):
     def encode(
         self, values: NDArray[Any], scheme: str, importance: NDArray[Any] | None = None
     ) -> StoredRows:
-        known = importance is None and has_encoder(quant.find(scheme))
+        known = importance is None and quant.find(scheme).encoder is not None
         if not known or not _is_worthwhile(values):
             return super().encode(values, scheme, importance)
         try:

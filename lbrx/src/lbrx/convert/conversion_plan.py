@@ -33,6 +33,7 @@ from lbrx.formats import (
 )
 from lbrx.formats.containers import mlx
 from lbrx.formats.descriptor import OutgoingInfo
+from lbrx.formats.file_formats import FORMATS, FileFormat
 from lbrx.formats.imatrix import Importance
 from lbrx.formats.recipe import Recipe, stored
 from lbrx.formats.writing import Output
@@ -96,7 +97,7 @@ class PlannedTensor:
 @dataclass(frozen=True)
 class ConversionPlan:
     files: ModelFiles
-    format: Format
+    format: str
     items: tuple[PlannedTensor, ...]
     output: Output
     notes: tuple[str, ...] = ()
@@ -111,8 +112,9 @@ def make_plan(source: str | Path, target: str | Path, settings: Settings) -> Con
     """Read what the source says of itself, and decide everything. Errors are raised here."""
     files = formats.read(source)
     path = Path(target) if Path(target).name not in ("", "..") else Path(target).resolve()
-    format = _target_format(path, settings)
-    _check_target(files, path, format)
+    target_format = _target_format(path, settings)
+    _check_target(files, path, target_format)
+    format = target_format.name
     config = translate.config_of(files)
     recipes, notes = _named(files, config, format)
     importance = _importance(settings, format)
@@ -134,15 +136,15 @@ def make_plan(source: str | Path, target: str | Path, settings: Settings) -> Con
         path,
         [slot for item in items for slot in item.slots.values()],
         _metadata(files, config, format, settings, items),
-        format,
+        target_format,
         max_shard_size=settings.max_shard_size,
-        files=_companions(files, config, format, path, settings, items),
+        files=_companions(files, config, format, items) if target_format.is_folder(path) else {},
     )
     _check_source_stays(files, output)
     return ConversionPlan(files, format, items, output, notes, settings.imatrix)
 
 
-def _importance(settings: Settings, format: Format) -> Importance:
+def _importance(settings: Settings, format: str) -> Importance:
     path, wanted = settings.imatrix, settings.quantize
     if path is None:
         return {}
@@ -151,26 +153,25 @@ def _importance(settings: Settings, format: Format) -> Importance:
     return imatrix.read(path)
 
 
-def _target_format(path: Path, settings: Settings) -> Format:
+def _target_format(path: Path, settings: Settings) -> FileFormat:
     if settings.to is None and not path.suffix:
         packed = (settings.quantize or "").lower().startswith("mlx:")
-        return Format.MLX if packed else Format.SAFETENSORS
-    if settings.to is None and path.suffix not in writing.EXTENSIONS:
-        known = ", ".join(writing.EXTENSIONS)
-        raise FormatError(f"{path}: the name ends in none of {known}: give --to")
+        return FORMATS[Format.MLX if packed else Format.SAFETENSORS]
+    if settings.to is None and path.suffix not in (known := writing.extensions()):
+        raise FormatError(f"{path} does not end in {', '.join(known)}: give --to")
     return writing.format_for(path, settings.to)
 
 
-def _check_target(files: ModelFiles, path: Path, format: Format) -> None:
+def _check_target(files: ModelFiles, path: Path, format: FileFormat) -> None:
     if path.resolve() in {file.resolve() for file in (files.path, *files.paths)}:
         raise FormatError(f"{path} is the source too: give another name")
     if path.is_symlink() and not path.exists():
         raise FormatError(f"{path} is a link to what is not there: give another name")
-    is_file = format in (Format.GGUF, Format.NPZ) or path.suffix == ".safetensors"
-    if is_file and path.is_dir():
-        raise FormatError(f"{path} is a folder, and {format} writes a file: name a file in it")
-    if not is_file and path.is_file():
-        raise FormatError(f"{path} is a file, and {format} writes a folder: give another name")
+    is_folder = format.is_folder(path)
+    if not is_folder and path.is_dir():
+        raise FormatError(f"{path} is a folder, and {format.name} is a file: name a file in it")
+    if is_folder and path.is_file():
+        raise FormatError(f"{path} is a file, and {format.name} is a folder: give another name")
 
 
 def _check_source_stays(files: ModelFiles, output: Output) -> None:
@@ -190,7 +191,7 @@ def _float_type(name: str | None) -> Dtype | None:
 
 
 def _named(
-    files: ModelFiles, config: Mapping[str, Any], format: Format
+    files: ModelFiles, config: Mapping[str, Any], format: str
 ) -> tuple[Mapping[str, Recipe], tuple[str, ...]]:
     """Recipes under the target's names, and what the user should know of them."""
     if files.format is Format.GGUF:
@@ -257,7 +258,7 @@ def _item(
     name: str,
     recipe: Recipe,
     form: Form,
-    format: Format,
+    format: str,
     importance: NDArray[np.float32] | None,
 ) -> PlannedTensor:
     if form.scheme is None:
@@ -266,10 +267,14 @@ def _item(
         slots = {"data": OutgoingInfo(name, ENCODINGS[form.scheme.upper()], recipe.shape)}
     else:
         slots = _word_slots(name, recipe, form)
-    heeded = importance is not None and form.scheme in quant.HEED_IMPORTANCE
+    heeded = importance is not None and _heeds_importance(form)
     return PlannedTensor(
         name, recipe, form, slots, _in_rows(name, recipe, importance) if heeded else None
     )
+
+
+def _heeds_importance(form: Form) -> bool:
+    return form.scheme in quant.SCHEMES and quant.find(form.scheme).heeds_importance
 
 
 def _in_rows(
@@ -298,7 +303,7 @@ def _word_slots(name: str, recipe: Recipe, form: Form) -> dict[str, OutgoingInfo
 def _metadata(
     files: ModelFiles,
     config: Mapping[str, Any],
-    format: Format,
+    format: str,
     settings: Settings,
     items: Sequence[PlannedTensor],
 ) -> Mapping[str, Any]:
@@ -334,14 +339,10 @@ def _file_type(files: ModelFiles, settings: Settings) -> int | None:
 def _companions(
     files: ModelFiles,
     config: Mapping[str, Any],
-    format: Format,
-    path: Path,
-    settings: Settings,
+    format: str,
     items: Sequence[PlannedTensor],
 ) -> dict[str, bytes]:
-    """The other files of a folder."""
-    if format not in (Format.SAFETENSORS, Format.MLX) or path.suffix == ".safetensors":
-        return {}
+    """The files of a folder besides the weights."""
     result = companions.folder_files(files, config)
     own = json.loads(result.get("config.json", b"{}"))
     if own:

@@ -10,10 +10,8 @@ from lbrx import quant
 from lbrx.convert.source import columns_of, scheme_of
 from lbrx.dtype import Dtype
 from lbrx.errors import QuantizationError
-from lbrx.formats import Format
-from lbrx.formats.containers.safetensors import TYPES as SAFETENSORS_TYPES
+from lbrx.formats import Format, file_formats
 from lbrx.formats.recipe import Recipe, stored
-from lbrx.quant.gguf import BY_NAME
 
 FLOATS = {
     "f32": dt.float32,
@@ -37,7 +35,7 @@ Chooser = Callable[[str, Recipe], Form]
 
 
 def chooser(
-    format: Format,
+    format: str,
     quantize: str | None,
     dtype: Dtype | None,
     facts: quant.ModelFacts,
@@ -64,20 +62,16 @@ def chooser(
     return _mixture(wanted, facts)
 
 
-def kept(format: Format, recipe: Recipe, dtype: Dtype | None = None) -> Form:
+def kept(format: str, recipe: Recipe, dtype: Dtype | None = None) -> Form:
     """As it is stored if the format can hold that, else as float32, which loses nothing."""
     scheme = scheme_of(recipe)
     if scheme is None:
         assert recipe.encoding.dtype is not None
         stays = dtype is None or not recipe.encoding.dtype.is_float
         return Form(recipe.encoding.dtype if stays or dtype is None else dtype)
-    name = recipe.encoding.name
-    held = {
-        Format.GGUF: name in BY_NAME,
-        Format.MLX: scheme.startswith("mlx:"),
-        Format.SAFETENSORS: name in SAFETENSORS_TYPES,
-    }
-    return Form(_scale_type(recipe), scheme) if held.get(format) else Form(dtype or dt.float32)
+    if file_formats.find(format).holds(recipe.encoding.name):
+        return Form(_scale_type(recipe), scheme)
+    return Form(dtype or dt.float32)
 
 
 def _scale_type(recipe: Recipe) -> Dtype:
@@ -95,7 +89,7 @@ def _is_small(name: str, recipe: Recipe) -> bool:
     return quant.mixture("q8_0", quant.ModelFacts(layers=1))(name, recipe.shape) is None
 
 
-def _stored(format: Format, dtype: Dtype | None, for_llama: bool) -> Chooser:
+def _stored(format: str, dtype: Dtype | None, for_llama: bool) -> Chooser:
     def choose(name: str, recipe: Recipe) -> Form:
         if for_llama and is_floating(recipe) and _is_small(name, recipe):
             return Form(dt.float32)
@@ -104,7 +98,7 @@ def _stored(format: Format, dtype: Dtype | None, for_llama: bool) -> Chooser:
     return choose
 
 
-def _plain(format: Format, wanted: Dtype) -> Chooser:
+def _plain(format: str, wanted: Dtype) -> Chooser:
     def choose(name: str, recipe: Recipe) -> Form:
         if not is_floating(recipe):
             return kept(format, recipe)

@@ -13,12 +13,15 @@ from lbrx.formats.descriptor import (
     TensorInfo,
     plain,
 )
-from lbrx.formats.reading import detect, read
+from lbrx.formats.file_formats import FORMATS, FileFormat, register
+from lbrx.formats.reading import read
 
 __all__ = [
     "ENCODINGS",
+    "FORMATS",
     "Deflated",
     "Encoding",
+    "FileFormat",
     "FileRange",
     "Format",
     "Inline",
@@ -26,7 +29,7 @@ __all__ = [
     "Outgoing",
     "Source",
     "TensorInfo",
-    "detect",
     "plain",
     "read",
+    "register",
 ]

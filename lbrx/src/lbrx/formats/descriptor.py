@@ -16,7 +16,7 @@ from lbrx.shape import Shape
 
 
 class Format(StrEnum):
-    """What a file is, by its content."""
+    """The names of the formats in this package; `file_formats.register` adds others."""
 
     SAFETENSORS = "safetensors"
     MLX = "mlx"
@@ -139,7 +139,8 @@ class ModelFiles:
     """A model as its files describe it. No tensor has been read."""
 
     path: Path
-    format: Format
+    format: str
+    """The name of a registered `FileFormat`: one of `Format`, or of one added from outside."""
     tensors: Mapping[str, TensorInfo]
     metadata: Mapping[str, Any] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)

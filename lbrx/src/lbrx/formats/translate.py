@@ -14,7 +14,7 @@ from lbrx.formats import architecture_tables
 from lbrx.formats.architecture_tables import (
     ARCHITECTURES,
     Architecture,
-    Rule,
+    NameRule,
     hyperparameters,
     rope_scaling,
 )
@@ -105,7 +105,7 @@ def _template(stem: str, names: tuple[str, ...]) -> tuple[str, dict[str, int]]:
 
 
 def _towards_huggingface(
-    rule: Rule, numbers: dict[str, int], kind: str, info: TensorInfo, config: Mapping[str, Any]
+    rule: NameRule, numbers: dict[str, int], kind: str, info: TensorInfo, config: Mapping[str, Any]
 ) -> list[Recipe]:
     if "{expert}" in rule.huggingface:
         names = [f"{rule.huggingface.format(**numbers, expert=e)}.{kind}" for e in _experts(info)]
@@ -235,7 +235,7 @@ def known_architecture(config: Mapping[str, Any]) -> Architecture:
     return architecture
 
 
-def _towards_gguf(name: str, rule: Rule, recipe: Recipe, config: Mapping[str, Any]) -> Recipe:
+def _towards_gguf(name: str, rule: NameRule, recipe: Recipe, config: Mapping[str, Any]) -> Recipe:
     if rule.heads:
         return _in_heads(name, recipe, config, rule.heads, pairs=True)
     return _shifted(name, recipe, rule.shift) if rule.shift else renamed(recipe, name)

@@ -1,4 +1,4 @@
-"""Writing models, whatever the format: tensor by tensor, under the final name when complete."""
+"""Write models in any format, tensor by tensor. Files get their names when they are complete."""
 
 from __future__ import annotations
 
@@ -10,34 +10,38 @@ from typing import Any
 
 from lbrx.errors import FormatError
 from lbrx.formats.checks import MAX_BYTES, bad, check_name
-from lbrx.formats.containers import gguf_writer, npz, safetensors
-from lbrx.formats.descriptor import Format, Outgoing, OutgoingInfo
+from lbrx.formats.descriptor import Outgoing, OutgoingInfo
+from lbrx.formats.file_formats import FORMATS, FileFormat
 from lbrx.formats.layout import FileLayout, write_file
 from lbrx.formats.output import BUFFER, filling, replacing
 
-EXTENSIONS = {
-    ".safetensors": Format.SAFETENSORS,
-    ".gguf": Format.GGUF,
-    ".npz": Format.NPZ,
-}
-WRITABLE = (Format.SAFETENSORS, Format.MLX, Format.GGUF, Format.NPZ)
 DEFAULT_SHARD = 5 * 10**9
-# Of an earlier model in the same folder: readers would take them for this one's.
+# Files of an earlier model in the same folder, which readers would take for this one's.
 OLD_WEIGHTS = ("model.safetensors", "model-*-of-*.safetensors", "model.safetensors.index.json")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) *([KMGT]?)(i?)B?", re.IGNORECASE)
 
 
-def format_for(path: Path, format: str | None) -> Format:
-    """The format asked for, or else the one that a file name stands for."""
+def extensions() -> dict[str, FileFormat]:
+    """The formats that are written as files, by the end of a path that stands for them."""
+    return {format.extension: format for format in FORMATS.values() if format.layout is not None}
+
+
+def writable() -> list[str]:
+    """The names of the formats that are written."""
+    return [format.name for format in FORMATS.values() if format.is_written]
+
+
+def format_for(path: Path, format: str | None) -> FileFormat:
+    """The format of that name, or else the one that the path's extension stands for."""
     if format is None:
-        found = EXTENSIONS.get(path.suffix)
-        if found is None:
-            known = ", ".join(EXTENSIONS)
-            raise FormatError(f"{path}: the name ends in none of {known}: give format=")
-        return found
-    if format not in WRITABLE:
-        raise FormatError(f"{format!r} is none of the formats written: {', '.join(WRITABLE)}")
-    return Format(format)
+        known = extensions()
+        if path.suffix not in known:
+            raise FormatError(f"{path} does not end in {', '.join(known)}: give format=")
+        return known[path.suffix]
+    if format not in writable():
+        known_names = ", ".join(writable())
+        raise FormatError(f"{format!r} is not a format that lbrx writes: give one of {known_names}")
+    return FORMATS[format]
 
 
 def parse_size(size: int | str) -> int:
@@ -48,7 +52,7 @@ def parse_size(size: int | str) -> int:
     nbytes = float(found[1]) * scale if found else 0
     if not 1 <= nbytes <= MAX_BYTES:
         raise FormatError(
-            f"{str(size)[:40]!r} is no size of a shard: write it like '5GB' or '512MiB'"
+            f"{str(size)[:40]!r} is not the size of a shard: write it like '5GB' or '512MiB'"
         )
     return int(nbytes)
 
@@ -61,42 +65,34 @@ class Output:
     is_folder: bool
     layouts: Mapping[str, FileLayout]
     files: Mapping[str, bytes]
-    """What else goes into the folder: config.json and the like."""
+    """The folder's other files, such as config.json, by name."""
 
 
 def plan(
     path: Path,
     tensors: Sequence[OutgoingInfo],
     metadata: Mapping[str, Any],
-    format: Format,
+    format: FileFormat,
     *,
     max_shard_size: int | str | None = None,
     files: Mapping[str, bytes] | None = None,
 ) -> Output:
-    """Where all of a model will lie. MLX's is a folder, as is safetensors' unless the path names a
-    file."""
+    """Lay out all files of a model: one file, or a folder where the format writes one."""
     for tensor in tensors:
         check_name(path, tensor.name)
-    is_folder = format is Format.MLX or (
-        format is Format.SAFETENSORS and path.suffix != ".safetensors"
-    )
+    is_folder = format.is_folder(path)
     limit = DEFAULT_SHARD if max_shard_size is None else parse_size(max_shard_size)
     if max_shard_size is not None and not is_folder:
         _check_one_file(path, tensors, limit)
     if is_folder:
-        note = {"format": "mlx"} if format is Format.MLX else {}
-        texts = {**_texts(path, metadata), **note}
-        layouts, index = safetensors.sharded(path, tensors, texts, limit)
+        assert format.shards is not None
+        layouts, index = format.shards(path, tensors, metadata, limit)
         return Output(path, True, layouts, {**index, **(files or {})})
     if files:
-        raise bad(path, f"a file has no place for {', '.join(files)}: name a folder")
-    if format is Format.GGUF:
-        whole = gguf_writer.layout(path, tensors, metadata)
-    elif format is Format.NPZ:
-        whole = npz.layout(path, tensors, metadata)
-    else:
-        whole = safetensors.layout(path, tensors, _texts(path, metadata))
-    return Output(path, False, {path.name: whole}, {})
+        raise bad(path, f"is one file, which cannot hold {', '.join(files)}: name a folder")
+    if format.layout is None:
+        raise bad(path, f"lbrx does not write {format.name}: give one of {', '.join(writable())}")
+    return Output(path, False, {path.name: format.layout(path, tensors, metadata)}, {})
 
 
 def _check_one_file(path: Path, tensors: Sequence[OutgoingInfo], limit: int) -> None:
@@ -109,12 +105,12 @@ def write(
     path: Path,
     tensors: Sequence[Outgoing],
     metadata: Mapping[str, Any],
-    format: Format,
+    format: FileFormat,
     *,
     max_shard_size: int | str | None = None,
     files: Mapping[str, bytes] | None = None,
 ) -> None:
-    """A model, one tensor after the other."""
+    """Write a model, one tensor after the other."""
     output = plan(path, tensors, metadata, format, max_shard_size=max_shard_size, files=files)
     if not output.is_folder:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -127,9 +123,3 @@ def write(
                 write_file(file, layout, tensors)
         for name, content in output.files.items():
             (temporary / name).write_bytes(content)
-
-
-def _texts(path: Path, metadata: Mapping[str, Any]) -> Mapping[str, str]:
-    if wrong := [key for key, value in metadata.items() if not isinstance(value, str)]:
-        raise bad(path, "safetensors holds texts only", field=f"metadata {wrong[0]!r}")
-    return metadata

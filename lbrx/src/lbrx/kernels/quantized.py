@@ -15,13 +15,13 @@ import numpy as np
 from lbrx import dtype as dt
 from lbrx import quant
 from lbrx.dtype import Dtype
+from lbrx.errors import QuantizationError
 from lbrx.kernels import elementwise, movement
 from lbrx.kernels.arrays import buffer_of, empty, kernel_name, size_class
 from lbrx.kernels.registry import Call, KernelFamily, Sample, computes
 from lbrx.metal import Buffer, Context, DeviceInfo, Pipeline
 from lbrx.ops import Spec
 from lbrx.quant import Scheme
-from lbrx.quant.gguf import grids
 from lbrx.storage import Array
 
 # As quant_blocks.h numbers them.
@@ -31,15 +31,6 @@ ALIGNMENT = 4  # bytes: of the widest field that blocks have
 GROUP = 256  # threads
 
 _books: WeakKeyDictionary[Context, dict[str, Buffer]] = WeakKeyDictionary()
-
-
-@cache
-def codec_name(scheme: Scheme) -> str:
-    """The name in kernels: groups of all sizes are one codec, `mlx:4:64` is `mlx_4`."""
-    *kind, group = scheme.name.split(":")
-    if group == "symmetric":
-        return f"{kind[0]}_symmetric"
-    return "_".join(kind if group.isdigit() else (*kind, group))
 
 
 @dataclass(frozen=True)
@@ -102,14 +93,13 @@ def _whole_rows(gpu: Context, array: Array) -> Buffer:
 
 
 def _book(gpu: Context, scheme: Scheme) -> Buffer | None:
-    """The code book of an IQ type, as bytes."""
-    name = "iq1" if scheme.name.startswith("iq1") else scheme.name
-    if name not in grids.BOOKS:
+    """The code book that the scheme's codec looks codes up in."""
+    if scheme.code_book is None:
         return None
     known = _books.setdefault(gpu, {})
-    if name not in known:
-        known[name] = gpu.upload(grids.grid(name).astype(np.int8))
-    return known[name]
+    if scheme.name not in known:
+        known[scheme.name] = gpu.upload(scheme.code_book().astype(np.int8))
+    return known[scheme.name]
 
 
 def pipeline(
@@ -123,8 +113,32 @@ def pipeline(
     """A kernel for a scheme, in safe maths: a scale may be NaN."""
     scale_type = TYPES.get(given.scale_type, 0)
     every = {0: TYPES[values], 1: scale_type, 2: given.scheme.elements, **(constants or {})}
-    name = kernel_name(kernel, codec_name(given.scheme))
-    return gpu.shaders.pipeline(stem, name, every, safe_math=True)
+    codec = given.scheme.codec
+    if codec is None:
+        raise QuantizationError(
+            f"no kernel reads {given.scheme.name}: give its Scheme a codec, or dequantize first"
+        )
+    name = kernel_name(kernel, codec)
+    if not given.scheme.codec_source:
+        return gpu.shaders.pipeline(stem, name, every, safe_math=True)
+    own = f"{stem}_{codec}"
+    return gpu.shaders.pipeline(own, name, every, safe_math=True, source=_own(stem, given.scheme))
+
+
+@cache
+def _own(stem: str, scheme: Scheme) -> str:
+    """A stem's shader with the codec that a scheme brings instead of those of quant_schemes.h."""
+    lists = ("EACH_BLOCK", "EACH_GROUP", "EACH_SCHEME")
+    one = f"M({scheme.codec}, {scheme.codec})"
+    listed = {"EACH_BLOCK": one if scheme.integer_codes else "", "EACH_SCHEME": one}
+    return "\n".join(
+        [
+            '#include "quant_schemes.h"',
+            scheme.codec_source,
+            *(f"#undef {name}\n#define {name}(M) {listed.get(name, '')}" for name in lists),
+            f'#include "{stem}.metal"',
+        ]
+    )
 
 
 # ---- decoding ----

@@ -31,7 +31,7 @@ PRODUCTS, TILED, REARRANGED = 38e3, 165e3, 4e3
 def _can(info: DeviceInfo, problem: QuantizedProduct) -> bool:
     # GPUs' compilers do not take wide vectors.
     scheme = problem.scheme
-    whole = scheme.elements % RUN == 0 and scheme.name != "mlx:mxfp8"
+    whole = scheme.elements % RUN == 0 and scheme.integer_codes
     return whole and not info.simd_hardware
 
 

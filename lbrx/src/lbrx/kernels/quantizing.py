@@ -10,11 +10,11 @@ from lbrx import quant
 from lbrx.errors import QuantizationError
 from lbrx.kernels import elementwise
 from lbrx.kernels.arrays import buffer_of, empty, kernel_name, placed
-from lbrx.kernels.quantized import GROUP, TYPES, Blocks, codec_name
+from lbrx.kernels.quantized import GROUP, TYPES, Blocks
 from lbrx.kernels.registry import Call, KernelFamily, Sample, computes
 from lbrx.metal import Buffer, Context, DeviceInfo
 from lbrx.ops import Spec
-from lbrx.ops.quantized import SEARCHED, has_encoder
+from lbrx.quant import Encoder
 from lbrx.storage import Array
 
 REPORT_BYTES = 12  # of a `Report`
@@ -29,7 +29,7 @@ def encode_blocks(call: Call) -> tuple[Array, ...]:
     gpu, scheme = call.gpu, quant.find(call.attributes["scheme"])
     (given,) = call.inputs
     assert given is not None
-    if not has_encoder(scheme):
+    if scheme.encoder is None:
         raise QuantizationError(
             f"no kernel encodes {scheme.name}: use lbrx.quantize, which does it on the host"
         )
@@ -42,7 +42,7 @@ def encode_blocks(call: Call) -> tuple[Array, ...]:
 
 
 def _is_searched(info: DeviceInfo, problem: Blocks) -> bool:
-    return problem.scheme.name in SEARCHED
+    return problem.scheme.encoder is Encoder.SEARCHED
 
 
 @family.variant("groups", can=_is_searched)
@@ -52,7 +52,7 @@ def groups(gpu: Context, problem: Blocks, x: Buffer, results: list[Buffer]) -> N
     together = 16 * scheme.group_size // scheme.elements
     threads = -(-problem.blocks // together)
     constants = {0: TYPES[problem.dtype], 1: 0, 2: scheme.elements}
-    name = kernel_name("quantize_groups", codec_name(scheme))
+    name = kernel_name("quantize_groups", scheme.codec or "")
     report = gpu.upload(np.zeros(REPORT_BYTES, np.uint8))
     gpu.queue.dispatch(
         gpu.shaders.pipeline("quant_search", name, constants, safe_math=True),
@@ -70,7 +70,7 @@ def block(gpu: Context, problem: Blocks, x: Buffer, results: list[Buffer]) -> No
     """A thread a block."""
     scheme = problem.scheme
     constants = {0: TYPES[problem.dtype], 1: 0, 2: scheme.elements}
-    name = kernel_name("quantize_block", codec_name(scheme))
+    name = kernel_name("quantize_block", scheme.codec or "")
     report = gpu.upload(np.zeros(REPORT_BYTES, np.uint8))
     parts = [*results, *results[:1] * (3 - len(results))]
     gpu.queue.dispatch(

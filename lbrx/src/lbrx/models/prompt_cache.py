@@ -30,7 +30,7 @@ def fingerprint(engine: Engine) -> str:
 
 def write(engine: Engine, path: str | PathLike[str]) -> None:
     """Save the tokens that are in the engine's cache. Raises LbrxError if there are none."""
-    from lbrx.tensor.saving import save
+    from lbrx.tensor.files import save
 
     with engine.lock:
         if engine.cache is None or not engine.cached_tokens:

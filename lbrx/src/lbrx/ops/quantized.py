@@ -31,23 +31,6 @@ def stored_names(scheme: Scheme) -> tuple[str, ...]:
     return scheme.fields if scheme.planar else ("data",)
 
 
-_DIRECT = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0")
-
-
-def is_direct(scheme: Scheme) -> bool:
-    """Whether encoding is one pass over the values, as kernels do it, and not a search."""
-    # Scales of small floats are bytes.
-    return scheme.name in _DIRECT or (scheme.planar and scheme.layout["scales"].kind == "f")
-
-
-SEARCHED = ("q2_k", "q3_k", "q4_k", "q5_k", "q6_k")
-
-
-def has_encoder(scheme: Scheme) -> bool:
-    """Whether a kernel encodes it: directly, or by the K types' search."""
-    return is_direct(scheme) or scheme.name in SEARCHED
-
-
 def values_shape(scheme: Scheme, codes: Shape) -> Shape:
     """The shape of the values, given the shape of their codes."""
     row = math.prod(scheme.layout["data"].shape) if scheme.planar else scheme.block_bytes

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from lbrx.quant.info import QuantizationInfo
 from lbrx.quant.mixtures import MIXTURES, ModelFacts, find_mixture, mixture
-from lbrx.quant.scheme import Scheme
+from lbrx.quant.scheme import Encoder, Scheme
 from lbrx.quant.schemes import (
-    HEED_IMPORTANCE,
     SCHEMES,
     Quantized,
     dequantize,
     describe,
     find,
     quantize,
+    register,
 )
 
 __all__ = [
-    "HEED_IMPORTANCE",
     "MIXTURES",
     "SCHEMES",
+    "Encoder",
     "ModelFacts",
     "QuantizationInfo",
     "Quantized",
@@ -29,4 +29,5 @@ __all__ = [
     "find_mixture",
     "mixture",
     "quantize",
+    "register",
 ]

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lbrx.quant.bits import pack_stream, unpack_stream
-from lbrx.quant.scheme import Fields, Scheme, Values
+from lbrx.quant.scheme import Encoder, Fields, Scheme, Values
 
 GROUP_SIZES = (32, 64, 128)
 BITS = range(2, 9)
@@ -89,6 +89,8 @@ def _scheme(bits: int, group_size: int, symmetric: bool) -> Scheme:
         encode,
         symmetric=symmetric,
         planar=True,
+        codec=f"q{bits}" + "_symmetric" * symmetric,
+        encoder=Encoder.DIRECT,
     )
 
 

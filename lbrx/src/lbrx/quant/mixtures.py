@@ -74,7 +74,7 @@ def _without_importance(place: Place) -> bool:
     return not place.model.importance and _first_part(8)(place)
 
 
-class Rule(NamedTuple):
+class MixtureRule(NamedTuple):
     tensor: str
     """A class of tensors, see CLASSES."""
     type: str
@@ -87,33 +87,36 @@ class Mixture:
     file_type: int
     """The number that GGUF's `general.file_type` has for it."""
     base: str
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[MixtureRule, ...] = ()
 
 
 # Of eight experts attention is a small part: it gets more bits.
-_OF_EIGHT = Rule("attn_output", "q5_k", _eight_experts)
-_K_M = Rule("attn_v", "q6_k", _sensitive), Rule("ffn_down", "q6_k", _sensitive)
-_IQ4 = Rule("attn_v", "q5_k", _shared_keys), Rule("ffn_down", "q5_k", _without_importance)
-_TERNARY = Rule("token_embd", "q4_k")
+_OF_EIGHT = MixtureRule("attn_output", "q5_k", _eight_experts)
+_K_M = MixtureRule("attn_v", "q6_k", _sensitive), MixtureRule("ffn_down", "q6_k", _sensitive)
+_IQ4 = (
+    MixtureRule("attn_v", "q5_k", _shared_keys),
+    MixtureRule("ffn_down", "q5_k", _without_importance),
+)
+_TERNARY = MixtureRule("token_embd", "q4_k")
 
 MIXTURES = {
     mixture.name: mixture
     for mixture in (
-        Mixture("q4_0", 2, "q4_0", (Rule("ffn_down", "q4_1", _with_importance),)),
+        Mixture("q4_0", 2, "q4_0", (MixtureRule("ffn_down", "q4_1", _with_importance),)),
         Mixture("q4_1", 3, "q4_1"),
         Mixture("q8_0", 7, "q8_0"),
-        Mixture("q5_0", 8, "q5_0", (Rule("ffn_down", "q5_1", _with_importance),)),
+        Mixture("q5_0", 8, "q5_0", (MixtureRule("ffn_down", "q5_1", _with_importance),)),
         Mixture("q5_1", 9, "q5_1"),
         Mixture(
             "q2_k",
             10,
             "q2_k",
             (
-                Rule("attn_v", "q4_k", _shared_keys),
-                Rule("attn_v", "q3_k"),
-                Rule("ffn_down", "q3_k"),
+                MixtureRule("attn_v", "q4_k", _shared_keys),
+                MixtureRule("attn_v", "q3_k"),
+                MixtureRule("ffn_down", "q3_k"),
                 _OF_EIGHT,
-                Rule("attn_output", "q3_k"),
+                MixtureRule("attn_output", "q3_k"),
             ),
         ),
         Mixture("q3_k_s", 11, "q3_k", (_OF_EIGHT,)),
@@ -122,12 +125,12 @@ MIXTURES = {
             12,
             "q3_k",
             (
-                Rule("attn_v", "q5_k", _first(2)),
-                Rule("attn_v", "q4_k"),
-                Rule("ffn_down", "q5_k", _first_part(16)),
-                Rule("ffn_down", "q4_k"),
+                MixtureRule("attn_v", "q5_k", _first(2)),
+                MixtureRule("attn_v", "q4_k"),
+                MixtureRule("ffn_down", "q5_k", _first_part(16)),
+                MixtureRule("ffn_down", "q4_k"),
                 _OF_EIGHT,
-                Rule("attn_output", "q4_k"),
+                MixtureRule("attn_output", "q4_k"),
             ),
         ),
         Mixture(
@@ -135,10 +138,10 @@ MIXTURES = {
             13,
             "q3_k",
             (
-                Rule("attn_v", "q5_k"),
-                Rule("ffn_down", "q5_k"),
-                Rule("attn_output", "q3_k", _eight_experts),
-                Rule("attn_output", "q5_k"),
+                MixtureRule("attn_v", "q5_k"),
+                MixtureRule("ffn_down", "q5_k"),
+                MixtureRule("attn_output", "q3_k", _eight_experts),
+                MixtureRule("attn_output", "q5_k"),
             ),
         ),
         Mixture(
@@ -146,8 +149,8 @@ MIXTURES = {
             14,
             "q4_k",
             (
-                Rule("attn_v", "q5_k", _first(4)),
-                Rule("ffn_down", "q5_k", _first_part(8)),
+                MixtureRule("attn_v", "q5_k", _first(4)),
+                MixtureRule("ffn_down", "q5_k", _first_part(8)),
                 _OF_EIGHT,
             ),
         ),
@@ -159,7 +162,10 @@ MIXTURES = {
             "q2_k_s",
             21,
             "q2_k",
-            (Rule("attn_v", "q4_k", _shared_keys), Rule("ffn_down", "q4_k", _first_part(8))),
+            (
+                MixtureRule("attn_v", "q4_k", _shared_keys),
+                MixtureRule("ffn_down", "q4_k", _first_part(8)),
+            ),
         ),
         Mixture("iq4_nl", 25, "iq4_nl", (*_IQ4, _OF_EIGHT)),
         Mixture("iq4_xs", 30, "iq4_xs", (*_IQ4, _OF_EIGHT)),

@@ -9,7 +9,7 @@ import numpy as np
 
 from lbrx.quant import floats
 from lbrx.quant.affine import GROUP_SIZES, codes_of, words
-from lbrx.quant.scheme import Fields, Scheme, Values
+from lbrx.quant.scheme import Encoder, Fields, Scheme, Values
 
 BITS = (2, 3, 4, 5, 6, 8)
 
@@ -47,6 +47,8 @@ def _affine(bits: int, group_size: int) -> Scheme:
         encode,
         planar=True,
         keeps_dtype=True,
+        codec=f"mlx_{bits}",
+        encoder=Encoder.DIRECT,
     )
 
 
@@ -80,7 +82,9 @@ def _microscaled(mode: str, bits: int, group_size: int) -> Scheme:
         encode,
         symmetric=True,
         planar=True,
-        # Beyond 2 ** 127, codes times scales would leave float32.
+        codec=f"mlx_{mode}",
+        integer_codes=bits == 4,
+        # Beyond 2 ** 127, codes times scales would exceed the range of float32.
         limit=2.0**127 if power_of_two else float(largest * floats.E4M3_MAX),
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 import numpy as np
@@ -18,35 +19,63 @@ Values = NDArray[np.float32]
 Fields = Mapping[str, NDArray[Any]]
 """The fields of n blocks by name: arrays whose first axis has n."""
 
-# So many values are worked on at a time: temporaries then stay in the second-level cache.
+# Values that are encoded or decoded at a time, so that temporaries stay in the level 2 cache.
 CHUNK = 1 << 17
+
+
+class Encoder(StrEnum):
+    """How a kernel encodes, by the name of its variant."""
+
+    DIRECT = "block"
+    """One pass over the values of a block."""
+    SEARCHED = "groups"
+    """A search for the best scales of sixteen groups."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Scheme:
-    """A way to store blocks of values. The last axis of an array holds whole blocks."""
+    """A way to store blocks of values. The last axis of an array holds whole blocks.
+
+    A new scheme is one module that makes such a record and passes it to `quant.register`.
+    """
 
     name: str
     bits: int
-    """Of one stored value, without its share of scales."""
+    """Bits of one stored code, without its share of the scales."""
     elements: int
-    """Values a block."""
+    """Number of values in a block."""
     group_size: int
-    """Values that share a scale: a block, or a part of one."""
+    """Number of values that share a scale: a block, or a part of one."""
     layout: np.dtype[Any]
     """A block's fields in stored order, without padding."""
     decode: Callable[[Fields], Values]
-    """Fields of n blocks to values [n, elements]."""
+    """From the fields of n blocks to values [n, elements]."""
     encode: Callable[[Values, Values | None], Fields] | None = None
-    """Values [n, elements], and what each counts for, to fields; None where lbrx only decodes."""
+    """From values [n, elements] and their importance to fields; None if lbrx only decodes."""
     symmetric: bool = False
     planar: bool = False
-    """Whether each field is an array of its own (`data` and its companions); else one of bytes."""
+    """Whether each field is a separate array (`data` and its companions). Otherwise blocks are
+    stored whole, as rows of bytes."""
     keeps_dtype: bool = False
     """Whether scales and biases take the floating type of the values."""
     limit: float = math.inf
-    """The largest magnitude, where it is not float fields that set it."""
+    """The largest magnitude of a value, where the range of the float fields does not set it."""
     gguf_id: int | None = None
+    """The number of the type in GGUF files."""
+    heeds_importance: bool = False
+    """Whether `encode` uses the importance of columns."""
+    codec: str | None = None
+    """The codec by which kernels read blocks: a name of shaders/quant_schemes.h, or of the struct
+    that `codec_source` defines. None if no kernel reads the scheme: the host decodes it."""
+    codec_source: str = ""
+    """A struct in Metal with the members that shaders/quant_blocks.h describes, for a scheme that
+    quant_schemes.h does not list. Kernels are compiled for it at their first use."""
+    integer_codes: bool = True
+    """Whether the codec's codes are integers, which integer products multiply as they are."""
+    code_book: Callable[[], NDArray[Any]] | None = None
+    """The points that codes stand for, as integers of eight bits, where a codec looks them up."""
+    encoder: Encoder | None = None
+    """The kernel that encodes the scheme; None if the host does."""
 
     def __repr__(self) -> str:
         return f"<Scheme {self.name}>"
@@ -57,7 +86,7 @@ class Scheme:
 
     @property
     def bits_per_weight(self) -> float:
-        """With float32 scales where these take the type of the values."""
+        """Stored bits for each value; scales count as float32 where they take the values' type."""
         return 8 * self.block_bytes / self.elements
 
     @property
@@ -65,7 +94,7 @@ class Scheme:
         return self.layout.names or ()
 
     def blocks(self, shape: Shape) -> int:
-        """How many blocks an array takes; refuses one whose rows are no whole blocks."""
+        """The number of blocks of an array. Raises ShapeError if its rows are not whole blocks."""
         if not shape or shape[-1] % self.elements:
             raise ShapeError(
                 f"shape {shape} does not fit {self.name}: its last axis must be a multiple "
@@ -74,7 +103,7 @@ class Scheme:
         return math.prod(shape) // self.elements
 
     def nbytes(self, shape: Shape, dtype: Dtype = float32) -> int:
-        """How many bytes an array of that type takes, scales included."""
+        """The bytes of an array of that type when stored, scales included."""
         whole = self.block_bytes
         if self.keeps_dtype:
             companions = len(self.fields) - 1
@@ -82,7 +111,7 @@ class Scheme:
         return self.blocks(shape) * whole
 
     def part_shape(self, name: str, shape: Shape) -> Shape:
-        """The shape of a field's own array for values of this shape."""
+        """The shape of a planar field's array for values of this shape."""
         items = math.prod(self.layout[name].shape)
         return (*shape[:-1], shape[-1] // self.elements * items)
 
@@ -120,7 +149,7 @@ def _empty_part(scheme: Scheme, name: str, values: NDArray[Any]) -> NDArray[Any]
 
 
 def decode(parts: Fields, scheme: Scheme, shape: Shape) -> Values:
-    """The inverse. Sizes have been checked."""
+    """The inverse of `encode`. The sizes of the parts have been checked."""
     count = scheme.blocks(shape)
     if scheme.planar:
         fields = {
@@ -164,7 +193,8 @@ def _check_range(name: str, part: NDArray[Any], scheme: Scheme) -> None:
 
 
 class _Weights:
-    """The importance of blocks: one row of it for all values, or one for each leading index."""
+    """The importance of each value of a block, from one row for all values or one row for each
+    leading index."""
 
     def __init__(self, importance: NDArray[Any], shape: Shape, elements: int) -> None:
         self.rows = np.asarray(importance, np.float32)
@@ -185,7 +215,7 @@ class _Weights:
         self.in_row = shape[-1] // elements
 
     def of(self, chunk: slice) -> Values:
-        """Blocks that nothing is known of, all zeros, count evenly."""
+        """The importance of some blocks; ones where it is all zeros."""
         index = np.arange(chunk.start, chunk.stop)
         rows = self.row_of[index // self.in_row]
         weights: Values = self.blocks.take(rows * self.in_row + index % self.in_row, axis=0)

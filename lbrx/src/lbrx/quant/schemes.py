@@ -16,11 +16,25 @@ from lbrx.quant.info import ArrayT, QuantizationInfo
 from lbrx.quant.scheme import Scheme, Values, decode, encode
 from lbrx.shape import Shape, list_of
 
-SCHEMES = {scheme.name: scheme for scheme in (*gguf.SCHEMES, *affine.SCHEMES, *mlx.SCHEMES)}
+SCHEMES: dict[str, Scheme] = {}
+"""Every scheme by its name."""
 DEFAULT_GROUP = 64
-HEED_IMPORTANCE = frozenset("q4_0 q4_1 q5_0 q5_1 q2_k q3_k q4_k q5_k q6_k iq4_nl iq4_xs".split())
-"""Schemes whose encoders do."""
-Buffer = bytes | bytearray | memoryview
+
+
+def register(scheme: Scheme) -> Scheme:
+    """Add a scheme, which `quantize`, tensors and kernels then know by its name."""
+    if scheme.name != scheme.name.lower():
+        raise QuantizationError(f"{scheme.name!r} has capital letters: scheme names have none")
+    if scheme.name in SCHEMES:
+        raise QuantizationError(
+            f"the quantization scheme {scheme.name!r} exists already: give another name"
+        )
+    SCHEMES[scheme.name] = scheme
+    return scheme
+
+
+for _scheme in (*gguf.SCHEMES, *affine.SCHEMES, *mlx.SCHEMES):
+    register(_scheme)
 
 
 class Quantized(NamedTuple):
@@ -31,16 +45,17 @@ class Quantized(NamedTuple):
 
 
 def find(name: str | Scheme) -> Scheme:
-    """The scheme of that name, in any case; `q4` and `mlx:4` have groups of 64."""
+    """The scheme of a name, in any case; `q4` and `mlx:4` mean groups of 64."""
     if isinstance(name, Scheme):
         return name
     given = name.lower()
     scheme = SCHEMES.get(given) or SCHEMES.get(f"{given}:{DEFAULT_GROUP}")
     if scheme is None:
-        blocks = ", ".join(scheme.name for scheme in gguf.SCHEMES)
+        families = {s.name for s in (*affine.SCHEMES, *mlx.SCHEMES)}
+        blocks = ", ".join(name for name in SCHEMES if name not in families)
         groups = list_of(affine.GROUP_SIZES)
         raise QuantizationError(
-            f"{name!r} is no quantization scheme: give one of {blocks}; qBITS:GROUP or "
+            f"{name!r} is not a quantization scheme: give one of {blocks}; qBITS:GROUP or "
             f"qBITS:GROUP:symmetric with bits {affine.BITS[0]} to {affine.BITS[-1]}; "
             f"mlx:BITS:GROUP with bits {list_of(mlx.BITS)}; groups of {groups}; "
             "mlx:mxfp4, mlx:mxfp8 or mlx:nvfp4"
@@ -51,17 +66,18 @@ def find(name: str | Scheme) -> Scheme:
 def quantize(
     array: NDArray[Any], scheme: str | Scheme, importance: NDArray[Any] | None = None
 ) -> Quantized:
-    """Store a floating array whose last axis is a multiple of the scheme's block.
+    """Encode a floating array whose last axis is a multiple of the scheme's block.
 
-    `importance` says what errors in a column count for, the mean square of what meets it in a
-    product: one number a column, or a row of them for each leading index. `HEED_IMPORTANCE`
-    names the schemes that do. NaN and infinity, and values beyond a scale's range, are refused.
+    `importance` weighs the errors of each column: the mean square of the activations that the
+    column is multiplied with, as [columns] or with the leading axes of the array. Only schemes with
+    `heeds_importance` use it. Raises QuantizationError for NaN, infinity, values beyond a scale's
+    range, and schemes that lbrx only decodes.
     """
     found = find(scheme)
     if found.encode is None:
         raise QuantizationError(
-            f"{found.name} can only be decoded, as its encoding is a search over a code book: "
-            "take q2_k, q3_k or tq2_0"
+            f"lbrx only decodes {found.name}, whose encoding is a search in a code book: "
+            "use q2_k, q3_k or tq2_0"
         )
     if not dt.parse(array.dtype).is_float:
         raise DtypeError(f"{found.name} stores floating values, not {array.dtype}: cast first")
@@ -71,7 +87,7 @@ def quantize(
 
 
 def describe(scheme: str | Scheme, **arrays: ArrayT) -> QuantizationInfo[ArrayT]:
-    """The information about data in a scheme, with `scales`, `zero_points` or `biases` for it."""
+    """The QuantizationInfo of data in a scheme, with its `scales`, `zero_points` or `biases`."""
     found = find(scheme)
     return QuantizationInfo(
         found.name,
@@ -85,11 +101,14 @@ def describe(scheme: str | Scheme, **arrays: ArrayT) -> QuantizationInfo[ArrayT]
 
 
 def dequantize(
-    data: NDArray[Any] | Buffer,
+    data: NDArray[Any] | bytes | bytearray | memoryview,
     scheme: str | Scheme | QuantizationInfo[NDArray[Any]],
     shape: Sequence[int] | None = None,
 ) -> Values:
-    """The float32 values. Bytes need a shape; an array's leading axes are the values' own."""
+    """Decode to float32. Bytes need the values' `shape`; an array has the values' leading axes.
+
+    Raises QuantizationError for missing companions and ShapeError for sizes that do not fit.
+    """
     info = scheme if isinstance(scheme, QuantizationInfo) else describe(scheme)
     found = find(info.scheme)
     array = data if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
@@ -107,11 +126,11 @@ def dequantize(
 
 
 def _shape_of(data: NDArray[Any], scheme: Scheme) -> Shape:
-    """What the values' shape is when these are whole rows of blocks."""
+    """The shape of the values that rows of blocks hold."""
     size = math.prod(scheme.layout["data"].shape) if scheme.planar else scheme.block_bytes
     if not data.ndim or data.shape[-1] % size:
         raise ShapeError(
-            f"{scheme.name} data of shape {data.shape} are no whole blocks: their last axis must "
+            f"{scheme.name} data of shape {data.shape} are not whole blocks: their last axis must "
             f"be a multiple of {size}"
         )
     return (*data.shape[:-1], data.shape[-1] // size * scheme.elements)

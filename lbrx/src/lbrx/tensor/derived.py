@@ -87,6 +87,13 @@ def by_rows(shape: Shape, dtype: Dtype, read: Callable[[RowIndex], NDArray[Any]]
     return Array(RowStorage(nbytes, row_count(shape), read), sh.contiguous(shape), dtype)
 
 
+def lazy_copy(array: Array) -> Array:
+    """The elements in host memory of their own, made at the first look."""
+    shape = array.layout.shape
+    storage = LazyStorage(math.prod(shape) * array.dtype.itemsize, array.numpy)
+    return Array(storage, sh.contiguous(shape), array.dtype)
+
+
 def read_rows(array: Array, index: RowIndex) -> NDArray[Any]:
     """Some rows of an array, [rows, columns]: a view of its memory where they lie there together.
     Packed values are decoded."""

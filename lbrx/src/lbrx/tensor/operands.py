@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lbrx import dtype as dt
+from lbrx import quant
 from lbrx.dtype import Dtype, DtypeLike, Scalar
 from lbrx.errors import DeviceError, DtypeError, ShapeError
 from lbrx.ops import TABLE, Op, OpFamily, Role
@@ -99,6 +100,8 @@ def decoded(array: Array) -> Array:
     storage = array.storage
     if not isinstance(storage, PackedStorage) or storage.device == "cpu":
         return array
+    if quant.find(storage.scheme).codec is None:  # no kernel decodes it
+        return move(derived.lazy_copy(array), storage.device)
     rows = derived.packed_rows(array)
     parts = list((storage.parts if rows is None else rows).values())
     op = TABLE["decode_blocks"]

@@ -16,7 +16,7 @@ from lbrx import dtype as dt
 from lbrx import quant
 from lbrx.dtype import DtypeLike
 from lbrx.errors import QuantizationError
-from lbrx.ops.quantized import has_encoder, stored_names, values_shape
+from lbrx.ops.quantized import stored_names, values_shape
 from lbrx.quant import QuantizationInfo
 from lbrx.tensor import derived
 from lbrx.tensor.core import Metadata, Tensor, call, calls
@@ -51,6 +51,14 @@ def stored_parts(tensor: Tensor) -> tuple[str, dict[str, Tensor]] | None:
     return scheme, {name: Tensor(parts[name]) for name in stored_names(quant.find(scheme))}
 
 
+def _kernel_parts(tensor: Tensor) -> tuple[str, dict[str, Tensor]] | None:
+    """`stored_parts` where the tensor's device computes with them; None where it needs values."""
+    stored = stored_parts(tensor)
+    if stored is None or (tensor.device != "cpu" and quant.find(stored[0]).codec is None):
+        return None
+    return stored
+
+
 def quantization(tensor: Tensor) -> QuantizationInfo[Tensor] | None:
     """The scheme of a quantized tensor with its scales, zero points or biases; None as in
     `stored_parts`."""
@@ -74,7 +82,7 @@ def quantize(tensor: Tensor, scheme: str, importance: Any = None) -> Tensor:
     ((4, 32), 'q8_0')
     """
     found = quant.find(scheme)
-    if importance is None and has_encoder(found):
+    if importance is None and found.encoder is not None:
         encoded = calls("encode_blocks", tensor, scheme=found.name)
     else:
         weights = None if importance is None else np.asarray(importance)
@@ -90,7 +98,7 @@ def dequantize(tensor: Tensor, dtype: DtypeLike = dt.float32) -> Tensor:
 
     A tensor that is not quantized is cast to the dtype.
     """
-    stored = stored_parts(tensor)
+    stored = _kernel_parts(tensor)
     if stored is None:
         return call("cast", tensor, dtype=dtype)
     scheme, parts = stored
@@ -106,9 +114,10 @@ def linear(
     of `matmul`. A quantized weight is multiplied without decoding it as a whole, and the result
     then has the dtype of x, which must be floating.
     """
-    stored = stored_parts(weight)
+    stored = _kernel_parts(weight)
     if stored is None:
-        return call("matmul", x, weight.mT, bias, activation=activation)
+        values = weight if stored_parts(weight) is None else dequantize(weight, x.dtype)
+        return call("matmul", x, values.mT, bias, activation=activation)
     scheme, parts = stored
     result = call("quantized_matmul", x, *parts.values(), scheme=scheme)
     if bias is not None:
@@ -122,7 +131,7 @@ def linears(x: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:
     Weights that are all quantized with the same scheme are multiplied in one operation, in which
     the device prepares x once.
     """
-    stored = [stored_parts(weight) for weight in weights]
+    stored = [_kernel_parts(weight) for weight in weights]
     schemes = {None if each is None else each[0] for each in stored}
     if len(weights) < 2 or len(schemes) > 1 or None in schemes:
         return [linear(x, weight) for weight in weights]
@@ -146,7 +155,7 @@ def embedding(
     weights keep their dtype. An index outside -N to N - 1 raises IndexError; with beyond="zeros"
     it gives a row of zeros, or of the value that zero bytes have in the scheme.
     """
-    stored = stored_parts(weight)
+    stored = _kernel_parts(weight)
     if stored is None:
         rows = call("take", weight, indices, axis=0, beyond=beyond)
         return rows if dtype is None else rows.astype(dtype)

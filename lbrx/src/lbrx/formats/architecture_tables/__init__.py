@@ -1,11 +1,14 @@
-"""Names and layouts of architectures: one table a module."""
+"""Names and layouts of architectures: one table in each module.
+
+A new table is a module that calls `register`; those of this package are imported here.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from lbrx.formats.architecture_tables import (
+from lbrx.formats.architecture_tables import (  # noqa: F401 - each registers its table
     gemma2,
     gemma3,
     llama,
@@ -15,29 +18,38 @@ from lbrx.formats.architecture_tables import (
     qwen2,
     qwen3,
     smollm3,
+    table,
 )
-from lbrx.formats.architecture_tables.table import Architecture, Rule, Setting
-
-_MODULES = (llama, mistral, mixtral, qwen2, qwen3, gemma2, gemma3, phi3, smollm3)
-ARCHITECTURES: dict[str, Architecture] = {
-    module.ARCHITECTURE.model_type: module.ARCHITECTURE for module in _MODULES
-}
-# The whole of a multimodal model; its language part is what we know.
-_ALIASES = {"gemma3": "gemma3_text"}
+from lbrx.formats.architecture_tables.table import (
+    ARCHITECTURES,
+    Architecture,
+    NameRule,
+    Setting,
+    register,
+)
 
 
 def of_config(config: Mapping[str, Any]) -> Architecture | None:
     """The architecture that a config.json names."""
     name = str(config.get("model_type"))
-    return ARCHITECTURES.get(_ALIASES.get(name, name))
+    aliased = (a for a in ARCHITECTURES.values() if name in a.aliases)
+    return ARCHITECTURES.get(name) or next(aliased, None)
 
 
 def of_gguf(metadata: Mapping[str, Any]) -> Architecture | None:
-    """The architecture that a GGUF names. Mistral is called llama there, which it equals."""
+    """The architecture that a GGUF names. Mistral's files say llama, with the same layout."""
     name = metadata.get("general.architecture")
-    if name == "llama" and metadata.get("llama.expert_count"):
-        return ARCHITECTURES["mixtral"]
-    return next((a for a in ARCHITECTURES.values() if a.gguf == name), None)
+    found = [a for a in ARCHITECTURES.values() if a.gguf == name]
+    marked = [a for a in found if a.gguf_marker and metadata.get(f"{name}.{a.gguf_marker}")]
+    return next(iter(marked or [a for a in found if not a.gguf_marker]), None)
 
 
-__all__ = ["ARCHITECTURES", "Architecture", "Rule", "Setting", "of_config", "of_gguf"]
+__all__ = [
+    "ARCHITECTURES",
+    "Architecture",
+    "NameRule",
+    "Setting",
+    "of_config",
+    "of_gguf",
+    "register",
+]

@@ -9,13 +9,16 @@ from lbrx.formats.architecture_tables.table import (
     Architecture,
     attention,
     ends,
+    register,
 )
 
-ARCHITECTURE = Architecture(
-    model_type="llama",
-    gguf="llama",
-    class_name="LlamaForCausalLM",
-    rules=(*ends(), *NORMS, *attention(in_pairs=True), *MLP),
-    settings=(*SIZES, *HEAD_SIZES, *VOCABULARY),
-    constants={"hidden_act": "silu"},
+ARCHITECTURE = register(
+    Architecture(
+        model_type="llama",
+        gguf="llama",
+        class_name="LlamaForCausalLM",
+        rules=(*ends(), *NORMS, *attention(in_pairs=True), *MLP),
+        settings=(*SIZES, *HEAD_SIZES, *VOCABULARY),
+        constants={"hidden_act": "silu"},
+    )
 )

@@ -3,5 +3,8 @@
 from dataclasses import replace
 
 from lbrx.formats.architecture_tables import llama
+from lbrx.formats.architecture_tables.table import register
 
-ARCHITECTURE = replace(llama.ARCHITECTURE, model_type="mistral", class_name="MistralForCausalLM")
+ARCHITECTURE = register(
+    replace(llama.ARCHITECTURE, model_type="mistral", class_name="MistralForCausalLM")
+)

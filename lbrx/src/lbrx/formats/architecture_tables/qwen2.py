@@ -1,12 +1,22 @@
 """Qwen 2 and 2.5: biases on q, k and v, rows as they are."""
 
-from lbrx.formats.architecture_tables.table import MLP, NORMS, SIZES, Architecture, attention, ends
+from lbrx.formats.architecture_tables.table import (
+    MLP,
+    NORMS,
+    SIZES,
+    Architecture,
+    attention,
+    ends,
+    register,
+)
 
-ARCHITECTURE = Architecture(
-    model_type="qwen2",
-    gguf="qwen2",
-    class_name="Qwen2ForCausalLM",
-    rules=(*ends(), *NORMS, *attention(in_pairs=False), *MLP),
-    settings=SIZES,
-    constants={"hidden_act": "silu"},
+ARCHITECTURE = register(
+    Architecture(
+        model_type="qwen2",
+        gguf="qwen2",
+        class_name="Qwen2ForCausalLM",
+        rules=(*ends(), *NORMS, *attention(in_pairs=False), *MLP),
+        settings=SIZES,
+        constants={"hidden_act": "silu"},
+    )
 )

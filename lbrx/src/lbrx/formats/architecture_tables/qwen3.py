@@ -9,13 +9,16 @@ from lbrx.formats.architecture_tables.table import (
     Architecture,
     attention,
     ends,
+    register,
 )
 
-ARCHITECTURE = Architecture(
-    model_type="qwen3",
-    gguf="qwen3",
-    class_name="Qwen3ForCausalLM",
-    rules=(*ends(), *NORMS, *attention(in_pairs=False), *HEAD_NORMS, *MLP),
-    settings=(*SIZES, *HEAD_SIZES),
-    constants={"hidden_act": "silu", "attention_bias": False},
+ARCHITECTURE = register(
+    Architecture(
+        model_type="qwen3",
+        gguf="qwen3",
+        class_name="Qwen3ForCausalLM",
+        rules=(*ends(), *NORMS, *attention(in_pairs=False), *HEAD_NORMS, *MLP),
+        settings=(*SIZES, *HEAD_SIZES),
+        constants={"hidden_act": "silu", "attention_bias": False},
+    )
 )

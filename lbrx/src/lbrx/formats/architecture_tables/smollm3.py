@@ -8,13 +8,16 @@ from lbrx.formats.architecture_tables.table import (
     Architecture,
     attention,
     ends,
+    register,
 )
 
-ARCHITECTURE = Architecture(
-    model_type="smollm3",
-    gguf="smollm3",
-    class_name="SmolLM3ForCausalLM",
-    rules=(*ends(), *NORMS, *attention(in_pairs=True), *MLP),
-    settings=(*SIZES, *VOCABULARY),
-    constants={"hidden_act": "silu", "no_rope_layer_interval": 4},
+ARCHITECTURE = register(
+    Architecture(
+        model_type="smollm3",
+        gguf="smollm3",
+        class_name="SmolLM3ForCausalLM",
+        rules=(*ends(), *NORMS, *attention(in_pairs=True), *MLP),
+        settings=(*SIZES, *VOCABULARY),
+        constants={"hidden_act": "silu", "no_rope_layer_interval": 4},
+    )
 )

@@ -1,4 +1,4 @@
-"""What an architecture's table is made of, and the rows that most of them share."""
+"""The records of an architecture's table, `register`, and the rows that most tables share."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from lbrx.errors import FormatError
+
 
 @dataclass(frozen=True)
-class Rule:
-    """A module under both names. `{layer}` and `{expert}` stand for numbers; weight, bias and the
-    like follow a dot. Experts are tensors of their own for Hugging Face, and stacked elsewhere."""
+class NameRule:
+    """The names of one module in both families. `{layer}` and `{expert}` stand for numbers;
+    `.weight` or `.bias` follows. Hugging Face stores each expert as a tensor, GGUF stacks them."""
 
     huggingface: str
     gguf: str
     heads: str = ""
-    """The setting that counts the heads whose rows GGUF has in pairs; empty where it has not."""
+    """The setting with the number of heads, if GGUF stores their rows in RoPE's pairs."""
     shift: float = 0
-    """What GGUF's values have more than Hugging Face's."""
+    """The constant that GGUF's values have added to Hugging Face's."""
 
 
 @dataclass(frozen=True)
@@ -28,46 +30,67 @@ class Setting:
     huggingface: str
     gguf: str
     absent: int | None = None
-    """What GGUF says where config.json does not, or says null."""
+    """GGUF's value where config.json has none or null."""
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """How one model type is called and laid out in both families."""
+    """The names and layouts of one model type in Hugging Face's files and in GGUF."""
 
     model_type: str
     gguf: str
+    """GGUF's `general.architecture`."""
     class_name: str
-    rules: tuple[Rule, ...]
+    """The class in Hugging Face's transformers."""
+    rules: tuple[NameRule, ...]
     settings: tuple[Setting, ...]
     constants: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
-    """What config.json says and GGUF takes for granted."""
+    """Settings that config.json has and GGUF implies."""
     defaults: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
-    """What config.json may leave out."""
+    """Settings that config.json may omit."""
+    aliases: tuple[str, ...] = ()
+    """Other model types that this table is for."""
+    gguf_marker: str = ""
+    """The metadata key, after the architecture's name, that tells this architecture from others
+    with the same name in GGUF."""
     rotary_share: str = ""
-    """The setting that says which part of a head RoPE turns; empty for all of it."""
+    """The setting with the share of a head that RoPE rotates; empty for all of it."""
     scaled_by_width: int = 0
-    """How many layers the size has whose queries are scaled by width / heads. GGUF does not say,
-    and llama.cpp knows it by this number; 0 where no size is."""
+    """The number of layers of the one model size whose queries are scaled by width / heads. GGUF
+    has no key for it: llama.cpp recognises the size by this number. 0 if there is none."""
     far_every: int = 0
-    """The last of so many layers sees all, the others have a window; 0 where all are alike."""
+    """The period of layers: the last one of each attends to all tokens, the others to a sliding
+    window. 0 if all layers are alike."""
 
 
-def layer(huggingface: str, gguf: str, heads: str = "", shift: float = 0) -> Rule:
-    return Rule(f"model.layers.{{layer}}.{huggingface}", f"blk.{{layer}}.{gguf}", heads, shift)
+ARCHITECTURES: dict[str, Architecture] = {}
+"""Every architecture by its model type."""
 
 
-def ends(shift: float = 0) -> tuple[Rule, ...]:
+def register(architecture: Architecture) -> Architecture:
+    """Add an architecture's table."""
+    name = architecture.model_type
+    if name in ARCHITECTURES:
+        raise FormatError(f"the architecture {name!r} exists already: give another model type")
+    ARCHITECTURES[name] = architecture
+    return architecture
+
+
+def layer(huggingface: str, gguf: str, heads: str = "", shift: float = 0) -> NameRule:
+    return NameRule(f"model.layers.{{layer}}.{huggingface}", f"blk.{{layer}}.{gguf}", heads, shift)
+
+
+def ends(shift: float = 0) -> tuple[NameRule, ...]:
     """Embedding, last norm, output."""
     return (
-        Rule("model.embed_tokens", "token_embd"),
-        Rule("model.norm", "output_norm", shift=shift),
-        Rule("lm_head", "output"),
+        NameRule("model.embed_tokens", "token_embd"),
+        NameRule("model.norm", "output_norm", shift=shift),
+        NameRule("lm_head", "output"),
     )
 
 
-def attention(in_pairs: bool) -> tuple[Rule, ...]:
-    """Four projections."""
+def attention(in_pairs: bool) -> tuple[NameRule, ...]:
+    """The four projections; `in_pairs` if GGUF has the rows of queries and keys in pairs."""
     query, key = ("num_attention_heads", "num_key_value_heads") if in_pairs else ("", "")
     return (
         layer("self_attn.q_proj", "attn_q", query),

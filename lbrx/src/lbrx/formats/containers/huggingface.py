@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,19 +14,18 @@ from lbrx.formats.descriptor import Format, ModelFiles, TensorInfo
 Reader = Callable[[Path], ModelFiles]
 
 _INDEX = "*.index.json"
-# In this order; the first that a folder has is what it holds.
+# In this order, then the patterns of every format. The first that a folder has is the weights.
 _WEIGHTS = (
     *("model.safetensors", "pytorch_model.bin", "model.safetensors.index.json"),
-    *("pytorch_model.bin.index.json", _INDEX, "*.safetensors", "*.gguf", "*.bin", "*.pth", "*.pt"),
-    *("*.npz", "*.onnx"),
+    *("pytorch_model.bin.index.json", _INDEX, "*.safetensors"),
 )
 _SHARD_NAME = re.compile(r"(.*)-(\d{5})-of-(\d{5})(\.\w+)")
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model")
 
 
-def read_folder(folder: Path, read_file: Reader) -> ModelFiles:
-    """All that a folder says of a model."""
-    files = _weights(folder, read_file)
+def read_folder(folder: Path, read_file: Reader, patterns: Sequence[str]) -> ModelFiles:
+    """Describe the model in a folder; `patterns` are the names that weights of any format have."""
+    files = _weights(folder, read_file, dict.fromkeys([*_WEIGHTS, *patterns]))
     config = _optional_json(folder / "config.json") or files.config
     return replace(
         files,
@@ -38,7 +37,7 @@ def read_folder(folder: Path, read_file: Reader) -> ModelFiles:
     )
 
 
-def _flavour(files: ModelFiles, config: Mapping[str, Any]) -> Format:
+def _flavour(files: ModelFiles, config: Mapping[str, Any]) -> str:
     if files.format is not Format.SAFETENSORS:
         return files.format
     packing = config.get("quantization")
@@ -50,15 +49,15 @@ def _optional_json(path: Path) -> dict[str, Any]:
     return read_json(path) if path.is_file() else {}
 
 
-def _weights(folder: Path, read_file: Reader) -> ModelFiles:
-    for pattern in _WEIGHTS:
+def _weights(folder: Path, read_file: Reader, patterns: Iterable[str]) -> ModelFiles:
+    for pattern in patterns:
         found = sorted(path for path in folder.glob(pattern) if path.is_file())
         if not found:
             continue
         if found[0].name.endswith(".index.json"):
             return read_index(found[0], read_file)
         return _joined(folder, found, read_file)
-    raise bad(folder, "has no weights: none of " + ", ".join(p for p in _WEIGHTS if p != _INDEX))
+    raise bad(folder, "has no weights: none of " + ", ".join(p for p in patterns if p != _INDEX))
 
 
 def _check_shards(folder: Path, paths: list[Path]) -> None:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from lbrx import dtype as dt
 from lbrx import quant
 from lbrx.formats.checks import bad, brief
 from lbrx.formats.descriptor import ModelFiles, TensorInfo
@@ -18,26 +19,38 @@ _MODES = ("affine", "mxfp4", "mxfp8", "nvfp4")
 
 
 def packed_weights(files: ModelFiles) -> dict[str, Recipe]:
-    """All tensors, with those that belong to one weight made one."""
+    """All tensors, where packed words with their scales and biases are one weight."""
     settings = files.config.get("quantization") or {}
     tensors = files.tensors
-    result: dict[str, Recipe] = {}
-    for name, info in tensors.items():
-        stem, _, kind = name.rpartition(".")
-        if kind in ("scales", "biases") and f"{stem}.weight" in tensors:
-            continue
-        scales = tensors.get(f"{stem}.scales") if kind == "weight" else None
-        result[name] = info if scales is None else _packed(files, stem, info, scales, settings)
-    return result
+    scales = {name: _scales(tensors, name, info) for name, info in tensors.items()}
+    beside = {f"{_stem(name)}.{kind}" for name, of in scales.items() if of for kind in _BESIDE}
+    return {
+        name: info if (of := scales[name]) is None else _packed(files, info, of, settings)
+        for name, info in tensors.items()
+        if name not in beside
+    }
+
+
+_BESIDE = ("scales", "biases")
+
+
+def _stem(name: str) -> str:
+    """The module of a weight, under which its scales are and config.json has its settings."""
+    return name.removesuffix(".weight")
+
+
+def _scales(tensors: Mapping[str, TensorInfo], name: str, info: TensorInfo) -> TensorInfo | None:
+    """The scales beside a tensor, if it is words."""
+    return tensors.get(f"{_stem(name)}.scales") if info.encoding.dtype is dt.uint32 else None
 
 
 def _packed(
     files: ModelFiles,
-    stem: str,
     weight: TensorInfo,
     scales: TensorInfo,
     settings: Mapping[str, Any],
 ) -> MlxWeight:
+    stem = _stem(weight.name)
     own = settings.get(stem)
     chosen = {**settings, **own} if isinstance(own, dict) else settings
     mode = chosen.get("mode", "affine")

@@ -119,8 +119,11 @@ def _range(tensor: TensorInfo) -> FileRange:
     return tensor.source
 
 
-def layout(path: Path, tensors: Sequence[OutgoingInfo], metadata: Mapping[str, str]) -> FileLayout:
-    """One file, in the order given except that wider elements come first, which aligns them."""
+def layout(path: Path, tensors: Sequence[OutgoingInfo], metadata: Mapping[str, Any]) -> FileLayout:
+    """One file, in the given order except that wider elements come first, which aligns them."""
+    if wrong := [key for key, value in metadata.items() if not isinstance(value, str)]:
+        problem = "safetensors stores only strings: convert the value with str()"
+        raise bad(path, problem, field=f"metadata {wrong[0]!r}")
     ordered = sorted(tensors, key=lambda t: -t.encoding.nbytes)
     header = _header(path, ordered, metadata)
     whole = len(header).to_bytes(_LENGTH, "little") + header
@@ -166,7 +169,7 @@ def shards(tensors: Sequence[OutgoingInfo], limit: int) -> Iterator[list[Outgoin
 
 
 def sharded(
-    path: Path, tensors: Sequence[OutgoingInfo], metadata: Mapping[str, str], limit: int
+    path: Path, tensors: Sequence[OutgoingInfo], metadata: Mapping[str, Any], limit: int
 ) -> tuple[dict[str, FileLayout], dict[str, bytes]]:
     """`model.safetensors`, or numbered files and the index that says what is where."""
     parts = list(shards(tensors, limit))

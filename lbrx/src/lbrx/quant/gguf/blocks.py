@@ -1,15 +1,13 @@
-"""What the codecs of GGUF's types share: how a scheme is declared, and numbers of a block."""
+"""What GGUF's block types share: how a scheme is declared, and arithmetic on blocks."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lbrx.quant.gguf.types import BY_NAME
 from lbrx.quant.scheme import Fields, Scheme, Values
 
 Encode = Callable[[Values, Values | None], Fields]
@@ -17,33 +15,33 @@ Encode = Callable[[Values, Values | None], Fields]
 
 def block_scheme(
     name: str,
+    gguf_id: int,
+    elements: int,
     bits: int,
     group_size: int,
     layout: list[tuple[Any, ...]],
     decode: Callable[[Fields], Values],
     encode: Encode | None,
-    symmetric: bool,
-    limit: float = math.inf,
+    **more: Any,
 ) -> Scheme:
-    """The scheme of a GGUF type; `layout` lists the fields as numpy's dtype takes them."""
-    gguf = BY_NAME[name.upper()]
-    fields = np.dtype(layout)
+    """The scheme of a GGUF type; `layout` lists the fields as numpy's dtype takes them, and `more`
+    are further fields of `Scheme`."""
     return Scheme(
         name,
         bits,
-        gguf.elements,
+        elements,
         group_size,
-        fields,
+        np.dtype(layout),
         decode,
         encode,
-        symmetric=symmetric,
-        limit=limit,
-        gguf_id=gguf.id,
+        gguf_id=gguf_id,
+        codec=name,
+        **more,
     )
 
 
 def column(numbers: NDArray[Any]) -> Values:
-    """One number a block, shaped to multiply the block's values."""
+    """One number for each block, shaped to multiply the block's values."""
     return numbers.astype(np.float32)[:, None]
 
 
@@ -60,13 +58,13 @@ def extreme(values: Values, axis: int) -> Values:
 
 
 def round_away(values: Values) -> Values:
-    """To the nearest integer, halves away from zero, as C's roundf."""
+    """Round to the nearest integer, halves away from zero, like C's roundf."""
     whole = np.trunc(values)
     return whole + np.trunc(2 * (values - whole))
 
 
 def weigh(values: Values, importance: Values, factor: float) -> Values:
-    """What errors count for in rows: more where a column matters and where a value is large."""
+    """Weights of the errors in rows: larger for important columns and for large values."""
     squares = np.square(values)
     variance: Values = np.float32(factor) * squares.mean(axis=1, keepdims=True)
     return importance * np.sqrt(variance + squares)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -112,12 +114,27 @@ _IQ3_S = [("d", "<f2"), ("qs", "u1", 64), ("qh", "u1", 8), ("signs", "u1", 32), 
 _IQ1_S = [("d", "<f2"), ("qs", "u1", 32), ("qh", "<u2", 8)]
 _IQ1_M = [("qs", "u1", 32), ("qh", "u1", 16), ("scales", "<u2", 4)]
 
+
+def _scheme(
+    name: str,
+    gguf_id: int,
+    bits: int,
+    group_size: int,
+    layout: list[tuple[Any, ...]],
+    decode: Callable[[Fields], Values],
+    book: str,
+) -> Scheme:
+    """A type of 256 values in a block, which lbrx only decodes. Those of IQ1 have an offset."""
+    more = {"symmetric": book != "iq1", "code_book": partial(grid, book)}
+    return block_scheme(name, gguf_id, 256, bits, group_size, layout, decode, None, **more)
+
+
 SCHEMES: tuple[Scheme, ...] = (
-    block_scheme("iq2_xxs", 2, 32, _IQ2_XXS, _decode_iq2_xxs, None, symmetric=True),
-    block_scheme("iq2_xs", 2, 16, _IQ2_XS, _decode_iq2_xs, None, symmetric=True),
-    block_scheme("iq2_s", 2, 16, _IQ2_S, _decode_iq2_s, None, symmetric=True),
-    block_scheme("iq3_xxs", 3, 32, _IQ3_XXS, _decode_iq3_xxs, None, symmetric=True),
-    block_scheme("iq3_s", 3, 64, _IQ3_S, _decode_iq3_s, None, symmetric=True),
-    block_scheme("iq1_s", 1, 32, _IQ1_S, _decode_iq1_s, None, symmetric=False),
-    block_scheme("iq1_m", 1, 16, _IQ1_M, _decode_iq1_m, None, symmetric=False),
+    _scheme("iq2_xxs", 16, 2, 32, _IQ2_XXS, _decode_iq2_xxs, "iq2_xxs"),
+    _scheme("iq2_xs", 17, 2, 16, _IQ2_XS, _decode_iq2_xs, "iq2_xs"),
+    _scheme("iq2_s", 22, 2, 16, _IQ2_S, _decode_iq2_s, "iq2_s"),
+    _scheme("iq3_xxs", 18, 3, 32, _IQ3_XXS, _decode_iq3_xxs, "iq3_xxs"),
+    _scheme("iq3_s", 21, 3, 64, _IQ3_S, _decode_iq3_s, "iq3_s"),
+    _scheme("iq1_s", 19, 1, 32, _IQ1_S, _decode_iq1_s, "iq1"),
+    _scheme("iq1_m", 29, 1, 16, _IQ1_M, _decode_iq1_m, "iq1"),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from lbrx.quant.bits import Bytes, pack_runs, unpack_runs
 from lbrx.quant.gguf import search
 from lbrx.quant.gguf.blocks import block_scheme, column, columns, extreme, inverse, weigh
 from lbrx.quant.gguf.search import FINE, Candidates
-from lbrx.quant.scheme import Fields, Scheme, Values
+from lbrx.quant.scheme import Encoder, Fields, Scheme, Values
 
 COARSE = Candidates(-0.5, 0.1, 16, absolute=True)
 NARROW = Candidates(-0.5, 0.1, 16)
@@ -205,11 +206,13 @@ _Q5_K = [*_HALVES, ("scales", "u1", 12), ("qh", "u1", 32), ("qs", "u1", 128)]
 _Q6_K = [("ql", "u1", 128), ("qh", "u1", 64), ("scales", "i1", 16), ("d", "<f2")]
 _Q8_K = [("d", "<f4"), ("qs", "i1", 256), ("bsums", "<i2", 16)]
 
+_searched = partial(block_scheme, heeds_importance=True, encoder=Encoder.SEARCHED)
+
 SCHEMES: tuple[Scheme, ...] = (
-    block_scheme("q2_k", 2, 16, _Q2_K, _decode_q2_k, _encode_q2_k, symmetric=False),
-    block_scheme("q3_k", 3, 16, _Q3_K, _decode_q3_k, _encode_q3_k, symmetric=True),
-    block_scheme("q4_k", 4, 32, _Q4_K, _decode_q4_k, _encode_q4_k(4, USUAL), symmetric=False),
-    block_scheme("q5_k", 5, 32, _Q5_K, _decode_q4_k, _encode_q4_k(5, NARROW), symmetric=False),
-    block_scheme("q6_k", 6, 16, _Q6_K, _decode_q6_k, _encode_q6_k, symmetric=True),
-    block_scheme("q8_k", 8, 256, _Q8_K, _decode_q8_k, _encode_q8_k, symmetric=True),
+    _searched("q2_k", 10, 256, 2, 16, _Q2_K, _decode_q2_k, _encode_q2_k),
+    _searched("q3_k", 11, 256, 3, 16, _Q3_K, _decode_q3_k, _encode_q3_k, symmetric=True),
+    _searched("q4_k", 12, 256, 4, 32, _Q4_K, _decode_q4_k, _encode_q4_k(4, USUAL)),
+    _searched("q5_k", 13, 256, 5, 32, _Q5_K, _decode_q4_k, _encode_q4_k(5, NARROW)),
+    _searched("q6_k", 14, 256, 6, 16, _Q6_K, _decode_q6_k, _encode_q6_k, symmetric=True),
+    block_scheme("q8_k", 15, 256, 8, 256, _Q8_K, _decode_q8_k, _encode_q8_k, symmetric=True),
 )

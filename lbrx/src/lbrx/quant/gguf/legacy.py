@@ -19,7 +19,9 @@ from lbrx.quant.gguf.blocks import (
     weigh,
 )
 from lbrx.quant.gguf.search import FINE
-from lbrx.quant.scheme import Fields, Scheme, Values
+from lbrx.quant.scheme import Encoder, Fields, Scheme, Values
+
+_BOTH: dict[str, Any] = {"heeds_importance": True, "encoder": Encoder.DIRECT}
 
 
 def _codes(fields: Fields) -> Values:
@@ -36,7 +38,7 @@ def _packed(q: NDArray[Any], bits: int) -> dict[str, NDArray[Any]]:
     return {"qs": pack_runs(whole & 15, 4, 16), **high}
 
 
-def _centred(name: str, bits: int) -> Scheme:
+def _centred(name: str, gguf_id: int, bits: int) -> Scheme:
     """d (q - half)."""
     half = 1 << (bits - 1)
 
@@ -55,10 +57,12 @@ def _centred(name: str, bits: int) -> Scheme:
 
     high = [("qh", "u1", 4)] if bits == 5 else []
     layout = [("d", "<f2"), *high, ("qs", "u1", 16)]
-    return block_scheme(name, bits, 32, layout, decode, encode, symmetric=True)
+    return block_scheme(
+        name, gguf_id, 32, bits, 32, layout, decode, encode, symmetric=True, **_BOTH
+    )
 
 
-def _offset(name: str, bits: int) -> Scheme:
+def _offset(name: str, gguf_id: int, bits: int) -> Scheme:
     """d q + m."""
     top = (1 << bits) - 1
 
@@ -78,7 +82,7 @@ def _offset(name: str, bits: int) -> Scheme:
 
     high = [("qh", "u1", 4)] if bits == 5 else []
     layout = [("d", "<f2"), ("m", "<f2"), *high, ("qs", "u1", 16)]
-    return block_scheme(name, bits, 32, layout, decode, encode, symmetric=False)
+    return block_scheme(name, gguf_id, 32, bits, 32, layout, decode, encode, **_BOTH)
 
 
 def _decode_q8_0(fields: Fields) -> Values:
@@ -100,14 +104,31 @@ def _encode_q1_0(values: Values, importance: Values | None) -> Fields:
 
 
 SCHEMES = (
-    _centred("q4_0", 4),
-    _offset("q4_1", 4),
-    _centred("q5_0", 5),
-    _offset("q5_1", 5),
+    _centred("q4_0", 2, 4),
+    _offset("q4_1", 3, 4),
+    _centred("q5_0", 6, 5),
+    _offset("q5_1", 7, 5),
     block_scheme(
-        "q8_0", 8, 32, [("d", "<f2"), ("qs", "i1", 32)], _decode_q8_0, _encode_q8_0, symmetric=True
+        "q8_0",
+        8,
+        32,
+        8,
+        32,
+        [("d", "<f2"), ("qs", "i1", 32)],
+        _decode_q8_0,
+        _encode_q8_0,
+        symmetric=True,
+        encoder=Encoder.DIRECT,
     ),
     block_scheme(
-        "q1_0", 1, 128, [("d", "<f2"), ("qs", "u1", 16)], _decode_q1_0, _encode_q1_0, symmetric=True
+        "q1_0",
+        41,
+        128,
+        1,
+        128,
+        [("d", "<f2"), ("qs", "u1", 16)],
+        _decode_q1_0,
+        _encode_q1_0,
+        symmetric=True,
     ),
 )

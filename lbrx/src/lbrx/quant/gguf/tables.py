@@ -135,11 +135,35 @@ _MXFP4 = [("e", "u1"), ("qs", "u1", 16)]
 _NVFP4 = [("d", "u1", 4), ("qs", "u1", 32)]
 
 SCHEMES: tuple[Scheme, ...] = (
-    block_scheme("iq4_nl", 4, 32, _IQ4_NL, _decode_iq4_nl, _encode_iq4_nl, symmetric=True),
-    block_scheme("iq4_xs", 4, 32, _IQ4_XS, _decode_iq4_xs, _encode_iq4_xs, symmetric=True),
-    block_scheme("mxfp4", 4, 32, _MXFP4, _decode_mxfp4, _encode_mxfp4, symmetric=True),
+    block_scheme(
+        "iq4_nl",
+        20,
+        32,
+        4,
+        32,
+        _IQ4_NL,
+        _decode_iq4_nl,
+        _encode_iq4_nl,
+        symmetric=True,
+        heeds_importance=True,
+    ),
+    block_scheme(
+        "iq4_xs",
+        23,
+        256,
+        4,
+        32,
+        _IQ4_XS,
+        _decode_iq4_xs,
+        _encode_iq4_xs,
+        symmetric=True,
+        heeds_importance=True,
+    ),
+    block_scheme("mxfp4", 39, 32, 4, 32, _MXFP4, _decode_mxfp4, _encode_mxfp4, symmetric=True),
     block_scheme(
         "nvfp4",
+        40,
+        64,
         4,
         16,
         _NVFP4,

@@ -75,6 +75,6 @@ _TQ1_0 = [("qs", "u1", 48), ("qh", "u1", 4), ("d", "<f2")]
 _TQ2_0 = [("qs", "u1", 64), ("d", "<f2")]
 
 SCHEMES: tuple[Scheme, ...] = (
-    block_scheme("tq1_0", 2, 256, _TQ1_0, _decode_tq1_0, _encode_tq1_0, symmetric=True),
-    block_scheme("tq2_0", 2, 256, _TQ2_0, _decode_tq2_0, _encode_tq2_0, symmetric=True),
+    block_scheme("tq1_0", 34, 256, 2, 256, _TQ1_0, _decode_tq1_0, _encode_tq1_0, symmetric=True),
+    block_scheme("tq2_0", 35, 256, 2, 256, _TQ2_0, _decode_tq2_0, _encode_tq2_0, symmetric=True),
 )

@@ -1,4 +1,4 @@
-"""Tensors to files."""
+"""`save` and `load`: tensors to files and back."""
 
 from __future__ import annotations
 
@@ -11,14 +11,37 @@ from typing import Any
 
 import numpy as np
 
-from lbrx.formats import ENCODINGS, Format, Outgoing, plain, writing
-from lbrx.formats.containers import mlx
+from lbrx import formats
+from lbrx.formats import ENCODINGS, FileFormat, Format, Outgoing, plain
 from lbrx.formats.descriptor import Chunk
+from lbrx.formats.recipe import Recipe
 from lbrx.storage import Array, PackedStorage
 from lbrx.tensor.core import Tensor
 from lbrx.tensor.derived import packed_rows
+from lbrx.tensor.stored_model import StoredModel
 
 _CHUNK = 16 << 20
+
+
+def load(path: str | PathLike[str]) -> dict[str, Tensor]:
+    """The tensors of a file or folder of any format, by name: the inverse of `save`.
+
+    Shapes, dtypes and names are the stored ones, and quantized tensors stay packed. Files are
+    mapped and read when a tensor is used. Metadata and config.json are those of
+    `lbrx.open_model(path)`, as `.metadata` and `.config`. Raises `FormatError` for a path that does
+    not exist, is not a model, or is damaged.
+
+        lbrx.save("a.safetensors", {"w": w}, {"author": "me"})
+        w = lbrx.load("a.safetensors")["w"]
+        lbrx.open_model("a.safetensors").metadata["author"]
+    """
+    files = formats.read(Path(path))
+    recipes: Mapping[str, Recipe] = files.tensors
+    if files.format is Format.MLX and files.config.get("quantization"):
+        from lbrx.formats.containers import mlx
+
+        recipes = mlx.packed_weights(files)
+    return dict(StoredModel(files, recipes))
 
 
 def save(
@@ -30,14 +53,22 @@ def save(
     config: Mapping[str, Any] | None = None,
     max_shard_size: int | str | None = None,
 ) -> None:
-    """Write tensors: safetensors, gguf or npz by the path's extension, or `format`, which can be
-    mlx too.
+    """Write tensors to a file or folder, which appears when it is complete.
 
-    MLX, and safetensors with a path that does not end so, write a folder: shards, an index, and
-    `config` as config.json. Tensors are fetched one at a time, so a model opened from disk is
-    written in bounded memory. The file or folder appears when it is complete.
-    Quantized tensors keep their blocks in a format that has them and are float32 in others.
+    The format is that of the path's extension (.safetensors, .gguf, .npz) or `format`, which can
+    also be "mlx". MLX, and safetensors with a path of another extension, write a folder: shards of
+    at most `max_shard_size` bytes (or text like "5GB"), an index, and `config` as config.json.
+    `metadata` is stored in the weights' files: strings in safetensors, also numbers and lists in
+    GGUF, none in .npz.
+
+    Quantized tensors keep their blocks in a format that can store them (GGUF's types in GGUF, MLX's
+    in MLX); in other formats they are stored as float32. Tensors are fetched one at a time, so a
+    model opened from disk is written in bounded memory. Raises `FormatError` for what the format
+    cannot store.
     """
+    from lbrx.formats import writing
+    from lbrx.formats.containers import mlx
+
     target = Path(path)
     kind = writing.format_for(target, format)
     outgoing: list[Outgoing] = []
@@ -46,7 +77,7 @@ def save(
         scheme = _scheme_to_keep(tensors[name].array, kind)
         if scheme is None:
             outgoing.append(_plain(tensors, name))
-        elif kind is Format.GGUF:
+        elif scheme.upper() in ENCODINGS:
             outgoing.append(_blocks(tensors, name, scheme))
         else:
             schemes[name.removesuffix(".weight")] = scheme
@@ -65,16 +96,12 @@ def save(
     )
 
 
-def _scheme_to_keep(array: Array, kind: Format) -> str | None:
-    """The scheme of packed rows that a format can hold as they are."""
+def _scheme_to_keep(array: Array, format: FileFormat) -> str | None:
+    """The scheme of packed values that the format can store as they are."""
     storage = array.storage
     if not isinstance(storage, PackedStorage) or packed_rows(array) is None:
         return None
-    encoding = ENCODINGS.get(storage.scheme.upper())
-    is_gguf = encoding is not None and encoding.elements > 1
-    is_mlx = storage.scheme.startswith("mlx:")
-    kept = (kind is Format.GGUF and is_gguf) or (kind is Format.MLX and is_mlx)
-    return storage.scheme if kept else None
+    return storage.scheme if format.holds(storage.scheme.upper()) else None
 
 
 def _plain(tensors: Mapping[str, Tensor], name: str) -> Outgoing:
@@ -96,13 +123,13 @@ def _mlx_parts(tensors: Mapping[str, Tensor], name: str) -> Iterator[Outgoing]:
 
 
 def _chunks(tensors: Mapping[str, Tensor], name: str, part: str | None) -> Iterator[Chunk]:
-    """The bytes of a tensor or of a stored part of it, looked up only now."""
+    """The bytes of a tensor or of one stored part of it, looked up when they are written."""
     array = tensors[name].array
     return _bytes_of(array if part is None else (packed_rows(array) or {})[part])
 
 
 def _bytes_of(array: Array) -> Iterator[Chunk]:
-    """Elements in row-major order, some megabytes at a time."""
+    """The elements in row-major order, 16 MiB at a time."""
     data = np.ascontiguousarray(array.numpy()).reshape(-1).view(np.uint8)
     for start in range(0, data.nbytes, _CHUNK):
         yield data[start : start + _CHUNK].data

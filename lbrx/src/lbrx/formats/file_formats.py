@@ -1,0 +1,234 @@
+"""The file formats that lbrx reads and writes, and `register`, which adds one.
+
+A format's module is imported with its first file, so the functions of the table below import it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lbrx.errors import FormatError
+from lbrx.formats.checks import bad
+from lbrx.formats.containers.zip_archive import EMPTY_ZIP_MAGIC, ZIP_MAGIC, member_names
+from lbrx.formats.descriptor import FLOAT8, Format, ModelFiles, OutgoingInfo
+from lbrx.formats.layout import FileLayout
+from lbrx.quant import gguf as gguf_types
+
+HEAD = 16
+"""The number of a file's first bytes that `FileFormat.matches` is given."""
+
+Layout = Callable[[Path, Sequence[OutgoingInfo], Mapping[str, Any]], FileLayout]
+Shards = Callable[
+    [Path, Sequence[OutgoingInfo], Mapping[str, Any], int],
+    tuple[dict[str, FileLayout], dict[str, bytes]],
+]
+
+
+@dataclass(frozen=True)
+class FileFormat:
+    """How files of one format are recognised, read and written."""
+
+    name: str
+    matches: Callable[[Path, bytes], bool] | None = None
+    """Whether a file is of this format, by its path and its first `HEAD` bytes."""
+    read: Callable[[Path], ModelFiles] | None = None
+    """Describe a file without reading its tensors; raises FormatError for a damaged one."""
+    patterns: tuple[str, ...] = ()
+    """The names of such files in a folder, as `Path.glob` takes them."""
+    extension: str = ""
+    """The end of a path that stands for this format when a file is written."""
+    layout: Layout | None = None
+    """Lay out one file; None if the format is not written as one file."""
+    shards: Shards | None = None
+    """Lay out the files of a folder with at most so many bytes each, and the folder's other files;
+    None if the format is not written as a folder."""
+    holds: Callable[[str], bool] = lambda encoding: False
+    """Whether the format can store a quantized encoding, given by its name in upper case."""
+
+    @property
+    def is_written(self) -> bool:
+        return self.layout is not None or self.shards is not None
+
+    def is_folder(self, path: Path) -> bool:
+        """Whether this format is written to a path as a folder."""
+        return self.shards is not None and (self.layout is None or path.suffix != self.extension)
+
+
+FORMATS: dict[str, FileFormat] = {}
+"""Every format by its name, in the order in which files are compared with them."""
+
+
+def register(format: FileFormat) -> FileFormat:
+    """Add a format. Files are compared with it before the formats that were added earlier."""
+    if format.name in FORMATS:
+        raise FormatError(f"the file format {format.name!r} exists already: give another name")
+    earlier = dict(FORMATS)
+    FORMATS.clear()
+    FORMATS.update({format.name: format, **earlier})
+    return format
+
+
+def find(name: str) -> FileFormat:
+    """The format of a name."""
+    if name not in FORMATS:
+        raise FormatError(f"{name!r} is not a file format: give one of {', '.join(FORMATS)}")
+    return FORMATS[name]
+
+
+def detect(path: Path) -> FileFormat:
+    """The format of a file by its content; its name does not matter."""
+    with path.open("rb") as file:
+        head = file.read(HEAD)
+    for format in FORMATS.values():
+        if format.matches is not None and format.matches(path, head):
+            return format
+    raise bad(path, _unknown(head))
+
+
+def _unknown(head: bytes) -> str:
+    if head[:1] == b"\x80" and head[1:2] in b"\x02\x03\x04\x05":
+        return (
+            "is a bare pickle, as torch wrote before version 1.6: load it with torch and save it "
+            "again, or convert it to safetensors"
+        )
+    if _is_zip(head):
+        return "is a zip file with neither a data.pkl of PyTorch nor an .npy of NumPy"
+    known = ", ".join(format.name for format in FORMATS.values() if format.matches)
+    return (
+        f"starts with {head[:8]!r}" + ("" if head else " (it is empty)") + f": give one of {known}"
+    )
+
+
+# ---- the formats of this package ----
+
+
+def _is_zip(head: bytes) -> bool:
+    return head.startswith((ZIP_MAGIC, EMPTY_ZIP_MAGIC))
+
+
+def _is_pytorch(path: Path, head: bytes) -> bool:
+    return _is_zip(head) and any(
+        name == "data.pkl" or name.endswith("/data.pkl") for name in member_names(path)
+    )
+
+
+def _is_npz(path: Path, head: bytes) -> bool:
+    if not _is_zip(head):
+        return False
+    names = member_names(path)
+    return not names or any(name.endswith(".npy") for name in names)
+
+
+def _is_onnx(path: Path, head: bytes) -> bool:
+    from lbrx.formats.containers import onnx
+
+    return bool(head) and onnx.is_model(path)
+
+
+def _read_gguf(path: Path) -> ModelFiles:
+    from lbrx.formats.containers import gguf
+
+    return gguf.read(path)
+
+
+def _read_pytorch(path: Path) -> ModelFiles:
+    from lbrx.formats.containers import pytorch
+
+    return pytorch.read(path)
+
+
+def _read_npz(path: Path) -> ModelFiles:
+    from lbrx.formats.containers import npz
+
+    return npz.read(path)
+
+
+def _read_npy(path: Path) -> ModelFiles:
+    from lbrx.formats.containers import npz
+
+    return npz.read_array(path)
+
+
+def _read_safetensors(path: Path) -> ModelFiles:
+    from lbrx.formats.containers import safetensors
+
+    return safetensors.read(path)
+
+
+def _read_onnx(path: Path) -> ModelFiles:
+    from lbrx.formats.containers import onnx
+
+    return onnx.read(path)
+
+
+def _gguf_layout(
+    path: Path, tensors: Sequence[OutgoingInfo], metadata: Mapping[str, Any]
+) -> FileLayout:
+    from lbrx.formats.containers import gguf_writer
+
+    return gguf_writer.layout(path, tensors, metadata)
+
+
+def _npz_layout(
+    path: Path, tensors: Sequence[OutgoingInfo], metadata: Mapping[str, Any]
+) -> FileLayout:
+    from lbrx.formats.containers import npz
+
+    return npz.layout(path, tensors, metadata)
+
+
+def _safetensors_layout(
+    path: Path, tensors: Sequence[OutgoingInfo], metadata: Mapping[str, Any]
+) -> FileLayout:
+    from lbrx.formats.containers import safetensors
+
+    return safetensors.layout(path, tensors, metadata)
+
+
+def _safetensors_shards(
+    path: Path, tensors: Sequence[OutgoingInfo], metadata: Mapping[str, Any], limit: int
+) -> tuple[dict[str, FileLayout], dict[str, bytes]]:
+    from lbrx.formats.containers import safetensors
+
+    return safetensors.sharded(path, tensors, metadata, limit)
+
+
+def _mlx_shards(
+    path: Path, tensors: Sequence[OutgoingInfo], metadata: Mapping[str, Any], limit: int
+) -> tuple[dict[str, FileLayout], dict[str, bytes]]:
+    return _safetensors_shards(path, tensors, {**metadata, "format": "mlx"}, limit)
+
+
+_OURS = (
+    FileFormat(
+        Format.GGUF,
+        lambda path, head: head.startswith(b"GGUF"),
+        _read_gguf,
+        ("*.gguf",),
+        ".gguf",
+        _gguf_layout,
+        holds=lambda encoding: encoding in gguf_types.BY_NAME,
+    ),
+    FileFormat(Format.PYTORCH, _is_pytorch, _read_pytorch, ("*.bin", "*.pth", "*.pt")),
+    FileFormat(Format.NPZ, _is_npz, _read_npz, ("*.npz",), ".npz", _npz_layout),
+    FileFormat(Format.NPY, lambda path, head: head.startswith(b"\x93NUMPY"), _read_npy),
+    # A GGUF of 123 tensors has this byte too, so that is asked first.
+    FileFormat(
+        Format.SAFETENSORS,
+        lambda path, head: head[8:9] == b"{",
+        _read_safetensors,
+        ("*.safetensors",),
+        ".safetensors",
+        _safetensors_layout,
+        _safetensors_shards,
+        holds=lambda encoding: any(encoding == small.name for small in FLOAT8),
+    ),
+    FileFormat(Format.ONNX, _is_onnx, _read_onnx, ("*.onnx",)),
+    # MLX's files are safetensors; the folder's config.json tells them apart.
+    FileFormat(Format.MLX, shards=_mlx_shards, holds=lambda encoding: encoding.startswith("MLX:")),
+)
+for _format in reversed(_OURS):
+    register(_format)

@@ -1,0 +1,164 @@
+"""`lbrx.load` is the inverse of `lbrx.save`, for every format that is written."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from format_checks import same
+
+import lbrx
+from lbrx import dtype as dt
+from lbrx import quant
+from lbrx.formats import writing
+from lbrx.quant.gguf import TYPES
+
+TARGETS = {
+    "m.safetensors": None,
+    "folder": "safetensors",
+    "mlx": "mlx",
+    "m.gguf": None,
+    "m.npz": None,
+}
+METADATA = {
+    "m.safetensors": {"a": "b", "unicode": "ß"},
+    "folder": {"a": "b"},
+    "mlx": {"a": "b"},
+    "m.gguf": {"general.name": "x", "n": 3, "f": 0.5, "l": ["a", "b"], "t": True},
+}
+
+
+def test_every_format_is_here():
+    named = {
+        name: kind or writing.format_for(writing.Path(name), None).name
+        for name, kind in TARGETS.items()
+    }
+    assert set(named.values()) == set(writing.writable())
+
+
+def held(dtype: dt.Dtype, name: str) -> bool:
+    return name != "m.gguf" or dtype in {kind.dtype for kind in TYPES}
+
+
+@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 0, 3), (2, 3, 4)], ids=str)
+def test_every_type(name, shape, tmp_path, rng):
+    tensors = {}
+    for dtype in dt.ALL:
+        if held(dtype, name):
+            noise = rng.integers(0, 2, (*shape, dtype.itemsize), np.uint8)
+            values = noise.view(dtype.numpy).reshape(shape)
+            tensors[f"t.{dtype.name}.weight"] = lbrx.tensor(values, device="cpu")
+    lbrx.save(tmp_path / name, tensors, format=TARGETS[name])
+    found = lbrx.load(tmp_path / name)
+    assert type(found) is dict
+    assert list(found) == list(tensors) or set(found) == set(tensors)
+    for key, tensor in tensors.items():
+        assert (found[key].dtype, found[key].device) == (tensor.dtype, "cpu")
+        assert found[key].metadata.name == key
+        same(found[key].numpy(), tensor.numpy())
+
+
+@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("key", ["w", "layer.weight", "layer.0.bias"])
+@pytest.mark.parametrize(
+    "scheme", ["q4_0", "q4_k", "iq4_xs", "mlx:4:64", "mlx:mxfp4", "mlx:3:32", "q4:64"]
+)
+def test_quantized_tensors(name, key, scheme, tmp_path, rng):
+    """A format that has the scheme keeps it, others keep the values."""
+    values = rng.standard_normal((3, 512)).astype(np.float32)
+    weight = lbrx.quantize(lbrx.tensor(values, device="cpu"), scheme)
+    beside = lbrx.tensor(values[0], device="cpu")
+    lbrx.save(tmp_path / name, {key: weight, "norm": beside}, format=TARGETS[name])
+    found = lbrx.load(tmp_path / name)
+    assert set(found) == {key, "norm"}
+    same(found[key].numpy(), weight.numpy())
+    same(found["norm"].numpy(), values[0])
+    is_gguf = quant.find(scheme).gguf_id is not None
+    kept = (name == "m.gguf" and is_gguf) or (name == "mlx" and scheme.startswith("mlx:"))
+    assert found[key].metadata.quantization == (scheme if kept else None)
+    if kept:
+        stored = [t.quantization for t in (found[key], weight)]
+        assert stored[0].scheme == stored[1].scheme
+        for part, array in stored[1].arrays.items():
+            same(stored[0].arrays[part].numpy(), array.numpy())
+
+
+def test_several_schemes_in_mlx(tmp_path, rng):
+    values = lbrx.tensor(rng.standard_normal((2, 128)).astype(np.float32), device="cpu")
+    schemes = {"a.weight": "mlx:4:64", "b.weight": "mlx:8:32", "c": "mlx:mxfp8", "d": "mlx:4:64"}
+    tensors = {name: lbrx.quantize(values, scheme) for name, scheme in schemes.items()}
+    lbrx.save(tmp_path / "m", tensors, format="mlx")
+    found = lbrx.load(tmp_path / "m")
+    assert {n: t.metadata.quantization for n, t in found.items()} == schemes
+    for name, tensor in tensors.items():
+        same(found[name].numpy(), tensor.numpy())
+
+
+def test_words_that_are_not_quantized(tmp_path):
+    """Plain tensors whose names look like MLX's."""
+    words = lbrx.tensor(np.arange(8, dtype=np.uint32).reshape(2, 4), device="cpu")
+    tensors = {"a.weight": words, "a.scales": lbrx.ones((2, 1), device="cpu")}
+    lbrx.save(tmp_path / "m", tensors, format="mlx")
+    found = lbrx.load(tmp_path / "m")
+    assert set(found) == set(tensors)
+    same(found["a.weight"].numpy(), words.numpy())
+
+
+def test_eight_bit_floats_stay(tmp_path):
+    """Of a file that has them: safetensors stores them again, GGUF their values."""
+    import ml_dtypes
+    from safetensors.numpy import save_file
+
+    values = np.arange(8, dtype=np.float32).astype(ml_dtypes.float8_e4m3fn)
+    save_file({"w": values.view(np.uint8)}, tmp_path / "bytes.safetensors")
+    text = (tmp_path / "bytes.safetensors").read_bytes().replace(b'"U8"', b'"F8_E4M3"')
+    length = int.from_bytes(text[:8], "little") + len(b"F8_E4M3") - len(b"U8")
+    (tmp_path / "a.safetensors").write_bytes(length.to_bytes(8, "little") + text[8:])
+    found = lbrx.load(tmp_path / "a.safetensors")
+    lbrx.save(tmp_path / "b.safetensors", found)
+    lbrx.save(tmp_path / "b.gguf", found)
+    assert lbrx.load(tmp_path / "b.safetensors")["w"].metadata.quantization == "f8_e4m3"
+    for name in ("b.safetensors", "b.gguf"):
+        same(lbrx.load(tmp_path / name)["w"].numpy(), values.astype(np.float32))
+
+
+@pytest.mark.parametrize("name", METADATA)
+def test_metadata(name, tmp_path):
+    lbrx.save(tmp_path / name, {"w": lbrx.ones(4, device="cpu")}, METADATA[name], TARGETS[name])
+    found = {
+        k: v if isinstance(v, (str, int, float)) else list(v)
+        for k, v in lbrx.open_model(tmp_path / name).metadata.items()
+    }
+    assert found == METADATA[name] | ({"format": "mlx"} if name == "mlx" else {})
+
+
+def test_a_model_comes_back_from_load(tmp_path, rng):
+    """What was loaded can be saved again, and a file may be written over while it is mapped."""
+    values = rng.standard_normal((4, 5)).astype(np.float32)
+    path = tmp_path / "a.safetensors"
+    lbrx.save(path, {"w": lbrx.tensor(values, device="cpu")})
+    found = lbrx.load(path)
+    lbrx.save(path, {"w": found["w"], "double": found["w"] * 2})
+    same(lbrx.load(path)["double"].numpy(), values * 2)
+    same(found["w"].numpy(), values)
+
+
+def test_tensors_of_a_device(tmp_path, rng, place):
+    values = rng.standard_normal((4, 64)).astype(np.float32)
+    tensor = lbrx.tensor(values, device=place)
+    lbrx.save(tmp_path / "m.gguf", {"a": tensor + 1, "q": lbrx.quantize(tensor, "q8_0")})
+    found = lbrx.load(tmp_path / "m.gguf")
+    same(found["a"].to_device(place).numpy(), values + 1)
+    assert found["q"].to_device(place).quantization.scheme == "q8_0"
+
+
+def test_files_are_mapped_when_used(tmp_path):
+    lbrx.save(tmp_path / "m.safetensors", {"w": lbrx.ones(4, device="cpu")})
+    storage = lbrx.load(tmp_path / "m.safetensors")["w"].array.storage
+    assert (type(storage).__name__, storage.base.is_made) == ("ViewStorage", False)
+
+
+@pytest.mark.parametrize("name", ["nothing", "nothing.safetensors"])
+def test_what_is_not_there(name, tmp_path):
+    with pytest.raises(lbrx.FormatError, match=f"{name}: no such file or folder"):
+        lbrx.load(tmp_path / name)
