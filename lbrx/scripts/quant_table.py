@@ -13,7 +13,7 @@ from lbrx.quant import Scheme, affine, gguf, mlx
 
 PAGE = Path(__file__).parents[2] / "docs" / "quantization.md"
 _BLOCK = re.compile(r"(<!-- table -->\n).*?(<!-- end of table -->)", re.DOTALL)
-TITLES = ["scheme", "bits a weight", "values / bytes", "stored fields", "error"]
+TITLES = ["scheme", "bits per weight", "values / bytes", "stored fields", "error"]
 
 
 def shown() -> list[Scheme]:

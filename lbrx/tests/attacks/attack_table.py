@@ -54,7 +54,7 @@ def _index(weight_map: object, name: str = "model-1.safetensors") -> Files:
 
 
 SAFETENSORS: dict[str, tuple[Files, str]] = {
-    "empty": (_ST(b""), "a.safetensors: .* but empty"),
+    "empty": (_ST(b""), "a.safetensors: is empty"),
     "length 2**62": (
         _ST(safetensors({}, length=2**62)),
         "header length: 4,611,686,018,427,387,904",
@@ -64,13 +64,13 @@ SAFETENSORS: dict[str, tuple[Files, str]] = {
         "header length: 18,446.* only 2 follow",
     ),
     "length past the end": (_ST(safetensors({}, length=3)), "header length: 3 bytes, but only 2"),
-    "not JSON": (_ST(safetensors(b"{'a': 1}")), "header: is no valid JSON"),
-    "not UTF-8": (_ST(safetensors(b'{"\xff": 1}')), "header: is no valid JSON"),
+    "not JSON": (_ST(safetensors(b"{'a': 1}")), "header: is not valid JSON"),
+    "not UTF-8": (_ST(safetensors(b'{"\xff": 1}')), "header: is not valid JSON"),
     "nested": (_ST(safetensors(_DEEP)), "header: is nested too deeply"),
     "nested lists": (_ST(safetensors(b'{"a":' + b"[" * 100_000)), "header: is nested too deeply"),
     "endless number": (
         _ST(safetensors(b'{"a": ' + b"9" * 5000 + b"}")),
-        "header: is no valid JSON",
+        "header: is not valid JSON",
     ),
     "millions of lists": (
         _ST(safetensors(b'{"a":[' + b"[]," * (9 << 20) + b"[]]}")),
@@ -82,18 +82,18 @@ SAFETENSORS: dict[str, tuple[Files, str]] = {
     ),
     "half a character": (
         _ST(safetensors(b'{"\\ud800":{"dtype":"F32","shape":[6],"data_offsets":[0,24]}}', _24)),
-        "header: is no valid JSON .*surrogates",
+        "header: is not valid JSON .*surrogates",
     ),
     "a field missing": (_ST(safetensors({"w": {"dtype": "F32"}})), r"'w': header: is not \{dtype"),
     "no object": (_ST(safetensors({"w": 3})), r"'w': header: is not \{dtype"),
-    "unknown dtype": (_ST(safetensors({"w": entry("F7")}, _24)), "'w': dtype: 'F7' is none of"),
-    "dtype no text": (_ST(safetensors({"w": entry([1])}, _24)), "'w': dtype: .* is none of"),
-    "shape no list": (_ST(safetensors({"w": entry(shape=6)}, _24)), "'w': shape: is no list"),
+    "unknown dtype": (_ST(safetensors({"w": entry("F7")}, _24)), "'w': dtype: 'F7' is not one of"),
+    "dtype no text": (_ST(safetensors({"w": entry([1])}, _24)), "'w': dtype: .* is not one of"),
+    "shape no list": (_ST(safetensors({"w": entry(shape=6)}, _24)), "'w': shape: is not a list"),
     "negative size": (
         _ST(safetensors({"w": entry(shape=[-2, -3])}, _24)),
-        "'w': shape: -2 is no size",
+        "'w': shape: -2 is not a size",
     ),
-    "fraction": (_ST(safetensors({"w": entry(shape=[1.5])}, _24)), "'w': shape: 1.5 is no size"),
+    "fraction": (_ST(safetensors({"w": entry(shape=[1.5])}, _24)), "'w': shape: 1.5 is not a size"),
     "truth as size": (_ST(safetensors({"w": entry(shape=[True])}, _24)), "'w': shape: True is no"),
     "many dimensions": (
         _ST(safetensors({"w": entry(shape=[1] * 10**5)}, _24)),
@@ -113,13 +113,16 @@ SAFETENSORS: dict[str, tuple[Files, str]] = {
     ),
     "offsets backwards": (
         _ST(safetensors({"w": entry(offsets=[24, 0])}, _24)),
-        r"\[24, 0\] is no range",
+        r"\[24, 0\] is not a range of bytes",
     ),
     "offset negative": (
         _ST(safetensors({"w": entry(offsets=[-24, 0])}, _24)),
-        r"\[-24, 0\] is no range",
+        r"\[-24, 0\] is not a range of bytes",
     ),
-    "offsets of text": (_ST(safetensors({"w": entry(offsets=["0", "24"])}, _24)), "is no range"),
+    "offsets of text": (
+        _ST(safetensors({"w": entry(offsets=["0", "24"])}, _24)),
+        "is not a range of bytes",
+    ),
     "too few bytes": (
         _ST(safetensors({"w": entry(offsets=[0, 20])}, _24)),
         "'w': data_offsets: 20 bytes, but F32",
@@ -143,18 +146,24 @@ SAFETENSORS: dict[str, tuple[Files, str]] = {
     "cut short": (_ST(safetensors({"w": entry()}, bytes(23))), "'w': ends at byte .* cut short"),
     "metadata no texts": (
         _ST(safetensors({"__metadata__": {"a": 1}})),
-        "__metadata__: is no object of strings",
+        "__metadata__: is not an object of strings",
     ),
     "index: folder above": (
         _index({"w": "../a.safetensors"}),
-        "'w': weight_map: '../a.s.* is no file name",
+        "'w': weight_map: '../a.s.* is not the name of a file in this folder",
     ),
     "index: absolute": (
         _index({"w": "/etc/passwd"}),
-        "'w': weight_map: '/etc/passwd' is no file name",
+        "'w': weight_map: '/etc/passwd' is not the name of a file in this folder",
     ),
-    "index: number": (_index({"w": 3}), "'w': weight_map: '3' is no file name"),
-    "index: list as file": (_index({"w": []}), r"'w': weight_map: '\[\]' is no file name"),
+    "index: number": (
+        _index({"w": 3}),
+        "'w': weight_map: '3' is not the name of a file in this folder",
+    ),
+    "index: list as file": (
+        _index({"w": []}),
+        r"'w': weight_map: '\[\]' is not the name of a file in this folder",
+    ),
     "index: no such file": (
         _index({"w": "b.safetensors"}),
         "'w': weight_map: the file b.s.* is missing",
@@ -163,8 +172,8 @@ SAFETENSORS: dict[str, tuple[Files, str]] = {
         _index({"v": "model-1.safetensors"}),
         "'v': weight_map: is not in model-1",
     ),
-    "index: list": (_index(["w"]), "weight_map: is no object"),
-    "index: nothing": (_index({}), "weight_map: is no object"),
+    "index: list": (_index(["w"]), "weight_map: is not an object"),
+    "index: nothing": (_index({}), "weight_map: is not an object"),
     "index: nested": (
         {"model.safetensors.index.json": _DEEP},
         "JSON: is nested too deeply",
@@ -196,8 +205,8 @@ GGUF: dict[str, tuple[Files, str]] = {
         _GG(gguf([text(b"", 2**63) + bytes(9)])),
         "metadata key 0: 9,223.* bytes at",
     ),
-    "key not UTF-8": (_GG(gguf([text(b"\xff\xfe") + bytes(20)])), "metadata key 0: is no UTF-8"),
-    "key twice": (_GG(gguf([pair("a", U32, 1)] * 2)), "metadata 'a': is there twice"),
+    "key not UTF-8": (_GG(gguf([text(b"\xff\xfe") + bytes(20)])), "metadata key 0: is not UTF-8"),
+    "key twice": (_GG(gguf([pair("a", U32, 1)] * 2)), "metadata 'a': occurs twice"),
     "unknown type": (
         _GG(gguf([text("a") + struct.pack("<I", 77) + bytes(8)])),
         "metadata 'a' type: 77",
@@ -224,17 +233,17 @@ GGUF: dict[str, tuple[Files, str]] = {
     ),
     "alignment 0": (
         _GG(gguf([pair("general.alignment", U32, 0)])),
-        "'general.alignment': 0 is no power",
+        "'general.alignment': 0 is not a power",
     ),
     "alignment 3": (_GG(gguf([pair("general.alignment", U32, 3)])), "'general.alignment': 3 is no"),
     "alignment huge": (
         _GG(gguf([pair("general.alignment", U32, 2**31)])),
-        "2147483648 is no power",
+        "2147483648 is not a power",
     ),
-    "alignment text": (_GG(gguf([pair("general.alignment", STRING, "32")])), "'32' is no power"),
+    "alignment text": (_GG(gguf([pair("general.alignment", STRING, "32")])), "'32' is not a power"),
     "alignment of a megabyte": (
         _GG(gguf([pair("general.alignment", STRING, "x" * 10**6)])),
-        r"'general.alignment': 'xxx.*\.\.\.' is no power",
+        r"'general.alignment': 'xxx.*\.\.\.' is not a power",
     ),
     "2**32-1 dimensions": (
         _GG(gguf([], [tensor(n_dims=2**32 - 1)], _24)),
@@ -242,7 +251,7 @@ GGUF: dict[str, tuple[Files, str]] = {
     ),
     "size of 2**63": (
         _GG(gguf([], [tensor(dims=[2**63, 2])], _24)),
-        "'w': shape: .* is no size",
+        "'w': shape: .* is not a size",
     ),
     "sizes beyond 64 bits": (
         _GG(gguf([], [tensor(dims=[2**33] * 2)], _24)),
@@ -259,11 +268,11 @@ GGUF: dict[str, tuple[Files, str]] = {
     ),
     "offset unaligned": (
         _GG(gguf([], [tensor(offset=8)], bytes(64))),
-        "'w': offset: 8 is no multiple",
+        "'w': offset: 8 is not a multiple",
     ),
     "offset of 2**63": (_GG(gguf([], [tensor(offset=2**63)], _24)), "'w': offset: ends at byte"),
     "cut short": (_GG(gguf([], _ONE, bytes(20))), "'w': offset: ends at byte .* cut short"),
-    "tensor twice": (_GG(gguf([], _ONE * 2, _24)), "'w': is there twice"),
+    "tensor twice": (_GG(gguf([], _ONE * 2, _24)), "'w': occurs twice"),
     "overlap": (_GG(gguf([], [tensor("a"), tensor("b")], _24)), "'b': offset: overlaps tensor 'a'"),
     "name past the end": (
         _GG(gguf([], [text(b"", 2**62) + bytes(16)], _24)),
@@ -316,7 +325,7 @@ def _torch(body: bytes) -> Files:
 PYTORCH: dict[str, tuple[Files, str]] = {
     "half a character": (
         _PT(torch_file(state_dict({"\ud800": torch_tensor((6,), (1,))}))),
-        "is a name with half a character",
+        "is a name with half of a surrogate pair, which no file can store",
     ),
     "os.system": (
         _PT(torch_file(b"\x80\x02" + RUN_COMMAND + b".")),
@@ -337,7 +346,10 @@ PYTORCH: dict[str, tuple[Files, str]] = {
     "no instruction": (_PT(torch_file(b"\xff")), "pickle: is damaged"),
     "nothing on the stack": (_PT(torch_file(b"0.")), "pickle: is damaged"),
     "no such memo": (_PT(torch_file(b"h\x05.")), "pickle: is damaged"),
-    "call without a function": (_PT(torch_file(b"K\x01)R.")), "calls what is no function"),
+    "call without a function": (
+        _PT(torch_file(b"K\x01)R.")),
+        "calls an object that is not a function",
+    ),
     "text of 2**63 bytes": (
         _PT(torch_file(b"\x8d" + struct.pack("<Q", 2**63 - 1) + b".")),
         "pickle: is damaged",
@@ -361,8 +373,8 @@ PYTORCH: dict[str, tuple[Files, str]] = {
         _torch(torch_tensor([2], [1], offset=-1)),
         "'w': storage offset: -1 does not fit",
     ),
-    "negative stride": (_torch(torch_tensor([2], [-1])), "'w': stride: -1 is no size"),
-    "negative size": (_torch(torch_tensor([-2], [1])), "'w': size: -2 is no size"),
+    "negative stride": (_torch(torch_tensor([2], [-1])), "'w': stride: -1 is not a size"),
+    "negative size": (_torch(torch_tensor([-2], [1])), "'w': size: -2 is not a size"),
     "a billion by stride 0": (
         _torch(torch_tensor([10**9, 2], [0, 1])),
         "'w': stride: repeats elements",
@@ -370,7 +382,7 @@ PYTORCH: dict[str, tuple[Files, str]] = {
     "strides too few": (_torch(torch_tensor([2, 3], [1])), "'w': storage offset: .* does not fit"),
     "size no tuple": (
         _torch(torch_tensor([2], [1]).replace(pickled((2,)), pickled("23"), 1)),
-        "'w': size: is no sequence",
+        "'w': size: is not a sequence",
     ),
     "size of a million bits": (
         _torch(torch_tensor([1 << 10**6], [1])),
@@ -410,7 +422,7 @@ PYTORCH: dict[str, tuple[Files, str]] = {
                 + b"u."
             )
         ),
-        "'a.b': is there twice",
+        "'a.b': occurs twice",
     ),
     "unknown storage": (
         _torch(torch_tensor([2], [1], storage="QInt8Storage")),
@@ -432,7 +444,7 @@ PYTORCH: dict[str, tuple[Files, str]] = {
         _PT(zipped({"a/data.pkl": bytes(32 << 20)}, zipfile.ZIP_DEFLATED)),
         "data.pkl: 33,554,432 bytes, at most",
     ),
-    "cut short": (_PT(torch_file(state_dict({"w": _F}))[:-30]), "zip directory: is not there"),
+    "cut short": (_PT(torch_file(state_dict({"w": _F}))[:-30]), "zip directory: is missing"),
     "directory of 2 GB": (
         _PT(zipped({"a/data.pkl": b"."})[:-10] + struct.pack("<IIH", 2**31, 0, 0)),
         "zip directory: 2,147,483,648 bytes, at most",
@@ -460,7 +472,7 @@ NPZ: dict[str, tuple[Files, str]] = {
     ),
     "shape beyond 64 bits": (
         _NZ(zipped({"w.npy": npy(shape="(" + "9" * 30 + ",)")})),
-        "'w': shape: an integer of 100 bits is no size",
+        "'w': shape: an integer of 100 bits is not a size",
     ),
     "shape of endless digits": (
         _NZ(zipped({"w.npy": npy(shape="(" + "9" * 3000 + ",)")})),
@@ -470,11 +482,11 @@ NPZ: dict[str, tuple[Files, str]] = {
         _NZ(zipped({"w.npy": b"\x93NUMPY\x01\x00\xff\xff{}"})),
         "'w': header: version 1 and length 65,535",
     ),
-    "no array": (_NZ(zipped({"w.npy": b"hello"})), "'w': magic: is no .npy array"),
+    "no array": (_NZ(zipped({"w.npy": b"hello"})), "'w': magic: is not an .npy array"),
     "file of one array": ({"w.npy": npy(shape="(2,)")}, "'w': shape: F32 of shape"),
     "name twice": (
         _NZ(zipped({"a.npy": npy(), "b.npy": npy()}).replace(b"b.npy", b"a.npy")),
-        "'a.npy' is there twice",
+        "'a.npy' occurs twice",
     ),
 }
 
@@ -488,19 +500,19 @@ def _outside(location: str, **more: str) -> bytes:
 
 
 ONNX: dict[str, tuple[Files, str]] = {
-    "cut in the graph": (_OX(onnx(onnx_tensor([2, 3], 1, _RAW))[:-5]), "neither safetensors"),
+    "cut in the graph": (_OX(onnx(onnx_tensor([2, 3], 1, _RAW))[:-5]), "is not a file of gguf, "),
     "tensor reaches past its graph": (
         _OX(field(1, 9) + field(7, b"\x2a\xff\xff\xff\xff\x0f")),
         "protobuf message: is damaged",
     ),
     "endless varint": (_OX(field(1, 9) + field(7, b"\xff" * 20)), "protobuf message: is damaged"),
     "unknown type": (_OX(onnx(onnx_tensor([2, 3], 8, _RAW))), "'w': data_type: 8 is not read"),
-    "negative size": (_OX(onnx(onnx_tensor([-2], 1, _RAW))), "'w': dims: -2 is no size"),
+    "negative size": (_OX(onnx(onnx_tensor([-2], 1, _RAW))), "'w': dims: -2 is not a size"),
     "beyond 64 bits": (_OX(onnx(onnx_tensor([2**62, 9], 1, _RAW))), "'w': dims: .* beyond any"),
     "many dimensions": (_OX(onnx(onnx_tensor([1] * 1000, 1, _RAW))), "'w': dims: 1000 dimensions"),
     "too few bytes": (_OX(onnx(onnx_tensor([2, 4], 1, _RAW))), "'w': data: F32 of shape"),
     "no data": (_OX(onnx(onnx_tensor([2, 4], 1))), "'w': data: F32 of shape"),
-    "twice": (_OX(onnx(*[onnx_tensor([2, 3], 1, _RAW)] * 2)), "'w': is there twice"),
+    "twice": (_OX(onnx(*[onnx_tensor([2, 3], 1, _RAW)] * 2)), "'w': occurs twice"),
     "folder above": (_OX(onnx(_outside("../x"))), "'w': external_data location: '../x' is no"),
     "absolute": (_OX(onnx(_outside("/etc/passwd"))), "external_data location: '/etc/passwd' is no"),
     "missing": (_OX(onnx(_outside("x.bin"))), "external_data location: x.bin is missing"),
@@ -510,13 +522,13 @@ ONNX: dict[str, tuple[Files, str]] = {
     ),
     "offset of text": (
         {"a.onnx": onnx(_outside("x.bin", offset="zero")), "x.bin": _24},
-        "'w': external_data offset: is no number",
+        "'w': external_data offset: is not a number",
     ),
 }
 
 OTHERS: dict[str, tuple[Files, str]] = {
     "text": ({"a.safetensors": b"hello, this is no model"}, "starts with b'hello, t'"),
-    "folder without weights": ({"config.json": b"{}"}, "neither safetensors"),
+    "folder without weights": ({"config.json": b"{}"}, "is not a file of gguf, "),
 }
 
 TABLES = {

@@ -157,7 +157,10 @@ def test_arrays_without_a_model(tmp_path, rng, target):
 @pytest.mark.parametrize(
     ("missing", "note"),
     [
-        (["config.json"], "there is no config.json: names stay, and no metadata is written"),
+        (
+            ["config.json"],
+            "there is no config.json: tensors keep their names, and no metadata is written",
+        ),
         (["tokenizer.json"], "there is no tokenizer: the GGUF has no vocabulary"),
         ([], None),
     ],
@@ -226,17 +229,17 @@ def test_patterns(folder, tmp_path):
 @pytest.mark.parametrize(
     ("target", "settings", "message"),
     [
-        ("m.bin", {}, "ends in none of .safetensors, .gguf, .npz: give --to"),
+        ("m.bin", {}, "does not end in .gguf, .npz, .safetensors: give --to"),
         ("m.gguf", {"quantize": "mlx:4:64"}, "gguf has no blocks of mlx:4:64: write MLX"),
-        ("m.gguf", {"quantize": "q9"}, "'q9' is no mixture: give one of q4_0"),
-        ("m.gguf", {"quantize": "iq2_xs"}, "'iq2_xs' is no mixture"),
+        ("m.gguf", {"quantize": "q9"}, "'q9' is not a mixture: give one of q4_0"),
+        ("m.gguf", {"quantize": "iq2_xs"}, "'iq2_xs' is not a mixture"),
         ("m.safetensors", {"quantize": "q8_0"}, "no type for 'q8_0': give one of f32, f16, bf16"),
         ("m", {"to": "mlx", "quantize": "mlx:7:64"}, "no quantization scheme"),
-        ("m", {"to": "mlx", "dtype": "int8"}, "'int8' is none of f32, f16, bf16"),
+        ("m", {"to": "mlx", "dtype": "int8"}, "'int8' is not a floating type: give f32"),
         ("m", {"include": ("nothing*",)}, "no tensor is left by --include and --exclude"),
         ("llama", {}, "is the source too"),
         ("llama/model.safetensors", {}, "is the source too"),
-        ("nowhere", {}, "is a link to what is not there"),
+        ("nowhere", {}, "is a broken link"),
         ("file/m.gguf", {}, "cannot be written there: Not a directory"),
         ("m", {"quantize": "f16", "dtype": "f32"}, "f16 and float32 are both wanted"),
         ("m.gguf", {"quantize": "q8_0", "dtype": "f16"}, "what q8_0 does not quantize is f32"),
@@ -289,7 +292,7 @@ def test_the_source_is_not_replaced(folder, tmp_path, limit):
     to(source, tmp_path / "m", max_shard_size=limit)
     before = contents(tmp_path / "m")
     given = next((tmp_path / "m").glob("*.index.json"), tmp_path / "m/model.safetensors")
-    with pytest.raises(lbrx.FormatError, match="is of the source, and would be replaced"):
+    with pytest.raises(lbrx.FormatError, match="belongs to the source and would be replaced"):
         to(given, tmp_path / "m", quantize="f16")
     assert contents(tmp_path / "m") == before
 

@@ -90,7 +90,7 @@ def test_another_file_is_another_conversion(folder, tmp_path, monkeypatch):
         with pytest.raises(ZeroDivisionError):
             to(source, tmp_path / "m.gguf", **options)
     write_records(tmp_path / "i", {UP: np.arange(256, dtype=np.float32)})
-    with pytest.raises(lbrx.FormatError, match="start anew without --resume"):
+    with pytest.raises(lbrx.FormatError, match="start again without --resume"):
         to(source, tmp_path / "m.gguf", resume=True, **options)
 
 
@@ -105,10 +105,13 @@ RECORD = struct.pack("<2i", 1, 1) + b"w" + struct.pack("<2if", 1, 1, 1.0)
         (b"\xff" * 40, "name of record 0: 4,294,967,295 bytes"),
         (RECORD[:-1], "record 'w': 4 bytes"),
         (RECORD[:-8] + struct.pack("<i", 1 << 30), "record 'w': 4,294,967,296 bytes"),
-        (RECORD[:-4] + struct.pack("<f", -1.0), "'w': importance: is not finite, or is negative"),
+        (
+            RECORD[:-4] + struct.pack("<f", -1.0),
+            "'w': importance: has values that are negative or not finite",
+        ),
         (RECORD[:-4] + struct.pack("<f", np.inf), "is not finite"),
-        (struct.pack("<i", 2) + RECORD[4:] * 2, "record 'w': is empty, or there twice"),
-        (struct.pack("<2i", 1, 1) + b"\xff" + RECORD[9:], "name of record 0: is no UTF-8"),
+        (struct.pack("<i", 2) + RECORD[4:] * 2, "record 'w': is empty or occurs twice"),
+        (struct.pack("<2i", 1, 1) + b"\xff" + RECORD[9:], "name of record 0: is not UTF-8"),
     ],
 )
 def test_records_that_are_wrong(tmp_path, content, message):

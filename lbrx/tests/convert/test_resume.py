@@ -117,7 +117,7 @@ def test_another_conversion_is_refused(interrupted):
     with pytest.raises(lbrx.FormatError, match="is of another conversion, or the source has"):
         to(source, target, quantize="q4_0", resume=True)
     os.utime(source / "model.safetensors", ns=(1, 1))
-    with pytest.raises(lbrx.FormatError, match="start anew without --resume"):
+    with pytest.raises(lbrx.FormatError, match="start again without --resume"):
         to(source, target, quantize="q8_0", resume=True)
     assert leftover(target).exists()
 

@@ -63,7 +63,9 @@ def test_a_flipped_bit_is_found(folder, tmp_path, target, quantize, tensor):
         byte = file.read(1)[0]
         file.seek(-1, 1)
         file.write(bytes([byte ^ 1]))
-    with pytest.raises(lbrx.FormatError, match=rf"'{tensor}': rows 0 to \d+ are wrong"):
+    with pytest.raises(
+        lbrx.FormatError, match=rf"'{tensor}': rows 0 to \d+ differ from what was written"
+    ):
         checked(result)
 
 

@@ -239,12 +239,12 @@ def test_the_language_part_of_a_larger_model(folder):
         (
             "model.layers.0.self_attn.q_proj.weight",
             {"num_attention_heads": 5},
-            "are no 5 heads",
+            "cannot be divided into 5 heads",
         ),
         (
             "model.layers.0.self_attn.q_proj.weight",
             {"num_attention_heads": 0},
-            "are no 0 heads",
+            "cannot be divided into 0 heads",
         ),
         (
             "model.norm.weight",
@@ -254,7 +254,7 @@ def test_the_language_part_of_a_larger_model(folder):
         (
             "model.norm.weight",
             {"rope_scaling": {**LLAMA3, "factor": "x"}},
-            "factor: 'x' is no positive number",
+            "factor: 'x' is not a positive number",
         ),
         (
             "model.norm.weight",
@@ -277,7 +277,9 @@ def test_an_architecture_without_a_table(tmp_path):
     )
     model = lbrx.open_model(tmp_path / "m.gguf")
     assert model.config == {}
-    with pytest.raises(lbrx.FormatError, match=r"'mamba' has no table of names: gemma2, .* have"):
+    with pytest.raises(
+        lbrx.FormatError, match=r"'mamba' has no table of names: the known ones are gemma2, "
+    ):
         model.canonical()
 
 
@@ -310,7 +312,8 @@ def test_a_layer_under_two_names(tmp_path):
     tensors = {f"blk.{n}.attn_norm.weight": lbrx.ones(3, device="cpu") for n in ("1", "01")}
     lbrx.save(tmp_path / "m.gguf", tensors, {"general.architecture": "llama"})
     with pytest.raises(
-        lbrx.FormatError, match=r"'blk.01.attn_norm.weight': is another model.layers.1.input"
+        lbrx.FormatError,
+        match=r"'blk.01.attn_norm.weight': has the same name as another tensor, model.layers.1.input",
     ):
         lbrx.open_model(tmp_path / "m.gguf").canonical()
 

@@ -95,7 +95,9 @@ def test_conversion_to_and_from_it(toys, tmp_path, rng):
 
 def test_without_it(tmp_path):
     (tmp_path / "m.toys").write_bytes(MAGIC + b"{}\n")
-    with pytest.raises(lbrx.FormatError, match=r"starts with b'TOYS{}.*give one of gguf, pytorch"):
+    with pytest.raises(
+        lbrx.FormatError, match=r"starts with b'TOYS{}.*: it is not a file of gguf, pytorch"
+    ):
         lbrx.open_model(tmp_path / "m.toys")
     with pytest.raises(lbrx.FormatError, match=r"m.toys does not end in .gguf, .npz, .safetensors"):
         lbrx.save(tmp_path / "m.toys", {})

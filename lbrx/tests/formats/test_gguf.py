@@ -121,7 +121,7 @@ def test_a_copy_has_every_byte(smollm2, tmp_path):
 
 
 def test_a_copy_has_every_type(tmp_path):
-    """Numbers of every width, nested arrays, and text that is no UTF-8."""
+    """Numbers of every width, nested arrays, and text that is not UTF-8."""
     numbers = {"u8": 1, "i8": -1, "u16": 2, "i16": 2, "i32": 3, "u64": 4, "i64": 4, "f64": 1e300}
     types = {"u": "uint", "i": "int", "f": "float"}
     writer = gguf.GGUFWriter(tmp_path / "a.gguf", "unknown")
@@ -223,9 +223,13 @@ def test_a_large_vocabulary_is_not_decoded(tmp_path):
         ({}, {"a": [-1, 1 << 63]}, "metadata 'a': a list is not within int64"),
         ({}, {"a": 1e300}, "metadata 'a': 1e.300 is not within float32"),
         ({}, {"split.no": -1}, "metadata 'split.no': -1 is not within uint16"),
-        ({}, {"general.alignment": 0}, "0 is no power of two"),
-        ({}, {"general.alignment": "x"}, "'x' is no power of two"),
-        ({"\ud800": lbrx.ones(3, device="cpu")}, {}, "is a name with half a character"),
+        ({}, {"general.alignment": 0}, "0 is not a power of two"),
+        ({}, {"general.alignment": "x"}, "'x' is not a power of two"),
+        (
+            {"\ud800": lbrx.ones(3, device="cpu")},
+            {},
+            "is a name with half of a surrogate pair, which no file can store",
+        ),
     ],
 )
 def test_what_cannot_be_written(tensors, metadata, message, tmp_path):

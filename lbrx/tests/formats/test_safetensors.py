@@ -173,18 +173,30 @@ def test_too_few_bytes_are_an_error(tmp_path):
 @pytest.mark.parametrize(
     ("path", "options", "message"),
     [
-        ("m", {}, "ends in none of .safetensors, .gguf, .npz: give format="),
-        ("m.bin", {"format": "pytorch"}, "'pytorch' is none of the formats written"),
-        ("m.safetensors", {"metadata": {"a": 1}}, "metadata 'a': safetensors holds texts only"),
-        ("m.safetensors", {"config": {"a": 1}}, "has no place for config.json: name a folder"),
+        ("m", {}, "does not end in .gguf, .npz, .safetensors: give format="),
+        (
+            "m.bin",
+            {"format": "pytorch"},
+            "'pytorch' is not a format that lbrx writes: give one of gguf",
+        ),
+        ("m.safetensors", {"metadata": {"a": 1}}, "metadata 'a': safetensors stores only strings"),
+        (
+            "m.safetensors",
+            {"config": {"a": 1}},
+            "is one file, which cannot hold config.json: name a folder",
+        ),
         ("m.safetensors", {"max_shard_size": 3}, "shards of 3 bytes need a folder"),
         ("m.gguf", {"max_shard_size": 3}, "shards of 3 bytes need a folder"),
-        ("m.npz", {"metadata": {"a": "b"}}, "an .npz has no place for metadata"),
+        ("m.npz", {"metadata": {"a": "b"}}, "an .npz stores no metadata"),
         *(
-            ("m", {"format": "mlx", "max_shard_size": size}, "is no size of a shard: write it like")
+            (
+                "m",
+                {"format": "mlx", "max_shard_size": size},
+                "is not the size of a shard: write it like",
+            )
             for size in (0, -1, "", "GB", "0GB", "9" * 400 + "TB")
         ),
-        ("m.safetensors", {"name": "__metadata__"}, "is there twice, or is metadata's name"),
+        ("m.safetensors", {"name": "__metadata__"}, "occurs twice or is the name of the metadata"),
         ("m.npz", {"name": "w" * 65_532}, "a zip file's names have at most 65531 bytes"),
     ],
 )

@@ -144,7 +144,7 @@ def test_numbers_without_a_token(tmp_path):
             {"pre_tokenizer": {"type": "ByteLevel", "x": 1, "use_regex": False}},
             "pre_tokenizer: .* has no name",
         ),
-        ({"model": None}, "model: is no model with a vocabulary"),
+        ({"model": None}, "model: is not a model with a vocabulary"),
         (
             {"model": {"type": "BPE", "vocab": {"a": -1}, "merges": []}},
             "vocab: a token's number is not",
@@ -155,7 +155,7 @@ def test_numbers_without_a_token(tmp_path):
         ),
         (
             {"model": {"type": "BPE", "vocab": {"a": 0}, "merges": ["a b c"]}},
-            "merges: 'a b c' is no pair",
+            "merges: 'a b c' is not a pair",
         ),
     ],
 )

@@ -67,7 +67,7 @@ def test_the_collector_is_left_as_it_was(collecting, tmp_path):
     model = in_gguf(tmp_path, {KEY + "model": "gpt2", KEY + "tokens": ["a"], KEY + "merges": ["b"]})
     (gc.enable if collecting else gc.disable)()
     try:
-        with pytest.raises(lbrx.FormatError, match="merge in the GGUF's metadata is no pair"):
+        with pytest.raises(lbrx.FormatError, match="merge in the GGUF's metadata is not a pair"):
             read_tokenizer(model)
         assert gc.isenabled() == collecting
     finally:

@@ -58,3 +58,8 @@ def test_the_mixture_example_says_what_comes_out():
         else:
             exec(code, names)
     assert checked == 4
+
+
+def test_the_codec_is_the_one_that_is_tested():
+    (codec,) = re.findall(r"```cpp\n(.*?)```", PAGE, re.DOTALL)
+    assert codec in Path(__file__).with_name("test_scheme_from_outside.py").read_text()

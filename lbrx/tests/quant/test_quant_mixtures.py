@@ -63,6 +63,6 @@ def test_what_is_never_quantized(tensor):
 def test_names():
     assert quant.find_mixture("Q4_K").name == "q4_k_m"
     with pytest.raises(
-        QuantizationError, match=r"'q4_k_x' is no mixture: give one of q4_0, .*q4_k_m"
+        QuantizationError, match=r"'q4_k_x' is not a mixture: give one of q4_0, .*q4_k_m"
     ):
         quant.find_mixture("q4_k_x")

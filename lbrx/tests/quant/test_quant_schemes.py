@@ -162,7 +162,9 @@ def test_names():
 
 @pytest.mark.parametrize("name", ["q9:64", "q4:48", "mlx:7:64", "q4_2", "", "int4"])
 def test_unknown_names_are_told_the_known_ones(name):
-    expected = f"{name!r} is no quantization scheme: give one of q4_0, q4_1, .* mlx:BITS:GROUP with"
+    expected = (
+        f"{name!r} is not a quantization scheme: give one of q4_0, q4_1, .* mlx:BITS:GROUP with"
+    )
     with pytest.raises(QuantizationError, match=re.escape(expected).replace(r"\.\*", ".*")):
         quant.find(name)
 
@@ -191,7 +193,7 @@ NAN = np.where(np.arange(256) == 7, np.nan, ROW)
         (lambda: quant.quantize(ROW, "q4_k", NAN[0]), QuantizationError, "must be finite"),
         (lambda: quant.dequantize(bytes(17), "q4_0", (32,)), ShapeError, "takes 18 bytes.*not 17"),
         (lambda: quant.dequantize(bytes(18), "q4_0", (33,)), ShapeError, "multiple of 32"),
-        (lambda: quant.dequantize(bytes(17), "q4_0"), ShapeError, "no whole blocks.*18"),
+        (lambda: quant.dequantize(bytes(17), "q4_0"), ShapeError, "not whole blocks.*18"),
         (
             lambda: quant.dequantize(ROW.astype(np.uint32), "q4:32"),
             QuantizationError,

@@ -1,4 +1,4 @@
-"""lbrx convert: a model of any format that is read to any that is written."""
+"""lbrx convert: convert a model from one format to another."""
 
 from __future__ import annotations
 
@@ -27,22 +27,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EXAMPLES
     add = parser.add_argument
     add("source", metavar="SRC", help="a model: a file, an index of shards, or a folder")
-    add("target", metavar="DST", help="what to write; appears when it is complete")
-    add("--to", choices=[*map(str, writable())], help="the format (else by DST's name)")
+    add("target", metavar="DST", help="the file or folder to write; it appears when it is complete")
+    add("--to", choices=[*map(str, writable())], help="the format (default: by DST's extension)")
     add(
         "--quantize",
         metavar="TYPE",
         help="f32, f16, bf16; for GGUF a mixture: q4_k_m, q8_0 ...; for MLX mlx:BITS:GROUP, "
-        "mlx:mxfp4 ... (else tensors stay as they are, or become f32)",
+        "mlx:mxfp4 ... (default: the stored type, or f32 if DST cannot store it)",
     )
-    add("--dtype", help="f32, f16 or bf16 for what is not quantized and for MLX's scales")
+    add("--dtype", help="f32, f16 or bf16 for tensors that are not quantized and for MLX's scales")
     add("--imatrix", metavar="FILE", type=Path, help="llama.cpp's importance matrix, for GGUF")
-    add("--include", metavar="PATTERN", action="append", default=[], help="only such tensors")
-    add("--exclude", metavar="PATTERN", action="append", default=[], help="no such tensors")
-    add("--max-shard-size", metavar="SIZE", help="of safetensors in a folder (5GB)")
-    add("--resume", action="store_true", help="go on where an interrupted conversion ended")
+    add("--include", metavar="PATTERN", action="append", default=[], help="only matching tensors")
+    add(
+        "--exclude",
+        metavar="PATTERN",
+        action="append",
+        default=[],
+        help="leave out matching tensors",
+    )
+    add("--max-shard-size", metavar="SIZE", help="the largest file of a safetensors folder (5GB)")
+    add("--resume", action="store_true", help="continue an interrupted conversion")
     add("--verify", action="store_true", help="read the result again and show its errors")
-    add("--device", choices=["cpu", "metal"], help="what computes (the default device)")
+    add("--device", choices=["cpu", "metal"], help="the device that computes (the default device)")
     add("--quiet", action="store_true", help="no progress bar, no summary")
 
 
@@ -59,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
     plan = make_plan(Path(options.source), Path(options.target), settings)
     for note in plan.notes:
         print(f"lbrx: {note}", file=sys.stderr)
-    go_on = f"what is done of {plan.output.path} is kept, add --resume to go on"
+    go_on = f"the finished part of {plan.output.path} is kept: add --resume to continue"
     try:
         with _bar("converting", plan.nbytes, options.quiet) as progress:
             result = perform(plan, resume=options.resume, device=options.device, progress=progress)
@@ -78,9 +84,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def summary(result: Result) -> str:
-    """One line."""
+    """One line about a finished conversion."""
     plan = result.plan
-    reused = f", {result.reused / 1e6:,.0f} MB of them from before" if result.reused else ""
+    reused = f", {result.reused / 1e6:,.0f} MB of them from an earlier run" if result.reused else ""
     rate = (plan.nbytes - result.reused) / max(result.seconds, 1e-9) / 1e6
     return (
         f"{plan.output.path}: {len(plan.items)} tensors, {plan.nbytes / 1e6:,.0f} MB{reused}, "
@@ -90,7 +96,7 @@ def summary(result: Result) -> str:
 
 @contextmanager
 def _bar(title: str, total: int, quiet: bool) -> Iterator[Callable[[int], None]]:
-    """Progress with bytes a second and time left, for people who watch."""
+    """A progress bar with the speed and the time left, if stderr is a terminal."""
     if quiet or not sys.stderr.isatty():
         yield lambda written: None
         return

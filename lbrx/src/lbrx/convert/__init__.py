@@ -1,4 +1,4 @@
-"""Models from any format that lbrx reads to any that it writes, in bounded memory."""
+"""Conversion of models between formats, in bounded memory."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["ConversionPlan", "Result", "Settings", "convert", "make_plan", "perf
 
 @dataclass(frozen=True)
 class Result:
-    """What a conversion did."""
+    """The outcome of a conversion."""
 
     plan: ConversionPlan
     seconds: float
     reused: int
-    """Bytes that an interrupted run had written already."""
+    """Bytes that an earlier, interrupted run had written."""
     checksums: Checksums = field(repr=False)
 
 
@@ -34,9 +34,13 @@ def convert(
     device: str | None = None,
     progress: Progress | None = None,
 ) -> Result:
-    """Convert a model. The target appears when it is complete.
+    """Convert the model at `source` to `target`, which appears when it is complete.
 
-    An interruption leaves a hidden folder beside the target, from which `resume` goes on.
+    An interruption leaves a hidden folder beside the target, from which `resume` continues.
+    `progress` is called with numbers of written bytes. Raises FormatError, DtypeError or
+    QuantizationError for what cannot be converted.
+
+        convert("folder", "model.gguf", Settings(quantize="q4_k_m"))
     """
     plan = make_plan(Path(source), Path(target), settings or Settings())
     return perform(plan, resume=resume, device=device, progress=progress)
@@ -49,7 +53,7 @@ def perform(
     device: str | None = None,
     progress: Progress | None = None,
 ) -> Result:
-    """Do what a plan says."""
+    """Carry out a plan."""
     start = time.perf_counter()
     reused, sums = run(plan, compute_on(device), resume, progress or (lambda written: None))
     return Result(plan, time.perf_counter() - start, reused, sums)

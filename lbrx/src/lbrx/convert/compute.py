@@ -1,4 +1,4 @@
-"""Values to the bytes of a form: on the Metal device where it has the kernels, else with numpy."""
+"""Casting and encoding of values: on the Metal device if it has the kernels, otherwise in numpy."""
 
 from __future__ import annotations
 
@@ -16,27 +16,28 @@ from lbrx.tensor.creation import from_numpy
 from lbrx.tensor.placement import default_device
 from lbrx.tensor.quantized import quantize, stored_parts
 
-# Fewer values than this are cast by numpy before the device would have started.
+# Numpy casts fewer values than this in less time than a launch takes.
 _WORTHWHILE = 1 << 16
 _ON_METAL = (dt.float32, dt.float16, dt.bfloat16)
 
 
 class Compute(Protocol):
-    """Results depend on the values alone, so that work in pieces equals work at once."""
+    """Casts and encodes rows. Each result depends on its own row only, so pieces of a tensor give
+    the same bytes as the whole."""
 
     name: str
 
     def cast(self, values: NDArray[Any], dtype: Dtype) -> NDArray[Any]:
-        """Rounded to the nearest, ties to even."""
+        """The values in another type, rounded to nearest, ties to even."""
 
     def encode(
         self, values: NDArray[Any], scheme: str, importance: NDArray[Any] | None = None
     ) -> StoredRows:
-        """The stored parts of rows."""
+        """The stored parts of rows in a quantization scheme."""
 
 
 class NumpyCompute:
-    """The references."""
+    """The numpy references."""
 
     name = "cpu"
 
@@ -52,8 +53,8 @@ class NumpyCompute:
 
 
 class MetalCompute(NumpyCompute):
-    """Casts, and encodings that have kernels, on the device. Decoding stays with the references: it
-    is quick, and kernels may round once more."""
+    """Casts and encodes on the device. The host decodes: that is fast, and kernels may round once
+    more."""
 
     name = "metal"
 
@@ -74,7 +75,7 @@ class MetalCompute(NumpyCompute):
             assert stored is not None
             return {name: part.numpy() for name, part in stored[1].items()}
         except QuantizationError:
-            # It may be about another thread's values, and the reference says which element it is.
+            # The error may be about another thread's values; the reference names the element.
             return super().encode(values, scheme)
 
 
@@ -83,5 +84,5 @@ def _is_worthwhile(values: NDArray[Any]) -> bool:
 
 
 def compute_on(device: str | None) -> Compute:
-    """What computes on a device: the default one if none is named."""
+    """The implementation for a device; None means the default device."""
     return MetalCompute() if (device or default_device()) == "metal" else NumpyCompute()

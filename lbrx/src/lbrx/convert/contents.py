@@ -1,4 +1,4 @@
-"""What is in a model's files, without reading tensors."""
+"""A summary of a model's files, without reading tensors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SETTINGS = {
 
 @dataclass(frozen=True)
 class EncodingCount:
-    """The tensors of one encoding."""
+    """The number and size of the tensors of one encoding."""
 
     encoding: str
     tensors: int
@@ -65,7 +65,7 @@ class Contents:
     parameters: int
     nbytes: int
     kinds: tuple[EncodingCount, ...]
-    """The largest first."""
+    """By encoding, the one with the most bytes first."""
     largest: Largest | None
     quantization: str | None
     tokenizer: TokenizerFacts | None
@@ -76,7 +76,7 @@ class Contents:
 
 
 def contents(files: ModelFiles) -> Contents:
-    """Count and describe."""
+    """Summarise a model."""
     tensors: Mapping[str, Recipe] = files.tensors
     if files.format is Format.MLX:
         tensors = mlx.packed_weights(files)
@@ -123,7 +123,7 @@ def _kinds(tensors: Mapping[str, Recipe]) -> tuple[EncodingCount, ...]:
 
 
 def _quantization(files: ModelFiles, config: Mapping[str, Any]) -> str | None:
-    """What the files call it."""
+    """The name of the quantization in the files."""
     number = files.metadata.get("general.file_type")
     if files.format is Format.GGUF:
         named = (m.name for m in quant.MIXTURES.values() if m.file_type == number)

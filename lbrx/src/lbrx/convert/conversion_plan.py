@@ -1,4 +1,4 @@
-"""All that a conversion will do, worked out before anything is read or written."""
+"""The plan of a conversion: everything is decided before tensors are read or written."""
 
 from __future__ import annotations
 
@@ -39,40 +39,41 @@ from lbrx.formats.recipe import Recipe, stored
 from lbrx.formats.writing import Output
 
 _LAYER = re.compile(r"blk\.(\d+)\.")
-_QUANTIZATION_VERSION = 2  # of GGUF's blocks
+_QUANTIZATION_VERSION = 2  # the version of GGUF's block formats
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What the caller wants, beside source and target."""
+    """The options of a conversion."""
 
     to: str | None = None
     quantize: str | None = None
     dtype: str | None = None
-    """Of what is not quantized, and of MLX's scales."""
+    """The type of tensors that are not quantized, and of MLX's scales."""
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     max_shard_size: int | str | None = None
-    """Bytes, or text like '5GB'."""
+    """A number of bytes, or text like '5GB'."""
     imatrix: Path | None = None
-    """A file of llama.cpp's with the importance of columns."""
+    """llama.cpp's importance matrix."""
 
 
 @dataclass(frozen=True)
 class PlannedTensor:
-    """A tensor of the target: how to make it, and what the file has of it."""
+    """A tensor of the target: its recipe, its form, and the tensors that the file stores for it."""
 
     name: str
     recipe: Recipe
     form: Form
     slots: Mapping[str, OutgoingInfo]
-    """By part: `data`, and beside MLX's words `scales` and `biases`."""
+    """The stored tensors by part: `data`, and for MLX's words `scales` and `biases`."""
     importance: NDArray[np.float32] | None = None
-    """Of columns, a row for each of the stacked matrices, if the encoder is to heed it."""
+    """Importance of columns, one row for each stacked matrix; None if the encoder does not use
+    it."""
 
     @property
     def is_kept(self) -> bool:
-        """Whether its bytes are the stored ones."""
+        """Whether the stored bytes are copied unchanged."""
         if self.form.scheme is not None:
             return self.form.scheme == scheme_of(self.recipe)
         return self.form.dtype is self.recipe.encoding.dtype
@@ -109,7 +110,10 @@ class ConversionPlan:
 
 
 def make_plan(source: str | Path, target: str | Path, settings: Settings) -> ConversionPlan:
-    """Read what the source says of itself, and decide everything. Errors are raised here."""
+    """Read the source's headers and decide everything.
+
+    Raises FormatError, DtypeError or QuantizationError for what cannot be converted.
+    """
     files = formats.read(source)
     path = Path(target) if Path(target).name not in ("", "..") else Path(target).resolve()
     target_format = _target_format(path, settings)
@@ -120,7 +124,7 @@ def make_plan(source: str | Path, target: str | Path, settings: Settings) -> Con
     importance = _importance(settings, format)
     facts = _facts(files, config, recipes, bool(importance))
     dtype = _float_type(settings.dtype)
-    # Models for llama.cpp have its names; what else comes as GGUF stays as it is.
+    # Only models with a known configuration get llama.cpp's rules for small tensors.
     for_llama = bool(config) and (files.format is not Format.GGUF or dtype is not None)
     form_of = chooser(format, settings.quantize, dtype, facts, for_llama)
     items = tuple(
@@ -130,7 +134,7 @@ def make_plan(source: str | Path, target: str | Path, settings: Settings) -> Con
     if not items:
         raise FormatError(f"{source}: no tensor is left by --include and --exclude")
     if importance and all(item.importance is None for item in items):
-        problem = "none of its tensors becomes a type that heeds importance: leave it out"
+        problem = "no tensor gets a type whose encoder uses importance: leave it out"
         raise FormatError(f"{settings.imatrix}: {problem}")
     output = writing.plan(
         path,
@@ -164,9 +168,9 @@ def _target_format(path: Path, settings: Settings) -> FileFormat:
 
 def _check_target(files: ModelFiles, path: Path, format: FileFormat) -> None:
     if path.resolve() in {file.resolve() for file in (files.path, *files.paths)}:
-        raise FormatError(f"{path} is the source too: give another name")
+        raise FormatError(f"{path} is also the source: give another name")
     if path.is_symlink() and not path.exists():
-        raise FormatError(f"{path} is a link to what is not there: give another name")
+        raise FormatError(f"{path} is a broken link: give another name")
     is_folder = format.is_folder(path)
     if not is_folder and path.is_dir():
         raise FormatError(f"{path} is a folder, and {format.name} is a file: name a file in it")
@@ -175,38 +179,44 @@ def _check_target(files: ModelFiles, path: Path, format: FileFormat) -> None:
 
 
 def _check_source_stays(files: ModelFiles, output: Output) -> None:
-    """Files may come into the source's folder, but not in the place of its weights."""
+    """Raises FormatError if the target would replace the weights of the source."""
     if not output.is_folder:
         return
     replaced = {output.path / name for name in output.layouts}
     replaced.update(file for pattern in writing.OLD_WEIGHTS for file in output.path.glob(pattern))
     if lost := {file.resolve() for file in replaced} & {file.resolve() for file in files.paths}:
-        raise FormatError(f"{min(lost)} is of the source, and would be replaced: give another name")
+        raise FormatError(
+            f"{min(lost)} belongs to the source and would be replaced: give another name"
+        )
 
 
 def _float_type(name: str | None) -> Dtype | None:
     if name is not None and name.lower() not in FLOATS:
-        raise DtypeError(f"{name!r} is none of f32, f16, bf16")
+        raise DtypeError(f"{name!r} is not a floating type: give f32, f16 or bf16")
     return None if name is None else FLOATS[name.lower()]
 
 
 def _named(
     files: ModelFiles, config: Mapping[str, Any], format: str
 ) -> tuple[Mapping[str, Recipe], tuple[str, ...]]:
-    """Recipes under the target's names, and what the user should know of them."""
+    """Recipes under the target's names, and notes for the user."""
     if files.format is Format.GGUF:
         if format is Format.GGUF:
             return files.tensors, ()
         if architecture_tables.of_gguf(files.metadata) is None:
             name = files.metadata.get("general.architecture")
-            return files.tensors, (f"architecture {name!r} has no table: names stay GGUF's",)
+            return files.tensors, (
+                f"architecture {name!r} has no table: tensors keep GGUF's names",
+            )
     tensors = translate.to_huggingface(files)
     if format is Format.GGUF:
         if not config:
-            return tensors, ("there is no config.json: names stay, and no metadata is written",)
+            return tensors, (
+                "there is no config.json: tensors keep their names, and no metadata is written",
+            )
         notes = [] if files.tokenizer else ["there is no tokenizer: the GGUF has no vocabulary"]
         if lost := translate.unsaid_in_gguf(config):
-            notes.append(f"GGUF has no keys for {', '.join(lost)}: the model will do without")
+            notes.append(f"GGUF has no keys for {', '.join(lost)}: they are lost")
         return translate.to_gguf(tensors, config), tuple(notes)
     return (translate.to_mlx(tensors) if format is Format.MLX else tensors), ()
 
@@ -237,12 +247,12 @@ def _facts(
 def _wanted(
     files: ModelFiles, recipes: Mapping[str, Recipe], settings: Settings
 ) -> dict[str, Recipe]:
-    """Patterns are matched with the target's name and the source's."""
+    """The tensors that the patterns select, by the name in the target or in the source."""
     original = {info.source: name for name, info in files.tensors.items()}
     result = {}
     for name, recipe in recipes.items():
         names = {name}
-        if files.tensors.get(name) is not recipe:  # PyTorch's tensors may share one source
+        if files.tensors.get(name) is not recipe:  # tensors of PyTorch may share one source
             names.update(original.get(info.source, name) for info in stored(recipe))
         included = not settings.include or _match(names, settings.include)
         if included and not _match(names, settings.exclude):
@@ -280,7 +290,7 @@ def _heeds_importance(form: Form) -> bool:
 def _in_rows(
     name: str, recipe: Recipe, importance: NDArray[np.float32] | None
 ) -> NDArray[np.float32]:
-    """One row, or one for each matrix of a stack."""
+    """Importance as rows: one, or one for each matrix of a stack."""
     assert importance is not None
     matrices = math.prod(recipe.shape[:-2])
     if importance.size not in (columns_of(recipe), matrices * columns_of(recipe)):
@@ -307,7 +317,7 @@ def _metadata(
     settings: Settings,
     items: Sequence[PlannedTensor],
 ) -> Mapping[str, Any]:
-    """What the weights' own files say beside tensors."""
+    """The metadata of the weights' files."""
     if format is Format.SAFETENSORS:
         own = files.metadata if files.format is Format.SAFETENSORS else {}
         return {"format": "pt", **own}
@@ -359,7 +369,7 @@ def _companions(
 
 
 def _usual_type(items: Sequence[PlannedTensor]) -> Dtype:
-    """The floating type of most values."""
+    """The floating type that most values have."""
     counts: dict[Dtype, int] = {}
     for item in items:
         if item.form.dtype.is_float:

@@ -1,4 +1,4 @@
-"""What each tensor becomes: kept as it is, another element type, or blocks of a scheme."""
+"""The form of each written tensor: unchanged, another element type, or a quantization scheme."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ FLOATS = {
     "bf16": dt.bfloat16,
     **{d.name: d for d in (dt.float32, dt.float16, dt.bfloat16)},
 }
-# What GGUF's `general.file_type` calls models of one plain type.
+# GGUF's `general.file_type` for models of one plain type.
 FILE_TYPES = {dt.float32: 0, dt.float16: 1, dt.bfloat16: 32}
 
 
 @dataclass(frozen=True)
 class Form:
-    """Elements of a type, or blocks; beside MLX's words lie scales of that type."""
+    """The element type, or a scheme; for MLX's schemes `dtype` is the type of the scales."""
 
     dtype: Dtype
     scheme: str | None = None
@@ -41,29 +41,34 @@ def chooser(
     facts: quant.ModelFacts,
     for_llama: bool,
 ) -> Chooser:
-    """The function that gives each tensor its form, by its name and recipe."""
+    """A function from a tensor's name and recipe to its form.
+
+    Raises QuantizationError if the format cannot store the wanted type.
+    """
     if quantize is None:
         return _stored(format, dtype, for_llama and format is Format.GGUF)
     wanted = quantize.lower()
     if wanted in FLOATS:
         if dtype not in (None, FLOATS[wanted]):
-            raise QuantizationError(f"{quantize} and {dtype} are both wanted: give one of them")
+            raise QuantizationError(f"{quantize} and {dtype} are both given: give one of them")
         return _plain(format, FLOATS[wanted])
     if wanted.startswith("mlx:"):
         if format is not Format.MLX:
-            raise QuantizationError(f"{format} has no blocks of {quantize}: write MLX")
+            raise QuantizationError(f"{format} cannot store {quantize}: write MLX")
         return _words(quant.find(wanted), dtype)
     if format is not Format.GGUF:
         known = "f32, f16, bf16" + (", mlx:4:64 and the like" if format is Format.MLX else "")
         problem = f"{format} has no type for {quantize!r}"
         raise QuantizationError(f"{problem}: give one of {known}, or write GGUF")
     if dtype not in (None, dt.float32):
-        raise QuantizationError(f"what {quantize} does not quantize is f32: leave {dtype} out")
+        raise QuantizationError(
+            f"tensors that {quantize} does not quantize are f32: leave {dtype} out"
+        )
     return _mixture(wanted, facts)
 
 
 def kept(format: str, recipe: Recipe, dtype: Dtype | None = None) -> Form:
-    """As it is stored if the format can hold that, else as float32, which loses nothing."""
+    """The stored form if the format can hold it, otherwise float32, which loses nothing."""
     scheme = scheme_of(recipe)
     if scheme is None:
         assert recipe.encoding.dtype is not None
@@ -75,7 +80,7 @@ def kept(format: str, recipe: Recipe, dtype: Dtype | None = None) -> Form:
 
 
 def _scale_type(recipe: Recipe) -> Dtype:
-    """Of what lies beside MLX's words; blocks have their scales inside."""
+    """The type of MLX's scales; other blocks contain their scales."""
     _, *beside = stored(recipe)
     return beside[0].encoding.decoded if beside else dt.float32
 
@@ -85,7 +90,7 @@ def is_floating(recipe: Recipe) -> bool:
 
 
 def _is_small(name: str, recipe: Recipe) -> bool:
-    """Whether llama.cpp has a tensor in F32 whatever the mixture; it computes with no other."""
+    """Whether llama.cpp needs a tensor in F32, whatever the mixture."""
     return quant.mixture("q8_0", quant.ModelFacts(layers=1))(name, recipe.shape) is None
 
 
@@ -137,7 +142,7 @@ def _words(scheme: quant.Scheme, dtype: Dtype | None) -> Chooser:
 
 
 def _is_projection(name: str, recipe: Recipe) -> bool:
-    """What MLX quantizes: matrices of linear layers and embeddings, but not the few numbers that
-    choose experts."""
+    """Whether MLX quantizes a tensor: matrices of linear layers and embeddings, but not routers of
+    experts."""
     is_router = name.endswith(("block_sparse_moe.gate.weight", "mlp.gate.weight"))
     return name.endswith(".weight") and len(recipe.shape) >= 2 and not is_router

@@ -1,7 +1,7 @@
-"""Output that is not complete: a hidden folder beside its place, with a journal of what is done.
+"""Incomplete output: a hidden folder beside the target, with a journal of finished pieces.
 
-A conversion that was interrupted leaves it, and the next one can go on from there. A line of the
-journal is written after the bytes it speaks of; their checksums are compared before it is believed.
+An interrupted conversion leaves it, and the next one can continue from it. A line of the journal is
+written after the bytes of its piece, and counts only if these have the checksum in it.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ _FILES = "files"
 
 
 class Partial:
-    """The files of an output until they are complete. Any thread may write."""
+    """The files of an output until they are complete. Several threads may write."""
 
     def __init__(self, output: Output, resume: bool, fingerprint: str) -> None:
-        """The files are in a folder within, which takes the output's name if that is a folder."""
+        """The files are in an inner folder, which gets the output's name if the output is a
+        folder."""
         self.output = output
         self.folder = output.path.with_name(f".{output.path.name}.partial")
         self._inner = self.folder / _FILES
@@ -39,7 +40,7 @@ class Partial:
             self._journal = os.open(self.folder / _JOURNAL, flags, 0o666)
         except OSError as problem:
             reason = problem.strerror or str(problem)
-            raise FormatError(f"{output.path} cannot be written there: {reason}") from problem
+            raise FormatError(f"{output.path} cannot be written: {reason}") from problem
         self._files: dict[str, int] = {}
         try:
             self._lock()
@@ -52,21 +53,21 @@ class Partial:
             raise
 
     def _lock(self) -> None:
-        """Until the process ends, however it ends."""
+        """Lock the journal. The system releases it when the process ends."""
         try:
             fcntl.flock(self._journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise FormatError(f"{self.output.path} is being written by another process") from None
 
     def _journalled(self, fingerprint: str) -> dict[int, int]:
-        """Checksums of the pieces that are said to be done."""
+        """Checksums of the pieces in the journal."""
         lines = (self.folder / _JOURNAL).read_text().splitlines()
         if not lines:
             return {}
         if _parsed(lines[0]).get("fingerprint") != fingerprint:
             raise FormatError(
-                f"{self.folder} is of another conversion, or the source has changed since: "
-                "start anew without --resume"
+                f"{self.folder} belongs to another conversion, or the source has changed: "
+                "start again without --resume"
             )
         entries = [_parsed(line) for line in lines[1:]]
         return {e["piece"]: e["sum"] for e in entries if e.keys() >= {"piece", "sum"}}
@@ -89,7 +90,7 @@ class Partial:
         os.write(self._journal, (json.dumps(entry) + "\n").encode())
 
     def write(self, slot: str, at: int, data: memoryview) -> None:
-        """Bytes of a tensor, from a place within it on."""
+        """Write bytes of a stored tensor, starting at offset `at` within it."""
         handle, offset = self._places[slot]
         while data:
             written = os.pwrite(handle, data, offset + at)
@@ -100,11 +101,11 @@ class Partial:
         return os.pread(handle, nbytes, offset + at)
 
     def finished(self, piece: int, total: int) -> None:
-        """A piece of the work is in the files."""
+        """Note in the journal that a piece has been written."""
         self._note({"piece": piece, "sum": total})
 
     def complete(self) -> None:
-        """Write what is not tensors, and give everything its name."""
+        """Write the rest of the files and give them their names."""
         for name, layout in self.output.layouts.items():
             with open(os.dup(self._files[name]), "r+b") as file:
                 write_frame(file, layout)
@@ -128,7 +129,7 @@ class Partial:
 
 
 def _parsed(line: str) -> dict[str, Any]:
-    """An entry; nothing for the line that was being written when the power went."""
+    """An entry; empty for a line that was not completely written."""
     try:
         entry = json.loads(line)
     except ValueError:
@@ -137,8 +138,8 @@ def _parsed(line: str) -> dict[str, Any]:
 
 
 def checksum(parts: Iterable[bytes | memoryview]) -> int:
-    """The sum of all words, which is as quick as memory. It is there to find pages that never
-    reached the disk, not to find an enemy."""
+    """The sum of all 64-bit words, at the speed of memory. It finds pages that did not reach the
+    disk, not deliberate changes."""
     total = 0
     for part in parts:
         words = len(part) // 8 * 8
@@ -149,7 +150,8 @@ def checksum(parts: Iterable[bytes | memoryview]) -> int:
 
 @contextmanager
 def partial_output(output: Output, resume: bool, fingerprint: str) -> Iterator[Partial]:
-    """Removed after an error that would come again; left for `resume` after any other."""
+    """The partial output. It is removed after an LbrxError, which would happen again, and left for
+    `resume` after any other error."""
     partial = Partial(output, resume, fingerprint)
     try:
         yield partial

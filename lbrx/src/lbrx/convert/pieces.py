@@ -1,7 +1,7 @@
-"""The work itself: pieces of tensors, each read, computed and written by one of several threads.
+"""Conversion in pieces: several threads each read, compute and write a piece of a tensor.
 
-While one thread waits for the disk, others compute. Memory is bounded by the threads' pieces, and
-a piece is some rows, or a single one that is longer.
+While one thread waits for the disk, others compute. A piece is some rows of about `PIECE` values,
+or one longer row, so memory is bounded by the pieces of all threads.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from lbrx.convert.source import StoredRows, TensorReader
 from lbrx.errors import QuantizationError
 
 PIECE = 1 << 21  # values
-# One more than there are processors, for the one that waits for the disk.
+# One more than there are processors, as one thread waits for the disk.
 THREADS = (os.cpu_count() or 1) + 1
 
 Progress = Callable[[int], None]
-"""Is told of bytes that have been written."""
+"""A function that is called with numbers of written bytes."""
 
 
 class Piece(NamedTuple):
@@ -43,7 +43,8 @@ class Piece(NamedTuple):
         return sum(length for _, _, length in self.ranges())
 
     def ranges(self) -> Iterator[tuple[str, int, int]]:
-        """For each stored part: the slot's name, the first byte within it, and the bytes."""
+        """For each stored part: the tensor's name, the offset within it, and the number of
+        bytes."""
         for slot in self.item.slots.values():
             row = slot.nbytes // self.item.rows
             yield slot.name, self.start * row, (self.stop - self.start) * row
@@ -61,14 +62,14 @@ def pieces_of(items: Sequence[PlannedTensor]) -> list[Piece]:
 
 
 Checksums = dict[int, int]
-"""Of the bytes of pieces, by number."""
+"""Checksums of pieces by number."""
 
 
 def run(
     plan: ConversionPlan, compute: Compute, resume: bool, progress: Progress
 ) -> tuple[int, Checksums]:
-    """Write the plan's output; returns how many bytes an earlier run had written, and sums of
-    all."""
+    """Write the plan's output. Returns the bytes that an earlier run had written, and all
+    checksums."""
     pieces = pieces_of(plan.items)
     with partial_output(plan.output, resume, fingerprint(plan, compute)) as partial:
         done = _verified(partial, pieces)
@@ -87,7 +88,7 @@ def _run_pieces(
     done: Checksums,
     progress: Progress,
 ) -> Checksums:
-    """What is not done."""
+    """Convert the pieces that are not done; returns their checksums."""
     source, sums = TensorReader(), {}
     left = Counter(piece.item.name for i, piece in enumerate(pieces) if i not in done)
 
@@ -113,7 +114,7 @@ def _run_pieces(
 
 
 def encoded(source: TensorReader, compute: Compute, piece: Piece) -> StoredRows:
-    """The stored parts of some rows."""
+    """The rows of a piece in the form of the target."""
     item, rows = piece.item, slice(piece.start, piece.stop)
     if item.is_kept:
         return source.read(item.recipe, rows)
@@ -131,7 +132,7 @@ def encoded(source: TensorReader, compute: Compute, piece: Piece) -> StoredRows:
 
 
 def _importance(piece: Piece) -> NDArray[np.float32] | None:
-    """Of the piece's rows: the same for all, or of the matrix that each belongs to."""
+    """The importance of the piece's rows: one for all, or that of each row's matrix."""
     known = piece.item.importance
     if known is None or len(known) == 1:
         return None if known is None else known[0]
@@ -141,7 +142,7 @@ def _importance(piece: Piece) -> NDArray[np.float32] | None:
 
 
 def _write(partial: Partial, piece: Piece, parts: StoredRows) -> int:
-    """Returns the checksum of what was written."""
+    """Write a piece and return its checksum."""
     views = _bytes_of(piece, parts)
     for view, (slot, at, nbytes) in zip(views, piece.ranges(), strict=True):
         assert len(view) == nbytes
@@ -150,18 +151,18 @@ def _write(partial: Partial, piece: Piece, parts: StoredRows) -> int:
 
 
 def _bytes_of(piece: Piece, parts: StoredRows) -> list[memoryview]:
-    """The stored parts in the order of the item's slots."""
+    """The bytes of the stored parts, in the order of the item's slots."""
     arrays = (np.ascontiguousarray(parts[name]) for name in piece.item.slots)
     return [array.reshape(-1).view(np.uint8).data for array in arrays]
 
 
 def total_of(piece: Piece, parts: StoredRows) -> int:
-    """The checksum that they should have if they were read again."""
+    """The checksum of a piece's stored parts."""
     return checksum(_bytes_of(piece, parts))
 
 
 def _verified(partial: Partial, pieces: Sequence[Piece]) -> Checksums:
-    """The pieces that an earlier run has written, if they are still what it wrote."""
+    """The pieces of an earlier run whose checksums are still right."""
     return {
         number: total
         for number, total in partial.done.items()
@@ -171,7 +172,7 @@ def _verified(partial: Partial, pieces: Sequence[Piece]) -> Checksums:
 
 
 def fingerprint(plan: ConversionPlan, compute: Compute) -> str:
-    """Of all that decides which bytes are written where."""
+    """A hash of everything that decides which bytes are written where."""
     tensors = [[item.name, str(item.recipe.encoding), item.stored_as] for item in plan.items]
     places = [
         [file, slot.name, slot.encoding.name, list(slot.shape), offset]

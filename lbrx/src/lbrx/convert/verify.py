@@ -1,4 +1,4 @@
-"""A converted model beside its source: read again, compared, and its errors summed up."""
+"""Comparison of a converted model with its source, and a table of its errors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NUMBER = re.compile(r"\.\d+(?=\.)")
 
 @dataclass(frozen=True)
 class Sums:
-    """Over some values: how many, their squares, and the errors' squares and largest."""
+    """Sums over values: their number, their squares, the errors' squares, and the largest error."""
 
     values: int
     squares: float
@@ -44,7 +44,7 @@ class Sums:
 
 @dataclass(frozen=True)
 class ClassError:
-    """Tensors that have the same name but for numbers, and the same types before and after."""
+    """The errors of tensors with the same name except for numbers, and the same types."""
 
     name: str
     before: str
@@ -58,14 +58,16 @@ class ClassError:
 
     @property
     def relative(self) -> float:
-        """To the values' root mean square."""
+        """The error relative to the values' root mean square."""
         sums = self.sums
         return math.sqrt(sums.error_squares / sums.squares) if sums.squares else 0.0
 
 
 def verify(plan: ConversionPlan, checksums: Checksums, progress: Progress) -> list[ClassError]:
-    """Raises FormatError where the target is not what was planned and written; errors of rounding
-    are what is returned."""
+    """Compare target and source; returns the rounding errors.
+
+    Raises FormatError if the target is not what was planned and written.
+    """
     target = formats.read(plan.output.path)
     written = _recipes(plan, target)
     before, after = TensorReader(), TensorReader()
@@ -97,12 +99,12 @@ def class_of(name: str) -> str:
 
 
 def _recipes(plan: ConversionPlan, target: formats.ModelFiles) -> dict[str, Recipe]:
-    """The written tensors, checked to be of the types and shapes planned."""
+    """The written tensors. Raises FormatError if their types or shapes differ from the plan."""
     found: dict[str, Recipe] = dict(target.tensors)
     if plan.format is Format.MLX:
         found = mlx.packed_weights(target)
     if unplanned := found.keys() - {item.name for item in plan.items}:
-        raise FormatError(f"{target.path}: tensor {min(unplanned)!r} was not to be written")
+        raise FormatError(f"{target.path}: tensor {min(unplanned)!r} was not planned")
     for item in plan.items:
         recipe = found.get(item.name)
         if recipe is None:
@@ -117,7 +119,7 @@ def _recipes(plan: ConversionPlan, target: formats.ModelFiles) -> dict[str, Reci
 
 def _wrong(piece: Piece) -> FormatError:
     name, rows = piece.item.name, f"rows {piece.start} to {piece.stop}"
-    return FormatError(f"tensor {name!r}: {rows} are wrong")
+    return FormatError(f"tensor {name!r}: {rows} differ from what was written")
 
 
 def _compared(before: TensorReader, after: TensorReader, piece: Piece, written: Recipe) -> Sums:
@@ -128,7 +130,7 @@ def _compared(before: TensorReader, after: TensorReader, piece: Piece, written: 
     with np.errstate(invalid="ignore", over="ignore"):
         values = expected.astype(np.float64).reshape(-1)
         errors = np.abs(found.astype(np.float64).reshape(-1) - values)
-        # Infinity less infinity is none, and NaN stays NaN.
+        # Infinity minus infinity is NaN and counts as no error; other NaN stay.
         errors[np.isnan(errors) & ~np.isfinite(values)] = 0
         values[~np.isfinite(values)] = 0
         largest = float(errors.max(initial=0))
@@ -144,7 +146,8 @@ def _agree(
     found: NDArray[Any],
     written: Recipe,
 ) -> bool:
-    """Kept tensors have the same bytes, cast ones the nearest values; blocks are measured."""
+    """Whether copied tensors have equal bytes and cast ones the nearest values. Quantized values
+    only have to be finite."""
     if item.is_kept:
         old, new = before.read(item.recipe, rows), after.read(written, rows)
         return all(old[name].tobytes() == new[name].tobytes() for name in old)
@@ -156,7 +159,7 @@ def _agree(
 
 
 def table(rows: Iterable[ClassError]) -> str:
-    """For people."""
+    """The errors as a table of text."""
     types = f"{'tensors':<48} {'':>4} {'from':>9} {'to':>9}"
     lines = [f"{types} {'RMSE':>10} {'relative':>9} {'largest':>9}"]
     for row in sorted(rows, key=lambda row: (row.after, row.name)):

@@ -1,4 +1,4 @@
-"""Model files: what is in them, without reading tensors, and how they are written."""
+"""Model files: describing them without reading tensors, and writing them."""
 
 from lbrx.formats.descriptor import (
     ENCODINGS,

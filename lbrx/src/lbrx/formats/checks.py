@@ -1,4 +1,4 @@
-"""Limits, and checks that come before anything is allocated. Their errors say where."""
+"""Limits, and checks that come before memory is allocated. Errors name file, tensor and field."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from lbrx.formats.descriptor import Encoding, FileRange, TensorInfo
 from lbrx.shape import Shape
 
 MAX_HEADER = 100 << 20
-"""Bytes of JSON, of a pickle or of a protobuf message without its tensors."""
+"""The most bytes of JSON, of a zip directory or of a message without its tensors."""
 MAX_TENSORS = 1 << 20
 MAX_DIMS = 32
 MAX_BYTES = (1 << 63) - 1
 _SHOWN_NAME = 120
-# A parsed item takes up to a hundred times the bytes of its text.
+# A parsed item takes up to a hundred times the memory of its text.
 _MAX_ITEMS = 8 << 20
-# Half of a pair that stands for one character. Alone it is text that no file can be given.
+# Half of a surrogate pair. Alone it is text that cannot be encoded.
 _ESCAPED_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 def bad(file: Path | str, problem: str, *, tensor: str = "", field: str = "") -> FormatError:
-    """The error that says where in which file the problem is."""
+    """An error that names the file, the tensor and the field of a problem."""
     parts = [str(file)]
     if tensor:
         parts.append(f"tensor {shown(tensor)}")
@@ -37,12 +37,12 @@ def bad(file: Path | str, problem: str, *, tensor: str = "", field: str = "") ->
 
 
 def shown(name: str) -> str:
-    """A name as messages have it: quoted, and not longer than a line."""
+    """A name for a message: quoted, and cut to a line."""
     return repr(name if len(name) <= _SHOWN_NAME else name[: _SHOWN_NAME - 3] + "...")
 
 
 def brief(value: object) -> str:
-    """A value as messages have it. Containers can be larger written out than any memory."""
+    """A value for a message. Containers are named by type, as their text can exceed all memory."""
     if isinstance(value, int) and value.bit_length() > 64:
         return f"an integer of {value.bit_length():,} bits"
     if value is None or isinstance(value, (bool, int, float)):
@@ -51,7 +51,7 @@ def brief(value: object) -> str:
 
 
 def parse_json(file: Path, text: bytes, field: str = "JSON") -> Any:
-    """JSON in which no object has a key twice and nothing is nested out of reason."""
+    """Parse JSON. Raises FormatError for repeated keys, too many items and too deep nesting."""
     if text.count(b",") > _MAX_ITEMS or text.count(b"[") + text.count(b"{") > _MAX_ITEMS:
         raise bad(file, f"has more than {_MAX_ITEMS:,} items", field=field)
     try:
@@ -62,7 +62,7 @@ def parse_json(file: Path, text: bytes, field: str = "JSON") -> Any:
     except RecursionError:
         raise bad(file, "is nested too deeply", field=field) from None
     except ValueError as error:
-        raise bad(file, f"is no valid JSON ({str(error)[:200]})", field=field) from None
+        raise bad(file, f"is not valid JSON ({str(error)[:200]})", field=field) from None
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -75,45 +75,50 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """The object that a JSON file holds."""
+    """The object in a JSON file."""
     size = file.stat().st_size
     if size > MAX_HEADER:
         raise bad(file, f"has {size:,} bytes, more than the {MAX_HEADER:,} that JSON may have")
     value = parse_json(file, file.read_bytes())
     if not isinstance(value, dict):
-        raise bad(file, f"holds a {type(value).__name__}, not an object", field="JSON")
+        raise bad(file, f"is a {type(value).__name__}, not an object", field="JSON")
     return value
 
 
 def check_name(file: Path, name: str) -> None:
-    """A name that can be written out: pickles and callers may give half characters."""
+    """Raises FormatError for a name that cannot be encoded; pickles may contain such names."""
     try:
         name.encode()
     except UnicodeEncodeError:
-        raise bad(file, "is a name with half a character", tensor=name) from None
+        raise bad(
+            file, "is a name with half of a surrogate pair, which no file can store", tensor=name
+        ) from None
 
 
 def checked_shape(file: Path, tensor: str, sizes: Iterable[object], field: str) -> Shape:
-    """Sizes that are integers, not negative, and whose product a file could hold."""
+    """The sizes as a shape. Raises FormatError if one is not an integer or negative, or if the
+    product exceeds any file."""
     shape = tuple(sizes)
     if len(shape) > MAX_DIMS:
         raise bad(file, f"{len(shape)} dimensions, at most {MAX_DIMS}", tensor=tensor, field=field)
     checked = tuple(n for n in shape if type(n) is int and 0 <= n <= MAX_BYTES)
     if len(checked) != len(shape):
         wrong = next(n for n in shape if type(n) is not int or not 0 <= n <= MAX_BYTES)
-        raise bad(file, f"{brief(wrong)} is no size", tensor=tensor, field=field)
-    # Zeros hide sizes beyond all reason from a product.
+        raise bad(file, f"{brief(wrong)} is not a size", tensor=tensor, field=field)
+    # A zero would hide impossible sizes from the product.
     if math.prod(n for n in checked if n) > MAX_BYTES:
-        raise bad(file, f"{shown(str(checked))} is beyond any file", tensor=tensor, field=field)
+        raise bad(
+            file, f"{shown(str(checked))} is larger than any file", tensor=tensor, field=field
+        )
     return checked
 
 
 def check_blocks(file: Path, tensor: str, encoding: Encoding, shape: Shape) -> int:
-    """The bytes of a tensor, whose rows must be whole blocks."""
+    """The size of a tensor in bytes. Raises FormatError if its rows are not whole blocks."""
     if encoding.elements > 1 and (not shape or shape[-1] % encoding.elements):
         raise bad(
             file,
-            f"rows of {shape[-1] if shape else 1} are no whole blocks of {encoding} "
+            f"rows of {shape[-1] if shape else 1} are not whole blocks of {encoding} "
             f"({encoding.elements} elements)",
             tensor=tensor,
             field="shape",
@@ -122,7 +127,7 @@ def check_blocks(file: Path, tensor: str, encoding: Encoding, shape: Shape) -> i
 
 
 def check_disjoint(file: Path, tensors: Iterable[TensorInfo]) -> None:
-    """No two tensors share a byte."""
+    """Raises FormatError if two tensors share bytes."""
     ranges = [(t.source, t.name) for t in tensors if isinstance(t.source, FileRange)]
     ranges.sort(key=lambda pair: (pair[0].offset, pair[0].nbytes))
     end, last = 0, ""

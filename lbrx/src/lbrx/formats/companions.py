@@ -1,4 +1,4 @@
-"""What goes with weights from one family of files to another: settings and tokenizer."""
+"""The files and metadata that accompany weights: configuration and tokenizer."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _COPIED = (
     *("added_tokens.json", "preprocessor_config.json", "LICENSE"),
 )
 _GENERATION = ("bos_token_id", "eos_token_id", "pad_token_id")
-# How a source was packed and split says nothing of what is made of it.
+# These describe the source's own packing and splitting, not the result's.
 _OF_THE_FILE = ("general.file_type", "general.quantization_version", "general.alignment")
 _EMBEDDING = "embed_tokens.weight"
 
 
 def folder_files(files: ModelFiles, config: Mapping[str, Any]) -> dict[str, bytes]:
-    """What a Hugging Face or MLX folder has beside weights, config.json first."""
+    """The files of a Hugging Face or MLX folder besides the weights, config.json first."""
     settings = without_packing(files, config)
     result = {"config.json": _json(settings)} if settings else {}
     if files.format is Format.GGUF:
@@ -42,7 +42,7 @@ def folder_files(files: ModelFiles, config: Mapping[str, Any]) -> dict[str, byte
 
 
 def gguf_metadata(files: ModelFiles, config: Mapping[str, Any]) -> dict[str, Any]:
-    """What a GGUF says beside tensors, except how they are quantized."""
+    """The metadata of a GGUF, except for its quantization."""
     if files.format is Format.GGUF:
         return {
             key: value

@@ -1,4 +1,4 @@
-"""What the formats have in common: tensors by description, and models as files describe them."""
+"""The records that all formats share: descriptions of tensors and of models."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Format(StrEnum):
 
 @dataclass(frozen=True)
 class Encoding:
-    """How bytes stand for elements: one of ours (`dtype`), or blocks that decode to float32."""
+    """How elements are stored: as a `dtype` of lbrx, or as blocks that decode to float32."""
 
     name: str
     dtype: Dtype | None
@@ -69,20 +69,20 @@ _PLAIN = {
         "F64": dt.float64,
     }.items()
 }
-# Eight-bit floats are one-element blocks: no device computes in them.
+# Eight-bit floats are blocks of one element, as no device computes with them.
 FLOAT8 = tuple(Encoding(name, None, 1, 1) for name in ("F8_E4M3", "F8_E5M2", "F8_E8M0"))
 _BLOCKS = tuple(Encoding(t.name, None, t.elements, t.bytes) for t in TYPES if not t.is_plain)
 ENCODINGS = {e.name: e for e in (*_PLAIN.values(), *FLOAT8, *_BLOCKS)}
 
 
 def plain(dtype: Dtype) -> Encoding:
-    """The encoding of elements as lbrx computes on them."""
+    """The encoding of plain elements of a dtype."""
     return _PLAIN[dtype]
 
 
 @dataclass(frozen=True)
 class FileRange:
-    """Bytes as they lie in a file."""
+    """A range of bytes in a file."""
 
     file: Path
     offset: int
@@ -91,7 +91,8 @@ class FileRange:
 
 @dataclass(frozen=True)
 class Deflated:
-    """Bytes that a zip file compresses: `packed` of them in the file, `skip` before the data."""
+    """Compressed bytes in a zip file: `packed` of them at `offset`. The data follows `skip`
+    bytes."""
 
     file: Path
     offset: int
@@ -102,7 +103,7 @@ class Deflated:
 
 @dataclass(frozen=True)
 class Inline:
-    """Bytes that a header holds in another notation, decoded."""
+    """Bytes that were decoded from a header."""
 
     data: bytes = field(repr=False)
 
@@ -116,7 +117,7 @@ Source = FileRange | Deflated | Inline
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """A tensor in a file: row-major unless it has strides, which count elements."""
+    """A stored tensor: row-major unless it has strides, which count elements."""
 
     name: str
     encoding: Encoding
@@ -130,13 +131,13 @@ class TensorInfo:
 
     @property
     def nbytes(self) -> int:
-        """The bytes that its elements take."""
+        """The size of its elements in bytes."""
         return self.encoding.bytes_for(self.size)
 
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """A model as its files describe it. No tensor has been read."""
+    """A model as its files describe it, without its tensors' values."""
 
     path: Path
     format: str
@@ -146,7 +147,7 @@ class ModelFiles:
     config: Mapping[str, Any] = field(default_factory=dict)
     generation_config: Mapping[str, Any] = field(default_factory=dict)
     tokenizer: Path | None = None
-    """The tokenizer.json, or else tokenizer.model, beside the weights. GGUF has it in metadata."""
+    """The tokenizer.json or tokenizer.model in the folder; GGUF has its tokenizer in metadata."""
 
     @property
     def nbytes(self) -> int:
@@ -154,7 +155,7 @@ class ModelFiles:
 
     @property
     def paths(self) -> frozenset[Path]:
-        """The files that hold tensors."""
+        """The files that contain tensors."""
         sources = (info.source for info in self.tensors.values())
         return frozenset(s.file for s in sources if not isinstance(s, Inline))
 
@@ -164,7 +165,7 @@ Chunk = bytes | bytearray | memoryview
 
 @dataclass(frozen=True)
 class OutgoingInfo:
-    """A tensor that a file will have."""
+    """The description of a tensor to be written."""
 
     name: str
     encoding: Encoding
@@ -177,6 +178,7 @@ class OutgoingInfo:
 
 @dataclass(frozen=True)
 class Outgoing(OutgoingInfo):
-    """A tensor to be written. `chunks` gives its bytes in order, when its turn comes."""
+    """A tensor to be written. `chunks` gives its bytes in order and is called when they are
+    written."""
 
     chunks: Callable[[], Iterable[Chunk]] = field(repr=False)

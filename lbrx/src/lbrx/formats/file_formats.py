@@ -96,10 +96,10 @@ def _unknown(head: bytes) -> str:
         )
     if _is_zip(head):
         return "is a zip file with neither a data.pkl of PyTorch nor an .npy of NumPy"
+    if not head:
+        return "is empty"
     known = ", ".join(format.name for format in FORMATS.values() if format.matches)
-    return (
-        f"starts with {head[:8]!r}" + ("" if head else " (it is empty)") + f": give one of {known}"
-    )
+    return f"starts with {head[:8]!r}: it is not a file of {known}"
 
 
 # ---- the formats of this package ----

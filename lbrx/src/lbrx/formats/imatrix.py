@@ -1,7 +1,7 @@
-"""llama.cpp's importance matrices: what errors in each column of a tensor count for.
+"""llama.cpp's importance matrices: the weight of errors in each column of a tensor.
 
-The numbers are mean squares of what met a column in products. A file is a GGUF that has their sums
-and counts as tensors or, from older versions, a list of records.
+The numbers are mean squares of the activations that a column was multiplied with. A file is a GGUF
+with their sums and counts as tensors or, from older versions, a list of records.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from lbrx.formats.descriptor import FileRange, ModelFiles, TensorInfo
 
 _SUMS, _COUNTS = ".in_sum2", ".counts"
 Importance = dict[str, NDArray[np.float32]]
-"""By tensor; of stacked ones, such as experts, the columns of one follow those of another."""
+"""Importance of columns by tensor; those of stacked tensors, such as experts, are concatenated."""
 
 
 def read(path: Path) -> Importance:
-    """A file of either kind."""
+    """Read a file of either kind."""
     if not path.is_file():
         raise FormatError(f"{path}: no such file")
     with path.open("rb") as file:
@@ -36,7 +36,9 @@ def read(path: Path) -> Importance:
         raise bad(path, f"has no importance: neither tensors *{_SUMS} nor records")
     for name, values in result.items():
         if not (np.isfinite(values).all() and (values >= 0).all()):
-            raise bad(path, "is not finite, or is negative", tensor=name, field="importance")
+            raise bad(
+                path, "has values that are negative or not finite", tensor=name, field="importance"
+            )
     return result
 
 
@@ -48,7 +50,7 @@ def _from_gguf(files: ModelFiles) -> Importance:
         own = name.removesuffix(_SUMS)
         counts = files.tensors.get(own + _COUNTS)
         if counts is None or not counts.size or not sums.size or sums.size % counts.size:
-            raise bad(files.path, f"has no {_COUNTS} that fit", tensor=name)
+            raise bad(files.path, f"has no matching {_COUNTS}", tensor=name)
         result[own] = _means(_floats(sums).reshape(counts.size, -1), _floats(counts)[:, None])
     return result
 
@@ -62,14 +64,14 @@ def _floats(info: TensorInfo) -> NDArray[Any]:
 
 
 def _means(sums: NDArray[Any], counts: NDArray[Any]) -> NDArray[np.float32]:
-    """Zero for what was never met: nothing is known of it."""
+    """The means; zero, which stands for unknown, where nothing was counted."""
     with np.errstate(all="ignore"):
         means = np.where(counts > 0, sums / counts, np.float32(0))
     return means.astype(np.float32).reshape(-1)
 
 
 def _from_records(path: Path) -> Importance:
-    """How many, then each with its name, the number of calls, and the means times that number."""
+    """A count, then records of a name, a number of calls, and the means times that number."""
     if path.stat().st_size < 4:
         raise bad(path, "is cut short")
     with path.open("rb") as file:
@@ -81,6 +83,6 @@ def _from_records(path: Path) -> Importance:
         (calls,) = np.frombuffer(cursor.take(4, field), "<i4")
         values = np.frombuffer(cursor.take(4 * cursor.u32(field), field), "<f4")
         if name in result or not values.size:
-            raise bad(path, "is empty, or there twice", field=field)
+            raise bad(path, "is empty or occurs twice", field=field)
         result[name] = (values / np.float32(max(calls, 1))).astype(np.float32)
     return result

@@ -11,7 +11,7 @@ from lbrx.formats.output import write_tensor
 
 
 class Placed(NamedTuple):
-    """A tensor and the place of its first byte."""
+    """A tensor and the offset of its first byte."""
 
     tensor: OutgoingInfo
     offset: int
@@ -19,17 +19,17 @@ class Placed(NamedTuple):
 
 @dataclass(frozen=True)
 class FileLayout:
-    """A file of tensors. What no one writes to is zeros."""
+    """The layout of a file of tensors. Bytes that are not written are zeros."""
 
     nbytes: int
     tensors: tuple[Placed, ...]
     frame: Callable[[IO[bytes]], Iterable[tuple[int, bytes]]]
-    """What else the file has, by place. It is given the file with all tensors in it, open for
-    reading: zip files have checksums."""
+    """The rest of the file as (offset, bytes). It is called with the file after all tensors have
+    been written, open for reading: zip files have checksums."""
 
 
 def write_frame(file: IO[bytes], layout: FileLayout) -> None:
-    """Complete a file that has its tensors."""
+    """Write the rest of a file whose tensors have been written."""
     file.truncate(layout.nbytes)
     for offset, part in layout.frame(file):
         file.seek(offset)
@@ -37,7 +37,7 @@ def write_frame(file: IO[bytes], layout: FileLayout) -> None:
 
 
 def write_file(file: IO[bytes], layout: FileLayout, tensors: Sequence[Outgoing]) -> None:
-    """One tensor after the other."""
+    """Write a whole file, one tensor after the other."""
     contents = {tensor.name: tensor for tensor in tensors}
     for tensor, offset in layout.tensors:
         file.seek(offset)

@@ -1,4 +1,4 @@
-"""Files that appear under their name only when they are complete."""
+"""Files and folders that get their names when they are complete."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ BUFFER = 1 << 20
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write that takes its name at the end; after an error nothing is left of it."""
+    """A file to write that gets its name at the end; after an error it is removed."""
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
     temporary = Path(name)
     try:
         with open(handle, "w+b", buffering=BUFFER) as file:
             yield file
-            # Temporary files are private; this gives it the rights that open() would have.
+            # Temporary files are private; this sets the permissions that open() would set.
             os.fchmod(file.fileno(), 0o666 & ~_mask())
         os.replace(temporary, path)
     except BaseException:
@@ -35,8 +35,8 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def filling(folder: Path, stale: Sequence[str] = ()) -> Iterator[Path]:
-    """A folder to write into, which takes its name at the end. If there is one already, files move
-    into it, and what matches a `stale` pattern there and is not among them goes."""
+    """A folder to write into that gets its name at the end. If the folder exists, files move into
+    it, and its other files that match a `stale` pattern are removed."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     name = tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".partial", dir=folder.parent)
     temporary = Path(name)
@@ -68,12 +68,12 @@ def _mask() -> int:
 
 
 def write_tensor(file: IO[bytes], tensor: Outgoing) -> None:
-    """The bytes of one tensor, which must be as many as its shape says."""
+    """Write one tensor. Raises FormatError if its chunks do not have the size of its shape."""
     written = 0
     for chunk in tensor.chunks():
         written += file.write(chunk)
     if written != tensor.nbytes:
         raise FormatError(
-            f"tensor {tensor.name!r}: {written:,} bytes came for {tensor.encoding} of shape "
+            f"tensor {tensor.name!r}: {written:,} bytes were given for {tensor.encoding} of shape "
             f"{tensor.shape}, which takes {tensor.nbytes:,}"
         )

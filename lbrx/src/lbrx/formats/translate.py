@@ -1,4 +1,4 @@
-"""Names and layouts of one family of files as those of another, as recipes: nothing is read."""
+"""Translation of names and layouts between families of files, as recipes. Nothing is read."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ from lbrx.formats.recipe import (
 
 _PACKING = ("quantization", "quantization_config")
 _MAX_EXPERTS = 4096
-# What a module has. Others, such as qweight or weight_scale_inv, are packings that are not read.
+# The tensors of a module. Others, such as qweight, belong to packings that lbrx does not read.
 _KINDS = ("weight", "bias")
 _NUMBER = re.compile(r"(?<=\.)[0-9]{1,6}(?=\.)")
-# Tables that llama.cpp computes with; Hugging Face has them as settings, or computes them too.
+# Tables of llama.cpp, which Hugging Face has as settings or computes.
 _GGUF_ONLY = re.compile(r"rope_freqs|rope_factors_(long|short)|blk\.[0-9]+\.attn_rot_embd")
 _HUGGINGFACE_ONLY = re.compile(r".*\.rotary_emb\.inv_freq")
 _LANGUAGE_PREFIX = re.compile(r"^(language_model\.(?=model|lm_head)|model\.language_model\.)")
 _OTHER_PARTS = re.compile(r"(model\.)?(vision_tower|multi_modal_projector|audio_tower)\.")
-# MLX stacks experts, under names of its own.
+# MLX stacks experts under other names.
 _MLX_EXPERTS = {"gate_proj": "w1", "down_proj": "w2", "up_proj": "w3"}
 _IN_MLX = {ours: theirs for theirs, ours in _MLX_EXPERTS.items()}
 _EXPERT = re.compile(r"(.*\.block_sparse_moe)\.experts\.([0-9]{1,6})\.(w[123])\.(.*)")
@@ -49,7 +49,7 @@ _MLX_STACK = re.compile(r"(.*\.block_sparse_moe)\.switch_mlp\.(gate_proj|down_pr
 
 
 def config_of(files: ModelFiles) -> Mapping[str, Any]:
-    """config.json, or what it would be for a GGUF of an architecture with a table."""
+    """The config.json, or for a GGUF of a known architecture the one made from its metadata."""
     if files.format is not Format.GGUF or files.config:
         return files.config
     architecture = architecture_tables.of_gguf(files.metadata)
@@ -57,13 +57,13 @@ def config_of(files: ModelFiles) -> Mapping[str, Any]:
 
 
 def without_packing(files: ModelFiles, config: Mapping[str, Any]) -> dict[str, Any]:
-    """config.json without what it says of MLX's packing; other packings stay in the tensors."""
+    """The config.json without MLX's packing settings."""
     dropped = _PACKING if files.format is Format.MLX else ()
     return {key: value for key, value in config.items() if key not in dropped}
 
 
 def to_huggingface(files: ModelFiles) -> dict[str, Recipe]:
-    """Every tensor under Hugging Face's names, in its layout."""
+    """Recipes for every tensor under Hugging Face's names and in its layout."""
     if files.format is Format.GGUF:
         return _from_gguf(files)
     if files.format is Format.MLX:
@@ -76,7 +76,7 @@ def _from_gguf(files: ModelFiles) -> dict[str, Recipe]:
     if architecture is None:
         name = files.metadata.get("general.architecture")
         known = ", ".join(sorted({a.gguf for a in ARCHITECTURES.values()}))
-        problem = f"{brief(name)} has no table of names: {known} have"
+        problem = f"{brief(name)} has no table of names: the known ones are {known}"
         raise bad(files.path, problem, field="metadata 'general.architecture'")
     config = config_of(files)
     rules = {rule.gguf: rule for rule in architecture.rules}
@@ -91,13 +91,15 @@ def _from_gguf(files: ModelFiles) -> dict[str, Recipe]:
             raise bad(files.path, problem, tensor=name)
         for recipe in _towards_huggingface(rules[template], numbers, kind, info, config):
             if recipe.name in result:
-                raise bad(files.path, f"is another {recipe.name}", tensor=name)
+                raise bad(
+                    files.path, f"has the same name as another tensor, {recipe.name}", tensor=name
+                )
             result[recipe.name] = recipe
     return result
 
 
 def _template(stem: str, names: tuple[str, ...]) -> tuple[str, dict[str, int]]:
-    """A name with its numbers replaced by what they count, and the numbers."""
+    """A name with its numbers replaced by `{layer}` and the like, and the numbers."""
     numbers = [int(found) for found in _NUMBER.findall(f"{stem}.")]
     kinds = iter(names)
     template = _NUMBER.sub(lambda _: f"{{{next(kinds, 'other')}}}", f"{stem}.")
@@ -119,17 +121,17 @@ def _towards_huggingface(
 
 
 def _unfit(recipe: Recipe, problem: str, field: str = "shape") -> FormatError:
-    """An error about a tensor, with the file that it is in."""
+    """An error about a tensor that names its file."""
     source = next(stored(recipe)).source
     file = "a computed tensor" if isinstance(source, Inline) else source.file
     return bad(file, problem, tensor=recipe.name, field=field)
 
 
 def _experts(stack: Recipe) -> range:
-    """Of a tensor that stacks them; a hostile one could have any number."""
+    """The indices of the experts in a stack, whose number is limited against hostile files."""
     count = stack.shape[0] if len(stack.shape) == 3 else 0
     if not 0 < count <= _MAX_EXPERTS:
-        raise _unfit(stack, f"shape {stack.shape} is no stack of 1 to {_MAX_EXPERTS} experts")
+        raise _unfit(stack, f"shape {stack.shape} is not a stack of 1 to {_MAX_EXPERTS} experts")
     return range(count)
 
 
@@ -138,23 +140,25 @@ def _in_heads(
 ) -> Recipe:
     heads = config.get(key)
     if not isinstance(heads, int) or heads < 1 or not source.shape or source.shape[0] % (2 * heads):
-        raise _unfit(source, f"rows of shape {source.shape} are no {brief(heads)} heads ({key})")
+        raise _unfit(
+            source, f"shape {source.shape} cannot be divided into {brief(heads)} heads ({key})"
+        )
     if len(source.shape) == 1 and source.encoding.elements > 1:
-        raise _unfit(source, f"blocks of {source.encoding} cannot change places within a row")
+        raise _unfit(source, f"blocks of {source.encoding} cannot be reordered within a row")
     if isinstance(source, ReorderedHeads) and (source.heads, source.pairs) == (heads, not pairs):
         return renamed(source.source, name)
     return ReorderedHeads(name, source, heads, pairs)
 
 
 def _shifted(name: str, source: Recipe, by: float) -> Recipe:
-    """Taking away what was added gives the source itself, not its rounding."""
+    """A shift that undoes another gives the source itself, without rounding."""
     if isinstance(source, ShiftedTensor) and source.by == -by:
         return renamed(source.source, name)
     return ShiftedTensor(name, source, by)
 
 
 def _without_stacks(tensors: Mapping[str, Recipe]) -> dict[str, Recipe]:
-    """MLX's stacked experts as one tensor each."""
+    """MLX's tensors with each stack of experts as one tensor for each."""
     result: dict[str, Recipe] = {}
     for name, recipe in tensors.items():
         found = _MLX_STACK.fullmatch(name)
@@ -168,7 +172,7 @@ def _without_stacks(tensors: Mapping[str, Recipe]) -> dict[str, Recipe]:
 
 
 def to_mlx(tensors: Mapping[str, Recipe]) -> dict[str, Recipe]:
-    """Tensors of Hugging Face's names as MLX has them: the same, with experts stacked."""
+    """From Hugging Face's tensors to MLX's: the same names, with experts stacked."""
     result: dict[str, Recipe] = {}
     experts: dict[str, dict[int, Recipe]] = {}
     for name, recipe in tensors.items():
@@ -182,12 +186,12 @@ def to_mlx(tensors: Mapping[str, Recipe]) -> dict[str, Recipe]:
 
 
 def unsaid_in_gguf(config: Mapping[str, Any]) -> list[str]:
-    """The settings of a model that a GGUF does not keep."""
+    """The settings of a model for which GGUF has no keys."""
     return hyperparameters.unsaid(known_architecture(config), config)
 
 
 def to_gguf(tensors: Mapping[str, Recipe], config: Mapping[str, Any]) -> dict[str, Recipe]:
-    """Tensors of Hugging Face's names under GGUF's, in the layout that llama.cpp expects."""
+    """From Hugging Face's tensors to GGUF's names and llama.cpp's layout."""
     architecture = known_architecture(config)
     flat = hyperparameters.flat_config(architecture, config)
     rules = {rule.huggingface: rule for rule in architecture.rules}
@@ -206,7 +210,7 @@ def to_gguf(tensors: Mapping[str, Recipe], config: Mapping[str, Any]) -> dict[st
         rule = rules[template]
         target = f"{rule.gguf.format(**numbers)}.{kind}"
         if target in result:
-            raise _unfit(recipe, f"is another {target}", "name")
+            raise _unfit(recipe, f"has the same name as another tensor, {target}", "name")
         if "expert" in numbers:
             experts.setdefault(target, {})[numbers["expert"]] = recipe
         else:
@@ -230,7 +234,7 @@ def known_architecture(config: Mapping[str, Any]) -> Architecture:
         known = ", ".join(ARCHITECTURES)
         raise FormatError(
             f"model_type {brief(config.get('model_type'))} of config.json has no table of GGUF's "
-            f"names: {known} have"
+            f"names: the known ones are {known}"
         )
     return architecture
 
@@ -243,7 +247,7 @@ def _towards_gguf(name: str, rule: NameRule, recipe: Recipe, config: Mapping[str
 
 def _stacked(name: str, parts: Mapping[int, Recipe]) -> Recipe:
     if sorted(parts) != list(range(len(parts))):
-        found = f"of the experts of {name} only {sorted(parts)[:20]} are there"
+        found = f"of the experts of {name} the file has only {sorted(parts)[:20]}"
         raise _unfit(next(iter(parts.values())), found)
     sources = tuple(parts[expert] for expert in range(len(parts)))
     if any((s.shape, s.encoding) != (sources[0].shape, sources[0].encoding) for s in sources):
@@ -253,7 +257,7 @@ def _stacked(name: str, parts: Mapping[int, Recipe]) -> Recipe:
 
 
 def _whole_stack(parts: tuple[Recipe, ...]) -> Recipe | None:
-    """The tensor that these are all parts of, in order, as it was before it was taken apart."""
+    """The stacked tensor that these are all entries of, in order; None if they are not."""
     first = parts[0]
     if not isinstance(first, StackEntry) or first.source.shape[0] != len(parts):
         return None
@@ -265,7 +269,7 @@ def _whole_stack(parts: tuple[Recipe, ...]) -> Recipe | None:
 
 
 def _rope_tables(config: Mapping[str, Any]) -> dict[str, Recipe]:
-    """Factors that GGUF has as tensors."""
+    """RoPE factors that GGUF stores as tensors."""
     match rope_scaling.kind_of(rope_scaling.scaling_of(config)):
         case "llama3":
             tables = {"rope_freqs.weight": rope_scaling.llama3_factors(config)}

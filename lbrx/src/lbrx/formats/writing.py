@@ -45,7 +45,7 @@ def format_for(path: Path, format: str | None) -> FileFormat:
 
 
 def parse_size(size: int | str) -> int:
-    """Bytes, as a number or like '5GB' or '512 MiB'."""
+    """A number of bytes, from an integer or text like '5GB' or '512 MiB'."""
     found = _SIZE.fullmatch(str(size).strip())
     base = 1024 if found and found[3] else 1000
     scale = base ** " KMGT".index(found[2].upper() or " ") if found else 0
@@ -59,7 +59,7 @@ def parse_size(size: int | str) -> int:
 
 @dataclass(frozen=True)
 class Output:
-    """Files to write at a path: one, or those of a folder."""
+    """The layout of everything to write at a path: one file, or the files of a folder."""
 
     path: Path
     is_folder: bool

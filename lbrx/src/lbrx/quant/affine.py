@@ -1,4 +1,4 @@
-"""lbrx's own groups: a row's values as one stream of bits, with float16 scales beside it.
+"""lbrx's schemes in groups: a row's codes are one stream of bits, and scales a float16 array.
 
 `q4:64` is four bits in groups of 64 with zero points, `q8:32:symmetric` eight bits without.
 Zero is stored exactly in both.
@@ -33,7 +33,7 @@ def inverse(scales: Values) -> Values:
 
 
 def _rounded(scales: Values) -> Values:
-    """As float16 holds them, for codes to fit what will be read back."""
+    """Rounded to float16, so that codes are computed with the stored scales."""
     return scales.astype(np.float16).astype(np.float32)
 
 

@@ -18,7 +18,7 @@ Bytes = NDArray[np.uint8]
 
 
 def unpack_runs(packed: Bytes, bits: int, run: int) -> Bytes:
-    """The values in the last axis of `packed`: 8 / bits times as many."""
+    """The values packed in the last axis, which becomes 8 / bits times as long."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
     grouped = packed.reshape(*packed.shape[:-1], -1, 1, run)
     values = (grouped >> shifts) & np.uint8((1 << bits) - 1)
@@ -26,7 +26,7 @@ def unpack_runs(packed: Bytes, bits: int, run: int) -> Bytes:
 
 
 def pack_runs(values: NDArray[Any], bits: int, run: int) -> Bytes:
-    """The inverse; values have at most `bits` bits."""
+    """The inverse of `unpack_runs`; values have at most `bits` bits."""
     grouped = values.astype(np.uint8).reshape(*values.shape[:-1], -1, 8 // bits, run)
     shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
     packed: Bytes = np.bitwise_or.reduce(grouped << shifts, axis=-2)
@@ -34,7 +34,7 @@ def pack_runs(values: NDArray[Any], bits: int, run: int) -> Bytes:
 
 
 def pack_stream(values: NDArray[Any], bits: int) -> Bytes:
-    """Eight values make `bits` bytes, so the last axis is a multiple of eight."""
+    """Eight values become `bits` bytes. The last axis must be a multiple of eight."""
     eights = values.astype("<u8").reshape(*values.shape[:-1], -1, 8)
     shifts = np.arange(0, 8 * bits, bits, dtype=np.uint64)
     words = np.ascontiguousarray(np.bitwise_or.reduce(eights << shifts, axis=-1))

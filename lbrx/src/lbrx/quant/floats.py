@@ -14,24 +14,24 @@ Values = NDArray[np.float32]
 
 _MAGNITUDES = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
 E2M1 = np.concatenate([_MAGNITUDES, -_MAGNITUDES])
-"""What the sixteen codes mean."""
+"""The values of the sixteen codes."""
 E2M1_MAX = np.float32(6)
 E4M3_MAX = np.float32(448)
-# Halfway between them are multiples of a quarter, so the code of x is found at ceil(4 x).
+# The midpoints of the magnitudes are multiples of a quarter, so ceil(4 x) finds the code of x.
 _CODES: Bytes = np.searchsorted(
     2 * (_MAGNITUDES[1:] + _MAGNITUDES[:-1]), np.arange(25), side="left"
 ).astype(np.uint8)
 
 
 def to_e2m1(values: Values) -> Bytes:
-    """Codes of the nearest entries; halfway is the smaller one, and zero has no sign."""
+    """Codes of the nearest values; ties go to the smaller magnitude, and zero has no sign."""
     codes: Bytes = _CODES.take(np.ceil(4 * np.abs(values)).clip(0, 24).astype(np.uint8))
     negative = (values < 0) & (codes > 0)
     return codes | negative.astype(np.uint8) << np.uint8(3)
 
 
 def to_e4m3(values: Values) -> Bytes:
-    """Rounded to even; what is too large becomes the largest."""
+    """Rounded to nearest, ties to even; larger values become the largest."""
     clipped = values.clip(-E4M3_MAX, E4M3_MAX)
     return clipped.astype(ml_dtypes.float8_e4m3fn).view(np.uint8)
 
@@ -42,7 +42,7 @@ def from_e4m3(stored: NDArray[Any]) -> Values:
 
 
 def to_e8m0(values: Values) -> Bytes:
-    """The exponent of the least power of two that is not below a value; for zero, that of one."""
+    """The exponents of the smallest powers of two not below the values; for zero, that of one."""
     mantissa, exponent = np.frexp(values)
     exponent = np.where(mantissa == 0.5, exponent - 1, exponent)
     return np.where(values > 0, exponent + 127, 127).clip(0, 254).astype(np.uint8)

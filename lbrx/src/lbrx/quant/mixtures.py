@@ -1,7 +1,7 @@
-"""llama.cpp's mixtures: which tensor of a model gets which type, by its class and its layer.
+"""llama.cpp's mixtures: the quantized type of each tensor of a model, by its class and layer.
 
-A mixture has a base type and rules for classes of tensors, of which the first that applies wins.
-Tensors have GGUF's names. The mixtures of IQ1 to IQ3 are left out: lbrx only decodes those types.
+A mixture has a base type and rules for classes of tensors; the first rule that applies decides.
+Tensors have GGUF's names. There are no mixtures of IQ1 to IQ3, which lbrx only decodes.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from lbrx.shape import Shape
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """What the choice of types depends on, besides a tensor's name and shape."""
+    """The facts about a model that the choice of types depends on."""
 
     layers: int
     tied_embeddings: bool = False
-    """Whether the output has no weights of its own: the embeddings then count as the output."""
+    """Whether the embeddings are also the output."""
     queries_per_key: int = 1
-    """Attention heads that share a key and value head."""
+    """Number of query heads for each key and value head."""
     experts: int = 0
     importance: bool = False
     """Whether importance is given to the encoder."""
@@ -51,14 +51,14 @@ def _first_part(of: int) -> Condition:
 
 
 def _sensitive(place: Place) -> bool:
-    """The first and last eighth of the layers, and every third between."""
+    """The first and last eighth of the layers, and every third layer between them."""
     layer, layers = place.layer, place.model.layers
     eighth = layers // 8
     return layer < eighth or layer >= 7 * layers // 8 or (layer - eighth) % 3 == 2
 
 
 def _shared_keys(place: Place) -> bool:
-    """Value weights are small where four heads or more share them: more bits cost little."""
+    """Value weights that four or more heads share are small, so more bits cost little."""
     return place.model.queries_per_key >= 4
 
 
@@ -76,7 +76,7 @@ def _without_importance(place: Place) -> bool:
 
 class MixtureRule(NamedTuple):
     tensor: str
-    """A class of tensors, see CLASSES."""
+    """A class of tensors, one of CLASSES."""
     type: str
     when: Condition = _always
 
@@ -85,12 +85,12 @@ class MixtureRule(NamedTuple):
 class Mixture:
     name: str
     file_type: int
-    """The number that GGUF's `general.file_type` has for it."""
+    """GGUF's `general.file_type`."""
     base: str
     rules: tuple[MixtureRule, ...] = ()
 
 
-# Of eight experts attention is a small part: it gets more bits.
+# With eight experts attention is a small part of the model, so it gets more bits.
 _OF_EIGHT = MixtureRule("attn_output", "q5_k", _eight_experts)
 _K_M = MixtureRule("attn_v", "q6_k", _sensitive), MixtureRule("ffn_down", "q6_k", _sensitive)
 _IQ4 = (
@@ -176,7 +176,7 @@ MIXTURES = {
 }
 ALIASES = {"q3_k": "q3_k_m", "q4_k": "q4_k_m", "q5_k": "q5_k_m"}
 
-# The part of a name that makes its class; one that contains several belongs to the first.
+# The class of a tensor by a part of its name; the first part that it contains decides.
 CLASSES = {
     "attn_qkv.weight": "attn_v",
     "attn_kv_b.weight": "attn_v",
@@ -189,13 +189,13 @@ CLASSES = {
     "ffn_down": "ffn_down",
 }
 _EMBEDDINGS = {"token_embd.weight", "per_layer_token_embd.weight"}
-# Small or sensitive: routers, convolutions, position tables.
+# Tensors that are not quantized, as they are small or sensitive: routers, convolutions, ...
 _KEPT = re.compile(
     r"_norm\.weight|ffn_gate_inp\.weight|altup|laurel|per_layer_model_proj|ssm_conv1d"
     r"|shortconv\.conv\.weight|time_mix_(first|[wvag][0-2]|decay_w[12]|lerp_fused)\.weight"
     r"|attn_rel_b\.weight|position_embd|token_types|\.patch_embd|\.patch_merger|\.rel_pos"
 )
-# For rows that are no whole blocks of 256.
+# Replacements for rows that are not whole blocks of 256.
 _NARROW = {
     "iq4_xs": "iq4_nl",
     **dict.fromkeys(("q2_k", "q3_k", "tq1_0", "tq2_0"), "q4_0"),
@@ -206,20 +206,20 @@ _NARROW = {
 
 
 def find_mixture(name: str) -> Mixture:
-    """The mixture of that name, in any case; `q4_k` is `q4_k_m`, as for llama.cpp."""
+    """The mixture of a name, in any case; `q4_k` is `q4_k_m`, as in llama.cpp."""
     given = name.lower()
     try:
         return MIXTURES[ALIASES.get(given, given)]
     except KeyError:
         known = ", ".join(MIXTURES)
-        raise QuantizationError(f"{name!r} is no mixture: give one of {known}") from None
+        raise QuantizationError(f"{name!r} is not a mixture: give one of {known}") from None
 
 
 def mixture(name: str, model: ModelFacts) -> Callable[[str, Shape], str | None]:
-    """A function from a tensor's name and shape, rows last but one, to its type.
+    """A function from a tensor's name and shape to its type.
 
-    That is the name of a scheme, `f16` where no block fits the rows, or None for a tensor that is
-    not quantized at all.
+    The type is the name of a scheme, `f16` if no block fits the rows, or None for a tensor that is
+    not quantized.
     """
     chosen = find_mixture(name)
 
@@ -244,7 +244,7 @@ def _choose(mixture: Mixture, tensor: str, shape: Shape, model: ModelFacts) -> s
         return "q8_0"
     rules = (rule for rule in mixture.rules if rule.tensor == kind and rule.when(place))
     type = next((rule.type for rule in rules), mixture.base)
-    # The 70B models have eight query heads a value head, so five bits there cost almost nothing.
+    # 70B models have eight query heads for each value head, so five bits cost almost nothing.
     if kind == "attn_v" and model.layers == 80 and type in ("q3_k", "q4_k"):
         return "q5_k"
     return type
@@ -260,7 +260,7 @@ def _for_output(mixture: Mixture, columns: int) -> str:
 
 
 def _fitting(type: str, columns: int) -> str:
-    """The type, or the one that stands in for it in rows of this length."""
+    """The type, or its replacement for rows of this length."""
     for candidate in (type, _NARROW.get(type, type)):
         if columns % gguf.BY_NAME[candidate.upper()].elements == 0:
             return candidate

@@ -1,6 +1,6 @@
-"""What MLX stores: `weight` as packed words, `scales`, and `biases` for its affine mode.
+"""MLX's schemes: words of packed codes, scales, and biases in the affine mode.
 
-Encoding gives the bits that MLX's own quantizer gives.
+Encoding gives the same bits as MLX's quantizer.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ BITS = (2, 3, 4, 5, 6, 8)
 
 
 def _affine(bits: int, group_size: int) -> Scheme:
-    """q * scale + bias, where the end of the range that lies farther from zero is exact."""
+    """value = code * scale + bias; the end of the range that is farther from zero is exact."""
     top = np.float32((1 << bits) - 1)
 
     def decode(fields: Fields) -> Values:
@@ -53,7 +53,7 @@ def _affine(bits: int, group_size: int) -> Scheme:
 
 
 def _microscaled(mode: str, bits: int, group_size: int) -> Scheme:
-    """Small floats with a scale of eight bits: a power of two (mx), or E4M3 (nv)."""
+    """Small floats with an eight-bit scale: a power of two (mx), or E4M3 (nv)."""
     power_of_two = mode.startswith("mx")
     largest = floats.E2M1_MAX if bits == 4 else floats.E4M3_MAX
     to_scale = floats.to_e8m0 if power_of_two else floats.to_e4m3

@@ -1,4 +1,4 @@
-"""What a quantization scheme is, and the one path by which all of them encode and decode."""
+"""The record of a quantization scheme, and the functions that encode and decode with one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lbrx.shape import Shape
 
 Values = NDArray[np.float32]
 Fields = Mapping[str, NDArray[Any]]
-"""The fields of n blocks by name: arrays whose first axis has n."""
+"""The fields of n blocks by name: arrays whose first axis has length n."""
 
 # Values that are encoded or decoded at a time, so that temporaries stay in the level 2 cache.
 CHUNK = 1 << 17
@@ -119,7 +119,7 @@ class Scheme:
 def encode(
     values: NDArray[Any], scheme: Scheme, importance: NDArray[Any] | None
 ) -> dict[str, NDArray[Any]]:
-    """The fields as arrays of their own shapes, or all of them as the uint8 rows `data`."""
+    """The stored parts: each field of a planar scheme, or the blocks as uint8 rows named `data`."""
     assert scheme.encode is not None
     shape = values.shape
     source = values.reshape(scheme.blocks(shape), scheme.elements)

@@ -1,4 +1,4 @@
-"""Every scheme by name, and the functions that use them."""
+"""The registry of schemes, and the functions that use them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ for _scheme in (*gguf.SCHEMES, *affine.SCHEMES, *mlx.SCHEMES):
 
 
 class Quantized(NamedTuple):
-    """`data` has the values' leading axes: uint8 rows of blocks, or uint32 rows of packed codes."""
+    """Encoded values. `data` is uint8 rows of blocks or uint32 rows of packed codes, with the
+    values' leading axes."""
 
     data: NDArray[Any]
     info: QuantizationInfo[NDArray[Any]]
@@ -117,7 +118,7 @@ def dequantize(
     parts = {"data": array, **info.arrays}
     if missing := set(found.fields if found.planar else ()) - parts.keys():
         raise QuantizationError(
-            f"{found.name} keeps {list_of(sorted(missing))} beside its data: "
+            f"{found.name} needs {list_of(sorted(missing))} besides its data: "
             "give the QuantizationInfo that quantize returned, or describe(...) them"
         )
     wanted = _shape_of(array, found) if shape is None else tuple(shape)

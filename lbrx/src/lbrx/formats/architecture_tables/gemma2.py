@@ -1,4 +1,4 @@
-"""Gemma 2: four norms a layer, to whose weights GGUF adds the 1 that the model adds."""
+"""Gemma 2: four norms in each layer. The model multiplies by 1 + weight, which GGUF stores."""
 
 from lbrx.formats.architecture_tables.table import (
     HEAD_SIZES,

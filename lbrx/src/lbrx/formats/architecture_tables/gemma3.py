@@ -1,4 +1,4 @@
-"""Gemma 3, text: Gemma 2 with norms on the heads of q and k and two RoPE bases."""
+"""Gemma 3, text: Gemma 2 with norms on the heads of queries and keys, and two RoPE bases."""
 
 from lbrx.formats.architecture_tables.gemma2 import CAPS, GEMMA_NORMS
 from lbrx.formats.architecture_tables.table import (

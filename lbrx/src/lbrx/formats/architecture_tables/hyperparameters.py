@@ -1,4 +1,4 @@
-"""config.json to GGUF's keys and back."""
+"""Translation of hyperparameters between config.json and GGUF's keys."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _REALS = (
     *("rms_norm_eps", "rope_theta", "rope_local_base_freq"),
     *("attn_logit_softcapping", "final_logit_softcapping"),
 )
-_ROTARY = ("rope_theta", "partial_rotary_factor")  # which have two places in config.json
+_ROTARY = ("rope_theta", "partial_rotary_factor")  # at one of two places in config.json
 _ORIGINAL = "original_max_position_embeddings"
 _NEAR = "attention.sliding_window_pattern"
 _MAX_FACTORS = 1 << 20
@@ -27,7 +27,8 @@ _YARN = ("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim
 
 
 def flat_config(architecture: Architecture, config: Mapping[str, Any]) -> dict[str, Any]:
-    """The language model's settings, where one of several parts has them too, and defaults."""
+    """The language model's settings with defaults, taken out of a multimodal model's
+    config.json."""
     inner = config.get("text_config")
     merged = {**config, **inner} if isinstance(inner, Mapping) else dict(config)
     match merged.get("rope_parameters"):
@@ -44,7 +45,7 @@ def flat_config(architecture: Architecture, config: Mapping[str, Any]) -> dict[s
 
 
 def to_gguf(architecture: Architecture, config: Mapping[str, Any]) -> dict[str, Any]:
-    """GGUF's metadata on the model's shape."""
+    """GGUF's metadata for the hyperparameters of a config.json."""
     flat = flat_config(architecture, config)
     prefix = architecture.gguf
     result: dict[str, Any] = {"general.architecture": prefix, "general.type": "model"}
@@ -65,7 +66,8 @@ def to_gguf(architecture: Architecture, config: Mapping[str, Any]) -> dict[str, 
 
 
 def _near_layers(architecture: Architecture, config: Mapping[str, Any]) -> list[bool]:
-    """Which layers have a window, where these are not the architecture's usual ones."""
+    """For each layer, whether it has a sliding window; empty if they are the architecture's usual
+    ones."""
     count, every = config.get("num_hidden_layers"), architecture.far_every
     if not every or not isinstance(count, int):
         return []
@@ -100,7 +102,7 @@ def _gguf_scaling(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def unsaid(architecture: Architecture, config: Mapping[str, Any]) -> list[str]:
-    """The settings that change what a model computes, and for which GGUF has no key."""
+    """The settings that change results and for which GGUF has no key."""
     flat = flat_config(architecture, config)
     held = {setting.huggingface for setting in architecture.settings}
     usual = architecture.constants
@@ -121,7 +123,7 @@ def unsaid(architecture: Architecture, config: Mapping[str, Any]) -> list[str]:
 
 
 def _scaled_by(architecture: Architecture, config: Mapping[str, Any]) -> int:
-    """The size that llama.cpp divides queries by the root of."""
+    """The number by whose square root llama.cpp divides queries."""
     layers = config.get("num_hidden_layers")
     if architecture.scaled_by_width and layers == architecture.scaled_by_width:
         heads = rope_scaling.number(config, "num_attention_heads", int)
@@ -130,7 +132,7 @@ def _scaled_by(architecture: Architecture, config: Mapping[str, Any]) -> int:
 
 
 def to_config(architecture: Architecture, files: ModelFiles) -> dict[str, Any]:
-    """config.json of a GGUF."""
+    """The config.json for a GGUF."""
     metadata, prefix = files.metadata, architecture.gguf
     config: dict[str, Any] = {
         "architectures": [architecture.class_name],
@@ -158,7 +160,7 @@ def to_config(architecture: Architecture, files: ModelFiles) -> dict[str, Any]:
 
 
 def _shortest(value: float) -> float:
-    """GGUF's floats are float32: the shortest number that is the same one."""
+    """The shortest decimal number that is the same float32, the type of GGUF's floats."""
     return float(str(np.float32(value))) if isinstance(value, float) else value
 
 
@@ -215,10 +217,10 @@ def _add_longrope(config: dict[str, Any], files: ModelFiles, prefix: str) -> Non
 
 
 def _floats(files: ModelFiles, info: TensorInfo) -> NDArray[Any]:
-    """A small tensor of float32, read at once."""
+    """The values of a small float32 tensor."""
     source = info.source
     if info.encoding.name != "F32" or info.size > _MAX_FACTORS or info.strides is not None:
-        raise FormatError(f"{files.path}: tensor {info.name!r}: is no short list of F32")
+        raise FormatError(f"{files.path}: tensor {info.name!r}: is not a short list of F32")
     if isinstance(source, Inline):
         return np.frombuffer(source.data, np.float32)
     assert isinstance(source, FileRange)

@@ -1,4 +1,4 @@
-"""Llama 1 to 3, and what has its shape: SmolLM, TinyLlama, Yi."""
+"""Llama 1 to 3, and models of the same architecture: SmolLM, TinyLlama, Yi."""
 
 from lbrx.formats.architecture_tables.table import (
     HEAD_SIZES,

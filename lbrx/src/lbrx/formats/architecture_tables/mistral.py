@@ -1,4 +1,4 @@
-"""Mistral: a Llama to llama.cpp, without the sliding window of the first ones."""
+"""Mistral: in GGUF a llama, without the sliding window of the first Mistral models."""
 
 from dataclasses import replace
 

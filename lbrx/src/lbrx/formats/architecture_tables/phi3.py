@@ -1,4 +1,4 @@
-"""Phi 3 and 4: q, k and v in one matrix, gate and up in another, here as there."""
+"""Phi 3 and 4: queries, keys and values in one matrix, gate and up in another, in both families."""
 
 from lbrx.formats.architecture_tables.table import (
     NORMS,

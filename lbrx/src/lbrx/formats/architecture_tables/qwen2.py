@@ -1,4 +1,4 @@
-"""Qwen 2 and 2.5: biases on q, k and v, rows as they are."""
+"""Qwen 2 and 2.5: biases on queries, keys and values; GGUF does not reorder rows."""
 
 from lbrx.formats.architecture_tables.table import (
     MLP,

@@ -1,4 +1,4 @@
-"""Qwen 3: norms on the heads of q and k, and a head size of its own."""
+"""Qwen 3: norms on the heads of queries and keys, and a separate setting for the head size."""
 
 from lbrx.formats.architecture_tables.table import (
     HEAD_NORMS,

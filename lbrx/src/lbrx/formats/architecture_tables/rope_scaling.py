@@ -1,4 +1,4 @@
-"""RoPE scaling: in config.json it is settings, in GGUF some of it is a tensor of factors."""
+"""RoPE scaling: config.json has settings, GGUF stores some of it as a tensor of factors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lbrx.formats.checks import brief
 _MAX_HEAD = 1 << 16
 _ORIGINAL = "original_max_position_embeddings"
 Factors = NDArray[np.float32]
-# Every Llama 3 has these; only the factor differs.
+# All Llama 3 models have these values; only the factor differs.
 _LLAMA3 = {
     "rope_type": "llama3",
     "low_freq_factor": 1.0,
@@ -25,7 +25,7 @@ _LLAMA3 = {
 
 
 def scaling_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The scaling settings, wherever a version of Hugging Face's library put them."""
+    """The scaling settings, which versions of transformers put at different places."""
     scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
     return scaling if isinstance(scaling, Mapping) else {}
 
@@ -38,15 +38,15 @@ Number = TypeVar("Number", int, float)
 
 
 def number(settings: Mapping[str, Any], key: str, kind: type[Number]) -> Number:
-    """A positive number of config.json's."""
+    """A positive number from config.json. Raises FormatError for anything else."""
     value = settings.get(key)
     if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < 1e18:
         return kind(value)
-    raise FormatError(f"config.json: {key}: {brief(value)} is no positive number")
+    raise FormatError(f"config.json: {key}: {brief(value)} is not a positive number")
 
 
 def has_heads(config: Mapping[str, Any]) -> bool:
-    """Whether the settings say how large a head is."""
+    """Whether the settings tell the size of a head."""
     sizes = [config.get("hidden_size"), config.get("num_attention_heads")]
     return all(isinstance(size, int) and size > 0 for size in sizes)
 
@@ -62,7 +62,8 @@ def head_size(config: Mapping[str, Any]) -> int:
 
 
 def llama3_factors(config: Mapping[str, Any]) -> Factors:
-    """What frequencies are divided by: 1 for short waves, `factor` for long, a blend between."""
+    """The divisors of the frequencies: 1 for short waves, `factor` for long ones, blended
+    between."""
     scaling = scaling_of(config)
     size = head_size(config)
     theta = number({"rope_theta": 10000.0, **config}, "rope_theta", float)
@@ -73,13 +74,13 @@ def llama3_factors(config: Mapping[str, Any]) -> Factors:
     if low == high:
         raise FormatError(f"config.json: rope_scaling: low and high_freq_factor are both {low}")
     blend = ((length / wave - low) / (high - low)).clip(0, 1)
-    # A blend of frequencies, so of reciprocals.
+    # Frequencies are blended, so these are reciprocals.
     factors: Factors = (1 / ((1 - blend) / factor + blend)).astype(np.float32)
     return factors
 
 
 def llama3_scaling(factors: NDArray[Any], config: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The settings that give these factors, or None if Llama 3's do not."""
+    """The Llama 3 settings that give these factors; None if there are none."""
     if not 0 < factors.size < 1 << 16 or not factors.max() > 0:
         return None
     scaling = {**_LLAMA3, "factor": float(factors.max())}
@@ -89,7 +90,7 @@ def llama3_scaling(factors: NDArray[Any], config: Mapping[str, Any]) -> dict[str
 
 
 def fixed_scaling(factors: NDArray[Any]) -> dict[str, Any]:
-    """The settings of factors that follow no rule: longrope's, the same for every context."""
+    """The settings of arbitrary factors: longrope, with the same factors for every context."""
     values = factors.tolist()
     lists = {"short_factor": values, "long_factor": values}
     return {"rope_type": "longrope", **lists, "attention_factor": 1.0}
@@ -102,13 +103,13 @@ def long_factors(config: Mapping[str, Any]) -> dict[str, Factors]:
     for name in ("long", "short"):
         factors = scaling.get(f"{name}_factor")
         if not isinstance(factors, list) or not all(isinstance(f, (int, float)) for f in factors):
-            raise FormatError(f"config.json: rope_scaling: {name}_factor is no list of numbers")
+            raise FormatError(f"config.json: rope_scaling: {name}_factor is not a list of numbers")
         result[f"rope_factors_{name}.weight"] = np.asarray(factors, np.float32)
     return result
 
 
 def original_context(config: Mapping[str, Any]) -> int:
-    """The longest text before scaling; Phi 3 says it outside of the scaling's settings."""
+    """The context length before scaling; Phi 3 has it outside of the scaling's settings."""
     longest = number(config, "max_position_embeddings", int)
     inner = scaling_of(config).get(_ORIGINAL)
     outer = config.get(_ORIGINAL)

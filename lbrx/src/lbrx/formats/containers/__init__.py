@@ -1,1 +1,1 @@
-"""The file formats: one module reads or writes one of them."""
+"""The file formats: each module reads or writes one of them."""

@@ -1,7 +1,7 @@
-"""Reading GGUF, versions 2 and 3: typed metadata, tensor headers, then aligned tensors.
+"""The reader of GGUF, versions 2 and 3: typed metadata, tensor headers, then aligned tensors.
 
-Arrays of metadata are walked over when a file is opened and decoded when someone looks: a
-vocabulary of 150,000 tokens costs a few hundredths of a second.
+Arrays of metadata are skipped when a file is opened and decoded when they are used: a vocabulary of
+150,000 tokens then takes a few hundredths of a second.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _VERSIONS = (2, 3)
 _MAX_ALIGNMENT = 1 << 20
 _MAX_NESTING = 2
 _MAX_PAIRS = 1 << 16
-# The least that a key with its value, and a tensor's header, can take.
+# The fewest bytes of a key with its value, and of a tensor's header.
 _LEAST_PAIR = 8 + 4 + 1
 _LEAST_TENSOR = 8 + 4 + 4 + 8
 # Sizes, type and offset of a tensor, by its number of dimensions.
@@ -59,13 +59,13 @@ _SPLIT_NAME = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
 
 
 class MetadataArray(Sequence[Any]):
-    """An array of a file's metadata, decoded at the first look."""
+    """An array of a file's metadata, decoded at the first use."""
 
     def __init__(self, kind: int, count: int, data: memoryview) -> None:
         self.kind = kind
         self._count = count
         self.data = data
-        """As it lies in the file."""
+        """The bytes in the file."""
         self._values: list[Any] | None = None
 
     def __len__(self) -> int:
@@ -79,7 +79,7 @@ class MetadataArray(Sequence[Any]):
         return self.values()[index]
 
     def __iter__(self) -> Iterator[Any]:
-        # Who takes all of them keeps what is needed: a vocabulary is not held twice.
+        # Iterating does not keep the decoded values: a vocabulary would be in memory twice.
         return iter(self._decoded() if self._values is None else self._values)
 
     def __eq__(self, other: object) -> bool:
@@ -103,8 +103,8 @@ class MetadataArray(Sequence[Any]):
 
 
 def _strings(data: memoryview, count: int) -> list[str]:
-    """Strings of a walk that has been made before. What is not UTF-8 shows as U+FFFD."""
-    raw = data.tobytes()  # whose slices are quicker than a view's
+    """Strings whose lengths were checked before. Bytes that are not UTF-8 become U+FFFD."""
+    raw = data.tobytes()  # slices of bytes are faster than those of a view
     result = []
     at = 0
     for _ in range(count):
@@ -115,7 +115,7 @@ def _strings(data: memoryview, count: int) -> list[str]:
 
 
 class Cursor:
-    """A place in a file, from which nothing is read that is not there."""
+    """A position in a file. Raises FormatError instead of reading past the end."""
 
     def __init__(self, path: Path, data: memoryview) -> None:
         self.path = path
@@ -149,10 +149,10 @@ class Cursor:
         try:
             return str(self.take(nbytes, field), "utf-8")
         except UnicodeDecodeError:
-            raise bad(self.path, "is no UTF-8", field=field) from None
+            raise bad(self.path, "is not UTF-8", field=field) from None
 
     def count(self, field: str, least: int, most: int = MAX_BYTES) -> int:
-        """A number of things that each take `least` bytes or more."""
+        """A count of items that take at least `least` bytes each."""
         number = self.u64(field)
         left = len(self.data) - self.at
         if number > most:
@@ -178,7 +178,7 @@ class Cursor:
 
 
 def read(path: Path) -> ModelFiles:
-    """A file, or all files of a split model when given one of them."""
+    """Describe a file, or all files of a split model when given one of them."""
     first = _read_one(path)
     count = first.metadata.get("split.count", 1)
     if count in (0, 1):
@@ -214,7 +214,7 @@ def _read_metadata(cursor: Cursor, count: int) -> dict[str, Any]:
         key = cursor.string(f"metadata key {number}")
         field = f"metadata {shown(key)}"
         if key in result:
-            raise bad(cursor.path, "is there twice", field=field)
+            raise bad(cursor.path, "occurs twice", field=field)
         result[key] = _value(cursor, cursor.u32(f"{field} type"), field)
     return result
 
@@ -229,14 +229,14 @@ def _value(cursor: Cursor, kind: int, field: str, depth: int = 0) -> Any:
     if kind == BOOL:
         return bool(value)
     if kind == F64:
-        return value  # a float that remembers its width
+        return value  # a numpy scalar keeps the width
     plain = value.item()
     return plain if kind in (U32, F32) else Integer.of(kind, plain)
 
 
 def _number_type(cursor: Cursor, kind: int, field: str) -> np.dtype[Any]:
     if kind not in NUMBERS:
-        raise bad(cursor.path, f"{kind} is no type of metadata", field=f"{field} type")
+        raise bad(cursor.path, f"{kind} is not a type of metadata", field=f"{field} type")
     return NUMBERS[kind]
 
 
@@ -244,7 +244,9 @@ def _array(cursor: Cursor, field: str, depth: int) -> Any:
     kind = cursor.u32(f"{field} element type")
     if kind == ARRAY:
         if depth == _MAX_NESTING:
-            raise bad(cursor.path, f"arrays are nested more than {_MAX_NESTING} deep", field=field)
+            raise bad(
+                cursor.path, f"arrays are nested more than {_MAX_NESTING} levels deep", field=field
+            )
         count = cursor.count(f"{field} length", 12, _MAX_PAIRS)
         return [_value(cursor, ARRAY, field, depth + 1) for _ in range(count)]
     least = 8 if kind == STRING else _number_type(cursor, kind, field).itemsize
@@ -258,15 +260,17 @@ def _array(cursor: Cursor, field: str, depth: int) -> Any:
 
 
 def alignment_of(path: Path, metadata: Mapping[str, Any]) -> int:
-    """Of which tensors' places are multiples."""
+    """The number of which tensors' offsets are multiples."""
     value = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
     if not isinstance(value, int) or not 0 < value <= _MAX_ALIGNMENT or value & (value - 1):
-        raise bad(path, f"{brief(value)} is no power of two", field="metadata 'general.alignment'")
+        raise bad(
+            path, f"{brief(value)} is not a power of two", field="metadata 'general.alignment'"
+        )
     return value
 
 
 class _Header(NamedTuple):
-    """What precedes a tensor. Its offset counts from the first tensor's place."""
+    """The header of a tensor. Its offset counts from the start of the first tensor."""
 
     name: str
     encoding: Encoding
@@ -280,7 +284,7 @@ def _read_tensors(cursor: Cursor, count: int, alignment: int) -> dict[str, Tenso
     for number in range(count):
         name = cursor.string(f"name of tensor {number}")
         if name in headers:
-            raise bad(cursor.path, "is there twice", tensor=name)
+            raise bad(cursor.path, "occurs twice", tensor=name)
         headers[name] = _header(cursor, name, alignment)
     start = -(-cursor.at // alignment) * alignment
     return _placed(cursor.path, headers, start, len(cursor.data))
@@ -296,7 +300,7 @@ def _header(cursor: Cursor, name: str, alignment: int) -> _Header:
     shape = checked_shape(path, name, reversed(sizes), "shape")
     encoding = _encoding(path, name, kind)
     if offset % alignment:
-        raise bad(path, f"{offset} is no multiple of {alignment}", tensor=name, field="offset")
+        raise bad(path, f"{offset} is not a multiple of {alignment}", tensor=name, field="offset")
     return _Header(name, encoding, shape, offset, check_blocks(path, name, encoding, shape))
 
 

@@ -1,4 +1,4 @@
-"""Numbers that GGUF files carry: types of metadata, limits."""
+"""Constants of GGUF files: the magic, limits, and the types of metadata."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ VERSION = 3
 DEFAULT_ALIGNMENT = 32
 MAX_DIMS = 4
 MAX_NAME = 63
-"""Bytes; llama.cpp refuses longer names of tensors."""
+"""The most bytes of a tensor's name in llama.cpp."""
 
 BOOL, STRING, ARRAY = 7, 8, 9
 NUMBERS: dict[int, np.dtype[Any]] = {
@@ -34,7 +34,7 @@ U16, U32, I32, F32, U64, I64, F64 = 2, 4, 5, 6, 10, 11, 12
 
 
 class Integer(int):
-    """An integer from a file, which is written again as the type that it had."""
+    """An integer from a file that keeps its type for writing."""
 
     kind: int
 

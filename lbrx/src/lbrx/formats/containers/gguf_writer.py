@@ -1,4 +1,4 @@
-"""Writing GGUF, version 3."""
+"""The writer of GGUF, version 3."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from lbrx.formats.descriptor import OutgoingInfo
 from lbrx.formats.layout import FileLayout, Placed
 from lbrx.quant.gguf import BY_NAME
 
-# Readers insist on these; other integers are U32 where they fit.
+# Readers require these types; other integers are U32 where they fit.
 _KINDS = {"split.no": U16, "split.count": U16, "split.tensors.count": I32}
 _BY_NUMPY = {dtype: kind for kind, dtype in NUMBERS.items() if kind != BOOL}
 
 
 def layout(path: Path, tensors: Sequence[OutgoingInfo], metadata: Mapping[str, Any]) -> FileLayout:
-    """One file, tensors in the order given."""
+    """Lay out one file, with the tensors in the given order."""
     alignment = alignment_of(path, metadata)
     offsets = _offsets(tensors, alignment)
     parts = [
@@ -58,7 +58,7 @@ def _aligned(size: int, alignment: int) -> int:
 
 
 def _offsets(tensors: Sequence[OutgoingInfo], alignment: int) -> list[int]:
-    """Where tensors start, counted from the first, and where the last ends."""
+    """Offsets of the tensors from the first one, and the end of the last."""
     return list(accumulate((_aligned(t.nbytes, alignment) for t in tensors), initial=0))
 
 
@@ -69,7 +69,7 @@ def _tensor_headers(
     result = []
     for tensor, offset in zip(tensors, offsets, strict=False):
         if tensor.name in names:
-            raise bad(path, "is there twice", tensor=tensor.name)
+            raise bad(path, "occurs twice", tensor=tensor.name)
         names.add(tensor.name)
         result.append(_tensor_header(path, tensor, offset))
     return result
@@ -118,7 +118,11 @@ def _kind_of(path: Path, field: str, value: object) -> int:
             return I64 if value < 0 else U64
         case float():
             return F32
-    raise bad(path, f"GGUF holds no {type(value).__name__}", field=field)
+    raise bad(
+        path,
+        f"GGUF does not store a {type(value).__name__}: give text, numbers, booleans or lists",
+        field=field,
+    )
 
 
 def _array(path: Path, field: str, values: Sequence[Any] | np.ndarray[Any, Any]) -> bytes:
@@ -151,16 +155,16 @@ def _common_kind(path: Path, field: str, items: list[Any]) -> int:
         return U64 if min(items) >= 0 else I64
     if kinds <= {U32, I32, F32}:
         return F32
-    raise bad(path, "the values are not of one type", field=field)
+    raise bad(path, "the values are not all of one type", field=field)
 
 
 def _checked(path: Path, field: str, value: Any, kind: int) -> bytes:
-    """One number or several, none of which the type cuts off."""
+    """One number or several as bytes. Raises FormatError if the type cannot hold one of them."""
     try:
         with np.errstate(over="raise"):
             return _number(value, kind)
     except (OverflowError, FloatingPointError, TypeError, ValueError):
-        problem = f"{brief(value)} is not within {NUMBERS[kind].name}"
+        problem = f"{brief(value)} does not fit {NUMBERS[kind].name}"
         raise bad(path, problem, field=field) from None
 
 
@@ -169,6 +173,6 @@ def _number(value: Any, kind: int) -> bytes:
 
 
 def _string(text: str) -> bytes:
-    # Surrogates stand for bytes that were no UTF-8 where the text was read.
+    # Surrogates stand for bytes that were not UTF-8 where the text was read.
     data = text.encode("utf-8", "surrogateescape")
     return len(data).to_bytes(8, "little") + data

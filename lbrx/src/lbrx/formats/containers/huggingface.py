@@ -1,4 +1,4 @@
-"""Folders as the Hugging Face hub has them: weights, perhaps in shards, beside JSON files."""
+"""Folders of the Hugging Face hub: weights, perhaps in shards, and JSON files."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _weights(folder: Path, read_file: Reader, patterns: Iterable[str]) -> ModelF
 
 
 def _check_shards(folder: Path, paths: list[Path]) -> None:
-    """Names like model-00001-of-00003 say how many there should be."""
+    """Raises FormatError if a file named like model-00001-of-00003 is missing."""
     names = {path.name for path in paths}
     numbered = filter(None, map(_SHARD_NAME.fullmatch, names))
     for stem, count, suffix in {found.group(1, 3, 4) for found in numbered}:
@@ -71,7 +71,7 @@ def _check_shards(folder: Path, paths: list[Path]) -> None:
 
 
 def _joined(folder: Path, paths: list[Path], read_file: Reader) -> ModelFiles:
-    """Files that no index joins, which must not hold a tensor twice."""
+    """Several files without an index as one model; no tensor may be in two of them."""
     _check_shards(folder, paths)
     first = read_file(paths[0])
     tensors = dict(first.tensors)
@@ -83,22 +83,22 @@ def _joined(folder: Path, paths: list[Path], read_file: Reader) -> ModelFiles:
             raise bad(folder, f"{paths[0].name} and {path.name} are two models: open one of them")
         if twice := tensors.keys() & part.tensors.keys():
             raise bad(
-                folder, f"is in two files, {path.name} is one: open a file", tensor=min(twice)
+                folder, f"is in two files, one is {path.name}: open one file", tensor=min(twice)
             )
         tensors |= part.tensors
     return replace(first, tensors=tensors)
 
 
 def read_index(path: Path, read_file: Reader) -> ModelFiles:
-    """Shards, and an index that says which tensor is in which."""
+    """Describe the model of an index, which names the file of each tensor."""
     weight_map = read_json(path).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
-        raise bad(path, "is no object that gives each tensor its file", field="weight_map")
+        raise bad(path, "is not an object from tensor names to file names", field="weight_map")
     shards: dict[str, ModelFiles] = {}
     tensors: dict[str, TensorInfo] = {}
     for name, file in weight_map.items():
         if not isinstance(file, str):
-            problem = f"{shown(str(file))} is no file name"
+            problem = f"{shown(str(file))} is not the name of a file in this folder"
             raise bad(path, problem, tensor=name, field="weight_map")
         if file not in shards:
             shards[file] = read_file(_sibling(path, name, file))
@@ -110,9 +110,9 @@ def read_index(path: Path, read_file: Reader) -> ModelFiles:
 
 
 def _sibling(path: Path, tensor: str, file: str) -> Path:
-    """A file in the same folder, and in no other."""
+    """A file in the folder of the index. Raises FormatError for paths to other folders."""
     if Path(file).name != file or file in ("", ".", ".."):
-        problem = f"{shown(str(file))} is no file name"
+        problem = f"{shown(str(file))} is not the name of a file in this folder"
         raise bad(path, problem, tensor=tensor, field="weight_map")
     found = path.with_name(file)
     if not found.is_file():

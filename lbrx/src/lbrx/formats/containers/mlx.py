@@ -1,4 +1,4 @@
-"""MLX's quantized models: safetensors whose weights have scales and biases beside them."""
+"""MLX's quantized models: safetensors with the scales and biases of each weight."""
 
 from __future__ import annotations
 
@@ -56,7 +56,9 @@ def _packed(
     mode = chosen.get("mode", "affine")
     bits, group = chosen.get("bits"), chosen.get("group_size")
     if bits not in _BITS or group not in _GROUPS or mode not in _MODES:
-        problem = f"bits {brief(bits)}, group_size {brief(group)}, mode {brief(mode)} are not MLX's"
+        problem = (
+            f"bits {brief(bits)}, group_size {brief(group)}, mode {brief(mode)} are not supported"
+        )
         raise bad(files.path, problem, tensor=weight.name, field="config.json quantization")
     biases = files.tensors.get(f"{stem}.biases")
     recipe = MlxWeight(weight.name, weight, scales, biases, mode, bits, group)

@@ -1,4 +1,4 @@
-"""NumPy's .npy arrays, and .npz files of them. Only plain numbers: no objects, no records."""
+"""NumPy's .npy and .npz files. Only arrays of numbers are read, not objects or records."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from lbrx.shape import Shape, contiguous_strides
 NPY_MAGIC = b"\x93NUMPY"
 _MAX_NPY_HEADER = 1 << 12
 _SUFFIX = ".npy"
-# ml_dtypes' bfloat16 has no name in NumPy's notation and comes out as two opaque bytes.
+# ml_dtypes' bfloat16 has no name in NumPy's notation and is stored as two opaque bytes.
 _OPAQUE_BFLOAT16 = "|V2"
-# Read with a pattern rather than by evaluating it, as NumPy does.
+# The header is a Python literal. NumPy evaluates it; a pattern is enough.
 _DICTIONARY = re.compile(
     r"\{\s*'descr':\s*'([^']*)',\s*'fortran_order':\s*(True|False),"
     r"\s*'shape':\s*\(([0-9,\s]*)\),?\s*\}"
@@ -48,7 +48,7 @@ _READ = 1 << 22
 
 
 def read(path: Path) -> ModelFiles:
-    """Every array of an .npz."""
+    """Describe every array of an .npz."""
     arrays = [member for member in members(path).values() if member.name.endswith(_SUFFIX)]
     tensors = {}
     with path.open("rb") as file:
@@ -59,7 +59,7 @@ def read(path: Path) -> ModelFiles:
 
 
 def read_array(path: Path) -> ModelFiles:
-    """The array of an .npy, under the name of the file."""
+    """Describe the array of an .npy, under the name of the file."""
     size = path.stat().st_size
     whole = Member(path, path.name, 0, size, size, is_deflated=False)
     with path.open("rb") as file:
@@ -84,14 +84,14 @@ def _array(file: IO[bytes], name: str, member: Member) -> TensorInfo:
 
 
 def _header(path: Path, name: str, head: bytes) -> tuple[str, bool, Shape, int]:
-    """Type, order and shape from the dictionary before an array, and where the array starts."""
+    """The type, order and shape of an array, and the offset of its first byte."""
     if not head.startswith(NPY_MAGIC) or len(head) < 12:
-        raise bad(path, "is no .npy array", tensor=name, field="magic")
+        raise bad(path, "is not an .npy array", tensor=name, field="magic")
     width = 2 if head[6] == 1 else 4
     start = 8 + width
     length = int.from_bytes(head[8:start], "little")
     if head[6] not in (1, 2, 3) or length > _MAX_NPY_HEADER or start + length > len(head):
-        problem = f"version {head[6]} and length {length:,} are not possible"
+        problem = f"version {head[6]} and length {length:,} are not those of an .npy file"
         raise bad(path, problem, tensor=name, field="header")
     text = head[start : start + length].decode("utf-8" if head[6] == 3 else "latin-1", "replace")
     found = _DICTIONARY.fullmatch(text.strip())
@@ -112,21 +112,20 @@ def _encoding(path: Path, name: str, descr: str) -> Encoding:
             pass
     raise bad(
         path,
-        f"{descr[:60]!r} is not read: only little-endian numbers are",
+        f"{descr[:60]!r} is not read: only little-endian numbers are supported",
         tensor=name,
         field="descr",
     )
 
 
 def layout(path: Path, tensors: Sequence[OutgoingInfo], metadata: Mapping[str, str]) -> FileLayout:
-    """An uncompressed .npz, arrays on multiples of 64 bytes so that they can be mapped."""
+    """Lay out an uncompressed .npz, with arrays at multiples of 64 bytes so that they can be
+    mapped."""
     if metadata:
-        raise bad(path, "an .npz has no place for metadata: write safetensors, or leave it out")
+        raise bad(path, "an .npz stores no metadata: write safetensors, or leave it out")
     names = {tensor.name for tensor in tensors}
     if len(names) != len(tensors) or any("\0" in name for name in names):
-        raise bad(
-            path, "a name is there twice, or has a zero byte, which ends a name in a zip file"
-        )
+        raise bad(path, "a name occurs twice or has a zero byte, which ends a name in a zip file")
     if long := [name for name in names if len(name.encode()) > _MAX_NAME]:
         raise bad(path, f"a zip file's names have at most {_MAX_NAME} bytes", tensor=long[0])
     heads = [_npy_header(path, tensor) for tensor in tensors]
@@ -148,7 +147,7 @@ def layout(path: Path, tensors: Sequence[OutgoingInfo], metadata: Mapping[str, s
 
 
 def _checksum(file: IO[bytes], member: StoredMember, head: bytes) -> int:
-    """Of a member whose array is in the file and whose header is not yet."""
+    """The checksum of a member whose array has been written and whose header has not."""
     crc, at = zlib.crc32(head), member.content + len(head)
     file.seek(at)
     for start in range(at, member.end, _READ):

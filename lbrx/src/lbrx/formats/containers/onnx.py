@@ -1,7 +1,7 @@
 """The initializers of ONNX files.
 
-A protocol buffer is easy to walk, and walking it leaves tensors where they are: the onnx package
-would read all of a file into memory, and none above 2 GiB.
+Walking the protocol buffer leaves tensors in the file. The onnx package would read the whole file
+into memory, and no file above 2 GiB.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ _TYPES = {
 # Field numbers of onnx.proto.
 _GRAPH, _METADATA, _INITIALIZER = 7, 14, 5
 _PRODUCER = {1: "ir_version", 2: "producer_name", 3: "producer_version", 4: "domain"}
-# The typed data of a tensor, and how one number is written where they are not packed.
+# The fields with typed data, and the wire type of one number where they are not packed.
 _NUMBERS = {4: FIXED32, 5: VARINT, 7: VARINT, 10: FIXED64, 11: VARINT}
 _DETECTED_FIELDS = 1000
 
 
 def is_model(path: Path) -> bool:
-    """Whether a file reads as a ModelProto with a graph."""
+    """Whether a file can be parsed as a ModelProto with a graph."""
     try:
         with path.open("rb") as file:
             data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
@@ -75,7 +75,7 @@ def read(path: Path) -> ModelFiles:
         if number == _GRAPH and wire == BYTES:
             for info in _initializers(model.inner(start, end)):
                 if info.name in tensors:
-                    raise bad(path, "is there twice", tensor=info.name)
+                    raise bad(path, "occurs twice", tensor=info.name)
                 if len(tensors) == MAX_TENSORS:
                     raise bad(path, f"more than {MAX_TENSORS:,} tensors", tensor=info.name)
                 tensors[info.name] = info
@@ -139,7 +139,9 @@ def _tensor(message: Message) -> TensorInfo:
 def _described(message: Message, proto: _Proto) -> TensorInfo:
     path, name = message.path, proto.name
     if proto.kind not in _TYPES:
-        raise bad(path, f"{proto.kind} is not read", tensor=name, field="data_type")
+        raise bad(
+            path, f"{proto.kind} is a type that lbrx does not read", tensor=name, field="data_type"
+        )
     encoding = ENCODINGS[_TYPES[proto.kind]]
     shape = checked_shape(path, name, proto.dims, "dims")
     nbytes = check_blocks(path, name, encoding, shape)
@@ -157,7 +159,7 @@ def _described(message: Message, proto: _Proto) -> TensorInfo:
 
 
 def _numbers(message: Message, proto: _Proto, encoding: Encoding) -> Source:
-    """Data in one of the typed fields: where it lies if it is packed as it is computed on."""
+    """The data of a typed field: a range of the file if it is packed in the element type."""
     if len(proto.runs) == 1:
         number, wire, start, end = proto.runs[0]
         if wire == BYTES and _NUMBERS[number] != VARINT:
@@ -173,10 +175,10 @@ def _numbers(message: Message, proto: _Proto, encoding: Encoding) -> Source:
 
 
 def _external(path: Path, name: str, external: dict[str, str], nbytes: int) -> FileRange:
-    """A range of a file beside this one."""
+    """A range of a file in the same folder."""
     location = external.get("location", "")
     if Path(location).name != location or location in ("", ".", ".."):
-        problem = f"{shown(location)} is no file name"
+        problem = f"{shown(location)} is not the name of a file in this folder"
         raise bad(path, problem, tensor=name, field="external_data location")
     file = path.with_name(location)
     if not file.is_file():
@@ -185,7 +187,7 @@ def _external(path: Path, name: str, external: dict[str, str], nbytes: int) -> F
         offset = int(external.get("offset", "0")[:20])
         length = int(external.get("length", str(nbytes))[:20])
     except ValueError:
-        raise bad(path, "is no number", tensor=name, field="external_data offset") from None
+        raise bad(path, "is not a number", tensor=name, field="external_data offset") from None
     if offset < 0 or length < 0 or offset + length > file.stat().st_size:
         problem = f"bytes {offset:,} to {offset + length:,} are not in {location}"
         raise bad(path, problem, tensor=name, field="external_data offset")

@@ -1,8 +1,7 @@
-"""A machine for the pickles of PyTorch that calls nothing.
+"""An interpreter for PyTorch's pickles that imports and calls nothing.
 
-It follows the instructions of a pickle with a stack of its own. Where Python's would import a name
-and call it, this one looks the name up in a short list and makes a plain record. Anything else is
-an error that says what the file asked for.
+Where Python's unpickler would import a name and call it, this one looks the name up in a short list
+and makes a plain record. Any other name or instruction is an error that names it.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class Name:
 
 @dataclass(frozen=True)
 class Call:
-    """What a pickle would have called, and with what."""
+    """A call that a pickle asks for: the function and its arguments. It is never made."""
 
     name: Name
     arguments: tuple[Any, ...]
@@ -40,13 +39,13 @@ class Call:
 
 @dataclass(frozen=True)
 class Reference:
-    """Something outside the pickle: PyTorch's storages."""
+    """A reference to an object outside of the pickle: a storage of PyTorch."""
 
     value: Any
 
 
 class Machine:
-    """Runs one pickle. `allowed` says which names it may hold."""
+    """Runs one pickle. `allowed` tells which names it may contain."""
 
     def __init__(self, path: Path, allowed: Callable[[Name], bool]) -> None:
         self.path = path
@@ -77,7 +76,7 @@ class Machine:
         elif action := _ACTIONS.get(name):
             action(self, argument)
         else:
-            raise bad(self.path, f"the instruction {name} has no use here", field="pickle")
+            raise bad(self.path, f"the instruction {name} is not supported", field="pickle")
 
     def _since_mark(self) -> list[Any]:
         at = len(self.stack) - 1
@@ -101,8 +100,8 @@ class Machine:
         if not self.allowed(found):
             raise bad(
                 self.path,
-                f"asks for {shown(str(found))}, which no tensor needs: nothing was run. Save a "
-                "state dict instead of it, or do not trust this file",
+                f"asks for {shown(str(found))}, which no tensor needs; nothing was executed: "
+                "save a state dict instead, or do not trust this file",
                 field="pickle",
             )
         self.stack.append(found)
@@ -114,7 +113,7 @@ class Machine:
     def _call(self, _: Any) -> None:
         arguments, function = self.stack.pop(), self.stack.pop()
         if not isinstance(function, Name) or not isinstance(arguments, tuple):
-            raise bad(self.path, "calls what is no function", field="pickle")
+            raise bad(self.path, "calls an object that is not a function", field="pickle")
         is_dict = function == Name("collections", "OrderedDict") and not arguments
         self.stack.append({} if is_dict else Call(function, arguments))
 
@@ -130,11 +129,11 @@ class Machine:
     def _set_items(self, items: list[Any]) -> None:
         target = self.stack[-1]
         if not isinstance(target, dict):
-            raise TypeError("items for what is no dict")
+            raise TypeError("items for an object that is not a dict")
         keys = items[::2]
-        # Python hashes a nested tuple again for each place it is in, which may be 2**60.
+        # Python hashes a nested tuple once for each reference to it, which may be 2**60 times.
         if not all(key is None or isinstance(key, (str, int, float, bytes)) for key in keys):
-            raise TypeError("a key of a dict is neither text nor number")
+            raise TypeError("a key of a dict is neither a string nor a number")
         target.update(zip(keys, items[1::2], strict=True))
 
     def _set_item(self, _: Any) -> None:
@@ -144,7 +143,7 @@ class Machine:
     def _append(self, items: list[Any]) -> None:
         target = self.stack[-1]
         if not isinstance(target, list):
-            raise TypeError("elements for what is no list")
+            raise TypeError("elements for an object that is not a list")
         target.extend(items)
 
 
@@ -167,7 +166,7 @@ _LITERALS = frozenset(
     "BINUNICODE8 UNICODE BINSTRING SHORT_BINSTRING STRING BINBYTES SHORT_BINBYTES".split()
 )
 _Action = Callable[[Machine, Any], None]
-# Private methods of the machine: the table belongs to it.
+# The table belongs to the machine, so it uses private methods.
 _ACTIONS: dict[str, _Action] = {
     **dict.fromkeys(("PROTO", "FRAME"), lambda m, _: None),
     **dict.fromkeys(("BINPUT", "LONG_BINPUT", "PUT"), Machine._memoize),
@@ -188,6 +187,6 @@ _ACTIONS: dict[str, _Action] = {
     "POP": lambda m, _: m._drop(),
     "POP_MARK": lambda m, _: m._drop_marked(),
     "BINPERSID": lambda m, _: m.stack.append(Reference(m.stack.pop())),
-    # The state of an object, such as _metadata of a state dict: no tensor is in it.
+    # The state of an object, such as _metadata of a state dict, contains no tensors.
     "BUILD": lambda m, _: m._drop(),
 }

@@ -1,4 +1,4 @@
-"""The wire format of protocol buffers, as much as reading needs."""
+"""A reader of the wire format of protocol buffers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 
 
 class Message:
-    """A message in a buffer. Fields come in stored order; contents are ranges, not copies."""
+    """A message in a buffer. It iterates over fields in stored order; contents are ranges, not
+    copies."""
 
     def __init__(self, path: Path, data: memoryview, start: int = 0, end: int | None = None):
         self.path = path
@@ -20,7 +21,8 @@ class Message:
         self.end = len(data) if end is None else end
 
     def __iter__(self) -> Iterator[tuple[int, int, int, int]]:
-        """(number, wire type, start, end) of each field; a varint is its value, twice."""
+        """(number, wire type, start, end) of each field; for a varint, start and end are its
+        value."""
         at = self.start
         while at < self.end:
             key, at = self._varint(at)
@@ -58,7 +60,7 @@ class Message:
         return str(self.data[start:end], "utf-8", "replace")
 
     def varints(self) -> Iterator[int]:
-        """The content of a packed field."""
+        """The numbers of a packed field."""
         at = self.start
         while at < self.end:
             value, at = self._varint(at)
@@ -66,5 +68,5 @@ class Message:
 
 
 def signed(value: int) -> int:
-    """A varint as a signed number of 64 bits."""
+    """A varint as a signed 64-bit integer."""
     return value - (1 << 64) if value >= 1 << 63 else value

@@ -1,4 +1,4 @@
-"""PyTorch's .bin, .pt and .pth: a zip file with a pickle and one member for each storage."""
+"""PyTorch's .bin, .pt and .pth: zip files with a pickle and one member for each storage."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ _MAX_NAME = 1000
 
 
 def read(path: Path) -> ModelFiles:
-    """Every tensor of a file; dictionaries and lists within others give dotted names. A tensor on
-    its own has the file's."""
+    """Describe every tensor of a file. Nested dictionaries and lists give dotted names; a single
+    tensor has the name of the file."""
     content = members(path)
     pickled = _only(path, [m for n, m in content.items() if n.rpartition("/")[2] == "data.pkl"])
     prefix = pickled.name.removesuffix("data.pkl")
@@ -76,7 +76,7 @@ def read(path: Path) -> ModelFiles:
     for name, call in _walk(path, root):
         check_name(path, name)
         if name in tensors:
-            raise bad(path, "is there twice", tensor=name)
+            raise bad(path, "occurs twice", tensor=name)
         tensors[name] = _tensor(path, name or path.stem, call, storages)
     return ModelFiles(path, Format.PYTORCH, {info.name: info for info in tensors.values()})
 
@@ -92,7 +92,7 @@ def _only(path: Path, found: list[Member]) -> Member:
 
 
 def _walk(path: Path, root: object) -> Iterator[tuple[str, Call]]:
-    """Tensors by name. What is in several places is there under the first."""
+    """Tensors by name. A container that occurs several times counts at its first place."""
     seen: set[int] = set()
     pending: list[tuple[str, object, int]] = [("", root, 0)]
     while pending:
@@ -102,7 +102,7 @@ def _walk(path: Path, root: object) -> Iterator[tuple[str, Call]]:
                 yield name, call
         elif isinstance(value, (dict, list, tuple)) and id(value) not in seen:
             if depth == _MAX_DEPTH:
-                raise bad(path, f"{shown(name)} is nested more than {_MAX_DEPTH} deep")
+                raise bad(path, f"{shown(name)} is nested more than {_MAX_DEPTH} levels deep")
             seen.add(id(value))
             items = value.items() if isinstance(value, dict) else enumerate(value)
             if len(name) > _MAX_NAME:
@@ -117,7 +117,7 @@ def _key(key: object) -> str:
 
 
 def _unwrapped(call: Call) -> Call | None:
-    """The tensor that a parameter wraps; None for what is no tensor."""
+    """The tensor that a parameter wraps; None if it is not a tensor."""
     inner: object = call
     while isinstance(inner, Call) and inner.name.name in _PARAMETERS:
         inner = inner.arguments[0] if inner.arguments else None
@@ -139,7 +139,7 @@ def _tensor(path: Path, name: str, call: Call, storages: dict[str, Member]) -> T
     strides = checked_shape(path, name, _sequence(path, name, steps), "stride")
     member = storages.get(key) if isinstance(key, str) else None
     if member is None or member.is_deflated:
-        problem = f"{brief(key)} is missing, or is compressed"
+        problem = f"{brief(key)} is missing or compressed"
         raise bad(path, problem, tensor=name, field="storage")
     place = (offset, encoding, shape, strides)
     return TensorInfo(name, encoding, shape, *_place(path, name, member, *place))
@@ -149,7 +149,7 @@ def _sequence(path: Path, name: str, value: object) -> tuple[object, ...]:
     if isinstance(value, Call) and value.name.name == "Size" and len(value.arguments) == 1:
         value = value.arguments[0]
     if not isinstance(value, (tuple, list)):
-        raise bad(path, "is no sequence of sizes", tensor=name, field="size")
+        raise bad(path, "is not a sequence of sizes", tensor=name, field="size")
     return tuple(value)
 
 
@@ -158,7 +158,7 @@ def _encoding(path: Path, name: str, storage: object, dtype: object) -> Encoding
     if known is None and isinstance(storage, Name):
         known = _STORAGES.get(storage.name)
     if known is None:
-        raise bad(path, "is of a type that is not read", tensor=name, field="storage")
+        raise bad(path, "has a type that lbrx does not read", tensor=name, field="storage")
     return ENCODINGS[known]
 
 
@@ -171,7 +171,7 @@ def _place(
     shape: Shape,
     strides: Shape,
 ) -> tuple[FileRange, Shape | None]:
-    """Where a view of a storage lies, and its strides if it is not contiguous."""
+    """The range of a view of a storage, and its strides if it is not contiguous."""
     if type(offset) is not int or not 0 <= offset <= MAX_BYTES or len(strides) != len(shape):
         raise bad(path, f"{brief(offset)} does not fit", tensor=name, field="storage offset")
     available = member.nbytes // encoding.nbytes
@@ -185,7 +185,7 @@ def _place(
         n == 1 or a == b for n, a, b in zip(shape, strides, dense, strict=True)
     )
     if math.prod(shape) > available:
-        raise bad(path, "repeats elements: save it contiguous", tensor=name, field="stride")
+        raise bad(path, "repeats elements: save a contiguous copy", tensor=name, field="stride")
     start = member.offset + (0 if is_empty else offset * encoding.nbytes)
     nbytes = 0 if is_empty else reach * encoding.nbytes
     return FileRange(path, start, nbytes), None if is_dense else strides

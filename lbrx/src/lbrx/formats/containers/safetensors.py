@@ -1,6 +1,6 @@
-"""safetensors: eight bytes of length, a JSON header, then tensors that fill the rest.
+"""safetensors: the header's length in eight bytes, a JSON header, then the tensors.
 
-Reading follows the format's own rules: no holes, no overlaps, nothing after the last tensor.
+Reading enforces the format's rules: no gaps, no overlaps, no bytes after the last tensor.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ from lbrx.formats.layout import FileLayout, Placed
 _LENGTH = 8
 _ALIGNMENT = 8
 _NOTE = "__metadata__"
-# What the format can name. Blocks of other formats have no name in it.
+# The types that the format has names for.
 _NAMES = "BOOL U8 U16 U32 U64 I8 I16 I32 I64 F16 BF16 F32 F64 F8_E4M3 F8_E5M2 F8_E8M0".split()
 TYPES = {name: ENCODINGS[name] for name in _NAMES}
 
 
 def read(path: Path) -> ModelFiles:
-    """One file."""
+    """Describe one file."""
     with path.open("rb") as file:
         size = file.seek(0, 2)
         file.seek(0)
         header, start = _read_header(path, file, size)
     note = header.pop(_NOTE, {})
     if not isinstance(note, dict) or not all(isinstance(v, str) for v in note.values()):
-        raise bad(path, "is no object of strings", field=_NOTE)
+        raise bad(path, "is not an object of strings", field=_NOTE)
     tensors = {name: _tensor(path, name, entry, start) for name, entry in header.items()}
     _check_tiling(path, tensors, start, size)
     return ModelFiles(path, Format.SAFETENSORS, tensors, metadata=note)
 
 
 def _read_header(path: Path, file: IO[bytes], size: int) -> tuple[dict[str, Any], int]:
-    """The header, and where the tensors start."""
+    """The header, and the offset of the first tensor."""
     if size < _LENGTH:
-        raise bad(path, f"has {size} bytes, not even a header length: the file is cut short")
+        raise bad(path, f"has {size} bytes, fewer than a header length: the file is cut short")
     length = int.from_bytes(file.read(_LENGTH), "little")
     if length > size - _LENGTH:
         raise bad(
@@ -67,17 +67,24 @@ def _read_header(path: Path, file: IO[bytes], size: int) -> tuple[dict[str, Any]
 
 def _tensor(path: Path, name: str, entry: object, start: int) -> TensorInfo:
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
-        raise bad(path, "is not {dtype, shape, data_offsets}", tensor=name, field="header")
+        raise bad(
+            path, "is not an object of dtype, shape and data_offsets", tensor=name, field="header"
+        )
     encoding = _encoding(path, name, entry["dtype"])
     if not isinstance(entry["shape"], list):
-        raise bad(path, "is no list", tensor=name, field="shape")
+        raise bad(path, "is not a list", tensor=name, field="shape")
     shape = checked_shape(path, name, entry["shape"], "shape")
     nbytes = check_blocks(path, name, encoding, shape)
     match entry["data_offsets"]:
         case [int() as begin, int() as end] if 0 <= begin <= end:
             pass
         case other:
-            raise bad(path, f"{str(other)[:60]} is no range", tensor=name, field="data_offsets")
+            raise bad(
+                path,
+                f"{str(other)[:60]} is not a range of bytes",
+                tensor=name,
+                field="data_offsets",
+            )
     if end - begin != nbytes:
         raise bad(
             path,
@@ -92,18 +99,20 @@ def _encoding(path: Path, name: str, dtype: object) -> Encoding:
     encoding = TYPES.get(dtype) if isinstance(dtype, str) else None
     if encoding is None:
         known = ", ".join(TYPES)
-        raise bad(path, f"{str(dtype)[:40]!r} is none of {known}", tensor=name, field="dtype")
+        raise bad(path, f"{str(dtype)[:40]!r} is not one of {known}", tensor=name, field="dtype")
     return encoding
 
 
 def _check_tiling(path: Path, tensors: Mapping[str, TensorInfo], start: int, size: int) -> None:
-    """Each tensor begins where another ends, and the last ends with the file."""
+    """Raises FormatError unless the tensors fill the file without gaps or overlaps."""
     ranges = sorted((_range(t).offset, _range(t).nbytes, name) for name, t in tensors.items())
     at = start
     for offset, nbytes, name in ranges:
         if offset != at:
             word = (
-                "overlaps the one before" if offset < at else f"leaves {offset - at} bytes unused"
+                "overlaps the tensor before it"
+                if offset < at
+                else f"leaves {offset - at} bytes unused"
             )
             raise bad(path, word, tensor=name, field="data_offsets")
         at += nbytes
@@ -142,7 +151,7 @@ def _header(path: Path, tensors: Sequence[OutgoingInfo], metadata: Mapping[str, 
                 tensor=tensor.name,
             )
         if tensor.name in header or tensor.name == _NOTE:
-            raise bad(path, "is there twice, or is metadata's name", tensor=tensor.name)
+            raise bad(path, "occurs twice or is the name of the metadata", tensor=tensor.name)
         header[tensor.name] = {
             "dtype": tensor.encoding.name,
             "shape": list(tensor.shape),
@@ -150,13 +159,13 @@ def _header(path: Path, tensors: Sequence[OutgoingInfo], metadata: Mapping[str, 
         }
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     if len(text) > MAX_HEADER:
-        problem = f"{len(text):,} bytes, of which readers take {MAX_HEADER:,}: write shards"
+        problem = f"{len(text):,} bytes, but readers accept at most {MAX_HEADER:,}: write shards"
         raise bad(path, problem, field="header")
     return text + b" " * (-len(text) % _ALIGNMENT)
 
 
 def shards(tensors: Sequence[OutgoingInfo], limit: int) -> Iterator[list[OutgoingInfo]]:
-    """Runs of tensors of at most `limit` bytes each, or of one tensor that is larger."""
+    """Consecutive tensors of at most `limit` bytes together; a larger tensor is alone."""
     run: list[OutgoingInfo] = []
     size = 0
     for tensor in tensors:
@@ -171,7 +180,7 @@ def shards(tensors: Sequence[OutgoingInfo], limit: int) -> Iterator[list[Outgoin
 def sharded(
     path: Path, tensors: Sequence[OutgoingInfo], metadata: Mapping[str, Any], limit: int
 ) -> tuple[dict[str, FileLayout], dict[str, bytes]]:
-    """`model.safetensors`, or numbered files and the index that says what is where."""
+    """Lay out `model.safetensors`, or numbered files and the index with the file of each tensor."""
     parts = list(shards(tensors, limit))
     if len(parts) == 1:
         return {"model.safetensors": layout(path, parts[0], metadata)}, {}

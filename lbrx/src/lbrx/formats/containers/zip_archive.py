@@ -1,4 +1,4 @@
-"""Members of zip files where they lie, for formats that store tensors in them."""
+"""The positions of members in zip files, for formats that store tensors in them."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from lbrx.formats.checks import MAX_HEADER, MAX_TENSORS, bad, shown
 from lbrx.formats.descriptor import Deflated, FileRange
 
 ZIP_MAGIC = b"PK\x03\x04"
-# The end of the directory, with which an empty one begins, its 64-bit form, and how far from the
-# file's end both can be.
+# The record at the end of the directory (an empty zip file begins with it), its 64-bit form, and
+# the
+# most bytes from these to the end of the file.
 EMPTY_ZIP_MAGIC, _WIDE_END_MAGIC = b"PK\x05\x06", b"PK\x06\x06"
 _LOCAL_HEADER = 30
 _END_SEARCH = (1 << 16) + 22 + 20 + 56
-# Deflate cannot do better than about 1,032 to 1.
+# Deflate compresses by at most about 1,032 to 1.
 _MAX_RATIO = 1040
 
 
 @dataclass(frozen=True)
 class Member:
-    """Bytes at `offset` of the file, packed if they are deflated."""
+    """A member: `packed` bytes at `offset` of the file, which may be deflated."""
 
     file: Path
     name: str
@@ -37,20 +38,20 @@ class Member:
     is_deflated: bool
 
     def range(self, skip: int, nbytes: int) -> FileRange | Deflated:
-        """A part of its content as a tensor's source."""
+        """A range of its content as the source of a tensor."""
         if self.is_deflated:
             return Deflated(self.file, self.offset, self.packed, skip, nbytes)
         return FileRange(self.file, self.offset + skip, nbytes)
 
     def head(self, file: IO[bytes], limit: int) -> bytes:
-        """Its first bytes, at most `limit`, from the open file."""
+        """Its first bytes, at most `limit`, read from the open file."""
         file.seek(self.offset)
         if not self.is_deflated:
             return file.read(min(limit, self.nbytes))
         return b"".join(inflate(self.file, file, self.packed, min(limit, self.nbytes)))
 
     def content(self) -> bytes:
-        """All of it, for headers."""
+        """Its whole content. Raises FormatError above the limit for headers."""
         if self.nbytes > MAX_HEADER:
             problem = f"{self.nbytes:,} bytes, at most {MAX_HEADER:,}"
             raise bad(self.file, problem, field=f"member {shown(self.name)}")
@@ -59,7 +60,7 @@ class Member:
 
 
 def inflate(path: Path, file: IO[bytes], packed: int, nbytes: int) -> Iterator[bytes]:
-    """The first `nbytes` that the deflated bytes at the file's place stand for."""
+    """Inflate the first `nbytes` bytes from the file's current position."""
     stream = zlib.decompressobj(-zlib.MAX_WBITS)
     left, wanted = packed, nbytes
     try:
@@ -81,13 +82,13 @@ def member_names(path: Path) -> list[str]:
 
 
 def members(path: Path) -> dict[str, Member]:
-    """All members by name, each within the file."""
+    """All members by name. Raises FormatError if one is not within the file."""
     result: dict[str, Member] = {}
     with _opened(path) as archive, path.open("rb") as file:
         size = file.seek(0, 2)
         for info in archive.infolist():
             if info.filename in result:
-                raise bad(path, f"the member {shown(info.filename)} is there twice")
+                raise bad(path, f"the member {shown(info.filename)} occurs twice")
             result[info.filename] = _member(path, file, size, info)
     return result
 
@@ -103,11 +104,11 @@ def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
     except FormatError:
         raise
     except (zipfile.BadZipFile, struct.error, NotImplementedError, ValueError, OSError) as error:
-        raise bad(path, f"is no zip file that can be read ({error})") from None
+        raise bad(path, f"is not a readable zip file ({error})") from None
 
 
 def _check_directory(path: Path) -> None:
-    """Python reads a zip file's directory at once, so its size is looked at before."""
+    """Check the size of the directory, which Python's zipfile reads as a whole."""
     with path.open("rb") as file:
         size = file.seek(0, 2)
         file.seek(max(0, size - _END_SEARCH))
@@ -119,7 +120,7 @@ def _check_directory(path: Path) -> None:
         told = int.from_bytes(tail[wide + 40 : wide + 48], "little")
         length = told if length == 0xFFFF_FFFF else max(length, told)
     if at < 0 or length > MAX_HEADER:
-        problem = f"{length:,} bytes, at most {MAX_HEADER:,}" if at >= 0 else "is not there"
+        problem = f"{length:,} bytes, at most {MAX_HEADER:,}" if at >= 0 else "is missing"
         raise bad(path, problem, field="zip directory")
 
 

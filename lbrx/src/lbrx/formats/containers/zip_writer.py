@@ -1,4 +1,4 @@
-"""Zip files whose members are stored as they are, laid out before they are written."""
+"""Zip files with uncompressed members, laid out before they are written."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _WIDE_END = struct.Struct("<4sQ2H2I4Q")
 _LOCATOR = struct.Struct("<4sIQI")
 _END = struct.Struct("<4s4H2IH")
 _WIDE_FIELD, _PADDING_FIELD = 1, 0x5A5A
-_VERSION = 45  # sizes of 64 bits
+_VERSION = 45  # with 64-bit sizes
 _UTF8 = 0x800
-_DATE = 0x21  # 1 January 1980: files of one content are equal
+_DATE = 0x21  # 1 January 1980, so that equal contents give equal files
 _UNIX_FILE = 0o100644 << 16
-_FULL, _SHORT = 0xFFFFFFFF, 0xFFFF  # "look in the wide field"
+_FULL, _SHORT = 0xFFFFFFFF, 0xFFFF  # the value is in the 64-bit field
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,13 @@ class StoredMember:
 
 
 def place(name: str, start: int, nbytes: int, alignment: int) -> StoredMember:
-    """A member from `start` on, with its content on a multiple of the alignment."""
+    """A member that begins at `start`, with its content at a multiple of the alignment."""
     least = start + _LOCAL.size + len(name.encode()) + struct.calcsize("<2H2Q") + 4
     return StoredMember(name, start, least + -least % alignment, nbytes)
 
 
 def local_header(member: StoredMember, crc: int) -> bytes:
-    """All bytes from a member's start to its content."""
+    """The bytes from a member's start to its content."""
     name = member.name.encode()
     wide = struct.pack("<2H2Q", _WIDE_FIELD, 16, member.nbytes, member.nbytes)
     padding = member.content - member.start - _LOCAL.size - len(name) - len(wide) - 4
@@ -50,7 +50,7 @@ def local_header(member: StoredMember, crc: int) -> bytes:
 
 
 def directory(members: Sequence[StoredMember], crcs: Sequence[int], start: int) -> bytes:
-    """What follows the last member. NumPy knows a file without any by its short form."""
+    """The bytes after the last member. NumPy recognises an empty file by the short form."""
     if not members:
         return _END.pack(b"PK\x05\x06", 0, 0, 0, 0, 0, start, 0)
     entries = b"".join(map(_entry, members, crcs))
@@ -72,6 +72,6 @@ def directory_size(members: Sequence[StoredMember]) -> int:
 def _entry(member: StoredMember, crc: int) -> bytes:
     name = member.name.encode()
     wide = struct.pack("<2H3Q", _WIDE_FIELD, 24, member.nbytes, member.nbytes, member.start)
-    made_by = 3 << 8 | _VERSION  # Unix, whose rights are in the attributes
+    made_by = 3 << 8 | _VERSION  # Unix, with permissions in the attributes
     fixed = (made_by, _VERSION, _UTF8, 0, 0, _DATE, crc, _FULL, _FULL, len(name), len(wide))
     return _CENTRAL.pack(b"PK\x01\x02", *fixed, 0, 0, 0, _UNIX_FILE, _FULL) + name + wide

@@ -1,1 +1,1 @@
-"""Tokenizers as files keep them: Hugging Face's, SentencePiece's and GGUF's."""
+"""Tokenizers in files: Hugging Face's, SentencePiece's and GGUF's."""

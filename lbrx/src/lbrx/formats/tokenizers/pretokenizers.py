@@ -1,4 +1,4 @@
-"""How text is cut before byte-level BPE: llama.cpp has names for it, tokenizer.json the rule."""
+"""How text is split before byte-level BPE: llama.cpp names the rules, tokenizer.json has them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _sequence(*steps: dict[str, Any]) -> dict[str, Any]:
 
 
 def _cuts(*patterns: str) -> dict[str, Any]:
-    """Each pattern cuts what those before it left."""
+    """Each pattern splits the pieces that the patterns before it left."""
     return _sequence(*map(_split, patterns), _byte_level(False))
 
 
@@ -83,11 +83,12 @@ _NAMES_OF_ONE = {
 }
 ALIASES = {alias: name for name, several in _NAMES_OF_ONE.items() for alias in several.split()}
 WHOLE_WORDS = frozenset(("llama-bpe", "tekken"))
-"""Where a word that is a token is taken whole, whatever its merges; texts begin with a token."""
+"""Rules by which a word that is a token stays whole, whatever its merges, and a text begins with a
+token."""
 
 
 def name_of(rule: object, ignores_merges: bool) -> str | None:
-    """llama.cpp's name of a rule. Two have one pattern, and differ in how merges are used."""
+    """llama.cpp's name of a rule. Two names share a pattern and differ in their use of merges."""
     wanted = _essence(rule)
     names = [name for name, known in RULES.items() if _essence(known) == wanted]
     if "llama-bpe" in names:
@@ -96,7 +97,7 @@ def name_of(rule: object, ignores_merges: bool) -> str | None:
 
 
 def _essence(rule: object, depth: int = 0) -> tuple[Any, ...]:
-    """What of a rule changes where text is cut."""
+    """The parts of a rule that change where text is split."""
     if not isinstance(rule, dict) or depth > _MAX_DEPTH:
         return (None,)
     match rule.get("type"):

@@ -1,4 +1,4 @@
-"""SentencePiece's BPE: its model file, and its scores as merges."""
+"""SentencePiece's BPE: its model file, and the conversion between scores and merges."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from lbrx.formats.containers.protobuf import BYTES, VARINT, Message, signed
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 _PIECES, _TRAINING, _NORMALIZER = 1, 2, 3
 LONGEST = 512
-"""Characters of a piece: SentencePiece trains none that is longer, so merges make none."""
+"""Characters of the longest piece: SentencePiece trains no longer ones."""
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A token of tokenizer.model; kinds have GGUF's numbers."""
+    """A token of tokenizer.model; `kind` has GGUF's numbers."""
 
     text: str
     score: float
@@ -29,13 +29,13 @@ class Piece:
 
 @dataclass(frozen=True)
 class Rules:
-    """What tokenizer.model says besides its tokens. A number below 0 is no token."""
+    """The settings of a tokenizer.model: ids of special tokens (below 0 for none) and a flag."""
 
     unknown: int = 0
     first: int = 1
     last: int = 2
     adds_space: bool = True
-    """Whether a text is taken to begin with a space."""
+    """Whether a space is added before a text."""
 
 
 def is_byte(text: str) -> bool:
@@ -53,7 +53,7 @@ def read(path: Path) -> list[Piece]:
 
 
 def read_rules(path: Path) -> Rules:
-    """How a tokenizer.model is used."""
+    """The settings of a tokenizer.model."""
     model = _message(path)
     found: dict[str, int] = {}
     names = {
@@ -91,12 +91,12 @@ def _piece(message: Message) -> Piece:
             case 3, 0:
                 kind = start
     if not 1 <= kind <= 6:
-        raise bad(message.path, f"{kind} is no type of a piece", field=f"piece {text[:40]!r}")
+        raise bad(message.path, f"{kind} is not a type of piece", field=f"piece {text[:40]!r}")
     return Piece(text, score, kind)
 
 
 def scores_of(merges: Iterable[tuple[str, str]]) -> dict[str, float]:
-    """What each token is merged at: minus the rank of the first pair that makes it."""
+    """The score of each token: minus the rank of the first merge that makes it."""
     result: dict[str, float] = {}
     for rank, (left, right) in enumerate(merges):
         result.setdefault(left + right, -float(rank))
@@ -104,7 +104,8 @@ def scores_of(merges: Iterable[tuple[str, str]]) -> dict[str, float]:
 
 
 def merges_of(tokens: Collection[str], scores: Mapping[str, float]) -> list[tuple[str, str]]:
-    """Every pair of tokens that makes one, best score first; then longer beginnings first."""
+    """Every pair of tokens that makes a token, by falling score, then by falling length of the
+    first."""
     pairs = [
         (a, b)
         for text in sorted(scores, key=scores.__getitem__, reverse=True)

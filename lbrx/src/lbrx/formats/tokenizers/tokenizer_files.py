@@ -22,7 +22,7 @@ _UNUSED = int(TokenType.UNUSED)
 
 
 def tokenizer_files(metadata: Mapping[str, Any]) -> dict[str, bytes]:
-    """tokenizer.json and tokenizer_config.json; nothing where there is no vocabulary."""
+    """tokenizer.json and tokenizer_config.json; empty if the GGUF has no vocabulary."""
     parts = tokenizer_parts(metadata)
     if parts is None:
         return {}
@@ -34,7 +34,7 @@ def tokenizer_files(metadata: Mapping[str, Any]) -> dict[str, bytes]:
 
 
 def tokenizer_parts(metadata: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """What these files hold; None where there is no vocabulary."""
+    """The content of these files; None if the GGUF has no vocabulary."""
     tokens = _listed(metadata, "tokens", str)
     if not tokens:
         return None
@@ -48,19 +48,19 @@ def tokenizer_parts(metadata: Mapping[str, Any]) -> tuple[dict[str, Any], dict[s
         whole = _sentencepiece(metadata, tokens, types)
     else:
         raise FormatError(
-            f"the tokenizer {brief(kind)} has no tokenizer.json: 'gpt2' and 'llama' have"
+            f"the tokenizer {brief(kind)} is not supported: lbrx converts 'gpt2' and 'llama'"
         )
     whole["post_processor"] = _post_processor(metadata, tokens) or whole.get("post_processor")
     return whole, _settings(metadata, tokens)
 
 
 def _listed(metadata: Mapping[str, Any], key: str, kind: type[Item]) -> list[Item]:
-    """An array of metadata, whose elements must be of one type; empty where there is none."""
+    """An array of metadata with elements of one type; empty if the GGUF has none."""
     value = metadata.get(_KEY + key, ())
     listed = isinstance(value, Sequence) and not isinstance(value, str)
     items: list[Any] = list(value) if listed else [None]
     if not set(map(type, items)) <= {kind}:
-        raise FormatError(f"metadata {_KEY + key!r} is no array of {kind.__name__}")
+        raise FormatError(f"metadata {_KEY + key!r} is not an array of {kind.__name__}")
     return items
 
 
@@ -69,7 +69,7 @@ def _token(tokens: Sequence[str], number: object) -> str | None:
 
 
 def _whole(tokens: Sequence[str], types: Sequence[int], model: dict[str, Any]) -> dict[str, Any]:
-    """What both kinds have; the model lacks only its vocabulary."""
+    """The parts that both kinds of tokenizer share: everything but the model's vocabulary."""
     numbered = zip(tokens, range(len(tokens)), strict=True)
     return {
         "version": "1.0",
@@ -109,7 +109,7 @@ def _added(number: int, text: str, kind: int) -> dict[str, Any]:
 
 
 def _rule_name(metadata: Mapping[str, Any]) -> str:
-    """The pre-tokenizer's name, one for each rule."""
+    """The name of the pre-tokenizer's rule; several of llama.cpp's names mean one rule."""
     name = str(metadata.get(_KEY + "pre", "default"))
     return pretokenizers.ALIASES.get(name, name)
 
@@ -124,7 +124,7 @@ def _byte_level(
         raise FormatError(f"the pre-tokenizer {shown(name)} is unknown: lbrx knows {known}")
     merges = [tuple(merge.split(" ")) for merge in _listed(metadata, "merges", str)]
     if not set(map(len, merges)) <= {2}:
-        raise FormatError("a merge in the GGUF's metadata is no pair")
+        raise FormatError("a merge in the GGUF's metadata is not a pair")
     model = {
         "fuse_unk": False,
         "byte_fallback": False,
@@ -134,7 +134,7 @@ def _byte_level(
     bytes_again = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True}
     return {
         **_whole(tokens, types, model),
-        # Of the aliases none but Qwen's own normalizes.
+        # Of these names only Qwen's own normalizes.
         "normalizer": {"type": "NFC"} if metadata.get(_KEY + "pre") == "qwen2" else None,
         "pre_tokenizer": rule,
         "post_processor": {**bytes_again, "trim_offsets": False, "use_regex": True},
@@ -148,7 +148,7 @@ def _sentencepiece(
     scores = _listed(metadata, "scores", float)
     if len(scores) != len(tokens):
         raise FormatError(f"{len(tokens)} tokens have {len(scores)} scores in the GGUF's metadata")
-    # What is found before merging may be made by merges too: Gemma's runs of spaces are.
+    # Tokens that are matched before merging may also be results of merges: Gemma's runs of spaces.
     numbers = {text: n for n, text in enumerate(tokens) if types[n] in _MERGED}
     merged = {text: scores[n] for text, n in numbers.items() if len(text) > 1}
     unknown = metadata.get(_KEY + "unknown_token_id")
@@ -177,14 +177,14 @@ def _sentencepiece(
 
 
 def _post_processor(metadata: Mapping[str, Any], tokens: Sequence[str]) -> dict[str, Any] | None:
-    """Puts the first and last token around a text, where the model wants them."""
+    """The step that adds the first and last token to a text, where the model has them."""
     around: dict[str, str] = {}
     for name in ("bos", "eos"):
         if metadata.get(f"{_KEY}add_{name}_token", _adds_by_default(metadata, name)):
             number = metadata.get(f"{_KEY}{name}_token_id")
             token = _token(tokens, number)
             if token is None:
-                raise FormatError(f"add_{name}_token is set, but {brief(number)} is no token")
+                raise FormatError(f"add_{name}_token is set, but {brief(number)} is not a token")
             around[name] = token
     if not around:
         return None
@@ -204,7 +204,7 @@ def _post_processor(metadata: Mapping[str, Any], tokens: Sequence[str]) -> dict[
 
 
 def _adds_by_default(metadata: Mapping[str, Any], name: str) -> bool:
-    """llama.cpp's rule where a file does not say."""
+    """llama.cpp's default for files that do not have the setting."""
     return name == "bos" and (
         metadata.get(_KEY + "model") == "llama" or _rule_name(metadata) in pretokenizers.WHOLE_WORDS
     )

@@ -23,12 +23,12 @@ _SPECIAL = {
     "unk_token": "unknown_token_id",
     "pad_token": "padding_token_id",
 }
-# Of tokens that no merge makes.
+# The score of tokens that no merge makes.
 _ADDED_SCORE = -1000.0
 
 
 class TokenType(IntEnum):
-    """What a token is, in GGUF's numbers."""
+    """The types of tokens, with GGUF's numbers."""
 
     NORMAL = 1
     UNKNOWN = 2
@@ -39,14 +39,14 @@ class TokenType(IntEnum):
 
 
 def to_gguf(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
-    """The metadata that a folder's tokenizer files amount to."""
+    """GGUF's metadata for a folder's tokenizer files."""
     path = folder / "tokenizer.json"
     if not path.is_file():
-        raise bad(folder, "has no tokenizer.json: GGUF's vocabulary is made of it")
+        raise bad(folder, "has no tokenizer.json, from which GGUF's vocabulary is made")
     whole = read_json(path)
     model = whole.get("model")
     if not isinstance(model, dict) or not isinstance(model.get("vocab"), dict):
-        raise bad(path, "is no model with a vocabulary", field="model")
+        raise bad(path, "is not a model with a vocabulary", field="model")
     settings = _settings(folder)
     size = config.get("vocab_size")
     tokens, types = _tokens(path, whole, size if isinstance(size, int) else 0)
@@ -70,7 +70,7 @@ def _settings(folder: Path) -> dict[str, Any]:
 
 
 def _has_type(value: object, wanted: str) -> bool:
-    """Whether a step of any depth in the pipeline is of a type."""
+    """Whether a step of the pipeline, at any depth, has a type."""
     pending = [value]
     while pending:
         match pending.pop():
@@ -84,13 +84,13 @@ def _has_type(value: object, wanted: str) -> bool:
 
 
 def _tokens(path: Path, whole: dict[str, Any], least: int) -> tuple[list[str], list[TokenType]]:
-    """Every token in the order of its number; the numbers that no token has get a stand-in."""
+    """Every token in the order of its id; unused ids get a placeholder."""
     added = whole.get("added_tokens") or []
     if not isinstance(added, list) or not all(isinstance(token, dict) for token in added):
-        raise bad(path, "is no list of objects", field="added_tokens")
+        raise bad(path, "is not a list of objects", field="added_tokens")
     numbers = {**whole["model"]["vocab"], **{str(t.get("content")): t.get("id") for t in added}}
     if not all(type(n) is int and 0 <= n < _MAX_TOKENS for n in numbers.values()):
-        raise bad(path, f"a token's number is not from 0 to {_MAX_TOKENS:,}", field="vocab")
+        raise bad(path, f"a token's id is not from 0 to {_MAX_TOKENS:,}", field="vocab")
     count = max(least, 1 + max(numbers.values(), default=-1))
     if count > _MAX_TOKENS:
         raise bad(path, f"{count:,} tokens, at most {_MAX_TOKENS:,}", field="vocab_size")
@@ -118,15 +118,15 @@ def _byte_level(path: Path, whole: dict[str, Any], model: dict[str, Any]) -> dic
 
 
 def _merges(path: Path, model: dict[str, Any]) -> list[tuple[str, str]]:
-    """Pairs; older files have them as one text."""
+    """The merges as pairs; older files store each as one string."""
     result = []
     merges = model.get("merges") or []
     if not isinstance(merges, list):
-        raise bad(path, "is no list", field="merges")
+        raise bad(path, "is not a list", field="merges")
     for merge in merges:
         pair = merge.split(" ") if isinstance(merge, str) else merge
         if not isinstance(pair, list) or len(pair) != 2 or not all(map(_is_text, pair)):
-            raise bad(path, f"{str(merge)[:60]!r} is no pair", field="merges")
+            raise bad(path, f"{str(merge)[:60]!r} is not a pair", field="merges")
         result.append((pair[0], pair[1]))
     return result
 
@@ -203,7 +203,7 @@ def _special_tokens(
 
 
 def _starts_with(whole: dict[str, Any], token: str) -> bool:
-    """Whether the post-processor puts this token before a text."""
+    """Whether the post-processor adds this token before a text."""
     steps = [whole.get("post_processor")]
     while steps:
         match steps.pop():
@@ -228,7 +228,9 @@ def _chat_templates(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any]
                 key = "" if name == "default" else f".{name}"
                 result[f"tokenizer.chat_template{key}"] = template
             case _:
-                raise bad(folder / "tokenizer_config.json", "is no template", field="chat_template")
+                raise bad(
+                    folder / "tokenizer_config.json", "is not a template", field="chat_template"
+                )
     if names := sorted(key.split(".", 2)[2] for key in result if key.count(".") == 2):
         result["tokenizer.chat_templates"] = names
     return result

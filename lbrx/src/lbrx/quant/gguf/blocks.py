@@ -46,13 +46,13 @@ def column(numbers: NDArray[Any]) -> Values:
 
 
 def inverse(scales: Values) -> Values:
-    """1 / scale, and 0 for a scale that is zero or too small to have an inverse."""
+    """1 / scale; 0 if the scale is zero or so small that the inverse is infinite."""
     result = 1 / scales
     return np.where(np.isfinite(result), result, np.float32(0))
 
 
 def extreme(values: Values, axis: int) -> Values:
-    """The value of the largest magnitude along an axis, with its sign; the axis stays."""
+    """The value of the largest magnitude along an axis, which is kept with length 1."""
     at = np.expand_dims(np.abs(values).argmax(axis), axis)
     return np.take_along_axis(values, at, axis)
 
@@ -71,5 +71,5 @@ def weigh(values: Values, importance: Values, factor: float) -> Values:
 
 
 def columns(rows: Values, size: int) -> Values:
-    """Groups of `size` as columns."""
+    """Groups of `size` values as columns."""
     return np.ascontiguousarray(rows.reshape(-1, size).T)

@@ -1,8 +1,8 @@
 """The code books of the IQ types: sets of points, each a run of small integers.
 
 A book is a subset of all points {0 .. levels-1} ** length in ascending order, where the first
-coordinate counts least. So one bit for each possible point says everything: `grids.bin` is those
-bits, lowest first, book after book, each from a new byte.
+coordinate is the least significant. `grids.bin` has one bit for each possible point, lowest bit
+first, one book after the other, each starting at a new byte.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Book(NamedTuple):
     entries: int
     length: int
     values: tuple[int, ...]
-    """What coordinate 0, 1 .. stand for."""
+    """The values of coordinates 0, 1 and so on."""
 
     @property
     def points(self) -> int:

@@ -1,4 +1,4 @@
-"""Decoding of IQ1 to IQ3: some bits name a point of a code book, others its signs and scale."""
+"""Decoding of IQ1 to IQ3: some bits are indices of a code book, others signs and scales."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def _signs(bits: Bytes) -> Values:
 
 
 def _even_signs(sevens: NDArray[Any]) -> Values:
-    """Seven bits are stored of eight signs: the number of negative ones is even."""
+    """Eight signs from seven stored bits: the number of negative signs is even."""
     parity = np.bitwise_xor.reduce(_bit_fields(sevens, 1, 7), axis=-1)
     stored = (sevens | parity << sevens.dtype.type(7)).astype(np.uint8)
     return _signs(stored.reshape(len(sevens), -1))
 
 
 def _scaled(scales: Values, points: Values, signs: Values) -> Values:
-    """Scales [blocks, groups] on 256 values a block."""
+    """Multiply the 256 values of each block by scales [blocks, groups]."""
     blocks, groups = scales.shape
     whole = points.reshape(blocks, groups, -1), signs.reshape(blocks, groups, -1)
     return (scales[:, :, None] * whole[0] * whole[1]).reshape(blocks, 256)
@@ -47,7 +47,7 @@ def _quarter(d: NDArray[Any], codes: NDArray[Any]) -> Values:
 
 
 def _decode_iq2_xxs(fields: Fields) -> Values:
-    """Of two words a group of 32, one is four indices, the other four sign sets and the scale."""
+    """A group of 32 values has two words: four indices, and four sets of signs with the scale."""
     words = fields["qs"].reshape(-1, 8, 2)
     indices = _bit_fields(words[:, :, 0], 8, 4)
     signs = _even_signs(_bit_fields(words[:, :, 1], 7, 4))
@@ -81,7 +81,7 @@ def _decode_iq3_s(fields: Fields) -> Values:
 
 
 def _shifted(scales: Values, indices: NDArray[Any], negative: NDArray[Any]) -> Values:
-    """Points of the ternary book, moved up or down by an eighth."""
+    """Points of the ternary book, shifted up or down by an eighth."""
     groups = scales.shape[1]
     delta = np.where(negative, -_DELTA, _DELTA).reshape(len(scales), -1, 1)
     points: Values = grid("iq1")[indices].reshape(len(scales), delta.shape[1], -1)
@@ -97,7 +97,7 @@ def _decode_iq1_s(fields: Fields) -> Values:
 
 
 def _decode_iq1_m(fields: Fields) -> Values:
-    """The block's scale has no field: its nibbles are the top four bits of the scale words."""
+    """The block's scale is stored in the top four bits of the scale words."""
     words = fields["scales"]
     nibbles = (words >> 12) << np.arange(0, 16, 4, dtype=np.uint16)
     d = np.bitwise_or.reduce(nibbles, axis=1).astype("<u2").view("<f2")

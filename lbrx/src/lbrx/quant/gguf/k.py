@@ -21,7 +21,7 @@ USUAL = Candidates(-1.0, 0.1, 21)
 
 
 def _spread(numbers: NDArray[Any]) -> Values:
-    """One number a group, [blocks, groups], shaped to multiply [blocks, groups, size]."""
+    """One number for each group, [blocks, groups], shaped to multiply [blocks, groups, size]."""
     return numbers.astype(np.float32)[:, :, None]
 
 
@@ -30,7 +30,7 @@ def _grouped(codes: Bytes, groups: int) -> Values:
 
 
 def _half(numbers: Values) -> Values:
-    """As it will be read back."""
+    """Rounded as it is stored."""
     return numbers.astype(np.float16).astype(np.float32)
 
 
@@ -139,7 +139,7 @@ def _centred_values(d: Values, scales: NDArray[Any], codes: Bytes, half: int) ->
 def _encode_centred(
     values: Values, d: Values, scales: Values, half: int, scale_half: int
 ) -> tuple[Values, Bytes]:
-    """The codes of scales, and of values with the scales as they will be read back."""
+    """The codes of the scales, and those of the values for the stored scales."""
     scale_codes = np.rint(scales * inverse(column(d))).clip(-scale_half, scale_half - 1)
     scale = _spread(column(_half(d)) * scale_codes)
     codes = np.rint(values.reshape(-1, 16, 16) * inverse(scale)).clip(-half, half - 1) + half

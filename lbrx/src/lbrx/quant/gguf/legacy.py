@@ -1,4 +1,4 @@
-"""GGUF's first types: 32 values with one scale, and one minimum in those called *_1."""
+"""GGUF's first types: 32 values with one scale, and in the types *_1 one minimum."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _packed(q: NDArray[Any], bits: int) -> dict[str, NDArray[Any]]:
 
 
 def _centred(name: str, gguf_id: int, bits: int) -> Scheme:
-    """d (q - half)."""
+    """value = d * (code - half)."""
     half = 1 << (bits - 1)
 
     def decode(fields: Fields) -> Values:
@@ -50,7 +50,7 @@ def _centred(name: str, gguf_id: int, bits: int) -> Scheme:
             weights = columns(weigh(values, importance, 1), 32)
             d = column(search.centred(columns(values, 32), weights, half))
         else:
-            # The extreme value becomes -half: whatever its sign, all of the range is used.
+            # The extreme value gets the code of -half, so that the whole range is used.
             d = extreme(values, 1) / np.float32(-half)
         q = np.trunc(values * inverse(d) + np.float32(half + 0.5)).clip(0, 2 * half - 1)
         return {"d": d[:, 0], **_packed(q, bits)}
@@ -63,7 +63,7 @@ def _centred(name: str, gguf_id: int, bits: int) -> Scheme:
 
 
 def _offset(name: str, gguf_id: int, bits: int) -> Scheme:
-    """d q + m."""
+    """value = d * code + m."""
     top = (1 << bits) - 1
 
     def decode(fields: Fields) -> Values:

@@ -19,20 +19,20 @@ from lbrx.quant.scheme import Values
 
 
 class Candidates(NamedTuple):
-    """Into how many steps to divide a group's range, relative to the largest code."""
+    """The numbers of steps in a group's range to try, relative to the largest code."""
 
     first: float
     step: float
     tries: int
     absolute: bool = False
-    """Whether errors are summed as they are, not squared."""
+    """Whether absolute errors are summed instead of squares."""
 
     def steps(self, top: int) -> list[np.float32]:
         return [np.float32(top + self.first + self.step * i) for i in range(self.tries)]
 
 
 FINE = Candidates(-0.9, 0.05, 37)
-"""What is tried where importance is known."""
+"""The candidates where importance is given."""
 
 
 def total(*factors: Values) -> Values:
@@ -46,7 +46,7 @@ def offset(
 ) -> tuple[Values, Values]:
     """(scale, minimum) for value = scale * code - minimum, codes 0 to top, minimum not negative."""
     low = np.minimum(values.min(axis=0), 0)
-    # Above the lowest a group has numbers of one size, so that their sums do not cancel.
+    # Values relative to the minimum are not negative, so their sums do not cancel.
     above = values - low
     span = above.max(axis=0)
     sums = total(weights), total(weights, above)
@@ -74,7 +74,7 @@ def offset(
 
 
 def _ratio(steps: np.float32, span: Values) -> Values:
-    """Codes a unit. Rounded once: with half a step more or less the largest value is a tie."""
+    """Codes for each unit of value, rounded once: otherwise the largest value may become a tie."""
     return np.where(span > 0, steps / span, np.float32(0))
 
 
@@ -91,7 +91,7 @@ def _solve(
     determinant[determinant <= 0] = np.nan
     scale: Values = np.divide(w * qv - v * q, determinant)
     shift: Values = np.divide(qq * v - q * qv, determinant)
-    # Minima have no sign: where zero would lie below all codes, it becomes code 0.
+    # Minima are not negative: where zero would be below all codes, it becomes code 0.
     outside = low + shift > 0
     scale = np.where(outside, (qv + low * q) / qq, scale)
     return scale, np.where(outside, -low, shift)
@@ -108,7 +108,7 @@ def centred(values: Values, weights: Values, half: int) -> Values:
         np.clip(codes, -half, half - 1, out=codes)
         weighted = weights * codes
         products, squares = total(weighted, values), total(weighted, codes)
-        # With the best scale for these codes, this much of the values' squares is explained.
+        # The part of the values' squares that the best scale for these codes explains.
         explained = products * products / squares
         better = explained > best
         best = np.where(better, explained, best)
@@ -117,7 +117,7 @@ def centred(values: Values, weights: Values, half: int) -> Values:
 
 
 def descended(values: Values, weights: Values, codes: Values, low: int, high: int) -> Values:
-    """The scale after single codes were moved, in all groups at once, while that helps."""
+    """The scale after moving single codes in all groups as long as the error falls."""
     products, squares = total(weights, values, codes), total(weights, codes, codes)
     for _ in range(5):
         moved = False
@@ -140,7 +140,7 @@ def descended(values: Values, weights: Values, codes: Values, low: int, high: in
 
 
 def positive(values: Values, weights: Values, top: int) -> Values:
-    """The scale for value = scale * code of numbers that are not negative, codes 0 to top."""
+    """The scale for value = scale * code of non-negative values, codes 0 to top."""
     peak = inverse(values.max(axis=0))
     best = np.full_like(peak, np.inf)
     codes = np.zeros_like(values)

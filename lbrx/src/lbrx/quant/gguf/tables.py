@@ -1,4 +1,4 @@
-"""Types whose sixteen codes stand for numbers in a table: IQ4_NL, IQ4_XS, MXFP4 and NVFP4."""
+"""Types whose sixteen codes are indices of a table: IQ4_NL, IQ4_XS, MXFP4 and NVFP4."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from lbrx.quant.gguf.blocks import block_scheme, column, columns, extreme, inver
 from lbrx.quant.gguf.search import total
 from lbrx.quant.scheme import Fields, Scheme, Values
 
-# IQ4's values: steps grow with the distance from zero, as a bell curve asks for.
+# IQ4's values: steps grow with the distance from zero, for normally distributed weights.
 UNEVEN = np.array(
     [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.float32
 )
-# Halfway between them are multiples of a half, so the code of x is found at floor(2 x).
+# The midpoints are multiples of a half, so floor(2 x) finds the code of x.
 _UNEVEN_CODES: Bytes = np.searchsorted(
     UNEVEN[1:] + UNEVEN[:-1], np.arange(-256, 256), side="right"
 ).astype(np.uint8)
 # GGUF's table of E2M1 is doubled and its scales are halved: the largest scale stays finite.
-# Its zeros have no sign: adding zero takes it away.
+# Its zeros have no sign: adding 0.0 turns -0.0 into 0.0.
 _DOUBLED = 2 * floats.E2M1 + np.float32(0)
 
 
-# --- IQ4: a scale by search, as for the K types
+# --- IQ4: the scale is searched for, as for the K types
 
 
 def _nearest(values: Values) -> Bytes:
-    """Codes of the nearest table entries; halfway is the upper one."""
+    """Codes of the nearest table entries; ties go to the upper one."""
     halves = np.floor(2 * values).clip(-256, 255).astype(np.int16)
     return _UNEVEN_CODES.take(halves + 256)
 
@@ -88,11 +88,11 @@ def _encode_iq4_xs(values: Values, importance: Values | None) -> Fields:
     }
 
 
-# --- E2M1 with a scale of eight bits
+# --- E2M1 with an eight-bit scale
 
 
 def _half_power(exponents: NDArray[Any]) -> Values:
-    """2 ** (e - 128): half of what E8M0 means, as the table holds doubled values."""
+    """2 ** (e - 128): half the value of E8M0, as the table has doubled values."""
     return floats.from_e8m0(exponents.astype(np.int32) - 1)
 
 
@@ -109,7 +109,7 @@ def _encode_mxfp4(values: Values, importance: Values | None) -> Fields:
 
 
 def _e4m3(stored: Bytes) -> Values:
-    """Half of what E4M3 means, without its sign; 0x7f, which is no number, is zero."""
+    """Half of what E4M3 means, without its sign; 0x7f, which is not a number, is zero."""
     exponent, mantissa = (stored >> 3 & 15).astype(np.int32), (stored & 7).astype(np.float32)
     normal = np.ldexp(1 + mantissa / 8, exponent - 8)
     numbers = np.where(exponent == 0, np.ldexp(mantissa, -10), normal)

@@ -54,7 +54,7 @@ BY_NAME = {type.name: type for type in TYPES}
 
 
 def by_id(id: int) -> GgufType:
-    """The type that a tensor's header names by number."""
+    """The type of a number in a tensor's header. Raises FormatError for unknown numbers."""
     try:
         return BY_ID[id]
     except KeyError:

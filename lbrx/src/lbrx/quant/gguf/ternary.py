@@ -11,12 +11,12 @@ from lbrx.quant.bits import Bytes, pack_runs, unpack_runs
 from lbrx.quant.gguf.blocks import block_scheme, column, inverse, round_away
 from lbrx.quant.scheme import Fields, Scheme, Values
 
-# TQ1_0's pieces: (values before it, values a byte, bytes). Digits of a byte lie `bytes` apart.
+# TQ1_0's pieces: (values before it, values per byte, bytes). A byte's digits are `bytes` apart.
 _PIECES = ((0, 5, 32), (160, 5, 16), (240, 4, 4))
 
 
 def _digits(values: Values) -> tuple[Values, Bytes]:
-    """(d, values as 0, 1 and 2)."""
+    """The scale d, and the values as digits 0, 1 and 2."""
     d = np.abs(values).max(axis=1, keepdims=True)
     return d[:, 0], (round_away(values * inverse(d)) + 1).astype(np.uint8)
 
@@ -26,9 +26,9 @@ def _values(d: NDArray[Any], digits: NDArray[Any]) -> Values:
 
 
 def _pack_base3(digits: Bytes) -> Bytes:
-    """Five digits a byte as the fraction n / 243 in units of 1 / 256, rounded up.
+    """Five base-3 digits in each byte, as the fraction n / 243 in units of 1 / 256, rounded up.
 
-    Multiplying such a byte by 3 moves its first digit out at the top, as if it were base 256.
+    Multiplying such a byte by 3 carries its first digit out of the byte.
     """
     packed = []
     for start, count, size in _PIECES:
@@ -45,7 +45,7 @@ def _unpack_base3(packed: Bytes) -> Bytes:
         piece = packed[:, at : at + size]
         at += size
         for i in range(count):
-            # The product wraps at 256: digits that came before fall off.
+            # The product wraps at 256, which drops the digits before.
             shifted = piece * np.uint8(3**i)
             digits.append((shifted.astype(np.uint16) * 3 >> 8).astype(np.uint8))
     return np.concatenate(digits, axis=1)
