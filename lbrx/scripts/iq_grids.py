@@ -12,7 +12,7 @@ from lbrx.quant.gguf import grids
 TARGET = Path(grids.__file__).with_name("grids.bin")
 
 
-def bits_of(name: str, book: grids.Book) -> bytes:
+def bits_of(name: str, book: grids.CodeBook) -> bytes:
     """One bit for each possible point of a book."""
     codec = getattr(gguf.quants, "IQ1_S" if name == "iq1" else name.upper())
     codec.init_grid()

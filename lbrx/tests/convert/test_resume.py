@@ -14,7 +14,7 @@ from conversion_checks import contents, to
 import lbrx
 from lbrx.cli import main
 from lbrx.convert import Settings, make_plan
-from lbrx.convert.partial import Partial
+from lbrx.convert.partial import PartialOutput
 
 TARGETS = [
     ("m.gguf", "q4_k_m"),
@@ -27,16 +27,16 @@ KILLED = """
 import os, signal, sys
 import lbrx.convert.pieces as work
 from lbrx.convert import Settings, convert
-from lbrx.convert.partial import Partial
+from lbrx.convert.partial import PartialOutput
 
-finished = Partial.finished
+finished = PartialOutput.finished
 def dying(self, piece, total):
     finished(self, piece, total)
     dying.left -= 1
     if not dying.left:
         os.kill(os.getpid(), signal.SIGKILL)
 dying.left = int(sys.argv[4])
-Partial.finished = dying
+PartialOutput.finished = dying
 work.PIECE = 4096
 convert(sys.argv[1], sys.argv[2], Settings(quantize=sys.argv[3]), device="cpu")
 """
@@ -68,7 +68,7 @@ def test_killed(folder, tmp_path, small_pieces, name, quantize):
 def interrupted(folder, tmp_path, small_pieces, monkeypatch):
     """A source, and a target that is half done."""
     source, _ = folder()
-    finished, left = Partial.finished, [8]
+    finished, left = PartialOutput.finished, [8]
 
     def stop(self, piece, total):
         finished(self, piece, total)
@@ -77,7 +77,7 @@ def interrupted(folder, tmp_path, small_pieces, monkeypatch):
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Partial, "finished", stop)
+        patch.setattr(PartialOutput, "finished", stop)
         with pytest.raises(KeyboardInterrupt):
             to(source, tmp_path / "m.gguf", quantize="q8_0")
     to(source, tmp_path / "whole.gguf", quantize="q8_0")
@@ -125,7 +125,7 @@ def test_another_conversion_is_refused(interrupted):
 def test_two_at_once_are_refused(folder, tmp_path):
     source, _ = folder()
     plan = make_plan(source, tmp_path / "m.gguf", Settings(quantize="q8_0"))
-    first = Partial(plan.output, False, "one")
+    first = PartialOutput(plan.output, False, "one")
     try:
         with pytest.raises(lbrx.FormatError, match="is being written by another process"):
             to(source, tmp_path / "m.gguf", quantize="q8_0")
@@ -170,7 +170,7 @@ def test_control_c(folder, tmp_path, monkeypatch, capsys):
 
     arguments = ["convert", str(source), str(tmp_path / "m.gguf"), "--quantize", "q8_0"]
     with monkeypatch.context() as patch:
-        patch.setattr(Partial, "complete", interrupt)
+        patch.setattr(PartialOutput, "complete", interrupt)
         assert main([*arguments, "--device", "cpu"]) == 130
     error = capsys.readouterr().err
     assert (

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from lbrx import quant
-from lbrx.quant.mlx import SCHEMES
+from lbrx.quant.mlx_schemes import SCHEMES
 
 pytest.importorskip("mlx.core", reason="mlx is not installed: pip install 'mlx[cpu]'")
 from mlx_quantizer import mlx_parts

@@ -6,9 +6,9 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from lbrx.quant import mlx
+from lbrx.quant import mlx_schemes
 
-NAMES = [scheme.name for scheme in mlx.SCHEMES]
+NAMES = [scheme.name for scheme in mlx_schemes.SCHEMES]
 DTYPES = ["float32", "bfloat16"]
 
 

@@ -11,10 +11,10 @@ import pytest
 from quant_data import make, round_trip
 
 from lbrx import quant
-from lbrx.quant import affine
+from lbrx.quant import affine_schemes
 
 VECTORS = np.load(Path(__file__).parent / "mlx_vectors.npz")
-OWN = [scheme.name for scheme in affine.SCHEMES]
+OWN = [scheme.name for scheme in affine_schemes.SCHEMES]
 
 
 @pytest.mark.parametrize("dtype", mlx_rows.DTYPES)

@@ -186,7 +186,7 @@ NAN = np.where(np.arange(256) == 7, np.nan, ROW)
         (lambda: quant.quantize(ROW * 1e30, "q4_k"), QuantizationError, "too large.*field d is"),
         (lambda: quant.quantize(ROW * 1e30, "q4:32"), QuantizationError, "field scales is float16"),
         (lambda: quant.quantize(ROW * 3000, "nvfp4"), QuantizationError, "3000.0: .* up to 2688"),
-        (lambda: quant.quantize(ROW, "iq2_xs"), QuantizationError, "only be decoded.*q2_k"),
+        (lambda: quant.quantize(ROW, "iq2_xs"), QuantizationError, "only decodes iq2_xs.*q2_k"),
         (lambda: quant.quantize(ROW, "q4_k", ROW[0, :9]), ShapeError, r"\(9,\).*\(2, 256\)"),
         (lambda: quant.quantize(ROW, "q4_k", np.ones((3, 256))), ShapeError, r"\(3, 256\)"),
         (lambda: quant.quantize(ROW, "q4_k", -ROW[0]), QuantizationError, "not negative"),

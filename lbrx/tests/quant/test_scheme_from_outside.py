@@ -9,7 +9,7 @@ import pytest
 
 import lbrx
 from lbrx import metal, quant
-from lbrx.quant.scheme import Fields, Scheme, Values
+from lbrx.quant.scheme import Fields, FloatArray, Scheme
 
 LAYOUT = np.dtype([("d", "<f2"), ("qs", "i1", 32)])
 # The sign of a code is its own, and its magnitude the square root of the value's.
@@ -24,12 +24,12 @@ struct squares : Codec<32, 34, true, false> {
 """
 
 
-def decode(fields: Fields) -> Values:
+def decode(fields: Fields) -> FloatArray:
     root = fields["qs"].astype(np.float32)
     return fields["d"].astype(np.float32)[:, None] * root * np.abs(root)
 
 
-def encode(values: Values, importance: Values | None) -> Fields:
+def encode(values: FloatArray, importance: FloatArray | None) -> Fields:
     d = (np.abs(values).max(axis=1) / 225).astype(np.float16).astype(np.float32)
     ratio = values / np.where(d == 0, np.float32(1), d)[:, None]
     return {"d": d, "qs": np.rint(np.sign(ratio) * np.sqrt(np.abs(ratio))).clip(-15, 15)}

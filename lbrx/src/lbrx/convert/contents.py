@@ -41,7 +41,7 @@ class EncodingCount:
 
 
 @dataclass(frozen=True)
-class Largest:
+class LargestTensor:
     name: str
     encoding: str
     shape: tuple[int, ...]
@@ -66,7 +66,7 @@ class Contents:
     nbytes: int
     kinds: tuple[EncodingCount, ...]
     """By encoding, the one with the most bytes first."""
-    largest: Largest | None
+    largest: LargestTensor | None
     quantization: str | None
     tokenizer: TokenizerFacts | None
 
@@ -97,11 +97,11 @@ def contents(files: ModelFiles) -> Contents:
     )
 
 
-def _largest(tensors: Mapping[str, Recipe]) -> Largest | None:
+def _largest(tensors: Mapping[str, Recipe]) -> LargestTensor | None:
     if not tensors:
         return None
     name, recipe = max(tensors.items(), key=lambda pair: nbytes_of(pair[1]))
-    return Largest(name, str(recipe.encoding), recipe.shape, nbytes_of(recipe))
+    return LargestTensor(name, str(recipe.encoding), recipe.shape, nbytes_of(recipe))
 
 
 def _architecture(files: ModelFiles, config: Mapping[str, Any]) -> str | None:

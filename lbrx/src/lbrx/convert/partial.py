@@ -25,7 +25,7 @@ _JOURNAL = "journal.jsonl"
 _FILES = "files"
 
 
-class Partial:
+class PartialOutput:
     """The files of an output until they are complete. Several threads may write."""
 
     def __init__(self, output: Output, resume: bool, fingerprint: str) -> None:
@@ -149,10 +149,10 @@ def checksum(parts: Iterable[bytes | memoryview]) -> int:
 
 
 @contextmanager
-def partial_output(output: Output, resume: bool, fingerprint: str) -> Iterator[Partial]:
+def partial_output(output: Output, resume: bool, fingerprint: str) -> Iterator[PartialOutput]:
     """The partial output. It is removed after an LbrxError, which would happen again, and left for
     `resume` after any other error."""
-    partial = Partial(output, resume, fingerprint)
+    partial = PartialOutput(output, resume, fingerprint)
     try:
         yield partial
     except LbrxError:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from lbrx import quant
 from lbrx.convert.compute import Compute
 from lbrx.convert.conversion_plan import ConversionPlan, PlannedTensor
-from lbrx.convert.partial import Partial, checksum, partial_output
+from lbrx.convert.partial import PartialOutput, checksum, partial_output
 from lbrx.convert.source import StoredRows, TensorReader
 from lbrx.errors import QuantizationError
 
@@ -33,7 +33,7 @@ Progress = Callable[[int], None]
 """A function that is called with numbers of written bytes."""
 
 
-class Piece(NamedTuple):
+class TensorPiece(NamedTuple):
     item: PlannedTensor
     start: int
     stop: int
@@ -50,14 +50,14 @@ class Piece(NamedTuple):
             yield slot.name, self.start * row, (self.stop - self.start) * row
 
 
-def pieces_of(items: Sequence[PlannedTensor]) -> list[Piece]:
+def pieces_of(items: Sequence[PlannedTensor]) -> list[TensorPiece]:
     result = []
     for item in items:
         if item.nbytes == 0:
             continue
         step = max(1, PIECE // item.columns)
         starts = range(0, item.rows, step)
-        result += [Piece(item, start, min(start + step, item.rows)) for start in starts]
+        result += [TensorPiece(item, start, min(start + step, item.rows)) for start in starts]
     return result
 
 
@@ -83,8 +83,8 @@ def run(
 def _run_pieces(
     plan: ConversionPlan,
     compute: Compute,
-    partial: Partial,
-    pieces: Sequence[Piece],
+    partial: PartialOutput,
+    pieces: Sequence[TensorPiece],
     done: Checksums,
     progress: Progress,
 ) -> Checksums:
@@ -113,7 +113,7 @@ def _run_pieces(
     return sums
 
 
-def encoded(source: TensorReader, compute: Compute, piece: Piece) -> StoredRows:
+def encoded(source: TensorReader, compute: Compute, piece: TensorPiece) -> StoredRows:
     """The rows of a piece in the form of the target."""
     item, rows = piece.item, slice(piece.start, piece.stop)
     if item.is_kept:
@@ -131,7 +131,7 @@ def encoded(source: TensorReader, compute: Compute, piece: Piece) -> StoredRows:
         raise QuantizationError(f"{where}: {problem}") from problem
 
 
-def _importance(piece: Piece) -> NDArray[np.float32] | None:
+def _importance(piece: TensorPiece) -> NDArray[np.float32] | None:
     """The importance of the piece's rows: one for all, or that of each row's matrix."""
     known = piece.item.importance
     if known is None or len(known) == 1:
@@ -141,7 +141,7 @@ def _importance(piece: Piece) -> NDArray[np.float32] | None:
     return rows
 
 
-def _write(partial: Partial, piece: Piece, parts: StoredRows) -> int:
+def _write(partial: PartialOutput, piece: TensorPiece, parts: StoredRows) -> int:
     """Write a piece and return its checksum."""
     views = _bytes_of(piece, parts)
     for view, (slot, at, nbytes) in zip(views, piece.ranges(), strict=True):
@@ -150,18 +150,18 @@ def _write(partial: Partial, piece: Piece, parts: StoredRows) -> int:
     return checksum(views)
 
 
-def _bytes_of(piece: Piece, parts: StoredRows) -> list[memoryview]:
+def _bytes_of(piece: TensorPiece, parts: StoredRows) -> list[memoryview]:
     """The bytes of the stored parts, in the order of the item's slots."""
     arrays = (np.ascontiguousarray(parts[name]) for name in piece.item.slots)
     return [array.reshape(-1).view(np.uint8).data for array in arrays]
 
 
-def total_of(piece: Piece, parts: StoredRows) -> int:
+def total_of(piece: TensorPiece, parts: StoredRows) -> int:
     """The checksum of a piece's stored parts."""
     return checksum(_bytes_of(piece, parts))
 
 
-def _verified(partial: Partial, pieces: Sequence[Piece]) -> Checksums:
+def _verified(partial: PartialOutput, pieces: Sequence[TensorPiece]) -> Checksums:
     """The pieces of an earlier run whose checksums are still right."""
     return {
         number: total

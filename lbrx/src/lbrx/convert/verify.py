@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from lbrx import formats
 from lbrx.convert.conversion_plan import ConversionPlan, PlannedTensor
-from lbrx.convert.pieces import THREADS, Checksums, Piece, Progress, pieces_of, total_of
+from lbrx.convert.pieces import THREADS, Checksums, Progress, TensorPiece, pieces_of, total_of
 from lbrx.convert.source import TensorReader, scheme_of
 from lbrx.errors import FormatError
 from lbrx.formats import Format
@@ -25,7 +25,7 @@ _NUMBER = re.compile(r"\.\d+(?=\.)")
 
 
 @dataclass(frozen=True)
-class Sums:
+class ErrorSums:
     """Sums over values: their number, their squares, the errors' squares, and the largest error."""
 
     values: int
@@ -33,8 +33,8 @@ class Sums:
     error_squares: float
     largest: float
 
-    def __add__(self, other: Sums) -> Sums:
-        return Sums(
+    def __add__(self, other: ErrorSums) -> ErrorSums:
+        return ErrorSums(
             self.values + other.values,
             self.squares + other.squares,
             self.error_squares + other.error_squares,
@@ -50,7 +50,7 @@ class ClassError:
     before: str
     after: str
     tensors: int
-    sums: Sums
+    sums: ErrorSums
 
     @property
     def rmse(self) -> float:
@@ -71,10 +71,10 @@ def verify(plan: ConversionPlan, checksums: Checksums, progress: Progress) -> li
     target = formats.read(plan.output.path)
     written = _recipes(plan, target)
     before, after = TensorReader(), TensorReader()
-    totals: dict[tuple[str, str, str], Sums] = {}
+    totals: dict[tuple[str, str, str], ErrorSums] = {}
     counts: dict[tuple[str, str, str], set[str]] = {}
 
-    def compare(number: int, piece: Piece) -> tuple[Piece, Sums]:
+    def compare(number: int, piece: TensorPiece) -> tuple[TensorPiece, ErrorSums]:
         recipe, rows = written[piece.item.name], slice(piece.start, piece.stop)
         if total_of(piece, after.read(recipe, rows)) != checksums[number]:
             raise _wrong(piece)
@@ -117,12 +117,14 @@ def _recipes(plan: ConversionPlan, target: formats.ModelFiles) -> dict[str, Reci
     return found
 
 
-def _wrong(piece: Piece) -> FormatError:
+def _wrong(piece: TensorPiece) -> FormatError:
     name, rows = piece.item.name, f"rows {piece.start} to {piece.stop}"
     return FormatError(f"tensor {name!r}: {rows} differ from what was written")
 
 
-def _compared(before: TensorReader, after: TensorReader, piece: Piece, written: Recipe) -> Sums:
+def _compared(
+    before: TensorReader, after: TensorReader, piece: TensorPiece, written: Recipe
+) -> ErrorSums:
     item, rows = piece.item, slice(piece.start, piece.stop)
     expected, found = before.values(item.recipe, rows), after.values(written, rows)
     if not _agree(item, before, after, rows, expected, found, written):
@@ -134,7 +136,7 @@ def _compared(before: TensorReader, after: TensorReader, piece: Piece, written: 
         errors[np.isnan(errors) & ~np.isfinite(values)] = 0
         values[~np.isfinite(values)] = 0
         largest = float(errors.max(initial=0))
-        return Sums(values.size, float(values @ values), float(errors @ errors), largest)
+        return ErrorSums(values.size, float(values @ values), float(errors @ errors), largest)
 
 
 def _agree(

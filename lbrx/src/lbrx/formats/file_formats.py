@@ -15,13 +15,13 @@ from lbrx.formats.checks import bad
 from lbrx.formats.containers.zip_archive import EMPTY_ZIP_MAGIC, ZIP_MAGIC, member_names
 from lbrx.formats.descriptor import FLOAT8, Format, ModelFiles, OutgoingInfo
 from lbrx.formats.layout import FileLayout
-from lbrx.quant import gguf as gguf_types
+from lbrx.quant.gguf import BY_NAME as GGUF_TYPES
 
 HEAD = 16
 """The number of a file's first bytes that `FileFormat.matches` is given."""
 
-Layout = Callable[[Path, Sequence[OutgoingInfo], Mapping[str, Any]], FileLayout]
-Shards = Callable[
+LayoutFunction = Callable[[Path, Sequence[OutgoingInfo], Mapping[str, Any]], FileLayout]
+ShardsFunction = Callable[
     [Path, Sequence[OutgoingInfo], Mapping[str, Any], int],
     tuple[dict[str, FileLayout], dict[str, bytes]],
 ]
@@ -40,9 +40,9 @@ class FileFormat:
     """The names of such files in a folder, as `Path.glob` takes them."""
     extension: str = ""
     """The end of a path that stands for this format when a file is written."""
-    layout: Layout | None = None
+    layout: LayoutFunction | None = None
     """Lay out one file; None if the format is not written as one file."""
-    shards: Shards | None = None
+    shards: ShardsFunction | None = None
     """Lay out the files of a folder with at most so many bytes each, and the folder's other files;
     None if the format is not written as a folder."""
     holds: Callable[[str], bool] = lambda encoding: False
@@ -210,7 +210,7 @@ _OURS = (
         ("*.gguf",),
         ".gguf",
         _gguf_layout,
-        holds=lambda encoding: encoding in gguf_types.BY_NAME,
+        holds=lambda encoding: encoding in GGUF_TYPES,
     ),
     FileFormat(Format.PYTORCH, _is_pytorch, _read_pytorch, ("*.bin", "*.pth", "*.pt")),
     FileFormat(Format.NPZ, _is_npz, _read_npz, ("*.npz",), ".npz", _npz_layout),

@@ -17,7 +17,7 @@ from lbrx.errors import FormatError
 from lbrx.formats.checks import bad, shown
 from lbrx.formats.containers import gguf
 from lbrx.formats.containers.gguf import Cursor
-from lbrx.formats.containers.gguf_types import MAGIC
+from lbrx.formats.containers.gguf_constants import MAGIC
 from lbrx.formats.descriptor import FileRange, ModelFiles, TensorInfo
 
 _SUMS, _COUNTS = ".in_sum2", ".counts"

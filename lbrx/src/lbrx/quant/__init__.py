@@ -5,7 +5,7 @@ from __future__ import annotations
 from lbrx.quant.info import QuantizationInfo
 from lbrx.quant.mixtures import MIXTURES, ModelFacts, find_mixture, mixture
 from lbrx.quant.scheme import Encoder, Scheme
-from lbrx.quant.schemes import (
+from lbrx.quant.scheme_registry import (
     SCHEMES,
     Quantized,
     dequantize,

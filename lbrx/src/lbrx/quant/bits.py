@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Bytes = NDArray[np.uint8]
+ByteArray = NDArray[np.uint8]
 
 
-def unpack_runs(packed: Bytes, bits: int, run: int) -> Bytes:
+def unpack_runs(packed: ByteArray, bits: int, run: int) -> ByteArray:
     """The values packed in the last axis, which becomes 8 / bits times as long."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
     grouped = packed.reshape(*packed.shape[:-1], -1, 1, run)
@@ -25,15 +25,15 @@ def unpack_runs(packed: Bytes, bits: int, run: int) -> Bytes:
     return values.reshape(*packed.shape[:-1], -1)
 
 
-def pack_runs(values: NDArray[Any], bits: int, run: int) -> Bytes:
+def pack_runs(values: NDArray[Any], bits: int, run: int) -> ByteArray:
     """The inverse of `unpack_runs`; values have at most `bits` bits."""
     grouped = values.astype(np.uint8).reshape(*values.shape[:-1], -1, 8 // bits, run)
     shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
-    packed: Bytes = np.bitwise_or.reduce(grouped << shifts, axis=-2)
+    packed: ByteArray = np.bitwise_or.reduce(grouped << shifts, axis=-2)
     return packed.reshape(*values.shape[:-1], -1)
 
 
-def pack_stream(values: NDArray[Any], bits: int) -> Bytes:
+def pack_stream(values: NDArray[Any], bits: int) -> ByteArray:
     """Eight values become `bits` bytes. The last axis must be a multiple of eight."""
     eights = values.astype("<u8").reshape(*values.shape[:-1], -1, 8)
     shifts = np.arange(0, 8 * bits, bits, dtype=np.uint64)
@@ -41,7 +41,7 @@ def pack_stream(values: NDArray[Any], bits: int) -> Bytes:
     return words.view(np.uint8).reshape(*words.shape, 8)[..., :bits].reshape(*values.shape[:-1], -1)
 
 
-def unpack_stream(packed: Bytes, bits: int) -> Bytes:
+def unpack_stream(packed: ByteArray, bits: int) -> ByteArray:
     chunks = packed.reshape(*packed.shape[:-1], -1, bits)
     wide = np.zeros((*chunks.shape[:-1], 8), np.uint8)
     wide[..., :bits] = chunks

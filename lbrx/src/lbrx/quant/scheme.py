@@ -15,7 +15,7 @@ from lbrx.dtype import Dtype, float32
 from lbrx.errors import QuantizationError, ShapeError
 from lbrx.shape import Shape
 
-Values = NDArray[np.float32]
+FloatArray = NDArray[np.float32]
 Fields = Mapping[str, NDArray[Any]]
 """The fields of n blocks by name: arrays whose first axis has length n."""
 
@@ -48,9 +48,9 @@ class Scheme:
     """Number of values that share a scale: a block, or a part of one."""
     layout: np.dtype[Any]
     """A block's fields in stored order, without padding."""
-    decode: Callable[[Fields], Values]
+    decode: Callable[[Fields], FloatArray]
     """From the fields of n blocks to values [n, elements]."""
-    encode: Callable[[Values, Values | None], Fields] | None = None
+    encode: Callable[[FloatArray, FloatArray | None], Fields] | None = None
     """From values [n, elements] and their importance to fields; None if lbrx only decodes."""
     symmetric: bool = False
     planar: bool = False
@@ -148,7 +148,7 @@ def _empty_part(scheme: Scheme, name: str, values: NDArray[Any]) -> NDArray[Any]
     return np.empty(scheme.blocks(values.shape), values.dtype if keeps else scheme.layout[name])
 
 
-def decode(parts: Fields, scheme: Scheme, shape: Shape) -> Values:
+def decode(parts: Fields, scheme: Scheme, shape: Shape) -> FloatArray:
     """The inverse of `encode`. The sizes of the parts have been checked."""
     count = scheme.blocks(shape)
     if scheme.planar:
@@ -170,7 +170,7 @@ def _chunks(count: int, elements: int) -> Iterator[slice]:
     return (slice(start, min(start + step, count)) for start in range(0, count, step))
 
 
-def _check_values(values: Values, before: int, shape: Shape, scheme: Scheme) -> None:
+def _check_values(values: FloatArray, before: int, shape: Shape, scheme: Scheme) -> None:
     fine = np.isfinite(values) & (np.abs(values) <= scheme.limit)
     if not fine.all():
         first = int(np.argmin(fine.reshape(-1)))
@@ -214,10 +214,10 @@ class _Weights:
         self.blocks = self.rows.reshape(-1, elements)
         self.in_row = shape[-1] // elements
 
-    def of(self, chunk: slice) -> Values:
+    def of(self, chunk: slice) -> FloatArray:
         """The importance of some blocks; ones where it is all zeros."""
         index = np.arange(chunk.start, chunk.stop)
         rows = self.row_of[index // self.in_row]
-        weights: Values = self.blocks.take(rows * self.in_row + index % self.in_row, axis=0)
+        weights: FloatArray = self.blocks.take(rows * self.in_row + index % self.in_row, axis=0)
         weights[~weights.any(axis=1)] = 1
         return weights

@@ -27,7 +27,7 @@ from lbrx.formats.checks import (
     checked_shape,
     shown,
 )
-from lbrx.formats.containers.gguf_types import (
+from lbrx.formats.containers.gguf_constants import (
     ARRAY,
     BOOL,
     DEFAULT_ALIGNMENT,
@@ -38,7 +38,7 @@ from lbrx.formats.containers.gguf_types import (
     NUMBERS,
     STRING,
     U32,
-    Integer,
+    GgufInteger,
 )
 from lbrx.formats.descriptor import ENCODINGS, Encoding, FileRange, Format, ModelFiles, TensorInfo
 from lbrx.quant.gguf import by_id
@@ -231,7 +231,7 @@ def _value(cursor: Cursor, kind: int, field: str, depth: int = 0) -> Any:
     if kind == F64:
         return value  # a numpy scalar keeps the width
     plain = value.item()
-    return plain if kind in (U32, F32) else Integer.of(kind, plain)
+    return plain if kind in (U32, F32) else GgufInteger.of(kind, plain)
 
 
 def _number_type(cursor: Cursor, kind: int, field: str) -> np.dtype[Any]:

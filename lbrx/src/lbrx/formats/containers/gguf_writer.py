@@ -11,7 +11,7 @@ import numpy as np
 
 from lbrx.formats.checks import bad, brief, check_blocks, shown
 from lbrx.formats.containers.gguf import MetadataArray, alignment_of
-from lbrx.formats.containers.gguf_types import (
+from lbrx.formats.containers.gguf_constants import (
     ARRAY,
     BOOL,
     F32,
@@ -26,7 +26,7 @@ from lbrx.formats.containers.gguf_types import (
     U32,
     U64,
     VERSION,
-    Integer,
+    GgufInteger,
 )
 from lbrx.formats.descriptor import OutgoingInfo
 from lbrx.formats.layout import FileLayout, Placed
@@ -106,7 +106,7 @@ def _kind_of(path: Path, field: str, value: object) -> int:
     match value:
         case bool() | np.bool_():
             return BOOL
-        case Integer():
+        case GgufInteger():
             return value.kind
         case np.generic() if value.dtype in _BY_NUMPY:
             return _BY_NUMPY[value.dtype]

@@ -13,7 +13,7 @@ import numpy as np
 from lbrx import dtype as dt
 from lbrx.errors import DtypeError
 from lbrx.formats.checks import bad, check_blocks, checked_shape
-from lbrx.formats.containers.zip_archive import Member, members
+from lbrx.formats.containers.zip_archive import ZipMember, members
 from lbrx.formats.containers.zip_writer import (
     StoredMember,
     directory,
@@ -61,12 +61,12 @@ def read(path: Path) -> ModelFiles:
 def read_array(path: Path) -> ModelFiles:
     """Describe the array of an .npy, under the name of the file."""
     size = path.stat().st_size
-    whole = Member(path, path.name, 0, size, size, is_deflated=False)
+    whole = ZipMember(path, path.name, 0, size, size, is_deflated=False)
     with path.open("rb") as file:
         return ModelFiles(path, Format.NPY, {path.stem: _array(file, path.stem, whole)})
 
 
-def _array(file: IO[bytes], name: str, member: Member) -> TensorInfo:
+def _array(file: IO[bytes], name: str, member: ZipMember) -> TensorInfo:
     path, head = member.file, member.head(file, _MAX_NPY_HEADER + 12)
     descr, is_fortran, sizes, start = _header(path, name, head)
     encoding = _encoding(path, name, descr)

@@ -17,7 +17,14 @@ import numpy as np
 
 from lbrx.errors import FormatError
 from lbrx.formats.checks import MAX_TENSORS, bad, check_blocks, checked_shape, shown
-from lbrx.formats.containers.protobuf import BYTES, FIXED32, FIXED64, VARINT, Message, signed
+from lbrx.formats.containers.protobuf import (
+    BYTES,
+    FIXED32,
+    FIXED64,
+    VARINT,
+    ProtobufMessage,
+    signed,
+)
 from lbrx.formats.descriptor import (
     ENCODINGS,
     Encoding,
@@ -59,7 +66,7 @@ def is_model(path: Path) -> bool:
     try:
         with path.open("rb") as file:
             data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-        fields = islice(Message(path, data), _DETECTED_FIELDS)
+        fields = islice(ProtobufMessage(path, data), _DETECTED_FIELDS)
         return any(number == _GRAPH and wire == BYTES for number, wire, _, _ in fields)
     except FormatError:
         return False
@@ -70,7 +77,7 @@ def read(path: Path) -> ModelFiles:
         data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     metadata: dict[str, Any] = {}
     tensors: dict[str, TensorInfo] = {}
-    model = Message(path, data)
+    model = ProtobufMessage(path, data)
     for number, wire, start, end in model:
         if number == _GRAPH and wire == BYTES:
             for info in _initializers(model.inner(start, end)):
@@ -87,13 +94,13 @@ def read(path: Path) -> ModelFiles:
     return ModelFiles(path, Format.ONNX, tensors, metadata=metadata)
 
 
-def _initializers(graph: Message) -> Iterator[TensorInfo]:
+def _initializers(graph: ProtobufMessage) -> Iterator[TensorInfo]:
     for number, wire, start, end in graph:
         if number == _INITIALIZER and wire == BYTES:
             yield _tensor(graph.inner(start, end))
 
 
-def _pair(message: Message) -> tuple[str, str]:
+def _pair(message: ProtobufMessage) -> tuple[str, str]:
     texts = {n: message.text(a, b) for n, wire, a, b in message if wire == BYTES}
     return texts.get(1, ""), texts.get(2, "")
 
@@ -111,7 +118,7 @@ class _Proto:
     is_external: bool = False
 
 
-def _tensor(message: Message) -> TensorInfo:
+def _tensor(message: ProtobufMessage) -> TensorInfo:
     """A TensorProto: 1 dims, 2 data_type, 8 name, 9 raw_data, 13 external_data, 14 location."""
     proto = _Proto()
     for number, wire, start, end in message:
@@ -136,7 +143,7 @@ def _tensor(message: Message) -> TensorInfo:
     return _described(message, proto)
 
 
-def _described(message: Message, proto: _Proto) -> TensorInfo:
+def _described(message: ProtobufMessage, proto: _Proto) -> TensorInfo:
     path, name = message.path, proto.name
     if proto.kind not in _TYPES:
         raise bad(
@@ -158,7 +165,7 @@ def _described(message: Message, proto: _Proto) -> TensorInfo:
     return TensorInfo(name, encoding, shape, source)
 
 
-def _numbers(message: Message, proto: _Proto, encoding: Encoding) -> Source:
+def _numbers(message: ProtobufMessage, proto: _Proto, encoding: Encoding) -> Source:
     """The data of a typed field: a range of the file if it is packed in the element type."""
     if len(proto.runs) == 1:
         number, wire, start, end = proto.runs[0]

@@ -19,7 +19,7 @@ _MARK = object()
 
 
 @dataclass(frozen=True)
-class Name:
+class PickledName:
     """A class or function that a pickle names."""
 
     module: str
@@ -30,24 +30,24 @@ class Name:
 
 
 @dataclass(frozen=True)
-class Call:
+class PickledCall:
     """A call that a pickle asks for: the function and its arguments. It is never made."""
 
-    name: Name
+    name: PickledName
     arguments: tuple[Any, ...]
 
 
 @dataclass(frozen=True)
-class Reference:
+class PickledReference:
     """A reference to an object outside of the pickle: a storage of PyTorch."""
 
     value: Any
 
 
-class Machine:
+class PickleMachine:
     """Runs one pickle. `allowed` tells which names it may contain."""
 
-    def __init__(self, path: Path, allowed: Callable[[Name], bool]) -> None:
+    def __init__(self, path: Path, allowed: Callable[[PickledName], bool]) -> None:
         self.path = path
         self.allowed = allowed
         self.stack: list[Any] = []
@@ -96,7 +96,7 @@ class Machine:
         self.memo[len(self.memo) if index is None else index] = self.stack[-1]
 
     def _name(self, module: str, name: str) -> None:
-        found = Name(str(module), str(name))
+        found = PickledName(str(module), str(name))
         if not self.allowed(found):
             raise bad(
                 self.path,
@@ -112,10 +112,10 @@ class Machine:
 
     def _call(self, _: Any) -> None:
         arguments, function = self.stack.pop(), self.stack.pop()
-        if not isinstance(function, Name) or not isinstance(arguments, tuple):
+        if not isinstance(function, PickledName) or not isinstance(arguments, tuple):
             raise bad(self.path, "calls an object that is not a function", field="pickle")
-        is_dict = function == Name("collections", "OrderedDict") and not arguments
-        self.stack.append({} if is_dict else Call(function, arguments))
+        is_dict = function == PickledName("collections", "OrderedDict") and not arguments
+        self.stack.append({} if is_dict else PickledCall(function, arguments))
 
     def _tuple(self, count: int | None) -> None:
         if count is None:
@@ -165,28 +165,28 @@ _LITERALS = frozenset(
     "BININT BININT1 BININT2 LONG1 LONG4 INT LONG BINFLOAT FLOAT BINUNICODE SHORT_BINUNICODE "
     "BINUNICODE8 UNICODE BINSTRING SHORT_BINSTRING STRING BINBYTES SHORT_BINBYTES".split()
 )
-_Action = Callable[[Machine, Any], None]
+_Action = Callable[[PickleMachine, Any], None]
 # The table belongs to the machine, so it uses private methods.
 _ACTIONS: dict[str, _Action] = {
     **dict.fromkeys(("PROTO", "FRAME"), lambda m, _: None),
-    **dict.fromkeys(("BINPUT", "LONG_BINPUT", "PUT"), Machine._memoize),
+    **dict.fromkeys(("BINPUT", "LONG_BINPUT", "PUT"), PickleMachine._memoize),
     "MEMOIZE": lambda m, _: m._memoize(None),
     **dict.fromkeys(("BINGET", "LONG_BINGET", "GET"), lambda m, i: m.stack.append(m.memo[int(i)])),
     "GLOBAL": lambda m, text: m._name(*text.split(" ", 1)),
-    "STACK_GLOBAL": Machine._stack_name,
-    "REDUCE": Machine._call,
+    "STACK_GLOBAL": PickleMachine._stack_name,
+    "REDUCE": PickleMachine._call,
     "TUPLE": lambda m, _: m._tuple(None),
     "TUPLE1": lambda m, _: m._tuple(1),
     "TUPLE2": lambda m, _: m._tuple(2),
     "TUPLE3": lambda m, _: m._tuple(3),
-    "SETITEM": Machine._set_item,
+    "SETITEM": PickleMachine._set_item,
     "SETITEMS": lambda m, _: m._set_items(m._since_mark()),
     "APPEND": lambda m, _: m._append([m.stack.pop()]),
     "APPENDS": lambda m, _: m._append(m._since_mark()),
     "ADDITEMS": lambda m, _: m._drop_marked(),
     "POP": lambda m, _: m._drop(),
     "POP_MARK": lambda m, _: m._drop_marked(),
-    "BINPERSID": lambda m, _: m.stack.append(Reference(m.stack.pop())),
+    "BINPERSID": lambda m, _: m.stack.append(PickledReference(m.stack.pop())),
     # The state of an object, such as _metadata of a state dict, contains no tensors.
     "BUILD": lambda m, _: m._drop(),
 }

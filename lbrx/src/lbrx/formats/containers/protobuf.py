@@ -10,7 +10,7 @@ from lbrx.formats.checks import bad
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 
 
-class Message:
+class ProtobufMessage:
     """A message in a buffer. It iterates over fields in stored order; contents are ranges, not
     copies."""
 
@@ -53,8 +53,8 @@ class Message:
     def _damaged(self, at: int) -> Exception:
         return bad(self.path, f"is damaged at byte {at:,}", field="protobuf message")
 
-    def inner(self, start: int, end: int) -> Message:
-        return Message(self.path, self.data, start, end)
+    def inner(self, start: int, end: int) -> ProtobufMessage:
+        return ProtobufMessage(self.path, self.data, start, end)
 
     def text(self, start: int, end: int) -> str:
         return str(self.data[start:end], "utf-8", "replace")

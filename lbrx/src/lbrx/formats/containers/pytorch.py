@@ -8,8 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from lbrx.formats.checks import MAX_BYTES, bad, brief, check_name, checked_shape, shown
-from lbrx.formats.containers.pickle_machine import MAX_PICKLE, Call, Machine, Name, Reference
-from lbrx.formats.containers.zip_archive import Member, members
+from lbrx.formats.containers.pickle_machine import (
+    MAX_PICKLE,
+    PickledCall,
+    PickledName,
+    PickledReference,
+    PickleMachine,
+)
+from lbrx.formats.containers.zip_archive import ZipMember, members
 from lbrx.formats.descriptor import ENCODINGS, Encoding, FileRange, Format, ModelFiles, TensorInfo
 from lbrx.shape import Shape, contiguous_strides
 
@@ -70,7 +76,7 @@ def read(path: Path) -> ModelFiles:
         raise bad(path, "is not little-endian", field="byteorder")
     if pickled.nbytes > MAX_PICKLE:
         raise bad(path, f"{pickled.nbytes:,} bytes, at most {MAX_PICKLE:,}", field="data.pkl")
-    root = Machine(path, _is_allowed).run(pickled.content())
+    root = PickleMachine(path, _is_allowed).run(pickled.content())
     storages = {name.removeprefix(f"{prefix}data/"): member for name, member in content.items()}
     tensors: dict[str, TensorInfo] = {}
     for name, call in _walk(path, root):
@@ -81,23 +87,23 @@ def read(path: Path) -> ModelFiles:
     return ModelFiles(path, Format.PYTORCH, {info.name: info for info in tensors.values()})
 
 
-def _is_allowed(name: Name) -> bool:
+def _is_allowed(name: PickledName) -> bool:
     return name.name in _ALLOWED.get(name.module, ())
 
 
-def _only(path: Path, found: list[Member]) -> Member:
+def _only(path: Path, found: list[ZipMember]) -> ZipMember:
     if len(found) != 1:
         raise bad(path, f"has {len(found)} members data.pkl, not one")
     return found[0]
 
 
-def _walk(path: Path, root: object) -> Iterator[tuple[str, Call]]:
+def _walk(path: Path, root: object) -> Iterator[tuple[str, PickledCall]]:
     """Tensors by name. A container that occurs several times counts at its first place."""
     seen: set[int] = set()
     pending: list[tuple[str, object, int]] = [("", root, 0)]
     while pending:
         name, value, depth = pending.pop()
-        if isinstance(value, Call):
+        if isinstance(value, PickledCall):
             if (call := _unwrapped(value)) is not None:
                 yield name, call
         elif isinstance(value, (dict, list, tuple)) and id(value) not in seen:
@@ -116,20 +122,20 @@ def _key(key: object) -> str:
     return key if isinstance(key, str) else brief(key)
 
 
-def _unwrapped(call: Call) -> Call | None:
+def _unwrapped(call: PickledCall) -> PickledCall | None:
     """The tensor that a parameter wraps; None if it is not a tensor."""
     inner: object = call
-    while isinstance(inner, Call) and inner.name.name in _PARAMETERS:
+    while isinstance(inner, PickledCall) and inner.name.name in _PARAMETERS:
         inner = inner.arguments[0] if inner.arguments else None
-    return inner if isinstance(inner, Call) and inner.name.name in _TENSORS else None
+    return inner if isinstance(inner, PickledCall) and inner.name.name in _TENSORS else None
 
 
-def _tensor(path: Path, name: str, call: Call, storages: dict[str, Member]) -> TensorInfo:
+def _tensor(path: Path, name: str, call: PickledCall, storages: dict[str, ZipMember]) -> TensorInfo:
     try:
         storage, offset, sizes, steps = call.arguments[:4]
         kind, storage_name, key, *_ = storage.value
         dtype = call.arguments[6] if call.name.name == "_rebuild_tensor_v3" else None
-        is_right = isinstance(storage, Reference) and kind == "storage"
+        is_right = isinstance(storage, PickledReference) and kind == "storage"
     except (ValueError, AttributeError, TypeError, IndexError):
         is_right = False
     if not is_right:
@@ -146,7 +152,7 @@ def _tensor(path: Path, name: str, call: Call, storages: dict[str, Member]) -> T
 
 
 def _sequence(path: Path, name: str, value: object) -> tuple[object, ...]:
-    if isinstance(value, Call) and value.name.name == "Size" and len(value.arguments) == 1:
+    if isinstance(value, PickledCall) and value.name.name == "Size" and len(value.arguments) == 1:
         value = value.arguments[0]
     if not isinstance(value, (tuple, list)):
         raise bad(path, "is not a sequence of sizes", tensor=name, field="size")
@@ -154,8 +160,8 @@ def _sequence(path: Path, name: str, value: object) -> tuple[object, ...]:
 
 
 def _encoding(path: Path, name: str, storage: object, dtype: object) -> Encoding:
-    known = _DTYPES.get(dtype.name) if isinstance(dtype, Name) else None
-    if known is None and isinstance(storage, Name):
+    known = _DTYPES.get(dtype.name) if isinstance(dtype, PickledName) else None
+    if known is None and isinstance(storage, PickledName):
         known = _STORAGES.get(storage.name)
     if known is None:
         raise bad(path, "has a type that lbrx does not read", tensor=name, field="storage")
@@ -165,7 +171,7 @@ def _encoding(path: Path, name: str, storage: object, dtype: object) -> Encoding
 def _place(
     path: Path,
     name: str,
-    member: Member,
+    member: ZipMember,
     offset: Any,
     encoding: Encoding,
     shape: Shape,

@@ -27,7 +27,7 @@ _MAX_RATIO = 1040
 
 
 @dataclass(frozen=True)
-class Member:
+class ZipMember:
     """A member: `packed` bytes at `offset` of the file, which may be deflated."""
 
     file: Path
@@ -81,9 +81,9 @@ def member_names(path: Path) -> list[str]:
         return archive.namelist()
 
 
-def members(path: Path) -> dict[str, Member]:
+def members(path: Path) -> dict[str, ZipMember]:
     """All members by name. Raises FormatError if one is not within the file."""
-    result: dict[str, Member] = {}
+    result: dict[str, ZipMember] = {}
     with _opened(path) as archive, path.open("rb") as file:
         size = file.seek(0, 2)
         for info in archive.infolist():
@@ -124,7 +124,7 @@ def _check_directory(path: Path) -> None:
         raise bad(path, problem, field="zip directory")
 
 
-def _member(path: Path, file: IO[bytes], size: int, info: zipfile.ZipInfo) -> Member:
+def _member(path: Path, file: IO[bytes], size: int, info: zipfile.ZipInfo) -> ZipMember:
     field = f"member {shown(info.filename)}"
     if info.flag_bits & 1:
         raise bad(path, "is encrypted", field=field)
@@ -144,4 +144,4 @@ def _member(path: Path, file: IO[bytes], size: int, info: zipfile.ZipInfo) -> Me
     if info.file_size > info.compress_size * _MAX_RATIO + 1024:
         problem = f"{info.compress_size:,} bytes cannot expand to {info.file_size:,}"
         raise bad(path, problem, field=field)
-    return Member(path, info.filename, offset, info.compress_size, info.file_size, is_deflated)
+    return ZipMember(path, info.filename, offset, info.compress_size, info.file_size, is_deflated)

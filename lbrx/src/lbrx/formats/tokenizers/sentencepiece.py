@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lbrx.formats.checks import MAX_HEADER, bad
-from lbrx.formats.containers.protobuf import BYTES, VARINT, Message, signed
+from lbrx.formats.containers.protobuf import BYTES, VARINT, ProtobufMessage, signed
 
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 _PIECES, _TRAINING, _NORMALIZER = 1, 2, 3
@@ -19,7 +19,7 @@ LONGEST = 512
 
 
 @dataclass(frozen=True)
-class Piece:
+class VocabularyPiece:
     """A token of tokenizer.model; `kind` has GGUF's numbers."""
 
     text: str
@@ -42,7 +42,7 @@ def is_byte(text: str) -> bool:
     return _BYTE.fullmatch(text) is not None
 
 
-def read(path: Path) -> list[Piece]:
+def read(path: Path) -> list[VocabularyPiece]:
     """The tokens of a tokenizer.model."""
     model = _message(path)
     return [
@@ -71,16 +71,16 @@ def read_rules(path: Path) -> Rules:
     return Rules(**found, adds_space=adds_space)
 
 
-def _message(path: Path) -> Message:
+def _message(path: Path) -> ProtobufMessage:
     size = path.stat().st_size
     if not 0 < size <= MAX_HEADER:
         raise bad(path, f"has {size:,} bytes, not 1 to {MAX_HEADER:,}")
     with path.open("rb") as file:
         data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-    return Message(path, data)
+    return ProtobufMessage(path, data)
 
 
-def _piece(message: Message) -> Piece:
+def _piece(message: ProtobufMessage) -> VocabularyPiece:
     text, score, kind = "", 0.0, 1
     for number, wire, start, end in message:
         match number, wire:
@@ -92,7 +92,7 @@ def _piece(message: Message) -> Piece:
                 kind = start
     if not 1 <= kind <= 6:
         raise bad(message.path, f"{kind} is not a type of piece", field=f"piece {text[:40]!r}")
-    return Piece(text, score, kind)
+    return VocabularyPiece(text, score, kind)
 
 
 def scores_of(merges: Iterable[tuple[str, str]]) -> dict[str, float]:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-class Book(NamedTuple):
+class CodeBook(NamedTuple):
     entries: int
     length: int
     values: tuple[int, ...]
@@ -28,12 +28,12 @@ class Book(NamedTuple):
 
 _STEPS_OF_2 = (8, 25, 43)
 BOOKS = {
-    "iq2_xxs": Book(256, 8, _STEPS_OF_2),
-    "iq2_xs": Book(512, 8, _STEPS_OF_2),
-    "iq2_s": Book(1024, 8, _STEPS_OF_2),
-    "iq3_xxs": Book(256, 4, (4, 12, 20, 28, 36, 44, 52, 62)),
-    "iq3_s": Book(512, 4, (1, 3, 5, 7, 9, 11, 13, 15)),
-    "iq1": Book(2048, 8, (-1, 0, 1)),
+    "iq2_xxs": CodeBook(256, 8, _STEPS_OF_2),
+    "iq2_xs": CodeBook(512, 8, _STEPS_OF_2),
+    "iq2_s": CodeBook(1024, 8, _STEPS_OF_2),
+    "iq3_xxs": CodeBook(256, 4, (4, 12, 20, 28, 36, 44, 52, 62)),
+    "iq3_s": CodeBook(512, 4, (1, 3, 5, 7, 9, 11, 13, 15)),
+    "iq1": CodeBook(2048, 8, (-1, 0, 1)),
 }
 
 

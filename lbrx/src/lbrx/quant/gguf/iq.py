@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lbrx.quant.bits import Bytes, unpack_runs
+from lbrx.quant.bits import ByteArray, unpack_runs
 from lbrx.quant.gguf.blocks import block_scheme, column
 from lbrx.quant.gguf.grids import grid
-from lbrx.quant.scheme import Fields, Scheme, Values
+from lbrx.quant.scheme import Fields, FloatArray, Scheme
 
 _DELTA = np.float32(0.125)
 
@@ -23,30 +23,30 @@ def _bit_fields(words: NDArray[Any], bits: int, count: int) -> NDArray[Any]:
     return np.asarray((words[..., None] >> shifts) & words.dtype.type((1 << bits) - 1))
 
 
-def _signs(bits: Bytes) -> Values:
+def _signs(bits: ByteArray) -> FloatArray:
     """1 for a clear bit and -1 for a set one, eight to a byte."""
     return 1 - 2 * unpack_runs(bits, 1, 1).astype(np.float32)
 
 
-def _even_signs(sevens: NDArray[Any]) -> Values:
+def _even_signs(sevens: NDArray[Any]) -> FloatArray:
     """Eight signs from seven stored bits: the number of negative signs is even."""
     parity = np.bitwise_xor.reduce(_bit_fields(sevens, 1, 7), axis=-1)
     stored = (sevens | parity << sevens.dtype.type(7)).astype(np.uint8)
     return _signs(stored.reshape(len(sevens), -1))
 
 
-def _scaled(scales: Values, points: Values, signs: Values) -> Values:
+def _scaled(scales: FloatArray, points: FloatArray, signs: FloatArray) -> FloatArray:
     """Multiply the 256 values of each block by scales [blocks, groups]."""
     blocks, groups = scales.shape
     whole = points.reshape(blocks, groups, -1), signs.reshape(blocks, groups, -1)
     return (scales[:, :, None] * whole[0] * whole[1]).reshape(blocks, 256)
 
 
-def _quarter(d: NDArray[Any], codes: NDArray[Any]) -> Values:
+def _quarter(d: NDArray[Any], codes: NDArray[Any]) -> FloatArray:
     return column(d) * (np.float32(0.5) + codes.astype(np.float32)) * np.float32(0.25)
 
 
-def _decode_iq2_xxs(fields: Fields) -> Values:
+def _decode_iq2_xxs(fields: Fields) -> FloatArray:
     """A group of 32 values has two words: four indices, and four sets of signs with the scale."""
     words = fields["qs"].reshape(-1, 8, 2)
     indices = _bit_fields(words[:, :, 0], 8, 4)
@@ -54,49 +54,49 @@ def _decode_iq2_xxs(fields: Fields) -> Values:
     return _scaled(_quarter(fields["d"], words[:, :, 1] >> 28), grid("iq2_xxs")[indices], signs)
 
 
-def _decode_iq2_xs(fields: Fields) -> Values:
+def _decode_iq2_xs(fields: Fields) -> FloatArray:
     words = fields["qs"]
     scales = _quarter(fields["d"], unpack_runs(fields["scales"], 4, 1))
     return _scaled(scales, grid("iq2_xs")[words & 511], _even_signs(words >> 9))
 
 
-def _decode_iq2_s(fields: Fields) -> Values:
+def _decode_iq2_s(fields: Fields) -> FloatArray:
     high = unpack_runs(fields["qh"], 2, 1).astype(np.uint16) << 8
     scales = _quarter(fields["d"], unpack_runs(fields["scales"], 4, 1))
     return _scaled(scales, grid("iq2_s")[fields["qs"] | high], _signs(fields["signs"]))
 
 
-def _decode_iq3_xxs(fields: Fields) -> Values:
+def _decode_iq3_xxs(fields: Fields) -> FloatArray:
     words = fields["scales"]
     scales = column(fields["d"]) * (np.float32(0.5) + (words >> 28).astype(np.float32))
     signs = _even_signs(_bit_fields(words, 7, 4))
     return _scaled(scales * np.float32(0.5), grid("iq3_xxs")[fields["qs"]], signs)
 
 
-def _decode_iq3_s(fields: Fields) -> Values:
+def _decode_iq3_s(fields: Fields) -> FloatArray:
     high = unpack_runs(fields["qh"], 1, 1).astype(np.uint16) << 8
     codes = unpack_runs(fields["scales"], 4, 1).astype(np.float32)
     scales = column(fields["d"]) * (1 + 2 * codes)
     return _scaled(scales, grid("iq3_s")[fields["qs"] | high], _signs(fields["signs"]))
 
 
-def _shifted(scales: Values, indices: NDArray[Any], negative: NDArray[Any]) -> Values:
+def _shifted(scales: FloatArray, indices: NDArray[Any], negative: NDArray[Any]) -> FloatArray:
     """Points of the ternary book, shifted up or down by an eighth."""
     groups = scales.shape[1]
     delta = np.where(negative, -_DELTA, _DELTA).reshape(len(scales), -1, 1)
-    points: Values = grid("iq1")[indices].reshape(len(scales), delta.shape[1], -1)
+    points: FloatArray = grid("iq1")[indices].reshape(len(scales), delta.shape[1], -1)
     moved = points + delta
     return (scales[:, :, None] * moved.reshape(len(scales), groups, -1)).reshape(-1, 256)
 
 
-def _decode_iq1_s(fields: Fields) -> Values:
+def _decode_iq1_s(fields: Fields) -> FloatArray:
     words = fields["qh"]
     high = _bit_fields(words, 3, 4).reshape(-1, 32) << 8
     scales = column(fields["d"]) * (2 * ((words >> 12) & 7).astype(np.float32) + 1)
     return _shifted(scales, fields["qs"] | high, words >> 15 != 0)
 
 
-def _decode_iq1_m(fields: Fields) -> Values:
+def _decode_iq1_m(fields: Fields) -> FloatArray:
     """The block's scale is stored in the top four bits of the scale words."""
     words = fields["scales"]
     nibbles = (words >> 12) << np.arange(0, 16, 4, dtype=np.uint16)
@@ -121,7 +121,7 @@ def _scheme(
     bits: int,
     group_size: int,
     layout: list[tuple[Any, ...]],
-    decode: Callable[[Fields], Values],
+    decode: Callable[[Fields], FloatArray],
     book: str,
 ) -> Scheme:
     """A type of 256 values in a block, which lbrx only decodes. Those of IQ1 have an offset."""

@@ -9,27 +9,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lbrx.quant.bits import Bytes, pack_runs, unpack_runs
+from lbrx.quant.bits import ByteArray, pack_runs, unpack_runs
 from lbrx.quant.gguf import search
 from lbrx.quant.gguf.blocks import block_scheme, column, columns, extreme, inverse, weigh
 from lbrx.quant.gguf.search import FINE, Candidates
-from lbrx.quant.scheme import Encoder, Fields, Scheme, Values
+from lbrx.quant.scheme import Encoder, Fields, FloatArray, Scheme
 
 COARSE = Candidates(-0.5, 0.1, 16, absolute=True)
 NARROW = Candidates(-0.5, 0.1, 16)
 USUAL = Candidates(-1.0, 0.1, 21)
 
 
-def _spread(numbers: NDArray[Any]) -> Values:
+def _spread(numbers: NDArray[Any]) -> FloatArray:
     """One number for each group, [blocks, groups], shaped to multiply [blocks, groups, size]."""
     return numbers.astype(np.float32)[:, :, None]
 
 
-def _grouped(codes: Bytes, groups: int) -> Values:
+def _grouped(codes: ByteArray, groups: int) -> FloatArray:
     return codes.reshape(len(codes), groups, -1).astype(np.float32)
 
 
-def _half(numbers: Values) -> Values:
+def _half(numbers: FloatArray) -> FloatArray:
     """Rounded as it is stored."""
     return numbers.astype(np.float16).astype(np.float32)
 
@@ -37,19 +37,21 @@ def _half(numbers: Values) -> Values:
 # --- value = d * scale * code - dmin * minimum
 
 
-def _offset_values(d: Values, dmin: Values, scales: Bytes, minima: Bytes, codes: Bytes) -> Values:
+def _offset_values(
+    d: FloatArray, dmin: FloatArray, scales: ByteArray, minima: ByteArray, codes: ByteArray
+) -> FloatArray:
     scale, minimum = _spread(column(d) * scales), _spread(column(dmin) * minima)
     return (scale * _grouped(codes, scales.shape[1]) - minimum).reshape(len(codes), -1)
 
 
 def _encode_offset(
-    values: Values,
-    importance: Values | None,
+    values: FloatArray,
+    importance: FloatArray | None,
     bits: int,
     size: int,
     scale_top: int,
     candidates: Candidates,
-) -> tuple[dict[str, Values], NDArray[Any], NDArray[Any], NDArray[Any]]:
+) -> tuple[dict[str, FloatArray], NDArray[Any], NDArray[Any], NDArray[Any]]:
     """({d, dmin}, scale codes, minimum codes, codes)."""
     shape = len(values), 256 // size
     groups = columns(values, size)
@@ -71,7 +73,9 @@ def _encode_offset(
     return {"d": d, "dmin": dmin}, scale_codes, minimum_codes, codes.reshape(values.shape)
 
 
-def _levels(numbers: Values, weights: Values | None, top: int) -> tuple[Values, Values]:
+def _levels(
+    numbers: FloatArray, weights: FloatArray | None, top: int
+) -> tuple[FloatArray, FloatArray]:
     """A block's scale for its groups' scales, and their codes 0 to top."""
     if weights is None:
         d = numbers.max(axis=1).clip(0) / np.float32(top)
@@ -80,19 +84,19 @@ def _levels(numbers: Values, weights: Values | None, top: int) -> tuple[Values, 
     return d, np.rint(numbers * inverse(column(d))).clip(0, top)
 
 
-def _decode_q2_k(fields: Fields) -> Values:
+def _decode_q2_k(fields: Fields) -> FloatArray:
     scales, minima = np.split(unpack_runs(fields["scales"], 4, 16), 2, axis=1)
     codes = unpack_runs(fields["qs"], 2, 32)
     return _offset_values(fields["d"], fields["dmin"], scales, minima, codes)
 
 
-def _encode_q2_k(values: Values, importance: Values | None) -> Fields:
+def _encode_q2_k(values: FloatArray, importance: FloatArray | None) -> Fields:
     halves, scales, minima, codes = _encode_offset(values, importance, 2, 16, 15, COARSE)
     packed = pack_runs(np.concatenate([scales, minima], axis=1), 4, 16)
     return {**halves, "scales": packed, "qs": pack_runs(codes, 2, 32)}
 
 
-def unpack_sixes(packed: Bytes) -> tuple[Bytes, Bytes]:
+def unpack_sixes(packed: ByteArray) -> tuple[ByteArray, ByteArray]:
     """Eight scales and eight minima of six bits, in twelve bytes.
 
     Bytes 0 to 7 are the first four scales and minima; their two top bits complete the other
@@ -104,21 +108,23 @@ def unpack_sixes(packed: Bytes) -> tuple[Bytes, Bytes]:
     return both[:, 0], both[:, 1]
 
 
-def pack_sixes(scales: NDArray[Any], minima: NDArray[Any]) -> Bytes:
+def pack_sixes(scales: NDArray[Any], minima: NDArray[Any]) -> ByteArray:
     both = np.stack([scales, minima], axis=1).astype(np.uint8)
     first, second = both[:, :, :4].reshape(-1, 8), both[:, :, 4:].reshape(-1, 8)
     return np.concatenate([first | second >> 4 << 6, pack_runs(second & 15, 4, 4)], axis=1)
 
 
-def _decode_q4_k(fields: Fields) -> Values:
+def _decode_q4_k(fields: Fields) -> FloatArray:
     codes = unpack_runs(fields["qs"], 4, 32)
     if "qh" in fields:
         codes |= unpack_runs(fields["qh"], 1, 32) << np.uint8(4)
     return _offset_values(fields["d"], fields["dmin"], *unpack_sixes(fields["scales"]), codes)
 
 
-def _encode_q4_k(bits: int, candidates: Candidates) -> Callable[[Values, Values | None], Fields]:
-    def encode(values: Values, importance: Values | None) -> Fields:
+def _encode_q4_k(
+    bits: int, candidates: Candidates
+) -> Callable[[FloatArray, FloatArray | None], Fields]:
+    def encode(values: FloatArray, importance: FloatArray | None) -> Fields:
         halves, scales, minima, codes = _encode_offset(values, importance, bits, 32, 63, candidates)
         whole = codes.astype(np.uint8)
         high = {"qh": pack_runs(whole >> 4, 1, 32)} if bits == 5 else {}
@@ -131,14 +137,14 @@ def _encode_q4_k(bits: int, candidates: Candidates) -> Callable[[Values, Values 
 # --- value = d * scale * (code - half)
 
 
-def _centred_values(d: Values, scales: NDArray[Any], codes: Bytes, half: int) -> Values:
+def _centred_values(d: FloatArray, scales: NDArray[Any], codes: ByteArray, half: int) -> FloatArray:
     scale = _spread(column(d) * scales)
     return (scale * (_grouped(codes, 16) - half)).reshape(len(codes), -1)
 
 
 def _encode_centred(
-    values: Values, d: Values, scales: Values, half: int, scale_half: int
-) -> tuple[Values, Bytes]:
+    values: FloatArray, d: FloatArray, scales: FloatArray, half: int, scale_half: int
+) -> tuple[FloatArray, ByteArray]:
     """The codes of the scales, and those of the values for the stored scales."""
     scale_codes = np.rint(scales * inverse(column(d))).clip(-scale_half, scale_half - 1)
     scale = _spread(column(_half(d)) * scale_codes)
@@ -146,14 +152,14 @@ def _encode_centred(
     return scale_codes, codes.astype(np.uint8).reshape(values.shape)
 
 
-def _decode_q3_k(fields: Fields) -> Values:
+def _decode_q3_k(fields: Fields) -> FloatArray:
     low, high = fields["scales"][:, :8], fields["scales"][:, 8:]
     scales = unpack_runs(low, 4, 8) | unpack_runs(high, 2, 4) << np.uint8(4)
     codes = unpack_runs(fields["qs"], 2, 32) | unpack_runs(fields["hmask"], 1, 32) << np.uint8(2)
     return _centred_values(fields["d"], scales.astype(np.float32) - 32, codes, 4)
 
 
-def _encode_q3_k(values: Values, importance: Values | None) -> Fields:
+def _encode_q3_k(values: FloatArray, importance: FloatArray | None) -> Fields:
     groups = columns(values, 16)
     if importance is None:
         codes = np.rint(groups * (-4 * inverse(extreme(groups, 0)))).clip(-4, 3)
@@ -170,12 +176,12 @@ def _encode_q3_k(values: Values, importance: Values | None) -> Fields:
     return {"hmask": high, "qs": pack_runs(whole & 3, 2, 32), "scales": packed, "d": d}
 
 
-def _decode_q6_k(fields: Fields) -> Values:
+def _decode_q6_k(fields: Fields) -> FloatArray:
     codes = unpack_runs(fields["ql"], 4, 64) | unpack_runs(fields["qh"], 2, 32) << np.uint8(4)
     return _centred_values(fields["d"], fields["scales"], codes, 32)
 
 
-def _encode_q6_k(values: Values, importance: Values | None) -> Fields:
+def _encode_q6_k(values: FloatArray, importance: FloatArray | None) -> Fields:
     groups = columns(values, 16)
     weights = np.square(groups) if importance is None else columns(importance, 16)
     scales = search.centred(groups, weights, 32).reshape(-1, 16)
@@ -188,11 +194,11 @@ def _encode_q6_k(values: Values, importance: Values | None) -> Fields:
 # --- the type that llama.cpp keeps activations in
 
 
-def _decode_q8_k(fields: Fields) -> Values:
+def _decode_q8_k(fields: Fields) -> FloatArray:
     return column(fields["d"]) * fields["qs"]
 
 
-def _encode_q8_k(values: Values, importance: Values | None) -> Fields:
+def _encode_q8_k(values: FloatArray, importance: FloatArray | None) -> Fields:
     d = extreme(values, 1) / np.float32(-127)
     codes = np.rint(values * inverse(d)).clip(-127, 127)
     return {"d": d[:, 0], "qs": codes, "bsums": codes.reshape(-1, 16, 16).sum(axis=2)}

@@ -19,12 +19,12 @@ from lbrx.quant.gguf.blocks import (
     weigh,
 )
 from lbrx.quant.gguf.search import FINE
-from lbrx.quant.scheme import Encoder, Fields, Scheme, Values
+from lbrx.quant.scheme import Encoder, Fields, FloatArray, Scheme
 
 _BOTH: dict[str, Any] = {"heeds_importance": True, "encoder": Encoder.DIRECT}
 
 
-def _codes(fields: Fields) -> Values:
+def _codes(fields: Fields) -> FloatArray:
     """Nibbles, with the fifth bits of the Q5 types."""
     low = unpack_runs(fields["qs"], 4, 16)
     if "qh" in fields:
@@ -42,10 +42,10 @@ def _centred(name: str, gguf_id: int, bits: int) -> Scheme:
     """value = d * (code - half)."""
     half = 1 << (bits - 1)
 
-    def decode(fields: Fields) -> Values:
+    def decode(fields: Fields) -> FloatArray:
         return column(fields["d"]) * (_codes(fields) - half)
 
-    def encode(values: Values, importance: Values | None) -> Fields:
+    def encode(values: FloatArray, importance: FloatArray | None) -> Fields:
         if importance is not None:
             weights = columns(weigh(values, importance, 1), 32)
             d = column(search.centred(columns(values, 32), weights, half))
@@ -66,10 +66,10 @@ def _offset(name: str, gguf_id: int, bits: int) -> Scheme:
     """value = d * code + m."""
     top = (1 << bits) - 1
 
-    def decode(fields: Fields) -> Values:
+    def decode(fields: Fields) -> FloatArray:
         return column(fields["d"]) * _codes(fields) + column(fields["m"])
 
-    def encode(values: Values, importance: Values | None) -> Fields:
+    def encode(values: FloatArray, importance: FloatArray | None) -> Fields:
         if importance is not None:
             weights = columns(weigh(values, importance, 1), 32)
             d, minimum = map(column, search.offset(columns(values, 32), weights, top, FINE))
@@ -85,21 +85,21 @@ def _offset(name: str, gguf_id: int, bits: int) -> Scheme:
     return block_scheme(name, gguf_id, 32, bits, 32, layout, decode, encode, **_BOTH)
 
 
-def _decode_q8_0(fields: Fields) -> Values:
+def _decode_q8_0(fields: Fields) -> FloatArray:
     return column(fields["d"]) * fields["qs"]
 
 
-def _encode_q8_0(values: Values, importance: Values | None) -> Fields:
+def _encode_q8_0(values: FloatArray, importance: FloatArray | None) -> Fields:
     d = np.abs(values).max(axis=1, keepdims=True) / np.float32(127)
     return {"d": d[:, 0], "qs": round_away(values * inverse(d))}
 
 
-def _decode_q1_0(fields: Fields) -> Values:
+def _decode_q1_0(fields: Fields) -> FloatArray:
     signs = unpack_runs(fields["qs"], 1, 1).astype(np.float32) * 2 - 1
     return column(fields["d"]) * signs
 
 
-def _encode_q1_0(values: Values, importance: Values | None) -> Fields:
+def _encode_q1_0(values: FloatArray, importance: FloatArray | None) -> Fields:
     return {"d": np.abs(values).mean(axis=1), "qs": pack_runs(values >= 0, 1, 1)}
 
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lbrx.quant.gguf.blocks import extreme, inverse
-from lbrx.quant.scheme import Values
+from lbrx.quant.scheme import FloatArray
 
 
 class Candidates(NamedTuple):
@@ -35,15 +35,15 @@ FINE = Candidates(-0.9, 0.05, 37)
 """The candidates where importance is given."""
 
 
-def total(*factors: Values) -> Values:
+def total(*factors: FloatArray) -> FloatArray:
     """The sum of a product over each group."""
     terms = ",".join(["ij"] * len(factors))
     return np.asarray(np.einsum(f"{terms}->j", *factors))
 
 
 def offset(
-    values: Values, weights: Values, top: int, candidates: Candidates
-) -> tuple[Values, Values]:
+    values: FloatArray, weights: FloatArray, top: int, candidates: Candidates
+) -> tuple[FloatArray, FloatArray]:
     """(scale, minimum) for value = scale * code - minimum, codes 0 to top, minimum not negative."""
     low = np.minimum(values.min(axis=0), 0)
     # Values relative to the minimum are not negative, so their sums do not cancel.
@@ -73,14 +73,19 @@ def offset(
     return scale, -(low + shift)
 
 
-def _ratio(steps: np.float32, span: Values) -> Values:
+def _ratio(steps: np.float32, span: FloatArray) -> FloatArray:
     """Codes for each unit of value, rounded once: otherwise the largest value may become a tie."""
     return np.where(span > 0, steps / span, np.float32(0))
 
 
 def _solve(
-    above: Values, weights: Values, codes: Values, low: Values, w: Values, v: Values
-) -> tuple[Values, Values]:
+    above: FloatArray,
+    weights: FloatArray,
+    codes: FloatArray,
+    low: FloatArray,
+    w: FloatArray,
+    v: FloatArray,
+) -> tuple[FloatArray, FloatArray]:
     """Scale and shift of the least squared error; NaN where the codes do not determine them.
 
     Letters are weighted sums: w of ones, v of values, q of codes, qq and qv of their products.
@@ -89,18 +94,18 @@ def _solve(
     q, qq, qv = total(weighted), total(weighted, codes), total(weighted, above)
     determinant = w * qq - q * q
     determinant[determinant <= 0] = np.nan
-    scale: Values = np.divide(w * qv - v * q, determinant)
-    shift: Values = np.divide(qq * v - q * qv, determinant)
+    scale: FloatArray = np.divide(w * qv - v * q, determinant)
+    shift: FloatArray = np.divide(qq * v - q * qv, determinant)
     # Minima are not negative: where zero would be below all codes, it becomes code 0.
     outside = low + shift > 0
     scale = np.where(outside, (qv + low * q) / qq, scale)
     return scale, np.where(outside, -low, shift)
 
 
-def centred(values: Values, weights: Values, half: int) -> Values:
+def centred(values: FloatArray, weights: FloatArray, half: int) -> FloatArray:
     """The scale for value = scale * code, codes -half to half - 1."""
-    peak: Values = extreme(values, 0)[0]
-    scale: Values = peak / np.float32(-half)
+    peak: FloatArray = extreme(values, 0)[0]
+    scale: FloatArray = peak / np.float32(-half)
     best = np.zeros_like(scale)
     for tenths in sorted(range(-9, 10), key=abs):
         codes = values * (np.float32(-half - 0.1 * tenths) * inverse(peak))
@@ -116,7 +121,9 @@ def centred(values: Values, weights: Values, half: int) -> Values:
     return scale
 
 
-def descended(values: Values, weights: Values, codes: Values, low: int, high: int) -> Values:
+def descended(
+    values: FloatArray, weights: FloatArray, codes: FloatArray, low: int, high: int
+) -> FloatArray:
     """The scale after moving single codes in all groups as long as the error falls."""
     products, squares = total(weights, values, codes), total(weights, codes, codes)
     for _ in range(5):
@@ -139,14 +146,14 @@ def descended(values: Values, weights: Values, codes: Values, low: int, high: in
     return np.where(squares > 0, products / squares, np.float32(0))
 
 
-def positive(values: Values, weights: Values, top: int) -> Values:
+def positive(values: FloatArray, weights: FloatArray, top: int) -> FloatArray:
     """The scale for value = scale * code of non-negative values, codes 0 to top."""
     peak = inverse(values.max(axis=0))
     best = np.full_like(peak, np.inf)
     codes = np.zeros_like(values)
     for tenths in sorted(range(-4, 5), key=abs):
-        steps: Values = np.float32(top + 0.1 * tenths) * peak
-        trial: Values = np.clip(np.rint(values * steps), 0, top)
+        steps: FloatArray = np.float32(top + 0.1 * tenths) * peak
+        trial: FloatArray = np.clip(np.rint(values * steps), 0, top)
         difference = values - trial * inverse(steps)
         error = total(weights, difference, difference)
         better = error < best

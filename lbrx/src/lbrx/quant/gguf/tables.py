@@ -8,17 +8,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lbrx.quant import floats
-from lbrx.quant.bits import Bytes, pack_runs, unpack_runs
+from lbrx.quant.bits import ByteArray, pack_runs, unpack_runs
 from lbrx.quant.gguf.blocks import block_scheme, column, columns, extreme, inverse, weigh
 from lbrx.quant.gguf.search import total
-from lbrx.quant.scheme import Fields, Scheme, Values
+from lbrx.quant.scheme import Fields, FloatArray, Scheme
 
 # IQ4's values: steps grow with the distance from zero, for normally distributed weights.
 UNEVEN = np.array(
     [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.float32
 )
 # The midpoints are multiples of a half, so floor(2 x) finds the code of x.
-_UNEVEN_CODES: Bytes = np.searchsorted(
+_UNEVEN_CODES: ByteArray = np.searchsorted(
     UNEVEN[1:] + UNEVEN[:-1], np.arange(-256, 256), side="right"
 ).astype(np.uint8)
 # GGUF's table of E2M1 is doubled and its scales are halved: the largest scale stays finite.
@@ -29,13 +29,13 @@ _DOUBLED = 2 * floats.E2M1 + np.float32(0)
 # --- IQ4: the scale is searched for, as for the K types
 
 
-def _nearest(values: Values) -> Bytes:
+def _nearest(values: FloatArray) -> ByteArray:
     """Codes of the nearest table entries; ties go to the upper one."""
     halves = np.floor(2 * values).clip(-256, 255).astype(np.int16)
     return _UNEVEN_CODES.take(halves + 256)
 
 
-def _uneven_scales(groups: Values, weights: Values) -> Values:
+def _uneven_scales(groups: FloatArray, weights: FloatArray) -> FloatArray:
     """The best of several scales that put the extreme value near either end of the table."""
     peak = inverse(extreme(groups, 0)[0])
     scale, best = np.zeros_like(peak), np.zeros_like(peak)
@@ -50,21 +50,21 @@ def _uneven_scales(groups: Values, weights: Values) -> Values:
     return scale
 
 
-def _uneven_weights(values: Values, importance: Values | None) -> Values:
+def _uneven_weights(values: FloatArray, importance: FloatArray | None) -> FloatArray:
     rows = np.square(values) if importance is None else weigh(values, importance, 2)
     return columns(rows, 32)
 
 
-def _decode_iq4_nl(fields: Fields) -> Values:
+def _decode_iq4_nl(fields: Fields) -> FloatArray:
     return column(fields["d"]) * UNEVEN[unpack_runs(fields["qs"], 4, 16)]
 
 
-def _encode_iq4_nl(values: Values, importance: Values | None) -> Fields:
+def _encode_iq4_nl(values: FloatArray, importance: FloatArray | None) -> Fields:
     d = _uneven_scales(columns(values, 32), _uneven_weights(values, importance))
     return {"d": d, "qs": pack_runs(_nearest(values * inverse(column(d))), 4, 16)}
 
 
-def _decode_iq4_xs(fields: Fields) -> Values:
+def _decode_iq4_xs(fields: Fields) -> FloatArray:
     high = np.ascontiguousarray(fields["scales_h"]).view(np.uint8).reshape(-1, 2)
     scales = unpack_runs(fields["scales_l"], 4, 1) | unpack_runs(high, 2, 1) << np.uint8(4)
     scale = column(fields["d"]) * (scales.astype(np.float32) - 32)
@@ -72,7 +72,7 @@ def _decode_iq4_xs(fields: Fields) -> Values:
     return (scale[:, :, None] * entries).reshape(-1, 256)
 
 
-def _encode_iq4_xs(values: Values, importance: Values | None) -> Fields:
+def _encode_iq4_xs(values: FloatArray, importance: FloatArray | None) -> Fields:
     groups = _uneven_scales(columns(values, 32), _uneven_weights(values, importance))
     scales = groups.reshape(-1, 8)
     d = extreme(scales, 1) / np.float32(-32)
@@ -91,16 +91,16 @@ def _encode_iq4_xs(values: Values, importance: Values | None) -> Fields:
 # --- E2M1 with an eight-bit scale
 
 
-def _half_power(exponents: NDArray[Any]) -> Values:
+def _half_power(exponents: NDArray[Any]) -> FloatArray:
     """2 ** (e - 128): half the value of E8M0, as the table has doubled values."""
     return floats.from_e8m0(exponents.astype(np.int32) - 1)
 
 
-def _decode_mxfp4(fields: Fields) -> Values:
+def _decode_mxfp4(fields: Fields) -> FloatArray:
     return _half_power(fields["e"])[:, None] * _DOUBLED[unpack_runs(fields["qs"], 4, 16)]
 
 
-def _encode_mxfp4(values: Values, importance: Values | None) -> Fields:
+def _encode_mxfp4(values: FloatArray, importance: FloatArray | None) -> Fields:
     largest = np.abs(values).max(axis=1)
     # E2M1 goes up to 4 * 1.5, so the scale is the power of two that makes the largest 4 to 8.
     exponents = np.where(largest > 0, np.floor(np.log2(largest)) - 2 + 127, 0).clip(0, 254)
@@ -108,7 +108,7 @@ def _encode_mxfp4(values: Values, importance: Values | None) -> Fields:
     return {"e": exponents, "qs": pack_runs(codes, 4, 16)}
 
 
-def _e4m3(stored: Bytes) -> Values:
+def _e4m3(stored: ByteArray) -> FloatArray:
     """Half of what E4M3 means, without its sign; 0x7f, which is not a number, is zero."""
     exponent, mantissa = (stored >> 3 & 15).astype(np.int32), (stored & 7).astype(np.float32)
     normal = np.ldexp(1 + mantissa / 8, exponent - 8)
@@ -116,12 +116,12 @@ def _e4m3(stored: Bytes) -> Values:
     return np.where(stored == 0x7F, np.float32(0), numbers.astype(np.float32))
 
 
-def _decode_nvfp4(fields: Fields) -> Values:
+def _decode_nvfp4(fields: Fields) -> FloatArray:
     codes = unpack_runs(fields["qs"], 4, 8).reshape(-1, 4, 16)
     return (_e4m3(fields["d"])[:, :, None] * _DOUBLED[codes]).reshape(-1, 64)
 
 
-def _encode_nvfp4(values: Values, importance: Values | None) -> Fields:
+def _encode_nvfp4(values: FloatArray, importance: FloatArray | None) -> Fields:
     groups = values.reshape(-1, 4, 16)
     largest = np.abs(groups).max(axis=2) / floats.E2M1_MAX
     d = floats.to_e4m3(largest)

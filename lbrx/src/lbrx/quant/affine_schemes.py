@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lbrx.quant.bits import pack_stream, unpack_stream
-from lbrx.quant.scheme import Encoder, Fields, Scheme, Values
+from lbrx.quant.scheme import Encoder, Fields, FloatArray, Scheme
 
 GROUP_SIZES = (32, 64, 128)
 BITS = range(2, 9)
@@ -28,24 +28,24 @@ def codes_of(packed: NDArray[Any], bits: int) -> NDArray[np.uint8]:
     return unpack_stream(np.ascontiguousarray(packed, "<u4").view(np.uint8), bits)
 
 
-def inverse(scales: Values) -> Values:
+def inverse(scales: FloatArray) -> FloatArray:
     return np.where(scales == 0, np.float32(0), 1 / scales)
 
 
-def _rounded(scales: Values) -> Values:
+def _rounded(scales: FloatArray) -> FloatArray:
     """Rounded to float16, so that codes are computed with the stored scales."""
     return scales.astype(np.float16).astype(np.float32)
 
 
-def _symmetric(bits: int) -> tuple[Callable[[Fields], Values], Callable[..., Fields]]:
+def _symmetric(bits: int) -> tuple[Callable[[Fields], FloatArray], Callable[..., Fields]]:
     """(q - half) * scale. The extreme value is code 0, so a scale may be negative."""
     half = 1 << (bits - 1)
 
-    def decode(fields: Fields) -> Values:
+    def decode(fields: Fields) -> FloatArray:
         codes = codes_of(fields["data"], bits).astype(np.float32)
         return (codes - half) * fields["scales"].astype(np.float32)[:, None]
 
-    def encode(values: Values, importance: Values | None) -> Fields:
+    def encode(values: FloatArray, importance: FloatArray | None) -> Fields:
         at = np.abs(values).argmax(axis=1)[:, None]
         scales = _rounded(np.take_along_axis(values, at, axis=1) / np.float32(-half))
         codes = np.rint(values * inverse(scales)).clip(-half, half - 1) + half
@@ -54,16 +54,16 @@ def _symmetric(bits: int) -> tuple[Callable[[Fields], Values], Callable[..., Fie
     return decode, encode
 
 
-def _asymmetric(bits: int) -> tuple[Callable[[Fields], Values], Callable[..., Fields]]:
+def _asymmetric(bits: int) -> tuple[Callable[[Fields], FloatArray], Callable[..., Fields]]:
     """(q - zero_point) * scale, over a range that includes zero."""
     top = (1 << bits) - 1
 
-    def decode(fields: Fields) -> Values:
+    def decode(fields: Fields) -> FloatArray:
         codes = codes_of(fields["data"], bits).astype(np.float32)
         centred = codes - fields["zero_points"].astype(np.float32)[:, None]
         return centred * fields["scales"].astype(np.float32)[:, None]
 
-    def encode(values: Values, importance: Values | None) -> Fields:
+    def encode(values: FloatArray, importance: FloatArray | None) -> Fields:
         low = np.minimum(values.min(axis=1, keepdims=True), 0)
         high = np.maximum(values.max(axis=1, keepdims=True), 0)
         scales = _rounded((high - low) / np.float32(top))

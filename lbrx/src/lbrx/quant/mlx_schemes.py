@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from lbrx.quant import floats
-from lbrx.quant.affine import GROUP_SIZES, codes_of, words
-from lbrx.quant.scheme import Encoder, Fields, Scheme, Values
+from lbrx.quant.affine_schemes import GROUP_SIZES, codes_of, words
+from lbrx.quant.scheme import Encoder, Fields, FloatArray, Scheme
 
 BITS = (2, 3, 4, 5, 6, 8)
 
@@ -18,11 +18,11 @@ def _affine(bits: int, group_size: int) -> Scheme:
     """value = code * scale + bias; the end of the range that is farther from zero is exact."""
     top = np.float32((1 << bits) - 1)
 
-    def decode(fields: Fields) -> Values:
+    def decode(fields: Fields) -> FloatArray:
         scales, biases = (fields[n].astype(np.float32)[:, None] for n in ("scales", "biases"))
         return codes_of(fields["data"], bits).astype(np.float32) * scales + biases
 
-    def encode(values: Values, importance: Values | None) -> Fields:
+    def encode(values: FloatArray, importance: FloatArray | None) -> Fields:
         low, high = values.min(axis=1), values.max(axis=1)
         downwards = np.abs(low) > np.abs(high)
         scale = np.maximum((high - low) / top, np.float32(1e-7))
@@ -59,12 +59,12 @@ def _microscaled(mode: str, bits: int, group_size: int) -> Scheme:
     to_scale = floats.to_e8m0 if power_of_two else floats.to_e4m3
     from_scale = floats.from_e8m0 if power_of_two else floats.from_e4m3
 
-    def decode(fields: Fields) -> Values:
+    def decode(fields: Fields) -> FloatArray:
         codes = codes_of(fields["data"], bits)
         values = floats.E2M1[codes] if bits == 4 else floats.from_e4m3(codes)
         return values * from_scale(fields["scales"])[:, None]
 
-    def encode(values: Values, importance: Values | None) -> Fields:
+    def encode(values: FloatArray, importance: FloatArray | None) -> Fields:
         stored = to_scale(np.abs(values).max(axis=1) / largest)
         scale = from_scale(stored)[:, None]
         scaled = np.where(scale == 0, np.float32(0), values / scale)

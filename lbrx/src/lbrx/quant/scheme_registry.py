@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from lbrx import dtype as dt
 from lbrx.errors import DtypeError, QuantizationError, ShapeError
-from lbrx.quant import affine, gguf, mlx
+from lbrx.quant import affine_schemes, gguf, mlx_schemes
 from lbrx.quant.info import ArrayT, QuantizationInfo
-from lbrx.quant.scheme import Scheme, Values, decode, encode
+from lbrx.quant.scheme import FloatArray, Scheme, decode, encode
 from lbrx.shape import Shape, list_of
 
 SCHEMES: dict[str, Scheme] = {}
@@ -33,7 +33,7 @@ def register(scheme: Scheme) -> Scheme:
     return scheme
 
 
-for _scheme in (*gguf.SCHEMES, *affine.SCHEMES, *mlx.SCHEMES):
+for _scheme in (*gguf.SCHEMES, *affine_schemes.SCHEMES, *mlx_schemes.SCHEMES):
     register(_scheme)
 
 
@@ -52,13 +52,13 @@ def find(name: str | Scheme) -> Scheme:
     given = name.lower()
     scheme = SCHEMES.get(given) or SCHEMES.get(f"{given}:{DEFAULT_GROUP}")
     if scheme is None:
-        families = {s.name for s in (*affine.SCHEMES, *mlx.SCHEMES)}
+        families = {s.name for s in (*affine_schemes.SCHEMES, *mlx_schemes.SCHEMES)}
         blocks = ", ".join(name for name in SCHEMES if name not in families)
-        groups = list_of(affine.GROUP_SIZES)
+        groups, bits = list_of(affine_schemes.GROUP_SIZES), affine_schemes.BITS
         raise QuantizationError(
             f"{name!r} is not a quantization scheme: give one of {blocks}; qBITS:GROUP or "
-            f"qBITS:GROUP:symmetric with bits {affine.BITS[0]} to {affine.BITS[-1]}; "
-            f"mlx:BITS:GROUP with bits {list_of(mlx.BITS)}; groups of {groups}; "
+            f"qBITS:GROUP:symmetric with bits {bits[0]} to {bits[-1]}; "
+            f"mlx:BITS:GROUP with bits {list_of(mlx_schemes.BITS)}; groups of {groups}; "
             "mlx:mxfp4, mlx:mxfp8 or mlx:nvfp4"
         )
     return scheme
@@ -105,7 +105,7 @@ def dequantize(
     data: NDArray[Any] | bytes | bytearray | memoryview,
     scheme: str | Scheme | QuantizationInfo[NDArray[Any]],
     shape: Sequence[int] | None = None,
-) -> Values:
+) -> FloatArray:
     """Decode to float32. Bytes need the values' `shape`; an array has the values' leading axes.
 
     Raises QuantizationError for missing companions and ShapeError for sizes that do not fit.

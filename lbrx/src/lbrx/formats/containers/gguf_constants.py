@@ -33,13 +33,13 @@ NUMBERS: dict[int, np.dtype[Any]] = {
 U16, U32, I32, F32, U64, I64, F64 = 2, 4, 5, 6, 10, 11, 12
 
 
-class Integer(int):
+class GgufInteger(int):
     """An integer from a file that keeps its type for writing."""
 
     kind: int
 
     @classmethod
-    def of(cls, kind: int, value: int) -> Integer:
+    def of(cls, kind: int, value: int) -> GgufInteger:
         result = cls(value)
         result.kind = kind
         return result
