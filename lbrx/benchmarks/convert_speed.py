@@ -1,4 +1,4 @@
-"""Converting a model of 319 million weights, beside cp of the same traffic and llama.cpp.
+"""Conversion of a model of 319 million weights, compared with cp of the same traffic and llama.cpp.
 
 python lbrx/benchmarks/convert_speed.py     # llama.cpp where llama-cpp-python is installed
 """
@@ -50,7 +50,7 @@ _Q4_K_M = 15
 
 
 def make_model(folder: Path) -> None:
-    """Normal numbers in bfloat16 under Llama's names."""
+    """Normally distributed bfloat16 values under Llama's names."""
     rng = np.random.default_rng(0)
     square, wide = (_HIDDEN, _HIDDEN), (_WIDE, _HIDDEN)
     shapes = {"model.embed_tokens": (_VOCABULARY, _HIDDEN), "lm_head": (_VOCABULARY, _HIDDEN)}
@@ -76,7 +76,7 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def command(source: Path, target: Path, *options: str) -> str:
-    """What `lbrx convert` says of itself: a new process, which starts the device too."""
+    """The summary of `lbrx convert` in a new process, which also starts the device."""
     given = [sys.executable, "-m", "lbrx", "convert", str(source), str(target), *options]
     done = subprocess.run(given, capture_output=True, text=True, check=True)
     return done.stdout.splitlines()[0].partition(": ")[2]
@@ -91,13 +91,13 @@ def remove(path: Path) -> None:
 
 
 def beside_cp(title: str, source: Path, target: Path, settings: Settings, *options: str) -> None:
-    """Bytes read and written a second, ours by cp's, in turns."""
+    """The ratio of lbrx's bytes per second, read and written, to those of cp; runs alternate."""
     weights, copy = source / "model.safetensors", target.with_name("copy")
     ours, copied = [], []
     convert(source, target, settings)
     for _ in range(_ROUNDS):
         copied.append(seconds(lambda: subprocess.run(["cp", str(weights), str(copy)], check=True)))
-        remove(target)  # as the copy is: taking its pages away is not the work
+        remove(target)  # like the copy: removing old pages is not part of the work
         ours.append(seconds(lambda: convert(source, target, settings)))
         remove(copy)
     speed = (size(source) + size(target)) / min(ours)
@@ -107,7 +107,7 @@ def beside_cp(title: str, source: Path, target: Path, settings: Settings, *optio
 
 
 def beside_llama(source: Path, folder: Path) -> None:
-    """Q4_K_M in whole processes, without their start."""
+    """The ratio of speeds for Q4_K_M in separate processes, without their start."""
     ours, theirs, settings = [], [], Settings(quantize="q4_k_m")
     target = folder / "ours.gguf"
     convert(source, target, settings)

@@ -1,4 +1,4 @@
-"""Opening and copying models, beside the gguf package and cp.
+"""Opening and copying models, compared with the gguf package and cp.
 
 python lbrx/benchmarks/formats_speed.py
 """

@@ -50,13 +50,13 @@ def general(name: str) -> str:
 
 
 def shapes(facts: quant.ModelFacts, columns: int) -> dict[str, tuple[int, ...]]:
-    """Of what has two axes: the rest is never quantized."""
+    """The tensors with two axes; others are never quantized."""
     every = llama_models.tensors(facts, columns).items()
     return {general(name): shape for name, shape in every if len(shape) > 1}
 
 
 def choices(folder: Path, model: str, mixture: str) -> dict[str, Any]:
-    """Types along the layers, as `q6_k*2 q4_k*5 ...`: what most tensors got, and the others."""
+    """Types along the layers, like `q6_k*2 q4_k*5 ...`: the most frequent one, and the others."""
     kinds: dict[str, list[str | None]] = {name: [] for name in shapes(*llama_models.MODELS[model])}
     for name, kind in llama_models.llama_types(llama_cpp, folder, model, mixture).items():
         if general(name) in kinds:

@@ -1,4 +1,4 @@
-"""What llama.cpp makes of the packaged model, for the tests to compare with.
+"""Record llama.cpp's results for the packaged model, for the tests to compare with.
 
     python lbrx/scripts/llama_reference.py > lbrx/tests/models/data/smollm2.json
 
@@ -128,7 +128,7 @@ def main() -> None:
 
 
 def opened(path: Path) -> Any:
-    # One thread: several wait for each other by spinning, which a busy machine makes very slow.
+    # One thread: several would spin while they wait, which is very slow on a busy machine.
     threads = {"n_threads": 1, "n_threads_batch": 1}
     return llama_cpp.Llama(str(path), n_ctx=256, logits_all=True, verbose=False, **threads)
 

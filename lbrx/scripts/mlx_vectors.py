@@ -1,4 +1,4 @@
-"""Record what MLX's own quantizer makes of a few rows, for the default tests to compare with.
+"""Record the results of MLX's quantizer for a few rows, for the default tests to compare with.
 
 python lbrx/scripts/mlx_vectors.py     # where `mlx` is installed
 """

@@ -17,7 +17,7 @@ TITLES = ["scheme", "bits per weight", "values / bytes", "stored fields", "error
 
 
 def shown() -> list[Scheme]:
-    """Every GGUF type; of the others the groups of 64, and MLX's small floats."""
+    """Every GGUF type, the other schemes with groups of 64, and MLX's small floats."""
     others = [*affine_schemes.SCHEMES, *mlx_schemes.SCHEMES]
     usual = [s for s in others if s.group_size == 64 or (s.name.count(":") == 1 and s.symmetric)]
     return [*gguf.SCHEMES, *usual]
@@ -30,7 +30,7 @@ def field(scheme: Scheme, name: str) -> str:
 
 
 def error(scheme: Scheme) -> str:
-    """The root mean square error of normal numbers, in per cent of their deviation."""
+    """The root mean square error of normally distributed values, in per cent of their deviation."""
     if scheme.encode is None:
         return "decoding only"
     values = np.random.default_rng(0).standard_normal((256, 1024)).astype(np.float32)
@@ -45,7 +45,7 @@ def row(scheme: Scheme) -> list[str]:
 
 
 def page(text: str) -> str:
-    """The page with its table as it should be."""
+    """The page with a new table."""
     lines = [TITLES, ["---"] * len(TITLES), *(row(scheme) for scheme in shown())]
     table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
     return _BLOCK.sub(lambda match: match[1] + table + match[2], text)

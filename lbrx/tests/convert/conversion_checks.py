@@ -1,4 +1,4 @@
-"""What tests of conversions compare."""
+"""Comparisons for tests of conversions."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ RECORD = struct.pack("<2i", 1, 1) + b"w" + struct.pack("<2if", 1, 1, 1.0)
             RECORD[:-4] + struct.pack("<f", -1.0),
             "'w': importance: has values that are negative or not finite",
         ),
-        (RECORD[:-4] + struct.pack("<f", np.inf), "is not finite"),
+        (RECORD[:-4] + struct.pack("<f", np.inf), "negative or not finite"),
         (struct.pack("<i", 2) + RECORD[4:] * 2, "record 'w': is empty or occurs twice"),
         (struct.pack("<2i", 1, 1) + b"\xff" + RECORD[9:], "name of record 0: is not UTF-8"),
     ],
@@ -130,7 +130,7 @@ def test_a_model_is_no_importance(folder, tmp_path, capsys):
         (["q4_0", "--imatrix", str(tmp_path / "gone")], "no such file"),
         (["q4_0", "--imatrix", str(tmp_path / "i")], "255 numbers do not fit shape (384, 256)"),
         (["f16", "--imatrix", str(tmp_path / "i")], "importance is for GGUF's mixtures"),
-        (["q8_0", "--imatrix", str(tmp_path / "i")], "none of its tensors becomes a type that"),
+        (["q8_0", "--imatrix", str(tmp_path / "i")], "no tensor gets a type whose encoder uses"),
     ):
         assert main([*start, *options]) == 1
         assert message in capsys.readouterr().err

@@ -82,7 +82,7 @@ def test_tensors_alone(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"), [(["--context", "0"], "give a number of tokens")]
+    ("arguments", "message"), [(["--context", "0"], "give a positive number of tokens")]
 )
 def test_refused(tmp_path, capsys, arguments, message):
     assert main(["inspect", str(tmp_path), *arguments]) == 1

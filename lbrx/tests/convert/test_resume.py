@@ -1,4 +1,4 @@
-"""Interrupted conversions go on, and give the same bytes."""
+"""Interrupted conversions can be resumed and give the same bytes."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_without_resume_it_starts_anew(interrupted):
 
 def test_another_conversion_is_refused(interrupted):
     source, target = interrupted
-    with pytest.raises(lbrx.FormatError, match="is of another conversion, or the source has"):
+    with pytest.raises(lbrx.FormatError, match="belongs to another conversion, or the source has"):
         to(source, target, quantize="q4_0", resume=True)
     os.utime(source / "model.safetensors", ns=(1, 1))
     with pytest.raises(lbrx.FormatError, match="start again without --resume"):
@@ -156,10 +156,10 @@ def test_a_full_disk(folder, tmp_path, monkeypatch, capsys):
     with monkeypatch.context() as patch:
         patch.setattr(os, "pwrite", full)
         assert main(arguments) == 1
-    assert "No space left on device: what is done of" in capsys.readouterr().err
+    assert "No space left on device: the finished part of" in capsys.readouterr().err
     assert not (tmp_path / "m").exists()
     assert main([*arguments, "--resume"]) == 0
-    assert "of them from before" in capsys.readouterr().out
+    assert "of them from an earlier run" in capsys.readouterr().out
 
 
 def test_control_c(folder, tmp_path, monkeypatch, capsys):
@@ -175,7 +175,7 @@ def test_control_c(folder, tmp_path, monkeypatch, capsys):
     error = capsys.readouterr().err
     assert (
         error
-        == f"lbrx: interrupted: what is done of {tmp_path}/m.gguf is kept, add --resume to go on\n"
+        == f"lbrx: interrupted: the finished part of {tmp_path}/m.gguf is kept: add --resume to continue\n"
     )
     assert main([*arguments, "--device", "cpu", "--resume", "--quiet"]) == 0
     assert capsys.readouterr().out == ""

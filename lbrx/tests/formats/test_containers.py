@@ -248,7 +248,9 @@ def test_files_without_an_index(tmp_path):
         save_file({name: np.ones(3, np.float32)}, tmp_path / f"{name}.safetensors")
     assert set(lbrx.open_model(tmp_path)) == {"a", "b"}
     save_file({"a": np.ones(3, np.float32)}, tmp_path / "c.safetensors")
-    with pytest.raises(lbrx.FormatError, match=r"'a': is in two files, c.safetensors is one: open"):
+    with pytest.raises(
+        lbrx.FormatError, match=r"'a': is in two files, one is c.safetensors: open one"
+    ):
         lbrx.open_model(tmp_path)
 
 

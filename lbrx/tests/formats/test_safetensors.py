@@ -162,11 +162,11 @@ def test_nothing_is_left_of_what_failed(name, error, tmp_path):
 
 
 def test_too_few_bytes_are_an_error(tmp_path):
-    from lbrx.formats import Format, Outgoing, plain, writing
+    from lbrx.formats import FORMATS, Outgoing, plain, writing
 
     short = Outgoing("w", plain(lbrx.float32), (2,), lambda: [bytes(4)])
-    with pytest.raises(lbrx.FormatError, match="'w': 4 bytes came for F32 of shape"):
-        writing.write(tmp_path / "m.safetensors", [short], {}, Format.SAFETENSORS)
+    with pytest.raises(lbrx.FormatError, match="'w': 4 bytes were given for F32 of shape"):
+        writing.write(tmp_path / "m.safetensors", [short], {}, FORMATS["safetensors"])
     assert list(tmp_path.iterdir()) == []
 
 

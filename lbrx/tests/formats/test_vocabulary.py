@@ -147,11 +147,11 @@ def test_numbers_without_a_token(tmp_path):
         ({"model": None}, "model: is not a model with a vocabulary"),
         (
             {"model": {"type": "BPE", "vocab": {"a": -1}, "merges": []}},
-            "vocab: a token's number is not",
+            "vocab: a token's id is not",
         ),
         (
             {"model": {"type": "BPE", "vocab": {"a": 2**60}, "merges": []}},
-            "vocab: a token's number is not",
+            "vocab: a token's id is not",
         ),
         (
             {"model": {"type": "BPE", "vocab": {"a": 0}, "merges": ["a b c"]}},

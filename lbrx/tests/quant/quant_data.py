@@ -1,4 +1,4 @@
-"""Arrays that quantizers meet, and the error of what comes back."""
+"""Arrays of several distributions, and the error after quantization."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Packing of small integers against arithmetic on whole rows."""
+"""Packing of small integers, compared with arithmetic on rows as one large integer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds for every scheme, and what bad input is told."""
+"""Properties of every scheme, and errors for bad input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""lbrx inspect: what is in a model, and where it fits."""
+"""lbrx inspect: a summary of a model, and the Apple chips that it fits."""
 
 from __future__ import annotations
 
@@ -22,13 +22,15 @@ CONTEXT = 4096
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", help="a file, an index of shards, or a folder")
-    parser.add_argument("--context", type=int, help=f"tokens to find room for ({CONTEXT:,})")
-    parser.add_argument("--json", action="store_true", help="print JSON: bytes and whole units")
+    parser.add_argument(
+        "--context", type=int, help=f"the context in tokens for the memory plan ({CONTEXT:,})"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON, with sizes in bytes")
 
 
 def run(options: argparse.Namespace) -> int:
     if options.context is not None and options.context < 1:
-        raise LbrxError(f"--context {options.context}: give a number of tokens")
+        raise LbrxError(f"--context {options.context}: give a positive number of tokens")
     files = formats.read(Path(options.model))
     found = contents(files)
     need = _need(files, found, options.context)
@@ -40,7 +42,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _need(files: formats.ModelFiles, found: Contents, context: int | None) -> MemoryPlan | None:
-    """None for what is no language model that lbrx knows."""
+    """The memory plan; None if lbrx does not know the model's architecture."""
     try:
         config = read_config(StoredModel(files, files.tensors))
     except LbrxError:

@@ -173,9 +173,13 @@ def _check_target(files: ModelFiles, path: Path, format: FileFormat) -> None:
         raise FormatError(f"{path} is a broken link: give another name")
     is_folder = format.is_folder(path)
     if not is_folder and path.is_dir():
-        raise FormatError(f"{path} is a folder, and {format.name} is a file: name a file in it")
+        raise FormatError(
+            f"{path} is a folder, and {format.name} is written as a file: name a file in it"
+        )
     if is_folder and path.is_file():
-        raise FormatError(f"{path} is a file, and {format.name} is a folder: give another name")
+        raise FormatError(
+            f"{path} is a file, and {format.name} is written as a folder: give another name"
+        )
 
 
 def _check_source_stays(files: ModelFiles, output: Output) -> None:

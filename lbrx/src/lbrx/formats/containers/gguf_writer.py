@@ -116,13 +116,13 @@ def _kind_of(path: Path, field: str, value: object) -> int:
             return I32
         case int() if -(1 << 63) <= value < 1 << 64:
             return I64 if value < 0 else U64
+        case int():
+            raise bad(path, f"{brief(value)} does not fit 64 bits", field=field)
         case float():
             return F32
-    raise bad(
-        path,
-        f"GGUF does not store a {type(value).__name__}: give text, numbers, booleans or lists",
-        field=field,
-    )
+    kind = type(value).__name__
+    problem = f"GGUF does not store values of type {kind}: give text, numbers, booleans or lists"
+    raise bad(path, problem, field=field)
 
 
 def _array(path: Path, field: str, values: Sequence[Any] | np.ndarray[Any, Any]) -> bytes:
