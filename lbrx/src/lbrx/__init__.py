@@ -148,6 +148,7 @@ __all__ = [
     "kernels",
     "language_model",
     "linear",
+    "load",
     "metal",
     "nan",
     "newaxis",
