@@ -13,6 +13,7 @@ FORMATS = "lbrx.formats.containers.pytorch lbrx.formats.containers.onnx lbrx.for
 LIBRARIES = "jinja2 tokenizers rich ziglang softmetal safetensors torch importlib.metadata"
 ONE_NETWORK = "from lbrx.models import architectures; architectures.find('phi3')"
 OPENED = "import lbrx; list(lbrx.open_model({gguf!r}))"
+LOADED = "import lbrx; lbrx.load({gguf!r})"
 
 
 @pytest.mark.parametrize(
@@ -26,6 +27,7 @@ OPENED = "import lbrx; list(lbrx.open_model({gguf!r}))"
             "lbrx.models.architectures.gemma2 lbrx.models.architectures.qwen2 lbrx.metal",
         ),
         (OPENED, f"lbrx.models lbrx.metal lbrx.formats.writing {FORMATS} {LIBRARIES}"),
+        (LOADED, f"lbrx.models lbrx.metal lbrx.formats.writing {FORMATS} {LIBRARIES}"),
     ],
 )
 def test_a_start_imports_what_it_needs(code, absent, tmp_path):

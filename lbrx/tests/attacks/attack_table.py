@@ -1,4 +1,4 @@
-"""Hostile files: the name of each, its bytes, and what the error says of it."""
+"""Hostile files: the name of each, its bytes, and the text of the error."""
 
 from __future__ import annotations
 
@@ -317,7 +317,7 @@ _TWO = {"a/data.pkl": b".", "b/data.pkl": b"."}
 _F = torch_tensor([2, 3], [3, 1])
 
 
-# A tuple of a tuple twice, of a tuple twice, and so on: 2**60 places, 60 instructions.
+# A tuple that contains a tuple twice, and so on: 2**60 elements from 60 instructions.
 _DOUBLED = b")" + b"q\x01h\x01\x86" * 60
 
 
@@ -560,7 +560,7 @@ _HEADS = {
     "attention.head_count_kv": 2,
     "block_count": 1,
 }
-# Files that are right, for fuzzing to start from.
+# Valid files, from which fuzzing starts.
 SOUND: dict[str, bytes] = {
     "a.safetensors": safetensors({"w": entry(), "__metadata__": {"a": "b"}}, _24),
     "a.gguf": gguf(

@@ -1,4 +1,4 @@
-"""Files byte by byte, so that each field can be wrong."""
+"""Builders of files from bytes, so that each field can be wrong."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 
 def safetensors(header: object, data: bytes = b"", length: int | None = None) -> bytes:
-    """A file; `header` is JSON's value, or bytes as they are."""
+    """A file; `header` is a value for JSON, or raw bytes."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     return struct.pack("<Q", len(text) if length is None else length) + text + data
 
@@ -39,7 +39,7 @@ def text(value: str | bytes, length: int | None = None) -> bytes:
 
 
 def pair(key: str, kind: int, value: Any) -> bytes:
-    """A key with a number, a text, or bytes as they are."""
+    """A key with a number, a string, or raw bytes."""
     if isinstance(value, bytes):
         body = value
     elif kind == STRING:

@@ -1,4 +1,4 @@
-"""Hostile files are refused with an error that says where, in little memory, and run nothing."""
+"""Hostile files raise an error that names the field, take little memory, and execute nothing."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_what_fuzzing_starts_from_is_sound(name, tmp_path):
 
 
 def test_header_above_the_limit(tmp_path):
-    """200 MB of header are not even read."""
+    """A header of 200 MB is not read."""
     path = tmp_path / "a.safetensors"
     with path.open("wb") as file:
         file.write((200 << 20).to_bytes(8, "little") + b"{")
@@ -55,7 +55,7 @@ def test_header_above_the_limit(tmp_path):
 
 
 def test_parameters_of_parameters(tmp_path):
-    """A hundred thousand of them around one tensor are odd, but no way out of the stack."""
+    """A hundred thousand nested parameters around one tensor do not exhaust the stack."""
     depth = 10**5
     wrapped = global_name("torch._utils", "_rebuild_parameter") * depth
     wrapped += torch_tensor([2, 3], [3, 1]) + b"\x85R" * depth
@@ -64,7 +64,7 @@ def test_parameters_of_parameters(tmp_path):
 
 
 def test_a_compressed_array_that_ends_early(tmp_path):
-    """A stream that is shorter than its directory says is found when it is read."""
+    """A stream that is shorter than the directory's size is an error when it is read."""
     whole = zipped({"w.npy": npy(data=bytes(24000), shape="(20, 300)")}, zipfile.ZIP_DEFLATED)
     short = zipped({"w.npy": npy(data=bytes(240), shape="(20, 300)")}, zipfile.ZIP_DEFLATED)
     short = short.replace((128 + 240).to_bytes(4, "little"), (128 + 24000).to_bytes(4, "little"))

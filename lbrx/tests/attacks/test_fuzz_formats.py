@@ -1,4 +1,4 @@
-"""Damaged files: each is read, or refused with an error of lbrx's, and nothing else happens."""
+"""Damaged files: each is read or raises an LbrxError, and nothing else happens."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _INTERESTING = [0, 1, 0x7F, 0x80, 0xFF]
 
 @st.composite
 def damaged(draw, sound: bytes) -> bytes:
-    """A file with some bytes changed, moved, repeated or gone."""
+    """A file with some bytes changed, moved, repeated or removed."""
     data = bytearray(sound)
     for _ in range(draw(st.integers(1, 6))):
         at = draw(st.integers(0, max(len(data) - 1, 0)))
@@ -87,7 +87,7 @@ TARGETS = [
 @pytest.mark.full
 @pytest.mark.parametrize("name", SOUND)
 def test_conversions(name, tmp_path):
-    """What is written is right; after an error nothing is left."""
+    """A written file is right; after an error nothing is left."""
 
     @settings(
         max_examples=2_000, deadline=None, database=None, suppress_health_check=list(HealthCheck)
@@ -157,7 +157,7 @@ VALUES = st.recursive(
 
 
 def places(value: object, path: tuple = ()) -> list[tuple]:
-    """Every place within JSON's value."""
+    """The path of every value within a JSON value."""
     items = (
         value.items()
         if isinstance(value, dict)
@@ -178,7 +178,7 @@ def replaced(value: object, path: tuple, new: object) -> object:
 
 @pytest.mark.parametrize("examples", [150, pytest.param(2_000, marks=pytest.mark.full)])
 def test_other_settings(examples, tmp_path):
-    """A folder's JSON files with some values of another kind."""
+    """A folder's JSON files with some values of other types."""
     sound = {"config.json": CONFIG, "tokenizer.json": TOKENIZER, "tokenizer_config.json": SETTINGS}
     lbrx.save(tmp_path / "model.safetensors", {"model.norm.weight": lbrx.ones(4, device="cpu")})
 

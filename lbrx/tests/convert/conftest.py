@@ -45,5 +45,5 @@ def folder(tmp_path, rng, tokenizer):
 
 @pytest.fixture
 def small_pieces(monkeypatch):
-    """So that each tensor is several pieces."""
+    """Small pieces, so that each tensor has several."""
     monkeypatch.setattr("lbrx.convert.pieces.PIECE", 4096)

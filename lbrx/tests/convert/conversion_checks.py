@@ -13,7 +13,7 @@ from lbrx.convert import Result, Settings, convert
 
 
 def to(source: Path, target: Path, *, resume: bool = False, **settings: Any) -> Result:
-    """On the CPU, which compiles nothing."""
+    """Convert on the CPU, which compiles no kernels."""
     return convert(source, target, Settings(**settings), resume=resume, device="cpu")
 
 
@@ -24,7 +24,7 @@ def contents(path: Path) -> dict[str, bytes]:
 
 
 def gguf_values(path: Path) -> dict[str, NDArray[np.float32]]:
-    """As the gguf package reads them."""
+    """The tensors as the gguf package reads them."""
     return {
         t.name: gguf.dequantize(t.data, t.tensor_type).reshape(t.shape.tolist()[::-1])
         for t in gguf.GGUFReader(path).tensors
@@ -36,7 +36,7 @@ def gguf_types(path: Path) -> dict[str, str]:
 
 
 def in_pairs(values: NDArray[Any], heads: int) -> NDArray[Any]:
-    """Rows of heads as llama.cpp has them."""
+    """Rows of heads in llama.cpp's order."""
     return values.reshape(heads, 2, -1, *values.shape[1:]).swapaxes(1, 2).reshape(values.shape)
 
 

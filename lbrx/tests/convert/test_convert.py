@@ -1,4 +1,4 @@
-"""Conversions between the formats, beside the packages that define them."""
+"""Conversions between formats, compared with the packages that define them."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_tokenizer_and_settings_go_along(folder, tmp_path, tokenizer):
     ],
 )
 def test_mixtures(folder, tmp_path, quantize, types):
-    """The types that llama.cpp's tables give, none but those; rows of F32 are norms'."""
+    """Tensors have exactly the types that llama.cpp chooses; only norms are F32."""
     source, tensors = folder()
     to(source, tmp_path / "m.gguf", quantize=quantize)
     found = gguf_types(tmp_path / "m.gguf")
@@ -108,7 +108,7 @@ def test_mixtures(folder, tmp_path, quantize, types):
 @pytest.mark.parametrize("kind", ["mixtral", "gemma2", "phi3", "qwen2"])
 @pytest.mark.parametrize("middle", ["m.gguf", "mlx"])
 def test_without_quantization_nothing_changes(folder, tmp_path, small_pieces, kind, middle):
-    """Experts are stacked and taken apart, norms shifted, rows moved; there and back is the same."""
+    """Experts are stacked and split, norms shifted and rows reordered; the way back gives the source."""
     source, tensors = folder(kind, np.float32)
     to(source, tmp_path / middle, to=None if "." in middle else "mlx")
     to(tmp_path / middle, tmp_path / "back", to="safetensors")
@@ -122,7 +122,7 @@ def test_without_quantization_nothing_changes(folder, tmp_path, small_pieces, ki
 
 
 def test_blocks_stay_as_they_are(folder, tmp_path):
-    """What is in the wanted type already is moved, not encoded again."""
+    """Tensors that have the wanted type already are copied, not encoded again."""
     source, _ = folder()
     to(source, tmp_path / "a.gguf", quantize="q4_k_m")
     result = to(tmp_path / "a.gguf", tmp_path / "b.gguf", quantize="q4_k_m")
@@ -221,7 +221,7 @@ def test_patterns(folder, tmp_path):
     found = load_file(tmp_path / "a/model.safetensors")
     wanted = re.compile(r"model\.layers\.0\.self_attn.*")
     assert found.keys() == {name for name in tensors if wanted.fullmatch(name)}
-    # The target's names count too.
+    # The target's names are matched too.
     to(source, tmp_path / "b.gguf", include=("blk.1.attn_q.*",))
     assert gguf_types(tmp_path / "b.gguf").keys() == {"blk.1.attn_q.weight"}
 
@@ -276,7 +276,7 @@ def test_values_that_a_scheme_cannot_hold(tmp_path, rng, target, quantize):
 
 
 def test_memory_is_that_of_some_rows(tmp_path, rng, monkeypatch):
-    """Of a model of 48 MiB whose tensors have 12, only pieces are held."""
+    """Of a model of 48 MiB with tensors of 12 MiB, only pieces are in memory."""
     monkeypatch.setattr("lbrx.convert.pieces.PIECE", 1 << 16)
     rows = rng.standard_normal((3072, 1024)).astype(np.float32)
     save_file({f"t{i}.weight": rows + i for i in range(4)}, tmp_path / "s.safetensors")
@@ -291,7 +291,7 @@ def test_memory_is_that_of_some_rows(tmp_path, rng, monkeypatch):
 
 @pytest.mark.parametrize("limit", [None, 400_000])
 def test_the_source_is_not_replaced(folder, tmp_path, limit):
-    """Its file or index is in the folder to write."""
+    """The source's file or index is in the target folder."""
     source, _ = folder()
     to(source, tmp_path / "m", max_shard_size=limit)
     before = contents(tmp_path / "m")
@@ -302,7 +302,7 @@ def test_the_source_is_not_replaced(folder, tmp_path, limit):
 
 
 def test_a_folder_that_cannot_be_filled(folder, tmp_path, monkeypatch):
-    """All is done but for the names: nothing has to be done again."""
+    """Everything but the renaming was done: no piece is converted again."""
     source, _ = folder()
     to(source, tmp_path / "whole", quantize="f16")
     (tmp_path / "m").mkdir()
@@ -320,7 +320,7 @@ def test_a_folder_that_cannot_be_filled(folder, tmp_path, monkeypatch):
 
 
 def test_names_that_share_a_tensor(tmp_path):
-    """A pattern is about the name, not about what is stored under another one."""
+    """A pattern matches a tensor's name, not the name of another tensor with the same bytes."""
     from test_containers import torch_save, torch_view
 
     view = torch_view("0", "float32", (2, 3), (3, 1), 0, 6)

@@ -1,4 +1,4 @@
-"""The page on converting names the options that there are."""
+"""docs/convert.md lists the options of the command."""
 
 from __future__ import annotations
 

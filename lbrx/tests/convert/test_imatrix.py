@@ -1,4 +1,4 @@
-"""Importance matrices: both kinds of files, and what the encoders make of them."""
+"""Importance matrices: both kinds of files, and their effect on encoders."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ UP, EXPERTS = "blk.0.ffn_up.weight", "blk.0.ffn_up_exps.weight"
 
 
 def write_records(path, means, calls=3):
-    """As llama.cpp wrote before it took GGUF: means times calls, and what they were made of."""
+    """A file of llama.cpp from before it used GGUF: means times calls, and the name of the data."""
     parts = [struct.pack("<i", len(means))]
     for name, values in means.items():
         data = (values.reshape(-1) * np.float32(calls)).astype("<f4")
@@ -28,7 +28,7 @@ def write_records(path, means, calls=3):
 
 
 def write_gguf(path, means, count=8):
-    """As the gguf package writes sums and counts: a row a matrix."""
+    """A GGUF of sums and counts, with a row for each matrix."""
     writer = gguf.GGUFWriter(path, "")
     writer.add_string("general.type", "imatrix")
     for name, values in means.items():

@@ -1,4 +1,4 @@
-"""What `lbrx inspect` says."""
+"""The output of `lbrx inspect`."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_what_fits(folder, capsys):
 
 
 def test_what_does_not_fit(folder, tmp_path, capsys):
-    """A cache that is larger than some memories and smaller than others."""
+    """A cache that fits some memory sizes and not others."""
     source, _ = folder()
     limit = 24 * 2**30 * WORKING_SET
     tokens = int(limit / (2 * 2 * 2 * 64 * 2))
@@ -70,7 +70,7 @@ def test_what_does_not_fit(folder, tmp_path, capsys):
 
 
 def test_tensors_alone(tmp_path, capsys):
-    """No model, so nothing is modelled."""
+    """A file that is not a language model has no memory plan."""
     np.savez(tmp_path / "m.npz", a=np.ones((3, 4), np.float16), n=np.arange(5))
     assert main(["inspect", str(tmp_path / "m.npz")]) == 0
     out = capsys.readouterr().out

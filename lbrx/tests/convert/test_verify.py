@@ -1,4 +1,4 @@
-"""What `--verify` measures and what it finds."""
+"""The errors that `--verify` measures and the damage that it finds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def checked(result) -> dict[tuple[str, str], ClassError]:
 
 
 def test_errors_by_class(folder, tmp_path, small_pieces):
-    """Beside sums in float64 over what the gguf package reads."""
+    """Compared with float64 sums over the tensors that the gguf package reads."""
     source, tensors = folder(dtype=np.float32)
     rows = checked(to(source, tmp_path / "m.gguf", quantize="q8_0"))
     found = gguf_values(tmp_path / "m.gguf")
@@ -54,7 +54,7 @@ def test_right_ones_pass(folder, tmp_path, target, quantize):
     ],
 )
 def test_a_flipped_bit_is_found(folder, tmp_path, target, quantize, tensor):
-    """In a kept tensor, in one that was rounded, and in blocks."""
+    """Damage in a copied tensor, in a rounded one, and in blocks."""
     source, _ = folder()
     result = to(source, tmp_path / target, quantize=quantize)
     stored = lbrx.open_model(tmp_path / target).files.tensors[tensor]
@@ -81,7 +81,7 @@ def test_another_file_is_found(folder, tmp_path):
 
 
 def test_infinities_and_overflow(tmp_path, rng):
-    """NaN and infinity count as right where they were so before; overflow does not pass for it."""
+    """NaN and infinity are right where the source has them; overflow is an error."""
     values = np.array([[1, np.inf, np.nan, 70000]], np.float32)
     lbrx.save(tmp_path / "a.safetensors", {"w": lbrx.tensor(values, device="cpu")})
     result = to(tmp_path / "a.safetensors", tmp_path / "b.safetensors", quantize="f16")

@@ -1,4 +1,4 @@
-"""How tests of model files compare."""
+"""Comparison for tests of model files."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def test_npy(arrays, tmp_path):
         same(model["file.of.any.name"].numpy(), array)
 
 
-# PyTorch: written here as torch.save writes it, instruction by instruction.
+# PyTorch: files are written here with the instructions that torch.save writes.
 
 
 class _Global:
@@ -73,7 +73,7 @@ class _Global:
 
 
 class _Pickler(pickle._Pickler):
-    """Python's own pickler, with torch's names and storages."""
+    """Python's pickler with torch's names and storages."""
 
     dispatch: ClassVar = dict(pickle._Pickler.dispatch)
 

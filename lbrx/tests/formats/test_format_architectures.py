@@ -1,4 +1,4 @@
-"""Names and layouts, beside the gguf package's map of names."""
+"""Names and layouts, compared with the gguf package's map of names."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def folder(tmp_path, rng):
 
 
 def their_name(arch: str, name: str) -> str:
-    """What the package's table calls a tensor."""
+    """The name of a tensor in the package's table."""
     key = next(k for k, v in gguf.MODEL_ARCH_NAMES.items() if v == arch)
     names = gguf.get_tensor_name_map(key, 2)
     stacked = re.sub(r"experts\.\d+", "experts", name)
@@ -42,7 +42,7 @@ def their_name(arch: str, name: str) -> str:
 
 
 def in_pairs(values, heads):
-    """Rows as llama.cpp has them."""
+    """Rows in llama.cpp's order."""
     return values.reshape(heads, 2, -1, *values.shape[1:]).swapaxes(1, 2).reshape(values.shape)
 
 
@@ -115,7 +115,7 @@ def test_what_comes_back_is_not_even_touched(folder, tmp_path):
 
 
 def test_quantized_rows_move_whole(tmp_path, rng):
-    """Rows of blocks are permuted as they are: decoding gives the permuted values, bit for bit."""
+    """Quantized rows are permuted without decoding: the values are the permuted ones, bit for bit."""
     values = rng.standard_normal((64, 64)).astype(np.float32)
     blocks = gguf.quantize(values, gguf.GGMLQuantizationType.Q4_0)
     writer = gguf.GGUFWriter(tmp_path / "m.gguf", "llama")
@@ -164,7 +164,7 @@ LLAMA3 = {
 
 
 def test_llama3_factors(folder, tmp_path):
-    """Short waves keep their frequency, long ones lose a factor, and the settings come back."""
+    """Short waves keep their frequency, long ones are divided by a factor, and the settings are recovered."""
     path, _ = folder(
         "llama", rope_scaling=LLAMA3, rope_theta=500000.0, head_dim=128, hidden_size=512
     )

@@ -1,4 +1,4 @@
-"""GGUF, beside the gguf package."""
+"""GGUF, compared with the gguf package."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ QUANTIZED = [Kind.Q4_0, Kind.Q4_1, Kind.Q5_0, Kind.Q5_1, Kind.Q8_0, Kind.BF16, K
 
 
 def write(path, tensors, **options):
-    """A file of the package's: arrays, or (bytes, type)."""
+    """Write a file with the package: arrays, or (bytes, type)."""
     writer = gguf.GGUFWriter(path, "llama", **options)
     writer.add_uint32("a.u32", 7)
     writer.add_int64("a.i64", -(2**40))
@@ -97,7 +97,7 @@ def test_versions(version, tensors, tmp_path):
 
 
 def test_writes_what_the_package_reads(tensors, tmp_path):
-    """Blocks pass through unchanged, whoever wrote them."""
+    """Blocks that the package wrote are copied unchanged."""
     write(tmp_path / "a", tensors)
     model = lbrx.open_model(tmp_path / "a")
     lbrx.save(tmp_path / "b.gguf", model, METADATA)
@@ -141,7 +141,7 @@ def test_a_copy_has_every_type(tmp_path):
 
 
 def test_rows_of_blocks(tensors, tmp_path):
-    """Whole rows of a quantized tensor are written as blocks; other views as what they show."""
+    """Whole rows of a quantized tensor are written as blocks; other views as values."""
     write(tmp_path / "a", tensors)
     w = lbrx.open_model(tmp_path / "a")["q4_0"]
     views = {"rows": w[1:], "one": w[2], "columns": w[:, 32:64], "turned": w.T, "steps": w[::2]}
@@ -154,7 +154,7 @@ def test_rows_of_blocks(tensors, tmp_path):
 
 
 def test_a_device_shares_the_whole_file(smollm2):
-    """All tensors, blocks too, are ranges of one block of the device's memory."""
+    """All tensors, quantized ones too, are ranges of one buffer of the device."""
     from lbrx.metal import context
 
     model = lbrx.open_model(smollm2)

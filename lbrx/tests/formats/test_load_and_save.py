@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import ml_dtypes
 import numpy as np
 import pytest
 from format_checks import same
+from safetensors.numpy import save_file
 
 import lbrx
 from lbrx import dtype as dt
@@ -29,8 +33,7 @@ METADATA = {
 
 def test_every_format_is_here():
     named = {
-        name: kind or writing.format_for(writing.Path(name), None).name
-        for name, kind in TARGETS.items()
+        name: kind or writing.format_for(Path(name), None).name for name, kind in TARGETS.items()
     }
     assert set(named.values()) == set(writing.writable())
 
@@ -51,7 +54,7 @@ def test_every_type(name, shape, tmp_path, rng):
     lbrx.save(tmp_path / name, tensors, format=TARGETS[name])
     found = lbrx.load(tmp_path / name)
     assert type(found) is dict
-    assert list(found) == list(tensors) or set(found) == set(tensors)
+    assert set(found) == set(tensors)
     for key, tensor in tensors.items():
         assert (found[key].dtype, found[key].device) == (tensor.dtype, "cpu")
         assert found[key].metadata.name == key
@@ -106,9 +109,6 @@ def test_words_that_are_not_quantized(tmp_path):
 
 def test_eight_bit_floats_stay(tmp_path):
     """Of a file that has them: safetensors stores them again, GGUF their values."""
-    import ml_dtypes
-    from safetensors.numpy import save_file
-
     values = np.arange(8, dtype=np.float32).astype(ml_dtypes.float8_e4m3fn)
     save_file({"w": values.view(np.uint8)}, tmp_path / "bytes.safetensors")
     text = (tmp_path / "bytes.safetensors").read_bytes().replace(b'"U8"', b'"F8_E4M3"')

@@ -11,9 +11,11 @@ from format_checks import same
 
 import lbrx
 from lbrx import formats, quant
+from lbrx.convert.source import TensorReader
 from lbrx.formats.containers import mlx
 from lbrx.formats.recipe import ReorderedHeads, ShiftedTensor, StackEntry, TensorStack
 from lbrx.storage import PackedStorage
+from lbrx.tensor import recipe_arrays
 from lbrx.tensor.derived import RowStorage, read_rows, row_count, stored_arrays
 from lbrx.tensor.recipe_arrays import RecipeArrays
 
@@ -140,9 +142,6 @@ def test_deflated_arrays_are_inflated_once(tmp_path, monkeypatch):
     values = np.arange(60, dtype=np.float32).reshape(12, 5)
     np.savez_compressed(tmp_path / "m.npz", w=values)
     assert zipfile.ZipFile(tmp_path / "m.npz").infolist()[0].compress_type == zipfile.ZIP_DEFLATED
-    from lbrx.convert.source import TensorReader
-    from lbrx.tensor import recipe_arrays
-
     calls = []
     inflated = recipe_arrays._inflated
     monkeypatch.setattr(recipe_arrays, "_inflated", lambda s: calls.append(s) or inflated(s))

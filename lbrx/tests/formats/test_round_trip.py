@@ -1,4 +1,4 @@
-"""Whatever tensors are called and however they are shaped, they come back; memory stays small."""
+"""Round trips of tensors with arbitrary names and shapes, and the memory of saving."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_names_and_shapes(name):
 
 
 def test_memory_is_that_of_a_tensor(tmp_path, rng):
-    """A model larger than what is held: blocks are decoded and written one tensor at a time."""
+    """Blocks are decoded and written one tensor at a time, so memory does not grow with the model."""
     values = rng.standard_normal((256, 1024)).astype(np.float32)
     blocks = gguf.quantize(values, gguf.GGMLQuantizationType.Q8_0)
     writer = gguf.GGUFWriter(tmp_path / "m.gguf", "llama")

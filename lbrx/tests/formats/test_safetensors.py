@@ -1,4 +1,4 @@
-"""safetensors, beside the safetensors package."""
+"""safetensors, compared with the safetensors package."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_shards(limit, tmp_path):
 
 
 def test_an_older_model_in_the_folder_goes(tmp_path):
-    """Or else readers would take its shards for the new one's."""
+    """Readers would take old shards for those of the new model."""
     tensors = {name: lbrx.ones(9, device="cpu") for name in "abc"}
     (tmp_path / "m").mkdir()
     (tmp_path / "m" / "notes.txt").write_text("kept")
@@ -135,7 +135,7 @@ def test_eight_bit_floats(tmp_path):
 
 
 class _Broken(dict):
-    """The second look at a tensor fails, as a disk may."""
+    """A mapping whose second look-up of a tensor fails, like a disk."""
 
     def __init__(self, tensors, error):
         super().__init__(tensors)

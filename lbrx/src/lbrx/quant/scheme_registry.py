@@ -19,18 +19,36 @@ from lbrx.shape import Shape, list_of
 SCHEMES: dict[str, Scheme] = {}
 """Every scheme by its name."""
 DEFAULT_GROUP = 64
+_BESIDE = {"scales", "zero_points", "biases"}
+_UNIT = 16  # values that a codec reads with one scale, as in shaders/quant_blocks.h
 
 
 def register(scheme: Scheme) -> Scheme:
-    """Add a scheme, which `quantize`, tensors and kernels then know by its name."""
-    if scheme.name != scheme.name.lower():
-        raise QuantizationError(f"{scheme.name!r} has capital letters: scheme names have none")
-    if scheme.name in SCHEMES:
-        raise QuantizationError(
-            f"the quantization scheme {scheme.name!r} exists already: give another name"
-        )
+    """Add a scheme, which `quantize`, tensors and kernels then know by its name.
+
+    Raises QuantizationError for a name that exists already and for a record that tensors or kernels
+    cannot use.
+    """
+    if problem := _problem(scheme):
+        raise QuantizationError(f"the quantization scheme {scheme.name!r} {problem}")
     SCHEMES[scheme.name] = scheme
     return scheme
+
+
+def _problem(scheme: Scheme) -> str | None:
+    if scheme.name in SCHEMES:
+        return "exists already: give another name"
+    if scheme.name != scheme.name.lower():
+        return "has capital letters in its name: use lower case"
+    first, *beside = scheme.fields or ("",)
+    if scheme.planar and (first != "data" or not set(beside) <= _BESIDE):
+        known = list_of(sorted(_BESIDE))
+        return f"has the fields {list_of(scheme.fields)}: planar schemes have data, then {known}"
+    if scheme.codec is not None and scheme.elements % _UNIT:
+        return f"has blocks of {scheme.elements}: codecs read multiples of {_UNIT} values"
+    if scheme.codec_source and f"struct {scheme.codec} " not in scheme.codec_source:
+        return f"has a codec_source without a struct {scheme.codec}: name it like the codec"
+    return None
 
 
 for _scheme in (*gguf.SCHEMES, *affine_schemes.SCHEMES, *mlx_schemes.SCHEMES):
