@@ -525,7 +525,7 @@ def test_compiled_functions_use_packed_weights(matrix, rng):
             lbrx.DtypeError,
             "quantized values are floating, not int32: cast",
         ),
-        (lambda w: lbrx.quantize(w, "q9_0"), lbrx.QuantizationError, "no quantization scheme"),
+        (lambda w: lbrx.quantize(w, "q9_0"), lbrx.QuantizationError, "not a quantization scheme"),
     ],
 )
 @pytest.mark.usefixtures("cpu_default")
