@@ -40,14 +40,11 @@ def packed(scheme: str, parts: Mapping[str, Array], shape: Shape) -> Array:
 def decoded(
     scheme: str, data: NDArray[Any], beside: Mapping[str, NDArray[Any]], shape: Shape
 ) -> NDArray[Any]:
+    """The float32 values of stored parts: `data` and the arrays beside it."""
     if small := _FLOAT8.get(scheme):
         values: NDArray[Any] = np.ascontiguousarray(data).view(small).astype(np.float32)
         return values
-    found = quant.find(scheme)
-    settings = found.name, found.bits, found.group_size, found.symmetric
-    scales, zero_points, biases = map(beside.get, ("scales", "zero_points", "biases"))
-    info = quant.QuantizationInfo(*settings, scales, zero_points, biases)
-    return quant.dequantize(data, info, shape)
+    return quant.dequantize(data, quant.describe(scheme, **beside), shape)
 
 
 RowIndex = slice | NDArray[np.intp]
@@ -64,7 +61,7 @@ def column_count(shape: Shape) -> int:
 
 
 class RowStorage(LazyStorage):
-    """Host memory that a function fills: all rows at the first look, or some for `read_rows`."""
+    """Host memory that a function fills with all rows at the first use; `rows` reads some only."""
 
     def __init__(self, nbytes: int, rows: int, read: Callable[[RowIndex], NDArray[Any]]) -> None:
         super().__init__(nbytes, lambda: read(slice(0, rows)))
@@ -72,7 +69,7 @@ class RowStorage(LazyStorage):
 
     def host(self) -> NDArray[np.uint8]:
         data = super().host()
-        self._read = None  # which keeps the sources in memory
+        self._read = None  # it keeps the sources in memory
         return data
 
     def rows(self, index: RowIndex) -> NDArray[Any] | None:
@@ -88,15 +85,15 @@ def by_rows(shape: Shape, dtype: Dtype, read: Callable[[RowIndex], NDArray[Any]]
 
 
 def lazy_copy(array: Array) -> Array:
-    """The elements in host memory of their own, made at the first look."""
+    """A copy of the elements in host memory, made at the first use."""
     shape = array.layout.shape
     storage = LazyStorage(math.prod(shape) * array.dtype.itemsize, array.numpy)
     return Array(storage, sh.contiguous(shape), array.dtype)
 
 
 def read_rows(array: Array, index: RowIndex) -> NDArray[Any]:
-    """Some rows of an array, [rows, columns]: a view of its memory where they lie there together.
-    Packed values are decoded."""
+    """Some rows of an array, as [rows, columns]. They are a view if they are contiguous in memory;
+    packed values are decoded."""
     storage, layout = array.storage, array.layout
     columns = column_count(layout.shape)
     if isinstance(storage, PackedStorage) and layout == sh.contiguous(storage.shape):
@@ -112,7 +109,7 @@ def read_rows(array: Array, index: RowIndex) -> NDArray[Any]:
 
 
 def stored_arrays(array: Array) -> dict[str, Array]:
-    """What a file stores of an array: the fields of packed values, else the elements as `data`."""
+    """The stored parts of packed values by name, or else the array itself as `data`."""
     return array.storage.parts if isinstance(array.storage, PackedStorage) else {"data": array}
 
 
