@@ -57,7 +57,7 @@ def current() -> Checks | None:
         return None
     if text not in _from_environment:
         modes = parse((part for part in text.split(",") if part.strip()), "SOFTMETAL_CHECK: ")
-        _from_environment[text] = Checks(modes, _seed(env.seed()))
+        _from_environment[text] = Checks(modes, _seed(None))
     return _from_environment[text]
 
 
@@ -101,4 +101,6 @@ def parse(names: Iterable[str], source: str = "") -> frozenset[str]:
 
 
 def _seed(given: int | None) -> int:
-    return given if given is not None else int.from_bytes(os.urandom(4), "little") | 1
+    """The given seed, else SOFTMETAL_SEED, else a random one."""
+    chosen = given if given is not None else env.seed()
+    return chosen if chosen is not None else int.from_bytes(os.urandom(4), "little") | 1

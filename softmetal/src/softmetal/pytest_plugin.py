@@ -10,6 +10,7 @@ command buffer's error(). softmetal itself is imported only when a check is aske
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING
@@ -58,7 +59,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if not _modes(config.option.softmetal_check):
         return
     if config.option.softmetal_seed is None:  # set here, xdist's workers get the same
-        config.option.softmetal_seed = random.SystemRandom().randrange(1, 1 << 31)
+        given = os.environ.get("SOFTMETAL_SEED")
+        chosen = int(given) if given else random.SystemRandom().randrange(1, 1 << 31)
+        config.option.softmetal_seed = chosen
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from executor_device import Device, addresses
 from executor_kernels import AXPY, COUNT_FIBERS, COUNT_FLAT, COUNT_GROUPS
+from softmetal_seed import generator
 
 from softmetal.types import Dispatch, Timestamp
 
@@ -70,7 +71,7 @@ FLAT {
 
 def test_axpy(device: Device) -> None:
     count = 300_007
-    x = device.array(np.random.default_rng(1).standard_normal(count), np.float32)
+    x = device.array(generator(1).standard_normal(count), np.float32)
     y = device.array(np.ones(count), np.float32)
     alpha = device.array([0.5], np.float32)
     device.dispatch(AXPY, (count, 1, 1), (256, 1, 1), x, y, alpha)

@@ -233,9 +233,16 @@ def test_a_seed_reproduces_its_finding(name):
     assert once(7)[0].endswith("seed 7")
 
 
-def test_a_seed_is_chosen_and_told():
+@pytest.mark.parametrize("given", [None, "97"])
+def test_a_seed_is_chosen_and_told(monkeypatch, given):
+    monkeypatch.delenv("SOFTMETAL_SEED")
+    if given is None:
+        with softmetal.checking("race") as one, softmetal.checking("race") as other:
+            assert one.seed != other.seed
+    else:
+        monkeypatch.setenv("SOFTMETAL_SEED", given)
     with softmetal.checking("race") as check:
-        assert isinstance(check.seed, int)
+        assert given is None or check.seed == int(given)
         fault = NAMED["barrier_before_read"]
         host = Host(fault.source)
         host.launch("faulty", fault.launch)

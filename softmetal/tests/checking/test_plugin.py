@@ -180,10 +180,12 @@ def test_fixture(early): pass
     result.stdout.fnmatch_lines(["softmetal: checks bounds,race, seed 11", "*seed 11*"])
 
 
-def test_a_seed_is_chosen_for_the_header(outcome):
+@pytest.mark.parametrize(("given", "printed"), [("", r"\d+"), ("97", "97")])
+def test_a_seed_is_chosen_for_the_header(monkeypatch, outcome, given, printed):
+    monkeypatch.setenv("SOFTMETAL_SEED", given)
     result = outcome("def test_it(): run('clean')", "--softmetal-check=race")
     result.assert_outcomes(passed=1)
-    result.stdout.re_match_lines([r"softmetal: checks race, seed \d+$"])
+    result.stdout.re_match_lines([f"softmetal: checks race, seed {printed}$"])
 
 
 def test_workers_share_the_seed(outcome):

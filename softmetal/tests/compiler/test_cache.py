@@ -8,8 +8,9 @@ import sys
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given, seed, settings
 from hypothesis import strategies as st
+from softmetal_seed import SEED
 
 from softmetal.toolchain.disk_cache import Cache, key_of
 
@@ -45,6 +46,7 @@ def test_a_failed_fill_leaves_nothing(tmp_path):
 
 
 @settings(max_examples=60, deadline=None)
+@seed(SEED)
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 400)), max_size=25))
 def test_stays_a_map_within_its_limit(tmp_path_factory, operations):
     cache = Cache(tmp_path_factory.mktemp("cache"), limit=1000)

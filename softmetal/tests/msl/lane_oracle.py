@@ -14,6 +14,7 @@ import ml_dtypes
 import numpy as np
 from groups import Library
 from numpy.typing import NDArray
+from softmetal_seed import generator
 
 Array = NDArray[Any]
 Mask = NDArray[np.bool_]
@@ -199,7 +200,7 @@ def check_all_ops(prefix: str, width: int, msl_type: str, dtype: np.dtype[Any]) 
     stride = 4 if elements == 3 else elements
     ops = [op for op in OPS if not (op.integers_only and dtype in FLOATS)]
     library = Library(source(prefix, width, msl_type, ops))
-    rng = np.random.default_rng(1)
+    rng = generator(1)
     for threads, group in GRIDS:
         x = operand(rng, dtype, (threads, stride))
         lane = np.arange(threads) % group % 32

@@ -12,6 +12,7 @@ import numpy as np
 import program_sources as sources
 import pytest
 from groups import Metal, device, queue
+from softmetal_seed import generator
 
 HEAD = "#include <metal_stdlib>\nusing namespace metal;\n"
 Size = tuple[int, ...]
@@ -76,7 +77,7 @@ def run(
 
 
 def rng(seed: int = 0) -> np.random.Generator:
-    return np.random.default_rng(seed)
+    return generator(seed)
 
 
 # ---- the language -------------------------------------------------------------------------------

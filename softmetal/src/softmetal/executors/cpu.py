@@ -237,7 +237,8 @@ class CpuExecutor:
         describer = Describer(
             self._artifacts, self._labels.get(ticket, {}), current.seed if current else 0
         )
-        array = (Finding * count).from_address(address.value) if address.value else ()
+        data = _read_memory(address.value, count * ctypes.sizeof(Finding)) if count else b""
+        array = (Finding * count).from_buffer_copy(data)
         lines = [describer.describe(finding) for finding in array]
         if current is not None and ticket not in self._reported:
             self._reported.add(ticket)
@@ -247,11 +248,16 @@ class CpuExecutor:
     def _log(self, ticket: int) -> tuple[LogMessage, ...]:
         size, dropped = c_size_t(), c_size_t()
         address = self._c.softmetal_log_entries(ticket, ctypes.byref(size), ctypes.byref(dropped))
-        messages = _messages(ctypes.string_at(address, size.value)) if address else []
+        messages = _messages(_read_memory(address, size.value)) if address else []
         if dropped.value:
             text = f"{dropped.value} messages were dropped: the log of a command buffer is full"
             messages.append(LogMessage("softmetal", "log", _FAULT_LEVEL, text))
         return tuple(messages)
+
+
+def _read_memory(address: int, size: int) -> bytes:
+    """Memory of the runtime's process, which is this one unless a test emulates another."""
+    return ctypes.string_at(address, size)
 
 
 def _labels(commands: Sequence[Command]) -> dict[tuple[int, int], str]:

@@ -159,7 +159,7 @@ class Packer:
         with self._lock:
             block = self._blocks.get(commands)
             if block is None or len(block) != size:
-                block = ctypes.create_string_buffer(size)
+                block = self._new_block(size)
                 self._blocks[commands] = block
                 stale: Sequence[int] = range(len(commands.slots))
             else:
@@ -168,6 +168,10 @@ class Packer:
                 _pack_slot(block, index, commands.slots[index])
             commands.dirty.difference_update(stale)
         return block
+
+    def _new_block(self, size: int) -> ctypes.Array[ctypes.c_char]:
+        """Zeroed memory that the runtime can read, freed with the array."""
+        return ctypes.create_string_buffer(size)
 
 
 def _execute(command: Execute, block: ctypes.Array[ctypes.c_char]) -> bytes:

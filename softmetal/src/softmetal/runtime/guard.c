@@ -46,9 +46,10 @@ static enum sm_cause bad_address(int number, const siginfo_t *info, sm_u64 stack
 }
 
 static sm_fault fault_of(int number, const siginfo_t *info, const ucontext_t *context) {
-  enum sm_cause cause = number == SIGFPE   ? SM_DIVISION
-                        : number == SIGILL ? SM_ILLEGAL
-                                           : bad_address(number, info, stack_pointer(context));
+  bool illegal = number == SIGILL || number == SIGTRAP;
+  enum sm_cause cause = number == SIGFPE ? SM_DIVISION
+                        : illegal        ? SM_ILLEGAL
+                                         : bad_address(number, info, stack_pointer(context));
   return (sm_fault){cause, (sm_u64)info->si_addr};
 }
 
@@ -84,13 +85,14 @@ void sm_report_fault(sm_submission *submission, const sm_kernel *kernel, sm_faul
       sm_fail(submission, "kernel '%s' divided by zero, or the smallest integer by -1", name);
       break;
     default:
-      sm_fail(submission, "kernel '%s' executed an illegal instruction", name);
+      sm_fail(submission, "kernel '%s' executed an illegal instruction or a trap", name);
   }
 }
 
 /* ---- faults ---------------------------------------------------------------------------------- */
 
-static const int fault_signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL};
+/* __builtin_trap raises SIGILL on x86 and SIGTRAP on Arm. */
+static const int fault_signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP};
 enum { FAULT_SIGNALS = sizeof fault_signals / sizeof *fault_signals };
 
 static struct sigaction previous[32]; /* by signal: what was there before us */
@@ -156,7 +158,7 @@ void sm_left_kernel(sm_worker *worker, sm_job *job) {
   const sm_kernel *kernel = atomic_exchange(&worker->kernel, NULL);
   sigset_t interrupt;
   sigemptyset(&interrupt);
-  sigaddset(&interrupt, SIGRTMAX);
+  sigaddset(&interrupt, SM_INTERRUPT);
   pthread_sigmask(SIG_UNBLOCK, &interrupt, NULL); /* blocked since its handler began */
   if (kernel->mode == SM_FIBERS) { /* fibers stopped in unknown places, and wrote anywhere */
     sm_arena_free(worker->arena);
@@ -197,8 +199,8 @@ void sm_interrupt(sm_worker *worker) {
   static const struct sigaction action = {.sa_sigaction = on_interrupt,
                                           .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART};
   if (atomic_exchange(&worker->interrupted, true)) return;
-  sigaction(SIGRTMAX, &action, NULL);
-  if (pthread_kill(worker->thread, SIGRTMAX)) atomic_store(&worker->interrupted, false);
+  sigaction(SM_INTERRUPT, &action, NULL);
+  if (pthread_kill(worker->thread, SM_INTERRUPT)) atomic_store(&worker->interrupted, false);
 }
 
 static atomic_ullong shortest = ~0ull; /* of the pools' limits */

@@ -64,7 +64,7 @@ bool sm_thread_start(pthread_t *thread, void *(*body)(void *), void *argument) {
   sigset_t blocked, before;
   sigfillset(&blocked);
   for (size_t i = 0; i < sizeof raised / sizeof *raised; i++) sigdelset(&blocked, raised[i]);
-  sigdelset(&blocked, SIGRTMAX);
+  sigdelset(&blocked, SM_INTERRUPT);
   pthread_attr_t attributes;
   pthread_attr_init(&attributes);
   pthread_attr_setstacksize(&attributes, SM_WORKER_STACK);

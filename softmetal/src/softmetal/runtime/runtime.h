@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -159,6 +160,9 @@ void sm_run_threadgroup(sm_arena *, sm_fibers_entry, const sm_launch *, char *sc
                         const sm_u32 position[3]);
 
 /* ---- guard.c --------------------------------------------------------------------------------- */
+
+/* The signal that interrupts a kernel. QEMU's user mode does not deliver the last two. */
+#define SM_INTERRUPT (SIGRTMAX - 2)
 
 enum { SM_SIGNAL_STACK = 65536, SM_FIBER_STACK = 256 << 10, SM_WORKER_STACK = 8 << 20 };
 
