@@ -56,17 +56,33 @@ def test_a_zero_dimension_runs_nothing(device: Device, mode: str, zero: int) -> 
     assert not counts.any()
 
 
-def test_heavy_threads_are_shared_although_they_are_few(device: Device) -> None:
-    """A thread that does a long serial run: one chunk for all of them would be wrong."""
-    source = """
+RENDEZVOUS = """
+int gettid(void);
 FLAT {
-  BUFFER(sm_u64, out, 0);
-  for (sm_u32 i = x0; i < x1; i++)
-    for (sm_u64 k = 0; k < 200000; k++) { out[i] += k * i; __asm__ volatile("" ::: "memory"); }
+  BUFFER(sm_u32, out, 0); BUFFER(sm_u32, seen, 1); BUFFER(sm_u32, workers, 2);
+  sm_u32 self = (sm_u32)gettid(), other = 1;
+  for (sm_u32 i = 0; other && other != self; i++) {
+    other = 0;
+    __atomic_compare_exchange_n(&seen[i], &other, self, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+  }
+  for (sm_u32 i = x0; i < x1; i++) out[i] = self;
+  if (x0 == 0) {
+    for (volatile sm_u32 k = 0; k < 1000000; k++) {}
+  } else {
+    while (!__atomic_load_n(&seen[*workers - 1], __ATOMIC_SEQ_CST)) {}
+  }
 }"""
-    out = device.zeros(40, np.uint64)
-    device.dispatch(source, (40, 1, 1), (40, 1, 1), out)
-    assert np.array_equal(out, np.arange(40, dtype=np.uint64) * (200000 * 199999 // 2))
+
+
+def test_heavy_threads_are_shared_although_they_are_few(device: Device) -> None:
+    """All chunks but the first wait until every worker has taken one. The cost of a kernel is
+    unknown at its first run, which is shared after a long chunk; the second is shared at once."""
+    workers = device.array([device.threads], np.uint32)
+    for _ in range(2):
+        out, seen = device.zeros(40, np.uint32), device.zeros(8, np.uint32)
+        device.dispatch(RENDEZVOUS, (40, 1, 1), (40, 1, 1), out, seen, workers)
+        assert out.all()
+        assert len(set(out.tolist())) == device.threads
 
 
 def test_axpy(device: Device) -> None:
