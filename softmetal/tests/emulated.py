@@ -18,7 +18,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from softmetal.executors import cpu, packing, runtime
+from softmetal.executors import cpu, packing, runtime_build
 from softmetal.toolchain import clang, disk_cache, targets
 from softmetal.toolchain.targets import Target
 
@@ -87,7 +87,15 @@ class EmulatedRuntime:
         if program is None:
             raise RuntimeError(f"qemu-aarch64 is not installed: apt-get install {PACKAGES}")
         self.memory = SharedMemory()
-        command = [program, "-L", LIBC, "-cpu", _CPUS[name], str(_driver()), str(runtime.build())]
+        command = [
+            program,
+            "-L",
+            LIBC,
+            "-cpu",
+            _CPUS[name],
+            str(_driver()),
+            str(runtime_build.build()),
+        ]
         command += [self.memory.file.name, str(_BASE), str(_LENGTH)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._lock = Lock()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from softmetal.executors import runtime
+from softmetal.executors import runtime_build
 from softmetal.toolchain import clang, targets
 from softmetal.types import Artifact, Mode
 
@@ -83,7 +83,7 @@ def compile_kernel(source: str, folder: Path, prelude: str = PRELUDE) -> Artifac
             "-O3",
             "-fPIC",
             "-fvisibility=hidden",
-            f"-I{runtime.SOURCES}",
+            f"-I{runtime_build.SOURCES}",
             "-x",
             "c",
             "-c",

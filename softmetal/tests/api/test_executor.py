@@ -358,11 +358,11 @@ def test_loading_twice_gives_the_same_handle(device: Device) -> None:
 
 
 def test_compiled_runtime_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from softmetal.executors import runtime
+    from softmetal.executors import runtime_build
 
     monkeypatch.setenv("SOFTMETAL_CACHE", str(tmp_path))
-    first = runtime.build()
+    first = runtime_build.build()
     stamp = first.stat().st_mtime_ns
-    assert runtime.build() == first
+    assert runtime_build.build() == first
     assert first.stat().st_mtime_ns == stamp
     assert [path.name for path in first.parent.iterdir()] == [first.name]

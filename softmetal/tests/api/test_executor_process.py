@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from softmetal.executors import runtime
+from softmetal.executors import runtime_build
 from softmetal.toolchain import clang
 
 START = f"""
@@ -200,9 +200,9 @@ print("same")
 
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
-@pytest.mark.parametrize("source", sorted(path.name for path in runtime.SOURCES.glob("*.c")))
+@pytest.mark.parametrize("source", sorted(path.name for path in runtime_build.SOURCES.glob("*.c")))
 def test_each_source_compiles_without_warnings(tmp_path: Path, machine: str, source: str) -> None:
-    flags = [*runtime.compile_flags(machine), "-Wall", "-Wextra", "-Werror"]
+    flags = [*runtime_build.compile_flags(machine), "-Wall", "-Wextra", "-Werror"]
     output = tmp_path / "out.o"
-    clang.run("clang", [*flags, "-c", str(runtime.SOURCES / source), "-o", str(output)])
+    clang.run("clang", [*flags, "-c", str(runtime_build.SOURCES / source), "-o", str(output)])
     assert output.read_bytes()[:4] == b"\x7fELF"

@@ -58,7 +58,7 @@ from softmetal.validation import (
 )
 
 ARENA_BYTES = 64 << 10
-Outcome = tuple[MTLComputePipelineState | None, NSError | None]
+PipelineOutcome = tuple[MTLComputePipelineState | None, NSError | None]
 
 
 @cache
@@ -320,7 +320,7 @@ class MTLDevice(Capabilities):
     # MTL: -newComputePipelineStateWithFunction:error:
     def newComputePipelineStateWithFunction_error_(
         self, function: MTLFunction, error: None
-    ) -> Outcome:
+    ) -> PipelineOutcome:
         descriptor = MTLComputePipelineDescriptor()
         descriptor.setComputeFunction_(function)
         return self._pipeline(descriptor, 0)
@@ -328,7 +328,7 @@ class MTLDevice(Capabilities):
     # MTL: -newComputePipelineStateWithFunction:options:reflection:error:
     def newComputePipelineStateWithFunction_options_reflection_error_(
         self, function: MTLFunction, options: int, reflection: None, error: None
-    ) -> Outcome:
+    ) -> PipelineOutcome:
         descriptor = MTLComputePipelineDescriptor()
         descriptor.setComputeFunction_(function)
         return self._pipeline(descriptor, options)
@@ -340,7 +340,7 @@ class MTLDevice(Capabilities):
         options: int,
         reflection: None,
         error: None,
-    ) -> Outcome:
+    ) -> PipelineOutcome:
         return self._pipeline(descriptor, options)
 
     # MTL: -newComputePipelineStateWithFunction:completionHandler:
@@ -377,7 +377,7 @@ class MTLDevice(Capabilities):
 
         threading.Thread(target=work).start()
 
-    def _pipeline(self, descriptor: MTLComputePipelineDescriptor, options: int) -> Outcome:
+    def _pipeline(self, descriptor: MTLComputePipelineDescriptor, options: int) -> PipelineOutcome:
         function: MTLFunction | None = descriptor.computeFunction()
         if function is None:
             raise ValidationError(

@@ -23,7 +23,7 @@ log = logging.getLogger("softmetal")
 # A wait in the executor cannot be interrupted, so long waits are many short ones: Ctrl-C works.
 SLICE = 0.05
 
-Block = Callable[["MTLSharedEvent", int], object]
+SharedEventBlock = Callable[["MTLSharedEvent", int], object]
 
 
 class MTLFence(Labelled):
@@ -72,7 +72,7 @@ class MTLSharedEvent(MTLEvent):
     def __init__(self, device: MTLDevice) -> None:
         super().__init__(device)
         self._lock = threading.Lock()
-        self._pending: list[tuple[int, int, MTLSharedEventListener, Block]] = []
+        self._pending: list[tuple[int, int, MTLSharedEventListener, SharedEventBlock]] = []
         self._serial = 0  # keeps blocks for the same value in their order
         self._listening = False
 
@@ -99,7 +99,7 @@ class MTLSharedEvent(MTLEvent):
 
     # MTL: -notifyListener:atValue:block:
     def notifyListener_atValue_block_(
-        self, listener: MTLSharedEventListener, value: int, block: Block
+        self, listener: MTLSharedEventListener, value: int, block: SharedEventBlock
     ) -> None:
         """Call block(event, value) once the event has reached `value`."""
         check_event_value(value)

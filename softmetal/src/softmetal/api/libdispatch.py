@@ -28,7 +28,7 @@ NSEC_PER_MSEC = 1_000_000
 NSEC_PER_USEC = 1_000
 _TIMED_OUT = 49  # what libdispatch returns
 
-Block = Callable[[], object]
+DispatchBlock = Callable[[], object]
 
 
 class DispatchQueue(Object):
@@ -40,11 +40,11 @@ class DispatchQueue(Object):
         self.label = label
         self._serial = serial
         self._lock = threading.Lock()
-        self._blocks: deque[Block] = deque()
+        self._blocks: deque[DispatchBlock] = deque()
         self._draining = False
         self._owner = 0  # the thread whose turn it is
 
-    def start(self, block: Block) -> None:
+    def start(self, block: DispatchBlock) -> None:
         """Run a block on a thread of the queue's."""
         with self._lock:
             self._blocks.append(block)
@@ -53,7 +53,7 @@ class DispatchQueue(Object):
             self._draining = True
         threading.Thread(target=self._drain, daemon=True).start()
 
-    def run(self, block: Block) -> None:
+    def run(self, block: DispatchBlock) -> None:
         """Run a block on the calling thread, when it is its turn."""
         if not self._serial or self._owner == threading.get_ident():
             block()
@@ -110,11 +110,11 @@ def dispatch_get_main_queue() -> DispatchQueue:
     return _MAIN
 
 
-def dispatch_sync(queue: DispatchQueue, block: Block) -> None:
+def dispatch_sync(queue: DispatchQueue, block: DispatchBlock) -> None:
     queue.run(block)
 
 
-def dispatch_async(queue: DispatchQueue, block: Block) -> None:
+def dispatch_async(queue: DispatchQueue, block: DispatchBlock) -> None:
     queue.start(block)
 
 
@@ -133,7 +133,7 @@ def dispatch_time(when: int, delta: int) -> int:
     return (when or time.monotonic_ns()) + delta
 
 
-def dispatch_after(when: int, queue: DispatchQueue, block: Block) -> None:
+def dispatch_after(when: int, queue: DispatchQueue, block: DispatchBlock) -> None:
     timer = threading.Timer(_seconds_until(when) or 0.0, queue.start, (block,))
     timer.daemon = True
     timer.start()
@@ -197,7 +197,7 @@ class DispatchGroup(Object):
     def __init__(self) -> None:
         self._count = 0
         self._changed = threading.Condition()
-        self._notify: list[tuple[DispatchQueue, Block]] = []
+        self._notify: list[tuple[DispatchQueue, DispatchBlock]] = []
 
     def enter(self) -> None:
         with self._changed:
@@ -215,14 +215,14 @@ class DispatchGroup(Object):
         with self._changed:
             return self._changed.wait_for(lambda: self._count == 0, timeout)
 
-    def notify(self, queue: DispatchQueue, block: Block) -> None:
+    def notify(self, queue: DispatchQueue, block: DispatchBlock) -> None:
         with self._changed:
             self._notify.append((queue, block))
             done = self._take_notifications()
         for to, ready in done:
             to.start(ready)
 
-    def _take_notifications(self) -> list[tuple[DispatchQueue, Block]]:
+    def _take_notifications(self) -> list[tuple[DispatchQueue, DispatchBlock]]:
         if self._count:
             return []
         done, self._notify = self._notify, []
@@ -245,11 +245,11 @@ def dispatch_group_wait(group: DispatchGroup, timeout: int) -> int:
     return 0 if group.wait(_seconds_until(timeout)) else _TIMED_OUT
 
 
-def dispatch_group_notify(group: DispatchGroup, queue: DispatchQueue, block: Block) -> None:
+def dispatch_group_notify(group: DispatchGroup, queue: DispatchQueue, block: DispatchBlock) -> None:
     group.notify(queue, block)
 
 
-def dispatch_group_async(group: DispatchGroup, queue: DispatchQueue, block: Block) -> None:
+def dispatch_group_async(group: DispatchGroup, queue: DispatchQueue, block: DispatchBlock) -> None:
     def work() -> None:
         try:
             block()

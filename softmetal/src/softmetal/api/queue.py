@@ -53,8 +53,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("softmetal")
 
-Handler = Callable[["MTLCommandBuffer"], object]
-Indirect = tuple[MTLIndirectCommandBuffer, int, int, MTLComputePipelineState | None, list[Binding]]
+CommandBufferHandler = Callable[["MTLCommandBuffer"], object]
+IndirectExecution = tuple[
+    MTLIndirectCommandBuffer, int, int, MTLComputePipelineState | None, list[Binding]
+]
 Release = tuple[str, float]  # a buffer's name and when the program let go of it
 
 
@@ -288,15 +290,15 @@ class MTLCommandBuffer(Labelled):
             self._retained.append if retains else partial(_track, self._retained, self._released)
         )
         self._signals: dict[int, int] = {}  # event handle -> value signalled here
-        self._indirect: list[Indirect] = []
+        self._indirect: list[IndirectExecution] = []
         self._arenas: list[Arena] = []
         self._encoder: MTLCommandEncoder | None = None
         self._enqueued = self._committed = self._looked_at = False
         self._commit_time = 0.0
         self._ticket: int | None = None
         self._outcome: Completion | None = None
-        self._scheduled_handlers: list[Handler] = []
-        self._completed_handlers: list[Handler] = []
+        self._scheduled_handlers: list[CommandBufferHandler] = []
+        self._completed_handlers: list[CommandBufferHandler] = []
 
     def __del__(self) -> None:
         if self._ticket is not None and not sys.is_finalizing():
@@ -452,7 +454,7 @@ class MTLCommandBuffer(Labelled):
             self._call(handler)
         self._scheduled_handlers.clear()
 
-    def _call(self, handler: Handler) -> None:
+    def _call(self, handler: CommandBufferHandler) -> None:
         try:
             handler(self)
         except Exception:
@@ -482,12 +484,12 @@ class MTLCommandBuffer(Labelled):
         return replace(outcome, error=released_text(early, "the command buffer had completed"))
 
     # MTL: -addScheduledHandler:
-    def addScheduledHandler_(self, handler: Handler) -> None:
+    def addScheduledHandler_(self, handler: CommandBufferHandler) -> None:
         check_uncommitted(self._committed, "addScheduledHandler_")
         self._scheduled_handlers.append(handler)
 
     # MTL: -addCompletedHandler:
-    def addCompletedHandler_(self, handler: Handler) -> None:
+    def addCompletedHandler_(self, handler: CommandBufferHandler) -> None:
         check_uncommitted(self._committed, "addCompletedHandler_")
         self._completed_handlers.append(handler)
 

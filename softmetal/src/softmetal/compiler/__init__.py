@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from softmetal.compiler import serial
+from softmetal.compiler import serialization
 from softmetal.compiler.elf import OBJECT, TLS, Elf
 from softmetal.compiler.identity import fingerprint
 from softmetal.errors import CompileError
@@ -41,8 +41,8 @@ __all__ = [
     "program_to_bytes",
 ]
 
-program_to_bytes = serial.to_bytes
-program_from_bytes = serial.from_bytes
+program_to_bytes = serialization.to_bytes
+program_from_bytes = serialization.from_bytes
 
 
 def compile_library(source: str, options: CompileOptions) -> Program:
@@ -55,13 +55,15 @@ def check(source: str, options: CompileOptions) -> tuple[Program, str]:
     store = disk_cache.default()
     key = disk_cache.key_of(fingerprint(), source, repr(options))
     if (entry := store.find("library", key)) is not None and _fresh(entry):
-        return serial.from_bytes((entry / "program").read_bytes()), (entry / "warnings").read_text()
+        return serialization.from_bytes((entry / "program").read_bytes()), (
+            entry / "warnings"
+        ).read_text()
     from softmetal.compiler import building
 
     program, warnings, files = building.front(source, options)
 
     def fill(folder: Path) -> None:
-        (folder / "program").write_bytes(serial.to_bytes(program))
+        (folder / "program").write_bytes(serialization.to_bytes(program))
         (folder / "warnings").write_text(warnings)
         (folder / "files").write_text(json.dumps({str(f): _digest(f) for f in files}))
 

@@ -18,7 +18,7 @@ from softmetal.errors import ExecutionError
 from softmetal.executors import openblas
 from softmetal.executors.findings import Describer, Finding
 from softmetal.executors.packing import Packer
-from softmetal.executors.runtime import build
+from softmetal.executors.runtime_build import build
 from softmetal.types import (
     Artifact,
     CheckMap,
@@ -237,7 +237,8 @@ class CpuExecutor:
         describer = Describer(
             self._artifacts, self._labels.get(ticket, {}), current.seed if current else 0
         )
-        data = _read_memory(address.value, count * ctypes.sizeof(Finding)) if count else b""
+        size = count * ctypes.sizeof(Finding)
+        data = _read_memory(address.value or 0, size) if count else b""
         array = (Finding * count).from_buffer_copy(data)
         lines = [describer.describe(finding) for finding in array]
         if current is not None and ticket not in self._reported:

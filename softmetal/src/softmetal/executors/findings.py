@@ -13,7 +13,7 @@ _BUFFER, _RESIDENT, _VARIABLE, _SCRATCH, _CONSTANT, _NOWHERE = range(6)
 
 _NOT_ELEMENTS = ("device", "constant", "const", "threadgroup", "*", "&")
 
-Three = c_uint32 * 3
+Triple = c_uint32 * 3
 
 
 class Finding(ctypes.Structure):
@@ -29,15 +29,15 @@ class Finding(ctypes.Structure):
         ("write", c_uint32),
         ("site", c_uint32),
         ("thread", c_uint32),
-        ("group", Three),
-        ("group_size", Three),
-        ("groups", Three),
+        ("group", Triple),
+        ("group_size", Triple),
+        ("groups", Triple),
         ("other_thread", c_uint32),
         ("other_group", c_uint32),
         ("other_write", c_uint32),
         ("other_site", c_uint32),
-        ("other_group_size", Three),
-        ("other_groups", Three),
+        ("other_group_size", Triple),
+        ("other_groups", Triple),
     )
 
 

@@ -24,7 +24,7 @@ _STALE_SECONDS = 3600  # a temporary folder older than this belonged to a proces
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CacheEntry:
     """One folder of the cache."""
 
     path: Path
@@ -41,7 +41,7 @@ def key_of(*parts: str | bytes) -> str:
     return digest.hexdigest()
 
 
-class Cache:
+class DiskCache:
     """The cache under one folder."""
 
     def __init__(self, root: Path, limit: int) -> None:
@@ -90,12 +90,12 @@ class Cache:
         """Find an entry, or fill it."""
         return self.find(kind, key) or self.insert(kind, key, fill)
 
-    def entries(self) -> Iterator[Entry]:
+    def entries(self) -> Iterator[CacheEntry]:
         """All whole entries."""
         for folder in self.root.glob("*/??/*"):
             try:
                 size = sum(file.stat().st_size for file in os.scandir(folder))
-                yield Entry(folder, size, folder.stat().st_mtime)
+                yield CacheEntry(folder, size, folder.stat().st_mtime)
             except OSError:  # evicted meanwhile by another process
                 continue
 
@@ -119,7 +119,7 @@ class Cache:
             self._remove(entry)
         return len(entries)
 
-    def _remove(self, entry: Entry) -> None:
+    def _remove(self, entry: CacheEntry) -> None:
         # Renamed first, so that nobody finds half of it.
         grave = self.root / "tmp" / f"gone-{os.getpid()}-{time.monotonic_ns()}"
         try:
@@ -137,6 +137,6 @@ def _age(path: Path) -> float:
         return 0.0
 
 
-def default() -> Cache:
+def default() -> DiskCache:
     """The cache that the environment names."""
-    return Cache(env.cache_dir(), env.cache_limit())
+    return DiskCache(env.cache_dir(), env.cache_limit())
