@@ -29,7 +29,7 @@ def pytest_report_header() -> str:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A failure tells the seed, also where the header is not shown."""
+    """Report the seed of a failed test, also where the header is not shown."""
     report = yield
     if report.failed:
         report.sections.append(("seed", f"SOFTMETAL_TEST_SEED={SEED} repeats the random inputs"))

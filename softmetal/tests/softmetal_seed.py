@@ -10,5 +10,5 @@ SEED = int(os.environ.get("SOFTMETAL_TEST_SEED") or 1)
 
 
 def generator(key: int = 0) -> np.random.Generator:
-    """Random numbers that depend on the seed and on `key`, which tells the uses of it apart."""
+    """Random numbers that depend on the seed and on `key`, which differs between uses."""
     return np.random.default_rng([SEED, key])

@@ -81,7 +81,7 @@ def test_the_error_names_kernel_and_cause(outcomes, cause: str, mode: str) -> No
 
 @pytest.mark.parametrize(("mode", "size"), [("flat", 8192), ("groups", 8192), ("fibers", 256)])
 def test_a_stack_overflow_names_its_size(outcomes, mode: str, size: int) -> None:
-    text = f"kernel 'deep_{mode}' overflowed its stack of {size} KiB a thread"
+    text = f"kernel 'deep_{mode}' overflowed its stack of {size} KiB per thread"
     assert outcomes[f"deep {mode}"] == [text, True]
 
 

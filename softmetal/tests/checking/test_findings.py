@@ -311,7 +311,7 @@ kernel void k(device packed_half3* o [[buffer(0)]], uint t [[thread_position_in_
         (zeros(768, "f2"),),
         np.repeat(np.arange(256), 3).astype("f2"),
     ),
-    "simdgroup functions order nothing but are no race": (
+    "simdgroup functions order nothing and do not race": (
         """
 kernel void k(device float* o [[buffer(0)]], uint i [[thread_position_in_grid]]) {
   o[i] = simd_sum(1.0f) + quad_broadcast(float(i), 0);

@@ -1,4 +1,4 @@
-"""The pytest plugin, in test runs of its own."""
+"""The pytest plugin, in separate test runs."""
 
 from __future__ import annotations
 
@@ -208,4 +208,6 @@ def test_seed(n):
 def test_an_unknown_mode_is_refused(outcome):
     result = outcome("def test_it(): pass", "--softmetal-check=bonds")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*--softmetal-check: 'bonds' is none of bounds, race, uninit*"])
+    result.stderr.fnmatch_lines(
+        ["*--softmetal-check: 'bonds' is not a mode: give bounds, race, uninit*"]
+    )

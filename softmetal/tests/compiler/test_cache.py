@@ -1,4 +1,4 @@
-"""The disk cache: whole entries or none, whoever writes or dies, and a limit."""
+"""The disk cache: complete entries or none, with concurrent and killed writers, and a size limit."""
 
 import multiprocessing
 import os

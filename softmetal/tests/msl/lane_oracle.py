@@ -1,7 +1,7 @@
 """What simdgroup and quadgroup functions mean, in numpy, and a kernel that calls them all.
 
 An expectation takes x (lanes, elements) and a mask of the active lanes, and gives a value for each
-lane; those of inactive lanes are not looked at.
+lane; those of inactive lanes are ignored.
 """
 
 from __future__ import annotations

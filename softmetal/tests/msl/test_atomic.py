@@ -72,7 +72,7 @@ def test_fetch(msl_type: str, operation: str) -> None:
     for k in range(WORDS):
         operands = [int(v) for v in x[k::WORDS]]
         assert words[k] == np.array(want(operands)).astype(dtype)
-        assert start[k] in seen[k::WORDS]  # somebody came first
+        assert start[k] in seen[k::WORDS]  # one of them was first
 
 
 @pytest.mark.metal

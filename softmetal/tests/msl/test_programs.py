@@ -84,7 +84,7 @@ def rng(seed: int = 0) -> np.random.Generator:
 
 
 def test_language() -> None:
-    """Each case in a namespace of its own, all in one kernel."""
+    """Each case in a separate namespace, all in one kernel."""
     text, calls = "", ""
     for index, (_, prelude, body, _) in enumerate(sources.LANGUAGE):
         text += f"namespace case_{index} {{\n{prelude}\n"
@@ -99,7 +99,7 @@ def test_language() -> None:
 
 
 def test_cooperation() -> None:
-    """Threadgroup variables in all their forms, each in a kernel of its own."""
+    """Threadgroup variables in all their forms, each in a separate kernel."""
     text = sources.COOPERATION_PRELUDE + "".join(
         f"kernel void k{n}(device int* out, uint i [[thread_position_in_grid]]) {{ {body} }}\n"
         for n, (body, _) in enumerate(sources.COOPERATION)

@@ -1,4 +1,5 @@
-"""What Metal programs use of PyObjC's libdispatch: data, queues, semaphores, groups and time."""
+"""The part of PyObjC's libdispatch that Metal programs use: data, queues, semaphores, groups,
+time."""
 
 from __future__ import annotations
 
@@ -42,10 +43,10 @@ class DispatchQueue(Object):
         self._lock = threading.Lock()
         self._blocks: deque[DispatchBlock] = deque()
         self._draining = False
-        self._owner = 0  # the thread whose turn it is
+        self._owner = 0  # the thread that runs a block now
 
     def start(self, block: DispatchBlock) -> None:
-        """Run a block on a thread of the queue's."""
+        """Run a block on a thread of the queue."""
         with self._lock:
             self._blocks.append(block)
             if self._serial and self._draining:
@@ -54,7 +55,7 @@ class DispatchQueue(Object):
         threading.Thread(target=self._drain, daemon=True).start()
 
     def run(self, block: DispatchBlock) -> None:
-        """Run a block on the calling thread, when it is its turn."""
+        """Run a block on the calling thread, after the blocks before it."""
         if not self._serial or self._owner == threading.get_ident():
             block()
             return
@@ -105,7 +106,7 @@ def dispatch_get_global_queue(identifier: int, flags: int) -> DispatchQueue:
     return _GLOBAL
 
 
-# DEVIATION: blocks of the main queue run on a thread of their own: there is no run loop.
+# DEVIATION: blocks of the main queue run on a separate thread: there is no run loop.
 def dispatch_get_main_queue() -> DispatchQueue:
     return _MAIN
 
@@ -140,7 +141,7 @@ def dispatch_after(when: int, queue: DispatchQueue, block: DispatchBlock) -> Non
 
 
 def _seconds_until(when: int) -> float | None:
-    """What is left until a moment; None for ever."""
+    """Seconds until a moment; None for DISPATCH_TIME_FOREVER."""
     if when == DISPATCH_TIME_FOREVER:
         return None
     return max(0.0, (when - time.monotonic_ns()) / NSEC_PER_SEC) if when else 0.0
@@ -150,7 +151,7 @@ def _seconds_until(when: int) -> float | None:
 
 
 class DispatchSemaphore(Object):
-    """Counts what may go on at once."""
+    """A counting semaphore."""
 
     __slots__ = ("_changed", "_value", "_waiting")
 
@@ -170,7 +171,7 @@ class DispatchSemaphore(Object):
             return taken
 
     def signal(self) -> bool:
-        """Whether somebody was waiting."""
+        """Increment the count; True if a thread was waiting."""
         with self._changed:
             self._value += 1
             self._changed.notify()
@@ -190,7 +191,7 @@ def dispatch_semaphore_signal(semaphore: DispatchSemaphore) -> int:
 
 
 class DispatchGroup(Object):
-    """Knows when all of its work is done."""
+    """Counts unfinished work, and notifies when all of it is done."""
 
     __slots__ = ("_changed", "_count", "_notify")
 

@@ -1,4 +1,4 @@
-"""What the checking modes found, in words. Mirrors sm_finding of runtime/check.h."""
+"""Findings of the checking modes as text. Mirrors sm_finding of runtime/check.h."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Finding(ctypes.Structure):
 
 
 class Describer:
-    """Puts findings into words."""
+    """Formats findings."""
 
     def __init__(
         self, artifacts: Mapping[int, Artifact], labels: Mapping[tuple[int, int], str], seed: int
