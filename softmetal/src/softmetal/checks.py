@@ -85,7 +85,7 @@ def checking(*modes: str, seed: int | None = None) -> Iterator[Checks]:
         _entered.remove(checks)
 
 
-def looked_at(error: str) -> None:
+def mark_read(error: str) -> None:
     """Mark the findings in a command buffer's error as read by the program."""
     for each in (*_entered, *_from_environment.values()):
         for line in error.splitlines():

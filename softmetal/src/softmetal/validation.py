@@ -229,7 +229,9 @@ def check_scratch(
 
 def check_indirect(offset: int, size: int, length: int) -> None:
     if offset % 4:
-        raise ValidationError(f"indirect buffer offset {offset} is not a multiple of 4")
+        raise ValidationError(
+            f"indirect buffer offset {offset} is not a multiple of 4: pass {offset // 4 * 4}"
+        )
     check_range(offset, size, length, "the indirect arguments at bytes")
 
 

@@ -212,7 +212,7 @@ class MTLCommandQueue(Labelled):
             self._device._busy.discard(self)
             if self._in_flight:  # another thread submitted meanwhile
                 self._device._busy.add(self)
-        head._tell(outcome)
+        head._notify(outcome)
 
     def _wait_for(self, buffer: MTLCommandBuffer) -> None:
         """Return once `buffer` and those before it have finished, their handlers too."""
@@ -264,9 +264,9 @@ class MTLCommandBuffer(Labelled):
         "_completed_handlers",
         "_encoder",
         "_enqueued",
+        "_error_read",
         "_indirect",
         "_log_state",
-        "_looked_at",
         "_outcome",
         "_queue",
         "_released",
@@ -293,7 +293,7 @@ class MTLCommandBuffer(Labelled):
         self._indirect: list[IndirectExecution] = []
         self._arenas: list[Arena] = []
         self._encoder: MTLCommandEncoder | None = None
-        self._enqueued = self._committed = self._looked_at = False
+        self._enqueued = self._committed = self._error_read = False
         self._commit_time = 0.0
         self._ticket: int | None = None
         self._outcome: Completion | None = None
@@ -468,8 +468,8 @@ class MTLCommandBuffer(Labelled):
         self._queue._device._arenas.extend(self._arenas)
         self._arenas = []
 
-    def _tell(self, outcome: Completion) -> None:
-        """Store the completion and pass the log on."""
+    def _notify(self, outcome: Completion) -> None:
+        """Deliver the log and run the completed handlers."""
         if outcome.log:
             deliver(outcome.log, self._log_state)
         for handler in self._completed_handlers:
@@ -503,7 +503,7 @@ class MTLCommandBuffer(Labelled):
         check_committed(self._committed, "waitUntilCompleted")
         self._queue._wait_for(self)
 
-    # ---- what became of it ----
+    # ---- outcome ----
 
     # MTL: -status
     def status(self) -> int:
@@ -523,9 +523,9 @@ class MTLCommandBuffer(Labelled):
     def error(self) -> NSError | None:
         if self._outcome is None or self._outcome.error is None:
             return None
-        if not self._looked_at:
-            self._looked_at = True
-            checks.looked_at(self._outcome.error)
+        if not self._error_read:
+            self._error_read = True
+            checks.mark_read(self._outcome.error)
         return NSError.described(
             enums.MTLCommandBufferErrorDomain,
             enums.MTLCommandBufferErrorInternal,
