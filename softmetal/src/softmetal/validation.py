@@ -55,7 +55,7 @@ def check_buffer_index(index: int, limit: int = MAX_BUFFERS) -> None:
 def check_buffer(buffer: object, what: str) -> None:
     if buffer is None:
         raise ValidationError(
-            f"{what}: the buffer is None: pass a buffer (a device returns None if out of memory)"
+            f"{what}: no buffer (None): pass one; a device returns None if it has too little memory"
         )
 
 
