@@ -1,8 +1,8 @@
 """The C runtime and its kernels on another architecture, under qemu's user-mode emulation.
 
 `install` makes softmetal in this process compile for that architecture and call the runtime in an
-emulated process (emulated_driver.c). Python, the API and numpy stay native, so tests and their expectations
-are the same. Buffers lie in a file that both processes map at one address.
+emulated process (emulated_driver.c). Python, the API and numpy stay native, so that the tests and
+their expectations are the same. Buffers are in a file that both processes map at one address.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TARGETS = {
 }
 _CPUS = {"armv8": "cortex-a53", "neoverse-n1": "neoverse-n1", "neoverse-n2": "max"}
 
-_BASE = 1 << 45  # far from where Linux and qemu put what they choose the address of
+_BASE = 1 << 45  # far from the addresses that Linux and qemu choose themselves
 _LENGTH = 1 << 36
 _PAGE = 16 << 10  # Apple's, as softmetal_allocate aligns
 _MAP_FIXED_NOREPLACE = 0x100000
