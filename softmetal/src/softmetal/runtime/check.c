@@ -271,8 +271,11 @@ static sm_check *worker_check(sm_worker *worker) {
       pthread_attr_getstack(&attributes, &stack, &size);
       pthread_attr_destroy(&attributes);
     }
+    /* A thread's static thread-local storage is at the end of its stack, and on Arm may hold
+       threadgroup variables. The signal stack, in the thread's first frame, is below it. */
+    sm_u64 end = (sm_u64)__builtin_frame_address(0) + SM_SIGNAL_STACK / 4;
     check->stack = (sm_u64)stack;
-    check->stack_size = size;
+    check->stack_size = stack ? end - check->stack : 0;
     worker->check = check;
   }
   return worker->check;
