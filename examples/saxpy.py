@@ -1,4 +1,4 @@
-"""A Metal program as one writes it on a Mac, timed beside plain Python.
+"""A Metal program as it is written for a Mac, timed beside plain Python.
 
 On Linux: python -m softmetal run examples/saxpy.py
 """

@@ -23,7 +23,8 @@ import numpy as np
 import softmetal
 from softmetal.toolchain import clang
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "msl"))
+TESTS = Path(__file__).parents[1] / "tests"
+sys.path[:0] = [str(TESTS), str(TESTS / "msl")]
 
 import math_samples
 from math_table import FUNCTIONS, Function

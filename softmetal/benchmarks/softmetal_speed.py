@@ -91,7 +91,7 @@ def dispatches(
     count: int = 1,
     argument: int | None = None,
 ) -> Callable[[], float]:
-    """A function that runs `count` dispatches in one command buffer; it tells the seconds."""
+    """A function that runs `count` dispatches in one command buffer and returns the seconds."""
     function = library.newFunctionWithName_(name)
     pipeline, error = device.newComputePipelineStateWithFunction_error_(function, None)
     assert pipeline is not None, error

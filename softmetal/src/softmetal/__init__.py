@@ -1,6 +1,6 @@
 """The Metal compute API in software, under the names of PyObjC's `Metal` module.
 
-`install()` lets programs that say `import Metal` find it. Names are loaded when first used.
+`install()` makes `import Metal` import this package. Names are loaded at their first use.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 from softmetal.errors import SoftmetalError
 
-# Where each public name lives; enumerations come from softmetal.api.enums.
+# The module that defines each public name; enumerations come from softmetal.api.enums.
 _PLACES = {
     "archive": ("MTLBinaryArchive", "MTLBinaryArchiveDescriptor"),
     "buffer": ("MTLBuffer", "MTLResource"),
@@ -106,7 +106,7 @@ def __getattr__(name: str) -> Any:
             value = getattr(import_module("softmetal.api.enums"), name)
         except AttributeError:
             raise AttributeError(
-                f"softmetal has no {name}: it carries the compute part of Metal"
+                f"softmetal has no {name}: it implements the compute part of Metal only"
             ) from None
     else:
         raise AttributeError(f"module 'softmetal' has no attribute {name!r}")
@@ -120,15 +120,15 @@ def __dir__() -> list[str]:
 
 
 def install(*, force: bool = False) -> None:
-    """Put softmetal in the place of PyObjC's Metal, MetalPerformanceShaders, Foundation,
-    libdispatch and objc for the imports that follow.
+    """Make later imports of Metal, MetalPerformanceShaders, Foundation, libdispatch and objc find
+    softmetal instead of PyObjC.
 
-    Refused on macOS, where the real ones are, unless forced.
+    Raises SoftmetalError on macOS, which has the real modules, unless `force` is true.
     """
     if sys.platform == "darwin" and not force:
         raise SoftmetalError(
-            "this is a Mac: `import Metal` finds Apple's own. "
-            "Call softmetal.install(force=True) to use the software device all the same"
+            "on macOS `import Metal` finds Apple's module: "
+            "call softmetal.install(force=True) to use the software device instead"
         )
     for name, module in _STAND_INS.items():
         sys.modules[name] = import_module(module)

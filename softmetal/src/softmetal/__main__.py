@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def _run(options: argparse.Namespace) -> int:
-    """Run a program as `python` would, with softmetal in the place of PyObjC."""
+    """Run a program as `python` would, with softmetal instead of PyObjC."""
     import runpy
 
     import softmetal
@@ -29,7 +29,7 @@ def _run(options: argparse.Namespace) -> int:
         return _complain(f"no such script: {arguments[0]}")
     softmetal.install()
     sys.argv = list(arguments)
-    # From here on errors are the program's own, tracebacks included.
+    # Errors after this point belong to the program and keep their tracebacks.
     if options.module:
         sys.path.insert(0, "")
         runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
@@ -179,7 +179,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return command(options)
     except SoftmetalError as problem:
         return _complain(problem)
-    except BrokenPipeError:  # the reader, `head` or `grep -q`, has seen enough
+    except BrokenPipeError:  # the reading end of a pipe, such as `head`, has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 

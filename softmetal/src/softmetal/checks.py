@@ -19,12 +19,12 @@ MODES = ("bounds", "race", "uninit")
 
 @dataclass(slots=True)
 class Checks:
-    """The modes in force, and what they have found so far."""
+    """The active modes, and what they have found so far."""
 
     modes: frozenset[str]
-    seed: int  # decides every order that `race` shuffles
+    seed: int  # determines the order in which `race` runs threads
     findings: list[str] = field(default_factory=list)
-    unread: list[str] = field(default_factory=list)  # of command buffers nobody asked for errors
+    unread: list[str] = field(default_factory=list)  # whose error() was not read
 
     submissions: int = 0
 
@@ -33,13 +33,13 @@ class Checks:
         self.unread += findings
 
     def next_seed(self) -> int:
-        """What the next submission shuffles by: the same for the same place in a program."""
+        """The seed of the next submission; the n-th submission of a program gets the same."""
         self.submissions += 1
         text = f"{self.seed} {self.submissions}".encode()
         return int.from_bytes(blake2b(text, digest_size=8).digest(), "little")
 
     def take_unread(self) -> list[str]:
-        """The findings that nobody has looked at, each once."""
+        """Findings that the program has not read yet; each is returned once."""
         taken, self.unread = self.unread, []
         return taken
 
@@ -49,7 +49,7 @@ _from_environment: dict[str, Checks] = {}
 
 
 def current() -> Checks | None:
-    """The checks in force, None if there are none."""
+    """The active checks, None if there are none."""
     if _entered:
         return _entered[-1] if _entered[-1].modes else None
     text = env.check()
@@ -57,21 +57,25 @@ def current() -> Checks | None:
         return None
     if text not in _from_environment:
         modes = parse((part for part in text.split(",") if part.strip()), "SOFTMETAL_CHECK: ")
-        _from_environment[text] = Checks(modes, _seed(env.seed()))
+        _from_environment[text] = Checks(modes, _seed(None))
     return _from_environment[text]
 
 
 def modes() -> frozenset[str]:
-    """The modes in force."""
+    """The active modes."""
     checks = current()
     return checks.modes if checks is not None else frozenset()
 
 
 @contextmanager
 def checking(*modes: str, seed: int | None = None) -> Iterator[Checks]:
-    """Check the kernels that are compiled inside: `with softmetal.checking("bounds", "race"):`.
+    """Check the kernels whose pipelines are created inside a `with` block.
 
-    Findings become errors of command buffers, and are listed in what this yields.
+    Findings become errors of command buffers, and are listed in the yielded object:
+
+        with softmetal.checking("bounds", "race", seed=7) as check:
+            ...
+        print(check.findings)
     """
     checks = Checks(parse(modes), _seed(seed))
     _entered.append(checks)
@@ -81,8 +85,8 @@ def checking(*modes: str, seed: int | None = None) -> Iterator[Checks]:
         _entered.remove(checks)
 
 
-def looked_at(error: str) -> None:
-    """Somebody asked for this error of a command buffer: its findings are read."""
+def mark_read(error: str) -> None:
+    """Mark the findings in a command buffer's error as read by the program."""
     for each in (*_entered, *_from_environment.values()):
         for line in error.splitlines():
             if line in each.unread:
@@ -95,10 +99,12 @@ def parse(names: Iterable[str], source: str = "") -> frozenset[str]:
     unknown = sorted(wanted - set(MODES))
     if unknown:
         raise SettingError(
-            f"{source}no checking mode {unknown[0]!r}: the modes are {', '.join(MODES)}"
+            f"{source}{unknown[0]!r} is not a checking mode: give {', '.join(MODES)}"
         )
     return wanted
 
 
 def _seed(given: int | None) -> int:
-    return given if given is not None else int.from_bytes(os.urandom(4), "little") | 1
+    """The given seed, else SOFTMETAL_SEED, else a random one."""
+    chosen = given if given is not None else env.seed()
+    return chosen if chosen is not None else int.from_bytes(os.urandom(4), "little") | 1

@@ -53,8 +53,8 @@ def device() -> str:
 
 
 def profile() -> str:
-    """SOFTMETAL_PROFILE: the Apple chip the device says it is: `apple-m3-max`, or with its memory
-    in GiB `apple-m3-max:64`."""
+    """SOFTMETAL_PROFILE: the Apple chip that the device reports: `apple-m3-max`, or with its
+    memory in GiB `apple-m3-max:64`."""
     return _read("SOFTMETAL_PROFILE", str, "", "a profile")
 
 
@@ -64,13 +64,13 @@ def finite_math() -> bool:
 
 
 def cache_dir() -> Path:
-    """SOFTMETAL_CACHE: where compiled kernels are kept."""
+    """SOFTMETAL_CACHE: the folder of compiled kernels."""
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return _read("SOFTMETAL_CACHE", Path, base / "softmetal", "a folder")
 
 
 def cache_limit() -> int:
-    """SOFTMETAL_CACHE_LIMIT: bytes the cache may hold before the least recently used go."""
+    """SOFTMETAL_CACHE_LIMIT: bytes above which the least recently used entries are removed."""
     return _read(
         "SOFTMETAL_CACHE_LIMIT", _positive, DEFAULT_CACHE_BYTES, "a number of bytes above 0"
     )
@@ -82,7 +82,7 @@ def check() -> str:
 
 
 def seed() -> int | None:
-    """SOFTMETAL_SEED: what the orders of `race` come from; a new one each time by default."""
+    """SOFTMETAL_SEED: seed of the order in which `race` runs threads; random by default."""
     return _read("SOFTMETAL_SEED", _positive, None, "a number above 0")
 
 

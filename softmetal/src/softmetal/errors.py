@@ -2,10 +2,10 @@
 
 SoftmetalError
 ├── CompileError        the shader was refused; `diagnostics` is clang's text with the user's lines
-├── ToolchainError      clang could not be started, or failed where the shader is not to blame
+├── ToolchainError      clang could not be started, or failed for a reason other than the shader
 ├── ExecutionError      a submitted command list failed on the device
 ├── ValidationError     what Apple's debug layer would refuse (also a ValueError)
-└── SettingError        a SOFTMETAL_* variable has a value that means nothing (also a ValueError)
+└── SettingError        a SOFTMETAL_* variable has an invalid value (also a ValueError)
 """
 
 
@@ -29,11 +29,11 @@ class ExecutionError(SoftmetalError):
     """A command list failed while it ran."""
 
 
-# DEVIATION: what Apple's debug layer answers by ending the process raises this error, and does so
-# always; without that layer such calls are undefined.
+# DEVIATION: calls for which Apple's debug layer ends the process always raise this error; without
+# that layer such calls have undefined behaviour on Apple's devices.
 class ValidationError(SoftmetalError, ValueError):
     """A call that Apple's debug layer would refuse."""
 
 
 class SettingError(SoftmetalError, ValueError):
-    """An environment variable has a meaningless value."""
+    """An environment variable has an invalid value."""

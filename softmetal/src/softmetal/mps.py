@@ -1,4 +1,4 @@
-"""The part of MetalPerformanceShaders that we use, under PyObjC's names: matrix multiplication."""
+"""Matrix multiplication of MetalPerformanceShaders, under PyObjC's names."""
 
 from __future__ import annotations
 

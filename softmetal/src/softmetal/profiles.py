@@ -73,8 +73,8 @@ def find(text: str) -> Profile | None:
         return found
     if not (memory.isascii() and memory.isdigit() and 1 <= int(memory) <= _MOST_MEMORY):
         raise SettingError(
-            f"SOFTMETAL_PROFILE={text!r}: {memory!r} is not an amount of memory: give GiB as a "
-            f"whole number up to {_MOST_MEMORY}, as in {name}:{found.memory >> 30}"
+            f"SOFTMETAL_PROFILE={text!r}: {memory!r} is not an amount of memory: give GiB as an "
+            f"integer up to {_MOST_MEMORY}, as in {name}:{found.memory >> 30}"
         )
     return replace(found, memory=int(memory) << 30)
 

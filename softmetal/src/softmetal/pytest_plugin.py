@@ -1,15 +1,16 @@
-"""Checks of Metal kernels for pytest; found by it through an entry point.
+"""A pytest plugin that checks Metal kernels, registered as an entry point.
 
     def test_mine(softmetal_check): ...                      # bounds, race and uninit
     @pytest.mark.softmetal_check("bounds", seed=7)           # the same, for these modes
     pytest --softmetal-check=bounds,race [--softmetal-seed=7]   # every test of a run
 
-A test fails when a command buffer that it committed has a finding and it did not ask for the
-command buffer's error(). softmetal itself is imported only when a check is asked for.
+A test fails when a command buffer that it committed has a finding and the test did not read the
+command buffer's error(). softmetal itself is imported only when a check is requested.
 """
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING
@@ -37,7 +38,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="N",
         type=int,
         default=None,
-        help="the seed of the orders that race tries; printed in the header of a run",
+        help="seed of the order in which race runs threads; printed in the header of a run",
     )
 
 
@@ -45,7 +46,9 @@ def _modes(text: str) -> tuple[str, ...]:
     modes = tuple(word.strip() for word in text.split(",") if word.strip())
     for mode in modes:
         if mode not in MODES:
-            raise pytest.UsageError(f"--softmetal-check: {mode!r} is none of {', '.join(MODES)}")
+            raise pytest.UsageError(
+                f"--softmetal-check: {mode!r} is not a mode: give {', '.join(MODES)}"
+            )
     return modes
 
 
@@ -57,8 +60,10 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     if not _modes(config.option.softmetal_check):
         return
-    if config.option.softmetal_seed is None:  # set here, xdist's workers get the same
-        config.option.softmetal_seed = random.SystemRandom().randrange(1, 1 << 31)
+    if config.option.softmetal_seed is None:  # here, so that xdist's workers use the same
+        given = os.environ.get("SOFTMETAL_SEED")
+        chosen = int(given) if given else random.SystemRandom().randrange(1, 1 << 31)
+        config.option.softmetal_seed = chosen
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
@@ -81,7 +86,7 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
 
 
 def _fail(check: Checks) -> None:
-    """Fail for findings that nobody has looked at, once for each."""
+    """Fail for findings that the test has not read, once for each."""
     if findings := check.take_unread():
         text = "\n".join(findings)
         pytest.fail(
@@ -106,7 +111,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
-    """The marker alone is enough: it asks for the fixture."""
+    """Give marked tests the fixture."""
     for item in items:
         if not isinstance(item, pytest.Function) or "softmetal_check" in item.fixturenames:
             continue
@@ -115,7 +120,7 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
 
 
 def _asked(request: pytest.FixtureRequest) -> tuple[tuple[str, ...], int | None]:
-    """Modes and seed: of the parameter, else of the marker, else all."""
+    """Modes and seed from the parameter, else from the marker, else all modes."""
     seed: int | None = request.config.option.softmetal_seed
     if (modes := getattr(request, "param", None)) is not None:
         return ((modes,) if isinstance(modes, str) else tuple(modes)), seed
@@ -134,4 +139,4 @@ def softmetal_check(request: pytest.FixtureRequest) -> Generator[Checks, None, N
     with softmetal.checking(*modes, seed=seed) as check:
         request.node.stash[_TEST] = check
         yield check
-        _fail(check)  # what fixtures did after the test
+        _fail(check)  # findings of fixtures that ran after the test

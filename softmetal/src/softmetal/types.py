@@ -1,4 +1,4 @@
-"""The records that pass between api, compiler and executors. No behaviour lives here."""
+"""The records that api, compiler and executors exchange. They have no behaviour."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class FunctionConstant:
     name: str
     type: str  # as written: "bool", "uint", "float4"
     index: int
-    required: bool = True  # nothing asks is_function_constant_defined of it
+    required: bool = True  # is_function_constant_defined is never called with it
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A checked library: everything that code generation needs, and nothing of the disk."""
+    """A checked library: everything that code generation needs, independent of files."""
 
     text: str  # rewritten source with line markers
     options: CompileOptions
@@ -78,12 +78,12 @@ class Mode(IntEnum):
 
     FLAT = 0  # no cooperation, no threadgroup coordinates: one loop over a row of the grid
     GROUPS = 1  # no cooperation: loops over threadgroups and their threads
-    FIBERS = 2  # barriers or simdgroup functions: one fiber a thread
+    FIBERS = 2  # barriers or simdgroup functions: one fiber per thread
 
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """A bound argument of a compiled kernel: Parameter plus what only the compiler knows."""
+    """An argument of a compiled kernel: a Parameter with the sizes that the compiler computed."""
 
     name: str
     kind: str  # "buffer" or "threadgroup"
@@ -106,7 +106,7 @@ class Variable:
 
 @dataclass(frozen=True, slots=True)
 class CheckMap:
-    """What the checking modes know of a kernel's code."""
+    """Tables for the checking modes: places in the source, and variables in memory."""
 
     sites: tuple[tuple[str, int, int], ...]  # (file, line, column); 0 is unknown
     threadgroup: tuple[Variable, ...]
@@ -136,14 +136,14 @@ class Dispatch(NamedTuple):
 
     kernel: int  # handle from Executor.load
     grid: tuple[int, int, int]  # threads; edge threadgroups are smaller where it does not divide
-    group: tuple[int, int, int]  # threads a threadgroup
+    group: tuple[int, int, int]  # threads per threadgroup
     buffers: tuple[int, ...]  # address by buffer index
     threadgroup: tuple[int, ...] = ()  # bytes by threadgroup index
     indirect: int = 0  # address of three uint32 threadgroup counts that replace `grid`
 
 
 class Region(NamedTuple):
-    """Memory that a dispatch may touch: a bound buffer, or one made resident (slot -1)."""
+    """Memory that a dispatch may access: a bound buffer, or one made resident (slot -1)."""
 
     slot: int  # index of the buffer argument
     address: int
@@ -153,7 +153,7 @@ class Region(NamedTuple):
 
 
 class Resources(NamedTuple):
-    """What the next dispatch may touch. Sent only to kernels compiled for checking."""
+    """Memory that the next dispatch may access. Sent only for kernels compiled for checking."""
 
     regions: tuple[Region, ...]
 
@@ -163,7 +163,7 @@ class Order(NamedTuple):
 
     "serial" and "concurrent" begin an encoder, "barrier" separates dispatches of a concurrent one,
     "from" and "to" do so for the addresses between them only, "update" and "wait" are a fence's
-    (`value` tells fences apart).
+    (`value` identifies the fence).
     """
 
     kind: str
@@ -258,7 +258,7 @@ class LogMessage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What is known of a finished submission."""
+    """The outcome of a finished submission."""
 
     start: float  # seconds on the device clock
     end: float

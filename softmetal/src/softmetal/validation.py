@@ -1,7 +1,7 @@
 """What Apple's debug layer refuses. Pure functions of plain values; each raises ValidationError.
 
-Always on: they keep memory safe and turn nonsense into an error where it was written, where Apple's
-layer, if it is on, ends the process.
+They are always active: they keep memory safe, and raise at the call that is wrong. Apple's layer is
+optional, and ends the process.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ Size3 = tuple[int, int, int]
 
 
 class Binding(NamedTuple):
-    """What an encoder has at a buffer index."""
+    """What is bound to a buffer index of an encoder."""
 
     address: int = 0  # 0: nothing
     length: int = 0  # bytes from the address on
-    inline: bool = False  # of setBytes, so that kernels may only read it
+    inline: bool = False  # set by setBytes: kernels may only read it
 
 
 def check_view(length: int, limit: int) -> None:
@@ -55,7 +55,7 @@ def check_buffer_index(index: int, limit: int = MAX_BUFFERS) -> None:
 def check_buffer(buffer: object, what: str) -> None:
     if buffer is None:
         raise ValidationError(
-            f"{what}: there is no buffer, it is None; a device that has no room returns None too"
+            f"{what}: no buffer (None): pass one; a device returns None if it has too little memory"
         )
 
 
@@ -136,7 +136,7 @@ def check_threadgroup_total(static: int, dynamic: Sequence[int], kernel: str, li
     total = static + sum(dynamic)
     if total > limit:
         raise ValidationError(
-            f"kernel `{kernel}` would use {total} bytes of threadgroup memory ({static} of its own "
+            f"kernel `{kernel}` would use {total} bytes of threadgroup memory ({static} static "
             f"and {total - static} set): the device has {limit} (maxThreadgroupMemoryLength), "
             f"use {total - limit} less"
         )
@@ -213,7 +213,7 @@ def check_scratch(
 ) -> None:
     """Every threadgroup argument has its memory.
 
-    llama.cpp says 0 where a kernel never touches its argument: `emptied` has bits for these.
+    llama.cpp sets 0 where a kernel never uses its argument: `emptied` has a bit for each of these.
     """
     for a in arguments:
         if a.kind != "threadgroup":
@@ -229,7 +229,9 @@ def check_scratch(
 
 def check_indirect(offset: int, size: int, length: int) -> None:
     if offset % 4:
-        raise ValidationError(f"indirect buffer offset {offset} is not a multiple of 4")
+        raise ValidationError(
+            f"indirect buffer offset {offset} is not a multiple of 4: pass {offset // 4 * 4}"
+        )
     check_range(offset, size, length, "the indirect arguments at bytes")
 
 

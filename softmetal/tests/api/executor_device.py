@@ -26,6 +26,7 @@ class Device:
             os.environ["SOFTMETAL_THREADS"] = before
         self.queue = self.executor.new_queue()
         self.folder = folder
+        self.threads = threads
 
     def kernel(self, source: str) -> int:
         return self.executor.load(compile_kernel(source, self.folder))

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from pathlib import Path
 
-from softmetal.executors import runtime
-from softmetal.toolchain import clang
+from softmetal.executors import runtime_build
+from softmetal.toolchain import clang, targets
 from softmetal.types import Artifact, Mode
 
 PRELUDE = """
@@ -78,12 +77,13 @@ def compile_kernel(source: str, folder: Path, prelude: str = PRELUDE) -> Artifac
     name = hashlib.sha256(text.encode()).hexdigest()[:16]
     path = folder / f"{name}.so"
     if not path.exists():
-        target = [f"--target={os.uname().machine}-linux-gnu", "-march=native", "-nostdinc"]
+        host = targets.host()
+        target = [f"--target={host.triple}", *host.flags, "-nostdinc"]
         flags = [
             "-O3",
             "-fPIC",
             "-fvisibility=hidden",
-            f"-I{runtime.SOURCES}",
+            f"-I{runtime_build.SOURCES}",
             "-x",
             "c",
             "-c",

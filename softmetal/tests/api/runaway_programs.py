@@ -12,6 +12,11 @@ import numpy as np
 
 import softmetal
 
+if target := os.environ.get("SOFTMETAL_TEST_TARGET"):  # as conftest.py does in the tests' process
+    from emulated import install
+
+    install(target)
+
 # What makes a kernel FLAT, GROUPS or FIBERS: its parameters, and how it begins.
 _POSITION = "uint i [[thread_position_in_grid]]"
 _GROUP = f"{_POSITION}, uint g [[threadgroup_position_in_grid]]"
@@ -146,7 +151,7 @@ ADDRESSES = {
     "unmapped": lambda: (1 << 44, None),
     "protected": _protected,
     "beyond": _beyond,
-    "invalid": lambda: (1 << 60, None),
+    "invalid": lambda: (1 << 52, None),
 }
 
 

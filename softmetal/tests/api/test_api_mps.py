@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+from softmetal_seed import generator
 
 from softmetal.errors import ValidationError
 
@@ -70,7 +71,7 @@ def encode(device, product, a, b, c):
 @pytest.mark.parametrize("shape", [(1, 1, 1), (5, 7, 3), (33, 17, 65)])
 def test_products(mps, device, dtype, left, right, shape):
     m, n, k = shape
-    rng = np.random.default_rng(m * n * k)
+    rng = generator(m * n * k)
     a = rng.standard_normal((2, k, m) if left else (2, m, k)).astype(dtype)
     b = rng.standard_normal((2, n, k) if right else (2, k, n)).astype(dtype)
     c = rng.standard_normal((2, m, n)).astype(dtype)
@@ -92,7 +93,7 @@ def test_products(mps, device, dtype, left, right, shape):
 
 
 def test_origins_and_batches(mps, device):
-    rng = np.random.default_rng(0)
+    rng = generator(0)
     a, b = rng.standard_normal((3, 8, 9)).astype("f4"), rng.standard_normal((3, 9, 8)).astype("f4")
     target = matrices(mps, device, np.zeros((3, 8, 8), "f4"))
     product = kernel(mps, device, 4, 5, 6)

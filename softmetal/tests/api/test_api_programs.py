@@ -196,7 +196,7 @@ def test_semaphores_time_out() -> None:
     assert libdispatch.dispatch_semaphore_wait(semaphore, libdispatch.DISPATCH_TIME_NOW) != 0
     soon = libdispatch.dispatch_time(libdispatch.DISPATCH_TIME_NOW, 1000)
     assert libdispatch.dispatch_semaphore_wait(semaphore, soon) != 0
-    assert libdispatch.dispatch_semaphore_signal(semaphore) == 0  # nobody was waiting
+    assert libdispatch.dispatch_semaphore_signal(semaphore) == 0  # no thread was waiting
     assert libdispatch.dispatch_semaphore_wait(semaphore, FOREVER) == 0
 
 

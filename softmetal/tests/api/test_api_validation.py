@@ -161,7 +161,7 @@ ONE = (1, 1, 1)
 
 
 class Bench(Program):
-    """A program's objects, made as each row wants them."""
+    """Objects of a program, created by the rows that need them."""
 
     def __init__(self, metal, device) -> None:
         super().__init__(metal, device)
@@ -383,7 +383,7 @@ CALLS = [
         "threadgroup memory",
         lambda b: scratch(b, "large", 16384),
         lambda b: scratch(b, "large", 16400),
-        "`large`.*32784.*16384 of its own and 16400 set.*32768",
+        "`large`.*32784.*16384 static and 16400 set.*32768",
     ),
     (
         "threadgroup element",

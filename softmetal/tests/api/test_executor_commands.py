@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from executor_device import Device, addresses
 from executor_kernels import AXPY, COUNT_FIBERS, COUNT_FLAT
+from softmetal_seed import generator
 
 from softmetal.errors import ExecutionError
 from softmetal.types import (
@@ -337,7 +338,7 @@ def test_gemm(
     beta: float,
 ) -> None:
     m, n, k = shape
-    random = np.random.default_rng(7)
+    random = generator(7)
     pad = (2, 1, 3)  # rows are longer than the matrices
     sides = [(k, m) if transpose[0] else (m, k), (n, k) if transpose[1] else (k, n), (m, n)]
     full = [

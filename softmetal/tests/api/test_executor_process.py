@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from softmetal.executors import runtime
+from softmetal.executors import runtime_build
 from softmetal.toolchain import clang
 
 START = f"""
 import os, sys, time, threading
-sys.path.insert(0, {str(Path(__file__).parent)!r})
+sys.path[:0] = [{str(Path(__file__).parent)!r}, {str(Path(__file__).parent.parent)!r}]
 from pathlib import Path
 import numpy as np
 from executor_device import Device, addresses
@@ -163,6 +163,7 @@ def test_conversions_for_old_processors(tmp_path: Path) -> None:
     """What the compiler calls where the CPU has no half or bfloat instructions."""
     body = """
 import ctypes, ml_dtypes
+from softmetal_seed import generator
 source = '''
 FLAT {
   BUFFER(sm_u32, in, 0); BUFFER(unsigned short, out, 1);
@@ -175,7 +176,7 @@ FLAT {
     __builtin_memcpy(out + 4 * i + 2, &f, 4);
   }
 }'''
-random = np.random.default_rng(3)
+random = generator(3)
 values = np.concatenate([random.integers(0, 2**32, 200000).astype(np.uint32).view(np.float32),
     np.arange(65536, dtype=np.uint16).view(np.float16).astype(np.float32),
     (random.standard_normal(100000) * 10.0 ** random.integers(-9, 6, 100000)).astype(np.float32),
@@ -199,9 +200,9 @@ print("same")
 
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
-@pytest.mark.parametrize("source", sorted(path.name for path in runtime.SOURCES.glob("*.c")))
+@pytest.mark.parametrize("source", sorted(path.name for path in runtime_build.SOURCES.glob("*.c")))
 def test_each_source_compiles_without_warnings(tmp_path: Path, machine: str, source: str) -> None:
-    flags = [*runtime.compile_flags(machine), "-Wall", "-Wextra", "-Werror"]
+    flags = [*runtime_build.compile_flags(machine), "-Wall", "-Wextra", "-Werror"]
     output = tmp_path / "out.o"
-    clang.run("clang", [*flags, "-c", str(runtime.SOURCES / source), "-o", str(output)])
+    clang.run("clang", [*flags, "-c", str(runtime_build.SOURCES / source), "-o", str(output)])
     assert output.read_bytes()[:4] == b"\x7fELF"

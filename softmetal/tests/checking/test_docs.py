@@ -1,4 +1,4 @@
-"""docs/checking.md: its table is fresh, its walk-through happens as it is told."""
+"""docs/checking.md: its table is up to date, and its walk-through gives the printed output."""
 
 from __future__ import annotations
 

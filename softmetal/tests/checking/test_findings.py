@@ -233,9 +233,16 @@ def test_a_seed_reproduces_its_finding(name):
     assert once(7)[0].endswith("seed 7")
 
 
-def test_a_seed_is_chosen_and_told():
+@pytest.mark.parametrize("given", [None, "97"])
+def test_a_seed_is_chosen_and_told(monkeypatch, given):
+    monkeypatch.delenv("SOFTMETAL_SEED")
+    if given is None:
+        with softmetal.checking("race") as one, softmetal.checking("race") as other:
+            assert one.seed != other.seed
+    else:
+        monkeypatch.setenv("SOFTMETAL_SEED", given)
     with softmetal.checking("race") as check:
-        assert isinstance(check.seed, int)
+        assert given is None or check.seed == int(given)
         fault = NAMED["barrier_before_read"]
         host = Host(fault.source)
         host.launch("faulty", fault.launch)
@@ -304,7 +311,7 @@ kernel void k(device packed_half3* o [[buffer(0)]], uint t [[thread_position_in_
         (zeros(768, "f2"),),
         np.repeat(np.arange(256), 3).astype("f2"),
     ),
-    "simdgroup functions order nothing but are no race": (
+    "simdgroup functions order nothing and do not race": (
         """
 kernel void k(device float* o [[buffer(0)]], uint i [[thread_position_in_grid]]) {
   o[i] = simd_sum(1.0f) + quad_broadcast(float(i), 0);

@@ -1,4 +1,4 @@
-"""The pytest plugin, in test runs of its own."""
+"""The pytest plugin, in separate test runs."""
 
 from __future__ import annotations
 
@@ -180,10 +180,12 @@ def test_fixture(early): pass
     result.stdout.fnmatch_lines(["softmetal: checks bounds,race, seed 11", "*seed 11*"])
 
 
-def test_a_seed_is_chosen_for_the_header(outcome):
+@pytest.mark.parametrize(("given", "printed"), [("", r"\d+"), ("97", "97")])
+def test_a_seed_is_chosen_for_the_header(monkeypatch, outcome, given, printed):
+    monkeypatch.setenv("SOFTMETAL_SEED", given)
     result = outcome("def test_it(): run('clean')", "--softmetal-check=race")
     result.assert_outcomes(passed=1)
-    result.stdout.re_match_lines([r"softmetal: checks race, seed \d+$"])
+    result.stdout.re_match_lines([f"softmetal: checks race, seed {printed}$"])
 
 
 def test_workers_share_the_seed(outcome):
@@ -206,4 +208,6 @@ def test_seed(n):
 def test_an_unknown_mode_is_refused(outcome):
     result = outcome("def test_it(): pass", "--softmetal-check=bonds")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*--softmetal-check: 'bonds' is none of bounds, race, uninit*"])
+    result.stderr.fnmatch_lines(
+        ["*--softmetal-check: 'bonds' is not a mode: give bounds, race, uninit*"]
+    )

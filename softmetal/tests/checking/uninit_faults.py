@@ -114,7 +114,7 @@ kernel void faulty(device float* o [[buffer(0)]], device const float* a [[buffer
     ),
     Fault(
         "halo_not_loaded",
-        "a tile with a border that nobody loads",
+        "a tile with a border that no thread loads",
         "uninit",
         """
 kernel void faulty(device float* o [[buffer(0)]], device const float* a [[buffer(1)]],

@@ -1,4 +1,4 @@
-"""The disk cache: whole entries or none, whoever writes or dies, and a limit."""
+"""The disk cache: complete entries or none, with concurrent and killed writers, and a size limit."""
 
 import multiprocessing
 import os
@@ -8,10 +8,11 @@ import sys
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given, seed, settings
 from hypothesis import strategies as st
+from softmetal_seed import SEED
 
-from softmetal.toolchain.disk_cache import Cache, key_of
+from softmetal.toolchain.disk_cache import DiskCache, key_of
 
 
 def fill_with(content):
@@ -23,7 +24,7 @@ def fill_with(content):
 
 
 def test_finds_what_was_inserted(tmp_path):
-    cache = Cache(tmp_path, 1 << 20)
+    cache = DiskCache(tmp_path, 1 << 20)
     assert cache.find("kernel", "00ab") is None
     path = cache.insert("kernel", "00ab", fill_with(b"x"))
     assert cache.find("kernel", "00ab") == path
@@ -32,7 +33,7 @@ def test_finds_what_was_inserted(tmp_path):
 
 
 def test_a_failed_fill_leaves_nothing(tmp_path):
-    cache = Cache(tmp_path, 1 << 20)
+    cache = DiskCache(tmp_path, 1 << 20)
 
     def broken(folder):
         (folder / "a").write_bytes(b"half")
@@ -45,9 +46,10 @@ def test_a_failed_fill_leaves_nothing(tmp_path):
 
 
 @settings(max_examples=60, deadline=None)
+@seed(SEED)
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 400)), max_size=25))
 def test_stays_a_map_within_its_limit(tmp_path_factory, operations):
-    cache = Cache(tmp_path_factory.mktemp("cache"), limit=1000)
+    cache = DiskCache(tmp_path_factory.mktemp("cache"), limit=1000)
     written: dict[str, bytes] = {}
     for number, size in operations:
         key = key_of(str(number))
@@ -59,7 +61,7 @@ def test_stays_a_map_within_its_limit(tmp_path_factory, operations):
 
 
 def test_the_least_recently_used_go_first(tmp_path):
-    cache = Cache(tmp_path, limit=250)
+    cache = DiskCache(tmp_path, limit=250)
     for age, name in ((30, "aa"), (20, "bb"), (10, "cc")):
         path = cache.insert("kernel", name, fill_with(b"x" * 50))
         os.utime(path, (time.time() - age,) * 2)
@@ -73,7 +75,7 @@ def test_the_least_recently_used_go_first(tmp_path):
 
 
 def test_leftovers_of_the_dead_are_removed(tmp_path):
-    cache = Cache(tmp_path, 1 << 20)
+    cache = DiskCache(tmp_path, 1 << 20)
     leftover = tmp_path / "tmp" / "dead"
     leftover.mkdir(parents=True)
     os.utime(leftover, (0, 0))
@@ -82,7 +84,7 @@ def test_leftovers_of_the_dead_are_removed(tmp_path):
 
 
 def test_clear(tmp_path):
-    cache = Cache(tmp_path, 1 << 20)
+    cache = DiskCache(tmp_path, 1 << 20)
     for name in ("aa", "bb"):
         cache.insert("kernel", name, fill_with(b"x"))
     assert cache.clear() == 2
@@ -90,7 +92,7 @@ def test_clear(tmp_path):
 
 
 def hammer(root, seed):
-    cache = Cache(root, limit=600)
+    cache = DiskCache(root, limit=600)
     for step in range(60):
         number = (seed * 7 + step) % 5
         content = bytes([number]) * 100
@@ -114,10 +116,10 @@ def test_two_processes(tmp_path):
 
 def test_a_writer_killed_in_the_middle(tmp_path):
     script = (
-        "import sys, time; from pathlib import Path; from softmetal.toolchain.disk_cache import Cache\n"
+        "import sys, time; from pathlib import Path; from softmetal.toolchain.disk_cache import DiskCache\n"
         "def fill(folder):\n"
         "    (folder / 'a').write_bytes(b'half'); print('writing', flush=True); time.sleep(60)\n"
-        "Cache(Path(sys.argv[1]), 1 << 20).insert('kernel', 'aabb', fill)\n"
+        "DiskCache(Path(sys.argv[1]), 1 << 20).insert('kernel', 'aabb', fill)\n"
     )
     writer = subprocess.Popen(
         [sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE, text=True
@@ -126,7 +128,7 @@ def test_a_writer_killed_in_the_middle(tmp_path):
     assert writer.stdout.readline() == "writing\n"
     writer.send_signal(signal.SIGKILL)
     writer.wait()
-    cache = Cache(tmp_path, 1 << 20)
+    cache = DiskCache(tmp_path, 1 << 20)
     assert cache.find("kernel", "aabb") is None
     path = cache.insert("kernel", "aabb", fill_with(b"whole"))
     assert (path / "a").read_bytes() == b"whole"
@@ -139,10 +141,10 @@ def test_keys_do_not_run_together():
 
 def test_the_size_is_looked_at_now_and_then_by_one_process(tmp_path, monkeypatch):
     looks = []
-    monkeypatch.setattr(Cache, "evict", lambda self: looks.append(self))
+    monkeypatch.setattr(DiskCache, "evict", lambda self: looks.append(self))
     for name in ("aa", "bb", "cc"):
-        Cache(tmp_path, 1 << 20).insert("kernel", name, fill_with(b"x"))
+        DiskCache(tmp_path, 1 << 20).insert("kernel", name, fill_with(b"x"))
     assert len(looks) == 1
     os.utime(tmp_path / "checked", (time.time() - 3600,) * 2)
-    Cache(tmp_path, 1 << 20).insert("kernel", "dd", fill_with(b"x"))
+    DiskCache(tmp_path, 1 << 20).insert("kernel", "dd", fill_with(b"x"))
     assert len(looks) == 2

@@ -15,6 +15,7 @@ import ml_dtypes
 import numpy as np
 from groups import Library, Refused
 from numpy.typing import DTypeLike, NDArray
+from softmetal_seed import generator
 
 __all__ = [
     "TYPES",
@@ -174,7 +175,7 @@ def check(text: str) -> None:
 
 def sample(dtype: np.dtype, shape: tuple[int, ...], seed: int = 0) -> Array:
     """Values whose sums and products stay in range for signed types; all bits for unsigned ones."""
-    rng = np.random.default_rng(seed)
+    rng = generator(seed)
     if dtype.kind == "u":
         return rng.integers(0, np.iinfo(dtype).max, shape, dtype, endpoint=True)
     if dtype.kind == "i":

@@ -1,7 +1,7 @@
 """What simdgroup and quadgroup functions mean, in numpy, and a kernel that calls them all.
 
 An expectation takes x (lanes, elements) and a mask of the active lanes, and gives a value for each
-lane; those of inactive lanes are not looked at.
+lane; those of inactive lanes are ignored.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import ml_dtypes
 import numpy as np
 from groups import Library
 from numpy.typing import NDArray
+from softmetal_seed import generator
 
 Array = NDArray[Any]
 Mask = NDArray[np.bool_]
@@ -199,7 +200,7 @@ def check_all_ops(prefix: str, width: int, msl_type: str, dtype: np.dtype[Any]) 
     stride = 4 if elements == 3 else elements
     ops = [op for op in OPS if not (op.integers_only and dtype in FLOATS)]
     library = Library(source(prefix, width, msl_type, ops))
-    rng = np.random.default_rng(1)
+    rng = generator(1)
     for threads, group in GRIDS:
         x = operand(rng, dtype, (threads, stride))
         lane = np.arange(threads) % group % 32

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from groups import Library, Refused
 from numpy.typing import NDArray
+from softmetal_seed import generator
 
 HEAD = "#include <metal_stdlib>\nusing namespace metal;\n"
 THREADS, GROUP, WORDS = 24 * 96, 96, 3  # thread i works on word i % WORDS
@@ -54,7 +55,7 @@ kernel void contend(device atomic<T>* words [[buffer(0)]], device const T* in [[
 
 def integers(dtype: type[np.generic]) -> Array:
     low = 0 if np.dtype(dtype).kind == "u" else -(2**20)
-    return np.random.default_rng(3).integers(low, 2**20, THREADS).astype(dtype)
+    return generator(3).integers(low, 2**20, THREADS).astype(dtype)
 
 
 @pytest.mark.parametrize("operation", FETCH)
@@ -71,7 +72,7 @@ def test_fetch(msl_type: str, operation: str) -> None:
     for k in range(WORDS):
         operands = [int(v) for v in x[k::WORDS]]
         assert words[k] == np.array(want(operands)).astype(dtype)
-        assert start[k] in seen[k::WORDS]  # somebody came first
+        assert start[k] in seen[k::WORDS]  # one of them was first
 
 
 @pytest.mark.metal
@@ -86,7 +87,7 @@ def test_fetch_add_hands_out_each_ticket_once() -> None:
 @pytest.mark.metal
 @pytest.mark.parametrize(("operation", "sign"), [("add", 1), ("sub", -1)])
 def test_float_addition(operation: str, sign: int) -> None:
-    x = np.random.default_rng(4).standard_normal(THREADS).astype(np.float32)
+    x = generator(4).standard_normal(THREADS).astype(np.float32)
     words = np.zeros(WORDS, np.float32)
     body = f"old = atomic_fetch_{operation}_explicit(word, x, memory_order_relaxed);"
     contend("float", body, words, x)
@@ -131,7 +132,7 @@ kernel void once(device atomic_int* word [[buffer(0)]], device int* out [[buffer
 
 @pytest.mark.parametrize(("operation", "want"), [("min", min), ("max", max)])
 def test_64_bit_extremes(operation: str, want: Fold) -> None:
-    x = np.random.default_rng(5).integers(0, 2**64, THREADS, np.uint64)
+    x = generator(5).integers(0, 2**64, THREADS, np.uint64)
     start = np.full(WORDS, 2**63, np.uint64)
     words = start.copy()
     body = f"atomic_{operation}_explicit(word, x, memory_order_relaxed);"
@@ -155,7 +156,7 @@ kernel void histogram(device atomic_uint* total [[buffer(0)]], device const ucha
     atomic_fetch_add_explicit(&total[t], atomic_load_explicit(&bins[t], memory_order_relaxed),
                               memory_order_relaxed);
 }}"""
-    x = np.random.default_rng(6).integers(0, 256, THREADS).astype(np.uint8)
+    x = generator(6).integers(0, 256, THREADS).astype(np.uint8)
     total = np.zeros(16, np.uint32)
     Library(text).run("histogram", [total, x], THREADS, GROUP)
     np.testing.assert_array_equal(total, np.bincount(x % 16, minlength=16))

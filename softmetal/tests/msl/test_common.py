@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from harness import TYPES, Array, Case, Refused, bfloat16, check, evaluate_all
 from numpy.typing import NDArray
+from softmetal_seed import generator
 
 FLOATS = [np.dtype(np.float32), np.dtype(np.float16), bfloat16]
 EPSILON = {FLOATS[0]: 2.0**-23, FLOATS[1]: 2.0**-10, FLOATS[2]: 2.0**-7}
@@ -16,7 +17,7 @@ Reference = Callable[..., Doubles]
 
 
 def values(dtype: np.dtype, width: int, count: int) -> list[Array]:
-    rng = np.random.default_rng(width)
+    rng = generator(width)
     shape = (64,) if width == 1 else (64, width)
     return [rng.uniform(-2, 2, shape).astype(dtype) for _ in range(count)]
 

@@ -12,6 +12,7 @@ import numpy as np
 import program_sources as sources
 import pytest
 from groups import Metal, device, queue
+from softmetal_seed import generator
 
 HEAD = "#include <metal_stdlib>\nusing namespace metal;\n"
 Size = tuple[int, ...]
@@ -76,14 +77,14 @@ def run(
 
 
 def rng(seed: int = 0) -> np.random.Generator:
-    return np.random.default_rng(seed)
+    return generator(seed)
 
 
 # ---- the language -------------------------------------------------------------------------------
 
 
 def test_language() -> None:
-    """Each case in a namespace of its own, all in one kernel."""
+    """Each case in a separate namespace, all in one kernel."""
     text, calls = "", ""
     for index, (_, prelude, body, _) in enumerate(sources.LANGUAGE):
         text += f"namespace case_{index} {{\n{prelude}\n"
@@ -98,7 +99,7 @@ def test_language() -> None:
 
 
 def test_cooperation() -> None:
-    """Threadgroup variables in all their forms, each in a kernel of its own."""
+    """Threadgroup variables in all their forms, each in a separate kernel."""
     text = sources.COOPERATION_PRELUDE + "".join(
         f"kernel void k{n}(device int* out, uint i [[thread_position_in_grid]]) {{ {body} }}\n"
         for n, (body, _) in enumerate(sources.COOPERATION)

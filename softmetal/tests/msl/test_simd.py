@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from groups import Library, Refused
 from lane_oracle import check_all_ops
+from softmetal_seed import generator
 
 HEAD = "#include <metal_stdlib>\nusing namespace metal;\n"
 
@@ -191,7 +192,7 @@ kernel void total(device float* out [[buffer(0)]], device const float* in [[buff
     if (t == 0) out[group] = sum;
   }}
 }}"""
-    x = np.random.default_rng(2).standard_normal(5 * 256).astype(np.float32)
+    x = generator(2).standard_normal(5 * 256).astype(np.float32)
     out = np.zeros(5, np.float32)
     Library(text).run("total", [out, x], x.size, 256)
     np.testing.assert_allclose(out, x.astype(float).reshape(5, -1).sum(1), rtol=0, atol=1e-4)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from groups import Library, Refused
 from numpy.typing import NDArray
+from softmetal_seed import generator
 
 HEAD = "#include <metal_stdlib>\n#include <metal_simdgroup_matrix>\nusing namespace metal;\n"
 TYPES = {"float": np.float32, "half": np.float16, "bfloat": ml_dtypes.bfloat16}
@@ -24,7 +25,7 @@ def place(lane: int, element: int) -> tuple[int, int]:
 
 
 def matrices(msl_type: str, count: int, shape: tuple[int, int] = (8, 8)) -> Array:
-    values = np.random.default_rng(7).uniform(-1, 1, (count, *shape))
+    values = generator(7).uniform(-1, 1, (count, *shape))
     return values.astype(TYPES[msl_type])
 
 
@@ -213,7 +214,7 @@ kernel void matmul(device float* c [[buffer(0)]], device const half* a [[buffer(
   }}
   simdgroup_store(sum, c, n, ulong2(column, row));
 }}"""
-    rng = np.random.default_rng(8)
+    rng = generator(8)
     a, b = (rng.uniform(-1, 1, s).astype(np.float16) for s in ((64, 24), (24, 40)))
     c = np.zeros((64, 40), np.float32)
     Library(text).run("matmul", [c, a, b], 12 * 128, 128)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
+from softmetal_seed import generator
 
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float64]
@@ -77,7 +78,7 @@ BLOCKS: dict[str, tuple[int, int, tuple[int, ...], Callable[[Bytes], Floats]]] =
 def random_rows(kind: str, rows: int, columns: int, seed: int) -> tuple[Bytes, Floats]:
     """Rows of random blocks with small scales, and what they stand for."""
     elements, length, halves, decode = BLOCKS[kind]
-    rng = np.random.default_rng(seed)
+    rng = generator(seed)
     blocks = rng.integers(0, 256, (rows * columns // elements, length)).astype(np.uint8)
     for at in halves:
         scales = (rng.random((len(blocks), 1)) * 0.01 + 0.001).astype(np.float16)

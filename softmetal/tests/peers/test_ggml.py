@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from ggml_blocks import random_rows
 from metal_launch import launch, make_pipeline
+from softmetal_seed import generator
 
 from softmetal import compiler
 from softmetal.types import CompileOptions
@@ -105,7 +106,7 @@ def close(got: np.ndarray, want: np.ndarray, tolerance: float = 1e-5) -> None:
 
 
 def normal(seed: int, *shape: int) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+    return generator(seed).standard_normal(shape).astype(np.float32)
 
 
 def test_every_file_passes_the_check() -> None:

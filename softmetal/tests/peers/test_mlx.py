@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from metal_launch import launch, make_pipeline
+from softmetal_seed import generator
 
 from softmetal import compiler
 from softmetal.types import CompileOptions
@@ -53,7 +54,7 @@ def test_softmax(mlx_include: Path, columns: int, dtype: type, tolerance: float)
         source("utils.h", "softmax.h")
         + f'instantiate_kernel("k", softmax_single_row, {name}, float)'
     )
-    x = np.random.default_rng(columns).standard_normal((rows, columns)).astype(dtype)
+    x = generator(columns).standard_normal((rows, columns)).astype(dtype)
     out = np.zeros_like(x)
     pipeline = make_pipeline(text, "k", include=mlx_include)
     threads = 32 * -(-columns // 128)
@@ -71,7 +72,7 @@ def test_steel_gemm(mlx_include: Path, m: int, n: int, k: int, dtype: type) -> N
     text += (
         f'instantiate_kernel("k", gemm, {name}, {bm}, {bn}, {bk}, {wm}, {wn}, false, false, float)'
     )
-    rng = np.random.default_rng(m)
+    rng = generator(m)
     a, b = (rng.standard_normal(s).astype(dtype) for s in ((m, k), (k, n)))
     out = np.zeros((m, n), dtype)
     tiles_n, tiles_m = -(-n // bn), -(-m // bm)
@@ -92,7 +93,7 @@ def test_steel_gemm(mlx_include: Path, m: int, n: int, k: int, dtype: type) -> N
 
 
 def normal(seed: int, *shape: int) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+    return generator(seed).standard_normal(shape).astype(np.float32)
 
 
 @pytest.mark.parametrize("size", [5, 100, 4097])
@@ -150,7 +151,7 @@ def test_quantized_mat_vec(mlx_include: Path, bits: int) -> None:
     rows, columns, group = 16, 1024, 64
     text = source("utils.h", "steel/gemm/gemm.h", "quantized_utils.h", "quantized.h")
     text += f'instantiate_kernel("k", affine_qmv_fast, float, {group}, {bits}, false)'
-    rng = np.random.default_rng(bits)
+    rng = generator(bits)
     digits = rng.integers(0, 1 << bits, (rows, columns)).astype(np.uint8)
     packed = digits if bits == 8 else digits[:, 0::2] | digits[:, 1::2] << 4
     scales, biases = (normal(s, rows, columns // group) for s in (3, 4))

@@ -1,4 +1,4 @@
-"""MTLBinaryArchive: compiled kernels in a file of the program's own."""
+"""MTLBinaryArchive: compiled kernels in a file that the program names."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def function_key(function: MTLFunction) -> str:
     return compiler.artifact_key(function._library._program, function._name, function._constants)
 
 
-# What reading a kernel raises where the file's own records about it are wrong.
+# Raised when a kernel is read and the file's records about it are wrong.
 _DAMAGED = (KeyError, zipfile.BadZipFile, OSError, EOFError, ValueError, RuntimeError)
 
 
@@ -48,7 +48,7 @@ def open_archive(path: Path) -> zipfile.ZipFile:
 
 
 class MTLBinaryArchive(Labelled):
-    """Compiled kernels by key: those of a file, each read when it is asked for, and new ones."""
+    """Compiled kernels by key: those of a file, each read at its first use, and new ones."""
 
     __slots__ = ("_added", "_device", "_stored")
 
@@ -81,7 +81,7 @@ class MTLBinaryArchive(Labelled):
     def serializeToURL_error_(
         self, url: NSURL | str | os.PathLike[str], error: None
     ) -> tuple[bool, NSError | None]:
-        """Written aside, then put in place: a reader never sees half a file."""
+        """Write a temporary file and rename it: a reader never sees half a file."""
         path = file_path(url)
         try:
             with (
@@ -105,7 +105,7 @@ class MTLBinaryArchive(Labelled):
         return list(dict.fromkeys([*stored, *self._added]))
 
     def _code(self, key: str) -> bytes | None:
-        """None of a kernel that is missing, or damaged in the file."""
+        """The kernel, None if it is missing or damaged in the file."""
         if key in self._added or self._stored is None:
             return self._added.get(key)
         try:

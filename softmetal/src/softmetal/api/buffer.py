@@ -65,7 +65,7 @@ class MTLAllocation(Labelled):
 
 
 class MTLResource(MTLAllocation):
-    """Memory that a command can use. Its purgeable state is kept but never acted upon."""
+    """Memory that a command can use. Its purgeable state is stored and has no effect."""
 
     __slots__ = ("_purgeable",)
 
@@ -74,7 +74,7 @@ class MTLResource(MTLAllocation):
         self._purgeable: int = enums.MTLPurgeableStateNonVolatile
 
     # MTL: -setPurgeableState:
-    # DEVIATION: contents are never discarded, whatever the purgeable state.
+    # DEVIATION: contents are never discarded: the purgeable state is stored only.
     def setPurgeableState_(self, state: int) -> int:
         previous = self._purgeable
         if state != enums.MTLPurgeableStateKeepCurrent:
@@ -117,8 +117,8 @@ class MTLBuffer(MTLResource):
         self._length = length
 
     # MTL: -contents
-    # DEVIATION: `contents` of a private buffer raises an error, as the debug layer does; without
-    # that layer Apple's returns None.
+    # DEVIATION: `contents` of a private buffer raises an error, as under Apple's debug layer;
+    # without that layer Apple's returns None.
     def contents(self) -> Pointer:
         """The memory itself."""
         check_cpu_visible(self.storageMode(), self._label)
@@ -134,7 +134,7 @@ class MTLBuffer(MTLResource):
 
     # MTL: -gpuAddress
     def gpuAddress(self) -> int:
-        """The host's own address, so that kernels can follow it."""
+        """The host address, which kernels can dereference."""
         return self._address
 
     # MTL: -didModifyRange:

@@ -1,4 +1,4 @@
-"""What a soft device says of itself."""
+"""Properties that a software device reports."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from softmetal.profiles import Profile
 from softmetal.types import MAX_THREADS
 from softmetal.validation import MAX_THREADGROUP_MEMORY
 
-_OWN_FAMILY = 8  # without a profile: what the compute features amount to
+_OWN_FAMILY = 8  # without a profile: the family whose compute features softmetal has
 
 
-# DEVIATION: a soft device says that it has the compute features of these families; it has no
-# rendering, textures or ray tracing, which a Mac of the same families would have. It never has the
-# Metal 4 family, which every profile's chip has from macOS 26 on.
+# DEVIATION: a software device reports these families for their compute features; unlike a Mac of
+# the same families it has no rendering, textures or ray tracing. It never reports the Metal 4
+# family, which every profile's chip has from macOS 26 on.
 def _families(newest: int) -> frozenset[int]:
     """Everything up to MTLGPUFamilyApple<newest>, with what each Mac of Apple's own chips has."""
     return frozenset(

@@ -1,4 +1,4 @@
-"""MTLCaptureManager and scopes. There is nothing to capture into: they say so, and do nothing."""
+"""MTLCaptureManager and scopes. Captures are not supported: starting one is an error."""
 
 from __future__ import annotations
 
@@ -80,8 +80,8 @@ class MTLCaptureManager(Object):
         self._scope = scope
 
     # MTL: -supportsDestination:
-    # DEVIATION: captures are not supported: no destination is, starting one reports an error or
-    # logs a note, and scopes do nothing.
+    # DEVIATION: captures are not supported: no destination is available, starting a capture
+    # reports an error or logs a note, and scopes have no effect.
     def supportsDestination_(self, destination: int) -> bool:
         return False
 

@@ -1,4 +1,4 @@
-"""What encoders add to a command list when kernels are checked: regions, and order."""
+"""Commands that encoders add for the checking modes: memory regions and ordering."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def order(kind: str, value: int = 0) -> list[Command]:
-    """The command that tells how others are ordered; none where nothing is checked."""
+    """The command that describes the order of others; empty where nothing is checked."""
     return [Order(kind, value)] if checks.current() is not None else []
 
 
@@ -29,7 +29,7 @@ def resources(
     inline: Sequence[tuple[int, int]],
     used: Iterable[MTLResource | MTLHeap],
 ) -> Resources:
-    """What a dispatch may touch: its arguments, then what was made resident."""
+    """Memory that a dispatch may access: its arguments, then resident resources."""
     regions = []
     for index in pipeline._needed:
         buffer = bound[index] if index < len(bound) else None
@@ -55,7 +55,7 @@ def _resident(resource: MTLResource | MTLHeap) -> Iterator[Region]:
 
 
 def blitted(*buffers: MTLBuffer) -> list[Command]:
-    """What a copy or a fill touches; nothing where nothing is checked."""
+    """Memory that a copy or a fill accesses; empty where nothing is checked."""
     if checks.current() is None:
         return []
     return [Resources(tuple(_region(-1, buffer) for buffer in buffers))]
@@ -79,9 +79,9 @@ def expand(execute: Execute, commands: MTLIndirectCommandBuffer) -> Iterator[Com
 
 
 def shuffled(commands: Iterable[Command], seed: int) -> list[Command]:
-    """Dispatches that nothing orders, in an order that the seed decides."""
+    """Shuffle dispatches that are not ordered, by the seed."""
     chance, result = random.Random(seed), list[Command]()
-    free: list[list[Command]] = []  # dispatches that may change places, each with its regions
+    free: list[list[Command]] = []  # dispatches that may be reordered, each with its regions
     unit: list[Command] = []
     concurrent = False
     for command in commands:

@@ -86,7 +86,7 @@ class MTLCounterSampleBuffer(Labelled):
 
 
 class _SampleAttachment(Descriptor):
-    """Where a pass samples the clock as it starts and ends."""
+    """Where a pass stores the clock when it starts and ends."""
 
     __slots__ = ()
     properties = table(

@@ -47,7 +47,7 @@ _SYNONYMS = {
 
 
 def _names() -> dict[str, tuple[int, int]]:
-    """MSL name -> (MTLDataType, bytes). Vectors of three take the room of four."""
+    """MSL name -> (MTLDataType, bytes). Vectors of three have the size of four."""
     known = {}
     for name, (spelling, size) in _SCALARS.items():
         for width in (1, 2, 3, 4):
@@ -80,5 +80,5 @@ def data_type(declared: str) -> int:
 
 
 def data_size(value: int) -> int | None:
-    """The bytes of a value of this MTLDataType; None for types that have none of their own."""
+    """The bytes of a value of this MTLDataType; None for types without a size."""
     return _SIZES.get(value)

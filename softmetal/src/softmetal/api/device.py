@@ -1,4 +1,4 @@
-"""MTLDevice: joins the compiler and an executor, and makes everything else."""
+"""MTLDevice: connects the compiler to an executor, and creates all other objects."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ from softmetal.validation import (
 )
 
 ARENA_BYTES = 64 << 10
-Outcome = tuple[MTLComputePipelineState | None, NSError | None]
+PipelineOutcome = tuple[MTLComputePipelineState | None, NSError | None]
 
 
 @cache
@@ -75,7 +75,7 @@ def _executor(name: str) -> Executor:
 
 
 class MTLDevice(Capabilities):
-    """A soft device."""
+    """A software device."""
 
     __slots__ = ("_arenas", "_busy", "_live", "_maximise")
 
@@ -83,7 +83,7 @@ class MTLDevice(Capabilities):
         super().__init__(executor, profile)
         self._live: dict[int, int] = {}  # address of each allocation -> its length
         self._arenas: list[Arena] = []  # idle
-        self._busy: set[MTLCommandQueue] = set()  # queues with work: keeps that work's memory
+        self._busy: set[MTLCommandQueue] = set()  # queues with unfinished work
         self._maximise = False
         atexit.register(self._reap)
 
@@ -128,7 +128,7 @@ class MTLDevice(Capabilities):
         return MTLCounterSampleBuffer(self, descriptor), None
 
     def _allocate(self, length: int) -> Memory | None:
-        """None where Apple returns nil: too much asked for."""
+        """New memory; None where Apple's returns nil because the length is too large."""
         check_length(length)
         self._reap()
         if length > self.maxBufferLength():
@@ -157,7 +157,7 @@ class MTLDevice(Capabilities):
         return MTLBuffer(self, memory, length, options)
 
     # MTL: -newBufferWithBytesNoCopy:length:options:deallocator:
-    # DEVIATION: memory of any alignment and length is taken without a copy; Apple's device takes
+    # DEVIATION: memory of any alignment and length is used without a copy; Apple's device accepts
     # whole pages only.
     def newBufferWithBytesNoCopy_length_options_deallocator_(
         self, data: Any, length: int, options: int, deallocator: Callable[..., object] | None
@@ -265,8 +265,8 @@ class MTLDevice(Capabilities):
         threading.Thread(target=work).start()
 
     # MTL: -newLibraryWithData:error:
-    # DEVIATION: a library's data is softmetal's own format behind Apple's `MTLB`; libraries made by
-    # Apple's tools hold code for their GPUs and are refused.
+    # DEVIATION: library data is softmetal's format after Apple's magic `MTLB`; libraries made by
+    # Apple's tools contain code for their GPUs and are refused.
     def newLibraryWithData_error_(
         self, data: Any, error: None
     ) -> tuple[MTLLibrary | None, NSError | None]:
@@ -295,7 +295,7 @@ class MTLDevice(Capabilities):
 
     # MTL: -newDefaultLibrary
     def newDefaultLibrary(self) -> None:
-        """There is no application bundle that could hold one."""
+        """None: there is no application bundle with a default library."""
 
     # MTL: -newDefaultLibraryWithBundle:error:
     def newDefaultLibraryWithBundle_error_(
@@ -320,7 +320,7 @@ class MTLDevice(Capabilities):
     # MTL: -newComputePipelineStateWithFunction:error:
     def newComputePipelineStateWithFunction_error_(
         self, function: MTLFunction, error: None
-    ) -> Outcome:
+    ) -> PipelineOutcome:
         descriptor = MTLComputePipelineDescriptor()
         descriptor.setComputeFunction_(function)
         return self._pipeline(descriptor, 0)
@@ -328,7 +328,7 @@ class MTLDevice(Capabilities):
     # MTL: -newComputePipelineStateWithFunction:options:reflection:error:
     def newComputePipelineStateWithFunction_options_reflection_error_(
         self, function: MTLFunction, options: int, reflection: None, error: None
-    ) -> Outcome:
+    ) -> PipelineOutcome:
         descriptor = MTLComputePipelineDescriptor()
         descriptor.setComputeFunction_(function)
         return self._pipeline(descriptor, options)
@@ -340,7 +340,7 @@ class MTLDevice(Capabilities):
         options: int,
         reflection: None,
         error: None,
-    ) -> Outcome:
+    ) -> PipelineOutcome:
         return self._pipeline(descriptor, options)
 
     # MTL: -newComputePipelineStateWithFunction:completionHandler:
@@ -377,7 +377,7 @@ class MTLDevice(Capabilities):
 
         threading.Thread(target=work).start()
 
-    def _pipeline(self, descriptor: MTLComputePipelineDescriptor, options: int) -> Outcome:
+    def _pipeline(self, descriptor: MTLComputePipelineDescriptor, options: int) -> PipelineOutcome:
         function: MTLFunction | None = descriptor.computeFunction()
         if function is None:
             raise ValidationError(
@@ -401,7 +401,7 @@ class MTLDevice(Capabilities):
     ) -> Artifact | None:
         archive: MTLBinaryArchive
         modes = checks.modes()
-        # What archives hold is not instrumented.
+        # Kernels in archives are not instrumented.
         for archive in () if modes else descriptor.binaryArchives() or ():
             found = archive._find(function)
             if found is not None:

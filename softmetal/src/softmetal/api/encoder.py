@@ -1,6 +1,6 @@
 """MTLComputeCommandEncoder and MTLBlitCommandEncoder: they write a command buffer's list.
 
-Serial and concurrent encoders differ in nothing: commands run in order, each using all cores.
+Serial and concurrent encoders behave alike: commands run in order, each using all cores.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class MTLCommandEncoder(Labelled):
     """What both encoders have. `_append` adds a command, `_retain` an object to keep alive."""
 
     __slots__ = ("_append", "_attachments", "_command_buffer", "_ended", "_fences", "_retain")
-    _order = "serial"  # how its commands follow each other, for the checking modes
+    _order = "serial"  # how its commands are ordered, for the checking modes
 
     def __init__(
         self, command_buffer: MTLCommandBuffer, attachments: _SampleAttachments | None
@@ -114,8 +114,8 @@ class MTLCommandEncoder(Labelled):
         self._fences.append(fence)
 
     # MTL: -waitForFence:
-    # DEVIATION: waiting for a fence that no encoder has updated before is an error: it would order
-    # nothing.
+    # DEVIATION: waiting for a fence that no encoder has updated is an error, as it would have no
+    # effect.
     def waitForFence_(self, fence: MTLFence) -> None:
         check_open(self._ended, "waitForFence_")
         check_fence(fence._updated, fence in self._fences)
@@ -152,12 +152,12 @@ class MTLComputeCommandEncoder(MTLCommandEncoder):
         self._lengths = [0] * MAX_BUFFERS  # bytes from the address on
         self._bound: list[MTLBuffer | None] = [None] * MAX_BUFFERS
         self._threadgroup = [0] * MAX_THREADGROUP_ARGUMENTS
-        self._emptied = 0  # a bit for each of these that the program itself set to 0
+        self._emptied = 0  # a bit for each length that the program set to 0
 
     # MTL: -endEncoding
     def endEncoding(self) -> None:
         super().endEncoding()
-        self._bound.clear()  # an encoder that the program keeps must not keep buffers
+        self._bound.clear()  # an ended encoder must not keep buffers alive
         self._used.clear()
 
     # MTL: -dispatchType
@@ -280,7 +280,7 @@ class MTLComputeCommandEncoder(MTLCommandEncoder):
         if pipeline._checked:
             inline = tuple(zip(addresses, self._lengths, strict=True))
             self._append(resources(pipeline, self._bound, inline, self._used))
-        # Half the time of calling Dispatch.
+        # Twice as fast as calling Dispatch.
         fields = (pipeline._kernel, grid, checked, bound, scratch, indirect)
         self._append(_new_tuple(Dispatch, fields))
 
@@ -333,7 +333,7 @@ class MTLComputeCommandEncoder(MTLCommandEncoder):
         )
 
     # MTL: -memoryBarrierWithScope:
-    # Commands run in order, so a barrier has nothing to add.
+    # Commands run in order: only the checking modes use the barrier.
     def memoryBarrierWithScope_(self, scope: int) -> None:
         check_open(self._ended, "memoryBarrierWithScope_")
         if scope & enums.MTLBarrierScopeBuffers:
@@ -416,8 +416,8 @@ class MTLBlitCommandEncoder(MTLCommandEncoder):
         check_managed(resource.storageMode(), "synchronizeResource_")
 
     # MTL: -resetCommandsInBuffer:withRange:
-    # DEVIATION: resetting and copying indirect commands with a blit encoder takes effect for work
-    # encoded after the call, where Apple's does so for work that executes after it.
+    # DEVIATION: resetting or copying indirect commands with a blit encoder takes effect for work
+    # that is encoded after the call; on Apple's devices for work that executes after it.
     def resetCommandsInBuffer_withRange_(
         self, commands: MTLIndirectCommandBuffer, range_: Sequence[int]
     ) -> None:

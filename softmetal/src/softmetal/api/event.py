@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("softmetal")
 
-# A wait in the executor cannot be interrupted, so long waits are many short ones: Ctrl-C works.
+# A wait in the executor cannot be interrupted: long waits are split, so that Ctrl-C works.
 SLICE = 0.05
 
-Block = Callable[["MTLSharedEvent", int], object]
+SharedEventBlock = Callable[["MTLSharedEvent", int], object]
 
 
 class MTLFence(Labelled):
-    """Orders encoders of one queue; these run in order anyway."""
+    """Orders encoders of one queue. They run in order anyway; the checking modes use it."""
 
     __slots__ = ("_device", "_updated")
 
@@ -72,7 +72,7 @@ class MTLSharedEvent(MTLEvent):
     def __init__(self, device: MTLDevice) -> None:
         super().__init__(device)
         self._lock = threading.Lock()
-        self._pending: list[tuple[int, int, MTLSharedEventListener, Block]] = []
+        self._pending: list[tuple[int, int, MTLSharedEventListener, SharedEventBlock]] = []
         self._serial = 0  # keeps blocks for the same value in their order
         self._listening = False
 
@@ -81,7 +81,7 @@ class MTLSharedEvent(MTLEvent):
         return self._reached()
 
     # MTL: -setSignaledValue:
-    # DEVIATION: a shared event never goes back, not even to 0 by the host: that is an error.
+    # DEVIATION: decreasing the value of a shared event from the host is an error.
     def setSignaledValue_(self, value: int) -> None:
         check_signal(value, self._reached())
         self._executor.signal_event(self._handle, value)
@@ -99,7 +99,7 @@ class MTLSharedEvent(MTLEvent):
 
     # MTL: -notifyListener:atValue:block:
     def notifyListener_atValue_block_(
-        self, listener: MTLSharedEventListener, value: int, block: Block
+        self, listener: MTLSharedEventListener, value: int, block: SharedEventBlock
     ) -> None:
         """Call block(event, value) once the event has reached `value`."""
         check_event_value(value)
@@ -134,18 +134,18 @@ class MTLSharedEvent(MTLEvent):
 
 def _listen(reference: weakref.ref[MTLSharedEvent]) -> None:
     while True:
-        event = reference()  # held only for a slice, so that a forgotten event can go
+        event = reference()  # referenced only during a slice, so that an unused event can be freed
         if event is None or not event._notify_next():
             return
         del event
 
 
 class MTLSharedEventHandle(Labelled):
-    """Names a shared event."""
+    """Identifies a shared event."""
 
     __slots__ = ("_event",)
 
-    # DEVIATION: a shared event's handle is good within its process only.
+    # DEVIATION: the handle of a shared event is valid within its process only.
     def __init__(self, event: MTLSharedEvent) -> None:
         super().__init__()
         self._event = event

@@ -1,4 +1,4 @@
-"""The few Foundation types that Metal programs touch, with PyObjC's names."""
+"""The Foundation types that Metal programs use, with PyObjC's names."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = [
 NSLocalizedDescriptionKey = "NSLocalizedDescription"
 NSNotFound = 0x7FFFFFFFFFFFFFFF
 
-# PyObjC hands these over as the Python types they bridge to.
+# PyObjC bridges these to Python types.
 NSString = str
 NSArray = list
 NSDictionary = dict
@@ -111,7 +111,7 @@ class NSData(bytes):
 
 
 class NSURL(Object):
-    """A file URL; no other scheme means anything here."""
+    """A file URL; other schemes are not supported."""
 
     __slots__ = ("_text",)
 

@@ -57,7 +57,7 @@ class FreeList:
         return None
 
     def release(self, offset: int, length: int) -> None:
-        """Give back exactly what `allocate` returned, merging it with its neighbours."""
+        """Free what `allocate` returned, merging it with adjacent free ranges."""
         if length == 0:
             return
         insort(self._free, (offset, offset + length))
@@ -106,7 +106,7 @@ class MTLHeapDescriptor(Descriptor):
 
 
 class MTLHeap(MTLAllocation):
-    """One allocation from which buffers are cut."""
+    """One allocation that is divided into buffers."""
 
     __slots__ = ("_free", "_lock", "_memory", "_returned")
 
@@ -116,7 +116,7 @@ class MTLHeap(MTLAllocation):
         automatic = descriptor.type() == enums.MTLHeapTypeAutomatic
         self._free = FreeList(memory.length) if automatic else None
         self._lock = threading.Lock()
-        # Buffers die on any thread at any moment, so they only leave a note here.
+        # Finalisers of buffers run on any thread at any moment, so they only append here.
         self._returned: deque[tuple[int, int]] = deque()
 
     # MTL: -newBufferWithLength:options:
@@ -137,7 +137,7 @@ class MTLHeap(MTLAllocation):
     def newBufferWithLength_options_offset_(
         self, length: int, options: int, offset: int
     ) -> MTLBuffer:
-        """A buffer of a placement heap at a place of the program's choice."""
+        """A buffer of a placement heap at the given offset."""
         self._check(length, options, placed=True)
         check_heap_offset(offset, BUFFER_ALIGNMENT)
         check_range(offset, length, self.size(), "heap bytes")
@@ -158,7 +158,7 @@ class MTLHeap(MTLAllocation):
         return self._memory.length
 
     # MTL: -usedSize
-    # DEVIATION: the used size of a placement heap is 0, as the program itself keeps its books.
+    # DEVIATION: the used size of a placement heap is 0: the program does the placement.
     def usedSize(self) -> int:
         if self._free is None:
             return 0
@@ -197,7 +197,7 @@ class MTLHeap(MTLAllocation):
 
 
 class HeapBuffer(MTLBuffer):
-    """A buffer in a heap; `size` bytes go back to an automatic heap's free list."""
+    """A buffer in a heap; its `size` bytes return to an automatic heap's free list."""
 
     __slots__ = ("_heap", "_heap_offset", "_return", "_shared")
 
@@ -206,7 +206,7 @@ class HeapBuffer(MTLBuffer):
         self._heap = heap
         self._heap_offset = offset
         self._shared = False
-        # Called once: by makeAliasable, or when the buffer dies.
+        # Called once: by makeAliasable, or by the finaliser.
         self._return = (
             weakref.finalize(self, heap._returned.append, (offset, size)) if size else None
         )

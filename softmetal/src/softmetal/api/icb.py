@@ -38,7 +38,7 @@ from softmetal.validation import (
 if TYPE_CHECKING:
     from softmetal.api.device import MTLDevice
 
-COMMAND_BYTES = 512  # what a slot is said to take
+COMMAND_BYTES = 512  # arguments that a slot may have
 
 
 class MTLIndirectCommandBufferDescriptor(Descriptor):
@@ -57,7 +57,7 @@ class MTLIndirectCommandBufferDescriptor(Descriptor):
 
 
 class MTLIndirectComputeCommand(Object):
-    """One slot. It notes that it changed; the buffer encodes it again when it is next committed."""
+    """One slot. A changed slot is marked, and encoded again at the next commit."""
 
     __slots__ = (
         "_addresses",
@@ -158,7 +158,7 @@ class MTLIndirectComputeCommand(Object):
         self._stale.add(self._index)
 
     # MTL: -setBarrier
-    # Commands of an indirect command buffer run in order; only the checking modes ask for this.
+    # Commands of an indirect command buffer run in order; only the checking modes use this.
     def setBarrier(self) -> None:
         self._barrier = True
 
@@ -167,7 +167,7 @@ class MTLIndirectComputeCommand(Object):
         self._barrier = False
 
     def _encode(self, inherits_buffers: bool) -> Dispatch | None:
-        """The slot as executors take it; None if nothing is to be dispatched."""
+        """The slot as a record for executors; None if it dispatches nothing."""
         if self._grid is None:
             return None
         buffers = () if inherits_buffers else tuple(self._addresses) or (0,)
@@ -255,7 +255,7 @@ class MTLIndirectCommandBuffer(MTLResource):
                 self._items[index].reset()
 
     def _flush(self, indices: Iterable[int]) -> None:
-        """Encode again those of these slots that have changed."""
+        """Encode the changed slots of this range again."""
         for index in self._stale.intersection(indices):
             self._commands.slots[index] = self._items[index]._encode(self._inherits_buffers)
             self._commands.dirty.add(index)
@@ -268,7 +268,7 @@ class MTLIndirectCommandBuffer(MTLResource):
         pipeline: MTLComputePipelineState | None,
         buffers: Sequence[Binding],
     ) -> None:
-        """What slots take from the encoder that executes them must be there, and fit."""
+        """Check the pipeline and buffers that slots inherit from the executing encoder."""
         for index in range(start, start + count):
             item = self._items.get(index)
             if item is None or item._grid is None:
@@ -286,7 +286,7 @@ class MTLIndirectCommandBuffer(MTLResource):
             check_scratch(artifact.arguments, item._threadgroup, artifact.name)
 
     def _renew(self) -> None:
-        """Work that is encoded already keeps the slots as they are; later work gets new ones."""
+        """Work that is already encoded keeps the present slots; later work gets copies."""
         self._flush(range(self.size()))
         slots = list(self._commands.slots)
         self._commands = IndirectCommands(slots, set(range(len(slots))))

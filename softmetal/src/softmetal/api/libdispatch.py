@@ -1,4 +1,5 @@
-"""What Metal programs use of PyObjC's libdispatch: data, queues, semaphores, groups and time."""
+"""The part of PyObjC's libdispatch that Metal programs use: data, queues, semaphores, groups,
+time."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ NSEC_PER_MSEC = 1_000_000
 NSEC_PER_USEC = 1_000
 _TIMED_OUT = 49  # what libdispatch returns
 
-Block = Callable[[], object]
+DispatchBlock = Callable[[], object]
 
 
 class DispatchQueue(Object):
@@ -40,12 +41,12 @@ class DispatchQueue(Object):
         self.label = label
         self._serial = serial
         self._lock = threading.Lock()
-        self._blocks: deque[Block] = deque()
+        self._blocks: deque[DispatchBlock] = deque()
         self._draining = False
-        self._owner = 0  # the thread whose turn it is
+        self._owner = 0  # the thread that runs a block now
 
-    def start(self, block: Block) -> None:
-        """Run a block on a thread of the queue's."""
+    def start(self, block: DispatchBlock) -> None:
+        """Run a block on a thread of the queue."""
         with self._lock:
             self._blocks.append(block)
             if self._serial and self._draining:
@@ -53,8 +54,8 @@ class DispatchQueue(Object):
             self._draining = True
         threading.Thread(target=self._drain, daemon=True).start()
 
-    def run(self, block: Block) -> None:
-        """Run a block on the calling thread, when it is its turn."""
+    def run(self, block: DispatchBlock) -> None:
+        """Run a block on the calling thread, after the blocks before it."""
         if not self._serial or self._owner == threading.get_ident():
             block()
             return
@@ -105,16 +106,16 @@ def dispatch_get_global_queue(identifier: int, flags: int) -> DispatchQueue:
     return _GLOBAL
 
 
-# DEVIATION: blocks of the main queue run on a thread of their own: there is no run loop.
+# DEVIATION: blocks of the main queue run on a separate thread: there is no run loop.
 def dispatch_get_main_queue() -> DispatchQueue:
     return _MAIN
 
 
-def dispatch_sync(queue: DispatchQueue, block: Block) -> None:
+def dispatch_sync(queue: DispatchQueue, block: DispatchBlock) -> None:
     queue.run(block)
 
 
-def dispatch_async(queue: DispatchQueue, block: Block) -> None:
+def dispatch_async(queue: DispatchQueue, block: DispatchBlock) -> None:
     queue.start(block)
 
 
@@ -133,14 +134,14 @@ def dispatch_time(when: int, delta: int) -> int:
     return (when or time.monotonic_ns()) + delta
 
 
-def dispatch_after(when: int, queue: DispatchQueue, block: Block) -> None:
+def dispatch_after(when: int, queue: DispatchQueue, block: DispatchBlock) -> None:
     timer = threading.Timer(_seconds_until(when) or 0.0, queue.start, (block,))
     timer.daemon = True
     timer.start()
 
 
 def _seconds_until(when: int) -> float | None:
-    """What is left until a moment; None for ever."""
+    """Seconds until a moment; None for DISPATCH_TIME_FOREVER."""
     if when == DISPATCH_TIME_FOREVER:
         return None
     return max(0.0, (when - time.monotonic_ns()) / NSEC_PER_SEC) if when else 0.0
@@ -150,7 +151,7 @@ def _seconds_until(when: int) -> float | None:
 
 
 class DispatchSemaphore(Object):
-    """Counts what may go on at once."""
+    """A counting semaphore."""
 
     __slots__ = ("_changed", "_value", "_waiting")
 
@@ -170,7 +171,7 @@ class DispatchSemaphore(Object):
             return taken
 
     def signal(self) -> bool:
-        """Whether somebody was waiting."""
+        """Increment the count; True if a thread was waiting."""
         with self._changed:
             self._value += 1
             self._changed.notify()
@@ -190,14 +191,14 @@ def dispatch_semaphore_signal(semaphore: DispatchSemaphore) -> int:
 
 
 class DispatchGroup(Object):
-    """Knows when all of its work is done."""
+    """Counts unfinished work, and notifies when all of it is done."""
 
     __slots__ = ("_changed", "_count", "_notify")
 
     def __init__(self) -> None:
         self._count = 0
         self._changed = threading.Condition()
-        self._notify: list[tuple[DispatchQueue, Block]] = []
+        self._notify: list[tuple[DispatchQueue, DispatchBlock]] = []
 
     def enter(self) -> None:
         with self._changed:
@@ -215,14 +216,14 @@ class DispatchGroup(Object):
         with self._changed:
             return self._changed.wait_for(lambda: self._count == 0, timeout)
 
-    def notify(self, queue: DispatchQueue, block: Block) -> None:
+    def notify(self, queue: DispatchQueue, block: DispatchBlock) -> None:
         with self._changed:
             self._notify.append((queue, block))
             done = self._take_notifications()
         for to, ready in done:
             to.start(ready)
 
-    def _take_notifications(self) -> list[tuple[DispatchQueue, Block]]:
+    def _take_notifications(self) -> list[tuple[DispatchQueue, DispatchBlock]]:
         if self._count:
             return []
         done, self._notify = self._notify, []
@@ -245,11 +246,11 @@ def dispatch_group_wait(group: DispatchGroup, timeout: int) -> int:
     return 0 if group.wait(_seconds_until(timeout)) else _TIMED_OUT
 
 
-def dispatch_group_notify(group: DispatchGroup, queue: DispatchQueue, block: Block) -> None:
+def dispatch_group_notify(group: DispatchGroup, queue: DispatchQueue, block: DispatchBlock) -> None:
     group.notify(queue, block)
 
 
-def dispatch_group_async(group: DispatchGroup, queue: DispatchQueue, block: Block) -> None:
+def dispatch_group_async(group: DispatchGroup, queue: DispatchQueue, block: DispatchBlock) -> None:
     def work() -> None:
         try:
             block()

@@ -35,8 +35,8 @@ class MTLCompileOptions(Descriptor):
     properties = table(
         preprocessorMacros=anything({}),
         mathMode=number(enums.MTLMathModeFast),
-        # DEVIATION: mathFloatingPointFunctions is kept but changes nothing: the maths functions
-        # follow mathMode, and `metal::precise::` and `metal::fast::` say it in the source.
+        # DEVIATION: mathFloatingPointFunctions is stored and has no effect: the maths functions
+        # follow mathMode, and a source can name `metal::precise::` or `metal::fast::`.
         mathFloatingPointFunctions=number(enums.MTLMathFloatingPointFunctionsFast),
         languageVersion=number(enums.MTLLanguageVersion3_2),
         libraryType=number(enums.MTLLibraryTypeExecutable),
@@ -59,7 +59,7 @@ class MTLCompileOptions(Descriptor):
 
 
 def compile_options(options: MTLCompileOptions | None, file_name: str) -> CompileOptions:
-    """As the compiler takes them."""
+    """The options as a record for the compiler."""
     given = options or MTLCompileOptions()
     macros: Mapping[str, object] = given.preprocessorMacros() or {}
     major, minor = divmod(given.languageVersion(), 1 << 16)
@@ -99,7 +99,7 @@ class MTLFunctionConstant(Object):
 
 
 def _constant_bytes(value: Any, size: int) -> bytes:
-    """PyObjC passes an address here; buffers and ctypes objects are taken too."""
+    """The bytes of a value: PyObjC passes an address; buffers and ctypes objects work too."""
     if isinstance(value, int):
         return ctypes.string_at(value, size)
     data = copied_bytes(value, size)
@@ -227,7 +227,7 @@ FunctionHandler = Callable[[MTLFunction | None, NSError | None], object]
 
 
 class MTLLibrary(Labelled):
-    """A checked program; its kernels are compiled when a pipeline is made."""
+    """A checked program; its kernels are compiled when a pipeline is created."""
 
     __slots__ = ("_device", "_max_threads", "_program")
 
@@ -294,7 +294,7 @@ class MTLLibrary(Labelled):
             return None, NSError.described(
                 enums.MTLLibraryErrorDomain,
                 enums.MTLLibraryErrorFunctionNotFound,
-                f"there is no function `{name}` in this library: it has {known}",
+                f"the library has no function `{name}`: it has {known}",
             )
         try:
             constants = values._resolve(self._program.constants) if values else {}

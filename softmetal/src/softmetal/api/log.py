@@ -1,4 +1,4 @@
-"""MTLLogState: where lines that kernels print go."""
+"""MTLLogState: the destination of lines that kernels log."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class MTLLogState(Object):
 
 
 def deliver(messages: Iterable[LogMessage], state: MTLLogState | None) -> None:
-    """Hand printed lines over, in the order in which they were printed."""
+    """Pass logged lines to the handlers, in their order."""
     for message in messages:
         if state is not None and message.level < state._level:
             continue
         if state is None or not state._handlers:
-            # DEVIATION: lines that kernels log go to standard error: there is no system log.
+            # DEVIATION: lines that kernels log go to standard error, as there is no system log.
             print(message.text.rstrip("\n"), file=sys.stderr)
             continue
         for handler in state._handlers:

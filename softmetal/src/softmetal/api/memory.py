@@ -1,4 +1,4 @@
-"""Who holds the bytes: memory of ours, memory of the program's, and pointers into either."""
+"""Memory of the executor, memory of the program, and pointers into either."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from softmetal.validation import check_view
 
 
 class Memory:
-    """An allocation of the executor's, given back when nothing refers to it."""
+    """An allocation of the executor, freed when nothing refers to it."""
 
     __slots__ = ("__weakref__", "_executor", "_live", "address", "length")
 
@@ -28,8 +28,8 @@ class Memory:
     def write(self, data: bytes) -> None:
         ctypes.memmove(self.address, data, len(data))
 
-    # Written to run at any moment on any thread, as the collector pleases: it takes no lock.
-    # During shutdown kernels may still run, so what is left then goes with the process.
+    # The garbage collector may call this at any moment on any thread: it takes no lock.
+    # At exit kernels may still run, so the remaining memory is left to the process.
     def __del__(self) -> None:
         if self.address and not sys.is_finalizing():
             self._live.pop(self.address, None)
@@ -37,7 +37,7 @@ class Memory:
 
 
 class _PyBuffer(ctypes.Structure):
-    """CPython's Py_buffer: the one way to the address of a read-only buffer."""
+    """CPython's Py_buffer: the only way to get the address of a read-only buffer."""
 
     _fields_ = (
         ("buf", ctypes.c_void_p),
@@ -62,7 +62,7 @@ _release_buffer.restype = None
 
 
 class Borrowed:
-    """The program's own memory, kept exported for as long as it is used."""
+    """Memory of the program, kept exported as long as it is used."""
 
     __slots__ = ("__weakref__", "_deallocator", "_view", "address", "length")
 
@@ -83,7 +83,7 @@ class Borrowed:
 
 
 def copied_bytes(source: Any, length: int) -> bytes:
-    """`length` bytes of what PyObjC takes for a `const void *`: any contiguous buffer."""
+    """`length` bytes of a contiguous buffer, which PyObjC accepts as `const void *`."""
     data = source if type(source) is bytes else memoryview(source).tobytes()
     return data if len(data) == length else data[:length]
 
@@ -101,7 +101,7 @@ class Pointer:
     def as_buffer(self, length: int) -> memoryview:
         """A writable view that keeps the memory alive."""
         check_view(length, self._limit)
-        if length == 0:  # a view of nothing cannot be cast
+        if length == 0:  # an empty view cannot be cast
             return memoryview(bytearray())
         array = (ctypes.c_ubyte * length).from_address(self._address)
         array.owner = self._owner  # type: ignore[attr-defined]
@@ -130,10 +130,10 @@ class Pointer:
 
 
 class Arena:
-    """Room for the values of setBytes: filled from the front, emptied at once."""
+    """Memory for the values of setBytes: filled from the front, cleared as a whole."""
 
     __slots__ = ("_memory", "_next", "_view")
-    ALIGNMENT = 64  # more than any MSL type asks for
+    ALIGNMENT = 64  # more than any MSL type needs
 
     def __init__(self, memory: Memory) -> None:
         self._memory = memory

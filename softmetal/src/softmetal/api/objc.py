@@ -11,7 +11,7 @@ from softmetal.api.objects import Object
 __all__ = ["NO", "NULL", "YES", "autorelease_pool", "error", "nil", "objc_object", "varlist"]
 
 nil = None
-NULL = None  # given for an error that the program does not want; the tuple is returned all the same
+NULL = None  # passed for an error that the program ignores; the method still returns a tuple
 varlist = Pointer
 objc_object = Object
 YES = True

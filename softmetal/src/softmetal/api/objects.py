@@ -1,4 +1,4 @@
-"""The base of every object: NSObject's few methods, and descriptors made from a table."""
+"""The base classes of all objects: methods of NSObject, and descriptors built from tables."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Object:
         return self
 
     # DEVIATION: `release` does not free. Python's references keep an object alive, so a program
-    # that releases too often (PyObjC programs do, as PyObjC releases too) never sees freed memory.
+    # that releases too often (PyObjC itself releases too) never uses freed memory.
     def release(self) -> None:
         return None
 
@@ -98,7 +98,7 @@ def table(**properties: Property) -> Mapping[str, Property]:
 
 def _whole(value: Any) -> int:
     if not hasattr(value, "__index__"):
-        raise ValidationError(f"expected a whole number, got {value!r}")
+        raise ValidationError(f"{value!r} is not an integer: pass an int")
     return int(value)
 
 
@@ -124,7 +124,7 @@ class Descriptor(Allocated):
         twin._values = dict(self._values)
         return twin
 
-    def __getattr__(self, name: str) -> Any:  # only reached for a name that does not exist
+    def __getattr__(self, name: str) -> Any:  # called only for a name that does not exist
         raise AttributeError(f"{type(self).__name__} has no property {name!r}")
 
     def __repr__(self) -> str:

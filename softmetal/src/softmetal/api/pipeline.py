@@ -109,7 +109,7 @@ class MTLBinding(Object):
         return enums.MTLBindingAccessReadOnly
 
     # MTL: -isUsed
-    # DEVIATION: isUsed and isActive are true even of an argument that the kernel never reads.
+    # DEVIATION: isUsed and isActive are true also for an argument that the kernel never reads.
     def isUsed(self) -> bool:
         return True
 
@@ -134,7 +134,8 @@ class MTLBinding(Object):
         return self._argument.size
 
     # MTL: -bufferDataType
-    # DEVIATION: of a type named by an alias or a template's parameter it is MTLDataTypeStruct.
+    # DEVIATION: bufferDataType is MTLDataTypeStruct for a type named by an alias or a template
+    # parameter.
     def bufferDataType(self) -> int:
         return data_type(self._argument.type)
 
@@ -207,7 +208,7 @@ class MTLComputePipelineState(Labelled):
         self._whole_simdgroups = bool(descriptor.threadGroupSizeIsMultipleOfThreadExecutionWidth())
         buffers = [a for a in artifact.arguments if a.kind == "buffer"]
         self._needed = tuple(a.index for a in buffers)
-        # What a dispatch looks at: index, bytes, the address bits that must be 0, written or not.
+        # Checked by each dispatch: index, bytes, address bits that must be 0, written or not.
         self._wanted = tuple((a.index, a.size, a.alignment - 1, a.writable) for a in buffers)
         self._buffer_count = max((a.index for a in buffers), default=0) + 1
         scratch = [a.index for a in artifact.arguments if a.kind == "threadgroup"]
@@ -216,7 +217,7 @@ class MTLComputePipelineState(Labelled):
         self._groups: dict[Size3, Size3] = {}  # threadgroup sizes that have been checked
 
     def _checked_group(self, size: Size3) -> Size3:
-        """The same size, known to be right for this kernel."""
+        """The same size, after a check for this kernel."""
         group = (int(size[0]), int(size[1]), int(size[2]))
         check_threadgroup(group, self._max_threads, self._artifact.name, self._required)
         if self._whole_simdgroups:

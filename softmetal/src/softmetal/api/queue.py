@@ -1,7 +1,7 @@
 """MTLCommandQueue and MTLCommandBuffer: from encoded commands to a finished submission.
 
-A command buffer is finished (its references dropped, its handlers run) by whoever notices first:
-a wait, the next commit, or, if it has handlers, a thread of its queue.
+The first of these that sees the end of a command buffer finishes it (drops its references, runs its
+handlers): a wait, the next commit, or, if it has handlers, a thread of its queue.
 """
 
 from __future__ import annotations
@@ -53,9 +53,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("softmetal")
 
-Handler = Callable[["MTLCommandBuffer"], object]
-Indirect = tuple[MTLIndirectCommandBuffer, int, int, MTLComputePipelineState | None, list[Binding]]
-Release = tuple[str, float]  # a buffer's name and when the program let go of it
+CommandBufferHandler = Callable[["MTLCommandBuffer"], object]
+IndirectExecution = tuple[
+    MTLIndirectCommandBuffer, int, int, MTLComputePipelineState | None, list[Binding]
+]
+Release = tuple[str, float]  # a buffer's name and when the program dropped its last reference
 
 
 class MTLCommandQueueDescriptor(Descriptor):
@@ -121,8 +123,8 @@ class MTLCommandQueue(Labelled):
 
     # MTL: -commandBufferWithUnretainedReferences
     # DEVIATION: memory lives until the work that uses it is done, also with unretained references.
-    # A buffer released too early is an error: of `commit` if it went before, of the command buffer
-    # if it went while that ran. Apple's debug layer ends the process.
+    # Releasing a buffer too early is an error: of `commit` if it was released before, of the
+    # command buffer if it was released while that ran. Apple's debug layer ends the process.
     def commandBufferWithUnretainedReferences(self) -> MTLCommandBuffer:
         return MTLCommandBuffer(self, False, self._log_state)
 
@@ -163,7 +165,7 @@ class MTLCommandQueue(Labelled):
         with self._submitting:
             while self._order and self._order[0]._committed:
                 head = self._order.popleft()
-                # In flight first: whoever sees the ticket must find the command buffer there.
+                # In flight first: a thread that sees the ticket must find the command buffer there.
                 self._in_flight.append(head)
                 self._device._busy.add(self)
                 try:
@@ -186,7 +188,7 @@ class MTLCommandQueue(Labelled):
     def _reap(self) -> None:
         """Finish what is done, up to the first command buffer with handlers.
 
-        Handlers never run here: the caller may hold a lock that they want.
+        Handlers never run here: the caller may hold a lock that they need.
         """
         if not self._in_flight or not self._finishing.acquire(blocking=False):
             return
@@ -201,8 +203,8 @@ class MTLCommandQueue(Labelled):
             self._finishing.release()
 
     def _finish_head(self, outcome: Completion) -> None:
-        # Out of the list after its end is noted: what an interrupt (Ctrl-C) left there is finished
-        # by the next one. But before its handlers, which may wait for those behind it.
+        # Removed after its completion is stored: if an interrupt (Ctrl-C) comes between, the next
+        # call finishes it. Removed before its handlers run, as they may wait for later ones.
         head = self._in_flight[0]
         head._finish(outcome)
         self._in_flight.popleft()
@@ -210,7 +212,7 @@ class MTLCommandQueue(Labelled):
             self._device._busy.discard(self)
             if self._in_flight:  # another thread submitted meanwhile
                 self._device._busy.add(self)
-        head._tell(outcome)
+        head._notify(outcome)
 
     def _wait_for(self, buffer: MTLCommandBuffer) -> None:
         """Return once `buffer` and those before it have finished, their handlers too."""
@@ -238,20 +240,20 @@ def _finish_watched(watched: SimpleQueue[MTLCommandBuffer | None]) -> None:
 
 
 def _track(kept: list[object], released: list[Release], item: object) -> None:
-    """Keep a buffer's memory only, and note when the buffer itself goes."""
+    """Keep a buffer's memory alive, and record when the buffer itself is freed."""
     if not isinstance(item, MTLBuffer):
         kept.append(item)
         return
     name = repr(item._label) if item._label else f"of {item._length} bytes"
 
-    def gone(_: object) -> None:  # at any moment on any thread, so it takes no lock
+    def gone(_: object) -> None:  # runs at any moment on any thread, so it takes no lock
         released.append((name, time.monotonic()))
 
     kept += (item._memory, weakref.ref(item, gone))
 
 
 class MTLCommandBuffer(Labelled):
-    """Commands, what they use, and what became of them."""
+    """Commands, the objects that they use, and their outcome."""
 
     __slots__ = (
         "__weakref__",
@@ -262,9 +264,9 @@ class MTLCommandBuffer(Labelled):
         "_completed_handlers",
         "_encoder",
         "_enqueued",
+        "_error_read",
         "_indirect",
         "_log_state",
-        "_looked_at",
         "_outcome",
         "_queue",
         "_released",
@@ -288,15 +290,15 @@ class MTLCommandBuffer(Labelled):
             self._retained.append if retains else partial(_track, self._retained, self._released)
         )
         self._signals: dict[int, int] = {}  # event handle -> value signalled here
-        self._indirect: list[Indirect] = []
+        self._indirect: list[IndirectExecution] = []
         self._arenas: list[Arena] = []
         self._encoder: MTLCommandEncoder | None = None
-        self._enqueued = self._committed = self._looked_at = False
+        self._enqueued = self._committed = self._error_read = False
         self._commit_time = 0.0
         self._ticket: int | None = None
         self._outcome: Completion | None = None
-        self._scheduled_handlers: list[Handler] = []
-        self._completed_handlers: list[Handler] = []
+        self._scheduled_handlers: list[CommandBufferHandler] = []
+        self._completed_handlers: list[CommandBufferHandler] = []
 
     def __del__(self) -> None:
         if self._ticket is not None and not sys.is_finalizing():
@@ -431,7 +433,7 @@ class MTLCommandBuffer(Labelled):
         queue._submit_ready()
 
     def _expanded(self) -> list[Command]:
-        """The commands with indirect ones in full, which is what the checking modes follow."""
+        """The commands with indirect command buffers expanded, for the checking modes."""
         buffers = iter(self._indirect)
         commands: list[Command] = []
         for command in self._commands:
@@ -452,7 +454,7 @@ class MTLCommandBuffer(Labelled):
             self._call(handler)
         self._scheduled_handlers.clear()
 
-    def _call(self, handler: Handler) -> None:
+    def _call(self, handler: CommandBufferHandler) -> None:
         try:
             handler(self)
         except Exception:
@@ -466,8 +468,8 @@ class MTLCommandBuffer(Labelled):
         self._queue._device._arenas.extend(self._arenas)
         self._arenas = []
 
-    def _tell(self, outcome: Completion) -> None:
-        """What its kernels have logged, and that it has finished."""
+    def _notify(self, outcome: Completion) -> None:
+        """Deliver the log and run the completed handlers."""
         if outcome.log:
             deliver(outcome.log, self._log_state)
         for handler in self._completed_handlers:
@@ -475,19 +477,19 @@ class MTLCommandBuffer(Labelled):
         self._completed_handlers.clear()
 
     def _with_releases(self, outcome: Completion) -> Completion:
-        """The outcome, an error if buffers of unretained references went before its end."""
+        """The outcome; an error if unretained buffers were freed before it ended."""
         early = [name for name, when in self._released if when < outcome.end]
         if not early or outcome.error is not None:
             return outcome
         return replace(outcome, error=released_text(early, "the command buffer had completed"))
 
     # MTL: -addScheduledHandler:
-    def addScheduledHandler_(self, handler: Handler) -> None:
+    def addScheduledHandler_(self, handler: CommandBufferHandler) -> None:
         check_uncommitted(self._committed, "addScheduledHandler_")
         self._scheduled_handlers.append(handler)
 
     # MTL: -addCompletedHandler:
-    def addCompletedHandler_(self, handler: Handler) -> None:
+    def addCompletedHandler_(self, handler: CommandBufferHandler) -> None:
         check_uncommitted(self._committed, "addCompletedHandler_")
         self._completed_handlers.append(handler)
 
@@ -501,7 +503,7 @@ class MTLCommandBuffer(Labelled):
         check_committed(self._committed, "waitUntilCompleted")
         self._queue._wait_for(self)
 
-    # ---- what became of it ----
+    # ---- outcome ----
 
     # MTL: -status
     def status(self) -> int:
@@ -517,13 +519,13 @@ class MTLCommandBuffer(Labelled):
         return enums.MTLCommandBufferStatusEnqueued if self._enqueued else _NOT_ENQUEUED
 
     # MTL: -error
-    # DEVIATION: every failure has the code MTLCommandBufferErrorInternal; its text says more.
+    # DEVIATION: every failure has the code MTLCommandBufferErrorInternal; its text has the cause.
     def error(self) -> NSError | None:
         if self._outcome is None or self._outcome.error is None:
             return None
-        if not self._looked_at:
-            self._looked_at = True
-            checks.looked_at(self._outcome.error)
+        if not self._error_read:
+            self._error_read = True
+            checks.mark_read(self._outcome.error)
         return NSError.described(
             enums.MTLCommandBufferErrorDomain,
             enums.MTLCommandBufferErrorInternal,
@@ -531,7 +533,7 @@ class MTLCommandBuffer(Labelled):
         )
 
     # MTL: -logs
-    # DEVIATION: `logs` is always empty: what kernels print goes to the log state.
+    # DEVIATION: `logs` is always empty: lines that kernels log go to the log state.
     def logs(self) -> list[object]:
         return []
 

@@ -1,4 +1,4 @@
-"""MTLResidencySet. All memory is resident here: the set keeps its books and its references."""
+"""MTLResidencySet. All memory is resident: a set keeps references, and feeds the checking modes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""MSL to native code. Libraries are checked when made, kernels compiled when pipelines are.
+"""Compiles MSL to native code: libraries are checked at creation, kernels compiled for pipelines.
 
-What the cache has needs nothing but the cache: `building`, and all below it, is imported when
+With a warm cache only this module runs: `building` and everything below it is imported when
 something must be compiled.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from softmetal.compiler import serial
+from softmetal.compiler import serialization
 from softmetal.compiler.elf import OBJECT, TLS, Elf
 from softmetal.compiler.identity import fingerprint
 from softmetal.errors import CompileError
@@ -41,8 +41,8 @@ __all__ = [
     "program_to_bytes",
 ]
 
-program_to_bytes = serial.to_bytes
-program_from_bytes = serial.from_bytes
+program_to_bytes = serialization.to_bytes
+program_from_bytes = serialization.from_bytes
 
 
 def compile_library(source: str, options: CompileOptions) -> Program:
@@ -55,24 +55,26 @@ def check(source: str, options: CompileOptions) -> tuple[Program, str]:
     store = disk_cache.default()
     key = disk_cache.key_of(fingerprint(), source, repr(options))
     if (entry := store.find("library", key)) is not None and _fresh(entry):
-        return serial.from_bytes((entry / "program").read_bytes()), (entry / "warnings").read_text()
+        return serialization.from_bytes((entry / "program").read_bytes()), (
+            entry / "warnings"
+        ).read_text()
     from softmetal.compiler import building
 
     program, warnings, files = building.front(source, options)
 
     def fill(folder: Path) -> None:
-        (folder / "program").write_bytes(serial.to_bytes(program))
+        (folder / "program").write_bytes(serialization.to_bytes(program))
         (folder / "warnings").write_text(warnings)
         (folder / "files").write_text(json.dumps({str(f): _digest(f) for f in files}))
 
-    if entry is not None:  # a header of the user's has changed since
+    if entry is not None:  # a header of the user has changed since
         shutil.rmtree(entry, ignore_errors=True)
     store.insert("library", key, fill)
     return program, warnings
 
 
 def check_address_spaces(source: str, options: CompileOptions) -> str:
-    """Warnings about pointers that mix device and threadgroup, which plain compilation erases."""
+    """Warnings about pointers that mix device and threadgroup memory; compilation erases both."""
     from softmetal.compiler import building
 
     return building.check_address_spaces(source, options)
@@ -129,7 +131,7 @@ def compile_kernel(
         return artifact
     sites = tuple(tuple(site) for site in json.loads((folder / "sites").read_text()))
     check_map = _check_map(folder / "kernel.so", sites)
-    used = sum(variable.size for variable in check_map.threadgroup)  # less the gaps between them
+    used = sum(variable.size for variable in check_map.threadgroup)  # without the gaps between them
     return replace(artifact, checks=checks, check_map=check_map, static_threadgroup_memory=used)
 
 
@@ -196,9 +198,9 @@ def _artifact(function: Function, path: Path) -> Artifact:
 
 
 def artifact_to_bytes(artifact: Artifact) -> bytes:
-    """A compiled kernel whole, for an archive."""
+    """A compiled kernel and its description as bytes, for an archive."""
     fields = asdict(artifact)
-    for name in ("path", "checks", "check_map"):  # archives hold plain code
+    for name in ("path", "checks", "check_map"):  # archives contain unchecked code
         del fields[name]
     return json.dumps(fields).encode() + b"\n" + artifact.path.read_bytes()
 

@@ -1,4 +1,4 @@
-"""Compiling what the cache does not have: a source to a program, and a kernel to code."""
+"""Compiles what is not in the cache: a source to a program, and a kernel to a shared object."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _refuse_recursion(program: Program, suspects: Mapping[str, Token]) -> None:
 
 
 def check_address_spaces(source: str, options: CompileOptions) -> str:
-    """Warnings about pointers that mix device and threadgroup, which plain compilation erases."""
+    """Warnings about pointers that mix device and threadgroup memory; compilation erases both."""
     text = stages.preprocess(source, options)
     kept = frontend.rewrite(text, keep_spaces=True)
     program = Program(kept.text, options, kept.functions, kept.constants)
@@ -80,7 +80,7 @@ def build(
     checked: bool,
     folder: Path,
 ) -> None:
-    """Put a kernel's shared object into a folder, with the table of its places if checked."""
+    """Write a kernel's shared object into a folder, with its table of sites if it is checked."""
     target, options = targets.host(), program.options
     header = unit_header(options, checked)
     places = diagnostics.SourceMap(program.text, options.file_name, program.source)
@@ -89,7 +89,7 @@ def build(
         unit = stages.unit(program, function, mode, constants)
         return stages.optimise(unit, options, target, header, checked)
 
-    # A checked kernel knows its threadgroup: findings name it.
+    # Findings name the threadgroup, which a FLAT kernel does not know.
     mode = Mode.GROUPS if checked and function.mode == Mode.FLAT else function.mode
     try:
         ir = optimised(mode)

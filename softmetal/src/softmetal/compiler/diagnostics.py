@@ -1,4 +1,4 @@
-"""Clang's messages in the user's coordinates and words."""
+"""Maps clang's messages to the user's lines, columns and names."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class SourceMap:
             offset += len(row) + 1
 
     def original(self, file: str, line: int) -> str:
-        """The user's line, empty where it cannot be had."""
+        """The user's line, empty if the file cannot be read."""
         if file not in self._sources:
             try:
                 self._sources[file] = Path(file).read_text().splitlines()
@@ -87,7 +87,7 @@ class SourceMap:
 def _align(ours: list[Token], theirs: list[Token]) -> list[int]:
     """For each token of a rewritten line the column it came from; a macro's is the macro's."""
     columns = [theirs[0].start + 1] * len(ours)
-    if len(ours) * len(theirs) > _LONG_LINE:  # a table in one line: not worth the time
+    if len(ours) * len(theirs) > _LONG_LINE:  # a table in one line: too slow
         return columns
     a, b = [t.text for t in ours], [t.text for t in theirs]
     for kind, first, last, start, end in SequenceMatcher(None, a, b, False).get_opcodes():
@@ -109,7 +109,7 @@ def explain(stderr: str, source_map: SourceMap) -> str:
         file, row = found["file"], int(found["line"])
         if _is_our_note(file, found["text"]):
             continue
-        if file in _ENTRIES:  # the user's text ended too soon
+        if file in _ENTRIES:  # the error is at the end of the user's text
             lines.append(source_map.render(source_map.name, source_map.last_line, 1, found["text"]))
             continue
         column = source_map.column(file, row, int(found["column"]))
@@ -119,7 +119,7 @@ def explain(stderr: str, source_map: SourceMap) -> str:
 
 
 def _is_our_note(file: str, text: str) -> bool:
-    """Notes about places in our headers that tell a user nothing."""
+    """Whether a note is about softmetal's headers only."""
     return (file in _ENTRIES and text.startswith("note:")) or (
         "/softmetal/include/" in file and _OUR_NOTES.match(text) is not None
     )
@@ -140,7 +140,7 @@ def address_space_warnings(stderr: str, source_map: SourceMap) -> str:
 
 
 def refusal(error: Refusal, source_map: SourceMap) -> str:
-    """A refusal of ours in the form of clang's errors."""
+    """A Refusal in the format of clang's errors."""
     return source_map.render(*source_map.place(error.token.start), f"error: {error.message}") + "\n"
 
 

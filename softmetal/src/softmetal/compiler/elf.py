@@ -1,4 +1,4 @@
-"""Reads what a kernel's shared object says of itself, without loading it."""
+"""Reads sizes, constants and symbols of a kernel's shared object without loading it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The token pass: from preprocessed MSL to C++ that clang takes, and what the library holds.
+"""The token pass: turns preprocessed MSL into C++ for clang, and finds the library's contents.
 
 Clang knows neither Metal's attributes nor its address spaces, so both are read here and erased;
 lines stay where the user wrote them.
@@ -27,14 +27,14 @@ _FLOAT = re.compile(
     r"|0[xX][\da-fA-F'.]+[pP][+-]?\d+|\d[\d']*(?=[hH]$|[bB][fF]$))(?P<suffix>[hH]|[bB][fF]|[fF])?$"
 )
 _SUFFIXES = {"": "f", "f": "f", "h": "f16"}
-# What makes threads wait for each other: found among a kernel's callees, it needs fibers.
+# Functions that make threads wait for each other: a kernel that reaches one needs fibers.
 _COOPERATION = re.compile(
     r"(threadgroup_barrier|(__metal_)?simdgroup_(barrier|matrix|load|store|multiply\w*|\w+8x8"
     r"|async_copy|event)|make_\w+_simdgroup_matrix|simd_vote|quad_vote|(__metal_)?(simd|quad)_"
     r"(sum|product|minimum|maximum|min|max|and|or|xor|all|any|ballot|is_first"
     r"|prefix_\w+|broadcast\w*|shuffle\w*|active_threads_mask|is_helper_thread))$"
 )
-# Builtins that a flat loop over the grid can tell without knowing the threadgroup.
+# Builtins that a loop over the grid can supply without knowing the threadgroup.
 _FLAT_BUILTINS = frozenset(
     "thread_position_in_grid threads_per_grid grid_size grid_origin threadgroups_per_grid "
     "dispatch_threads_per_threadgroup threads_per_simdgroup thread_execution_width".split()
@@ -50,7 +50,7 @@ BUILTINS = _FLAT_BUILTINS | frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """What the pass makes of a source."""
+    """The result of the pass."""
 
     text: str
     functions: dict[str, Function]
@@ -59,7 +59,7 @@ class Rewritten:
 
 
 def rewrite(text: str, keep_spaces: bool = False) -> Rewritten:
-    """Run the token pass over preprocessed text; raises Refusal at the token that is to blame.
+    """Run the token pass over preprocessed text; raises Refusal with the token in question.
 
     With `keep_spaces` device and threadgroup stay in the types, for the check of address spaces.
     """
@@ -72,7 +72,7 @@ class _Pass:
         self.keep_spaces = keep_spaces
         self.tokens = tokenize(text)
         self.syntax = Syntax(self.tokens)
-        self.blanked: list[tuple[int, int]] = []  # token ranges that vanish whole
+        self.blanked: list[tuple[int, int]] = []  # token ranges to remove
         self.replaced: dict[int, str] = {}  # token index -> text
         self.constants: list[FunctionConstant] = []
         self.optional = self._optional()
@@ -95,8 +95,8 @@ class _Pass:
 
     # ---- declarations --------------------------------------------------------------------------
 
-    # DEVIATION: address spaces are erased, so overloads that differ in nothing else become one
-    # function; if their bodies differ they are refused.
+    # DEVIATION: address spaces are erased, so overloads that differ only in them become one
+    # function; they are refused if their bodies differ.
     def _drop_duplicates(self) -> None:
         """Overloads on address spaces alone become one definition; the first stays."""
         seen: dict[tuple[str, ...], list[Declaration]] = {}
@@ -114,7 +114,7 @@ class _Pass:
             others.append(declaration)
 
     def _is_redefinition(self, declaration: Declaration, others: list[Declaration]) -> bool:
-        """What is spelled the same is defined twice, and clang says so."""
+        """Identical definitions are left to clang, which reports the redefinition."""
         if declaration.classes:  # a constructor's own address space is not in its signature
             return False
         spelled = self.syntax.signature(declaration, frozenset())
@@ -184,7 +184,7 @@ class _Pass:
         self._replace_range(declaration, f"SM_FUNCTION_CONSTANT({kind}, {name}, {index})")
 
     def _optional(self) -> set[str]:
-        """Names that the source asks is_function_constant_defined of."""
+        """Names that the source passes to is_function_constant_defined."""
         return {
             self.syntax.text(index + 2)
             for index, token in enumerate(self.tokens)
@@ -242,7 +242,7 @@ class _Pass:
         return next((k for n, k in self.kernels.items() if n.split("::")[-1] == path[-1]), None)
 
     def _angle_length(self, plain: list[int]) -> int:
-        """How many of the last tokens are a template list."""
+        """The number of trailing tokens that are a template argument list."""
         depth = 0
         for length, index in enumerate(reversed(plain), 1):
             text = self.syntax.text(index)
@@ -297,7 +297,7 @@ class _Pass:
         ]
         taken = {(p.kind, p.index) for p, _ in found}
         numbered: list[tuple[Parameter, Token]] = []
-        for parameter, token in found:  # Metal gives what has no index the lowest free one
+        for parameter, token in found:  # Metal gives arguments without an index the lowest free one
             if parameter.index < 0 and parameter.kind in ("buffer", "threadgroup"):
                 kind = parameter.kind
                 index = next(n for n in range(len(taken) + 1) if (kind, n) not in taken)

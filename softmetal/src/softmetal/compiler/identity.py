@@ -1,4 +1,4 @@
-"""What decides what a source compiles to."""
+"""The fingerprint of the compiler, for cache keys."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RUNTIME = PACKAGE / "runtime"
 
 @once
 def fingerprint() -> str:
-    """Changes when anything does that decides what a source compiles to: part of every key."""
+    """A digest of headers, runtime, compiler sources and toolchain version; part of every key."""
     files = sorted(
         path
         for root in (INCLUDE, RUNTIME, PACKAGE / "compiler")

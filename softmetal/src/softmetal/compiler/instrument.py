@@ -1,4 +1,4 @@
-"""Checking modes: every access of a kernel becomes a call that knows its place in the source.
+"""Checking modes: every access of a kernel becomes a call with its place in the source.
 
 Clang's address sanitizer puts a call before each load and store; here those calls become ours, with
 the number of a site, and a table says where in the user's source each site is.
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
-# The sanitizer's own runtime and layout are not wanted, and it must not skip what it has seen.
+# Without the sanitizer's runtime and memory layout, and without skipping repeated accesses.
 FLAGS = (
     *("-gline-tables-only", "-fsanitize=kernel-address", "-DSM_CHECK"),
     *(
@@ -25,7 +25,7 @@ FLAGS = (
         for flag in ("-mllvm", option)
     ),
 )
-MAX_SITES = 2047  # what a shadow cell can hold: 11 bits
+MAX_SITES = 2047  # a shadow cell has 11 bits for it
 SLOTS = 256  # accesses that remember their region, as in runtime/check.c
 _WRITE, _ATOMIC, _MODIFY = 1 << 16, 1 << 17, 1 << 18
 
@@ -85,7 +85,7 @@ class _Places:
         return next((g for g in found.groups() if g is not None), "") if found else ""
 
     def find(self, number: str) -> Site | None:
-        """The innermost place outside our own headers; None for code that is all ours."""
+        """The innermost place outside softmetal's headers; None if there is none."""
         while number in self._nodes:
             node = self._field(self._field(number, "scope"), "file")
             file = self._field(node, "filename")
@@ -134,7 +134,7 @@ def instrument(ir: str, ours: tuple[Path | str, ...]) -> tuple[str, list[Site]]:
 def _rewritten(
     lines: list[str], index: int, site: int | None, slots: Iterator[int]
 ) -> tuple[list[str], int]:
-    """What stands for the call at `index`, and how many lines it replaces."""
+    """The replacement of the call at `index`, and the number of lines it replaces."""
     line = lines[index]
     if "@__asan_handle_no_return" in line:
         return [], 1
@@ -154,7 +154,7 @@ def _rewritten(
 def _access(
     lines: list[str], index: int, access: re.Match[str], site: int, slot: int
 ) -> tuple[list[str], int]:
-    """Ask for the address to use, and use it: an access out of bounds then does no harm."""
+    """Replace the address by the checked one: an access out of bounds then has no effect."""
     kind, width, address, size = access.groups()
     following = lines[index + 1] if index + 1 < len(lines) else ""
     flags = site | (_WRITE if kind == "store" else 0)

@@ -1,4 +1,4 @@
-"""What Apple's compiler refuses and C++ does not: told here, or it would fail on a Mac only."""
+"""Refuses what Apple's compiler refuses although C++ allows it, so that it fails here as well."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ LAST_INDEX = 30
 
 
 def enforce(syntax: Syntax) -> None:
-    """Raise Refusal at the first token that breaks one of Metal's own rules."""
+    """Raise Refusal at the first token that breaks a rule of Metal."""
     _words(syntax)
     class_ends = {d.body for d in syntax.declarations if d.kind == "class"}
     class_ends = {syntax.partner[body] for body in class_ends if body in syntax.partner}
@@ -85,7 +85,7 @@ def _parameter_spaces(syntax: Syntax, function: Declaration) -> None:
 
 
 def _require_space(syntax: Syntax, plain: list[int]) -> None:
-    """A pointer or reference to a type of Metal's own, whose space no other name can carry."""
+    """A pointer or reference to a type of Metal, whose address space must be written."""
     texts = [syntax.text(i) for i in plain]
     if _SPACES & set(texts) or "(" in texts:
         return
@@ -119,9 +119,9 @@ def _until(syntax: Syntax, start: int, end: int) -> Iterator[Token]:
 
 
 def recursion_suspects(syntax: Syntax) -> dict[str, Token]:
-    """Functions whose names lead back to themselves, with their names' tokens.
+    """Functions that may call themselves according to their names, with the tokens of the names.
 
-    Overloads and templates do so without recursion: only the compiled code tells.
+    Overloads and templates look recursive too: the compiled code decides.
     """
     calls: dict[str, set[str]] = {}
     places: dict[str, Token] = {}
@@ -185,7 +185,7 @@ def check_parameter(parameter: Parameter, token: Token) -> None:
 
 
 def check_places(parameters: list[tuple[Parameter, Token]]) -> None:
-    """No two parameters that are always there have one index."""
+    """No two unconditional parameters have the same index."""
     seen: dict[tuple[str, int], str] = {}
     for parameter, token in parameters:
         place = (parameter.kind, parameter.index)

@@ -19,14 +19,14 @@ from softmetal.types import CompileOptions, Function, Mode, Parameter, Program
 
 _LANGUAGE = (
     *("-std=c++17", "-nostdinc", "-nostdlibinc", "-fdeclspec", "-fno-exceptions", "-fno-rtti"),
-    # Without it -O3 splits the call sites of simd functions, and lanes that meet no longer do.
+    # Without it -O3 duplicates calls of simd functions, and lanes arrive at different call sites.
     "-fconvergent-functions",
     *("-Xclang", "-ffloat16-excess-precision=none"),  # each half operation rounds, as on the GPU
     "-fsigned-char",  # as in Metal, on every machine
-    "-fmax-type-align=8",  # a GPU takes vectors at any multiple of their element; kernels do that
+    "-fmax-type-align=8",  # GPUs accept vectors aligned to their element, and kernels rely on it
     *("-fno-strict-aliasing", "-fno-math-errno", "-fno-stack-protector"),
-    "-fno-finite-loops",  # or clang deletes a loop that waits for memory to change
-    "-fstack-clash-protection",  # a large frame meets the guard page, wherever it ends
+    "-fno-finite-loops",  # else clang deletes a loop that waits for memory to change
+    "-fstack-clash-protection",  # a large stack frame must touch the guard page
     *("-fvisibility=hidden", "-fPIC", f"-isystem{INCLUDE}", f"-isystem{RUNTIME}"),
 )
 _QUIET = (
@@ -34,7 +34,7 @@ _QUIET = (
     "-Wno-c++11-narrowing",  # float4 v = {i, 0, 0, 1}: Metal accepts it
     "-Wno-elaborated-enum-base",  # Apple's NS_ENUM in headers shared with the host
 )
-# Erasing address spaces and attributes makes code look odd to clang where the user's is not.
+# Erasing address spaces and attributes causes warnings that are not about the user's code.
 _NO_WARNINGS = (
     *("-Wno-duplicate-decl-specifier", "-Wno-ignored-qualifiers", "-Wno-unknown-pragmas"),
     *("-Wno-unused", "-Wno-undefined-internal", "-Wno-ignored-attributes", "-Wno-pass-failed"),
@@ -50,7 +50,7 @@ def language_flags(options: CompileOptions) -> tuple[str, ...]:
     if not options.fast_math:
         return (*_LANGUAGE, "-ffp-contract=on")
     special = () if options.finite_math else ("-fno-finite-math-only",)
-    # Estimates of 1/x and 1/sqrt(x) would make NaN of 0 and infinity.
+    # Estimates of 1/x and 1/sqrt(x) would give NaN for 0 and infinity.
     return (*_LANGUAGE, "-ffast-math", *special, "-mrecip=none")
 
 
@@ -77,7 +77,7 @@ def _without_headers(text: str) -> Iterator[str]:
         if line.startswith("# "):
             number, path, _ = line.split('"')
             ours = path.startswith((str(INCLUDE), str(RUNTIME), "<"))
-            line = f'{number}"{path}"\n'  # less the flags: enter and leave no longer pair up
+            line = f'{number}"{path}"\n'  # without the flags, as enter and leave no longer match
         if not ours:
             yield line
 
@@ -106,12 +106,12 @@ def _every_kernel(program: Program) -> str:
 
 
 def _within(scope: str, text: str) -> str:
-    """Text in the namespace where the user wrote what it repeats: names mean the same there."""
+    """Wrap text in the namespace of the user's declaration, so that names resolve alike."""
     return f"namespace {scope} {{\n{text}}}\n" if scope else text
 
 
 def recursive_functions(program: Program, target: Target, header: Path) -> set[str]:
-    """Names of functions that lie on a cycle of calls, before the optimiser makes loops of them."""
+    """Names of functions on a cycle of calls, before the optimiser turns them into loops."""
     flags = [*language_flags(program.options), f"--target={target.triple}", *target.flags, "-w"]
     arguments = ["-O0", "-Xclang", "-disable-llvm-passes", *flags, *_QUIET, "-S", "-emit-llvm"]
     arguments += ["-include-pch", str(header), *_STDIN, "-o", "-"]
@@ -135,8 +135,8 @@ def recursive_functions(program: Program, target: Target, header: Path) -> set[s
 def check_spaces(text: str, program: Program) -> str:
     """Clang's errors for `text`, in which device and threadgroup are real address spaces.
 
-    Only SYCL's device mode has address spaces that C++ classes survive; it knows a generic space,
-    so what it reports are mixtures of device and threadgroup.
+    Only SYCL's device mode has address spaces that work with C++ classes. It has a generic space,
+    so that only mixtures of device and threadgroup are reported.
     """
     flags = ["-fsyntax-only", *_QUIET, *language_flags(program.options), "-w"]
     mode = ["-Xclang", "-fsycl-is-device", "-DSM_CHECK_SPACES", "-include", "softmetal/unit.h"]
@@ -169,7 +169,7 @@ def build_header(options: CompileOptions, target: Target, checked: bool, output:
 
 # ---- a kernel -----------------------------------------------------------------------------------
 
-# The headers' times do not matter: the key of a precompiled header has their content.
+# Modification times are ignored: the key of a precompiled header contains the headers' text.
 _STDIN = ("-Xclang", "-fno-validate-pch", "-x", "c++", "-")
 
 
@@ -220,10 +220,10 @@ def _constants(program: Program, values: Mapping[int, bytes]) -> str:
     return "".join(lines)
 
 
-# Phase one stops short of vectorising: `lower` must first see which locals stayed in memory.
+# The first phase does not vectorise: `lower` must see which locals stayed in memory.
 _SCALAR = (
     *("-mllvm", "-force-vector-width=1", "-mllvm", "-force-vector-interleave=1"),
-    # Loops of known length unroll, or their arrays stay in memory; others wait for the vectoriser.
+    # Loops of known length unroll, else their arrays stay in memory; others are left to phase two.
     *(
         "-fno-slp-vectorize",
         "-mllvm",
@@ -239,7 +239,7 @@ def optimise(
 ) -> str:
     """C++ to LLVM IR, everything inlined; with a call at every access if it is to be checked."""
     flags = [*language_flags(options), f"--target={target.triple}", *target.flags, "-w", *_QUIET]
-    # -O1 keeps what the source says: an access that is optimised away cannot be checked.
+    # -O1 keeps the accesses of the source: an access that is optimised away cannot be checked.
     flags += ["-O1", *instrument.FLAGS] if checked else ["-O3", *_SCALAR]
     arguments = [*flags, "-S", "-emit-llvm", "-include-pch", str(header), *_STDIN]
     ir, _ = clang.run("clang", [*arguments, "-o", "-"], text)
@@ -247,13 +247,13 @@ def optimise(
 
 
 def cooperates(ir: str) -> bool:
-    """Whether threads wait for each other, which the token pass may not have seen."""
+    """Whether threads wait for each other; the token pass misses calls through pointers."""
     meeting = r"call [^\n]*@softmetal_(barrier|collective|lane|check_barrier)\("
     return re.search(meeting, ir) is not None
 
 
 def lower(ir: str, target: Target) -> str:
-    """What has to be seen or changed in the IR itself."""
+    """Refuse and rewrite what can only be seen in the IR; see ARCHITECTURE.md."""
     if missing := re.search(r"^declare [^\n]*@(_Z\w+)\(", ir, re.M):
         raise CompileError(f"error: undefined symbol: {_demangle(missing[1])} has no definition\n")
     definitions = _definitions(ir)
@@ -266,13 +266,20 @@ def lower(ir: str, target: Target) -> str:
     native_bfloat = target.native_bfloat
     if re.search(r"^@\S+ = .*\bthread_local\b", ir, re.M):
         ir, native_bfloat = _without_avx512(ir), False
+    if "bfloat" in ir:
+        ir = _without_sve(ir)
     return ir if native_bfloat else _round_bfloat(ir)
+
+
+def _without_sve(ir: str) -> str:
+    """LLVM 22 cannot select masked loads and stores of bfloat vectors for SVE; NEON has none."""
+    return re.sub(r"\+(sve[\w-]*)", r"-\1", ir)
 
 
 def _without_avx512(ir: str) -> str:
     """LLVM keeps values in xmm16 and above over __tls_get_addr, which may overwrite them.
 
-    So code that has thread-local storage, which is what threadgroup variables are, does without.
+    So AVX-512 is off in code with thread-local storage, which holds threadgroup variables.
     """
     return re.sub(r"\+(avx512\w*|avx10\S*?|evex512)\b", r"-\1", ir)
 
@@ -340,5 +347,5 @@ def generate(ir: str, target: Target, output: Path) -> None:
 
 
 def link(objects: list[Path], output: Path) -> None:
-    """Objects to a shared object; what it lacks the runtime provides when it is loaded."""
+    """Objects to a shared object; undefined symbols are resolved against the runtime."""
     clang.run("ld.lld", ["-shared", "--gc-sections", *map(str, objects), "-o", str(output)])

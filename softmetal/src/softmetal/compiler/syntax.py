@@ -1,6 +1,6 @@
 """Splits a token list into declarations: as much of C++ as finding kernels and their callees takes.
 
-It never refuses anything: what it does not understand it passes over, and clang has the last word.
+It refuses nothing: it skips what it does not understand, and clang reports errors.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ class Token(NamedTuple):
 
 
 def tokenize(text: str) -> list[Token]:
-    """All tokens of `text`. `>` is always a token of its own, so that templates nest."""
+    """All tokens of `text`. `>` is always a separate token, so that templates nest."""
     tokens: list[Token] = []
     search, position = _PATTERN.search, 0
     while (found := search(text, position)) is not None:
@@ -59,7 +59,7 @@ def match_brackets(tokens: list[Token]) -> dict[int, int]:
 
 
 def apply_edits(text: str, edits: list[tuple[int, int, str]]) -> str:
-    """`text` with each (start, end, replacement) carried out; the edits do not overlap."""
+    """`text` with each (start, end, replacement) applied; the edits do not overlap."""
     pieces, position = [], 0
     for start, end, replacement in sorted(edits):
         pieces += [text[position:start], replacement]

@@ -1,4 +1,4 @@
-"""The executor seam: what runs command lists. `cpu` is the definition of what a kernel means."""
+"""The interface of executors, which run command lists. `cpu` defines what a kernel computes."""
 
 from __future__ import annotations
 
@@ -9,42 +9,53 @@ from softmetal.types import Artifact, Command, Completion
 
 
 class Executor(Protocol):
-    """A device. Handles and addresses are integers; the caller keeps what they name alive."""
+    """A device that runs kernels.
+
+    Kernels, queues, events and tickets are integer handles, memory is an integer address. The
+    caller keeps the objects behind them alive until the work that uses them is done. Methods may
+    be called from any thread; `free` and `free_event` also from a finaliser.
+    """
 
     name: str
 
     def load(self, artifact: Artifact) -> int:
-        """Make a compiled kernel runnable; returns its handle. The same path twice is cheap."""
+        """Load a compiled kernel and return its handle; raises ExecutionError.
+
+        Loading the same path again returns the same handle.
+        """
 
     def allocate(self, length: int) -> int:
-        """The address of `length` zeroed bytes, page-aligned; raises MemoryError."""
+        """The address of `length` zeroed bytes, aligned to 16 KiB; raises MemoryError."""
 
     def free(self, address: int, length: int) -> None:
-        """Give an allocation back."""
+        """Free an allocation. No command list may still use it."""
 
     def submit(self, queue: int, commands: Sequence[Command]) -> int:
-        """Start a command list after those already in the queue; returns a ticket."""
+        """Append a command list to a queue without waiting, and return a ticket for it."""
 
     def wait(self, ticket: int, timeout: float | None) -> Completion | None:
-        """The outcome of a finished ticket, until `forget`; None after `timeout` seconds."""
+        """Wait for a ticket, at most `timeout` seconds (None: no limit).
+
+        Returns the times, the error text and the log, or None if it has not finished.
+        """
 
     def forget(self, ticket: int) -> None:
-        """The ticket will not be asked about again."""
+        """Release a ticket; its command list still runs."""
 
     def new_queue(self) -> int:
-        """A queue: its command lists run in order; different queues run at once."""
+        """A new queue. Its command lists run in order; different queues run concurrently."""
 
     def free_queue(self, queue: int) -> None:
-        """No more command lists will come; pending ones still run."""
+        """Release a queue; pending command lists still run."""
 
     def new_event(self) -> int:
-        """A monotonic counter that the host and command lists signal and wait for, at 0."""
+        """A new monotonic counter, at 0, that the host and command lists signal and wait for."""
 
     def free_event(self, event: int) -> None:
-        """Give an event back."""
+        """Release an event. No queue may still wait for it."""
 
     def event_value(self, event: int) -> int:
-        """The last value signalled."""
+        """The highest value signalled."""
 
     def signal_event(self, event: int, value: int) -> None:
         """Signal from the host."""

@@ -18,7 +18,7 @@ from softmetal.errors import ExecutionError
 from softmetal.executors import openblas
 from softmetal.executors.findings import Describer, Finding
 from softmetal.executors.packing import Packer
-from softmetal.executors.runtime import build
+from softmetal.executors.runtime_build import build
 from softmetal.types import (
     Artifact,
     CheckMap,
@@ -58,7 +58,7 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
 
 
 class _Process:
-    """What ends the usefulness of the runtime's threads."""
+    """Events after which the runtime's threads cannot be used."""
 
     forked = False
     exiting = False
@@ -66,7 +66,7 @@ class _Process:
 
 @cache
 def _library() -> ctypes.CDLL:
-    # Global: kernels resolve softmetal_barrier and its kin against it.
+    # RTLD_GLOBAL: kernels find softmetal_barrier and the like in it.
     library = ctypes.CDLL(str(build()), mode=os.RTLD_GLOBAL | os.RTLD_NOW)
     for name, (result, arguments) in _SIGNATURES.items():
         function = getattr(library, name)
@@ -89,7 +89,7 @@ def _at_exit(library: ctypes.CDLL) -> None:
 
 # ---- the executor ---------------------------------------------------------------------------
 
-_SLICE_NS = 50_000_000  # the longest time in C: Python handles Ctrl-C in between
+_SLICE_NS = 50_000_000  # the longest wait in C: Python handles Ctrl-C between two
 _ERROR_BYTES = 4096
 _FAULT_LEVEL = 5  # MTLLogLevelFault
 _LOG_HEAD = struct.Struct("<II")
@@ -109,9 +109,9 @@ class CpuExecutor:
         self._kernels: dict[tuple[Path, frozenset[str]], int] = {}
         self._artifacts: dict[int, Artifact] = {}  # of kernels compiled for checking
         self._labels: dict[int, dict[tuple[int, int], str]] = {}  # of buffers, by ticket
-        self._reported: set[int] = set()  # tickets whose findings are listed
-        self._tickets: dict[int, tuple[object, ...]] = {}  # with what must outlive their run
-        self._abandoned: dict[int, tuple[object, ...]] = {}  # forgotten before their end
+        self._reported: set[int] = set()  # tickets whose findings are already listed
+        self._tickets: dict[int, tuple[object, ...]] = {}  # to objects that they need
+        self._abandoned: dict[int, tuple[object, ...]] = {}  # forgotten before they were done
 
     def load(self, artifact: Artifact) -> int:
         with self._lock:
@@ -237,7 +237,9 @@ class CpuExecutor:
         describer = Describer(
             self._artifacts, self._labels.get(ticket, {}), current.seed if current else 0
         )
-        array = (Finding * count).from_address(address.value) if address.value else ()
+        size = count * ctypes.sizeof(Finding)
+        data = _read_memory(address.value or 0, size) if count else b""
+        array = (Finding * count).from_buffer_copy(data)
         lines = [describer.describe(finding) for finding in array]
         if current is not None and ticket not in self._reported:
             self._reported.add(ticket)
@@ -247,11 +249,16 @@ class CpuExecutor:
     def _log(self, ticket: int) -> tuple[LogMessage, ...]:
         size, dropped = c_size_t(), c_size_t()
         address = self._c.softmetal_log_entries(ticket, ctypes.byref(size), ctypes.byref(dropped))
-        messages = _messages(ctypes.string_at(address, size.value)) if address else []
+        messages = _messages(_read_memory(address, size.value)) if address else []
         if dropped.value:
             text = f"{dropped.value} messages were dropped: the log of a command buffer is full"
             messages.append(LogMessage("softmetal", "log", _FAULT_LEVEL, text))
         return tuple(messages)
+
+
+def _read_memory(address: int, size: int) -> bytes:
+    """Memory of the runtime's process, which is this one unless a test emulates another."""
+    return ctypes.string_at(address, size)
 
 
 def _labels(commands: Sequence[Command]) -> dict[tuple[int, int], str]:
@@ -278,7 +285,7 @@ def _refuse_fork() -> None:
 def _wait(
     attempt: ctypes._NamedFuncPointer, subject: tuple[int, ...], timeout: float | None
 ) -> bool:
-    """Repeats an attempt that takes nanoseconds until it succeeds or `timeout` has passed."""
+    """Repeat `attempt`, which takes nanoseconds to wait, until it succeeds or `timeout` ends."""
     _refuse_fork()
     deadline = None if timeout is None else time.monotonic_ns() + int(max(timeout, 0) * 1e9)
     rest = _SLICE_NS

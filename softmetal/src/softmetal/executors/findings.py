@@ -1,4 +1,4 @@
-"""What the checking modes found, in words. Mirrors sm_finding of runtime/check.h."""
+"""Findings of the checking modes as text. Mirrors sm_finding of runtime/check.h."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BUFFER, _RESIDENT, _VARIABLE, _SCRATCH, _CONSTANT, _NOWHERE = range(6)
 
 _NOT_ELEMENTS = ("device", "constant", "const", "threadgroup", "*", "&")
 
-Three = c_uint32 * 3
+Triple = c_uint32 * 3
 
 
 class Finding(ctypes.Structure):
@@ -29,20 +29,20 @@ class Finding(ctypes.Structure):
         ("write", c_uint32),
         ("site", c_uint32),
         ("thread", c_uint32),
-        ("group", Three),
-        ("group_size", Three),
-        ("groups", Three),
+        ("group", Triple),
+        ("group_size", Triple),
+        ("groups", Triple),
         ("other_thread", c_uint32),
         ("other_group", c_uint32),
         ("other_write", c_uint32),
         ("other_site", c_uint32),
-        ("other_group_size", Three),
-        ("other_groups", Three),
+        ("other_group_size", Triple),
+        ("other_groups", Triple),
     )
 
 
 class Describer:
-    """Puts findings into words."""
+    """Formats findings."""
 
     def __init__(
         self, artifacts: Mapping[int, Artifact], labels: Mapping[tuple[int, int], str], seed: int

@@ -18,7 +18,7 @@ _PAGE = 16 << 10
 
 
 class NullExecutor:
-    """Honours signals and waits, so that programs come to their end. See `Executor`."""
+    """Performs signals and waits, so that programs end. See `Executor` for the methods."""
 
     name = "null"
 
@@ -103,7 +103,7 @@ class NullExecutor:
             return self._changed.wait_for(lambda: self._events[event] >= value, timeout)
 
     def _advance(self) -> None:
-        """Runs every queue as far as it goes, until no signal lets another one go on."""
+        """Advance every queue as far as possible, until no signal releases another."""
         moved = True
         while moved:
             moved = False

@@ -1,4 +1,4 @@
-"""Where OpenBLAS is. The C runtime loads it when the first matrix multiplication runs."""
+"""Finds OpenBLAS. The C runtime loads it when the first matrix multiplication runs."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ _EXECUTE_HEAD = struct.Struct("<IIQQ4I")
 
 @cache
 def _dispatch_struct(head: str, buffers: int, threadgroup: int) -> struct.Struct:
-    """A dispatch with so many buffers and threadgroup lengths, padded to 8 bytes."""
+    """The layout of a dispatch with these numbers of buffers and threadgroup lengths."""
     if buffers > MAX_BUFFERS or threadgroup > MAX_THREADGROUP_ARGUMENTS:
         raise ExecutionError(
             f"a dispatch with {buffers} buffers and {threadgroup} threadgroup arguments: "
@@ -139,7 +139,7 @@ class Packer:
         )
 
     def pack(self, commands: Sequence[Command]) -> tuple[bytes, tuple[object, ...]]:
-        """The list, and what must live until it has run."""
+        """The packed list, and objects that must live until it has run."""
         blocks: list[object] = []
         parts: list[bytes] = []
         try:
@@ -159,7 +159,7 @@ class Packer:
         with self._lock:
             block = self._blocks.get(commands)
             if block is None or len(block) != size:
-                block = ctypes.create_string_buffer(size)
+                block = self._new_block(size)
                 self._blocks[commands] = block
                 stale: Sequence[int] = range(len(commands.slots))
             else:
@@ -168,6 +168,10 @@ class Packer:
                 _pack_slot(block, index, commands.slots[index])
             commands.dirty.difference_update(stale)
         return block
+
+    def _new_block(self, size: int) -> ctypes.Array[ctypes.c_char]:
+        """Zeroed memory that the runtime can read, freed with the array."""
+        return ctypes.create_string_buffer(size)
 
 
 def _execute(command: Execute, block: ctypes.Array[ctypes.c_char]) -> bytes:

@@ -1,4 +1,4 @@
-/* What kernels, the C runtime and executors/cpu.py agree on. C and C++; fixed-width types only. */
+/* The interface of kernels, the C runtime and executors/cpu.py. C and C++; fixed-width types only. */
 #ifndef SOFTMETAL_ABI_H
 #define SOFTMETAL_ABI_H
 
@@ -15,7 +15,7 @@ enum { SM_ABI = 1, SM_BUFFERS = 31, SM_LANES = 32, SM_MAX_THREADS = 1024 };
 /* How the CPU runs a kernel; mirrors softmetal.types.Mode. */
 enum sm_mode { SM_FLAT = 0, SM_GROUPS = 1, SM_FIBERS = 2 };
 
-/* One dispatch as every thread of it sees it. */
+/* One dispatch, shared by all of its threads. */
 typedef struct sm_launch {
   void *const *buffers;                /* SM_BUFFERS addresses, by buffer index */
   sm_u32 grid[3];                      /* threads_per_grid */
@@ -52,8 +52,8 @@ typedef struct sm_info {               /* plain words: compiler/elf.py reads the
   sm_argument arguments[];
 } sm_info;
 
-/* What a SM_FIBERS kernel calls. Convergent binds LLVM's optimiser, nomerge its code generator,
-   which would else give two calls in the arms of an `if` one return address: one call site. */
+/* Called by SM_FIBERS kernels. `convergent` restricts LLVM's optimiser, `nomerge` its code generator:
+   two calls in the branches of an `if` must keep different return addresses. */
 
 /* threadgroup_barrier: returns when every living thread of the threadgroup has arrived. */
 __attribute__((convergent, nomerge)) void softmetal_barrier(void);
@@ -71,7 +71,7 @@ __attribute__((convergent, nomerge)) void softmetal_collective(void (*operate)(c
 /* The calling thread's thread_index_in_simdgroup; it never changes, so calls may be merged. */
 __attribute__((const)) sm_u32 softmetal_lane(void);
 
-/* What kernels compiled for checking call besides; see check.c. */
+/* Called by kernels compiled for checking; see check.c. */
 __attribute__((convergent, nomerge)) void softmetal_check_barrier(sm_u32 flags, sm_u32 site);
 void softmetal_check_simd_barrier(sm_u32 flags);
 sm_u32 *softmetal_check_thread(void);

@@ -1,5 +1,5 @@
-/* The checking modes, as kernels see them: every access comes here, every thread and every barrier.
-   Bounds are looked after here, races in check_shadow.c, the order of dispatches in check_order.c. */
+/* The checking modes: the functions that instrumented kernels call for every access, thread and
+   barrier. Bounds are checked here, races in check_shadow.c, dispatch order in check_order.c. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 
 static _Thread_local sm_check *self;
 sm_mutex sm_check_lock;
-static sm_mutex dispatch_lock; /* held through a dispatch whose accesses are shadowed */
+static sm_mutex dispatch_lock; /* held during a dispatch whose accesses are shadowed */
 sm_u64 sm_check_seed = 1;
 
 SM_EXPORT void softmetal_set_seed(sm_u64 value) { sm_check_seed = value ? value : 1; }
@@ -90,8 +90,8 @@ static const region *find_region(sm_check *check, sm_u64 address, sm_u64 size, s
   return NULL;
 }
 
-/* The region that the access most likely belongs to: the nearest, not much farther than it is
-   long. */
+/* The region that the access most likely belongs to: the nearest, at a distance of at most its
+   length and a page. */
 static const region *nearest_region(const sm_check *check, sm_u64 address) {
   const region *nearest = NULL;
   sm_u64 least = ~(sm_u64)0;
@@ -114,7 +114,7 @@ static bool out_of_bounds(sm_check *check, sm_u64 address, sm_u64 size, sm_u32 p
   return false;
 }
 
-/* Whether the access may be carried out. Outside all regions it is led to a place of no harm. */
+/* Whether the access is allowed. One outside all regions is redirected to the sink. */
 static bool check_access(sm_check *check, sm_u64 address, sm_u64 size, sm_u32 place) {
   if (address - check->stack < check->stack_size) return true;
   if (check->arena && address - check->arena < ARENA_BYTES) return true;
@@ -166,18 +166,18 @@ SM_EXPORT void *softmetal_check_memset(void *to, sm_u32 value, sm_u64 size, sm_u
   return allowed(to, size, site | WRITE) ? memset(to, (int)value, size) : to;
 }
 
-/* Where kernels look themselves whether an access is in the region of the one before it. */
+/* The slots in which kernels themselves look up the region of a site's last access. */
 SM_EXPORT struct slot *softmetal_check_slots(void) { return self->slots; }
 
 /* ---- threads and barriers -------------------------------------------------------------------- */
 
-/* Where SM_GROUPS kernels note their thread_index_in_threadgroup as each thread begins. */
+/* Where SM_GROUPS kernels store thread_index_in_threadgroup when each thread begins. */
 SM_EXPORT sm_u32 *softmetal_check_thread(void) {
-  static _Thread_local sm_u32 nobody;
-  return self ? &self->thread : &nobody;
+  static _Thread_local sm_u32 unused;
+  return self ? &self->thread : &unused;
 }
 
-/* Where SM_GROUPS kernels begin among the `count` threads of a row. */
+/* The thread at which a SM_GROUPS kernel starts in a row of `count`. */
 SM_EXPORT sm_u32 softmetal_check_first(sm_u32 count) {
   return self && self->modes & SM_CHECK_RACE ? (sm_u32)(random_of(&self->random) % count) : 0;
 }
@@ -214,7 +214,7 @@ sm_u32 sm_check_pick(sm_check *check, sm_u32 ready) {
   return (sm_u32)__builtin_ctz(ready);
 }
 
-/* Threads at another barrier than the first one, or ended, while others wait. */
+/* Reports threads that ended or wait at another barrier than the first thread. */
 static void find_divergence(sm_check *check, const sm_u32 *alive, sm_u32 threads) {
   sm_u32 site = 0, first = 0;
   for (sm_u32 i = 0; i < threads && !site; i++)
@@ -271,8 +271,11 @@ static sm_check *worker_check(sm_worker *worker) {
       pthread_attr_getstack(&attributes, &stack, &size);
       pthread_attr_destroy(&attributes);
     }
+    /* A thread's static thread-local storage is at the end of its stack, and on Arm may hold
+       threadgroup variables. The signal stack, in the thread's first frame, is below it. */
+    sm_u64 end = (sm_u64)__builtin_frame_address(0) + SM_SIGNAL_STACK / 4;
     check->stack = (sm_u64)stack;
-    check->stack_size = size;
+    check->stack_size = stack ? end - check->stack : 0;
     worker->check = check;
   }
   return worker->check;
@@ -324,7 +327,7 @@ void sm_check_enter(sm_worker *worker, sm_submission *submission, const sm_kerne
 
 void sm_check_leave(void) { self = NULL; }
 
-/* A bijection on [0, total) that the seed decides. */
+/* A permutation of [0, total) chosen by the seed. */
 static sm_u64 shuffled(sm_u64 index, sm_u64 total, sm_u64 salt) {
   sm_u64 step = (salt | 1) % total, a = step, b = total;
   while (b) {

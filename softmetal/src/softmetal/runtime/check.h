@@ -1,4 +1,4 @@
-/* The checking modes: what instrumented kernels call, and where the runtime calls in. */
+/* The checking modes: their records, and the functions that the runtime calls. */
 #ifndef SOFTMETAL_CHECK_H
 #define SOFTMETAL_CHECK_H
 
@@ -23,12 +23,12 @@ typedef struct sm_kernel_checks {
   sm_variable variables[];
 } sm_kernel_checks;
 
-/* Happens-before between queues: how far in each queue's dispatches one has seen. */
+/* A vector clock: for each queue, the number of its dispatches that happened before. */
 typedef struct sm_clock {
   sm_u32 time[SM_QUEUES];
 } sm_clock;
 
-/* The last signals of an event, and what had run before each. */
+/* The last signals of an event, each with the clock at that time. */
 enum { SM_SIGNALS = 16 };
 typedef struct sm_signals {
   sm_u32 count;
@@ -54,11 +54,11 @@ typedef struct sm_order sm_order;
 
 /* ---- dispatches ------------------------------------------------------------------------------ */
 
-/* Brackets a dispatch on the stream's thread; what races are looked for in runs alone. */
+/* Called around a dispatch on the stream's thread; with race detection it runs alone. */
 void sm_check_begin(sm_submission *, const sm_kernel *, const sm_launch *);
 void sm_check_end(const sm_kernel *);
 
-/* Brackets a chunk on a worker. */
+/* Called around a chunk on a worker. */
 void sm_check_enter(sm_worker *, sm_submission *, const sm_kernel *, const sm_launch *,
                     const sm_u32 *scratch_lengths, sm_u32 scratch_count);
 void sm_check_leave(void);
@@ -70,11 +70,11 @@ void sm_check_copy(sm_submission *, sm_u64 source, sm_u64 destination, sm_u64 si
 
 /* ---- fibers ---------------------------------------------------------------------------------- */
 
-/* Makes the fibers of an arena tell `check` of barriers and take turns as it says. */
+/* Makes the fibers of an arena report barriers to `check` and run in its order. */
 void sm_arena_check(sm_arena *, sm_check *check);
 /* One of the set bits of `ready`, at random. */
 sm_u32 sm_check_pick(sm_check *, sm_u32 ready);
-/* All living threads are at a barrier and are about to go on. */
+/* All living threads are at a barrier, which is about to release them. */
 void sm_check_release(sm_check *, const sm_u32 *alive, sm_u32 groups, sm_u32 threads);
 
 /* ---- order between dispatches ---------------------------------------------------------------- */

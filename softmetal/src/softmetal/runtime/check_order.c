@@ -154,7 +154,7 @@ static bool comes_before(const record *first, const record *then, const sm_order
          is_ancestor(&order->before, first->encoder);
 }
 
-/* A stamp for the next dispatch or blit, and what is ordered before it. */
+/* A stamp for the next dispatch or blit; also stores what is ordered before it. */
 sm_u64 sm_new_stamp(sm_submission *submission, record now) {
   sm_order *order = submission->order;
   if (last_stamp == STAMPS - 1) {
@@ -173,7 +173,7 @@ sm_u64 sm_new_stamp(sm_submission *submission, record now) {
     for (sm_u32 i = 1; i <= last_stamp; i++)
       for (int tracked = 0; tracked < 2; tracked++)
         sm_ordered[tracked][i] = comes_before(&sm_records[i], &now, order, tracked);
-    /* Only now: a dispatch is not ordered before itself by its own time. */
+    /* Last: a dispatch is not ordered before itself. */
     order->clock.time[order->queue] = now.time;
     merge(&queue_clock[order->queue], &order->clock);
   } else {
@@ -182,10 +182,10 @@ sm_u64 sm_new_stamp(sm_submission *submission, record now) {
   sm_records[++last_stamp] = now;
   return last_stamp;
 }
-/* Whether a barrier for the resource at `address` came after a dispatch of the present encoder. */
+/* Whether a barrier for the resource at `address` follows a dispatch of the current encoder. */
 bool sm_barrier_since(const sm_order *order, const record *first, sm_u64 address) {
   if (!order || first->encoder != order->encoder) return false;
-  if (order->barriers - first->barriers > RESOURCE_BARRIERS) return true; /* not known any more */
+  if (order->barriers - first->barriers > RESOURCE_BARRIERS) return true; /* too old: not known */
   for (sm_u32 i = first->barriers; i < order->barriers; i++)
     if (address >= order->barrier[i % RESOURCE_BARRIERS].start &&
         address < order->barrier[i % RESOURCE_BARRIERS].end)

@@ -1,4 +1,4 @@
-/* The shadow of memory: who wrote and who read each word last, and whether that is a race.
+/* The shadow of memory: the last write and reads of each word, and whether an access races.
 
    It keeps the last write and two reads of every four bytes (of every byte in pages that are accessed
    in smaller pieces), each as one word:
@@ -64,7 +64,7 @@ static void release_kept(page *page, enum kept kind) {
   page->kept[kind] = nothing;
 }
 
-/* Smaller pieces than words are accessed: one element a byte from now on. */
+/* Accesses are smaller than words: one element per byte from now on. */
 static void refine(page *page) {
   for (int kind = 0; kind < KEPT; kind++) {
     const sm_u64 *coarse = page->kept[kind];
@@ -125,7 +125,7 @@ static bool of_one_simdgroup(sm_u64 one, sm_u64 other) { return (one ^ other) >>
 
 /* Whether `now` is not ordered after `before`. */
 static bool concurrent(const region *region, sm_u64 before, sm_u64 now) {
-  if (!before || before >> 24 == now >> 24) return false; /* nobody, or the thread itself */
+  if (!before || before >> 24 == now >> 24) return false; /* no access before, or by the same thread */
   if (is_atomic(before) && is_atomic(now)) return false;
   bool local = in_threadgroup(region);
   if (stamp_of(before) != stamp_of(now))
@@ -173,7 +173,7 @@ static void check_element(sm_check *check, const region *region, page *page, sm_
     keep(page, WRITTEN, index, now);
     return;
   }
-  /* Of several readers two stay, if possible of two simdgroups: no later write is by both. */
+  /* Two of several readers are kept, if possible of two simdgroups: a later write is by at most one. */
   if (!concurrent(region, read, seen))
     keep(page, READ, index, seen);
   else if (!concurrent(region, other, seen) ||
@@ -181,22 +181,22 @@ static void check_element(sm_check *check, const region *region, page *page, sm_
     keep(page, READ_TOO, index, seen);
 }
 
-/* Whether `before` is plainly ordered before `now`; false says only that it is not that plain. */
+/* A fast test whether `before` is ordered before `now`; false means unknown. */
 static inline bool settled(sm_u64 before, sm_u64 now, bool local, const bool *earlier) {
-  if (!before || before >> 24 == now >> 24) return true; /* nobody, or the thread itself */
+  if (!before || before >> 24 == now >> 24) return true; /* no access before, or by the same thread */
   if (before >> 34 != now >> 34) /* another threadgroup or dispatch */
     return local || (before >> 56 != now >> 56 && earlier[before >> 56]);
   return ((before ^ now) >> 16 & EPOCHS) && epoch_of(now) < EPOCHS;
 }
 
-/* Whether two readers of this epoch are known already, and a third would take no one's place. */
+/* Whether two readers of this epoch are known, so that a third would not replace one. */
 static inline bool has_readers(sm_u64 read, sm_u64 other, sm_u64 seen) {
   bool now = ((read ^ seen) | (other ^ seen)) >> 34 == 0 &&
              (((read ^ seen) | (other ^ seen)) >> 11 & 0x1fff) == 0;
   return now && (!of_one_simdgroup(other, read) || of_one_simdgroup(seen, read));
 }
 
-/* The usual case of check_element: everything before is plainly ordered. */
+/* The usual case of check_element: all earlier accesses are ordered before. */
 static inline __attribute__((always_inline)) bool
 check_quickly(const sm_check *check, const region *region, page *page,
                                  sm_u64 index, sm_u64 now, sm_u64 seen, sm_u32 place) {
@@ -217,7 +217,7 @@ check_quickly(const sm_check *check, const region *region, page *page,
   return true;
 }
 
-/* check_shadow for one word in its usual case; false if there is more to it. */
+/* check_shadow for one word in its usual case; false if the full check is needed. */
 bool sm_check_word(sm_check *check, const region *region, sm_u64 address, sm_u32 place) {
   sm_u64 key = (address >> PAGE_SHIFT) + 1;
   page *page = check->warm[key * 0x9e3779b97f4a7c15ull >> 58];

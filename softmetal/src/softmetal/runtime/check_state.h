@@ -1,4 +1,4 @@
-/* What the files of the checking modes share: check.c, check_shadow.c and check_order.c. */
+/* Shared by the files of the checking modes: check.c, check_shadow.c and check_order.c. */
 #ifndef SOFTMETAL_CHECK_STATE_H
 #define SOFTMETAL_CHECK_STATE_H
 
@@ -6,8 +6,8 @@
 
 enum finding_type { OUT_OF_BOUNDS, RACE, UNINITIALISED, DIVERGENT };
 enum region_kind { BUFFER, RESIDENT, VARIABLE, SCRATCH, CONSTANT, NOWHERE };
-/* What a barrier orders. Every one orders execution, and so what was read before it: the value has
-   arrived. What was written before it is seen only if its flags name that memory. */
+/* What a barrier orders. Every barrier orders execution, and with it the reads before it, whose
+   values have arrived. Writes before it are visible only if its flags name that memory. */
 enum memory { DEVICE, THREADGROUP, EXECUTION, MEMORIES };
 enum { WRITE = 1 << 16, ATOMIC = 1 << 17, MODIFY = 1 << 18, SITE = 0x7ff };
 #define UNCHECKED (~(sm_u32)0) /* the trampoline's own copies */
@@ -20,8 +20,8 @@ enum { POISON = 0xff }; /* a NaN in every floating-point type */
 
 #define ARENA_BYTES ((sm_u64)512 << 20)
 
-/* The last write, and two reads that are not ordered. Three arrays rather than one of three: what
-   is only read or only written then needs a third of the memory. */
+/* The last write, and two unordered reads. Three arrays rather than one of structs: memory that is
+   only read or only written then needs a third of the space. */
 enum kept { WRITTEN, READ, READ_TOO, KEPT };
 
 typedef struct page {
@@ -36,7 +36,7 @@ typedef struct region {
   bool tracked;
 } region;
 
-/* Where an access was last in bounds: the first address and how far it may be from it. */
+/* The region of a site's last access: its first address and the largest valid offset. */
 struct slot {
   sm_u64 start, span;
 };
@@ -60,14 +60,14 @@ struct sm_check {
   unsigned short recent[RECENT]; /* the region that a site found last */
   region regions[REGIONS];
   page *warm[WARM_PAGES];
-  _Alignas(64) char sink[256]; /* where accesses out of bounds go; no type is larger */
+  _Alignas(64) char sink[256]; /* target of accesses out of bounds; no type is larger */
   sm_u64 random, salt;
 };
 
 extern sm_u64 sm_check_seed;
 extern sm_mutex sm_check_lock; /* findings, clocks, fences and stamps */
 
-/* The thread_index_in_threadgroup of whoever calls. */
+/* The thread_index_in_threadgroup of the calling thread. */
 static inline sm_u32 current_thread(const sm_check *check) {
   sm_u64 offset = (sm_u64)__builtin_frame_address(0) - check->arena;
   return check->arena && offset < ARENA_BYTES ? (sm_u32)(offset >> 18) - 1 : check->thread;
@@ -85,10 +85,10 @@ sm_finding sm_finding_at(sm_check *, enum finding_type, const region *, sm_u64 a
 
 /* ---- check_shadow.c -------------------------------------------------------------------------- */
 
-/* Looks for races and for reads of what was never written, and remembers the access. */
+/* Detects races and reads of unwritten memory, and stores the access. */
 void sm_check_shadow(sm_check *, const region *, sm_u64 address, sm_u64 size, sm_u32 place);
 
-/* The same for one word in its usual case; false if there is more to it. */
+/* The same for one word in its usual case; false if the full check is needed. */
 bool sm_check_word(sm_check *, const region *, sm_u64 address, sm_u32 place);
 
 /* Forgets the accesses of the first `stamps` dispatches; the others move down by as many. */
@@ -98,7 +98,7 @@ void sm_age_shadow(sm_u64 stamps);
 
 enum { ANCESTORS = 64, FENCES = 256, RESOURCE_BARRIERS = 64 };
 
-/* What one dispatch was, for those that come after it. */
+/* A dispatch, for comparison with later ones. */
 typedef struct record {
   sm_u64 kernel;
   sm_u32 queue, time;    /* its place among its queue's dispatches */

@@ -1,6 +1,6 @@
 /* The command list that executors/cpu.py packs and interpreter.c reads.
 
-   A list is a run of commands, each a multiple of 8 bytes long and led by `sm_command`. Everything
+   A list is a sequence of commands, each a multiple of 8 bytes long and starting with `sm_command`. Everything
    is little-endian and naturally aligned; addresses and handles are 64 bits. */
 #ifndef SOFTMETAL_COMMANDS_H
 #define SOFTMETAL_COMMANDS_H
@@ -82,10 +82,10 @@ typedef struct sm_command_execute {
   sm_u64 range; /* address of uint32 start, count read at execution, or 0 */
   sm_u32 start, count;
   sm_u32 slot_count, padding;
-  sm_dispatch inherited; /* only its kernel and buffers count */
+  sm_dispatch inherited; /* only its kernel and buffers are used */
 } sm_command_execute;
 
-/* What the next dispatch may touch. */
+/* Memory that the next dispatch may access. */
 typedef struct sm_command_region {
   sm_u64 address, length;
   __INT32_TYPE__ index; /* of the buffer argument, -1 if it is only resident */

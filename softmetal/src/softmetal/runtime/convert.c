@@ -1,5 +1,5 @@
 /* Compiler support that kernels may need where the CPU has no instruction for it. The signatures
-   are the compiler's own; arithmetic is on bits, because a cast here would call the function. */
+   are given by the compiler; arithmetic is on bits, because a cast would call the same function. */
 #include <string.h>
 
 #include "runtime.h"

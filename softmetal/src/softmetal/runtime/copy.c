@@ -28,7 +28,7 @@ static void run_pieces(sm_worker *worker, copy_job *job) {
   job->job.run = run_piece;
   job->job.activity = SM_BUSY;
   job->job.chunks = (job->size + PIECE - 1) / PIECE;
-  sm_pool_run(worker, &job->job, (double)job->size / 10); /* at about 10 bytes a nanosecond */
+  sm_pool_run(worker, &job->job, (double)job->size / 10); /* at about 10 bytes per nanosecond */
 }
 
 void sm_run_copy(sm_worker *worker, sm_submission *submission, const sm_command_copy *copy) {

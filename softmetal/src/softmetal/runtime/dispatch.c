@@ -8,8 +8,8 @@
 #include "runtime.h"
 
 enum {
-  CHUNK_NS = 4000,      /* a chunk shorter than this is not worth handing out */
-  CHUNKS_A_THREAD = 8,  /* and more than these are not needed to balance the load */
+  CHUNK_NS = 4000,      /* shorter chunks cost more to hand out than they save */
+  CHUNKS_A_THREAD = 8,  /* more are not needed to balance the load */
   LONG_RUN = 1024,      /* chunks of cheap cells are multiples of this: whole vectors and lines */
   SHORT_RUN = 64,
   SCRATCH_ALIGNMENT = 256,
@@ -53,7 +53,7 @@ static const char *prepare(sm_worker *worker, const dispatch_job *job) {
   return job->kernel->mode == SM_FIBERS ? sm_arena_prepare(worker, job->threads) : NULL;
 }
 
-/* Prepares the worker and calls `run`, which the kernel may leave by a crash. */
+/* Prepares the worker and calls `run`, which a crash of the kernel may leave by a jump. */
 static void run_guarded(sm_worker *worker, dispatch_job *job, sm_u64 chunk,
                         void (*run)(sm_worker *, dispatch_job *, sm_u64 chunk)) {
   const char *error = prepare(worker, job);
@@ -167,17 +167,17 @@ static void bind(dispatch_job *job, const sm_dispatch *dispatch, const sm_dispat
     job->launch.scratch_offset[i] = (sm_u32)job->scratch;
     job->scratch += round_up(lengths[i], SCRATCH_ALIGNMENT);
   }
-  job->scratch += SCRATCH_ALIGNMENT; /* an address even where no length was set */
+  job->scratch += SCRATCH_ALIGNMENT; /* a valid address even if no length was set */
 }
 
-/* Costs rise at once and fall slowly: to share a short job costs less than not to share a long. */
+/* Costs rise at once and fall slowly: sharing a short job costs less than not sharing a long one. */
 static void learn(sm_kernel *kernel, float before, double measured) {
   float cost = (float)measured;
   if (cost < before) cost = 0.75f * before + 0.25f * cost;
   atomic_store_explicit(&kernel->cost, cost, memory_order_relaxed);
 }
 
-/* Races are looked for on one thread: the shadow then needs no locks, and the seed decides all. */
+/* Races are detected on one thread: the shadow needs no locks, and the seed determines the order. */
 static void run_checked(sm_worker *worker, sm_submission *submission, dispatch_job *job) {
   const sm_kernel *kernel = job->kernel;
   sm_u64 total = (sm_u64)job->cells[0] * job->cells[1] * job->cells[2];

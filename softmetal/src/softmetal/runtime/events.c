@@ -6,7 +6,7 @@
 struct sm_event {
   sm_signals signals; /* for the checking modes */
   atomic_ullong value;
-  atomic_uint sequence; /* advances with every signal */
+  atomic_uint sequence; /* incremented by every signal */
   atomic_uint waiters;
 };
 
@@ -16,7 +16,7 @@ SM_EXPORT void softmetal_free_event(sm_event *event) { free(event); }
 
 SM_EXPORT sm_u64 softmetal_event_value(sm_event *event) { return atomic_load(&event->value); }
 
-/* A value below the present one changes nothing. */
+/* A value below the current one has no effect. */
 void sm_event_signal(sm_event *event, sm_u64 value) {
   unsigned long long present = atomic_load(&event->value);
   while (present < value && !atomic_compare_exchange_weak(&event->value, &present, value)) {
@@ -32,7 +32,7 @@ SM_EXPORT void softmetal_signal_event(sm_event *event, sm_u64 value) {
   sm_event_signal(event, value);
 }
 
-/* One sleep of at most `nanoseconds`: false says nothing but "not yet". */
+/* Waits once, at most `nanoseconds`, and may return early. True if the value is reached. */
 bool sm_event_wait(sm_event *event, sm_u64 value, sm_u64 nanoseconds) {
   if (atomic_load(&event->value) >= value) return true;
   atomic_fetch_add(&event->waiters, 1);

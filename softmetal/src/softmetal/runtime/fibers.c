@@ -12,10 +12,10 @@
 #include "runtime.h"
 #include "switch.h"
 
-/* An arena: its header in the place of a stack, then the stacks. */
+/* An arena is its header, in the space of one stack, followed by the stacks. */
 #define STACK_SHIFT 18
 #define STACK_BYTES ((size_t)1 << STACK_SHIFT)
-_Static_assert(STACK_BYTES == SM_FIBER_STACK, "what errors tell");
+_Static_assert(STACK_BYTES == SM_FIBER_STACK, "the size that error messages name");
 #define ARENA_BYTES ((size_t)512 << 20)
 
 /* Stack tops are spread over the sets of the caches; 448 is 7 lines, so all sets are used. */
@@ -102,7 +102,7 @@ static void resolve(sm_arena *arena, simdgroup *group) {
   group->ready |= active;
 }
 
-/* All living threads are at the barrier: lets them go. False if none is left. */
+/* All living threads are at the barrier: makes them ready. False if none is left. */
 static bool release(sm_arena *arena) {
   sm_u32 any = 0;
   for (sm_u32 i = 0; i < arena->groups; i++) any |= arena->simd[i].ready = arena->simd[i].alive;
@@ -115,7 +115,7 @@ static bool release(sm_arena *arena) {
   return any != 0;
 }
 
-/* The order of a check: any simdgroup that is ready, any lane of it. */
+/* For the checking modes: a random ready lane of a random ready simdgroup. */
 static void **shuffled_fiber(sm_arena *arena) {
   sm_u32 ready = 0;
   for (sm_u32 i = 0; i < arena->groups; i++) ready |= (sm_u32)(arena->simd[i].ready != 0) << i;
@@ -124,7 +124,7 @@ static void **shuffled_fiber(sm_arena *arena) {
   return &arena->stack[group * SM_LANES + sm_check_pick(arena->check, arena->simd[group].ready)];
 }
 
-/* Simdgroup `group` has no ready lane: where to go. */
+/* The next fiber when simdgroup `group` has no ready lane. */
 static __attribute__((noinline)) void **next_simdgroup(sm_arena *arena, sm_u32 group) {
   if (arena->waiting) resolve(arena, &arena->simd[group]);
   if (arena->check) {
@@ -140,8 +140,8 @@ static __attribute__((noinline)) void **next_simdgroup(sm_arena *arena, sm_u32 g
   return &arena->stack[group * SM_LANES + (sm_u32)__builtin_ctz(arena->simd[group].ready)];
 }
 
-/* The running fiber cannot go on: switches to another, returns when it is ready again. The usual
-   successor is tried by itself, so that its address is known before the ready lanes are. */
+/* Switches from the running fiber, which must wait, to another; returns when it is ready again. The
+   next lane, the usual successor, is tried first, so that its address is known early. */
 static inline __attribute__((always_inline)) void block(fiber self) {
   sm_arena *arena = self.arena;
   sm_u32 lane = self.index % SM_LANES;

@@ -1,11 +1,11 @@
 /* Matrix multiplication by OpenBLAS's sgemm.
 
-   C is cut into tiles that our own pool computes with single-threaded calls, so that BLAS's threads
-   and ours do not compete for the cores. float16 operands are converted tile by tile.
+   C is divided into tiles that the worker pool computes with single-threaded calls, so that threads
+   of BLAS and of the pool do not compete for the cores. float16 operands are converted tile by tile.
 
-   numpy brings an OpenBLAS of its own, whose threads spin for about 0.1 s after each product and
-   take a core from us meanwhile. So large float32 products may also go to that copy, threads and all:
-   whichever of the two ways has been faster lately is used. */
+   numpy has a separate copy of OpenBLAS, whose threads spin for about 0.1 s after each product and
+   occupy cores meanwhile. So large float32 products may also use that copy with its threads: the
+   alternative that was faster recently is used. */
 #include <dlfcn.h>
 #include <link.h>
 #include <string.h>
@@ -133,7 +133,7 @@ static void run_tile(sm_worker *worker, sm_job *base, sm_u64 chunk) {
 static sm_u64 divide_up(sm_u64 value, sm_u64 by) { return (value + by - 1) / by; }
 
 /* Halves the longer side of the tiles until every worker has one, and large ones further to balance
-   the load; every cut costs a little, because both tiles pack the operand that they share. */
+   the load; every division costs time, as both tiles pack the operand that they share. */
 static void cut_tiles(gemm_job *job, unsigned workers) {
   const sm_command_gemm *g = job->gemm;
   job->tile_m = g->m;
@@ -159,11 +159,11 @@ static const double CLEARLY = 1.05;   /* how much faster the shared way must be 
 
 static sgemm_function shared_sgemm;
 static int (*shared_threads)(void);
-static double speed[WAYS];            /* operations a nanosecond */
+static double speed[WAYS];            /* operations per nanosecond */
 static unsigned tries[WAYS], turns;
 
-/* Only notes the name. The loader is locked here: opening the library would wait for a thread that
-   is opening another, and that one for us. */
+/* Stores the name only. The loader is locked here: opening the library could deadlock with a thread
+   that is opening another one. */
 static int note_shared(struct dl_phdr_info *object, size_t size, void *name) {
   (void)size;
   if (!strstr(object->dlpi_name, "libscipy_openblas64_")) return 0;
@@ -221,7 +221,7 @@ static void run_tiled(sm_worker *worker, sm_submission *submission, const sm_com
   gemm_job job = {.job = {.run = run_tile, .log = &submission->log, .activity = SM_IN_BLAS},
                   .gemm = gemm};
   cut_tiles(&job, worker->pool->threads);
-  sm_pool_run(worker, &job.job, operations / 50); /* 50 a nanosecond */
+  sm_pool_run(worker, &job.job, operations / 50); /* 50 per nanosecond */
   if (job.job.error) sm_fail(submission, "%s", job.job.error);
 }
 

@@ -1,7 +1,7 @@
-/* Leaving kernels that crash or do not end.
+/* Leaves kernels that crash or do not end.
 
-   A worker marks its way out with sigsetjmp before it enters a kernel. The handler of a fault, or of
-   the watchdog's signal, jumps there, from whatever stack the kernel was on. */
+   A worker calls sigsetjmp before it enters a kernel. The handler of a fault, or of the watchdog's
+   signal, jumps back there from the stack that the kernel was on. */
 #include <setjmp.h>
 #include <signal.h>
 #include <string.h>
@@ -10,13 +10,13 @@
 #include "runtime.h"
 
 enum {
-  RETRY_NS = 1000000, /* until a thread that was caught outside its kernel is tried again */
-  NEAR_STACK = 65536, /* a fault this close to the stack pointer is the stack's */
+  RETRY_NS = 1000000, /* until a thread that was outside its kernel is interrupted again */
+  NEAR_STACK = 65536, /* a fault this close to the stack pointer is a stack overflow */
   STRING_CODE = 4096, /* upper bound of the code of memcpy and memset */
 };
 
-/* Handlers run in any thread, also one that never used this library: only thread-local storage of
-   this model is never allocated when first touched. */
+/* Handlers run in any thread, also one that never used this library. Only initial-exec storage is
+   not allocated at its first use. */
 static _Thread_local sm_worker *this_worker __attribute__((tls_model("initial-exec")));
 
 static sm_u64 interrupted_at(const ucontext_t *context) {
@@ -39,16 +39,17 @@ static sm_u64 stack_pointer(const ucontext_t *context) {
 
 static enum sm_cause bad_address(int number, const siginfo_t *info, sm_u64 stack) {
   sm_u64 address = (sm_u64)info->si_addr;
-  if (info->si_code == SI_KERNEL) return SM_INVALID; /* x86 tells no address then */
+  if (info->si_code == SI_KERNEL) return SM_INVALID; /* x86 does not report the address */
   if (address - stack + NEAR_STACK < 2 * NEAR_STACK) return SM_OVERFLOW;
   if (number == SIGBUS) return info->si_code == BUS_ADRALN ? SM_INVALID : SM_BEYOND_FILE;
   return info->si_code == SEGV_ACCERR ? SM_PROTECTED : SM_UNMAPPED;
 }
 
 static sm_fault fault_of(int number, const siginfo_t *info, const ucontext_t *context) {
-  enum sm_cause cause = number == SIGFPE   ? SM_DIVISION
-                        : number == SIGILL ? SM_ILLEGAL
-                                           : bad_address(number, info, stack_pointer(context));
+  bool illegal = number == SIGILL || number == SIGTRAP;
+  enum sm_cause cause = number == SIGFPE ? SM_DIVISION
+                        : illegal        ? SM_ILLEGAL
+                                         : bad_address(number, info, stack_pointer(context));
   return (sm_fault){cause, (sm_u64)info->si_addr};
 }
 
@@ -77,29 +78,30 @@ void sm_report_fault(sm_submission *submission, const sm_kernel *kernel, sm_faul
               name);
       break;
     case SM_OVERFLOW:
-      sm_fail(submission, "kernel '%s' overflowed its stack of %d KiB a thread", name,
+      sm_fail(submission, "kernel '%s' overflowed its stack of %d KiB per thread", name,
               (kernel->mode == SM_FIBERS ? SM_FIBER_STACK : SM_WORKER_STACK) >> 10);
       break;
     case SM_DIVISION: /* x86 raises the same for both */
       sm_fail(submission, "kernel '%s' divided by zero, or the smallest integer by -1", name);
       break;
     default:
-      sm_fail(submission, "kernel '%s' executed an illegal instruction", name);
+      sm_fail(submission, "kernel '%s' executed an illegal instruction or a trap", name);
   }
 }
 
 /* ---- faults ---------------------------------------------------------------------------------- */
 
-static const int fault_signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL};
+/* __builtin_trap raises SIGILL on x86 and SIGTRAP on Arm. */
+static const int fault_signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP};
 enum { FAULT_SIGNALS = sizeof fault_signals / sizeof *fault_signals };
 
-static struct sigaction previous[32]; /* by signal: what was there before us */
+static struct sigaction previous[32]; /* by signal: the handlers before ours */
 
-/* Not a kernel's fault. What was there before may restore us and raise the signal anew, as Python's
-   faulthandler does: the second time it is the system's. */
+/* A fault outside kernels. The previous handler may restore ours and raise the signal again, as
+   Python's faulthandler does: the second time the default action is taken. */
 static void pass_on(int number, siginfo_t *info, void *context) {
   struct sigaction next = previous[number], standard = {.sa_handler = SIG_DFL};
-  bool raised = info->si_code <= 0; /* by kill and its kin */
+  bool raised = info->si_code <= 0; /* by kill or a similar call */
   previous[number] = standard;
   if (next.sa_flags & SA_SIGINFO) {
     next.sa_sigaction(number, info, context);
@@ -156,9 +158,9 @@ void sm_left_kernel(sm_worker *worker, sm_job *job) {
   const sm_kernel *kernel = atomic_exchange(&worker->kernel, NULL);
   sigset_t interrupt;
   sigemptyset(&interrupt);
-  sigaddset(&interrupt, SIGRTMAX);
+  sigaddset(&interrupt, SM_INTERRUPT);
   pthread_sigmask(SIG_UNBLOCK, &interrupt, NULL); /* blocked since its handler began */
-  if (kernel->mode == SM_FIBERS) { /* fibers stopped in unknown places, and wrote anywhere */
+  if (kernel->mode == SM_FIBERS) { /* its fibers are in unknown states */
     sm_arena_free(worker->arena);
     worker->arena = NULL;
   }
@@ -172,8 +174,8 @@ static bool within(sm_u64 address, const void *start, size_t size) {
   return address - (sm_u64)start < size;
 }
 
-/* Whether the kernel's own code was interrupted. In the runtime or in libc there may be locks; only
-   what compilers make of loops and assignments is known to have none. */
+/* Whether the kernel's own code was interrupted. The runtime and libc may hold locks; the string
+   functions that compilers generate calls of hold none. */
 static bool may_leave(const sm_kernel *kernel, sm_u64 at) {
   return within(at, kernel->code, kernel->code_size) || within(at, memcpy, STRING_CODE) ||
          within(at, memmove, STRING_CODE) || within(at, memset, STRING_CODE);
@@ -197,15 +199,15 @@ void sm_interrupt(sm_worker *worker) {
   static const struct sigaction action = {.sa_sigaction = on_interrupt,
                                           .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART};
   if (atomic_exchange(&worker->interrupted, true)) return;
-  sigaction(SIGRTMAX, &action, NULL);
-  if (pthread_kill(worker->thread, SIGRTMAX)) atomic_store(&worker->interrupted, false);
+  sigaction(SM_INTERRUPT, &action, NULL);
+  if (pthread_kill(worker->thread, SM_INTERRUPT)) atomic_store(&worker->interrupted, false);
 }
 
 static atomic_ullong shortest = ~0ull; /* of the pools' limits */
-static atomic_uint limits;             /* advances when that changes: what the watchdog sleeps on */
+static atomic_uint limits;             /* incremented when that changes; the watchdog waits on it */
 
-/* A kernel that starts while the watchdog sleeps cannot be overdue before it wakes, so nobody needs
-   to tell it. */
+/* A kernel that starts while the watchdog sleeps cannot be overdue before it wakes, so it need not
+   be notified. */
 static void *watchdog_main(void *argument) {
   for (;;) {
     unsigned seen = atomic_load(&limits);

@@ -12,7 +12,7 @@ typedef struct sm_stream {
   sm_mutex lock;
   sm_submission *first, **last;
   bool started, closed;
-  atomic_uint arrivals; /* advances with every submission: what the idle thread sleeps on */
+  atomic_uint arrivals; /* incremented by every submission; the idle thread waits on it */
 } sm_stream;
 
 /* ---- commands -------------------------------------------------------------------------------- */
@@ -107,7 +107,7 @@ static void run_command(sm_worker *worker, sm_submission *submission, const sm_c
   }
 }
 
-/* After an error only signals are still sent, lest other queues wait for ever. */
+/* After an error only signals are executed, so that other queues do not wait forever. */
 static void run_list(sm_worker *worker, sm_submission *submission) {
   const char *at = submission->list, *end = at + submission->size;
   while (at < end) {

@@ -52,7 +52,7 @@ static sm_kernel *kernel_from(void *library, const char *name, char *error, size
   return kernel;
 }
 
-/* Kernels are never unloaded: a pipeline may outlive everything that knows of it. */
+/* Kernels are never unloaded: other objects may still use the handle. */
 SM_EXPORT sm_kernel *softmetal_load(const char *path, const char *name, char *error,
                                     size_t capacity) {
   void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);

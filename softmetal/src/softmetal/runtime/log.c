@@ -162,7 +162,7 @@ static void format_text(output *out, const char *format, values *arguments) {
 
 /* ---- the block ------------------------------------------------------------------------------- */
 
-/* An entry: uint32 size (8-aligned, 0 in memory that nobody wrote), uint32 level, then subsystem,
+/* An entry: uint32 size (8-aligned, 0 in unused memory), uint32 level, then subsystem,
    category and text, each with its zero. */
 
 static char *log_block(sm_log *log) {

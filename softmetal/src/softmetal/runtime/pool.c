@@ -8,15 +8,15 @@
 #include "runtime.h"
 
 #define GATE_OPEN 0x80000000u
-#define GATE_AWAITED 0x40000000u /* the stream sleeps until the last helper has left */
+#define GATE_AWAITED 0x40000000u /* the stream sleeps until the last helper leaves */
 
 enum {
-  WAKE_NS = 12000,  /* a job expected to last longer is shared at once, */
-  AWAKE_NS = 4000,  /* and a shorter one if no helper sleeps */
-  LATE_NS = 8000,   /* a job that has lasted longer is shared late */
-  LONG_NS = 500000, /* a job for which it pays to care where helpers run */
-  SPINS = 200,      /* a few microseconds; longer would steal the core from BLAS and others, */
-  LONG_SPINS = 2500 /* but between the kernels of a list a helper is needed again soon */
+  WAKE_NS = 12000,  /* a job with a longer estimate is shared at once, */
+  AWAKE_NS = 4000,  /* or with this estimate if no helper sleeps */
+  LATE_NS = 8000,   /* a job that has run longer is shared then */
+  LONG_NS = 500000, /* from this estimate on, helpers are moved to other processors */
+  SPINS = 200,      /* a few microseconds; longer would take the core from BLAS and others */
+  LONG_SPINS = 2500 /* between the kernels of a list, when a helper is needed again soon */
 };
 
 bool sm_block_reserve(sm_block *block, size_t size) {
@@ -58,13 +58,14 @@ void sm_worker_free(sm_worker *worker) {
   free(worker);
 }
 
-/* Threads of ours take no signals but those that an instruction raises: Ctrl-C is Python's. */
+/* The runtime's threads block all signals except those that an instruction raises: Ctrl-C is for
+   Python's main thread. */
 bool sm_thread_start(pthread_t *thread, void *(*body)(void *), void *argument) {
   static const int raised[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS};
   sigset_t blocked, before;
   sigfillset(&blocked);
   for (size_t i = 0; i < sizeof raised / sizeof *raised; i++) sigdelset(&blocked, raised[i]);
-  sigdelset(&blocked, SIGRTMAX);
+  sigdelset(&blocked, SM_INTERRUPT);
   pthread_attr_t attributes;
   pthread_attr_init(&attributes);
   pthread_attr_setstacksize(&attributes, SM_WORKER_STACK);
@@ -95,7 +96,7 @@ static void help(sm_worker *worker, sm_job *job) {
   atomic_store_explicit(&worker->since, 0, memory_order_relaxed);
 }
 
-/* Enters the open job, if there is one: the job then stays valid until `leave`. */
+/* Enters the open job, if there is one. The job stays valid until `leave`. */
 static bool enter(sm_pool *pool) {
   unsigned gate = atomic_load(&pool->gate);
   while (gate & GATE_OPEN)
@@ -138,8 +139,8 @@ static void *helper_main(void *argument) {
   return NULL;
 }
 
-/* Keeps helpers off the stream's processor. The kernel puts them there when another library's
-   threads spin on the rest (numpy's do, for 100 ms after a product), and never moves them away. */
+/* Keeps helpers off the stream's processor. Linux puts them there when threads of another library
+   spin on the others (numpy's do for 100 ms after a product), and does not move them back. */
 static void keep_apart(sm_pool *pool) {
   int here = sched_getcpu();
   cpu_set_t others = pool->processors;
@@ -199,7 +200,7 @@ void sm_pool_run(sm_worker *worker, sm_job *job, double estimate) {
   if (shared) close_job(pool);
 }
 
-/* Pools live as long as the process: an executor is never taken down. */
+/* Pools live as long as the process: executors are never destroyed. */
 SM_EXPORT sm_pool *softmetal_new_pool(unsigned threads, sm_u64 timeout) {
   sm_pool *pool = aligned_alloc(_Alignof(sm_pool), sizeof *pool);
   if (!pool) return NULL;
@@ -217,7 +218,7 @@ SM_EXPORT sm_pool *softmetal_new_pool(unsigned threads, sm_u64 timeout) {
   return pool;
 }
 
-/* ---- the limit of time ----------------------------------------------------------------------- */
+/* ---- the time limit --------------------------------------------------------------------------- */
 
 sm_u64 sm_interrupt_overdue(sm_u64 now, sm_u64 retry, sm_u64 latest) {
   sm_lock(&workers_lock);
@@ -242,21 +243,21 @@ enum { STOP_KERNEL_MS = 50, STOP_BUSY_MS = 1000, STOP_BLAS_MS = 10000 };
 
 static atomic_bool stopping;
 
-static void sleep_for_good(void) {
+static void sleep_forever(void) {
   for (;;) pause();
 }
 
 void sm_freeze_at_exit(void) {
-  if (atomic_load(&stopping)) sleep_for_good();
+  if (atomic_load(&stopping)) sleep_forever();
 }
 
 void sm_checkpoint(sm_worker *worker) {
   if (SM_LIKELY(!atomic_load_explicit(&stopping, memory_order_relaxed))) return;
   atomic_store(&worker->activity, SM_IDLE);
-  sleep_for_good();
+  sleep_forever();
 }
 
-/* Whether some thread is still within an activity that is waited for this long. */
+/* Whether a thread is in an activity that has more than `elapsed` milliseconds to end. */
 static bool must_wait(unsigned elapsed) {
   static const unsigned limit[] = {0, STOP_BUSY_MS, STOP_KERNEL_MS, STOP_BLAS_MS};
   for (sm_worker *worker = all_workers; worker; worker = worker->next)
@@ -265,7 +266,7 @@ static bool must_wait(unsigned elapsed) {
 }
 
 /* Called when Python exits, before it frees what kernels may be using and before the destructors
-   of BLAS. Threads stop at their next chunk; a kernel that goes on regardless is frozen. */
+   of BLAS. Threads stop at their next chunk; a thread that stays in a kernel is suspended. */
 SM_EXPORT void softmetal_shutdown(void) {
   atomic_store(&stopping, true);
   sm_lock(&workers_lock);

@@ -1,10 +1,11 @@
-/* What the files of the runtime share. executors/cpu.py calls the functions marked SM_EXPORT. */
+/* Shared by the files of the runtime. executors/cpu.py calls the functions marked SM_EXPORT. */
 #ifndef SOFTMETAL_RUNTIME_H
 #define SOFTMETAL_RUNTIME_H
 
 #include <pthread.h>
 #include <sched.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -32,7 +33,7 @@ typedef struct sm_kernel {
   size_t code_size;
   char *(*anchor_address)(void); /* these two only if it was compiled for checking */
   struct sm_kernel_checks *checks; /* null unless it was compiled for checking */
-  _Alignas(64) _Atomic float cost; /* nanoseconds a thread, learnt; 0 before the first run */
+  _Alignas(64) _Atomic float cost; /* nanoseconds per thread, measured; 0 before the first run */
 } sm_kernel;
 
 /* ---- log.c ----------------------------------------------------------------------------------- */
@@ -58,7 +59,7 @@ typedef struct sm_submission sm_submission;
 /* What a thread is doing, for sm_shutdown. */
 enum sm_activity { SM_IDLE, SM_BUSY, SM_IN_KERNEL, SM_IN_BLAS };
 
-/* A block that grows and never shrinks. */
+/* Memory that grows and never shrinks. */
 typedef struct sm_block {
   char *address; /* 256-aligned */
   size_t size;
@@ -94,7 +95,7 @@ struct sm_worker {
   struct sm_check *check; /* from the first dispatch with a check on */
   sm_worker *next;    /* in the list of all workers */
 
-  const sm_kernel *_Atomic kernel; /* whose code it is in: may be left for `escape` */
+  const sm_kernel *_Atomic kernel; /* the kernel it runs and may leave through `escape` */
   sigjmp_buf escape;
   sm_fault fault;          /* why it was left */
   atomic_ullong since;     /* when the kernel's dispatch began, 0 for none */
@@ -112,7 +113,7 @@ struct sm_job {
   atomic_uint helpers;       /* pool threads that took part */
   atomic_bool faults;        /* a chunk's kernel was left */
   sm_fault fault;            /* why, for the first of them */
-  sm_u64 start;              /* when it began, 0 if it has all the time it wants */
+  sm_u64 start;              /* when it began, 0 if it has no time limit */
   _Alignas(64) atomic_ullong next;
 };
 
@@ -122,10 +123,10 @@ struct sm_pool {
   sm_worker **helpers;
   cpu_set_t processors; /* that this process may use */
   sm_job *job;
-  int avoided;                         /* the processor that helpers keep off, or -1 */
+  int avoided;                         /* the processor that helpers avoid, or -1 */
   _Alignas(64) atomic_uint busy;       /* a stream owns the pool, with all that is above */
   _Alignas(64) atomic_uint generation; /* advances when a job is opened */
-  atomic_uint sleepers; /* helpers that have gone to sleep since they were last woken */
+  atomic_uint sleepers; /* helpers that sleep */
   atomic_uint lists; /* of commands that streams are running */
   _Alignas(64) atomic_uint gate; /* the number of helpers inside, and flags */
 };
@@ -138,7 +139,7 @@ bool sm_thread_start(pthread_t *, void *(*body)(void *), void *argument);
    when `estimate` nanoseconds are worth it, or later when the job turns out to be long. */
 void sm_pool_run(sm_worker *, sm_job *, double estimate);
 
-/* Parks the calling thread for good once the process is exiting. */
+/* Suspends the calling thread forever once the process is exiting. */
 void sm_checkpoint(sm_worker *);
 
 /* For a signal handler: never returns once the process is exiting. */
@@ -150,7 +151,7 @@ sm_u64 sm_interrupt_overdue(sm_u64 now, sm_u64 retry, sm_u64 latest);
 
 /* ---- fibers.c -------------------------------------------------------------------------------- */
 
-/* The thread that calls needs an arena with room for `fibers`; a text on failure. */
+/* Makes an arena with `fibers` fibers for the calling thread; returns an error text or null. */
 const char *sm_arena_prepare(sm_worker *, unsigned fibers);
 void sm_arena_free(sm_arena *);
 
@@ -160,23 +161,26 @@ void sm_run_threadgroup(sm_arena *, sm_fibers_entry, const sm_launch *, char *sc
 
 /* ---- guard.c --------------------------------------------------------------------------------- */
 
+/* The signal that interrupts a kernel. QEMU's user mode does not deliver the last two. */
+#define SM_INTERRUPT (SIGRTMAX - 2)
+
 enum { SM_SIGNAL_STACK = 65536, SM_FIBER_STACK = 256 << 10, SM_WORKER_STACK = 8 << 20 };
 
-/* Between these the calling thread can leave kernels; `stack` is what signal handlers run on. */
+/* Between these calls the thread can leave kernels; signal handlers run on `stack`. */
 void sm_guard_thread(sm_worker *, char stack[SM_SIGNAL_STACK]);
 void sm_unguard_thread(void);
 
-/* Makes the process's handlers of faults ours, also after others have replaced them. */
+/* Installs the fault handlers, again if another library has replaced them. */
 void sm_guard_install(void);
 
-/* After a jump to worker->escape: makes the thread fit for other kernels and fails the job. */
+/* After a jump to worker->escape: restores the thread for other kernels and fails the job. */
 void sm_left_kernel(sm_worker *, sm_job *);
 void sm_report_fault(sm_submission *, const sm_kernel *, sm_fault, sm_u64 timeout);
 
 /* Sends the signal whose handler leaves an overdue kernel, or freezes the thread at exit. */
 void sm_interrupt(sm_worker *);
 
-/* Starts to look after the time limit of a pool. */
+/* Starts the watchdog for the time limit of a pool. */
 void sm_watch(const sm_pool *);
 
 /* ---- dispatch.c, gemm.c, copy.c -------------------------------------------------------------- */
@@ -213,7 +217,7 @@ struct sm_submission {
   _Alignas(8) char list[];
 };
 
-/* Records the first error of a submission; its later commands, except signals, are skipped. */
+/* Stores the first error of a submission; later commands except signals are skipped. */
 __attribute__((format(printf, 2, 3))) void sm_fail(sm_submission *, const char *format, ...);
 
 #endif

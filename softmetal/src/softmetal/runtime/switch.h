@@ -1,7 +1,7 @@
 /* Switching between fibers: save what the ABI says a callee keeps, swap the stack, return.
 
-   The return is an indirect jump: `ret` would be predicted to go where the fiber that leaves was
-   called, which is one barrier ahead of the fiber that comes. */
+   The return is an indirect jump: `ret` would be predicted to return into the fiber that is left,
+   whose last call is another one than that of the fiber that continues. */
 #ifndef SOFTMETAL_SWITCH_H
 #define SOFTMETAL_SWITCH_H
 

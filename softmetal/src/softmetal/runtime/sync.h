@@ -1,5 +1,5 @@
 /* Clock, futex and mutex. pthread's condition variables are avoided: the library is linked without
-   libc, and an unversioned reference would find glibc's obsolete ones. */
+   libc, and an unversioned reference would resolve to glibc's obsolete version. */
 #ifndef SOFTMETAL_SYNC_H
 #define SOFTMETAL_SYNC_H
 
@@ -41,7 +41,7 @@ static inline void sm_pause(void) {
 }
 
 typedef struct sm_mutex {
-  atomic_uint word; /* 0 free, 1 held, 2 held and somebody may sleep */
+  atomic_uint word; /* 0 free, 1 held, 2 held and a thread may be waiting */
 } sm_mutex;
 
 static inline void sm_lock(sm_mutex *mutex) {

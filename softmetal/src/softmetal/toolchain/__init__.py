@@ -1,1 +1,1 @@
-"""What the compiler and the CPU executor both need: clang, the host's processor, the disk cache."""
+"""Shared by the compiler and the CPU executor: clang, the host's processor, the disk cache."""

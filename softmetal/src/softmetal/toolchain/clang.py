@@ -1,4 +1,4 @@
-"""The only caller of clang: the one inside the PyPI package `ziglang`."""
+"""Runs clang and lld from the PyPI package `ziglang`. No other module starts the compiler."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def version() -> str:
 
 def run(tool: str, arguments: Sequence[str], stdin: str | None = None) -> tuple[str, str]:
     """Run `zig TOOL ARGUMENTS`; returns (stdout, stderr), raises CompileError with stderr."""
-    import subprocess  # takes a while, and a warm start runs nothing
+    import subprocess  # imported late: it is slow, and a warm cache starts no process
 
     command = [str(zig()), tool, *arguments]
     try:

@@ -1,8 +1,8 @@
 """A content-addressed cache on disk, shared by processes.
 
-An entry is a folder named by its key. It is filled under a temporary name and renamed when whole:
-a reader sees all of it or nothing, whoever else writes or dies. Used entries are touched; when the
-cache grows over its limit the least recently used go.
+An entry is a folder named by its key. It is filled under a temporary name and renamed when it is
+complete: a reader sees all of it or nothing, also when another process writes the same entry or is
+killed. Used entries are touched; above the size limit the least recently used are removed.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from pathlib import Path
 from softmetal import env
 
 FORMAT = 1
-_CHECK_SECONDS = 300  # between two looks at the total size, of all processes together
+_CHECK_SECONDS = 300  # between two measurements of the total size, by all processes together
 _STALE_SECONDS = 3600  # a temporary folder older than this belonged to a process that died
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CacheEntry:
     """One folder of the cache."""
 
     path: Path
@@ -33,7 +33,7 @@ class Entry:
 
 
 def key_of(*parts: str | bytes) -> str:
-    """The key of content: a digest in which parts cannot run into each other."""
+    """A digest of `parts`. Their lengths are part of it, so that (ab, c) and (a, bc) differ."""
     digest = hashlib.sha256(str(FORMAT).encode())
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
@@ -41,7 +41,7 @@ def key_of(*parts: str | bytes) -> str:
     return digest.hexdigest()
 
 
-class Cache:
+class DiskCache:
     """The cache under one folder."""
 
     def __init__(self, root: Path, limit: int) -> None:
@@ -49,7 +49,7 @@ class Cache:
         self.limit = limit
 
     def find(self, kind: str, key: str) -> Path | None:
-        """The folder of an entry, None if it is not there. Finding it counts as use."""
+        """The folder of an entry, None if it is missing. Finding it counts as a use."""
         path = self.root / kind / key[:2] / key
         try:
             os.utime(path)
@@ -58,7 +58,7 @@ class Cache:
         return path
 
     def insert(self, kind: str, key: str, fill: Callable[[Path], None]) -> Path:
-        """Fill a new entry; when somebody else was faster theirs is used."""
+        """Fill a new entry. If another process has inserted it meanwhile, that entry is used."""
         final = self.root / kind / key[:2] / key
         staging_root = self.root / "tmp"
         staging_root.mkdir(parents=True, exist_ok=True)
@@ -78,8 +78,7 @@ class Cache:
         return final
 
     def _is_due(self) -> bool:
-        """Whether nobody has looked at the total size for a while: the look takes seconds where
-        there are many entries."""
+        """Whether it is time to measure the total size, which takes seconds for many entries."""
         stamp = self.root / "checked"
         if stamp.exists() and _age(stamp) < _CHECK_SECONDS:
             return False
@@ -90,17 +89,17 @@ class Cache:
         """Find an entry, or fill it."""
         return self.find(kind, key) or self.insert(kind, key, fill)
 
-    def entries(self) -> Iterator[Entry]:
-        """All whole entries."""
+    def entries(self) -> Iterator[CacheEntry]:
+        """All complete entries."""
         for folder in self.root.glob("*/??/*"):
             try:
                 size = sum(file.stat().st_size for file in os.scandir(folder))
-                yield Entry(folder, size, folder.stat().st_mtime)
+                yield CacheEntry(folder, size, folder.stat().st_mtime)
             except OSError:  # evicted meanwhile by another process
                 continue
 
     def evict(self) -> None:
-        """Remove what is over the limit, oldest use first, and what dead processes left."""
+        """Remove the least recently used entries above the limit, and what dead processes left."""
         for leftover in (self.root / "tmp").glob("*"):
             if _age(leftover) > _STALE_SECONDS:
                 shutil.rmtree(leftover, ignore_errors=True)
@@ -119,13 +118,13 @@ class Cache:
             self._remove(entry)
         return len(entries)
 
-    def _remove(self, entry: Entry) -> None:
-        # Renamed first, so that nobody finds half of it.
+    def _remove(self, entry: CacheEntry) -> None:
+        # Renamed first, so that no reader finds it half removed.
         grave = self.root / "tmp" / f"gone-{os.getpid()}-{time.monotonic_ns()}"
         try:
             grave.parent.mkdir(parents=True, exist_ok=True)
             entry.path.rename(grave)
-        except OSError:  # somebody else removed it
+        except OSError:  # another process removed it
             return
         shutil.rmtree(grave, ignore_errors=True)
 
@@ -137,6 +136,6 @@ def _age(path: Path) -> float:
         return 0.0
 
 
-def default() -> Cache:
-    """The cache that the environment names."""
-    return Cache(env.cache_dir(), env.cache_limit())
+def default() -> DiskCache:
+    """The cache that SOFTMETAL_CACHE and SOFTMETAL_CACHE_LIMIT describe."""
+    return DiskCache(env.cache_dir(), env.cache_limit())

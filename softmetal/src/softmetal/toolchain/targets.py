@@ -16,11 +16,11 @@ class Target:
     triple: str
     cpu: str
     flags: tuple[str, ...]
-    native_bfloat: bool  # rounds float to bfloat in an instruction
+    native_bfloat: bool  # has an instruction that rounds float to bfloat
 
 
 def _processor() -> tuple[str, frozenset[str]]:
-    """The processor's name and features, as the kernel tells them."""
+    """The processor's name and features from /proc/cpuinfo."""
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:
@@ -35,7 +35,7 @@ def _processor() -> tuple[str, frozenset[str]]:
 
 @functools.cache
 def host() -> Target:
-    """This machine."""
+    """The processor of this machine."""
     name, features = _processor()
     digest = hashlib.sha256(" ".join([name, *sorted(features)]).encode()).hexdigest()[:16]
     machine = platform.machine()

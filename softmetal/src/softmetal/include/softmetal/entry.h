@@ -312,7 +312,7 @@ struct kernel<F, list<P...>, void (*)(A...)> {
   };
   using places = __make_integer_seq<sequence, unsigned, count>;
 #ifdef SM_CHECK
-  using in_loop = loaded<false, places>;  // every access is looked at
+  using in_loop = loaded<false, places>;  // every access is checked
 #else
   using in_loop = loaded<true, places>;
 #endif

@@ -54,10 +54,10 @@ struct product {
   template <class A> static SM_INLINE A apply(A a, A b) { return (A)(a * b); }
   template <class A> static constexpr A identity = (A)1;
 };
-// fmin and fmax: a NaN loses against a number, so a NaN is also the identity.
+// fmin and fmax return the number if the other argument is a NaN, so NaN is the identity.
 struct minimum {
   template <class A> static SM_INLINE A apply(A a, A b) {
-    if constexpr (__is_same(A, float)) return __builtin_fminf(a, b);
+    if constexpr (__is_same(A, float)) return SM_FMIN(a, b);
     else return a < b ? a : b;
   }
   template <class A> static constexpr A identity = (A)~lowest_integer<A>;
@@ -65,7 +65,7 @@ struct minimum {
 };
 struct maximum {
   template <class A> static SM_INLINE A apply(A a, A b) {
-    if constexpr (__is_same(A, float)) return __builtin_fmaxf(a, b);
+    if constexpr (__is_same(A, float)) return SM_FMAX(a, b);
     else return a < b ? b : a;
   }
   template <class A> static constexpr A identity = lowest_integer<A>;

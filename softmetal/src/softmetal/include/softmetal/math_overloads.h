@@ -41,7 +41,7 @@
     return softmetal::math::integers_of<__VA_ARGS__>(                                   \
         softmetal::math::ilogb<SM_MATH_FAST>(softmetal::math::widen(x)));               \
   }
-// Those in which half has a kernel of its own.
+// Functions with a separate implementation for half.
 #define SM_BY_TYPE(unused, ...)                                                         \
   SM_INLINE __VA_ARGS__ fma(__VA_ARGS__ x, __VA_ARGS__ y, __VA_ARGS__ z) {              \
     return softmetal::math::fma_as<__VA_ARGS__>(x, y, z);                               \

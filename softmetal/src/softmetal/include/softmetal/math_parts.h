@@ -26,12 +26,8 @@ template <bool Fast, class F> SM_INLINE F round(F x) {
   return __builtin_elementwise_trunc(x + with_sign((F)0x1.fffffep-2f, x));
 }
 
-template <bool Fast, class F> SM_INLINE F fmin(F x, F y) {
-  return __builtin_elementwise_minnum(x, y);
-}
-template <bool Fast, class F> SM_INLINE F fmax(F x, F y) {
-  return __builtin_elementwise_maxnum(x, y);
-}
+template <bool Fast, class F> SM_INLINE F fmin(F x, F y) { return SM_FMIN(x, y); }
+template <bool Fast, class F> SM_INLINE F fmax(F x, F y) { return SM_FMAX(x, y); }
 template <bool Fast, class F> SM_INLINE F min(F x, F y) { return fmin<Fast>(x, y); }
 template <bool Fast, class F> SM_INLINE F max(F x, F y) { return fmax<Fast>(x, y); }
 template <bool Fast, class F> SM_INLINE F fmin3(F x, F y, F z) {

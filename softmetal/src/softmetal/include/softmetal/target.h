@@ -12,20 +12,20 @@
 
 namespace softmetal {
 
-// Lanes meet by the address they call from. The code generator must not fold the calls of an if and
-// its else into one (nomerge), nor copy a short block with a call (asm alone is convergent to it).
+// Lanes are matched by the address that they call from. The code generator must not merge the calls
+// of an if and its else (nomerge), nor duplicate a short block with a call (asm prevents that).
 SM_INLINE void collective(void (*operate)(const sm_lanes*), void* slot) {
   __asm__ volatile("");
   [[clang::nomerge]] softmetal_collective(operate, slot);
 }
 
-// All threads of a threadgroup run on one worker, so meeting is enough: no fence is needed. Only the
-// checking modes want to know which memory a barrier orders (bit 0: device, bit 1: threadgroup).
+// All threads of a threadgroup run on one worker, so no memory fence is needed. Only the checking
+// modes use the flags of a barrier (bit 0: device memory, bit 1: threadgroup memory).
 #ifdef SM_CHECK
 template <unsigned Flags> inline void meet(const sm_lanes*) { softmetal_check_simd_barrier(Flags); }
 
 SM_INLINE void group_barrier(unsigned flags) {
-  [[clang::nomerge]] softmetal_check_barrier(flags, 0);  // the compiler puts in the site
+  [[clang::nomerge]] softmetal_check_barrier(flags, 0);  // instrument.py replaces the site
 }
 SM_INLINE void simd_barrier(unsigned flags) {
   flags &= 3;

@@ -13,7 +13,7 @@ FLAGS = ("-std=gnu11", "-D_GNU_SOURCE", "-O3", "-fPIC", "-fvisibility=hidden", "
 
 
 def include_flags(machine: str) -> list[str]:
-    """zig carries glibc's headers for every machine; plain `zig clang` must be told where."""
+    """Include folders of the glibc headers that zig contains; `zig clang` does not find them."""
     arch = {"x86_64": "x86"}.get(machine, machine)
     lib = clang.zig().parent / "lib"
     libc = lib / "libc" / "include"
@@ -33,7 +33,7 @@ def compile_flags(machine: str) -> list[str]:
 
 
 def build() -> Path:
-    """The compiled runtime, from the cache or made now."""
+    """The path of the compiled runtime, built if it is not in the cache."""
     target = targets.host()
     sources = sorted(SOURCES.glob("*.[ch]"))
     key = disk_cache.key_of(

@@ -11,7 +11,7 @@ from typing import Any
 from softmetal.errors import CompileError
 from softmetal.types import CompileOptions, Function, FunctionConstant, Mode, Parameter, Program
 
-MAGIC = b"MTLB"  # as Apple's own libraries begin; clients look for it
+MAGIC = b"MTLB"  # the magic of Apple's libraries, which clients look for
 _VERSION = b"softmetal-3\n"
 _LIMIT = 1 << 30
 
@@ -29,7 +29,7 @@ def to_bytes(program: Program) -> bytes:
 
 
 def from_bytes(data: bytes) -> Program:
-    """The program in `data`; raises CompileError where it is not one of ours."""
+    """The program in `data`; raises CompileError if `to_bytes` did not write it."""
     head = MAGIC + _VERSION
     if not data.startswith(head):
         raise CompileError(
@@ -51,7 +51,7 @@ def from_bytes(data: bytes) -> Program:
 
 
 class _Functions(Mapping[str, Function]):
-    """A program's kernels, each read when it is asked for: there may be hundreds."""
+    """A program's kernels, each read at its first use: there may be hundreds."""
 
     def __init__(self, stored: dict[str, str]) -> None:
         self._stored = stored
