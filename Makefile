@@ -36,9 +36,10 @@ check: setup ## lint, types, import contracts
 test: .venv/.model .venv/.wheels ## the default tests, under ten minutes
 	$(BIN)/pytest -q -n auto -m "not full"
 
-# Repeat a run with `make test-full SEED=...`: pytest prints the number at the start.
+# Repeat a run with `make test-full SEED=...`. On Debian the tests for aarch64 need
+# `apt-get install qemu-user-static libc6-arm64-cross`; without them they are skipped.
 test-full: SEED := $(or $(SEED),$(shell date +%s))
-test-full: .venv/.model .venv/.wheels ## every test, with new random inputs
+test-full: .venv/.model .venv/.wheels ## every test, with new random inputs (SEED)
 	TEST_SEED=$(SEED) $(BIN)/pytest -q -n auto --hypothesis-seed=$(SEED)
 
 test-wheels: setup ## builds both wheels, installs them elsewhere and uses them there

@@ -1,20 +1,26 @@
 """What the tests of all distributions share: seeds, and Ctrl-C.
 
-Random inputs are the same in every run: they come from TEST_SEED, which is 0 unless it is set, and
-hypothesis derives its examples from the tests. `make test-full` sets a new seed and prints it.
+Random inputs are the same in every run: they come from TEST_SEED, which is 1 unless it is set, and
+hypothesis derives its examples from the tests. `make test-full` sets a new seed.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Generator
 
+import pytest
 from hypothesis import settings
+from seeds import SEED
 
 # A shell starts background jobs with SIGINT ignored, and every child process inherits that: the
 # tests of Ctrl-C would then never end.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# The order in which `race` runs threads, here and in the processes that tests start.
+os.environ.setdefault("SOFTMETAL_SEED", str(max(SEED, 1)))
 
 # With a seed hypothesis takes it from --hypothesis-seed, which derandomize would override.
 settings.register_profile("lbrx", derandomize="TEST_SEED" not in os.environ, print_blob=True)
@@ -22,4 +28,13 @@ settings.load_profile("lbrx")
 
 
 def pytest_report_header() -> str:
-    return f"TEST_SEED={os.environ.get('TEST_SEED', 0)}"
+    return f"TEST_SEED={SEED} repeats the random inputs"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Report the seed of a failed test, also where the header is not shown."""
+    report = yield
+    if report.failed:
+        report.sections.append(("seed", f"TEST_SEED={SEED} repeats the random inputs"))
+    return report

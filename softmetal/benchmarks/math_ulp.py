@@ -23,8 +23,8 @@ import numpy as np
 import softmetal
 from softmetal.toolchain import clang
 
-TESTS = Path(__file__).parents[1] / "tests"
-sys.path[:0] = [str(TESTS), str(TESTS / "msl")]
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "softmetal" / "tests" / "msl")]
 
 import math_samples
 from math_table import FUNCTIONS, Function

@@ -6,34 +6,16 @@ import os
 import re
 import sys
 import zipfile
-from collections.abc import Generator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-from softmetal_seed import SEED
 from wheels import wheel
 
 if target := os.environ.get("SOFTMETAL_TEST_TARGET"):
     from emulated import install
 
     install(target)
-
-# The order in which `race` runs threads, here and in the processes that tests start.
-os.environ.setdefault("SOFTMETAL_SEED", str(max(SEED, 1)))
-
-
-def pytest_report_header() -> str:
-    return f"SOFTMETAL_TEST_SEED={SEED} repeats the random inputs of softmetal's tests"
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Report the seed of a failed test, also where the header is not shown."""
-    report = yield
-    if report.failed:
-        report.sections.append(("seed", f"SOFTMETAL_TEST_SEED={SEED} repeats the random inputs"))
-    return report
 
 
 @pytest.fixture(scope="session")

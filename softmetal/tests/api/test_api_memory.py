@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, seed
 from hypothesis import strategies as st
-from softmetal_seed import SEED, generator
+from seeds import SEED, generator
 
 import softmetal
 from softmetal.api.heap import FreeList

@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from softmetal_seed import generator
+from seeds import generator
 
 from softmetal.errors import ValidationError
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from executor_device import Device, addresses
 from executor_kernels import AXPY, COUNT_FIBERS, COUNT_FLAT, COUNT_GROUPS
-from softmetal_seed import generator
+from seeds import generator
 
 from softmetal.types import Dispatch, Timestamp
 

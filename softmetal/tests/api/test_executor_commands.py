@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from executor_device import Device, addresses
 from executor_kernels import AXPY, COUNT_FIBERS, COUNT_FLAT
-from softmetal_seed import generator
+from seeds import generator
 
 from softmetal.errors import ExecutionError
 from softmetal.types import (

@@ -12,9 +12,11 @@ import pytest
 from softmetal.executors import runtime_build
 from softmetal.toolchain import clang
 
+HERE = Path(__file__).parent
+PATHS = [str(path) for path in (HERE, HERE.parent, HERE.parents[2] / "tests")]
 START = f"""
 import os, sys, time, threading
-sys.path[:0] = [{str(Path(__file__).parent)!r}, {str(Path(__file__).parent.parent)!r}]
+sys.path[:0] = {PATHS!r}
 from pathlib import Path
 import numpy as np
 from executor_device import Device, addresses
@@ -163,7 +165,7 @@ def test_conversions_for_old_processors(tmp_path: Path) -> None:
     """What the compiler calls where the CPU has no half or bfloat instructions."""
     body = """
 import ctypes, ml_dtypes
-from softmetal_seed import generator
+from seeds import generator
 source = '''
 FLAT {
   BUFFER(sm_u32, in, 0); BUFFER(unsigned short, out, 1);

@@ -15,9 +15,11 @@ from softmetal import env
 from softmetal.errors import SettingError
 from softmetal.toolchain import targets
 
+HERE = Path(__file__).parent
+PATHS = [str(path) for path in (HERE, HERE.parent, HERE.parents[2] / "tests")]
 START = f"""
 import ctypes, faulthandler, json, os, signal, sys, threading, time
-sys.path[:0] = [{str(Path(__file__).parent)!r}, {str(Path(__file__).parent.parent)!r}]
+sys.path[:0] = {PATHS!r}
 from runaway_programs import COOPERATING, MODES, Runner, usage, view
 from softmetal import MTLSizeMake
 runner = Runner()

@@ -10,7 +10,7 @@ import time
 import pytest
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
-from softmetal_seed import SEED
+from seeds import SEED
 
 from softmetal.toolchain.disk_cache import DiskCache, key_of
 

@@ -15,7 +15,7 @@ import ml_dtypes
 import numpy as np
 from groups import Library, Refused
 from numpy.typing import DTypeLike, NDArray
-from softmetal_seed import generator
+from seeds import generator
 
 __all__ = [
     "TYPES",

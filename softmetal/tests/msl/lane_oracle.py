@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 from groups import Library
 from numpy.typing import NDArray
-from softmetal_seed import generator
+from seeds import generator
 
 Array = NDArray[Any]
 Mask = NDArray[np.bool_]

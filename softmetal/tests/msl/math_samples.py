@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from harness import Case, evaluate_all
 from math_table import F32, FUNCTIONS, Function, errors
-from softmetal_seed import generator
+from seeds import generator
 
 PATTERNS = 500_000  # random bit patterns; as many again come from the function's usual range
 SMALL = [0, 0.25, 0.49999997, 0.5, 0.75, 0.99999994, 1, 1.0000001, 1.5, 2, 2.5, 3]

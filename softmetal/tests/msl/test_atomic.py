@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from groups import Library, Refused
 from numpy.typing import NDArray
-from softmetal_seed import generator
+from seeds import generator
 
 HEAD = "#include <metal_stdlib>\nusing namespace metal;\n"
 THREADS, GROUP, WORDS = 24 * 96, 96, 3  # thread i works on word i % WORDS

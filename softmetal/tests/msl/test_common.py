@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from harness import TYPES, Array, Case, Refused, bfloat16, check, evaluate_all
 from numpy.typing import NDArray
-from softmetal_seed import generator
+from seeds import generator
 
 FLOATS = [np.dtype(np.float32), np.dtype(np.float16), bfloat16]
 EPSILON = {FLOATS[0]: 2.0**-23, FLOATS[1]: 2.0**-10, FLOATS[2]: 2.0**-7}

@@ -9,7 +9,7 @@ from itertools import product
 import numpy as np
 import pytest
 from harness import TYPES, Array, Case, Refused, check, evaluate_all
-from softmetal_seed import generator
+from seeds import generator
 
 INTEGERS = [d for d in TYPES if d.kind in "iu"]
 

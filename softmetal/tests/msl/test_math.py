@@ -11,7 +11,7 @@ import pytest
 from harness import Case, evaluate_all
 from math_samples import Measurement, call, compare, measure_all
 from math_table import FUNCTIONS, Function
-from softmetal_seed import generator
+from seeds import generator
 
 by_name = pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.name)
 measured = functools.cache(measure_all)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from harness import Case, check, evaluate_all
 from math_table import FUNCTIONS
-from softmetal_seed import generator
+from seeds import generator
 
 INF, NAN = np.inf, np.nan
 SMALL = [0.0, 1e-45, 3e-39, 1.1754944e-38, 0.1, 0.49999997, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 7.0]

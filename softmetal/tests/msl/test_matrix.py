@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 from harness import Array, Case, Refused, bfloat16, check, evaluate_all
-from softmetal_seed import generator
+from seeds import generator
 
 FLOATS = {"float": np.dtype(np.float32), "half": np.dtype(np.float16), "bfloat": bfloat16}
 SHAPES = list(product((2, 3, 4), (2, 3, 4)))  # columns, rows

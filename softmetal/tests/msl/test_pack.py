@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from harness import Array, Case, evaluate_all
 from numpy.typing import NDArray
-from softmetal_seed import generator
+from seeds import generator
 
 Doubles = NDArray[np.float64]
 

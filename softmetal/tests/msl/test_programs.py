@@ -12,7 +12,7 @@ import numpy as np
 import program_sources as sources
 import pytest
 from groups import Metal, device, queue
-from softmetal_seed import generator
+from seeds import generator
 
 HEAD = "#include <metal_stdlib>\nusing namespace metal;\n"
 Size = tuple[int, ...]

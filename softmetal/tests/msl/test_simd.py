@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from groups import Library, Refused
 from lane_oracle import check_all_ops
-from softmetal_seed import generator
+from seeds import generator
 
 HEAD = "#include <metal_stdlib>\nusing namespace metal;\n"
 

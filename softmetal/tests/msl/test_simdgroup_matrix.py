@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from groups import Library, Refused
 from numpy.typing import NDArray
-from softmetal_seed import generator
+from seeds import generator
 
 HEAD = "#include <metal_stdlib>\n#include <metal_simdgroup_matrix>\nusing namespace metal;\n"
 TYPES = {"float": np.float32, "half": np.float16, "bfloat": ml_dtypes.bfloat16}

@@ -20,7 +20,7 @@ from harness import (
     sample,
     shape_of,
 )
-from softmetal_seed import generator
+from seeds import generator
 
 INTEGERS = [d for d in TYPES if d.kind in "iu"]
 FLOATS = [np.dtype(np.float32), np.dtype(np.float16), bfloat16]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
-from softmetal_seed import generator
+from seeds import generator
 
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float64]

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from ggml_blocks import random_rows
 from metal_launch import launch, make_pipeline
-from softmetal_seed import generator
+from seeds import generator
 
 from softmetal import compiler
 from softmetal.types import CompileOptions

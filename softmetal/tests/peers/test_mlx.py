@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from metal_launch import launch, make_pipeline
-from softmetal_seed import generator
+from seeds import generator
 
 from softmetal import compiler
 from softmetal.types import CompileOptions

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from softmetal_seed import SEED
+from seeds import SEED
 
 pytest.importorskip("tinygrad", reason="tinygrad 0.9.2 is in the dev extra; it is not installed")
 PROGRAM = Path(__file__).parent / "tinygrad_program.py"
