@@ -323,6 +323,29 @@ kernel void k(device uchar* out [[buffer(0)]], device const uchar* in [[buffer(1
 
 
 @pytest.mark.parametrize(
+    "statement",
+    [
+        "x[i] = bfloat(y[i]);",
+        "x[i] = bfloat(float(x[i]) * float(z[i]));",  # which LLVM narrows to bfloat
+        "x[i] = bfloat(2.0f - float(bfloat(float(x[i]) / 3.0f)));",
+        "x4[i] = bfloat4(float4(x4[i]) + float4(z4[i]));",
+    ],
+)
+def test_bfloat_operations_call_no_function(optimised, statement):
+    source = f"""
+kernel void k(device bfloat* x [[buffer(0)]], device const float* y [[buffer(1)]],
+              device const bfloat* z [[buffer(2)]], device bfloat4* x4 [[buffer(3)]],
+              device const bfloat4* z4 [[buffer(4)]], uint i [[thread_position_in_grid]]) {{
+  {statement}
+}}"""
+    ir = stages.lower(optimised(source, Mode.FLAT, V3), V3)
+    found = re.search(r"= (fptrunc|fpext|f(add|sub|mul|div)) [^\n]*bfloat", ir)
+    assert found is None, found
+    flags = ["-O3", "-w", f"--target={V3.triple}", *V3.flags, "-x", "ir", "-S", "-", "-o", "-"]
+    assert "__truncsfbf2" not in clang.run("clang", flags, ir)[0]
+
+
+@pytest.mark.parametrize(
     ("statement", "warned"),
     [
         ("threadgroup float* p = x;", True),

@@ -6,6 +6,7 @@ unit -> optimise -> lower -> generate -> link          for each (kernel, functio
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -268,7 +269,7 @@ def lower(ir: str, target: Target) -> str:
         ir, native_bfloat = _without_avx512(ir), False
     if "bfloat" in ir:
         ir = _without_sve(ir)
-    return ir if native_bfloat else _round_bfloat(ir)
+    return ir if native_bfloat else _bfloat_by_integers(ir)
 
 
 def _without_sve(ir: str) -> str:
@@ -295,42 +296,76 @@ def _demangle(name: str) -> str:
     return parts[-1][1][: int(parts[-1][0])] if parts else name
 
 
+_NARROW = re.compile(
+    r"^  (%[\w.]+) = (fadd|fsub|fmul|fdiv) ((?:[a-z]+ )*)(bfloat|<(\d+) x bfloat>) "
+    r"([^,<(\n]+|splat \([^)]*\)), ([^,<(\n]+|splat \([^)]*\))$",
+    re.M,
+)
+_EXTEND = re.compile(
+    r"^  (%[\w.]+) = fpext (?:[a-z]+ )*(?:bfloat|<(\d+) x bfloat>) (.+) to (?:float|<\d+ x float>)$",
+    re.M,
+)
 _TRUNCATE = re.compile(
-    r"^  (%[\w.]+) = fptrunc (?:[a-z]+ )*(float|<(\d+) x float>) (\S+) to \S*(?: x )?bfloat>?.*$",
+    r"^  (%[\w.]+) = fptrunc (?:[a-z]+ )*(?:float|<(\d+) x float>) (\S+) to \S*(?: x )?bfloat>?.*$",
     re.M,
 )
 
 
-def _round_bfloat(ir: str) -> str:
-    """Round to nearest even by integer arithmetic: LLVM would call a function."""
-    counter = iter(range(1 << 30))
+def _bfloat_by_integers(ir: str) -> str:
+    """Convert bfloat to float and back by integer arithmetic, which vectorises: LLVM would call a
+    function to round each element, also in the operations that it narrows to bfloat."""
+    numbers = itertools.count()
 
-    def replace(match: re.Match[str]) -> str:
-        result, kind, lanes, value = match.groups()
-        wide, narrow, flag, brain = (
-            (f"<{lanes} x {t}>" if lanes else t) for t in ("i32", "i16", "i1", "bfloat")
+    def kinds(lanes: str | None) -> list[str]:
+        types = ("float", "bfloat", "i32", "i16", "i1")
+        return [f"<{lanes} x {t}>" if lanes else t for t in types]
+
+    def widen(match: re.Match[str]) -> str:
+        result, operation, flags, _, lanes, left, right = match.groups()
+        (wide, narrow, *_), n = kinds(lanes), f"%softmetal.bf{next(numbers)}"
+        return _block(
+            f"{n}.left = fpext {narrow} {left} to {wide}",
+            f"{n}.right = fpext {narrow} {right} to {wide}",
+            f"{n}.wide = {operation} {flags}{wide} {n}.left, {n}.right",
+            f"{result} = fptrunc {wide} {n}.wide to {narrow}",
         )
-        n = f"%softmetal.bf{next(counter)}"
 
-        def splat(number: int) -> str:
-            return f"splat (i32 {number})" if lanes else str(number)
+    def extend(match: re.Match[str]) -> str:
+        result, lanes, value = match.groups()
+        (wide, narrow, i32, i16, _), n = kinds(lanes), f"%softmetal.bf{next(numbers)}"
+        return _block(
+            f"{n}.short = bitcast {narrow} {value} to {i16}",
+            f"{n}.low = zext {i16} {n}.short to {i32}",
+            f"{n}.bits = shl {i32} {n}.low, {_splat(16, lanes)}",
+            f"{result} = bitcast {i32} {n}.bits to {wide}",
+        )
 
-        lines = [
-            f"{n}.bits = bitcast {kind} {value} to {wide}",
-            f"{n}.high = lshr {wide} {n}.bits, {splat(16)}",
-            f"{n}.odd = and {wide} {n}.high, {splat(1)}",
-            f"{n}.half = add {wide} {n}.odd, {splat(0x7FFF)}",
-            f"{n}.sum = add {wide} {n}.bits, {n}.half",
-            f"{n}.even = lshr {wide} {n}.sum, {splat(16)}",
-            f"{n}.quiet = or {wide} {n}.high, {splat(0x40)}",
-            f"{n}.isnan = fcmp uno {kind} {value}, {value}",
-            f"{n}.pick = select {flag} {n}.isnan, {wide} {n}.quiet, {wide} {n}.even",
-            f"{n}.short = trunc {wide} {n}.pick to {narrow}",
-            f"{result} = bitcast {narrow} {n}.short to {brain}",
-        ]
-        return "\n".join("  " + line for line in lines)
+    def truncate(match: re.Match[str]) -> str:  # to nearest, ties to even
+        result, lanes, value = match.groups()
+        (wide, narrow, i32, i16, i1), n = kinds(lanes), f"%softmetal.bf{next(numbers)}"
+        return _block(
+            f"{n}.bits = bitcast {wide} {value} to {i32}",
+            f"{n}.high = lshr {i32} {n}.bits, {_splat(16, lanes)}",
+            f"{n}.odd = and {i32} {n}.high, {_splat(1, lanes)}",
+            f"{n}.half = add {i32} {n}.odd, {_splat(0x7FFF, lanes)}",
+            f"{n}.sum = add {i32} {n}.bits, {n}.half",
+            f"{n}.quiet = or {i32} {n}.bits, {_splat(0x400000, lanes)}",
+            f"{n}.isnan = fcmp uno {wide} {value}, {value}",
+            f"{n}.pick = select {i1} {n}.isnan, {i32} {n}.quiet, {i32} {n}.sum",
+            f"{n}.top = lshr {i32} {n}.pick, {_splat(16, lanes)}",
+            f"{n}.short = trunc {i32} {n}.top to {i16}",
+            f"{result} = bitcast {i16} {n}.short to {narrow}",
+        )
 
-    return _TRUNCATE.sub(replace, ir)
+    return _TRUNCATE.sub(truncate, _EXTEND.sub(extend, _NARROW.sub(widen, ir)))
+
+
+def _block(*lines: str) -> str:
+    return "\n".join(f"  {line}" for line in lines)
+
+
+def _splat(number: int, lanes: str | None) -> str:
+    return f"splat (i32 {number})" if lanes else str(number)
 
 
 def generate(ir: str, target: Target, output: Path) -> None:
