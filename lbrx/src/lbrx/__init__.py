@@ -80,7 +80,7 @@ from lbrx.tensor.quantized import dequantize, embedding, linear, quantize
 
 if TYPE_CHECKING:
     from lbrx import kernels, metal
-    from lbrx.kernels import deterministic
+    from lbrx.kernels import deterministic, excess_precision
     from lbrx.models.loading import language_model
     from lbrx.scheduler.profiler import profile
     from lbrx.tensor.files import load, save
@@ -128,6 +128,7 @@ __all__ = [
     "embedding",
     "empty_aligned",
     "eval",
+    "excess_precision",
     "explain",
     "eye",
     "finfo",
@@ -181,7 +182,7 @@ if not TYPE_CHECKING:  # a type checker sees the imports above, and must not bel
     def __getattr__(name: str) -> Any:
         """Import what needs Metal or files when it is first used: `import lbrx` stays quick."""
         match name:
-            case "kernels" | "deterministic":
+            case "kernels" | "deterministic" | "excess_precision":
                 import lbrx.kernels as module
             case "metal":
                 import lbrx.metal as module

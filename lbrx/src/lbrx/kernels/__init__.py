@@ -25,7 +25,7 @@ from lbrx.kernels import (
     softmax,
     sorting,
 )
-from lbrx.kernels.registry import FAMILIES, RUNNERS, deterministic, forced
+from lbrx.kernels.registry import FAMILIES, RUNNERS, deterministic, excess_precision, forced
 
 __all__ = [
     "FAMILIES",
@@ -34,6 +34,7 @@ __all__ = [
     "convolution",
     "deterministic",
     "elementwise",
+    "excess_precision",
     "forced",
     "indexing",
     "matmul",

@@ -17,7 +17,7 @@ from lbrx import shape as sh
 from lbrx.dtype import Dtype
 from lbrx.kernels.arrays import accumulator, empty, size_class, whole_buffer
 from lbrx.kernels.program import GRID_AXES, Access, Input, Program, ProgramStep, source
-from lbrx.kernels.registry import RUNNERS, Call, KernelFamily, Sample, computes
+from lbrx.kernels.registry import RUNNERS, Call, KernelFamily, Sample, computes, policy
 from lbrx.metal import Buffer, Context, DeviceInfo, Pipeline
 from lbrx.metal.commands import NumberSlot
 from lbrx.ops import TABLE, Attributes, Op, OpFamily, Role, Spec
@@ -199,7 +199,8 @@ def compute(gpu: Context, what: Computation) -> tuple[Array, ...]:
     inputs = [Input(x.dtype, Access.SCALAR if is_host(x) else next(accesses)) for x in what.inputs]
     wide = needs_wide([*arrays, written])
     outputs = tuple((value, spec.dtype) for value, spec in what.outputs)
-    program = Program(tuple(inputs), what.steps, outputs, len(axes), wide)
+    excess = policy().excess_precision and len(what.steps) > 1
+    program = Program(tuple(inputs), what.steps, outputs, len(axes), wide, excess=excess)
     values = [constant(x) if is_host(x) else whole_buffer(x) for x in what.inputs]
     problem = Elements(program, math.prod(what.shape))
     family.run(gpu, problem, what.name, Space(axes, strides, arrays), values, results)

@@ -14,7 +14,7 @@ from lbrx import shape as sh
 from lbrx.kernels import elementwise
 from lbrx.kernels.arrays import empty, size_class, whole_buffer
 from lbrx.kernels.program import Access, Input, ProgramStep
-from lbrx.kernels.registry import KernelFamily
+from lbrx.kernels.registry import KernelFamily, policy
 from lbrx.kernels.row_program import RowProgram, source
 from lbrx.kernels.rows import KEPT, SIMD_WIDTH
 from lbrx.metal import Buffer, Context
@@ -69,7 +69,10 @@ def compute(gpu: Context, what: RowComputation) -> tuple[Array, ...]:
     outputs = tuple((value, spec.dtype) for value, spec in what.outputs)
     count = math.prod(what.rows)
     whole = tuple(math.prod(spec.shape) > count for _, spec in what.outputs)
-    program = RowProgram(tuple(inputs), what.steps, outputs, whole, len(axes), wide)
+    excess = policy().excess_precision
+    program = RowProgram(
+        tuple(inputs), what.steps, outputs, whole, len(axes), wide, excess=excess
+    )
     results = tuple(empty(gpu, spec) for _, spec in what.outputs)
     values = [
         elementwise.constant(x) if elementwise.is_host(x) else whole_buffer(x) for x in what.inputs

@@ -41,11 +41,13 @@ class ProgramStep:
     arguments: tuple[tuple[int, Dtype], ...]  # each with the type that it is converted to
     gives: Dtype
 
-    def call(self, types: Sequence[Dtype]) -> str:
-        """As MSL, given the types of all values."""
+    def value(self, types: Sequence[Dtype], own: Dtype) -> str:
+        """The result in MSL, given the types of the arguments and of the result itself."""
         given = [converted(f"v{value}", types[value], wanted) for value, wanted in self.arguments]
-        # The conversion of the argument is all that a cast does.
-        return given[0] if self.function == "cast" else f"op::{self.function}({', '.join(given)})"
+        if self.function == "cast":  # The conversion of the argument is all that a cast does.
+            return given[0]
+        result = f"op::{self.function}({', '.join(given)})"
+        return converted(result, accumulator(self.gives), own)
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,8 @@ class Program:
     wide: bool = False
     """Whether positions need 64 bits."""
     per_thread: int = 1
+    excess: bool = False
+    """Whether results between the steps may keep float32 and be contracted."""
 
     @property
     def is_flat(self) -> bool:
@@ -67,13 +71,25 @@ class Program:
     @property
     def types(self) -> list[Dtype]:
         """Of every value: the inputs as they are computed with, then the steps."""
-        loaded = [accumulator(x.dtype) for x in self.inputs]
-        return loaded + [value_type(step) for step in self.steps]
+        return value_types(self.inputs, self.steps, self.excess)
 
 
-def value_type(step: ProgramStep) -> Dtype:
-    """The type of a step's result: halves stay float until they are stored, but a cast rounds."""
-    return step.gives if step.function == "cast" else accumulator(step.gives)
+def value_types(
+    inputs: Sequence[Input], steps: Sequence[ProgramStep], excess: bool
+) -> list[Dtype]:
+    """The types of a program's values. A step computes halves in float and its result is rounded to
+    its dtype, as a store would round it; with excess precision only casts round."""
+    loaded = [accumulator(x.dtype) for x in inputs]
+    kept = [excess and step.function != "cast" for step in steps]
+    return loaded + [
+        accumulator(step.gives) if keep else step.gives
+        for step, keep in zip(steps, kept, strict=True)
+    ]
+
+
+def preamble(header: str, excess: bool) -> list[str]:
+    """The first lines of a kernel's text: the header decides whether operations are contracted."""
+    return [*(["#define EXCESS_PRECISION"] if excess else []), f'#include "{header}"', ""]
 
 
 @cache
@@ -83,8 +99,7 @@ def source(program: Program, name: str) -> str:
     body = _flat_body(program) if program.is_flat else _strided_body(program)
     return "\n".join(
         [
-            '#include "elementwise.h"',
-            "",
+            *preamble("elementwise.h", program.excess),
             *_space(program),
             f"kernel void {name}(",
             ",\n".join(f"    {parameter}" for parameter in parameters) + ") {",
@@ -219,7 +234,7 @@ def _computation(program: Program, loads: list[str], target: str, place: str) ->
         for i, load in enumerate(loads)
     ]
     for n, step in enumerate(program.steps, len(program.inputs)):
-        lines.append(assignment(n, types[n], step.call(types)))
+        lines.append(assignment(n, types[n], step.value(types, types[n])))
     for i, (value, dtype) in enumerate(program.outputs):
         lines.append(f"{target}{i}[{place}] = {converted(f'v{value}', types[value], dtype)};")
     return lines
@@ -230,8 +245,11 @@ def assignment(value: int, dtype: Dtype, expression: str) -> str:
 
 
 def converted(value: str, has: Dtype, wanted: Dtype) -> str:
+    """A conversion in MSL. Halves go through float, as those that are loaded do."""
     if has is wanted:
         return value
+    if has is not accumulator(has) and wanted is not dt.float32:
+        return converted(f"to<float>({value})", dt.float32, wanted)
     if wanted is dt.bool_:
         return f"({value} != {has.msl}(0))"
     return f"to<{wanted.msl}>({value})"

@@ -226,6 +226,7 @@ class Policy:
 
     forced: tuple[tuple[str, str], ...] = ()  # (family, variant)
     deterministic: bool = False
+    excess_precision: bool = False
 
 
 _policy: ContextVar[Policy] = ContextVar("policy", default=Policy())  # noqa: B039
@@ -259,3 +260,16 @@ def deterministic() -> AbstractContextManager[None]:
     them may round differently.
     """
     return under(replace(policy(), deterministic=True))
+
+
+def excess_precision() -> AbstractContextManager[None]:
+    """Within it, kernels of several operations may compute more precisely than the operations say.
+
+    Everywhere else the result of each operation is rounded to its dtype, so that values do not
+    depend on which operations share a kernel or on what has been evaluated. Within this block
+    float16 and bfloat16 results between the operations of a kernel may stay float32, and a product
+    and a sum may be contracted to one fused multiply-add. That is faster for long chains of halves,
+    but `lbrx.eval` of an intermediate result may then change the last bits of what follows, and an
+    intermediate overflow may not happen: `(x * 2) / 2` of float16 60000 is 60000 instead of inf.
+    """
+    return under(replace(policy(), excess_precision=True))

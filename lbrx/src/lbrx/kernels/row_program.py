@@ -14,8 +14,15 @@ from functools import cache, cached_property
 
 from lbrx import dtype as dt
 from lbrx.dtype import Dtype
-from lbrx.kernels.arrays import accumulator
-from lbrx.kernels.program import Access, Input, ProgramStep, assignment, converted, value_type
+from lbrx.kernels.program import (
+    Access,
+    Input,
+    ProgramStep,
+    assignment,
+    converted,
+    preamble,
+    value_types,
+)
 
 REDUCTIONS = {
     "sum": "RowSum",
@@ -24,6 +31,8 @@ REDUCTIONS = {
     "max": "RowMaximum",
     "min": "RowMinimum",
 }
+UNORDERED = {"max", "min"}
+"""Reductions whose result does not depend on the order in which elements are joined."""
 
 
 @dataclass(frozen=True)
@@ -40,11 +49,12 @@ class RowProgram:
     wide: bool = False
     together: bool = False
     """Whether a threadgroup works on a row; else one thread does."""
+    excess: bool = False
+    """Whether results between the steps may keep float32 and be contracted."""
 
     @cached_property
     def types(self) -> list[Dtype]:
-        loaded = [accumulator(x.dtype) for x in self.inputs]
-        return loaded + [value_type(step) for step in self.steps]
+        return value_types(self.inputs, self.steps, self.excess)
 
     @cached_property
     def is_element(self) -> list[bool]:
@@ -104,8 +114,7 @@ def source(program: RowProgram, name: str) -> str:
     plain = [parameter.split(" [[")[0] for parameter in parameters]
     return "\n".join(
         [
-            '#include "row_program.h"',
-            "",
+            *preamble("row_program.h", program.excess),
             *_space(program),
             *functors,
             "template <typename Team>",
@@ -205,7 +214,8 @@ def _rows(program: RowProgram, functors: list[str]) -> list[str]:
         if step.function in REDUCTIONS:
             lines.append(assignment(n, program.types[n], _reduction(program, n, step, functors)))
         elif not program.is_element[n]:
-            lines.append(assignment(n, program.types[n], step.call(program.types)))
+            own = program.types[n]
+            lines.append(assignment(n, own, step.value(program.types, own)))
     return lines
 
 
@@ -215,7 +225,9 @@ def _reduction(program: RowProgram, n: int, step: ProgramStep, functors: list[st
     keeps = value == program.kept and n == len(program.inputs) + last
     made = _functor(program, f"Elements{n}", [value], functors, result=value, keeps=keeps)
     joined = f"team.reduce({REDUCTIONS[step.function]}(), space.length, {made})"
-    return f"{joined} / float(space.length)" if step.function == "mean" else joined
+    if step.function == "mean":
+        joined = f"({joined} / float(space.length))"
+    return converted(joined, dt.float32, program.types[n])
 
 
 def _stores(program: RowProgram, functors: list[str]) -> list[str]:
@@ -259,7 +271,7 @@ def _functor(
                 place = f"{program.index}(i) * step{value}"
             load = converted(f"row{value}[{place}]", x.dtype, program.types[value])
         else:
-            load = program.step(value).call(program.types)
+            load = program.step(value).value(program.types, program.types[value])
         lines.append(assignment(value, program.types[value], load))
     members += [(program.types[value].msl or "", f"v{value}") for value in rows]
     for i in stores:

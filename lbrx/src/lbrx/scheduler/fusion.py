@@ -19,7 +19,7 @@ from lbrx import env
 from lbrx import shape as sh
 from lbrx.kernels import elementwise, fused_rows
 from lbrx.kernels.program import ProgramStep
-from lbrx.kernels.row_program import REDUCTIONS
+from lbrx.kernels.row_program import REDUCTIONS, UNORDERED
 from lbrx.ops import Spec
 from lbrx.scheduler.epilogue import FinishedProduct, product_of
 from lbrx.scheduler.graph import Node, identity, node_of
@@ -93,8 +93,14 @@ def is_elementwise(node: Node) -> bool:
 
 
 def is_row_reduction(node: Node) -> bool:
-    """Over the last axes, of floating elements: such a reduction can share a kernel."""
+    """Whether a reduction of floats is over the last axes, so that it can share a kernel.
+
+    Such a kernel adds in another order than the reduction's own, so within `deterministic` only
+    reductions that do not depend on the order are shared.
+    """
     if node.op.name not in REDUCTIONS or not node.outputs[0].dtype.is_float:
+        return False
+    if node.policy.deterministic and node.op.name not in UNORDERED:
         return False
     (array,) = (x for x in node.inputs if x is not None)
     shape = array.layout.shape
@@ -409,7 +415,8 @@ class _Values:
             (array,) = node.arrays()
             whole = sh.contiguous(self.kernel.space)
             operand = self._operand(array, composed(whole, array.layout))
-            return self._step(ProgramStep(node.op.name, ((0, dt.float32),), dt.float32), [operand])
+            gives = node.outputs[0].dtype
+            return self._step(ProgramStep(node.op.name, ((0, dt.float32),), gives), [operand])
         arrays = node.arrays()
         shape = node.outputs[0].shape
         values = [

@@ -1,8 +1,15 @@
-// What one element becomes, by the operation's name: generated kernels call these. Halves are
-// loaded into float, so T is float, an integer type or bool. For safe maths: NaN and infinity live.
+// Elementwise operations by name, which generated kernels call. Halves are computed as float, so T
+// is float, an integer type or bool. For safe maths: NaN and infinity are kept. An operation gives
+// the same bits in every kernel, so nothing is contracted, within it or with its neighbours.
 #pragma once
 #include <metal_stdlib>
 using namespace metal;
+
+#ifdef EXCESS_PRECISION
+#pragma METAL fp contract(fast)
+#else
+#pragma METAL fp contract(off)
+#endif
 
 // Between element types. Out of range, floats wrap as integers of the next width do.
 template <typename To, typename From>
@@ -232,3 +239,5 @@ inline float geglu(float gate, float x) { return gelu(gate) * x; }
 inline float geglu_tanh(float gate, float x) { return gelu_tanh(gate) * x; }
 
 }  // namespace op
+
+#pragma METAL fp contract(on)  // the default of safe maths, for what includes this

@@ -1,8 +1,7 @@
 // What a reduction keeps of the elements seen, by operation. `Lanes` see elements, each lane its
 // own; a `State` is what lanes know, and is merged with others.
 #pragma once
-#include <metal_stdlib>
-using namespace metal;
+#include "float_order.h"
 
 // Halves are computed in float. Integers add up in 64 bits, which wrap; a lane sees few enough
 // small ones for 32. A mean of integers is a float.
@@ -126,6 +125,21 @@ struct Extreme : Number<T, V, V, T> {
   static V empty() { return Order::empty(); }
   static V lift(T x) { return V(x); }
   static V join(V a, V b) { return Order::prefers(b, a) ? b : a; }
+};
+// Floats are compared as integers, so that 0, -0 and NaN give the same bits in any order.
+template <typename T>
+struct Extreme<T, float, Largest<float>> : Number<T, int, int, T> {
+  static int empty() { return float_order(-INFINITY, INT_MAX); }
+  static int lift(T x) { return float_order(float(x), INT_MAX); }
+  static int join(int a, int b) { return max(a, b); }
+  static T finish(int s, float) { return T(float_from_order(s, INT_MAX)); }
+};
+template <typename T>
+struct Extreme<T, float, Smallest<float>> : Number<T, int, int, T> {
+  static int empty() { return float_order(INFINITY, INT_MIN); }
+  static int lift(T x) { return float_order(float(x), INT_MIN); }
+  static int join(int a, int b) { return min(a, b); }
+  static T finish(int s, float) { return T(float_from_order(s, INT_MIN)); }
 };
 template <typename T, typename V = typename Types<T>::Value> using Max = Extreme<T, V, Largest<V>>;
 template <typename T, typename V = typename Types<T>::Value> using Min = Extreme<T, V, Smallest<V>>;

@@ -1,6 +1,7 @@
 // What generated kernels over rows need beside the teams: reductions in which NaN wins.
 #pragma once
 #include "elementwise.h"
+#include "float_order.h"
 #include "rows.h"
 
 // A reduction also has a form for one thread, whose loop a processor runs on vectors: elements are
@@ -24,25 +25,22 @@ struct RowProduct {
   float add(float x, float y) const { return join(x, y); }
 };
 
-// Integers in the order of floats, both ways.
-inline int ordered(int bits) { return bits ^ ((bits >> 31) & 0x7fffffff); }
-
-// simd_max and simd_min may pass over NaN. One thread compares integers, with NaN at the far end.
+// Compared as integers, in which NaN is beyond all numbers.
 struct RowMaximum {
   float none() const { return -INFINITY; }
-  float join(float x, float y) const { return op::maximum(x, y); }
-  float over_simdgroup(float x) const { return simd_any(isnan(x)) ? NAN : simd_max(x); }
-  int lift(float x) const { return isnan(x) ? INT_MAX : ordered(as_type<int>(x)); }
-  float lower(int state) const { return as_type<float>(ordered(state)); }
+  float join(float x, float y) const { return lower(max(lift(x), lift(y))); }
+  float over_simdgroup(float x) const { return lower(simd_max(lift(x))); }
+  int lift(float x) const { return float_order(x, INT_MAX); }
+  float lower(int state) const { return float_from_order(state, INT_MAX); }
   int add(int x, int y) const { return max(x, y); }
 };
 
 struct RowMinimum {
   float none() const { return INFINITY; }
-  float join(float x, float y) const { return op::minimum(x, y); }
-  float over_simdgroup(float x) const { return simd_any(isnan(x)) ? NAN : simd_min(x); }
-  int lift(float x) const { return isnan(x) ? INT_MIN : ordered(as_type<int>(x)); }
-  float lower(int state) const { return as_type<float>(ordered(state)); }
+  float join(float x, float y) const { return lower(min(lift(x), lift(y))); }
+  float over_simdgroup(float x) const { return lower(simd_min(lift(x))); }
+  int lift(float x) const { return float_order(x, INT_MIN); }
+  float lower(int state) const { return float_from_order(state, INT_MIN); }
   int add(int x, int y) const { return min(x, y); }
 };
 
