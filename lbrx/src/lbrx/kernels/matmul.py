@@ -133,6 +133,16 @@ Size = tuple[int, int, int]
 @computes("matmul")
 def matmul(call: Call) -> tuple[Array, ...]:
     """numpy's matmul: operands of one type, halves of several types in float32."""
+    return _product(call, bare=False)
+
+
+def finished_product(call: Call) -> tuple[Array, ...]:
+    """A product with what followed it in separate operations: the same bits, so its kernel is the
+    one that is chosen without them."""
+    return _product(call, bare=True)
+
+
+def _product(call: Call, bare: bool) -> tuple[Array, ...]:
     gpu, (spec,) = call.gpu, call.outputs
     given = [array for array in call.inputs if array is not None]
     same = all(array.dtype is spec.dtype for array in given)
@@ -143,7 +153,8 @@ def matmul(call: Call) -> tuple[Array, ...]:
     if result.layout.size:
         x, y, problem = problem_of(gpu, x, y, bias is not None, call.attributes["activation"])
         if problem.k:
-            family.run(gpu, problem, x, y, bias, result)
+            as_for = replace(problem, bias=False, activation=None) if bare else None
+            family.run(gpu, problem, x, y, bias, result, as_for=as_for)
         else:
             finish(gpu, problem, result, 0, bias, result)
     return (elementwise.cast(gpu, result, spec.dtype),)

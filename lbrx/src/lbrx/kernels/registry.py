@@ -93,9 +93,9 @@ class KernelFamily(Generic[P]):
 
         return decorate
 
-    def run(self, gpu: Context, problem: P, *operands: Any) -> None:
-        """Encode the kernels of the chosen variant."""
-        variant = self.choose(gpu.info, problem)
+    def run(self, gpu: Context, problem: P, *operands: Any, as_for: P | None = None) -> None:
+        """Encode the kernels of the chosen variant, or of the one chosen for another problem."""
+        variant = self.choose(gpu.info, problem if as_for is None else as_for)
         with chosen(partial(self.reason, gpu.info, problem, variant)):
             variant.launch(gpu, problem, *operands)
 

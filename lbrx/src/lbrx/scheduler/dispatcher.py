@@ -45,7 +45,8 @@ def _encoded(gpu: Context, kernel: KernelPlan) -> tuple[Array, ...]:
     if kernel.product is not None:
         product = kernel.product
         given = tuple(None if x is None else _real(x) for x in product.inputs)
-        return matmul.matmul(Call(gpu, product.matmul.op, given, product.attributes, node.outputs))
+        call = Call(gpu, product.matmul.op, given, product.attributes, node.outputs)
+        return matmul.finished_product(call)
     if kernel.is_fused:
         what = computation(kernel)
         real = replace(what, inputs=tuple(_real(array) for array in what.inputs))

@@ -1,4 +1,9 @@
-"""What follows a matrix product inside its kernel: a bias for each column, and an activation."""
+"""Operations that move into a matrix product's kernel: a bias for each column and an activation.
+
+The kernel finishes its sums before they are rounded. Sums of float32 and of integers have the bits
+of a separate product; float16 and bfloat16 ones do not, so they are finished by kernels of their
+own, except within `excess_precision`.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lbrx.kernels.arrays import accumulator
 from lbrx.ops.linear import ACTIVATIONS
 from lbrx.scheduler.graph import Node, node_of
 from lbrx.shape import contiguous
@@ -38,6 +44,9 @@ def product_of(nodes: Sequence[Node]) -> FinishedProduct | None:
         (array,) = last.arrays()
         matmul = _plain_product(array, last)
     if matmul is None or matmul.policy != nodes[-1].policy:
+        return None
+    dtype = matmul.outputs[0].dtype
+    if accumulator(dtype) is not dtype and not matmul.policy.excess_precision:
         return None
     x, y = matmul.inputs[:2]
     return FinishedProduct(matmul, (x, y, bias), {"activation": activation})
