@@ -15,8 +15,8 @@ from lbrx import dtype as dt
 from lbrx import metal
 from lbrx import shape as sh
 from lbrx.kernels import elementwise, forced
-from lbrx.kernels.elementwise import Elements, collapsed, family, needs_wide
-from lbrx.kernels.program import Access, Input, Program, source
+from lbrx.kernels.elementwise import ElementwiseProblem, collapsed, family, needs_wide
+from lbrx.kernels.program import Access, Program, ProgramInput, source
 
 soft_only = pytest.mark.skipif(sys.platform == "darwin", reason="about softmetal's modes")
 ON_METAL = [d for d in dt.ALL if d.msl]
@@ -115,7 +115,7 @@ def test_variants_at_odd_sizes(variant, rng):
 
 
 def program(*accesses: Access, axes: int = 1) -> Program:
-    inputs = tuple(Input(dt.float32, access) for access in accesses)
+    inputs = tuple(ProgramInput(dt.float32, access) for access in accesses)
     return Program(inputs, (), ((0, dt.float32),), axes)
 
 
@@ -123,15 +123,15 @@ def test_the_choice_by_size_and_device(on_chip):
     flat = program(Access.ROW, Access.SCALAR)
     strided = program(Access.STRIDED)
     soft = metal.context().info
-    assert family.choose(soft, Elements(flat, 1 << 24)).name == "single"
+    assert family.choose(soft, ElementwiseProblem(flat, 1 << 24)).name == "single"
     with on_chip("m1") as gpu:
         info = gpu.info
     enough = elementwise.PER_THREAD * elementwise.GROUP * 8 * info.cores
-    assert family.choose(info, Elements(flat, enough - 1)).name == "single"
-    assert family.choose(info, Elements(flat, enough)).name == "several"
-    assert family.choose(info, Elements(strided, 2 * enough)).name == "single"
-    assert Elements(flat, 1000).shape_class == "flat 1024"
-    assert Elements(program(Access.ROW, axes=3), 1000).shape_class == "strided3 1024"
+    assert family.choose(info, ElementwiseProblem(flat, enough - 1)).name == "single"
+    assert family.choose(info, ElementwiseProblem(flat, enough)).name == "several"
+    assert family.choose(info, ElementwiseProblem(strided, 2 * enough)).name == "single"
+    assert ElementwiseProblem(flat, 1000).shape_class == "flat 1024"
+    assert ElementwiseProblem(program(Access.ROW, axes=3), 1000).shape_class == "strided3 1024"
 
 
 @soft_only
@@ -181,7 +181,9 @@ def test_positions_beyond_32_bits(rng, monkeypatch):
     ):
         a, x = pair(rng, (6, 35), dt.int16, "metal")
         close(view(a) + 1, view(x) + 1, dt.int16)
-    text = source(Program((Input(dt.int8, Access.STRIDED),), (), ((0, dt.int8),), 2, True), "k")
+    text = source(
+        Program((ProgramInput(dt.int8, Access.STRIDED),), (), ((0, dt.int8),), 2, True), "k"
+    )
     assert "long start[1];" in text
 
 

@@ -141,7 +141,7 @@ def test_shares_of_a_column(rng, on_chip):
     updates = sample(rng, (400,), dt.float32)
     expected = scattered(array, in_order(chosen, 100), updates, 0, "add")
     with on_chip("m2"):
-        problem = indexing.Picking(dt.float32, dt.int64, 1, 100, 1, 400)
+        problem = indexing.PickProblem(dt.float32, dt.int64, 1, 100, 1, 400)
         assert indexing._shares(metal.context().info, problem, 1) == 100
         close(on_metal(array).scatter(chosen, updates, reduce="add"), expected, dt.float32)
         taken = on_metal(array).take([5, -1])

@@ -100,7 +100,7 @@ def test_long_problems_are_cut(monkeypatch):
     monkeypatch.setattr(movement, "PART", 5)
     for shape in ((13,), (2, 11), (12, 3), (7, 2, 3), (2, 3, 4, 3)):
         strides = lbrx.shape.contiguous_strides(shape)
-        problem = movement.Copy(4, shape, strides, tuple(3 * s for s in strides))
+        problem = movement.CopyProblem(4, shape, strides, tuple(3 * s for s in strides))
         found = []
         for piece, (read, written) in movement._pieces(problem, (100, 1000)):
             assert max(piece.shape[-2:]) <= 5

@@ -15,7 +15,7 @@ import softmetal
 from lbrx import dtype as dt
 from lbrx import metal
 from lbrx.kernels import deterministic, forced, reduction
-from lbrx.kernels.reduction import Axis, Reduction, ReductionKind
+from lbrx.kernels.reduction import ReductionAxis, ReductionKind, ReductionProblem
 
 DTYPES = tuple(d for d in dt.ALL if d is not dt.float64)
 NORMS = {"norm_1": 1, "norm_2": 2, "norm_p": 3, "norm_inf": math.inf}
@@ -226,8 +226,8 @@ def test_repeated_elements_and_many_axes(rng):
 )
 def test_the_variant_follows_from_the_problem(kind, length, inner, soft, invariant, apple):
     info = replace(metal.context().info, simd_hardware=False)
-    run, columns = Axis(length, inner, 0, 0), Axis(inner, 1, 1, 0)
-    problem = Reduction("sum", dt.float32, kind, run, columns, (), inner)
+    run, columns = ReductionAxis(length, inner, 0, 0), ReductionAxis(inner, 1, 1, 0)
+    problem = ReductionProblem("sum", dt.float32, kind, run, columns, (), inner)
     assert reduction.family.choose(info, problem).name == soft
     assert reduction.family.choose(replace(info, simd_hardware=True), problem).name == apple
     with deterministic():

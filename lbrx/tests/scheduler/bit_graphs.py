@@ -178,4 +178,3 @@ class _Growth:
     def concat(self) -> Step | None:
         place = self.pick()
         return Step("concat", lambda x: lbrx.concat([x, x], axis=0), (place,))
-

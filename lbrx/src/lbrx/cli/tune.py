@@ -6,7 +6,7 @@ import argparse
 import time
 
 from lbrx.kernels import choices
-from lbrx.kernels.tune import Row, tune
+from lbrx.kernels.tune import TunedChoice, tune
 from lbrx.metal import context
 
 
@@ -29,7 +29,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def line(row: Row) -> str:
+def line(row: TunedChoice) -> str:
     """A row of the table."""
     chosen = "  chosen" if row.chosen else ""
     time_us = f"{row.seconds * 1e6:,.1f} us"

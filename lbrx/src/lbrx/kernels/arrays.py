@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import cache
 
 from lbrx import dtype as dt
@@ -11,6 +12,8 @@ from lbrx.dtype import Dtype
 from lbrx.metal import Buffer, Context
 from lbrx.ops import Spec
 from lbrx.storage import Array, LentStorage, MetalStorage
+
+KernelArguments = Sequence[Buffer | bytes]
 
 # Below this many bytes a copy costs less than a buffer over the host's memory.
 SHARE_FROM = 64 << 10

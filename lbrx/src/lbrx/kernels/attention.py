@@ -65,7 +65,7 @@ class AttentionProblem:
 
 
 @dataclass(frozen=True)
-class Operands:
+class AttentionOperands:
     """Arrays of four axes, (batch, heads, rows, features), their features without gaps."""
 
     query: Array
@@ -134,7 +134,7 @@ def _run(call: Call, query: Array, key: Array, value: Array, cached: str) -> tup
         scale=1 / math.sqrt(max(depth, 1)) if scale is None else float(scale),
         cap=float(call.attributes["cap"]),
     )
-    operands = Operands(
+    operands = AttentionOperands(
         query=_four_axes(call.gpu, query),
         key=_four_axes(call.gpu, key),
         value=_four_axes(call.gpu, value),
@@ -206,7 +206,7 @@ def _plain_cost(info: DeviceInfo, problem: AttentionProblem) -> float:
 
 
 @family.variant("plain", cost=_plain_cost)
-def plain(gpu: Context, problem: AttentionProblem, operands: Operands) -> None:
+def plain(gpu: Context, problem: AttentionProblem, operands: AttentionOperands) -> None:
     """A thread a query and some features of its result."""
     parts = -(-problem.value_depth // PLAIN_VALUES)
     grid = (problem.queries, problem.batch * problem.heads, parts)
@@ -230,7 +230,7 @@ def _fits_processor(info: DeviceInfo, problem: AttentionProblem) -> bool:
 
 
 @family.variant("serial", can=_fits_processor, cost=lambda info, problem: 10.0)
-def serial(gpu: Context, problem: AttentionProblem, operands: Operands) -> None:
+def serial(gpu: Context, problem: AttentionProblem, operands: AttentionOperands) -> None:
     """A thread a block of queries, which stand side by side in its vector registers."""
     few, many = SERIAL_VECTORS
     vectors = few if problem.queries <= few * LINE else many
@@ -252,11 +252,11 @@ def _few_queries(info: DeviceInfo, problem: AttentionProblem) -> bool:
 @family.variant(
     "decode_serial", can=_few_queries, cost=lambda info, problem: 5.0, batch_invariant=False
 )
-def decode_serial(gpu: Context, problem: AttentionProblem, operands: Operands) -> None:
+def decode_serial(gpu: Context, problem: AttentionProblem, operands: AttentionOperands) -> None:
     """A thread a chunk of keys, read once for all heads that share them."""
     chunks = max(-(-problem.keys // DECODE_CHUNK), 1)
     pipeline = _pipeline(gpu, problem, "decode_serial", stem="attention_serial")
-    shares = Shares.of(gpu, problem, chunks)
+    shares = KeyShares.of(gpu, problem, chunks)
     gpu.queue.dispatch(
         pipeline,
         [*operands.arguments(problem, chunks), shares.sums, shares.marks],
@@ -278,7 +278,7 @@ def _flash_cost(info: DeviceInfo, problem: AttentionProblem) -> float:
 
 
 @family.variant("flash", can=_flash_can, cost=_flash_cost)
-def flash(gpu: Context, problem: AttentionProblem, operands: Operands) -> None:
+def flash(gpu: Context, problem: AttentionProblem, operands: AttentionOperands) -> None:
     """A threadgroup a block of queries, their products as matrices of its simdgroups."""
     function = f"{_function(problem, 'flash')}_{problem.depth}"
     blocks = -(-problem.queries // FLASH_QUERIES)
@@ -300,12 +300,12 @@ def _decode_cost(info: DeviceInfo, problem: AttentionProblem) -> float:
 
 
 @family.variant("decode", can=_fits, cost=_decode_cost, batch_invariant=False)
-def decode(gpu: Context, problem: AttentionProblem, operands: Operands) -> None:
+def decode(gpu: Context, problem: AttentionProblem, operands: AttentionOperands) -> None:
     """A threadgroup a query and a chunk of keys."""
     split = SPLIT if problem.keys > SPLIT_FROM else SPLIT_FROM
     chunks = max(-(-problem.keys // split), 1)
     constants = {0: problem.depth, 1: problem.value_depth, 2: split, 3: problem.cap > 0}
-    shares = Shares.of(gpu, problem, chunks)
+    shares = KeyShares.of(gpu, problem, chunks)
     gpu.queue.dispatch(
         gpu.shaders.pipeline(
             "attention_simd", _function(problem, "decode"), constants, safe_math=True
@@ -320,7 +320,7 @@ def decode(gpu: Context, problem: AttentionProblem, operands: Operands) -> None:
 
 
 @dataclass(frozen=True)
-class Shares:
+class KeyShares:
     """What chunks of keys contribute to each result, for a second pass to put together."""
 
     chunks: int
@@ -328,13 +328,13 @@ class Shares:
     marks: Buffer
 
     @classmethod
-    def of(cls, gpu: Context, problem: AttentionProblem, chunks: int) -> Shares:
+    def of(cls, gpu: Context, problem: AttentionProblem, chunks: int) -> KeyShares:
         """A single chunk gives the result itself: it needs a buffer only to bind."""
         count = problem.rows * chunks if chunks > 1 else 1
         sums = gpu.buffer(count * problem.value_depth * 4, "scratch")
         return cls(chunks, sums, gpu.buffer(count * 8, "scratch"))
 
-    def merge(self, gpu: Context, problem: AttentionProblem, operands: Operands) -> None:
+    def merge(self, gpu: Context, problem: AttentionProblem, operands: AttentionOperands) -> None:
         if self.chunks == 1:
             return
         record = operands.record(problem, self.chunks)

@@ -15,8 +15,8 @@ import numpy as np
 from lbrx import dtype as dt
 from lbrx import shape as sh
 from lbrx.dtype import Dtype
-from lbrx.kernels.arrays import accumulator, empty, size_class, whole_buffer
-from lbrx.kernels.program import GRID_AXES, Access, Input, Program, ProgramStep, source
+from lbrx.kernels.arrays import KernelArguments, accumulator, empty, size_class, whole_buffer
+from lbrx.kernels.program import GRID_AXES, Access, Program, ProgramInput, ProgramStep, source
 from lbrx.kernels.registry import RUNNERS, Call, KernelFamily, Sample, computes, policy
 from lbrx.metal import Buffer, Context, DeviceInfo, Pipeline
 from lbrx.metal.commands import NumberSlot
@@ -35,7 +35,7 @@ PER_THREAD = 4
 
 
 @dataclass(frozen=True)
-class Elements:
+class ElementwiseProblem:
     """A problem: a program over so many elements."""
 
     program: Program
@@ -47,7 +47,7 @@ class Elements:
         return f"{flat} {size_class(self.size)}"
 
 
-family: KernelFamily[Elements] = KernelFamily("elementwise")
+family: KernelFamily[ElementwiseProblem] = KernelFamily("elementwise")
 family.samples += [
     Sample("add", (Spec((1 << 22,), dt.float32),) * 2),
     Sample("gelu", (Spec((1 << 20,), dt.float16),)),
@@ -113,14 +113,14 @@ def access(stride: int) -> Access:
 
 
 @dataclass(frozen=True)
-class Space:
+class ElementSpace:
     """Sizes and strides as a kernel gets them."""
 
     shape: Shape
     strides: Sequence[Shape]  # of each array that is read, in the collapsed axes
     layouts: Sequence[Layout]  # of the same, for their first elements
 
-    def pieces(self) -> Iterator[tuple[int, Space]]:
+    def pieces(self) -> Iterator[tuple[int, ElementSpace]]:
         """The first axis in lengths that 32 bits can count, each with its beginning."""
         n = self.shape[0]
         if n <= PART:
@@ -132,7 +132,7 @@ class Space:
                 for layout, own in zip(self.layouts, self.strides, strict=False)
             ]
             shape = (min(PART, n - first), *self.shape[1:])
-            yield first, Space(shape, self.strides, layouts)
+            yield first, ElementSpace(shape, self.strides, layouts)
 
     def packed(self, wide: bool) -> bytes:
         """The `Space` record of the generated source."""
@@ -196,14 +196,16 @@ def compute(gpu: Context, what: Computation) -> tuple[Array, ...]:
     if axes == (1,):  # one element is a row of one: no kernel of its own
         strides = [(1,)] * len(strides)
     accesses = iter([access(own[-1]) for own in strides])
-    inputs = [Input(x.dtype, Access.SCALAR if is_host(x) else next(accesses)) for x in what.inputs]
+    inputs = [
+        ProgramInput(x.dtype, Access.SCALAR if is_host(x) else next(accesses)) for x in what.inputs
+    ]
     wide = needs_wide([*arrays, written])
     outputs = tuple((value, spec.dtype) for value, spec in what.outputs)
     excess = policy().excess_precision and len(what.steps) > 1
     program = Program(tuple(inputs), what.steps, outputs, len(axes), wide, excess=excess)
     values = [constant(x) if is_host(x) else whole_buffer(x) for x in what.inputs]
-    problem = Elements(program, math.prod(what.shape))
-    family.run(gpu, problem, what.name, Space(axes, strides, arrays), values, results)
+    problem = ElementwiseProblem(program, math.prod(what.shape))
+    family.run(gpu, problem, what.name, ElementSpace(axes, strides, arrays), values, results)
     return results
 
 
@@ -223,16 +225,13 @@ def needs_wide(layouts: Sequence[Layout]) -> bool:
     return any(layout.bounds()[1] > 2**31 for layout in layouts)
 
 
-Values = Sequence[Buffer | bytes]
-
-
 @family.variant("single")
 def single(
     gpu: Context,
-    problem: Elements,
+    problem: ElementwiseProblem,
     name: str,
-    space: Space,
-    values: Values,
+    space: ElementSpace,
+    values: KernelArguments,
     results: Sequence[Array],
 ) -> None:
     """A thread an element: also what a processor's loops are made of."""
@@ -255,7 +254,7 @@ def single(
         )
 
 
-def _several_cost(info: DeviceInfo, problem: Elements) -> float:
+def _several_cost(info: DeviceInfo, problem: ElementwiseProblem) -> float:
     """Fewer threads pay once there are more than enough for the whole GPU."""
     enough = PER_THREAD * GROUP * 8 * (info.cores or 1)
     return 0.9 if info.simd_hardware and problem.size >= enough else 1.1
@@ -264,10 +263,10 @@ def _several_cost(info: DeviceInfo, problem: Elements) -> float:
 @family.variant("several", can=lambda info, problem: problem.program.is_flat, cost=_several_cost)
 def several(
     gpu: Context,
-    problem: Elements,
+    problem: ElementwiseProblem,
     name: str,
-    space: Space,
-    values: Values,
+    space: ElementSpace,
+    values: KernelArguments,
     results: Sequence[Array],
 ) -> None:
     """A thread some elements, far apart, so that neighbouring threads read neighbours."""
@@ -281,14 +280,18 @@ def several(
 
 
 @dataclass(frozen=True)
-class Part:
+class FlatPart:
     arguments: Sequence[Buffer | bytes]
     size: int
 
 
 def _parts(
-    program: Program, values: Values, buffers: Sequence[Buffer], space: Space, size: int
-) -> Iterator[Part]:
+    program: Program,
+    values: KernelArguments,
+    buffers: Sequence[Buffer],
+    space: ElementSpace,
+    size: int,
+) -> Iterator[FlatPart]:
     """A flat program in pieces that 32 bits can count, each argument from its first element on."""
     starts = iter(layout.offset for layout in space.layouts)
     bound: list[tuple[Buffer | bytes, int, int]] = []
@@ -299,11 +302,11 @@ def _parts(
         bound.append((buffer, 0, dtype.itemsize))
     for first in range(0, size, PART):
         count = min(PART, size - first)
-        yield Part([_from(*item, first, count) for item in bound], count)
+        yield FlatPart([_from(*item, first, count) for item in bound], count)
 
 
 def _slices(
-    program: Program, buffers: Sequence[Buffer], first: int, piece: Space
+    program: Program, buffers: Sequence[Buffer], first: int, piece: ElementSpace
 ) -> list[Buffer | bytes]:
     """Where the results of a piece of the first axis go."""
     row, count = math.prod(piece.shape[1:]), math.prod(piece.shape)

@@ -12,12 +12,12 @@ from hashlib import blake2b
 
 from lbrx import shape as sh
 from lbrx.kernels import elementwise
-from lbrx.kernels.arrays import empty, size_class, whole_buffer
-from lbrx.kernels.program import Access, Input, ProgramStep
+from lbrx.kernels.arrays import KernelArguments, empty, size_class, whole_buffer
+from lbrx.kernels.program import Access, ProgramInput, ProgramStep
 from lbrx.kernels.registry import KernelFamily, policy
 from lbrx.kernels.row_program import RowProgram, source
 from lbrx.kernels.rows import KEPT, SIMD_WIDTH
-from lbrx.metal import Buffer, Context
+from lbrx.metal import Context
 from lbrx.ops import Spec
 from lbrx.shape import Shape
 from lbrx.storage import Array
@@ -40,7 +40,7 @@ class RowComputation:
 
 
 @dataclass(frozen=True)
-class FusedRows:
+class FusedRowsProblem:
     """A problem: a program over so many rows."""
 
     program: RowProgram
@@ -52,7 +52,7 @@ class FusedRows:
         return size_class(self.count, self.length)
 
 
-family: KernelFamily[FusedRows] = KernelFamily("rows")
+family: KernelFamily[FusedRowsProblem] = KernelFamily("rows")
 
 
 def compute(gpu: Context, what: RowComputation) -> tuple[Array, ...]:
@@ -62,7 +62,7 @@ def compute(gpu: Context, what: RowComputation) -> tuple[Array, ...]:
     axes, strides = elementwise.collapsed(what.rows, [*leading, sh.contiguous(what.rows)])
     accesses = iter([elementwise.access(x.strides[-1]) for x in arrays])
     inputs = [
-        Input(x.dtype, Access.SCALAR if elementwise.is_host(x) else next(accesses))
+        ProgramInput(x.dtype, Access.SCALAR if elementwise.is_host(x) else next(accesses))
         for x in what.inputs
     ]
     wide = elementwise.needs_wide([*arrays, sh.contiguous((*what.rows, what.length))])
@@ -70,9 +70,7 @@ def compute(gpu: Context, what: RowComputation) -> tuple[Array, ...]:
     count = math.prod(what.rows)
     whole = tuple(math.prod(spec.shape) > count for _, spec in what.outputs)
     excess = policy().excess_precision
-    program = RowProgram(
-        tuple(inputs), what.steps, outputs, whole, len(axes), wide, excess=excess
-    )
+    program = RowProgram(tuple(inputs), what.steps, outputs, whole, len(axes), wide, excess=excess)
     results = tuple(empty(gpu, spec) for _, spec in what.outputs)
     values = [
         elementwise.constant(x) if elementwise.is_host(x) else whole_buffer(x) for x in what.inputs
@@ -80,7 +78,7 @@ def compute(gpu: Context, what: RowComputation) -> tuple[Array, ...]:
     steps = [(*own, x.strides[-1]) for own, x in zip(strides, arrays, strict=False)]
     space = _space(axes, what.length, [x.offset for x in arrays], steps, wide)
     arguments = [*values, *map(whole_buffer, results), space]
-    problem = FusedRows(program, count, what.length)
+    problem = FusedRowsProblem(program, count, what.length)
     family.run(gpu, problem, what.name, arguments)
     return results
 
@@ -100,11 +98,8 @@ def _space(
     )
 
 
-Arguments = Sequence[Buffer | bytes]
-
-
 @family.variant("serial", cost=lambda info, problem: 2.0 if info.simd_hardware else 1.0)
-def serial(gpu: Context, problem: FusedRows, name: str, arguments: Arguments) -> None:
+def serial(gpu: Context, problem: FusedRowsProblem, name: str, arguments: KernelArguments) -> None:
     """A thread a row."""
     _dispatch(gpu, problem.program, name, arguments, problem.count, 1, "serial")
 
@@ -114,7 +109,9 @@ def serial(gpu: Context, problem: FusedRows, name: str, arguments: Arguments) ->
     can=lambda info, problem: problem.length <= LONGEST,
     cost=lambda info, problem: 1.0 if info.simd_hardware else 2.0,
 )
-def together(gpu: Context, problem: FusedRows, name: str, arguments: Arguments) -> None:
+def together(
+    gpu: Context, problem: FusedRowsProblem, name: str, arguments: KernelArguments
+) -> None:
     """A threadgroup a row."""
     program = replace(problem.program, together=True)
     simdgroups = -(-problem.length // (KEPT * SIMD_WIDTH))
@@ -126,7 +123,7 @@ def _dispatch(
     gpu: Context,
     program: RowProgram,
     name: str,
-    arguments: Arguments,
+    arguments: KernelArguments,
     rows: int,
     team: int,
     variant: str,

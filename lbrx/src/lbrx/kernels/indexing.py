@@ -42,7 +42,7 @@ HALVES = (dt.float16, dt.bfloat16)
 
 
 @dataclass(frozen=True)
-class Picking:
+class PickProblem:
     """A problem: an array as (outer, axis, inner), and so many indices along the axis."""
 
     dtype: Dtype  # that elements are handled as
@@ -80,9 +80,9 @@ class Indices:
     check: Callable[[], IndexError | None] | None
 
 
-take: KernelFamily[Picking] = KernelFamily("take")
-gather: KernelFamily[Picking] = KernelFamily("gather")
-scatter: KernelFamily[Picking] = KernelFamily("scatter")
+take: KernelFamily[PickProblem] = KernelFamily("take")
+gather: KernelFamily[PickProblem] = KernelFamily("gather")
+scatter: KernelFamily[PickProblem] = KernelFamily("scatter")
 take.samples += [
     Sample(
         "take",
@@ -132,17 +132,17 @@ def _beyond(index: np.generic, axis: int) -> str:
     return f"index {index} is beyond an axis of {axis} elements"
 
 
-def _problem(array: Array, axis: int, dtype: Dtype, indices: Dtype, count: int) -> Picking:
+def _problem(array: Array, axis: int, dtype: Dtype, indices: Dtype, count: int) -> PickProblem:
     shape = array.layout.shape
     outer, inner = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
-    return Picking(dtype, indices, outer, shape[axis], inner, count)
+    return PickProblem(dtype, indices, outer, shape[axis], inner, count)
 
 
 def _dispatch(
     gpu: Context,
     op: str,
     variant: str,
-    problem: Picking,
+    problem: PickProblem,
     arguments: Sequence[Buffer | bytes],
     grid: tuple[int, int, int],
     indices: Indices,
@@ -180,7 +180,7 @@ def run_take(call: Call) -> tuple[Array, ...]:
     return (result,)
 
 
-def _in_words(problem: Picking, address: int) -> Picking:
+def _in_words(problem: PickProblem, address: int) -> PickProblem:
     """Rows as the widest integers that they, and where they begin, are multiples of."""
     row = problem.inner * problem.dtype.itemsize
     width = next(w for w in (8, 4, 2, 1) if row % w == 0 and address % w == 0)
@@ -189,20 +189,20 @@ def _in_words(problem: Picking, address: int) -> Picking:
 
 @take.variant("element", cost=lambda info, problem: 1.0 if info.simd_hardware else 2.0)
 def take_element(
-    gpu: Context, problem: Picking, source: Buffer, indices: Indices, result: Buffer
+    gpu: Context, problem: PickProblem, source: Buffer, indices: Indices, result: Buffer
 ) -> None:
     """A thread an element."""
     arguments = (source, buffer_of(indices.array), result, problem.packed(), indices.report)
     _dispatch(gpu, "take", "element", problem, arguments, problem.grid, indices)
 
 
-def _row_cost(info: DeviceInfo, problem: Picking) -> float:
+def _row_cost(info: DeviceInfo, problem: PickProblem) -> float:
     return 1.5 if not info.simd_hardware and problem.inner > 1 else 3.0
 
 
 @take.variant("row", cost=_row_cost)
 def take_row(
-    gpu: Context, problem: Picking, source: Buffer, indices: Indices, result: Buffer
+    gpu: Context, problem: PickProblem, source: Buffer, indices: Indices, result: Buffer
 ) -> None:
     """A thread a row."""
     arguments = (source, buffer_of(indices.array), result, problem.packed(), indices.report)
@@ -231,7 +231,7 @@ def run_gather(call: Call) -> tuple[Array, ...]:
 
 @gather.variant("element")
 def gather_element(
-    gpu: Context, problem: Picking, source: Buffer, indices: Indices, result: Buffer
+    gpu: Context, problem: PickProblem, source: Buffer, indices: Indices, result: Buffer
 ) -> None:
     """A thread an element."""
     arguments = (source, buffer_of(indices.array), result, problem.packed(), indices.report)
@@ -273,7 +273,7 @@ def _handled(dtype: Dtype, reduce: str) -> Dtype:
 @scatter.variant("walk")
 def scatter_walk(
     gpu: Context,
-    problem: Picking,
+    problem: PickProblem,
     reduce: str,
     indices: Indices,
     updates: Buffer,
@@ -291,7 +291,7 @@ def scatter_walk(
     _dispatch(gpu, "scatter", reduce, problem, arguments, grid, indices)
 
 
-def _shares(info: DeviceInfo, problem: Picking, threads: int) -> int:
+def _shares(info: DeviceInfo, problem: PickProblem, threads: int) -> int:
     """Each share reads all indices of its columns again, so no more than keep the device busy."""
     wanted = info.cores or 1
     if info.simd_hardware:

@@ -20,6 +20,7 @@ from lbrx.kernels import elementwise
 from lbrx.kernels.arrays import accumulator, buffer_of, empty, kernel_name, size_class
 from lbrx.kernels.registry import Call, KernelFamily, Sample, computes
 from lbrx.metal import Buffer, Context, DeviceInfo, Pipeline
+from lbrx.metal.commands import Size
 from lbrx.ops import Spec
 from lbrx.shape import Layout, Shape
 from lbrx.storage import Array
@@ -124,7 +125,6 @@ class MatmulProblem:
 
 
 family: KernelFamily[MatmulProblem] = KernelFamily("matmul")
-Size = tuple[int, int, int]
 
 
 # ---- from an operation to a problem ----

@@ -34,7 +34,7 @@ TRANSPOSE_BYTES = 64 << 10
 
 
 @dataclass(frozen=True)
-class Copy:
+class CopyProblem:
     """A problem: elements of a width, and the strides between them on both sides."""
 
     width: int
@@ -58,7 +58,7 @@ class Copy:
             return None
         return self.source.index(1) if 1 in self.source else None
 
-    def ordered(self) -> Copy:
+    def ordered(self) -> CopyProblem:
         """With the transposed axis before the last."""
         axis = self.transposed
         assert axis is not None
@@ -70,7 +70,7 @@ class Copy:
         return replace(self, shape=shape, source=source, target=target)
 
 
-family: KernelFamily[Copy] = KernelFamily("copy")
+family: KernelFamily[CopyProblem] = KernelFamily("copy")
 family.samples += [
     Sample("concat", (Spec((2048, 1024), dt.float32),) * 2, {"axis": 1}),
     Sample("concat", (Spec((64, 1000), dt.float16),) * 2, {"axis": 0}),
@@ -83,7 +83,7 @@ def copy(gpu: Context, source: Array, target: Array) -> None:
     if not math.prod(shape):
         return
     axes, strides = elementwise.collapsed(shape, [source.layout, target.layout])
-    problem = Copy(source.dtype.itemsize, axes, *strides)
+    problem = CopyProblem(source.dtype.itemsize, axes, *strides)
     buffers = (whole_buffer(source), whole_buffer(target))
     for piece, start in _pieces(problem, (source.layout.offset, target.layout.offset)):
         family.run(gpu, piece, *buffers, start)
@@ -92,7 +92,7 @@ def copy(gpu: Context, source: Array, target: Array) -> None:
 Start = tuple[int, int]  # elements into the source and into the target
 
 
-def _pieces(problem: Copy, start: Start) -> Iterator[tuple[Copy, Start]]:
+def _pieces(problem: CopyProblem, start: Start) -> Iterator[tuple[CopyProblem, Start]]:
     """The problem in pieces that a grid and a walk can hold."""
     shape = problem.shape
     axis, step = len(shape) - 1, PART
@@ -108,11 +108,11 @@ def _pieces(problem: Copy, start: Start) -> Iterator[tuple[Copy, Start]]:
         at = start[0] + first * problem.source[axis], start[1] + first * problem.target[axis]
         kept = slice(1, None) if step == 1 else slice(None)
         sizes = (*shape[:axis], size, *shape[axis + 1 :])[kept]
-        piece = Copy(problem.width, sizes, problem.source[kept], problem.target[kept])
+        piece = CopyProblem(problem.width, sizes, problem.source[kept], problem.target[kept])
         yield from _pieces(piece, at)
 
 
-def _packed(problem: Copy, start: Start) -> bytes:
+def _packed(problem: CopyProblem, start: Start) -> bytes:
     """The `Walk` record of movement.h."""
     others = problem.shape[:-2]
     unused = [0] * (AXES - len(others))
@@ -124,7 +124,9 @@ def _packed(problem: Copy, start: Start) -> bytes:
 
 
 @family.variant("strided")
-def strided(gpu: Context, problem: Copy, source: Buffer, target: Buffer, start: Start) -> None:
+def strided(
+    gpu: Context, problem: CopyProblem, source: Buffer, target: Buffer, start: Start
+) -> None:
     """A thread an element."""
     read, written = problem.source[-1], problem.target[-1]
     constants: dict[int, ConstantValue] = {
@@ -140,16 +142,16 @@ def strided(gpu: Context, problem: Copy, source: Buffer, target: Buffer, start: 
     gpu.queue.dispatch(pipeline, arguments, (x, y, z), group, kernel="copy", variant="strided")
 
 
-def _others(problem: Copy) -> int:
+def _others(problem: CopyProblem) -> int:
     return max(len(problem.shape) - 2, 0)
 
 
-def _transposes(info: DeviceInfo, problem: Copy) -> bool:
+def _transposes(info: DeviceInfo, problem: CopyProblem) -> bool:
     return problem.transposed is not None
 
 
-def _transpose_cost(serial: bool) -> Callable[[DeviceInfo, Copy], float]:
-    def cost(info: DeviceInfo, problem: Copy) -> float:
+def _transpose_cost(serial: bool) -> Callable[[DeviceInfo, CopyProblem], float]:
+    def cost(info: DeviceInfo, problem: CopyProblem) -> float:
         axis = problem.transposed
         assert axis is not None
         sides = min(problem.shape[axis], problem.shape[-1])
@@ -162,7 +164,7 @@ def _transpose_cost(serial: bool) -> Callable[[DeviceInfo, Copy], float]:
 
 @family.variant("transpose_serial", can=_transposes, cost=_transpose_cost(serial=True))
 def transpose_serial(
-    gpu: Context, problem: Copy, source: Buffer, target: Buffer, start: Start
+    gpu: Context, problem: CopyProblem, source: Buffer, target: Buffer, start: Start
 ) -> None:
     """A thread a block."""
     ordered = problem.ordered()
@@ -174,7 +176,7 @@ def transpose_serial(
 
 @family.variant("transpose_tile", can=_transposes, cost=_transpose_cost(serial=False))
 def transpose_tile(
-    gpu: Context, problem: Copy, source: Buffer, target: Buffer, start: Start
+    gpu: Context, problem: CopyProblem, source: Buffer, target: Buffer, start: Start
 ) -> None:
     """A threadgroup a tile of its memory."""
     ordered = problem.ordered()
@@ -187,7 +189,7 @@ def transpose_tile(
 def _transpose(
     gpu: Context,
     variant: str,
-    problem: Copy,
+    problem: CopyProblem,
     buffers: tuple[Buffer, Buffer],
     start: Start,
     grid: tuple[int, int, int],

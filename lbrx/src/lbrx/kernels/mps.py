@@ -39,7 +39,7 @@ OF_PEAK = 0.85
 KEPT = 512  # descriptors and multiplications, which are cheap but not free to make
 
 
-class Stack(NamedTuple):
+class MatrixStack(NamedTuple):
     """Matrices of one operand, one after the other, as a descriptor has them."""
 
     rows: int
@@ -123,7 +123,7 @@ def _multiply(
     stacks = (
         _stack(problem.x, m, k, count, x_stride, x.dtype),
         _stack(problem.y, k, n, count, y_stride, y.dtype),
-        Stack(m, n, n, count, m * n, product.dtype),
+        MatrixStack(m, n, n, count, m * n, product.dtype),
     )
     multiplication = _multiplication(
         gpu.device, problem.x.transposed, problem.y.transposed, m, n, k
@@ -146,9 +146,9 @@ def times_rows(
     """x times the transposed of y, both float32 and contiguous, into columns of the result."""
     (m, k), (n, _), (_, columns) = x.layout.shape, y.layout.shape, result.layout.shape
     stacks = (
-        Stack(m, k, k, 1, m * k, x.dtype),
-        Stack(n, k, k, 1, n * k, y.dtype),
-        Stack(m, n, columns, 1, m * columns, result.dtype),
+        MatrixStack(m, k, k, 1, m * k, x.dtype),
+        MatrixStack(n, k, k, 1, n * k, y.dtype),
+        MatrixStack(m, n, columns, 1, m * columns, result.dtype),
     )
     product = _multiplication(gpu.device, False, True, m, n, k)
 
@@ -183,13 +183,15 @@ def _starts(problem: MatmulProblem, count: int) -> Iterator[tuple[int, int, int]
         yield x, y, i * count * problem.m * problem.n
 
 
-def _stack(matrix: Matrix, rows: int, columns: int, count: int, stride: int, dtype: Dtype) -> Stack:
+def _stack(
+    matrix: Matrix, rows: int, columns: int, count: int, stride: int, dtype: Dtype
+) -> MatrixStack:
     if matrix.transposed:
         rows, columns = columns, rows
-    return Stack(rows, columns, matrix.leading, count, stride, dtype)
+    return MatrixStack(rows, columns, matrix.leading, count, stride, dtype)
 
 
-def _matrix(buffer: Buffer, start: int, stack: Stack) -> Any:
+def _matrix(buffer: Buffer, start: int, stack: MatrixStack) -> Any:
     offset = buffer.offset + start * stack.dtype.itemsize
     return MPS.MPSMatrix.alloc().initWithBuffer_offset_descriptor_(
         buffer.handle, offset, _descriptor(stack)
@@ -197,7 +199,7 @@ def _matrix(buffer: Buffer, start: int, stack: Stack) -> Any:
 
 
 @lru_cache(KEPT)
-def _descriptor(stack: Stack) -> Any:
+def _descriptor(stack: MatrixStack) -> Any:
     size = stack.dtype.itemsize
     make = MPS.MPSMatrixDescriptor.matrixDescriptorWithRows_columns_matrices_rowBytes_matrixBytes_dataType_  # noqa: E501
     row_bytes = stack.leading * size

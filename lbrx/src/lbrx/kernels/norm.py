@@ -11,7 +11,7 @@ from lbrx.kernels import rows
 from lbrx.kernels.arrays import buffer_of, empty, placed
 from lbrx.kernels.elementwise import cast, contiguous
 from lbrx.kernels.registry import Call, KernelFamily, Sample, computes
-from lbrx.kernels.rows import RowProblem, Task
+from lbrx.kernels.rows import RowProblem, RowTask
 from lbrx.ops import Spec
 from lbrx.storage import Array
 
@@ -41,7 +41,7 @@ def run(call: Call) -> tuple[Array, ...]:
     return results
 
 
-def _task(call: Call, given: Mapping[str, Array], results: Sequence[Array]) -> Task:
+def _task(call: Call, given: Mapping[str, Array], results: Sequence[Array]) -> RowTask:
     """The arguments of norm.h's kernels; those that are not given are left out of the kernel."""
     gpu, name = call.gpu, call.op.name
     added, stride = rows.by_rows(gpu, *(given[key] for key in ("x", "residual") if key in given))
@@ -57,4 +57,4 @@ def _task(call: Call, given: Mapping[str, Array], results: Sequence[Array]) -> T
     constants = {0: name.endswith("layer_norm")}
     constants |= {i: buffer is not None for i, buffer in enumerate(buffers[1:4], 1)}
     eps = struct.pack("f", call.attributes["eps"])
-    return Task("norm", name, constants, [*buffers, eps], stride)
+    return RowTask("norm", name, constants, [*buffers, eps], stride)

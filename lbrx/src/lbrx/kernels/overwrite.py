@@ -23,7 +23,7 @@ UNITS = {"q8_0": 32}  # values per block of a quantized cache
 
 
 @dataclass(frozen=True)
-class Overwriting:
+class OverwriteProblem:
     """A problem: `rows` rows of `depth` values for each plane, which is a head of a batch item."""
 
     cached: str  # the cache's element type or quantization scheme
@@ -40,7 +40,7 @@ class Overwriting:
 
 
 @dataclass(frozen=True)
-class Operands:
+class OverwriteOperands:
     cache: Buffer
     rows: Array  # (batch, heads, rows, depth)
     positions: Array  # (batch, heads, rows)
@@ -57,7 +57,7 @@ class Operands:
         return [self.cache, whole_buffer(self.rows), whole_buffer(self.positions), record]
 
 
-family: KernelFamily[Overwriting] = KernelFamily("overwrite")
+family: KernelFamily[OverwriteProblem] = KernelFamily("overwrite")
 
 
 @computes("overwrite")
@@ -85,13 +85,13 @@ def _run(call: Call, cached: str, short: Dtype) -> tuple[Array, ...]:
     *leading, count, depth = rows.layout.shape
     heads = leading[-1] if leading else 1
     batch = math.prod(leading[:-1])
-    operands = Operands(
+    operands = OverwriteOperands(
         whole_buffer(result),
         _view(gpu, placed(gpu, rows), (batch, heads, count, depth), unit=True),
         _view(gpu, places, (batch, heads, count)),
         spec.shape[-2],
     )
-    problem = Overwriting(cached, rows.dtype, places.dtype, batch * heads, count, depth)
+    problem = OverwriteProblem(cached, rows.dtype, places.dtype, batch * heads, count, depth)
     if rows.layout.size:
         family.run(gpu, problem, operands)
     return (result,)
@@ -121,8 +121,8 @@ def _view(gpu: Context, array: Array, shape: tuple[int, ...], *, unit: bool = Fa
 
 def _dispatch(
     gpu: Context,
-    problem: Overwriting,
-    operands: Operands,
+    problem: OverwriteProblem,
+    operands: OverwriteOperands,
     variant: str,
     grid: tuple[int, int, int],
 ) -> None:
@@ -139,18 +139,18 @@ def _dispatch(
     )
 
 
-def _row_cost(info: DeviceInfo, problem: Overwriting) -> float:
+def _row_cost(info: DeviceInfo, problem: OverwriteProblem) -> float:
     return 2.0 if info.simd_hardware else 0.5
 
 
 @family.variant("row", cost=_row_cost)
-def row(gpu: Context, problem: Overwriting, operands: Operands) -> None:
+def row(gpu: Context, problem: OverwriteProblem, operands: OverwriteOperands) -> None:
     """One thread per row."""
     _dispatch(gpu, problem, operands, "row", (problem.rows, problem.planes, 1))
 
 
 @family.variant("element")
-def element(gpu: Context, problem: Overwriting, operands: Operands) -> None:
+def element(gpu: Context, problem: OverwriteProblem, operands: OverwriteOperands) -> None:
     """One thread per element, or per block of quantized ones."""
     units = problem.depth // UNITS.get(problem.cached, 1)
     _dispatch(gpu, problem, operands, "element", (units, problem.rows, problem.planes))

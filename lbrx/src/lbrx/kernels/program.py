@@ -28,7 +28,7 @@ class Access(Enum):
 
 
 @dataclass(frozen=True)
-class Input:
+class ProgramInput:
     dtype: Dtype
     access: Access
 
@@ -52,7 +52,7 @@ class ProgramStep:
 
 @dataclass(frozen=True)
 class Program:
-    inputs: tuple[Input, ...]
+    inputs: tuple[ProgramInput, ...]
     steps: tuple[ProgramStep, ...]
     outputs: tuple[tuple[int, Dtype], ...]
     axes: int = 1
@@ -75,7 +75,7 @@ class Program:
 
 
 def value_types(
-    inputs: Sequence[Input], steps: Sequence[ProgramStep], excess: bool
+    inputs: Sequence[ProgramInput], steps: Sequence[ProgramStep], excess: bool
 ) -> list[Dtype]:
     """The types of a program's values. A step computes halves in float and its result is rounded to
     its dtype, as a store would round it; with excess precision only casts round."""

@@ -96,10 +96,12 @@ def of_columns(problem: QuantizedProduct, result: Array) -> QuantizedProduct:
 
 
 Single = Callable[[Context, QuantizedProduct, Array, Stored, Array], None]
-Launch = Callable[[Context, QuantizedProduct, Array, Sequence[Stored], Sequence[Array]], None]
+QuantizedLaunch = Callable[
+    [Context, QuantizedProduct, Array, Sequence[Stored], Sequence[Array]], None
+]
 
 
-def one_by_one(launch: Single) -> Launch:
+def one_by_one(launch: Single) -> QuantizedLaunch:
     """Several weights by a launch for one."""
 
     @wraps(launch)

@@ -24,7 +24,7 @@ PART = 1 << 30  # counters in one dispatch
 
 
 @dataclass(frozen=True)
-class Numbers:
+class RandomProblem:
     """A problem: so many numbers of a distribution."""
 
     op: str
@@ -44,7 +44,7 @@ class Numbers:
         return f"{self.op} {self.dtype} {size_class(self.size)}"
 
 
-family: KernelFamily[Numbers] = KernelFamily("random")
+family: KernelFamily[RandomProblem] = KernelFamily("random")
 family.samples += [
     Sample(op, (), {"shape": (1 << 20,), "dtype": dt.float32, "seed": 0, "offset": 0})
     for op in ("random_uniform", "random_normal")
@@ -55,7 +55,7 @@ family.samples += [
 def run(call: Call) -> tuple[Array, ...]:
     (spec,), given = call.outputs, call.op.bind(call.attributes)
     size = math.prod(spec.shape)
-    problem = Numbers(
+    problem = RandomProblem(
         call.op.name, spec.dtype, size, given["seed"], given["offset"], _parameters(given)
     )
     # Kernels write whole counters' worth: the last may go beyond the elements that are asked for.
@@ -82,7 +82,7 @@ def _parameters(given: Attributes) -> bytes:
 
 
 @family.variant("philox")
-def philox(gpu: Context, problem: Numbers, room: Buffer) -> None:
+def philox(gpu: Context, problem: RandomProblem, room: Buffer) -> None:
     """A thread a counter."""
     dtype = problem.dtype
     if dtype.is_integer:

@@ -45,7 +45,7 @@ class ReductionKind(StrEnum):
 
 
 @dataclass(frozen=True)
-class Axis:
+class ReductionAxis:
     """An axis with the strides that it has in the array, the result and argmax's numbering."""
 
     size: int
@@ -57,7 +57,7 @@ class Axis:
     def is_kept(self) -> bool:
         return self.out != 0
 
-    def merged(self, inner: Axis) -> Axis | None:
+    def merged(self, inner: ReductionAxis) -> ReductionAxis | None:
         """This axis and the next one inside it as one, if their strides allow it."""
         pairs = ((self.stride, inner.stride), (self.out, inner.out), (self.index, inner.index))
         if self.is_kept is inner.is_kept and all(a == inner.size * b for a, b in pairs):
@@ -66,15 +66,15 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Reduction:
+class ReductionProblem:
     """A problem: runs of elements, columns of runs, and the axes that lead to others."""
 
     function: str
     dtype: Dtype
     kind: ReductionKind
-    run: Axis
-    inner: Axis
-    outer: tuple[Axis, ...]  # kept ones first
+    run: ReductionAxis
+    inner: ReductionAxis
+    outer: tuple[ReductionAxis, ...]  # kept ones first
     outputs: int
 
     @property
@@ -96,7 +96,7 @@ class Reduction:
         )
 
 
-family: KernelFamily[Reduction] = KernelFamily("reduction")
+family: KernelFamily[ReductionProblem] = KernelFamily("reduction")
 family.samples += [
     Sample("sum", (Spec((1 << 22,), dt.float32),)),
     Sample("max", (Spec((2048, 2048), dt.float32),), {"axis": -1}),
@@ -124,7 +124,7 @@ def run(call: Call) -> tuple[Array, ...]:
         problem = _problem(function, array, axes)
         count = math.prod(array.layout.shape[axis] for axis in axes)
         parameter = _parameter(function, attributes, count)
-        family.run(call.gpu, problem, Operands(array, parameter, result))
+        family.run(call.gpu, problem, ReductionOperands(array, parameter, result))
     return (result,)
 
 
@@ -162,28 +162,28 @@ def _forwards(layout: Layout, axes: Sequence[int]) -> Layout:
     return Layout(layout.shape, tuple(strides), offset)
 
 
-def _problem(function: str, array: Array, axes: Sequence[int]) -> Reduction:
+def _problem(function: str, array: Array, axes: Sequence[int]) -> ReductionProblem:
     layout = array.layout
     every = _axes(layout, axes, numbered=function.startswith("arg"))
     kept = [axis for axis in every if axis.is_kept]
     reduced = [axis for axis in every if not axis.is_kept]
-    longest = max(reduced, key=lambda axis: axis.size, default=Axis(1, 0, 0, 0))
-    widest = max(kept, key=lambda axis: axis.size, default=Axis(1, longest.stride, 0, 0))
+    longest = max(reduced, key=lambda axis: axis.size, default=ReductionAxis(1, 0, 0, 0))
+    widest = max(kept, key=lambda axis: axis.size, default=ReductionAxis(1, longest.stride, 0, 0))
     beside = next((axis for axis in every if axis.stride == 1), None)
     if layout.size == 0:  # a run of nothing for each result
-        longest, reduced, beside = Axis(0, 0, 0, 0), [], None
+        longest, reduced, beside = ReductionAxis(0, 0, 0, 0), [], None
     if beside is not None and beside.is_kept:
         kind, run, inner = ReductionKind.COLUMNS, longest, beside
     elif beside is not None and beside.size > SHORT_ROW:
-        kind, run, inner = ReductionKind.ROWS, beside, Axis(1, 1, 0, 0)
+        kind, run, inner = ReductionKind.ROWS, beside, ReductionAxis(1, 1, 0, 0)
     else:
         kind, run, inner = ReductionKind.STRIDED, longest, widest
     outer = tuple(axis for axis in (*kept, *reduced) if axis is not run and axis is not inner)
     outputs = math.prod(n for i, n in enumerate(layout.shape) if i not in axes)
-    return Reduction(function, array.dtype, kind, run, inner, outer, outputs)
+    return ReductionProblem(function, array.dtype, kind, run, inner, outer, outputs)
 
 
-def _axes(layout: Layout, reduced: Sequence[int], numbered: bool) -> list[Axis]:
+def _axes(layout: Layout, reduced: Sequence[int], numbered: bool) -> list[ReductionAxis]:
     """The fewest axes, those with the longest strides first."""
     shape = layout.shape
     kept = [axis for axis in range(layout.ndim) if axis not in reduced]
@@ -191,11 +191,11 @@ def _axes(layout: Layout, reduced: Sequence[int], numbered: bool) -> list[Axis]:
     numbers = sh.contiguous_strides(tuple(shape[i] for i in reduced))
     index = dict(zip(reduced, numbers if numbered else [0] * len(numbers), strict=True))
     axes = [
-        Axis(n, stride, out.get(i, 0), index.get(i, 0))
+        ReductionAxis(n, stride, out.get(i, 0), index.get(i, 0))
         for i, (n, stride) in enumerate(zip(shape, layout.strides, strict=True))
         if n != 1
     ]
-    result: list[Axis] = []
+    result: list[ReductionAxis] = []
     for axis in sorted(axes, key=lambda axis: -abs(axis.stride)):
         merged = result[-1].merged(axis) if result else None
         if merged is None:
@@ -209,17 +209,17 @@ def _axes(layout: Layout, reduced: Sequence[int], numbered: bool) -> list[Axis]:
 
 
 @dataclass(frozen=True)
-class Operands:
+class ReductionOperands:
     array: Array
     parameter: float  # a divisor, or the order of a norm
     result: Array
 
 
 @dataclass(frozen=True)
-class Work:
+class ReductionBlocks:
     """How a problem is cut up: blocks of runs, and columns that a thread takes together."""
 
-    problem: Reduction
+    problem: ReductionProblem
     block: int
     fold: int = 1
     tile: int = 1
@@ -253,29 +253,29 @@ class Work:
 
     def packed_axes(self) -> bytes:
         """The `Axis` records; Metal takes no empty argument."""
-        axes = self.problem.outer or (Axis(1, 0, 0, 0),)
+        axes = self.problem.outer or (ReductionAxis(1, 0, 0, 0),)
         return b"".join(struct.pack("=4q", a.size, a.stride, a.out, a.index) for a in axes)
 
 
-def _on_processors(info: DeviceInfo, problem: Reduction) -> float:
+def _on_processors(info: DeviceInfo, problem: ReductionProblem) -> float:
     return 2.0 if info.simd_hardware else 1.0
 
 
-def _on_gpus(info: DeviceInfo, problem: Reduction) -> float:
+def _on_gpus(info: DeviceInfo, problem: ReductionProblem) -> float:
     return 1.0 if info.simd_hardware else 2.0
 
 
 @family.variant("serial", cost=_on_processors)
-def serial(gpu: Context, problem: Reduction, operands: Operands) -> None:
+def serial(gpu: Context, problem: ReductionProblem, operands: ReductionOperands) -> None:
     """One thread a block, with lanes for the processor's vectors."""
     if problem.kind is ReductionKind.ROWS:
-        work = Work(problem, ROW_BLOCK)
+        work = ReductionBlocks(problem, ROW_BLOCK)
     else:
-        work = Work(problem, COLUMN_BLOCK, tile=COLUMN_LANES)
+        work = ReductionBlocks(problem, COLUMN_BLOCK, tile=COLUMN_LANES)
     _launch(gpu, work, operands, "serial", problem.kind, work.tasks)
 
 
-def _can_fold(info: DeviceInfo, problem: Reduction) -> bool:
+def _can_fold(info: DeviceInfo, problem: ReductionProblem) -> bool:
     few = 2 * problem.inner.size <= COLUMN_LANES
     return problem.columns_and_run_are_one and few and problem.run.size > SHORT_ROW
 
@@ -286,26 +286,31 @@ def _can_fold(info: DeviceInfo, problem: Reduction) -> bool:
     cost=lambda info, problem: 0.9 * _on_processors(info, problem),
     batch_invariant=False,
 )
-def folded(gpu: Context, problem: Reduction, operands: Operands) -> None:
+def folded(gpu: Context, problem: ReductionProblem, operands: ReductionOperands) -> None:
     """As serial, with few columns: their runs go on in several lanes each."""
     fold = COLUMN_LANES // problem.inner.size
-    work = Work(problem, COLUMN_BLOCK * fold, fold, COLUMN_LANES)
+    work = ReductionBlocks(problem, COLUMN_BLOCK * fold, fold, COLUMN_LANES)
     _launch(gpu, work, operands, "folded", problem.kind, work.tasks)
 
 
 @family.variant("simd", cost=_on_gpus)
-def simd(gpu: Context, problem: Reduction, operands: Operands) -> None:
+def simd(gpu: Context, problem: ReductionProblem, operands: ReductionOperands) -> None:
     """A simdgroup a block of a row, or a thread a column, so that neighbours read neighbours."""
     if problem.kind is ReductionKind.ROWS:
-        work = Work(problem, ROW_BLOCK)
+        work = ReductionBlocks(problem, ROW_BLOCK)
         _launch(gpu, work, operands, "simd", "rows_simd", work.tasks * SIMD_WIDTH)
     else:
-        work = Work(problem, COLUMN_BLOCK)
+        work = ReductionBlocks(problem, COLUMN_BLOCK)
         _launch(gpu, work, operands, "simd", "columns_simd", work.tasks)
 
 
 def _launch(
-    gpu: Context, work: Work, operands: Operands, variant: str, kernel: str, threads: int
+    gpu: Context,
+    work: ReductionBlocks,
+    operands: ReductionOperands,
+    variant: str,
+    kernel: str,
+    threads: int,
 ) -> None:
     """The blocks' states, then the results of them; or the results where each has one block."""
     problem = work.problem

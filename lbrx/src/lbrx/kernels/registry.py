@@ -36,7 +36,7 @@ class Problem(Protocol):
 
 
 P = TypeVar("P", bound=Problem)
-Launch = TypeVar("Launch", bound=Callable[..., None])
+LaunchFunction = TypeVar("LaunchFunction", bound=Callable[..., None])
 
 
 @dataclass(frozen=True)
@@ -84,10 +84,10 @@ class KernelFamily(Generic[P]):
         can: Callable[[DeviceInfo, P], bool] = lambda info, problem: True,
         cost: Callable[[DeviceInfo, P], float] = lambda info, problem: 1.0,
         batch_invariant: bool = True,
-    ) -> Callable[[Launch], Launch]:
+    ) -> Callable[[LaunchFunction], LaunchFunction]:
         """Register the decorated function as a variant."""
 
-        def decorate(launch: Launch) -> Launch:
+        def decorate(launch: LaunchFunction) -> LaunchFunction:
             self.variants[name] = Variant(name, launch, can, cost, batch_invariant)
             return launch
 

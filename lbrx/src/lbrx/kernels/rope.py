@@ -45,7 +45,7 @@ class RopeProblem:
 
 
 @dataclass(frozen=True)
-class Operands:
+class RopeOperands:
     x: Array
     positions: Array
     factors: Array | None
@@ -96,7 +96,7 @@ def run(call: Call) -> tuple[Array, ...]:
         factors = elementwise.cast(gpu, placed(gpu, factors), dt.float32)
         factors = elementwise.contiguous(gpu, factors)
     speeds = _speeds(pairs, float(given["base"]), float(given["scale"]))
-    family.run(gpu, problem, Operands(x, positions, factors, speeds, out))
+    family.run(gpu, problem, RopeOperands(x, positions, factors, speeds, out))
     return (out,)
 
 
@@ -150,7 +150,7 @@ def _pipeline(gpu: Context, problem: RopeProblem, variant: str) -> Pipeline:
 
 
 @family.variant("pairs")
-def pairs(gpu: Context, problem: RopeProblem, operands: Operands) -> None:
+def pairs(gpu: Context, problem: RopeProblem, operands: RopeOperands) -> None:
     """A thread a pair of features."""
     outer, repeat, inner = problem.rows
     grid = (problem.features - problem.pairs, inner, repeat * outer)
@@ -169,7 +169,7 @@ def _serial_cost(info: DeviceInfo, problem: RopeProblem) -> float:
 
 
 @family.variant("serial", cost=_serial_cost)
-def serial(gpu: Context, problem: RopeProblem, operands: Operands) -> None:
+def serial(gpu: Context, problem: RopeProblem, operands: RopeOperands) -> None:
     """A thread all heads of some tokens: their cosines are computed once."""
     outer, _, inner = problem.rows
     gpu.queue.dispatch(

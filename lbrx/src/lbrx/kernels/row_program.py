@@ -16,7 +16,7 @@ from lbrx import dtype as dt
 from lbrx.dtype import Dtype
 from lbrx.kernels.program import (
     Access,
-    Input,
+    ProgramInput,
     ProgramStep,
     assignment,
     converted,
@@ -39,7 +39,7 @@ UNORDERED = {"max", "min"}
 class RowProgram:
     """Like a Program; a step whose function is in REDUCTIONS joins a row's elements to one."""
 
-    inputs: tuple[Input, ...]
+    inputs: tuple[ProgramInput, ...]
     steps: tuple[ProgramStep, ...]
     outputs: tuple[tuple[int, Dtype], ...]
     whole: tuple[bool, ...]

@@ -16,6 +16,7 @@ from lbrx.kernels.arrays import kernel_name, size_class
 from lbrx.kernels.elementwise import collapsed, contiguous
 from lbrx.kernels.registry import KernelFamily
 from lbrx.metal import Buffer, Context, DeviceInfo
+from lbrx.metal.commands import Size
 from lbrx.shape import Layout
 from lbrx.storage import Array
 
@@ -47,7 +48,7 @@ class RowProblem:
 
 
 @dataclass(frozen=True)
-class Task:
+class RowTask:
     """What is done with rows: kernels of a stem, and their arguments before the rows' record."""
 
     stem: str
@@ -78,7 +79,6 @@ def _row_stride(layout: Layout) -> int | None:
 
 # ---- variants ----
 
-Size = tuple[int, int, int]
 Threads = tuple[Size, Size]  # of the grid and of a threadgroup
 
 
@@ -104,12 +104,12 @@ def _together(cost: float) -> Callable[[DeviceInfo, RowProblem], float]:
     return lambda info, problem: cost if info.simd_hardware else 5.0 + cost
 
 
-Launch = Callable[[Context, RowProblem, Task], None]
-Cost = Callable[[DeviceInfo, RowProblem], float]
+RowLaunch = Callable[[Context, RowProblem, RowTask], None]
+RowCost = Callable[[DeviceInfo, RowProblem], float]
 
 
 def _add(
-    family: KernelFamily[RowProblem], name: str, longest: int, cost: Cost, launch: Launch
+    family: KernelFamily[RowProblem], name: str, longest: int, cost: RowCost, launch: RowLaunch
 ) -> None:
     def can(info: DeviceInfo, problem: RowProblem) -> bool:
         return problem.inner == 1 and problem.length <= longest
@@ -117,20 +117,20 @@ def _add(
     family.variant(name, can=can, cost=cost)(launch)
 
 
-def _at_once(team: str, threads: Callable[[RowProblem], Threads]) -> Launch:
+def _at_once(team: str, threads: Callable[[RowProblem], Threads]) -> RowLaunch:
     """One kernel, a team a row."""
 
-    def launch(gpu: Context, problem: RowProblem, task: Task) -> None:
+    def launch(gpu: Context, problem: RowProblem, task: RowTask) -> None:
         record = _record(problem, task, problem.length)
         _dispatch(gpu, problem, task, team, [record], threads(problem), team)
 
     return launch
 
 
-def _in_parts(team: str, divide: Callable[[RowProblem], tuple[int, int]]) -> Launch:
+def _in_parts(team: str, divide: Callable[[RowProblem], tuple[int, int]]) -> RowLaunch:
     """Two kernels, a team a part: its length and threads are what `divide` says."""
 
-    def launch(gpu: Context, problem: RowProblem, task: Task) -> None:
+    def launch(gpu: Context, problem: RowProblem, task: RowTask) -> None:
         part, threads = divide(problem)
         count = -(-problem.length // part)
         summaries = gpu.buffer(problem.count * count * SUMMARY_BYTES, "scratch")
@@ -145,7 +145,7 @@ def _in_parts(team: str, divide: Callable[[RowProblem], tuple[int, int]]) -> Lau
 def _dispatch(
     gpu: Context,
     problem: RowProblem,
-    task: Task,
+    task: RowTask,
     kernel: str,
     extra: Sequence[Buffer | bytes],
     threads: Threads,
@@ -157,7 +157,7 @@ def _dispatch(
     gpu.queue.dispatch(pipeline, arguments, *threads, kernel=task.op, variant=variant)
 
 
-def _record(problem: RowProblem, task: Task, part: int) -> bytes:
+def _record(problem: RowProblem, task: RowTask, part: int) -> bytes:
     """`Rows` of rows.h."""
     parts = -(-problem.length // part)
     return struct.pack("3I4xQ", problem.length, part, parts, task.stride)

@@ -11,7 +11,7 @@ from lbrx.kernels import rows
 from lbrx.kernels.arrays import buffer_of, empty, kernel_name, placed
 from lbrx.kernels.elementwise import cast, contiguous
 from lbrx.kernels.registry import Call, KernelFamily, Sample, computes
-from lbrx.kernels.rows import RowProblem, Task
+from lbrx.kernels.rows import RowProblem, RowTask
 from lbrx.metal import Context, DeviceInfo
 from lbrx.ops import Spec
 from lbrx.shape import Layout
@@ -47,7 +47,7 @@ def run(call: Call) -> tuple[Array, ...]:
     else:
         array, stride = contiguous(gpu, array), 0
     buffers = [buffer_of(array), buffer_of(result)]
-    task = Task("softmax", call.op.name, {0: call.op.name == "log_softmax"}, buffers, stride)
+    task = RowTask("softmax", call.op.name, {0: call.op.name == "log_softmax"}, buffers, stride)
     family.run(gpu, RowProblem(spec.dtype, outer, spec.shape[axis], inner), task)
     return (result,)
 
@@ -72,18 +72,18 @@ def _is_columns(info: DeviceInfo, problem: RowProblem) -> bool:
     cost=lambda info, _: 2.0 if info.simd_hardware else 1.0,
     batch_invariant=False,  # of few columns, the sums depend on how many
 )
-def columns(gpu: Context, problem: RowProblem, task: Task) -> None:
+def columns(gpu: Context, problem: RowProblem, task: RowTask) -> None:
     """A thread a tile of columns, along which a processor's vectors lie."""
     _columns(gpu, problem, task, "columns", TILE)
 
 
 @family.variant("column", can=_is_columns, cost=lambda info, _: 1.5)
-def column(gpu: Context, problem: RowProblem, task: Task) -> None:
+def column(gpu: Context, problem: RowProblem, task: RowTask) -> None:
     """A thread a column: neighbouring threads read neighbours."""
     _columns(gpu, problem, task, "column", 1)
 
 
-def _columns(gpu: Context, problem: RowProblem, task: Task, variant: str, width: int) -> None:
+def _columns(gpu: Context, problem: RowProblem, task: RowTask, variant: str, width: int) -> None:
     """One kernel for short columns; long ones are first summed up in parts."""
     part = max(COLUMN_PART, -(-problem.length // COLUMN_PARTS))
     parts = -(-problem.length // part)

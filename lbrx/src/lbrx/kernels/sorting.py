@@ -63,7 +63,7 @@ class SortProblem:
 
 
 @dataclass(frozen=True)
-class Results:
+class SortResults:
     """Where the sorted values go, and their indices; either may not be wanted."""
 
     values: Buffer | None = None
@@ -112,7 +112,7 @@ def _ordered(call: Call, descending: bool, *, values: bool, indices: bool) -> tu
     problem = SortProblem(source.dtype, math.prod(outer), size, keep, descending)
     if problem.rows and keep:
         buffers = [buffer_of(result) for result in results]
-        wanted = Results(buffers[0] if values else None, buffers[-1] if indices else None)
+        wanted = SortResults(buffers[0] if values else None, buffers[-1] if indices else None)
         family.run(gpu, problem, buffer_of(turned), wanted)
     return tuple(elementwise.contiguous(gpu, _swapped(r, axis, last)) for r in results)
 
@@ -158,7 +158,7 @@ def _finish(
     source: Buffer,
     entries: Buffer,
     stride: int,
-    results: Results,
+    results: SortResults,
 ) -> None:
     chosen = struct.pack("3I", problem.size, stride, problem.keep)
     grid = (problem.keep, problem.rows)
@@ -194,7 +194,7 @@ def _blocks(info: DeviceInfo, problem: SortProblem) -> int:
 
 
 @family.variant("radix", cost=lambda info, problem: 4.0 if info.simd_hardware else 2.0)
-def radix(gpu: Context, problem: SortProblem, source: Buffer, results: Results) -> None:
+def radix(gpu: Context, problem: SortProblem, source: Buffer, results: SortResults) -> None:
     """A thread sorts a row, or a block of a long one, digit by digit."""
     entries, other = (_entries(gpu, problem, problem.size) for _ in range(2))
     blocks = _blocks(gpu.info, problem)
@@ -214,7 +214,7 @@ def _can_select(info: DeviceInfo, problem: SortProblem) -> bool:
 @family.variant(
     "select", can=_can_select, cost=lambda info, problem: 3.0 if info.simd_hardware else 1.0
 )
-def select(gpu: Context, problem: SortProblem, source: Buffer, results: Results) -> None:
+def select(gpu: Context, problem: SortProblem, source: Buffer, results: SortResults) -> None:
     """A thread reads a row, or a block of a long one, and keeps a list of the first."""
     blocks = _blocks(gpu.info, problem)
     block = -(-problem.size // blocks)
@@ -232,7 +232,7 @@ def select(gpu: Context, problem: SortProblem, source: Buffer, results: Results)
 
 
 @family.variant("tile", cost=lambda info, problem: 1.0 if info.simd_hardware else 8.0)
-def tile(gpu: Context, problem: SortProblem, source: Buffer, results: Results) -> None:
+def tile(gpu: Context, problem: SortProblem, source: Buffer, results: SortResults) -> None:
     """Threadgroups sort tiles. Of a longer row the tiles are merged; where few entries are wanted,
     those that each tile puts out are sorted again until one tile holds them."""
     largest = TILE_BYTES // problem.entry_bytes

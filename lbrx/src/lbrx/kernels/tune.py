@@ -28,7 +28,7 @@ COSTLY = 0.1  # if the round takes so many seconds: a short one may have been di
 
 
 @dataclass(frozen=True)
-class Row:
+class TunedChoice:
     """A variant's time for one problem."""
 
     family: str
@@ -40,7 +40,7 @@ class Row:
 
 def tune(
     gpu: Context, families: Sequence[str] = (), *, quick: bool = False
-) -> Iterator[Sequence[Row]]:
+) -> Iterator[Sequence[TunedChoice]]:
     """Time each sample of the families (all by default); yields the rows of one sample as they
     come. The choices are in force at once and on disk at the end."""
     unknown = [name for name in families if name not in FAMILIES]
@@ -59,7 +59,9 @@ def tune(
     choices.write(device, found)
 
 
-def measured(gpu: Context, family: KernelFamily[Any], sample: Sample, rounds: int) -> list[Row]:
+def measured(
+    gpu: Context, family: KernelFamily[Any], sample: Sample, rounds: int
+) -> list[TunedChoice]:
     """The rows of one sample: none where there is nothing to choose."""
     call = prepared(gpu, sample)
     with observed(family) as problems:
@@ -75,7 +77,7 @@ def measured(gpu: Context, family: KernelFamily[Any], sample: Sample, rounds: in
     quickest = min(times, key=times.__getitem__)
     classes = sorted({problem.shape_class for problem in problems})
     return [
-        Row(family.name, shape_class, variant, seconds, variant == quickest)
+        TunedChoice(family.name, shape_class, variant, seconds, variant == quickest)
         for shape_class in classes
         for variant, seconds in sorted(times.items(), key=lambda item: item[1])
     ]
@@ -116,9 +118,9 @@ def observed(family: KernelFamily[Any]) -> Iterator[list[Any]]:
     problems: list[Any] = []
     run = family.run
 
-    def noted(gpu: Context, problem: Any, *operands: Any) -> None:
+    def noted(gpu: Context, problem: Any, *operands: Any, as_for: Any = None) -> None:
         problems.append(problem)
-        run(gpu, problem, *operands)
+        run(gpu, problem, *operands, as_for=as_for)
 
     family.run = noted  # type: ignore[method-assign]
     try:

@@ -374,12 +374,12 @@ def name_of(kernel: KernelPlan) -> str:
 
 def computation(kernel: KernelPlan) -> elementwise.Computation | fused_rows.RowComputation:
     """A fused kernel's steps, with every array as the kernel reads it."""
-    values = _Values(kernel)
-    results = [values.of_node(node, kernel.views[node][0]) for node in kernel.stored]
-    inputs = tuple(values.inputs.values())
-    steps = tuple(values.placed(step) for step in values.steps)
+    builder = _ProgramBuilder(kernel)
+    results = [builder.of_node(node, kernel.views[node][0]) for node in kernel.stored]
+    inputs = tuple(builder.inputs.values())
+    steps = tuple(builder.placed(step) for step in builder.steps)
     outputs = tuple(
-        (values.place(value), node.outputs[0])
+        (builder.place(value), node.outputs[0])
         for value, node in zip(results, kernel.stored, strict=True)
     )
     name = name_of(kernel)
@@ -395,7 +395,7 @@ class ProgramValue(NamedTuple):
     number: int
 
 
-class _Values:
+class _ProgramBuilder:
     """The inputs and steps of a kernel, each once."""
 
     def __init__(self, kernel: KernelPlan) -> None:

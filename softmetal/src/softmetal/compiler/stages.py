@@ -302,7 +302,7 @@ _NARROW = re.compile(
     re.M,
 )
 _EXTEND = re.compile(
-    r"^  (%[\w.]+) = fpext (?:[a-z]+ )*(?:bfloat|<(\d+) x bfloat>) (.+) to (?:float|<\d+ x float>)$",
+    r"^  (%[\w.]+) = fpext (?:[a-z]+ )*(?:bfloat|<(\d+) x bfloat>) (.+) to (?:<\d+ x )?float>?$",
     re.M,
 )
 _TRUNCATE = re.compile(
