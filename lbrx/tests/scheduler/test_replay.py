@@ -257,7 +257,7 @@ def test_what_is_kept_of_a_trace_cannot_be_looked_at():
 
     keeping(tensor(4, 4))
     for tensor_of_trace in [*kept, kept[1] + 1]:
-        with pytest.raises(lbrx.TraceError, match="keeping looks at the value of"):
+        with pytest.raises(lbrx.TraceError, match="keeping reads the value of"):
             tensor_of_trace.numpy()
 
 
@@ -283,7 +283,7 @@ def test_what_a_replay_could_not_repeat_is_refused(function, given, what):
 )
 def test_looking_at_values_is_refused(look, what):
     compiled = lbrx.compile(look)
-    with pytest.raises(lbrx.TraceError, match=f"looks at the value of {what}.*outside"):
+    with pytest.raises(lbrx.TraceError, match=f"reads the value of {what}.*outside"):
         compiled(tensor(3))
 
 

@@ -1,4 +1,4 @@
-"""The kernel library: one module a family, each with its shaders under the same stem."""
+"""The kernel library: one module per kernel family, with its shaders under the same file stem."""
 
 from lbrx.kernels import (
     attention,

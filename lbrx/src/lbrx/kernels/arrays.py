@@ -1,4 +1,4 @@
-"""Arrays on the device: made, brought there, and turned into what kernels are given."""
+"""Arrays on the device: allocation, upload, and conversion to kernel arguments."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHARE_FROM = 64 << 10
 
 
 def empty(gpu: Context, spec: Spec, label: str = "tensors") -> Array:
-    """A contiguous array whose elements are still to be written."""
+    """A contiguous array with uninitialised elements."""
     nbytes = math.prod(spec.shape) * spec.dtype.itemsize
     buffer = gpu.buffer(nbytes, label)
     return Array(MetalStorage(buffer, 0, nbytes), sh.contiguous(spec.shape), spec.dtype)
@@ -34,7 +34,7 @@ def long_lived(gpu: Context, spec: Spec, label: str) -> Array:
 
 
 def shared(gpu: Context, array: Array) -> Array | None:
-    """An array of the host on the device, over the same memory; None where Metal cannot use it."""
+    """A host array on the device, sharing its memory; None if Metal cannot use that memory."""
     data = array.storage.host()
     if data.size == 0 or data.ctypes.data % array.dtype.itemsize:
         return None
@@ -60,7 +60,7 @@ def may_share(array: Array) -> bool:
 
 
 def placed(gpu: Context, array: Array) -> Array:
-    """Itself, or a scalar of the host brought to the device."""
+    """The array itself, or a copy on the device if it is a host scalar."""
     return array if array.storage.device == "metal" else imported(gpu, array)
 
 
@@ -90,7 +90,7 @@ def reshaped(array: Array, *shape: int) -> Array:
 
 
 def kernel_name(op: str, variant: str, *dtypes: Dtype) -> str:
-    """The one rule for the names of kernels: `softmax_serial_float32`."""
+    """The name of a kernel function, such as `softmax_serial_float32`."""
     return _joined((op, variant, *(dtype.name for dtype in dtypes)))
 
 
@@ -100,7 +100,7 @@ def _joined(parts: tuple[str, ...]) -> str:
 
 
 def accumulator(dtype: Dtype) -> Dtype:
-    """The type that a kernel computes in: halves are loaded into float."""
+    """The type that kernels compute in: float32 for float16 and bfloat16, else the dtype itself."""
     return dt.float32 if dtype in (dt.float16, dt.bfloat16) else dtype
 
 

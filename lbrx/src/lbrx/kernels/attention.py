@@ -17,29 +17,29 @@ from lbrx.metal import Buffer, Context, DeviceInfo, Pipeline
 from lbrx.ops import Spec
 from lbrx.storage import Array
 
-USUAL = 16  # head sizes that are multiples of it have kernels of their own
-ABSENT = bytes(4)  # bound in the place of a mask or of lengths
-SERIAL_DEPTH = 256  # the longest heads of the variants that keep a block in fast memory
+USUAL = 16  # head sizes that are multiples of this have specialised kernels
+ABSENT = bytes(4)  # bound instead of a missing mask or missing lengths
+SERIAL_DEPTH = 256  # the largest head sizes of variants that keep a block in fast memory
 LINE = 16  # queries in a vector register
-SERIAL_VECTORS = (1, 4)  # of queries of a thread, for few and for many
-PLAIN_VALUES = 64  # features of a result that one thread computes
-DECODE_QUERIES = 8  # the most for which reading the cache, not arithmetic, is what takes time
+SERIAL_VECTORS = (1, 4)  # vectors of queries per thread, for few and for many
+PLAIN_VALUES = 64  # features of a result per thread
+DECODE_QUERIES = 8  # the most for which reading the cache, not arithmetic, is the limit
 DECODE_CHUNK = 256  # keys of a thread
-SPLIT_FROM = 1024  # keys: below, a second pass costs more than more threadgroups gain
-SPLIT = 512  # keys of a threadgroup from there on
+SPLIT_FROM = 1024  # keys; with fewer, a second pass costs more than more threadgroups gain
+SPLIT = 512  # keys per threadgroup above that
 DECODE_THREADS = 256
 FLASH_DEPTHS = (64, 80, 96, 128, 256)
 FLASH_QUERIES = 32
 FLASH_THREADS = 128
-MERGE_VALUES = 16  # features of a result that one thread puts together
+MERGE_VALUES = 16  # features of a result that one thread merges
 
 
 @dataclass(frozen=True)
 class AttentionProblem:
-    """A problem: sizes, types and which keys are seen."""
+    """The problem: sizes, dtypes and the masking of keys."""
 
-    dtype: Dtype  # of query and result
-    cached: str  # how keys and values are stored: an element type, or a scheme
+    dtype: Dtype  # of the query and the result
+    cached: str  # storage of keys and values: a dtype or a quantization scheme
     batch: int
     heads: int
     kv_heads: int
@@ -66,7 +66,7 @@ class AttentionProblem:
 
 @dataclass(frozen=True)
 class AttentionOperands:
-    """Arrays of four axes, (batch, heads, rows, features), their features without gaps."""
+    """Arrays of shape (batch, heads, rows, features) with contiguous features."""
 
     query: Array
     key: Array
@@ -101,14 +101,14 @@ family: KernelFamily[AttentionProblem] = KernelFamily("attention")
 
 @computes("attention")
 def run(call: Call) -> tuple[Array, ...]:
-    """Keys and values are floating numbers of one type."""
+    """Attention with keys and values of one floating-point dtype."""
     query, key, value = _typed(call.gpu, *(x for x in call.inputs[:3] if x is not None))
     return _run(call, query, key, value, key.dtype.name)
 
 
 @computes("quantized_attention")
 def run_quantized(call: Call) -> tuple[Array, ...]:
-    """Keys and values are rows of bytes: kernels know what is in them."""
+    """Attention with quantized keys and values, which are arrays of bytes."""
     query, key, value = (x for x in call.inputs[:3] if x is not None)
     if query.dtype is not dt.float16:
         query = elementwise.cast(call.gpu, query, dt.float32)
@@ -116,7 +116,7 @@ def run_quantized(call: Call) -> tuple[Array, ...]:
 
 
 def _run(call: Call, query: Array, key: Array, value: Array, cached: str) -> tuple[Array, ...]:
-    """Bring the operands into a form that kernels take, without a copy where that can be."""
+    """Bring the operands into the form that kernels take, with as few copies as possible."""
     (spec,) = call.outputs
     *_, heads, queries, value_depth = spec.shape
     mask, lengths = [*call.inputs[3:], None, None][:2]
@@ -147,7 +147,7 @@ def _run(call: Call, query: Array, key: Array, value: Array, cached: str) -> tup
 
 
 def _typed(gpu: Context, query: Array, key: Array, value: Array) -> tuple[Array, Array, Array]:
-    """Key and value in one floating type, the query in the same or in float32; integers too."""
+    """Cast key and value to one floating-point dtype, and the query to that or to float32."""
     kinds = [x.dtype if x.dtype.is_float else dt.float32 for x in (query, key, value)]
     of_cache = dt.promote(kinds[1], kinds[2])
     of_query = kinds[0] if kinds[0] is of_cache else dt.float32
@@ -156,7 +156,7 @@ def _typed(gpu: Context, query: Array, key: Array, value: Array) -> tuple[Array,
 
 
 def _four_axes(gpu: Context, array: Array, *, gaps: bool = False) -> Array:
-    """The batch axes as one; a copy where strides do not allow it, or leave gaps in rows."""
+    """Merge the batch axes; copies if strides do not allow it or features are not contiguous."""
     shape = (math.prod(array.layout.shape[:-3]), *array.layout.shape[-3:])
     layout = sh.reshape(array.layout, shape)
     if layout is None or not (gaps or layout.strides[-1] == 1 or shape[-1] == 1):
@@ -167,8 +167,10 @@ def _four_axes(gpu: Context, array: Array, *, gaps: bool = False) -> Array:
 
 
 def _masking(gpu: Context, mask: Array, scores: tuple[int, ...]) -> Array:
-    """The mask as float32 over (batch, heads, queries, keys), not repeated where it is the same
-    for all heads, queries or keys."""
+    """The mask as float32 of shape (batch, heads, queries, keys).
+
+    It has stride 0 where it is broadcast over heads, queries or keys.
+    """
     mask = elementwise.cast(gpu, placed(gpu, mask), dt.float32)
     own = (1,) * (len(scores) - mask.layout.ndim) + mask.layout.shape
     mask = replace(mask, layout=sh.expand(mask.layout, (*scores[:-3], *own[-3:])))
@@ -191,7 +193,7 @@ def _pipeline(
     extra: Mapping[int, int] | None = None,
     stem: str = "attention",
 ) -> Pipeline:
-    """The kernel for these head sizes, or for any; further constants by their index."""
+    """The kernel for these head sizes, or the one for any size."""
     sizes = (problem.depth, problem.value_depth)
     usual = all(size % USUAL == 0 for size in sizes)
     known = dict(enumerate(sizes if usual else (0, 0)))
@@ -201,13 +203,13 @@ def _pipeline(
 
 
 def _plain_cost(info: DeviceInfo, problem: AttentionProblem) -> float:
-    """Scores are computed again for every few features: the last resort."""
+    """The most expensive variant: scores are computed again for every few features."""
     return 1000.0
 
 
 @family.variant("plain", cost=_plain_cost)
 def plain(gpu: Context, problem: AttentionProblem, operands: AttentionOperands) -> None:
-    """A thread a query and some features of its result."""
+    """One thread per query and group of features of its result."""
     parts = -(-problem.value_depth // PLAIN_VALUES)
     grid = (problem.queries, problem.batch * problem.heads, parts)
     gpu.queue.dispatch(
@@ -225,13 +227,13 @@ def _fits(info: DeviceInfo, problem: AttentionProblem) -> bool:
 
 
 def _fits_processor(info: DeviceInfo, problem: AttentionProblem) -> bool:
-    # GPUs' compilers do not take wide vectors.
+    # GPU compilers do not support wide vectors.
     return _fits(info, problem) and not info.simd_hardware
 
 
 @family.variant("serial", can=_fits_processor, cost=lambda info, problem: 10.0)
 def serial(gpu: Context, problem: AttentionProblem, operands: AttentionOperands) -> None:
-    """A thread a block of queries, which stand side by side in its vector registers."""
+    """One thread per block of queries, which are the lanes of its vector registers."""
     few, many = SERIAL_VECTORS
     vectors = few if problem.queries <= few * LINE else many
     gpu.queue.dispatch(
@@ -248,12 +250,12 @@ def _few_queries(info: DeviceInfo, problem: AttentionProblem) -> bool:
     return _fits_processor(info, problem) and problem.queries <= DECODE_QUERIES
 
 
-# A query's result would depend on how many others come with it: they decide the variant.
+# Not batch invariant: the number of queries decides the variant.
 @family.variant(
     "decode_serial", can=_few_queries, cost=lambda info, problem: 5.0, batch_invariant=False
 )
 def decode_serial(gpu: Context, problem: AttentionProblem, operands: AttentionOperands) -> None:
-    """A thread a chunk of keys, read once for all heads that share them."""
+    """One thread per chunk of keys, read once for all heads that share them."""
     chunks = max(-(-problem.keys // DECODE_CHUNK), 1)
     pipeline = _pipeline(gpu, problem, "decode_serial", stem="attention_serial")
     shares = KeyShares.of(gpu, problem, chunks)
@@ -279,7 +281,7 @@ def _flash_cost(info: DeviceInfo, problem: AttentionProblem) -> float:
 
 @family.variant("flash", can=_flash_can, cost=_flash_cost)
 def flash(gpu: Context, problem: AttentionProblem, operands: AttentionOperands) -> None:
-    """A threadgroup a block of queries, their products as matrices of its simdgroups."""
+    """One threadgroup per block of queries; simdgroup matrices compute the products."""
     function = f"{_function(problem, 'flash')}_{problem.depth}"
     blocks = -(-problem.queries // FLASH_QUERIES)
     gpu.queue.dispatch(
@@ -293,7 +295,7 @@ def flash(gpu: Context, problem: AttentionProblem, operands: AttentionOperands) 
 
 
 def _decode_cost(info: DeviceInfo, problem: AttentionProblem) -> float:
-    """Every query reads all keys, so it is for few; for many where their depth suits no other."""
+    """For few queries, since each reads all keys; for many if no other variant fits."""
     if not info.simd_hardware:
         return 300.0
     return 5.0 if problem.queries <= DECODE_QUERIES else 50.0
@@ -301,7 +303,7 @@ def _decode_cost(info: DeviceInfo, problem: AttentionProblem) -> float:
 
 @family.variant("decode", can=_fits, cost=_decode_cost, batch_invariant=False)
 def decode(gpu: Context, problem: AttentionProblem, operands: AttentionOperands) -> None:
-    """A threadgroup a query and a chunk of keys."""
+    """One threadgroup per query and chunk of keys."""
     split = SPLIT if problem.keys > SPLIT_FROM else SPLIT_FROM
     chunks = max(-(-problem.keys // split), 1)
     constants = {0: problem.depth, 1: problem.value_depth, 2: split, 3: problem.cap > 0}
@@ -321,7 +323,7 @@ def decode(gpu: Context, problem: AttentionProblem, operands: AttentionOperands)
 
 @dataclass(frozen=True)
 class KeyShares:
-    """What chunks of keys contribute to each result, for a second pass to put together."""
+    """The contributions of chunks of keys to each result, which a second pass merges."""
 
     chunks: int
     sums: Buffer
@@ -329,7 +331,7 @@ class KeyShares:
 
     @classmethod
     def of(cls, gpu: Context, problem: AttentionProblem, chunks: int) -> KeyShares:
-        """A single chunk gives the result itself: it needs a buffer only to bind."""
+        """With a single chunk the result is written directly and the buffers are dummies."""
         count = problem.rows * chunks if chunks > 1 else 1
         sums = gpu.buffer(count * problem.value_depth * 4, "scratch")
         return cls(chunks, sums, gpu.buffer(count * 8, "scratch"))

@@ -1,4 +1,4 @@
-"""Measured choices on disk: which variant was quickest for a class of problems on a device."""
+"""Measured choices on disk: the fastest variant for each class of problems on a device."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def path(device: str) -> Path:
 
 
 def read(device: str) -> Choices:
-    """The choices for a device; none where there is no file, or one that means nothing."""
+    """The choices for a device; empty if there is no file or the file is not valid."""
     file = path(device)
     try:
         text = file.read_text()
@@ -50,10 +50,10 @@ def _parsed(text: str, device: str) -> Choices:
         raise ValueError(f"it is about {stored.get('device')!r}, not {device!r}")
     families = stored.get("choices")
     if not isinstance(families, dict) or not all(isinstance(f, dict) for f in families.values()):
-        raise ValueError("its choices are no table")
+        raise ValueError("its choices are not a table")
     found = {(f, kind): variant for f, kinds in families.items() for kind, variant in kinds.items()}
     if not all(isinstance(variant, str) for variant in found.values()):
-        raise ValueError("its choices are no names of variants")
+        raise ValueError("its choices are not names of variants")
     return found
 
 
@@ -62,7 +62,7 @@ def _warn(file: Path, reason: str) -> None:
 
 
 def write(device: str, choices: Choices) -> Path:
-    """Put the choices in place of the old ones, whole or not at all."""
+    """Replace the stored choices atomically."""
     families: dict[str, dict[str, str]] = {}
     for (family, kind), variant in sorted(choices.items()):
         families.setdefault(family, {})[kind] = variant

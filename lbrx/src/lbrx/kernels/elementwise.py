@@ -36,7 +36,7 @@ PER_THREAD = 4
 
 @dataclass(frozen=True)
 class ElementwiseProblem:
-    """A problem: a program over so many elements."""
+    """The problem: a program, and the number of elements it runs over."""
 
     program: Program
     size: int
@@ -74,21 +74,21 @@ def step_of(op: Op, attributes: Attributes, specs: Sequence[Spec], gives: Dtype)
 
 
 def numbers(attributes: Attributes) -> list[float]:
-    """Attributes that a kernel is given as values."""
+    """The numeric attributes, which kernels take as values."""
     return [float(v) for v in attributes.values() if isinstance(v, int | float)]
 
 
 def _function(op: Op, attributes: Attributes) -> str:
-    """The name in `elementwise.h`: an attribute in words is part of it."""
+    """The name in `elementwise.h`; attributes that are strings are part of it."""
     words = [v for v in attributes.values() if isinstance(v, str) and v != "none"]
     return "_".join([op.name, *words])
 
 
-# ---- the space that a kernel walks through ----
+# ---- the index space of a kernel ----
 
 
 def collapsed(shape: Shape, layouts: Sequence[Layout]) -> tuple[Shape, list[Shape]]:
-    """The fewest axes on which the arrays (already of this shape) are walked alike."""
+    """Merge axes as far as the strides of all arrays (already of this shape) allow."""
     sizes: list[int] = []
     strides: list[list[int]] = [[] for _ in layouts]
     for axis, n in enumerate(shape):
@@ -114,14 +114,14 @@ def access(stride: int) -> Access:
 
 @dataclass(frozen=True)
 class ElementSpace:
-    """Sizes and strides as a kernel gets them."""
+    """Sizes and strides as a kernel takes them."""
 
     shape: Shape
-    strides: Sequence[Shape]  # of each array that is read, in the collapsed axes
-    layouts: Sequence[Layout]  # of the same, for their first elements
+    strides: Sequence[Shape]  # of each input array, over the collapsed axes
+    layouts: Sequence[Layout]  # of the same arrays; only the offsets are used
 
     def pieces(self) -> Iterator[tuple[int, ElementSpace]]:
-        """The first axis in lengths that 32 bits can count, each with its beginning."""
+        """Split the first axis so that 32-bit indices suffice; yields (first index, part)."""
         n = self.shape[0]
         if n <= PART:
             yield 0, self
@@ -151,14 +151,14 @@ class ElementSpace:
 
 @dataclass(frozen=True)
 class Computation:
-    """Steps on arrays that have the results' shape, and on scalars of the host."""
+    """Steps on arrays of the results' shape and on host scalars."""
 
     name: str
     shape: Shape
     inputs: tuple[Array, ...]
     steps: tuple[ProgramStep, ...]
     outputs: tuple[tuple[int, Spec], ...]
-    """Values, and what they become: all as many elements as the shape has."""
+    """(value, result) pairs; every result has as many elements as the shape."""
 
 
 @computes(*OPERATIONS)
@@ -176,7 +176,7 @@ def run(call: Call) -> tuple[Array, ...]:
 
 
 def expanded(array: Array, shape: Shape) -> Array:
-    """Broadcast, unless it is a scalar of the host."""
+    """The array broadcast to a shape; host scalars are left as they are."""
     return array if is_host(array) else replace(array, layout=sh.expand(array.layout, shape))
 
 
@@ -193,7 +193,7 @@ def compute(gpu: Context, what: Computation) -> tuple[Array, ...]:
     arrays = [x.layout for x in what.inputs if not is_host(x)]
     written = sh.contiguous(what.shape)
     axes, strides = collapsed(what.shape, [*arrays, written])
-    if axes == (1,):  # one element is a row of one: no kernel of its own
+    if axes == (1,):  # a single element is treated as a row of length 1
         strides = [(1,)] * len(strides)
     accesses = iter([access(own[-1]) for own in strides])
     inputs = [
@@ -221,7 +221,7 @@ def constant(array: Array) -> bytes:
 
 
 def needs_wide(layouts: Sequence[Layout]) -> bool:
-    """Whether an element lies where 32 bits, with a sign, do not reach."""
+    """Whether offsets exceed a signed 32-bit integer."""
     return any(layout.bounds()[1] > 2**31 for layout in layouts)
 
 
@@ -234,7 +234,7 @@ def single(
     values: KernelArguments,
     results: Sequence[Array],
 ) -> None:
-    """A thread an element: also what a processor's loops are made of."""
+    """One thread per element; on a CPU, neighbouring threads become a vectorised loop."""
     program = problem.program
     pipeline = _pipeline(gpu, program, name)
     buffers = [whole_buffer(result) for result in results]
@@ -255,7 +255,7 @@ def single(
 
 
 def _several_cost(info: DeviceInfo, problem: ElementwiseProblem) -> float:
-    """Fewer threads pay once there are more than enough for the whole GPU."""
+    """Several elements per thread pay off once all cores of a GPU are busy."""
     enough = PER_THREAD * GROUP * 8 * (info.cores or 1)
     return 0.9 if info.simd_hardware and problem.size >= enough else 1.1
 
@@ -269,7 +269,7 @@ def several(
     values: KernelArguments,
     results: Sequence[Array],
 ) -> None:
-    """A thread some elements, far apart, so that neighbouring threads read neighbours."""
+    """Several elements per thread, far apart, so that neighbouring threads read neighbours."""
     program = replace(problem.program, per_thread=PER_THREAD)
     pipeline = _pipeline(gpu, program, name)
     buffers = [whole_buffer(result) for result in results]
@@ -292,7 +292,7 @@ def _parts(
     space: ElementSpace,
     size: int,
 ) -> Iterator[FlatPart]:
-    """A flat program in pieces that 32 bits can count, each argument from its first element on."""
+    """Split a flat program so that 32-bit indices suffice."""
     starts = iter(layout.offset for layout in space.layouts)
     bound: list[tuple[Buffer | bytes, int, int]] = []
     for value, given in zip(values, program.inputs, strict=True):
@@ -308,7 +308,7 @@ def _parts(
 def _slices(
     program: Program, buffers: Sequence[Buffer], first: int, piece: ElementSpace
 ) -> list[Buffer | bytes]:
-    """Where the results of a piece of the first axis go."""
+    """The slices of the result buffers for one part of the first axis."""
     row, count = math.prod(piece.shape[1:]), math.prod(piece.shape)
     sizes = [dtype.itemsize for _, dtype in program.outputs]
     return [_from(b, 0, size, first * row, count) for b, size in zip(buffers, sizes, strict=True)]
@@ -323,7 +323,7 @@ def _from(
 
 
 def _pipeline(gpu: Context, program: Program, name: str) -> Pipeline:
-    """Compiled in safe maths: NaN and infinity are values."""
+    """Compiled with safe math, which keeps NaN and infinity."""
     function = _kernel_name(program, name)
     text = source(program, function)
     return gpu.shaders.pipeline("elementwise", function, safe_math=True, source=text)
@@ -331,7 +331,7 @@ def _pipeline(gpu: Context, program: Program, name: str) -> Pipeline:
 
 @cache
 def _kernel_name(program: Program, name: str) -> str:
-    """The operations, and a digest of types and accesses."""
+    """The name with a digest of the program."""
     return f"{name}_{blake2b(repr(program).encode(), digest_size=6).hexdigest()}"
 
 
@@ -350,12 +350,12 @@ def _group(grid: tuple[int, int, int]) -> tuple[int, int, int]:
 
 
 def contiguous(gpu: Context, array: Array) -> Array:
-    """The array itself if its elements are in order, else a copy in which they are."""
+    """The array itself if it is contiguous, else a contiguous copy."""
     return array if array.layout.is_contiguous else _applied(gpu, "copy", array)
 
 
 def cast(gpu: Context, array: Array, dtype: Dtype) -> Array:
-    """The array as another type, itself if it is of that already."""
+    """The array cast to a dtype; the array itself if it has that dtype."""
     return array if array.dtype is dtype else _applied(gpu, "cast", array, dtype=dtype)
 
 

@@ -1,5 +1,5 @@
-"""Elementwise steps and reductions of rows in one kernel: what the scheduler makes of a softmax or
-a norm that is written out."""
+"""Elementwise steps and row reductions in one kernel, such as a softmax or a norm written out in
+single operations."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from lbrx.storage import Array
 
 TEAM = 1024  # threads at most
 LONGEST = TEAM * KEPT
-"""Elements of a row that a threadgroup can take."""
+"""The longest row that a threadgroup can process."""
 
 
 @dataclass(frozen=True)
 class RowComputation:
-    """Steps on arrays of shape `rows` and the length: one that has no such axis repeats there."""
+    """Steps on arrays of shape (*rows, length); values of rows have stride 0 there."""
 
     name: str
     rows: Shape
@@ -41,7 +41,7 @@ class RowComputation:
 
 @dataclass(frozen=True)
 class FusedRowsProblem:
-    """A problem: a program over so many rows."""
+    """The problem: a program, and the number and length of its rows."""
 
     program: RowProgram
     count: int
@@ -100,7 +100,7 @@ def _space(
 
 @family.variant("serial", cost=lambda info, problem: 2.0 if info.simd_hardware else 1.0)
 def serial(gpu: Context, problem: FusedRowsProblem, name: str, arguments: KernelArguments) -> None:
-    """A thread a row."""
+    """One thread per row."""
     _dispatch(gpu, problem.program, name, arguments, problem.count, 1, "serial")
 
 
@@ -112,7 +112,7 @@ def serial(gpu: Context, problem: FusedRowsProblem, name: str, arguments: Kernel
 def together(
     gpu: Context, problem: FusedRowsProblem, name: str, arguments: KernelArguments
 ) -> None:
-    """A threadgroup a row."""
+    """One threadgroup per row."""
     program = replace(problem.program, together=True)
     simdgroups = -(-problem.length // (KEPT * SIMD_WIDTH))
     threads = SIMD_WIDTH * (1 << max(simdgroups - 1, 0).bit_length())
@@ -131,7 +131,7 @@ def _dispatch(
     function = _kernel_name(program, name)
     text = source(program, function)
     pipeline = gpu.shaders.pipeline("rows", function, safe_math=True, source=text)
-    # Threads on their own are grouped for the sake of the grid alone.
+    # Serial threads do not cooperate; the group size only shapes the grid.
     group = team if program.together else min(rows, SIMD_WIDTH)
     gpu.queue.dispatch(
         pipeline, arguments, (rows * team, 1, 1), (group, 1, 1), kernel=name, variant=variant

@@ -1,7 +1,7 @@
-"""Elements picked and put by index: take, gather and scatter.
+"""Indexing: take, gather and scatter.
 
-Indices that lie ready are checked at once; those that are still being computed are checked by the
-kernel, which touches nothing for a wrong one, and the next wait raises the error.
+Indices that are already in memory are checked immediately. Those that are still being computed are
+checked by the kernel, which skips indices out of range; the next wait raises the error.
 """
 
 from __future__ import annotations
@@ -32,20 +32,21 @@ from lbrx.ops import Spec
 from lbrx.storage import Array, empty_aligned
 
 GROUP = 256  # threads
-CHECKED_ON_HOST = 1 << 18  # indices: beyond, the kernel is quicker at it
+CHECKED_ON_HOST = 1 << 18  # indices; more are checked by the kernel, which is faster
 REPORT_BYTES = 12  # of a `Report`
-SERIAL_COLUMNS = 64  # that a thread takes side by side: whole lines of memory
+SERIAL_COLUMNS = 64  # columns per thread: whole cache lines
 THREADS_A_CORE = 1024  # of a GPU
-# A share that an index falls into by chance costs mispredicted branches: fewer cores gain nothing.
+# An index falls into a random share, and branches are mispredicted: shares pay off only from this
+# number of cores on.
 SHARED_FROM = 8
 HALVES = (dt.float16, dt.bfloat16)
 
 
 @dataclass(frozen=True)
 class PickProblem:
-    """A problem: an array as (outer, axis, inner), and so many indices along the axis."""
+    """The problem: an array as (outer, axis, inner), and the number of indices along the axis."""
 
-    dtype: Dtype  # that elements are handled as
+    dtype: Dtype  # as which elements are moved
     indices: Dtype
     outer: int
     axis: int
@@ -65,7 +66,7 @@ class PickProblem:
 
     @property
     def grid(self) -> tuple[int, int, int]:
-        """Along x the inner elements, or the indices if each is for one element."""
+        """The grid: x is the inner axis, or the indices if there is no inner axis."""
         if self.inner > 1:
             return self.inner, self.count, self.outer
         return self.count, 1, self.outer
@@ -73,7 +74,7 @@ class PickProblem:
 
 @dataclass(frozen=True)
 class Indices:
-    """Indices in memory, and where a kernel reports one that is beyond the axis."""
+    """Indices, and the buffer in which a kernel reports one that is out of range."""
 
     array: Array
     report: Buffer
@@ -100,12 +101,12 @@ def _indices(gpu: Context, op: str, given: Array, axis: int, *, checked: bool = 
     array = elementwise.contiguous(gpu, placed(gpu, given))
     if not checked:
         return Indices(array, gpu.buffer(REPORT_BYTES), None)
-    # What is recorded will run with indices that are not here yet.
+    # Recorded commands will run with indices that are not known yet.
     ready = recorder() is None and whole_buffer(array).block.ticket <= gpu.queue.completed()
     if ready and array.layout.size <= CHECKED_ON_HOST:
         _check(array, axis)
         return Indices(array, gpu.buffer(REPORT_BYTES), None)
-    # The host's own memory, which stays where it is when commands are replayed.
+    # Memory of the host, which is not moved when commands are replayed.
     words = empty_aligned(REPORT_BYTES // 4, dt.uint32)
     words[:] = 0
     report = gpu.share(words)
@@ -170,7 +171,7 @@ def run_take(call: Call) -> tuple[Array, ...]:
     result = empty(call.gpu, call.outputs[0])
     count = indices.array.layout.size
     problem = _problem(source, axis, source.dtype, indices.array.dtype, count)
-    # A replay may bind memory that begins elsewhere in a word.
+    # A replay may bind memory with another alignment.
     if recorder() is None:
         problem = _in_words(problem, buffer_of(source).address)
     else:
@@ -181,7 +182,7 @@ def run_take(call: Call) -> tuple[Array, ...]:
 
 
 def _in_words(problem: PickProblem, address: int) -> PickProblem:
-    """Rows as the widest integers that they, and where they begin, are multiples of."""
+    """The problem with rows as the widest integers that their length and alignment allow."""
     row = problem.inner * problem.dtype.itemsize
     width = next(w for w in (8, 4, 2, 1) if row % w == 0 and address % w == 0)
     return replace(problem, dtype=movement.BITS[width], inner=row // width)
@@ -191,7 +192,7 @@ def _in_words(problem: PickProblem, address: int) -> PickProblem:
 def take_element(
     gpu: Context, problem: PickProblem, source: Buffer, indices: Indices, result: Buffer
 ) -> None:
-    """A thread an element."""
+    """One thread per element."""
     arguments = (source, buffer_of(indices.array), result, problem.packed(), indices.report)
     _dispatch(gpu, "take", "element", problem, arguments, problem.grid, indices)
 
@@ -204,7 +205,7 @@ def _row_cost(info: DeviceInfo, problem: PickProblem) -> float:
 def take_row(
     gpu: Context, problem: PickProblem, source: Buffer, indices: Indices, result: Buffer
 ) -> None:
-    """A thread a row."""
+    """One thread per row."""
     arguments = (source, buffer_of(indices.array), result, problem.packed(), indices.report)
     grid = (problem.count, problem.outer, 1)
     _dispatch(gpu, "take", "row", problem, arguments, grid, indices)
@@ -233,7 +234,7 @@ def run_gather(call: Call) -> tuple[Array, ...]:
 def gather_element(
     gpu: Context, problem: PickProblem, source: Buffer, indices: Indices, result: Buffer
 ) -> None:
-    """A thread an element."""
+    """One thread per element."""
     arguments = (source, buffer_of(indices.array), result, problem.packed(), indices.report)
     _dispatch(gpu, "gather", "element", problem, arguments, problem.grid, indices)
 
@@ -279,7 +280,7 @@ def scatter_walk(
     updates: Buffer,
     result: Buffer,
 ) -> None:
-    """A thread walks a column's indices in order: sums are the same each time."""
+    """One thread per column processes its indices in order, so sums are reproducible."""
     columns = 1 if gpu.info.simd_hardware else SERIAL_COLUMNS
     threads = -(-problem.inner // columns)
     shares = _shares(gpu.info, problem, problem.outer * threads)
@@ -292,7 +293,7 @@ def scatter_walk(
 
 
 def _shares(info: DeviceInfo, problem: PickProblem, threads: int) -> int:
-    """Each share reads all indices of its columns again, so no more than keep the device busy."""
+    """The number of shares: only enough for all cores, since each reads all indices."""
     wanted = info.cores or 1
     if info.simd_hardware:
         wanted *= THREADS_A_CORE

@@ -1,4 +1,4 @@
-"""Matrix products, with bias and activation: the problem, and a kernel that takes all of them.
+"""Matrix products with bias and activation: the problem, and kernels for every case.
 
 Kernels for simdgroups are in `matmul_tiles.py`, for a few rows in `matvec.py`, the vendor's in
 `mps.py`.
@@ -25,9 +25,9 @@ from lbrx.ops import Spec
 from lbrx.shape import Layout, Shape
 from lbrx.storage import Array
 
-# As matmul.h numbers them.
+# The numbers used in matmul.h.
 ACTIVATIONS = {None: 0, "relu": 1, "gelu": 2, "gelu_tanh": 3, "silu": 4, "sigmoid": 5, "tanh": 6}
-BATCH_AXES = 4  # that kernels unfold
+BATCH_AXES = 4  # supported by kernels
 LONGEST = 2**31 - 1  # rows or columns, which kernels count in 32 bits
 
 # Rows and columns of a thread, as in matmul.h.
@@ -35,24 +35,24 @@ SERIAL_ROWS, SERIAL_COLUMNS = 64, 64
 
 # Costs are microseconds. Those of processors were measured on two threads of a Zen 4.
 DISPATCH = 5.0
-EMULATED = 1e6  # of kernels that work everywhere, but are not meant for the device
+EMULATED = 1e6  # for kernels that work on the device but are not made for it
 SERIAL_SPEED = 130e3  # operations
-SERIAL_PACKING = (0.2e-3, 0.4e-3)  # an element of y, if its rows or its columns lie together
+SERIAL_PACKING = (0.2e-3, 0.4e-3)  # per element of y, if its rows or its columns are contiguous
 
-M1_PEAK, M1_BANDWIDTH = 2.6e12, 68e9  # a GPU's, for chips that are not in the table
+M1_PEAK, M1_BANDWIDTH = 2.6e12, 68e9  # for GPUs that are not in the table of chips
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """How an operand lies in memory: row after row, or column after column if transposed."""
+    """The memory layout of an operand: row-major, or column-major if transposed."""
 
     transposed: bool
     leading: int
-    """Elements from one to the next."""
+    """The distance between rows, or columns if transposed, in elements."""
 
     @property
     def strides(self) -> tuple[int, int]:
-        """From row to row and from column to column."""
+        """(row stride, column stride)."""
         return (1, self.leading) if self.transposed else (self.leading, 1)
 
     @property
@@ -62,7 +62,7 @@ class Matrix:
 
 @dataclass(frozen=True)
 class MatmulProblem:
-    """A problem: m by k times k by n, for each member of a batch."""
+    """The problem: (m, k) times (k, n), for each member of a batch."""
 
     m: int
     n: int
@@ -73,7 +73,7 @@ class MatmulProblem:
     batch: Shape = ()
     x_batch: Shape = ()
     y_batch: Shape = ()
-    """Strides of the batch's axes; 0 where all members share the operand."""
+    """Strides of the batch axes; 0 if all members share the operand."""
     bias: bool = False
     activation: str | None = None
 
@@ -87,7 +87,7 @@ class MatmulProblem:
 
     @property
     def finishes(self) -> bool:
-        """Whether anything follows the product."""
+        """Whether there is a bias or an activation."""
         return self.bias or self.activation is not None
 
     @property
@@ -98,7 +98,7 @@ class MatmulProblem:
 
     @property
     def transposed(self) -> MatmulProblem:
-        """The product of the transposed operands, y first: its result is this one's transposed."""
+        """The product of the transposed operands, which gives the transposed result."""
         return replace(
             self,
             m=self.n,
@@ -110,7 +110,7 @@ class MatmulProblem:
         )
 
     def packed(self, *, into_transposed: bool = False) -> bytes:
-        """The `Product` record of matmul.h, of a result whose rows or columns follow each other."""
+        """The `Product` record of matmul.h, for a row-major or a transposed result."""
         bias = (self.bias, 0) if into_transposed else (0, self.bias)
         out = (1, self.m) if into_transposed else (self.n, 1)
         zeros = (0,) * (BATCH_AXES - len(self.batch))
@@ -132,13 +132,15 @@ family: KernelFamily[MatmulProblem] = KernelFamily("matmul")
 
 @computes("matmul")
 def matmul(call: Call) -> tuple[Array, ...]:
-    """numpy's matmul: operands of one type, halves of several types in float32."""
+    """numpy's matmul; operands of different dtypes are cast to what the result accumulates in."""
     return _product(call, bare=False)
 
 
 def finished_product(call: Call) -> tuple[Array, ...]:
-    """A product with what followed it in separate operations: the same bits, so its kernel is the
-    one that is chosen without them."""
+    """A product together with a bias and an activation that were separate operations.
+
+    To keep the bits, its variant is the one that is chosen for the product alone.
+    """
     return _product(call, bare=True)
 
 
@@ -163,7 +165,7 @@ def _product(call: Call, bare: bool) -> tuple[Array, ...]:
 def problem_of(
     gpu: Context, x: Array, y: Array, bias: bool, activation: str | None
 ) -> tuple[Array, Array, MatmulProblem]:
-    """The operands as matrices that kernels can use, copied where they must be, and the problem."""
+    """The operands as matrices that kernels support, copied if necessary, and the problem."""
     if x.layout.ndim == 1:
         x = replace(x, layout=sh.unsqueeze(x.layout, 0))
     if y.layout.ndim == 1:
@@ -188,7 +190,7 @@ def problem_of(
 
 
 def _matrix(gpu: Context, array: Array) -> tuple[Array, Matrix]:
-    """How the last two axes lie in memory; the array copied if in neither order."""
+    """The layout of the last two axes; the array is copied if neither is contiguous."""
     (*_, rows, columns), (*batch, down, across) = array.layout.shape, array.layout.strides
     if all(stride >= 0 for stride in batch):
         if (across == 1 or columns == 1) and (down >= columns or rows == 1):
@@ -209,7 +211,7 @@ def _expanded(gpu: Context, array: Array, shape: Shape) -> Array:
 
 
 def _with_rows_merged(problem: MatmulProblem) -> MatmulProblem:
-    """Members that follow each other and share y are more rows of one product."""
+    """Merge batch members that are adjacent and share y into rows of one product."""
     *outer, members = problem.batch
     *x_outer, x_stride = problem.x_batch
     *y_outer, y_stride = problem.y_batch
@@ -232,12 +234,12 @@ def _with_rows_merged(problem: MatmulProblem) -> MatmulProblem:
 
 
 def peak(info: DeviceInfo) -> float:
-    """Operations a microsecond."""
+    """Operations per microsecond."""
     return (info.fp32_peak or M1_PEAK) / 1e6
 
 
 def bandwidth(info: DeviceInfo) -> float:
-    """Bytes a microsecond."""
+    """Bytes per microsecond."""
     return (info.bandwidth or M1_BANDWIDTH) / 1e6
 
 
@@ -250,7 +252,7 @@ def pipeline(
     *,
     stem: str = "matmul",
 ) -> Pipeline:
-    """A kernel of the shader, with this problem's activation."""
+    """A kernel of the shader, specialised for the problem's activation."""
     name = kernel_name(stem, kernel, dtype)
     values = {0: ACTIVATIONS[problem.activation], **(constants or {})}
     return gpu.shaders.pipeline(stem, name, values, safe_math=True)
@@ -259,7 +261,7 @@ def pipeline(
 def operands(
     problem: MatmulProblem, x: Array, y: Array, bias: Array | None, result: Array
 ) -> list[Buffer | bytes]:
-    """What every kernel is given first. Without a bias, one zero is added to all columns."""
+    """The first arguments of every kernel. Without a bias, a zero is added to all columns."""
     added = buffer_of(bias) if bias is not None else bytes(result.dtype.itemsize)
     return [buffer_of(x), buffer_of(y), added, buffer_of(result)]
 
@@ -272,7 +274,7 @@ def finish(
     bias: Array | None,
     result: Array,
 ) -> None:
-    """Add planes of partial sums in order, then bias and activation."""
+    """Add planes of partial sums in order, then apply bias and activation."""
     grid = (problem.n, problem.members * problem.m, 1)
     group = min(problem.n, 256)
     _, *given = operands(problem, parts, parts, bias, result)
@@ -288,14 +290,14 @@ def finish(
 
 
 def bits(dtype: Dtype) -> Dtype:
-    """Integers of a width wrap alike: the unsigned type's kernel serves both."""
+    """Integers use the kernel of the unsigned type of the same width, since they wrap alike."""
     if not dtype.is_integer:
         return dtype
     return {1: dt.uint8, 2: dt.uint16, 4: dt.uint32, 8: dt.uint64}[dtype.itemsize]
 
 
 def is_aligned(buffer: Buffer | bytes, leading: int, batch: Shape, dtype: Dtype) -> bool:
-    """Whether four elements from the start of any row are one load."""
+    """Whether rows are aligned so that four elements can be loaded at once."""
     assert isinstance(buffer, Buffer)
     whole_strides = all(stride % 4 == 0 for stride in (leading, *batch))
     return whole_strides and buffer.offset % (4 * dtype.itemsize) == 0
@@ -310,12 +312,12 @@ def _serial_cost(info: DeviceInfo, problem: MatmulProblem) -> float:
     return DISPATCH + columns * (packing + 2 * problem.m / SERIAL_SPEED)
 
 
-# No thread of a GPU has memory of its own for a block.
+# The private memory of a GPU thread is too small for a block.
 @family.variant("serial", can=lambda info, problem: not info.simd_hardware, cost=_serial_cost)
 def serial(
     gpu: Context, problem: MatmulProblem, x: Array, y: Array, bias: Array | None, result: Array
 ) -> None:
-    """A thread a block of the result, its sums in the order of k: the same bits for any m."""
+    """One thread per block of the result. Sums are in order of k: the same bits for any m."""
     grid = (-(-problem.n // SERIAL_COLUMNS), -(-problem.m // SERIAL_ROWS), problem.members)
     _dispatch(gpu, problem, "serial", operands(problem, x, y, bias, result), grid, (1, 1, 1))
 
@@ -324,7 +326,7 @@ def serial(
 def single(
     gpu: Context, problem: MatmulProblem, x: Array, y: Array, bias: Array | None, result: Array
 ) -> None:
-    """A thread a result, for GPUs and what they have no better kernel for: integers."""
+    """One thread per element of the result, for integers on GPUs."""
     grid = (problem.n, problem.m, problem.members)
     across = min(problem.n, 32)
     group = (across, min(problem.m, 256 // across), 1)

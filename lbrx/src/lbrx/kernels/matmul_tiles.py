@@ -23,14 +23,14 @@ from lbrx.metal import Buffer, Context, DeviceInfo
 from lbrx.ops import Spec
 from lbrx.storage import Array
 
-# Of the kernels, as in matmul_tiles.h.
+# Constants of matmul_tiles.h.
 SMALL_TILE, LARGE_TILE, TILE_DEPTH, TILE_THREADS = 32, 64, 16, 128
 
-# Not measured: from published shares of Apple GPUs' peak.
+# Not measured: published fractions of the peak of Apple GPUs.
 TILES_OF_PEAK = {SMALL_TILE: 0.6, LARGE_TILE: 0.8}
-THREADGROUPS_A_CORE = 2  # that hide each other's waiting
+THREADGROUPS_A_CORE = 2  # per core, to hide latency
 SPLIT_THREADGROUPS = 512
-LEAST_DEPTH = 256  # of k, for a threadgroup of its own
+LEAST_DEPTH = 256  # of k per threadgroup, at least
 SWIZZLE_FROM = 4  # rows of tiles
 
 
@@ -39,7 +39,7 @@ def _can_tile(info: DeviceInfo, problem: MatmulProblem) -> bool:
 
 
 def _tiles_cost(info: DeviceInfo, problem: MatmulProblem) -> float:
-    """Time for whole tiles at the speed that so many threadgroups reach together."""
+    """The time for whole tiles at the speed that this number of threadgroups reaches."""
     if not info.simd_hardware:
         return EMULATED + problem.operations
     size = tile_size(info, problem)
@@ -50,7 +50,7 @@ def _tiles_cost(info: DeviceInfo, problem: MatmulProblem) -> float:
 def simd8x8(
     gpu: Context, problem: MatmulProblem, x: Array, y: Array, bias: Array | None, result: Array
 ) -> None:
-    """Tiles multiplied by simdgroups; sums grow in the order of k, the same for any m."""
+    """Simdgroups multiply tiles. Sums are in order of k: the same bits for any m."""
     size = tile_size(gpu.info, problem)
     given = operands(problem, x, y, bias, result)
     _dispatch_tiles(gpu, problem, f"tiles{size}", given, problem.k)
@@ -61,7 +61,7 @@ def _can_split(info: DeviceInfo, problem: MatmulProblem) -> bool:
 
 
 def _split_cost(info: DeviceInfo, problem: MatmulProblem) -> float:
-    """As many threadgroups as parts make, and the sums written, read and added."""
+    """The time for all threadgroups, and for writing, reading and adding the partial sums."""
     if not info.simd_hardware:
         return EMULATED + 2 * problem.operations
     size, depth = _split(info, problem)
@@ -75,7 +75,7 @@ def _split_cost(info: DeviceInfo, problem: MatmulProblem) -> float:
 def splitk(
     gpu: Context, problem: MatmulProblem, x: Array, y: Array, bias: Array | None, result: Array
 ) -> None:
-    """Threadgroups share k as well, for products with few results; the parts are then added."""
+    """k is split over threadgroups too, for small results; the partial sums are then added."""
     size, depth = _split(gpu.info, problem)
     count = -(-problem.k // depth)
     parts = empty(gpu, Spec((count, *result.layout.shape), dt.float32))
@@ -85,13 +85,13 @@ def splitk(
 
 
 def tile_size(info: DeviceInfo, problem: MatmulProblem) -> int:
-    """Large tiles reuse more of what they load, small ones are more."""
+    """Large tiles reuse more of the data they load; small ones give more threadgroups."""
     enough = THREADGROUPS_A_CORE * (info.cores or 1)
     return LARGE_TILE if _tiles(problem, LARGE_TILE) >= enough else SMALL_TILE
 
 
 def _split(info: DeviceInfo, problem: MatmulProblem) -> tuple[int, int]:
-    """The size of tiles and how much of k a threadgroup takes."""
+    """The tile size and the depth of k per threadgroup."""
     size = tile_size(info, problem)
     parts = max(SPLIT_THREADGROUPS // _tiles(problem, size), 2)
     depth = max(-(-problem.k // parts), LEAST_DEPTH)
@@ -103,7 +103,7 @@ def _tiles(problem: MatmulProblem, size: int) -> int:
 
 
 def _tiling_time(info: DeviceInfo, problem: MatmulProblem, size: int, threadgroups: int) -> float:
-    """Microseconds: computing with the cores that have work, or reading what tiles load."""
+    """Microseconds: the larger of computing time and reading time."""
     busy = min(1.0, threadgroups / (THREADGROUPS_A_CORE * (info.cores or 1)))
     operations = 2.0 * _tiles(problem, size) * size * size * problem.k
     computing = operations / (TILES_OF_PEAK[size] * peak(info) * busy)
@@ -136,7 +136,7 @@ def _dispatch_tiles(
 
 
 def _whole(problem: MatmulProblem, size: int, depth: int, given: list[Buffer | bytes]) -> bool:
-    """Whether tiles end where the operands do, and rows start where vectors may."""
+    """Whether sizes are multiples of the tiles and rows are aligned for vector loads."""
     ends = not (problem.m % size or problem.n % size or problem.k % depth or depth % TILE_DEPTH)
     return ends and all(
         is_aligned(buffer, matrix.leading, strides, problem.dtype)

@@ -16,23 +16,25 @@ from lbrx.kernels.matmul import (
 from lbrx.metal import Context, DeviceInfo
 from lbrx.storage import Array
 
-# Of the kernels, as in matvec.h and matvec_serial.h: columns of a thread, or of a threadgroup, and
-# its threads.
+# Constants of matvec.h and matvec_serial.h: columns per thread or threadgroup, and threads per
+# threadgroup.
 MOST_ROWS = 8
 DOT_COLUMNS, STRIP, NARROW_STRIP = 16, 1024, 256
 DOT_SIMD_COLUMNS, DOT_SIMD_THREADS = 8, 64
 STRIP_SIMD_COLUMNS, STRIP_SIMD_THREADS = 32, 256
 
-# Measured on two threads of a Zen 4: bytes of the matrix and operations a microsecond.
+# Measured on two threads of a Zen 4: bytes of the matrix and operations per microsecond.
 SERIAL_BANDWIDTH = 38e3
 SERIAL_SPEED = 80e3
-SPECIAL = 10.0  # microseconds to be saved before kernels for a number of rows are worth compiling
+SPECIAL = (
+    10.0  # microseconds that must be saved to justify compiling a kernel for this number of rows
+)
 OF_BANDWIDTH = 0.8  # what the best mat-vec kernels reach on Apple's GPUs
 OF_PEAK = 0.25  # products without simdgroup_matrix
 
 
 def _few_rows(problem: MatmulProblem) -> tuple[bool, MatmulProblem]:
-    """The problem with the few rows first, and whether that is the transposed one."""
+    """Whether the problem was transposed to have few rows, and the resulting problem."""
     swapped = problem.m > problem.n
     return swapped, problem.transposed if swapped else problem
 
@@ -42,7 +44,7 @@ def _can(info: DeviceInfo, problem: MatmulProblem) -> bool:
 
 
 def _rows(few: MatmulProblem) -> int:
-    """As kernels are compiled for them: not for every number."""
+    """The number of rows, rounded up to those for which kernels are compiled."""
     return 1 << (few.m - 1).bit_length()
 
 
@@ -52,7 +54,7 @@ def _matrix_bytes(problem: MatmulProblem) -> float:
 
 
 def _can_serial(info: DeviceInfo, problem: MatmulProblem) -> bool:
-    # GPUs' compilers do not take wide vectors.
+    # GPU compilers do not support wide vectors.
     return _can(info, problem) and not info.simd_hardware
 
 
@@ -65,7 +67,7 @@ def _serial_cost(info: DeviceInfo, problem: MatmulProblem) -> float:
 def matvec(
     gpu: Context, problem: MatmulProblem, x: Array, y: Array, bias: Array | None, result: Array
 ) -> None:
-    """A thread some columns, over all of k."""
+    """One thread per group of columns, over all of k."""
     swapped, few = _few_rows(problem)
     if swapped:
         x, y = y, x
@@ -85,7 +87,7 @@ def matvec(
 
 
 def _strips(info: DeviceInfo, columns: int) -> int:
-    """Wide ones are read faster; narrow ones where every thread of a processor wants some."""
+    """The number of strips: wide strips are read faster, but every CPU thread should have some."""
     wanted = min(2 * (info.cores or 1), -(-columns // NARROW_STRIP))
     return max(-(-columns // STRIP), wanted)
 
@@ -101,7 +103,7 @@ def _simd_cost(info: DeviceInfo, problem: MatmulProblem) -> float:
 def matvec_simd(
     gpu: Context, problem: MatmulProblem, x: Array, y: Array, bias: Array | None, result: Array
 ) -> None:
-    """A simdgroup four columns along k, or a threadgroup a strip of them."""
+    """One simdgroup per four columns along k, or one threadgroup per strip of columns."""
     swapped, few = _few_rows(problem)
     if swapped:
         x, y = y, x

@@ -1,4 +1,4 @@
-"""Copies between arrays of any strides, and what is made of them: concat and pad."""
+"""Copies between arrays of any strides, and operations made of copies: concat and pad."""
 
 from __future__ import annotations
 
@@ -22,20 +22,28 @@ from lbrx.shape import Layout, Shape
 from lbrx.storage import Array, MetalStorage
 
 BITS = {1: dt.uint8, 2: dt.uint16, 4: dt.uint32, 8: dt.uint64}
-"""Elements are moved as integers of their width: no bit of a NaN changes."""
-AXES = 8  # of a walk, beside the grid's x and y
+"""Elements are moved as integers of their width, so that NaN keeps its bits."""
+AXES = 8  # axes along the grid's z
 GROUP = 256  # threads
 PART = 1 << 30  # elements of a row in one dispatch
-TILE, TILE_ROWS = 32, 8  # what a threadgroup transposes, and its threads along one side
-SERIAL_SIDE = {1: 32, 2: 16, 4: 16, 8: 16}  # of the block that a thread transposes, by width
-# Shorter sides leave most of a block empty, smaller arrays are in the cache either way.
+TILE, TILE_ROWS = (
+    32,
+    8,
+)  # side of a tile that a threadgroup transposes, and its threads along the other side
+SERIAL_SIDE = {
+    1: 32,
+    2: 16,
+    4: 16,
+    8: 16,
+}  # side of the block that a thread transposes, by element width
+# Transposing in blocks pays off from these sizes: smaller arrays fit into the cache anyway.
 TRANSPOSE_SIDE = 16
 TRANSPOSE_BYTES = 64 << 10
 
 
 @dataclass(frozen=True)
 class CopyProblem:
-    """A problem: elements of a width, and the strides between them on both sides."""
+    """The problem: the element width, the shape, and the strides of source and target."""
 
     width: int
     shape: Shape
@@ -53,13 +61,13 @@ class CopyProblem:
 
     @property
     def transposed(self) -> int | None:
-        """The axis along which the source is in order, if the target is along the last one."""
+        """The axis along which the source is contiguous, if the target is along the last axis."""
         if self.target[-1] != 1 or self.source[-1] in (0, 1):
             return None
         return self.source.index(1) if 1 in self.source else None
 
     def ordered(self) -> CopyProblem:
-        """With the transposed axis before the last."""
+        """The problem with the transposed axis moved before the last."""
         axis = self.transposed
         assert axis is not None
         order = [i for i in range(len(self.shape) - 1) if i != axis]
@@ -78,7 +86,7 @@ family.samples += [
 
 
 def copy(gpu: Context, source: Array, target: Array) -> None:
-    """Every element of an array into its place in another of the same shape and width."""
+    """Copy all elements of an array into another of the same shape and element width."""
     shape = target.layout.shape
     if not math.prod(shape):
         return
@@ -89,11 +97,11 @@ def copy(gpu: Context, source: Array, target: Array) -> None:
         family.run(gpu, piece, *buffers, start)
 
 
-Start = tuple[int, int]  # elements into the source and into the target
+Start = tuple[int, int]  # element offsets of source and target
 
 
 def _pieces(problem: CopyProblem, start: Start) -> Iterator[tuple[CopyProblem, Start]]:
-    """The problem in pieces that a grid and a walk can hold."""
+    """Split the problem so that the grid and the `Walk` record can express it."""
     shape = problem.shape
     axis, step = len(shape) - 1, PART
     if len(shape) > AXES + 2 or math.prod(shape[:-2]) > PART:
@@ -127,7 +135,7 @@ def _packed(problem: CopyProblem, start: Start) -> bytes:
 def strided(
     gpu: Context, problem: CopyProblem, source: Buffer, target: Buffer, start: Start
 ) -> None:
-    """A thread an element."""
+    """One thread per element."""
     read, written = problem.source[-1], problem.target[-1]
     constants: dict[int, ConstantValue] = {
         0: np.int32(read if read in (0, 1) else -1),
@@ -166,7 +174,7 @@ def _transpose_cost(serial: bool) -> Callable[[DeviceInfo, CopyProblem], float]:
 def transpose_serial(
     gpu: Context, problem: CopyProblem, source: Buffer, target: Buffer, start: Start
 ) -> None:
-    """A thread a block."""
+    """One thread per block."""
     ordered = problem.ordered()
     x, y, z = elementwise.grid_over(ordered.shape)
     side = SERIAL_SIDE[problem.width]
@@ -178,7 +186,7 @@ def transpose_serial(
 def transpose_tile(
     gpu: Context, problem: CopyProblem, source: Buffer, target: Buffer, start: Start
 ) -> None:
-    """A threadgroup a tile of its memory."""
+    """One threadgroup per tile, through threadgroup memory."""
     ordered = problem.ordered()
     x, y, z = elementwise.grid_over(ordered.shape)
     grid = (-(-x // TILE) * TILE, -(-y // TILE) * TILE_ROWS, z)
@@ -217,7 +225,7 @@ def run_copy(call: Call) -> tuple[Array, ...]:
 
 @computes("concat")
 def run_concat(call: Call) -> tuple[Array, ...]:
-    """Each part into its slice of the result."""
+    """Copy each operand into its slice of the result."""
     (spec,) = call.outputs
     axis = sh.normalize_axis(call.attributes["axis"], len(spec.shape))
     result = empty(call.gpu, spec)
@@ -233,7 +241,7 @@ def run_concat(call: Call) -> tuple[Array, ...]:
 
 @computes("pad")
 def run_pad(call: Call) -> tuple[Array, ...]:
-    """The inner part copied, then for each axis the slabs before and after it."""
+    """Copy the inner part, then fill the slabs before and after it along each axis."""
     (given,), (spec,) = call.inputs, call.outputs
     assert given is not None
     gpu, result = call.gpu, empty(call.gpu, spec)

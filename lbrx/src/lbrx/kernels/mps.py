@@ -1,4 +1,4 @@
-"""Matrix products by the vendor: MPSMatrixMultiplication, encoded among our own kernels."""
+"""Matrix products by MPSMatrixMultiplication, encoded among our own kernels."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ from lbrx.ops import Spec
 from lbrx.storage import Array
 
 TYPES = {dt.float32: MPS.MPSDataTypeFloat32, dt.float16: MPS.MPSDataTypeFloat16}
-# Microseconds: of encoding, of an element that is packed, cast or finished, measured on two threads
-# of a Zen 4. Products run at about this share of the peak on Apple's GPUs.
+# Microseconds for encoding, and per element that is packed, cast or finished, measured on two
+# threads of a Zen 4. OF_PEAK is the approximate fraction of the peak on Apple's GPUs.
 ENCODING = 15.0
-BLAS_SPEED = 190e3  # operations a microsecond
+BLAS_SPEED = 190e3  # operations per microsecond
 PACKING, CASTING, FINISHING = 0.25e-3, 0.2e-3, 0.2e-3
 OF_PEAK = 0.85
-KEPT = 512  # descriptors and multiplications, which are cheap but not free to make
+KEPT = 512  # cached descriptors and multiplications
 
 
 class MatrixStack(NamedTuple):
-    """Matrices of one operand, one after the other, as a descriptor has them."""
+    """The matrices of one operand, as a descriptor specifies them."""
 
     rows: int
     columns: int
@@ -58,7 +58,7 @@ def _cost(info: DeviceInfo, problem: MatmulProblem) -> float:
         read = problem.members * (problem.m + problem.n) * problem.k * problem.dtype.itemsize
         time = max(problem.operations / (OF_PEAK * peak(info)), read / bandwidth(info))
         time += problem.finishes * (DISPATCH + 8.0 * results / bandwidth(info))
-        # Apple does not say in what its products of halves are summed up.
+        # Apple does not document the accumulator of products of halves.
         return encoding + time * (1 if problem.dtype is dt.float32 else 2)
     packed = problem.members * (problem.m + problem.n) * problem.k
     time = problem.operations / BLAS_SPEED + packed * PACKING
@@ -71,8 +71,8 @@ def _cost(info: DeviceInfo, problem: MatmulProblem) -> float:
 def mps(
     gpu: Context, problem: MatmulProblem, x: Array, y: Array, bias: Array | None, result: Array
 ) -> None:
-    """The vendor's product, then our kernel for what follows."""
-    # Halves are rounded once: what follows needs the sums as they are.
+    """The product by MPS, then our kernel for bias and activation."""
+    # Bias and activation are applied before the only rounding to half.
     wide = problem.finishes and problem.dtype is not dt.float32
     product = empty(gpu, Spec(result.layout.shape, dt.float32)) if wide else result
     _multiply(gpu, problem, x, y, product, "mps")
@@ -97,7 +97,7 @@ def _wide_cost(info: DeviceInfo, problem: MatmulProblem) -> float:
 def mps_wide(
     gpu: Context, problem: MatmulProblem, x: Array, y: Array, bias: Array | None, result: Array
 ) -> None:
-    """Halves as float32 for the vendor, which has no bfloat16."""
+    """float16 and bfloat16 cast to float32, since MPS does not support bfloat16."""
     x, y = _widened(gpu, x, problem.x), _widened(gpu, y, problem.y)
     product = empty(gpu, Spec(result.layout.shape, dt.float32))
     x, y, wide = problem_of(gpu, x, y, problem.bias, problem.activation)
@@ -106,7 +106,7 @@ def mps_wide(
 
 
 def _widened(gpu: Context, array: Array, matrix: Matrix) -> Array:
-    """As float32, in the order that the matrix has in memory."""
+    """The matrix as float32 in the same memory order."""
     if not matrix.transposed:
         return elementwise.cast(gpu, array, dt.float32)
     rows = replace(array, layout=sh.transpose(array.layout, -2, -1))
@@ -117,7 +117,7 @@ def _widened(gpu: Context, array: Array, matrix: Matrix) -> Array:
 def _multiply(
     gpu: Context, problem: MatmulProblem, x: Array, y: Array, product: Array, variant: str
 ) -> None:
-    """Encode the product of every member of the batch, as many at once as lie evenly."""
+    """Encode the products of all batch members, in groups that are evenly spaced in memory."""
     m, n, k = problem.m, problem.n, problem.k
     count, x_stride, y_stride = _even_members(problem)
     stacks = (
@@ -160,9 +160,9 @@ def times_rows(
 
 
 def _even_members(problem: MatmulProblem) -> tuple[int, int, int]:
-    """How many matrices one multiplication takes, and their strides.
+    """The number of matrices per multiplication, and their strides.
 
-    They may not share an operand, or overlap.
+    They must not share an operand or overlap.
     """
     if not problem.batch:
         return 1, 0, 0
@@ -174,7 +174,7 @@ def _even_members(problem: MatmulProblem) -> tuple[int, int, int]:
 
 
 def _starts(problem: MatmulProblem, count: int) -> Iterator[tuple[int, int, int]]:
-    """The first elements of x, y and the result in each multiplication."""
+    """Offsets of x, y and the result for each multiplication."""
     axes = len(problem.batch) - (count > 1)
     places = itertools.product(*map(range, problem.batch[:axes]))
     for i, place in enumerate(places):

@@ -1,4 +1,4 @@
-"""Layer norm and RMS norm over the last axis, and both of a sum that is returned too."""
+"""Layer norm and RMS norm over the last axis, also of a sum that is returned as well."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ family.samples += [
 
 @computes("layer_norm", "rms_norm", "add_layer_norm", "add_rms_norm")
 def run(call: Call) -> tuple[Array, ...]:
-    """The operands meet in the results' type."""
+    """Compute a norm in the dtype of the results."""
     gpu, spec = call.gpu, call.outputs[0]
     results = tuple(empty(gpu, output) for output in call.outputs)
     if math.prod(spec.shape) == 0:
@@ -42,7 +42,7 @@ def run(call: Call) -> tuple[Array, ...]:
 
 
 def _task(call: Call, given: Mapping[str, Array], results: Sequence[Array]) -> RowTask:
-    """The arguments of norm.h's kernels; those that are not given are left out of the kernel."""
+    """The arguments of norm.h's kernels; function constants leave out those that are None."""
     gpu, name = call.gpu, call.op.name
     added, stride = rows.by_rows(gpu, *(given[key] for key in ("x", "residual") if key in given))
     arrays = {

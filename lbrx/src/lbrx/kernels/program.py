@@ -1,7 +1,7 @@
-"""Element programs: what becomes of one element, written out as a Metal kernel.
+"""Element programs: generated Metal kernels of elementwise operations.
 
-A program loads an element of each input, applies functions of `elementwise.h` one after the other,
-and stores results. It says nothing of sizes: one kernel serves every shape with as many axes.
+A program loads one element of each input, applies functions of `elementwise.h` in order, and stores
+results. It does not depend on sizes: one kernel serves all shapes with the same number of axes.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from lbrx import dtype as dt
 from lbrx.dtype import Dtype
 from lbrx.kernels.arrays import accumulator
 
-GRID_AXES = 3  # more are unfolded from the third
+GRID_AXES = 3  # further axes are unfolded from the third
 
 
 class Access(Enum):
     """How an input is read along the last axis."""
 
     SCALAR = "scalar"  # one value for all elements, in constant memory
-    ROW = "row"  # neighbours lie side by side
+    ROW = "row"  # contiguous
     SAME = "same"  # one element for the whole row
     STRIDED = "strided"
 
@@ -35,10 +35,10 @@ class ProgramInput:
 
 @dataclass(frozen=True)
 class ProgramStep:
-    """A function applied to values: inputs by their place, then the results of earlier steps."""
+    """A function of numbered values: inputs first, then results of earlier steps."""
 
     function: str
-    arguments: tuple[tuple[int, Dtype], ...]  # each with the type that it is converted to
+    arguments: tuple[tuple[int, Dtype], ...]  # (value, dtype that it is converted to)
     gives: Dtype
 
     def value(self, types: Sequence[Dtype], own: Dtype) -> str:
@@ -57,20 +57,20 @@ class Program:
     outputs: tuple[tuple[int, Dtype], ...]
     axes: int = 1
     wide: bool = False
-    """Whether positions need 64 bits."""
+    """Whether offsets need 64 bits."""
     per_thread: int = 1
     excess: bool = False
     """Whether results between the steps may keep float32 and be contracted."""
 
     @property
     def is_flat(self) -> bool:
-        """Whether every array is read in order, so that no strides are passed."""
+        """Whether every array is read in order, so that the kernel takes no strides."""
         ordered = (Access.SCALAR, Access.ROW)
         return self.axes == 1 and all(x.access in ordered for x in self.inputs)
 
     @property
     def types(self) -> list[Dtype]:
-        """Of every value: the inputs as they are computed with, then the steps."""
+        """The types of all values: inputs as they are loaded, then results of steps."""
         return value_types(self.inputs, self.steps, self.excess)
 
 
@@ -136,7 +136,7 @@ def _position(program: Program) -> str:
 
 
 def _space(program: Program) -> list[str]:
-    """The record of sizes and strides; strides of the inputs one after the other."""
+    """The struct of sizes and strides that the kernel takes."""
     if program.is_flat:
         return []
     index = _index(program)
@@ -167,7 +167,7 @@ def _flat_body(program: Program) -> list[str]:
     ]
     if program.per_thread == 1:
         return ["const uint i = at;", *_computation(program, loads, "out", "i")]
-    # Neighbouring threads read neighbouring elements, whichever of its elements a thread is at.
+    # In every iteration neighbouring threads read neighbouring elements.
     return [
         f"const uint threads = (count + {program.per_thread - 1}) / {program.per_thread};",
         "for (uint i = at; i < count; i += threads) {",
@@ -177,8 +177,8 @@ def _flat_body(program: Program) -> list[str]:
 
 
 def _strided_body(program: Program) -> list[str]:
-    """Pointers to the rows first: then the position in a row is the only index, which is what a
-    compiler's loop over x can prove not to wrap."""
+    """Compute pointers to the rows first: the position in a row is then the only index, and the
+    compiler can prove that a loop over x does not wrap, which vectorisation needs."""
     index, arrays, last = _index(program), _strided(program), program.axes - 1
     lines = [f"{index} start{i} = space.start[{n}];" for n, i in enumerate(arrays)]
     lines += _row_starts(program)
@@ -201,7 +201,7 @@ def _strided_body(program: Program) -> list[str]:
 
 
 def _row_starts(program: Program) -> list[str]:
-    """Where each input's row starts: the grid's y and z are axes, or z several of them."""
+    """Offsets of each input's row; the grid's z stands for all axes before the last two."""
     index, axes, arrays = _index(program), program.axes, _strided(program)
     direct = {axes - 2: "at.y"} if axes > 1 else {}
     if axes == GRID_AXES:

@@ -1,4 +1,4 @@
-"""Quantized values on the device: how they are given to kernels, and their decoding.
+"""Quantized values on the device: their kernel arguments, and decoding.
 
 Products are in `quantized_matmul.py`, encoding is in `quantizing.py`.
 """
@@ -24,10 +24,10 @@ from lbrx.ops import Spec
 from lbrx.quant import Scheme
 from lbrx.storage import Array
 
-# As quant_blocks.h numbers them.
+# The numbers used in quant_blocks.h.
 TYPES = {dt.float32: 0, dt.float16: 1, dt.bfloat16: 2}
 UNIT = 16
-ALIGNMENT = 4  # bytes: of the widest field that blocks have
+ALIGNMENT = 4  # bytes: the widest field of a block
 GROUP = 256  # threads
 
 _books: WeakKeyDictionary[Context, dict[str, Buffer]] = WeakKeyDictionary()
@@ -35,7 +35,7 @@ _books: WeakKeyDictionary[Context, dict[str, Buffer]] = WeakKeyDictionary()
 
 @dataclass(frozen=True)
 class Stored:
-    """Quantized values in memory, rows one after the other."""
+    """Quantized values in memory, in contiguous rows."""
 
     scheme: Scheme
     scale_type: Dtype
@@ -46,12 +46,12 @@ class Stored:
 
     @property
     def arguments(self) -> list[Buffer | bytes]:
-        """What every kernel is given first. Metal wants a buffer also where none is read."""
+        """The first arguments of every kernel. Metal requires a buffer even if it is not read."""
         beside = (self.scales, self.offsets, self.book)
         return [self.codes, *(self.codes if buffer is None else buffer for buffer in beside)]
 
     def rows(self, first: int, count: int, k: int) -> Stored:
-        """Some rows of a matrix whose rows are k values long."""
+        """A slice of the rows of a matrix whose rows have k values."""
         blocks = k // self.scheme.elements
 
         def part(buffer: Buffer | None, itemsize: int) -> Buffer | None:
@@ -68,10 +68,10 @@ class Stored:
 
 
 def stored(gpu: Context, scheme: Scheme, arrays: Sequence[Array | None]) -> Stored:
-    """The operands of an operation as kernels take them."""
+    """The operands of an operation in the form that kernels take."""
     kinds = {a.dtype for a in arrays[1:] if a is not None}
     if scheme.keeps_dtype and (len(kinds) > 1 or not kinds <= TYPES.keys()):
-        # Files may have any types; kernels read scales and biases as one.
+        # Scales and biases may have different dtypes in files; kernels need the same.
         wide = [None if a is None else elementwise.cast(gpu, a, dt.float32) for a in arrays[1:]]
         arrays = [arrays[0], *wide]
     buffers = [None if a is None else _whole_rows(gpu, a) for a in arrays]
@@ -82,7 +82,7 @@ def stored(gpu: Context, scheme: Scheme, arrays: Sequence[Array | None]) -> Stor
 
 
 def _whole_rows(gpu: Context, array: Array) -> Buffer:
-    """Rows one after the other, where a field's natural alignment holds."""
+    """A contiguous array whose blocks are aligned for their fields."""
     array = elementwise.contiguous(gpu, array)
     buffer = buffer_of(array)
     if buffer.offset % ALIGNMENT == 0:
@@ -110,7 +110,7 @@ def pipeline(
     values: Dtype,
     constants: dict[int, bool | int] | None = None,
 ) -> Pipeline:
-    """A kernel for a scheme, in safe maths: a scale may be NaN."""
+    """A kernel for a scheme. Safe math, since a scale may be NaN."""
     scale_type = TYPES.get(given.scale_type, 0)
     every = {0: TYPES[values], 1: scale_type, 2: given.scheme.elements, **(constants or {})}
     codec = given.scheme.codec
@@ -146,7 +146,7 @@ def _own(stem: str, scheme: Scheme) -> str:
 
 @dataclass(frozen=True)
 class Blocks:
-    """A problem: so many blocks of a scheme, of or to values of a type."""
+    """The problem: the number of blocks, their scheme, and the dtype of values."""
 
     scheme: Scheme
     blocks: int
@@ -171,7 +171,7 @@ def decode_blocks(call: Call) -> tuple[Array, ...]:
 
 
 def decode(gpu: Context, given: Stored, result: Buffer, spec: Spec) -> None:
-    """Encode the decoding of values of a shape and type."""
+    """Encode the kernel that decodes values to an array of a shape and dtype."""
     problem = Blocks(given.scheme, given.scheme.blocks(spec.shape), spec.dtype)
     family.run(gpu, problem, given, result)
 
@@ -182,13 +182,13 @@ def _serial_cost(info: DeviceInfo, problem: Blocks) -> float:
 
 @family.variant("serial", cost=_serial_cost)
 def serial(gpu: Context, problem: Blocks, given: Stored, result: Buffer) -> None:
-    """A thread a block."""
+    """One thread per block."""
     _dispatch(gpu, problem, given, result, "serial", problem.blocks)
 
 
 @family.variant("unit", cost=lambda info, problem: 1.5)
 def unit(gpu: Context, problem: Blocks, given: Stored, result: Buffer) -> None:
-    """A thread sixteen values."""
+    """One thread per sixteen values."""
     units = problem.scheme.elements // UNIT
     _dispatch(gpu, problem, given, result, "unit", problem.blocks * units)
 

@@ -1,4 +1,4 @@
-"""Products with a quantized matrix in float, for devices where a thread does a long run."""
+"""Products with a quantized matrix in float32, for CPUs."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from lbrx.kernels.quantized_matmul import (
 from lbrx.metal import Context, DeviceInfo
 from lbrx.storage import Array
 
-# Values of a weight in a microsecond on two threads of a Zen 4, and how much more one of a long
-# block costs: its registers do not suffice.
+# Values of a weight per microsecond on two threads of a Zen 4, and the extra cost of values in long
+# blocks, which exceed the registers.
 PRODUCTS, LONG_BLOCKS = 24e3, 3.0
 
 
@@ -33,13 +33,13 @@ def _cost(info: DeviceInfo, problem: QuantizedProduct) -> float:
     return DISPATCH + work / PRODUCTS
 
 
-# Which of this and whole numbers is taken depends on the number of rows.
+# Not batch invariant: the number of rows decides between this and the integer variant.
 @family.variant("floats", can=_can, cost=_cost, batch_invariant=False)
 @one_by_one
 def floats(
     gpu: Context, problem: QuantizedProduct, x: Array, weight: Stored, result: Array
 ) -> None:
-    """A thread a row of the weight, expanded in registers: as exact as an expanded weight is."""
+    """One thread per row of the weight, which is decoded in registers."""
     rows = rows_in_one_pass(problem)
     gpu.queue.dispatch(
         pipeline(gpu, "quant_floats", "quantized_matmul_floats", weight, problem.dtype, {3: rows}),

@@ -1,7 +1,7 @@
-"""Products with a quantized matrix in whole numbers, for devices where a thread does a long run.
+"""Products with a quantized matrix in integer arithmetic, for CPUs.
 
-Rows of x become codes of sixteen bits with a scale for 32 of them, which is as exact as half
-precision; those of the weight are multiplied as they are.
+Rows of x are quantized to 16-bit integers with a scale for every 32 values, which is as precise as
+float16. The codes of the weight are multiplied without decoding.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from lbrx.kernels.quantized_matmul import QuantizedProduct, family, rows_in_one_
 from lbrx.metal import Buffer, Context, DeviceInfo
 from lbrx.storage import Array
 
-# Of the kernels, as in quant_codes.h, wide.h, quant_integer_tiles.h and quant_integers.h.
+# Constants of quant_codes.h, wide.h, quant_integer_tiles.h and quant_integers.h.
 RUN, LINE, TILE_ROWS, STRIP, TILE_COLUMNS = 32, 16, 32, 4, 64
-TOGETHER = 3  # weights in one launch
+TOGETHER = 3  # weights per launch
 
-PANEL = 16 << 20  # bytes of a weight that are rearranged at a time
-# Values of a weight that two threads of a Zen 4 multiply with a row in a microsecond, that they
-# multiply in tiles, and that they rearrange; numbers of x are packed as fast as those.
+PANEL = 16 << 20  # bytes of a weight that are packed at a time
+# Values of a weight per microsecond on two threads of a Zen 4: multiplied with one row, multiplied
+# in tiles, and packed; x is packed at the same speed.
 PRODUCTS, TILED, REARRANGED = 38e3, 165e3, 4e3
 
 
 def _can(info: DeviceInfo, problem: QuantizedProduct) -> bool:
-    # GPUs' compilers do not take wide vectors.
+    # GPU compilers do not support wide vectors.
     scheme = problem.scheme
     whole = scheme.elements % RUN == 0 and scheme.integer_codes
     return whole and not info.simd_hardware
@@ -40,7 +40,7 @@ def _scales_of_run(problem: QuantizedProduct) -> int:
 
 
 def _pack_rows(gpu: Context, problem: QuantizedProduct, x: Array) -> list[Buffer]:
-    """Rows of x as codes, their scales and their sums."""
+    """Rows of x as integer codes, their scales and their sums."""
     size = problem.m * problem.k
     packed = [gpu.buffer(n) for n in (size * 2, size // RUN * 4, size // UNIT * 4)]
     constants = {0: TYPES[problem.dtype]}
@@ -56,7 +56,7 @@ def _pack_rows(gpu: Context, problem: QuantizedProduct, x: Array) -> list[Buffer
 
 
 def _packing(problem: QuantizedProduct) -> float:
-    # Its launch costs little, as the next one follows at once.
+    # Its launch costs little, since the next command follows immediately.
     return 0.5 * DISPATCH + problem.m * problem.k / REARRANGED
 
 
@@ -75,7 +75,7 @@ def serial(
     weights: Sequence[Stored],
     results: Sequence[Array],
 ) -> None:
-    """A thread a row of a weight, up to three of which are multiplied at a time."""
+    """One thread per row of a weight; up to three weights per launch."""
     packed = _pack_rows(gpu, problem, x)
     both = zip(weights, results, strict=True)
     for _, group in groupby(both, lambda pair: pair[0].scale_type):
@@ -119,7 +119,7 @@ def _tiles_cost(info: DeviceInfo, problem: QuantizedProduct) -> float:
     return DISPATCH + _packing(problem) + rearranging + rows * values / TILED
 
 
-# Which of both is taken depends on the number of rows.
+# Not batch invariant: the number of rows decides between both variants.
 @family.variant("serial_tiles", can=_can, cost=_tiles_cost, batch_invariant=False)
 def serial_tiles(
     gpu: Context,
@@ -128,14 +128,14 @@ def serial_tiles(
     weights: Sequence[Stored],
     results: Sequence[Array],
 ) -> None:
-    """A thread a tile of a result. Some rows of a weight at a time are rearranged for it."""
+    """One thread per tile of the result. The weight is packed for it, some rows at a time."""
     packed = _pack_rows(gpu, problem, x)
     step = max(TILE_COLUMNS, PANEL // (2 * problem.k) // TILE_COLUMNS * TILE_COLUMNS)
     for weight, result in zip(weights, results, strict=True):
         out, columns = buffer_of(result), result.layout.shape[-1]
         for first in range(0, columns, step):
             panel = replace(problem, n=min(step, columns - first))
-            # From the second on this is the memory of the one before: the device works in order.
+            # From the second panel on, the pool reuses the same memory: the device works in order.
             matrix = _pack_matrix(gpu, panel, weight.rows(first, panel.n, panel.k))
             skipped = first * problem.dtype.itemsize
             part = out.slice(skipped, out.size - skipped)
@@ -144,7 +144,7 @@ def serial_tiles(
 
 
 def _pack_matrix(gpu: Context, panel: QuantizedProduct, weight: Stored) -> list[Buffer]:
-    """Codes, scales and offsets of some rows of the weight, side by side for tiles."""
+    """Pack codes, scales and offsets of some rows of the weight for tiles."""
     columns = -(-panel.n // TILE_COLUMNS) * TILE_COLUMNS
     size = columns * panel.k
     beside = size // RUN * 4 * _scales_of_run(panel)

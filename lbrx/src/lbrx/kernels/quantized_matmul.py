@@ -1,4 +1,4 @@
-"""Products with quantized matrices: x times the transposed of a weight that stays packed."""
+"""Products with quantized matrices: x times the transpose of a weight that stays quantized."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from lbrx.ops.quantized import weights_of
 from lbrx.quant import Scheme
 from lbrx.storage import Array
 
-# Of the kernels, as in quant_matvec.h and quant_matmul.h.
+# Constants of quant_matvec.h and quant_matmul.h.
 MOST_ROWS = 8
 SIMD_COLUMNS, SIMD_THREADS = 8, 64
 TILE_M, TILE_N, TILE_THREADS = 32, 64, 128
 
-PANEL = 16 << 20  # bytes of a weight that are expanded at a time
+PANEL = 16 << 20  # bytes of a weight that are decoded at a time
 
-# Costs are microseconds. Those of processors were measured on two threads of a Zen 4: values of a
-# weight that they expand and BLAS packs, and operations of its product.
+# Costs are microseconds. Those of CPUs were measured on two threads of a Zen 4: values of a weight
+# that are decoded and packed by BLAS, and operations of its product, per microsecond.
 EXPANDED, BLAS_SPEED = 2e3, 180e3
-ENCODING = 20.0  # of the vendor's product
-# Those of Apple's GPUs follow from the table of chips and published shares of its peaks.
+ENCODING = 20.0  # of encoding an MPS product
+# Those of Apple's GPUs follow from the table of chips and published fractions of the peaks.
 OF_BANDWIDTH, OF_PEAK, TILES_OF_PEAK = 0.75, 0.2, 0.6
 
 
 @dataclass(frozen=True)
 class QuantizedProduct:
-    """A problem: m rows of k numbers times n rows of a quantized matrix, or of several."""
+    """The problem: m rows of k values times n rows of one or several quantized matrices."""
 
     scheme: Scheme
     m: int
@@ -91,7 +91,7 @@ def quantized_matmul(call: Call) -> tuple[Array, ...]:
 
 
 def of_columns(problem: QuantizedProduct, result: Array) -> QuantizedProduct:
-    """The part of a problem that gives one of its results."""
+    """The problem for one of several weights."""
     return replace(problem, n=result.layout.shape[-1])
 
 
@@ -102,7 +102,7 @@ QuantizedLaunch = Callable[
 
 
 def one_by_one(launch: Single) -> QuantizedLaunch:
-    """Several weights by a launch for one."""
+    """A launch for several weights, made of a launch for one."""
 
     @wraps(launch)
     def every(
@@ -120,11 +120,11 @@ def one_by_one(launch: Single) -> QuantizedLaunch:
 
 
 def rows_in_one_pass(problem: QuantizedProduct) -> int:
-    """Of x over the weight: kernels are not compiled for every number."""
+    """The number of rows of x, rounded up to those for which kernels are compiled."""
     return min(1 << (problem.m - 1).bit_length(), MOST_ROWS)
 
 
-# ---- panels of the weight, expanded one after the other ----
+# ---- panels of the weight, decoded in order ----
 
 
 def _panels_cost(info: DeviceInfo, problem: QuantizedProduct) -> float:
@@ -141,7 +141,7 @@ def _panels_cost(info: DeviceInfo, problem: QuantizedProduct) -> float:
 def panels(
     gpu: Context, problem: QuantizedProduct, x: Array, weight: Stored, result: Array
 ) -> None:
-    """Some rows of the weight are expanded, and multiplied by the vendor's kernel."""
+    """Some rows of the weight at a time are decoded, and multiplied by MPS."""
     m, n, k = problem.m, problem.n, problem.k
     x = elementwise.cast(gpu, x, dt.float32)
     exact = problem.dtype is dt.float32
@@ -149,7 +149,7 @@ def panels(
     step = min(n, max(1, PANEL // (4 * k)))
     for first in range(0, n, step):
         spec = Spec((min(step, n - first), k), dt.float32)
-        # From the second on this is the memory of the one before: the device works in order.
+        # From the second panel on, the pool reuses the same memory: the device works in order.
         panel = empty(gpu, spec)
         decode(gpu, weight.rows(first, spec.shape[0], k), buffer_of(panel), spec)
         times_rows(gpu, x, panel, product, first, "quantized_matmul", "panels")
@@ -159,7 +159,7 @@ def panels(
 
 
 def _plain(problem: QuantizedProduct) -> MatmulProblem:
-    """The product as if the weight were not quantized."""
+    """The matmul problem with a decoded weight."""
     m, n, k = problem.m, problem.n, problem.k
     return MatmulProblem(m, n, k, problem.dtype, Matrix(False, k), Matrix(True, k))
 
@@ -177,7 +177,7 @@ def _simd_cost(info: DeviceInfo, problem: QuantizedProduct) -> float:
 @family.variant("simd", cost=_simd_cost, batch_invariant=False)
 @one_by_one
 def simd(gpu: Context, problem: QuantizedProduct, x: Array, weight: Stored, result: Array) -> None:
-    """Two simdgroups, four rows of the weight each."""
+    """Two simdgroups per threadgroup, each with four rows of the weight."""
     rows = rows_in_one_pass(problem)
     gpu.queue.dispatch(
         pipeline(gpu, "quant_matvec", "quantized_matmul_simd", weight, problem.dtype, {3: rows}),
@@ -201,7 +201,7 @@ def _tiles_cost(info: DeviceInfo, problem: QuantizedProduct) -> float:
 @family.variant("tiles", can=lambda info, problem: info.simdgroup_matrix, cost=_tiles_cost)
 @one_by_one
 def tiles(gpu: Context, problem: QuantizedProduct, x: Array, weight: Stored, result: Array) -> None:
-    """Tiles that simdgroups multiply; the weight is expanded in threadgroup memory."""
+    """Simdgroups multiply tiles; the weight is decoded in threadgroup memory."""
     kind = "half_tiles" if problem.dtype is dt.float16 else "tiles"
     gpu.queue.dispatch(
         pipeline(gpu, "quant_matmul", f"quantized_matmul_{kind}", weight, problem.dtype),

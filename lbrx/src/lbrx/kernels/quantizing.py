@@ -1,4 +1,4 @@
-"""Encoding of values into quantized blocks, directly or by the K types' search."""
+"""Encoding of values into quantized blocks, directly or by the search of the K types."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ family: KernelFamily[Blocks] = KernelFamily("quantize")
 
 @computes("encode_blocks")
 def encode_blocks(call: Call) -> tuple[Array, ...]:
-    """What the scheme cannot hold is reported by the kernel, and raised by the next wait."""
+    """Encode values; those that the scheme cannot represent make the next wait raise an error."""
     gpu, scheme = call.gpu, quant.find(call.attributes["scheme"])
     (given,) = call.inputs
     assert given is not None
@@ -47,7 +47,7 @@ def _is_searched(info: DeviceInfo, problem: Blocks) -> bool:
 
 @family.variant("groups", can=_is_searched)
 def groups(gpu: Context, problem: Blocks, x: Buffer, results: list[Buffer]) -> None:
-    """A thread sixteen groups: of one block, or of two."""
+    """One thread per sixteen groups, of one or two blocks."""
     scheme = problem.scheme
     together = 16 * scheme.group_size // scheme.elements
     threads = -(-problem.blocks // together)
@@ -67,7 +67,7 @@ def groups(gpu: Context, problem: Blocks, x: Buffer, results: list[Buffer]) -> N
 
 @family.variant("block", can=lambda info, problem: not _is_searched(info, problem))
 def block(gpu: Context, problem: Blocks, x: Buffer, results: list[Buffer]) -> None:
-    """A thread a block."""
+    """One thread per block."""
     scheme = problem.scheme
     constants = {0: TYPES[problem.dtype], 1: 0, 2: scheme.elements}
     name = kernel_name("quantize_block", scheme.codec or "")

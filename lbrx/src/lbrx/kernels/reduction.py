@@ -1,9 +1,9 @@
 """Reductions over any set of axes: sums, products, means, variances, norms, extremes, any and all.
 
-The axis whose elements lie side by side decides. If it is reduced, a thread walks along it (rows);
-if it is kept, neighbouring lanes have neighbouring results (columns). Other layouts, and rows too
-short to walk along, are columns with gaps (strided). No layout is copied. Long runs are cut into
-blocks of a fixed length, so that no result depends on how many threads a device has.
+The contiguous axis decides how. If it is reduced, a thread reads along it (rows); if it is kept,
+neighbouring lanes compute neighbouring results (columns). Other layouts, and rows too short to read
+along, are columns with gaps (strided). No layout is copied. Long runs are split into blocks of a
+fixed length, so that no result depends on the number of threads.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ OPERATIONS = "sum", "prod", "mean", "var", "norm", "max", "min", "argmax", "argm
 ROW_BLOCK = 4096  # elements
 COLUMN_BLOCK = 128  # elements of each lane
 COLUMN_LANES = 512  # of the shader
-SHORT_ROW = 64  # elements up to which lanes are better given a row each
+SHORT_ROW = 64  # up to this length a lane processes a whole row
 STATE_BYTES = 16  # of the largest
 UNSIGNED = {1: dt.uint8, 2: dt.uint16, 4: dt.uint32, 8: dt.uint64}
 GRID_ROW = 1 << 24  # threads along x
 GROUP = 256  # threads; of the shader where one merges states
-MANY_PARTS = 64  # states of a result from which a threadgroup merges them
+MANY_PARTS = 64  # from this many states per result, a threadgroup merges them
 
 
 class ReductionKind(StrEnum):
@@ -58,7 +58,7 @@ class ReductionAxis:
         return self.out != 0
 
     def merged(self, inner: ReductionAxis) -> ReductionAxis | None:
-        """This axis and the next one inside it as one, if their strides allow it."""
+        """This axis merged with the next inner one, if their strides allow it."""
         pairs = ((self.stride, inner.stride), (self.out, inner.out), (self.index, inner.index))
         if self.is_kept is inner.is_kept and all(a == inner.size * b for a, b in pairs):
             return replace(inner, size=self.size * inner.size)
@@ -67,7 +67,7 @@ class ReductionAxis:
 
 @dataclass(frozen=True)
 class ReductionProblem:
-    """A problem: runs of elements, columns of runs, and the axes that lead to others."""
+    """The problem: the run (reduced axis), the columns beside it, and the remaining axes."""
 
     function: str
     dtype: Dtype
@@ -89,7 +89,7 @@ class ReductionProblem:
 
     @property
     def columns_and_run_are_one(self) -> bool:
-        """Whether an element of a run is followed by the next one's column."""
+        """Whether the columns of successive run elements are adjacent in memory."""
         return (
             self.kind is not ReductionKind.ROWS
             and self.run.stride == self.inner.size * self.inner.stride
@@ -129,7 +129,7 @@ def run(call: Call) -> tuple[Array, ...]:
 
 
 def _readable(gpu: Context, function: str, array: Array) -> Array:
-    """The array as a type that the function has kernels for: the same bits where they will do."""
+    """The array as a dtype that the function has kernels for, reinterpreted if possible."""
     dtype = array.dtype
     if (function == "var" or function.startswith("norm")) and not dtype.is_float:
         return elementwise.cast(gpu, array, dt.float32)
@@ -139,21 +139,21 @@ def _readable(gpu: Context, function: str, array: Array) -> Array:
 
 
 def _function(name: str, attributes: Attributes) -> str:
-    """The name of the kernels: each kind of norm has its own."""
+    """The kernels' name; each order of a norm has its own kernels."""
     if name != "norm":
         return name
     return {1: "norm_1", 2: "norm_2", math.inf: "norm_inf"}.get(attributes["ord"], "norm_p")
 
 
 def _parameter(function: str, attributes: Attributes, count: int) -> float:
-    """The number that a kernel is given: a divisor, or a norm's order."""
+    """The number passed to a kernel: the divisor, or the order of a norm."""
     if function == "var":
         return max(count - float(attributes["correction"]), 0.0)
     return float(attributes["ord"]) if function == "norm_p" else float(count)
 
 
 def _forwards(layout: Layout, axes: Sequence[int]) -> Layout:
-    """The same elements with no reduced axis walked backwards: a sum has no order."""
+    """The same elements with non-negative strides of the reduced axes."""
     offset, strides = layout.offset, list(layout.strides)
     for axis in axes:
         if strides[axis] < 0 and layout.size:
@@ -170,7 +170,7 @@ def _problem(function: str, array: Array, axes: Sequence[int]) -> ReductionProbl
     longest = max(reduced, key=lambda axis: axis.size, default=ReductionAxis(1, 0, 0, 0))
     widest = max(kept, key=lambda axis: axis.size, default=ReductionAxis(1, longest.stride, 0, 0))
     beside = next((axis for axis in every if axis.stride == 1), None)
-    if layout.size == 0:  # a run of nothing for each result
+    if layout.size == 0:  # an empty run for each result
         longest, reduced, beside = ReductionAxis(0, 0, 0, 0), [], None
     if beside is not None and beside.is_kept:
         kind, run, inner = ReductionKind.COLUMNS, longest, beside
@@ -184,7 +184,7 @@ def _problem(function: str, array: Array, axes: Sequence[int]) -> ReductionProbl
 
 
 def _axes(layout: Layout, reduced: Sequence[int], numbered: bool) -> list[ReductionAxis]:
-    """The fewest axes, those with the longest strides first."""
+    """The axes, merged where strides allow it, in order of decreasing stride."""
     shape = layout.shape
     kept = [axis for axis in range(layout.ndim) if axis not in reduced]
     out = dict(zip(kept, sh.contiguous_strides(tuple(shape[i] for i in kept)), strict=True))
@@ -217,7 +217,7 @@ class ReductionOperands:
 
 @dataclass(frozen=True)
 class ReductionBlocks:
-    """How a problem is cut up: blocks of runs, and columns that a thread takes together."""
+    """How a problem is split: runs into blocks, columns into tiles of one thread."""
 
     problem: ReductionProblem
     block: int
@@ -226,7 +226,7 @@ class ReductionBlocks:
 
     @property
     def blocks(self) -> int:
-        """In a run; one of nothing if the run is empty."""
+        """Blocks in a run; an empty run has one empty block."""
         return max(-(-self.problem.run.size // self.block), 1)
 
     @property
@@ -252,7 +252,7 @@ class ReductionBlocks:
         )
 
     def packed_axes(self) -> bytes:
-        """The `Axis` records; Metal takes no empty argument."""
+        """The `Axis` records; at least one, since Metal refuses an empty argument."""
         axes = self.problem.outer or (ReductionAxis(1, 0, 0, 0),)
         return b"".join(struct.pack("=4q", a.size, a.stride, a.out, a.index) for a in axes)
 
@@ -267,7 +267,7 @@ def _on_gpus(info: DeviceInfo, problem: ReductionProblem) -> float:
 
 @family.variant("serial", cost=_on_processors)
 def serial(gpu: Context, problem: ReductionProblem, operands: ReductionOperands) -> None:
-    """One thread a block, with lanes for the processor's vectors."""
+    """One thread per block, with lanes for the vector registers of a CPU."""
     if problem.kind is ReductionKind.ROWS:
         work = ReductionBlocks(problem, ROW_BLOCK)
     else:
@@ -287,7 +287,7 @@ def _can_fold(info: DeviceInfo, problem: ReductionProblem) -> bool:
     batch_invariant=False,
 )
 def folded(gpu: Context, problem: ReductionProblem, operands: ReductionOperands) -> None:
-    """As serial, with few columns: their runs go on in several lanes each."""
+    """As serial, for few columns: each column is spread over several lanes."""
     fold = COLUMN_LANES // problem.inner.size
     work = ReductionBlocks(problem, COLUMN_BLOCK * fold, fold, COLUMN_LANES)
     _launch(gpu, work, operands, "folded", problem.kind, work.tasks)
@@ -295,7 +295,7 @@ def folded(gpu: Context, problem: ReductionProblem, operands: ReductionOperands)
 
 @family.variant("simd", cost=_on_gpus)
 def simd(gpu: Context, problem: ReductionProblem, operands: ReductionOperands) -> None:
-    """A simdgroup a block of a row, or a thread a column, so that neighbours read neighbours."""
+    """One simdgroup per block of a row, or one thread per column."""
     if problem.kind is ReductionKind.ROWS:
         work = ReductionBlocks(problem, ROW_BLOCK)
         _launch(gpu, work, operands, "simd", "rows_simd", work.tasks * SIMD_WIDTH)
@@ -312,7 +312,7 @@ def _launch(
     kernel: str,
     threads: int,
 ) -> None:
-    """The blocks' states, then the results of them; or the results where each has one block."""
+    """Compute the states of blocks and merge them; with one block per result, the result itself."""
     problem = work.problem
     record = work.packed(operands.array.layout.offset, operands.parameter)
     values, results = whole_buffer(operands.array), whole_buffer(operands.result)
@@ -326,7 +326,7 @@ def _launch(
             pipeline, arguments, grid, group, kernel=problem.function, variant=variant
         )
 
-    if work.parts == 1:  # the states' argument is there for Metal's sake
+    if work.parts == 1:  # the unused argument for states must be bound
         dispatch(kernel, threads, values, results, results, record, work.packed_axes())
         return
     states = gpu.buffer(work.parts * problem.outputs * STATE_BYTES, "reduction")

@@ -1,8 +1,8 @@
-"""Which code computes an operation: families of kernels, and the variants of each.
+"""The registry of kernels: families, and the variants of each.
 
-A family is one module with one shader stem. It describes what is to be computed as a problem, a
-frozen dataclass; a variant says which problems it can take, what it would cost, and launches them.
-The choice is LBRX_KERNEL's, else the tuner's, else the cheapest by estimate.
+A family is one module with one shader stem. It describes a computation as a problem, a frozen
+dataclass. A variant says which problems it supports and what they cost, and launches them. The
+variant is chosen by LBRX_KERNEL, else by the tuner's measurements, else by estimated cost.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from lbrx.ops import Attributes, Op, Spec
 from lbrx.storage import Array
 
 log = logging.getLogger("lbrx")
-REMEMBERED = 4096  # choices of a family
+REMEMBERED = 4096  # cached choices per family
 
 
 class Problem(Protocol):
-    """What a family computes: shapes, dtypes and options, without the data."""
+    """A computation of a family: shapes, dtypes and options, without the data."""
 
     @property
     def shape_class(self) -> str:
-        """Problems of one class are measured once by the tuner; sizes in powers of two."""
+        """The tuner measures one problem of each class. Sizes are rounded up to powers of two."""
 
 
 P = TypeVar("P", bound=Problem)
@@ -41,7 +41,7 @@ LaunchFunction = TypeVar("LaunchFunction", bound=Callable[..., None])
 
 @dataclass(frozen=True)
 class Call:
-    """One operation to compute. Inputs are on the device, but for scalars, which are the host's."""
+    """One operation to compute. Inputs are on the device, except scalars, which are on the host."""
 
     gpu: Context
     op: Op
@@ -56,13 +56,13 @@ class Variant(Generic[P]):
 
     name: str
     launch: Callable[..., None]
-    """Given the context, the problem and the family's operands, encodes the kernels."""
+    """Encodes the kernels, given the context, the problem and the family's operands."""
     can: Callable[[DeviceInfo, P], bool]
-    """Hard limits only: what it needs of the device, the dtypes, the alignment."""
+    """Hard limits only: required device features, dtypes, alignment."""
     cost: Callable[[DeviceInfo, P], float]
-    """Relative to the family's other variants; the smallest is chosen."""
+    """Relative to the other variants of the family; the lowest is chosen."""
     batch_invariant: bool
-    """Whether a row of the result has the same bits whatever else is computed with it."""
+    """Whether a row of the result has the same bits in every batch."""
 
 
 class KernelFamily(Generic[P]):
@@ -74,7 +74,7 @@ class KernelFamily(Generic[P]):
         self.samples: list[Sample] = []
         self._chosen: dict[object, Variant[P]] = {}
         self._reasons: dict[object, str] = {}
-        self._device: DeviceInfo | None = None  # whose choices those are
+        self._device: DeviceInfo | None = None  # for which the choices were made
         FAMILIES[name] = self
 
     def variant(
@@ -100,12 +100,12 @@ class KernelFamily(Generic[P]):
             variant.launch(gpu, problem, *operands)
 
     def reason(self, info: DeviceInfo, problem: P, variant: Variant[P]) -> str:
-        """Why a variant was chosen, in words."""
+        """A short text that says why a variant was chosen."""
         if info is not self._device:
             return self._reason(info, problem, variant)
         key = (problem, policy(), env.kernel_setting(), variant.name)
         known = self._reasons.get(key)
-        if known is None:  # another thread may forget them all at any moment
+        if known is None:  # another thread may clear the cache at any time
             known = self._reasons[key] = self._reason(info, problem, variant)
         return known
 
@@ -134,7 +134,7 @@ class KernelFamily(Generic[P]):
         return chosen
 
     def prefer(self, variant: str, device: str, shape_class: str) -> None:
-        """Choose by a measurement from now on."""
+        """Prefer a variant for problems of this class, as the tuner does after a measurement."""
         TUNED[device, self.name, shape_class] = variant
         self._forget()
 
@@ -194,7 +194,7 @@ _read: set[str] = set()  # devices whose choices have been read
 
 
 def _tuned(device: str) -> Mapping[tuple[str, str, str], str]:
-    """The choices, with those on disk from the first question on."""
+    """The measured choices; those on disk are read on first use."""
     if device not in _read:
         _read.add(device)
         for (family, shape_class), variant in choices.read(device).items():
@@ -204,7 +204,7 @@ def _tuned(device: str) -> Mapping[tuple[str, str, str], str]:
 
 Runner = Callable[[Call], tuple[Array, ...]]
 RUNNERS: dict[str, Runner] = {}
-"""What computes each operation, by its name."""
+"""The function that computes each operation, by name."""
 
 
 def computes(*names: str) -> Callable[[Runner], Runner]:
@@ -222,7 +222,7 @@ def computes(*names: str) -> Callable[[Runner], Runner]:
 
 @dataclass(frozen=True)
 class Policy:
-    """What a block of code wants of the choice of variants."""
+    """How kernels are chosen and compiled within a block of code."""
 
     forced: tuple[tuple[str, str], ...] = ()  # (family, variant)
     deterministic: bool = False
@@ -233,13 +233,13 @@ _policy: ContextVar[Policy] = ContextVar("policy", default=Policy())  # noqa: B0
 
 
 def policy() -> Policy:
-    """What is wanted here. A graph remembers it, since its kernels are chosen later."""
+    """The policy in force. Nodes of a graph store it, since their kernels are chosen later."""
     return _policy.get()
 
 
 @contextmanager
 def under(wanted: Policy) -> Iterator[None]:
-    """Within it, variants are chosen by this policy."""
+    """A context within which this policy is in force."""
     token = _policy.set(wanted)
     try:
         yield
@@ -248,28 +248,34 @@ def under(wanted: Policy) -> Iterator[None]:
 
 
 def forced(**variants: str) -> AbstractContextManager[None]:
-    """Within it, families use the named variants where they can: LBRX_KERNEL for a block."""
+    """A context within which families use the named variants if they support the problem."""
     own = policy()
     return under(replace(own, forced=tuple({**dict(own.forced), **variants}.items())))
 
 
 def deterministic() -> AbstractContextManager[None]:
-    """Within it, a row of a result has the same bits whatever batch it is computed in.
+    """A context within which the bits of a result depend on its inputs alone.
 
-    Without it too the same call gives the same bits; but kernels are chosen by size, and two of
-    them may round differently.
+    A row has the same bits in every batch, and reductions and products have the same bits whether
+    they are evaluated together with other operations or separately. Elsewhere the same call on the
+    same device also repeats its bits, but kernels are chosen by size and by what they are fused
+    with, and two kernels may add in different orders.
     """
     return under(replace(policy(), deterministic=True))
 
 
 def excess_precision() -> AbstractContextManager[None]:
-    """Within it, kernels of several operations may compute more precisely than the operations say.
+    """A context within which fused kernels may skip the rounding of intermediate results.
 
-    Everywhere else the result of each operation is rounded to its dtype, so that values do not
-    depend on which operations share a kernel or on what has been evaluated. Within this block
-    float16 and bfloat16 results between the operations of a kernel may stay float32, and a product
-    and a sum may be contracted to one fused multiply-add. That is faster for long chains of halves,
-    but `lbrx.eval` of an intermediate result may then change the last bits of what follows, and an
-    intermediate overflow may not happen: `(x * 2) / 2` of float16 60000 is 60000 instead of inf.
+    By default every operation's result is rounded to its dtype, so values do not depend on which
+    operations share a kernel or on which of them were evaluated. Within this context float16 and
+    bfloat16 results between the operations of one kernel may stay float32, and a multiplication
+    and an addition may become one fused multiply-add. Long chains of such operations are faster,
+    but evaluating an intermediate tensor may then change the results that follow:
+
+        x = lbrx.tensor([60000.0], dtype="float16")
+        (x * 2) / 2  # inf
+        with lbrx.excess_precision():
+            (x * 2) / 2  # 60000
     """
     return under(replace(policy(), excess_precision=True))

@@ -1,4 +1,4 @@
-"""Rotary embedding of positions."""
+"""Rotary position embedding."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from lbrx.ops import Spec
 from lbrx.shape import Layout
 from lbrx.storage import Array
 
-ROW_AXES = 3  # (outer, repeat, inner), as `rope.h` has them
-GROUP = 64  # threads along the pairs
-SERIAL_ROWS = 8  # of each head that a serial thread turns
-INLINE_BYTES = 4096  # the most that Metal takes without a buffer
+ROW_AXES = 3  # (outer, repeat, inner), as in `rope.h`
+GROUP = 64  # threads along pairs of features
+SERIAL_ROWS = 8  # rows of each head per serial thread
+INLINE_BYTES = 4096  # bytes: the most that Metal takes as an inline argument
 
 
 @dataclass(frozen=True)
 class RopeProblem:
-    """A problem: so many rows, some of whose features turn."""
+    """The problem: the number of rows, and the features that are rotated."""
 
     dtype: Dtype
     position_dtype: Dtype
@@ -101,7 +101,7 @@ def run(call: Call) -> tuple[Array, ...]:
 
 
 def _counted(gpu: Context, positions: Array) -> Array:
-    """As int32 or int64."""
+    """Positions as int32 or int64."""
     positions = placed(gpu, positions)
     if positions.dtype in (dt.int32, dt.int64):
         return positions
@@ -111,7 +111,7 @@ def _counted(gpu: Context, positions: Array) -> Array:
 
 @lru_cache(maxsize=64)
 def _speeds(pairs: int, base: float, scale: float) -> bytes:
-    """Turns from one position to the next, each as two floats that add up to it."""
+    """Turns per position, each as two floats whose sum is more precise."""
     exponents = -np.arange(pairs, dtype=np.float64) / pairs
     turns = scale * base**exponents / (2 * math.pi)
     high = turns.astype(np.float32)
@@ -119,7 +119,7 @@ def _speeds(pairs: int, base: float, scale: float) -> bytes:
 
 
 def _rows(gpu: Context, x: Array, positions: Array) -> tuple[Array, Array]:
-    """x as (outer, repeat, inner, features) and its positions as the first three of these."""
+    """x as (outer, repeat, inner, features), and its positions as (outer, repeat, inner)."""
     *rows, features = x.layout.shape
     rows = [1] * (ROW_AXES - len(rows)) + rows
     outer = math.prod(rows[: 1 - ROW_AXES])
@@ -130,7 +130,7 @@ def _rows(gpu: Context, x: Array, positions: Array) -> tuple[Array, Array]:
 
 
 def _view(gpu: Context, array: Array, shape: Sequence[int], *, unit: bool = False) -> Array:
-    """In another shape, with features side by side; a copy where strides do not allow it."""
+    """The array in another shape with contiguous features; a copy if strides do not allow it."""
     layout = sh.reshape(array.layout, shape)
     if layout is None or (unit and not _is_unit(layout)):
         array = elementwise.contiguous(gpu, array)
@@ -151,7 +151,7 @@ def _pipeline(gpu: Context, problem: RopeProblem, variant: str) -> Pipeline:
 
 @family.variant("pairs")
 def pairs(gpu: Context, problem: RopeProblem, operands: RopeOperands) -> None:
-    """A thread a pair of features."""
+    """One thread per pair of features."""
     outer, repeat, inner = problem.rows
     grid = (problem.features - problem.pairs, inner, repeat * outer)
     gpu.queue.dispatch(
@@ -170,7 +170,7 @@ def _serial_cost(info: DeviceInfo, problem: RopeProblem) -> float:
 
 @family.variant("serial", cost=_serial_cost)
 def serial(gpu: Context, problem: RopeProblem, operands: RopeOperands) -> None:
-    """A thread all heads of some tokens: their cosines are computed once."""
+    """One thread per group of tokens, for all heads: cosines are computed once."""
     outer, _, inner = problem.rows
     gpu.queue.dispatch(
         _pipeline(gpu, problem, "serial"),

@@ -1,9 +1,9 @@
 """Row programs: element programs with reductions along the last axis, as one kernel.
 
-Every value is one of a row (what a reduction gives, or is computed from such) or one of each of
-its elements. A reduction is a loop over the row; what it needs of the elements is a function
-object, computed afresh in each loop. Only what the last reduction and the results both need, such
-as a softmax's powers, waits in the results' own memory meanwhile.
+A value exists once per row (the result of a reduction, or computed from such results) or once per
+element. Each reduction is a loop over the row that recomputes the element values it needs, with a
+function object. Only a float32 value that both the last reduction and the result need, such as the
+exponentials of a softmax, is stored between the loops, in the memory of the result.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ UNORDERED = {"max", "min"}
 
 @dataclass(frozen=True)
 class RowProgram:
-    """Like a Program; a step whose function is in REDUCTIONS joins a row's elements to one."""
+    """Like Program; steps whose function is in REDUCTIONS reduce a row to one value."""
 
     inputs: tuple[ProgramInput, ...]
     steps: tuple[ProgramStep, ...]
     outputs: tuple[tuple[int, Dtype], ...]
     whole: tuple[bool, ...]
-    """Of every output, whether it has a value for each element: else it has one for each row."""
+    """For every output: True if it has a value per element, False if it has one per row."""
     axes: int
-    """How many axes the rows have."""
+    """The number of axes over which rows are counted."""
     wide: bool = False
     together: bool = False
-    """Whether a threadgroup works on a row; else one thread does."""
+    """Whether a threadgroup processes a row; otherwise one thread does."""
     excess: bool = False
     """Whether results between the steps may keep float32 and be contracted."""
 
@@ -58,7 +58,7 @@ class RowProgram:
 
     @cached_property
     def is_element(self) -> list[bool]:
-        """Of every value, whether there is one for each element."""
+        """For every value, whether it exists once per element."""
         result = [x.access in (Access.ROW, Access.STRIDED) for x in self.inputs]
         for step in self.steps:
             own = step.function not in REDUCTIONS and any(result[v] for v, _ in step.arguments)
@@ -72,8 +72,10 @@ class RowProgram:
     def needed(
         self, values: Sequence[int], known: int | None = None
     ) -> tuple[list[int], list[int]]:
-        """For values of an element: the elements' values that lead to them, and the rows' used.
-        One value may be known already."""
+        """The values that given values depend on: those per element, and those per row.
+
+        Dependencies of `known`, which is loaded from memory, are not followed.
+        """
         elements: set[int] = set()
         rows: set[int] = set()
         stack = list(values)
@@ -89,7 +91,7 @@ class RowProgram:
 
     @cached_property
     def kept(self) -> int | None:
-        """A value of elements that waits in the memory of the results: float32, and only one."""
+        """The element value that is stored in the result's memory between two loops, if any."""
         reductions = [step for step in self.steps if step.function in REDUCTIONS]
         results = [output for output, whole in zip(self.outputs, self.whole, strict=True) if whole]
         if not reductions or len(results) != 1 or results[0][1] is not dt.float32:
@@ -160,7 +162,7 @@ def _parameters(program: RowProgram) -> list[str]:
 
 
 def _space(program: RowProgram) -> list[str]:
-    """Sizes of the rows' axes, the rows' length, where inputs start, strides with the last axis."""
+    """The struct of sizes, offsets and strides that the kernel takes."""
     arrays = max(len(_arrays(program)), 1)
     return [
         "struct Space {",
@@ -178,7 +180,7 @@ def _arrays(program: RowProgram) -> list[int]:
 
 
 def _row_starts(program: RowProgram) -> list[str]:
-    """Pointers to this row of every array."""
+    """Pointers to the current row of every array."""
     index, arrays = program.index, _arrays(program)
     lines = [f"{index} start{i} = space.start[{n}];" for n, i in enumerate(arrays)]
     if program.axes == 1:
@@ -202,7 +204,7 @@ def _row_starts(program: RowProgram) -> list[str]:
 
 
 def _rows(program: RowProgram, functors: list[str]) -> list[str]:
-    """The values that a row has one of, each after those it needs."""
+    """The values that exist once per row, in order of their dependencies."""
     lines = []
     for i, x in enumerate(program.inputs):
         if not program.is_element[i]:
@@ -296,5 +298,5 @@ def _functor(
 
 
 def _results_memory(program: RowProgram) -> str:
-    """The pointer to the row of the only results that elements have."""
+    """The pointer to the row of the only output that has a value per element."""
     return f"to{program.whole.index(True)}"

@@ -1,8 +1,8 @@
-"""Rows of numbers, and the teams of threads that work on one: what `rows.h` is on this side.
+"""Operations on rows, each processed by a team of threads: the host side of `rows.h`.
 
-A team is one thread, a simdgroup or a threadgroup. Rows that are too long for a team, or too long
-for one thread alone to be left with, are worked on in parts: one kernel sums up each part, a second
-one joins the sums of a row and finishes the parts.
+A team is one thread, a simdgroup or a threadgroup. Rows that are too long for one team are split
+into parts: one kernel computes a summary of each part, a second kernel merges the summaries of a
+row and finishes its parts.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from lbrx.metal.commands import Size
 from lbrx.shape import Layout
 from lbrx.storage import Array
 
-LONGEST = 2**31 - 1  # row: its elements are counted in 32 bits
+LONGEST = 2**31 - 1  # elements of a row: they are counted in 32 bits
 SIMD_WIDTH = 32
-KEPT = 16  # elements in a thread's registers, of rows.h
-GROUP_ROWS = 8  # simdgroups in a threadgroup, each with a row of its own
-THREADS = 512  # in the largest team: registers for KEPT elements may not leave room for more
-PER_THREAD = 4  # elements, a run of rows.h, while a team can still grow
+KEPT = 16  # elements that a thread keeps in registers, as in rows.h
+GROUP_ROWS = 8  # simdgroups in a threadgroup, each with its own row
+THREADS = 512  # in the largest team; the registers for KEPT elements limit it
+PER_THREAD = 4  # elements per thread (a run of rows.h) as long as the team can grow
 SERIAL_PART = 1 << 15
-SERIAL_SPLIT = 1 << 16  # from here on a row is worth several cores
-SERIAL_PARTS = 1 << 10  # at most, as each part joins them all
+SERIAL_SPLIT = 1 << 16  # from this length a row is split over several cores
+SERIAL_PARTS = 1 << 10  # at most, since every part reads all summaries
 SUMMARY_BYTES = 8
 
 
 @dataclass(frozen=True)
 class RowProblem:
-    """A problem: rows of a type and length."""
+    """The problem: the number, length and dtype of rows."""
 
     dtype: Dtype
     count: int
     length: int
     inner: int = 1
-    """How far apart a row's elements are; the rows between them lie side by side."""
+    """The stride of a row's elements: 1, or the number of interleaved rows."""
 
     @property
     def shape_class(self) -> str:
@@ -49,19 +49,19 @@ class RowProblem:
 
 @dataclass(frozen=True)
 class RowTask:
-    """What is done with rows: kernels of a stem, and their arguments before the rows' record."""
+    """A computation on rows: the shader stem, and the arguments before the `Rows` record."""
 
     stem: str
     op: str
     constants: Mapping[int, bool]
     arguments: Sequence[Buffer | bytes | None]
     stride: int
-    """Elements from a row of the input to the next."""
+    """The distance between rows of the input, in elements."""
 
 
 def by_rows(gpu: Context, *arrays: Array) -> tuple[list[Array], int]:
-    """Arrays whose last axis has no gaps, and the elements from one row to the next, for all of
-    them: as they are, or copies."""
+    """The arrays with a contiguous last axis and a common row stride, copied if necessary, and that
+    stride in elements."""
     strides = {_row_stride(array.layout) for array in arrays}
     stride = strides.pop()
     if stride is not None and not strides:
@@ -70,7 +70,7 @@ def by_rows(gpu: Context, *arrays: Array) -> tuple[list[Array], int]:
 
 
 def _row_stride(layout: Layout) -> int | None:
-    """None where one stride does not lead through the rows."""
+    """The stride between rows; None if they are not evenly spaced."""
     outer = Layout(layout.shape[:-1], layout.strides[:-1])
     axes, (strides,) = collapsed(outer.shape, [outer])
     close = layout.shape[-1] == 1 or layout.strides[-1] == 1
@@ -83,8 +83,8 @@ Threads = tuple[Size, Size]  # of the grid and of a threadgroup
 
 
 def add_variants(family: KernelFamily[RowProblem]) -> None:
-    """The ways to do a family's tasks: threads alone on a processor, together on a GPU."""
-    largest = THREADS * KEPT  # row of a team, and number of parts
+    """Register the variants: single threads for CPUs, simdgroups and threadgroups for GPUs."""
+    largest = THREADS * KEPT  # length of a row of one team, and number of parts
 
     def alone(info: DeviceInfo, problem: RowProblem) -> float:
         return 4.0 if info.simd_hardware else 2.0
@@ -118,7 +118,7 @@ def _add(
 
 
 def _at_once(team: str, threads: Callable[[RowProblem], Threads]) -> RowLaunch:
-    """One kernel, a team a row."""
+    """One kernel, one team per row."""
 
     def launch(gpu: Context, problem: RowProblem, task: RowTask) -> None:
         record = _record(problem, task, problem.length)
@@ -128,7 +128,7 @@ def _at_once(team: str, threads: Callable[[RowProblem], Threads]) -> RowLaunch:
 
 
 def _in_parts(team: str, divide: Callable[[RowProblem], tuple[int, int]]) -> RowLaunch:
-    """Two kernels, a team a part: its length and threads are what `divide` says."""
+    """Two kernels, one team per part; `divide` gives the part's length and threads."""
 
     def launch(gpu: Context, problem: RowProblem, task: RowTask) -> None:
         part, threads = divide(problem)
@@ -158,7 +158,7 @@ def _dispatch(
 
 
 def _record(problem: RowProblem, task: RowTask, part: int) -> bytes:
-    """`Rows` of rows.h."""
+    """The `Rows` record of rows.h."""
     parts = -(-problem.length // part)
     return struct.pack("3I4xQ", problem.length, part, parts, task.stride)
 

@@ -17,10 +17,10 @@ from lbrx.ops import Spec
 from lbrx.shape import Layout
 from lbrx.storage import Array
 
-TILE = 256  # columns that a thread of a processor takes
+TILE = 256  # columns per thread on a CPU
 GROUP = 256  # threads
 COLUMN_PART = 1 << 12
-COLUMN_PARTS = 64  # at most, as each part joins them all
+COLUMN_PARTS = 64  # at most, since every part reads all summaries
 
 family: KernelFamily[RowProblem] = KernelFamily("softmax")
 rows.add_variants(family)
@@ -70,21 +70,21 @@ def _is_columns(info: DeviceInfo, problem: RowProblem) -> bool:
     "columns",
     can=_is_columns,
     cost=lambda info, _: 2.0 if info.simd_hardware else 1.0,
-    batch_invariant=False,  # of few columns, the sums depend on how many
+    batch_invariant=False,  # with few columns the order of sums depends on their number
 )
 def columns(gpu: Context, problem: RowProblem, task: RowTask) -> None:
-    """A thread a tile of columns, along which a processor's vectors lie."""
+    """One thread per tile of columns, which are the lanes of CPU vectors."""
     _columns(gpu, problem, task, "columns", TILE)
 
 
 @family.variant("column", can=_is_columns, cost=lambda info, _: 1.5)
 def column(gpu: Context, problem: RowProblem, task: RowTask) -> None:
-    """A thread a column: neighbouring threads read neighbours."""
+    """One thread per column: neighbouring threads read neighbouring elements."""
     _columns(gpu, problem, task, "column", 1)
 
 
 def _columns(gpu: Context, problem: RowProblem, task: RowTask, variant: str, width: int) -> None:
-    """One kernel for short columns; long ones are first summed up in parts."""
+    """One kernel for short columns; for long ones, summaries of parts first."""
     part = max(COLUMN_PART, -(-problem.length // COLUMN_PARTS))
     parts = -(-problem.length // part)
     record = struct.pack("4I", problem.length, problem.inner, part, parts)

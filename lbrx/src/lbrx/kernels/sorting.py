@@ -1,5 +1,5 @@
-"""Sorting along the last axis: entries of key and index are put in order, or the first of them
-found, and then results made of them. Equal elements keep their order, NaN comes last."""
+"""Sorting along the last axis: entries of key and index are sorted, or the first of them selected,
+and results are made of the entries. The order of equal elements is kept, NaN comes last."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from lbrx.storage import Array
 KINDS = {dt.float16: 2, dt.bfloat16: 3, dt.float32: 4}
 """`KIND` of sorting.h for floating types."""
 GROUP = 256  # threads
-BLOCK = 32 << 10  # elements that make a thread of their own worth while
-TILE_BYTES = 16 << 10  # of threadgroup memory: two threadgroups fit a core
-SELECTED = 256  # more are found by sorting: insertion is slower with each
-SELECTED_PART = 8  # as is selecting more than one in so many
-GPU_RUN = 16  # entries that a thread merges
+BLOCK = 32 << 10  # elements per thread, at least
+TILE_BYTES = 16 << 10  # in threadgroup memory, so that two threadgroups fit on a core
+SELECTED = 256  # if more are wanted, sorting is faster than insertion
+SELECTED_PART = 8  # likewise if more than one in this many is wanted
+GPU_RUN = 16  # entries that one thread merges
 
 
 @dataclass(frozen=True)
 class SortProblem:
-    """A problem: the first `keep` of each row in order."""
+    """The problem: the first `keep` entries of each row in sorted order."""
 
     dtype: Dtype
     rows: int
@@ -64,7 +64,7 @@ class SortProblem:
 
 @dataclass(frozen=True)
 class SortResults:
-    """Where the sorted values go, and their indices; either may not be wanted."""
+    """Buffers for the sorted values and their indices; None if not wanted."""
 
     values: Buffer | None = None
     indices: Buffer | None = None
@@ -97,7 +97,7 @@ def run_topk(call: Call) -> tuple[Array, ...]:
 
 
 def _ordered(call: Call, descending: bool, *, values: bool, indices: bool) -> tuple[Array, ...]:
-    """Along another axis than the last: of a copy with that axis last, and back."""
+    """Sort along another axis: of a copy with that axis last, transposed back."""
     (given,) = call.inputs
     assert given is not None
     gpu, source = call.gpu, placed(call.gpu, given)
@@ -134,7 +134,7 @@ def _dispatch(
     lanes: int = 0,
     threadgroup_memory: tuple[int, ...] = (),
 ) -> None:
-    """Over threads, or with `lanes` over threadgroups of so many."""
+    """Dispatch over threads, or over threadgroups of `lanes` threads."""
     pipeline = gpu.shaders.pipeline("sorting", kernel, constants, safe_math=True)
     x, y = grid
     gpu.queue.dispatch(
@@ -174,7 +174,7 @@ def _finish(
 def _merged(
     gpu: Context, problem: SortProblem, entries: Buffer, other: Buffer, block: int
 ) -> Buffer:
-    """Sorted blocks into sorted rows; returns the buffer that has them."""
+    """Merge sorted blocks into sorted rows; returns the buffer that holds them."""
     run = GPU_RUN
     if not gpu.info.simd_hardware:
         run = max(1024, -(-problem.rows * problem.size // (8 * (gpu.info.cores or 1))))
@@ -188,14 +188,14 @@ def _merged(
 
 
 def _blocks(info: DeviceInfo, problem: SortProblem) -> int:
-    """A power of two of them a row: enough for all cores, if each has enough to do."""
+    """The number of blocks per row, a power of two: enough for all cores, but not too small."""
     wanted, most = -(-(info.cores or 1) // problem.rows), problem.size // BLOCK
     return 1 << max(0, min((wanted - 1).bit_length(), most.bit_length() - 1))
 
 
 @family.variant("radix", cost=lambda info, problem: 4.0 if info.simd_hardware else 2.0)
 def radix(gpu: Context, problem: SortProblem, source: Buffer, results: SortResults) -> None:
-    """A thread sorts a row, or a block of a long one, digit by digit."""
+    """Each thread sorts a row, or a block of a long row, by a radix sort."""
     entries, other = (_entries(gpu, problem, problem.size) for _ in range(2))
     blocks = _blocks(gpu.info, problem)
     block = -(-problem.size // blocks)
@@ -215,7 +215,7 @@ def _can_select(info: DeviceInfo, problem: SortProblem) -> bool:
     "select", can=_can_select, cost=lambda info, problem: 3.0 if info.simd_hardware else 1.0
 )
 def select(gpu: Context, problem: SortProblem, source: Buffer, results: SortResults) -> None:
-    """A thread reads a row, or a block of a long one, and keeps a list of the first."""
+    """Each thread reads a row, or a block of a long row, and keeps a sorted list of the first."""
     blocks = _blocks(gpu.info, problem)
     block = -(-problem.size // blocks)
     lists = _entries(gpu, problem, blocks * problem.keep)
@@ -233,8 +233,8 @@ def select(gpu: Context, problem: SortProblem, source: Buffer, results: SortResu
 
 @family.variant("tile", cost=lambda info, problem: 1.0 if info.simd_hardware else 8.0)
 def tile(gpu: Context, problem: SortProblem, source: Buffer, results: SortResults) -> None:
-    """Threadgroups sort tiles. Of a longer row the tiles are merged; where few entries are wanted,
-    those that each tile puts out are sorted again until one tile holds them."""
+    """Threadgroups sort tiles, and the tiles of a longer row are merged. If few entries are wanted,
+    the first ones of all tiles are sorted again until they fit into one tile."""
     largest = TILE_BYTES // problem.entry_bytes
     size = min(largest, 1 << max(problem.size - 1, 1).bit_length())
     few = problem.keep <= size // 2
@@ -253,7 +253,7 @@ def tile(gpu: Context, problem: SortProblem, source: Buffer, results: SortResult
 def _tiled(
     gpu: Context, kernel: str, problem: SortProblem, source: Buffer, row: int, size: int, keep: int
 ) -> tuple[Buffer, int]:
-    """The first `keep` of every tile of a row, and how many those are together."""
+    """Select the first `keep` of every tile of a row; returns them and their number per row."""
     tiles = -(-row // size)
     stride = (tiles - 1) * keep + min(keep, row - (tiles - 1) * size)
     entries = _entries(gpu, problem, stride)

@@ -1,4 +1,4 @@
-"""The autotuner: times the variants of each family on this device and remembers the quickest."""
+"""The autotuner: times the variants of each family on this device and stores the fastest."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from lbrx.storage import Array
 from lbrx.storage.cpu import copied
 
 ROUNDS, QUICK_ROUNDS = 7, 3
-SLICE = 10e-3  # seconds that a measurement should take at least, which may need repeats
-HOPELESS = 5  # times as long as the best is not worth another round,
-COMPILED = 2.0  # seconds after which it is not the compiler that a first call waits for
-COSTLY = 0.1  # if the round takes so many seconds: a short one may have been disturbed
+SLICE = 10e-3  # minimum seconds per measurement, reached by repeats
+HOPELESS = 5  # a variant this many times slower than the best is dropped,
+COMPILED = 2.0  # seconds; a longer first call is not due to compilation alone
+COSTLY = 0.1  # if it took at least this many seconds
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,10 @@ class TunedChoice:
 def tune(
     gpu: Context, families: Sequence[str] = (), *, quick: bool = False
 ) -> Iterator[Sequence[TunedChoice]]:
-    """Time each sample of the families (all by default); yields the rows of one sample as they
-    come. The choices are in force at once and on disk at the end."""
+    """Time each sample of the families (all by default); yields the times of each sample.
+
+    The choices take effect immediately and are written to disk at the end.
+    """
     unknown = [name for name in families if name not in FAMILIES]
     if unknown:
         raise SettingError(f"no family {unknown[0]!r}: it is one of {', '.join(sorted(FAMILIES))}")
@@ -62,7 +64,7 @@ def tune(
 def measured(
     gpu: Context, family: KernelFamily[Any], sample: Sample, rounds: int
 ) -> list[TunedChoice]:
-    """The rows of one sample: none where there is nothing to choose."""
+    """The times of one sample; empty if only one variant supports it."""
     call = prepared(gpu, sample)
     with observed(family) as problems:
         _seconds(gpu, call)
@@ -86,7 +88,7 @@ def measured(
 def _times(
     gpu: Context, family: str, call: Call, variants: Iterable[str], rounds: int
 ) -> Mapping[str, float]:
-    """The best time of each variant; they take turns, so that a busy machine is so for all."""
+    """The best time of each variant. Variants take turns, so that load affects all equally."""
     best: dict[str, float] = {}
     for variant in variants:
         with forced(**{family: variant}):
@@ -114,7 +116,7 @@ def _seconds(gpu: Context, call: Call, repeats: int = 1) -> float:
 
 @contextmanager
 def observed(family: KernelFamily[Any]) -> Iterator[list[Any]]:
-    """Within it, the problems that the family is given are collected."""
+    """A context within which the problems passed to the family are collected."""
     problems: list[Any] = []
     run = family.run
 
@@ -142,7 +144,7 @@ def prepared(gpu: Context, sample: Sample) -> Call:
 
 
 def _values(rng: np.random.Generator, shape: Sequence[int], dtype: Dtype, role: Role) -> Any:
-    """Ordinary numbers; indices of a first few rows, which every operand has."""
+    """Random values; indices are 0 or 1, which are valid for every sample."""
     if role is Role.INDICES:
         return rng.integers(0, 2, shape)
     if dtype.is_float:

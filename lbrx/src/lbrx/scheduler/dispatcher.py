@@ -1,4 +1,4 @@
-"""Running a graph: kernels are planned, then encoded one after the other."""
+"""Running a graph: its kernels are planned, then encoded in order."""
 
 from __future__ import annotations
 
@@ -20,8 +20,11 @@ from lbrx.storage import Array
 
 
 def run(targets: Sequence[Node]) -> None:
-    """Compute nodes. Intermediate results go back to the pool when their last reader is encoded:
-    the device works in order, so the memory can serve the next kernel."""
+    """Compute nodes.
+
+    The memory of an intermediate result returns to the pool when its last reader is encoded: the
+    device runs commands in order, so the next kernel can use it.
+    """
     gpu = context()
     order = in_order(targets)
     refuse_inputs(order)
@@ -36,7 +39,7 @@ def run(targets: Sequence[Node]) -> None:
 
 
 def _shares(kernel: KernelPlan, results: tuple[Array, ...]) -> list[tuple[Array, ...]]:
-    """The results of each stored node: an operation of its own may have several."""
+    """The results of each stored node; an operation that is not fused may have several."""
     return [(result,) for result in results] if kernel.is_fused else [results]
 
 
@@ -58,7 +61,7 @@ def _encoded(gpu: Context, kernel: KernelPlan) -> tuple[Array, ...]:
 
 
 def _work(kernel: KernelPlan) -> Work:
-    """What a kernel must read, write and compute."""
+    """The bytes and operations that a kernel needs at least."""
     root = kernel.root
     read: dict[object, Spec] = {}
     operations = 0.0

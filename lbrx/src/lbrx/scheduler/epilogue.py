@@ -20,7 +20,7 @@ from lbrx.storage import Array
 
 @dataclass(frozen=True)
 class FinishedProduct:
-    """A product with what follows it, as one call of `matmul`."""
+    """A product and the operations that follow it, as one call of `matmul`."""
 
     matmul: Node
     inputs: tuple[Array | None, ...]
@@ -28,8 +28,10 @@ class FinishedProduct:
 
 
 def product_of(nodes: Sequence[Node]) -> FinishedProduct | None:
-    """The product that all of a kernel's nodes, given in order, only finish; None if they do more
-    or other things than `matmul` can."""
+    """The product that the nodes of a kernel, given in order, finish.
+
+    None if they compute anything else.
+    """
     chain = list(nodes)
     activation = _activation(chain[-1])
     if activation is not None:
@@ -60,7 +62,7 @@ def _activation(node: Node) -> str | None:
 
 
 def _biased(node: Node) -> tuple[Node | None, Array | None]:
-    """The product and the bias of an addition; None if it is none of these."""
+    """The product and the bias that an addition adds; (None, None) for other nodes."""
     if node.op.name != "add":
         return None, None
     first, second = node.arrays()
@@ -72,7 +74,7 @@ def _biased(node: Node) -> tuple[Node | None, Array | None]:
 
 
 def _plain_product(array: Array, consumer: Node) -> Node | None:
-    """The product that an array shows as it is; None if it shows something else."""
+    """The unfinished product that an array is, not a view of one; None for other arrays."""
     node = node_of(array)
     if node is None or node.op.name != "matmul" or node.outputs != consumer.outputs:
         return None
@@ -82,7 +84,7 @@ def _plain_product(array: Array, consumer: Node) -> Node | None:
 
 
 def _is_bias(array: Array, node: Node) -> bool:
-    """Whether it is one value for each column, of the product's type."""
+    """Whether an array has one value for each column, of the product's dtype."""
     (spec,) = node.outputs
     rows = len(spec.shape) > 1 and array.layout.shape == spec.shape[-1:]
     return rows and array.dtype is spec.dtype and array.storage.device == "metal"

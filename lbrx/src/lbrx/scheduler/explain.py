@@ -1,4 +1,4 @@
-"""What became which kernel: the plan of a pending graph, to be read."""
+"""Explanations: which operations of a pending graph share which kernel."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from lbrx.scheduler.fusion import KernelPlan, name_of, plan
 from lbrx.scheduler.graph import LOCK, Node, in_order, node_of, nodes_of
 from lbrx.storage import Array, Storage
 
-LINE, INDENT, MARGIN = 18, 16, 12  # of the picture, in pixels
+LINE, INDENT, MARGIN = 18, 16, 12  # pixels
 CHARACTER = 7.3
 
 
 @dataclass(frozen=True)
 class ExplainedOperation:
-    """An operation inside a kernel. Steps are counted over all kernels."""
+    """An operation inside a kernel, numbered over all kernels."""
 
     number: int
     sources: tuple[int, ...]
-    """The steps whose results it reads."""
+    """The numbers of the operations whose results it reads."""
     name: str
     result: str  # dtype and shape
     inputs: tuple[str, ...]
@@ -35,12 +35,12 @@ class ExplainedKernel:
     steps: tuple[ExplainedOperation, ...]
     reads: int  # bytes
     writes: int
-    saved: int  # bytes that kernels of one operation each would have written and read again
+    saved: int  # bytes that unfused kernels would write and read again
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """The kernels that compute some tensors, in order. Printing it shows them as a tree."""
+    """The kernels that compute some tensors, in order; `print` shows them as a tree."""
 
     kernels: tuple[ExplainedKernel, ...]
 
@@ -54,7 +54,7 @@ class Explanation:
         return "\n".join(text for _, text in self._lines())
 
     def _lines(self) -> list[tuple[int, str]]:
-        """The tree, each line with its depth."""
+        """The lines of the tree, each with its depth."""
         operations = sum(len(kernel.steps) for kernel in self.kernels)
         lines = [
             (
@@ -76,7 +76,7 @@ class Explanation:
         return lines
 
     def mermaid(self) -> str:
-        """The kernels as a Mermaid flow chart: a box each, and arrows along the data."""
+        """The kernels as a Mermaid flow chart whose arrows follow the data."""
         lines = ["flowchart TD"]
         for i, kernel in enumerate(self.kernels):
             lines.append(f'  subgraph k{i}["{kernel.name}: saves {_size(kernel.saved)}"]')
@@ -87,7 +87,7 @@ class Explanation:
         return "\n".join(lines)
 
     def svg(self) -> str:
-        """The tree as a picture."""
+        """The tree as an SVG picture."""
         lines = self._lines() if self.kernels else [(0, str(self))]
         width = MARGIN * 2 + max(len(text) for _, text in lines) * CHARACTER
         height = MARGIN * 2 + len(lines) * LINE
@@ -105,7 +105,7 @@ class Explanation:
 
 
 def explain(storages: Iterable[Storage]) -> Explanation:
-    """The plan for what storages wait for, without running anything."""
+    """The plan for the nodes that storages depend on. Nothing is run."""
     with LOCK:
         nodes = nodes_of(storages)
         kernels = plan(in_order(nodes), nodes)
@@ -114,7 +114,7 @@ def explain(storages: Iterable[Storage]) -> Explanation:
 
 
 def _inside(kernel: KernelPlan) -> list[Node]:
-    """Its nodes, each after those it needs."""
+    """The nodes of a kernel, each after its inputs."""
     return list(reversed(kernel.views))
 
 

@@ -1,9 +1,12 @@
-"""Which nodes become one kernel.
+"""Fusion: which nodes share a kernel.
 
-Every kernel computes a node, its root, into memory. Elementwise nodes whose results only that
-kernel needs are computed inside it, element by element, and never stored. They are seen through
-views: a transposed, sliced or broadcast use folds into the indices with which the kernel reads.
-What other kernels need too is stored on the way. Reductions of rows are loops of the kernel.
+Every kernel computes one node, its root, into memory. Elementwise nodes that only this kernel needs
+are computed inside it, element by element, and not stored. They are accessed through views:
+transposing, slicing or broadcasting becomes part of the kernel's indexing. Nodes that other kernels
+need too are stored by the kernel. Reductions of rows become loops of the kernel.
+
+Fusion does not change results: see `program.value_types` for rounding, and `is_row_reduction` and
+`epilogue` for reductions and products.
 """
 
 from __future__ import annotations
@@ -26,43 +29,43 @@ from lbrx.scheduler.graph import Node, identity, node_of
 from lbrx.shape import Layout, Shape
 from lbrx.storage import Array
 
-MAX_BUFFERS = 28  # of 31: one is the root's, one for sizes and strides
+MAX_BUFFERS = 28  # of 31: the root and the sizes and strides need one each
 MAX_NODES = 128
 LONGEST_ROW = fused_rows.LONGEST
 MANY_ROWS = 8
 FEW_ELEMENTS = 1 << 14
-MAX_VIEWS = 2  # in which one node is computed: more cost more than they save
+MAX_VIEWS = 2  # of one node: computing it in more views costs more than storing it
 
 
-# By what holds it, the layouts through which a kernel reads something: each takes a buffer.
+# The layouts through which a kernel reads each node or storage: each layout takes a buffer.
 Reads = dict[object, set[Layout]]
 
 
 @dataclass
 class KernelPlan:
-    """A root and what is computed inside its kernel, each with the views it is seen through."""
+    """A kernel: its root, and the nodes computed inside with the views they are read through."""
 
     root: Node
     rows: Shape | None = None
-    """The axes of the rows that are reduced; None if the kernel is elementwise."""
+    """The shape over which rows are counted; None if the kernel has no reductions."""
     length: int = 1
     """Elements in a row."""
     views: dict[Node, list[Layout]] = field(default_factory=dict)
     stored: list[Node] = field(default_factory=list)
-    """What it computes into memory: the root, then what others need."""
+    """The nodes that are written to memory: the root, then those that other kernels need."""
     product: FinishedProduct | None = None
-    """The product that the kernel computes and finishes, if it is one."""
+    """The product that the kernel computes and finishes, if any."""
     reads: Reads = field(default_factory=dict)
 
     @property
     def space(self) -> Shape:
-        """What the kernel walks through."""
+        """The index space of the kernel."""
         shape = self.root.outputs[0].shape
         return shape if self.rows is None else (*self.rows, self.length)
 
     @property
     def takes_nodes(self) -> bool:
-        """Whether anything can be computed inside."""
+        """Whether other nodes can be computed inside."""
         return self.rows is not None or is_elementwise(self.root)
 
     @property
@@ -70,15 +73,15 @@ class KernelPlan:
         return len(self.views) > 1
 
     def seen(self, consumer: Node, array: Array) -> list[Layout] | None:
-        """The views through which a consumer inside reads an array; None if one is no layout."""
+        """The views through which a node inside reads an array; None if one is not a layout."""
         return views_of(array, consumer, self.space, self.views[consumer])
 
 
 def views_of(
     array: Array, consumer: Node, space: Shape, views: Iterable[Layout]
 ) -> list[Layout] | None:
-    """How a kernel that walks through a space reads an operand of a consumer, which is itself seen
-    through views; None if that is no layout."""
+    """The layouts in which a kernel with this index space reads an operand of a node that is itself
+    accessed through views; None if one of them cannot be expressed as a layout."""
     if is_row_reduction(consumer):
         found = [composed(sh.contiguous(space), array.layout)]
     else:
@@ -93,10 +96,10 @@ def is_elementwise(node: Node) -> bool:
 
 
 def is_row_reduction(node: Node) -> bool:
-    """Whether a reduction of floats is over the last axes, so that it can share a kernel.
+    """Whether a node is a reduction of floats over the last axes, which can share a kernel.
 
-    Such a kernel adds in another order than the reduction's own, so within `deterministic` only
-    reductions that do not depend on the order are shared.
+    Such a kernel adds in another order than the reduction's own kernel, so within `deterministic`
+    only maxima and minima are fused.
     """
     if node.op.name not in REDUCTIONS or not node.outputs[0].dtype.is_float:
         return False
@@ -109,7 +112,7 @@ def is_row_reduction(node: Node) -> bool:
 
 
 def _row_space(node: Node) -> tuple[Shape, int]:
-    """The rows of a reduction's operand, and their length."""
+    """The shape over which rows of a reduction's operand are counted, and their length."""
     (array,) = (x for x in node.inputs if x is not None)
     shape = array.layout.shape
     first = sh.normalize_axes(node.attributes["axis"], len(shape))[0]
@@ -117,7 +120,7 @@ def _row_space(node: Node) -> tuple[Shape, int]:
 
 
 def plan(order: Sequence[Node], targets: Iterable[Node]) -> list[KernelPlan]:
-    """The kernels that compute the targets, in the order in which they can run."""
+    """The kernels that compute the targets, in an order in which they can run."""
     if not env.fusion():
         return [_own_kernel(node) for node in order]
     wanted = set(targets)
@@ -142,7 +145,7 @@ def _finish_product(
     uses: dict[Node, list[tuple[Node, Array]]],
     wanted: set[Node],
 ) -> None:
-    """Let a product's kernel do what one kernel alone does with the product, if it can."""
+    """Move the operations of a kernel into that of the product which only they use, if possible."""
     kernel = kernels[root]
     if kernel.rows is not None or kernel.stored != [root] or not is_elementwise(root):
         return
@@ -166,7 +169,7 @@ def _own_kernel(node: Node) -> KernelPlan:
 
 
 def _uses(order: Sequence[Node]) -> dict[Node, list[tuple[Node, Array]]]:
-    """Who reads each node, and through which array."""
+    """The nodes that read each node, and the arrays through which they do."""
     uses: dict[Node, list[tuple[Node, Array]]] = {node: [] for node in order}
     for node in order:
         for array in node.inputs:
@@ -177,7 +180,7 @@ def _uses(order: Sequence[Node]) -> dict[Node, list[tuple[Node, Array]]]:
 
 
 def _reads(kernel: KernelPlan, node: Node, views: Sequence[Layout]) -> Reads | None:
-    """What a kernel reads for a node that it sees through these views; None if it cannot."""
+    """What a kernel reads to compute a node in these views; None if that is not possible."""
     if is_row_reduction(node):
         return {node_of(array) or id(array.storage): {array.layout} for array in node.arrays()}
     reads: Reads = {}
@@ -202,10 +205,10 @@ def _host(
     place: dict[Node, int],
     wanted: bool,
 ) -> KernelPlan | None:
-    """Put a node into the kernel that needs it, if that can compute it as it goes along.
+    """Put a node into the kernel that needs it, if that kernel can compute it inside.
 
-    Of several kernels it is the first to run: nothing before that needs the node, so no kernel
-    would wait for itself. The others then read what the first one stores.
+    If several kernels need the node, the first one computes and stores it and the others read it:
+    no earlier kernel needs it, so this cannot create a cycle of kernels.
     """
     hosts = {id(home[consumer]): home[consumer] for consumer, _ in uses}
     if not hosts or not (is_elementwise(node) or is_row_reduction(node)):
@@ -240,7 +243,7 @@ def _host(
 
 
 def _views_inside(kernel: KernelPlan, uses: Sequence[tuple[Node, Array]]) -> list[Layout] | None:
-    """The views through which a kernel's own nodes see one that they use."""
+    """The views through which the nodes of a kernel read a node that they use."""
     views: dict[Layout, None] = {}
     for consumer, array in uses:
         if consumer in kernel.views:
@@ -252,7 +255,7 @@ def _views_inside(kernel: KernelPlan, uses: Sequence[tuple[Node, Array]]) -> lis
 
 
 def _is_storable(kernel: KernelPlan, node: Node, views: Sequence[Layout]) -> bool:
-    """Whether a kernel computes each element of a node once, in the order of its own results."""
+    """Whether a kernel computes each element of a node exactly once, in row-major order."""
     whole = math.prod(node.outputs[0].shape) == math.prod(kernel.space)
     return whole and len(views) == 1 and _alike(views[0], sh.contiguous(kernel.space))
 
@@ -261,26 +264,26 @@ def _is_storable(kernel: KernelPlan, node: Node, views: Sequence[Layout]) -> boo
 
 
 def _row_view(kernel: KernelPlan) -> Layout:
-    """How the elements of a row see a value that the row has one of."""
+    """The view in which all elements of a row read the same value."""
     assert kernel.rows is not None
     return Layout(kernel.space, (*sh.contiguous_strides(kernel.rows), 0))
 
 
 def _is_worthwhile(rows: Shape, length: int) -> bool:
-    """Whether a thread or a threadgroup a row keeps a device busy."""
+    """Whether one thread or threadgroup per row uses the device well."""
     count = math.prod(rows)
     return 2 <= length <= LONGEST_ROW and (count >= MANY_ROWS or count * length <= FEW_ELEMENTS)
 
 
 def _takes_rows(kernel: KernelPlan, node: Node, views: Iterable[Layout]) -> bool:
-    """Whether a kernel can make a reduction one of its loops; if so, it becomes one over rows."""
+    """Whether a kernel can compute a reduction inside; if so, it is changed to work on rows."""
     _, length = _row_space(node)
     (view, *others) = views
     if others:
         return False
     shape = kernel.space
     if kernel.rows is None and _alike(view, sh.contiguous(shape)):
-        rows = shape  # the results are values of rows
+        rows = shape  # the kernel has one result per row
     elif (
         shape
         and shape[-1] == length
@@ -304,7 +307,7 @@ def _takes_rows(kernel: KernelPlan, node: Node, views: Iterable[Layout]) -> bool
 
 
 def _alike(a: Layout, b: Layout) -> bool:
-    """Whether two layouts of a shape are the same: the stride of a single element is none."""
+    """Whether two layouts of a shape are equivalent: strides of axes of size 1 do not matter."""
     steps = zip(a.shape, a.strides, b.strides, strict=True)
     return a.offset == b.offset and all(n == 1 or s == t for n, s, t in steps)
 
@@ -314,14 +317,15 @@ def _alike(a: Layout, b: Layout) -> bool:
 
 @lru_cache(sh.KNOWN)
 def _through(view: Layout, layout: Layout, shape: Shape) -> Layout | None:
-    """An array, broadcast to a shape, through a view of that."""
+    """An array, broadcast to a shape, as read through a view of that shape."""
     return composed(view, sh.expand(layout, shape))
 
 
 def composed(view: Layout, inner: Layout) -> Layout | None:
-    """A view of the row-major positions of an array, as a layout of what the array shows.
+    """A view of an array's row-major positions, as a layout of the array's own storage.
 
-    None where that is no layout: an axis of the view crosses axes of the array that lie apart.
+    None if there is no such layout: an axis of the view crosses axes of the array that cannot be
+    merged.
     """
     if inner.is_contiguous:
         return replace(view, offset=view.offset + inner.offset)
@@ -358,13 +362,13 @@ def _unravelled(position: int, steps: Shape) -> list[int]:
     return places
 
 
-# ---- from a kernel to steps ----
+# ---- from a kernel to a program ----
 
 NAMED = 4  # operations in a kernel's name
 
 
 def name_of(kernel: KernelPlan) -> str:
-    """The operations in the order in which they are computed; of many the last ones."""
+    """The operations in order of computation; only the last ones if there are many."""
     names = [node.op.name for node in reversed(kernel.views) if node.op.name != "copy"]
     if len(names) <= 1:
         return names[0] if names else "copy"
@@ -373,7 +377,7 @@ def name_of(kernel: KernelPlan) -> str:
 
 
 def computation(kernel: KernelPlan) -> elementwise.Computation | fused_rows.RowComputation:
-    """A fused kernel's steps, with every array as the kernel reads it."""
+    """The program of a fused kernel, with its input arrays in the layouts that it reads."""
     builder = _ProgramBuilder(kernel)
     results = [builder.of_node(node, kernel.views[node][0]) for node in kernel.stored]
     inputs = tuple(builder.inputs.values())
@@ -389,14 +393,14 @@ def computation(kernel: KernelPlan) -> elementwise.Computation | fused_rows.RowC
 
 
 class ProgramValue(NamedTuple):
-    """An input or the result of a step, before it is known how many inputs there are."""
+    """An input or the result of a step, before the number of inputs is known."""
 
     is_step: bool
     number: int
 
 
 class _ProgramBuilder:
-    """The inputs and steps of a kernel, each once."""
+    """Collects the inputs and steps of a kernel, each once."""
 
     def __init__(self, kernel: KernelPlan) -> None:
         self.kernel = kernel
@@ -405,7 +409,7 @@ class _ProgramBuilder:
         self.known: dict[tuple[Node, Layout], ProgramValue] = {}
 
     def of_node(self, node: Node, view: Layout) -> ProgramValue:
-        """A node computed inside, seen through a view."""
+        """The value of a node that is computed inside, read through a view."""
         if (node, view) not in self.known:
             self.known[node, view] = self._computed(node, view)
         return self.known[node, view]
@@ -453,7 +457,7 @@ class _ProgramBuilder:
         return value.number + (len(self.inputs) if value.is_step else 0)
 
     def placed(self, step: tuple[ProgramStep, list[ProgramValue]]) -> ProgramStep:
-        """The step with its arguments in their final places."""
+        """The step with its arguments numbered as in the program."""
         what, values = step
         dtypes = [dtype for _, dtype in what.arguments]
         return replace(what, arguments=tuple(zip(map(self.place, values), dtypes, strict=True)))

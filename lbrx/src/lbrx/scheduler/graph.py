@@ -1,9 +1,9 @@
-"""The graph of what is still to be computed.
+"""The graph of operations that are not computed yet.
 
-An operation on the Metal device makes a node. Its results are arrays whose storage is pending: the
-bytes come into being when somebody asks for them. Views are layouts over a storage, as elsewhere,
-so they need no nodes. A pending storage keeps its node alive, a node its inputs, nothing else:
-what nobody can ask for any more is never computed.
+An operation on the Metal device creates a node. Its results are arrays whose storage is pending: it
+is computed when its bytes are requested. Views are layouts over a storage, as elsewhere, so they
+need no nodes. A pending storage holds a reference to its node and a node to its inputs, and nothing
+else does: results that are no longer referenced are never computed.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from lbrx.metal import Buffer
 from lbrx.ops import TABLE, Attributes, Op, Spec
 from lbrx.storage import Array, Bytes, MetalStorage, NumberStorage, Storage
 
-# Held while nodes are made or realised: tensors may be used by several threads.
+# Held while nodes are created or computed: tensors may be used by several threads.
 LOCK = threading.RLock()
 
 
 class Node:
-    """One operation, to be computed when needed. Equal ones are one object while they pend."""
+    """One operation, computed when needed. Equal pending operations are one object."""
 
     __slots__ = (
         *("__weakref__", "attributes", "depth", "inputs", "key"),
@@ -54,17 +54,17 @@ class Node:
         return f"<Node {self.op.name} -> {', '.join(map(str, self.outputs))}>"
 
     def below(self) -> list[Node]:
-        """The nodes that the inputs still wait for."""
+        """The nodes that the inputs depend on."""
         nodes = (node_of(x) for x in self.inputs if x is not None)
         return [node for node in nodes if node is not None]
 
     def arrays(self) -> list[Array]:
-        """The inputs that there are, realised ones with the storage they have got."""
+        """The inputs that are not None; computed ones have their actual storage."""
         return [concrete(x) for x in self.inputs if x is not None]
 
 
 class Pending:
-    """Result `index` of a node, as a storage: looking at the bytes computes them."""
+    """Result `index` of a node as a storage; accessing its bytes computes it."""
 
     __slots__ = ("__weakref__", "index", "nbytes", "node", "storage")
 
@@ -101,7 +101,7 @@ _nodes: weakref.WeakValueDictionary[object, Node] = weakref.WeakValueDictionary(
 
 
 def add(op: Op, inputs: Sequence[Array | None], attributes: Attributes) -> tuple[Array, ...]:
-    """The results of an operation, pending. Raises what is wrong with its operands."""
+    """The pending results of an operation. Raises if its operands are not valid."""
     specs = tuple(None if x is None else Spec(x.layout.shape, x.dtype) for x in inputs)
     outputs = _inferred(op.name, specs, tuple(attributes.items()))
     with LOCK:
@@ -120,13 +120,13 @@ def _inferred(
 
 
 def _key(op: Op, inputs: Sequence[Array | None], attributes: Attributes) -> object:
-    """Nodes with one key compute the same, as long as they pend."""
+    """Pending nodes with the same key compute the same."""
     operands = tuple(None if x is None else identity(x) for x in inputs)
     return op.name, operands, tuple(attributes.items()), policy()
 
 
 def identity(array: Array) -> object:
-    """Numbers of the host are what they say; other storages are themselves."""
+    """A key for an operand: host numbers are compared by value, other storages by identity."""
     storage = array.storage
     if storage.device == "cpu" and not isinstance(storage, NumberStorage):
         return array.dtype, array.numpy().tobytes(), array.layout.shape
@@ -140,7 +140,7 @@ def _result(node: Node, index: int) -> Array:
 
 
 def pending_of(node: Node, index: int) -> Pending:
-    """The storage of a node's result: one object as long as somebody holds it."""
+    """The storage of a node's result: the same object as long as it is referenced."""
     for reference in node.pending:
         known = reference()
         if known is not None and known.index == index:
@@ -155,7 +155,7 @@ def pending_of(node: Node, index: int) -> Pending:
 
 
 def settle(node: Node, results: Sequence[Array]) -> None:
-    """The node has been computed: give its storages their bytes and let go of the inputs."""
+    """After a node is computed: set the memory of its storages and drop its inputs."""
     for reference in node.pending:
         pending = reference()
         if pending is not None:
@@ -163,13 +163,13 @@ def settle(node: Node, results: Sequence[Array]) -> None:
             assert isinstance(storage, MetalStorage)
             pending.storage = storage
             pending.node = None
-    # Equal nodes are new ones from now on, even if somebody, as a traceback, keeps this one.
+    # An equal operation creates a new node from now on, even if a traceback still holds this one.
     _nodes.pop(node.key, None)
     node.inputs = ()
 
 
 def concrete(array: Array) -> Array:
-    """The array over real memory, if its storage has been realised; else as it is."""
+    """The array over actual memory if its storage has been computed, else unchanged."""
     storage = array.storage
     if isinstance(storage, Pending) and storage.storage is not None:
         return Array(storage.storage, array.layout, array.dtype)
@@ -177,14 +177,14 @@ def concrete(array: Array) -> Array:
 
 
 def node_of(array: Array) -> Node | None:
-    """The node that an array still waits for."""
+    """The node that computes an array; None if it is in memory."""
     storage = array.storage
     return storage.node if isinstance(storage, Pending) else None
 
 
 def in_order(targets: Iterable[Node]) -> list[Node]:
-    """The nodes that targets depend on and the targets, each after its inputs. Of several inputs
-    the deepest comes first: what others give then need not wait in memory for it."""
+    """The targets and the nodes that they depend on, each after its inputs. The deepest input comes
+    first, so that the results of the others do not occupy memory meanwhile."""
     order: dict[Node, None] = {}
     stack: list[tuple[Node, bool]] = [(node, False) for node in reversed(list(targets))]
     while stack:
@@ -203,14 +203,14 @@ def in_order(targets: Iterable[Node]) -> list[Node]:
 
 
 def nodes_of(storages: Iterable[Storage]) -> list[Node]:
-    """The nodes that storages wait for, each once."""
+    """The nodes that compute storages, each once."""
     pending = (s.node for s in storages if isinstance(s, Pending))
     return list(dict.fromkeys(node for node in pending if node is not None))
 
 
 def realise(storages: Iterable[Storage]) -> None:
-    """Compute what pends of these storages, and encode it; nobody waits for the device here."""
-    from lbrx.scheduler.dispatcher import run  # which needs nodes
+    """Encode the computation of those storages that are pending; does not wait for the device."""
+    from lbrx.scheduler.dispatcher import run  # avoids a cycle
 
     with UNINTERRUPTED, LOCK:
         nodes = nodes_of(storages)

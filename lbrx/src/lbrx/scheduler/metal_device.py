@@ -1,4 +1,4 @@
-"""The Metal device: operations become nodes of a graph, computed when somebody looks."""
+"""The Metal device: operations become nodes of a graph, computed when results are read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lbrx.storage import Array, MetalCache
 
 
 class MetalDevice:
-    """Every operation of the table, by kernels."""
+    """Computes every operation of the table with kernels."""
 
     name = "metal"
 
@@ -38,7 +38,7 @@ class MetalDevice:
         return results
 
     def share(self, array: Array) -> Array | None:
-        """The memory of an array of the host's, however small."""
+        """An array over the memory of a host array, of any size; None if Metal cannot use it."""
         return shared(context(), array)
 
     def new_cache(self, shape: Shape, dtype: Dtype) -> Array:

@@ -1,4 +1,4 @@
-"""The profiler: for every command its time on the device, and how near that is to the roofline."""
+"""The profiler: the device time of every command, and how close it is to the roofline."""
 
 from __future__ import annotations
 
@@ -28,31 +28,31 @@ class Record:
     shapes: str
     grid: tuple[int, int, int]
     start: float
-    """Of the device's work, from the beginning of the profile."""
+    """Start of the device's work, relative to the start of the profile."""
     time: float
     delay: float
     """Between the host's commit and the device's start."""
     nbytes: int
     operations: float
     choice: str
-    """Why this variant ran."""
+    """Why this variant was chosen."""
     memory: int
-    """Bytes that buffers of the pool hold when the command is encoded."""
+    """Bytes in use by buffers of the pool when the command is encoded."""
     cached: int
-    """Bytes that the pool keeps for later buffers."""
+    """Free bytes that the pool keeps for later buffers."""
 
     @property
     def intensity(self) -> float:
-        """Operations for each byte."""
+        """Operations per byte."""
         return self.operations / self.nbytes if self.nbytes else 0.0
 
     def share(self, roofline: Roofline) -> float:
-        """Of what the roofline allows: 1 is all of it."""
+        """Achieved share of what the roofline allows: 1 is the limit."""
         return roofline.time(self.nbytes, self.operations) / self.time if self.time else 0.0
 
 
 class _Noted(NamedTuple):
-    """A command whose times Metal will tell. Its buffers are not kept: they serve again."""
+    """A command whose times Metal reports later. Its buffers are not kept alive."""
 
     record: Record
     commands: Any
@@ -60,7 +60,7 @@ class _Noted(NamedTuple):
 
 
 class Profile:
-    """What was seen. `records` waits for the device."""
+    """The recorded commands. `records` waits for the device."""
 
     def __init__(self, gpu: Context) -> None:
         self._gpu = gpu
@@ -83,11 +83,11 @@ class Profile:
 
     @cached_property
     def roofline(self) -> Roofline:
-        """Of this device, measured once and remembered."""
+        """The roofline of this device, measured once and cached."""
         return measured(self._gpu)
 
     def model(self, chip: str) -> Modelled:
-        """The same commands on an Apple chip, by its table row: modelled, not measured."""
+        """The same commands on an Apple chip, modelled from the table of chips, not measured."""
         found = chips().get(chip)
         if found is None:
             raise DeviceError(f"no chip {chip!r} in the table: give one of {', '.join(chips())}")
@@ -95,11 +95,11 @@ class Profile:
         return Modelled(self.records, Roofline(name, found.bandwidth, found.fp32_peak))
 
     def table(self) -> str:
-        """A table for people, the kernels that took longest first."""
+        """A text table, kernels that took longest first."""
         return report.table(self.records, self.roofline)
 
     def save_trace(self, path: str | Path) -> None:
-        """For Perfetto and chrome://tracing."""
+        """Write a trace for Perfetto and chrome://tracing."""
         pool = self._gpu.pool.statistics()
         report.save(path, report.trace(self.records, self._gpu.info.name, pool))
 
@@ -109,7 +109,7 @@ class Profile:
 
 
 def _untimed(command: Command, pool: PoolStatistics) -> Record:
-    """What is known of a command before it runs."""
+    """What is known about a command before it runs."""
     work = command.work
     kernel, grid = (
         (command.kernel or command.pipeline.name, command.grid)
@@ -134,7 +134,7 @@ def _untimed(command: Command, pool: PoolStatistics) -> Record:
 
 @dataclass(frozen=True)
 class Modelled:
-    """Records of this device with times that a chip's table allows at best: modelled."""
+    """Records of this device with the best times that a chip's table row allows."""
 
     records: list[Record]
     roofline: Roofline
@@ -150,10 +150,10 @@ class Modelled:
 
 @contextmanager
 def profile() -> Iterator[Profile]:
-    """Look at every command that runs within; each is a command buffer of its own meanwhile."""
+    """Profile every command that runs within; each gets its own command buffer."""
     gpu = context()
     if gpu.queue.observer is not None:
-        raise DeviceError("a profile is being taken already: end it before another begins")
+        raise DeviceError("a profile is already running: end it before starting another")
     made = Profile(gpu)
     gpu.queue.observe(made)
     try:

@@ -1,8 +1,8 @@
 """Replay: commands recorded once, run again with other inputs.
 
-Kernels between two pieces of foreign work (the vendor's products) are one indirect command buffer:
-encoded once, executed by one call. Inputs and results are bound anew where they have changed.
-Intermediate results lie in one arena, arranged by their lifetimes.
+Kernels between two foreign commands (MPS products) are one indirect command buffer, encoded once
+and executed by one call. Inputs and results are bound again where they have changed. Intermediate
+results are placed in one arena by their lifetimes.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from lbrx.metal.buffer import Block
 from lbrx.metal.commands import Argument, Command, Dispatch, Encoded, NumberSlot, Recorded
 from lbrx.metal.hazards import Hazards
 
-CONSTANT_ALIGNMENT = 256  # what every GPU takes as the offset of a constant
-LISTS = 2  # of the same kernels
+CONSTANT_ALIGNMENT = 256  # bytes: a valid constant offset on every GPU
+LISTS = 2  # copies of the same indirect command buffer
 
 
 def stand_in(buffer: Buffer) -> Buffer:
-    """The same memory under a block of its own, by which commands tell that it is an input."""
+    """The same memory with its own block object, which marks it as an input in commands."""
     block = buffer.block
     copy = Block(block.handle, block.address, block.length, block.host, block.writable)
     return Buffer(copy, buffer.offset, buffer.size, buffer._waiter, buffer)
@@ -37,23 +37,23 @@ def stand_in(buffer: Buffer) -> Buffer:
 
 @dataclass
 class Recording:
-    """A list of commands with open places."""
+    """A list of commands whose inputs and results are bound for each run."""
 
     gpu: Context
     recorded: Recorded
     inputs: list[Buffer]
-    """Stand-ins, in the order of the inputs."""
+    """Placeholders, in the order of the inputs."""
     outputs: list[Buffer]
-    """Where the recorded commands left the results."""
+    """The buffers into which the recorded commands write the results."""
     pieces: list[Foreign | Listed] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
-        # Kernels over nothing are no commands of a list.
+        # Empty grids are not valid in an indirect command buffer.
         found = self.recorded.commands
         self.commands = [c for c in found if isinstance(c, Encoded) or 0 not in c.grid]
         written = {id(b.block) for command in self.commands for b in command.written}
-        # What the host has filled is taken too, but no command writes it.
+        # Recorded buffers that no command writes were filled by the host.
         self.made = self.recorded.taken & written
         self._open(self._arranged())
         found.clear()  # and with it the memory that is replaced
@@ -101,7 +101,7 @@ class Recording:
         self.outputs = [opened(buffer) for buffer in self.outputs]
 
     def run(self, inputs: Sequence[Buffer], numbers: Sequence[float]) -> list[Buffer]:
-        """Encode everything with these inputs; returns the results' buffers."""
+        """Encode all commands with these inputs; returns the results' buffers."""
         with UNINTERRUPTED, self.lock:
             binding = _Binding(self, inputs, numbers)
             for piece in self.pieces:
@@ -110,7 +110,7 @@ class Recording:
 
 
 class _Binding:
-    """What stands at the open places in one run."""
+    """The buffers and numbers that are bound in one run."""
 
     def __init__(
         self, recording: Recording, inputs: Sequence[Buffer], numbers: Sequence[float]
@@ -139,12 +139,13 @@ class _Binding:
 
 
 def _is_open(buffer: Buffer) -> bool:
-    """Whether it is a place without memory."""
+    """Whether a buffer is a placeholder without memory."""
     return buffer.block.handle is None
 
 
 def _is_foreign(command: Command) -> bool:
-    """What cannot be part of an indirect command buffer, or must be looked at when it has ended."""
+    """Whether a command cannot be part of an indirect command buffer: MPS encodes it, or its report
+    must be checked afterwards."""
     return isinstance(command, Encoded) or command.check is not None
 
 
@@ -164,7 +165,7 @@ def _changed(
 
 
 class Foreign:
-    """A command that is encoded anew each time."""
+    """A command that is encoded again in each run."""
 
     def __init__(self, command: Command) -> None:
         self.command = command
@@ -174,20 +175,22 @@ class Foreign:
 
 
 class Listed:
-    """Kernels as an indirect command buffer. The device may not be at work with one that changes:
-    a second one like it takes turns, so that a run can be encoded while the one before goes on."""
+    """Kernels as an indirect command buffer, which must not change while the device executes it.
+
+    Two copies take turns, so that a run can be encoded while the previous one executes.
+    """
 
     def __init__(self, gpu: Context, commands: list[Dispatch]) -> None:
         self.commands = commands
         self.counts = Counter(command.label for command in commands)
-        # Whoever looks at captured memory must wait for these kernels, too.
+        # Reads of captured memory must wait for these kernels, too.
         bound = [b for command in commands for b in command.buffers if not _is_open(b)]
         self.bound = tuple({id(buffer.block): buffer for buffer in bound}.values())
         self.lists = [_List(gpu, commands)]
 
     def run(self, binding: _Binding) -> None:
         queue = binding.gpu.queue
-        if queue.observed:  # a profiler looks at each kernel, a check at each access
+        if queue.observed:  # the profiler and the checker need single commands
             for command in self.commands:
                 queue.run(_changed(command, binding, binding.value))
             return
@@ -197,7 +200,7 @@ class Listed:
         chosen.ticket = queue.run(Encoded("replay", used, chosen.execute, kernels=self.counts))
 
     def _at_rest(self, gpu: Context) -> _List:
-        """One that the device is not at work with."""
+        """A copy that the device is not executing."""
         completed = gpu.queue.completed()
         resting = [each for each in self.lists if each.ticket <= completed]
         if not resting and len(self.lists) < LISTS:
@@ -210,15 +213,15 @@ class Listed:
 
 
 class _List:
-    """An indirect command buffer, and what was last bound to its open places."""
+    """An indirect command buffer, and what was last bound to its placeholders."""
 
     def __init__(self, gpu: Context, commands: list[Dispatch]) -> None:
         self.commands = commands  # whose memory lives until the device is done with this list
         self.constants = gpu.heap_buffer(_constants_size(commands), "replay")
         self.list = _new_list(gpu, commands)
-        self.slots: list[tuple[int, NumberSlot]] = []  # where in the constants
-        self.open: list[tuple[Any, int, Buffer]] = []  # command, place, recorded buffer
-        self.bound: list[tuple[Any, int] | None] = []  # handle and offset there, of the last run
+        self.slots: list[tuple[int, NumberSlot]] = []  # (offset in the constants, slot)
+        self.open: list[tuple[Any, int, Buffer]] = []  # (command, argument index, recorded buffer)
+        self.bound: list[tuple[Any, int] | None] = []  # handle and offset bound in the last run
         self.ticket = 0
         self._fill()
 
@@ -251,7 +254,7 @@ class _List:
         self.bound = [None] * len(self.open)
 
     def bind(self, binding: _Binding) -> None:
-        """Put in what has changed since the last run."""
+        """Bind what has changed since the last run."""
         for i, (slot, place, recorded) in enumerate(self.open):
             buffer = binding(recorded)
             where = (buffer.block.handle, buffer.offset)
@@ -273,7 +276,7 @@ class _List:
 
 
 def _bind(slot: Any, buffer: Buffer, place: int) -> None:
-    # Metal takes no offset at the very end, which is where an empty part may be.
+    # Metal refuses an offset at the very end, where an empty slice may start.
     offset = buffer.offset if buffer.size else 0
     slot.setKernelBuffer_offset_atIndex_(buffer.block.handle, offset, place)
 

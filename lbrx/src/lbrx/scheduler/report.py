@@ -1,4 +1,4 @@
-"""Profiles as tables, traces and pictures."""
+"""Reports of profiles: tables, traces and plots."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WIDTH, HEIGHT, MARGIN = 760, 480, 60  # of the plot
 
 
 def table(records: Sequence[Record], roofline: Roofline) -> str:
-    """One row for each kernel, variant and shapes; the longest first."""
+    """One row for each kernel, variant and shapes, in order of decreasing time."""
     total = sum(record.time for record in records) or 1.0
     made = _table(
         f"{_title(roofline)}, measured",
@@ -53,7 +53,7 @@ def table(records: Sequence[Record], roofline: Roofline) -> str:
 
 
 def modelled_table(records: Sequence[Record], roofline: Roofline) -> str:
-    """What the table of chips allows at best, for each kernel."""
+    """The best time that the table of chips allows, for each kernel."""
     made = _table(_title(roofline), "kernel", "shapes", "runs", "modelled time", "bound by")
     for group in _grouped(records):
         first = group[0]
@@ -90,8 +90,7 @@ def _rendered(made: Table) -> str:
 
 
 def trace(records: Sequence[Record], device: str, pool: PoolStatistics) -> str:
-    """Events as Chrome's tracing format has them: microseconds, one row for the device, one for
-    the memory."""
+    """Events in Chrome's tracing format, in microseconds: rows for the device and for memory."""
     events: list[dict[str, Any]] = [
         {"ph": "M", "name": "process_name", "pid": 1, "args": {"name": device}},
         {"ph": "M", "name": "thread_name", "pid": 1, "tid": 1, "args": {"name": "kernels"}},
@@ -117,7 +116,7 @@ def trace(records: Sequence[Record], device: str, pool: PoolStatistics) -> str:
 
 
 def plot(records: Sequence[Record], roofline: Roofline) -> str:
-    """Operations a second over operations a byte, both logarithmic, under the device's roof."""
+    """Operations per second over operations per byte, both logarithmic, with the roofline."""
     shown = [group[0] for group in _grouped(records) if group[0].intensity and group[0].time]
     intensities = [record.intensity for record in shown] + [roofline.ridge]
     speeds = [record.operations / record.time for record in shown] + [roofline.peak]
@@ -174,7 +173,7 @@ def _picture(title: str, parts: Sequence[str]) -> str:
 
 
 def save(path: str | Path, text: str) -> None:
-    """Written aside, then put in place."""
+    """Write to a temporary file, then rename it."""
     target = Path(path)
     with tempfile.NamedTemporaryFile("w", dir=target.parent, delete=False) as file:
         file.write(text)

@@ -1,4 +1,4 @@
-"""How fast a device can be: its bandwidth and its arithmetic, measured or from a table."""
+"""Rooflines: a device's bandwidth and arithmetic peak, measured or from a table."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ from lbrx.metal.commands import Command
 from lbrx.ops import TABLE, Attributes, Spec
 
 VERSION = 1
-COPIED = (1 << 24,)  # floats: more than caches hold
+COPIED = (1 << 24,)  # floats: larger than caches
 SQUARE = (1024, 1024)
 REPEATS = 5
 
 
 @dataclass(frozen=True)
 class Roofline:
-    """No kernel is quicker than its bytes and its operations allow."""
+    """The limits of a device: a kernel takes at least as long as its bytes or its operations."""
 
     device: str
-    bandwidth: float  # bytes a second
-    peak: float  # operations a second
+    bandwidth: float  # bytes per second
+    peak: float  # operations per second
 
     def time(self, nbytes: float, operations: float) -> float:
         return max(nbytes / self.bandwidth, operations / self.peak)
 
     @property
     def ridge(self) -> float:
-        """The intensity from which on arithmetic is the limit."""
+        """The intensity (operations per byte) above which arithmetic is the limit."""
         return self.peak / self.bandwidth
 
 
 def measured(gpu: Context) -> Roofline:
-    """What a copy and a matrix product reach on this device; kept in LBRX_CACHE."""
+    """Measured by a copy and a matrix product; cached in LBRX_CACHE."""
     path = _path(gpu.info.name)
     known = _read(path, gpu.info.name)
     if known is None:
@@ -58,7 +58,7 @@ def measured(gpu: Context) -> Roofline:
 
 
 def _best(gpu: Context, name: str, shapes: list[tuple[int, ...]], attributes: Attributes) -> float:
-    """Seconds of the device for one operation, the best of some."""
+    """Device seconds for one operation, the best of several runs."""
     specs = [Spec(shape, dt.float32) for shape in shapes]
     inputs = []
     for spec in specs:
@@ -79,7 +79,7 @@ def _best(gpu: Context, name: str, shapes: list[tuple[int, ...]], attributes: At
 
 
 class _Watch:
-    """Notes the device's times."""
+    """Records device times."""
 
     def __init__(self) -> None:
         self.noted: list[Any] = []
@@ -88,7 +88,7 @@ class _Watch:
         self.noted.append(commands)
 
     def best(self, repeats: int) -> float:
-        """Of runs that are as many commands each."""
+        """Device seconds of runs that consist of the same number of commands."""
         spans = [float(c.GPUEndTime() - c.GPUStartTime()) for c in self.noted]
         each = len(spans) // repeats
         return min(sum(spans[i * each : (i + 1) * each]) for i in range(repeats))
@@ -100,7 +100,7 @@ def _path(device: str) -> Path:
 
 
 def _read(path: Path, device: str) -> Roofline | None:
-    """What was measured before; None of a file that is missing, old or no such file."""
+    """The cached measurement; None if the file is missing, old or not valid."""
     try:
         content = json.loads(path.read_text())
         if content.pop("version") != VERSION or content["device"] != device:

@@ -1,4 +1,4 @@
-"""Tracing: a function is called with stand-ins for its inputs, and its graph recorded."""
+"""Tracing: a function is called with placeholders as inputs, and its commands are recorded."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lbrx.storage import Array, Bytes, MetalStorage, NumberStorage, Storage
 
 @dataclass(frozen=True, eq=False)
 class Traced(MetalStorage):
-    """Memory of a function that is traced, of an input or between its kernels: nothing is there."""
+    """Memory of an input or intermediate result of a traced function: it has no contents."""
 
     function: str
 
@@ -29,32 +29,32 @@ class Traced(MetalStorage):
 
 
 def stand_in(array: Array, function: str) -> Array:
-    """An input while a function is traced."""
+    """The placeholder of an input while a function is traced."""
     buffer = replay.stand_in(whole_buffer(array))
     return Array(Traced(buffer, 0, buffer.size, function), array.layout, array.dtype)
 
 
 def setting() -> object:
-    """What decides, beside its arguments, how a function is recorded."""
+    """Settings that, besides its arguments, decide how a function is recorded."""
     return policy(), env.kernel_setting(), env.fusion(), checking_modes()
 
 
 def _looks(function: str, what: str) -> TraceError:
     return TraceError(
-        f"{function} looks at the value of {what}: a compiled function can only compute tensors "
-        "from its inputs; return the value and look at it outside"
+        f"{function} reads the value of {what}: a compiled function can only compute tensors "
+        "from its inputs; return the value and read it outside"
     )
 
 
 def _traced(array: Array | None) -> Traced | None:
-    """The traced memory that an array shows."""
+    """The traced memory that an array is over; None if it is not traced."""
     storage = None if array is None else array.storage
     found = storage.storage if isinstance(storage, Pending) else storage
     return found if isinstance(found, Traced) else None
 
 
 def refuse_inputs(nodes: Iterable[Node]) -> None:
-    """Raise if one of these nodes, about to run, is computed from what is only traced."""
+    """Raise if a node that is about to run depends on an input of a traced function."""
     if recorder() is not None:
         return
     for node in nodes:
@@ -79,11 +79,11 @@ def _varying(order: Iterable[Node]) -> set[Node]:
 
 
 def recorded(outputs: Sequence[Array], inputs: Sequence[Array], function: str) -> replay.Recording:
-    """The commands that compute the outputs from the inputs."""
+    """Record the commands that compute the outputs from the inputs."""
     pending = [x.storage for x in outputs if isinstance(x.storage, Pending)]
     with UNINTERRUPTED, graph.LOCK:
         varying = _varying(graph.in_order(graph.nodes_of(pending)))
-        # What inputs have no part in is computed now, once: others may hold it too.
+        # What does not depend on inputs is computed now, once: other tensors may hold it too.
         used = [x.storage for node in varying for x in node.arrays()]
         graph.realise(s for s in (*used, *pending) if _node(s) not in varying)
         with recording() as made:
@@ -99,7 +99,7 @@ def _node(storage: Storage) -> Node | None:
 
 
 def _leave(node: Node, made: Recorded, function: str) -> None:
-    """Results that somebody has kept show memory into which no command will write."""
+    """Mark results that are still referenced as traced: no command will write their memory."""
     for reference in node.pending:
         pending = reference()
         own = pending.storage if pending is not None else None

@@ -1,17 +1,17 @@
-// Attention: softmax(query @ key.T * scale + mask) @ value, never more of the scores than a block.
-// For safe maths: hidden keys have the score -infinity, and a NaN that is seen must stay one.
+// Attention: softmax(query @ key.T * scale + mask) @ value, with one block of scores at a time.
+// For safe math: hidden keys have the score -infinity, and NaN must be kept.
 #pragma once
 #include <metal_stdlib>
 using namespace metal;
 
-// Features of queries and keys, and of values and results. 0 says that only the record has them:
-// head sizes that models use get loops of known length, others share a kernel.
+// Features of queries and keys, and of values and results: constants for the head sizes that models
+// use, so that loops have a known length. 0 means that the record has them.
 constant uint DEPTH [[function_constant(0)]];
 constant uint VALUE_DEPTH [[function_constant(1)]];
-// Whether scores are bent towards the cap, on either side of zero.
+// Whether scores are soft-capped: cap * tanh(score / cap).
 constant bool CAPPED [[function_constant(3)]];
 
-// Where rows are: in elements from the buffer's start. The last axis has no gaps.
+// Offsets and strides of rows in elements. The last axis is contiguous.
 struct Rows {
   long start, batch, head, row;
 };
@@ -33,7 +33,7 @@ struct Attention {
   uint has_lengths;
   uint causal;
   uint window;    // 0 for none
-  uint chunks;    // of keys, whose shares are put together by attention_merge
+  uint chunks;    // of keys, whose partial results attention_merge merges
   float scale;
   float cap;
 };
@@ -60,9 +60,9 @@ inline Seen seen_by(constant Attention& a, uint valid, uint i) {
   return seen;
 }
 
-// Keys and values are numbers, or bytes: then a row is blocks of q8_0, GGUF's, a scale in half
-// precision and 32 codes. Scales among the codes keep a row one run of bytes, as a cache's rows are
-// written, copied and saved; a simdgroup reads a block with one lane for each code.
+// Keys and values are floats, or bytes of GGUF's q8_0 blocks: a float16 scale and 32 codes. With the
+// scales among the codes a row is contiguous, which makes it easy to write, copy and save; a
+// simdgroup reads a block with one lane per code.
 constant constexpr uint BLOCK = 32, BLOCK_BYTES = 34;
 
 inline float scale_of(device const uchar* block) {
@@ -84,17 +84,17 @@ inline float bent(constant Attention& a, float score) {
   return CAPPED ? a.cap * tanh(score / a.cap) : score;
 }
 
-// A product of query and key as a score, with what the mask adds.
+// The score of a query and a key: their scaled product plus the mask.
 inline float scored(constant Attention& a, float product, float added) {
   return CAPPED ? bent(a, product * a.scale) + added : fma(product, a.scale, added);
 }
 
-// What to subtract before exponentiating: nothing where no key has been seen yet.
+// What to subtract before exponentiation: 0 if all keys so far are hidden.
 inline float pivot(float peak) { return peak == -INFINITY ? 0.0f : peak; }
 
 inline float divided(float sum, float total) { return total == 0.0f ? 0.0f : sum / total; }
 
-// ---- plain: a thread a query and some features of its result; any depth ----
+// ---- plain: one thread per query and group of features of its result; any depth ----
 
 constant constexpr uint PLAIN_VALUES = 64;
 
@@ -129,12 +129,12 @@ kernel void attention_plain(
   for (uint d = 0; d < values; d++) o[d] = T(divided(sum[d], total));
 }
 
-// Where the share of a chunk in a result is written; its mark has the peak and the total.
+// Where the partial result of a chunk is written, with its maximum score and sum of weights.
 inline ulong share_at(constant Attention& a, uint b, uint h, uint i, uint chunk) {
   return ((ulong(b) * a.heads + h) * a.queries + i) * a.chunks + chunk;
 }
 
-// ---- merge: the shares of all chunks, a thread some features of a result ----
+// ---- merge: partial results of all chunks, one thread per group of features ----
 
 constant constexpr uint MERGE_VALUES = 16;
 

@@ -1,23 +1,22 @@
-// Attention of a few queries where threads have no simdgroup.
+// Attention of a few queries on CPUs.
 #pragma once
 #include "attention_serial.h"
 
-// ---- decode_serial: a thread a chunk of keys for all queries of the heads that share them ----
+// ---- decode_serial: one thread per chunk of keys, for all queries of the heads that share them ----
 //
-// Keys and values are read once, one after the other, as they lie in the cache. Chunks have a fixed
-// length, so results do not depend on how many threads there are; attention_merge puts them
-// together.
+// Keys and values are read once, in memory order. Chunks have a fixed length, so results do not
+// depend on the number of threads; attention_merge merges the chunks.
 
 constant constexpr uint DECODE_CHUNK = 256;  // keys
 constant constexpr uint DECODE_ROWS = 8;     // queries at a time
-constant constexpr uint PASS_ROWS = 4;       // of these, as many as registers have room for
+constant constexpr uint PASS_ROWS = 4;       // of these at a time, limited by registers
 constant constexpr uint PASS_LINES = 4;      // of a result's features, likewise
 constant constexpr uint MAX_LINES = SERIAL_DEPTH / LINE;
 
-// Rows of whole lines are used where they are; others are copied, with zeros at their end.
+// Rows whose length is a multiple of a line are used in place; others are copied and zero-padded.
 constant bool WHOLE_LINES = DEPTH != 0 && DEPTH % LINE == 0 && VALUE_DEPTH % LINE == 0;
 
-// Which of a group's queries stands in a row: all of the first head, then of the next.
+// The query of a row: rows are ordered by head, then by query.
 struct Row {
   uint head, query;
 };
@@ -42,14 +41,14 @@ inline Lanes sum_lines(thread Lanes (&lines)[LINE]) {
   return lines[0];
 }
 
-// Sixteen rows are on their way before they are needed: processors alone look less far ahead.
+// Prefetch sixteen rows: hardware prefetchers do not look that far ahead.
 template <typename P>
 inline void fetch_ahead(P row, long stride, uint lines) {
   device const char* from = reinterpret_cast<device const char*>(row + LINE * stride);
   for (uint i = 0; i < lines * LINE * sizeof(*row); i += 64) __builtin_prefetch(from + i);
 }
 
-// Scores of sixteen keys with ROWS queries, some lines at a time; beyond `last` the last one again.
+// Scores of sixteen keys with ROWS queries, some lines at a time; keys beyond `last` repeat the last one.
 template <uint ROWS, uint WIDTH, typename K>
 inline void score_rows(K keys, long stride, uint last, thread const Lanes* q, uint lines,
                        thread Lanes* scores) {
@@ -179,8 +178,8 @@ inline void sum_values(device const KV* value, long stride, uint keys, uint dept
   }
 }
 
-// Products of a query with keys from `first` on become weights, zero where a key is not seen;
-// gives their peak and their total.
+// Turns the scores of a query with keys from `first` on into weights, 0 for hidden keys; returns
+// their maximum and their sum.
 inline float2 weigh(constant Attention& a, device const float* mask, long mask_row, Seen seen,
                     uint first, uint keys, thread Lanes* scores) {
   Lanes peaks = -INFINITY, totals = 0.0f;
@@ -208,7 +207,7 @@ inline float2 weigh(constant Attention& a, device const float* mask, long mask_r
   return float2(peak, total);
 }
 
-// A chunk's share of a result, or the result where there is no other chunk.
+// The partial result of a chunk, or the result if it is the only chunk.
 template <typename T>
 inline void store_share(constant Attention& a, float2 mark, thread const float* sums, ulong place,
                         device T* out, device float* shares, device float2* marks) {

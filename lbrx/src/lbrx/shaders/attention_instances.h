@@ -1,4 +1,4 @@
-// The types that attention kernels come in.
+// The dtypes for which attention kernels are instantiated.
 #pragma once
 
 #define ATTENTION(variant, name, type, kv_type, ...)                                       \
@@ -8,7 +8,7 @@
                                      device const int*, device type*, constant Attention&, \
                                      __VA_ARGS__);
 
-// Keys and values may be shorter than queries in float32: caches are read as they are.
+// Keys and values may be halves with float32 queries: caches are read without conversion.
 #define INSTANTIATE(variant, ...)                                      \
   ATTENTION(variant, "float32_float32", float, float, __VA_ARGS__)     \
   ATTENTION(variant, "float32_float16", float, half, __VA_ARGS__)      \

@@ -1,13 +1,13 @@
-// Attention where threads have no simdgroup: each does a long run of vector instructions.
+// Attention on CPUs: each thread executes long loops of vector instructions.
 #pragma once
 #include "attention.h"
 #include "wide.h"
 
 inline Lanes larger(Lanes a, Lanes b) { return a > b ? a : b; }  // b where a is NaN
 
-// 2^x for x that is not above 0; zero where the result is no normal number.
+// 2^x for x <= 0; results that would be denormal are 0.
 inline Lanes power_of_two(Lanes x) {
-  const float shift = 0x1.8p23f + 127;  // rounds to a whole number, in the place of an exponent
+  const float shift = 0x1.8p23f + 127;  // rounds to an integer in the low bits of the mantissa
   const Lanes whole = x + shift, rest = x - (whole - shift);
   Lanes sum = 0x1.417a34p-13f;
   sum = fused<LINE>(sum, rest, 0x1.5f0f74p-10f);
@@ -22,7 +22,7 @@ inline Lanes power_of_two(Lanes x) {
 
 inline uint lined(uint n) { return (n + LINE - 1) / LINE * LINE; }
 
-// Those of a block of quantized numbers.
+// The values of a block of quantized numbers.
 inline Lanes line_at(device const uchar* row, uint line) {
   device const uchar* block = row + line / 2 * BLOCK_BYTES;
   device const Line<char>* codes = reinterpret_cast<device const Line<char>*>(block + 2);
@@ -32,7 +32,7 @@ inline Lanes line_at(thread const float* row, uint line) {
   return reinterpret_cast<thread const Lanes*>(row)[line];
 }
 
-// A row as floats, zeros up to a whole number of lines.
+// A row as floats, zero-padded to a multiple of a line.
 template <typename KV>
 inline void load_row(device const KV* from, uint depth, thread float* to) {
   for (uint d = 0; d < depth; d++) to[d] = float(from[d]);
@@ -44,11 +44,11 @@ inline void load_row(device const uchar* from, uint depth, thread float* to) {
   for (uint n = 0; n < depth / LINE; n++) lines[n] = line_at(from, n);
 }
 
-// ---- serial: a thread a block of queries, side by side in the vector registers ----
+// ---- serial: one thread per block of queries, which are the lanes of vector registers ----
 //
 // Scores and results are kept transposed, (keys, queries) and (features, queries): then every step
 // of the online softmax is the same operation on all queries, and nothing is summed across a
-// register. Keys and values are spread as single numbers. Scores are powers of two.
+// register. Keys and values are broadcast as scalars. Scores are exponents of two.
 
 constant constexpr uint SERIAL_DEPTH = 256;  // the most features of any head
 constant constexpr uint SERIAL_KEYS = 64;
@@ -58,7 +58,7 @@ constant constexpr float LOG2_E = 1.44269504f;
 
 constant uint VECTORS [[function_constant(2)]];  // of queries in a block
 
-// Rows as floats without gaps; what is missing of the last tile is zero.
+// Rows as contiguous floats; the last tile is zero-padded.
 template <typename KV>
 inline void pack(device const KV* rows, long stride, uint count, uint depth, thread float* to) {
   const uint width = lined(depth);
@@ -152,7 +152,7 @@ inline void load_queries(constant Attention& a, device const T* query, thread Qu
   }
 }
 
-// Hide what a query does not see, and add the mask.
+// Hide keys that a query must not see, and add the mask.
 inline void hide(constant Attention& a, device const float* mask, thread const QueryBlock& block,
                  uint j0, uint keys, thread Lanes* scores) {
   if (a.has_mask) {
@@ -178,7 +178,7 @@ struct Softmax {
   Lanes peak[MOST_VECTORS], total[MOST_VECTORS];
 };
 
-// Scores become weights; earlier sums shrink to what they are worth beside them.
+// Turns scores into weights, and rescales earlier sums to the new maximum.
 inline void exponentiate(uint keys, thread Lanes* scores, thread Softmax& state, uint width,
                          thread Lanes* sums) {
 #pragma nounroll
@@ -240,7 +240,7 @@ kernel void attention_serial(
   QueryBlock block;
   block.b = at.x / a.heads;
   block.h = at.x % a.heads;
-  block.first = (blocks - 1 - at.y) * lanes;  // those that see most begin
+  block.first = (blocks - 1 - at.y) * lanes;  // blocks with most keys start first
   block.count = min(lanes, a.queries - block.first);
   block.valid = valid_keys(a, lengths, block.b);
   Lanes q[SERIAL_DEPTH * MOST_VECTORS], sums[SERIAL_DEPTH * MOST_VECTORS];

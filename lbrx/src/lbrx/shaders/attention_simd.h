@@ -2,17 +2,17 @@
 #pragma once
 #include "attention.h"
 
-// ---- flash: a threadgroup 32 queries, a simdgroup 8 of them; keys and values pass in blocks ----
+// ---- flash: 32 queries per threadgroup, 8 per simdgroup; keys and values in blocks ----
 //
-// Only simdgroup_load and simdgroup_store know which lane holds what, so sums are scaled by the
-// product with a diagonal matrix. There 0 * NaN would reach other rows: a NaN goes into the row's
+// The mapping of matrix elements to lanes is not documented, so sums are scaled by multiplication
+// with a diagonal matrix. There 0 * NaN would reach other rows: a NaN goes into the row's
 // total instead, by which its sums are divided at the end.
 
 constant constexpr uint FLASH_QUERIES = 32;
 constant constexpr uint FLASH_SIMDGROUPS = FLASH_QUERIES / 8;
 constant constexpr uint FLASH_THREADS = FLASH_SIMDGROUPS * 32;
 
-// Halves are multiplied as they are, others as float: before the M3, bfloat is emulated.
+// float16 is multiplied directly, other dtypes as float: before the M3, bfloat is emulated.
 template <typename T, typename KV> struct Factor { using type = float; };
 template <> struct Factor<half, half> { using type = half; };
 template <> struct Factor<half, uchar> { using type = half; };
@@ -29,7 +29,7 @@ inline void stage(device const From* rows, long stride, int valid, uint count, u
 
 inline float without_nan(float x) { return isnan(x) ? 0.0f : x; }
 
-// The online softmax of a row, by four neighbouring lanes: each has every fourth key.
+// The online softmax of a row by four neighbouring lanes, each with every fourth key.
 struct RowState {
   float peak, total;
 };
@@ -159,7 +159,7 @@ kernel void attention_flash(
   }
 }
 
-// ---- decode: a threadgroup a query and a chunk of keys, which its simdgroups take in turn ----
+// ---- decode: one threadgroup per query and chunk of keys, which its simdgroups share ----
 
 constant constexpr uint DECODE_SIMDGROUPS = 8;
 constant constexpr uint LANE_FEATURES = 8;  // at most: 256 features over 32 lanes

@@ -13,7 +13,7 @@
       device const int*, device type*, constant Attention&, device float*, device float2*,       \
       uint3, uint, uint, uint);
 
-// Keys and values may be halves beside queries in float32: caches are read as they are.
+// Keys and values may be halves with float32 queries: caches are read without conversion.
 #define INSTANTIATE(name, type, kv_type) \
   FLASH(name, type, kv_type, 64)         \
   FLASH(name, type, kv_type, 80)         \

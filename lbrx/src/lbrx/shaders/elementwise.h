@@ -11,7 +11,7 @@ using namespace metal;
 #pragma METAL fp contract(off)
 #endif
 
-// Between element types. Out of range, floats wrap as integers of the next width do.
+// Conversion between element types. Floats out of range wrap like integers of the next width.
 template <typename To, typename From>
 inline To to(From x) { return To(x); }
 template <> inline char to<char, float>(float x) { return char(int(x)); }
@@ -34,7 +34,7 @@ template <typename T> inline T abs(T x) { return x < T(0) ? T(-x) : x; }
 template <> inline float abs(float x) { return fabs(x); }
 template <> inline bool abs(bool x) { return x; }
 
-// Integers are whole already.
+// Integers stay as they are.
 template <typename T> inline T floor(T x) { return x; }
 template <typename T> inline T ceil(T x) { return x; }
 template <typename T> inline T trunc(T x) { return x; }
@@ -64,7 +64,7 @@ inline float asinh(float x) { return metal::asinh(x); }
 inline float acosh(float x) { return metal::acosh(x); }
 inline float atanh(float x) { return metal::atanh(x); }
 
-// W. Kahan's corrections: what exp and log lose near 1 is in the rounded result itself.
+// W. Kahan's corrections of the error that rounding to y causes near 0.
 inline float expm1(float x) {
   const float y = metal::exp(x);
   const float near = (y - 1.0f) * x / metal::log(y);
@@ -143,20 +143,20 @@ inline float nextafter(float x, float y) {
   return as_type<float>(as_type<uint>(x) + ((x < y) == (x > 0.0f) ? 1u : ~0u));
 }
 
-// NaN wins, as in numpy.
+// NaN is propagated, as in numpy.
 template <typename T> inline T maximum(T x, T y) { return x > y ? x : y; }
 template <typename T> inline T minimum(T x, T y) { return x < y ? x : y; }
 template <> inline float maximum(float x, float y) { return (!(x <= y) & !metal::isnan(y)) ? x : y; }
 template <> inline float minimum(float x, float y) { return (!(x >= y) & !metal::isnan(y)) ? x : y; }
 
-// Integers divide towards minus infinity; by zero they give 0, and nothing traps.
+// Integer division rounds towards minus infinity; division by zero gives 0 and does not trap.
 template <typename T> inline T remainder(T x, T y) {
   const bool trivial = y == T(0) || (T(-1) < T(0) && y == T(-1));
   const T rest = T(x % (trivial ? T(1) : y));
   return trivial ? T(0) : (rest != T(0) && (rest < T(0)) != (y < T(0)) ? T(rest + y) : rest);
 }
 template <typename T> inline T floor_divide(T x, T y) {
-  // T(-1) of an unsigned type is its largest value, which only itself reaches.
+  // For unsigned types T(-1) is the largest value: only x == y then gives 1.
   if (y == T(-1)) return T(-1) < T(0) ? T(-x) : T(x == T(-1));
   const T safe = y == T(0) ? T(1) : y;
   const T quotient = T(x / safe);
@@ -176,7 +176,7 @@ template <> inline float floor_divide(float x, float y) {
   return y == 0.0f ? x / y : (quotient == 0.0f ? copysign(0.0f, x / y) : nearest);
 }
 
-// By squaring. Negative powers round 1/x towards zero.
+// Exponentiation by squaring. Negative exponents give 1/x rounded towards zero.
 template <typename T> inline T pow(T x, T y) {
   if (y < T(0)) {
     return x == T(1) ? T(1) : (x == T(-1) ? ((y & T(1)) != T(0) ? T(-1) : T(1)) : T(0));
@@ -193,7 +193,7 @@ template <> inline float pow(float x, float y) { return metal::pow(x, y); }
 template <typename T> inline T bitwise_and(T x, T y) { return T(x & y); }
 template <typename T> inline T bitwise_or(T x, T y) { return T(x | y); }
 template <typename T> inline T bitwise_xor(T x, T y) { return T(x ^ y); }
-// Bits pushed out are gone, however far.
+// Shifts by the width or more give 0, or -1 for negative numbers shifted right.
 template <typename T> inline T bitwise_left_shift(T x, T y) {
   return ulong(y) < 8 * sizeof(T) ? T(ulong(x) << ulong(y)) : T(0);
 }
@@ -240,4 +240,4 @@ inline float geglu_tanh(float gate, float x) { return gelu_tanh(gate) * x; }
 
 }  // namespace op
 
-#pragma METAL fp contract(on)  // the default of safe maths, for what includes this
+#pragma METAL fp contract(on)  // the default of safe math, for including files

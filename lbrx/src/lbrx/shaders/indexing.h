@@ -1,12 +1,12 @@
-// Elements picked, and put, by index. Arrays are seen as (outer, axis, inner), in order; elements
-// are moved by their width. An index beyond the axis is reported, and nothing is touched for it.
+// Take, gather and scatter. Arrays are contiguous with shape (outer, axis, inner); elements are moved
+// as integers of their width. An index out of range is reported and skipped.
 #pragma once
 #include <metal_stdlib>
 using namespace metal;
 
 // The type of the indices: the width in bytes, negative if they are signed.
 constant int INDEX_TYPE [[function_constant(0)]];
-// Whether the grid's x walks through the inner axes, or, where there are none, through the indices.
+// Whether the grid's x is the inner axis, or the indices if there is no inner axis.
 constant bool ALONG_INNER [[function_constant(1)]];
 
 struct Picking {
@@ -15,7 +15,7 @@ struct Picking {
   ulong count;  // indices along the axis
 };
 
-// What the host reads when the kernel has ended.
+// What the host reads after the kernel.
 struct Report {
   atomic_uint found;
   uint index[2];
@@ -33,14 +33,14 @@ inline long index_at(device const void* indices, ulong i) {
   }
 }
 
-// The place that an index means; the axis' size if it means none.
+// The position of an index; the axis' size if it is out of range.
 inline ulong place(long index, ulong axis) {
   const bool back = index < 0 && INDEX_TYPE < 0;
   const ulong at = ulong(index) + (back ? axis : 0);
   return min(at, axis);
 }
 
-// The first to come has its index reported.
+// Only the first wrong index is reported.
 inline void report(device Report& report, long index) {
   if (atomic_exchange_explicit(&report.found, 1u, memory_order_relaxed) == 0) {
     report.index[0] = uint(index);
@@ -48,7 +48,7 @@ inline void report(device Report& report, long index) {
   }
 }
 
-// Where a thread is: the plane along z, the index, and the place among the inner elements.
+// The position of a thread: plane (z), index, and inner element.
 struct Cell {
   ulong plane;
   ulong index;
@@ -110,7 +110,7 @@ kernel void gather(device const T* in [[buffer(0)]], device const void* indices 
   }
 }
 
-// ---- scatter: `out` has the elements already ----
+// ---- scatter: `out` already contains the array ----
 
 struct Put {
   template <typename T> static T apply(T, T update) { return update; }
@@ -136,12 +136,12 @@ struct Max {
 };
 
 struct Walking {
-  uint columns;  // that a thread takes side by side
-  ulong share;   // elements of the axis that it puts to
+  uint columns;  // neighbouring columns per thread
+  ulong share;   // elements of the axis that a thread writes
 };
 
-// A thread walks the indices of its columns in their order, and puts what falls into its share of
-// the axis: so no two write one element, and sums are the same each time.
+// Each thread reads all indices of its columns in order and writes those in its share of the axis:
+// no two threads write the same element, and sums are reproducible.
 template <typename Change, typename T>
 kernel void scatter(device const void* indices [[buffer(0)]], device const T* updates [[buffer(1)]],
                     device T* out [[buffer(2)]], constant Picking& picking [[buffer(3)]],

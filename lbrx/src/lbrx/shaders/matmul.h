@@ -1,4 +1,4 @@
-// Matrix products out = activation(x y + bias), and what all of their kernels share.
+// Matrix products out = activation(x y + bias): shared code, and kernels for every case.
 #pragma once
 #include "elementwise.h"
 
@@ -6,7 +6,7 @@ constant uint ACTIVATION [[function_constant(0)]];
 
 constant constexpr uint BATCH_AXES = 4;
 
-// x is m by k, y is k by n. Strides count elements; the bias's are 0 where one value serves all.
+// x is (m, k), y is (k, n). Strides count elements; those of the bias are 0 where it is broadcast.
 struct Product {
   uint m, n, k;
   uint bias_row, bias_column;
@@ -16,7 +16,7 @@ struct Product {
   ulong x_batch[BATCH_AXES], y_batch[BATCH_AXES];
 };
 
-// Where the matrices of one member of the batch start, in x and y.
+// Offsets of x and y for one member of the batch.
 inline ulong2 batch_start(constant Product& p, uint member) {
   ulong2 start = 0;
   for (uint axis = p.axes; axis-- > 0;) {
@@ -27,9 +27,9 @@ inline ulong2 batch_start(constant Product& p, uint member) {
   return start;
 }
 
-// ---- what follows the product ----
+// ---- bias and activation ----
 
-// What sums are kept in; integers of one width wrap alike, whatever their sign.
+// The accumulator. Signed and unsigned integers of the same width wrap alike.
 template <typename T> struct Sum { using type = float; };
 template <> struct Sum<bool> { using type = uint; };
 template <> struct Sum<uchar> { using type = uint; };
@@ -37,7 +37,7 @@ template <> struct Sum<ushort> { using type = uint; };
 template <> struct Sum<uint> { using type = uint; };
 template <> struct Sum<ulong> { using type = ulong; };
 
-// An element as sums are made of. A bfloat is the upper half of a float: said so, it vectorises.
+// An element as the accumulator's type. bfloat is the upper half of a float; written so, it vectorises.
 template <typename T> inline typename Sum<T>::type wide(T x) { return typename Sum<T>::type(x); }
 template <> inline float wide(bfloat x) { return as_type<float>(uint(as_type<ushort>(x)) << 16); }
 
@@ -63,7 +63,7 @@ inline T finished(S sum, T bias) {
   return T(activated(sum + S(bias)));
 }
 
-// Adds planes of partial sums one after the other, then what follows. None of them make zeros.
+// Adds planes of partial sums in order, then bias and activation. No planes give zeros.
 template <typename T>
 kernel void matmul_finish(device const float* parts [[buffer(0)]],
                           device const T* bias [[buffer(1)]], device T* out [[buffer(2)]],
@@ -78,7 +78,7 @@ kernel void matmul_finish(device const float* parts [[buffer(0)]],
   out[i] = finished<T>(sum, bias[at.x * bias_step]);
 }
 
-// ---- a thread a result ----
+// ---- one thread per result ----
 
 template <typename T>
 kernel void matmul_single(device const T* x [[buffer(0)]], device const T* y [[buffer(1)]],
@@ -94,16 +94,16 @@ kernel void matmul_single(device const T* x [[buffer(0)]], device const T* y [[b
   out[(ulong(at.z) * p.m + at.y) * p.n + at.x] = finished<T>(sum, bias[at.x * p.bias_column]);
 }
 
-// ---- a thread a block ----
+// ---- one thread per block ----
 
-// A thread multiplies these rows by these columns, some of k at a time: the panel of y and the sums
-// stay in a processor's first cache.
+// A thread computes a block of rows and columns, SERIAL_DEPTH of k at a time: the panel of y and the
+// sums stay in the first-level cache.
 constant constexpr uint SERIAL_ROWS = 64;
 constant constexpr uint SERIAL_COLUMNS = 64;
 constant constexpr uint SERIAL_DEPTH = 64;
 constant constexpr uint STEP = 4;  // rows and k in one pass over the sums
 
-// Part of y as sums are made of, 0 where there is none.
+// Part of y as the accumulator's type, zero-padded.
 template <typename T, typename S>
 inline void pack_panel(thread S (&panel)[SERIAL_DEPTH][SERIAL_COLUMNS], device const T* y,
                        constant Product& p, uint depth, uint columns) {
@@ -118,7 +118,7 @@ inline void pack_panel(thread S (&panel)[SERIAL_DEPTH][SERIAL_COLUMNS], device c
   }
 }
 
-// Every sum grows in the order of k by one multiply-add after the other, whatever the sizes are.
+// Every sum adds its products in order of k, for all sizes.
 template <typename S>
 inline void add_products(thread S (&sums)[STEP][SERIAL_COLUMNS],
                          thread const S (&left)[STEP][SERIAL_DEPTH],

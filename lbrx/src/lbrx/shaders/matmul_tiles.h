@@ -4,16 +4,16 @@
 
 constant bool X_TRANSPOSED [[function_constant(1)]];
 constant bool Y_TRANSPOSED [[function_constant(2)]];
-constant bool WHOLE [[function_constant(3)]];  // no tile reaches over an edge, and rows are aligned
+constant bool WHOLE [[function_constant(3)]];  // sizes are multiples of the tiles, and rows are aligned
 constant uint SWIZZLE [[function_constant(4)]];
 
 constant constexpr uint SIMD = 32;
 constant constexpr uint SIDE = 2;               // a threadgroup is 2 by 2 simdgroups
 constant constexpr uint THREADS = SIDE * SIDE * SIMD;
 constant constexpr uint DEPTH = 16;             // of k in threadgroup memory at a time
-constant constexpr uint PADDING = 16;           // bytes after a row there, against bank conflicts
+constant constexpr uint PADDING = 16;           // bytes after a row, to avoid bank conflicts
 
-// Part of a matrix as it lies in threadgroup memory, zeros where there is none.
+// A tile of a matrix in threadgroup memory, zero-padded.
 template <typename T, uint ROWS, uint COLUMNS>
 struct Tile {
   static constant constexpr uint leading = COLUMNS + PADDING / sizeof(T);
@@ -35,7 +35,7 @@ struct Tile {
   }
 };
 
-// 8 by 8 elements from a row and a column on, of a tile that is stored as it is or transposed.
+// An 8 by 8 matrix at a row and column of a tile, which may be stored transposed.
 template <typename Plain, typename Transposed, typename T>
 inline void load_matrix(thread simdgroup_matrix<T, 8, 8>& matrix, threadgroup const T* tile,
                         uint row, uint column, bool transposed) {
@@ -46,8 +46,8 @@ inline void load_matrix(thread simdgroup_matrix<T, 8, 8>& matrix, threadgroup co
     simdgroup_load(matrix, tile + row * Plain::leading + column, Plain::leading);
 }
 
-// A threadgroup computes SIZE by SIZE results from `depth` of k, the part that its z says, of a
-// member of the batch. `out` has a plane for each part.
+// A threadgroup computes SIZE by SIZE results of one batch member from a part of k, `depth` long; its z
+// is the member and the part. `out` has a plane for each part.
 template <typename T, typename Out, uint SIZE>
 kernel void matmul_tiles(device const T* x [[buffer(0)]], device const T* y [[buffer(1)]],
                          device const Out* bias [[buffer(2)]], device Out* out [[buffer(3)]],
@@ -68,7 +68,7 @@ kernel void matmul_tiles(device const T* x [[buffer(0)]], device const T* y [[bu
   threadgroup T* left = (threadgroup T*)memory;
   threadgroup T* right = left + STAGED / sizeof(T);
 
-  // Neighbouring threadgroups share operands: they go down a few rows of tiles, then right.
+  // Neighbouring threadgroups share operands: tiles are numbered down a few rows, then to the right.
   const uint row = ((group.y << SWIZZLE) + (group.x & ((1u << SWIZZLE) - 1))) * SIZE;
   const uint column = (group.x >> SWIZZLE) * SIZE;
   if (row >= p.m || column >= p.n) return;
@@ -109,7 +109,7 @@ kernel void matmul_tiles(device const T* x [[buffer(0)]], device const T* y [[bu
     }
   }
 
-  // Eight rows at a time through threadgroup memory, from where every lane knows its places.
+  // Eight rows at a time through threadgroup memory, where the position of each element is known.
   threadgroup_barrier(mem_flags::mem_threadgroup);
   threadgroup float* strip = memory + simdgroup * 8 * OWN;
   out += (ulong(part) * (groups.z / parts) + member) * p.m * p.n;

@@ -1,8 +1,8 @@
-// Products of a few rows with a matrix, which is read once: what counts is the memory's speed.
+// Products of a few rows with a matrix, which is read once: memory bandwidth is the limit.
 #pragma once
 #include "matmul.h"
 
-// Rows of x, rounded up to a power of two: those beyond the last are the last again.
+// Rows of x, rounded up to a power of two: rows beyond the last repeat it.
 constant uint ROWS [[function_constant(1)]];
 constant constexpr uint MOST_ROWS = 8;
 
@@ -17,12 +17,12 @@ inline void put(device T* out, device const T* bias, constant Product& p, uint m
   out[row * p.out_row + column * p.out_column] = finished<T>(sum, added);
 }
 
-// ---- a thread some columns ----
+// ---- one thread per group of columns ----
 
 constant constexpr uint STRIP = 1024;  // columns of a thread, at most
 constant constexpr uint STRIP_STEP = 8;
 
-// The matrix row after row: sums of neighbouring columns grow side by side, in the order of k.
+// A row-major matrix: sums of neighbouring columns are vector lanes, in order of k.
 template <typename T>
 kernel void matvec_strips_serial(device const T* x [[buffer(0)]], device const T* y [[buffer(1)]],
                                  device const T* bias [[buffer(2)]], device T* out [[buffer(3)]],
@@ -73,7 +73,7 @@ kernel void matvec_strips_serial(device const T* x [[buffer(0)]], device const T
 
 // ---- simdgroups ----
 
-constant bool ALIGNED [[function_constant(2)]];  // whether four elements of y are one load
+constant bool ALIGNED [[function_constant(2)]];  // whether four elements of y can be loaded at once
 
 constant constexpr uint SIMD = 32;
 
@@ -86,7 +86,7 @@ inline float4 four(device const T* from) {
 constant constexpr uint SIMD_COLUMNS = 4;  // of a simdgroup
 constant constexpr uint DOT_SIMDGROUPS = 2;
 
-// The matrix column after column: the lanes of a simdgroup go along four of them.
+// A column-major matrix: the lanes of a simdgroup read along four columns.
 template <typename T>
 kernel void matvec_dots_simd(device const T* x [[buffer(0)]], device const T* y [[buffer(1)]],
                              device const T* bias [[buffer(2)]], device T* out [[buffer(3)]],
@@ -130,7 +130,7 @@ kernel void matvec_dots_simd(device const T* x [[buffer(0)]], device const T* y 
 constant constexpr uint STRIP_COLUMNS = 32;  // of a threadgroup: eight threads, four columns each
 constant constexpr uint STRIP_LINES = 32;    // rows of y at a time
 
-// The matrix row after row: a threadgroup goes down a strip of columns, then adds up its lines.
+// A row-major matrix: a threadgroup reads down a strip of columns, then adds its partial sums.
 template <typename T>
 kernel void matvec_strips_simd(device const T* x [[buffer(0)]], device const T* y [[buffer(1)]],
                                device const T* bias [[buffer(2)]], device T* out [[buffer(3)]],

@@ -1,13 +1,13 @@
-// Products of a few rows with a matrix that lies column after column, on processors.
+// Products of a few rows with a column-major matrix, on CPUs.
 #pragma once
 #include "matvec.h"
 #include "wide.h"
 
 constant constexpr uint DOT_COLUMNS = 16;  // of a thread
-constant constexpr uint CHAINS = 4;        // of sums, so that one need not wait for another
-constant constexpr uint LEFT = 4096;       // elements of x that stay in a processor's first cache
+constant constexpr uint CHAINS = 4;        // of independent sums, to hide latency
+constant constexpr uint LEFT = 4096;       // elements of x that stay in the first-level cache
 
-// Up to four rows of x times a column. Columns are read one after the other: no memory is faster.
+// Up to four rows of x times a column. Columns are read in order, which memory is fastest at.
 template <typename T>
 inline void add_dots(thread float* sums, uint rows, thread const float* left, uint stride,
                      device const T* column, uint depth) {

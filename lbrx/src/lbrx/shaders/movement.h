@@ -1,20 +1,20 @@
-// Copies between arrays of any strides, by the width of an element: its type does not matter.
+// Copies between arrays of any strides. Elements are moved as integers of their width.
 #pragma once
 #include <metal_stdlib>
 using namespace metal;
 
 constant constexpr uint COPY_AXES = 8;
-constant constexpr uint TILE = 32;  // a side of what a threadgroup transposes
+constant constexpr uint TILE = 32;  // side of the tile that a threadgroup transposes
 constant constexpr uint TILE_ROWS = 8;  // threads along the other side
 
 // How the last axis is read and written: -1 stands for the strides in the record.
 constant int SOURCE_STEP [[function_constant(0)]];
 constant int TARGET_STEP [[function_constant(1)]];
-// Axes along z: known to the compiler, which then leaves no loop inside a row's.
+// Number of axes along z: a constant, so that the compiler unrolls the loop over them.
 constant uint OTHERS [[function_constant(2)]];
 
 // Strides count elements and may be negative. The last axis lies along the grid's x, the one before
-// along y, all others along z. Plain numbers: a loop over threads keeps a copy of such a record.
+// along y, all others along z. Only scalars: the compiler then keeps a copy of the record in registers.
 struct Strides {
   long start;  // the first element
   long x, y;
@@ -48,16 +48,16 @@ kernel void copy(device const T* in [[buffer(0)]], device T* out [[buffer(1)]],
                  constant Walk& walk [[buffer(2)]], uint3 at [[thread_position_in_grid]]) {
   device const T* from = plane(in, walk, at.z) + long(at.y) * walk.source.y;
   device T* to = plane(out, walk, at.z) + long(at.y) * walk.target.y;
-  // The position itself as the index: then a compiler's loop over x can prove that it never wraps.
+  // Indexed by the position itself: the compiler can then prove that a loop over x does not wrap.
   if (TARGET_STEP != 1) to[long(at.x) * walk.target.x] = from[long(at.x) * walk.source.x];
   else if (SOURCE_STEP == 1) to[at.x] = from[at.x];
   else if (SOURCE_STEP == 0) to[at.x] = from[0];
   else to[at.x] = from[long(at.x) * walk.source.x];
 }
 
-// ---- transposes: y is the axis along which the source is in order, x the target's ----
+// ---- transposes: the source is contiguous along y, the target along x ----
 
-// Four elements at once need an address, and strides, that are multiples of four.
+// Accessing four elements at once requires an address and strides that are multiples of four.
 template <bool WHOLE, typename T>
 inline vec<T, 4> load_four(device const T* from) {
   if (WHOLE) return *reinterpret_cast<device const vec<T, 4>*>(from);
@@ -69,8 +69,8 @@ inline void store_four(device T* to, vec<T, 4> values) {
   else to[0] = values.x, to[1] = values.y, to[2] = values.z, to[3] = values.w;
 }
 
-// A block by fours, which stay in registers. Columns go by way of memory of the thread's own: whole
-// lines are read, and whole lines written.
+// Transposes a block in 4 by 4 parts in registers. Columns go through private memory, so that whole
+// cache lines are read and written.
 template <bool WHOLE, uint SIDE, typename T>
 inline void transpose_block(device const T* from, long source, device T* to, long target) {
   vec<T, 4> block[SIDE][SIDE / 4];
@@ -110,7 +110,7 @@ kernel void transpose_serial(device const T* in [[buffer(0)]], device T* out [[b
     for (uint r = 0; r < count.y; r++) to[r * target + c] = from[c * source + r];
 }
 
-// A threadgroup moves a tile; the odd width keeps its columns in different banks.
+// A threadgroup transposes a tile; the odd row width avoids bank conflicts.
 template <typename T>
 kernel void transpose_tile(device const T* in [[buffer(0)]], device T* out [[buffer(1)]],
                            constant Walk& walk [[buffer(2)]], constant uint2& size [[buffer(3)]],

@@ -1,9 +1,9 @@
-// Layer and RMS norm, of a sum of two where asked. A row is summed up as its mean and the squares
-// around it; RMS norm takes zero for the mean.
+// Layer norm and RMS norm, optionally of a sum of two arrays. The summary of a row is its mean and the
+// sum of squares around it; RMS norm uses 0 as the mean.
 #include "rows.h"
 
 constant bool CENTRED [[function_constant(0)]];   // layer norm
-constant bool RESIDUAL [[function_constant(1)]];  // what is added first
+constant bool RESIDUAL [[function_constant(1)]];  // an array that is added first
 constant bool WEIGHT [[function_constant(2)]];
 constant bool BIAS [[function_constant(3)]];
 
@@ -12,7 +12,7 @@ struct Moments {
   float squares;  // the sum of (x - mean)^2
 };
 
-// What is normalised, in float: the sum of two is not rounded first.
+// The normalised row in float: the sum of two arrays is not rounded first.
 template <typename T>
 struct Added {
   device const T* x;
@@ -32,7 +32,7 @@ struct Square {
   }
 };
 
-// A part's length times its mean, and its squares around the mean of the whole row.
+// Moments of a part: its length times its mean, and its squares around the mean of the whole row.
 struct PartSum {
   device const Moments* parts;
   constant Rows* rows;
@@ -69,7 +69,7 @@ struct Normalise {
   }
 };
 
-// Where an operand is left out, another stands in that is never read.
+// A missing operand is replaced by another one, which is not read.
 template <typename T>
 struct Norm {
   device const T* x;
@@ -124,7 +124,7 @@ struct Norm {
   Norm<T>{x, RESIDUAL ? residual : x, WEIGHT ? weight : x, BIAS ? bias : x, out,     \
           RESIDUAL ? total : out, eps, rows.length}
 
-// ---- a row at once ----
+// ---- whole rows ----
 
 template <typename T>
 kernel void norm_serial(OPERANDS(T), uint row [[thread_position_in_grid]]) {
@@ -144,7 +144,7 @@ kernel void norm_threadgroup(
   NORM(T).whole(Together{at.x, threads.x, shared}, Place(rows, at.y));
 }
 
-// ---- a row in parts ----
+// ---- rows in parts ----
 
 template <typename T>
 kernel void norm_serial_summary(

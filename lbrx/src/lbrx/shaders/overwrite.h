@@ -1,16 +1,16 @@
-// Rows put into a cache of keys or values, at the positions that they have in the text.
+// Writes rows into a cache of keys or values at given positions.
 #pragma once
 #include "indexing.h"
 
 struct Overwriting {
-  long from[3];   // elements between batches, heads and rows of what is put
-  long place[3];  // the same of the positions
-  ulong offset;   // of the first element that is put
+  long from[3];   // strides of batches, heads and rows of the source
+  long place[3];  // strides of the positions
+  ulong offset;   // of the first element of the source
   ulong place_offset;
   uint heads, capacity, depth;
 };
 
-// What is written at a time: a number, or 32 as one of GGUF's q8_0 blocks where the cache is bytes.
+// A unit that is written at once: one value, or 32 values as a q8_0 block if the cache is bytes.
 template <typename C> struct Unit { static constant constexpr uint VALUES = 1, STORED = 1; };
 template <> struct Unit<uchar> { static constant constexpr uint VALUES = 32, STORED = 34; };
 
@@ -19,7 +19,7 @@ inline void store(device C* out, device const T* in) { *out = C(float(*in)); }
 
 template <typename T>
 inline void store(device uchar* out, device const T* in) {
-  // Magnitudes are ordered as their bits, and what is not finite is above all others.
+  // Magnitudes compare like their bits; infinity and NaN are above all finite numbers.
   uint top = 0;
   for (uint i = 0; i < 32; i++) top = max(top, as_type<uint>(abs(float(in[i]))));
   const float scale = as_type<float>(top) / 127, inverse = 1 / scale;
@@ -48,7 +48,7 @@ inline void put(device C* cache, device const T* rows, device const void* positi
   for (uint i = 0; i < count; i++) store(out + i * stored, in + i * values);
 }
 
-// A thread a row.
+// One thread per row.
 template <typename C, typename T>
 kernel void overwrite_rows(device C* cache [[buffer(0)]], device const T* rows [[buffer(1)]],
                            device const void* positions [[buffer(2)]],
@@ -57,7 +57,7 @@ kernel void overwrite_rows(device C* cache [[buffer(0)]], device const T* rows [
   put(cache, rows, positions, sizes, at.x, at.y, 0, sizes.depth / Unit<C>::VALUES);
 }
 
-// A thread a unit.
+// One thread per unit.
 template <typename C, typename T>
 kernel void overwrite_elements(device C* cache [[buffer(0)]], device const T* rows [[buffer(1)]],
                                device const void* positions [[buffer(2)]],

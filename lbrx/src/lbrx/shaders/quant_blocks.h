@@ -1,21 +1,21 @@
-// Blocks of quantized values: where they lie, and how GGUF's first types and the K types read.
+// Blocks of quantized values: their layout, and codecs of GGUF's basic types and K types.
 //
 // A codec reads a block in units of 16 values, which share a scale: value = scale * code + offset.
 //   ELEMENTS, BYTES   of a block
 //   PAIRED            whether units 2 i and 2 i + 1 share scale and offset
 //   SHIFTED           whether there is an offset
 //   scale(block, unit), offset(block, unit), code(block, unit, i)
-// Loops over i become vector instructions where a pointer is moved first and then indexed by i alone.
+// Loops over i vectorise if a pointer is advanced first and then indexed by i alone.
 #pragma once
 #include <metal_stdlib>
 using namespace metal;
 
 constant constexpr uint UNIT = 16;
 
-// Element types of arrays that kernels read and write, as the host numbers them.
+// Element types of arrays, numbered as on the host.
 constant uint VALUES [[function_constant(0)]];  // activations and results
 constant uint SCALES [[function_constant(1)]];  // scales and biases beside the codes
-constant uint GROUP [[function_constant(2)]];   // values that share one of those
+constant uint GROUP [[function_constant(2)]];   // values that share a scale
 constant constexpr uint FLOAT = 0, HALF = 1, BFLOAT = 2;
 
 
@@ -31,7 +31,7 @@ inline void put(device void* to, ulong i, float x) {
   else static_cast<device float*>(to)[i] = x;
 }
 
-// A quantized matrix as kernels are given it: what a scheme has not is not read.
+// A quantized matrix. Members that a scheme does not have are not read.
 struct Weight {
   device const uchar* data;
   device const void* scales;
@@ -50,7 +50,7 @@ inline Block block_at(Weight weight, ulong index) {
   return {weight.data + index * C::bytes(), weight, index};
 }
 
-// Fields of two bytes are aligned to two, not to more.
+// Blocks are aligned to two bytes only.
 inline ushort short_at(device const uchar* from) { return *reinterpret_cast<device const ushort*>(from); }
 inline uint word_at(device const uchar* from) { return short_at(from) | uint(short_at(from + 2)) << 16; }
 inline float half_at(device const uchar* from) { return float(*reinterpret_cast<device const half*>(from)); }
@@ -179,7 +179,7 @@ struct Q8_K : Codec<256, 292, true, false> {
   static short code(Block b, uint unit, uint i) { return char((b.data + 4 + unit * UNIT)[i]); }
 };
 
-// ---- groups whose scales lie beside the codes: a row is one stream of bits ----
+// ---- groups with separate scales: the codes of a row are one stream of bits ----
 
 template <uint BITS>
 inline short stream_bits(device const uchar* from, uint unit, uint i) {

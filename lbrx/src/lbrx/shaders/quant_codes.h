@@ -1,8 +1,8 @@
-// Whole numbers for products with a quantized matrix, where a thread does a long run.
+// Integer codes for products with a quantized matrix on CPUs.
 //
-// Rows of x are codes of sixteen bits with a scale for 32 of them: as exact as half precision, and
-// processors multiply pairs of such numbers and add them up in one instruction. `pair_sums` is what
-// their compilers know as that.
+// Rows of x are 16-bit integers with a scale for every 32 of them, which is as precise as float16.
+// CPUs multiply pairs of 16-bit integers and add the products in one instruction; compilers
+// recognise `pair_sums` as that.
 #pragma once
 #include "quant_schemes.h"
 #include "wide.h"
@@ -13,14 +13,14 @@ constant constexpr float LARGEST = 32767;
 typedef Shorts<RUN> Codes;
 typedef Floats<UNIT> Unit;
 
-// Of codes that lie side by side. No sum of 32 products overflows: codes of weights are below 512.
+// Sums of products of neighbouring codes. No sum of 32 products overflows: weight codes are < 512.
 template <uint N>
 inline Ints<N / 2> pair_sums(Shorts<N> a, Shorts<N> b) {
   const Ints<N> products = ints<N>(a) * ints<N>(b);
   return products.even + products.odd;
 }
 
-// Sixteen numbers of x. The loop becomes vector instructions, if nothing unrolls it before.
+// Sixteen values of x. The loop vectorises unless it is unrolled first.
 inline Unit unit_at(device const void* x, ulong at) {
   alignas(64) float values[UNIT];
 #pragma nounroll
@@ -34,12 +34,12 @@ kernel void pack_rows(device const void* x [[buffer(0)]], device Shorts<UNIT>* c
                       device float* steps [[buffer(2)]], device float2* sums [[buffer(3)]],
                       uint at [[thread_position_in_grid]]) {
   const Unit units[2] = {unit_at(x, ulong(at) * RUN), unit_at(x, ulong(at) * RUN + UNIT)};
-  // Without their signs, numbers are in the order of their bits; NaN is beyond infinity.
+  // Magnitudes compare like their bits; NaN is above infinity.
   const int sizes[2] = {__builtin_reduce_max(bits<UNIT>(units[0]) & 0x7fffffff),
                         __builtin_reduce_max(bits<UNIT>(units[1]) & 0x7fffffff)};
   const int top = max(sizes[0], sizes[1]);
   const float largest = as_type<float>(top);
-  // Numbers are zeros where a step would not be normal; NaN and infinity make the whole result NaN.
+  // Codes are 0 if the scale would be denormal; NaN and infinity make the whole result NaN.
   const float inverse = largest < 1e-33f ? 0.0f : LARGEST / largest;
   const float step = top >= 0x7f800000 ? NAN : largest / LARGEST;
   int totals[2];
@@ -54,7 +54,7 @@ kernel void pack_rows(device const void* x [[buffer(0)]], device Shorts<UNIT>* c
   sums[at] = float2(totals[0] + totals[1], totals[0]) * step;
 }
 
-// Rows of x as `pack_rows` leaves them.
+// Rows of x as written by `pack_rows`.
 struct Packed {
   device const Codes* codes;
   device const float* steps;

@@ -1,8 +1,8 @@
-// Quantized values as floats.
+// Decoding of quantized values.
 #pragma once
 #include "quant_schemes.h"
 
-// Sixteen values of a block, put one after the other.
+// Decodes sixteen values of a block into contiguous memory.
 template <typename C>
 inline void decode_unit(Block block, uint unit, device void* out, ulong at) {
   const float scale = C::scale(block, unit), offset = C::offset(block, unit);
@@ -13,7 +13,7 @@ inline void decode_unit(Block block, uint unit, device void* out, ulong at) {
   }
 }
 
-// The same for 32 values, two a byte.
+// The same for 32 values, two per byte.
 template <typename C>
 inline void decode_run(Block block, uint run, device void* out, ulong at) {
   const float scale = C::scale(block, run * 2), offset = C::offset(block, run * 2);
@@ -26,7 +26,7 @@ inline void decode_run(Block block, uint run, device void* out, ulong at) {
   }
 }
 
-// A thread a block.
+// One thread per block.
 template <typename C>
 kernel void decode_blocks(device const uchar* data [[buffer(0)]],
                           device const void* scales [[buffer(1)]],
@@ -46,7 +46,7 @@ kernel void decode_blocks(device const uchar* data [[buffer(0)]],
     decode_unit<C>(block, unit, out, first + unit * UNIT);
 }
 
-// A thread sixteen values.
+// One thread per sixteen values.
 template <typename C>
 kernel void decode_units(device const uchar* data [[buffer(0)]],
                          device const void* scales [[buffer(1)]],

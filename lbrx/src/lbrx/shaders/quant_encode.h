@@ -1,14 +1,14 @@
-// Values as quantized blocks, with the bits that lbrx.quant gives: a thread a block, one pass for the
-// scale and one for the codes.
+// Encoding into quantized blocks, with the same bits as lbrx.quant: one thread per block, one pass for
+// the scale and one for the codes.
 #pragma once
 #include "quant_blocks.h"
 
-// A product that is rounded before it is added to is what the reference has.
+// The reference rounds products before additions.
 #pragma METAL fp contract(off)
 
-constant constexpr uint MOST = 128;  // values a block
+constant constexpr uint MOST = 128;  // values per block
 
-// Where a kernel reports the first block that the scheme cannot hold.
+// Where a kernel reports the first block that the scheme cannot represent.
 struct Report {
   atomic_uint found;
   uint block[2];
@@ -27,12 +27,12 @@ struct Values {
   bool finite;
 };
 
-// Moved first and then indexed by i alone, a pointer is read by vector instructions.
+// A pointer that is advanced first and then indexed by i alone can be read with vector loads.
 inline device const void* values_at(device const void* x, ulong first) {
   return static_cast<device const uchar*>(x) + first * (VALUES == FLOAT ? 4 : 2);
 }
 
-// Sixteen side by side become vector instructions; blocks are multiples of it.
+// Loops of sixteen vectorise; block sizes are multiples of it.
 inline void load(thread Values& v, device const void* from, uint count) {
   constexpr uint LANES = 16;
   float low[LANES], high[LANES], strange[LANES] = {};
@@ -61,14 +61,14 @@ inline void load(thread Values& v, device const void* from, uint count) {
       if (abs(v.at[i - 1]) == v.high) v.extreme = v.at[i - 1];
 }
 
-// 1 / scale, and 0 for a scale that has no finite one.
+// 1 / scale, or 0 if that is not finite.
 inline float inverse(float scale) {
   const float result = 1 / scale;
   return isfinite(result) ? result : 0.0f;
 }
 
 inline void put_half(device uchar* to, float x) { *reinterpret_cast<device half*>(to) = half(x); }
-// Beyond lies infinity: halfway from the largest half to what would follow it.
+// Larger magnitudes round to infinity in float16.
 inline bool fits_half(float x) { return abs(x) < 65520; }
 
 // ---- GGUF's blocks of 32 ----
@@ -124,10 +124,10 @@ struct OffsetBlock {
   }
 };
 
-// Without their signs, floats are ordered as integers are, with infinity and NaN above all others.
+// Magnitudes compare like their bits; infinity and NaN are above all finite numbers.
 inline uint magnitude(float x) { return as_type<uint>(x) & 0x7fffffff; }
 
-// To the nearest, halves away from zero; a conversion to integers cuts the rest off.
+// Round to nearest, ties away from zero, by adding before the truncating conversion.
 inline char rounded(float x) { return char(x + copysign(0.49999997f, x)); }
 
 struct ByteBlock {
@@ -154,7 +154,7 @@ kernel void encode_blocks(device const void* x [[buffer(0)]], device uchar* bloc
   if (!B::encode(values_at(x, ulong(at) * 32), blocks + ulong(at) * B::BYTES)) report(wrong, at);
 }
 
-// ---- groups with their scales beside them ----
+// ---- groups with separate scales ----
 
 struct Scaled {
   float scale, inverse, zero, offset;  // code = value * inverse + zero, or (value - offset) / scale

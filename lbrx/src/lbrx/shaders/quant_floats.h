@@ -1,4 +1,4 @@
-// Products of a few rows with a quantized matrix in float: the numbers of x are not rounded.
+// Products of a few rows with a quantized matrix in float: x is not rounded.
 #pragma once
 #include "quant_schemes.h"
 
@@ -8,9 +8,9 @@ struct FloatProduct {
 
 constant uint FLOAT_ROWS [[function_constant(3)]];  // of x in one pass
 constant constexpr uint MOST_FLOAT_ROWS = 8;
-constant constexpr uint CHAINS = 2;  // of sums, so that one need not wait for the other
+constant constexpr uint CHAINS = 2;  // of independent sums, to hide latency
 
-// Sixteen values of a block. A loop over them becomes vector instructions.
+// Sixteen values of a block. A loop over them vectorises.
 template <typename C>
 inline void expand(Block block, uint unit, thread float (&values)[UNIT]) {
   const float scale = C::scale(block, unit), offset = C::offset(block, unit);
@@ -28,7 +28,7 @@ inline float sum_of(thread float (&chains)[CHAINS][UNIT]) {
   return chains[0][0];
 }
 
-// A thread a row of the matrix.
+// One thread per row of the matrix.
 template <typename C>
 kernel void matvec_floats(device const uchar* data [[buffer(0)]],
                           device const void* scales [[buffer(1)]],
@@ -42,7 +42,7 @@ kernel void matvec_floats(device const uchar* data [[buffer(0)]],
   float sums[MOST_FLOAT_ROWS][CHAINS][UNIT];
 #pragma unroll
   for (uint r = 0; r < FLOAT_ROWS; r++) {
-    // Rows beyond the last are the last again.
+    // Rows beyond the last repeat it.
     rows[r] = x + ulong(min(first + r, p.m - 1)) * p.k;
     for (uint i = 0; i < CHAINS * UNIT; i++) sums[r][i / UNIT][i % UNIT] = 0;
   }
@@ -55,7 +55,7 @@ kernel void matvec_floats(device const uchar* data [[buffer(0)]],
       const ulong place = b * C::elements() + unit * UNIT;
 #pragma unroll
       for (uint r = 0; r < FLOAT_ROWS; r++) {
-        // Long blocks have other work to do meanwhile, and need the registers for it.
+        // Long blocks have enough independent work, and need the registers.
         thread float* lanes = sums[r][C::elements() == 2 * UNIT ? unit % CHAINS : 0];
 #pragma nounroll
         for (uint i = 0; i < UNIT; i++) lanes[i] = fma(values[i], rows[r][place + i], lanes[i]);

@@ -1,4 +1,4 @@
-// Products of many rows with a quantized matrix in whole numbers: tiles of the result.
+// Products of many rows with a quantized matrix in integers, in tiles of the result.
 #pragma once
 #include "quant_codes.h"
 
@@ -11,7 +11,7 @@ struct Product {
 constant constexpr uint TILE_ROWS = 32, STRIP = 4, VECTORS = 4;
 constant constexpr uint TILE_COLUMNS = LINE * VECTORS, PAIRS = RUN / 2;
 
-typedef Ints<LINE> Pairs;  // of codes that lie side by side
+typedef Ints<LINE> Pairs;  // of neighbouring codes
 
 constant uint SCALES_OF_RUN [[function_constant(4)]];  // one, or one for each 16 values
 constant bool HAS_OFFSETS [[function_constant(5)]];
@@ -35,7 +35,7 @@ kernel void pack_matrix(device const uchar* data [[buffer(0)]],
   const uint units = C::PAIRED ? 1 : 2;
   Block rows[LINE];
   for (uint i = 0; i < LINE; i++) {
-    // Rows beyond the last are the last again: nobody looks at their products.
+    // Rows beyond the last repeat it; their products are not used.
     const ulong row = min(at.y * LINE + i, p.n - 1);
     rows[i] = block_at<C>({data, scales, offsets, book}, row * blocks + at.x);
   }

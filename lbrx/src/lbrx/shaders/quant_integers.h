@@ -1,4 +1,4 @@
-// Products of a few rows with quantized matrices in whole numbers.
+// Products of a few rows with quantized matrices in integers.
 #pragma once
 #include "quant_codes.h"
 
@@ -60,7 +60,7 @@ inline float sum_of(Sum a, Sum b) {
   return (four.x + four.z) + (four.y + four.w) + (a.shift + b.shift);
 }
 
-// Up to three matrices in one launch, one after the other. Where there are fewer, any stand in.
+// Up to three matrices in one launch. Missing ones are replaced by any other, which is not read.
 struct Columns {
   uint first, second, third;  // rows of each matrix
   uint m, k;
@@ -95,11 +95,11 @@ kernel void matvec_serial(
   const uint first = at.y * ROWS, blocks = p.k / C::elements();
   const ulong start = ulong(column) * blocks;
   Packed x[MOST_ROWS];
-  // Blocks take turns with two sums, so that one need not wait for the other.
+  // Blocks alternate between two independent sums, to hide latency.
   Sum even[MOST_ROWS], odd[MOST_ROWS];
 #pragma unroll
   for (uint r = 0; r < ROWS; r++) {
-    // Rows beyond the last are the last again.
+    // Rows beyond the last repeat it.
     const ulong row = min(first + r, p.m - 1);
     x[r] = {codes + row * (p.k / RUN), steps + row * (p.k / RUN), sums + row * (p.k / RUN)};
     even[r] = odd[r] = {0, 0};

@@ -1,4 +1,4 @@
-// Products with a quantized matrix in tiles of 8 by 8: its values are expanded in threadgroup memory.
+// Products with a quantized matrix in tiles of 8 by 8: its values are decoded in threadgroup memory.
 #pragma once
 #include "quant_schemes.h"
 
@@ -10,7 +10,7 @@ constant constexpr uint SIMD = 32;
 constant constexpr uint TILE_M = 32, TILE_N = 64, DEPTH = 32;  // of a threadgroup
 constant constexpr uint OWN_M = TILE_M / 2, OWN_N = TILE_N / 2; // of each of 2 by 2 simdgroups
 constant constexpr uint THREADS = 4 * SIMD;
-constant constexpr uint PADDING = 16;  // bytes after a row, against bank conflicts
+constant constexpr uint PADDING = 16;  // bytes after a row, to avoid bank conflicts
 
 template <typename T, typename C>
 kernel void matmul_tiles(device const uchar* data [[buffer(0)]],
@@ -33,7 +33,7 @@ kernel void matmul_tiles(device const uchar* data [[buffer(0)]],
   const uint rows = min(p.m - row, TILE_M), columns = min(p.n - column, TILE_N);
   const uint blocks = p.k / C::elements(), units = C::elements() / UNIT;
   const uint own_row = simdgroup / 2 * OWN_M, own_column = simdgroup % 2 * OWN_N;
-  // A thread expands sixteen values of one row of the weight.
+  // A thread decodes sixteen values of one row of the weight.
   const uint weight_row = thread_index / 2, half_row = thread_index % 2;
   const ulong first_block = ulong(column + min(weight_row, columns - 1)) * blocks;
 
@@ -70,7 +70,7 @@ kernel void matmul_tiles(device const uchar* data [[buffer(0)]],
     }
   }
 
-  // Eight rows at a time through threadgroup memory, from where every lane knows its places.
+  // Eight rows at a time through threadgroup memory, where the position of each element is known.
   threadgroup_barrier(mem_flags::mem_threadgroup);
   threadgroup float* strip = memory + simdgroup * 8 * OWN_N;
   for (uint i = 0; i < OWN_M / 8; i++) {

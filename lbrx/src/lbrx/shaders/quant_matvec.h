@@ -1,4 +1,4 @@
-// Products of a few rows with a quantized matrix, which is read once and never expanded.
+// Products of a few rows with a quantized matrix, which is read once and decoded in registers.
 #pragma once
 #include "quant_schemes.h"
 
@@ -13,7 +13,7 @@ constant constexpr uint SIMD = 32;
 constant constexpr uint SIMD_ROWS = 4;  // of the matrix, for each of two simdgroups
 constant constexpr uint SIMDGROUPS = 2;
 
-// The lanes of a simdgroup go along four rows of the matrix, sixteen values at a time.
+// The lanes of a simdgroup read along four rows of the matrix, sixteen values at a time.
 template <typename C>
 kernel void matvec_simd(device const uchar* data [[buffer(0)]],
                         device const void* scales [[buffer(1)]],

@@ -1,6 +1,6 @@
-// The K types as quantized blocks. Scales are searched for as in lbrx/quant/gguf/search.py, which says
-// why, over the same candidates. A thread takes sixteen groups side by side, from one or two blocks of
-// 256 values: loops over groups become vector instructions, and a group's sums keep their order.
+// Encoding of the K types. Scales are searched for as in lbrx/quant/gguf/search.py, over the same
+// candidates. A thread processes sixteen groups as vector lanes, from one or two blocks of 256 values;
+// the sums of each group keep their order.
 #pragma once
 #include "quant_encode.h"
 
@@ -16,7 +16,7 @@ struct Lanes {
   float of[G];
 };
 
-// To the nearest whole number from low to high. (Not clamp(): comparing like this is one instruction.)
+// Round to the nearest integer in [low, high]. Written so, each comparison is one instruction.
 inline float whole(float x, float low, float high) {
   x = rint(x);
   x = x < low ? low : x;
@@ -94,7 +94,7 @@ struct OffsetSearch {
     for (uint g = 0; g < G; g++) error.of[g] = INFINITY;
   }
 
-  // The best scale and shift for codes of so many steps, NaN where the codes do not say.
+  // The least-squares scale and shift for given codes; NaN if the codes do not determine them.
   void fit(float steps, thread Lanes& fitted, thread Lanes& shifted) {
     Lanes ratio, q = {}, qq = {}, qv = {};
     for (uint g = 0; g < G; g++) {
@@ -210,7 +210,7 @@ inline Lanes centred_scales(thread const Groups<S>& v) {
   return scale;
 }
 
-// The scales after single codes were moved while that helps.
+// Refine scales by changing single codes as long as the error decreases.
 template <int HALF_RANGE, uint S>
 inline Lanes descended_scales(thread const Groups<S>& v) {
   Lanes peak = extremes(v), products = {}, squares = {}, result;
@@ -366,7 +366,7 @@ kernel void search_blocks(device const void* x [[buffer(0)]], device uchar* bloc
   Groups<SIZE> values;
   float strange[TOGETHER] = {};
   for (uint g = 0; g < G; g++) {
-    // Where the last thread has a block too few it does its last one twice.
+    // If the last thread has only one block, it processes that block twice.
     const ulong block = min(ulong(at) * TOGETHER + g / IN_BLOCK, count - 1);
     device const void* from = values_at(x, block * BLOCK + g % IN_BLOCK * SIZE);
     for (uint i = 0; i < SIZE; i++) {

@@ -1,11 +1,11 @@
-// Blocks whose codes name numbers: of a table of sixteen, of a ternary digit, or of a code book.
+// Codecs whose codes stand for entries of a table of sixteen, ternary digits or a code book.
 #pragma once
 #include "quant_blocks.h"
 
 // ---- tables of sixteen ----
 //
-// Polynomials that come nearer to the entries than a half, then rounded: a table in memory would be
-// looked up value by value.
+// Polynomials within 0.5 of the entries, then rounded: lookups in a table in memory would not
+// vectorise.
 
 // -127 -104 -83 -65 -49 -35 -22 -10 1 13 25 38 53 69 89 113
 inline short uneven(short code) {
@@ -17,8 +17,8 @@ inline short uneven(short code) {
   return short(rint(fma(y, t, -4.417675f)));
 }
 
-// Twice what a code of E2M1 means, so that it is whole; scales are halved for it: 0 1 2 3 4 6 8 12,
-// and the same below zero.
+// Twice the value of an E2M1 code, which is an integer (0 1 2 3 4 6 8 12, and negative); scales are
+// halved.
 inline short doubled(short code) {
   const float t = code & 7;
   const float y = fma(fma(fma(0.05238095f, t, -0.3714286f), t, 1.747619f), t, -0.2142857f);
@@ -59,7 +59,7 @@ struct MXFP4 : Codec<32, 17, true, false> {
   static short code(Block b, uint unit, uint i) { return doubled(nibble(b.data + 1, unit, i)); }
 };
 
-// Its scales have no sign, and zero for NaN.
+// Its scales are unsigned, and NaN counts as 0.
 struct NVFP4 : Codec<64, 36, false, false> {
   static float scale(Block b, uint unit) {
     const uint stored = b.data[unit] & 127;
@@ -88,7 +88,7 @@ struct MlxNvfp4 : Codec<16, 8, false, false> {
   static short code(Block b, uint unit, uint i) { return doubled(stream_bits<4>(b.data, unit, i)); }
 };
 
-// Its codes are no whole numbers: kernels that multiply those leave it out.
+// Its values are not integers, so integer kernels do not support it.
 struct MlxMxfp8 : Codec<32, 32, true, false> {
   static float scale(Block b, uint) { return 2 * half_power(byte_scale(b)); }
   static float code(Block b, uint unit, uint i) { return e4m3(b.data[unit * UNIT + i]); }
@@ -96,7 +96,7 @@ struct MlxMxfp8 : Codec<32, 32, true, false> {
 
 // ---- ternary digits ----
 
-// Five digits a byte, as a fraction in units of 1 / 256: three times it moves the first one out.
+// Five digits per byte, as a fraction of 256: multiplying by three moves the first digit out.
 struct TQ1_0 : Codec<256, 54, true, false> {
   static float scale(Block b, uint) { return half_at(b.data + 52); }
   static short code(Block b, uint unit, uint i) {
@@ -115,7 +115,7 @@ struct TQ2_0 : Codec<256, 66, true, false> {
 // ---- code books: points of eight or four numbers, with signs ----
 
 inline short signed_point(short point, uint signs, uint i) { return signs >> (i % 8) & 1 ? -point : point; }
-// Seven bits are stored of eight signs: the number of negative ones is even.
+// Seven of eight sign bits are stored: the number of negative signs is even.
 inline uint even_signs(uint sevens) { return sevens | (popcount(sevens) & 1) << 7; }
 inline uint four_bit_scale(device const uchar* from, uint i) { return from[i / 2] >> (i % 2 * 4) & 15; }
 
@@ -176,7 +176,7 @@ struct IQ3_S : Codec<256, 110, true, false> {
   }
 };
 
-// Ternary points, moved up or down by an eighth: in eighths they are whole.
+// Ternary points, shifted by plus or minus 1/8: in eighths they are integers.
 inline short moved_point(Block b, uint point, uint i, bool down) {
   return 8 * b.weight.book[point * 8 + i % 8] + (down ? -1 : 1);
 }

@@ -9,7 +9,7 @@ struct Stream {
   ulong counter;  // of the first four elements
 };
 
-// Multiplications and additions are rounded one by one, as the reference rounds them.
+// No contraction: the reference rounds after every operation.
 #pragma METAL fp contract(off)
 
 inline uint4 philox(constant Stream& stream, uint i) {
@@ -29,7 +29,7 @@ inline uint4 philox(constant Stream& stream, uint i) {
 // 24 bits, in [0, 1).
 inline float unit(uint word) { return float(word >> 8) * 0x1p-24f; }
 
-// Box and Muller: a pair of words makes a pair of numbers.
+// Box-Muller transform: two words give two numbers.
 inline float radius(uint word) { return sqrt(-2.0f * log(1.0f - unit(word))); }
 inline float angle(uint word) { return 6.2831853f * unit(word); }
 

@@ -1,16 +1,16 @@
-// Reductions of an array of any strides, in blocks: each gives a state, and states are merged in
-// pairs, so that rounding errors grow with the logarithm of the length and the same call gives the
-// same bits. For safe maths: NaN and infinity live.
+// Reductions of an array of any strides, in blocks. Each block gives a state, and states are merged in
+// pairs: rounding errors grow with the logarithm of the length, and results are reproducible. For
+// safe math: NaN and infinity are kept.
 #pragma once
 #include "reduction_states.h"
 
 constant constexpr uint GRID_ROW = 1 << 24;  // threads along x
-constant constexpr uint ROW_LANES = 64;      // sums of a row that go on side by side
+constant constexpr uint ROW_LANES = 64;      // independent sums of a row
 constant constexpr uint COLUMN_LANES = 512;
 constant constexpr uint SIMD_LANES = 4;      // of a thread in a simdgroup
 constant constexpr uint SIMD_WIDTH = 32;
 constant constexpr uint MERGING = 256;       // threads that merge the states of one result
-constant constexpr uint TOGETHER = 4;        // elements of a lane between a load and a store
+constant constexpr uint TOGETHER = 4;        // elements per lane in one iteration
 
 struct Axis {
   ulong size;
@@ -19,7 +19,7 @@ struct Axis {
   ulong index;  // of the numbering that argmax uses
 };
 
-// Runs of `length` elements are cut into blocks. The axes lead from run to run, kept ones first.
+// Runs of `length` elements are split into blocks. The axes enumerate the runs, kept axes first.
 struct Reduction {
   long first;     // element of the array
   ulong tasks;
@@ -34,13 +34,13 @@ struct Reduction {
   ulong blocks;   // in a run
   ulong repeats;  // runs for one result
   uint axes;
-  uint fold;        // elements of a run that are lanes beside each other, as columns are
+  uint fold;        // elements of a run that are processed in neighbouring lanes
   float parameter;  // a divisor, or the order of a norm
 };
 
-// ---- serial: one thread a block ----
+// ---- serial: one thread per block ----
 
-// Where a run starts, and which of its result's runs it is.
+// The start of a run, and its number among the runs of its result.
 struct Start {
   long in;
   ulong out;
@@ -60,7 +60,7 @@ inline Start start_of(constant Reduction& r, constant Axis* axes, ulong run) {
   return start;
 }
 
-// A block's state to where `reduce_merge` finds it, or the result if it is the only one.
+// Stores a block's state for `reduce_merge`, or the result if it is the only block.
 template <typename R>
 inline void store(typename R::State state, device typename R::State* states,
                   device typename R::Out* out, constant Reduction& r, ulong part, ulong at) {
@@ -113,8 +113,8 @@ kernel void reduce_rows(device const typename R::In* in [[buffer(0)]],
   store<R>(all[0], states, out, r, start.repeat * r.blocks + block, start.out);
 }
 
-// Lanes are columns, or those of several elements of a run where the columns are few. Columns lie
-// side by side or, if strided, anywhere: so short rows are columns too.
+// Lanes are columns; with few columns, several elements of a run are neighbouring lanes. Columns are
+// adjacent or, if strided, anywhere, which also covers short rows.
 template <typename R, uint N, bool strided>
 kernel void reduce_columns(device const typename R::In* in [[buffer(0)]],
                            device typename R::State* states [[buffer(1)]],
@@ -159,7 +159,7 @@ kernel void reduce_columns(device const typename R::In* in [[buffer(0)]],
   }
 }
 
-// One thread a result: its blocks' states in pairs, pairs of pairs and so on.
+// One thread per result: merges the states of blocks in pairs, pairs of pairs and so on.
 template <typename R>
 kernel void reduce_merge(device const typename R::State* states [[buffer(0)]],
                          device typename R::Out* out [[buffer(1)]],
@@ -179,9 +179,9 @@ kernel void reduce_merge(device const typename R::State* states [[buffer(0)]],
   out[at] = R::finish(all, r.parameter);
 }
 
-// ---- simd: a simdgroup a block of a row, a thread a column ----
+// ---- simd: one simdgroup per block of a row, or one thread per column ----
 
-// The states of a simdgroup's threads as one, in its first thread.
+// Merges the states of a simdgroup into its first thread.
 template <typename R>
 inline typename R::State merged_simd(typename R::State all, float parameter) {
   for (ushort by = SIMD_WIDTH / 2; by > 0; by /= 2) {
@@ -223,7 +223,7 @@ kernel void reduce_rows_simd(device const typename R::In* in [[buffer(0)]],
   if (lane == 0) store<R>(all, states, out, r, start.repeat * r.blocks + block, start.out);
 }
 
-// A threadgroup a result.
+// One threadgroup per result.
 template <typename R>
 kernel void reduce_merge_simd(device const typename R::State* states [[buffer(0)]],
                               device typename R::Out* out [[buffer(1)]],

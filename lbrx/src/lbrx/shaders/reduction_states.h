@@ -1,10 +1,10 @@
-// What a reduction keeps of the elements seen, by operation. `Lanes` see elements, each lane its
-// own; a `State` is what lanes know, and is merged with others.
+// The state of each reduction. `Lanes` accumulate elements independently; a `State` is the result of
+// a lane, and states are merged.
 #pragma once
 #include "float_order.h"
 
-// Halves are computed in float. Integers add up in 64 bits, which wrap; a lane sees few enough
-// small ones for 32. A mean of integers is a float.
+// Halves are computed in float. Integers are added in 64 bits, which wrap; within a lane 32 bits
+// suffice for small types. A mean of integers is a float.
 template <typename V, typename L, typename W, typename S, typename M>
 struct TypesOf {
   using Value = V;
@@ -22,20 +22,20 @@ template <> struct Types<half> : TypesOf<float, float, float, half, half> {};
 template <> struct Types<bfloat> : TypesOf<float, float, float, bfloat, bfloat> {};
 template <> struct Types<float> : TypesOf<float, float, float, float, float> {};
 
-// What the thread so many lanes further has. Shuffles know no 64-bit numbers.
+// The value of the thread `by` lanes further. Shuffles do not support 64-bit integers.
 template <typename V> inline V further(V x, ushort by) { return simd_shuffle_down(x, by); }
 template <> inline ulong further(ulong x, ushort by) {
   return as_type<ulong>(simd_shuffle_down(as_type<uint2>(x), by));
 }
 template <> inline long further(long x, ushort by) { return long(further(ulong(x), by)); }
 
-// The number of a lane's first element, and from one to the next.
+// The index of a lane's first element, and the step to its next one.
 struct Numbering {
   ulong first;
   ulong step;
 };
 
-// Operations that keep one number, which `join` combines: the elements' and the states' alike.
+// Reductions whose state is one number; `join` combines elements as well as states.
 template <typename F>
 struct Folding {
   using In = typename F::In;
@@ -110,7 +110,7 @@ template <> inline float lowest() { return -INFINITY; }
 template <typename V> inline V highest() { return numeric_limits<V>::max(); }
 template <> inline float highest() { return INFINITY; }
 
-// Whether x is taken instead of y: not if it loses, but NaN never does; and the first NaN stays.
+// Whether x replaces y: if it is better, or NaN when y is not, so that the first NaN is kept.
 template <typename V> struct Largest {
   static V empty() { return lowest<V>(); }
   static bool prefers(V x, V y) { return !(x <= y) && y == y; }
@@ -151,7 +151,7 @@ struct NormInf : Number<T, float, float, T> {
   static float join(float a, float b) { return Largest<float>::prefers(b, a) ? b : a; }
 };
 
-// Where the first of the largest or smallest elements is, or the first NaN.
+// The index of the first largest or smallest element, or of the first NaN.
 template <typename T, typename Order>
 struct Place {
   using In = T;
@@ -167,7 +167,7 @@ struct Place {
     uint at[N];
     void clear(uint j) {
       value[j] = Order::empty();
-      at[j] = 0;  // right too if all elements are what is least preferred
+      at[j] = 0;  // also right if all elements equal `empty`
     }
     void add(uint j, In x, uint i, float) {
       const Value v = Value(x);
@@ -226,8 +226,8 @@ struct Var {
   static Out finish(State s, float divisor) { return Out(s.squares / divisor); }
 };
 
-// Three sums of squares (J. L. Blue): of large, ordinary and tiny numbers, so that none overflows
-// or vanishes.
+// Three sums of squares (J. L. Blue), of large, ordinary and tiny numbers, so that none overflows or
+// underflows.
 template <typename T>
 struct Norm2 {
   using In = T;
@@ -264,7 +264,7 @@ struct Norm2 {
   }
 };
 
-// Powers of the elements' ratios to the largest of them, which do not overflow either.
+// Powers of the ratios to the largest element, which do not overflow.
 template <typename T>
 struct NormP {
   using In = T;

@@ -1,8 +1,8 @@
-// Rotary embedding: pairs of features turned by angles that grow with the position.
+// Rotary position embedding: pairs of features are rotated by angles proportional to the position.
 //
 // An angle is a 64-bit fraction of a turn, so position * speed wraps around as angles do and loses
 // nothing: in float, position 131071 would be off by 0.008 radians. The speeds, turns from one
-// position to the next, come from float64 as two floats, the second being what the first lacks.
+// position to the next, come from float64 as two floats: the rounded value and the rest.
 #pragma once
 #include <metal_stdlib>
 using namespace metal;
@@ -25,7 +25,7 @@ inline ulong speed_of(float2 turns, device const float* factors, uint pair) {
     const float quotient = turns.x / factor;
     turns = float2(quotient, (fma(-quotient, factor, turns.x) + turns.y) / factor);
   }
-  // Whole turns are dropped; the rest times 2^63 is a whole number within a long.
+  // Full turns are dropped; the rest times 2^63 is an integer that fits into a long.
   turns -= rint(turns);
   return 2 * (ulong(long(turns.x * 0x1p63f)) + ulong(long(turns.y * 0x1p63f)));
 }
@@ -53,7 +53,7 @@ inline long position_at(constant Rope& r, uint3 at) {
          at.x * r.position_strides[2];
 }
 
-// ---- pairs: a thread a pair of features; those that are not turned are threads of their own ----
+// ---- pairs: one thread per pair of features; the remaining features are copied by extra threads ----
 
 template <typename T, typename P>
 kernel void rope_pairs(device const T* x [[buffer(0)]], device const P* positions [[buffer(1)]],
@@ -77,7 +77,7 @@ kernel void rope_pairs(device const T* x [[buffer(0)]], device const P* position
   to[place.y] = T(first * s + second * c);
 }
 
-// ---- serial: a thread some inner rows of all repeats, which mostly have the same positions ----
+// ---- serial: one thread per group of inner rows, for all repeats, which mostly share positions ----
 
 constant constexpr uint SERIAL_PAIRS = 128;
 constant constexpr uint SERIAL_ROWS = 8;
@@ -91,7 +91,7 @@ inline void fill_row(thread const ulong* speeds, uint count, ulong position, thr
   for (uint n = 0; n < count; n++) sines[n] = sin(angles[n]);
 }
 
-// Turns `count` pairs: their first features lie `step` apart, the second `between` after each.
+// Rotates `count` pairs; first features are `step` apart, second ones `between` after them.
 template <typename T>
 inline void turn(device const T* from, device T* to, uint count, uint step, uint between,
                  thread const float* cosines, thread const float* sines) {

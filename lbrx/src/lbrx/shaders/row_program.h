@@ -1,11 +1,11 @@
-// What generated kernels over rows need beside the teams: reductions in which NaN wins.
+// Reductions for generated row kernels, which propagate NaN.
 #pragma once
 #include "elementwise.h"
 #include "float_order.h"
 #include "rows.h"
 
-// A reduction also has a form for one thread, whose loop a processor runs on vectors: elements are
-// lifted, added up in any order and lowered again.
+// With one thread per row the loop vectorises: `lift` converts an element to a state, `add` combines
+// states in any order, and `lower` converts the state back.
 
 struct RowSum : Sum {
   float lift(float x) const { return x; }

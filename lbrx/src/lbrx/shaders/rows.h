@@ -1,23 +1,23 @@
-// Rows of numbers, each worked on by a team: one thread, one simdgroup or one threadgroup.
+// Operations on rows, each processed by a team: one thread, one simdgroup or one threadgroup.
 //
-//   team.kept(n, row)        the row, in registers where the team has them
-//   team.kept(n, row, out)   the same, or in memory to which results will be written
-//   team.reduce(op, n, row)  all elements joined by Sum or Maximum; every thread gets the result
+//   team.kept(n, row)        the row, in registers if the team has enough
+//   team.kept(n, row, out)   the same, or in the memory of the results
+//   team.reduce(op, n, row)  the elements reduced by Sum or Maximum; every thread gets the result
 //   team.each(n, f)          f(i, slot) for each element
 //
-// A row is a function object: row(i, slot) is element i, the slot-th that this thread visits. What
-// is to be done with a row is a task, written once for all teams (softmax.h and norm.h have one):
+// A row is a function object: row(i, slot) is element i, the slot-th that this thread visits. The
+// computation on a row is a task, written once for all teams (in softmax.h and norm.h):
 //
-//   task.whole(team, place)             all of it, at once
+//   task.whole(team, place)             a whole row
 //   task.row(place)                     the elements of a part
-//   task.summary(team, n, row)          two floats that say what must be known of them
-//   task.joined(team, parts, rows)      the summary of a row from those of its parts
+//   task.summary(team, n, row)          the summary of a part, two floats
+//   task.joined(team, parts, rows)      the summary of a row, merged from those of its parts
 //   task.finish(team, place, row, all)  writes a part's results
 #pragma once
 #include <metal_stdlib>
 using namespace metal;
 
-// Rows of one length; those too long for a team are worked on in parts.
+// Rows of one length; rows that are too long for a team are split into parts.
 struct Rows {
   uint length;
   uint part;     // elements of all parts but the last
@@ -25,7 +25,7 @@ struct Rows {
   ulong stride;  // from row to row of the input
 };
 
-// Where a part is, in elements. The output's rows have no gaps.
+// The position of a part, in elements. The output is contiguous.
 struct Place {
   uint first;  // within the row
   uint count;
@@ -45,13 +45,13 @@ constant constexpr uint KEPT = 16;  // elements of a row in a thread's registers
 struct Sum {
   float none() const { return 0.0f; }
   float join(float x, float y) const {
-#pragma METAL fp math_mode(relaxed)  // in any order, so that a processor has vectors of sums
+#pragma METAL fp math_mode(relaxed)  // in any order, so that sums vectorise
     return x + y;
   }
   float over_simdgroup(float x) const { return simd_sum(x); }
 };
 
-// NaN is passed over: what follows the maximum meets it in the elements.
+// NaN is skipped: the computations that follow propagate it from the elements.
 struct Maximum {
   float none() const { return -FLT_MAX; }
   float join(float x, float y) const { return fmax(x, y); }
@@ -78,7 +78,7 @@ struct Kept {
   float operator()(uint, uint slot) const { return at[slot]; }
 };
 
-// One thread. A processor runs it along the row with vectors, the last elements with masked ones.
+// One thread. Loops along the row vectorise; the last elements use masked vectors.
 #define LAST_ELEMENTS _Pragma("clang loop vectorize_predicate(enable) interleave_count(1)")
 
 struct Alone {
@@ -112,8 +112,8 @@ struct Alone {
   }
 };
 
-// The threads of a simdgroup or of a threadgroup. Each visits runs of neighbours, which are loaded
-// at once, KEPT elements at most.
+// The threads of a simdgroup or threadgroup. Each visits runs of neighbouring elements, which are
+// loaded at once, KEPT elements at most.
 struct Together {
   enum : uint { RUN = 4 };
   uint index;
@@ -173,7 +173,7 @@ struct Together {
   template <typename Op>
   float over_simdgroups(Op op, float own) const {
     const uint lane = index % SIMD_WIDTH;
-    threadgroup_barrier(mem_flags::mem_threadgroup);  // an earlier result has been read
+    threadgroup_barrier(mem_flags::mem_threadgroup);  // until earlier results have been read
     if (lane == 0) shared[index / SIMD_WIDTH] = own;
     threadgroup_barrier(mem_flags::mem_threadgroup);
     return op.over_simdgroup(lane < count / SIMD_WIDTH ? shared[lane] : op.none());
@@ -190,7 +190,7 @@ inline void summarise(
   if (team.leads()) summaries[at.y * ulong(rows.parts) + at.x] = own;
 }
 
-// Each part joins what was left of its row.
+// Each part merges the summaries of its row.
 template <typename Team, typename Task, typename Summary>
 inline void finish(
     Team team, Task task, constant Rows& rows, uint2 at, device const Summary* summaries) {

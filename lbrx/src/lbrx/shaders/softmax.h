@@ -1,6 +1,6 @@
-// Softmax and its logarithm. A row is summed up as its maximum and the sum of its powers over it;
-// what is summed up in parts, of a long row or of columns, is joined by scaling to the largest
-// maximum. The maximum starts at the lowest number, so -inf alone ends as 0 / 0, NaN as in numpy.
+// Softmax and its logarithm. The summary of a row is its maximum and the sum of exp(x - maximum);
+// summaries of parts are merged by scaling to the larger maximum. The maximum starts at the lowest
+// finite number, so a row of -inf gives 0 / 0 = NaN, as in numpy.
 #include "rows.h"
 
 constant bool LOGARITHM [[function_constant(0)]];
@@ -100,7 +100,7 @@ struct Softmax {
   }
 };
 
-// ---- a row at once ----
+// ---- whole rows ----
 
 template <typename T>
 kernel void softmax_serial(
@@ -125,7 +125,7 @@ kernel void softmax_threadgroup(
   Softmax<T>{x, out}.whole(Together{at.x, threads.x, shared}, Place(rows, at.y));
 }
 
-// ---- a row in parts ----
+// ---- rows in parts ----
 
 template <typename T>
 kernel void softmax_serial_summary(
@@ -167,13 +167,13 @@ kernel void softmax_threadgroup_finish(
 
 struct Columns {
   uint length;  // of the axis
-  uint inner;   // columns side by side
+  uint inner;   // neighbouring columns
   uint part;    // elements of a column in all parts but the last
   uint parts;
 };
 
-// Where a thread's elements are: `lines` of `lanes` side by side, and one more of `rest`. Of few
-// columns a lane is given every n-th element only, and there are n for each: vectors stay full.
+// The elements of a thread: `lines` of `lanes` neighbouring elements, and one line of `rest`. With few
+// columns, n lanes share a column, each with every n-th element, so that vectors are full.
 template <uint WIDTH>
 struct Tile {
   uint columns;
@@ -202,7 +202,7 @@ struct Tile {
 // A summary for each lane.
 template <uint WIDTH>
 struct Lanes {
-  enum : uint { BLOCK = 16 };  // lines, which are read a second time from the cache
+  enum : uint { BLOCK = 16 };  // lines, so that the second read is from the cache
   float top[WIDTH];
   float sum[WIDTH];
 
@@ -232,7 +232,7 @@ struct Lanes {
     }
   }
 
-  // The same sums over a higher maximum.
+  // Rescale the sums to a higher maximum.
   void raise(thread const float* higher, uint width) {
     for (uint j = 0; j < width; j++) {
       sum[j] *= exp(top[j] - higher[j]);
@@ -240,7 +240,7 @@ struct Lanes {
     }
   }
 
-  // The lanes of each column, joined and spread again.
+  // Merge the lanes of each column and distribute the result to them.
   void fold(Tile<WIDTH> tile) {
     const uint columns = tile.columns, used = tile.used();
     if (used == columns) return;
@@ -292,7 +292,7 @@ kernel void softmax_columns(
   lanes.finish(x + tile.start, out + tile.start, tile);
 }
 
-// Parts leave the maxima of their columns, then the sums.
+// A part stores the maxima of its columns, then their sums.
 template <typename T, uint WIDTH>
 kernel void softmax_columns_summary(
     device const T* x [[buffer(0)]], device T* out [[buffer(1)]],

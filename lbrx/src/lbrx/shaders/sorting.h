@@ -1,17 +1,17 @@
-// Sorting by keys: unsigned integers in the wanted order, NaN last. An entry is a key and where its
-// element was; no two are equal, so that any way of sorting them keeps the order of equal elements.
+// Sorting by keys: unsigned integers in the wanted order, NaN last. An entry is a key and the index of
+// its element; no two entries are equal, so that every algorithm is stable.
 #pragma once
 #include <metal_stdlib>
 using namespace metal;
 
-// What the bits of an element mean.
+// The interpretation of an element's bits.
 constant uint KIND [[function_constant(0)]];
 constant bool DESCENDING [[function_constant(1)]];
 constant constexpr uint UNSIGNED = 0, SIGNED = 1, HALF = 2, BFLOAT = 3, FLOAT = 4;
 
 constant constexpr uint DIGITS = 256;  // values of one digit
-constant constexpr uint SHORT_RUN = 48;  // up to here insertion is quicker than counting
-constant constexpr uint SCANNED = 64;  // keys looked at together
+constant constexpr uint SHORT_RUN = 48;  // up to this length insertion sort is faster than counting
+constant constexpr uint SCANNED = 64;  // keys that are compared at once
 
 template <typename Bits>
 inline Bits key_of(Bits bits) {
@@ -23,7 +23,7 @@ inline Bits key_of(Bits bits) {
     const Bits infinity = Bits(KIND == HALF ? 0x7C00u : (KIND == BFLOAT ? 0x7F80u : 0x7F800000u));
     const Bits size = bits & Bits(~sign);
     nan = size > infinity;
-    // Both zeros are equal.
+    // 0 and -0 are equal.
     key = bits > sign ? Bits(~bits) : Bits(size | sign);
   }
   if (DESCENDING) key = Bits(~key);
@@ -50,7 +50,7 @@ inline bool before(LargeEntry a, LargeEntry b) {
 inline SmallEntry last_entry(SmallEntry) { return {~0ul}; }
 inline LargeEntry last_entry(LargeEntry) { return {~0ul, ~0ul}; }
 
-// ---- serial: a thread sorts a block of a row ----
+// ---- serial: one thread sorts a block of a row ----
 
 struct Blocks {
   uint row;    // elements in a row
@@ -67,7 +67,7 @@ inline void insertion_sort(device Entry* entries, uint count) {
   }
 }
 
-// From the last digit to the first; digits that are all the same are left out.
+// From the least significant digit; digits in which all keys agree are skipped.
 template <typename Entry, uint PLACES>
 inline void radix_sort(device Entry* entries, device Entry* other, uint count,
                        thread uint (&counts)[PLACES][DIGITS]) {
@@ -120,15 +120,15 @@ kernel void sort_radix(device const Bits* in [[buffer(0)]], device Entry* entrie
   radix_sort<Entry, PLACES>(entries, other + start, count, counts);
 }
 
-// ---- sorted blocks, two and two, into blocks of twice the size ----
+// ---- merging pairs of sorted blocks ----
 
 struct Merging {
   uint row;
   uint block;  // entries in a block before
-  uint run;    // entries that a thread puts out
+  uint run;    // entries that a thread writes
 };
 
-// How many of the first `count` entries of both together are of the first block.
+// How many of the first `count` merged entries come from the first block.
 template <typename Entry>
 inline uint taken(device const Entry* a, uint a_count, device const Entry* b, uint b_count,
                   uint count) {
@@ -167,12 +167,12 @@ kernel void sort_merge(device const Entry* in [[buffer(0)]], device Entry* out [
   }
 }
 
-// ---- a threadgroup sorts a block in its memory, and puts out its first entries ----
+// ---- a threadgroup sorts a tile in threadgroup memory and writes its first entries ----
 
 struct Tiles {
   uint row;     // elements, or entries, in a row
-  uint tile;    // how many a threadgroup takes: a power of two
-  uint keep;    // how many it puts out
+  uint tile;    // entries per threadgroup: a power of two
+  uint keep;    // entries that it writes
   uint stride;  // entries between rows of the result
 };
 
@@ -222,7 +222,7 @@ kernel void sort_tile(device const Bits* in [[buffer(0)]], device Entry* out [[b
   put_tile(tile, out, tiles, group, lane.x, lanes.x);
 }
 
-// Again, for the entries that tiles put out.
+// The same for entries that tiles have written.
 template <typename Entry>
 kernel void sort_tile_again(device const Entry* in [[buffer(0)]], device Entry* out [[buffer(1)]],
                             constant Tiles& tiles [[buffer(2)]],
@@ -239,7 +239,7 @@ kernel void sort_tile_again(device const Entry* in [[buffer(0)]], device Entry* 
   put_tile(tile, out, tiles, group, lane.x, lanes.x);
 }
 
-// ---- serial: a thread finds the first entries of a block, which has more than those ----
+// ---- serial: one thread selects the first entries of a block ----
 
 struct Selecting {
   uint row;
@@ -248,7 +248,7 @@ struct Selecting {
   uint blocks;  // in a row
 };
 
-// Into its place among the first `count`, of which the last is pushed out.
+// Inserts an entry into the sorted first `count`; the last one is dropped.
 template <typename Entry>
 inline void insert(device Entry* best, uint count, Entry entry) {
   uint j = count - 1;
@@ -289,7 +289,7 @@ kernel void sort_select(device const Bits* in [[buffer(0)]], device Entry* out [
   }
 }
 
-// The blocks' lists of a row into one.
+// Merges the lists of a row's blocks.
 template <typename Entry>
 kernel void sort_select_again(device const Entry* in [[buffer(0)]], device Entry* out [[buffer(1)]],
                               constant Selecting& selecting [[buffer(2)]],
@@ -302,7 +302,7 @@ kernel void sort_select_again(device const Entry* in [[buffer(0)]], device Entry
     if (before(in[i], best[keep - 1])) insert(best, keep, in[i]);
 }
 
-// ---- what entries stand for ----
+// ---- results of entries ----
 
 struct Chosen {
   uint row;     // elements in a row of the source

@@ -1,5 +1,5 @@
-// Vectors wider than Metal's, in which kernels for processors are written: clang makes the
-// machine's instructions of them. Apple's compiler is not shown what includes this.
+// Vectors wider than Metal's, for CPU kernels: clang translates them to the machine's instructions.
+// Files that include this are not compiled by Apple's compiler.
 #pragma once
 #include <metal_stdlib>
 using namespace metal;
@@ -8,7 +8,7 @@ template <uint N> using Shorts = short __attribute__((ext_vector_type(N)));
 template <uint N> using Ints = int __attribute__((ext_vector_type(N)));
 template <uint N> using Floats = float __attribute__((ext_vector_type(N)));
 
-constant constexpr uint LINE = 16;  // numbers in the widest registers; elsewhere it takes several
+constant constexpr uint LINE = 16;  // floats in the widest registers; narrower machines use several
 
 template <uint N>
 inline Floats<N> floats(Ints<N> x) { return __builtin_convertvector(x, Floats<N>); }
@@ -23,7 +23,7 @@ inline Floats<N> fused(Floats<N> a, Floats<N> b, Floats<N> c) {
 
 typedef Floats<LINE> Lanes;
 
-// Sixteen numbers of a row as floats; rows are aligned to their elements.
+// Sixteen values of a row as floats; rows are aligned to their elements only.
 template <typename T>
 using Line __attribute__((ext_vector_type(16), aligned(sizeof(T)))) = T;
 
@@ -39,7 +39,7 @@ inline float sum_of(Lanes x) {
   return (left.x + left.z) + (left.y + left.w);
 }
 
-// Rows and columns exchanged: four times, both halves of the rows are interleaved.
+// Transposes 16 by 16: four times, both halves of the rows are interleaved.
 template <typename V>
 inline void transpose(thread V (&rows)[LINE]) {
 #pragma unroll
