@@ -4,12 +4,26 @@
 #include <metal_stdlib>
 using namespace metal;
 
-inline int ordered_bits(int bits) { return bits ^ ((bits >> 31) & 0x7fffffff); }
+template <typename B, B INFINITE, B MOST>
+struct FloatOrderOf {
+  using Bits = B;
+  static Bits ordered(Bits bits) { return bits ^ (Bits(bits >> (8 * sizeof(Bits) - 1)) & MOST); }
+  static bool is_nan(Bits bits) { return (bits & MOST) > INFINITE; }
+  static constant constexpr Bits ABOVE = MOST;  // where NaN is the largest
+  static constant constexpr Bits BELOW = -MOST - 1;
+};
+template <typename T> struct FloatOrder;
+template <> struct FloatOrder<float> : FloatOrderOf<int, 0x7f800000, 0x7fffffff> {};
+template <> struct FloatOrder<half> : FloatOrderOf<short, 0x7c00, 0x7fff> {};
+template <> struct FloatOrder<bfloat> : FloatOrderOf<short, 0x7f80, 0x7fff> {};
 
-inline int float_order(float x, int place_of_nan) {
-  return isnan(x) ? place_of_nan : ordered_bits(as_type<int>(x));
+template <typename T, typename Order = FloatOrder<T>>
+inline typename Order::Bits float_order(T x, typename Order::Bits place_of_nan) {
+  const typename Order::Bits bits = as_type<typename Order::Bits>(x);
+  return Order::is_nan(bits) ? place_of_nan : Order::ordered(bits);
 }
 
-inline float float_from_order(int order, int place_of_nan) {
-  return order == place_of_nan ? NAN : as_type<float>(ordered_bits(order));
+template <typename T, typename Order = FloatOrder<T>>
+inline T float_from_order(typename Order::Bits order, typename Order::Bits place_of_nan) {
+  return order == place_of_nan ? T(NAN) : as_type<T>(Order::ordered(order));
 }

@@ -127,20 +127,22 @@ struct Extreme : Number<T, V, V, T> {
   static V join(V a, V b) { return Order::prefers(b, a) ? b : a; }
 };
 // Floats are compared as integers, so that 0, -0 and NaN give the same bits in any order.
-template <typename T>
-struct Extreme<T, float, Largest<float>> : Number<T, int, int, T> {
-  static int empty() { return float_order(-INFINITY, INT_MAX); }
-  static int lift(T x) { return float_order(float(x), INT_MAX); }
-  static int join(int a, int b) { return max(a, b); }
-  static T finish(int s, float) { return T(float_from_order(s, INT_MAX)); }
+template <typename T, typename Bits = typename FloatOrder<T>::Bits>
+struct FloatMax : Number<T, Bits, Bits, T> {
+  static Bits empty() { return float_order(T(-INFINITY), FloatOrder<T>::ABOVE); }
+  static Bits lift(T x) { return float_order(x, FloatOrder<T>::ABOVE); }
+  static Bits join(Bits a, Bits b) { return max(a, b); }
+  static T finish(Bits s, float) { return float_from_order<T>(s, FloatOrder<T>::ABOVE); }
 };
-template <typename T>
-struct Extreme<T, float, Smallest<float>> : Number<T, int, int, T> {
-  static int empty() { return float_order(INFINITY, INT_MIN); }
-  static int lift(T x) { return float_order(float(x), INT_MIN); }
-  static int join(int a, int b) { return min(a, b); }
-  static T finish(int s, float) { return T(float_from_order(s, INT_MIN)); }
+template <typename T, typename Bits = typename FloatOrder<T>::Bits>
+struct FloatMin : Number<T, Bits, Bits, T> {
+  static Bits empty() { return float_order(T(INFINITY), FloatOrder<T>::BELOW); }
+  static Bits lift(T x) { return float_order(x, FloatOrder<T>::BELOW); }
+  static Bits join(Bits a, Bits b) { return min(a, b); }
+  static T finish(Bits s, float) { return float_from_order<T>(s, FloatOrder<T>::BELOW); }
 };
+template <typename T> struct Extreme<T, float, Largest<float>> : FloatMax<T> {};
+template <typename T> struct Extreme<T, float, Smallest<float>> : FloatMin<T> {};
 template <typename T, typename V = typename Types<T>::Value> using Max = Extreme<T, V, Largest<V>>;
 template <typename T, typename V = typename Types<T>::Value> using Min = Extreme<T, V, Smallest<V>>;
 

@@ -31,7 +31,7 @@ struct RowMaximum {
   float join(float x, float y) const { return lower(max(lift(x), lift(y))); }
   float over_simdgroup(float x) const { return lower(simd_max(lift(x))); }
   int lift(float x) const { return float_order(x, INT_MAX); }
-  float lower(int state) const { return float_from_order(state, INT_MAX); }
+  float lower(int state) const { return float_from_order<float>(state, INT_MAX); }
   int add(int x, int y) const { return max(x, y); }
 };
 
@@ -40,7 +40,7 @@ struct RowMinimum {
   float join(float x, float y) const { return lower(min(lift(x), lift(y))); }
   float over_simdgroup(float x) const { return lower(simd_min(lift(x))); }
   int lift(float x) const { return float_order(x, INT_MIN); }
-  float lower(int state) const { return float_from_order(state, INT_MIN); }
+  float lower(int state) const { return float_from_order<float>(state, INT_MIN); }
   int add(int x, int y) const { return min(x, y); }
 };
 
