@@ -80,6 +80,22 @@ def fusion() -> None:
         )
 
 
+def rounding() -> None:
+    """What rounding after every operation costs, against kernels that keep float32 throughout."""
+    for dtype in ("float32", "float16", "bfloat16"):
+        made = (lbrx.tensor(rng.standard_normal(1 << 24).astype("f4")).astype(dtype) for _ in "ab")
+        a, b = (x.to_device("metal") for x in made)
+
+        def exact(a: lbrx.Tensor = a, b: lbrx.Tensor = b) -> None:
+            lbrx.eval(((a * b + a) * 0.5 - b).silu() * b + a * 2.0)
+
+        def excess(exact: Callable[[], None] = exact) -> None:
+            with lbrx.excess_precision():
+                exact()
+
+        print(f"rounding in a chain of {dtype}: {ratio(excess, exact):.2f} times excess_precision")
+
+
 def replay() -> None:
     weights = [
         lbrx.tensor(rng.standard_normal((64, 64)).astype("f4") * 0.1, device="metal")
@@ -130,5 +146,6 @@ def profiling() -> None:
 
 if __name__ == "__main__":
     fusion()
+    rounding()
     replay()
     profiling()

@@ -1,4 +1,4 @@
-"""The autotuner: what it measures, what it keeps on disk, and who wins over it."""
+"""The autotuner: what it measures and stores, and which settings take precedence."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Problem:
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
-    """Choices in a folder of the test's own, and none in force."""
+    """An empty folder for choices, and no choices in force."""
     monkeypatch.setenv("LBRX_CACHE", str(tmp_path))
     monkeypatch.setattr(registry, "_read", set())
     before = dict(TUNED)
@@ -41,7 +41,7 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.fixture
 def family(monkeypatch):
-    """Three variants of `floor`: one slow, one quick, one that takes small problems only."""
+    """Three variants of `floor`: a slow one, a fast one, and one for small problems only."""
     made: KernelFamily[Problem] = KernelFamily("speed")
     ran: list[str] = []
 

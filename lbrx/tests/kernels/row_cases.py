@@ -24,7 +24,7 @@ LENGTHS = {
 }
 
 
-# How rows can lie in memory: looks at an array of three axes.
+# Memory layouts of rows: views of an array of three axes.
 VIEWS = {
     "rows with gaps": lambda x: x[:, :, :5],
     "every second row": lambda x: x[:, ::2],
@@ -57,7 +57,7 @@ def rotated(*rows, of):
 
 @contextmanager
 def computed_by(family: str, variant: str, op: str) -> Iterator[None]:
-    """Within it the variant is asked for, and at its end it must have computed `op` alone."""
+    """A context that forces a variant and asserts that only it computed `op`."""
     before = Counter(metal.stats()["kernels"])
     with kernels.forced(**{family: variant}):
         yield

@@ -189,7 +189,7 @@ def test_views_that_need_a_copy(rng):
         dt.float32,
         scale=4,
     )
-    # Two batch axes that are no single one in memory.
+    # Two batch axes that cannot be merged.
     deep = [np.stack([a] * 3) for a in (x, y, z)]
     tensors = [lbrx.tensor(a.astype(np.float32), device="metal").transpose(0, 1) for a in deep]
     expected = attention(*(a.swapaxes(0, 1) for a in deep))

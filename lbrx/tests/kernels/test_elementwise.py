@@ -269,7 +269,7 @@ def test_special_values_of_two(name):
     got = getattr(lbrx.tensor(x), name)(lbrx.tensor(y)).numpy().astype(float)
     expected = getattr(np, name)(x, y).astype(float)
     np.testing.assert_allclose(got, expected, rtol=2e-6)
-    if name not in ("maximum", "minimum"):  # which zero is the larger is nobody's business
+    if name not in ("maximum", "minimum"):  # the order of 0 and -0 is not specified
         np.testing.assert_array_equal(np.signbit(got)[got == 0], np.signbit(expected)[got == 0])
 
 

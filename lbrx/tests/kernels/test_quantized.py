@@ -21,7 +21,7 @@ ROUNDING = {dt.float32: 2.0**-23, dt.float16: 2.0**-10, dt.bfloat16: 2.0**-7}
 SCHEMES = [name for name in quant.SCHEMES if ":32" not in name and ":128" not in name]
 COMMON = ["q4_0", "q4_1", "q8_0", "q4_k", "q6_k", "mlx:4:64", "mlx:8:64", "q4:64"]
 VARIANTS = ["serial", "serial_tiles", "floats", "panels", "simd", "tiles"]
-# Their codes are no whole numbers, or too few have a scale: the other variants take them.
+# Not for integer kernels: codes are not integers, or groups are too small.
 NOT_IN_INTEGERS = ("mlx:mxfp8", "mlx:nvfp4")
 INTEGERS = ("serial", "serial_tiles")
 

@@ -29,7 +29,7 @@ LENGTHS = {
 
 @contextmanager
 def sorted_by(variant):
-    """Within it the variant is asked for, and at its end it must have run."""
+    """A context that forces a variant and asserts that it ran."""
     before = Counter(metal.stats()["kernels"])
     with forced(sorting=variant):
         yield

@@ -9,13 +9,13 @@ import numpy as np
 
 import lbrx
 
-LIMIT = 4.0  # values are kept below, so that errors stay comparable
+LIMIT = 4.0  # values are clipped, so that errors stay comparable
 SHAPES = [(6, 8), (8,), (1, 8), (6, 1), (3, 4, 8), (5,)]
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A tensor, and what it should be."""
+    """A tensor and its expected values."""
 
     tensor: lbrx.Tensor
     value: np.ndarray

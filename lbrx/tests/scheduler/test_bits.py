@@ -21,7 +21,7 @@ RANDOM = settings(deadline=None, database=None, phases=[Phase.generate])
 
 
 def bits(tensor: Tensor) -> np.ndarray:
-    """The elements' bits; which NaN it is has no meaning."""
+    """The elements' bits; all NaN count as equal."""
     values = np.array(tensor.numpy())
     kind = f"u{values.dtype.itemsize}"
     if tensor.dtype.is_float:
@@ -99,14 +99,14 @@ def test_many_deterministic_graphs_have_the_same_bits(seed, depth):
 
 
 def same_bits(build: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-    """The result of one evaluation, after a comparison with one operation at a time."""
-    recipe = build(*inputs)
-    fused = bits(recipe)
+    """Compare fused, unfused and replayed results; returns the fused one."""
+    result = build(*inputs)
+    fused = bits(result)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LBRX_FUSION", "0")
         np.testing.assert_array_equal(bits(build(*inputs)), fused)
     np.testing.assert_array_equal(bits(lbrx.compile(build)(*inputs)), fused)
-    return recipe
+    return result
 
 
 def normal(*shape: int, dtype: str = "float32", seed: int = 0) -> Tensor:
@@ -120,7 +120,7 @@ def kernels(*tensors: Tensor) -> int:
     return len(lbrx.explain(*tensors).kernels)
 
 
-def test_a_look_at_the_middle_changes_nothing():
+def test_evaluating_an_intermediate_changes_nothing():
     x = lbrx.tensor([60000.0], dtype="float16", device="metal")
     middle = x * 2
     lbrx.eval(middle)
@@ -193,7 +193,7 @@ EVERY = [op.name for op in TABLE.values() if op.family in (OpFamily.UNARY, OpFam
     [*FUNCTIONS, *(pytest.param(n, marks=pytest.mark.full) for n in EVERY if n not in FUNCTIONS)],
 )
 def test_an_element_does_not_depend_on_its_place(name):
-    """In vectors, in what is left over, strided, alone and inside another kernel."""
+    """In a vector loop, in its tail, strided, broadcast and inside another kernel."""
     if len(TABLE[name].operands) > 1 or name == "bitwise_invert":
         pytest.skip("of several operands or of integers")
     x = normal(403)

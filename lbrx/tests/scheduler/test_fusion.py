@@ -1,4 +1,4 @@
-"""Which operations share a kernel, and that views fold into what a kernel reads."""
+"""Which operations share a kernel, and that views become part of a kernel's indexing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def tensor(*shape, seed=0):
 
 
 def kernels(*tensors):
-    """How many operations each kernel of a plan has."""
+    """The number of operations in each kernel of a plan."""
     return [len(kernel.steps) for kernel in lbrx.explain(*tensors).kernels]
 
 
@@ -99,7 +99,7 @@ def test_one_kernel(name, shape):
     x, values = tensor(*shape)
     result = build(x)
     if name == "several axes":
-        # What becomes of the last axes together is no row of the kernel's own last axis.
+        # A reduction over several axes does not match the last axis of the kernel.
         assert len(kernels(result)) <= 2
     elif shape[-1] > 1:
         assert len(kernels(result)) == 1
@@ -125,13 +125,17 @@ def test_what_two_kernels_need_is_stored_by_the_first():
     x, values = tensor(16, 16)
     shared = x * 2 + 1
     first, second = shared @ shared, shared.exp()
-    assert sorted(kernels(first, second)) == [1, 1, 2]  # a product takes no other kernel's work
+    assert sorted(kernels(first, second)) == [
+        1,
+        1,
+        2,
+    ]  # nothing is computed inside a product's kernel
     lbrx.eval(first, second)
     close(first, (values * 2 + 1) @ (values * 2 + 1))
     close(second, np.exp(values * 2 + 1))
 
 
-def test_a_wanted_intermediate_is_stored_on_the_way():
+def test_a_requested_intermediate_is_stored_by_the_same_kernel():
     x, values = tensor(16, 16)
     middle = x + 1
     last = middle.tanh()
@@ -142,7 +146,7 @@ def test_a_wanted_intermediate_is_stored_on_the_way():
 
 
 @pytest.mark.parametrize("part", [slice(0, 2), slice(0, 0), slice(2, 4)], ids=str)
-def test_what_is_seen_in_part_is_stored_as_a_whole(part):
+def test_an_intermediate_that_is_read_in_part_is_stored_whole(part):
     x, values = tensor(4, 8)
     middle = x + 1
     last = middle[part].tanh()
@@ -151,7 +155,7 @@ def test_what_is_seen_in_part_is_stored_as_a_whole(part):
     close(last, np.tanh(values[part] + 1))
 
 
-def test_a_wanted_value_of_rows_is_stored_for_each_element():
+def test_a_requested_value_of_rows_is_stored_for_each_element():
     x, values = tensor(6, 10)
     middle = x.mean(axis=-1, keepdims=True).expand(6, 10) + 1
     last = x - middle
@@ -259,7 +263,7 @@ def test_rows_by_every_team(variant):
         ]
 
 
-def test_teams_do_not_race_for_what_waits_in_the_results():
+def test_teams_do_not_race_for_values_kept_in_the_results():
     x, values = tensor(3, 70)
     with softmetal.checking("bounds", "race"), lbrx.kernels.forced(rows="together"):
         close(softmax(x), numpy_softmax(values))
@@ -290,7 +294,7 @@ def test_a_failure_in_the_middle_leaves_the_rest_pending(monkeypatch):
         with pytest.raises(ZeroDivisionError) as failure:
             lbrx.eval(product, last)
     expected = (values * 2 + 1) @ values
-    # The traceback keeps what has been computed, but nobody takes it for what is computed anew.
+    # The traceback still holds the computed nodes, but equal operations create new ones.
     assert failure.traceback
     close((x * 2 + 1) @ x, expected)
     close(product, expected)
@@ -312,7 +316,7 @@ def test_a_picture_shows_the_flow_of_data():
     }
 
 
-def test_nothing_runs_until_somebody_looks():
+def test_nothing_runs_until_a_result_is_read():
     x, _ = tensor(7)
     before = lbrx.metal.stats()["dispatches"]
     result = x.exp() * 2
@@ -322,10 +326,10 @@ def test_nothing_runs_until_somebody_looks():
     assert str(lbrx.explain(result)) == "nothing is pending: the values are in memory"
 
 
-def test_memory_of_a_chain_is_its_ends():
+def test_a_chain_holds_only_its_first_and_last_arrays():
     x = lbrx.ones((1 << 20,), device="metal")
     lbrx.eval(x)
-    gc.collect()  # what other tests have left
+    gc.collect()  # garbage of other tests
     before = lbrx.metal.stats()["bytes_in_use"]
     for i in range(50):
         x = (x + i).cumsum() * 0 + 1 if i % 10 == 9 else x * 1.5
@@ -336,7 +340,7 @@ def test_memory_of_a_chain_is_its_ends():
 
 
 def test_composition_of_views(rng):
-    """A view of an array through a layout shows what numpy shows."""
+    """A composed view shows the same elements as in numpy."""
     shapes = [(4, 6), (2, 3, 4), (5,), (1, 4)]
     for shape, _ in itertools.product(shapes, range(40)):
         inner, memory = _random_layout(rng, shape)
@@ -354,7 +358,7 @@ def test_composition_of_views(rng):
 
 
 def _random_layout(rng, shape):
-    """A layout over numbered memory, and the numbers it shows."""
+    """A layout over numbered memory, and the numbers that it selects."""
     axes = rng.permutation(len(shape))
     wide = [shape[i] * 2 for i in axes]
     base = np.arange(math.prod(wide)).reshape(wide)
@@ -365,7 +369,7 @@ def _random_layout(rng, shape):
 
 
 def _random_view(rng, layout):
-    """A few basic views one after the other, as a layout and as a function on arrays."""
+    """A chain of basic views, as a layout and as a function of arrays."""
     steps = []
     for _ in range(rng.integers(1, 4)):
         kind = rng.integers(3)

@@ -12,7 +12,7 @@ import lbrx
 from lbrx.kernels import elementwise, fused_rows
 from lbrx.kernels.arrays import empty
 
-BUFFERS = 31  # that Metal binds for a kernel
+BUFFERS = 31  # that Metal can bind to a kernel
 FUNCTIONS = {
     "add": np.add,
     "multiply": np.multiply,
@@ -25,7 +25,7 @@ SHAPES = [(6, 8), (8,), (1, 8), (6, 1), (3, 4, 8), (), (2, 1, 8), (0, 8), (4, 4)
 
 
 def loaded(array, space):
-    """What a kernel that walks through a space reads of an array."""
+    """The elements of an array that a kernel with this index space reads."""
     if elementwise.is_host(array):
         return array.numpy().reshape(())
     layout, memory = array.layout, array.storage.host().view(array.dtype.numpy)

@@ -1,4 +1,4 @@
-"""What a profile tells of each kernel."""
+"""Profiles: records, tables, traces and plots."""
 
 from __future__ import annotations
 

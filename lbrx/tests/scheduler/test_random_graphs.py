@@ -12,7 +12,7 @@ import lbrx
 import softmetal
 
 SEEDS = st.integers(0, 2**32 - 1)
-# There is nothing simpler about a smaller seed.
+# A smaller seed is not a simpler example, so there is no shrinking.
 RANDOM = settings(deadline=None, database=None, phases=[Phase.generate])
 DEPTH = 14
 
@@ -45,6 +45,6 @@ def test_many_random_graphs(seed, depth):
 
 @settings(RANDOM, max_examples=2)
 @given(SEEDS)
-def test_random_graphs_keep_to_their_memory_and_never_race(seed):
+def test_random_graphs_have_no_races_and_stay_within_bounds(seed):
     with softmetal.checking("bounds", "race"):
         check(seed, 8)

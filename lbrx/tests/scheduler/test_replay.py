@@ -57,7 +57,7 @@ def test_numbers_change_without_a_new_trace():
     assert traces(compiled) == 1
 
 
-def test_a_number_that_is_looked_at_makes_a_trace_of_its_own():
+def test_a_number_whose_value_is_read_gets_a_separate_trace():
     compiled = lbrx.compile(lambda x, a: x * math.sqrt(a) if a > 0 else x - a)
     x = lbrx.ones((2,), device="metal")
     for a in (4.0, 9.0, -1.0, 4.0):
@@ -214,7 +214,7 @@ def test_memory_outlives_the_function_while_the_device_works(tmp_path):
     compiled = lbrx.compile(lambda x, w=weight: x * w)
     x, busy = lbrx.ones((1 << 20,), device="metal"), tensor(1024, 1024)
     lbrx.eval(compiled(x), x)
-    for _ in range(8):  # which keep the device from the replay for a while
+    for _ in range(8):  # keep the device busy before the replay
         busy = busy @ busy
     start(busy)
     result = compiled(x)
@@ -247,7 +247,7 @@ def test_captured_memory_that_is_read_is_waited_for():
         assert (np.abs(result.numpy() - number) <= 1).all()
 
 
-def test_what_is_kept_of_a_trace_cannot_be_looked_at():
+def test_values_kept_from_a_trace_cannot_be_read():
     kept = []
 
     @lbrx.compile
@@ -274,15 +274,15 @@ def test_what_a_replay_could_not_repeat_is_refused(function, given, what):
 
 
 @pytest.mark.parametrize(
-    ("look", "what"),
+    ("read", "what"),
     [
         (lambda x: x * x.sum().item(), "sum of an input"),
         (lambda x: x if x[0] > 0 else -x, "greater of an input"),
         (lambda x: x + x.numpy(), "an input"),
     ],
 )
-def test_looking_at_values_is_refused(look, what):
-    compiled = lbrx.compile(look)
+def test_reading_values_is_refused(read, what):
+    compiled = lbrx.compile(read)
     with pytest.raises(lbrx.TraceError, match=f"reads the value of {what}.*outside"):
         compiled(tensor(3))
 
@@ -292,8 +292,8 @@ def test_other_devices_are_refused():
         lbrx.compile(lambda x: x)(lbrx.ones((2,), device="cpu"))
 
 
-def test_what_inputs_have_no_part_in_is_computed_once():
-    """A pending tensor that a function holds is everybody's, not the recording's."""
+def test_what_does_not_depend_on_inputs_is_computed_once():
+    """A pending tensor that a function captures is computed once and not as part of the recording."""
     held = tensor(8, 8) + 1
     compiled = lbrx.compile(lambda x: x @ held * 2)
     for _ in range(2):
@@ -324,7 +324,7 @@ def test_many_small_kernels_are_one_call():
 
 
 def test_replay_under_checks():
-    """Every kernel is looked at, in any order that its barriers allow."""
+    """Every kernel is checked, in any order that its barriers allow."""
     weight = tensor(8, 8)
     with softmetal.checking("bounds", "race"):
         compiled = lbrx.compile(lambda x: ((x @ weight).relu() + x).sum(axis=-1))
@@ -334,7 +334,7 @@ def test_replay_under_checks():
             np.testing.assert_allclose(compiled(x).numpy(), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_lifetimes_that_never_meet_share_memory(rng):
+def test_disjoint_lifetimes_share_memory(rng):
     for _ in range(200):
         lives = []
         for _ in range(rng.integers(1, 20)):
