@@ -131,9 +131,9 @@ GOOD = {"format": choices.FORMAT, "device": DEVICE, "choices": {"f": {"c": "v"}}
         ("[]", "not of format"),
         (json.dumps(GOOD | {"format": 99}), "not of format"),
         (json.dumps(GOOD | {"device": "Other"}), "about 'Other', not 'Test GPU'"),
-        (json.dumps(GOOD | {"choices": []}), "no table"),
-        (json.dumps(GOOD | {"choices": {"f": ["c"]}}), "no table"),
-        (json.dumps(GOOD | {"choices": {"f": {"c": 1}}}), "no names of variants"),
+        (json.dumps(GOOD | {"choices": []}), "not a table"),
+        (json.dumps(GOOD | {"choices": {"f": ["c"]}}), "not a table"),
+        (json.dumps(GOOD | {"choices": {"f": {"c": 1}}}), "not names of variants"),
         (struct.pack("4B", 0xFF, 0xFE, 0, 0x80), "can't decode"),
     ],
 )

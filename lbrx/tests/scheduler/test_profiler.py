@@ -58,7 +58,7 @@ def test_replayed_kernels_are_seen_one_by_one():
 
 
 def test_one_profile_at_a_time():
-    refused = pytest.raises(lbrx.DeviceError, match="end it before another begins")
+    refused = pytest.raises(lbrx.DeviceError, match="end it before starting another")
     with lbrx.profile(), refused, lbrx.profile():
         pass
 

@@ -27,7 +27,7 @@ def empty(gpu: Context, spec: Spec, label: str = "tensors") -> Array:
 
 
 def long_lived(gpu: Context, spec: Spec, label: str) -> Array:
-    """The same in memory of a heap."""
+    """A contiguous array with uninitialised elements, in memory of a heap."""
     nbytes = math.prod(spec.shape) * spec.dtype.itemsize
     buffer = gpu.heap_buffer(nbytes, label)
     return Array(MetalStorage(buffer, 0, nbytes), sh.contiguous(spec.shape), spec.dtype)
@@ -45,7 +45,7 @@ def shared(gpu: Context, array: Array) -> Array | None:
 
 
 def imported(gpu: Context, array: Array) -> Array:
-    """An array of the host on the device: the same memory where Metal can use it, else a copy."""
+    """A host array on the device: sharing its memory if Metal can use it, else a copy."""
     same = shared(gpu, array) if may_share(array) else None
     if same is not None:
         return same
@@ -55,7 +55,7 @@ def imported(gpu: Context, array: Array) -> Array:
 
 
 def may_share(array: Array) -> bool:
-    """Whether a tensor may show an array's memory, and a copy would cost more than a buffer."""
+    """Whether a tensor may use an array's memory, and a copy would cost more than a buffer."""
     return not isinstance(array.storage, LentStorage) and array.storage.nbytes >= SHARE_FROM
 
 

@@ -244,7 +244,7 @@ def gather_element(
 
 @computes("scatter")
 def run_scatter(call: Call) -> tuple[Array, ...]:
-    """Into a copy. Halves are combined in float and rounded once."""
+    """Scatter into a copy. Halves are combined in float and rounded once."""
     given, wanted, changes = call.inputs
     assert given is not None
     assert wanted is not None

@@ -1,4 +1,4 @@
-"""Random numbers: the reference's generator, the elements of one counter a thread."""
+"""Random numbers by the CPU reference's generator, one counter per thread."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PART = 1 << 30  # counters in one dispatch
 
 @dataclass(frozen=True)
 class RandomProblem:
-    """A problem: so many numbers of a distribution."""
+    """The problem: the number of values and their distribution."""
 
     op: str
     dtype: Dtype
@@ -58,7 +58,7 @@ def run(call: Call) -> tuple[Array, ...]:
     problem = RandomProblem(
         call.op.name, spec.dtype, size, given["seed"], given["offset"], _parameters(given)
     )
-    # Kernels write whole counters' worth: the last may go beyond the elements that are asked for.
+    # Kernels write all elements of a counter: the last one may exceed the requested number.
     counters = -(-size // problem.per_counter)
     room = call.gpu.buffer(counters * problem.per_counter * spec.dtype.itemsize, "tensors")
     if size:
@@ -68,7 +68,7 @@ def run(call: Call) -> tuple[Array, ...]:
 
 
 def _parameters(given: Attributes) -> bytes:
-    """Where the numbers begin and how wide they spread; of a chance, itself."""
+    """The offset and scale of the distribution; for a probability, the probability itself."""
     if "p" in given:
         pair = given["p"], 0
     elif "std" in given:
@@ -83,7 +83,7 @@ def _parameters(given: Attributes) -> bytes:
 
 @family.variant("philox")
 def philox(gpu: Context, problem: RandomProblem, room: Buffer) -> None:
-    """A thread a counter."""
+    """One thread per counter."""
     dtype = problem.dtype
     if dtype.is_integer:
         dtype = BITS[dtype.itemsize]

@@ -216,7 +216,7 @@ class _List:
     """An indirect command buffer, and what was last bound to its placeholders."""
 
     def __init__(self, gpu: Context, commands: list[Dispatch]) -> None:
-        self.commands = commands  # whose memory lives until the device is done with this list
+        self.commands = commands  # keeps their memory alive until the device is done
         self.constants = gpu.heap_buffer(_constants_size(commands), "replay")
         self.list = _new_list(gpu, commands)
         self.slots: list[tuple[int, NumberSlot]] = []  # (offset in the constants, slot)

@@ -1,5 +1,5 @@
 // Random numbers as a function of (seed, offset, position): Philox 4x32 with 10 rounds. A thread
-// makes the elements of one counter; results have room for all of the last one's.
+// computes the elements of one counter; results have room for all elements of the last one.
 #pragma once
 #include <metal_stdlib>
 using namespace metal;
