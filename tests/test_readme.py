@@ -22,5 +22,5 @@ def test_python_blocks_print_what_follows_them(page):
             [sys.executable, "-c", block], capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, done.stderr
-        promised = re.findall(r"^print\(.*\)\s+# (.*)$", block, re.MULTILINE)
+        promised = re.findall(r"^ *print\(.*\)\s+# (.*)$", block, re.MULTILINE)
         assert done.stdout.splitlines() == (text.splitlines() or promised)

@@ -27,7 +27,7 @@ PRINTED = {
     "zero_copy": [
         "numpy's write is seen: True",
         "the same memory: True",
-        "make the array with lbrx.empty_aligned",
+        "create the array with lbrx.empty_aligned",
         "bytes allocated for 4 MiB of weights: 0",
         "their mean: 524287.5",
         "results are shared too: True",

@@ -56,7 +56,7 @@ def test_from_numpy_copies_the_rest_once():
         assert t.storage.address % mmap.PAGESIZE == 0
         np.testing.assert_array_equal(t.numpy(), source)
     with pytest.raises(
-        ValueError, match=r"cannot share the memory of float32\[10\], it does not .*: make"
+        ValueError, match=r"cannot share the memory of float32\[10\], it does not .*: create"
     ):
         lbrx.from_numpy(a, copy=False)
     aligned = lbrx.empty_aligned(3)

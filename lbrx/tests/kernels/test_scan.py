@@ -95,7 +95,7 @@ def test_views(view, rng):
 def test_a_row_has_the_same_bits_in_any_batch(rng):
     tensor = lbrx.tensor(sample(rng, (9, 9000), dt.float32), device="metal")
     with deterministic():
-        together, alone = tensor.cumsum().numpy(), tensor[4:5].cumsum().numpy()
+        together, alone = tensor.cumsum(axis=1).numpy(), tensor[4:5].cumsum(axis=1).numpy()
     np.testing.assert_array_equal(together[4:5], alone)
 
 
@@ -133,6 +133,15 @@ def test_products_do_not_drift(variant):
     with computed_by("scan", variant, "cumprod"):
         result = lbrx.tensor(values, device="metal").cumprod().numpy()
     np.testing.assert_allclose(result, np.cumprod(wide(values)), rtol=1e-6)
+
+
+@pytest.mark.parametrize("variant", ["serial", "simd"])
+def test_products_overflow_only_where_a_prefix_does(variant):
+    """Every lane of a simdgroup, taken alone, would multiply nothing but large or small numbers."""
+    values = np.tile(np.array([16.0, 1 / 16], np.float32), 10_000)
+    with computed_by("scan", variant, "cumprod"):
+        result = lbrx.tensor(values, device="metal").cumprod().numpy()
+    np.testing.assert_array_equal(result, np.cumprod(values))
 
 
 @pytest.mark.parametrize("variant", ["serial", "simd"])

@@ -99,11 +99,13 @@ template <typename F, typename I> struct Either<half, F, I> { using type = F; };
 template <typename F, typename I> struct Either<bfloat, F, I> { using type = F; };
 
 struct Adding {
+  static constant constexpr bool in_order = false;
   template <typename T>
   using Totals = typename Either<T, FloatTotals<Sum>, IntegerTotals<ulong>>::type;
   template <typename T> using Prefix = typename Totals<T>::Value;
 };
 struct Multiplying {
+  static constant constexpr bool in_order = true;  // see join_all
   template <typename T>
   using Totals = typename Either<T, FloatTotals<Product>, IntegerTotals<IntegerProduct>>::type;
   template <typename T> using Prefix = typename Totals<T>::Total;
@@ -154,9 +156,10 @@ template <typename T>
 inline void join_all(device const T* x, uint count, thread Sum& total) {
   join_lanes(x, count, total);
 }
+// In order: a product of elements that are not neighbours may overflow where no prefix does.
 template <typename T>
 inline void join_all(device const T* x, uint count, thread Product& total) {
-  join_lanes(x, count, total);
+  for (uint i = 0; i < count; i++) total = joined(total, float(x[i]));
 }
 
 template <typename Op, typename T>
@@ -311,6 +314,12 @@ inline ulong last(ulong x) {
 inline Product last(Product x) { return {last(x.total), last(x.lost)}; }
 inline IntegerProduct last(IntegerProduct x) { return {last(x.total)}; }
 
+// The total of all lanes, in the first one.
+template <typename T> inline T joined_lanes(T total) {
+  for (ushort by = SCAN_WIDTH / 2; by > 0; by /= 2) total = joined(total, later(total, by));
+  return total;
+}
+
 template <typename Op, typename T>
 kernel void total_rows_simd(device const T* in [[buffer(0)]],
                             device Total<Op, T>* totals [[buffer(1)]],
@@ -321,10 +330,13 @@ kernel void total_rows_simd(device const T* in [[buffer(0)]],
   if (task >= s.tasks) return;
   const Block block = block_of<1>(s, task);
   Total<Op, T> total = {};
-  for (uint i = lane; i < block.count; i += SCAN_WIDTH) {
-    total = joined(total, Value<Op, T>(in[block.first + i]));
+  for (uint i = 0; i < block.count; i += SCAN_WIDTH) {
+    Total<Op, T> part = {};
+    if (i + lane < block.count) part = joined(part, Value<Op, T>(in[block.first + i + lane]));
+    if (Op::in_order) part = joined_lanes(part);
+    total = joined(total, part);
   }
-  for (ushort by = SCAN_WIDTH / 2; by > 0; by /= 2) total = joined(total, later(total, by));
+  if (!Op::in_order) total = joined_lanes(total);
   if (lane == 0) totals[block.total] = total;
 }
 
