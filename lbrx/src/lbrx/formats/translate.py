@@ -21,6 +21,7 @@ from lbrx.formats.architecture_tables import (
 from lbrx.formats.checks import bad, brief, shown
 from lbrx.formats.containers import mlx
 from lbrx.formats.descriptor import Format, Inline, ModelFiles, TensorInfo, plain
+from lbrx.formats.quantized_checkpoints import check_readable
 from lbrx.formats.recipe import (
     Recipe,
     ReorderedHeads,
@@ -63,7 +64,11 @@ def without_packing(files: ModelFiles, config: Mapping[str, Any]) -> dict[str, A
 
 
 def to_huggingface(files: ModelFiles) -> dict[str, Recipe]:
-    """Recipes for every tensor under Hugging Face's names and in its layout."""
+    """Recipes for every tensor under Hugging Face's names and in its layout.
+
+    Raises FormatError for a quantization that lbrx does not read.
+    """
+    check_readable(files)
     if files.format is Format.GGUF:
         return _from_gguf(files)
     if files.format is Format.MLX:

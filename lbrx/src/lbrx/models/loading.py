@@ -12,6 +12,7 @@ from pathlib import Path
 from lbrx import dtype as dt
 from lbrx.dtype import Dtype, DtypeLike
 from lbrx.errors import LbrxError
+from lbrx.formats.quantized_checkpoints import check_readable
 from lbrx.models import architectures
 from lbrx.models.config import ModelConfig, model_type_of, read_config
 from lbrx.models.decoder import Decoder
@@ -59,6 +60,7 @@ def language_model(
     incomplete or of an architecture that lbrx does not run.
     """
     source = open_model(model_path(path_or_name))
+    check_readable(source.files)
     network = architectures.find(model_type_of(source))
     config = read_config(source)
     tokens = _context(config, context)

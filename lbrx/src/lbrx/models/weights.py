@@ -68,6 +68,11 @@ class Weights:
                 f"{self.model.path}: tensor {full} has shape {tensor.shape}, and config.json "
                 f"says {shape}: one of them is another model's"
             )
+        if not tensor.dtype.is_float:
+            raise FormatError(
+                f"{self.model.path}: tensor {full} has the type {tensor.dtype}: weights are "
+                "floats, so these are codes of a quantization that lbrx does not read"
+            )
         return tensor
 
     def fingerprint(self) -> str:

@@ -10,6 +10,7 @@ from lbrx import dtype as dt
 from lbrx import quant
 from lbrx.formats.checks import bad, brief
 from lbrx.formats.descriptor import ModelFiles, TensorInfo
+from lbrx.formats.quantized_checkpoints import check_mlx_settings
 from lbrx.formats.recipe import MlxWeight, Recipe
 
 _BITS = (2, 3, 4, 5, 6, 8)
@@ -20,6 +21,7 @@ _MODES = ("affine", "mxfp4", "mxfp8", "nvfp4")
 
 def packed_weights(files: ModelFiles) -> dict[str, Recipe]:
     """All tensors, where packed words with their scales and biases are one weight."""
+    check_mlx_settings(files)
     settings = files.config.get("quantization") or {}
     tensors = files.tensors
     scales = {name: _scales(tensors, name, info) for name, info in tensors.items()}
