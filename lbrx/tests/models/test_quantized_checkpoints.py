@@ -93,7 +93,7 @@ def test_mlx_settings_that_cannot_be_read(settings, as_mlx, plain, tmp_path, cap
     if as_mlx:
         weights = folder / "model.safetensors"
         save_file(load_file(weights), weights, {"format": "mlx"})
-    with pytest.raises(lbrx.FormatError, match="quantization: .* is not MLX's: it has to be"):
+    with pytest.raises(lbrx.FormatError, match=r"quantization: .* is not MLX's: it has to be"):
         lbrx.language_model(folder)
     assert main(["inspect", str(folder)]) in (0, 1)
     assert "Traceback" not in capsys.readouterr().err
@@ -103,7 +103,7 @@ def test_mlx_weights_without_their_settings(plain, tmp_path):
     """MLX's words and scales, where no config.json says how they are packed."""
     convert(plain, tmp_path / "mlx", Settings(to="mlx", quantize="mlx:4:64"))
     assert lbrx.open_model(tmp_path / "mlx").canonical()
-    with pytest.raises(lbrx.FormatError, match="open MLX's folder with its config.json"):
+    with pytest.raises(lbrx.FormatError, match=r"open MLX's folder with its config\.json"):
         lbrx.open_model(tmp_path / "mlx" / "model.safetensors").canonical()
 
 

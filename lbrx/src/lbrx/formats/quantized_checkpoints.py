@@ -19,7 +19,7 @@ _REMEDY = (
 )
 # The last parts of the names of tensors that belong to quantized weights.
 _TENSORS = {
-    "bitsandbytes": r"SCB|weight_format|(nested_)?(absmax|quant_map)|quant_state\.bitsandbytes__\w+",
+    "bitsandbytes": r"SCB|weight_format|(nested_)?(absmax|quant_map)|quant_state\.bitsandbytes\w+",
     "GPTQ or AWQ": r"qweight|qzeros|g_idx",
     "HQQ": r"W_q",
     "compressed-tensors": r"weight_(packed|shape|zero_point|g_idx|global_scale)|input_global_scale",
@@ -74,7 +74,7 @@ def _method(settings: Any) -> str:
 
 
 def _check_tensors(files: ModelFiles) -> None:
-    for name, info in files.tensors.items():
+    for name in files.tensors:
         for kind, names in _KINDS.items():
             if names.fullmatch(name):
                 raise _unread(files, kind, f"tensor {shown(name)}")
@@ -82,13 +82,13 @@ def _check_tensors(files: ModelFiles) -> None:
         weight = files.tensors.get(f"{stem}.weight")
         if last == "input_scale" and weight is not None:
             raise _unread(files, "fp8 with scales", f"tensor {shown(name)}")
-        if last == "scales" and files.format is not Format.MLX and weight is not None:
-            if info.encoding.decoded.is_float and not weight.encoding.decoded.is_float:
-                problem = (
-                    "belongs to quantized weights: open MLX's folder with its config.json, which "
-                    "says how they are packed; " + _REMEDY
-                )
-                raise bad(files.path, problem, tensor=name)
+        is_packed = weight is not None and not weight.encoding.decoded.is_float
+        if last == "scales" and is_packed and files.format is not Format.MLX:
+            problem = (
+                "belongs to quantized weights: open MLX's folder with its config.json, which "
+                f"says how they are packed, or {_REMEDY}"
+            )
+            raise bad(files.path, problem, tensor=name)
 
 
 def _unread(files: ModelFiles, method: str, where: str, key: str = "") -> FormatError:

@@ -12,6 +12,7 @@ from lbrx.models.tokenizer import Tokenizer
 
 Message = Mapping[str, Any]
 """{"role": "system", "user" or "assistant", "content": a text}."""
+_MAX_DATE_FORMAT = 200  # characters
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
@@ -21,11 +22,11 @@ def render(tokenizer: Tokenizer, messages: Sequence[Message]) -> str:
     Raises LbrxError for bad messages, and FormatError if the template is missing or fails.
     """
     check(messages)
-    jinja = _library()
-    environment = jinja.sandbox.ImmutableSandboxedEnvironment(
+    jinja, sandbox = _library()
+    environment = sandbox.BoundedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
     )
-    environment.filters["tojson"] = _to_json
+    environment.add_filter("tojson", _to_json)
     environment.globals |= {"raise_exception": _refuse, "strftime_now": _now}
     source = _template(tokenizer)
     special = {key: tokenizer.special_token(key) for key in _SPECIAL}
@@ -33,11 +34,11 @@ def render(tokenizer: Tokenizer, messages: Sequence[Message]) -> str:
         template = environment.from_string(source)
         text: str = template.render(messages=list(messages), add_generation_prompt=True, **special)
     except jinja.TemplateError as problem:
-        raise FormatError(f"the model's chat template failed: {problem}") from None
+        raise FormatError(f"the model's chat template failed: {problem!s:.500}") from None
     except Exception as problem:
         # Templates are programs and raise errors of any type.
         raise FormatError(
-            f"the model's chat template failed: {type(problem).__name__}: {problem}"
+            f"the model's chat template failed: {type(problem).__name__}: {problem!s:.500}"
         ) from None
     return text
 
@@ -73,20 +74,23 @@ def _to_json(value: Any, indent: int | None = None, **_: Any) -> str:
     return json.dumps(value, ensure_ascii=False, indent=indent)
 
 
-def _refuse(message: str) -> None:
-    raise _library().TemplateError(message)
+def _refuse(message: object) -> None:
+    jinja, _ = _library()
+    raise jinja.TemplateError(message if isinstance(message, str) else type(message).__name__)
 
 
 def _now(pattern: str) -> str:
-    return datetime.now().strftime(pattern)
+    return datetime.now().strftime(pattern[:_MAX_DATE_FORMAT])
 
 
-def _library() -> Any:
-    """The package jinja2, which only chat templates need."""
+def _library() -> tuple[Any, Any]:
+    """The package jinja2, which only chat templates need, and our sandbox of it."""
     try:
-        import jinja2.sandbox
+        import jinja2
+
+        from lbrx.models import template_sandbox
     except ImportError:
         raise LbrxError(
             "chat templates need the package jinja2: pip install 'lbrx[models]'"
         ) from None
-    return jinja2
+    return jinja2, template_sandbox
