@@ -11,6 +11,8 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,13 +20,17 @@ import pytest
 
 import lbrx
 from lbrx.cli import main
+from lbrx.cli.generate import speeds
 from lbrx.formats import ENCODINGS, Format, Inline, ModelFiles, TensorInfo
+from lbrx.metal import context
 from lbrx.models import LanguageModel, Stream, memory_plan
+from lbrx.models.engine import Engine
 from lbrx.models.weights import bytes_in_memory
 
 PLAN = r"weights \d+ MiB, cache of [\d,]+ tokens \d+ MiB, scratch \d+ MiB: \d+ MiB of .+\n"
 SPEEDS = re.compile(
-    PLAN + r"prefill \d+ tok/s, decode \d+ tok/s, first token \d+\.\d\d s, peak \d+ MB, .+"
+    PLAN + r"prefill \d+ tok/s, decode \d+ tok/s, first token \d+\.\d\d s, peak \d+ MB, .+?"
+    r"( \(compiled \d+ kernels in \d+\.\d s\))?"
 )
 
 
@@ -114,7 +120,42 @@ def test_a_conversation_forgets_and_goes_on(folder, capsys, monkeypatch):
     assert status == 1
     assert err.count("prefill") == 8
     assert "not valid UTF-8" in err
-    assert re.search(r"prompt has \d+ tokens, and the context is 64: shorten it\n", err)
+    assert re.search(r"message has \d+ tokens, and the context is 64: shorten it; the conv", err)
+    assert re.search(r"exceeds the context of 64 tokens: the oldest \d exchanges? are forgot", err)
+
+
+def test_a_message_longer_than_the_context_leaves_the_history(folder, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO("Hello\n" + "word " * 90 + "\nmore\n"))
+    status, out, err = said(capsys, "generate", folder, "--chat", "-n", 4, "--ignore-end")
+    model = lbrx.language_model(folder)
+    talk = [{"role": "user", "content": "Hello"}]
+    first = model.chat(talk, max_tokens=4, ignore_end=True).text
+    talk += [{"role": "assistant", "content": first}, {"role": "user", "content": "more"}]
+    second = model.chat(talk, max_tokens=4, ignore_end=True).text
+    assert (status, out) == (1, f"{first}\n{second}\n")
+    assert "forgotten" not in err
+
+
+def test_compiling_is_not_counted_in_the_speeds(folder, monkeypatch):
+    """The prompt's pass compiles a kernel that no cache has."""
+    model = lbrx.language_model(folder, device="metal")
+    model.generate("Hello", max_tokens=2, ignore_end=True)
+    text = f"kernel void k(device float* x) {{ x[0] = {time.time_ns() % 10**9}; }}"
+    ordinary = Engine.prefill
+
+    def compiling(self, *arguments):
+        context().shaders.pipeline("test_compiling", "k", source=text)
+        return ordinary(self, *arguments)
+
+    monkeypatch.setattr(Engine, "prefill", compiling)
+    timing = model.generate("Hello, world", max_tokens=3, ignore_end=True).timing
+    assert timing.compiled_kernels == 1
+    assert 0 < timing.compile_seconds < timing.first_token_seconds
+    left = timing.first_token_seconds - timing.compile_seconds
+    assert timing.prefill_seconds == pytest.approx(left, abs=1e-3)
+    shown = speeds(replace(timing, compile_seconds=5.04, compiled_kernels=41), "metal")
+    assert shown.endswith(" (compiled 41 kernels in 5.0 s)")
+    assert "compiled" not in speeds(replace(timing, compile_seconds=0.01), "metal")
 
 
 @pytest.mark.parametrize("device", ["metal", "cpu"])
@@ -175,7 +216,7 @@ def test_perplexity(folder, capsys, tmp_path):
     tokens = model.tokenizer.encode(text)
     assert int(found[2]) == len(tokens) > 64
     scores = model.log_probabilities(tokens)
-    assert len(scores) == len(tokens) - -(-len(tokens) // 64)
+    assert len(scores) == len(tokens) - 1
     assert float(found[1]) == pytest.approx(np.exp(-np.mean(scores)), abs=1e-3)
 
 

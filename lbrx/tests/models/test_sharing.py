@@ -123,6 +123,18 @@ def test_texts_longer_than_a_cache_was_made_for(folder, rng):
     assert model.log_probabilities(tokens[:1]) == model.log_probabilities([]) == []
 
 
+@pytest.mark.parametrize("count", [7, 8, 9, 15, 16, 21])
+def test_every_token_beyond_the_context_has_a_value(count, folder, rng):
+    """The pieces of a text share a token, which the earlier piece scores."""
+    tokens = rng.integers(2, 600, count).tolist()
+    short = lbrx.language_model(folder, context=8)
+    pieces = [tokens[:8], tokens[7:15], tokens[14:]]
+    wanted = [x for piece in pieces for x in short.log_probabilities(piece)]
+    found = short.log_probabilities(tokens)
+    assert len(found) == count - 1
+    np.testing.assert_allclose(found, wanted, atol=1e-3)
+
+
 def test_a_batch_ends_text_by_text_with_the_context(folder):
     short = lbrx.language_model(folder, context=24)
     long = "Hello, world! It's 12345"

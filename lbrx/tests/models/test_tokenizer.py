@@ -98,3 +98,51 @@ def test_merges_without_the_prefix_of_later_parts(merges, tmp_path):
     whole["model"] |= {"vocab": vocab, "merges": [["a", "##b"]]}
     path.write_text(json.dumps({**whole, "added_tokens": []}))
     assert Tokenizer(path, {}).encode("ab") == [2]
+
+
+PANICS = {
+    "normalizer": [
+        {"type": "Replace", "pattern": {"String": ""}, "content": "a"},
+        {"type": "Replace", "pattern": {"Regex": "(?=.)"}, "content": "a"},
+        {"type": "Precompiled", "precompiled_charsmap": "AAAA"},
+        {"type": "Precompiled", "precompiled_charsmap": "BAAAAAEAAAAC"},
+    ],
+    "pre_tokenizer": [{"type": "FixedLength", "length": 0}],
+}
+
+
+@pytest.mark.parametrize(
+    ("part", "settings"), [(part, one) for part, all_ in PANICS.items() for one in all_], ids=str
+)
+def test_panics_of_the_library_are_errors(part, settings, tmp_path):
+    """They are BaseExceptions, which `except Exception` does not catch."""
+    whole = json.loads(tiny_tokenizers.byte_level("gpt-2").to_str())
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps({**whole, part: settings}))
+    with pytest.raises(lbrx.FormatError, match="the tokenizer cannot be used: "):
+        Tokenizer(path, {}).encode("Hello, world")
+
+
+def test_interrupts_are_not_errors_of_the_library(monkeypatch, tmp_path):
+    tiny_tokenizers.write(tmp_path, tiny_tokenizers.byte_level("gpt-2"))
+    tokenizer = Tokenizer(tmp_path / "tokenizer.json", {})
+
+    class Interrupted:
+        def encode(self, *_, **__):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(tokenizer, "_inner", Interrupted())
+    with pytest.raises(KeyboardInterrupt):
+        tokenizer.encode("Hello")
+
+
+def test_prompts_are_neither_cut_nor_padded(tmp_path):
+    """A tokenizer.json may have settings for training, which transformers ignores, too."""
+    whole = json.loads(tiny_tokenizers.byte_level("gpt-2").to_str())
+    wanted = Reference.from_str(json.dumps(whole)).encode("Hello, world! " * 9).ids
+    cut = {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 5}
+    padding = {"strategy": {"Fixed": 999}, "direction": "Right", "pad_to_multiple_of": None}
+    padding |= {"pad_id": 0, "pad_type_id": 0, "pad_token": "x"}
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps({**whole, "truncation": cut, "padding": padding}))
+    assert Tokenizer(path, {}).encode("Hello, world! " * 9) == wanted

@@ -17,6 +17,7 @@ from lbrx.models.language_model import read_options
 from lbrx.models.loading import language_model
 from lbrx.process import peak_memory
 
+MIN_COMPILE_SECONDS = 0.2  # shown from here on
 SAMPLING = (
     ("temperature", float, "T", "0 (the default) always takes the most likely token"),
     ("top_k", int, "K", "draw from the K most likely tokens (0: all)"),
@@ -113,31 +114,47 @@ def _chat(model: LanguageModel, options: argparse.Namespace) -> int:
     """Answer messages until the input ends. Ctrl-C ends an answer, or else the conversation."""
     status, messages = 0, _system(options)
     for text in _lines():
-        messages.append(_message("user", text))
-        said = ""
+        said, asked = "", [*messages, _message("user", text)]
         try:
-            _drop_oldest(model, messages, options)
-            said = _show(model.stream(messages, **_generation_options(options)), model)
+            asked = _fitting(model, asked, options)
+            said = _show(model.stream(asked, **_generation_options(options)), model)
         except LbrxError as problem:
             print(f"lbrx: {problem}", file=sys.stderr, flush=True)
             status = 1
         except KeyboardInterrupt:  # before the first part of the answer
             print()
         if said:
-            messages.append(_message("assistant", said))
-        else:
-            messages.pop()
+            messages = [*asked, _message("assistant", said)]
     return status
 
 
-def _drop_oldest(
+def _fitting(
     model: LanguageModel, messages: list[dict[str, str]], options: argparse.Namespace
-) -> None:
-    """Drop the oldest exchanges of a conversation that leaves no room for an answer."""
-    first = len(_system(options))
-    room = min(options.max_tokens, model.engine.context // 2)
-    while len(messages) > first + 1 and model.count_tokens(messages) + room > model.engine.context:
-        del messages[first : first + 2]
+) -> list[dict[str, str]]:
+    """A conversation without its oldest exchanges, where all of it leaves no room for an answer.
+
+    Raises LbrxError if its last message alone does not fit the context.
+    """
+    context, first = model.engine.context, len(_system(options))
+    alone = model.count_tokens([*messages[:first], messages[-1]])
+    if alone >= context:
+        raise LbrxError(
+            f"the message has {alone:,} tokens, and the context is {context:,}: shorten it; the "
+            "conversation continues without it"
+        )
+    kept = list(messages)
+    room = min(options.max_tokens, context // 2)
+    while len(kept) > first + 1 and model.count_tokens(kept) + room > context:
+        del kept[first : first + 2]
+    if forgotten := (len(messages) - len(kept)) // 2:
+        noun = "exchange" if forgotten == 1 else "exchanges"
+        print(
+            f"lbrx: the conversation exceeds the context of {context:,} tokens: the oldest "
+            f"{forgotten} {noun} are forgotten",
+            file=sys.stderr,
+            flush=True,
+        )
+    return kept
 
 
 def _lines() -> Iterator[str]:
@@ -190,7 +207,15 @@ def speeds(timing: Timing, device: str) -> str:
     """The line of measurements after a text."""
     decode = f"decode {timing.decode_speed:.0f} tok/s, " if timing.decoded_tokens else ""
     first = f"first token {timing.first_token_seconds:.2f} s, peak {peak_memory() / 1e6:.0f} MB"
-    return f"prefill {timing.prefill_speed:.0f} tok/s, {decode}{first}, {_device_name(device)}"
+    rates = f"prefill {timing.prefill_speed:.0f} tok/s, {decode}{first}, {_device_name(device)}"
+    return f"{rates}{_compiled(timing)}"
+
+
+def _compiled(timing: Timing) -> str:
+    """What the first run of a model compiled; kernels from a cache take no time to speak of."""
+    if timing.compile_seconds < MIN_COMPILE_SECONDS:
+        return ""
+    return f" (compiled {timing.compiled_kernels} kernels in {timing.compile_seconds:.1f} s)"
 
 
 def _device_name(device: str) -> str:

@@ -158,11 +158,15 @@ def _token_count(files: ModelFiles) -> int | None:
         return None
     whole = _json(files.tokenizer)
     model = whole.get("model")
-    vocabulary = model.get("vocab", ()) if isinstance(model, dict) else ()
-    known = {t for t in vocabulary if isinstance(t, str)} if isinstance(vocabulary, dict) else set()
-    added = whole.get("added_tokens", [])
-    extra = [t for t in added if isinstance(t, dict) and t.get("content") not in known]
-    return len(vocabulary) + len(extra)
+    vocabulary = model.get("vocab") if isinstance(model, dict) else None
+    added = whole.get("added_tokens")
+    if not isinstance(vocabulary, (dict, list)):
+        return None
+    known = set(vocabulary) if isinstance(vocabulary, dict) else set()
+    contents = (
+        [t.get("content") for t in added if isinstance(t, dict)] if isinstance(added, list) else []
+    )
+    return len(vocabulary) + sum(isinstance(text, str) and text not in known for text in contents)
 
 
 def _json(path: Path) -> dict[str, Any]:

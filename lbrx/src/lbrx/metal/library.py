@@ -14,6 +14,7 @@ import os
 import re
 import tempfile
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -61,6 +62,14 @@ def shader_folder() -> Path:
     return env.shader_dir() or SHADERS
 
 
+@dataclass(frozen=True)
+class CompileCount:
+    """How many kernels were compiled, and in how many seconds."""
+
+    kernels: int = 0
+    seconds: float = 0.0
+
+
 class Shaders:
     """The libraries and pipelines of one device. Thread-safe."""
 
@@ -72,6 +81,14 @@ class Shaders:
         self._gates: dict[object, threading.Lock] = {}  # one lock per library and pipeline
         self._libraries: dict[tuple[str, str | None, bool], _Library] = {}
         self._pipelines: dict[object, Pipeline] = {}
+        self._seconds = 0.0  # spent making pipelines
+
+    @property
+    def compiled(self) -> CompileCount:
+        """The kernels that were compiled so far, and the time that making pipelines took."""
+        with self._lock:
+            kernels = sum(library.compiled for library in self._libraries.values())
+            return CompileCount(kernels, self._seconds)
 
     def pipeline(
         self,
@@ -95,11 +112,14 @@ class Shaders:
             return found
         with self._gate(key):
             if key not in self._pipelines:
+                began = time.perf_counter()
                 try:
                     library = self._library(stem, source, safe_math)
                     self._pipelines[key] = library.pipeline(function, given)
                 except CallError as refusal:
                     raise DeviceError(f"{stem}.metal: {refusal}") from refusal
+                with self._lock:
+                    self._seconds += time.perf_counter() - began
             return self._pipelines[key]
 
     def functions(
@@ -197,6 +217,7 @@ class _Library:
         self._lock = threading.Lock()
         self._archive: Any = None
         self._new = 0  # pipelines that are not in the file yet
+        self.compiled = 0  # pipelines that were not in the archive
 
     def pipeline(self, name: str, constants: tuple[tuple[int, ConstantValue], ...]) -> Pipeline:
         descriptor = Metal.MTLComputePipelineDescriptor.alloc().init()
@@ -239,6 +260,7 @@ class _Library:
         state, problem = self._make(descriptor, Metal.MTLPipelineOptionNone)
         if state is None:
             raise DeviceError(f"kernel {name} does not compile: {_description(problem)}")
+        self.compiled += 1
         if use_archive:
             self._add(archive, descriptor)
         return state

@@ -198,6 +198,8 @@ def read_rope(config: Mapping[str, Any]) -> RopeSettings:
 
 def _yarn(base: float, dims: int, config: Mapping[str, Any]) -> RopeSettings:
     """YaRN: high frequencies unchanged, low ones divided by the factor, a ramp between."""
+    if base <= 1:
+        raise FormatError(f"config.json: rope_theta: {base:g} is not larger than 1, as yarn needs")
     scaling = rope_settings.scaling_of(config)
     factor = number(scaling, "factor", float)
     original = rope_settings.original_context(config)

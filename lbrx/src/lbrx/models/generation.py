@@ -69,15 +69,20 @@ class Timing:
     decoded_tokens: int = 0
     """Generated tokens after the first one of each text."""
     first_token_seconds: float = 0.0
-    """Time until the first token, with reading the prompt."""
+    """Time until the first token, with reading the prompt and compiling kernels."""
+    prefill_seconds: float = 0.0
+    """Time until the first token, without compiling kernels."""
     decode_seconds: float = 0.0
-    """Time of the tokens after the first."""
+    """Time of the tokens after the first, without compiling kernels."""
+    compiled_kernels: int = 0
+    """Kernels that were compiled meanwhile, as on the first run of a model."""
+    compile_seconds: float = 0.0
 
     @property
     def prefill_speed(self) -> float:
         """Computed prompt tokens per second."""
         computed = self.prompt_tokens - self.cached_tokens
-        return computed / self.first_token_seconds if self.first_token_seconds else 0.0
+        return computed / self.prefill_seconds if self.prefill_seconds else 0.0
 
     @property
     def decode_speed(self) -> float:
@@ -200,6 +205,38 @@ class _Session:
         return ahead
 
 
+class _Clock:
+    """Measures the time of each step, and how much of it went into compiling kernels."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._device = engine.network.device
+        self._now, self._compiled = time.perf_counter(), self._compiled_kernels()
+
+    def _compiled_kernels(self) -> tuple[int, float]:
+        if self._device != "metal":
+            return 0, 0.0
+        from lbrx.metal import context
+
+        compiled = context().shaders.compiled
+        return compiled.kernels, compiled.seconds
+
+    def add_to(self, timing: Timing, tokens: int) -> None:
+        """Add the step since the last call, which gave each of so many texts a token."""
+        before, (kernels, seconds) = self._now, self._compiled
+        self._now, self._compiled = time.perf_counter(), self._compiled_kernels()
+        compiling = self._compiled[1] - seconds
+        # Another thread may have compiled at the same time.
+        computing = max(self._now - before - compiling, 1e-9)
+        timing.compiled_kernels += self._compiled[0] - kernels
+        timing.compile_seconds += compiling
+        if timing.first_token_seconds:
+            timing.decoded_tokens += tokens
+            timing.decode_seconds += computing
+        else:
+            timing.first_token_seconds = self._now - before
+            timing.prefill_seconds = computing
+
+
 def generate(
     engine: Engine,
     texts: Sequence[TextState],
@@ -208,7 +245,7 @@ def generate(
     timing: Timing,
 ) -> Iterator[tuple[int, str]]:
     """Generate all texts together. Yields (index of a text, its next part) and fills `timing`."""
-    began = time.perf_counter()
+    clock = _Clock(engine)
     session = _Session(engine, texts)
     prediction = session.prefill()
     timing.prompt_tokens = sum(len(text.prompt) for text in texts)
@@ -221,13 +258,7 @@ def generate(
         chosen = _choose(texts, logits, options)
         active = [index for index, text in enumerate(texts) if text.finish_reason is None]
         parts = [texts[i].accept(chosen[i], logits[i], ends) for i in active]
-        now = time.perf_counter()
-        if timing.first_token_seconds:
-            timing.decoded_tokens += len(active)
-            timing.decode_seconds += now - began
-        else:
-            timing.first_token_seconds = now - began
-        began = now
+        clock.add_to(timing, len(active))
         yield from ((i, part) for i, part in zip(active, parts, strict=True) if part)
         if all(text.finish_reason is not None for text in texts):
             break

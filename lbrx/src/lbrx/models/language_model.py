@@ -196,11 +196,14 @@ class LanguageModel:
 
     def log_probabilities(self, tokens: Sequence[int]) -> list[float]:
         """The natural logarithm of the probability of each token but the first, given the tokens
-        before it. A text longer than the context is cut into independent pieces of its length,
-        so the first token of each piece has no value."""
+        before it: one value less than tokens.
+
+        A text longer than the context is cut into pieces of its length. A piece begins with the
+        last token of the piece before it and sees no others of that."""
         given, context = self._checked(tokens), self.engine.context
         with self.engine.lock:
-            pieces = [self._scores(given[i : i + context]) for i in range(0, len(given), context)]
+            starts = range(0, max(len(given) - 1, 0), context - 1)
+            pieces = [self._scores(given[i : i + context]) for i in starts]
         return [score for piece in pieces for score in piece]
 
     def _scores(self, tokens: Sequence[int]) -> list[float]:

@@ -29,20 +29,21 @@ class Tokenizer:
         library = _library()
         if isinstance(source, Path):
             _check_prefix(source)
-        try:
+        with _library_errors():
             if isinstance(source, Path):
                 self._inner = library.Tokenizer.from_file(str(source))
             else:
                 self._inner = _assembled(library, source)
-        except Exception as problem:
-            # The library raises bare Exceptions.
-            raise FormatError(f"the tokenizer cannot be used: {problem}") from None
+            # Some files have these settings from training. They would cut or fill up prompts.
+            self._inner.no_truncation()
+            self._inner.no_padding()
         self.settings = settings
 
     @property
     def size(self) -> int:
         """The number of tokens in the vocabulary."""
-        return int(self._inner.get_vocab_size())
+        with _library_errors():
+            return int(self._inner.get_vocab_size())
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """The token ids of a text; with `special`, those the model expects around it, too."""
@@ -52,18 +53,21 @@ class Tokenizer:
             raise LbrxError(
                 f"the text is not valid UTF-8 at character {problem.start}: decode it first"
             ) from None
-        ids: list[int] = self._inner.encode(text, add_special_tokens=special).ids
+        with _library_errors():
+            ids: list[int] = self._inner.encode(text, add_special_tokens=special).ids
         return ids
 
     def decode(self, tokens: Sequence[int], *, special: bool = False) -> str:
         """The text of token ids; with `special`, special tokens are shown."""
-        text: str = self._inner.decode(list(tokens), skip_special_tokens=not special)
+        with _library_errors():
+            text: str = self._inner.decode(list(tokens), skip_special_tokens=not special)
         return text
 
     def token_id(self, token: object) -> int | None:
         """The id of a token, given as text or as a tokenizer_config.json writes it; or None."""
         text = token.get("content") if isinstance(token, Mapping) else token
-        found: int | None = self._inner.token_to_id(text) if isinstance(text, str) else None
+        with _library_errors():
+            found: int | None = self._inner.token_to_id(text) if isinstance(text, str) else None
         return found
 
     def special_token(self, name: str) -> str:
@@ -106,6 +110,18 @@ def _check_prefix(path: Path) -> None:
 def _second(merge: object) -> str:
     pair = merge.split(" ") if isinstance(merge, str) else merge
     return pair[-1] if isinstance(pair, list) and pair and isinstance(pair[-1], str) else ""
+
+
+@contextmanager
+def _library_errors() -> Iterator[None]:
+    """Turn what the library raises into FormatError: bare Exceptions, and Rust panics, which are
+    BaseExceptions of a class that cannot be imported."""
+    try:
+        yield
+    except BaseException as problem:
+        if not isinstance(problem, Exception) and type(problem).__module__ != "pyo3_runtime":
+            raise
+        raise FormatError(f"the tokenizer cannot be used: {problem!s:.500}") from None
 
 
 @contextmanager

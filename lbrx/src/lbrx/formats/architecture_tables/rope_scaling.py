@@ -41,7 +41,9 @@ def number(settings: Mapping[str, Any], key: str, kind: type[Number]) -> Number:
     """A positive number from config.json. Raises FormatError for anything else."""
     value = settings.get(key)
     if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < 1e18:
-        return kind(value)
+        converted = kind(value)
+        if converted > 0:
+            return converted
     raise FormatError(f"config.json: {key}: {brief(value)} is not a positive number")
 
 
