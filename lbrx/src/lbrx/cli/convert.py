@@ -13,6 +13,7 @@ from lbrx.convert import Result, Settings, make_plan, perform
 from lbrx.convert.verify import table, verify
 from lbrx.errors import LbrxError
 from lbrx.formats.writing import writable
+from lbrx.models.loading import model_path
 from lbrx.process import peak_memory
 
 _EXAMPLES = """examples:
@@ -26,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EXAMPLES
     add = parser.add_argument
-    add("source", metavar="SRC", help="a model: a file, an index of shards, or a folder")
+    add("source", metavar="SRC", help="a model: a file, an index of shards, a folder or smollm2")
     add("target", metavar="DST", help="the file or folder to write; it appears when it is complete")
     add("--to", choices=[*map(str, writable())], help="the format (default: by DST's extension)")
     add(
@@ -62,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
         max_shard_size=options.max_shard_size,
         imatrix=options.imatrix,
     )
-    plan = make_plan(Path(options.source), Path(options.target), settings)
+    plan = make_plan(model_path(options.source), Path(options.target), settings)
     for note in plan.notes:
         print(f"lbrx: {note}", file=sys.stderr)
     go_on = f"the finished part of {plan.output.path} is kept: add --resume to continue"

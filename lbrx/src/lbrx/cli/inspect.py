@@ -6,14 +6,16 @@ import argparse
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from lbrx import formats
 from lbrx.convert.contents import Contents, TokenizerFacts, contents
 from lbrx.errors import LbrxError
-from lbrx.models.config import read_config
+from lbrx.formats.quantized_checkpoints import check_readable
+from lbrx.models import architectures
+from lbrx.models.config import model_type_of, read_config
 from lbrx.models.fitting import WORKING_SET, Fit, fits, needs
+from lbrx.models.loading import model_path
 from lbrx.models.memory_plan import MemoryPlan
 from lbrx.tensor.stored_model import StoredModel
 
@@ -21,7 +23,7 @@ CONTEXT = 4096
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", help="a file, an index of shards, or a folder")
+    parser.add_argument("model", help="a file, an index of shards, a folder or smollm2")
     parser.add_argument(
         "--context", type=int, help=f"the context in tokens for the memory plan ({CONTEXT:,})"
     )
@@ -31,18 +33,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     if options.context is not None and options.context < 1:
         raise LbrxError(f"--context {options.context}: give a positive number of tokens")
-    files = formats.read(Path(options.model))
+    files = formats.read(model_path(options.model))
     found = contents(files)
     need = _need(files, found, options.context)
+    problem = _why_not_run(files)
     if options.json:
-        print(json.dumps(_as_json(found, need), indent=2))
+        print(json.dumps(_as_json(found, need, problem), indent=2))
         return 0
-    print("\n".join([*_overview(found), "", *_tensors(found), *_places(need)]))
+    print("\n".join([*_overview(found), "", *_tensors(found), *_places(need, problem)]))
     return 0
 
 
+def _why_not_run(files: formats.ModelFiles) -> str | None:
+    """Why lbrx does not run a model; None if it does."""
+    try:
+        check_readable(files)
+        architectures.find(model_type_of(StoredModel(files, files.tensors)))
+    except LbrxError as problem:
+        return str(problem)
+    return None
+
+
 def _need(files: formats.ModelFiles, found: Contents, context: int | None) -> MemoryPlan | None:
-    """The memory plan; None if lbrx does not know the model's architecture."""
+    """The memory plan; None if the files lack the settings of a language model."""
     try:
         config = read_config(StoredModel(files, files.tensors))
     except LbrxError:
@@ -50,14 +63,16 @@ def _need(files: formats.ModelFiles, found: Contents, context: int | None) -> Me
     return needs(config, found.nbytes, context or min(CONTEXT, config.context))
 
 
-def _as_json(found: Contents, need: MemoryPlan | None) -> dict[str, Any]:
+def _as_json(found: Contents, need: MemoryPlan | None, problem: str | None) -> dict[str, Any]:
     result = {**asdict(found), "bits_per_parameter": round(found.bits_per_parameter, 3)}
     if need is None:
         return {**result, "modelled": None}
     memory = {"weights": need.weights, "cache": need.cache, "scratch": need.scratch}
     chips = [asdict(fit) for fit in fits(need)]
+    if problem is not None:
+        chips = [{k: v for k, v in chip.items() if k != "tokens_per_second"} for chip in chips]
     modelled = {"context": need.tokens, "memory": memory, "total": need.total, "chips": chips}
-    return {**result, "modelled": modelled}
+    return {**result, "modelled": {**modelled, "not_run_because": problem}}
 
 
 def _overview(found: Contents) -> list[str]:
@@ -66,13 +81,19 @@ def _overview(found: Contents) -> list[str]:
         ("format", found.format + (f", {found.files} files" if found.files > 1 else "")),
         ("architecture", found.architecture or "not named"),
         *((title, f"{value:,}") for title, value in found.settings.items()),
-        ("parameters", f"{found.parameters:,} ({_short(found.parameters)})"),
+        ("parameters", f"{found.parameters:,} ({_short(found.parameters)}){_active(found)}"),
         ("size", f"{_size(found.nbytes)}, {found.bits_per_parameter:.2f} bits a parameter"),
         ("quantization", found.quantization or "not named"),
         ("tokenizer", _described(found.tokenizer)),
     ]
     width = max(len(title) for title, _ in rows)
     return [f"{title:<{width}}  {value}" for title, value in rows]
+
+
+def _active(found: Contents) -> str:
+    """The parameters that a token passes through, where a token uses some of the experts."""
+    count = found.active_parameters
+    return "" if count == found.parameters else f", {count:,} active ({_short(count)})"
 
 
 def _described(tokenizer: TokenizerFacts | None) -> str:
@@ -95,24 +116,27 @@ def _tensors(found: Contents) -> list[str]:
     return lines
 
 
-def _places(need: MemoryPlan | None) -> list[str]:
+def _places(need: MemoryPlan | None, problem: str | None) -> list[str]:
     if need is None:
         return []
     parts = f"weights {_size(need.weights)} + cache {_size(need.cache)} + scratch "
+    modelled = f"Modelled, not measured: a GPU may use {WORKING_SET:.0%} of the memory"
+    speed = ", and a token takes as long as reading weights and cache" if problem is None else ""
+    title = f" {'tokens/s at most':>16}" if problem is None else ""
     return [
         "",
         f"With {need.tokens:,} tokens: {parts}{_size(need.scratch)} = {_size(need.total)}.",
-        f"Modelled, not measured: a GPU may use {WORKING_SET:.0%} of the memory, and a token takes "
-        "as long as reading weights and cache.",
-        f"{'chip':<10} {'fits with memory of':<28} {'tokens/s at most':>16}",
-        *map(_place, fits(need)),
+        *([] if problem is None else [f"lbrx does not run this model: {problem}"]),
+        f"{modelled}{speed}.",
+        f"{'chip':<10} {'fits with memory of':<28}{title}".rstrip(),
+        *(_place(fit, with_speed=problem is None) for fit in fits(need)),
     ]
 
 
-def _place(fit: Fit) -> str:
-    if not fit.enough:
-        return f"{fit.chip:<10} {'no size':<28} {'-':>16}"
-    return f"{fit.chip:<10} {_sizes(fit.enough):<28} {fit.tokens_per_second:>16,.0f}"
+def _place(fit: Fit, with_speed: bool) -> str:
+    sizes = _sizes(fit.enough) if fit.enough else "no size"
+    speed = f"{fit.tokens_per_second:,.0f}" if fit.enough else "-"
+    return f"{fit.chip:<10} {sizes:<28} {speed if with_speed else '':>16}".rstrip()
 
 
 def _sizes(gibibytes: Sequence[int]) -> str:

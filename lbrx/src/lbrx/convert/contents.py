@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,12 @@ _SETTINGS = {
     "vocabulary": "vocab_size",
     "context": "max_position_embeddings",
 }
+
+
+_EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts")
+_EXPERTS_USED = "num_experts_per_tok"
+# Tensors of one expert, or of all of them stacked; not of shared experts or of the router.
+_OF_EXPERTS = re.compile(r"\.experts\.|\.switch_mlp\.|_exps\.")
 
 
 @dataclass(frozen=True)
@@ -63,6 +70,8 @@ class Contents:
     architecture: str | None
     settings: Mapping[str, int]
     parameters: int
+    active_parameters: int
+    """Those that one token uses: of a mixture of experts, not all."""
     nbytes: int
     kinds: tuple[EncodingCount, ...]
     """By encoding, the one with the most bytes first."""
@@ -88,13 +97,32 @@ def contents(files: ModelFiles) -> Contents:
         files=len(files.paths),
         architecture=_architecture(files, config),
         settings={title: n for title, n in settings.items() if isinstance(n, int) and n},
-        parameters=sum(math.prod(r.shape) for r in tensors.values() if r.encoding.decoded.is_float),
+        parameters=sum(_parameters(tensors).values()),
+        active_parameters=_active_parameters(files, config, _parameters(tensors)),
         nbytes=sum(map(nbytes_of, tensors.values())),
         kinds=_kinds(tensors),
         largest=_largest(tensors),
         quantization=_quantization(files, config),
         tokenizer=_tokenizer(files),
     )
+
+
+def _parameters(tensors: Mapping[str, Recipe]) -> dict[str, int]:
+    floats = {n: r for n, r in tensors.items() if r.encoding.decoded.is_float}
+    return {name: math.prod(recipe.shape) for name, recipe in floats.items()}
+
+
+def _active_parameters(
+    files: ModelFiles, config: Mapping[str, Any], parameters: Mapping[str, int]
+) -> int:
+    prefix = files.metadata.get("general.architecture")
+    experts = [*map(config.get, _EXPERT_COUNTS), files.metadata.get(f"{prefix}.expert_count")]
+    count = next((n for n in experts if type(n) is int and n > 0), 0)
+    given = [config.get(_EXPERTS_USED), files.metadata.get(f"{prefix}.expert_used_count")]
+    used = next((n for n in given if type(n) is int and 0 < n <= count), count)
+    of_experts = sum(size for name, size in parameters.items() if _OF_EXPERTS.search(name))
+    idle = of_experts * (count - used) // count if count else 0
+    return sum(parameters.values()) - idle
 
 
 def _largest(tensors: Mapping[str, Recipe]) -> LargestTensor | None:
