@@ -48,10 +48,18 @@ def check(messages: Sequence[Message]) -> None:
     if not isinstance(messages, list | tuple) or not messages:
         raise LbrxError(f"{messages!r:.80} is not a conversation: give a list of messages")
     for message in messages:
-        if not isinstance(message, Mapping) or not {"role", "content"} <= message.keys():
+        if not _is_message(message):
             raise LbrxError(
                 f"{message!r:.80} is not a message: give {{'role': 'user', 'content': 'text'}}"
             )
+
+
+def _is_message(message: object) -> bool:
+    """Whether it has a role and a content: a text, a list of parts, or none beside tool calls."""
+    if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+        return False
+    content = message.get("content")
+    return isinstance(content, str | list) or (content is None and "tool_calls" in message)
 
 
 def _template(tokenizer: Tokenizer) -> str:

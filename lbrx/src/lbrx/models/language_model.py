@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, fields
 from numbers import Integral
 from os import PathLike
@@ -192,6 +192,8 @@ class LanguageModel:
 
         Raises LbrxError for a text of fewer than two tokens.
         """
+        if not isinstance(text, str):
+            raise LbrxError(f"{text!r:.80} is not a text: give a string")
         return perplexity(self.log_probabilities(self._tokens(text)))
 
     def log_probabilities(self, tokens: Sequence[int]) -> list[float]:
@@ -254,7 +256,8 @@ class LanguageModel:
 
     def _checked(self, tokens: Any) -> list[int]:
         """Token ids as integers that are in the vocabulary."""
-        if isinstance(tokens, str | bytes | Mapping) or not isinstance(tokens, Iterable):
+        is_other = isinstance(tokens, str | bytes | Mapping | Set)
+        if is_other or not isinstance(tokens, Iterable):
             raise LbrxError(f"{tokens!r:.80} is not a prompt: give a text, token ids or messages")
         size, result = self.config.vocabulary, []
         for token in tokens:
@@ -297,4 +300,7 @@ def read_options(given: Mapping[str, Any]) -> GenerationOptions:
     if not all(isinstance(one, str) and one for one in stops):
         raise LbrxError(f"stop={stop!r}: give strings that are not empty")
     check_number("max_tokens", rest.get("max_tokens", 1), 1, integer=True)
+    for name in ("logprobs", "ignore_end"):
+        if not isinstance(rest.get(name, False), bool | np.bool_):
+            raise LbrxError(f"{name}={rest[name]!r:.80}: give True or False")
     return GenerationOptions(sampling=sampling, stop=stops, **rest)

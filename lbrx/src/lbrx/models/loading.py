@@ -59,6 +59,8 @@ def language_model(
     device's memory, or for a bad argument, and `FormatError` if the files are damaged,
     incomplete or of an architecture that lbrx does not run.
     """
+    if on_memory_plan is not None and not callable(on_memory_plan):
+        raise LbrxError(f"on_memory_plan={on_memory_plan!r:.80}: give a function")
     source = open_model(model_path(path_or_name))
     check_readable(source.files)
     network = architectures.find(model_type_of(source))
@@ -66,7 +68,7 @@ def language_model(
     tokens = _context(config, context)
     config = replace(config, rope=config.rope.for_context(tokens))
     cache_type = find_cache_type(cache_dtype, config.head_size)
-    place = device or default_device()
+    place = default_device() if device is None else device
     nbytes = bytes_in_memory(source.files)
     memory = plan_memory(config, nbytes, tokens, cache_type.itemsize, _memory_limit(place))
     memory.check()
@@ -80,16 +82,14 @@ def language_model(
 
 def model_path(path_or_name: str | PathLike[str]) -> Path:
     """The path itself if it exists, else the file of the packaged model of that name."""
-    path = Path(fspath(path_or_name))
-    if os.path.exists(path):  # False also for a name that no file can have
-        return path
-    name = str(path_or_name)
+    remedy = f"a model's file or folder, or the name of a packaged model ({', '.join(PACKAGED)})"
+    name = fspath(path_or_name) if isinstance(path_or_name, (str, PathLike)) else None
+    if not isinstance(name, str) or not name:
+        raise LbrxError(f"{path_or_name!r:.80} is not the path of a model: give {remedy}")
+    if os.path.exists(name):  # False also for a name that no file can have
+        return Path(name)
     if name not in PACKAGED:
-        known = ", ".join(PACKAGED)
-        raise LbrxError(
-            f"{path} does not exist: give a model's file or folder, or the name of a packaged "
-            f"model ({known})"
-        )
+        raise LbrxError(f"{name} does not exist: give {remedy}")
     package, module, pattern = PACKAGED[name]
     spec = find_spec(module)
     found = sorted(Path(spec.origin).parent.glob(pattern)) if spec and spec.origin else []

@@ -32,6 +32,7 @@ def write(engine: Engine, path: str | PathLike[str]) -> None:
     """Save the tokens that are in the engine's cache. Raises LbrxError if there are none."""
     from lbrx.tensor.files import save
 
+    target = _ordinary_file(path)
     with engine.lock:
         if engine.cache is None or not engine.cached_tokens:
             raise LbrxError("there is nothing to save: generate from a single prompt first")
@@ -48,7 +49,6 @@ def write(engine: Engine, path: str | PathLike[str]) -> None:
         "model": fingerprint(engine),
         "checksum": _checksum(tokens, values),
     }
-    target = _ordinary_file(path)
     # `save` takes the format from the suffix, which the user's file name need not have.
     hidden = target.with_name(f".{target.name}.{os.getpid()}.safetensors")
     save(hidden, tensors, metadata)
@@ -81,6 +81,8 @@ def read(engine: Engine, path: str | PathLike[str]) -> int:
 
 
 def _ordinary_file(path: str | PathLike[str]) -> Path:
+    if not isinstance(path, str | PathLike) or "\0" in str(path):
+        raise LbrxError(f"{path!r:.80} is not the path of a file: give a text or a Path")
     file = Path(path)
     if file.exists() and not file.is_file():
         raise LbrxError(f"{file} is a folder or a device: give the name of an ordinary file")
