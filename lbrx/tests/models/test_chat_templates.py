@@ -6,6 +6,7 @@ import json
 import threading
 
 import pytest
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 import lbrx
 from lbrx.models import chat, template_sandbox
@@ -198,3 +199,31 @@ def test_the_time_is_bounded(monkeypatch):
     monkeypatch.setattr(template_sandbox, "MAX_SECONDS", -1.0)
     with pytest.raises(lbrx.FormatError, match="it takes longer than"):
         render("{% for i in range(9) %}{{ i }}{% endfor %}")
+
+
+FEATURES = """
+{%- for key, value in {'b': 1, 'a': {'x': [1, true, none]}} | dictsort -%}
+{{ key }}={{ value }};{% endfor %}
+{%- macro inner(y) %}[{{ caller(y) }}{{ varargs }}{{ kwargs }}]{% endmacro %}
+{%- call(x) inner('a', 2, b=3) %}{{ x }}{% endcall %}
+{%- filter upper %}abc{{ messages | length }}{% endfilter %}
+{%- for g in messages | groupby('role') %}{{ g.grouper }}:{{ g.list | length }} {% endfor %}
+{{ messages | map(attribute='role') | unique | sort | list }}
+{{ (messages | rejectattr('role', 'eq', 'user') | list)[:1] }}{{ (messages | last).role }}
+{{ [1, 2, 3] | sum }}{{ [[1], [2]] | sum(start=[]) }}{{ [3, 1] | max }}{{ 3.14159 | round(2) }}
+{{ [1, 2, 3] | batch(2, 0) | list }}{{ [1, 2, 3] | slice(2) | list }}{{ 'a b' | title }}
+{{ 'Hello {name}'.format(name='x') }}{{ '{0!r:>6}'.format('a') }}{{ '{a}'.format_map({'a': 1}) }}
+{{ cycler('a', 'b').next() }}{{ dict(a=1).a }}{{ 'a' ~ 1 ~ none }}{{ 'x' | center(5) }}|
+{%- for x in range(3) %}{{ loop.cycle('p', 'q') }}{{ loop.previtem }}{{ loop.revindex }}
+{%- else %}none{% endfor %}{% with a = 1 %}{{ a }}{% endwith %}{{ 'a' if messages else 'b' }}
+{{ '<b>' | escape }}{{ ('<b>' | safe) ~ '&' }}{{ 'é' | urlencode }}{{ undefined_name }}
+{% set a, b = (1, 2) %}{{ a }}{{ b }}{{ 'aXb'.split('X') }}{{ 'ab'.upper().encode() | length }}
+"""
+
+
+def test_the_limits_change_nothing_else():
+    """jinja2's own sandbox is the oracle."""
+    messages = [{"role": role, "content": "x"} for role in ("system", "user", "assistant", "user")]
+    options = {"trim_blocks": True, "lstrip_blocks": True}
+    wanted = ImmutableSandboxedEnvironment(**options).from_string(FEATURES)
+    assert render(FEATURES, messages) == wanted.render(messages=messages)

@@ -163,7 +163,7 @@ def test_mutants(folders, tmp_path):
 
 @pytest.mark.full
 def test_many_mutants(folders, tmp_path):
-    fuzz(folders, tmp_path / "model", "full", 20_000)
+    fuzz(folders, tmp_path / "model", "full", 10_000)
 
 
 @pytest.mark.parametrize(
