@@ -29,7 +29,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedFormatter
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
-MAX_SOURCE = 1 << 18
+MAX_SOURCE = 100_000
 """Characters of a template."""
 MAX_STEPS = 400_000
 """Turns of loops, calls and operations."""
