@@ -79,27 +79,44 @@ def test_mypy_knows_methods_and_functions(tmp_path):
     assert 'Argument "axis" to "softmax"' in done.stdout
 
 
-@pytest.fixture
-def toy_operation():
-    """An operation of one's own: a numpy function with its rules is all it takes."""
+CUBE = "inline float toy_cube(float x, float scale) { return scale * x * x * x; }"
 
-    @op(OpFamily.UNARY, rules.elementwise(1), rules.floating)
+
+@pytest.fixture(params=[None, CUBE], ids=["numpy", "metal"])
+def toy_operation(request):
+    """An operation of one's own: a numpy function with its rules, and an MSL function for speed."""
+
+    @op(OpFamily.UNARY, rules.elementwise(1), rules.floating, metal=request.param)
     def toy_cube(x, *, scale: float = 1.0):
         """scale * x**3 of each element."""
         return scale * x**3
 
-    yield
+    yield request.param
     del TABLE["toy_cube"]
 
 
-@pytest.mark.parametrize("device", ["cpu"])
-@pytest.mark.usefixtures("toy_operation")
-def test_an_operation_from_outside(device):
+@pytest.mark.parametrize("device", ["cpu", "metal"])
+def test_an_operation_from_outside(device, toy_operation):
     x = lbrx.tensor([1.0, -2.0, 3.0], device=device)
     y = lbrx.apply("toy_cube", x + 1, scale=0.5) - 1
+    if device == "metal":
+        kernels = "1 kernel" if toy_operation else "3 kernels"
+        assert f"3 operations in {kernels}" in str(lbrx.explain(y))
     assert (y.device, y.tolist()) == (device, [3.0, -1.5, 31.0])
     halves = lbrx.apply("toy_cube", x.astype("float16"))
     assert (halves.dtype, halves.tolist()) == ("float16", [1.0, -8.0, 27.0])
+    rows = lbrx.apply("toy_cube", x).sum(keepdims=True) + lbrx.apply("toy_cube", x)
+    assert rows.tolist() == [21.0, 12.0, 47.0]
+
+
+def test_a_compiled_function_needs_a_kernel(toy_operation):
+    compiled = lbrx.compile(lambda x: lbrx.apply("toy_cube", x) + 1)
+    x = lbrx.tensor([2.0], device="metal")
+    if toy_operation:
+        assert compiled(x).tolist() == [9.0]
+        return
+    with pytest.raises(lbrx.TraceError, match="toy_cube has no Metal kernel, so a compiled"):
+        compiled(x)
 
 
 def test_apply_names_what_it_lacks():

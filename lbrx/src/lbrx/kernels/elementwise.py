@@ -20,7 +20,7 @@ from lbrx.kernels.program import GRID_AXES, Access, Program, ProgramInput, Progr
 from lbrx.kernels.registry import RUNNERS, Call, KernelFamily, Sample, computes, policy
 from lbrx.metal import Buffer, Context, DeviceInfo, Pipeline
 from lbrx.metal.commands import NumberSlot
-from lbrx.ops import TABLE, Attributes, Op, OpFamily, Role, Spec
+from lbrx.ops import BUILT_IN, TABLE, Attributes, Op, OpFamily, Role, Spec
 from lbrx.shape import Layout, Shape
 from lbrx.storage import Array, CpuStorage, NumberStorage
 
@@ -28,7 +28,8 @@ FAMILIES = {
     *(OpFamily.UNARY, OpFamily.BINARY, OpFamily.COMPARISON, OpFamily.TERNARY),
     *(OpFamily.CAST, OpFamily.ACTIVATION),
 }
-OPERATIONS = tuple(op.name for op in TABLE.values() if op.family in FAMILIES)
+# Those of elementwise.h.
+OPERATIONS = tuple(name for name in sorted(BUILT_IN) if TABLE[name].family in FAMILIES)
 GROUP = 256  # threads
 PART = 1 << 30  # elements in one dispatch
 PER_THREAD = 4
@@ -70,7 +71,14 @@ def step_of(op: Op, attributes: Attributes, specs: Sequence[Spec], gives: Dtype)
     working = gives if gives.is_float and not promoted.is_float else promoted
     wanted = [accumulator(working) if role is Role.VALUE else dt.bool_ for role in roles]
     wanted += [dt.float32] * len(numbers(attributes))
-    return ProgramStep(_function(op, attributes), tuple(enumerate(wanted)), gives)
+    return ProgramStep(
+        _function(op, attributes), tuple(enumerate(wanted)), gives, definition=op.metal or ""
+    )
+
+
+def has_function(op: Op) -> bool:
+    """Whether an operation is elementwise and in `elementwise.h`, or brings its own MSL."""
+    return op.family in FAMILIES and (op.metal is not None or op.name in BUILT_IN)
 
 
 def numbers(attributes: Attributes) -> list[float]:

@@ -40,6 +40,8 @@ class ProgramStep:
     function: str
     arguments: tuple[tuple[int, Dtype], ...]  # (value, dtype that it is converted to)
     gives: Dtype
+    definition: str = ""
+    """MSL of a function that is not in `elementwise.h`."""
 
     def value(self, types: Sequence[Dtype], own: Dtype) -> str:
         """The result in MSL, given the types of the arguments and of the result itself."""
@@ -87,9 +89,16 @@ def value_types(
     ]
 
 
-def preamble(header: str, excess: bool) -> list[str]:
-    """The first lines of a kernel's text: the header decides whether operations are contracted."""
-    return [*(["#define EXCESS_PRECISION"] if excess else []), f'#include "{header}"', ""]
+def preamble(header: str, steps: Sequence[ProgramStep], excess: bool) -> list[str]:
+    """The first lines of a kernel's text: the header decides whether operations are contracted, and
+    operations from outside define their functions."""
+    lines = [*(["#define EXCESS_PRECISION"] if excess else []), f'#include "{header}"', ""]
+    definitions = dict.fromkeys(step.definition for step in steps if step.definition)
+    if definitions:
+        mode = "fast" if excess else "off"
+        lines += [f"#pragma METAL fp contract({mode})", "namespace op {", *definitions, "}"]
+        lines += ["#pragma METAL fp contract(on)", ""]
+    return lines
 
 
 @cache
@@ -99,7 +108,7 @@ def source(program: Program, name: str) -> str:
     body = _flat_body(program) if program.is_flat else _strided_body(program)
     return "\n".join(
         [
-            *preamble("elementwise.h", program.excess),
+            *preamble("elementwise.h", program.steps, program.excess),
             *_space(program),
             f"kernel void {name}(",
             ",\n".join(f"    {parameter}" for parameter in parameters) + ") {",

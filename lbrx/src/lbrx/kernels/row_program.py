@@ -116,7 +116,7 @@ def source(program: RowProgram, name: str) -> str:
     plain = [parameter.split(" [[")[0] for parameter in parameters]
     return "\n".join(
         [
-            *preamble("row_program.h", program.excess),
+            *preamble("row_program.h", program.steps, program.excess),
             *_space(program),
             *functors,
             "template <typename Team>",

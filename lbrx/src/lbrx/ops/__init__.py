@@ -18,7 +18,11 @@ from lbrx.ops import (
 )
 from lbrx.ops.table import REQUIRED, TABLE, Attributes, Op, Operand, OpFamily, Role, Spec
 
+BUILT_IN = frozenset(TABLE)
+"""The names of lbrx's own operations; others are registered from outside."""
+
 __all__ = [
+    "BUILT_IN",
     "REQUIRED",
     "TABLE",
     "Attributes",

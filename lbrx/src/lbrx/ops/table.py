@@ -137,6 +137,8 @@ class Op:
     shape_rule: ShapeRule
     dtype_rule: DtypeRule
     reference: Reference
+    metal: str | None = None
+    """The MSL function of an elementwise operation that brings its own."""
 
     def __repr__(self) -> str:
         return f"<Op {self.name}>"
@@ -237,11 +239,19 @@ TABLE: dict[str, Op] = {}
 
 
 def register(
-    name: str, family: OpFamily, shape: ShapeRule, dtype: DtypeRule, reference: Reference
+    name: str,
+    family: OpFamily,
+    shape: ShapeRule,
+    dtype: DtypeRule,
+    reference: Reference,
+    metal: str | None = None,
 ) -> None:
     """Add an operation to the table; a name that it already has raises ValueError.
 
-    The reference's docstring documents the operation.
+    The reference's docstring documents the operation. `metal` is for elementwise operations that
+    are not in `shaders/elementwise.h`: an MSL function of the same name, which takes the operands
+    and the numeric attributes. Halves are given to it as float. Without it, and without a runner of
+    `lbrx.kernels`, metal computes the reference on the host.
     """
     operands: list[Operand] = []
     attributes: dict[str, Any] = {}
@@ -255,15 +265,19 @@ def register(
         operands.append(Operand(parameter.name, role, parameter.default is None))
     if name in TABLE:
         raise ValueError(f"operation {name} is already registered: give another name")
-    TABLE[name] = Op(name, family, tuple(operands), variadic, attributes, shape, dtype, reference)
+    TABLE[name] = Op(
+        name, family, tuple(operands), variadic, attributes, shape, dtype, reference, metal
+    )
 
 
-def op(family: OpFamily, shape: ShapeRule, dtype: DtypeRule) -> Callable[[Reference], Reference]:
+def op(
+    family: OpFamily, shape: ShapeRule, dtype: DtypeRule, metal: str | None = None
+) -> Callable[[Reference], Reference]:
     """A decorator that registers a function as the operation of the same name."""
 
     def decorate(reference: Reference) -> Reference:
         # References named sum_ and any_ do not hide the built-in functions.
-        register(reference.__name__.rstrip("_"), family, shape, dtype, reference)
+        register(reference.__name__.rstrip("_"), family, shape, dtype, reference, metal)
         return reference
 
     return decorate

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from lbrx.kernels import RUNNERS, elementwise, fused_rows, matmul
-from lbrx.kernels.registry import Call, under
+from lbrx.kernels import RUNNERS, elementwise, fused_rows, host, matmul
+from lbrx.kernels.registry import Call, Runner, under
 from lbrx.metal import Context, context
 from lbrx.metal.commands import Work, working
-from lbrx.ops import Spec, arithmetic
+from lbrx.ops import Op, Spec, arithmetic
 from lbrx.scheduler.fusion import KernelPlan, computation, plan
 from lbrx.scheduler.graph import Node, Pending, identity, in_order, node_of, settle
 from lbrx.scheduler.tracing import refuse_inputs
@@ -57,7 +57,14 @@ def _encoded(gpu: Context, kernel: KernelPlan) -> tuple[Array, ...]:
             return elementwise.compute(gpu, real)
         return fused_rows.compute(gpu, real)
     inputs = tuple(None if x is None else _real(x) for x in node.inputs)
-    return RUNNERS[node.op.name](Call(gpu, node.op, inputs, node.attributes, node.outputs))
+    return _runner(node.op)(Call(gpu, node.op, inputs, node.attributes, node.outputs))
+
+
+def _runner(op: Op) -> Runner:
+    """What computes an operation: its family's kernels, else the host."""
+    if op.name in RUNNERS:
+        return RUNNERS[op.name]
+    return elementwise.run if elementwise.has_function(op) else host.run
 
 
 def _work(kernel: KernelPlan) -> Work:

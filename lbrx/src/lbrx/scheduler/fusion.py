@@ -92,7 +92,7 @@ def views_of(
 
 
 def is_elementwise(node: Node) -> bool:
-    return node.op.family in elementwise.FAMILIES or node.op.name == "copy"
+    return elementwise.has_function(node.op) or node.op.name == "copy"
 
 
 def is_row_reduction(node: Node) -> bool:
