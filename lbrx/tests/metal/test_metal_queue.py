@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -186,6 +188,175 @@ def test_a_missing_argument_names_the_kernel(gpu):
     buffer = gpu.upload(np.zeros(1, np.uint32))
     gpu.queue.dispatch(kernel(gpu, "add_one"), [buffer], (1, 1, 1), (1, 1, 1))
     assert buffer.array(np.uint32)[0] == 1
+
+
+# ---- whose errors they are ----
+
+
+def in_thread(work):
+    """Run a function on a thread of its own; returns what it returned or raised."""
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(work)
+        return future.exception() or future.result()
+
+
+class Worker:
+    """A thread that stays alive between calls."""
+
+    def __init__(self):
+        self.pool = ThreadPoolExecutor(1)
+
+    def __call__(self, work):
+        future = self.pool.submit(work)
+        return future.exception() or future.result()
+
+
+@pytest.fixture
+def worker():
+    made = Worker()
+    yield made
+    made.pool.shutdown()
+
+
+def add(gpu, buffer, count=4):
+    return gpu.queue.dispatch(kernel(gpu, "add_one"), [buffer], (count, 1, 1), GROUP)
+
+
+@soft_only
+def test_a_failure_is_not_raised_on_another_thread(gpu, worker):
+    """Neither by its waits nor by its results, even if both threads encode in turns."""
+    mine = gpu.upload(np.zeros(4, np.uint32))
+    add(gpu, mine)
+    worker(lambda: crash(gpu))
+    add(gpu, mine)
+    gpu.queue.wait()
+    assert mine.array(np.uint32).tolist() == [2] * 4
+    assert "reach_far" in str(worker(gpu.queue.wait))
+    assert worker(gpu.queue.wait) is None
+
+
+@soft_only
+def test_a_result_of_failed_work_fails_on_every_thread(gpu, worker):
+    broken = worker(lambda: crash(gpu))
+    for _ in range(2):
+        with pytest.raises(DeviceError, match="reach_far"):
+            broken.array()
+    assert worker(gpu.queue.wait) is None  # reported already, by the result
+
+
+@soft_only
+def test_a_reported_failure_does_not_slow_later_waits(gpu, monkeypatch):
+    crash(gpu)
+    with pytest.raises(DeviceError, match="reach_far"):
+        gpu.queue.wait()
+    later = gpu.upload(np.zeros(4, np.uint32))
+    add(gpu, later)
+    later.wait()
+    drained = []
+    monkeypatch.setattr(gpu.queue, "drain", lambda ticket=None: drained.append(ticket))
+    later.wait()
+    assert not drained
+
+
+@soft_only
+def test_an_operand_of_failed_work_is_still_right(gpu):
+    operand = gpu.upload(np.arange(64, dtype=np.uint32))
+    out, far = gpu.upload(np.zeros(1, np.uint32)), np.uint64(1 << 45).tobytes()
+    pipeline = kernel(gpu, "sum")
+    gpu.queue.dispatch(pipeline, [operand, out], GROUP, GROUP, threadgroup_memory=[256])
+    gpu.queue.dispatch(kernel(gpu, "reach_far"), [out, far], (1, 1, 1), (1, 1, 1))
+    with pytest.raises(DeviceError, match="reach_far"):
+        out.array()
+    assert operand.array(np.uint32).tolist() == list(range(64))
+
+
+@soft_only
+@pytest.mark.parametrize("known", [False, True])
+def test_what_is_computed_from_a_failed_result_fails(gpu, gate, known):
+    """Whether the failure is known when the dependent kernel is encoded or not."""
+    broken = gpu.upload(np.zeros(64, np.uint32))
+    out, other = gpu.upload(np.zeros(1, np.uint32)), gpu.upload(np.zeros(4, np.uint32))
+    far = np.uint64(1 << 45).tobytes()
+    gpu.queue.dispatch(kernel(gpu, "reach_far"), [broken, far], (1, 1, 1), (1, 1, 1))
+    gpu.queue.commit()
+    if known:
+        gate.release()
+        with pytest.raises(DeviceError, match="reach_far"):
+            gpu.queue.wait()
+
+    def dependent():
+        pipeline = kernel(gpu, "sum")
+        gpu.queue.dispatch(pipeline, [broken, out], GROUP, GROUP, threadgroup_memory=[256])
+
+    if known:
+        with pytest.raises(DeviceError, match="reach_far"):
+            dependent()
+    else:
+        dependent()
+        gpu.queue.commit()
+        gate.release()
+        with pytest.raises(DeviceError, match="reach_far"):
+            out.array()
+    with pytest.raises(DeviceError, match="reach_far"):
+        broken.array()
+    add(gpu, other)
+    assert other.array(np.uint32).tolist() == [1] * 4
+
+
+@soft_only
+def test_memory_that_is_written_again_works_again(gpu):
+    broken = crash(gpu)
+    with pytest.raises(DeviceError, match="reach_far"):
+        broken.array()
+    broken.unsynchronised()[:] = 0
+    add(gpu, broken, 16)
+    assert broken.array(np.uint32).tolist() == [1] * 16
+
+
+@pytest.mark.metal
+def test_what_a_check_finds_is_not_raised_on_another_thread(gpu, worker):
+    mine, theirs = (gpu.upload(np.zeros(2, np.uint32)) for _ in range(2))
+
+    def checked():
+        gpu.queue.dispatch(
+            kernel(gpu, "add_one"), [theirs], (2, 1, 1), GROUP, check=lambda: IndexError("found")
+        )
+
+    worker(checked)
+    add(gpu, mine, 2)
+    gpu.queue.wait()
+    assert mine.array(np.uint32).tolist() == [1, 1]
+    assert str(worker(gpu.queue.wait)) == "found"
+    worker(checked)
+    with pytest.raises(IndexError, match="found"):  # or by the first who reads the result
+        theirs.array()
+    assert worker(gpu.queue.wait) is None
+    assert theirs.array(np.uint32).tolist() == [2, 2]
+
+
+@soft_only
+@pytest.mark.parametrize("apart", [False, True])
+def test_an_event_of_another_thread_tells_that_its_work_failed(gpu, worker, apart):
+    event = gpu.event()
+
+    def work():
+        crash(gpu)
+        if apart:
+            gpu.queue.commit()
+        event.record()
+
+    worker(work)
+    with pytest.raises(DeviceError, match="reach_far"):
+        event.wait()
+    assert worker(gpu.queue.wait) is None
+
+
+@soft_only
+def test_a_failure_of_a_thread_that_ended_is_logged(gpu, caplog):
+    assert in_thread(lambda: crash(gpu) and None) is None
+    gpu.queue.wait()
+    gc.collect()
+    assert "work failed that was not waited for: kernel reach_far failed" in caplog.text
 
 
 # ---- events ----

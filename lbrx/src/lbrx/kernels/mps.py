@@ -137,7 +137,7 @@ def _multiply(
                 commands, *matrices
             )
 
-    gpu.queue.encode("matmul", buffers, encode, variant)
+    gpu.queue.encode("matmul", buffers, encode, variant, written_at=frozenset({2}))
 
 
 def times_rows(
@@ -156,7 +156,8 @@ def times_rows(
         matrices = map(_matrix, buffers, (0, 0, column), stacks)
         product.encodeToCommandBuffer_leftMatrix_rightMatrix_resultMatrix_(commands, *matrices)
 
-    gpu.queue.encode(name, [buffer_of(x), buffer_of(y), buffer_of(result)], encode, variant)
+    buffers = [buffer_of(x), buffer_of(y), buffer_of(result)]
+    gpu.queue.encode(name, buffers, encode, variant, written_at=frozenset({2}))
 
 
 def _even_members(problem: MatmulProblem) -> tuple[int, int, int]:

@@ -1,7 +1,8 @@
 """Buffers: ranges of blocks of memory that host and device share.
 
 A block remembers the ticket of the last work that uses it. The device runs work in order, so a
-block may serve again at once; the host waits for the ticket before it touches the bytes.
+block may serve again at once; the host waits for the ticket before it touches the bytes. The
+outcome of the last work that wrote it tells whether the bytes are right.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lbrx.memory.pool import Pool
+from lbrx.metal.outcome import Outcome
 
 NumpyArray = npt.NDArray[Any]
 
@@ -20,13 +22,16 @@ NumpyArray = npt.NDArray[Any]
 class Waiter(Protocol):
     """The part of the command queue that a buffer uses."""
 
-    def wait(self, ticket: int | None = None) -> None: ...
+    def wait_for(self, ticket: int, outcome: Outcome | None) -> None: ...
 
 
 class Block:
     """An MTLBuffer with its address on the host."""
 
-    __slots__ = ("__weakref__", "address", "handle", "heap", "host", "length", "ticket", "writable")
+    __slots__ = (
+        *("__weakref__", "address", "handle", "heap", "host"),
+        *("length", "source", "ticket", "writable"),
+    )
 
     def __init__(
         self,
@@ -44,6 +49,7 @@ class Block:
         self.writable = writable
         self.heap = heap  # the memory.heap.Heap that it is a part of
         self.ticket = 0  # of the last work that uses it
+        self.source: Outcome | None = None  # of the last work that wrote it
 
 
 def block_over(handle: Any, length: int, heap: object = None) -> Block:
@@ -108,8 +114,11 @@ class Buffer:
         return Buffer(self.block, self.offset + offset, size, self._waiter, self)
 
     def wait(self) -> None:
-        """Block until the device has finished all work that uses this memory."""
-        self._waiter.wait(self.block.ticket)
+        """Block until the device has finished all work that uses this memory.
+
+        Raises DeviceError if the work that wrote it failed.
+        """
+        self._waiter.wait_for(self.block.ticket, self.block.source)
 
     def array(self, dtype: npt.DTypeLike = np.uint8) -> NumpyArray:
         """The memory as a flat array, after a wait. The array keeps the memory alive."""
@@ -156,4 +165,5 @@ class PooledBuffer(Buffer):
 
     # Runs at any moment on any thread: `give` takes no lock.
     def __del__(self) -> None:
+        self.block.source = None
         self._pool.give(self.block, self._length, self._label)

@@ -1,9 +1,9 @@
 """The command queue: commands are encoded at once, committed in batches, waited for when read.
 
 Every command gets a ticket, the number of its command buffer. The device runs command buffers in
-order. If one fails, the next wait raises its error, and so does every wait for its ticket. A check
-is a function that looks at what a kernel reported: what it finds is raised by the next wait only,
-because the other results of that command buffer are right.
+order. A command buffer holds commands of one thread, so that its failure costs no other thread's
+results; `outcome.py` says which waits raise the error. A check is a function that looks at what a
+kernel reported: what it finds is raised once, because the results of the command buffer are right.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
+from weakref import WeakValueDictionary
 
 from lbrx.errors import DeviceError
 from lbrx.interrupt import UNINTERRUPTED
@@ -32,6 +33,7 @@ from lbrx.metal.commands import (
 )
 from lbrx.metal.hazards import Hazards
 from lbrx.metal.library import Pipeline
+from lbrx.metal.outcome import Inbox, Outcome
 
 # macOS kills long command buffers, short ones cost time: MLX and llama.cpp use about these limits.
 MAX_OPERATIONS = 50
@@ -44,6 +46,8 @@ class Submission:
 
     ticket: int
     commands: Any
+    inbox: Inbox  # of the thread that encodes it
+    outcome: Outcome = field(default_factory=Outcome)
     kernels: dict[str, None] = field(default_factory=dict)  # names in order, each once
     hosts: list[object] = field(default_factory=list)  # owners of memory that Metal does not retain
     checks: list[Check] = field(default_factory=list)  # called when it has completed
@@ -56,6 +60,13 @@ class Observer(Protocol):
 
     def note(self, command: Command, commands: Any) -> None:
         """Called when `commands`, the command's MTLCommandBuffer, has been committed."""
+
+
+class _Thread(threading.local):
+    """What the queue keeps for each thread."""
+
+    def __init__(self) -> None:
+        self.inbox = Inbox()
 
 
 class CommandQueue:
@@ -74,9 +85,9 @@ class CommandQueue:
         self._in_flight: deque[Submission] = deque()
         self._last = 0  # the newest ticket
         self._completed = 0  # all tickets up to this one have ended
-        self._failures: dict[int, DeviceError] = {}
-        self._unreported: list[int] = []
-        self._found: list[Exception] = []  # by checks, and not raised yet
+        self._thread = _Thread()
+        # By ticket, while there is a result or a thread that has to be told.
+        self._failed: WeakValueDictionary[int, Outcome] = WeakValueDictionary()
         self._dispatches: Counter[str] = Counter()
         self._hazards = Hazards()  # of the open encoder
         self.observer: Observer | None = None
@@ -112,10 +123,15 @@ class CommandQueue:
         buffers: Sequence[Buffer],
         encode: Callable[[Any, Sequence[Buffer]], object],
         variant: str = "",
+        written_at: frozenset[int] | None = None,
     ) -> int:
-        """Call `encode(commands, buffers)`, which adds its own encoders to the MTLCommandBuffer;
-        returns the ticket."""
-        return self.run(Encoded(name, tuple(buffers), encode, variant, self._work()))
+        """Call `encode(commands, buffers)`, which adds its own encoders to the MTLCommandBuffer.
+
+        `written_at` has the indices of the buffers that it writes, None for all of them. Returns
+        the ticket.
+        """
+        work = self._work()
+        return self.run(Encoded(name, tuple(buffers), encode, variant, work, written_at=written_at))
 
     def _work(self) -> Work | None:
         return current_work() if self.observer is not None or recorder() is not None else None
@@ -140,12 +156,15 @@ class CommandQueue:
         pipeline = command.pipeline
         _check_group(pipeline, command.group)
         with self._encoding(pipeline.name) as submission:
+            self._refuse_failed(command)
             encoder = self._compute_encoder(submission)
             if self._hazards.admit(command):
                 encoder.memoryBarrierWithScope_(Metal.MTLBarrierScopeBuffers)
             encoder.setComputePipelineState_(pipeline.state)
+            places = pipeline.written
             for index, argument in enumerate(command.arguments):
-                self._bind(submission, encoder, argument, index)
+                written = places is None or index in places
+                self._bind(submission, encoder, argument, index, written)
             for index, length in enumerate(command.threadgroup_memory):
                 encoder.setThreadgroupMemoryLength_atIndex_(length, index)
             encoder.dispatchThreads_threadsPerThreadgroup_(
@@ -157,10 +176,12 @@ class CommandQueue:
 
     def _run_encoded(self, command: Encoded) -> int:
         with self._encoding(command.name) as submission:
+            self._refuse_failed(command)
             self._end_encoder()
             command.encode(submission.commands, command.buffers)
-            for buffer in command.buffers:
-                self._use(submission, buffer)
+            places = command.written_at
+            for index, buffer in enumerate(command.buffers):
+                self._use(submission, buffer, places is None or index in places)
             submission.hosts.append(command.encode)  # not the buffers, which may be reused
             return self._counted(submission, command, command.name)
 
@@ -187,20 +208,37 @@ class CommandQueue:
             self._encoder.endEncoding()
             self._encoder = None
 
-    def _bind(self, submission: Submission, encoder: Any, argument: Argument, index: int) -> None:
+    def _refuse_failed(self, command: Command) -> None:
+        """Raise the error of an operand that failed work was to compute."""
+        if not self._failed:
+            return
+        written = {id(buffer.block) for buffer in command.written}
+        for buffer in command.buffers:
+            source = buffer.block.source
+            if source is not None and source.error is not None and id(buffer.block) not in written:
+                source.check()
+
+    def _bind(
+        self, submission: Submission, encoder: Any, argument: Argument, index: int, written: bool
+    ) -> None:
         if isinstance(argument, Buffer):
             # Metal refuses an offset at the end of a buffer, where an empty part may start.
             offset = argument.offset if argument.size else 0
             encoder.setBuffer_offset_atIndex_(argument.block.handle, offset, index)
-            self._use(submission, argument)
+            self._use(submission, argument, written)
         elif argument is not None:
             encoder.setBytes_length_atIndex_(argument, len(argument), index)
         else:  # otherwise the encoder keeps what an earlier kernel bound
             encoder.setBuffer_offset_atIndex_(None, 0, index)
 
-    def _use(self, submission: Submission, buffer: Buffer) -> None:
+    def _use(self, submission: Submission, buffer: Buffer, written: bool) -> None:
         block = buffer.block
         block.ticket = submission.ticket
+        source, outcome = block.source, submission.outcome
+        if written:
+            block.source = outcome
+        elif source is not None and source is not outcome and not source.ended:
+            outcome.sources.add(source)
         if block.host is not None:
             submission.hosts.append(block.host)
         submission.nbytes += buffer.size
@@ -218,23 +256,31 @@ class CommandQueue:
         return submission.ticket
 
     def _current(self) -> Submission:
-        """The open command buffer; call with the queue locked."""
+        """The open command buffer of this thread; call with the queue locked."""
+        inbox = self._thread.inbox
+        if self._open is not None and self._open.inbox is not inbox:
+            self.commit()
         if self._open is None:
             with autorelease_pool():
                 commands = self._queue.commandBuffer()
             self._last += 1
-            self._open = Submission(self._last, commands)
+            self._open = Submission(self._last, commands, inbox)
         return self._open
 
     # ---- ordering, for events ----
 
-    def signal(self, event: Any, value: int) -> int:
-        """Make the device set an event after everything encoded so far."""
+    def signal(self, event: Any, value: int) -> tuple[int, Outcome]:
+        """Make the device set an event after everything encoded so far. Returns the ticket, and
+        the outcome of all that this thread has encoded."""
         with self._encoding("an event's signal") as submission:
             self._end_encoder()
             submission.commands.encodeSignalEvent_value_(event, value)
+            inbox = submission.inbox
+            before = (other.outcome for other in self._in_flight if other.inbox is inbox)
+            submission.outcome.sources.update(before)
+            submission.outcome.sources.update(known for known in inbox if known.unreported)
             self.commit()
-            return submission.ticket
+            return submission.ticket, submission.outcome
 
     def hold(self, event: Any, value: int) -> None:
         """Make the device wait for an event before anything encoded later."""
@@ -266,14 +312,37 @@ class CommandQueue:
     def wait(self, ticket: int | None = None) -> None:
         """Block until the work up to `ticket` has ended, or all work without a ticket.
 
-        Raises DeviceError for work that failed since the last wait, or what a check found.
+        Raises DeviceError if the work with that ticket failed, and for unreported failures of work
+        that this thread encoded. Raises what a check found likewise.
         """
-        wrong = self._failures or self._found
-        if ticket == 0 or (ticket is not None and ticket <= self._completed and not wrong):
+        if ticket is None or ticket > self._completed:
+            self.drain(ticket)
+        self._report(None if ticket is None else self._failed.get(ticket))
+
+    def wait_for(self, ticket: int, outcome: Outcome | None) -> None:
+        """Block until the work up to `ticket` has ended, and raise errors as `wait` does, but of
+        the work with this outcome instead of the work with the ticket."""
+        if ticket == 0:
             return
-        self.drain(ticket)
+        if ticket > self._completed:
+            self.drain(ticket)
+        self._report(outcome)
+
+    def _report(self, outcome: Outcome | None) -> None:
+        inbox = self._thread.inbox
+        if inbox or (outcome is not None and outcome.wrong):
+            with self._lock:
+                if outcome is not None:
+                    outcome.check()
+                inbox.check()
+
+    def finish(self) -> None:
+        """Wait for all work; raises an unreported failure of any thread."""
+        self.wait()
         with self._lock:
-            self._report(ticket)
+            for outcome in list(self._failed.values()):
+                if outcome.unreported:
+                    outcome.check()
 
     def drain(self, ticket: int | None = None) -> None:
         """Block like `wait`, and leave errors to the next wait."""
@@ -298,25 +367,19 @@ class CommandQueue:
             status = head.commands.status()
             if status < Metal.MTLCommandBufferStatusCompleted:
                 return
-            if status == Metal.MTLCommandBufferStatusError:
-                self._failures[head.ticket] = _failure(head)
-                self._unreported.append(head.ticket)
-            else:
-                found = (check() for check in head.checks)
-                self._found += [problem for problem in found if problem is not None]
+            self._end(head, status == Metal.MTLCommandBufferStatusError)
             self._completed = head.ticket
             self._in_flight.popleft()
 
-    def _report(self, ticket: int | None) -> None:
-        own = ticket if ticket in self._failures else None
-        failed = own if own is not None else next(iter(self._unreported), None)
-        if failed is None:
-            if self._found:
-                raise self._found.pop(0)
-            return
-        if failed in self._unreported:
-            self._unreported.remove(failed)
-        raise DeviceError(*self._failures[failed].args)
+    def _end(self, submission: Submission, failed: bool) -> None:
+        checks = () if failed else submission.checks
+        findings = [problem for check in checks if (problem := check()) is not None]
+        outcome = submission.outcome
+        outcome.end(_failure(submission) if failed else None, findings)
+        if outcome.error is not None:
+            self._failed[submission.ticket] = outcome
+        if outcome.unreported:
+            submission.inbox.append(outcome)
 
     def _refuse_fork(self) -> None:
         if os.getpid() != self._process:

@@ -128,6 +128,8 @@ class Encoded:
     work: Work | None = None
     kernels: Mapping[str, int] | None = None
     """The kernels to count in its place, if it is a list of them."""
+    written_at: frozenset[int] | None = None
+    """Indices of the buffers that it writes; None for all."""
 
     @property
     def label(self) -> str:
@@ -139,7 +141,8 @@ class Encoded:
 
     @property
     def written(self) -> tuple[Buffer, ...]:
-        return self.buffers
+        places = self.written_at
+        return tuple(x for i, x in enumerate(self.buffers) if places is None or i in places)
 
 
 Command = Dispatch | Encoded

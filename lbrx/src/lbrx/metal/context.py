@@ -62,7 +62,7 @@ class Context:
         if for_host:
             completed = self.queue.completed()
             block, length = self.pool.take(size, label, lambda b: b.ticket <= completed)
-            block.ticket = 0  # a wait for it must not raise an error of its earlier use
+            block.ticket = 0
         else:
             block, length = self.pool.take(size, label)
         recorded = recorder()
@@ -184,7 +184,7 @@ class Context:
             return
         self.closed = True
         try:
-            self.queue.wait()
+            self.queue.finish()
         finally:
             self.shaders.save()
             self.trim()

@@ -126,6 +126,7 @@ class _Binding:
                 made = self.gpu.buffer(place.block.length, "tensors")
                 self._given[id(place.block)] = (0, made)
         self.used = tuple(given for _, given in self._given.values())
+        self.places = tuple(self._given)  # of `used`, in the same order in every run
 
     def __call__(self, buffer: Buffer) -> Buffer:
         found = self._given.get(id(buffer.block))
@@ -187,6 +188,8 @@ class Listed:
         bound = [b for command in commands for b in command.buffers if not _is_open(b)]
         self.bound = tuple({id(buffer.block): buffer for buffer in bound}.values())
         self.lists = [_List(gpu, commands)]
+        self.written = {id(b.block) for command in commands for b in command.written}
+        self.written_at: frozenset[int] | None = None  # indices of what a run writes
 
     def run(self, binding: _Binding) -> None:
         queue = binding.gpu.queue
@@ -197,7 +200,13 @@ class Listed:
         chosen = self._at_rest(binding.gpu)
         chosen.bind(binding)
         used = (*binding.used, *self.bound, chosen.constants)
-        chosen.ticket = queue.run(Encoded("replay", used, chosen.execute, kernels=self.counts))
+        if self.written_at is None:
+            blocks = (*binding.places, *(id(buffer.block) for buffer in self.bound))
+            self.written_at = frozenset(i for i, b in enumerate(blocks) if b in self.written)
+        command = Encoded(
+            "replay", used, chosen.execute, kernels=self.counts, written_at=self.written_at
+        )
+        chosen.ticket = queue.run(command)
 
     def _at_rest(self, gpu: Context) -> _List:
         """A copy that the device is not executing."""
