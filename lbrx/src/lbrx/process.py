@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import re
 import resource
 import sys
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 
@@ -25,3 +28,51 @@ def peak_memory() -> int:
         return int(found[1]) * 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
+
+
+def memory_in_use() -> int:
+    """The number of bytes that this process has in memory; its peak where only that is known."""
+    status = Path("/proc/self/statm")
+    if not status.exists():
+        return peak_memory()
+    return int(status.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@cache
+def memory_limit() -> int:
+    """Bytes that this process may use: the memory of the machine, or a lower limit of its cgroup,
+    such as a container's."""
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min([physical, *cgroup_limits(Path("/"))])
+
+
+def cgroup_limits(root: Path) -> Iterator[int]:
+    """The limits of this process' cgroups and their parents, which apply too. The files are
+    `memory.max` in version 2 of cgroups, and `memory.limit_in_bytes` in version 1."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            mount, name = root / "sys/fs/cgroup", "memory.max"
+        elif "memory" in controllers.split(","):
+            mount, name = root / "sys/fs/cgroup/memory", "memory.limit_in_bytes"
+        else:
+            continue
+        group = mount / path.lstrip("/")
+        # In a container the path may be the host's: what exists of it is read.
+        for folder in (group, *group.parents):
+            if folder.is_relative_to(mount):
+                yield from _limit_in(folder / name)
+
+
+def _limit_in(file: Path) -> Iterator[int]:
+    """The number in a file; nothing if it is missing, or says `max`."""
+    try:
+        text = file.read_text().strip()
+    except OSError:
+        return
+    if text.isdecimal():
+        yield int(text)

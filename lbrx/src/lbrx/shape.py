@@ -19,6 +19,7 @@ Shape = tuple[int, ...]
 Axes = int | Sequence[int] | None
 KNOWN = 4096  # entries of the caches of layouts
 Sizes = int | Sequence[int]
+MOST_ELEMENTS = (1 << 63) // 8 - 1  # with 8 bytes each, numpy's and Metal's sizes hold them
 BasicIndex = int | slice | EllipsisType | None
 
 
@@ -63,7 +64,16 @@ def as_shape(given: Sizes) -> Shape:
     sizes = tuple(map(operator.index, given if isinstance(given, Iterable) else (given,)))
     if any(n < 0 for n in sizes):
         raise ShapeError(f"shape {sizes} has a negative size: sizes are 0 or more")
-    return sizes
+    return representable(sizes)
+
+
+def representable(shape: Shape) -> Shape:
+    """The shape itself. Raises ShapeError if strides or sizes in bytes would exceed 64 bits."""
+    if math.prod(shape) <= MOST_ELEMENTS and 0 not in shape:
+        return shape
+    if math.prod(n for n in shape if n) > MOST_ELEMENTS:
+        raise ShapeError(f"shape {shape} is too large: sizes may multiply to {MOST_ELEMENTS}")
+    return shape
 
 
 @lru_cache(KNOWN)
@@ -141,7 +151,7 @@ def resolve(shape: Sequence[int], size: int) -> Shape:
             f"{size} elements cannot take the shape {tuple(shape)}: "
             "sizes must multiply to that number, with at most one -1"
         )
-    return wanted
+    return representable(wanted)
 
 
 def reshape(layout: Layout, shape: Sequence[int]) -> Layout | None:
@@ -207,6 +217,7 @@ def expand(layout: Layout, shape: Sequence[int]) -> Layout:
             f"shape {layout.shape} does not expand to {tuple(shape)}: "
             "only axes of size 1 and new leading axes can grow"
         )
+    representable(wanted)
     strides = (0,) * extra + layout.strides
     kept = zip(old, wanted, strides, strict=True)
     return Layout(wanted, tuple(s if o == n else 0 for o, n, s in kept), layout.offset)

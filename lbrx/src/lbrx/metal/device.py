@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any, Protocol
 
 from lbrx.device_info import DeviceInfo
 from lbrx.errors import DeviceError
 from lbrx.metal import binding
 from lbrx.metal.binding import CallError, Metal
+from lbrx.process import memory_limit
 
 # Apple GPU families
 FIRST_SIMDGROUP_MATRIX = 7
@@ -76,7 +76,7 @@ def describe(device: Any) -> DeviceInfo:
         threadgroup_memory=int(device.maxThreadgroupMemoryLength()),
         max_buffer=int(device.maxBufferLength()),
         working_set=working_set,
-        memory_limit=min(working_set * 3 // 2, _memory_bytes() * 19 // 20),
+        memory_limit=min(working_set * 3 // 2, memory_limit() * 19 // 20),
         unified_memory=bool(device.hasUnifiedMemory()),
         simdgroup_matrix=family >= FIRST_SIMDGROUP_MATRIX,
         bfloat=family >= FIRST_BFLOAT,
@@ -132,7 +132,3 @@ def registry_cores(output: bytes) -> int | None:
         return None
     counts = (entry.get("gpu-core-count") for entry in entries)
     return next((count for count in counts if isinstance(count, int) and count > 0), None)
-
-
-def _memory_bytes() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -23,7 +23,7 @@ from lbrx.models.memory_plan import MemoryPlan, plan_memory
 from lbrx.models.sampling import check_number
 from lbrx.models.tokenizer import read_tokenizer
 from lbrx.models.weights import Weights, bytes_in_memory
-from lbrx.process import give_back
+from lbrx.process import give_back, memory_limit
 from lbrx.tensor.placement import default_device
 from lbrx.tensor.stored_model import open_model
 
@@ -113,7 +113,7 @@ def _memory_limit(device: str) -> int:
 
         info = context().info
         return int(info.memory_limit if info.soft else info.working_set)
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return memory_limit()
 
 
 def _compute_dtype(device: str, network: type[Decoder]) -> Dtype:

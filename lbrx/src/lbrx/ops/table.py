@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from lbrx import dtype as dt
 from lbrx.dtype import Dtype
 from lbrx.errors import DtypeError, ShapeError
-from lbrx.shape import Shape, list_of
+from lbrx.shape import Shape, list_of, representable
 
 NumpyArray = NDArray[Any]
 Attributes = Mapping[str, Any]
@@ -190,7 +190,7 @@ class Op:
         types = dtypes if isinstance(dtypes, tuple) else (dtypes,)
         # All results have the same shape, unless the rule returns a list of shapes.
         each = shapes if isinstance(shapes, list) else [shapes] * len(types)
-        return tuple(map(Spec, each, types))
+        return tuple(map(Spec, map(representable, each), types))
 
     def _promoted(self, specs: Sequence[Spec | None]) -> Dtype:
         values = []

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +15,8 @@ from numpy.typing import NDArray
 from lbrx import dtype as dt
 from lbrx import shape as sh
 from lbrx.dtype import Dtype, DtypeLike
+from lbrx.errors import OutOfMemory
+from lbrx.process import memory_in_use, memory_limit
 from lbrx.shape import Layout
 from lbrx.storage.array import Array, Bytes
 
@@ -30,8 +33,10 @@ class CpuStorage:
 
     @classmethod
     def allocate(cls, nbytes: int) -> CpuStorage:
-        """Uninitialised memory in complete pages, which a GPU can use without a copy."""
-        room = np.empty(_whole_pages(nbytes) + PAGE, np.uint8)
+        """Uninitialised memory in complete pages, which a GPU can use without a copy. Raises
+        OutOfMemory if the process may not use that much."""
+        with enough_memory(nbytes):
+            room = np.empty(_whole_pages(nbytes) + PAGE, np.uint8)
         start = -room.ctypes.data % PAGE
         return cls(room[start : start + nbytes])
 
@@ -64,6 +69,21 @@ class NumberStorage(CpuStorage):
     def __init__(self, data: Bytes, number: int) -> None:
         super().__init__(data)
         self.number = number  # its index among the numbers of the replay
+
+
+@contextmanager
+def enough_memory(nbytes: int) -> Iterator[None]:
+    """For numpy's allocations within: raises OutOfMemory at once for more bytes than the process
+    may use, and in place of numpy's error."""
+    limit = memory_limit()
+    if nbytes > limit:
+        raise OutOfMemory(nbytes, memory_in_use(), limit)
+    try:
+        yield
+    except MemoryError as problem:
+        if isinstance(problem, OutOfMemory):
+            raise
+        raise OutOfMemory(nbytes, memory_in_use(), limit) from problem
 
 
 def _whole_pages(nbytes: int) -> int:

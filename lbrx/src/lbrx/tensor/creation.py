@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,8 +13,8 @@ from numpy.typing import NDArray
 from lbrx import dtype as dt
 from lbrx.dtype import Dtype, DtypeLike
 from lbrx.errors import DtypeError, ShapeError
-from lbrx.shape import Sizes, as_shape, expand, list_of
-from lbrx.storage.cpu import copied, shared
+from lbrx.shape import MOST_ELEMENTS, Sizes, as_shape, expand, list_of
+from lbrx.storage.cpu import copied, enough_memory, shared
 from lbrx.tensor import dlpack
 from lbrx.tensor import placement as devices
 from lbrx.tensor.core import Tensor, call
@@ -170,7 +171,10 @@ def arange(
         start, stop = 0, start
     if step == 0:
         raise ShapeError(f"arange from {start} to {stop} never ends with step=0: give another step")
-    values = np.arange(start, stop, step)
+    if not (stop - start) / step < MOST_ELEMENTS:  # also NaN
+        raise ShapeError(f"arange from {start} to {stop} by {step} has too many elements")
+    with enough_memory(int((stop - start) / step) * 8):
+        values = np.arange(start, stop, step)
     wanted = dt.result_type(*map(_number, (start, stop, step))) if dtype is None else dtype
     return _placed(values, dt.parse(wanted), device)
 
@@ -195,7 +199,10 @@ def eye(
 
     It has as many columns as rows unless given. Diagonal k > 0 is above the main one, k < 0 below.
     """
-    return _placed(np.eye(rows, columns, k), dt.parse(dtype or dt.float32), device)
+    shape = as_shape((rows, rows if columns is None else columns))
+    with enough_memory(math.prod(shape) * 8):
+        values = np.eye(shape[0], shape[1], k)
+    return _placed(values, dt.parse(dtype or dt.float32), device)
 
 
 def where(condition: Any, x: Any, y: Any) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,10 +18,11 @@ from lbrx.device_info import DeviceInfo
 from lbrx.dtype import Dtype
 from lbrx.errors import DeviceError
 from lbrx.memory.zero_copy import shareable_span
-from lbrx.ops import Attributes, Op, Role
+from lbrx.ops import Attributes, Op, Role, Spec
+from lbrx.process import memory_limit
 from lbrx.shape import Shape
 from lbrx.storage import Array, HostCache, written_in_place
-from lbrx.storage.cpu import allocate, copied
+from lbrx.storage.cpu import allocate, copied, enough_memory
 
 log = logging.getLogger("lbrx")
 
@@ -58,7 +60,12 @@ class CpuDevice:
     def run(
         self, op: Op, inputs: Sequence[Array | None], attributes: Attributes
     ) -> tuple[Array, ...]:
-        results = op([None if x is None else x.numpy() for x in inputs], attributes)
+        specs = [None if x is None else Spec(x.layout.shape, x.dtype) for x in inputs]
+        nbytes = sum(
+            math.prod(spec.shape) * spec.dtype.itemsize for spec in op.infer(specs, attributes)
+        )
+        with enough_memory(nbytes):
+            results = op([None if x is None else x.numpy() for x in inputs], attributes)
         for x, role in zip(inputs, op.roles(len(inputs)), strict=True):
             if role is Role.CACHE and x is not None and written_in_place(x):
                 np.copyto(x.writable(), results[0])
@@ -143,7 +150,7 @@ def devices() -> list[DeviceInfo]:
 
 
 def _cpu_info() -> DeviceInfo:
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    memory = memory_limit()
     return DeviceInfo(
         name="cpu",
         chip=None,
