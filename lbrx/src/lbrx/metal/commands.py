@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -44,15 +45,30 @@ class Work:
     nbytes: int  # the least that must be read and written
     operations: float  # floating-point
     choice: str = ""  # the reason for the variant
+    scope: int = 0  # the same for all commands that do this work together
+    part: int = 0  # the position of this command among them
 
 
-_work: ContextVar[Callable[[], Work] | None] = ContextVar("work", default=None)
+class _Scope:
+    """The commands within one `working`."""
+
+    def __init__(self, work: Callable[[], Work]) -> None:
+        self._work = work
+        self._number = next(_scopes)
+        self._parts = itertools.count()
+
+    def next_work(self) -> Work:
+        return replace(self._work(), scope=self._number, part=next(self._parts))
+
+
+_scopes = itertools.count(1)
+_work: ContextVar[_Scope | None] = ContextVar("work", default=None)
 
 
 @contextmanager
 def working(work: Callable[[], Work]) -> Iterator[None]:
     """Commands within it belong to this work; the function is called only if it is needed."""
-    token = _work.set(work)
+    token = _work.set(_Scope(work))
     try:
         yield
     finally:
@@ -73,8 +89,8 @@ def chosen(why: Callable[[], str]) -> Iterator[None]:
 
 
 def current_work() -> Work | None:
-    known, why = _work.get(), _choice.get()
-    work = known() if known is not None else None
+    scope, why = _work.get(), _choice.get()
+    work = scope.next_work() if scope is not None else None
     return replace(work, choice=why()) if work is not None and why is not None else work
 
 

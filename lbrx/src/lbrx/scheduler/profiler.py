@@ -16,7 +16,7 @@ from lbrx.metal import Context, context
 from lbrx.metal.commands import Command, Dispatch
 from lbrx.metal.device import chips
 from lbrx.scheduler import report
-from lbrx.scheduler.roofline import Roofline, measured
+from lbrx.scheduler.roofline import Roofline, measured, measured_again
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,10 @@ class Record:
     """Bytes in use by buffers of the pool when the command is encoded."""
     cached: int
     """Free bytes that the pool keeps for later buffers."""
+    scope: int = 0
+    """The same for all commands that do one piece of work together; 0 if it is not known."""
+    part: int = 0
+    """The position of this command among them."""
 
     @property
     def intensity(self) -> float:
@@ -74,7 +78,7 @@ class Profile:
     @property
     def records(self) -> list[Record]:
         self._gpu.queue.wait()
-        return [self._timed(*noted) for noted in self._noted]
+        return _divided([self._timed(*noted) for noted in self._noted])
 
     def _timed(self, record: Record, commands: Any, committed: float) -> Record:
         start, end = float(commands.GPUStartTime()), float(commands.GPUEndTime())
@@ -83,8 +87,11 @@ class Profile:
 
     @cached_property
     def roofline(self) -> Roofline:
-        """The roofline of this device, measured once and cached."""
-        return measured(self._gpu)
+        """The roofline of this device: cached, but measured again if a command here beats it."""
+        known = measured(self._gpu)
+        records = self.records
+        beaten = any(record.share(known) > 1 for record in records)
+        return measured_again(self._gpu, known, records) if beaten else known
 
     def model(self, chip: str) -> Modelled:
         """The same commands on an Apple chip, modelled from the table of chips, not measured."""
@@ -95,7 +102,7 @@ class Profile:
         return Modelled(self.records, Roofline(name, found.bandwidth, found.fp32_peak))
 
     def table(self) -> str:
-        """A text table, kernels that took longest first."""
+        """A text table as wide as the terminal, kernels that took longest first."""
         return report.table(self.records, self.roofline)
 
     def save_trace(self, path: str | Path) -> None:
@@ -129,7 +136,33 @@ def _untimed(command: Command, pool: PoolStatistics) -> Record:
         choice=work.choice if work else "",
         memory=pool.in_use,
         cached=pool.cached,
+        scope=work.scope if work else 0,
+        part=work.part if work else 0,
     )
+
+
+def _divided(records: list[Record]) -> list[Record]:
+    """The records with work that several commands did together divided by their times, so that
+    each has the share of the roofline that all of them reached."""
+    together: list[list[int]] = []
+    latest: dict[int, list[int]] = {}
+    for i, record in enumerate(records):
+        group = latest.get(record.scope)
+        # A replay runs the same commands again, from the first part on.
+        if group is None or not record.scope or record.part <= records[group[-1]].part:
+            group = latest[record.scope] = []
+            together.append(group)
+        group.append(i)
+    result = list(records)
+    for group in together:
+        total, spent, charged = sum(records[i].time for i in group), 0.0, 0
+        for i in group if len(group) > 1 and total else ():
+            spent += records[i].time
+            nbytes = round(records[i].nbytes * spent / total) - charged
+            operations = records[i].operations * records[i].time / total
+            result[i] = replace(records[i], nbytes=nbytes, operations=operations)
+            charged += nbytes
+    return result
 
 
 @dataclass(frozen=True)

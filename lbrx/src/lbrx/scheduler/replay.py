@@ -203,10 +203,10 @@ class Listed:
         if self.written_at is None:
             blocks = (*binding.places, *(id(buffer.block) for buffer in self.bound))
             self.written_at = frozenset(i for i, b in enumerate(blocks) if b in self.written)
-        command = Encoded(
+        replay = Encoded(
             "replay", used, chosen.execute, kernels=self.counts, written_at=self.written_at
         )
-        chosen.ticket = queue.run(command)
+        chosen.ticket = queue.run(replay)
 
     def _at_rest(self, gpu: Context) -> _List:
         """A copy that the device is not executing."""

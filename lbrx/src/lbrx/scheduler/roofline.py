@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
+import math
 import re
-import tempfile
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,11 +21,16 @@ from lbrx.kernels.registry import RUNNERS, Call
 from lbrx.metal import Context
 from lbrx.metal.commands import Command
 from lbrx.ops import TABLE, Attributes, Spec
+from lbrx.scheduler.report import save
 
-VERSION = 1
+if TYPE_CHECKING:
+    from lbrx.scheduler.profiler import Record
+
+VERSION = 2
 COPIED = (1 << 24,)  # floats: larger than caches
 SQUARE = (1024, 1024)
 REPEATS = 5
+ENOUGH = 1 / 8  # share of the measured product that a record needs to show the peak
 
 
 @dataclass(frozen=True)
@@ -33,6 +40,7 @@ class Roofline:
     device: str
     bandwidth: float  # bytes per second
     peak: float  # operations per second
+    date: str = ""  # of the measurement
 
     def time(self, nbytes: float, operations: float) -> float:
         return max(nbytes / self.bandwidth, operations / self.peak)
@@ -45,16 +53,34 @@ class Roofline:
 
 def measured(gpu: Context) -> Roofline:
     """Measured by a copy and a matrix product; cached in LBRX_CACHE."""
+    known = _read(_path(gpu.info.name), gpu.info.name)
+    return known if known is not None else measured_again(gpu)
+
+
+def measured_again(
+    gpu: Context, known: Roofline | None = None, records: Sequence[Record] = ()
+) -> Roofline:
+    """A new measurement, cached as the best of it, what is known, and what records reached: what
+    is measured on a busy device is too low. Small records may come from caches, and do not count.
+    """
+    nbytes, operations = 2 * 4 * COPIED[0], 2.0 * SQUARE[0] ** 3
+    bandwidths = [nbytes / _best(gpu, "negative", [COPIED], {})]
+    peaks = [operations / _best(gpu, "matmul", [SQUARE, SQUARE], {"activation": None})]
+    if known is not None:
+        bandwidths.append(known.bandwidth)
+        peaks.append(known.peak)
+    timed = [record for record in records if record.time]
+    bandwidths += [record.nbytes / record.time for record in timed if record.nbytes >= nbytes]
+    enough = operations * ENOUGH
+    peaks += [record.operations / record.time for record in timed if record.operations >= enough]
+    bandwidth, peak = max(bandwidths), max(peaks)
+    date = datetime.now().astimezone().isoformat(" ", "minutes")
+    found = Roofline(gpu.info.name, bandwidth, peak, date)
     path = _path(gpu.info.name)
-    known = _read(path, gpu.info.name)
-    if known is None:
-        nbytes = 2 * 4 * COPIED[0]
-        bandwidth = nbytes / _best(gpu, "negative", [COPIED], {})
-        operations = 2.0 * SQUARE[0] ** 3
-        peak = operations / _best(gpu, "matmul", [SQUARE, SQUARE], {"activation": None})
-        known = Roofline(gpu.info.name, bandwidth, peak)
-        _write(path, known)
-    return known
+    with contextlib.suppress(OSError):  # without a cache it is measured the next time
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save(path, json.dumps({"version": VERSION, **asdict(found)}))
+    return found
 
 
 def _best(gpu: Context, name: str, shapes: list[tuple[int, ...]], attributes: Attributes) -> float:
@@ -105,13 +131,8 @@ def _read(path: Path, device: str) -> Roofline | None:
         content = json.loads(path.read_text())
         if content.pop("version") != VERSION or content["device"] != device:
             return None
-        return Roofline(content["device"], float(content["bandwidth"]), float(content["peak"]))
+        bandwidth, peak = float(content["bandwidth"]), float(content["peak"])
+        valid = 0 < bandwidth < math.inf and 0 < peak < math.inf
+        return Roofline(device, bandwidth, peak, str(content["date"])) if valid else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-
-
-def _write(path: Path, roofline: Roofline) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
-        json.dump({"version": VERSION, **asdict(roofline)}, file)
-    os.replace(file.name, path)
