@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import mmap
+import os
 
 import numpy as np
 import pytest
 
 import lbrx
 from lbrx import shape as sh
+from lbrx.errors import FormatError
 from lbrx.storage import Array, CpuStorage, MetalStorage, MmapStorage, ViewStorage
 from lbrx.tensor import Tensor
 
@@ -140,3 +142,70 @@ def test_forgotten_pages_are_read_again(tmp_path, rng, offset, nbytes):
     np.testing.assert_array_equal(whole.host(), data)
     whole.forget(offset, nbytes)
     np.testing.assert_array_equal(whole.host(), data)
+
+
+# ---- a file that shrinks while it is mapped ----
+
+FLOATS = 3 * mmap.PAGESIZE  # 12 pages
+
+
+@pytest.fixture
+def shrinking(tmp_path):
+    """A mapped file of floats, and a function that cuts the file to one page."""
+    path = tmp_path / "weights"
+    path.write_bytes(np.ones(FLOATS, np.float32).tobytes())
+    return MmapStorage(path), lambda: os.truncate(path, mmap.PAGESIZE)
+
+
+USES = {
+    "read": lambda x: x.numpy().sum(),
+    "list": lambda x: x.tolist(),
+    "compute": lambda x: (x + 1).numpy(),
+    "slice": lambda x: x[-5:].numpy().sum(),
+    "copy": lambda x: lbrx.asarray(x, copy=True).numpy(),
+    "move": lambda x: x.to_device("metal").numpy().sum(),
+    "product": lambda x: (x @ x).item(),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("touched", [False, True])
+def test_a_shrunken_file_is_an_error_on_the_cpu(shrinking, use, touched):
+    storage, shrink = shrinking
+    x = Tensor(Array(storage, sh.contiguous((FLOATS,)), lbrx.float32))
+    if touched:
+        USES[use](x)
+    shrink()
+    with pytest.raises(FormatError, match=r"weights was cut short.* has only 4096 bytes"):
+        USES[use](x)
+
+
+def test_a_shrunken_file_is_an_error_for_host_reads_of_a_metal_tensor(shrinking):
+    storage, shrink = shrinking
+    x = lbrx.from_numpy(storage.host().view(np.float32), "metal", copy=False)
+    lbrx.eval(x * 2)
+    shrink()
+    with pytest.raises(FormatError, match="has only 4096 bytes"):
+        x.numpy()
+
+
+def test_a_file_that_shrank_before_its_first_use(tmp_path):
+    path = tmp_path / "x"
+    path.write_bytes(bytes(5 * mmap.PAGESIZE))
+    storage = MmapStorage(path, mmap.PAGESIZE + 8, 100)
+    os.truncate(path, mmap.PAGESIZE)
+    with pytest.raises(FormatError, match="has only 4096 bytes"):
+        storage.host()
+
+
+def test_a_file_that_grows_or_is_replaced_does_no_harm(tmp_path):
+    path = tmp_path / "x"
+    path.write_bytes(b"ab" * mmap.PAGESIZE)
+    storage = MmapStorage(path, 2, 4)
+    assert bytes(storage.host()) == b"abab"
+    with path.open("ab") as file:
+        file.write(b"more")
+    other = tmp_path / "y"
+    other.write_bytes(b"z")
+    other.rename(path)
+    assert bytes(storage.host()) == b"abab"

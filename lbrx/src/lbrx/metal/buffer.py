@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from lbrx.memory.pool import Pool
 from lbrx.metal.outcome import Outcome
+from lbrx.storage.mapped import FileMapping
 
 NumpyArray = npt.NDArray[Any]
 
@@ -29,7 +30,7 @@ class Block:
     """An MTLBuffer with its address on the host."""
 
     __slots__ = (
-        *("__weakref__", "address", "handle", "heap", "host"),
+        *("__weakref__", "address", "handle", "heap", "host", "mapping"),
         *("length", "source", "ticket", "writable"),
     )
 
@@ -48,6 +49,7 @@ class Block:
         self.host = host  # the owner of host memory that the device shares
         self.writable = writable
         self.heap = heap  # the memory.heap.Heap that it is a part of
+        self.mapping: FileMapping | None = None  # the file that the memory belongs to
         self.ticket = 0  # of the last work that uses it
         self.source: Outcome | None = None  # of the last work that wrote it
 
@@ -121,8 +123,13 @@ class Buffer:
         self._waiter.wait_for(self.block.ticket, self.block.source)
 
     def array(self, dtype: npt.DTypeLike = np.uint8) -> NumpyArray:
-        """The memory as a flat array, after a wait. The array keeps the memory alive."""
+        """The memory as a flat array, after a wait. The array keeps the memory alive.
+
+        Raises FormatError if it is a mapped file that has become shorter.
+        """
         self.wait()
+        if self.block.mapping is not None:
+            self.block.mapping.check()
         return self.unsynchronised().view(dtype)
 
     def unsynchronised(self) -> npt.NDArray[np.uint8]:

@@ -33,6 +33,7 @@ from lbrx.metal.commands import recorder
 from lbrx.metal.device import default_device, describe
 from lbrx.metal.library import Shaders
 from lbrx.metal.synchronization import DeviceEvent
+from lbrx.storage.mapped import FileMapping
 
 log = logging.getLogger("lbrx")
 
@@ -137,7 +138,10 @@ class Context:
         )
         if handle is None:
             return None
-        return Block(handle, span.address, span.length, owner, bool(owner.flags.writeable))
+        block = Block(handle, span.address, span.length, owner, bool(owner.flags.writeable))
+        mapping = mapping_of(owner)
+        block.mapping = mapping if isinstance(mapping, FileMapping) else None
+        return block
 
     def _new_block(self, length: int) -> Block | None:
         if length > self.info.max_buffer:

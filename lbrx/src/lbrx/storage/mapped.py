@@ -1,4 +1,9 @@
-"""Bytes of a file, mapped when they are first read."""
+"""Bytes of a file, mapped when they are first read.
+
+Reading a page beyond the end of a file that has become shorter is a SIGBUS, which ends the process.
+The length is therefore compared whenever the host asks for the bytes. What Python cannot prevent is
+a file that shrinks after that, while a numpy array over the mapping is in use.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +16,35 @@ import numpy as np
 from lbrx.errors import FormatError
 from lbrx.storage.array import Bytes
 from lbrx.storage.lazy import LazyStorage
+
+
+class FileMapping(mmap.mmap):
+    """A mapped range of a file that can tell whether the file still contains it."""
+
+    path: Path
+    start: int
+
+    @classmethod
+    def of(cls, path: Path, start: int, length: int) -> FileMapping:
+        """Map `length` bytes from `start` on, which must be a multiple of the page size."""
+        with path.open("rb") as file:
+            _check_size(path, os.fstat(file.fileno()).st_size, start + length)
+            mapping = cls(file.fileno(), length, access=mmap.ACCESS_READ, offset=start)
+        mapping.path = path
+        mapping.start = start
+        return mapping
+
+    def check(self) -> None:
+        """Raise FormatError if the file has become shorter."""
+        _check_size(self.path, self.size(), self.start + len(self))
+
+
+def _check_size(path: Path, size: int, needed: int) -> None:
+    if size < needed:
+        raise FormatError(
+            f"{path} was cut short while it was in use: it has only {size} bytes where {needed} "
+            "are needed; load it again when it is complete"
+        )
 
 
 class MmapStorage(LazyStorage):
@@ -27,7 +61,7 @@ class MmapStorage(LazyStorage):
                 "the file is cut short or its header is wrong"
             )
         super().__init__(length, self._map)
-        self._pages: mmap.mmap | None = None
+        self._pages: FileMapping | None = None
 
     def _map(self) -> Bytes:
         if self._nbytes == 0:
@@ -37,11 +71,14 @@ class MmapStorage(LazyStorage):
         # A mapping starts on a page.
         start = self.offset // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
         inside = self.offset - start
-        with self.path.open("rb") as file:
-            self._pages = mmap.mmap(
-                file.fileno(), inside + self._nbytes, access=mmap.ACCESS_READ, offset=start
-            )
+        self._pages = FileMapping.of(self.path, start, inside + self._nbytes)
         return np.frombuffer(self._pages, np.uint8, self._nbytes, inside)
+
+    def host(self) -> Bytes:
+        data = super().host()
+        if self._pages is not None:
+            self._pages.check()
+        return data
 
     def forget(self, offset: int, nbytes: int) -> None:
         """Drop a range from memory. The next access reads the file again."""
