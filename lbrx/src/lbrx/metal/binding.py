@@ -9,6 +9,8 @@ import sys
 from importlib import import_module
 from typing import Any
 
+from lbrx.errors import DeviceError, LbrxError, SettingError
+
 SOFT = sys.platform != "darwin"
 
 
@@ -29,12 +31,25 @@ CallError: type[Exception] = (
 )
 
 
+def error_of(problem: Exception, text: str) -> LbrxError:
+    """The error of lbrx for an exception of Metal's: SettingError if a SOFTMETAL_* variable has an
+    invalid value, which its text names, else DeviceError with this text."""
+    if SOFT and isinstance(problem, import_module("softmetal.errors").SettingError):
+        return SettingError(str(problem))
+    return DeviceError(text)
+
+
 def checking_modes() -> frozenset[str]:
     """The active checking modes of softmetal, which change how a kernel is compiled."""
-    if not SOFT:
-        return frozenset()
-    modes: frozenset[str] = import_module("softmetal.checks").modes()
+    modes: frozenset[str] = _setting("softmetal.checks", "modes") if SOFT else frozenset()
     return modes
+
+
+def _setting(module: str, function: str) -> Any:
+    try:
+        return getattr(import_module(module), function)()
+    except CallError as problem:
+        raise error_of(problem, str(problem)) from problem
 
 
 def chip_table() -> Any:
@@ -44,5 +59,5 @@ def chip_table() -> Any:
 
 def soft_threads() -> int:
     """The number of threads that a soft device runs kernels on."""
-    threads: int = import_module("softmetal.env").threads()
+    threads: int = _setting("softmetal.env", "threads")
     return threads

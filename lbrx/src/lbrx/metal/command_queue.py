@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 
 from lbrx.errors import DeviceError
 from lbrx.interrupt import UNINTERRUPTED
-from lbrx.metal.binding import CallError, Metal, autorelease_pool, checking_modes
+from lbrx.metal.binding import CallError, Metal, autorelease_pool, checking_modes, error_of
 from lbrx.metal.buffer import Buffer
 from lbrx.metal.commands import (
     Argument,
@@ -412,7 +412,7 @@ class _Encoding:
         self._queue._lock.release()
         UNINTERRUPTED.end()
         if isinstance(problem, CallError):
-            raise DeviceError(f"{self._name}: {problem}") from problem
+            raise error_of(problem, f"{self._name}: {problem}") from problem
 
 
 def _check_group(pipeline: Pipeline, group: Size) -> None:

@@ -49,8 +49,9 @@ def default_device() -> Any:
     """The system's MTLDevice."""
     try:
         device = Metal.MTLCreateSystemDefaultDevice()
+        binding.checking_modes()  # an invalid setting is an error here, not at some later kernel
     except CallError as problem:
-        raise DeviceError(f"no Metal device: {problem}") from problem
+        raise binding.error_of(problem, f"no Metal device: {problem}") from problem
     if device is None:
         raise DeviceError("this system has no Metal device: use the device 'cpu'")
     return device

@@ -117,7 +117,7 @@ class Shaders:
                     library = self._library(stem, source, safe_math)
                     self._pipelines[key] = library.pipeline(function, given)
                 except CallError as refusal:
-                    raise DeviceError(f"{stem}.metal: {refusal}") from refusal
+                    raise binding.error_of(refusal, f"{stem}.metal: {refusal}") from refusal
                 with self._lock:
                     self._seconds += time.perf_counter() - began
             return self._pipelines[key]

@@ -169,13 +169,14 @@ def arange(
     """
     if stop is None:
         start, stop = 0, start
+    numbers = [_number(value) for value in (start, stop, step)]
     if step == 0:
         raise ShapeError(f"arange from {start} to {stop} never ends with step=0: give another step")
     if not (stop - start) / step < MOST_ELEMENTS:  # also NaN
         raise ShapeError(f"arange from {start} to {stop} by {step} has too many elements")
     with enough_memory(int((stop - start) / step) * 8):
         values = np.arange(start, stop, step)
-    wanted = dt.result_type(*map(_number, (start, stop, step))) if dtype is None else dtype
+    wanted = dt.result_type(*numbers) if dtype is None else dtype
     return _placed(values, dt.parse(wanted), device)
 
 

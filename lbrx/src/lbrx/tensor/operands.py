@@ -18,7 +18,7 @@ from lbrx.ops import TABLE, Op, OpFamily, Role
 from lbrx.shape import Layout
 from lbrx.storage import Array, CpuStorage, NumberStorage, PackedStorage
 from lbrx.storage.cpu import copied, lent
-from lbrx.tensor import derived
+from lbrx.tensor import derived, dlpack
 from lbrx.tensor import placement as devices
 from lbrx.tensor.traced_number import TracedNumber
 
@@ -50,27 +50,41 @@ def array_of(data: Any, device: str, dtype: DtypeLike | None = None) -> Array:
         kind = dt.of_scalar(number) if dtype is None else dt.parse(dtype)
         return move(host_scalar(number, kind), device)
     values = _numpy(data)
+    is_array = hasattr(data, "__array__") or hasattr(data, "__dlpack__")
     if values.dtype.kind not in "biuf" and values.dtype not in (d.numpy for d in dt.ALL):
         raise DtypeError(f"{type(data).__name__} of {values.dtype} is not numeric: give numbers")
     if dtype is not None:
         wanted = dt.parse(dtype)
-        if not hasattr(data, "__array__") and values.size and values.dtype.kind in "iu":
+        if not is_array and values.size and values.dtype.kind in "iu":
             for limit in (values.min(), values.max()):
                 dt.check_scalar(int(limit), wanted)
         return placed(values, wanted, device)
-    if values.dtype == np.float64 and not hasattr(data, "__array__"):
+    if values.dtype == np.float64 and not is_array:
         return placed(values, dt.float32, device)
     return placed(values, devices.kept_dtype(dt.parse(values.dtype), device), device)
 
 
 def _numpy(data: Any) -> NDArray[Any]:
+    kind = type(data).__name__
+    if hasattr(data, "__dlpack__") and not isinstance(data, np.ndarray):
+        try:
+            return dlpack.import_array(data)
+        except Exception as problem:
+            # What another library raises is its own choice; it may still offer `__array__`.
+            if not hasattr(data, "__array__"):
+                raise DtypeError(_unreadable(kind, problem)) from problem
     try:
         return np.asarray(data)
     except ValueError as problem:  # numpy's error for nested lists of unequal lengths
-        kind = type(data).__name__
         raise ShapeError(
             f"this {kind} is not rectangular: give nested lists of equal lengths ({problem})"
         ) from None
+    except (TypeError, RuntimeError, BufferError) as problem:
+        raise DtypeError(_unreadable(kind, problem)) from problem
+
+
+def _unreadable(kind: str, problem: Exception) -> str:
+    return f"this {kind} cannot be read: give a numeric array in host memory ({problem})"
 
 
 def host_scalar(number: Scalar, dtype: Dtype) -> Array:

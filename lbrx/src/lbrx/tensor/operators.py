@@ -118,10 +118,11 @@ class Operators:
         return self._call("bitwise_invert", self)
 
     def __eq__(self, other: object) -> Tensor:  # type: ignore[override]
-        return self._call("equal", self, other)
+        # Python then compares identities, so that `x == None` is False.
+        return NotImplemented if other is None else self._call("equal", self, other)
 
     def __ne__(self, other: object) -> Tensor:  # type: ignore[override]
-        return self._call("not_equal", self, other)
+        return NotImplemented if other is None else self._call("not_equal", self, other)
 
     def __lt__(self, other: Any) -> Tensor:
         return self._call("less", self, other)

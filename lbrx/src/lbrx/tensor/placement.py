@@ -127,9 +127,9 @@ def set_default_device(name: str | None) -> None:
 def _best() -> str:
     """ "metal" if a Metal device works, else "cpu"."""
     try:
-        from lbrx.metal import context
+        from lbrx.metal.device import default_device
 
-        context()
+        default_device()
     except (DeviceError, ModuleNotFoundError) as problem:
         log.warning("tensors are created on the cpu: %s", problem)
         return "cpu"
