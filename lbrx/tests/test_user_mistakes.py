@@ -79,6 +79,22 @@ def test_float64_of_another_library_stays_float64_on_the_cpu():
     assert lbrx.tensor(source, device="cpu").dtype == "float64"
 
 
+@pytest.mark.parametrize("extension", ["safetensors", "gguf", "npz"])
+def test_arrays_are_saved_as_tensors_are(tmp_path, extension):
+    values = np.arange(6, dtype=np.float32).reshape(2, 3)
+    path = tmp_path / f"x.{extension}"
+    lbrx.save(path, {"a": values, "b": values.T, "c": lbrx.tensor(values), "d": [1.5, 2.5]})
+    loaded = lbrx.load(path)
+    for name, wanted in {"a": values, "b": values.T, "c": values, "d": [1.5, 2.5]}.items():
+        np.testing.assert_array_equal(loaded[name].numpy(), wanted)
+
+
+@pytest.mark.parametrize("value", [None, "text", object()])
+def test_what_cannot_be_saved_is_named(tmp_path, value):
+    with pytest.raises(lbrx.DtypeError, match=r"tensor 'a': .*give numbers"):
+        lbrx.save(tmp_path / "x.npz", {"a": value})
+
+
 @pytest.mark.skipif(sys.platform == "darwin", reason="about the software device")
 @pytest.mark.parametrize(
     ("name", "value"),

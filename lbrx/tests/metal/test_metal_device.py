@@ -132,7 +132,7 @@ def test_a_wrong_setting_is_one_line(capsys, monkeypatch):
     monkeypatch.setenv("SOFTMETAL_PROFILE", "apple-m0")
     assert main(["devices"]) == 1
     error = capsys.readouterr().err
-    assert error.startswith("lbrx: no Metal device: SOFTMETAL_PROFILE='apple-m0'")
+    assert error.startswith("lbrx: SOFTMETAL_PROFILE='apple-m0' is not a profile")
     assert error.count("\n") == 1
 
 

@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 
 from lbrx import formats
+from lbrx.errors import DtypeError, ShapeError
 from lbrx.formats import ENCODINGS, FileFormat, Format, Outgoing, plain
 from lbrx.formats.descriptor import Chunk
 from lbrx.formats.recipe import Recipe
 from lbrx.storage import Array, PackedStorage
 from lbrx.tensor.core import Tensor
 from lbrx.tensor.derived import packed_rows
+from lbrx.tensor.operands import array_of
 from lbrx.tensor.stored_model import StoredModel
 
 _CHUNK = 16 << 20
@@ -46,14 +48,15 @@ def load(path: str | PathLike[str]) -> dict[str, Tensor]:
 
 def save(
     path: str | PathLike[str],
-    tensors: Mapping[str, Tensor],
+    tensors: Mapping[str, Any],
     metadata: Mapping[str, Any] | None = None,
     format: str | None = None,
     *,
     config: Mapping[str, Any] | None = None,
     max_shard_size: int | str | None = None,
 ) -> None:
-    """Write tensors to a file or folder, which appears when it is complete.
+    """Write tensors, or arrays of other libraries, to a file or folder, which appears when it is
+    complete.
 
     The format is that of the path's extension (.safetensors, .gguf, .npz) or `format`, which can
     also be "mlx". MLX, and safetensors with a path of another extension, write a folder: shards of
@@ -74,7 +77,7 @@ def save(
     outgoing: list[Outgoing] = []
     schemes: dict[str, str] = {}
     for name in tensors:
-        scheme = _scheme_to_keep(tensors[name].array, kind)
+        scheme = _scheme_to_keep(_tensor(tensors, name).array, kind)
         if scheme is None:
             outgoing.append(_plain(tensors, name))
         elif scheme.upper() in ENCODINGS:
@@ -96,6 +99,16 @@ def save(
     )
 
 
+def _tensor(tensors: Mapping[str, Any], name: str) -> Tensor:
+    value = tensors[name]
+    if isinstance(value, Tensor):
+        return value
+    try:
+        return Tensor(array_of(value, "cpu"))
+    except (DtypeError, ShapeError) as problem:
+        raise type(problem)(f"tensor {name!r}: {problem}") from None
+
+
 def _scheme_to_keep(array: Array, format: FileFormat) -> str | None:
     """The scheme of packed values that the format can store as they are."""
     storage = array.storage
@@ -104,27 +117,27 @@ def _scheme_to_keep(array: Array, format: FileFormat) -> str | None:
     return storage.scheme if format.holds(storage.scheme.upper()) else None
 
 
-def _plain(tensors: Mapping[str, Tensor], name: str) -> Outgoing:
-    tensor = tensors[name]
+def _plain(tensors: Mapping[str, Any], name: str) -> Outgoing:
+    tensor = _tensor(tensors, name)
     chunks = partial(_chunks, tensors, name, None)
     return Outgoing(name, plain(tensor.dtype), tensor.shape, chunks)
 
 
-def _blocks(tensors: Mapping[str, Tensor], name: str, scheme: str) -> Outgoing:
+def _blocks(tensors: Mapping[str, Any], name: str, scheme: str) -> Outgoing:
     chunks = partial(_chunks, tensors, name, "data")
-    return Outgoing(name, ENCODINGS[scheme.upper()], tensors[name].shape, chunks)
+    return Outgoing(name, ENCODINGS[scheme.upper()], _tensor(tensors, name).shape, chunks)
 
 
-def _mlx_parts(tensors: Mapping[str, Tensor], name: str) -> Iterator[Outgoing]:
-    for part, array in (packed_rows(tensors[name].array) or {}).items():
+def _mlx_parts(tensors: Mapping[str, Any], name: str) -> Iterator[Outgoing]:
+    for part, array in (packed_rows(_tensor(tensors, name).array) or {}).items():
         target = name if part == "data" else f"{name.removesuffix('.weight')}.{part}"
         chunks = partial(_chunks, tensors, name, part)
         yield Outgoing(target, plain(array.dtype), array.layout.shape, chunks)
 
 
-def _chunks(tensors: Mapping[str, Tensor], name: str, part: str | None) -> Iterator[Chunk]:
+def _chunks(tensors: Mapping[str, Any], name: str, part: str | None) -> Iterator[Chunk]:
     """The bytes of a tensor or of one stored part of it, looked up when they are written."""
-    array = tensors[name].array
+    array = _tensor(tensors, name).array
     return _bytes_of(array if part is None else (packed_rows(array) or {})[part])
 
 
