@@ -31,7 +31,7 @@ kernel void sum(device const uint* x [[buffer(0)]], device uint* out [[buffer(1)
   if (i == 0) { uint s = 0; for (uint j = 0; j < 64; j++) s += scratch[j]; out[0] = s; }
 }
 """
-soft_only = pytest.mark.skipif(sys.platform == "darwin", reason="a crash of Apple's GPU is no test")
+soft_only = pytest.mark.skipif(sys.platform == "darwin", reason="crashes the GPU on purpose")
 
 
 def kernel(gpu, name):
@@ -194,7 +194,7 @@ def test_a_missing_argument_names_the_kernel(gpu):
 
 
 def in_thread(work):
-    """Run a function on a thread of its own; returns what it returned or raised."""
+    """Run a function on a new thread; returns what it returned or raised."""
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(work)
         return future.exception() or future.result()

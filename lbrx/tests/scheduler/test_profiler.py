@@ -290,6 +290,12 @@ def test_options_before_and_after_the_script(script, arguments, own):
     assert not (script.parent / "y").exists()
 
 
+def test_an_unknown_chip_is_refused_before_the_script_runs(script):
+    done = command(script, "--chip", "M99")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("lbrx: no chip 'M99' in the table: give one of ")
+
+
 def test_an_output_without_a_folder_is_refused_before_the_script_runs(script):
     done = command(script, "--plot", "nowhere/x.svg", folder=script.parent)
     assert (done.returncode, done.stdout) == (1, "")

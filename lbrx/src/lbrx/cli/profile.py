@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from lbrx.errors import LbrxError
-from lbrx.scheduler.profiler import profile
+from lbrx.scheduler.profiler import chip_roofline, profile
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,6 +39,8 @@ def run(options: argparse.Namespace) -> int:
     for output in (options.trace, options.plot):
         if output and not Path(output).parent.is_dir():
             raise LbrxError(f"{output}: there is no folder {Path(output).parent}: create it first")
+    if options.chip:
+        chip_roofline(options.chip)  # an unknown name is an error before the script runs
     with profile() as seen:
         status = _run_script(path, arguments)
     if status is None:

@@ -55,7 +55,7 @@ class Heaps(Generic[H, T]):
 
     def take(self, size: int) -> T | None:
         """A block in a shared heap, or None without memory. A block of `heap_bytes` or more gets a
-        heap of its own, which is freed with it."""
+        separate heap, which is freed with it."""
         with self._lock:
             if size >= self._heap_bytes:
                 own = self._create(size)

@@ -95,11 +95,7 @@ class Profile:
 
     def model(self, chip: str) -> Modelled:
         """The same commands on an Apple chip, modelled from the table of chips, not measured."""
-        found = chips().get(chip)
-        if found is None:
-            raise DeviceError(f"no chip {chip!r} in the table: give one of {', '.join(chips())}")
-        name = f"{chip} (modelled)"
-        return Modelled(self.records, Roofline(name, found.bandwidth, found.fp32_peak))
+        return Modelled(self.records, chip_roofline(chip))
 
     def table(self) -> str:
         """A text table as wide as the terminal, kernels that took longest first."""
@@ -163,6 +159,14 @@ def _divided(records: list[Record]) -> list[Record]:
             result[i] = replace(records[i], nbytes=nbytes, operations=operations)
             charged += nbytes
     return result
+
+
+def chip_roofline(chip: str) -> Roofline:
+    """The roofline of an Apple chip by its table row; DeviceError for an unknown name."""
+    found = chips().get(chip)
+    if found is None:
+        raise DeviceError(f"no chip {chip!r} in the table: give one of {', '.join(chips())}")
+    return Roofline(f"{chip} (modelled)", found.bandwidth, found.fp32_peak)
 
 
 @dataclass(frozen=True)
