@@ -12,9 +12,25 @@ from numpy.typing import NDArray
 from lbrx.convert import Result, Settings, convert
 
 
-def to(source: Path, target: Path, *, resume: bool = False, **settings: Any) -> Result:
+def to(
+    source: Path,
+    target: Path,
+    *,
+    resume: bool = False,
+    force: bool = False,
+    durable: bool | None = None,
+    **settings: Any,
+) -> Result:
     """Convert on the CPU, which compiles no kernels."""
-    return convert(source, target, Settings(**settings), resume=resume, device="cpu")
+    return convert(
+        source,
+        target,
+        Settings(**settings),
+        resume=resume,
+        force=force,
+        durable=durable,
+        device="cpu",
+    )
 
 
 def contents(path: Path) -> dict[str, bytes]:

@@ -334,7 +334,7 @@ def test_an_old_model_in_the_folder_goes(folder, tmp_path):
     to(source, tmp_path / "a", max_shard_size=400_000)
     (tmp_path / "a/notes.txt").write_text("mine")
     assert (tmp_path / "a/model.safetensors.index.json").exists()
-    to(source, tmp_path / "a", quantize="f16")
+    to(source, tmp_path / "a", quantize="f16", force=True)
     names = {path.name for path in (tmp_path / "a").iterdir()}
     assert {"model.safetensors", "notes.txt", "config.json"} <= names
     assert not [name for name in names if "-of-" in name or "index" in name]

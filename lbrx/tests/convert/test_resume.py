@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import errno
+import fcntl
+import json
 import os
 import signal
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from conversion_checks import contents, to
 
 import lbrx
 from lbrx.cli import main
 from lbrx.convert import Settings, make_plan
-from lbrx.convert.partial import PartialOutput
+from lbrx.convert.partial import PartialOutput, checksum
 
 TARGETS = [
     ("m.gguf", "q4_k_m"),
@@ -95,9 +98,9 @@ def test_a_torn_line_and_lost_pages(interrupted):
     """Pieces in the journal count only if their bytes are in the files."""
     source, target = interrupted
     journal = leftover(target) / "journal.jsonl"
-    lines = journal.read_text().splitlines()
+    lines = journal.read_text().split("\n\n")
     done = len(lines) - 1
-    journal.write_text("\n".join(lines)[:-4])
+    journal.write_text("\n".join(lines)[:-5])
     with (leftover(target) / "files/m.gguf").open("r+b") as file:
         size = file.seek(0, 2)
         file.truncate(0)
@@ -109,6 +112,7 @@ def test_a_torn_line_and_lost_pages(interrupted):
 def test_without_resume_it_starts_anew(interrupted):
     source, target = interrupted
     assert to(source, target, quantize="q8_0").reused == 0
+    target.unlink()
     check_resumed(source, target, 0)
 
 
@@ -120,6 +124,128 @@ def test_another_conversion_is_refused(interrupted):
     with pytest.raises(lbrx.FormatError, match="start again without --resume"):
         to(source, target, quantize="q8_0", resume=True)
     assert leftover(target).exists()
+
+
+@pytest.mark.parametrize(
+    ("file", "key", "value"),
+    [
+        ("config.json", "num_attention_heads", 8),  # the same shapes, other rows of q and k
+        ("config.json", "rms_norm_eps", 0.25),  # only metadata
+        ("tokenizer_config.json", "chat_template", "{{ other }}"),
+    ],
+)
+def test_other_settings_of_the_source_are_refused(interrupted, file, key, value):
+    source, target = interrupted
+    path = source / file
+    path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
+    with pytest.raises(lbrx.FormatError, match="start again without --resume"):
+        to(source, target, quantize="q8_0", resume=True)
+    assert leftover(target).exists()
+
+
+def test_other_weights_with_the_same_size_and_time_are_refused(interrupted):
+    source, target = interrupted
+    path = source / "model.safetensors"
+    before = path.stat()
+    with path.open("r+b") as file:
+        file.seek(-1, 2)
+        byte = file.read(1)[0]
+        file.seek(-1, 2)
+        file.write(bytes([byte ^ 1]))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    with pytest.raises(lbrx.FormatError, match="the source has changed"):
+        to(source, target, quantize="q8_0", resume=True)
+
+
+@pytest.mark.parametrize("unit", [8, 4096])
+def test_a_checksum_depends_on_the_order(rng, unit):
+    """Swapped words and swapped pages, next to each other and apart."""
+    data = rng.integers(0, 256, 5 * 4096 + 3, dtype=np.uint8)
+    total = checksum([data.data])
+    for i, j in ((0, 1), (0, 3), (1, 4)):
+        other = data.copy()
+        a, b = slice(i * unit, (i + 1) * unit), slice(j * unit, (j + 1) * unit)
+        other[a], other[b] = data[b], data[a]
+        assert checksum([other.data]) != total
+    first, second = data[:4096].data, data[4096:8192].data
+    assert checksum([first, second]) != checksum([second, first])
+    assert checksum([first, b""]) != checksum([b"", first])
+
+
+def test_swapped_pages_are_found(interrupted):
+    source, target = interrupted
+    with (leftover(target) / "files/m.gguf").open("r+b") as file:
+        data = np.frombuffer(file.read(), np.uint8).copy()
+        layout = make_plan(source, "m.gguf", Settings(quantize="q8_0")).output.layouts["m.gguf"]
+        for slot, offset in layout.tensors:
+            place = slice(offset, offset + slot.nbytes // 64 * 64)
+            data[place] = data[place].reshape(-1, 2, 32)[:, ::-1].reshape(-1)
+        file.seek(0)
+        file.write(data)
+    assert check_resumed(source, target, 0) == 0
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(b'{"piece": null}', b'{"piece": null, "sum": 1}', b'{"piece": 0, "sum": "1"}'),
+        *(b'{"piece": -1, "sum": 0}', b'{"piece": [], "sum": {}}', b"[" * 100_000, b"7"),
+        *(b'{"piece": "\xff\xfe"}', b"\xff\x00", b'{"piece": 1e999, "sum": 2}'),
+        b'{"piece": ' + b"9" * 10_000 + b', "sum": 0}',
+    ],
+)
+def test_damaged_journals(interrupted, line):
+    """Damaged lines do not count; a damaged first line is an error."""
+    source, target = interrupted
+    journal = leftover(target) / "journal.jsonl"
+    sound = journal.read_bytes()
+    journal.write_bytes(line + b"\n" + sound)
+    with pytest.raises(lbrx.FormatError, match="belongs to another conversion"):
+        to(source, target, quantize="q8_0", resume=True)
+    first, *rest = filter(None, sound.splitlines())
+    journal.write_bytes(b"\n".join([first, line, *rest]))
+    assert check_resumed(source, target, 1 << 40) > 0
+
+
+def test_a_finished_journal_does_not_serve_another_process(folder, tmp_path, monkeypatch):
+    """The first process ends between the second's opening of the journal and its lock, and a third
+    one starts: the second must not write into the third's files."""
+    source, _ = folder()
+    output = make_plan(source, tmp_path / "m.gguf", Settings(quantize="q8_0")).output
+    first, others = PartialOutput(output, False, "one"), []
+    flock = fcntl.flock
+
+    def late(handle, operation):
+        if not others:
+            others.append(None)
+            first.remove()
+            others.append(PartialOutput(output, False, "three"))
+        flock(handle, operation)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with pytest.raises(lbrx.FormatError, match="is being written by another process"):
+        PartialOutput(output, False, "two")
+    others[1].remove()
+    assert not leftover(tmp_path / "m.gguf").exists()
+
+
+def test_a_lock_is_held_until_the_folder_is_gone(folder, tmp_path, monkeypatch):
+    """Another process that starts while one removes its folder is refused or starts alone."""
+    source, _ = folder()
+    output = make_plan(source, tmp_path / "m.gguf", Settings(quantize="q8_0")).output
+    first, second = PartialOutput(output, False, "one"), []
+    unlink = os.unlink
+
+    def slow(path, **place):
+        unlink(path, **place)
+        if not second:
+            second.append(None)
+            with pytest.raises(lbrx.FormatError, match="is being written by another process"):
+                PartialOutput(output, False, "two")
+
+    monkeypatch.setattr(os, "unlink", slow)
+    first.remove()
+    assert second
 
 
 def test_two_at_once_are_refused(folder, tmp_path):

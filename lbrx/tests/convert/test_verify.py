@@ -72,10 +72,10 @@ def test_a_flipped_bit_is_found(folder, tmp_path, target, quantize, tensor):
 def test_another_file_is_found(folder, tmp_path):
     source, _ = folder()
     result = to(source, tmp_path / "m.gguf", quantize="q8_0")
-    to(source, tmp_path / "m.gguf", quantize="q4_0")
+    to(source, tmp_path / "m.gguf", quantize="q4_0", force=True)
     with pytest.raises(lbrx.FormatError, match=r"is Q6_K of shape .*, not Q8_0 of"):
         checked(result)
-    to(source, tmp_path / "m.gguf", quantize="q8_0", exclude=("*.mlp.up*",))
+    to(source, tmp_path / "m.gguf", quantize="q8_0", exclude=("*.mlp.up*",), force=True)
     with pytest.raises(lbrx.FormatError, match=r"'blk.0.ffn_up.weight' is missing"):
         checked(result)
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from lbrx.cli import INTERRUPTED
-from lbrx.convert import Result, Settings, make_plan, perform
-from lbrx.convert.verify import table, verify
+from lbrx.convert import Result, RunOptions, Settings, make_plan, perform
+from lbrx.convert.pieces import Progress
+from lbrx.convert.verify import table
 from lbrx.errors import LbrxError
 from lbrx.formats.writing import writable
 from lbrx.models.loading import model_path
@@ -48,7 +49,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--max-shard-size", metavar="SIZE", help="the largest file of a safetensors folder (5GB)")
     add("--resume", action="store_true", help="continue an interrupted conversion")
-    add("--verify", action="store_true", help="read the result again and show its errors")
+    add("--force", action="store_true", help="replace existing files")
+    add(
+        "--durable",
+        action=argparse.BooleanOptionalAction,
+        help="wait until the disk has the files before they get their names (default: only where "
+        "existing files are replaced); without it, a power failure can lose the result",
+    )
+    add(
+        "--verify",
+        action="store_true",
+        help="compare the result with SRC before it gets its name, and show its errors",
+    )
     add("--device", choices=["cpu", "metal"], help="the device that computes (the default device)")
     add("--quiet", action="store_true", help="no progress bar, no summary")
 
@@ -67,9 +79,16 @@ def run(options: argparse.Namespace) -> int:
     for note in plan.notes:
         print(f"lbrx: {note}", file=sys.stderr)
     go_on = f"the finished part of {plan.output.path} is kept: add --resume to continue"
+    run_options = RunOptions(options.resume, options.force, options.durable)
     try:
-        with _bar("converting", plan.nbytes, options.quiet) as progress:
-            result = perform(plan, resume=options.resume, device=options.device, progress=progress)
+        with _bars(plan.nbytes, options.quiet) as (converting, verifying):
+            result = perform(
+                plan,
+                run_options,
+                device=options.device,
+                progress=converting,
+                verifying=verifying if options.verify else None,
+            )
     except KeyboardInterrupt:
         print(f"lbrx: interrupted: {go_on}", file=sys.stderr)
         return INTERRUPTED
@@ -78,9 +97,7 @@ def run(options: argparse.Namespace) -> int:
     if not options.quiet:
         print(summary(result))
     if options.verify:
-        with _bar("verifying", plan.nbytes, options.quiet) as progress:
-            rows = verify(plan, result.checksums, progress)
-        print(table(rows))
+        print(table(result.errors))
     return 0
 
 
@@ -96,10 +113,11 @@ def summary(result: Result) -> str:
 
 
 @contextmanager
-def _bar(title: str, total: int, quiet: bool) -> Iterator[Callable[[int], None]]:
-    """A progress bar with the speed and the time left, if stderr is a terminal."""
+def _bars(total: int, quiet: bool) -> Iterator[tuple[Progress, Progress]]:
+    """Progress bars of conversion and verification with the speed and the time left, if stderr is
+    a terminal."""
     if quiet or not sys.stderr.isatty():
-        yield lambda written: None
+        yield (lambda written: None), (lambda written: None)
         return
     from rich import progress as rich
     from rich.console import Console
@@ -112,5 +130,11 @@ def _bar(title: str, total: int, quiet: bool) -> Iterator[Callable[[int], None]]
         rich.TimeRemainingColumn(),
     )
     with rich.Progress(*columns, console=Console(stderr=True), transient=True) as shown:
-        task = shown.add_task(title, total=total)
-        yield lambda written: shown.advance(task, written)
+        first = shown.add_task("converting", total=total)
+        second = shown.add_task("verifying", total=total, visible=False, start=False)
+
+        def verifying(written: int) -> None:
+            shown.start_task(second)  # does nothing if it has started
+            shown.update(second, advance=written, visible=True)
+
+        yield (lambda written: shown.advance(first, written)), verifying

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from lbrx.convert.compute import compute_on
 from lbrx.convert.conversion_plan import ConversionPlan, Settings, make_plan
-from lbrx.convert.pieces import Checksums, Progress, run
+from lbrx.convert.pieces import Checksums, Progress, RunOptions, run
+from lbrx.convert.verify import ClassError, verify
 
-__all__ = ["ConversionPlan", "Result", "Settings", "convert", "make_plan", "perform"]
+__all__ = ["ConversionPlan", "Result", "RunOptions", "Settings", "convert", "make_plan", "perform"]
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,8 @@ class Result:
     reused: int
     """Bytes that an earlier, interrupted run had written."""
     checksums: Checksums = field(repr=False)
+    errors: tuple[ClassError, ...] = field(default=(), repr=False)
+    """The rounding errors, if the target was verified."""
 
 
 def convert(
@@ -31,29 +34,44 @@ def convert(
     settings: Settings | None = None,
     *,
     resume: bool = False,
+    force: bool = False,
+    durable: bool | None = None,
     device: str | None = None,
     progress: Progress | None = None,
 ) -> Result:
     """Convert the model at `source` to `target`, which appears when it is complete.
 
     An interruption leaves a hidden folder beside the target, from which `resume` continues.
-    `progress` is called with numbers of written bytes. Raises FormatError, DtypeError or
-    QuantizationError for what cannot be converted.
+    Existing files are replaced only with `force`. `durable` waits until the disk has the files; by
+    default where files are replaced. `progress` is called with numbers of written bytes. Raises
+    FormatError, DtypeError or QuantizationError for what cannot be converted.
 
         convert("folder", "model.gguf", Settings(quantize="q4_k_m"))
     """
     plan = make_plan(Path(source), Path(target), settings or Settings())
-    return perform(plan, resume=resume, device=device, progress=progress)
+    options = RunOptions(resume, force, durable)
+    return perform(plan, options, device=device, progress=progress)
 
 
 def perform(
     plan: ConversionPlan,
+    options: RunOptions | None = None,
     *,
-    resume: bool = False,
     device: str | None = None,
     progress: Progress | None = None,
+    verifying: Progress | None = None,
 ) -> Result:
-    """Carry out a plan."""
+    """Carry out a plan. With `verifying`, the progress of the verification, the target is compared
+    with the source before it gets its name."""
     start = time.perf_counter()
-    reused, sums = run(plan, compute_on(device), resume, progress or (lambda written: None))
-    return Result(plan, time.perf_counter() - start, reused, sums)
+    seconds, errors = 0.0, list[ClassError]()
+
+    def check(path: Path, sums: Checksums) -> None:
+        nonlocal seconds
+        seconds = time.perf_counter() - start
+        if verifying is not None:
+            errors.extend(verify(plan, sums, verifying, path))
+
+    shown = progress or (lambda written: None)
+    reused, sums = run(plan, compute_on(device), options or RunOptions(), shown, check)
+    return Result(plan, seconds, reused, sums, tuple(errors))

@@ -40,6 +40,7 @@ from lbrx.formats.writing import Output
 
 _LAYER = re.compile(r"blk\.(\d+)\.")
 _QUANTIZATION_VERSION = 2  # the version of GGUF's block formats
+_SMALLEST_SHARD = 1000  # bytes
 
 
 @dataclass(frozen=True)
@@ -101,8 +102,10 @@ class ConversionPlan:
     format: str
     items: tuple[PlannedTensor, ...]
     output: Output
+    settings: Settings
+    metadata: Mapping[str, Any]
+    """The metadata of the target's files."""
     notes: tuple[str, ...] = ()
-    imatrix: Path | None = None
 
     @property
     def nbytes(self) -> int:
@@ -115,6 +118,7 @@ def make_plan(source: str | Path, target: str | Path, settings: Settings) -> Con
     Raises FormatError, DtypeError or QuantizationError for what cannot be converted.
     """
     files = formats.read(source)
+    _check_shard_size(settings.max_shard_size)
     path = Path(target) if Path(target).name not in ("", "..") else Path(target).resolve()
     target_format = _target_format(path, settings)
     _check_target(files, path, target_format)
@@ -136,16 +140,17 @@ def make_plan(source: str | Path, target: str | Path, settings: Settings) -> Con
     if importance and all(item.importance is None for item in items):
         problem = "no tensor gets a type whose encoder uses importance: leave it out"
         raise FormatError(f"{settings.imatrix}: {problem}")
+    metadata = _metadata(files, config, format, settings, items)
     output = writing.plan(
         path,
         [slot for item in items for slot in item.slots.values()],
-        _metadata(files, config, format, settings, items),
+        metadata,
         target_format,
         max_shard_size=settings.max_shard_size,
         files=_companions(files, config, format, items) if target_format.is_folder(path) else {},
     )
     _check_source_stays(files, output)
-    return ConversionPlan(files, format, items, output, notes, settings.imatrix)
+    return ConversionPlan(files, format, items, output, settings, metadata, notes)
 
 
 def _importance(settings: Settings, format: str) -> Importance:
@@ -164,6 +169,12 @@ def _target_format(path: Path, settings: Settings) -> FileFormat:
     if settings.to is None and path.suffix not in (known := writing.extensions()):
         raise FormatError(f"{path} does not end in {', '.join(known)}: give --to")
     return writing.format_for(path, settings.to)
+
+
+def _check_shard_size(size: int | str | None) -> None:
+    """Raises FormatError for shards so small that a unit is probably missing."""
+    if size is not None and writing.parse_size(size) < _SMALLEST_SHARD:
+        raise FormatError(f"{size!r} is too small for a shard: write it like '5GB' or '512MiB'")
 
 
 def _check_target(files: ModelFiles, path: Path, format: FileFormat) -> None:

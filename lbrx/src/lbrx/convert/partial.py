@@ -6,23 +6,25 @@ written after the bytes of its piece, and counts only if these have the checksum
 
 from __future__ import annotations
 
-import fcntl
+import hashlib
 import json
 import os
-import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from lbrx.convert.private_folder import PrivateFolder, clear, create_file, open_file, open_folder
 from lbrx.errors import FormatError, LbrxError
 from lbrx.formats.layout import write_frame
-from lbrx.formats.output import settle
+from lbrx.formats.output import settle, sync, umask
 from lbrx.formats.writing import OLD_WEIGHTS, Output
 
 _JOURNAL = "journal.jsonl"
 _FILES = "files"
+_PAGE = 512  # words
 
 
 class PartialOutput:
@@ -32,36 +34,37 @@ class PartialOutput:
         """The files are in an inner folder, which gets the output's name if the output is a
         folder."""
         self.output = output
-        self.folder = output.path.with_name(f".{output.path.name}.partial")
-        self._inner = self.folder / _FILES
-        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
+        self.folder = partial_folder(output)
         try:
-            self._inner.mkdir(parents=True, exist_ok=True)
-            self._journal = os.open(self.folder / _JOURNAL, flags, 0o666)
+            with suppress(FileExistsError):  # if it is a file, the next line names the problem
+                output.path.parent.mkdir(parents=True)
+            own = PrivateFolder.locked(self.folder, _JOURNAL)
         except OSError as problem:
             reason = problem.strerror or str(problem)
             raise FormatError(f"{output.path} cannot be written: {reason}") from problem
+        self._own: PrivateFolder | None = own
+        self._folder, self._journal, self._inner = own.handle, own.lock, -1
         self._files: dict[str, int] = {}
+        self._places: dict[str, tuple[int, int]] = {}
         try:
-            self._lock()
             self.done = self._journalled(fingerprint) if resume else {}
             if not self.done:
                 self._start(fingerprint)
-            self._open()
+            self._open(new=not self.done)
         except BaseException:
             self.close()
             raise
 
-    def _lock(self) -> None:
-        """Lock the journal. The system releases it when the process ends."""
-        try:
-            fcntl.flock(self._journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise FormatError(f"{self.output.path} is being written by another process") from None
+    @property
+    def staged(self) -> Path:
+        """The complete output before it has its name."""
+        inner = self.folder / _FILES
+        return inner if self.output.is_folder else inner / self.output.path.name
 
     def _journalled(self, fingerprint: str) -> dict[int, int]:
         """Checksums of the pieces in the journal."""
-        lines = (self.folder / _JOURNAL).read_text().splitlines()
+        with open(os.dup(self._journal), "rb") as file:
+            lines = [line for line in file.read().splitlines() if line]
         if not lines:
             return {}
         if _parsed(lines[0]).get("fingerprint") != fingerprint:
@@ -69,25 +72,33 @@ class PartialOutput:
                 f"{self.folder} belongs to another conversion, or the source has changed: "
                 "start again without --resume"
             )
-        entries = [_parsed(line) for line in lines[1:]]
-        return {e["piece"]: e["sum"] for e in entries if e.keys() >= {"piece", "sum"}}
+        result = {}
+        for entry in map(_parsed, lines[1:]):
+            match entry:
+                case {"piece": int(piece), "sum": int(total)} if piece >= 0:
+                    result[piece] = total
+        return result
 
     def _start(self, fingerprint: str) -> None:
         os.ftruncate(self._journal, 0)
-        for file in self._inner.iterdir():
-            file.unlink()
+        clear(self._folder, keep=_JOURNAL)
         self._note({"fingerprint": fingerprint})
 
-    def _open(self) -> None:
-        self._places: dict[str, tuple[int, int]] = {}
+    def _open(self, new: bool) -> None:
+        self._inner = open_folder(_FILES, within=self._folder)
         for name, layout in self.output.layouts.items():
-            handle = os.open(self._inner / name, os.O_RDWR | os.O_CREAT, 0o666)
+            handle = (
+                create_file(self._inner, name)
+                if new
+                else open_file(self.folder / _FILES, self._inner, name)
+            )
             self._files[name] = handle
             os.ftruncate(handle, layout.nbytes)
             self._places |= {slot.name: (handle, offset) for slot, offset in layout.tensors}
 
     def _note(self, entry: dict[str, Any]) -> None:
-        os.write(self._journal, (json.dumps(entry) + "\n").encode())
+        # An earlier line may lack its end.
+        os.write(self._journal, f"\n{json.dumps(entry)}\n".encode())
 
     def write(self, slot: str, at: int, data: memoryview) -> None:
         """Write bytes of a stored tensor, starting at offset `at` within it."""
@@ -105,47 +116,89 @@ class PartialOutput:
         self._note({"piece": piece, "sum": total})
 
     def complete(self) -> None:
-        """Write the rest of the files and give them their names."""
+        """Write the rest of the files. They are then at `staged`."""
         for name, layout in self.output.layouts.items():
             with open(os.dup(self._files[name]), "r+b") as file:
                 write_frame(file, layout)
         for name, content in self.output.files.items():
-            (self._inner / name).write_bytes(content)
+            if name in os.listdir(self._inner):  # of an earlier run
+                os.unlink(name, dir_fd=self._inner)
+            self._files[name] = create_file(self._inner, name)
+            with open(os.dup(self._files[name]), "wb") as file:
+                file.write(content)
+
+    def publish(self, durable: bool) -> None:
+        """Give the files their names and the permissions of the umask, and remove the folder.
+
+        If `durable`, the system has stored files and folder before the renaming, and the new names
+        on return.
+        """
+        mask, path = umask(), self.output.path
+        for handle in self._files.values():
+            os.fchmod(handle, 0o666 & ~mask)
+        if durable:
+            for handle in (*self._files.values(), self._inner):
+                os.fsync(handle)
         if self.output.is_folder:
-            settle(self._inner, self.output.path, OLD_WEIGHTS)
+            existed = path.exists()
+            os.fchmod(self._inner, 0o777 & ~mask)
+            settle(self.staged, path, OLD_WEIGHTS)
+            changed = path if existed else path.parent
         else:
-            os.replace(self._inner / self.output.path.name, self.output.path)
+            os.replace(self.staged, path)
+            changed = path.parent
+        if durable:
+            sync(changed)
         self.remove()
 
     def remove(self) -> None:
-        self.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        """Remove the folder with everything in it."""
+        self._close_files()
+        if self._own is not None:
+            own, self._own = self._own, None
+            own.remove()
 
     def close(self) -> None:
-        handles = [self._journal, *self._files.values()] if self._journal >= 0 else []
-        self._journal, self._files = -1, {}
+        """Leave the folder to a later run."""
+        self._close_files()
+        if self._own is not None:
+            own, self._own = self._own, None
+            own.close()
+
+    def _close_files(self) -> None:
+        handles = [*self._files.values(), *([self._inner] if self._inner >= 0 else [])]
+        self._files, self._inner = {}, -1
         for handle in handles:
             os.close(handle)
 
 
-def _parsed(line: str) -> dict[str, Any]:
-    """An entry; empty for a line that was not completely written."""
+def partial_folder(output: Output) -> Path:
+    """The hidden folder of an unfinished output."""
+    return output.path.with_name(f".{output.path.name}.partial")
+
+
+def _parsed(line: bytes) -> dict[str, Any]:
+    """An entry; empty for a line that was not completely written or is damaged."""
     try:
         entry = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return entry if isinstance(entry, dict) else {}
 
 
 def checksum(parts: Iterable[bytes | memoryview]) -> int:
-    """The sum of all 64-bit words, at the speed of memory. It finds pages that did not reach the
-    disk, not deliberate changes."""
-    total = 0
+    """A checksum of bytes and their order, at nearly the speed of memory. It finds pages that did
+    not reach the disk or are in each other's place, not deliberate changes."""
+    digest = hashlib.blake2b(digest_size=8)
     for part in parts:
-        words = len(part) // 8 * 8
-        total += int(np.frombuffer(part[:words], "<u8").sum(dtype=np.uint64))
-        total += int.from_bytes(part[words:], "little")
-    return total % 2**64
+        whole = len(part) // (8 * _PAGE) * (8 * _PAGE)
+        words = np.frombuffer(part[:whole], "<u8").reshape(-1, _PAGE)
+        # Two words that change places are in another page, or in another column of their page.
+        for axis in (0, 1):
+            digest.update(words.sum(axis=axis, dtype=np.uint64).tobytes())
+        digest.update(part[whole:])
+        digest.update(len(part).to_bytes(8, "little"))
+    return int.from_bytes(digest.digest(), "little")
 
 
 @contextmanager

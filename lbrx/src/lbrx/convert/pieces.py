@@ -6,13 +6,13 @@ or one longer row, so memory is bounded by the pieces of all threads.
 
 from __future__ import annotations
 
-import hashlib
-import json
+import errno
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from importlib.metadata import version
+from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +21,8 @@ from numpy.typing import NDArray
 from lbrx import quant
 from lbrx.convert.compute import Compute
 from lbrx.convert.conversion_plan import ConversionPlan, PlannedTensor
+from lbrx.convert.fingerprint import fingerprint
+from lbrx.convert.output_checks import check_not_replacing, check_space, replaced_files
 from lbrx.convert.partial import PartialOutput, checksum, partial_output
 from lbrx.convert.source import StoredRows, TensorReader
 from lbrx.errors import QuantizationError
@@ -65,18 +67,46 @@ Checksums = dict[int, int]
 """Checksums of pieces by number."""
 
 
+@dataclass(frozen=True)
+class RunOptions:
+    """How a plan is carried out."""
+
+    resume: bool = False
+    force: bool = False
+    """Whether existing files may be replaced."""
+    durable: bool | None = None
+    """Whether to wait until the disk has the files; None means where files are replaced."""
+
+
+Check = Callable[[Path, Checksums], None]
+"""A function that is called with the complete output before it has its name."""
+
+
 def run(
-    plan: ConversionPlan, compute: Compute, resume: bool, progress: Progress
+    plan: ConversionPlan,
+    compute: Compute,
+    options: RunOptions,
+    progress: Progress,
+    check: Check = lambda path, sums: None,
 ) -> tuple[int, Checksums]:
     """Write the plan's output. Returns the bytes that an earlier run had written, and all
     checksums."""
     pieces = pieces_of(plan.items)
-    with partial_output(plan.output, resume, fingerprint(plan, compute)) as partial:
+    if not options.force:
+        check_not_replacing(plan.output)
+    check_space(plan.output, options.resume)
+    state = fingerprint(plan, compute.name, PIECE)
+    with partial_output(plan.output, options.resume, state) as partial:
         done = _verified(partial, pieces)
         reused = sum(pieces[i].nbytes for i in done)
         progress(reused)
         done |= _run_pieces(plan, compute, partial, pieces, done, progress)
         partial.complete()
+        check(partial.staged, done)
+        replaced = replaced_files(plan.output)
+        if replaced and not options.force:  # it appeared meanwhile: keep what is done
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(replaced[0]))
+        partial.publish(bool(replaced) if options.durable is None else options.durable)
     return reused, done
 
 
@@ -169,19 +199,3 @@ def _verified(partial: PartialOutput, pieces: Sequence[TensorPiece]) -> Checksum
         if number < len(pieces)
         and checksum(partial.read(*place) for place in pieces[number].ranges()) == total
     }
-
-
-def fingerprint(plan: ConversionPlan, compute: Compute) -> str:
-    """A hash of everything that decides which bytes are written where."""
-    tensors = [[item.name, str(item.recipe.encoding), item.stored_as] for item in plan.items]
-    places = [
-        [file, slot.name, slot.encoding.name, list(slot.shape), offset]
-        for file, layout in plan.output.layouts.items()
-        for slot, offset in layout.tensors
-    ]
-    states = [
-        [str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns]
-        for file in sorted([*plan.files.paths, *filter(None, [plan.imatrix])])
-    ]
-    all_of_it = [version("lbrx"), compute.name, PIECE, tensors, places, states]
-    return hashlib.sha256(json.dumps(all_of_it).encode()).hexdigest()

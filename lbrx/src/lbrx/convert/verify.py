@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -63,12 +64,15 @@ class ClassError:
         return math.sqrt(sums.error_squares / sums.squares) if sums.squares else 0.0
 
 
-def verify(plan: ConversionPlan, checksums: Checksums, progress: Progress) -> list[ClassError]:
+def verify(
+    plan: ConversionPlan, checksums: Checksums, progress: Progress, target_path: Path | None = None
+) -> list[ClassError]:
     """Compare target and source; returns the rounding errors.
 
-    Raises FormatError if the target is not what was planned and written.
+    `target_path` is where the target is as long as it does not have its name. Raises FormatError
+    if the target is not what was planned and written.
     """
-    target = formats.read(plan.output.path)
+    target = formats.read(target_path or plan.output.path)
     written = _recipes(plan, target)
     before, after = TensorReader(), TensorReader()
     totals: dict[tuple[str, str, str], ErrorSums] = {}

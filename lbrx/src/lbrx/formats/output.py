@@ -25,7 +25,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
         with open(handle, "w+b", buffering=BUFFER) as file:
             yield file
             # Temporary files are private; this sets the permissions that open() would set.
-            os.fchmod(file.fileno(), 0o666 & ~_mask())
+            os.fchmod(file.fileno(), 0o666 & ~umask())
         os.replace(temporary, path)
     except BaseException:
         with suppress(FileNotFoundError):
@@ -42,7 +42,7 @@ def filling(folder: Path, stale: Sequence[str] = ()) -> Iterator[Path]:
     temporary = Path(name)
     try:
         yield temporary
-        temporary.chmod(0o777 & ~_mask())
+        temporary.chmod(0o777 & ~umask())
         settle(temporary, folder, stale)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -61,7 +61,17 @@ def settle(temporary: Path, folder: Path, stale: Sequence[str] = ()) -> None:
             old.unlink(missing_ok=True)
 
 
-def _mask() -> int:
+def sync(folder: Path) -> None:
+    """Wait until the names in a folder are on the disk."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def umask() -> int:
+    """The permissions that new files of this process lack."""
     mask = os.umask(0)
     os.umask(mask)
     return mask

@@ -45,12 +45,13 @@ def format_for(path: Path, format: str | None) -> FileFormat:
 
 
 def parse_size(size: int | str) -> int:
-    """A number of bytes, from an integer or text like '5GB' or '512 MiB'."""
+    """A number of bytes, from an integer or text like '5GB' or '512 MiB'. Text needs the unit."""
     found = _SIZE.fullmatch(str(size).strip())
     base = 1024 if found and found[3] else 1000
     scale = base ** " KMGT".index(found[2].upper() or " ") if found else 0
     nbytes = float(found[1]) * scale if found else 0
-    if not 1 <= nbytes <= MAX_BYTES:
+    has_unit = not isinstance(size, str) or not size.strip()[-1:].isdigit()
+    if not has_unit or not 1 <= nbytes <= MAX_BYTES:
         raise FormatError(
             f"{str(size)[:40]!r} is not the size of a shard: write it like '5GB' or '512MiB'"
         )
