@@ -93,7 +93,7 @@ def _refusal(problem: Blocks, report: Buffer) -> Callable[[], Exception | None]:
         last = first + problem.scheme.elements - 1
         return QuantizationError(
             f"{problem.scheme.name} cannot hold elements {first} to {last}: one is not finite, or "
-            "too large for a float16 scale; replace it, or leave this tensor unquantized"
+            "too large for the type of the scales; replace it, or leave this tensor unquantized"
         )
 
     return check

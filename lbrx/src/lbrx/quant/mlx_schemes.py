@@ -12,6 +12,7 @@ from lbrx.quant.affine_schemes import GROUP_SIZES, codes_of, words
 from lbrx.quant.scheme import Encoder, Fields, FloatArray, Scheme
 
 BITS = (2, 3, 4, 5, 6, 8)
+_ROUNDED_UP = np.float32(1 + 1 / 256)  # at most, for a scale that is stored as bfloat16
 
 
 def _affine(bits: int, group_size: int) -> Scheme:
@@ -31,6 +32,8 @@ def _affine(bits: int, group_size: int) -> Scheme:
         steps = np.rint(edge / scale)
         scale = np.where(steps != 0, edge / steps, scale)
         bias = np.where(steps != 0, edge, np.float32(0))
+        # Decoding multiplies before it adds the bias; an infinite scale is refused.
+        scale = np.where(np.isfinite(scale * (top * _ROUNDED_UP)), scale, np.float32(np.inf))
         codes = np.rint((values - bias[:, None]) / scale[:, None]).clip(0, top)
         return {"data": words(codes, bits), "scales": scale, "biases": bias}
 

@@ -209,8 +209,11 @@ struct AffineGroup {
     ::put(scales, at, s.scale);
     ::put(biases, at, s.offset);
   }
+  // Decoding multiplies before it adds the offset; bfloat16 rounds a scale up by 1/256 at most.
   static bool fits(Scaled s) {
-    return VALUES != HALF || (fits_half(s.scale) && fits_half(s.offset));
+    constexpr float most = ((1 << BITS) - 1) * (1 + 1 / 256.0f);
+    return isfinite(s.scale * most) &&
+           (VALUES != HALF || (fits_half(s.scale) && fits_half(s.offset)));
   }
 };
 
