@@ -15,6 +15,7 @@ from safetensors.numpy import load_file, save_file
 
 import lbrx
 from lbrx import quant
+from lbrx.cli import main
 from lbrx.formats.translate import unsaid_in_gguf
 
 Q, K = "model.layers.1.self_attn.q_proj.weight", "model.layers.1.self_attn.k_proj.weight"
@@ -339,3 +340,82 @@ def test_an_old_model_in_the_folder_goes(folder, tmp_path):
     assert {"model.safetensors", "notes.txt", "config.json"} <= names
     assert not [name for name in names if "-of-" in name or "index" in name]
     assert load_file(tmp_path / "a/model.safetensors").keys() == tensors.keys()
+
+
+VISION = ["vision_tower.encoder.layers.0.fc1.weight", "vision_tower.post_layernorm.bias"]
+PROJECTOR = "multi_modal_projector.mm_input_projection_weight"
+
+
+@pytest.fixture
+def multimodal(folder):
+    """A tiny Gemma 3 with a vision tower, with either way of naming its parts."""
+
+    def make(inner, outer):
+        source, tensors = folder("gemma3_text")
+        config = json.loads((source / "config.json").read_text())
+        whole = {"model_type": "gemma3", "text_config": config, "vision_config": {"layers": 1}}
+        (source / "config.json").write_text(json.dumps(whole))
+        named = {name.replace("model.", inner, 1): values for name, values in tensors.items()}
+        others = {f"{outer}{name}": np.ones((3, 4), np.float32) for name in (*VISION, PROJECTOR)}
+        save_file(named | others, source / "model.safetensors")
+        return source, tensors
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("inner", "outer"), [("language_model.model.", ""), ("model.language_model.", "model.")]
+)
+@pytest.mark.parametrize("target", ["m.gguf", "mlx"])
+def test_parts_that_are_left_out_are_told(multimodal, tmp_path, capsys, inner, outer, target):
+    source, tensors = multimodal(inner, outer)
+    form = "gguf" if "." in target else "mlx"
+    arguments = ["convert", str(source), str(tmp_path / target), "--to", form, "--device", "cpu"]
+    assert main(arguments) == 0
+    told = capsys.readouterr().err
+    assert f"3 tensors are left out, as {form} has no names for them: " in told
+    assert f"{outer}vision_tower.* (2), {outer}multi_modal_projector.* (1)" in told
+    found = lbrx.open_model(tmp_path / target)
+    assert len(found) == len(tensors)
+    if form == "mlx":
+        expected = {f"language_model.{name}" for name in tensors}
+        assert load_file(tmp_path / "mlx/model.safetensors").keys() == expected
+
+
+def test_nothing_is_left_out_of_a_usual_model(folder, tmp_path):
+    source, _ = folder()
+    for target, form in (("m.gguf", "gguf"), ("mlx", "mlx"), ("hf", "safetensors")):
+        assert to(source, tmp_path / target, to=form).plan.notes == ()
+    assert to(tmp_path / "m.gguf", tmp_path / "back", to="safetensors").plan.notes == ()
+
+
+def test_a_copy_of_the_embedding_is_told(folder, tmp_path):
+    source, _ = folder()
+    config = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": True}))
+    for target in ("m.gguf", "mlx"):
+        (note,) = to(source, tmp_path / target, to="gguf" if "." in target else "mlx").plan.notes
+        assert note.startswith("1 tensor is left out")
+        assert note.endswith("lm_head.weight (1)")
+
+
+@pytest.mark.parametrize("target", ["gguf", "mlx"])
+def test_architectures_that_a_target_cannot_name(folder, tmp_path, target):
+    source, _ = folder()
+    config = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps(config | {"model_type": "bert"}))
+    with pytest.raises(lbrx.FormatError, match=r"model_type 'bert' .* has no table"):
+        to(source, tmp_path / f"m.{target}", to=target)
+    save_file({"embeddings.LayerNorm.gamma": np.ones(4, np.float32)}, source / "model.safetensors")
+    (source / "config.json").write_text(json.dumps(config))
+    with pytest.raises(lbrx.FormatError, match=r"llama's table has no .*gamma'"):
+        to(source, tmp_path / f"m.{target}", to=target)
+
+
+def test_a_gguf_that_mlx_cannot_name(tmp_path):
+    metadata = {"general.architecture": "mamba"}
+    lbrx.save(tmp_path / "a.gguf", {"blk.0.ssm_a": lbrx.ones(32, device="cpu")}, metadata)
+    with pytest.raises(lbrx.FormatError, match="'mamba' has no table of names"):
+        to(tmp_path / "a.gguf", tmp_path / "m", to="mlx")
+    (note,) = to(tmp_path / "a.gguf", tmp_path / "m", to="safetensors").plan.notes
+    assert note == "architecture 'mamba' has no table: tensors keep GGUF's names"

@@ -141,7 +141,7 @@ def test_quantized_rows_move_whole(tmp_path, rng):
 def test_mlx_stacks_experts(folder):
     path, tensors = folder("mixtral")
     model = lbrx.open_model(path)
-    stacked = translate.to_mlx(model.recipes)
+    stacked = translate.to_mlx(model.recipes, model.config)
     name = "model.layers.1.block_sparse_moe.switch_mlp.down_proj.weight"
     expected = np.stack(
         [tensors[f"model.layers.1.block_sparse_moe.experts.{e}.w2.weight"] for e in range(3)]

@@ -41,6 +41,7 @@ from lbrx.formats.writing import Output
 _LAYER = re.compile(r"blk\.(\d+)\.")
 _QUANTIZATION_VERSION = 2  # the version of GGUF's block formats
 _SMALLEST_SHARD = 1000  # bytes
+_TOLD = 12  # classes of tensors in a note
 
 
 @dataclass(frozen=True)
@@ -218,22 +219,36 @@ def _named(
     if files.format is Format.GGUF:
         if format is Format.GGUF:
             return files.tensors, ()
-        if architecture_tables.of_gguf(files.metadata) is None:
+        if architecture_tables.of_gguf(files.metadata) is None and format is not Format.MLX:
             name = files.metadata.get("general.architecture")
-            return files.tensors, (
-                f"architecture {name!r} has no table: tensors keep GGUF's names",
-            )
+            note = f"architecture {name!r} has no table: tensors keep GGUF's names"
+            return files.tensors, (note,)
     tensors = translate.to_huggingface(files)
+    notes: list[str] = []
+    if format in (Format.GGUF, Format.MLX) and not config:
+        lost = ", and no metadata is written" if format is Format.GGUF else ""
+        return tensors, (f"there is no config.json: tensors keep their names{lost}",)
     if format is Format.GGUF:
-        if not config:
-            return tensors, (
-                "there is no config.json: tensors keep their names, and no metadata is written",
-            )
-        notes = [] if files.tokenizer else ["there is no tokenizer: the GGUF has no vocabulary"]
-        if lost := translate.unsaid_in_gguf(config):
-            notes.append(f"GGUF has no keys for {', '.join(lost)}: they are lost")
-        return translate.to_gguf(tensors, config), tuple(notes)
-    return (translate.to_mlx(tensors) if format is Format.MLX else tensors), ()
+        notes += [] if files.tokenizer else ["there is no tokenizer: the GGUF has no vocabulary"]
+        if unsaid := translate.unsaid_in_gguf(config):
+            notes.append(f"GGUF has no keys for {', '.join(unsaid)}: they are lost")
+        tensors = translate.to_gguf(tensors, config)
+    elif format is Format.MLX:
+        tensors = translate.to_mlx(tensors, config)
+    return tensors, (*notes, *_left_out(files, tensors, format))
+
+
+def _left_out(files: ModelFiles, recipes: Mapping[str, Recipe], format: str) -> list[str]:
+    """A note about the tensors that the target does not have."""
+    counts = translate.left_out(files, recipes.values())
+    if not counts:
+        return []
+    number = sum(counts.values())
+    told = [f"{name} ({count})" for name, count in list(counts.items())[:_TOLD]]
+    told += ["..."] if len(counts) > _TOLD else []
+    what, them = ("tensor is", "it") if number == 1 else ("tensors are", "them")
+    reason = f"as {format} has no names for {them}"
+    return [f"{number} {what} left out, {reason}: {', '.join(told)}"]
 
 
 def _facts(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -176,18 +177,71 @@ def _without_stacks(tensors: Mapping[str, Recipe]) -> dict[str, Recipe]:
     return result
 
 
-def to_mlx(tensors: Mapping[str, Recipe]) -> dict[str, Recipe]:
-    """From Hugging Face's tensors to MLX's: the same names, with experts stacked."""
+def to_mlx(tensors: Mapping[str, Recipe], config: Mapping[str, Any]) -> dict[str, Recipe]:
+    """From Hugging Face's tensors to MLX's: the same names, with experts stacked. Of a multimodal
+    model the language part is kept, under one of its two names."""
+    architecture = known_architecture(config, "MLX")
     result: dict[str, Recipe] = {}
     experts: dict[str, dict[int, Recipe]] = {}
-    for name, recipe in tensors.items():
-        found = _EXPERT.fullmatch(name)
+    prefix = "language_model." if any(map(_LANGUAGE_PREFIX.match, tensors)) else ""
+    for tensor in _named_by(architecture, tensors, config):
+        found = _EXPERT.fullmatch(tensor.name)
         if found:
-            stack = f"{found[1]}.switch_mlp.{_IN_MLX[found[3]]}.{found[4]}"
-            experts.setdefault(stack, {})[int(found[2])] = recipe
+            stack = f"{prefix}{found[1]}.switch_mlp.{_IN_MLX[found[3]]}.{found[4]}"
+            experts.setdefault(stack, {})[int(found[2])] = tensor.recipe
         else:
-            result[name] = recipe
+            name = prefix + tensor.name
+            if name in result:
+                raise _unfit(tensor.recipe, f"has the same name as another tensor, {name}", "name")
+            result[name] = renamed(tensor.recipe, name)
     return result | {name: _stacked(name, parts) for name, parts in experts.items()}
+
+
+class _NamedTensor(NamedTuple):
+    """A tensor of the language model, and the rule of its name."""
+
+    name: str
+    recipe: Recipe
+    rule: NameRule
+    numbers: dict[str, int]
+    kind: str
+
+
+def _named_by(
+    architecture: Architecture, tensors: Mapping[str, Recipe], config: Mapping[str, Any]
+) -> Iterator[_NamedTensor]:
+    """The tensors of the language model under its own names. Raises FormatError for one that is
+    not in the table."""
+    rules = {rule.huggingface: rule for rule in architecture.rules}
+    flat = hyperparameters.flat_config(architecture, config)
+    for name, recipe in tensors.items():
+        own = _LANGUAGE_PREFIX.sub(_language, name)
+        stem, _, kind = own.rpartition(".")
+        if _HUGGINGFACE_ONLY.fullmatch(name) or _OTHER_PARTS.match(name):
+            continue
+        if _is_copy_of_embedding(stem, flat):
+            continue
+        template, numbers = _template(stem, ("layer", "expert"))
+        if template not in rules or kind not in _KINDS:
+            problem = f"{architecture.model_type}'s table has no {shown(name)}"
+            raise _unfit(recipe, problem, "name")
+        yield _NamedTensor(own, recipe, rules[template], numbers, kind)
+
+
+def left_out(files: ModelFiles, recipes: Iterable[Recipe]) -> dict[str, int]:
+    """The numbers of stored tensors that no recipe uses, by class of names. Tables that config.json
+    has as settings do not count."""
+    used = {_place(info) for recipe in recipes for info in stored(recipe)}
+    counts: Counter[str] = Counter()
+    for name, info in files.tensors.items():
+        if _place(info) not in used and not _GGUF_ONLY.fullmatch(name.rpartition(".")[0]):
+            part = _OTHER_PARTS.match(name)
+            counts[f"{part[0]}*" if part else _NUMBER.sub("*", name)] += 1
+    return dict(counts.most_common())
+
+
+def _place(info: TensorInfo) -> tuple[object, ...]:
+    return info.source, info.shape, info.strides
 
 
 def unsaid_in_gguf(config: Mapping[str, Any]) -> list[str]:
@@ -199,20 +253,9 @@ def to_gguf(tensors: Mapping[str, Recipe], config: Mapping[str, Any]) -> dict[st
     """From Hugging Face's tensors to GGUF's names and llama.cpp's layout."""
     architecture = known_architecture(config)
     flat = hyperparameters.flat_config(architecture, config)
-    rules = {rule.huggingface: rule for rule in architecture.rules}
     result: dict[str, Recipe] = {}
     experts: dict[str, dict[int, Recipe]] = {}
-    for name, recipe in tensors.items():
-        stem, _, kind = _LANGUAGE_PREFIX.sub(_language, name).rpartition(".")
-        if _HUGGINGFACE_ONLY.fullmatch(name) or _OTHER_PARTS.match(name):
-            continue
-        if _is_copy_of_embedding(stem, flat):
-            continue
-        template, numbers = _template(stem, ("layer", "expert"))
-        if template not in rules or kind not in _KINDS:
-            problem = f"{architecture.model_type}'s table has no {shown(name)}"
-            raise _unfit(recipe, problem, "name")
-        rule = rules[template]
+    for _, recipe, rule, numbers, kind in _named_by(architecture, tensors, config):
         target = f"{rule.gguf.format(**numbers)}.{kind}"
         if target in result:
             raise _unfit(recipe, f"has the same name as another tensor, {target}", "name")
@@ -233,13 +276,14 @@ def _is_copy_of_embedding(stem: str, config: Mapping[str, Any]) -> bool:
     return stem == "lm_head" and bool(config.get("tie_word_embeddings"))
 
 
-def known_architecture(config: Mapping[str, Any]) -> Architecture:
+def known_architecture(config: Mapping[str, Any], family: str = "GGUF") -> Architecture:
+    """The table of a config.json's model type. Raises FormatError if there is none."""
     architecture = architecture_tables.of_config(config)
     if architecture is None:
         known = ", ".join(ARCHITECTURES)
         raise FormatError(
-            f"model_type {brief(config.get('model_type'))} of config.json has no table of GGUF's "
-            f"names: the known ones are {known}"
+            f"model_type {brief(config.get('model_type'))} of config.json has no table of "
+            f"{family}'s names: the known ones are {known}"
         )
     return architecture
 
