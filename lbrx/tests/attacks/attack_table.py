@@ -169,7 +169,7 @@ SAFETENSORS: dict[str, tuple[Files, str]] = {
     ),
     "index: no such file": (
         _index({"w": "b.safetensors"}),
-        "'w': weight_map: the file b.s.* is missing",
+        "'w': weight_map: the file 'b.s.* is missing",
     ),
     "index: no such tensor": (
         _index({"v": "model-1.safetensors"}),
@@ -447,6 +447,10 @@ PYTORCH: dict[str, tuple[Files, str]] = {
         _PT(zipped({"a/data.pkl": bytes(32 << 20)}, zipfile.ZIP_DEFLATED)),
         "data.pkl: 33,554,432 bytes, at most",
     ),
+    "pickle of 16 MB in 16 KB": (
+        _PT(zipped({"a/data.pkl": b"}" * ((16 << 20) - 1) + b"."}, zipfile.ZIP_DEFLATED)),
+        "data.pkl: 16,777,216 bytes, at most 1,048,576 if compressed",
+    ),
     "cut short": (_PT(torch_file(state_dict({"w": _F}))[:-30]), "zip directory: is missing"),
     "directory of 2 GB": (
         _PT(zipped({"a/data.pkl": b"."})[:-10] + struct.pack("<IIH", 2**31, 0, 0)),
@@ -481,6 +485,11 @@ NPZ: dict[str, tuple[Files, str]] = {
         _NZ(zipped({"w.npy": npy(shape="(" + "9" * 3000 + ",)")})),
         "'w': ",
     ),
+    "shape without commas": (
+        _NZ(zipped({"w.npy": npy(shape="(2 3)")})),
+        r"'w': header: .*\(2 3\)",
+    ),
+    "shape of commas": (_NZ(zipped({"w.npy": npy(shape="(,,2,)")})), "'w': header: "),
     "header past the end": (
         _NZ(zipped({"w.npy": b"\x93NUMPY\x01\x00\xff\xff{}"})),
         "'w': header: version 1 and length 65,535",
@@ -524,7 +533,15 @@ ONNX: dict[str, tuple[Files, str]] = {
     "twice": (_OX(onnx(*[onnx_tensor([2, 3], 1, _RAW)] * 2)), "'w': occurs twice"),
     "folder above": (_OX(onnx(_outside("../x"))), "'w': external_data location: '../x' is no"),
     "absolute": (_OX(onnx(_outside("/etc/passwd"))), "external_data location: '/etc/passwd' is no"),
-    "missing": (_OX(onnx(_outside("x.bin"))), "external_data location: x.bin is missing"),
+    "long name": (
+        _OX(onnx(_outside("x" * 256))),
+        "external_data location: 'x*...' is not the name of a file",
+    ),
+    "name with a zero byte": (
+        _OX(onnx(_outside("x\0y"))),
+        r"external_data location: 'x\\x00y' is not the name of a file",
+    ),
+    "missing": (_OX(onnx(_outside("x.bin"))), "external_data location: 'x.bin' is missing"),
     "beyond the file": (
         {"a.onnx": onnx(_outside("x.bin", offset="100")), "x.bin": _24},
         "'w': external_data offset: bytes 100 to 124 are not in x.bin",
@@ -535,7 +552,28 @@ ONNX: dict[str, tuple[Files, str]] = {
     ),
 }
 
+
+def _index(file: object) -> bytes:
+    return json.dumps({"weight_map": {"w": file}}).encode()
+
+
 OTHERS: dict[str, tuple[Files, str]] = {
+    "index with a long name": (
+        {"a.index.json": _index("x" * 256)},
+        "'w': weight_map: 'x*...' is not the name of a file in this folder",
+    ),
+    "index with 255 bytes of a name": (
+        {"a.index.json": _index("x" * 255)},
+        "'w': weight_map: the file 'x*...' is missing",
+    ),
+    "index with a long name in other letters": (
+        {"a.index.json": _index("ä" * 128)},
+        "'w': weight_map: 'ä*...?' is not the name of a file in this folder",
+    ),
+    "index with a zero byte": (
+        {"a.index.json": _index("x\0y")},
+        "is not the name of a file in this folder",
+    ),
     "text": ({"a.safetensors": b"hello, this is no model"}, "starts with b'hello, t'"),
     "folder without weights": ({"config.json": b"{}"}, "is not a file of gguf, "),
 }

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import tracemalloc
 import zipfile
 
+import numpy as np
 import pytest
 from attack_table import ATTACKS, SOUND
 from file_builders import global_name, npy, state_dict, torch_file, torch_tensor, zipped
 
 import lbrx
+from lbrx.convert import Settings, convert
+from lbrx.convert.contents import contents
 
 _MEMORY = 64 << 20
 
@@ -73,3 +77,59 @@ def test_a_compressed_array_that_ends_early(tmp_path):
     assert lbrx.open_model(tmp_path / "whole.npz")["w"].numpy().shape == (20, 300)
     with pytest.raises(lbrx.FormatError, match=r"deflated member: ends .* bytes early"):
         lbrx.open_model(tmp_path / "short.npz")["w"].numpy()
+
+
+def test_a_pickle_of_many_instructions(tmp_path):
+    """Sixteen million dictionaries would take gigabytes."""
+    data = torch_file(b"}" * ((16 << 20) - 1) + b".")
+    (tmp_path / "a.pt").write_bytes(data)
+    tracemalloc.start()
+    try:
+        with pytest.raises(lbrx.FormatError, match="pickle: more than 1,048,576 instructions"):
+            lbrx.open_model(tmp_path / "a.pt")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 256 << 20
+
+
+@pytest.mark.parametrize("count", [10**12, 10**9, -1, 0, True, "2", 1e300, None])
+@pytest.mark.parametrize("kind", ["gemma3_text", "gemma2", "llama"])
+def test_absurd_numbers_of_layers(tmp_path, kind, count):
+    """They are refused or written as they are, and nothing of that size is made."""
+    sizes = {"hidden_size": 4, "num_attention_heads": 2, "head_dim": 2}
+    pattern = {"sliding_window_pattern": 3}
+    config = {"model_type": kind, "num_hidden_layers": count, **sizes, **pattern}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    lbrx.save(tmp_path / "model.safetensors", {"model.norm.weight": lbrx.ones(4, device="cpu")})
+    if count is None:
+        convert(tmp_path, tmp_path / "m.gguf", device="cpu")
+        return
+    with pytest.raises(lbrx.FormatError, match=r"config.json: num_hidden_layers: .* is not a"):
+        convert(tmp_path, tmp_path / "m.gguf", device="cpu")
+
+
+@pytest.mark.parametrize("quantization", [5, "x", [1], True, {"bits": 4.0, "group_size": 64}, {}])
+def test_mlx_settings_of_other_types(tmp_path, quantization):
+    (tmp_path / "config.json").write_text(json.dumps({"quantization": quantization}))
+    words = lbrx.tensor(np.zeros((2, 8), np.uint32), device="cpu")
+    tensors = {"a.weight": words, "a.scales": lbrx.ones((2, 1), device="cpu")}
+    tensors["a.biases"] = lbrx.ones((2, 1), device="cpu")
+    lbrx.save(tmp_path / "model.safetensors", tensors, {"format": "mlx"})
+    model = lbrx.open_model(tmp_path)
+    for use in (model.canonical, lambda: contents(model.files)):
+        with pytest.raises(lbrx.FormatError, match=r"config.json quantization: "):
+            use()
+
+
+@pytest.mark.parametrize("name", ["x" * 256, "x\0y", "x" * 256 + "/y"], ids=["long", "zero", "in"])
+def test_impossible_paths(tmp_path, name):
+    with pytest.raises(lbrx.FormatError):
+        lbrx.open_model(tmp_path / name)
+    with pytest.raises(lbrx.FormatError):
+        lbrx.save(tmp_path / name, {"w": lbrx.ones(2, device="cpu")}, format="npz")
+    lbrx.save(tmp_path / "a.npz", {"w": lbrx.ones(2, device="cpu")})
+    with pytest.raises(lbrx.FormatError):
+        convert(tmp_path / "a.npz", tmp_path / name, Settings(to="npz"), device="cpu")
+    with pytest.raises(lbrx.FormatError):
+        convert(tmp_path / "a.npz", tmp_path / ("y" * 250), Settings(to="npz"), device="cpu")

@@ -31,6 +31,7 @@ from lbrx.formats import (
     translate,
     writing,
 )
+from lbrx.formats.checks import check_path
 from lbrx.formats.containers import mlx
 from lbrx.formats.descriptor import OutgoingInfo
 from lbrx.formats.file_formats import FORMATS, FileFormat
@@ -121,6 +122,7 @@ def make_plan(source: str | Path, target: str | Path, settings: Settings) -> Con
     files = formats.read(source)
     _check_shard_size(settings.max_shard_size)
     path = Path(target) if Path(target).name not in ("", "..") else Path(target).resolve()
+    check_path(path)
     target_format = _target_format(path, settings)
     _check_target(files, path, target_format)
     format = target_format.name

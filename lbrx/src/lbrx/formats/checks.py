@@ -20,6 +20,7 @@ MAX_TENSORS = 1 << 20
 MAX_DIMS = 32
 MAX_BYTES = (1 << 63) - 1
 _SHOWN_NAME = 120
+_LONGEST_NAME = 255  # bytes of a file's name, on all usual file systems
 # A parsed item takes up to a hundred times the memory of its text.
 _MAX_ITEMS = 8 << 20
 # Half of a surrogate pair. Alone it is text that cannot be encoded.
@@ -93,6 +94,24 @@ def check_name(file: Path, name: str) -> None:
         raise bad(
             file, "is a name with half of a surrogate pair, which no file can store", tensor=name
         ) from None
+
+
+def check_path(path: Path) -> None:
+    """Raises FormatError for a path that no file system has, as a name in it is too long."""
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return
+    except (OSError, ValueError) as problem:
+        reason = (problem.strerror if isinstance(problem, OSError) else None) or str(problem)
+        raise FormatError(f"{shown(str(path))} is not a usable path: {reason}") from None
+
+
+def is_file_name(name: str) -> bool:
+    """Whether a text from a file can be the name of a file in the same folder."""
+    if Path(name).name != name or name in ("", ".", "..") or "\0" in name:
+        return False
+    return len(name.encode(errors="surrogatepass")) <= _LONGEST_NAME
 
 
 def checked_shape(file: Path, tensor: str, sizes: Iterable[object], field: str) -> Shape:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from lbrx.errors import FormatError
 from lbrx.formats import file_formats
+from lbrx.formats.checks import check_path
 from lbrx.formats.containers import huggingface
 from lbrx.formats.descriptor import ModelFiles
 
@@ -13,6 +14,7 @@ from lbrx.formats.descriptor import ModelFiles
 def read(path: str | Path) -> ModelFiles:
     """Describe the model at a path: a file of any format, an index of shards, or a folder."""
     where = Path(path)
+    check_path(where)
     if where.is_dir():
         patterns = [p for format in file_formats.FORMATS.values() for p in format.patterns]
         return huggingface.read_folder(where, read_file, patterns)

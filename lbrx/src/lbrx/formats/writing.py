@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lbrx.errors import FormatError
-from lbrx.formats.checks import MAX_BYTES, bad, check_name
+from lbrx.formats.checks import MAX_BYTES, bad, check_name, check_path
 from lbrx.formats.descriptor import Outgoing, OutgoingInfo
 from lbrx.formats.file_formats import FORMATS, FileFormat
 from lbrx.formats.layout import FileLayout, write_file
@@ -79,6 +79,7 @@ def plan(
     files: Mapping[str, bytes] | None = None,
 ) -> Output:
     """Lay out all files of a model: one file, or a folder where the format writes one."""
+    check_path(path)
     for tensor in tensors:
         check_name(path, tensor.name)
     is_folder = format.is_folder(path)

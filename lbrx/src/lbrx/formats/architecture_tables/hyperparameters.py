@@ -22,6 +22,7 @@ _ROTARY = ("rope_theta", "partial_rotary_factor")  # at one of two places in con
 _ORIGINAL = "original_max_position_embeddings"
 _NEAR = "attention.sliding_window_pattern"
 _MAX_FACTORS = 1 << 20
+_MAX_LAYERS = 1 << 16
 _ACTIVATIONS = ("hidden_act", "hidden_activation")
 _YARN = ("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate")
 
@@ -54,6 +55,9 @@ def to_gguf(architecture: Architecture, config: Mapping[str, Any]) -> dict[str, 
         if flat.get(setting.huggingface) is not None:
             kind = float if setting.huggingface in _REALS else int
             result[key] = rope_scaling.number(flat, setting.huggingface, kind)
+            if setting.huggingface == "num_hidden_layers" and result[key] > _MAX_LAYERS:
+                problem = f"{result[key]:,} is not a number up to {_MAX_LAYERS:,}"
+                raise FormatError(f"config.json: num_hidden_layers: {problem}")
         elif setting.absent is not None:
             result[key] = setting.absent
     share = 1.0

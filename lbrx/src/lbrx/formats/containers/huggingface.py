@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lbrx.formats.checks import bad, read_json, shown
+from lbrx.formats.checks import bad, is_file_name, read_json, shown
 from lbrx.formats.descriptor import Format, ModelFiles, TensorInfo
 
 Reader = Callable[[Path], ModelFiles]
@@ -111,10 +111,10 @@ def read_index(path: Path, read_file: Reader) -> ModelFiles:
 
 def _sibling(path: Path, tensor: str, file: str) -> Path:
     """A file in the folder of the index. Raises FormatError for paths to other folders."""
-    if Path(file).name != file or file in ("", ".", ".."):
+    if not is_file_name(file):
         problem = f"{shown(str(file))} is not the name of a file in this folder"
         raise bad(path, problem, tensor=tensor, field="weight_map")
     found = path.with_name(file)
     if not found.is_file():
-        raise bad(path, f"the file {file} is missing", tensor=tensor, field="weight_map")
+        raise bad(path, f"the file {shown(file)} is missing", tensor=tensor, field="weight_map")
     return found

@@ -16,6 +16,7 @@ from lbrx.formats.recipe import MlxWeight, Recipe
 _BITS = (2, 3, 4, 5, 6, 8)
 _GROUPS = (16, 32, 64, 128)
 _WORD = 32
+_SETTINGS = "config.json quantization"
 _MODES = ("affine", "mxfp4", "mxfp8", "nvfp4")
 
 
@@ -57,11 +58,12 @@ def _packed(
     chosen = {**settings, **own} if isinstance(own, dict) else settings
     mode = chosen.get("mode", "affine")
     bits, group = chosen.get("bits"), chosen.get("group_size")
-    if bits not in _BITS or group not in _GROUPS or mode not in _MODES:
+    numbers = type(bits) is int and type(group) is int
+    if not numbers or bits not in _BITS or group not in _GROUPS or mode not in _MODES:
         problem = (
             f"bits {brief(bits)}, group_size {brief(group)}, mode {brief(mode)} are not supported"
         )
-        raise bad(files.path, problem, tensor=weight.name, field="config.json quantization")
+        raise bad(files.path, problem, tensor=weight.name, field=_SETTINGS)
     biases = files.tensors.get(f"{stem}.biases")
     recipe = MlxWeight(weight.name, weight, scales, biases, mode, bits, group)
     if not scales.shape or weight.shape != (*scales.shape[:-1], recipe.shape[-1] * bits // _WORD):

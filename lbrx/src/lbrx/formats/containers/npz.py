@@ -40,7 +40,7 @@ _OPAQUE_BFLOAT16 = "|V2"
 # The header is a Python literal. NumPy evaluates it; a pattern is enough.
 _DICTIONARY = re.compile(
     r"\{\s*'descr':\s*'([^']*)',\s*'fortran_order':\s*(True|False),"
-    r"\s*'shape':\s*\(([0-9,\s]*)\),?\s*\}"
+    r"\s*'shape':\s*\(\s*((?:[0-9]+\s*,\s*)*(?:[0-9]+)?)\s*\),?\s*\}"
 )
 _MAX_NAME = (1 << 16) - 1 - len(_SUFFIX)
 _ALIGNMENT = 64

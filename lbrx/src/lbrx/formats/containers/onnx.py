@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from lbrx.errors import FormatError
-from lbrx.formats.checks import MAX_TENSORS, bad, check_blocks, checked_shape, shown
+from lbrx.formats.checks import MAX_TENSORS, bad, check_blocks, checked_shape, is_file_name, shown
 from lbrx.formats.containers.protobuf import (
     BYTES,
     FIXED32,
@@ -184,12 +184,14 @@ def _numbers(message: ProtobufMessage, proto: _Proto, encoding: Encoding) -> Sou
 def _external(path: Path, name: str, external: dict[str, str], nbytes: int) -> FileRange:
     """A range of a file in the same folder."""
     location = external.get("location", "")
-    if Path(location).name != location or location in ("", ".", ".."):
+    if not is_file_name(location):
         problem = f"{shown(location)} is not the name of a file in this folder"
         raise bad(path, problem, tensor=name, field="external_data location")
     file = path.with_name(location)
     if not file.is_file():
-        raise bad(path, f"{location} is missing", tensor=name, field="external_data location")
+        raise bad(
+            path, f"{shown(location)} is missing", tensor=name, field="external_data location"
+        )
     try:
         offset = int(external.get("offset", "0")[:20])
         length = int(external.get("length", str(nbytes))[:20])

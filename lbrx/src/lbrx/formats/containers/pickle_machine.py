@@ -15,6 +15,7 @@ from typing import Any
 from lbrx.formats.checks import bad, shown
 
 MAX_PICKLE = 16 << 20
+_MAX_INSTRUCTIONS = 1 << 20
 _MARK = object()
 
 
@@ -58,7 +59,10 @@ class PickleMachine:
         if len(data) > MAX_PICKLE:
             raise bad(self.path, f"{len(data):,} bytes, at most {MAX_PICKLE:,}", field="pickle")
         try:
-            for name, argument in _instructions(data):
+            for count, (name, argument) in enumerate(_instructions(data)):
+                if count == _MAX_INSTRUCTIONS:
+                    problem = f"more than {_MAX_INSTRUCTIONS:,} instructions"
+                    raise bad(self.path, problem, field="pickle")
                 if name == "STOP":
                     return self.stack.pop()
                 self._step(name, argument)

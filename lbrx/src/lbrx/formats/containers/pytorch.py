@@ -62,6 +62,7 @@ _ALLOWED = {
     "torch.serialization": {"_get_layout"},
 }
 _MAX_DEPTH = 64
+_MAX_DEFLATED = 1 << 20  # bytes of a compressed pickle; PyTorch does not compress
 _MAX_NAME = 1000
 
 
@@ -76,6 +77,9 @@ def read(path: Path) -> ModelFiles:
         raise bad(path, "is not little-endian", field="byteorder")
     if pickled.nbytes > MAX_PICKLE:
         raise bad(path, f"{pickled.nbytes:,} bytes, at most {MAX_PICKLE:,}", field="data.pkl")
+    if pickled.is_deflated and pickled.nbytes > _MAX_DEFLATED:
+        problem = f"{pickled.nbytes:,} bytes, at most {_MAX_DEFLATED:,} if compressed"
+        raise bad(path, problem, field="data.pkl")
     root = PickleMachine(path, _is_allowed).run(pickled.content())
     storages = {name.removeprefix(f"{prefix}data/"): member for name, member in content.items()}
     tensors: dict[str, TensorInfo] = {}
