@@ -15,7 +15,7 @@ from typing import Any
 from lbrx.formats.checks import bad, shown
 
 MAX_PICKLE = 16 << 20
-_MAX_INSTRUCTIONS = 1 << 20
+_MAX_INSTRUCTIONS = 1 << 19  # those of ten thousand tensors
 _MARK = object()
 
 
@@ -61,7 +61,7 @@ class PickleMachine:
         try:
             for count, (name, argument) in enumerate(_instructions(data)):
                 if count == _MAX_INSTRUCTIONS:
-                    problem = f"more than {_MAX_INSTRUCTIONS:,} instructions"
+                    problem = f"more than {_MAX_INSTRUCTIONS:,} instructions: write safetensors"
                     raise bad(self.path, problem, field="pickle")
                 if name == "STOP":
                     return self.stack.pop()
