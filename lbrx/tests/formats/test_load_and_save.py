@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from pathlib import Path
 
 import ml_dtypes
@@ -162,3 +164,40 @@ def test_files_are_mapped_when_used(tmp_path):
 def test_what_is_not_there(name, tmp_path):
     with pytest.raises(lbrx.FormatError, match=f"{name}: no such file or folder"):
         lbrx.load(tmp_path / name)
+
+
+@pytest.mark.parametrize(("name", "form"), [("m.safetensors", None), ("m", "safetensors")])
+def test_what_replaces_a_file_is_on_the_disk_first(tmp_path, monkeypatch, name, form):
+    events = []
+    sync, replace = os.fsync, os.replace
+
+    def note_sync(handle):
+        events.append("sync folder" if stat.S_ISDIR(os.fstat(handle).st_mode) else "sync file")
+        sync(handle)
+
+    def note_replace(old, new):
+        events.append("replace")
+        replace(old, new)
+
+    monkeypatch.setattr(os, "fsync", note_sync)
+    monkeypatch.setattr(os, "replace", note_replace)
+    tensors = {"w": lbrx.ones(3, device="cpu")}
+    lbrx.save(tmp_path / name, tensors, format=form)
+    assert events == ["replace"]
+    lbrx.save(tmp_path / name, tensors, format=form)
+    before = ["sync file"] if form is None else ["sync file", "sync folder"]
+    assert events[1:] == [*before, "replace", "sync folder"]
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077])
+def test_permissions_follow_the_umask(tmp_path, mask):
+    before = os.umask(mask)
+    try:
+        tensors = {"w": lbrx.ones(3, device="cpu")}
+        lbrx.save(tmp_path / "m.npz", tensors)
+        lbrx.save(tmp_path / "m", tensors, format="safetensors", config={"a": 1})
+    finally:
+        os.umask(before)
+    files = [tmp_path / "m.npz", *(tmp_path / "m").iterdir()]
+    assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o666 & ~mask}
+    assert stat.S_IMODE((tmp_path / "m").stat().st_mode) == 0o777 & ~mask

@@ -44,7 +44,8 @@ def convert(
     An interruption leaves a hidden folder beside the target, from which `resume` continues.
     Existing files are replaced only with `force`. `durable` waits until the disk has the files; by
     default where files are replaced. `progress` is called with numbers of written bytes. Raises
-    FormatError, DtypeError or QuantizationError for what cannot be converted.
+    FormatError, DtypeError or QuantizationError for what cannot be converted, and FileExistsError,
+    with what is done kept for `resume`, if the target appears meanwhile.
 
         convert("folder", "model.gguf", Settings(quantize="q4_k_m"))
     """

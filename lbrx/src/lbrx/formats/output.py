@@ -18,7 +18,9 @@ BUFFER = 1 << 20
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write that gets its name at the end; after an error it is removed."""
+    """A file to write that gets its name at the end; after an error it is removed. Where it
+    replaces another, it is on the disk before, so that a power failure leaves one of the two."""
+    replaces = os.path.lexists(path)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
     temporary = Path(name)
     try:
@@ -26,7 +28,12 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
             yield file
             # Temporary files are private; this sets the permissions that open() would set.
             os.fchmod(file.fileno(), 0o666 & ~umask())
+            if replaces:
+                file.flush()
+                os.fsync(file.fileno())
         os.replace(temporary, path)
+        if replaces:
+            sync(path.parent)
     except BaseException:
         with suppress(FileNotFoundError):
             temporary.unlink()
@@ -36,14 +43,19 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 @contextmanager
 def filling(folder: Path, stale: Sequence[str] = ()) -> Iterator[Path]:
     """A folder to write into that gets its name at the end. If the folder exists, files move into
-    it, and its other files that match a `stale` pattern are removed."""
+    it, as with `replacing`, and its other files that match a `stale` pattern are removed."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     name = tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".partial", dir=folder.parent)
     temporary = Path(name)
     try:
         yield temporary
         temporary.chmod(0o777 & ~umask())
+        replaces = folder.exists()
+        for path in [*temporary.iterdir(), temporary] if replaces else []:
+            sync(path)
         settle(temporary, folder, stale)
+        if replaces:
+            sync(folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -61,9 +73,9 @@ def settle(temporary: Path, folder: Path, stale: Sequence[str] = ()) -> None:
             old.unlink(missing_ok=True)
 
 
-def sync(folder: Path) -> None:
-    """Wait until the names in a folder are on the disk."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+def sync(path: Path) -> None:
+    """Wait until the bytes of a file, or the names in a folder, are on the disk."""
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
