@@ -472,6 +472,10 @@ NPZ: dict[str, tuple[Files, str]] = {
     ),
     "big-endian": (_NZ(zipped({"w.npy": npy("'>f4'")})), "'w': descr: '>f4' is not read"),
     "complex": (_NZ(zipped({"w.npy": npy("'<c8'")})), "'w': descr: '<c8' is not read"),
+    "descr that NumPy evaluates": (
+        _NZ(zipped({"w.npy": npy("'<f4, 3)'")})),
+        r"'w': descr: '<f4, 3\)' is not read",
+    ),
     "texts": (_NZ(zipped({"w.npy": npy("'<U4'")})), "'w': descr: '<U4' is not read"),
     "shape beyond the data": (
         _NZ(zipped({"w.npy": npy(shape="(2, 4)")})),

@@ -9,7 +9,23 @@ import zipfile
 import numpy as np
 import pytest
 from attack_table import ATTACKS, SOUND
-from file_builders import global_name, npy, state_dict, torch_file, torch_tensor, zipped
+from file_builders import (
+    ARRAY,
+    F64,
+    STRING,
+    U32,
+    array,
+    gguf,
+    global_name,
+    npy,
+    pair,
+    state_dict,
+    tensor,
+    text,
+    torch_file,
+    torch_tensor,
+    zipped,
+)
 
 import lbrx
 from lbrx.convert import Settings, convert
@@ -126,3 +142,38 @@ def test_impossible_paths(tmp_path, name):
         convert(tmp_path / "a.npz", tmp_path / name, Settings(to="npz"), device="cpu")
     with pytest.raises(lbrx.FormatError):
         convert(tmp_path / "a.npz", tmp_path / ("y" * 250), Settings(to="npz"), device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("llama.block_count", (F64, float("inf")), "'llama.block_count': inf is not a number"),
+        ("llama.block_count", (STRING, "2"), "'llama.block_count': '2' is not a number"),
+        ("llama.rope.scaling.factor", (STRING, "x"), "factor': 'x' is not a number"),
+        ("tokenizer.ggml.bos_token_id", (STRING, "1"), "bos_token_id': '1' is not a number"),
+        ("tokenizer.ggml.tokens", (U32, 5), "'tokenizer.ggml.tokens' is not an array of str"),
+        ("tokenizer.chat_template", (ARRAY, array(U32, 1, bytes(4))), "is not a text"),
+    ],
+)
+def test_metadata_of_other_types(tmp_path, key, value, message):
+    values = {
+        "general.architecture": (STRING, "llama"),
+        "llama.rope.scaling.type": (STRING, "linear"),
+        "tokenizer.ggml.model": (STRING, "gpt2"),
+        "tokenizer.ggml.tokens": (ARRAY, array(STRING, 1, text("a"))),
+        key: value,
+    }
+    pairs = [pair(name, *each) for name, each in values.items()]
+    (tmp_path / "a.gguf").write_bytes(gguf(pairs, [tensor("token_embd.weight")], bytes(32)))
+    with pytest.raises(lbrx.FormatError, match=message):
+        convert(tmp_path / "a.gguf", tmp_path / "m", device="cpu")
+
+
+def test_heads_of_no_size(tmp_path):
+    """More heads than values in a row."""
+    sizes = {"embedding_length": 2, "attention.head_count": 5, "rope.dimension_count": 2}
+    pairs = [pair("general.architecture", STRING, "phi3")]
+    pairs += [pair(f"phi3.{key}", U32, size) for key, size in sizes.items()]
+    (tmp_path / "a.gguf").write_bytes(gguf(pairs, [tensor("token_embd.weight")], bytes(32)))
+    with pytest.raises(lbrx.FormatError, match="heads of size 0, not of 1"):
+        convert(tmp_path / "a.gguf", tmp_path / "m", device="cpu")

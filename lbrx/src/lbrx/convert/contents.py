@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -174,10 +174,11 @@ def _tokenizer(files: ModelFiles) -> TokenizerFacts | None:
     kind = files.metadata.get("tokenizer.ggml.model")
     if not isinstance(kind, str):
         return None
-    tokens = files.metadata.get("tokenizer.ggml.tokens", ())
+    tokens = files.metadata.get("tokenizer.ggml.tokens")
+    count = len(tokens) if isinstance(tokens, Sequence) and not isinstance(tokens, str) else None
     pre = files.metadata.get("tokenizer.ggml.pre")
     name = f"{kind} ({pre})" if isinstance(pre, str) else kind
-    return TokenizerFacts(name, len(tokens), "tokenizer.chat_template" in files.metadata)
+    return TokenizerFacts(name, count, "tokenizer.chat_template" in files.metadata)
 
 
 def _token_count(files: ModelFiles) -> int | None:

@@ -63,7 +63,7 @@ def _floats(info: TensorInfo) -> NDArray[Any]:
     return np.fromfile(source.file, "<f4", info.size, offset=source.offset)
 
 
-def _means(sums: NDArray[Any], counts: NDArray[Any]) -> NDArray[np.float32]:
+def _means(sums: NDArray[Any], counts: NDArray[Any] | np.float32) -> NDArray[np.float32]:
     """The means; zero, which stands for unknown, where nothing was counted."""
     with np.errstate(all="ignore"):
         means = np.where(counts > 0, sums / counts, np.float32(0))
@@ -84,5 +84,5 @@ def _from_records(path: Path) -> Importance:
         values = np.frombuffer(cursor.take(4 * cursor.u32(field), field), "<f4")
         if name in result or not values.size:
             raise bad(path, "is empty or occurs twice", field=field)
-        result[name] = (values / np.float32(max(calls, 1))).astype(np.float32)
+        result[name] = _means(values, np.float32(max(calls, 1)))
     return result

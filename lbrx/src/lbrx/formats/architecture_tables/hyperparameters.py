@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from lbrx.errors import FormatError
 from lbrx.formats.architecture_tables import Architecture, rope_scaling
+from lbrx.formats.checks import bad, brief
 from lbrx.formats.descriptor import FileRange, Inline, ModelFiles, TensorInfo
 
 _TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
@@ -23,6 +24,7 @@ _ORIGINAL = "original_max_position_embeddings"
 _NEAR = "attention.sliding_window_pattern"
 _MAX_FACTORS = 1 << 20
 _MAX_LAYERS = 1 << 16
+_LARGEST = float(np.finfo(np.float32).max)
 _ACTIVATIONS = ("hidden_act", "hidden_activation")
 _YARN = ("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate")
 
@@ -143,8 +145,8 @@ def to_config(architecture: Architecture, files: ModelFiles) -> dict[str, Any]:
         "model_type": architecture.model_type,
     }
     for setting in architecture.settings:
-        value = metadata.get(f"{prefix}.{setting.gguf}")
-        if isinstance(value, (int, float)) and value != setting.absent:
+        value = _number(files, f"{prefix}.{setting.gguf}")
+        if value is not None and value != setting.absent:
             config[setting.huggingface] = _shortest(value)
     config |= architecture.constants
     embedding = files.tensors.get("token_embd.weight")
@@ -155,12 +157,23 @@ def to_config(architecture: Architecture, files: ModelFiles) -> dict[str, Any]:
     if "blk.0.ffn_down.bias" in files.tensors:
         config["mlp_bias"] = True
     for key in _TOKEN_IDS:
-        value = metadata.get(f"tokenizer.ggml.{_GGUF_TOKENS.get(key, key)}")
+        value = _number(files, f"tokenizer.ggml.{_GGUF_TOKENS.get(key, key)}")
         if value is not None:
             config[key] = value
     _add_attention(config, architecture, metadata)
     _add_scaling(config, files, prefix)
     return config
+
+
+def _number(files: ModelFiles, key: str) -> float | None:
+    """A number of a GGUF's metadata; None where it is missing, or an array with one for each layer.
+    Raises FormatError for one that float32 cannot hold, and for text."""
+    value = files.metadata.get(key)
+    if value is None or (isinstance(value, Sequence) and not isinstance(value, str)):
+        return None
+    if not isinstance(value, (int, float)) or not abs(value) <= _LARGEST:
+        raise bad(files.path, f"{brief(value)} is not a number", field=f"metadata {key!r}")
+    return value
 
 
 def _shortest(value: float) -> float:
@@ -192,8 +205,9 @@ def _add_scaling(config: dict[str, Any], files: ModelFiles, prefix: str) -> None
     metadata, tensors = files.metadata, files.tensors
     kind = metadata.get(f"{prefix}.rope.scaling.type", "none")
     if kind in ("linear", "yarn"):
-        scaling = {"rope_type": kind, "factor": metadata.get(f"{prefix}.rope.scaling.factor", 1.0)}
-        original = metadata.get(f"{prefix}.rope.scaling.original_context_length")
+        factor = _number(files, f"{prefix}.rope.scaling.factor")
+        scaling = {"rope_type": kind, "factor": 1.0 if factor is None else factor}
+        original = _number(files, f"{prefix}.rope.scaling.original_context_length")
         if original is not None:
             scaling[_ORIGINAL] = original
         config["rope_scaling"] = scaling
@@ -211,10 +225,10 @@ def _add_longrope(config: dict[str, Any], files: ModelFiles, prefix: str) -> Non
         factors = _floats(files, files.tensors[f"rope_factors_{name}.weight"])
         scaling[f"{name}_factor"] = factors.tolist()
     config["rope_scaling"] = scaling
-    original = files.metadata.get(f"{prefix}original_context_length")
+    original = _number(files, f"{prefix}original_context_length")
     if original is not None and _ORIGINAL not in config:
         scaling[_ORIGINAL] = original
-    amplitude = files.metadata.get(f"{prefix}attn_factor")
+    amplitude = _number(files, f"{prefix}attn_factor")
     usual = rope_scaling.attention_factor(config) if "max_position_embeddings" in config else None
     if isinstance(amplitude, float) and (usual is None or not np.isclose(amplitude, usual)):
         scaling["attention_factor"] = _shortest(amplitude)

@@ -58,8 +58,8 @@ def head_size(config: Mapping[str, Any]) -> int:
         size = number(config, "head_dim", int)
     else:
         size = number(config, "hidden_size", int) // number(config, "num_attention_heads", int)
-    if size > _MAX_HEAD:
-        raise FormatError(f"config.json: heads of size {size:,}, at most {_MAX_HEAD:,}")
+    if not 0 < size <= _MAX_HEAD:
+        raise FormatError(f"config.json: heads of size {size:,}, not of 1 to {_MAX_HEAD:,}")
     return size
 
 

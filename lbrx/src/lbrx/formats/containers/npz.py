@@ -42,6 +42,7 @@ _DICTIONARY = re.compile(
     r"\{\s*'descr':\s*'([^']*)',\s*'fortran_order':\s*(True|False),"
     r"\s*'shape':\s*\(\s*((?:[0-9]+\s*,\s*)*(?:[0-9]+)?)\s*\),?\s*\}"
 )
+_NUMBERS = re.compile(r"[<|][biuf][0-9]{1,2}")
 _MAX_NAME = (1 << 16) - 1 - len(_SUFFIX)
 _ALIGNMENT = 64
 _READ = 1 << 22
@@ -105,7 +106,7 @@ def _header(path: Path, name: str, head: bytes) -> tuple[str, bool, Shape, int]:
 def _encoding(path: Path, name: str, descr: str) -> Encoding:
     if descr[1:] == _OPAQUE_BFLOAT16[1:]:
         return plain(dt.bfloat16)
-    if descr[:1] in ("<", "|") and descr[1:2] in tuple("biuf"):
+    if _NUMBERS.fullmatch(descr):  # np.dtype evaluates parts of other texts
         try:
             return plain(dt.parse(np.dtype(descr)))
         except (DtypeError, TypeError):

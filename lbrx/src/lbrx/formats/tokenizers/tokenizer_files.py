@@ -222,6 +222,8 @@ def _settings(metadata: Mapping[str, Any], tokens: Sequence[str]) -> dict[str, A
         result[f"add_{name}_token"] = bool(added)
     template = metadata.get("tokenizer.chat_template")
     others = [key for key in metadata if key.startswith(_NAMED_TEMPLATE)]
+    if not all(isinstance(each, str) for each in (template or "", *map(metadata.get, others))):
+        raise FormatError("metadata 'tokenizer.chat_template' is not a text")
     if others:
         named = {"default": template}
         named |= {key.removeprefix(_NAMED_TEMPLATE): metadata[key] for key in others}
