@@ -77,7 +77,9 @@ def seconds(work: Callable[[], object]) -> float:
 
 def command(source: Path, target: Path, *options: str) -> str:
     """The summary of `lbrx convert` in a new process, which also starts the device."""
-    given = [sys.executable, "-m", "lbrx", "convert", str(source), str(target), *options]
+    replacing = ("--force", "--no-durable")
+    given = [sys.executable, "-m", "lbrx", "convert", str(source), str(target), *replacing]
+    given += options
     done = subprocess.run(given, capture_output=True, text=True, check=True)
     return done.stdout.splitlines()[0].partition(": ")[2]
 
@@ -112,6 +114,7 @@ def beside_llama(source: Path, folder: Path) -> None:
     target = folder / "ours.gguf"
     convert(source, target, settings)
     for _ in range(2):
+        remove(target)
         ours.append(seconds(lambda: convert(source, target, settings)))
         files = [str(source), str(folder / "theirs.gguf"), str(_Q4_K_M), str(os.cpu_count())]
         done = subprocess.run(
