@@ -65,7 +65,10 @@ def finite_math() -> bool:
 
 def cache_dir() -> Path:
     """SOFTMETAL_CACHE: the folder of compiled kernels."""
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    try:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError:  # no home: no folder can be made here, so the cache is temporary
+        base = Path(os.devnull)
     return _read("SOFTMETAL_CACHE", Path, base / "softmetal", "a folder")
 
 

@@ -61,9 +61,9 @@ def test_stays_a_map_within_its_limit(tmp_path_factory, operations):
 
 
 def test_the_least_recently_used_go_first(tmp_path):
-    cache = DiskCache(tmp_path, limit=250)
+    cache = DiskCache(tmp_path, limit=25000)
     for age, name in ((30, "aa"), (20, "bb"), (10, "cc")):
-        path = cache.insert("kernel", name, fill_with(b"x" * 50))
+        path = cache.insert("kernel", name, fill_with(b"x" * 5000))
         os.utime(path, (time.time() - age,) * 2)
     cache.find("kernel", "aa")  # used now
     cache.evict()
@@ -141,7 +141,7 @@ def test_keys_do_not_run_together():
 
 def test_the_size_is_looked_at_now_and_then_by_one_process(tmp_path, monkeypatch):
     looks = []
-    monkeypatch.setattr(DiskCache, "evict", lambda self: looks.append(self))
+    monkeypatch.setattr(DiskCache, "evict", lambda self, keep: looks.append(keep))
     for name in ("aa", "bb", "cc"):
         DiskCache(tmp_path, 1 << 20).insert("kernel", name, fill_with(b"x"))
     assert len(looks) == 1

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -68,7 +67,7 @@ def check(source: str, options: CompileOptions) -> tuple[Program, str]:
         (folder / "files").write_text(json.dumps({str(f): _digest(f) for f in files}))
 
     if entry is not None:  # a header of the user has changed since
-        shutil.rmtree(entry, ignore_errors=True)
+        store.discard("library", key)
     store.insert("library", key, fill)
     return program, warnings
 
