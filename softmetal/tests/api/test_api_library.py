@@ -329,6 +329,60 @@ def test_archives(program, device, tmp_path):
             assert (make(descriptor, only, None, None)[0] is None) == damaged
 
 
+@pytest.fixture
+def archived(program, device, tmp_path):
+    """A descriptor of a kernel, and one of an archive file that holds it."""
+    stored = softmetal.MTLBinaryArchiveDescriptor.new()
+    archive, _ = device.newBinaryArchiveWithDescriptor_error_(stored, None)
+    descriptor = softmetal.MTLComputePipelineDescriptor.new()
+    descriptor.setComputeFunction_(program.library.newFunctionWithName_("add_one"))
+    assert archive.addComputePipelineFunctionsWithDescriptor_error_(descriptor, None)[0]
+    stored.setUrl_(NSURL.fileURLWithPath_(tmp_path / "kernels.archive"))
+    assert archive.serializeToURL_error_(stored.url(), None) == (True, None)
+    return descriptor, stored
+
+
+def test_archives_keep_no_file_open(archived, device):
+    descriptor, stored = archived
+    before = len(os.listdir("/proc/self/fd"))
+    archives = [device.newBinaryArchiveWithDescriptor_error_(stored, None)[0] for _ in range(20)]
+    make = device.newComputePipelineStateWithDescriptor_options_reflection_error_
+    only = softmetal.MTLPipelineOptionFailOnBinaryArchiveMiss
+    for archive in archives:
+        descriptor.setBinaryArchives_([archive])
+        assert make(descriptor, only, None, None)[0] is not None
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_an_archive_that_is_replaced_or_removed_while_in_use(archived, device, program):
+    descriptor, stored = archived
+    archive, _ = device.newBinaryArchiveWithDescriptor_error_(stored, None)
+    assert archive.serializeToURL_error_(stored.url(), None) == (True, None)  # another file now
+    other = softmetal.MTLComputePipelineDescriptor.new()
+    other.setComputeFunction_(program.library.newFunctionWithName_("where"))
+    assert archive.addComputePipelineFunctionsWithDescriptor_error_(other, None)[0]
+    assert archive.serializeToURL_error_(stored.url(), None) == (True, None)
+    assert len(archive._keys()) == 2
+    descriptor.setBinaryArchives_([archive])
+    make = device.newComputePipelineStateWithDescriptor_options_reflection_error_
+    only = softmetal.MTLPipelineOptionFailOnBinaryArchiveMiss
+    assert make(descriptor, only, None, None)[0] is not None
+    os.unlink(stored.url().path())
+    pipeline, error = make(descriptor, only, None, None)
+    assert pipeline is None
+    assert "no archive holds" in error.localizedDescription()
+
+
+@pytest.mark.parametrize("which", ["file", "folder"])
+def test_an_archive_that_others_can_write_is_not_loaded(archived, device, tmp_path, which):
+    _, stored = archived
+    (tmp_path / "kernels.archive" if which == "file" else tmp_path).chmod(0o777)
+    archive, error = device.newBinaryArchiveWithDescriptor_error_(stored, None)
+    assert archive is None
+    assert error.code() == softmetal.MTLBinaryArchiveErrorInvalidFile
+    assert "can be written by every user" in error.localizedDescription()
+
+
 # In the record that a ZIP file's directory has of a kernel: where, and what is there instead.
 @pytest.mark.parametrize(
     ("at", "value"),

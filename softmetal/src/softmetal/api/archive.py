@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import struct
 import tempfile
 import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from softmetal import compiler
 from softmetal.api import enums
@@ -14,6 +18,7 @@ from softmetal.api.foundation import NSURL, NSError, file_path
 from softmetal.api.library import MTLFunction
 from softmetal.api.objects import Descriptor, Labelled, anything, table
 from softmetal.errors import CompileError
+from softmetal.toolchain import ownership
 from softmetal.types import Artifact
 
 if TYPE_CHECKING:
@@ -36,15 +41,75 @@ def function_key(function: MTLFunction) -> str:
 
 
 # Raised when a kernel is read and the file's records about it are wrong.
-_DAMAGED = (KeyError, zipfile.BadZipFile, OSError, EOFError, ValueError, RuntimeError)
+_DAMAGED = (KeyError, zipfile.BadZipFile, OSError, EOFError, ValueError, struct.error)
 
 
-def open_archive(path: Path) -> zipfile.ZipFile:
-    """Raises ValueError or OSError for a file that is not an archive."""
-    try:
-        return zipfile.ZipFile(path)
-    except (zipfile.BadZipFile, NotImplementedError) as problem:
-        raise ValueError(f"{path} is not a softmetal binary archive: {problem}") from None
+class StoredKernels:
+    """The kernels in an archive's file, by key.
+
+    The file is open during a call only: a program may have more archives than a process may have
+    open files. It is read again when it has been replaced.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Raises ValueError or OSError for a file that is not an archive or is not trusted."""
+        self._path = path
+        self._version: tuple[int, ...] = ()
+        self._members: dict[str, zipfile.ZipInfo] = {}
+        if (why := ownership.distrusted_folder(path.parent)) is not None:
+            raise ValueError(_untrusted(path, why))
+        with self._opened():
+            pass
+
+    def keys(self) -> list[str]:
+        with self._opened():
+            return list(self._members)
+
+    def read(self, key: str) -> bytes:
+        """One kernel; raises one of `_DAMAGED` if it is missing or damaged."""
+        with self._opened() as file:
+            member = self._members[key]
+            stored = member.compress_type == zipfile.ZIP_STORED and not member.flag_bits & 1
+            if not stored or member.compress_size != member.file_size:
+                raise zipfile.BadZipFile(f"{key} is not stored as archives store kernels")
+            file.seek(member.header_offset)
+            head = file.read(_LOCAL_HEAD.size)
+            signature, name_length, extra_length = _LOCAL_HEAD.unpack(head)
+            file.seek(name_length + extra_length, os.SEEK_CUR)
+            rest = os.fstat(file.fileno()).st_size - file.tell()
+            data = file.read(member.file_size) if member.file_size <= rest else b""
+        if signature != b"PK\3\4" or zlib.crc32(data) != member.CRC:
+            raise zipfile.BadZipFile(f"the data of {key} are damaged")
+        return data
+
+    @contextmanager
+    def _opened(self) -> Iterator[IO[bytes]]:
+        with self._path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            if (why := ownership.distrusted(status)) is not None:
+                raise ValueError(_untrusted(self._path, f"it {why}"))
+            version = (status.st_ino, status.st_size, status.st_mtime_ns)
+            if version != self._version:
+                self._members = self._directory(file)
+                self._version = version
+            yield file
+
+    def _directory(self, file: IO[bytes]) -> dict[str, zipfile.ZipInfo]:
+        try:
+            return {member.filename: member for member in zipfile.ZipFile(file).infolist()}
+        except (zipfile.BadZipFile, NotImplementedError) as problem:
+            text = f"{self._path} is not a softmetal binary archive: {problem}"
+            raise ValueError(text) from None
+
+
+_LOCAL_HEAD = struct.Struct("<4s22xHH")  # of a ZIP member: signature, lengths of name and extra
+
+
+def _untrusted(path: Path, why: str) -> str:
+    return (
+        f"{path} holds native code and is not loaded because {why}: keep archives in files and "
+        "folders that only you can write"
+    )
 
 
 class MTLBinaryArchive(Labelled):
@@ -52,7 +117,7 @@ class MTLBinaryArchive(Labelled):
 
     __slots__ = ("_added", "_device", "_stored")
 
-    def __init__(self, device: MTLDevice, stored: zipfile.ZipFile | None) -> None:
+    def __init__(self, device: MTLDevice, stored: StoredKernels | None) -> None:
         super().__init__()
         self._device = device
         self._stored = stored
@@ -101,7 +166,10 @@ class MTLBinaryArchive(Labelled):
         return compiler.artifact_from_bytes(code) if code is not None else None
 
     def _keys(self) -> list[str]:
-        stored = self._stored.namelist() if self._stored is not None else []
+        try:
+            stored = self._stored.keys() if self._stored is not None else []
+        except _DAMAGED:  # the file was removed or damaged meanwhile
+            stored = []
         return list(dict.fromkeys([*stored, *self._added]))
 
     def _code(self, key: str) -> bytes | None:
@@ -109,8 +177,6 @@ class MTLBinaryArchive(Labelled):
         if key in self._added or self._stored is None:
             return self._added.get(key)
         try:
-            member = self._stored.getinfo(key)
-            whole = member.compress_type == zipfile.ZIP_STORED  # as they are written
-            return self._stored.read(member) if whole else None
+            return self._stored.read(key)
         except _DAMAGED:
             return None

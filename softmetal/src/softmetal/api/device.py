@@ -14,8 +14,8 @@ from softmetal.api import enums
 from softmetal.api.archive import (
     MTLBinaryArchive,
     MTLBinaryArchiveDescriptor,
+    StoredKernels,
     archive_error,
-    open_archive,
 )
 from softmetal.api.buffer import MTLBuffer, storage_mode
 from softmetal.api.capabilities import Capabilities
@@ -310,7 +310,7 @@ class MTLDevice(Capabilities):
     ) -> tuple[MTLBinaryArchive | None, NSError | None]:
         url = descriptor.url()
         try:
-            stored = open_archive(file_path(url)) if url is not None else None
+            stored = StoredKernels(file_path(url)) if url is not None else None
         except (OSError, ValueError) as problem:
             return None, archive_error(enums.MTLBinaryArchiveErrorInvalidFile, str(problem))
         return MTLBinaryArchive(self, stored), None
