@@ -39,6 +39,8 @@ BODIES = {
     "divide": "x[i] = int(address[0]) / (int(i) - int(n[1]));",
     "smallest": "x[i] = int(n[2]) / (int(n[1]) - 6);",
     "trap": "if (x[i] != 12345u) __builtin_trap();",
+    "debugtrap": "if (x[i] != 12345u) __builtin_debugtrap();",
+    "abort": "if (x[i] != 12345u) __builtin_abort();",
     "deep": _DEEP,
 }
 COOPERATING = {

@@ -41,6 +41,8 @@ CAUSES = {
     "divide": "divided by zero, or the smallest integer by -1",
     "smallest": "divided by zero, or the smallest integer by -1",
     "trap": "executed an illegal instruction or a trap",
+    "debugtrap": "executed an illegal instruction or a trap",
+    "abort": "executed an illegal instruction or a trap",
 }
 
 

@@ -415,6 +415,13 @@ struct kernel<F, list<P...>, void (*)(A...)> {
 
 // What a kernel's shared object exports. The kernel comes last: its template arguments have commas.
 #define SM_EXPORT extern "C" __attribute__((visibility("default"), used))
+
+// __builtin_abort calls libc's abort, which ends the process. A kernel has its own, which raises a
+// fault that the runtime turns into an error of the command buffer.
+extern "C" [[noreturn]] void softmetal_abort() __asm__("abort");
+extern "C" __attribute__((visibility("hidden"), used)) inline void softmetal_abort() {
+  __builtin_trap();
+}
 #define SM_INFO(mode, max_threads) \
   SM_EXPORT const softmetal_kernel::info softmetal_info = \
       softmetal_kernel::describe(mode, max_threads);
