@@ -81,7 +81,18 @@ _PLACES = {
         "MTLSizeMake",
     ),
     # PyObjC's Metal re-exports Foundation.
-    "foundation": ("NSData", "NSError", "NSMakeRange", "NSRange", "NSURL"),
+    "foundation": (
+        "NSArray",
+        "NSData",
+        "NSDictionary",
+        "NSError",
+        "NSMakeRange",
+        "NSNumber",
+        "NSObject",
+        "NSRange",
+        "NSString",
+        "NSURL",
+    ),
 }
 _HOME = {name: module for module, names in _PLACES.items() for name in names}
 
@@ -89,18 +100,27 @@ _STAND_INS = {
     "Metal": "softmetal",
     "MetalPerformanceShaders": "softmetal.mps",
     "Foundation": "softmetal.api.foundation",
+    "Cocoa": "softmetal.api.foundation",
     "libdispatch": "softmetal.api.libdispatch",
     "objc": "softmetal.api.objc",
 }
 
-__all__ = ["checking", "install", *sorted(_HOME)]
+
+def _enumerations() -> list[str]:
+    enums = import_module("softmetal.api.enums")
+    return sorted(name for name in vars(enums) if name.startswith("MTL"))
 
 
 def __getattr__(name: str) -> Any:
-    if name == "checking":
+    value: Any
+    if name == "__all__":  # computed when it is asked for: only `import *` needs all constants
+        value = ["checking", "install", *sorted(_HOME), *_enumerations()]
+    elif name == "checking":
         from softmetal.checks import checking as value
     elif name in _HOME:
         value = getattr(import_module(f"softmetal.api.{_HOME[name]}"), name)
+    elif name.startswith("MPS") and name in (mps := import_module("softmetal.mps")).__all__:
+        value = getattr(mps, name)  # PyObjC finds every class of the process in every module
     elif name.startswith("MTL"):
         try:
             value = getattr(import_module("softmetal.api.enums"), name)
@@ -115,13 +135,12 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    enums = import_module("softmetal.api.enums")
-    return sorted({*globals(), *_HOME, *(name for name in vars(enums) if name.startswith("MTL"))})
+    return sorted({*globals(), "__all__", "checking", *_HOME, *_enumerations()})
 
 
 def install(*, force: bool = False) -> None:
-    """Make later imports of Metal, MetalPerformanceShaders, Foundation, libdispatch and objc find
-    softmetal instead of PyObjC.
+    """Make later imports of Metal, MetalPerformanceShaders, Foundation, Cocoa, libdispatch and objc
+    find softmetal instead of PyObjC.
 
     Raises SoftmetalError on macOS, which has the real modules, unless `force` is true.
     """

@@ -114,6 +114,37 @@ def test_vector_constants(program):
     np.testing.assert_array_equal(read(x, "f4").reshape(5, 2), np.tile(pair, (5, 1)))
 
 
+@pytest.mark.parametrize("byte", [0, 1, 2, 128, 255])
+def test_any_byte_but_zero_is_a_true_constant(device, byte):
+    source = (
+        "constant bool a [[function_constant(0)]]; constant bool2 b [[function_constant(1)]];"
+        "kernel void k(device uint* x) { x[0] = uint(a); x[1] = a ? 5 : 6; x[2] = uint(b.y);"
+        " x[3] = uint(!a); }"
+    )
+    library, error = device.newLibraryWithSource_options_error_(source, None, None)
+    assert library is not None, error
+    values = softmetal.MTLFunctionConstantValues.new()
+    values.setConstantValue_type_atIndex_(bytes((byte,)), softmetal.MTLDataTypeBool, 0)
+    values.setConstantValue_type_atIndex_(bytes((0, byte)), softmetal.MTLDataTypeBool2, 1)
+    make = library.newFunctionWithName_constantValues_error_
+    pipeline, error = device.newComputePipelineStateWithFunction_error_(
+        make("k", values, None)[0], None
+    )
+    assert pipeline is not None, error
+    x = device.newBufferWithLength_options_(16, 0)
+    commands = device.newCommandQueue().commandBuffer()
+    encoder = commands.computeCommandEncoder()
+    encoder.setComputePipelineState_(pipeline)
+    encoder.setBuffer_offset_atIndex_(x, 0, 0)
+    encoder.dispatchThreads_threadsPerThreadgroup_((1, 1, 1), (1, 1, 1))
+    encoder.endEncoding()
+    commands.commit()
+    commands.waitUntilCompleted()
+    true = int(byte != 0)
+    found = np.frombuffer(x.contents()[:], np.uint32).tolist()
+    assert found == [true, 6 - true, true, 1 - true]
+
+
 def test_constants_that_do_not_fit(program):
     values = softmetal.MTLFunctionConstantValues.new()
     values.setConstantValue_type_atIndex_(ctypes.c_int64(7), softmetal.MTLDataTypeLong, 0)

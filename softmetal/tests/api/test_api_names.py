@@ -5,24 +5,28 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import re
+import sys
 import zipfile
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 
 import softmetal
 from softmetal import mps
-from softmetal.api import enums, objects
+from softmetal.api import enums, objc, objects
 
 ROOT = Path(__file__).parent.parent.parent
 API = ROOT / "src" / "softmetal" / "api"
 
 # NSObject's own methods, which the list of Metal's selectors does not hold.
 NSOBJECT = {"alloc", "new", "init", "copy", "retain", "release", "autorelease", "isEqual:",
-            "description"}  # fmt: skip
+            "description", "isKindOfClass:", "respondsToSelector:",
+            "conformsToProtocol:"}  # fmt: skip
 ALLOWED = {
     "libraryDataContents",  # private to Apple, and used by real clients (tinygrad)
+    "newComputePipelineStateWithDescriptor:error:",  # private to Apple, and used by real clients
     *("beginScope", "endScope", "commandQueue"),  # MTLCaptureScope's, kept in a header of its own
 }
 
@@ -133,9 +137,13 @@ def test_structures_behave_as_pyobjcs():
     assert size == softmetal.MTLSize(width=1, height=7, depth=3)
     assert repr(size) == "<Metal.MTLSize width=1 height=7 depth=3>"
     assert softmetal.MTLSize() == (0, 0, 0)
-    for bad in ((1, 2, 3, 4), (1.5, 1, 1)):
+    for bad in ((1, 2, 3, 4), ("1", 1, 1), (None, 1, 1)):
         with pytest.raises(TypeError):
             softmetal.MTLSize(*bad)
+    for number in (8, 8.0, 8.75, np.uint32(8), np.float32(8), np.uint8(8)):
+        size = softmetal.MTLSizeMake(number, 1, 1)
+        assert size == (8, 1, 1)
+        assert all(type(value) is int for value in size)
     with pytest.raises(TypeError):
         softmetal.MTLSize(wide=1)
 
@@ -150,3 +158,125 @@ def test_descriptors_copy_and_reset():
     assert descriptor.label() is None
     with pytest.raises(AttributeError, match="no property"):
         descriptor.setNonsense_(1)
+
+
+# ---- what published programs import ----
+
+
+def test_a_star_import_has_the_constants():
+    names: dict[str, object] = {}
+    exec("from softmetal import *", names)
+    assert names["MTLResourceStorageModeShared"] == 0
+    assert names["MTLSizeMake"] is softmetal.MTLSizeMake
+    assert names["NSObject"] is softmetal.NSObject
+    assert len([name for name in names if name.startswith("MTL")]) > 300
+
+
+def test_stand_ins(monkeypatch):
+    for name in ("Metal", "MetalPerformanceShaders", "Foundation", "Cocoa", "libdispatch", "objc"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    softmetal.install(force=True)
+    from Cocoa import NSURL
+    from Foundation import NSObject
+    from Metal import MPSMatrix
+
+    assert (NSURL, MPSMatrix) == (softmetal.NSURL, mps.MPSMatrix)
+
+    class Delegate(NSObject):
+        def init(self):
+            self = objc.super(Delegate, self).init()
+            self.calls = 3
+            return self
+
+    assert Delegate.alloc().init().calls == 3
+    for name in ("Metal", "MetalPerformanceShaders", "Foundation", "Cocoa", "libdispatch", "objc"):
+        monkeypatch.delitem(sys.modules, name)
+
+
+def test_protocols_and_selectors(device):
+    buffer = device.newBufferWithLength_options_(16, 0)
+    cases = {"MTLBuffer": True, "MTLResource": True, "NSObject": True, "MTLTexture": False}
+    for name, expected in cases.items():
+        assert buffer.conformsToProtocol_(objc.protocolNamed(name)) == expected
+    with pytest.raises(objc.ProtocolError, match="MTLNonsense"):
+        objc.protocolNamed("MTLNonsense")
+    assert buffer.respondsToSelector_("setLabel:")
+    assert buffer.respondsToSelector_(b"contents")
+    assert not buffer.respondsToSelector_("setNonsense:")
+    assert buffer.isKindOfClass_(softmetal.MTLBuffer)
+    assert objc.registerMetaDataForSelector(b"NSObject", b"contents", {"retval": {}}) is None
+
+
+PYOBJC_NUMBERS = [np.uint8, np.uint32, np.int64, np.float32, float, int]
+SCALE = (
+    "kernel void scale(device uint* x, constant uint& n, threadgroup uint* t [[threadgroup(0)]],"
+    " uint i [[thread_position_in_grid]]) { x[i] = n * i; }"
+)
+
+
+@pytest.mark.parametrize("number", PYOBJC_NUMBERS)
+def test_numbers_of_every_type_are_arguments(device, number):
+    """PyObjC takes any number for NSUInteger; sums of addresses and numpy's would overflow."""
+    library, error = device.newLibraryWithSource_options_error_(SCALE, None, None)
+    assert library is not None, error
+    function = library.newFunctionWithName_("scale")
+    pipeline, _ = device.newComputePipelineStateWithFunction_error_(function, None)
+    x = device.newBufferWithLength_options_(number(128), number(0))
+    y = device.newBufferWithBytes_length_options_(bytes(128), number(128), number(0))
+    commands = device.newCommandQueueWithMaxCommandBufferCount_(number(4)).commandBuffer()
+    encoder = commands.computeCommandEncoder()
+    encoder.setComputePipelineState_(pipeline)
+    encoder.setBuffers_offsets_withRange_([x], [number(0)], (number(0), number(1)))
+    encoder.setBufferOffset_atIndex_(number(64), number(0))
+    encoder.setBuffer_offset_atIndex_(x, number(64), number(0))
+    encoder.setBytes_length_atIndex_(np.uint32(3).tobytes(), number(4), number(1))
+    encoder.setThreadgroupMemoryLength_atIndex_(number(64), number(0))
+    one = (number(16), number(1), number(1))
+    encoder.dispatchThreads_threadsPerThreadgroup_(one, one)
+    groups = softmetal.MTLSizeMake(number(1), 1, 1)
+    encoder.dispatchThreadgroups_threadsPerThreadgroup_(groups, one)
+    encoder.endEncoding()
+    blit = commands.blitCommandEncoder()
+    blit.fillBuffer_range_value_(x, (number(0), number(64)), number(1))
+    copy = blit.copyFromBuffer_sourceOffset_toBuffer_destinationOffset_size_
+    copy(x, number(64), y, number(0), number(64))
+    blit.endEncoding()
+    event = device.newSharedEvent()
+    commands.encodeSignalEvent_value_(event, number(5))
+    commands.commit()
+    commands.waitUntilCompleted()
+    assert commands.error() is None
+    assert event.signaledValue() == 5
+    assert bytes(x.contents().as_buffer(number(64))) == bytes([1]) * 64
+    assert np.array_equal(np.frombuffer(y.contents()[:64], np.uint32), np.arange(16) * 3)
+
+
+def test_a_pipeline_from_a_descriptor_alone(device):
+    library, _ = device.newLibraryWithSource_options_error_(SCALE, None, None)
+    descriptor = softmetal.MTLComputePipelineDescriptor.alloc().init()
+    descriptor.setComputeFunction_(library.newFunctionWithName_("scale"))
+    pipeline, error = device.newComputePipelineStateWithDescriptor_error_(descriptor, None)
+    assert error is None
+    assert pipeline.maxTotalThreadsPerThreadgroup() > 0
+
+
+def test_slices_of_contents(device):
+    buffer = device.newBufferWithLength_options_(32, 0)
+    memory = buffer.contents()
+    memory[:] = bytes(range(32))
+    assert memory[:] == bytes(range(32))
+    assert memory[28:] == memory[-4:] == memory[28:32] == bytes(range(28, 32))
+    assert memory[:-28] == bytes(range(4))
+    assert memory[0:8:2] == bytes((0, 2, 4, 6))
+    assert (memory[3], memory[-1], memory[np.int64(3)]) == (b"\3", b"\x1f", b"\3")
+    memory[8:24] = np.arange(4, dtype=np.float32)
+    assert np.frombuffer(memory.as_buffer(count=24), np.float32)[2:].tolist() == [0, 1, 2, 3]
+    memory[0:4] = [9, 8, 7, 6]
+    memory[4], memory[5] = 5, b"\4"
+    assert memory[:6] == bytes((9, 8, 7, 6, 5, 4))
+    assert memory.as_tuple(count=2) == (b"\t", b"\x08")
+    for bad in (slice(0, 33), 32):
+        with pytest.raises(ValueError, match="32"):
+            memory[bad]
+    with pytest.raises(ValueError, match="different structures"):
+        memory[0:4] = bytes(5)

@@ -164,6 +164,7 @@ template <typename T> struct element<device T*> { using type = T; };
 template <typename T> struct element<threadgroup T*> { using type = T; };
 struct C { C(float v) : v(v) {} C(float v) constant : v(v) {} float v; };
 struct S { float get() const device { return 1; } float get() const constant { return 1; } };
+struct D { D() thread = default; D() threadgroup = default; D(int) device; D(int) thread; };
 """
     text = rewrite(source).text
     assert text.count("f(") == 2  # one for float*, one for const float*
@@ -171,6 +172,7 @@ struct S { float get() const device { return 1; } float get() const constant { r
     assert text.count("struct element<") == 1
     assert text.count("get()") == 1
     assert text.count("C(") == 1
+    assert text.count("D()") == text.count("D(int)") == 1
     assert text.count("\n") == source.count("\n")
 
 

@@ -49,6 +49,13 @@ LANGUAGE: list[Case] = [
     ("constructors", "struct V { int a; int b; V(int x) : a(x), b{x * 2} {}"
      " int get() const thread { return a; } int get() const device { return a; } };",
      "V v(i + 0); out[i] = v.get() + v.b;", lambda i: 3 * i),
+    ("defaulted constructors", "struct S { S() thread = default; S() threadgroup = default;"
+     " int get() const thread; int get() const device; int a; };\n"
+     "inline int S::get() const { return a; }\n"
+     "template <typename T> struct P { T a; P() thread = default; P() threadgroup = default; };\n"
+     "template <> struct P<int> { int a; P() thread = default; P() threadgroup = default; };",
+     "threadgroup S s; S t; P<int> p; P<uint> q; t.a = i; p.a = 2; q.a = 3u; s.a = 0;"
+     " out[i] = t.get() * p.a + int(q.a);", lambda i: 2 * i + 3),
     ("bases", "struct B { int a; int f() const { return a; } };\n"
      "struct D : B { int b; int g() { return a * b; } };",
      "D d; d.a = i; d.b = 2; out[i] = d.f() + d.g();", lambda i: 3 * i),

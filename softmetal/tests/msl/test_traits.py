@@ -175,3 +175,12 @@ def test_a_program_may_add_what_metal_lacks() -> None:
 
 def test_coherent_is_accepted() -> None:
     check("kernel void f(volatile coherent(system) device uint* p [[buffer(0)]]) { p[0] = 1; }")
+
+
+def test_types_of_simdgroup_functions() -> None:
+    """The private trait by which programs choose an algorithm."""
+    valid = ("float", "half", "int", "uint", "short", "uchar", "float4", "half2", "uint3")
+    for kind in (*valid, "long", "ulong", "bfloat", "ulong2", "S"):
+        value = "true" if kind in valid else "false"
+        check(f"struct S {{ int a; }}; static_assert("
+              f"__is_valid_simdgroup_type<{kind}>::value == {value}, \"\");")  # fmt: skip

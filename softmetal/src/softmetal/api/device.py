@@ -343,6 +343,12 @@ class MTLDevice(Capabilities):
     ) -> PipelineOutcome:
         return self._pipeline(descriptor, options)
 
+    # MTL: -newComputePipelineStateWithDescriptor:error:
+    def newComputePipelineStateWithDescriptor_error_(
+        self, descriptor: MTLComputePipelineDescriptor, error: None
+    ) -> PipelineOutcome:
+        return self._pipeline(descriptor, 0)
+
     # MTL: -newComputePipelineStateWithFunction:completionHandler:
     def newComputePipelineStateWithFunction_completionHandler_(
         self, function: MTLFunction, handler: Callable[..., object]

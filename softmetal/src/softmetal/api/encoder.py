@@ -18,6 +18,7 @@ from softmetal.api.icb import MTLIndirectCommandBuffer
 from softmetal.api.memory import copied_bytes
 from softmetal.api.objects import Labelled
 from softmetal.api.pipeline import MTLComputePipelineState
+from softmetal.api.structs import MTLSize, integer
 from softmetal.types import (
     MAX_BUFFERS,
     MAX_THREADGROUP_ARGUMENTS,
@@ -164,6 +165,15 @@ class MTLComputeCommandEncoder(MTLCommandEncoder):
     def dispatchType(self) -> int:
         return self._type
 
+    _converts = frozenset(
+        (
+            "setBuffer_offset_atIndex_",
+            "setBytes_length_atIndex_",
+            "dispatchThreadgroups_threadsPerThreadgroup_",
+            "dispatchThreads_threadsPerThreadgroup_",
+        )
+    )
+
     # MTL: -setComputePipelineState:
     def setComputePipelineState_(self, pipeline: MTLComputePipelineState) -> None:
         if self._ended:
@@ -176,6 +186,8 @@ class MTLComputeCommandEncoder(MTLCommandEncoder):
     def setBuffer_offset_atIndex_(self, buffer: MTLBuffer | None, offset: int, index: int) -> None:
         if self._ended:
             check_open(True, "setBuffer_offset_atIndex_")
+        if not type(offset) is type(index) is int:
+            offset, index = integer(offset), integer(index)
         if not 0 <= index < MAX_BUFFERS:
             check_buffer_index(index)
         if buffer is None:
@@ -213,6 +225,8 @@ class MTLComputeCommandEncoder(MTLCommandEncoder):
     def setBytes_length_atIndex_(self, data: Any, length: int, index: int) -> None:
         if self._ended:
             check_open(True, "setBytes_length_atIndex_")
+        if not type(length) is type(index) is int:
+            length, index = integer(length), integer(index)
         if not 0 <= index < MAX_BUFFERS:
             check_buffer_index(index)
         copy = copied_bytes(data, length)
@@ -234,16 +248,16 @@ class MTLComputeCommandEncoder(MTLCommandEncoder):
     def dispatchThreadgroups_threadsPerThreadgroup_(
         self, groups: Sequence[int], threads: Sequence[int]
     ) -> None:
-        across, down, deep = groups
-        width, height, depth = threads
+        across, down, deep = groups if type(groups) is MTLSize else map(integer, groups)
+        width, height, depth = threads if type(threads) is MTLSize else map(integer, threads)
         self._dispatch((across * width, down * height, deep * depth), (width, height, depth), 0)
 
     # MTL: -dispatchThreads:threadsPerThreadgroup:
     def dispatchThreads_threadsPerThreadgroup_(
         self, grid: Sequence[int], threads: Sequence[int]
     ) -> None:
-        across, down, deep = grid
-        width, height, depth = threads
+        across, down, deep = grid if type(grid) is MTLSize else map(integer, grid)
+        width, height, depth = threads if type(threads) is MTLSize else map(integer, threads)
         self._dispatch((across, down, deep), (width, height, depth), 0)
 
     # MTL: -dispatchThreadgroupsWithIndirectBuffer:indirectBufferOffset:threadsPerThreadgroup:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Self
 from urllib.parse import unquote, urlparse
 
-from softmetal.api.objects import Object
+from softmetal.api.objects import Allocated, Object
 from softmetal.api.structs import NSMakeRange, NSRange
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "NSMakeRange",
     "NSNotFound",
     "NSNumber",
+    "NSObject",
     "NSRange",
     "NSString",
     "file_path",
@@ -34,6 +35,10 @@ NSString = str
 NSArray = list
 NSDictionary = dict
 NSNumber = int
+
+
+class NSObject(Allocated):
+    """The base class of a program's own classes, such as delegates."""
 
 
 class NSError(Object):

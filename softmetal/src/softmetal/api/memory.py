@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from softmetal.api.structs import integer
 from softmetal.executors import Executor
 from softmetal.validation import check_view
 
@@ -82,10 +83,10 @@ class Borrowed:
         _release_buffer(ctypes.byref(self._view))
 
 
-def copied_bytes(source: Any, length: int) -> bytes:
-    """`length` bytes of a contiguous buffer, which PyObjC accepts as `const void *`."""
+def copied_bytes(source: Any, length: int | None = None) -> bytes:
+    """`length` bytes, or all, of a contiguous buffer, which PyObjC accepts as `const void *`."""
     data = source if type(source) is bytes else memoryview(source).tobytes()
-    return data if len(data) == length else data[:length]
+    return data if length is None or len(data) == length else data[:length]
 
 
 class Pointer:
@@ -98,32 +99,39 @@ class Pointer:
         self._limit = limit
         self._owner = owner
 
-    def as_buffer(self, length: int) -> memoryview:
-        """A writable view that keeps the memory alive."""
-        check_view(length, self._limit)
-        if length == 0:  # an empty view cannot be cast
+    def as_buffer(self, count: int) -> memoryview:
+        """A writable view of `count` bytes that keeps the memory alive."""
+        count = integer(count)
+        check_view(count, self._limit)
+        if count == 0:  # an empty view cannot be cast
             return memoryview(bytearray())
-        array = (ctypes.c_ubyte * length).from_address(self._address)
+        array = (ctypes.c_ubyte * count).from_address(self._address)
         array.owner = self._owner  # type: ignore[attr-defined]
         return memoryview(array).cast("B")
 
-    def as_tuple(self, length: int) -> tuple[bytes, ...]:
-        view = self.as_buffer(length)
-        return tuple(bytes(view[i : i + 1]) for i in range(length))
+    def as_tuple(self, count: int) -> tuple[bytes, ...]:
+        view = self.as_buffer(count)
+        return tuple(bytes(view[i : i + 1]) for i in range(len(view)))
 
     def __getitem__(self, position: int | slice) -> bytes:
         view, place = self._part(position)
         return bytes(view[place])
 
-    def __setitem__(self, position: int | slice, value: bytes) -> None:
+    def __setitem__(self, position: int | slice, value: Any) -> None:
+        """Write bytes, integers below 256 or any contiguous array of as many bytes."""
         view, place = self._part(position)
-        view[place] = value
+        if isinstance(value, int):
+            value = bytes((value,))
+        view[place] = bytes(value) if isinstance(value, list | tuple) else copied_bytes(value)
 
     def _part(self, position: int | slice) -> tuple[memoryview, slice]:
-        place = position if isinstance(position, slice) else slice(position, position + 1)
-        if place.stop is None:
-            raise TypeError("the memory's length is not known here: give the slice an end")
-        return self.as_buffer(place.stop), place
+        """The memory up to the part's end, and the part; without an end, up to the memory's."""
+        if not isinstance(position, slice):
+            first = integer(position)
+            position = slice(first, first + 1 or None)
+        start, stop, step = position.start, position.stop, position.step
+        known = self._limit if stop is None or stop < 0 or (start or 0) < 0 else stop
+        return self.as_buffer(known), slice(start, stop, step)
 
     def __int__(self) -> int:
         return self._address

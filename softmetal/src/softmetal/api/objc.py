@@ -2,24 +2,74 @@
 
 from __future__ import annotations
 
+import builtins
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 from softmetal.api.memory import Pointer
 from softmetal.api.objects import Object
 
-__all__ = ["NO", "NULL", "YES", "autorelease_pool", "error", "nil", "objc_object", "varlist"]
+__all__ = [
+    "NO",
+    "NULL",
+    "YES",
+    "ProtocolError",
+    "autorelease_pool",
+    "error",
+    "nil",
+    "objc_object",
+    "protocolNamed",
+    "registerMetaDataForSelector",
+    "super",
+    "varlist",
+]
 
 nil = None
 NULL = None  # passed for an error that the program ignores; the method still returns a tuple
 varlist = Pointer
 objc_object = Object
+super = builtins.super
 YES = True
 NO = False
 
 
 class error(Exception):  # noqa: N801 (PyObjC's name)
     """What PyObjC raises for Objective-C exceptions."""
+
+
+class ProtocolError(error):
+    """A protocol that does not exist."""
+
+
+@dataclass(frozen=True)
+class formal_protocol:  # noqa: N801 (PyObjC's name)
+    """A protocol, for `conformsToProtocol_`."""
+
+    __name__: str
+
+
+_PROTOCOLS = frozenset(
+    """
+    NSObject NSCopying MTLAccelerationStructure MTLBinaryArchive MTLBinding MTLBlitCommandEncoder
+    MTLBuffer MTLCaptureScope MTLCommandBuffer MTLCommandEncoder MTLCommandQueue
+    MTLComputeCommandEncoder MTLComputePipelineState MTLCounter MTLCounterSampleBuffer MTLCounterSet
+    MTLDepthStencilState MTLDevice MTLEvent MTLFence MTLFunction MTLHeap MTLIndirectCommandBuffer
+    MTLIndirectComputeCommand MTLLibrary MTLLogState MTLRenderCommandEncoder MTLRenderPipelineState
+    MTLResidencySet MTLResource MTLSamplerState MTLSharedEvent MTLTexture
+    """.split()
+)
+
+
+def protocolNamed(name: str) -> formal_protocol:
+    """The protocol of this name; raises ProtocolError for an unknown one."""
+    if name not in _PROTOCOLS:
+        raise ProtocolError(f"softmetal has no protocol {name!r}: it has those of Metal's compute")
+    return formal_protocol(name)
+
+
+def registerMetaDataForSelector(class_: bytes, selector: bytes, metadata: dict[str, Any]) -> None:
+    """Nothing to register: methods take and return Python objects without a bridge."""
 
 
 def autorelease_pool() -> AbstractContextManager[Any]:

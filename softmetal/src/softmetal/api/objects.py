@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import copy as copying
 from collections.abc import Callable, Mapping
+from functools import wraps
+from types import FunctionType
 from typing import Any, ClassVar, Self
 
+from softmetal.api.structs import Struct, integer
 from softmetal.errors import ValidationError
 
 
@@ -13,6 +16,16 @@ class Object:
     """What PyObjC gives every Metal object. Lifetime is Python's: retain and release do nothing."""
 
     __slots__ = ()
+
+    def __init_subclass__(cls) -> None:
+        for name, method in list(vars(cls).items()):
+            if name.endswith("_") and not name.startswith("_") and isinstance(method, FunctionType):
+                places = _number_arguments(method)
+                if places and name not in cls._converts:
+                    setattr(cls, name, _converting(method, places))
+
+    # Methods that convert their numbers themselves, because programs call them very often.
+    _converts: ClassVar[frozenset[str]] = frozenset()
 
     def retain(self) -> Self:
         return self
@@ -30,6 +43,46 @@ class Object:
 
     def description(self) -> str:
         return repr(self)
+
+    def isKindOfClass_(self, kind: type) -> bool:
+        return isinstance(self, kind)
+
+    def respondsToSelector_(self, selector: str | bytes) -> bool:
+        """`selector` as Objective-C spells it, such as "setLabel:"."""
+        name = selector.decode() if isinstance(selector, bytes) else selector
+        return callable(getattr(self, name.replace(":", "_"), None))
+
+    def conformsToProtocol_(self, protocol: Any) -> bool:
+        """A class here has the name of the protocol that Apple's object conforms to."""
+        names = {base.__name__ for base in type(self).__mro__}
+        return protocol.__name__ == "NSObject" or protocol.__name__ in names
+
+
+def _number_arguments(method: FunctionType) -> tuple[tuple[int, type], ...]:
+    """(position without `self`, type) of the parameters that are integers or sequences of them."""
+    names = method.__code__.co_varnames[1 : method.__code__.co_argcount]
+    types = {"int": int, "Sequence[int]": Struct}
+    declared = method.__annotations__
+    return tuple(
+        (place, types[declared[name]])
+        for place, name in enumerate(names)
+        if declared.get(name) in types
+    )
+
+
+def _converting(method: FunctionType, places: tuple[tuple[int, type], ...]) -> Callable[..., Any]:
+    """The method with numbers of other types, such as numpy's, converted as PyObjC does."""
+
+    @wraps(method)
+    def convert(self: object, *arguments: Any) -> Any:
+        converted = list(arguments)
+        for place, wanted in places:
+            value = converted[place]
+            if not isinstance(value, wanted):
+                converted[place] = integer(value) if wanted is int else [*map(integer, value)]
+        return method(self, *converted)
+
+    return convert
 
 
 class Allocated(Object):
@@ -85,7 +138,7 @@ def flag(default: bool = False) -> Property:
 
 
 def number(default: int = 0) -> Property:
-    return Property(default, _whole)
+    return Property(default, _integer)
 
 
 def anything(default: Any = None) -> Property:
@@ -96,10 +149,11 @@ def table(**properties: Property) -> Mapping[str, Property]:
     return properties
 
 
-def _whole(value: Any) -> int:
-    if not hasattr(value, "__index__"):
-        raise ValidationError(f"{value!r} is not an integer: pass an int")
-    return int(value)
+def _integer(value: Any) -> int:
+    try:
+        return integer(value)
+    except (TypeError, ValueError):
+        raise ValidationError(f"{value!r} is not an integer: pass an int") from None
 
 
 class Descriptor(Allocated):
@@ -112,6 +166,7 @@ class Descriptor(Allocated):
         self._values = {name: copying.copy(p.default) for name, p in self.properties.items()}
 
     def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
         for name, rule in cls.properties.items():
             setter = f"set{name[0].upper()}{name[1:]}_"
             if name not in cls.__dict__:

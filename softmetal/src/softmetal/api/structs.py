@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
-from operator import index as whole
-from typing import Any, ClassVar, SupportsIndex
+from operator import index
+from typing import Any, ClassVar, SupportsFloat, SupportsIndex
+
+Number = SupportsIndex | SupportsFloat  # numpy's scalars are either
+
+
+def integer(value: Any) -> int:
+    """An argument of an integer type as PyObjC converts it: any number, truncated towards zero."""
+    try:
+        return index(value)
+    except TypeError:
+        if isinstance(value, str | bytes | bytearray):
+            raise
+        return int(value)
 
 
 class Struct(list[int]):
@@ -12,14 +24,14 @@ class Struct(list[int]):
     __slots__ = ()
     fields: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(self, *values: SupportsIndex, **named: SupportsIndex) -> None:
+    def __init__(self, *values: Number, **named: Number) -> None:
         if not named and len(values) == len(self.fields):
-            super().__init__(map(whole, values))
+            super().__init__(map(integer, values))
             return
         if len(values) > len(self.fields) or not named.keys() <= set(self.fields[len(values) :]):
             raise TypeError(f"{type(self).__name__} has the fields {', '.join(self.fields)}")
         given = dict(zip(self.fields, values, strict=False)) | named
-        super().__init__(whole(given.get(name, 0)) for name in self.fields)
+        super().__init__(integer(given.get(name, 0)) for name in self.fields)
 
     def __init_subclass__(cls) -> None:
         for position, name in enumerate(cls.fields):
@@ -46,8 +58,8 @@ def _field(position: int) -> property:
     def get(self: Struct) -> int:
         return self[position]
 
-    def put(self: Struct, value: SupportsIndex) -> None:
-        self[position] = whole(value)
+    def put(self: Struct, value: Number) -> None:
+        self[position] = integer(value)
 
     return property(get, put)
 
@@ -57,10 +69,11 @@ class MTLSize(Struct):
     fields = ("width", "height", "depth")
 
     # Programs make two for every dispatch: this is twice as fast as Struct's constructor.
-    def __init__(
-        self, width: SupportsIndex = 0, height: SupportsIndex = 0, depth: SupportsIndex = 0
-    ) -> None:
-        self[:] = (whole(width), whole(height), whole(depth))
+    def __init__(self, width: Number = 0, height: Number = 0, depth: Number = 0) -> None:
+        if type(width) is type(height) is type(depth) is int:
+            self[:] = (width, height, depth)
+        else:
+            self[:] = (integer(width), integer(height), integer(depth))
 
 
 class MTLOrigin(Struct):

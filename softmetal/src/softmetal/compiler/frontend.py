@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from softmetal.compiler import rules
@@ -100,18 +100,30 @@ class _Pass:
     def _drop_duplicates(self) -> None:
         """Overloads on address spaces alone become one definition; the first stays."""
         seen: dict[tuple[str, ...], list[Declaration]] = {}
-        for declaration in self.syntax.declarations:
-            specialised = declaration.kind == "class" and "<" in (
-                self.syntax.text(i) for i in range(declaration.start, declaration.body)
-            )
-            if declaration.kind != "function" and not specialised:
-                continue
+        for declaration in self._definitions():
             others = seen.setdefault(self.syntax.signature(declaration, ERASED), [])
             if others and not self._is_redefinition(declaration, others):
                 self._require_one_body(others[0], declaration)
                 extra = 1 if self.syntax.text(declaration.end) == ";" else 0
                 self.blanked.append((declaration.start, declaration.end + extra))
             others.append(declaration)
+
+    def _definitions(self) -> Iterator[Declaration]:
+        """Functions, specialised classes, and functions that a class declares or defaults."""
+        for declaration in self.syntax.declarations:
+            specialised = declaration.kind == "class" and "<" in (
+                self.syntax.text(i) for i in range(declaration.start, declaration.body)
+            )
+            if declaration.kind == "function" or specialised:
+                yield declaration
+            elif declaration.classes and declaration.parameters >= 0:
+                # Specialisations share their name: the innermost class tells members apart.
+                owner = max(
+                    other.body
+                    for other in self.syntax.declarations
+                    if other.kind == "class" and other.body < declaration.start < other.end
+                )
+                yield replace(declaration, owner=owner)
 
     def _is_redefinition(self, declaration: Declaration, others: list[Declaration]) -> bool:
         """Identical definitions are left to clang, which reports the redefinition."""

@@ -62,6 +62,13 @@ struct constant_reader {
     return __builtin_bit_cast(T, part);
   }
 };
+template <>
+struct constant_reader<bool> {  // programs pass any byte that is not zero for true
+  template <unsigned N>
+  static constexpr bool read(constant_bytes<N> given, unsigned from = 0) {
+    return given.value[from] != 0;
+  }
+};
 template <class T, int N>
 struct constant_reader<metal::vec<T, N>> {  // bit_cast refuses its union
   template <unsigned M>
