@@ -171,26 +171,37 @@ print(usage()["threads"])
     assert int(limited.stdout) == int(unlimited.stdout) + 1  # the watchdog
 
 
+# How much of each a leak in every batch of ten crashes adds at least.
+LEAKS = {"kilobytes": 512, "threads": 1, "files": 1, "mappings": 1}
+
+
+def records(values: list[int], step: int) -> int:
+    """How often a value is at least `step` above all before it."""
+    return sum(
+        value >= max(values[:place]) + step for place, value in enumerate(values) if place > 0
+    )
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_a_hundred_in_a_row_leak_nothing(mode: str) -> None:
+    """A leak makes every batch a new record. Which workers have fibers and stacks when usage is
+    measured depends on the scheduler: that makes it go up and down, with a few records."""
     body = f"""
 causes = ["unmapped", "deep", "null", "protected"] * 2 + ["invalid", "spin"]
-def crash(rounds):
-    for cause in causes * rounds:
+seen = []
+for _ in range(11):
+    for cause in causes:
         assert runner.crash(cause, {mode!r}) is not None
         assert runner.fine({mode!r})
-crash(1)
-before = usage()
-crash(10)
-print(json.dumps([before, usage()]))
+    seen.append(usage())
+print(json.dumps(seen))
 """
     done = run_script(body)
     assert done.returncode == 0, done.stderr
-    before, after = json.loads(done.stdout)
-    assert after["kilobytes"] < before["kilobytes"] + 8192
-    assert after["threads"] <= before["threads"]
-    assert after["files"] <= before["files"]
-    assert after["mappings"] <= before["mappings"] + 8
+    seen = json.loads(done.stdout)
+    for name, step in LEAKS.items():
+        values = [each[name] for each in seen]
+        assert records(values, step) <= 5, (name, values)
 
 
 # ---- other handlers of signals --------------------------------------------------------------------
