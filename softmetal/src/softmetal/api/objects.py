@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy as copying
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import wraps
 from types import FunctionType
 from typing import Any, ClassVar, Self
@@ -79,7 +80,8 @@ def _converting(method: FunctionType, places: tuple[tuple[int, type], ...]) -> C
         for place, wanted in places:
             value = converted[place]
             if not isinstance(value, wanted):
-                converted[place] = integer(value) if wanted is int else [*map(integer, value)]
+                with suppress(TypeError):  # not a number: the method's own checks refuse it
+                    converted[place] = integer(value) if wanted is int else [*map(integer, value)]
         return method(self, *converted)
 
     return convert
