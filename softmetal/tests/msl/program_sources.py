@@ -54,7 +54,7 @@ LANGUAGE: list[Case] = [
      "inline int S::get() const { return a; }\n"
      "template <typename T> struct P { T a; P() thread = default; P() threadgroup = default; };\n"
      "template <> struct P<int> { int a; P() thread = default; P() threadgroup = default; };",
-     "threadgroup S s; S t; P<int> p; P<uint> q; t.a = i; p.a = 2; q.a = 3u; s.a = 0;"
+     "S t; P<int> p; P<uint> q; t.a = i; p.a = 2; q.a = 3u;"
      " out[i] = t.get() * p.a + int(q.a);", lambda i: 2 * i + 3),
     ("bases", "struct B { int a; int f() const { return a; } };\n"
      "struct D : B { int b; int g() { return a * b; } };",
