@@ -77,6 +77,7 @@ from lbrx.tensor.kernel import Kernel, kernel
 from lbrx.tensor.operation_functions import *  # noqa: F403
 from lbrx.tensor.operation_functions import __all__ as _operations
 from lbrx.tensor.quantized import dequantize, embedding, linear, quantize
+from lbrx.version import VERSION
 
 if TYPE_CHECKING:
     from lbrx import kernels, metal
@@ -86,7 +87,7 @@ if TYPE_CHECKING:
     from lbrx.tensor.files import load, save
     from lbrx.tensor.stored_model import StoredModel, open_model
 
-__version__ = "0.1.0"
+__version__ = VERSION
 __array_api_version__ = "2024.12"
 newaxis = None
 

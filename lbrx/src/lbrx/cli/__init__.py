@@ -13,8 +13,8 @@ import sys
 from collections.abc import Sequence
 from typing import Protocol
 
-from lbrx import __version__
 from lbrx.errors import LbrxError
+from lbrx.version import VERSION
 
 INTERRUPTED, BROKEN_PIPE = 130, 141  # 128 + the signal's number, as in shells
 # New objects between runs of the garbage collector: a start allocates many, and keeps nearly all.
@@ -93,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(given: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="lbrx", description="An ML toolkit for Apple Silicon.")
-    parser.add_argument("--version", action="version", version=f"lbrx {__version__}")
+    parser.add_argument("--version", action="version", version=f"lbrx {VERSION}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, text in COMMANDS.items():
         command = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")

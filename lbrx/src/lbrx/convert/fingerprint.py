@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
 from lbrx.convert.conversion_plan import ConversionPlan
+from lbrx.version import VERSION
 
 # Of a source file, so many blocks at equal distances are read, or all if there are no more.
 _BLOCKS, _BLOCK = 256, 4096
@@ -31,7 +31,7 @@ def fingerprint(plan: ConversionPlan, device: str, piece: int) -> str:
     ]
     made_from = (source.config, source.generation_config, source.metadata)
     written = (plan.items, plan.metadata, output.files, places)
-    _add(digest, (version("lbrx"), device, piece, plan.format, plan.settings, made_from, written))
+    _add(digest, (VERSION, device, piece, plan.format, plan.settings, made_from, written))
     for file in sorted([*source.paths, *filter(None, [plan.settings.imatrix])]):
         _add_file(digest, file)
     return digest.hexdigest()
