@@ -493,6 +493,10 @@ NPZ: dict[str, tuple[Files, str]] = {
         _NZ(zipped({"w.npy": npy(shape="(2 3)")})),
         r"'w': header: .*\(2 3\)",
     ),
+    "white space that is not ASCII": (
+        _NZ(zipped({"w.npy": npy(shape="(2,\x1c3)")})),
+        "'w': header: ",
+    ),
     "shape of commas": (_NZ(zipped({"w.npy": npy(shape="(,,2,)")})), "'w': header: "),
     "header past the end": (
         _NZ(zipped({"w.npy": b"\x93NUMPY\x01\x00\xff\xff{}"})),

@@ -154,6 +154,10 @@ def test_numbers_without_a_token(tmp_path):
             "vocab: a token's id is not",
         ),
         (
+            {"added_tokens": [{"id": 10**12, "content": "<s>"}, {"id": 3, "content": "<s>"}]},
+            "vocab: a token's id is not",
+        ),
+        (
             {"model": {"type": "BPE", "vocab": {"a": 0}, "merges": ["a b c"]}},
             "merges: 'a b c' is not a pair",
         ),

@@ -40,7 +40,8 @@ _OPAQUE_BFLOAT16 = "|V2"
 # The header is a Python literal. NumPy evaluates it; a pattern is enough.
 _DICTIONARY = re.compile(
     r"\{\s*'descr':\s*'([^']*)',\s*'fortran_order':\s*(True|False),"
-    r"\s*'shape':\s*\(\s*((?:[0-9]+\s*,\s*)*(?:[0-9]+)?)\s*\),?\s*\}"
+    r"\s*'shape':\s*\(\s*((?:[0-9]+\s*,\s*)*(?:[0-9]+)?)\s*\),?\s*\}",
+    re.ASCII,  # int() does not take all of Unicode's white space
 )
 _NUMBERS = re.compile(r"[<|][biuf][0-9]{1,2}")
 _MAX_NAME = (1 << 16) - 1 - len(_SUFFIX)

@@ -88,10 +88,11 @@ def _tokens(path: Path, whole: dict[str, Any], least: int) -> tuple[list[str], l
     added = whole.get("added_tokens") or []
     if not isinstance(added, list) or not all(isinstance(token, dict) for token in added):
         raise bad(path, "is not a list of objects", field="added_tokens")
-    numbers = {**whole["model"]["vocab"], **{str(t.get("content")): t.get("id") for t in added}}
-    if not all(type(n) is int and 0 <= n < _MAX_TOKENS for n in numbers.values()):
+    vocabulary, ids = whole["model"]["vocab"], [token.get("id") for token in added]
+    numbers = {**vocabulary, **{str(t.get("content")): n for t, n in zip(added, ids, strict=True)}}
+    if not all(type(n) is int and 0 <= n < _MAX_TOKENS for n in (*vocabulary.values(), *ids)):
         raise bad(path, f"a token's id is not from 0 to {_MAX_TOKENS:,}", field="vocab")
-    count = max(least, 1 + max(numbers.values(), default=-1))
+    count = max(least, 1 + max((*numbers.values(), *ids), default=-1))
     if count > _MAX_TOKENS:
         raise bad(path, f"{count:,} tokens, at most {_MAX_TOKENS:,}", field="vocab_size")
     tokens = [f"[PAD{number}]" for number in range(count)]
