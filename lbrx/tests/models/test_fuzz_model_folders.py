@@ -84,7 +84,9 @@ def changed_json(rng: random.Random, text: str) -> str:
     for _ in range(rng.choice([1, 1, 1, 2, 3])):
         top = [(tree, key) for key in tree]
         found = list(places(tree)) if rng.random() < 0.7 else top
-        container, key = rng.choice(found or [({"": 0}, "")])
+        if not found:  # earlier changes dropped everything
+            break
+        container, key = rng.choice(found)
         match rng.choice(["set", "set", "set", "drop", "wrap", "other"]):
             case "set":
                 container[key] = rng.choice(VALUES)
