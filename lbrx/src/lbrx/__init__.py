@@ -178,7 +178,7 @@ __all__ = [
 __all__ += _operations
 __all__ += _functions
 
-if not TYPE_CHECKING:  # a type checker sees the imports above, and must not believe in any name
+if not TYPE_CHECKING:  # a type checker sees the imports above; this would let any name pass
 
     def __getattr__(name: str) -> Any:
         """Import what needs Metal or files when it is first used: `import lbrx` stays quick."""
