@@ -242,6 +242,7 @@ class IndirectCommands:
 
     slots: list[Dispatch | None]
     dirty: set[int] = field(default_factory=set)
+    kept: tuple[object, ...] = ()  # objects that live as long as these slots
 
 
 Command = Dispatch | Resources | Order | Copy | Fill | Signal | Wait | Timestamp | Gemm | Execute

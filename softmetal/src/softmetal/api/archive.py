@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
+import secrets
 import struct
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -102,6 +102,12 @@ class StoredKernels:
             raise ValueError(text) from None
 
 
+def _created(path: Path) -> IO[bytes]:
+    """A new file with the permissions of the umask, except that only its owner can write it: an
+    archive that others can write is not loaded."""
+    return open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o644))
+
+
 _LOCAL_HEAD = struct.Struct("<4s22xHH")  # of a ZIP member: signature, lengths of name and extra
 
 
@@ -148,17 +154,18 @@ class MTLBinaryArchive(Labelled):
     ) -> tuple[bool, NSError | None]:
         """Write a temporary file and rename it: a reader never sees half a file."""
         path = file_path(url)
+        temporary = path.parent / f".softmetal-{secrets.token_hex(8)}.partial"
         try:
-            with (
-                tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file,
-                zipfile.ZipFile(file, "w") as stored,
-            ):
+            with _created(temporary) as file, zipfile.ZipFile(file, "w") as stored:
                 for key in self._keys():
                     if (code := self._code(key)) is not None:
                         stored.writestr(key, code)
-            os.replace(file.name, path)
+            os.replace(temporary, path)
         except OSError as problem:
             return False, archive_error(enums.MTLBinaryArchiveErrorInvalidFile, str(problem))
+        finally:
+            with suppress(OSError):
+                temporary.unlink()
         return True, None
 
     def _find(self, function: MTLFunction) -> Artifact | None:

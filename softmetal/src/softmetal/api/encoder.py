@@ -180,7 +180,9 @@ class MTLComputeCommandEncoder(MTLCommandEncoder):
             check_open(True, "setComputePipelineState_")
         if pipeline is None:
             check_pipeline(0, "setComputePipelineState_(None)")
-        self._pipeline = pipeline
+        if pipeline is not self._pipeline:
+            self._pipeline = pipeline
+            self._retain(pipeline)
 
     # MTL: -setBuffer:offset:atIndex:
     def setBuffer_offset_atIndex_(self, buffer: MTLBuffer | None, offset: int, index: int) -> None:

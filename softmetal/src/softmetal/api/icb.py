@@ -37,6 +37,7 @@ from softmetal.validation import (
 
 if TYPE_CHECKING:
     from softmetal.api.device import MTLDevice
+    from softmetal.api.queue import MTLCommandBuffer
 
 COMMAND_BYTES = 512  # arguments that a slot may have
 
@@ -69,6 +70,7 @@ class MTLIndirectComputeCommand(Object):
         "_inherits",
         "_inherits_buffers",
         "_memory_limit",
+        "_owner_users",
         "_pipeline",
         "_stale",
         "_threadgroup",
@@ -82,20 +84,28 @@ class MTLIndirectComputeCommand(Object):
         self._memory_limit = owner._device.maxThreadgroupMemoryLength()
         self._types = owner._types
         self._stale = owner._stale
+        self._owner_users = owner._users
         self._addresses = [0] * owner._bindings
         self._bound: list[MTLBuffer | None] = [None] * owner._bindings
+        self._pipeline: MTLComputePipelineState | None = None
         self._clear()
 
     def _clear(self) -> None:
-        self._pipeline: MTLComputePipelineState | None = None
+        self._pipeline = None
         self._threadgroup: list[int] = []
         self._grid: Size3 | None = None
         self._barrier = False
         self._group: Size3 = (1, 1, 1)
         self._stale.add(self._index)
 
+    def _release(self, *objects: object) -> None:
+        """Leave what the slot used to the command buffers in flight, which may be using it."""
+        for user in tuple(self._owner_users):
+            user._retained += objects
+
     # MTL: -reset
     def reset(self) -> None:
+        self._release(*self._uses())
         self._addresses = [0] * len(self._addresses)
         self._bound = [None] * len(self._bound)
         self._clear()
@@ -104,6 +114,7 @@ class MTLIndirectComputeCommand(Object):
     def setComputePipelineState_(self, pipeline: MTLComputePipelineState) -> None:
         check_inherited(self._inherits, "pipeline", "setInheritPipelineState_(False)")
         check_indirect_pipeline(pipeline._indirect, pipeline._artifact.name)
+        self._release(self._pipeline)
         self._pipeline = pipeline
         self._stale.add(self._index)
 
@@ -118,7 +129,9 @@ class MTLIndirectComputeCommand(Object):
         else:
             check_offset(offset, buffer._length)
             self._addresses[index] = buffer._address + offset
-        self._bound[index] = buffer
+        if self._bound[index] is not buffer:
+            self._release(self._bound[index])
+            self._bound[index] = buffer
         self._stale.add(self._index)
 
     # MTL: -setThreadgroupMemoryLength:atIndex:
@@ -189,6 +202,9 @@ class MTLIndirectComputeCommand(Object):
         check_threadgroup_total(static, threadgroup, artifact.name, pipeline._memory_limit)
         return Dispatch(pipeline._kernel, self._grid, group, buffers, threadgroup)
 
+    def _uses(self) -> list[object]:
+        return [self._pipeline, *self._bound]
+
     def _bindings(self) -> list[Binding]:
         return [
             Binding(address, buffer._address + buffer._length - address) if buffer else Binding()
@@ -196,6 +212,7 @@ class MTLIndirectComputeCommand(Object):
         ]
 
     def _copy_from(self, other: MTLIndirectComputeCommand) -> None:
+        self._release(*self._uses())
         self._pipeline = other._pipeline
         self._addresses = list(other._addresses)
         self._bound = list(other._bound)
@@ -208,7 +225,7 @@ class MTLIndirectCommandBuffer(MTLResource):
     """Slots for dispatches, encoded on the host."""
 
     __slots__ = ("_bindings", "_commands", "_inherits_buffers", "_inherits_pipeline", "_items",
-                 "_stale", "_types")  # fmt: skip
+                 "_stale", "_types", "_users")  # fmt: skip
 
     def __init__(
         self,
@@ -225,6 +242,7 @@ class MTLIndirectCommandBuffer(MTLResource):
         self._commands = IndirectCommands([None] * count)
         self._items: dict[int, MTLIndirectComputeCommand] = {}
         self._stale: set[int] = set()
+        self._users: set[MTLCommandBuffer] = set()  # those in flight that execute it
 
     # MTL: -size
     def size(self) -> int:
@@ -288,6 +306,8 @@ class MTLIndirectCommandBuffer(MTLResource):
     def _renew(self) -> None:
         """Work that is already encoded keeps the present slots; later work gets copies."""
         self._flush(range(self.size()))
+        used = (item for command in self._items.values() for item in command._uses())
+        self._commands.kept = tuple(used)
         slots = list(self._commands.slots)
         self._commands = IndirectCommands(slots, set(range(len(slots))))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 from softmetal.api import enums
@@ -203,6 +204,7 @@ class MTLComputePipelineState(Labelled):
         self._required: Size3 = (width, height, depth)
         limits = (artifact.max_total_threads, descriptor.maxTotalThreadsPerThreadgroup())
         self._max_threads = min(n for n in (*limits, library_limit, MAX_THREADS) if n)
+        self._kernel = 0
         self._kernel = device._executor.load(artifact)
         self._memory_limit = device.maxThreadgroupMemoryLength()
         self._whole_simdgroups = bool(descriptor.threadGroupSizeIsMultipleOfThreadExecutionWidth())
@@ -215,6 +217,12 @@ class MTLComputePipelineState(Labelled):
         self._threadgroup_count = max(scratch) + 1 if scratch else 0
         self._checked = bool(artifact.checks)
         self._groups: dict[Size3, Size3] = {}  # threadgroup sizes that have been checked
+
+    # Encoders and indirect command buffers keep a pipeline until the work that uses it is done.
+    # At exit kernels may still run.
+    def __del__(self) -> None:
+        if self._kernel and not sys.is_finalizing():
+            self._device._executor.unload(self._kernel)
 
     def _checked_group(self, size: Size3) -> Size3:
         """The same size, after a check for this kernel."""

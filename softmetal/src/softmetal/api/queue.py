@@ -172,6 +172,7 @@ class MTLCommandQueue(Labelled):
                     head._ticket = self._executor.submit(self._handle, head._commands)
                 except BaseException:
                     self._in_flight.remove(head)
+                    head._end_indirect()
                     raise
                 submitted.append(head)
         for buffer in submitted:
@@ -426,6 +427,8 @@ class MTLCommandBuffer(Labelled):
         queue._reap()
         queue._make_room()
         self._commit_time = time.monotonic()
+        for commands, *_ in self._indirect:
+            commands._users.add(self)
         if not self._enqueued:
             self._enqueued = True
             queue._order.append(self)
@@ -462,11 +465,16 @@ class MTLCommandBuffer(Labelled):
 
     def _finish(self, outcome: Completion) -> None:
         self._outcome = self._with_releases(outcome)
+        self._end_indirect()
         self._retained.clear()
-        self._indirect.clear()
         self._commands = []
         self._queue._device._arenas.extend(self._arenas)
         self._arenas = []
+
+    def _end_indirect(self) -> None:
+        for commands, *_ in self._indirect:
+            commands._users.discard(self)
+        self._indirect.clear()
 
     def _notify(self, outcome: Completion) -> None:
         """Deliver the log and run the completed handlers."""

@@ -382,5 +382,9 @@ def generate(ir: str, target: Target, output: Path) -> None:
 
 
 def link(objects: list[Path], output: Path) -> None:
-    """Objects to a shared object; undefined symbols are resolved against the runtime."""
-    clang.run("ld.lld", ["-shared", "--gc-sections", *map(str, objects), "-o", str(output)])
+    """Objects to a shared object; undefined symbols are resolved against the runtime.
+
+    So is the function that finds thread-local variables: see runtime/kernel.c.
+    """
+    flags = ["-shared", "--gc-sections", "--wrap=__tls_get_addr"]
+    clang.run("ld.lld", [*flags, *map(str, objects), "-o", str(output)])

@@ -13,7 +13,8 @@ class Executor(Protocol):
 
     Kernels, queues, events and tickets are integer handles, memory is an integer address. The
     caller keeps the objects behind them alive until the work that uses them is done. Methods may
-    be called from any thread; `free` and `free_event` also from a finaliser.
+    be called from any thread; `unload`, `free` and `free_event`
+    also from a finaliser.
     """
 
     name: str
@@ -21,8 +22,11 @@ class Executor(Protocol):
     def load(self, artifact: Artifact) -> int:
         """Load a compiled kernel and return its handle; raises ExecutionError.
 
-        Loading the same path again returns the same handle.
+        Loading the same path again returns the same handle. Each call needs an `unload`.
         """
+
+    def unload(self, kernel: int) -> None:
+        """Undo one `load`. After the last one no command list may still use the kernel."""
 
     def allocate(self, length: int) -> int:
         """The address of `length` zeroed bytes, aligned to 16 KiB; raises MemoryError."""

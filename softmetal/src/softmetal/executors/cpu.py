@@ -7,6 +7,7 @@ import ctypes
 import os
 import struct
 import time
+from collections import deque
 from collections.abc import Sequence
 from ctypes import c_bool, c_char_p, c_size_t, c_uint, c_uint64, c_void_p
 from functools import cache
@@ -37,6 +38,7 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "softmetal_set_blas": (None, [c_char_p]),
     "softmetal_shutdown": (None, []),
     "softmetal_load": (c_void_p, [c_char_p, c_char_p, c_char_p, c_size_t]),
+    "softmetal_unload": (None, [c_void_p]),
     "softmetal_allocate": (c_void_p, [c_size_t]),
     "softmetal_free": (None, [c_void_p, c_size_t]),
     "softmetal_new_queue": (c_void_p, [c_void_p]),
@@ -96,6 +98,9 @@ _LOG_HEAD = struct.Struct("<II")
 _VARIABLE = struct.Struct("<QQQ")  # sm_variable
 
 
+_KernelKey = tuple[Path, frozenset[str]]  # its file and its checks
+
+
 class CpuExecutor:
     """Runs command lists on the cores of this machine. See `Executor` for the methods."""
 
@@ -106,7 +111,9 @@ class CpuExecutor:
         self._pool = self._c.softmetal_new_pool(env.threads(), int(env.timeout() * 1e9))
         self._packer = Packer()
         self._lock = Lock()
-        self._kernels: dict[tuple[Path, frozenset[str]], int] = {}
+        self._kernels: dict[_KernelKey, int] = {}
+        self._loads: dict[int, list[_KernelKey]] = {}  # by handle, for each without an `unload`
+        self._dropped: deque[int] = deque()  # kernels to unload
         self._artifacts: dict[int, Artifact] = {}  # of kernels compiled for checking
         self._labels: dict[int, dict[tuple[int, int], str]] = {}  # of buffers, by ticket
         self._reported: set[int] = set()  # tickets whose findings are already listed
@@ -115,6 +122,7 @@ class CpuExecutor:
 
     def load(self, artifact: Artifact) -> int:
         with self._lock:
+            self._unload_dropped()
             handle = self._kernels.get((artifact.path, artifact.checks))
             if handle is None:
                 error = ctypes.create_string_buffer(_ERROR_BYTES)
@@ -127,7 +135,22 @@ class CpuExecutor:
                 self._kernels[artifact.path, artifact.checks] = handle
                 if artifact.check_map is not None:
                     self._set_checks(handle, artifact, artifact.check_map)
+            self._loads.setdefault(handle, []).append((artifact.path, artifact.checks))
         return handle
+
+    # Finalisers call this at any moment on any thread: it leaves a note for the next `load` or
+    # `submit`. Findings name kernels that ran before, so those compiled for checking stay.
+    def unload(self, kernel: int) -> None:
+        if kernel not in self._artifacts:
+            self._dropped.append(kernel)
+
+    def _unload_dropped(self) -> None:
+        while self._dropped:
+            handle = self._dropped.popleft()
+            key = self._loads[handle].pop()
+            if not self._loads[handle]:
+                del self._loads[handle], self._kernels[key]
+                self._c.softmetal_unload(handle)
 
     def _set_checks(self, handle: int, artifact: Artifact, known: CheckMap) -> None:
         modes = sum(1 << i for i, mode in enumerate(checks.MODES) if mode in artifact.checks)
@@ -169,6 +192,9 @@ class CpuExecutor:
             self._c.softmetal_set_seed(current.next_seed())
         if self._abandoned:
             self._collect()
+        if self._dropped:
+            with self._lock:
+                self._unload_dropped()
         ticket: int | None = self._c.softmetal_submit(queue, data, len(data))
         if not ticket:
             raise MemoryError(f"no memory for a command list of {len(data)} bytes")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from threading import Lock
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 from softmetal.errors import ExecutionError
 from softmetal.types import (
@@ -129,14 +129,42 @@ _PACKERS: dict[type, Callable[[Any], bytes]] = {
 }
 
 
+class _Lease:
+    """What a submitted list holds of a block of slots for as long as it may read them."""
+
+    __slots__ = ("__weakref__", "block")
+
+    def __init__(self, block: ctypes.Array[ctypes.c_char]) -> None:
+        self.block = block
+
+
+class _Slots:
+    """The encoded slots of an indirect command buffer, and the lease of lists that use them."""
+
+    __slots__ = ("block", "lease")
+
+    def __init__(self, block: ctypes.Array[ctypes.c_char]) -> None:
+        self.block = block
+        self.lease: ref[_Lease] | None = None
+
+    def leased(self) -> _Lease:
+        lease = self.lease() if self.lease is not None else None
+        if lease is None:
+            lease = _Lease(self.block)
+            self.lease = ref(lease)
+        return lease
+
+
 class Packer:
-    """Packs command lists; keeps the encoded slots of indirect command buffers between them."""
+    """Packs command lists; keeps the encoded slots of indirect command buffers between them.
+
+    Slots that a submitted list may be reading are not changed: a changed command buffer gets a
+    new block.
+    """
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._blocks: WeakKeyDictionary[IndirectCommands, ctypes.Array[ctypes.c_char]] = (
-            WeakKeyDictionary()
-        )
+        self._slots: WeakKeyDictionary[IndirectCommands, _Slots] = WeakKeyDictionary()
 
     def pack(self, commands: Sequence[Command]) -> tuple[bytes, tuple[object, ...]]:
         """The packed list, and objects that must live until it has run."""
@@ -145,29 +173,32 @@ class Packer:
         try:
             for command in commands:
                 if type(command) is Execute:
-                    block = self._encoded(command.commands)
-                    blocks.append(block)
-                    parts.append(_execute(command, block))
+                    lease = self._encoded(command.commands)
+                    blocks.append(lease)
+                    parts.append(_execute(command, lease.block))
                 else:
                     parts.append(_PACKERS[type(command)](command))
         except struct.error as error:
             raise ExecutionError(f"{command!r}: {error}") from None
         return b"".join(parts), tuple(blocks)
 
-    def _encoded(self, commands: IndirectCommands) -> ctypes.Array[ctypes.c_char]:
+    def _encoded(self, commands: IndirectCommands) -> _Lease:
         size = len(commands.slots) * SLOT_BYTES
         with self._lock:
-            block = self._blocks.get(commands)
-            if block is None or len(block) != size:
-                block = self._new_block(size)
-                self._blocks[commands] = block
+            slots = self._slots.get(commands)
+            if slots is None:
+                slots = self._slots[commands] = _Slots(self._new_block(size))
                 stale: Sequence[int] = range(len(commands.slots))
             else:
                 stale = tuple(commands.dirty)
+            if stale and slots.lease is not None and slots.lease() is not None:
+                before, slots = slots, _Slots(self._new_block(size))
+                ctypes.memmove(slots.block, before.block, size)
+                self._slots[commands] = slots
             for index in stale:
-                _pack_slot(block, index, commands.slots[index])
+                _pack_slot(slots.block, index, commands.slots[index])
             commands.dirty.difference_update(stale)
-        return block
+            return slots.leased()
 
     def _new_block(self, size: int) -> ctypes.Array[ctypes.c_char]:
         """Zeroed memory that the runtime can read, freed with the array."""

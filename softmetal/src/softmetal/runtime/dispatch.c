@@ -47,30 +47,22 @@ static void run_row(sm_worker *worker, dispatch_job *job, sm_u32 x0, sm_u32 x1, 
   }
 }
 
-static const char *prepare(sm_worker *worker, const dispatch_job *job) {
-  if (job->kernel->mode == SM_FLAT) return NULL;
-  if (!sm_block_reserve(&worker->scratch, job->scratch)) return "no memory for threadgroup memory";
-  return job->kernel->mode == SM_FIBERS ? sm_arena_prepare(worker, job->threads) : NULL;
+/* Gives the worker the memory that the kernel needs; returns an error text or null. */
+static const char *prepare(sm_worker *worker, sm_job *base) {
+  const dispatch_job *job = (dispatch_job *)base;
+  const sm_kernel *kernel = job->kernel;
+  bool memory = true;
+  if (kernel->statics) {
+    memory = sm_block_reserve(&worker->statics, kernel->statics + kernel->statics_shift);
+    sm_statics = worker->statics.address + kernel->statics_shift;
+  }
+  if (kernel->mode != SM_FLAT) memory = memory && sm_block_reserve(&worker->scratch, job->scratch);
+  if (!memory) return "no memory for threadgroup memory";
+  return kernel->mode == SM_FIBERS ? sm_arena_prepare(worker, job->threads) : NULL;
 }
 
-/* Prepares the worker and calls `run`, which a crash of the kernel may leave by a jump. */
-static void run_guarded(sm_worker *worker, dispatch_job *job, sm_u64 chunk,
-                        void (*run)(sm_worker *, dispatch_job *, sm_u64 chunk)) {
-  const char *error = prepare(worker, job);
-  if (error) {
-    atomic_store(&job->job.error, error);
-    return;
-  }
-  if (sigsetjmp(worker->escape, 0)) {
-    sm_left_kernel(worker, &job->job);
-    return;
-  }
-  atomic_store_explicit(&worker->kernel, job->kernel, memory_order_relaxed);
-  run(worker, job, chunk);
-  atomic_store_explicit(&worker->kernel, NULL, memory_order_relaxed);
-}
-
-static void run_rows(sm_worker *worker, dispatch_job *job, sm_u64 chunk) {
+static void run_rows(sm_worker *worker, sm_job *base, sm_u64 chunk) {
+  dispatch_job *job = (dispatch_job *)base;
   sm_u64 rows = (sm_u64)job->cells[1] * job->cells[2];
   sm_u64 row = chunk / job->row_chunks * job->chunk_rows;
   sm_u64 end = row + job->chunk_rows < rows ? row + job->chunk_rows : rows;
@@ -82,11 +74,12 @@ static void run_rows(sm_worker *worker, dispatch_job *job, sm_u64 chunk) {
 }
 
 static void run_chunk_of_rows(sm_worker *worker, sm_job *base, sm_u64 chunk) {
-  run_guarded(worker, (dispatch_job *)base, chunk, run_rows);
+  sm_run_guarded(worker, base, ((dispatch_job *)base)->kernel, chunk, run_rows);
 }
 
 /* With a check on: threadgroup by threadgroup, in the order that the check decides. */
-static void run_checked_groups(sm_worker *worker, dispatch_job *job, sm_u64 chunk) {
+static void run_checked_groups(sm_worker *worker, sm_job *base, sm_u64 chunk) {
+  dispatch_job *job = (dispatch_job *)base;
   sm_u64 total = (sm_u64)job->cells[0] * job->cells[1] * job->cells[2];
   sm_u64 end = (chunk + 1) * job->run < total ? (chunk + 1) * job->run : total;
   sm_check_enter(worker, job->submission, job->kernel, &job->launch, job->scratch_lengths,
@@ -101,7 +94,7 @@ static void run_checked_groups(sm_worker *worker, dispatch_job *job, sm_u64 chun
 }
 
 static void run_checked_chunk(sm_worker *worker, sm_job *base, sm_u64 chunk) {
-  run_guarded(worker, (dispatch_job *)base, chunk, run_checked_groups);
+  sm_run_guarded(worker, base, ((dispatch_job *)base)->kernel, chunk, run_checked_groups);
   sm_check_leave();
 }
 
@@ -134,12 +127,16 @@ static void cut(dispatch_job *job, unsigned workers, double cost) {
 /* ---- launching ------------------------------------------------------------------------------- */
 
 /* Sizes of grid and threadgroups; false if there is nothing to run or on error. */
-static bool measure(sm_submission *submission, const sm_dispatch *dispatch, sm_launch *launch) {
-  const sm_u32 *counts = (const sm_u32 *)dispatch->indirect;
+static bool measure(sm_worker *worker, sm_submission *submission, const sm_dispatch *dispatch,
+                    sm_launch *launch) {
+  sm_u32 counts[3]; /* of threadgroups, if they are in a buffer */
+  if (dispatch->indirect &&
+      !sm_read_buffer(worker, submission, counts, dispatch->indirect, sizeof counts))
+    return false;
   sm_u64 threads = 1;
   for (int d = 0; d < 3; d++) {
     sm_u64 group = dispatch->group[d];
-    sm_u64 grid = counts ? counts[d] * group : dispatch->grid[d];
+    sm_u64 grid = dispatch->indirect ? counts[d] * group : dispatch->grid[d];
     if (!grid || !group) return false;
     if (grid > 0xffffffffu) {
       sm_fail(submission, "%u threadgroups of %u threads exceed a grid's 4294967295 threads",
@@ -191,15 +188,15 @@ static void run_checked(sm_worker *worker, sm_submission *submission, dispatch_j
   sm_pool_run(worker, &job->job, (double)total * CHUNK_NS);
   sm_check_end(kernel);
   if (job->job.faults) sm_report_fault(submission, kernel, job->job.fault, worker->pool->timeout);
-  if (job->job.error) sm_fail(submission, "%s", job->job.error);
 }
 
 void sm_run_dispatch(sm_worker *worker, sm_submission *submission, const sm_dispatch *dispatch,
                      const sm_dispatch *inherited) {
   dispatch_job job = {.job = {.run = run_chunk_of_rows,
+                              .prepare = prepare,
                               .log = &submission->log,
                               .activity = SM_IN_KERNEL}};
-  if (!measure(submission, dispatch, &job.launch)) return;
+  if (!measure(worker, submission, dispatch, &job.launch)) return;
   sm_kernel *kernel = (sm_kernel *)(dispatch->kernel || !inherited ? dispatch : inherited)->kernel;
   if (!kernel) {
     sm_fail(submission, "no pipeline is set for a dispatch");
@@ -213,6 +210,11 @@ void sm_run_dispatch(sm_worker *worker, sm_submission *submission, const sm_disp
   bool flat = kernel->mode == SM_FLAT;
   memcpy(job.cells, flat ? launch->grid : launch->groups, sizeof job.cells);
   float cost = atomic_load_explicit(&kernel->cost, memory_order_relaxed);
+  const char *error = prepare(worker, &job.job);
+  if (error) {
+    sm_fail(submission, "%s", error);
+    return;
+  }
   if (kernel->checks) {
     run_checked(worker, submission, &job);
     return;
@@ -227,5 +229,4 @@ void sm_run_dispatch(sm_worker *worker, sm_submission *submission, const sm_disp
   }
   double elapsed = (double)(sm_now() - job.job.start) * (atomic_load(&job.job.helpers) + 1);
   learn(kernel, cost, elapsed / threads);
-  if (job.job.error) sm_fail(submission, "%s", job.job.error);
 }

@@ -21,8 +21,10 @@ _Static_assert(STACK_BYTES == SM_FIBER_STACK, "the size that error messages name
 /* Stack tops are spread over the sets of the caches; 448 is 7 lines, so all sets are used. */
 enum { COLOUR_STEP = 448, COLOUR_MASK = 0xffc0 };
 
-/* A guard page costs a mapping, of which a process may have 65,530. */
+/* Where light guards do not exist, a guard page costs two mappings, of which a process may have
+   65,530. Workers that would need more guards take no part. */
 enum { GUARDS = 16384 };
+static atomic_uint guards; /* that are mappings */
 
 typedef void (*operate_function)(const sm_lanes *);
 
@@ -53,8 +55,8 @@ struct sm_arena {
   void *stack[SM_MAX_THREADS]; /* saved stack pointers */
   sm_thread threads[SM_MAX_THREADS];
 
-  unsigned made; /* fibers that exist */
-  unsigned guard_step;
+  unsigned made;   /* fibers that exist */
+  unsigned guards; /* those whose guard is a mapping */
   size_t page;
 };
 _Static_assert(sizeof(sm_arena) <= STACK_BYTES, "the header takes the place of one stack");
@@ -208,18 +210,32 @@ static void prepare_fiber(sm_arena *arena, unsigned index, char *stack) {
   arena->stack[index] = frame;
 }
 
+/* Makes a stack accessible, except for its lowest page. */
+static bool make_stack(sm_arena *arena, char *stack) {
+  size_t page = arena->page;
+  if (mprotect(stack + page, STACK_BYTES - page, PROT_READ | PROT_WRITE)) return false;
+  /* The guard page joins the mapping of the stack below, which ends where it begins. */
+  if (sm_light_guard(stack, page))
+    return !mprotect(stack, page, PROT_READ | PROT_WRITE);
+  if (atomic_fetch_add(&guards, 1) >= GUARDS) {
+    atomic_fetch_sub(&guards, 1);
+    return false;
+  }
+  arena->guards++;
+  return true;
+}
+
 static bool make_fibers(sm_arena *arena, unsigned fibers) {
   for (unsigned i = arena->made; i < fibers; i++) {
     char *stack = (char *)arena + (i + 1) * STACK_BYTES;
-    size_t guard = i % arena->guard_step ? 0 : arena->page;
-    if (mprotect(stack + guard, STACK_BYTES - guard, PROT_READ | PROT_WRITE)) return false;
+    if (!make_stack(arena, stack)) return false;
     prepare_fiber(arena, i, stack);
     arena->made = i + 1;
   }
   return true;
 }
 
-static sm_arena *new_arena(unsigned workers) {
+static sm_arena *new_arena(void) {
   char *address = mmap(NULL, 2 * ARENA_BYTES, PROT_NONE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (address == MAP_FAILED) return NULL;
@@ -236,19 +252,21 @@ static sm_arena *new_arena(unsigned workers) {
   madvise(base, ARENA_BYTES, MADV_NOHUGEPAGE);
   sm_arena *arena = (sm_arena *)base;
   arena->page = page;
-  arena->guard_step = (workers * SM_MAX_THREADS + GUARDS - 1) / GUARDS;
   return arena;
 }
 
 const char *sm_arena_prepare(sm_worker *worker, unsigned fibers) {
-  if (!worker->arena && !(worker->arena = new_arena(worker->pool->threads)))
+  if (!worker->arena && !(worker->arena = new_arena()))
     return "no address space for the stacks of a threadgroup: raise the limit (ulimit -v)";
   if (!make_fibers(worker->arena, fibers))
     return "no memory for the stacks of a threadgroup: use smaller threadgroups";
   return NULL;
 }
 
-void sm_arena_free(sm_arena *arena) { munmap(arena, ARENA_BYTES); }
+void sm_arena_free(sm_arena *arena) {
+  atomic_fetch_sub(&guards, arena->guards);
+  munmap(arena, ARENA_BYTES);
+}
 
 /* ---- threadgroups ---------------------------------------------------------------------------- */
 

@@ -3,11 +3,11 @@
    C is divided into tiles that the worker pool computes with single-threaded calls, so that threads
    of BLAS and of the pool do not compete for the cores. float16 operands are converted tile by tile.
 
-   numpy has a separate copy of OpenBLAS, whose threads spin for about 0.1 s after each product and
-   occupy cores meanwhile. So large float32 products may also use that copy with its threads: the
-   alternative that was faster recently is used. */
+   One library and one division into tiles, which depends on the shape and the number of workers
+   only: the same product has the same bits in every call. numpy's copy of OpenBLAS, if the program
+   has loaded it, is not used: it may be another version, its threads divide a product in another
+   way, and a fault in one of its threads could not be contained. */
 #include <dlfcn.h>
-#include <link.h>
 #include <string.h>
 
 #include "runtime.h"
@@ -103,7 +103,7 @@ typedef struct gemm_job {
 
 static sm_u64 least(sm_u64 a, sm_u64 b) { return a < b ? a : b; }
 
-static void run_tile(sm_worker *worker, sm_job *base, sm_u64 chunk) {
+static void multiply_tile(sm_worker *worker, sm_job *base, sm_u64 chunk) {
   gemm_job *job = (gemm_job *)base;
   const sm_command_gemm *g = job->gemm;
   sm_u64 batch = chunk / (job->tiles_m * job->tiles_n);
@@ -150,93 +150,63 @@ static void cut_tiles(gemm_job *job, unsigned workers) {
   }
 }
 
-/* ---- numpy's copy ---------------------------------------------------------------------------- */
+/* ---- faults ---------------------------------------------------------------------------------- */
 
-enum { TILED, SHARED, WAYS };
-enum { TRY_OTHER_EVERY = 16, FIRST_TRIES = 4 };
-static const double LARGE = 2e8;      /* operations: about a millisecond */
-static const double CLEARLY = 1.05;   /* how much faster the shared way must be */
+static const sm_kernel subject = {.subject = "a matrix multiplication"};
 
-static sgemm_function shared_sgemm;
-static int (*shared_threads)(void);
-static double speed[WAYS];            /* operations per nanosecond */
-static unsigned tries[WAYS], turns;
+/* sgemm that is left by a fault keeps one of its work areas for good, and it has a few hundred. So
+   after the first fault the pages of all operands are tried before sgemm is called. */
+static atomic_bool faulted;
 
-/* Stores the name only. The loader is locked here: opening the library could deadlock with a thread
-   that is opening another one. */
-static int note_shared(struct dl_phdr_info *object, size_t size, void *name) {
-  (void)size;
-  if (!strstr(object->dlpi_name, "libscipy_openblas64_")) return 0;
-  if (!strcmp(object->dlpi_name, blas_path)) return 0; /* our own */
-  strncpy(name, object->dlpi_name, sizeof blas_path - 1);
-  return 1;
+static void try_pages(const char *start, sm_u64 rows, sm_u64 columns, sm_u64 stride, sm_u32 type) {
+  enum { PAGE_BYTES = 4096 };
+  sm_u64 size = ((rows - 1) * stride + columns) * (type == FLOAT16 ? 2 : 4);
+  for (sm_u64 offset = 0; offset < size; offset += PAGE_BYTES) *(const volatile char *)(start + offset);
+  *(const volatile char *)(start + size - 1);
 }
 
-static void find_shared(void) {
-  char name[sizeof blas_path] = "";
-  void *library = dl_iterate_phdr(note_shared, name) ? dlopen(name, RTLD_NOW | RTLD_NOLOAD) : NULL;
-  if (!library) return;
-  shared_threads = (int (*)(void))dlsym(library, "scipy_openblas_get_num_threads64_");
-  shared_sgemm = shared_threads ? (sgemm_function)dlsym(library, "scipy_cblas_sgemm64_") : NULL;
-}
-
-static int choose_way(const sm_command_gemm *g, double operations, unsigned threads) {
-  if (operations < LARGE || g->type_a != FLOAT32 || g->type_b != FLOAT32 || g->type_c != FLOAT32)
-    return TILED;
-  sm_lock(&blas_lock);
-  if (!shared_sgemm) find_shared();
-  int way = TILED;
-  if (shared_sgemm && shared_threads() == (int)threads) {
-    way = speed[SHARED] > CLEARLY * speed[TILED] ? SHARED : TILED;
-    bool new_here = tries[!way] < FIRST_TRIES && tries[!way] < tries[way];
-    if (new_here || ++turns % TRY_OTHER_EVERY == 0) way = !way;
-    tries[way]++;
+static void try_matrices(sm_worker *worker, sm_job *base, sm_u64 batch) {
+  (void)worker;
+  const sm_command_gemm *g = ((gemm_job *)base)->gemm;
+  bool ta = g->transpose_a, tb = g->transpose_b;
+  blas_int i = (blas_int)batch;
+  if (g->k) {
+    try_pages((char *)g->a + i * g->stride_a, ta ? g->k : g->m, ta ? g->m : g->k, g->lda, g->type_a);
+    try_pages((char *)g->b + i * g->stride_b, tb ? g->n : g->k, tb ? g->k : g->n, g->ldb, g->type_b);
   }
-  sm_unlock(&blas_lock);
-  return way;
+  try_pages((char *)g->c + i * g->stride_c, g->m, g->n, g->ldc, g->type_c);
 }
 
-static void remember_speed(int way, double operations, double nanoseconds) {
-  if (operations < LARGE) return;
-  sm_lock(&blas_lock);
-  /* Other work on the cores only slows a product down: speeds rise at once and fall slowly. */
-  double now = operations / nanoseconds;
-  speed[way] = now > speed[way] ? now : 0.75 * speed[way] + 0.25 * now;
-  sm_unlock(&blas_lock);
+static void run_trial(sm_worker *worker, sm_job *base, sm_u64 chunk) {
+  sm_run_guarded(worker, base, &subject, chunk, try_matrices);
 }
 
-static void run_shared(const sm_command_gemm *g) {
-  for (sm_u64 i = 0; i < g->batch; i++)
-    shared_sgemm(ROW_MAJOR, g->transpose_a ? TRANSPOSED : PLAIN,
-                 g->transpose_b ? TRANSPOSED : PLAIN, (blas_int)g->m, (blas_int)g->n,
-                 (blas_int)g->k, (float)g->alpha,
-                 (const float *)((char *)g->a + (blas_int)i * g->stride_a), (blas_int)g->lda,
-                 (const float *)((char *)g->b + (blas_int)i * g->stride_b), (blas_int)g->ldb,
-                 (float)g->beta, (float *)((char *)g->c + (blas_int)i * g->stride_c),
-                 (blas_int)g->ldc);
+static void run_tile(sm_worker *worker, sm_job *base, sm_u64 chunk) {
+  sm_run_guarded(worker, base, &subject, chunk, multiply_tile);
 }
 
-static void run_tiled(sm_worker *worker, sm_submission *submission, const sm_command_gemm *gemm,
-                      double operations) {
-  gemm_job job = {.job = {.run = run_tile, .log = &submission->log, .activity = SM_IN_BLAS},
-                  .gemm = gemm};
-  cut_tiles(&job, worker->pool->threads);
-  sm_pool_run(worker, &job.job, operations / 50); /* 50 per nanosecond */
-  if (job.job.error) sm_fail(submission, "%s", job.job.error);
+/* Whether the job ran without an error. */
+static bool run_job(sm_worker *worker, sm_submission *submission, gemm_job *job, double estimate) {
+  job->job.log = &submission->log;
+  sm_pool_run(worker, &job->job, estimate);
+  if (job->job.faults) {
+    atomic_store(&faulted, true);
+    sm_report_fault(submission, &subject, job->job.fault, 0);
+  }
+  if (job->job.error) sm_fail(submission, "%s", job->job.error);
+  return !submission->error;
 }
 
 void sm_run_gemm(sm_worker *worker, sm_submission *submission, const sm_command_gemm *gemm) {
   if (!gemm->m || !gemm->n || !gemm->batch || !load_blas(submission)) return;
+  if (atomic_load(&faulted)) {
+    gemm_job trial = {.job = {.run = run_trial, .chunks = gemm->batch, .activity = SM_BUSY},
+                      .gemm = gemm};
+    if (!run_job(worker, submission, &trial, 0)) return;
+  }
   double operations = 2.0 * (double)gemm->m * (double)gemm->n * (double)gemm->k;
   operations *= (double)gemm->batch;
-  int way = choose_way(gemm, operations, worker->pool->threads);
-  sm_u64 start = sm_now();
-  if (way == SHARED) {
-    enum sm_activity before = atomic_exchange(&worker->activity, SM_IN_BLAS);
-    run_shared(gemm);
-    atomic_store(&worker->activity, before);
-  } else {
-    run_tiled(worker, submission, gemm, operations);
-  }
-  remember_speed(way, operations, (double)(sm_now() - start + 1));
+  gemm_job job = {.job = {.run = run_tile, .activity = SM_IN_BLAS}, .gemm = gemm};
+  cut_tiles(&job, worker->pool->threads);
+  run_job(worker, submission, &job, operations / 50); /* 50 per nanosecond */
 }

@@ -4,6 +4,7 @@
    signal, jumps back there from the stack that the kernel was on. */
 #include <setjmp.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <ucontext.h>
 
@@ -55,37 +56,37 @@ static sm_fault fault_of(int number, const siginfo_t *info, const ucontext_t *co
 
 void sm_report_fault(sm_submission *submission, const sm_kernel *kernel, sm_fault fault,
                      sm_u64 timeout) {
-  const char *name = kernel->name;
+  const char *subject = kernel->subject;
   unsigned long long address = fault.address;
   switch (fault.cause) {
     case SM_TIMEOUT:
-      sm_fail(submission, "kernel '%s' did not end within %g s (SOFTMETAL_TIMEOUT)", name,
+      sm_fail(submission, "%s did not end within %g s (SOFTMETAL_TIMEOUT)", subject,
               (double)timeout / 1e9);
       break;
     case SM_UNMAPPED:
-      sm_fail(submission, "kernel '%s' accessed address 0x%llx, which is not mapped", name,
+      sm_fail(submission, "%s accessed address 0x%llx, which is not mapped", subject,
               address);
       break;
     case SM_PROTECTED:
-      sm_fail(submission, "kernel '%s' accessed address 0x%llx, which is protected", name, address);
+      sm_fail(submission, "%s accessed address 0x%llx, which is protected", subject, address);
       break;
     case SM_BEYOND_FILE:
-      sm_fail(submission, "kernel '%s' accessed address 0x%llx, beyond the end of a mapped file",
-              name, address);
+      sm_fail(submission, "%s accessed address 0x%llx, beyond the end of a mapped file",
+              subject, address);
       break;
     case SM_INVALID:
-      sm_fail(submission, "kernel '%s' accessed an invalid address (out of range or misaligned)",
-              name);
+      sm_fail(submission, "%s accessed an invalid address (out of range or misaligned)",
+              subject);
       break;
     case SM_OVERFLOW:
-      sm_fail(submission, "kernel '%s' overflowed its stack of %d KiB per thread", name,
+      sm_fail(submission, "%s overflowed its stack of %d KiB per thread", subject,
               (kernel->mode == SM_FIBERS ? SM_FIBER_STACK : SM_WORKER_STACK) >> 10);
       break;
     case SM_DIVISION: /* x86 raises the same for both */
-      sm_fail(submission, "kernel '%s' divided by zero, or the smallest integer by -1", name);
+      sm_fail(submission, "%s divided by zero, or the smallest integer by -1", subject);
       break;
     default:
-      sm_fail(submission, "kernel '%s' executed an illegal instruction or a trap", name);
+      sm_fail(submission, "%s executed an illegal instruction or a trap", subject);
   }
 }
 
@@ -95,24 +96,34 @@ void sm_report_fault(sm_submission *submission, const sm_kernel *kernel, sm_faul
 static const int fault_signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP};
 enum { FAULT_SIGNALS = sizeof fault_signals / sizeof *fault_signals };
 
-static struct sigaction previous[32]; /* by signal: the handlers before ours */
+/* By signal: the handlers before ours. Each value stays as it is, since a handler on another thread
+   may be reading it. */
+static const struct sigaction *_Atomic previous[32];
+
+/* Set while this thread is in a previous handler. That may leave by a jump, which restores the
+   signal mask but not this: both must say so. */
+static _Thread_local bool passing __attribute__((tls_model("initial-exec")));
+
+static bool is_nested(const ucontext_t *context) {
+  return passing && sigismember(&context->uc_sigmask, SM_INTERRUPT) == 1;
+}
 
 /* A fault outside kernels. The previous handler may restore ours and raise the signal again, as
    Python's faulthandler does: the second time the default action is taken. */
 static void pass_on(int number, siginfo_t *info, void *context) {
-  struct sigaction next = previous[number], standard = {.sa_handler = SIG_DFL};
+  static const struct sigaction standard = {.sa_handler = SIG_DFL};
+  const struct sigaction *next = is_nested(context) ? &standard : atomic_load(&previous[number]);
   bool raised = info->si_code <= 0; /* by kill or a similar call */
-  previous[number] = standard;
-  if (next.sa_flags & SA_SIGINFO) {
-    next.sa_sigaction(number, info, context);
-  } else if (next.sa_handler != SIG_DFL && next.sa_handler != SIG_IGN) {
-    next.sa_handler(number);
-  } else if (!raised || next.sa_handler == SIG_DFL) {
+  passing = true;
+  if (next->sa_flags & SA_SIGINFO) {
+    next->sa_sigaction(number, info, context);
+  } else if (next->sa_handler != SIG_DFL && next->sa_handler != SIG_IGN) {
+    next->sa_handler(number);
+  } else if (!raised || next->sa_handler == SIG_DFL) {
     sigaction(number, &standard, NULL);
     if (raised) raise(number); /* else the instruction is repeated */
-    return;
   }
-  previous[number] = next;
+  passing = false;
 }
 
 static void on_fault(int number, siginfo_t *info, void *context) {
@@ -125,19 +136,39 @@ static void on_fault(int number, siginfo_t *info, void *context) {
   siglongjmp(worker->escape, 1);
 }
 
+/* Remembers the handler before ours, false if there is no memory. Few different ones exist. */
+static bool remember(int number, const struct sigaction *present) {
+  static struct known {
+    struct sigaction action;
+    struct known *next;
+  } *all;
+  struct known *same = all;
+  while (same && (same->action.sa_sigaction != present->sa_sigaction ||
+                  same->action.sa_flags != present->sa_flags))
+    same = same->next;
+  if (!same) {
+    if (!(same = malloc(sizeof *same))) return false;
+    *same = (struct known){*present, all};
+    all = same;
+  }
+  atomic_store(&previous[number], &same->action);
+  return true;
+}
+
 void sm_guard_install(void) {
   static sm_mutex lock;
-  static const struct sigaction ours = {.sa_sigaction = on_fault,
-                                        .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER};
+  struct sigaction ours = {.sa_sigaction = on_fault,
+                           .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER};
+  sigemptyset(&ours.sa_mask);
+  sigaddset(&ours.sa_mask, SM_INTERRUPT); /* for is_nested */
   for (int i = 0; i < FAULT_SIGNALS; i++) {
     struct sigaction present;
     int number = fault_signals[i];
     if (sigaction(number, NULL, &present) || present.sa_sigaction == on_fault) continue;
     sm_lock(&lock);
-    if (!sigaction(number, NULL, &present) && present.sa_sigaction != on_fault) {
-      previous[number] = present;
+    if (!sigaction(number, NULL, &present) && present.sa_sigaction != on_fault &&
+        remember(number, &present))
       sigaction(number, &ours, NULL);
-    }
     sm_unlock(&lock);
   }
 }
@@ -154,18 +185,32 @@ void sm_unguard_thread(void) {
   this_worker = NULL;
 }
 
-void sm_left_kernel(sm_worker *worker, sm_job *job) {
+/* After a jump to worker->escape: restores the thread for other kernels and fails the job. */
+static void left_kernel(sm_worker *worker, sm_job *job) {
   const sm_kernel *kernel = atomic_exchange(&worker->kernel, NULL);
   sigset_t interrupt;
   sigemptyset(&interrupt);
   sigaddset(&interrupt, SM_INTERRUPT);
   pthread_sigmask(SIG_UNBLOCK, &interrupt, NULL); /* blocked since its handler began */
-  if (kernel->mode == SM_FIBERS) { /* its fibers are in unknown states */
+  if (kernel->mode == SM_FIBERS && worker->arena) { /* its fibers are in unknown states */
     sm_arena_free(worker->arena);
     worker->arena = NULL;
   }
   if (!atomic_exchange(&job->faults, 1)) job->fault = worker->fault;
   atomic_store(&job->next, job->chunks);
+}
+
+void sm_run_guarded(sm_worker *worker, sm_job *job, const sm_kernel *kernel, sm_u64 chunk,
+                    void (*run)(sm_worker *, sm_job *, sm_u64 chunk)) {
+  if (sigsetjmp(worker->escape, 0)) {
+    left_kernel(worker, job);
+    return;
+  }
+  atomic_store_explicit(&worker->kernel, kernel, memory_order_relaxed);
+  atomic_signal_fence(memory_order_seq_cst); /* `run` stays between the two stores */
+  run(worker, job, chunk);
+  atomic_signal_fence(memory_order_seq_cst);
+  atomic_store_explicit(&worker->kernel, NULL, memory_order_relaxed);
 }
 
 /* ---- time ------------------------------------------------------------------------------------ */
@@ -190,7 +235,8 @@ static void on_interrupt(int number, siginfo_t *info, void *context) {
   const sm_kernel *kernel = atomic_load(&worker->kernel);
   if (!kernel) return;
   sm_u64 since = atomic_load(&worker->since);
-  if (since != atomic_load(&worker->overdue) || !may_leave(kernel, interrupted_at(context))) return;
+  if (!since || since != atomic_load(&worker->overdue)) return;
+  if (!may_leave(kernel, interrupted_at(context))) return;
   worker->fault = (sm_fault){.cause = SM_TIMEOUT};
   siglongjmp(worker->escape, 1);
 }

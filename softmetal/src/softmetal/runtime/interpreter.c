@@ -22,10 +22,9 @@ __attribute__((format(printf, 2, 3))) void sm_fail(sm_submission *submission, co
   if (submission->error) return;
   va_list arguments;
   va_start(arguments, format);
-  char text[1024];
-  vsnprintf(text, sizeof text, format, arguments);
+  vsnprintf(submission->error_text, sizeof submission->error_text, format, arguments);
   va_end(arguments);
-  submission->error = strdup(text);
+  submission->error = submission->error_text;
 }
 
 static void run_wait(sm_worker *worker, sm_submission *submission, const sm_command_event *wait) {
@@ -40,7 +39,8 @@ static void run_execute(sm_worker *worker, sm_submission *submission,
                         const sm_command_execute *execute) {
   sm_u64 start = execute->start, count = execute->count;
   if (execute->range) {
-    const sm_u32 *range = (const sm_u32 *)execute->range;
+    sm_u32 range[2];
+    if (!sm_read_buffer(worker, submission, range, execute->range, sizeof range)) return;
     start = range[0];
     count = range[1];
   }
@@ -125,7 +125,6 @@ static void release_submission(sm_submission *submission) {
   if (atomic_fetch_sub(&submission->references, 1) != 1) return;
   sm_log_free(&submission->log);
   sm_check_free(submission);
-  free(submission->error);
   free(submission);
 }
 
@@ -223,8 +222,9 @@ SM_EXPORT void softmetal_free_queue(sm_stream *stream) {
 /* Copies the list. The ticket is valid until softmetal_forget; null: no memory. */
 SM_EXPORT sm_submission *softmetal_submit(sm_stream *stream, const char *list, size_t size) {
   sm_guard_install();
-  sm_submission *submission = calloc(1, sizeof *submission + size);
+  sm_submission *submission = malloc(sizeof *submission + size);
   if (!submission) return NULL;
+  memset(submission, 0, offsetof(sm_submission, error_text));
   memcpy(submission->list, list, size);
   submission->size = size;
   atomic_init(&submission->references, 2);

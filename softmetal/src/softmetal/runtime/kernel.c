@@ -7,14 +7,39 @@
 
 #include "runtime.h"
 
-/* The segment of machine code that the entry is in. */
-static void find_code(sm_kernel *kernel) {
+/* ---- threadgroup variables ------------------------------------------------------------------- */
+
+_Thread_local char *sm_statics __attribute__((tls_model("initial-exec")));
+
+#if defined(__x86_64__)
+/* What kernels call to find a thread-local variable (compiler/stages.py links them so). glibc's
+   function would allocate it on the heap, which a kernel that runs over its end would damage. The
+   caller assumes that only the integer registers of the calling convention change. */
+SM_EXPORT void *find_static(const sm_u64 place[2]) __asm__("__wrap___tls_get_addr");
+SM_EXPORT void *find_static(const sm_u64 place[2]) { return sm_statics + place[1]; }
+
+static void measure_statics(sm_kernel *kernel, const ElfW(Phdr) *segment) {
+  kernel->statics = segment->p_memsz;
+  kernel->statics_shift = segment->p_align ? segment->p_vaddr & (segment->p_align - 1) : 0;
+}
+#else
+/* TLS descriptors are resolved by the dynamic linker: glibc allocates the variables. */
+static void measure_statics(sm_kernel *kernel, const ElfW(Phdr) *segment) {
+  (void)kernel, (void)segment;
+}
+#endif
+
+/* ---- loading --------------------------------------------------------------------------------- */
+
+/* The segments of machine code, and of thread-local variables. */
+static void find_segments(sm_kernel *kernel) {
   Dl_info place;
   if (!dladdr(kernel->entry.address, &place)) return;
   const char *base = place.dli_fbase;
   const ElfW(Ehdr) *head = (const ElfW(Ehdr) *)base;
   const ElfW(Phdr) *segment = (const ElfW(Phdr) *)(base + head->e_phoff);
   for (int i = 0; i < head->e_phnum; i++, segment++) {
+    if (segment->p_type == PT_TLS) measure_statics(kernel, segment);
     if (segment->p_type != PT_LOAD || !(segment->p_flags & PF_X)) continue;
     kernel->code = base + segment->p_vaddr;
     kernel->code_size = segment->p_memsz;
@@ -34,17 +59,20 @@ static sm_kernel *kernel_from(void *library, const char *name, char *error, size
     return NULL;
   }
   sm_kernel *kernel = aligned_alloc(_Alignof(sm_kernel), sizeof *kernel);
-  char *own_name = strdup(name);
-  if (!kernel || !own_name) {
+  size_t length = strlen(name) + sizeof "kernel ''";
+  char *subject = malloc(length);
+  if (!kernel || !subject) {
     snprintf(error, capacity, "out of memory");
     free(kernel);
-    free(own_name);
+    free(subject);
     return NULL;
   }
   memset(kernel, 0, sizeof *kernel);
-  kernel->name = own_name;
+  snprintf(subject, length, "kernel '%s'", name);
+  kernel->subject = subject;
+  kernel->library = library;
   kernel->entry.address = entry;
-  find_code(kernel);
+  find_segments(kernel);
   kernel->mode = info->mode;
   kernel->anchor_address = (char *(*)(void))dlsym(library, "softmetal_anchor_address");
   kernel->checks = NULL;
@@ -52,7 +80,6 @@ static sm_kernel *kernel_from(void *library, const char *name, char *error, size
   return kernel;
 }
 
-/* Kernels are never unloaded: other objects may still use the handle. */
 SM_EXPORT sm_kernel *softmetal_load(const char *path, const char *name, char *error,
                                     size_t capacity) {
   void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
@@ -63,4 +90,12 @@ SM_EXPORT sm_kernel *softmetal_load(const char *path, const char *name, char *er
   sm_kernel *kernel = kernel_from(library, name, error, capacity);
   if (!kernel) dlclose(library);
   return kernel;
+}
+
+/* No command list may still use it. */
+SM_EXPORT void softmetal_unload(sm_kernel *kernel) {
+  dlclose(kernel->library);
+  free(kernel->checks);
+  free((char *)kernel->subject);
+  free(kernel);
 }

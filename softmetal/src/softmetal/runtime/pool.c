@@ -20,13 +20,17 @@ enum {
 };
 
 bool sm_block_reserve(sm_block *block, size_t size) {
-  if (block->size >= size) return true;
+  if (SM_LIKELY(block->size >= size)) return true;
   size = (size + 0xffff) & ~(size_t)0xffff;
-  char *address = aligned_alloc(256, size);
+  char *address = softmetal_allocate(size);
   if (!address) return false;
-  free(block->address);
+  sm_block_free(block);
   *block = (sm_block){address, size};
   return true;
+}
+
+void sm_block_free(sm_block *block) {
+  if (block->address) softmetal_free(block->address, block->size);
 }
 
 /* ---- workers --------------------------------------------------------------------------------- */
@@ -51,8 +55,9 @@ void sm_worker_free(sm_worker *worker) {
   while (*link != worker) link = &(*link)->next;
   *link = worker->next;
   sm_unlock(&workers_lock);
-  free(worker->scratch.address);
-  for (int i = 0; i < 3; i++) free(worker->panels[i].address);
+  sm_block_free(&worker->statics);
+  sm_block_free(&worker->scratch);
+  for (int i = 0; i < 3; i++) sm_block_free(&worker->panels[i]);
   if (worker->arena) sm_arena_free(worker->arena);
   free(worker->check);
   free(worker);
@@ -87,6 +92,7 @@ static void run_chunk(sm_worker *worker, sm_job *job, sm_u64 chunk) {
 }
 
 static void help(sm_worker *worker, sm_job *job) {
+  if (job->prepare && job->prepare(worker, job)) return; /* the other workers do its part */
   atomic_fetch_add_explicit(&job->helpers, 1, memory_order_relaxed);
   atomic_store_explicit(&worker->since, job->start, memory_order_relaxed);
   sm_current_log = job->log;

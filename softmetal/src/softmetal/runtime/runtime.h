@@ -28,13 +28,28 @@ typedef struct sm_kernel {
     sm_fibers_entry fibers;
   } entry;
   sm_u32 mode;
-  const char *name;
-  const char *code; /* its machine code */
+  const char *subject; /* of error messages: "kernel 'name'" */
+  void *library;       /* of dlopen */
+  const char *code;    /* its machine code */
   size_t code_size;
-  char *(*anchor_address)(void); /* these two only if it was compiled for checking */
-  struct sm_kernel_checks *checks; /* null unless it was compiled for checking */
+  size_t statics, statics_shift; /* bytes of its threadgroup variables; see sm_statics */
+  char *(*anchor_address)(void);   /* these two are null unless it was compiled for checking */
+  struct sm_kernel_checks *checks;
   _Alignas(64) _Atomic float cost; /* nanoseconds per thread, measured; 0 before the first run */
 } sm_kernel;
+
+/* Where this thread's copy of the threadgroup variables of its kernel is. Kernels declare them as
+   thread-local; on x86 their calls of __tls_get_addr are linked to a function of kernel.c. */
+extern _Thread_local char *sm_statics;
+
+/* ---- memory.c -------------------------------------------------------------------------------- */
+
+/* Makes accesses to whole pages fault without splitting their mapping, as Linux can since 6.13;
+   false if this one cannot. */
+bool sm_light_guard(char *, size_t size);
+
+void *softmetal_allocate(size_t length);
+void softmetal_free(void *address, size_t length);
 
 /* ---- log.c ----------------------------------------------------------------------------------- */
 
@@ -59,12 +74,13 @@ typedef struct sm_submission sm_submission;
 /* What a thread is doing, for sm_shutdown. */
 enum sm_activity { SM_IDLE, SM_BUSY, SM_IN_KERNEL, SM_IN_BLAS };
 
-/* Memory that grows and never shrinks. */
+/* Memory between guards that grows and never shrinks. */
 typedef struct sm_block {
-  char *address; /* 256-aligned */
+  char *address; /* aligned to 16 KiB */
   size_t size;
 } sm_block;
 bool sm_block_reserve(sm_block *, size_t size);
+void sm_block_free(sm_block *);
 
 /* Why a kernel was left. */
 enum sm_cause {
@@ -89,6 +105,7 @@ struct sm_worker {
   pthread_t thread;
   atomic_int id; /* Linux's number of the thread, 0 until it runs */
   atomic_uint activity;
+  sm_block statics;   /* threadgroup variables of kernels */
   sm_block scratch;   /* dynamic threadgroup memory */
   sm_block panels[3]; /* float32 copies of float16 matrices */
   sm_arena *arena;    /* fibers, from the first SM_FIBERS dispatch on */
@@ -106,6 +123,7 @@ struct sm_worker {
 /* Work in `chunks` independent pieces. `run` is called with each chunk number once. */
 struct sm_job {
   void (*run)(sm_worker *, sm_job *, sm_u64 chunk);
+  const char *(*prepare)(sm_worker *, sm_job *); /* or null; a helper with an error takes no part */
   sm_log *log;
   sm_u64 chunks;
   enum sm_activity activity;
@@ -151,7 +169,8 @@ sm_u64 sm_interrupt_overdue(sm_u64 now, sm_u64 retry, sm_u64 latest);
 
 /* ---- fibers.c -------------------------------------------------------------------------------- */
 
-/* Makes an arena with `fibers` fibers for the calling thread; returns an error text or null. */
+/* Makes an arena with `fibers` fibers for the calling thread, each with a guard page below its
+   stack; returns an error text or null. */
 const char *sm_arena_prepare(sm_worker *, unsigned fibers);
 void sm_arena_free(sm_arena *);
 
@@ -173,8 +192,11 @@ void sm_unguard_thread(void);
 /* Installs the fault handlers, again if another library has replaced them. */
 void sm_guard_install(void);
 
-/* After a jump to worker->escape: restores the thread for other kernels and fails the job. */
-void sm_left_kernel(sm_worker *, sm_job *);
+/* Calls `run` for a chunk of a job. A fault within leaves it by a jump, and the job ends with
+   `faults`. The kernel is what error messages name: a loaded one, or a constant of a runtime
+   function such as `copy`. `run` must hold no lock while it accesses the program's memory. */
+void sm_run_guarded(sm_worker *, sm_job *, const sm_kernel *, sm_u64 chunk,
+                    void (*run)(sm_worker *, sm_job *, sm_u64 chunk));
 void sm_report_fault(sm_submission *, const sm_kernel *, sm_fault, sm_u64 timeout);
 
 /* Sends the signal whose handler leaves an overdue kernel, or freezes the thread at exit. */
@@ -191,6 +213,9 @@ void sm_run_gemm(sm_worker *, sm_submission *, const sm_command_gemm *);
 void sm_run_copy(sm_worker *, sm_submission *, const sm_command_copy *);
 void sm_run_fill(sm_worker *, sm_submission *, const sm_command_fill *);
 
+/* Copies values that a command reads from a buffer when it runs; false after a fault. */
+bool sm_read_buffer(sm_worker *, sm_submission *, void *to, sm_u64 from, size_t size);
+
 /* ---- events.c -------------------------------------------------------------------------------- */
 
 typedef struct sm_event sm_event;
@@ -206,7 +231,7 @@ struct sm_submission {
   atomic_uint state;
   atomic_uint references; /* the stream and the ticket's owner */
   sm_u64 start, end;      /* nanoseconds, CLOCK_MONOTONIC */
-  char *error;
+  const char *error;      /* null, or error_text */
   sm_log log;
   struct sm_order *order; /* these for the checking modes */
   struct sm_finding *findings;
@@ -214,6 +239,7 @@ struct sm_submission {
   const sm_command_region *regions;
   sm_submission *next;
   size_t size;
+  char error_text[1024]; /* here, so that reporting an error cannot fail */
   _Alignas(8) char list[];
 };
 
