@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+from child_scripts import interposed, run_child
 
 from softmetal import env
 from softmetal.errors import SettingError
 from softmetal.toolchain import targets
 
-HERE = Path(__file__).parent
-PATHS = [str(path) for path in (HERE, HERE.parent, HERE.parents[2] / "tests")]
-START = f"""
+START = """
 import ctypes, faulthandler, json, os, signal, sys, threading, time
-sys.path[:0] = {PATHS!r}
 from runaway_programs import COOPERATING, MODES, Runner, usage, view
 from softmetal import MTLSizeMake
 runner = Runner()
@@ -49,10 +44,7 @@ CAUSES = {
 def run_script(
     body: str, timeout: str = "0.3", threads: int = 2, flags: tuple[str, ...] = ()
 ) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, *flags, "-c", START + body]
-    settings = {"SOFTMETAL_TIMEOUT": timeout, "SOFTMETAL_THREADS": str(threads)}
-    environment = {**os.environ, "SOFTMETAL_CHECK": "", **settings}
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    return run_child(START + body, timeout, threads, flags)
 
 
 # ---- every cause in every mode --------------------------------------------------------------------
@@ -255,6 +247,42 @@ print(got == [signal.SIGSEGV] * 2, runner.crash("divide", "flat"))
     done = run_script(body)
     assert done.stdout.startswith("True kernel 'divide_flat' divided" if X86 else "True None")
     assert done.stderr == ""
+
+
+def test_a_handler_that_jumps_is_still_called(tmp_path) -> None:
+    """Some runtimes leave their handler by a jump. Threads fault at the same time."""
+    library = interposed(tmp_path)
+    body = f"""
+library = ctypes.CDLL({library!r})
+library.handle_by_jump()
+{CRASHES}
+left = []
+threads = [threading.Thread(target=lambda: left.append(library.fault_often(3000)))
+           for _ in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+{CRASHES}
+print(left, library.fault_often(2))
+"""
+    done = run_script(body)
+    assert (done.stdout, done.stderr) == (f"{[3000] * 4} 2\n", "")
+
+
+def test_an_error_is_not_lost_without_memory(tmp_path) -> None:
+    body = """
+for mode in MODES:
+    runner.pipeline(f"poke_{mode}")
+refuse = ctypes.c_int.in_dll(ctypes.CDLL(None), "refuse_strdup")
+refuse.value = 1
+texts = [runner.run(f"poke_{mode}") for mode in MODES]
+refuse.value = 0
+print(texts)
+"""
+    done = run_child(START + body, LD_PRELOAD=interposed(tmp_path))
+    texts = [f"kernel 'poke_{mode}' {UNMAPPED}".replace("ADDRESS", "0x0") for mode in MODES]
+    assert (done.stdout, done.stderr) == (f"{texts}\n", "")
 
 
 def test_ctrl_c_while_waiting_for_an_endless_kernel() -> None:
