@@ -54,6 +54,50 @@ print("sound")
     assert (done.stdout, done.stderr, done.returncode) == ("sound\n", "", 0)
 
 
+THREAD = """
+import numpy as np, softmetal
+device = softmetal.MTLCreateSystemDefaultDevice()
+source = '''#include <metal_stdlib>
+using namespace metal;
+kernel void overwrite(device uint* x [[buffer(0)]], constant uint& n [[buffer(1)]],
+                      uint i [[thread_position_in_grid]]) {
+  START
+  ulong s[8];
+  for (uint k = 0; k < n; k++) s[k] = 0x4141414141414141 * (k + i);
+  x[i] = uint(s[x[i] % 8]);
+}'''.replace("START", BEGIN)
+library, error = device.newLibraryWithSource_options_error_(source, None, None)
+function = library.newFunctionWithName_("overwrite")
+pipeline, error = device.newComputePipelineStateWithFunction_error_(function, None)
+x, queue = device.newBufferWithLength_options_(65536, 0), device.newCommandQueue()
+for count in (8, 9, 12, 16, 20, 32, 50, 100, 500, 1000, 4096, 8):
+    for threads in (64, 16384):
+        commands = queue.commandBuffer()
+        encoder = commands.computeCommandEncoder()
+        encoder.setComputePipelineState_(pipeline)
+        encoder.setBuffer_offset_atIndex_(x, 0, 0)
+        encoder.setBytes_length_atIndex_(np.uint32(count).tobytes(), 4, 1)
+        sizes = (softmetal.MTLSizeMake(n, 1, 1) for n in (threads, 64))
+        encoder.dispatchThreads_threadsPerThreadgroup_(*sizes)
+        encoder.endEncoding()
+        commands.commit()
+        commands.waitUntilCompleted()
+        error = commands.error()
+        assert not error or "kernel 'overwrite'" in error.localizedDescription(), error
+        assert not error or count > 8, error
+        assert error or count < 4096
+print("alive")
+"""
+
+
+@pytest.mark.parametrize("mode", ["flat", "fibers"])
+def test_a_kernel_that_overwrites_its_stack_fails_alone(mode: str) -> None:
+    """The return addresses and registers of the runtime are on another stack."""
+    begin = "" if mode == "flat" else "threadgroup_barrier(mem_flags::mem_device);"
+    done = run_child(f"BEGIN = {begin!r}\n{THREAD}")
+    assert (done.stdout, done.stderr, done.returncode) == ("alive\n", "", 0)
+
+
 @pytest.mark.parametrize("side", ["end", "start"])
 @pytest.mark.parametrize("mode", ["groups", "fibers"])
 @pytest.mark.parametrize("space", SPACES)

@@ -1,7 +1,6 @@
 /* The checking modes: the functions that instrumented kernels call for every access, thread and
    barrier. Bounds are checked here, races in check_shadow.c, dispatch order in check_order.c. */
 #include <dlfcn.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -116,7 +115,7 @@ static bool out_of_bounds(sm_check *check, sm_u64 address, sm_u64 size, sm_u32 p
 
 /* Whether the access is allowed. One outside all regions is redirected to the sink. */
 static bool check_access(sm_check *check, sm_u64 address, sm_u64 size, sm_u32 place) {
-  if (address - check->stack < check->stack_size) return true;
+  if (address - check->stack < SM_WORKER_STACK) return true;
   if (check->arena && address - check->arena < ARENA_BYTES) return true;
   const region *region = &check->regions[check->recent[place % RECENT]];
   if (!(address >= region->start && address + size <= region->end) &&
@@ -264,18 +263,7 @@ static sm_check *worker_check(sm_worker *worker) {
     sm_check *check = aligned_alloc(_Alignof(sm_check), sizeof *check);
     if (!check) abort();
     memset(check, 0, sizeof *check);
-    pthread_attr_t attributes;
-    void *stack = NULL;
-    size_t size = 0;
-    if (!pthread_getattr_np(pthread_self(), &attributes)) {
-      pthread_attr_getstack(&attributes, &stack, &size);
-      pthread_attr_destroy(&attributes);
-    }
-    /* A thread's static thread-local storage is at the end of its stack, and on Arm may hold
-       threadgroup variables. The signal stack, in the thread's first frame, is below it. */
-    sm_u64 end = (sm_u64)__builtin_frame_address(0) + SM_SIGNAL_STACK / 4;
-    check->stack = (sm_u64)stack;
-    check->stack_size = stack ? end - check->stack : 0;
+    check->stack = (sm_u64)worker->stack;
     worker->check = check;
   }
   return worker->check;

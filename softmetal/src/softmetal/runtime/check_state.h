@@ -47,7 +47,7 @@ struct sm_check {
   sm_submission *submission;
   const sm_launch *launch;
   sm_u32 modes;
-  sm_u64 stack, stack_size; /* of this OS thread */
+  sm_u64 stack;             /* of the worker */
   sm_u64 arena;             /* of its fibers, or 0 */
   sm_u64 stamp;
   sm_u64 group; /* linear position of the threadgroup */

@@ -9,6 +9,7 @@
 #include <ucontext.h>
 
 #include "runtime.h"
+#include "switch.h"
 
 enum {
   RETRY_NS = 1000000, /* until a thread that was outside its kernel is interrupted again */
@@ -200,6 +201,13 @@ static void left_kernel(sm_worker *worker, sm_job *job) {
   atomic_store(&job->next, job->chunks);
 }
 
+_Thread_local void *sm_home;
+
+/* The first function on a worker's stack. */
+static void stack_main(void) {
+  this_worker->run(this_worker, this_worker->job, this_worker->chunk);
+}
+
 void sm_run_guarded(sm_worker *worker, sm_job *job, const sm_kernel *kernel, sm_u64 chunk,
                     void (*run)(sm_worker *, sm_job *, sm_u64 chunk)) {
   if (sigsetjmp(worker->escape, 0)) {
@@ -208,7 +216,10 @@ void sm_run_guarded(sm_worker *worker, sm_job *job, const sm_kernel *kernel, sm_
   }
   atomic_store_explicit(&worker->kernel, kernel, memory_order_relaxed);
   atomic_signal_fence(memory_order_seq_cst); /* `run` stays between the two stores */
-  run(worker, job, chunk);
+  worker->run = run;
+  worker->job = job;
+  worker->chunk = chunk;
+  sm_call_on(worker->stack + SM_WORKER_STACK, stack_main);
   atomic_signal_fence(memory_order_seq_cst);
   atomic_store_explicit(&worker->kernel, NULL, memory_order_relaxed);
 }

@@ -81,6 +81,20 @@ SM_EXPORT void *softmetal_allocate(size_t length) {
   return address;
 }
 
+enum { MARGIN = 64 << 10 }; /* above a stack, for arrays in its first frame that are overrun */
+
+char *sm_stack_new(void) {
+  size_t size = SM_WORKER_STACK + MARGIN;
+  char *start = reserve(size + 2 * GUARD);
+  if (!start) return NULL;
+  protect(start, false);
+  protect(start + GUARD + size, false);
+  madvise(start + GUARD, size, MADV_NOHUGEPAGE); /* one would make 2 MiB resident */
+  return start + GUARD;
+}
+
+void sm_stack_free(char *stack) { munmap(stack - GUARD, SM_WORKER_STACK + MARGIN + 2 * GUARD); }
+
 SM_EXPORT void softmetal_free(void *address, size_t length) {
   munmap((char *)address - GUARD, round_to(length, PAGE) + 2 * GUARD);
   atomic_fetch_sub(&buffers, 1);

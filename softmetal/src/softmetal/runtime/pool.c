@@ -40,7 +40,10 @@ static sm_worker *all_workers;
 
 sm_worker *sm_worker_new(sm_pool *pool) {
   sm_worker *worker = calloc(1, sizeof *worker);
-  if (!worker) return NULL;
+  if (!worker || !(worker->stack = sm_stack_new())) {
+    free(worker);
+    return NULL;
+  }
   worker->pool = pool;
   sm_lock(&workers_lock);
   worker->next = all_workers;
@@ -55,6 +58,7 @@ void sm_worker_free(sm_worker *worker) {
   while (*link != worker) link = &(*link)->next;
   *link = worker->next;
   sm_unlock(&workers_lock);
+  sm_stack_free(worker->stack);
   sm_block_free(&worker->statics);
   sm_block_free(&worker->scratch);
   for (int i = 0; i < 3; i++) sm_block_free(&worker->panels[i]);

@@ -51,6 +51,10 @@ bool sm_light_guard(char *, size_t size);
 void *softmetal_allocate(size_t length);
 void softmetal_free(void *address, size_t length);
 
+/* A stack of SM_WORKER_STACK bytes between guards, with a margin above it; null: no memory. */
+char *sm_stack_new(void);
+void sm_stack_free(char *);
+
 /* ---- log.c ----------------------------------------------------------------------------------- */
 
 typedef struct sm_log {
@@ -114,6 +118,10 @@ struct sm_worker {
 
   const sm_kernel *_Atomic kernel; /* the kernel it runs and may leave through `escape` */
   sigjmp_buf escape;
+  char *stack; /* that kernels run on: a kernel that overwrites it does not harm the runtime */
+  void (*run)(sm_worker *, sm_job *, sm_u64 chunk); /* what runs on `stack`, and its arguments */
+  sm_job *job;
+  sm_u64 chunk;
   sm_fault fault;          /* why it was left */
   atomic_ullong since;     /* when the kernel's dispatch began, 0 for none */
   atomic_ullong overdue;   /* the `since` that took too long */
@@ -192,8 +200,8 @@ void sm_unguard_thread(void);
 /* Installs the fault handlers, again if another library has replaced them. */
 void sm_guard_install(void);
 
-/* Calls `run` for a chunk of a job. A fault within leaves it by a jump, and the job ends with
-   `faults`. The kernel is what error messages name: a loaded one, or a constant of a runtime
+/* Calls `run` for a chunk of a job on the worker's stack. A fault within leaves it by
+   a jump, and the job ends with `faults`. The kernel is what error messages name: a loaded one, or a constant of a runtime
    function such as `copy`. `run` must hold no lock while it accesses the program's memory. */
 void sm_run_guarded(sm_worker *, sm_job *, const sm_kernel *, sm_u64 chunk,
                     void (*run)(sm_worker *, sm_job *, sm_u64 chunk));
