@@ -54,5 +54,7 @@ def test_a_failed_write_leaves_what_was_there(archive, tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "replace", full)
     done, error = archive.serializeToURL_error_(path, None)
-    assert not done and "No space left" in error.localizedDescription()
-    assert path.read_bytes() == b"before" and os.listdir(tmp_path) == [path.name]
+    assert not done
+    assert "No space left" in error.localizedDescription()
+    assert path.read_bytes() == b"before"
+    assert os.listdir(tmp_path) == [path.name]

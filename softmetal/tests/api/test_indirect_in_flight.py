@@ -74,7 +74,8 @@ def test_work_in_flight_keeps_what_it_uses(program, change):
     CHANGES[change](program, commands, other)
     del x, add, memory
     gc.collect()
-    assert kept() is not None and kept().address == address
+    assert kept() is not None
+    assert kept().address == address
     assert handle not in executor._dropped
     event.setSignaledValue_(1)
     finish(first)
@@ -124,4 +125,5 @@ def test_re_encoding_in_a_loop_while_other_threads_execute(program):
     for thread in threads:
         thread.join()
     finish(*started)
-    assert len(set(read(sums).tolist())) == 1 and set(read(products).tolist()) <= {1, -1}
+    assert len(set(read(sums).tolist())) == 1
+    assert set(read(products).tolist()) <= {1, -1}

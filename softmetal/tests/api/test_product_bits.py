@@ -67,7 +67,7 @@ stop.set()
 for thread in others:
     thread.join()
 print(json.dumps({name: sorted(digests) for name, digests in seen.items()}))
-"""  # noqa: E501
+"""
 
 
 def digests(threads: int, load: int) -> dict[str, list[str]]:

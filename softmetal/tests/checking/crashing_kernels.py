@@ -165,7 +165,7 @@ class Victim:
 def run_all(seed: int, count: int, checks: tuple[str, ...]) -> None:
     """Print each case before it runs, so that the last line names the one that ended the process."""
     generator = random.Random(seed)
-    # Without `bounds` the other modes let accesses to foreign memory go nowhere.
+    # Without `bounds` the other modes redirect accesses to foreign memory and report nothing.
     silent = checks and "bounds" not in checks
     certain = STOPPED if silent else STOPPED | ADDRESSES
     with softmetal.checking(*checks) if checks else nullcontext():

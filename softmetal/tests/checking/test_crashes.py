@@ -52,4 +52,5 @@ def test_recursion_without_end_is_refused() -> None:
     }"""
     device = softmetal.MTLCreateSystemDefaultDevice()
     library, error = device.newLibraryWithSource_options_error_(source, None, None)
-    assert library is None and "endless" in error.localizedDescription()
+    assert library is None
+    assert "endless" in error.localizedDescription()

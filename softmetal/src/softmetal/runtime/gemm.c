@@ -154,8 +154,8 @@ static void cut_tiles(gemm_job *job, unsigned workers) {
 
 static const sm_kernel subject = {.subject = "a matrix multiplication"};
 
-/* sgemm that is left by a fault keeps one of its work areas for good, and it has a few hundred. So
-   after the first fault the pages of all operands are tried before sgemm is called. */
+/* A call of sgemm that is left by a fault never frees its work area, and OpenBLAS has only a few
+   hundred. So after the first fault the pages of all operands are read before sgemm is called. */
 static atomic_bool faulted;
 
 static void try_pages(const char *start, sm_u64 rows, sm_u64 columns, sm_u64 stride, sm_u32 type) {
