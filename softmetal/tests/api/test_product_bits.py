@@ -26,7 +26,7 @@ def matrix(values):
     data = values.tobytes()
     buffer = device.newBufferWithBytes_length_options_(data, len(data), 0)
     describe = mps.MPSMatrixDescriptor.matrixDescriptorWithRows_columns_rowBytes_dataType_
-    shape = describe(*values.shape, values.strides[0], TYPES[values.dtype.str[1:]])
+    shape = describe(*values.shape, values.shape[1] * values.itemsize, TYPES[values.dtype.str[1:]])
     return mps.MPSMatrix.alloc().initWithBuffer_descriptor_(buffer, shape)
 
 

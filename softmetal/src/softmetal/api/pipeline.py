@@ -196,6 +196,7 @@ class MTLComputePipelineState(Labelled):
         library_limit: int,
     ) -> None:
         super().__init__()
+        self._kernel = 0  # for __del__, until it is loaded
         self._device = device
         self._artifact = artifact
         self._label = descriptor.label()
@@ -204,7 +205,6 @@ class MTLComputePipelineState(Labelled):
         self._required: Size3 = (width, height, depth)
         limits = (artifact.max_total_threads, descriptor.maxTotalThreadsPerThreadgroup())
         self._max_threads = min(n for n in (*limits, library_limit, MAX_THREADS) if n)
-        self._kernel = 0
         self._kernel = device._executor.load(artifact)
         self._memory_limit = device.maxThreadgroupMemoryLength()
         self._whole_simdgroups = bool(descriptor.threadGroupSizeIsMultipleOfThreadExecutionWidth())
