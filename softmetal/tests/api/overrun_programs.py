@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 
 import softmetal
+
+if target := os.environ.get("SOFTMETAL_TEST_TARGET"):  # as conftest.py does in the tests' process
+    from emulated import install
+
+    install(target)
 
 TYPES = {"char": 1, "half": 2, "float": 4, "float4": 16}
 SPACES = ("static", "dynamic", "device")

@@ -27,6 +27,12 @@ CASES = {
         "api/test_runaway.py",
         "(names_kernel or overflow or each_other or at_once) and not protected and not beyond and not invalid",
     ),
+    # Emulated buffers are in a file, without guards.
+    "overruns": (
+        "neoverse-n1",
+        "api/test_overruns.py",
+        "(small_overruns or larger_overruns) and not device",
+    ),
     "integers and atomics": ("neoverse-n2", "msl/test_integer.py msl/test_atomic.py", ""),
     "maths": ("neoverse-n2", "msl/test_math.py", "safe or test_fast"),
     "simdgroups": ("neoverse-n2", "msl/test_simd.py msl/test_quad.py", ""),

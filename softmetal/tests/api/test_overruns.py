@@ -11,11 +11,7 @@ from pathlib import Path
 import pytest
 from child_scripts import interposed, run_child
 
-from softmetal.toolchain import targets
-
-X86 = targets.host().triple.startswith("x86_64")
-# Other processors find thread-local variables through the dynamic linker, on the heap.
-SPACES = ("static", "dynamic", "device") if X86 else ("dynamic", "device")
+SPACES = ("static", "dynamic", "device")
 GUARDED = 64 << 10  # memory starts at most this far before a guard of as many bytes
 
 START = """

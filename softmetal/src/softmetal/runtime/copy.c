@@ -1,5 +1,5 @@
-/* Copies and fills; long ones are shared with the pool. A buffer may be a mapped file that has become
-   shorter, so every access is guarded as those of kernels are. */
+/* Copies and fills; long ones are shared with the pool. A buffer may be a mapped file that has
+   become shorter, so every access is guarded as those of kernels are. */
 #include <string.h>
 
 #include "runtime.h"
@@ -46,7 +46,8 @@ void sm_run_copy(sm_worker *worker, sm_submission *submission, const sm_command_
   char *destination = (char *)copy->destination;
   const char *source = (const char *)copy->source;
   bool apart = destination + copy->size <= source || source + copy->size <= destination;
-  copy_job job = {{0}, &copy_subject, destination, source, copy->size, apart ? PIECE : copy->size, 0};
+  sm_u64 piece = apart ? PIECE : copy->size;
+  copy_job job = {{0}, &copy_subject, destination, source, copy->size, piece, 0};
   if (copy->size) run_pieces(worker, submission, &job);
 }
 

@@ -161,18 +161,20 @@ static atomic_bool faulted;
 static void try_pages(const char *start, sm_u64 rows, sm_u64 columns, sm_u64 stride, sm_u32 type) {
   enum { PAGE_BYTES = 4096 };
   sm_u64 size = ((rows - 1) * stride + columns) * (type == FLOAT16 ? 2 : 4);
-  for (sm_u64 offset = 0; offset < size; offset += PAGE_BYTES) *(const volatile char *)(start + offset);
-  *(const volatile char *)(start + size - 1);
+  const volatile char *bytes = start;
+  for (sm_u64 offset = 0; offset < size; offset += PAGE_BYTES) (void)bytes[offset];
+  (void)bytes[size - 1];
 }
 
 static void try_matrices(sm_worker *worker, sm_job *base, sm_u64 batch) {
   (void)worker;
   const sm_command_gemm *g = ((gemm_job *)base)->gemm;
+  sm_u64 a[2] = {g->m, g->k}, b[2] = {g->k, g->n}; /* rows and columns, before transposing */
   bool ta = g->transpose_a, tb = g->transpose_b;
   blas_int i = (blas_int)batch;
   if (g->k) {
-    try_pages((char *)g->a + i * g->stride_a, ta ? g->k : g->m, ta ? g->m : g->k, g->lda, g->type_a);
-    try_pages((char *)g->b + i * g->stride_b, tb ? g->n : g->k, tb ? g->k : g->n, g->ldb, g->type_b);
+    try_pages((char *)g->a + i * g->stride_a, a[ta], a[!ta], g->lda, g->type_a);
+    try_pages((char *)g->b + i * g->stride_b, b[tb], b[!tb], g->ldb, g->type_b);
   }
   try_pages((char *)g->c + i * g->stride_c, g->m, g->n, g->ldc, g->type_c);
 }

@@ -39,7 +39,7 @@ typedef struct sm_kernel {
 } sm_kernel;
 
 /* Where this thread's copy of the threadgroup variables of its kernel is. Kernels declare them as
-   thread-local; on x86 their calls of __tls_get_addr are linked to a function of kernel.c. */
+   thread-local; kernel.c makes them look here. */
 extern _Thread_local char *sm_statics;
 
 /* ---- memory.c -------------------------------------------------------------------------------- */
