@@ -200,9 +200,9 @@ void sm_unguard_thread(void);
 /* Installs the fault handlers, again if another library has replaced them. */
 void sm_guard_install(void);
 
-/* Calls `run` for a chunk of a job on the worker's stack. A fault within leaves it by
-   a jump, and the job ends with `faults`. The kernel is what error messages name: a loaded one, or a constant of a runtime
-   function such as `copy`. `run` must hold no lock while it accesses the program's memory. */
+/* Calls `run` for a chunk of a job on the worker's stack. A fault within leaves it by a jump, and
+   the job ends with `faults`. The kernel is what error messages name: a loaded one, or a constant of
+   a runtime function such as `copy`. `run` must hold no lock while it accesses the program's memory. */
 void sm_run_guarded(sm_worker *, sm_job *, const sm_kernel *, sm_u64 chunk,
                     void (*run)(sm_worker *, sm_job *, sm_u64 chunk));
 void sm_report_fault(sm_submission *, const sm_kernel *, sm_fault, sm_u64 timeout);
