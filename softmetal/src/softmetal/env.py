@@ -14,6 +14,7 @@ D = TypeVar("D")
 
 DEFAULT_CACHE_BYTES = 2 << 30
 DEFAULT_TIMEOUT = 300.0
+DEFAULT_COMPILER_TIMEOUT = 120.0
 LONGEST_TIMEOUT = 1e9
 
 
@@ -82,6 +83,12 @@ def cache_limit() -> int:
 def check() -> str:
     """SOFTMETAL_CHECK: the checking modes, separated by commas."""
     return os.environ.get("SOFTMETAL_CHECK", "")
+
+
+def compiler_timeout() -> float:
+    """SOFTMETAL_COMPILER_TIMEOUT: seconds of CPU time after which clang is stopped; 0: never."""
+    expected = "a number of seconds (0 for no limit)"
+    return _read("SOFTMETAL_COMPILER_TIMEOUT", _seconds, DEFAULT_COMPILER_TIMEOUT, expected)
 
 
 def seed() -> int | None:

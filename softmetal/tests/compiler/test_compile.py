@@ -28,13 +28,13 @@ def kernel(source, name="k", constants=None):
 @pytest.fixture
 def count_runs(monkeypatch):
     runs = []
-    real = subprocess.run
+    real = subprocess.Popen
 
     def counting(*arguments, **keywords):
         runs.append(arguments[0])
         return real(*arguments, **keywords)
 
-    monkeypatch.setattr(subprocess, "run", counting)
+    monkeypatch.setattr(subprocess, "Popen", counting)
     return runs
 
 

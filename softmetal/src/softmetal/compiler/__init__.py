@@ -18,6 +18,7 @@ from softmetal.compiler.identity import fingerprint
 from softmetal.errors import CompileError
 from softmetal.toolchain import disk_cache, targets
 from softmetal.types import (
+    MAX_SOURCE,
     Argument,
     Artifact,
     CheckMap,
@@ -40,6 +41,8 @@ __all__ = [
     "program_to_bytes",
 ]
 
+_UNFIT = re.compile("[\0\ud800-\udfff]")
+
 program_to_bytes = serialization.to_bytes
 program_from_bytes = serialization.from_bytes
 
@@ -51,6 +54,7 @@ def compile_library(source: str, options: CompileOptions) -> Program:
 
 def check(source: str, options: CompileOptions) -> tuple[Program, str]:
     """The program of a source, and clang's warnings."""
+    _require_text(source, options)
     store = disk_cache.default()
     key = disk_cache.key_of(fingerprint(), source, repr(options))
     if (entry := store.find("library", key)) is not None and _fresh(entry):
@@ -72,6 +76,25 @@ def check(source: str, options: CompileOptions) -> tuple[Program, str]:
     return program, warnings
 
 
+def _require_text(source: str, options: CompileOptions) -> None:
+    """Refuse what is not text that clang can be given."""
+    given = (source, options.file_name, *(part for macro in options.macros for part in macro))
+    for text in given:
+        if unfit := _UNFIT.search(text):
+            row, column = (
+                text.count("\n", 0, unfit.start()),
+                unfit.start() - text.rfind("\n", 0, unfit.start()),
+            )
+            place = f"{options.file_name}:{row + 1}:{column}: " if text is source else ""
+            what = "a NUL character" if unfit[0] == "\0" else f"a lone surrogate {unfit[0]!a}"
+            raise CompileError(f"{place}error: {what} is not text: remove it\n")
+    if len(source) > MAX_SOURCE:
+        raise CompileError(
+            f"{options.file_name}:1:1: error: the source has {len(source):,} characters: at most "
+            f"{MAX_SOURCE:,} are compiled\n"
+        )
+
+
 def check_address_spaces(source: str, options: CompileOptions) -> str:
     """Warnings about pointers that mix device and threadgroup memory; compilation erases both."""
     from softmetal.compiler import building
@@ -81,8 +104,8 @@ def check_address_spaces(source: str, options: CompileOptions) -> str:
 
 def _digest(file: Path) -> str:
     try:
-        return disk_cache.key_of(file.read_bytes())
-    except OSError:
+        return disk_cache.key_of(file.read_bytes()) if file.is_file() else ""
+    except (OSError, ValueError):
         return ""
 
 

@@ -6,10 +6,9 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from softmetal.compiler import diagnostics, frontend, instrument, stages
+from softmetal.compiler import diagnostics, frontend, host_access, instrument, stages
 from softmetal.compiler.identity import INCLUDE, PACKAGE, fingerprint
-from softmetal.compiler.tokens import Token
-from softmetal.compiler.unsupported import Refusal
+from softmetal.compiler.tokens import Refusal, Token
 from softmetal.errors import CompileError
 from softmetal.toolchain import disk_cache, targets
 from softmetal.types import CompileOptions, Function, Mode, Program
@@ -18,8 +17,13 @@ from softmetal.types import CompileOptions, Function, Mode, Program
 def front(source: str, options: CompileOptions) -> tuple[Program, str, list[Path]]:
     """The program of a source, clang's warnings, and the user's headers in it."""
     text = source
+
+    def places() -> diagnostics.SourceMap:
+        return diagnostics.SourceMap(text, options.file_name, source, options.include_dirs)
+
     try:
         expanded = text = stages.preprocess(source, options)
+        files = stages.included_files(text, options)
         rewritten = frontend.rewrite(text)
         text = rewritten.text
         program = Program(text, options, rewritten.functions, rewritten.constants, source)
@@ -28,14 +32,11 @@ def front(source: str, options: CompileOptions) -> tuple[Program, str, list[Path
         _refuse_recursion(program, rewritten.suspects)
         text = rewritten.text
     except Refusal as error:
-        places = diagnostics.SourceMap(text, options.file_name, source)
-        raise CompileError(diagnostics.refusal(error, places)) from None
+        raise CompileError(diagnostics.refusal(error, places())) from None
     except CompileError as error:
-        places = diagnostics.SourceMap(text, options.file_name, source)
-        raise CompileError(diagnostics.explain(error.diagnostics, places)) from None
-    places = diagnostics.SourceMap(text, options.file_name, source)
-    explained = diagnostics.explain(warnings, places) if warnings.strip() else ""
-    return program, explained, stages.included_files(program.text, options)
+        raise CompileError(diagnostics.explain(error.diagnostics, places())) from None
+    explained = diagnostics.explain(warnings, places()) if warnings.strip() else ""
+    return program, explained, files
 
 
 def _refuse_recursion(program: Program, suspects: Mapping[str, Token]) -> None:
@@ -52,7 +53,7 @@ def check_address_spaces(source: str, options: CompileOptions) -> str:
     text = stages.preprocess(source, options)
     kept = frontend.rewrite(text, keep_spaces=True)
     program = Program(kept.text, options, kept.functions, kept.constants)
-    places = diagnostics.SourceMap(kept.text, options.file_name, source)
+    places = diagnostics.SourceMap(kept.text, options.file_name, source, options.include_dirs)
     return diagnostics.address_space_warnings(stages.check_spaces(kept.text, program), places)
 
 
@@ -83,7 +84,9 @@ def build(
     """Write a kernel's shared object into a folder, with its table of sites if it is checked."""
     target, options = targets.host(), program.options
     header = unit_header(options, checked)
-    places = diagnostics.SourceMap(program.text, options.file_name, program.source)
+    places = diagnostics.SourceMap(
+        program.text, options.file_name, program.source, options.include_dirs
+    )
 
     def optimised(mode: Mode) -> str:
         unit = stages.unit(program, function, mode, constants)
@@ -102,6 +105,9 @@ def build(
             (folder / "sites").write_text(json.dumps(mapped))
         stages.generate(ir, target, folder / "kernel.o")
         stages.link([folder / "kernel.o"], folder / "kernel.so")
+        host_access.check_object(folder / "kernel.so")
         (folder / "kernel.o").unlink()
+    except host_access.UndefinedSymbol as error:
+        raise CompileError(diagnostics.undefined(error, program.text, places)) from None
     except CompileError as error:
         raise CompileError(diagnostics.explain(error.diagnostics, places)) from None

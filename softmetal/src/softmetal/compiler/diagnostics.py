@@ -2,51 +2,77 @@
 
 from __future__ import annotations
 
+import os
 import re
+from bisect import bisect_right
 from difflib import SequenceMatcher
 from pathlib import Path
 
-from softmetal.compiler.tokens import Token, tokenize
-from softmetal.compiler.unsupported import Refusal, construct_of
+from softmetal.compiler.host_access import UndefinedSymbol
+from softmetal.compiler.tokens import Refusal, Token, line_markers, tokenize
+from softmetal.compiler.unsupported import construct_of
+from softmetal.types import MAX_SOURCE
 
 _MESSAGE = re.compile(r"^(?P<file>[^\n:]+):(?P<line>\d+):(?P<column>\d+): (?P<text>.*)$")
 _QUOTED = re.compile(r"'(?:[\w ]*?\b)?(\w+)(?:<[^']*)?'")
 _ENTRIES = ("softmetal_entries", "softmetal_entry")
+_WORDING = {
+    "error: declaration requires a global constructor [-Werror,-Wglobal-constructors]": (
+        "error: a variable needs a constant initializer: Metal computes none when a library is "
+        "loaded"
+    ),
+    "error: declaration requires a global destructor [-Werror,-Wglobal-constructors]": (
+        "error: a variable at program scope cannot have a destructor"
+    ),
+}
 _LONG_LINE = 4_000_000
 _OUR_NOTES = re.compile(r"note: .*(declared here|expanded from macro .*|passing argument .* here)$")
-_MARKER = re.compile(r'^# (\d+) "([^"]*)"')
+_OUR_ATTRIBUTE = "required by 'require_constant_initialization' attribute"
+_NOT_FOUND = "a source can include Metal's headers, and files in the folders given"
 
 
 class SourceMap:
     """Finds the user's line and column for a place in the rewritten text."""
 
-    def __init__(self, text: str, name: str, source: str) -> None:
+    def __init__(self, text: str, name: str, source: str, folders: tuple[str, ...] = ()) -> None:
         self.name = name
         self.last_line = max(1, len(source.splitlines()))
+        self._folders = [os.path.realpath(folder) for folder in folders]
         self._aligned: dict[tuple[str, int], tuple[list[Token], list[int]]] = {}
         self._sources = {name: source.splitlines()}
         self._rewritten: dict[tuple[str, int], str] = {}
         self._starts: list[tuple[int, str, int]] = []  # offset, file, line
         file, line, offset = name, 1, 0
+        for marker in line_markers(text):
+            self._add_lines(text[offset : marker.start], offset, file, line)
+            file, line, offset = marker.file, marker.line, marker.end
+        self._add_lines(text[offset:], offset, file, line)
+
+    def _add_lines(self, text: str, offset: int, file: str, line: int) -> None:
         for row in text.split("\n"):
-            if marker := _MARKER.match(row):
-                file, line = marker[2], int(marker[1])
-            else:
-                place = (file, line)
-                self._rewritten[place] = self._rewritten.get(place, "") + row
-                self._starts.append((offset, file, line))
-                line += 1
+            place = (file, line)
+            self._rewritten[place] = self._rewritten.get(place, "") + row
+            self._starts.append((offset, file, line))
             offset += len(row) + 1
+            line += 1
 
     def original(self, file: str, line: int) -> str:
-        """The user's line, empty if the file cannot be read."""
+        """The user's line, empty if the file is not a source or header of this library."""
         if file not in self._sources:
-            try:
-                self._sources[file] = Path(file).read_text().splitlines()
-            except OSError:
-                self._sources[file] = []
+            self._sources[file] = self._read(file)
         lines = self._sources[file]
         return lines[line - 1] if 0 < line <= len(lines) else ""
+
+    def _read(self, file: str) -> list[str]:
+        """The lines of a header in the user's folders: a `#line` can name any file."""
+        try:
+            path = Path(os.path.realpath(file))
+            known = any(path.is_relative_to(folder) for folder in self._folders)
+            if known and path.is_file() and path.stat().st_size <= MAX_SOURCE:
+                return path.read_text(errors="replace").splitlines()
+        except (OSError, ValueError):  # ValueError: a NUL in the name
+            pass
+        return []
 
     def column(self, file: str, line: int, column: int) -> int:
         """The column in the user's line for `column` of the rewritten one, token by token."""
@@ -74,7 +100,8 @@ class SourceMap:
 
     def place(self, offset: int) -> tuple[str, int, int]:
         """(file, line, column) of an offset in the text this map was made from."""
-        start, file, line = max(s for s in self._starts if s[0] <= offset)
+        found = bisect_right(self._starts, offset, key=lambda start: start[0])
+        start, file, line = self._starts[max(found - 1, 0)]
         return file, line, self.column(file, line, offset - start + 1)
 
     def render(self, file: str, line: int, column: int, message: str) -> str:
@@ -120,6 +147,8 @@ def explain(stderr: str, source_map: SourceMap) -> str:
 
 def _is_our_note(file: str, text: str) -> bool:
     """Whether a note is about softmetal's headers only."""
+    if _OUR_ATTRIBUTE in text:
+        return True
     return (file in _ENTRIES and text.startswith("note:")) or (
         "/softmetal/include/" in file and _OUR_NOTES.match(text) is not None
     )
@@ -144,11 +173,20 @@ def refusal(error: Refusal, source_map: SourceMap) -> str:
     return source_map.render(*source_map.place(error.token.start), f"error: {error.message}") + "\n"
 
 
+def undefined(error: UndefinedSymbol, text: str, source_map: SourceMap) -> str:
+    """An undefined symbol at the first place where the source names it."""
+    found = re.search(rf"\b{re.escape(error.name)}\b", text)
+    if found is None:
+        return error.diagnostics
+    return source_map.render(*source_map.place(found.start()), f"error: {error.message}") + "\n"
+
+
 def _message(text: str, words: list[str]) -> str:
     if "file not found" in text:
         words = re.findall(r"\w+", text)
+        text = f"{text}: {_NOT_FOUND}"
     for word in words:
         construct = construct_of(word)
         if construct and text.startswith(("error:", "fatal error:")):
             return f"error: {construct} not supported by softmetal: '{word}'"
-    return text
+    return _WORDING.get(text, text)

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-_PT_LOAD, _PT_TLS, _SHT_SYMTAB, _SHT_DYNSYM = 1, 7, 2, 11
+_PT_LOAD, _PT_DYNAMIC, _PT_TLS, _SHT_SYMTAB, _SHT_DYNSYM = 1, 2, 7, 2, 11
 OBJECT, TLS = 1, 6  # types of symbols
 
 
@@ -53,6 +53,19 @@ class Elf:
     def symbols(self) -> dict[str, tuple[int, int]]:
         """Every dynamic symbol's (address, size); undefined ones have address 0."""
         return {name: (value, size) for name, _, value, size in self._symbols(_SHT_DYNSYM)}
+
+    def undefined(self) -> set[str]:
+        """Names that the loader looks for in other libraries."""
+        return {n for n, (value, _) in self.symbols().items() if n and not value}
+
+    def dynamic_tags(self) -> set[int]:
+        """What the loader is asked to do: the DT_ constants."""
+        return {
+            struct.unpack_from("<Q", self.data, at)[0]
+            for kind, _, offset, _, _, size, *_ in self._segments
+            if kind == _PT_DYNAMIC
+            for at in range(offset, offset + size, 16)
+        }
 
     def _symbols(self, table: int) -> Iterator[tuple[str, int, int, int]]:
         for section in self._sections:

@@ -11,11 +11,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from softmetal.compiler import rules
+from softmetal.compiler import directives, rules
 from softmetal.compiler.arithmetic import evaluate
 from softmetal.compiler.syntax import Declaration, Syntax
-from softmetal.compiler.tokens import Token, apply_edits, blank, tokenize
-from softmetal.compiler.unsupported import Refusal, refuse_kernel
+from softmetal.compiler.tokens import Refusal, Token, apply_edits, blank, tokenize
+from softmetal.compiler.unsupported import refuse_kernel
 from softmetal.types import Function, FunctionConstant, Mode, Parameter
 
 ERASED = frozenset({"device", "thread", "threadgroup", "kernel"})
@@ -81,6 +81,7 @@ class _Pass:
         self.callees: dict[str, set[str]] = defaultdict(set)
 
     def run(self) -> Rewritten:
+        directives.enforce(self.syntax)
         rules.enforce(self.syntax)
         if not self.keep_spaces:
             self._drop_duplicates()
@@ -90,6 +91,8 @@ class _Pass:
         for declaration in self.syntax.declarations:
             self._read(declaration)
         self._threadgroup_variables()
+        for index in rules.static_locals(self.syntax):
+            self.replaced[index] = "static __attribute__((require_constant_initialization))"
         suspects = rules.recursion_suspects(self.syntax)
         return Rewritten(self._edited(), self.functions, tuple(self.constants), suspects)
 
@@ -448,7 +451,7 @@ class _Pass:
             if self._is_cast(index):
                 return f"SM_CAST_{token.text}"
         if token.kind == "directive" and not token.text.startswith("# "):
-            return _pragma(token.text)
+            return directives.pragma(token.text)
         return token.text
 
     def _is_cast(self, index: int) -> bool:
@@ -504,21 +507,3 @@ def _float_literal(text: str) -> str:
     if suffix == "bf":  # clang has no such literals
         return f"__bf16({found['digits']})"
     return found["digits"] + _SUFFIXES[suffix]
-
-
-def _pragma(text: str) -> str:
-    """Clang refuses an unroll count that is a name by now: -E leaves pragmas unexpanded."""
-    words = text.replace("#", " ").split(None, 2)
-    if words[:2] == ["pragma", "METAL"]:
-        return _METAL_PRAGMAS.get(" ".join(words[2:]).replace(" ", ""), blank(text))
-    return blank(text) if "unroll" in text and re.search(r"\(\s*[A-Za-z_]", text) else text
-
-
-_METAL_PRAGMAS = {
-    "fpcontract(off)": "#pragma clang fp contract(off)",
-    "fpcontract(on)": "#pragma clang fp contract(on)",
-    "fpcontract(fast)": "#pragma clang fp contract(fast)",
-    "fpmath_mode(safe)": "#pragma clang fp reassociate(off) reciprocal(off) contract(on)",
-    "fpmath_mode(relaxed)": "#pragma clang fp reassociate(on) reciprocal(on) contract(fast)",
-    "fpmath_mode(fast)": "#pragma clang fp reassociate(on) reciprocal(on) contract(fast)",
-}

@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterator
 
 from softmetal.compiler.syntax import Declaration, Syntax
-from softmetal.compiler.tokens import Token
-from softmetal.compiler.unsupported import Refusal
+from softmetal.compiler.tokens import Refusal, Token
 from softmetal.types import Parameter
 
 _WORDS = {
@@ -17,6 +16,8 @@ _WORDS = {
     "dynamic_cast": "'dynamic_cast' is not supported in Metal",
     "typeid": "'typeid' is not supported in Metal",
     "thread_local": "'thread_local' is not supported in Metal",
+    "__thread": "'__thread' is not supported in Metal",
+    "_Thread_local": "'_Thread_local' is not supported in Metal",
     "new": "'new' is not supported in Metal: kernels have no heap",
     "delete": "'delete' is not supported in Metal: kernels have no heap",
 }
@@ -108,6 +109,17 @@ def _locals(syntax: Syntax, function: Declaration) -> None:
         elif _BUILTIN_TYPE.fullmatch(syntax.text(index)) or syntax.text(index) == "const":
             end = index + len(list(_until(syntax, index, function.end)))
             _require_space(syntax, list(range(index, end)))
+
+
+def static_locals(syntax: Syntax) -> Iterator[int]:
+    """The word `static` of each static variable of a function, which needs a constant value."""
+    for function in syntax.declarations:
+        if function.kind == "function":
+            for index in range(function.body + 1, function.end - 1):
+                if syntax.text(index) == "static":
+                    words = {token.text for token in _until(syntax, index, function.end)}
+                    if not words & {"(", "threadgroup"}:
+                        yield index
 
 
 def _until(syntax: Syntax, start: int, end: int) -> Iterator[Token]:

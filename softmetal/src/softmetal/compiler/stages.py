@@ -7,17 +7,20 @@ unit -> optimise -> lower -> generate -> link          for each (kernel, functio
 from __future__ import annotations
 
 import itertools
+import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from softmetal.compiler import instrument
+from softmetal.compiler import host_access, instrument
 from softmetal.compiler.identity import INCLUDE, RUNTIME
+from softmetal.compiler.tokens import MAX_NESTING, line_markers
 from softmetal.errors import CompileError
 from softmetal.toolchain import clang
 from softmetal.toolchain.targets import Target
-from softmetal.types import CompileOptions, Function, Mode, Parameter, Program
+from softmetal.types import MAX_SOURCE, CompileOptions, Function, Mode, Parameter, Program
 
+_OURS = (INCLUDE, RUNTIME)
 _LANGUAGE = (
     *("-std=c++17", "-nostdinc", "-nostdlibinc", "-fdeclspec", "-fno-exceptions", "-fno-rtti"),
     # Without it -O3 duplicates calls of simd functions, and lanes arrive at different call sites.
@@ -32,8 +35,10 @@ _LANGUAGE = (
 )
 _QUIET = (
     *("-fno-caret-diagnostics", "-fno-color-diagnostics", "-ferror-limit=20"),
+    *("-fno-crash-diagnostics", f"-fbracket-depth={MAX_NESTING}"),
     "-Wno-c++11-narrowing",  # float4 v = {i, 0, 0, 1}: Metal accepts it
     "-Wno-elaborated-enum-base",  # Apple's NS_ENUM in headers shared with the host
+    "-Werror=global-constructors",  # variables get their values when the kernel is loaded
 )
 # Erasing address spaces and attributes causes warnings that are not about the user's code.
 _NO_WARNINGS = (
@@ -59,41 +64,73 @@ def language_flags(options: CompileOptions) -> tuple[str, ...]:
 
 
 def preprocess(source: str, options: CompileOptions) -> str:
-    """Expand includes and macros, and drop the text of our own headers again."""
+    """Expand includes and macros, and drop the text of our own headers again.
+
+    Clang sees no files but our headers and those in the user's folders.
+    """
     version = options.language_version
     flags = [
         *("-E", "-x", "c++", *_QUIET, *language_flags(options)),
+        "-Werror=c23-extensions",  # #embed
         *(f"-I{folder}" for folder in options.include_dirs),
         *(f"-D__METAL_VERSION__={version}", "-D__METAL__=1", "-D__METAL_MACOS__=1"),
         *(f"-D{name}={value}" for name, value in options.macros),
     ]
-    text, _ = clang.run("clang", [*flags, "-"], f'#line 1 "{options.file_name}"\n{source}')
-    return "".join(_without_headers(text))
+    name = options.file_name.replace("\\", "\\\\").replace('"', '\\"')
+    visible = (*_OURS, *options.include_dirs)
+    text, _ = clang.run("clang", [*flags, "-"], f'#line 1 "{name}"\n{source}', visible)
+    kept = "".join(_without_headers(text, name))
+    if len(kept) > MAX_SOURCE:
+        raise CompileError(
+            f"error: the source expands to {len(kept):,} characters: at most {MAX_SOURCE:,} are "
+            "compiled\n"
+        )
+    return kept
 
 
-def _without_headers(text: str) -> Iterator[str]:
+def _without_headers(text: str, name: str) -> Iterator[str]:
     """Lines that came from the user's files. A marker follows each gap, so numbers stay right."""
-    ours = True
-    for line in text.splitlines(keepends=True):
-        if line.startswith("# "):
-            number, path, _ = line.split('"')
-            ours = path.startswith((str(INCLUDE), str(RUNTIME), "<"))
-            line = f'{number}"{path}"\n'  # without the flags, as enter and leave no longer match
-        if not ours:
-            yield line
+    ours = tuple(map(str, _OURS))
+    # Clang's definitions come before the marker of the user's file.
+    start = max(text.find(f'# 1 "{name}"'), 0)
+    kept, position = True, start
+    for marker in line_markers(text, start):
+        if kept:
+            yield text[position : marker.start]
+        kept = not marker.file.startswith(ours)
+        if kept:  # without the flags, as enter and leave no longer match
+            yield f'# {marker.line} "{marker.spelled}"\n'
+        position = marker.end
+    if kept:
+        yield text[position:]
 
 
 def included_files(text: str, options: CompileOptions) -> list[Path]:
-    """The user's headers that a preprocessed text came from."""
-    paths = set(re.findall(r'^# \d+ "([^"]+)"', text, re.MULTILINE)) - {options.file_name}
-    return sorted(Path(path) for path in paths)
+    """The user's headers that a preprocessed text came from.
+
+    A `#line` of the user can name any file: only those in the user's folders count. Raises
+    CompileError for one that a link leads out of them.
+    """
+    folders = [os.path.abspath(folder) for folder in options.include_dirs]
+    found = []
+    for name in {marker.file for marker in line_markers(text)} - {options.file_name}:
+        path = Path(os.path.abspath(name))
+        if not any(path.is_relative_to(folder) for folder in folders) or not path.is_file():
+            continue
+        if not any(path.resolve().is_relative_to(os.path.realpath(f)) for f in folders):
+            raise CompileError(
+                f"{name}:1:1: error: a link leads to {path.resolve()}, which is outside the "
+                "include folders: give its folder too\n"
+            )
+        found.append(path)
+    return sorted(found)
 
 
 def check(program: Program, header: Path) -> str:
     """Compile without generating code; returns the warnings, raises CompileError."""
     flags = ["-fsyntax-only", *_QUIET, *_NO_WARNINGS, *language_flags(program.options)]
     arguments = [*flags, "-include-pch", str(header), *_STDIN]
-    _, warnings = clang.run("clang", arguments, _every_kernel(program))
+    _, warnings = clang.run("clang", arguments, _every_kernel(program), (*_OURS, header))
     return warnings
 
 
@@ -116,7 +153,7 @@ def recursive_functions(program: Program, target: Target, header: Path) -> set[s
     flags = [*language_flags(program.options), f"--target={target.triple}", *target.flags, "-w"]
     arguments = ["-O0", "-Xclang", "-disable-llvm-passes", *flags, *_QUIET, "-S", "-emit-llvm"]
     arguments += ["-include-pch", str(header), *_STDIN, "-o", "-"]
-    ir, _ = clang.run("clang", arguments, _every_kernel(program))
+    ir, _ = clang.run("clang", arguments, _every_kernel(program), (*_OURS, header))
     calls = {
         name: set(re.findall(r'call [^\n]*?@"?([\w.$]+)"?\(', body))
         for name, body in _definitions(ir).items()
@@ -129,7 +166,7 @@ def recursive_functions(program: Program, target: Target, header: Path) -> set[s
             reached |= fresh
             pending += fresh
         if name in reached:
-            found.add(_demangle(name))
+            found.add(host_access.demangle(name))
     return found
 
 
@@ -142,7 +179,8 @@ def check_spaces(text: str, program: Program) -> str:
     flags = ["-fsyntax-only", *_QUIET, *language_flags(program.options), "-w"]
     mode = ["-Xclang", "-fsycl-is-device", "-DSM_CHECK_SPACES", "-include", "softmetal/unit.h"]
     try:
-        clang.run("clang", [*flags, *mode, "-x", "c++", "-"], _constants(program, {}) + text)
+        source = _constants(program, {}) + text
+        clang.run("clang", [*flags, *mode, "-x", "c++", "-"], source, _OURS)
     except CompileError as error:
         return error.diagnostics
     return ""
@@ -243,7 +281,7 @@ def optimise(
     # -O1 keeps the accesses of the source: an access that is optimised away cannot be checked.
     flags += ["-O1", *instrument.FLAGS] if checked else ["-O3", *_SCALAR]
     arguments = [*flags, "-S", "-emit-llvm", "-include-pch", str(header), *_STDIN]
-    ir, _ = clang.run("clang", [*arguments, "-o", "-"], text)
+    ir, _ = clang.run("clang", [*arguments, "-o", "-"], text, (*_OURS, header))
     return ir
 
 
@@ -255,12 +293,13 @@ def cooperates(ir: str) -> bool:
 
 def lower(ir: str, target: Target) -> str:
     """Refuse and rewrite what can only be seen in the IR; see ARCHITECTURE.md."""
-    if missing := re.search(r"^declare [^\n]*@(_Z\w+)\(", ir, re.M):
-        raise CompileError(f"error: undefined symbol: {_demangle(missing[1])} has no definition\n")
+    host_access.check_ir(ir)
     definitions = _definitions(ir)
     for name, body in definitions.items():
         if re.search(rf"call [^\n]*@{re.escape(name)}\(", body):
-            raise CompileError(f"error: recursion is not supported in Metal: {_demangle(name)}\n")
+            raise CompileError(
+                f"error: recursion is not supported in Metal: {host_access.demangle(name)}\n"
+            )
     if "= alloca " in definitions.get("softmetal_entry", ""):
         promise = r'^(!\d+ = )!\{!"llvm.loop.parallel_accesses".*$'
         ir = re.sub(promise, r'\1!{!"softmetal.sequential"}', ir, flags=re.M)
@@ -288,12 +327,6 @@ def _without_avx512(ir: str) -> str:
 def _definitions(ir: str) -> dict[str, str]:
     found = re.finditer(r'^define [^\n]*@"?([\w.$]+)"?\([^\n]*\{\n(.*?)^\}', ir, re.M | re.S)
     return {match[1]: match[2] for match in found}
-
-
-def _demangle(name: str) -> str:
-    """The last component of an Itanium name, enough to recognise a function."""
-    parts = re.findall(r"(\d+)([A-Za-z_]\w*)", name)
-    return parts[-1][1][: int(parts[-1][0])] if parts else name
 
 
 _NARROW = re.compile(
@@ -386,5 +419,6 @@ def link(objects: list[Path], output: Path) -> None:
 
     So is the function that finds thread-local variables: see runtime/kernel.c.
     """
-    flags = ["-shared", "--gc-sections", "--wrap=__tls_get_addr"]
+    # Without --no-dependent-libraries an object could name files to link.
+    flags = ["-shared", "--gc-sections", "--wrap=__tls_get_addr", "--no-dependent-libraries"]
     clang.run("ld.lld", [*flags, *map(str, objects), "-o", str(output)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import NamedTuple
 
 _PATTERN = re.compile(
@@ -11,13 +12,16 @@ _PATTERN = re.compile(
   | (?P<word>[A-Za-z_]\w*)
   | (?P<number>\.?\d(?:[eEpP][+-]|[\w.]|'(?=\w))*)
   | (?P<string>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')
-  | (?P<op>::|->|\+\+|--|&&|\|\||[=!<>+\-*/%&|^]=|\S)
+  | (?P<op>::|->|\+\+|--|&&|\|\||[=!<>+\-*/%&|^]=|<%|%>|%:|:>|<:(?!:[^:>])|\S)
     """,
     re.VERBOSE | re.MULTILINE,
 )
 _RAW = re.compile(r'"([^\s()\\]{0,16})\(.*?\)\1"', re.DOTALL)
 _RAW_PREFIXES = frozenset({"R", "LR", "uR", "UR", "u8R"})
 _OPENERS = {"(": ")", "[": "]", "{": "}"}
+_MARKER = re.compile(r'^# (\d+) "((?:[^"\\\n]|\\.)*)"[ \d]*(?:\n|\Z)', re.MULTILINE)
+MAX_NESTING = 256  # of brackets, as in clang
+MAX_TOKENS = 2_000_000
 
 
 class Token(NamedTuple):
@@ -27,6 +31,41 @@ class Token(NamedTuple):
     text: str
     start: int
     end: int
+
+
+class Refusal(Exception):
+    """A construct that is refused, at the token that shows it."""
+
+    def __init__(self, token: Token, message: str) -> None:
+        super().__init__(message)
+        self.token = token
+        self.message = message
+
+
+class LineMarker(NamedTuple):
+    """`# 3 "file"` at [start, end) of a preprocessed text: where the following lines are from."""
+
+    start: int
+    end: int
+    line: int
+    spelled: str  # the name with its escapes
+
+    @property
+    def file(self) -> str:
+        return re.sub(r"\\(.)", r"\1", self.spelled)
+
+
+def line_markers(text: str, start: int = 0) -> Iterator[LineMarker]:
+    """The line markers that clang wrote, in order: not those in raw strings."""
+    found: Iterator[re.Match[str] | None]
+    if 'R"' in text:
+        places = (token.start for token in tokenize(text[start:]) if token.kind == "directive")
+        found = (_MARKER.match(text, start + place) for place in places)
+    else:
+        found = _MARKER.finditer(text, start)
+    for match in found:
+        if match is not None:
+            yield LineMarker(match.start(), match.end(), int(match[1]), match[2])
 
 
 def tokenize(text: str) -> list[Token]:
@@ -45,7 +84,10 @@ def tokenize(text: str) -> list[Token]:
 
 
 def match_brackets(tokens: list[Token]) -> dict[int, int]:
-    """For each ( [ { the index of its partner. What is not closed has none: clang will say so."""
+    """For each ( [ { the index of its partner. What is not closed has none: clang will say so.
+
+    Raises Refusal where brackets nest too deeply.
+    """
     partner: dict[int, int] = {}
     open_at: list[int] = []
     for index, token in enumerate(tokens):
@@ -53,6 +95,8 @@ def match_brackets(tokens: list[Token]) -> dict[int, int]:
             continue
         if token.text in _OPENERS:
             open_at.append(index)
+            if len(open_at) > MAX_NESTING:
+                raise Refusal(token, f"brackets nest more than {MAX_NESTING} deep")
         elif open_at and _OPENERS[tokens[open_at[-1]].text] == token.text:
             partner[open_at.pop()] = index
     return partner

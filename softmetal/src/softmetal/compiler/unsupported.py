@@ -7,16 +7,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from softmetal.compiler.syntax import Declaration
-from softmetal.compiler.tokens import Token
-
-
-class Refusal(Exception):
-    """A construct that is refused, at the token that shows it."""
-
-    def __init__(self, token: Token, message: str) -> None:
-        super().__init__(message)
-        self.token = token
-        self.message = message
+from softmetal.compiler.tokens import Refusal, Token
 
 
 _STAGES = {

@@ -1,0 +1,182 @@
+"""Sources that try to leave the kernel, and the part of the error that names what they try."""
+
+from __future__ import annotations
+
+KERNEL = "kernel void k(device int* x, uint i [[thread_position_in_grid]]) { %s }\n"
+HEAD = "#include <metal_stdlib>\nusing namespace metal;\n"
+PLAIN = KERNEL % "x[i] = 1;"
+
+
+def body(text: str, before: str = "") -> str:
+    return HEAD + before + KERNEL % text
+
+
+ASSEMBLY = "inline assembly is not supported"
+INITIALIZER = "a variable needs a constant initializer"
+NOT_FOUND = "file not found"
+UNDEFINED = "undefined symbol: "
+
+# name -> (source, text of the error)
+ATTACKS: dict[str, tuple[str, str]] = {
+    # ---- assembly ----
+    "asm": (body('asm volatile("nop");'), ASSEMBLY),
+    "__asm": (body('__asm("nop");'), ASSEMBLY),
+    "__asm__": (body('__asm__ __volatile__("nop");'), ASSEMBLY),
+    "asm from a macro": (body('A("nop");', "#define A asm\n"), ASSEMBLY),
+    "asm from pasted tokens": (body('J(__a, sm__)("nop");', "#define J(a, b) a##b\n"), ASSEMBLY),
+    "asm over spliced lines": (body('a\\\ns\\\nm("nop");'), ASSEMBLY),
+    "asm in a lambda": (body('auto f = [&] { asm("nop"); }; f();'), ASSEMBLY),
+    "asm in a template": (body("f<1>();", 'template <int N> void f() { asm("nop"); }\n'), ASSEMBLY),
+    "asm of the program": ('asm(".globl a");\n' + PLAIN, ASSEMBLY),
+    "asm that reads a file": ('__asm__(".incbin \\"/etc/hostname\\"");\n' + PLAIN, ASSEMBLY),
+    "asm label": ('extern "C" int f(const char*) __asm__("system");\n' + PLAIN, ASSEMBLY),
+    "asm behind a raw string": (body('f(R"a(" )a"); asm("nop");', "void f(...);\n"), ASSEMBLY),
+    "asm behind a quote": (body("char c = '\"'; asm(\"nop\");"), ASSEMBLY),
+    "asm behind a separator": (body("int n = 1'0; asm(\"'\");"), ASSEMBLY),
+    # ---- code that runs when a library is loaded ----
+    "constructor": ("__attribute__((constructor)) static void f() {}\n" + PLAIN, "'constructor'"),
+    "__constructor__": (
+        "__attribute__((__used__, __constructor__(101))) void f() {}\n" + PLAIN,
+        "'__constructor__'",
+    ),
+    "gnu::constructor": ("[[gnu::constructor]] void f() {}\n" + PLAIN, "constructor'"),
+    "using gnu": ("[[using gnu: used, destructor]] void f() {}\n" + PLAIN, "destructor'"),
+    "constructor from a macro": (
+        "#define A(x) __attribute__((x))\nA(constructor) void f() {}\n" + PLAIN,
+        "'constructor'",
+    ),
+    "constructor in digraphs": ("<:<:gnu::constructor:>:> void f() {}\n" + PLAIN, "digraph"),
+    "constructor by pragma": (
+        "#pragma clang attribute push(__attribute__((constructor)), apply_to = function)\n" + PLAIN,
+        "#pragma clang attribute",
+    ),
+    "constructor by _Pragma": (
+        '_Pragma("clang attribute push(__attribute__((constructor)), apply_to = function)")\n'
+        + PLAIN,
+        "#pragma clang attribute",
+    ),
+    "destructor": ("__attribute__((destructor)) void f() {}\n" + PLAIN, "'destructor'"),
+    "section": (
+        'void f(); __attribute__((used, section(".init_array"))) constant auto p = f;\n' + PLAIN,
+        "'section'",
+    ),
+    "declspec": ('__declspec(allocate(".init_array")) constant int p = 1;\n' + PLAIN, "'allocate'"),
+    "init_priority": (
+        "struct S { S(); }; __attribute__((init_priority(101))) constant S s;\n" + PLAIN,
+        "'init_priority'",
+    ),
+    "ifunc": ('int f() __attribute__((ifunc("g")));\n' + PLAIN, "'ifunc'"),
+    "alias": ('int g() { return 1; } int f() __attribute__((alias("g")));\n' + PLAIN, "'alias'"),
+    "cleanup": (body("int n __attribute__((cleanup(f)));", "void f(thread int*) {}\n"), "cleanup"),
+    "dynamic initializer": (
+        body("x[i] = n;", "int f() { return 1; }\nconstant int n = f();\n"),
+        INITIALIZER,
+    ),
+    "dynamic initializer of a class": (
+        body("x[i] = s.n;", "struct S { int n; S() : n(f()) {} int f(); };\nconstant S s;\n"),
+        INITIALIZER,
+    ),
+    "static local": (body("static const int n = x[0]; x[i] = n;"), "constant initializer"),
+    "static local behind const": (body("const static int n = x[0]; x[i] = n;"), "constant init"),
+    "global destructor": (
+        "struct S { int n; ~S() { n = 1; } };\nconstant S s = {1};\n" + PLAIN,
+        "cannot have a destructor",
+    ),
+    "thread-local": ("__thread int n = 1;\n" + PLAIN, "'__thread' is not supported"),
+    # ---- files ----
+    "include of an absolute path": ('#include "/etc/hostname"\n' + PLAIN, NOT_FOUND),
+    "include in angles": ("#include </etc/hostname>\n" + PLAIN, NOT_FOUND),
+    "include of a device": ('#include "/dev/zero"\n' + PLAIN, NOT_FOUND),
+    "include of stdin": ('#include "/dev/stdin"\n' + PLAIN, NOT_FOUND),
+    "include of a parent": ("#include <../types.py>\n" + PLAIN, NOT_FOUND),
+    "include from the current folder": ('#include "pyproject.toml"\n' + PLAIN, NOT_FOUND),
+    "include of a macro": ('#define F "/etc/hostname"\n#include F\n' + PLAIN, NOT_FOUND),
+    "include_next": ('#include_next "/etc/hostname"\n' + PLAIN, NOT_FOUND),
+    "import": ('#import "/etc/hostname"\n' + PLAIN, NOT_FOUND),
+    "include in digraphs": ('%:include "/etc/hostname"\n' + PLAIN, NOT_FOUND),
+    "include by a macro's hash": ('#define H #\nH include "/etc/hostname"\n' + PLAIN, "directive"),
+    "include by a macro's digraph": ('#define H %:\nH include "/etc/hosts"\n' + PLAIN, "digraph"),
+    "has_include": (
+        '#if !__has_include("/etc/hostname") && !__has_include("/dev/zero")\n#error unseen\n#endif',
+        "unseen",
+    ),
+    "embed": ('constant uchar z[] = {\n#embed "/etc/hostname"\n};\n' + PLAIN, "embed"),
+    "embed of a header": ("constant uchar z[] = {\n#embed <metal_stdlib>\n};\n" + PLAIN, "embed"),
+    "has_embed": ('#if __has_embed("/dev/zero") != 1\n#error unseen\n#endif', "unseen"),
+    "dependency": ('#pragma GCC dependency "/etc/hostname"\n' + PLAIN, ""),
+    "module": ('#pragma clang module import "/etc/hostname"\n' + PLAIN, ""),
+    # ---- the linker ----
+    "library": ('#pragma comment(lib, "c")\n' + PLAIN, "#pragma comment"),
+    "weak": ("#pragma weak f = g\n" + PLAIN, "#pragma weak"),
+    "system header": ("#pragma GCC system_header\nasm(\"nop\");\n" + PLAIN, ""),
+    "marker of our header": ('# 1 "/usr/include/x.h" 3\nasm("nop");\n' + PLAIN, ASSEMBLY),
+}  # fmt: skip
+
+# Declared or built-in functions: refused when a kernel that calls them is compiled.
+HOST_FUNCTIONS: dict[str, tuple[str, str]] = {
+    "exit": (body("exit(3);", 'extern "C" void exit(int);\n'), "exit"),
+    "system": (body('x[i] = system(0);', 'extern "C" int system(const constant char*);\n'), "system"),
+    "open": (body('x[i] = open(0, 0);', 'extern "C" int open(const constant char*, int);\n'), "open"),
+    "mmap": (
+        body(
+            "x[i] = (long)mmap(0, 1, 1, 1, 1, 1);",
+            'extern "C" const void* mmap(const void*, long, int, int, int, long);\n',
+        ),
+        "mmap",
+    ),
+    "address of a function": (
+        body("x[i] = (int)(long)&dlsym;", 'extern "C" int dlsym(long, const constant char*);\n'),
+        "dlsym",
+    ),
+    "variable": (body("x[i] = *environ;", 'extern "C" { extern const int environ[]; }\n'), "environ"),
+    "undefined": (body("x[i] = elsewhere(1);", "int elsewhere(int);\n"), "elsewhere"),
+    "__builtin_malloc": (body("x[i] = (long)__builtin_malloc(x[0]);"), "malloc"),
+    "__builtin_printf": (body('__builtin_printf("%d", x[0]);'), "printf"),
+    "__builtin_strlen": (body("x[i] = __builtin_strlen((const thread char*)x);"), "strlen"),
+    "__builtin_calloc": (body("x[i] = (long)__builtin_calloc(1, x[0]);"), "calloc"),
+}  # fmt: skip
+
+# What programs write, and must compile: name -> source.
+HARMLESS: dict[str, str] = {
+    "attributes": body(
+        "x[i] = f(1) + P().n;",
+        "__attribute__((always_inline, noinline)) int g();\n"
+        "[[gnu::always_inline]] static inline __attribute__((pure)) int f(int n) { return n; }\n"
+        "struct __attribute__((packed, aligned(4))) P { int n = 2; };\n",
+    ),
+    "names of attributes": body(
+        "int section = 1, alias = 2, constructor = 3; x[i] = section + alias + constructor;"
+    ),
+    "pragmas": body(
+        "\n#pragma unroll\n for (int n = 0; n < 4; n++) x[n] = 0;\n"
+        '_Pragma("clang loop unroll(disable)") for (int n = 0; n < 4; n++) x[n] = 0;\n',
+        '#pragma once\n#pragma mark - kernels\n#pragma clang diagnostic ignored "-Wunused"\n'
+        "#pragma unknown thing\n#pragma METAL fp math_mode(safe)\n#pragma pack(push, 1)\n"
+        "#pragma ivdep\n#pragma pack(pop)\n#pragma clang fp contract(off)\n",
+    ),
+    "constants": body(
+        "static constant int s = 3; static constexpr constant float t[2] = {1, 2};\n"
+        "x[i] = v.x + w[1].y + h + m[0][0] + p.x + b + e + twice(3) + q + s + t[1] + Q<int>::w;",
+        "constant float4 v = float4(1, 2, 3, 4); constant float2 w[2] = {float2(1), {2, 3}};\n"
+        "constant half h = half(2.0); constant float3x3 m = float3x3(1);\n"
+        "constant packed_float3 p = packed_float3(1); constant bfloat b = bfloat(1.5);\n"
+        "constant float e = -INFINITY + M_PI_F / 2 + numeric_limits<float>::max();\n"
+        "constexpr int twice(int n) { return 2 * n; }\nconstant int q = twice(4);\n"
+        "template <typename T> struct Q { static constant T w; };\n"
+        "template <typename T> constant T Q<T>::w = T(4);\n",
+    ),
+    "threadgroup variables of classes": body(
+        "threadgroup S s; threadgroup float4 t[4]; s.a = x[i]; t[0] = 0; x[i] = s.a + t[0].x;",
+        "struct S { int a; float4 v; half2x2 m; };\n",
+    ),
+    "templates in a namespace": body("x[i] = a::f<::b>(b());", "struct b { int n = 1; };\n"
+        "namespace a { template <typename T> int f(T t) { return t.n; } }\n"),
+    "functions that end a kernel": body("if (x[i] > 3) __builtin_trap(); x[i] = 1;"),
+    "a raw string that looks like a marker": body(
+        'log(R"(\n# 1 "a" 3\n# x\n)"); x[i] = 1;', "void log(const constant char*) {}\n"
+    ),
+    "a line of another file": '#line 7 "a\\"b<c>"\n' + body("x[i] = 1;"),
+    "a line of a generator": '#line 1 "<string>"\n' + body("x[i] = 1;"),
+    "a line of a device": '#line 1 "/dev/zero"\n' + body("x[i] = 1;"),
+    "a local function named asm-like": body("x[i] = basm(1);", "int basm(int n) { return n; }\n"),
+}  # fmt: skip
