@@ -11,7 +11,7 @@ from typing import NamedTuple
 MAX_BUFFERS = 31
 MAX_THREADGROUP_ARGUMENTS = 31
 MAX_THREADS = 1024
-MAX_SOURCE = 8 << 20  # characters of a source, also with its macros expanded
+MAX_SOURCE = 4 << 20  # characters of a source, also with its macros expanded
 SIMD_WIDTH = 32
 
 # ---- compiler: what a library holds ---------------------------------------------------------

@@ -4,8 +4,7 @@ import pytest
 
 from softmetal.compiler.arithmetic import evaluate
 from softmetal.compiler.frontend import rewrite
-from softmetal.compiler.tokens import tokenize
-from softmetal.compiler.tokens import Refusal
+from softmetal.compiler.tokens import Refusal, tokenize
 from softmetal.types import Mode
 
 

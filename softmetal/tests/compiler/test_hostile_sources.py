@@ -16,9 +16,13 @@ from softmetal.types import CompileOptions
 
 def attempt(source: str, **options: object) -> str:
     """The first error that a source ends in."""
-    with pytest.raises(CompileError) as caught:
+
+    def build() -> None:
         program = compiler.compile_library(source, CompileOptions(**options))
         compiler.compile_kernel(program, "k", {})
+
+    with pytest.raises(CompileError) as caught:
+        build()
     return next(line for line in caught.value.diagnostics.splitlines() if "error: " in line)
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Iterable
+from itertools import islice
 
+_MAX_TOKENS, _MAX_DIGITS, _BITS = 64, 64, 64
 _BINARY = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -19,10 +21,13 @@ _BINARY = {
 
 def evaluate(tokens: Iterable[str]) -> int | None:
     """The value of C++ integer arithmetic, None for anything else."""
-    text = " ".join(t.rstrip("uUlL") if t[:1].isdigit() else t for t in tokens)
+    words = [t.rstrip("uUlL") if t[:1].isdigit() else t for t in islice(tokens, _MAX_TOKENS + 1)]
+    if len(words) > _MAX_TOKENS or any(len(word) > _MAX_DIGITS for word in words):
+        return None
+    text = " ".join(words)
     try:
         return _value(ast.parse(text.replace("/", "//").replace("< <", "<<"), mode="eval").body)
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, ZeroDivisionError):
         return None
 
 
@@ -30,7 +35,10 @@ def _value(node: ast.expr) -> int:
     if isinstance(node, ast.Constant) and isinstance(node.value, int):
         return node.value
     if isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
-        return int(_BINARY[type(node.op)](_value(node.left), _value(node.right)))
+        left, right = _value(node.left), _value(node.right)
+        if isinstance(node.op, ast.LShift | ast.RShift) and not 0 <= right < _BITS:
+            raise ValueError(f"a shift by {right}")
+        return int(_BINARY[type(node.op)](left, right))
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         return -_value(node.operand)
     raise ValueError(ast.dump(node))

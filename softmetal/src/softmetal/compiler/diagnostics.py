@@ -26,6 +26,7 @@ _WORDING = {
     ),
 }
 _LONG_LINE = 4_000_000
+_LONGEST_SHOWN = 1_000  # characters of a line that is printed below its error
 _OUR_NOTES = re.compile(r"note: .*(declared here|expanded from macro .*|passing argument .* here)$")
 _OUR_ATTRIBUTE = "required by 'require_constant_initialization' attribute"
 _NOT_FOUND = "a source can include Metal's headers, and files in the folders given"
@@ -108,7 +109,8 @@ class SourceMap:
         """A message with its line and a caret, as clang prints it."""
         head = f"{file}:{line}:{column}: {message}"
         text = self.original(file, line).expandtabs(1)
-        return f"{head}\n{text}\n{' ' * (column - 1)}^" if text else head
+        shown = 0 < len(text) <= _LONGEST_SHOWN
+        return f"{head}\n{text}\n{' ' * (column - 1)}^" if shown else head
 
 
 def _align(ours: list[Token], theirs: list[Token]) -> list[int]:

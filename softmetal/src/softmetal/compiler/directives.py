@@ -1,7 +1,7 @@
 """Pragmas, attributes and words that Metal does not have and that reach beyond the kernel.
 
-The preprocessor has run: macros are expanded, and its only remaining directives are line markers
-and pragmas. `host_access` checks the same again in the compiled code, where spelling cannot hide it.
+The preprocessor has run: macros are expanded, and the only directives left are line markers and
+pragmas. `host_access` checks the compiled code for the same, where no spelling can hide it.
 """
 
 from __future__ import annotations

@@ -117,16 +117,9 @@ class _Pass:
             specialised = declaration.kind == "class" and "<" in (
                 self.syntax.text(i) for i in range(declaration.start, declaration.body)
             )
-            if declaration.kind == "function" or specialised:
+            declared = declaration.classes and declaration.parameters >= 0
+            if declaration.kind == "function" or specialised or declared:
                 yield declaration
-            elif declaration.classes and declaration.parameters >= 0:
-                # Specialisations share their name: the innermost class tells members apart.
-                owner = max(
-                    other.body
-                    for other in self.syntax.declarations
-                    if other.kind == "class" and other.body < declaration.start < other.end
-                )
-                yield replace(declaration, owner=owner)
 
     def _is_redefinition(self, declaration: Declaration, others: list[Declaration]) -> bool:
         """Identical definitions are left to clang, which reports the redefinition."""
@@ -358,10 +351,11 @@ class _Pass:
         arguments = tuple(arguments)
         value = evaluate(self._enumerator(t.text) for t in arguments)
         if value is None:
+            spelled = " ".join(t.text for t in arguments)[:80]
             raise Refusal(
                 arguments[0] if arguments else self.tokens[0],
-                f"{attribute}({' '.join(t.text for t in arguments)}) is not an integer constant "
-                "that softmetal can evaluate: write a number",
+                f"{attribute}({spelled}) is not an integer constant that softmetal can evaluate: "
+                "write a number",
             )
         return value
 
@@ -411,8 +405,7 @@ class _Pass:
         before = index - 1
         while self.syntax.text(before) in ("const", "volatile", "static", "]", ")"):
             if self.syntax.text(before) in "])":  # alignas(16), [[attribute]]
-                close = before
-                before = next((i for i, c in self.syntax.partner.items() if c == close), before)
+                before = self.syntax.opener.get(before, before)
                 before -= self.syntax.text(before - 1) == "alignas"
             before -= 1
         if self.syntax.text(before) not in _STATEMENT_STARTS:

@@ -42,8 +42,15 @@ _PATTERNS = [(re.compile(pattern, re.MULTILINE), message) for pattern, message i
 _GUARDED = "__cxa_guard_acquire"
 # Dynamic tags that make the loader run code, change it, or load other libraries.
 _LOADING = {
-    **{1: "NEEDED", 12: "INIT", 13: "FINI", 22: "TEXTREL", 25: "INIT_ARRAY", 26: "FINI_ARRAY"},
-    **{32: "PREINIT_ARRAY", 0x7FFFFFFD: "AUXILIARY", 0x7FFFFFFF: "FILTER"},
+    1: "NEEDED",
+    12: "INIT",
+    13: "FINI",
+    22: "TEXTREL",
+    25: "INIT_ARRAY",
+    26: "FINI_ARRAY",
+    32: "PREINIT_ARRAY",
+    0x7FFFFFFD: "AUXILIARY",
+    0x7FFFFFFF: "FILTER",
 }
 
 

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
-from typing import Any
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from softmetal.errors import CompileError
 from softmetal.types import CompileOptions, Function, FunctionConstant, Mode, Parameter, Program
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 MAGIC = b"MTLB"  # the magic of Apple's libraries, which clients look for
 _VERSION = b"softmetal-3\n"
-_LIMIT = 1 << 30
+_LIMIT = 1 << 28
+_DAMAGED = (zlib.error, ValueError, KeyError, TypeError, RecursionError)
+
+R = TypeVar("R", bound="DataclassInstance")
 
 
 def to_bytes(program: Program) -> bytes:
@@ -37,17 +44,26 @@ def from_bytes(data: bytes) -> Program:
             "Libraries from Apple's compiler hold GPU code; compile the source instead"
         )
     try:
-        unpacked = zlib.decompressobj().decompress(bytes(data[len(head) :]), _LIMIT)
-        fields = json.loads(unpacked)
+        stream = zlib.decompressobj()
+        unpacked = stream.decompress(bytes(data[len(head) :]), _LIMIT)
+        if stream.unconsumed_tail:
+            raise ValueError(f"it unpacks to more than {_LIMIT:,} bytes")
+        fields = _record(json.loads(unpacked))
         return Program(
-            text=fields["text"],
+            text=_text(fields["text"]),
             options=_options(fields["options"]),
-            functions=_Functions(dict(fields["functions"])),
-            constants=tuple(FunctionConstant(**c) for c in fields["constants"]),
-            source=fields["source"],
+            functions=_Functions({n: _text(t) for n, t in _record(fields["functions"]).items()}),
+            constants=tuple(_made(FunctionConstant, c) for c in _list(fields["constants"])),
+            source=_text(fields["source"]),
         )
-    except (zlib.error, ValueError, KeyError, TypeError) as error:
-        raise CompileError(f"the library data is damaged: {error}") from error
+    except _DAMAGED as error:
+        raise CompileError(f"the library data is damaged: {_reason(error)}") from None
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "its values nest too deeply"
+    return f"{error} is missing" if isinstance(error, KeyError) else str(error)
 
 
 class _Functions(Mapping[str, Function]):
@@ -62,9 +78,13 @@ class _Functions(Mapping[str, Function]):
             text = self._stored[name]
             try:
                 self._made[name] = _function(json.loads(text))
-            except (ValueError, KeyError, TypeError) as error:
-                raise CompileError(f"kernel '{name}' is damaged in the library: {error}") from error
+            except _DAMAGED as error:
+                why = _reason(error)
+                raise CompileError(f"kernel '{name}' is damaged in the library: {why}") from None
         return self._made[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._stored
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._stored)
@@ -73,16 +93,57 @@ class _Functions(Mapping[str, Function]):
         return len(self._stored)
 
 
-def _options(fields: dict[str, Any]) -> CompileOptions:
-    fields = dict(fields)
-    macros = tuple((str(name), str(value)) for name, value in fields.pop("macros"))
-    folders = tuple(map(str, fields.pop("include_dirs")))
-    return CompileOptions(macros=macros, include_dirs=folders, **fields)
+def _options(value: object) -> CompileOptions:
+    fields = dict(_record(value))
+    macros = tuple((_text(name), _text(text)) for name, text in _list(fields.pop("macros")))
+    folders = tuple(map(_text, _list(fields.pop("include_dirs"))))
+    return replace(_made(CompileOptions, fields), macros=macros, include_dirs=folders)
 
 
-def _function(fields: dict[str, Any]) -> Function:
-    fields = dict(fields)
-    parameters = tuple(Parameter(**p) for p in fields.pop("parameters"))
-    constants = tuple(map(str, fields.pop("constants")))
-    mode = Mode(int(fields.pop("mode")))
-    return Function(parameters=parameters, constants=constants, mode=mode, **fields)
+def _function(value: object) -> Function:
+    fields = dict(_record(value))
+    parameters = tuple(_made(Parameter, p) for p in _list(fields.pop("parameters")))
+    constants = tuple(map(_text, _list(fields.pop("constants"))))
+    mode = Mode(fields.pop("mode"))
+    made = {"parameters": parameters, "constants": constants, "mode": mode}
+    return Function(**_checked(Function, fields), **made)  # type: ignore[arg-type]
+
+
+# ---- values of the types that the records have ---------------------------------------------------
+
+
+def _record(value: object) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError(f"an object is expected, not {type(value).__name__}")
+    return value
+
+
+def _list(value: object) -> list[Any]:
+    if not isinstance(value, list):
+        raise TypeError(f"a list is expected, not {type(value).__name__}")
+    return value
+
+
+def _text(value: object) -> str:
+    """Text that can be given to clang and to the cache."""
+    if not isinstance(value, str):
+        raise TypeError(f"text is expected, not {type(value).__name__}")
+    value.encode()  # a lone surrogate is a UnicodeError, which is a ValueError
+    if "\0" in value:
+        raise ValueError("a text contains a NUL character")
+    return value
+
+
+def _made(record: type[R], value: object) -> R:
+    return record(**_checked(record, _record(value)))
+
+
+def _checked(record: type, given: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a record, if each has the type that the record says."""
+    types = {field.name: field.type for field in dataclasses.fields(record)}
+    for name, value in given.items():
+        if types.get(name, type(value).__name__) != type(value).__name__:
+            raise TypeError(f"{name} is {type(value).__name__}, not {types[name]}")
+        if isinstance(value, str):
+            _text(value)
+    return given

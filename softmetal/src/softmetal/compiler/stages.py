@@ -20,7 +20,7 @@ from softmetal.toolchain import clang
 from softmetal.toolchain.targets import Target
 from softmetal.types import MAX_SOURCE, CompileOptions, Function, Mode, Parameter, Program
 
-_OURS = (INCLUDE, RUNTIME)
+_OURS: tuple[Path | str, ...] = (INCLUDE, RUNTIME)
 _LANGUAGE = (
     *("-std=c++17", "-nostdinc", "-nostdlibinc", "-fdeclspec", "-fno-exceptions", "-fno-rtti"),
     # Without it -O3 duplicates calls of simd functions, and lanes arrive at different call sites.

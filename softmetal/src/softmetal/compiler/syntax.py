@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from softmetal.compiler.tokens import Token, match_brackets
+from softmetal.compiler.tokens import Refusal, Token, match_brackets
 
+_STEPS_PER_TOKEN, _SPARE_STEPS = 32, 1_000_000
 _CLASS_KEYS = frozenset({"class", "struct", "union"})
 _ACCESS = frozenset({"public", "private", "protected"})
 # Words whose parentheses are not a parameter list.
@@ -49,7 +50,10 @@ class Syntax:
 
     def __init__(self, tokens: list[Token]) -> None:
         self.tokens = tokens
+        # Each `<` may be looked at to the end of the text: the sum is bounded.
+        self._steps = _STEPS_PER_TOKEN * len(tokens) + _SPARE_STEPS
         self.partner = match_brackets(tokens)
+        self.opener = {close: opening for opening, close in self.partner.items()}
         self.declarations = list(self._walk())
 
     # ---- small readers -----------------------------------------------------------------------
@@ -66,6 +70,9 @@ class Syntax:
         """The index after the template list opened at `index`; the next if it never closes."""
         depth, at = 0, index
         while at < len(self.tokens):
+            self._steps -= 1
+            if self._steps < 0:
+                raise Refusal(self.tokens[index], "too many '<' that nothing closes")
             text = self.tokens[at].text
             if text in "([{" and at in self.partner:
                 at = self.partner[at]
@@ -145,7 +152,7 @@ class Syntax:
                 at = self.partner[at]
             elif token.text == ";":
                 if at > start:
-                    yield self._simple(path, classes, start, at + 1)
+                    yield self._simple(path, classes, owner, start, at + 1)
                 start = at + 1
             elif token.text == "}":
                 if scopes:
@@ -171,7 +178,7 @@ class Syntax:
             at += 1
 
     def _simple(
-        self, path: tuple[str, ...], classes: tuple[str, ...], start: int, end: int
+        self, path: tuple[str, ...], classes: tuple[str, ...], owner: int, start: int, end: int
     ) -> Declaration:
         parameters = self._parameter_list(start, end)
         stop = next(
@@ -184,7 +191,7 @@ class Syntax:
             name = self.text(parameters - 1)
         else:
             name = self.text(words[-1]) if words else ""
-        return Declaration("other", path, name, start, end, end, parameters, classes)
+        return Declaration("other", path, name, start, end, end, parameters, classes, owner)
 
     def _classify(self, start: int, brace: int) -> tuple[str, str, int]:
         """What the `{` at `brace` opens, given its head: (kind, name, parameter list)."""

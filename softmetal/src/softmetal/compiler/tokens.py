@@ -19,9 +19,8 @@ _PATTERN = re.compile(
 _RAW = re.compile(r'"([^\s()\\]{0,16})\(.*?\)\1"', re.DOTALL)
 _RAW_PREFIXES = frozenset({"R", "LR", "uR", "UR", "u8R"})
 _OPENERS = {"(": ")", "[": "]", "{": "}"}
-_MARKER = re.compile(r'^# (\d+) "((?:[^"\\\n]|\\.)*)"[ \d]*(?:\n|\Z)', re.MULTILINE)
+_MARKER = re.compile(r'^# (\d{1,10}) "((?:[^"\\\n]|\\.)*)"[ \d]*(?:\n|\Z)', re.MULTILINE)
 MAX_NESTING = 256  # of brackets, as in clang
-MAX_TOKENS = 2_000_000
 
 
 class Token(NamedTuple):

@@ -9,7 +9,6 @@ from itertools import pairwise
 from softmetal.compiler.syntax import Declaration
 from softmetal.compiler.tokens import Refusal, Token
 
-
 _STAGES = {
     "vertex": "vertex functions are",
     "fragment": "fragment functions are",

@@ -17,6 +17,7 @@ from softmetal.errors import CompileError, ToolchainError
 
 MEMORY_BYTES = 4 << 30  # address space of one compilation
 OUTPUT_BYTES = 256 << 20  # of each file that it writes
+_CRASHED = "clang frontend command failed"
 _WAITING = 10  # times the limit of CPU time: elapsed time on a busy machine
 _SAID_LINES = 20  # of a crashed tool's own errors
 
@@ -64,7 +65,7 @@ def run(
             command[2:2] = ["-ivfsoverlay", f"/proc/self/fd/{view.fileno()}"]
         status = _limited(command, stdin, out, err, view)
         stdout, stderr = _text(out), _text(err)
-    if status is None or status < 0 or "\nclang version" in stderr:
+    if status is None or status < 0 or _CRASHED in stderr:
         raise CompileError(_failure(tool, status, stderr))
     if status:
         raise CompileError(stderr or f"error: {tool} failed with status {status}\n")
@@ -123,7 +124,7 @@ def _failure(tool: str, status: int | None, stderr: str) -> str:
     elif status == -signal.SIGKILL:
         cause = "was killed: the machine may not have enough memory"
     elif re.search(r"out of memory|bad_alloc|Cannot allocate", stderr):
-        cause = f"needs more than {MEMORY_BYTES >> 30} GiB of memory for this source"
+        cause = f"needs more than {MEMORY_BYTES >> 20:,} MiB of memory for this source"
     else:
         how = f"signal {-status}" if status is not None and status < 0 else f"status {status}"
         cause = f"crashed ({how}): the source may nest a construct too deeply"
