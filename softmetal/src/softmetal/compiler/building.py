@@ -35,8 +35,9 @@ def front(source: str, options: CompileOptions) -> tuple[Program, str, list[Path
         raise CompileError(diagnostics.refusal(error, places())) from None
     except CompileError as error:
         raise CompileError(diagnostics.explain(error.diagnostics, places())) from None
-    explained = diagnostics.explain(warnings, places()) if warnings.strip() else ""
-    return program, explained, files
+    if program.constants:
+        warnings = diagnostics.of_the_source(warnings, places())
+    return program, diagnostics.explain(warnings, places()) if warnings else "", files
 
 
 def _refuse_recursion(program: Program, suspects: Mapping[str, Token]) -> None:

@@ -25,6 +25,8 @@ _WORDING = {
         "error: a variable at program scope cannot have a destructor"
     ),
 }
+_COUNT = re.compile(r"^\d+ (warnings?|errors?)( and \d+ errors?)? generated\.\n?", re.MULTILINE)
+_LITERAL_ZERO = re.compile(r"[/%]=?\s*\(*\s*0(x0+|\.0*)?[uUlLfFhH]*\b")
 _LONG_LINE = 4_000_000
 _LONGEST_SHOWN = 1_000  # characters of a line that is printed below its error
 _OUR_NOTES = re.compile(r"note: .*(declared here|expanded from macro .*|passing argument .* here)$")
@@ -75,6 +77,10 @@ class SourceMap:
             pass
         return []
 
+    def rewritten(self, file: str, line: int) -> str:
+        """The line as clang was given it, in which macros are expanded."""
+        return self._rewritten.get((file, line), "")
+
     def column(self, file: str, line: int, column: int) -> int:
         """The column in the user's line for `column` of the rewritten one, token by token."""
         tokens, columns = self._alignment(file, line)
@@ -89,7 +95,7 @@ class SourceMap:
     def _alignment(self, file: str, line: int) -> tuple[list[Token], list[int]]:
         """A rewritten line's tokens, and the column of each in the user's line."""
         if (file, line) not in self._aligned:
-            tokens = tokenize(self._rewritten.get((file, line), ""))
+            tokens = tokenize(self.rewritten(file, line))
             theirs = tokenize(self.original(file, line))
             self._aligned[file, line] = tokens, _align(tokens, theirs) if theirs else []
         return self._aligned[file, line]
@@ -130,7 +136,7 @@ def _align(ours: list[Token], theirs: list[Token]) -> list[int]:
 def explain(stderr: str, source_map: SourceMap) -> str:
     """Clang's stderr, remapped, with unsupported constructs named as such."""
     lines = []
-    for line in stderr.splitlines():
+    for line in _COUNT.sub("", stderr).splitlines():
         found = _MESSAGE.match(line)
         if found is None:
             lines.append(line)
@@ -144,7 +150,24 @@ def explain(stderr: str, source_map: SourceMap) -> str:
         column = source_map.column(file, row, int(found["column"]))
         words = [source_map.word(file, row, column), *_QUOTED.findall(found["text"])]
         lines.append(source_map.render(file, row, column, _message(found["text"], words)))
-    return "\n".join(lines) + "\n"
+    return "".join(f"{line}\n" for line in lines)
+
+
+def of_the_source(stderr: str, source_map: SourceMap) -> str:
+    """Clang's warnings without those that only follow from function constants, which have no
+    value when a library is checked: clang takes them for 0."""
+    groups = re.split(r"^(?=[^\n]*: warning: )", stderr, flags=re.MULTILINE)  # with their notes
+    return "".join(group for group in groups if not _of_a_constant(group, source_map))
+
+
+def _of_a_constant(group: str, source_map: SourceMap) -> bool:
+    found = _MESSAGE.match(group.partition("\n")[0])
+    if found is None:
+        return False
+    if "-Wdivision-by-zero" in found["text"]:
+        line = source_map.rewritten(found["file"], int(found["line"]))
+        return _LITERAL_ZERO.match(line, int(found["column"]) - 1) is None
+    return "no case matching constant switch condition" in found["text"]
 
 
 def _is_our_note(file: str, text: str) -> bool:

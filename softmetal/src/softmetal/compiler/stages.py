@@ -43,9 +43,16 @@ _QUIET = (
 # Erasing address spaces and attributes causes warnings that are not about the user's code.
 _NO_WARNINGS = (
     *("-Wno-duplicate-decl-specifier", "-Wno-ignored-qualifiers", "-Wno-unknown-pragmas"),
-    *("-Wno-unused", "-Wno-undefined-internal", "-Wno-ignored-attributes", "-Wno-pass-failed"),
+    *(
+        "-Wno-unused",
+        "-Wunused-value",
+        "-Wno-undefined-internal",
+        "-Wno-ignored-attributes",
+        "-Wno-pass-failed",
+    ),
     *("-Wno-unneeded-internal-declaration", "-Wno-ignored-pragmas", "-Wno-constant-conversion"),
     "-Wno-psabi",
+    "-Wno-c99-designator",  # Metal has C's array designators
 )
 _USER_BEGIN = "#pragma clang attribute push(__attribute__((%s)), apply_to = function)\n"
 _USER_END = "#pragma clang attribute pop\n"
