@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from softmetal.api import enums
@@ -37,16 +39,38 @@ def _families(newest: int) -> frozenset[int]:
 
 def _processor() -> str:
     """The CPU's name, as the system has it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
+    lines = _lines(Path("/proc/cpuinfo"))
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(names, platform.machine())
 
 
-def _memory_bytes() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+@functools.cache
+def memory_bytes(root: Path = Path("/")) -> int:
+    """Bytes that this process may use: the machine's memory, or a lower limit of its cgroup."""
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min([physical, *_cgroup_limits(root)])
+
+
+def _cgroup_limits(root: Path) -> Iterator[int]:
+    """Limits of this process' cgroups and their parents, in version 2 or 1 of cgroups. In a
+    container the paths may be the host's: those that exist count."""
+    for line in _lines(root / "proc/self/cgroup"):
+        _, controllers, group = line.split(":", 2)
+        mount, name = root / "sys/fs/cgroup", "memory.max"
+        if controllers:
+            mount, name = mount / "memory", "memory.limit_in_bytes"
+        if not controllers or "memory" in controllers.split(","):
+            parts = Path(group).parts[1:]
+            for depth in range(len(parts) + 1):
+                file = mount.joinpath(*parts[:depth], name)
+                yield from (int(text) for text in _lines(file) if text.isdecimal())
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        return file.read_text().splitlines()
+    except OSError:
+        return []
 
 
 class MTLArchitecture(Object):
@@ -99,13 +123,13 @@ class Capabilities(Object):
 
     # MTL: -maxBufferLength
     def maxBufferLength(self) -> int:
-        return _memory_bytes() if self._profile is None else self._profile.max_buffer
+        return memory_bytes() if self._profile is None else self._profile.max_buffer
 
     # MTL: -recommendedMaxWorkingSetSize
     def recommendedMaxWorkingSetSize(self) -> int:
         if self._profile is not None:
             return self._profile.working_set
-        return _memory_bytes() * 3 // 4
+        return memory_bytes() * 3 // 4
 
     # MTL: -maxTransferRate
     def maxTransferRate(self) -> int:
