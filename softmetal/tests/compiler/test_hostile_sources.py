@@ -43,7 +43,8 @@ def test_functions_of_the_host(name):
 @pytest.mark.parametrize("name", HARMLESS)
 def test_what_programs_write(name):
     program = compiler.compile_library(HARMLESS[name], CompileOptions())
-    assert compiler.compile_kernel(program, "k", {}).name == "k"
+    for checks in (frozenset(), frozenset({"bounds"})):
+        assert compiler.compile_kernel(program, "k", {}, checks).name == "k"
 
 
 # ---- behind the token pass ----

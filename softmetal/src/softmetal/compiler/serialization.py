@@ -52,7 +52,7 @@ def from_bytes(data: bytes) -> Program:
         return Program(
             text=_text(fields["text"]),
             options=_options(fields["options"]),
-            functions=_Functions({n: _text(t) for n, t in _record(fields["functions"]).items()}),
+            functions=_Functions(_record(fields["functions"])),
             constants=tuple(_made(FunctionConstant, c) for c in _list(fields["constants"])),
             source=_text(fields["source"]),
         )
@@ -75,9 +75,9 @@ class _Functions(Mapping[str, Function]):
 
     def __getitem__(self, name: str) -> Function:
         if name not in self._made:
-            text = self._stored[name]
+            stored = self._stored[name]
             try:
-                self._made[name] = _function(json.loads(text))
+                self._made[name] = _function(json.loads(_text(stored)))
             except _DAMAGED as error:
                 why = _reason(error)
                 raise CompileError(f"kernel '{name}' is damaged in the library: {why}") from None
