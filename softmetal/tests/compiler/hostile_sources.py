@@ -177,6 +177,9 @@ HARMLESS: dict[str, str] = {
     ),
     "a line of another file": '#line 7 "a\\"b<c>"\n' + body("x[i] = 1;"),
     "a line of a generator": '#line 1 "<string>"\n' + body("x[i] = 1;"),
+    "lines of several files": '#line 1 "a.metal"\n' + body(
+        "x[i] = f(1);", 'int f(int n) { return n; }\n#line 1 "program_source"\n'
+    ),
     "a line of a device": '#line 1 "/dev/zero"\n' + body("x[i] = 1;"),
     "a local function named asm-like": body("x[i] = basm(1);", "int basm(int n) { return n; }\n"),
 }  # fmt: skip

@@ -86,7 +86,7 @@ def preprocess(source: str, options: CompileOptions) -> str:
     name = options.file_name.replace("\\", "\\\\").replace('"', '\\"')
     visible = (*_OURS, *options.include_dirs)
     text, _ = clang.run("clang", [*flags, "-"], f'#line 1 "{name}"\n{source}', visible)
-    kept = "".join(_without_headers(text, name))
+    kept = "".join(_without_headers(text))
     if len(kept) > MAX_SOURCE:
         raise CompileError(
             f"error: the source expands to {len(kept):,} characters: at most {MAX_SOURCE:,} are "
@@ -95,13 +95,11 @@ def preprocess(source: str, options: CompileOptions) -> str:
     return kept
 
 
-def _without_headers(text: str, name: str) -> Iterator[str]:
+def _without_headers(text: str) -> Iterator[str]:
     """Lines that came from the user's files. A marker follows each gap, so numbers stay right."""
     ours = tuple(map(str, _OURS))
-    # Clang's definitions come before the marker of the user's file.
-    start = max(text.find(f'# 1 "{name}"'), 0)
-    kept, position = True, start
-    for marker in line_markers(text, start):
+    kept, position = True, 0
+    for marker in line_markers(text):
         if kept:
             yield text[position : marker.start]
         kept = not marker.file.startswith(ours)

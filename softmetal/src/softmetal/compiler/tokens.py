@@ -54,14 +54,14 @@ class LineMarker(NamedTuple):
         return re.sub(r"\\(.)", r"\1", self.spelled)
 
 
-def line_markers(text: str, start: int = 0) -> Iterator[LineMarker]:
+def line_markers(text: str) -> Iterator[LineMarker]:
     """The line markers that clang wrote, in order: not those in raw strings."""
     found: Iterator[re.Match[str] | None]
     if 'R"' in text:
-        places = (token.start for token in tokenize(text[start:]) if token.kind == "directive")
-        found = (_MARKER.match(text, start + place) for place in places)
+        places = (token.start for token in tokenize(text) if token.kind == "directive")
+        found = (_MARKER.match(text, place) for place in places)
     else:
-        found = _MARKER.finditer(text, start)
+        found = _MARKER.finditer(text)
     for match in found:
         if match is not None:
             yield LineMarker(match.start(), match.end(), int(match[1]), match[2])
