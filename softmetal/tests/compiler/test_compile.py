@@ -250,7 +250,11 @@ def test_an_indirect_barrier_is_found_by_the_linker():
 
 
 V3 = targets.Target("x86_64-linux-gnu", "v3", ("-march=x86-64-v3",), native_bfloat=False)
-SAPPHIRE = targets.Target("x86_64-linux-gnu", "spr", ("-march=sapphirerapids",), native_bfloat=True)
+SAPPHIRE = targets.Target(
+    "x86_64-linux-gnu", "spr", ("-march=sapphirerapids",), native_bfloat=False
+)
+ZEN4 = targets.Target("x86_64-linux-gnu", "zen4", ("-march=znver4",), native_bfloat=False)
+DIAMOND = targets.Target("x86_64-linux-gnu", "dmr", ("-march=diamondrapids",), native_bfloat=False)
 GRAVITON = targets.Target("aarch64-linux-gnu", "v1", ("-mcpu=neoverse-v1",), native_bfloat=True)
 
 
@@ -329,6 +333,9 @@ kernel void k(device uchar* out [[buffer(0)]], device const uchar* in [[buffer(1
         "x[i] = bfloat(float(x[i]) * float(z[i]));",  # which LLVM narrows to bfloat
         "x[i] = bfloat(2.0f - float(bfloat(float(x[i]) / 3.0f)));",
         "x4[i] = bfloat4(float4(x4[i]) + float4(z4[i]));",
+        "x[i] = bfloat(int(y[i]) + (float(x[i]) > float(z[i])));",
+        "x[i] = bfloat(uint(float(x[i])) >> 1);",
+        "x4[i] = bfloat4(int4(float4(z4[i])) * 3);",
     ],
 )
 def test_bfloat_operations_call_no_function(optimised, statement):
@@ -339,10 +346,34 @@ kernel void k(device bfloat* x [[buffer(0)]], device const float* y [[buffer(1)]
   {statement}
 }}"""
     ir = stages.lower(optimised(source, Mode.FLAT, V3), V3)
-    found = re.search(r"= (fptrunc|fpext|f(add|sub|mul|div)) [^\n]*bfloat", ir)
+    found = re.search(r"= (fptrunc|fpext|f(add|sub|mul|div|cmp|pto.i)|.itofp) [^\n]*bfloat", ir)
     assert found is None, found
     flags = ["-O3", "-w", f"--target={V3.triple}", *V3.flags, "-x", "ir", "-S", "-", "-o", "-"]
     assert "__truncsfbf2" not in clang.run("clang", flags, ir)[0]
+
+
+@pytest.mark.parametrize("target", [SAPPHIRE, ZEN4, DIAMOND], ids=lambda target: target.cpu)
+@pytest.mark.parametrize("result", ["short", "ushort", "half", "bfloat", "uchar"])
+def test_bfloat_compiles_where_the_processor_has_instructions_for_it(
+    optimised, target, result, tmp_path
+):
+    """LLVM 22 cannot select vectors of some bfloat operations for AVX-512 and AVX10."""
+    source = f"""
+kernel void k(device {result}* x [[buffer(0)]], device const bfloat* y [[buffer(1)]],
+              constant bfloat& z [[buffer(2)]], device {result}* w [[buffer(3)]],
+              uint i [[thread_position_in_grid]]) {{
+  x[i] = {result}(float(y[i]) > float(z));
+  w[i] = {result}(float(y[i]));
+}}"""
+    ir = stages.lower(optimised(source, Mode.FLAT, target), target)
+    stages.generate(ir, target, tmp_path / "kernel.o")
+    assert (tmp_path / "kernel.o").read_bytes().startswith(b"\x7fELF")
+
+
+@pytest.mark.parametrize(("feature", "exact"), [("avx512_bf16", False), ("bf16", True)])
+def test_bfloat_instructions_that_flush_subnormals_are_not_used(monkeypatch, feature, exact):
+    monkeypatch.setattr(targets, "_processor", lambda: ("some processor", frozenset({feature})))
+    assert targets.host.__wrapped__().native_bfloat == exact
 
 
 @pytest.mark.parametrize(

@@ -334,10 +334,15 @@ def _definitions(ir: str) -> dict[str, str]:
     return {match[1]: match[2] for match in found}
 
 
+_OPERAND = r"([^,<(\n]+|splat \([^)]*\))"
 _NARROW = re.compile(
-    r"^  (%[\w.]+) = (fadd|fsub|fmul|fdiv) ((?:[a-z]+ )*)(bfloat|<(\d+) x bfloat>) "
-    r"([^,<(\n]+|splat \([^)]*\)), ([^,<(\n]+|splat \([^)]*\))$",
+    r"^  (%[\w.]+) = (fadd|fsub|fmul|fdiv|fcmp) ((?:[a-z]+ )*)(?:bfloat|<(\d+) x bfloat>) "
+    rf"{_OPERAND}, {_OPERAND}$",
     re.M,
+)
+_FROM_INTEGER = re.compile(r"^  (%[\w.]+) = ([su]itofp .+) to (?:bfloat|<(\d+) x bfloat>)$", re.M)
+_TO_INTEGER = re.compile(
+    r"^  (%[\w.]+) = (fpto[su]i) (?:bfloat|<(\d+) x bfloat>) (.+) to (.+)$", re.M
 )
 _EXTEND = re.compile(
     r"^  (%[\w.]+) = fpext (?:[a-z]+ )*(?:bfloat|<(\d+) x bfloat>) (.+) to (?:<\d+ x )?float>?$",
@@ -351,7 +356,8 @@ _TRUNCATE = re.compile(
 
 def _bfloat_by_integers(ir: str) -> str:
     """Convert bfloat to float and back by integer arithmetic, which vectorises: LLVM would call a
-    function to round each element, also in the operations that it narrows to bfloat."""
+    function to round each element, also in the operations that it narrows to bfloat. It cannot
+    select vectors of some of these, such as comparisons for AVX-512 with bfloat instructions."""
     numbers = itertools.count()
 
     def kinds(lanes: str | None) -> list[str]:
@@ -359,13 +365,33 @@ def _bfloat_by_integers(ir: str) -> str:
         return [f"<{lanes} x {t}>" if lanes else t for t in types]
 
     def widen(match: re.Match[str]) -> str:
-        result, operation, flags, _, lanes, left, right = match.groups()
+        result, operation, flags, lanes, left, right = match.groups()
         (wide, narrow, *_), n = kinds(lanes), f"%softmetal.bf{next(numbers)}"
+        computed = f"{operation} {flags}{wide} {n}.left, {n}.right"
         return _block(
             f"{n}.left = fpext {narrow} {left} to {wide}",
             f"{n}.right = fpext {narrow} {right} to {wide}",
-            f"{n}.wide = {operation} {flags}{wide} {n}.left, {n}.right",
+            *(
+                [f"{result} = {computed}"]
+                if operation == "fcmp"
+                else [f"{n}.wide = {computed}", f"{result} = fptrunc {wide} {n}.wide to {narrow}"]
+            ),
+        )
+
+    def from_integer(match: re.Match[str]) -> str:
+        result, conversion, lanes = match.groups()
+        (wide, narrow, *_), n = kinds(lanes), f"%softmetal.bf{next(numbers)}"
+        return _block(
+            f"{n}.wide = {conversion} to {wide}",
             f"{result} = fptrunc {wide} {n}.wide to {narrow}",
+        )
+
+    def to_integer(match: re.Match[str]) -> str:
+        result, conversion, lanes, value, integer = match.groups()
+        (wide, narrow, *_), n = kinds(lanes), f"%softmetal.bf{next(numbers)}"
+        return _block(
+            f"{n}.wide = fpext {narrow} {value} to {wide}",
+            f"{result} = {conversion} {wide} {n}.wide to {integer}",
         )
 
     def extend(match: re.Match[str]) -> str:
@@ -395,7 +421,8 @@ def _bfloat_by_integers(ir: str) -> str:
             f"{result} = bitcast {i16} {n}.short to {narrow}",
         )
 
-    return _TRUNCATE.sub(truncate, _EXTEND.sub(extend, _NARROW.sub(widen, ir)))
+    ir = _TO_INTEGER.sub(to_integer, _FROM_INTEGER.sub(from_integer, _NARROW.sub(widen, ir)))
+    return _TRUNCATE.sub(truncate, _EXTEND.sub(extend, ir))
 
 
 def _block(*lines: str) -> str:
