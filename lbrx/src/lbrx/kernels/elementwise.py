@@ -30,6 +30,11 @@ FAMILIES = {
 }
 # Those of elementwise.h.
 OPERATIONS = tuple(name for name in sorted(BUILT_IN) if TABLE[name].family in FAMILIES)
+# Functions that take several times as long to compile as arithmetic, and to compute.
+LONG = {
+    *("sin", "cos", "tan", "pow", "remainder", "floor_divide", "logaddexp"),
+    *("erf", "expm1", "gelu", "geglu", "softplus"),
+}
 GROUP = 256  # threads
 PART = 1 << 30  # elements in one dispatch
 PER_THREAD = 4

@@ -254,10 +254,13 @@ def assignment(value: int, dtype: Dtype, expression: str) -> str:
 
 
 def converted(value: str, has: Dtype, wanted: Dtype) -> str:
-    """A conversion in MSL. Halves go through float, as those that are loaded do."""
+    """A conversion in MSL. Halves go through float, as those that are loaded do: an integer is
+    rounded to float and then to a half, whether the device can convert it directly or not."""
     if has is wanted:
         return value
-    if has is not accumulator(has) and wanted is not dt.float32:
+    from_half = has is not accumulator(has)
+    to_half = wanted is not accumulator(wanted) and has is not dt.float32
+    if (from_half and wanted is not dt.float32) or to_half:
         return converted(f"to<float>({value})", dt.float32, wanted)
     if wanted is dt.bool_:
         return f"({value} != {has.msl}(0))"

@@ -30,7 +30,11 @@ from lbrx.shape import Layout, Shape
 from lbrx.storage import Array
 
 MAX_BUFFERS = 28  # of 31: the root and the sizes and strides need one each
-MAX_NODES = 128
+# Of the operations in one kernel, by `_cost`: near this limit compiling an operation takes longer
+# than storing and loading a value once more saves. A long chain becomes kernels of equal text.
+MAX_COST = 64
+REDUCTION_COST = 8  # every reduction computes the elements below it once more
+LONG_COST = 4
 LONGEST_ROW = fused_rows.LONGEST
 MANY_ROWS = 8
 FEW_ELEMENTS = 1 << 14
@@ -56,6 +60,8 @@ class KernelPlan:
     product: FinishedProduct | None = None
     """The product that the kernel computes and finishes, if any."""
     reads: Reads = field(default_factory=dict)
+    cost: int = 0
+    """The sum of the costs of the nodes inside."""
 
     @property
     def space(self) -> Shape:
@@ -111,6 +117,13 @@ def is_row_reduction(node: Node) -> bool:
     return bool(axes) and array.dtype.is_float and axes == tuple(range(axes[0], len(shape)))
 
 
+def _cost(node: Node) -> int:
+    """The time to compile an operation, in that of an addition."""
+    if is_row_reduction(node):
+        return REDUCTION_COST
+    return LONG_COST if node.op.name in elementwise.LONG else 1
+
+
 def _row_space(node: Node) -> tuple[Shape, int]:
     """The shape over which rows of a reduction's operand are counted, and their length."""
     (array,) = (x for x in node.inputs if x is not None)
@@ -158,7 +171,7 @@ def _finish_product(
 
 
 def _own_kernel(node: Node) -> KernelPlan:
-    kernel = KernelPlan(node, stored=[node])
+    kernel = KernelPlan(node, stored=[node], cost=_cost(node))
     kernel.views[node] = [sh.contiguous(node.outputs[0].shape)]
     if is_row_reduction(node) and _is_worthwhile(*_row_space(node)):
         kernel.rows, kernel.length = _row_space(node)
@@ -215,7 +228,8 @@ def _host(
         return None
     kernel = min(hosts.values(), key=lambda host: place[host.root])
     stores = wanted or len(hosts) > 1
-    if not kernel.takes_nodes or len(kernel.views) >= MAX_NODES:
+    cost = kernel.cost + _cost(node)
+    if not kernel.takes_nodes or cost > MAX_COST:
         return None
     if node.policy != kernel.root.policy:
         return None
@@ -237,6 +251,7 @@ def _host(
         return None
     kernel.views[node] = [_row_view(kernel)] if is_row_reduction(node) else views
     kernel.reads = reads
+    kernel.cost = cost
     if stores:
         kernel.stored.append(node)
     return kernel
@@ -379,6 +394,9 @@ def name_of(kernel: KernelPlan) -> str:
 def computation(kernel: KernelPlan) -> elementwise.Computation | fused_rows.RowComputation:
     """The program of a fused kernel, with its input arrays in the layouts that it reads."""
     builder = _ProgramBuilder(kernel)
+    for node in reversed(kernel.views):  # operands first, so that no call recurses deeply
+        for view in kernel.views[node]:
+            builder.of_node(node, view)
     results = [builder.of_node(node, kernel.views[node][0]) for node in kernel.stored]
     inputs = tuple(builder.inputs.values())
     steps = tuple(builder.placed(step) for step in builder.steps)
