@@ -264,7 +264,8 @@ def optimised(tmp_path):
 
     def build(source, mode, target):
         program, header = library(source), tmp_path / f"{target.cpu}.pch"
-        stages.build_header(OPTIONS, target, False, header)
+        if not header.exists():
+            stages.build_header(OPTIONS, target, False, header)
         unit = stages.unit(program, program.functions["k"], mode, {})
         return stages.optimise(unit, OPTIONS, target, header)
 
@@ -353,21 +354,18 @@ kernel void k(device bfloat* x [[buffer(0)]], device const float* y [[buffer(1)]
 
 
 @pytest.mark.parametrize("target", [SAPPHIRE, ZEN4, DIAMOND], ids=lambda target: target.cpu)
-@pytest.mark.parametrize("result", ["short", "ushort", "half", "bfloat", "uchar"])
-def test_bfloat_compiles_where_the_processor_has_instructions_for_it(
-    optimised, target, result, tmp_path
-):
+def test_bfloat_compiles_where_the_processor_has_instructions_for_it(optimised, target, tmp_path):
     """LLVM 22 cannot select vectors of some bfloat operations for AVX-512 and AVX10."""
-    source = f"""
+    for result in ("short", "ushort", "half", "bfloat", "uchar"):
+        for value in ("float(y[i]) > float(z)", "float(y[i])"):
+            source = f"""
 kernel void k(device {result}* x [[buffer(0)]], device const bfloat* y [[buffer(1)]],
-              constant bfloat& z [[buffer(2)]], device {result}* w [[buffer(3)]],
-              uint i [[thread_position_in_grid]]) {{
-  x[i] = {result}(float(y[i]) > float(z));
-  w[i] = {result}(float(y[i]));
+              constant bfloat& z [[buffer(2)]], uint i [[thread_position_in_grid]]) {{
+  x[i] = {result}({value});
 }}"""
-    ir = stages.lower(optimised(source, Mode.FLAT, target), target)
-    stages.generate(ir, target, tmp_path / "kernel.o")
-    assert (tmp_path / "kernel.o").read_bytes().startswith(b"\x7fELF")
+            ir = stages.lower(optimised(source, Mode.FLAT, target), target)
+            stages.generate(ir, target, tmp_path / "kernel.o")
+            assert (tmp_path / "kernel.o").read_bytes().startswith(b"\x7fELF")
 
 
 @pytest.mark.parametrize(("feature", "exact"), [("avx512_bf16", False), ("bf16", True)])
