@@ -20,7 +20,7 @@ from lbrx.kernels.program import Access, Program, ProgramInput, source
 
 soft_only = pytest.mark.skipif(sys.platform == "darwin", reason="about softmetal's modes")
 ON_METAL = [d for d in dt.ALL if d.msl]
-SAMPLE, EVERY = Place("metal", every=False), Place("metal", every=True)
+SAMPLE = Place("metal", every=False)
 
 
 @pytest.fixture(autouse=True)
@@ -188,29 +188,6 @@ def test_positions_beyond_32_bits(rng, monkeypatch):
 
 
 # ---- element types ----
-
-
-def test_casts_of_a_sample(rng):
-    check_casts(rng, [(s, t) for s in ON_METAL for t in chosen(ON_METAL, SAMPLE, str(s))[1:]])
-
-
-@pytest.mark.full
-def test_all_casts(rng):
-    check_casts(rng, list(itertools.product(ON_METAL, repeat=2)))
-
-
-def check_casts(rng, pairs):
-    for source_type, target in pairs:
-        a, x = pair(rng, (9, 5), source_type, "metal", low=-100, high=100)
-        if target is dt.bool_:
-            expected = x != 0
-        elif target.is_float:
-            expected = x
-        else:
-            expected = np.trunc(x).astype(np.int64).astype(target.numpy)
-        if source_type.is_float and target.kind is dt.Kind.UINT:
-            a, expected = a.abs(), np.trunc(np.abs(x)).astype(np.int64)
-        close(a.astype(target), expected, target)
 
 
 def test_halves_round_to_even_once():
