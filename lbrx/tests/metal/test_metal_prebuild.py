@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import stat
 import subprocess
 import sys
+import time
 
 import pytest
 
-from lbrx.errors import DeviceError
-from lbrx.metal.library import Shaders
-from lbrx.metal.prebuild import build_metallibs, build_pipelines
+from lbrx.cli import shaders as shaders_command
+from lbrx.errors import DeviceError, SettingError
+from lbrx.kernels.planning import sample_pipelines
+from lbrx.metal.library import PipelineRequest, Shaders
+from lbrx.metal.prebuild import build_metallibs, build_pipelines, plain_kernels
 
 HEAD = "#include <metal_stdlib>\nusing namespace metal;\n"
 XCRUN = """#!/bin/sh
@@ -62,18 +66,40 @@ def wide_shader(folder):
 def test_wide_vectors_are_for_cpus_only(gpu, folder, tmp_path, xcrun):
     wide_shader(folder)
     shaders = Shaders(gpu.device, tmp_path, folder)
-    assert build_pipelines(shaders, for_gpu=True) == 4
-    assert build_pipelines(shaders) == 6
+    assert len(plain_kernels(shaders, shaders.stems(), for_gpu=True)) == 2
+    assert len(plain_kernels(shaders, shaders.stems())) == 3
     xcrun()
     assert {path.name.split("-")[0] for path in build_metallibs(folder)} == {"one", "two"}
 
 
 @pytest.mark.metal
-def test_every_plain_kernel_is_compiled(gpu, folder, tmp_path):
+def test_requests_are_compiled_and_saved(gpu, folder, tmp_path):
     shaders = Shaders(gpu.device, tmp_path, folder)
-    assert shaders.plain_functions("one") == ["a"]
-    assert build_pipelines(shaders) == 4  # a and c, each with fast and safe maths
-    assert len(list((tmp_path / "pipelines").iterdir())) == 4
+    wanted = plain_kernels(shaders, ["one", "two"])
+    assert wanted == [PipelineRequest("one", "a"), PipelineRequest("two", "c")]
+    wanted.append(PipelineRequest("one", "b", ((0, 3),)))
+    told = []
+    build_pipelines(shaders, wanted, lambda done, count, last: told.append((done, count, last)))
+    assert [(done, count) for done, count, _ in told] == [(1, 3), (2, 3), (3, 3)]
+    assert {last for *_, last in told} == set(wanted)
+    assert len(list((tmp_path / "pipelines").iterdir())) == 2
+    again = Shaders(gpu.device, tmp_path, folder)
+    build_pipelines(again, wanted)
+    assert again.compiled.kernels == 0
+
+
+def test_an_unknown_stem_is_an_error(gpu, folder, tmp_path):
+    with pytest.raises(SettingError, match="no stem 'three': it is one of one, two"):
+        plain_kernels(Shaders(gpu.device, tmp_path, folder), ["one", "three"])
+
+
+def test_listing_compiles_and_runs_nothing(gpu):
+    found = sample_pipelines(gpu)
+    assert gpu.shaders.compiled.kernels == 0
+    assert gpu.queue.completed() == gpu.queue.commit() == 0
+    assert {"softmax", "norm", "reduction", "elementwise"} <= {each.stem for each in found}
+    assert all(each.safe_math for each in found)
+    assert len(found) == len(set(found))
 
 
 def test_metal_libraries_replace_older_ones(folder, xcrun):
@@ -81,7 +107,7 @@ def test_metal_libraries_replace_older_ones(folder, xcrun):
     (folder / "one-0123.metallib").write_text("old")
     built = build_metallibs(folder)
     assert sorted(folder.glob("*.metallib")) == sorted(built)
-    assert len(built) == 4
+    assert len(built) == 2
     commands = log.read_text().splitlines()
     assert sum("-fno-fast-math" in command for command in commands) == 2
     assert sorted(path.name for path in folder.iterdir() if path.is_dir()) == []
@@ -101,10 +127,10 @@ def test_a_compiler_error_is_a_device_error(folder, xcrun):
 @pytest.mark.parametrize(
     ("tool", "profile", "pipelines", "libraries"),
     [
-        ({"find": 1}, "", 6, "0 Metal libraries (needs `xcrun metal`)"),
-        ({"find": 0}, "", 6, "4 Metal libraries"),
+        ({"find": 1}, "", 3, "0 Metal libraries (needs `xcrun metal`)"),
+        ({"find": 0}, "", 3, "2 Metal libraries"),
         # A stem with wide vectors is skipped on a device that reports to be a GPU.
-        ({"find": 0}, "apple-m1", 4, "4 Metal libraries"),
+        ({"find": 0}, "apple-m1", 2, "2 Metal libraries"),
     ],
 )
 def test_the_command(folder, tmp_path, xcrun, tool, profile, pipelines, libraries):
@@ -116,7 +142,7 @@ def test_the_command(folder, tmp_path, xcrun, tool, profile, pipelines, librarie
         "LBRX_CACHE": str(tmp_path / "cache"),
         "SOFTMETAL_PROFILE": profile,
     }
-    command = [sys.executable, "-m", "lbrx", "shaders", "build"]
+    command = [sys.executable, "-m", "lbrx", "shaders", "build", "--stems", "one,two,wide"]
     done = subprocess.run(
         command, capture_output=True, text=True, env={**os.environ, **settings}, check=False
     )
@@ -124,16 +150,36 @@ def test_the_command(folder, tmp_path, xcrun, tool, profile, pipelines, librarie
     first, second = done.stdout.splitlines()
     assert re.fullmatch(rf"{pipelines} pipelines for .+ in \d+\.\d s", first)
     assert second == libraries
+    progress = done.stderr.splitlines()
+    for i, line in enumerate(progress, 1):
+        text = rf"{i} of {pipelines} kernels, about \d+ s left: (one|two|wide) [acd]"
+        assert re.fullmatch(text, line), line
+    assert len(progress) == pipelines
     assert len(list(folder.glob("*.metallib"))) == int(libraries.split()[0])
     # Archives are named after their stems.
     kept = {path.name.split("-")[0] for path in (tmp_path / "cache" / "pipelines").iterdir()}
     assert kept == ({"one", "two"} if profile else {"one", "two", "wide"})
 
 
+def test_progress_is_one_line_of_a_terminal(monkeypatch):
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    monkeypatch.setattr(sys, "stderr", terminal)
+    progress = shaders_command.Progress(time.perf_counter())
+    for done in (1, 2):
+        progress(done, 2, PipelineRequest("softmax", "softmax_" + "long_" * 40))
+    first, second, end = terminal.getvalue().split(shaders_command.CLEAR)[1:]
+    assert first.startswith("1 of 2 kernels, about 0 s left: softmax softmax_long")
+    assert second.startswith("2 of 2")
+    assert len(first) < 80
+    assert end == ""
+    assert "\n" not in terminal.getvalue()
+
+
 def test_the_command_reports_a_shader_that_does_not_compile(folder, tmp_path):
     (folder / "one.metal").write_text(HEAD + "kernel void a(device uint* x) { x[0] = nothing; }\n")
     settings = {"LBRX_SHADERS": str(folder), "LBRX_CACHE": str(tmp_path), "PATH": "/nowhere"}
-    command = [sys.executable, "-m", "lbrx", "shaders", "build"]
+    command = [sys.executable, "-m", "lbrx", "shaders", "build", "--stems", "one"]
     done = subprocess.run(
         command, capture_output=True, text=True, env={**os.environ, **settings}, check=False
     )

@@ -1,18 +1,29 @@
-"""lbrx shaders build: compile all kernels ahead of their first use."""
+"""lbrx shaders build: compile kernels ahead of their first use."""
 
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 
-from lbrx.metal import context
-from lbrx.metal.library import shader_folder
-from lbrx.metal.prebuild import build_metallibs, build_pipelines
+from lbrx.kernels.planning import sample_pipelines
+from lbrx.metal import Context, context
+from lbrx.metal.library import PipelineRequest, shader_folder
+from lbrx.metal.prebuild import build_metallibs, build_pipelines, plain_kernels
+from lbrx.models.usual_models import model_pipelines, usual_models
+
+CLEAR = "\r\x1b[K"  # the terminal's line
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "action", choices=["build"], help="build: compile all kernels for this device"
+        "action", choices=["build"], help="build: compile usual kernels for this device"
+    )
+    parser.add_argument(
+        "--stems",
+        metavar="A,B",
+        help="only kernels of these shaders, such as softmax,norm; then also all of them that have "
+        "no function constants (default: those of usual models and operations)",
     )
 
 
@@ -20,8 +31,38 @@ def run(options: argparse.Namespace) -> int:
     start = time.perf_counter()
     libraries = build_metallibs(shader_folder())
     gpu = context()
-    pipelines = build_pipelines(gpu.shaders, for_gpu=gpu.info.simd_hardware)
+    stems = None if options.stems is None else options.stems.split(",")
+    wanted = _wanted(gpu, stems)
+    build_pipelines(gpu.shaders, wanted, Progress(start))
     seconds = time.perf_counter() - start
-    print(f"{pipelines} pipelines for {gpu.info.name} in {seconds:.1f} s")
+    print(f"{len(wanted)} pipelines for {gpu.info.name} in {seconds:.1f} s")
     print(f"{len(libraries)} Metal libraries" + ("" if libraries else " (needs `xcrun metal`)"))
     return 0
+
+
+def _wanted(gpu: Context, stems: list[str] | None) -> list[PipelineRequest]:
+    """Usual kernels, or all that are known of some stems."""
+    found: dict[PipelineRequest, None] = {}
+    if stems is not None:
+        plain = plain_kernels(gpu.shaders, stems, for_gpu=gpu.info.simd_hardware)
+        found |= dict.fromkeys(plain)
+    for requests in (sample_pipelines(gpu), *map(model_pipelines, usual_models())):
+        found |= dict.fromkeys(each for each in requests if stems is None or each.stem in stems)
+    return list(found)
+
+
+class Progress:
+    """Shows how many kernels are compiled: one line of a terminal, or a line for each kernel."""
+
+    def __init__(self, start: float) -> None:
+        self.start = start
+        self.terminal = sys.stderr.isatty()
+
+    def __call__(self, done: int, count: int, last: PipelineRequest) -> None:
+        left = (time.perf_counter() - self.start) / done * (count - done)
+        line = f"{done} of {count} kernels, about {left:.0f} s left: {last.stem} {last.function}"
+        if not self.terminal:
+            print(line, file=sys.stderr, flush=True)
+        else:
+            end = CLEAR if done == count else ""
+            print(f"{CLEAR}{line[:79]}{end}", end="", file=sys.stderr, flush=True)

@@ -32,7 +32,7 @@ from lbrx.metal.commands import (
     recorder,
 )
 from lbrx.metal.hazards import Hazards
-from lbrx.metal.library import Pipeline
+from lbrx.metal.library import Pipeline, lists_pipelines
 from lbrx.metal.outcome import Inbox, Outcome
 
 # macOS kills long command buffers, short ones cost time: MLX and llama.cpp use about these limits.
@@ -141,6 +141,8 @@ class CommandQueue:
         listed = recorder()
         if listed is not None:
             listed.commands.append(command)
+            return self._last
+        if lists_pipelines():
             return self._last
         if isinstance(command, Encoded):
             return self._run_encoded(command)

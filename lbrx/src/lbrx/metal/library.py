@@ -15,7 +15,9 @@ import re
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -31,6 +33,7 @@ from lbrx.metal.reflection import KernelArgument, arguments
 
 SHADERS = Path(__file__).parent.parent / "shaders"  # of the package
 ARCHIVE_FORMAT = 1  # part of the archives' file names
+MAX_THREADS, SIMD_WIDTH = 1024, 32  # of pipelines that are only listed
 SAVE_EVERY = 32  # new pipelines, so that a killed process loses few
 
 ConstantValue = bool | int | float | np.generic
@@ -60,6 +63,37 @@ class Pipeline:
 def shader_folder() -> Path:
     """The folder that shaders are read from: LBRX_SHADERS, or the package's."""
     return env.shader_dir() or SHADERS
+
+
+@dataclass(frozen=True)
+class PipelineRequest:
+    """The arguments of `Shaders.pipeline`."""
+
+    stem: str
+    function: str
+    constants: tuple[tuple[int, ConstantValue], ...] = ()
+    safe_math: bool = True
+    source: str | None = None
+
+
+_requests: ContextVar[dict[PipelineRequest, None] | None] = ContextVar("requests", default=None)
+
+
+@contextmanager
+def listing_pipelines() -> Iterator[dict[PipelineRequest, None]]:
+    """A context within which pipelines that this thread requests are listed and not compiled. The
+    queue drops this thread's commands meanwhile."""
+    requests: dict[PipelineRequest, None] = {}
+    token = _requests.set(requests)
+    try:
+        yield requests
+    finally:
+        _requests.reset(token)
+
+
+def lists_pipelines() -> bool:
+    """Whether this thread is within `listing_pipelines`."""
+    return _requests.get() is not None
 
 
 @dataclass(frozen=True)
@@ -106,6 +140,10 @@ class Shaders:
         include the package's headers; the stem is then only its name.
         """
         given = tuple(sorted((constants or {}).items()))
+        requests = _requests.get()
+        if requests is not None:
+            requests[PipelineRequest(stem, function, given, safe_math, source)] = None
+            return Pipeline(function, None, MAX_THREADS, SIMD_WIDTH)
         key = (stem, source, function, _typed(given), safe_math, binding.checking_modes())
         found = self._pipelines.get(key)
         if found is not None:

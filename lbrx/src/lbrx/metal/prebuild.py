@@ -1,5 +1,5 @@
-"""Compiling every shader in advance: pipelines for this device, and, on a Mac with Xcode's tools,
-Metal libraries that are loaded instead of the sources."""
+"""Compiling shaders in advance: pipelines for this device, and, on a Mac with Xcode's tools,
+Metal libraries that are loaded instead of the sources. The package's kernels use safe maths."""
 
 from __future__ import annotations
 
@@ -7,33 +7,61 @@ import os
 import shutil
 import subprocess
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
-from itertools import product
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
-from lbrx.errors import DeviceError
-from lbrx.metal.library import Shaders, digest, shader_text
+from lbrx.errors import DeviceError, SettingError
+from lbrx.metal.library import PipelineRequest, Shaders, digest, shader_text
 
-MATHS = (False, True)  # fast, safe
 WIDE = "ext_vector_type"  # marks shaders for CPUs, with vectors wider than Metal's
 
+Progress = Callable[[int, int, PipelineRequest], object]
+"""Called after each pipeline with how many are done, how many there are, and this one."""
 
-def build_pipelines(shaders: Shaders, *, for_gpu: bool = False) -> int:
-    """Compile every kernel without function constants; returns the number of pipelines."""
-    stems = [s for s in shaders.stems() if not (for_gpu and WIDE in shaders.text(s))]
-    wanted = [
-        (stem, name, safe)
-        for stem, safe in product(stems, MATHS)
+
+def plain_kernels(
+    shaders: Shaders, stems: Sequence[str], *, for_gpu: bool = False
+) -> list[PipelineRequest]:
+    """The kernels of stems that have no function constants."""
+    known = shaders.stems()
+    if unknown := [stem for stem in stems if stem not in known]:
+        raise SettingError(f"there is no stem {unknown[0]!r}: it is one of {', '.join(known)}")
+    return [
+        PipelineRequest(stem, name)
+        for stem in stems
+        if not (for_gpu and WIDE in shaders.text(stem))
         for name in shaders.plain_functions(stem)
     ]
+
+
+def build_pipelines(
+    shaders: Shaders,
+    wanted: Sequence[PipelineRequest],
+    progress: Progress = lambda done, count, last: None,
+) -> None:
+    """Compile pipelines on all processors and save them; raises the first error."""
     with ThreadPoolExecutor(os.cpu_count()) as workers:
-        list(workers.map(lambda job: shaders.pipeline(*job[:2], safe_math=job[2]), wanted))
-    shaders.save()
-    return len(wanted)
+        running = {
+            workers.submit(
+                shaders.pipeline,
+                *(each.stem, each.function, dict(each.constants)),
+                safe_math=each.safe_math,
+                source=each.source,
+            ): each
+            for each in wanted
+        }
+        try:
+            for done, future in enumerate(as_completed(running), 1):
+                future.result()
+                progress(done, len(wanted), running[future])
+        finally:
+            workers.shutdown(cancel_futures=True)
+            shaders.save()
 
 
 def build_metallibs(folder: Path) -> list[Path]:
-    """Write a library per stem and maths mode beside the sources; none without `xcrun metal`."""
+    """Write a library per stem beside the sources; none without `xcrun metal`."""
     if not _has_compiler():
         return []
     built = []
@@ -41,12 +69,11 @@ def build_metallibs(folder: Path) -> list[Path]:
         text = shader_text(folder, source.name)
         if WIDE in text:
             continue
-        current = {folder / f"{source.stem}-{digest(text, safe)}.metallib": safe for safe in MATHS}
-        for old in set(folder.glob(f"{source.stem}-*.metallib")) - set(current):
+        path = folder / f"{source.stem}-{digest(text, safe_math=True)}.metallib"
+        for old in set(folder.glob(f"{source.stem}-*.metallib")) - {path}:
             old.unlink()
-        for path, safe in current.items():
-            _compile(text, path, safe)
-            built.append(path)
+        _compile(text, path)
+        built.append(path)
     return built
 
 
@@ -57,13 +84,13 @@ def _has_compiler() -> bool:
     return found.returncode == 0
 
 
-def _compile(text: str, path: Path, safe: bool) -> None:
+def _compile(text: str, path: Path) -> None:
     """Write to a temporary file, then rename it."""
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         source, target = Path(folder) / "shader.metal", Path(folder) / "shader.metallib"
         source.write_text(text)
-        maths = "-fno-fast-math" if safe else "-ffast-math"
-        command = ["xcrun", "-sdk", "macosx", "metal", maths, "-o", str(target), str(source)]
+        flags = ["-fno-fast-math", "-o", str(target), str(source)]
+        command = ["xcrun", "-sdk", "macosx", "metal", *flags]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise DeviceError(f"{path.name} does not compile:\n{done.stderr}")

@@ -82,13 +82,14 @@ class Engine:
             new.copy_from(smaller, len(kept))
         # In this order, so that after an interrupt `cached_tokens` is true of `cache`.
         self.cached_tokens = []
-        self.cache, self._decode = new, self._recorded_step(new)
+        step = self.decode_step(new)
+        # On a Metal device it is recorded once and each token replays the recorded command list.
+        self.cache, self._decode = new, step if new.device == "cpu" else compile(step)
         self.cached_tokens = kept
         return new
 
-    def _recorded_step(self, cache: KVCache) -> Callable[[Tensor, Tensor], Prediction]:
-        """The step for one more token of each text. Its shapes are constant, so on a Metal device
-        it is recorded once and each token replays the recorded command list."""
+    def decode_step(self, cache: KVCache) -> Callable[[Tensor, Tensor], Prediction]:
+        """The step for one more token of each text. Its shapes are constant."""
 
         def step(tokens: Tensor, positions: Tensor) -> Prediction:
             # Texts that have ended stay within the cache while others of their batch continue.
@@ -98,7 +99,7 @@ class Engine:
             forward = ForwardStep(cache, within, (within + 1).reshape(-1))
             return self._predict(self.network.logits(tokens, forward), positions + 1)
 
-        return step if cache.device == "cpu" else compile(step)
+        return step
 
     def _predict(self, logits: Tensor, positions: Tensor) -> Prediction:
         return Prediction(logits, logits.argmax(axis=-1, keepdims=True), positions)

@@ -76,7 +76,7 @@ def language_model(
         on_memory_plan(memory)
     tokenizer = read_tokenizer(source)
     give_back()  # memory that only building the vocabulary needed
-    weights = Weights(source, place, _compute_dtype(place, network))
+    weights = Weights(source, place, compute_dtype(place, network))
     return LanguageModel(config, tokenizer, Engine(network(config, weights), cache_type, memory))
 
 
@@ -116,7 +116,7 @@ def _memory_limit(device: str) -> int:
     return memory_limit()
 
 
-def _compute_dtype(device: str, network: type[Decoder]) -> Dtype:
+def compute_dtype(device: str, network: type[Decoder]) -> Dtype:
     """float16 on a GPU if the network's values fit it; a processor is faster with float32."""
     if device != "metal" or not network.supports_float16:
         return dt.float32

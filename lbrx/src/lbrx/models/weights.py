@@ -48,7 +48,7 @@ class Weights:
 
     def inside(self, name: str | int) -> Weights:
         """The tensors whose names continue with `name` and a dot."""
-        inner = object.__new__(Weights)
+        inner = object.__new__(type(self))
         inner.__dict__ = {**self.__dict__, "prefix": f"{self.prefix}{name}."}
         return inner
 

@@ -1,0 +1,42 @@
+"""What `lbrx shaders build` compiles for language models is what generating text uses."""
+
+from __future__ import annotations
+
+import pytest
+
+import lbrx
+from lbrx import metal
+from lbrx.metal import library
+from lbrx.models.usual_models import LAYERS, model_pipelines, usual_models
+
+
+def test_the_packaged_model_needs_nothing_more(smollm2, monkeypatch):
+    """With prompts that are taken token by token, in one chunk, and in several."""
+    planned = {each for model in usual_models() for each in model_pipelines(model)}
+    used: set[library.PipelineRequest] = set()
+    make = library.Shaders.pipeline
+
+    def pipeline(self, stem, function, constants=None, *, safe_math=False, source=None):
+        given = tuple(sorted((constants or {}).items()))
+        used.add(library.PipelineRequest(stem, function, given, safe_math, source))
+        return make(self, stem, function, constants, safe_math=safe_math, source=source)
+
+    monkeypatch.setattr(library.Shaders, "pipeline", pipeline)
+    model = lbrx.language_model(smollm2, context=1024, device="metal")
+    for words in (2, 30, 600):
+        model.generate(" ".join(["word"] * words), max_tokens=3, temperature=0)
+    assert len(used) > 10
+    assert used <= planned
+
+
+@pytest.mark.parametrize("model", list(usual_models()), ids=lambda m: f"{m.name}-{m.weights[0]}")
+def test_listing_runs_and_compiles_nothing(model):
+    gpu = metal.context()
+    before = gpu.shaders.compiled.kernels, metal.stats()["dispatches"]
+    requests = model_pipelines(model)
+    assert (gpu.shaders.compiled.kernels, metal.stats()["dispatches"]) == before
+    names = {each.function for each in requests}
+    for scheme in model.weights:
+        assert any(scheme in name for name in names), scheme
+    assert 10 < len(requests) < 30
+    assert model.config().layers == LAYERS
