@@ -94,6 +94,31 @@ def test_a_query_that_sees_no_key_gives_zeros(place):
     assert np.isnan(q.attention(q * math.nan, q).numpy()).all()
 
 
+@pytest.mark.parametrize("wrong", [4, -1, -9])
+def test_lengths_beyond_the_keys_are_errors(place, wrong):
+    q = lbrx.ones((2, 1, 3, 2), device=place)
+    both = [1, wrong]
+    for lengths in (both, np.array(both), lbrx.tensor([*both, 0], device=place)[:2]):
+        with pytest.raises(IndexError, match=f"length {wrong} is beyond 3 keys: give 0 to 3"):
+            q.attention(q, q, lengths=lengths).numpy()
+
+
+def test_computed_lengths_are_clamped_on_metal():
+    """The host does not know them when it encodes the kernel."""
+    q = lbrx.ones((1, 1, 3, 2), device="metal")
+    keys = lbrx.tensor([[[[1, 1], [2, 2], [3.0, 3.0]]]], device="metal")
+    lengths = lbrx.tensor([2], device="metal")
+
+    def attended(lengths):
+        return q.attention(keys, keys, lengths=lengths)
+
+    whole, nothing = attended(lengths + 1).numpy(), np.zeros((1, 1, 3, 2))
+    np.testing.assert_array_equal(attended(lengths + 5).numpy(), whole)
+    np.testing.assert_array_equal(attended(lengths - 5).numpy(), nothing)
+    replayed = lbrx.compile(attended)
+    np.testing.assert_array_equal(replayed(lbrx.tensor([9], device="metal")).numpy(), whole)
+
+
 def test_decoding_token_by_token_is_causal_attention(place, rng):
     (q, _), (k, _), (v, _) = operands(rng, ((2,), 4, 2, 6, 6, 8, 8), dt.float32, place)
     for rule in ({"causal": True}, {"causal": True, "window": 2}):

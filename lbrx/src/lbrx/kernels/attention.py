@@ -14,8 +14,10 @@ from lbrx.kernels import elementwise
 from lbrx.kernels.arrays import empty, kernel_name, placed, size_class, whole_buffer
 from lbrx.kernels.registry import Call, KernelFamily, Sample, computes
 from lbrx.metal import Buffer, Context, DeviceInfo, Pipeline
+from lbrx.metal.commands import recorder
 from lbrx.ops import Spec
-from lbrx.storage import Array
+from lbrx.ops.attention import check_lengths
+from lbrx.storage import Array, CpuStorage
 
 USUAL = 16  # head sizes that are multiples of this have specialised kernels
 ABSENT = bytes(4)  # bound instead of a missing mask or missing lengths
@@ -139,7 +141,7 @@ def _run(call: Call, query: Array, key: Array, value: Array, cached: str) -> tup
         key=_four_axes(call.gpu, key),
         value=_four_axes(call.gpu, value),
         mask=None if mask is None else _masking(call.gpu, mask, (*spec.shape[:-1], keys)),
-        lengths=None if lengths is None else _counts(call.gpu, lengths),
+        lengths=None if lengths is None else _counts(call.gpu, lengths, keys),
         out=out,
     )
     family.run(call.gpu, problem, operands)
@@ -178,8 +180,14 @@ def _masking(gpu: Context, mask: Array, scores: tuple[int, ...]) -> Array:
     return replace(mask, layout=sh.expand(mask.layout, (-1, *scores[-3:])))
 
 
-def _counts(gpu: Context, lengths: Array) -> Array:
-    return elementwise.contiguous(gpu, elementwise.cast(gpu, placed(gpu, lengths), dt.int32))
+def _counts(gpu: Context, lengths: Array, keys: int) -> Array:
+    """The lengths as int32. Those that the host wrote are checked; kernels clamp others."""
+    lengths = placed(gpu, lengths)
+    buffer = whole_buffer(lengths)
+    if recorder() is None and buffer.block.source is None:
+        written = replace(lengths, storage=CpuStorage(buffer.unsynchronised()))
+        check_lengths(written.numpy(), keys)
+    return elementwise.contiguous(gpu, elementwise.cast(gpu, lengths, dt.int32))
 
 
 def _function(problem: AttentionProblem, variant: str) -> str:

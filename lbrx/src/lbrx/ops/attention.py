@@ -66,12 +66,17 @@ def _seen(
     return np.asarray(seen)
 
 
-def _valid(value: NumpyArray, lengths: NumpyArray) -> NumpyArray:
-    """The values with zeros beyond the lengths: that memory may hold NaN, and 0 * NaN is NaN."""
-    keys = value.shape[-2]
+def check_lengths(lengths: NumpyArray, keys: int) -> None:
+    """Raise IndexError if there are not so many keys."""
     wrong = (lengths < 0) | (lengths > keys)
     if wrong.any():
         raise IndexError(f"length {lengths[wrong][0]} is beyond {keys} keys: give 0 to {keys}")
+
+
+def _valid(value: NumpyArray, lengths: NumpyArray) -> NumpyArray:
+    """The values with zeros beyond the lengths: that memory may hold NaN, and 0 * NaN is NaN."""
+    keys = value.shape[-2]
+    check_lengths(lengths, keys)
     valid = np.arange(keys)[:, None] < lengths[..., None, None, None]
     return np.where(valid, value, value.dtype.type(0))
 
@@ -111,8 +116,9 @@ def attention(
     before the mask is added. A query that sees no key gives zeros.
 
     Shapes that do not fit raise ShapeError, a mask that is not floating DtypeError, and a window
-    without causal ValueError. A length outside 0 to S raises IndexError on the cpu and is clamped
-    to that range on metal.
+    without causal ValueError. A length outside 0 to S raises IndexError where the host knows it,
+    when the result is computed; lengths that a Metal device computed, and those of traced
+    functions, are clamped to that range.
     """
     count, depth = query.shape[-2:]
     keys = key.shape[-2]

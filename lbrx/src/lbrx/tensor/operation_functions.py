@@ -207,8 +207,9 @@ def attention(
     no key gives zeros.
 
     Shapes that do not fit raise ShapeError, a mask that is not floating DtypeError, and a
-    window without causal ValueError. A length outside 0 to S raises IndexError on the cpu
-    and is clamped to that range on metal.
+    window without causal ValueError. A length outside 0 to S raises IndexError where the
+    host knows it, when the result is computed; lengths that a Metal device computed, and
+    those of traced functions, are clamped to that range.
     """
     return call(
         "attention",

@@ -148,8 +148,9 @@ class OperationMethods:
         added. A query that sees no key gives zeros.
 
         Shapes that do not fit raise ShapeError, a mask that is not floating DtypeError, and
-        a window without causal ValueError. A length outside 0 to S raises IndexError on the
-        cpu and is clamped to that range on metal.
+        a window without causal ValueError. A length outside 0 to S raises IndexError where
+        the host knows it, when the result is computed; lengths that a Metal device
+        computed, and those of traced functions, are clamped to that range.
         """
         return self._call(
             "attention",
