@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 import lbrx
 
 LIMIT = 4.0  # values are clipped, so that errors stay comparable
+LARGEST = 5000  # elements of an operand
 SHAPES = [(6, 8), (8,), (1, 8), (6, 1), (3, 4, 8), (5,)]
 
 
@@ -48,6 +51,33 @@ BINARY = {
     "minimum": np.minimum,
 }
 REDUCTIONS = {"sum": np.sum, "mean": np.mean, "max": np.max, "min": np.min}
+# Functions of the same names, called on lbrx or numpy; `k` is a random number below 4.
+FUNCTIONS: list[Callable[[Any, Any, int], Any]] = [
+    lambda m, x, k: m.einsum("...i,...i->...", x, x) * 0.1,
+    lambda m, x, k: m.einsum("...i,...->...i", x, m.mean(x, axis=-1)),
+    lambda m, x, k: m.quantile(x, 0.3 * k, axis=-1),
+    lambda m, x, k: m.quantile(x, 0.5, axis=k % x.ndim, keepdims=True),
+    lambda m, x, k: m.median(x, axis=-1, keepdims=True),
+    lambda m, x, k: m.sort(x, axis=k % x.ndim),
+    lambda m, x, k: m.cumsum(x, axis=k % x.ndim) * 0.2,
+    lambda m, x, k: m.roll(x, k, axis=-1),
+    lambda m, x, k: m.flip(x, axis=k % x.ndim),
+    lambda m, x, k: m.pad(x, [(k, 1)] + [(0, 0)] * (x.ndim - 1)),
+    lambda m, x, k: m.stack([x, x * 0.5], axis=k % x.ndim),
+    lambda m, x, k: m.repeat(x, 1 + k % 2, axis=-1),
+    lambda m, x, k: m.tile(x, (2,)),
+    lambda m, x, k: m.diff(x, axis=-1),
+    lambda m, x, k: m.var(x, axis=k % x.ndim, keepdims=True),
+    lambda m, x, k: m.std(x + 3, axis=-1),
+]
+FLAT: list[Callable[[Any, Any, int], Any]] = [  # of matrices
+    lambda m, x, k: m.tril(x, k - 1),
+    lambda m, x, k: m.einsum("ij,kj->ik", x, x) * 0.1,
+    lambda m, x, k: m.einsum("ij,ij->", x, x) * 0.05,
+    lambda m, x, k: m.tensordot(x, x, axes=2) * 0.05,
+    lambda m, x, k: m.outer(x[0], x[-1]),
+]
+DTYPES = ["float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8", "uint64", "bool"]
 
 
 class Graph:
@@ -62,6 +92,8 @@ class Graph:
             *[self.binary] * 4,
             *(self.scalar, self.where, self.view, self.view, self.reduce, self.reduce),
             *(self.cast, self.normalise, self.product, self.concat),
+            *[self.function] * 4,
+            *(self.flat_function, self.convolution, self.pooling, self.at, self.at, self.random),
         ]
 
     def _leaf(self, shape) -> Pair:
@@ -79,7 +111,7 @@ class Graph:
 
     def pick(self, fits: Callable[[Pair], bool] = lambda pair: True) -> Pair:
         """One of the newer ones, mostly."""
-        able = [pair for pair in self.pairs if fits(pair)]
+        able = [pair for pair in self.pairs if pair.value.size < LARGEST and fits(pair)]
         place = min(self.rng.geometric(0.25), len(able))
         return able[-place]
 
@@ -128,10 +160,14 @@ class Graph:
         return Pair(tensor, REDUCTIONS[name](x.value, axis=axis, keepdims=keepdims))
 
     def cast(self) -> Pair:
-        """To half and back: 11 bits, of a leaf so that both sides round alike."""
+        """To another dtype and back, of a leaf so that both sides round alike."""
         leaf = self.leaves[self.rng.integers(len(self.leaves))]
-        rounded = leaf.value.astype(np.float16).astype(np.float64)
-        return Pair(leaf.tensor.astype("float16").astype("float32") * 1.5, rounded * 1.5)
+        dtype = lbrx.dtype.parse(DTYPES[self.rng.integers(len(DTYPES))])
+        value, tensor = leaf.value, leaf.tensor
+        if dtype.kind is lbrx.dtype.Kind.UINT:  # a negative float has no unsigned integer
+            value, tensor = np.abs(value), tensor.abs()
+        rounded = value.astype(np.float32).astype(dtype.numpy).astype(np.float64)
+        return Pair(tensor.astype(dtype).astype("float32") * 1.5, rounded * 1.5)
 
     def normalise(self) -> Pair:
         x = self.pick(lambda pair: pair.value.ndim > 0 and 0 not in pair.shape)
@@ -141,6 +177,63 @@ class Graph:
     def product(self) -> Pair:
         x = self.pick(lambda pair: pair.value.ndim == 2)
         return Pair(x.tensor @ x.tensor.T * 0.25, x.value @ x.value.T * 0.25)
+
+    def function(self) -> Pair:
+        x = self.pick(lambda pair: 0 < pair.value.ndim < 4 and min(pair.shape) >= 2)
+        return self._called(FUNCTIONS, x)
+
+    def flat_function(self) -> Pair:
+        return self._called(FLAT, self.pick(lambda pair: pair.value.ndim == 2))
+
+    def _called(self, functions: list[Callable[[Any, Any, int], Any]], x: Pair) -> Pair:
+        which, k = self.rng.integers(len(functions)), int(self.rng.integers(4))
+        function = functions[which]
+        return Pair(function(lbrx, x.tensor, k), np.asarray(function(np, x.value, k)))
+
+    def convolution(self) -> Pair:
+        """Two filters of 2 by 3 over a matrix, with padding."""
+        x = self.pick(lambda pair: pair.value.ndim == 2 and min(pair.shape) >= 2)
+        filters = self.rng.uniform(-0.5, 0.5, (2, 1, 2, 3)).astype(np.float32)
+        tensor = lbrx.conv2d(x.tensor[None, None], filters, padding=(0, 1))[0]
+        windows = sliding_window_view(np.pad(x.value, ((0, 0), (1, 1))), (2, 3))
+        return Pair(tensor, np.einsum("hwij,oij->ohw", windows, filters[:, 0].astype(np.float64)))
+
+    def pooling(self) -> Pair:
+        x = self.pick(lambda pair: pair.value.ndim == 2 and min(pair.shape) >= 2)
+        windows = sliding_window_view(x.value, (2, 2))[::2, ::1]
+        image = x.tensor[None, None]
+        if self.rng.integers(2):
+            return Pair(lbrx.max_pool2d(image, 2, (2, 1))[0, 0], windows.max((-2, -1)))
+        return Pair(lbrx.avg_pool2d(image, 2, (2, 1))[0, 0], windows.mean((-2, -1)))
+
+    def at(self) -> Pair:
+        """Functional assignment, also to rows that are named twice."""
+        x = self.pick(lambda pair: pair.value.ndim > 0 and pair.shape[0] >= 2)
+        keys: list[Any] = [0, slice(None, None, 2), (..., -1), np.array([1, 0, 1])]
+        key, value = keys[self.rng.integers(len(keys))], x.value.copy()
+        tensor = x.tensor.at[lbrx.tensor(key) if isinstance(key, np.ndarray) else key]
+        match self.rng.integers(4):
+            case 0:
+                value[key] = 0.75
+                return Pair(tensor.set(0.75), value)
+            case 1:
+                np.add.at(value, key, 0.25)
+                return Pair(tensor.add(0.25), value)
+            case 2:
+                np.multiply.at(value, key, -0.5)
+                return Pair(tensor.multiply(-0.5), value)
+            case _:
+                np.maximum.at(value, key, 0.5)
+                return Pair(tensor.max(0.5), value)
+
+    def random(self) -> Pair:
+        """Random numbers of both devices are those of the seed."""
+        seed, shape = int(self.rng.integers(1 << 30)), SHAPES[self.rng.integers(len(SHAPES))]
+        draw = [lbrx.random.uniform, lbrx.random.normal][self.rng.integers(2)]
+        lbrx.random.seed(seed)
+        tensor = draw(shape, device="metal")
+        lbrx.random.seed(seed)
+        return Pair(tensor, draw(shape, device="cpu").numpy().astype(np.float64))
 
     def concat(self) -> Pair:
         x = self.pick(lambda pair: pair.value.ndim > 0)
@@ -152,4 +245,4 @@ def _broadcasts(a, b) -> bool:
         size = np.prod(np.broadcast_shapes(a, b))
     except ValueError:
         return False
-    return size < 5000
+    return size < LARGEST
