@@ -76,9 +76,10 @@ def test_the_cost_of_operations_limits_a_kernel():
 
     assert sizes(lambda x, i: x.tanh()) == fusion.MAX_COST
     assert sizes(lambda x, i: x.gelu()) == fusion.MAX_COST // fusion.LONG_COST
-    # A reduction and the subtraction after it.
-    reductions = fusion.MAX_COST // (fusion.REDUCTION_COST + 1)
-    assert sizes(lambda x, i: x - x.mean(axis=-1, keepdims=True)) <= 2 * reductions + 1
+    reductions = fusion.MAX_COST // (fusion.REDUCTION_COST + 1)  # and a subtraction after each
+    assert sizes(lambda x, i: x - x.mean(axis=-1, keepdims=True)) in range(
+        2 * reductions, 2 * reductions + 2
+    )
 
 
 @pytest.mark.parametrize("name", CHAINS)

@@ -30,10 +30,11 @@ from lbrx.shape import Layout, Shape
 from lbrx.storage import Array
 
 MAX_BUFFERS = 28  # of 31: the root and the sizes and strides need one each
-# Of the operations in one kernel, by `_cost`: near this limit compiling an operation takes longer
-# than storing and loading a value once more saves. A long chain becomes kernels of equal text.
-MAX_COST = 64
-REDUCTION_COST = 8  # every reduction computes the elements below it once more
+# Of the operations in one kernel, by `_cost`. A chain that is cut at this cost compiles sooner, and on
+# a CPU it also runs faster than in one kernel, although values are stored between its segments.
+# Segments of the same operations have the same text and are compiled once.
+MAX_COST = 32
+REDUCTION_COST = 4  # every reduction computes the elements below it once more
 LONG_COST = 4
 LONGEST_ROW = fused_rows.LONGEST
 MANY_ROWS = 8
