@@ -64,7 +64,7 @@ def _overflows():
 
 
 def same(got: np.ndarray, expected: np.ndarray, message: str = "") -> None:
-    """Equal values; NumPy's comparison knows the NaN of its own dtypes only."""
+    """Equal values. NumPy's comparison does not treat two NaN of bfloat16 as equal."""
     assert got.dtype == expected.dtype
     if got.dtype == dt.bfloat16.numpy:
         got, expected = got.astype(np.float32), expected.astype(np.float32)

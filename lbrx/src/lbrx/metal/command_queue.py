@@ -86,7 +86,7 @@ class CommandQueue:
         self._last = 0  # the newest ticket
         self._completed = 0  # all tickets up to this one have ended
         self._thread = _Thread()
-        # By ticket, while there is a result or a thread that has to be told.
+        # Failed work by ticket, as long as a result or a thread refers to it.
         self._failed: WeakValueDictionary[int, Outcome] = WeakValueDictionary()
         self._dispatches: Counter[str] = Counter()
         self._hazards = Hazards()  # of the open encoder

@@ -8,8 +8,7 @@ other sizes. Models of two layers with undefined weights go through the steps of
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass
 
 from lbrx import dtype as dt
 from lbrx import quant
@@ -30,6 +29,7 @@ from lbrx.tensor.long_lived import new_cache
 from lbrx.tensor.quantized import pack
 
 LAYERS = 2  # the first has no sum before its norm
+CONTEXT = 8192
 PROMPTS = (40, CHUNK)  # tokens
 DEVICE = "metal"
 
@@ -39,57 +39,37 @@ class UsualModel:
     """The facts of a model that its kernels depend on."""
 
     name: str
-    model_type: str
-    hidden: int
-    intermediate: int
-    heads: int
-    kv_heads: int
-    head_size: int
-    vocabulary: int
+    config: ModelConfig
     weights: tuple[str, str]
     """The types of the layers' matrices, and of the embedding and output matrix."""
     interleaved: bool = False
     """Whether queries and keys are stored as in a Llama's GGUF."""
-    scaled_rope: bool = False
-    settings: dict[str, Any] = field(default_factory=dict, hash=False)
-
-    def config(self) -> ModelConfig:
-        rope = RopeSettings(10000.0, self.head_size)
-        if self.scaled_rope:
-            rope = replace(rope, factors=(1.0,) * (self.head_size // 2))
-        return ModelConfig(
-            model_type=self.model_type,
-            layers=LAYERS,
-            hidden=self.hidden,
-            intermediate=self.intermediate,
-            heads=self.heads,
-            kv_heads=self.kv_heads,
-            head_size=self.head_size,
-            vocabulary=self.vocabulary,
-            context=8192,
-            norm_eps=1e-5,
-            tied=True,
-            rope=rope,
-            end_tokens=frozenset(),
-            settings=self.settings,
-        )
 
 
+# Model type; sizes of hidden states and of the MLP; heads, those of keys, and their size; vocabulary.
 SIZES = {
-    "SmolLM2 135M": ("llama", 576, 1536, 9, 3, 64, 49152),
-    "Llama 3.2 1B": ("llama", 2048, 8192, 32, 8, 64, 128256),
-    "Llama 3.1 8B": ("llama", 4096, 14336, 32, 8, 128, 128256),
-    "Qwen3 0.6B": ("qwen3", 1024, 3072, 16, 8, 128, 151936),
+    "SmolLM2 135M": ("llama", (576, 1536), (9, 3, 64), 49152),
+    "Llama 3.2 1B": ("llama", (2048, 8192), (32, 8, 64), 128256),
+    "Llama 3.1 8B": ("llama", (4096, 14336), (32, 8, 128), 128256),
+    "Qwen3 0.6B": ("qwen3", (1024, 3072), (16, 8, 128), 151936),
 }
+
+
+def _config(name: str) -> ModelConfig:
+    kind, (hidden, intermediate), (heads, kv_heads, size), vocabulary = SIZES[name]
+    factors = (1.0,) * (size // 2) if name.startswith("Llama 3") else None
+    rope = RopeSettings(10000.0, size, factors=factors)
+    sizes = (LAYERS, hidden, intermediate, heads, kv_heads, size, vocabulary, CONTEXT)
+    return ModelConfig(kind, *sizes, 1e-5, True, rope, frozenset(), {})
 
 
 def usual_models() -> Iterator[UsualModel]:
     """SmolLM2 as it is packaged, and Llama 3 and Qwen3 in the usual quantizations of GGUF."""
-    yield UsualModel("SmolLM2 135M", *SIZES["SmolLM2 135M"], ("q4_1", "q8_0"), interleaved=True)
+    yield UsualModel("SmolLM2 135M", _config("SmolLM2 135M"), ("q4_1", "q8_0"), True)
     for types in (("q4_k", "q6_k"), ("q8_0", "q8_0")):
-        for name in ("Llama 3.2 1B", "Llama 3.1 8B"):
-            yield UsualModel(name, *SIZES[name], types, interleaved=True, scaled_rope=True)
-        yield UsualModel("Qwen3 0.6B", *SIZES["Qwen3 0.6B"], types)
+        for name in ("Llama 3.2 1B", "Llama 3.1 8B", "Qwen3 0.6B"):
+            config = _config(name)
+            yield UsualModel(name, config, types, interleaved=config.model_type == "llama")
 
 
 class UndefinedWeights(Weights):
@@ -117,10 +97,10 @@ class UndefinedWeights(Weights):
 
 def model_pipelines(model: UsualModel) -> list[PipelineRequest]:
     """The pipelines that generating text with a model uses on the Metal device."""
-    network = architectures.find(model.model_type)
+    config = model.config
+    network = architectures.find(config.model_type)
     dtype = compute_dtype(DEVICE, network)
     with listing_pipelines() as requests:
-        config = model.config()
         memory = MemoryPlan(0, 0, 0, 0, config.context)
         decoder = network(config, UndefinedWeights(model, dtype))
         engine = Engine(decoder, CACHE_TYPES["float16"], memory)

@@ -30,7 +30,7 @@ from lbrx.shape import Layout, Shape
 from lbrx.storage import Array
 
 MAX_BUFFERS = 28  # of 31: the root and the sizes and strides need one each
-# Of the operations in one kernel, by `_cost`. A chain that is cut at this cost compiles sooner, and on
+# Of the operations in one kernel, by `_cost`. A chain cut at this cost compiles sooner, and on
 # a CPU it also runs faster than in one kernel, although values are stored between its segments.
 # Segments of the same operations have the same text and are compiled once.
 MAX_COST = 32
