@@ -46,7 +46,7 @@ class UsualModel:
     """Whether queries and keys are stored as in a Llama's GGUF."""
 
 
-# Model type; sizes of hidden states and of the MLP; heads, those of keys, and their size; vocabulary.
+# Model type; sizes of hidden states and MLP; heads, heads of keys, and their size; vocabulary.
 SIZES = {
     "SmolLM2 135M": ("llama", (576, 1536), (9, 3, 64), 49152),
     "Llama 3.2 1B": ("llama", (2048, 8192), (32, 8, 64), 128256),
