@@ -168,6 +168,7 @@ def test_progress_is_one_line_of_a_terminal(monkeypatch):
     progress = shaders_command.Progress(time.perf_counter())
     for done in (1, 2):
         progress(done, 2, PipelineRequest("softmax", "softmax_" + "long_" * 40))
+    progress.clear()
     first, second, end = terminal.getvalue().split(shaders_command.CLEAR)[1:]
     assert first.startswith("1 of 2 kernels, about 0 s left: softmax softmax_long")
     assert second.startswith("2 of 2")

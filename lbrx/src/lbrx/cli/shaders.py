@@ -33,7 +33,11 @@ def run(options: argparse.Namespace) -> int:
     gpu = context()
     stems = None if options.stems is None else options.stems.split(",")
     wanted = _wanted(gpu, stems)
-    build_pipelines(gpu.shaders, wanted, Progress(start))
+    progress = Progress(start)
+    try:
+        build_pipelines(gpu.shaders, wanted, progress)
+    finally:
+        progress.clear()
     seconds = time.perf_counter() - start
     print(f"{len(wanted)} pipelines for {gpu.info.name} in {seconds:.1f} s")
     print(f"{len(libraries)} Metal libraries" + ("" if libraries else " (needs `xcrun metal`)"))
@@ -61,8 +65,12 @@ class Progress:
     def __call__(self, done: int, count: int, last: PipelineRequest) -> None:
         left = (time.perf_counter() - self.start) / done * (count - done)
         line = f"{done} of {count} kernels, about {left:.0f} s left: {last.stem} {last.function}"
-        if not self.terminal:
-            print(line, file=sys.stderr, flush=True)
+        if self.terminal:
+            print(f"{CLEAR}{line[:79]}", end="", file=sys.stderr, flush=True)
         else:
-            end = CLEAR if done == count else ""
-            print(f"{CLEAR}{line[:79]}{end}", end="", file=sys.stderr, flush=True)
+            print(line, file=sys.stderr, flush=True)
+
+    def clear(self) -> None:
+        """Remove the line from a terminal, for results or an error."""
+        if self.terminal:
+            print(CLEAR, end="", file=sys.stderr, flush=True)
