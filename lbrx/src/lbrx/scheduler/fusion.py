@@ -119,7 +119,7 @@ def is_row_reduction(node: Node) -> bool:
 
 
 def _cost(node: Node) -> int:
-    """The time to compile an operation, in that of an addition."""
+    """What an operation counts towards `MAX_COST`, roughly as it takes to compile."""
     if is_row_reduction(node):
         return REDUCTION_COST
     return LONG_COST if node.op.name in elementwise.LONG else 1
