@@ -13,7 +13,7 @@ from softmetal.errors import CompileError
 
 # Functions of the runtime, of memory and of arithmetic: all that generated code may call.
 _ALLOWED = re.compile(
-    r"softmetal_\w+|__tls_get_addr|mem(cpy|move|set|cmp)"
+    r"softmetal_\w+|(__wrap_)?__tls_get_addr|mem(cpy|move|set|cmp)"
     r"|(fmod|fmax|fmin|fma|ldexp|frexp|modf|a?(sin|cos|tan)h?|sincos|atan2|exp(2|10|m1)?"
     r"|log(2|10|1p|b)?|pow|cbrt|hypot|sqrt|erfc?|[lt]gamma|remainder|nextafter|copysign|fabs|fdim"
     r"|ceil|floor|trunc|round(even)?|rint|nearbyint|l?l(round|rint)|scalbl?n|ilogb)f?"
