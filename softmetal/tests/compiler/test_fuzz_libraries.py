@@ -168,3 +168,26 @@ def test_sources_that_are_not_text(source, place, message, device):
     library, error = device.newLibraryWithSource_options_error_(source, None, None)
     assert library is None
     assert f"{place}: error: {message}" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("macros", "message"),
+    [
+        ({"A": "\0"}, "a NUL character"),
+        ({"\ud800": "1"}, "a lone surrogate"),
+        ({"A": "1" * 200_000}, "more than 30,000 characters"),
+        ({"A(": "1"}, "error: "),
+        ({"A": '1\n#include "/etc/hostname"'}, ""),
+        ({"A": "k) asm("}, "error: "),
+    ],
+)
+def test_macros(macros, message, device, metal):
+    options = metal.MTLCompileOptions.new()
+    options.setPreprocessorMacros_(macros)
+    source = PLAIN + "constant int a = sizeof(A);\n"
+    library, error = device.newLibraryWithSource_options_error_(source, options, None)
+    if message:
+        assert library is None
+        assert message in str(error)
+    else:
+        use(device, library, error)

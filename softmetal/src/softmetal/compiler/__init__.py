@@ -41,6 +41,7 @@ __all__ = [
     "program_to_bytes",
 ]
 
+MAX_MACRO = 30_000  # characters: the system limits a program's arguments to 128 KiB each
 _UNFIT = re.compile("[\0\ud800-\udfff]")
 
 program_to_bytes = serialization.to_bytes
@@ -88,6 +89,8 @@ def _require_text(source: str, options: CompileOptions) -> None:
             place = f"{options.file_name}:{row + 1}:{column}: " if text is source else ""
             what = "a NUL character" if unfit[0] == "\0" else f"a lone surrogate {unfit[0]!a}"
             raise CompileError(f"{place}error: {what} is not text: remove it\n")
+    if any(len(name) + len(value) > MAX_MACRO for name, value in options.macros):
+        raise CompileError(f"error: a preprocessor macro has more than {MAX_MACRO:,} characters\n")
     if len(source) > MAX_SOURCE:
         raise CompileError(
             f"{options.file_name}:1:1: error: the source has {len(source):,} characters: at most "

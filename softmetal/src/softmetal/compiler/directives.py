@@ -12,6 +12,7 @@ from softmetal.compiler.syntax import Syntax
 from softmetal.compiler.tokens import Refusal, Token, blank
 
 _ASSEMBLY = frozenset({"asm", "__asm", "__asm__"})
+# DEVIATION: digraphs (`<%`, `%>`, `<:`, `:>`, `%:`) are refused.
 _DIGRAPHS = frozenset({"<%", "%>", "%:", ":>", "<:"})
 _ATTRIBUTE_WORDS = frozenset({"__attribute__", "__attribute", "__declspec", "_declspec"})
 # They run code when a kernel is loaded, or change where the linker puts it.

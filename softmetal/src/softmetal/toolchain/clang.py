@@ -9,6 +9,7 @@ import math
 import os
 import re
 from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO
 
@@ -54,8 +55,6 @@ def run(
     With `visible`, clang can open these files and folders only. Time, memory and output are
     limited: a compilation that exceeds a limit, or crashes the tool, is a CompileError too.
     """
-    from contextlib import ExitStack
-
     command = [str(zig()), tool, *arguments]
     with ExitStack() as files:
         out, err, view = (files.enter_context(_memory_file()) for _ in range(3))
@@ -95,14 +94,14 @@ def _limited(
         raise ToolchainError(f"cannot start {command[0]}: {error}") from error
     with process:
         try:
-            # The compiler waits for its input meanwhile.
-            for kind, limit in limits.items():
-                _, hard = resource.prlimit(process.pid, kind)
-                below = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
-                resource.prlimit(process.pid, kind, (below, hard))
+            # The compiler waits for its input meanwhile. It may have ended with an error, and some
+            # containers do not allow the call; the limit of elapsed time holds there.
+            with suppress(ProcessLookupError, PermissionError):
+                for kind, limit in limits.items():
+                    given = resource.prlimit(process.pid, kind)
+                    known = [bound for bound in given if bound != resource.RLIM_INFINITY]
+                    resource.prlimit(process.pid, kind, (min([limit, *known]), given[1]))
             process.communicate(data, timeout=seconds * _WAITING or None)
-        except ProcessLookupError:  # it has ended already
-            return process.wait()
         except subprocess.TimeoutExpired:
             process.kill()
             return None
