@@ -100,7 +100,7 @@ ATTACKS: dict[str, tuple[str, str]] = {
         '#if !__has_include("/etc/hostname") && !__has_include("/dev/zero")\n#error unseen\n#endif',
         "unseen",
     ),
-    "embed": ('constant uchar z[] = {\n#embed "/etc/hostname"\n};\n' + PLAIN, "embed"),
+    "embed": ('constant uchar z[] = {\n#embed "/etc/hostname"\n};\n' + PLAIN, "#embed is not"),
     "embed of a header": ("constant uchar z[] = {\n#embed <metal_stdlib>\n};\n" + PLAIN, "embed"),
     "has_embed": ('#if __has_embed("/dev/zero") != 1\n#error unseen\n#endif', "unseen"),
     "dependency": ('#pragma GCC dependency "/etc/hostname"\n' + PLAIN, ""),

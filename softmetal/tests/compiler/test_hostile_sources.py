@@ -118,6 +118,13 @@ def test_headers_of_the_folders_given(folder, monkeypatch):
     assert "file not found" in attempt(source)
 
 
+def test_a_header_in_another_encoding(folder):
+    (folder / "old.h").write_bytes(b"// caf\xe9\nconstant int number = 7; // \xe9\n")
+    source = '#include "old.h"\n' + KERNEL % "x[i] = number + missing;"
+    error = attempt(source, include_dirs=(str(folder),))
+    assert error.startswith("program_source:2:")
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [

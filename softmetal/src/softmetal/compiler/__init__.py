@@ -78,15 +78,14 @@ def check(source: str, options: CompileOptions) -> tuple[Program, str]:
 
 
 def _require_text(source: str, options: CompileOptions) -> None:
-    """Refuse what is not text that clang can be given."""
-    given = (source, options.file_name, *(part for macro in options.macros for part in macro))
-    for text in given:
+    """Raise CompileError for a source or macro that is too long, or that is not Unicode text."""
+    for text in (source, options.file_name, *(part for macro in options.macros for part in macro)):
+        if text.isascii() and "\0" not in text:  # many times faster than the search
+            continue
         if unfit := _UNFIT.search(text):
-            row, column = (
-                text.count("\n", 0, unfit.start()),
-                unfit.start() - text.rfind("\n", 0, unfit.start()),
-            )
-            place = f"{options.file_name}:{row + 1}:{column}: " if text is source else ""
+            line = text.count("\n", 0, unfit.start()) + 1
+            column = unfit.start() - text.rfind("\n", 0, unfit.start())
+            place = f"{options.file_name}:{line}:{column}: " if text is source else ""
             what = "a NUL character" if unfit[0] == "\0" else f"a lone surrogate {unfit[0]!a}"
             raise CompileError(f"{place}error: {what} is not text: remove it\n")
     if any(len(name) + len(value) > MAX_MACRO for name, value in options.macros):

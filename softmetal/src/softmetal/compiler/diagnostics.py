@@ -17,6 +17,9 @@ _MESSAGE = re.compile(r"^(?P<file>[^\n:]+):(?P<line>\d+):(?P<column>\d+): (?P<te
 _QUOTED = re.compile(r"'(?:[\w ]*?\b)?(\w+)(?:<[^']*)?'")
 _ENTRIES = ("softmetal_entries", "softmetal_entry")
 _WORDING = {
+    "error: #embed is a Clang extension [-Werror,-Wc23-extensions]": (
+        "error: #embed is not supported in Metal"
+    ),
     "error: declaration requires a global constructor [-Werror,-Wglobal-constructors]": (
         "error: a variable needs a constant initializer: Metal computes none when a library is "
         "loaded"

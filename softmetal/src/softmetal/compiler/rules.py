@@ -123,7 +123,7 @@ def static_locals(syntax: Syntax) -> Iterator[int]:
 
 
 def _until(syntax: Syntax, start: int, end: int) -> Iterator[Token]:
-    """A declaration's tokens up to what it is set to."""
+    """A declaration's tokens up to its initializer."""
     for index in range(start, end):
         if syntax.text(index) in ("=", ";", "{", "["):
             return

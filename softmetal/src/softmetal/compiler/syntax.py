@@ -275,7 +275,7 @@ class Syntax:
     # ---- what an overload is, once address spaces are gone --------------------------------------
 
     def signature(self, declaration: Declaration, erased: frozenset[str]) -> tuple[str, ...]:
-        """Equal for two definitions that C++ takes for the same one when `erased` words vanish."""
+        """Equal for two definitions that are the same in C++ without the `erased` words."""
         start, renamed = self._template_names(declaration)
         template = tuple(self._normal(declaration.start, start, erased, renamed))
         if declaration.kind == "class":
@@ -295,8 +295,8 @@ class Syntax:
         return ("function", *place, *template, *before, *types, ")", *trailer)
 
     def body(self, function: Declaration, erased: frozenset[str]) -> tuple[str, ...]:
-        """Equal for two bodies that do the same when `erased` words vanish, whatever they call
-        their parameters."""
+        """Equal for two bodies that do the same without the `erased` words. The names of
+        parameters do not matter."""
         _, renamed = self._template_names(function)
         opening = function.parameters
         for first, last in self.split_commas(opening + 1, self.partner[opening]):
