@@ -77,6 +77,7 @@ def _limited(
     """The exit status of a command that runs within the limits; None if it took too long."""
     import resource  # these are imported late: a warm cache starts no process
     import subprocess
+    import threading
 
     seconds = env.compiler_timeout()
     limits = {
@@ -92,6 +93,17 @@ def _limited(
         )
     except OSError as error:
         raise ToolchainError(f"cannot start {command[0]}: {error}") from error
+    expired = threading.Event()
+
+    def stop() -> None:
+        expired.set()
+        process.kill()
+
+    # Waiting with a timeout would poll, and end up to 50 ms late.
+    timer = threading.Timer(seconds * _WAITING, stop)
+    timer.daemon = True
+    if seconds:
+        timer.start()
     with process:
         try:
             # The compiler waits for its input meanwhile. It may have ended with an error, and some
@@ -101,14 +113,13 @@ def _limited(
                     given = resource.prlimit(process.pid, kind)
                     known = [bound for bound in given if bound != resource.RLIM_INFINITY]
                     resource.prlimit(process.pid, kind, (min([limit, *known]), given[1]))
-            process.communicate(data, timeout=seconds * _WAITING or None)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            return None
+            process.communicate(data)
         except BaseException:
             process.kill()
             raise
-    return process.returncode
+        finally:
+            timer.cancel()
+    return None if expired.is_set() else process.returncode
 
 
 def _failure(tool: str, status: int | None, stderr: str) -> str:
