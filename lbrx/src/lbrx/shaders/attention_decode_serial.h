@@ -194,7 +194,7 @@ inline float2 weigh(constant Attention& a, device const float* mask, long mask_r
   for (uint n = 0; n < lined(keys) / LINE; n++) {
     const Ints<LINE> at = order + int(first + n * LINE);
     const Lanes score = CAPPED || a.has_mask ? scores[n] : scores[n] * a.scale;
-    scores[n] = at >= seen.first & at < last ? score : -INFINITY;
+    scores[n] = (at >= seen.first & at < last) ? score : -INFINITY;
     peaks = larger(scores[n], peaks);
   }
   const float peak = __builtin_reduce_max(peaks), base = pivot(peak);
