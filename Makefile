@@ -4,7 +4,7 @@ BIN := .venv/bin
 PIP := pip install --quiet --disable-pip-version-check --constraint constraints.txt
 .DEFAULT_GOAL := help
 
-.PHONY: help setup check test test-full test-peers test-wheels demo bench docs clean
+.PHONY: help setup check test test-full test-gpu test-peers test-wheels demo bench docs clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -35,12 +35,25 @@ check: setup ## lint, types, import contracts
 
 test: .venv/.model .venv/.wheels ## the default tests, under ten minutes
 	$(BIN)/pytest -q -n auto -m "not full"
+	SOFTMETAL_DEVICE=discrete $(BIN)/pytest -q -n auto -m "not full" $(DISCRETE)
+
+# Tests that also run on a device with its own memory.
+DISCRETE := softmetal/tests/api/test_api_commands.py softmetal/tests/api/test_api_memory.py softmetal/tests/api/test_api_icb.py \
+  softmetal/tests/api/test_api_events.py softmetal/tests/api/test_api_mps.py lbrx/tests/metal lbrx/tests/test_tensor.py
 
 # Repeat a run with `make test-full SEED=...`. On Debian the tests for aarch64 need
 # `apt-get install qemu-user-static libc6-arm64-cross`; without them they are skipped.
 test-full: SEED := $(or $(SEED),$(shell date +%s))
 test-full: .venv/.model .venv/.wheels ## every test, with new random inputs (SEED)
 	TEST_SEED=$(SEED) $(BIN)/pytest -q -n auto --hypothesis-seed=$(SEED)
+	SOFTMETAL_DEVICE=discrete $(BIN)/pytest -q -n auto -m "not full" $(DISCRETE) lbrx/tests
+
+# PYTHON has numpy, ml_dtypes, pytest, pytest-xdist, hypothesis and ziglang; nothing is installed.
+GPU := softmetal/tests/msl softmetal/tests/api/test_api_commands.py softmetal/tests/api/test_api_icb.py \
+  softmetal/tests/api/test_api_memory.py softmetal/tests/api/test_api_events.py lbrx/tests/test_ops.py
+test-gpu: ## the device suite on an NVIDIA GPU: make test-gpu PYTHON=python3
+	SOFTMETAL_DEVICE=cuda:0 PYTHONPATH=$(CURDIR)/softmetal/src:$(CURDIR)/lbrx/src:$$PYTHONPATH \
+	  $(PYTHON) -m pytest -q -n auto -p no:cacheprovider -m "not full" $(GPU) | tail -1
 
 test-wheels: setup ## builds both wheels, installs them elsewhere and uses them there
 	$(BIN)/python tests/installed_wheels.py

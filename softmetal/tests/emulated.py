@@ -18,7 +18,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from softmetal.executors import cpu, packing, runtime_build
+from softmetal.executors import cpu, packing, process, runtime_build
 from softmetal.toolchain import clang, disk_cache, targets
 from softmetal.toolchain.targets import Target
 
@@ -200,6 +200,6 @@ def install(name: str) -> None:
     emulated = EmulatedRuntime(name)
     _SharedPacker.memory = emulated.memory
     cpu._library = lambda: emulated
-    cpu._SLICE_NS = _SLICE_NS
+    process.SLICE_NS = _SLICE_NS
     cpu._read_memory = emulated.string_at
     cpu.Packer = _SharedPacker

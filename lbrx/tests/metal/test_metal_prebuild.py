@@ -188,3 +188,36 @@ def test_the_command_reports_a_shader_that_does_not_compile(folder, tmp_path):
     assert "one.metal" in done.stderr
     assert "nothing" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("stem", ["norm", "rope"])
+def test_code_for_another_gpu(stem, tmp_path):
+    """It needs neither a GPU nor CUDA; where ptxas is installed there is machine code too."""
+    command = [sys.executable, "-m", "lbrx", "shaders", "build", "--target", "sm_90"]
+    command += ["--stems", stem, "--out", str(tmp_path / "code")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    files = sorted((tmp_path / "code").glob(f"{stem}-*.ptx"))
+    texts = [file.read_text() for file in files]
+    assert all(".target sm_90" in text for text in texts)
+    entries = [re.findall(r"\.entry (\w+)\(", text) for text in texts]
+    assert all(len(each) == 1 for each in entries)
+    assert f"of {len(files)} kernels for sm_90" in done.stdout
+    assert {each[0].removeprefix("metal_").split("_")[0] for each in entries} == {stem}
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--target", "sm_90"], "--target and --out go together"),
+        (["--out", "code"], "--target and --out go together"),
+        (["--target", "sm_12", "--stems", "norm", "--out", "code"], "'sm_12' is not a target"),
+        (["--target", "sm_90", "--stems", "nothing", "--out", "code"], "no stem 'nothing'"),
+    ],
+)
+def test_mistakes_about_targets(options, text, tmp_path):
+    command = [sys.executable, "-m", "lbrx", "shaders", "build", *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode != 0
+    assert text in done.stderr
+    assert "Traceback" not in done.stderr

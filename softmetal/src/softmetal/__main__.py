@@ -101,6 +101,7 @@ def _devices(options: argparse.Namespace) -> int:
     if options.profiles:
         return _profiles()
     from softmetal.api.device import MTLCopyAllDevices
+    from softmetal.executors.cuda import gpus
 
     titles = ("device", "threads a threadgroup", "threadgroup memory", "working set")
     rows = [
@@ -113,6 +114,8 @@ def _devices(options: argparse.Namespace) -> int:
         for device in MTLCopyAllDevices()
     ]
     _print_table([titles, *rows])
+    if reason := gpus.why_none():
+        print(f"no NVIDIA GPU: {reason}")
     return 0
 
 

@@ -50,7 +50,7 @@ def _seconds(text: str) -> float:
 
 def device() -> str:
     """SOFTMETAL_DEVICE: which executor backs the default device."""
-    return _read("SOFTMETAL_DEVICE", str, "cpu", "'cpu' or 'null'")
+    return _read("SOFTMETAL_DEVICE", str, "cpu", "'cpu', 'discrete', 'cuda:0' or 'null'")
 
 
 def profile() -> str:

@@ -129,7 +129,16 @@ class Artifact:
     check_map: CheckMap | None = None
 
 
-# ---- executors: what a command buffer holds -------------------------------------------------
+# ---- executors: what a device is, and what a command buffer holds ------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """What a device reports of itself."""
+
+    name: str  # "NVIDIA H200"
+    architecture: str  # "sm_90"
+    memory: int  # bytes
 
 
 class Dispatch(NamedTuple):
@@ -169,6 +178,14 @@ class Order(NamedTuple):
 
     kind: str
     value: int = 0
+
+
+class Use(NamedTuple):
+    """Memory that later kernels reach through addresses. Sent to devices with their own memory."""
+
+    address: int
+    length: int
+    written: bool
 
 
 class Copy(NamedTuple):
@@ -246,7 +263,9 @@ class IndirectCommands:
     kept: tuple[object, ...] = ()  # objects that live as long as these slots
 
 
-Command = Dispatch | Resources | Order | Copy | Fill | Signal | Wait | Timestamp | Gemm | Execute
+Command = (
+    Dispatch | Use | Resources | Order | Copy | Fill | Signal | Wait | Timestamp | Gemm | Execute
+)
 
 
 class LogMessage(NamedTuple):

@@ -676,6 +676,8 @@ def test_a_buffer_released_after_the_work(bench):
 
 
 def test_work_on_arrays_of_the_host_is_checked_by_address(bench):
+    if not bench.device.hasUnifiedMemory():
+        pytest.skip("the device has its own, aligned copy of the array")
     array = np.zeros(64, "f4")[1:]  # 4 bytes into a multiple of 16
     make = bench.device.newBufferWithBytesNoCopy_length_options_deallocator_
     encoder = bench.compute("wide")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from softmetal.executors import runtime_build
+from softmetal.executors.cuda import driver_build
 from softmetal.toolchain import clang
 
 HERE = Path(__file__).parent
@@ -201,10 +202,13 @@ print("same")
     assert done.stdout == "same\n", done.stderr
 
 
+SOURCES = [*sorted(runtime_build.SOURCES.glob("*.c")), *sorted(driver_build.SOURCES.glob("*.c"))]
+
+
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
-@pytest.mark.parametrize("source", sorted(path.name for path in runtime_build.SOURCES.glob("*.c")))
-def test_each_source_compiles_without_warnings(tmp_path: Path, machine: str, source: str) -> None:
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_each_source_compiles_without_warnings(tmp_path: Path, machine: str, source: Path) -> None:
     flags = [*runtime_build.compile_flags(machine), "-Wall", "-Wextra", "-Werror"]
     output = tmp_path / "out.o"
-    clang.run("clang", [*flags, "-c", str(runtime_build.SOURCES / source), "-o", str(output)])
+    clang.run("clang", [*flags, "-c", str(source), "-o", str(output)])
     assert output.read_bytes()[:4] == b"\x7fELF"

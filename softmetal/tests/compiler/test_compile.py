@@ -8,7 +8,7 @@ import zlib
 import pytest
 
 from softmetal import compiler
-from softmetal.compiler import building, stages
+from softmetal.compiler import building, native_build, stages
 from softmetal.errors import CompileError
 from softmetal.toolchain import clang, targets
 from softmetal.types import CompileOptions, Mode
@@ -258,6 +258,11 @@ DIAMOND = targets.Target("x86_64-linux-gnu", "dmr", ("-march=diamondrapids",), n
 GRAVITON = targets.Target("aarch64-linux-gnu", "v1", ("-mcpu=neoverse-v1",), native_bfloat=True)
 
 
+def kernel_unit(program, mode):
+    function = program.functions["k"]
+    return stages.unit(program, function, {}, native_build.entry(function, mode))
+
+
 @pytest.fixture
 def optimised(tmp_path):
     """The IR of a kernel `k` for a target of any machine, before it is lowered."""
@@ -266,7 +271,7 @@ def optimised(tmp_path):
         program, header = library(source), tmp_path / f"{target.cpu}.pch"
         if not header.exists():
             stages.build_header(OPTIONS, target, False, header)
-        unit = stages.unit(program, program.functions["k"], mode, {})
+        unit = kernel_unit(program, mode)
         return stages.optimise(unit, OPTIONS, target, header)
 
     return build
@@ -277,7 +282,7 @@ def flat_ir(body):
         "kernel void k(device float* x [[buffer(0)]], device const float* y [[buffer(1)]], "
         f"uint i [[thread_position_in_grid]]) {{ {body} }}"
     )
-    unit = stages.unit(program, program.functions["k"], Mode.FLAT, {})
+    unit = kernel_unit(program, Mode.FLAT)
     target = targets.host()
     return stages.lower(
         stages.optimise(unit, OPTIONS, target, building.unit_header(OPTIONS)), target

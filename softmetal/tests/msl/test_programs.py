@@ -135,6 +135,8 @@ def test_headers_shared_with_the_host() -> None:
 
 def test_vectors_at_any_multiple_of_their_element() -> None:
     """GPUs allow it and llama.cpp's matrix product relies on it."""
+    if device().architecture().name().startswith("sm_"):
+        pytest.skip("NVIDIA's GPUs do not allow it: a fault, which ends the use of the GPU")
     made = library(sources.UNALIGNED)
     values = np.arange(64, dtype=np.float32)
     for name, stride, count in [("vectors", 5, 4), ("matrices", 17, 16)]:

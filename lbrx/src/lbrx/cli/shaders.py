@@ -5,13 +5,21 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from pathlib import Path
 
+from lbrx.errors import SettingError
 from lbrx.kernels.planning import sample_pipelines
-from lbrx.metal import Context, context
+from lbrx.metal import Context, binding, context
 from lbrx.metal.library import PipelineRequest, shader_folder
-from lbrx.metal.prebuild import build_metallibs, build_pipelines, plain_kernels
+from lbrx.metal.prebuild import (
+    build_for_target,
+    build_metallibs,
+    build_pipelines,
+    plain_kernels,
+)
 from lbrx.models.usual_models import model_pipelines, usual_models
 
+SERIAL = "_serial"  # in the names of kernels for devices without simd hardware
 CLEAR = "\r\x1b[K"  # the terminal's line
 
 
@@ -25,13 +33,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="only kernels of these shaders, such as softmax,norm; then also all of them that have "
         "no function constants (default: those of usual models and operations)",
     )
+    parser.add_argument(
+        "--target",
+        metavar="SM",
+        help="write code for NVIDIA GPUs of this architecture instead: sm_80, sm_90 or sm_100",
+    )
+    parser.add_argument("--out", metavar="DIR", type=Path, help="the folder for that code")
 
 
 def run(options: argparse.Namespace) -> int:
+    if (options.target is None) != (options.out is None):
+        raise SettingError("--target and --out go together: give both or neither")
     start = time.perf_counter()
-    libraries = build_metallibs(shader_folder())
-    gpu = context()
     stems = None if options.stems is None else options.stems.split(",")
+    if options.target is not None:
+        return _write_code(stems, options.target, options.out)
+    gpu = context()
+    libraries = build_metallibs(shader_folder())
     wanted = _wanted(gpu, stems)
     progress = Progress(start)
     try:
@@ -41,6 +59,23 @@ def run(options: argparse.Namespace) -> int:
     seconds = time.perf_counter() - start
     print(f"{len(wanted)} pipelines for {gpu.info.name} in {seconds:.1f} s")
     print(f"{len(libraries)} Metal libraries" + ("" if libraries else " (needs `xcrun metal`)"))
+    return 0
+
+
+def _write_code(stems: list[str] | None, target: str, folder: Path) -> int:
+    start = time.perf_counter()
+    gpu = Context(binding.modelled_gpu())
+    plain = plain_kernels(gpu.shaders, stems) if stems is not None else []
+    known = dict.fromkeys((*plain, *sample_pipelines(gpu)))
+    chosen = (each for each in known if stems is None or each.stem in stems)
+    wanted = [each for each in chosen if SERIAL not in each.function]
+    progress = Progress(start)
+    try:
+        files = build_for_target(gpu.shaders, wanted, target, folder, progress)
+    finally:
+        progress.clear()
+    seconds = time.perf_counter() - start
+    print(f"{len(files)} files of {len(wanted)} kernels for {target} in {folder}, {seconds:.1f} s")
     return 0
 
 

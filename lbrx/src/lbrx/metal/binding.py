@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from lbrx.errors import DeviceError, LbrxError, SettingError
@@ -55,6 +56,19 @@ def _setting(module: str, function: str) -> Any:
 def chip_table() -> Any:
     """Apple's chips by name. softmetal has the table, and is installed on a Mac too."""
     return import_module("softmetal.chips").chips()
+
+
+def modelled_gpu() -> Any:
+    """A device that runs nothing and has a GPU's features; only softmetal has one."""
+    if not SOFT:
+        raise DeviceError("code for other GPUs is made where softmetal is the device: on Linux")
+    return import_module("softmetal.ahead").modelled_gpu()
+
+
+def compile_for(function: Any, target: str, output: Path) -> list[Path]:
+    """Write the code of a kernel of `modelled_gpu` for this architecture."""
+    written: list[Path] = import_module("softmetal.ahead").compile_for(function, target, output)
+    return written
 
 
 def soft_threads() -> int:

@@ -160,6 +160,15 @@ class Shaders:
                     self._seconds += time.perf_counter() - began
             return self._pipelines[key]
 
+    def compile_for(self, request: PipelineRequest, target: str, output: Path) -> list[Path]:
+        """Write a kernel's code for another GPU, without its suffix; returns the files."""
+        try:
+            library = self._library(request.stem, request.source, request.safe_math)
+            function = library.function(request.function, request.constants)
+            return binding.compile_for(function, target, output)
+        except CallError as refusal:
+            raise binding.error_of(refusal, f"{request.stem}.metal: {refusal}") from refusal
+
     def functions(
         self, stem: str, *, source: str | None = None, safe_math: bool = False
     ) -> list[str]:
@@ -259,7 +268,7 @@ class _Library:
 
     def pipeline(self, name: str, constants: tuple[tuple[int, ConstantValue], ...]) -> Pipeline:
         descriptor = Metal.MTLComputePipelineDescriptor.alloc().init()
-        descriptor.setComputeFunction_(self._function(name, constants))
+        descriptor.setComputeFunction_(self.function(name, constants))
         descriptor.setLabel_(name)
         descriptor.setSupportIndirectCommandBuffers_(True)  # replays need it
         state = self._state(descriptor, name)
@@ -271,7 +280,7 @@ class _Library:
             _written(state),
         )
 
-    def _function(self, name: str, constants: tuple[tuple[int, ConstantValue], ...]) -> Any:
+    def function(self, name: str, constants: tuple[tuple[int, ConstantValue], ...]) -> Any:
         if not constants:
             function, problem = self.library.newFunctionWithName_(name), None
         else:

@@ -60,6 +60,38 @@ def build_pipelines(
             shaders.save()
 
 
+def build_for_target(
+    shaders: Shaders,
+    wanted: Sequence[PipelineRequest],
+    target: str,
+    folder: Path,
+    progress: Progress = lambda done, count, last: None,
+) -> list[Path]:
+    """Write the code of pipelines for another GPU into a folder; raises the first error."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written: list[Path] = []
+    with ThreadPoolExecutor(os.cpu_count()) as workers:
+        running = {
+            workers.submit(shaders.compile_for, each, target, folder / file_name(each)): each
+            for each in wanted
+        }
+        try:
+            for done, future in enumerate(as_completed(running), 1):
+                written += future.result()
+                progress(done, len(wanted), running[future])
+        finally:
+            workers.shutdown(cancel_futures=True)
+    return sorted(written)
+
+
+def file_name(request: PipelineRequest) -> str:
+    """What a pipeline's files are called; function constants and a source are in a digest."""
+    plain = f"{request.stem}-{request.function}"
+    if not request.constants and request.source is None:
+        return plain
+    return f"{plain}-{digest(repr((request.constants, request.source)), request.safe_math)}"
+
+
 def build_metallibs(folder: Path) -> list[Path]:
     """Write a library per stem beside the sources; none without `xcrun metal`."""
     if not _has_compiler():

@@ -37,7 +37,9 @@ def archive_error(code: int, description: str) -> NSError:
 
 def function_key(function: MTLFunction) -> str:
     """What names a compiled kernel; it holds everything that the code depends on."""
-    return compiler.artifact_key(function._library._program, function._name, function._constants)
+    library = function._library
+    target = library._device._executor.target
+    return compiler.artifact_key(library._program, function._name, function._constants, target)
 
 
 # Raised when a kernel is read and the file's records about it are wrong.
@@ -140,7 +142,10 @@ class MTLBinaryArchive(Labelled):
         function: MTLFunction = descriptor.computeFunction()
         try:
             artifact = compiler.compile_kernel(
-                function._library._program, function._name, function._constants
+                function._library._program,
+                function._name,
+                function._constants,
+                target=self._device._executor.target,
             )
         except CompileError as problem:
             code = enums.MTLBinaryArchiveErrorCompilationFailure

@@ -101,7 +101,7 @@ class MTLResource(MTLAllocation):
 class MTLBuffer(MTLResource):
     """A range of memory. `_address` and `_length` are what encoders read."""
 
-    __slots__ = ("_address", "_length", "_memory")
+    __slots__ = ("_address", "_length", "_memory", "_offset")
 
     def __init__(
         self,
@@ -113,6 +113,7 @@ class MTLBuffer(MTLResource):
     ) -> None:
         super().__init__(device, options)
         self._memory = memory
+        self._offset = offset
         self._address = memory.address + offset
         self._length = length
 
@@ -122,7 +123,7 @@ class MTLBuffer(MTLResource):
     def contents(self) -> Pointer:
         """The memory itself."""
         check_cpu_visible(self.storageMode(), self._label)
-        return Pointer(self._address, self._length, self)
+        return Pointer(self._memory.host() + self._offset, self._length, self)
 
     # MTL: -length
     def length(self) -> int:
@@ -134,7 +135,7 @@ class MTLBuffer(MTLResource):
 
     # MTL: -gpuAddress
     def gpuAddress(self) -> int:
-        """The host address, which kernels can dereference."""
+        """The device's address, which kernels can dereference."""
         return self._address
 
     # MTL: -didModifyRange:

@@ -6,6 +6,7 @@ import functools
 import os
 import platform
 import time
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -98,16 +99,20 @@ class Capabilities(Object):
     def name(self) -> str:
         if self._profile is not None:
             return self._profile.device_name
+        if self._executor.hardware is not None:
+            return self._executor.hardware.name
         return f"softmetal {self._executor.name} ({_processor()})"
 
     # MTL: -registryID
     def registryID(self) -> int:
-        return 1
+        return zlib.crc32(self._executor.name.encode()) or 1
 
     # MTL: -architecture
     def architecture(self) -> MTLArchitecture:
         if self._profile is not None:
             return MTLArchitecture(self._profile.architecture)
+        if self._executor.hardware is not None:
+            return MTLArchitecture(self._executor.hardware.architecture)
         return MTLArchitecture(f"softmetal_{self._executor.name}")
 
     # MTL: -maxThreadsPerThreadgroup
@@ -123,13 +128,17 @@ class Capabilities(Object):
 
     # MTL: -maxBufferLength
     def maxBufferLength(self) -> int:
-        return memory_bytes() if self._profile is None else self._profile.max_buffer
+        return self._memory() if self._profile is None else self._profile.max_buffer
+
+    def _memory(self) -> int:
+        hardware = self._executor.hardware
+        return memory_bytes() if hardware is None else hardware.memory
 
     # MTL: -recommendedMaxWorkingSetSize
     def recommendedMaxWorkingSetSize(self) -> int:
         if self._profile is not None:
             return self._profile.working_set
-        return memory_bytes() * 3 // 4
+        return self._memory() * 3 // 4
 
     # MTL: -maxTransferRate
     def maxTransferRate(self) -> int:
@@ -137,7 +146,7 @@ class Capabilities(Object):
 
     # MTL: -hasUnifiedMemory
     def hasUnifiedMemory(self) -> bool:
-        return True
+        return self._executor.unified
 
     # MTL: -isLowPower
     def isLowPower(self) -> bool:

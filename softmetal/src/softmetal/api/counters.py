@@ -75,7 +75,7 @@ class MTLCounterSampleBuffer(Labelled):
     def resolveCounterRange_(self, range_: Sequence[int]) -> NSData:
         start, count = range_
         check_range(start, count, self._count, "samples")
-        view = Pointer(self._memory.address, self._memory.length, self._memory).as_buffer(
+        view = Pointer(self._memory.host(), self._memory.length, self._memory).as_buffer(
             self._memory.length
         )
         return NSData(view[start * SAMPLE_BYTES : (start + count) * SAMPLE_BYTES])

@@ -43,6 +43,7 @@ from softmetal.api.residency import MTLResidencySet, MTLResidencySetDescriptor
 from softmetal.api.structs import MTLSizeAndAlign
 from softmetal.errors import CompileError, SettingError, ValidationError
 from softmetal.executors import Executor
+from softmetal.executors.cuda import gpus
 from softmetal.types import Artifact, Program
 from softmetal.validation import (
     HEAP_STORAGE,
@@ -63,15 +64,21 @@ PipelineOutcome = tuple[MTLComputePipelineState | None, NSError | None]
 
 @cache
 def _executor(name: str) -> Executor:
-    if name == "cpu":
+    if name in ("cpu", "discrete"):
         from softmetal.executors.cpu import CpuExecutor
 
-        return CpuExecutor()
+        return CpuExecutor(unified=name == "cpu")
+    if name.startswith("cuda:") and name[5:].isdecimal():
+        from softmetal.executors.cuda import CudaExecutor
+
+        return CudaExecutor(int(name[5:]))
     if name == "null":
         from softmetal.executors.null import NullExecutor
 
         return NullExecutor()
-    raise SettingError(f"SOFTMETAL_DEVICE={name!r} is not a device: give 'cpu' or 'null'")
+    raise SettingError(
+        f"SOFTMETAL_DEVICE={name!r} is not a device: give 'cpu', 'discrete', 'cuda:0' or 'null'"
+    )
 
 
 class MTLDevice(Capabilities):
@@ -164,7 +171,7 @@ class MTLDevice(Capabilities):
     ) -> MTLBuffer | None:
         check_storage(storage_mode(options), {SHARED, MANAGED}, "a buffer over the host's memory")
         check_length(length)
-        memory = Borrowed(data, deallocator)
+        memory = Borrowed(self._executor, data, deallocator)
         check_range(0, length, memory.length, "using bytes")
         return MTLBuffer(self, memory, length, options)
 
@@ -415,7 +422,8 @@ class MTLDevice(Capabilities):
         if options & enums.MTLPipelineOptionFailOnBinaryArchiveMiss:
             return None
         program = function._library._program
-        return compiler.compile_kernel(program, function._name, function._constants, modes)
+        target = self._executor.target
+        return compiler.compile_kernel(program, function._name, function._constants, modes, target)
 
 
 def _library_error(code: int, description: str) -> NSError:
@@ -437,4 +445,8 @@ def MTLCreateSystemDefaultDevice() -> MTLDevice:
 
 
 def MTLCopyAllDevices() -> list[MTLDevice]:
-    return [MTLCreateSystemDefaultDevice()]
+    """The default device, and NVIDIA's GPUs."""
+    default = MTLCreateSystemDefaultDevice()
+    names = [f"cuda:{index}" for index in range(gpus.count())]
+    with _creating:
+        return [default, *(_device(name, "") for name in names if name != env.device())]

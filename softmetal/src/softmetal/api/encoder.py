@@ -5,7 +5,7 @@ Serial and concurrent encoders behave alike: commands run in order, each using a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from softmetal.api import enums
@@ -13,7 +13,7 @@ from softmetal.api.buffer import MTLBuffer, MTLResource
 from softmetal.api.checked import blitted, order, resources
 from softmetal.api.counters import MTLCounterSampleBuffer, _SampleAttachments
 from softmetal.api.event import MTLFence
-from softmetal.api.heap import MTLHeap
+from softmetal.api.heap import MTLHeap, used_memory
 from softmetal.api.icb import MTLIndirectCommandBuffer
 from softmetal.api.memory import copied_bytes
 from softmetal.api.objects import Labelled
@@ -371,6 +371,7 @@ class MTLComputeCommandEncoder(MTLCommandEncoder):
         check_open(self._ended, "useResource_usage_")
         self._retain(resource)
         self._used.append(resource)
+        self._announce((resource,), usage)
 
     # MTL: -useResources:count:usage:
     def useResources_count_usage_(
@@ -380,12 +381,14 @@ class MTLComputeCommandEncoder(MTLCommandEncoder):
         for resource in resources[:count]:
             self._retain(resource)
         self._used += resources[:count]
+        self._announce(resources[:count], usage)
 
     # MTL: -useHeap:
     def useHeap_(self, heap: MTLHeap) -> None:
         check_open(self._ended, "useHeap_")
         self._retain(heap)
         self._used.append(heap)
+        self._announce((heap,), enums.MTLResourceUsageWrite)
 
     # MTL: -useHeaps:count:
     def useHeaps_count_(self, heaps: Sequence[MTLHeap], count: int) -> None:
@@ -393,6 +396,14 @@ class MTLComputeCommandEncoder(MTLCommandEncoder):
         for heap in heaps[:count]:
             self._retain(heap)
         self._used += heaps[:count]
+        self._announce(heaps[:count], enums.MTLResourceUsageWrite)
+
+    def _announce(self, resources: Iterable[MTLResource | MTLHeap], usage: int) -> None:
+        """Tell a device with its own memory what kernels may reach through addresses."""
+        if self._command_buffer._queue._executor.unified:
+            return
+        written = bool(usage & enums.MTLResourceUsageWrite)
+        self._command_buffer._commands += used_memory(resources, written)
 
 
 class MTLBlitCommandEncoder(MTLCommandEncoder):

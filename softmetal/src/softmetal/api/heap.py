@@ -6,6 +6,7 @@ import threading
 import weakref
 from bisect import insort
 from collections import deque
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from softmetal.api import enums
@@ -19,6 +20,7 @@ from softmetal.api.buffer import (
 )
 from softmetal.api.memory import Memory
 from softmetal.api.objects import Descriptor, number, table
+from softmetal.types import Command, Use
 from softmetal.validation import (
     check_heap_offset,
     check_heap_options,
@@ -233,3 +235,12 @@ class HeapBuffer(MTLBuffer):
 
     def _default_hazard_mode(self) -> int:
         return self._heap.hazardTrackingMode()
+
+
+def used_memory(allocations: Iterable[object], written: bool) -> list[Command]:
+    """What tells a device with its own memory that kernels may reach these buffers and heaps."""
+    return [
+        Use(allocation._memory.address, allocation._memory.length, written)
+        for allocation in allocations
+        if isinstance(allocation, MTLBuffer | MTLHeap)
+    ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -11,23 +12,35 @@ from softmetal.api.structs import integer
 from softmetal.executors import Executor
 from softmetal.validation import check_view
 
+_hosting = threading.Lock()
+
 
 class Memory:
-    """An allocation of the executor, freed when nothing refers to it."""
+    """An allocation of the executor, freed when nothing refers to it.
 
-    __slots__ = ("__weakref__", "_executor", "_live", "address", "length")
+    `address` is the device's; where its memory is not the host's, `host` is another address.
+    """
+
+    __slots__ = ("__weakref__", "_executor", "_host", "_live", "address", "length")
 
     def __init__(self, executor: Executor, length: int, live: dict[int, int]) -> None:
         """`live` maps the address of each allocation to its length, for accounting."""
         self._executor = executor
         self._live = live
         self.length = length
-        self.address = 0
+        self.address = self._host = 0
         self.address = executor.allocate(length)
         live[self.address] = length
 
+    def host(self) -> int:
+        """The address at which the host reads and writes it."""
+        if not self._host:
+            with _hosting:
+                self._host = self._host or self._executor.host_side(self.address, self.length)
+        return self._host
+
     def write(self, data: bytes) -> None:
-        ctypes.memmove(self.address, data, len(data))
+        ctypes.memmove(self.host(), data, len(data))
 
     # The garbage collector may call this at any moment on any thread: it takes no lock.
     # At exit kernels may still run, so the remaining memory is left to the process.
@@ -65,21 +78,35 @@ _release_buffer.restype = None
 class Borrowed:
     """Memory of the program, kept exported as long as it is used."""
 
-    __slots__ = ("__weakref__", "_deallocator", "_view", "address", "length")
+    __slots__ = ("__weakref__", "_deallocator", "_executor", "_view", "address", "length")
 
-    def __init__(self, source: Any, deallocator: Callable[[Pointer, int], object] | None) -> None:
+    def __init__(
+        self,
+        executor: Executor,
+        source: Any,
+        deallocator: Callable[[Pointer, int], object] | None,
+    ) -> None:
         self.address = 0
+        self._executor = executor
         self._deallocator = deallocator
         self._view = _PyBuffer()
         _get_buffer(source, ctypes.byref(self._view), 0)  # 0: contiguous bytes, writable or not
-        self.address = self._view.buf or 0
         self.length = int(self._view.len)
+        self.address = self._view.buf or 0
+        if not executor.unified:
+            self.address = executor.allocate(self.length)
+            executor.host_side(self.address, self.length, self.host())
+
+    def host(self) -> int:
+        return self._view.buf or 0
 
     def __del__(self) -> None:
         if not self.address or sys.is_finalizing():
             return
+        if not self._executor.unified:
+            self._executor.free(self.address, self.length)
         if self._deallocator is not None:
-            self._deallocator(Pointer(self.address, self.length, None), self.length)
+            self._deallocator(Pointer(self.host(), self.length, None), self.length)
         _release_buffer(ctypes.byref(self._view))
 
 
@@ -145,7 +172,7 @@ class Arena:
 
     def __init__(self, memory: Memory) -> None:
         self._memory = memory
-        self._view = Pointer(memory.address, memory.length, memory).as_buffer(memory.length)
+        self._view = Pointer(memory.host(), memory.length, memory).as_buffer(memory.length)
         self._next = 0
 
     def put(self, data: bytes) -> int:

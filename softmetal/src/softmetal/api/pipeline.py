@@ -18,7 +18,7 @@ from softmetal.api.objects import (
     table,
 )
 from softmetal.api.structs import MTLResourceID, MTLSize
-from softmetal.types import MAX_THREADS, SIMD_WIDTH, Argument, Artifact
+from softmetal.types import SIMD_WIDTH, Argument, Artifact
 from softmetal.validation import Size3, check_simd_multiple, check_threadgroup
 
 if TYPE_CHECKING:
@@ -203,9 +203,10 @@ class MTLComputePipelineState(Labelled):
         self._indirect = bool(descriptor.supportIndirectCommandBuffers())
         width, height, depth = descriptor.requiredThreadsPerThreadgroup() or (0, 0, 0)
         self._required: Size3 = (width, height, depth)
-        limits = (artifact.max_total_threads, descriptor.maxTotalThreadsPerThreadgroup())
-        self._max_threads = min(n for n in (*limits, library_limit, MAX_THREADS) if n)
         self._kernel = device._executor.load(artifact)
+        limits = (artifact.max_total_threads, descriptor.maxTotalThreadsPerThreadgroup())
+        hardware = device._executor.max_threads(self._kernel)
+        self._max_threads = min(n for n in (*limits, library_limit, hardware) if n)
         self._memory_limit = device.maxThreadgroupMemoryLength()
         self._whole_simdgroups = bool(descriptor.threadGroupSizeIsMultipleOfThreadExecutionWidth())
         buffers = [a for a in artifact.arguments if a.kind == "buffer"]

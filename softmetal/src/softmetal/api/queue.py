@@ -30,6 +30,7 @@ from softmetal.api.encoder import (
 )
 from softmetal.api.event import SLICE, MTLEvent
 from softmetal.api.foundation import NSError
+from softmetal.api.heap import used_memory
 from softmetal.api.icb import MTLIndirectCommandBuffer
 from softmetal.api.log import MTLLogState, deliver
 from softmetal.api.memory import Arena
@@ -424,6 +425,8 @@ class MTLCommandBuffer(Labelled):
         if (current := checks.current()) is not None:
             self._commands = shuffled(self._expanded(), current.seed)
         queue = self._queue
+        if not queue._executor.unified:
+            self._commands += self._resident_memory()
         queue._reap()
         queue._make_room()
         self._commit_time = time.monotonic()
@@ -434,6 +437,15 @@ class MTLCommandBuffer(Labelled):
             queue._order.append(self)
         self._committed = True
         queue._submit_ready()
+
+    def _resident_memory(self) -> list[Command]:
+        """For a device with its own memory: what residency sets make reachable."""
+        sets = [item for item in self._retained if isinstance(item, MTLResidencySet)]
+        return [
+            use
+            for residency in (*self._queue._residency, *sets)
+            for use in used_memory(residency._committed.values(), written=True)
+        ]
 
     def _expanded(self) -> list[Command]:
         """The commands with indirect command buffers expanded, for the checking modes."""

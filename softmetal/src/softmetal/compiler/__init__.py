@@ -9,24 +9,24 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
+from functools import cache as once
 from pathlib import Path
 
 from softmetal.compiler import serialization
-from softmetal.compiler.elf import OBJECT, TLS, Elf
 from softmetal.compiler.identity import fingerprint
+from softmetal.compiler.native import NativeTarget
+from softmetal.compiler.target import Target
 from softmetal.errors import CompileError
-from softmetal.toolchain import disk_cache, targets
+from softmetal.toolchain import disk_cache
 from softmetal.types import (
     MAX_SOURCE,
     Argument,
     Artifact,
-    CheckMap,
     CompileOptions,
     Function,
     Mode,
     Program,
-    Variable,
 )
 
 __all__ = [
@@ -37,6 +37,7 @@ __all__ = [
     "check_address_spaces",
     "compile_kernel",
     "compile_library",
+    "native",
     "program_from_bytes",
     "program_to_bytes",
 ]
@@ -120,14 +121,24 @@ def _fresh(entry: Path) -> bool:
 # ---- kernels ------------------------------------------------------------------------------------
 
 
+@once
+def native() -> NativeTarget:
+    """The target that is this machine's processor."""
+    return NativeTarget()
+
+
 def artifact_key(
-    program: Program, name: str, constants: Mapping[int, bytes], checked: bool = False
+    program: Program,
+    name: str,
+    constants: Mapping[int, bytes],
+    target: Target,
+    checked: bool = False,
 ) -> str:
     """The key under which a compiled kernel is kept."""
-    function, target = program.functions[name], targets.host()
+    function = program.functions[name]
     return disk_cache.key_of(
         fingerprint(),
-        *(target.triple, target.cpu, *target.flags),
+        *target.key,
         *(program.text, repr(program.options), repr(function)),
         *(f"{index}={value.hex()}" for index, value in sorted(constants.items())),
         "checked" if checked else "",
@@ -139,24 +150,23 @@ def compile_kernel(
     name: str,
     constants: Mapping[int, bytes],
     checks: frozenset[str] = frozenset(),
+    target: Target | None = None,
 ) -> Artifact:
-    """Generate code for one kernel with its function constants, instrumented if `checks` are on."""
+    """Generate code for one kernel with its function constants, instrumented if `checks` are on.
+
+    Without a target the code is for this machine's processor.
+    """
+    target = native() if target is None else target
     function = program.functions.get(name)
     if function is None:
         known = ", ".join(sorted(program.functions)) or "none"
         raise CompileError(f"the library has no kernel '{name}': its kernels are {known}")
     _require_constants(program, function, constants)
-    key = artifact_key(program, name, constants, bool(checks))
+    key = artifact_key(program, name, constants, target, bool(checks))
     folder = disk_cache.default().get(
-        "kernel", key, lambda path: _build(program, function, constants, bool(checks), path)
+        "kernel", key, lambda path: _build(program, function, constants, bool(checks), target, path)
     )
-    artifact = _artifact(function, folder / "kernel.so")
-    if not checks:
-        return artifact
-    sites = tuple(tuple(site) for site in json.loads((folder / "sites").read_text()))
-    check_map = _check_map(folder / "kernel.so", sites)
-    used = sum(variable.size for variable in check_map.threadgroup)  # without the gaps between them
-    return replace(artifact, checks=checks, check_map=check_map, static_threadgroup_memory=used)
+    return target.describe(function, folder, checks)
 
 
 def _require_constants(program: Program, function: Function, given: Mapping[int, bytes]) -> None:
@@ -175,50 +185,12 @@ def _build(
     function: Function,
     constants: Mapping[int, bytes],
     checked: bool,
+    target: Target,
     folder: Path,
 ) -> None:
     from softmetal.compiler import building
 
-    building.build(program, function, constants, checked, folder)
-
-
-def _check_map(path: Path, sites: tuple[tuple[str, int, int], ...]) -> CheckMap:
-    elf = Elf.read(path)
-    threadgroup, anchor = [], 0
-    for symbol, offset, size in elf.sized_symbols(TLS):
-        if "softmetal_anchor" in symbol:
-            anchor = offset
-        elif "softmetal_guard" not in symbol:
-            threadgroup.append(Variable(_local_name(symbol), offset, size))
-    constants = [
-        Variable(_local_name(symbol), address, size)
-        for symbol, address, size in elf.sized_symbols(OBJECT)
-        if not symbol.startswith("softmetal_")
-    ]
-    return CheckMap(sites, tuple(threadgroup), tuple(constants), anchor)
-
-
-def _local_name(symbol: str) -> str:
-    """The last component of a mangled name: `_ZZL1kPfjE4tile` is tile."""
-    found = [symbol[m.end() :][: int(m[0])] for m in re.finditer(r"\d+", symbol)]
-    return next((n for n in reversed(found) if n.isidentifier()), symbol)
-
-
-def _artifact(function: Function, path: Path) -> Artifact:
-    elf = Elf.read(path)
-    _, mode, _, limit, *words = elf.words("softmetal_info")
-    arguments = []
-    for position, parameter in enumerate(function.parameters):
-        kind, index, size, alignment, writable, reference = words[position * 6 : position * 6 + 6]
-        if kind < 2:
-            name = ("buffer", "threadgroup")[kind]
-            arguments.append(
-                Argument(parameter.name, name, index, parameter.type, size, alignment,
-                         bool(writable), bool(reference))
-            )  # fmt: skip
-    return Artifact(
-        function.name, path, Mode(mode), tuple(arguments), elf.thread_local_size(), limit
-    )
+    building.build(program, function, constants, checked, target, folder)
 
 
 def artifact_to_bytes(artifact: Artifact) -> bytes:
@@ -226,18 +198,20 @@ def artifact_to_bytes(artifact: Artifact) -> bytes:
     fields = asdict(artifact)
     for name in ("path", "checks", "check_map"):  # archives contain unchecked code
         del fields[name]
+    fields["file"] = artifact.path.name
     return json.dumps(fields).encode() + b"\n" + artifact.path.read_bytes()
 
 
 def artifact_from_bytes(data: bytes) -> Artifact:
     """The kernel that `artifact_to_bytes` packed; its code goes to the cache."""
     head, _, code = data.partition(b"\n")
+    fields = json.loads(head)
+    file = Path(fields.pop("file")).name
 
     def fill(folder: Path) -> None:
-        (folder / "kernel.so").write_bytes(code)
+        (folder / file).write_bytes(code)
 
     folder = disk_cache.default().get("kernel", disk_cache.key_of(code), fill)
-    fields = json.loads(head)
     arguments = tuple(Argument(**argument) for argument in fields.pop("arguments"))
     mode = Mode(fields.pop("mode"))
-    return Artifact(path=folder / "kernel.so", mode=mode, arguments=arguments, **fields)
+    return Artifact(path=folder / file, mode=mode, arguments=arguments, **fields)

@@ -1,17 +1,17 @@
-"""Compiles what is not in the cache: a source to a program, and a kernel to a shared object."""
+"""Compiles what is not in the cache: a source to a program, and a kernel to a target's code."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from softmetal.compiler import diagnostics, frontend, host_access, instrument, stages
-from softmetal.compiler.identity import INCLUDE, PACKAGE, fingerprint
+from softmetal.compiler import diagnostics, frontend, host_access, stages
+from softmetal.compiler.identity import INCLUDE, fingerprint
+from softmetal.compiler.target import KernelSource, Target
 from softmetal.compiler.tokens import Refusal, Token
 from softmetal.errors import CompileError
 from softmetal.toolchain import disk_cache, targets
-from softmetal.types import CompileOptions, Function, Mode, Program
+from softmetal.types import CompileOptions, Function, Program
 
 
 def front(source: str, options: CompileOptions) -> tuple[Program, str, list[Path]]:
@@ -80,34 +80,16 @@ def build(
     function: Function,
     constants: Mapping[int, bytes],
     checked: bool,
+    target: Target,
     folder: Path,
 ) -> None:
-    """Write a kernel's shared object into a folder, with its table of sites if it is checked."""
-    target, options = targets.host(), program.options
-    header = unit_header(options, checked)
+    """Write a kernel's code into a folder; errors name the places of the user's source."""
+    options = program.options
     places = diagnostics.SourceMap(
         program.text, options.file_name, program.source, options.include_dirs
     )
-
-    def optimised(mode: Mode) -> str:
-        unit = stages.unit(program, function, mode, constants)
-        return stages.optimise(unit, options, target, header, checked)
-
-    # Findings name the threadgroup, which a FLAT kernel does not know.
-    mode = Mode.GROUPS if checked and function.mode == Mode.FLAT else function.mode
     try:
-        ir = optimised(mode)
-        if mode != Mode.FIBERS and stages.cooperates(ir):
-            ir = optimised(Mode.FIBERS)
-        ir = stages.lower(ir, target)
-        if checked:
-            ir, sites = instrument.instrument(ir, (PACKAGE, "softmetal_entry"))
-            mapped = [(s.file, s.line, places.column(s.file, s.line, s.column)) for s in sites]
-            (folder / "sites").write_text(json.dumps(mapped))
-        stages.generate(ir, target, folder / "kernel.o")
-        stages.link([folder / "kernel.o"], folder / "kernel.so")
-        host_access.check_object(folder / "kernel.so")
-        (folder / "kernel.o").unlink()
+        target.build(KernelSource(program, function, constants, checked, places), folder)
     except host_access.UndefinedSymbol as error:
         raise CompileError(diagnostics.undefined(error, program.text, places)) from None
     except CompileError as error:

@@ -25,8 +25,10 @@ _DECLARED = re.compile(r'^declare [^\n]*?@"?([\w.$]+)"?\(', re.MULTILINE)
 _EXTERNAL = re.compile(
     r'^@"?([\w.$]+)"? = (?:[\w()]+ )*(?:external|extern_weak) [^\n]*$', re.MULTILINE
 )
+_ASSEMBLY = "inline assembly is not supported in Metal"
+_INLINE = re.compile(r' asm (?:[a-z]+ )*"([^"]*)"')
 _REFUSED = (
-    (r'^module asm | asm (?:[a-z]+ )*"(?!")', "inline assembly is not supported in Metal"),
+    (r"^module asm ", _ASSEMBLY),
     (
         r"^@llvm\.global_[cd]tors = (?!appending global \[0 x )",  # the sanitizer's list is empty
         "code that runs when a library is loaded is not supported in Metal: a variable needs a "
@@ -63,11 +65,16 @@ class UndefinedSymbol(CompileError):
         self.message = message
 
 
-def check_ir(ir: str) -> None:
-    """Raise CompileError for assembly, initialisation at load, and calls that leave the kernel."""
+def check_ir(ir: str, assembly: frozenset[str] = frozenset()) -> None:
+    """Raise CompileError for assembly, initialisation at load, and calls that leave the kernel.
+
+    `assembly` is what our own headers contain.
+    """
     for pattern, message in _PATTERNS:
         if pattern.search(ir):
             raise CompileError(f"error: {message}\n")
+    if set(_INLINE.findall(ir)) - assembly - {""}:
+        raise CompileError(f"error: {_ASSEMBLY}\n")
     for name in (*_DECLARED.findall(ir), *_EXTERNAL.findall(ir)):
         if not name.startswith(("llvm.", _INSTRUMENTATION)):
             _require_allowed(name)

@@ -18,22 +18,25 @@ from softmetal.compiler.tokens import MAX_NESTING, line_markers
 from softmetal.errors import CompileError
 from softmetal.toolchain import clang
 from softmetal.toolchain.targets import Target
-from softmetal.types import MAX_SOURCE, CompileOptions, Function, Mode, Parameter, Program
+from softmetal.types import MAX_SOURCE, CompileOptions, Function, Parameter, Program
 
 _OURS: tuple[Path | str, ...] = (INCLUDE, RUNTIME)
-_LANGUAGE = (
+LANGUAGE = (
     *("-std=c++17", "-nostdinc", "-nostdlibinc", "-fdeclspec", "-fno-exceptions", "-fno-rtti"),
     # Without it -O3 duplicates calls of simd functions, and lanes arrive at different call sites.
     "-fconvergent-functions",
     *("-Xclang", "-ffloat16-excess-precision=none"),  # each half operation rounds, as on the GPU
     "-fsigned-char",  # as in Metal, on every machine
-    "-fmax-type-align=8",  # GPUs accept vectors aligned to their element, and kernels rely on it
     *("-fno-strict-aliasing", "-fno-math-errno", "-fno-stack-protector"),
     "-fno-finite-loops",  # else clang deletes a loop that waits for memory to change
-    "-fstack-clash-protection",  # a large stack frame must touch the guard page
-    *("-fvisibility=hidden", "-fPIC", f"-isystem{INCLUDE}", f"-isystem{RUNTIME}"),
+    f"-isystem{INCLUDE}",
 )
-_QUIET = (
+_NATIVE = (
+    "-fmax-type-align=8",  # GPUs accept vectors aligned to their element, and kernels rely on it
+    "-fstack-clash-protection",  # a large stack frame must touch the guard page
+    *("-fvisibility=hidden", "-fPIC", f"-isystem{RUNTIME}"),
+)
+QUIET = (
     *("-fno-caret-diagnostics", "-fno-color-diagnostics", "-ferror-limit=20"),
     *("-fno-crash-diagnostics", f"-fbracket-depth={MAX_NESTING}"),
     "-Wno-c++11-narrowing",  # float4 v = {i, 0, 0, 1}: Metal accepts it
@@ -60,11 +63,16 @@ _USER_END = "#pragma clang attribute pop\n"
 
 def language_flags(options: CompileOptions) -> tuple[str, ...]:
     """Flags that every stage shares: they decide what the source means."""
-    if not options.fast_math:
-        return (*_LANGUAGE, "-ffp-contract=on")
-    special = () if options.finite_math else ("-fno-finite-math-only",)
     # Estimates of 1/x and 1/sqrt(x) would give NaN for 0 and infinity.
-    return (*_LANGUAGE, "-ffast-math", *special, "-mrecip=none")
+    estimates = ("-mrecip=none",) if options.fast_math else ()
+    return (*LANGUAGE, *_NATIVE, *arithmetic_flags(options), *estimates)
+
+
+def arithmetic_flags(options: CompileOptions) -> tuple[str, ...]:
+    if not options.fast_math:
+        return ("-ffp-contract=on",)
+    special = () if options.finite_math else ("-fno-finite-math-only",)
+    return ("-ffast-math", *special)
 
 
 # ---- a library ----------------------------------------------------------------------------------
@@ -77,7 +85,7 @@ def preprocess(source: str, options: CompileOptions) -> str:
     """
     version = options.language_version
     flags = [
-        *("-E", "-x", "c++", *_QUIET, *language_flags(options)),
+        *("-E", "-x", "c++", *QUIET, *language_flags(options)),
         "-Werror=c23-extensions",  # #embed
         *(f"-I{folder}" for folder in options.include_dirs),
         *(f"-D__METAL_VERSION__={version}", "-D__METAL__=1", "-D__METAL_MACOS__=1"),
@@ -133,7 +141,7 @@ def included_files(text: str, options: CompileOptions) -> list[Path]:
 
 def check(program: Program, header: Path) -> str:
     """Compile without generating code; returns the warnings, raises CompileError."""
-    flags = ["-fsyntax-only", *_QUIET, *_NO_WARNINGS, *language_flags(program.options)]
+    flags = ["-fsyntax-only", *QUIET, *_NO_WARNINGS, *language_flags(program.options)]
     arguments = [*flags, "-include-pch", str(header), *_STDIN]
     _, warnings = clang.run("clang", arguments, _every_kernel(program), (*_OURS, header))
     return warnings
@@ -156,7 +164,7 @@ def _within(scope: str, text: str) -> str:
 def recursive_functions(program: Program, target: Target, header: Path) -> set[str]:
     """Names of functions on a cycle of calls, before the optimiser turns them into loops."""
     flags = [*language_flags(program.options), f"--target={target.triple}", *target.flags, "-w"]
-    arguments = ["-O0", "-Xclang", "-disable-llvm-passes", *flags, *_QUIET, "-S", "-emit-llvm"]
+    arguments = ["-O0", "-Xclang", "-disable-llvm-passes", *flags, *QUIET, "-S", "-emit-llvm"]
     arguments += ["-include-pch", str(header), *_STDIN, "-o", "-"]
     ir, _ = clang.run("clang", arguments, _every_kernel(program), (*_OURS, header))
     calls = {
@@ -181,7 +189,7 @@ def check_spaces(text: str, program: Program) -> str:
     Only SYCL's device mode has address spaces that work with C++ classes. It has a generic space,
     so that only mixtures of device and threadgroup are reported.
     """
-    flags = ["-fsyntax-only", *_QUIET, *language_flags(program.options), "-w"]
+    flags = ["-fsyntax-only", *QUIET, *language_flags(program.options), "-w"]
     mode = ["-Xclang", "-fsycl-is-device", "-DSM_CHECK_SPACES", "-include", "softmetal/unit.h"]
     try:
         source = _constants(program, {}) + text
@@ -217,8 +225,8 @@ def build_header(options: CompileOptions, target: Target, checked: bool, output:
 _STDIN = ("-Xclang", "-fno-validate-pch", "-x", "c++", "-")
 
 
-def unit(program: Program, function: Function, mode: Mode, constants: Mapping[int, bytes]) -> str:
-    """The C++ that becomes one shared object."""
+def unit(program: Program, function: Function, constants: Mapping[int, bytes], entry: str) -> str:
+    """The C++ that becomes the code of one kernel, which `entry` exports."""
     parameters = ", ".join(_parameter(p) for p in function.parameters)
     kernel = f"::softmetal::kernel<&::{function.entry}, ::softmetal::list<{parameters}>>"
     return (
@@ -232,7 +240,7 @@ def unit(program: Program, function: Function, mode: Mode, constants: Mapping[in
             if function.scope
             else ""
         )
-        + f"SM_INFO({int(mode)}, {function.max_total_threads})\nSM_ENTRY_{mode.name}\nSM_ANCHOR\n"
+        + entry
     )
 
 
@@ -282,7 +290,7 @@ def optimise(
     text: str, options: CompileOptions, target: Target, header: Path, checked: bool = False
 ) -> str:
     """C++ to LLVM IR, everything inlined; with a call at every access if it is to be checked."""
-    flags = [*language_flags(options), f"--target={target.triple}", *target.flags, "-w", *_QUIET]
+    flags = [*language_flags(options), f"--target={target.triple}", *target.flags, "-w", *QUIET]
     # -O1 keeps the accesses of the source: an access that is optimised away cannot be checked.
     flags += ["-O1", *instrument.FLAGS] if checked else ["-O3", *_SCALAR]
     arguments = [*flags, "-S", "-emit-llvm", "-include-pch", str(header), *_STDIN]
@@ -296,16 +304,20 @@ def cooperates(ir: str) -> bool:
     return re.search(meeting, ir) is not None
 
 
-def lower(ir: str, target: Target) -> str:
-    """Refuse and rewrite what can only be seen in the IR; see ARCHITECTURE.md."""
-    host_access.check_ir(ir)
-    definitions = _definitions(ir)
-    for name, body in definitions.items():
+def refuse(ir: str, assembly: frozenset[str] = frozenset()) -> None:
+    """Raise CompileError for what can only be seen in the IR; `assembly` is allowed."""
+    host_access.check_ir(ir, assembly)
+    for name, body in _definitions(ir).items():
         if re.search(rf"call [^\n]*@{re.escape(name)}\(", body):
             raise CompileError(
                 f"error: recursion is not supported in Metal: {host_access.demangle(name)}\n"
             )
-    if "= alloca " in definitions.get("softmetal_entry", ""):
+
+
+def lower(ir: str, target: Target) -> str:
+    """Refuse and rewrite what can only be seen in the IR; see ARCHITECTURE.md."""
+    refuse(ir)
+    if "= alloca " in _definitions(ir).get("softmetal_entry", ""):
         promise = r'^(!\d+ = )!\{!"llvm.loop.parallel_accesses".*$'
         ir = re.sub(promise, r'\1!{!"softmetal.sequential"}', ir, flags=re.M)
     native_bfloat = target.native_bfloat

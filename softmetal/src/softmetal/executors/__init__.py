@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from softmetal.types import Artifact, Command, Completion
+from softmetal.compiler.target import Target
+from softmetal.types import Artifact, Command, Completion, Hardware
 
 
 class Executor(Protocol):
@@ -18,6 +19,9 @@ class Executor(Protocol):
     """
 
     name: str
+    target: Target  # what `load` takes is compiled for
+    hardware: Hardware | None  # None is this machine's processor and its memory
+    unified: bool  # the host and the device have the same memory, at the same addresses
 
     def load(self, artifact: Artifact) -> int:
         """Load a compiled kernel and return its handle; raises ExecutionError.
@@ -28,11 +32,23 @@ class Executor(Protocol):
     def unload(self, kernel: int) -> None:
         """Undo one `load`. After the last one no command list may still use the kernel."""
 
+    def max_threads(self, kernel: int) -> int:
+        """The largest threadgroup that the kernel can have."""
+
     def allocate(self, length: int) -> int:
         """The address of `length` zeroed bytes, aligned to 16 KiB; raises MemoryError."""
 
+    def host_side(self, address: int, length: int, host: int = 0) -> int:
+        """The address at which the host reads and writes an allocation; raises MemoryError.
+
+        It is `address` itself if memory is unified. Otherwise the host's side is `host` if that is
+        given, which the device then gets, or new memory. From then on what the host wrote is on the
+        device before a command list runs that is submitted later and uses the allocation, and what
+        that list wrote is on the host's side once it has run, and before an event is signalled.
+        """
+
     def free(self, address: int, length: int) -> None:
-        """Free an allocation. No command list may still use it."""
+        """Free an allocation and its host's side. No command list may still use it."""
 
     def submit(self, queue: int, commands: Sequence[Command]) -> int:
         """Append a command list to a queue without waiting, and return a ticket for it."""

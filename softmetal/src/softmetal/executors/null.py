@@ -11,8 +11,10 @@ from itertools import count
 from pathlib import Path
 from threading import Condition
 
+from softmetal import compiler
+from softmetal.compiler.target import Target
 from softmetal.errors import ExecutionError
-from softmetal.types import Artifact, Command, Completion, Signal, Wait
+from softmetal.types import MAX_THREADS, Artifact, Command, Completion, Hardware, Signal, Wait
 
 _PAGE = 16 << 10
 
@@ -21,8 +23,11 @@ class NullExecutor:
     """Performs signals and waits, so that programs end. See `Executor` for the methods."""
 
     name = "null"
+    hardware: Hardware | None = None
+    unified = True
 
     def __init__(self) -> None:
+        self.target: Target = compiler.native()
         self.commands: list[Command] = []  # everything launched, in order of execution
         self._changed = Condition()
         self._handles = count(1)
@@ -40,6 +45,9 @@ class NullExecutor:
     def unload(self, kernel: int) -> None:
         """Kernels are numbers here."""
 
+    def max_threads(self, kernel: int) -> int:
+        return MAX_THREADS
+
     def allocate(self, length: int) -> int:
         try:
             memory = mmap.mmap(-1, max(length, 1) + _PAGE)
@@ -48,6 +56,9 @@ class NullExecutor:
         start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
         address = (start + _PAGE - 1) // _PAGE * _PAGE
         self._memory[address] = memory
+        return address
+
+    def host_side(self, address: int, length: int, host: int = 0) -> int:
         return address
 
     def free(self, address: int, length: int) -> None:

@@ -25,6 +25,7 @@ from softmetal.types import (
     Resources,
     Signal,
     Timestamp,
+    Use,
     Wait,
 )
 
@@ -32,7 +33,7 @@ SLOT_BYTES = 448
 _EMPTY_SLOT = bytes(SLOT_BYTES)
 
 _DISPATCH, _COPY, _FILL, _SIGNAL, _WAIT, _TIMESTAMP, _GEMM, _EXECUTE = range(1, 9)
-_RESOURCES, _ORDER = 9, 10
+_RESOURCES, _ORDER, _USE = 9, 10, 11
 _ORDERS = ("serial", "concurrent", "barrier", "update", "wait", "concurrency", "from", "to")
 
 _THREE = struct.Struct("<II3Q")
@@ -73,6 +74,10 @@ def _pack_slot(block: Any, index: int, slot: Dispatch | None) -> None:
     n, t = len(buffers), len(threadgroup)
     layout = _dispatch_struct("", n, t)
     layout.pack_into(block, offset, kernel, *grid, *group, indirect, n, t, *buffers, *threadgroup)
+
+
+def _use(command: Use) -> bytes:
+    return _THREE.pack(_USE, _THREE.size, *command)
 
 
 def _copy(command: Copy) -> bytes:
@@ -118,6 +123,7 @@ def _gemm(g: Gemm) -> bytes:
 
 _PACKERS: dict[type, Callable[[Any], bytes]] = {
     Dispatch: _dispatch,
+    Use: _use,
     Copy: _copy,
     Fill: _fill,
     Signal: _signal,

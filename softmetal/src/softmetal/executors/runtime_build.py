@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from softmetal.errors import CompileError, ToolchainError
@@ -41,16 +42,23 @@ def build() -> Path:
         *(part for source in sources for part in (source.name, source.read_bytes())),
     )
 
+    units = [source for source in sources if source.suffix == ".c"]
+
     def fill(folder: Path) -> None:
-        unit = "".join(f'#include "{source}"\n' for source in sources if source.suffix == ".c")
-        machine = target.triple.partition("-")[0]
-        flags = [*compile_flags(machine), *target.flags, "-x", "c", "-c", "-"]
-        try:
-            clang.run("clang", [*flags, "-o", str(folder / "runtime.o")], unit)
-            shared = ["-shared", "-z", "now", str(folder / "runtime.o")]
-            clang.run("ld.lld", [*shared, "-o", str(folder / "runtime.so")])
-        except CompileError as error:
-            raise ToolchainError(f"building the CPU runtime failed:\n{error}") from error
-        (folder / "runtime.o").unlink()
+        build_library(units, target.flags, folder / "runtime.so")
 
     return disk_cache.default().get("runtime", key, fill) / "runtime.so"
+
+
+def build_library(units: Sequence[Path], flags: Sequence[str], output: Path) -> None:
+    """Compile C sources as one unit into a shared library; raises ToolchainError."""
+    text = "".join(f'#include "{source}"\n' for source in units)
+    machine = targets.host().triple.partition("-")[0]
+    compiled = output.with_suffix(".o")
+    arguments = [*compile_flags(machine), *flags, "-x", "c", "-c", "-", "-o", str(compiled)]
+    try:
+        clang.run("clang", arguments, text)
+        clang.run("ld.lld", ["-shared", "-z", "now", str(compiled), "-o", str(output)])
+    except CompileError as error:
+        raise ToolchainError(f"building {output.stem} failed:\n{error}") from error
+    compiled.unlink()

@@ -2,15 +2,11 @@
 #ifndef SOFTMETAL_ABI_H
 #define SOFTMETAL_ABI_H
 
+#include "words.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-typedef __UINT8_TYPE__ sm_u8;
-typedef __UINT32_TYPE__ sm_u32;
-typedef __UINT64_TYPE__ sm_u64;
-
-enum { SM_ABI = 1, SM_BUFFERS = 31, SM_LANES = 32, SM_MAX_THREADS = 1024 };
 
 /* How the CPU runs a kernel; mirrors softmetal.types.Mode. */
 enum sm_mode { SM_FLAT = 0, SM_GROUPS = 1, SM_FIBERS = 2 };
@@ -39,17 +35,13 @@ typedef void (*sm_groups_entry)(const sm_launch *, char *scratch, sm_u32 gx0, sm
                                 sm_u32 gz);
 typedef void (*sm_fibers_entry)(const sm_launch *, const sm_thread *);
 
-enum sm_argument_kind { SM_BUFFER = 0, SM_THREADGROUP = 1 };
-
-typedef struct sm_argument {           /* of each parameter, in their order */
-  sm_u32 kind, index;
-  sm_u32 size, alignment;              /* of what it points to */
-  sm_u32 writable, reference;          /* reference: `constant T&`, exactly one element */
+typedef struct sm_argument {           /* argument_info in include/softmetal/entry.h */
+  sm_u32 kind, index, size, alignment, writable, reference; /* kind 0 is a buffer */
 } sm_argument;
 
-typedef struct sm_info {               /* plain words: compiler/elf.py reads them from the file */
+typedef struct sm_info {
   sm_u32 abi, mode, argument_count, max_threads;
-  sm_argument arguments[];
+  sm_argument arguments[];             /* of each parameter, in their order */
 } sm_info;
 
 /* Called by SM_FIBERS kernels. `convergent` restricts LLVM's optimiser, `nomerge` its code generator:

@@ -1,11 +1,11 @@
-/* The command list that executors/cpu.py packs and interpreter.c reads.
+/* The command list that executors/packing.py packs and an executor reads.
 
    A list is a sequence of commands, each a multiple of 8 bytes long and starting with `sm_command`. Everything
    is little-endian and naturally aligned; addresses and handles are 64 bits. */
 #ifndef SOFTMETAL_COMMANDS_H
 #define SOFTMETAL_COMMANDS_H
 
-#include "abi.h"
+#include "words.h"
 
 enum sm_opcode {
   SM_OP_DISPATCH = 1,
@@ -17,7 +17,8 @@ enum sm_opcode {
   SM_OP_GEMM,
   SM_OP_EXECUTE,
   SM_OP_RESOURCES, /* these two only for kernels compiled for checking */
-  SM_OP_ORDER
+  SM_OP_ORDER,
+  SM_OP_USE /* only for devices with their own memory */
 };
 
 /* An indirect command buffer is an array of dispatches at this stride. A slot whose threadgroup is
@@ -97,6 +98,12 @@ typedef struct sm_command_resources {
   sm_u64 count;
   sm_command_region regions[];
 } sm_command_resources;
+
+/* Memory that later kernels reach through addresses in other memory. */
+typedef struct sm_command_use {
+  sm_command head;
+  sm_u64 address, length, written;
+} sm_command_use;
 
 typedef struct sm_command_order { /* kinds: see check.c */
   sm_command head;

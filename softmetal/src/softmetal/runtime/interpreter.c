@@ -7,6 +7,7 @@
 #include "check.h"
 
 typedef struct sm_stream {
+  sm_pool *pool;
   sm_u32 number;
   sm_worker *worker;
   sm_mutex lock;
@@ -97,6 +98,8 @@ static void run_command(sm_worker *worker, sm_submission *submission, const sm_c
       submission->region_count = (sm_u32)resources->count;
       break;
     }
+    case SM_OP_USE:
+      break;
     case SM_OP_ORDER: {
       const sm_command_order *order = (const sm_command_order *)command;
       sm_check_order(submission, (sm_u32)order->kind, order->value);
@@ -107,16 +110,35 @@ static void run_command(sm_worker *worker, sm_submission *submission, const sm_c
   }
 }
 
+/* Gives the device what the program changed, and later the host what the list changed. */
+static void apply_patches(sm_submission *submission) {
+  size_t offset = 0;
+  for (sm_patch *patch; (patch = sm_patch_next(&submission->uses.patches, &offset));) {
+    memcpy((char *)patch->mirror->device + patch->offset, patch->bytes, patch->size);
+    sm_mirror_patched(patch);
+  }
+}
+
+static void absorb_changes(sm_submission *submission) {
+  for (size_t i = 0; i < submission->uses.count; i++) {
+    const sm_used *used = &submission->uses.items[i];
+    if (used->written) sm_mirror_absorb(used->mirror, (char *)used->mirror->device);
+  }
+}
+
 /* After an error only signals are executed, so that other queues do not wait forever. */
 static void run_list(sm_worker *worker, sm_submission *submission) {
   const char *at = submission->list, *end = at + submission->size;
+  apply_patches(submission);
   while (at < end) {
     const sm_command *command = (const sm_command *)at;
     sm_checkpoint(worker);
+    if (command->opcode == SM_OP_SIGNAL) absorb_changes(submission);
     if (!submission->error || command->opcode == SM_OP_SIGNAL)
       run_command(worker, submission, command);
     at += command->size;
   }
+  absorb_changes(submission);
 }
 
 /* ---- submissions ----------------------------------------------------------------------------- */
@@ -125,6 +147,7 @@ static void release_submission(sm_submission *submission) {
   if (atomic_fetch_sub(&submission->references, 1) != 1) return;
   sm_log_free(&submission->log);
   sm_check_free(submission);
+  sm_uses_free(&submission->uses);
   free(submission);
 }
 
@@ -201,6 +224,7 @@ SM_EXPORT sm_stream *softmetal_new_queue(sm_pool *pool) {
   if (!stream) return NULL;
   static atomic_uint streams;
   stream->number = atomic_fetch_add(&streams, 1);
+  stream->pool = pool;
   stream->last = &stream->first;
   stream->worker = sm_worker_new(pool);
   sm_watch(pool);
@@ -219,6 +243,8 @@ SM_EXPORT void softmetal_free_queue(sm_stream *stream) {
   sm_unlock(&stream->lock);
 }
 
+static sm_u32 written_buffers(sm_u64 kernel) { return ((const sm_kernel *)kernel)->written; }
+
 /* Copies the list. The ticket is valid until softmetal_forget; null: no memory. */
 SM_EXPORT sm_submission *softmetal_submit(sm_stream *stream, const char *list, size_t size) {
   sm_guard_install();
@@ -227,6 +253,9 @@ SM_EXPORT sm_submission *softmetal_submit(sm_stream *stream, const char *list, s
   memset(submission, 0, offsetof(sm_submission, error_text));
   memcpy(submission->list, list, size);
   submission->size = size;
+  const char *error = sm_uses_collect(&submission->uses, &stream->pool->mirrors, list, size,
+                                      written_buffers);
+  if (error) sm_fail(submission, "%s", error);
   atomic_init(&submission->references, 2);
   sm_check_submitted(submission);
   sm_lock(&stream->lock);

@@ -127,6 +127,9 @@ static sm_kernel *kernel_from(void *library, const char *name, char *error, size
   kernel->entry.address = entry;
   find_segments(kernel);
   kernel->mode = info->mode;
+  for (sm_u32 i = 0; i < info->argument_count; i++)
+    if (!info->arguments[i].kind && info->arguments[i].writable)
+      kernel->written |= 1u << info->arguments[i].index;
   kernel->anchor_address = (char *(*)(void))dlsym(library, "softmetal_anchor_address");
   kernel->checks = NULL;
   atomic_init(&kernel->cost, 0);

@@ -13,6 +13,7 @@
 #include "abi.h"
 #include "commands.h"
 #include "sync.h"
+#include "uses.h"
 
 #define SM_EXPORT __attribute__((visibility("default")))
 #define SM_LIKELY(x) __builtin_expect(!!(x), 1)
@@ -35,6 +36,7 @@ typedef struct sm_kernel {
   size_t statics, statics_shift; /* bytes of its threadgroup variables; see sm_statics */
   char *(*anchor_address)(void);   /* these two are null unless it was compiled for checking */
   struct sm_kernel_checks *checks;
+  sm_u32 written; /* bit i: it may write buffer i */
   _Alignas(64) _Atomic float cost; /* nanoseconds per thread, measured; 0 before the first run */
 } sm_kernel;
 
@@ -146,6 +148,7 @@ struct sm_job {
 struct sm_pool {
   unsigned threads; /* those that may run one job, the stream's own included */
   sm_u64 timeout;   /* nanoseconds that one dispatch may take, 0 for any */
+  sm_mirrors mirrors; /* shared buffers, where the device has its own memory */
   sm_worker **helpers;
   cpu_set_t processors; /* that this process may use */
   sm_job *job;
@@ -241,6 +244,7 @@ struct sm_submission {
   sm_u64 start, end;      /* nanoseconds, CLOCK_MONOTONIC */
   const char *error;      /* null, or error_text */
   sm_log log;
+  sm_uses uses; /* of mirrors */
   struct sm_order *order; /* these for the checking modes */
   struct sm_finding *findings;
   sm_u32 finding_count, region_count;

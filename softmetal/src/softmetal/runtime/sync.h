@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "abi.h"
+#include "words.h"
 
 static inline sm_u64 sm_now(void) {
   struct timespec now;

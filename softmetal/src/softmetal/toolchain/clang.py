@@ -61,7 +61,8 @@ def run(
         if visible is not None:
             view.write(_view(visible))
             view.flush()
-            command[2:2] = ["-ivfsoverlay", f"/proc/self/fd/{view.fileno()}"]
+            start = 3 if "-cc1" in command[2:3] else 2  # which must come first
+            command[start:start] = ["-ivfsoverlay", f"/proc/self/fd/{view.fileno()}"]
         status = _limited(command, stdin, out, err, view)
         stdout, stderr = _text(out), _text(err)
     if status is None or status < 0 or _CRASHED in stderr:

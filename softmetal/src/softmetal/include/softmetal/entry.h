@@ -1,28 +1,10 @@
-// The trampoline between the runtime (abi.h) and a kernel: argument types come from the kernel's
-// own type, the token pass supplies a kind and an index for each parameter.
+// From a launch to a kernel's arguments: their types come from the kernel's own type, the token pass
+// supplies a kind and an index for each parameter. target/entry.h calls it.
 #ifndef SOFTMETAL_ENTRY_H
 #define SOFTMETAL_ENTRY_H
 
-#include "abi.h"
-#include "softmetal/config.h"
-
-// Storage of `threadgroup T name[n];` in a kernel: one copy a worker, which runs one threadgroup at
-// a time. Its threads stay on their worker, so clang may keep the address over barriers.
-#ifdef SM_CHECK_SPACES
-#define SM_GLOBAL __attribute__((opencl_global))
-#define SM_LOCAL __attribute__((opencl_local))
-#define SM_TG static SM_LOCAL
-#elif defined(SM_CHECK)
-// A gap before each variable, so that running over one does not end in another; `used`, or reading
-// what is never written folds to zero.
-#define SM_JOIN_(a, b) a##b
-#define SM_JOIN(a, b) SM_JOIN_(a, b)
-#define SM_TG                                                                             \
-  static thread_local char SM_JOIN(softmetal_guard, __COUNTER__)[64] __attribute__((used)); \
-  __attribute__((used)) static thread_local
-#else
-#define SM_TG static thread_local
-#endif
+#include <softmetal/config.h>
+#include <target/target.h>
 
 // `constant T name [[function_constant(i)]]`: SM_FC_i is the value's bytes if there is one.
 #define SM_FUNCTION_CONSTANT(T, name, i) \
@@ -207,10 +189,19 @@ SM_INLINE A at_address(void *address) {
   else return *static_cast<T *>(address);
 }
 
+enum : sm_u32 { buffer_kind, threadgroup_kind, no_kind };
+
+// Of each parameter, in their order; compiler/__init__.py reads it.
+struct argument_info {
+  sm_u32 kind, index;
+  sm_u32 size, alignment;      // of what it points to
+  sm_u32 writable, reference;  // reference: `constant T&`, exactly one element
+};
+
 // Each parameter kind: `load` reads what is the same for all threads, `get` makes the argument.
 template <unsigned I>
 struct buffer {
-  static constexpr sm_u32 kind = SM_BUFFER, index = I;
+  static constexpr sm_u32 kind = buffer_kind, index = I;
   static SM_INLINE void *load(const sm_launch *l, char *) { return l->buffers[I]; }
   template <class A>
   static SM_INLINE A get(void *address, const where &) {
@@ -224,7 +215,7 @@ struct constant_buffer : buffer<I> {};
 
 template <unsigned I>
 struct scratch {
-  static constexpr sm_u32 kind = SM_THREADGROUP, index = I;
+  static constexpr sm_u32 kind = threadgroup_kind, index = I;
   static SM_INLINE void *load(const sm_launch *l, char *base) {
     return base + l->scratch_offset[I];
   }
@@ -235,7 +226,7 @@ struct scratch {
 };
 
 struct absent {  // its function constant is false
-  static constexpr sm_u32 kind = 2, index = 0;
+  static constexpr sm_u32 kind = no_kind, index = 0;
   static SM_INLINE void *load(const sm_launch *, char *) { return nullptr; }
   template <class A>
   static SM_INLINE A get(void *address, const where &) {
@@ -245,7 +236,7 @@ struct absent {  // its function constant is false
 
 template <builtin B>
 struct special {
-  static constexpr sm_u32 kind = 2, index = 0;
+  static constexpr sm_u32 kind = no_kind, index = 0;
   static SM_INLINE void *load(const sm_launch *, char *) { return nullptr; }
   template <class A>
   static SM_INLINE A get(void *, const where &w) {
@@ -335,72 +326,9 @@ struct kernel<F, list<P...>, void (*)(A...)> {
     return w;
   }
 
-  // The loops below run over the global x, or clang cannot prove that indices do not wrap. Threads
-  // are independent by Metal's rules: that is what assume_safety says. Locals that end up in memory
-  // would be shared between iterations; the `lower` stage takes the promise back for such kernels.
-
-  static SM_INLINE void flat(const sm_launch *l, sm_u32 x0, sm_u32 x1, sm_u32 y, sm_u32 z) {
-    const in_loop arguments(l, nullptr);
-    const where base = start(l);
-#pragma clang loop vectorize(assume_safety)
-    for (sm_u32 x = x0; x < x1; ++x) {
-      where w = base;
-      w.global[0] = x, w.global[1] = y, w.global[2] = z;
-      arguments.call(w);
-    }
-  }
-
-  static SM_INLINE void groups(const sm_launch *l, char *memory, sm_u32 gx0, sm_u32 gx1, sm_u32 gy,
-                               sm_u32 gz) {
-    const in_loop arguments(l, memory);
-    where base = start(l);
-    for (sm_u32 gx = gx0; gx < gx1; ++gx) {
-      const sm_u32 group[3] = {gx, gy, gz};
-      sm_u32 first[3];
-      for (int i = 0; i < 3; i++) {
-        base.group[i] = group[i];
-        first[i] = group[i] * base.full_group[i];
-        const sm_u32 left = base.grid[i] - first[i];
-        base.group_size[i] = left < base.full_group[i] ? left : base.full_group[i];
-      }
-      for (sm_u32 z = 0; z < base.group_size[2]; ++z)
-        for (sm_u32 y = 0; y < base.group_size[1]; ++y)
-          row(arguments, base, first, y, z);
-    }
-  }
-
-  static SM_INLINE void row(const in_loop &arguments, const where &base, const sm_u32 (&first)[3],
-                            sm_u32 y, sm_u32 z) {
-    const sm_u32 end = first[0] + base.group_size[0];
-#ifdef SM_CHECK
-    const sm_u32 turn = softmetal_check_first(base.group_size[0]);
-    sm_u32 *const thread = softmetal_check_thread();
-    for (sm_u32 i = 0; i < base.group_size[0]; ++i) {
-      const sm_u32 wrap = i + turn < base.group_size[0] ? 0 : base.group_size[0];
-      const sm_u32 x = first[0] + i + turn - wrap;
-      *thread = (z * base.group_size[1] + y) * base.group_size[0] + x - first[0];
-#else
-#pragma clang loop vectorize(assume_safety)
-    for (sm_u32 x = first[0]; x < end; ++x) {
-#endif
-      where w = base;
-      w.global[0] = x, w.global[1] = first[1] + y, w.global[2] = first[2] + z;
-      w.local[0] = x - first[0], w.local[1] = y, w.local[2] = z;
-      w.index = (z * base.group_size[1] + y) * base.group_size[0] + w.local[0];
-      arguments.call(w);
-    }
-  }
-
-  static SM_INLINE void fiber(const sm_launch *l, const sm_thread *t) {
-    where w = start(l);
-    for (int i = 0; i < 3; i++) {
-      w.group[i] = t->group_position[i];
-      w.group_size[i] = t->group_size[i];
-      w.local[i] = t->position[i];
-      w.global[i] = w.group[i] * w.full_group[i] + w.local[i];
-    }
-    w.index = t->index;
-    alone(l, t->scratch).call(w);
+  // The kernel of one thread.
+  static SM_INLINE void thread(const sm_launch *l, char *scratch, const where &w) {
+    alone(l, scratch).call(w);
   }
 
   template <class T>
@@ -408,11 +336,11 @@ struct kernel<F, list<P...>, void (*)(A...)> {
 
   struct info {
     sm_u32 head[4];
-    sm_argument arguments[count ? count : 1];
+    argument_info arguments[count ? count : 1];
   };
   static constexpr info describe(sm_u32 mode, sm_u32 max_threads) {
     return {{SM_ABI, mode, count, max_threads},
-            {sm_argument{P::kind, P::index, size_of<typename pointee<A>::type>(),
+            {argument_info{P::kind, P::index, size_of<typename pointee<A>::type>(),
                          align_of<typename pointee<A>::type>(), !is_const<A>,
                          !pointee<A>::pointer}...}};
   }
@@ -420,37 +348,6 @@ struct kernel<F, list<P...>, void (*)(A...)> {
 
 }  // namespace softmetal
 
-// What a kernel's shared object exports. The kernel comes last: its template arguments have commas.
-#define SM_EXPORT extern "C" __attribute__((visibility("default"), used))
-
-// __builtin_abort calls libc's abort, which ends the process. A kernel has its own, which raises a
-// fault that the runtime turns into an error of the command buffer.
-extern "C" [[noreturn]] void softmetal_abort() __asm__("abort");
-extern "C" __attribute__((visibility("hidden"), used)) inline void softmetal_abort() {
-  __builtin_trap();
-}
-#define SM_INFO(mode, max_threads) \
-  SM_EXPORT const softmetal_kernel::info softmetal_info = \
-      softmetal_kernel::describe(mode, max_threads);
-#ifdef SM_CHECK
-#define SM_ANCHOR                                                          \
-  static thread_local char softmetal_anchor __attribute__((used)) = 0;     \
-  SM_EXPORT char *softmetal_anchor_address(void) { return &softmetal_anchor; }
-#else
-#define SM_ANCHOR
-#endif
-#define SM_ENTRY_FLAT \
-  SM_EXPORT void softmetal_entry(const sm_launch *l, sm_u32 x0, sm_u32 x1, sm_u32 y, sm_u32 z) { \
-    softmetal_kernel::flat(l, x0, x1, y, z); \
-  }
-#define SM_ENTRY_GROUPS \
-  SM_EXPORT void softmetal_entry(const sm_launch *l, char *memory, sm_u32 gx0, sm_u32 gx1, \
-                                 sm_u32 gy, sm_u32 gz) { \
-    softmetal_kernel::groups(l, memory, gx0, gx1, gy, gz); \
-  }
-#define SM_ENTRY_FIBERS \
-  SM_EXPORT void softmetal_entry(const sm_launch *l, const sm_thread *t) { \
-    softmetal_kernel::fiber(l, t); \
-  }
+#include <target/entry.h>
 
 #endif

@@ -4,7 +4,7 @@
 #define SOFTMETAL_GROUP_FUNCTIONS_H
 
 #include <softmetal/lane_types.h>
-#include <softmetal/target.h>
+#include <target/target.h>
 
 namespace softmetal {
 

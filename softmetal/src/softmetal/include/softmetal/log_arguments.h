@@ -3,7 +3,7 @@
 #define SOFTMETAL_LOG_ARGUMENTS_H
 
 #include <softmetal/lane_types.h>
-#include <softmetal/target.h>
+#include <target/target.h>
 
 namespace softmetal {
 

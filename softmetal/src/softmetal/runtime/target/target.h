@@ -1,14 +1,33 @@
-// Everything that depends on the target. The CPU's version is this file and the two it ends with;
-// another target supplies the same functions:
-//   group_barrier, simd_barrier, fence, lane, write_log     here
-//   reduce, scan, shuffle, shuffle_and_fill, vote           lanes_cpu.h
-//   multiply                                                matrix_cpu.h
+// What depends on the target, for CPUs. The headers in include/ take it from the folder `target` of
+// the device that they are compiled for:
+//   SM_TG, group_barrier, simd_barrier, fence, before_atomic, after_atomic, lane, write_log
+//   reduce, scan, shuffle, shuffle_and_fill, vote           lanes.h
+//   multiply                                                matrix.h
+//   the exported entries of a kernel                        entry.h
 #ifndef SOFTMETAL_TARGET_H
 #define SOFTMETAL_TARGET_H
 
 #include <softmetal/config.h>
 
-#include "../../runtime/abi.h"
+#include "../abi.h"
+
+// Storage of `threadgroup T name[n];` in a kernel: one copy a worker, which runs one threadgroup at
+// a time. Its threads stay on their worker, so clang may keep the address over barriers.
+#ifdef SM_CHECK_SPACES
+#define SM_GLOBAL __attribute__((opencl_global))
+#define SM_LOCAL __attribute__((opencl_local))
+#define SM_TG static SM_LOCAL
+#elif defined(SM_CHECK)
+// A gap before each variable, so that running over one does not end in another; `used`, or reading
+// what is never written folds to zero.
+#define SM_JOIN_(a, b) a##b
+#define SM_JOIN(a, b) SM_JOIN_(a, b)
+#define SM_TG                                                                             \
+  static thread_local char SM_JOIN(softmetal_guard, __COUNTER__)[64] __attribute__((used)); \
+  __attribute__((used)) static thread_local
+#else
+#define SM_TG static thread_local
+#endif
 
 namespace softmetal {
 
@@ -39,6 +58,8 @@ SM_INLINE void simd_barrier(unsigned) { collective(meet, nullptr); }
 #endif
 
 SM_INLINE void fence(int order) { __atomic_thread_fence(order); }
+SM_INLINE void before_atomic(int) {}  // the operation itself has its order
+SM_INLINE void after_atomic(int) {}
 
 // The calling thread's thread_index_in_simdgroup.
 SM_INLINE sm_u32 lane() { return softmetal_lane(); }
@@ -51,7 +72,7 @@ SM_INLINE void write_log(const char* subsystem, const char* category, sm_u32 lev
 
 }  // namespace softmetal
 
-#include <softmetal/lanes_cpu.h>
-#include <softmetal/matrix_cpu.h>
+#include <target/lanes.h>
+#include <target/matrix.h>
 
 #endif

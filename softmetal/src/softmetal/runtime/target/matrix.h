@@ -1,9 +1,9 @@
 // D = A B + C on 8x8 matrices spread over a simdgroup, on the CPU.
-#ifndef SOFTMETAL_MATRIX_CPU_H
-#define SOFTMETAL_MATRIX_CPU_H
+#ifndef SOFTMETAL_TARGET_MATRIX_H
+#define SOFTMETAL_TARGET_MATRIX_H
 
 #include <softmetal/matrix_layout.h>
-#include <softmetal/target.h>
+#include <target/target.h>
 
 namespace softmetal {
 

@@ -1,10 +1,10 @@
 // Simdgroup operations on the CPU. A lane's operand stays on its stack; the last lane to arrive
 // runs one of the `operate` functions for all. Groups have Width lanes: 32, or 4 for quadgroups.
-#ifndef SOFTMETAL_LANES_CPU_H
-#define SOFTMETAL_LANES_CPU_H
+#ifndef SOFTMETAL_TARGET_LANES_H
+#define SOFTMETAL_TARGET_LANES_H
 
 #include <softmetal/lane_types.h>
-#include <softmetal/target.h>
+#include <target/target.h>
 
 namespace softmetal {
 

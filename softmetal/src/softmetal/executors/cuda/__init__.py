@@ -1,0 +1,192 @@
+"""The CUDA executor: kernels as PTX, run on an NVIDIA GPU by the C code in `driver/`."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Sequence
+from ctypes import c_bool, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
+from functools import cache
+
+from softmetal.compiler.target import Target
+from softmetal.errors import ExecutionError
+from softmetal.executors import logs
+from softmetal.executors.cuda import cublas, driver_build, gpus
+from softmetal.executors.cuda.target import PtxTarget, entry_name, newest_architecture
+from softmetal.executors.loading import LoadedKernels
+from softmetal.executors.packing import Packer
+from softmetal.executors.process import Process, Tickets, refuse_fork, wait_in_slices
+from softmetal.types import MAX_THREADS, Artifact, Command, Completion, Hardware
+
+_SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
+    "open": (c_void_p, [c_int, c_char_p, c_size_t]),
+    "attribute": (c_int, [c_void_p, c_int]),
+    "memory": (c_uint64, [c_void_p]),
+    "name": (None, [c_void_p, c_char_p, c_int]),
+    "set_blas": (c_char_p, [c_char_p]),
+    "load": (
+        c_void_p,
+        [c_void_p, c_char_p, c_size_t, c_char_p, c_char_p, c_uint, c_char_p, c_size_t],
+    ),
+    "unload": (None, [c_void_p, c_void_p]),
+    "max_threads": (c_int, [c_void_p]),
+    "allocate": (c_uint64, [c_void_p, c_size_t]),
+    "free": (None, [c_void_p, c_uint64]),
+    "mirror": (c_void_p, [c_void_p, c_uint64, c_size_t, c_void_p]),
+    "new_queue": (c_void_p, [c_void_p]),
+    "free_queue": (None, [c_void_p]),
+    "submit": (c_void_p, [c_void_p, c_char_p, c_size_t]),
+    "wait": (c_bool, [c_void_p, c_uint64]),
+    "result": (c_char_p, [c_void_p, c_void_p]),
+    "log": (c_void_p, [c_void_p, c_void_p, c_void_p]),
+    "forget": (None, [c_void_p]),
+    "new_event": (c_void_p, [c_void_p]),
+    "free_event": (None, [c_void_p, c_void_p]),
+    "event_value": (c_uint64, [c_void_p]),
+    "signal_event": (None, [c_void_p, c_uint64]),
+    "wait_event": (c_bool, [c_void_p, c_uint64, c_uint64]),
+}
+_ERROR_BYTES = 8192
+_NAME_BYTES = 256
+_MAJOR, _MINOR = 75, 76  # CUdevice_attribute
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    library = ctypes.CDLL(str(driver_build.build()))
+    for name, (result, arguments) in _SIGNATURES.items():
+        function = getattr(library, f"softmetal_gpu_{name}")
+        function.restype, function.argtypes = result, arguments
+    if path := cublas.library_path():
+        library.softmetal_gpu_set_blas(os.fsencode(path))
+    return library
+
+
+class CudaExecutor:
+    """Runs command lists on an NVIDIA GPU. See `Executor` for the methods."""
+
+    unified = False
+
+    def __init__(self, index: int = 0) -> None:
+        gpus.require(index)
+        self.name = f"cuda:{index}"
+        self._c = _library()
+        error = ctypes.create_string_buffer(_ERROR_BYTES)
+        self._gpu = self._c.softmetal_gpu_open(index, error, _ERROR_BYTES)
+        if not self._gpu:
+            text = error.value.decode(errors="replace")
+            raise ExecutionError(f"GPU {index} cannot be used: {text}")
+        attribute = self._c.softmetal_gpu_attribute
+        capability = attribute(self._gpu, _MAJOR), attribute(self._gpu, _MINOR)
+        architecture = newest_architecture(*capability)
+        self.target: Target = PtxTarget(architecture)
+        name = ctypes.create_string_buffer(_NAME_BYTES)
+        self._c.softmetal_gpu_name(self._gpu, name, _NAME_BYTES)
+        memory: int = self._c.softmetal_gpu_memory(self._gpu)
+        self.hardware: Hardware | None = Hardware(name.value.decode(), architecture, memory)
+        self._packer = Packer()
+        self._kernels = LoadedKernels(self._load, self._unload)
+        self._tickets = Tickets(
+            lambda ticket: self._c.softmetal_gpu_wait(ticket, 0), self._c.softmetal_gpu_forget
+        )
+
+    def load(self, artifact: Artifact) -> int:
+        return self._kernels.load(artifact)
+
+    def _load(self, artifact: Artifact) -> int:
+        error = ctypes.create_string_buffer(_ERROR_BYTES)
+        image, name = artifact.path.read_bytes(), artifact.name.encode()
+        entry = entry_name(artifact.name).encode()
+        buffers = [a for a in artifact.arguments if a.kind == "buffer" and a.writable]
+        written = sum(1 << index for index in {a.index for a in buffers})
+        handle: int | None = self._c.softmetal_gpu_load(
+            self._gpu, image, len(image), name, entry, written, error, _ERROR_BYTES
+        )
+        if not handle:
+            text = error.value.decode(errors="replace")
+            raise ExecutionError(f"cannot load kernel {artifact.name}: {text}")
+        return handle
+
+    def unload(self, kernel: int) -> None:
+        self._kernels.drop(kernel)
+
+    def _unload(self, kernel: int) -> None:
+        self._c.softmetal_gpu_unload(self._gpu, kernel)
+
+    def max_threads(self, kernel: int) -> int:
+        limit: int = self._c.softmetal_gpu_max_threads(kernel)
+        return min(limit, MAX_THREADS)
+
+    def allocate(self, length: int) -> int:
+        address: int = self._c.softmetal_gpu_allocate(self._gpu, max(length, 1))
+        if not address:
+            raise MemoryError(f"no memory on the GPU for a buffer of {length} bytes")
+        return address
+
+    def host_side(self, address: int, length: int, host: int = 0) -> int:
+        made: int | None = self._c.softmetal_gpu_mirror(self._gpu, address, length, host or None)
+        if not made:
+            raise MemoryError(f"no memory for the host's side of a buffer of {length} bytes")
+        return made
+
+    def free(self, address: int, length: int) -> None:
+        if not Process.exiting:  # a kernel may still use it; the process ends anyway
+            self._c.softmetal_gpu_free(self._gpu, address)
+
+    def new_queue(self) -> int:
+        refuse_fork()
+        queue: int | None = self._c.softmetal_gpu_new_queue(self._gpu)
+        if not queue:
+            raise ExecutionError("cannot start a thread or a stream for a command queue")
+        return queue
+
+    def free_queue(self, queue: int) -> None:
+        if not Process.forked:
+            self._c.softmetal_gpu_free_queue(queue)
+
+    def submit(self, queue: int, commands: Sequence[Command]) -> int:
+        refuse_fork()
+        data, blocks = self._packer.pack(commands)
+        self._tickets.collect()
+        self._kernels.unload_dropped()
+        ticket: int | None = self._c.softmetal_gpu_submit(queue, data, len(data))
+        if not ticket:
+            raise MemoryError(f"no memory for a command list of {len(data)} bytes")
+        self._tickets.add(ticket, blocks)
+        return ticket
+
+    def wait(self, ticket: int, timeout: float | None) -> Completion | None:
+        self._tickets.require(ticket)
+        if not wait_in_slices(self._c.softmetal_gpu_wait, (ticket,), timeout):
+            return None
+        times = (c_uint64 * 2)()
+        error: bytes | None = self._c.softmetal_gpu_result(ticket, times)
+        text = error.decode(errors="replace") if error is not None else None
+        size, dropped = c_size_t(), c_size_t()
+        log = self._c.softmetal_gpu_log(ticket, ctypes.byref(size), ctypes.byref(dropped))
+        data = ctypes.string_at(log, size.value) if log else b""
+        messages = logs.read(data, dropped.value)
+        return Completion(times[0] / 1e9, times[1] / 1e9, text, messages)
+
+    def forget(self, ticket: int) -> None:
+        self._tickets.forget(ticket)
+
+    def new_event(self) -> int:
+        event: int | None = self._c.softmetal_gpu_new_event(self._gpu)
+        if not event:
+            raise MemoryError("no memory for an event")
+        return event
+
+    def free_event(self, event: int) -> None:
+        if not Process.exiting:  # a queue may still wait for it
+            self._c.softmetal_gpu_free_event(self._gpu, event)
+
+    def event_value(self, event: int) -> int:
+        value: int = self._c.softmetal_gpu_event_value(event)
+        return value
+
+    def signal_event(self, event: int, value: int) -> None:
+        self._c.softmetal_gpu_signal_event(event, value)
+
+    def wait_event(self, event: int, value: int, timeout: float | None) -> bool:
+        return wait_in_slices(self._c.softmetal_gpu_wait_event, (event, value), timeout)

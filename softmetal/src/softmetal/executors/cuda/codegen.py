@@ -1,0 +1,124 @@
+"""From a kernel's source to PTX, by the same clang in its CUDA mode, which needs no CUDA."""
+
+from __future__ import annotations
+
+import functools
+import re
+import shlex
+import struct
+from pathlib import Path
+
+from softmetal.compiler import stages
+from softmetal.compiler.identity import INCLUDE as NEUTRAL
+from softmetal.compiler.identity import fingerprint
+from softmetal.compiler.target import KernelSource
+from softmetal.errors import CompileError
+from softmetal.executors.cuda.target import INCLUDE, entry_name
+from softmetal.toolchain import clang, disk_cache
+from softmetal.types import CompileOptions
+
+# The oldest version that knows sm_90; with 8.0 and later LLVM uses two-lane 16-bit additions, of
+# which ptxas 13.0 loses one lane.
+_PTX_VERSION = {"sm_100": "+ptx86"}
+_OLDEST_PTX = "+ptx78"
+# A program that can see which elements of a matrix a lane holds gets Apple's order.
+_SEES_LAYOUT = re.compile(r"\bthread_elements\b|__metal_simdgroup_matrix|\bstorage_type\b")
+# fdiv and sqrt of fast maths would be estimates that are wrong for large and for denormal numbers.
+_ESTIMATED = re.compile(
+    r"(= (?:fdiv|(?:tail )?call) (?:[a-z]+ )*?)afn "
+    r"(?=(?:[a-z]+ )*(?:float|<\d+ x float>) (?:%|@llvm\.sqrt|[0-9-]))"
+)
+_BEGIN = "#pragma clang force_cuda_host_device begin\n"
+_END = "#pragma clang force_cuda_host_device end\n"
+_ASSEMBLY = re.compile(r'__asm__(?: volatile)?\(((?:\s*"[^"]*")+)')
+
+
+def generate(source: KernelSource, architecture: str) -> tuple[str, list[int]]:
+    """The PTX of a kernel, and the words that describe its arguments."""
+    ir = _optimised(source, architecture)
+    stages.refuse(ir, _own_assembly())
+    flags = ["-O3", "-w", "--target=nvptx64-nvidia-cuda", *_machine(architecture, "-march=")]
+    ptx, _ = clang.run("clang", [*flags, "-x", "ir", "-S", "-", "-o", "-"], _exact(ir))
+    return ptx, _words(ptx)
+
+
+def _optimised(source: KernelSource, architecture: str) -> str:
+    layout = () if _SEES_LAYOUT.search(source.program.text) else ("-DSM_TENSOR_ORDER",)
+    flags = (*_flags(source.program.options, architecture), *layout)
+    header = _header(flags)
+    arguments = [*_frontend(flags, "-emit-llvm"), "-include-pch", str(header), "-fno-validate-pch"]
+    ir, _ = clang.run(
+        "clang", [*arguments, "-o", "-", "-"], _unit(source), (NEUTRAL, INCLUDE, header)
+    )
+    return ir
+
+
+def _header(flags: tuple[str, ...]) -> Path:
+    """Our headers, precompiled."""
+    texts = (file.read_bytes() for file in sorted(INCLUDE.rglob("*.h")))
+    key = disk_cache.key_of(fingerprint(), str(INCLUDE), *flags, *texts)
+
+    def fill(folder: Path) -> None:
+        arguments = [*_frontend(flags, "-emit-pch"), "-o", str(folder / "unit.pch")]
+        clang.run("clang", [*arguments, str(INCLUDE / "target" / "unit.h")])
+
+    return disk_cache.default().get("header", key, fill) / "unit.pch"
+
+
+@functools.cache
+def _frontend(flags: tuple[str, ...], action: str) -> tuple[str, ...]:
+    """Clang's own arguments without files: its driver cannot precompile in CUDA mode."""
+    plain = [*flags, "-O3", "-w", "-S", "-emit-llvm", "-x", "cuda", "-", "-o", "-"]
+    _, said = clang.run("clang", [*plain, "-###"])
+    words = shlex.split(next(line for line in said.splitlines() if '"-cc1"' in line))
+    words = words[words.index("-cc1") : -1]  # the last is the input
+    words[words.index("-emit-llvm")] = action
+    at = words.index("-o")
+    return (*words[:at], *words[at + 2 :])
+
+
+def _flags(options: CompileOptions, architecture: str) -> list[str]:
+    return [
+        *(*stages.LANGUAGE, *stages.arithmetic_flags(options), *stages.QUIET),
+        *("-Xclang", "-fbfloat16-excess-precision=none"),
+        # Else clang ignores `float_control(precise)` for targets without strict arithmetic.
+        *("-Xclang", "-fexperimental-strict-floating-point"),
+        *("--cuda-device-only", "-nocudainc", "-nocudalib", "-Wno-unknown-cuda-version"),
+        *(f"-isystem{INCLUDE}", *_machine(architecture, "--cuda-gpu-arch=")),
+    ]
+
+
+def _machine(architecture: str, option: str) -> list[str]:
+    version = _PTX_VERSION.get(architecture, _OLDEST_PTX)
+    return [f"{option}{architecture}", f"--cuda-feature={version}"]
+
+
+def _unit(source: KernelSource) -> str:
+    function = source.function
+    logs = "softmetal::log_block = l.log;" if "os_log" in source.program.text else ""
+    entry = (
+        f"{_END}#define SM_SET_LOG {logs}\n"
+        f"SM_INFO({function.max_total_threads})\nSM_ENTRY({entry_name(function.name)})\n"
+    )
+    return _BEGIN + stages.unit(source.program, function, source.constants, entry)
+
+
+def _exact(ir: str) -> str:
+    return _ESTIMATED.sub(r"\1", ir)
+
+
+def _own_assembly() -> frozenset[str]:
+    """The assembly in the target's headers, as the IR has it."""
+    texts = (file.read_text() for file in sorted(INCLUDE.rglob("*.h")))
+    found = (match[1] for text in texts for match in _ASSEMBLY.finditer(text))
+    joined = ("".join(re.findall(r'"([^"]*)"', parts)) for parts in found)
+    return frozenset(re.sub(r"%(\d)", r"$\1", text) for text in joined)
+
+
+def _words(ptx: str) -> list[int]:
+    found = re.search(r"\bsoftmetal_info\[(\d+)\] = \{([^}]*)\}", ptx)
+    if found is None:
+        raise CompileError("error: the kernel's description is missing from its code\n")
+    size = int(found[1])
+    data = bytes(map(int, found[2].split(","))).ljust(size, b"\0")
+    return list(struct.unpack(f"<{size // 4}I", data))

@@ -1,0 +1,234 @@
+/* The commands of a list, put into a stream. */
+#include "driver.h"
+
+enum {
+  SCRATCH_ALIGNMENT = 128,
+  MAX_LAYERS = 64,  /* of a block */
+  MAX_ROWS = 65535, /* of a grid, and layers */
+  LOG_BYTES = 1 << 20,
+};
+
+/* Brings words that the GPU computes to the host. */
+static const sm_u32 *read_words(sm_gpu_queue *queue, sm_ticket *ticket, sm_u64 address, int count) {
+  if (sm_gpu_failed(ticket, cuMemcpyAsync((CUdeviceptr)queue->counts, address, 4u * (unsigned)count,
+                                   queue->stream)) ||
+      sm_gpu_failed(ticket, cuStreamSynchronize(queue->stream)))
+    return NULL;
+  return queue->counts;
+}
+
+/* Threadgroup arguments one after the other; the bytes they take together. */
+static sm_u32 lay_out(sm_launch *launch, const sm_u32 *lengths, sm_u32 count) {
+  sm_u32 used = 0;
+  for (sm_u32 i = 0; i < count; i++) {
+    launch->scratch_offset[i] = used;
+    used += (lengths[i] + SCRATCH_ALIGNMENT - 1) / SCRATCH_ALIGNMENT * SCRATCH_ALIGNMENT;
+  }
+  return used;
+}
+
+static sm_log_block *log_of(sm_ticket *ticket) {
+  if (!ticket->log && (ticket->log = softmetal_gpu_allocate_host(ticket->gpu, LOG_BYTES)))
+    ticket->log->size = LOG_BYTES - sizeof(sm_log_block);
+  return ticket->log;
+}
+
+static void launch_kernel(sm_gpu_queue *queue, sm_ticket *ticket, const sm_gpu_kernel *kernel,
+                          sm_launch *launch, sm_u32 shared) {
+  sm_u64 groups = 1;
+  bool ragged = launch->group[2] > MAX_LAYERS;
+  for (int i = 0; i < 3; i++) {
+    launch->groups[i] = (launch->grid[i] + launch->group[i] - 1) / launch->group[i];
+    ragged |= launch->grid[i] % launch->group[i] != 0;
+    groups *= launch->groups[i];
+  }
+  const sm_u32 *block = launch->group;
+  const sm_u32 threads = block[0] * block[1] * block[2];
+  launch->flat_group = ragged;
+  launch->flat_grid = launch->groups[1] > MAX_ROWS || launch->groups[2] > MAX_ROWS;
+  if (launch->flat_grid && groups > 0x7fffffff) {
+    sm_gpu_fail(ticket, "kernel %s: %llu threadgroups in rows and layers are more than this GPU takes",
+         kernel->name, (unsigned long long)groups);
+    return;
+  }
+  const sm_u32 *grid = launch->groups;
+  void *arguments[] = {launch};
+  CUresult code = cuLaunchKernel(
+      kernel->function, launch->flat_grid ? (unsigned)groups : grid[0],
+      launch->flat_grid ? 1 : grid[1], launch->flat_grid ? 1 : grid[2],
+      ragged ? threads : block[0], ragged ? 1 : block[1], ragged ? 1 : block[2], shared,
+      queue->stream, arguments, NULL);
+  char text[ERROR_BYTES];
+  if (code)
+    sm_gpu_fail(ticket, "kernel %s, threadgroups of %ux%ux%u, %u bytes of threadgroup memory: %s",
+         kernel->name, block[0], block[1], block[2], shared, sm_gpu_describe(code, text));
+  ticket->last = kernel;
+}
+
+static void run_dispatch(sm_gpu_queue *queue, sm_ticket *ticket, const sm_dispatch *dispatch,
+                         const sm_dispatch *inherited) {
+  sm_launch launch = {0};
+  const sm_gpu_kernel *kernel = (const sm_gpu_kernel *)dispatch->kernel;
+  if (!kernel && inherited) kernel = (const sm_gpu_kernel *)inherited->kernel;
+  if (!dispatch->group[0]) return; /* an empty slot */
+  const sm_dispatch *bound = dispatch->buffer_count || !inherited ? dispatch : inherited;
+  memcpy(launch.buffers, bound->buffers, bound->buffer_count * sizeof(sm_u64));
+  memcpy(launch.group, dispatch->group, sizeof launch.group);
+  memcpy(launch.grid, dispatch->grid, sizeof launch.grid);
+  if (dispatch->indirect) {
+    const sm_u32 *counts = read_words(queue, ticket, dispatch->indirect, 3);
+    if (!counts) return;
+    for (int i = 0; i < 3; i++) launch.grid[i] = counts[i] * launch.group[i];
+  }
+  if (!launch.grid[0] || !launch.grid[1] || !launch.grid[2]) return;
+  const sm_u32 *lengths = (const sm_u32 *)(dispatch->buffers + dispatch->buffer_count);
+  if (kernel->logs) launch.log = log_of(ticket);
+  launch_kernel(queue, ticket, kernel, &launch,
+                lay_out(&launch, lengths, dispatch->threadgroup_count));
+}
+
+static void run_execute(sm_gpu_queue *queue, sm_ticket *ticket, const sm_command_execute *execute) {
+  sm_u64 start = execute->start, count = execute->count;
+  if (execute->range) {
+    const sm_u32 *range = read_words(queue, ticket, execute->range, 2);
+    if (!range) return;
+    start = range[0], count = range[1];
+  }
+  if (start + count > execute->slot_count) {
+    sm_gpu_fail(ticket, "commands %llu to %llu of an indirect command buffer that holds %u",
+         (unsigned long long)start, (unsigned long long)(start + count), execute->slot_count);
+    return;
+  }
+  for (sm_u64 i = start; i < start + count && !ticket->error; i++)
+    run_dispatch(queue, ticket,
+                 (const sm_dispatch *)((const char *)execute->slots + i * SM_SLOT_BYTES),
+                 &execute->inherited);
+}
+
+/* Row-major C = op(A) op(B) is column-major C' = op(B)' op(A)'. */
+static void run_gemm(sm_gpu_queue *queue, sm_ticket *ticket, const sm_command_gemm *g) {
+  static const int types[] = {CUDA_R_32F, CUDA_R_16F, CUDA_R_16BF};
+  static const sm_u64 sizes[] = {4, 2, 2};
+  if (!cublasCreate || (!queue->blas && (cublasCreate(&queue->blas) ||
+                                         cublasSetStream(queue->blas, queue->stream)))) {
+    sm_gpu_fail(ticket, "a matrix product needs cuBLAS: pip install nvidia-cublas");
+    return;
+  }
+  const float alpha = (float)g->alpha, beta = (float)g->beta;
+  int code = cublasGemmStridedBatchedEx(
+      queue->blas, (int)g->transpose_b, (int)g->transpose_a, (int)g->n, (int)g->m, (int)g->k,
+      &alpha, (const void *)g->b, types[g->type_b], (int)g->ldb,
+      g->stride_b / (long long)sizes[g->type_b], (const void *)g->a, types[g->type_a], (int)g->lda,
+      g->stride_a / (long long)sizes[g->type_a], &beta, (void *)g->c, types[g->type_c],
+      (int)g->ldc, g->stride_c / (long long)sizes[g->type_c], (int)g->batch, CUBLAS_COMPUTE_32F,
+      -1);
+  if (code) sm_gpu_fail(ticket, "cuBLAS refuses the product with status %d", code);
+}
+
+static void apply_patches(sm_gpu_queue *queue, sm_ticket *ticket) {
+  size_t offset = 0;
+  for (sm_patch *patch; (patch = sm_patch_next(&ticket->uses.patches, &offset));) {
+    sm_mirror_pend(patch);
+    sm_gpu_failed(ticket, cuMemcpyAsync(patch->mirror->device + patch->offset, (sm_u64)patch->bytes,
+                                 patch->size, queue->stream));
+  }
+}
+
+static bool writes_mirrors(const sm_uses *uses) {
+  for (size_t i = 0; i < uses->count; i++)
+    if (uses->items[i].written) return true;
+  return false;
+}
+
+static void run_signal(sm_gpu_queue *queue, sm_ticket *ticket, const sm_command_event *signal) {
+  sm_gpu_event *event = (sm_gpu_event *)signal->event;
+  if (writes_mirrors(&ticket->uses) && !ticket->error) {
+    /* The host may look as soon as it sees the signal. */
+    if (!sm_gpu_failed(ticket, cuStreamSynchronize(queue->stream))) {
+      sm_lock(&queue->gpu->sweep);
+      sm_gpu_finish_launched(queue->gpu);
+      sm_ticket_note_patches(ticket);
+      const char *error = sm_ticket_absorb(ticket);
+      sm_unlock(&queue->gpu->sweep);
+      if (error) sm_gpu_fail(ticket, "%s", error);
+    }
+  }
+  if (cuStreamWriteValue64(queue->stream, (CUdeviceptr)event->value, signal->value,
+                           CU_STREAM_WRITE_DEFAULT))
+    atomic_store(event->value, signal->value); /* the context is lost: nobody may wait forever */
+  if (atomic_load(&event->promised) < signal->value) atomic_store(&event->promised, signal->value);
+  atomic_fetch_add(&event->sequence, 1);
+  sm_futex_wake(&event->sequence, INT_MAX);
+  (void)ticket;
+}
+
+static void run_wait(sm_gpu_queue *queue, sm_ticket *ticket, const sm_command_event *wait) {
+  sm_gpu_event *event = (sm_gpu_event *)wait->event;
+  for (;;) {
+    unsigned sequence = atomic_load(&event->sequence);
+    if (atomic_load(event->value) >= wait->value) return;
+    if (atomic_load(&event->promised) >= wait->value) break;
+    sm_futex_wait(&event->sequence, sequence, ~(sm_u64)0);
+  }
+  sm_gpu_failed(ticket, cuStreamWaitValue64(queue->stream, (CUdeviceptr)event->value, wait->value,
+                                     CU_STREAM_WAIT_GREATER_EQUAL));
+}
+
+static void run_command(sm_gpu_queue *queue, sm_ticket *ticket, const sm_command *command) {
+  switch (command->opcode) {
+    case SM_OP_DISPATCH:
+      run_dispatch(queue, ticket, &((const sm_command_dispatch *)command)->dispatch, NULL);
+      break;
+    case SM_OP_COPY: {
+      const sm_command_copy *copy = (const sm_command_copy *)command;
+      if (copy->size)
+        sm_gpu_failed(ticket, cuMemcpyAsync(copy->destination, copy->source, copy->size, queue->stream));
+      break;
+    }
+    case SM_OP_FILL: {
+      const sm_command_fill *fill = (const sm_command_fill *)command;
+      if (fill->size)
+        sm_gpu_failed(ticket, cuMemsetD8Async(fill->destination, (unsigned char)fill->value, fill->size,
+                                       queue->stream));
+      break;
+    }
+    case SM_OP_SIGNAL:
+      run_signal(queue, ticket, (const sm_command_event *)command);
+      break;
+    case SM_OP_WAIT:
+      run_wait(queue, ticket, (const sm_command_event *)command);
+      break;
+    case SM_OP_GEMM:
+      run_gemm(queue, ticket, (const sm_command_gemm *)command);
+      break;
+    case SM_OP_TIMESTAMP: {
+      sm_u64 address = ((const sm_command_timestamp *)command)->address;
+      sm_gpu_failed(ticket, sm_gpu_stamp(queue->gpu, address, queue->stream));
+      break;
+    }
+    case SM_OP_EXECUTE:
+      run_execute(queue, ticket, (const sm_command_execute *)command);
+      break;
+    case SM_OP_RESOURCES:
+    case SM_OP_ORDER:
+    case SM_OP_USE:
+      break;
+    default:
+      sm_gpu_fail(ticket, "command %u is not known to the CUDA executor", command->opcode);
+  }
+}
+
+/* After an error only signals are executed, so that other queues do not wait forever. */
+void sm_gpu_run_list(sm_gpu_queue *queue, sm_ticket *ticket) {
+  cuCtxSetCurrent(queue->gpu->context);
+  sm_gpu_failed(ticket, cuEventCreate(&ticket->start, 0));
+  sm_gpu_failed(ticket, cuEventCreate(&ticket->end, 0));
+  sm_gpu_failed(ticket, cuEventRecord(ticket->start, queue->stream));
+  apply_patches(queue, ticket);
+  for (const char *at = ticket->list; at < ticket->list + ticket->size;) {
+    const sm_command *command = (const sm_command *)at;
+    if (!ticket->error || command->opcode == SM_OP_SIGNAL) run_command(queue, ticket, command);
+    at += command->size;
+  }
+  sm_gpu_failed(ticket, cuEventRecord(ticket->end, queue->stream));
+}

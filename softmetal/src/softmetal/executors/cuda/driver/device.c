@@ -1,0 +1,82 @@
+/* Opening a GPU, what it is, and its clock. */
+#include "driver.h"
+
+static const char STAMP[] =
+    ".version 7.0\n.target sm_70\n.address_size 64\n"
+    ".visible .entry stamp(.param .u64 to, .param .u64 offset) {\n.reg .u64 %a, %t, %o;\n"
+    "ld.param.u64 %a, [to];\nld.param.u64 %o, [offset];\nmov.u64 %t, %globaltimer;\n"
+    "add.u64 %t, %t, %o;\nst.u64 [%a], %t;\nret;\n}\n";
+
+CUresult sm_gpu_stamp(const sm_gpu *gpu, sm_u64 address, CUstream stream) {
+  sm_u64 offset = gpu->clock_offset;
+  void *arguments[] = {&address, &offset};
+  return cuLaunchKernel(gpu->stamp, 1, 1, 1, 1, 1, 1, 0, stream, arguments, NULL);
+}
+
+/* The difference between the host's clock and the GPU's, from the quickest of some readings. */
+static CUresult compare_clocks(sm_gpu *gpu) {
+  sm_u64 *value, best = ~(sm_u64)0;
+  CUresult code = cuMemHostAlloc((void **)&value, sizeof *value, CU_MEMHOSTALLOC_MAPPED);
+  if (code) return code;
+  sm_u64 offset = 0;
+  for (int i = 0; i < 8 && !code; i++) {
+    sm_u64 start = sm_now();
+    (void)((code = sm_gpu_stamp(gpu, (sm_u64)value, NULL)) || (code = cuStreamSynchronize(NULL)));
+    sm_u64 took = sm_now() - start;
+    if (took < best) best = took, offset = start + took / 2 - *value;
+  }
+  gpu->clock_offset = offset;
+  cuMemFreeHost(value);
+  return code;
+}
+
+SM_EXPORT sm_gpu *softmetal_gpu_open(int index, char *error, size_t capacity) {
+  char text[ERROR_BYTES];
+  const char *missing = sm_find_libcuda();
+  sm_gpu *gpu = calloc(1, sizeof *gpu);
+  CUmodule module;
+  CUresult code;
+  if (missing || !gpu) {
+    snprintf(error, capacity, "%s", missing ? missing : "no memory");
+    free(gpu);
+    return NULL;
+  }
+  if ((code = cuInit(0)) || (code = cuDeviceGet(&gpu->device, index)) ||
+      (code = cuDevicePrimaryCtxRetain(&gpu->context, gpu->device)) ||
+      (code = cuCtxSetCurrent(gpu->context)) || (code = cuEventCreate(&gpu->base, 0)) ||
+      (gpu->base_time = sm_now(), code = cuEventRecord(gpu->base, NULL)) || (code = cuStreamSynchronize(NULL)) ||
+      (code = cuModuleLoadDataEx(&module, STAMP, 0, NULL, NULL)) ||
+      (code = cuModuleGetFunction(&gpu->stamp, module, "stamp")) || (code = compare_clocks(gpu))) {
+    snprintf(error, capacity, "%s", sm_gpu_describe(code, text));
+    free(gpu);
+    return NULL;
+  }
+  gpu->newest = &gpu->launched;
+  return gpu;
+}
+
+SM_EXPORT int softmetal_gpu_attribute(sm_gpu *gpu, int attribute) {
+  int value = 0;
+  cuDeviceGetAttribute(&value, attribute, gpu->device);
+  return value;
+}
+
+SM_EXPORT sm_u64 softmetal_gpu_memory(sm_gpu *gpu) {
+  size_t bytes = 0;
+  cuDeviceTotalMem(&bytes, gpu->device);
+  return bytes;
+}
+
+SM_EXPORT void softmetal_gpu_name(sm_gpu *gpu, char *name, int capacity) {
+  cuDeviceGetName(name, capacity, gpu->device);
+}
+
+/* "" if the library has cuBLAS, else what is wrong with it. */
+SM_EXPORT const char *softmetal_gpu_set_blas(const char *path) {
+  void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  if (!library) return dlerror();
+#define LIBCUBLAS_FIND(name, symbol, arguments) \
+  if (!(name = (CUresult(*) arguments)dlsym(library, #symbol))) return #symbol " is missing";
+  LIBCUBLAS(LIBCUBLAS_FIND)
+  return "";
+}

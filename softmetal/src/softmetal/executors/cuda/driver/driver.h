@@ -1,0 +1,133 @@
+/* Command lists on NVIDIA GPUs: a queue is a CUDA stream and a thread that fills it. The lists are
+   those of commands.h; a thread instead of the caller fills the stream, because a list may have to
+   wait for an event that the caller signals later, or for counts that the GPU computes. */
+#ifndef SOFTMETAL_DRIVER_H
+#define SOFTMETAL_DRIVER_H
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../../../runtime/commands.h"
+#include "../../../runtime/format.h"
+#include "../../../runtime/sync.h"
+#include "../../../runtime/uses.h"
+#include "../include/target/launch.h"
+#include "libcuda.h"
+
+#define SM_EXPORT __attribute__((visibility("default")))
+
+enum {
+  ERROR_BYTES = 1024,
+  SPIN_NS = 100000, /* a wait polls for this long, then sleeps in between */
+  SLEEP_NS = 50000,
+};
+
+typedef struct sm_gpu {
+  CUdevice device;
+  CUcontext context;
+  CUfunction stamp; /* the kernel that writes the device's clock */
+  CUevent base; /* when the device was opened */
+  sm_u64 base_time, clock_offset; /* nanoseconds of CLOCK_MONOTONIC */
+  sm_mirrors mirrors;
+  sm_mutex sweep;            /* the rest belongs to who holds it */
+  struct sm_ticket *launched; /* the oldest of those that the GPU may not have finished */
+  struct sm_ticket **newest;
+  CUstream copies; /* from the device's side of mirrors */
+  char *fresh;     /* pinned: where they go to */
+  size_t fresh_size;
+} sm_gpu;
+
+typedef struct sm_gpu_kernel {
+  CUmodule module;
+  CUfunction function;
+  int max_threads;
+  sm_u32 written; /* bit i: it may write buffer i */
+  bool logs;
+  char name[];
+} sm_gpu_kernel;
+
+/* A counter that streams write and the host reads. `promised` is the highest value whose signal is
+   in a stream already: waiting for it inside another stream cannot block forever. */
+typedef struct sm_gpu_event {
+  atomic_ullong *value; /* in pinned memory */
+  atomic_ullong promised;
+  atomic_uint sequence;
+} sm_gpu_event;
+
+enum state { QUEUED, LAUNCHED, DONE };
+
+typedef struct sm_ticket {
+  struct sm_ticket *next; /* of the queue, later of those that are launched */
+  sm_gpu *gpu;
+  atomic_uint state, references;
+  CUevent start, end;
+  sm_u64 times[2];
+  char *error;
+  sm_log_block *log; /* pinned, from the first kernel that logs on */
+  char *messages;    /* the same as executors/logs.py reads them */
+  size_t message_bytes;
+  sm_uses uses; /* of mirrors */
+  const sm_gpu_kernel *last; /* launched */
+  size_t size;
+  char list[];
+} sm_ticket;
+
+typedef struct sm_gpu_queue {
+  sm_gpu *gpu;
+  CUstream stream;
+  sm_mutex lock;
+  sm_ticket *first, **last;
+  bool closed;
+  atomic_uint arrivals;
+  sm_u32 *counts; /* pinned: for indirect counts */
+  cublasHandle_t blas; /* from the first product on */
+} sm_gpu_queue;
+
+/* ---- libcuda.c -------------------------------------------------------------------------------- */
+
+/* Looks the functions up; what is missing, or null. */
+const char *sm_find_libcuda(void);
+/* An error of the driver in words. */
+const char *sm_gpu_describe(CUresult code, char text[ERROR_BYTES]);
+
+/* ---- device.c ---------------------------------------------------------------------------------- */
+
+/* Writes the clock, in nanoseconds of the host's, when the stream comes to it. */
+CUresult sm_gpu_stamp(const sm_gpu *gpu, sm_u64 address, CUstream stream);
+
+/* ---- memory.c ---------------------------------------------------------------------------------- */
+
+/* Pinned memory, zeroed: the GPU reads and writes it at the same address. */
+void *softmetal_gpu_allocate_host(sm_gpu *gpu, size_t length);
+void softmetal_gpu_free_host(sm_gpu *gpu, void *address);
+
+/* ---- log.c ------------------------------------------------------------------------------------- */
+
+/* Turns what kernels wrote into `messages`. */
+void sm_ticket_read_log(sm_ticket *ticket);
+
+/* ---- tickets.c --------------------------------------------------------------------------------- */
+
+/* Stores the first error of a list. */
+__attribute__((format(printf, 2, 3))) void sm_gpu_fail(sm_ticket *ticket, const char *format, ...);
+/* The same for a call of the driver; whether it failed. */
+bool sm_gpu_failed(sm_ticket *ticket, CUresult code);
+void sm_ticket_release(sm_ticket *ticket);
+/* Notes that the device has the list's patches. */
+void sm_ticket_note_patches(sm_ticket *ticket);
+/* Brings to the host what the list has written; what went wrong, or null. Within `sweep`. */
+const char *sm_ticket_absorb(sm_ticket *ticket);
+/* Finishes lists in the order of their launches, as far as the GPU has come. Within `sweep`. */
+void sm_gpu_finish_launched(sm_gpu *gpu);
+
+/* ---- commands.c -------------------------------------------------------------------------------- */
+
+/* Puts a list into the queue's stream. */
+void sm_gpu_run_list(sm_gpu_queue *queue, sm_ticket *ticket);
+
+#endif

@@ -1,0 +1,74 @@
+/* The functions of NVIDIA's driver that we call, found in libcuda.so.1 at run time: this library loads
+   on machines without one. Types and numbers are those of cuda.h, which is not needed to build. */
+#ifndef SOFTMETAL_LIBCUDA_H
+#define SOFTMETAL_LIBCUDA_H
+
+#include <stddef.h>
+
+typedef int CUresult;
+typedef int CUdevice;
+typedef unsigned long long CUdeviceptr;
+typedef struct CUctx_st *CUcontext;
+typedef struct CUmod_st *CUmodule;
+typedef struct CUfunc_st *CUfunction;
+typedef struct CUstream_st *CUstream;
+typedef struct CUevent_st *CUevent;
+
+enum { CUDA_SUCCESS = 0, CUDA_ERROR_NOT_READY = 600 };
+enum { CU_FUNCTION_MAX_THREADS = 0 }; /* CUfunction_attribute */
+enum { CU_JIT_ERROR_LOG_BUFFER = 5, CU_JIT_ERROR_LOG_BUFFER_BYTES = 6 };
+enum { CU_STREAM_NON_BLOCKING = 1, CU_MEMHOSTALLOC_PORTABLE = 1, CU_MEMHOSTALLOC_MAPPED = 2 };
+enum { CU_STREAM_WAIT_GREATER_EQUAL = 0, CU_STREAM_WRITE_DEFAULT = 0 };
+
+/* Name in this library, name in libcuda, arguments. */
+#define LIBCUDA(F)                                                                              \
+  F(cuInit, cuInit, (unsigned))                                                                 \
+  F(cuGetErrorName, cuGetErrorName, (CUresult, const char **))                                  \
+  F(cuGetErrorString, cuGetErrorString, (CUresult, const char **))                              \
+  F(cuDeviceGet, cuDeviceGet, (CUdevice *, int))                                                \
+  F(cuDeviceGetName, cuDeviceGetName, (char *, int, CUdevice))                                  \
+  F(cuDeviceTotalMem, cuDeviceTotalMem_v2, (size_t *, CUdevice))                                \
+  F(cuDeviceGetAttribute, cuDeviceGetAttribute, (int *, int, CUdevice))                         \
+  F(cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain, (CUcontext *, CUdevice))                \
+  F(cuCtxSetCurrent, cuCtxSetCurrent, (CUcontext))                                              \
+  F(cuModuleLoadDataEx, cuModuleLoadDataEx, (CUmodule *, const void *, unsigned, int *, void **)) \
+  F(cuModuleUnload, cuModuleUnload, (CUmodule))                                                 \
+  F(cuModuleGetFunction, cuModuleGetFunction, (CUfunction *, CUmodule, const char *))           \
+  F(cuFuncGetAttribute, cuFuncGetAttribute, (int *, int, CUfunction))                           \
+  F(cuLaunchKernel, cuLaunchKernel,                                                             \
+    (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, \
+     void **, void **))                                                                         \
+  F(cuStreamCreate, cuStreamCreate, (CUstream *, unsigned))                                     \
+  F(cuStreamDestroy, cuStreamDestroy_v2, (CUstream))                                            \
+  F(cuStreamSynchronize, cuStreamSynchronize, (CUstream))                                       \
+  F(cuStreamWaitValue64, cuStreamWaitValue64_v2, (CUstream, CUdeviceptr, unsigned long long, unsigned)) \
+  F(cuStreamWriteValue64, cuStreamWriteValue64_v2,                                              \
+    (CUstream, CUdeviceptr, unsigned long long, unsigned))                                      \
+  F(cuEventCreate, cuEventCreate, (CUevent *, unsigned))                                        \
+  F(cuEventDestroy, cuEventDestroy_v2, (CUevent))                                               \
+  F(cuEventRecord, cuEventRecord, (CUevent, CUstream))                                          \
+  F(cuEventQuery, cuEventQuery, (CUevent))                                                      \
+  F(cuEventElapsedTime, cuEventElapsedTime, (float *, CUevent, CUevent))                        \
+  F(cuMemAlloc, cuMemAlloc_v2, (CUdeviceptr *, size_t))                                         \
+  F(cuMemFree, cuMemFree_v2, (CUdeviceptr))                                                     \
+  F(cuMemHostAlloc, cuMemHostAlloc, (void **, size_t, unsigned))                                \
+  F(cuMemFreeHost, cuMemFreeHost, (void *))                                                     \
+  F(cuMemcpyAsync, cuMemcpyAsync, (CUdeviceptr, CUdeviceptr, size_t, CUstream))                 \
+  F(cuMemsetD8Async, cuMemsetD8Async, (CUdeviceptr, unsigned char, size_t, CUstream))
+
+/* cuBLAS, from the library that the caller names. */
+typedef struct cublasContext *cublasHandle_t;
+enum { CUDA_R_32F = 0, CUDA_R_16F = 2, CUDA_R_16BF = 14, CUBLAS_COMPUTE_32F = 68 };
+#define LIBCUBLAS(F)                                                                            \
+  F(cublasCreate, cublasCreate_v2, (cublasHandle_t *))                                          \
+  F(cublasDestroy, cublasDestroy_v2, (cublasHandle_t))                                          \
+  F(cublasSetStream, cublasSetStream_v2, (cublasHandle_t, CUstream))                            \
+  F(cublasGemmStridedBatchedEx, cublasGemmStridedBatchedEx,                                     \
+    (cublasHandle_t, int, int, int, int, int, const void *, const void *, int, int, long long,  \
+     const void *, int, int, long long, const void *, void *, int, int, long long, int, int, int))
+
+#define LIBCUDA_DECLARE(name, symbol, arguments) extern CUresult(*name) arguments;
+LIBCUDA(LIBCUDA_DECLARE)
+LIBCUBLAS(LIBCUDA_DECLARE)
+
+#endif

@@ -1,0 +1,119 @@
+/* Queues, their threads, and events. */
+#include "driver.h"
+
+static sm_ticket *take(sm_gpu_queue *queue) {
+  for (;;) {
+    unsigned arrivals = atomic_load(&queue->arrivals);
+    sm_lock(&queue->lock);
+    sm_ticket *ticket = queue->first;
+    bool closed = queue->closed;
+    if (ticket && !(queue->first = ticket->next)) queue->last = &queue->first;
+    sm_unlock(&queue->lock);
+    if (ticket || closed) return ticket;
+    sm_futex_wait(&queue->arrivals, arrivals, ~(sm_u64)0);
+  }
+}
+
+static void *queue_main(void *argument) {
+  sm_gpu_queue *queue = argument;
+  sm_ticket *ticket;
+  while ((ticket = take(queue))) {
+    sm_gpu_run_list(queue, ticket);
+    ticket->next = NULL;
+    sm_lock(&queue->gpu->sweep);
+    *queue->gpu->newest = ticket; /* with the queue's reference */
+    queue->gpu->newest = &ticket->next;
+    atomic_store(&ticket->state, LAUNCHED);
+    sm_unlock(&queue->gpu->sweep);
+    sm_futex_wake(&ticket->state, INT_MAX);
+  }
+  cuCtxSetCurrent(queue->gpu->context);
+  if (queue->blas) cublasDestroy(queue->blas);
+  cuStreamDestroy(queue->stream); /* work in it still runs */
+  cuMemFreeHost(queue->counts);
+  free(queue);
+  return NULL;
+}
+
+SM_EXPORT sm_gpu_queue *softmetal_gpu_new_queue(sm_gpu *gpu) {
+  sm_gpu_queue *queue = calloc(1, sizeof *queue);
+  pthread_t thread;
+  if (!queue) return NULL;
+  queue->gpu = gpu;
+  queue->last = &queue->first;
+  queue->counts = softmetal_gpu_allocate_host(gpu, 64);
+  if (!queue->counts || cuStreamCreate(&queue->stream, CU_STREAM_NON_BLOCKING) ||
+      pthread_create(&thread, NULL, queue_main, queue)) {
+    free(queue);
+    return NULL;
+  }
+  pthread_detach(thread);
+  return queue;
+}
+
+static void wake(sm_gpu_queue *queue) {
+  atomic_fetch_add(&queue->arrivals, 1);
+  sm_futex_wake(&queue->arrivals, 1);
+}
+
+SM_EXPORT void softmetal_gpu_free_queue(sm_gpu_queue *queue) {
+  sm_lock(&queue->lock);
+  queue->closed = true;
+  wake(queue);
+  sm_unlock(&queue->lock);
+}
+
+static sm_u32 written_buffers(sm_u64 kernel) { return ((const sm_gpu_kernel *)kernel)->written; }
+
+SM_EXPORT sm_ticket *softmetal_gpu_submit(sm_gpu_queue *queue, const char *list, size_t size) {
+  sm_ticket *ticket = calloc(1, sizeof *ticket + size);
+  if (!ticket) return NULL;
+  memcpy(ticket->list, list, size);
+  ticket->size = size;
+  ticket->gpu = queue->gpu;
+  atomic_init(&ticket->references, 2);
+  const char *error =
+      sm_uses_collect(&ticket->uses, &queue->gpu->mirrors, list, size, written_buffers);
+  if (error) sm_gpu_fail(ticket, "%s", error);
+  sm_lock(&queue->lock);
+  *queue->last = ticket;
+  queue->last = &ticket->next;
+  wake(queue);
+  sm_unlock(&queue->lock);
+  return ticket;
+}
+
+SM_EXPORT sm_gpu_event *softmetal_gpu_new_event(sm_gpu *gpu) {
+  sm_gpu_event *event = calloc(1, sizeof *event);
+  if (event && !(event->value = softmetal_gpu_allocate_host(gpu, sizeof *event->value))) {
+    free(event);
+    return NULL;
+  }
+  return event;
+}
+
+SM_EXPORT void softmetal_gpu_free_event(sm_gpu *gpu, sm_gpu_event *event) {
+  softmetal_gpu_free_host(gpu, (void *)event->value);
+  free(event);
+}
+
+SM_EXPORT sm_u64 softmetal_gpu_event_value(sm_gpu_event *event) { return atomic_load(event->value); }
+
+SM_EXPORT void softmetal_gpu_signal_event(sm_gpu_event *event, sm_u64 value) {
+  unsigned long long present = atomic_load(event->value);
+  while (present < value && !atomic_compare_exchange_weak(event->value, &present, value)) {
+  }
+  atomic_fetch_add(&event->sequence, 1);
+  sm_futex_wake(&event->sequence, INT_MAX);
+}
+
+SM_EXPORT bool softmetal_gpu_wait_event(sm_gpu_event *event, sm_u64 value, sm_u64 nanoseconds) {
+  const sm_u64 begin = sm_now();
+  while (atomic_load(event->value) < value) {
+    sm_u64 now = sm_now();
+    if (now - begin >= nanoseconds) return false;
+    if (now - begin > SPIN_NS) nanosleep(&(struct timespec){0, SLEEP_NS}, NULL);
+    else sm_pause();
+  }
+  return true;
+}

@@ -1,0 +1,130 @@
+/* Lists that were launched: their errors, what they changed, and waiting for them. */
+#include "driver.h"
+
+void sm_gpu_fail(sm_ticket *ticket, const char *format, ...) {
+  if (ticket->error) return;
+  va_list arguments;
+  va_start(arguments, format);
+  if (vasprintf(&ticket->error, format, arguments) < 0) ticket->error = NULL;
+  va_end(arguments);
+}
+
+bool sm_gpu_failed(sm_ticket *ticket, CUresult code) {
+  char text[ERROR_BYTES];
+  if (code) sm_gpu_fail(ticket, "%s", sm_gpu_describe(code, text));
+  return code;
+}
+
+void sm_ticket_release(sm_ticket *ticket) {
+  if (atomic_fetch_sub(&ticket->references, 1) != 1) return;
+  cuCtxSetCurrent(ticket->gpu->context);
+  if (ticket->start) cuEventDestroy(ticket->start);
+  if (ticket->end) cuEventDestroy(ticket->end);
+  if (ticket->log) cuMemFreeHost(ticket->log);
+  free(ticket->messages);
+  sm_uses_free(&ticket->uses);
+  free(ticket->error);
+  free(ticket);
+}
+
+/* Once the stream has passed them. */
+void sm_ticket_note_patches(sm_ticket *ticket) {
+  size_t offset = 0;
+  for (sm_patch *patch; (patch = sm_patch_next(&ticket->uses.patches, &offset));)
+    sm_mirror_patched(patch);
+  ticket->uses.patches.size = 0;
+}
+
+/* Brings to the host what the list has written. The sides are compared as they are now, so that what
+   is absorbed later is never older. Within `sweep`. */
+const char *sm_ticket_absorb(sm_ticket *ticket) {
+  sm_gpu *gpu = ticket->gpu;
+  for (size_t i = 0; i < ticket->uses.count; i++) {
+    sm_mirror *mirror = ticket->uses.items[i].mirror;
+    if (!ticket->uses.items[i].written) continue;
+    if (gpu->fresh_size < mirror->length) {
+      if (gpu->fresh) cuMemFreeHost(gpu->fresh);
+      gpu->fresh = softmetal_gpu_allocate_host(gpu, mirror->length);
+      gpu->fresh_size = gpu->fresh ? mirror->length : 0;
+    }
+    if (!gpu->fresh) return "no memory for what the command buffer changed";
+    if (cuMemcpyAsync((sm_u64)gpu->fresh, mirror->device, mirror->length, gpu->copies) ||
+        cuStreamSynchronize(gpu->copies))
+      return "what the command buffer changed cannot be read";
+    sm_mirror_absorb(mirror, gpu->fresh);
+  }
+  return NULL;
+}
+
+/* The times and the error of a list that the GPU has finished. Within `sweep`. */
+static void finish(sm_ticket *ticket, CUresult code) {
+  char text[ERROR_BYTES];
+  if (code)
+    sm_gpu_fail(ticket, "kernel %s or one before it in this command buffer: %s",
+         ticket->last ? ticket->last->name : "(none)", sm_gpu_describe(code, text));
+  float since = 0, took = 0;
+  cuEventElapsedTime(&since, ticket->gpu->base, ticket->start);
+  cuEventElapsedTime(&took, ticket->start, ticket->end);
+  ticket->times[0] = ticket->gpu->base_time + (sm_u64)((double)since * 1e6);
+  ticket->times[1] = ticket->times[0] + (sm_u64)((double)took * 1e6);
+  if (ticket->log && !code) sm_ticket_read_log(ticket);
+  sm_ticket_note_patches(ticket);
+  const char *error = code ? NULL : sm_ticket_absorb(ticket);
+  if (error) sm_gpu_fail(ticket, "%s", error);
+  atomic_store(&ticket->state, DONE);
+  sm_futex_wake(&ticket->state, INT_MAX);
+}
+
+/* Finishes lists in the order of their launches, as far as the GPU has come. Within `sweep`. */
+void sm_gpu_finish_launched(sm_gpu *gpu) {
+  sm_ticket **place = &gpu->launched;
+  for (sm_ticket *ticket; (ticket = *place);) {
+    CUresult code = cuEventQuery(ticket->end);
+    if (code == CUDA_ERROR_NOT_READY) {
+      place = &ticket->next;
+      continue;
+    }
+    *place = ticket->next;
+    if (gpu->newest == &ticket->next) gpu->newest = place;
+    finish(ticket, code);
+    sm_ticket_release(ticket);
+  }
+}
+
+static void sweep(sm_gpu *gpu) {
+  cuCtxSetCurrent(gpu->context);
+  sm_lock(&gpu->sweep);
+  sm_gpu_finish_launched(gpu);
+  sm_unlock(&gpu->sweep);
+}
+
+/* Waits for at most `nanoseconds`: whether the list is done. */
+SM_EXPORT bool softmetal_gpu_wait(sm_ticket *ticket, sm_u64 nanoseconds) {
+  const sm_u64 begin = sm_now();
+  for (;;) {
+    if (atomic_load(&ticket->state) == LAUNCHED) sweep(ticket->gpu);
+    if (atomic_load(&ticket->state) == DONE) return true;
+    sm_u64 now = sm_now();
+    if (now - begin >= nanoseconds) return false;
+    if (atomic_load(&ticket->state) == QUEUED) {
+      sm_futex_wait(&ticket->state, QUEUED, nanoseconds - (now - begin));
+    } else if (now - begin > SPIN_NS) {
+      nanosleep(&(struct timespec){0, SLEEP_NS}, NULL);
+    } else {
+      sm_pause();
+    }
+  }
+}
+
+SM_EXPORT const char *softmetal_gpu_result(sm_ticket *ticket, sm_u64 times[2]) {
+  memcpy(times, ticket->times, sizeof ticket->times);
+  return ticket->error;
+}
+
+SM_EXPORT const char *softmetal_gpu_log(sm_ticket *ticket, size_t *size, size_t *dropped) {
+  *size = ticket->message_bytes;
+  *dropped = ticket->log ? ticket->log->dropped : 0;
+  return ticket->messages;
+}
+
+SM_EXPORT void softmetal_gpu_forget(sm_ticket *ticket) { sm_ticket_release(ticket); }

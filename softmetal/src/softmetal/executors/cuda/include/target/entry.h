@@ -1,0 +1,62 @@
+// The entry of a kernel on NVIDIA GPUs: a block is a threadgroup.
+#ifndef SOFTMETAL_TARGET_ENTRY_H
+#define SOFTMETAL_TARGET_ENTRY_H
+
+#include <target/target.h>
+
+extern __attribute__((shared)) char softmetal_scratch[] __attribute__((aligned(256)));
+
+namespace softmetal {
+
+SM_INLINE void unflatten(sm_u32 (&position)[3], sm_u32 index, const sm_u32 (&size)[3]) {
+  position[0] = index % size[0];
+  position[1] = index / size[0] % size[1];
+  position[2] = index / size[0] / size[1];
+}
+
+// Whether the thread exists. At a ragged edge a threadgroup is smaller than its block: its threads
+// are the block's first ones, so that simdgroups are filled as Metal fills them.
+SM_INLINE bool find_thread(const sm_launch& l, where& w) {
+  for (int i = 0; i < 3; i++) {
+    w.grid[i] = l.grid[i], w.groups[i] = l.groups[i], w.full_group[i] = l.group[i];
+  }
+  if (l.flat_grid) {
+    unflatten(w.group, __nvvm_read_ptx_sreg_ctaid_x(), l.groups);
+  } else {
+    w.group[0] = __nvvm_read_ptx_sreg_ctaid_x();
+    w.group[1] = __nvvm_read_ptx_sreg_ctaid_y();
+    w.group[2] = __nvvm_read_ptx_sreg_ctaid_z();
+  }
+  if (l.flat_group) {
+    for (int i = 0; i < 3; i++) {
+      const sm_u32 left = l.grid[i] - w.group[i] * l.group[i];
+      w.group_size[i] = left < l.group[i] ? left : l.group[i];
+    }
+    w.index = __nvvm_read_ptx_sreg_tid_x();
+    if (w.index >= volume(w.group_size)) return false;
+    unflatten(w.local, w.index, w.group_size);
+  } else {
+    for (int i = 0; i < 3; i++) w.group_size[i] = l.group[i];
+    w.local[0] = __nvvm_read_ptx_sreg_tid_x();
+    w.local[1] = __nvvm_read_ptx_sreg_tid_y();
+    w.local[2] = __nvvm_read_ptx_sreg_tid_z();
+    w.index = (w.local[2] * l.group[1] + w.local[1]) * l.group[0] + w.local[0];
+  }
+  for (int i = 0; i < 3; i++) w.global[i] = w.group[i] * l.group[i] + w.local[i];
+  return true;
+}
+
+}  // namespace softmetal
+
+// The compiler reads it from the IR.
+#define SM_INFO(max_threads)                                                         \
+  __attribute__((device, used)) extern const softmetal_kernel::info softmetal_info = \
+      softmetal_kernel::describe(0, max_threads);
+#define SM_ENTRY(name)                                                                \
+  extern "C" __attribute__((global)) void name(const sm_launch l) {                   \
+    softmetal::where w = {};                                                          \
+    SM_SET_LOG                                                                        \
+    if (softmetal::find_thread(l, w)) softmetal_kernel::thread(&l, softmetal_scratch, w); \
+  }
+
+#endif

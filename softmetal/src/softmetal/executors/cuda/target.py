@@ -1,0 +1,59 @@
+"""Kernels as PTX, which NVIDIA's driver or ptxas turns into machine code."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from softmetal.compiler.target import KernelSource, arguments
+from softmetal.toolchain import disk_cache
+from softmetal.types import Artifact, Function, Mode
+
+INCLUDE = Path(__file__).parent / "include"
+CODE, _INFO = "kernel.ptx", "info"
+ARCHITECTURES = ("sm_80", "sm_90", "sm_100")  # newer GPUs run the code of older ones
+_CODE_GENERATOR = Path(__file__).with_name("codegen.py")
+
+
+def newest_architecture(major: int, minor: int) -> str:
+    """The newest of ARCHITECTURES that a GPU of this compute capability runs."""
+    usable = [name for name in ARCHITECTURES if int(name[3:]) <= major * 10 + minor]
+    return usable[-1] if usable else f"sm_{major}{minor}"
+
+
+def entry_name(kernel: str) -> str:
+    """What a kernel's entry is called in its PTX: its name, as profilers show it."""
+    return "metal_" + re.sub(r"\W", "_", kernel, flags=re.ASCII)
+
+
+class PtxTarget:
+    """See `Target` for the methods."""
+
+    def __init__(self, architecture: str) -> None:
+        self.architecture = architecture
+        sources = (*sorted(INCLUDE.rglob("*.h")), _CODE_GENERATOR)
+        self.key: tuple[str, ...] = (
+            architecture,
+            disk_cache.key_of(*(file.read_bytes() for file in sources)),
+        )
+
+    def build(self, source: KernelSource, folder: Path) -> None:
+        from softmetal.executors.cuda import codegen
+
+        text, words = codegen.generate(source, self.architecture)
+        (folder / CODE).write_text(text)
+        (folder / _INFO).write_text(json.dumps([words, _threadgroup_bytes(text)]))
+
+    def describe(self, function: Function, folder: Path, checks: frozenset[str]) -> Artifact:
+        words, threadgroup = json.loads((folder / _INFO).read_text())
+        _, _, _, limit, *rest = words
+        known = arguments(function, tuple(rest))
+        return Artifact(function.name, folder / CODE, Mode.FLAT, known, threadgroup, limit, checks)
+
+
+def _threadgroup_bytes(ptx: str) -> int:
+    """The sizes of a kernel's threadgroup variables together."""
+    arrays = re.findall(r"^\s*\.shared \.align \d+ \.b8 \S+\[(\d+)\];", ptx, re.MULTILINE)
+    scalars = re.findall(r"^\s*\.shared \.align \d+ \.[bu](\d+) ([^\s\[]+);", ptx, re.MULTILINE)
+    return sum(map(int, arrays)) + sum(int(b) // 8 for b, n in scalars if "log_block" not in n)

@@ -1,0 +1,95 @@
+"""What executors share about their process and about waiting in C."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import time
+from collections.abc import Callable
+from threading import Lock
+
+from softmetal.errors import ExecutionError
+
+SLICE_NS = 50_000_000  # the longest wait in C: Python handles Ctrl-C between two
+
+
+class Process:
+    """Events after which the threads of executors cannot be used."""
+
+    forked = False
+    exiting = False
+
+
+def _after_fork() -> None:
+    Process.forked = True
+
+
+def _at_exit() -> None:
+    Process.exiting = True
+
+
+os.register_at_fork(after_in_child=_after_fork)
+atexit.register(_at_exit)
+
+
+def refuse_fork() -> None:
+    if Process.forked:
+        raise ExecutionError(
+            "softmetal's threads do not survive a fork: create the device in the child, "
+            "in a process started by the 'spawn' method"
+        )
+
+
+def wait_in_slices(
+    attempt: ctypes._NamedFuncPointer, subject: tuple[int, ...], timeout: float | None
+) -> bool:
+    """Repeat `attempt`, which takes nanoseconds to wait, until it succeeds or `timeout` ends."""
+    refuse_fork()
+    deadline = None if timeout is None else time.monotonic_ns() + int(max(timeout, 0) * 1e9)
+    rest = SLICE_NS
+    while True:
+        if deadline is not None:
+            rest = deadline - time.monotonic_ns()
+        if attempt(*subject, max(0, min(rest, SLICE_NS))):
+            return True
+        if deadline is not None and time.monotonic_ns() >= deadline:
+            return False
+        if Process.exiting:
+            raise ExecutionError("the process is exiting: its command queues have stopped")
+
+
+class Tickets:
+    """Submissions that were not forgotten, and the objects that each needs until it is done."""
+
+    def __init__(self, done: Callable[[int], bool], forget: Callable[[int], None]) -> None:
+        self._done = done
+        self._forget = forget
+        self._lock = Lock()
+        self._needed: dict[int, tuple[object, ...]] = {}
+        self._abandoned: dict[int, tuple[object, ...]] = {}  # forgotten before they were done
+
+    def add(self, ticket: int, needed: tuple[object, ...]) -> None:
+        self._needed[ticket] = needed
+
+    def require(self, ticket: int) -> None:
+        if ticket not in self._needed:
+            raise ExecutionError(f"ticket {ticket} is unknown or was forgotten")
+
+    def forget(self, ticket: int) -> None:
+        self.require(ticket)
+        needed = self._needed.pop(ticket)
+        if needed and not self._done(ticket):
+            self._abandoned[ticket] = needed
+        else:
+            self._forget(ticket)
+
+    def collect(self) -> None:
+        """Release what was abandoned and is done by now."""
+        if not self._abandoned:
+            return
+        with self._lock:
+            for ticket in list(self._abandoned):
+                if self._done(ticket):
+                    del self._abandoned[ticket]
+                    self._forget(ticket)

@@ -1,0 +1,100 @@
+/* See uses.h. */
+#include "uses.h"
+
+#include <stdlib.h>
+
+typedef struct finder {
+  sm_uses *uses;
+  sm_mirrors *mirrors;
+  sm_u32 (*writes)(sm_u64 kernel);
+  const char *error;
+} finder;
+
+static void note(finder *f, sm_u64 address, bool written) {
+  sm_mirror *mirror = address ? sm_mirror_find(f->mirrors, address) : NULL;
+  if (!mirror) return;
+  sm_uses *uses = f->uses;
+  for (size_t i = 0; i < uses->count; i++)
+    if (uses->items[i].mirror == mirror) {
+      uses->items[i].written |= written;
+      return;
+    }
+  if (uses->count == uses->capacity) {
+    size_t capacity = uses->capacity ? 2 * uses->capacity : 16;
+    sm_used *items = realloc(uses->items, capacity * sizeof *items);
+    if (!items) {
+      f->error = "no memory for what the program changed";
+      return;
+    }
+    uses->items = items;
+    uses->capacity = capacity;
+  }
+  uses->items[uses->count++] = (sm_used){mirror, written};
+}
+
+static void note_dispatch(finder *f, const sm_dispatch *dispatch, const sm_dispatch *inherited) {
+  sm_u64 kernel = dispatch->kernel || !inherited ? dispatch->kernel : inherited->kernel;
+  const sm_dispatch *bound = dispatch->buffer_count || !inherited ? dispatch : inherited;
+  sm_u32 writes = kernel ? f->writes(kernel) : 0;
+  for (sm_u32 i = 0; i < bound->buffer_count; i++)
+    note(f, bound->buffers[i], writes >> i & 1);
+  note(f, dispatch->indirect, false);
+}
+
+/* All slots: which of them run may be decided later. */
+static void note_execute(finder *f, const sm_command_execute *execute) {
+  note(f, execute->range, false);
+  for (sm_u32 i = 0; i < execute->slot_count; i++) {
+    const char *slot = (const char *)execute->slots + (size_t)i * SM_SLOT_BYTES;
+    if (((const sm_dispatch *)slot)->group[0])
+      note_dispatch(f, (const sm_dispatch *)slot, &execute->inherited);
+  }
+}
+
+static void note_command(finder *f, const sm_command *command) {
+  switch (command->opcode) {
+    case SM_OP_DISPATCH:
+      note_dispatch(f, &((const sm_command_dispatch *)command)->dispatch, NULL);
+      break;
+    case SM_OP_COPY:
+      note(f, ((const sm_command_copy *)command)->source, false);
+      note(f, ((const sm_command_copy *)command)->destination, true);
+      break;
+    case SM_OP_FILL:
+      note(f, ((const sm_command_fill *)command)->destination, true);
+      break;
+    case SM_OP_TIMESTAMP:
+      note(f, ((const sm_command_timestamp *)command)->address, true);
+      break;
+    case SM_OP_GEMM:
+      note(f, ((const sm_command_gemm *)command)->a, false);
+      note(f, ((const sm_command_gemm *)command)->b, false);
+      note(f, ((const sm_command_gemm *)command)->c, true);
+      break;
+    case SM_OP_EXECUTE:
+      note_execute(f, (const sm_command_execute *)command);
+      break;
+    case SM_OP_USE:
+      note(f, ((const sm_command_use *)command)->address,
+           ((const sm_command_use *)command)->written);
+      break;
+    default:
+      break;
+  }
+}
+
+const char *sm_uses_collect(sm_uses *uses, sm_mirrors *mirrors, const char *list, size_t size,
+                     sm_u32 (*writes)(sm_u64 kernel)) {
+  finder f = {uses, mirrors, writes, NULL};
+  if (!mirrors->count) return NULL;
+  for (const char *at = list; at < list + size; at += ((const sm_command *)at)->size)
+    note_command(&f, (const sm_command *)at);
+  for (size_t i = 0; i < uses->count && !f.error; i++)
+    f.error = sm_mirror_collect(uses->items[i].mirror, &uses->patches);
+  return f.error;
+}
+
+void sm_uses_free(sm_uses *uses) {
+  free(uses->items);
+  free(uses->patches.data);
+}

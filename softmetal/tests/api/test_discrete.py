@@ -1,0 +1,200 @@
+"""A device with its own memory, on the CPU: what the host wrote and what kernels wrote both arrive."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import softmetal
+from softmetal.api.device import MTLDevice
+from softmetal.errors import ValidationError
+from softmetal.executors.cpu import CpuExecutor
+
+SHARED = softmetal.MTLResourceStorageModeShared
+PRIVATE = softmetal.MTLResourceStorageModePrivate
+SOURCE = """
+#include <metal_stdlib>
+using namespace metal;
+kernel void add(device uint* x [[buffer(0)]], constant uint& n [[buffer(1)]],
+                uint i [[thread_position_in_grid]]) { x[i] += n; }
+kernel void total(device const uint* x [[buffer(0)]], device atomic_uint* sum [[buffer(1)]],
+                  uint i [[thread_position_in_grid]]) {
+  atomic_fetch_add_explicit(sum, x[i], memory_order_relaxed);
+}
+struct Reach { device uint* there; };
+kernel void reach(constant Reach& r [[buffer(0)]], uint i [[thread_position_in_grid]]) {
+  r.there[i] = r.there[i] * 2 + i;
+}
+"""
+
+
+class Discrete:
+    """The device, its kernels, and views of its buffers."""
+
+    def __init__(self) -> None:
+        self.executor = CpuExecutor(unified=False)
+        self.device = MTLDevice(self.executor)
+        self.queue = self.device.newCommandQueue()
+        library, error = self.device.newLibraryWithSource_options_error_(SOURCE, None, None)
+        assert library is not None, error
+        self.pipelines = {}
+        for name in ("add", "total", "reach"):
+            function = library.newFunctionWithName_(name)
+            made = self.device.newComputePipelineStateWithFunction_error_(function, None)
+            self.pipelines[name] = made[0]
+
+    def buffer(self, count: int, mode: int = SHARED):
+        return self.device.newBufferWithLength_options_(4 * count, mode)
+
+    def commands(self, name: str, bindings, count: int, offset: int = 0, used=()):
+        buffer = self.queue.commandBuffer()
+        encoder = buffer.computeCommandEncoder()
+        encoder.setComputePipelineState_(self.pipelines[name])
+        for index, bound in enumerate(bindings):
+            if isinstance(bound, bytes):
+                encoder.setBytes_length_atIndex_(bound, len(bound), index)
+            else:
+                encoder.setBuffer_offset_atIndex_(bound, offset if index == 0 else 0, index)
+        for resource in used:
+            encoder.useResource_usage_(resource, softmetal.MTLResourceUsageWrite)
+        size = softmetal.MTLSizeMake
+        encoder.dispatchThreads_threadsPerThreadgroup_(
+            size(count, 1, 1), size(min(count, 64), 1, 1)
+        )
+        encoder.endEncoding()
+        return buffer
+
+    def run(self, *arguments, **options) -> None:
+        buffer = self.commands(*arguments, **options)
+        buffer.commit()
+        buffer.waitUntilCompleted()
+        assert buffer.error() is None, buffer.error()
+
+    def moved(self, work) -> tuple[int, int]:
+        """The bytes that `work` moves to the device and from it."""
+        before = self.executor.mirror_traffic()
+        work()
+        after = self.executor.mirror_traffic()
+        return after[0] - before[0], after[1] - before[1]
+
+
+@pytest.fixture(scope="module")
+def discrete() -> Discrete:
+    return Discrete()
+
+
+def numbers(buffer) -> np.ndarray:
+    return np.frombuffer(buffer.contents().as_buffer(buffer.length()), np.uint32)
+
+
+def word(value: int) -> bytes:
+    return np.uint32(value).tobytes()
+
+
+def test_memory_is_the_devices(discrete):
+    buffer = discrete.buffer(16)
+    assert not discrete.device.hasUnifiedMemory()
+    assert buffer.gpuAddress() != int(buffer.contents())
+    with pytest.raises(ValidationError):
+        discrete.buffer(16, PRIVATE).contents()
+
+
+@pytest.mark.parametrize("count", [1, 63, 1000, 5000])
+def test_both_sides_see_what_the_other_wrote(discrete, count):
+    buffer = discrete.buffer(count)
+    view = numbers(buffer)
+    view[:] = np.arange(count)
+    for step in range(3):
+        discrete.run("add", [buffer, word(7)], count)
+        np.testing.assert_array_equal(view, np.arange(count) + 7 * (step + 1) + step)
+        view += 1
+
+
+def test_only_changes_move(discrete):
+    count = 1 << 16
+    buffer, rest = discrete.buffer(count), discrete.buffer(count)
+    view = numbers(buffer)
+    view[:] = 1
+    numbers(rest)[:] = 1
+    sums = discrete.buffer(1, PRIVATE)
+    discrete.run("total", [buffer, sums], count)
+    sent, back = discrete.moved(lambda: discrete.run("total", [buffer, sums], count))
+    assert (sent, back) == (0, 0)
+    view[5] = 0x01010101
+    sent, back = discrete.moved(lambda: discrete.run("total", [buffer, sums], count))
+    assert (sent, back) == (3, 0)  # one byte of four stays as it is
+    small = discrete.moved(lambda: discrete.run("add", [buffer, word(1)], 10, offset=400))
+    assert small[1] == 10
+    np.testing.assert_array_equal(view[100:110], 2)
+
+
+def test_neither_side_overwrites_the_other(discrete):
+    """The host writes one half of a buffer while a kernel writes the other."""
+    buffer, gate = discrete.buffer(2048), discrete.device.newSharedEvent()
+    view = numbers(buffer)
+    view[:] = 5
+    first = discrete.queue.commandBuffer()
+    first.encodeWaitForEvent_value_(gate, 1)
+    first.commit()
+    work = discrete.commands("add", [buffer, word(1)], 1024)
+    work.commit()
+    view[1024:] = 9
+    later = discrete.commands("add", [buffer, word(100)], 1024, offset=4096)
+    later.commit()
+    view[1024] = 77  # after the commit: the kernel in flight gets 9
+    gate.setSignaledValue_(1)
+    later.waitUntilCompleted()
+    np.testing.assert_array_equal(view[:1024], 6)
+    np.testing.assert_array_equal(view[1025:], 109)
+
+
+def test_an_event_announces_what_was_written(discrete):
+    buffer, event = discrete.buffer(256), discrete.device.newSharedEvent()
+    view = numbers(buffer)
+    for step in range(1, 20):
+        work = discrete.commands("add", [buffer, word(1)], 256)
+        work.encodeSignalEvent_value_(event, step)
+        work.commit()
+        assert event.waitUntilSignaledValue_timeoutMS_(step, 60_000)
+        assert (view == step).all()
+
+
+def test_addresses_in_memory_reach_announced_resources(discrete):
+    there = discrete.buffer(100)
+    numbers(there)[:] = 3
+    address = np.uint64(there.gpuAddress()).tobytes()
+    discrete.run("reach", [address], 100, used=[there])
+    np.testing.assert_array_equal(numbers(there), 6 + np.arange(100))
+
+
+def test_arrays_of_the_program_and_heaps(discrete):
+    array = np.arange(3000, dtype=np.uint32)
+    make = discrete.device.newBufferWithBytesNoCopy_length_options_deallocator_
+    discrete.run("add", [make(array, array.nbytes, SHARED, None), word(2)], 3000)
+    np.testing.assert_array_equal(array, np.arange(3000) + 2)
+    descriptor = softmetal.MTLHeapDescriptor.alloc().init()
+    descriptor.setSize_(1 << 16)
+    descriptor.setStorageMode_(softmetal.MTLStorageModeShared)
+    heap = discrete.device.newHeapWithDescriptor_(descriptor)
+    parts = [heap.newBufferWithLength_options_(1024, SHARED) for _ in range(3)]
+    for index, part in enumerate(parts):
+        numbers(part)[:] = index
+    discrete.run("add", [parts[1], word(10)], 256)
+    assert [int(numbers(part)[7]) for part in parts] == [0, 11, 2]
+
+
+def test_a_private_buffer_is_filled_and_read_by_copies(discrete):
+    staging, private = discrete.buffer(500), discrete.buffer(500, PRIVATE)
+    numbers(staging)[:] = 4
+    copy = "copyFromBuffer_sourceOffset_toBuffer_destinationOffset_size_"
+    for source, target in ((staging, private), (private, staging)):
+        buffer = discrete.queue.commandBuffer()
+        encoder = buffer.blitCommandEncoder()
+        getattr(encoder, copy)(source, 0, target, 0, 2000)
+        encoder.endEncoding()
+        buffer.commit()
+        buffer.waitUntilCompleted()
+        if target is private:
+            discrete.run("add", [private, word(1)], 500)
+            numbers(staging)[:] = 0
+    np.testing.assert_array_equal(numbers(staging), 5)

@@ -1,0 +1,157 @@
+/* libcuda.so.1 without a GPU, for tests of the driver's code: streams are threads, device memory is the
+   process's, and of all kernels only `add` and the driver's clock do something. */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "../../src/softmetal/executors/cuda/include/target/launch.h"
+
+#define EXPORT __attribute__((visibility("default")))
+enum { NOT_READY = 600, OPS = 1 << 16 };
+
+typedef struct op {
+  enum { COPY, SET, WAIT, WRITE, RECORD, ADD, STAMP } kind;
+  uint64_t a, b, c;
+  sm_launch launch;
+} op;
+
+typedef struct stream {
+  pthread_t thread;
+  op *ops[OPS]; /* never reused: tests are short */
+  atomic_uint head, tail;
+} stream;
+
+typedef struct event {
+  atomic_uint asked, passed;
+  atomic_ullong when;
+} event;
+
+static uint64_t now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static void run(const op *o) {
+  switch (o->kind) {
+    case COPY: memcpy((void *)o->a, (void *)o->b, o->c); break;
+    case SET: memset((void *)o->a, (int)o->b, o->c); break;
+    case WAIT:
+      while ((int64_t)(atomic_load((atomic_ullong *)o->a) - o->b) < 0) usleep(20);
+      break;
+    case WRITE: atomic_store((atomic_ullong *)o->a, o->b); break;
+    case RECORD:
+      atomic_store(&((event *)o->a)->when, now());
+      atomic_fetch_add(&((event *)o->a)->passed, 1);
+      break;
+    case STAMP: *(uint64_t *)o->a = now() + o->b; break;
+    case ADD: {
+      uint32_t *x = o->launch.buffers[0], n = *(uint32_t *)o->launch.buffers[1];
+      for (uint32_t i = 0; i < o->launch.grid[0]; i++) x[i] += n;
+      usleep(100);
+    }
+  }
+}
+
+static void *work(void *argument) {
+  stream *s = argument;
+  for (;;) {
+    while (atomic_load(&s->tail) == atomic_load(&s->head)) usleep(20);
+    op *o = s->ops[atomic_load(&s->tail)];
+    run(o);
+    atomic_fetch_add(&s->tail, 1);
+  }
+  return NULL;
+}
+
+static stream *make(void) {
+  stream *s = calloc(1, sizeof *s);
+  pthread_create(&s->thread, NULL, work, s);
+  return s;
+}
+
+static stream *of(stream *given) {
+  static stream *legacy;
+  if (given) return given;
+  if (!legacy) legacy = make();
+  return legacy;
+}
+
+static int put(stream *s, op o) {
+  op *kept = malloc(sizeof *kept);
+  *kept = o;
+  s = of(s);
+  s->ops[atomic_load(&s->head)] = kept;
+  atomic_fetch_add(&s->head, 1);
+  return 0;
+}
+
+EXPORT int cuInit(unsigned f) { return (int)f; }
+EXPORT int cuDeviceGetCount(int *n) { return *n = 1, 0; }
+EXPORT int cuGetErrorName(int c, const char **t) { return *t = c ? "FAKE_ERROR" : "OK", 0; }
+EXPORT int cuGetErrorString(int c, const char **t) { return *t = c ? "of the fake" : "", 0; }
+EXPORT int cuDeviceGet(int *d, int i) { return *d = i, 0; }
+EXPORT int cuDeviceGetName(char *t, int n, int d) { return strncpy(t, "Fake GPU", (size_t)n), d; }
+EXPORT int cuDeviceTotalMem_v2(size_t *n, int d) { return *n = (size_t)1 << 30, d; }
+EXPORT int cuDeviceGetAttribute(int *v, int a, int d) { return *v = a == 75 ? 9 : 0, d; }
+EXPORT int cuDevicePrimaryCtxRetain(void **c, int d) { return *c = (void *)8, d; }
+EXPORT int cuCtxSetCurrent(void *c) { return c ? 0 : 201; }
+EXPORT int cuModuleLoadDataEx(void **m, const void *i, unsigned n, int *o, void **v) {
+  return *m = strdup(i), (void)n, (void)o, (void)v, 0;
+}
+EXPORT int cuModuleUnload(void *m) { return free(m), 0; }
+EXPORT int cuModuleGetFunction(void **f, void *m, const char *name) {
+  bool found = m && strstr(m, name);
+  return *f = strdup(name), found ? 0 : 500;
+}
+EXPORT int cuFuncGetAttribute(int *v, int a, void *f) { return *v = 1024, (void)f, a; }
+EXPORT int cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+                          unsigned bz, unsigned shared, stream *s, void **arguments, void **extra) {
+  (void)gx, (void)gy, (void)gz, (void)bx, (void)by, (void)bz, (void)shared, (void)extra;
+  if (!strcmp(f, "stamp"))
+    return put(s, (op){STAMP, *(uint64_t *)arguments[0], *(uint64_t *)arguments[1], 0, {0}});
+  if (strcmp(f, "metal_add")) return 0;
+  return put(s, (op){ADD, 0, 0, 0, *(sm_launch *)arguments[0]});
+}
+EXPORT int cuStreamCreate(stream **s, unsigned f) { return *s = make(), (void)f, 0; }
+EXPORT int cuStreamDestroy_v2(stream *s) { return (void)s, 0; }
+EXPORT int cuStreamSynchronize(stream *s) {
+  s = of(s);
+  unsigned end = atomic_load(&s->head);
+  while (atomic_load(&s->tail) < end) usleep(20);
+  return 0;
+}
+EXPORT int cuStreamWaitValue64_v2(stream *s, uint64_t a, uint64_t v, unsigned f) {
+  return (void)f, put(s, (op){WAIT, a, v, 0, {0}});
+}
+EXPORT int cuStreamWriteValue64_v2(stream *s, uint64_t a, uint64_t v, unsigned f) {
+  return (void)f, put(s, (op){WRITE, a, v, 0, {0}});
+}
+EXPORT int cuEventCreate(event **e, unsigned f) { return *e = calloc(1, sizeof **e), (int)f; }
+EXPORT int cuEventDestroy_v2(event *e) { return (void)e, 0; }
+EXPORT int cuEventRecord(event *e, stream *s) {
+  atomic_fetch_add(&e->asked, 1);
+  return put(s, (op){RECORD, (uint64_t)e, 0, 0, {0}});
+}
+EXPORT int cuEventQuery(event *e) {
+  return atomic_load(&e->passed) == atomic_load(&e->asked) ? 0 : NOT_READY;
+}
+EXPORT int cuEventElapsedTime(float *ms, event *a, event *b) {
+  *ms = (float)((double)(int64_t)(atomic_load(&b->when) - atomic_load(&a->when)) / 1e6);
+  return 0;
+}
+EXPORT int cuMemAlloc_v2(uint64_t *a, size_t n) { return *a = (uint64_t)malloc(n), 0; }
+EXPORT int cuMemFree_v2(uint64_t a) { return free((void *)a), 0; }
+EXPORT int cuMemHostAlloc(void **a, size_t n, unsigned f) { return *a = malloc(n), (void)f, 0; }
+EXPORT int cuMemFreeHost(void *a) { return free(a), 0; }
+EXPORT int cuMemcpyAsync(uint64_t to, uint64_t from, size_t n, stream *s) {
+  return put(s, (op){COPY, to, from, n, {0}});
+}
+EXPORT int cuMemsetD8Async(uint64_t to, unsigned char v, size_t n, stream *s) {
+  return put(s, (op){SET, to, v, n, {0}});
+}

@@ -1,0 +1,169 @@
+"""The CUDA executor's C code against a libcuda without a GPU, whose streams are threads."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from softmetal.executors import runtime_build
+from softmetal.toolchain import clang
+
+SOURCE = Path(__file__).with_name("fake_libcuda.c")
+HEAD = """
+import os, sys, threading
+import numpy as np
+import softmetal as M
+
+device = M.MTLCreateSystemDefaultDevice()
+library, error = device.newLibraryWithSource_options_error_('''
+#include <metal_stdlib>
+using namespace metal;
+kernel void add(device uint* x, constant uint& n, uint i [[thread_position_in_grid]]) { x[i] += n; }
+''', None, None)
+pipeline, error = device.newComputePipelineStateWithFunction_error_(
+    library.newFunctionWithName_("add"), None)
+assert pipeline is not None, error
+
+def numbers(count):
+    buffer = device.newBufferWithLength_options_(4 * count, 0)
+    return buffer, np.frombuffer(buffer.contents().as_buffer(4 * count), np.uint32)
+
+def add(queue, buffer, count, n):
+    commands = queue.commandBuffer()
+    encoder = commands.computeCommandEncoder()
+    encoder.setComputePipelineState_(pipeline)
+    encoder.setBuffer_offset_atIndex_(buffer, 0, 0)
+    encoder.setBytes_length_atIndex_(np.uint32(n).tobytes(), 4, 1)
+    size = M.MTLSizeMake
+    encoder.dispatchThreads_threadsPerThreadgroup_(size(count, 1, 1), size(32, 1, 1))
+    encoder.endEncoding()
+    return commands
+
+queue = device.newCommandQueue()
+"""
+PROGRAMS = {
+    "what it is": """
+assert device.name() == "Fake GPU" and not device.hasUnifiedMemory()
+assert device.architecture().name() == "sm_90"
+assert device.recommendedMaxWorkingSetSize() == 3 << 28
+""",
+    "the last of many lists is waited for": """
+buffer, view = numbers(1000)
+view[:] = 5
+lists = [add(queue, buffer, 1000, 1) for _ in range(20)]
+for each in lists:
+    each.commit()
+lists[-1].waitUntilCompleted()
+assert (view == 25).all(), view
+assert all(each.error() is None for each in lists)
+assert lists[-1].GPUEndTime() >= lists[-1].GPUStartTime() > 0
+""",
+    "lists are waited for in any order": """
+buffer, view = numbers(100)
+for turn in range(20):
+    view[:] = turn
+    first, second, third = (add(queue, buffer, 100, 1) for _ in range(3))
+    for each in (first, second, third):
+        each.commit()
+    second.waitUntilCompleted()
+    third.waitUntilCompleted()
+    first.waitUntilCompleted()
+    assert (view == turn + 3).all(), (turn, view[:5])
+""",
+    "threads with their own queues": """
+wrong = []
+def work():
+    own = device.newCommandQueue()
+    buffer, view = numbers(1000)
+    for turn in range(20):
+        view[:] = turn
+        lists = [add(own, buffer, 1000, 1) for _ in range(5)]
+        for each in lists:
+            each.commit()
+        lists[-1].waitUntilCompleted()
+        if not (view == turn + 5).all():
+            wrong.append((turn, view[:4].tolist()))
+threads = [threading.Thread(target=work) for _ in range(4)]
+for each in threads:
+    each.start()
+for each in threads:
+    each.join()
+assert not wrong, wrong
+""",
+    "the host writes while kernels run": """
+buffer, view = numbers(2000)
+for turn in range(1, 20):
+    work = add(queue, buffer, 1000, 1)
+    work.commit()
+    view[1000:] = turn
+    work.waitUntilCompleted()
+    assert (view[:1000] == turn).all() and (view[1000:] == turn).all()
+""",
+    "events announce what was written": """
+buffer, view = numbers(500)
+event = device.newSharedEvent()
+for turn in range(1, 20):
+    work = add(queue, buffer, 500, 1)
+    work.encodeSignalEvent_value_(event, turn)
+    work.commit()
+    assert event.waitUntilSignaledValue_timeoutMS_(turn, 60000)
+    assert (view == turn).all()
+""",
+    "queues wait for each other and for the host": """
+buffer, view = numbers(500)
+gate, done = device.newSharedEvent(), device.newSharedEvent()
+other = device.newCommandQueue()
+early = queue.commandBuffer()
+early.encodeWaitForEvent_value_(gate, 1)
+early.commit()
+first = add(queue, buffer, 500, 3)
+first.encodeSignalEvent_value_(done, 1)
+first.commit()
+wait = other.commandBuffer()
+wait.encodeWaitForEvent_value_(done, 1)
+wait.commit()
+second = add(other, buffer, 500, 4)
+second.commit()
+assert done.signaledValue() == 0 and (view == 0).all()
+gate.setSignaledValue_(1)
+second.waitUntilCompleted()
+assert (view == 7).all(), view
+""",
+}
+
+
+@pytest.fixture(scope="module")
+def fake(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("fake")
+    compiled = folder / "fake.o"
+    flags = [*runtime_build.compile_flags(platform.machine()), "-Wall", "-Wextra", "-Werror"]
+    clang.run("clang", [*flags, "-c", str(SOURCE), "-o", str(compiled)])
+    clang.run("ld.lld", ["-shared", str(compiled), "-o", str(folder / "libcuda.so.1")])
+    return folder
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs(name: str, fake: Path) -> None:
+    script = f"{HEAD}{PROGRAMS[name]}print('done', flush=True)\nos._exit(0)\n"
+    settings = {"SOFTMETAL_DEVICE": "cuda:0", "LD_LIBRARY_PATH": str(fake)}
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, **settings},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.stdout == "done\n", done.stderr
+
+
+def test_without_a_driver() -> None:
+    command = [sys.executable, "-c", "import softmetal; softmetal.MTLCreateSystemDefaultDevice()"]
+    environment = {**os.environ, "SOFTMETAL_DEVICE": "cuda:7"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert "there is no GPU 7" in done.stderr

@@ -1,0 +1,114 @@
+"""Kernels as PTX, without a GPU: they compile, and ptxas accepts them."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from softmetal import compiler
+from softmetal.errors import CompileError
+from softmetal.executors.cuda.target import ARCHITECTURES, PtxTarget, entry_name
+from softmetal.toolchain import ptxas
+from softmetal.types import CompileOptions
+
+HEAD = "#include <metal_stdlib>\nusing namespace metal;\n"
+THREAD = "uint i [[thread_position_in_grid]], uint l [[thread_index_in_threadgroup]]"
+# name -> parameters, body, what the PTX contains
+KERNELS = {
+    "plain": ("device float* x", "x[i] = x[i] * 2 + 1;", r"st\.global\.b32"),
+    "vectors": ("device float4* x", "x[i] = x[i].wzyx;", r"ld\.global\.v[24]"),
+    "maths": ("device float* x", "x[i] = sin(x[i]) + precise::exp(x[i]) / x[i];", r"fma\.rn"),
+    "halves": ("device half* x, device bfloat* y", "x[i] += half(y[i]);", r"f16"),
+    "sums": ("device float* x", "x[i] = simd_sum(x[i]);", r"shfl\.sync"),
+    "integer sums": ("device uint* x", "x[i] = simd_sum(x[i]) + simd_max(x[i]);", r"redux\.sync"),
+    "quads": ("device int* x", "x[i] = quad_shuffle_xor(x[i], 1);", r"shfl\.sync"),
+    "scans": ("device float* x", "x[i] = simd_prefix_inclusive_sum(x[i]);", r"shfl\.sync"),
+    "votes": ("device uint* x", "x[i] = simd_any(x[i] > 3) ? 1 : 0;", r"vote\.sync|activemask"),
+    "atomics": (
+        "device atomic_uint* x, device atomic_float* y",
+        "atomic_fetch_add_explicit(x, i, memory_order_relaxed); "
+        "atomic_fetch_add_explicit(y, 1, memory_order_relaxed);",
+        r"(atom|red)(\.global)?\.add",
+    ),
+    "threadgroup": (
+        "device float* x, threadgroup float* s [[threadgroup(0)]]",
+        "threadgroup float t[64]; t[l & 63] = x[i]; s[l] = x[i]; "
+        "threadgroup_barrier(mem_flags::mem_threadgroup); x[i] = t[63 - (l & 63)] + s[0];",
+        r"bar\.sync",
+    ),
+    "matrices": (
+        "device half* x, device float* y",
+        "simdgroup_half8x8 a, b; simdgroup_float8x8 c(0); simdgroup_load(a, x); "
+        "simdgroup_load(b, x + 64); simdgroup_multiply_accumulate(c, a, b, c); "
+        "simdgroup_store(c, y);",
+        r"mma\.sync\.aligned\.m16n8k8",
+    ),
+    "float matrices": (
+        "device float* x",
+        "simdgroup_float8x8 a, b; simdgroup_load(a, x); simdgroup_load(b, x + 64); "
+        "simdgroup_multiply(a, a, b); simdgroup_store(a, x);",
+        r"shfl\.sync",
+    ),
+    "logs": ("device int* x", 'os_log_default.log("%d", x[i]);', r"log_block"),
+}
+
+
+def library(name: str, fast_math: bool = True):
+    parameters, body, _ = KERNELS[name]
+    source = f"{HEAD}kernel void k({parameters}, {THREAD}) {{ {body} }}"
+    return compiler.compile_library(source, CompileOptions(fast_math=fast_math))
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("name", KERNELS)
+def test_kernels(name, architecture, tmp_path, ptxas_path):
+    artifact = compiler.compile_kernel(library(name), "k", {}, target=PtxTarget(architecture))
+    text = artifact.path.read_text()
+    assert re.search(KERNELS[name][2], text), text
+    assert f".target {architecture}" in text
+    assert f".entry {entry_name('k')}(" in text
+    ptxas.assemble(artifact.path, architecture, tmp_path / "k.cubin")
+    assert (tmp_path / "k.cubin").stat().st_size
+
+
+def test_the_description_is_that_of_the_cpu():
+    for name in KERNELS:
+        program = library(name, fast_math=False)
+        ours = compiler.compile_kernel(program, "k", {}, target=PtxTarget("sm_90"))
+        cpus = compiler.compile_kernel(program, "k", {})
+        assert ours.arguments == cpus.arguments, name
+        assert ours.static_threadgroup_memory == cpus.static_threadgroup_memory, name
+
+
+def test_function_constants_and_names():
+    source = HEAD + (
+        "constant uint N [[function_constant(0)]];\n"
+        "template <typename T> kernel void fill(device T* x [[buffer(0)]], "
+        "uint i [[thread_position_in_grid]]) { x[i] = T(N); }\n"
+        'template [[host_name("fill.half-2")]] kernel void fill<half>(device half*, uint);\n'
+    )
+    program = compiler.compile_library(source, CompileOptions())
+    value = (7).to_bytes(4, "little")
+    artifact = compiler.compile_kernel(
+        program, "fill.half-2", {0: value}, target=PtxTarget("sm_80")
+    )
+    text = artifact.path.read_text()
+    assert ".entry metal_fill_half_2(" in text
+    assert "0x4700" in text or "18176" in text  # 7 as a half
+
+
+HOSTILE = {
+    "assembly": 'kernel void k(device int* x) { asm volatile("trap;"); x[0] = 1; }',
+    "exit": 'extern "C" void exit(int);\nkernel void k(device int* x) { exit(x[0]); }',
+}
+
+
+@pytest.mark.parametrize("word", HOSTILE)
+def test_hostile_sources(word):
+    def build():
+        program = compiler.compile_library(HEAD + HOSTILE[word], CompileOptions())
+        compiler.compile_kernel(program, "k", {}, target=PtxTarget("sm_90"))
+
+    with pytest.raises(CompileError, match=word):
+        build()
