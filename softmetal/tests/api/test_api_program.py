@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from softmetal.__main__ import main
+from softmetal.executors.cuda import gpus
 
 SCRIPT = """
 import sys
@@ -106,9 +107,13 @@ def test_check_reports_errors(tmp_path, capsys):
 
 def test_devices(capsys):
     assert main(["devices"]) == 0
-    title, device = capsys.readouterr().out.splitlines()
+    title, device, *rest = capsys.readouterr().out.splitlines()
     assert "threadgroup memory" in title
     assert "32 KiB" in device
+    if gpus.why_none():
+        assert rest == [f"no NVIDIA GPU: {gpus.why_none()}"]
+    else:
+        assert len(rest) == gpus.count()
 
 
 def test_cache_shows_and_clears(tmp_path, capsys, monkeypatch):

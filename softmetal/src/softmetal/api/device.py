@@ -43,7 +43,6 @@ from softmetal.api.residency import MTLResidencySet, MTLResidencySetDescriptor
 from softmetal.api.structs import MTLSizeAndAlign
 from softmetal.errors import CompileError, SettingError, ValidationError
 from softmetal.executors import Executor
-from softmetal.executors.cuda import gpus
 from softmetal.types import Artifact, Program
 from softmetal.validation import (
     HEAP_STORAGE,
@@ -446,6 +445,8 @@ def MTLCreateSystemDefaultDevice() -> MTLDevice:
 
 def MTLCopyAllDevices() -> list[MTLDevice]:
     """The default device, and NVIDIA's GPUs."""
+    from softmetal.executors.cuda import gpus
+
     default = MTLCreateSystemDefaultDevice()
     names = [f"cuda:{index}" for index in range(gpus.count())]
     with _creating:

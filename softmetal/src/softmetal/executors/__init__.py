@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from softmetal.compiler.target import Target
 from softmetal.types import Artifact, Command, Completion, Hardware
+
+if TYPE_CHECKING:
+    from softmetal.compiler.target import Target
 
 
 class Executor(Protocol):
