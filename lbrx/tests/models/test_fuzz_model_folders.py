@@ -8,6 +8,7 @@ import random
 import shutil
 from collections.abc import Iterator
 from contextlib import suppress
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,7 @@ def changed_json(rng: random.Random, text: str) -> str:
         container, key = rng.choice(found)
         match rng.choice(["set", "set", "set", "drop", "wrap", "other"]):
             case "set":
-                container[key] = rng.choice(VALUES)
+                container[key] = deepcopy(rng.choice(VALUES))  # later changes may go into it
             case "drop":
                 del container[key]
             case "wrap":
