@@ -98,6 +98,13 @@ def test_function_constants_and_names():
     assert "0x4700" in text or "18176" in text  # 7 as a half
 
 
+def test_checking_modes_are_refused():
+    with pytest.raises(CompileError, match="the checking modes need the CPU"):
+        compiler.compile_kernel(
+            library("plain"), "k", {}, frozenset({"race"}), target=PtxTarget("sm_90")
+        )
+
+
 HOSTILE = {
     "assembly": 'kernel void k(device int* x) { asm volatile("trap;"); x[0] = 1; }',
     "exit": 'extern "C" void exit(int);\nkernel void k(device int* x) { exit(x[0]); }',

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from softmetal.compiler.target import KernelSource, arguments
+from softmetal.errors import CompileError
 from softmetal.toolchain import disk_cache
 from softmetal.types import Artifact, Function, Mode
 
@@ -39,6 +40,10 @@ class PtxTarget:
         )
 
     def build(self, source: KernelSource, folder: Path) -> None:
+        if source.checked:
+            raise CompileError(
+                "error: the checking modes need the CPU: unset SOFTMETAL_CHECK or the device\n"
+            )
         from softmetal.executors.cuda import codegen
 
         text, words = codegen.generate(source, self.architecture)
