@@ -185,7 +185,7 @@ def test_forgotten_submissions_still_run(device: Device) -> None:
     assert device.executor.wait_event(event, 2, None)
     assert recorder.log[:6].tolist() == [5, 0, 1, 2, 3, 4]
     device.run()
-    assert not device.executor._abandoned
+    assert not device.executor._tickets._abandoned
 
 
 # ---- events ---------------------------------------------------------------------------------

@@ -76,7 +76,7 @@ def test_work_in_flight_keeps_what_it_uses(program, change):
     gc.collect()
     assert kept() is not None
     assert kept().address == address
-    assert handle not in executor._dropped
+    assert handle not in executor._kernels._dropped
     event.setSignaledValue_(1)
     finish(first)
     del first
