@@ -31,6 +31,11 @@ KERNELS = {
         "atomic_fetch_add_explicit(y, 1, memory_order_relaxed);",
         r"(atom|red)(\.global)?\.add",
     ),
+    "ordered atomics": (
+        "device atomic_uint* x",
+        "atomic_fetch_add_explicit(x, i, memory_order_acq_rel);",
+        r"membar\.gl;\s+(atom|red)\S*\.add\S*[^;]*;\s+membar\.gl",
+    ),
     "threadgroup": (
         "device float* x, threadgroup float* s [[threadgroup(0)]]",
         "threadgroup float t[64]; t[l & 63] = x[i]; s[l] = x[i]; "

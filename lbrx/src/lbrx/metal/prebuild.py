@@ -10,12 +10,14 @@ import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
+from typing import TypeVar
 
 from lbrx.errors import DeviceError, SettingError
 from lbrx.metal.library import PipelineRequest, Shaders, digest, shader_text
 
 WIDE = "ext_vector_type"  # marks shaders for CPUs, with vectors wider than Metal's
 
+Result = TypeVar("Result")
 Progress = Callable[[int, int, PipelineRequest], object]
 """Called after each pipeline with how many are done, how many there are, and this one."""
 
@@ -41,23 +43,17 @@ def build_pipelines(
     progress: Progress = lambda done, count, last: None,
 ) -> None:
     """Compile pipelines on all processors and save them; raises the first error."""
-    with ThreadPoolExecutor(os.cpu_count()) as workers:
-        running = {
-            workers.submit(
-                shaders.pipeline,
-                *(each.stem, each.function, dict(each.constants)),
-                safe_math=each.safe_math,
-                source=each.source,
-            ): each
-            for each in wanted
-        }
-        try:
-            for done, future in enumerate(as_completed(running), 1):
-                future.result()
-                progress(done, len(wanted), running[future])
-        finally:
-            workers.shutdown(cancel_futures=True)
-            shaders.save()
+
+    def build(each: PipelineRequest) -> None:
+        constants = dict(each.constants)
+        shaders.pipeline(
+            *(each.stem, each.function, constants), safe_math=each.safe_math, source=each.source
+        )
+
+    try:
+        _for_each(build, wanted, progress)
+    finally:
+        shaders.save()
 
 
 def build_for_target(
@@ -69,19 +65,29 @@ def build_for_target(
 ) -> list[Path]:
     """Write the code of pipelines for another GPU into a folder; raises the first error."""
     folder.mkdir(parents=True, exist_ok=True)
-    written: list[Path] = []
+
+    def build(each: PipelineRequest) -> list[Path]:
+        return shaders.compile_for(each, target, folder / file_name(each))
+
+    return sorted(file for files in _for_each(build, wanted, progress) for file in files)
+
+
+def _for_each(
+    build: Callable[[PipelineRequest], Result],
+    wanted: Sequence[PipelineRequest],
+    progress: Progress,
+) -> list[Result]:
+    """The results of `build` on all processors, in the order in which they came."""
     with ThreadPoolExecutor(os.cpu_count()) as workers:
-        running = {
-            workers.submit(shaders.compile_for, each, target, folder / file_name(each)): each
-            for each in wanted
-        }
+        running = {workers.submit(build, each): each for each in wanted}
+        results = []
         try:
             for done, future in enumerate(as_completed(running), 1):
-                written += future.result()
+                results.append(future.result())
                 progress(done, len(wanted), running[future])
         finally:
             workers.shutdown(cancel_futures=True)
-    return sorted(written)
+    return results
 
 
 def file_name(request: PipelineRequest) -> str:

@@ -10,8 +10,9 @@ enum {
 
 /* Brings words that the GPU computes to the host. */
 static const sm_u32 *read_words(sm_gpu_queue *queue, sm_ticket *ticket, sm_u64 address, int count) {
-  if (sm_gpu_failed(ticket, cuMemcpyAsync((CUdeviceptr)queue->counts, address, 4u * (unsigned)count,
-                                   queue->stream)) ||
+  const CUdeviceptr counts = (CUdeviceptr)queue->counts;
+  const size_t size = 4u * (unsigned)count;
+  if (sm_gpu_failed(ticket, cuMemcpyAsync(counts, address, size, queue->stream)) ||
       sm_gpu_failed(ticket, cuStreamSynchronize(queue->stream)))
     return NULL;
   return queue->counts;
@@ -47,8 +48,8 @@ static void launch_kernel(sm_gpu_queue *queue, sm_ticket *ticket, const sm_gpu_k
   launch->flat_group = ragged;
   launch->flat_grid = launch->groups[1] > MAX_ROWS || launch->groups[2] > MAX_ROWS;
   if (launch->flat_grid && groups > 0x7fffffff) {
-    sm_gpu_fail(ticket, "kernel %s: %llu threadgroups in rows and layers are more than this GPU takes",
-         kernel->name, (unsigned long long)groups);
+    sm_gpu_fail(ticket, "kernel %s: %llu threadgroups in rows and layers: a GPU takes 2^31 - 1",
+                kernel->name, (unsigned long long)groups);
     return;
   }
   const sm_u32 *grid = launch->groups;
@@ -61,7 +62,7 @@ static void launch_kernel(sm_gpu_queue *queue, sm_ticket *ticket, const sm_gpu_k
   char text[ERROR_BYTES];
   if (code)
     sm_gpu_fail(ticket, "kernel %s, threadgroups of %ux%ux%u, %u bytes of threadgroup memory: %s",
-         kernel->name, block[0], block[1], block[2], shared, sm_gpu_describe(code, text));
+                kernel->name, block[0], block[1], block[2], shared, sm_gpu_describe(code, text));
   ticket->last = kernel;
 }
 
@@ -96,7 +97,7 @@ static void run_execute(sm_gpu_queue *queue, sm_ticket *ticket, const sm_command
   }
   if (start + count > execute->slot_count) {
     sm_gpu_fail(ticket, "commands %llu to %llu of an indirect command buffer that holds %u",
-         (unsigned long long)start, (unsigned long long)(start + count), execute->slot_count);
+                (unsigned long long)start, (unsigned long long)(start + count), execute->slot_count);
     return;
   }
   for (sm_u64 i = start; i < start + count && !ticket->error; i++)
@@ -129,8 +130,8 @@ static void apply_patches(sm_gpu_queue *queue, sm_ticket *ticket) {
   size_t offset = 0;
   for (sm_patch *patch; (patch = sm_patch_next(&ticket->uses.patches, &offset));) {
     sm_mirror_pend(patch);
-    sm_gpu_failed(ticket, cuMemcpyAsync(patch->mirror->device + patch->offset, (sm_u64)patch->bytes,
-                                 patch->size, queue->stream));
+    const sm_u64 to = patch->mirror->device + patch->offset, from = (sm_u64)patch->bytes;
+    sm_gpu_failed(ticket, cuMemcpyAsync(to, from, patch->size, queue->stream));
   }
 }
 
@@ -159,7 +160,6 @@ static void run_signal(sm_gpu_queue *queue, sm_ticket *ticket, const sm_command_
   if (atomic_load(&event->promised) < signal->value) atomic_store(&event->promised, signal->value);
   atomic_fetch_add(&event->sequence, 1);
   sm_futex_wake(&event->sequence, INT_MAX);
-  (void)ticket;
 }
 
 static void run_wait(sm_gpu_queue *queue, sm_ticket *ticket, const sm_command_event *wait) {
@@ -171,7 +171,7 @@ static void run_wait(sm_gpu_queue *queue, sm_ticket *ticket, const sm_command_ev
     sm_futex_wait(&event->sequence, sequence, ~(sm_u64)0);
   }
   sm_gpu_failed(ticket, cuStreamWaitValue64(queue->stream, (CUdeviceptr)event->value, wait->value,
-                                     CU_STREAM_WAIT_GREATER_EQUAL));
+                                            CU_STREAM_WAIT_GREATER_EQUAL));
 }
 
 static void run_command(sm_gpu_queue *queue, sm_ticket *ticket, const sm_command *command) {
@@ -182,14 +182,15 @@ static void run_command(sm_gpu_queue *queue, sm_ticket *ticket, const sm_command
     case SM_OP_COPY: {
       const sm_command_copy *copy = (const sm_command_copy *)command;
       if (copy->size)
-        sm_gpu_failed(ticket, cuMemcpyAsync(copy->destination, copy->source, copy->size, queue->stream));
+        sm_gpu_failed(ticket, cuMemcpyAsync(copy->destination, copy->source, copy->size,
+                                            queue->stream));
       break;
     }
     case SM_OP_FILL: {
       const sm_command_fill *fill = (const sm_command_fill *)command;
       if (fill->size)
-        sm_gpu_failed(ticket, cuMemsetD8Async(fill->destination, (unsigned char)fill->value, fill->size,
-                                       queue->stream));
+        sm_gpu_failed(ticket, cuMemsetD8Async(fill->destination, (unsigned char)fill->value,
+                                              fill->size, queue->stream));
       break;
     }
     case SM_OP_SIGNAL:

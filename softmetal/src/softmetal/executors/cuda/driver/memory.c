@@ -7,6 +7,10 @@ SM_EXPORT sm_gpu_kernel *softmetal_gpu_load(sm_gpu *gpu, const char *image, size
                                             char *error, size_t capacity) {
   char text[ERROR_BYTES];
   sm_gpu_kernel *kernel = calloc(1, sizeof *kernel + strlen(name) + 1);
+  if (!kernel) {
+    snprintf(error, capacity, "no memory");
+    return NULL;
+  }
   strcpy(kernel->name, name);
   kernel->written = written;
   kernel->logs = memmem(image, size, "log_block", 9) != NULL;

@@ -61,7 +61,7 @@ static void finish(sm_ticket *ticket, CUresult code) {
   char text[ERROR_BYTES];
   if (code)
     sm_gpu_fail(ticket, "kernel %s or one before it in this command buffer: %s",
-         ticket->last ? ticket->last->name : "(none)", sm_gpu_describe(code, text));
+                ticket->last ? ticket->last->name : "(none)", sm_gpu_describe(code, text));
   float since = 0, took = 0;
   cuEventElapsedTime(&since, ticket->gpu->base, ticket->start);
   cuEventElapsedTime(&took, ticket->start, ticket->end);
