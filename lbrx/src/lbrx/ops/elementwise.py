@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from lbrx import dtype as dt
 from lbrx.ops import rules
 from lbrx.ops.error_function import erf
 from lbrx.ops.table import DtypeRule, NumpyArray, OpFamily, Reference, op, register
@@ -255,14 +256,26 @@ def clip(x: NumpyArray, low: NumpyArray, high: NumpyArray) -> NumpyArray:
 def cast(x: NumpyArray, *, dtype: object) -> NumpyArray:
     """The elements converted to a dtype.
 
-    Floats are truncated to integers; a float outside the integer's range, or NaN, gives an
-    unspecified value. Integers wrap. bool is True where an element is not zero. float64 on metal
+    Floats are truncated to integers; one outside the integer's range becomes its nearest value,
+    and NaN becomes 0. Integers wrap. bool is True where an element is not zero. float64 on metal
     raises DtypeError.
 
     >>> lbrx.tensor([1.9, -1.9]).cast("int32").tolist()
     [1, -1]
     """
-    return x  # Op converts every result to its dtype
+    target = dt.parse(dtype)
+    if x.dtype.kind != "f" or target.is_float or target is dt.bool_:
+        return x  # Op converts every result to its dtype
+    return _saturated(x, target)
+
+
+def _saturated(x: NumpyArray, target: dt.Dtype) -> NumpyArray:
+    """Floats as integers. The conversion of others than the integer's is undefined in numpy."""
+    limits = np.iinfo(target.numpy)
+    low, high = target.numpy.type(limits.min), target.numpy.type(limits.max)
+    below, above = x <= float(limits.min), x >= float(limits.max)  # 64 bits round to a power of 2
+    inside = np.where(below | above | np.isnan(x), 0, x).astype(target.numpy)
+    return np.where(below, low, np.where(above, high, inside))
 
 
 @op(OpFamily.MOVEMENT, rules.elementwise(1), rules.same)

@@ -11,14 +11,14 @@ using namespace metal;
 #pragma METAL fp contract(off)
 #endif
 
-// Conversion between element types. Floats out of range wrap like integers of the next width.
+// Conversion between element types. A float that an integer type cannot hold becomes the type's
+// nearest value and NaN becomes 0, as GPUs convert to int; smaller types need a clamp after it.
 template <typename To, typename From>
 inline To to(From x) { return To(x); }
-template <> inline char to<char, float>(float x) { return char(int(x)); }
-template <> inline uchar to<uchar, float>(float x) { return uchar(int(x)); }
-template <> inline short to<short, float>(float x) { return short(int(x)); }
-template <> inline ushort to<ushort, float>(float x) { return ushort(int(x)); }
-template <> inline uint to<uint, float>(float x) { return uint(long(x)); }
+template <> inline char to<char, float>(float x) { return char(clamp(int(x), -128, 127)); }
+template <> inline uchar to<uchar, float>(float x) { return uchar(clamp(int(x), 0, 255)); }
+template <> inline short to<short, float>(float x) { return short(clamp(int(x), -32768, 32767)); }
+template <> inline ushort to<ushort, float>(float x) { return ushort(clamp(int(x), 0, 65535)); }
 
 namespace op {
 

@@ -259,8 +259,8 @@ class Tensor(Operators, FunctionMethods, OperationMethods):
     def astype(self, dtype: DtypeLike) -> Tensor:
         """The elements converted to a dtype; the tensor itself if it has that dtype.
 
-        Floats are truncated to integers; a float outside the integer's range, or NaN, gives an
-        unspecified value. bool is True where an element is not zero. float64 on metal raises
+        Floats are truncated to integers; one outside the integer's range becomes its nearest value,
+        and NaN becomes 0. bool is True where an element is not zero. float64 on metal raises
         DtypeError.
 
         >>> lbrx.tensor([1.9, -1.9]).astype("int32").tolist()

@@ -135,8 +135,8 @@ def astype(
 ) -> Tensor:
     """The elements converted to a dtype, on another device if one is given.
 
-    Floats are truncated to integers; a float outside the integer's range, or NaN, gives an
-    unspecified value. A tensor that already has the dtype is copied, or returned itself with
+    Floats are truncated to integers; one outside the integer's range becomes its nearest value,
+    and NaN becomes 0. A tensor that already has the dtype is copied, or returned itself with
     copy=False.
     """
     result = x.astype(dtype) if device is None else x.to_device(device).astype(dtype)

@@ -756,9 +756,9 @@ class OperationMethods:
     def cast(self, dtype: DtypeLike) -> Tensor:
         """The elements converted to a dtype.
 
-        Floats are truncated to integers; a float outside the integer's range, or NaN, gives
-        an unspecified value. Integers wrap. bool is True where an element is not zero.
-        float64 on metal raises DtypeError.
+        Floats are truncated to integers; one outside the integer's range becomes its
+        nearest value, and NaN becomes 0. Integers wrap. bool is True where an element is
+        not zero. float64 on metal raises DtypeError.
 
         >>> lbrx.tensor([1.9, -1.9]).cast("int32").tolist()
         [1, -1]

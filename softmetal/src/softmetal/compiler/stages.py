@@ -28,6 +28,7 @@ LANGUAGE = (
     *("-Xclang", "-ffloat16-excess-precision=none"),  # each half operation rounds, as on the GPU
     "-fsigned-char",  # as in Metal, on every machine
     *("-fno-strict-aliasing", "-fno-math-errno", "-fno-stack-protector"),
+    "-fno-strict-float-cast-overflow",  # numbers an integer cannot hold saturate, NaN is 0
     "-fno-finite-loops",  # else clang deletes a loop that waits for memory to change
     f"-isystem{INCLUDE}",
 )
