@@ -18,6 +18,9 @@ constant uint SCALES [[function_constant(1)]];  // scales and biases beside the 
 constant uint GROUP [[function_constant(2)]];   // values that share a scale
 constant constexpr uint FLOAT = 0, HALF = 1, BFLOAT = 2;
 
+// The integer that x is, of magnitude below 2^22, from the low bits of a sum. A conversion would
+// saturate, which takes several instructions on processors.
+inline int integer(float x) { return as_type<int>(x + 12582912.0f) - 0x4b400000; }
 
 inline float element(uint type, device const void* from, ulong i) {
   if (type == HALF) return float(static_cast<device const half*>(from)[i]);

@@ -46,7 +46,7 @@ kernel void pack_rows(device const void* x [[buffer(0)]], device Shorts<UNIT>* c
 #pragma unroll
   for (uint i = 0; i < 2; i++) {
     const Unit scaled = __builtin_elementwise_rint(units[i] * inverse);
-    const Ints<UNIT> rounded = __builtin_convertvector(scaled, Ints<UNIT>);
+    const Ints<UNIT> rounded = bits<UNIT>(scaled + 12582912.0f) - 0x4b400000;  // see `integer`
     codes[at * 2 + i] = __builtin_convertvector(rounded, Shorts<UNIT>);
     totals[i] = __builtin_reduce_add(rounded);
   }

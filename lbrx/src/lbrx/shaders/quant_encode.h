@@ -96,7 +96,7 @@ struct CentredBlock {
     uchar codes[32];
     for (uint i = 0; i < 32; i++) {
       const float scaled = v.at[i] * inverted;
-      codes[i] = uchar(clamp(trunc(scaled + (middle + 0.5f)), 0.0f, 2 * middle - 1));
+      codes[i] = uchar(integer(clamp(trunc(scaled + (middle + 0.5f)), 0.0f, 2 * middle - 1)));
     }
     put_half(to, d);
     put_codes<BITS>(to + 2, codes);
@@ -115,7 +115,7 @@ struct OffsetBlock {
     uchar codes[32];
     for (uint i = 0; i < 32; i++) {
       const float scaled = (v.at[i] - v.low) * inverted;
-      codes[i] = uchar(clamp(trunc(scaled + 0.5f), 0.0f, top));
+      codes[i] = uchar(integer(clamp(trunc(scaled + 0.5f), 0.0f, top)));
     }
     put_half(to, d);
     put_half(to + 2, v.low);
@@ -127,8 +127,8 @@ struct OffsetBlock {
 // Magnitudes compare like their bits; infinity and NaN are above all finite numbers.
 inline uint magnitude(float x) { return as_type<uint>(x) & 0x7fffffff; }
 
-// Round to nearest, ties away from zero, by adding before the truncating conversion.
-inline char rounded(float x) { return char(x + copysign(0.49999997f, x)); }
+// Round to nearest, ties away from zero.
+inline int rounded(float x) { return integer(trunc(x + copysign(0.49999997f, x))); }
 
 struct ByteBlock {
   static constant constexpr uint BYTES = 34;
@@ -248,6 +248,6 @@ kernel void encode_groups(device const void* x [[buffer(0)]], device uchar* code
   G::put(scales, offsets, at, scaled);
   uchar code[MOST];
   for (uint i = 0; i < GROUP; i++)
-    code[i] = uchar(clamp(G::code(scaled, values.at[i]), 0.0f, top));
+    code[i] = uchar(integer(clamp(G::code(scaled, values.at[i]), 0.0f, top)));
   put_stream<BITS>(codes + ulong(at) * (GROUP * BITS / 8), code, GROUP);
 }

@@ -170,11 +170,11 @@ inline OffsetScales<N> encode_offset(thread const Groups<S>& v, thread const Off
   for (uint g = 0; g < N; g++) {
     const float s = whole(scales[g] * to_scale, 0, SCALE_TOP);
     const float m = whole(minima[g] * to_minimum, 0, SCALE_TOP);
-    result.scale[g] = uchar(s);
-    result.minimum[g] = uchar(m);
+    result.scale[g] = uchar(integer(s));
+    result.minimum[g] = uchar(integer(m));
     const float by = inverse(d * s), minimum = dmin * m;
     for (uint i = 0; i < S; i++)
-      codes[g * S + i] = uchar(whole((v.at[i][first + g] + minimum) * by, 0, C::top));
+      codes[g * S + i] = uchar(integer(whole((v.at[i][first + g] + minimum) * by, 0, C::top)));
   }
   return result;
 }
@@ -257,11 +257,11 @@ inline CentredScales encode_centred(thread const Groups<S>& v, thread const Lane
   const float d = float(half(result.d)), inverted = inverse(result.d);
   for (uint g = 0; g < G; g++) {
     const float s = whole(scales.of[g] * inverted, -SCALE_RANGE, SCALE_RANGE - 1);
-    result.scale[g] = char(s);
+    result.scale[g] = char(integer(s));
     const float by = inverse(d * s);
     for (uint i = 0; i < S; i++) {
       const float c = whole(v.at[i][g] * by, -HALF_RANGE, HALF_RANGE - 1);
-      codes[g * S + i] = uchar(c + HALF_RANGE);
+      codes[g * S + i] = uchar(integer(c + HALF_RANGE));
     }
   }
   return result;

@@ -14,7 +14,7 @@ inline short uneven(short code) {
   y = fma(y, t, 0.06978527f);
   y = fma(y, t, -0.11349816f);
   y = fma(y, t, 11.61645f);
-  return short(rint(fma(y, t, -4.417675f)));
+  return short(integer(rint(fma(y, t, -4.417675f))));
 }
 
 // Twice the value of an E2M1 code, which is an integer (0 1 2 3 4 6 8 12, and negative); scales are
@@ -22,7 +22,7 @@ inline short uneven(short code) {
 inline short doubled(short code) {
   const float t = code & 7;
   const float y = fma(fma(fma(0.05238095f, t, -0.3714286f), t, 1.747619f), t, -0.2142857f);
-  return short(rint(y)) * short(1 - (code >> 2 & 2));
+  return short(integer(rint(y))) * short(1 - (code >> 2 & 2));
 }
 
 // 2 ** (e - 128), below 2 ** -126 without the exponent's bits.
