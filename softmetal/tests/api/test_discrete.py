@@ -198,3 +198,72 @@ def test_a_private_buffer_is_filled_and_read_by_copies(discrete):
             discrete.run("add", [private, word(1)], 500)
             numbers(staging)[:] = 0
     np.testing.assert_array_equal(numbers(staging), 5)
+
+
+def blit(discrete, *copies, commands=None):
+    """Copies of (source, target, words) in a command buffer."""
+    buffer = commands or discrete.queue.commandBuffer()
+    encoder = buffer.blitCommandEncoder()
+    for source, target, words in copies:
+        encoder.copyFromBuffer_sourceOffset_toBuffer_destinationOffset_size_(
+            source, 0, target, 0, 4 * words
+        )
+    encoder.endEncoding()
+    return buffer
+
+
+def test_copies_use_the_hosts_side_directly(discrete):
+    """A buffer that only copies use is never mirrored, so nothing of it is compared or moved."""
+    staging, private, back = (discrete.buffer(4000, m) for m in (SHARED, PRIVATE, SHARED))
+    numbers(staging)[:] = np.arange(4000)
+    numbers(back)[:] = 7
+
+    def work():
+        commands = blit(discrete, (staging, private, 4000), (private, back, 3000))
+        commands.commit()
+        commands.waitUntilCompleted()
+
+    assert discrete.moved(work) == (0, 0)
+    np.testing.assert_array_equal(numbers(back)[:3000], np.arange(3000))
+    np.testing.assert_array_equal(numbers(back)[3000:], 7)
+
+
+def test_a_kernel_uses_what_was_copied_to_a_staging_buffer(discrete):
+    """Also in a list that is submitted before the copy has run; and a copy to a buffer that a kernel
+    has used."""
+    source = discrete.buffer(300)
+    numbers(source)[:] = 5
+    for together in (True, False):
+        target = discrete.buffer(300)
+        numbers(target)[:] = 1
+        first = blit(discrete, (source, target, 300))
+        if not together:
+            first.commit()
+        last = discrete.commands("add", [target, word(2)], 300)
+        for each in [first, last] if together else [last]:
+            each.commit()
+        last.waitUntilCompleted()
+        np.testing.assert_array_equal(numbers(target), 7)
+        numbers(source)[:] = 6
+        again = blit(discrete, (source, target, 200))
+        again.commit()
+        again.waitUntilCompleted()
+        np.testing.assert_array_equal(numbers(target)[:200], 6)
+        np.testing.assert_array_equal(numbers(target)[200:], 7)
+        numbers(source)[:] = 5
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_contents_asked_for_while_a_kernel_runs(discrete, when):
+    buffer, gate = discrete.buffer(500), discrete.device.newSharedEvent()
+    waits = discrete.queue.commandBuffer()
+    waits.encodeWaitForEvent_value_(gate, 1)
+    waits.commit()
+    if when == "before":
+        numbers(buffer)[:] = 10
+    work = discrete.commands("add", [buffer, word(3)], 500)
+    work.commit()
+    view = numbers(buffer)  # the kernel has not run yet
+    gate.setSignaledValue_(1)
+    work.waitUntilCompleted()
+    np.testing.assert_array_equal(view, 13 if when == "before" else 3)

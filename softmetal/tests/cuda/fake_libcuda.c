@@ -1,5 +1,5 @@
 /* libcuda.so.1 without a GPU, for tests of the driver's code: streams are threads, device memory is the
-   process's, and of all kernels only `add` and the driver's clock do something. */
+   process's, and of all kernels only `add` and the driver's two do something. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -10,12 +10,13 @@
 #include <unistd.h>
 
 #include "../../src/softmetal/executors/cuda/include/target/launch.h"
+#include "../../src/softmetal/runtime/mirror.h"
 
 #define EXPORT __attribute__((visibility("default")))
 enum { NOT_READY = 600, OPS = 1 << 16 };
 
 typedef struct op {
-  enum { COPY, SET, WAIT, WRITE, RECORD, ADD, STAMP } kind;
+  enum { COPY, SET, WAIT, WRITE, RECORD, ADD, STAMP, PATCH } kind;
   uint64_t a, b, c;
   sm_launch launch;
 } op;
@@ -48,6 +49,11 @@ static void run(const op *o) {
     case RECORD:
       atomic_store(&((event *)o->a)->when, now());
       atomic_fetch_add(&((event *)o->a)->passed, 1);
+      break;
+    case PATCH:
+      for (sm_patch *p = (sm_patch *)o->a; p < (sm_patch *)o->a + o->b; p++)
+        for (uint64_t i = 0; i < p->size; i++)
+          if (p->changed[i]) ((unsigned char *)p->device)[i] = p->bytes[i];
       break;
     case STAMP: *(uint64_t *)o->a = now() + o->b; break;
     case ADD: {
@@ -115,6 +121,7 @@ EXPORT int cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsign
   (void)gx, (void)gy, (void)gz, (void)bx, (void)by, (void)bz, (void)shared, (void)extra;
   if (!strcmp(f, "stamp"))
     return put(s, (op){STAMP, *(uint64_t *)arguments[0], *(uint64_t *)arguments[1], 0, {0}});
+  if (!strcmp(f, "patch")) return put(s, (op){PATCH, *(uint64_t *)arguments[0], gx, 0, {0}});
   if (strcmp(f, "metal_add")) return 0;
   return put(s, (op){ADD, 0, 0, 0, *(sm_launch *)arguments[0]});
 }

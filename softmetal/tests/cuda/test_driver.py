@@ -75,6 +75,34 @@ for turn in range(20):
     first.waitUntilCompleted()
     assert (view == turn + 3).all(), (turn, view[:5])
 """,
+    "copies use the host's side, and kernels see what was copied": """
+private = device.newBufferWithLength_options_(4000, M.MTLResourceStorageModePrivate)
+for turn in range(20):
+    source, there = numbers(1000)
+    target, here = numbers(1000)
+    there[:] = np.arange(1000) + turn
+    for first, second in ((source, private), (private, target)):
+        commands = queue.commandBuffer()
+        encoder = commands.blitCommandEncoder()
+        encoder.copyFromBuffer_sourceOffset_toBuffer_destinationOffset_size_(
+            first, 0, second, 0, 4000)
+        encoder.endEncoding()
+        commands.commit()
+    work = add(queue, target, 1000, 3)
+    work.commit()
+    work.waitUntilCompleted()
+    assert (here == np.arange(1000) + turn + 3).all(), here[:5]
+""",
+    "many scattered changes": """
+buffer, view = numbers(100_000)
+for turn in range(5):
+    view[turn::7] += 3
+    before = view.copy()
+    work = add(queue, buffer, 100_000, 1)
+    work.commit()
+    work.waitUntilCompleted()
+    assert (view == before + 1).all()
+""",
     "threads with their own queues": """
 wrong = []
 def work():

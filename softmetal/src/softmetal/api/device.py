@@ -47,6 +47,7 @@ from softmetal.types import Artifact, Program
 from softmetal.validation import (
     HEAP_STORAGE,
     MANAGED,
+    PRIVATE,
     SHARED,
     check_indirect_size,
     check_length,
@@ -133,21 +134,21 @@ class MTLDevice(Capabilities):
             return None, NSError.described(enums.MTLCounterErrorDomain, code, text)
         return MTLCounterSampleBuffer(self, descriptor), None
 
-    def _allocate(self, length: int) -> Memory | None:
+    def _allocate(self, length: int, storage: int = SHARED) -> Memory | None:
         """New memory; None where Apple's returns nil because the length is too large."""
         check_length(length)
         self._reap()
         if length > self.maxBufferLength():
             return None
         try:
-            return Memory(self._executor, length, self._live)
+            return Memory(self._executor, length, self._live, private=storage == PRIVATE)
         except MemoryError:
             return None
 
     # MTL: -newBufferWithLength:options:
     def newBufferWithLength_options_(self, length: int, options: int) -> MTLBuffer | None:
         check_storage(storage_mode(options), HEAP_STORAGE | {MANAGED}, "a buffer")
-        memory = self._allocate(length)
+        memory = self._allocate(length, storage_mode(options))
         return MTLBuffer(self, memory, length, options) if memory is not None else None
 
     # MTL: -newBufferWithBytes:length:options:
@@ -177,7 +178,7 @@ class MTLDevice(Capabilities):
     # MTL: -newHeapWithDescriptor:
     def newHeapWithDescriptor_(self, descriptor: MTLHeapDescriptor) -> MTLHeap | None:
         check_storage(descriptor.storageMode(), HEAP_STORAGE, "a heap")
-        memory = self._allocate(descriptor.size())
+        memory = self._allocate(descriptor.size(), descriptor.storageMode())
         return MTLHeap(self, descriptor, memory) if memory is not None else None
 
     # MTL: -heapBufferSizeAndAlignWithLength:options:

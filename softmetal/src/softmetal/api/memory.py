@@ -23,13 +23,16 @@ class Memory:
 
     __slots__ = ("__weakref__", "_executor", "_host", "_live", "address", "length")
 
-    def __init__(self, executor: Executor, length: int, live: dict[int, int]) -> None:
-        """`live` maps the address of each allocation to its length, for accounting."""
+    def __init__(
+        self, executor: Executor, length: int, live: dict[int, int], private: bool = False
+    ) -> None:
+        """`live` maps the address of each allocation to its length, for accounting. The host does
+        not look at private memory."""
         self._executor = executor
         self._live = live
         self.length = length
         self.address = self._host = 0
-        self.address = executor.allocate(length)
+        self.address = executor.allocate(length, private)
         live[self.address] = length
 
     def host(self) -> int:

@@ -10,15 +10,17 @@ from softmetal.toolchain import clang, disk_cache
 PACKAGE = Path(__file__).parent.parent
 INCLUDE = PACKAGE / "include"
 RUNTIME = PACKAGE / "runtime"
+_SEEN = ("abi.h", "words.h", "target")
 
 
 @once
 def fingerprint() -> str:
-    """A digest of headers, runtime, compiler sources and toolchain version; part of every key."""
+    """A digest of headers, compiler sources and toolchain version; part of every key. Of the
+    runtime, which has its own key, kernels see the headers in `_SEEN`."""
     files = sorted(
         path
-        for root in (INCLUDE, RUNTIME, PACKAGE / "compiler")
-        for path in root.rglob("*")
+        for root in (INCLUDE, PACKAGE / "compiler", *(RUNTIME / name for name in _SEEN))
+        for path in (root, *root.rglob("*"))
         if path.is_file() and path.suffix != ".pyc"
     )
     return disk_cache.key_of(

@@ -37,14 +37,15 @@ class Executor(Protocol):
     def max_threads(self, kernel: int) -> int:
         """The largest threadgroup that the kernel can have."""
 
-    def allocate(self, length: int) -> int:
-        """The address of `length` zeroed bytes, aligned to 16 KiB; raises MemoryError."""
+    def allocate(self, length: int, private: bool = False) -> int:
+        """The address of `length` zeroed bytes, aligned to 16 KiB; raises MemoryError. The host
+        never asks for its side of a private allocation."""
 
     def host_side(self, address: int, length: int, host: int = 0) -> int:
         """The address at which the host reads and writes an allocation; raises MemoryError.
 
         It is `address` itself if memory is unified. Otherwise the host's side is `host` if that is
-        given, which the device then gets, or new memory. From then on what the host wrote is on the
+        given, or new memory with what the device has. From then on what the host wrote is on the
         device before a command list runs that is submitted later and uses the allocation, and what
         that list wrote is on the host's side once it has run, and before an event is signalled.
         """

@@ -42,9 +42,10 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "softmetal_unload": (None, [c_void_p]),
     "softmetal_allocate": (c_void_p, [c_size_t]),
     "softmetal_free": (None, [c_void_p, c_size_t]),
-    "softmetal_mirror": (c_void_p, [c_void_p, c_void_p, c_size_t, c_void_p]),
+    "softmetal_share": (c_bool, [c_void_p, c_void_p, c_size_t]),
+    "softmetal_host_side": (c_void_p, [c_void_p, c_void_p, c_void_p]),
     "softmetal_mirror_traffic": (None, [c_void_p]),
-    "softmetal_unmirror": (None, [c_void_p, c_void_p]),
+    "softmetal_unshare": (None, [c_void_p, c_void_p]),
     "softmetal_new_queue": (c_void_p, [c_void_p]),
     "softmetal_free_queue": (None, [c_void_p]),
     "softmetal_submit": (c_void_p, [c_void_p, c_char_p, c_size_t]),
@@ -145,16 +146,17 @@ class CpuExecutor:
             raise MemoryError(f"no memory for the checks of kernel {artifact.name}")
         self._artifacts[handle] = artifact
 
-    def allocate(self, length: int) -> int:
+    def allocate(self, length: int, private: bool = False) -> int:
         address: int | None = self._c.softmetal_allocate(max(length, 1))
-        if not address:
+        shared = address and not private and not self.unified
+        if not address or (shared and not self._c.softmetal_share(self._pool, address, length)):
             raise MemoryError(f"no memory for a buffer of {length} bytes")
         return address
 
     def host_side(self, address: int, length: int, host: int = 0) -> int:
         if self.unified:
             return address
-        made: int | None = self._c.softmetal_mirror(self._pool, address, length, host or None)
+        made: int | None = self._c.softmetal_host_side(self._pool, address, host or None)
         if not made:
             raise MemoryError(f"no memory for the host's side of a buffer of {length} bytes")
         return made
@@ -168,7 +170,7 @@ class CpuExecutor:
     def free(self, address: int, length: int) -> None:
         if not Process.exiting:  # a kernel may still use it; the process ends anyway
             if not self.unified:
-                self._c.softmetal_unmirror(self._pool, address)
+                self._c.softmetal_unshare(self._pool, address)
             self._c.softmetal_free(address, max(length, 1))
 
     def new_queue(self) -> int:

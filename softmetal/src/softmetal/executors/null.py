@@ -48,7 +48,7 @@ class NullExecutor:
     def max_threads(self, kernel: int) -> int:
         return MAX_THREADS
 
-    def allocate(self, length: int) -> int:
+    def allocate(self, length: int, private: bool = False) -> int:
         try:
             memory = mmap.mmap(-1, max(length, 1) + _PAGE)
         except (OSError, OverflowError):

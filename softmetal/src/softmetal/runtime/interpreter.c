@@ -112,17 +112,18 @@ static void run_command(sm_worker *worker, sm_submission *submission, const sm_c
 
 /* Gives the device what the program changed, and later the host what the list changed. */
 static void apply_patches(sm_submission *submission) {
-  size_t offset = 0;
-  for (sm_patch *patch; (patch = sm_patch_next(&submission->uses.patches, &offset));) {
-    memcpy((char *)patch->mirror->device + patch->offset, patch->bytes, patch->size);
-    sm_mirror_patched(patch);
+  sm_patches *patches = &submission->uses.patches;
+  for (size_t i = 0; i < patches->count; i++) {
+    sm_patch_apply(&patches->items[i], (char *)patches->items[i].device);
+    sm_mirror_patched(&patches->items[i]);
   }
 }
 
 static void absorb_changes(sm_submission *submission) {
   for (size_t i = 0; i < submission->uses.count; i++) {
     const sm_used *used = &submission->uses.items[i];
-    if (used->written) sm_mirror_absorb(used->mirror, (char *)used->mirror->device);
+    if (used->written && sm_mirror_absorbs(used->mirror))
+      sm_mirror_absorb(used->mirror, (char *)used->mirror->device);
   }
 }
 
@@ -139,6 +140,7 @@ static void run_list(sm_worker *worker, sm_submission *submission) {
     at += command->size;
   }
   absorb_changes(submission);
+  sm_uses_end(&submission->uses);
 }
 
 /* ---- submissions ----------------------------------------------------------------------------- */
@@ -253,7 +255,7 @@ SM_EXPORT sm_submission *softmetal_submit(sm_stream *stream, const char *list, s
   memset(submission, 0, offsetof(sm_submission, error_text));
   memcpy(submission->list, list, size);
   submission->size = size;
-  const char *error = sm_uses_collect(&submission->uses, &stream->pool->mirrors, list, size,
+  const char *error = sm_uses_collect(&submission->uses, &stream->pool->mirrors, submission->list, size,
                                       written_buffers);
   if (error) sm_fail(submission, "%s", error);
   atomic_init(&submission->references, 2);

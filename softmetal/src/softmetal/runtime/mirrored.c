@@ -7,23 +7,30 @@
 void *softmetal_allocate(size_t length);
 void softmetal_free(void *address, size_t length);
 
-/* The host's side of an allocation: `host` if the program has it already, which the device then gets;
-   else new memory, which gets what the device has. Null: no memory. */
-SM_EXPORT void *softmetal_mirror(sm_pool *pool, char *device, size_t length, char *host) {
-  sm_mirror mirror = {.device = (sm_u64)device, .length = length, .owned = !host};
-  mirror.host = host ? host : softmetal_allocate(length);
-  mirror.sent = malloc(length);
-  mirror.held = malloc(length);
-  if (mirror.host && mirror.sent && mirror.held) {
-    if (host) sm_read_host(device, host, length); /* if not, submitting a list reports it */
-    else memcpy(mirror.host, device, length);
-    memcpy(mirror.sent, device, length);
-    memcpy(mirror.held, device, length);
-    if (sm_mirror_add(&pool->mirrors, mirror)) return mirror.host;
-  }
-  if (mirror.owned && mirror.host) softmetal_free(mirror.host, length);
-  free(mirror.sent);
-  free(mirror.held);
+static bool upload(sm_u64 device, const char *from, size_t size) {
+  memcpy((char *)device, from, size);
+  return true;
+}
+
+static bool download(char *to, sm_u64 device, size_t size) {
+  memcpy(to, (const char *)device, size);
+  return true;
+}
+
+/* Registers an allocation whose host's side the program may ask for; false: no memory. */
+SM_EXPORT bool softmetal_share(sm_pool *pool, char *device, size_t length) {
+  pool->mirrors.upload = upload;
+  pool->mirrors.download = download;
+  return sm_mirror_add(&pool->mirrors, (sm_u64)device, length);
+}
+
+/* The host's side of a registered allocation: `host` if the program has it already, else new memory
+   with what the device has. Null: no memory. */
+SM_EXPORT void *softmetal_host_side(sm_pool *pool, char *device, char *host) {
+  sm_mirror *mirror = sm_mirror_find(&pool->mirrors, (sm_u64)device);
+  char *made = host ? host : softmetal_allocate(mirror->length);
+  if (made && sm_mirror_host(&pool->mirrors, mirror, made, !host)) return made;
+  if (made && !host) softmetal_free(made, mirror->length);
   return NULL;
 }
 
@@ -33,11 +40,9 @@ SM_EXPORT void softmetal_mirror_traffic(sm_u64 bytes[2]) {
   bytes[1] = atomic_load(&sm_bytes_absorbed);
 }
 
-SM_EXPORT void softmetal_unmirror(sm_pool *pool, char *device) {
+SM_EXPORT void softmetal_unshare(sm_pool *pool, char *device) {
   sm_mirror *mirror = sm_mirror_remove(&pool->mirrors, (sm_u64)device);
   if (!mirror) return;
-  if (mirror->owned) softmetal_free(mirror->host, mirror->length);
-  free(mirror->sent);
-  free(mirror->held);
-  free(mirror);
+  if (mirror->owned && mirror->host) softmetal_free(mirror->host, mirror->length);
+  sm_mirror_free(mirror);
 }

@@ -7,7 +7,8 @@
 
 typedef struct sm_used {
   sm_mirror *mirror;
-  bool written; /* by a kernel or a copy of the list */
+  bool written; /* the list may write the device's side */
+  bool copied;  /* the list copies to the host's side */
 } sm_used;
 
 typedef struct sm_uses {
@@ -16,10 +17,13 @@ typedef struct sm_uses {
   sm_patches patches; /* what the program changed in them before the list was submitted */
 } sm_uses;
 
-/* Finds them and collects their patches. `writes` tells which buffers of a kernel are written, by bits.
-   What went wrong, or null. */
-const char *sm_uses_collect(sm_uses *, sm_mirrors *, const char *list, size_t size,
-                     sm_u32 (*writes)(sm_u64 kernel));
+/* Finds them and collects their patches. Copies from and to buffers of which only the host's side
+   counts get its addresses. `writes` tells which buffers of a kernel are written, by bits. What went
+   wrong, or null. */
+const char *sm_uses_collect(sm_uses *, sm_mirrors *, char *list, size_t size,
+                            sm_u32 (*writes)(sm_u64 kernel));
+/* The list has run, and what it wrote was absorbed. */
+void sm_uses_end(sm_uses *);
 void sm_uses_free(sm_uses *);
 
 #endif

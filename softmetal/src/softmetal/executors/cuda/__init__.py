@@ -32,7 +32,8 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "max_threads": (c_int, [c_void_p]),
     "allocate": (c_uint64, [c_void_p, c_size_t]),
     "free": (None, [c_void_p, c_uint64]),
-    "mirror": (c_void_p, [c_void_p, c_uint64, c_size_t, c_void_p]),
+    "share": (c_bool, [c_void_p, c_uint64, c_size_t]),
+    "host_side": (c_void_p, [c_void_p, c_uint64, c_void_p]),
     "new_queue": (c_void_p, [c_void_p]),
     "free_queue": (None, [c_void_p]),
     "submit": (c_void_p, [c_void_p, c_char_p, c_size_t]),
@@ -117,14 +118,15 @@ class CudaExecutor:
         limit: int = self._c.softmetal_gpu_max_threads(kernel)
         return min(limit, MAX_THREADS)
 
-    def allocate(self, length: int) -> int:
+    def allocate(self, length: int, private: bool = False) -> int:
         address: int = self._c.softmetal_gpu_allocate(self._gpu, max(length, 1))
-        if not address:
+        shared = address and not private
+        if not address or (shared and not self._c.softmetal_gpu_share(self._gpu, address, length)):
             raise MemoryError(f"no memory on the GPU for a buffer of {length} bytes")
         return address
 
     def host_side(self, address: int, length: int, host: int = 0) -> int:
-        made: int | None = self._c.softmetal_gpu_mirror(self._gpu, address, length, host or None)
+        made: int | None = self._c.softmetal_gpu_host_side(self._gpu, address, host or None)
         if not made:
             raise MemoryError(f"no memory for the host's side of a buffer of {length} bytes")
         return made

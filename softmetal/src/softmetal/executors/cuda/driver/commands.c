@@ -126,13 +126,26 @@ static void run_gemm(sm_gpu_queue *queue, sm_ticket *ticket, const sm_command_ge
   if (code) sm_gpu_fail(ticket, "cuBLAS refuses the product with status %d", code);
 }
 
+/* Memory of the device for a list's patches: the stream uses it in the order of lists. */
+static CUresult room_for_patches(sm_gpu_queue *queue, size_t size) {
+  CUresult code = 0;
+  if (size <= queue->patches_size) return 0;
+  if ((code = cuStreamSynchronize(queue->stream)) ||
+      (queue->patches && (code = cuMemFree(queue->patches))))
+    return code;
+  queue->patches = queue->patches_size = 0;
+  if (!(code = cuMemAlloc(&queue->patches, 2 * size))) queue->patches_size = 2 * size;
+  return code;
+}
+
 static void apply_patches(sm_gpu_queue *queue, sm_ticket *ticket) {
-  size_t offset = 0;
-  for (sm_patch *patch; (patch = sm_patch_next(&ticket->uses.patches, &offset));) {
-    sm_mirror_pend(patch);
-    const sm_u64 to = patch->mirror->device + patch->offset, from = (sm_u64)patch->bytes;
-    sm_gpu_failed(ticket, cuMemcpyAsync(to, from, patch->size, queue->stream));
-  }
+  const sm_patches *patches = &ticket->uses.patches;
+  const size_t size = patches->count * sizeof(sm_patch);
+  if (!patches->count || sm_gpu_failed(ticket, room_for_patches(queue, size))) return;
+  for (size_t i = 0; i < patches->count; i++) sm_mirror_pend(&patches->items[i]);
+  const sm_u64 to = queue->patches, from = (sm_u64)patches->items;
+  if (!sm_gpu_failed(ticket, cuMemcpyAsync(to, from, size, queue->stream)))
+    sm_gpu_failed(ticket, sm_gpu_patch(queue->gpu, to, patches->count, queue->stream));
 }
 
 static bool writes_mirrors(const sm_uses *uses) {

@@ -1,16 +1,35 @@
 /* Opening a GPU, what it is, and its clock. */
 #include "driver.h"
 
-static const char STAMP[] =
+static const char KERNELS[] =
     ".version 7.0\n.target sm_70\n.address_size 64\n"
     ".visible .entry stamp(.param .u64 to, .param .u64 offset) {\n.reg .u64 %a, %t, %o;\n"
     "ld.param.u64 %a, [to];\nld.param.u64 %o, [offset];\nmov.u64 %t, %globaltimer;\n"
-    "add.u64 %t, %t, %o;\nst.u64 [%a], %t;\nret;\n}\n";
+    "add.u64 %t, %t, %o;\nst.u64 [%a], %t;\nret;\n}\n"
+    /* A block for each sm_patch, a thread for each of its bytes. */
+    ".visible .entry patch(.param .u64 patches, .param .u32 stride) {\n"
+    ".reg .pred %p;\n.reg .u16 %v;\n.reg .u32 %b, %n, %t;\n.reg .u64 %a, %i, %r, %s;\n"
+    "ld.param.u64 %r, [patches];\nld.param.u32 %n, [stride];\n"
+    "mov.u32 %b, %ctaid.x;\nmul.wide.u32 %i, %b, %n;\nadd.u64 %r, %r, %i;\n"
+    "ld.u64 %s, [%r+24];\nld.u64 %a, [%r+32];\n"
+    "mov.u32 %t, %tid.x;\ncvt.u64.u32 %i, %t;\nsetp.ge.u64 %p, %i, %s;\n@%p ret;\n"
+    "add.u64 %r, %r, %i;\nld.u8 %v, [%r+1064];\nsetp.eq.u16 %p, %v, 0;\n@%p ret;\n"
+    "ld.u8 %v, [%r+40];\nadd.u64 %a, %a, %i;\nst.u8 [%a], %v;\nret;\n}\n";
+_Static_assert(offsetof(sm_patch, size) == 24 && offsetof(sm_patch, device) == 32 &&
+                   offsetof(sm_patch, bytes) == 40 && offsetof(sm_patch, changed) == 1064,
+               "the kernel reads these");
 
 CUresult sm_gpu_stamp(const sm_gpu *gpu, sm_u64 address, CUstream stream) {
   sm_u64 offset = gpu->clock_offset;
   void *arguments[] = {&address, &offset};
   return cuLaunchKernel(gpu->stamp, 1, 1, 1, 1, 1, 1, 0, stream, arguments, NULL);
+}
+
+CUresult sm_gpu_patch(const sm_gpu *gpu, sm_u64 patches, size_t count, CUstream stream) {
+  sm_u32 stride = sizeof(sm_patch);
+  void *arguments[] = {&patches, &stride};
+  return cuLaunchKernel(gpu->patch, (unsigned)count, 1, 1, SM_PATCH_BYTES, 1, 1, 0, stream,
+                        arguments, NULL);
 }
 
 /* The difference between the host's clock and the GPU's, from the quickest of some readings. */
@@ -44,14 +63,21 @@ SM_EXPORT sm_gpu *softmetal_gpu_open(int index, char *error, size_t capacity) {
   if ((code = cuInit(0)) || (code = cuDeviceGet(&gpu->device, index)) ||
       (code = cuDevicePrimaryCtxRetain(&gpu->context, gpu->device)) ||
       (code = cuCtxSetCurrent(gpu->context)) || (code = cuEventCreate(&gpu->base, 0)) ||
-      (gpu->base_time = sm_now(), code = cuEventRecord(gpu->base, NULL)) || (code = cuStreamSynchronize(NULL)) ||
-      (code = cuModuleLoadDataEx(&module, STAMP, 0, NULL, NULL)) ||
-      (code = cuModuleGetFunction(&gpu->stamp, module, "stamp")) || (code = compare_clocks(gpu))) {
+      (gpu->base_time = sm_now(), code = cuEventRecord(gpu->base, NULL)) ||
+      (code = cuStreamSynchronize(NULL)) ||
+      (code = cuModuleLoadDataEx(&module, KERNELS, 0, NULL, NULL)) ||
+      (code = cuModuleGetFunction(&gpu->stamp, module, "stamp")) ||
+      (code = cuModuleGetFunction(&gpu->patch, module, "patch")) ||
+      (code = cuStreamCreate(&gpu->copies, CU_STREAM_NON_BLOCKING)) ||
+      (code = compare_clocks(gpu))) {
     snprintf(error, capacity, "%s", sm_gpu_describe(code, text));
     free(gpu);
     return NULL;
   }
   gpu->newest = &gpu->launched;
+  gpu->mirrors.upload = sm_gpu_upload;
+  gpu->mirrors.download = sm_gpu_download;
+  gpu->mirrors.finish = sm_gpu_finish_for;
   return gpu;
 }
 

@@ -30,7 +30,7 @@ enum {
 typedef struct sm_gpu {
   CUdevice device;
   CUcontext context;
-  CUfunction stamp; /* the kernel that writes the device's clock */
+  CUfunction stamp, patch; /* kernels of device.c */
   CUevent base; /* when the device was opened */
   sm_u64 base_time, clock_offset; /* nanoseconds of CLOCK_MONOTONIC */
   sm_mirrors mirrors;
@@ -85,6 +85,8 @@ typedef struct sm_gpu_queue {
   bool closed;
   atomic_uint arrivals;
   sm_u32 *counts; /* pinned: for indirect counts */
+  CUdeviceptr patches; /* memory of the device, for those of a list */
+  size_t patches_size;
   cublasHandle_t blas; /* from the first product on */
 } sm_gpu_queue;
 
@@ -100,7 +102,14 @@ const char *sm_gpu_describe(CUresult code, char text[ERROR_BYTES]);
 /* Writes the clock, in nanoseconds of the host's, when the stream comes to it. */
 CUresult sm_gpu_stamp(const sm_gpu *gpu, sm_u64 address, CUstream stream);
 
+/* Writes the changed bytes of patches, which are in the device's memory. */
+CUresult sm_gpu_patch(const sm_gpu *gpu, sm_u64 patches, size_t count, CUstream stream);
+
 /* ---- memory.c ---------------------------------------------------------------------------------- */
+
+/* Copies at once, on the calling thread's current context; whether it was possible. */
+bool sm_gpu_upload(sm_u64 device, const char *from, size_t size);
+bool sm_gpu_download(char *to, sm_u64 device, size_t size);
 
 /* Pinned memory, zeroed: the GPU reads and writes it at the same address. */
 void *softmetal_gpu_allocate_host(sm_gpu *gpu, size_t length);
@@ -124,6 +133,8 @@ void sm_ticket_note_patches(sm_ticket *ticket);
 const char *sm_ticket_absorb(sm_ticket *ticket);
 /* Finishes lists in the order of their launches, as far as the GPU has come. Within `sweep`. */
 void sm_gpu_finish_launched(sm_gpu *gpu);
+/* The same for the GPU of some mirrors, not within `sweep`. */
+void sm_gpu_finish_for(sm_mirrors *mirrors);
 
 /* ---- commands.c -------------------------------------------------------------------------------- */
 

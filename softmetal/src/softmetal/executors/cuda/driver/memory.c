@@ -63,44 +63,37 @@ static bool copy_now(sm_u64 to, sm_u64 from, size_t size) {
   return !cuMemcpyAsync(to, from, size, NULL) && !cuStreamSynchronize(NULL);
 }
 
-static void free_mirror(sm_gpu *gpu, sm_mirror *mirror) {
-  if (mirror->owned && mirror->host) softmetal_gpu_free_host(gpu, mirror->host);
-  free(mirror->sent);
-  free(mirror->held);
+bool sm_gpu_upload(sm_u64 device, const char *from, size_t size) {
+  return copy_now(device, (sm_u64)from, size);
 }
 
-/* The host's side of an allocation: `host` if the program has it already, which the device then gets;
-   else new memory, which gets what the device has. Null: no memory. */
-SM_EXPORT void *softmetal_gpu_mirror(sm_gpu *gpu, sm_u64 device, size_t length, char *host) {
-  sm_mirror mirror = {.device = device, .length = length, .owned = !host};
-  mirror.host = host ? host : softmetal_gpu_allocate_host(gpu, length);
-  mirror.sent = malloc(length);
-  mirror.held = malloc(length);
-  if (mirror.host && mirror.sent && mirror.held && !cuCtxSetCurrent(gpu->context)) {
-    bool copied;
-    if (host) { /* if it cannot be read, submitting a list reports it */
-      if (!sm_read_host(mirror.sent, host, length)) memset(mirror.sent, 0, length);
-      copied = copy_now(device, (sm_u64)mirror.sent, length);
-    } else {
-      copied = copy_now((sm_u64)mirror.host, device, length);
-      memcpy(mirror.sent, mirror.host, length);
-    }
-    memcpy(mirror.held, mirror.sent, length);
-    if (copied && sm_mirror_add(&gpu->mirrors, mirror)) return mirror.host;
-  }
-  free_mirror(gpu, &mirror);
+bool sm_gpu_download(char *to, sm_u64 device, size_t size) {
+  return copy_now((sm_u64)to, device, size);
+}
+
+/* Registers an allocation whose host's side the program may ask for; false: no memory. */
+SM_EXPORT bool softmetal_gpu_share(sm_gpu *gpu, sm_u64 device, size_t length) {
+  return sm_mirror_add(&gpu->mirrors, device, length);
+}
+
+/* The host's side of a registered allocation: `host` if the program has it already, else new pinned
+   memory with what the device has. Null: no memory. */
+SM_EXPORT void *softmetal_gpu_host_side(sm_gpu *gpu, sm_u64 device, char *host) {
+  sm_mirror *mirror = sm_mirror_find(&gpu->mirrors, device);
+  char *made = host ? host : softmetal_gpu_allocate_host(gpu, mirror->length);
+  cuCtxSetCurrent(gpu->context);
+  if (made && sm_mirror_host(&gpu->mirrors, mirror, made, !host)) return made;
+  if (made && !host) softmetal_gpu_free_host(gpu, made);
   return NULL;
-}
-
-static void unmirror(sm_gpu *gpu, sm_u64 device) {
-  sm_mirror *mirror = sm_mirror_remove(&gpu->mirrors, device);
-  if (mirror) free_mirror(gpu, mirror);
-  free(mirror);
 }
 
 /* An allocation, with its host's side if it has one. */
 SM_EXPORT void softmetal_gpu_free(sm_gpu *gpu, sm_u64 address) {
   cuCtxSetCurrent(gpu->context);
-  unmirror(gpu, address);
+  sm_mirror *mirror = sm_mirror_remove(&gpu->mirrors, address);
+  if (mirror) {
+    if (mirror->owned && mirror->host) cuMemFreeHost(mirror->host);
+    sm_mirror_free(mirror);
+  }
   cuMemFree(address);
 }

@@ -31,6 +31,7 @@ static void *queue_main(void *argument) {
   if (queue->blas) cublasDestroy(queue->blas);
   cuStreamDestroy(queue->stream); /* work in it still runs */
   cuMemFreeHost(queue->counts);
+  if (queue->patches) cuMemFree(queue->patches);
   free(queue);
   return NULL;
 }
@@ -72,8 +73,9 @@ SM_EXPORT sm_ticket *softmetal_gpu_submit(sm_gpu_queue *queue, const char *list,
   ticket->size = size;
   ticket->gpu = queue->gpu;
   atomic_init(&ticket->references, 2);
+  cuCtxSetCurrent(queue->gpu->context);
   const char *error =
-      sm_uses_collect(&ticket->uses, &queue->gpu->mirrors, list, size, written_buffers);
+      sm_uses_collect(&ticket->uses, &queue->gpu->mirrors, ticket->list, size, written_buffers);
   if (error) sm_gpu_fail(ticket, "%s", error);
   sm_lock(&queue->lock);
   *queue->last = ticket;

@@ -29,10 +29,9 @@ void sm_ticket_release(sm_ticket *ticket) {
 
 /* Once the stream has passed them. */
 void sm_ticket_note_patches(sm_ticket *ticket) {
-  size_t offset = 0;
-  for (sm_patch *patch; (patch = sm_patch_next(&ticket->uses.patches, &offset));)
-    sm_mirror_patched(patch);
-  ticket->uses.patches.size = 0;
+  sm_patches *patches = &ticket->uses.patches;
+  for (size_t i = 0; i < patches->count; i++) sm_mirror_patched(&patches->items[i]);
+  patches->count = 0;
 }
 
 /* Brings to the host what the list has written. The sides are compared as they are now, so that what
@@ -41,7 +40,7 @@ const char *sm_ticket_absorb(sm_ticket *ticket) {
   sm_gpu *gpu = ticket->gpu;
   for (size_t i = 0; i < ticket->uses.count; i++) {
     sm_mirror *mirror = ticket->uses.items[i].mirror;
-    if (!ticket->uses.items[i].written) continue;
+    if (!ticket->uses.items[i].written || !sm_mirror_absorbs(mirror)) continue;
     if (gpu->fresh_size < mirror->length) {
       if (gpu->fresh) cuMemFreeHost(gpu->fresh);
       gpu->fresh = softmetal_gpu_allocate_host(gpu, mirror->length);
@@ -71,6 +70,7 @@ static void finish(sm_ticket *ticket, CUresult code) {
   sm_ticket_note_patches(ticket);
   const char *error = code ? NULL : sm_ticket_absorb(ticket);
   if (error) sm_gpu_fail(ticket, "%s", error);
+  sm_uses_end(&ticket->uses);
   atomic_store(&ticket->state, DONE);
   sm_futex_wake(&ticket->state, INT_MAX);
 }
@@ -91,11 +91,16 @@ void sm_gpu_finish_launched(sm_gpu *gpu) {
   }
 }
 
-static void sweep(sm_gpu *gpu) {
-  cuCtxSetCurrent(gpu->context);
+void sm_gpu_finish_for(sm_mirrors *mirrors) {
+  sm_gpu *gpu = (sm_gpu *)((char *)mirrors - offsetof(sm_gpu, mirrors));
   sm_lock(&gpu->sweep);
   sm_gpu_finish_launched(gpu);
   sm_unlock(&gpu->sweep);
+}
+
+static void sweep(sm_gpu *gpu) {
+  cuCtxSetCurrent(gpu->context);
+  sm_gpu_finish_for(&gpu->mirrors);
 }
 
 /* Waits for at most `nanoseconds`: whether the list is done. */
