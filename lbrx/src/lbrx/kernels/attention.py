@@ -181,12 +181,16 @@ def _masking(gpu: Context, mask: Array, scores: tuple[int, ...]) -> Array:
 
 
 def _counts(gpu: Context, lengths: Array, keys: int) -> Array:
-    """The lengths as int32. Those that the host wrote are checked; kernels clamp others."""
-    lengths = placed(gpu, lengths)
-    buffer = whole_buffer(lengths)
-    if recorder() is None and buffer.block.source is None:
-        written = replace(lengths, storage=CpuStorage(buffer.unsynchronised()))
-        check_lengths(written.numpy(), keys)
+    """The lengths as int32. Those that the host wrote are checked, if it can see them; kernels
+    clamp others."""
+    if lengths.storage.device != "metal":
+        check_lengths(lengths.numpy(), keys)
+        lengths = placed(gpu, lengths)
+    elif recorder() is None:
+        buffer = whole_buffer(lengths)
+        if buffer.block.source is None and not buffer.block.private:
+            written = replace(lengths, storage=CpuStorage(buffer.unsynchronised()))
+            check_lengths(written.numpy(), keys)
     return elementwise.contiguous(gpu, elementwise.cast(gpu, lengths, dt.int32))
 
 

@@ -29,7 +29,7 @@ from lbrx.kernels.registry import Call, KernelFamily, Sample, computes
 from lbrx.metal import Buffer, Context, DeviceInfo
 from lbrx.metal.commands import recorder
 from lbrx.ops import Spec
-from lbrx.storage import Array, empty_aligned
+from lbrx.storage import Array
 
 GROUP = 256  # threads
 CHECKED_ON_HOST = 1 << 18  # indices; more are checked by the kernel, which is faster
@@ -101,16 +101,13 @@ def _indices(gpu: Context, op: str, given: Array, axis: int, *, checked: bool = 
     array = elementwise.contiguous(gpu, placed(gpu, given))
     if not checked:
         return Indices(array, gpu.buffer(REPORT_BYTES), None)
-    # Recorded commands will run with indices that are not known yet.
-    ready = recorder() is None and whole_buffer(array).block.ticket <= gpu.queue.completed()
-    if ready and array.layout.size <= CHECKED_ON_HOST:
-        _check(array, axis)
+    seen = _seen(gpu, given, array)
+    if seen is not None and seen.layout.size <= CHECKED_ON_HOST:
+        _check(seen, axis)
         return Indices(array, gpu.buffer(REPORT_BYTES), None)
-    # Memory of the host, which is not moved when commands are replayed.
-    words = empty_aligned(REPORT_BYTES // 4, dt.uint32)
+    report = gpu.host_buffer(REPORT_BYTES)
+    words = report.unsynchronised().view(np.uint32)
     words[:] = 0
-    report = gpu.share(words)
-    assert report is not None
 
     def check() -> IndexError | None:
         found, *halves = words.tolist()
@@ -120,6 +117,16 @@ def _indices(gpu: Context, op: str, given: Array, axis: int, *, checked: bool = 
         return IndexError(f"kernel {op}: {_beyond(index, axis)}") if found else None
 
     return Indices(array, report, check)
+
+
+def _seen(gpu: Context, given: Array, placed: Array) -> Array | None:
+    """The indices where the host sees them without a wait; None if it does not."""
+    if given.storage.device != "metal":
+        return given
+    block = whole_buffer(placed).block
+    # Recorded commands will run with indices that are not known yet.
+    ready = recorder() is None and block.ticket <= gpu.queue.completed()
+    return placed if ready and not block.private else None
 
 
 def _check(array: Array, axis: int) -> None:

@@ -53,7 +53,8 @@ def groups(gpu: Context, problem: Blocks, x: Buffer, results: list[Buffer]) -> N
     threads = -(-problem.blocks // together)
     constants = {0: TYPES[problem.dtype], 1: 0, 2: scheme.elements}
     name = kernel_name("quantize_groups", scheme.codec or "")
-    report = gpu.upload(np.zeros(REPORT_BYTES, np.uint8))
+    report = gpu.host_buffer(REPORT_BYTES)
+    report.unsynchronised()[:] = 0
     gpu.queue.dispatch(
         gpu.shaders.pipeline("quant_search", name, constants, safe_math=True),
         [x, results[0], report, np.uint64(problem.blocks).tobytes()],
@@ -71,7 +72,8 @@ def block(gpu: Context, problem: Blocks, x: Buffer, results: list[Buffer]) -> No
     scheme = problem.scheme
     constants = {0: TYPES[problem.dtype], 1: 0, 2: scheme.elements}
     name = kernel_name("quantize_block", scheme.codec or "")
-    report = gpu.upload(np.zeros(REPORT_BYTES, np.uint8))
+    report = gpu.host_buffer(REPORT_BYTES)
+    report.unsynchronised()[:] = 0
     parts = [*results, *results[:1] * (3 - len(results))]
     gpu.queue.dispatch(
         gpu.shaders.pipeline("quant_encode", name, constants, safe_math=True),

@@ -1,4 +1,7 @@
-"""Buffers: ranges of blocks of memory that host and device share.
+"""Buffers: ranges of blocks of memory.
+
+Host and device share a block, except on a device with its own memory, where most blocks are
+private: then the host reads a copy.
 
 A block remembers the ticket of the last work that uses it. The device runs work in order, so a
 block may serve again at once; the host waits for the ticket before it touches the bytes. The
@@ -14,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lbrx.memory.pool import Pool
+from lbrx.metal.binding import Metal
 from lbrx.metal.outcome import Outcome
 from lbrx.storage.mapped import FileMapping
 
@@ -25,13 +29,15 @@ class Waiter(Protocol):
 
     def wait_for(self, ticket: int, outcome: Outcome | None) -> None: ...
 
+    def download(self, buffer: Buffer) -> npt.NDArray[np.uint8]: ...
+
 
 class Block:
-    """An MTLBuffer with its address on the host."""
+    """An MTLBuffer with its address: on the host, or on the device if it is private."""
 
     __slots__ = (
         *("__weakref__", "address", "handle", "heap", "host", "mapping"),
-        *("length", "source", "ticket", "writable"),
+        *("length", "private", "source", "ticket", "writable"),
     )
 
     def __init__(
@@ -42,6 +48,7 @@ class Block:
         host: object = None,
         writable: bool = True,
         heap: object = None,
+        private: bool = False,
     ) -> None:
         self.handle = handle
         self.address = address
@@ -49,6 +56,7 @@ class Block:
         self.host = host  # the owner of host memory that the device shares
         self.writable = writable
         self.heap = heap  # the memory.heap.Heap that it is a part of
+        self.private = private  # the host cannot see it
         self.mapping: FileMapping | None = None  # the file that the memory belongs to
         self.ticket = 0  # of the last work that uses it
         self.source: Outcome | None = None  # of the last work that wrote it
@@ -56,6 +64,8 @@ class Block:
 
 def block_over(handle: Any, length: int, heap: object = None) -> Block:
     """The block of a buffer that the device allocated."""
+    if handle.storageMode() == Metal.MTLStorageModePrivate:
+        return Block(handle, int(handle.gpuAddress()), length, heap=heap, private=True)
     view = np.frombuffer(handle.contents().as_buffer(length), np.uint8)
     return Block(handle, view.ctypes.data, length, heap=heap)
 
@@ -123,17 +133,21 @@ class Buffer:
         self._waiter.wait_for(self.block.ticket, self.block.source)
 
     def array(self, dtype: npt.DTypeLike = np.uint8) -> NumpyArray:
-        """The memory as a flat array, after a wait. The array keeps the memory alive.
+        """The memory as a flat array, after a wait: itself, kept alive by the array, or a copy if
+        it is private.
 
         Raises FormatError if it is a mapped file that has become shorter.
         """
         self.wait()
+        if self.block.private:
+            return self._waiter.download(self).view(dtype)
         if self.block.mapping is not None:
             self.block.mapping.check()
         return self.unsynchronised().view(dtype)
 
     def unsynchronised(self) -> npt.NDArray[np.uint8]:
-        """The bytes without a wait, for memory that no pending work writes."""
+        """The bytes without a wait, for memory that the host sees and no pending work writes."""
+        assert not self.block.private
         if self.size == 0:
             return np.empty(0, np.uint8)
         return np.asarray(_Exposed(self))

@@ -91,6 +91,7 @@ class CommandQueue:
         self._dispatches: Counter[str] = Counter()
         self._hazards = Hazards()  # of the open encoder
         self.observer: Observer | None = None
+        self.download: Callable[[Buffer], Any] = _no_private_memory  # set by the context
 
     # ---- encoding ----
 
@@ -132,6 +133,11 @@ class CommandQueue:
         """
         work = self._work()
         return self.run(Encoded(name, tuple(buffers), encode, variant, work, written_at=written_at))
+
+    def copy(self, source: Buffer, target: Buffer) -> int:
+        """Copy a buffer to one of the same size by a blit, at once even if this thread records;
+        returns the ticket."""
+        return self._run_encoded(Encoded("copy", (source, target), _blit, written_at=_SECOND))
 
     def _work(self) -> Work | None:
         return current_work() if self.observer is not None or recorder() is not None else None
@@ -415,6 +421,22 @@ class _Encoding:
         UNINTERRUPTED.end()
         if isinstance(problem, CallError):
             raise error_of(problem, f"{self._name}: {problem}") from problem
+
+
+_SECOND = frozenset({1})
+
+
+def _blit(commands: Any, buffers: Sequence[Buffer]) -> None:
+    source, target = buffers
+    encoder = commands.blitCommandEncoder()
+    encoder.copyFromBuffer_sourceOffset_toBuffer_destinationOffset_size_(
+        source.handle, source.offset, target.handle, target.offset, source.size
+    )
+    encoder.endEncoding()
+
+
+def _no_private_memory(buffer: Buffer) -> Any:
+    raise DeviceError(f"{buffer!r} belongs to a queue without a context")
 
 
 def _check_group(pipeline: Pipeline, group: Size) -> None:

@@ -32,6 +32,7 @@ from lbrx.metal.command_queue import CommandQueue
 from lbrx.metal.commands import recorder
 from lbrx.metal.device import default_device, describe
 from lbrx.metal.library import Shaders
+from lbrx.metal.staging import Staging
 from lbrx.metal.synchronization import DeviceEvent
 from lbrx.storage.mapped import FileMapping
 
@@ -50,26 +51,49 @@ class Context:
             self._new_block, _forget, memory_limit or self.info.memory_limit, self._reclaim
         )
         self.heaps: Heaps[Any, Block] = Heaps(self._new_heap, _place, _used)
+        if self.info.unified_memory:
+            self._host_pool = self.pool
+        else:
+            self._host_pool = Pool(self._new_host_block, _forget, self.pool.limit, self._reclaim)
+            self._staging = Staging(self.queue, self._new_chunk)
+            self.queue.download = self._staging.download
         self._mappings: weakref.WeakValueDictionary[int, Block] = weakref.WeakValueDictionary()
         self._importing = threading.Lock()
         self.closed = False
 
     # ---- memory ----
 
-    def buffer(self, size: int, label: str = "buffers", *, for_host: bool = False) -> Buffer:
-        """A buffer from the pool, its contents undefined. With `for_host` the host may write it at
-        once: it is memory that no pending work uses."""
+    @property
+    def _storage_mode(self) -> int:
+        """Of memory for tensors."""
+        unified = self.info.unified_memory
+        return int(Metal.MTLStorageModeShared if unified else Metal.MTLStorageModePrivate)
+
+    @property
+    def _options(self) -> int:
+        return self._storage_mode << int(Metal.MTLResourceStorageModeShift)
+
+    def buffer(self, size: int, label: str = "buffers") -> Buffer:
+        """A buffer from the pool, its contents undefined."""
         self._check_open()
-        if for_host:
-            completed = self.queue.completed()
-            block, length = self.pool.take(size, label, lambda b: b.ticket <= completed)
-            block.ticket = 0
-        else:
-            block, length = self.pool.take(size, label)
+        block, length = self.pool.take(size, label)
+        return self._noted(PooledBuffer(self.pool, block, length, size, self.queue, label))
+
+    def host_buffer(self, size: int, label: str = "buffers") -> Buffer:
+        """Memory that host and kernels see and no pending work uses, its contents undefined. A
+        replay does not move it."""
+        self._check_open()
+        completed = self.queue.completed()
+        block, length = self._host_pool.take(size, label, lambda b: b.ticket <= completed)
+        block.ticket = 0
+        return PooledBuffer(self._host_pool, block, length, size, self.queue, label)
+
+    def _noted(self, buffer: Buffer) -> Buffer:
+        """The buffer, as memory of the commands that this thread records."""
         recorded = recorder()
         if recorded is not None:
-            recorded.taken.add(id(block))
-        return PooledBuffer(self.pool, block, length, size, self.queue, label)
+            recorded.taken.add(id(buffer.block))
+        return buffer
 
     def heap_buffer(self, size: int, label: str) -> Buffer:
         """A long-lived buffer in a heap, its contents undefined: for caches, weights and what
@@ -77,7 +101,7 @@ class Context:
         """
         self._check_open()
         ask = self.device.heapBufferSizeAndAlignWithLength_options_
-        length = int(ask(max(size, 1), Metal.MTLResourceStorageModeShared).size)
+        length = int(ask(max(size, 1), self._options).size)
         if length > self.info.max_buffer:
             raise self.pool.out_of_memory(size)
         block = self.heaps.take(length)
@@ -91,11 +115,21 @@ class Context:
 
     def upload(self, array: NumpyArray, label: str = "buffers") -> Buffer:
         """A buffer with a copy of an array."""
-        buffer = self.buffer(array.nbytes, label, for_host=True)
-        if array.nbytes:
-            target = buffer.unsynchronised().view(array.dtype).reshape(array.shape)
-            np.copyto(target, array)
+        if self.info.unified_memory:
+            buffer = self._noted(self.host_buffer(array.nbytes, label))
+        else:
+            buffer = self.buffer(array.nbytes, label)
+        self.write(buffer, array)
         return buffer
+
+    def write(self, buffer: Buffer, array: NumpyArray) -> None:
+        """Copy an array to a buffer of its size, after the work that uses the buffer."""
+        if not array.nbytes:
+            return
+        if buffer.block.private:
+            self._staging.upload(array, buffer)
+        else:
+            np.copyto(buffer.array(array.dtype).reshape(array.shape), array)
 
     def share(self, array: NumpyArray) -> Buffer | None:
         """A buffer over the array's own memory, or None if the device needs a copy.
@@ -103,7 +137,7 @@ class Context:
         A mapping is shared as a whole, so that the tensors of a file are parts of one buffer.
         """
         self._check_open()
-        span = shareable_span(array)
+        span = shareable_span(array) if self.info.unified_memory else None
         if span is None:
             return None
         mapping = mapping_of(array)
@@ -144,9 +178,20 @@ class Context:
         return block
 
     def _new_block(self, length: int) -> Block | None:
+        return self._allocated(length, self._options)
+
+    def _new_host_block(self, length: int) -> Block | None:
+        return self._allocated(length, Metal.MTLResourceStorageModeShared)
+
+    def _new_chunk(self, length: int) -> Block:
+        block = self._new_host_block(length)
+        if block is None:
+            raise self.pool.out_of_memory(length)
+        return block
+
+    def _allocated(self, length: int, options: int) -> Block | None:
         if length > self.info.max_buffer:
             return None
-        options = Metal.MTLResourceStorageModeShared
         handle = self.device.newBufferWithLength_options_(length, options)
         return block_over(handle, length) if handle is not None else None
 
@@ -155,7 +200,7 @@ class Context:
             return None
         descriptor = Metal.MTLHeapDescriptor.alloc().init()
         descriptor.setSize_(length)
-        descriptor.setStorageMode_(Metal.MTLStorageModeShared)
+        descriptor.setStorageMode_(self._storage_mode)
         # Heaps are untracked by default, and every encoder would need fences. MPS encodes its own
         # encoders, into which no fence can be put, so Metal must track the hazards.
         descriptor.setHazardTrackingMode_(Metal.MTLHazardTrackingModeTracked)
@@ -174,6 +219,7 @@ class Context:
     def trim(self) -> None:
         """Free cached blocks and empty heaps. Pending work keeps its memory until it has ended."""
         self.pool.trim()
+        self._host_pool.trim()
         self.heaps.trim()
 
     # ---- order ----

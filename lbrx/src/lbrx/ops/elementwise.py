@@ -253,7 +253,7 @@ def clip(x: NumpyArray, low: NumpyArray, high: NumpyArray) -> NumpyArray:
 
 
 @op(OpFamily.CAST, rules.elementwise(1), rules.from_dtype)
-def cast(x: NumpyArray, *, dtype: object) -> NumpyArray:
+def cast(x: NumpyArray, *, dtype: dt.DtypeLike) -> NumpyArray:
     """The elements converted to a dtype.
 
     Floats are truncated to integers; one outside the integer's range becomes its nearest value,

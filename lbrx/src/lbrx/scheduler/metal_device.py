@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from lbrx import dtype as dt
 from lbrx.dtype import Dtype
 from lbrx.errors import DtypeError
@@ -53,7 +51,7 @@ class MetalDevice:
             graph.realise([values.storage])
             copy(context(), graph.concrete(values), cache)
         else:
-            np.copyto(cache.writable(), values.numpy())
+            context().write(whole_buffer(cache), values.numpy())
 
     def keep(self, array: Array) -> Array:
         """Mapped memory as it is, a copy in a heap."""

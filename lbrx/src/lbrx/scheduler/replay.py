@@ -31,7 +31,8 @@ LISTS = 2  # copies of the same indirect command buffer
 def stand_in(buffer: Buffer) -> Buffer:
     """The same memory with its own block object, which marks it as an input in commands."""
     block = buffer.block
-    copy = Block(block.handle, block.address, block.length, block.host, block.writable)
+    copy = Block(*(block.handle, block.address, block.length), private=block.private)
+    copy.host, copy.writable = block.host, block.writable
     return Buffer(copy, buffer.offset, buffer.size, buffer._waiter, buffer)
 
 
@@ -226,7 +227,7 @@ class _List:
 
     def __init__(self, gpu: Context, commands: list[Dispatch]) -> None:
         self.commands = commands  # keeps their memory alive until the device is done
-        self.constants = gpu.heap_buffer(_constants_size(commands), "replay")
+        self.constants = gpu.host_buffer(_constants_size(commands), "replay")
         self.list = _new_list(gpu, commands)
         self.slots: list[tuple[int, NumberSlot]] = []  # (offset in the constants, slot)
         self.open: list[tuple[Any, int, Buffer]] = []  # (command, argument index, recorded buffer)

@@ -16,7 +16,7 @@ import numpy as np
 
 from lbrx import dtype as dt
 from lbrx import env
-from lbrx.kernels.arrays import empty
+from lbrx.kernels.arrays import empty, whole_buffer
 from lbrx.kernels.registry import RUNNERS, Call
 from lbrx.metal import Context
 from lbrx.metal.commands import Command
@@ -89,7 +89,7 @@ def _best(gpu: Context, name: str, shapes: list[tuple[int, ...]], attributes: At
     inputs = []
     for spec in specs:
         array = empty(gpu, spec)
-        array.writable()[...] = np.float32(1.0)
+        gpu.write(whole_buffer(array), np.ones(spec.shape, np.float32))
         inputs.append(array)
     op = TABLE[name]
     outputs = op.infer(specs, attributes)

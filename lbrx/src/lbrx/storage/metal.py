@@ -1,4 +1,4 @@
-"""Memory that the host and the GPU share."""
+"""Memory of the GPU, which the host shares or copies."""
 
 from __future__ import annotations
 
@@ -12,8 +12,15 @@ class DeviceBuffer(Protocol):
     """The part of lbrx.metal.Buffer that a storage uses."""
 
     @property
+    def size(self) -> int:
+        """In bytes."""
+
+    @property
     def address(self) -> int:
-        """The host address of the first byte."""
+        """The address of the first byte: the host's where it shares the memory."""
+
+    def slice(self, offset: int, size: int) -> DeviceBuffer:
+        """A part over the same memory."""
 
     def array(self) -> Bytes:
         """All its bytes, after a wait for work that uses them."""
@@ -36,7 +43,9 @@ class MetalStorage:
         return self.buffer.address + self.offset
 
     def host(self) -> Bytes:
-        return self.buffer.array()[self.offset : self.offset + self.nbytes]
+        if self.nbytes == self.buffer.size:
+            return self.buffer.array()
+        return self.buffer.slice(self.offset, self.nbytes).array()
 
 
 @dataclass(frozen=True, eq=False)
