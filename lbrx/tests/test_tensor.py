@@ -335,6 +335,7 @@ def test_a_second_device_needs_one_method(monkeypatch):
     class Buffer:
         def __init__(self, data):
             self.data = data
+            self.size = data.nbytes
             self.address = data.ctypes.data
 
         def array(self):

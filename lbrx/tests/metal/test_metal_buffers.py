@@ -5,9 +5,11 @@ from __future__ import annotations
 import gc
 import mmap
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from device_memory import shares_memory
 
 from lbrx.errors import DeviceError, OutOfMemory
 from lbrx.memory.heap import FIRST_HEAP_BYTES, HEAP_BYTES
@@ -43,6 +45,7 @@ def test_an_empty_buffer_and_an_empty_grid(gpu, fill):
 # ---- zero copy ----
 
 
+@shares_memory
 def test_an_array_sees_the_device_s_writes_and_back(gpu, fill):
     host = aligned(4096, np.uint32)
     buffer = gpu.share(host)
@@ -56,6 +59,7 @@ def test_an_array_sees_the_device_s_writes_and_back(gpu, fill):
     assert np.shares_memory(view, host)
 
 
+@shares_memory
 def test_a_buffer_s_array_keeps_its_memory(gpu):
     view = gpu.upload(np.arange(1000, dtype=np.int32)).array(np.int32)
     gc.collect()
@@ -67,6 +71,7 @@ def test_a_buffer_s_array_keeps_its_memory(gpu):
     del others
 
 
+@shares_memory
 def test_a_mapped_file_is_one_buffer(gpu, copy, tmp_path):
     path = tmp_path / "weights"
     values = np.arange(10_000, dtype=np.float32)
@@ -86,6 +91,7 @@ def test_a_mapped_file_is_one_buffer(gpu, copy, tmp_path):
         mapping.close()
 
 
+@shares_memory
 def test_pending_work_keeps_host_memory(gpu, copy, gate):
     target = gpu.buffer(4 << 20)
     host = aligned(1 << 20, np.uint32)
@@ -110,6 +116,7 @@ def test_memory_in_part_of_a_page_is_copied(gpu):
     assert gpu.share(np.empty(0)) is None
 
 
+@shares_memory
 def test_lbrx_s_own_arrays_are_shared(gpu):
     for shape in ((3,), (100, 100), (PAGE // 4,)):
         host = empty_aligned(shape)
@@ -131,9 +138,10 @@ def test_the_page_rule():
     assert shareable_span(mapped[5:9]) == Span(mapped.ctypes.data, PAGE)
 
 
+@shares_memory
 def test_a_mapping_longer_than_any_buffer_is_taken_in_parts(gpu, monkeypatch):
     host = aligned(4 * PAGE, np.uint8)
-    monkeypatch.setattr(gpu, "info", type("Info", (), {"max_buffer": 2 * PAGE})())
+    monkeypatch.setattr(gpu, "info", replace(gpu.info, max_buffer=2 * PAGE))
     assert gpu.share(host) is None
     part = gpu.share(host[PAGE + 8 : 2 * PAGE])
     assert part.block.length == PAGE
@@ -173,7 +181,7 @@ def test_heap_buffers(gpu):
     sizes = (1, 100_000, 0, 300_001)
     buffers = [gpu.heap_buffer(size, "weights") for size in sizes]
     for number, buffer in enumerate(buffers):
-        buffer.array()[:] = number
+        gpu.write(buffer, np.full(buffer.size, number, np.uint8))
     for number, buffer in enumerate(buffers):
         assert (buffer.array() == number).all()
     assert len({id(buffer.handle.heap()) for buffer in buffers}) == 1
@@ -216,7 +224,7 @@ def test_pending_work_keeps_its_heap(gpu, gate, fill, copy):
     gpu.trim()
     others = [gpu.heap_buffer(4000, "weights") for _ in range(3)]
     for other in others:
-        other.unsynchronised()[:] = 1
+        gpu.write(other, np.ones(other.size, np.uint8))
     gate.release()
     assert (result.array(np.uint32) == 7).all()
     assert all((other.array() == 1).all() for other in others)

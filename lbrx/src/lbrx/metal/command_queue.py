@@ -137,7 +137,8 @@ class CommandQueue:
     def copy(self, source: Buffer, target: Buffer) -> int:
         """Copy a buffer to one of the same size by a blit, at once even if this thread records;
         returns the ticket."""
-        return self._run_encoded(Encoded("copy", (source, target), _blit, written_at=_SECOND))
+        blit = Encoded("copy", (source, target), _blit, kernels={}, written_at=_SECOND)
+        return self._run_encoded(blit)
 
     def _work(self) -> Work | None:
         return current_work() if self.observer is not None or recorder() is not None else None

@@ -129,7 +129,9 @@ class Context:
         if buffer.block.private:
             self._staging.upload(array, buffer)
         else:
-            np.copyto(buffer.array(array.dtype).reshape(array.shape), array)
+            if buffer.block.ticket:
+                self.queue.drain(buffer.block.ticket)
+            np.copyto(buffer.unsynchronised().view(array.dtype).reshape(array.shape), array)
 
     def share(self, array: NumpyArray) -> Buffer | None:
         """A buffer over the array's own memory, or None if the device needs a copy.

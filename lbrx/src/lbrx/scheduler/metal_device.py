@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from lbrx import dtype as dt
 from lbrx.dtype import Dtype
 from lbrx.errors import DtypeError
@@ -47,11 +49,14 @@ class MetalDevice:
 
     def write(self, cache: Array, values: Array) -> None:
         """By a kernel, or by the host when the device has ended its work with the memory."""
+        gpu = context()
         if values.storage.device == self.name:
             graph.realise([values.storage])
-            copy(context(), graph.concrete(values), cache)
+            copy(gpu, graph.concrete(values), cache)
+        elif whole_buffer(cache).block.private:
+            copy(gpu, imported(gpu, values), cache)
         else:
-            context().write(whole_buffer(cache), values.numpy())
+            np.copyto(cache.writable(), values.numpy())
 
     def keep(self, array: Array) -> Array:
         """Mapped memory as it is, a copy in a heap."""
@@ -60,7 +65,10 @@ class MetalDevice:
         if same is not None:
             return same
         kept = long_lived(gpu, Spec(array.layout.shape, array.dtype), "weights")
-        self.write(kept, array)
+        if array.storage.device == self.name:
+            self.write(kept, array)
+        else:
+            gpu.write(whole_buffer(kept), array.numpy())
         return kept
 
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from lbrx import dtype as dt
 from lbrx.dtype import Dtype, DtypeLike
 from lbrx.errors import DtypeError, ShapeError
+from lbrx.memory.zero_copy import shareable_span
 from lbrx.shape import MOST_ELEMENTS, Sizes, as_shape, expand, list_of
 from lbrx.storage.cpu import copied, enough_memory, shared
 from lbrx.tensor import dlpack
@@ -92,13 +93,20 @@ def from_numpy(
     if same is not None:
         return Tensor(same)
     if copy is False and array.size:
-        pages = "it does not fill complete memory pages"
-        reason = pages if dtype.numpy == array.dtype else f"it would become {dtype}"
         raise ValueError(
-            f"{place!r} cannot share the memory of {array.dtype}{list(array.shape)}, {reason}: "
-            "create the array with lbrx.empty_aligned, or leave copy=None"
+            f"{place!r} cannot share the memory of {array.dtype}{list(array.shape)}, "
+            + _why_not_shared(array, dtype)
         )
     return _placed(array, dtype, place)
+
+
+def _why_not_shared(array: NDArray[Any], dtype: Dtype) -> str:
+    if dtype.numpy != array.dtype:
+        return f"it would become {dtype}: leave copy=None"
+    if shareable_span(array) is not None:
+        return "it has its own: leave copy=None"
+    pages = "it does not fill complete memory pages"
+    return f"{pages}: create the array with lbrx.empty_aligned, or leave copy=None"
 
 
 def from_dlpack(
