@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from device_memory import shares_memory
 from op_oracle import FLOATS, attention, chosen, close, pair, rope
 
 import lbrx
@@ -94,6 +95,7 @@ def test_a_query_that_sees_no_key_gives_zeros(place):
     assert np.isnan(q.attention(q * math.nan, q).numpy()).all()
 
 
+@shares_memory
 @pytest.mark.parametrize("wrong", [4, -1, -9])
 def test_lengths_beyond_the_keys_are_errors(place, wrong):
     q = lbrx.ones((2, 1, 3, 2), device=place)

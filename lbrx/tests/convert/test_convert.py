@@ -279,6 +279,7 @@ def test_values_that_a_scheme_cannot_hold(tmp_path, rng, target, quantize):
 def test_memory_is_that_of_some_rows(tmp_path, rng, monkeypatch):
     """Of a model of 48 MiB with tensors of 12 MiB, only pieces are in memory."""
     monkeypatch.setattr("lbrx.convert.pieces.PIECE", 1 << 16)
+    monkeypatch.setattr("lbrx.convert.pieces.THREADS", 3)
     rows = rng.standard_normal((3072, 1024)).astype(np.float32)
     save_file({f"t{i}.weight": rows + i for i in range(4)}, tmp_path / "s.safetensors")
     tracemalloc.start()

@@ -8,6 +8,7 @@ import math
 
 import numpy as np
 import pytest
+from device_memory import shares_memory
 
 import lbrx
 import softmetal
@@ -206,6 +207,7 @@ def test_a_trace_keeps_neither_inputs_nor_results():
     assert lbrx.metal.stats()["bytes_in_use"] - before < 1 << 18
 
 
+@shares_memory
 def test_memory_outlives_the_function_while_the_device_works(tmp_path):
     """A mapped file that only a trace holds is read after the function is gone."""
     path = tmp_path / "w.npy"

@@ -140,7 +140,9 @@ class Buffer:
         """
         self.wait()
         if self.block.private:
-            return self._waiter.download(self).view(dtype)
+            copy = self._waiter.download(self).view(dtype)
+            copy.flags.writeable = False  # it would not reach the device
+            return copy
         if self.block.mapping is not None:
             self.block.mapping.check()
         return self.unsynchronised().view(dtype)

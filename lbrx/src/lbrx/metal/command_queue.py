@@ -258,7 +258,8 @@ class CommandQueue:
         self._dispatches.update(command.counts)
         if self.observer is not None:
             self.commit()
-            self.observer.note(command, submission.commands)
+            if command.counts:  # bytes to and from the host are nobody's kernel
+                self.observer.note(command, submission.commands)
             return submission.ticket
         if submission.operations >= self._max_operations or submission.nbytes >= self._max_bytes:
             self.commit()

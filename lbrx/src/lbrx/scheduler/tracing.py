@@ -24,6 +24,9 @@ class Traced(MetalStorage):
 
     function: str
 
+    def wait(self) -> None:
+        raise _looks(self.function, "an input")
+
     def host(self) -> Bytes:
         raise _looks(self.function, "an input")
 

@@ -22,6 +22,9 @@ class DeviceBuffer(Protocol):
     def slice(self, offset: int, size: int) -> DeviceBuffer:
         """A part over the same memory."""
 
+    def wait(self) -> None:
+        """Block until no work uses it."""
+
     def array(self) -> Bytes:
         """All its bytes, after a wait for work that uses them."""
 
@@ -41,6 +44,10 @@ class MetalStorage:
     @property
     def address(self) -> int:
         return self.buffer.address + self.offset
+
+    def wait(self) -> None:
+        """Block until no work uses the memory. Raises DeviceError if what wrote it failed."""
+        self.buffer.wait()
 
     def host(self) -> Bytes:
         if self.nbytes == self.buffer.size:

@@ -53,12 +53,17 @@ def export(array: Array, kwargs: dict[str, Any]) -> object:
     version = kwargs.get("max_version")
     versioned = version is not None and version[0] >= 1
     # Without a version numpy refuses to export a read-only array.
-    values = array.numpy() if versioned or kwargs.get("copy") else array.writable()
+    values = array.numpy() if versioned or kwargs.get("copy") else _writable(array)
     if array.dtype is not dt.bfloat16:
         return values.__dlpack__(**kwargs)
     capsule = values.view(np.uint16).__dlpack__(**kwargs)
     _relabel(capsule, _UINT, _BFLOAT)
     return capsule
+
+
+def _writable(array: Array) -> NDArray[Any]:
+    values = array.writable()
+    return values if values.flags.writeable else values.copy()
 
 
 class _Relabelled:
