@@ -103,6 +103,23 @@ def test_function_constants_and_names():
     assert "0x4700" in text or "18176" in text  # 7 as a half
 
 
+def test_low_bytes_of_floats(tmp_path, ptxas_path):
+    """ptxas 13.0 would store the number as a byte."""
+    source = HEAD + (
+        "kernel void k(device const float4* x, device uchar* y, uint i [[thread_position_in_grid]]) {"
+        " uchar codes[64];"
+        " for (uint j = 0; j < 64; j++)"
+        " codes[j] = uchar(as_type<uint>(clamp(rint(x[i][j % 4] / j), 0.0f, 7.0f) + 12582912.0f));"
+        " for (uint j = 0; j < 64; j++) y[i] += codes[(i + j * y[0]) % 64]; }"
+    )
+    program = compiler.compile_library(source, CompileOptions())
+    artifact = compiler.compile_kernel(program, "k", {}, target=PtxTarget("sm_90"))
+    text = artifact.path.read_text()
+    assert re.search(r"cvt\.u16\.u32 %low, %r\d+; st\.local\.b8", text), text
+    assert not re.search(r"st\.\w+\.b8 \t\[[^]]*\], %r\d", text)
+    ptxas.assemble(artifact.path, "sm_90", tmp_path / "k.cubin")
+
+
 def test_checking_modes_are_refused():
     with pytest.raises(CompileError, match="the checking modes need the CPU"):
         compiler.compile_kernel(

@@ -28,6 +28,10 @@ _ESTIMATED = re.compile(
     r"(= (?:fdiv|(?:tail )?call) (?:[a-z]+ )*?)afn "
     r"(?=(?:[a-z]+ )*(?:float|<\d+ x float>) (?:%|@llvm\.sqrt|[0-9-]))"
 )
+# Of a float's bits ptxas 13.0 stores not the low byte, but the number as a byte; a 16-bit register
+# in between prevents it.
+_BYTE_STORE = re.compile(r"\tst\.([\w.]+)\.b8 \t(\[[^\]]*\]), (%r\d+);\n")
+_HALVED_STORE = r"\t{ .reg .b16 %low; cvt.u16.u32 %low, \3; st.\1.b8 \2, %low; }\n"
 _BEGIN = "#pragma clang force_cuda_host_device begin\n"
 _END = "#pragma clang force_cuda_host_device end\n"
 _ASSEMBLY = re.compile(r'__asm__(?: volatile)?\(((?:\s*"[^"]*")+)')
@@ -39,7 +43,7 @@ def generate(source: KernelSource, architecture: str) -> tuple[str, list[int]]:
     stages.refuse(ir, _own_assembly())
     flags = ["-O3", "-w", "--target=nvptx64-nvidia-cuda", *_machine(architecture, "-march=")]
     ptx, _ = clang.run("clang", [*flags, "-x", "ir", "-S", "-", "-o", "-"], _exact(ir))
-    return ptx, _words(ptx)
+    return _BYTE_STORE.sub(_HALVED_STORE, ptx), _words(ptx)
 
 
 def _optimised(source: KernelSource, architecture: str) -> str:
