@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from device_memory import GPU
 from op_oracle import Place, rotating
 from seeds import derived
 from wheels import wheel
@@ -40,6 +41,10 @@ SAMPLED = {
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Drop cases with dtypes that metal does not have; mark cases outside the sample as `full`."""
     items[:] = [item for item in items if _is_possible(item)]
+    if GPU:
+        for item in items:
+            if any("serial" in str(given) for given in _parameters(item).values()):
+                item.add_marker(pytest.mark.skip(reason="a variant for processors"))
     groups: dict[object, list[pytest.Item]] = {}
     for item in items:
         given = _parameters(item)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import mmap
 import os
-import sys
 import threading
 
 import numpy as np
 import pytest
-from device_memory import shares_memory
+from device_memory import shares_memory, survives_faults
 
 import lbrx
 from lbrx.storage import MmapStorage
@@ -17,7 +16,7 @@ from lbrx.storage import MmapStorage
 PAGE = mmap.PAGESIZE
 pytestmark = [
     pytest.mark.usefixtures("metal_default"),
-    pytest.mark.skipif(sys.platform == "darwin", reason="crashes the kernel on purpose"),
+    survives_faults,
 ]
 
 # Writes beyond its memory where `far` is not 0.

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from device_memory import shares_memory
+from device_memory import shares_memory, survives_faults
 
 from lbrx.errors import DeviceError
 from lbrx.metal.binding import Metal
@@ -32,7 +32,6 @@ kernel void sum(device const uint* x [[buffer(0)]], device uint* out [[buffer(1)
   if (i == 0) { uint s = 0; for (uint j = 0; j < 64; j++) s += scratch[j]; out[0] = s; }
 }
 """
-soft_only = pytest.mark.skipif(sys.platform == "darwin", reason="crashes the GPU on purpose")
 
 
 def kernel(gpu, name):
@@ -113,7 +112,7 @@ def test_threadgroup_memory_bytes_and_foreign_work(gpu):
 # ---- errors ----
 
 
-@soft_only
+@survives_faults
 def test_a_failure_names_its_kernel_at_the_next_wait(gpu):
     fine = gpu.upload(np.zeros(4, np.uint32))
     gpu.queue.dispatch(kernel(gpu, "add_one"), [fine], (4, 1, 1), GROUP)
@@ -134,7 +133,7 @@ def test_a_failure_names_its_kernel_at_the_next_wait(gpu):
     assert later.array(np.uint32).tolist() == [1] * 4
 
 
-@soft_only
+@survives_faults
 def test_a_failure_reaches_a_wait_for_something_else(gpu):
     crash(gpu)
     gpu.queue.commit()
@@ -145,7 +144,7 @@ def test_a_failure_reaches_a_wait_for_something_else(gpu):
     assert other.array(np.uint32).tolist() == [1] * 4
 
 
-@soft_only
+@survives_faults
 def test_an_event_after_a_failure_does_not_hang(gpu):
     crash(gpu)
     event = gpu.event()
@@ -185,7 +184,7 @@ def test_wrong_calls_name_the_kernel(gpu):
         gpu.queue.dispatch(kernel(gpu, "add_one"), [gpu.buffer(4)], (1, 1, 1), (2048, 1, 1))
 
 
-@soft_only
+@survives_faults
 def test_a_missing_argument_names_the_kernel(gpu):
     with pytest.raises(DeviceError, match=r"^add_one: "):
         gpu.queue.dispatch(kernel(gpu, "add_one"), [], (1, 1, 1), (1, 1, 1))
@@ -226,7 +225,7 @@ def add(gpu, buffer, count=4):
     return gpu.queue.dispatch(kernel(gpu, "add_one"), [buffer], (count, 1, 1), GROUP)
 
 
-@soft_only
+@survives_faults
 def test_a_failure_is_not_raised_on_another_thread(gpu, worker):
     """Neither by its waits nor by its results, even if both threads encode in turns."""
     mine = gpu.upload(np.zeros(4, np.uint32))
@@ -239,7 +238,7 @@ def test_a_failure_is_not_raised_on_another_thread(gpu, worker):
     assert worker(gpu.queue.wait) is None
 
 
-@soft_only
+@survives_faults
 def test_a_result_of_failed_work_fails_on_every_thread(gpu, worker):
     broken = worker(lambda: crash(gpu))
     for _ in range(2):
@@ -248,7 +247,7 @@ def test_a_result_of_failed_work_fails_on_every_thread(gpu, worker):
     assert worker(gpu.queue.wait) is None  # reported already, by the result
 
 
-@soft_only
+@survives_faults
 def test_a_reported_failure_does_not_slow_later_waits(gpu, monkeypatch):
     crash(gpu)
     with pytest.raises(DeviceError, match="reach_far"):
@@ -262,7 +261,7 @@ def test_a_reported_failure_does_not_slow_later_waits(gpu, monkeypatch):
     assert not drained
 
 
-@soft_only
+@survives_faults
 @shares_memory
 def test_an_operand_of_failed_work_is_still_right(gpu):
     operand = gpu.upload(np.arange(64, dtype=np.uint32))
@@ -275,7 +274,7 @@ def test_an_operand_of_failed_work_is_still_right(gpu):
     assert operand.array(np.uint32).tolist() == list(range(64))
 
 
-@soft_only
+@survives_faults
 @pytest.mark.parametrize("known", [False, True])
 def test_what_is_computed_from_a_failed_result_fails(gpu, gate, known):
     """Whether the failure is known when the dependent kernel is encoded or not."""
@@ -308,7 +307,7 @@ def test_what_is_computed_from_a_failed_result_fails(gpu, gate, known):
     assert other.array(np.uint32).tolist() == [1] * 4
 
 
-@soft_only
+@survives_faults
 def test_memory_that_is_written_again_works_again(gpu):
     broken = crash(gpu)
     with pytest.raises(DeviceError, match="reach_far"):
@@ -339,7 +338,7 @@ def test_what_a_check_finds_is_not_raised_on_another_thread(gpu, worker):
     assert theirs.array(np.uint32).tolist() == [2, 2]
 
 
-@soft_only
+@survives_faults
 @pytest.mark.parametrize("apart", [False, True])
 def test_an_event_of_another_thread_tells_that_its_work_failed(gpu, worker, apart):
     event = gpu.event()
@@ -356,7 +355,7 @@ def test_an_event_of_another_thread_tells_that_its_work_failed(gpu, worker, apar
     assert worker(gpu.queue.wait) is None
 
 
-@soft_only
+@survives_faults
 def test_a_failure_of_a_thread_that_ended_is_logged(gpu, caplog):
     assert in_thread(lambda: crash(gpu) and None) is None
     gpu.queue.wait()
@@ -440,7 +439,7 @@ def run(program, **variables):
     )
 
 
-@soft_only
+@survives_faults
 def test_a_forked_child_is_told(lbrx_cache):
     done = run(FORK, LBRX_CACHE=lbrx_cache)
     assert (done.returncode, done.stdout) == (0, "parent works\n"), done.stderr
@@ -456,7 +455,7 @@ gpu.queue.dispatch(pipeline, [gpu.buffer(4), np.uint64(1 << 45).tobytes()], (1, 
 """
 
 
-@soft_only
+@survives_faults
 def test_failed_work_without_a_wait_is_logged_at_exit(lbrx_cache):
     done = run(LEFT, LBRX_CACHE=lbrx_cache)
     assert done.returncode == 0
