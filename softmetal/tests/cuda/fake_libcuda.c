@@ -125,6 +125,34 @@ EXPORT int cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsign
   if (strcmp(f, "metal_add")) return 0;
   return put(s, (op){ADD, 0, 0, 0, *(sm_launch *)arguments[0]});
 }
+
+/* Graphs: kernels in order. */
+typedef struct node { void *function; sm_launch launch; unsigned blocks; } node;
+typedef struct graph { node nodes[64]; unsigned count; } graph;
+typedef struct node_parameters { void *function; unsigned grid[3], block[3], shared; void **arguments, **extra; } node_parameters;
+static unsigned launched;
+EXPORT unsigned fake_graph_launches(void) { return launched; }
+static int set(node *n, const node_parameters *p) {
+  *n = (node){p->function, *(sm_launch *)p->arguments[0], p->grid[0]};
+  return 0;
+}
+EXPORT int cuGraphCreate(graph **g, unsigned f) { return *g = calloc(1, sizeof **g), (int)f; }
+EXPORT int cuGraphDestroy(graph *g) { return (void)g, 0; }
+EXPORT int cuGraphAddKernelNode(node **n, graph *g, node **before, size_t count, const node_parameters *p) {
+  if (count != (g->count != 0) || (count && *before != &g->nodes[g->count - 1])) return 1;
+  return set(*n = &g->nodes[g->count++], p);
+}
+EXPORT int cuGraphInstantiateWithFlags(graph **e, graph *g, unsigned long long f) { return *e = g, (int)f; }
+EXPORT int cuGraphExecKernelNodeSetParams(graph *e, node *n, const node_parameters *p) { return (void)e, set(n, p); }
+EXPORT int cuGraphExecDestroy(graph *e) { return free(e), 0; }
+EXPORT int cuGraphLaunch(graph *e, stream *s) {
+  launched++;
+  for (unsigned i = 0; i < e->count; i++) {
+    void *arguments[] = {&e->nodes[i].launch};
+    cuLaunchKernel(e->nodes[i].function, e->nodes[i].blocks, 1, 1, 32, 1, 1, 0, s, arguments, NULL);
+  }
+  return 0;
+}
 EXPORT int cuStreamCreate(stream **s, unsigned f) { return *s = make(), (void)f, 0; }
 EXPORT int cuStreamDestroy_v2(stream *s) { return (void)s, 0; }
 EXPORT int cuStreamSynchronize(stream *s) {

@@ -103,6 +103,51 @@ for turn in range(5):
     work.waitUntilCompleted()
     assert (view == before + 1).all()
 """,
+    "an indirect command buffer is a graph from its second execution on": """
+import ctypes
+descriptor = M.MTLIndirectCommandBufferDescriptor.alloc().init()
+descriptor.setCommandTypes_(M.MTLIndirectCommandTypeConcurrentDispatchThreads)
+descriptor.setInheritBuffers_(False)
+descriptor.setInheritPipelineState_(False)
+descriptor.setMaxKernelBufferBindCount_(2)
+commands = device.newIndirectCommandBufferWithDescriptor_maxCommandCount_options_(descriptor, 6, 0)
+buffer, view = numbers(64)
+steps, by = numbers(8)
+by[:] = np.arange(8)
+def encode(index, offset):
+    slot = commands.indirectComputeCommandAtIndex_(index)
+    slot.setComputePipelineState_(indirect)
+    slot.setKernelBuffer_offset_atIndex_(buffer, 0, 0)
+    slot.setKernelBuffer_offset_atIndex_(steps, 4 * offset, 1)
+    slot.concurrentDispatchThreads_threadsPerThreadgroup_(M.MTLSizeMake(64, 1, 1), M.MTLSizeMake(32, 1, 1))
+descriptor = M.MTLComputePipelineDescriptor.alloc().init()
+descriptor.setComputeFunction_(library.newFunctionWithName_("add"))
+descriptor.setSupportIndirectCommandBuffers_(True)
+indirect, error = device.newComputePipelineStateWithDescriptor_options_reflection_error_(
+    descriptor, 0, None, None)
+assert indirect is not None, error
+for index in range(5):
+    encode(index, index)
+def run():
+    work = queue.commandBuffer()
+    encoder = work.computeCommandEncoder()
+    encoder.useResource_usage_(buffer, 3)
+    encoder.executeCommandsInBuffer_withRange_(commands, (0, 6))
+    encoder.endEncoding()
+    work.commit()
+    work.waitUntilCompleted()
+    assert work.error() is None, work.error()
+    return int(view[5])
+launches = ctypes.CDLL("libcuda.so.1").fake_graph_launches
+assert run() == 10 and launches() == 0
+assert run() == 20 and launches() == 1
+encode(2, 7)  # a changed slot
+assert run() == 35 and launches() == 2
+assert run() == 50 and launches() == 3
+encode(5, 1)  # one that was empty: a new graph, after an execution without it
+assert run() == 66 and launches() == 3
+assert run() == 82 and run() == 98 and launches() == 4, launches()
+""",
     "threads with their own queues": """
 wrong = []
 def work():

@@ -34,58 +34,72 @@ static sm_log_block *log_of(sm_ticket *ticket) {
   return ticket->log;
 }
 
-static void launch_kernel(sm_gpu_queue *queue, sm_ticket *ticket, const sm_gpu_kernel *kernel,
-                          sm_launch *launch, sm_u32 shared) {
+/* The numbers of threads and blocks of a launch. What the GPU cannot do, or null. */
+static const char *shape(sm_launch *launch, CUDA_KERNEL_NODE_PARAMS *to) {
   sm_u64 groups = 1;
   bool ragged = launch->group[2] > MAX_LAYERS;
   for (int i = 0; i < 3; i++) {
     launch->groups[i] = (launch->grid[i] + launch->group[i] - 1) / launch->group[i];
     ragged |= launch->grid[i] % launch->group[i] != 0;
     groups *= launch->groups[i];
+    to->grid[i] = launch->groups[i];
+    to->block[i] = launch->group[i];
   }
-  const sm_u32 *block = launch->group;
-  const sm_u32 threads = block[0] * block[1] * block[2];
   launch->flat_group = ragged;
   launch->flat_grid = launch->groups[1] > MAX_ROWS || launch->groups[2] > MAX_ROWS;
-  if (launch->flat_grid && groups > 0x7fffffff) {
-    sm_gpu_fail(ticket, "kernel %s: %llu threadgroups in rows and layers: a GPU takes 2^31 - 1",
-                kernel->name, (unsigned long long)groups);
-    return;
+  if (launch->flat_grid && groups > 0x7fffffff)
+    return "more than 2^31 - 1 threadgroups in rows and layers, which a GPU does not take";
+  if (launch->flat_grid) to->grid[0] = (unsigned)groups, to->grid[1] = to->grid[2] = 1;
+  if (ragged) {
+    to->block[0] = launch->group[0] * launch->group[1] * launch->group[2];
+    to->block[1] = to->block[2] = 1;
   }
-  const sm_u32 *grid = launch->groups;
-  void *arguments[] = {launch};
-  CUresult code = cuLaunchKernel(
-      kernel->function, launch->flat_grid ? (unsigned)groups : grid[0],
-      launch->flat_grid ? 1 : grid[1], launch->flat_grid ? 1 : grid[2],
-      ragged ? threads : block[0], ragged ? 1 : block[1], ragged ? 1 : block[2], shared,
-      queue->stream, arguments, NULL);
-  char text[ERROR_BYTES];
-  if (code)
-    sm_gpu_fail(ticket, "kernel %s, threadgroups of %ux%ux%u, %u bytes of threadgroup memory: %s",
-                kernel->name, block[0], block[1], block[2], shared, sm_gpu_describe(code, text));
-  ticket->last = kernel;
+  return NULL;
+}
+
+enum sm_prepared sm_gpu_prepare(sm_gpu_queue *queue, sm_ticket *ticket, const sm_dispatch *dispatch,
+                                const sm_dispatch *inherited, sm_gpu_launch *to) {
+  sm_launch *launch = &to->launch;
+  memset(to, 0, sizeof *to);
+  to->kernel = (const sm_gpu_kernel *)dispatch->kernel;
+  if (!to->kernel && inherited) to->kernel = (const sm_gpu_kernel *)inherited->kernel;
+  if (!dispatch->group[0]) return SM_NOTHING; /* an empty slot */
+  const sm_dispatch *bound = dispatch->buffer_count || !inherited ? dispatch : inherited;
+  memcpy(launch->buffers, bound->buffers, bound->buffer_count * sizeof(sm_u64));
+  memcpy(launch->group, dispatch->group, sizeof launch->group);
+  memcpy(launch->grid, dispatch->grid, sizeof launch->grid);
+  if (dispatch->indirect) {
+    const sm_u32 *counts = read_words(queue, ticket, dispatch->indirect, 3);
+    if (!counts) return SM_NOTHING;
+    for (int i = 0; i < 3; i++) launch->grid[i] = counts[i] * launch->group[i];
+  }
+  if (!launch->grid[0] || !launch->grid[1] || !launch->grid[2]) return SM_NOTHING;
+  const sm_u32 *lengths = (const sm_u32 *)(dispatch->buffers + dispatch->buffer_count);
+  if (to->kernel->logs) launch->log = log_of(ticket);
+  to->node.function = to->kernel->function;
+  to->node.shared = lay_out(launch, lengths, dispatch->threadgroup_count);
+  to->arguments[0] = launch;
+  to->node.arguments = to->arguments;
+  const char *error = shape(launch, &to->node);
+  if (error) sm_gpu_fail(ticket, "kernel %s: %s", to->kernel->name, error);
+  return error ? SM_NOTHING : SM_LAUNCH;
 }
 
 static void run_dispatch(sm_gpu_queue *queue, sm_ticket *ticket, const sm_dispatch *dispatch,
                          const sm_dispatch *inherited) {
-  sm_launch launch = {0};
-  const sm_gpu_kernel *kernel = (const sm_gpu_kernel *)dispatch->kernel;
-  if (!kernel && inherited) kernel = (const sm_gpu_kernel *)inherited->kernel;
-  if (!dispatch->group[0]) return; /* an empty slot */
-  const sm_dispatch *bound = dispatch->buffer_count || !inherited ? dispatch : inherited;
-  memcpy(launch.buffers, bound->buffers, bound->buffer_count * sizeof(sm_u64));
-  memcpy(launch.group, dispatch->group, sizeof launch.group);
-  memcpy(launch.grid, dispatch->grid, sizeof launch.grid);
-  if (dispatch->indirect) {
-    const sm_u32 *counts = read_words(queue, ticket, dispatch->indirect, 3);
-    if (!counts) return;
-    for (int i = 0; i < 3; i++) launch.grid[i] = counts[i] * launch.group[i];
-  }
-  if (!launch.grid[0] || !launch.grid[1] || !launch.grid[2]) return;
-  const sm_u32 *lengths = (const sm_u32 *)(dispatch->buffers + dispatch->buffer_count);
-  if (kernel->logs) launch.log = log_of(ticket);
-  launch_kernel(queue, ticket, kernel, &launch,
-                lay_out(&launch, lengths, dispatch->threadgroup_count));
+  sm_gpu_launch made;
+  if (sm_gpu_prepare(queue, ticket, dispatch, inherited, &made) == SM_NOTHING) return;
+  const CUDA_KERNEL_NODE_PARAMS *node = &made.node;
+  const sm_u32 *group = made.launch.group;
+  CUresult code = cuLaunchKernel(node->function, node->grid[0], node->grid[1], node->grid[2],
+                                 node->block[0], node->block[1], node->block[2], node->shared,
+                                 queue->stream, node->arguments, NULL);
+  char text[ERROR_BYTES];
+  if (code)
+    sm_gpu_fail(ticket, "kernel %s, threadgroups of %ux%ux%u, %u bytes of threadgroup memory: %s",
+                made.kernel->name, group[0], group[1], group[2], node->shared,
+                sm_gpu_describe(code, text));
+  ticket->last = made.kernel;
 }
 
 static void run_execute(sm_gpu_queue *queue, sm_ticket *ticket, const sm_command_execute *execute) {
@@ -100,9 +114,10 @@ static void run_execute(sm_gpu_queue *queue, sm_ticket *ticket, const sm_command
                 (unsigned long long)start, (unsigned long long)(start + count), execute->slot_count);
     return;
   }
-  for (sm_u64 i = start; i < start + count && !ticket->error; i++)
-    run_dispatch(queue, ticket,
-                 (const sm_dispatch *)((const char *)execute->slots + i * SM_SLOT_BYTES),
+  const char *slots = (const char *)execute->slots + start * SM_SLOT_BYTES;
+  if (sm_gpu_run_graph(queue, ticket, slots, (size_t)count)) return;
+  for (sm_u64 i = 0; i < count && !ticket->error; i++)
+    run_dispatch(queue, ticket, (const sm_dispatch *)(slots + i * SM_SLOT_BYTES),
                  &execute->inherited);
 }
 

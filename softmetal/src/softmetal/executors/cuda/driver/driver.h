@@ -46,6 +46,7 @@ typedef struct sm_gpu_kernel {
   CUmodule module;
   CUfunction function;
   int max_threads;
+  sm_u64 serial; /* unlike its address, no other kernel has it */
   sm_u32 written; /* bit i: it may write buffer i */
   bool logs;
   char name[];
@@ -77,6 +78,14 @@ typedef struct sm_ticket {
   char list[];
 } sm_ticket;
 
+/* A launch, with the memory of its arguments. */
+typedef struct sm_gpu_launch {
+  const sm_gpu_kernel *kernel;
+  CUDA_KERNEL_NODE_PARAMS node;
+  void *arguments[1];
+  sm_launch launch;
+} sm_gpu_launch;
+
 typedef struct sm_gpu_queue {
   sm_gpu *gpu;
   CUstream stream;
@@ -88,6 +97,7 @@ typedef struct sm_gpu_queue {
   CUdeviceptr patches; /* memory of the device, for those of a list */
   size_t patches_size;
   cublasHandle_t blas; /* from the first product on */
+  struct sm_gpu_graph *graphs; /* the last one used first */
 } sm_gpu_queue;
 
 /* ---- libcuda.c -------------------------------------------------------------------------------- */
@@ -138,7 +148,19 @@ void sm_gpu_finish_for(sm_mirrors *mirrors);
 
 /* ---- commands.c -------------------------------------------------------------------------------- */
 
+enum sm_prepared { SM_NOTHING, SM_LAUNCH };
+
+/* A dispatch as a launch; SM_NOTHING if it is empty or failed. */
+enum sm_prepared sm_gpu_prepare(sm_gpu_queue *queue, sm_ticket *ticket, const sm_dispatch *dispatch,
+                                const sm_dispatch *inherited, sm_gpu_launch *to);
 /* Puts a list into the queue's stream. */
 void sm_gpu_run_list(sm_gpu_queue *queue, sm_ticket *ticket);
+
+/* ---- graphs.c ---------------------------------------------------------------------------------- */
+
+/* Launches slots of an indirect command buffer as one graph, if they were executed before; whether it
+   did. */
+bool sm_gpu_run_graph(sm_gpu_queue *queue, sm_ticket *ticket, const char *slots, size_t count);
+void sm_gpu_free_graphs(sm_gpu_queue *queue);
 
 #endif

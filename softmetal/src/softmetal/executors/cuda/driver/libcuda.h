@@ -13,6 +13,15 @@ typedef struct CUmod_st *CUmodule;
 typedef struct CUfunc_st *CUfunction;
 typedef struct CUstream_st *CUstream;
 typedef struct CUevent_st *CUevent;
+typedef struct CUgraph_st *CUgraph;
+typedef struct CUgraphExec_st *CUgraphExec;
+typedef struct CUgraphNode_st *CUgraphNode;
+
+typedef struct CUDA_KERNEL_NODE_PARAMS { /* the first version of it, which all drivers have */
+  CUfunction function;
+  unsigned grid[3], block[3], shared;
+  void **arguments, **extra;
+} CUDA_KERNEL_NODE_PARAMS;
 
 enum { CUDA_SUCCESS = 0, CUDA_ERROR_NOT_READY = 600 };
 enum { CU_FUNCTION_MAX_THREADS = 0 }; /* CUfunction_attribute */
@@ -38,6 +47,16 @@ enum { CU_STREAM_WAIT_GREATER_EQUAL = 0, CU_STREAM_WRITE_DEFAULT = 0 };
   F(cuLaunchKernel, cuLaunchKernel,                                                             \
     (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, \
      void **, void **))                                                                         \
+  F(cuGraphCreate, cuGraphCreate, (CUgraph *, unsigned))                                        \
+  F(cuGraphDestroy, cuGraphDestroy, (CUgraph))                                                  \
+  F(cuGraphAddKernelNode, cuGraphAddKernelNode,                                                 \
+    (CUgraphNode *, CUgraph, const CUgraphNode *, size_t, const CUDA_KERNEL_NODE_PARAMS *))     \
+  F(cuGraphInstantiate, cuGraphInstantiateWithFlags,                                            \
+    (CUgraphExec *, CUgraph, unsigned long long))                                               \
+  F(cuGraphExecKernelNodeSetParams, cuGraphExecKernelNodeSetParams,                             \
+    (CUgraphExec, CUgraphNode, const CUDA_KERNEL_NODE_PARAMS *))                                \
+  F(cuGraphExecDestroy, cuGraphExecDestroy, (CUgraphExec))                                      \
+  F(cuGraphLaunch, cuGraphLaunch, (CUgraphExec, CUstream))                                      \
   F(cuStreamCreate, cuStreamCreate, (CUstream *, unsigned))                                     \
   F(cuStreamDestroy, cuStreamDestroy_v2, (CUstream))                                            \
   F(cuStreamSynchronize, cuStreamSynchronize, (CUstream))                                       \

@@ -11,7 +11,9 @@ SM_EXPORT sm_gpu_kernel *softmetal_gpu_load(sm_gpu *gpu, const char *image, size
     snprintf(error, capacity, "no memory");
     return NULL;
   }
+  static atomic_ullong loaded;
   strcpy(kernel->name, name);
+  kernel->serial = atomic_fetch_add(&loaded, 1);
   kernel->written = written;
   kernel->logs = memmem(image, size, "log_block", 9) != NULL;
   int options[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_BYTES};

@@ -29,6 +29,7 @@ static void *queue_main(void *argument) {
   }
   cuCtxSetCurrent(queue->gpu->context);
   if (queue->blas) cublasDestroy(queue->blas);
+  sm_gpu_free_graphs(queue);
   cuStreamDestroy(queue->stream); /* work in it still runs */
   cuMemFreeHost(queue->counts);
   if (queue->patches) cuMemFree(queue->patches);
