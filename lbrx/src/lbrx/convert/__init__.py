@@ -71,7 +71,7 @@ def perform(
         nonlocal seconds
         seconds = time.perf_counter() - start
         if verifying is not None:
-            errors.extend(verify(plan, sums, verifying, path))
+            errors.extend(verify(plan, sums, verifying, path, device))
 
     shown = progress or (lambda written: None)
     reused, sums = run(plan, compute_on(device), options or RunOptions(), shown, check)

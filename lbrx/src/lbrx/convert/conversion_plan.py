@@ -36,7 +36,7 @@ from lbrx.formats.containers import mlx
 from lbrx.formats.descriptor import OutgoingInfo
 from lbrx.formats.file_formats import FORMATS, FileFormat
 from lbrx.formats.imatrix import Importance
-from lbrx.formats.recipe import Recipe, stored
+from lbrx.formats.recipe import ComputedModel, Recipe, stored
 from lbrx.formats.writing import Output
 
 _LAYER = re.compile(r"blk\.(\d+)\.")
@@ -114,12 +114,15 @@ class ConversionPlan:
         return sum(item.nbytes for item in self.items)
 
 
-def make_plan(source: str | Path, target: str | Path, settings: Settings) -> ConversionPlan:
-    """Read the source's headers and decide everything.
+def make_plan(
+    source: str | Path | ModelFiles, target: str | Path, settings: Settings
+) -> ConversionPlan:
+    """Read the source's headers and decide everything. The source may be a `ComputedModel`, whose
+    tensors are computed while they are written.
 
     Raises FormatError, DtypeError or QuantizationError for what cannot be converted.
     """
-    files = formats.read(source)
+    files = source if isinstance(source, ModelFiles) else formats.read(source)
     _check_shard_size(settings.max_shard_size)
     path = Path(target) if Path(target).name not in ("", "..") else Path(target).resolve()
     check_path(path)
@@ -139,7 +142,7 @@ def make_plan(source: str | Path, target: str | Path, settings: Settings) -> Con
         for name, recipe in _wanted(files, recipes, settings).items()
     )
     if not items:
-        raise FormatError(f"{source}: no tensor is left by --include and --exclude")
+        raise FormatError(f"{files.path}: no tensor is left by --include and --exclude")
     if importance and all(item.importance is None for item in items):
         problem = "no tensor gets a type whose encoder uses importance: leave it out"
         raise FormatError(f"{settings.imatrix}: {problem}")
@@ -242,6 +245,8 @@ def _named(
 
 def _left_out(files: ModelFiles, recipes: Mapping[str, Recipe], format: str) -> list[str]:
     """A note about the tensors that the target does not have."""
+    if isinstance(files, ComputedModel):  # a merge need not use all tensors of its models
+        return []
     counts = translate.left_out(files, recipes.values())
     if not counts:
         return []

@@ -119,7 +119,7 @@ def _run_pieces(
     progress: Progress,
 ) -> Checksums:
     """Convert the pieces that are not done; returns their checksums."""
-    source, sums = TensorReader(), {}
+    source, sums = TensorReader(compute.name), {}
     left = Counter(piece.item.name for i, piece in enumerate(pieces) if i not in done)
 
     def work(number: int) -> tuple[int, int]:

@@ -32,8 +32,9 @@ def scheme_of(recipe: Recipe) -> str | None:
 class TensorReader:
     """Reads ranges of rows of recipes. It may be used by several threads."""
 
-    def __init__(self) -> None:
-        self._arrays = RecipeArrays()
+    def __init__(self, device: str | None = None) -> None:
+        """`device` computes the recipes that are computed."""
+        self._arrays = RecipeArrays(device)
         self._known: dict[Recipe, Array] = {}
         self._lock = threading.Lock()
 

@@ -65,16 +65,21 @@ class ClassError:
 
 
 def verify(
-    plan: ConversionPlan, checksums: Checksums, progress: Progress, target_path: Path | None = None
+    plan: ConversionPlan,
+    checksums: Checksums,
+    progress: Progress,
+    target_path: Path | None = None,
+    device: str | None = None,
 ) -> list[ClassError]:
     """Compare target and source; returns the rounding errors.
 
-    `target_path` is where the target is as long as it does not have its name. Raises FormatError
+    `target_path` is where the target is as long as it does not have its name, and `device` what
+    computed it. Raises FormatError
     if the target is not what was planned and written.
     """
     target = formats.read(target_path or plan.output.path)
     written = _recipes(plan, target)
-    before, after = TensorReader(), TensorReader()
+    before, after = TensorReader(device), TensorReader()
     totals: dict[tuple[str, str, str], ErrorSums] = {}
     counts: dict[tuple[str, str, str], set[str]] = {}
 

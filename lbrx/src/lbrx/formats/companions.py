@@ -10,6 +10,7 @@ from typing import Any
 from lbrx.formats.architecture_tables import hyperparameters
 from lbrx.formats.checks import MAX_HEADER, bad
 from lbrx.formats.descriptor import Format, ModelFiles
+from lbrx.formats.recipe import ComputedModel, Recipe
 from lbrx.formats.tokenizers import vocabulary
 from lbrx.formats.tokenizers.tokenizer_files import tokenizer_files
 from lbrx.formats.translate import known_architecture, without_packing
@@ -29,6 +30,8 @@ def folder_files(files: ModelFiles, config: Mapping[str, Any]) -> dict[str, byte
     """The files of a Hugging Face or MLX folder besides the weights, config.json first."""
     settings = without_packing(files, config)
     result = {"config.json": _json(settings)} if settings else {}
+    if isinstance(files, ComputedModel):
+        return {**result, **files.companions}
     if files.format is Format.GGUF:
         generation = {key: config[key] for key in _GENERATION if key in config}
         result["generation_config.json"] = _json(generation)
@@ -55,7 +58,10 @@ def gguf_metadata(files: ModelFiles, config: Mapping[str, Any]) -> dict[str, Any
     result["general.name"] = Path(name).name
     if files.tokenizer is not None:
         flat = hyperparameters.flat_config(architecture, config)
-        rows = [t.shape[0] for n, t in files.tensors.items() if n.endswith(_EMBEDDING) and t.shape]
+        tensors: Mapping[str, Recipe] = files.tensors
+        if isinstance(files, ComputedModel):
+            tensors = files.recipes
+        rows = [t.shape[0] for n, t in tensors.items() if n.endswith(_EMBEDDING) and t.shape]
         size = max(rows, default=flat.get("vocab_size"))
         result |= vocabulary.to_gguf(files.tokenizer.parent, {**flat, "vocab_size": size})
     return result

@@ -1,21 +1,22 @@
 """Recipes: how a tensor of one family of files is made of the stored tensors of another.
 
 A recipe has a name, an encoding and a shape like a stored tensor, and names its sources. Except for
-`ShiftedTensor`, recipes only move whole rows, so quantized blocks are copied unchanged.
-`tensor/recipe_arrays.py` turns recipes into arrays; nothing is read here.
+`ShiftedTensor` and `ComputedTensor`, recipes only move whole rows, so quantized blocks are copied
+unchanged. `tensor/recipe_arrays.py` turns recipes into arrays; nothing is read here.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lbrx import dtype as dt
-from lbrx.formats.descriptor import Encoding, TensorInfo, plain
+from lbrx.formats.descriptor import Encoding, ModelFiles, TensorInfo, plain
 from lbrx.shape import Shape
 
 
@@ -132,7 +133,56 @@ class MlxWeight:
         return {name: info for name, info in named.items() if info is not None}
 
 
-Recipe = TensorInfo | ReorderedHeads | StackEntry | TensorStack | ShiftedTensor | MlxWeight
+class TensorFunction(Protocol):
+    """How a tensor is computed from others: a frozen dataclass of plain values, so that it can be
+    hashed, pickled, and compared with that of an interrupted run."""
+
+    @property
+    def is_elementwise(self) -> bool:
+        """Whether an element of the result depends on the same element of each source only. Ranges
+        of rows are then computed without the rest."""
+
+    def __call__(self, sources: Sequence[Any]) -> Any:
+        """The result as a lazy `Tensor`, from one `Tensor` for each source on the device that
+        computes. It is rounded once more, to the recipe's type."""
+
+
+@dataclass(frozen=True)
+class ComputedTensor:
+    """A tensor that a function computes from others, of any shapes: a merged tensor."""
+
+    name: str
+    sources: tuple[Recipe, ...]
+    encoding: Encoding
+    """Plain elements of a type: that of the result."""
+    shape: Shape
+    function: TensorFunction
+
+
+Recipe = (
+    TensorInfo
+    | ReorderedHeads
+    | StackEntry
+    | TensorStack
+    | ShiftedTensor
+    | MlxWeight
+    | ComputedTensor
+)
+
+
+@dataclass(frozen=True)
+class ComputedModel(ModelFiles):
+    """A model that is not stored: its recipes use the files of others. `tensors` are the stored
+    tensors of all of these, under names that tell the models apart."""
+
+    recipes: Mapping[str, Recipe] = field(default_factory=dict)
+    """The model's tensors, under Hugging Face's names and in its layout."""
+    companions: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    """The files of a folder besides the weights and config.json, by name."""
+
+    @property
+    def nbytes(self) -> int:
+        return sum(map(nbytes_of, self.recipes.values()))
 
 
 def renamed(recipe: Recipe, name: str) -> Recipe:
@@ -148,7 +198,7 @@ def stored(recipe: Recipe) -> Iterator[TensorInfo]:
             ReorderedHeads(source=source) | StackEntry(source=source) | ShiftedTensor(source=source)
         ):
             yield from stored(source)
-        case TensorStack(sources=sources):
+        case TensorStack(sources=sources) | ComputedTensor(sources=sources):
             for source in sources:
                 yield from stored(source)
         case MlxWeight():

@@ -24,6 +24,7 @@ from lbrx.formats.containers import mlx
 from lbrx.formats.descriptor import Format, Inline, ModelFiles, TensorInfo, plain
 from lbrx.formats.quantized_checkpoints import check_readable
 from lbrx.formats.recipe import (
+    ComputedModel,
     Recipe,
     ReorderedHeads,
     ShiftedTensor,
@@ -69,6 +70,8 @@ def to_huggingface(files: ModelFiles) -> dict[str, Recipe]:
 
     Raises FormatError for a quantization that lbrx does not read.
     """
+    if isinstance(files, ComputedModel):
+        return dict(files.recipes)
     check_readable(files)
     if files.format is Format.GGUF:
         return _from_gguf(files)
@@ -128,7 +131,7 @@ def _towards_huggingface(
 
 def _unfit(recipe: Recipe, problem: str, field: str = "shape") -> FormatError:
     """An error about a tensor that names its file."""
-    source = next(stored(recipe)).source
+    source = next((info.source for info in stored(recipe)), Inline(b""))
     file = "a computed tensor" if isinstance(source, Inline) else source.file
     return bad(file, problem, tensor=recipe.name, field=field)
 

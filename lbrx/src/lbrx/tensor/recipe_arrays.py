@@ -16,6 +16,7 @@ from lbrx import shape as sh
 from lbrx.formats import Deflated, FileRange, TensorInfo
 from lbrx.formats.containers.zip_archive import inflate
 from lbrx.formats.recipe import (
+    ComputedTensor,
     MlxWeight,
     Recipe,
     ReorderedHeads,
@@ -26,12 +27,15 @@ from lbrx.formats.recipe import (
 from lbrx.shape import Layout
 from lbrx.storage import Array, CpuStorage, LazyStorage, MmapStorage, Storage, ViewStorage
 from lbrx.tensor import derived
+from lbrx.tensor.computed_arrays import computed
 
 
 class RecipeArrays:
     """Lazy arrays over mapped files. Each file is mapped once, as one range."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: str | None = None) -> None:
+        """`device` computes the tensors that are computed: by default the default device."""
+        self._device = device
         self._mapped: dict[Path, MmapStorage] = {}
 
     def array(self, recipe: Recipe) -> Array:
@@ -47,6 +51,8 @@ class RecipeArrays:
                 return derived.stack([self.array(source) for source in sources])
             case ShiftedTensor(source=source, by=by):
                 return derived.shift(self.array(source), by)
+            case ComputedTensor(sources=sources):
+                return computed(recipe, [self.array(source) for source in sources], self._device)
             case MlxWeight():
                 parts = {name: self._stored(info) for name, info in recipe.parts.items()}
                 return derived.packed(recipe.scheme, parts, recipe.shape)

@@ -97,5 +97,5 @@ class StoredModel(Mapping[str, Tensor]):
         return result
 
     def _origin(self, recipe: Recipe) -> str:
-        source = next(stored(recipe)).source
+        source = next((info.source for info in stored(recipe)), Inline(b""))
         return str(self.path if isinstance(source, Inline) else source.file)

@@ -1,0 +1,1 @@
+"""Merging of models: a conversion whose tensors have several sources."""

@@ -1,0 +1,69 @@
+"""Arrays that a function of a recipe computes on a device when they are first used."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+
+from lbrx import dtype as dt
+from lbrx import shape as sh
+from lbrx.errors import DtypeError, ShapeError
+from lbrx.formats.recipe import ComputedTensor
+from lbrx.shape import Shape
+from lbrx.storage import Array, LazyStorage
+from lbrx.tensor import derived
+from lbrx.tensor.core import Tensor
+from lbrx.tensor.creation import from_numpy
+from lbrx.tensor.derived import RowIndex, RowStorage
+from lbrx.tensor.placement import default_device
+
+
+def computed(recipe: ComputedTensor, sources: Sequence[Array], device: str | None) -> Array:
+    """The result of a recipe's function: the whole of it at the first use, or ranges of rows where
+    each element depends on the same elements only."""
+    dtype = recipe.encoding.dtype
+    if dtype is None:
+        problem = f"a computed tensor has plain elements, not {recipe.encoding}"
+        raise DtypeError(f"tensor {recipe.name!r}: {problem}: quantize it where it is written")
+    shape = recipe.shape
+    place = default_device() if device is None else device
+    by_rows = recipe.function.is_elementwise and all(s.layout.shape == shape for s in sources)
+
+    def whole() -> NDArray[Any]:
+        return _result(recipe, [_on_device(array, place) for array in sources], shape)
+
+    def rows(index: RowIndex) -> NDArray[Any]:
+        parts = [_rows_on_device(array, index, place) for array in sources]
+        return _result(recipe, parts, parts[0].shape)
+
+    if by_rows and sources:
+        return derived.by_rows(shape, dtype, rows)
+    return Array(LazyStorage(math.prod(shape) * dtype.itemsize, whole), sh.contiguous(shape), dtype)
+
+
+def _result(recipe: ComputedTensor, sources: Sequence[Tensor], shape: Shape) -> NDArray[Any]:
+    """The function's result in the recipe's type. Raises ShapeError for another shape."""
+    assert recipe.encoding.dtype is not None
+    result: Tensor = recipe.function(sources)
+    if result.shape != shape:
+        raise ShapeError(f"tensor {recipe.name!r}: {result.shape} was computed instead of {shape}")
+    return result.astype(recipe.encoding.dtype).numpy()
+
+
+def _on_device(array: Array, device: str) -> Tensor:
+    """A source on a device: shared where it is a part of a mapped file. Metal has no float64."""
+    if array.dtype is dt.float64 and device == "metal":
+        return Tensor(array).astype(dt.float32).to_device(device)
+    return Tensor(array).to_device(device)
+
+
+def _rows_on_device(array: Array, index: RowIndex, device: str) -> Tensor:
+    """Some rows of a source as a matrix on a device. A range of rows of a file is shared."""
+    shape = array.layout.shape
+    if isinstance(array.storage, RowStorage) or not isinstance(index, slice):
+        return from_numpy(derived.read_rows(array, index), device)
+    matrix = Tensor(array).reshape(derived.row_count(shape), derived.column_count(shape))
+    return _on_device(matrix[index].array, device)
