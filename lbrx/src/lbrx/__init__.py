@@ -82,6 +82,7 @@ from lbrx.version import VERSION
 if TYPE_CHECKING:
     from lbrx import kernels, metal
     from lbrx.kernels import deterministic, excess_precision
+    from lbrx.merge.run import merge
     from lbrx.models.loading import language_model
     from lbrx.scheduler.profiler import profile
     from lbrx.tensor.files import load, save
@@ -151,6 +152,7 @@ __all__ = [
     "language_model",
     "linear",
     "load",
+    "merge",
     "metal",
     "nan",
     "newaxis",
@@ -189,6 +191,8 @@ if not TYPE_CHECKING:  # a type checker sees the imports above; this would let a
                 import lbrx.metal as module
             case "language_model":
                 from lbrx.models import loading as module
+            case "merge":
+                import lbrx.merge as module
             case "profile":
                 import lbrx.scheduler.profiler as module
             case "StoredModel" | "open_model":

@@ -24,6 +24,7 @@ COMMANDS = {
     "devices": "show the Metal devices and what they can do",
     "generate": "complete a text with a language model, or chat with it",
     "inspect": "show what is in a model, and which chips it fits",
+    "merge": "merge models as mergekit's YAML says, or with options",
     "perplexity": "measure how well a language model predicts a text",
     "profile": "run a script and show how long its kernels took",
     "shaders": "compile the kernels ahead of their first use",
@@ -53,6 +54,8 @@ def _find(name: str) -> Command:
             from lbrx.cli import generate as command
         case "inspect":
             from lbrx.cli import inspect as command
+        case "merge":
+            from lbrx.cli import merge as command
         case "perplexity":
             from lbrx.cli import perplexity as command
         case "profile":

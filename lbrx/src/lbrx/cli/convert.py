@@ -81,7 +81,7 @@ def run(options: argparse.Namespace) -> int:
     go_on = f"the finished part of {plan.output.path} is kept: add --resume to continue"
     run_options = RunOptions(options.resume, options.force, options.durable)
     try:
-        with _bars(plan.nbytes, options.quiet) as (converting, verifying):
+        with progress_bars(plan.nbytes, options.quiet) as (converting, verifying):
             result = perform(
                 plan,
                 run_options,
@@ -113,7 +113,9 @@ def summary(result: Result) -> str:
 
 
 @contextmanager
-def _bars(total: int, quiet: bool) -> Iterator[tuple[Progress, Progress]]:
+def progress_bars(
+    total: int, quiet: bool, doing: str = "converting"
+) -> Iterator[tuple[Progress, Progress]]:
     """Progress bars of conversion and verification with the speed and the time left, if stderr is
     a terminal."""
     if quiet or not sys.stderr.isatty():
@@ -130,7 +132,7 @@ def _bars(total: int, quiet: bool) -> Iterator[tuple[Progress, Progress]]:
         rich.TimeRemainingColumn(),
     )
     with rich.Progress(*columns, console=Console(stderr=True), transient=True) as shown:
-        first = shown.add_task("converting", total=total)
+        first = shown.add_task(doing, total=total)
         second = shown.add_task("verifying", total=total, visible=False, start=False)
 
         def verifying(written: int) -> None:

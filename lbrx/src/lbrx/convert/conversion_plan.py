@@ -184,7 +184,8 @@ def _check_shard_size(size: int | str | None) -> None:
 
 
 def _check_target(files: ModelFiles, path: Path, format: FileFormat) -> None:
-    if path.resolve() in {file.resolve() for file in (files.path, *files.paths)}:
+    own = () if isinstance(files, ComputedModel) else (files.path,)
+    if path.resolve() in {file.resolve() for file in (*own, *files.paths)}:
         raise FormatError(f"{path} is also the source: give another name")
     if path.is_symlink() and not path.exists():
         raise FormatError(f"{path} is a broken link: give another name")

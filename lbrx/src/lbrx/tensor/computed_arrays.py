@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,6 +21,10 @@ from lbrx.tensor.creation import from_numpy
 from lbrx.tensor.derived import RowIndex, RowStorage
 from lbrx.tensor.placement import default_device
 
+# Whole tensors are computed one at a time: the device takes them in turn anyway, and the memory of
+# intermediate results is needed once. A source may be computed too, by the same thread.
+_WHOLE = threading.RLock()
+
 
 def computed(recipe: ComputedTensor, sources: Sequence[Array], device: str | None) -> Array:
     """The result of a recipe's function: the whole of it at the first use, or ranges of rows where
@@ -33,7 +38,8 @@ def computed(recipe: ComputedTensor, sources: Sequence[Array], device: str | Non
     by_rows = recipe.function.is_elementwise and all(s.layout.shape == shape for s in sources)
 
     def whole() -> NDArray[Any]:
-        return _result(recipe, [_on_device(array, place) for array in sources], shape)
+        with _WHOLE:
+            return _result(recipe, [_on_device(array, place) for array in sources], shape)
 
     def rows(index: RowIndex) -> NDArray[Any]:
         parts = [_rows_on_device(array, index, place) for array in sources]

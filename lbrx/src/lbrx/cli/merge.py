@@ -1,0 +1,195 @@
+"""lbrx merge: merge models as mergekit's YAML says, or with options."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lbrx.cli import INTERRUPTED
+from lbrx.cli.convert import progress_bars, summary
+from lbrx.convert import Result, RunOptions, perform
+from lbrx.convert.output_checks import check_not_replacing, check_space
+from lbrx.convert.verify import table
+from lbrx.errors import LbrxError
+from lbrx.formats.writing import writable
+from lbrx.merge import MergeOptions, PreparedMerge, prepare
+from lbrx.merge.estimate import describe
+from lbrx.merge.methods import METHODS, Method
+from lbrx.merge.parameters import find_method
+
+_EXAMPLES = """examples:
+  lbrx merge config.yml merged
+  lbrx merge config.yml merged.gguf --quantize q4_k_m
+  lbrx merge --method slerp --t 0.4 A B merged
+  lbrx merge --method linear --weight 0.7 --weight 0.3 A B merged
+  lbrx merge --method task_arithmetic --base BASE --weight 0.5 A B merged --dry-run
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = _EXAMPLES
+    parser.usage = "lbrx merge [options] CONFIG.yml OUT | --method M [options] MODEL ... OUT"
+    add = parser.add_argument
+    add("paths", nargs="+", metavar="PATH", help="CONFIG.yml and OUT, or the models and OUT")
+    add("--to", choices=[*map(str, writable())], help="the format (default: by OUT's extension)")
+    add(
+        "--quantize",
+        metavar="TYPE",
+        help="the type to write: f16, bf16 ..., for GGUF q4_k_m ..., for MLX mlx:4:64 ...",
+    )
+    add("--max-shard-size", metavar="SIZE", help="the largest file of a safetensors folder (5GB)")
+    add("--seed", type=int, default=0, help="of methods that draw random masks (0)")
+    add("--dry-run", action="store_true", help="show what would happen, and write nothing")
+    add("--resume", action="store_true", help="continue an interrupted merge")
+    add("--force", action="store_true", help="replace existing files")
+    add("--verify", action="store_true", help="compute again and compare before OUT gets its name")
+    add("--device", choices=["cpu", "metal"], help="the device that computes (the default device)")
+    add("--quiet", action="store_true", help="no progress bar, no summary")
+    _add_method_arguments(parser)
+
+
+def _add_method_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options that stand for a configuration: a method, and the parameters of all methods."""
+    group = parser.add_argument_group("without CONFIG.yml")
+    group.add_argument("--method", metavar="METHOD", help=f"one of {', '.join(METHODS)}")
+    group.add_argument("--base", metavar="MODEL", help="the base model")
+    group.add_argument("--dtype", help="the type of the result (default: the stored one)")
+    group.add_argument("--tokenizer", metavar="SOURCE", help="union, base or a model")
+    texts: dict[str, dict[str, list[str]]] = {}
+    repeated: set[str] = set()
+    for method in METHODS.values():
+        for parameter in (*method.parameters, *method.own):
+            texts.setdefault(parameter.name, {}).setdefault(parameter.text, []).append(method.name)
+        repeated.update(parameter.name for parameter in method.own)
+    for name, uses in sorted(texts.items()):
+        text = "; ".join(f"{', '.join(methods)}: {use}" for use, methods in uses.items())
+        more = " (once for all models, or once for each)" if name in repeated else ""
+        group.add_argument(
+            f"--{name.replace('_', '-')}",
+            dest=f"parameter_{name}",
+            metavar="VALUE",
+            action="append",
+            help=f"{text}{more}".replace("%", "%%"),
+        )
+
+
+def run(options: argparse.Namespace) -> int:
+    config, out = _configuration(options)
+    wanted = MergeOptions(options.to, options.quantize, options.max_shard_size, options.seed)
+    prepared = prepare(config, out, wanted)
+    for note in (*prepared.merge.notes, *prepared.conversion.notes):
+        print(f"lbrx: {note}", file=sys.stderr)
+    if options.dry_run:
+        if not options.force:
+            check_not_replacing(prepared.conversion.output)
+        check_space(prepared.conversion.output, options.resume)
+        print(describe(prepared))
+        return 0
+    result = _perform(prepared, options)
+    if result is None:
+        return INTERRUPTED
+    if not options.quiet:
+        print(summary(result))
+    if options.verify:
+        print(table(result.errors))
+    return 0
+
+
+def _perform(prepared: PreparedMerge, options: argparse.Namespace) -> Result | None:
+    """The result; None after Ctrl-C."""
+    plan = prepared.conversion
+    go_on = f"the finished part of {plan.output.path} is kept: add --resume to continue"
+    try:
+        with progress_bars(plan.nbytes, options.quiet, "merging") as (merging, verifying):
+            return perform(
+                plan,
+                RunOptions(options.resume, options.force),
+                device=options.device,
+                progress=merging,
+                verifying=verifying if options.verify else None,
+            )
+    except KeyboardInterrupt:
+        print(f"lbrx: interrupted: {go_on}", file=sys.stderr)
+        return None
+    except OSError as problem:
+        raise LbrxError(f"{problem}: {go_on}") from problem
+
+
+def _configuration(options: argparse.Namespace) -> tuple[Path | Mapping[str, Any], Path]:
+    """The YAML file or the configuration that the options stand for, and the output."""
+    *inputs, out = options.paths
+    given = {
+        name.removeprefix("parameter_"): values
+        for name, values in vars(options).items()
+        if name.startswith("parameter_") and values is not None
+    }
+    if options.method is None:
+        return _yaml_file(options, inputs, given), Path(out)
+    if not inputs:
+        raise LbrxError(f"{options.method} needs models: give their paths before {out}")
+    method = find_method(options.method)
+    shared, own = _parameters(method, given, len(inputs))
+    base = options.base
+    if base is None and method.base == "required" and method.models == (1, 1):
+        base = inputs[0]  # slerp and its like: from the first model to the second
+    models = [
+        {"model": path, **({"parameters": values} if values else {})}
+        for path, values in zip(inputs, own, strict=True)
+    ]
+    document = {
+        "merge_method": method.name,
+        "base_model": base,
+        "models": models,
+        "parameters": shared or None,
+        "dtype": options.dtype,
+        "tokenizer_source": options.tokenizer,
+    }
+    return {key: value for key, value in document.items() if value is not None}, Path(out)
+
+
+def _yaml_file(options: argparse.Namespace, inputs: list[str], given: Mapping[str, Any]) -> Path:
+    only = ("base", "dtype", "tokenizer")
+    unused = [*given, *(name for name in only if getattr(options, name) is not None)]
+    if unused:
+        option = unused[0].replace("_", "-")
+        raise LbrxError(f"--{option} belongs to --method: write it into the YAML instead")
+    if len(inputs) != 1:
+        count = "one path is" if not inputs else f"{len(inputs) + 1} paths are"
+        raise LbrxError(f"{count} given: give CONFIG.yml and OUT, or --method, models and OUT")
+    if os.path.isdir(inputs[0]):
+        raise LbrxError(f"{inputs[0]} is a folder: give CONFIG.yml, or add --method")
+    return Path(inputs[0])
+
+
+def _parameters(
+    method: Method, given: Mapping[str, list[str]], models: int
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The parameters of the merge, and those of each model."""
+    shared: dict[str, Any] = {}
+    own: list[dict[str, Any]] = [{} for _ in range(models)]
+    each = {parameter.name for parameter in method.own}
+    for name, texts in given.items():
+        values = [_number(text) for text in texts]
+        if len(values) == 1:
+            shared[name] = values[0]
+        elif name in each and len(values) == models:
+            for settings, value in zip(own, values, strict=True):
+                settings[name] = value
+        else:
+            option = f"--{name.replace('_', '-')}"
+            raise LbrxError(
+                f"{option} is given {len(values)} times: give it once or {models} times"
+            )
+    return shared, own
+
+
+def _number(text: str) -> Any:
+    """true and false, a gradient like 0,0.5,1, or a number; the method checks it."""
+    if "," in text:
+        return [_number(part) for part in text.split(",")]
+    return {"true": True, "false": False}.get(text.lower(), text)

@@ -1,0 +1,51 @@
+"""The README.md of a merged model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lbrx.merge.config import MergeConfig
+from lbrx.merge.methods import METHODS, Base
+from lbrx.merge.parent_models import ParentModel
+from lbrx.version import VERSION
+
+_CARD = """---
+library_name: transformers
+tags:
+- merge
+---
+# {name}
+
+This model was merged from others with [lbrx](https://pypi.org/project/lbrx/) {version}.
+
+## Method
+
+{method}: {text}.{base}
+
+## Models
+
+{models}
+
+## Configuration
+
+```yaml
+{configuration}
+```
+"""
+
+
+def model_card(
+    config: MergeConfig, models: Sequence[ParentModel], name: str, configuration: str
+) -> str:
+    """A card with the method, the models and the configuration that made it."""
+    method = METHODS[config.method]
+    uses_base = config.base_model is not None and method.base is not Base.UNUSED
+    return _CARD.format(
+        name=name,
+        version=VERSION,
+        method=config.method,
+        text=method.text,
+        base=f" The base model is {config.base_model}." if uses_base else "",
+        models="\n".join(f"- {model}" for model in models),
+        configuration=configuration.rstrip(),
+    )

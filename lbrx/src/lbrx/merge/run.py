@@ -1,0 +1,136 @@
+"""Merges from a configuration to a model in memory, or to files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any, overload
+
+from lbrx.convert import ConversionPlan, Result, RunOptions, Settings, make_plan, perform
+from lbrx.convert.pieces import Progress
+from lbrx.errors import FormatError
+from lbrx.merge import config as configuration
+from lbrx.merge.plan import MergePlan
+from lbrx.merge.stages import plan_documents
+from lbrx.tensor.stored_model import StoredModel
+
+ConfigLike = str | PathLike[str] | Mapping[str, Any] | Sequence[Mapping[str, Any]]
+"""A YAML file, the content of one document, or those of several."""
+
+
+@dataclass(frozen=True)
+class MergeOptions:
+    """How a merge is written, and the seed of its random masks."""
+
+    to: str | None = None
+    quantize: str | None = None
+    max_shard_size: int | str | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class PreparedMerge:
+    """A merge whose every step is decided, before anything is read or written."""
+
+    merge: MergePlan
+    conversion: ConversionPlan
+
+
+@overload
+def merge(config: ConfigLike, out: None = None, *, seed: int = 0) -> StoredModel: ...
+
+
+@overload
+def merge(
+    config: ConfigLike,
+    out: str | PathLike[str],
+    *,
+    to: str | None = None,
+    quantize: str | None = None,
+    max_shard_size: int | str | None = None,
+    seed: int = 0,
+    resume: bool = False,
+    force: bool = False,
+    device: str | None = None,
+    progress: Progress | None = None,
+    verifying: Progress | None = None,
+) -> Result: ...
+
+
+def merge(
+    config: ConfigLike,
+    out: str | PathLike[str] | None = None,
+    *,
+    to: str | None = None,
+    quantize: str | None = None,
+    max_shard_size: int | str | None = None,
+    seed: int = 0,
+    resume: bool = False,
+    force: bool = False,
+    device: str | None = None,
+    progress: Progress | None = None,
+    verifying: Progress | None = None,
+) -> StoredModel | Result:
+    """Merge models as a configuration says, which is mergekit's YAML or the same as a dictionary.
+
+    Without `out` the result is a model whose tensors are computed when they are used; it can be
+    given to `lbrx.language_model`. With `out`, a file or a folder, the merged model is written
+    there in bounded memory, in the format of `to` or of the name's ending, and quantized if
+    `quantize` names a type. An interrupted merge continues with `resume`; existing files are
+    replaced only with `force`; `verifying` computes the result again and compares.
+
+    Raises FormatError for configurations and models that cannot be merged, before anything is
+    written.
+
+        model = lbrx.merge({"merge_method": "linear", "models": [
+            {"model": "a", "parameters": {"weight": 0.7}},
+            {"model": "b", "parameters": {"weight": 0.3}}]})
+        lbrx.merge("config.yml", "merged.gguf", quantize="q4_k_m")
+    """
+    if out is None:
+        documents, text = _documents(config)
+        model = plan_documents(documents, text, seed=seed).model
+        return StoredModel(model, model.recipes)
+    options = MergeOptions(to, quantize, max_shard_size, seed)
+    prepared = prepare(config, out, options)
+    return perform(
+        prepared.conversion,
+        RunOptions(resume, force),
+        device=device,
+        progress=progress,
+        verifying=verifying,
+    )
+
+
+def prepare(
+    config: ConfigLike, out: str | PathLike[str], options: MergeOptions | None = None
+) -> PreparedMerge:
+    """Decide everything about a merge that is written to `out`. Only headers are read."""
+    wanted = options or MergeOptions()
+    documents, text = _documents(config)
+    target = Path(os.fspath(out))
+    name = target.resolve().stem if target.suffix else target.resolve().name
+    plan = plan_documents(
+        documents, text, name=name, seed=wanted.seed, exact=wanted.quantize is not None
+    )
+    for model in plan.models:
+        if model.files.path.exists() and target.resolve() == model.files.path.resolve():
+            raise FormatError(f"{target} is a model of the merge: give another name")
+    settings = Settings(
+        to=wanted.to, quantize=wanted.quantize, max_shard_size=wanted.max_shard_size
+    )
+    return PreparedMerge(plan, make_plan(plan.model, target, settings))
+
+
+def _documents(config: ConfigLike) -> tuple[list[Mapping[str, Any]], str]:
+    """The documents of a configuration, and the text for the model card."""
+    if isinstance(config, str | PathLike):
+        documents, text = configuration.load(os.fspath(config))
+        return list(documents), text
+    listed = [config] if isinstance(config, Mapping) else list(config)
+    if not listed:
+        raise FormatError("the configuration is empty: give merge_method and models")
+    return listed, "---\n".join(configuration.dump(document) for document in listed)

@@ -1,0 +1,95 @@
+"""Merges whose models are results of other merges: the documents of one YAML, by dependency."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lbrx.errors import FormatError
+from lbrx.formats.recipe import ComputedModel
+from lbrx.merge.config import MergeConfig, parse
+from lbrx.merge.plan import MergePlan, plan_merge
+
+
+def plan_documents(
+    documents: Sequence[Mapping[str, Any]],
+    text: str,
+    *,
+    name: str = "merged",
+    seed: int = 0,
+    exact: bool = False,
+) -> MergePlan:
+    """The plan of the final merge. Earlier stages are computed with it, tensor by tensor, and
+    written nowhere.
+
+    The final merge is the document without a name, or the one that no other uses. `text` is the
+    configuration for the model card. Raises FormatError if documents use each other in a circle.
+    """
+    configs = _by_name([parse(document) for document in documents])
+    final = _final(configs)
+    stages: dict[str, ComputedModel] = {}
+    notes: list[str] = []
+    for config in _in_order(configs, final):
+        last = config is final
+        plan = plan_merge(
+            config,
+            name=name if last else str(config.name),
+            stages=stages,
+            seed=seed,
+            exact=exact and last,
+            text=text,
+            notes=notes,
+        )
+        notes = list(plan.notes)
+        if not last:
+            stages[str(config.name)] = plan.model
+    return plan
+
+
+def _by_name(configs: Sequence[MergeConfig]) -> dict[str | None, MergeConfig]:
+    result: dict[str | None, MergeConfig] = {}
+    for config in configs:
+        if config.name in result:
+            what = "no name" if config.name is None else f"the name {config.name!r}"
+            raise FormatError(f"two documents have {what}: give each a name of its own")
+        result[config.name] = config
+    return result
+
+
+def _used(config: MergeConfig, configs: Mapping[str | None, MergeConfig]) -> list[str]:
+    return [ref.path for ref in config.references() if ref.path in configs]
+
+
+def _final(configs: Mapping[str | None, MergeConfig]) -> MergeConfig:
+    if None in configs:
+        return configs[None]
+    used = {name for config in configs.values() for name in _used(config, configs)}
+    ends = [name for name in configs if name not in used]
+    if len(ends) != 1:
+        names = ", ".join(map(str, ends)) or "none"
+        raise FormatError(
+            f"the documents that no other uses are {names}: leave out the name of the final merge"
+        )
+    return configs[ends[0]]
+
+
+def _in_order(configs: Mapping[str | None, MergeConfig], final: MergeConfig) -> list[MergeConfig]:
+    """The final merge and all it needs, each after those that it uses."""
+    result: list[MergeConfig] = []
+    open_names: list[str] = []
+
+    def visit(config: MergeConfig) -> None:
+        if config in result:
+            return
+        name = config.name or "the final merge"
+        if name in open_names:
+            circle = " -> ".join([*open_names[open_names.index(name) :], name])
+            raise FormatError(f"merges use each other in a circle: {circle}")
+        open_names.append(name)
+        for used in _used(config, configs):
+            visit(configs[used])
+        open_names.pop()
+        result.append(config)
+
+    visit(final)
+    return result

@@ -1,0 +1,169 @@
+"""mergekit's YAML, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from lbrx import FormatError
+from lbrx.merge.config import (
+    Filtered,
+    ModelReference,
+    TokenRow,
+    documents,
+    dump,
+    load,
+    parse,
+    parse_model,
+)
+
+LINEAR = "merge_method: linear\nmodels:\n- model: a\n  parameters: {weight: 1}\n"
+
+
+def read(text):
+    return parse(documents(text, "test")[0])
+
+
+def test_everything_a_configuration_can_have():
+    config = read("""
+merge_method: ties
+base_model: base
+dtype: float32
+out_dtype: bfloat16
+chat_template: auto
+parameters:
+  normalize: true
+  density: [0, 0.5, 1]
+  weight:
+  - {filter: self_attn, value: [0, 1]}
+  - value: 0.5
+tokenizer:
+  source: union
+  pad_to_multiple_of: 64
+  tokens:
+    <|im_start|>: {source: b, force: true}
+    <|x|>: {source: {kind: model_token, model: b, token: y}}
+    <|z|>: {source: {kind: zero}}
+slices:
+- sources:
+  - {model: a, layer_range: [0, 4], parameters: {weight: 1}}
+  - {model: {model: b, lora: c}, layer_range: [4, 8]}
+  parameters: {density: 0.25}
+- sources: [{model: base+lora, layer_range: [0, 1]}]
+""")
+    assert config.method == "ties"
+    assert config.base_model == ModelReference("base")
+    assert (config.dtype, config.out_dtype, config.chat_template) == (
+        "float32",
+        "bfloat16",
+        "auto",
+    )
+    assert config.parameters["density"] == (0, 0.5, 1)
+    assert config.parameters["weight"] == (Filtered("self_attn", (0, 1)), Filtered(None, 0.5))
+    first, second = config.body.slices
+    assert first.sources[1].model == ModelReference("b", "c")
+    assert first.sources[0].layer_range == (0, 4)
+    assert second.sources[0].model == ModelReference("base", "lora")
+    assert config.tokenizer is not None
+    assert config.tokenizer.pad_to_multiple_of == 64
+    rows = config.tokenizer.tokens
+    assert rows["<|im_start|>"].source == TokenRow(ModelReference("b"))
+    assert rows["<|im_start|>"].force
+    assert rows["<|x|>"].source == TokenRow(ModelReference("b"), "y")
+    assert rows["<|z|>"].source == TokenRow(None)
+
+
+def test_modules_and_short_tokenizer_source():
+    config = read("""
+merge_method: linear
+tokenizer_source: base
+modules:
+  default:
+    parameters: {weight: 2}
+    models: [{model: a}, {model: b}]
+""")
+    assert [entry.model.path for entry in config.body.models] == ["a", "b"]
+    assert config.body.parameters == {"weight": 2}
+    assert config.tokenizer is not None
+    assert config.tokenizer.source == "base"
+
+
+def test_documents_survive_dump():
+    document = documents(LINEAR, "test")[0]
+    assert documents(dump(document), "test") == [document]
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("a", ModelReference("a")),
+        ("a+b", ModelReference("a", "b")),
+        ("x/y+z/w", ModelReference("x/y", "z/w")),
+        ({"model": "a", "lora": "b"}, ModelReference("a", "b")),
+        ({"model": {"path": "a", "revision": None}}, ModelReference("a")),
+    ],
+)
+def test_model_references(value, expected):
+    assert parse_model(value) == expected
+
+
+def test_a_path_with_a_plus_sign(tmp_path):
+    folder = tmp_path / "a+b"
+    folder.mkdir()
+    assert parse_model(str(folder)) == ModelReference(str(folder))
+    assert parse_model(f"{folder}+lora") == ModelReference(str(folder), "lora")
+
+
+BAD = {
+    "models: [{model: a}]": "merge_method is missing",
+    "merge_method: linear": "give exactly one of models, slices, modules",
+    f"{LINEAR}slices: []": "has models and slices",
+    f"{LINEAR}base_modell: a": "base_modell is not a key .*: did you mean base_model",
+    f"{LINEAR}zzz: a": "the known ones are merge_method",
+    "merge_method: linear\nmodels: a": "models is 'a': give a list",
+    "merge_method: linear\nmodels: []": r"models is \[\]: give a list",
+    "merge_method: linear\nmodels: [a]": r"models\[0\] is 'a': give keys and values",
+    "merge_method: linear\nmodels: [{model: }]": r"models\[0\].model is missing",
+    "merge_method: linear\nmodels: [{model: a, weight: 1}]": r"models\[0\].weight is not a key",
+    "merge_method: 5\nmodels: [{model: a}]": "merge_method is 5: give text",
+    f"{LINEAR}parameters: {{t: }}": "parameters.t is missing: give a number",
+    f"{LINEAR}parameters: {{t: [[1]]}}": r"parameters.t is \[\[1\]\]",
+    f"{LINEAR}parameters: {{t: [{{filter: a}}]}}": r"parameters.t\[0\].value is missing",
+    f"{LINEAR}parameters: {{t: [1, {{value: 2}}]}}": r"parameters.t\[0\] is 1: give keys",
+    f"{LINEAR}parameters: {{1: 2}}": "is 1: give text",
+    f"{LINEAR}tokenizer: {{}}\ntokenizer_source: base": "both given",
+    f"{LINEAR}tokenizer: {{pad_to_multiple_of: 0}}": "pad_to_multiple_of is 0",
+    f"{LINEAR}tokenizer: {{tokens: {{a: {{source: {{kind: q}}}}}}}}": "kind is 'q'",
+    f"{LINEAR}tokenizer: {{tokens: {{a: {{source: {{kind: model_token, model: b}}}}}}}}": (
+        "token and token_id, or neither"
+    ),
+    "merge_method: passthrough\nslices: [{sources: [{model: a}]}]": "layer_range is missing",
+    "merge_method: passthrough\nslices: [{sources: [{model: a, layer_range: [2, 1]}]}]": (
+        r"layer_range is \[2, 1\]: give a range of layers"
+    ),
+    "merge_method: passthrough\nslices: [{sources: [{model: a, layer_range: [0, 1e9]}]}]": (
+        "layer_range"
+    ),
+    "merge_method: linear\nmodels: [{model: {model: {path: a, revision: b}}}]": "a local folder",
+    "merge_method: linear\nmodels: [{model: {model: a, override_architecture: b}}]": "model_type",
+    "merge_method: linear\nmodules: {a: {models: [{model: a}]}, b: {}}": "one module",
+    "- a\n- b": "a document that is a list",
+    "a: [": "is not YAML",
+    "": "has no document",
+    "a: &a [*a]\nmerge_method: x": "give exactly one of",
+    "!!python/object/apply:os.system [ls]": "is not YAML",
+}
+
+
+@pytest.mark.parametrize("text", BAD)
+def test_refused(text):
+    with pytest.raises(FormatError, match=BAD[text]):
+        read(text)
+
+
+def test_files_that_are_not_yaml(tmp_path):
+    for content, problem in ((b"\xff\xfe\x00", "not UTF-8"), (b"#" * (1 << 21), "bytes")):
+        (tmp_path / "c.yml").write_bytes(content)
+        with pytest.raises(FormatError, match=problem):
+            load(tmp_path / "c.yml")
+    with pytest.raises(FormatError, match="No such file"):
+        load(tmp_path / "none.yml")
