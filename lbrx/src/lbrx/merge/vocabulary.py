@@ -236,6 +236,9 @@ def _check_token_rows(
         row = setting.source
         if row is None or row.model is None:
             continue
+        if row.model not in models:
+            problem = f"{row.model} does not take part in the merge: list it under models"
+            raise FormatError(f"token {text!r}: {problem}")
         wanted = text if row.token is None else row.token
         rows = _rows(models[row.model])
         if row.token_id is not None:
@@ -320,7 +323,8 @@ def _chosen_row(
         return []
     number = next((k for k, model in enumerate(models) if model.reference == row.model), None)
     if number is None:
-        raise FormatError(f"token {text!r}: {row.model} does not take part in the merge: list it")
+        problem = f"{row.model} is not a source of the slice with the embedding: add it there"
+        raise FormatError(f"token {text!r}: {problem}")
     known = alignment.known[row.model].tokens
     return [(number, known[row.token or text] if row.token_id is None else row.token_id)]
 

@@ -1,0 +1,146 @@
+"""LoRA adapters in PEFT's layout, against numpy."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from merge_checks import linear, mean, merged
+from safetensors.numpy import save_file
+
+import lbrx
+from lbrx import FormatError
+
+RANK = 3
+Q = "model.layers.0.self_attn.q_proj"
+EMBEDDING = "model.embed_tokens"
+
+
+@pytest.fixture
+def adapter(tmp_path, rng):
+    """Writes an adapter of some modules and gives its tensors."""
+
+    def make(name, modules, extra=None, **settings):
+        tensors = {}
+        for module, (rows, columns) in modules.items():
+            kinds = (
+                ("lora_embedding_A", "lora_embedding_B")
+                if module == EMBEDDING
+                else ("lora_A.weight", "lora_B.weight")
+            )
+            for kind, shape in zip(kinds, ((RANK, columns), (rows, RANK)), strict=True):
+                tensors[f"base_model.model.{module}.{kind}"] = rng.standard_normal(shape).astype(
+                    np.float32
+                )
+        tensors |= {f"base_model.model.{n}": t for n, t in (extra or {}).items()}
+        path = tmp_path / name
+        path.mkdir()
+        usual = {"peft_type": "LORA", "r": RANK, "lora_alpha": 6}
+        (path / "adapter_config.json").write_text(json.dumps({**usual, **settings}))
+        save_file(tensors, path / "adapter_model.safetensors")
+        return {n.removeprefix("base_model.model."): t for n, t in tensors.items()}
+
+    return make
+
+
+def applied(weight, tensors, module, scale):
+    a, b = (tensors[f"{module}.lora_{part}.weight"].astype(np.float64) for part in "AB")
+    return weight + scale * (b @ a)
+
+
+@pytest.mark.parametrize(
+    ("settings", "scale"),
+    [
+        ({}, 2.0),
+        ({"use_rslora": True}, 6 / np.sqrt(3)),
+        ({"alpha_pattern": {"q_proj": 9}}, 3.0),
+        ({"alpha_pattern": {"o_proj": 9}, "rank_pattern": {Q: 2}}, 3.0),
+    ],
+    ids=str,
+)
+def test_applied_on_the_fly(model, adapter, tmp_path, settings, scale):
+    weights, other = model("a"), model("b")
+    lora = adapter("lora", {Q: (16, 16), "model.layers.1.mlp.up_proj": (24, 16)}, **settings)
+    config = linear((f"{tmp_path / 'a'}+{tmp_path / 'lora'}", 1), (tmp_path / "b", 1))
+    found = merged(config, tmp_path / "out")
+    name = f"{Q}.weight"
+    expected = mean(applied(weights[name], lora, Q, scale), other[name])
+    np.testing.assert_allclose(found[name].numpy(), expected, atol=1e-5)
+    plain = "model.layers.0.mlp.up_proj.weight"
+    np.testing.assert_allclose(found[plain].numpy(), mean(weights[plain], other[plain]), atol=1e-6)
+
+
+def test_one_model_with_its_adapter_has_its_type(model, adapter, tmp_path):
+    weights = model("a", dtype=np.float16)
+    lora = adapter("lora", {Q: (16, 16)})
+    reference = {"model": str(tmp_path / "a"), "lora": str(tmp_path / "lora")}
+    config = {"merge_method": "passthrough", "models": [{"model": reference}]}
+    found = merged(config, tmp_path / "out")
+    changed = found[f"{Q}.weight"].numpy()
+    assert changed.dtype == np.float16
+    expected = applied(weights[f"{Q}.weight"].astype(np.float64), lora, Q, 2.0)
+    np.testing.assert_allclose(changed, expected, rtol=1e-3, atol=1e-3)
+    np.testing.assert_array_equal(found["lm_head.weight"].numpy(), weights["lm_head.weight"])
+
+
+def test_embeddings_saved_modules_and_magnitudes(model, adapter, tmp_path, rng):
+    """Embeddings are transposed, DoRA scales rows, and whole tensors replace those of the model."""
+    weights = model("a")
+    norm = rng.standard_normal(16).astype(np.float32)
+    magnitudes = rng.random(16).astype(np.float32) + 0.5
+    extra = {"model.norm.modules_to_save.weight": norm, f"{Q}.lora_magnitude_vector": magnitudes}
+    lora = adapter("lora", {Q: (16, 16), EMBEDDING: (16, 11)}, extra, use_dora=True)
+    config = {
+        "merge_method": "passthrough",
+        "models": [{"model": f"{tmp_path / 'a'}+{tmp_path / 'lora'}"}],
+    }
+    found = merged(config, tmp_path / "out")
+    np.testing.assert_array_equal(found["model.norm.weight"].numpy(), norm)
+    a, b = (lora[f"{EMBEDDING}.lora_embedding_{part}"].astype(np.float64) for part in "AB")
+    expected = weights[f"{EMBEDDING}.weight"] + 2.0 * (b @ a).T
+    np.testing.assert_allclose(found[f"{EMBEDDING}.weight"].numpy(), expected, atol=1e-5)
+    updated = applied(weights[f"{Q}.weight"].astype(np.float64), lora, Q, 2.0)
+    expected = magnitudes[:, None] * updated / np.linalg.norm(updated, axis=1, keepdims=True)
+    np.testing.assert_allclose(found[f"{Q}.weight"].numpy(), expected, atol=1e-5)
+
+
+REFUSED = {
+    "another kind": ({"modules": {}, "peft_type": "IA3"}, "'IA3' adapters cannot be merged"),
+    "another size": (
+        {"modules": {Q: (32, 16)}},
+        r"a matrix of \(32, 16\), and the model's is \(16, 16\)",
+    ),
+    "another model": (
+        {"modules": {"model.layers.9.mlp.up_proj": (24, 16)}},
+        "which the model does not have",
+    ),
+    "half of it": (
+        {"modules": {}, "extra": {f"{Q}.lora_A.weight": np.zeros((3, 16), np.float32)}},
+        "it is incomplete",
+    ),
+    "no rank": ({"modules": {Q: (16, 16)}, "r": None}, "r and lora_alpha are not numbers"),
+    "another tensor": (
+        {"modules": {}, "extra": {"x.lora_C": np.zeros(3, np.float32)}},
+        "is not one of a LoRA",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(model, adapter, tmp_path, case):
+    settings, problem = REFUSED[case]
+    model("a")
+    adapter("lora", **settings)
+    with pytest.raises(FormatError, match=problem):
+        lbrx.merge(linear((f"{tmp_path / 'a'}+{tmp_path / 'lora'}", 1)))
+
+
+def test_a_folder_that_is_not_an_adapter(model, tmp_path):
+    model("a")
+    (tmp_path / "lora").mkdir()
+    with pytest.raises(FormatError, match=r"has no adapter_config\.json"):
+        lbrx.merge(linear((f"{tmp_path / 'a'}+{tmp_path / 'lora'}", 1)))
+    (tmp_path / "lora" / "adapter_config.json").write_text("{}")
+    with pytest.raises(FormatError, match=r"has none of adapter_model\.safetensors"):
+        lbrx.merge(linear((f"{tmp_path / 'a'}+{tmp_path / 'lora'}", 1)))
