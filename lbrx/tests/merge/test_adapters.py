@@ -119,6 +119,10 @@ REFUSED = {
         {"modules": {}, "extra": {f"{Q}.lora_A.weight": np.zeros((3, 16), np.float32)}},
         "it is incomplete",
     ),
+    "a regular expression": (
+        {"modules": {Q: (16, 16)}, "rank_pattern": {"(a+)+": 2}},
+        "give names of modules",
+    ),
     "no rank": ({"modules": {Q: (16, 16)}, "r": None}, "r and lora_alpha are not numbers"),
     "another tensor": (
         {"modules": {}, "extra": {"x.lora_C": np.zeros(3, np.float32)}},

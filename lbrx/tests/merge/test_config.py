@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import suppress
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from lbrx import FormatError
 from lbrx.merge.config import (
@@ -158,6 +163,39 @@ BAD = {
 def test_refused(text):
     with pytest.raises(FormatError, match=BAD[text]):
         read(text)
+
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
+KEYS = st.sampled_from(
+    "merge_method models slices modules base_model parameters tokenizer sources model lora "
+    "layer_range weight filter value tokens source kind force name x".split()
+)
+DOCUMENTS = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=5)
+)
+
+
+@given(st.dictionaries(KEYS, DOCUMENTS, max_size=8))
+@settings(deadline=None, database=None)
+def test_any_document_is_read_or_refused(document):
+    with suppress(FormatError):
+        parse({"merge_method": "linear", **document})
+
+
+def test_aliases_that_stand_for_huge_values():
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x]"]
+    lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 8)}]" for i in range(1, 12)]
+    text = "\n".join([*lines, "merge_method: linear", "models: [{model: *a11}]"])
+    with pytest.raises(FormatError, match=r"models\[0\].model is \[\[\[\.\.\.\]"):
+        read(text)
+
+
+def test_without_pyyaml(monkeypatch):
+    """A dictionary needs none; a file says what to install."""
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    assert dump({"merge_method": "linear"}) == '{\n  "merge_method": "linear"\n}\n'
+    with pytest.raises(FormatError, match=r"pip install 'lbrx\[merge\]'"):
+        documents(LINEAR, "test")
 
 
 def test_files_that_are_not_yaml(tmp_path):

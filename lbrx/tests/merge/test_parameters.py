@@ -62,6 +62,7 @@ def test_precedence_falls_through_filters_that_do_not_match():
         (T, 1.5, "t is 1.5: give at least 0 and at most 1"),
         (T, True, "t is True: give a number"),
         (T, "x", "t is 'x': give a number"),
+        (T, 10**400, "t is 1000"),
         (T, float("nan"), "t is nan: give a number"),
         (T, (0.0, "x"), "t is 'x'"),
         (FLAG, 0.5, "flag is 0.5: give true or false"),

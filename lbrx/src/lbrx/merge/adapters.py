@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -151,9 +150,12 @@ def _updated(
 
 
 def _patterned(patterns: object, module: str, usual: object) -> object:
-    """The value of the pattern that matches the end of a module's name."""
-    if isinstance(patterns, Mapping):
-        for pattern, value in patterns.items():
-            if module == pattern or fnmatch.fnmatchcase(module, f"*.{pattern}"):
-                return value
+    """The value of the name that is the end of a module's. PEFT takes regular expressions too; of
+    these only an anchor at the start is understood."""
+    for pattern, value in patterns.items() if isinstance(patterns, Mapping) else ():
+        name = str(pattern).removeprefix("^")
+        if not re.fullmatch(r"[\w.]+", name):
+            raise FormatError(f"the pattern {pattern!r:.80} of an adapter: give names of modules")
+        if module == name or (name == pattern and module.endswith(f".{name}")):
+            return value
     return usual

@@ -6,6 +6,7 @@ is a FormatError that names the place in the document.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -154,6 +155,8 @@ def load(path: str | Path) -> tuple[list[dict[str, Any]], str]:
 def documents(text: str, name: str) -> list[dict[str, Any]]:
     """The documents of a YAML text; `name` is for errors."""
     yaml = _yaml()
+    if yaml is None:
+        raise FormatError("reading YAML needs PyYAML: pip install 'lbrx[merge]'")
     try:
         found = [document for document in yaml.safe_load_all(text) if document is not None]
     except (yaml.YAMLError, RecursionError, ValueError) as problem:
@@ -168,16 +171,20 @@ def documents(text: str, name: str) -> list[dict[str, Any]]:
 
 
 def dump(document: Mapping[str, Any]) -> str:
-    """A document as YAML."""
-    text: str = _yaml().safe_dump(dict(document), sort_keys=False, allow_unicode=True)
+    """A document as YAML; without PyYAML as JSON, which is YAML too."""
+    yaml = _yaml()
+    if yaml is None:
+        return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+    text: str = yaml.safe_dump(dict(document), sort_keys=False, allow_unicode=True)
     return text
 
 
 def _yaml() -> Any:
+    """The package, which is an extra; None if it is not installed."""
     try:
         import yaml  # type: ignore[import-untyped]
     except ModuleNotFoundError:
-        raise FormatError("reading YAML needs PyYAML: pip install 'lbrx[merge]'") from None
+        return None
     return yaml
 
 

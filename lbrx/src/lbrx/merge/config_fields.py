@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import reprlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -49,8 +50,15 @@ class Fields:
 
 def wrong(place: str, value: object, wanted: str) -> FormatError:
     """An error about a value of the wrong kind."""
-    found = "missing" if value is None else f"{value!r:.60}"
+    found = "missing" if value is None else _shown(value)
     return FormatError(f"{place} is {found}: give {wanted}")
+
+
+def _shown(value: object) -> str:
+    """A value for a message. YAML's aliases make small texts that stand for huge values."""
+    short = reprlib.Repr()
+    short.maxlevel, short.maxstring, short.maxother = 2, 60, 60
+    return short.repr(value)
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:

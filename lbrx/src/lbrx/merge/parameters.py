@@ -80,7 +80,7 @@ def _checked(parameter: Parameter, value: Value) -> float | int | bool:
     elif isinstance(value, int | float | str) and not isinstance(value, bool):
         try:
             number = float(value)
-        except ValueError:
+        except (ValueError, OverflowError):
             number = None
         if number is not None and parameter.kind is int:
             number = int(number) if number.is_integer() else None

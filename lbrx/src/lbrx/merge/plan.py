@@ -206,7 +206,7 @@ def _check_slice(planner: _Planner, part: OutputSlice, place: str) -> None:
     base = _base_of(planner, part)
     wanted = part.base_model or planner.config.base_model
     if method.base is Base.REQUIRED and wanted is None:
-        raise FormatError(f"{method.name} needs a base model: add base_model")
+        raise FormatError(f"{method.name} needs a base model: add base_model (--base)")
     if method.base is not Base.UNUSED and wanted is not None and base is None:
         raise FormatError(f"{place} has no source of the base model {wanted}: add its layers")
     least, most = method.models

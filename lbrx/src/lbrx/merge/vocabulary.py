@@ -26,6 +26,7 @@ _DIFFERENT = 0.05
 # Files that describe the same vocabulary as tokenizer.json, and become wrong when it changes.
 _STALE = ("tokenizer.model", "vocab.json", "merges.txt", "added_tokens.json")
 _SHOWN = 3
+_MOST_TOKENS = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -79,8 +80,8 @@ def read_vocabulary(model: ParentModel) -> Vocabulary | None:
     match document:
         case {"model": {"vocab": dict(vocabulary)}}:
             tokens = dict(vocabulary)
-        case {"model": {"vocab": list(scored)}}:  # pairs of text and score
-            tokens = {str(pair[0]): number for number, pair in enumerate(scored)}
+        case {"model": {"vocab": list(scored)}} if all(map(_is_scored, scored)):
+            tokens = {str(text): number for number, (text, _) in enumerate(scored)}
         case _:
             raise bad(path, "is not a tokenizer with a vocabulary", field="model")
     for entry in document.get("added_tokens") or []:
@@ -89,9 +90,14 @@ def read_vocabulary(model: ParentModel) -> Vocabulary | None:
                 tokens[text] = number
             case _:
                 raise bad(path, "has an entry without content and id", field="added_tokens")
-    if not all(type(number) is int and number >= 0 for number in tokens.values()):
-        raise bad(path, "a token's id is not a number", field="vocab")
+    if not all(type(number) is int and 0 <= number < _MOST_TOKENS for number in tokens.values()):
+        raise bad(path, f"a token's id is not from 0 to {_MOST_TOKENS:,}", field="vocab")
     return Vocabulary(tokens, document)
+
+
+def _is_scored(entry: object) -> bool:
+    """Whether an entry of a Unigram vocabulary is a pair of text and score."""
+    return isinstance(entry, list) and len(entry) == 2
 
 
 def check_same(models: Sequence[ParentModel]) -> list[str]:
@@ -120,7 +126,8 @@ def check_same(models: Sequence[ParentModel]) -> list[str]:
 
 def _rows(model: ParentModel) -> int | None:
     name = embedding_name(model.recipes)
-    return None if name is None else model.recipes[name].shape[0]
+    shape = () if name is None else model.recipes[name].shape
+    return shape[0] if len(shape) == 2 else None
 
 
 def _changed_tokens(first: ParentModel, other: ParentModel) -> list[str]:
@@ -255,6 +262,9 @@ def aligned_embeddings(
 ) -> list[Recipe]:
     """The embeddings of a tensor's models for the merged vocabulary. `base` is the base model's
     number, if it is among them. An embedding that has the rows already is taken as it is."""
+    for model, recipe in zip(models, recipes, strict=True):
+        if len(recipe.shape) != 2:
+            raise FormatError(f"{model}: {recipe.name} is {recipe.shape}, not rows of tokens")
     places = [
         _places(alignment, model, recipe) for model, recipe in zip(models, recipes, strict=True)
     ]
