@@ -87,9 +87,11 @@ def test_one_model_with_its_adapter_has_its_type(model, adapter, tmp_path):
 def test_embeddings_saved_modules_and_magnitudes(model, adapter, tmp_path, rng):
     """Embeddings are transposed, DoRA scales rows, and whole tensors replace those of the model."""
     weights = model("a")
+    embedding = rng.standard_normal((11, 16)).astype(np.float32)
     norm = rng.standard_normal(16).astype(np.float32)
     magnitudes = rng.random(16).astype(np.float32) + 0.5
     extra = {"model.norm.modules_to_save.weight": norm, f"{Q}.lora_magnitude_vector": magnitudes}
+    extra[f"{EMBEDDING}.base_layer.weight"] = embedding
     lora = adapter("lora", {Q: (16, 16), EMBEDDING: (16, 11)}, extra, use_dora=True)
     config = {
         "merge_method": "passthrough",
@@ -98,7 +100,7 @@ def test_embeddings_saved_modules_and_magnitudes(model, adapter, tmp_path, rng):
     found = merged(config, tmp_path / "out")
     np.testing.assert_array_equal(found["model.norm.weight"].numpy(), norm)
     a, b = (lora[f"{EMBEDDING}.lora_embedding_{part}"].astype(np.float64) for part in "AB")
-    expected = weights[f"{EMBEDDING}.weight"] + 2.0 * (b @ a).T
+    expected = embedding + 2.0 * (b @ a).T
     np.testing.assert_allclose(found[f"{EMBEDDING}.weight"].numpy(), expected, atol=1e-5)
     updated = applied(weights[f"{Q}.weight"].astype(np.float64), lora, Q, 2.0)
     expected = magnitudes[:, None] * updated / np.linalg.norm(updated, axis=1, keepdims=True)

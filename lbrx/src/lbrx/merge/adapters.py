@@ -24,7 +24,10 @@ _PART = re.compile(
     r"(?P<module>.+)\.(?P<part>lora_A|lora_B|lora_embedding_A|lora_embedding_B|"
     r"lora_magnitude_vector)(\.default)?(\.weight)?"
 )
-_SAVED = re.compile(r"(?P<name>.+?)(\.modules_to_save)?(\.default)?\.(?P<kind>weight|bias)")
+# `base_layer` is what an adapter changes: embeddings are saved with it.
+_SAVED = re.compile(
+    r"(?P<name>.+?)(\.modules_to_save|\.base_layer)?(\.default)?\.(?P<kind>weight|bias)"
+)
 
 
 @dataclass(frozen=True)
@@ -112,16 +115,16 @@ def apply_adapter(recipes: Mapping[str, Recipe], adapter: Adapter) -> dict[str, 
     Raises FormatError if the adapter belongs to another model.
     """
     result = dict(recipes)
-    for module, parts in adapter.parts.items():
-        name = f"{module}.weight"
-        if name not in recipes:
-            raise FormatError(f"{adapter.path} changes {name}, which the model does not have")
-        result[name] = _updated(recipes[name], parts, adapter, module)
     for name, info in adapter.saved.items():
         if name not in recipes or recipes[name].shape != info.shape:
             found = recipes[name].shape if name in recipes else "not there"
             raise FormatError(f"{adapter.path} has {name} of {info.shape}; in the model: {found}")
         result[name] = TensorInfo(name, info.encoding, info.shape, info.source, info.strides)
+    for module, parts in adapter.parts.items():
+        name = f"{module}.weight"
+        if name not in recipes:
+            raise FormatError(f"{adapter.path} changes {name}, which the model does not have")
+        result[name] = _updated(result[name], parts, adapter, module)
     return result
 
 
