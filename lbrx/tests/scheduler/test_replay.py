@@ -104,6 +104,17 @@ def test_an_input_that_is_also_captured():
     np.testing.assert_allclose(compiled(y).numpy(), x.numpy() * 10 + y.numpy(), rtol=1e-6)
 
 
+def test_views_at_different_offsets_share_a_trace():
+    """Each call reads its own rows, not those of the call that was traced."""
+    x = lbrx.arange(40, dtype="float32", device="metal").reshape(10, 4)
+    lbrx.eval(x)
+    compiled = lbrx.compile(lambda rows: rows + 1)
+    for first in (0, 4, 7, 2):
+        rows = x[first : first + 2]
+        assert compiled(rows).tolist() == (rows + 1).tolist()
+    assert traces(compiled) == 1
+
+
 def test_views_as_inputs_and_results():
     compiled = lbrx.compile(lambda x: (x * 2).T[1:])
     x = tensor(4, 6)

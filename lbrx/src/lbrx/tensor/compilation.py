@@ -6,12 +6,13 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lbrx import shape as sh
 from lbrx.dtype import Dtype
 from lbrx.errors import DeviceError, TraceError
 from lbrx.shape import Layout
@@ -135,7 +136,10 @@ def _metal_array(tensor: Tensor) -> Array:
             "a compiled function takes no quantized tensors as arguments: "
             "refer to them as variables from outside the function"
         )
-    return Array(storage, plain.array.layout, plain.dtype)
+    # A replay binds buffers: those of two views of one tensor must start at their first elements.
+    skipped = plain.array.layout.offset * plain.dtype.itemsize
+    here = replace(storage, offset=storage.offset + skipped, nbytes=storage.nbytes - skipped)
+    return Array(here, sh.contiguous(plain.shape), plain.dtype)
 
 
 def _trace_key(value: Any, tensors: list[Tensor], numbers: list[float]) -> object:
