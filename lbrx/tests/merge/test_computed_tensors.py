@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -113,3 +114,25 @@ def test_a_computed_model_is_converted_and_resumes(tmp_path, rng, monkeypatch):
 
     again = make_plan(changed, tmp_path / "out", Settings())
     assert fingerprint(plan, "cpu", 64) != fingerprint(again, "cpu", 64)
+
+
+def test_pieces_of_one_shape_are_replayed(tmp_path, rng):
+    """From the third piece on. Each reads its own rows, on several threads."""
+    values = [rng.standard_normal((64, 1024)).astype(ml_dtypes.bfloat16) for _ in range(2)]
+    infos = stored(tmp_path / "m.safetensors", dict(zip("ab", values, strict=True)))
+    own = tuple(frozen({"weight": weight}) for weight in (0.25, 0.75))
+    function = MergeFunction("linear", "w", False, frozen({"normalize": False}), own)
+    recipe = ComputedTensor("w", tuple(infos.values()), plain(dt.bfloat16), (64, 1024), function)
+    expected = values[0].astype(np.float32) * 0.25 + values[1].astype(np.float32) * 0.75
+    reader = TensorReader("metal")
+
+    def check(first: int) -> None:
+        rows = slice(first, first + 4)
+        found = reader.values(recipe, rows)
+        np.testing.assert_array_equal(found, expected[rows].astype(ml_dtypes.bfloat16))
+
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(check, [*range(0, 64, 4), *range(0, 60, 7)]))
+    from lbrx.merge import merge_function
+
+    assert merge_function._replayed.cache_info().hits > 0

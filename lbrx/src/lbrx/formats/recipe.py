@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lbrx import dtype as dt
+from lbrx.dtype import Dtype
 from lbrx.formats.descriptor import Encoding, ModelFiles, TensorInfo, plain
 from lbrx.shape import Shape
 
@@ -145,6 +146,14 @@ class TensorFunction(Protocol):
     def __call__(self, sources: Sequence[Any]) -> Any:
         """The result as a lazy `Tensor`, from one `Tensor` for each source on the device that
         computes. It is rounded once more, to the recipe's type."""
+
+
+@runtime_checkable
+class RoundingFunction(TensorFunction, Protocol):
+    """A function that rounds its result itself, so that it can keep kernels for all of it."""
+
+    def rounded(self, sources: Sequence[Any], dtype: Dtype) -> Any:
+        """What `__call__` gives, in another type."""
 
 
 @dataclass(frozen=True)

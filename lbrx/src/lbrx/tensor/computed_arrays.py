@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from lbrx import dtype as dt
 from lbrx import shape as sh
 from lbrx.errors import DtypeError, ShapeError
-from lbrx.formats.recipe import ComputedTensor
+from lbrx.formats.recipe import ComputedTensor, RoundingFunction
 from lbrx.shape import Shape
-from lbrx.storage import Array, LazyStorage
+from lbrx.storage import Array, LazyStorage, ViewStorage
 from lbrx.tensor import derived
 from lbrx.tensor.core import Tensor
 from lbrx.tensor.creation import from_numpy
@@ -52,11 +52,16 @@ def computed(recipe: ComputedTensor, sources: Sequence[Array], device: str | Non
 
 def _result(recipe: ComputedTensor, sources: Sequence[Tensor], shape: Shape) -> NDArray[Any]:
     """The function's result in the recipe's type. Raises ShapeError for another shape."""
-    assert recipe.encoding.dtype is not None
-    result: Tensor = recipe.function(sources)
+    dtype, function = recipe.encoding.dtype, recipe.function
+    assert dtype is not None
+    result: Tensor = (
+        function.rounded(sources, dtype)
+        if isinstance(function, RoundingFunction)
+        else function(sources).astype(dtype)
+    )
     if result.shape != shape:
         raise ShapeError(f"tensor {recipe.name!r}: {result.shape} was computed instead of {shape}")
-    return result.astype(recipe.encoding.dtype).numpy()
+    return result.numpy()
 
 
 def _on_device(array: Array, device: str) -> Tensor:
@@ -71,5 +76,11 @@ def _rows_on_device(array: Array, index: RowIndex, device: str) -> Tensor:
     shape = array.layout.shape
     if isinstance(array.storage, RowStorage) or not isinstance(index, slice):
         return from_numpy(derived.read_rows(array, index), device)
+    if isinstance(array.storage, ViewStorage) and array.layout == sh.contiguous(shape):
+        row = derived.column_count(shape) * array.dtype.itemsize
+        rows = index.stop - index.start
+        part = ViewStorage(array.storage, index.start * row, rows * row)
+        layout = sh.contiguous((rows, derived.column_count(shape)))
+        return _on_device(Array(part, layout, array.dtype), device)
     matrix = Tensor(array).reshape(derived.row_count(shape), derived.column_count(shape))
     return _on_device(matrix[index].array, device)
