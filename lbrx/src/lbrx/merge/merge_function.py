@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -87,3 +88,6 @@ _USES: Counter[object] = Counter()
 def _replayed(function: MergeFunction, dtype: Dtype, shapes: object) -> Compiled:
     """A function for sources of these shapes and types, which is traced at its first call."""
     return compile(lambda *sources: function(sources).astype(dtype))
+
+
+atexit.register(_replayed.cache_clear)  # while the device that the replays use still exists
