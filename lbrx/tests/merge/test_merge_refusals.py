@@ -26,6 +26,10 @@ def models(model, tmp_path):
     tensors = load_file(path)
     del tensors["model.layers.1.mlp.up_proj.weight"]
     save_file(tensors, path)
+    model("more")
+    more = tmp_path / "more" / "model.safetensors"
+    bias = {"model.layers.1.self_attn.q_proj.bias": np.zeros(16, np.float32)}
+    save_file(load_file(more) | bias, more)
     model("deep")
     deep = tmp_path / "deep" / "model.safetensors"
     tensors = load_file(deep)
@@ -49,6 +53,10 @@ CASES = {
     "a missing tensor": (
         lambda m: linear((m("a"), 1), (m("incomplete"), 1)),
         r"has no tensor model\.layers\.1\.mlp\.up_proj\.weight",
+    ),
+    "a tensor more": (
+        lambda m: linear((m("a"), 1), (m("more"), 1)),
+        r"more has self_attn\.q_proj\.bias, which .*a does not have",
     ),
     "other layers": (
         lambda m: linear((m("a"), 1), (m("deep"), 1)),

@@ -203,6 +203,7 @@ def _check_slice(planner: _Planner, part: OutputSlice, place: str) -> None:
                 f"{place}: {source.model} has {layers} layers: layer_range "
                 f"{list(source.layer_range)} ends after them"
             )
+    _check_tensors(planner, part)
     base = _base_of(planner, part)
     wanted = part.base_model or planner.config.base_model
     if method.base is Base.REQUIRED and wanted is None:
@@ -216,6 +217,26 @@ def _check_slice(planner: _Planner, part: OutputSlice, place: str) -> None:
         limits = f"{least}" if least == most else f"at least {least}"
         limits = f"{limits} and at most {most}" if most not in (None, least) else limits
         raise FormatError(f"{method.name} merges {limits} models{besides}: {place} has {count}")
+
+
+def _check_tensors(planner: _Planner, part: OutputSlice) -> None:
+    """Raises FormatError if a source has tensors that the first one lacks: they would be lost."""
+    first = part.sources[0]
+    for source in part.sources[1:]:
+        mine, theirs = planner.names[first.model], planner.names[source.model]
+        count = min(first.layer_range[1] - first.layer_range[0], len(theirs.layers))
+        pairs = [
+            (mine.layers[first.layer_range[0] + i], theirs.layers[source.layer_range[0] + i])
+            for i in range(count)
+        ]
+        pairs.append(((*mine.before, *mine.after), (*theirs.before, *theirs.after)))
+        for own, other in pairs:
+            more = [name for name in other if name not in own and "lm_head" not in name]
+            if more:
+                raise FormatError(
+                    f"{source.model} has {more[0]}, which {first.model} does not have: merge "
+                    "models of one architecture"
+                )
 
 
 def _base_of(planner: _Planner, part: OutputSlice) -> int | None:
