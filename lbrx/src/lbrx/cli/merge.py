@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
 from collections.abc import Mapping
@@ -84,6 +85,7 @@ def run(options: argparse.Namespace) -> int:
     prepared = prepare(config, out, wanted)
     for note in (*prepared.merge.notes, *prepared.conversion.notes):
         print(f"lbrx: {note}", file=sys.stderr)
+    gc.freeze()  # modules and the plan stay until the end: the collector need not look at them
     if options.dry_run:
         if not options.force:
             check_not_replacing(prepared.conversion.output)
