@@ -11,6 +11,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 import lbrx
 from lbrx import dtype as dt
@@ -75,6 +76,25 @@ def test_computed_from_blocks_and_reordered(tmp_path, rng, elementwise):
     for rows in (slice(0, 8), slice(3, 5)):
         found = TensorReader("cpu").values(pairs, rows)
         np.testing.assert_allclose(found, expected[rows], rtol=1e-6)
+
+
+@pytest.mark.parametrize("elementwise", [True, False])
+@pytest.mark.parametrize("device", ["cpu", "metal"])
+def test_sources_with_strides_and_float64(tmp_path, rng, elementwise, device):
+    """PyTorch stores transposed tensors with strides; Metal has no float64."""
+    values = {
+        n: rng.standard_normal((6, 8)).astype(t) for n, t in (("a", np.float32), ("b", np.float64))
+    }
+    save_file(values, tmp_path / "m.safetensors")
+    infos = formats.read(tmp_path / "m.safetensors").tensors
+    turned = replace(infos["a"], shape=(8, 6), strides=(1, 8))
+    other = replace(infos["b"], shape=(8, 6), strides=(6, 1))
+    function = WeightedSum(elementwise)
+    recipe = ComputedTensor("r", (turned, other), plain(dt.float32), (8, 6), function)
+    expected = values["a"].T + 2 * values["b"].reshape(8, 6)
+    for rows in (slice(0, 8), slice(3, 5)):
+        found = TensorReader(device).values(recipe, rows)
+        np.testing.assert_allclose(found, expected[rows], rtol=1e-5, atol=1e-6)
 
 
 def test_result_of_another_shape_is_refused(tmp_path):

@@ -96,21 +96,23 @@ def _types(prepared: PreparedMerge) -> str:
 
 
 def peak_memory(recipes: Iterable[Recipe]) -> int:
-    """An estimate of the anonymous memory of a merge: the pieces in flight, one whole tensor that
-    is being computed in float32, and whole results that are being written."""
-    results = sorted((_whole_bytes(recipe) for recipe in recipes), reverse=True)[:THREADS]
-    computing = 2 * results[0] if results else 0
+    """An estimate of the anonymous memory of a merge: the pieces in flight, an intermediate result
+    in float32 of the one whole tensor that is being computed, and two results, of which one is
+    being written."""
+    whole = [tensor for recipe in recipes for tensor in _whole_tensors(recipe)]
+    results = sorted((nbytes_of(tensor) for tensor in whole), reverse=True)[:2]
+    computing = 4 * max((math.prod(tensor.shape) for tensor in whole), default=0)
     return 3 * 4 * PIECE * THREADS + computing + sum(results)
 
 
-def _whole_bytes(recipe: Recipe) -> int:
-    whole = (c for c in computed_tensors(recipe) if not c.function.is_elementwise)
-    return sum(4 * math.prod(c.shape) for c in whole)
+def _whole_tensors(recipe: Recipe) -> list[ComputedTensor]:
+    """The computed tensors in a recipe of which no part can be computed alone."""
+    return [tensor for tensor in computed_tensors(recipe) if not tensor.function.is_elementwise]
 
 
 def _seconds(recipes: Iterable[Recipe], written: int) -> float:
     seconds = written / _ELEMENTWISE_RATE
     for recipe in recipes:
         moved = nbytes_of(recipe) + sum(info.nbytes for info in stored(recipe))
-        seconds += moved / (_WHOLE_RATE if _whole_bytes(recipe) else _ELEMENTWISE_RATE)
+        seconds += moved / (_WHOLE_RATE if _whole_tensors(recipe) else _ELEMENTWISE_RATE)
     return seconds
