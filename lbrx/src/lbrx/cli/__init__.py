@@ -94,6 +94,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status
 
 
+def spare_collector() -> None:
+    """Let the garbage collector skip all that exists, modules and plans, which stay until the end
+    of a command. Only where the command line started this process."""
+    if gc.get_threshold()[0] == GC_THRESHOLD:
+        gc.freeze()
+
+
 def _run(given: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="lbrx", description="An ML toolkit for Apple Silicon.")
     parser.add_argument("--version", action="version", version=f"lbrx {VERSION}")

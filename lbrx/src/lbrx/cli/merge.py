@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import gc
 import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lbrx.cli import INTERRUPTED
+from lbrx.cli import INTERRUPTED, spare_collector
 from lbrx.cli.convert import progress_bars, summary
 from lbrx.convert import Result, RunOptions, perform
 from lbrx.convert.output_checks import check_not_replacing, check_space
@@ -85,7 +84,7 @@ def run(options: argparse.Namespace) -> int:
     prepared = prepare(config, out, wanted)
     for note in (*prepared.merge.notes, *prepared.conversion.notes):
         print(f"lbrx: {note}", file=sys.stderr)
-    gc.freeze()  # modules and the plan stay until the end: the collector need not look at them
+    spare_collector()
     if options.dry_run:
         if not options.force:
             check_not_replacing(prepared.conversion.output)
