@@ -176,7 +176,7 @@ DOCUMENTS = st.recursive(
 
 
 @given(st.dictionaries(KEYS, DOCUMENTS, max_size=8))
-@settings(deadline=None, database=None)
+@settings(deadline=None, database=None, max_examples=40)
 def test_any_document_is_read_or_refused(document):
     with suppress(FormatError):
         parse({"merge_method": "linear", **document})

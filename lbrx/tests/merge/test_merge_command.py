@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -154,3 +155,29 @@ def test_interrupted(pair, tmp_path, monkeypatch, capsys):
         assert run(tmp_path / "c.yml", tmp_path / "out") == 130
     assert "add --resume to continue" in capsys.readouterr().err
     assert run(tmp_path / "c.yml", tmp_path / "out", "--resume") == 0
+
+
+def test_a_full_disk_loses_nothing(pair, tmp_path, monkeypatch, capsys):
+    from lbrx.convert.partial import PartialOutput
+
+    write, left = PartialOutput.write, [30]
+
+    def full(self, slot, at, data):
+        left[0] -= 1
+        if left[0] < 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write(self, slot, at, data)
+
+    monkeypatch.setattr("lbrx.convert.pieces.PIECE", 64)
+    with monkeypatch.context() as patch:
+        patch.setattr(PartialOutput, "write", full)
+        assert run(tmp_path / "c.yml", tmp_path / "out") == 1
+    shown = capsys.readouterr().err
+    assert "No space left on device" in shown
+    assert "add --resume to continue" in shown
+    prepared = lbrx.merge.prepare(tmp_path / "c.yml", tmp_path / "out")
+    options = lbrx.convert.RunOptions(resume=True)
+    assert lbrx.convert.perform(prepared.conversion, options, device="cpu").reused > 0
+    assert run(tmp_path / "c.yml", tmp_path / "whole") == 0
+    weights = [tmp_path / name / "model.safetensors" for name in ("out", "whole")]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
