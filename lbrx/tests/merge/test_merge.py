@@ -198,6 +198,23 @@ def test_a_copied_gguf_keeps_its_blocks(model, tmp_path):
         )
 
 
+def test_copies_are_not_quantized_again(model, tmp_path):
+    """Blocks of the wanted type are copied; others are quantized from what is stored."""
+    model("a", scale=16)
+    convert(tmp_path / "a", tmp_path / "a.gguf", Settings(quantize="q4_k_m"), device="cpu")
+    config = stacked((tmp_path / "a.gguf", 0, 2), (tmp_path / "a.gguf", 1, 2))
+    prepared = lbrx.merge.prepare(
+        config, tmp_path / "out.gguf", lbrx.merge.MergeOptions(quantize="q4_k_m")
+    )
+    items = {item.name: item for item in prepared.conversion.items}
+    assert items["blk.2.attn_q.weight"].is_kept
+    found = merged(config, tmp_path / "out.gguf", quantize="q4_k_m")
+    old = lbrx.open_model(tmp_path / "a.gguf")
+    for layer, origin in enumerate((0, 1, 1)):
+        ours, theirs = (m[f"blk.{n}.attn_q.weight"] for m, n in ((found, layer), (old, origin)))
+        np.testing.assert_array_equal(ours.numpy(), theirs.numpy())
+
+
 def test_tied_embeddings(model, tmp_path):
     """A model without lm_head uses its embedding; the merged model is tied like the first."""
     ta = model("a")

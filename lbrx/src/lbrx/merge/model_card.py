@@ -16,7 +16,7 @@ tags:
 ---
 # {name}
 
-This model was merged from others with [lbrx](https://pypi.org/project/lbrx/) {version}.
+This model was merged from others with lbrx {version}.
 
 ## Method
 

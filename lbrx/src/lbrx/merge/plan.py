@@ -77,6 +77,8 @@ class _Planner:
     alignment: Alignment | None
     dtype: Dtype | None
     """The type of the merged tensors; None keeps that of the base model or the first."""
+    exact: bool
+    """Whether the results stay in float32, for quantizing them, and copies as they are stored."""
     seed: int
     names: Mapping[ModelReference, LayerNames] = field(repr=False)
 
@@ -117,6 +119,7 @@ def plan_merge(
         reference,
         alignment,
         dt.float32 if exact else _result_type(config),
+        exact,
         seed,
         {model.reference: layer_names(model) for model in taking_part},
     )
@@ -320,6 +323,8 @@ def _copied(planner: _Planner, recipe: Recipe, name: str) -> Recipe:
     wanted = planner.dtype
     if isinstance(recipe, ComputedTensor):
         wanted = wanted or _stored_type(planner, recipe)
+    elif planner.exact:
+        wanted = None
     if wanted in (None, recipe.encoding.dtype):
         return renamed(recipe, name)
     function = MergeFunction("passthrough", name, False, (), (frozen({"scale": None}),))
