@@ -186,6 +186,22 @@ def test_quantized_gguf_in_the_same_pass(model, tmp_path):
         np.testing.assert_array_equal(one[name].numpy(), two[name].numpy())
 
 
+def test_mlx_in_the_same_pass(model, tmp_path):
+    """Scales and small tensors have the type of the models."""
+    model("a", scale=4, dtype=ml_dtypes.bfloat16)
+    model("b", scale=4, dtype=ml_dtypes.bfloat16)
+    config = linear((tmp_path / "a", 1), (tmp_path / "b", 2))
+    one = merged(config, tmp_path / "one", to="mlx", quantize="mlx:4:32")
+    lbrx.merge(config, tmp_path / "plain", device="cpu")
+    settings = Settings(to="mlx", quantize="mlx:4:32")
+    convert(tmp_path / "plain", tmp_path / "two", settings, device="cpu")
+    two = lbrx.open_model(tmp_path / "two")
+    assert set(one) == set(two)
+    assert one["model.layers.0.self_attn.q_proj.scales"].dtype == "bfloat16"
+    for name in one:
+        np.testing.assert_array_equal(one[name].numpy(), two[name].numpy())
+
+
 def test_a_copied_gguf_keeps_its_blocks(model, tmp_path):
     model("a", scale=4)
     convert(tmp_path / "a", tmp_path / "a.gguf", Settings(quantize="q8_0"), device="cpu")

@@ -114,7 +114,7 @@ def prepare(
     target = Path(os.fspath(out))
     name = target.resolve().stem if target.suffix else target.resolve().name
     plan = plan_documents(
-        documents, text, name=name, seed=wanted.seed, exact=wanted.quantize is not None
+        documents, text, name=name, seed=wanted.seed, exact=_is_exact(wanted.quantize)
     )
     for model in plan.models:
         if model.files.path.exists() and target.resolve() == model.files.path.resolve():
@@ -123,6 +123,11 @@ def prepare(
         to=wanted.to, quantize=wanted.quantize, max_shard_size=wanted.max_shard_size
     )
     return PreparedMerge(plan, make_plan(plan.model, target, settings))
+
+
+def _is_exact(quantize: str | None) -> bool:
+    """Whether results are quantized from float32. MLX's scales have the type of the model."""
+    return quantize is not None and not quantize.lower().startswith("mlx:")
 
 
 def _documents(config: ConfigLike) -> tuple[list[Mapping[str, Any]], str]:
