@@ -191,8 +191,10 @@ if not TYPE_CHECKING:  # a type checker sees the imports above; this would let a
                 import lbrx.metal as module
             case "language_model":
                 from lbrx.models import loading as module
-            case "merge":
-                import lbrx.merge as module
+            case "merge":  # the package, which can be called
+                import lbrx.merge
+
+                return lbrx.merge
             case "profile":
                 import lbrx.scheduler.profiler as module
             case "StoredModel" | "open_model":

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import ml_dtypes
 import numpy as np
@@ -45,7 +47,13 @@ def test_without_out_tensors_are_lazy(pair):
     np.testing.assert_array_equal(
         found, (ta[Q] * np.float32(0.5) + tb[Q] * np.float32(0.5)).astype(found.dtype)
     )
-    assert callable(lbrx.merge), "the package is callable once it is imported"
+
+
+def test_the_package_is_the_function():
+    """Also at its first use, before anything has imported it."""
+    code = "import lbrx; print(callable(lbrx.merge), callable(lbrx.merge.prepare))"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.split() == ["True", "True"]
 
 
 @pytest.mark.parametrize(
