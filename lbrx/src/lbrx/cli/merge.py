@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
 from collections.abc import Mapping
@@ -104,6 +105,7 @@ def run(options: argparse.Namespace) -> int:
 def _perform(prepared: PreparedMerge, options: argparse.Namespace) -> Result | None:
     """The result; None after Ctrl-C."""
     plan = prepared.conversion
+    gc.freeze()  # modules and the plan stay until the end: the collector need not look at them
     go_on = f"the finished part of {plan.output.path} is kept: add --resume to continue"
     try:
         with progress_bars(plan.nbytes, options.quiet, "merging") as (merging, verifying):
