@@ -1,11 +1,34 @@
-"""Merge methods: one module for each, with a `METHOD`."""
+"""Merge methods: one module for each, or for two that differ in one step."""
 
 from __future__ import annotations
 
-from lbrx.merge.methods import linear, passthrough
+from lbrx.merge.methods.arcee_fusion import METHOD as ARCEE_FUSION
+from lbrx.merge.methods.breadcrumbs import BREADCRUMBS, BREADCRUMBS_TIES
+from lbrx.merge.methods.dare import DARE_LINEAR, DARE_TIES
+from lbrx.merge.methods.della import DELLA, DELLA_LINEAR
+from lbrx.merge.methods.karcher import METHOD as KARCHER
+from lbrx.merge.methods.linear import METHOD as LINEAR
 from lbrx.merge.methods.method import Base, Method, Parameter, Parents
+from lbrx.merge.methods.model_stock import METHOD as MODEL_STOCK
+from lbrx.merge.methods.multislerp import METHOD as MULTISLERP
+from lbrx.merge.methods.nearswap import METHOD as NEARSWAP
+from lbrx.merge.methods.nuslerp import METHOD as NUSLERP
+from lbrx.merge.methods.passthrough import METHOD as PASSTHROUGH
+from lbrx.merge.methods.ram import RAM, RAMPLUS_TL
+from lbrx.merge.methods.sce import METHOD as SCE
+from lbrx.merge.methods.slerp import METHOD as SLERP
+from lbrx.merge.methods.task_arithmetic import METHOD as TASK_ARITHMETIC
+from lbrx.merge.methods.ties import METHOD as TIES
 
-METHODS: dict[str, Method] = {module.METHOD.name: module.METHOD for module in (linear, passthrough)}
+METHODS: dict[str, Method] = {
+    method.name: method
+    for method in (
+        *(LINEAR, SLERP, NUSLERP, MULTISLERP, KARCHER),
+        *(TASK_ARITHMETIC, TIES, DARE_TIES, DARE_LINEAR, DELLA, DELLA_LINEAR),
+        *(BREADCRUMBS, BREADCRUMBS_TIES, SCE, MODEL_STOCK, NEARSWAP, ARCEE_FUSION),
+        *(RAM, RAMPLUS_TL, PASSTHROUGH),
+    )
+}
 """Every method by its name in a configuration."""
 
 __all__ = ["METHODS", "Base", "Method", "Parameter", "Parents"]

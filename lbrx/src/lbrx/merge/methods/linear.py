@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from lbrx import dtype as dt
 from lbrx.errors import LbrxError
 from lbrx.merge.methods.method import Method, Parameter, Parents
+from lbrx.merge.methods.weighted_sums import mean, weighted_sum
 from lbrx.tensor import Tensor
 
 
 def linear(parents: Parents) -> Tensor:
     """sum w_i x_i, divided by sum w_i with `normalize`."""
     weights = [own["weight"] for own in parents.own]
-    if parents.parameters["normalize"]:
-        total = sum(weights)
-        if total == 0:
-            problem = "the weights add up to 0, which cannot be normalized"
-            raise LbrxError(f"{parents.name}: {problem}: change them, or set normalize: false")
-        weights = [weight / total for weight in weights]
-    first, *rest = (x.astype(dt.float32) * w for x, w in zip(parents.tensors, weights, strict=True))
-    result: Tensor = sum(rest, start=first)
-    return result
+    if not parents.parameters["normalize"]:
+        return weighted_sum(parents.tensors, weights)
+    total = sum(weights)
+    if total == 0:
+        problem = "the weights add up to 0, which cannot be normalized"
+        raise LbrxError(f"{parents.name}: {problem}: change them, or set normalize: false")
+    return mean(parents.tensors, [weight / total for weight in weights])
 
 
 METHOD = Method(

@@ -1,0 +1,206 @@
+"""Masks of task vectors by magnitude: exact ranks of a whole tensor, and probabilities by rank."""
+
+from __future__ import annotations
+
+import math
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+
+from lbrx import dtype as dt
+from lbrx.dtype import Dtype
+from lbrx.errors import ShapeError
+from lbrx.kernels import elementwise
+from lbrx.kernels.arrays import buffer_of, empty, kernel_name, placed, size_class
+from lbrx.kernels.registry import Call, KernelFamily, Sample, computes
+from lbrx.metal import Buffer, Context
+from lbrx.ops import Spec
+from lbrx.ops.merging import rank_probabilities
+from lbrx.storage import Array, CpuStorage
+
+CUTS = 2  # of the shader
+HIGH_BINS = 1 << 16
+LOW_BINS = 1 << 15
+RANK_BINS = 8 * 64 + 2
+CUT_BYTES = 16
+GROUP = 256  # threads
+CHUNK = 1 << 18  # elements of one thread, at least: a histogram for fewer costs more than it saves
+PER_CORE = 4  # chunks or workers
+FEW_CORES = 16  # where the number is unknown
+
+
+Arguments = list[Buffer | bytes]
+
+
+@dataclass(frozen=True)
+class MaskProblem:
+    """The problem: the rows of a tensor, and whether a base is subtracted."""
+
+    kind: str
+    dtype: Dtype
+    rows: int
+    length: int
+    has_base: bool
+
+    @property
+    def size(self) -> int:
+        return self.rows * self.length
+
+    @property
+    def shape_class(self) -> str:
+        return f"{self.kind} {self.dtype} {size_class(self.rows, self.length)}"
+
+
+family: KernelFamily[MaskProblem] = KernelFamily("merge_masks")
+family.samples += [
+    Sample("magnitude_mask", (Spec((1024, 1024), dt.bfloat16),) * 2, {"first": 0, "last": 1 << 19}),
+    Sample(
+        "rank_bernoulli",
+        (Spec((1024, 1024), dt.bfloat16),) * 2,
+        {"seed": 0, "low": 0.35, "high": 0.65},
+    ),
+]
+
+
+@computes("magnitude_mask")
+def run_magnitude_mask(call: Call) -> tuple[Array, ...]:
+    """The elements of a range of ranks."""
+    problem, operands = _prepared(call, "magnitude")
+    mask = empty(call.gpu, call.outputs[0])
+    ranks = call.attributes["last"], call.attributes["first"]
+    if problem.size:
+        family.run(call.gpu, problem, operands, [buffer_of(mask)], ranks)
+    return (mask,)
+
+
+@computes("rank_bernoulli")
+def run_rank_bernoulli(call: Call) -> tuple[Array, ...]:
+    """A random mask, and the norms of its rows."""
+    low, high = call.attributes["low"], call.attributes["high"]
+    problem, operands = _prepared(call, "ranks" if low != high else "bernoulli")
+    results = [empty(call.gpu, spec) for spec in call.outputs]
+    chances = *rank_probabilities(low, high, problem.length), call.attributes["seed"]
+    if problem.size:
+        family.run(call.gpu, problem, operands, [buffer_of(r) for r in results], chances)
+    elif problem.rows:  # of no elements
+        nothing = CpuStorage(np.zeros(problem.rows * 2, np.float32).view(np.uint8))
+        results[1] = placed(call.gpu, Array(nothing, results[1].layout, dt.float32))
+    return tuple(results)
+
+
+def _prepared(call: Call, kind: str) -> tuple[MaskProblem, Arguments]:
+    """The problem and the operands: x and its base, or x twice."""
+    arrays = [placed(call.gpu, array) for array in call.inputs if array is not None]
+    dtype = arrays[0].dtype
+    for array in arrays[1:]:
+        dtype = dt.promote(dtype, array.dtype)
+    if dtype not in (dt.float16, dt.bfloat16, dt.float32):
+        dtype = dt.float32
+    arrays = [
+        elementwise.contiguous(call.gpu, elementwise.cast(call.gpu, a, dtype)) for a in arrays
+    ]
+    shape = call.outputs[0].shape
+    size, length = math.prod(shape), shape[-1] if shape else 1
+    if size >= 2**31:
+        problem = f"{call.op.name} of {size} elements: Metal's kernels take up to 2^31 - 1"
+        raise ShapeError(f"{problem}, so split the tensor")
+    rows = math.prod(shape[:-1])
+    buffers: Arguments = [buffer_of(array) for array in arrays]
+    return MaskProblem(kind, dtype, rows, length, len(arrays) > 1), [buffers[0], buffers[-1]]
+
+
+def _dispatch(
+    gpu: Context,
+    problem: MaskProblem,
+    kernel: str,
+    arguments: Arguments,
+    grid: tuple[int, int],
+    typed: bool = True,
+    group: int = 1,
+) -> None:
+    name = kernel_name(kernel, "", problem.dtype) if typed else kernel
+    constants = {0: problem.has_base} if typed else None
+    pipeline = gpu.shaders.pipeline("merge_masks", name, constants, safe_math=True)
+    size = (*grid, 1), (min(group, grid[0]), 1, 1)
+    gpu.queue.dispatch(pipeline, arguments, *size, kernel=kernel, variant="serial")
+
+
+def _most_threads(gpu: Context) -> int:
+    return PER_CORE * (gpu.info.cores or FEW_CORES)
+
+
+@family.variant("histogram", can=lambda info, problem: problem.kind == "magnitude")
+def histogram(
+    gpu: Context,
+    problem: MaskProblem,
+    operands: Arguments,
+    results: Arguments,
+    ranks: tuple[int, int],
+) -> None:
+    """Two histograms find the magnitudes at which the ranks cut, one thread for each chunk."""
+    chunks = max(1, min(problem.size // CHUNK, _most_threads(gpu)))
+    chunk = -(-problem.size // chunks)
+    chunks = -(-problem.size // chunk)
+    cut = [min(rank, problem.size) for rank in ranks]
+    used = CUTS if cut[1] else 1  # with no elements before it, the second one needs no search
+    record = struct.pack("5I", problem.size, chunk, chunks, *cut)
+    # The counts of upper halves are not needed any more when lower ones are counted.
+    counts = gpu.buffer(chunks * max(HIGH_BINS, CUTS * LOW_BINS) * 4, "scratch")
+    totals = gpu.buffer(max(HIGH_BINS, CUTS * LOW_BINS) * 4, "scratch")
+    cuts = gpu.buffer(CUTS * CUT_BYTES, "scratch")
+    budgets = gpu.buffer(CUTS * chunks * 4, "scratch")
+
+    def total(bins: int, cuts: int) -> None:
+        sizes = struct.pack("2I", bins, chunks)
+        arguments: Arguments = [counts, totals, sizes]
+        _dispatch(gpu, problem, "merge_totals", arguments, (bins, cuts), False, GROUP)
+
+    _dispatch(gpu, problem, "merge_count_high", [*operands, counts, record], (chunks, 1))
+    total(HIGH_BINS, 1)
+    _dispatch(gpu, problem, "merge_cut_high", [totals, cuts, record], (CUTS, 1), False)
+    _dispatch(gpu, problem, "merge_count_low", [*operands, counts, record, cuts], (chunks, used))
+    total(LOW_BINS, used)
+    arguments: Arguments = [totals, counts, cuts, budgets, record]
+    _dispatch(gpu, problem, "merge_cut_low", arguments, (CUTS, 1), False)
+    arguments = [*operands, *results, record, cuts, budgets]
+    _dispatch(gpu, problem, "merge_cut_mask", arguments, (chunks, 1))
+
+
+def _random(
+    gpu: Context, problem: MaskProblem, chances: tuple[float, float, int]
+) -> tuple[int, Arguments]:
+    """The number of workers, and the arguments of random masks."""
+    *probabilities, seed = chances
+    workers = min(problem.rows, _most_threads(gpu))
+    record = struct.pack("3I2f", problem.rows, problem.length, workers, *probabilities)
+    return workers, [record, struct.pack("2Q", seed & (1 << 64) - 1, 0)]
+
+
+@family.variant("bernoulli", can=lambda info, problem: problem.kind == "bernoulli")
+def bernoulli(
+    gpu: Context,
+    problem: MaskProblem,
+    operands: Arguments,
+    results: Arguments,
+    chances: tuple[float, float, int],
+) -> None:
+    """One probability for all elements, one thread for several rows."""
+    workers, records = _random(gpu, problem, chances)
+    arguments = [*operands, *results, *records]
+    _dispatch(gpu, problem, "merge_bernoulli", arguments, (workers, 1))
+
+
+@family.variant("ranks", can=lambda info, problem: problem.kind == "ranks")
+def ranks(
+    gpu: Context,
+    problem: MaskProblem,
+    operands: Arguments,
+    results: Arguments,
+    chances: tuple[float, float, int],
+) -> None:
+    """Probabilities by the rank in a row, one thread for several rows."""
+    workers, records = _random(gpu, problem, chances)
+    scratch = gpu.buffer(workers * (problem.length + RANK_BINS + 1) * 4, "scratch")
+    arguments = [*operands, *results, *records, scratch]
+    _dispatch(gpu, problem, "merge_rank_bernoulli", arguments, (workers, 1))

@@ -1,0 +1,46 @@
+"""Sums over whole tensors, which methods compute on the host in float64.
+
+Each sum is one kernel that reads its operands once. It is evaluated by itself: a graph of several
+sums would store what they share.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lbrx import dtype as dt
+from lbrx.tensor import Tensor
+from lbrx.tensor.evaluation import start
+
+
+def as_rows(x: Tensor) -> Tensor:
+    """x as a matrix of rows along its last axis."""
+    return x.reshape(-1, x.shape[-1]) if x.ndim and x.size else x.reshape(1, x.size)
+
+
+def total(x: Tensor) -> float:
+    """The sum of all elements: rows in float32 on the device, then float64."""
+    return float(as_rows(x).sum(axis=-1).numpy().astype(np.float64).sum())
+
+
+def stored(x: Tensor) -> Tensor:
+    """x, computed by kernels of its own: those that use it would compute it for each element."""
+    start(x)
+    return x
+
+
+def gram(vectors: list[Tensor]) -> NDArray[np.float64]:
+    """The inner products of all pairs."""
+    count = len(vectors)
+    result = np.empty((count, count))
+    for i in range(count):
+        for j in range(i, count):
+            result[i, j] = result[j, i] = total(vectors[i] * vectors[j])
+    return result
+
+
+def differences(tensors: tuple[Tensor, ...], base: Tensor | None) -> list[Tensor]:
+    """The tensors in float32, minus the base if there is one."""
+    values = [x.astype(dt.float32) for x in tensors]
+    return values if base is None else [x - base.astype(dt.float32) for x in values]
