@@ -29,7 +29,7 @@ class KeptDifferences:
 
     def values(self, weight: float) -> Tensor:
         """What is kept, times a weight."""
-        change = (self.x.astype(dt.float32) - self.base.astype(dt.float32)) * weight
+        change = (self.x - self.base.astype(dt.float32)) * weight
         return change if self.mask is None else self.mask.where(change, 0.0)
 
     def rescaling(self) -> float:
@@ -44,7 +44,7 @@ class KeptDifferences:
             sums = self.norms.numpy().astype(np.float64).sum(axis=0)
             return float(sums[0]), float(sums[1])
         assert self.mask is not None
-        sizes = (self.x.astype(dt.float32) - self.base.astype(dt.float32)).abs()
+        sizes = (self.x - self.base.astype(dt.float32)).abs()
         return total(sizes), total(self.mask.where(sizes, 0.0))
 
 

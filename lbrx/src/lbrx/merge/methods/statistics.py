@@ -42,5 +42,7 @@ def gram(vectors: list[Tensor]) -> NDArray[np.float64]:
 
 def differences(tensors: tuple[Tensor, ...], base: Tensor | None) -> list[Tensor]:
     """The tensors in float32, minus the base if there is one."""
-    values = [x.astype(dt.float32) for x in tensors]
-    return values if base is None else [x - base.astype(dt.float32) for x in values]
+    if base is None:
+        return [x.astype(dt.float32) for x in tensors]
+    start = base.astype(dt.float32)
+    return [x - start for x in tensors]

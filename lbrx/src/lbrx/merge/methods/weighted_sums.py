@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lbrx import dtype as dt
-from lbrx.tensor import Tensor
+from lbrx.tensor import Tensor, tensor
+
+
+def single(number: float) -> Tensor:
+    """A number that makes an operation with 16-bit operands one of float32: a cast less."""
+    return tensor(number, dtype=dt.float32, device="cpu")
 
 
 def sum_of(parts: Sequence[Tensor]) -> Tensor:
@@ -23,7 +28,7 @@ def weighted_sum(tensors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
             return tensors[0].astype(dt.float32) * 0.0
         case [(x, 1)]:
             return x
-    return sum_of([x.astype(dt.float32) * w for x, w in used])
+    return sum_of([x * single(w) for x, w in used])
 
 
 def mean(tensors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
@@ -34,9 +39,9 @@ def mean(tensors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
     result = weighted_sum([x for x, _ in used], [w for _, w in used])
     if len(used) == 1 or any(w < 0 for _, w in used):
         return result
-    low = high = used[0][0].astype(dt.float32)
+    low = high = used[0][0]
     for x, _ in used[1:]:
-        low, high = low.minimum(x.astype(dt.float32)), high.maximum(x.astype(dt.float32))
+        low, high = low.minimum(x), high.maximum(x)
     return result.maximum(low).minimum(high)
 
 
