@@ -1,4 +1,4 @@
-"""`lbrx merge` beside mergekit: whole commands with a warm cache, peak memory, and the traffic floor.
+"""`lbrx merge` beside mergekit: whole commands, warm caches, peak memory, and the traffic floor.
 
 python lbrx/benchmarks/merge_speed.py                                  # lbrx and the floor
 python lbrx/benchmarks/merge_speed.py --mergekit VENV/bin/mergekit-yaml # and ratios to mergekit
@@ -210,7 +210,9 @@ def compare(
         if mergekit:
             theirs = best([mergekit, str(config), str(target), "--no-copy-tokenizer"], target, 1)
             ratio = theirs.seconds / own.seconds
-            text += f"; mergekit {theirs.seconds:.1f} s, {theirs.anonymous / 1e6:.0f} MB: {ratio:.1f}"
+            text += (
+                f"; mergekit {theirs.seconds:.1f} s, {theirs.anonymous / 1e6:.0f} MB: {ratio:.1f}"
+            )
         print(f"{method:<16} {text}", flush=True)
 
 
