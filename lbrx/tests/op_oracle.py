@@ -267,7 +267,7 @@ OTHERS = {
     *("add_rms_norm", "add_layer_norm", "attention", "rope", "overwrite"),
     *("decode_blocks", "encode_blocks", "quantized_matmul", "quantized_attention"),
     *("overwrite_blocks", "nextafter", "conv2d", "max_pool2d", "avg_pool2d", "random_integers"),
-    *("magnitude_mask", "rank_bernoulli"),
+    *("magnitude_mask", "rank_bernoulli", "weighted", "kept_change", "agreeing", "changed"),
 }
 
 # The activations of matmul.

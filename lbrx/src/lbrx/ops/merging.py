@@ -1,7 +1,9 @@
-"""Masks of task vectors: which differences between a model and its base a merge keeps.
+"""Steps of merges: masks of the differences between a model and its base, and weighted sums.
 
-Operands are x and, optionally, a base of the same shape; a mask looks at abs(x - base) in float32.
-Magnitudes are compared by their bits, so NaN is larger than infinity and the order is total.
+Operands of masks are x and, optionally, a base of the same shape; a mask looks at abs(x - base) in
+float32. Magnitudes are compared by their bits, so NaN is larger than infinity and the order is
+total. The elementwise steps give float32. Each is one function of a fused kernel, where the same in
+single operations would be several times as many nodes of a graph for every tensor of a model.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lbrx import dtype as dt
+from lbrx.dtype import Dtype
 from lbrx.errors import ShapeError
 from lbrx.ops import rules
 from lbrx.ops.random import WORDS, philox
@@ -99,3 +102,118 @@ def _row_draws(seed: int, rows: int, length: int) -> NDArray[np.uint16]:
     words = philox(seed, 0, rows * groups * LANES).astype("<u4").view("<u2")
     draws = words.reshape(rows * groups, LANES, 2 * WORDS).swapaxes(1, 2)
     return draws.reshape(rows, groups * LANES * 2 * WORDS)[:, :length]
+
+
+# ---- elementwise steps ----
+
+
+def _single(promoted: Dtype, _: Attributes) -> Dtype:
+    rules.floating(promoted, _)
+    return dt.float32
+
+
+MOST_WEIGHTED = 4
+_WEIGHTED = """
+inline float weighted_sum(float a, float b, float u, float v) { return a * u + b * v; }
+inline float weighted_sum(float a, float b, float c, float u, float v, float w) {
+  return a * u + b * v + c * w;
+}
+inline float weighted_sum(float a, float b, float c, float d, float u, float v, float w, float x) {
+  return a * u + b * v + c * w + d * x;
+}
+inline float weighted_within(float sum, float low, float high) {
+  return sum < low ? low : sum > high ? high : sum;
+}
+inline float weighted_mean(float a, float b, float u, float v) {
+  return weighted_within(weighted_sum(a, b, u, v), metal::fmin(a, b), metal::fmax(a, b));
+}
+inline float weighted_mean(float a, float b, float c, float u, float v, float w) {
+  return weighted_within(weighted_sum(a, b, c, u, v, w), metal::fmin(metal::fmin(a, b), c),
+                         metal::fmax(metal::fmax(a, b), c));
+}
+inline float weighted_mean(float a, float b, float c, float d, float u, float v, float w, float x) {
+  return weighted_within(weighted_sum(a, b, c, d, u, v, w, x),
+                         metal::fmin(metal::fmin(a, b), metal::fmin(c, d)),
+                         metal::fmax(metal::fmax(a, b), metal::fmax(c, d)));
+}
+"""
+
+
+@op(OpFamily.TERNARY, rules.broadcast, _single, _WEIGHTED)
+def weighted(
+    *values: NumpyArray,
+    kind: str,
+    first: float,
+    second: float,
+    third: float | None = None,
+    fourth: float | None = None,
+) -> NumpyArray:
+    """float32: the sum of two to four operands times their weights, added in order.
+
+    A `kind` of "mean" instead of "sum" holds the result between the smallest and the largest
+    operand.
+    """
+    weights = [w for w in (first, second, third, fourth) if w is not None]
+    parts = [x.astype(np.float32) * np.float32(w) for x, w in zip(values, weights, strict=True)]
+    total = sum(parts[1:], start=parts[0])
+    if kind == "sum":
+        return np.asarray(total)
+    low, high = np.fmin.reduce(values), np.fmax.reduce(values)
+    return np.where(total < low, low, np.where(total > high, high, total))
+
+
+_KEPT = """
+inline float kept_change(float x, float base, float weight) { return (x - base) * weight; }
+inline float kept_change(float x, float base, float mask, float weight) {
+  return mask != 0 ? (x - base) * weight : 0;
+}
+"""
+
+
+@op(OpFamily.TERNARY, rules.broadcast, _single, _KEPT)
+def kept_change(*values: NumpyArray, weight: float) -> NumpyArray:
+    """float32: (x - base) times a weight, or 0 where a third operand is 0."""
+    x, base, *mask = values
+    change = (x.astype(np.float32) - base.astype(np.float32)) * np.float32(weight)
+    return np.where(mask[0] != 0, change, np.float32(0)) if mask else change
+
+
+_AGREEING = """
+inline float agreeing(float part, float total) {
+  return (total >= 0 ? part > 0 : part < 0) ? part : 0;
+}
+inline float agreeing(float part, float total, float weight) {
+  return (total >= 0 ? part > 0 : part < 0) ? weight : 0;
+}
+"""
+
+
+@op(OpFamily.TERNARY, rules.broadcast, _single, _AGREEING)
+def agreeing(*values: NumpyArray, weight: float | None = None) -> NumpyArray:
+    """float32: a part, or its weight, where its sign is that of a total; 0 elsewhere.
+
+    A total of 0 counts as positive, and parts of 0 never agree.
+    """
+    part, total = values
+    agrees = np.where(total >= 0, part > 0, part < 0)
+    return np.where(agrees, part if weight is None else np.float32(weight), np.float32(0))
+
+
+_CHANGED = """
+inline float changed(float base, float change, float factor) {
+  return change == 0 ? base : base + change * factor;
+}
+inline float changed(float base, float change, float divisor, float factor) {
+  return change == 0 ? base : base + (divisor == 0 ? change : change / divisor) * factor;
+}
+"""
+
+
+@op(OpFamily.TERNARY, rules.broadcast, _single, _CHANGED)
+def changed(*values: NumpyArray, factor: float = 1.0) -> NumpyArray:
+    """float32: base + change times a factor, where a third operand divides the change if it is not
+    0. A change of 0 keeps the base's bits, also those of -0."""
+    base, change, *rest = (value.astype(np.float32) for value in values)
+    if rest:
+        change = np.where(rest[0] == 0, change, change / np.where(rest[0] == 0, 1, rest[0]))
+    return np.where(change == 0, base, base + change * np.float32(factor))

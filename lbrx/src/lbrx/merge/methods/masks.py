@@ -29,8 +29,9 @@ class KeptDifferences:
 
     def values(self, weight: float) -> Tensor:
         """What is kept, times a weight."""
-        change = (self.x - self.base.astype(dt.float32)) * weight
-        return change if self.mask is None else self.mask.where(change, 0.0)
+        mask = () if self.mask is None else (self.mask,)
+        result: Tensor = apply("kept_change", self.x, self.base, *mask, weight=weight)
+        return result
 
     def rescaling(self) -> float:
         """The sum of all magnitudes over the sum of the kept ones; 1 if one of them is tiny."""

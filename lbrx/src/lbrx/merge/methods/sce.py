@@ -7,7 +7,6 @@ import numpy as np
 from lbrx import dtype as dt
 from lbrx.merge.methods.method import Base, Method, Parameter, Parents
 from lbrx.merge.methods.statistics import differences, total
-from lbrx.merge.methods.task_vectors import agreement, chosen
 from lbrx.merge.methods.weighted_sums import added, sum_of
 from lbrx.tensor import Tensor
 from lbrx.tensor.core import apply
@@ -33,9 +32,11 @@ def sce(parents: Parents) -> Tensor:
     sum_of_squares = sum(squares)
     count = len(changes)
     weights = [s / sum_of_squares if sum_of_squares >= SMALLEST else 1 / count for s in squares]
-    agree = agreement(changes)
-    change = chosen(agree, [d * w for d, w in zip(changes, weights, strict=True)])
-    return added(parents.base, change / chosen(agree, weights).maximum(SMALLEST))
+    signs = sum_of(changes)
+    agree = [apply("agreeing", d, signs) for d in changes]
+    change = sum_of([d * w for d, w in zip(agree, weights, strict=True)])
+    counted = [apply("agreeing", d, signs, weight=w) for d, w in zip(changes, weights, strict=True)]
+    return added(parents.base, change, sum_of(counted).maximum(SMALLEST))
 
 
 def _most_varied(changes: list[Tensor], share: float) -> Tensor:

@@ -8,6 +8,7 @@ from lbrx.merge.methods.masks import KeptDifferences
 from lbrx.merge.methods.method import Base, Method, Parameter, Parents
 from lbrx.merge.methods.weighted_sums import added, sum_of
 from lbrx.tensor import Tensor
+from lbrx.tensor.core import apply
 
 Sparsify = Callable[[Parents, int, Tensor], KeptDifferences]
 """The part of a model's task vector that is kept, given its place and the base."""
@@ -70,25 +71,19 @@ def merged(parents: Parents, sparsify: Sparsify | None, consensus: bool) -> Tens
     scales = [part.rescaling() if given["rescale"] else 1.0 for part in kept]
     parts = [part.values(w * s) for part, w, s in zip(kept, weights, scales, strict=True)]
     if consensus:
-        agree = agreement(parts)
-        change = chosen(agree, parts)
-        if given["normalize"]:
-            divisor = chosen(agree, weights)
-            change = change / (divisor == 0).where(1.0, divisor)
-    else:
-        change, total = sum_of(parts), sum(weights)
-        if given["normalize"] and abs(total) >= 1e-8:
-            change = change / total
-    return added(base, change if given["lambda"] == 1 else change * given["lambda"])
+        change, divisor = agreed(parts, weights)
+        return added(base, change, divisor if given["normalize"] else None, given["lambda"])
+    total = sum(weights)
+    divided = given["normalize"] and abs(total) >= 1e-8
+    return added(
+        base, sum_of(parts), factor=given["lambda"] / total if divided else given["lambda"]
+    )
 
 
-def agreement(parts: Sequence[Tensor]) -> list[Tensor]:
-    """Where the sign of each part is that of the sum of all. A sum of 0 counts as positive; parts
-    of 0 never agree."""
-    positive = sum_of(parts) >= 0
-    return [positive.where(part > 0, part < 0) for part in parts]
-
-
-def chosen(agree: Sequence[Tensor], values: Sequence[Tensor | float]) -> Tensor:
-    """The sum of the values that are chosen, element by element."""
-    return sum_of([a.where(value, 0.0) for a, value in zip(agree, values, strict=True)])
+def agreed(parts: Sequence[Tensor], weights: Sequence[float]) -> tuple[Tensor, Tensor]:
+    """The sums of the parts and of their weights, both where a part's sign is that of the sum of
+    all. A sum of 0 counts as positive; parts of 0 never agree."""
+    total = sum_of(parts)
+    change = sum_of([apply("agreeing", part, total) for part in parts])
+    agree = [apply("agreeing", p, total, weight=w) for p, w in zip(parts, weights, strict=True)]
+    return change, sum_of(agree)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from lbrx import dtype as dt
-from lbrx.tensor import Tensor, tensor
-
-
-def single(number: float) -> Tensor:
-    """A number that makes an operation with 16-bit operands one of float32: a cast less."""
-    return tensor(number, dtype=dt.float32, device="cpu")
+from lbrx.ops.merging import MOST_WEIGHTED
+from lbrx.tensor import Tensor
+from lbrx.tensor.core import apply
 
 
 def sum_of(parts: Sequence[Tensor]) -> Tensor:
@@ -22,32 +20,54 @@ def sum_of(parts: Sequence[Tensor]) -> Tensor:
 def weighted_sum(tensors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
     """sum w_i x_i in float32. Tensors of weight 0 are left out, and one of weight 1 alone is
     returned as it is."""
-    used = [(x, w) for x, w in zip(tensors, weights, strict=True) if w != 0]
+    used = [(x, float(w)) for x, w in zip(tensors, weights, strict=True) if w != 0]
     match used:
         case []:
             return tensors[0].astype(dt.float32) * 0.0
-        case [(x, 1)]:
+        case [(x, 1.0)]:
             return x
-    return sum_of([x * single(w) for x, w in used])
+        case [(x, w)]:
+            return x.astype(dt.float32) * w
+    groups = [used[i : i + MOST_WEIGHTED] for i in range(0, len(used), MOST_WEIGHTED)]
+    return sum_of([_weighted("sum", group) for group in groups])
 
 
 def mean(tensors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
     """The weighted sum for weights that add up to 1. Where no weight is negative, the result is
     held between the smallest and the largest operand: rounding cannot leave that range, so the mean
     of equal values is that value."""
-    used = [(x, w) for x, w in zip(tensors, weights, strict=True) if w != 0]
-    result = weighted_sum([x for x, _ in used], [w for _, w in used])
-    if len(used) == 1 or any(w < 0 for _, w in used):
-        return result
-    low = high = used[0][0]
-    for x, _ in used[1:]:
-        low, high = low.minimum(x), high.maximum(x)
-    return result.maximum(low).minimum(high)
+    used = [(x, float(w)) for x, w in zip(tensors, weights, strict=True) if w != 0]
+    if len(used) < 2 or any(w < 0 for _, w in used):
+        return weighted_sum(tensors, weights)
+    while len(used) > 1:  # means of groups, then the mean of these
+        groups = [used[i : i + MOST_WEIGHTED] for i in range(0, len(used), MOST_WEIGHTED)]
+        used = [_group_mean(group) for group in groups]
+    return used[0][0]
 
 
-def added(base: Tensor | None, change: Tensor) -> Tensor:
-    """base + change in float32. A change of 0 keeps the base's bits, also those of -0."""
+def _group_mean(group: Sequence[tuple[Tensor, float]]) -> tuple[Tensor, float]:
+    """The mean of some tensors, and its weight."""
+    total = math.fsum(w for _, w in group)
+    if len(group) == 1:
+        return group[0]
+    return _weighted("mean", [(x, w / total) for x, w in group]), total
+
+
+def _weighted(kind: str, group: Sequence[tuple[Tensor, float]]) -> Tensor:
+    if len(group) == 1:
+        return group[0][0].astype(dt.float32) * group[0][1]
+    weights = dict(zip(("first", "second", "third", "fourth"), (w for _, w in group), strict=False))
+    result: Tensor = apply("weighted", *(x for x, _ in group), kind=kind, **weights)
+    return result
+
+
+def added(
+    base: Tensor | None, change: Tensor, divisor: Tensor | None = None, factor: float = 1.0
+) -> Tensor:
+    """base + change / divisor * factor in float32, where a divisor of 0 is 1. A change of 0 keeps
+    the base's bits, also those of -0."""
     if base is None:
         return change
-    start = base.astype(dt.float32)
-    return (change == 0).where(start, start + change)
+    given = (base, change) if divisor is None else (base, change, divisor)
+    result: Tensor = apply("changed", *given, factor=float(factor))
+    return result
