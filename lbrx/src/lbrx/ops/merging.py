@@ -122,7 +122,7 @@ inline float weighted_sum(float a, float b, float c, float d, float u, float v, 
   return a * u + b * v + c * w + d * x;
 }
 inline float weighted_within(float sum, float low, float high) {
-  return sum < low ? low : sum > high ? high : sum;
+  return metal::select(metal::select(sum, low, sum < low), high, sum > high);
 }
 inline float weighted_mean(float a, float b, float u, float v) {
   return weighted_within(weighted_sum(a, b, u, v), metal::fmin(a, b), metal::fmax(a, b));
@@ -165,7 +165,7 @@ def weighted(
 _KEPT = """
 inline float kept_change(float x, float base, float weight) { return (x - base) * weight; }
 inline float kept_change(float x, float base, float mask, float weight) {
-  return mask != 0 ? (x - base) * weight : 0;
+  return metal::select(0.0f, (x - base) * weight, mask != 0);
 }
 """
 
@@ -179,11 +179,14 @@ def kept_change(*values: NumpyArray, weight: float) -> NumpyArray:
 
 
 _AGREEING = """
+inline bool agrees(float part, float total) {
+  return metal::select(-part, part, total >= 0) > 0;
+}
 inline float agreeing(float part, float total) {
-  return (total >= 0 ? part > 0 : part < 0) ? part : 0;
+  return metal::select(0.0f, part, agrees(part, total));
 }
 inline float agreeing(float part, float total, float weight) {
-  return (total >= 0 ? part > 0 : part < 0) ? weight : 0;
+  return metal::select(0.0f, weight, agrees(part, total));
 }
 """
 
@@ -199,12 +202,14 @@ def agreeing(*values: NumpyArray, weight: float | None = None) -> NumpyArray:
     return np.where(agrees, part if weight is None else np.float32(weight), np.float32(0))
 
 
+# Adding -0 keeps the bits of every number. (A choice between the sum and the base would become one
+# of 16-bit numbers, which compilers do not make vectors of.)
 _CHANGED = """
 inline float changed(float base, float change, float factor) {
-  return change == 0 ? base : base + change * factor;
+  return base + metal::select(change * factor, -0.0f, change == 0);
 }
 inline float changed(float base, float change, float divisor, float factor) {
-  return change == 0 ? base : base + (divisor == 0 ? change : change / divisor) * factor;
+  return changed(base, change / metal::select(divisor, 1.0f, divisor == 0), factor);
 }
 """
 
