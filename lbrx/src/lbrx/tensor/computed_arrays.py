@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from numpy.typing import NDArray
@@ -21,9 +22,40 @@ from lbrx.tensor.creation import from_numpy
 from lbrx.tensor.derived import RowIndex, RowStorage
 from lbrx.tensor.placement import default_device
 
-# Whole tensors are computed one at a time: the device takes them in turn anyway, and the memory of
-# intermediate results is needed once. A source may be computed too, by the same thread.
-_WHOLE = threading.RLock()
+IN_FLIGHT = 1 << 24  # elements
+
+
+class _Gate:
+    """Lets threads compute whole tensors together up to a number of elements, and larger ones one
+    at a time: their intermediate results take memory. A thread that is inside may enter again,
+    since a source may be computed too."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._elements = 0
+        self._own = threading.local()
+
+    @contextmanager
+    def passing(self, elements: int) -> Iterator[None]:
+        if getattr(self._own, "inside", False):
+            yield
+            return
+        with self._changed:
+            self._changed.wait_for(
+                lambda: not self._elements or self._elements + elements <= IN_FLIGHT
+            )
+            self._elements += elements
+        self._own.inside = True
+        try:
+            yield
+        finally:
+            self._own.inside = False
+            with self._changed:
+                self._elements -= elements
+                self._changed.notify_all()
+
+
+_WHOLE = _Gate()
 
 
 def computed(recipe: ComputedTensor, sources: Sequence[Array], device: str | None) -> Array:
@@ -38,7 +70,7 @@ def computed(recipe: ComputedTensor, sources: Sequence[Array], device: str | Non
     by_rows = recipe.function.is_elementwise and all(s.layout.shape == shape for s in sources)
 
     def whole() -> NDArray[Any]:
-        with _WHOLE:
+        with _WHOLE.passing(math.prod(shape)):
             return _result(recipe, [_on_device(array, place) for array in sources], shape)
 
     def rows(index: RowIndex) -> NDArray[Any]:

@@ -9,6 +9,7 @@ from lbrx.merge.methods.method import Base, Method, Parameter, Parents
 from lbrx.merge.methods.weighted_sums import added, sum_of
 from lbrx.tensor import Tensor
 from lbrx.tensor.core import apply
+from lbrx.tensor.evaluation import start
 
 Sparsify = Callable[[Parents, int, Tensor], KeptDifferences]
 """The part of a model's task vector that is kept, given its place and the base."""
@@ -68,6 +69,7 @@ def merged(parents: Parents, sparsify: Sparsify | None, consensus: bool) -> Tens
         KeptDifferences(x, base) if sparsify is None else sparsify(parents, i, base)
         for i, x in enumerate(parents.tensors)
     ]
+    start([part.norms for part in kept])  # together, before the first is waited for
     scales = [part.rescaling() if given["rescale"] else 1.0 for part in kept]
     parts = [part.values(w * s) for part, w, s in zip(kept, weights, scales, strict=True)]
     if consensus:
