@@ -13,8 +13,8 @@ from lbrx.convert import Result, RunOptions, Settings, make_plan, perform
 from lbrx.convert.pieces import Progress
 from lbrx.convert.verify import table
 from lbrx.errors import LbrxError
+from lbrx.formats.packaged_models import model_path
 from lbrx.formats.writing import writable
-from lbrx.models.loading import model_path
 from lbrx.process import peak_memory
 
 _EXAMPLES = """examples:

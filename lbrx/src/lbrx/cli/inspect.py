@@ -11,11 +11,11 @@ from typing import Any
 from lbrx import formats
 from lbrx.convert.contents import Contents, TokenizerFacts, contents
 from lbrx.errors import LbrxError
+from lbrx.formats.packaged_models import model_path
 from lbrx.formats.quantized_checkpoints import check_readable
 from lbrx.models import architectures
 from lbrx.models.config import model_type_of, read_config
 from lbrx.models.fitting import WORKING_SET, Fit, fits, needs
-from lbrx.models.loading import model_path
 from lbrx.models.memory_plan import MemoryPlan
 from lbrx.tensor.stored_model import StoredModel
 

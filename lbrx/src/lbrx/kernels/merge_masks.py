@@ -26,7 +26,7 @@ RANK_BINS = 8 * 64 + 2
 CUT_BYTES = 16
 GROUP = 256  # threads
 CHUNK = 1 << 18  # elements of one thread, at least: a histogram for fewer costs more than it saves
-PER_CORE = 4  # chunks or workers
+PER_CORE = 4  # threads of a CPU's core
 FEW_CORES = 16  # where the number is unknown
 
 
@@ -126,8 +126,10 @@ def _dispatch(
     gpu.queue.dispatch(pipeline, arguments, *size, kernel=kernel, variant="serial")
 
 
-def _most_threads(gpu: Context) -> int:
-    return PER_CORE * (gpu.info.cores or FEW_CORES)
+def _most_threads(gpu: Context, on_gpus: int) -> int:
+    """The most threads that share the work; their scratch memory limits them on GPUs."""
+    per_core = on_gpus if gpu.info.simd_hardware else PER_CORE
+    return per_core * (gpu.info.cores or FEW_CORES)
 
 
 @family.variant("histogram", can=lambda info, problem: problem.kind == "magnitude")
@@ -139,7 +141,7 @@ def histogram(
     ranks: tuple[int, int],
 ) -> None:
     """Two histograms find the magnitudes at which the ranks cut, one thread for each chunk."""
-    chunks = max(1, min(problem.size // CHUNK, _most_threads(gpu)))
+    chunks = max(1, min(problem.size // CHUNK, _most_threads(gpu, 8)))
     chunk = -(-problem.size // chunks)
     chunks = -(-problem.size // chunk)
     cut = [min(rank, problem.size) for rank in ranks]
@@ -172,7 +174,7 @@ def _random(
 ) -> tuple[int, Arguments]:
     """The number of workers, and the arguments of random masks."""
     *probabilities, seed = chances
-    workers = min(problem.rows, _most_threads(gpu))
+    workers = min(problem.rows, _most_threads(gpu, 64))
     record = struct.pack("3I2f", problem.rows, problem.length, workers, *probabilities)
     return workers, [record, struct.pack("2Q", seed & (1 << 64) - 1, 0)]
 

