@@ -26,6 +26,7 @@ CASES = [
     ("linear", 2, {}, WEIGHTS),
     ("linear", 3, {"normalize": False}, THREE),
     ("linear", 3, {}, [{"weight": 1}, {"weight": 0}, {"weight": 2}]),
+    ("linear", 6, {}, [{"weight": w} for w in (1, 2, 3, 4, 5, 6)]),
     ("slerp", 1, {"t": 0.4}, None),
     ("nuslerp", 2, {}, WEIGHTS),
     ("nuslerp", 2, {"nuslerp_flatten": False}, WEIGHTS),
@@ -132,9 +133,10 @@ def awkward(rng, dtype):
 @pytest.mark.parametrize("name", sorted(METHODS))
 def test_merging_a_model_with_itself(name, dtype, device, rng):
     method, x = METHODS[name], awkward(rng, dtype)
-    count = min(3, method.models[1] or 3)
+    count = min(5, method.models[1] or 5)
     needed = {p.name: 0.3 for p in method.parameters if p.required}
-    own = [{p.name: w for p in method.own if p.required} for w in (0.3, 0.9, 0.5)][:count]
+    shares = (0.3, 0.9, 0.5, 0.7, 0.1)[:count]
+    own = [{p.name: w for p in method.own if p.required} for w in shares]
     for o in own:
         o |= {"density": 0.5} if any(p.name == "density" for p in method.own) else {}
     got = merged(name, [x] * count, x, needed, own, device=device)
