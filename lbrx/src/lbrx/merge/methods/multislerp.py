@@ -11,6 +11,7 @@ from lbrx.merge.methods.weighted_sums import added, mean, weighted_sum
 from lbrx.tensor import Tensor
 
 PARALLEL = 1e-9  # 1 - cos of vectors that have one direction
+SHORTEST = 1e-3  # a sum of unit vectors, by inner products of float32, has no direction below it
 
 
 def multislerp(parents: Parents) -> Tensor:
@@ -32,10 +33,11 @@ def multislerp(parents: Parents) -> Tensor:
         return parents.base
     units = 1 / (norms + eps)
     length = float(np.sqrt(max((weights * units) @ products @ (weights * units), 0.0)))
-    if length < eps and len(vectors) > 2:
+    cancelled = length < max(eps, SHORTEST)
+    if cancelled and len(vectors) > 2:
         problem = "the directions of the models cancel each other out"
         raise LbrxError(f"{parents.name}: {problem}: change their weights")
-    if length < eps or (products * np.outer(units, units) >= 1 - PARALLEL).all():
+    if cancelled or (products * np.outer(units, units) >= 1 - PARALLEL).all():
         combine = mean if abs(weights.sum() - 1) < 1e-12 else weighted_sum
         return added(parents.base, combine(vectors, [float(w) for w in weights]))
     scale = float(weights @ norms) / length
