@@ -73,8 +73,9 @@ def merged(parents: Parents, sparsify: Sparsify | None, consensus: bool) -> Tens
     scales = [part.rescaling() if given["rescale"] else 1.0 for part in kept]
     parts = [part.values(w * s) for part, w, s in zip(kept, weights, scales, strict=True)]
     if consensus:
-        change, divisor = agreed(parts, weights)
-        return added(base, change, divisor if given["normalize"] else None, given["lambda"])
+        change = agreed(parts)
+        divisor = agreed(parts, weights) if given["normalize"] else None
+        return added(base, change, divisor, given["lambda"])
     total = sum(weights)
     divided = given["normalize"] and abs(total) >= 1e-8
     return added(
@@ -82,10 +83,9 @@ def merged(parents: Parents, sparsify: Sparsify | None, consensus: bool) -> Tens
     )
 
 
-def agreed(parts: Sequence[Tensor], weights: Sequence[float]) -> tuple[Tensor, Tensor]:
-    """The sums of the parts and of their weights, both where a part's sign is that of the sum of
-    all. A sum of 0 counts as positive; parts of 0 never agree."""
+def agreed(parts: Sequence[Tensor], weights: Sequence[float] | None = None) -> Tensor:
+    """The sum of the parts, or of their weights, where a part's sign is that of the sum of all. A
+    sum of 0 counts as positive; parts of 0 never agree."""
     total = sum_of(parts)
-    change = sum_of([apply("agreeing", part, total) for part in parts])
-    agree = [apply("agreeing", p, total, weight=w) for p, w in zip(parts, weights, strict=True)]
-    return change, sum_of(agree)
+    given: list[dict[str, float]] = [{"weight": w} for w in weights or ()] or [{}] * len(parts)
+    return sum_of([apply("agreeing", p, total, **g) for p, g in zip(parts, given, strict=True)])
