@@ -61,17 +61,28 @@ def _check(options: argparse.Namespace) -> int:
         macros=tuple((name, value if equals else "1") for name, equals, value in macros),
         include_dirs=(str(file.parent), *options.include),
         file_name=options.file,
+        language_version=options.std,
+        strict=options.strict or "msl" in env.strict(),
     )
     try:
         program, warnings = compiler.check(source, settings)
     except CompileError as problem:
         print(problem.diagnostics.rstrip(), file=sys.stderr)
         return 1
-    warnings += compiler.check_address_spaces(source, settings)
+    if not settings.strict:
+        warnings += compiler.check_address_spaces(source, settings)
     if warnings.strip():
         print(warnings.rstrip(), file=sys.stderr)
     _print_kernels(program)
     return 0
+
+
+def _language_version(text: str) -> int:
+    """320 for "3.2", as __METAL_VERSION__ has it."""
+    found = re.fullmatch(r"(?:macos-)?(?:metal)?([234])\.([0-9])", text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a version: give 2.0 to 4.0")
+    return int(found[1]) * 100 + int(found[2]) * 10
 
 
 def _print_kernels(program: Program) -> None:
@@ -161,6 +172,14 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("file", metavar="FILE")
     check.add_argument("-I", dest="include", metavar="DIR", action="append", default=[])
     check.add_argument("-D", dest="define", metavar="X[=Y]", action="append", default=[])
+    check.add_argument("--strict", action="store_true", help="refuse what Apple's compiler refuses")
+    check.add_argument(
+        "--std",
+        metavar="VERSION",
+        type=_language_version,
+        default=320,
+        help="version of the language, 2.0 to 4.0 (3.2)",
+    )
     check.set_defaults(function=_check)
     devices = commands.add_parser("devices", help="list the devices")
     devices.add_argument(

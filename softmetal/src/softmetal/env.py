@@ -16,6 +16,7 @@ DEFAULT_CACHE_BYTES = 2 << 30
 DEFAULT_TIMEOUT = 300.0
 DEFAULT_COMPILER_TIMEOUT = 120.0
 LONGEST_TIMEOUT = 1e9
+STRICT = ("msl",)
 
 
 def _read(name: str, parse: Callable[[str], T], default: D, expected: str) -> T | D:
@@ -48,6 +49,13 @@ def _seconds(text: str) -> float:
     return value
 
 
+def _strict(text: str) -> frozenset[str]:
+    wanted = frozenset(word.strip() for word in text.split(",") if word.strip())
+    if not wanted <= set(STRICT):
+        raise ValueError(text)
+    return wanted
+
+
 def device() -> str:
     """SOFTMETAL_DEVICE: which executor backs the default device."""
     return _read("SOFTMETAL_DEVICE", str, "cpu", "'cpu', 'discrete', 'cuda:0' or 'null'")
@@ -78,6 +86,12 @@ def cache_limit() -> int:
     return _read(
         "SOFTMETAL_CACHE_LIMIT", _positive, DEFAULT_CACHE_BYTES, "a number of bytes above 0"
     )
+
+
+def strict() -> frozenset[str]:
+    """SOFTMETAL_STRICT: in which ways softmetal is as strict as a Mac, separated by commas:
+    `msl` refuses sources that Apple's compiler refuses."""
+    return _read("SOFTMETAL_STRICT", _strict, frozenset(), f"a list of {', '.join(STRICT)}")
 
 
 def check() -> str:

@@ -27,6 +27,8 @@ class CompileOptions:
     include_dirs: tuple[str, ...] = ()
     language_version: int = 320  # __METAL_VERSION__
     file_name: str = "program_source"  # what diagnostics call the source
+    strict: bool = False  # refuse what Apple's compiler refuses, though softmetal could run it
+    extensions: bool = True  # `#pragma softmetal extensions` exempts a source from that
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,7 +75,7 @@ inline void radix_sort(device Entry* entries, device Entry* other, uint count,
   device Entry* to = other;
   for (uint place = 0; place < PLACES; place++) {
     thread uint* starts = counts[place];
-    if (starts[from[0].digit(place)] == count) continue;
+    if (starts[Entry(from[0]).digit(place)] == count) continue;
     uint sum = 0;
     for (uint d = 0; d < DIGITS; d++) {
       const uint own = starts[d];
@@ -267,7 +267,7 @@ kernel void sort_select(device const Bits* in [[buffer(0)]], device Entry* out [
   device Entry* best = out + (ulong(at.y) * selecting.blocks + at.x) * keep;
   uint i = 0;
   for (; i < keep; i++) insert(best, i + 1, Entry::make(key_of(in[i]), first + i));
-  Bits worst = key_of(in[best[keep - 1].index() - first]);
+  Bits worst = key_of(in[Entry(best[keep - 1]).index() - first]);
   for (; i + SCANNED <= count; i += SCANNED) {
     Bits better = 0;
     for (uint j = 0; j < SCANNED; j++) better |= Bits(key_of(in[i + j]) < worst);
@@ -276,7 +276,7 @@ kernel void sort_select(device const Bits* in [[buffer(0)]], device Entry* out [
       const Bits key = key_of(in[i + j]);
       if (key < worst) {
         insert(best, keep, Entry::make(key, first + i + j));
-        worst = key_of(in[best[keep - 1].index() - first]);
+        worst = key_of(in[Entry(best[keep - 1]).index() - first]);
       }
     }
   }
@@ -284,7 +284,7 @@ kernel void sort_select(device const Bits* in [[buffer(0)]], device Entry* out [
     const Bits key = key_of(in[i]);
     if (key < worst) {
       insert(best, keep, Entry::make(key, first + i));
-      worst = key_of(in[best[keep - 1].index() - first]);
+      worst = key_of(in[Entry(best[keep - 1]).index() - first]);
     }
   }
 }
@@ -315,7 +315,8 @@ kernel void sort_values(device const Bits* in [[buffer(0)]],
                         device const Entry* entries [[buffer(1)]], device Bits* out [[buffer(2)]],
                         constant Chosen& chosen [[buffer(3)]],
                         uint2 at [[thread_position_in_grid]]) {
-  const uint index = entries[ulong(at.y) * chosen.stride + at.x].index();
+  const Entry entry = entries[ulong(at.y) * chosen.stride + at.x];
+  const uint index = entry.index();
   out[ulong(at.y) * chosen.keep + at.x] = in[ulong(at.y) * chosen.row + index];
 }
 
@@ -323,5 +324,6 @@ template <typename Entry>
 kernel void sort_indices(device const Entry* entries [[buffer(0)]], device long* out [[buffer(1)]],
                          constant Chosen& chosen [[buffer(2)]],
                          uint2 at [[thread_position_in_grid]]) {
-  out[ulong(at.y) * chosen.keep + at.x] = entries[ulong(at.y) * chosen.stride + at.x].index();
+  const Entry entry = entries[ulong(at.y) * chosen.stride + at.x];
+  out[ulong(at.y) * chosen.keep + at.x] = entry.index();
 }

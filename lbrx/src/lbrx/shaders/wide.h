@@ -1,6 +1,7 @@
 // Vectors wider than Metal's, for CPU kernels: clang translates them to the machine's instructions.
 // Files that include this are not compiled by Apple's compiler.
 #pragma once
+#pragma softmetal extensions
 #include <metal_stdlib>
 using namespace metal;
 

@@ -252,7 +252,9 @@ class MTLDevice(Capabilities):
     ) -> tuple[MTLLibrary | None, NSError | None]:
         limit = options.maxTotalThreadsPerThreadgroup() if options else 0
         try:
-            program = compiler.compile_library(source, compile_options(options, "program_source"))
+            # An Apple chip has none of softmetal's extensions.
+            settings = compile_options(options, "program_source", extensions=not self._profile)
+            program = compiler.compile_library(source, settings)
         except CompileError as problem:
             return None, _library_error(enums.MTLLibraryErrorCompileFailure, str(problem))
         return MTLLibrary(self, program, limit), None

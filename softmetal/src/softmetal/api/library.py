@@ -58,8 +58,10 @@ class MTLCompileOptions(Descriptor):
         self.setMathMode_(enums.MTLMathModeFast if enabled else enums.MTLMathModeSafe)
 
 
-def compile_options(options: MTLCompileOptions | None, file_name: str) -> CompileOptions:
-    """The options as a record for the compiler."""
+def compile_options(
+    options: MTLCompileOptions | None, file_name: str, extensions: bool = True
+) -> CompileOptions:
+    """The options as a record for the compiler; `extensions`: a source may ask for softmetal's."""
     given = options or MTLCompileOptions()
     macros: Mapping[str, object] = given.preprocessorMacros() or {}
     major, minor = divmod(given.languageVersion(), 1 << 16)
@@ -70,6 +72,8 @@ def compile_options(options: MTLCompileOptions | None, file_name: str) -> Compil
         macros=tuple((str(name), str(value)) for name, value in macros.items()),
         language_version=major * 100 + minor * 10,
         file_name=file_name,
+        strict="msl" in env.strict(),
+        extensions=extensions,
     )
 
 

@@ -99,7 +99,7 @@ def _require_text(source: str, options: CompileOptions) -> None:
 
 
 def check_address_spaces(source: str, options: CompileOptions) -> str:
-    """Warnings about pointers that mix device and threadgroup memory; compilation erases both."""
+    """Warnings about address spaces that Apple's compiler would refuse to mix."""
     from softmetal.compiler import building
 
     return building.check_address_spaces(source, options)

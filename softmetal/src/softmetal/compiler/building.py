@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
-from softmetal.compiler import diagnostics, frontend, host_access, stages
+from softmetal.compiler import diagnostics, frontend, host_access, stages, strict
 from softmetal.compiler.identity import INCLUDE, fingerprint
 from softmetal.compiler.target import KernelSource, Target
 from softmetal.compiler.tokens import Refusal, Token
@@ -16,7 +17,7 @@ from softmetal.types import CompileOptions, Function, Program
 
 def front(source: str, options: CompileOptions) -> tuple[Program, str, list[Path]]:
     """The program of a source, clang's warnings, and the user's headers in it."""
-    text = source
+    text, spaces = source, ""
 
     def places() -> diagnostics.SourceMap:
         return diagnostics.SourceMap(text, options.file_name, source, options.include_dirs)
@@ -25,8 +26,15 @@ def front(source: str, options: CompileOptions) -> tuple[Program, str, list[Path
         expanded = text = stages.preprocess(source, options)
         files = stages.included_files(text, options)
         rewritten = frontend.rewrite(text)
+        is_strict = options.strict and not strict.is_exempt(rewritten.parsed, options)
+        if is_strict:
+            strict.enforce(rewritten.parsed, options)
         text = rewritten.text
-        program = Program(text, options, rewritten.functions, rewritten.constants, source)
+        # Kernels are the same however strictly their source was checked.
+        kept = replace(options, strict=False, extensions=True)
+        program = Program(text, kept, rewritten.functions, rewritten.constants, source)
+        if is_strict:
+            spaces = strict.address_spaces(program, rewritten.parsed)
         warnings = stages.check(program, unit_header(options))
         text = expanded
         _refuse_recursion(program, rewritten.suspects)
@@ -34,7 +42,10 @@ def front(source: str, options: CompileOptions) -> tuple[Program, str, list[Path
     except Refusal as error:
         raise CompileError(diagnostics.refusal(error, places())) from None
     except CompileError as error:
-        raise CompileError(diagnostics.explain(error.diagnostics, places())) from None
+        told = diagnostics.explain(error.diagnostics, places())
+        raise CompileError(strict.joined(told, spaces)) from None
+    if spaces:
+        raise CompileError(spaces)
     if program.constants:
         warnings = diagnostics.of_the_source(warnings, places())
     return program, diagnostics.explain(warnings, places()) if warnings else "", files
@@ -50,12 +61,13 @@ def _refuse_recursion(program: Program, suspects: Mapping[str, Token]) -> None:
 
 
 def check_address_spaces(source: str, options: CompileOptions) -> str:
-    """Warnings about pointers that mix device and threadgroup memory; compilation erases both."""
-    text = stages.preprocess(source, options)
-    kept = frontend.rewrite(text, keep_spaces=True)
-    program = Program(kept.text, options, kept.functions, kept.constants)
-    places = diagnostics.SourceMap(kept.text, options.file_name, source, options.include_dirs)
-    return diagnostics.address_space_warnings(stages.check_spaces(kept.text, program), places)
+    """Warnings about address spaces that Apple's compiler would refuse to mix."""
+    rewritten = frontend.rewrite(stages.preprocess(source, options))
+    if strict.is_exempt(rewritten.parsed, options):
+        return ""
+    program = Program(rewritten.text, options, rewritten.functions, rewritten.constants, source)
+    found = strict.address_spaces(program, rewritten.parsed)
+    return found.replace(": error: ", ": warning: address spaces: ")
 
 
 def unit_header(options: CompileOptions, checked: bool = False) -> Path:

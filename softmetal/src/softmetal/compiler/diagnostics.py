@@ -182,20 +182,6 @@ def _is_our_note(file: str, text: str) -> bool:
     )
 
 
-def address_space_warnings(stderr: str, source_map: SourceMap) -> str:
-    """The errors of the address-space check that are about address spaces, as warnings."""
-    groups = re.split(
-        r"^(?=[^\n]*: (?:fatal )?error:)", stderr, flags=re.MULTILINE
-    )  # with their notes
-    lines = [
-        group.splitlines()[0].replace("error:", "warning: address spaces:", 1)
-        for group in groups
-        if "error:" in group and ("__global" in group or "__local" in group)
-    ]
-    text = explain("\n".join(lines), source_map) if lines else ""
-    return text.replace("__global", "device").replace("__local", "threadgroup")
-
-
 def refusal(error: Refusal, source_map: SourceMap) -> str:
     """A Refusal in the format of clang's errors."""
     return source_map.render(*source_map.place(error.token.start), f"error: {error.message}") + "\n"

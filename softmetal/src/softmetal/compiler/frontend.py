@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from softmetal.compiler import directives, rules
@@ -19,7 +19,6 @@ from softmetal.compiler.unsupported import refuse_kernel
 from softmetal.types import Function, FunctionConstant, Mode, Parameter
 
 ERASED = frozenset({"device", "thread", "threadgroup", "kernel"})
-_SPACES = {"device": "SM_GLOBAL", "threadgroup": "SM_LOCAL"}
 _STORAGE = ("constant", "const", "static", "constexpr")
 _STATEMENT_STARTS = frozenset({"{", "}", ";", ":"})
 _FLOAT = re.compile(
@@ -56,35 +55,36 @@ class Rewritten:
     functions: dict[str, Function]
     constants: tuple[FunctionConstant, ...]
     suspects: dict[str, Token]  # functions that may be recursive, by name
+    parsed: Pass  # what the strict check spells differently
 
 
-def rewrite(text: str, keep_spaces: bool = False) -> Rewritten:
-    """Run the token pass over preprocessed text; raises Refusal with the token in question.
-
-    With `keep_spaces` device and threadgroup stay in the types, for the check of address spaces.
-    """
-    return _Pass(text, keep_spaces).run()
+def rewrite(text: str) -> Rewritten:
+    """Run the token pass over preprocessed text; raises Refusal with the token in question."""
+    return Pass(text).run()
 
 
-class _Pass:
-    def __init__(self, text: str, keep_spaces: bool) -> None:
+class Pass:
+    """The tokens of a source, and what becomes of them."""
+
+    def __init__(self, text: str) -> None:
         self.source = text
-        self.keep_spaces = keep_spaces
         self.tokens = tokenize(text)
         self.syntax = Syntax(self.tokens)
         self.blanked: list[tuple[int, int]] = []  # token ranges to remove
+        self.duplicates: list[tuple[int, int]] = []  # and those of overloads that become the same
         self.replaced: dict[int, str] = {}  # token index -> text
         self.constants: list[FunctionConstant] = []
         self.optional = self._optional()
         self.kernels: dict[str, Declaration] = {}
         self.functions: dict[str, Function] = {}
         self.callees: dict[str, set[str]] = defaultdict(set)
+        self.parameters: dict[int, list[tuple[Parameter, Token]]] = {}  # by a kernel's start
+        self.instances: dict[str, tuple[Declaration, list[int]]] = {}  # tokens that name a kernel
 
     def run(self) -> Rewritten:
         directives.enforce(self.syntax)
         rules.enforce(self.syntax)
-        if not self.keep_spaces:
-            self._drop_duplicates()
+        self._drop_duplicates()
         for declaration in self.syntax.declarations:
             self._collect_callees(declaration)
             self._constructor_qualifiers(declaration)
@@ -94,7 +94,8 @@ class _Pass:
         for index in rules.static_locals(self.syntax):
             self.replaced[index] = "static __attribute__((require_constant_initialization))"
         suspects = rules.recursion_suspects(self.syntax)
-        return Rewritten(self._edited(), self.functions, tuple(self.constants), suspects)
+        text = self.edited([*self.blanked, *self.duplicates], self._cpp)
+        return Rewritten(text, self.functions, tuple(self.constants), suspects, self)
 
     # ---- declarations --------------------------------------------------------------------------
 
@@ -108,7 +109,7 @@ class _Pass:
             if others and not self._is_redefinition(declaration, others):
                 self._require_one_body(others[0], declaration)
                 extra = 1 if self.syntax.text(declaration.end) == ";" else 0
-                self.blanked.append((declaration.start, declaration.end + extra))
+                self.duplicates.append((declaration.start, declaration.end + extra))
             others.append(declaration)
 
     def _definitions(self) -> Iterator[Declaration]:
@@ -239,7 +240,9 @@ class _Pass:
         spelled = " ".join(self._cpp(plain[i]) for i in range(named, last + 1))
         entry = "::".join((*kernel.scope, spelled))
         scope = "::".join(declaration.scope)
-        self._add_function(kernel, self._host_name(declaration) or entry, entry, scope)
+        host_name = self._host_name(declaration) or entry
+        self._add_function(kernel, host_name, entry, scope)
+        self.instances[host_name] = (kernel, plain[named : last + 1])
         self.blanked.append((declaration.start, declaration.end))
 
     def _find_kernel(self, scope: tuple[str, ...], path: tuple[str, ...]) -> Declaration | None:
@@ -314,6 +317,7 @@ class _Pass:
             rules.check_parameter(parameter, token)
             numbered.append((parameter, token))
         rules.check_places(numbered)
+        self.parameters[kernel.start] = numbered
         return tuple(parameter for parameter, _ in numbered)
 
     def _parameter(self, kernel: Declaration, first: int, last: int) -> Parameter:
@@ -433,21 +437,20 @@ class _Pass:
         if index in self.replaced:
             return self.replaced[index]
         if token.kind == "number":
-            return _float_literal(token.text)
+            return float_literal(token.text)
         if token.kind == "word":
             if token.text in ERASED:
-                kept = self.keep_spaces and token.text in _SPACES
-                return _SPACES[token.text] if kept else " " * len(token.text)
+                return " " * len(token.text)
             if token.text == "constant":
                 beside = (self.syntax.text(index - 1), self.syntax.text(index + 1))
                 return "const   " if "const" not in beside else "        "
-            if self._is_cast(index):
+            if self.is_cast(index):
                 return f"SM_CAST_{token.text}"
         if token.kind == "directive" and not token.text.startswith("# "):
             return directives.pragma(token.text)
         return token.text
 
-    def _is_cast(self, index: int) -> bool:
+    def is_cast(self, index: int) -> bool:
         """`half(x)`, `bfloat(x)` and `static_cast<T>(x)`: clang has no way from half to bfloat."""
         text, following = self.syntax.text(index), self.syntax.text(index + 1)
         if text == "static_cast":
@@ -462,9 +465,10 @@ class _Pass:
             and self.syntax.text(index + 2) not in ("*", "&", ")")
         )
 
-    def _edited(self) -> str:
+    def edited(self, blanked: list[tuple[int, int]], spell: Callable[[int], str]) -> str:
+        """The source without the `blanked` ranges of tokens, each other token as `spell` says."""
         edits: list[tuple[int, int, str]] = []
-        gone = sorted(self.blanked)
+        gone = sorted(blanked)
         index, hidden = 0, 0
         while index < len(self.tokens):
             while hidden < len(gone) and gone[hidden][1] <= index:
@@ -477,7 +481,7 @@ class _Pass:
                 index = self.syntax.partner[index] + 1
             else:
                 token = self.tokens[index]
-                if (text := self._cpp(index)) != token.text:
+                if (text := spell(index)) != token.text:
                     edits.append((token.start, token.end, text))
                 index += 1
         return apply_edits(self.source, edits)
@@ -491,7 +495,7 @@ class _Pass:
         ]
 
 
-def _float_literal(text: str) -> str:
+def float_literal(text: str) -> str:
     """MSL's literals are float without a suffix, half with h, bfloat with bf."""
     found = _FLOAT.match(text)
     if found is None:

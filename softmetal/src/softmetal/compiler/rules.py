@@ -21,13 +21,13 @@ _WORDS = {
     "new": "'new' is not supported in Metal: kernels have no heap",
     "delete": "'delete' is not supported in Metal: kernels have no heap",
 }
-_SPACES = frozenset({"device", "constant", "thread", "threadgroup", "threadgroup_imageblock"})
+SPACES = frozenset({"device", "constant", "thread", "threadgroup", "threadgroup_imageblock"})
 _CONSTANT = frozenset({"constant", "const", "constexpr"})
 _NOT_VARIABLES = frozenset(
     "using typedef template extern friend static_assert namespace enum struct class union".split()
 )
 _STATEMENT_STARTS = frozenset({"{", "}", ";"})
-_BUILTIN_TYPE = re.compile(
+BUILTIN_TYPE = re.compile(
     r"(bool|u?(char|short|int|long)|half|float|bfloat)[234]?|unsigned|signed|u?int(8|16|32|64)_t"
     r"|size_t|(half|float)[234]x[234]|packed_\w+"
 )
@@ -35,7 +35,7 @@ _BY_VALUE = re.compile(r"(bool|u?(char|short|int|long)|half|float|bfloat)[234]?|
 _NOT_POSITIONS = re.compile(
     r"(bool|char|short|int|u?long|uchar|half|float|bfloat)[234]?|u(int|short)4|size_t"
 )
-_NO_SPACE = "pointer type must have explicit address space qualifier: write device, constant, "
+_NO_SPACE = "type must have explicit address space qualifier: write device, constant, "
 LAST_INDEX = 30
 
 
@@ -88,11 +88,17 @@ def _parameter_spaces(syntax: Syntax, function: Declaration) -> None:
 def _require_space(syntax: Syntax, plain: list[int]) -> None:
     """A pointer or reference to a type of Metal, whose address space must be written."""
     texts = [syntax.text(i) for i in plain]
-    if _SPACES & set(texts) or "(" in texts:
+    if SPACES & set(texts) or "(" in texts:
         return
     named = [n for n, t in enumerate(texts) if t not in ("const", "volatile")]
-    if len(named) > 1 and _BUILTIN_TYPE.fullmatch(texts[named[0]]) and texts[named[1]] in "*&":
-        raise Refusal(syntax.tokens[plain[named[1]]], f"{_NO_SPACE}threadgroup or thread")
+    if len(named) > 1 and BUILTIN_TYPE.fullmatch(texts[named[0]]) and texts[named[1]] in "*&":
+        raise missing_space(syntax.tokens[plain[named[1]]])
+
+
+def missing_space(token: Token) -> Refusal:
+    """A pointer or reference, at its `*` or `&`, that does not say where it points."""
+    kind = "pointer" if token.text == "*" else "reference"
+    return Refusal(token, f"{kind} {_NO_SPACE}threadgroup or thread")
 
 
 def _locals(syntax: Syntax, function: Declaration) -> None:
@@ -106,7 +112,7 @@ def _locals(syntax: Syntax, function: Declaration) -> None:
                     syntax.tokens[index],
                     "static local variable must reside in constant address space",
                 )
-        elif _BUILTIN_TYPE.fullmatch(syntax.text(index)) or syntax.text(index) == "const":
+        elif BUILTIN_TYPE.fullmatch(syntax.text(index)) or syntax.text(index) == "const":
             end = index + len(list(_until(syntax, index, function.end)))
             _require_space(syntax, list(range(index, end)))
 
@@ -160,10 +166,11 @@ def _reached(calls: dict[str, set[str]], name: str) -> set[str]:
 
 
 def check_result(syntax: Syntax, kernel: Declaration) -> None:
-    head = {syntax.text(i) for i in syntax.plain(kernel.start, kernel.parameters)}
-    if not head & {"void", "auto", "decltype"}:
+    head = [syntax.text(i) for i in syntax.plain(kernel.start, kernel.parameters - 1)]
+    if not {"void", "auto", "decltype"} & set(head):
         raise Refusal(
-            syntax.tokens[kernel.parameters - 1], f"kernel '{kernel.name}' must return void"
+            syntax.tokens[kernel.parameters - 1],
+            f"invalid return type '{head[-1]}' for kernel function: it must be void",
         )
 
 
@@ -175,8 +182,8 @@ def check_parameter(parameter: Parameter, token: Token) -> None:
         if parameter.index > LAST_INDEX:
             raise Refusal(
                 token,
-                f"{parameter.kind}({parameter.index}) of '{parameter.name}' is out of bounds: "
-                f"must be between 0 and {LAST_INDEX}",
+                f"'{parameter.kind}' attribute parameter is out of bounds: must be between 0 and "
+                f"{LAST_INDEX}",
             )
         if not pointer and len(words) == 1 and _BY_VALUE.fullmatch(words[0]):
             raise Refusal(
@@ -184,8 +191,9 @@ def check_parameter(parameter: Parameter, token: Token) -> None:
                 f"invalid type '{words[0]}' for buffer declaration '{parameter.name}': write "
                 f"'constant {words[0]}& {parameter.name}'",
             )
-        if pointer and not _SPACES & set(words) and _BUILTIN_TYPE.fullmatch(words[0]):
-            raise Refusal(token, f"{_NO_SPACE[:-2]} or threadgroup")
+        if pointer and not SPACES & set(words) and BUILTIN_TYPE.fullmatch(words[0]):
+            kind = "pointer" if "*" in words else "reference"
+            raise Refusal(token, f"{kind} {_NO_SPACE[:-2]} or threadgroup")
         if parameter.kind == "buffer" and pointer and "thread" in words:
             raise Refusal(token, f"buffer '{parameter.name}' must be in device or constant memory")
     elif len(words) == 1 and _NOT_POSITIONS.fullmatch(words[0]):

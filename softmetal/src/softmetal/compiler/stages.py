@@ -150,11 +150,15 @@ def check(program: Program, header: Path) -> str:
 
 def _every_kernel(program: Program) -> str:
     """The whole library, each of its kernels instantiated."""
-    uses = "".join(
+    return _constants(program, {}) + program.text + f'\n# 1 "softmetal_entries"\n{uses(program)}'
+
+
+def uses(program: Program) -> str:
+    """Declarations that instantiate each kernel."""
+    return "".join(
         _within(f.scope, f"static void (*const softmetal_use{i})() = (void (*)()) &::{f.entry};\n")
         for i, f in enumerate(program.functions.values())
     )
-    return _constants(program, {}) + program.text + f'\n# 1 "softmetal_entries"\n{uses}'
 
 
 def _within(scope: str, text: str) -> str:
@@ -182,22 +186,6 @@ def recursive_functions(program: Program, target: Target, header: Path) -> set[s
         if name in reached:
             found.add(host_access.demangle(name))
     return found
-
-
-def check_spaces(text: str, program: Program) -> str:
-    """Clang's errors for `text`, in which device and threadgroup are real address spaces.
-
-    Only SYCL's device mode has address spaces that work with C++ classes. It has a generic space,
-    so that only mixtures of device and threadgroup are reported.
-    """
-    flags = ["-fsyntax-only", *QUIET, *language_flags(program.options), "-w"]
-    mode = ["-Xclang", "-fsycl-is-device", "-DSM_CHECK_SPACES", "-include", "softmetal/unit.h"]
-    try:
-        source = _constants(program, {}) + text
-        clang.run("clang", [*flags, *mode, "-x", "c++", "-"], source, _OURS)
-    except CompileError as error:
-        return error.diagnostics
-    return ""
 
 
 def build_header(options: CompileOptions, target: Target, checked: bool, output: Path) -> None:

@@ -18,4 +18,10 @@
 #define SM_FMAX(x, y) __builtin_elementwise_maxnum(x, y)
 #endif
 
+// Address spaces, which only the strict check knows: compiler/strict/include/softmetal/spaces.h.
+#ifndef SM_STRICT
+#define SM_THREAD
+#define SM_LITERAL const char*
+#endif
+
 #endif

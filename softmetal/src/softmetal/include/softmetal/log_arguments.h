@@ -14,7 +14,7 @@ template <class T> struct log_argument {
     if constexpr (is_real<T>) {
       *kind = 'f';
       *bits = __builtin_bit_cast(sm_u64, (double)value);
-    } else if constexpr (__is_same(T, const char*) || __is_same(T, char*)) {
+    } else if constexpr (__is_same(T, SM_LITERAL) || __is_same(T, char*)) {
       *kind = 's';
       *bits = (sm_u64)value;
     } else if constexpr (__is_pointer(T) || __is_same(T, decltype(nullptr))) {

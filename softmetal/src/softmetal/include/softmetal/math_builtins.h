@@ -15,7 +15,7 @@
     return fast ? metal::fast::name(x, y, z) : metal::precise::name(x, y, z); \
   }
 #define SM_BUILTIN_OUT(name)                                               \
-  template <class T> SM_INLINE T __metal_##name(T x, T* out, bool fast) {  \
+  template <class T> SM_INLINE T __metal_##name(T x, SM_THREAD T* out, bool fast) { \
     return fast ? metal::fast::name(x, *out) : metal::precise::name(x, *out); \
   }
 
@@ -34,7 +34,7 @@ template <class T> SM_INLINE T __metal_copysign(T x, T y) { return metal::copysi
 template <class T> SM_INLINE T __metal_fma(T x, T y, T z) { return metal::fma(x, y, z); }
 template <class T> SM_INLINE T __metal_nextafter(T x, T y) { return metal::nextafter(x, y); }
 template <class T> SM_INLINE auto __metal_ilogb(T x) { return metal::ilogb(x); }
-template <class T> SM_INLINE T __metal_frexp(T x, softmetal::math::int_t<T>* exponent) {
+template <class T> SM_INLINE T __metal_frexp(T x, SM_THREAD softmetal::math::int_t<T>* exponent) {
   return metal::frexp(x, *exponent);
 }
 template <class T> SM_INLINE T __metal_ldexp(T x, softmetal::math::int_t<T> k, bool) {

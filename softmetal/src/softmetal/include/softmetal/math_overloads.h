@@ -20,14 +20,17 @@
   }
 // A result and a second one of the same type, by reference.
 #define SM_1_OUT(name, ...)                                                             \
-  SM_INLINE __VA_ARGS__ name(__VA_ARGS__ x, __VA_ARGS__& out) {                         \
-    softmetal::math::kernel_t<__VA_ARGS__> second;                                      \
-    auto first = SM_KERNEL(name, __VA_ARGS__)(softmetal::math::widen(x), second);       \
+  SM_INLINE __VA_ARGS__ name(__VA_ARGS__ x, SM_THREAD __VA_ARGS__& out) {               \
+    using F = softmetal::math::kernel_t<__VA_ARGS__>;                                   \
+    F second;                                                                           \
+    auto first = softmetal::math::name<softmetal::math::quick<SM_MATH_FAST, __VA_ARGS__>, F>( \
+        softmetal::math::widen(x), second);                                             \
     out = SM_RESULT(__VA_ARGS__)(second);                                               \
     return SM_RESULT(__VA_ARGS__)(first);                                               \
   }
 #define SM_EXPONENTS(unused, ...)                                                       \
-  SM_INLINE __VA_ARGS__ frexp(__VA_ARGS__ x, softmetal::math::int_t<__VA_ARGS__>& exponent) { \
+  SM_INLINE __VA_ARGS__ frexp(__VA_ARGS__ x,                                            \
+                              SM_THREAD softmetal::math::int_t<__VA_ARGS__>& exponent) { \
     softmetal::math::Int<softmetal::math::kernel_t<__VA_ARGS__>> e;                     \
     auto m = softmetal::math::frexp<SM_MATH_FAST>(softmetal::math::widen(x), e);        \
     exponent = softmetal::math::integers_of<__VA_ARGS__>(e);                            \

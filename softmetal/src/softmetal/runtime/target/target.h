@@ -13,11 +13,7 @@
 
 // Storage of `threadgroup T name[n];` in a kernel: one copy a worker, which runs one threadgroup at
 // a time. Its threads stay on their worker, so clang may keep the address over barriers.
-#ifdef SM_CHECK_SPACES
-#define SM_GLOBAL __attribute__((opencl_global))
-#define SM_LOCAL __attribute__((opencl_local))
-#define SM_TG static SM_LOCAL
-#elif defined(SM_CHECK)
+#ifdef SM_CHECK
 // A gap before each variable, so that running over one does not end in another; `used`, or reading
 // what is never written folds to zero.
 #define SM_JOIN_(a, b) a##b

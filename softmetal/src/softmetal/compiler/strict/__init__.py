@@ -1,0 +1,36 @@
+"""The strict check: refuses what Apple's compiler refuses, although softmetal could run it.
+
+`rules` and `versions` read tokens; `check` runs clang over the source with real address spaces,
+spelled by `spelling`. Code generation does not depend on it.
+"""
+
+from __future__ import annotations
+
+from softmetal.compiler.frontend import Pass
+from softmetal.compiler.strict import rules, versions
+from softmetal.compiler.strict.check import address_spaces, joined
+from softmetal.compiler.tokens import Refusal
+from softmetal.types import CompileOptions
+
+__all__ = ["address_spaces", "enforce", "is_exempt", "joined"]
+
+_PRAGMA = ["softmetal", "extensions"]
+
+
+def is_exempt(parsed: Pass, options: CompileOptions) -> bool:
+    """Whether a source asks for softmetal's extensions; raises Refusal where there are none."""
+    for token in parsed.tokens:
+        if token.kind == "directive" and token.text.replace("#", " ").split()[1:3] == _PRAGMA:
+            if not options.extensions:
+                raise Refusal(token, "softmetal's extensions are not available on Apple devices")
+            return True
+    return False
+
+
+def enforce(parsed: Pass, options: CompileOptions) -> None:
+    """Raise Refusal at the first token that breaks a rule of this version of the language."""
+    rules.enforce(parsed)
+    for parameters in parsed.parameters.values():
+        for parameter, token in parameters:
+            rules.check_parameter(parameter, token)
+    versions.enforce(parsed, options.language_version)

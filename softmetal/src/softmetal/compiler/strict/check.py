@@ -1,0 +1,145 @@
+"""Runs clang over a source with real address spaces and reports what Apple's compiler refuses."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from softmetal.compiler import diagnostics, stages
+from softmetal.compiler.frontend import Pass
+from softmetal.compiler.identity import INCLUDE, fingerprint
+from softmetal.compiler.strict.spelling import TOO_LARGE, respell
+from softmetal.compiler.tokens import MAX_NESTING
+from softmetal.errors import CompileError
+from softmetal.toolchain import clang, disk_cache
+from softmetal.types import Program
+
+_HEADERS = Path(__file__).parent / "include"
+_FLAGS = (
+    *("-x", "clcpp", "-cl-std=CLC++2021", "-cl-no-stdinc", "-fdeclspec", "-fno-exceptions"),
+    *("-nostdinc", "-nostdlibinc", "-fno-rtti", "-w", "--target=x86_64-linux-gnu"),
+    *("-Xclang", "-cl-ext=+all", "-fsigned-char", "-DSM_STRICT"),
+    *(f"-isystem{_HEADERS}", f"-isystem{INCLUDE}"),
+)
+_QUIET = ("-fno-caret-diagnostics", "-fno-color-diagnostics", "-ferror-limit=0")
+_POINTERS = "#pragma OPENCL EXTENSION __cl_clang_function_pointers : enable"
+_GROUP = re.compile(r"^(?=[^\n]*: (?:fatal )?error: )", re.MULTILINE)  # an error and its notes
+_PLACE = re.compile(r"^([^\n]*:\d+):\d+: error: ", re.MULTILINE)
+_SPACE = re.compile(r"__(private|local|global_device|global|generic|constant)\b")
+# The space of an operand is not known: it is a pointer or reference in our own headers, or `this`
+# in a constructor.
+_UNKNOWN_SPACE = re.compile(
+    r"(?m)"
+    r"object is in (address space '__generic'|default)|conversion from '[^']*__generic"
+    r"|bind reference in (address space '__generic'|default)"
+    r"|adjusted type '[^']*__generic|: substitution failure \[with [^\n]*\]$"
+)
+# A temporary has no space in clang, and is in thread memory in Metal.
+_TEMPORARY = re.compile(
+    r"(?:with an expression|to value) of type '(?![^']*__(?:private|local|global))"
+)
+# Deleted overloads of member functions stand for spaces that these are not for.
+_DELETED = {
+    r"call to deleted member function ('[^']*'): ": r"no matching member function for call to \1: ",
+    r"overload resolution selected deleted operator ('[^']*'): ": r"no viable overloaded \1: ",
+    r"conversion function (from '[^']*' to '[^']*') invokes a deleted function: ": (
+        r"no viable conversion \1: "
+    ),
+}
+_BOTH = {
+    "__private": "thread",
+    "const __global": "constant",
+    "__global": "constant",
+    "softmetal_half": "half",
+}
+_WORDS = {
+    False: {"__local": "device", "__global_device": "threadgroup"},
+    True: {"__local": "threadgroup", "__global_device": "device"},
+}
+
+
+def address_spaces(program: Program, parsed: Pass) -> str:
+    """Errors in clang's format about address spaces, empty if there are none."""
+    found = _run(program, parsed, swapped=False)
+    if any(token.text == "threadgroup" for token in parsed.tokens):
+        groups = _GROUP.split(_run(program, parsed, swapped=True))
+        found = joined(found, "".join(group for group in groups if "threadgroup" in group))
+    return found
+
+
+def joined(told: str, more: str) -> str:
+    """Errors, and more errors in lines that have none yet."""
+    lines = set(_PLACE.findall(told))
+    new = (group for group in _GROUP.split(more) if not lines & set(_PLACE.findall(group)))
+    return told + "".join(new)
+
+
+def _run(program: Program, parsed: Pass, swapped: bool) -> str:
+    text = respell(parsed, swapped)
+    header = _header(swapped)
+    places = diagnostics.SourceMap(
+        text, program.options.file_name, program.source, program.options.include_dirs
+    )
+    source = f'{_POINTERS}\n{text}\n# 1 "softmetal_entries"\n{stages.uses(program)}'
+    flags = [*_FLAGS, *_QUIET, f"-fbracket-depth={MAX_NESTING}", "-fsyntax-only"]
+    try:
+        clang.run(
+            "clang",
+            [*flags, "-include-pch", str(header), "-Xclang", "-fno-validate-pch", "-"],
+            source,
+            (_HEADERS, INCLUDE, header),
+        )
+    except CompileError as error:
+        return diagnostics.explain(_about_spaces(error.diagnostics, swapped), places)
+    return ""
+
+
+def _about_spaces(stderr: str, swapped: bool) -> str:
+    """The errors that Apple's compiler has too, in its words for the address spaces."""
+    lines = [line for line in stderr.splitlines() if not line.startswith("In file included")]
+    groups = _GROUP.split("\n".join(lines))
+    kept = "\n".join(_without_deleted(group) for group in groups if _is_apples(group))
+    for clangs, ours in (*_WORDS[swapped].items(), *_BOTH.items()):
+        kept = re.sub(rf"{clangs}\b", ours, kept)
+    kept = re.sub(r"(?<=\*) ?thread(?=['\]])", "", kept)
+    for clangs, ours in _DELETED.items():
+        kept = re.sub(clangs, ours, kept)
+    return re.sub(rf"static assertion failed[^\n]*: {re.escape(TOO_LARGE)}", TOO_LARGE, kept)
+
+
+def _without_deleted(group: str) -> str:
+    """An error without notes about the overloads that `spelling` added."""
+    lines = group.rstrip("\n").split("\n")
+    if any(re.search(text, lines[0]) for text in _DELETED):
+        ours = ("note: candidate function", "marked deleted here")
+        lines[1:] = [line for line in lines[1:] if not any(text in line for text in ours)]
+    return "\n".join(lines)
+
+
+def _is_apples(group: str) -> bool:
+    """Whether an error with its notes is Apple's too, and not of C++ for OpenCL alone."""
+    head = group.partition("\n")[0]
+    if TOO_LARGE in head:
+        return True
+    if ": error: " not in head or "__generic" in head or _TEMPORARY.search(head):
+        return False
+    if "incompatible operand types" in head:  # `c ? a : b` of a class copies where that is needed
+        return "*" in head
+    if "attempt to use a deleted function" in head:  # the same, by a conversion of the class
+        return False
+    if _UNKNOWN_SPACE.search(group):
+        return False
+    return _SPACE.search(group) is not None or "in address space '" in head
+
+
+def _header(swapped: bool) -> Path:
+    name = "swapped" if swapped else "plain"
+    key = disk_cache.key_of("strict", name, fingerprint(), str(INCLUDE))
+
+    def build(folder: Path) -> None:
+        source = _HEADERS / "softmetal" / "strict_unit.h"
+        flags = [*_FLAGS, *(["-DSM_SWAPPED_SPACES"] if swapped else [])]
+        output = str(folder / "unit.pch")
+        clang.run("clang", [*flags, str(source), "-Xclang", "-emit-pch", "-c", "-o", output])
+
+    return disk_cache.default().get("header", key, build) / "unit.pch"
