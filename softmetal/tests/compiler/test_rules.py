@@ -99,15 +99,15 @@ def test_a_function_is_defined_once():
     assert refusal(HEAD + text + text) == "program_source:4:13: error: redefinition of 'k'"
 
 
-def test_overloads_on_address_spaces_have_one_body():
-    text = "int f(thread int* p) { return *p; }\nint f(device int* p) { return *p * 2; }\n"
-    found = refusal(HEAD + text)
-    assert found.startswith("program_source:4:5: error: overloads of 'f' that differ in address")
-
-
 def test_threadgroup_variables_belong_to_kernels():
     found = refusal(f"{HEAD}float f(uint i) {{\n  threadgroup float s[4]; return s[i];\n}}\n")
     assert found.startswith("program_source:4:3: error: variables in the threadgroup address space")
+
+
+def test_threadgroup_variables_of_kernels_in_namespaces():
+    source = f"{HEAD}namespace a {{ kernel void k(device float* o [[buffer(0)]]) {{\n"
+    source += "  threadgroup float s[4]; s[0] = 1; o[0] = s[0]; } }\n"
+    assert "a::k" in compile_library(source, CompileOptions()).functions
 
 
 def test_an_instantiation_names_its_arguments():

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from softmetal.compiler import diagnostics, frontend, host_access, stages, strict
 from softmetal.compiler.identity import INCLUDE, fingerprint
+from softmetal.compiler.strict import overloads
 from softmetal.compiler.target import KernelSource, Target
 from softmetal.compiler.tokens import Refusal, Token
 from softmetal.errors import CompileError
@@ -26,6 +27,9 @@ def front(source: str, options: CompileOptions) -> tuple[Program, str, list[Path
         expanded = text = stages.preprocess(source, options)
         files = stages.included_files(text, options)
         rewritten = frontend.rewrite(text)
+        if rewritten.parsed.overloads:
+            expanded = text = overloads.renamed(rewritten.parsed)
+            rewritten = frontend.rewrite(text)
         is_strict = options.strict and not strict.is_exempt(rewritten.parsed, options)
         if is_strict:
             strict.enforce(rewritten.parsed, options)

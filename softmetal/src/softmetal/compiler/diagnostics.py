@@ -29,6 +29,7 @@ _WORDING = {
     ),
 }
 _COUNT = re.compile(r"^\d+ (warnings?|errors?)( and \d+ errors?)? generated\.\n?", re.MULTILINE)
+_RENAMED = re.compile(r"_softmetal_overload\d+\b")  # by strict/overloads.py
 _LITERAL_ZERO = re.compile(r"[/%]=?\s*\(*\s*0(x0+|\.0*)?[uUlLfFhH]*\b")
 _LONG_LINE = 4_000_000
 _LONGEST_SHOWN = 1_000  # characters of a line that is printed below its error
@@ -139,7 +140,7 @@ def _align(ours: list[Token], theirs: list[Token]) -> list[int]:
 def explain(stderr: str, source_map: SourceMap) -> str:
     """Clang's stderr, remapped, with unsupported constructs named as such."""
     lines = []
-    for line in _COUNT.sub("", stderr).splitlines():
+    for line in _RENAMED.sub("", _COUNT.sub("", stderr)).splitlines():
         found = _MESSAGE.match(line)
         if found is None:
             lines.append(line)

@@ -72,6 +72,8 @@ class Pass:
         self.syntax = Syntax(self.tokens)
         self.blanked: list[tuple[int, int]] = []  # token ranges to remove
         self.duplicates: list[tuple[int, int]] = []  # and those of overloads that become the same
+        # Of each name with several bodies: the definitions that have a body in common.
+        self.overloads: list[list[list[Declaration]]] = []
         self.replaced: dict[int, str] = {}  # token index -> text
         self.constants: list[FunctionConstant] = []
         self.optional = self._optional()
@@ -99,18 +101,37 @@ class Pass:
 
     # ---- declarations --------------------------------------------------------------------------
 
-    # DEVIATION: address spaces are erased, so overloads that differ only in them become one
-    # function; they are refused if their bodies differ.
     def _drop_duplicates(self) -> None:
         """Overloads on address spaces alone become one definition; the first stays."""
         seen: dict[tuple[str, ...], list[Declaration]] = {}
         for declaration in self._definitions():
             others = seen.setdefault(self.syntax.signature(declaration, ERASED), [])
             if others and not self._is_redefinition(declaration, others):
-                self._require_one_body(others[0], declaration)
                 extra = 1 if self.syntax.text(declaration.end) == ";" else 0
                 self.duplicates.append((declaration.start, declaration.end + extra))
             others.append(declaration)
+        for others in seen.values():
+            self._group_by_body(others)
+
+    # DEVIATION: operators and conversions that differ in address spaces only, yet have different
+    # bodies, are refused: address spaces are erased, and these cannot have other names.
+    def _group_by_body(self, overloads: list[Declaration]) -> None:
+        """Notes overloads that must stay different functions."""
+        if len(overloads) < 2 or overloads[0].kind != "function":
+            return
+        bodies: dict[tuple[str, ...], list[Declaration]] = {}
+        for declaration in overloads:
+            bodies.setdefault(self.syntax.body(declaration, ERASED), []).append(declaration)
+        if len(bodies) < 2 or self._is_redefinition(overloads[-1], overloads[:-1]):
+            return
+        last = next(iter(reversed(bodies.values())))[0]
+        if last.name == "operator" or last.name in last.classes[-1:]:
+            raise Refusal(
+                self.tokens[last.parameters - 1],
+                f"overloads of '{last.name}' that differ in address spaces only, yet have "
+                "different bodies, are not supported by softmetal: it erases address spaces",
+            )
+        self.overloads.append(list(bodies.values()))
 
     def _definitions(self) -> Iterator[Declaration]:
         """Functions, specialised classes, and functions that a class declares or defaults."""
@@ -128,16 +149,6 @@ class Pass:
             return False
         spelled = self.syntax.signature(declaration, frozenset())
         return any(self.syntax.signature(other, frozenset()) == spelled for other in others)
-
-    def _require_one_body(self, first: Declaration, second: Declaration) -> None:
-        if second.kind == "function" and self.syntax.body(first, ERASED) != self.syntax.body(
-            second, ERASED
-        ):
-            raise Refusal(
-                self.tokens[second.parameters - 1],
-                f"overloads of '{second.name}' that differ in address spaces only, yet have "
-                "different bodies, are not supported by softmetal: it erases address spaces",
-            )
 
     def _constructor_qualifiers(self, declaration: Declaration) -> None:
         """`Name() constant {`: a constructor cannot be const in C++."""
@@ -392,12 +403,13 @@ class Pass:
 
     def _threadgroup_variables(self) -> None:
         """`threadgroup T name[n];` in a function is storage; elsewhere the word is a type's."""
+        kernels = {name.rpartition("::")[2] for name in self.kernels}
         for declaration in self.syntax.declarations:
             if declaration.kind != "function":
                 continue
             for index in range(declaration.body, declaration.end):
                 if self.syntax.text(index) == "threadgroup" and self._is_storage(index):
-                    if declaration.name not in self.kernels:
+                    if declaration.name not in kernels:
                         raise Refusal(
                             self.tokens[index],
                             "variables in the threadgroup address space cannot be declared in "

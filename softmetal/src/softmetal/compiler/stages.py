@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from softmetal.compiler import host_access, instrument
@@ -150,14 +150,18 @@ def check(program: Program, header: Path) -> str:
 
 def _every_kernel(program: Program) -> str:
     """The whole library, each of its kernels instantiated."""
-    return _constants(program, {}) + program.text + f'\n# 1 "softmetal_entries"\n{uses(program)}'
+    return (
+        _constants(program, {})
+        + program.text
+        + f'\n# 1 "softmetal_entries"\n{uses(program.functions.values())}'
+    )
 
 
-def uses(program: Program) -> str:
+def uses(kernels: Iterable[Function]) -> str:
     """Declarations that instantiate each kernel."""
     return "".join(
         _within(f.scope, f"static void (*const softmetal_use{i})() = (void (*)()) &::{f.entry};\n")
-        for i, f in enumerate(program.functions.values())
+        for i, f in enumerate(kernels)
     )
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
-from softmetal.compiler import diagnostics, stages
+from softmetal.compiler import diagnostics
 from softmetal.compiler.frontend import Pass
 from softmetal.compiler.identity import INCLUDE, fingerprint
 from softmetal.compiler.strict.spelling import TOO_LARGE, respell
@@ -15,14 +16,16 @@ from softmetal.toolchain import clang, disk_cache
 from softmetal.types import Program
 
 _HEADERS = Path(__file__).parent / "include"
-_FLAGS = (
+FLAGS = (
     *("-x", "clcpp", "-cl-std=CLC++2021", "-cl-no-stdinc", "-fdeclspec", "-fno-exceptions"),
     *("-nostdinc", "-nostdlibinc", "-fno-rtti", "-w", "--target=x86_64-linux-gnu"),
     *("-Xclang", "-cl-ext=+all", "-fsigned-char", "-DSM_STRICT"),
     *(f"-isystem{_HEADERS}", f"-isystem{INCLUDE}"),
 )
-_QUIET = ("-fno-caret-diagnostics", "-fno-color-diagnostics", "-ferror-limit=0")
-_POINTERS = "#pragma OPENCL EXTENSION __cl_clang_function_pointers : enable"
+QUIET = (
+    *("-fno-caret-diagnostics", "-fno-color-diagnostics", "-ferror-limit=0"),
+    f"-fbracket-depth={MAX_NESTING}",
+)
 _GROUP = re.compile(r"^(?=[^\n]*: (?:fatal )?error: )", re.MULTILINE)  # an error and its notes
 _PLACE = re.compile(r"^([^\n]*:\d+):\d+: error: ", re.MULTILINE)
 _SPACE = re.compile(r"__(private|local|global_device|global|generic|constant)\b")
@@ -76,22 +79,22 @@ def joined(told: str, more: str) -> str:
 
 def _run(program: Program, parsed: Pass, swapped: bool) -> str:
     text = respell(parsed, swapped)
-    header = _header(swapped)
     places = diagnostics.SourceMap(
         text, program.options.file_name, program.source, program.options.include_dirs
     )
-    source = f'{_POINTERS}\n{text}\n# 1 "softmetal_entries"\n{stages.uses(program)}'
-    flags = [*_FLAGS, *_QUIET, f"-fbracket-depth={MAX_NESTING}", "-fsyntax-only"]
     try:
-        clang.run(
-            "clang",
-            [*flags, "-include-pch", str(header), "-Xclang", "-fno-validate-pch", "-"],
-            source,
-            (_HEADERS, INCLUDE, header),
-        )
+        run_clang([*FLAGS, *QUIET, "-fsyntax-only"], text, swapped)
     except CompileError as error:
         return diagnostics.explain(_about_spaces(error.diagnostics, swapped), places)
     return ""
+
+
+def run_clang(flags: Sequence[str], source: str, swapped: bool) -> str:
+    """Clang's warnings for a respelled source; raises CompileError."""
+    header = _header(swapped)
+    given = ["-include-pch", str(header), "-Xclang", "-fno-validate-pch", "-"]
+    _, said = clang.run("clang", [*flags, *given], source, (_HEADERS, INCLUDE, header))
+    return said
 
 
 def _about_spaces(stderr: str, swapped: bool) -> str:
@@ -138,7 +141,7 @@ def _header(swapped: bool) -> Path:
 
     def build(folder: Path) -> None:
         source = _HEADERS / "softmetal" / "strict_unit.h"
-        flags = [*_FLAGS, *(["-DSM_SWAPPED_SPACES"] if swapped else [])]
+        flags = [*FLAGS, *(["-DSM_SWAPPED_SPACES"] if swapped else [])]
         output = str(folder / "unit.pch")
         clang.run("clang", [*flags, str(source), "-Xclang", "-emit-pch", "-c", "-o", output])
 

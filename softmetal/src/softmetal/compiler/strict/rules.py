@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from softmetal.compiler.arithmetic import evaluate
 from softmetal.compiler.frontend import Pass
 from softmetal.compiler.rules import BUILTIN_TYPE, SPACES, missing_space
+from softmetal.compiler.strict.spelling import after_template
 from softmetal.compiler.syntax import Declaration, Syntax
 from softmetal.compiler.tokens import Refusal, Token
 from softmetal.types import MAX_THREADS, Parameter
@@ -129,7 +130,7 @@ def _program_scope(syntax: Syntax) -> None:
 
 def _stored(syntax: Syntax, declaration: Declaration) -> None:
     """Variables at program scope and static members are constant, and have a value."""
-    start = _after_template(syntax, declaration.start)
+    start = after_template(syntax, declaration.start)
     plain = syntax.plain(start, declaration.end)
     texts = [syntax.text(i) for i in plain]
     stop = next((n for n, t in enumerate(texts) if t in ("=", "[", "{", ";", "(")), len(texts))
@@ -157,12 +158,6 @@ def _is_pointer_itself(head: list[str]) -> bool:
         return False
     last = len(head) - 1 - head[::-1].index("*")
     return "constant" not in head[last:]
-
-
-def _after_template(syntax: Syntax, start: int) -> int:
-    while syntax.text(start) == "template" and syntax.text(start + 1) == "<":
-        start = syntax.skip_angles(start + 1)
-    return start
 
 
 def _static_locals(syntax: Syntax, function: Declaration) -> None:
@@ -215,7 +210,7 @@ class _Pointers:
             if declaration.parameters >= 0:
                 self._function(declaration)
             elif declaration.kind == "other":
-                start = _after_template(self.syntax, declaration.start)
+                start = after_template(self.syntax, declaration.start)
                 self._at(start + {"typedef": 1, "using": 3}.get(self.syntax.text(start), 0))
             if declaration.kind == "function":
                 self._body(declaration)
@@ -226,7 +221,7 @@ class _Pointers:
 
     def _function(self, declaration: Declaration) -> None:
         opening = declaration.parameters
-        start = _after_template(self.syntax, declaration.start)
+        start = after_template(self.syntax, declaration.start)
         self._type(self.syntax.plain(start, opening - 1))
         for first, last in self.syntax.split_commas(opening + 1, self.syntax.partner[opening]):
             plain = self.syntax.plain(first, last)

@@ -7,11 +7,14 @@ which of clang's each one is.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from types import MappingProxyType
 
-from softmetal.compiler import directives
+from softmetal.compiler import directives, stages
 from softmetal.compiler.frontend import Pass, float_literal
-from softmetal.compiler.syntax import Declaration
+from softmetal.compiler.syntax import Declaration, Syntax
+from softmetal.types import Function
 
 SPACES = {
     "device": "SM_DEVICE",
@@ -32,16 +35,24 @@ TOO_LARGE = (
 _STORAGE = frozenset("static const constexpr volatile constant".split())
 _STATEMENT_STARTS = frozenset({"{", "}", ";", ":", ")"})
 _NOT_METHODS = frozenset("static_assert alignas decltype __attribute__ typedef using".split())
+_POINTERS = "#pragma OPENCL EXTENSION __cl_clang_function_pointers : enable"
 _HEAD_ENDS = frozenset({"{", ";", ":", "=", "->", ""})
 
 
-def respell(parsed: Pass, swapped: bool) -> str:
-    """The source with address spaces, on the same lines.
+def respell(parsed: Pass, swapped: bool, before: Mapping[int, str] = MappingProxyType({})) -> str:
+    """The source with address spaces, on the same lines after the first; each kernel is used.
 
     Member functions can name only some of clang's spaces: `swapped` says whether threadgroup is one
-    of them, or device.
+    of them, or device. `before` is text to put before tokens.
     """
-    return _Speller(parsed, swapped).text()
+    return _Speller(parsed, swapped, before).text()
+
+
+def after_template(syntax: Syntax, start: int) -> int:
+    """The first token after the `template <...>` that a declaration starts with."""
+    while syntax.text(start) == "template" and syntax.text(start + 1) == "<":
+        start = syntax.skip_angles(start + 1)
+    return start
 
 
 def _deleted(space: str) -> str:
@@ -52,7 +63,8 @@ def _deleted(space: str) -> str:
 
 
 class _Speller:
-    def __init__(self, parsed: Pass, swapped: bool) -> None:
+    def __init__(self, parsed: Pass, swapped: bool, before: Mapping[int, str]) -> None:
+        self.before = before
         self.parsed, self.syntax = parsed, parsed.syntax
         self.swapped = swapped
         self.unnamed = "device" if swapped else "threadgroup"
@@ -75,10 +87,20 @@ class _Speller:
             self._threadgroup_variables(declaration)
 
     def text(self) -> str:
-        return self.parsed.edited(self.blanked, self._spell)
+        text = self.parsed.edited(self.blanked, self._spell)
+        uses = stages.uses(map(self._kernel, self.parsed.functions.values()))
+        return f'{_POINTERS}\n{text}\n# 1 "softmetal_entries"\n{uses}'
+
+    def _kernel(self, function: Function) -> Function:
+        """A kernel whose name has the address spaces of its template's arguments."""
+        if function.name not in self.parsed.instances:
+            return function
+        kernel, indices = self.parsed.instances[function.name]
+        spelled = " ".join(map(self._word, indices))
+        return replace(function, entry="::".join((*kernel.scope, spelled)))
 
     def _spell(self, index: int) -> str:
-        return self._word(index) + self.after.get(index, "")
+        return self.before.get(index, "") + self._word(index) + self.after.get(index, "")
 
     def _word(self, index: int) -> str:
         token = self.parsed.tokens[index]
