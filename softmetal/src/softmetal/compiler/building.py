@@ -30,7 +30,7 @@ def front(source: str, options: CompileOptions) -> tuple[Program, str, list[Path
         if rewritten.parsed.overloads:
             expanded = text = overloads.renamed(rewritten.parsed)
             rewritten = frontend.rewrite(text)
-        is_strict = options.strict and not strict.is_exempt(rewritten.parsed, options)
+        is_strict = not strict.is_exempt(rewritten.parsed, options) and options.strict
         if is_strict:
             strict.enforce(rewritten.parsed, options)
         text = rewritten.text

@@ -19,6 +19,8 @@ _PRAGMA = ["softmetal", "extensions"]
 
 def is_exempt(parsed: Pass, options: CompileOptions) -> bool:
     """Whether a source asks for softmetal's extensions; raises Refusal where there are none."""
+    if "softmetal" not in parsed.source:
+        return False
     for token in parsed.tokens:
         if token.kind == "directive" and token.text.replace("#", " ").split()[1:3] == _PRAGMA:
             if not options.extensions:

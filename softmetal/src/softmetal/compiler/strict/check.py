@@ -40,6 +40,14 @@ _UNKNOWN_SPACE = re.compile(
 # A temporary has no space in clang, and is in thread memory in Metal.
 _TEMPORARY = re.compile(
     r"(?:with an expression|to value) of type '(?![^']*__(?:private|local|global))"
+    r"|cannot bind to a temporary object because of address space mismatch"
+)
+_NOISE = re.compile(r"^In file included|^<scratch space>|/include/\S+ note: expanded from macro")
+_ABOUT_SPACES = (
+    *("changes address space", "mismatching address spaces", "initialize object parameter"),
+    *("non-overlapping address spaces", "qualified with an address space"),
+    *("bind reference in address space", "object is in address space"),
+    "pointer to address space",
 )
 # Deleted overloads of member functions stand for spaces that these are not for.
 _DELETED = {
@@ -99,9 +107,9 @@ def run_clang(flags: Sequence[str], source: str, swapped: bool) -> str:
 
 def _about_spaces(stderr: str, swapped: bool) -> str:
     """The errors that Apple's compiler has too, in its words for the address spaces."""
-    lines = [line for line in stderr.splitlines() if not line.startswith("In file included")]
-    groups = _GROUP.split("\n".join(lines))
-    kept = "\n".join(_without_deleted(group) for group in groups if _is_apples(group))
+    lines = [line for line in stderr.splitlines() if not _NOISE.search(line)]
+    groups = _judged(_GROUP.split("\n".join(lines)))
+    kept = "\n".join(map(_without_deleted, groups))
     for clangs, ours in (*_WORDS[swapped].items(), *_BOTH.items()):
         kept = re.sub(rf"{clangs}\b", ours, kept)
     kept = re.sub(r"(?<=\*) ?thread(?=['\]])", "", kept)
@@ -119,20 +127,41 @@ def _without_deleted(group: str) -> str:
     return "\n".join(lines)
 
 
-def _is_apples(group: str) -> bool:
-    """Whether an error with its notes is Apple's too, and not of C++ for OpenCL alone."""
+def _judged(groups: list[str]) -> list[str]:
+    """The errors, each with its notes, that are Apple's too and not of C++ for OpenCL alone."""
+    errors = [group for group in groups if ": error: " in group.partition("\n")[0]]
+    known = [group for group in errors if not _is_unknown(group)]
+    # What follows from an error that does not count may look like a mistake in overloading.
+    cascades = len(known) < len(errors)
+    return [group for group in known if _is_apples(group, cascades)]
+
+
+def _is_unknown(group: str) -> bool:
+    """Whether clang's space of an operand says nothing, or Metal copies where C++ does not."""
     head = group.partition("\n")[0]
-    if TOO_LARGE in head:
-        return True
-    if ": error: " not in head or "__generic" in head or _TEMPORARY.search(head):
-        return False
     if "incompatible operand types" in head:  # `c ? a : b` of a class copies where that is needed
-        return "*" in head
+        return "*" not in head
     if "attempt to use a deleted function" in head:  # the same, by a conversion of the class
+        return True
+    return "__generic" in head or bool(_TEMPORARY.search(head) or _UNKNOWN_SPACE.search(group))
+
+
+def _is_apples(group: str, cascades: bool) -> bool:
+    head, *notes = group.split("\n")
+    if TOO_LARGE in head or "in address space '" in head or _mixes_spaces(head):
+        return True
+    return not cascades and any(": note: " in note and _mixes_spaces(note) for note in notes)
+
+
+def _mixes_spaces(line: str) -> bool:
+    """Whether a message is about two address spaces."""
+    if any(text in line for text in _ABOUT_SPACES):
+        return True
+    first, second, *_ = [*re.findall(r"'([^']*)'", line), "", ""]
+    if not re.search(r"[*&\[]", first + second):
         return False
-    if _UNKNOWN_SPACE.search(group):
-        return False
-    return _SPACE.search(group) is not None or "in address space '" in head
+    one, other = _SPACE.search(first), _SPACE.search(second)
+    return one is not None and other is not None and one[0] != other[0]
 
 
 def _header(swapped: bool) -> Path:

@@ -5,7 +5,8 @@ namespace metal {
 
 // Each lane moves its own two elements, so lanes that are not active leave theirs alone.
 template <typename T>
-SM_INLINE void simdgroup_load(simdgroup_matrix<T, 8, 8>& d, const SM_SPACE type_identity_t<T>* src,
+SM_INLINE void simdgroup_load(SM_THREAD simdgroup_matrix<T, 8, 8>& d,
+                              const SM_SPACE type_identity_t<T>* src,
                               ulong elements_per_row = 8, vec<ulong, 2> matrix_origin = 0,
                               bool transpose_matrix = false) {
   auto at = softmetal::offsets(elements_per_row, matrix_origin, transpose_matrix);
@@ -13,7 +14,8 @@ SM_INLINE void simdgroup_load(simdgroup_matrix<T, 8, 8>& d, const SM_SPACE type_
 }
 
 template <typename T>
-SM_INLINE void simdgroup_store(const simdgroup_matrix<T, 8, 8>& a, SM_SPACE type_identity_t<T>* dst,
+SM_INLINE void simdgroup_store(const SM_THREAD simdgroup_matrix<T, 8, 8>& a,
+                               SM_SPACE type_identity_t<T>* dst,
                                ulong elements_per_row = 8, vec<ulong, 2> matrix_origin = 0,
                                bool transpose_matrix = false) {
   auto at = softmetal::offsets(elements_per_row, matrix_origin, transpose_matrix);
