@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 from rule_cases import RULES, Rule, text, together
@@ -48,6 +49,10 @@ def test_address_spaces_refused():
 
 def test_address_spaces_accepted():
     assert errors(kernels([case.accepted for case in CASES])) == []
+
+
+def test_a_program_that_is_accepted():
+    assert errors((Path(__file__).parent / "accepted.metal").read_text()) == []
 
 
 @pytest.mark.parametrize("case", RULES, ids=lambda case: case.error[:40])

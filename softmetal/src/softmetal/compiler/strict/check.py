@@ -133,7 +133,7 @@ def _judged(groups: list[str]) -> list[str]:
     known = [group for group in errors if not _is_unknown(group)]
     # What follows from an error that does not count may look like a mistake in overloading.
     cascades = len(known) < len(errors)
-    return [group for group in known if _is_apples(group, cascades)]
+    return [g for g in known if _is_certain(g) or (not cascades and _is_overload(g))]
 
 
 def _is_unknown(group: str) -> bool:
@@ -143,14 +143,19 @@ def _is_unknown(group: str) -> bool:
         return "*" not in head
     if "attempt to use a deleted function" in head:  # the same, by a conversion of the class
         return True
+    if "OpenCL" in head:
+        return True
     return "__generic" in head or bool(_TEMPORARY.search(head) or _UNKNOWN_SPACE.search(group))
 
 
-def _is_apples(group: str, cascades: bool) -> bool:
-    head, *notes = group.split("\n")
-    if TOO_LARGE in head or "in address space '" in head or _mixes_spaces(head):
-        return True
-    return not cascades and any(": note: " in note and _mixes_spaces(note) for note in notes)
+def _is_certain(group: str) -> bool:
+    head = group.partition("\n")[0]
+    return TOO_LARGE in head or "in address space '" in head or _mixes_spaces(head)
+
+
+def _is_overload(group: str) -> bool:
+    """Whether no function fits because of address spaces."""
+    return any(": note: " in line and _mixes_spaces(line) for line in group.split("\n"))
 
 
 def _mixes_spaces(line: str) -> bool:

@@ -255,6 +255,8 @@ class _Pointers:
         cast = text(start - 1) == "(" and text(behind) == ")"
         alias = text(start - 1) == "=" and text(behind) == ";"
         named = text(behind).isidentifier() and text(behind + 1) in _DECLARATORS
+        if text(start - 1) == "(":  # `(a * b)` multiplies, even if a type has the name `a` too
+            named = named and text(start - 2) in ("for", "if", "while", "switch")
         if cast or alias or (named and not SPACES & {text(i) for i in range(at, behind + 1)}):
             raise missing_space(self.syntax.tokens[at])
 

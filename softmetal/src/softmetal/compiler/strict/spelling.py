@@ -35,7 +35,10 @@ TOO_LARGE = (
 _STORAGE = frozenset("static const constexpr volatile constant".split())
 _STATEMENT_STARTS = frozenset({"{", "}", ";", ":", ")"})
 _NOT_METHODS = frozenset("static_assert alignas decltype __attribute__ typedef using".split())
-_POINTERS = "#pragma OPENCL EXTENSION __cl_clang_function_pointers : enable"
+_ENABLED = "".join(
+    f'_Pragma("OPENCL EXTENSION __cl_clang_{name} : enable") '
+    for name in ("function_pointers", "bitfields", "variadic_functions")
+)
 _HEAD_ENDS = frozenset({"{", ";", ":", "=", "->", ""})
 
 
@@ -89,7 +92,7 @@ class _Speller:
     def text(self) -> str:
         text = self.parsed.edited(self.blanked, self._spell)
         uses = stages.uses(map(self._kernel, self.parsed.functions.values()))
-        return f'{_POINTERS}\n{text}\n# 1 "softmetal_entries"\n{uses}'
+        return f'{_ENABLED}\n{text}\n# 1 "softmetal_entries"\n{uses}'
 
     def _kernel(self, function: Function) -> Function:
         """A kernel whose name has the address spaces of its template's arguments."""
