@@ -39,7 +39,7 @@ def test_headers_pass_the_check(mlx_include: Path, batch: int) -> None:
     headers = sorted(str(p.relative_to(root)) for p in root.rglob("*.h"))
     headers = [h for h in headers if not any(word in h for word in LEFT_OUT)]
     assert len(headers) > 60
-    options = CompileOptions(include_dirs=(str(mlx_include),))
+    options = CompileOptions(include_dirs=(str(mlx_include),), strict=True)
     for header in headers[batch::BATCHES]:
         prelude = next((p for start, p in PRELUDES.items() if header.startswith(start)), GENERAL)
         compiler.check(source(*prelude, header), options)

@@ -48,6 +48,36 @@ struct Number {
   constexpr auto twice() const { return N * 2; }
 };
 
+template <typename T>
+struct Slot {
+  T value;
+  uint index;
+  constexpr Slot<T>() threadgroup = default;
+};
+
+struct Seed {
+  float state;
+  Seed() thread = default;
+  Seed() threadgroup = default;
+  Seed() device = default;
+  Seed() constant = default;
+  static Seed of(uint4 numbers) {
+    Seed seed;
+    seed.state = numbers.x;
+    return seed;
+  }
+  float next() { return this->state *= 2; }
+};
+
+template <typename T, size_t N>
+struct Fixed {
+  T elements[N];
+  thread T& operator[](size_t i) thread { return elements[i]; }
+  device T& operator[](size_t i) device { return elements[i]; }
+  threadgroup T& operator[](size_t i) threadgroup { return elements[i]; }
+  constexpr const constant T& operator[](size_t i) const constant { return elements[i]; }
+};
+
 struct Add {
   template <typename T>
   T operator()(T a, T b) const { return a + b; }
@@ -65,6 +95,7 @@ union Word {
 };
 enum class Kind : uint { A, B };
 constant uint table[4] = {1, 2, 3, 4};
+constant Fixed<float, 2> weights = {1, 2};
 constant bool flag [[function_constant(0)]];
 constant bool other = is_function_constant_defined(flag) ? flag : true;
 
@@ -94,6 +125,13 @@ kernel void accepted(
   tile.at(1) = tile[2] + Tile<float>::filled(1)[0];
   float sized[Number<2>{}.twice()];
   sized[Number<1>()] = 1;
+  Seed seed = Seed::of({1, at.x, 2, 3});
+  threadgroup Slot<float> slots[32];
+  slots[lane].value = seed.next() + weights[1];
+  threadgroup Fixed<float, 4> fixed;
+  fixed[1] = slots[0].value;
+  Fixed<float, 2> pair = {};
+  pair[0] += fixed[2];
   // Arrays and functions.
   float a[2] = {1, 2};
   d[1] = half(reduce(a, Add()) + Add{}(1.0f, 2.0f) + applied<float, square>(2));

@@ -20,12 +20,34 @@ INSTANCES = {
     "ternary.h": ["ternary_g_nd1, float, Select"],
     "copy.h": ["copy_v, float, bfloat16_t", "copy_g, half, float, 4", "copy_s, bool, int32_t"],
     "softmax.h": ["softmax_single_row, float, float", "softmax_looped, half, float"],
-    "logsumexp.h": ["logsumexp, float"],
+    "logsumexp.h": ["logsumexp, float", "logsumexp_looped, half"],
+    "binary_two.h": ["binary_vv, float, float, DivMod"],
+    "hadamard.h": ["hadamard_n, float, 64, 4, 4"],
+    "fp_quantized.h": ["fp_qmv_fast, half, 32, 4, false", "fp_qmm_t, half, 32, 4, true, true"],
+    "steel/conv/kernels/steel_conv.h": [
+        "implicit_gemm_conv_2d, float, 32, 32, 16, 2, 2, 0, false",
+        "implicit_gemm_conv_2d, half, 64, 32, 16, 2, 2, 1, true",
+    ],
+    "steel/gemm/kernels/steel_gemm_splitk.h": [
+        "gemm_splitk, half, float, 32, 32, 16, 2, 2, false, false, true, true",
+        "gemm_splitk_accum, float, half",
+    ],
+    "steel/gemm/kernels/steel_gemm_masked.h": [
+        "block_masked_gemm, float, bool, bool, 32, 32, 16, 2, 2, false, false, true, true"
+    ],
+    "steel/gemm/kernels/steel_gemm_gather.h": [
+        "gather_mm_rhs, half, 16, 64, 16, 1, 2, false, false"
+    ],
+    "steel/gemm/kernels/steel_gemm_segmented.h": [
+        "segmented_mm, half, 32, 32, 16, 2, 2, false, false"
+    ],
     "scan.h": ["contiguous_scan, float, float, CumSum<float>, 4, true, false"],
-    "sort.h": ["block_sort, float, uint32_t, true, 64, 4"],
-    "gemv.h": ["gemv, float, 1, 8, 1, 32, 4, 4, 0, 0"],
-    "quantized.h": ["affine_qmv_fast, float, 64, 4, false", "affine_qmv, half, 32, 8, true"],
-    "sdpa_vector.h": ["sdpa_vector, float, 64"],
+    "sort.h": ["block_sort, float, uint32_t, true, 64, 4", "mb_block_sort, float, uint32_t, true, 64, 4"],
+    "gemv.h": ["gemv, float, 1, 8, 1, 32, 4, 4, 0, 0", "gemv_t, half, 1, 4, 8, 4, 4, 4, 0, 0"],
+    "quantized.h": ["affine_qmv_fast, float, 64, 4, false", "affine_qmv, half, 32, 8, true",
+                    "affine_qmm_t, half, 64, 4, true, true", "affine_qvm, float, 64, 4, true",
+                    "affine_gather_qmv, float, 64, 4", "affine_quantize, half, 64, 4"],
+    "sdpa_vector.h": ["sdpa_vector, float, 64", "sdpa_vector_2pass_1, half, 64"],
     "reduce.h": ["all_reduce, float, float, Max<float>", "row_reduce_simple, half, half, Sum<half>"],
     "steel/gemm/kernels/steel_gemm_fused.h": [
         "gemm, float, 64, 64, 16, 2, 2, false, false, float",
@@ -33,7 +55,9 @@ INSTANCES = {
     ],
 }  # fmt: skip
 PRELUDES = {
+    "steel/conv": ["steel/conv/conv.h", "steel/conv/params.h"],
     "steel": ["steel/gemm/gemm.h"],
+    "fp_quantized.h": ["steel/gemm/gemm.h", "quantized_utils.h", "fp4.h", "fp8.h"],
     "quantized.h": ["steel/gemm/gemm.h", "quantized_utils.h"],
     "binary.h": ["binary_ops.h"],
     "unary.h": ["unary_ops.h"],

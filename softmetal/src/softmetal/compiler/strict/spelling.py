@@ -132,7 +132,13 @@ class _Speller:
         self.blanked += [pair for pair in self.parsed.duplicates if pair[0] in kept]
 
     def _is_constructor(self, declaration: Declaration) -> bool:
-        return declaration.parameters >= 0 and declaration.name in declaration.classes[-1:]
+        if declaration.parameters < 0:
+            return False
+        at, depth = declaration.parameters - 1, 0
+        while self.syntax.text(at) == ">" or depth:  # `Name<T>()`
+            depth += (self.syntax.text(at) == ">") - (self.syntax.text(at) == "<")
+            at -= 1
+        return self.syntax.text(at) in declaration.classes[-1:]
 
     def _is_method(self, declaration: Declaration) -> bool:
         if declaration.parameters < 0 or declaration.name in _NOT_METHODS:
