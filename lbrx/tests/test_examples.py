@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -60,6 +61,7 @@ PRINTED = {
 }
 SHARE_MEMORY = {"tensors", "zero_copy"}
 NEED_SMOLLM2 = {"language_model", "convert_model"}
+HAVE_KERNELS = {"custom_kernel"}  # of their own, which are checked strictly
 
 
 def test_every_example_is_run():
@@ -74,7 +76,10 @@ def test_example(name):
     if name in SHARE_MEMORY and DISCRETE:
         pytest.skip("the device has its own memory")
     command = [sys.executable, EXAMPLES / f"{name}.py"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    strict = {"SOFTMETAL_STRICT": "msl"} if name in HAVE_KERNELS else {}
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env={**os.environ, **strict}
+    )
     assert done.returncode == 0, done.stderr
     for text in PRINTED[name]:
         assert text in done.stdout

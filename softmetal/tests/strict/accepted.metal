@@ -88,6 +88,11 @@ T reduce(const thread T* p, Op op) { return op(p[0], p[1]); }
 template <typename T, T (*f)(T)>
 T applied(T x) { return f(x); }
 float square(float x) { return x * x; }
+uint length(constant char* text) {
+  uint n = 0;
+  while (text[n]) n++;
+  return n;
+}
 
 union Word {
   float f;
@@ -140,6 +145,7 @@ kernel void accepted(
   array<float, 3> three = {1, 2, 3};
   thread float& middle = three[1];
   middle = 3;
+  d[2] = half(length("four") + sizeof("text"));
   // Vectors and matrices.
   float4 v = m * f4[0];
   f4[1] = m[0] + v;

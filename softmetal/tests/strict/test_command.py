@@ -62,6 +62,12 @@ def test_versions_that_are_none(version: str, file: Path, capsys: pytest.Capture
     assert f"{version!r} is not a version: give 2.0 to 4.0" in capsys.readouterr().err
 
 
+def test_the_kernel_of_the_example(file: Path):
+    program = (Path(__file__).parents[3] / "examples" / "saxpy.py").read_text()
+    file.write_text(program.split('SOURCE = """')[1].split('"""')[0])
+    assert main(["check", "--strict", str(file)]) == 0
+
+
 def library(source: str) -> tuple[object, object]:
     device = softmetal.MTLCreateSystemDefaultDevice()
     return device.newLibraryWithSource_options_error_(source, None, None)

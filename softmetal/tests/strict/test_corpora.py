@@ -59,7 +59,7 @@ PRELUDES = {
     "steel": ["steel/gemm/gemm.h"],
     "fp_quantized.h": ["steel/gemm/gemm.h", "quantized_utils.h", "fp4.h", "fp8.h"],
     "quantized.h": ["steel/gemm/gemm.h", "quantized_utils.h"],
-    "binary.h": ["binary_ops.h"],
+    "binary": ["binary_ops.h"],
     "unary.h": ["unary_ops.h"],
     "ternary.h": ["ternary_ops.h"],
     "reduce.h": ["atomic.h", "reduction/ops.h"],

@@ -130,6 +130,8 @@ def _without_deleted(group: str) -> str:
 def _judged(groups: list[str]) -> list[str]:
     """The errors, each with its notes, that are Apple's too and not of C++ for OpenCL alone."""
     errors = [group for group in groups if ": error: " in group.partition("\n")[0]]
+    if not errors:  # clang was stopped
+        raise CompileError("".join(groups))
     known = [group for group in errors if not _is_unknown(group)]
     # What follows from an error that does not count may look like a mistake in overloading.
     cascades = len(known) < len(errors)
@@ -143,7 +145,7 @@ def _is_unknown(group: str) -> bool:
         return "*" not in head
     if "attempt to use a deleted function" in head:  # the same, by a conversion of the class
         return True
-    if "OpenCL" in head:
+    if "OpenCL" in head or "__constant" in group:  # the latter is a string's, and has no other use
         return True
     return "__generic" in head or bool(_TEMPORARY.search(head) or _UNKNOWN_SPACE.search(group))
 
