@@ -8,6 +8,7 @@ uses all dtypes.
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 import zipfile
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ import pytest
 from device_memory import GPU
 from op_oracle import Place, rotating
 from seeds import derived
+from selectors_called import SELECTORS
 from wheels import wheel
 
 import lbrx
@@ -100,6 +102,24 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LBRX_CACHE", str(tmp_path_factory.mktemp("lbrx")))
         yield
+
+
+@pytest.fixture(autouse=True)
+def _bridge() -> Iterator[None]:
+    """Calls of Metal are judged as PyObjC's bridge judges them on a Mac, in child processes too."""
+    if sys.platform == "darwin":
+        yield
+        return
+    from softmetal import bridge
+
+    modes = os.environ.get("SOFTMETAL_STRICT", "")
+    with bridge.judging() as judge, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SOFTMETAL_STRICT", f"{modes},bridge")
+        judge.refused.clear()
+        yield
+    assert not judge.refused, judge.refused
+    called = {selector for module, selector in judge.called if module.startswith("lbrx.")}
+    assert called <= SELECTORS.keys(), "give their first macOS version in selectors_called.py"
 
 
 @pytest.fixture

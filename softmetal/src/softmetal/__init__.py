@@ -118,6 +118,8 @@ def __getattr__(name: str) -> Any:
     elif name == "checking":
         from softmetal.checks import checking as value
     elif name in _HOME:
+        if "bridge" in import_module("softmetal.env").strict():
+            import_module("softmetal.bridge").install()
         value = getattr(import_module(f"softmetal.api.{_HOME[name]}"), name)
     elif name.startswith("MPS") and name in (mps := import_module("softmetal.mps")).__all__:
         value = getattr(mps, name)  # PyObjC finds every class of the process in every module

@@ -16,7 +16,7 @@ DEFAULT_CACHE_BYTES = 2 << 30
 DEFAULT_TIMEOUT = 300.0
 DEFAULT_COMPILER_TIMEOUT = 120.0
 LONGEST_TIMEOUT = 1e9
-STRICT = ("msl",)
+STRICT = ("msl", "bridge", "host")
 
 
 def _read(name: str, parse: Callable[[str], T], default: D, expected: str) -> T | D:
@@ -89,8 +89,8 @@ def cache_limit() -> int:
 
 
 def strict() -> frozenset[str]:
-    """SOFTMETAL_STRICT: in which ways softmetal is as strict as a Mac, separated by commas:
-    `msl` refuses sources that Apple's compiler refuses."""
+    """SOFTMETAL_STRICT: in which ways softmetal is as strict as a Mac, separated by commas: `msl`
+    checks kernels as Apple's compiler, `bridge` judges calls as PyObjC does, `host` plays macOS."""
     return _read("SOFTMETAL_STRICT", _strict, frozenset(), f"a list of {', '.join(STRICT)}")
 
 
@@ -108,6 +108,11 @@ def compiler_timeout() -> float:
 def seed() -> int | None:
     """SOFTMETAL_SEED: seed of the order in which `race` runs threads; random by default."""
     return _read("SOFTMETAL_SEED", _positive, None, "a number above 0")
+
+
+def macos() -> int | None:
+    """SOFTMETAL_MACOS: the major version of macOS that `bridge` plays; the newest by default."""
+    return _read("SOFTMETAL_MACOS", _positive, None, "a major version of macOS, such as 14")
 
 
 def threads() -> int:

@@ -5,6 +5,7 @@ SoftmetalError
 ├── ToolchainError      clang could not be started, or failed for a reason other than the shader
 ├── ExecutionError      a submitted command list failed on the device
 ├── ValidationError     what Apple's debug layer would refuse (also a ValueError)
+├── BridgeError         what PyObjC's bridge would refuse (also a TypeError and a ValueError)
 └── SettingError        a SOFTMETAL_* variable has an invalid value (also a ValueError)
 """
 
@@ -33,6 +34,10 @@ class ExecutionError(SoftmetalError):
 # that layer such calls have undefined behaviour on Apple's devices.
 class ValidationError(SoftmetalError, ValueError):
     """A call that Apple's debug layer would refuse."""
+
+
+class BridgeError(SoftmetalError, TypeError, ValueError):
+    """A call that PyObjC would refuse, and softmetal would not; see `softmetal.bridge`."""
 
 
 class SettingError(SoftmetalError, ValueError):

@@ -45,6 +45,34 @@ def check_view(length: int, limit: int) -> None:
         )
 
 
+def check_element(index: int) -> int:
+    if index < 0:
+        raise ValidationError(f"index {index} of memory of unknown length: pass 0 or more")
+    return index
+
+
+def check_slice(part: slice) -> tuple[int, int]:
+    """Start and stop."""
+    if part.stop is None or part.step not in (None, 1):
+        raise ValidationError(
+            f"a slice [{part.start}:{part.stop}:{part.step}] of memory of unknown length: give its "
+            "end and no step, or use as_buffer(count)"
+        )
+    start, stop = check_element(part.start or 0), check_element(part.stop)
+    return start, max(start, stop)
+
+
+def check_elements(values: Sequence[object], count: int) -> None:
+    if len(values) != count:
+        raise ValidationError(f"{len(values)} values for {count} bytes: a slice keeps its length")
+    for value in values:
+        if not isinstance(value, bytes | bytearray) or len(value) != 1:
+            raise ValidationError(
+                f"{value!r} is not a byte string of length 1: assign such, or write through "
+                "as_buffer(count)"
+            )
+
+
 def check_buffer_index(index: int, limit: int = MAX_BUFFERS) -> None:
     if not 0 <= index < limit:
         raise ValidationError(

@@ -24,7 +24,30 @@ MPS = _module("MetalPerformanceShaders", "softmetal.mps")
 NSURL = _module("Foundation", "softmetal.api.foundation").NSURL
 # Command buffers and encoders are autoreleased objects: a thread without a run loop frees them only
 # if there is an autorelease pool around their creation.
-autorelease_pool = _module("objc", "softmetal.api.objc").autorelease_pool
+_objc = _module("objc", "softmetal.api.objc")
+autorelease_pool = _objc.autorelease_pool
+
+
+def _correct_metadata() -> None:
+    """Register signatures that PyObjC has wrong, as of 12.2: structures that it declares as
+    integers, and a block that Metal calls with three arguments where it declares two."""
+    nothing, thing, size = ({"type": code} for code in (b"v", b"@", b"{MTLSize=QQQ}"))
+    called_with = {0: {"type": b"^v"}, 1: thing, 2: thing, 3: thing}  # the block itself first
+    handler = {"type": b"@?", "callable": {"retval": nothing, "arguments": called_with}}
+    corrected: dict[bytes, dict[int, Any]] = {
+        b"concurrentDispatchThreads:threadsPerThreadgroup:": {2: size, 3: size},
+        b"newComputePipelineStateWithDescriptor:options:completionHandler:": {
+            2: thing,
+            3: {"type": b"Q"},
+            4: handler,
+        },
+    }
+    for selector, arguments in corrected.items():
+        metadata = {"required": True, "retval": nothing, "arguments": arguments}
+        _objc.registerMetaDataForSelector(b"NSObject", selector, metadata)
+
+
+_correct_metadata()
 
 # The exception of an invalid call: softmetal's validation error, or an Objective-C exception.
 CallError: type[Exception] = (

@@ -10,7 +10,7 @@ from typing import Any
 
 from softmetal.api.structs import integer
 from softmetal.executors import Executor
-from softmetal.validation import check_view
+from softmetal.validation import check_element, check_elements, check_slice, check_view
 
 _hosting = threading.Lock()
 
@@ -143,25 +143,25 @@ class Pointer:
         view = self.as_buffer(count)
         return tuple(bytes(view[i : i + 1]) for i in range(len(view)))
 
-    def __getitem__(self, position: int | slice) -> bytes:
-        view, place = self._part(position)
-        return bytes(view[place])
+    # Without a known length PyObjC has neither negative indices nor slices without an end, and an
+    # element of `void *` is a byte string of length 1.
+    def __getitem__(self, position: int | slice) -> bytes | tuple[bytes, ...]:
+        if not isinstance(position, slice):
+            first = check_element(integer(position))
+            return bytes(self.as_buffer(first + 1)[first:])
+        start, stop = check_slice(position)
+        return self.as_tuple(stop)[start:]
 
     def __setitem__(self, position: int | slice, value: Any) -> None:
-        """Write bytes, integers below 256 or any contiguous array of as many bytes."""
-        view, place = self._part(position)
-        if isinstance(value, int):
-            value = bytes((value,))
-        view[place] = bytes(value) if isinstance(value, list | tuple) else copied_bytes(value)
-
-    def _part(self, position: int | slice) -> tuple[memoryview, slice]:
-        """The memory up to the part's end, and the part; without an end, up to the memory's."""
-        if not isinstance(position, slice):
-            first = integer(position)
-            position = slice(first, first + 1 or None)
-        start, stop, step = position.start, position.stop, position.step
-        known = self._limit if stop is None or stop < 0 or (start or 0) < 0 else stop
-        return self.as_buffer(known), slice(start, stop, step)
+        """Write one byte string of length 1, or a sequence of as many as the slice has."""
+        if isinstance(position, slice):
+            start, stop = check_slice(position)
+            given = tuple(value)
+        else:
+            start = check_element(integer(position))
+            stop, given = start + 1, (value,)
+        check_elements(given, stop - start)
+        self.as_buffer(stop)[start:] = b"".join(given)
 
     def __int__(self) -> int:
         return self._address

@@ -68,8 +68,14 @@ def protocolNamed(name: str) -> formal_protocol:
     return formal_protocol(name)
 
 
+registrations: dict[tuple[str, str], dict[str, Any]] = {}
+"""What programs have registered, by class and selector, for `softmetal.bridge`."""
+
+
 def registerMetaDataForSelector(class_: bytes, selector: bytes, metadata: dict[str, Any]) -> None:
-    """Nothing to register: methods take and return Python objects without a bridge."""
+    """Has an effect only where calls are judged as PyObjC's bridge does: softmetal itself takes and
+    returns Python objects."""
+    registrations[class_.decode(), selector.decode()] = metadata
 
 
 def autorelease_pool() -> AbstractContextManager[Any]:

@@ -1,0 +1,62 @@
+"""Calls of Metal cross PyObjC's bridge, on the oldest macOS that lbrx claims too.
+
+The fixture `_bridge` of conftest.py judges the calls of every test.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from selectors_called import NEWER, OLDEST, SELECTORS
+
+import lbrx
+from lbrx.metal import binding, context
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+pytestmark = pytest.mark.skipif(sys.platform == "darwin", reason="the bridge itself is there")
+
+
+def test_only_what_is_looked_for_is_newer_than_claimed():
+    assert {name for name, version in SELECTORS.items() if version > OLDEST} == NEWER
+
+
+@pytest.mark.parametrize("example", ["custom_kernel", "tensors"])
+def test_on_the_oldest_macos(example, monkeypatch):
+    monkeypatch.setenv("SOFTMETAL_MACOS", "14")
+    command = [sys.executable, str(EXAMPLES / f"{example}.py")]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_what_pyobjc_has_wrong_is_registered(monkeypatch):
+    """Without the corrected metadata replays and custom kernels fail on a Mac."""
+    from softmetal.api import objc
+    from softmetal.bridge import judging
+
+    monkeypatch.setattr(objc, "registrations", {})
+    x = lbrx.tensor(np.ones((4, 8), np.float32), device="metal")
+    with judging() as judge:
+        with pytest.raises(
+            ValueError, match=r"concurrentDispatchThreads.* MTLSize is not a number"
+        ):
+            lbrx.compile(lambda a: a.softmax(axis=-1) + 1)(x)
+        with pytest.raises(ValueError, match="PyObjC's block has 2 arguments"):
+            lbrx.kernel("kernel void f(device float* out) { out[0] = 1; }")(
+                shapes=[(1,)], grid=(1, 1, 1)
+            )
+        judge.refused.clear()
+
+
+def test_a_call_that_only_softmetal_takes_fails_the_test():
+    from softmetal.bridge import judging
+
+    with judging() as judge:
+        with pytest.raises(ValueError, match="newLibraryWithURL:error:, argument 0: a str"):
+            context().device.newLibraryWithURL_error_("library.metallib", None)
+        assert len(judge.refused) == 1
+        judge.refused.clear()
+    assert binding.SOFT
