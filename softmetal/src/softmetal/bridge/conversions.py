@@ -23,36 +23,51 @@ _MEMBER = re.compile(r"\{[^{}=]*=((?:[^{}]|\{[^{}]*\})*)\}")
 _VARARGS, _VARKEYWORDS = 4, 8  # CO_VARARGS and CO_VARKEYWORDS of code objects
 
 
-def refusal(kind: Argument, value: Any, arguments: Sequence[Any]) -> str:
-    """Why PyObjC would not take `value` as an argument of this kind. `arguments` are all of the
-    call, of which one may hold the length of an array."""
+Check = Callable[[Any, Sequence[Any]], str]
+"""Takes an argument, and all of the call, of which one may hold the length of an array."""
+
+
+def check(kind: Argument) -> Check:
+    """The function that says why PyObjC would not take a value as an argument of this kind."""
     if kind.out:
-        return "" if value is None else "pass None: the value comes back in the result"
-    if kind.block is not None:
-        return "" if value is None else _block(value, kind.block)
-    if kind.count is not None:
-        return _array(kind.code[1:], value, _length(arguments[kind.count]))
-    return _plain(kind, value)
+        text = "pass None: the value comes back in the result"
+        return lambda value, _: "" if value is None else text
+    if (block := kind.block) is not None:
+        return lambda value, _: "" if value is None else _block(value, block)
+    if (count := kind.count) is not None:
+        return _array(kind.code[1:], count)
+    plain = _plain(kind)
+    return lambda value, _: plain(value)
 
 
-def _plain(kind: Argument, value: Any) -> str:
+def _plain(kind: Argument) -> Callable[[Any], str]:
     code = kind.code
     if code in _RANGES:
-        return _number(value, *_RANGES[code])
+        lowest, highest = _RANGES[code]
+        return lambda value: (
+            ""
+            if type(value) is int and lowest <= value <= highest
+            else _number(value, lowest, highest)
+        )
     if code[0] == "@":
-        return _object(kind, value)
+        return lambda value: _object(kind, value)
     if code[0] == "{":
-        return _struct(code, value)
+        return _struct(code)
     if code in "fd":
-        return _float(value)
+        return _float
     if code in "ZB":
-        return _truth(value)
-    if code == "^v":
-        text = "pass an address as an int, such as ctypes.addressof(value), or None"
-        return "" if value is None or not _number(value, *_RANGES["Q"]) else text
-    if code[0] == "^":
-        return "" if value is None else "pass None: PyObjC has no conversion for this pointer"
-    return ""
+        return _truth
+    return _address if code == "^v" else _pointer
+
+
+def _address(value: Any) -> str:
+    if value is None or not _number(value, *_RANGES["Q"]):
+        return ""
+    return "pass an address as an int, such as ctypes.addressof(value), or None"
+
+
+def _pointer(value: Any) -> str:
+    return "" if value is None else "pass None: PyObjC has no conversion for this pointer"
 
 
 def _given(value: Any) -> str:
@@ -89,27 +104,35 @@ def _truth(value: Any) -> str:
     return ""
 
 
-def _struct(code: str, value: Any) -> str:
+def _struct(code: str) -> Callable[[Any], str]:
     """Any sequence of as many members; nested structures are sequences too."""
     found = _MEMBER.fullmatch(code)
-    members = re.findall(r"\{[^{}]*\}|\w", found[1]) if found else []
+    members = [_plain(Argument(m)) for m in re.findall(r"\{[^{}]*\}|\w", found[1] if found else "")]
     name = code[1:].partition("=")[0]
-    try:
-        if isinstance(value, str):
-            raise TypeError(value)
-        given = tuple(value)
-    except TypeError:
-        return f"{_given(value)} is not a sequence of the {len(members)} members of {name}"
-    if len(given) != len(members):
-        return f"{len(given)} values for the {len(members)} members of {name}"
-    reasons = (_plain(Argument(m), v) for m, v in zip(members, given, strict=True))
-    return next((f"a member of {name}: {reason}" for reason in reasons if reason), "")
+
+    def judge(value: Any) -> str:
+        try:
+            if isinstance(value, str):
+                raise TypeError(value)
+            given = tuple(value)
+        except TypeError:
+            return f"{_given(value)} is not a sequence of the {len(members)} members of {name}"
+        if len(given) != len(members):
+            return f"{len(given)} values for the {len(members)} members of {name}"
+        for member, each in zip(members, given, strict=True):
+            if reason := member(each):
+                return f"a member of {name}: {reason}"
+        return ""
+
+    return judge
 
 
 def _object(kind: Argument, value: Any) -> str:
     if value is None:
         return "" if kind.nil else "nil (None) where an object is required"
-    if not kind.names or any(base.__name__ in kind.names for base in type(value).__mro__):
+    if not kind.names or type(value).__name__ in kind.names:
+        return ""
+    if any(base.__name__ in kind.names for base in type(value).__mro__):
         return ""
     if "list" in kind.names and isinstance(value, tuple):
         return ""
@@ -124,22 +147,30 @@ def _length(value: Any) -> int:
         return 0  # another refusal says so
 
 
-def _array(code: str, value: Any, length: int) -> str:
+def _array(code: str, count: int) -> Check:
     if code == "v":
-        return _buffer(value, length)
-    if value is None or isinstance(value, str | bytes):
-        return f"{_given(value)} is not a sequence"
-    try:
-        items = tuple(value)
-    except TypeError:
-        return f"{_given(value)} is not a sequence"
-    if len(items) < length:
-        return f"{len(items)} items where the count is {length}"
-    reasons = (_plain(Argument(code), item) for item in items[:length])
-    return next((f"an item: {reason}" for reason in reasons if reason), "")
+        return lambda value, arguments: _buffer(value, _length(arguments[count]))
+    element = _plain(Argument(code))
+
+    def judge(value: Any, arguments: Sequence[Any]) -> str:
+        length = _length(arguments[count])
+        try:
+            if isinstance(value, str | bytes):
+                raise TypeError(value)
+            items = tuple(value)
+        except TypeError:
+            return f"{_given(value)} is not a sequence"
+        if len(items) < length:
+            return f"{len(items)} items where the count is {length}"
+        reasons = (element(item) for item in items[:length])
+        return next((f"an item: {reason}" for reason in reasons if reason), "")
+
+    return judge
 
 
 def _buffer(value: Any, length: int) -> str:
+    if type(value) is bytes and len(value) >= length:
+        return ""
     try:
         view = memoryview(value)
     except TypeError:

@@ -16,7 +16,7 @@ from softmetal.api import objc
 from softmetal.api.objects import Descriptor
 from softmetal.bridge import runtime, signatures
 from softmetal.bridge.classes import bridged_classes
-from softmetal.bridge.conversions import refusal
+from softmetal.bridge.conversions import Check, check
 from softmetal.bridge.signatures import Argument, Signature
 from softmetal.errors import BridgeError
 
@@ -97,50 +97,66 @@ def _owners(owner: type) -> tuple[str, ...]:
     return tuple(base.__name__ for base in owner.__mro__)
 
 
+@dataclass(slots=True)
+class _Call:
+    """What is known of calls of one method of one class."""
+
+    what: str
+    registrations: int  # when this was made
+    checks: tuple[Check, ...] = ()
+    blocks: tuple[tuple[int, int], ...] = ()  # (place, number of arguments)
+    parts: int = 0  # of the tuple that is returned, 0 without out-parameters
+
+
 def _judged(name: str, method: Callable[..., Any], judge: Judge) -> Callable[..., Any]:
     selector = name.replace("_", ":")
     count = selector.count(":")
-    known: dict[type, tuple[int, Signature | None]] = {}
+    known: dict[type, _Call] = {}
 
     @wraps(method)
     def call(self: Any, *arguments: Any, **named: Any) -> Any:
         caller: str = sys._getframe(1).f_globals.get("__name__", "")
         if not judge.active or caller.startswith(_OWN):
             return method(self, *arguments, **named)
-        owner = self if isinstance(self, type) else type(self)
         judge.called.add((caller, selector))
+        owner = self if isinstance(self, type) else type(self)
+        made = known.get(owner)
+        if made is None or made.registrations != len(objc.registrations):
+            made = known[owner] = _call(owner, name, method)
         if named:
-            judge.refuse(f"{owner.__name__} {selector}: PyObjC takes no named arguments")
+            judge.refuse(f"{made.what}: PyObjC takes no named arguments")
         if len(arguments) != count:
-            judge.refuse(
-                f"{owner.__name__} {selector}: {count} arguments are expected, {len(arguments)} "
-                "were given"
-            )
-        entry = known.get(owner)
-        if entry is None or entry[0] != len(objc.registrations):
-            entry = known[owner] = len(objc.registrations), _signature(owner, name, method)
-        signature = entry[1]
-        if signature is not None:
-            arguments = _crossed(judge, f"{owner.__name__} {selector}", signature, arguments)
+            given = len(arguments)
+            judge.refuse(f"{made.what}: {count} arguments are expected, {given} were given")
+        for place, each in enumerate(made.checks):
+            if reason := each(arguments[place], arguments):
+                judge.refuse(f"{made.what}, argument {place}: {reason}")
+        for place, number in made.blocks:
+            if (function := arguments[place]) is not None:
+                block = _block(function, number)
+                arguments = (*arguments[:place], block, *arguments[place + 1 :])
         result = method(self, *arguments)
-        if signature is not None and signature.outs:
-            _check_result(judge, f"{owner.__name__} {selector}", signature, result)
+        if made.parts > 1 and not (isinstance(result, tuple) and len(result) == made.parts):
+            text = f"{made.what} returned {result!r}"
+            judge.refuse(f"{text}: PyObjC returns a tuple of {made.parts} values")
         return result
 
     return call
 
 
-def _crossed(
-    judge: Judge, what: str, signature: Signature, arguments: tuple[Any, ...]
-) -> tuple[Any, ...]:
-    """The arguments after the bridge; refuses those that it does not take."""
-    for place, (kind, value) in enumerate(zip(signature.arguments, arguments, strict=True)):
-        if reason := refusal(kind, value, arguments):
-            judge.refuse(f"{what}, argument {place}: {reason}")
-        if kind.block is not None and value is not None:
-            block = _block(value, kind.block)
-            arguments = (*arguments[:place], block, *arguments[place + 1 :])
-    return arguments
+def _call(owner: type, name: str, method: Callable[..., Any]) -> _Call:
+    what = f"{owner.__name__} {name.replace('_', ':')}"
+    signature = _signature(owner, name, method)
+    if signature is None:
+        return _Call(what, len(objc.registrations))
+    blocks = ((i, kind.block) for i, kind in enumerate(signature.arguments))
+    return _Call(
+        what,
+        len(objc.registrations),
+        tuple(map(check, signature.arguments)),
+        tuple((place, block) for place, block in blocks if block is not None),
+        signature.outs + (signature.result.code != "v") if signature.outs else 0,
+    )
 
 
 def _block(function: Callable[..., Any], count: int) -> Callable[..., Any]:
@@ -151,12 +167,6 @@ def _block(function: Callable[..., Any], count: int) -> Callable[..., Any]:
         return function(*arguments[:count])
 
     return call
-
-
-def _check_result(judge: Judge, what: str, signature: Signature, result: Any) -> None:
-    parts = signature.outs + (signature.result.code != "v")
-    if not isinstance(result, tuple) or len(result) != parts:
-        judge.refuse(f"{what} returned {result!r}: PyObjC returns a tuple of {parts} values")
 
 
 def _signature(owner: type, name: str, method: Callable[..., Any]) -> Signature | None:
