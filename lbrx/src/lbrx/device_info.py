@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from dataclasses import dataclass
 
 
@@ -26,3 +27,4 @@ class DeviceInfo:
     simdgroup_matrix: bool
     bfloat: bool
     native_bfloat: bool
+    page: int = mmap.PAGESIZE  # bytes: host memory is shared without a copy in complete pages

@@ -9,6 +9,7 @@ import threading
 import numpy as np
 import pytest
 from device_memory import shares_memory, survives_faults
+from host_pages import shares_mapped_files
 
 import lbrx
 from lbrx.storage import MmapStorage
@@ -51,6 +52,7 @@ def test_tensors_computed_from_a_failed_one_fail(reach):
 
 
 @shares_memory
+@shares_mapped_files
 def test_a_replay_works_again_after_a_failed_run(tmp_path):
     """A kernel that reads a mapped file fails after the file has become shorter."""
     captured = lbrx.full((2 * PAGE,), 3.0) + 0

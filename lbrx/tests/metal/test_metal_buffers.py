@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from device_memory import shares_memory
+from host_pages import shares_mapped_files
 
 from lbrx.errors import DeviceError, OutOfMemory
 from lbrx.memory.heap import FIRST_HEAP_BYTES, HEAP_BYTES
@@ -46,6 +47,7 @@ def test_an_empty_buffer_and_an_empty_grid(gpu, fill):
 
 
 @shares_memory
+@shares_mapped_files
 def test_an_array_sees_the_device_s_writes_and_back(gpu, fill):
     host = aligned(4096, np.uint32)
     buffer = gpu.share(host)
@@ -72,6 +74,7 @@ def test_a_buffer_s_array_keeps_its_memory(gpu):
 
 
 @shares_memory
+@shares_mapped_files
 def test_a_mapped_file_is_one_buffer(gpu, copy, tmp_path):
     path = tmp_path / "weights"
     values = np.arange(10_000, dtype=np.float32)
@@ -139,6 +142,7 @@ def test_the_page_rule():
 
 
 @shares_memory
+@shares_mapped_files
 def test_a_mapping_longer_than_any_buffer_is_taken_in_parts(gpu, monkeypatch):
     host = aligned(4 * PAGE, np.uint8)
     monkeypatch.setattr(gpu, "info", replace(gpu.info, max_buffer=2 * PAGE))

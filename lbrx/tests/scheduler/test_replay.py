@@ -9,6 +9,7 @@ import math
 import numpy as np
 import pytest
 from device_memory import shares_memory
+from host_pages import shares_mapped_files
 
 import lbrx
 import softmetal
@@ -219,6 +220,7 @@ def test_a_trace_keeps_neither_inputs_nor_results():
 
 
 @shares_memory
+@shares_mapped_files
 def test_memory_outlives_the_function_while_the_device_works(tmp_path):
     """A mapped file that only a trace holds is read after the function is gone."""
     path = tmp_path / "w.npy"

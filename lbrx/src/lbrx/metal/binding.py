@@ -5,6 +5,7 @@ No other module of lbrx imports PyObjC or softmetal.
 
 from __future__ import annotations
 
+import mmap
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -92,6 +93,12 @@ def compile_for(function: Any, target: str, output: Path) -> list[Path]:
     """Write the code of a kernel of `modelled_gpu` for this architecture."""
     written: list[Path] = import_module("softmetal.ahead").compile_for(function, target, output)
     return written
+
+
+def page_size() -> int:
+    """Bytes of a page of host memory, as Metal counts them; softmetal can play macOS's."""
+    strict: frozenset[str] = _setting("softmetal.env", "strict") if SOFT else frozenset()
+    return 16 << 10 if "host" in strict else mmap.PAGESIZE
 
 
 def soft_threads() -> int:

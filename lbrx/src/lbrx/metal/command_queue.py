@@ -205,10 +205,8 @@ class CommandQueue:
 
     def _compute_encoder(self, submission: Submission) -> Any:
         if self._encoder is None:
-            with autorelease_pool():
-                concurrent = Metal.MTLDispatchTypeConcurrent
-                make = submission.commands.computeCommandEncoderWithDispatchType_
-                self._encoder = make(concurrent)
+            make = submission.commands.computeCommandEncoderWithDispatchType_
+            self._encoder = make(Metal.MTLDispatchTypeConcurrent)
             self._hazards.clear()
         return self._encoder
 
@@ -271,8 +269,7 @@ class CommandQueue:
         if self._open is not None and self._open.inbox is not inbox:
             self.commit()
         if self._open is None:
-            with autorelease_pool():
-                commands = self._queue.commandBuffer()
+            commands = self._queue.commandBuffer()
             self._last += 1
             self._open = Submission(self._last, commands, inbox)
         return self._open
@@ -303,7 +300,7 @@ class CommandQueue:
     def commit(self) -> int:
         """Commit the open command buffer; returns the newest ticket."""
         self._refuse_fork()
-        with UNINTERRUPTED, self._lock:
+        with UNINTERRUPTED, self._lock, autorelease_pool():
             self._end_encoder()
             if self._open is not None:
                 self._open.commands.commit()
@@ -361,10 +358,11 @@ class CommandQueue:
             if self._open is not None and (ticket is None or ticket >= self._open.ticket):
                 self.commit()
             pending = [s for s in self._in_flight if ticket is None or s.ticket <= ticket]
-        for submission in pending:
-            submission.commands.waitUntilCompleted()
-        with self._lock:
-            self._reap()
+        with autorelease_pool():
+            for submission in pending:
+                submission.commands.waitUntilCompleted()
+            with self._lock:
+                self._reap()
 
     def counts(self) -> dict[str, int]:
         """The number of dispatches of each kernel, by `kernel:variant`."""
@@ -402,25 +400,30 @@ class CommandQueue:
 class _Encoding:
     """Holds the queue's lock during encoding, and adds the command's name to errors of Metal."""
 
-    __slots__ = ("_name", "_queue")
+    __slots__ = ("_name", "_pool", "_queue")
 
     def __init__(self, queue: CommandQueue, name: str) -> None:
         self._queue = queue
         self._name = name
+        self._pool = autorelease_pool()  # for what encoders of ours and of MPS autorelease
 
     def __enter__(self) -> Submission:
         UNINTERRUPTED.begin()
         self._queue._lock.acquire()
+        self._pool.__enter__()
         try:
             return self._queue._current()
         except BaseException:
-            self._queue._lock.release()
-            UNINTERRUPTED.end()
+            self._end()
             raise
 
-    def __exit__(self, kind: object, problem: BaseException | None, trace: object) -> None:
+    def _end(self) -> None:
+        self._pool.__exit__(None, None, None)
         self._queue._lock.release()
         UNINTERRUPTED.end()
+
+    def __exit__(self, kind: object, problem: BaseException | None, trace: object) -> None:
+        self._end()
         if isinstance(problem, CallError):
             raise error_of(problem, f"{self._name}: {problem}") from problem
 

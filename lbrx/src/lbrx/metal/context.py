@@ -139,7 +139,7 @@ class Context:
         A mapping is shared as a whole, so that the tensors of a file are parts of one buffer.
         """
         self._check_open()
-        span = shareable_span(array) if self.info.unified_memory else None
+        span = shareable_span(array, self.info.page) if self.info.unified_memory else None
         if span is None:
             return None
         mapping = mapping_of(array)
@@ -152,13 +152,15 @@ class Context:
         return whole.slice(array.ctypes.data - block.address, array.nbytes)
 
     def _mapped(self, mapping: Any, array: NumpyArray) -> Block | None:
-        """The block over a whole mapping, created once; None if it exceeds the longest buffer."""
+        """The block over a whole mapping, created once; None if it exceeds the longest buffer or
+        is not in complete pages of the device."""
         with self._importing:
             block = self._mappings.get(id(mapping))
             # Python reuses an id only after the object is gone; a block keeps its mapping alive.
             if block is None:
                 span = mapping_span(mapping)
-                if span.length > self.info.max_buffer:
+                complete = not (span.address | span.length) % self.info.page
+                if span.length > self.info.max_buffer or not complete:
                     return None
                 block = self._host_block(span, array)
                 if block is not None:

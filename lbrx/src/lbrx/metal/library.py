@@ -28,7 +28,7 @@ import numpy as np
 from lbrx import env
 from lbrx.errors import DeviceError
 from lbrx.metal import binding
-from lbrx.metal.binding import NSURL, CallError, Metal
+from lbrx.metal.binding import NSURL, CallError, Metal, autorelease_pool
 from lbrx.metal.reflection import KernelArgument, arguments
 
 SHADERS = Path(__file__).parent.parent / "shaders"  # of the package
@@ -148,7 +148,7 @@ class Shaders:
         found = self._pipelines.get(key)
         if found is not None:
             return found
-        with self._gate(key):
+        with self._gate(key), autorelease_pool():
             if key not in self._pipelines:
                 began = time.perf_counter()
                 try:

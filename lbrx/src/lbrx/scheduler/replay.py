@@ -19,12 +19,13 @@ import numpy as np
 from lbrx.interrupt import UNINTERRUPTED
 from lbrx.memory.arena import Lifetime, arrange
 from lbrx.metal import Buffer, Context
-from lbrx.metal.binding import Metal
+from lbrx.metal.binding import Metal, autorelease_pool
 from lbrx.metal.buffer import Block
 from lbrx.metal.commands import Argument, Command, Dispatch, Encoded, NumberSlot, Recorded
 from lbrx.metal.hazards import Hazards
 
 CONSTANT_ALIGNMENT = 256  # bytes: a valid constant offset on every GPU
+MAX_COMMANDS = 16384  # in one indirect command buffer, on Apple's GPUs
 LISTS = 2  # copies of the same indirect command buffer
 
 
@@ -63,7 +64,8 @@ class Recording:
                 self.pieces += map(Foreign, group)
             else:
                 listed = [command for command in group if isinstance(command, Dispatch)]
-                self.pieces.append(Listed(self.gpu, listed))
+                for first in range(0, len(listed), MAX_COMMANDS):
+                    self.pieces.append(Listed(self.gpu, listed[first : first + MAX_COMMANDS]))
 
     def _arranged(self) -> Callable[[Buffer], Buffer]:
         """Where buffers lie: in one arena those that only the commands use."""
@@ -233,7 +235,8 @@ class _List:
         self.open: list[tuple[Any, int, Buffer]] = []  # (command, argument index, recorded buffer)
         self.bound: list[tuple[Any, int] | None] = []  # handle and offset bound in the last run
         self.ticket = 0
-        self._fill()
+        with autorelease_pool():
+            self._fill()
 
     def _fill(self) -> None:
         """Encode what never changes."""

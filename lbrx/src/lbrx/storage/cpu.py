@@ -20,7 +20,7 @@ from lbrx.process import memory_in_use, memory_limit
 from lbrx.shape import Layout
 from lbrx.storage.array import Array, Bytes
 
-PAGE = mmap.PAGESIZE
+PAGE = max(mmap.PAGESIZE, 16 << 10)  # macOS has pages of 16 KiB
 
 
 class CpuStorage:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from softmetal import compiler
-from softmetal.api import enums
+from softmetal.api import enums, host
 from softmetal.api.foundation import NSURL, NSError, file_path
 from softmetal.api.library import MTLFunction
 from softmetal.api.objects import Descriptor, Labelled, anything, table
@@ -159,12 +159,16 @@ class MTLBinaryArchive(Labelled):
     ) -> tuple[bool, NSError | None]:
         """Write a temporary file and rename it: a reader never sees half a file."""
         path = file_path(url)
+        if reason := host.check_archive(self._keys()):
+            return False, archive_error(enums.MTLBinaryArchiveErrorInvalidFile, reason)
         temporary = path.parent / f".softmetal-{secrets.token_hex(8)}.partial"
         try:
-            with _created(temporary) as file, zipfile.ZipFile(file, "w") as stored:
-                for key in self._keys():
-                    if (code := self._code(key)) is not None:
-                        stored.writestr(key, code)
+            with _created(temporary) as file:
+                file.write(host.archive_head())
+                with zipfile.ZipFile(file, "w") as stored:
+                    for key in self._keys():
+                        if (code := self._code(key)) is not None:
+                            stored.writestr(key, code)
             os.replace(temporary, path)
         except OSError as problem:
             return False, archive_error(enums.MTLBinaryArchiveErrorInvalidFile, str(problem))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from softmetal.api import enums
+from softmetal.api import enums, host
 from softmetal.api.memory import Borrowed, Memory, Pointer
 from softmetal.api.objects import Labelled
 from softmetal.validation import check_cpu_visible, check_managed, check_range
@@ -123,7 +123,8 @@ class MTLBuffer(MTLResource):
     def contents(self) -> Pointer:
         """The memory itself."""
         check_cpu_visible(self.storageMode(), self._label)
-        return Pointer(self._memory.host() + self._offset, self._length, self)
+        owner = host.contents_owner(self)
+        return Pointer(self._memory.host() + self._offset, self._length, owner)
 
     # MTL: -length
     def length(self) -> int:
@@ -131,7 +132,7 @@ class MTLBuffer(MTLResource):
 
     # MTL: -allocatedSize
     def allocatedSize(self) -> int:
-        return -(-self._length // PAGE) * PAGE
+        return host.allocated_size(self._length, PAGE)
 
     # MTL: -gpuAddress
     def gpuAddress(self) -> int:

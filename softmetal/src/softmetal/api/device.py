@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 from softmetal import checks, compiler, env, profiles
-from softmetal.api import enums
+from softmetal.api import enums, host
 from softmetal.api.archive import (
     MTLBinaryArchive,
     MTLBinaryArchiveDescriptor,
@@ -165,7 +165,7 @@ class MTLDevice(Capabilities):
 
     # MTL: -newBufferWithBytesNoCopy:length:options:deallocator:
     # DEVIATION: memory of any alignment and length is used without a copy; Apple's device accepts
-    # whole pages only.
+    # whole pages only, and so does SOFTMETAL_STRICT=host.
     def newBufferWithBytesNoCopy_length_options_deallocator_(
         self, data: Any, length: int, options: int, deallocator: Callable[..., object] | None
     ) -> MTLBuffer | None:
@@ -173,6 +173,7 @@ class MTLDevice(Capabilities):
         check_length(length)
         memory = Borrowed(self._executor, data, deallocator)
         check_range(0, length, memory.length, "using bytes")
+        host.check_pages(memory.host(), length)
         return MTLBuffer(self, memory, length, options)
 
     # MTL: -newHeapWithDescriptor:
@@ -234,6 +235,7 @@ class MTLDevice(Capabilities):
         self, descriptor: MTLIndirectCommandBufferDescriptor, count: int, options: int
     ) -> MTLIndirectCommandBuffer | None:
         check_indirect_size(count, descriptor.maxKernelBufferBindCount())
+        host.check_indirect_count(count)
         if not command_types_supported(descriptor):
             return None
         return MTLIndirectCommandBuffer(self, descriptor, count, options)

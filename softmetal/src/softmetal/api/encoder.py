@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from softmetal.api import enums
+from softmetal.api import enums, host
 from softmetal.api.buffer import MTLBuffer, MTLResource
 from softmetal.api.checked import blitted, order, resources
 from softmetal.api.counters import MTLCounterSampleBuffer, _SampleAttachments
@@ -159,6 +159,7 @@ class MTLComputeCommandEncoder(MTLCommandEncoder):
     def endEncoding(self) -> None:
         super().endEncoding()
         self._bound.clear()  # an ended encoder must not keep buffers alive
+        host.announce(self._command_buffer, self._used)
         self._used.clear()
 
     # MTL: -dispatchType

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from softmetal.api import enums
+from softmetal.api import enums, host
 from softmetal.api.buffer import (
     PAGE,
     MTLAllocation,
@@ -170,7 +170,7 @@ class MTLHeap(MTLAllocation):
 
     # MTL: -currentAllocatedSize
     def currentAllocatedSize(self) -> int:
-        return align_up(self._memory.length, PAGE)
+        return host.allocated_size(self._memory.length, PAGE)
 
     # MTL: -allocatedSize
     def allocatedSize(self) -> int:

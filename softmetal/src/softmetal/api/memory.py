@@ -119,6 +119,13 @@ def copied_bytes(source: Any, length: int | None = None) -> bytes:
     return data if length is None or len(data) == length else data[:length]
 
 
+class Lender:
+    """An owner of memory that wants to know the views of it."""
+
+    def lend(self, view: ctypes.Array[ctypes.c_ubyte]) -> None:
+        raise NotImplementedError
+
+
 class Pointer:
     """PyObjC's `objc.varlist`: memory whose length the caller states."""
 
@@ -137,6 +144,8 @@ class Pointer:
             return memoryview(bytearray())
         array = (ctypes.c_ubyte * count).from_address(self._address)
         array.owner = self._owner  # type: ignore[attr-defined]
+        if isinstance(self._owner, Lender):
+            self._owner.lend(array)
         return memoryview(array).cast("B")
 
     def as_tuple(self, count: int) -> tuple[bytes, ...]:

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+from softmetal.api import host
 from softmetal.api.memory import Pointer
 from softmetal.api.objects import Object
 
@@ -79,5 +80,5 @@ def registerMetaDataForSelector(class_: bytes, selector: bytes, metadata: dict[s
 
 
 def autorelease_pool() -> AbstractContextManager[Any]:
-    """Nothing to drain: Python's references decide lifetimes."""
-    return nullcontext()
+    """Nothing to drain, as Python's references decide lifetimes, except where macOS is played."""
+    return host.AutoreleasePool() if host.played() else nullcontext()

@@ -19,7 +19,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from softmetal import checks
-from softmetal.api import enums
+from softmetal.api import enums, host
 from softmetal.api.buffer import MTLBuffer
 from softmetal.api.checked import expand, shuffled
 from softmetal.api.counters import MTLBlitPassDescriptor, MTLComputePassDescriptor
@@ -90,6 +90,7 @@ class MTLCommandQueue(Labelled):
         "_order",
         "_residency",
         "_submitting",
+        "_unfinished",
         "_watched",
     )
 
@@ -106,6 +107,8 @@ class MTLCommandQueue(Labelled):
         self._finishing = threading.RLock()  # a handler may wait for another command buffer
         self._watched: SimpleQueue[MTLCommandBuffer | None] | None = None
         self._residency: list[MTLResidencySet] = []
+        # Command buffers that count for the limit, where macOS is played.
+        self._unfinished: weakref.WeakSet[MTLCommandBuffer] = weakref.WeakSet()
 
     def __del__(self) -> None:
         if sys.is_finalizing():
@@ -120,21 +123,25 @@ class MTLCommandQueue(Labelled):
 
     # MTL: -commandBuffer
     def commandBuffer(self) -> MTLCommandBuffer:
-        return MTLCommandBuffer(self, True, self._log_state)
+        return self._new(True, self._log_state)
 
     # MTL: -commandBufferWithUnretainedReferences
     # DEVIATION: memory lives until the work that uses it is done, also with unretained references.
     # Releasing a buffer too early is an error: of `commit` if it was released before, of the
     # command buffer if it was released while that ran. Apple's debug layer ends the process.
     def commandBufferWithUnretainedReferences(self) -> MTLCommandBuffer:
-        return MTLCommandBuffer(self, False, self._log_state)
+        return self._new(False, self._log_state)
 
     # MTL: -commandBufferWithDescriptor:
     def commandBufferWithDescriptor_(
         self, descriptor: MTLCommandBufferDescriptor
     ) -> MTLCommandBuffer:
         state = descriptor.logState() or self._log_state
-        return MTLCommandBuffer(self, descriptor.retainedReferences(), state)
+        return self._new(descriptor.retainedReferences(), state)
+
+    def _new(self, retains: bool, state: MTLLogState | None) -> MTLCommandBuffer:
+        host.take_turn(self)
+        return host.enter(self, MTLCommandBuffer(self, retains, state))
 
     # MTL: -insertDebugCaptureBoundary
     def insertDebugCaptureBoundary(self) -> None:
@@ -259,6 +266,7 @@ class MTLCommandBuffer(Labelled):
 
     __slots__ = (
         "__weakref__",
+        "_announced",
         "_arenas",
         "_commands",
         "_commit_time",
@@ -293,6 +301,7 @@ class MTLCommandBuffer(Labelled):
         )
         self._signals: dict[int, int] = {}  # event handle -> value signalled here
         self._indirect: list[IndirectExecution] = []
+        self._announced: list[object] = []  # by useResource and useHeap
         self._arenas: list[Arena] = []
         self._encoder: MTLCommandEncoder | None = None
         self._enqueued = self._committed = self._error_read = False
@@ -336,7 +345,7 @@ class MTLCommandBuffer(Labelled):
     def computeCommandEncoderWithDispatchType_(self, type_: int) -> MTLComputeCommandEncoder:
         self._begin("computeCommandEncoder")
         self._encoder = encoder = MTLComputeCommandEncoder(self, type_)
-        return encoder
+        return host.autoreleased(encoder)
 
     # MTL: -computeCommandEncoderWithDescriptor:
     def computeCommandEncoderWithDescriptor_(
@@ -347,7 +356,7 @@ class MTLCommandBuffer(Labelled):
         self._retained += (a.sampleBuffer() for a in attachments._items.values())
         encoder = MTLComputeCommandEncoder(self, descriptor.dispatchType(), attachments)
         self._encoder = encoder
-        return encoder
+        return host.autoreleased(encoder)
 
     # MTL: -blitCommandEncoder
     def blitCommandEncoder(self) -> MTLBlitCommandEncoder:
@@ -362,7 +371,7 @@ class MTLCommandBuffer(Labelled):
         if attachments is not None:
             self._retained += (a.sampleBuffer() for a in attachments._items.values())
         self._encoder = encoder = MTLBlitCommandEncoder(self, attachments)
-        return encoder
+        return host.autoreleased(encoder)
 
     # MTL: -encodeSignalEvent:value:
     def encodeSignalEvent_value_(self, event: MTLEvent, value: int) -> None:
@@ -422,6 +431,8 @@ class MTLCommandBuffer(Labelled):
             commands._flush(range(start, start + count))
             if commands._inherits_buffers or commands._inherits_pipeline:
                 commands._check_inherited(start, count, pipeline, bound)
+            host.check_resident(commands, range(start, start + count), self._resident())
+        host.check_working_set(self._retained, self.device().recommendedMaxWorkingSetSize())
         if (current := checks.current()) is not None:
             self._commands = shuffled(self._expanded(), current.seed)
         queue = self._queue
@@ -437,6 +448,12 @@ class MTLCommandBuffer(Labelled):
             queue._order.append(self)
         self._committed = True
         queue._submit_ready()
+
+    def _resident(self) -> list[object]:
+        """What encoders have announced, and what residency sets hold."""
+        sets = [item for item in self._retained if isinstance(item, MTLResidencySet)]
+        committed = (s._committed.values() for s in (*self._queue._residency, *sets))
+        return [*self._announced, *(item for each in committed for item in each)]
 
     def _resident_memory(self) -> list[Command]:
         """For a device with its own memory: what residency sets make reachable."""
@@ -477,8 +494,10 @@ class MTLCommandBuffer(Labelled):
 
     def _finish(self, outcome: Completion) -> None:
         self._outcome = self._with_releases(outcome)
+        self._queue._unfinished.discard(self)
         self._end_indirect()
         self._retained.clear()
+        self._announced.clear()
         self._commands = []
         self._queue._device._arenas.extend(self._arenas)
         self._arenas = []
@@ -548,7 +567,7 @@ class MTLCommandBuffer(Labelled):
             checks.mark_read(self._outcome.error)
         return NSError.described(
             enums.MTLCommandBufferErrorDomain,
-            enums.MTLCommandBufferErrorInternal,
+            host.error_code(self._outcome.error),
             self._outcome.error,
         )
 

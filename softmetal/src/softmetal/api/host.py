@@ -1,0 +1,223 @@
+"""macOS as a program's host, played under SOFTMETAL_STRICT=host.
+
+softmetal is more lenient than a Mac in ways that no call shows: memory lives as long as Python
+refers to it, pages are small, everything is resident. Here are all the rules of this mode; the
+objects of the API call them where they apply, and each is silent unless the mode is on.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import logging
+import threading
+import weakref
+from collections.abc import Collection, Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING, TypeVar
+
+from softmetal import env
+from softmetal.api import enums
+from softmetal.api.memory import Lender
+from softmetal.errors import ValidationError
+
+if TYPE_CHECKING:
+    from softmetal.api.buffer import MTLBuffer
+    from softmetal.api.icb import MTLIndirectCommandBuffer
+    from softmetal.api.queue import MTLCommandBuffer, MTLCommandQueue
+
+log = logging.getLogger("softmetal")
+
+PAGE = 16 << 10  # of macOS on Apple's chips
+MAX_INDIRECT_COMMANDS = 16384
+
+T = TypeVar("T")
+
+
+def played() -> bool:
+    return "host" in env.strict()
+
+
+findings: list[str] = []
+"""What went wrong where no call can fail, such as memory used after its buffer was freed."""
+
+
+def report(text: str) -> None:
+    findings.append(text)
+    log.error("%s", text)
+
+
+# ---- memory ----
+
+
+def check_pages(address: int, length: int) -> None:
+    """newBufferWithBytesNoCopy takes complete pages."""
+    if played() and (address % PAGE or length % PAGE):
+        raise ValidationError(
+            f"{length} bytes at {address:#x} are not complete pages of {PAGE}: align both to "
+            f"{PAGE}, or copy the data with newBufferWithBytes_length_options_"
+        )
+
+
+def allocated_size(length: int, page: int) -> int:
+    """Bytes in complete pages."""
+    page = PAGE if played() else page
+    return -(-length // page) * page
+
+
+def contents_owner(buffer: MTLBuffer) -> object:
+    """What a view of a buffer's contents keeps alive: on a Mac not the buffer. The memory stays
+    valid here, and a view that outlives its buffer is reported."""
+    return _Lent(buffer) if played() else buffer
+
+
+class _Lent(Lender):
+    """Keeps the memory of a buffer, and tells the buffer's end which views still exist."""
+
+    def __init__(self, buffer: MTLBuffer) -> None:
+        self._memory = buffer._memory
+        self._name = repr(buffer._label) if buffer._label else f"of {buffer._length} bytes"
+        self._views: list[weakref.ref[ctypes.Array[ctypes.c_ubyte]]] = []
+        weakref.finalize(buffer, _ended, weakref.ref(self)).atexit = False
+
+    def lend(self, view: ctypes.Array[ctypes.c_ubyte]) -> None:
+        self._views.append(weakref.ref(view))
+
+
+def _ended(lent: weakref.ref[_Lent]) -> None:
+    owner = lent()
+    if owner is not None and any(view() is not None for view in owner._views):
+        report(
+            f"a view of the contents of buffer {owner._name} outlives the buffer: on a Mac this is "
+            "freed memory, keep the MTLBuffer as long as the view"
+        )
+
+
+def check_working_set(buffers: Iterable[object], limit: int) -> None:
+    """A command buffer's memory must fit the device's working set at once."""
+    if not played():
+        return
+    sizes = {id(b._memory): b._memory.length for b in buffers if hasattr(b, "_memory")}
+    if (total := sum(sizes.values())) > limit:
+        raise ValidationError(
+            f"a command buffer uses {total} bytes and the device's working set is {limit} "
+            "(recommendedMaxWorkingSetSize): use less memory in one command buffer"
+        )
+
+
+def announce(commands: MTLCommandBuffer, used: Iterable[object]) -> None:
+    """Remember what an encoder made resident."""
+    if played():
+        commands._announced += used
+
+
+def check_resident(
+    commands: MTLIndirectCommandBuffer, indices: range, resident: Collection[object]
+) -> None:
+    """Buffers that only an indirect command buffer binds must be made resident."""
+    if not played():
+        return
+    known = set(map(id, resident))
+    for index in indices:
+        item = commands._items.get(index)
+        for buffer in item._bound if item is not None else ():
+            if buffer is not None and not {id(buffer), id(buffer.heap())} & known:
+                raise ValidationError(
+                    f"indirect command {index} uses a buffer of {buffer._length} bytes that is not "
+                    "resident: call useResource_usage_ on the encoder, or add it to a residency set"
+                )
+
+
+def check_indirect_count(count: int) -> None:
+    if played() and count > MAX_INDIRECT_COMMANDS:
+        raise ValidationError(
+            f"an indirect command buffer of {count} commands: Apple's GPUs take "
+            f"{MAX_INDIRECT_COMMANDS}, use several"
+        )
+
+
+# ---- command buffers ----
+
+
+def take_turn(queue: MTLCommandQueue) -> None:
+    """commandBuffer() waits while as many command buffers as the queue allows are not completed."""
+    if not played():
+        return
+    while len(queue._unfinished) >= queue._limit:
+        if not queue._in_flight:
+            raise ValidationError(
+                f"{queue._limit} command buffers of this queue exist and none is committed: "
+                "commandBuffer() would wait for ever; commit them, or make the queue with "
+                "newCommandQueueWithMaxCommandBufferCount_"
+            )
+        queue._wait_for(queue._in_flight[0])
+
+
+def enter(queue: MTLCommandQueue, buffer: MTLCommandBuffer) -> MTLCommandBuffer:
+    """A new command buffer, which counts until it has completed."""
+    if played():
+        queue._unfinished.add(buffer)
+    return autoreleased(buffer)
+
+
+def error_code(text: str) -> int:
+    """The code of a command buffer's error: Metal tells time-outs and page faults apart."""
+    if played() and "did not end within" in text:
+        return enums.MTLCommandBufferErrorTimeout
+    if played() and ("address" in text or "outside" in text):
+        return enums.MTLCommandBufferErrorPageFault
+    return enums.MTLCommandBufferErrorInternal
+
+
+# ---- autorelease pools ----
+
+
+class _Pools(threading.local):
+    def __init__(self) -> None:
+        self.stack: list[list[object]] = [[]]  # the first one is drained when the thread ends
+
+
+_pools = _Pools()
+atexit.register(_pools.stack[0].clear)  # of the main thread, before modules are cleared
+
+
+class AutoreleasePool:
+    """Objects that are autoreleased within the block live until its end."""
+
+    def __enter__(self) -> AutoreleasePool:
+        _pools.stack.append([])
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        _pools.stack.pop().clear()
+
+
+def autoreleased(item: T) -> T:
+    """An object as a method without `new` or `alloc` in its name returns it: the innermost pool of
+    this thread keeps it."""
+    if played():
+        _pools.stack[-1].append(item)
+    return item
+
+
+def leaked() -> list[object]:
+    """What this thread has autoreleased outside of every pool, and keeps until it ends."""
+    return list(_pools.stack[0])
+
+
+# ---- files ----
+
+
+def archive_head() -> bytes:
+    """How a binary archive starts: not as a ZIP file, since Apple's format is not a program's."""
+    return b"softmetal binary archive\n" if played() else b""
+
+
+def check_archive(kernels: Collection[object]) -> str:
+    """Why an archive cannot be written; Apple's refuses an empty one."""
+    return "the archive is empty: add a pipeline first" if played() and not kernels else ""
