@@ -11,15 +11,15 @@ OLDEST = (14, 0)  # that lbrx claims
 _BY_VERSION = {
     (10, 0): """alloc init localizedDescription fileURLWithPath:""",
     (10, 11): """
-        access bufferDataSize bufferDataType commandBuffer commit computeCommandEncoder contents
-        endEncoding error functionNames index maxThreadsPerThreadgroup
+        access blitCommandEncoder bufferDataSize bufferDataType commandBuffer commit computeCommandEncoder contents
+        copyFromBuffer:sourceOffset:toBuffer:destinationOffset:size: endEncoding error functionNames index maxThreadsPerThreadgroup
         maxTotalThreadsPerThreadgroup name newBufferWithBytesNoCopy:length:options:deallocator:
         newBufferWithLength:options: newCommandQueue
         newComputePipelineStateWithDescriptor:options:completionHandler:
         newComputePipelineStateWithDescriptor:options:reflection:error: newFunctionWithName:
         newLibraryWithSource:options:error: setBuffer:offset:atIndex: setBytes:length:atIndex:
         setComputeFunction: setComputePipelineState: setFastMathEnabled: setLabel:
-        setThreadgroupMemoryLength:atIndex: status threadExecutionWidth threadgroupMemoryDataSize
+        setThreadgroupMemoryLength:atIndex: status storageMode threadExecutionWidth threadgroupMemoryDataSize
         type waitUntilCompleted""",
     (10, 12): """
         functionConstantsDictionary newFunctionWithName:constantValues:error:

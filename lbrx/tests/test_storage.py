@@ -8,6 +8,7 @@ import os
 import numpy as np
 import pytest
 from device_memory import shares_memory
+from host_pages import shares_mapped_files
 
 import lbrx
 from lbrx import shape as sh
@@ -188,6 +189,7 @@ def test_a_shrunken_file_is_an_error_on_the_cpu(shrinking, use, touched):
 
 
 @shares_memory
+@shares_mapped_files
 def test_a_shrunken_file_is_an_error_for_host_reads_of_a_metal_tensor(shrinking):
     storage, shrink = shrinking
     x = lbrx.from_numpy(storage.host().view(np.float32), "metal", copy=False)

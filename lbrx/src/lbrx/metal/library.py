@@ -388,12 +388,20 @@ def _prebuilt(device: Any, path: Path) -> Any:
     return library
 
 
-def _compiled(device: Any, stem: str, source: str, safe_math: bool) -> Any:
+def compiled_source(device: Any, source: str, safe_math: bool) -> tuple[Any, str]:
+    """The library of a source, None if it does not compile, and the compiler's diagnostics."""
     options = Metal.MTLCompileOptions.alloc().init()
     options.setFastMathEnabled_(not safe_math)
     library, problem = device.newLibraryWithSource_options_error_(source, options, None)
+    if library is not None and problem is None:
+        return library, ""
+    return library, _description(problem)
+
+
+def _compiled(device: Any, stem: str, source: str, safe_math: bool) -> Any:
+    library, text = compiled_source(device, source, safe_math)
     if library is None:
-        raise DeviceError(f"{stem}.metal does not compile:\n{_description(problem)}")
+        raise DeviceError(f"{stem}.metal does not compile:\n{text}")
     return library
 
 

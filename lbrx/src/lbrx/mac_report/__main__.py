@@ -1,0 +1,55 @@
+"""python -m lbrx.mac_report [FILE]: make a report, or read one."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from lbrx.errors import LbrxError
+from lbrx.mac_report.reader import page
+from lbrx.mac_report.report import Status, load
+from lbrx.mac_report.running import Step, run_all, save
+
+STEPS = (
+    Step("system", "system and device", 60),
+    Step("shaders", "compiling every shader", 300),
+    Step("results", "results beside numpy", 120),
+    Step("tests", "the tests that mean something on a Mac", 210),
+    Step("speed", "a short benchmark", 90),
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m lbrx.mac_report", description=__doc__)
+    parser.add_argument("file", nargs="?", type=Path, help="a report to read")
+    parser.add_argument("--out", type=Path, help="where to write the report")
+    names = ",".join(step.name for step in STEPS)
+    parser.add_argument("--steps", default=names, help=f"which steps to run (default: {names})")
+    options = parser.parse_args(arguments)
+    try:
+        if options.file is not None:
+            print(page(load(options.file)))
+            return 0
+        return _make(options.steps.split(","), options.out)
+    except LbrxError as problem:
+        print(f"lbrx: {problem}", file=sys.stderr)
+        return 1
+
+
+def _make(names: Sequence[str], out: Path | None) -> int:
+    known = {step.name: step for step in STEPS}
+    if unknown := [name for name in names if name not in known]:
+        raise LbrxError(f"{unknown[0]!r} is not a step: give some of {', '.join(known)}")
+    day = datetime.datetime.now(datetime.UTC).date().isoformat()
+    path = out or Path(f"lbrx-mac-report-{day}.json")
+    report = run_all([known[name] for name in names], lambda text: print(text, flush=True))
+    save(report, path)
+    print(f"\n{page(load(path))}\n\nThe report is in {path}: please send it, see docs/mac.md.")
+    return 0 if all(step.status is Status.OK for step in report.steps) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

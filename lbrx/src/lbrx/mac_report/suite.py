@@ -1,0 +1,86 @@
+"""The test suites of a checkout, as far as they mean something on a Mac."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from xml.etree import ElementTree
+
+from lbrx.mac_report.report import Status
+from lbrx.mac_report.steps import Recorder
+
+# Folders and files by pytest's selection, the most telling first.
+SELECTIONS = (
+    ("softmetal/tests", ("-m", "metal")),
+    ("lbrx/tests/metal", ("-m", "not full")),
+    ("lbrx/tests/test_custom_kernel.py", ("-m", "not full")),
+    ("lbrx/tests/scheduler/test_replay.py", ("-m", "not full")),
+    ("lbrx/tests/test_ops.py", ("-m", "not full")),
+)
+
+
+def record_tests(record: Recorder) -> None:
+    root = _checkout()
+    if root is None or find_spec("pytest") is None:
+        record.add("tests", Status.SKIPPED, "they need a checkout of lbrx and pytest")
+        return
+    for place, selection in SELECTIONS:
+        if not record.skips(place):
+            _run(record, root, place, selection)
+
+
+def _checkout() -> Path | None:
+    """The folder with the tests: LBRX_REPORT_ROOT, or the current one or one above it."""
+    given = os.environ.get("LBRX_REPORT_ROOT")
+    places = [Path(given)] if given else [Path.cwd(), *Path.cwd().parents]
+    return next((place for place in places if (place / SELECTIONS[0][0]).is_dir()), None)
+
+
+def _run(record: Recorder, root: Path, place: str, selection: Sequence[str]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "tests.xml"
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *selection]
+        try:
+            ran = subprocess.run(
+                [*command, f"--junitxml={file}", place],
+                cwd=root,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=max(1.0, record.seconds_left),
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            record.add(place, Status.SKIPPED, "its time was over")
+            return
+        results = list(_results(file))
+    if not results:
+        record.add(place, Status.FAILED, f"pytest reported nothing:\n{ran.stdout}{ran.stderr}")
+        return
+    failed = [(name, text) for name, status, text in results if status is Status.FAILED]
+    for name, text in failed:
+        record.add(name, Status.FAILED, text)
+    skipped = sum(status is Status.SKIPPED for _, status, _ in results)
+    passed = len(results) - len(failed) - skipped
+    status = Status.FAILED if failed else Status.OK
+    record.add(place, status, passed=passed, failed=len(failed), skipped=skipped)
+
+
+def _results(file: Path) -> Iterator[tuple[str, Status, str]]:
+    try:
+        cases = ElementTree.parse(file).getroot().iter("testcase")
+    except (OSError, ElementTree.ParseError):
+        return
+    for case in cases:
+        name = f"{case.get('classname')}.{case.get('name')}"
+        bad = [*case.iter("failure"), *case.iter("error")]
+        if bad:
+            yield name, Status.FAILED, bad[0].text or bad[0].get("message") or ""
+        else:
+            skipped = next(case.iter("skipped"), None) is not None
+            yield name, Status.SKIPPED if skipped else Status.OK, ""
