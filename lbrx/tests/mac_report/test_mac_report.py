@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -220,6 +221,27 @@ def test_the_command(tmp_path):
     read = subprocess.run([*run, str(out)], capture_output=True, text=True, check=True)
     assert read.stdout.strip() in made.stdout
     assert "softmetal, not Apple's Metal" in read.stdout
+
+
+def test_on_what_takes_itself_for_a_mac(tmp_path, monkeypatch):
+    """The paths of lbrx that only a Mac takes, on macOS 14 and an M1, with softmetal as PyObjC."""
+    path = os.pathsep.join(
+        [str(Path(__file__).parent / "as_a_mac"), os.environ.get("PYTHONPATH", "")]
+    )
+    monkeypatch.setenv("PYTHONPATH", path)
+    monkeypatch.setenv("SOFTMETAL_PROFILE", "apple-m1")
+    monkeypatch.setenv("SOFTMETAL_STRICT", "bridge,host")
+    monkeypatch.setenv("SOFTMETAL_MACOS", "14")
+    out = tmp_path / "report.json"
+    run = [sys.executable, "-m", "lbrx.mac_report", "--steps", "system,results", "--out", str(out)]
+    made = subprocess.run(run, capture_output=True, text=True, check=False)
+    assert made.returncode == 0, made.stdout + made.stderr
+    report = load(out)
+    known = {entry.name: entry for step in report.steps for entry in step.entries}
+    assert known["device 0"].values["name"] == "Apple M1"
+    assert not known["device 0"].values["soft"]
+    assert known["selectors"].values["newLogStateWithDescriptor_error_"] is False
+    assert len(report.step("results").entries) > 20
 
 
 @pytest.mark.parametrize("arguments", [["--steps", "nonsense"], ["/nonexistent.json"]])

@@ -5,13 +5,16 @@ The fixture `_bridge` of conftest.py judges the calls of every test.
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 from selectors_called import NEWER, OLDEST, SELECTORS
+from wheels import wheel
 
 import lbrx
 from lbrx.metal import binding, context
@@ -22,6 +25,29 @@ pytestmark = pytest.mark.skipif(sys.platform == "darwin", reason="the bridge its
 
 def test_only_what_is_looked_for_is_newer_than_claimed():
     assert {name for name, version in SELECTORS.items() if version > OLDEST} == NEWER
+
+
+def test_names_of_modules_are_pyobjcs():
+    """Constants and functions are in PyObjC's metadata, classes among those of metal-cpp or MPS."""
+    texts = []
+    for name, module in (("Metal", "Metal"), ("MetalPerformanceShaders",) * 2):
+        with zipfile.ZipFile(wheel(f"pyobjc-framework-{name}")) as archive:
+            texts.append(archive.read(f"{module}/_metadata.py").decode())
+    with zipfile.ZipFile(wheel("mlx-metal")) as archive:
+        header = archive.read("mlx/include/metal_cpp/Metal/MTLHeaderBridge.hpp").decode()
+    known = {
+        *re.findall(r"[$\"](M(?:TL|PS)\w+)[@\"]", "".join(texts)),
+        *re.findall(r"_DEF_CLS\((MTL\w+)\)", header),
+        *re.findall(r'b"(MPS\w+)"', texts[1]),
+    }
+    used = {
+        name
+        for path in (EXAMPLES.parent / "lbrx" / "src").rglob("*.py")
+        for name in re.findall(r"\b(?:Metal|MPS)\.(M(?:TL|PS)\w+)", path.read_text())
+    }
+    assert len(used) > 30
+    # A class for which PyObjC has no metadata; it makes the matrices of MPSMatrixMultiplication.
+    assert used - known <= {"MPSMatrix", "MPSMatrixDescriptor"}
 
 
 @pytest.mark.parametrize("example", ["custom_kernel", "tensors"])

@@ -119,7 +119,11 @@ def __getattr__(name: str) -> Any:
         from softmetal.checks import checking as value
     elif name in _HOME:
         if "bridge" in import_module("softmetal.env").strict():
-            import_module("softmetal.bridge").install()
+            bridge = import_module("softmetal.bridge")
+            bridge.install()
+            bridge.check_name(name)
+            if name in globals():  # one of the functions that the bridge judges
+                return globals()[name]
         value = getattr(import_module(f"softmetal.api.{_HOME[name]}"), name)
     elif name.startswith("MPS") and name in (mps := import_module("softmetal.mps")).__all__:
         value = getattr(mps, name)  # PyObjC finds every class of the process in every module

@@ -81,6 +81,9 @@ REFUSED = {
     "a string in a size": (lambda t: t.encoder.dispatchThreads_threadsPerThreadgroup_(("4", 1, 1), (4, 1, 1)), "a member of MTLSize: '4' is not a number"),
     "a Python range as NSRange": (lambda t: _blit(t).fillBuffer_range_value_(t.buffer, range(3), 0), "3 values for the 2 members of _NSRange"),
     "a size that PyObjC calls an integer": (lambda t: t.slot.concurrentDispatchThreads_threadsPerThreadgroup_((1, 1, 1), (1, 1, 1)), "argument 0: tuple is not a number"),
+    "a size without its depth": (lambda t: softmetal.MTLSizeMake(4, 1), "MTLSizeMake: 3 arguments without names are expected, 2"),
+    "a size with names": (lambda t: softmetal.MTLSizeMake(width=4, height=1, depth=1), "MTLSizeMake: 3 arguments without names"),
+    "a negative size": (lambda t: softmetal.MTLSizeMake(4, -1, 1), "MTLSizeMake, argument 1: -1 is outside"),
     # pointers and buffers
     "an address for bytes": (lambda t: t.encoder.setBytes_length_atIndex_(ctypes.addressof(t.number), 4, 1), "has no bytes"),
     "a string for bytes": (lambda t: t.encoder.setBytes_length_atIndex_("abcd", 4, 1), "'abcd' has no bytes"),
@@ -212,6 +215,15 @@ def test_a_program_by_environment(monkeypatch, macos, found):
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ran.stdout == f"{found}\n"
     assert "BridgeError: MTLDevice newBufferWithLength:options:, argument 0" in ran.stderr
+
+
+def test_protocols_are_not_names_of_the_module(monkeypatch):
+    """`isinstance(x, Metal.MTLBuffer)` works with softmetal only."""
+    monkeypatch.setenv("SOFTMETAL_STRICT", "bridge")
+    text = "import softmetal\nsoftmetal.MTLHeapDescriptor\nsoftmetal.MTLSizeMake(1, 2, 3)\nsoftmetal.MTLBuffer"
+    command = [sys.executable, "-c", text]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "has no MTLBuffer, which is a protocol" in ran.stderr
 
 
 def test_unknown_modes_are_refused(monkeypatch):

@@ -41,7 +41,8 @@ def _problems(report: Report) -> Iterator[str]:
     for step in report.steps:
         if step.status in (Status.CRASHED, Status.TIMED_OUT) or _failed_outright(step):
             reason = step.text.strip().splitlines() or ["no reason given"]
-            yield f"the step {step.name} {step.status}: {reason[0]} ({reason[-1][:200]})"
+            more = f" ({reason[-1][:200]})" if len(reason) > 1 else ""
+            yield f"the step {step.name} {step.status}: {reason[0]}{more}"
     orders = {"system": _each, "shaders": _diagnosed, "results": _by_error,
               "tests": _each, "speed": _each}  # fmt: skip
     for name, order in orders.items():
@@ -109,6 +110,6 @@ def _speeds(report: Report) -> Iterator[str]:
     for entry in entries:
         values = entry.values
         rates = [f"{values[key]} {unit}" for key, unit in RATES.items() if key in values]
-        share = values.get("of_bandwidth") or values.get("of_fp32_peak")
+        share = values.get("of_bandwidth", values.get("of_fp32_peak"))
         of_peak = f", {share:.0%} of the chip's peak" if isinstance(share, float) else ""
         yield f"{entry.name:<20} {', '.join(rates)}{of_peak}"

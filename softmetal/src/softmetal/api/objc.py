@@ -50,7 +50,7 @@ class formal_protocol:  # noqa: N801 (PyObjC's name)
     __name__: str
 
 
-_PROTOCOLS = frozenset(
+PROTOCOLS = frozenset(
     """
     NSObject NSCopying MTLAccelerationStructure MTLBinaryArchive MTLBinding MTLBlitCommandEncoder
     MTLBuffer MTLCaptureScope MTLCommandBuffer MTLCommandEncoder MTLCommandQueue
@@ -64,7 +64,7 @@ _PROTOCOLS = frozenset(
 
 def protocolNamed(name: str) -> formal_protocol:
     """The protocol of this name; raises ProtocolError for an unknown one."""
-    if name not in _PROTOCOLS:
+    if name not in PROTOCOLS:
         raise ProtocolError(f"softmetal has no protocol {name!r}: it has those of Metal's compute")
     return formal_protocol(name)
 

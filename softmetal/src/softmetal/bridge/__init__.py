@@ -14,6 +14,6 @@ PyObjC takes from the Objective-C runtime a table of ours (`runtime.py`).
 
 from __future__ import annotations
 
-from softmetal.bridge.judge import Judge, install, judging
+from softmetal.bridge.judge import Judge, check_name, install, judging
 
-__all__ = ["Judge", "install", "judging"]
+__all__ = ["Judge", "check_name", "install", "judging"]

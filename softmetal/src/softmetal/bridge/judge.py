@@ -11,8 +11,9 @@ from functools import wraps
 from types import FunctionType
 from typing import Any, NoReturn
 
+import softmetal
 from softmetal import env
-from softmetal.api import objc
+from softmetal.api import objc, structs
 from softmetal.api.objects import Descriptor
 from softmetal.bridge import runtime, signatures
 from softmetal.bridge.classes import bridged_classes
@@ -46,8 +47,19 @@ def install() -> Judge:
         _installed.append(Judge(env.macos() or runtime.NEWEST))
         for owner in bridged_classes():
             _wrap_class(owner, _installed[0])
+        for name, count in runtime.FUNCTIONS.items():
+            made = _judged_function(name, getattr(structs, name), count, _installed[0])
+            setattr(softmetal, name, made)
     _installed[0].active = True
     return _installed[0]
+
+
+def check_name(name: str) -> None:
+    """PyObjC's modules have classes, and softmetal's also the protocols of Metal's objects."""
+    if name in objc.PROTOCOLS:
+        raise AttributeError(
+            f"PyObjC's Metal has no {name}, which is a protocol: use objc.protocolNamed({name!r})"
+        )
 
 
 @contextmanager
@@ -72,6 +84,27 @@ def _wrap_class(owner: type, judge: Judge) -> None:
             setattr(owner, name, _Newer(name, judged, first, judge) if newer else judged)
         elif isinstance(member, classmethod):
             setattr(owner, name, classmethod(_judged(name, member.__func__, judge)))
+
+
+def _judged_function(
+    name: str, function: Callable[..., Any], count: int, judge: Judge
+) -> Callable[..., Any]:
+    number = check(Argument("Q"))
+
+    def call(*arguments: Any, **named: Any) -> Any:
+        if not judge.active:
+            return function(*arguments, **named)
+        if named or len(arguments) != count:
+            given = len(arguments) + len(named)
+            judge.refuse(
+                f"{name}: {count} arguments without names are expected, {given} were given"
+            )
+        for place, value in enumerate(arguments):
+            if reason := number(value, arguments):
+                judge.refuse(f"{name}, argument {place}: {reason}")
+        return function(*arguments)
+
+    return call
 
 
 class _Newer:

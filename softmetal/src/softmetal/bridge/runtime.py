@@ -50,6 +50,17 @@ NSURL fileURLWithPath: @ @str
 NSURL URLWithString: @ @str
 """  # noqa: E501
 
+# Functions that make structures, by the number of their arguments: all are integers.
+FUNCTIONS = {
+    "MTLIndirectCommandBufferExecutionRangeMake": 2,
+    "MTLOriginMake": 3,
+    "MTLRegionMake1D": 2,
+    "MTLRegionMake2D": 4,
+    "MTLRegionMake3D": 6,
+    "MTLSizeMake": 3,
+    "NSMakeRange": 2,
+}
+
 NEWEST = 26
 """The macOS version in which every selector of the tables exists."""
 
