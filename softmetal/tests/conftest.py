@@ -6,6 +6,8 @@ import os
 import re
 import sys
 import zipfile
+from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
@@ -60,14 +62,34 @@ def selectors(mlx_include: Path) -> set[str]:
     return set(re.findall(r'_MTL_PRIVATE_DEF_SEL\(\w+,\s*"([^"]+)"\)', text))
 
 
+@pytest.fixture(autouse=True)
+def _bridge(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Tests that also run on Apple's Metal module cross PyObjC's bridge there: they are judged."""
+    if sys.platform == "darwin" or request.node.get_closest_marker("metal") is None:
+        yield
+        return
+    from softmetal import bridge
+
+    with bridge.judging():
+        yield
+
+
 @pytest.fixture(scope="session")
 def metal() -> ModuleType:
     """Apple's Metal on a Mac, softmetal elsewhere."""
     if sys.platform == "darwin":
-        return pytest.importorskip("Metal")
-    import softmetal
-
-    return softmetal
+        module = pytest.importorskip("Metal")
+        objc = import_module("objc")
+    else:
+        import softmetal as module
+        from softmetal.api import objc
+    # PyObjC declares these structures as integers.
+    size = {"type": b"{MTLSize=QQQ}"}
+    sizes = {"arguments": {2: size, 3: size}}
+    for what in (b"Threadgroups", b"Threads"):
+        selector = b"concurrentDispatch" + what + b":threadsPerThreadgroup:"
+        objc.registerMetaDataForSelector(b"NSObject", selector, sizes)
+    return module
 
 
 @pytest.fixture(scope="session")

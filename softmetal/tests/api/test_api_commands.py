@@ -172,12 +172,12 @@ def test_copies_and_fills(program, metal):
     commands = program.queue.commandBuffer()
     blit = commands.blitCommandEncoder()
     blit.copyFromBuffer_sourceOffset_toBuffer_destinationOffset_size_(a, 4, b, 8, 60)
-    blit.fillBuffer_range_value_(b, metal.NSMakeRange(72, 28), 200)
+    blit.fillBuffer_range_value_(b, metal.NSMakeRange(72, 28), 100)
     blit.endEncoding()
     commands.commit()
     commands.waitUntilCompleted()
     wanted = np.zeros(100, "u1")
-    wanted[8:68], wanted[72:] = np.arange(4, 64), 200
+    wanted[8:68], wanted[72:] = np.arange(4, 64), 100
     np.testing.assert_array_equal(read(b, "u1"), wanted)
 
 

@@ -41,8 +41,12 @@ def encode(program, commands, index, pipeline, buffers, threads):
     command.setBarrier()
 
 
-def execute(program, commands, start, count, *before):
-    program.run(*before, lambda e: e.executeCommandsInBuffer_withRange_(commands, (start, count)))
+def execute(program, commands, start, count, *before, resident=()):
+    """On a Mac the buffers that only the commands bind must be made resident."""
+    usage = program.metal.MTLResourceUsageRead | program.metal.MTLResourceUsageWrite
+    uses = [lambda e, b=buffer: e.useResource_usage_(b, usage) for buffer in resident]
+    run = lambda e: e.executeCommandsInBuffer_withRange_(commands, (start, count))  # noqa: E731
+    program.run(*before, *uses, run)
 
 
 @pytest.mark.metal
@@ -57,12 +61,12 @@ def test_ranges_and_re_encoding(program):
     encode(program, commands, 0, add, [x], 8)
     encode(program, commands, 1, times, [x, two], 8)
     encode(program, commands, 2, add, [x], 8)
-    execute(program, commands, 0, 3)
+    execute(program, commands, 0, 3, resident=(x, two, five))
     np.testing.assert_array_equal(read(x), [(1 + 1) * 2 + 1] * 8)
-    execute(program, commands, 1, 1)
+    execute(program, commands, 1, 1, resident=(x, two, five))
     np.testing.assert_array_equal(read(x), [10] * 8)
     commands.indirectComputeCommandAtIndex_(1).setKernelBuffer_offset_atIndex_(five, 0, 1)
-    execute(program, commands, 0, 2)
+    execute(program, commands, 0, 2, resident=(x, two, five))
     np.testing.assert_array_equal(read(x), [55] * 8)
 
 

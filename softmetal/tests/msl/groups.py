@@ -31,13 +31,32 @@ def queue() -> Any:
     return device().newCommandQueue()
 
 
+def _logs() -> bool:
+    """Whether kernels can log: since macOS 15."""
+    return hasattr(device(), "newLogStateWithDescriptor_error_")
+
+
+def _commands(lines: list[Line]) -> Any:
+    """A command buffer that appends what kernels log."""
+    if not _logs():
+        return queue().commandBuffer()
+    state, _ = device().newLogStateWithDescriptor_error_(
+        Metal.MTLLogStateDescriptor.alloc().init(), None
+    )
+    state.addLogHandler_(lambda *line: lines.append(line))
+    descriptor = Metal.MTLCommandBufferDescriptor.alloc().init()
+    descriptor.setLogState_(state)
+    return queue().commandBufferWithDescriptor_(descriptor)
+
+
 class Library:
     """A checked source. Kernels are compiled when first run."""
 
     def __init__(self, source: str, fast_math: bool = True) -> None:
         options = Metal.MTLCompileOptions.alloc().init()
         options.setFastMathEnabled_(fast_math)
-        options.setEnableLogging_(True)
+        if _logs():
+            options.setEnableLogging_(True)
         library, error = device().newLibraryWithSource_options_error_(source, options, None)
         if library is None:
             raise Refused(error.localizedDescription())
@@ -58,13 +77,7 @@ class Library:
     ) -> list[Line]:
         """The same; returns what the kernel logged."""
         lines: list[Line] = []
-        state, _ = device().newLogStateWithDescriptor_error_(
-            Metal.MTLLogStateDescriptor.alloc().init(), None
-        )
-        state.addLogHandler_(lambda *line: lines.append(line))
-        descriptor = Metal.MTLCommandBufferDescriptor.alloc().init()
-        descriptor.setLogState_(state)
-        commands = queue().commandBufferWithDescriptor_(descriptor)
+        commands = _commands(lines)
         encoder = commands.computeCommandEncoder()
         encoder.setComputePipelineState_(self._pipeline(name))
         buffers = [

@@ -7,12 +7,14 @@ PyObjC's place.
 import mmap
 import subprocess  # these look at sys.platform when they are imported, and must see Linux
 import sys
+import sysconfig
 import tempfile
 
 import numpy
 
 import softmetal
 
+sysconfig.get_config_vars()
 softmetal.install(force=True)
 sys.platform = "darwin"
 mmap.PAGESIZE = 16 << 10

@@ -159,7 +159,7 @@ class MTLBinaryArchive(Labelled):
     ) -> tuple[bool, NSError | None]:
         """Write a temporary file and rename it: a reader never sees half a file."""
         path = file_path(url)
-        if reason := host.check_archive(self._keys()):
+        if reason := host.archive_refusal(self._keys()):
             return False, archive_error(enums.MTLBinaryArchiveErrorInvalidFile, reason)
         temporary = path.parent / f".softmetal-{secrets.token_hex(8)}.partial"
         try:

@@ -218,6 +218,6 @@ def archive_head() -> bytes:
     return b"softmetal binary archive\n" if played() else b""
 
 
-def check_archive(kernels: Collection[object]) -> str:
+def archive_refusal(kernels: Collection[object]) -> str:
     """Why an archive cannot be written; Apple's refuses an empty one."""
     return "the archive is empty: add a pipeline first" if played() and not kernels else ""
