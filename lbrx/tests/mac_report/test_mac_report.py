@@ -223,6 +223,19 @@ def test_the_command(tmp_path):
     assert "softmetal, not Apple's Metal" in read.stdout
 
 
+@pytest.mark.full
+def test_every_step_of_the_command(tmp_path):
+    out = tmp_path / "report.json"
+    run = [sys.executable, "-m", "lbrx.mac_report", "--out", str(out)]
+    made = subprocess.run(
+        run, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[3]
+    )
+    report = load(out)
+    assert [step.name for step in report.steps] == list(STEPS)
+    failed = [e for step in report.steps for e in step.entries if e.status is Status.FAILED]
+    assert failed == [], made.stdout
+
+
 def test_on_what_takes_itself_for_a_mac(tmp_path, monkeypatch):
     """The paths of lbrx that only a Mac takes, on macOS 14 and an M1, with softmetal as PyObjC."""
     path = os.pathsep.join(
