@@ -9,8 +9,9 @@ from pathlib import Path
 
 from lbrx.convert.compute import compute_on
 from lbrx.convert.conversion_plan import ConversionPlan, Settings, make_plan
-from lbrx.convert.pieces import Checksums, Progress, RunOptions, run
+from lbrx.convert.pieces import Checksums, LateFiles, Progress, RunOptions, run
 from lbrx.convert.verify import ClassError, verify
+from lbrx.tensor.notes import Notes
 
 __all__ = ["ConversionPlan", "Result", "RunOptions", "Settings", "convert", "make_plan", "perform"]
 
@@ -26,6 +27,8 @@ class Result:
     checksums: Checksums = field(repr=False)
     errors: tuple[ClassError, ...] = field(default=(), repr=False)
     """The rounding errors, if the target was verified."""
+    notes: Notes = field(default_factory=list, repr=False)
+    """What the functions of computed tensors noted."""
 
 
 def convert(
@@ -61,9 +64,11 @@ def perform(
     device: str | None = None,
     progress: Progress | None = None,
     verifying: Progress | None = None,
+    late_files: LateFiles = lambda notes: {},
 ) -> Result:
     """Carry out a plan. With `verifying`, the progress of the verification, the target is compared
-    with the source before it gets its name."""
+    with the source before it gets its name. `late_files` makes further files of an output folder
+    from what was noted while the tensors were computed."""
     start = time.perf_counter()
     seconds, errors = 0.0, list[ClassError]()
 
@@ -74,5 +79,5 @@ def perform(
             errors.extend(verify(plan, sums, verifying, path, device))
 
     shown = progress or (lambda written: None)
-    reused, sums = run(plan, compute_on(device), options or RunOptions(), shown, check)
-    return Result(plan, seconds, reused, sums, tuple(errors))
+    done = run(plan, compute_on(device), options or RunOptions(), shown, check, late_files)
+    return Result(plan, seconds, done.reused, done.checksums, tuple(errors), done.notes)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from lbrx.errors import FormatError, LbrxError
 from lbrx.formats.layout import write_frame
 from lbrx.formats.output import settle, sync, umask
 from lbrx.formats.writing import OLD_WEIGHTS, Output
+from lbrx.tensor.notes import Notes
 
 _JOURNAL = "journal.jsonl"
 _FILES = "files"
@@ -46,6 +47,8 @@ class PartialOutput:
         self._folder, self._journal, self._inner = own.handle, own.lock, -1
         self._files: dict[str, int] = {}
         self._places: dict[str, tuple[int, int]] = {}
+        self.notes: dict[int, Notes] = {}
+        """What was noted while the pieces were computed, by number."""
         try:
             self.done = self._journalled(fingerprint) if resume else {}
             if not self.done:
@@ -75,8 +78,9 @@ class PartialOutput:
         result = {}
         for entry in map(_parsed, lines[1:]):
             match entry:
-                case {"piece": int(piece), "sum": int(total)} if piece >= 0:
+                case {"piece": int(piece), "sum": int(total), **rest} if piece >= 0:
                     result[piece] = total
+                    self.notes[piece] = rest.get("notes", [])
         return result
 
     def _start(self, fingerprint: str) -> None:
@@ -112,15 +116,17 @@ class PartialOutput:
         return os.pread(handle, nbytes, offset + at)
 
     def finished(self, piece: int, total: int) -> None:
-        """Note in the journal that a piece has been written."""
-        self._note({"piece": piece, "sum": total})
+        """Write to the journal that a piece has been written, and its notes."""
+        notes = self.notes.get(piece)
+        self._note({"piece": piece, "sum": total, **({"notes": notes} if notes else {})})
 
-    def complete(self) -> None:
-        """Write the rest of the files. They are then at `staged`."""
+    def complete(self, late: Mapping[str, bytes]) -> None:
+        """Write the rest of the files, with those that were made `late`. They are then at
+        `staged`."""
         for name, layout in self.output.layouts.items():
             with open(os.dup(self._files[name]), "r+b") as file:
                 write_frame(file, layout)
-        for name, content in self.output.files.items():
+        for name, content in {**self.output.files, **late}.items():
             if name in os.listdir(self._inner):  # of an earlier run
                 os.unlink(name, dir_fd=self._inner)
             self._files[name] = create_file(self._inner, name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +26,7 @@ from lbrx.convert.output_checks import check_not_replacing, check_space, replace
 from lbrx.convert.partial import PartialOutput, checksum, partial_output
 from lbrx.convert.source import StoredRows, TensorReader
 from lbrx.errors import QuantizationError
+from lbrx.tensor.notes import Notes, collecting_notes
 
 PIECE = 1 << 21  # values
 # One more than there are processors, as one thread waits for the disk.
@@ -80,6 +81,18 @@ class RunOptions:
 
 Check = Callable[[Path, Checksums], None]
 """A function that is called with the complete output before it has its name."""
+LateFiles = Callable[[Notes], Mapping[str, bytes]]
+"""Makes files of an output folder from what was noted while its tensors were computed."""
+
+
+class Written(NamedTuple):
+    """What `run` has written."""
+
+    reused: int
+    """Bytes that an earlier run had written."""
+    checksums: Checksums
+    notes: Notes
+    """Those of all pieces, in their order."""
 
 
 def run(
@@ -88,9 +101,9 @@ def run(
     options: RunOptions,
     progress: Progress,
     check: Check = lambda path, sums: None,
-) -> tuple[int, Checksums]:
-    """Write the plan's output. Returns the bytes that an earlier run had written, and all
-    checksums."""
+    late_files: LateFiles = lambda notes: {},
+) -> Written:
+    """Write the plan's output."""
     pieces = pieces_of(plan.items)
     if not options.force:
         check_not_replacing(plan.output)
@@ -101,13 +114,14 @@ def run(
         reused = sum(pieces[i].nbytes for i in done)
         progress(reused)
         done |= _run_pieces(plan, compute, partial, pieces, done, progress)
-        partial.complete()
+        notes = [fact for number in sorted(done) for fact in partial.notes.get(number, ())]
+        partial.complete(late_files(notes) if plan.output.is_folder else {})
         check(partial.staged, done)
         replaced = replaced_files(plan.output)
         if replaced and not options.force:  # it appeared meanwhile: keep what is done
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(replaced[0]))
         partial.publish(bool(replaced) if options.durable is None else options.durable)
-    return reused, done
+    return Written(reused, done, notes)
 
 
 def _run_pieces(
@@ -123,7 +137,9 @@ def _run_pieces(
     left = Counter(piece.item.name for i, piece in enumerate(pieces) if i not in done)
 
     def work(number: int) -> tuple[int, int]:
-        total = _write(partial, pieces[number], encoded(source, compute, pieces[number]))
+        with collecting_notes() as partial.notes[number]:
+            parts = encoded(source, compute, pieces[number])
+        total = _write(partial, pieces[number], parts)
         partial.finished(number, total)
         return number, total
 
