@@ -9,8 +9,8 @@ import lbrx
 from lbrx.formats import companions, translate
 
 GEMMA = {"gemma2", "gemma3_text"}
-HEAD_NORMS = {"qwen3", "gemma3_text"}
-BIASES = {"qwen2": "qkv"}
+HEAD_NORMS = {"qwen3", "qwen3_moe", "gemma3_text"}
+BIASES = {"qwen2": "qkv", "qwen2_moe": "qkv"}
 LAYERS, EXPERTS = 2, 3
 
 
@@ -29,6 +29,7 @@ def config(kind: str, scale: int = 1, vocab: int = 11) -> dict[str, Any]:
         "rope_theta": 10000.0,
         "max_position_embeddings": 64,
         "num_local_experts": EXPERTS,
+        "num_experts": EXPERTS,
         "num_experts_per_tok": 2,
         "partial_rotary_factor": 1.0,
         **({"tie_word_embeddings": True} if kind in GEMMA else {}),
@@ -69,6 +70,8 @@ def _mlp(kind: str, scale: int) -> dict[str, tuple[int, ...]]:
     wide, narrow = (24 * scale, 16 * scale), (16 * scale, 24 * scale)
     if kind == "phi3":
         return {"mlp.gate_up_proj.weight": (48 * scale, 16 * scale), "mlp.down_proj.weight": narrow}
+    if kind.endswith("_moe"):
+        return _qwen_experts(kind, wide, narrow)
     if kind != "mixtral":
         return {
             "mlp.gate_proj.weight": wide,
@@ -83,6 +86,20 @@ def _mlp(kind: str, scale: int) -> dict[str, tuple[int, ...]]:
             f"{expert}w3.weight": wide,
             f"{expert}w2.weight": narrow,
         }
+    return result
+
+
+def _qwen_experts(
+    kind: str, wide: tuple[int, int], narrow: tuple[int, int]
+) -> dict[str, tuple[int, ...]]:
+    names = [f"mlp.experts.{e}" for e in range(EXPERTS)]
+    result: dict[str, tuple[int, ...]] = {"mlp.gate.weight": (EXPERTS, wide[1])}
+    if kind == "qwen2_moe":
+        names.append("mlp.shared_expert")
+        result["mlp.shared_expert_gate.weight"] = (1, wide[1])
+    for name in names:
+        result |= {f"{name}.{part}_proj.weight": wide for part in ("gate", "up")}
+        result[f"{name}.down_proj.weight"] = narrow
     return result
 
 

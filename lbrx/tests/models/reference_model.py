@@ -57,7 +57,31 @@ class Reference:
             fed = self.mlp(self.norm(x, at + "pre_feedforward_layernorm"), at + "mlp.")
             return x + self.norm(fed, at + "post_feedforward_layernorm")
         x = x + attended
-        return x + self.mlp(self.norm(x, at + "post_attention_layernorm"), at + "mlp.")
+        normed = self.norm(x, at + "post_attention_layernorm")
+        if self.kind == "mixtral":
+            return x + self.experts(normed, at + "block_sparse_moe.", ("w1", "w3", "w2"))
+        if self.kind.endswith("_moe"):
+            return x + self.experts(normed, at + "mlp.", ("gate_proj", "up_proj", "down_proj"))
+        return x + self.mlp(normed, at + "mlp.")
+
+    def experts(self, x: Array, at: str, names: tuple[str, str, str]) -> Array:
+        def fed(rows: Array, name: str) -> Array:
+            gate, up = (self.linear(rows, f"{at}{name}.{part}") for part in names[:2])
+            return self.linear(gate / (1 + np.exp(-gate)) * up, f"{at}{name}.{names[2]}")
+
+        scores = np.exp(self.linear(x, at + "gate"))
+        scores /= scores.sum(-1, keepdims=True)
+        result = np.zeros_like(x)
+        for token, row in enumerate(scores):
+            best = np.argsort(-row)[: self.c["num_experts_per_tok"]]
+            whole = self.kind == "mixtral" or self.c.get("norm_topk_prob")
+            total = row[best].sum() if whole else 1.0
+            for e in best:
+                result[token] += row[e] / total * fed(x[token : token + 1], f"experts.{e}")[0]
+        if self.kind == "qwen2_moe":
+            opened = 1 / (1 + np.exp(-self.linear(x, at + "shared_expert_gate")))
+            result += opened * fed(x, "shared_expert")
+        return result
 
     def linear(self, x: Array, name: str) -> Array:
         return x @ self.w[f"{name}.weight"].T + self.w.get(f"{name}.bias", 0)
@@ -72,7 +96,7 @@ class Reference:
         else:
             parts = [self.linear(x, f"{at}{name}_proj") for name in "qkv"]
         q, k, v = (p.reshape(len(x), -1, size).swapaxes(0, 1) for p in parts)
-        if self.kind in ("qwen3", "gemma3_text"):
+        if self.kind in ("qwen3", "qwen3_moe", "gemma3_text"):
             q, k = self.norm(q, at + "q_norm"), self.norm(k, at + "k_norm")
         if self.turns(n):
             q, k = (self.turned(h, n) for h in (q, k))
@@ -114,7 +138,7 @@ class Reference:
             return 0 if n % 2 else window
         if self.kind == "gemma3_text":
             return 0 if (n + 1) % self.c.get("sliding_window_pattern", 6) == 0 else window
-        return window if self.kind in ("mistral", "phi3") else 0
+        return window if self.kind in ("mistral", "mixtral", "phi3") else 0
 
     def mlp(self, x: Array, at: str) -> Array:
         if self.kind == "phi3":

@@ -27,8 +27,11 @@ LLAMA3 = {
 KINDS: dict[str, dict[str, object]] = {
     "llama": {},
     "mistral": {"sliding_window": 6},
+    "mixtral": {"sliding_window": 6},
     "qwen2": {},
+    "qwen2_moe": {},
     "qwen3": {},
+    "qwen3_moe": {"norm_topk_prob": True},
     "gemma2": {"sliding_window": 5, "attn_logit_softcapping": 3.0, "final_logit_softcapping": 8.0},
     "gemma3_text": {
         "sliding_window": 5,
@@ -44,6 +47,7 @@ KINDS: dict[str, dict[str, object]] = {
 FAR, NEAR = "full_attention", "sliding_attention"
 # Less common settings of config.json: (architecture, settings, changes to the oracle's settings).
 VARIANTS: dict[str, tuple[str, dict[str, object], dict[str, object]]] = {
+    "one expert": ("mixtral", {"num_experts_per_tok": 1}, {}),
     "biases": ("llama", {"attention_bias": True, "mlp_bias": True}, {}),
     "windows from a layer on": (
         "qwen3",
@@ -201,11 +205,17 @@ def test_settings_in_gguf(name, make_model, tmp_path):
 
 @pytest.mark.parametrize(
     ("setting", "value"),
-    [("hidden_act", "relu"), ("sliding_window", "all"), ("sliding_window", -1)],
+    [
+        ("hidden_act", "relu"),
+        ("sliding_window", "all"),
+        ("sliding_window", -1),
+        ("num_experts_per_tok", 4),
+        ("num_local_experts", 0),
+    ],
 )
 def test_invalid_settings(setting, value, make_model):
     with pytest.raises(FormatError, match=setting):
-        lbrx.language_model(make_model("mistral", **{setting: value}))
+        lbrx.language_model(make_model("mixtral", **{setting: value}))
 
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}

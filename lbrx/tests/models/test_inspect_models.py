@@ -42,7 +42,6 @@ def test_names_of_nothing(command, tmp_path, capsys):
     ("kind", "settings", "reason"),
     [
         ("llama", {"model_type": "unheard_of"}, "the architecture 'unheard_of' is unknown"),
-        ("mixtral", {}, "the architecture 'mixtral' is unknown: lbrx runs gemma2"),
         ("llama", {"quantization_config": {"quant_method": "fp8"}}, "is quantized ('fp8'), which"),
     ],
     ids=str,

@@ -192,13 +192,22 @@ def read_gate(config: ModelConfig, key: str = "hidden_act", default: str = "silu
 
 
 class GatedMLP:
-    """down(activation(gate(x)) * up(x))."""
+    """down(activation(gate(x)) * up(x)). `size` is the number of inner features, by default that of
+    config.json; `names` are those of gate, up and down."""
 
-    def __init__(self, weights: Weights, config: ModelConfig, gate: Gate) -> None:
-        wide, hidden = config.intermediate, config.hidden
-        self.gate = Linear(weights.inside("gate_proj"), wide, hidden)
-        self.up = Linear(weights.inside("up_proj"), wide, hidden)
-        self.down = Linear(weights.inside("down_proj"), hidden, wide)
+    def __init__(
+        self,
+        weights: Weights,
+        config: ModelConfig,
+        gate: Gate,
+        size: int | None = None,
+        names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj"),
+    ) -> None:
+        wide, hidden = size or config.intermediate, config.hidden
+        gate_name, up_name, down_name = names
+        self.gate = Linear(weights.inside(gate_name), wide, hidden)
+        self.up = Linear(weights.inside(up_name), wide, hidden)
+        self.down = Linear(weights.inside(down_name), hidden, wide)
         self.activation = gate
 
     def __call__(self, x: Tensor) -> Tensor:

@@ -31,12 +31,18 @@ def find(model_type: str) -> type[Decoder]:
             from lbrx.models.architectures.llama import Network
         case "mistral":
             from lbrx.models.architectures.mistral import Network
+        case "mixtral":
+            from lbrx.models.architectures.mixtral import Network
         case "phi3":
             from lbrx.models.architectures.phi3 import Network
         case "qwen2":
             from lbrx.models.architectures.qwen2 import Network
+        case "qwen2_moe":
+            from lbrx.models.architectures.qwen2_moe import Network
         case "qwen3":
             from lbrx.models.architectures.qwen3 import Network
+        case "qwen3_moe":
+            from lbrx.models.architectures.qwen3_moe import Network
         case "smollm3":
             from lbrx.models.architectures.smollm3 import Network
         case _:

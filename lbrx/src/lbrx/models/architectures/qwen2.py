@@ -10,10 +10,12 @@ from lbrx.models.weights import Weights
 
 class Network(Decoder):
     def make_layer(self, weights: Weights, index: int) -> PreNormLayer:
-        attention = Attention(
+        return PreNormLayer(weights, self.config, self.make_attention(weights, index))
+
+    def make_attention(self, weights: Weights, index: int) -> Attention:
+        return Attention(
             weights.inside("self_attn"), self.config, index, bias=True, window=self.window(index)
         )
-        return PreNormLayer(weights, self.config, attention)
 
     def has_window(self, index: int) -> bool:
         used = bool(self.config.settings.get("use_sliding_window"))

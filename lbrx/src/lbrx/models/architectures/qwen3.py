@@ -10,8 +10,11 @@ from lbrx.models.weights import Weights
 
 class Network(qwen2.Network):
     def make_layer(self, weights: Weights, index: int) -> PreNormLayer:
+        return PreNormLayer(weights, self.config, self.make_attention(weights, index))
+
+    def make_attention(self, weights: Weights, index: int) -> Attention:
         bias = bool(self.config.settings.get("attention_bias"))
-        attention = Attention(
+        return Attention(
             weights.inside("self_attn"),
             self.config,
             index,
@@ -19,4 +22,3 @@ class Network(qwen2.Network):
             head_norms=True,
             window=self.window(index),
         )
-        return PreNormLayer(weights, self.config, attention)
