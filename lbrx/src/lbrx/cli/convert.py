@@ -10,7 +10,7 @@ from pathlib import Path
 
 from lbrx.cli import INTERRUPTED
 from lbrx.convert import Result, RunOptions, Settings, make_plan, perform
-from lbrx.convert.pieces import Progress
+from lbrx.convert.pieces import PieceEngine, Progress
 from lbrx.convert.verify import table
 from lbrx.errors import LbrxError
 from lbrx.formats.packaged_models import model_path
@@ -62,7 +62,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="compare the result with SRC before it gets its name, and show its errors",
     )
     add("--device", choices=["cpu", "metal"], help="the device that computes (the default device)")
+    add_engine_arguments(parser)
     add("--quiet", action="store_true", help="no progress bar, no summary")
+
+
+def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options that say where tensors are computed."""
+    parser.add_argument(
+        "--engine",
+        choices=["local", "ray"],
+        default="local",
+        help="compute in this process, or on a Ray cluster (pip install 'lbrx[ray]')",
+    )
+    parser.add_argument(
+        "--address",
+        help="the Ray cluster's address, or auto (default: a new one on this machine)",
+    )
+
+
+def chosen_engine(options: argparse.Namespace) -> PieceEngine | None:
+    """The engine of `--engine`; None for threads of this process."""
+    if options.engine == "local":
+        if options.address is not None:
+            raise LbrxError("--address is for a Ray cluster: add --engine ray")
+        return None
+    from lbrx.convert.ray_engine import ray_engine
+
+    return ray_engine(options.address)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -80,6 +106,7 @@ def run(options: argparse.Namespace) -> int:
         print(f"lbrx: {note}", file=sys.stderr)
     go_on = f"the finished part of {plan.output.path} is kept: add --resume to continue"
     run_options = RunOptions(options.resume, options.force, options.durable)
+    engine = chosen_engine(options)
     try:
         with progress_bars(plan.nbytes, options.quiet) as (converting, verifying):
             result = perform(
@@ -88,6 +115,7 @@ def run(options: argparse.Namespace) -> int:
                 device=options.device,
                 progress=converting,
                 verifying=verifying if options.verify else None,
+                engine=engine,
             )
     except KeyboardInterrupt:
         print(f"lbrx: interrupted: {go_on}", file=sys.stderr)

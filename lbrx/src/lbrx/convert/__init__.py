@@ -9,7 +9,7 @@ from pathlib import Path
 
 from lbrx.convert.compute import compute_on
 from lbrx.convert.conversion_plan import ConversionPlan, Settings, make_plan
-from lbrx.convert.pieces import Checksums, LateFiles, Progress, RunOptions, run
+from lbrx.convert.pieces import Checksums, LateFiles, PieceEngine, Progress, RunOptions, run
 from lbrx.convert.verify import ClassError, verify
 from lbrx.tensor.notes import Notes
 
@@ -65,10 +65,12 @@ def perform(
     progress: Progress | None = None,
     verifying: Progress | None = None,
     late_files: LateFiles = lambda notes: {},
+    engine: PieceEngine | None = None,
 ) -> Result:
     """Carry out a plan. With `verifying`, the progress of the verification, the target is compared
     with the source before it gets its name. `late_files` makes further files of an output folder
-    from what was noted while the tensors were computed."""
+    from what was noted while the tensors were computed. `engine` computes the pieces elsewhere
+    than in this process."""
     start = time.perf_counter()
     seconds, errors = 0.0, list[ClassError]()
 
@@ -79,5 +81,6 @@ def perform(
             errors.extend(verify(plan, sums, verifying, path, device))
 
     shown = progress or (lambda written: None)
-    done = run(plan, compute_on(device), options or RunOptions(), shown, check, late_files)
+    chosen = options or RunOptions()
+    done = run(plan, compute_on(device), chosen, shown, check, late_files, engine)
     return Result(plan, seconds, done.reused, done.checksums, tuple(errors), done.notes)

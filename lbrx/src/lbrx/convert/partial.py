@@ -23,8 +23,8 @@ from lbrx.formats.output import settle, sync, umask
 from lbrx.formats.writing import OLD_WEIGHTS, Output
 from lbrx.tensor.notes import Notes
 
-_JOURNAL = "journal.jsonl"
-_FILES = "files"
+JOURNAL = "journal.jsonl"
+FILES = "files"
 _PAGE = 512  # words
 
 
@@ -35,11 +35,12 @@ class PartialOutput:
         """The files are in an inner folder, which gets the output's name if the output is a
         folder."""
         self.output = output
+        self.fingerprint = fingerprint
         self.folder = partial_folder(output)
         try:
             with suppress(FileExistsError):  # if it is a file, the next line names the problem
                 output.path.parent.mkdir(parents=True)
-            own = PrivateFolder.locked(self.folder, _JOURNAL)
+            own = PrivateFolder.locked(self.folder, JOURNAL)
         except OSError as problem:
             reason = problem.strerror or str(problem)
             raise FormatError(f"{output.path} cannot be written: {reason}") from problem
@@ -61,7 +62,7 @@ class PartialOutput:
     @property
     def staged(self) -> Path:
         """The complete output before it has its name."""
-        inner = self.folder / _FILES
+        inner = self.folder / FILES
         return inner if self.output.is_folder else inner / self.output.path.name
 
     def _journalled(self, fingerprint: str) -> dict[int, int]:
@@ -85,16 +86,16 @@ class PartialOutput:
 
     def _start(self, fingerprint: str) -> None:
         os.ftruncate(self._journal, 0)
-        clear(self._folder, keep=_JOURNAL)
+        clear(self._folder, keep=JOURNAL)
         self._note({"fingerprint": fingerprint})
 
     def _open(self, new: bool) -> None:
-        self._inner = open_folder(_FILES, within=self._folder)
+        self._inner = open_folder(FILES, within=self._folder)
         for name, layout in self.output.layouts.items():
             handle = (
                 create_file(self._inner, name)
                 if new
-                else open_file(self.folder / _FILES, self._inner, name)
+                else open_file(self.folder / FILES, self._inner, name)
             )
             self._files[name] = handle
             os.ftruncate(handle, layout.nbytes)

@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lbrx import quant
-from lbrx.convert.compute import Compute
+from lbrx.convert.compute import Compute, compute_on
 from lbrx.convert.conversion_plan import ConversionPlan, PlannedTensor
 from lbrx.convert.fingerprint import fingerprint
 from lbrx.convert.output_checks import check_not_replacing, check_space, replaced_files
@@ -102,8 +102,10 @@ def run(
     progress: Progress,
     check: Check = lambda path, sums: None,
     late_files: LateFiles = lambda notes: {},
+    engine: PieceEngine | None = None,
 ) -> Written:
-    """Write the plan's output."""
+    """Write the plan's output. `engine` computes and writes the pieces, by default threads of this
+    process."""
     pieces = pieces_of(plan.items)
     if not options.force:
         check_not_replacing(plan.output)
@@ -113,7 +115,7 @@ def run(
         done = _verified(partial, pieces)
         reused = sum(pieces[i].nbytes for i in done)
         progress(reused)
-        done |= _run_pieces(plan, compute, partial, pieces, done, progress)
+        done |= (engine or run_in_threads)(compute.name, partial, pieces, done, progress)
         notes = [fact for number in sorted(done) for fact in partial.notes.get(number, ())]
         partial.complete(late_files(notes) if plan.output.is_folder else {})
         check(partial.staged, done)
@@ -124,22 +126,36 @@ def run(
     return Written(reused, done, notes)
 
 
-def _run_pieces(
-    plan: ConversionPlan,
-    compute: Compute,
+class PieceEngine(Protocol):
+    """Computes and writes the pieces that are not done."""
+
+    def __call__(
+        self,
+        device: str,
+        partial: PartialOutput,
+        pieces: Sequence[TensorPiece],
+        done: Checksums,
+        progress: Progress,
+    ) -> Checksums:
+        """The checksums of these pieces. `partial` has their notes, and its journal their ends."""
+
+
+def run_in_threads(
+    device: str,
     partial: PartialOutput,
     pieces: Sequence[TensorPiece],
     done: Checksums,
     progress: Progress,
 ) -> Checksums:
-    """Convert the pieces that are not done; returns their checksums."""
-    source, sums = TensorReader(compute.name), {}
+    """A `PieceEngine`: several threads of this process."""
+    compute = compute_on(device)
+    source, sums = TensorReader(device), {}
     left = Counter(piece.item.name for i, piece in enumerate(pieces) if i not in done)
 
     def work(number: int) -> tuple[int, int]:
         with collecting_notes() as partial.notes[number]:
             parts = encoded(source, compute, pieces[number])
-        total = _write(partial, pieces[number], parts)
+        total = write_piece(partial.write, pieces[number], parts)
         partial.finished(number, total)
         return number, total
 
@@ -187,12 +203,15 @@ def _importance(piece: TensorPiece) -> NDArray[np.float32] | None:
     return rows
 
 
-def _write(partial: PartialOutput, piece: TensorPiece, parts: StoredRows) -> int:
-    """Write a piece and return its checksum."""
+def write_piece(
+    write: Callable[[str, int, memoryview], None], piece: TensorPiece, parts: StoredRows
+) -> int:
+    """Write a piece and return its checksum. `write` takes the name of a stored tensor, the offset
+    within it, and bytes."""
     views = _bytes_of(piece, parts)
     for view, (slot, at, nbytes) in zip(views, piece.ranges(), strict=True):
         assert len(view) == nbytes
-        partial.write(slot, at, view)
+        write(slot, at, view)
     return checksum(views)
 
 

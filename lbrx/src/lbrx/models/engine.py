@@ -194,5 +194,20 @@ class Engine:
         self.cached_tokens += tokens
         return logits[0]
 
+    def layer_inputs(self, tokens: Sequence[int], layers: int | None = None) -> list[Tensor]:
+        """The hidden states that enter each of the first `layers` layers, by default all, when the
+        network reads a text: (tokens, hidden) in float32. The first are the embeddings."""
+        cache = self.reserve(1, len(tokens))
+        self.cached_tokens = []
+        places = np.arange(len(tokens), dtype=np.int32)
+        length = np.array([len(tokens)], np.int32)
+        step = ForwardStep(cache, self._tensor(places[None]), self._tensor(length))
+        x, added = self.network.embed(self._tensor(np.array([tokens]))), None
+        states: list[Tensor] = []
+        for layer in self.network.layers[:layers]:
+            states.append((x if added is None else x + added)[0].astype(dt.float32))
+            x, added = layer(x, added, step)
+        return states
+
     def _tensor(self, values: Any) -> Tensor:
         return tensor(np.ascontiguousarray(values), dtype=dt.int32, device=self.network.device)

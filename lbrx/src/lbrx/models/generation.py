@@ -290,9 +290,13 @@ def _choose(
     return best
 
 
-def not_finite(tokens: int) -> FormatError:
+class NotFiniteError(FormatError):
+    """The logits of a model are NaN or infinite."""
+
+
+def not_finite(tokens: int) -> NotFiniteError:
     """The error for logits that are NaN or infinite after so many tokens."""
-    return FormatError(
+    return NotFiniteError(
         f"the model's logits are not finite after {tokens:,} tokens: its weights are damaged, or "
         "its values exceed the range of the dtype it is computed in; use another file"
     )
