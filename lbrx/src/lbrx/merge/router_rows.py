@@ -60,7 +60,7 @@ def prompt_rows(
 
     def mean(prompts: Sequence[str]) -> NDArray[np.float32]:
         found = [_states(mode, model, prompt) for prompt in prompts]
-        return np.mean(found, axis=0, dtype=np.float32)
+        return np.asarray(np.mean(found, axis=0), np.float32)
 
     rows = []
     for expert in experts:
