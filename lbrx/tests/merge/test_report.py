@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+from merge_checks import linear, merged
 
 import lbrx
 from lbrx.merge.report import MergeReport, TensorRecord
@@ -108,3 +109,31 @@ def test_numbers_that_are_not_finite_are_null():
     numbers = json.loads(made.files()["merge-report.json"])
     assert numbers["tensors"][0]["norm"] is None
     assert numbers["tensors"][0]["parents"][0]["norm"] is None
+
+
+def test_a_merge_writes_its_report(model, tmp_path):
+    """Into the folder that it writes, or beside its file."""
+    values = [model(name, near=None) for name in ("a", "b")]
+    config = linear((tmp_path / "a", 3), (tmp_path / "b", 1))
+    merged(config, tmp_path / "out")
+    numbers = json.loads((tmp_path / "out" / "merge-report.json").read_text())
+    assert numbers["models"] == [str(tmp_path / "a"), str(tmp_path / "b")]
+    assert "merge_method: linear" in numbers["configuration"]
+    assert numbers["title"] == "out"
+    assert {t["name"] for t in numbers["tensors"]} == values[0].keys()
+    name = "model.layers.1.mlp.down_proj.weight"
+    (found,) = (t for t in numbers["tensors"] if t["name"] == name)
+    x, y = (v[name].astype(np.float64).reshape(-1) for v in values)
+    m = 0.75 * x + 0.25 * y
+    assert found["norm"] == pytest.approx(np.linalg.norm(m), rel=1e-5)
+    assert found["sign_conflicts"] == np.count_nonzero(x * y < 0) / x.size
+    wanted = m @ y / np.linalg.norm(m) / np.linalg.norm(y)
+    assert found["parents"][1]["cosine"] == pytest.approx(wanted, abs=1e-5)
+    Checked((tmp_path / "out" / "merge-report.html").read_text())
+    lbrx.merge(config, tmp_path / "one.gguf", device="cpu")
+    again = json.loads((tmp_path / "one.merge-report.json").read_text())
+    assert {t["name"] for t in again["tensors"]} == values[0].keys()
+    (same,) = (t for t in again["tensors"] if t["name"] == name)
+    assert same["norm"] == pytest.approx(found["norm"], rel=1e-6)
+    merged(config, tmp_path / "without", report=False)
+    assert not (tmp_path / "without" / "merge-report.json").exists()

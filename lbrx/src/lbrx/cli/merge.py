@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from lbrx.cli import INTERRUPTED, spare_collector
-from lbrx.cli.convert import progress_bars, summary
-from lbrx.convert import Result, RunOptions, perform
+from lbrx.cli.convert import add_engine_arguments, chosen_engine, progress_bars, summary
+from lbrx.convert import Result, RunOptions
 from lbrx.convert.output_checks import check_not_replacing, check_space
 from lbrx.convert.verify import table
 from lbrx.errors import LbrxError
 from lbrx.formats.writing import writable
-from lbrx.merge import MergeOptions, PreparedMerge, prepare
+from lbrx.merge import MergeOptions, PreparedMerge, perform_merge, prepare
 from lbrx.merge.estimate import describe
 from lbrx.merge.methods import METHODS, Method
 from lbrx.merge.parameters import find_method
@@ -29,6 +29,7 @@ _EXAMPLES = """examples:
   lbrx merge --method linear --weight 0.7 --weight 0.3 A B merged
   lbrx merge --method task_arithmetic --base BASE --weight 0.5 A B merged --dry-run
 """
+_REPORT = "write merge-report.html and .json: norms, cosines, sign conflicts (default: yes)"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,7 +51,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--force", action="store_true", help="replace existing files")
     add("--verify", action="store_true", help="compute again and compare before OUT gets its name")
     add("--device", choices=["cpu", "metal"], help="the device that computes (the default device)")
+    add("--report", action=argparse.BooleanOptionalAction, default=True, help=_REPORT)
     add("--quiet", action="store_true", help="no progress bar, no summary")
+    add_engine_arguments(parser)
     _add_method_arguments(parser)
 
 
@@ -81,7 +84,9 @@ def _add_method_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     config, out = _configuration(options)
-    wanted = MergeOptions(options.to, options.quantize, options.max_shard_size, options.seed)
+    wanted = MergeOptions(
+        options.to, options.quantize, options.max_shard_size, options.seed, options.report
+    )
     prepared = prepare(config, out, wanted)
     for note in (*prepared.merge.notes, *prepared.conversion.notes):
         print(f"lbrx: {note}", file=sys.stderr)
@@ -104,17 +109,18 @@ def run(options: argparse.Namespace) -> int:
 
 def _perform(prepared: PreparedMerge, options: argparse.Namespace) -> Result | None:
     """The result; None after Ctrl-C."""
-    plan = prepared.conversion
+    plan, engine = prepared.conversion, chosen_engine(options)
     gc.freeze()  # modules and the plan stay until the end: the collector need not look at them
     go_on = f"the finished part of {plan.output.path} is kept: add --resume to continue"
     try:
         with progress_bars(plan.nbytes, options.quiet, "merging") as (merging, verifying):
-            return perform(
-                plan,
+            return perform_merge(
+                prepared,
                 RunOptions(options.resume, options.force),
                 device=options.device,
                 progress=merging,
                 verifying=verifying if options.verify else None,
+                engine=engine,
             )
     except KeyboardInterrupt:
         print(f"lbrx: interrupted: {go_on}", file=sys.stderr)

@@ -10,9 +10,9 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from lbrx.merge.run import MergeOptions, PreparedMerge, merge, prepare
+from lbrx.merge.run import MergeOptions, PreparedMerge, merge, perform_merge, prepare
 
-__all__ = ["MergeOptions", "PreparedMerge", "merge", "prepare"]
+__all__ = ["MergeOptions", "PreparedMerge", "merge", "perform_merge", "prepare"]
 
 
 class _CallableModule(ModuleType):

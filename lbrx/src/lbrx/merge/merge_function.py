@@ -36,6 +36,8 @@ class MergeFunction:
     parameters: Values
     own: tuple[Values, ...]
     seed: int = 0
+    models: tuple[str, ...] = ()
+    """What the models are called in reports, in the order of the sources without the base."""
 
     @property
     def is_elementwise(self) -> bool:

@@ -305,6 +305,7 @@ def _merged(planner: _Planner, place: _Place) -> Recipe:
         frozen(resolve(method.parameters, shared, place.name, place.t)),
         tuple(own),
         planner.seed if method.is_random else 0,
+        tuple(str(model) for i, model in enumerate(models) if i != base),
     )
     if _is_copy(function):
         return _copied(planner, others[0], place.name)

@@ -7,11 +7,15 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from lbrx.formats.recipe import ComputedModel, ComputedTensor
 from lbrx.merge import report_page
+from lbrx.merge.observed import ObservedFunction, noted_sums
 from lbrx.merge.statistics import MergeSums, ParentSums
 from lbrx.shape import Shape
+from lbrx.tensor.notes import Notes
 
 JSON_NAME, HTML_NAME = "merge-report.json", "merge-report.html"
 _VERSION = 1
@@ -101,6 +105,43 @@ class MergeReport:
         for one in sums[1:]:
             total = total + one
         return _ratios(total, range(len(self.models)))
+
+
+def report_of(model: ComputedModel, base: str | None, text: str, notes: Notes) -> MergeReport:
+    """The report of a model whose tensors were observed while it was written. `text` is its
+    configuration, and `notes` is what the conversion has noted."""
+    merged = {
+        name: (recipe, recipe.function)
+        for name, recipe in model.recipes.items()
+        if isinstance(recipe, ComputedTensor) and isinstance(recipe.function, ObservedFunction)
+    }
+    sums = noted_sums(
+        notes, {name: math.prod(recipe.shape) for name, (recipe, _) in merged.items()}
+    )
+    called = [label for _, function in merged.values() for label in function.inner.models]
+    models = tuple(dict.fromkeys(called))
+    records = tuple(
+        TensorRecord(
+            name,
+            recipe.shape,
+            function.inner.method,
+            tuple(models.index(label) for label in function.inner.models),
+            sums[name],
+        )
+        for name, (recipe, function) in merged.items()
+        if name in sums
+    )
+    uses_base = any(record.sums.base_squares is not None for record in records)
+    return MergeReport(model.path.name, models, base if uses_base else None, text, records)
+
+
+def write_beside(path: Path, report: MergeReport) -> None:
+    """Write the report of a model that is one file, under names that begin with the model's."""
+    for name, content in report.files().items():
+        target = path.with_name(f"{path.stem}.{name}")
+        partial = target.with_name(f".{target.name}.partial")
+        partial.write_bytes(content)
+        partial.replace(target)
 
 
 def _for_all(record: TensorRecord, count: int) -> MergeSums:

@@ -10,11 +10,15 @@ from pathlib import Path
 from typing import Any, overload
 
 from lbrx.convert import ConversionPlan, Result, RunOptions, Settings, make_plan, perform
-from lbrx.convert.pieces import Progress
+from lbrx.convert.pieces import PieceEngine, Progress
 from lbrx.errors import FormatError
+from lbrx.formats.recipe import ComputedModel
 from lbrx.merge import config as configuration
+from lbrx.merge.observed import observed
 from lbrx.merge.plan import MergePlan
+from lbrx.merge.report import MergeReport, report_of, write_beside
 from lbrx.merge.stages import plan_documents
+from lbrx.tensor.notes import Notes
 from lbrx.tensor.stored_model import StoredModel
 
 ConfigLike = str | PathLike[str] | Mapping[str, Any] | Sequence[Mapping[str, Any]]
@@ -29,6 +33,8 @@ class MergeOptions:
     quantize: str | None = None
     max_shard_size: int | str | None = None
     seed: int = 0
+    report: bool = True
+    """Whether the result gets a report of its tensors' statistics."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +43,46 @@ class PreparedMerge:
 
     merge: MergePlan
     conversion: ConversionPlan
+    text: str
+    """The configuration."""
+
+    def report(self, notes: Notes) -> MergeReport | None:
+        """The report, from what was noted while the tensors were computed; None if no tensor was
+        observed."""
+        model, base = self.conversion.files, self.merge.config.base_model
+        assert isinstance(model, ComputedModel)
+        found = report_of(model, None if base is None else str(base), self.text, notes)
+        return found if found.records else None
+
+
+def perform_merge(
+    prepared: PreparedMerge,
+    options: RunOptions | None = None,
+    *,
+    device: str | None = None,
+    progress: Progress | None = None,
+    verifying: Progress | None = None,
+    engine: PieceEngine | None = None,
+) -> Result:
+    """Write a merge and its report: into the folder, or beside the file that is the model."""
+
+    def late_files(notes: Notes) -> Mapping[str, bytes]:
+        report = prepared.report(notes)
+        return {} if report is None else report.files()
+
+    plan = prepared.conversion
+    result = perform(
+        plan,
+        options,
+        device=device,
+        progress=progress,
+        verifying=verifying,
+        late_files=late_files,
+        engine=engine,
+    )
+    if not plan.output.is_folder and (report := prepared.report(result.notes)) is not None:
+        write_beside(plan.output.path, report)
+    return result
 
 
 @overload
@@ -52,6 +98,7 @@ def merge(
     quantize: str | None = None,
     max_shard_size: int | str | None = None,
     seed: int = 0,
+    report: bool = True,
     resume: bool = False,
     force: bool = False,
     device: str | None = None,
@@ -68,6 +115,7 @@ def merge(
     quantize: str | None = None,
     max_shard_size: int | str | None = None,
     seed: int = 0,
+    report: bool = True,
     resume: bool = False,
     force: bool = False,
     device: str | None = None,
@@ -80,7 +128,8 @@ def merge(
     given to `lbrx.language_model`. With `out`, a file or a folder, the merged model is written
     there in bounded memory, in the format of `to` or of the name's ending, and quantized if
     `quantize` names a type. An interrupted merge continues with `resume`; existing files are
-    replaced only with `force`; `verifying` computes the result again and compares.
+    replaced only with `force`; `verifying` computes the result again and compares. `report` adds
+    merge-report.json and merge-report.html, with statistics of every merged tensor.
 
     Raises FormatError for configurations and models that cannot be merged, before anything is
     written.
@@ -94,10 +143,9 @@ def merge(
         documents, text = _documents(config)
         model = plan_documents(documents, text, seed=seed).model
         return StoredModel(model, model.recipes)
-    options = MergeOptions(to, quantize, max_shard_size, seed)
-    prepared = prepare(config, out, options)
-    return perform(
-        prepared.conversion,
+    options = MergeOptions(to, quantize, max_shard_size, seed, report)
+    return perform_merge(
+        prepare(config, out, options),
         RunOptions(resume, force),
         device=device,
         progress=progress,
@@ -122,7 +170,8 @@ def prepare(
     settings = Settings(
         to=wanted.to, quantize=wanted.quantize, max_shard_size=wanted.max_shard_size
     )
-    return PreparedMerge(plan, make_plan(plan.model, target, settings))
+    result = observed(plan.model) if wanted.report else plan.model
+    return PreparedMerge(plan, make_plan(result, target, settings), text)
 
 
 def _is_exact(quantize: str | None) -> bool:
