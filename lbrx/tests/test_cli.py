@@ -11,7 +11,8 @@ from lbrx import cli
 
 
 def test_every_module_is_a_command():
-    assert sorted(cli.COMMANDS) == sorted(module.name for module in iter_modules(cli.__path__))
+    named = (module.name.replace("_", "-") for module in iter_modules(cli.__path__))
+    assert sorted(cli.COMMANDS) == sorted(named)
 
 
 @pytest.mark.parametrize("name", cli.COMMANDS)

@@ -20,14 +20,18 @@ INTERRUPTED, BROKEN_PIPE = 130, 141  # 128 + the signal's number, as in shells
 # New objects between runs of the garbage collector: a start allocates many, and keeps nearly all.
 GC_THRESHOLD = 50_000
 COMMANDS = {
+    "apply-lora": "add a LoRA adapter to a model's weights",
     "convert": "write a model in another format, quantized or not",
     "devices": "show the Metal devices and what they can do",
+    "evolve": "search the merge parameters that give the best model",
+    "extract-lora": "write the difference of two models as a LoRA adapter",
     "generate": "complete a text with a language model, or chat with it",
     "inspect": "show what is in a model, and which chips it fits",
     "merge": "merge models as mergekit's YAML says, or with options",
     "perplexity": "measure how well a language model predicts a text",
     "profile": "run a script and show how long its kernels took",
     "shaders": "compile the kernels ahead of their first use",
+    "task-vector": "write the difference of two models as a model",
     "tune": "measure which kernel variants are fastest on this device, and remember them",
 }
 
@@ -46,10 +50,16 @@ def _find(name: str) -> Command:
     """The module of a subcommand; the others are not imported."""
     command: Command
     match name:
+        case "apply-lora":
+            from lbrx.cli import apply_lora as command
         case "convert":
             from lbrx.cli import convert as command
         case "devices":
             from lbrx.cli import devices as command
+        case "evolve":
+            from lbrx.cli import evolve as command
+        case "extract-lora":
+            from lbrx.cli import extract_lora as command
         case "generate":
             from lbrx.cli import generate as command
         case "inspect":
@@ -62,6 +72,8 @@ def _find(name: str) -> Command:
             from lbrx.cli import profile as command
         case "shaders":
             from lbrx.cli import shaders as command
+        case "task-vector":
+            from lbrx.cli import task_vector as command
         case "tune":
             from lbrx.cli import tune as command
         case _:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from lbrx.cli import INTERRUPTED
-from lbrx.convert import Result, RunOptions, Settings, make_plan, perform
+from lbrx.convert import ConversionPlan, Result, RunOptions, Settings, make_plan, perform
 from lbrx.convert.pieces import PieceEngine, Progress
 from lbrx.convert.verify import table
 from lbrx.errors import LbrxError
@@ -104,19 +104,34 @@ def run(options: argparse.Namespace) -> int:
     plan = make_plan(model_path(options.source), Path(options.target), settings)
     for note in plan.notes:
         print(f"lbrx: {note}", file=sys.stderr)
-    go_on = f"the finished part of {plan.output.path} is kept: add --resume to continue"
     run_options = RunOptions(options.resume, options.force, options.durable)
     engine = chosen_engine(options)
+
+    def write(progress: Progress, verifying: Progress | None) -> Result:
+        return perform(
+            plan,
+            run_options,
+            device=options.device,
+            progress=progress,
+            verifying=verifying,
+            engine=engine,
+        )
+
+    return carry_out(plan, options, "converting", write)
+
+
+def carry_out(
+    plan: ConversionPlan,
+    options: argparse.Namespace,
+    doing: str,
+    write: Callable[[Progress, Progress | None], Result],
+) -> int:
+    """Write a plan's output with progress bars, print what was written, and return the exit status.
+    `write` gets the progress, and that of the verification if `--verify` is given."""
+    go_on = f"the finished part of {plan.output.path} is kept: add --resume to continue"
     try:
-        with progress_bars(plan.nbytes, options.quiet) as (converting, verifying):
-            result = perform(
-                plan,
-                run_options,
-                device=options.device,
-                progress=converting,
-                verifying=verifying if options.verify else None,
-                engine=engine,
-            )
+        with progress_bars(plan.nbytes, options.quiet, doing) as (progress, verifying):
+            result = write(progress, verifying if options.verify else None)
     except KeyboardInterrupt:
         print(f"lbrx: interrupted: {go_on}", file=sys.stderr)
         return INTERRUPTED
@@ -127,6 +142,18 @@ def run(options: argparse.Namespace) -> int:
     if options.verify:
         print(table(result.errors))
     return 0
+
+
+def add_output_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options that most commands have which write a model."""
+    add = parser.add_argument
+    add("--to", choices=[*map(str, writable())], help="the format (default: by OUT's extension)")
+    add("--max-shard-size", metavar="SIZE", help="the largest file of a safetensors folder (5GB)")
+    add("--resume", action="store_true", help="continue after an interruption")
+    add("--force", action="store_true", help="replace existing files")
+    add("--verify", action="store_true", help="compute again and compare before OUT gets its name")
+    add("--device", choices=["cpu", "metal"], help="the device that computes (the default device)")
+    add("--quiet", action="store_true", help="no progress bar, no summary")
 
 
 def summary(result: Result) -> str:
@@ -141,9 +168,7 @@ def summary(result: Result) -> str:
 
 
 @contextmanager
-def progress_bars(
-    total: int, quiet: bool, doing: str = "converting"
-) -> Iterator[tuple[Progress, Progress]]:
+def progress_bars(total: int, quiet: bool, doing: str) -> Iterator[tuple[Progress, Progress]]:
     """Progress bars of conversion and verification with the speed and the time left, if stderr is
     a terminal."""
     if quiet or not sys.stderr.isatty():

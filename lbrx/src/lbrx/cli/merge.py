@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import argparse
-import gc
 import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lbrx.cli import INTERRUPTED, spare_collector
-from lbrx.cli.convert import add_engine_arguments, chosen_engine, progress_bars, summary
+from lbrx.cli import spare_collector
+from lbrx.cli.convert import (
+    add_engine_arguments,
+    add_output_arguments,
+    carry_out,
+    chosen_engine,
+)
 from lbrx.convert import Result, RunOptions
 from lbrx.convert.output_checks import check_not_replacing, check_space
-from lbrx.convert.verify import table
+from lbrx.convert.pieces import Progress
 from lbrx.errors import LbrxError
-from lbrx.formats.writing import writable
-from lbrx.merge import MergeOptions, PreparedMerge, perform_merge, prepare
+from lbrx.merge import MergeOptions, perform_merge, prepare
 from lbrx.merge.estimate import describe
 from lbrx.merge.methods import METHODS, Method
 from lbrx.merge.parameters import find_method
@@ -38,21 +41,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "lbrx merge [options] CONFIG.yml OUT | --method M [options] MODEL ... OUT"
     add = parser.add_argument
     add("paths", nargs="+", metavar="PATH", help="CONFIG.yml and OUT, or the models and OUT")
-    add("--to", choices=[*map(str, writable())], help="the format (default: by OUT's extension)")
     add(
         "--quantize",
         metavar="TYPE",
         help="the type to write: f16, bf16 ..., for GGUF q4_k_m ..., for MLX mlx:4:64 ...",
     )
-    add("--max-shard-size", metavar="SIZE", help="the largest file of a safetensors folder (5GB)")
     add("--seed", type=int, default=0, help="of methods that draw random masks (0)")
     add("--dry-run", action="store_true", help="show what would happen, and write nothing")
-    add("--resume", action="store_true", help="continue an interrupted merge")
-    add("--force", action="store_true", help="replace existing files")
-    add("--verify", action="store_true", help="compute again and compare before OUT gets its name")
-    add("--device", choices=["cpu", "metal"], help="the device that computes (the default device)")
     add("--report", action=argparse.BooleanOptionalAction, default=True, help=_REPORT)
-    add("--quiet", action="store_true", help="no progress bar, no summary")
+    add_output_arguments(parser)
     add_engine_arguments(parser)
     _add_method_arguments(parser)
 
@@ -97,36 +94,19 @@ def run(options: argparse.Namespace) -> int:
         check_space(prepared.conversion.output, options.resume)
         print(describe(prepared))
         return 0
-    result = _perform(prepared, options)
-    if result is None:
-        return INTERRUPTED
-    if not options.quiet:
-        print(summary(result))
-    if options.verify:
-        print(table(result.errors))
-    return 0
+    engine = chosen_engine(options)
 
+    def write(progress: Progress, verifying: Progress | None) -> Result:
+        return perform_merge(
+            prepared,
+            RunOptions(options.resume, options.force),
+            device=options.device,
+            progress=progress,
+            verifying=verifying,
+            engine=engine,
+        )
 
-def _perform(prepared: PreparedMerge, options: argparse.Namespace) -> Result | None:
-    """The result; None after Ctrl-C."""
-    plan, engine = prepared.conversion, chosen_engine(options)
-    gc.freeze()  # modules and the plan stay until the end: the collector need not look at them
-    go_on = f"the finished part of {plan.output.path} is kept: add --resume to continue"
-    try:
-        with progress_bars(plan.nbytes, options.quiet, "merging") as (merging, verifying):
-            return perform_merge(
-                prepared,
-                RunOptions(options.resume, options.force),
-                device=options.device,
-                progress=merging,
-                verifying=verifying if options.verify else None,
-                engine=engine,
-            )
-    except KeyboardInterrupt:
-        print(f"lbrx: interrupted: {go_on}", file=sys.stderr)
-        return None
-    except OSError as problem:
-        raise LbrxError(f"{problem}: {go_on}") from problem
+    return carry_out(prepared.conversion, options, "merging", write)
 
 
 def _configuration(options: argparse.Namespace) -> tuple[Path | Mapping[str, Any], Path]:

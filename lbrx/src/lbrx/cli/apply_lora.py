@@ -1,0 +1,39 @@
+"""lbrx apply-lora: a LoRA adapter added to a model's weights."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from lbrx.cli.convert import add_output_arguments, carry_out
+from lbrx.convert import Result, RunOptions
+from lbrx.convert.pieces import Progress
+from lbrx.merge import MergeOptions, perform_merge, prepare
+from lbrx.merge.lora import applied
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("base", metavar="BASE", help="the model that the adapter was made for")
+    add("lora", metavar="LORA", help="the adapter's folder, in PEFT's layout")
+    add("out", metavar="OUT", help="the folder or file to write")
+    add("--quantize", metavar="TYPE", help="the type to write: f16, bf16, q4_k_m, mlx:4:64 ...")
+    add_output_arguments(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    wanted = MergeOptions(options.to, options.quantize, options.max_shard_size, report=False)
+    prepared = prepare(applied(options.base, options.lora), options.out, wanted)
+    for note in (*prepared.merge.notes, *prepared.conversion.notes):
+        print(f"lbrx: {note}", file=sys.stderr)
+
+    def write(progress: Progress, verifying: Progress | None) -> Result:
+        return perform_merge(
+            prepared,
+            RunOptions(options.resume, options.force),
+            device=options.device,
+            progress=progress,
+            verifying=verifying,
+        )
+
+    return carry_out(prepared.conversion, options, "applying", write)
