@@ -19,6 +19,7 @@ from lbrx.formats.recipe import (
     stored,
 )
 from lbrx.merge.merge_function import MergeFunction
+from lbrx.merge.observed import ObservedFunction
 from lbrx.merge.run import PreparedMerge
 
 # Bytes read and written in a second, as measured on two cores with a warm cache: elementwise
@@ -85,6 +86,7 @@ def _methods(recipes: Iterable[Recipe]) -> str:
     for recipe in recipes:
         made = next(computed_tensors(recipe), None)
         function = made.function if made else None
+        function = function.inner if isinstance(function, ObservedFunction) else function
         known = function.method if isinstance(function, MergeFunction) else "computed"
         counts["copied" if made is None else known] += 1
     return ", ".join(f"{count} {name}" for name, count in counts.most_common())

@@ -212,6 +212,9 @@ class CmaStrategy:
 
     def __init__(self, config: EvolveConfig) -> None:
         start = [gene.start_share for gene in config.space.genes]
+        self._genes = len(start)
+        if self._genes == 1:
+            start.append(0.5)  # without effect: cma fails in one dimension
         # cma takes 0 to mean a seed of its own choice.
         options: dict[str, Any] = {"bounds": [0, 1], "seed": config.seed + 1, "verbose": -9}
         if config.population is not None:
@@ -220,10 +223,10 @@ class CmaStrategy:
         self._asked: list[Any] = []
 
     def ask(self) -> Sequence[Shares]:
-        if self._search.stop():
+        if self._asked and self._search.stop():
             return []
         self._asked = self._search.ask()
-        return [tuple(np.clip(one, 0, 1).tolist()) for one in self._asked]
+        return [tuple(np.clip(one, 0, 1)[: self._genes].tolist()) for one in self._asked]
 
     def tell(self, scores: Sequence[float | None]) -> None:
         self._search.tell(self._asked, [math.inf if s is None else -s for s in scores])

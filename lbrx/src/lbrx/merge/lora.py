@@ -26,6 +26,7 @@ from lbrx.merge.config import parse_model
 from lbrx.merge.layers import embedding_name
 from lbrx.merge.low_rank import low_rank
 from lbrx.merge.parent_models import ParentModel, check_same_architecture, open_parent
+from lbrx.merge.plan import stored_tensors
 from lbrx.tensor import Tensor
 from lbrx.tensor.files import save
 from lbrx.tensor.placement import default_device
@@ -97,16 +98,10 @@ def task_vector(base: ModelName, tuned: ModelName, dtype: str | None = None) -> 
     for name, (own, other) in pair.floats.items():
         encoding = plain(wanted or _stored_type(own))
         recipes[name] = ComputedTensor(name, (own, other), encoding, own.shape, Difference())
-    stored = {
-        f"{number}:{name}": info
-        for number, model in enumerate((pair.base, pair.tuned))
-        for group in (model.files, *([model.adapter.files] if model.adapter else []))
-        for name, info in group.tensors.items()
-    }
     return ComputedModel(
         pair.tuned.files.path,
         Format.SAFETENSORS,
-        stored,
+        stored_tensors([pair.base, pair.tuned]),
         config=pair.tuned.config,
         generation_config=pair.tuned.files.generation_config,
         tokenizer=pair.tuned.files.tokenizer,

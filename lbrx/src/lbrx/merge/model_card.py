@@ -20,7 +20,7 @@ This model was merged from others with lbrx {version}.
 
 ## Method
 
-{method}: {text}.{base}
+{method}
 
 ## Models
 
@@ -40,12 +40,16 @@ def model_card(
     """A card with the method, the models and the configuration that made it."""
     method = METHODS[config.method]
     uses_base = config.base_model is not None and method.base is not Base.UNUSED
+    base = f" The base model is {config.base_model}." if uses_base else ""
+    return card(f"{config.method}: {method.text}.{base}", models, name, configuration)
+
+
+def card(method: str, models: Sequence[ParentModel], name: str, configuration: str) -> str:
+    """A card with sentences about the method."""
     return _CARD.format(
         name=name,
         version=VERSION,
-        method=config.method,
-        text=method.text,
-        base=f" The base model is {config.base_model}." if uses_base else "",
+        method=method,
         models="\n".join(f"- {model}" for model in models),
         configuration=configuration.rstrip(),
     )

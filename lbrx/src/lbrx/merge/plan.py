@@ -46,7 +46,8 @@ from lbrx.merge.vocabulary import (
 class MergePlan:
     """A merged model that is not computed yet, and what there is to say about it."""
 
-    config: MergeConfig
+    config: MergeConfig | None
+    """None for a mixture of experts."""
     model: ComputedModel
     models: tuple[ParentModel, ...]
     """The base model or the first, then the others."""
@@ -395,7 +396,7 @@ def _computed_model(
     model = ComputedModel(
         path,
         Format.SAFETENSORS,
-        _stored_tensors(list(planner.models.values())),
+        stored_tensors(list(planner.models.values())),
         config=_merged_config(planner, slices, donor),
         generation_config=donor.files.generation_config,
         recipes=recipes,
@@ -404,7 +405,7 @@ def _computed_model(
     return staged(model, donor)
 
 
-def _stored_tensors(models: Sequence[ParentModel]) -> dict[str, TensorInfo]:
+def stored_tensors(models: Sequence[ParentModel]) -> dict[str, TensorInfo]:
     """The stored tensors of all models and adapters."""
     result: dict[str, TensorInfo] = {}
     for number, model in enumerate(models):

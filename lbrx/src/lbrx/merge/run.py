@@ -49,8 +49,9 @@ class PreparedMerge:
     def report(self, notes: Notes) -> MergeReport | None:
         """The report, from what was noted while the tensors were computed; None if no tensor was
         observed."""
-        model, base = self.conversion.files, self.merge.config.base_model
+        model, config = self.conversion.files, self.merge.config
         assert isinstance(model, ComputedModel)
+        base = None if config is None else config.base_model
         found = report_of(model, None if base is None else str(base), self.text, notes)
         return found if found.records else None
 

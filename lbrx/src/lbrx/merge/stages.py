@@ -8,6 +8,7 @@ from typing import Any
 from lbrx.errors import FormatError
 from lbrx.formats.recipe import ComputedModel
 from lbrx.merge.config import MergeConfig, parse
+from lbrx.merge.experts import is_mixture, parse_mixture, plan_mixture
 from lbrx.merge.plan import MergePlan, plan_merge
 
 
@@ -19,12 +20,14 @@ def plan_documents(
     seed: int = 0,
     exact: bool = False,
 ) -> MergePlan:
-    """The plan of the final merge. Earlier stages are computed with it, tensor by tensor, and
-    written nowhere.
+    """The plan of the final merge, or of a mixture of experts. Earlier stages are computed with it,
+    tensor by tensor, and written nowhere.
 
     The final merge is the document without a name, or the one that no other uses. `text` is the
     configuration for the model card. Raises FormatError if documents use each other in a circle.
     """
+    if len(documents) == 1 and is_mixture(documents[0]):
+        return plan_mixture(parse_mixture(documents[0]), name=name, seed=seed, text=text)
     configs = _by_name([parse(document) for document in documents])
     final = _final(configs)
     stages: dict[str, ComputedModel] = {}
