@@ -122,7 +122,7 @@ def test_cma_finds_the_optimum(pair):
     pytest.importorskip("cma", reason="cma is not installed: pip install 'lbrx[evolve]'")
     config = parse_evolve(document(pair, strategy="cma", evaluations=40), pair)
     best = evolve(config, pair / "journal", device="cpu")
-    assert best.document["models"][1]["parameters"]["weight"] == pytest.approx(0.3, abs=0.01)
+    assert best.document["models"][1]["parameters"]["weight"] == pytest.approx(0.3, abs=0.02)
     seen = []
     evolve(config, pair / "journal", resume=True, device="cpu", progress=seen.append)
     assert all(one.reused for one in seen)

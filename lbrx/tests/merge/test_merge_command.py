@@ -59,9 +59,9 @@ def test_a_configuration(pair, tmp_path, capsys):
     shown = capsys.readouterr().out
     assert "21 tensors" in shown
     assert "exact" in shown
-    assert {"README.md", "config.json", "mergekit_config.yml", "model.safetensors"} == set(
-        files(tmp_path / "out")
-    )
+    written = {"README.md", "config.json", "mergekit_config.yml", "model.safetensors"}
+    written |= {"merge-report.html", "merge-report.json"}
+    assert set(files(tmp_path / "out")) == written
     assert (tmp_path / "out" / "mergekit_config.yml").read_text() == (
         tmp_path / "c.yml"
     ).read_text()
@@ -137,9 +137,12 @@ def test_resumed_after_a_kill(pair, tmp_path, monkeypatch):
     assert (tmp_path / ".out.partial" / "journal.jsonl").read_text() == journal
     prepared = lbrx.merge.prepare(tmp_path / "c.yml", out)
     options = lbrx.convert.RunOptions(resume=True)
-    result = lbrx.convert.perform(prepared.conversion, options, device="cpu")
+    result = lbrx.merge.perform_merge(prepared, options, device="cpu")
     assert result.reused > 0
-    names = {"README.md": None}  # the card has the folder's name
+    # The card and the page have the folder's name.
+    names = {"README.md": None, "merge-report.html": None, "merge-report.json": None}
+    found, wanted = (json.loads((f / "merge-report.json").read_text()) for f in (out, whole))
+    assert found["tensors"] == wanted["tensors"]
     assert {**files(out), **names} == {**files(whole), **names}
     assert json.loads((out / "config.json").read_text())["torch_dtype"] == "bfloat16"
 

@@ -39,7 +39,9 @@ def model(tmp_path, rng, monkeypatch):
     for name, shape in SHAPES.items():
         weights = (frozen({"weight": 1.0}), frozen({"weight": 3.0}))
         method = "whole" if name == "a" else "linear"
-        function = MergeFunction(method, name, False, frozen({"normalize": True}), weights)
+        function = MergeFunction(
+            method, name, False, frozen({"normalize": True}), weights, models=("x", "y")
+        )
         recipes[name] = ComputedTensor(
             name, (x[name], y[name]), plain(dt.bfloat16), shape, function
         )
@@ -101,7 +103,9 @@ def test_quantized_parents(tmp_path, rng):
     lbrx.save(tmp_path / "m.gguf", values)
     infos = formats.read(tmp_path / "m.gguf").tensors
     weights = (frozen({"weight": 1.0}),) * 2
-    function = MergeFunction("linear", "w", False, frozen({"normalize": True}), weights)
+    function = MergeFunction(
+        "linear", "w", False, frozen({"normalize": True}), weights, models=("x", "y")
+    )
     merged = ComputedTensor("w", (infos["x"], infos["y"]), plain(dt.float32), (8, 64), function)
     model = ComputedModel(tmp_path / "merged", "safetensors", infos, recipes={"w": merged})
     plan = make_plan(observed(model), tmp_path / "out", Settings())

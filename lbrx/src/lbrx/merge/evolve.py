@@ -215,8 +215,10 @@ class CmaStrategy:
         self._genes = len(start)
         if self._genes == 1:
             start.append(0.5)  # without effect: cma fails in one dimension
-        # cma takes 0 to mean a seed of its own choice.
-        options: dict[str, Any] = {"bounds": [0, 1], "seed": config.seed + 1, "verbose": -9}
+        # With a seed, cma would use numpy's global generator, which others use too.
+        rng = np.random.default_rng(config.seed)
+        options: dict[str, Any] = {"bounds": [0, 1], "seed": math.nan, "verbose": -9}
+        options["randn"] = lambda *shape: rng.standard_normal(shape)
         if config.population is not None:
             options["popsize"] = max(config.population, 2)
         self._search = _cma().CMAEvolutionStrategy(start, config.sigma, options)

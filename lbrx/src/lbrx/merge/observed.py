@@ -43,13 +43,14 @@ def _plain(tensor: Tensor) -> Tensor:
 
 
 def observed(model: ComputedModel) -> ComputedModel:
-    """The same model, whose merged tensors note their statistics."""
+    """The same model, whose merged tensors note their statistics; those that are only cast do
+    not."""
     return replace(model, recipes={name: _observed(one) for name, one in model.recipes.items()})
 
 
 def _observed(recipe: Recipe) -> Recipe:
     match recipe:
-        case ComputedTensor(function=MergeFunction() as inner, encoding=encoding):
+        case ComputedTensor(function=MergeFunction() as inner, encoding=encoding) if inner.models:
             return replace(recipe, function=ObservedFunction(inner, encoding.decoded.name))
     return recipe
 
