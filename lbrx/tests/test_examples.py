@@ -59,9 +59,17 @@ PRINTED = {
         "it runs: Paris.",
         "error: npz has no type for 'q4_k_m'",
     ],
+    "merge_models": [
+        "second: 90 changed matrices",
+        "272 tensors, 104 MB",
+        "22% of the weights differ from the base's",
+        "it runs: Paris.",
+        "model.layers.0.mlp.up_proj.weight (1536, 576) float16",
+        "error: 'tiess' is not a merge method: did you mean ties?",
+    ],
 }
 SHARE_MEMORY = {"tensors", "zero_copy"}
-NEED_SMOLLM2 = {"language_model", "convert_model"}
+NEED_SMOLLM2 = {"language_model", "convert_model", "merge_models"}
 HAVE_KERNELS = {"custom_kernel"}  # of their own, which are checked strictly
 
 
