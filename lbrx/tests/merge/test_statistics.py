@@ -37,6 +37,7 @@ def test_with_a_base(device, shape, parents, dtype, rng):
     assert sums.values == vm.size
     assert sums.norm == pytest.approx(np.linalg.norm(vm), rel=1e-5)
     assert sums.base_squares == pytest.approx(vb @ vb, rel=1e-5)
+    assert sums.base_cosine() == pytest.approx(cosine(vm, vb), abs=1e-5)
     deltas = np.stack([x - vb for x in vx])
     assert sums.conflicts == np.count_nonzero((deltas > 0).any(0) & (deltas < 0).any(0))
     assert sums.density == np.count_nonzero(vm != vb) / vm.size

@@ -156,6 +156,7 @@ def _for_all(record: TensorRecord, count: int) -> MergeSums:
         own.conflicts,
         parents,
         own.base_squares,
+        own.base_products,
         own.delta_squares,
         own.changed,
     )
@@ -168,6 +169,7 @@ def _ratios(sums: MergeSums, models: Sequence[int]) -> dict[str, Any]:
         "values": sums.values,
         "norm": _root(sums.squares),
         "base_norm": None if base is None else _root(base),
+        "base_cosine": sums.base_cosine(),
         "change_norm": None if base is None else _root(sums.delta_squares),
         "sign_conflicts": sums.conflict_share,
         "density": sums.density,

@@ -123,6 +123,10 @@ def _models(report: Numbers) -> str:
         ]
         for one in report["total"]["parents"]
     ]
+    if report["base"] is not None:
+        total = report["total"]
+        base = [f"{report['base']} (base)", _number(total["base_norm"])]
+        rows.insert(0, [*base, _number(total["base_cosine"]), "", ""])
     return f"<h2>Models</h2>{_table(head, rows)}"
 
 

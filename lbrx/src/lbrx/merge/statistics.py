@@ -60,6 +60,8 @@ class MergeSums:
     parents: tuple[ParentSums, ...]
     base_squares: float | None = None
     """Of the base; None without one."""
+    base_products: float = 0.0
+    """Of m and the base."""
     delta_squares: float = 0.0
     """Of m - b."""
     changed: int = 0
@@ -73,6 +75,7 @@ class MergeSums:
             self.conflicts + other.conflicts,
             tuple(a + b for a, b in zip(self.parents, other.parents, strict=True)),
             None if None in bases else sum(filter(None, bases)),
+            self.base_products + other.base_products,
             self.delta_squares + other.delta_squares,
             self.changed + other.changed,
         )
@@ -96,6 +99,11 @@ class MergeSums:
         """The cosine of m and a parent; None if one of them is zero or not finite."""
         one = self.parents[parent]
         return _cosine(one.products, self.squares, one.squares)
+
+    def base_cosine(self) -> float | None:
+        """The cosine of m and the base; None without one too."""
+        squares = self.base_squares
+        return None if squares is None else _cosine(self.base_products, self.squares, squares)
 
     def delta_cosine(self, parent: int) -> float | None:
         """The cosine of m - b and x - b; None without a base too."""
@@ -126,13 +134,13 @@ def merge_sums(merged: Tensor, parents: Sequence[Tensor], base: Tensor | None = 
 def _named(size: int, totals: NDArray[np.float64], parents: int, has_base: bool) -> MergeSums:
     """Totals by name. Their order is that of `_kernel`."""
     numbers = totals.tolist()
-    each, first = (4, 5) if has_base else (2, 2)
+    each, first = (4, 6) if has_base else (2, 2)
     rows = [numbers[first + each * i : first + each * (i + 1)] for i in range(parents)]
     sums = tuple(ParentSums(*row) for row in rows)
     if not has_base:
         return MergeSums(size, numbers[0], int(numbers[1]), sums)
-    squares, conflicts, base, delta, changed = numbers[:first]
-    return MergeSums(size, squares, int(conflicts), sums, base, delta, int(changed))
+    squares, conflicts, base, products, delta, changed = numbers[:first]
+    return MergeSums(size, squares, int(conflicts), sums, base, products, delta, int(changed))
 
 
 def _on_metal(tensors: Sequence[Tensor], has_base: bool) -> NDArray[np.float64]:
@@ -143,7 +151,7 @@ def _on_metal(tensors: Sequence[Tensor], has_base: bool) -> NDArray[np.float64]:
     stride = _SIMD_WIDTH if context().info.simd_hardware else 1
     threads = -(-size // (_RUN * stride)) * stride
     run = _kernel(tuple(one.dtype for one in given), has_base, stride)
-    count = 5 + 4 * (len(given) - 2) if has_base else 2 + 2 * (len(given) - 1)
+    count = 6 + 4 * (len(given) - 2) if has_base else 2 + 2 * (len(given) - 1)
     if not size:
         return np.zeros(count)
     partial = run(*given, size, grid=threads, shapes=[(threads, count)])
@@ -163,8 +171,8 @@ def _in_numpy(arrays: Sequence[NDArray[np.generic]], has_base: bool) -> NDArray[
             return np.array([merged @ merged, conflicts, *sum(pairs, ())])
         delta = merged - base
         rows = [(x @ x, merged @ x, d @ d, delta @ d) for x, d in zip(rest, changes, strict=True)]
-        own = merged @ merged, conflicts, base @ base, delta @ delta, np.count_nonzero(delta)
-        return np.array([*own, *sum(rows, ())])
+        own = [merged @ merged, conflicts, base @ base, merged @ base]
+        return np.array([*own, delta @ delta, np.count_nonzero(delta), *sum(rows, ())])
 
 
 @cache
@@ -178,7 +186,7 @@ def _kernel(dtypes: tuple[Dtype, ...], has_base: bool, stride: int) -> Kernel:
     ]
     parents = names[1 + has_base :]
     arguments = [f"device const {t.msl}* p_{n}" for t, n in zip(dtypes, names, strict=True)]
-    sums = ["m * m", "conflict"] + (["b * b", "dm * dm", "changed"] if has_base else [])
+    sums = ["m * m", "conflict"] + (["b * b", "m * b", "dm * dm", "changed"] if has_base else [])
     for x in parents:
         sums += [f"{x} * {x}", f"m * {x}"]
         sums += [f"d{x} * d{x}", f"dm * d{x}"] if has_base else []
