@@ -22,7 +22,7 @@ STRENGTH = 0.02  # of a change, relative to the norm of the weight
 
 
 def make_tune(model, folder, seed):
-    """Write an adapter that changes the queries, the values and the MLPs of every layer a little."""
+    """Write an adapter that changes queries, values and MLPs of every layer a little."""
     rng = np.random.default_rng(seed)
     tensors = {}
     for name, weight in model.items():
