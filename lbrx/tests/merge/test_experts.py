@@ -36,7 +36,7 @@ def dense(model, tmp_path, with_tokenizer, tokenizer):
             model(name, kind, vocab=VOCABULARY, scale=4, **settings) for name in ("base", "x", "y")
         ]
         for name in ("base", "x", "y"):
-            with_tokenizer(name, tokenizer)
+            with_tokenizer(name, tokenizer, bos_token="<|begin|>")
         return made
 
     return make
@@ -110,8 +110,14 @@ def test_tensors_and_logits(kind, dense, tmp_path):
 
 
 def embeddings(llm, base, prompts):
-    found = [base["model.embed_tokens.weight"][llm.tokenizer.encode(p)].sum(0) for p in prompts]
-    return np.mean(found, axis=0)
+    found = [base["model.embed_tokens.weight"][tokens_of(llm, p)].sum(0) for p in prompts]
+    total = np.sum(found, axis=0)
+    return total / np.linalg.norm(total)
+
+
+def tokens_of(llm, prompt):
+    """After the token that begins a text, without one that ends it."""
+    return [0, *llm.tokenizer.encode(prompt, special=False)]
 
 
 @pytest.mark.parametrize("device", ["cpu", "metal"])
@@ -127,11 +133,13 @@ def test_gates_from_embeddings(device, dense, tmp_path):
             np.testing.assert_allclose(row, wanted / np.linalg.norm(wanted), atol=1e-5)
 
 
-@pytest.mark.parametrize("device", ["cpu", "metal"])
-def test_gates_from_hidden_states(device, dense, tmp_path):
+@pytest.mark.parametrize(
+    ("device", "mode"), [("cpu", "hidden_avg"), ("cpu", "hidden"), ("metal", "hidden")]
+)
+def test_gates_from_hidden_states(device, mode, dense, tmp_path):
     """What enters each layer, by a model of the first layers alone."""
     base = dense()[0]
-    given = parse_mixture(document(tmp_path, gate_mode="hidden"))
+    given = parse_mixture(document(tmp_path, gate_mode=mode))
     gates = gate_rows(plan_mixture(given, device=device).model)
     llm = lbrx.language_model(tmp_path / "base", device="cpu")
     settings = json.loads((tmp_path / "base" / "config.json").read_text())
@@ -140,10 +148,10 @@ def test_gates_from_hidden_states(device, dense, tmp_path):
     )
 
     def states(prompt, layer):
-        x = reference.w["model.embed_tokens.weight"][llm.tokenizer.encode(prompt)]
+        x = reference.w["model.embed_tokens.weight"][tokens_of(llm, prompt)]
         for n in range(layer):
             x = reference.layer(x, n)
-        return x.mean(0)
+        return x.mean(0) if mode == "hidden_avg" else x[-1]
 
     for layer in range(2):
         first = np.mean([states(p, layer) for p in ("one two", "three four five")], axis=0)
@@ -191,7 +199,7 @@ def test_types_noise_and_scales(dense, tmp_path):
         "model.layers.0.mlp.down_proj.weight",
     )
     noise = found[at].numpy().astype(np.float32) - 2 * x[own]
-    assert noise.std() == pytest.approx(0.1, rel=0.1)
+    assert noise.std() == pytest.approx(0.2, rel=0.1)
     # The same bits again, and other ones for another seed.
     model = plan_mixture(parse_mixture(given)).model
     again = lbrx.StoredModel(model, model.recipes)
@@ -209,10 +217,14 @@ def test_random_rows_depend_on_the_seed_alone():
 
 
 MISTAKES = {
-    "mode": ({"gate_mode": "hiden"}, "one of hidden, cheap_embed"),
+    "mode": ({"gate_mode": "hiden"}, "one of hidden, hidden_last"),
     "prompts": (
         {"gate_mode": "hidden", "experts": [{"source_model": "a"}] * 2},
         "positive_prompts is missing",
+    ),
+    "same": (
+        {"gate_mode": "hidden", "experts": [{"source_model": "a", "positive_prompts": ["x"]}] * 2},
+        "the same prompts",
     ),
     "one": ({"experts": [{"source_model": "a"}]}, "experts has 1 entries"),
     "used": ({"experts_per_token": 3}, "a number from 1 to 2"),

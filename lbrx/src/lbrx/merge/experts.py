@@ -114,6 +114,7 @@ def parse_mixture(document: Mapping[str, Any]) -> MoeConfig:
     dtype = fields.text("dtype")
     if dtype is not None and dtype not in FLOATS:
         raise wrong("dtype", dtype, f"one of {', '.join(FLOATS)}")
+    _check_prompts(experts, GateMode(mode))
     shared = _experts(fields, "shared_experts", GateMode(mode))
     architecture = fields.text("architecture")
     if architecture is not None and architecture not in _NAMES:
@@ -121,6 +122,14 @@ def parse_mixture(document: Mapping[str, Any]) -> MoeConfig:
     fields.finish()
     chosen = None if dtype is None else FLOATS[dtype]
     return MoeConfig(base, experts, shared, GateMode(mode), used, chosen, architecture)
+
+
+def _check_prompts(experts: Sequence[Expert], mode: GateMode) -> None:
+    if not mode.is_random and len({expert.prompts for expert in experts}) == 1:
+        raise FormatError(
+            "all experts have the same prompts, and the router could not tell them apart: give "
+            "each prompts of its own, or gate_mode: random"
+        )
 
 
 def _experts(fields: Fields, key: str, mode: GateMode) -> tuple[Expert, ...]:
@@ -166,8 +175,8 @@ def _number(fields: Fields, key: str, usual: float) -> float:
 
 @dataclass(frozen=True)
 class ChangedWeight:
-    """A `TensorFunction`: the weight times `scale`, plus normal numbers times `noise`, which depend
-    on the tensor's name and the seed alone."""
+    """A `TensorFunction`: the weight plus normal numbers times `noise`, all of it times `scale`.
+    The numbers depend on the tensor's name and the seed alone."""
 
     name: str
     scale: float
@@ -182,13 +191,13 @@ class ChangedWeight:
         (weight,) = sources
         if self.scale == 1 and not self.noise:
             return weight
-        result = weight.astype(dt.float32) * self.scale
+        result = weight.astype(dt.float32)
         if not self.noise:
-            return result
+            return result * self.scale
         key = np.frombuffer(f"{self.seed} {self.name}".encode(), np.uint8)
         rng = np.random.Generator(np.random.Philox(np.random.SeedSequence(key.tolist())))
         random = rng.standard_normal(weight.shape, np.float32) * np.float32(self.noise)
-        return result + from_numpy(random, weight.device)
+        return (result + from_numpy(random, weight.device)) * self.scale
 
 
 def plan_mixture(
@@ -369,17 +378,19 @@ def _routers(
 
 def _settings(config: MoeConfig, target: Target, base: ParentModel) -> dict[str, Any]:
     """The config.json."""
+    counts = {one.count_key for one in TARGETS.values()}
     result = {
-        **base.config,
+        **{key: value for key, value in base.config.items() if key not in counts},
         "model_type": target.model_type,
         "architectures": [target.class_name],
         target.count_key: len(config.experts),
         "num_experts_per_tok": config.experts_per_token,
+        "sliding_window": None,
     }
     if target is not MIXTRAL:
         wide = base.setting("intermediate_size")
         result |= {"moe_intermediate_size": wide, "norm_topk_prob": True}
-        result |= {"decoder_sparse_step": 1, "mlp_only_layers": []}
+        result |= {"decoder_sparse_step": 1, "mlp_only_layers": [], "use_sliding_window": False}
     if target.shared:
         result["shared_expert_intermediate_size"] = base.setting("intermediate_size")
     return result

@@ -240,7 +240,15 @@ class _Extraction:
             return
         self.result.whole.append(name)
         whole = Tensor(self._arrays.array(own)).numpy()
-        self.result.tensors[PREFIX + name] = whole.astype(dtype.numpy)
+        module, _, kind = name.rpartition(".")
+        # PEFT wraps a layer that has an adapter, and its bias is then that of `base_layer`.
+        wrapped = ".base_layer" if kind == "bias" and self._has_factors(f"{module}.weight") else ""
+        self.result.tensors[f"{PREFIX}{module}{wrapped}.{kind}"] = whole.astype(dtype.numpy)
+
+    def _has_factors(self, name: str) -> bool:
+        """Whether a module is a matrix, to which PEFT gives factors."""
+        weight = self._pair.tuned.recipes.get(name)
+        return weight is not None and len(weight.shape) == 2
 
     def _add_factors(self, module: str, change: Tensor, dtype: Dtype) -> None:
         is_embedding = f"{module}.weight" == self._embedding

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from lbrx.errors import FormatError
 from lbrx.models.language_model import LanguageModel
+from lbrx.tensor import Tensor
 
 Rows = NDArray[np.float32]
 """(layers, experts, hidden)."""
@@ -22,7 +23,11 @@ class GateMode(StrEnum):
     """How the rows are found."""
 
     HIDDEN = "hidden"
-    """The mean of the hidden states that enter a layer when the base model reads the prompts."""
+    """The hidden state of a prompt's last token that enters a layer of the base model."""
+    HIDDEN_LAST = "hidden_last"
+    """Another name for `hidden`."""
+    HIDDEN_AVG = "hidden_avg"
+    """The mean of the hidden states of all tokens of a prompt."""
     CHEAP_EMBED = "cheap_embed"
     """The sum of the embeddings of the prompts' tokens, the same for all layers."""
     RANDOM = "random"
@@ -56,30 +61,40 @@ def random_rows(mode: GateMode, layers: int, experts: int, hidden: int, seed: in
 def prompt_rows(
     mode: GateMode, model: LanguageModel, experts: Sequence[ExpertPrompts], layers: int
 ) -> Rows:
-    """Rows of unit length: the mean over the positive prompts minus that over the negative ones."""
-
-    def mean(prompts: Sequence[str]) -> NDArray[np.float32]:
-        found = [_states(mode, model, prompt) for prompt in prompts]
-        return np.asarray(np.mean(found, axis=0), np.float32)
-
+    """Rows of unit length: what the positive prompts give minus what the negative ones give."""
     rows = []
     for expert in experts:
-        row = mean(expert.positive)
+        row = _states(mode, model, expert.positive)
         if expert.negative:
-            row = row - mean(expert.negative)
-        norms = np.linalg.norm(row, axis=-1, keepdims=True)
-        row = row / np.maximum(norms, _SMALLEST_NORM)
-        rows.append(np.broadcast_to(row, (layers, row.shape[-1])))
+            row = row - _states(mode, model, expert.negative)
+        rows.append(np.broadcast_to(_unit(row), (layers, row.shape[-1])))
     return np.stack(rows, axis=1)
 
 
-def _states(mode: GateMode, model: LanguageModel, prompt: str) -> NDArray[np.float32]:
-    """What a prompt gives: (layers, hidden), or (1, hidden) where all layers have the same."""
-    tokens = model.tokenizer.encode(prompt)
+def _unit(rows: NDArray[np.float32]) -> NDArray[np.float32]:
+    norms = np.linalg.norm(rows, axis=-1, keepdims=True)
+    return np.asarray(rows / np.maximum(norms, _SMALLEST_NORM), np.float32)
+
+
+def _states(mode: GateMode, model: LanguageModel, prompts: Sequence[str]) -> NDArray[np.float32]:
+    """What prompts give: (layers, hidden), or (1, hidden) where all layers have the same."""
+    texts = [_tokens(model, prompt) for prompt in prompts]
+    if mode is GateMode.CHEAP_EMBED:
+        sums = [model.engine.layer_inputs(text, layers=1)[0].sum(axis=0).numpy() for text in texts]
+        return _unit(np.sum(sums, axis=0)[None])
+    found = [[_of_text(mode, one) for one in model.engine.layer_inputs(text)] for text in texts]
+    return np.asarray(np.mean(found, axis=0), np.float32)
+
+
+def _of_text(mode: GateMode, states: Tensor) -> NDArray[np.float32]:
+    chosen = states.mean(axis=0) if mode is GateMode.HIDDEN_AVG else states[-1]
+    return chosen.numpy()
+
+
+def _tokens(model: LanguageModel, prompt: str) -> list[int]:
+    """The tokens of a prompt after the token that begins a text."""
+    begin = model.tokenizer.special_token("bos_token")
+    tokens = model.tokenizer.encode(begin + prompt, special=False)
     if not tokens:
         raise FormatError(f"the prompt {prompt!r:.60} has no tokens: write some text")
-    if mode is GateMode.CHEAP_EMBED:
-        states = model.engine.layer_inputs(tokens, layers=1)
-        return np.stack([one.sum(axis=0).numpy() for one in states])
-    states = model.engine.layer_inputs(tokens)
-    return np.stack([one.mean(axis=0).numpy() for one in states])
+    return tokens
