@@ -22,6 +22,7 @@ from lbrx.convert.ray_engine import SharedFiles, _groups, ray_engine
 from lbrx.errors import LbrxError
 from lbrx.formats import plain
 from lbrx.formats.recipe import ComputedModel, ComputedTensor
+from lbrx.formats.remote_files import mirrored
 from lbrx.tensor.notes import note
 
 ROWS, COLUMNS, TENSORS = 64, 32, 12
@@ -100,7 +101,7 @@ def test_a_killed_worker_does_not_matter(shared, cluster, tmp_path, monkeypatch)
     if not shared:
         from lbrx.convert import ray_engine as engine
 
-        hidden = lambda partial: SharedFiles(Path("/nowhere"), "", {})  # noqa: E731
+        hidden = lambda partial, pieces: SharedFiles(Path("/nowhere"), "", {})  # noqa: E731
         monkeypatch.setattr(engine, "_shared_files", hidden)
     seen = []
     result = perform(plan, device="cpu", engine=ray_engine(), progress=seen.append)
@@ -142,6 +143,21 @@ def test_an_interrupted_conversion_continues_on_a_cluster(cluster, tmp_path, mon
     result = perform(plan, RunOptions(resume=True), device="cpu", engine=ray_engine())
     assert 0 < result.reused < plan.nbytes
     assert len(result.checksums) == TENSORS * 8
+
+
+def test_workers_fetch_what_they_need(cluster, tmp_path):
+    """A source at a URL: the driver has read its header only."""
+    model_of(tmp_path)
+    source = mirrored((tmp_path / "in.safetensors").as_uri())
+    plan = make_plan(source, tmp_path / "out.safetensors", Settings(quantize="f16"))
+    perform(plan, device="cpu", engine=ray_engine())
+    wanted = make_plan(
+        tmp_path / "in.safetensors", tmp_path / "own.safetensors", Settings(quantize="f16")
+    )
+    perform(wanted, device="cpu")
+    assert (tmp_path / "out.safetensors").read_bytes() == (
+        tmp_path / "own.safetensors"
+    ).read_bytes()
 
 
 def test_groups_keep_tensors_together(tmp_path, monkeypatch):

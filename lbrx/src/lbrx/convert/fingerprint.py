@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from lbrx.convert.conversion_plan import ConversionPlan
+from lbrx.formats.remote_files import remote_of
 from lbrx.version import VERSION
 
 # Of a source file, so many blocks at equal distances are read, or all if there are no more.
@@ -68,7 +69,11 @@ def _content(value: object) -> bytes:
 
 def _add_file(digest: _Digest, path: Path) -> None:
     """Add a file's name, size, times, and a sample of its content. Programs can set the time of
-    modification but not the time of the last change."""
+    modification but not the time of the last change. A copy of a remote file is filled meanwhile:
+    what its host says about it counts."""
+    if (remote := remote_of(path)) is not None:
+        _add(digest, remote)
+        return
     state = path.stat()
     _add(digest, (path.resolve(), state.st_size, state.st_mtime_ns, state.st_ctime_ns))
     last = max(state.st_size - _BLOCK, 0)

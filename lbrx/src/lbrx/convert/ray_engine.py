@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -31,6 +31,9 @@ from lbrx.convert.pieces import (
 )
 from lbrx.convert.source import StoredRows, TensorReader
 from lbrx.errors import DeviceError, LbrxError
+from lbrx.formats import FileRange
+from lbrx.formats.recipe import stored
+from lbrx.formats.remote_files import RemoteFile, adopt, remotes_among
 from lbrx.tensor.notes import Notes, collecting_notes
 
 _GROUP = 4 * PIECE  # values of a task; the pieces of one tensor stay together
@@ -48,6 +51,8 @@ class SharedFiles:
     fingerprint: str
     places: dict[str, tuple[str, int]]
     """For each stored tensor its file and the offset of its first byte."""
+    remotes: dict[Path, RemoteFile] = field(default_factory=dict)
+    """Sources that are copies of files at URLs: a worker fetches what it needs itself."""
 
     def is_seen(self) -> bool:
         """Whether this machine has the folder, and not another of the same name."""
@@ -140,7 +145,7 @@ def _run(
     progress: Progress,
 ) -> Checksums:
     task = ray.remote(max_retries=_RETRIES, num_cpus=1)(compute_group)
-    shared = ray.put(_shared_files(partial))
+    shared = ray.put(_shared_files(partial, pieces))
     waiting = _groups([(i, piece) for i, piece in enumerate(pieces) if i not in done])
     most = max(1, int(_TASKS_PER_CPU * ray.cluster_resources().get("CPU", 1)))
     running = [task.remote(group, device, shared) for group in islice(waiting, most)]
@@ -183,13 +188,16 @@ def _finished(partial: PartialOutput, piece: TensorPiece, result: PieceResult) -
     return total
 
 
-def _shared_files(partial: PartialOutput) -> SharedFiles:
+def _shared_files(partial: PartialOutput, pieces: Sequence[TensorPiece]) -> SharedFiles:
     places = {
         slot.name: (name, offset)
         for name, layout in partial.output.layouts.items()
         for slot, offset in layout.tensors
     }
-    return SharedFiles(partial.folder.resolve(), partial.fingerprint, places)
+    items = {piece.item.name: piece.item for piece in pieces}.values()
+    sources = {info.source for item in items for info in stored(item.recipe)}
+    files = {source.file for source in sources if isinstance(source, FileRange)}
+    return SharedFiles(partial.folder.resolve(), partial.fingerprint, places, remotes_among(files))
 
 
 def _groups(pieces: Sequence[Numbered]) -> Iterator[list[Numbered]]:
@@ -210,6 +218,7 @@ def _groups(pieces: Sequence[Numbered]) -> Iterator[list[Numbered]]:
 
 def compute_group(group: Sequence[Numbered], device: str, shared: SharedFiles) -> list[PieceResult]:
     """What a worker does: compute pieces, and write them where it can."""
+    adopt(shared.remotes)
     source, compute = _reader(device), compute_on(device)
     is_seen = shared.is_seen()
     results = []

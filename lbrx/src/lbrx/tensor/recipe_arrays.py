@@ -24,6 +24,7 @@ from lbrx.formats.recipe import (
     StackEntry,
     TensorStack,
 )
+from lbrx.formats.remote_files import ensure, local_path
 from lbrx.shape import Layout
 from lbrx.storage import Array, CpuStorage, LazyStorage, MmapStorage, Storage, ViewStorage
 from lbrx.tensor import derived
@@ -78,6 +79,7 @@ class RecipeArrays:
     def _storage(self, info: TensorInfo) -> Storage:
         source = info.source
         if isinstance(source, FileRange):
+            ensure(source.file, source.offset, source.nbytes)
             return ViewStorage(self._file(source.file), source.offset, source.nbytes)
         if isinstance(source, Deflated):
             return LazyStorage(source.nbytes, lambda: _inflated(source))
@@ -86,7 +88,7 @@ class RecipeArrays:
     def _file(self, path: Path) -> MmapStorage:
         """One mapping for the whole file: a device then shares it as one buffer."""
         if path not in self._mapped:
-            self._mapped[path] = MmapStorage(path)
+            self._mapped[path] = MmapStorage(local_path(path))
         return self._mapped[path]
 
 
