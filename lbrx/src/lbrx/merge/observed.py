@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from lbrx.dtype import Dtype
 from lbrx.formats.recipe import ComputedModel, ComputedTensor, Recipe
 from lbrx.merge.merge_function import MergeFunction
 from lbrx.merge.statistics import MergeSums, ParentSums, merge_sums
@@ -17,17 +18,19 @@ from lbrx.tensor.quantized import dequantize
 
 @dataclass(frozen=True)
 class ObservedFunction:
-    """A `TensorFunction` that notes the sums of its results, which are rounded to `dtype`."""
+    """A `RoundingFunction` that notes the sums of its rounded results."""
 
     inner: MergeFunction
-    dtype: str
 
     @property
     def is_elementwise(self) -> bool:
         return self.inner.is_elementwise
 
     def __call__(self, sources: Sequence[Tensor]) -> Tensor:
-        result = self.inner(sources).astype(self.dtype)
+        return self.inner(sources)
+
+    def rounded(self, sources: Sequence[Tensor], dtype: Dtype) -> Tensor:
+        result = self.inner.rounded(sources, dtype)
         if notes_are_wanted() and all(one.shape == result.shape for one in sources):
             plain = [_plain(one) for one in sources]
             base = plain.pop(0) if self.inner.has_base else None
@@ -50,8 +53,8 @@ def observed(model: ComputedModel) -> ComputedModel:
 
 def _observed(recipe: Recipe) -> Recipe:
     match recipe:
-        case ComputedTensor(function=MergeFunction() as inner, encoding=encoding) if inner.models:
-            return replace(recipe, function=ObservedFunction(inner, encoding.decoded.name))
+        case ComputedTensor(function=MergeFunction() as inner) if inner.models:
+            return replace(recipe, function=ObservedFunction(inner))
     return recipe
 
 
