@@ -86,7 +86,7 @@ def test_another_file_is_another_conversion(folder, tmp_path, monkeypatch):
     write_records(tmp_path / "i", {UP: np.ones(256, np.float32)})
     options = {"quantize": "q4_0", "imatrix": tmp_path / "i"}
     with monkeypatch.context() as patch:
-        patch.setattr("lbrx.convert.partial.PartialOutput.complete", lambda _: 1 / 0)
+        patch.setattr("lbrx.convert.partial.PartialOutput.complete", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             to(source, tmp_path / "m.gguf", **options)
     write_records(tmp_path / "i", {UP: np.arange(256, dtype=np.float32)})
