@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 
-from lbrx.cli.convert import add_output_arguments, carry_out
-from lbrx.convert import Result, RunOptions
-from lbrx.convert.pieces import Progress
-from lbrx.merge import MergeOptions, perform_merge, prepare
+from lbrx.cli.convert import add_output_arguments
+from lbrx.cli.merge import write_merge
+from lbrx.merge import MergeOptions, prepare
 from lbrx.merge.lora import applied
 
 
@@ -26,14 +25,4 @@ def run(options: argparse.Namespace) -> int:
     prepared = prepare(applied(options.base, options.lora), options.out, wanted)
     for note in (*prepared.merge.notes, *prepared.conversion.notes):
         print(f"lbrx: {note}", file=sys.stderr)
-
-    def write(progress: Progress, verifying: Progress | None) -> Result:
-        return perform_merge(
-            prepared,
-            RunOptions(options.resume, options.force),
-            device=options.device,
-            progress=progress,
-            verifying=verifying,
-        )
-
-    return carry_out(prepared.conversion, options, "applying", write)
+    return write_merge(prepared, options, "applying")

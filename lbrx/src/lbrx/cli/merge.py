@@ -18,9 +18,9 @@ from lbrx.cli.convert import (
 )
 from lbrx.convert import Result, RunOptions
 from lbrx.convert.output_checks import check_not_replacing, check_space
-from lbrx.convert.pieces import Progress
+from lbrx.convert.pieces import PieceEngine, Progress
 from lbrx.errors import LbrxError
-from lbrx.merge import MergeOptions, perform_merge, prepare
+from lbrx.merge import MergeOptions, PreparedMerge, perform_merge, prepare
 from lbrx.merge.estimate import describe
 from lbrx.merge.methods import METHODS, Method
 from lbrx.merge.parameters import find_method
@@ -94,7 +94,16 @@ def run(options: argparse.Namespace) -> int:
         check_space(prepared.conversion.output, options.resume)
         print(describe(prepared))
         return 0
-    engine = chosen_engine(options)
+    return write_merge(prepared, options, "merging", chosen_engine(options))
+
+
+def write_merge(
+    prepared: PreparedMerge,
+    options: argparse.Namespace,
+    doing: str,
+    engine: PieceEngine | None = None,
+) -> int:
+    """Write a merge with progress bars, and return the exit status."""
 
     def write(progress: Progress, verifying: Progress | None) -> Result:
         return perform_merge(
@@ -106,7 +115,7 @@ def run(options: argparse.Namespace) -> int:
             engine=engine,
         )
 
-    return carry_out(prepared.conversion, options, "merging", write)
+    return carry_out(prepared.conversion, options, doing, write)
 
 
 def _configuration(options: argparse.Namespace) -> tuple[Path | Mapping[str, Any], Path]:
