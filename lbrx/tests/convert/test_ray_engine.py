@@ -131,10 +131,10 @@ def test_an_interrupted_conversion_continues_on_a_cluster(cluster, tmp_path, mon
     finished, count = PartialOutput.finished, []
 
     def stop(self, piece, total):
-        finished(self, piece, total)
-        count.append(piece)
-        if len(count) > 9:
+        if len(count) >= 9:
             raise KeyboardInterrupt
+        count.append(piece)
+        finished(self, piece, total)
 
     with monkeypatch.context() as patch:
         patch.setattr(PartialOutput, "finished", stop)

@@ -79,10 +79,10 @@ def test_a_resumed_merge_has_all_notes(model, tmp_path, monkeypatch):
     finished, count = PartialOutput.finished, []
 
     def stop(self, piece, total):
-        finished(self, piece, total)
-        count.append(piece)
-        if len(count) > 6:
+        if len(count) >= 6:
             raise KeyboardInterrupt
+        count.append(piece)
+        finished(self, piece, total)
 
     with monkeypatch.context() as patch:
         patch.setattr(PartialOutput, "finished", stop)

@@ -87,3 +87,25 @@ def test_zeros_and_empty_tensors_have_no_cosine(device):
 def test_values_that_are_not_finite_give_no_cosine():
     bad = lbrx.tensor([1.0, float("inf")], device="cpu")
     assert merge_sums(bad, [bad, bad]).cosine(0) is None
+
+
+@pytest.mark.parametrize("device", ["cpu", "metal"])
+@pytest.mark.parametrize("columns", [4096, 1000])
+def test_estimates_of_large_tensors(device, columns, rng):
+    """Columns and rows of another size do not bias them."""
+    shape = (1400, columns)
+    base = rng.standard_normal(shape).astype(np.float32)
+    base[:, : columns // 4] *= 10
+    base[::4] *= 5
+    x, y = (base + 0.1 * rng.standard_normal(shape).astype(np.float32) for _ in range(2))
+    merged = np.where(rng.random(shape) < 0.3, x, base)
+    tensors = [lbrx.tensor(v, device=device) for v in (merged, x, y, base)]
+    sums = merge_sums(tensors[0], tensors[1:3], tensors[3])
+    m, vx, vy, b = (v.astype(np.float64).reshape(-1) for v in (merged, x, y, base))
+    assert sums.values == m.size
+    assert sums.norm == pytest.approx(np.linalg.norm(m), rel=0.03)
+    assert sums.density == pytest.approx(0.3, abs=0.01)
+    assert sums.conflict_share == pytest.approx(np.mean((vx - b) * (vy - b) < 0), abs=0.01)
+    for i, v in enumerate((vx, vy)):
+        assert sums.cosine(i) == pytest.approx(cosine(m, v), abs=1e-3)
+        assert sums.delta_cosine(i) == pytest.approx(cosine(m - b, v - b), abs=0.01)

@@ -1,7 +1,9 @@
 """How a merged tensor relates to its parents: one pass over all of them on the device.
 
-The kernel keeps sums in float32 for runs of elements; the host adds the runs in float64. Sums can
-be added, so the numbers of a layer are made of those of its tensors.
+The kernel keeps sums in float32 for blocks of elements; the host adds them in float64. Of a million
+elements or more it takes one block of four, chosen by a hash of its place, since patterns of rows
+and columns would bias a regular choice. Sums can be added, so the numbers of a layer are made of
+those of its tensors.
 """
 
 from __future__ import annotations
@@ -19,7 +21,10 @@ from lbrx.dtype import Dtype
 from lbrx.tensor.core import Tensor
 from lbrx.tensor.kernel import Kernel, kernel
 
-_RUN = 1024  # elements that one thread adds
+_BLOCK = 4096  # elements that a thread adds, or 32 threads with simd hardware
+_SAMPLED = 1 << 20  # elements, from which on a part of the blocks is taken
+_PART = 4  # one block of so many
+_HASH = 2654435761  # Knuth's multiplier
 _SIMD_WIDTH = 32
 _ON_METAL = (dt.float32, dt.float16, dt.bfloat16)
 
@@ -121,14 +126,26 @@ def _cosine(products: float, first: float, second: float) -> float | None:
 def merge_sums(merged: Tensor, parents: Sequence[Tensor], base: Tensor | None = None) -> MergeSums:
     """The sums of a merged tensor, its parents and its base, which all have one shape.
 
-    On metal it is one kernel, which reads each tensor once; on the cpu it is numpy in float64.
+    On metal it is one kernel, which reads each tensor once; on the cpu it is numpy in float64. From
+    a million elements on the sums are estimates from a quarter of them.
     """
     tensors = [merged, *([] if base is None else [base]), *parents]
     if merged.device == "metal":
         totals = _on_metal(tensors, base is not None)
     else:
-        totals = _in_numpy([one.numpy().reshape(-1) for one in tensors], base is not None)
+        totals = _on_cpu(tensors, base is not None)
     return _named(merged.size, totals, len(parents), base is not None)
+
+
+def _part(size: int) -> int:
+    return _PART if size >= _SAMPLED else 1
+
+
+def _chosen(size: int) -> NDArray[np.int64]:
+    """The numbers of the blocks that are taken."""
+    part = _part(size)
+    groups = np.arange(-(-size // (_BLOCK * part)), dtype=np.int64)
+    return groups * part + ((groups * _HASH % (1 << 32)) >> 16) % part
 
 
 def _named(size: int, totals: NDArray[np.float64], parents: int, has_base: bool) -> MergeSums:
@@ -138,9 +155,9 @@ def _named(size: int, totals: NDArray[np.float64], parents: int, has_base: bool)
     rows = [numbers[first + each * i : first + each * (i + 1)] for i in range(parents)]
     sums = tuple(ParentSums(*row) for row in rows)
     if not has_base:
-        return MergeSums(size, numbers[0], int(numbers[1]), sums)
+        return MergeSums(size, numbers[0], round(numbers[1]), sums)
     squares, conflicts, base, products, delta, changed = numbers[:first]
-    return MergeSums(size, squares, int(conflicts), sums, base, products, delta, int(changed))
+    return MergeSums(size, squares, round(conflicts), sums, base, products, delta, round(changed))
 
 
 def _on_metal(tensors: Sequence[Tensor], has_base: bool) -> NDArray[np.float64]:
@@ -149,14 +166,26 @@ def _on_metal(tensors: Sequence[Tensor], has_base: bool) -> NDArray[np.float64]:
     given = [one if one.dtype in _ON_METAL else one.astype(dt.float32) for one in tensors]
     size = given[0].size
     stride = _SIMD_WIDTH if context().info.simd_hardware else 1
-    threads = -(-size // (_RUN * stride)) * stride
-    run = _kernel(tuple(one.dtype for one in given), has_base, stride)
+    chosen = _chosen(size)
+    threads = len(chosen) * stride
+    run = _kernel(tuple(one.dtype for one in given), has_base, stride, _part(size))
     count = 6 + 4 * (len(given) - 2) if has_base else 2 + 2 * (len(given) - 1)
     if not size:
         return np.zeros(count)
     partial = run(*given, size, grid=threads, shapes=[(threads, count)])
     total: NDArray[np.float64] = partial.numpy().sum(axis=0, dtype=np.float64)
-    return total
+    taken = int(np.clip(size - chosen * _BLOCK, 0, _BLOCK).sum())
+    return total * np.float64(size / taken)
+
+
+def _on_cpu(tensors: Sequence[Tensor], has_base: bool) -> NDArray[np.float64]:
+    arrays = [one.numpy().reshape(-1) for one in tensors]
+    size = arrays[0].size
+    if _part(size) > 1:
+        rows, whole = _chosen(size), size // _BLOCK
+        rows = rows[rows < whole]
+        arrays = [one[: whole * _BLOCK].reshape(whole, -1)[rows].reshape(-1) for one in arrays]
+    return _in_numpy(arrays, has_base) * np.float64(size / max(arrays[0].size, 1))
 
 
 def _in_numpy(arrays: Sequence[NDArray[np.generic]], has_base: bool) -> NDArray[np.float64]:
@@ -176,9 +205,9 @@ def _in_numpy(arrays: Sequence[NDArray[np.generic]], has_base: bool) -> NDArray[
 
 
 @cache
-def _kernel(dtypes: tuple[Dtype, ...], has_base: bool, stride: int) -> Kernel:
-    """The kernel for one list of types: merged, the base if there is one, then the parents. Threads
-    of a simdgroup take neighbouring elements; without simd hardware a thread takes a run."""
+def _kernel(dtypes: tuple[Dtype, ...], has_base: bool, stride: int, part: int) -> Kernel:
+    """The kernel for one list of types: merged, the base if there is one, the parents. It takes
+    the blocks of `_chosen`: a simdgroup each, or a thread without simd hardware."""
     names = [
         "m",
         *(["b"] if has_base else []),
@@ -205,8 +234,10 @@ def _kernel(dtypes: tuple[Dtype, ...], has_base: bool, stride: int) -> Kernel:
     source = f"""
 kernel void merge_sums({", ".join(arguments)}, constant uint& size, device float* out,
                        uint thread_index [[thread_position_in_grid]]) {{
-  const uint first = thread_index / {stride} * {stride * _RUN} + thread_index % {stride};
-  const uint last = min(first + {stride * _RUN}, size);
+  const uint group = thread_index / {stride};
+  const uint block = group * {part} + ((group * {_HASH}u) >> 16) % {part};
+  const uint first = min(block * {_BLOCK} + thread_index % {stride}, size);
+  const uint last = min((block + 1) * {_BLOCK}, size);
   float {", ".join(f"s{k} = 0" for k in range(len(sums)))};
   for (uint i = first; i < last; i += {stride}) {{
     {body}
