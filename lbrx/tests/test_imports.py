@@ -21,6 +21,7 @@ LOADED = "import lbrx; lbrx.load({gguf!r})"
     [
         ("import lbrx", f"lbrx.models lbrx.metal lbrx.kernels lbrx.formats {LIBRARIES}"),
         ("import lbrx.cli", f"lbrx.models lbrx.metal lbrx.formats {LIBRARIES}"),
+        ("import lbrx.cli.merge", f"lbrx.models lbrx.metal ray fsspec yaml {LIBRARIES}"),
         ("import lbrx.cli.generate", f"lbrx.metal lbrx.formats.writing {FORMATS} {LIBRARIES}"),
         (
             ONE_NETWORK,

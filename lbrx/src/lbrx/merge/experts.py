@@ -92,11 +92,6 @@ class MoeConfig:
     architecture: str | None = None
 
 
-def is_mixture(document: Mapping[str, Any]) -> bool:
-    """Whether a document of a configuration describes a mixture of experts."""
-    return "experts" in document
-
-
 def parse_mixture(document: Mapping[str, Any]) -> MoeConfig:
     """Read mergekit-moe's keys. Raises FormatError that names the place of a mistake."""
     fields = Fields(document, "")

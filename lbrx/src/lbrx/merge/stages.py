@@ -8,7 +8,6 @@ from typing import Any
 from lbrx.errors import FormatError
 from lbrx.formats.recipe import ComputedModel
 from lbrx.merge.config import MergeConfig, parse
-from lbrx.merge.experts import is_mixture, parse_mixture, plan_mixture
 from lbrx.merge.plan import MergePlan, plan_merge
 
 
@@ -26,7 +25,10 @@ def plan_documents(
     The final merge is the document without a name, or the one that no other uses. `text` is the
     configuration for the model card. Raises FormatError if documents use each other in a circle.
     """
-    if len(documents) == 1 and is_mixture(documents[0]):
+    if len(documents) == 1 and "experts" in documents[0]:
+        # Imported here: it needs the modules of language models, which merges do without.
+        from lbrx.merge.experts import parse_mixture, plan_mixture
+
         return plan_mixture(parse_mixture(documents[0]), name=name, seed=seed, text=text)
     configs = _by_name([parse(document) for document in documents])
     final = _final(configs)
