@@ -48,6 +48,15 @@ def test_with_a_base(device, shape, parents, dtype, rng):
             assert sums.delta_cosine(i) == pytest.approx(cosine(vm - vb, x - vb), abs=1e-5)
 
 
+@pytest.mark.parametrize("size", [1, 31, 4095, 4097, 70_001])
+def test_threads_of_a_simdgroup_share_a_block(size, rng, monkeypatch):
+    monkeypatch.setattr("lbrx.merge.statistics._lanes", lambda: 32)
+    (m, *xs), (vm, *vx) = made(rng, (size,), 2, "float32", "metal", base=False)
+    sums = merge_sums(m, xs)
+    assert sums.norm == pytest.approx(np.linalg.norm(vm), rel=1e-5)
+    assert sums.conflicts == np.count_nonzero(vx[0] * vx[1] < 0)
+
+
 @pytest.mark.parametrize("device", ["cpu", "metal"])
 def test_without_a_base(device, rng):
     (m, *xs), (vm, *vx) = made(rng, (33, 65), 2, "float32", device, base=False)

@@ -161,11 +161,9 @@ def _named(size: int, totals: NDArray[np.float64], parents: int, has_base: bool)
 
 
 def _on_metal(tensors: Sequence[Tensor], has_base: bool) -> NDArray[np.float64]:
-    from lbrx.metal import context
-
     given = [one if one.dtype in _ON_METAL else one.astype(dt.float32) for one in tensors]
     size = given[0].size
-    stride = _SIMD_WIDTH if context().info.simd_hardware else 1
+    stride = _lanes()
     chosen = _chosen(size)
     threads = len(chosen) * stride
     run = _kernel(tuple(one.dtype for one in given), has_base, stride, _part(size))
@@ -176,6 +174,13 @@ def _on_metal(tensors: Sequence[Tensor], has_base: bool) -> NDArray[np.float64]:
     total: NDArray[np.float64] = partial.numpy().sum(axis=0, dtype=np.float64)
     taken = int(np.clip(size - chosen * _BLOCK, 0, _BLOCK).sum())
     return total * np.float64(size / taken)
+
+
+def _lanes() -> int:
+    """How many threads share a block."""
+    from lbrx.metal import context
+
+    return _SIMD_WIDTH if context().info.simd_hardware else 1
 
 
 def _on_cpu(tensors: Sequence[Tensor], has_base: bool) -> NDArray[np.float64]:
