@@ -9,6 +9,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ class ModelPair:
     base: ParentModel
     tuned: ParentModel
 
-    @property
+    @cached_property
     def floats(self) -> dict[str, tuple[Recipe, Recipe]]:
         """The recipes of both by name: of the tuned model, then of the base."""
         return {
