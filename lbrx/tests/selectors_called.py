@@ -48,7 +48,7 @@ _BY_VERSION = {
         setBarrier setBinaryArchives: setKernelBuffer:offset:atIndex: setMaxKernelBufferBindCount:
         setSupportIndirectCommandBuffers: setUrl:""",
     (12, 0): "waitUntilSignaledValue:timeoutMS:",
-    (13, 0): "bindings",
+    (13, 0): "bindings gpuAddress",
     (14, 0): "architecture",
     (26, 0): "reflection",
 }

@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+from device_memory import shares_memory
 
 import lbrx
 from lbrx.memory.zero_copy import shareable_span
@@ -34,6 +35,7 @@ print(y.shape, host.findings, [type(item).__name__ for item in host.leaked()])
 """
 
 
+@shares_memory
 def test_nothing_leaks_and_nothing_outlives_its_buffer(monkeypatch):
     """Command buffers and encoders are autoreleased: without pools they would pile up."""
     monkeypatch.setenv("SOFTMETAL_STRICT", "host,bridge")
@@ -50,6 +52,7 @@ def test_aligned_arrays_are_in_pages_of_macos():
         assert shareable_span(array, page=16 << 10) is not None
 
 
+@shares_memory
 def test_pages_of_another_size_are_copied(monkeypatch):
     """What Linux maps starts at its own pages; the device of a Mac takes larger ones."""
     monkeypatch.setenv("SOFTMETAL_STRICT", "host")

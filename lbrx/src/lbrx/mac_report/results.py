@@ -10,6 +10,7 @@ import numpy as np
 import lbrx
 from lbrx import Tensor
 from lbrx.mac_report.steps import Recorder
+from lbrx.metal import context
 
 Compute = Callable[..., Tensor]
 
@@ -59,8 +60,10 @@ def record_results(record: Recorder) -> None:
                 values["error"] = _error(case, rng)
                 values["tolerance"] = case.tolerance
                 _check(values["error"], case.tolerance)
-    for name, work in (("replay", _replay), ("custom kernel", _custom_kernel),
-                       ("shared memory", _shared_memory), ("events", _events)):  # fmt: skip
+    works = {"replay": _replay, "custom kernel": _custom_kernel, "events": _events}
+    if context().info.unified_memory:
+        works["shared memory"] = _shared_memory
+    for name, work in works.items():
         if not record.skips(name):
             with record.trying(name):
                 work()
