@@ -142,6 +142,8 @@ RULES = [
          "struct S { int n; thread S& add(int m) { n += m; return *this; } };###S s = {1}; x[i] = s.add(2).n;"),
     Rule(ATTRIBUTES, _parameter("device float* p [[buffer(31)]]"), "'buffer' attribute parameter is out of bounds: must be between 0 and 30",
          _parameter("device float* p [[buffer(30)]]")),
+    Rule(ATTRIBUTES, _parameter("device float* p [[buffer(-1)]]"), "'buffer' attribute parameter is out of bounds",
+         _parameter("device float* p [[buffer(2)]]")),
     Rule(ATTRIBUTES, _parameter("threadgroup float* p [[threadgroup(31)]]"), "'threadgroup' attribute parameter is out of bounds",
          _parameter("threadgroup float* p [[threadgroup(30)]]")),
     Rule(ATTRIBUTES, _parameter("device float* p [[buffer(0)]]"), "cannot reserve 'buffer' resource location at index 0",

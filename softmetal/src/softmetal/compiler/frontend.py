@@ -341,6 +341,7 @@ class Pass:
                 condition = "".join(t.text for t in attribute.arguments)
             elif attribute.name in ("buffer", "threadgroup"):
                 kind, index = attribute.name, self._index(attribute.arguments, attribute.name)
+                rules.check_index(kind, index, self.tokens[first])
             elif attribute.name in BUILTINS:
                 kind = attribute.name
             else:

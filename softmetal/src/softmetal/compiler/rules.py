@@ -174,17 +174,21 @@ def check_result(syntax: Syntax, kernel: Declaration) -> None:
         )
 
 
+def check_index(kind: str, index: int, token: Token) -> None:
+    """The index of a buffer or of threadgroup memory is one that Metal has."""
+    if not 0 <= index <= LAST_INDEX:
+        raise Refusal(
+            token,
+            f"'{kind}' attribute parameter is out of bounds: must be between 0 and {LAST_INDEX}",
+        )
+
+
 def check_parameter(parameter: Parameter, token: Token) -> None:
     """The type of one kernel parameter fits its attribute."""
     words = [w for w in parameter.type.split() if w not in ("const", "volatile")]
     pointer = "*" in words or "&" in words
     if parameter.kind in ("buffer", "threadgroup"):
-        if parameter.index > LAST_INDEX:
-            raise Refusal(
-                token,
-                f"'{parameter.kind}' attribute parameter is out of bounds: must be between 0 and "
-                f"{LAST_INDEX}",
-            )
+        check_index(parameter.kind, parameter.index, token)
         if not pointer and len(words) == 1 and _BY_VALUE.fullmatch(words[0]):
             raise Refusal(
                 token,

@@ -47,8 +47,15 @@ _ABOUT_SPACES = (
     *("changes address space", "mismatching address spaces", "initialize object parameter"),
     *("non-overlapping address spaces", "qualified with an address space"),
     *("bind reference in address space", "object is in address space"),
-    "pointer to address space",
+    *("pointer to address space", "cannot be qualified with address space"),
+    "function variable cannot be declared in local address space",
 )
+_WORDING = {
+    r"non-kernel function variable cannot be declared in local address space": (
+        "automatic variable qualified with an address space"
+    ),
+    rf"static assertion failed[^\n]*: {re.escape(TOO_LARGE)}": TOO_LARGE,
+}
 # Deleted overloads of member functions stand for spaces that these are not for.
 _DELETED = {
     r"call to deleted member function ('[^']*'): ": r"no matching member function for call to \1: ",
@@ -113,9 +120,9 @@ def _about_spaces(stderr: str, swapped: bool) -> str:
     for clangs, ours in (*_WORDS[swapped].items(), *_BOTH.items()):
         kept = re.sub(rf"{clangs}\b", ours, kept)
     kept = re.sub(r"(?<=\*) ?thread(?=['\]])", "", kept)
-    for clangs, ours in _DELETED.items():
+    for clangs, ours in (*_DELETED.items(), *_WORDING.items()):
         kept = re.sub(clangs, ours, kept)
-    return re.sub(rf"static assertion failed[^\n]*: {re.escape(TOO_LARGE)}", TOO_LARGE, kept)
+    return kept
 
 
 def _without_deleted(group: str) -> str:
@@ -164,11 +171,10 @@ def _mixes_spaces(line: str) -> bool:
     """Whether a message is about two address spaces."""
     if any(text in line for text in _ABOUT_SPACES):
         return True
-    first, second, *_ = [*re.findall(r"'([^']*)'", line), "", ""]
-    if not re.search(r"[*&\[]", first + second):
+    types = [text for text in re.findall(r"'([^']*)'", line) if _SPACE.search(text)][:2]
+    if not re.search(r"[*&\[]", "".join(types)):
         return False
-    one, other = _SPACE.search(first), _SPACE.search(second)
-    return one is not None and other is not None and one[0] != other[0]
+    return len({found[0] for found in map(_SPACE.search, types) if found is not None}) > 1
 
 
 def _header(swapped: bool) -> Path:
