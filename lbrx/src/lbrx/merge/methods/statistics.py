@@ -6,6 +6,8 @@ sums would store what they share.
 
 from __future__ import annotations
 
+from itertools import combinations_with_replacement
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,7 +23,11 @@ def as_rows(x: Tensor) -> Tensor:
 
 def total(x: Tensor) -> float:
     """The sum of all elements: rows in float32 on the device, then float64."""
-    return float(as_rows(x).sum(axis=-1).numpy().astype(np.float64).sum())
+    return _sum_of_rows(as_rows(x).sum(axis=-1))
+
+
+def _sum_of_rows(sums: Tensor) -> float:
+    return float(sums.numpy().sum(dtype=np.float64))
 
 
 def stored(x: Tensor) -> Tensor:
@@ -32,11 +38,13 @@ def stored(x: Tensor) -> Tensor:
 
 def gram(vectors: list[Tensor]) -> NDArray[np.float64]:
     """The inner products of all pairs."""
-    count = len(vectors)
-    result = np.empty((count, count))
-    for i in range(count):
-        for j in range(i, count):
-            result[i, j] = result[j, i] = total(vectors[i] * vectors[j])
+    rows = [as_rows(x) for x in vectors]
+    pairs = [*combinations_with_replacement(range(len(rows)), 2)]
+    # All are started, one after the other, before the first is waited for.
+    sums = [stored((rows[i] * rows[j]).sum(axis=-1)) for i, j in pairs]
+    result = np.empty((len(rows), len(rows)))
+    for (i, j), products in zip(pairs, sums, strict=True):
+        result[i, j] = result[j, i] = _sum_of_rows(products)
     return result
 
 
