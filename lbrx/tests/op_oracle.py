@@ -268,6 +268,7 @@ OTHERS = {
     *("decode_blocks", "encode_blocks", "quantized_matmul", "quantized_attention"),
     *("overwrite_blocks", "nextafter", "conv2d", "max_pool2d", "avg_pool2d", "random_integers"),
     *("magnitude_mask", "rank_bernoulli", "weighted", "kept_change", "agreeing", "changed"),
+    "row_products",
 }
 
 # The activations of matmul.

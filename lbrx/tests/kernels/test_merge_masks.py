@@ -83,12 +83,28 @@ def test_rank_bernoulli_of_rows_of_one_value(rng):
     np.testing.assert_allclose(norms.numpy()[:, 1], mask.numpy().sum(1))
 
 
+@pytest.mark.parametrize("device", ["cpu", "metal"])
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16, np.float16])
+def test_row_products(dtype, device, rng):
+    for shape in SHAPES:
+        arrays = [np.asarray(rng.standard_normal(shape)).astype(dtype) for _ in range(3)]
+        x, y, base = (a.astype(np.float64) for a in arrays)
+        for count, (a, b) in ((2, (x, y)), (3, (x - base, y - base))):
+            tensors = [lbrx.tensor(v, device=device) for v in arrays[:count]]
+            got = lbrx.apply("row_products", *tensors).numpy()
+            rows = [v.reshape(int(np.prod(shape[:-1])), -1) for v in (a * a, a * b, b * b)]
+            expected = np.stack([v.sum(-1) for v in rows], -1)
+            size = np.stack([np.abs(v).sum(-1) for v in rows], -1)
+            assert (np.abs(got - expected) <= 1e-6 * size + 1e-30).all()
+
+
 def test_no_elements():
     empty = lbrx.tensor(np.zeros((3, 0), np.float32), device="metal")
     assert lbrx.apply("magnitude_mask", empty, first=0, last=0).shape == (3, 0)
     mask, norms = lbrx.apply("rank_bernoulli", empty, seed=0, low=0.5, high=0.5)
     assert mask.shape == (3, 0)
     assert norms.tolist() == [[0, 0]] * 3
+    assert lbrx.apply("row_products", empty, empty).tolist() == [[0, 0, 0]] * 3
 
 
 def test_refused():
@@ -108,6 +124,7 @@ def test_checked(rng):
         for low in 0.5, 0.3:
             lbrx.eval(lbrx.apply("rank_bernoulli", x, base, seed=1, low=low, high=0.5))
         lbrx.eval(lbrx.apply("magnitude_mask", x, base, first=3, last=100))
+        lbrx.eval(lbrx.apply("row_products", x, base), lbrx.apply("row_products", x, x, base))
 
 
 PROGRAM = """

@@ -1,4 +1,4 @@
-"""Masks of task vectors by magnitude: exact ranks of a whole tensor, and probabilities by rank."""
+"""What merges need of whole tensors: masks by exact ranks and by chance, inner products of rows."""
 
 from __future__ import annotations
 
@@ -89,8 +89,20 @@ def run_rank_bernoulli(call: Call) -> tuple[Array, ...]:
     return tuple(results)
 
 
-def _prepared(call: Call, kind: str) -> tuple[MaskProblem, Arguments]:
-    """The problem and the operands: x and its base, or x twice."""
+@computes("row_products")
+def run_row_products(call: Call) -> tuple[Array, ...]:
+    """The inner products of rows."""
+    problem, operands = _prepared(call, "products", 3)
+    result = empty(call.gpu, call.outputs[0])
+    if problem.size:
+        family.run(call.gpu, problem, operands, [buffer_of(result)])
+        return (result,)
+    nothing = CpuStorage(np.zeros(problem.rows * 3, np.float32).view(np.uint8))
+    return (placed(call.gpu, Array(nothing, result.layout, dt.float32)),)
+
+
+def _prepared(call: Call, kind: str, with_base: int = 2) -> tuple[MaskProblem, Arguments]:
+    """The problem and the operands, the last one twice where there is no base."""
     arrays = [placed(call.gpu, array) for array in call.inputs if array is not None]
     dtype = arrays[0].dtype
     for array in arrays[1:]:
@@ -100,14 +112,14 @@ def _prepared(call: Call, kind: str) -> tuple[MaskProblem, Arguments]:
     arrays = [
         elementwise.contiguous(call.gpu, elementwise.cast(call.gpu, a, dtype)) for a in arrays
     ]
-    shape = call.outputs[0].shape
+    shape = arrays[0].layout.shape
     size, length = math.prod(shape), shape[-1] if shape else 1
     if size >= 2**31:
-        problem = f"{call.op.name} of {size} elements: Metal's kernels take up to 2^31 - 1"
-        raise ShapeError(f"{problem}, so split the tensor")
+        raise ShapeError(f"{call.op.name} of {size} elements: split it, kernels take 2^31 - 1")
     rows = math.prod(shape[:-1])
     buffers: Arguments = [buffer_of(array) for array in arrays]
-    return MaskProblem(kind, dtype, rows, length, len(arrays) > 1), [buffers[0], buffers[-1]]
+    problem = MaskProblem(kind, dtype, rows, length, len(arrays) == with_base)
+    return problem, [*buffers, *buffers[-1:] * (with_base - len(arrays))]
 
 
 def _dispatch(
@@ -206,3 +218,11 @@ def ranks(
     scratch = gpu.buffer(workers * (problem.length + RANK_BINS + 1) * 4, "scratch")
     arguments = [*operands, *results, *records, scratch]
     _dispatch(gpu, problem, "merge_rank_bernoulli", arguments, (workers, 1))
+
+
+@family.variant("products", can=lambda info, problem: problem.kind == "products")
+def products(gpu: Context, problem: MaskProblem, operands: Arguments, results: Arguments) -> None:
+    """The sums of products over rows, one thread for several rows."""
+    workers = min(problem.rows, _most_threads(gpu, 64))
+    record = struct.pack("3I2f", problem.rows, problem.length, workers, 0, 0)
+    _dispatch(gpu, problem, "merge_products", [*operands, *results, record], (workers, 1))

@@ -104,6 +104,27 @@ def _row_draws(seed: int, rows: int, length: int) -> NDArray[np.uint16]:
     return draws.reshape(rows, groups * LANES * 2 * WORDS)[:, :length]
 
 
+def _products_of_rows(shapes: rules.Shapes, attributes: Attributes) -> Shape:
+    first, *rest = (shape for shape in shapes if shape is not None)
+    if len(rest) not in (1, 2) or any(shape != first for shape in rest):
+        raise ShapeError(
+            f"{len(shapes)} operands: give x, y and a base of the same shape, or x and y"
+        )
+    return (math.prod(first[:-1]), 3)
+
+
+@op(OpFamily.REDUCTION, _products_of_rows, lambda *_: dt.float32)
+def row_products(*values: NumpyArray) -> NumpyArray:
+    """float32 (rows, 3): the sums of x x, x y and y y over each row, of differences from a base if
+    that is the third operand."""
+    x, y, *base = (value.astype(np.float64) for value in values)
+    a, b = (x - base[0], y - base[0]) if base else (x, y)
+    sums = [
+        (p * q).reshape(math.prod(x.shape[:-1]), -1).sum(-1) for p, q in ((a, a), (a, b), (b, b))
+    ]
+    return np.stack(sums, -1)
+
+
 # ---- elementwise steps ----
 
 

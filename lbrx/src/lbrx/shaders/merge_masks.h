@@ -372,3 +372,37 @@ kernel void merge_rank_bernoulli(device const T* x [[buffer(0)]],
     sums.store(norms + 2 * row);
   }
 }
+
+// ---- inner products ----
+
+// The sums of x x, x y and y y over rows. A worker takes every n-th row.
+template <typename T>
+kernel void merge_products(device const T* x [[buffer(0)]], device const T* y [[buffer(1)]],
+                           device const T* base [[buffer(2)]], device float* out [[buffer(3)]],
+                           constant Rows& what [[buffer(4)]],
+                           uint worker [[thread_position_in_grid]]) {
+  const uint length = what.length;
+  for (uint row = worker; row < what.rows; row += what.workers) {
+    float xx[GROUP] = {}, xy[GROUP] = {}, yy[GROUP] = {};
+    for (uint start = 0; start < length; start += GROUP) {
+      device const T* a = x + (row * length + start);
+      device const T* b = y + (row * length + start);
+      device const T* c = base + (row * length + start);
+      const uint count = min(GROUP, length - start);
+      for (uint i = 0; i < count; i++) {
+        const float p = HAS_BASE ? float(a[i]) - float(c[i]) : float(a[i]);
+        const float q = HAS_BASE ? float(b[i]) - float(c[i]) : float(b[i]);
+        xx[i] += p * p;
+        xy[i] += p * q;
+        yy[i] += q * q;
+      }
+    }
+    float sums[3] = {};
+    for (uint i = 0; i < GROUP; i++) {
+      sums[0] += xx[i];
+      sums[1] += xy[i];
+      sums[2] += yy[i];
+    }
+    for (uint i = 0; i < 3; i++) out[3 * row + i] = sums[i];
+  }
+}

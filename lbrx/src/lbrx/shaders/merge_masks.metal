@@ -14,7 +14,10 @@
       constant Stream&, uint);                                                                   \
   template [[host_name("merge_rank_bernoulli_" #name)]] kernel void merge_rank_bernoulli<type>(  \
       device const type*, device const type*, device bool*, device float*, constant Rows&,       \
-      constant Stream&, device uint*, uint);
+      constant Stream&, device uint*, uint);                                                     \
+  template [[host_name("merge_products_" #name)]] kernel void merge_products<type>(              \
+      device const type*, device const type*, device const type*, device float*,                 \
+      constant Rows&, uint);
 
 MASKS(float32, float)
 MASKS(float16, half)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lbrx.merge.methods.method import Method, Parameter, Parents
-from lbrx.merge.methods.statistics import differences, gram
+from lbrx.merge.methods.statistics import gram
 from lbrx.merge.methods.weighted_sums import mean, weighted_sum
 from lbrx.tensor import Tensor
 
@@ -27,7 +27,7 @@ def karcher(parents: Parents) -> Tensor:
     tensors, tol = parents.tensors, parents.parameters["tol"]
     if len(tensors) == 1:
         return tensors[0]
-    products = gram(differences(tensors, None))
+    products = gram(tensors)
     norms = np.sqrt(np.diag(products))
     used = np.flatnonzero(norms > tol)
     if not used.size:

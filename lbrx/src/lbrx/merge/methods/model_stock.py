@@ -24,7 +24,7 @@ def model_stock(parents: Parents) -> Tensor:
     if parents.parameters["filter_wise"] and parents.base.ndim > 1:
         return _by_rows(parents)
     count = len(parents.tensors)
-    products = gram(differences(parents.tensors, parents.base))
+    products = gram(parents.tensors, parents.base)
     norms = np.sqrt(np.diag(products))
     cosines = (products / np.outer(norms, norms).clip(min=SMALLEST)).clip(-1, 1)
     cosine = float(cosines[np.triu_indices(count, 1)].mean())

@@ -27,7 +27,7 @@ def multislerp(parents: Parents) -> Tensor:
     if parents.parameters["normalize_weights"]:
         weights = weights / _nonzero(parents, float(weights.sum()))
     vectors = differences(parents.tensors, parents.base)
-    products = gram(vectors)
+    products = gram(parents.tensors, parents.base)
     norms = np.sqrt(np.diag(products))
     if parents.base is not None and not norms.any():
         return parents.base

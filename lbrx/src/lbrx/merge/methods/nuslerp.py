@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+from numpy.typing import NDArray
+
 from lbrx.merge.methods.method import Base, Method, Parameter, Parents
 from lbrx.merge.methods.statistics import differences, gram, stored
 from lbrx.merge.methods.weighted_sums import added, mean, weighted_sum
@@ -27,13 +30,13 @@ def nuslerp(parents: Parents) -> Tensor:
         return parents.tensors[int(t)]
     pair = differences(parents.tensors, parents.base)
     if parents.parameters["nuslerp_flatten"] or not pair[0].ndim:
-        return added(parents.base, _whole(pair, t))
+        products = gram(parents.tensors, parents.base)
+        return added(parents.base, _whole(pair, products, t))
     axis = 0 if parents.parameters["nuslerp_row_wise"] else -1
     return added(parents.base, _along(pair, t, axis))
 
 
-def _whole(pair: list[Tensor], t: float) -> Tensor:
-    products = gram(pair)
+def _whole(pair: list[Tensor], products: NDArray[np.float64], t: float) -> Tensor:
     norms = [max(math.sqrt(products[i, i]), SMALLEST_NORM) for i in range(2)]
     cosine = min(max(products[0, 1] / math.prod(norms), -1.0), 1.0)
     if not 1 - cosine * cosine > PARALLEL:  # also NaN

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from lbrx.merge.methods.method import Base, Method, Parameter, Parents
-from lbrx.merge.methods.statistics import differences, gram
+from lbrx.merge.methods.statistics import gram
 from lbrx.merge.methods.weighted_sums import mean, weighted_sum
 from lbrx.tensor import Tensor
 
@@ -22,7 +22,7 @@ def slerp(parents: Parents) -> Tensor:
     t, pair = parents.parameters["t"], [parents.base, *parents.tensors]
     if t in (0, 1):
         return pair[int(t)]
-    products = gram(differences(tuple(pair), None))
+    products = gram(pair)
     norms = [math.sqrt(products[i, i]) for i in range(2)]
     scale = math.prod(norm if norm > SMALLEST_NORM else 1.0 for norm in norms)
     cosine = min(max(products[0, 1] / scale, -1.0), 1.0)

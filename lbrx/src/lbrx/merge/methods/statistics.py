@@ -6,13 +6,15 @@ sums would store what they share.
 
 from __future__ import annotations
 
-from itertools import combinations_with_replacement
+from collections.abc import Sequence
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lbrx import dtype as dt
 from lbrx.tensor import Tensor
+from lbrx.tensor.core import apply
 from lbrx.tensor.evaluation import start
 
 
@@ -23,11 +25,7 @@ def as_rows(x: Tensor) -> Tensor:
 
 def total(x: Tensor) -> float:
     """The sum of all elements: rows in float32 on the device, then float64."""
-    return _sum_of_rows(as_rows(x).sum(axis=-1))
-
-
-def _sum_of_rows(sums: Tensor) -> float:
-    return float(sums.numpy().sum(dtype=np.float64))
+    return float(as_rows(x).sum(axis=-1).numpy().sum(dtype=np.float64))
 
 
 def stored(x: Tensor) -> Tensor:
@@ -36,15 +34,17 @@ def stored(x: Tensor) -> Tensor:
     return x
 
 
-def gram(vectors: list[Tensor]) -> NDArray[np.float64]:
-    """The inner products of all pairs."""
-    rows = [as_rows(x) for x in vectors]
-    pairs = [*combinations_with_replacement(range(len(rows)), 2)]
-    # All are started, one after the other, before the first is waited for.
-    sums = [stored((rows[i] * rows[j]).sum(axis=-1)) for i, j in pairs]
-    result = np.empty((len(rows), len(rows)))
-    for (i, j), products in zip(pairs, sums, strict=True):
-        result[i, j] = result[j, i] = _sum_of_rows(products)
+def gram(tensors: Sequence[Tensor], base: Tensor | None = None) -> NDArray[np.float64]:
+    """The inner products of all pairs of two or more tensors, or of their differences from a base:
+    one kernel for each pair."""
+    more = () if base is None else (base,)
+    pairs = [*combinations(range(len(tensors)), 2)]
+    # All are started before the first is waited for.
+    sums = [stored(apply("row_products", tensors[i], tensors[j], *more)) for i, j in pairs]
+    result = np.empty((len(tensors), len(tensors)))
+    for (i, j), rows in zip(pairs, sums, strict=True):
+        result[i, i], result[i, j], result[j, j] = rows.numpy().sum(axis=0, dtype=np.float64)
+        result[j, i] = result[i, j]
     return result
 
 
