@@ -4,7 +4,7 @@ BIN := .venv/bin
 PIP := pip install --quiet --disable-pip-version-check --constraint constraints.txt
 .DEFAULT_GOAL := help
 
-.PHONY: help setup check test test-full test-gpu test-peers test-wheels demo bench docs clean
+.PHONY: help setup check test test-full mac-report test-gpu test-peers test-wheels demo bench docs clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -36,6 +36,10 @@ check: setup ## lint, types, import contracts
 test: .venv/.model .venv/.wheels ## the default tests, under ten minutes
 	$(BIN)/pytest -q -n auto -m "not full"
 	SOFTMETAL_DEVICE=discrete $(BIN)/pytest -q -n auto -m "not full" $(DISCRETE)
+	SOFTMETAL_STRICT=host $(BIN)/pytest -q -n auto -m "not full" $(HOST)
+
+# Tests that also run with the rules of macOS.
+HOST := lbrx/tests/metal/test_metal_buffers.py lbrx/tests/metal/test_metal_queue.py lbrx/tests/scheduler/test_replay.py
 
 # Tests that also run on a device with its own memory.
 DISCRETE := softmetal/tests/api/test_api_commands.py softmetal/tests/api/test_api_memory.py softmetal/tests/api/test_api_icb.py \
@@ -47,6 +51,7 @@ test-full: SEED := $(or $(SEED),$(shell date +%s))
 test-full: .venv/.model .venv/.wheels ## every test, with new random inputs (SEED)
 	TEST_SEED=$(SEED) $(BIN)/pytest -q -n auto --hypothesis-seed=$(SEED)
 	SOFTMETAL_DEVICE=discrete $(BIN)/pytest -q -n auto -m "not full" $(DISCRETE) lbrx/tests
+	SOFTMETAL_STRICT=host $(BIN)/pytest -q -n auto -m "not full" lbrx/tests
 
 # PYTHON has numpy, ml_dtypes, pytest, pytest-xdist, hypothesis and ziglang; nothing is installed.
 GPU := softmetal/tests/msl softmetal/tests/api/test_api_commands.py softmetal/tests/api/test_api_icb.py \
@@ -55,6 +60,9 @@ test-gpu: ## the device suite on an NVIDIA GPU: make test-gpu PYTHON=python3
 	SOFTMETAL_DEVICE=cuda:0 PYTHONPATH=$(CURDIR)/softmetal/src:$(CURDIR)/lbrx/src:$$PYTHONPATH \
 	  $(PYTHON) -m pytest -q -n auto -p no:cacheprovider -m "not full" $(GPU) | tail -1
 
+mac-report: setup ## on a Mac: one file that says what works there
+	$(BIN)/python -m lbrx.mac_report $(if $(REPORT),--out $(REPORT))
+
 test-wheels: setup ## builds both wheels, installs them elsewhere and uses them there
 	$(BIN)/python tests/installed_wheels.py
 
@@ -62,7 +70,7 @@ test-wheels: setup ## builds both wheels, installs them elsewhere and uses them 
 .venv-peers/.ready: constraints.txt softmetal/pyproject.toml lbrx/pyproject.toml
 	$(PYTHON) -m venv .venv-peers
 	nice .venv-peers/bin/$(PIP) --editable './softmetal[dev]' --editable './lbrx[dev]' \
-	  torch transformers sentencepiece onnx 'mlx[cpu]' llama-cpp-python
+	  torch transformers sentencepiece onnx 'mlx[cpu]' llama-cpp-python mergekit peft
 	.venv-peers/bin/pip download --quiet --disable-pip-version-check --no-deps \
 	  --constraint constraints.txt --no-binary llama-cpp-python --dest .venv-peers/sources \
 	  llama-cpp-python

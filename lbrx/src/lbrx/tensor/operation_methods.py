@@ -753,7 +753,7 @@ class OperationMethods:
         """
         return self._call("fma", self, y, z)
 
-    def cast(self, dtype: DtypeLike) -> Tensor:
+    def cast(self, dtype: dt.DtypeLike) -> Tensor:
         """The elements converted to a dtype.
 
         Floats are truncated to integers; one outside the integer's range becomes its
