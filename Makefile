@@ -70,7 +70,8 @@ test-wheels: setup ## builds both wheels, installs them elsewhere and uses them 
 .venv-peers/.ready: constraints.txt softmetal/pyproject.toml lbrx/pyproject.toml
 	$(PYTHON) -m venv .venv-peers
 	nice .venv-peers/bin/$(PIP) --editable './softmetal[dev]' --editable './lbrx[dev]' \
-	  torch transformers sentencepiece onnx 'mlx[cpu]' llama-cpp-python mergekit peft
+	  torch transformers sentencepiece onnx 'mlx[cpu]' llama-cpp-python mergekit peft \
+	  ray cma
 	.venv-peers/bin/pip download --quiet --disable-pip-version-check --no-deps \
 	  --constraint constraints.txt --no-binary llama-cpp-python --dest .venv-peers/sources \
 	  llama-cpp-python
@@ -79,7 +80,8 @@ test-wheels: setup ## builds both wheels, installs them elsewhere and uses them 
 
 test-peers: .venv-peers/.ready .venv/.wheels ## against peers from the registry, in a virtual environment of their own
 	OMP_NUM_THREADS=1 LBRX_GGML_SOURCES=.venv-peers/sources .venv-peers/bin/pytest -q -n auto \
-	  softmetal/tests/peers lbrx/tests/peers lbrx/tests/formats
+	  softmetal/tests/peers lbrx/tests/peers lbrx/tests/formats lbrx/tests/convert/test_ray_engine.py \
+	  lbrx/tests/merge/test_evolve.py
 
 demo: .venv/.model ## a real language model answers through the Metal kernels
 	$(BIN)/lbrx devices
