@@ -25,6 +25,7 @@ LONG = {
     "short_factor": [1.0, 1.1, 1.2, 1.3, 1.5, 1.7, 2.0, 2.5],
     "long_factor": [1.0, 1.5, 2.0, 3.0, 5.0, 8.0, 9.0, 12.0],
 }
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
 FAR, NEAR = "full_attention", "sliding_attention"
 # Differences from BASE. Contexts are short, so that their lengths matter.
 CASES: dict[str, dict[str, Any]] = {
@@ -43,6 +44,7 @@ CASES: dict[str, dict[str, Any]] = {
     "llama, gelu": {"hidden_act": "gelu"},
     "mistral": {"sliding_window": 7},
     "mistral, no window": {"sliding_window": None, "head_dim": 24},
+    "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 7},
     "qwen2": {},
     "qwen2, tied": {"tie_word_embeddings": True, "num_attention_heads": 8},
     "qwen2, yarn": {"rope_scaling": {**YARN, "beta_fast": 16.0, "beta_slow": 0.5, "attention_factor": 1.3}},
@@ -50,9 +52,12 @@ CASES: dict[str, dict[str, Any]] = {
     "qwen2, yarn scales": {"rope_scaling": {**YARN, "mscale": 0.7, "mscale_all_dim": 0.4}},
     "qwen2, window": {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1},
     "qwen2, listed window": {"use_sliding_window": True, "sliding_window": 5, "layer_types": [NEAR, FAR]},
+    "qwen2_moe": {**EXPERTS, "shared_expert_intermediate_size": 40},
+    "qwen2_moe, normalised": {**EXPERTS, "shared_expert_intermediate_size": 40, "norm_topk_prob": True},
     "qwen3": {"head_dim": 24},
     "qwen3, biases": {"attention_bias": True},
     "qwen3, window": {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1},
+    "qwen3_moe": {**EXPERTS, "head_dim": 24, "norm_topk_prob": True},
     "gemma2": {"sliding_window": 6, "query_pre_attn_scalar": 24},
     "gemma2, untied": {"tie_word_embeddings": False, "attention_bias": True, "sliding_window": 6},
     "gemma2, listed": {"layer_types": [FAR, NEAR], "sliding_window": 4},

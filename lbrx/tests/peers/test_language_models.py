@@ -25,10 +25,18 @@ ROUNDED = 1e-3  # the tolerance where weights are quantized
 # Settings that GGUF has no key for, and llama.cpp ignores: windows (except Gemma's and Phi's),
 # lists of layers without RoPE, YaRN's finer settings, activations, scales of queries, no caps.
 LOST_IN_GGUF = {
-    *("llama, gelu", "mistral", "qwen2, window", "qwen2, listed window", "qwen3, window"),
+    *(
+        "llama, gelu",
+        "mistral",
+        "mixtral",
+        "qwen2, window",
+        "qwen2, listed window",
+        "qwen3, window",
+    ),
     *("qwen2, yarn", "qwen2, yarn untruncated", "qwen2, yarn scales"),
     *("gemma2", "gemma2, no caps", "gemma3_text, caps", "smollm3, listed", "smollm3, window"),
 }
+NOT_IN_GGUF = ("qwen2_moe", "qwen3_moe")  # they have no table of names
 # llama.cpp does not support these biases, disables Phi's window, and has contexts of at least 256
 # tokens, which use the factors for long texts.
 NOT_LLAMA_CPPS = {
@@ -111,7 +119,7 @@ def llama_cpps(path: Path, tokens: list[int]) -> np.ndarray:
     return np.array(model.scores[: len(tokens)], np.float64)
 
 
-@pytest.mark.parametrize("case", peer_models.CASES)
+@pytest.mark.parametrize("case", [c for c in peer_models.CASES if not c.startswith(NOT_IN_GGUF)])
 def test_gguf(case, tmp_path):
     peer, tokens = peer_models.make(case, 8), peer_models.prompt(8)
     folder, path = peer_models.write(peer, tmp_path / "folder"), tmp_path / "model.gguf"

@@ -51,8 +51,10 @@ class Experts:
 
 
 def count_experts(config: ModelConfig, key: str) -> int:
-    """The number of experts that config.json names."""
-    count = config.integer(key)
+    """The number of experts that config.json names, under this key or the other of the two that
+    versions of transformers write."""
+    other = "num_experts" if key == "num_local_experts" else "num_local_experts"
+    count = config.integer(key) or config.integer(other)
     if not count:
         raise FormatError(f"config.json has no {key}: give that of a mixture of experts")
     return count
