@@ -54,7 +54,7 @@ def count_experts(config: ModelConfig, key: str) -> int:
     """The number of experts that config.json names, under this key or the other of the two that
     versions of transformers write."""
     other = "num_experts" if key == "num_local_experts" else "num_local_experts"
-    count = config.integer(key) or config.integer(other)
+    count = config.integer(key if key in config.settings else other)
     if not count:
         raise FormatError(f"config.json has no {key}: give that of a mixture of experts")
     return count
