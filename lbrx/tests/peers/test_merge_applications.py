@@ -8,8 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-import transformers
 from safetensors.numpy import save_file
 
 import lbrx
@@ -19,6 +17,9 @@ from lbrx.merge.lora import LoraOptions, extract_lora
 sys.path.append(str(Path(__file__).parent.parent / "formats"))
 import tiny_tokenizers
 from tiny_models import config, shapes
+
+torch = pytest.importorskip("torch", reason="the peers need torch: make test-peers")
+transformers = pytest.importorskip("transformers", reason="the peer: make test-peers")
 
 VOCABULARY = 620
 CLASSES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}

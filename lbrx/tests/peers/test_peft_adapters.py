@@ -8,8 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-import transformers
 from safetensors.numpy import save_file
 
 import lbrx
@@ -17,7 +15,9 @@ import lbrx
 sys.path.append(str(Path(__file__).parent.parent / "formats"))
 from tiny_models import config, shapes
 
-peft = pytest.importorskip("peft")
+torch = pytest.importorskip("torch", reason="PEFT needs torch: make test-peers")
+transformers = pytest.importorskip("transformers", reason="the peer: make test-peers")
+peft = pytest.importorskip("peft", reason="the peer: make test-peers")
 
 SETTINGS = {
     "LoRA": {},

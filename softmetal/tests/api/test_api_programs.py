@@ -176,16 +176,6 @@ def test_threadgroup_memory_that_a_kernel_never_touches(engine: Engine) -> None:
     assert (view(buffer) == 2).all()
 
 
-def test_pointers_can_be_sliced(engine: Engine) -> None:
-    buffer = engine.buffer(np.zeros(4, np.float32))
-    pointer = buffer.contents()
-    pointer[4:8] = struct.pack("f", 2.5)
-    assert pointer[4:8] == struct.pack("f", 2.5)
-    assert pointer[6] == struct.pack("f", 2.5)[2:3]
-    assert list(view(buffer)) == [0, 2.5, 0, 0]
-    assert pointer[4:] == struct.pack("3f", 2.5, 0, 0)
-
-
 # ---- libdispatch --------------------------------------------------------------------------------
 
 

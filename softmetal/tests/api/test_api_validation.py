@@ -24,6 +24,11 @@ LIMIT = 32768
 TABLE = [
     (v.check_view, (8, 8), (9, 8), "9 bytes.*at most 8"),
     (v.check_view, (0, 8), (-1, 8), "-1"),
+    (v.check_element, (0,), (-1,), "index -1.*pass 0 or more"),
+    (v.check_slice, (slice(1, 3),), (slice(1, None),), "1:None:None.*give its end"),
+    (v.check_slice, (slice(None, 3, 1),), (slice(0, 4, 2),), "0:4:2.*no step"),
+    (v.check_elements, ((b"a", b"b"), 2), ((b"a",), 2), "1 values for 2 bytes"),
+    (v.check_elements, ((b"a",), 1), ((97,), 1), "97 is not a byte string of length 1"),
     (v.check_buffer_index, (30,), (31,), "31.*0 to 30"),
     (v.check_buffer_index, (0,), (-1,), "-1.*0 to 30"),
     (v.check_buffer_index, (2, 3), (3, 3), "3.*0 to 2"),
