@@ -1,7 +1,7 @@
 """How a merged tensor relates to its parents: one pass over all of them on the device.
 
 The kernel keeps sums in float32 for blocks of elements; the host adds them in float64. Of a million
-elements or more it takes one block of four, chosen by a hash of its place, since patterns of rows
+elements or more it takes one block of 16, chosen by a hash of its place, since patterns of rows
 and columns would bias a regular choice. Sums can be added, so the numbers of a layer are made of
 those of its tensors.
 """
@@ -23,7 +23,7 @@ from lbrx.tensor.kernel import Kernel, kernel
 
 _BLOCK = 4096  # elements that a thread adds, or 32 threads with simd hardware
 _SAMPLED = 1 << 20  # elements, from which on a part of the blocks is taken
-_PART = 4  # one block of so many
+_PART = 16  # one block of so many is taken
 _HASH = 2654435761  # Knuth's multiplier
 _SIMD_WIDTH = 32
 _ON_METAL = (dt.float32, dt.float16, dt.bfloat16)
@@ -127,7 +127,7 @@ def merge_sums(merged: Tensor, parents: Sequence[Tensor], base: Tensor | None = 
     """The sums of a merged tensor, its parents and its base, which all have one shape.
 
     On metal it is one kernel, which reads each tensor once; on the cpu it is numpy in float64. From
-    a million elements on the sums are estimates from a quarter of them.
+    a million elements on the sums are estimates from a sixteenth of them.
     """
     tensors = [merged, *([] if base is None else [base]), *parents]
     if merged.device == "metal":
