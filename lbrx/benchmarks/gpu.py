@@ -11,15 +11,15 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import lbrx
 from lbrx.kernels import forced
-from lbrx.metal import Buffer, context
+from lbrx.metal import context
+from lbrx.metal.command_queue import copy_bytes
 
 REPEATS = 9
 ROTATED = 256 << 20  # bytes of inputs in turns: more than the caches of any GPU
@@ -72,22 +72,13 @@ def measured(case: Case) -> tuple[float, str]:
     return statistics.median(times[2:]), kernels
 
 
-def blit(commands: Any, buffers: Sequence[Buffer]) -> None:
-    source, target = buffers
-    encoder = commands.blitCommandEncoder()
-    encoder.copyFromBuffer_sourceOffset_toBuffer_destinationOffset_size_(
-        source.handle, source.offset, target.handle, target.offset, source.size
-    )
-    encoder.endEncoding()
-
-
 def copy_bandwidth() -> float:
     """Bytes a second of a copy on the device: read and written."""
     gpu, size = context(), 1 << 30
     source, target = gpu.buffer(size), gpu.buffer(size)
     times = []
     for _ in range(REPEATS):
-        seconds, _ = device_seconds(lambda: gpu.queue.encode("copy", [source, target], blit))
+        seconds, _ = device_seconds(lambda: gpu.queue.encode("copy", [source, target], copy_bytes))
         times.append(seconds)
     return 2 * size / statistics.median(times)
 

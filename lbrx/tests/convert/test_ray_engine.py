@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from interruptions import interrupted
 
 import lbrx
 from lbrx import dtype as dt
@@ -128,18 +129,8 @@ def test_errors_of_workers_are_those_of_one_process(cluster, tmp_path):
 def test_an_interrupted_conversion_continues_on_a_cluster(cluster, tmp_path, monkeypatch):
     monkeypatch.setattr("lbrx.convert.pieces.PIECE", 8 * COLUMNS)
     plan = make_plan(model_of(tmp_path), tmp_path / "out", Settings())
-    finished, count = PartialOutput.finished, []
-
-    def stop(self, piece, total):
-        if len(count) >= 9:
-            raise KeyboardInterrupt
-        count.append(piece)
-        finished(self, piece, total)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(PartialOutput, "finished", stop)
-        with pytest.raises(KeyboardInterrupt):
-            perform(plan, device="cpu")
+    with interrupted(after=9):
+        perform(plan, device="cpu")
     result = perform(plan, RunOptions(resume=True), device="cpu", engine=ray_engine())
     assert 0 < result.reused < plan.nbytes
     assert len(result.checksums) == TENSORS * 8

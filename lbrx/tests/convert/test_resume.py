@@ -13,6 +13,7 @@ import sys
 import numpy as np
 import pytest
 from conversion_checks import contents, to
+from interruptions import DYING
 
 import lbrx
 from lbrx.cli import main
@@ -26,20 +27,9 @@ TARGETS = [
     pytest.param("m.npz", "f32", marks=pytest.mark.full),
 ]
 # The arguments are source, target, quantization, and after how many pieces the process dies.
-KILLED = """
-import os, signal, sys
-import lbrx.convert.pieces as work
+KILLED = f"""{DYING}
 from lbrx.convert import Settings, convert
-from lbrx.convert.partial import PartialOutput
-
-finished = PartialOutput.finished
-def dying(self, piece, total):
-    finished(self, piece, total)
-    dying.left -= 1
-    if not dying.left:
-        os.kill(os.getpid(), signal.SIGKILL)
 dying.left = int(sys.argv[4])
-PartialOutput.finished = dying
 work.PIECE = 4096
 convert(sys.argv[1], sys.argv[2], Settings(quantize=sys.argv[3]), device="cpu")
 """

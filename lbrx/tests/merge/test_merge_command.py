@@ -12,6 +12,7 @@ import sys
 import ml_dtypes
 import numpy as np
 import pytest
+from interruptions import DYING
 from merge_checks import linear, mean
 
 import lbrx
@@ -20,20 +21,9 @@ from lbrx.merge.config import dump
 
 Q = "model.layers.0.self_attn.q_proj.weight"
 # The arguments are the configuration, the target, and after how many pieces the process dies.
-KILLED = """
-import os, signal, sys
-import lbrx.convert.pieces as work
+KILLED = f"""{DYING}
 from lbrx.cli import main
-from lbrx.convert.partial import PartialOutput
-
-finished = PartialOutput.finished
-def dying(self, piece, total):
-    finished(self, piece, total)
-    dying.left -= 1
-    if not dying.left:
-        os.kill(os.getpid(), signal.SIGKILL)
 dying.left = int(sys.argv[3])
-PartialOutput.finished = dying
 work.PIECE = 64
 main(["merge", sys.argv[1], sys.argv[2], "--device", "cpu", "--quiet", *sys.argv[4:]])
 """

@@ -1,4 +1,5 @@
-"""docs/merging.md: every method with its parameters and defaults, and commands that exist."""
+"""docs/merging.md: every method with its parameters and defaults, and commands that exist, here and
+in the README."""
 
 from __future__ import annotations
 
@@ -15,7 +16,9 @@ from lbrx.merge.evolve import parse_evolve
 from lbrx.merge.experts import parse_mixture
 from lbrx.merge.methods import METHODS
 
-PAGE = (Path(__file__).parents[3] / "docs" / "merging.md").read_text("utf-8")
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs" / "merging.md").read_text("utf-8")
+README = (ROOT / "README.md").read_text("utf-8")
 METHOD_PART = PAGE.split("## Methods\n")[1].split("\n## ")[0]
 SECTIONS = dict(re.findall(r"^### (\w+)\n(.*?)(?=^### |\Z)", METHOD_PART, re.M | re.S))
 
@@ -40,9 +43,15 @@ def test_parameters_and_formula(name):
     assert given == {p.name: "required" if p.required else shown(p.default) for p in every}
 
 
-def test_commands_are_understood():
-    block = re.search(r"```sh\n(.*?)```", PAGE, re.S)[1]
-    for line in block.splitlines():
+@pytest.mark.parametrize(
+    "block",
+    [re.search(r"```sh\n(.*?)```", PAGE, re.S)[1], README.split("Merge two")[1].split("```")[1]],
+)
+def test_commands_are_understood(block):
+    lines = block.strip().replace("\\\n", " ").splitlines()
+    commands = [line for line in lines if not line.startswith(("pip ", "python "))]
+    assert len(commands) > 1
+    for line in commands:
         _, command, *arguments = shlex.split(line, comments=True)
         parser = argparse.ArgumentParser()
         cli._find(command).add_arguments(parser)

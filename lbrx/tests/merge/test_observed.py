@@ -7,12 +7,12 @@ from math import prod
 import ml_dtypes
 import numpy as np
 import pytest
+from interruptions import interrupted
 
 import lbrx
 from lbrx import dtype as dt
 from lbrx import formats
 from lbrx.convert import RunOptions, Settings, make_plan, perform
-from lbrx.convert.partial import PartialOutput
 from lbrx.formats import plain
 from lbrx.formats.recipe import ComputedModel, ComputedTensor
 from lbrx.merge.merge_function import MergeFunction, frozen
@@ -74,20 +74,10 @@ def test_each_tensor_counts_once(model, device, tmp_path):
     assert (tmp_path / "out" / "late.txt").read_bytes() == b"late"
 
 
-def test_a_resumed_merge_has_all_notes(model, tmp_path, monkeypatch):
+def test_a_resumed_merge_has_all_notes(model, tmp_path):
     plan = make_plan(model, tmp_path / "out", Settings())
-    finished, count = PartialOutput.finished, []
-
-    def stop(self, piece, total):
-        if len(count) >= 6:
-            raise KeyboardInterrupt
-        count.append(piece)
-        finished(self, piece, total)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(PartialOutput, "finished", stop)
-        with pytest.raises(KeyboardInterrupt):
-            perform(plan, device="cpu")
+    with interrupted(after=6):
+        perform(plan, device="cpu")
     result = perform(plan, RunOptions(resume=True), device="cpu")
     assert 0 < result.reused < plan.nbytes
     check(result.notes, tmp_path / "out", tmp_path)

@@ -108,9 +108,7 @@ class PartialOutput:
     def write(self, slot: str, at: int, data: memoryview) -> None:
         """Write bytes of a stored tensor, starting at offset `at` within it."""
         handle, offset = self._places[slot]
-        while data:
-            written = os.pwrite(handle, data, offset + at)
-            data, at = data[written:], at + written
+        write_all(handle, data, offset + at)
 
     def read(self, slot: str, at: int, nbytes: int) -> bytes:
         handle, offset = self._places[slot]
@@ -177,6 +175,13 @@ class PartialOutput:
         self._files, self._inner = {}, -1
         for handle in handles:
             os.close(handle)
+
+
+def write_all(handle: int, data: memoryview, at: int) -> None:
+    """Write bytes to a file, from offset `at` on; the system may write a part of them at a time."""
+    while data:
+        written = os.pwrite(handle, data, at)
+        data, at = data[written:], at + written
 
 
 def partial_folder(output: Output) -> Path:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from lbrx.convert.compute import compute_on
-from lbrx.convert.partial import FILES, JOURNAL, PartialOutput
+from lbrx.convert.partial import FILES, JOURNAL, PartialOutput, write_all
 from lbrx.convert.pieces import (
     PIECE,
     Checksums,
@@ -68,9 +68,7 @@ class SharedFiles:
         name, offset = self.places[slot]
         handle = os.open(self.folder / FILES / name, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            while data:
-                written = os.pwrite(handle, data, offset + at)
-                data, at = data[written:], at + written
+            write_all(handle, data, offset + at)
         finally:
             os.close(handle)
 

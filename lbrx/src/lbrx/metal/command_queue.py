@@ -137,7 +137,7 @@ class CommandQueue:
     def copy(self, source: Buffer, target: Buffer) -> int:
         """Copy a buffer to one of the same size by a blit, at once even if this thread records;
         returns the ticket."""
-        blit = Encoded("copy", (source, target), _blit, kernels={}, written_at=_SECOND)
+        blit = Encoded("copy", (source, target), copy_bytes, kernels={}, written_at=_SECOND)
         return self._run_encoded(blit)
 
     def _work(self) -> Work | None:
@@ -256,7 +256,7 @@ class CommandQueue:
         self._dispatches.update(command.counts)
         if self.observer is not None:
             self.commit()
-            if command.counts:  # bytes to and from the host are nobody's kernel
+            if command.counts:  # copies between host and device are not shown as kernels
                 self.observer.note(command, submission.commands)
             return submission.ticket
         if submission.operations >= self._max_operations or submission.nbytes >= self._max_bytes:
@@ -431,7 +431,8 @@ class _Encoding:
 _SECOND = frozenset({1})
 
 
-def _blit(commands: Any, buffers: Sequence[Buffer]) -> None:
+def copy_bytes(commands: Any, buffers: Sequence[Buffer]) -> None:
+    """Encode a copy of the first buffer to the second, for `CommandQueue.encode`."""
     source, target = buffers
     encoder = commands.blitCommandEncoder()
     encoder.copyFromBuffer_sourceOffset_toBuffer_destinationOffset_size_(

@@ -57,23 +57,23 @@ static const char *shape(sm_launch *launch, CUDA_KERNEL_NODE_PARAMS *to) {
   return NULL;
 }
 
-enum sm_prepared sm_gpu_prepare(sm_gpu_queue *queue, sm_ticket *ticket, const sm_dispatch *dispatch,
-                                const sm_dispatch *inherited, sm_gpu_launch *to) {
+bool sm_gpu_prepare(sm_gpu_queue *queue, sm_ticket *ticket, const sm_dispatch *dispatch,
+                    const sm_dispatch *inherited, sm_gpu_launch *to) {
   sm_launch *launch = &to->launch;
   memset(to, 0, sizeof *to);
   to->kernel = (const sm_gpu_kernel *)dispatch->kernel;
   if (!to->kernel && inherited) to->kernel = (const sm_gpu_kernel *)inherited->kernel;
-  if (!dispatch->group[0]) return SM_NOTHING; /* an empty slot */
+  if (!dispatch->group[0]) return false; /* an empty slot */
   const sm_dispatch *bound = dispatch->buffer_count || !inherited ? dispatch : inherited;
   memcpy(launch->buffers, bound->buffers, bound->buffer_count * sizeof(sm_u64));
   memcpy(launch->group, dispatch->group, sizeof launch->group);
   memcpy(launch->grid, dispatch->grid, sizeof launch->grid);
   if (dispatch->indirect) {
     const sm_u32 *counts = read_words(queue, ticket, dispatch->indirect, 3);
-    if (!counts) return SM_NOTHING;
+    if (!counts) return false;
     for (int i = 0; i < 3; i++) launch->grid[i] = counts[i] * launch->group[i];
   }
-  if (!launch->grid[0] || !launch->grid[1] || !launch->grid[2]) return SM_NOTHING;
+  if (!launch->grid[0] || !launch->grid[1] || !launch->grid[2]) return false;
   const sm_u32 *lengths = (const sm_u32 *)(dispatch->buffers + dispatch->buffer_count);
   if (to->kernel->logs) launch->log = log_of(ticket);
   to->node.function = to->kernel->function;
@@ -82,13 +82,13 @@ enum sm_prepared sm_gpu_prepare(sm_gpu_queue *queue, sm_ticket *ticket, const sm
   to->node.arguments = to->arguments;
   const char *error = shape(launch, &to->node);
   if (error) sm_gpu_fail(ticket, "kernel %s: %s", to->kernel->name, error);
-  return error ? SM_NOTHING : SM_LAUNCH;
+  return !error;
 }
 
 static void run_dispatch(sm_gpu_queue *queue, sm_ticket *ticket, const sm_dispatch *dispatch,
                          const sm_dispatch *inherited) {
   sm_gpu_launch made;
-  if (sm_gpu_prepare(queue, ticket, dispatch, inherited, &made) == SM_NOTHING) return;
+  if (!sm_gpu_prepare(queue, ticket, dispatch, inherited, &made)) return;
   const CUDA_KERNEL_NODE_PARAMS *node = &made.node;
   const sm_u32 *group = made.launch.group;
   CUresult code = cuLaunchKernel(node->function, node->grid[0], node->grid[1], node->grid[2],

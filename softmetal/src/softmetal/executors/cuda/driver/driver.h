@@ -148,11 +148,9 @@ void sm_gpu_finish_for(sm_mirrors *mirrors);
 
 /* ---- commands.c -------------------------------------------------------------------------------- */
 
-enum sm_prepared { SM_NOTHING, SM_LAUNCH };
-
-/* A dispatch as a launch; SM_NOTHING if it is empty or failed. */
-enum sm_prepared sm_gpu_prepare(sm_gpu_queue *queue, sm_ticket *ticket, const sm_dispatch *dispatch,
-                                const sm_dispatch *inherited, sm_gpu_launch *to);
+/* A dispatch as a launch; false if there is nothing to launch or it failed. */
+bool sm_gpu_prepare(sm_gpu_queue *queue, sm_ticket *ticket, const sm_dispatch *dispatch,
+                    const sm_dispatch *inherited, sm_gpu_launch *to);
 /* Puts a list into the queue's stream. */
 void sm_gpu_run_list(sm_gpu_queue *queue, sm_ticket *ticket);
 

@@ -79,7 +79,7 @@ static bool build_graph(sm_gpu_queue *queue, sm_ticket *ticket, sm_gpu_graph *gr
     const sm_dispatch *dispatch = (const sm_dispatch *)(graph->slots + i * SM_SLOT_BYTES);
     sm_gpu_launch made;
     if (!is_plain(dispatch)) return false;
-    if (sm_gpu_prepare(queue, ticket, dispatch, NULL, &made) == SM_NOTHING) continue;
+    if (!sm_gpu_prepare(queue, ticket, dispatch, NULL, &made)) continue;
     if (cuGraphAddKernelNode(&graph->nodes[i], graph->graph, &before, before != NULL, &made.node))
       return false;
     before = graph->nodes[i];
@@ -100,7 +100,7 @@ static bool update_graph(sm_gpu_queue *queue, sm_ticket *ticket, sm_gpu_graph *g
     if (same_kernel && !memcmp(slot, known, SM_SLOT_BYTES)) continue;
     sm_gpu_launch made;
     if (!is_plain(dispatch)) return false;
-    bool empty = sm_gpu_prepare(queue, ticket, dispatch, NULL, &made) == SM_NOTHING;
+    bool empty = !sm_gpu_prepare(queue, ticket, dispatch, NULL, &made);
     if (empty != !graph->nodes[i]) return false;
     if (!empty && cuGraphExecKernelNodeSetParams(graph->exec, graph->nodes[i], &made.node))
       return false;
