@@ -6,8 +6,8 @@
    writes the host's side at any time and kernels write the device's side, both perhaps at once in
    different bytes. So neither side is copied over the other: only bytes that changed move. What the
    program changed is collected when a list that uses the buffer is submitted, and reaches the device
-   before that list runs. What kernels changed is absorbed when the list has run, before anybody is
-   told so. */
+   before that list runs. What kernels changed is absorbed when the list has run, before waits
+   for it return. */
 #ifndef SOFTMETAL_MIRROR_H
 #define SOFTMETAL_MIRROR_H
 

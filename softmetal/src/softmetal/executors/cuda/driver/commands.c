@@ -184,7 +184,7 @@ static void run_signal(sm_gpu_queue *queue, sm_ticket *ticket, const sm_command_
   }
   if (cuStreamWriteValue64(queue->stream, (CUdeviceptr)event->value, signal->value,
                            CU_STREAM_WRITE_DEFAULT))
-    atomic_store(event->value, signal->value); /* the context is lost: nobody may wait forever */
+    atomic_store(event->value, signal->value); /* the context is lost: end all waits */
   if (atomic_load(&event->promised) < signal->value) atomic_store(&event->promised, signal->value);
   atomic_fetch_add(&event->sequence, 1);
   sm_futex_wake(&event->sequence, INT_MAX);
