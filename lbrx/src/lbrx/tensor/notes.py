@@ -1,4 +1,4 @@
-"""Facts that functions of computed tensors note while they run, for the code that reads the tensors.
+"""Facts that functions of computed tensors note while they run, for the readers of the tensors.
 
 A conversion keeps the notes of each piece in its journal, so that a resumed one has them all.
 """
