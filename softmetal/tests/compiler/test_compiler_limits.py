@@ -59,9 +59,10 @@ BOMBS = {
 @pytest.mark.parametrize("name", BOMBS)
 def test_bombs(name, tmp_path, monkeypatch):
     compiler.compile_library(PLAIN, CompileOptions())  # the precompiled header has no such limit
-    monkeypatch.setenv("SOFTMETAL_COMPILER_TIMEOUT", "2")
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     source, message = BOMBS[name]
+    if message is TIME:  # the other limits are reached when they are, however busy the machine is
+        monkeypatch.setenv("SOFTMETAL_COMPILER_TIMEOUT", "2")
 
     def build():
         program = compiler.compile_library(source, CompileOptions())
