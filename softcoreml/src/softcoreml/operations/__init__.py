@@ -1,0 +1,1 @@
+"""MIL's operations in NumPy, by family."""
