@@ -20,7 +20,7 @@ ARRAY = np.ndarray
 
 
 def tensor(x: ARRAY | None) -> Any:
-    return None if x is None else torch.from_numpy(np.ascontiguousarray(x))
+    return None if x is None else torch.from_numpy(np.array(x, order="C"))
 
 
 class Draw:
@@ -82,7 +82,7 @@ def test_conv_transpose(spatial: int, round_: int) -> None:
     strides, dilations = draw.sizes(spatial, 1, 3), draw.sizes(spatial, 1, 2)
     pads = [draw.size(0, (size - 1) * by) for size, by in zip(kernel, dilations, strict=True)]
     extra = [draw.size(0, max(step, by) - 1) for step, by in zip(strides, dilations, strict=True)]
-    x = draw.real(draw.size(1, 2), groups * draw.size(1, 3), *draw.sizes(spatial, 4, 6))
+    x = draw.real(draw.size(1, 2), groups * draw.size(1, 3), *draw.sizes(spatial, 7, 8))
     weight = draw.real(x.shape[1], draw.size(1, 3), *kernel)
     bias = draw.real(weight.shape[1] * groups)
     function = getattr(F, f"conv_transpose{spatial}d")
