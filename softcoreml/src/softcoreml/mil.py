@@ -50,6 +50,16 @@ SUB_BYTE_BITS: Mapping[str, int] = {
 """The types that are stored packed, and the bits of one value."""
 
 
+OPSETS: Mapping[str, str] = {
+    "CoreML5": "ios15",
+    "CoreML6": "ios16",
+    "CoreML7": "ios17",
+    "CoreML8": "ios18",
+    "CoreML9": "ios26",
+}
+"""The opsets of the file format by the names that MIL's text has for them."""
+
+
 @dataclass(frozen=True)
 class TensorType:
     """`dtype` as MIL's text names it ("fp16"); `dims` has None for each unknown dimension.

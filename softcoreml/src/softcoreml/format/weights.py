@@ -109,6 +109,14 @@ def _mapped(path: Path) -> np.ndarray[Any, Any]:
         raise ModelError(f"cannot read the weights {path}: {problem}") from None
 
 
+def relative_path(name: str) -> Path:
+    """Where a weight file is in a model's folder, from its name in a program."""
+    relative = Path(name.removeprefix("@model_path/"))
+    if relative.is_absolute() or ".." in relative.parts:
+        raise ModelError(f"the weights {name!r} are outside the model's folder")
+    return relative
+
+
 class FolderWeights:
     """The weight files of a model's folder; `@model_path` in a name stands for that folder."""
 
@@ -123,10 +131,7 @@ class FolderWeights:
 
     def _path(self, name: str) -> Path:
         # Links are followed: model caches link weights to a shared store.
-        relative = Path(name.removeprefix("@model_path/"))
-        if relative.is_absolute() or ".." in relative.parts:
-            raise ModelError(f"the weights {name!r} are outside the model's folder")
-        return self._folder / relative
+        return self._folder / relative_path(name)
 
 
 class MemoryWeights:

@@ -18,22 +18,13 @@ from softcoreml.interpreter.rounding import Precision, conform
 from softcoreml.interpreter.run import Argument, Body, Prepared, Slot, Step
 from softcoreml.operations import registry
 
-OPSETS = {
-    "CoreML5": "ios15",
-    "CoreML6": "ios16",
-    "CoreML7": "ios17",
-    "CoreML8": "ios18",
-    "CoreML9": "ios26",
-}
-"""The opsets of the file format by the names that MIL's text has for them."""
-
 _MAX_BLOCK_DEPTH = 32
 _CALCULATED_ONCE = "constexpr_"
 
 
 def opset_of(function: mil.Function) -> str:
     """The opset of a function by iOS version: "ios15" to "ios26"."""
-    name = OPSETS.get(function.opset, function.opset.lower())
+    name = mil.OPSETS.get(function.opset, function.opset.lower())
     if name not in registry.OPSETS:
         raise ModelError(f"the opset {function.opset!r} is not known: softcoreml has CoreML5 to 9")
     return name
