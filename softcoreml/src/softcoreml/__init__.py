@@ -11,6 +11,9 @@ coremltools predict.
 
 from __future__ import annotations
 
+import sys
+from importlib import import_module
+
 from softcoreml.acceleration import accelerate
 from softcoreml.errors import InputError, ModelError, SoftCoreMLError, UnsupportedOperation
 from softcoreml.model import LoadedModel, States, load
@@ -23,5 +26,19 @@ __all__ = [
     "States",
     "UnsupportedOperation",
     "accelerate",
+    "install",
     "load",
 ]
+
+
+def install(coremltools: bool = False) -> None:
+    """Make later imports of CoreML import this package, and of Foundation where there is none.
+
+    Args:
+        coremltools: also give coremltools the native module that its Linux wheels lack, so that
+            its own `MLModel(...).predict`, `make_state`, compiled models and `MLComputePlan` work.
+    """
+    sys.modules["CoreML"] = import_module("softcoreml.api.coreml")
+    sys.modules.setdefault("Foundation", import_module("softcoreml.api.foundation"))
+    if coremltools:
+        import_module("softcoreml.coremltools_proxy").install()
