@@ -72,13 +72,16 @@ class StateCell:
             self._value = self.buffer
 
 
-def run(call: Run, one: mil.Operation, given: dict[str, Any], bodies: tuple[Body, ...]) -> Any:
-    """The results of an operation of this module."""
-    if one.type == "cond":
+def run(name: str, given: dict[str, Any]) -> Any:
+    """The results of an operation of this module that has no blocks."""
+    return _TABLE[name](**given)
+
+
+def run_blocks(call: Run, name: str, given: dict[str, Any], bodies: tuple[Body, ...]) -> Any:
+    """The results of an operation with blocks, whose own operations name themselves in errors."""
+    if name == "cond":
         return call.body(bodies[0] if given["pred"] else bodies[1])
-    if one.type == "while_loop":
-        return _while(call, given["loop_vars"], bodies)
-    return _TABLE[one.type](**given)
+    return _while(call, given["loop_vars"], bodies)
 
 
 def _while(call: Run, values: tuple[Any, ...], bodies: tuple[Body, ...]) -> tuple[Any, ...]:
