@@ -383,3 +383,25 @@ def test_a_state_too_large_for_memory_is_refused() -> None:
     prepared = prepare(mil.Function(inputs, "CoreML8", {"CoreML8": block}), NO_WEIGHTS)
     with pytest.raises(ModelError, match="no memory for a state"):
         prepared.states()
+
+
+@pytest.mark.parametrize(
+    ("condition", "body", "says"),
+    [
+        (("yes", "yes"), ("v",), "condition of a while_loop gives 2 values"),
+        (("yes",), ("v", "v"), "a block of 1 inputs is given 2 values"),
+        ((), ("v",), "gives 0 values"),
+    ],
+)
+def test_malformed_loops_are_refused(
+    condition: tuple[str, ...], body: tuple[str, ...], says: str
+) -> None:
+    value = mil.Value(mil.TensorType("bool"), np.array(True))
+    yes = operation("const", "yes", {}, type=mil.TensorType("bool"), attributes={"val": value})
+    parameter = (mil.NamedType("v", PAIR),)
+    blocks = (mil.Block(parameter, condition, ()), mil.Block(parameter, body, ()))
+    loop = operation("while_loop", "y", {"loop_vars": "x"}, blocks=blocks)
+    with pytest.raises(ModelError, match=says):
+        prepare(function(yes, loop), NO_WEIGHTS).run({"x": TWO})
+    with pytest.raises(ModelError, match="has no input 'loop_vars'"):
+        prepare(function(yes, operation("while_loop", "y", {}, blocks=blocks)), NO_WEIGHTS)

@@ -134,9 +134,12 @@ class _Preparation:
     def _find(self, one: mil.Operation, where: str, bodies: int) -> Callable[..., Any] | None:
         """The NumPy definition, or None for an operation of the interpreter's own."""
         if one.type in control.OPERATIONS:
-            wanted = control.BLOCKS.get(one.type, 0)
+            needed = control.BLOCKS.get(one.type)
+            wanted = 0 if needed is None else 2
             if bodies != wanted:
                 raise ModelError(f"{where} has {bodies} blocks instead of {wanted}")
+            if needed is not None and needed not in one.inputs:
+                raise ModelError(f"{where} has no input {needed!r}")
             return None
         if bodies:
             raise ModelError(f"{where} has {bodies} blocks, and {one.type} takes none")

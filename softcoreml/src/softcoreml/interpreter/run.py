@@ -143,6 +143,8 @@ def _state(name: str, kind: mil.StateType, states: Mapping[str, StateCell] | Non
 
 def _owned(value: Any) -> Any:
     """An output that nothing else refers to."""
+    if isinstance(value, StateCell | list):
+        raise ModelError("a function's output is a state or a list: only tensors leave a model")
     if not isinstance(value, np.ndarray):
         return np.asarray(value) if isinstance(value, np.generic | bool) else value
     if value.flags.owndata and value.flags.writeable and value.flags.c_contiguous:
