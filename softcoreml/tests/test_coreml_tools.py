@@ -183,7 +183,7 @@ def test_compute_plans(tmp_path: Path) -> None:
             costs.append(plan.get_estimated_cost_for_mlprogram_operation(one).weight)
     assert isinstance(chosen["ios18.linear"], kinds.MLNeuralEngineComputeDevice)
     assert isinstance(chosen["ios18.relu"], kinds.MLNeuralEngineComputeDevice)
-    assert isinstance(chosen["ios18.cumsum"], kinds.MLGPUComputeDevice)
+    assert isinstance(chosen["ios18.cumsum"], kinds.MLCPUComputeDevice)
     assert sum(costs) == pytest.approx(1)
     on_cpu = ct.models.compute_plan.MLComputePlan.load_from_path(folder, ct.ComputeUnit.CPU_ONLY)
     for one in on_cpu.model_structure.program.functions["main"].block.operations:
