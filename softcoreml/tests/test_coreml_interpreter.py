@@ -207,6 +207,10 @@ def test_unknown_operations_are_refused_by_name_and_all_at_once() -> None:
             "has 1 blocks, and abs takes none",
         ),
         ([operation("constexpr_cast", "y", {"source_val": "x"})], "not a constant"),
+        (
+            [operation("fill", "y", {"shape": "x"}, type=mil.TensorType("fp32", (1 << 40, 99)))],
+            "bytes, and this machine has",
+        ),
     ],
 )
 def test_malformed_programs_are_refused(operations: list[mil.Operation], says: str) -> None:
