@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from coreml_models import counter, dense, two_functions
-from coremltools.proto import Model_pb2
+from coremltools.proto import MIL_pb2, Model_pb2
 from seeds import SEED
 
 import softcoreml
@@ -55,6 +55,30 @@ def test_the_wire_format_is_that_of_the_protobuf_package() -> None:
     assert array["floatDefaultValue"] == 0.5
     tensor = found["mlProgram"]["attributes"][0]["value"]["immediateValue"]["tensor"]
     assert tensor["ints"]["values"][0].tolist() == [-1, 0, 2**31 - 1, -(2**31)]
+
+
+@pytest.mark.parametrize(("sizes", "given", "expected"), [([0], [], []), ([2], [7, 8], [7, 8])])
+def test_constants_may_be_empty(sizes: list[int], given: list[int], expected: list[int]) -> None:
+    value = MIL_pb2.Value()
+    value.type.tensorType.dataType = MIL_pb2.INT32
+    value.type.tensorType.rank = len(sizes)
+    for size in sizes:
+        value.type.tensorType.dimensions.add().constant.size = size
+    value.immediateValue.tensor.ints.values.extend(given)
+    spec = Model_pb2.Model(specificationVersion=8)
+    spec.description.output.add(name="y").type.int64Type.SetInParent()
+    function = spec.mlProgram.functions["main"]
+    function.opset = "CoreML7"
+    block = function.block_specializations["CoreML7"]
+    one = block.operations.add(type="const")
+    one.outputs.add(name="y").type.CopyFrom(value.type)
+    one.attributes["val"].CopyFrom(value)
+    block.outputs.append("y")
+    found = softcoreml.LoadedModel(read_memory(spec.SerializeToString(), {})).predict({})["y"]
+    assert found.tolist() == expected
+    block.operations[0].attributes["val"].type.tensorType.dimensions[0].constant.size = 5
+    with pytest.raises(ModelError, match="a constant of type"):
+        read_memory(spec.SerializeToString(), {})
 
 
 def test_numbers_of_a_repeated_field_may_be_packed_or_not() -> None:
