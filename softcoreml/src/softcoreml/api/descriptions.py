@@ -23,9 +23,9 @@ from softcoreml.description import (
 MLMultiArrayShapeConstraintTypeUnspecified = 1
 MLMultiArrayShapeConstraintTypeEnumerated = 2
 MLMultiArrayShapeConstraintTypeRange = 3
-MLImageSizeConstraintTypeUnspecified = 2
-MLImageSizeConstraintTypeEnumerated = 3
-MLImageSizeConstraintTypeRange = 4
+MLImageSizeConstraintTypeUnspecified = 0
+MLImageSizeConstraintTypeEnumerated = 2
+MLImageSizeConstraintTypeRange = 3
 MLModelDescriptionKey = "MLModelDescriptionKey"
 MLModelVersionStringKey = "MLModelVersionStringKey"
 MLModelAuthorKey = "MLModelAuthorKey"

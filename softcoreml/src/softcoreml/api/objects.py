@@ -17,6 +17,14 @@ MLModelErrorDomain = "com.apple.CoreML"
 MLModelErrorGeneric = 0
 MLModelErrorFeatureType = 1
 MLModelErrorIO = 3
+MLModelErrorCustomLayer = 4
+MLModelErrorCustomModel = 5
+MLModelErrorUpdate = 6
+MLModelErrorParameters = 7
+MLModelErrorModelDecryptionKeyFetch = 8
+MLModelErrorModelDecryption = 9
+MLModelErrorModelCollection = 10
+MLModelErrorPredictionCancelled = 11
 
 
 class Object:

@@ -14,8 +14,8 @@ from softcoreml.interpreter.rounding import Precision, held_dtype
 if TYPE_CHECKING:
     from softcoreml.interpreter.run import Body, Run
 
-BLOCKS = {"cond": 2, "while_loop": 2}
-"""The operations with nested blocks, and how many."""
+BLOCKS = {"cond": "pred", "while_loop": "loop_vars"}
+"""The operations that have two nested blocks, and the input that each must have."""
 
 VARIADIC = {
     ("while_loop", "loop_vars"),
@@ -72,20 +72,25 @@ class StateCell:
             self._value = self.buffer
 
 
-def run(call: Run, one: mil.Operation, given: dict[str, Any], bodies: tuple[Body, ...]) -> Any:
-    """The results of an operation of this module."""
-    if one.type == "cond":
+def run(name: str, given: dict[str, Any]) -> Any:
+    """The results of an operation of this module that has no blocks."""
+    return _TABLE[name](**given)
+
+
+def run_blocks(call: Run, name: str, given: dict[str, Any], bodies: tuple[Body, ...]) -> Any:
+    """The results of an operation with blocks, whose own operations name themselves in errors."""
+    if name == "cond":
         return call.body(bodies[0] if given["pred"] else bodies[1])
-    if one.type == "while_loop":
-        return _while(call, given["loop_vars"], bodies)
-    return _TABLE[one.type](**given)
+    return _while(call, given["loop_vars"], bodies)
 
 
 def _while(call: Run, values: tuple[Any, ...], bodies: tuple[Body, ...]) -> tuple[Any, ...]:
     condition, body = bodies
     while True:
-        (again,) = call.body(condition, values)
-        if not again:
+        again = call.body(condition, values)
+        if len(again) != 1:
+            raise ModelError(f"the condition of a while_loop gives {len(again)} values, not one")
+        if not again[0]:
             return values
         values = call.body(body, values)
 

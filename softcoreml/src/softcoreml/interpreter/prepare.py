@@ -6,6 +6,7 @@ a loop reuses the slots of its body. A value's slot is cleared after its last us
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -20,6 +21,7 @@ from softcoreml.operations import registry
 
 _MAX_BLOCK_DEPTH = 32
 _CALCULATED_ONCE = "constexpr_"
+_MEMORY = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def opset_of(function: mil.Function) -> str:
@@ -116,6 +118,8 @@ class _Preparation:
 
     def _operation(self, one: mil.Operation, scope: _Scope) -> Step | None:
         where = f"operation {one.name!r} ({one.type})"
+        for out in one.outputs:
+            _check_size(out.type, where)
         if one.type == "const":
             self._const(one, scope, where)
             return None
@@ -134,9 +138,12 @@ class _Preparation:
     def _find(self, one: mil.Operation, where: str, bodies: int) -> Callable[..., Any] | None:
         """The NumPy definition, or None for an operation of the interpreter's own."""
         if one.type in control.OPERATIONS:
-            wanted = control.BLOCKS.get(one.type, 0)
+            needed = control.BLOCKS.get(one.type)
+            wanted = 0 if needed is None else 2
             if bodies != wanted:
                 raise ModelError(f"{where} has {bodies} blocks instead of {wanted}")
+            if needed is not None and needed not in one.inputs:
+                raise ModelError(f"{where} has no input {needed!r}")
             return None
         if bodies:
             raise ModelError(f"{where} has {bodies} blocks, and {one.type} takes none")
@@ -199,6 +206,13 @@ class _Preparation:
         if name in scope.names:
             raise ModelError(f"{where} defines {name!r} a second time")
         scope.names[name] = value
+
+
+def _check_size(kind: mil.ValueType, where: str) -> None:
+    """A file may declare a result that no machine could hold; it is refused before it is made."""
+    size = kind.nbytes if isinstance(kind, mil.TensorType) else None
+    if size is not None and size > _MEMORY:
+        raise ModelError(f"{where} has a result of {size} bytes, and this machine has {_MEMORY}")
 
 
 def _decompression(

@@ -15,8 +15,8 @@ from softcoreml.interpreter.constants import Constant
 from softcoreml.interpreter.control import StateCell
 from softcoreml.interpreter.rounding import Precision, as_argument, conform, held_dtype
 
-Watch = Callable[[mil.Operation, tuple[Any, ...], tuple[Any, ...]], None]
-"""Called after each operation with its results before and after they are rounded."""
+Watch = Callable[[mil.Operation, Mapping[str, Any], tuple[Any, ...]], None]
+"""Called after each operation with its arguments and its results."""
 
 
 @dataclass(frozen=True)
@@ -143,6 +143,8 @@ def _state(name: str, kind: mil.StateType, states: Mapping[str, StateCell] | Non
 
 def _owned(value: Any) -> Any:
     """An output that nothing else refers to."""
+    if isinstance(value, StateCell | list):
+        raise ModelError("a function's output is a state or a list: only tensors leave a model")
     if not isinstance(value, np.ndarray):
         return np.asarray(value) if isinstance(value, np.generic | bool) else value
     if value.flags.owndata and value.flags.writeable and value.flags.c_contiguous:
@@ -176,12 +178,7 @@ class Run:
         return argument.get()
 
     def _step(self, step: Step) -> None:
-        try:
-            results = self._results(step)
-        except SoftCoreMLError:
-            raise
-        except Exception as problem:
-            raise ModelError(f"{step.where}: {type(problem).__name__}: {problem}") from problem
+        results = self._results(step)
         for slot, value in zip(step.slots, results, strict=True):
             self._frame[slot.index] = as_argument(value)
         for index in step.frees:
@@ -194,13 +191,7 @@ class Run:
                 arguments[name] = tuple(self._get(one) for one in given)
             else:
                 arguments[name] = self._get(given)
-        one = step.operation
-        if step.execute is None:
-            result = control.run(self, one, arguments, step.bodies)
-        else:
-            if one.type == "cast" and self.precision == "float32" and arguments["dtype"] == "fp16":
-                arguments["dtype"] = "fp32"
-            result = acceleration.run(one.type, step.execute, arguments)
+        one, result = step.operation, self._call(step, arguments)
         results = result if isinstance(result, tuple) else (result,)
         if len(results) != len(one.outputs):
             raise ModelError(
@@ -211,5 +202,20 @@ class Run:
             for value, out in zip(results, one.outputs, strict=True)
         )
         if self._watch is not None:
-            self._watch(one, results, rounded)
+            self._watch(one, arguments, rounded)
         return rounded
+
+    def _call(self, step: Step, arguments: dict[str, Any]) -> Any:
+        one = step.operation
+        if step.bodies:
+            return control.run_blocks(self, one.type, arguments, step.bodies)
+        if one.type == "cast" and self.precision == "float32" and arguments.get("dtype") == "fp16":
+            arguments["dtype"] = "fp32"
+        try:
+            if step.execute is None:
+                return control.run(one.type, arguments)
+            return acceleration.run(one.type, step.execute, arguments)
+        except SoftCoreMLError as problem:
+            raise ModelError(f"{step.where}: {problem}") from problem
+        except Exception as problem:
+            raise ModelError(f"{step.where}: {type(problem).__name__}: {problem}") from problem
