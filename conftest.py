@@ -1,4 +1,4 @@
-"""What the tests of all distributions share: seeds, and Ctrl-C.
+"""What the tests of all distributions share: seeds, Ctrl-C, and NVIDIA's assembler.
 
 Random inputs are the same in every run: they come from TEST_SEED, which is 1 unless it is set, and
 hypothesis derives its examples from the tests. `make test-full` sets a new seed.
@@ -9,9 +9,11 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from nvidia_assembler import require_ptxas
 from seeds import SEED
 
 # A shell starts background jobs with SIGINT ignored, and every child process inherits that: the
@@ -38,3 +40,9 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     if report.failed:
         report.sections.append(("seed", f"TEST_SEED={SEED} repeats the random inputs"))
     return report
+
+
+@pytest.fixture(scope="session")
+def ptxas_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """NVIDIA's assembler, which checks generated code without a GPU."""
+    return require_ptxas(tmp_path_factory.mktemp("ptxas"))
