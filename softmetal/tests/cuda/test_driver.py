@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import os
-import platform
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from softmetal.executors import runtime_build
-from softmetal.toolchain import clang
-
-SOURCE = Path(__file__).with_name("fake_libcuda.c")
 HEAD = """
 import os, sys, threading
 import numpy as np
@@ -210,20 +205,10 @@ assert (view == 7).all(), view
 }
 
 
-@pytest.fixture(scope="module")
-def fake(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("fake")
-    compiled = folder / "fake.o"
-    flags = [*runtime_build.compile_flags(platform.machine()), "-Wall", "-Wextra", "-Werror"]
-    clang.run("clang", [*flags, "-c", str(SOURCE), "-o", str(compiled)])
-    clang.run("ld.lld", ["-shared", str(compiled), "-o", str(folder / "libcuda.so.1")])
-    return folder
-
-
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_programs(name: str, fake: Path) -> None:
+def test_programs(name: str, fake_libcuda: Path) -> None:
     script = f"{HEAD}{PROGRAMS[name]}print('done', flush=True)\nos._exit(0)\n"
-    settings = {"SOFTMETAL_DEVICE": "cuda:0", "LD_LIBRARY_PATH": str(fake)}
+    settings = {"SOFTMETAL_DEVICE": "cuda:0", "LD_LIBRARY_PATH": str(fake_libcuda)}
     done = subprocess.run(
         [sys.executable, "-c", script],
         env={**os.environ, **settings},

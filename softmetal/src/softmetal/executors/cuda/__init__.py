@@ -80,7 +80,8 @@ class CudaExecutor:
         attribute = self._c.softmetal_gpu_attribute
         capability = attribute(self._gpu, _MAJOR), attribute(self._gpu, _MINOR)
         architecture = newest_architecture(*capability)
-        self.target: Target = PtxTarget(architecture)
+        same_major = int(architecture.removeprefix("sm_")) // 10 == capability[0]
+        self.target: Target = PtxTarget(architecture, runs_machine_code=same_major)
         name = ctypes.create_string_buffer(_NAME_BYTES)
         self._c.softmetal_gpu_name(self._gpu, name, _NAME_BYTES)
         memory: int = self._c.softmetal_gpu_memory(self._gpu)

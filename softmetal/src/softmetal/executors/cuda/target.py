@@ -31,8 +31,10 @@ def entry_name(kernel: str) -> str:
 class PtxTarget:
     """See `Target` for the methods."""
 
-    def __init__(self, architecture: str) -> None:
+    def __init__(self, architecture: str, runs_machine_code: bool = True) -> None:
         self.architecture = architecture
+        # A GPU runs machine code of its own major version, and PTX of older ones too.
+        self.runs_machine_code = runs_machine_code
         sources = (*sorted(INCLUDE.rglob("*.h")), _CODE_GENERATOR)
         self.key: tuple[str, ...] = (
             architecture,
