@@ -97,6 +97,7 @@ class CpuExecutor:
 
     name = "cpu"
     hardware: Hardware | None = None
+    lost = False
 
     def __init__(self, unified: bool = True) -> None:
         self.target: Target = compiler.native()

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from ctypes import c_bool, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from functools import cache
 
+from softmetal import env
 from softmetal.compiler.target import Target
 from softmetal.errors import ExecutionError
 from softmetal.executors import logs
@@ -19,14 +20,15 @@ from softmetal.executors.process import Process, Tickets, refuse_fork, wait_in_s
 from softmetal.types import MAX_THREADS, Artifact, Command, Completion, Hardware
 
 _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
-    "open": (c_void_p, [c_int, c_char_p, c_size_t]),
+    "open": (c_void_p, [c_int, c_uint64, c_bool, c_char_p, c_size_t]),
+    "lost": (c_char_p, [c_void_p]),
     "attribute": (c_int, [c_void_p, c_int]),
     "memory": (c_uint64, [c_void_p]),
     "name": (None, [c_void_p, c_char_p, c_int]),
     "set_blas": (c_char_p, [c_char_p]),
     "load": (
         c_void_p,
-        [c_void_p, c_char_p, c_size_t, c_char_p, c_char_p, c_uint, c_char_p, c_size_t],
+        [c_void_p, c_char_p, c_char_p, c_char_p, c_uint, c_bool, c_char_p, c_size_t],
     ),
     "unload": (None, [c_void_p, c_void_p]),
     "max_threads": (c_int, [c_void_p]),
@@ -50,6 +52,7 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
 _ERROR_BYTES = 8192
 _NAME_BYTES = 256
 _MAJOR, _MINOR = 75, 76  # CUdevice_attribute
+_LOST: set[int] = set()  # GPUs whose context must be made anew
 
 
 @cache
@@ -70,18 +73,14 @@ class CudaExecutor:
 
     def __init__(self, index: int = 0) -> None:
         gpus.require(index)
-        self.name = f"cuda:{index}"
+        self.name, self._index = f"cuda:{index}", index
         self._c = _library()
-        error = ctypes.create_string_buffer(_ERROR_BYTES)
-        self._gpu = self._c.softmetal_gpu_open(index, error, _ERROR_BYTES)
-        if not self._gpu:
-            text = error.value.decode(errors="replace")
-            raise ExecutionError(f"GPU {index} cannot be used: {text}")
+        self._gpu = self._opened(index)
         attribute = self._c.softmetal_gpu_attribute
         capability = attribute(self._gpu, _MAJOR), attribute(self._gpu, _MINOR)
         architecture = newest_architecture(*capability)
         same_major = int(architecture.removeprefix("sm_")) // 10 == capability[0]
-        self.target: Target = PtxTarget(architecture, runs_machine_code=same_major)
+        self.target: Target = PtxTarget(architecture, same_major, stoppable=env.timeout() > 0)
         name = ctypes.create_string_buffer(_NAME_BYTES)
         self._c.softmetal_gpu_name(self._gpu, name, _NAME_BYTES)
         memory: int = self._c.softmetal_gpu_memory(self._gpu)
@@ -91,6 +90,31 @@ class CudaExecutor:
         self._tickets = Tickets(
             lambda ticket: self._c.softmetal_gpu_wait(ticket, 0), self._c.softmetal_gpu_forget
         )
+
+    def _opened(self, index: int) -> int:
+        error = ctypes.create_string_buffer(_ERROR_BYTES)
+        limit = int(env.timeout() * 1e9)
+        anew = index in _LOST
+        gpu: int | None = self._c.softmetal_gpu_open(index, limit, anew, error, _ERROR_BYTES)
+        if gpu:
+            _LOST.discard(index)
+            return gpu
+        text = error.value.decode(errors="replace")
+        if anew:
+            raise ExecutionError(
+                f"GPU {index} cannot be used again in this process, whose access to it a kernel "
+                f"ended: start a new process, or find the fault with SOFTMETAL_CHECK=bounds, under "
+                f"which it ends nothing ({text})"
+            )
+        raise ExecutionError(f"GPU {index} cannot be used: {text}")
+
+    @property
+    def lost(self) -> bool:
+        """Whether a fault has ended this device; another may be made."""
+        found = self._c.softmetal_gpu_lost(self._gpu) is not None
+        if found:
+            _LOST.add(self._index)
+        return found
 
     def load(self, artifact: Artifact) -> int:
         return self._kernels.load(artifact)
@@ -102,7 +126,7 @@ class CudaExecutor:
         buffers = [a for a in artifact.arguments if a.kind == "buffer" and a.writable]
         written = sum(1 << index for index in {a.index for a in buffers})
         handle: int | None = self._c.softmetal_gpu_load(
-            self._gpu, image, len(image), name, entry, written, error, _ERROR_BYTES
+            self._gpu, image, name, entry, written, artifact.logs, error, _ERROR_BYTES
         )
         if not handle:
             text = error.value.decode(errors="replace")

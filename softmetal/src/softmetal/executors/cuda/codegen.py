@@ -13,6 +13,7 @@ from softmetal.compiler.identity import INCLUDE as NEUTRAL
 from softmetal.compiler.identity import fingerprint
 from softmetal.compiler.target import KernelSource
 from softmetal.errors import CompileError
+from softmetal.executors.cuda import stopping
 from softmetal.executors.cuda.target import INCLUDE, entry_name
 from softmetal.toolchain import clang, disk_cache
 from softmetal.types import CompileOptions
@@ -37,10 +38,13 @@ _END = "#pragma clang force_cuda_host_device end\n"
 _ASSEMBLY = re.compile(r'__asm__(?: volatile)?\(((?:\s*"[^"]*")+)')
 
 
-def generate(source: KernelSource, architecture: str) -> tuple[str, list[int]]:
+def generate(source: KernelSource, architecture: str, stoppable: bool) -> tuple[str, list[int]]:
     """The PTX of a kernel, and the words that describe its arguments."""
     ir = _optimised(source, architecture)
     stages.refuse(ir, _own_assembly())
+    ir = stopping.with_soft_traps(ir, entry_name(source.function.name))
+    if stoppable:
+        ir = stopping.with_ends_of_loops(ir, entry_name(source.function.name))
     flags = ["-O3", "-w", "--target=nvptx64-nvidia-cuda", *_machine(architecture, "-march=")]
     ptx, _ = clang.run("clang", [*flags, "-x", "ir", "-S", "-", "-o", "-"], _exact(ir))
     return _BYTE_STORE.sub(_HALVED_STORE, ptx), _words(ptx)

@@ -14,7 +14,7 @@ from softmetal.types import Artifact, Function, Mode
 INCLUDE = Path(__file__).parent / "include"
 CODE, _INFO = "kernel.ptx", "info"
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100")  # newer GPUs run the code of older ones
-_CODE_GENERATOR = Path(__file__).with_name("codegen.py")
+_CODE_GENERATORS = tuple(Path(__file__).with_name(n) for n in ("codegen.py", "stopping.py"))
 
 
 def newest_architecture(major: int, minor: int) -> str:
@@ -31,13 +31,17 @@ def entry_name(kernel: str) -> str:
 class PtxTarget:
     """See `Target` for the methods."""
 
-    def __init__(self, architecture: str, runs_machine_code: bool = True) -> None:
+    def __init__(
+        self, architecture: str, runs_machine_code: bool = True, stoppable: bool = True
+    ) -> None:
         self.architecture = architecture
+        self._stoppable = stoppable  # loops look whether they have to end
         # A GPU runs machine code of its own major version, and PTX of older ones too.
         self.runs_machine_code = runs_machine_code
-        sources = (*sorted(INCLUDE.rglob("*.h")), _CODE_GENERATOR)
+        sources = (*sorted(INCLUDE.rglob("*.h")), *_CODE_GENERATORS)
         self.key: tuple[str, ...] = (
             architecture,
+            "stoppable" if stoppable else "",
             disk_cache.key_of(*(file.read_bytes() for file in sources)),
         )
 
@@ -48,15 +52,18 @@ class PtxTarget:
             )
         from softmetal.executors.cuda import codegen
 
-        text, words = codegen.generate(source, self.architecture)
+        text, words = codegen.generate(source, self.architecture, self._stoppable)
         (folder / CODE).write_text(text)
-        (folder / _INFO).write_text(json.dumps([words, _threadgroup_bytes(text)]))
+        logs = "log_block" in text
+        (folder / _INFO).write_text(json.dumps([words, _threadgroup_bytes(text), logs]))
 
     def describe(self, function: Function, folder: Path, checks: frozenset[str]) -> Artifact:
-        words, threadgroup = json.loads((folder / _INFO).read_text())
+        words, threadgroup, logs = json.loads((folder / _INFO).read_text())
         _, _, _, limit, *rest = words
         known = arguments(function, tuple(rest))
-        return Artifact(function.name, folder / CODE, Mode.FLAT, known, threadgroup, limit, checks)
+        return Artifact(
+            *(function.name, folder / CODE, Mode.FLAT, known, threadgroup, limit, checks), logs=logs
+        )
 
 
 def _threadgroup_bytes(ptx: str) -> int:

@@ -1,4 +1,4 @@
-// What a kernel on an NVIDIA GPU gets, by value: mirrored in executors/cuda/driver.c.
+// What a kernel on an NVIDIA GPU gets, by value; the driver fills it in.
 #ifndef SOFTMETAL_TARGET_LAUNCH_H
 #define SOFTMETAL_TARGET_LAUNCH_H
 
@@ -15,7 +15,20 @@ typedef struct sm_log_record {
   __UINT32_TYPE__ bytes, level, count, padding;
 } sm_log_record;
 
+/* What a queue and its kernels tell each other, in memory of the host that the GPU sees. Kernels look at
+   `stop` every few seconds: those of this command list and of older ones have to end. One that
+   ended early writes its handle and why to the place of its list. stopping.py has the offsets. */
+enum { SM_ENDED_LISTS = 256, SM_ENDED_SHIFT = 56, SM_ENDED_STOPPED = 1, SM_ENDED_TRAPPED = 2 };
+typedef struct sm_control {
+  __UINT64_TYPE__ stop;
+  __UINT64_TYPE__ current; /* the list whose graph runs */
+  __UINT64_TYPE__ ended[SM_ENDED_LISTS]; /* by list: a handle, and above SM_ENDED_SHIFT the reason */
+} sm_control;
+
 typedef struct sm_launch {
+  sm_control *control;
+  __UINT64_TYPE__ kernel;  /* its handle */
+  __UINT64_TYPE__ list;    /* the number of its command list; 0: that of `current` */
   void *buffers[31];                   /* by buffer index */
   __UINT32_TYPE__ grid[3];             /* threads_per_grid */
   __UINT32_TYPE__ group[3];            /* dispatch_threads_per_threadgroup: the full size */
