@@ -17,7 +17,7 @@
 enum { NOT_READY = 600, ILLEGAL_ADDRESS = 700, OPS = 1 << 16 };
 
 typedef struct op {
-  enum { COPY, SET, WAIT, WRITE, RECORD, ADD, STAMP, PATCH, FAULT, SPIN, TRAP, HANG } kind;
+  enum { OP_COPY, OP_SET, OP_WAIT, OP_WRITE, OP_RECORD, OP_ADD, OP_STAMP, OP_PATCH, OP_FAULT, OP_SPIN, OP_TRAP, OP_HANG } kind;
   uint64_t a, b, c;
   sm_launch launch;
 } op;
@@ -48,31 +48,31 @@ static void end_early(const sm_launch *launch, uint64_t reason) {
 
 static void run(const op *o) {
   switch (o->kind) {
-    case FAULT: atomic_store(&dead, ILLEGAL_ADDRESS); break;
-    case TRAP: end_early(&o->launch, SM_ENDED_TRAPPED); break;
-    case HANG:
+    case OP_FAULT: atomic_store(&dead, ILLEGAL_ADDRESS); break;
+    case OP_TRAP: end_early(&o->launch, SM_ENDED_TRAPPED); break;
+    case OP_HANG:
       for (;;) usleep(1000);
-    case SPIN:
+    case OP_SPIN:
       while (*(volatile uint64_t *)&o->launch.control->stop < o->launch.list) usleep(1000);
       end_early(&o->launch, SM_ENDED_STOPPED);
       break;
-    case COPY: memcpy((void *)o->a, (void *)o->b, o->c); break;
-    case SET: memset((void *)o->a, (int)o->b, o->c); break;
-    case WAIT:
+    case OP_COPY: memcpy((void *)o->a, (void *)o->b, o->c); break;
+    case OP_SET: memset((void *)o->a, (int)o->b, o->c); break;
+    case OP_WAIT:
       while ((int64_t)(atomic_load((atomic_ullong *)o->a) - o->b) < 0) usleep(20);
       break;
-    case WRITE: atomic_store((atomic_ullong *)o->a, o->b); break;
-    case RECORD:
+    case OP_WRITE: atomic_store((atomic_ullong *)o->a, o->b); break;
+    case OP_RECORD:
       atomic_store(&((event *)o->a)->when, now());
       atomic_fetch_add(&((event *)o->a)->passed, 1);
       break;
-    case PATCH:
+    case OP_PATCH:
       for (sm_patch *p = (sm_patch *)o->a; p < (sm_patch *)o->a + o->b; p++)
         for (uint64_t i = 0; i < p->size; i++)
           if (p->changed[i]) ((unsigned char *)p->device)[i] = p->bytes[i];
       break;
-    case STAMP: *(uint64_t *)o->a = now() + o->b; break;
-    case ADD: {
+    case OP_STAMP: *(uint64_t *)o->a = now() + o->b; break;
+    case OP_ADD: {
       uint32_t *x = o->launch.buffers[0], n = *(uint32_t *)o->launch.buffers[1];
       for (uint32_t i = 0; i < o->launch.grid[0]; i++) x[i] += n;
       usleep(100);
@@ -149,11 +149,11 @@ EXPORT int cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsign
                           unsigned bz, unsigned shared, stream *s, void **arguments, void **extra) {
   (void)gx, (void)gy, (void)gz, (void)bx, (void)by, (void)bz, (void)shared, (void)extra;
   if (!strcmp(f, "stamp"))
-    return put(s, (op){STAMP, *(uint64_t *)arguments[0], *(uint64_t *)arguments[1], 0, {0}});
-  if (!strcmp(f, "patch")) return put(s, (op){PATCH, *(uint64_t *)arguments[0], gx, 0, {0}});
+    return put(s, (op){OP_STAMP, *(uint64_t *)arguments[0], *(uint64_t *)arguments[1], 0, {0}});
+  if (!strcmp(f, "patch")) return put(s, (op){OP_PATCH, *(uint64_t *)arguments[0], gx, 0, {0}});
   static const struct { const char *name; int kind; } kernels[] = {
-      {"metal_add", ADD}, {"metal_fault", FAULT}, {"metal_spin", SPIN}, {"metal_trap", TRAP},
-      {"metal_hang", HANG}};
+      {"metal_add", OP_ADD}, {"metal_fault", OP_FAULT}, {"metal_spin", OP_SPIN}, {"metal_trap", OP_TRAP},
+      {"metal_hang", OP_HANG}};
   for (unsigned i = 0; i < sizeof kernels / sizeof *kernels; i++)
     if (!strcmp(f, kernels[i].name))
       return put(s, (op){kernels[i].kind, 0, 0, 0, *(sm_launch *)arguments[0]});
@@ -196,16 +196,16 @@ EXPORT int cuStreamSynchronize(stream *s) {
   return atomic_load(&dead);
 }
 EXPORT int cuStreamWaitValue64_v2(stream *s, uint64_t a, uint64_t v, unsigned f) {
-  return (void)f, put(s, (op){WAIT, a, v, 0, {0}});
+  return (void)f, put(s, (op){OP_WAIT, a, v, 0, {0}});
 }
 EXPORT int cuStreamWriteValue64_v2(stream *s, uint64_t a, uint64_t v, unsigned f) {
-  return (void)f, put(s, (op){WRITE, a, v, 0, {0}});
+  return (void)f, put(s, (op){OP_WRITE, a, v, 0, {0}});
 }
 EXPORT int cuEventCreate(event **e, unsigned f) { return *e = calloc(1, sizeof **e), (void)f, 0; }
 EXPORT int cuEventDestroy_v2(event *e) { return (void)e, 0; }
 EXPORT int cuEventRecord(event *e, stream *s) {
   atomic_fetch_add(&e->asked, 1);
-  return put(s, (op){RECORD, (uint64_t)e, 0, 0, {0}});
+  return put(s, (op){OP_RECORD, (uint64_t)e, 0, 0, {0}});
 }
 EXPORT int cuEventQuery(event *e) {
   if (atomic_load(&dead)) return atomic_load(&dead);
@@ -222,8 +222,8 @@ EXPORT int cuMemHostRegister_v2(void *a, size_t n, unsigned f) {
 }
 EXPORT int cuMemHostUnregister(void *a) { return (void)a, atomic_load(&dead); }
 EXPORT int cuMemcpyAsync(uint64_t to, uint64_t from, size_t n, stream *s) {
-  return put(s, (op){COPY, to, from, n, {0}});
+  return put(s, (op){OP_COPY, to, from, n, {0}});
 }
 EXPORT int cuMemsetD8Async(uint64_t to, unsigned char v, size_t n, stream *s) {
-  return put(s, (op){SET, to, v, n, {0}});
+  return put(s, (op){OP_SET, to, v, n, {0}});
 }

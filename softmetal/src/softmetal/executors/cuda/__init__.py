@@ -14,6 +14,7 @@ from softmetal.errors import ExecutionError
 from softmetal.executors import logs
 from softmetal.executors.cuda import cublas, driver_build, gpus
 from softmetal.executors.cuda.target import PtxTarget, entry_name, newest_architecture
+from softmetal.executors.findings import Finding, Findings, with_findings
 from softmetal.executors.loading import LoadedKernels
 from softmetal.executors.packing import Packer
 from softmetal.executors.process import Process, Tickets, refuse_fork, wait_in_slices
@@ -28,7 +29,7 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "set_blas": (c_char_p, [c_char_p]),
     "load": (
         c_void_p,
-        [c_void_p, c_char_p, c_char_p, c_char_p, c_uint, c_bool, c_char_p, c_size_t],
+        [c_void_p, *3 * [c_char_p], c_uint, c_bool, c_bool, c_char_p, c_size_t],
     ),
     "unload": (None, [c_void_p, c_void_p]),
     "max_threads": (c_int, [c_void_p]),
@@ -42,6 +43,7 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "wait": (c_bool, [c_void_p, c_uint64]),
     "result": (c_char_p, [c_void_p, c_void_p]),
     "log": (c_void_p, [c_void_p, c_void_p, c_void_p]),
+    "findings": (c_uint, [c_void_p, c_void_p]),
     "forget": (None, [c_void_p]),
     "new_event": (c_void_p, [c_void_p]),
     "free_event": (None, [c_void_p, c_void_p]),
@@ -86,6 +88,7 @@ class CudaExecutor:
         memory: int = self._c.softmetal_gpu_memory(self._gpu)
         self.hardware: Hardware | None = Hardware(name.value.decode(), architecture, memory)
         self._packer = Packer()
+        self._found = Findings()
         self._kernels = LoadedKernels(self._load, self._unload)
         self._tickets = Tickets(
             lambda ticket: self._c.softmetal_gpu_wait(ticket, 0), self._c.softmetal_gpu_forget
@@ -125,16 +128,21 @@ class CudaExecutor:
         entry = entry_name(artifact.name).encode()
         buffers = [a for a in artifact.arguments if a.kind == "buffer" and a.writable]
         written = sum(1 << index for index in {a.index for a in buffers})
+        facts = (written, artifact.logs, bool(artifact.checks))
         handle: int | None = self._c.softmetal_gpu_load(
-            self._gpu, image, name, entry, written, artifact.logs, error, _ERROR_BYTES
+            self._gpu, image, name, entry, *facts, error, _ERROR_BYTES
         )
         if not handle:
             text = error.value.decode(errors="replace")
             raise ExecutionError(f"cannot load kernel {artifact.name}: {text}")
+        if artifact.checks:
+            self._found.artifacts[handle] = artifact
         return handle
 
+    # Findings name kernels that ran before, so those compiled for checking stay.
     def unload(self, kernel: int) -> None:
-        self._kernels.drop(kernel)
+        if kernel not in self._found.artifacts:
+            self._kernels.drop(kernel)
 
     def _unload(self, kernel: int) -> None:
         self._c.softmetal_gpu_unload(self._gpu, kernel)
@@ -180,6 +188,7 @@ class CudaExecutor:
         if not ticket:
             raise MemoryError(f"no memory for a command list of {len(data)} bytes")
         self._tickets.add(ticket, blocks)
+        self._found.submitted(ticket, commands)
         return ticket
 
     def wait(self, ticket: int, timeout: float | None) -> Completion | None:
@@ -189,13 +198,22 @@ class CudaExecutor:
         times = (c_uint64 * 2)()
         error: bytes | None = self._c.softmetal_gpu_result(ticket, times)
         text = error.decode(errors="replace") if error is not None else None
+        if self._found.artifacts:
+            text = with_findings(self._findings(ticket), text)
         size, dropped = c_size_t(), c_size_t()
         log = self._c.softmetal_gpu_log(ticket, ctypes.byref(size), ctypes.byref(dropped))
         data = ctypes.string_at(log, size.value) if log else b""
         messages = logs.read(data, dropped.value)
         return Completion(times[0] / 1e9, times[1] / 1e9, text, messages)
 
+    def _findings(self, ticket: int) -> list[str]:
+        address = c_void_p()
+        count = self._c.softmetal_gpu_findings(ticket, ctypes.byref(address))
+        size = count * ctypes.sizeof(Finding)
+        return self._found.lines(ticket, ctypes.string_at(address, size) if count else b"")
+
     def forget(self, ticket: int) -> None:
+        self._found.forget(ticket)
         self._tickets.forget(ticket)
 
     def new_event(self) -> int:

@@ -91,6 +91,11 @@ static void run_dispatch(sm_gpu_queue *queue, sm_ticket *ticket, const sm_dispat
   sm_gpu_launch made;
   if (!sm_gpu_prepare(queue, ticket, dispatch, inherited, &made)) return;
   made.launch.list = ticket->number;
+  if (made.kernel->checked) {
+    const sm_u32 *lengths = (const sm_u32 *)(dispatch->buffers + dispatch->buffer_count);
+    sm_gpu_prepare_check(queue, ticket, lengths, dispatch->threadgroup_count, &made.launch);
+    if (sm_gpu_has_failed(ticket)) return;
+  }
   const CUDA_KERNEL_NODE_PARAMS *node = &made.node;
   const sm_u32 *group = made.launch.group;
   CUresult code = cuLaunchKernel(node->function, node->grid[0], node->grid[1], node->grid[2],
@@ -246,6 +251,8 @@ static void run_command(sm_gpu_queue *queue, sm_ticket *ticket, const sm_command
       run_execute(queue, ticket, (const sm_command_execute *)command);
       break;
     case SM_OP_RESOURCES:
+      queue->resources = (const sm_command_resources *)command;
+      break;
     case SM_OP_ORDER:
     case SM_OP_USE:
       break;
@@ -264,6 +271,7 @@ void sm_gpu_run_list(sm_gpu_queue *queue, sm_ticket *ticket) {
     sm_gpu_failed(ticket, cuEventRecord(ticket->start, queue->stream));
     apply_patches(queue, ticket);
   }
+  queue->resources = NULL;
   for (const char *at = ticket->list; at < ticket->list + ticket->size;) {
     const sm_command *command = (const sm_command *)at;
     if (!sm_gpu_has_failed(ticket) || command->opcode == SM_OP_SIGNAL) run_command(queue, ticket, command);

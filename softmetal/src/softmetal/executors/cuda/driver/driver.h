@@ -57,7 +57,7 @@ typedef struct sm_gpu_kernel {
   int max_threads;
   sm_u64 serial; /* unlike its address, no other kernel has it */
   sm_u32 written; /* bit i: it may write buffer i */
-  bool logs;
+  bool logs, checked;
   char name[];
 } sm_gpu_kernel;
 
@@ -86,6 +86,8 @@ typedef struct sm_ticket {
   sm_log_block *log; /* pinned, from the first kernel that logs on */
   char *messages;    /* the same as executors/logs.py reads them */
   size_t message_bytes;
+  CUdeviceptr report;     /* sm_check_report, from the first checked kernel on */
+  sm_check_report *found; /* the same, when it is done */
   sm_uses uses; /* of mirrors */
   const sm_gpu_kernel *last; /* launched */
   size_t size;
@@ -113,6 +115,8 @@ typedef struct sm_gpu_queue {
   sm_u32 *counts; /* pinned: for indirect counts */
   CUdeviceptr patches; /* memory of the device, for those of a list */
   size_t patches_size;
+  CUdeviceptr check_block; /* sm_check_block of the kernel that runs */
+  const sm_command_resources *resources; /* of the list, for the next kernel */
   cublasHandle_t blas; /* from the first product on */
   struct sm_gpu_graph *graphs; /* the last one used first */
 } sm_gpu_queue;
@@ -166,6 +170,15 @@ void softmetal_gpu_free_host(sm_gpu *gpu, void *address, size_t length);
 
 /* Turns what kernels wrote into `messages`. */
 void sm_ticket_read_log(sm_ticket *ticket);
+
+/* ---- checks.c ---------------------------------------------------------------------------------- */
+
+/* Tells a checked kernel what it may access, in the queue's stream. `lengths` are those of its threadgroup
+   arguments. */
+void sm_gpu_prepare_check(sm_gpu_queue *queue, sm_ticket *ticket, const sm_u32 *lengths,
+                          sm_u32 count, sm_launch *launch);
+/* Brings what was found to the host. Within `sweep`. */
+void sm_ticket_read_report(sm_ticket *ticket);
 
 /* ---- tickets.c --------------------------------------------------------------------------------- */
 

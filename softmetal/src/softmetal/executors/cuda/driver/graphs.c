@@ -61,12 +61,12 @@ static sm_gpu_graph *find_graph(sm_gpu_queue *queue, const char *slots, size_t c
   return NULL;
 }
 
-/* Kernels whose launch depends on more than their slot: those that log, and those whose grid, kernel
-   or buffers are not in it. */
+/* Whether a launch depends on its slot alone: not of kernels that log or are checked, or whose grid,
+   kernel or buffers are not in it. */
 static bool is_plain(const sm_dispatch *dispatch) {
   const sm_gpu_kernel *kernel = (const sm_gpu_kernel *)dispatch->kernel;
   if (!dispatch->group[0]) return true;
-  return kernel && !kernel->logs && !dispatch->indirect && dispatch->buffer_count;
+  return kernel && !kernel->logs && !kernel->checked && !dispatch->indirect && dispatch->buffer_count;
 }
 
 static bool build_graph(sm_gpu_queue *queue, sm_ticket *ticket, sm_gpu_graph *graph) {

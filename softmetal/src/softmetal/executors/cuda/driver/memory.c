@@ -6,7 +6,7 @@
 /* `image`: PTX with its final zero, or a cubin. */
 SM_EXPORT sm_gpu_kernel *softmetal_gpu_load(sm_gpu *gpu, const char *image, const char *name,
                                             const char *entry, sm_u32 written, bool logs,
-                                            char *error, size_t capacity) {
+                                            bool checked, char *error, size_t capacity) {
   char text[ERROR_BYTES];
   sm_gpu_kernel *kernel = calloc(1, sizeof *kernel + strlen(name) + 1);
   if (!kernel) {
@@ -18,6 +18,7 @@ SM_EXPORT sm_gpu_kernel *softmetal_gpu_load(sm_gpu *gpu, const char *image, cons
   kernel->serial = atomic_fetch_add(&loaded, 1);
   kernel->written = written;
   kernel->logs = logs;
+  kernel->checked = checked;
   int options[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_BYTES};
   void *values[] = {error, (void *)capacity};
   error[0] = 0;

@@ -29,6 +29,7 @@ static void free_queue(sm_gpu_queue *queue) {
     cuStreamDestroy(queue->stream);
     cuEventDestroy(queue->reached);
     if (queue->patches) cuMemFree(queue->patches);
+    if (queue->check_block) cuMemFree(queue->check_block);
   }
   softmetal_gpu_free_host(gpu, queue->counts, COUNT_BYTES);
   softmetal_gpu_free_host(gpu, queue->control, sizeof *queue->control);
@@ -94,11 +95,13 @@ SM_EXPORT sm_ticket *softmetal_gpu_submit(sm_gpu_queue *queue, const char *list,
   ticket->gpu = queue->gpu;
   ticket->queue = queue;
   atomic_init(&ticket->references, 2);
-  const char *error = queue->gpu->why_lost;
-  if (sm_gpu_enter(queue->gpu))
+  const char *error = NULL;
+  if (sm_gpu_enter(queue->gpu)) /* else the queue's thread fails it */
     error =
         sm_uses_collect(&ticket->uses, &queue->gpu->mirrors, ticket->list, size, written_buffers);
-  if (error) sm_gpu_fail(ticket, "%s", error);
+  /* After a fault of a kernel nothing can be copied: that is the error. */
+  if (error && !sm_gpu_failed(ticket, cuStreamSynchronize(queue->gpu->copies)))
+    sm_gpu_fail(ticket, "%s", error);
   sm_lock(&queue->lock);
   ticket->number = ++queue->lists;
   *queue->last = ticket;

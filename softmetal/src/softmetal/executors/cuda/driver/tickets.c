@@ -24,6 +24,7 @@ void sm_ticket_release(sm_ticket *ticket) {
   }
   if (ticket->log) softmetal_gpu_free_host(ticket->gpu, ticket->log, LOG_BYTES);
   free(ticket->messages);
+  free(ticket->found);
   sm_uses_free(&ticket->uses);
   free(ticket->error);
   free(ticket);
@@ -83,6 +84,7 @@ static void finish(sm_ticket *ticket, CUresult code) {
     read_times(ticket);
     sm_gpu_read_ended(ticket);
     if (ticket->log) sm_ticket_read_log(ticket);
+    if (ticket->report) sm_ticket_read_report(ticket);
   }
   sm_ticket_note_patches(ticket);
   const char *error = code ? NULL : sm_ticket_absorb(ticket);

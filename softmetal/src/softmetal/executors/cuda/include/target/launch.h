@@ -2,6 +2,8 @@
 #ifndef SOFTMETAL_TARGET_LAUNCH_H
 #define SOFTMETAL_TARGET_LAUNCH_H
 
+#include "../../../../runtime/finding.h"
+
 /* Messages of the kernels of one command list, in memory that the host sees: `used` bytes were asked
    for; those within `size` hold records. */
 typedef struct sm_log_block {
@@ -37,6 +39,39 @@ typedef struct sm_launch {
   __UINT32_TYPE__ flat_grid;           /* the grid has more rows than the hardware allows */
   __UINT32_TYPE__ flat_group;          /* ragged edges, or more layers than the hardware allows */
   sm_log_block *log;
+  void *check; /* sm_check_block of kernels compiled for checking */
 } sm_launch;
+
+#ifdef __cplusplus
+namespace softmetal {
+#endif
+
+/* What the checks of one launch know, in memory of the GPU. */
+enum { SM_CHECK_REGIONS = 512, SM_SINK_BYTES = 256 /* no type is larger */, SM_SEEN = 8192 };
+typedef struct sm_check_region {
+  __UINT64_TYPE__ start, end;
+  __UINT32_TYPE__ kind, index; /* enum region_kind of finding.h */
+} sm_check_region;
+
+typedef struct sm_check_block {
+  struct sm_check_report *report; /* of the command list */
+  sm_launch launch;
+  __UINT32_TYPE__ scratch_count, scratch_length[31];
+  __UINT32_TYPE__ region_count, padding;
+  /* For accesses out of bounds. */
+  __attribute__((aligned(16))) __UINT8_TYPE__ zeros[SM_SINK_BYTES], sink[SM_SINK_BYTES];
+  sm_check_region regions[SM_CHECK_REGIONS];
+} sm_check_block;
+
+/* The findings of a command list: `count` were claimed, the first of them are stored. */
+typedef struct sm_check_report {
+  __UINT32_TYPE__ count, padding;
+  sm_finding findings[FINDINGS];
+  __UINT32_TYPE__ seen[SM_SEEN / 32]; /* kernels and sites that have one */
+} sm_check_report;
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif
