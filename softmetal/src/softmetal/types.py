@@ -129,6 +129,7 @@ class Artifact:
     max_total_threads: int
     checks: frozenset[str] = frozenset()  # the checking modes it was compiled for
     check_map: CheckMap | None = None
+    logs: bool = False  # it may write messages; known of kernels for GPUs
 
 
 # ---- executors: what a device is, and what a command buffer holds ------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from softmetal.compiler import diagnostics
@@ -78,11 +79,12 @@ _WORDS = {
 
 def address_spaces(program: Program, parsed: Pass) -> str:
     """Errors in clang's format about address spaces, empty if there are none."""
-    found = _run(program, parsed, swapped=False)
-    if any(token.text == "threadgroup" for token in parsed.tokens):
-        groups = _GROUP.split(_run(program, parsed, swapped=True))
-        found = joined(found, "".join(group for group in groups if "threadgroup" in group))
-    return found
+    with ThreadPoolExecutor(2) as pool:
+        plain = pool.submit(_run, program, parsed, swapped=False)
+        if not any(token.text == "threadgroup" for token in parsed.tokens):
+            return plain.result()
+        groups = _GROUP.split(pool.submit(_run, program, parsed, swapped=True).result())
+        return joined(plain.result(), "".join(group for group in groups if "threadgroup" in group))
 
 
 def joined(told: str, more: str) -> str:

@@ -261,7 +261,10 @@ class _Speller:
 
     def _threadgroup_variables(self, kernel: Declaration) -> None:
         """`threadgroup T a[2], b;` becomes references, as clang has such variables in kernels that
-        are not templates only; what the variables in sight take together is checked."""
+        are not templates only. What the variables in sight of a plain kernel take together is
+        checked; an instance of a template that takes too much has no pipeline, which is enough:
+        libraries have such instances beside those that are used."""
+        is_plain = self.syntax.text(kernel.start) != "template"
         blocks: list[int] = []  # "{" around the current token
         totals: list[tuple[int, str]] = []  # ("{" of a declaration, what it and those before take)
         for index in range(kernel.body, kernel.end):
@@ -273,12 +276,15 @@ class _Speller:
                 totals = [total for total in totals if total[0] != closed]
             elif self.parsed.replaced.get(index, "").startswith("SM_TG"):
                 references, sizes = self._references(index)
+                self.replaced[index] = "; ".join(references)
+                if not is_plain:
+                    continue
                 name = f"softmetal_total{index}"
                 sizes += [totals[-1][1]] if totals else []
                 total = f"constexpr unsigned long {name} = {' + '.join(sizes)}"
                 limit = f'static_assert({name} <= {THREADGROUP_MEMORY}, "{TOO_LARGE}")'
                 totals.append((blocks[-1], name))
-                self.replaced[index] = "; ".join([*references, total, limit])
+                self.replaced[index] += f"; {total}; {limit}"
 
     def _references(self, index: int) -> tuple[list[str], list[str]]:
         """The references that a declaration becomes, and the sizes of its variables."""
