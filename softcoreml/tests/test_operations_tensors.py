@@ -11,6 +11,7 @@ import pytest
 from mil_run import call, close
 from seeds import generator
 
+from softcoreml.operations import attention
 from softcoreml.operations.registry import find, operation
 from softcoreml.operations.widening import Widened, widen_weight
 
@@ -376,3 +377,26 @@ def test_copies_of_weights() -> None:
     del constant
     gc.collect()
     assert kept.nbytes == 0
+
+
+@pytest.mark.parametrize("mask", [None, "bool", "float"])
+@pytest.mark.parametrize("limit", [0, 1 << 27])
+def test_attention(mask: str | None, limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All heads at once and one by one, against sums in float64."""
+    monkeypatch.setattr(attention, "SCORE_BYTES", limit)
+    rng = generator(60)
+    q, k, v = (
+        rng.standard_normal((2, 3, *one)).astype(np.float16) for one in ((4, 5), (6, 5), (6, 7))
+    )
+    given: dict[str, Any] = {}
+    added = np.zeros((2, 3, 4, 6))
+    if mask == "bool":
+        given["attn_mask"] = np.tri(4, 6, 1, dtype=np.bool_)
+        added = added + np.where(given["attn_mask"], 0, -np.inf)
+    elif mask == "float":
+        given["attn_mask"] = rng.standard_normal((2, 1, 1, 6)).astype(np.float16)
+        added = added + given["attn_mask"]
+    scores = np.einsum("bhqe,bhke->bhqk", q.astype(float), k.astype(float)) / math.sqrt(5) + added
+    weights = np.exp(scores) / np.exp(scores).sum(axis=-1, keepdims=True)
+    expected = np.einsum("bhqk,bhkv->bhqv", weights, v.astype(float))
+    close(call("scaled_dot_product_attention", query=q, key=k, value=v, **given), expected)
