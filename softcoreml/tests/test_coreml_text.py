@@ -163,6 +163,8 @@ def test_features_of_apples_compiled_models_come_from_their_metadata(tmp_path: P
     ("old", "new", "says"),
     [
         ("program(1.0)", "", "where 'program' is expected"),
+        ("program(1.0)", "program(one)", "where a number is expected"),
+        ("program(1.0)", "program(inf)", "version inf of MIL"),
         ("-> (out);", "-> (out)", "';' is expected"),
         ("tensor<fp16, [3]>([0x1p+1, -0x1.8p-1, 0.25])", "tensor<fp16, [3]>([1])", "of shape"),
         ("[0x1p+1, -0x1.8p-1, 0.25]", "[0x1p+1, [1], 0.25]", "of shape"),

@@ -15,7 +15,13 @@ import sys
 from importlib import import_module
 
 from softcoreml.acceleration import accelerate
-from softcoreml.errors import InputError, ModelError, SoftCoreMLError, UnsupportedOperation
+from softcoreml.errors import (
+    InputError,
+    ModelError,
+    SoftCoreMLError,
+    UnreadableModel,
+    UnsupportedOperation,
+)
 from softcoreml.model import LoadedModel, States, load
 
 __all__ = [
@@ -24,6 +30,7 @@ __all__ = [
     "ModelError",
     "SoftCoreMLError",
     "States",
+    "UnreadableModel",
     "UnsupportedOperation",
     "accelerate",
     "install",

@@ -33,7 +33,7 @@ from softcoreml.description import (
     ScalarFeature,
     StateFeature,
 )
-from softcoreml.errors import ModelError
+from softcoreml.errors import ModelError, UnreadableModel
 from softcoreml.format import features, schema
 from softcoreml.format.package import NEWEST_SPECIFICATION, ModelFile, mapped
 from softcoreml.format.text_parser import parse
@@ -87,7 +87,7 @@ def _link(source: Path, destination: Path) -> None:
         try:
             shutil.copyfile(source, destination)
         except OSError as problem:
-            raise ModelError(f"cannot read the weights {source}: {problem.strerror}") from None
+            raise UnreadableModel(f"cannot read the weights {source}: {problem.strerror}") from None
 
 
 def _blob_files(program: mil.Program) -> set[str]:
@@ -112,7 +112,7 @@ def read_compiled(folder: Path) -> ModelFile:
     try:
         program = parse(text.read_text("utf-8"))
     except (OSError, UnicodeDecodeError) as problem:
-        raise ModelError(f"cannot read {text}: {problem}") from None
+        raise UnreadableModel(f"cannot read {text}: {problem}") from None
     metadata = _metadata(folder / "metadata.json")
     if (folder / _DESCRIPTION).exists():
         data = bytes(mapped(folder / _DESCRIPTION))
