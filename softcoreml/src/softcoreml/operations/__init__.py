@@ -1,1 +1,47 @@
-"""MIL's operations in NumPy, by family."""
+"""MIL's operations in NumPy, by family. Importing this package registers all of them."""
+
+from softcoreml.operations import (
+    activation,
+    attention,
+    classification,
+    compressed,
+    convolution,
+    creation,
+    elementwise,
+    image,
+    indexing,
+    linear,
+    normalization,
+    ordering,
+    pooling,
+    quantization,
+    random,
+    recurrent,
+    reduction,
+    sampling,
+    shape,
+    slicing,
+)
+
+__all__ = [
+    "activation",
+    "attention",
+    "classification",
+    "compressed",
+    "convolution",
+    "creation",
+    "elementwise",
+    "image",
+    "indexing",
+    "linear",
+    "normalization",
+    "ordering",
+    "pooling",
+    "quantization",
+    "random",
+    "recurrent",
+    "reduction",
+    "sampling",
+    "shape",
+    "slicing",
+]

@@ -4,6 +4,7 @@ A function takes MIL's inputs as keyword arguments under MIL's names. Tensors ar
 scalars as NumPy scalars, strings and booleans as Python's, a variadic input (`values` of concat) as
 a tuple of arrays, and an optional input that a program leaves out is not passed: its default is the
 function's. It returns an array, or a tuple of arrays where the operation has several outputs.
+Values of types under a byte (int4, uint1 to uint6) arrive one to an element, in int8 or uint8.
 
 A float16 result may be returned in float32: the interpreter rounds each output to the type that the
 program declares, so a function accumulates in float32 and rounds once.

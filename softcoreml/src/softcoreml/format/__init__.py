@@ -1,0 +1,1 @@
+"""Reading models: protobuf, packages, weight files and MIL text. Files are never trusted."""
