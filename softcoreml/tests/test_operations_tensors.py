@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 from typing import Any
 
@@ -11,6 +12,7 @@ from mil_run import call, close
 from seeds import generator
 
 from softcoreml.operations.registry import find, operation
+from softcoreml.operations.widening import Widened, widen_weight
 
 Array = np.ndarray
 X = generator(50).standard_normal((2, 3, 4)).astype(np.float32)
@@ -316,7 +318,7 @@ def test_random_numbers() -> None:
     coins = call("random_bernoulli", shape=shape, prob=np.float32(0.25), seed=seed)
     assert set(np.unique(coins)) == {0, 1}
     assert abs(coins.mean() - 0.25) < 0.02
-    x = np.log(np.array([[0.1, 0.6, 0.3], [0.0, 1.0, 0.0]], np.float32))
+    x = np.log(np.array([[0.1, 0.6, 0.3], [1e-30, 1.0, 1e-30]], np.float32))
     draws = call("random_categorical", x=x, size=np.int32(20000), seed=seed)
     assert np.all(np.abs(np.bincount(draws[0].astype(int)) / 20000 - [0.1, 0.6, 0.3]) < 0.02)
     assert np.all(draws[1] == 1)
@@ -354,3 +356,23 @@ def test_an_operation_is_defined_once_for_an_opset() -> None:
     assert find("resize", "ios16") is None
     assert find("crop_resize", "ios18") is find("crop_resize", "ios17")
     assert find("crop_resize", "ios16") is not find("crop_resize", "ios17")
+
+
+def test_copies_of_weights() -> None:
+    """One copy for a weight that never changes, none for others, and none beyond the limit."""
+    weight = generator(59).standard_normal((64, 128)).astype(np.float16)
+    assert widen_weight(weight) is not widen_weight(weight)
+    view = weight.view()
+    view.flags.writeable = False
+    assert widen_weight(view) is not widen_weight(view)  # its base can be written
+    constant = np.frombuffer(weight.tobytes(), np.float16).reshape(64, 128)
+    assert widen_weight(constant) is widen_weight(constant)
+    close(widen_weight(constant), weight, 0)
+    kept = Widened(limit=constant.size * 4)
+    assert kept.get(constant) is kept.get(constant)
+    other = np.frombuffer(weight.tobytes(), np.float16)
+    assert kept.get(other) is not kept.get(other)
+    assert kept.nbytes == constant.size * 4
+    del constant
+    gc.collect()
+    assert kept.nbytes == 0
