@@ -8,6 +8,7 @@ import importlib
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -414,6 +415,21 @@ def test_inputs_are_not_copied_on_their_way_to_an_operation(tmp_path: Path) -> N
     model.predictionFromFeatures_error_(features(x=memory), None)
     remove()
     assert np.shares_memory(seen[0], memory)
+
+
+def test_predictions_on_several_threads_are_those_of_one(tmp_path: Path) -> None:
+    model = loaded(dense(tmp_path / "m.mlpackage"))
+    inputs = [RNG.standard_normal((3, 12)).astype(np.float32) for _ in range(16)]
+
+    def predict(x: np.ndarray) -> np.ndarray:
+        found, error = model.predictionFromFeatures_error_(features(x=x), None)
+        assert error is None
+        return numpy_of(found, "out")
+
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(predict, inputs))
+    for x, found in zip(inputs, together, strict=True):
+        np.testing.assert_array_equal(found, predict(x))
 
 
 def test_feature_values() -> None:
