@@ -29,7 +29,7 @@ from coreml_models import (
 )
 
 import softcoreml
-from softcoreml.api.features import PixelBuffer
+from softcoreml.api.feature_values import PixelBuffer
 
 softcoreml.install()
 CoreML = importlib.import_module("CoreML")

@@ -22,7 +22,7 @@ from softcoreml.errors import (
     UnreadableModel,
     UnsupportedOperation,
 )
-from softcoreml.model import LoadedModel, States, load
+from softcoreml.loaded import LoadedModel, States, load
 
 __all__ = [
     "InputError",

@@ -34,7 +34,7 @@ from softcoreml.description import (
     StateFeature,
 )
 from softcoreml.errors import ModelError, UnreadableModel
-from softcoreml.format import features, schema
+from softcoreml.format import description_message, schema
 from softcoreml.format.package import NEWEST_SPECIFICATION, ModelFile, mapped
 from softcoreml.format.text_parser import parse
 from softcoreml.format.text_writer import write
@@ -116,7 +116,7 @@ def read_compiled(folder: Path) -> ModelFile:
     metadata = _metadata(folder / "metadata.json")
     if (folder / _DESCRIPTION).exists():
         data = bytes(mapped(folder / _DESCRIPTION))
-        description = features.description(decode(memoryview(data), schema.DESCRIPTION))
+        description = description_message.description(decode(memoryview(data), schema.DESCRIPTION))
     else:
         data, description = b"", _described(program, metadata)
     version = metadata.get("specificationVersion", NEWEST_SPECIFICATION)

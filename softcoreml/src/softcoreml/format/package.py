@@ -12,7 +12,7 @@ from typing import Any
 from softcoreml import mil
 from softcoreml.description import ModelDescription
 from softcoreml.errors import ModelError, UnreadableModel
-from softcoreml.format import features, program, schema
+from softcoreml.format import description_message, program_message, schema
 from softcoreml.format.weights import FolderWeights, MemoryWeights, Weights
 from softcoreml.format.wire import decode, raw_field
 
@@ -48,8 +48,8 @@ def read_specification(data: memoryview, weights: Weights) -> ModelFile:
         )
     return ModelFile(
         specification=version,
-        description=features.description(message.get("description", {})),
-        program=program.program(message["mlProgram"]),
+        description=description_message.description(message.get("description", {})),
+        program=program_message.program(message["mlProgram"]),
         weights=weights,
         description_bytes=bytes(raw_field(data, 2)),
     )

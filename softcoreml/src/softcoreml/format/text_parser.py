@@ -12,7 +12,7 @@ import numpy as np
 
 from softcoreml import mil
 from softcoreml.errors import ModelError
-from softcoreml.format.program import MAX_RANK
+from softcoreml.format.program_message import MAX_RANK
 
 MAX_NESTING = 64
 _VERSIONS = (1.0, 1.1, 1.2, 1.3)
