@@ -10,6 +10,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -517,6 +518,13 @@ print(url.path())
     )
     assert result.stdout.strip().endswith("m.mlmodelc")
     assert not Path(result.stdout.strip()).parent.exists()
+
+
+def test_another_foundation_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = ModuleType("Foundation")
+    monkeypatch.setitem(sys.modules, "Foundation", other)
+    softcoreml.install()
+    assert sys.modules["Foundation"] is other
 
 
 def test_urls() -> None:
