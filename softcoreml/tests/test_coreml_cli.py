@@ -10,6 +10,7 @@ import pytest
 from coreml_models import HALF, RNG, WEIGHT, built, counter, dense, mb, written
 
 from softcoreml.__main__ import main
+from softcoreml.operations import registry
 
 X = RNG.standard_normal((3, 12)).astype(np.float32)
 
@@ -61,6 +62,15 @@ def test_inspect_names_operations_bytes_and_units(
     assert "input   x: fp32, 3 x 12" in page
     assert main(["inspect", str(path), "--units", "cpu-only"]) == 0
     assert "neural-engine" not in capsys.readouterr().out.split("not on")[0]
+
+
+def test_inspect_names_operations_that_are_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = dense(tmp_path / "m.mlpackage")
+    monkeypatch.delitem(registry._DEFINITIONS, "relu")
+    assert main(["inspect", str(path)]) == 0
+    assert "softcoreml does not have: relu" in capsys.readouterr().out
 
 
 def test_inspect_shows_states(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

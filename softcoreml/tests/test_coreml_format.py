@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -134,21 +135,41 @@ def test_a_model_that_is_cut_anywhere_is_refused(package: Path) -> None:
             softcoreml.LoadedModel(read_memory(data[:size], files))
 
 
-def test_random_changes_of_a_model_raise_errors_of_this_package_only(tmp_path: Path) -> None:
-    path = specification_path(counter(tmp_path / "counter.mlpackage"))
-    data = path.read_bytes()
-    random_bytes = random.Random(SEED)
+def changed(data: bytes, source: random.Random) -> bytes:
+    """The data with a few bytes replaced, removed or added."""
+    made = bytearray(data)
+    for _ in range(source.randint(1, 4)):
+        place = source.randrange(len(made))
+        kind = source.random()
+        if kind < 0.7:
+            made[place] = source.randrange(256)
+        elif kind < 0.85:
+            del made[place : place + source.randint(1, 4)]
+        else:
+            made[place:place] = source.randbytes(source.randint(1, 4))
+    return bytes(made)
+
+
+@pytest.mark.parametrize("rounds", [300, pytest.param(20_000, marks=pytest.mark.full)])
+@pytest.mark.parametrize("make", [counter, dense])
+def test_random_changes_of_a_model_raise_errors_of_this_package_only(
+    tmp_path: Path, make: Callable[[Path], Path], rounds: int
+) -> None:
+    path = specification_path(make(tmp_path / "m.mlpackage"))
+    file = path.parent / "weights" / "weight.bin"
+    data, weights = path.read_bytes(), file.read_bytes() if file.exists() else b""
+    inputs = {"x": np.ones((2, 32) if make is counter else (3, 12))}
+    source = random.Random(SEED)
     refused = 0
-    for _ in range(400):
-        changed = bytearray(data)
-        for _ in range(random_bytes.randint(1, 4)):
-            changed[random_bytes.randrange(len(changed))] = random_bytes.randrange(256)
+    for number in range(rounds):
+        part = changed(data, source) if number % 5 else data
+        blobs = changed(weights[:256], source) + weights[256:] if weights else b""
         try:
-            model = softcoreml.LoadedModel(read_memory(bytes(changed), {}))
-            model.predict({"x": np.ones((2, 32), np.float16)}, model.new_states())
+            model = softcoreml.LoadedModel(read_memory(part, {"weights/weight.bin": blobs}))
+            model.predict(inputs, model.new_states())
         except softcoreml.SoftCoreMLError:
             refused += 1
-    assert refused > 100
+    assert refused > rounds / 4
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import numpy as np
 from softcoreml import comparison, inspection
 from softcoreml.errors import InputError, SoftCoreMLError
 from softcoreml.format.read import read_model
-from softcoreml.model import LoadedModel, States, load
+from softcoreml.loaded import LoadedModel, States, load
 
 _UNITS = {
     "all": frozenset({"cpu", "gpu", "neural-engine"}),

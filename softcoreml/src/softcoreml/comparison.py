@@ -16,7 +16,7 @@ from softcoreml.description import ArrayFeature, FunctionDescription, ImageFeatu
 from softcoreml.errors import InputError
 from softcoreml.format.package import ModelFile
 from softcoreml.interpreter.prepare import opset_of
-from softcoreml.model import LoadedModel
+from softcoreml.loaded import LoadedModel
 from softcoreml.operations import registry
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from softcoreml import mil, placement
 from softcoreml.description import Feature, FunctionDescription
 from softcoreml.format.package import ModelFile
+from softcoreml.interpreter.prepare import missing_operations
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,8 @@ def report(
     parts += [
         "\n".join(_function(file, file.description.function(name), allowed)) for name in names
     ]
+    if missing := missing_operations(file.program):
+        parts.append(f"softcoreml does not have: {', '.join(missing)}")
     return "\n\n".join(parts)
 
 

@@ -59,12 +59,14 @@ class Names:
         self._types = {one.name: one.type for one in function.inputs}
         self._values: dict[str, mil.Value] = {}
         self._constants: set[str] = set()
+        self._made_by: dict[str, mil.Operation] = {}
         for operation in mil.walk(function.block):
             self._types |= {out.name: out.type for out in operation.outputs}
             for block in operation.blocks:
                 self._types |= {one.name: one.type for one in block.inputs}
             if is_constant(operation):
                 self._constants |= {out.name for out in operation.outputs}
+                self._made_by |= {out.name: operation for out in operation.outputs}
             if operation.type == "const" and "val" in operation.attributes:
                 self._values[operation.outputs[0].name] = operation.attributes["val"]
 
@@ -85,6 +87,11 @@ class Names:
     def known(self, binding: mil.Binding) -> bool:
         """Whether a value is a constant, compressed or not."""
         return isinstance(binding, mil.Value) or binding in self._constants
+
+    def decompression(self, binding: mil.Binding) -> mil.Operation | None:
+        """The operation that decompresses a constant, None where nothing does."""
+        maker = self._made_by.get(binding) if isinstance(binding, str) else None
+        return None if maker is None or maker.type == "const" else maker
 
     def integers(self, operation: mil.Operation, name: str) -> list[int]:
         """The numbers of a parameter, empty where they are not known."""
@@ -149,7 +156,7 @@ def refusal(operation: mil.Operation, names: Names) -> str:
     for kind in (*results, *given):
         if kind is not None and (reason := _bad_tensor(kind)):
             return reason
-    return _bad_operation(operation, names)
+    return _bad_operation(operation, names) or _bad_weights(operation, names)
 
 
 def _bad_tensor(kind: mil.TensorType) -> str:
@@ -184,6 +191,19 @@ def _bad_operation(operation: mil.Operation, names: Names) -> str:
         width = (kind.dims[-1] or 0) if kind is not None and kind.dims else 0
         if width % STATE_WIDTH:
             return f"a state of width {width}: give a multiple of {STATE_WIDTH}"
+    return ""
+
+
+def _bad_weights(operation: mil.Operation, names: Names) -> str:
+    """The Neural Engine takes one scale for a tensor or for each output channel."""
+    for bindings in operation.inputs.values():
+        for binding in bindings:
+            maker = names.decompression(binding)
+            if maker is None or "blockwise_shift_scale" not in maker.type:
+                continue
+            scale = names.first(maker, "scale")
+            if scale is not None and any(size != 1 for size in (scale.dims or ())[1:]):
+                return "weights with a scale for each block: give one for each output channel"
     return ""
 
 

@@ -63,6 +63,7 @@ def _check(options: argparse.Namespace) -> int:
         file_name=options.file,
         language_version=options.std,
         strict="msl" in env.strict() if options.strict is None else options.strict,
+        limits=True,
     )
     try:
         program, warnings = compiler.check(source, settings)

@@ -26,6 +26,8 @@ KERNELS = {
     "step of memory": (SUM.format("for (uint k = 0; k < n; k += x[k]) s++;"), 1, False),
     "end of memory": (SUM.format("for (uint k = 0; k < x[k]; k++) s++;"), 1, False),
     "outer": (SUM.format("for (uint k = 0; k < n; k++) for (uint j = 0; j < x[k]; j++) s += x[k * j];"), 1, False),
+    "vectors": ("float4 v = 0; uint k = 0; while (k < x[k]) { v = v.yzwx + float(x[k]); k++; } "
+                "x[i] = uint(v.x + v.y * v.z - v.w);", 1, False),
     "counted": (SUM.format("for (uint k = 0; k < n; k++) s += x[k];"), 0, False),
     "down": (SUM.format("for (int k = int(n); k > 0; k -= 3) s += x[k];"), 0, False),
     "grid": (SUM.format("for (uint k = i; k < n; k += w) s += x[k];"), 0, False),

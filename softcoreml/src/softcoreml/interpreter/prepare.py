@@ -27,6 +27,7 @@ _MEMORY = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 def opset_of(function: mil.Function) -> str:
     """The opset of a function by iOS version: "ios15" to "ios26"."""
     name = mil.OPSETS.get(function.opset, function.opset.lower())
+    name = mil.OLD_OPSET_NAMES.get(name, name)
     if name not in registry.OPSETS:
         raise ModelError(f"the opset {function.opset!r} is not known: softcoreml has CoreML5 to 9")
     return name

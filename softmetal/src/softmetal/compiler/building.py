@@ -36,11 +36,12 @@ def front(source: str, options: CompileOptions) -> tuple[Program, str, list[Path
             strict.enforce(rewritten.parsed, options)
         text = rewritten.text
         # Kernels are the same however strictly their source was checked.
-        kept = replace(options, strict=False, extensions=True)
+        kept = replace(options, strict=False, limits=False, extensions=True)
         program = Program(text, kept, rewritten.functions, rewritten.constants, source)
         with ThreadPoolExecutor(1) as beside:
             if is_strict:
-                judged = beside.submit(strict.address_spaces, program, rewritten.parsed)
+                parsed, limits = rewritten.parsed, options.limits
+                judged = beside.submit(strict.address_spaces, program, parsed, limits)
             try:
                 warnings = stages.check(program, unit_header(options))
             finally:

@@ -156,7 +156,7 @@ def _with_looks(body: Body, headers: list[str], entry: str) -> str:
 
 def _after_phis(block: str) -> int:
     """Where the first instruction after the phis begins; a label's line has comments."""
-    phis = list(_PHI.finditer(block))
+    phis = list(re.finditer(r"^  %.+ = phi .*$", block, re.M))
     if phis:
         return phis[-1].end() + 1
     first = re.search(r"^  ", block, re.M)
