@@ -72,7 +72,7 @@ test-wheels: setup ## builds the wheels, installs them elsewhere and uses them t
 	$(PYTHON) -m venv .venv-peers
 	nice .venv-peers/bin/$(PIP) --editable './softmetal[dev]' --editable './softcoreml[dev]' --editable './lbrx[dev]' \
 	  torch transformers sentencepiece onnx 'mlx[cpu]' llama-cpp-python mergekit peft \
-	  ray cma
+	  ray cma scikit-learn
 	.venv-peers/bin/pip download --quiet --disable-pip-version-check --no-deps \
 	  --constraint constraints.txt --no-binary llama-cpp-python --dest .venv-peers/sources \
 	  llama-cpp-python
