@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 UNSPECIFIED = 2
@@ -50,7 +51,7 @@ SITINGS = {
 }
 
 
-def name_of(table: dict[str, tuple[int, ...]], code: int) -> str | None:
+def name_of(table: Mapping[str, tuple[int, ...]], code: int) -> str | None:
     """The name of a code point of H.273; None if it is unspecified or not in the table."""
     return next((name for name, codes in table.items() if code in codes), None)
 

@@ -44,7 +44,7 @@ class PixelFormat:
     vertical: int = 0
     alpha: bool = False
     full_range: bool = False
-    """Whether the name itself says that codes use the full range."""
+    """Whether codes use the full range if nothing else is said: JPEG's formats, and gray ones."""
 
     @property
     def dtype(self) -> Dtype:
@@ -188,7 +188,9 @@ def _rgb() -> list[PixelFormat]:
 
 def _gray() -> list[PixelFormat]:
     return [
-        PixelFormat(f"gray{_suffix(depth)}", ColorModel.GRAY, depth, (Component(0),))
+        PixelFormat(
+            f"gray{_suffix(depth)}", ColorModel.GRAY, depth, (Component(0),), full_range=True
+        )
         for depth in (8, 9, 10, 12, 14, 16)
     ]
 
