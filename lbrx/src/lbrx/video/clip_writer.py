@@ -255,6 +255,10 @@ class _Encoding:
         target = self._stack.enter_context(replacing(owner.path))
         with explained(owner.path, f"{owner._encoder} cannot write this", REMEDY):
             self._file = self._stack.enter_context(av.open(target, "w", format=kind))
+            if owner._encoder not in self._file.supported_codecs:
+                raise LbrxError(
+                    f"{owner.path}: {kind} files cannot hold {owner._encoder}: {REMEDY}"
+                )
             self._stream: Any = self._file.add_stream(owner._encoder, rate=owner.rate)
             self._configure()
             self._audio = self._copied_audio() if owner._audio is not None else iter(())
