@@ -156,11 +156,11 @@ def test_truncated_files_give_what_they_have(clips, tmp_path, name, least):
     assert "copy the file again" in problem
 
 
-def before_the_error(clip):
+def before_the_error(clip, device="cpu"):
     """The batches of a damaged clip, and the text of the error that follows."""
     found = []
     try:
-        for batch in clip.batches(4, device="cpu"):
+        for batch in clip.batches(4, device=device):
             found.append(batch.numpy())  # noqa: PERF401 - those before the error are kept
     except lbrx.FormatError as problem:
         return found, str(problem)
@@ -221,6 +221,34 @@ def test_unknown_pixel_format(tmp_path):
     wanted = r"bits.mov: video stream 0: pixel format 'monob' is not one that lbrx reads: convert"
     with lbrx.video.open(path) as clip, pytest.raises(lbrx.FormatError, match=wanted):
         list(clip.batches(1, device="cpu"))
+
+
+def test_decoding_by_kernels(clips, tmp_path):
+    """The same frames, ranges and errors as by FFmpeg."""
+    with (
+        lbrx.video.open(clips["prores"], decoder="kernels") as ours,
+        lbrx.video.open(clips["prores"], decoder="software") as theirs,
+    ):
+        for place in [(0, None, 1), (5, 20, 1), (3, None, 4), (0.5, 1.0, 1)]:
+            ours_frames = [b.numpy() for b in ours.batches(7, *place, device="metal")]
+            theirs_frames = [b.numpy() for b in theirs.batches(7, *place, device="metal")]
+            np.testing.assert_array_equal(
+                np.concatenate(ours_frames), np.concatenate(theirs_frames)
+            )
+        with pytest.raises(lbrx.LbrxError, match="kernels decode on metal, not on 'cpu'"):
+            list(ours.batches(1, device="cpu"))
+    data = clips["prores"].read_bytes()
+    path = tmp_path / "cut.mov"
+    path.write_bytes(data[: len(data) * 6 // 10])
+    with lbrx.video.open(path, decoder="kernels") as clip:
+        found, problem = before_the_error(clip, "metal")
+    assert sum(map(len, found)) >= 10
+    assert "is truncated: frame" in problem
+    with (
+        lbrx.video.open(clips["h264"], decoder="kernels") as clip,
+        pytest.raises(lbrx.LbrxError, match="kernels decode ProRes, and this is h264: give"),
+    ):
+        list(clip.batches(1))
 
 
 # ---- prefetching ----

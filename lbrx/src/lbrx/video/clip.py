@@ -18,7 +18,9 @@ from lbrx.video.clip_facts import ClipFacts, color_of, completed, read_facts
 from lbrx.video.color import Color
 from lbrx.video.conversion import Samples, ToFrames
 from lbrx.video.decoding import FrameRange, FrameReader, find_stream, open_container
+from lbrx.video.ffmpeg import hardware_available
 from lbrx.video.frame_index import FrameIndex, read_index
+from lbrx.video.kernel_decoding import CODEC, check_decodable, decoded_batches
 from lbrx.video.operations import to_frames
 from lbrx.video.pixel_formats import find
 from lbrx.video.plane_upload import PlaneBatch
@@ -127,7 +129,8 @@ class Clip:
             *(size, crop, check_filter(filter), antialias, dt.parse(dtype), layout, alpha, clip),
             *(None if transfer is None else check_transfer(transfer), mean, std, color),
         )
-        for planes in self.planes(frames, start, stop, step, device=device, prefetch=prefetch):
+        place = (start, stop, step)
+        for planes in self.planes(frames, *place, alpha=alpha, device=device, prefetch=prefetch):
             yield wanted.frames(planes)
 
     def frame(self, place: Place, **conversion: Any) -> Tensor:
@@ -147,10 +150,12 @@ class Clip:
         stop: Place | None = None,
         step: int = 1,
         *,
+        alpha: bool = True,
         device: str | None = None,
         prefetch: int = 2,
     ) -> Iterator[Planes]:
-        """Batches of frames as they are stored, before any conversion."""
+        """Batches of frames as they are stored, before any conversion. alpha=False lets a decoder
+        leave an alpha plane out."""
         if operator.index(frames) < 1:
             raise ShapeError(f"batches of {frames} frames: give 1 or more")
         if self._closed:
@@ -158,8 +163,11 @@ class Clip:
         wanted = self._range(start, stop, step)
         place = device or default_device()
         index = self._index
+        kernels = self._uses_kernels(place)
 
         def produce() -> Iterator[Planes]:
+            if kernels:
+                return decoded_batches(self.facts, self._stream, frames, wanted, alpha)
             return self._batches(frames, wanted, index, place)
 
         if prefetch <= 0:
@@ -172,6 +180,19 @@ class Clip:
         finally:
             running.close()
             self._running.remove(running)
+
+    def _uses_kernels(self, device: str) -> bool:
+        """Whether kernels decode: where they are wanted, and on GPUs that have no media engine."""
+        if self._decoder == "kernels":
+            check_decodable(self.facts)
+            if device != "metal":
+                raise LbrxError(f"{self.path}: kernels decode on metal, not on {device!r}")
+            return True
+        if self._decoder != "auto" or device != "metal" or self.facts.codec != CODEC:
+            return False
+        from lbrx.metal import context
+
+        return context().info.simd_hardware and not hardware_available()
 
     def _batches(
         self, frames: int, wanted: FrameRange, index: FrameIndex | None, device: str
@@ -348,8 +369,8 @@ def open(
     """A clip: the facts of a video file, and its frames as tensors.
 
     stream: which of the video streams. decoder: "hardware" uses Apple's media engines, "software"
-    FFmpeg's decoders, "auto" the former where they exist. threads: of a software decoder, 0 for as
-    many as there are processors.
+    FFmpeg's decoders, "kernels" lbrx's own decoder of ProRes, "auto" the first of them that is fast
+    on this machine. threads: of a software decoder, 0 for as many as there are processors.
 
     A file that is not a video, or has no video stream, raises FormatError.
 
