@@ -16,18 +16,15 @@ from lbrx.errors import FormatError, LbrxError, ShapeError
 from lbrx.tensor import Tensor, default_device
 from lbrx.video.clip_facts import ClipFacts, color_of, completed, read_facts
 from lbrx.video.color import Color
-from lbrx.video.conversion import Samples, ToFrames
 from lbrx.video.decoding import FrameRange, FrameReader, find_stream, open_container
 from lbrx.video.ffmpeg import hardware_available
 from lbrx.video.frame_index import FrameIndex, read_index
+from lbrx.video.frame_options import FrameOptions
 from lbrx.video.kernel_decoding import CODEC, check_decodable, decoded_batches
-from lbrx.video.operations import to_frames
 from lbrx.video.pixel_formats import find
 from lbrx.video.plane_upload import PlaneBatch
 from lbrx.video.planes import Planes
 from lbrx.video.prefetch import Prefetched
-from lbrx.video.resampling import check_filter
-from lbrx.video.transfer import check_transfer
 
 if TYPE_CHECKING:
     from av.video.frame import VideoFrame
@@ -125,13 +122,23 @@ class Clip:
         ...     for frames in clip.batches(8, size=(224, 224), dtype="float16"):
         ...         print(frames.shape)
         """
-        wanted = _Wanted(
-            *(size, crop, check_filter(filter), antialias, dt.parse(dtype), layout, alpha, clip),
-            *(None if transfer is None else check_transfer(transfer), mean, std, color),
+        options = FrameOptions(
+            size=size,
+            crop=crop,
+            filter=filter,
+            antialias=antialias,
+            dtype=dtype,
+            layout=layout,
+            alpha=alpha,
+            clip=clip,
+            transfer=transfer,
+            mean=mean,
+            std=std,
+            color=color,
         )
         place = (start, stop, step)
         for planes in self.planes(frames, *place, alpha=alpha, device=device, prefetch=prefetch):
-            yield wanted.frames(planes)
+            yield options.frames(planes)
 
     def frame(self, place: Place, **conversion: Any) -> Tensor:
         """One frame, (channels, height, width): by its number, or the one seen at a time in
@@ -285,82 +292,6 @@ class Clip:
 def _described(kind: Sequence[object]) -> str:
     name, height, width = kind
     return f"{width} x {height} {name}"
-
-
-class _Wanted:
-    """The arguments of a conversion; what they mean depends on the frames."""
-
-    def __init__(
-        self,
-        size: Sequence[int] | None,
-        crop: Sequence[float] | None,
-        filter: str,
-        antialias: bool,
-        dtype: dt.Dtype,
-        layout: str,
-        alpha: bool,
-        clip: bool,
-        transfer: str | None,
-        mean: Sequence[float] | None,
-        std: Sequence[float] | None,
-        color: Color | None,
-    ) -> None:
-        self._size = None if size is None else _numbers("size", size, 2)
-        self._crop = None if crop is None else _numbers("crop", crop, 4)
-        self._filter, self._antialias = filter, antialias
-        self._dtype, self._layout, self._alpha, self._clip = dtype, layout, alpha, clip
-        self._transfer, self._color = transfer, color
-        channels = 4 if alpha else 3
-        means = _numbers("mean", [0.0] * channels if mean is None else mean, channels)
-        stds = _numbers("std", [1.0] * channels if std is None else std, channels)
-        if 0 in stds:
-            raise LbrxError(f"std={std}: give values other than 0")
-        self._scale = tuple(1 / s for s in stds)
-        self._offset = tuple(-m / s for m, s in zip(means, stds, strict=True))
-        self._known: tuple[tuple[object, ...], ToFrames] | None = None
-
-    def frames(self, planes: Planes) -> Tensor:
-        key = (planes.format, planes.height, planes.width, planes.color)
-        if self._known is None or self._known[0] != key:
-            self._known = key, self._conversion(planes)
-        return to_frames(planes, self._known[1])
-
-    def _conversion(self, planes: Planes) -> ToFrames:
-        color = planes.color if self._color is None else self._color
-        matrix = color.matrix_name
-        if matrix is None:
-            raise FormatError(
-                f"frames with matrix {color.matrix} of H.273 are not supported: "
-                "give color=, with a matrix that fits"
-            )
-        source = color.transfer_name or "bt709"
-        same = self._transfer is None or self._transfer == source
-        light = None if same or source == "linear" else source
-        code = None if same or self._transfer == "linear" else self._transfer
-        size = (planes.height, planes.width)
-        box = (0.0, 0.0, *map(float, size)) if self._crop is None else self._crop
-        if self._size is not None:
-            size = (int(self._size[0]), int(self._size[1]))
-        elif self._crop is not None:
-            size = (round(box[2]), round(box[3]))
-        samples = Samples(
-            *(planes.format, planes.height, planes.width),
-            *(matrix, color.full_range, color.siting),
-        )
-        return ToFrames(
-            samples,
-            (box[0], box[1], box[2], box[3]),
-            size,
-            *(self._filter, self._antialias, light, code, self._clip),
-            *(self._scale, self._offset, self._alpha, self._layout, self._dtype),
-        )
-
-
-def _numbers(name: str, given: Sequence[float], count: int) -> tuple[float, ...]:
-    values = tuple(given)
-    if len(values) != count:
-        raise ShapeError(f"{name}={given}: give {count} numbers")
-    return values
 
 
 def open(
