@@ -237,6 +237,13 @@ def test_decoding_by_kernels(clips, tmp_path):
             )
         with pytest.raises(lbrx.LbrxError, match="kernels decode on metal, not on 'cpu'"):
             list(ours.batches(1, device="cpu"))
+    in_matroska = tmp_path / "a.mkv"
+    write_clip(in_matroska, "prores_ks", source_frames(3, "yuv422p10le"), "yuv422p10le")
+    made = []
+    for decoder in ("kernels", "software"):
+        with lbrx.video.open(in_matroska, decoder=decoder) as clip:
+            made.append(next(clip.batches(3, device="metal")).numpy())
+    np.testing.assert_array_equal(*made)
     data = clips["prores"].read_bytes()
     path = tmp_path / "cut.mov"
     path.write_bytes(data[: len(data) * 6 // 10])

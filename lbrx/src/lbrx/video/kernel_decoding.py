@@ -11,22 +11,31 @@ import numpy as np
 from lbrx.errors import FormatError, LbrxError
 from lbrx.storage.array import Bytes
 from lbrx.storage.mapped import MmapStorage
-from lbrx.video import prores
 from lbrx.video.clip_facts import ClipFacts, completed
 from lbrx.video.decoding import DAMAGED, FrameRange
 from lbrx.video.ffmpeg import av, explained
 from lbrx.video.planes import Planes
+from lbrx.video.prores import decoder as prores
 
 CODEC = "prores"
 
 
-def check_decodable(facts: ClipFacts) -> None:
-    """Raise LbrxError for a clip that kernels do not decode."""
+def check_decodable(facts: ClipFacts, device: str) -> None:
+    """Raise LbrxError for a clip or a device that has no kernels."""
     if facts.codec != CODEC:
         raise LbrxError(
             f"{facts.path}: kernels decode ProRes, and this is {facts.codec}: "
             "give decoder='auto' or 'software'"
         )
+    if device != "metal":
+        raise LbrxError(f"{facts.path}: kernels decode on metal, not on {device!r}")
+
+
+def _code(facts: ClipFacts) -> str:
+    """The four-character code. Containers without codes say at least how many bits there are."""
+    if facts.tag in prores.DEPTHS:
+        return facts.tag
+    return "apch" if facts.depth == 10 else "ap4h"
 
 
 def decoded_batches(
@@ -89,7 +98,7 @@ def _decoded(
     if not packets:
         return
     try:
-        made = prores.decode(packets, codec=facts.tag, alpha=alpha, first_frame=number)
+        made = prores.decode(packets, codec=_code(facts), alpha=alpha, first_frame=number)
     except FormatError as problem:
         if len(packets) == 1:
             raise FormatError(f"{facts.path}: {problem}") from problem
