@@ -57,12 +57,12 @@ def siting(folder: Path, temporary: Path) -> None:
 
 
 def resizing(folder: Path, temporary: Path) -> None:
-    """A zone plate, whose rings become finer towards the edge, at a quarter of its size."""
+    """A zone plate, whose rings become finer towards the edge, at a fifth of its size."""
     y, x = np.mgrid[-1:1:640j, -1:1:640j]
     rings = 0.5 + 0.5 * np.cos(260 * (x * x + y * y))
     path = written(temporary, np.stack([rings] * 3))
     with lbrx.video.open(path) as clip:
-        size = {"size": (160, 160)}
+        size = {"size": (128, 128)}
         parts = [
             clip.frame(0, filter="nearest", **size),
             clip.frame(0, filter="bilinear", antialias=False, **size),
