@@ -81,6 +81,23 @@ def test_alpha(tmp_path):
     assert np.abs(x[:, 3] - back[:, 3]).max() < 2 / 1023
 
 
+@pytest.mark.parametrize(
+    ("profile", "form", "least"), [("hq", "yuv422p10le", 45), ("4444", "yuva444p12le", 50)]
+)
+def test_encoding_by_kernels(tmp_path, profile, form, least):
+    """FFmpeg decodes what the kernels encode. The color is in every frame."""
+    alpha = profile == "4444"
+    frames, path = picture(3 + alpha), tmp_path / "a.mov"
+    write(path, frames, profile=profile, alpha=alpha, encoder="kernels")
+    with lbrx.video.open(path, decoder="software") as clip:
+        assert (clip.facts.pixel_format, len(clip)) == (form, FRAMES)
+        (back,) = clip.batches(FRAMES, alpha=alpha, device="cpu")
+    assert decibels(frames, back.numpy()) > least
+    with av.open(str(path)) as file:
+        frame = next(file.decode(video=0))
+    assert (int(frame.colorspace), int(frame.color_primaries), int(frame.color_trc)) == (1, 1, 1)
+
+
 def test_transfer_functions_are_undone(tmp_path):
     x = picture()
     write(tmp_path / "a.mkv", x, codec="ffv1", transfer="linear")
@@ -147,6 +164,8 @@ def test_files_appear_when_complete(tmp_path):
     [
         ("a.mov", {"codec": "av1"}, "codec='av1': give one of prores, h264, hevc, ffv1"),
         ("a.mov", {"profile": "raw"}, "prores_ks has no profile 'raw': give one of proxy, lt"),
+        ("a.mp4", {"codec": "h264", "encoder": "kernels"}, "kernels encode ProRes, not h264: give"),
+        ("a.mov", {"encoder": "gpu"}, "encoder='gpu': give one of auto, software, hardware"),
         ("a.mov", {"alpha": True}, "has no alpha in this profile: give alpha=False"),
         ("a.mov", {"layout": "HWC"}, "layout='HWC': give one of NCHW, NHWC"),
         ("a.mov", {"rate": 0}, "rate=0: give a positive number"),

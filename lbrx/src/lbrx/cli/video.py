@@ -16,7 +16,7 @@ from typing import Any
 
 from lbrx.errors import LbrxError
 
-DECODERS = ("auto", "hardware", "software", "kernels")
+KINDS = ("auto", "hardware", "software", "kernels")  # of decoders and encoders
 BATCH = 8
 
 
@@ -46,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_range(apply)
     apply.add_argument("--codec", default="prores", help="prores, h264, hevc or ffv1 (prores)")
     apply.add_argument("--profile", help="of the codec, such as hq or 4444 for prores")
+    apply.add_argument("--encoder", choices=KINDS, default="auto", help="who encodes (auto)")
     apply.add_argument("--batch", type=int, default=BATCH, help=f"frames at a time ({BATCH})")
     apply.add_argument("--quiet", action="store_true", help="show no progress bar")
     compare = parts.add_parser("compare", help="measure how much two clips differ")
@@ -61,7 +62,7 @@ def _add_clip(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_decoder(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--decoder", choices=DECODERS, default="auto", help="who decodes (auto)")
+    parser.add_argument("--decoder", choices=KINDS, default="auto", help="who decodes (auto)")
 
 
 def _add_range(parser: argparse.ArgumentParser) -> None:
@@ -169,7 +170,12 @@ def _apply(options: argparse.Namespace) -> int:
         place = (_place(options.start), _place(options.stop), options.step)
         whole = place == (0, None, 1)
         total = len(clip) if whole else None
-        made = video.writer(*(options.out, options.codec, options.profile), like=clip, audio=whole)
+        made = video.writer(
+            *(options.out, options.codec, options.profile),
+            like=clip,
+            audio=whole,
+            encoder=options.encoder,
+        )
         with made as out, _bar(total, options.quiet) as shown:
             for batch in clip.batches(options.batch, *place, device="metal"):
                 out.write(stack(kernel(batch, out.frames)))

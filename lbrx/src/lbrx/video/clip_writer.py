@@ -18,8 +18,9 @@ import numpy as np
 from lbrx.errors import LbrxError, ShapeError
 from lbrx.formats.output import replacing
 from lbrx.tensor import Tensor, asarray
+from lbrx.video import prores
 from lbrx.video.clip import Clip
-from lbrx.video.codecs import Encoder, Profile, find_encoder, pixel_format
+from lbrx.video.codecs import PRORES_CODES, Encoder, Profile, find_encoder, pixel_format
 from lbrx.video.color import BT709, UNSPECIFIED, Color
 from lbrx.video.conversion import Samples, ToPlanes, check_layout
 from lbrx.video.ffmpeg import av, explained, plane_view
@@ -69,8 +70,9 @@ def writer(
     transfer: the transfer function of the tensors, such as "linear", if it is not the file's.
     color: how colors are coded, BT.709 by default.
     options: of FFmpeg's encoder, such as {"crf": "18"}.
-    encoder: "hardware" uses Apple's media engines, "software" FFmpeg's encoders, "auto" the former
-        for 12-bit ProRes.
+    encoder: "hardware" uses Apple's media engines, "software" FFmpeg's encoders, "kernels" lbrx's
+        own ProRes encoder, which has 12 bits for 4444 and xq; "auto" uses the first of them for
+        12-bit ProRes where it is there, else the second.
 
     >>> with lbrx.video.writer("out.mov", profile="hq", like=clip) as out:
     ...     for frames in clip.batches(8):
@@ -152,6 +154,7 @@ class ClipWriter:
         self._layout, self._transfer = layout, transfer
         self._options = {**encoder.options, **profile.options, **options}
         self._encoder, self._threads = encoder.name, threads
+        self._kernels = PRORES_CODES[int(profile.options["profile"])] if encoder.kernels else None
         self._audio = like.path if audio and like is not None and like.facts.audio else None
         self._what: ToPlanes | None = None
         self._encoding: _Encoding | None = None
@@ -162,6 +165,8 @@ class ClipWriter:
         if self._closed:
             raise LbrxError(f"{self.path}: the writer is closed: write within its `with` block")
         given = frames if isinstance(frames, Tensor) else asarray(frames)
+        if self._kernels is not None:
+            given = given.to_device("metal")
         if given.ndim == 3:
             given = given[None]
         if given.ndim != 4:
@@ -268,7 +273,10 @@ class _Encoding:
         owner, context = self._owner, self._stream.codec_context
         assert owner.size is not None
         self._stream.height, self._stream.width = owner.size
-        self._stream.pix_fmt = owner.format.name
+        # FFmpeg's ProRes encoder does not know 12 bits. The container does not state them.
+        described = owner._kernels is not None
+        form = owner.format.name
+        self._stream.pix_fmt = form.replace("12le", "10le") if described else form
         self._stream.options = dict(owner._options)
         context.thread_count = owner._threads
         context.thread_type = "AUTO"
@@ -335,6 +343,9 @@ class _Encoding:
             self._problem = error
 
     def _encode(self, planes: Planes) -> None:
+        if self._owner._kernels is not None:
+            self._encode_by_kernels(planes, self._owner._kernels)
+            return
         arrays = [tensor.numpy() for tensor in planes.tensors]
         for i in range(planes.frames):
             frame = av.VideoFrame(planes.width, planes.height, planes.format.name)
@@ -345,8 +356,20 @@ class _Encoding:
             self._number += 1
             self._mux(self._stream.encode(frame))
 
+    def _encode_by_kernels(self, planes: Planes, code: str) -> None:
+        packets = []
+        for data in prores.encode(planes, codec=code):
+            packet = av.Packet(data)
+            packet.stream, packet.time_base = self._stream, 1 / self._owner.rate
+            packet.pts = packet.dts = self._number
+            packet.is_keyframe = True
+            packets.append(packet)
+            self._number += 1
+        self._mux(packets)
+
     def _flush(self) -> None:
-        self._mux(self._stream.encode(None))
+        if self._owner._kernels is None:
+            self._mux(self._stream.encode(None))
         while (sound := self._next_audio(None)) is not None:
             self._file.mux(sound)
         self._file.close()

@@ -28,6 +28,8 @@ class Encoder:
     options: Mapping[str, str] = field(default_factory=dict)
     keeps_format: bool = False
     """Whether frames keep the pixel format of the clip that they are made like."""
+    kernels: bool = False
+    """Whether kernels make the packets; FFmpeg's encoder then only describes the stream."""
 
     @property
     def is_available(self) -> bool:
@@ -58,7 +60,7 @@ def _plain(formats: tuple[str, ...], *names: str) -> dict[str, Profile]:
 
 
 CODECS: dict[str, tuple[Encoder, ...]] = {
-    # FFmpeg's own encoder has 10 bits, Apple's 12; the kernels' rounding is to 16 there.
+    # FFmpeg's encoder has 10 bits. Apple's has 12 and takes 16; lbrx's own has 12.
     "prores": (
         Encoder(
             "prores_ks",
@@ -67,6 +69,12 @@ CODECS: dict[str, tuple[Encoder, ...]] = {
             {"vendor": "apl0"},
         ),
         Encoder("prores_videotoolbox", _prores(("p210le",), ("p416le", "ayuv64le")), "hq"),
+        Encoder(
+            "prores_ks",
+            _prores(("yuv422p10le",), ("yuv444p12le", "yuva444p12le")),
+            "hq",
+            kernels=True,
+        ),
     ),
     "h264": (
         Encoder(
@@ -109,7 +117,9 @@ CODECS: dict[str, tuple[Encoder, ...]] = {
         ),
     ),
 }
-SOFTWARE, HARDWARE = 0, 1  # places in a row of CODECS
+SOFTWARE, HARDWARE, KERNELS = 0, 1, 2  # places in a row of CODECS
+ENCODERS = ("auto", "software", "hardware", "kernels")
+PRORES_CODES = ("apco", "apcs", "apcn", "apch", "ap4h", "ap4x")  # by FFmpeg's number of the profile
 TWELVE_BITS = ("4444", "xq")  # profiles that only Apple's encoder writes in full
 
 
@@ -117,9 +127,13 @@ def find_encoder(codec: str, profile: str | None, encoder: str) -> Encoder:
     """The encoder of a codec. "auto" prefers Apple's where FFmpeg's own has fewer bits."""
     if codec not in CODECS:
         raise LbrxError(f"codec={codec!r}: give one of {', '.join(CODECS)}")
-    if encoder not in ("auto", "software", "hardware"):
-        raise LbrxError(f"encoder={encoder!r}: give auto, software or hardware")
+    if encoder not in ENCODERS:
+        raise LbrxError(f"encoder={encoder!r}: give one of {', '.join(ENCODERS)}")
     rows = CODECS[codec]
+    if encoder == "kernels":
+        if len(rows) <= KERNELS:
+            raise LbrxError(f"kernels encode ProRes, not {codec}: give encoder='auto'")
+        return rows[KERNELS]
     hardware = rows[HARDWARE] if len(rows) > 1 else None
     if encoder == "hardware" and (hardware is None or not hardware.is_available):
         raise LbrxError(f"there is no hardware encoder for {codec} here: give encoder='software'")
