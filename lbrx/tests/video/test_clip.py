@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from fractions import Fraction
 
@@ -182,6 +184,16 @@ def test_files_that_are_not_videos(tmp_path):
         file.mux(stream.encode(block))
     with pytest.raises(lbrx.FormatError, match="it has no video stream, only audio: give a video"):
         lbrx.video.open(sound)
+
+
+def test_without_pyav():
+    """The error names the extra. The record of planes needs no PyAV."""
+    code = (
+        "import sys; sys.modules['av'] = None\nimport lbrx\nlbrx.video.Planes\nlbrx.video.open('a')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "LbrxError: video needs PyAV" in done.stderr
+    assert "pip install 'lbrx[video]'" in done.stderr
 
 
 def test_wrong_streams_and_decoders(clips):

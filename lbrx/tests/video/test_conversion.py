@@ -10,6 +10,7 @@ from clip_files import frame_of
 from seeds import derived, generator
 
 import lbrx
+import softmetal
 from lbrx import dtype as dt
 from lbrx.video.color import BT709
 from lbrx.video.conversion import Samples, ToFrames, ToPlanes
@@ -185,6 +186,26 @@ def test_crop_is_part_of_the_picture(device):
         what = conversion(form.name, box=(top, left, height, width), size=(height, width))
         part = whole[:, :, top : top + height, left : left + width]
         np.testing.assert_allclose(to_frames(planes, what).numpy(), part, atol=1e-6)
+
+
+@pytest.mark.parametrize("variant", ["serial", pytest.param("threads", marks=SWEEP)])
+def test_memory_and_order(variant):
+    """Both directions touch no memory outside of their buffers, at sizes that end within a run."""
+    form, rng = find("yuv422p10le"), generator(derived("memory"))
+    codes = random_codes(form, rng, 1, 5, 301)
+    samples = Samples(form, 5, 301, "bt709", False, "left")
+    # The first conversion registers the families that are forced below.
+    to_frames(packed(form, codes, "metal", 5, 301), conversion(form.name, height=5, width=301))
+    with (
+        softmetal.checking("bounds", "race"),
+        lbrx.kernels.forced(video_frames=variant, video_planes=variant),
+    ):
+        planes = packed(form, codes, "metal", 5, 301)
+        frames = to_frames(planes, conversion(form.name, height=5, width=301)).numpy()
+        back = to_planes(lbrx.tensor(frames), ToPlanes(samples, None, None, "NCHW"), BT709)
+        luma = back.tensors[0].numpy()
+    np.testing.assert_allclose(frames, expected(form, codes, "bt709", False, "left"), atol=1e-5)
+    assert np.abs(luma.astype(int) - codes[0]).max() <= 1
 
 
 def test_large_reductions_use_the_other_variant():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import av
 import numpy as np
 import pytest
 
@@ -9,8 +10,6 @@ import lbrx
 from lbrx.video.color import BT709
 from lbrx.video.pixel_formats import FORMATS, ColorModel, find
 from lbrx.video.planes import Planes
-
-av = pytest.importorskip("av")
 
 
 @pytest.mark.parametrize("name", FORMATS)

@@ -73,10 +73,16 @@ def video_planes(x: NDArray[Any], *, what: ToPlanes) -> tuple[NDArray[Any], ...]
     return planes_of(x, what)
 
 
+def _register_kernels(device: str) -> None:
+    """Before the first conversion on metal. The cpu needs no Metal backend."""
+    if device == "metal":
+        import lbrx.video.frame_kernels
+        import lbrx.video.plane_kernels  # noqa: F401
+
+
 def to_planes(frames: Tensor, what: ToPlanes, color: Color) -> Planes:
     """RGB as planes, computed when needed."""
-    if frames.device == "metal":
-        import lbrx.video.plane_kernels  # noqa: F401 - registers the kernel
+    _register_kernels(frames.device)
     made = apply("video_planes", frames, what=what)
     tensors = made if isinstance(made, tuple) else (made,)
     known = what.samples
@@ -85,7 +91,6 @@ def to_planes(frames: Tensor, what: ToPlanes, color: Color) -> Planes:
 
 def to_frames(planes: Planes, what: ToFrames) -> Tensor:
     """Planes as RGB, computed when needed: (frames, channels, height, width), or channels last."""
-    if planes.tensors[0].device == "metal":
-        import lbrx.video.frame_kernels  # noqa: F401 - registers the kernel
+    _register_kernels(planes.tensors[0].device)
     result: Tensor = apply("video_frames", *planes.tensors, what=what)
     return result
