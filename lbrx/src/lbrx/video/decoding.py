@@ -86,10 +86,6 @@ class FrameReader:
         self._discarded = 0
         self._where = f"video stream {stream}"
 
-    @property
-    def stream(self) -> VideoStream:
-        return self._stream
-
     def close(self) -> None:
         self._file.close()
 

@@ -32,9 +32,9 @@ from lbrx.video.frame_source import (
 )
 from lbrx.video.resampling import Axis, Taps, doubling, taps
 
-# As in video_frames.h.
-RUN, WINDOW = 256, 1024
-RUNS = (256, 128, 64, 32, 16, 8, 4, 2)  # columns of a thread, even so that chroma pairs are whole
+# Columns of a thread, at most VIDEO_RUN of video_frames.h, and even so that chroma pairs are whole.
+RUNS = (256, 128, 64, 32, 16, 8, 4, 2)
+WINDOW = 1024  # VIDEO_WINDOW
 GROUP = 64  # threads
 VECTOR = 4  # weights along rows are padded to a multiple of this
 EMULATED = 100.0  # times slower: the variant that is not meant for the device

@@ -41,10 +41,6 @@ class PlaneBatch:
             self._arrays.append(array)
             self._written.append(written)
 
-    def fits(self, frame: VideoFrame) -> bool:
-        form, height, width = self._size
-        return (frame.format.name, frame.height, frame.width) == (form.name, height, width)
-
     def add(self, frame: VideoFrame) -> None:
         """Copy a frame of the same format and size."""
         for plane, written in zip(frame.planes, self._written, strict=True):
