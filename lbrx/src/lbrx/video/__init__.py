@@ -1,0 +1,1 @@
+"""Video as tensors: frames are decoded, converted and encoded without RGB images on the host."""
