@@ -1,0 +1,135 @@
+// Entropy decoding of ProRes coefficients and alpha (SMPTE RDD 36).
+//
+// `Bits` is a reader whose `buffer` has the next bits at the top: 33 or more after `refill`, with
+// zeros beyond the end. `left` is how many bits there are to the end, negative beyond it.
+#pragma once
+#include "prores_slice.h"
+
+// Layout of the tables: see code_tables.py.
+constant constexpr uint RUN_BITS = 9, LEVEL_BITS = 10;
+constant constexpr uint RUN_STARTS = 0, LEVEL_STARTS = 16, DC_START = 32;
+constant constexpr uint FIRST_RUN = 4, LAST_RUN = 15, FIRST_LEVEL = 2, LAST_LEVEL = 9, LAST_DC = 6;
+constant constexpr uint FIRST_DC_BOOK = 0xB8, MOST_CODE_BITS = 31;
+
+// An entry: 6 bits of length, 10 bits of the next table's start, 16 bits of value.
+inline uint entry_length(uint entry) { return entry & 63; }
+inline uint entry_next(uint entry) { return entry & 0xFFC0; }
+inline int entry_value(uint entry) { return int(entry) >> 16; }
+
+// A code of any length by its codebook; sets `damaged` for lengths that no encoder writes.
+template <typename Bits>
+inline uint read_code(thread Bits& bits, uint book, thread bool& damaged) {
+  const uint top = uint(bits.buffer >> 32);
+  const uint zeros = clz(top), rice = book >> 5, order = book >> 2 & 7, limit = book & 3;
+  if (zeros <= limit) {
+    const uint length = zeros + 1 + rice;
+    bits.skip(length);
+    return (zeros << rice) - (1u << rice) + (top >> (32 - length));
+  }
+  const uint length = 2 * zeros + order - limit;
+  if (length > MOST_CODE_BITS) {
+    damaged = true;
+    return 0;
+  }
+  bits.skip(length);
+  return ((limit + 1) << rice) - (1u << order) + (top >> (32 - length));
+}
+
+// The DC coefficients: differences, whose sign is relative to the sign of the one before.
+template <typename Bits, typename Store>
+inline bool read_dc(thread Bits& bits, device const uint* tables, uint blocks, Store store) {
+  bool damaged = false;
+  bits.refill();
+  const uint first = read_code(bits, FIRST_DC_BOOK, damaged);
+  uint sum = (first >> 1) ^ (0 - (first & 1));
+  store(0, short(sum));
+  uint code = 5, sign = 0;
+  for (uint block = 1; block < blocks; block++) {
+    bits.refill();
+    code = read_code(bits, tables[DC_START + min(code, LAST_DC)], damaged);
+    sign = code == 0 ? 0 : sign ^ (0 - (code & 1));
+    sum += (((code + 1) >> 1) ^ sign) - sign;
+    store(block * AREA, short(sum));
+  }
+  return !damaged && bits.left() >= 0;
+}
+
+// The other coefficients: codes of run and level in turn, of all blocks together: the first
+// coefficient of each block, then the second one of each.
+template <typename Bits, typename Store>
+inline bool read_ac(thread Bits& bits, device const uint* tables, device const uchar* scan,
+                    uint log2_blocks, Store store) {
+  const uint mask = (1u << log2_blocks) - 1, count = AREA << log2_blocks;
+  uint runs = tables[RUN_STARTS + FIRST_RUN], levels = tables[LEVEL_STARTS + FIRST_LEVEL];
+  uint position = mask;
+  bool damaged = false;
+  while (true) {
+    bits.refill();
+    if (uint(bits.buffer >> 32) == 0) return bits.left() >= 0 && bits.left() < 32;
+    uint entry = tables[runs + uint(bits.buffer >> (64 - RUN_BITS))];
+    if (entry_length(entry) != 0) {
+      bits.skip(entry_length(entry));
+      position += entry_value(entry);
+      runs = entry_next(entry);
+    } else {
+      const uint run = read_code(bits, uint(entry_value(entry)), damaged);
+      if (damaged || run >= count) return false;
+      position += run + 1;
+      runs = tables[RUN_STARTS + min(run, LAST_RUN)];
+      bits.refill();
+    }
+    if (position >= count) return false;
+    entry = tables[levels + uint(bits.buffer >> (64 - LEVEL_BITS))];
+    short level;
+    if (entry_length(entry) != 0) {
+      bits.skip(entry_length(entry));
+      level = short(entry_value(entry));
+      levels = entry_next(entry);
+    } else {
+      bits.refill();
+      const uint magnitude = read_code(bits, uint(entry_value(entry)), damaged) + 1;
+      if (damaged) return false;
+      bits.refill();
+      const uint sign = 0 - uint(bits.buffer >> 63);
+      bits.skip(1);
+      level = short((magnitude ^ sign) - sign);
+      levels = tables[LEVEL_STARTS + min(magnitude, LAST_LEVEL)];
+    }
+    store((position & mask) * AREA + scan[position >> log2_blocks], level);
+  }
+}
+
+inline ushort alpha_sample(uint value, uint coded_bits) {
+  if (coded_bits == 16) return ushort(value >> (16 - depth()));
+  return ushort(value << (depth() - 8) | value >> (16 - depth()));
+}
+
+// Alpha: differences to the value before, and how often a value is repeated. The rest of a damaged
+// slice is opaque.
+template <typename Bits, typename Store>
+inline bool read_alpha(thread Bits& bits, uint coded_bits, uint count, Store store) {
+  const uint mask = (1u << coded_bits) - 1, small = coded_bits == 16 ? 7 : 4;
+  uint value = mask, i = 0;
+  while (i < count) {
+    bits.refill();
+    if (bits.left() <= 0) break;
+    const bool is_long = bits.next(1) != 0;
+    uint difference = bits.next(is_long ? coded_bits : small);
+    if (!is_long) {
+      const uint sign = 0 - (difference & 1);
+      difference = (((difference + 2) >> 1) ^ sign) - sign;
+    }
+    value = (value + difference) & mask;
+    const ushort sample = alpha_sample(value, coded_bits);
+    store(i++, sample);
+    if (i == count) break;
+    bits.refill();
+    if (bits.left() > 0 && bits.next(1) != 0) continue;
+    uint repeats = bits.next(4);
+    if (repeats == 0) repeats = bits.next(11);
+    for (const uint end = min(i + repeats, count); i < end; i++) store(i, sample);
+  }
+  const bool intact = i == count && bits.left() >= 0;
+  for (; i < count; i++) store(i, opaque());
+  return intact;
+}

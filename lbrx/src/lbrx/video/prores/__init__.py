@@ -1,0 +1,6 @@
+"""Apple ProRes decoded by kernels: packets as they lie in a file become planes on the device."""
+
+from lbrx.video.prores.decoder import decode
+from lbrx.video.prores.frame_header import FieldOrder, FrameHeader, read_header
+
+__all__ = ["FieldOrder", "FrameHeader", "decode", "read_header"]
