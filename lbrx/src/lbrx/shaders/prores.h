@@ -151,8 +151,8 @@ inline void transform_block(device const short* block, device const uchar* weigh
   }
 }
 
-// A threadgroup for sixteen blocks of a component of a slice: luma has two such parts, chroma has one
-// or, in 4:4:4, two.
+// A threadgroup for sixteen blocks of a component of a slice: luma has two such parts, chroma has
+// one or, in 4:4:4, two.
 kernel void prores_blocks(device const uchar* data [[buffer(0)]],
                           device const Slice* slices [[buffer(1)]],
                           device const Picture* pictures [[buffer(2)]],

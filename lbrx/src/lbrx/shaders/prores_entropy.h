@@ -54,49 +54,69 @@ inline bool read_dc(thread Bits& bits, device const uint* tables, uint blocks, S
   return !damaged && bits.left() >= 0;
 }
 
-// The other coefficients: codes of run and level in turn, of all blocks together: the first
-// coefficient of each block, then the second one of each.
+// The tables of the next codes, and the position of the last coefficient.
+struct CodeState {
+  uint runs, levels;
+  uint position;
+};
+
+enum class Step : uint { MORE, END, DAMAGE };
+
+// Reads a run and a level. Coefficients of all blocks are coded together: the first one of each
+// block, then the second one of each.
+template <typename Bits, typename Store>
+inline Step read_coefficient(thread Bits& bits, thread CodeState& state, device const uint* tables,
+                             device const uchar* scan, uint log2_blocks, Store store) {
+  const uint mask = (1u << log2_blocks) - 1, count = AREA << log2_blocks;
+  bool damaged = false;
+  if (uint(bits.buffer >> 32) == 0)
+    return bits.left() >= 0 && bits.left() < 32 ? Step::END : Step::DAMAGE;
+  uint entry = tables[state.runs + uint(bits.buffer >> (64 - RUN_BITS))];
+  if (entry_length(entry) != 0) {
+    bits.skip(entry_length(entry));
+    state.position += entry_value(entry);
+    state.runs = entry_next(entry);
+  } else {
+    const uint run = read_code(bits, uint(entry_value(entry)), damaged);
+    if (damaged || run >= count) return Step::DAMAGE;
+    state.position += run + 1;
+    state.runs = tables[RUN_STARTS + min(run, LAST_RUN)];
+    bits.refill();
+  }
+  if (state.position >= count) return Step::DAMAGE;
+  entry = tables[state.levels + uint(bits.buffer >> (64 - LEVEL_BITS))];
+  short level;
+  if (entry_length(entry) != 0) {
+    bits.skip(entry_length(entry));
+    level = short(entry_value(entry));
+    state.levels = entry_next(entry);
+  } else {
+    bits.refill();
+    const uint magnitude = read_code(bits, uint(entry_value(entry)), damaged) + 1;
+    if (damaged) return Step::DAMAGE;
+    bits.refill();
+    const uint sign = 0 - uint(bits.buffer >> 63);
+    bits.skip(1);
+    bits.refill();
+    level = short((magnitude ^ sign) - sign);
+    state.levels = tables[LEVEL_STARTS + min(magnitude, LAST_LEVEL)];
+  }
+  store((state.position & mask) * AREA + scan[state.position >> log2_blocks], level);
+  return Step::MORE;
+}
+
+// All coefficients but the first ones; false if they are damaged.
 template <typename Bits, typename Store>
 inline bool read_ac(thread Bits& bits, device const uint* tables, device const uchar* scan,
                     uint log2_blocks, Store store) {
-  const uint mask = (1u << log2_blocks) - 1, count = AREA << log2_blocks;
-  uint runs = tables[RUN_STARTS + FIRST_RUN], levels = tables[LEVEL_STARTS + FIRST_LEVEL];
-  uint position = mask;
-  bool damaged = false;
-  while (true) {
+  CodeState state{tables[RUN_STARTS + FIRST_RUN], tables[LEVEL_STARTS + FIRST_LEVEL],
+                  (1u << log2_blocks) - 1};
+  Step step = Step::MORE;
+  while (step == Step::MORE) {
     bits.refill();
-    if (uint(bits.buffer >> 32) == 0) return bits.left() >= 0 && bits.left() < 32;
-    uint entry = tables[runs + uint(bits.buffer >> (64 - RUN_BITS))];
-    if (entry_length(entry) != 0) {
-      bits.skip(entry_length(entry));
-      position += entry_value(entry);
-      runs = entry_next(entry);
-    } else {
-      const uint run = read_code(bits, uint(entry_value(entry)), damaged);
-      if (damaged || run >= count) return false;
-      position += run + 1;
-      runs = tables[RUN_STARTS + min(run, LAST_RUN)];
-      bits.refill();
-    }
-    if (position >= count) return false;
-    entry = tables[levels + uint(bits.buffer >> (64 - LEVEL_BITS))];
-    short level;
-    if (entry_length(entry) != 0) {
-      bits.skip(entry_length(entry));
-      level = short(entry_value(entry));
-      levels = entry_next(entry);
-    } else {
-      bits.refill();
-      const uint magnitude = read_code(bits, uint(entry_value(entry)), damaged) + 1;
-      if (damaged) return false;
-      bits.refill();
-      const uint sign = 0 - uint(bits.buffer >> 63);
-      bits.skip(1);
-      level = short((magnitude ^ sign) - sign);
-      levels = tables[LEVEL_STARTS + min(magnitude, LAST_LEVEL)];
-    }
-    store((position & mask) * AREA + scan[position >> log2_blocks], level);
+    step = read_coefficient(bits, state, tables, scan, log2_blocks, store);
   }
+  return step == Step::END;
 }
 
 inline ushort alpha_sample(uint value, uint coded_bits) {

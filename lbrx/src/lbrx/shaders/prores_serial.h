@@ -23,19 +23,25 @@ struct ByteBits {
   ByteBits(device const uchar* data, Span span)
       : at(data + span.start), end(data + span.end), buffer(0), count(0) {}
 
-  // Eight bytes, the first one highest; zeros beyond the end.
-  ulong load() const {
-    const ulong all = ulong(at[0]) << 56 | ulong(at[1]) << 48 | ulong(at[2]) << 40 |
-                      ulong(at[3]) << 32 | ulong(at[4]) << 24 | ulong(at[5]) << 16 |
-                      ulong(at[6]) << 8 | ulong(at[7]);
-    const long valid = end - at;
-    return valid >= 8 ? all : all & ~0ul << (64 - 8 * valid);
+  // Eight bytes, the first one highest.
+  ulong eight() const {
+    return ulong(at[0]) << 56 | ulong(at[1]) << 48 | ulong(at[2]) << 40 | ulong(at[3]) << 32 |
+           ulong(at[4]) << 24 | ulong(at[5]) << 16 | ulong(at[6]) << 8 | ulong(at[7]);
   }
 
-  // Bits that are already there are read again and do not change.
+  // The same with zeros beyond the end.
+  ulong load() const {
+    const long valid = end - at;
+    return valid >= 8 ? eight() : eight() & ~0ul << (64 - 8 * valid);
+  }
+
+  // Bits that are already there are read again and do not change. 56 or more are there afterwards.
   void refill() {
-    if (at >= end) return;
-    buffer |= load() >> count;
+    if (at < end) add(load());
+  }
+
+  void add(ulong bytes) {
+    buffer |= bytes >> count;
     at += (63 - count) >> 3;
     count |= 56;
   }
@@ -169,22 +175,86 @@ inline void put_pair(Plane plane, uint2 place, bool beside,
   }
 }
 
-// A component of a slice; false if it is damaged. What was read until then is transformed.
-template <typename C>
-inline bool decode_component(Slice slice, uint component, ByteBits bits, device const uint* tables,
-                             device const uchar* scan, thread const ushort* scale, Plane plane,
-                             thread short* blocks) {
-  const uint log2 = log2_blocks(slice, component), count = 1u << log2;
-  for (uint i = 0; i < count * AREA; i++) blocks[i] = 0;
-  const ThreadBlocks store{blocks};
-  const bool intact =
-      read_dc(bits, tables, count, store) && read_ac(bits, tables, scan, log2, store);
-  for (uint block = 0; block < count; block += 2) {
-    Ushorts<PAIR> rows[SIDE];
-    transform_pair<C>(blocks + block * AREA, scale, rows);
-    put_pair(plane, block_place(slice, component, block), component == LUMA, rows);
+// A slice with what its picture and its header say.
+struct OpenSlice {
+  Slice slice;
+  device const Picture* picture;
+  SliceHeader header;
+  alignas(64) ushort weights[2][AREA];  // of luma and chroma, by columns
+
+  void open(device const uchar* data, device const Slice* from, device const Picture* pictures) {
+    slice = *from;
+    picture = pictures + slice.picture;
+    header = read_slice_header(data, slice, picture->alpha_bits != 0);
+    for (uint kind = 0; kind < 2; kind++) {
+      device const uchar* matrix = picture->quantization[kind];
+      for (uint i = 0; i < AREA; i++)
+        weights[kind][i] = ushort(matrix[i % SIDE * SIDE + i / SIDE] * header.scale);
+    }
   }
-  return intact;
+};
+
+// The codes of a slice's component, and where its coefficients go.
+struct Codes {
+  ByteBits bits;
+  CodeState state;
+  uint log2;  // of blocks
+  device const uchar* scan;
+  ThreadBlocks store;
+  Step step;
+
+  Codes(thread const OpenSlice& open, uint component, device const uchar* data,
+        device const uint* tables, device const uchar* scans, thread short* to)
+      : bits(data, open.header.span(open.slice, component)),
+        state{tables[RUN_STARTS + FIRST_RUN], tables[LEVEL_STARTS + FIRST_LEVEL], 0},
+        log2(log2_blocks(open.slice, component)),
+        scan(scans + scan_by_columns(*open.picture)),
+        store{to},
+        step(Step::MORE) {
+    state.position = (1u << log2) - 1;
+  }
+
+  void read_first(device const uint* tables) {
+    const uint count = 1u << log2;
+    for (uint i = 0; i < count * AREA; i++) store.blocks[i] = 0;
+    if (!read_dc(bits, tables, count, store)) step = Step::DAMAGE;
+  }
+
+  // Whether eight bytes can be read within the component.
+  bool is_inside() const { return bits.end - bits.at >= 8; }
+
+  bool read(device const uint* tables) {
+    step = read_coefficient(bits, state, tables, scan, log2, store);
+    return step == Step::MORE;
+  }
+
+  void read_rest(device const uint* tables) {
+    if (step != Step::MORE) return;
+    do bits.refill();
+    while (read(tables));
+  }
+};
+
+// Coefficients of two slices in turns: each code depends on the one before it, and a processor
+// works on both while it waits. After a refill there are bits for two coefficients of usual length.
+// A function of its own has the registers for itself.
+__attribute__((noinline)) inline void read_pair(thread Codes& first, thread Codes& second,
+                                                device const uint* tables) {
+  Codes a = first, b = second;
+  a.read_first(tables);
+  b.read_first(tables);
+  if (a.step == Step::MORE && b.step == Step::MORE) {
+    while (a.is_inside() && b.is_inside()) {
+      a.bits.add(a.bits.eight());
+      b.bits.add(b.bits.eight());
+      if (!a.read(tables) || !b.read(tables)) break;
+      if (!a.read(tables) || !b.read(tables)) break;
+    }
+  }
+  a.read_rest(tables);
+  b.read_rest(tables);
+  first.step = a.step;
+  second.step = b.step;
 }
 
 // The part of a plane that belongs to a slice, with one value.
@@ -197,51 +267,40 @@ inline void fill(Plane plane, Slice slice, uint component, ushort value) {
     for (uint column = left; column < right; column++) *plane.at(column, row) = value;
 }
 
-inline bool decode_alpha(Slice slice, uint coded_bits, ByteBits bits, Plane plane,
-                         thread ushort* samples) {
+// Stores the samples of a component and returns its state.
+template <typename C>
+inline uint put_component(thread const OpenSlice& open, uint component, bool intact, Plane plane,
+                          thread const short* blocks) {
+  if (component != LUMA && !open.header.has_chroma()) {
+    fill(plane, open.slice, component, no_chroma());
+    return open.header.state;
+  }
+  const uint count = 1u << log2_blocks(open.slice, component);
+  for (uint block = 0; block < count; block += 2) {
+    Ushorts<PAIR> rows[SIDE];
+    transform_pair<C>(blocks + block * AREA, open.weights[component != LUMA], rows);
+    put_pair(plane, block_place(open.slice, component, block), component == LUMA, rows);
+  }
+  return open.header.state | (intact ? INTACT : BAD_CODES);
+}
+
+// Stores the samples of alpha and returns its state.
+inline uint put_alpha(thread const OpenSlice& open, device const uchar* data, Plane plane,
+                      thread ushort* samples) {
+  const Slice slice = open.slice;
   const uint log2 = slice.log2_macroblocks + 4, columns = 1u << log2, count = columns * 2 * SIDE;
   const uint x = slice.column * 2 * SIDE, y = slice.row * 2 * SIDE;
-  const bool intact = read_alpha(bits, coded_bits, count, ThreadSamples{samples});
+  ByteBits bits(data, open.header.span(slice, ALPHA));
+  const bool intact = read_alpha(bits, open.picture->alpha_bits, count, ThreadSamples{samples});
   const uint right = min(x + columns, plane.width), bottom = min(y + 2 * SIDE, plane.rows);
   for (uint row = y; row < bottom; row++) {
     thread const ushort* from = samples + ((row - y) << log2);
     for (uint column = x; column < right; column++) *plane.at(column, row) = from[column - x];
   }
-  return intact;
+  return intact || open.header.sizes[ALPHA] == 0 ? INTACT : BAD_CODES;
 }
 
-// Decodes a slice; `states` says of each component whether it is intact.
-template <typename C>
-inline void decode_slice(device const uchar* data, Slice slice, device const Picture& picture,
-                         device const uint* tables, device const uchar* scan,
-                         thread const Plane (&planes)[COMPONENTS], device uint* states) {
-  const SliceHeader header = read_slice_header(data, slice, picture.alpha_bits != 0);
-  alignas(64) short blocks[MOST_BLOCKS * AREA];
-  alignas(64) ushort scale[2][AREA];
-  for (uint kind = 0; kind < 2; kind++) {
-    device const uchar* weights = picture.quantization[kind];
-    for (uint i = 0; i < AREA; i++)
-      scale[kind][i] = ushort(weights[i % SIDE * SIDE + i / SIDE] * header.scale);
-  }
-  for (uint c = 0; c < ALPHA; c++) {
-    if (c != LUMA && !header.has_chroma()) {
-      fill(planes[c], slice, c, no_chroma());
-      states[c] = header.state;
-      continue;
-    }
-    const bool intact =
-        decode_component<C>(slice, c, ByteBits(data, header.span(slice, c)), tables, scan,
-                            scale[c != LUMA], planes[c], blocks);
-    states[c] = intact ? header.state : header.state | BAD_CODES;
-  }
-  states[ALPHA] = INTACT;
-  if (picture.alpha_bits == 0) return;
-  const bool intact =
-      decode_alpha(slice, picture.alpha_bits, ByteBits(data, header.span(slice, ALPHA)),
-                   planes[ALPHA], reinterpret_cast<thread ushort*>(blocks));
-  if (!intact && header.sizes[ALPHA] != 0) states[ALPHA] = BAD_CODES;
-}
-
+// A thread for two slices. Without a second one, the last slice is read twice and stored once.
 kernel void prores_slices(device const uchar* data [[buffer(0)]],
                           device const Slice* slices [[buffer(1)]],
                           device const Picture* pictures [[buffer(2)]],
@@ -251,16 +310,29 @@ kernel void prores_slices(device const uchar* data [[buffer(0)]],
                           device ushort* cb [[buffer(7)]], device ushort* cr [[buffer(8)]],
                           device ushort* alpha [[buffer(9)]], device uint* states [[buffer(10)]],
                           uint at [[thread_position_in_grid]]) {
-  const Slice slice = slices[at];
-  device const Picture& picture = pictures[slice.picture];
-  const Plane planes[COMPONENTS] = {
-      plane_of(y, size, picture, LUMA), plane_of(cb, size, picture, 1),
-      plane_of(cr, size, picture, 2), plane_of(alpha, size, picture, ALPHA)};
-  device const uchar* scan = scans + scan_by_columns(picture);
-  device uint* own = states + at * COMPONENTS;
-  if (!HAS_12_BITS) {
-    decode_slice<Cosines10>(data, slice, picture, tables, scan, planes, own);
-  } else {
-    decode_slice<Cosines12>(data, slice, picture, tables, scan, planes, own);
+  const uint first = 2 * at, count = min(size.slices - first, 2u);
+  device ushort* const planes[COMPONENTS] = {y, cb, cr, alpha};
+  alignas(64) short blocks[2][MOST_BLOCKS * AREA];
+  OpenSlice open[2];
+  for (uint s = 0; s < 2; s++) open[s].open(data, slices + first + min(s, count - 1), pictures);
+  for (uint c = 0; c < ALPHA; c++) {
+    Codes a(open[0], c, data, tables, scans, blocks[0]);
+    Codes b(open[1], c, data, tables, scans, blocks[1]);
+    read_pair(a, b, tables);
+    for (uint s = 0; s < count; s++) {
+      const Plane plane = plane_of(planes[c], size, *open[s].picture, c);
+      const bool intact = (s == 0 ? a.step : b.step) == Step::END;
+      states[(first + s) * COMPONENTS + c] =
+          HAS_12_BITS ? put_component<Cosines12>(open[s], c, intact, plane, blocks[s])
+                      : put_component<Cosines10>(open[s], c, intact, plane, blocks[s]);
+    }
+  }
+  for (uint s = 0; s < count; s++) {
+    uint state = INTACT;
+    if (open[s].picture->alpha_bits != 0) {
+      const Plane plane = plane_of(alpha, size, *open[s].picture, ALPHA);
+      state = put_alpha(open[s], data, plane, reinterpret_cast<thread ushort*>(blocks[s]));
+    }
+    states[(first + s) * COMPONENTS + ALPHA] = state;
   }
 }

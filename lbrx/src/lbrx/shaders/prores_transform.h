@@ -1,7 +1,7 @@
 // The inverse discrete cosine transform of ProRes blocks, in the integer arithmetic that FFmpeg's
 // decoder uses: rows first, rounded to 16 bits, then columns. V is uint or a vector of it, since
-// sums of damaged blocks wrap around. Such blocks differ between processors in FFmpeg: at 10 bits its
-// x86 code, which is followed here, saturates rows; its C code wraps them, as it does at 12 bits.
+// sums of damaged blocks wrap around. Such blocks differ between processors in FFmpeg: at 10 bits
+// its x86 code, which is followed here, saturates rows; its C code wraps them, as at 12 bits.
 #pragma once
 #include "prores_slice.h"
 

@@ -101,12 +101,15 @@ def _on_device(gpu: Context, views: Sequence[Bytes]) -> tuple[Buffer, list[int]]
     shared = _shared(gpu, views)
     if shared is not None:
         return shared
-    places = np.cumsum([0, *(len(view) for view in views)])
-    data = np.empty(-(-(int(places[-1]) + READ_AHEAD) // 8) * 8, np.uint8)
-    for view, place in zip(views, places, strict=False):
+    *places, end = (int(place) for place in np.cumsum([0, *(len(view) for view in views)]))
+    length = -(-(end + READ_AHEAD) // 8) * 8
+    # Where the host sees the device's memory, the packets are copied there directly.
+    buffer = gpu.host_buffer(length, "video") if gpu.info.unified_memory else None
+    data = np.empty(length, np.uint8) if buffer is None else buffer.unsynchronised()
+    for view, place in zip(views, places, strict=True):
         data[place : place + len(view)] = view
-    data[places[-1] :] = 0
-    return gpu.upload(data, "video"), [int(place) for place in places[:-1]]
+    data[end:] = 0
+    return gpu.upload(data, "video") if buffer is None else buffer, places
 
 
 def _shared(gpu: Context, views: Sequence[Bytes]) -> tuple[Buffer, list[int]] | None:

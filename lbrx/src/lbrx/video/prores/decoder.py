@@ -139,7 +139,7 @@ def _serial(gpu: Context, job: DecodeJob) -> None:
     gpu.queue.dispatch(
         gpu.shaders.pipeline("prores_serial", "prores_slices", job.constants, safe_math=True),
         [*job.inputs, job.tables, job.scans, *job.planes, job.states],
-        (job.count, 1, 1),
+        (-(-job.count // 2), 1, 1),
         (1, 1, 1),
         kernel="prores",
         variant="serial",
