@@ -16,42 +16,54 @@ inline uint entry_length(uint entry) { return entry & 63; }
 inline uint entry_next(uint entry) { return entry & 0xFFC0; }
 inline int entry_value(uint entry) { return int(entry) >> 16; }
 
-// A code of any length by its codebook; sets `damaged` for lengths that no encoder writes.
+// A code of any length by its codebook; sets `damaged` for lengths that no encoder writes. Both
+// kinds of codes are computed, since a branch would often be predicted wrongly.
 template <typename Bits>
 inline uint read_code(thread Bits& bits, uint book, thread bool& damaged) {
   const uint top = uint(bits.buffer >> 32);
   const uint zeros = clz(top), rice = book >> 5, order = book >> 2 & 7, limit = book & 3;
-  if (zeros <= limit) {
-    const uint length = zeros + 1 + rice;
-    bits.skip(length);
-    return (zeros << rice) - (1u << rice) + (top >> (32 - length));
-  }
-  const uint length = 2 * zeros + order - limit;
-  if (length > MOST_CODE_BITS) {
-    damaged = true;
-    return 0;
-  }
+  const bool is_rice = zeros <= limit;
+  const uint wanted = is_rice ? zeros + 1 + rice : 2 * zeros + order - limit;
+  const uint length = min(wanted, MOST_CODE_BITS);
+  damaged |= length != wanted;
   bits.skip(length);
-  return ((limit + 1) << rice) - (1u << order) + (top >> (32 - length));
+  return (min(zeros, limit + 1) << rice) - (1u << (is_rice ? rice : order)) +
+         (top >> (32 - length));
 }
 
-// The DC coefficients: differences, whose sign is relative to the sign of the one before.
-template <typename Bits, typename Store>
-inline bool read_dc(thread Bits& bits, device const uint* tables, uint blocks, Store store) {
-  bool damaged = false;
-  bits.refill();
-  const uint first = read_code(bits, FIRST_DC_BOOK, damaged);
-  uint sum = (first >> 1) ^ (0 - (first & 1));
-  store(0, short(sum));
-  uint code = 5, sign = 0;
-  for (uint block = 1; block < blocks; block++) {
+// The first coefficients of blocks: differences, whose signs are relative to the sign of the one
+// before.
+struct FirstCoefficients {
+  uint sum, code, sign;
+  bool damaged;
+
+  template <typename Bits, typename Store>
+  void start(thread Bits& bits, Store store) {
+    damaged = false;
+    bits.refill();
+    const uint first = read_code(bits, FIRST_DC_BOOK, damaged);
+    sum = (first >> 1) ^ (0 - (first & 1));
+    code = 5;
+    sign = 0;
+    store(0, short(sum));
+  }
+
+  template <typename Bits, typename Store>
+  void next(thread Bits& bits, device const uint* tables, uint block, Store store) {
     bits.refill();
     code = read_code(bits, tables[DC_START + min(code, LAST_DC)], damaged);
     sign = code == 0 ? 0 : sign ^ (0 - (code & 1));
     sum += (((code + 1) >> 1) ^ sign) - sign;
     store(block * AREA, short(sum));
   }
-  return !damaged && bits.left() >= 0;
+};
+
+template <typename Bits, typename Store>
+inline bool read_dc(thread Bits& bits, device const uint* tables, uint blocks, Store store) {
+  FirstCoefficients all;
+  all.start(bits, store);
+  for (uint block = 1; block < blocks; block++) all.next(bits, tables, block, store);
+  return !all.damaged && bits.left() >= 0;
 }
 
 // The tables of the next codes, and the position of the last coefficient.

@@ -107,42 +107,57 @@ inline Shorts<PAIR> raised(Shorts<PAIR> x) {
   return __builtin_bit_cast(Shorts<PAIR>, __builtin_bit_cast(Ushorts<PAIR>, x) + HALF_RANGE);
 }
 
+inline Ushorts<PAIR> clipped(Uints<PAIR> sums, uint shift) {
+  const Ints<PAIR> samples = __builtin_bit_cast(Ints<PAIR>, sums) >> int(shift);
+  return __builtin_convertvector(limited(samples, LOWEST, highest()), Ushorts<PAIR>);
+}
+
+// Column k of two blocks, times its weights.
+inline Ushorts<PAIR> weighted(thread const short* blocks, thread const ushort* weights, uint k) {
+  thread const Samples8<ushort>* columns = reinterpret_cast<thread const Samples8<ushort>*>(blocks);
+  const Samples8<ushort> by = reinterpret_cast<thread const Samples8<ushort>*>(weights)[k];
+  const Samples8<ushort> a = columns[k] * by, b = columns[k + SIDE] * by;
+  return __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+}
+
 // The samples of two blocks: `rows` has their rows side by side.
 template <typename C>
-inline void transform_pair(thread const short* blocks, thread const ushort* scale,
+inline void transform_pair(thread const short* blocks, thread const ushort* weights,
                            thread Ushorts<PAIR> (&rows)[SIDE]) {
   Uints<PAIR> in[SIDE], out[SIDE];
   Shorts<PAIR> between[SIDE];
   Ushorts<PAIR> others = 0;
 #pragma unroll
   for (uint k = 0; k < SIDE; k++) {
-    thread const Samples8<ushort>* first =
-        reinterpret_cast<thread const Samples8<ushort>*>(blocks + k * SIDE);
-    const Samples8<ushort> weights =
-        *reinterpret_cast<thread const Samples8<ushort>*>(scale + k * SIDE);
-    const Samples8<ushort> a = first[0] * weights, b = first[AREA / SIDE] * weights;
-    const Ushorts<PAIR> both =
-        __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    if (k > 0) others |= both;
-    in[k] = widened(__builtin_bit_cast(Shorts<PAIR>, both));
+    const Ushorts<PAIR> column = weighted(blocks, weights, k);
+    if (k > 0) others |= column;
+    in[k] = widened(__builtin_bit_cast(Shorts<PAIR>, column));
+  }
+  const Shorts<PAIR> lone = shifted<false>(in[0] + 1, 1);
+  const Ushorts<PAIR> below_first = {0, 0xFFFF, 0xFFFF, 0xFFFF, 0xFFFF, 0xFFFF, 0xFFFF, 0xFFFF,
+                                     0, 0xFFFF, 0xFFFF, 0xFFFF, 0xFFFF, 0xFFFF, 0xFFFF, 0xFFFF};
+  const Ushorts<PAIR> first = __builtin_convertvector(in[0], Ushorts<PAIR>);
+  if (__builtin_reduce_or(others | (first & below_first)) == 0) {  // flat blocks
+    const Shorts<PAIR> level = __builtin_shufflevector(lone, lone, 0, 0, 0, 0, 0, 0, 0, 0, 8, 8, 8,
+                                                       8, 8, 8, 8, 8);
+    const Uints<PAIR> sums = widened(raised(level)) * C::W4 + column_rounding<C>();
+    const Ushorts<PAIR> row = clipped(sums, C::COLUMN_SHIFT);
+#pragma unroll
+    for (uint k = 0; k < SIDE; k++) rows[k] = row;
+    return;
   }
   transform<C>(in, Uints<PAIR>(1u << (C::ROW_SHIFT - 1)), out);
 #pragma unroll
-  for (uint k = 0; k < SIDE; k++) between[k] = shifted<C::SATURATES>(out[k], C::ROW_SHIFT);
-  if (C::ROUNDS_LONE_DC) {
-    const Shorts<PAIR> lone = shifted<false>(in[0] + 1, 1);
-#pragma unroll
-    for (uint k = 0; k < SIDE; k++) between[k] = others == 0 ? lone : between[k];
+  for (uint k = 0; k < SIDE; k++) {
+    between[k] = shifted<C::SATURATES>(out[k], C::ROW_SHIFT);
+    if (C::ROUNDS_LONE_DC) between[k] = others == 0 ? lone : between[k];
   }
   transpose_pair(between);
 #pragma unroll
   for (uint k = 0; k < SIDE; k++) in[k] = widened(k == 0 ? raised(between[0]) : between[k]);
   transform<C>(in, Uints<PAIR>(column_rounding<C>()), out);
 #pragma unroll
-  for (uint k = 0; k < SIDE; k++) {
-    const Ints<PAIR> sums = __builtin_bit_cast(Ints<PAIR>, out[k]) >> int(C::COLUMN_SHIFT);
-    rows[k] = __builtin_convertvector(limited(sums, LOWEST, highest()), Ushorts<PAIR>);
-  }
+  for (uint k = 0; k < SIDE; k++) rows[k] = clipped(out[k], C::COLUMN_SHIFT);
 }
 
 // Eight rows of a block, those parts of them that are within the plane.
@@ -214,10 +229,9 @@ struct Codes {
     state.position = (1u << log2) - 1;
   }
 
-  void read_first(device const uint* tables) {
-    const uint count = 1u << log2;
-    for (uint i = 0; i < count * AREA; i++) store.blocks[i] = 0;
-    if (!read_dc(bits, tables, count, store)) step = Step::DAMAGE;
+  void clear() {
+    const uint count = AREA << log2;
+    for (uint i = 0; i < count; i++) store.blocks[i] = 0;
   }
 
   // Whether eight bytes can be read within the component.
@@ -235,14 +249,31 @@ struct Codes {
   }
 };
 
+// The first coefficients of two slices in turns.
+inline void read_first(thread Codes& a, thread Codes& b, device const uint* tables) {
+  a.clear();
+  b.clear();
+  FirstCoefficients in_a, in_b;
+  in_a.start(a.bits, a.store);
+  in_b.start(b.bits, b.store);
+  const uint count_a = 1u << a.log2, count_b = 1u << b.log2, both = min(count_a, count_b);
+  for (uint block = 1; block < both; block++) {
+    in_a.next(a.bits, tables, block, a.store);
+    in_b.next(b.bits, tables, block, b.store);
+  }
+  for (uint block = both; block < count_a; block++) in_a.next(a.bits, tables, block, a.store);
+  for (uint block = both; block < count_b; block++) in_b.next(b.bits, tables, block, b.store);
+  if (in_a.damaged || a.bits.left() < 0) a.step = Step::DAMAGE;
+  if (in_b.damaged || b.bits.left() < 0) b.step = Step::DAMAGE;
+}
+
 // Coefficients of two slices in turns: each code depends on the one before it, and a processor
 // works on both while it waits. After a refill there are bits for two coefficients of usual length.
 // A function of its own has the registers for itself.
 __attribute__((noinline)) inline void read_pair(thread Codes& first, thread Codes& second,
                                                 device const uint* tables) {
   Codes a = first, b = second;
-  a.read_first(tables);
-  b.read_first(tables);
+  read_first(a, b, tables);
   if (a.step == Step::MORE && b.step == Step::MORE) {
     while (a.is_inside() && b.is_inside()) {
       a.bits.add(a.bits.eight());
