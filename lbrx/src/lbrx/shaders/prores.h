@@ -7,19 +7,15 @@
 constant constexpr uint GROUP_BLOCKS = 16;  // of a threadgroup
 
 // Bits from aligned words of memory.
-struct WordBits {
+struct WordBits : BitBuffer {
   device const uint* words;
   ulong upcoming;  // word
   ulong end;       // byte
-  ulong buffer;
-  uint count;
 
   WordBits(device const uchar* data, Span span)
       : words(reinterpret_cast<device const uint*>(data)),
         upcoming(span.start >> 2),
-        end(span.end),
-        buffer(0),
-        count(0) {
+        end(span.end) {
     const uint skipped = uint(span.start & 3) * 8;
     buffer = ulong(word()) << (32 + skipped);
     count = 32 - skipped;
@@ -38,17 +34,6 @@ struct WordBits {
     if (count > 32) return;
     buffer |= ulong(word()) << (32 - count);
     count += 32;
-  }
-
-  void skip(uint n) {
-    buffer <<= n;
-    count -= n;
-  }
-
-  uint next(uint n) {
-    const uint value = uint(buffer >> (64 - n));
-    skip(n);
-    return value;
   }
 
   int left() const { return int(long(end << 3) - long(upcoming << 5)) + int(count); }
@@ -71,13 +56,6 @@ struct DeviceSamples {
     if (column < plane.width && row < plane.rows) *plane.at(column, row) = value;
   }
 };
-
-// The first of a component's blocks: luma of a slice, then Cb and Cr, after the slices before.
-inline ulong first_block(Slice slice, uint component) {
-  const uint chroma = 2 * chroma_columns();
-  const uint before = component == LUMA ? 0 : 4 + (component - 1) * chroma;
-  return ulong(slice.before) * (4 + 2 * chroma) + (before << slice.log2_macroblocks);
-}
 
 // Coefficients without a code are zero.
 kernel void prores_clear(device uint4* blocks [[buffer(0)]],

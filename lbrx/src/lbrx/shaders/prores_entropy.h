@@ -1,9 +1,26 @@
 // Entropy decoding of ProRes coefficients and alpha (SMPTE RDD 36).
 //
-// `Bits` is a reader whose `buffer` has the next bits at the top: 33 or more after `refill`, with
-// zeros beyond the end. `left` is how many bits there are to the end, negative beyond it.
+// `Bits` is a BitBuffer with two more functions: after `refill` it has 33 bits or more, zeros
+// beyond the end, and `left` is how many bits there are to the end, negative beyond it.
 #pragma once
 #include "prores_slice.h"
+
+// The next bits of a stream, the first one highest.
+struct BitBuffer {
+  ulong buffer;
+  uint count;
+
+  void skip(uint n) {
+    buffer <<= n;
+    count -= n;
+  }
+
+  uint next(uint n) {
+    const uint value = uint(buffer >> (64 - n));
+    skip(n);
+    return value;
+  }
+};
 
 // Layout of the tables: see code_tables.py.
 constant constexpr uint RUN_BITS = 9, LEVEL_BITS = 10;

@@ -14,14 +14,14 @@ template <typename T>
 using Samples16 __attribute__((ext_vector_type(16), aligned(2))) = T;
 
 // Bits from bytes of memory. Eight bytes from any byte of a slice on can be read.
-struct ByteBits {
+struct ByteBits : BitBuffer {
   device const uchar* at;
   device const uchar* end;
-  ulong buffer;
-  uint count;
 
-  ByteBits(device const uchar* data, Span span)
-      : at(data + span.start), end(data + span.end), buffer(0), count(0) {}
+  ByteBits(device const uchar* data, Span span) : at(data + span.start), end(data + span.end) {
+    buffer = 0;
+    count = 0;
+  }
 
   // Eight bytes, the first one highest.
   ulong eight() const {
@@ -44,17 +44,6 @@ struct ByteBits {
     buffer |= bytes >> count;
     at += (63 - count) >> 3;
     count |= 56;
-  }
-
-  void skip(uint n) {
-    buffer <<= n;
-    count -= n;
-  }
-
-  uint next(uint n) {
-    const uint value = uint(buffer >> (64 - n));
-    skip(n);
-    return value;
   }
 
   int left() const { return int(end - at) * 8 + int(count); }

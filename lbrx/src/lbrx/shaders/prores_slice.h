@@ -105,17 +105,28 @@ inline uint2 block_place(Slice slice, uint component, uint block) {
   return uint2(slice.column * chroma_columns() + (block >> 1), slice.row * 2 + (block & 1));
 }
 
-// A plane of one picture.
-struct Plane {
-  device ushort* first;
+// The first of a component's blocks: luma of a slice, then Cb and Cr, after the slices before.
+inline ulong first_block(Slice slice, uint component) {
+  const uint chroma = 2 * chroma_columns();
+  const uint before = component == LUMA ? 0 : 4 + (component - 1) * chroma;
+  return ulong(slice.before) * (4 + 2 * chroma) + (before << slice.log2_macroblocks);
+}
+
+// A plane of one picture. T is ushort, const where it is only read.
+template <typename T>
+struct PlaneOf {
+  device T* first;
   uint width, rows;  // rows of the picture
   uint pitch;        // elements from a row to the next
 
-  device ushort* at(uint x, uint y) const { return first + ulong(y) * pitch + x; }
+  device T* at(uint x, uint y) const { return first + ulong(y) * pitch + x; }
 };
 
-inline Plane plane_of(device ushort* planes, constant FrameSize& size,
-                      device const Picture& picture, uint component) {
+typedef PlaneOf<ushort> Plane;
+
+template <typename T>
+inline PlaneOf<T> plane_of(device T* planes, constant FrameSize& size,
+                           device const Picture& picture, uint component) {
   const uint width = is_chroma(component) ? size.chroma_width : size.width;
   const ulong start = (ulong(picture.frame) * size.height + picture.first_row) * width;
   const uint rows = (size.height - picture.first_row + picture.row_step - 1) / picture.row_step;

@@ -96,6 +96,19 @@ def code_tables() -> NDArray[np.uint32]:
     return np.concatenate([header, *runs, *levels])
 
 
+def packed_books() -> NDArray[np.uint32]:
+    """The codebooks as the encoder takes them: of runs, levels and DC coefficients, each at the
+    place that the header of the tables has for it."""
+    books = np.zeros(HEADER, np.uint32)
+    for start, kind in (
+        (RUN_STARTS, RUN_BOOKS),
+        (LEVEL_STARTS, LEVEL_BOOKS),
+        (DC_START, DC_BOOKS),
+    ):
+        books[start : start + len(kind)] = [book.packed for book in kind]
+    return books
+
+
 def _starts(books: tuple[Codebook, ...], bits: int, at: int) -> tuple[list[int], int]:
     """Where the table of each codebook starts, equal ones at the same place; and the end."""
     places = {book: at + (i << bits) for i, book in enumerate(dict.fromkeys(books))}
