@@ -74,6 +74,8 @@ def drawn(source: str, height: int, width: int, number: int, rng: Any) -> Plane:
         )
     elif source == "extreme":  # every code, in large steps
         values = rng.integers(0, 1024, x.shape)
+    elif source == "spot":  # one slice with all the bits of a frame
+        values = np.where((x < 96) & (y < 16), rng.integers(0, 1024, x.shape), 512)
     elif source == "flat":
         values = np.full(x.shape, 300 + 9 * number)
     else:  # alpha: ramps, runs of one value, noise

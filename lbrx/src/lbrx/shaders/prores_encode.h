@@ -209,7 +209,8 @@ inline uint alpha_at(Source plane, uint x, uint y) {
 }
 
 // Alpha with 16 bits: differences to the value before, and how often a value is repeated.
-inline void put_alpha(thread BitWriter& bits, Source plane, Slice slice) {
+template <typename Sink>
+inline void put_alpha(thread Sink& bits, Source plane, Slice slice) {
   const uint columns = 16u << slice.log2_macroblocks, count = columns * 16;
   const uint left = slice.column * 16, top = slice.row * 16;
   uint before = 0xFFFF, i = 0;
@@ -268,12 +269,20 @@ kernel void prores_count(device const Slice* slices [[buffer(0)]],
   sizes[at] = bits.total;
 }
 
-struct SliceRoom {
-  uint stride;  // bytes between slices of the output
-  uint has_alpha;
-};
+// The bits of alpha, which quantization does not change.
+kernel void prores_count_alpha(device const Slice* slices [[buffer(0)]],
+                               device const Picture* pictures [[buffer(1)]],
+                               constant FrameSize& size [[buffer(2)]],
+                               device const ushort* alpha [[buffer(3)]],
+                               device uint* sizes [[buffer(4)]],
+                               uint at [[thread_position_in_grid]]) {
+  const Slice slice = slices[at];
+  BitCount bits{0};
+  put_alpha(bits, plane_of(alpha, size, pictures[slice.picture], ALPHA), slice);
+  sizes[at] = bits.total;
+}
 
-// A thread for each slice. Sizes are in bytes, 0 where the room is not enough.
+// Writes slices of counted sizes, and how many bytes they would have had with more room.
 kernel void prores_write(device const Slice* slices [[buffer(0)]],
                          device const Picture* pictures [[buffer(1)]],
                          device const uchar* scans [[buffer(2)]],
@@ -283,16 +292,16 @@ kernel void prores_write(device const Slice* slices [[buffer(0)]],
                          device const uint* scales [[buffer(6)]], device uint* sizes [[buffer(7)]],
                          constant FrameSize& size [[buffer(8)]],
                          device const ushort* alpha [[buffer(9)]],
-                         constant SliceRoom& room [[buffer(10)]],
+                         constant uint& has_alpha [[buffer(10)]],
                          device uchar* output [[buffer(11)]],
                          uint at [[thread_position_in_grid]]) {
   const Slice slice = slices[at];
   device const Picture& picture = pictures[slice.picture];
-  device uchar* own = output + ulong(at) * room.stride;
-  BitWriter bits{own, HEADER_BYTES, room.stride, 0, 0, HEADER_BYTES, 2};
+  device uchar* own = output + slice.offset;
+  BitWriter bits{own, HEADER_BYTES, slice.size, 0, 0, HEADER_BYTES, 2};
   own[0] = HEADER_BYTES << 3;
   own[1] = uchar(scales[at]);
   put_slice(bits, slice, picture, scales[at], scans, books, coefficients, levels);
-  if (room.has_alpha != 0) put_alpha(bits, plane_of(alpha, size, picture, ALPHA), slice);
-  sizes[at] = bits.written > room.stride ? 0 : bits.written;
+  if (has_alpha != 0) put_alpha(bits, plane_of(alpha, size, picture, ALPHA), slice);
+  sizes[at] = bits.written;
 }

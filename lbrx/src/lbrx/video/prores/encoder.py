@@ -25,9 +25,6 @@ CREATOR = b"lbrx"
 LOG2_SLICE = 3  # macroblocks of a slice, the most there can be
 MOST_BLOCKS = 32  # of a component in a slice
 COEFFICIENTS = 64  # of a block
-SLICE_HEADER = 8  # bytes
-CODE_BITS = 16  # no more on average at the coarsest quantization
-ALPHA_BITS = 18  # of a sample, the most
 GROUP = 32  # threads
 FORMATS = {
     (10, False): ("yuv422p10le",),
@@ -112,15 +109,8 @@ class _Job:
         slices["before"] = np.cumsum(macroblocks) - macroblocks
         return pictures, slices
 
-    @property
-    def room(self) -> int:
-        """Bytes that a slice may need."""
-        bits = MOST_BLOCKS * COEFFICIENTS * (3 * CODE_BITS + ALPHA_BITS * self.has_alpha)
-        needed = max(bits, self.profile.bits << LOG2_SLICE) // 8
-        return -(-(SLICE_HEADER + needed) // 64) * 64
-
-    def run(self, gpu: Context) -> tuple[NDArray[np.uint8], NDArray[np.uint32]]:
-        """The bytes of all slices, each in a row of its own, and their sizes."""
+    def run(self, gpu: Context) -> tuple[NDArray[np.uint8], Records]:
+        """The bytes of all slices, one behind the other, and the records that say where."""
         pictures, slices = self.records()
         count = len(slices)
         macroblocks = 1 << slices["log2_macroblocks"].astype(np.int64)
@@ -142,18 +132,22 @@ class _Job:
 
         frames = pictures["frame"][slices["picture"]].astype(np.int64)
         budgets = np.bincount(frames, macroblocks).astype(np.int64) * self.profile.bits
-        scales = chosen_scales(counted, frames, budgets)
-        output = gpu.buffer(count * self.room, "video")
-        room = struct.pack("2I", self.room, self.has_alpha)
-        last: list[Buffer | bytes] = [
-            gpu.upload(scales.astype(np.uint32), "video"),
-            sizes,
-            size,
-            planes[-1],
-            room,
-        ]
-        self.dispatch(gpu, "prores_write", [*first, *last, output], (count, 1, 1))
-        return output.array().reshape(count, self.room), sizes.array(np.uint32)
+        scales, bits = chosen_scales(counted, frames, budgets)
+        if self.has_alpha:
+            self.dispatch(
+                gpu, "prores_count_alpha", [*first[:2], size, planes[-1], sizes], (count, 1, 1)
+            )
+            bits += sizes.array(np.uint32)
+        slices["size"] = bits // 8
+        slices["offset"] = np.cumsum(slices["size"], dtype=np.uint64) - slices["size"]
+        first[0] = gpu.upload(slices.view(np.uint8), "video")
+        output = gpu.buffer(int(slices["size"].sum()), "video")
+        coded = gpu.upload(scales.astype(np.uint32), "video")
+        alpha = struct.pack("I", self.has_alpha)
+        last: list[Buffer | bytes] = [coded, sizes, size, planes[-1], alpha, output]
+        self.dispatch(gpu, "prores_write", [*first, *last], (count, 1, 1))
+        assert (sizes.array(np.uint32) == slices["size"]).all()
+        return output.array(), slices
 
     def size(self, count: int) -> bytes:
         """`struct FrameSize` of prores_slice.h."""
@@ -171,31 +165,18 @@ class _Job:
         pipeline = gpu.shaders.pipeline("prores_encode", name, constants, safe_math=True)
         gpu.queue.dispatch(pipeline, arguments, grid, (GROUP, 1, 1))
 
-    def packets(self, rows: NDArray[np.uint8], sizes: NDArray[np.uint32]) -> list[bytes]:
+    def packets(self, data: NDArray[np.uint8], slices: Records) -> list[bytes]:
         """The packets made of the slices."""
-        assert sizes.all(), "a slice is larger than its room"
         header = self.header()
-        per_picture = len(sizes) // (self.planes.frames * self.fields)
+        pictures = np.split(slices, self.planes.frames * self.fields)
         packets = []
         for frame in range(self.planes.frames):
-            parts: list[bytes | memoryview] = [header]
-            for field in range(self.fields):
-                start = (frame * self.fields + field) * per_picture
-                parts += self.picture(rows[start:], sizes[start : start + per_picture])
+            parts = [header]
+            for records in pictures[frame * self.fields : (frame + 1) * self.fields]:
+                parts += _picture(data, records)
             length = 4 + sum(len(part) for part in parts)
             packets.append(b"".join([length.to_bytes(4, "big"), *parts]))
         return packets
-
-    def picture(
-        self, rows: NDArray[np.uint8], sizes: NDArray[np.uint32]
-    ) -> list[bytes | memoryview]:
-        """The parts of a picture: its header, the table of its slices, and the slices."""
-        table = sizes.astype(">u2").tobytes()
-        total = PICTURE_HEADER + len(table) + int(sizes.sum())
-        fixed = struct.pack(
-            ">BIHB", PICTURE_HEADER << 3, total, min(len(sizes), 0xFFFF), LOG2_SLICE << 4
-        )
-        return [fixed, table, *(rows[i, :size].data for i, size in enumerate(sizes.tolist()))]
 
     def header(self) -> bytes:
         """The identifier and the frame header."""
@@ -209,6 +190,17 @@ class _Job:
             *(color.primaries, color.transfer, color.matrix, 2 * self.has_alpha, 0, 3),
         )
         return IDENTIFIER + fixed + matrices
+
+
+def _picture(data: NDArray[np.uint8], slices: Records) -> list[bytes]:
+    """The parts of a picture: its header, the table of its slices, and the slices."""
+    table = slices["size"].astype(">u2").tobytes()
+    start, size = int(slices["offset"][0]), int(slices["size"].sum())
+    total = PICTURE_HEADER + len(table) + size
+    # Decoders compute the number of slices; the field is too small for that of the largest frames.
+    count = min(len(slices), 0xFFFF)
+    fixed = struct.pack(">BIHB", PICTURE_HEADER << 3, total, count, LOG2_SLICE << 4)
+    return [fixed, table, data[start : start + size].tobytes()]
 
 
 def _buffer(tensor: Tensor) -> Buffer:

@@ -21,8 +21,8 @@ Count = Callable[[Numbers], Numbers]
 """Bits of slices by their scales; a scale of 0 leaves a slice out, and its bits are 0."""
 
 
-def chosen_scales(count: Count, frames: Numbers, budgets: Numbers) -> Numbers:
-    """The coded scale of each slice.
+def chosen_scales(count: Count, frames: Numbers, budgets: Numbers) -> tuple[Numbers, Numbers]:
+    """The coded scale of each slice, and the bits it has with it.
 
     count: measures slices on the device.
     frames: the frame of each slice.
@@ -75,18 +75,20 @@ class _Search:
         return high
 
 
-def _refined(search: _Search, frames: Numbers, budgets: Numbers, coarse: Numbers) -> Numbers:
+def _refined(
+    search: _Search, frames: Numbers, budgets: Numbers, coarse: Numbers
+) -> tuple[Numbers, Numbers]:
     """Spend what is left of the budgets on slices with the next finer scale, spread over the
     frame."""
     every = np.ones(len(frames), bool)
     fine = np.maximum(coarse - 1, 1)
-    sizes = search.bits(coarse, every)
+    sizes, finer_sizes = (search.bits(scales, every) for scales in (coarse, fine))
     left = budgets - np.bincount(frames, sizes, len(budgets)).astype(np.int64)
-    more = np.maximum(search.bits(fine, every) - sizes, 0)
     order = np.lexsort((np.arange(len(frames)) * GOLDEN % 1, frames))
-    total = np.cumsum(more[order])
+    total = np.cumsum(np.maximum(finer_sizes - sizes, 0)[order])
     starts = np.searchsorted(frames, np.arange(len(budgets)))
     before = np.where(starts > 0, total[starts - 1], 0)
-    finer = np.zeros(len(frames), bool)
-    finer[order] = total - before[frames] <= left[frames]
-    return np.where(finer, fine[frames], coarse[frames])
+    is_finer = np.zeros(len(frames), bool)
+    is_finer[order] = total - before[frames] <= left[frames]
+    scales = np.where(is_finer, fine[frames], coarse[frames])
+    return scales, np.where(is_finer, finer_sizes, sizes)
