@@ -112,9 +112,11 @@ struct Code {
 inline Code code_of(uint value, uint book) {
   const uint rice = book >> 5, order = book >> 2 & 7, limit = book & 3;
   const uint first = (limit + 1) << rice;  // value of the exponential codes
-  if (value < first) return {(value & ((1u << rice) - 1)) | 1u << rice, (value >> rice) + 1 + rice};
-  const uint bits = value - first + (1u << order);
-  return {bits, 2 * (32 - clz(bits)) - order + limit};
+  const uint exponential = value - first + (1u << order);
+  // Both are computed, since a branch would often be predicted wrongly.
+  const bool is_rice = value < first;
+  return {is_rice ? (value & ((1u << rice) - 1)) | 1u << rice : exponential,
+          is_rice ? (value >> rice) + 1 + rice : 2 * (32 - clz(exponential)) - order + limit};
 }
 
 // Counts the bits of codes.
@@ -156,7 +158,15 @@ struct BitWriter {
   }
 };
 
-// The levels of a component: coefficients divided by their weights, to the nearest integer.
+// Divides N coefficients to the nearest integers. A loop of constant length vectorises.
+template <uint N>
+inline void divide(device const short* from, device short* to, float inverse) {
+  float values[N];
+  for (uint i = 0; i < N; i++) values[i] = float(from[i]);
+  for (uint i = 0; i < N; i++) to[i] = short(int(rint(values[i] * inverse)));
+}
+
+// The levels of a component: coefficients divided by their weights.
 inline void quantize(device const short* coefficients, device short* levels, uint log2,
                      device const uchar* weights, device const uchar* scan, uint scale) {
   const uint blocks = 1u << log2;
@@ -164,8 +174,23 @@ inline void quantize(device const short* coefficients, device short* levels, uin
     const float inverse = 1.0f / float(weights[scan[i]] * scale);
     device const short* from = coefficients + (i << log2);
     device short* to = levels + (i << log2);
-    for (uint b = 0; b < blocks; b++) to[b] = short(rint(float(from[b]) * inverse));
+    if (blocks < 16) {
+      for (uint b = 0; b < blocks; b += 2) divide<2>(from + b, to + b, inverse);
+    } else {
+      for (uint b = 0; b < blocks; b += 16) divide<16>(from + b, to + b, inverse);
+    }
   }
+}
+
+// Which of the next 32 levels, or of `count`, are not zero: a bit each.
+inline uint not_zero(device const short* levels, uint count) {
+  uint mask = 0;
+  if (count < 32) {
+    for (uint i = 0; i < count; i++) mask |= uint(levels[i] != 0) << i;
+  } else {
+    for (uint i = 0; i < 32; i++) mask |= uint(levels[i] != 0) << i;
+  }
+  return mask;
 }
 
 // The codes of a component's levels; `Sink` is BitCount or BitWriter.
@@ -185,20 +210,19 @@ inline void put_levels(thread Sink& sink, device const short* levels, uint log2,
     code = wanted;
     sign = magnitude == 0 ? 0 : own;
   }
-  uint run = 0, last_run = FIRST_RUN, last_level = FIRST_LEVEL;
-  for (uint p = blocks; p < count; p++) {
-    const int level = levels[p];
-    if (level == 0) {
-      run++;
-      continue;
+  uint last = blocks - 1, last_run = FIRST_RUN, last_level = FIRST_LEVEL;
+  for (uint start = blocks; start < count; start += 32) {
+    for (uint mask = not_zero(levels + start, count - start); mask != 0; mask &= mask - 1) {
+      const uint position = start + ctz(mask), run = position - last - 1;
+      const int level = levels[position];
+      const uint magnitude = uint(abs(level));
+      sink.put(code_of(run, books[RUN_BOOKS + min(last_run, LAST_RUN)]));
+      sink.put(code_of(magnitude - 1, books[LEVEL_BOOKS + min(last_level, LAST_LEVEL)]));
+      sink.put({level < 0 ? 1u : 0u, 1});
+      last = position;
+      last_run = run;
+      last_level = magnitude;
     }
-    const uint magnitude = uint(abs(level));
-    sink.put(code_of(run, books[RUN_BOOKS + min(last_run, LAST_RUN)]));
-    sink.put(code_of(magnitude - 1, books[LEVEL_BOOKS + min(last_level, LAST_LEVEL)]));
-    sink.put({level < 0 ? 1u : 0u, 1});
-    last_run = run;
-    last_level = magnitude;
-    run = 0;
   }
 }
 
