@@ -99,6 +99,12 @@ def test_refused() -> None:
         encode(planes, codec="h264")
     with pytest.raises(FormatError, match="ap4h takes yuv444p12le or yuva444p12le, not yuv422p10"):
         encode(planes, codec="ap4h")
+    with pytest.raises(FormatError, match="no second field"):
+        encode(
+            frames_of("yuv422p10le", (1, 16), "flat", 1),
+            codec="apch",
+            field_order=FieldOrder.TOP_FIRST,
+        )
 
 
 @pytest.mark.skipif(GPU, reason="checks are of the software device")

@@ -86,13 +86,15 @@ class Batch:
 
 
 def _check_same(first: FrameHeader, header: FrameHeader, frame: int, alpha: bool) -> None:
-    facts = ["width", "height", "chroma_444", *(["has_alpha"] if alpha else [])]
-    for what in facts:
-        was, now = getattr(first, what), getattr(header, what)
+    names = {"width": "width", "height": "height", "chroma_444": "4:4:4 chroma"}
+    if alpha:
+        names["has_alpha"] = "alpha"
+    for fact, name in names.items():
+        was, now = getattr(first, fact), getattr(header, fact)
         if was != now:
             raise FormatError(
-                f"frame {frame} has {what} {now}, and the first one has {was}: decode frames of "
-                "one format in one call"
+                f"frame {frame} differs from the first one in {name} ({now}, not {was}): decode "
+                "frames of one format in one call"
             )
 
 

@@ -73,8 +73,7 @@ NEXT_UNIT = 64
 def scans() -> NDArray[np.uint8]:
     """Where the coefficients of a block lie, in the order of their codes: progressive and
     interlaced, by rows of the block and by columns."""
-    progressive = [_PROGRESSIVE, _INTERLACED]
-    by_rows = np.array(progressive, np.uint8)
+    by_rows = np.array([_PROGRESSIVE, _INTERLACED], np.uint8)
     return np.stack([by_rows, by_rows % 8 * 8 + by_rows // 8])
 
 

@@ -59,6 +59,8 @@ def encode(
             f"frames of {planes.width} x {planes.height} cannot be encoded: sides are 1 to "
             f"{MAX_SIDE} pixels"
         )
+    if field_order is not FieldOrder.PROGRESSIVE and planes.height < 2:
+        raise FormatError("a frame of one row has no second field: encode it as progressive")
     job = _Job(planes, profile, field_order)
     return job.packets(*job.run(context())) if planes.frames else []
 
