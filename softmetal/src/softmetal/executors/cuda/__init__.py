@@ -69,6 +69,12 @@ def _library() -> ctypes.CDLL:
     return library
 
 
+def executor(name: str) -> CudaExecutor | None:
+    """`cuda:0` and so on: a GPU by its number. Raises ExecutionError if there is none."""
+    number = name.removeprefix("cuda:")
+    return CudaExecutor(int(number)) if number != name and number.isdecimal() else None
+
+
 class CudaExecutor:
     """Runs command lists on an NVIDIA GPU. See `Executor` for the methods."""
 
