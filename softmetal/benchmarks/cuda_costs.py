@@ -93,9 +93,8 @@ def main() -> None:
         print(f"{name}: {looking * 1e3:.2f} ms, {looking / plain:.2f} of the time without a look")
     x, y = private(BYTES), private(BYTES)
     typed, cast = (seconds(name, [x, y], BYTES // 16) for name in ("typed", "cast"))
-    print(
-        f"copy: {2 * BYTES / typed / 1e12:.2f} TB/s by float4*, {cast / typed:.2f} of its time by casts"
-    )
+    speed = 2 * BYTES / typed / 1e12
+    print(f"copy: {speed:.2f} TB/s by float4*, {cast / typed:.2f} of its time by casts")
 
 
 if __name__ == "__main__":
