@@ -58,7 +58,8 @@ def xcrun(tmp_path, monkeypatch):
 
 def wide_shader(folder):
     """Add a stem with vectors that only CPUs have."""
-    wide = "typedef float Wide __attribute__((ext_vector_type(16)));\n"
+    wide = "#pragma softmetal extensions\n"
+    wide += "typedef float Wide __attribute__((ext_vector_type(16)));\n"
     kernel = "kernel void d(device float* x [[buffer(0)]]) { Wide w = x[0]; x[1] = w[15]; }\n"
     (folder / "wide.metal").write_text(HEAD + wide + kernel)
 
