@@ -65,8 +65,9 @@ def run(name, address=0):
     commands.commit()
     commands.waitUntilCompleted()
     error = commands.error()
-    view = np.frombuffer(buffer.contents().as_buffer(1024), np.uint32)
-    return None if error is None else str(error.localizedDescription()), view.copy()
+    if error is not None:
+        return str(error.localizedDescription()), None
+    return None, np.frombuffer(buffer.contents().as_buffer(1024), np.uint32).copy()
 
 def fine():
     error, x = run("fine")
@@ -121,7 +122,13 @@ except Exception as problem:
     assert works or told
 
 
-@pytest.mark.parametrize("fault", BOUNDS, ids=lambda fault: fault.name)
+# A GPU's checks do not know the variables of threadgroup memory, nor which heaps are resident.
+CPU_ONLY = {"threadgroup_neighbour", "heap_not_resident"}
+
+
+@pytest.mark.parametrize(
+    "fault", [each for each in BOUNDS if each.name not in CPU_ONLY], ids=lambda fault: fault.name
+)
 def test_bounds(fault) -> None:
     findings = run_fault(fault, False, "bounds", seed=1)
     assert findings
@@ -132,7 +139,7 @@ def test_bounds(fault) -> None:
 
 
 VECTORS = {"float4": (np.float32, 4), "float2": (np.float32, 2), "half4": (np.float16, 4),
-           "uchar4": (np.uint8, 4), "int3": (np.int32, 4), "ulong2": (np.uint64, 2)}  # fmt: skip
+           "int3": (np.int32, 4), "ulong2": (np.uint64, 2)}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", VECTORS)

@@ -161,7 +161,9 @@ def import_cuda(source: Exporter) -> Array | None:
     first = memory.address + low * size
     begin = first // _ALIGNMENT * _ALIGNMENT
     nbytes = max(first + (high - low) * size - begin, 1)
-    storage = MetalStorage(device.over(begin, nbytes, owner), 0, nbytes)
+    empty = 0 in memory.shape  # its address may be anything
+    buffer = device.buffer(nbytes) if empty else device.over(begin, nbytes, owner)
+    storage = MetalStorage(buffer, 0, nbytes)
     return Array(storage, Layout(memory.shape, memory.strides, (memory.address - begin) // size),
                  memory.dtype)  # fmt: skip
 

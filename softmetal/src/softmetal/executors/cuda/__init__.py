@@ -167,6 +167,8 @@ class CudaExecutor:
 
     def host_side(self, address: int, length: int, host: int = 0) -> int:
         made: int | None = self._c.softmetal_gpu_host_side(self._gpu, address, host or None)
+        if not made and self.lost:
+            raise ExecutionError("a fault has ended this GPU's device: its memory cannot be read")
         if not made:
             raise MemoryError(f"no memory for the host's side of a buffer of {length} bytes")
         return made

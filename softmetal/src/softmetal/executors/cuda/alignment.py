@@ -4,7 +4,8 @@ Apple's GPUs and processors read and write them; on NVIDIA GPUs a vector that is
 of its size ends the context. So an access whose address is not known to be such a multiple looks at
 it, and goes element by element if it must. Known are addresses in steps of the vector's size from a
 buffer whose own type has that alignment: Metal asks for offsets of buffers to be multiples of it.
-Vectors of halves that are only copied are integers of 64 or 128 bits here.
+Vectors of halves that are only copied are integers of 64 or 128 bits here. Vectors of 32 bits that
+are only copied are plain integers, and are not looked at.
 """
 
 from __future__ import annotations
