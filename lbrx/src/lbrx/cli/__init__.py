@@ -24,6 +24,7 @@ COMMANDS = {
     "convert": "write a model in another format, quantized or not",
     "devices": "show the Metal devices and what they can do",
     "evolve": "search the merge parameters that give the best model",
+    "export": "write a language model as a Core ML program for the Neural Engine",
     "extract-lora": "write the difference of two models as a LoRA adapter",
     "generate": "complete a text with a language model, or chat with it",
     "inspect": "show what is in a model, and which chips it fits",
@@ -58,6 +59,8 @@ def _find(name: str) -> Command:
             from lbrx.cli import devices as command
         case "evolve":
             from lbrx.cli import evolve as command
+        case "export":
+            from lbrx.cli import export as command
         case "extract-lora":
             from lbrx.cli import extract_lora as command
         case "generate":
