@@ -30,6 +30,7 @@ COMMANDS = {
     "inspect": "show what is in a model, and which chips it fits",
     "merge": "merge models as mergekit's YAML says, or with options",
     "perplexity": "measure how well a language model predicts a text",
+    "plan": "model the time and energy of a language model on the units of Apple's chips",
     "profile": "run a script and show how long its kernels took",
     "shaders": "compile the kernels ahead of their first use",
     "task-vector": "write the difference of two models as a model",
@@ -71,6 +72,8 @@ def _find(name: str) -> Command:
             from lbrx.cli import merge as command
         case "perplexity":
             from lbrx.cli import perplexity as command
+        case "plan":
+            from lbrx.cli import plan as command
         case "profile":
             from lbrx.cli import profile as command
         case "shaders":

@@ -80,6 +80,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, kind, metavar, text in SAMPLING:
         add(f"--{name.replace('_', '-')}", metavar=metavar, type=kind, help=text)
     add(
+        "--prefill",
+        choices=("gpu", "neural-engine", "auto"),
+        default="gpu",
+        help="the unit that reads prompts: gpu (the default), neural-engine through a Core ML "
+        "program that is kept in LBRX_CACHE, or auto, which models both and prints its reason",
+    )
+    add(
         "--prompt-cache",
         metavar="FILE",
         help="restore the KV cache from this file if it exists, and save it there at the end",
@@ -93,6 +100,11 @@ def run(options: argparse.Namespace) -> int:
         raise LbrxError("--system is a chat message: give --chat, too")
     read_options(_generation_options(options))  # bad ones raise before the model is loaded
     model = open_language_model(options)
+    if options.prefill != "gpu":
+        from lbrx.models.export.prompt_reader import NeuralEngineReader
+
+        reader = NeuralEngineReader(model.engine.network, automatic=options.prefill == "auto")
+        model.engine.prompt_reader = reader
     saved = Path(options.prompt_cache) if options.prompt_cache else None
     if saved is not None and saved.exists():
         model.restore_prompt(saved)
@@ -197,10 +209,19 @@ def _show(stream: Stream, model: LanguageModel) -> str:
             parts.append(part)
             print(part, end="", flush=True)
     print(flush=True)
+    _show_reader(model)
     if stream.timing.first_token_seconds:
         line = speeds(stream.timing, model.engine.network.device)
         print(line, file=sys.stderr, flush=True)
     return "".join(parts)
+
+
+def _show_reader(model: LanguageModel) -> None:
+    """Print which unit read the prompts, where that was asked for."""
+    reports: list[str] = getattr(model.engine.prompt_reader, "reports", [])
+    for line in reports:
+        print(line, file=sys.stderr, flush=True)
+    reports.clear()
 
 
 def speeds(timing: Timing, device: str) -> str:

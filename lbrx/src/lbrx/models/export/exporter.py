@@ -94,15 +94,10 @@ def export_network(
     )
 
 
-def kept_package(network: Decoder, settings: ExportSettings) -> tuple[Path, bool]:
-    """The package of a network in the folder LBRX_CACHE, with the function `prefill` alone, and
-    whether it was there. A first call writes it."""
+def package_path(network: Decoder, settings: ExportSettings) -> Path:
+    """Where the program that reads a network's prompts is kept, in the folder LBRX_CACHE."""
     facts = json.dumps({"format": FORMAT, **asdict(settings)}, sort_keys=True)
     rope = repr(network.config.rope)
     key = f"{network.weights.fingerprint()} {facts} {rope}".encode()
     name = f"{network.config.model_type}-{hashlib.sha256(key).hexdigest()[:24]}.mlpackage"
-    path = env.cache_dir() / "neural-engine" / name
-    there = path.exists()
-    if not there:
-        export_network(network, path, settings, functions=("prefill",))
-    return path, there
+    return env.cache_dir() / "neural-engine" / name
