@@ -9,7 +9,7 @@ import lbrx
 from lbrx.errors import LbrxError
 from lbrx.neural_engine.binding import mil_builder, mil_types
 from lbrx.neural_engine.core_ml_model import CoreMLModel, compiled_model
-from lbrx.neural_engine.mil_package import opset, write_package
+from lbrx.neural_engine.mil_package import build_function, write_package
 from lbrx.neural_engine.weight_forms import WeightForm, parse_form, program_weight, values_of
 
 ROWS, COLUMNS = 12, 64
@@ -23,16 +23,14 @@ def multiplied(weights, folder):
     """Each weight as a program has it: its convolution with the identity matrix."""
     mb, types = mil_builder(), mil_types()
 
-    @mb.function(
-        input_specs=[mb.TensorSpec((1, COLUMNS, 1, COLUMNS), dtype=types.fp16)],
-        opset_version=opset(),
-    )
-    def function(x):
+    def body(x):
         return tuple(
             mb.conv(x=x, weight=weight.emit(name), pad_type="valid", name=f"y_{name}")
             for name, weight in weights.items()
         )
 
+    inputs = {"x": mb.placeholder((1, COLUMNS, 1, COLUMNS), dtype=types.fp16)}
+    function = build_function(inputs, body)
     write_package(folder / "w.mlpackage", {"main": function})
     model = CoreMLModel(compiled_model(folder / "w.mlpackage"), "main")
     eye = np.eye(COLUMNS, dtype=np.float16).reshape(1, COLUMNS, 1, COLUMNS)

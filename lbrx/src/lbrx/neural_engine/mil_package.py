@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,6 +19,17 @@ SPECIFICATION = 9  # macOS 15 and iOS 18: states and several functions
 def opset() -> Any:
     """The opset of programs for the Neural Engine: the oldest with states and attention."""
     return coremltools().target.iOS18
+
+
+def build_function(inputs: Mapping[str, Any], body: Callable[..., Any]) -> Any:
+    """A MIL function with these placeholders of the builder as its inputs. `body` is called with
+    their variables in order, and returns the outputs."""
+    coremltools()
+    made = import_module("coremltools.converters.mil.mil").Function(inputs, opset_version=opset())
+    with made:
+        result = body(*(made.inputs[name] for name in inputs))
+        made.set_outputs(list(result) if isinstance(result, tuple) else [result])
+    return made
 
 
 def check_path(path: Path) -> None:

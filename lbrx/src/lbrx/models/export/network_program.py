@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from lbrx.models.config import ModelConfig, RopeSettings
 from lbrx.models.export.network_parts import LayerParts, PartsReader, Projection
 from lbrx.neural_engine.binding import mil_builder, mil_types
-from lbrx.neural_engine.mil_package import opset
+from lbrx.neural_engine.mil_package import build_function
 from lbrx.neural_engine.weight_forms import ProgramWeight
 
 HIDDEN_SCORE = -1e4
@@ -66,18 +66,13 @@ def language_function(parts: NetworkParts, context: int, tokens: int) -> Any:
     normalised `hidden` states. `context` is a multiple of `tokens`."""
     mb, types, config = mil_builder(), mil_types(), parts.config
     cache = (config.layers, config.kv_heads, context, config.head_size)
-    specs = [
-        mb.TensorSpec((1, tokens), dtype=types.int32),
-        mb.TensorSpec((1,), dtype=types.int32),
-        mb.StateTensorSpec(cache, dtype=types.fp16),
-        mb.StateTensorSpec(cache, dtype=types.fp16),
-    ]
-
-    @mb.function(input_specs=specs, opset_version=opset())  # type: ignore[untyped-decorator]
-    def function(tokens: Any, position: Any, keys: Any, values: Any) -> Any:
-        return _Builder(parts, context, tokens.shape[1]).build(tokens, position, keys, values)
-
-    return function
+    inputs = {
+        "tokens": mb.placeholder((1, tokens), dtype=types.int32),
+        "position": mb.placeholder((1,), dtype=types.int32),
+        "keys": mb.state_tensor_placeholder(cache, dtype=types.fp16),
+        "values": mb.state_tensor_placeholder(cache, dtype=types.fp16),
+    }
+    return build_function(inputs, _Builder(parts, context, tokens).build)
 
 
 class _Builder:
