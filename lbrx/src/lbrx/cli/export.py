@@ -9,12 +9,12 @@ from pathlib import Path
 from lbrx.models.export.exporter import (
     DEFAULT_CHUNK,
     DEFAULT_CONTEXT,
-    ExportSettings,
     export_network,
+    settings_of,
 )
 from lbrx.models.loading import language_model
 from lbrx.neural_engine.mil_package import check_path
-from lbrx.neural_engine.weight_forms import WeightForm, parse_form
+from lbrx.neural_engine.weight_forms import WeightForm
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,11 +46,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    path, form = Path(options.output), parse_form(options.quantize)
-    check_path(path)
+    path = Path(options.output)
+    check_path(path)  # before the model is opened
     model = language_model(options.model)
-    context = options.context or min(DEFAULT_CONTEXT, model.config.context)
-    settings = ExportSettings(context, options.chunk, form)
+    settings = settings_of(model.config, options.context, options.chunk, options.quantize)
     began = time.perf_counter()
     export_network(model.engine.network, path, settings)
     seconds = time.perf_counter() - began

@@ -14,7 +14,7 @@ from lbrx.errors import LbrxError
 from lbrx.models import LanguageModel, Stream
 from lbrx.models.generation import OptionKeywords, Timing
 from lbrx.models.language_model import read_options
-from lbrx.models.loading import language_model
+from lbrx.models.loading import PREFILL, language_model
 from lbrx.process import peak_memory
 
 MIN_COMPILE_SECONDS = 0.2  # shown from here on
@@ -54,6 +54,7 @@ def open_language_model(options: argparse.Namespace) -> LanguageModel:
         options.model,
         context=options.context,
         cache_dtype=options.cache_type,
+        prefill=getattr(options, "prefill", "gpu"),
         on_memory_plan=lambda memory: print(memory, file=sys.stderr, flush=True),
     )
 
@@ -81,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         add(f"--{name.replace('_', '-')}", metavar=metavar, type=kind, help=text)
     add(
         "--prefill",
-        choices=("gpu", "neural-engine", "auto"),
+        choices=PREFILL,
         default="gpu",
         help="the unit that reads prompts: gpu (the default), neural-engine through a Core ML "
         "program that is kept in LBRX_CACHE, or auto, which models both and prints its reason",
@@ -100,11 +101,6 @@ def run(options: argparse.Namespace) -> int:
         raise LbrxError("--system is a chat message: give --chat, too")
     read_options(_generation_options(options))  # bad ones raise before the model is loaded
     model = open_language_model(options)
-    if options.prefill != "gpu":
-        from lbrx.models.export.prompt_reader import NeuralEngineReader
-
-        reader = NeuralEngineReader(model.engine.network, automatic=options.prefill == "auto")
-        model.engine.prompt_reader = reader
     saved = Path(options.prompt_cache) if options.prompt_cache else None
     if saved is not None and saved.exists():
         model.restore_prompt(saved)

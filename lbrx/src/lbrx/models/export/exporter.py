@@ -10,11 +10,12 @@ from pathlib import Path
 
 from lbrx import env
 from lbrx.errors import LbrxError
+from lbrx.models.config import ModelConfig
 from lbrx.models.decoder import Decoder
 from lbrx.models.export.network_parts import PartsReader, check_exportable
 from lbrx.models.export.network_program import NetworkParts, language_function
-from lbrx.neural_engine.mil_package import write_package
-from lbrx.neural_engine.weight_forms import WeightForm
+from lbrx.neural_engine.mil_package import check_path, write_package
+from lbrx.neural_engine.weight_forms import WeightForm, parse_form
 
 DEFAULT_CHUNK = 128
 """Tokens: fewer take the Neural Engine about as long, since it waits for weights."""
@@ -59,6 +60,16 @@ class ExportSettings:
         object.__setattr__(self, "context", -(-self.context // chunk) * chunk)
 
 
+def settings_of(
+    config: ModelConfig, context: int | None, chunk: int | None, quantize: str
+) -> ExportSettings:
+    """Settings from arguments; a context of None is what the model was trained for, at most
+    DEFAULT_CONTEXT. Raises LbrxError for a bad one."""
+    form = parse_form(quantize)
+    longest = min(DEFAULT_CONTEXT, config.context) if context is None else context
+    return ExportSettings(longest, DEFAULT_CHUNK if chunk is None else chunk, form)
+
+
 def export_network(
     network: Decoder, path: Path, settings: ExportSettings, functions: Iterable[str] = ()
 ) -> None:
@@ -66,6 +77,7 @@ def export_network(
 
     Raises LbrxError for a network that a program cannot express, with all reasons.
     """
+    check_path(path)
     check_exportable(network)
     if settings.context > network.config.context:
         raise LbrxError(
