@@ -64,15 +64,15 @@ test-gpu: ## the device suite on an NVIDIA GPU: make test-gpu PYTHON=python3
 mac-report: setup ## on a Mac: one file that says what works there
 	$(BIN)/python -m lbrx.mac_report $(if $(REPORT),--out $(REPORT))
 
-test-wheels: setup ## builds both wheels, installs them elsewhere and uses them there
+test-wheels: setup ## builds the wheels, installs them elsewhere and uses them there
 	$(BIN)/python tests/installed_wheels.py
 
 # Builds llama.cpp, which takes a C++ compiler and some minutes; its sources have Metal kernels.
-.venv-peers/.ready: constraints.txt softmetal/pyproject.toml lbrx/pyproject.toml
+.venv-peers/.ready: constraints.txt softmetal/pyproject.toml softcoreml/pyproject.toml lbrx/pyproject.toml
 	$(PYTHON) -m venv .venv-peers
-	nice .venv-peers/bin/$(PIP) --editable './softmetal[dev]' --editable './lbrx[dev]' \
+	nice .venv-peers/bin/$(PIP) --editable './softmetal[dev]' --editable './softcoreml[dev]' --editable './lbrx[dev]' \
 	  torch transformers sentencepiece onnx 'mlx[cpu]' llama-cpp-python mergekit peft \
-	  ray cma
+	  ray cma scikit-learn
 	.venv-peers/bin/pip download --quiet --disable-pip-version-check --no-deps \
 	  --constraint constraints.txt --no-binary llama-cpp-python --dest .venv-peers/sources \
 	  llama-cpp-python
@@ -81,7 +81,7 @@ test-wheels: setup ## builds both wheels, installs them elsewhere and uses them 
 
 test-peers: .venv-peers/.ready .venv/.wheels ## against peers from the registry, in a virtual environment of their own
 	OMP_NUM_THREADS=1 LBRX_GGML_SOURCES=.venv-peers/sources .venv-peers/bin/pytest -q -n auto \
-	  softmetal/tests/peers lbrx/tests/peers lbrx/tests/formats lbrx/tests/convert/test_ray_engine.py \
+	  softmetal/tests/peers softcoreml/tests/peers lbrx/tests/peers lbrx/tests/formats lbrx/tests/convert/test_ray_engine.py \
 	  lbrx/tests/merge/test_evolve.py
 
 demo: .venv/.model ## a real language model answers through the Metal kernels

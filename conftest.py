@@ -1,4 +1,4 @@
-"""What the tests of all distributions share: seeds, and Ctrl-C.
+"""What the tests of all distributions share: seeds, Ctrl-C, and what stands in for NVIDIA GPUs.
 
 Random inputs are the same in every run: they come from TEST_SEED, which is 1 unless it is set, and
 hypothesis derives its examples from the tests. `make test-full` sets a new seed.
@@ -9,9 +9,12 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
+from fake_cuda import build_fake_libcuda
 from hypothesis import settings
+from nvidia_assembler import require_ptxas
 from seeds import SEED
 
 # A shell starts background jobs with SIGINT ignored, and every child process inherits that: the
@@ -38,3 +41,17 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     if report.failed:
         report.sections.append(("seed", f"TEST_SEED={SEED} repeats the random inputs"))
     return report
+
+
+@pytest.fixture(scope="session")
+def ptxas_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """NVIDIA's assembler, which checks generated code without a GPU."""
+    return require_ptxas(tmp_path_factory.mktemp("ptxas"))
+
+
+@pytest.fixture(scope="session")
+def fake_libcuda(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a libcuda.so.1 that needs no GPU, for LD_LIBRARY_PATH."""
+    folder = tmp_path_factory.mktemp("fake_libcuda")
+    build_fake_libcuda(folder)
+    return folder

@@ -21,6 +21,27 @@ x = lbrx.arange(6, dtype="float32").reshape(2, 3)
 assert x.device == "metal" and (x @ x.T).tolist() == [[5.0, 14.0], [14.0, 50.0]]
 """
 
+PROGRAM = """program(1.0)
+{
+    func main<ios17>(tensor<fp32, [2]> x) {
+        tensor<fp32, [2]> out = relu(x = x)[name = string("out")];
+    } -> (out);
+}
+"""
+USES_SOFTCOREML = """
+import importlib.util
+
+assert importlib.util.find_spec("coremltools") is None
+import softcoreml
+
+model = softcoreml.load("model.mlmodelc")
+assert model.predict({"x": [-1.0, 2.0]})["out"].tolist() == [0.0, 2.0]
+softcoreml.install()
+import CoreML
+
+assert CoreML.MLModelConfiguration.alloc().init().computeUnits() == CoreML.MLComputeUnitsAll
+"""
+
 
 def run(*command: str | Path, cwd: Path = ROOT, **variables: str) -> None:
     # Nothing of this environment: neither its packages nor its caches.
@@ -33,9 +54,10 @@ def pip(python: Path, *arguments: str | Path) -> None:
 
 
 def build(folder: Path) -> list[Path]:
-    for name in ("softmetal", "lbrx"):
+    names = ("softmetal", "softcoreml", "lbrx")
+    for name in names:
         pip(Path(sys.executable), "wheel", "--quiet", "--no-deps", "-w", folder, ROOT / name)
-    return sorted(folder.glob("*.whl"), reverse=True)  # softmetal first
+    return [next(folder.glob(f"{name}-*.whl")) for name in names]
 
 
 def installed(folder: Path, *wheels: Path) -> Path:
@@ -64,7 +86,7 @@ def main() -> None:
         elsewhere = folder / "elsewhere"
         elsewhere.mkdir()
         home = {"HOME": name, "XDG_CACHE_HOME": f"{name}/cache"}
-        softmetal, lbrx = build(folder / "wheels")
+        softmetal, softcoreml, lbrx = build(folder / "wheels")
 
         python = installed(folder / "alone", softmetal)
         before = snapshot(folder / "alone")
@@ -73,12 +95,20 @@ def main() -> None:
         run(python, "-m", "softmetal", "run", program, cwd=elsewhere, **home)
         assert snapshot(folder / "alone") == before, "softmetal writes into site-packages"
 
+        python = installed(folder / "coreml", softcoreml)
+        before = snapshot(folder / "coreml")
+        (folder / "elsewhere" / "model.mlmodelc").mkdir()
+        (folder / "elsewhere" / "model.mlmodelc" / "model.mil").write_text(PROGRAM)
+        run(python, "-c", USES_SOFTCOREML, cwd=elsewhere, **home)
+        run(python, "-m", "softcoreml", "inspect", "model.mlmodelc", cwd=elsewhere, **home)
+        assert snapshot(folder / "coreml") == before, "softcoreml writes into site-packages"
+
         python = installed(folder / "both", softmetal, lbrx)
         before = snapshot(folder / "both")
         run(python, "-c", USES_LBRX, cwd=elsewhere, **home)
         run(folder / "both" / "bin" / "lbrx", "devices", cwd=elsewhere, **home)
         assert snapshot(folder / "both") == before, "lbrx writes into site-packages"
-    print("both wheels work where they are installed")
+    print("the wheels work where they are installed")
 
 
 if __name__ == "__main__":

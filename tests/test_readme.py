@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PAGES = ["README.md", "softmetal/README.md", "lbrx/README.md"]
+PAGES = ["README.md", "softmetal/README.md", "softcoreml/README.md", "lbrx/README.md"]
 BLOCK = re.compile(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", re.DOTALL)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 FOLDER = Path(__file__).parent.parent / ".venv" / "wheels"
 # Most of them are for macOS: (version, platform).
 WHEELS = {
+    "pyobjc-framework-CoreML": ("12.2.2", "macosx_11_0_universal2"),
     "pyobjc-framework-Metal": ("12.2.2", "macosx_11_0_universal2"),
     "pyobjc-framework-MetalPerformanceShaders": ("12.2.2", "macosx_11_0_universal2"),
     "mlx-metal": ("0.32.4", "macosx_15_0_arm64"),

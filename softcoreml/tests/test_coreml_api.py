@@ -8,7 +8,9 @@ import importlib
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -28,7 +30,7 @@ from coreml_models import (
 )
 
 import softcoreml
-from softcoreml.api.features import PixelBuffer
+from softcoreml.api.feature_values import PixelBuffer
 
 softcoreml.install()
 CoreML = importlib.import_module("CoreML")
@@ -416,6 +418,21 @@ def test_inputs_are_not_copied_on_their_way_to_an_operation(tmp_path: Path) -> N
     assert np.shares_memory(seen[0], memory)
 
 
+def test_predictions_on_several_threads_are_those_of_one(tmp_path: Path) -> None:
+    model = loaded(dense(tmp_path / "m.mlpackage"))
+    inputs = [RNG.standard_normal((3, 12)).astype(np.float32) for _ in range(16)]
+
+    def predict(x: np.ndarray) -> np.ndarray:
+        found, error = model.predictionFromFeatures_error_(features(x=x), None)
+        assert error is None
+        return numpy_of(found, "out")
+
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(predict, inputs))
+    for x, found in zip(inputs, together, strict=True):
+        np.testing.assert_array_equal(found, predict(x))
+
+
 def test_feature_values() -> None:
     value = CoreML.MLFeatureValue
     number = value.featureValueWithInt64_(5)
@@ -501,6 +518,13 @@ print(url.path())
     )
     assert result.stdout.strip().endswith("m.mlmodelc")
     assert not Path(result.stdout.strip()).parent.exists()
+
+
+def test_another_foundation_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = ModuleType("Foundation")
+    monkeypatch.setitem(sys.modules, "Foundation", other)
+    softcoreml.install()
+    assert sys.modules["Foundation"] is other
 
 
 def test_urls() -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import random
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from coreml_models import counter, dense, two_functions
-from coremltools.proto import Model_pb2
+from coremltools.proto import MIL_pb2, Model_pb2
 from seeds import SEED
 
 import softcoreml
@@ -55,6 +56,30 @@ def test_the_wire_format_is_that_of_the_protobuf_package() -> None:
     assert array["floatDefaultValue"] == 0.5
     tensor = found["mlProgram"]["attributes"][0]["value"]["immediateValue"]["tensor"]
     assert tensor["ints"]["values"][0].tolist() == [-1, 0, 2**31 - 1, -(2**31)]
+
+
+@pytest.mark.parametrize(("sizes", "given", "expected"), [([0], [], []), ([2], [7, 8], [7, 8])])
+def test_constants_may_be_empty(sizes: list[int], given: list[int], expected: list[int]) -> None:
+    value = MIL_pb2.Value()
+    value.type.tensorType.dataType = MIL_pb2.INT32
+    value.type.tensorType.rank = len(sizes)
+    for size in sizes:
+        value.type.tensorType.dimensions.add().constant.size = size
+    value.immediateValue.tensor.ints.values.extend(given)
+    spec = Model_pb2.Model(specificationVersion=8)
+    spec.description.output.add(name="y").type.int64Type.SetInParent()
+    function = spec.mlProgram.functions["main"]
+    function.opset = "CoreML7"
+    block = function.block_specializations["CoreML7"]
+    one = block.operations.add(type="const")
+    one.outputs.add(name="y").type.CopyFrom(value.type)
+    one.attributes["val"].CopyFrom(value)
+    block.outputs.append("y")
+    found = softcoreml.LoadedModel(read_memory(spec.SerializeToString(), {})).predict({})["y"]
+    assert found.tolist() == expected
+    block.operations[0].attributes["val"].type.tensorType.dimensions[0].constant.size = 5
+    with pytest.raises(ModelError, match="a constant of type"):
+        read_memory(spec.SerializeToString(), {})
 
 
 def test_numbers_of_a_repeated_field_may_be_packed_or_not() -> None:
@@ -110,21 +135,41 @@ def test_a_model_that_is_cut_anywhere_is_refused(package: Path) -> None:
             softcoreml.LoadedModel(read_memory(data[:size], files))
 
 
-def test_random_changes_of_a_model_raise_errors_of_this_package_only(tmp_path: Path) -> None:
-    path = specification_path(counter(tmp_path / "counter.mlpackage"))
-    data = path.read_bytes()
-    random_bytes = random.Random(SEED)
+def changed(data: bytes, source: random.Random) -> bytes:
+    """The data with a few bytes replaced, removed or added."""
+    made = bytearray(data)
+    for _ in range(source.randint(1, 4)):
+        place = source.randrange(len(made))
+        kind = source.random()
+        if kind < 0.7:
+            made[place] = source.randrange(256)
+        elif kind < 0.85:
+            del made[place : place + source.randint(1, 4)]
+        else:
+            made[place:place] = source.randbytes(source.randint(1, 4))
+    return bytes(made)
+
+
+@pytest.mark.parametrize("rounds", [300, pytest.param(20_000, marks=pytest.mark.full)])
+@pytest.mark.parametrize("make", [counter, dense])
+def test_random_changes_of_a_model_raise_errors_of_this_package_only(
+    tmp_path: Path, make: Callable[[Path], Path], rounds: int
+) -> None:
+    path = specification_path(make(tmp_path / "m.mlpackage"))
+    file = path.parent / "weights" / "weight.bin"
+    data, weights = path.read_bytes(), file.read_bytes() if file.exists() else b""
+    inputs = {"x": np.ones((2, 32) if make is counter else (3, 12))}
+    source = random.Random(SEED)
     refused = 0
-    for _ in range(400):
-        changed = bytearray(data)
-        for _ in range(random_bytes.randint(1, 4)):
-            changed[random_bytes.randrange(len(changed))] = random_bytes.randrange(256)
+    for number in range(rounds):
+        part = changed(data, source) if number % 5 else data
+        blobs = changed(weights[:256], source) + weights[256:] if weights else b""
         try:
-            model = softcoreml.LoadedModel(read_memory(bytes(changed), {}))
-            model.predict({"x": np.ones((2, 32), np.float16)}, model.new_states())
+            model = softcoreml.LoadedModel(read_memory(part, {"weights/weight.bin": blobs}))
+            model.predict(inputs, model.new_states())
         except softcoreml.SoftCoreMLError:
             refused += 1
-    assert refused > 100
+    assert refused > rounds / 4
 
 
 @pytest.mark.parametrize(

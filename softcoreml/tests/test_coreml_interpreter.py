@@ -207,6 +207,10 @@ def test_unknown_operations_are_refused_by_name_and_all_at_once() -> None:
             "has 1 blocks, and abs takes none",
         ),
         ([operation("constexpr_cast", "y", {"source_val": "x"})], "not a constant"),
+        (
+            [operation("fill", "y", {"shape": "x"}, type=mil.TensorType("fp32", (1 << 40, 99)))],
+            "bytes, and this machine has",
+        ),
     ],
 )
 def test_malformed_programs_are_refused(operations: list[mil.Operation], says: str) -> None:
@@ -405,3 +409,45 @@ def test_malformed_loops_are_refused(
         prepare(function(yes, loop), NO_WEIGHTS).run({"x": TWO})
     with pytest.raises(ModelError, match="has no input 'loop_vars'"):
         prepare(function(yes, operation("while_loop", "y", {}, blocks=blocks)), NO_WEIGHTS)
+
+
+def test_enumerated_shapes_of_several_inputs_belong_together(tmp_path: Path) -> None:
+    def main(x: Any, y: Any) -> Any:
+        return mb.add(
+            x=mb.reduce_sum(x=x, axes=[0, 1]), y=mb.reduce_sum(x=y, axes=[0, 1]), name="out"
+        )
+
+    symbol = ct.converters.mil.mil.get_new_symbol
+    path = written(
+        built(main, (symbol(), 4), (symbol(), 2)),
+        tmp_path / "m.mlpackage",
+        inputs=[
+            ct.TensorType(name="x", shape=ct.EnumeratedShapes([(1, 4), (3, 4)], default=(1, 4))),
+            ct.TensorType(name="y", shape=ct.EnumeratedShapes([(5, 2), (7, 2)], default=(5, 2))),
+        ],
+    )
+    model = softcoreml.load(path)
+    for rows, others in ((1, 5), (3, 7)):
+        found = model.predict({"x": np.ones((rows, 4)), "y": np.ones((others, 2))})["out"]
+        assert found.tolist() == [rows * 4 + others * 2]
+    with pytest.raises(InputError, match="do not belong together"):
+        model.predict({"x": np.ones((1, 4)), "y": np.ones((7, 2))})
+
+
+def test_an_optional_input_has_a_default(tmp_path: Path) -> None:
+    def main(x: Any, y: Any) -> Any:
+        return mb.add(x=x, y=y, name="out")
+
+    path = written(
+        built(main, (2,), (2,)),
+        tmp_path / "m.mlpackage",
+        inputs=[
+            ct.TensorType(name="x", shape=(2,)),
+            ct.TensorType(name="y", shape=(2,), default_value=np.full(2, 3, np.float32)),
+        ],
+    )
+    model = softcoreml.load(path)
+    assert model.predict({"x": TWO})["out"].tolist() == (TWO + 3).tolist()
+    assert model.predict({"x": TWO, "y": TWO})["out"].tolist() == (TWO * 2).tolist()
+    with pytest.raises(InputError, match="input 'x' is missing"):
+        model.predict({"y": TWO})

@@ -159,10 +159,50 @@ def test_features_of_apples_compiled_models_come_from_their_metadata(tmp_path: P
         model.predict({"x": np.ones((5, 3))})
 
 
+FLEXIBLE = """program(1.0)
+{
+    func main<ios17>(tensor<int32, [1]> n, tensor<fp32, [1, ?]> x) [FlexibleShapeInformation = tuple<tuple<tensor<string, []>, dict<tensor<string, []>, tensor<int32, [?]>>>, tuple<tensor<string, []>, %s>>((("DefaultShapes", {{"x", [1, 3]}}), %s))] {
+            tensor<fp32, [1, ?]> out = relu(x = x)[name = tensor<string, []>("out")];
+        } -> (out);
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "fits", "misfit"),
+    [
+        (
+            "dict<tensor<string, []>, list<tensor<int32, [2]>, ?>>",
+            '("RangeDims", {{"x", [[1, 1], [1, 5]]}})',
+            [1, 5],
+            "dimension 1 is 6",
+        ),
+        (
+            "dict<tensor<string, []>, dict<tensor<string, []>, tensor<int32, [?]>>>",
+            '("EnumeratedShapes", {{"79ae", {{"x", [1, 3]}}}, {"b01c", {{"x", [1, 4]}}}})',
+            [3, 4],
+            "is not one of",
+        ),
+    ],
+)
+def test_flexible_shapes_come_from_the_function_without_metadata(
+    tmp_path: Path, kind: str, value: str, fits: list[int], misfit: str
+) -> None:
+    model = softcoreml.load(apple_folder(tmp_path / "m.mlmodelc", FLEXIBLE % (kind, value)))
+    assert model.description.input("x").type.shape == (1, 3)  # type: ignore[union-attr]
+    for size in fits:
+        found = model.predict({"x": -np.ones((1, size)), "n": np.ones(1)})["out"]
+        np.testing.assert_array_equal(found, np.zeros((1, size)))
+    with pytest.raises(softcoreml.InputError, match=misfit):
+        model.predict({"x": np.ones((1, 6)), "n": np.ones(1)})
+
+
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
         ("program(1.0)", "", "where 'program' is expected"),
+        ("program(1.0)", "program(one)", "where a number is expected"),
+        ("program(1.0)", "program(inf)", "version inf of MIL"),
         ("-> (out);", "-> (out)", "';' is expected"),
         ("tensor<fp16, [3]>([0x1p+1, -0x1.8p-1, 0.25])", "tensor<fp16, [3]>([1])", "of shape"),
         ("[0x1p+1, -0x1.8p-1, 0.25]", "[0x1p+1, [1], 0.25]", "of shape"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -183,7 +184,7 @@ def test_compute_plans(tmp_path: Path) -> None:
             costs.append(plan.get_estimated_cost_for_mlprogram_operation(one).weight)
     assert isinstance(chosen["ios18.linear"], kinds.MLNeuralEngineComputeDevice)
     assert isinstance(chosen["ios18.relu"], kinds.MLNeuralEngineComputeDevice)
-    assert isinstance(chosen["ios18.cumsum"], kinds.MLGPUComputeDevice)
+    assert isinstance(chosen["ios18.cumsum"], kinds.MLCPUComputeDevice)
     assert sum(costs) == pytest.approx(1)
     on_cpu = ct.models.compute_plan.MLComputePlan.load_from_path(folder, ct.ComputeUnit.CPU_ONLY)
     for one in on_cpu.model_structure.program.functions["main"].block.operations:
@@ -223,8 +224,24 @@ def test_optimization_hints_are_accepted(tmp_path: Path) -> None:
     close(ct.models.MLModel(path, optimization_hints=hints).predict({"x": X})["out"])
 
 
+class Picture:
+    """What coremltools' native module uses of a picture of PIL, for where PIL is not installed."""
+
+    def __init__(self, pixels: np.ndarray) -> None:
+        self.mode, self._pixels = "RGB", pixels
+
+    def tobytes(self) -> bytes:
+        return self._pixels.tobytes()
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+        return self._pixels.astype(dtype or np.uint8)
+
+
 def test_images(tmp_path: Path) -> None:
-    image = pytest.importorskip("PIL.Image", reason="pictures: pip install pillow")
+    try:
+        picture = importlib.import_module("PIL.Image").fromarray
+    except ImportError:
+        picture = Picture
 
     def main(x: Any) -> Any:
         return mb.reduce_sum(x=x, axes=[2, 3], keep_dims=False, name="out")
@@ -236,7 +253,7 @@ def test_images(tmp_path: Path) -> None:
     )
     model = ct.models.MLModel(str(path))
     pixels = RNG.integers(0, 256, (4, 5, 3)).astype(np.uint8)
-    found = model.predict({"x": image.fromarray(pixels)})["out"]
+    found = model.predict({"x": picture(pixels)})["out"]
     close(found, pixels.sum((0, 1))[None] * 0.5)
 
 

@@ -14,8 +14,6 @@ from types import ModuleType
 import pytest
 from wheels import wheel
 
-from softmetal.toolchain import ptxas
-
 if target := os.environ.get("SOFTMETAL_TEST_TARGET"):
     from emulated import install
 
@@ -30,20 +28,6 @@ def metal_wheel() -> Path:
 @pytest.fixture(scope="session")
 def mps_wheel() -> Path:
     return wheel("pyobjc-framework-MetalPerformanceShaders")
-
-
-@pytest.fixture(scope="session")
-def ptxas_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """NVIDIA's assembler: an installed one, or that of its wheel."""
-    if (found := ptxas.path()) is None:
-        folder = tmp_path_factory.mktemp("ptxas")
-        with zipfile.ZipFile(wheel("nvidia-cuda-nvcc")) as archive:
-            name = next(name for name in archive.namelist() if name.endswith("/bin/ptxas"))
-            found = Path(archive.extract(name, folder))
-        found.chmod(0o755)
-        os.environ["PATH"] += os.pathsep + str(found.parent)
-        ptxas.path.cache_clear()
-    return found
 
 
 @pytest.fixture(scope="session")

@@ -221,3 +221,62 @@ def test_mistakes_about_targets(options, text, tmp_path):
     assert done.returncode != 0
     assert text in done.stderr
     assert "Traceback" not in done.stderr
+
+
+# Makes pipelines on a GPU that is not there: how many were compiled, and the images that it loaded.
+USING = """
+import ctypes, sys
+from lbrx.metal import context
+from lbrx.kernels.planning import sample_pipelines
+from lbrx.metal.prebuild import build_pipelines
+
+gpu = context()
+wanted = [each for each in sample_pipelines(gpu) if each.stem == "rope"]
+build_pipelines(gpu.shaders, wanted)
+images = ctypes.CDLL("libcuda.so.1").fake_machine_codes()
+print(len(wanted), gpu.shaders.compiled.kernels, images)
+"""
+
+
+def use_built(folder, cache, fake_libcuda):
+    settings = {"SOFTMETAL_DEVICE": "cuda:0", "LD_LIBRARY_PATH": str(fake_libcuda)}
+    settings |= {"LBRX_SHADERS": str(folder), "LBRX_CACHE": str(cache)}
+    done = subprocess.run(
+        [sys.executable, "-c", USING],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **settings},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return tuple(map(int, done.stdout.split()))
+
+
+def build_for_sm90(folder):
+    command = [sys.executable, "-m", "lbrx", "shaders", "build", "--target", "sm_90"]
+    command += ["--stems", "rope", "--out", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_built_code_is_used(tmp_path, ptxas_path, fake_libcuda):
+    """Machine code if it is there, else PTX; what was changed or removed is compiled."""
+    folder = tmp_path / "code"
+    build_for_sm90(folder)
+    wanted, compiled, images = use_built(folder, tmp_path / "a", fake_libcuda)
+    assert (wanted, compiled, images) == (2, 0, 2)
+    for file in folder.glob("*.cubin"):
+        file.unlink()
+    assert use_built(folder, tmp_path / "b", fake_libcuda) == (2, 0, 0)
+    for file in folder.glob("*.ptx"):
+        file.write_bytes(file.read_bytes().replace(b"// softmetal ", b"// softmetal 0", 1))
+    assert use_built(folder, tmp_path / "c", fake_libcuda) == (2, 2, 0)
+
+
+def test_built_code_of_others_is_refused(tmp_path, ptxas_path, fake_libcuda):
+    folder = tmp_path / "code"
+    folder.mkdir()
+    (folder / "rope-rope.ptx").write_text("// softmetal 0\n")
+    folder.chmod(0o777)
+    with pytest.raises(AssertionError, match="can be written by every user: make it yours alone"):
+        use_built(folder, tmp_path, fake_libcuda)

@@ -13,10 +13,17 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
+from importlib.util import find_spec
 
 from softcoreml.acceleration import accelerate
-from softcoreml.errors import InputError, ModelError, SoftCoreMLError, UnsupportedOperation
-from softcoreml.model import LoadedModel, States, load
+from softcoreml.errors import (
+    InputError,
+    ModelError,
+    SoftCoreMLError,
+    UnreadableModel,
+    UnsupportedOperation,
+)
+from softcoreml.loaded import LoadedModel, States, load
 
 __all__ = [
     "InputError",
@@ -24,6 +31,7 @@ __all__ = [
     "ModelError",
     "SoftCoreMLError",
     "States",
+    "UnreadableModel",
     "UnsupportedOperation",
     "accelerate",
     "install",
@@ -39,6 +47,7 @@ def install(coremltools: bool = False) -> None:
             its own `MLModel(...).predict`, `make_state`, compiled models and `MLComputePlan` work.
     """
     sys.modules["CoreML"] = import_module("softcoreml.api.coreml")
-    sys.modules.setdefault("Foundation", import_module("softcoreml.api.foundation"))
+    if "Foundation" not in sys.modules and find_spec("Foundation") is None:
+        sys.modules["Foundation"] = import_module("softcoreml.api.foundation")
     if coremltools:
         import_module("softcoreml.coremltools_proxy").install()

@@ -22,7 +22,7 @@ import numpy as np
 from softcoreml.api import configuration as settings
 from softcoreml.api import devices, structure
 from softcoreml.api.configuration import MLModelConfiguration
-from softcoreml.api.features import (
+from softcoreml.api.feature_values import (
     MLArrayBatchProvider,
     MLFeatureTypeDictionary,
     MLFeatureTypeImage,
@@ -32,7 +32,7 @@ from softcoreml.api.features import (
     provider,
 )
 from softcoreml.api.foundation import NSURL
-from softcoreml.api.model import MLModel, MLModelAsset, MLState
+from softcoreml.api.mlmodel import MLModel, MLModelAsset, MLState
 from softcoreml.api.multiarray import DATA_TYPES, MLMultiArray
 from softcoreml.api.plan import MLComputePlan
 from softcoreml.errors import SoftCoreMLError

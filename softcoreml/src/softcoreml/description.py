@@ -10,6 +10,10 @@ from softcoreml.errors import InputError, ModelError
 Shape = tuple[int, ...]
 
 
+def _sizes(shape: Shape) -> str:
+    return " x ".join(map(str, shape))
+
+
 @dataclass(frozen=True)
 class ArrayFeature:
     """A multi-array. `shape` is the default; `enumerated` or `ranges` say which others fit.
@@ -25,9 +29,16 @@ class ArrayFeature:
     ranges: tuple[tuple[int, int | None], ...] = ()
     default: float | None = None
 
-    @property
-    def flexible(self) -> bool:
-        return bool(self.enumerated or self.ranges)
+    def __str__(self) -> str:
+        if self.enumerated:
+            shapes = " or ".join(_sizes(shape) for shape in self.enumerated)
+        elif self.ranges:
+            shapes = " x ".join(
+                str(low) if low == high else f"{low}..{high or 'any'}" for low, high in self.ranges
+            )
+        else:
+            shapes = _sizes(self.shape) or "any shape"
+        return f"{self.dtype}, {shapes}"
 
     def misfit(self, shape: Shape) -> str:
         """Why an array of this shape does not fit, or "" where it does."""
@@ -57,6 +68,9 @@ class ImageFeature:
     sizes: tuple[tuple[int, int], ...] = ()
     ranges: tuple[tuple[int, int | None], ...] = ()
 
+    def __str__(self) -> str:
+        return f"{self.color} image, {self._possible()} pixels"
+
     @property
     def channels(self) -> int:
         return 3 if self.color in ("RGB", "BGR") else 1
@@ -72,9 +86,9 @@ class ImageFeature:
             )
         else:
             fits = (width, height) == (self.width, self.height)
-        return "" if fits else f"{width}x{height} pixels where the model takes {self._sizes()}"
+        return "" if fits else f"{width}x{height} pixels where the model takes {self._possible()}"
 
-    def _sizes(self) -> str:
+    def _possible(self) -> str:
         if self.sizes:
             return " or ".join(f"{width}x{height}" for width, height in self.sizes)
         return f"{self.width}x{self.height}" + (" or another in its range" if self.ranges else "")
@@ -86,6 +100,9 @@ class ScalarFeature:
 
     kind: str
 
+    def __str__(self) -> str:
+        return self.kind
+
 
 @dataclass(frozen=True)
 class DictionaryFeature:
@@ -93,12 +110,18 @@ class DictionaryFeature:
 
     key: str
 
+    def __str__(self) -> str:
+        return f"dictionary of numbers by {self.key}"
+
 
 @dataclass(frozen=True)
 class StateFeature:
     """A state's buffer."""
 
     array: ArrayFeature
+
+    def __str__(self) -> str:
+        return str(self.array)
 
 
 FeatureType = ArrayFeature | ImageFeature | ScalarFeature | DictionaryFeature | StateFeature

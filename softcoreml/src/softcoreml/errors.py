@@ -11,6 +11,10 @@ class ModelError(SoftCoreMLError):
     """A package, a model file or a program that cannot be used; names what is wrong and where."""
 
 
+class UnreadableModel(ModelError):
+    """A file of a model that is not there, or that the system does not let us read."""
+
+
 class UnsupportedOperation(ModelError):
     """A program needs operations that softcoreml does not have; names them all."""
 

@@ -59,6 +59,9 @@ OPSETS: Mapping[str, str] = {
 }
 """The opsets of the file format by the names that MIL's text has for them."""
 
+OLD_OPSET_NAMES: Mapping[str, str] = {"ios19": "ios26"}
+"""Names from before the version was renumbered, which compiled models may still have."""
+
 
 @dataclass(frozen=True)
 class TensorType:

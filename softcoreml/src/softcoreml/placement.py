@@ -21,6 +21,9 @@ MAX_RANK = 5
 MAX_CONTRACTION = 32768
 MAX_POOL = 8
 STATE_WIDTH = 32
+WORTH_A_LAUNCH = 75e6
+"""Multiplications below which the launch of the Neural Engine costs more than it saves: on an M4
+one convolution of 38 million stays on the CPU, four of them do not."""
 
 _CPU_ONLY = {
     "lstm gru rnn": "recurrent cells run on the CPU",
@@ -56,12 +59,14 @@ class Names:
         self._types = {one.name: one.type for one in function.inputs}
         self._values: dict[str, mil.Value] = {}
         self._constants: set[str] = set()
+        self._made_by: dict[str, mil.Operation] = {}
         for operation in mil.walk(function.block):
             self._types |= {out.name: out.type for out in operation.outputs}
             for block in operation.blocks:
                 self._types |= {one.name: one.type for one in block.inputs}
             if is_constant(operation):
                 self._constants |= {out.name for out in operation.outputs}
+                self._made_by |= {out.name: operation for out in operation.outputs}
             if operation.type == "const" and "val" in operation.attributes:
                 self._values[operation.outputs[0].name] = operation.attributes["val"]
 
@@ -82,6 +87,11 @@ class Names:
     def known(self, binding: mil.Binding) -> bool:
         """Whether a value is a constant, compressed or not."""
         return isinstance(binding, mil.Value) or binding in self._constants
+
+    def decompression(self, binding: mil.Binding) -> mil.Operation | None:
+        """The operation that decompresses a constant, None where nothing does."""
+        maker = self._made_by.get(binding) if isinstance(binding, str) else None
+        return None if maker is None or maker.type == "const" else maker
 
     def integers(self, operation: mil.Operation, name: str) -> list[int]:
         """The numbers of a parameter, empty where they are not known."""
@@ -109,18 +119,30 @@ class Placement:
 
 
 def place(
-    operation: mil.Operation, names: Names, allowed: frozenset[str] = frozenset(UNITS)
-) -> Placement | None:
-    """The placement of an operation on the allowed units, or None for a constant."""
-    if is_constant(operation):
-        return None
-    reason = refusal(operation, names)
-    fits = {"cpu": True, "gpu": operation.type not in CPU_ONLY, "neural-engine": not reason}
-    supported = tuple(unit for unit in UNITS if fits[unit] and unit in allowed)
-    if "neural-engine" not in allowed:
-        reason = reason or "the configuration does not allow the Neural Engine"
-    preferred = next((unit for unit in reversed(UNITS) if unit in supported), "cpu")
-    return Placement(preferred, supported, reason)
+    function: mil.Function, allowed: frozenset[str] = frozenset(UNITS)
+) -> dict[mil.Operation, Placement]:
+    """The placement of every operation that runs, on the allowed units.
+
+    What the Neural Engine can do it does. Where it does something, the rest is the CPU's: a change
+    to the GPU costs as much and gains little. Where it does nothing, the GPU takes what it can.
+    """
+    names = Names(function)
+    reasons = {
+        operation: refusal(operation, names)
+        for operation in mil.walk(function.block)
+        if not is_constant(operation)
+    }
+    engine = "neural-engine" in allowed and not all(reasons.values())
+    order = ("neural-engine", "cpu", "gpu") if engine else ("gpu", "cpu")
+    found = {}
+    for operation, reason in reasons.items():
+        fits = {"cpu": True, "gpu": operation.type not in CPU_ONLY, "neural-engine": not reason}
+        supported = tuple(unit for unit in UNITS if fits[unit] and unit in allowed)
+        preferred = next((unit for unit in order if unit in supported), "cpu")
+        if "neural-engine" not in allowed:
+            reason = reason or "the configuration does not allow the Neural Engine"
+        found[operation] = Placement(preferred, supported, reason)
+    return found
 
 
 def refusal(operation: mil.Operation, names: Names) -> str:
@@ -134,7 +156,7 @@ def refusal(operation: mil.Operation, names: Names) -> str:
     for kind in (*results, *given):
         if kind is not None and (reason := _bad_tensor(kind)):
             return reason
-    return _bad_operation(operation, names)
+    return _bad_operation(operation, names) or _bad_weights(operation, names)
 
 
 def _bad_tensor(kind: mil.TensorType) -> str:
@@ -169,6 +191,19 @@ def _bad_operation(operation: mil.Operation, names: Names) -> str:
         width = (kind.dims[-1] or 0) if kind is not None and kind.dims else 0
         if width % STATE_WIDTH:
             return f"a state of width {width}: give a multiple of {STATE_WIDTH}"
+    return ""
+
+
+def _bad_weights(operation: mil.Operation, names: Names) -> str:
+    """The Neural Engine takes one scale for a tensor or for each output channel."""
+    for bindings in operation.inputs.values():
+        for binding in bindings:
+            maker = names.decompression(binding)
+            if maker is None or "blockwise_shift_scale" not in maker.type:
+                continue
+            scale = names.first(maker, "scale")
+            if scale is not None and any(size != 1 for size in (scale.dims or ())[1:]):
+                return "weights with a scale for each block: give one for each output channel"
     return ""
 
 

@@ -62,7 +62,8 @@ def _check(options: argparse.Namespace) -> int:
         include_dirs=(str(file.parent), *options.include),
         file_name=options.file,
         language_version=options.std,
-        strict=options.strict or "msl" in env.strict(),
+        strict="msl" in env.strict() if options.strict is None else options.strict,
+        limits=True,
     )
     try:
         program, warnings = compiler.check(source, settings)
@@ -172,7 +173,11 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("file", metavar="FILE")
     check.add_argument("-I", dest="include", metavar="DIR", action="append", default=[])
     check.add_argument("-D", dest="define", metavar="X[=Y]", action="append", default=[])
-    check.add_argument("--strict", action="store_true", help="refuse what Apple's compiler refuses")
+    check.add_argument(
+        "--strict",
+        action=argparse.BooleanOptionalAction,
+        help="refuse what Apple's compiler refuses (on unless SOFTMETAL_STRICT has no-msl)",
+    )
     check.add_argument(
         "--std",
         metavar="VERSION",

@@ -16,7 +16,8 @@ DEFAULT_CACHE_BYTES = 2 << 30
 DEFAULT_TIMEOUT = 300.0
 DEFAULT_COMPILER_TIMEOUT = 120.0
 LONGEST_TIMEOUT = 1e9
-STRICT = ("msl", "bridge", "host")
+STRICT = ("msl", "no-msl", "bridge", "host")
+_DEFAULT_STRICT = frozenset({"msl"})
 
 
 def _read(name: str, parse: Callable[[str], T], default: D, expected: str) -> T | D:
@@ -51,9 +52,9 @@ def _seconds(text: str) -> float:
 
 def _strict(text: str) -> frozenset[str]:
     wanted = frozenset(word.strip() for word in text.split(",") if word.strip())
-    if not wanted <= set(STRICT):
+    if not wanted <= set(STRICT) or wanted >= {"msl", "no-msl"}:
         raise ValueError(text)
-    return wanted
+    return wanted - {"no-msl"} if "no-msl" in wanted else wanted | {"msl"}
 
 
 def device() -> str:
@@ -89,9 +90,10 @@ def cache_limit() -> int:
 
 
 def strict() -> frozenset[str]:
-    """SOFTMETAL_STRICT: in which ways softmetal is as strict as a Mac, separated by commas: `msl`
-    checks kernels as Apple's compiler, `bridge` judges calls as PyObjC does, `host` plays macOS."""
-    return _read("SOFTMETAL_STRICT", _strict, frozenset(), f"a list of {', '.join(STRICT)}")
+    """SOFTMETAL_STRICT: in which ways softmetal is as strict as a Mac, separated by commas: `msl`,
+    which is on unless `no-msl` is given, checks kernels as Apple's compiler, `bridge` judges calls
+    as PyObjC does, `host` plays macOS."""
+    return _read("SOFTMETAL_STRICT", _strict, _DEFAULT_STRICT, f"a list of {', '.join(STRICT)}")
 
 
 def check() -> str:

@@ -28,6 +28,7 @@ class CompileOptions:
     language_version: int = 320  # __METAL_VERSION__
     file_name: str = "program_source"  # what diagnostics call the source
     strict: bool = False  # refuse what Apple's compiler refuses, though softmetal could run it
+    limits: bool = False  # with `strict`, also plain kernels that can have no pipeline
     extensions: bool = True  # `#pragma softmetal extensions` exempts a source from that
 
 
@@ -129,6 +130,7 @@ class Artifact:
     max_total_threads: int
     checks: frozenset[str] = frozenset()  # the checking modes it was compiled for
     check_map: CheckMap | None = None
+    logs: bool = False  # it may write messages; known of kernels for GPUs
 
 
 # ---- executors: what a device is, and what a command buffer holds ------------------------------

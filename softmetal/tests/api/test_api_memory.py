@@ -140,6 +140,7 @@ def test_views_outlive_their_buffer(device):
 
 
 def test_pending_work_keeps_its_buffers(device):
+    gc.collect()  # what earlier tests left
     queue, event = device.newCommandQueue(), device.newSharedEvent()
     target = device.newBufferWithLength_options_(1 << 16, SHARED)
     before = device.currentAllocatedSize()

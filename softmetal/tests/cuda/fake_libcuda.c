@@ -1,5 +1,6 @@
 /* libcuda.so.1 without a GPU, for tests of the driver's code: streams are threads, device memory is the
-   process's, and of all kernels only `add` and the driver's two do something. */
+   process's, and of all kernels only `add`, those of faults and the driver's two do something. After a
+   fault every call fails, until the context is reset; with FAKE_RESET=0 that fails too. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -13,10 +14,10 @@
 #include "../../src/softmetal/runtime/mirror.h"
 
 #define EXPORT __attribute__((visibility("default")))
-enum { NOT_READY = 600, OPS = 1 << 16 };
+enum { NOT_READY = 600, ILLEGAL_ADDRESS = 700, OPS = 1 << 16 };
 
 typedef struct op {
-  enum { COPY, SET, WAIT, WRITE, RECORD, ADD, STAMP, PATCH } kind;
+  enum { OP_COPY, OP_SET, OP_WAIT, OP_WRITE, OP_RECORD, OP_ADD, OP_STAMP, OP_PATCH, OP_FAULT, OP_SPIN, OP_TRAP, OP_HANG } kind;
   uint64_t a, b, c;
   sm_launch launch;
 } op;
@@ -38,25 +39,40 @@ static uint64_t now(void) {
   return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
+static atomic_int dead; /* the error of the context */
+
+static void end_early(const sm_launch *launch, uint64_t reason) {
+  const uint64_t list = launch->list ? launch->list : launch->control->current;
+  launch->control->ended[list % SM_ENDED_LISTS] = launch->kernel | reason << SM_ENDED_SHIFT;
+}
+
 static void run(const op *o) {
   switch (o->kind) {
-    case COPY: memcpy((void *)o->a, (void *)o->b, o->c); break;
-    case SET: memset((void *)o->a, (int)o->b, o->c); break;
-    case WAIT:
+    case OP_FAULT: atomic_store(&dead, ILLEGAL_ADDRESS); break;
+    case OP_TRAP: end_early(&o->launch, SM_ENDED_TRAPPED); break;
+    case OP_HANG:
+      for (;;) usleep(1000);
+    case OP_SPIN:
+      while (*(volatile uint64_t *)&o->launch.control->stop < o->launch.list) usleep(1000);
+      end_early(&o->launch, SM_ENDED_STOPPED);
+      break;
+    case OP_COPY: memcpy((void *)o->a, (void *)o->b, o->c); break;
+    case OP_SET: memset((void *)o->a, (int)o->b, o->c); break;
+    case OP_WAIT:
       while ((int64_t)(atomic_load((atomic_ullong *)o->a) - o->b) < 0) usleep(20);
       break;
-    case WRITE: atomic_store((atomic_ullong *)o->a, o->b); break;
-    case RECORD:
+    case OP_WRITE: atomic_store((atomic_ullong *)o->a, o->b); break;
+    case OP_RECORD:
       atomic_store(&((event *)o->a)->when, now());
       atomic_fetch_add(&((event *)o->a)->passed, 1);
       break;
-    case PATCH:
+    case OP_PATCH:
       for (sm_patch *p = (sm_patch *)o->a; p < (sm_patch *)o->a + o->b; p++)
         for (uint64_t i = 0; i < p->size; i++)
           if (p->changed[i]) ((unsigned char *)p->device)[i] = p->bytes[i];
       break;
-    case STAMP: *(uint64_t *)o->a = now() + o->b; break;
-    case ADD: {
+    case OP_STAMP: *(uint64_t *)o->a = now() + o->b; break;
+    case OP_ADD: {
       uint32_t *x = o->launch.buffers[0], n = *(uint32_t *)o->launch.buffers[1];
       for (uint32_t i = 0; i < o->launch.grid[0]; i++) x[i] += n;
       usleep(100);
@@ -69,7 +85,7 @@ static void *work(void *argument) {
   for (;;) {
     while (atomic_load(&s->tail) == atomic_load(&s->head)) usleep(20);
     op *o = s->ops[atomic_load(&s->tail)];
-    run(o);
+    if (!atomic_load(&dead)) run(o);
     atomic_fetch_add(&s->tail, 1);
   }
   return NULL;
@@ -89,6 +105,7 @@ static stream *of(stream *given) {
 }
 
 static int put(stream *s, op o) {
+  if (atomic_load(&dead)) return atomic_load(&dead);
   op *kept = malloc(sizeof *kept);
   *kept = o;
   s = of(s);
@@ -99,20 +116,32 @@ static int put(stream *s, op o) {
 
 EXPORT int cuInit(unsigned f) { return (int)f; }
 EXPORT int cuDeviceGetCount(int *n) { return *n = 1, 0; }
-EXPORT int cuGetErrorName(int c, const char **t) { return *t = c ? "FAKE_ERROR" : "OK", 0; }
+EXPORT int cuGetErrorName(int c, const char **t) {
+  return *t = c == ILLEGAL_ADDRESS ? "CUDA_ERROR_ILLEGAL_ADDRESS" : c ? "FAKE_ERROR" : "OK", 0;
+}
 EXPORT int cuGetErrorString(int c, const char **t) { return *t = c ? "of the fake" : "", 0; }
 EXPORT int cuDeviceGet(int *d, int i) { return *d = i, 0; }
 EXPORT int cuDeviceGetName(char *t, int n, int d) { return strncpy(t, "Fake GPU", (size_t)n), d; }
 EXPORT int cuDeviceTotalMem_v2(size_t *n, int d) { return *n = (size_t)1 << 30, d; }
 EXPORT int cuDeviceGetAttribute(int *v, int a, int d) { return *v = a == 75 ? 9 : 0, d; }
-EXPORT int cuDevicePrimaryCtxRetain(void **c, int d) { return *c = (void *)8, d; }
+EXPORT int cuDevicePrimaryCtxRetain(void **c, int d) { return *c = (void *)8, d ? d : dead; }
+EXPORT int cuDevicePrimaryCtxReset_v2(int d) {
+  const char *possible = getenv("FAKE_RESET");
+  if (!possible || *possible != '0') atomic_store(&dead, 0);
+  return d ? d : atomic_load(&dead);
+}
 EXPORT int cuCtxSetCurrent(void *c) { return c ? 0 : 201; }
+/* A module is its PTX; one of machine code has functions of every name. */
+static const char MACHINE_CODE[] = "\x7f" "ELF";
+static unsigned machine_codes;
+EXPORT unsigned fake_machine_codes(void) { return machine_codes; }
 EXPORT int cuModuleLoadDataEx(void **m, const void *i, unsigned n, int *o, void **v) {
+  machine_codes += !memcmp(i, MACHINE_CODE, 4);
   return *m = strdup(i), (void)n, (void)o, (void)v, 0;
 }
 EXPORT int cuModuleUnload(void *m) { return free(m), 0; }
 EXPORT int cuModuleGetFunction(void **f, void *m, const char *name) {
-  bool found = m && strstr(m, name);
+  bool found = m && (strstr(m, name) || !memcmp(m, MACHINE_CODE, 4));
   return *f = strdup(name), found ? 0 : 500;
 }
 EXPORT int cuFuncGetAttribute(int *v, int a, void *f) { return *v = 1024, (void)f, a; }
@@ -120,10 +149,15 @@ EXPORT int cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsign
                           unsigned bz, unsigned shared, stream *s, void **arguments, void **extra) {
   (void)gx, (void)gy, (void)gz, (void)bx, (void)by, (void)bz, (void)shared, (void)extra;
   if (!strcmp(f, "stamp"))
-    return put(s, (op){STAMP, *(uint64_t *)arguments[0], *(uint64_t *)arguments[1], 0, {0}});
-  if (!strcmp(f, "patch")) return put(s, (op){PATCH, *(uint64_t *)arguments[0], gx, 0, {0}});
-  if (strcmp(f, "metal_add")) return 0;
-  return put(s, (op){ADD, 0, 0, 0, *(sm_launch *)arguments[0]});
+    return put(s, (op){OP_STAMP, *(uint64_t *)arguments[0], *(uint64_t *)arguments[1], 0, {0}});
+  if (!strcmp(f, "patch")) return put(s, (op){OP_PATCH, *(uint64_t *)arguments[0], gx, 0, {0}});
+  static const struct { const char *name; int kind; } kernels[] = {
+      {"metal_add", OP_ADD}, {"metal_fault", OP_FAULT}, {"metal_spin", OP_SPIN}, {"metal_trap", OP_TRAP},
+      {"metal_hang", OP_HANG}};
+  for (unsigned i = 0; i < sizeof kernels / sizeof *kernels; i++)
+    if (!strcmp(f, kernels[i].name))
+      return put(s, (op){kernels[i].kind, 0, 0, 0, *(sm_launch *)arguments[0]});
+  return 0;
 }
 
 /* Graphs: kernels in order. */
@@ -159,21 +193,22 @@ EXPORT int cuStreamSynchronize(stream *s) {
   s = of(s);
   unsigned end = atomic_load(&s->head);
   while (atomic_load(&s->tail) < end) usleep(20);
-  return 0;
+  return atomic_load(&dead);
 }
 EXPORT int cuStreamWaitValue64_v2(stream *s, uint64_t a, uint64_t v, unsigned f) {
-  return (void)f, put(s, (op){WAIT, a, v, 0, {0}});
+  return (void)f, put(s, (op){OP_WAIT, a, v, 0, {0}});
 }
 EXPORT int cuStreamWriteValue64_v2(stream *s, uint64_t a, uint64_t v, unsigned f) {
-  return (void)f, put(s, (op){WRITE, a, v, 0, {0}});
+  return (void)f, put(s, (op){OP_WRITE, a, v, 0, {0}});
 }
-EXPORT int cuEventCreate(event **e, unsigned f) { return *e = calloc(1, sizeof **e), (int)f; }
+EXPORT int cuEventCreate(event **e, unsigned f) { return *e = calloc(1, sizeof **e), (void)f, 0; }
 EXPORT int cuEventDestroy_v2(event *e) { return (void)e, 0; }
 EXPORT int cuEventRecord(event *e, stream *s) {
   atomic_fetch_add(&e->asked, 1);
-  return put(s, (op){RECORD, (uint64_t)e, 0, 0, {0}});
+  return put(s, (op){OP_RECORD, (uint64_t)e, 0, 0, {0}});
 }
 EXPORT int cuEventQuery(event *e) {
+  if (atomic_load(&dead)) return atomic_load(&dead);
   return atomic_load(&e->passed) == atomic_load(&e->asked) ? 0 : NOT_READY;
 }
 EXPORT int cuEventElapsedTime(float *ms, event *a, event *b) {
@@ -182,11 +217,13 @@ EXPORT int cuEventElapsedTime(float *ms, event *a, event *b) {
 }
 EXPORT int cuMemAlloc_v2(uint64_t *a, size_t n) { return *a = (uint64_t)malloc(n), 0; }
 EXPORT int cuMemFree_v2(uint64_t a) { return free((void *)a), 0; }
-EXPORT int cuMemHostAlloc(void **a, size_t n, unsigned f) { return *a = malloc(n), (void)f, 0; }
-EXPORT int cuMemFreeHost(void *a) { return free(a), 0; }
+EXPORT int cuMemHostRegister_v2(void *a, size_t n, unsigned f) {
+  return (void)a, (void)n, (void)f, atomic_load(&dead);
+}
+EXPORT int cuMemHostUnregister(void *a) { return (void)a, atomic_load(&dead); }
 EXPORT int cuMemcpyAsync(uint64_t to, uint64_t from, size_t n, stream *s) {
-  return put(s, (op){COPY, to, from, n, {0}});
+  return put(s, (op){OP_COPY, to, from, n, {0}});
 }
 EXPORT int cuMemsetD8Async(uint64_t to, unsigned char v, size_t n, stream *s) {
-  return put(s, (op){SET, to, v, n, {0}});
+  return put(s, (op){OP_SET, to, v, n, {0}});
 }

@@ -3,40 +3,44 @@
 from __future__ import annotations
 
 import os
-import platform
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from softmetal.executors import runtime_build
-from softmetal.toolchain import clang
-
-SOURCE = Path(__file__).with_name("fake_libcuda.c")
 HEAD = """
 import os, sys, threading
 import numpy as np
 import softmetal as M
 
 device = M.MTLCreateSystemDefaultDevice()
-library, error = device.newLibraryWithSource_options_error_('''
+library_source = '''
 #include <metal_stdlib>
 using namespace metal;
 kernel void add(device uint* x, constant uint& n, uint i [[thread_position_in_grid]]) { x[i] += n; }
-''', None, None)
-pipeline, error = device.newComputePipelineStateWithFunction_error_(
-    library.newFunctionWithName_("add"), None)
-assert pipeline is not None, error
+kernel void fault(device uint* x, constant uint& n) { x[n] = 1; }
+kernel void spin(device uint* x, constant uint& n) { while (x[n]) {} }
+kernel void hang(device uint* x, constant uint& n) { while (x[n]) {} }
+kernel void trap(device uint* x, constant uint& n) { if (x[n]) __builtin_trap(); }
+'''
+library, error = device.newLibraryWithSource_options_error_(library_source, None, None)
+def pipeline_of(name):
+    made, error = device.newComputePipelineStateWithFunction_error_(
+        library.newFunctionWithName_(name), None)
+    assert made is not None, error
+    return made
+
+pipeline = pipeline_of("add")
 
 def numbers(count):
     buffer = device.newBufferWithLength_options_(4 * count, 0)
     return buffer, np.frombuffer(buffer.contents().as_buffer(4 * count), np.uint32)
 
-def add(queue, buffer, count, n):
+def add(queue, buffer, count, n, kernel=None):
     commands = queue.commandBuffer()
     encoder = commands.computeCommandEncoder()
-    encoder.setComputePipelineState_(pipeline)
+    encoder.setComputePipelineState_(kernel or pipeline)
     encoder.setBuffer_offset_atIndex_(buffer, 0, 0)
     encoder.setBytes_length_atIndex_(np.uint32(n).tobytes(), 4, 1)
     size = M.MTLSizeMake
@@ -210,20 +214,64 @@ assert (view == 7).all(), view
 }
 
 
-@pytest.fixture(scope="module")
-def fake(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("fake")
-    compiled = folder / "fake.o"
-    flags = [*runtime_build.compile_flags(platform.machine()), "-Wall", "-Wextra", "-Werror"]
-    clang.run("clang", [*flags, "-c", str(SOURCE), "-o", str(compiled)])
-    clang.run("ld.lld", ["-shared", str(compiled), "-o", str(folder / "libcuda.so.1")])
-    return folder
+FAULTS = {
+    "a trap is an error, and the device goes on": """
+error, after = outcomes("trap")
+assert error == "kernel 'trap' executed an illegal instruction or a trap", error
+assert after is None and works()
+""",
+    "a kernel that does not end is stopped": """
+error, after = outcomes("spin")
+assert error == "kernel 'spin' did not end within 0.3 s (SOFTMETAL_TIMEOUT)", error
+assert after is None and works()
+""",
+    "a fault ends the device, and a new one works": """
+event = device.newSharedEvent()
+error, after = outcomes("fault", event)
+assert error.startswith("kernel 'fault': CUDA_ERROR_ILLEGAL_ADDRESS (700): of the fake. "), error
+assert after == error, after
+assert "make another with MTLCreateSystemDefaultDevice()" in error
+assert event.waitUntilSignaledValue_timeoutMS_(1, 60000)
+""",
+    "the error names every kernel of the list": """
+buffer, view = numbers(10)
+both = add(queue, buffer, 10, 1)
+encoder = both.computeCommandEncoder()
+encoder.setComputePipelineState_(pipeline_of("fault"))
+encoder.setBuffer_offset_atIndex_(buffer, 0, 0)
+encoder.setBuffer_offset_atIndex_(buffer, 0, 1)
+encoder.dispatchThreads_threadsPerThreadgroup_(M.MTLSizeMake(1, 1, 1), M.MTLSizeMake(1, 1, 1))
+encoder.endEncoding()
+both.commit()
+both.waitUntilCompleted()
+text = str(both.error().localizedDescription())
+assert text.startswith("one of the kernels 'add', 'fault': CUDA_ERROR"), text
+""",
+}
+OUTCOMES = """
+def outcomes(name, event=None):
+    buffer, view = numbers(10)
+    first, second = add(queue, buffer, 10, 1, pipeline_of(name)), add(queue, buffer, 10, 1)
+    if event is not None:
+        first.encodeSignalEvent_value_(event, 1)
+    for each in (first, second):
+        each.commit()
+    for each in (first, second):
+        each.waitUntilCompleted()
+    return [e and str(e.localizedDescription()) for e in (first.error(), second.error())]
+
+def works():
+    buffer, view = numbers(10)
+    work = add(queue, buffer, 10, 3)
+    work.commit()
+    work.waitUntilCompleted()
+    return work.error() is None and (view == 3).all()
+"""
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_programs(name: str, fake: Path) -> None:
-    script = f"{HEAD}{PROGRAMS[name]}print('done', flush=True)\nos._exit(0)\n"
-    settings = {"SOFTMETAL_DEVICE": "cuda:0", "LD_LIBRARY_PATH": str(fake)}
+def run_program(body: str, fake_libcuda: Path, **settings: str) -> str:
+    script = f"{HEAD}{body}print('done', flush=True)\nos._exit(0)\n"
+    settings |= {"SOFTMETAL_DEVICE": "cuda:0", "LD_LIBRARY_PATH": str(fake_libcuda)}
     done = subprocess.run(
         [sys.executable, "-c", script],
         env={**os.environ, **settings},
@@ -232,7 +280,56 @@ def test_programs(name: str, fake: Path) -> None:
         timeout=600,
         check=False,
     )
-    assert done.stdout == "done\n", done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs(name: str, fake_libcuda: Path) -> None:
+    assert run_program(PROGRAMS[name], fake_libcuda) == "done\n"
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_faults(name: str, fake_libcuda: Path) -> None:
+    body = OUTCOMES + FAULTS[name]
+    assert run_program(body, fake_libcuda, SOFTMETAL_TIMEOUT="0.3") == "done\n"
+
+
+NEW_DEVICE = """
+before, old = numbers(10)
+old[:] = 7
+outcomes("fault")
+lost = device
+device = M.MTLCreateSystemDefaultDevice()
+assert device is not lost
+library, _ = device.newLibraryWithSource_options_error_(library_source, None, None)
+pipeline, queue = pipeline_of("add"), device.newCommandQueue()
+assert works() and (old == 7).all()
+assert lost.newBufferWithLength_options_(64, 0) is None
+del before, lost  # frees nothing of the new device
+assert works()
+assert M.MTLCreateSystemDefaultDevice() is device
+"""
+
+
+def test_a_new_device_after_a_fault(fake_libcuda: Path) -> None:
+    assert run_program(OUTCOMES + NEW_DEVICE, fake_libcuda) == "done\n"
+
+
+def test_a_driver_that_cannot_reset(fake_libcuda: Path) -> None:
+    said = run_program(OUTCOMES + NEW_DEVICE, fake_libcuda, FAKE_RESET="0")
+    assert "GPU 0 cannot be used again in this process" in said
+    assert "start a new process, or find the fault with SOFTMETAL_CHECK=bounds" in said
+
+
+@pytest.mark.full
+def test_a_kernel_that_cannot_be_stopped(fake_libcuda: Path) -> None:
+    body = """
+error, after = outcomes("hang")
+assert error.startswith("kernel 'hang' did not end within 0.3 s (SOFTMETAL_TIMEOUT) and cannot be "
+                        "stopped. The GPU takes no more work of this device"), error
+assert after == error
+"""
+    assert run_program(OUTCOMES + body, fake_libcuda, SOFTMETAL_TIMEOUT="0.3") == "done\n"
 
 
 def test_without_a_driver() -> None:

@@ -120,13 +120,6 @@ def test_low_bytes_of_floats(tmp_path, ptxas_path):
     ptxas.assemble(artifact.path, "sm_90", tmp_path / "k.cubin")
 
 
-def test_checking_modes_are_refused():
-    with pytest.raises(CompileError, match="the checking modes need the CPU"):
-        compiler.compile_kernel(
-            library("plain"), "k", {}, frozenset({"race"}), target=PtxTarget("sm_90")
-        )
-
-
 HOSTILE = {
     "assembly": 'kernel void k(device int* x) { asm volatile("trap;"); x[0] = 1; }',
     "exit": 'extern "C" void exit(int);\nkernel void k(device int* x) { exit(x[0]); }',

@@ -243,8 +243,8 @@ METAL_FUNC bfloat max(bfloat x, bfloat y) {
   return static_cast<bfloat>(__metal_fmax(float(x), float(y), __METAL_FAST_MATH__));
 }
 }
-template <class A, class B> struct is_same_type { static constexpr bool value = false; };
-template <class A> struct is_same_type<A, A> { static constexpr bool value = true; };
+template <class A, class B> struct is_same_type { static constant constexpr bool value = false; };
+template <class A> struct is_same_type<A, A> { static constant constexpr bool value = true; };
 void use(bfloat x, bfloat4 v, float4 w, packed_float3 p, half h) {
   static_assert(is_same_type<decltype(metal::exp(x)), bfloat>::value, "");
   static_assert(is_same_type<decltype(metal::fast::exp(x)), bfloat>::value, "");

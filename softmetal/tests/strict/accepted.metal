@@ -187,3 +187,14 @@ kernel void accepted(
   uint local = 1, global = 2, generic = local + global;
   d[generic] = half(square(float(local)));
 }
+
+// An instance that takes more than 32 KiB has no pipeline; its library is right.
+template <typename T>
+kernel void staged(device T* x [[buffer(0)]], uint i [[thread_index_in_threadgroup]]) {
+  threadgroup T tile[8192 + 64];
+  tile[i] = x[i];
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  x[i] = tile[1023 - i];
+}
+template [[host_name("staged_half")]] kernel void staged<half>(device half*, uint);
+template [[host_name("staged_float")]] kernel void staged<float>(device float*, uint);

@@ -39,7 +39,7 @@ kernel void k(device int* out [[buffer(0)]], constant int& c [[buffer(1)]],
 
 @pytest.mark.parametrize("strict", [False, True])
 def test_each_call_runs_its_own(strict: bool, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("SOFTMETAL_STRICT", "msl" if strict else "")
+    monkeypatch.setenv("SOFTMETAL_STRICT", "msl" if strict else "no-msl")
     device = softmetal.MTLCreateSystemDefaultDevice()
     library, error = device.newLibraryWithSource_options_error_(SOURCE, None, None)
     assert library is not None, error

@@ -57,7 +57,7 @@ def test_a_program_that_is_accepted():
 
 @pytest.mark.parametrize("case", RULES, ids=lambda case: case.error[:40])
 def test_rules(case: Rule):
-    options = CompileOptions(strict=True, language_version=case.version)
+    options = CompileOptions(strict=True, limits=True, language_version=case.version)
     found = errors(text(case.refused), options)
     assert found
     assert found[0][2].startswith(case.error), found
@@ -66,7 +66,7 @@ def test_rules(case: Rule):
 
 @pytest.mark.parametrize("version", sorted({case.version for case in RULES}))
 def test_accepted_twins(version: int):
-    options = CompileOptions(strict=True, language_version=version)
+    options = CompileOptions(strict=True, limits=True, language_version=version)
     accepted = [case.accepted for case in RULES if case.version == version]
     assert errors(together(accepted), options) == []
 
@@ -74,7 +74,7 @@ def test_accepted_twins(version: int):
 @pytest.mark.full
 @pytest.mark.parametrize("case", RULES, ids=lambda case: case.error[:40])
 def test_each_accepted_twin(case: Rule):
-    options = CompileOptions(strict=True, language_version=case.version)
+    options = CompileOptions(strict=True, limits=True, language_version=case.version)
     assert errors(text(case.accepted), options) == []
 
 

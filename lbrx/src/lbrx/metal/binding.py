@@ -95,6 +95,17 @@ def compile_for(function: Any, target: str, output: Path) -> list[Path]:
     return written
 
 
+def built_archive(device: Any, folder: Path) -> Any:
+    """An archive of the code that `compile_for` wrote into a folder; None if the device is not an
+    NVIDIA GPU. Raises SettingError for a folder that other users can write."""
+    if not SOFT:
+        return None
+    try:
+        return import_module("softmetal.ahead").built_archive(device, folder)
+    except CallError as problem:
+        raise error_of(problem, str(problem)) from problem
+
+
 def page_size() -> int:
     """Bytes of a page of host memory, as Metal counts them; softmetal can play macOS's."""
     strict: frozenset[str] = _setting("softmetal.env", "strict") if SOFT else frozenset()

@@ -3,7 +3,8 @@
 A stem such as `sorting` is one Metal library: `sorting.metal` with the headers that it includes.
 A `sorting-<digest>.metallib` beside the sources is used instead if the device can load it; the
 digest is of the sources, so an outdated file is ignored. Compiled pipelines are kept in one binary
-archive per library.
+archive per library. Code that `lbrx shaders build --target` wrote into LBRX_SHADERS is used where
+it fits the sources and the device.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from lbrx.metal.reflection import KernelArgument, arguments
 SHADERS = Path(__file__).parent.parent / "shaders"  # of the package
 ARCHIVE_FORMAT = 1  # part of the archives' file names
 MAX_THREADS, SIMD_WIDTH = 1024, 32  # of pipelines that are only listed
+CODE_SUFFIX = ".ptx"  # of code for NVIDIA GPUs, made by `lbrx shaders build --target`
 SAVE_EVERY = 32  # new pipelines, so that a killed process loses few
 
 ConstantValue = bool | int | float | np.generic
@@ -61,8 +63,14 @@ class Pipeline:
 
 
 def shader_folder() -> Path:
-    """The folder that shaders are read from: LBRX_SHADERS, or the package's."""
-    return env.shader_dir() or SHADERS
+    """The folder that shaders are read from: LBRX_SHADERS, or the package's if that is not set or
+    holds compiled code alone."""
+    given = env.shader_dir()
+    return SHADERS if given is None or _holds_code_alone(given) else given
+
+
+def _holds_code_alone(folder: Path) -> bool:
+    return not any(folder.glob("*.metal")) and any(folder.glob(f"*{CODE_SUFFIX}"))
 
 
 @dataclass(frozen=True)
@@ -111,6 +119,7 @@ class Shaders:
         self._device = device
         self._cache = cache / "pipelines"
         self._folder = shader_folder() if folder is None else folder
+        self._built = _built_code(device, env.shader_dir() if folder is None else folder)
         self._lock = threading.Lock()
         self._gates: dict[object, threading.Lock] = {}  # one lock per library and pipeline
         self._libraries: dict[tuple[str, str | None, bool], _Library] = {}
@@ -212,7 +221,9 @@ class Shaders:
         with self._gate(key):
             if key not in self._libraries:
                 text = shader_text(self._folder, f"{stem}.metal", source)
-                made = _Library(self._device, self._folder, stem, text, safe_math, self._cache)
+                made = _Library(
+                    *(self._device, self._folder, stem, text, safe_math, self._cache, self._built)
+                )
                 with self._lock:
                     self._libraries[key] = made
             return self._libraries[key]
@@ -252,9 +263,17 @@ class _Library:
     """An MTLLibrary and the archive of its pipelines."""
 
     def __init__(
-        self, device: Any, folder: Path, stem: str, source: str, safe_math: bool, cache: Path
+        self,
+        device: Any,
+        folder: Path,
+        stem: str,
+        source: str,
+        safe_math: bool,
+        cache: Path,
+        built: Any = None,
     ) -> None:
         self._device = device
+        self._built = built  # an archive of code that was compiled elsewhere
         key = digest(source, safe_math)
         self.library = _prebuilt(device, folder / f"{stem}-{key}.metallib")
         if self.library is None:
@@ -299,7 +318,7 @@ class _Library:
         use_archive = not binding.checking_modes()
         if use_archive:
             archive = self._opened()
-            descriptor.setBinaryArchives_([archive])
+            descriptor.setBinaryArchives_([a for a in (self._built, archive) if a is not None])
             only_archive = Metal.MTLPipelineOptionFailOnBinaryArchiveMiss
             state, _ = self._make(descriptor, only_archive)
             if state is not None:
@@ -357,6 +376,13 @@ class _Library:
                 if written:
                     os.replace(aside, self._path)
             self._new = 0
+
+
+def _built_code(device: Any, folder: Path | None) -> Any:
+    """An archive of the code for this device in a folder; None if there is none."""
+    if folder is None or not any(folder.glob(f"*{CODE_SUFFIX}")):
+        return None
+    return binding.built_archive(device, folder)
 
 
 def _written(state: Any) -> frozenset[int] | None:

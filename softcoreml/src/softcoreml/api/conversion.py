@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from softcoreml.api.features import (
+from softcoreml.api.feature_values import (
     MLFeatureTypeDouble,
     MLFeatureTypeInt64,
     MLFeatureTypeString,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from softcoreml import mil
-from softcoreml.api import features as kinds
-from softcoreml.api.features import MLFeatureValue, PixelBuffer
+from softcoreml.api import feature_values as kinds
+from softcoreml.api.feature_values import MLFeatureValue, PixelBuffer
 from softcoreml.api.multiarray import DATA_TYPES, MLMultiArray
 from softcoreml.api.objects import Object
 from softcoreml.description import (
@@ -23,9 +23,9 @@ from softcoreml.description import (
 MLMultiArrayShapeConstraintTypeUnspecified = 1
 MLMultiArrayShapeConstraintTypeEnumerated = 2
 MLMultiArrayShapeConstraintTypeRange = 3
-MLImageSizeConstraintTypeUnspecified = 2
-MLImageSizeConstraintTypeEnumerated = 3
-MLImageSizeConstraintTypeRange = 4
+MLImageSizeConstraintTypeUnspecified = 0
+MLImageSizeConstraintTypeEnumerated = 2
+MLImageSizeConstraintTypeRange = 3
 MLModelDescriptionKey = "MLModelDescriptionKey"
 MLModelVersionStringKey = "MLModelVersionStringKey"
 MLModelAuthorKey = "MLModelAuthorKey"

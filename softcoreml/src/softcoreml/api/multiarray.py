@@ -14,7 +14,7 @@ from numpy.lib.stride_tricks import as_strided
 from softcoreml import mil
 from softcoreml.api.objects import Object, caught
 from softcoreml.errors import InputError
-from softcoreml.format.features import ARRAY_TYPES
+from softcoreml.format.description_message import ARRAY_TYPES
 
 MLMultiArrayDataTypeDouble = 65600
 MLMultiArrayDataTypeFloat64 = 65600

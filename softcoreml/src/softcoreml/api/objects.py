@@ -10,13 +10,21 @@ from functools import cache
 from typing import Any, ClassVar, Self, TypeVar
 
 from softcoreml.api.foundation import NSError
-from softcoreml.errors import InputError, SoftCoreMLError
+from softcoreml.errors import InputError, SoftCoreMLError, UnreadableModel
 
 _T = TypeVar("_T")
 MLModelErrorDomain = "com.apple.CoreML"
 MLModelErrorGeneric = 0
 MLModelErrorFeatureType = 1
 MLModelErrorIO = 3
+MLModelErrorCustomLayer = 4
+MLModelErrorCustomModel = 5
+MLModelErrorUpdate = 6
+MLModelErrorParameters = 7
+MLModelErrorModelDecryptionKeyFetch = 8
+MLModelErrorModelDecryption = 9
+MLModelErrorModelCollection = 10
+MLModelErrorPredictionCancelled = 11
 
 
 class Object:
@@ -111,8 +119,10 @@ def caught(error: Any, call: Callable[[], _T]) -> tuple[_T | None, NSError | Non
 
 def as_error(problem: Exception) -> NSError:
     """The NSError for an error of this package."""
-    code = MLModelErrorFeatureType if isinstance(problem, InputError) else MLModelErrorGeneric
-    if "there is no model" in str(problem) or "cannot read" in str(problem):
+    code = MLModelErrorGeneric
+    if isinstance(problem, InputError):
+        code = MLModelErrorFeatureType
+    elif isinstance(problem, UnreadableModel):
         code = MLModelErrorIO
     return NSError.described(MLModelErrorDomain, code, str(problem))
 

@@ -34,20 +34,16 @@ class MLComputePlan(Object):
         super().__init__()
         self._structure = structure(file)
         chosen = configuration or MLModelConfiguration()
-        self._allowed = allowed_units(chosen.computeUnits())
-        self._names: dict[mil.Operation, placement.Names] = {}
+        self._places: dict[mil.Operation, placement.Placement] = {}
         self._shares: dict[mil.Operation, float] = {}
         for function in file.program.functions.values():
-            self._add(function)
+            self._add(function, allowed_units(chosen.computeUnits()))
 
-    def _add(self, function: mil.Function) -> None:
-        names = placement.Names(function)
-        costs = {}
-        for operation in mil.walk(function.block):
-            self._names[operation] = names
-            if placement.place(operation, names, self._allowed) is not None:
-                costs[operation] = placement.cost(operation, names)
+    def _add(self, function: mil.Function, allowed: frozenset[str]) -> None:
+        places, names = placement.place(function, allowed), placement.Names(function)
+        costs = {operation: placement.cost(operation, names) for operation in places}
         whole = sum(costs.values()) or 1.0
+        self._places |= places
         self._shares |= {operation: value / whole for operation, value in costs.items()}
 
     # ML: +loadContentsOfURL:configuration:completionHandler:
@@ -78,8 +74,7 @@ class MLComputePlan(Object):
     def computeDeviceUsageForMLProgramOperation_(
         self, operation: MLModelStructureProgramOperation
     ) -> MLComputePlanDeviceUsage | None:
-        record = operation.operation
-        found = placement.place(record, self._names[record], self._allowed)
+        found = self._places.get(operation.operation)
         if found is None:
             return None
         return MLComputePlanDeviceUsage(

@@ -33,8 +33,8 @@ from softcoreml.description import (
     ScalarFeature,
     StateFeature,
 )
-from softcoreml.errors import ModelError
-from softcoreml.format import features, schema
+from softcoreml.errors import ModelError, UnreadableModel
+from softcoreml.format import description_message, schema
 from softcoreml.format.package import NEWEST_SPECIFICATION, ModelFile, mapped
 from softcoreml.format.text_parser import parse
 from softcoreml.format.text_writer import write
@@ -87,7 +87,7 @@ def _link(source: Path, destination: Path) -> None:
         try:
             shutil.copyfile(source, destination)
         except OSError as problem:
-            raise ModelError(f"cannot read the weights {source}: {problem.strerror}") from None
+            raise UnreadableModel(f"cannot read the weights {source}: {problem.strerror}") from None
 
 
 def _blob_files(program: mil.Program) -> set[str]:
@@ -112,11 +112,11 @@ def read_compiled(folder: Path) -> ModelFile:
     try:
         program = parse(text.read_text("utf-8"))
     except (OSError, UnicodeDecodeError) as problem:
-        raise ModelError(f"cannot read {text}: {problem}") from None
+        raise UnreadableModel(f"cannot read {text}: {problem}") from None
     metadata = _metadata(folder / "metadata.json")
     if (folder / _DESCRIPTION).exists():
         data = bytes(mapped(folder / _DESCRIPTION))
-        description = features.description(decode(memoryview(data), schema.DESCRIPTION))
+        description = description_message.description(decode(memoryview(data), schema.DESCRIPTION))
     else:
         data, description = b"", _described(program, metadata)
     version = metadata.get("specificationVersion", NEWEST_SPECIFICATION)
@@ -173,18 +173,43 @@ def _function(name: str, function: mil.Function, metadata: dict[str, Any]) -> Fu
     }
     types |= {one.name: one.type for one in function.inputs}
     inputs, states = [], []
+    shapes = _flexible_shapes(function)
     for one in function.inputs:
         if isinstance(one.type, mil.StateType):
             array = _array(one.type.wrapped, said["state"].get(one.name, {}), one.name)
             states.append(Feature(one.name, StateFeature(array)))
         else:
-            inputs.append(_feature(one.name, one.type, said["input"].get(one.name, {})))
+            known = shapes.get(one.name, {}) | said["input"].get(one.name, {})
+            inputs.append(_feature(one.name, one.type, known))
     outputs = [
         _feature(each, types[each], said["output"].get(each, {}))
         for each in function.block.outputs
         if each in types
     ]
     return FunctionDescription(name, tuple(inputs), tuple(outputs), tuple(states))
+
+
+def _flexible_shapes(function: mil.Function) -> dict[str, dict[str, Any]]:
+    """What the attribute FlexibleShapeInformation says of inputs, by the keys of metadata.json."""
+    attribute = function.attributes.get("FlexibleShapeInformation")
+    found: dict[str, dict[str, Any]] = {}
+    for part in attribute.data if attribute is not None else ():
+        if not isinstance(part.data, tuple) or len(part.data) != 2:
+            raise ModelError("the attribute FlexibleShapeInformation is not a list of pairs")
+        title, content = part.data[0].data, part.data[1].data
+        if title == "DefaultShapes":
+            for name, shape in content.items():
+                found.setdefault(name, {})["shape"] = shape.data.tolist()
+        elif title == "RangeDims":
+            for name, ranges in content.items():
+                limits = [one.data.tolist() for one in ranges.data]
+                found.setdefault(name, {})["shapeRange"] = limits
+        elif title == "EnumeratedShapes":
+            for shapes in content.values():
+                for name, shape in shapes.data.items():
+                    several = found.setdefault(name, {}).setdefault("enumeratedShapes", [])
+                    several.append(shape.data.tolist())
+    return found
 
 
 def _dictionaries(found: Any) -> Iterator[dict[str, Any]]:

@@ -11,8 +11,8 @@ from typing import Any
 
 from softcoreml import mil
 from softcoreml.description import ModelDescription
-from softcoreml.errors import ModelError
-from softcoreml.format import features, program, schema
+from softcoreml.errors import ModelError, UnreadableModel
+from softcoreml.format import description_message, program_message, schema
 from softcoreml.format.weights import FolderWeights, MemoryWeights, Weights
 from softcoreml.format.wire import decode, raw_field
 
@@ -48,8 +48,8 @@ def read_specification(data: memoryview, weights: Weights) -> ModelFile:
         )
     return ModelFile(
         specification=version,
-        description=features.description(message.get("description", {})),
-        program=program.program(message["mlProgram"]),
+        description=description_message.description(message.get("description", {})),
+        program=program_message.program(message["mlProgram"]),
         weights=weights,
         description_bytes=bytes(raw_field(data, 2)),
     )
@@ -80,7 +80,7 @@ def mapped(path: Path) -> memoryview:
                 raise ModelError(f"{path} is empty")
             return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     except OSError as problem:
-        raise ModelError(f"cannot read {path}: {problem.strerror}") from None
+        raise UnreadableModel(f"cannot read {path}: {problem.strerror}") from None
 
 
 def specification_path(package: Path) -> Path:
@@ -102,7 +102,7 @@ def _manifest(path: Path) -> dict[str, Any]:
             raise ModelError(f"{path} is larger than {_MAX_MANIFEST} bytes")
         found = json.loads(path.read_bytes())
     except OSError as problem:
-        raise ModelError(f"cannot read {path}: {problem.strerror}") from None
+        raise UnreadableModel(f"cannot read {path}: {problem.strerror}") from None
     except (ValueError, RecursionError) as problem:
         raise ModelError(f"{path} is not JSON: {problem}") from None
     if not isinstance(found, dict):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from softcoreml.errors import ModelError
+from softcoreml.errors import UnreadableModel
 from softcoreml.format.compiled import read_compiled, write_compiled
 from softcoreml.format.package import ModelFile, read_mlmodel, specification_path
 
@@ -23,7 +23,7 @@ def read_model(path: Path) -> ModelFile:
 def specification(path: Path) -> Path:
     """The `.mlmodel` of a package, or the path itself."""
     if not path.exists():
-        raise ModelError(f"there is no model at {path}")
+        raise UnreadableModel(f"there is no model at {path}")
     return specification_path(path) if path.is_dir() else path
 
 

@@ -12,9 +12,10 @@ import numpy as np
 
 from softcoreml import mil
 from softcoreml.errors import ModelError
-from softcoreml.format.program import MAX_RANK
+from softcoreml.format.program_message import MAX_RANK
 
 MAX_NESTING = 64
+_VERSIONS = (1.0, 1.1, 1.2, 1.3)
 _TOKENS = re.compile(
     r"""\s*(?:
     (?P<string>"(?:[^"\\]|\\.)*")
@@ -101,7 +102,9 @@ class _Parser:
     def program(self) -> mil.Program:
         self._take("program")
         self._take("(")
-        version = float(self._advance())
+        version = self._scalar("fp64")
+        if version not in _VERSIONS:
+            self._fail(f"version {version} of MIL: softcoreml reads {_VERSIONS}")
         self._take(")")
         attributes = self._attributes()
         self._take("{")

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from softcoreml import mil
-from softcoreml.errors import ModelError
+from softcoreml.errors import ModelError, UnreadableModel
 from softcoreml.format.packing import unpack
 
 SENTINEL = 0xDEADBEEF
@@ -106,7 +106,7 @@ def _mapped(path: Path) -> np.ndarray[Any, Any]:
             # The array keeps the mapping, which keeps the file's content after a deletion.
             return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
     except (OSError, ValueError) as problem:
-        raise ModelError(f"cannot read the weights {path}: {problem}") from None
+        raise UnreadableModel(f"cannot read the weights {path}: {problem}") from None
 
 
 def relative_path(name: str) -> Path:

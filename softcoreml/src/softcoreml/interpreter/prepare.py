@@ -6,6 +6,7 @@ a loop reuses the slots of its body. A value's slot is cleared after its last us
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -20,11 +21,13 @@ from softcoreml.operations import registry
 
 _MAX_BLOCK_DEPTH = 32
 _CALCULATED_ONCE = "constexpr_"
+_MEMORY = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def opset_of(function: mil.Function) -> str:
     """The opset of a function by iOS version: "ios15" to "ios26"."""
     name = mil.OPSETS.get(function.opset, function.opset.lower())
+    name = mil.OLD_OPSET_NAMES.get(name, name)
     if name not in registry.OPSETS:
         raise ModelError(f"the opset {function.opset!r} is not known: softcoreml has CoreML5 to 9")
     return name
@@ -116,6 +119,8 @@ class _Preparation:
 
     def _operation(self, one: mil.Operation, scope: _Scope) -> Step | None:
         where = f"operation {one.name!r} ({one.type})"
+        for out in one.outputs:
+            _check_size(out.type, where)
         if one.type == "const":
             self._const(one, scope, where)
             return None
@@ -202,6 +207,13 @@ class _Preparation:
         if name in scope.names:
             raise ModelError(f"{where} defines {name!r} a second time")
         scope.names[name] = value
+
+
+def _check_size(kind: mil.ValueType, where: str) -> None:
+    """A file may declare a result that no machine could hold; it is refused before it is made."""
+    size = kind.nbytes if isinstance(kind, mil.TensorType) else None
+    if size is not None and size > _MEMORY:
+        raise ModelError(f"{where} has a result of {size} bytes, and this machine has {_MEMORY}")
 
 
 def _decompression(

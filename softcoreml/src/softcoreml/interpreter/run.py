@@ -15,8 +15,8 @@ from softcoreml.interpreter.constants import Constant
 from softcoreml.interpreter.control import StateCell
 from softcoreml.interpreter.rounding import Precision, as_argument, conform, held_dtype
 
-Watch = Callable[[mil.Operation, tuple[Any, ...], tuple[Any, ...]], None]
-"""Called after each operation with its results before and after they are rounded."""
+Watch = Callable[[mil.Operation, Mapping[str, Any], tuple[Any, ...]], None]
+"""Called after each operation with its arguments and its results."""
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,7 @@ class Run:
             for value, out in zip(results, one.outputs, strict=True)
         )
         if self._watch is not None:
-            self._watch(one, results, rounded)
+            self._watch(one, arguments, rounded)
         return rounded
 
     def _call(self, step: Step, arguments: dict[str, Any]) -> Any:

@@ -34,9 +34,10 @@ def _soft_plus(x: Array) -> Array:
 
 def softmax_of(x: Array, axis: int) -> Array:
     """exp(x) over its sum along an axis, with the maximum subtracted first."""
-    top = np.max(x, axis=axis, keepdims=True)
-    powers = np.exp(x - top)
-    return np.asarray(powers / np.sum(powers, axis=axis, keepdims=True))
+    powers = np.asarray(x - np.max(x, axis=axis, keepdims=True))
+    np.exp(powers, out=powers)
+    powers /= np.sum(powers, axis=axis, keepdims=True)
+    return powers
 
 
 _PLAIN: dict[str, Function] = {

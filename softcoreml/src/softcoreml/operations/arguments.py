@@ -39,7 +39,7 @@ DTYPES: dict[str, np.dtype[Any]] = {
 }
 """MIL's names of types."""
 
-_FAILURES = (ArithmeticError, IndexError, MemoryError, TypeError, ValueError)
+_FAILURES = (ArithmeticError, AttributeError, IndexError, MemoryError, TypeError, ValueError)
 
 
 def define(name: str, since: str = "ios15") -> Callable[[Function], Function]:

@@ -32,8 +32,14 @@ def unpack(packed: Array, bits: int, count: int) -> Array:
     data = np.asarray(packed).view(np.uint8)
     if bits == 8:
         return data[:count]
-    flags = np.unpackbits(data, bitorder="little", count=count * bits)
-    return np.packbits(flags.reshape(count, bits), axis=1, bitorder="little").reshape(count)
+    groups = -(-count // 8)  # of 8 values, in as many bytes as a value has bits
+    words = np.zeros((groups, 8), dtype=np.uint8)
+    padded = np.zeros(groups * bits, dtype=np.uint8)
+    padded[: min(data.size, padded.size)] = data[: padded.size]
+    words[:, :bits] = padded.reshape(groups, bits)
+    shifts = np.arange(8, dtype=np.uint64) * np.uint64(bits)
+    values = (words.view("<u8") >> shifts) & np.uint64(2**bits - 1)
+    return np.asarray(values, dtype=np.uint8).reshape(-1)[:count]
 
 
 def _unpacked(packed: Array, bits: int, shape: Array, name: str) -> tuple[Array, tuple[int, ...]]:
@@ -110,12 +116,15 @@ def _by_blocks(data: Array, scale: Array, offset: Array | None) -> Array:
     blocks = _blocks(data.shape, scale.shape, "scale")
     split = [one for pair in zip(scale.shape, blocks, strict=True) for one in pair]
     spread = [one for size in scale.shape for one in (size, 1)]
-    values = data.reshape(split).astype(scale.dtype)
+    values = data.astype(scale.dtype) if data.dtype.kind == "f" else data
+    values = values.reshape(split).astype(np.float32)
     if offset is not None:
         if np.shape(offset) != scale.shape:
             raise ModelError(f"offset {list(np.shape(offset))} needs the shape of scale")
-        values = (values - widen(offset).reshape(spread)).astype(scale.dtype)
-    return np.asarray(widen(values) * widen(scale).reshape(spread)).reshape(data.shape)
+        values = values - widen(offset).reshape(spread)
+        if np.asarray(offset).dtype.kind == "f":  # differences of integers are exact
+            values = values.astype(scale.dtype).astype(np.float32)
+    return np.asarray(values * widen(scale).reshape(spread)).reshape(data.shape)
 
 
 @define("constexpr_blockwise_shift_scale", "ios18")

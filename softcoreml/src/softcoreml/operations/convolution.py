@@ -22,6 +22,7 @@ from softcoreml.operations.arguments import (
     require_size,
     widen,
 )
+from softcoreml.operations.widening import widen_weight
 from softcoreml.operations.windows import Windows, windows_of
 
 COLUMN_BYTES = 1 << 25
@@ -65,7 +66,7 @@ def conv(
     groups: Any = 1,
 ) -> Array:
     """x (batch, in, spatial...), weight (out, in / groups, kernel...): 1 to 3 spatial axes."""
-    x, weight = widen(x), widen(weight)
+    x, weight = widen(x), widen_weight(weight)
     require_rank(x, "x", 3, 4, 5)
     require_rank(weight, "weight", x.ndim)
     parts = int(groups)
@@ -165,7 +166,7 @@ def conv_transpose(
 
     Padding crops the sum of all windows. An output_shape that reaches beyond it holds the bias.
     """
-    x, weight = widen(x), widen(weight)
+    x, weight = widen(x), widen_weight(weight)
     require_rank(x, "x", 3, 4, 5)
     require_rank(weight, "weight", x.ndim)
     parts, rank = int(groups), x.ndim - 2

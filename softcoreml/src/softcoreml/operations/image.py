@@ -77,22 +77,24 @@ def _require_image(x: Array, least: int = 3) -> Array:
     return x
 
 
-def _resize(x: Array, sizes: dict[int, int], points: Callable[[int, int], Array]) -> Array:
-    """x interpolated along axes, smallest results first."""
+def _require_target(x: Array, sizes: dict[int, int]) -> None:
+    """Refuse new sizes of some axes that are not positive or too large."""
     final = [sizes.get(axis, length) for axis, length in enumerate(x.shape)]
     if any(count < 1 for count in sizes.values()):
-        raise ModelError(f"the target size {list(final)} must be at least 1 everywhere")
-    require_size(final, "the target size")
+        raise ModelError(f"the target size {final} must be at least 1 everywhere")
+    require_size(final, "the target size", x.itemsize)
+
+
+def _resize(x: Array, sizes: dict[int, int], points: Callable[[int, int], Array]) -> Array:
+    """x interpolated along axes, smallest results first."""
+    _require_target(x, sizes)
     for axis in sorted(sizes, key=lambda one: sizes[one] / x.shape[one]):
         x = _interpolated(x, axis, points(x.shape[axis], sizes[axis]))
     return x
 
 
 def _nearest(x: Array, sizes: dict[int, int], index: Callable[[int, int], Array]) -> Array:
-    final = [sizes.get(axis, length) for axis, length in enumerate(x.shape)]
-    if any(count < 1 for count in sizes.values()):
-        raise ModelError(f"the target size {list(final)} must be at least 1 everywhere")
-    require_size(final, "the target size", x.itemsize)
+    _require_target(x, sizes)
     for axis, count in sizes.items():
         x = np.take(x, index(x.shape[axis], count), axis)
     return x

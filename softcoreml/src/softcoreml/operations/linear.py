@@ -6,6 +6,7 @@ import numpy as np
 
 from softcoreml.errors import ModelError
 from softcoreml.operations.arguments import Array, define, require_size, widen
+from softcoreml.operations.widening import widen_weight
 
 _EQUATIONS = ("nchw,nwhu->nchu", "chw,whr->chr")
 
@@ -13,7 +14,7 @@ _EQUATIONS = ("nchw,nwhu->nchu", "chw,whr->chr")
 @define("linear")
 def linear(x: Array, weight: Array, bias: Array | None = None) -> Array:
     """x (..., in) by the transpose of weight (out, in), plus bias (out)."""
-    x, weight = widen(x), widen(weight)
+    x, weight = widen(x), widen_weight(weight)
     if weight.ndim != 2 or x.ndim < 1 or x.shape[-1] != weight.shape[1]:
         raise ModelError(f"x {list(x.shape)} does not fit weight {list(weight.shape)} (out, in)")
     require_size((*x.shape[:-1], weight.shape[0]), "weight")
@@ -28,7 +29,7 @@ def linear(x: Array, weight: Array, bias: Array | None = None) -> Array:
 @define("matmul")
 def matmul(x: Array, y: Array, transpose_x: bool = False, transpose_y: bool = False) -> Array:
     """NumPy's matmul; a transposition concerns the last two axes and leaves vectors alone."""
-    x, y = widen(x), widen(y)
+    x, y = widen_weight(x), widen_weight(y)
     if transpose_x and x.ndim > 1:
         x = x.swapaxes(-1, -2)
     if transpose_y and y.ndim > 1:

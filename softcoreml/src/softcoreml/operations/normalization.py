@@ -8,6 +8,7 @@ import numpy as np
 
 from softcoreml.errors import ModelError
 from softcoreml.operations.arguments import Array, axes_of, by_channel, define, require_rank, widen
+from softcoreml.operations.reduction import mean_of
 
 
 def _scaled(y: Array, x: Array, gamma: Array | None, beta: Array | None) -> Array:
@@ -20,8 +21,8 @@ def _scaled(y: Array, x: Array, gamma: Array | None, beta: Array | None) -> Arra
 
 def _standardized(x: Array, axes: tuple[int, ...], epsilon: Any) -> Array:
     """x less its mean along axes, over the root of its variance plus epsilon."""
-    centred = x - np.mean(x, axis=axes, keepdims=True)
-    variance = np.mean(np.square(centred), axis=axes, keepdims=True)
+    centred = x - mean_of(x, axes, keepdims=True)
+    variance = mean_of(np.square(centred), axes, keepdims=True)
     return np.asarray(centred / np.sqrt(variance + np.float32(epsilon)))
 
 

@@ -14,6 +14,7 @@ from softcoreml.errors import ModelError
 from softcoreml.operations.activation import hard_logistic, logistic, rectified
 from softcoreml.operations.arguments import Array, define, require_rank, widen
 from softcoreml.operations.registry import Function
+from softcoreml.operations.widening import widen_weight
 
 _ACTIVATIONS: dict[str, Function] = {
     "hard_sigmoid": hard_logistic,
@@ -38,7 +39,7 @@ def _inputs(
     x: Array, weight_ih: Array, weight_hh: Array, bias: Array | None, gates: int
 ) -> tuple[Array, Array]:
     """The inputs' part of every gate (time, batch, gates * hidden), and the state's weights."""
-    x, ih, hh = widen(x), widen(weight_ih), widen(weight_hh)
+    x, ih, hh = widen(x), widen_weight(weight_ih), widen_weight(weight_hh)
     require_rank(x, "x", 3)
     hidden = hh.shape[-1]
     if ih.shape != (gates * hidden, x.shape[2]) or hh.shape != (gates * hidden, hidden):

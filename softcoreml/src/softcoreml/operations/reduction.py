@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,12 @@ from softcoreml.operations.arguments import (
     widen,
 )
 from softcoreml.operations.registry import Function
+
+
+def mean_of(x: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
+    """The mean along axes; of no elements it is NaN, without NumPy's warning."""
+    count = math.prod(x.shape[one] for one in axis)
+    return np.asarray(np.divide(np.sum(x, axis=axis, keepdims=keepdims), np.float32(count)))
 
 
 def _log_sum_exp(x: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
@@ -35,7 +42,7 @@ _REDUCTIONS: dict[str, Function] = {
     "reduce_log_sum": lambda x, **how: np.log(np.sum(x, **how)),
     "reduce_log_sum_exp": _log_sum_exp,
     "reduce_max": np.max,
-    "reduce_mean": np.mean,
+    "reduce_mean": mean_of,
     "reduce_min": np.min,
     "reduce_prod": np.prod,
     "reduce_sum": np.sum,

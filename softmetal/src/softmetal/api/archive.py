@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Protocol
 
 from softmetal import compiler
 from softmetal.api import enums, host
@@ -44,6 +44,15 @@ def function_key(function: MTLFunction) -> str:
 
 # Raised when a kernel is read and the file's records about it are wrong.
 _DAMAGED = (KeyError, zipfile.BadZipFile, OSError, EOFError, ValueError, struct.error)
+
+
+class Kernels(Protocol):
+    """Compiled kernels by key."""
+
+    def keys(self) -> list[str]: ...
+
+    def read(self, key: str) -> bytes:
+        """One kernel; raises one of `_DAMAGED` if it is missing or damaged."""
 
 
 class StoredKernels:
@@ -121,11 +130,11 @@ def _untrusted(path: Path, why: str) -> str:
 
 
 class MTLBinaryArchive(Labelled):
-    """Compiled kernels by key: those of a file, each read at its first use, and new ones."""
+    """Compiled kernels by key: those of files, each read at its first use, and new ones."""
 
     __slots__ = ("_added", "_device", "_stored")
 
-    def __init__(self, device: MTLDevice, stored: StoredKernels | None) -> None:
+    def __init__(self, device: MTLDevice, stored: Kernels | None) -> None:
         super().__init__()
         self._device = device
         self._stored = stored

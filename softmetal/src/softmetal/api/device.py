@@ -6,7 +6,6 @@ import atexit
 import os
 import threading
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 from softmetal import checks, compiler, env, profiles
@@ -62,8 +61,17 @@ ARENA_BYTES = 64 << 10
 PipelineOutcome = tuple[MTLComputePipelineState | None, NSError | None]
 
 
-@cache
+_executors: dict[str, Executor] = {}
+
+
 def _executor(name: str) -> Executor:
+    """One for each name; another if a fault has ended it."""
+    if name not in _executors or _executors[name].lost:
+        _executors[name] = _new_executor(name)
+    return _executors[name]
+
+
+def _new_executor(name: str) -> Executor:
     if name in ("cpu", "discrete"):
         from softmetal.executors.cpu import CpuExecutor
 
@@ -437,13 +445,19 @@ def _library_error(code: int, description: str) -> NSError:
 _creating = threading.Lock()
 
 
-@cache
-def _device(executor: str, profile: str) -> MTLDevice:
-    return MTLDevice(_executor(executor), profiles.find(profile))
+_devices: dict[tuple[str, str], MTLDevice] = {}
+
+
+def _device(name: str, profile: str) -> MTLDevice:
+    executor, known = _executor(name), _devices.get((name, profile))
+    if known is None or known._executor is not executor:
+        known = _devices[name, profile] = MTLDevice(executor, profiles.find(profile))
+    return known
 
 
 def MTLCreateSystemDefaultDevice() -> MTLDevice:
-    """The device that SOFTMETAL_DEVICE and SOFTMETAL_PROFILE name now: one object for each."""
+    """The device that SOFTMETAL_DEVICE and SOFTMETAL_PROFILE name now: one object for each, and a
+    new one after a fault that ended a GPU's."""
     with _creating:
         return _device(env.device(), env.profile())
 

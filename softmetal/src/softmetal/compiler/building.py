@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,11 +36,16 @@ def front(source: str, options: CompileOptions) -> tuple[Program, str, list[Path
             strict.enforce(rewritten.parsed, options)
         text = rewritten.text
         # Kernels are the same however strictly their source was checked.
-        kept = replace(options, strict=False, extensions=True)
+        kept = replace(options, strict=False, limits=False, extensions=True)
         program = Program(text, kept, rewritten.functions, rewritten.constants, source)
-        if is_strict:
-            spaces = strict.address_spaces(program, rewritten.parsed)
-        warnings = stages.check(program, unit_header(options))
+        with ThreadPoolExecutor(1) as beside:
+            if is_strict:
+                parsed, limits = rewritten.parsed, options.limits
+                judged = beside.submit(strict.address_spaces, program, parsed, limits)
+            try:
+                warnings = stages.check(program, unit_header(options))
+            finally:
+                spaces = judged.result() if is_strict else ""
         text = expanded
         _refuse_recursion(program, rewritten.suspects)
         text = rewritten.text

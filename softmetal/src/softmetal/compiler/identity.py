@@ -10,7 +10,7 @@ from softmetal.toolchain import clang, disk_cache
 PACKAGE = Path(__file__).parent.parent
 INCLUDE = PACKAGE / "include"
 RUNTIME = PACKAGE / "runtime"
-_SEEN = ("abi.h", "words.h", "target")
+_SEEN = ("abi.h", "finding.h", "words.h", "target")
 
 
 @once

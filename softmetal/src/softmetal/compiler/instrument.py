@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
+PLACES = ("-gline-tables-only", "-DSM_CHECK")
 # Without the sanitizer's runtime and memory layout, and without skipping repeated accesses.
-FLAGS = (
-    *("-gline-tables-only", "-fsanitize=kernel-address", "-DSM_CHECK"),
+SANITIZER = (
+    "-fsanitize=kernel-address",
     *(
         flag
         for option in (
@@ -25,6 +26,7 @@ FLAGS = (
         for flag in ("-mllvm", option)
     ),
 )
+FLAGS = (*PLACES, *SANITIZER)
 MAX_SITES = 2047  # a shadow cell has 11 bits for it
 SLOTS = 256  # accesses that remember their region, as in runtime/check.c
 _WRITE, _ATOMIC, _MODIFY = 1 << 16, 1 << 17, 1 << 18
@@ -38,7 +40,7 @@ _PLACED = re.compile(r"(?<=@softmetal_check_barrier)\((i32 [^,]+), i32 (?:nounde
 _LOCATION = re.compile(r"!dbg !(\d+)")
 _ATOMIC_INSTRUCTION = re.compile(r"atomicrmw |cmpxchg |load atomic |store atomic ")
 _METADATA = re.compile(r"^!(\d+) = (?:distinct )?!(DI\w+)\((.*)\)$", re.MULTILINE)
-_DECLARATIONS = """
+DECLARATIONS = """
 declare i64 @softmetal_check_access(i64, i64, i32, i64)
 declare ptr @softmetal_check_slots() nounwind willreturn memory(none)
 define internal i64 @softmetal_check_fast(i64 %a, i64 %size, i32 %place, i64 %slot) alwaysinline {
@@ -97,8 +99,13 @@ class _Places:
         return None
 
 
-def instrument(ir: str, ours: tuple[Path | str, ...]) -> tuple[str, list[Site]]:
-    """The IR with our calls, and the sites they name, in order; site 0 is "somewhere"."""
+def instrument(
+    ir: str, ours: tuple[Path | str, ...], declarations: str = DECLARATIONS
+) -> tuple[str, list[Site]]:
+    """The IR with our calls, and the sites they name, in order; site 0 is "somewhere".
+
+    With other declarations than those of the CPU's runtime accesses remember no region.
+    """
     places = _Places(ir, tuple(map(str, ours)))
     sites: list[Site] = [Site("", 0, 0)]
     numbers: dict[Site, int] = {}
@@ -114,7 +121,7 @@ def instrument(ir: str, ours: tuple[Path | str, ...]) -> tuple[str, list[Site]]:
         return numbers[site]
 
     lines = ir.split("\n")
-    slots = count()
+    slots = count(0 if declarations is DECLARATIONS else SLOTS)
     out: list[str] = []
     index = 0
     while index < len(lines):
@@ -128,7 +135,7 @@ def instrument(ir: str, ours: tuple[Path | str, ...]) -> tuple[str, list[Site]]:
             index += 1
     # Named symbols for all constants: the checker reads their sizes from the object.
     text = "\n".join(out).replace("= private unnamed_addr constant", "= internal constant")
-    return text + _DECLARATIONS, sites[: MAX_SITES + 1]
+    return text + declarations, sites[: MAX_SITES + 1]
 
 
 def _rewritten(

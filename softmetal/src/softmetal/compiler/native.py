@@ -46,16 +46,16 @@ def _check_map(elf: Elf, sites: tuple[tuple[str, int, int], ...]) -> CheckMap:
         if "softmetal_anchor" in symbol:
             anchor = offset
         elif "softmetal_guard" not in symbol:
-            threadgroup.append(Variable(_local_name(symbol), offset, size))
+            threadgroup.append(Variable(local_name(symbol), offset, size))
     constants = [
-        Variable(_local_name(symbol), address, size)
+        Variable(local_name(symbol), address, size)
         for symbol, address, size in elf.sized_symbols(OBJECT)
         if not symbol.startswith("softmetal_")
     ]
     return CheckMap(sites, tuple(threadgroup), tuple(constants), anchor)
 
 
-def _local_name(symbol: str) -> str:
+def local_name(symbol: str) -> str:
     """The last component of a mangled name: `_ZZL1kPfjE4tile` is tile."""
     found = [symbol[m.end() :][: int(m[0])] for m in re.finditer(r"\d+", symbol)]
     return next((n for n in reversed(found) if n.isidentifier()), symbol)

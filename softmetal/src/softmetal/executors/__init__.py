@@ -25,6 +25,10 @@ class Executor(Protocol):
     hardware: Hardware | None  # None is this machine's processor and its memory
     unified: bool  # the host and the device have the same memory, at the same addresses
 
+    @property
+    def lost(self) -> bool:
+        """Whether a fault has ended the device: its lists fail, and a new executor is needed."""
+
     def load(self, artifact: Artifact) -> int:
         """Load a compiled kernel and return its handle; raises ExecutionError.
 

@@ -14,7 +14,7 @@ from softmetal import checks, compiler, env
 from softmetal.compiler.target import Target
 from softmetal.errors import ExecutionError
 from softmetal.executors import logs, openblas
-from softmetal.executors.findings import Describer, Finding
+from softmetal.executors.findings import Finding, Findings, with_findings
 from softmetal.executors.loading import LoadedKernels
 from softmetal.executors.packing import Packer
 from softmetal.executors.process import Process, Tickets, refuse_fork, wait_in_slices
@@ -25,11 +25,8 @@ from softmetal.types import (
     CheckMap,
     Command,
     Completion,
-    Dispatch,
     Hardware,
     LogMessage,
-    Region,
-    Resources,
 )
 
 # ---- loading the runtime --------------------------------------------------------------------
@@ -97,6 +94,7 @@ class CpuExecutor:
 
     name = "cpu"
     hardware: Hardware | None = None
+    lost = False
 
     def __init__(self, unified: bool = True) -> None:
         self.target: Target = compiler.native()
@@ -105,9 +103,7 @@ class CpuExecutor:
         self._pool = self._c.softmetal_new_pool(env.threads(), int(env.timeout() * 1e9))
         self._packer = Packer()
         self._kernels = LoadedKernels(self._load, self._c.softmetal_unload)
-        self._artifacts: dict[int, Artifact] = {}  # of kernels compiled for checking
-        self._labels: dict[int, dict[tuple[int, int], str]] = {}  # of buffers, by ticket
-        self._reported: set[int] = set()  # tickets whose findings are already listed
+        self._found = Findings()
         self._tickets = Tickets(
             lambda ticket: self._c.softmetal_wait(ticket, 0), self._c.softmetal_forget
         )
@@ -128,7 +124,7 @@ class CpuExecutor:
 
     # Findings name kernels that ran before, so those compiled for checking stay.
     def unload(self, kernel: int) -> None:
-        if kernel not in self._artifacts:
+        if kernel not in self._found.artifacts:
             self._kernels.drop(kernel)
 
     def max_threads(self, kernel: int) -> int:
@@ -144,7 +140,7 @@ class CpuExecutor:
         count = len(variables) // _VARIABLE.size
         if not self._c.softmetal_set_checks(handle, modes, known.anchor, variables, count):
             raise MemoryError(f"no memory for the checks of kernel {artifact.name}")
-        self._artifacts[handle] = artifact
+        self._found.artifacts[handle] = artifact
 
     def allocate(self, length: int, private: bool = False) -> int:
         address: int | None = self._c.softmetal_allocate(max(length, 1))
@@ -187,7 +183,7 @@ class CpuExecutor:
     def submit(self, queue: int, commands: Sequence[Command]) -> int:
         refuse_fork()
         data, blocks = self._packer.pack(commands)
-        if self._artifacts and (current := checks.current()) is not None:
+        if self._found.artifacts and (current := checks.current()) is not None:
             self._c.softmetal_set_seed(current.next_seed())
         self._tickets.collect()
         self._kernels.unload_dropped()
@@ -195,8 +191,7 @@ class CpuExecutor:
         if not ticket:
             raise MemoryError(f"no memory for a command list of {len(data)} bytes")
         self._tickets.add(ticket, blocks)
-        if self._artifacts:
-            self._labels[ticket] = _labels(commands)
+        self._found.submitted(ticket, commands)
         return ticket
 
     def wait(self, ticket: int, timeout: float | None) -> Completion | None:
@@ -206,8 +201,7 @@ class CpuExecutor:
         return self._completion(ticket)
 
     def forget(self, ticket: int) -> None:
-        self._labels.pop(ticket, None)
-        self._reported.discard(ticket)
+        self._found.forget(ticket)
         self._tickets.forget(ticket)
 
     def new_event(self) -> int:
@@ -234,25 +228,15 @@ class CpuExecutor:
         times = (c_uint64 * 2)()
         error: bytes | None = self._c.softmetal_result(ticket, times)
         text = error.decode(errors="replace") if error is not None else None
-        if self._artifacts and (found := self._findings(ticket)):
-            text = "\n".join([*found, *([text] if text else [])])
+        if self._found.artifacts:
+            text = with_findings(self._findings(ticket), text)
         return Completion(times[0] / 1e9, times[1] / 1e9, text, self._log(ticket))
 
     def _findings(self, ticket: int) -> list[str]:
         address = c_void_p()
         count = self._c.softmetal_findings(ticket, ctypes.byref(address))
-        current = checks.current()
-        describer = Describer(
-            self._artifacts, self._labels.get(ticket, {}), current.seed if current else 0
-        )
         size = count * ctypes.sizeof(Finding)
-        data = _read_memory(address.value or 0, size) if count else b""
-        array = (Finding * count).from_buffer_copy(data)
-        lines = [describer.describe(finding) for finding in array]
-        if current is not None and ticket not in self._reported:
-            self._reported.add(ticket)
-            current.add(lines)
-        return lines
+        return self._found.lines(ticket, _read_memory(address.value or 0, size) if count else b"")
 
     def _log(self, ticket: int) -> tuple[LogMessage, ...]:
         size, dropped = c_size_t(), c_size_t()
@@ -264,16 +248,3 @@ class CpuExecutor:
 def _read_memory(address: int, size: int) -> bytes:
     """Memory of the runtime's process, which is this one unless a test emulates another."""
     return ctypes.string_at(address, size)
-
-
-def _labels(commands: Sequence[Command]) -> dict[tuple[int, int], str]:
-    """The labels of buffers, by the kernel that they are bound for and their index."""
-    labels: dict[tuple[int, int], str] = {}
-    regions: tuple[Region, ...] = ()
-    for command in commands:
-        if isinstance(command, Resources):
-            regions = command.regions
-        elif isinstance(command, Dispatch):
-            labels |= {(command.kernel, r.slot): r.label for r in regions if r.label}
-            regions = ()
-    return labels

@@ -1,12 +1,14 @@
-"""Findings of the checking modes as text. Mirrors sm_finding of runtime/check.h."""
+"""Findings of the checking modes as text, and which lists had them. Mirrors sm_finding of
+runtime/finding.h."""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from ctypes import c_int64, c_uint32, c_uint64
 
-from softmetal.types import Argument, Artifact
+from softmetal import checks
+from softmetal.types import Argument, Artifact, Command, Dispatch, Region, Resources
 
 _BOUNDS, _RACE, _UNINIT, _DIVERGENT = range(4)
 _BUFFER, _RESIDENT, _VARIABLE, _SCRATCH, _CONSTANT, _NOWHERE = range(6)
@@ -39,6 +41,53 @@ class Finding(ctypes.Structure):
         ("other_group_size", Triple),
         ("other_groups", Triple),
     )
+
+
+class Findings:
+    """What an executor's checked kernels found, list by list."""
+
+    def __init__(self) -> None:
+        self.artifacts: dict[int, Artifact] = {}  # of kernels compiled for checking
+        self._labels: dict[int, dict[tuple[int, int], str]] = {}  # of buffers, by ticket
+        self._reported: set[int] = set()  # tickets whose findings are already listed
+
+    def submitted(self, ticket: int, commands: Sequence[Command]) -> None:
+        if self.artifacts:
+            self._labels[ticket] = _labels(commands)
+
+    def forget(self, ticket: int) -> None:
+        self._labels.pop(ticket, None)
+        self._reported.discard(ticket)
+
+    def lines(self, ticket: int, data: bytes) -> list[str]:
+        """One line for each of the records of a list; they are added to the active checks once."""
+        current = checks.current()
+        seed = current.seed if current is not None else 0
+        describer = Describer(self.artifacts, self._labels.get(ticket, {}), seed)
+        records = (Finding * (len(data) // ctypes.sizeof(Finding))).from_buffer_copy(data)
+        lines = [describer.describe(record) for record in records]
+        if current is not None and ticket not in self._reported:
+            self._reported.add(ticket)
+            current.add(lines)
+        return lines
+
+
+def with_findings(lines: list[str], error: str | None) -> str | None:
+    """The error of a list with its findings before it."""
+    return "\n".join([*lines, *([error] if error else [])]) if lines else error
+
+
+def _labels(commands: Sequence[Command]) -> dict[tuple[int, int], str]:
+    """The labels of buffers, by the kernel that they are bound for and their index."""
+    labels: dict[tuple[int, int], str] = {}
+    regions: tuple[Region, ...] = ()
+    for command in commands:
+        if isinstance(command, Resources):
+            regions = command.regions
+        elif isinstance(command, Dispatch):
+            labels |= {(command.kernel, r.slot): r.label for r in regions if r.label}
+            regions = ()
+    return labels
 
 
 class Describer:

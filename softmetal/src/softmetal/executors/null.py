@@ -25,6 +25,7 @@ class NullExecutor:
     name = "null"
     hardware: Hardware | None = None
     unified = True
+    lost = False
 
     def __init__(self) -> None:
         self.target: Target = compiler.native()

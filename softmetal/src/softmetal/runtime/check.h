@@ -2,6 +2,7 @@
 #ifndef SOFTMETAL_CHECK_H
 #define SOFTMETAL_CHECK_H
 
+#include "finding.h"
 #include "runtime.h"
 
 enum { SM_CHECK_BOUNDS = 1, SM_CHECK_RACE = 2, SM_CHECK_UNINIT = 4 };
@@ -37,17 +38,6 @@ typedef struct sm_signals {
     sm_clock clock;
   } last[SM_SIGNALS];
 } sm_signals;
-
-typedef struct sm_finding { /* mirrored by executors/findings.py */
-  sm_u64 kernel, other_kernel;
-  __INT64_TYPE__ offset;     /* of the access in its region, bytes */
-  sm_u64 length;             /* of the region */
-  sm_u32 type;               /* enum finding_type */
-  sm_u32 region, index;      /* enum region_kind; buffer index or variable */
-  sm_u32 size, write, site;
-  sm_u32 thread, group[3], group_size[3], groups[3];
-  sm_u32 other_thread, other_group, other_write, other_site, other_group_size[3], other_groups[3];
-} sm_finding;
 
 typedef struct sm_check sm_check;
 typedef struct sm_order sm_order;

@@ -4,17 +4,14 @@
 
 #include "check.h"
 
-enum finding_type { OUT_OF_BOUNDS, RACE, UNINITIALISED, DIVERGENT };
-enum region_kind { BUFFER, RESIDENT, VARIABLE, SCRATCH, CONSTANT, NOWHERE };
 /* What a barrier orders. Every barrier orders execution, and with it the reads before it, whose
    values have arrived. Writes before it are visible only if its flags name that memory. */
 enum memory { DEVICE, THREADGROUP, EXECUTION, MEMORIES };
-enum { WRITE = 1 << 16, ATOMIC = 1 << 17, MODIFY = 1 << 18, SITE = 0x7ff };
 #define UNCHECKED (~(sm_u32)0) /* the trampoline's own copies */
 enum { MEM_DEVICE = 1, MEM_THREADGROUP = 2 };
 enum { STAMPS = 256, GROUPS = 1 << 22, EPOCHS = 255, SIMD_EPOCHS = 15 };
 enum { RECENT = 128, SLOTS = 256 /* as in compiler/instrument.py */ };
-enum { REGIONS = 512, FINDINGS = 16, WARM_PAGES = 64 };
+enum { REGIONS = 512, WARM_PAGES = 64 };
 enum { PAGE_SHIFT = 12, PAGE = 1 << PAGE_SHIFT, WORD_SHIFT = 2 };
 enum { POISON = 0xff }; /* a NaN in every floating-point type */
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from softmetal.compiler import diagnostics
@@ -76,13 +77,16 @@ _WORDS = {
 }
 
 
-def address_spaces(program: Program, parsed: Pass) -> str:
-    """Errors in clang's format about address spaces, empty if there are none."""
-    found = _run(program, parsed, swapped=False)
-    if any(token.text == "threadgroup" for token in parsed.tokens):
-        groups = _GROUP.split(_run(program, parsed, swapped=True))
-        found = joined(found, "".join(group for group in groups if "threadgroup" in group))
-    return found
+def address_spaces(program: Program, parsed: Pass, limits: bool = False) -> str:
+    """Errors in clang's format about address spaces, empty if there are none; with `limits` also
+    about plain kernels that take more threadgroup memory than there is."""
+    with ThreadPoolExecutor(2) as pool:
+        plain = pool.submit(_run, program, parsed, False, limits)
+        if not any(token.text == "threadgroup" for token in parsed.tokens):
+            return plain.result()
+        swapped = pool.submit(_run, program, parsed, True, limits)
+        groups = _GROUP.split(swapped.result())
+        return joined(plain.result(), "".join(group for group in groups if "threadgroup" in group))
 
 
 def joined(told: str, more: str) -> str:
@@ -92,8 +96,8 @@ def joined(told: str, more: str) -> str:
     return told + "".join(new)
 
 
-def _run(program: Program, parsed: Pass, swapped: bool) -> str:
-    text = respell(parsed, swapped)
+def _run(program: Program, parsed: Pass, swapped: bool, limits: bool) -> str:
+    text = respell(parsed, swapped, limits)
     places = diagnostics.SourceMap(
         text, program.options.file_name, program.source, program.options.include_dirs
     )

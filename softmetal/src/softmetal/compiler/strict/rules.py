@@ -34,6 +34,7 @@ def enforce(parsed: Pass) -> None:
     """Raise Refusal at the first token that breaks a rule."""
     syntax = parsed.syntax
     _tokens(syntax)
+    _variadic(syntax)
     _program_scope(syntax)
     _Pointers(syntax).check()
     for kernel in parsed.kernels.values():
@@ -53,13 +54,17 @@ def _tokens(syntax: Syntax) -> None:
             raise Refusal(token, "Metal does not support the 'register' storage class specifier")
         if token.text in _VECTOR_ATTRIBUTES:
             _vector(syntax, index)
-        if token.text == "." and [syntax.text(index + n) for n in (-1, 1, 2, 3)] in _VARIADIC:
-            raise Refusal(token, "variadic functions are not supported in Metal")
         if token.text == "(" and index not in headers and _is_function_pointer(syntax, index):
             raise Refusal(syntax.tokens[index + 1], "pointers to functions are not allowed")
 
 
-_VARIADIC = ([",", ".", ".", ")"],)
+def _variadic(syntax: Syntax) -> None:
+    """`f(int n, ...)`; in an expression `(g(a), ...)` folds a parameter pack."""
+    for declaration in syntax.declarations:
+        end = syntax.partner.get(declaration.parameters, 0)
+        before, *dots = (syntax.text(end - n) for n in (4, 3, 2, 1))
+        if before in (",", "(") and dots == [".", ".", "."]:
+            raise Refusal(syntax.tokens[end - 3], "variadic functions are not supported in Metal")
 
 
 def _vector(syntax: Syntax, index: int) -> None:

@@ -42,13 +42,19 @@ _ENABLED = "".join(
 _HEAD_ENDS = frozenset({"{", ";", ":", "=", "->", ""})
 
 
-def respell(parsed: Pass, swapped: bool, before: Mapping[int, str] = MappingProxyType({})) -> str:
+def respell(
+    parsed: Pass,
+    swapped: bool,
+    limits: bool = False,
+    before: Mapping[int, str] = MappingProxyType({}),
+) -> str:
     """The source with address spaces, on the same lines after the first; each kernel is used.
 
     Member functions can name only some of clang's spaces: `swapped` says whether threadgroup is one
-    of them, or device. `before` is text to put before tokens.
+    of them, or device. `limits` asserts that plain kernels do not take too much threadgroup memory;
+    `before` is text to put before tokens.
     """
-    return _Speller(parsed, swapped, before).text()
+    return _Speller(parsed, swapped, limits, before).text()
 
 
 def after_template(syntax: Syntax, start: int) -> int:
@@ -66,8 +72,10 @@ def _deleted(space: str) -> str:
 
 
 class _Speller:
-    def __init__(self, parsed: Pass, swapped: bool, before: Mapping[int, str]) -> None:
-        self.before = before
+    def __init__(
+        self, parsed: Pass, swapped: bool, limits: bool, before: Mapping[int, str]
+    ) -> None:
+        self.before, self.limits = before, limits
         self.parsed, self.syntax = parsed, parsed.syntax
         self.swapped = swapped
         self.unnamed = "device" if swapped else "threadgroup"
@@ -261,7 +269,10 @@ class _Speller:
 
     def _threadgroup_variables(self, kernel: Declaration) -> None:
         """`threadgroup T a[2], b;` becomes references, as clang has such variables in kernels that
-        are not templates only; what the variables in sight take together is checked."""
+        are not templates only. Apple's compiler leaves their size to the pipeline: libraries have
+        instances of templates that take too much beside those that are used. A plain kernel that
+        does is a mistake."""
+        is_limited = self.limits and self.syntax.text(kernel.start) != "template"
         blocks: list[int] = []  # "{" around the current token
         totals: list[tuple[int, str]] = []  # ("{" of a declaration, what it and those before take)
         for index in range(kernel.body, kernel.end):
@@ -273,12 +284,15 @@ class _Speller:
                 totals = [total for total in totals if total[0] != closed]
             elif self.parsed.replaced.get(index, "").startswith("SM_TG"):
                 references, sizes = self._references(index)
+                self.replaced[index] = "; ".join(references)
+                if not is_limited:
+                    continue
                 name = f"softmetal_total{index}"
                 sizes += [totals[-1][1]] if totals else []
                 total = f"constexpr unsigned long {name} = {' + '.join(sizes)}"
                 limit = f'static_assert({name} <= {THREADGROUP_MEMORY}, "{TOO_LARGE}")'
                 totals.append((blocks[-1], name))
-                self.replaced[index] = "; ".join([*references, total, limit])
+                self.replaced[index] += f"; {total}; {limit}"
 
     def _references(self, index: int) -> tuple[list[str], list[str]]:
         """The references that a declaration becomes, and the sizes of its variables."""

@@ -8,25 +8,28 @@ from collections.abc import Sequence
 from ctypes import c_bool, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from functools import cache
 
+from softmetal import env
 from softmetal.compiler.target import Target
 from softmetal.errors import ExecutionError
 from softmetal.executors import logs
 from softmetal.executors.cuda import cublas, driver_build, gpus
 from softmetal.executors.cuda.target import PtxTarget, entry_name, newest_architecture
+from softmetal.executors.findings import Finding, Findings, with_findings
 from softmetal.executors.loading import LoadedKernels
 from softmetal.executors.packing import Packer
 from softmetal.executors.process import Process, Tickets, refuse_fork, wait_in_slices
 from softmetal.types import MAX_THREADS, Artifact, Command, Completion, Hardware
 
 _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
-    "open": (c_void_p, [c_int, c_char_p, c_size_t]),
+    "open": (c_void_p, [c_int, c_uint64, c_bool, c_char_p, c_size_t]),
+    "lost": (c_char_p, [c_void_p]),
     "attribute": (c_int, [c_void_p, c_int]),
     "memory": (c_uint64, [c_void_p]),
     "name": (None, [c_void_p, c_char_p, c_int]),
     "set_blas": (c_char_p, [c_char_p]),
     "load": (
         c_void_p,
-        [c_void_p, c_char_p, c_size_t, c_char_p, c_char_p, c_uint, c_char_p, c_size_t],
+        [c_void_p, *3 * [c_char_p], c_uint, c_bool, c_bool, c_char_p, c_size_t],
     ),
     "unload": (None, [c_void_p, c_void_p]),
     "max_threads": (c_int, [c_void_p]),
@@ -40,6 +43,7 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "wait": (c_bool, [c_void_p, c_uint64]),
     "result": (c_char_p, [c_void_p, c_void_p]),
     "log": (c_void_p, [c_void_p, c_void_p, c_void_p]),
+    "findings": (c_uint, [c_void_p, c_void_p]),
     "forget": (None, [c_void_p]),
     "new_event": (c_void_p, [c_void_p]),
     "free_event": (None, [c_void_p, c_void_p]),
@@ -50,6 +54,7 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
 _ERROR_BYTES = 8192
 _NAME_BYTES = 256
 _MAJOR, _MINOR = 75, 76  # CUdevice_attribute
+_LOST: set[int] = set()  # GPUs whose context must be made anew
 
 
 @cache
@@ -70,26 +75,49 @@ class CudaExecutor:
 
     def __init__(self, index: int = 0) -> None:
         gpus.require(index)
-        self.name = f"cuda:{index}"
+        self.name, self._index = f"cuda:{index}", index
         self._c = _library()
-        error = ctypes.create_string_buffer(_ERROR_BYTES)
-        self._gpu = self._c.softmetal_gpu_open(index, error, _ERROR_BYTES)
-        if not self._gpu:
-            text = error.value.decode(errors="replace")
-            raise ExecutionError(f"GPU {index} cannot be used: {text}")
+        self._gpu = self._opened(index)
         attribute = self._c.softmetal_gpu_attribute
         capability = attribute(self._gpu, _MAJOR), attribute(self._gpu, _MINOR)
         architecture = newest_architecture(*capability)
-        self.target: Target = PtxTarget(architecture)
+        same_major = int(architecture.removeprefix("sm_")) // 10 == capability[0]
+        self.target: Target = PtxTarget(architecture, same_major, stoppable=env.timeout() > 0)
         name = ctypes.create_string_buffer(_NAME_BYTES)
         self._c.softmetal_gpu_name(self._gpu, name, _NAME_BYTES)
         memory: int = self._c.softmetal_gpu_memory(self._gpu)
         self.hardware: Hardware | None = Hardware(name.value.decode(), architecture, memory)
         self._packer = Packer()
+        self._found = Findings()
         self._kernels = LoadedKernels(self._load, self._unload)
         self._tickets = Tickets(
             lambda ticket: self._c.softmetal_gpu_wait(ticket, 0), self._c.softmetal_gpu_forget
         )
+
+    def _opened(self, index: int) -> int:
+        error = ctypes.create_string_buffer(_ERROR_BYTES)
+        limit = int(env.timeout() * 1e9)
+        anew = index in _LOST
+        gpu: int | None = self._c.softmetal_gpu_open(index, limit, anew, error, _ERROR_BYTES)
+        if gpu:
+            _LOST.discard(index)
+            return gpu
+        text = error.value.decode(errors="replace")
+        if anew:
+            raise ExecutionError(
+                f"GPU {index} cannot be used again in this process, whose access to it a kernel "
+                f"ended: start a new process, or find the fault with SOFTMETAL_CHECK=bounds, under "
+                f"which it ends nothing ({text})"
+            )
+        raise ExecutionError(f"GPU {index} cannot be used: {text}")
+
+    @property
+    def lost(self) -> bool:
+        """Whether a fault has ended this device; another may be made."""
+        found = self._c.softmetal_gpu_lost(self._gpu) is not None
+        if found:
+            _LOST.add(self._index)
+        return found
 
     def load(self, artifact: Artifact) -> int:
         return self._kernels.load(artifact)
@@ -100,16 +128,21 @@ class CudaExecutor:
         entry = entry_name(artifact.name).encode()
         buffers = [a for a in artifact.arguments if a.kind == "buffer" and a.writable]
         written = sum(1 << index for index in {a.index for a in buffers})
+        facts = (written, artifact.logs, bool(artifact.checks))
         handle: int | None = self._c.softmetal_gpu_load(
-            self._gpu, image, len(image), name, entry, written, error, _ERROR_BYTES
+            self._gpu, image, name, entry, *facts, error, _ERROR_BYTES
         )
         if not handle:
             text = error.value.decode(errors="replace")
             raise ExecutionError(f"cannot load kernel {artifact.name}: {text}")
+        if artifact.checks:
+            self._found.artifacts[handle] = artifact
         return handle
 
+    # Findings name kernels that ran before, so those compiled for checking stay.
     def unload(self, kernel: int) -> None:
-        self._kernels.drop(kernel)
+        if kernel not in self._found.artifacts:
+            self._kernels.drop(kernel)
 
     def _unload(self, kernel: int) -> None:
         self._c.softmetal_gpu_unload(self._gpu, kernel)
@@ -155,6 +188,7 @@ class CudaExecutor:
         if not ticket:
             raise MemoryError(f"no memory for a command list of {len(data)} bytes")
         self._tickets.add(ticket, blocks)
+        self._found.submitted(ticket, commands)
         return ticket
 
     def wait(self, ticket: int, timeout: float | None) -> Completion | None:
@@ -164,13 +198,22 @@ class CudaExecutor:
         times = (c_uint64 * 2)()
         error: bytes | None = self._c.softmetal_gpu_result(ticket, times)
         text = error.decode(errors="replace") if error is not None else None
+        if self._found.artifacts:
+            text = with_findings(self._findings(ticket), text)
         size, dropped = c_size_t(), c_size_t()
         log = self._c.softmetal_gpu_log(ticket, ctypes.byref(size), ctypes.byref(dropped))
         data = ctypes.string_at(log, size.value) if log else b""
         messages = logs.read(data, dropped.value)
         return Completion(times[0] / 1e9, times[1] / 1e9, text, messages)
 
+    def _findings(self, ticket: int) -> list[str]:
+        address = c_void_p()
+        count = self._c.softmetal_gpu_findings(ticket, ctypes.byref(address))
+        size = count * ctypes.sizeof(Finding)
+        return self._found.lines(ticket, ctypes.string_at(address, size) if count else b"")
+
     def forget(self, ticket: int) -> None:
+        self._found.forget(ticket)
         self._tickets.forget(ticket)
 
     def new_event(self) -> int:

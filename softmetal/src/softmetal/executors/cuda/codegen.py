@@ -6,13 +6,16 @@ import functools
 import re
 import shlex
 import struct
+from dataclasses import dataclass
 from pathlib import Path
 
-from softmetal.compiler import stages
+from softmetal.compiler import instrument, stages
 from softmetal.compiler.identity import INCLUDE as NEUTRAL
 from softmetal.compiler.identity import fingerprint
 from softmetal.compiler.target import KernelSource
 from softmetal.errors import CompileError
+from softmetal.executors.cuda import stopping
+from softmetal.executors.cuda.instrumentation import SANITIZER, Checked, instrumented
 from softmetal.executors.cuda.target import INCLUDE, entry_name
 from softmetal.toolchain import clang, disk_cache
 from softmetal.types import CompileOptions
@@ -37,48 +40,66 @@ _END = "#pragma clang force_cuda_host_device end\n"
 _ASSEMBLY = re.compile(r'__asm__(?: volatile)?\(((?:\s*"[^"]*")+)')
 
 
-def generate(source: KernelSource, architecture: str) -> tuple[str, list[int]]:
-    """The PTX of a kernel, and the words that describe its arguments."""
+@dataclass(frozen=True)
+class Generated:
+    """The PTX of a kernel, the words that describe its arguments, and what checks refer to."""
+
+    ptx: str
+    words: list[int]
+    checked: Checked | None
+
+
+def generate(source: KernelSource, architecture: str, stoppable: bool) -> Generated:
+    """Compile a kernel; its loops can be ended if it is `stoppable`."""
     ir = _optimised(source, architecture)
     stages.refuse(ir, _own_assembly())
+    checked = instrumented(ir) if source.checked else None
+    ir = checked.ir if checked else ir
+    ir = stopping.with_soft_traps(ir, entry_name(source.function.name))
+    if stoppable:
+        ir = stopping.with_ends_of_loops(ir, entry_name(source.function.name))
     flags = ["-O3", "-w", "--target=nvptx64-nvidia-cuda", *_machine(architecture, "-march=")]
     ptx, _ = clang.run("clang", [*flags, "-x", "ir", "-S", "-", "-o", "-"], _exact(ir))
-    return _BYTE_STORE.sub(_HALVED_STORE, ptx), _words(ptx)
+    return Generated(_BYTE_STORE.sub(_HALVED_STORE, ptx), _words(ptx), checked)
 
 
 def _optimised(source: KernelSource, architecture: str) -> str:
     layout = () if _SEES_LAYOUT.search(source.program.text) else ("-DSM_TENSOR_ORDER",)
-    flags = (*_flags(source.program.options, architecture), *layout)
-    header = _header(flags)
-    arguments = [*_frontend(flags, "-emit-llvm"), "-include-pch", str(header), "-fno-validate-pch"]
+    places = instrument.PLACES if source.checked else ()
+    flags = (*_flags(source.program.options, architecture), *layout, *places)
+    header = _header(flags, source.checked)
+    frontend = _frontend(flags, "-emit-llvm", source.checked)
+    arguments = [*frontend, "-include-pch", str(header), "-fno-validate-pch"]
     ir, _ = clang.run(
         "clang", [*arguments, "-o", "-", "-"], _unit(source), (NEUTRAL, INCLUDE, header)
     )
     return ir
 
 
-def _header(flags: tuple[str, ...]) -> Path:
+def _header(flags: tuple[str, ...], checked: bool) -> Path:
     """Our headers, precompiled."""
     texts = (file.read_bytes() for file in sorted(INCLUDE.rglob("*.h")))
     key = disk_cache.key_of(fingerprint(), str(INCLUDE), *flags, *texts)
 
     def fill(folder: Path) -> None:
-        arguments = [*_frontend(flags, "-emit-pch"), "-o", str(folder / "unit.pch")]
+        arguments = [*_frontend(flags, "-emit-pch", checked), "-o", str(folder / "unit.pch")]
         clang.run("clang", [*arguments, str(INCLUDE / "target" / "unit.h")])
 
     return disk_cache.default().get("header", key, fill) / "unit.pch"
 
 
 @functools.cache
-def _frontend(flags: tuple[str, ...], action: str) -> tuple[str, ...]:
+def _frontend(flags: tuple[str, ...], action: str, checked: bool) -> tuple[str, ...]:
     """Clang's own arguments without files: its driver cannot precompile in CUDA mode."""
-    plain = [*flags, "-O3", "-w", "-S", "-emit-llvm", "-x", "cuda", "-", "-o", "-"]
+    # -O1 keeps the accesses of the source: an access that is optimised away cannot be checked.
+    level = "-O1" if checked else "-O3"
+    plain = [*flags, level, "-w", "-S", "-emit-llvm", "-x", "cuda", "-", "-o", "-"]
     _, said = clang.run("clang", [*plain, "-###"])
     words = shlex.split(next(line for line in said.splitlines() if '"-cc1"' in line))
     words = words[words.index("-cc1") : -1]  # the last is the input
     words[words.index("-emit-llvm")] = action
     at = words.index("-o")
-    return (*words[:at], *words[at + 2 :])
+    return (*words[:at], *words[at + 2 :], *(SANITIZER if checked else ()))
 
 
 def _flags(options: CompileOptions, architecture: str) -> list[str]:

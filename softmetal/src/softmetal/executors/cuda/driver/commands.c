@@ -5,7 +5,6 @@ enum {
   SCRATCH_ALIGNMENT = 128,
   MAX_LAYERS = 64,  /* of a block */
   MAX_ROWS = 65535, /* of a grid, and layers */
-  LOG_BYTES = 1 << 20,
 };
 
 /* Brings words that the GPU computes to the host. */
@@ -13,7 +12,7 @@ static const sm_u32 *read_words(sm_gpu_queue *queue, sm_ticket *ticket, sm_u64 a
   const CUdeviceptr counts = (CUdeviceptr)queue->counts;
   const size_t size = 4u * (unsigned)count;
   if (sm_gpu_failed(ticket, cuMemcpyAsync(counts, address, size, queue->stream)) ||
-      sm_gpu_failed(ticket, cuStreamSynchronize(queue->stream)))
+      !sm_gpu_await(queue, ticket))
     return NULL;
   return queue->counts;
 }
@@ -61,9 +60,11 @@ bool sm_gpu_prepare(sm_gpu_queue *queue, sm_ticket *ticket, const sm_dispatch *d
                     const sm_dispatch *inherited, sm_gpu_launch *to) {
   sm_launch *launch = &to->launch;
   memset(to, 0, sizeof *to);
+  launch->control = queue->control;
   to->kernel = (const sm_gpu_kernel *)dispatch->kernel;
   if (!to->kernel && inherited) to->kernel = (const sm_gpu_kernel *)inherited->kernel;
   if (!dispatch->group[0]) return false; /* an empty slot */
+  launch->kernel = (sm_u64)to->kernel;
   const sm_dispatch *bound = dispatch->buffer_count || !inherited ? dispatch : inherited;
   memcpy(launch->buffers, bound->buffers, bound->buffer_count * sizeof(sm_u64));
   memcpy(launch->group, dispatch->group, sizeof launch->group);
@@ -89,13 +90,20 @@ static void run_dispatch(sm_gpu_queue *queue, sm_ticket *ticket, const sm_dispat
                          const sm_dispatch *inherited) {
   sm_gpu_launch made;
   if (!sm_gpu_prepare(queue, ticket, dispatch, inherited, &made)) return;
+  made.launch.list = ticket->number;
+  if (made.kernel->checked) {
+    const sm_u32 *lengths = (const sm_u32 *)(dispatch->buffers + dispatch->buffer_count);
+    sm_gpu_prepare_check(queue, ticket, lengths, dispatch->threadgroup_count, &made.launch);
+    if (sm_gpu_has_failed(ticket)) return;
+  }
   const CUDA_KERNEL_NODE_PARAMS *node = &made.node;
   const sm_u32 *group = made.launch.group;
   CUresult code = cuLaunchKernel(node->function, node->grid[0], node->grid[1], node->grid[2],
                                  node->block[0], node->block[1], node->block[2], node->shared,
                                  queue->stream, node->arguments, NULL);
   char text[ERROR_BYTES];
-  if (code)
+  if (sm_gpu_is_fatal(code)) ticket->fatal = code;
+  else if (code)
     sm_gpu_fail(ticket, "kernel %s, threadgroups of %ux%ux%u, %u bytes of threadgroup memory: %s",
                 made.kernel->name, group[0], group[1], group[2], node->shared,
                 sm_gpu_describe(code, text));
@@ -116,7 +124,7 @@ static void run_execute(sm_gpu_queue *queue, sm_ticket *ticket, const sm_command
   }
   const char *slots = (const char *)execute->slots + start * SM_SLOT_BYTES;
   if (sm_gpu_run_graph(queue, ticket, slots, (size_t)count)) return;
-  for (sm_u64 i = 0; i < count && !ticket->error; i++)
+  for (sm_u64 i = 0; i < count && !sm_gpu_has_failed(ticket); i++)
     run_dispatch(queue, ticket, (const sm_dispatch *)(slots + i * SM_SLOT_BYTES),
                  &execute->inherited);
 }
@@ -171,9 +179,9 @@ static bool writes_mirrors(const sm_uses *uses) {
 
 static void run_signal(sm_gpu_queue *queue, sm_ticket *ticket, const sm_command_event *signal) {
   sm_gpu_event *event = (sm_gpu_event *)signal->event;
-  if (writes_mirrors(&ticket->uses) && !ticket->error) {
+  if (writes_mirrors(&ticket->uses) && !sm_gpu_has_failed(ticket)) {
     /* The host may look as soon as it sees the signal. */
-    if (!sm_gpu_failed(ticket, cuStreamSynchronize(queue->stream))) {
+    if (sm_gpu_await(queue, ticket)) {
       sm_lock(&queue->gpu->sweep);
       sm_gpu_finish_launched(queue->gpu);
       sm_ticket_note_patches(ticket);
@@ -182,10 +190,11 @@ static void run_signal(sm_gpu_queue *queue, sm_ticket *ticket, const sm_command_
       if (error) sm_gpu_fail(ticket, "%s", error);
     }
   }
-  if (cuStreamWriteValue64(queue->stream, (CUdeviceptr)event->value, signal->value,
+  if (atomic_load(&event->promised) < signal->value) atomic_store(&event->promised, signal->value);
+  if (atomic_load(&queue->gpu->lost) ||
+      cuStreamWriteValue64(queue->stream, (CUdeviceptr)event->value, signal->value,
                            CU_STREAM_WRITE_DEFAULT))
     atomic_store(event->value, signal->value); /* the context is lost: end all waits */
-  if (atomic_load(&event->promised) < signal->value) atomic_store(&event->promised, signal->value);
   atomic_fetch_add(&event->sequence, 1);
   sm_futex_wake(&event->sequence, INT_MAX);
 }
@@ -196,10 +205,13 @@ static void run_wait(sm_gpu_queue *queue, sm_ticket *ticket, const sm_command_ev
     unsigned sequence = atomic_load(&event->sequence);
     if (atomic_load(event->value) >= wait->value) return;
     if (atomic_load(&event->promised) >= wait->value) break;
+    if (atomic_load(&queue->gpu->lost)) return;
     sm_futex_wait(&event->sequence, sequence, ~(sm_u64)0);
   }
   sm_gpu_failed(ticket, cuStreamWaitValue64(queue->stream, (CUdeviceptr)event->value, wait->value,
                                             CU_STREAM_WAIT_GREATER_EQUAL));
+  /* The list's time begins when it need not wait any more. */
+  sm_gpu_failed(ticket, cuEventRecord(ticket->start, queue->stream));
 }
 
 static void run_command(sm_gpu_queue *queue, sm_ticket *ticket, const sm_command *command) {
@@ -239,6 +251,8 @@ static void run_command(sm_gpu_queue *queue, sm_ticket *ticket, const sm_command
       run_execute(queue, ticket, (const sm_command_execute *)command);
       break;
     case SM_OP_RESOURCES:
+      queue->resources = (const sm_command_resources *)command;
+      break;
     case SM_OP_ORDER:
     case SM_OP_USE:
       break;
@@ -249,15 +263,19 @@ static void run_command(sm_gpu_queue *queue, sm_ticket *ticket, const sm_command
 
 /* After an error only signals are executed, so that other queues do not wait forever. */
 void sm_gpu_run_list(sm_gpu_queue *queue, sm_ticket *ticket) {
-  cuCtxSetCurrent(queue->gpu->context);
-  sm_gpu_failed(ticket, cuEventCreate(&ticket->start, 0));
-  sm_gpu_failed(ticket, cuEventCreate(&ticket->end, 0));
-  sm_gpu_failed(ticket, cuEventRecord(ticket->start, queue->stream));
-  apply_patches(queue, ticket);
+  if (!sm_gpu_enter(queue->gpu)) {
+    sm_gpu_fail(ticket, "%s", queue->gpu->why_lost);
+  } else {
+    sm_gpu_failed(ticket, cuEventCreate(&ticket->start, 0));
+    sm_gpu_failed(ticket, cuEventCreate(&ticket->end, 0));
+    sm_gpu_failed(ticket, cuEventRecord(ticket->start, queue->stream));
+    apply_patches(queue, ticket);
+  }
+  queue->resources = NULL;
   for (const char *at = ticket->list; at < ticket->list + ticket->size;) {
     const sm_command *command = (const sm_command *)at;
-    if (!ticket->error || command->opcode == SM_OP_SIGNAL) run_command(queue, ticket, command);
+    if (!sm_gpu_has_failed(ticket) || command->opcode == SM_OP_SIGNAL) run_command(queue, ticket, command);
     at += command->size;
   }
-  sm_gpu_failed(ticket, cuEventRecord(ticket->end, queue->stream));
+  if (ticket->end) sm_gpu_failed(ticket, cuEventRecord(ticket->end, queue->stream));
 }

@@ -34,10 +34,9 @@ CUresult sm_gpu_patch(const sm_gpu *gpu, sm_u64 patches, size_t count, CUstream 
 
 /* The difference between the host's clock and the GPU's, from the quickest of some readings. */
 static CUresult compare_clocks(sm_gpu *gpu) {
-  sm_u64 *value, best = ~(sm_u64)0;
-  CUresult code = cuMemHostAlloc((void **)&value, sizeof *value, CU_MEMHOSTALLOC_MAPPED);
-  if (code) return code;
-  sm_u64 offset = 0;
+  sm_u64 *value = softmetal_gpu_allocate_host(gpu, sizeof *value), best = ~(sm_u64)0, offset = 0;
+  if (!value) return CUDA_ERROR_OUT_OF_MEMORY;
+  CUresult code = 0;
   for (int i = 0; i < 8 && !code; i++) {
     sm_u64 start = sm_now();
     (void)((code = sm_gpu_stamp(gpu, (sm_u64)value, NULL)) || (code = cuStreamSynchronize(NULL)));
@@ -45,11 +44,22 @@ static CUresult compare_clocks(sm_gpu *gpu) {
     if (took < best) best = took, offset = start + took / 2 - *value;
   }
   gpu->clock_offset = offset;
-  cuMemFreeHost(value);
+  softmetal_gpu_free_host(gpu, value, sizeof *value);
   return code;
 }
 
-SM_EXPORT sm_gpu *softmetal_gpu_open(int index, char *error, size_t capacity) {
+/* The primary context, which other CUDA code of the process uses too. After a fault it is made anew, if
+   the driver can do that. */
+static CUresult take_context(sm_gpu *gpu, bool anew) {
+  CUresult code;
+  if (anew && (code = cuDevicePrimaryCtxReset(gpu->device))) return code;
+  if ((code = cuDevicePrimaryCtxRetain(&gpu->context, gpu->device))) return code;
+  return cuCtxSetCurrent(gpu->context);
+}
+
+/* `timeout`: nanoseconds that a list may run, or 0. `anew`: an earlier context of this GPU was lost. */
+SM_EXPORT sm_gpu *softmetal_gpu_open(int index, sm_u64 timeout, bool anew, char *error,
+                                     size_t capacity) {
   char text[ERROR_BYTES];
   const char *missing = sm_find_libcuda();
   sm_gpu *gpu = calloc(1, sizeof *gpu);
@@ -61,8 +71,7 @@ SM_EXPORT sm_gpu *softmetal_gpu_open(int index, char *error, size_t capacity) {
     return NULL;
   }
   if ((code = cuInit(0)) || (code = cuDeviceGet(&gpu->device, index)) ||
-      (code = cuDevicePrimaryCtxRetain(&gpu->context, gpu->device)) ||
-      (code = cuCtxSetCurrent(gpu->context)) || (code = cuEventCreate(&gpu->base, 0)) ||
+      (code = take_context(gpu, anew)) || (code = cuEventCreate(&gpu->base, 0)) ||
       (gpu->base_time = sm_now(), code = cuEventRecord(gpu->base, NULL)) ||
       (code = cuStreamSynchronize(NULL)) ||
       (code = cuModuleLoadDataEx(&module, KERNELS, 0, NULL, NULL)) ||
@@ -78,7 +87,16 @@ SM_EXPORT sm_gpu *softmetal_gpu_open(int index, char *error, size_t capacity) {
   gpu->mirrors.upload = sm_gpu_upload;
   gpu->mirrors.download = sm_gpu_download;
   gpu->mirrors.finish = sm_gpu_finish_for;
-  return gpu;
+  gpu->timeout = timeout;
+  if (sm_gpu_start_watchdog(gpu)) return gpu;
+  snprintf(error, capacity, "no thread can be started");
+  free(gpu);
+  return NULL;
+}
+
+/* Why the context was lost; null if it was not. */
+SM_EXPORT const char *softmetal_gpu_lost(sm_gpu *gpu) {
+  return atomic_load(&gpu->lost) ? gpu->why_lost : NULL;
 }
 
 SM_EXPORT int softmetal_gpu_attribute(sm_gpu *gpu, int attribute) {

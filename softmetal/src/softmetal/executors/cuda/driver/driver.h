@@ -23,17 +23,26 @@
 
 enum {
   ERROR_BYTES = 1024,
+  LOG_BYTES = 1 << 20,
   SPIN_NS = 100000, /* a wait polls for this long, then sleeps in between */
   SLEEP_NS = 50000,
+  HANDLE_BITS = SM_ENDED_SHIFT,
+  NAME_BYTES = 512,
 };
 
 typedef struct sm_gpu {
   CUdevice device;
   CUcontext context;
+  atomic_bool lost; /* a fault has ended the context: no call of the driver with it succeeds */
+  char why_lost[ERROR_BYTES];
+  sm_u64 timeout; /* nanoseconds that a list may run; 0: no limit */
+  atomic_uint launches; /* counted for the watchdog */
   CUfunction stamp, patch; /* kernels of device.c */
   CUevent base; /* when the device was opened */
   sm_u64 base_time, clock_offset; /* nanoseconds of CLOCK_MONOTONIC */
   sm_mirrors mirrors;
+  sm_mutex events_lock;
+  struct sm_gpu_event *events;
   sm_mutex sweep;            /* the rest belongs to who holds it */
   struct sm_ticket *launched; /* the oldest of those that the GPU may not have finished */
   struct sm_ticket **newest;
@@ -48,13 +57,14 @@ typedef struct sm_gpu_kernel {
   int max_threads;
   sm_u64 serial; /* unlike its address, no other kernel has it */
   sm_u32 written; /* bit i: it may write buffer i */
-  bool logs;
+  bool logs, checked;
   char name[];
 } sm_gpu_kernel;
 
 /* A counter that streams write and the host reads. `promised` is the highest value whose signal is
    in a stream already: waiting for it inside another stream cannot block forever. */
 typedef struct sm_gpu_event {
+  struct sm_gpu_event *next; /* of the GPU's */
   atomic_ullong *value; /* in pinned memory */
   atomic_ullong promised;
   atomic_uint sequence;
@@ -65,13 +75,19 @@ enum state { QUEUED, LAUNCHED, DONE };
 typedef struct sm_ticket {
   struct sm_ticket *next; /* of the queue, later of those that are launched */
   sm_gpu *gpu;
+  struct sm_gpu_queue *queue; /* until it is done */
+  sm_u64 number; /* of its queue's lists */
+  sm_u64 began, stopped; /* when it was first seen to run, and when it was told to stop */
   atomic_uint state, references;
   CUevent start, end;
   sm_u64 times[2];
   char *error;
+  CUresult fatal; /* an error of the driver that the context does not survive */
   sm_log_block *log; /* pinned, from the first kernel that logs on */
   char *messages;    /* the same as executors/logs.py reads them */
   size_t message_bytes;
+  CUdeviceptr report;     /* sm_check_report, from the first checked kernel on */
+  sm_check_report *found; /* the same, when it is done */
   sm_uses uses; /* of mirrors */
   const sm_gpu_kernel *last; /* launched */
   size_t size;
@@ -89,6 +105,9 @@ typedef struct sm_gpu_launch {
 typedef struct sm_gpu_queue {
   sm_gpu *gpu;
   CUstream stream;
+  CUevent reached; /* by the stream, where its thread waits for it */
+  sm_control *control; /* pinned */
+  sm_u64 lists; /* so far */
   sm_mutex lock;
   sm_ticket *first, **last;
   bool closed;
@@ -96,6 +115,8 @@ typedef struct sm_gpu_queue {
   sm_u32 *counts; /* pinned: for indirect counts */
   CUdeviceptr patches; /* memory of the device, for those of a list */
   size_t patches_size;
+  CUdeviceptr check_block; /* sm_check_block of the kernel that runs */
+  const sm_command_resources *resources; /* of the list, for the next kernel */
   cublasHandle_t blas; /* from the first product on */
   struct sm_gpu_graph *graphs; /* the last one used first */
 } sm_gpu_queue;
@@ -115,6 +136,26 @@ CUresult sm_gpu_stamp(const sm_gpu *gpu, sm_u64 address, CUstream stream);
 /* Writes the changed bytes of patches, which are in the device's memory. */
 CUresult sm_gpu_patch(const sm_gpu *gpu, sm_u64 patches, size_t count, CUstream stream);
 
+/* ---- faults.c ---------------------------------------------------------------------------------- */
+
+/* Makes the GPU's context the calling thread's; false if it is lost. */
+bool sm_gpu_enter(sm_gpu *gpu);
+/* Notes that the context is lost, and why: queues and events wait for nothing any more. */
+void sm_gpu_lose(sm_gpu *gpu, const char *why);
+/* A list that is running: stops it if its time is over. False if that did not help, and the context was
+   given up. Within `sweep`. */
+bool sm_gpu_watch(sm_ticket *ticket);
+/* Starts the thread that watches lists, if they have a limit; whether it could. */
+bool sm_gpu_start_watchdog(sm_gpu *gpu);
+/* Waits on the queue's own thread until its stream has done all work so far; false: the list failed. */
+bool sm_gpu_await(sm_gpu_queue *queue, sm_ticket *ticket);
+/* The error of a list whose kernels ended early, if one did. */
+void sm_gpu_read_ended(sm_ticket *ticket);
+/* The kernels of a list in words, for an error that may be of any of them. */
+const char *sm_gpu_kernels_of(const sm_ticket *ticket, char names[NAME_BYTES]);
+/* Whether the context does not survive an error. */
+bool sm_gpu_is_fatal(CUresult code);
+
 /* ---- memory.c ---------------------------------------------------------------------------------- */
 
 /* Copies at once, on the calling thread's current context; whether it was possible. */
@@ -123,12 +164,21 @@ bool sm_gpu_download(char *to, sm_u64 device, size_t size);
 
 /* Pinned memory, zeroed: the GPU reads and writes it at the same address. */
 void *softmetal_gpu_allocate_host(sm_gpu *gpu, size_t length);
-void softmetal_gpu_free_host(sm_gpu *gpu, void *address);
+void softmetal_gpu_free_host(sm_gpu *gpu, void *address, size_t length);
 
 /* ---- log.c ------------------------------------------------------------------------------------- */
 
 /* Turns what kernels wrote into `messages`. */
 void sm_ticket_read_log(sm_ticket *ticket);
+
+/* ---- checks.c ---------------------------------------------------------------------------------- */
+
+/* Tells a checked kernel what it may access, in the queue's stream. `lengths` are those of its threadgroup
+   arguments. */
+void sm_gpu_prepare_check(sm_gpu_queue *queue, sm_ticket *ticket, const sm_u32 *lengths,
+                          sm_u32 count, sm_launch *launch);
+/* Brings what was found to the host. Within `sweep`. */
+void sm_ticket_read_report(sm_ticket *ticket);
 
 /* ---- tickets.c --------------------------------------------------------------------------------- */
 
@@ -136,6 +186,7 @@ void sm_ticket_read_log(sm_ticket *ticket);
 __attribute__((format(printf, 2, 3))) void sm_gpu_fail(sm_ticket *ticket, const char *format, ...);
 /* The same for a call of the driver; whether it failed. */
 bool sm_gpu_failed(sm_ticket *ticket, CUresult code);
+static inline bool sm_gpu_has_failed(const sm_ticket *ticket) { return ticket->error || ticket->fatal; }
 void sm_ticket_release(sm_ticket *ticket);
 /* Notes that the device has the list's patches. */
 void sm_ticket_note_patches(sm_ticket *ticket);

@@ -18,9 +18,11 @@ typedef struct sm_gpu_graph {
   CUgraphNode *nodes; /* by slot; null for empty ones */
 } sm_gpu_graph;
 
-static void discard_graph(sm_gpu_graph *graph) {
-  if (graph->exec) cuGraphExecDestroy(graph->exec);
-  if (graph->graph) cuGraphDestroy(graph->graph);
+static void discard_graph(sm_gpu_queue *queue, sm_gpu_graph *graph) {
+  if (!atomic_load(&queue->gpu->lost)) {
+    if (graph->exec) cuGraphExecDestroy(graph->exec);
+    if (graph->graph) cuGraphDestroy(graph->graph);
+  }
   free(graph->nodes);
   free(graph->known);
   free(graph->kernels);
@@ -30,7 +32,7 @@ static void discard_graph(sm_gpu_graph *graph) {
 void sm_gpu_free_graphs(sm_gpu_queue *queue) {
   for (sm_gpu_graph *graph; (graph = queue->graphs);) {
     queue->graphs = graph->next;
-    discard_graph(graph);
+    discard_graph(queue, graph);
   }
 }
 
@@ -44,7 +46,7 @@ static void note_slots(sm_gpu_queue *queue, const char *slots, size_t count) {
   if (*place) {
     sm_gpu_graph *oldest = *place;
     *place = oldest->next;
-    discard_graph(oldest);
+    discard_graph(queue, oldest);
   }
 }
 
@@ -59,12 +61,12 @@ static sm_gpu_graph *find_graph(sm_gpu_queue *queue, const char *slots, size_t c
   return NULL;
 }
 
-/* Kernels whose launch depends on more than their slot: those that log, and those whose grid, kernel
-   or buffers are not in it. */
+/* Whether a launch depends on its slot alone: not of kernels that log or are checked, or whose grid,
+   kernel or buffers are not in it. */
 static bool is_plain(const sm_dispatch *dispatch) {
   const sm_gpu_kernel *kernel = (const sm_gpu_kernel *)dispatch->kernel;
   if (!dispatch->group[0]) return true;
-  return kernel && !kernel->logs && !dispatch->indirect && dispatch->buffer_count;
+  return kernel && !kernel->logs && !kernel->checked && !dispatch->indirect && dispatch->buffer_count;
 }
 
 static bool build_graph(sm_gpu_queue *queue, sm_ticket *ticket, sm_gpu_graph *graph) {
@@ -116,7 +118,7 @@ static bool update_graph(sm_gpu_queue *queue, sm_ticket *ticket, sm_gpu_graph *g
 static void forget_first(sm_gpu_queue *queue) {
   sm_gpu_graph *graph = queue->graphs;
   queue->graphs = graph->next;
-  discard_graph(graph);
+  discard_graph(queue, graph);
 }
 
 bool sm_gpu_run_graph(sm_gpu_queue *queue, sm_ticket *ticket, const char *slots, size_t count) {
@@ -127,8 +129,11 @@ bool sm_gpu_run_graph(sm_gpu_queue *queue, sm_ticket *ticket, const char *slots,
     return false;
   }
   bool ready = graph->exec ? update_graph(queue, ticket, graph) : build_graph(queue, ticket, graph);
-  if (ticket->error) return true;
-  if (!ready || cuGraphLaunch(graph->exec, queue->stream)) {
+  if (sm_gpu_has_failed(ticket)) return true;
+  if (!ready ||
+      cuStreamWriteValue64(queue->stream, (CUdeviceptr)&queue->control->current, ticket->number,
+                           CU_STREAM_WRITE_DEFAULT) ||
+      cuGraphLaunch(graph->exec, queue->stream)) {
     forget_first(queue);
     return false;
   }

@@ -23,10 +23,12 @@ typedef struct CUDA_KERNEL_NODE_PARAMS { /* the first version of it, which all d
   void **arguments, **extra;
 } CUDA_KERNEL_NODE_PARAMS;
 
-enum { CUDA_SUCCESS = 0, CUDA_ERROR_NOT_READY = 600 };
+enum { CUDA_SUCCESS = 0, CUDA_ERROR_OUT_OF_MEMORY = 2, CUDA_ERROR_NOT_READY = 600,
+       CUDA_ERROR_CONTEXT_IS_DESTROYED = 709 };
 enum { CU_FUNCTION_MAX_THREADS = 0 }; /* CUfunction_attribute */
 enum { CU_JIT_ERROR_LOG_BUFFER = 5, CU_JIT_ERROR_LOG_BUFFER_BYTES = 6 };
-enum { CU_STREAM_NON_BLOCKING = 1, CU_MEMHOSTALLOC_PORTABLE = 1, CU_MEMHOSTALLOC_MAPPED = 2 };
+enum { CU_STREAM_NON_BLOCKING = 1, CU_MEMHOSTREGISTER_PORTABLE = 1, CU_MEMHOSTREGISTER_MAPPED = 2 };
+enum { CU_EVENT_NO_TIMING = 2 };
 enum { CU_STREAM_WAIT_GREATER_EQUAL = 0, CU_STREAM_WRITE_DEFAULT = 0 };
 
 /* Name in this library, name in libcuda, arguments. */
@@ -39,6 +41,7 @@ enum { CU_STREAM_WAIT_GREATER_EQUAL = 0, CU_STREAM_WRITE_DEFAULT = 0 };
   F(cuDeviceTotalMem, cuDeviceTotalMem_v2, (size_t *, CUdevice))                                \
   F(cuDeviceGetAttribute, cuDeviceGetAttribute, (int *, int, CUdevice))                         \
   F(cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain, (CUcontext *, CUdevice))                \
+  F(cuDevicePrimaryCtxReset, cuDevicePrimaryCtxReset_v2, (CUdevice))                            \
   F(cuCtxSetCurrent, cuCtxSetCurrent, (CUcontext))                                              \
   F(cuModuleLoadDataEx, cuModuleLoadDataEx, (CUmodule *, const void *, unsigned, int *, void **)) \
   F(cuModuleUnload, cuModuleUnload, (CUmodule))                                                 \
@@ -70,8 +73,8 @@ enum { CU_STREAM_WAIT_GREATER_EQUAL = 0, CU_STREAM_WRITE_DEFAULT = 0 };
   F(cuEventElapsedTime, cuEventElapsedTime, (float *, CUevent, CUevent))                        \
   F(cuMemAlloc, cuMemAlloc_v2, (CUdeviceptr *, size_t))                                         \
   F(cuMemFree, cuMemFree_v2, (CUdeviceptr))                                                     \
-  F(cuMemHostAlloc, cuMemHostAlloc, (void **, size_t, unsigned))                                \
-  F(cuMemFreeHost, cuMemFreeHost, (void *))                                                     \
+  F(cuMemHostRegister, cuMemHostRegister_v2, (void *, size_t, unsigned))                        \
+  F(cuMemHostUnregister, cuMemHostUnregister, (void *))                                         \
   F(cuMemcpyAsync, cuMemcpyAsync, (CUdeviceptr, CUdeviceptr, size_t, CUstream))                 \
   F(cuMemsetD8Async, cuMemsetD8Async, (CUdeviceptr, unsigned char, size_t, CUstream))
 

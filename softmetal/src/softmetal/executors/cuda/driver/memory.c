@@ -1,10 +1,12 @@
 /* Kernels, device memory, pinned memory, and mirrors of shared buffers. */
+#include <sys/mman.h>
+
 #include "driver.h"
 
 /* `image`: PTX with its final zero, or a cubin. */
-SM_EXPORT sm_gpu_kernel *softmetal_gpu_load(sm_gpu *gpu, const char *image, size_t size,
-                                            const char *name, const char *entry, sm_u32 written,
-                                            char *error, size_t capacity) {
+SM_EXPORT sm_gpu_kernel *softmetal_gpu_load(sm_gpu *gpu, const char *image, const char *name,
+                                            const char *entry, sm_u32 written, bool logs,
+                                            bool checked, char *error, size_t capacity) {
   char text[ERROR_BYTES];
   sm_gpu_kernel *kernel = calloc(1, sizeof *kernel + strlen(name) + 1);
   if (!kernel) {
@@ -15,13 +17,18 @@ SM_EXPORT sm_gpu_kernel *softmetal_gpu_load(sm_gpu *gpu, const char *image, size
   strcpy(kernel->name, name);
   kernel->serial = atomic_fetch_add(&loaded, 1);
   kernel->written = written;
-  kernel->logs = memmem(image, size, "log_block", 9) != NULL;
+  kernel->logs = logs;
+  kernel->checked = checked;
   int options[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_BYTES};
   void *values[] = {error, (void *)capacity};
   error[0] = 0;
   CUresult code;
-  if ((code = cuCtxSetCurrent(gpu->context)) ||
-      (code = cuModuleLoadDataEx(&kernel->module, image, 2, options, values)) ||
+  if (!sm_gpu_enter(gpu)) {
+    snprintf(error, capacity, "%s", gpu->why_lost);
+    free(kernel);
+    return NULL;
+  }
+  if ((code = cuModuleLoadDataEx(&kernel->module, image, 2, options, values)) ||
       (code = cuModuleGetFunction(&kernel->function, kernel->module, entry))) {
     if (!error[0]) snprintf(error, capacity, "%s", sm_gpu_describe(code, text));
     free(kernel);
@@ -34,31 +41,32 @@ SM_EXPORT sm_gpu_kernel *softmetal_gpu_load(sm_gpu *gpu, const char *image, size
 SM_EXPORT int softmetal_gpu_max_threads(const sm_gpu_kernel *kernel) { return kernel->max_threads; }
 
 SM_EXPORT void softmetal_gpu_unload(sm_gpu *gpu, sm_gpu_kernel *kernel) {
-  cuCtxSetCurrent(gpu->context);
-  cuModuleUnload(kernel->module);
+  if (sm_gpu_enter(gpu)) cuModuleUnload(kernel->module);
   free(kernel);
 }
 
 SM_EXPORT sm_u64 softmetal_gpu_allocate(sm_gpu *gpu, size_t length) {
   CUdeviceptr address = 0;
-  if (cuCtxSetCurrent(gpu->context) || cuMemAlloc(&address, length)) return 0;
+  if (!sm_gpu_enter(gpu) || cuMemAlloc(&address, length)) return 0;
   if (cuMemsetD8Async(address, 0, length, NULL) || cuStreamSynchronize(NULL)) return 0;
   return address;
 }
 
-/* Pinned: the GPU reads and writes it at the same address. */
-SM_EXPORT void *softmetal_gpu_allocate_host(sm_gpu *gpu, size_t length) {
-  void *address = NULL;
-  if (cuCtxSetCurrent(gpu->context) ||
-      cuMemHostAlloc(&address, length, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_MAPPED))
-    return NULL;
-  memset(address, 0, length);
-  return address;
+/* Pinned: the GPU reads and writes it at the same address. The memory is ours rather than the driver's, so
+   that it outlives a lost context. */
+void *softmetal_gpu_allocate_host(sm_gpu *gpu, size_t length) {
+  if (!sm_gpu_enter(gpu)) return NULL;
+  void *address = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (address == MAP_FAILED) return NULL;
+  if (!cuMemHostRegister(address, length, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_MAPPED))
+    return address;
+  munmap(address, length);
+  return NULL;
 }
 
-SM_EXPORT void softmetal_gpu_free_host(sm_gpu *gpu, void *address) {
-  cuCtxSetCurrent(gpu->context);
-  cuMemFreeHost(address);
+void softmetal_gpu_free_host(sm_gpu *gpu, void *address, size_t length) {
+  if (sm_gpu_enter(gpu)) cuMemHostUnregister(address);
+  munmap(address, length);
 }
 
 static bool copy_now(sm_u64 to, sm_u64 from, size_t size) {
@@ -83,19 +91,17 @@ SM_EXPORT bool softmetal_gpu_share(sm_gpu *gpu, sm_u64 device, size_t length) {
 SM_EXPORT void *softmetal_gpu_host_side(sm_gpu *gpu, sm_u64 device, char *host) {
   sm_mirror *mirror = sm_mirror_find(&gpu->mirrors, device);
   char *made = host ? host : softmetal_gpu_allocate_host(gpu, mirror->length);
-  cuCtxSetCurrent(gpu->context);
-  if (made && sm_mirror_host(&gpu->mirrors, mirror, made, !host)) return made;
-  if (made && !host) softmetal_gpu_free_host(gpu, made);
+  if (made && sm_gpu_enter(gpu) && sm_mirror_host(&gpu->mirrors, mirror, made, !host)) return made;
+  if (made && !host) softmetal_gpu_free_host(gpu, made, mirror->length);
   return NULL;
 }
 
 /* An allocation, with its host's side if it has one. */
 SM_EXPORT void softmetal_gpu_free(sm_gpu *gpu, sm_u64 address) {
-  cuCtxSetCurrent(gpu->context);
   sm_mirror *mirror = sm_mirror_remove(&gpu->mirrors, address);
   if (mirror) {
-    if (mirror->owned && mirror->host) cuMemFreeHost(mirror->host);
+    if (mirror->owned && mirror->host) softmetal_gpu_free_host(gpu, mirror->host, mirror->length);
     sm_mirror_free(mirror);
   }
-  cuMemFree(address);
+  if (sm_gpu_enter(gpu)) cuMemFree(address);
 }

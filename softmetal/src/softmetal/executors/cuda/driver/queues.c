@@ -1,6 +1,8 @@
 /* Queues, their threads, and events. */
 #include "driver.h"
 
+enum { COUNT_BYTES = 64 };
+
 static sm_ticket *take(sm_gpu_queue *queue) {
   for (;;) {
     unsigned arrivals = atomic_load(&queue->arrivals);
@@ -12,6 +14,26 @@ static sm_ticket *take(sm_gpu_queue *queue) {
     if (ticket || closed) return ticket;
     sm_futex_wait(&queue->arrivals, arrivals, ~(sm_u64)0);
   }
+}
+
+/* Waits for its lists, which use its memory. */
+static void free_queue(sm_gpu_queue *queue) {
+  sm_gpu *gpu = queue->gpu;
+  if (sm_gpu_enter(gpu)) {
+    cuStreamSynchronize(queue->stream);
+    if (queue->blas) cublasDestroy(queue->blas);
+  }
+  sm_gpu_finish_for(&gpu->mirrors);
+  sm_gpu_free_graphs(queue);
+  if (sm_gpu_enter(gpu)) {
+    cuStreamDestroy(queue->stream);
+    cuEventDestroy(queue->reached);
+    if (queue->patches) cuMemFree(queue->patches);
+    if (queue->check_block) cuMemFree(queue->check_block);
+  }
+  softmetal_gpu_free_host(gpu, queue->counts, COUNT_BYTES);
+  softmetal_gpu_free_host(gpu, queue->control, sizeof *queue->control);
+  free(queue);
 }
 
 static void *queue_main(void *argument) {
@@ -26,14 +48,10 @@ static void *queue_main(void *argument) {
     atomic_store(&ticket->state, LAUNCHED);
     sm_unlock(&queue->gpu->sweep);
     sm_futex_wake(&ticket->state, INT_MAX);
+    atomic_fetch_add(&queue->gpu->launches, 1);
+    if (queue->gpu->timeout) sm_futex_wake(&queue->gpu->launches, 1);
   }
-  cuCtxSetCurrent(queue->gpu->context);
-  if (queue->blas) cublasDestroy(queue->blas);
-  sm_gpu_free_graphs(queue);
-  cuStreamDestroy(queue->stream); /* work in it still runs */
-  cuMemFreeHost(queue->counts);
-  if (queue->patches) cuMemFree(queue->patches);
-  free(queue);
+  free_queue(queue);
   return NULL;
 }
 
@@ -43,8 +61,10 @@ SM_EXPORT sm_gpu_queue *softmetal_gpu_new_queue(sm_gpu *gpu) {
   if (!queue) return NULL;
   queue->gpu = gpu;
   queue->last = &queue->first;
-  queue->counts = softmetal_gpu_allocate_host(gpu, 64);
-  if (!queue->counts || cuStreamCreate(&queue->stream, CU_STREAM_NON_BLOCKING) ||
+  queue->counts = softmetal_gpu_allocate_host(gpu, COUNT_BYTES);
+  queue->control = softmetal_gpu_allocate_host(gpu, sizeof *queue->control);
+  if (!queue->counts || !queue->control || cuEventCreate(&queue->reached, CU_EVENT_NO_TIMING) ||
+      cuStreamCreate(&queue->stream, CU_STREAM_NON_BLOCKING) ||
       pthread_create(&thread, NULL, queue_main, queue)) {
     free(queue);
     return NULL;
@@ -73,12 +93,17 @@ SM_EXPORT sm_ticket *softmetal_gpu_submit(sm_gpu_queue *queue, const char *list,
   memcpy(ticket->list, list, size);
   ticket->size = size;
   ticket->gpu = queue->gpu;
+  ticket->queue = queue;
   atomic_init(&ticket->references, 2);
-  cuCtxSetCurrent(queue->gpu->context);
-  const char *error =
-      sm_uses_collect(&ticket->uses, &queue->gpu->mirrors, ticket->list, size, written_buffers);
-  if (error) sm_gpu_fail(ticket, "%s", error);
+  const char *error = NULL;
+  if (sm_gpu_enter(queue->gpu)) /* else the queue's thread fails it */
+    error =
+        sm_uses_collect(&ticket->uses, &queue->gpu->mirrors, ticket->list, size, written_buffers);
+  /* After a fault of a kernel nothing can be copied: that is the error. */
+  if (error && !sm_gpu_failed(ticket, cuStreamSynchronize(queue->gpu->copies)))
+    sm_gpu_fail(ticket, "%s", error);
   sm_lock(&queue->lock);
+  ticket->number = ++queue->lists;
   *queue->last = ticket;
   queue->last = &ticket->next;
   wake(queue);
@@ -92,11 +117,21 @@ SM_EXPORT sm_gpu_event *softmetal_gpu_new_event(sm_gpu *gpu) {
     free(event);
     return NULL;
   }
+  if (!event) return NULL;
+  sm_lock(&gpu->events_lock);
+  event->next = gpu->events;
+  gpu->events = event;
+  sm_unlock(&gpu->events_lock);
   return event;
 }
 
 SM_EXPORT void softmetal_gpu_free_event(sm_gpu *gpu, sm_gpu_event *event) {
-  softmetal_gpu_free_host(gpu, (void *)event->value);
+  sm_lock(&gpu->events_lock);
+  sm_gpu_event **place = &gpu->events;
+  while (*place != event) place = &(*place)->next;
+  *place = event->next;
+  sm_unlock(&gpu->events_lock);
+  softmetal_gpu_free_host(gpu, (void *)event->value, sizeof *event->value);
   free(event);
 }
 

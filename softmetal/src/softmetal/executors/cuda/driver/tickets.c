@@ -11,17 +11,20 @@ void sm_gpu_fail(sm_ticket *ticket, const char *format, ...) {
 
 bool sm_gpu_failed(sm_ticket *ticket, CUresult code) {
   char text[ERROR_BYTES];
-  if (code) sm_gpu_fail(ticket, "%s", sm_gpu_describe(code, text));
+  if (sm_gpu_is_fatal(code)) ticket->fatal = code; /* `finish` tells more about it */
+  else if (code) sm_gpu_fail(ticket, "%s", sm_gpu_describe(code, text));
   return code;
 }
 
 void sm_ticket_release(sm_ticket *ticket) {
   if (atomic_fetch_sub(&ticket->references, 1) != 1) return;
-  cuCtxSetCurrent(ticket->gpu->context);
-  if (ticket->start) cuEventDestroy(ticket->start);
-  if (ticket->end) cuEventDestroy(ticket->end);
-  if (ticket->log) cuMemFreeHost(ticket->log);
+  if (sm_gpu_enter(ticket->gpu)) {
+    if (ticket->start) cuEventDestroy(ticket->start);
+    if (ticket->end) cuEventDestroy(ticket->end);
+  }
+  if (ticket->log) softmetal_gpu_free_host(ticket->gpu, ticket->log, LOG_BYTES);
   free(ticket->messages);
+  free(ticket->found);
   sm_uses_free(&ticket->uses);
   free(ticket->error);
   free(ticket);
@@ -42,7 +45,7 @@ const char *sm_ticket_absorb(sm_ticket *ticket) {
     sm_mirror *mirror = ticket->uses.items[i].mirror;
     if (!ticket->uses.items[i].written || !sm_mirror_absorbs(mirror)) continue;
     if (gpu->fresh_size < mirror->length) {
-      if (gpu->fresh) cuMemFreeHost(gpu->fresh);
+      if (gpu->fresh) softmetal_gpu_free_host(gpu, gpu->fresh, gpu->fresh_size);
       gpu->fresh = softmetal_gpu_allocate_host(gpu, mirror->length);
       gpu->fresh_size = gpu->fresh ? mirror->length : 0;
     }
@@ -55,22 +58,39 @@ const char *sm_ticket_absorb(sm_ticket *ticket) {
   return NULL;
 }
 
-/* The times and the error of a list that the GPU has finished. Within `sweep`. */
-static void finish(sm_ticket *ticket, CUresult code) {
-  char text[ERROR_BYTES];
-  if (code)
-    sm_gpu_fail(ticket, "kernel %s or one before it in this command buffer: %s",
-                ticket->last ? ticket->last->name : "(none)", sm_gpu_describe(code, text));
+/* When the GPU ran a list. */
+static void read_times(sm_ticket *ticket) {
   float since = 0, took = 0;
   cuEventElapsedTime(&since, ticket->gpu->base, ticket->start);
   cuEventElapsedTime(&took, ticket->start, ticket->end);
   ticket->times[0] = ticket->gpu->base_time + (sm_u64)((double)since * 1e6);
   ticket->times[1] = ticket->times[0] + (sm_u64)((double)took * 1e6);
-  if (ticket->log && !code) sm_ticket_read_log(ticket);
+}
+
+/* The error of a list that the driver reports; the first one of a context that is lost by it names the
+   kernels that may have caused it. Within `sweep`. */
+static void fail_with(sm_ticket *ticket, CUresult code) {
+  char text[ERROR_BYTES], why[2 * ERROR_BYTES], names[NAME_BYTES];
+  snprintf(why, sizeof why, "%s: %s", sm_gpu_kernels_of(ticket, names), sm_gpu_describe(code, text));
+  if (sm_gpu_is_fatal(code)) sm_gpu_lose(ticket->gpu, why);
+  sm_gpu_fail(ticket, "%s", atomic_load(&ticket->gpu->lost) ? ticket->gpu->why_lost : why);
+}
+
+/* The times and the error of a list that the GPU has finished, or that is lost with it. Within `sweep`. */
+static void finish(sm_ticket *ticket, CUresult code) {
+  if (code) {
+    fail_with(ticket, code);
+  } else {
+    read_times(ticket);
+    sm_gpu_read_ended(ticket);
+    if (ticket->log) sm_ticket_read_log(ticket);
+    if (ticket->report) sm_ticket_read_report(ticket);
+  }
   sm_ticket_note_patches(ticket);
   const char *error = code ? NULL : sm_ticket_absorb(ticket);
   if (error) sm_gpu_fail(ticket, "%s", error);
   sm_uses_end(&ticket->uses);
+  ticket->queue = NULL;
   atomic_store(&ticket->state, DONE);
   sm_futex_wake(&ticket->state, INT_MAX);
 }
@@ -79,7 +99,9 @@ static void finish(sm_ticket *ticket, CUresult code) {
 void sm_gpu_finish_launched(sm_gpu *gpu) {
   sm_ticket **place = &gpu->launched;
   for (sm_ticket *ticket; (ticket = *place);) {
-    CUresult code = cuEventQuery(ticket->end);
+    CUresult code = ticket->fatal;
+    if (!code && (atomic_load(&gpu->lost) || !ticket->end)) code = CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    if (!code) code = cuEventQuery(ticket->end);
     if (code == CUDA_ERROR_NOT_READY) {
       place = &ticket->next;
       continue;
@@ -99,7 +121,7 @@ void sm_gpu_finish_for(sm_mirrors *mirrors) {
 }
 
 static void sweep(sm_gpu *gpu) {
-  cuCtxSetCurrent(gpu->context);
+  sm_gpu_enter(gpu);
   sm_gpu_finish_for(&gpu->mirrors);
 }
 

@@ -48,6 +48,11 @@ SM_INLINE bool find_thread(const sm_launch& l, where& w) {
 
 }  // namespace softmetal
 
+#ifdef SM_CHECK
+#define SM_SET_CHECK softmetal::check_block = (softmetal::sm_check_block*)l.check;
+#else
+#define SM_SET_CHECK
+#endif
 // The compiler reads it from the IR.
 #define SM_INFO(max_threads)                                                         \
   __attribute__((device, used)) extern const softmetal_kernel::info softmetal_info = \
@@ -55,7 +60,7 @@ SM_INLINE bool find_thread(const sm_launch& l, where& w) {
 #define SM_ENTRY(name)                                                                \
   extern "C" __attribute__((global)) void name(const sm_launch l) {                   \
     softmetal::where w = {};                                                          \
-    SM_SET_LOG                                                                        \
+    SM_SET_LOG SM_SET_CHECK                                                           \
     if (softmetal::find_thread(l, w)) softmetal_kernel::thread(&l, softmetal_scratch, w); \
   }
 

@@ -4,6 +4,9 @@
 
 #pragma clang force_cuda_host_device begin
 #include <softmetal/unit.h>
+#ifdef SM_CHECK
+#include <target/check.h>
+#endif
 #pragma clang force_cuda_host_device end
 
 #endif

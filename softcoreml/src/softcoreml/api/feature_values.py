@@ -89,7 +89,7 @@ class MLFeatureValue(Object):
     # ML: +featureValueWithPixelBuffer:
     @classmethod
     def featureValueWithPixelBuffer_(cls, value: PixelBuffer) -> MLFeatureValue:
-        """Takes a `softcoreml.api.features.PixelBuffer`, because CoreVideo is not here."""
+        """Takes a `softcoreml.api.feature_values.PixelBuffer`, because CoreVideo is not here."""
         if not isinstance(value, PixelBuffer):
             raise TypeError(f"{type(value).__name__} is not a PixelBuffer")
         return cls(MLFeatureTypeImage, value)

@@ -165,10 +165,7 @@ def tensor(kind: mil.TensorType, message: Decoded) -> Any:
         parts: list[Any] = next(
             (message[key].get("values", []) for key in lists if key in message), []
         )
-        array = np.concatenate(parts) if len(parts) != 1 else parts[0] if parts else np.zeros(0)
-        # A scalar zero, or an empty list of a whole tensor, may be left out of the message.
-        if not len(array) and count == 1:
-            array = np.zeros(1, dtype)
+        array = np.concatenate(parts) if parts else np.zeros(0, dtype)
         array = array.astype(dtype, copy=False)
     if len(array) != count:
         raise ModelError(f"a constant of type {kind} has {len(array)} elements")
@@ -176,10 +173,10 @@ def tensor(kind: mil.TensorType, message: Decoded) -> Any:
 
 
 def _strings(kind: mil.TensorType, values: list[str]) -> Any:
-    if kind.dims == ():
-        return values[0] if values else ""
     if kind.count != len(values):
         raise ModelError(f"a constant of type {kind} has {len(values)} strings")
+    if kind.dims == ():
+        return values[0]
     return np.array(values, object).reshape([size or 0 for size in kind.dims or ()])
 
 

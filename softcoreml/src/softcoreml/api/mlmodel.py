@@ -13,14 +13,14 @@ from softcoreml.api import conversion
 from softcoreml.api.configuration import MLModelConfiguration, MLPredictionOptions
 from softcoreml.api.descriptions import MLModelDescription
 from softcoreml.api.devices import MLAllComputeDevices
-from softcoreml.api.features import MLArrayBatchProvider, provider
+from softcoreml.api.feature_values import MLArrayBatchProvider, provider
 from softcoreml.api.foundation import NSURL, url_path
 from softcoreml.api.multiarray import MLMultiArray
 from softcoreml.api.objects import Object, caught, in_background
-from softcoreml.errors import InputError, ModelError
+from softcoreml.errors import InputError, ModelError, UnreadableModel
 from softcoreml.format.package import ModelFile, read_memory
 from softcoreml.format.read import compile_model, read_model
-from softcoreml.model import LoadedModel, States
+from softcoreml.loaded import LoadedModel, States
 
 Handler = Callable[[Any, Any], Any]
 
@@ -98,7 +98,7 @@ def _blob_name(url: Any, here: Path) -> str:
 def _compiled(path: Path) -> ModelFile:
     if not path.is_dir() or (path / "Manifest.json").exists():
         if not path.exists():
-            raise ModelError(f"there is no model at {path}")
+            raise UnreadableModel(f"there is no model at {path}")
         raise ModelError(f"{path} is not compiled: give the result of compileModelAtURL_error_")
     return read_model(path)
 
