@@ -13,7 +13,7 @@ from lbrx import cli
 from lbrx.errors import LbrxError
 from lbrx.models.export.exporter import FEATURES, ExportSettings, export_network
 from lbrx.models.loading import language_model
-from lbrx.neural_engine.core_ml_model import CoreMLModel, compiled_model
+from lbrx.neural_engine.core_ml_model import CoreMLModel, compiled_model, read_state
 from lbrx.neural_engine.weight_forms import WeightForm, program_weight
 
 CONTEXT, CHUNK, TOKENS = 64, 16, 35
@@ -142,6 +142,16 @@ def test_functions_share_their_weights(make_model, tmp_path):
     assert head <= added < head + 20_000
 
 
+def test_a_package_that_is_written_again_is_compiled_again(make_model, tmp_path):
+    path, network = tmp_path / "m.mlpackage", language_model(make_model("llama"), device="cpu")
+    for context in (32, 64):
+        export_network(network.engine.network, path, ExportSettings(context, CHUNK))
+        state = CoreMLModel(compiled_model(path), "decode").new_state()
+        assert read_state(state, "keys", lambda keys: keys).shape == (2, 2, context, 32)
+    made = compiled_model(path).stat()
+    assert compiled_model(path).stat().st_ino == made.st_ino
+
+
 def test_the_package_says_what_it_is(make_model, tmp_path):
     path = tmp_path / "m.mlpackage"
     exported(make_model("llama"), path)
@@ -166,6 +176,7 @@ def test_the_package_says_what_it_is(make_model, tmp_path):
 def test_layers_are_placed_on_the_neural_engine(make_model, tmp_path):
     """By softcoreml's model of Core ML's rules: no operation of a layer is refused, and the few that
     are refused come before the first layer."""
+    pytest.importorskip("softcoreml", reason="a Mac has Core ML itself")
     from softcoreml.format.read import read_model
     from softcoreml.placement import Names, is_constant, refusal
 

@@ -26,10 +26,13 @@ _NUMBERS = {dtype: number for number, dtype in DATA_TYPES.items()}
 
 
 def compiled_model(package: Path) -> Path:
-    """The compiled form of a package, kept beside it. On a Mac compiling takes long."""
+    """The compiled form of a package, kept beside it until the package is written again. On a Mac
+    compiling takes long."""
     folder = package.with_suffix(".mlmodelc")
     if folder.exists():
-        return folder
+        if folder.stat().st_mtime_ns >= package.stat().st_mtime_ns:
+            return folder
+        shutil.rmtree(folder)
     url = _checked(core_ml().MLModel.compileModelAtURL_error_(file_url(str(package)), None))
     unfinished = folder.with_name(f"{folder.name}.{os.getpid()}")
     shutil.move(str(url.path()), unfinished)
