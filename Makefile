@@ -56,7 +56,8 @@ test-full: .venv/.model .venv/.wheels ## every test, with new random inputs (SEE
 
 # PYTHON has numpy, ml_dtypes, pytest, pytest-xdist, hypothesis and ziglang; nothing is installed.
 GPU := softmetal/tests/msl softmetal/tests/api/test_api_commands.py softmetal/tests/api/test_api_icb.py \
-  softmetal/tests/api/test_api_memory.py softmetal/tests/api/test_api_events.py lbrx/tests/test_ops.py
+  softmetal/tests/api/test_api_memory.py softmetal/tests/api/test_api_events.py softmetal/tests/cuda/test_on_gpu.py \
+  lbrx/tests/test_ops.py lbrx/tests/test_dlpack_torch.py
 test-gpu: ## the device suite on an NVIDIA GPU: make test-gpu PYTHON=python3
 	SOFTMETAL_DEVICE=cuda:0 PYTHONPATH=$(CURDIR)/softmetal/src:$(CURDIR)/lbrx/src:$$PYTHONPATH \
 	  $(PYTHON) -m pytest -q -n auto -p no:cacheprovider -m "not full" $(GPU) | tail -1

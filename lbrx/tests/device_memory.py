@@ -1,4 +1,4 @@
-"""Which memory the device under test has, and what a fault does to it."""
+"""What tests must know of the device under test: its memory, its precision, what a fault does."""
 
 import os
 import sys
@@ -7,7 +7,14 @@ import pytest
 
 DISCRETE = os.environ.get("SOFTMETAL_DEVICE", "").startswith(("discrete", "cuda"))
 GPU = os.environ.get("SOFTMETAL_DEVICE", "").startswith("cuda")
+# Models compute in float16 between operations on GPUs, also on those that a profile plays.
+HALF_ACTIVATIONS = GPU or bool(os.environ.get("SOFTMETAL_PROFILE"))
 shares_memory = pytest.mark.skipif(DISCRETE, reason="the device has its own memory")
 survives_faults = pytest.mark.skipif(
     GPU or sys.platform == "darwin", reason="a fault ends the use of the GPU in this process"
 )
+
+
+def tolerance(float32: float, float16: float) -> float:
+    """That of what a model computes on the default device."""
+    return float16 if HALF_ACTIVATIONS else float32

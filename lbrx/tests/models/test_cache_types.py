@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import device_memory
 import numpy as np
 import pytest
 import reference_model
@@ -37,6 +38,7 @@ def wanted(folder):
 
 
 def close(given, wanted, tolerance=PRECISION):
+    tolerance = max(tolerance, device_memory.tolerance(0, 2e-2))
     error = np.abs(given - wanted).max() / np.abs(wanted).max()
     assert error < tolerance, f"differs by {error:.2g}"
 

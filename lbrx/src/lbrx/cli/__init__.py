@@ -35,6 +35,7 @@ COMMANDS = {
     "shaders": "compile the kernels ahead of their first use",
     "task-vector": "write the difference of two models as a model",
     "tune": "measure which kernel variants are fastest on this device, and remember them",
+    "video": "show, convert and compare video clips, and run kernels on their frames",
 }
 
 
@@ -82,6 +83,8 @@ def _find(name: str) -> Command:
             from lbrx.cli import task_vector as command
         case "tune":
             from lbrx.cli import tune as command
+        case "video":
+            from lbrx.cli import video as command
         case _:
             raise LbrxError(f"{name} is not a command: give one of {', '.join(COMMANDS)}")
     return command

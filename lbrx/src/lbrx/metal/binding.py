@@ -106,6 +106,25 @@ def built_archive(device: Any, folder: Path) -> Any:
         raise error_of(problem, str(problem)) from problem
 
 
+def cuda_device(device: Any) -> int | None:
+    """The number of the NVIDIA GPU that a device is; None if it is something else."""
+    if not SOFT:
+        return None
+    number: int | None = import_module("softmetal.interop").cuda_device(device)
+    return number
+
+
+def cuda_stream(queue: Any) -> int:
+    """The CUDA stream of a command queue of such a device."""
+    stream: int = import_module("softmetal.interop").cuda_stream(queue)
+    return stream
+
+
+def buffer_over(device: Any, address: int, length: int, owner: object) -> Any:
+    """A buffer over memory of an NVIDIA GPU that `owner` keeps alive."""
+    return import_module("softmetal.interop").buffer_over(device, address, length, owner)
+
+
 def page_size() -> int:
     """Bytes of a page of host memory, as Metal counts them; softmetal can play macOS's."""
     strict: frozenset[str] = _setting("softmetal.env", "strict") if SOFT else frozenset()

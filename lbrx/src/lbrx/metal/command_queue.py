@@ -18,7 +18,14 @@ from weakref import WeakValueDictionary
 
 from lbrx.errors import DeviceError
 from lbrx.interrupt import UNINTERRUPTED
-from lbrx.metal.binding import CallError, Metal, autorelease_pool, checking_modes, error_of
+from lbrx.metal.binding import (
+    CallError,
+    Metal,
+    autorelease_pool,
+    checking_modes,
+    cuda_stream,
+    error_of,
+)
 from lbrx.metal.buffer import Buffer
 from lbrx.metal.commands import (
     Argument,
@@ -274,7 +281,11 @@ class CommandQueue:
             self._open = Submission(self._last, commands, inbox)
         return self._open
 
-    # ---- ordering, for events ----
+    # ---- ordering, for events and other CUDA code ----
+
+    def cuda_stream(self) -> int:
+        """The CUDA stream that the commands run in, on an NVIDIA GPU."""
+        return cuda_stream(self._queue)
 
     def signal(self, event: Any, value: int) -> tuple[int, Outcome]:
         """Make the device set an event after everything encoded so far. Returns the ticket, and

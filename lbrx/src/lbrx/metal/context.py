@@ -18,6 +18,7 @@ from lbrx.errors import DeviceError
 from lbrx.memory.heap import Heap, Heaps
 from lbrx.memory.pool import Pool
 from lbrx.memory.zero_copy import Span, mapping_of, mapping_span, shareable_span
+from lbrx.metal import binding
 from lbrx.metal.binding import Metal
 from lbrx.metal.buffer import (
     Block,
@@ -150,6 +151,12 @@ class Context:
             return None
         whole = Buffer(block, 0, block.length, self.queue)
         return whole.slice(array.ctypes.data - block.address, array.nbytes)
+
+    def over(self, address: int, nbytes: int, owner: object) -> Buffer:
+        """A buffer over memory of an NVIDIA GPU that other code made and `owner` keeps alive."""
+        self._check_open()
+        handle = binding.buffer_over(self.device, address, nbytes, owner)
+        return Buffer(Block(handle, address, nbytes, owner, private=True), 0, nbytes, self.queue)
 
     def _mapped(self, mapping: Any, array: NumpyArray) -> Block | None:
         """The block over a whole mapping, created once; None if it exceeds the longest buffer or

@@ -82,6 +82,7 @@ def describe(device: Any) -> DeviceInfo:
         simdgroup_matrix=family >= FIRST_SIMDGROUP_MATRIX,
         bfloat=family >= FIRST_BFLOAT,
         native_bfloat=family >= FIRST_NATIVE_BFLOAT,
+        cuda=binding.cuda_device(device),
         page=binding.page_size(),
     )
 

@@ -7,8 +7,9 @@ standard has the operation.
 
 An operand's name also decides its role: `condition` is bool; `indices`, `positions` and `lengths`
 are integers; `mask`, `factors` and `rows` are floating and keep their dtype; `codes`, `scales` and
-`offsets` are the stored arrays of quantized values, and `key_codes`, `value_codes` and
-`cache_codes` are blocks of bytes. All other operands are values and are promoted to one dtype.
+`offsets` are the stored arrays of quantized values, `planes` those of video frames, and
+`key_codes`, `value_codes` and `cache_codes` are blocks of bytes. All other operands are values and
+are promoted to one dtype.
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ class OpFamily(StrEnum):
     SORTING = "sorting"
     RANDOM = "random"
     QUANTIZATION = "quantization"
+    VIDEO = "video"
 
 
 class Role(StrEnum):
@@ -71,7 +73,7 @@ class Role(StrEnum):
     CACHE = "cache"
     """Memory that the operation may write; it decides the result's dtype and is not converted."""
     STORED = "stored"
-    """An array of quantized values, with the dtype that their scheme defines."""
+    """An array of quantized values or of video, with the dtype that their format defines."""
 
 
 _ROLES = {
@@ -89,6 +91,7 @@ _ROLES = {
     "value_codes": Role.STORED,
     "scales": Role.STORED,
     "offsets": Role.STORED,
+    "planes": Role.STORED,
 }
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 
 from lbrx.kernels import RUNNERS, elementwise, fused_rows, host, matmul
+from lbrx.kernels.finishing import FINISHERS, Finish
 from lbrx.kernels.registry import Call, Runner, under
 from lbrx.metal import Context, context
 from lbrx.metal.commands import Work, working
@@ -50,6 +51,8 @@ def _encoded(gpu: Context, kernel: KernelPlan) -> tuple[Array, ...]:
         given = tuple(None if x is None else _real(x) for x in product.inputs)
         call = Call(gpu, product.matmul.op, given, product.attributes, node.outputs)
         return matmul.finished_product(call)
+    if kernel.source is not None:
+        return _finished(gpu, kernel, kernel.source)
     if kernel.is_fused:
         what = computation(kernel)
         real = replace(what, inputs=tuple(_real(array) for array in what.inputs))
@@ -58,6 +61,17 @@ def _encoded(gpu: Context, kernel: KernelPlan) -> tuple[Array, ...]:
         return fused_rows.compute(gpu, real)
     inputs = tuple(None if x is None else _real(x) for x in node.inputs)
     return _runner(node.op)(Call(gpu, node.op, inputs, node.attributes, node.outputs))
+
+
+def _finished(gpu: Context, kernel: KernelPlan, source: Node) -> tuple[Array, ...]:
+    """An operation and the elementwise ones after it in one kernel."""
+    what = computation(kernel)
+    assert isinstance(what, elementwise.Computation)
+    place = next(i for i, array in enumerate(what.inputs) if node_of(array) is source)
+    inputs = tuple(x if i == place else _real(x) for i, x in enumerate(what.inputs))
+    given = tuple(None if x is None else _real(x) for x in source.inputs)
+    call = Call(gpu, source.op, given, source.attributes, source.outputs)
+    return FINISHERS[source.op.name](call, Finish(replace(what, inputs=inputs), place))
 
 
 def _runner(op: Op) -> Runner:

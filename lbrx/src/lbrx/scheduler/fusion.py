@@ -21,6 +21,7 @@ from lbrx import dtype as dt
 from lbrx import env
 from lbrx import shape as sh
 from lbrx.kernels import elementwise, fused_rows
+from lbrx.kernels.finishing import FINISHERS
 from lbrx.kernels.program import ProgramStep
 from lbrx.kernels.row_program import REDUCTIONS, UNORDERED
 from lbrx.ops import Spec
@@ -34,6 +35,7 @@ MAX_BUFFERS = 28  # of 31: the root and the sizes and strides need one each
 # a CPU it also runs faster than in one kernel, although values are stored between its segments.
 # Segments of the same operations have the same text and are compiled once.
 MAX_COST = 32
+MAX_FINISH_READS = 16  # layouts that steps inside the kernel of another operation read
 REDUCTION_COST = 4  # every reduction computes the elements below it once more
 LONG_COST = 4
 LONGEST_ROW = fused_rows.LONGEST
@@ -60,6 +62,8 @@ class KernelPlan:
     """The nodes that are written to memory: the root, then those that other kernels need."""
     product: FinishedProduct | None = None
     """The product that the kernel computes and finishes, if any."""
+    source: Node | None = None
+    """The operation in whose kernel the nodes are computed, if it takes steps after it."""
     reads: Reads = field(default_factory=dict)
     cost: int = 0
     """The sum of the costs of the nodes inside."""
@@ -150,6 +154,7 @@ def plan(order: Sequence[Node], targets: Iterable[Node]) -> list[KernelPlan]:
     for node in order:
         if node in kernels:
             _finish_product(kernels, node, uses, wanted)
+            _finish_source(kernels, node, uses, wanted)
     return [kernels[node] for node in order if node in kernels]
 
 
@@ -169,6 +174,36 @@ def _finish_product(
     kernel.product = product
     kernel.views[product.matmul] = [sh.contiguous(root.outputs[0].shape)]
     del kernels[product.matmul]
+
+
+def _finish_source(
+    kernels: dict[Node, KernelPlan],
+    root: Node,
+    uses: dict[Node, list[tuple[Node, Array]]],
+    wanted: set[Node],
+) -> None:
+    """Move the operations of a kernel into that of an operation which only they use, in order."""
+    kernel = kernels[root]
+    if kernel.product is not None or kernel.rows is not None or kernel.stored != [root]:
+        return
+    if not is_elementwise(root) or sum(map(len, kernel.reads.values())) > MAX_FINISH_READS:
+        return
+    whole = {sh.contiguous(kernel.space)}
+    for node, layouts in kernel.reads.items():
+        if (
+            isinstance(node, Node)
+            and node.op.name in FINISHERS
+            and node in kernels
+            and node not in wanted
+            and node.policy == root.policy
+            and node.outputs[0].shape == kernel.space
+            and layouts == whole
+            and all(consumer in kernel.views for consumer, _ in uses[node])
+        ):
+            kernel.source = node
+            kernel.views[node] = list(whole)
+            del kernels[node]
+            return
 
 
 def _own_kernel(node: Node) -> KernelPlan:
@@ -396,6 +431,8 @@ def computation(kernel: KernelPlan) -> elementwise.Computation | fused_rows.RowC
     """The program of a fused kernel, with its input arrays in the layouts that it reads."""
     builder = _ProgramBuilder(kernel)
     for node in reversed(kernel.views):  # operands first, so that no call recurses deeply
+        if node is kernel.source:
+            continue
         for view in kernel.views[node]:
             builder.of_node(node, view)
     results = [builder.of_node(node, kernel.views[node][0]) for node in kernel.stored]
@@ -463,7 +500,8 @@ class _ProgramBuilder:
     def _operand(self, array: Array, seen: Layout | None) -> ProgramValue:
         assert seen is not None
         below = node_of(array)
-        if below is not None and below in self.kernel.views:
+        inside = below in self.kernel.views and below is not self.kernel.source
+        if below is not None and inside:
             return self.of_node(below, seen)
         return self._input(replace(array, layout=seen))
 

@@ -24,6 +24,7 @@ __all__ = [
     "Unrealised",
     "ViewStorage",
     "empty_aligned",
+    "wait_for",
     "written_in_place",
 ]
 
@@ -31,3 +32,16 @@ __all__ = [
 def written_in_place(array: Array) -> bool:
     """Whether `overwrite` writes into the array's own memory: a cache's, without gaps."""
     return array.layout.is_contiguous and isinstance(array.storage, HostCache | MetalCache)
+
+
+def wait_for(storage: Storage) -> None:
+    """Block until the bytes are computed, which does not bring them to the host."""
+    if isinstance(storage, PackedStorage):
+        for part in storage.parts.values():
+            wait_for(part.storage)
+    elif isinstance(storage, Unrealised):
+        wait_for(storage.realised())
+    elif isinstance(storage, ViewStorage):
+        wait_for(storage.base)
+    elif isinstance(storage, MetalStorage):
+        storage.wait()

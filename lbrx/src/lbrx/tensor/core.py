@@ -32,7 +32,6 @@ from lbrx.tensor.traced_number import TracedNumber, traced_function
 if TYPE_CHECKING:
     from lbrx.tensor.at import At
 
-_KDL_CPU = (1, 0)
 _SHOWN_ELEMENTS = 200
 ARRAY_API_VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12")
 """Versions of the Python array API standard that `__array_namespace__` accepts."""
@@ -341,13 +340,15 @@ class Tensor(Operators, FunctionMethods, OperationMethods):
         """A DLPack capsule over the tensor's memory, or a copy with copy=True.
 
         Consumers must not write into it. With `max_version=(1, 0)` or later the capsule says that
-        it is read-only; the older protocol has no way to.
+        it is read-only; the older protocol has no way to. On an NVIDIA GPU it is memory of the GPU,
+        whose values are computed for any `stream`, or not waited for if that is -1.
         """
         return dlpack.export(self.array, kwargs)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """kDLCPU: memory of both devices can be read by the host."""
-        return _KDL_CPU
+        """kDLCPU, because the host reads the memory of both devices, or kDLCUDA and the number of
+        the NVIDIA GPU whose memory it is."""
+        return dlpack.device_of(self.array)
 
     def __reduce__(self) -> tuple[Any, ...]:
         values = np.ascontiguousarray(self.numpy())

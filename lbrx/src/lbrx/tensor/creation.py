@@ -114,12 +114,20 @@ def from_dlpack(
 ) -> Tensor:
     """A tensor over the memory of another library's array, on the cpu unless a device is given.
 
-    The array must support DLPack and be in host memory. copy=True copies it; copy=False raises
-    ValueError if a copy is needed, as for strides that are not multiples of the element size.
+    The array must support DLPack and be in host memory, or on the NVIDIA GPU that lbrx computes
+    on: then the tensor is on metal, and its kernels wait for the stream that computes the array.
+    copy=True copies it; copy=False raises ValueError if a copy is needed, as for strides that are
+    not multiples of the element size.
 
     >>> lbrx.from_dlpack(np.arange(3)).tolist()
     [0, 1, 2]
     """
+    on_gpu = dlpack.import_cuda(x)
+    if on_gpu is not None:
+        if copy is False and device == "cpu":
+            raise ValueError("an array on a GPU needs a copy to be on the cpu: leave copy=None")
+        found = Tensor(on_gpu)
+        return call("copy", found) if copy else found.to_device(device or "metal")
     array = dlpack.import_array(x)
     result = None if copy else shared(array)
     if result is None:

@@ -1,4 +1,4 @@
-"""DLPack exchange through numpy's implementation.
+"""DLPack exchange: host memory through numpy's implementation, and memory of NVIDIA GPUs.
 
 numpy does not support bfloat16 in DLPack, so such arrays pass through numpy as uint16 and the type
 code in the capsule is changed.
@@ -15,8 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lbrx import dtype as dt
-from lbrx.storage import Array
+from lbrx.errors import DeviceError
+from lbrx.shape import Layout
+from lbrx.storage import Array, MetalStorage, PackedStorage, wait_for
+from lbrx.tensor import dlpack_capsule
+from lbrx.tensor.dlpack_capsule import CUDA, DeviceMemory
 
+HOST = (1, 0)  # kDLCPU
+_ALIGNMENT = 256  # bytes: kernels rely on where buffers begin
 _UINT, _BFLOAT = 1, 4
 # Byte offset of DLDataType.code: DLTensor has data (8 bytes), device (8) and ndim (4) before its
 # dtype; the versioned struct has version, context, deleter and flags (8 each) before its DLTensor.
@@ -48,10 +54,25 @@ def _relabel(capsule: object, old: int, new: int) -> bool:
     return True
 
 
+def device_of(array: Array) -> tuple[int, int]:
+    """DLPack's device of an array: the NVIDIA GPU whose memory it is in, else the host."""
+    from lbrx.metal import context
+
+    storage = array.storage
+    if storage.device != "metal" or isinstance(storage, PackedStorage):
+        return HOST
+    gpu = context().info.cuda
+    return HOST if gpu is None else (CUDA, gpu)
+
+
 def export(array: Array, kwargs: dict[str, Any]) -> object:
     """A capsule over the array's memory, marked as read-only where the protocol can say so."""
     version = kwargs.get("max_version")
     versioned = version is not None and version[0] >= 1
+    if device_of(array) != HOST:
+        if kwargs.get("dl_device") in (None, device_of(array)):
+            return _export_cuda(array, versioned, kwargs)
+        kwargs = {**kwargs, "stream": None}
     # Without a version numpy refuses to export a read-only array.
     values = array.numpy() if versioned or kwargs.get("copy") else _writable(array)
     if array.dtype is not dt.bfloat16:
@@ -59,6 +80,35 @@ def export(array: Array, kwargs: dict[str, Any]) -> object:
     capsule = values.view(np.uint16).__dlpack__(**kwargs)
     _relabel(capsule, _UINT, _BFLOAT)
     return capsule
+
+
+def _export_cuda(array: Array, versioned: bool, kwargs: dict[str, Any]) -> object:
+    """Over memory of the GPU. The work that computes it has ended, whichever stream the consumer
+    uses, unless stream=-1 asks for no synchronisation."""
+    from lbrx.metal import context
+
+    stream = kwargs.get("stream")
+    if stream == 0:
+        raise ValueError("stream=0 is ambiguous on CUDA: give 1 for the legacy default stream")
+    if kwargs.get("copy"):
+        array = _copied(array)
+    address = array.storage.address
+    if stream == -1:
+        context().queue.commit()
+    else:
+        wait_for(array.storage)
+    layout, gpu = array.layout, context().info.cuda
+    assert gpu is not None
+    start = address + layout.offset * array.dtype.itemsize
+    memory = DeviceMemory(start, gpu, layout.shape, layout.strides, array.dtype)
+    return dlpack_capsule.make(memory, versioned, array)
+
+
+def _copied(array: Array) -> Array:
+    from lbrx.ops import TABLE
+    from lbrx.tensor import placement
+
+    return placement.get("metal").run(TABLE["copy"], [array], {})[0]
 
 
 def _writable(array: Array) -> NDArray[Any]:
@@ -81,6 +131,39 @@ class _Relabelled:
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return self._device()
+
+
+def import_cuda(source: Exporter) -> Array | None:
+    """An array over memory of the GPU that lbrx computes on, whose commands wait for the stream
+    that computes it; None if the source is not on an NVIDIA GPU.
+
+    Raises DeviceError if it is on another one.
+    """
+    from lbrx.metal import context
+
+    kind, gpu = source.__dlpack_device__()
+    if kind != CUDA:
+        return None
+    device = context()
+    if device.info.cuda != gpu:
+        raise DeviceError(
+            f"this {type(source).__name__} is on GPU {gpu}, and lbrx computes on "
+            f"{device.info.name}: set SOFTMETAL_DEVICE=cuda:{gpu}, or move it to the host"
+        )
+    stream = device.queue.cuda_stream()
+    try:
+        capsule = source.__dlpack__(stream=stream, max_version=(1, 0))
+    except TypeError:  # a library from before DLPack 1.0
+        capsule = source.__dlpack__(stream=stream)
+    memory, owner = dlpack_capsule.take(capsule)
+    low, high = Layout(memory.shape, memory.strides).bounds()
+    size = memory.dtype.itemsize
+    first = memory.address + low * size
+    begin = first // _ALIGNMENT * _ALIGNMENT
+    nbytes = max(first + (high - low) * size - begin, 1)
+    storage = MetalStorage(device.over(begin, nbytes, owner), 0, nbytes)
+    return Array(storage, Layout(memory.shape, memory.strides, (memory.address - begin) // size),
+                 memory.dtype)  # fmt: skip
 
 
 def import_array(source: Exporter) -> NDArray[Any]:

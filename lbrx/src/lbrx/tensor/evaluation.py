@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from lbrx.storage import MetalStorage, PackedStorage, Storage, Unrealised, ViewStorage
+from lbrx.storage import PackedStorage, wait_for
 from lbrx.tensor.core import Tensor
 from lbrx.tensor.placement import default_device
 
@@ -26,20 +26,7 @@ def eval(*values: Any) -> None:
     tensors = list(_tensors(values))
     start(*tensors)
     for tensor in tensors:
-        _wait(tensor.storage)
-
-
-def _wait(storage: Storage) -> None:
-    """Block until the bytes are computed, which does not bring them to the host."""
-    if isinstance(storage, PackedStorage):
-        for part in storage.parts.values():
-            _wait(part.storage)
-    elif isinstance(storage, Unrealised):
-        _wait(storage.realised())
-    elif isinstance(storage, ViewStorage):
-        _wait(storage.base)
-    elif isinstance(storage, MetalStorage):
-        storage.wait()
+        wait_for(tensor.storage)
 
 
 def start(*values: Any) -> None:

@@ -145,6 +145,16 @@ class Kernel:
         )
         return results[0] if len(results) == 1 else results
 
+    def arguments(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The names of what the kernel reads and of what it writes. Compiles it without a template.
+
+        Source that does not compile raises DeviceError.
+        """
+        from lbrx.metal import context
+
+        signature = self._signature(context(), {})
+        return signature.inputs, signature.outputs
+
     @property
     def contiguous(self) -> bool:
         """Whether views are copied to contiguous memory before the kernel reads them."""

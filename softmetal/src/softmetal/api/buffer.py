@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from softmetal.api import enums, host
-from softmetal.api.memory import Borrowed, Memory, Pointer
+from softmetal.api.memory import Borrowed, Foreign, Memory, Pointer
 from softmetal.api.objects import Labelled
 from softmetal.validation import check_cpu_visible, check_managed, check_range
 
@@ -106,7 +106,7 @@ class MTLBuffer(MTLResource):
     def __init__(
         self,
         device: MTLDevice,
-        memory: Memory | Borrowed,
+        memory: Memory | Borrowed | Foreign,
         length: int,
         options: int,
         offset: int = 0,

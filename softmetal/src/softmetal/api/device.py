@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from softmetal import checks, compiler, env, profiles
+from softmetal import checks, compiler, env, executors, profiles
 from softmetal.api import enums, host
 from softmetal.api.archive import (
     MTLBinaryArchive,
@@ -72,21 +72,12 @@ def _executor(name: str) -> Executor:
 
 
 def _new_executor(name: str) -> Executor:
-    if name in ("cpu", "discrete"):
-        from softmetal.executors.cpu import CpuExecutor
-
-        return CpuExecutor(unified=name == "cpu")
-    if name.startswith("cuda:") and name[5:].isdecimal():
-        from softmetal.executors.cuda import CudaExecutor
-
-        return CudaExecutor(int(name[5:]))
-    if name == "null":
-        from softmetal.executors.null import NullExecutor
-
-        return NullExecutor()
-    raise SettingError(
-        f"SOFTMETAL_DEVICE={name!r} is not a device: give 'cpu', 'discrete', 'cuda:0' or 'null'"
-    )
+    found = executors.find(name)
+    if found is None:
+        raise SettingError(
+            f"SOFTMETAL_DEVICE={name!r} is not a device: give 'cpu', 'discrete', 'cuda:0' or 'null'"
+        )
+    return found
 
 
 class MTLDevice(Capabilities):

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from softmetal.api.structs import integer
+from softmetal.errors import ValidationError
 from softmetal.executors import Executor
 from softmetal.validation import check_element, check_elements, check_slice, check_view
 
@@ -111,6 +112,18 @@ class Borrowed:
         if self._deallocator is not None:
             self._deallocator(Pointer(self.host(), self.length, None), self.length)
         _release_buffer(ctypes.byref(self._view))
+
+
+class Foreign:
+    """Memory of a GPU that other code of the process owns; the host cannot see it."""
+
+    __slots__ = ("__weakref__", "_owner", "address", "length")
+
+    def __init__(self, address: int, length: int, owner: object) -> None:
+        self.address, self.length, self._owner = address, length, owner
+
+    def host(self) -> int:
+        raise ValidationError("the host cannot see memory of the GPU that other code owns")
 
 
 def copied_bytes(source: Any, length: int | None = None) -> bytes:

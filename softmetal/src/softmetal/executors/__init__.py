@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Protocol
 
 from softmetal.types import Artifact, Command, Completion, Hardware
@@ -89,3 +91,18 @@ class Executor(Protocol):
 
     def wait_event(self, event: int, value: int, timeout: float | None) -> bool:
         """Wait on the host until the event reaches `value`; False after `timeout` seconds."""
+
+
+_ELSEWHERE = {"discrete": "cpu"}  # names of executors in another one's module
+
+
+def find(name: str) -> Executor | None:
+    """A new executor; None if no module has one of this name. `NAME` and `NAME:...` are made by the
+    function `executor` of the module NAME in this package."""
+    kind = name.partition(":")[0]
+    module = f"{__name__}.{_ELSEWHERE.get(kind, kind)}"
+    if not kind.isidentifier() or find_spec(module) is None:
+        return None
+    make = getattr(import_module(module), "executor", None)
+    found: Executor | None = make(name) if make is not None else None
+    return found

@@ -39,6 +39,7 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "host_side": (c_void_p, [c_void_p, c_uint64, c_void_p]),
     "new_queue": (c_void_p, [c_void_p]),
     "free_queue": (None, [c_void_p]),
+    "stream": (c_void_p, [c_void_p]),
     "submit": (c_void_p, [c_void_p, c_char_p, c_size_t]),
     "wait": (c_bool, [c_void_p, c_uint64]),
     "result": (c_char_p, [c_void_p, c_void_p]),
@@ -68,6 +69,12 @@ def _library() -> ctypes.CDLL:
     return library
 
 
+def executor(name: str) -> CudaExecutor | None:
+    """`cuda:0` and so on: a GPU by its number. Raises ExecutionError if there is none."""
+    number = name.removeprefix("cuda:")
+    return CudaExecutor(int(number)) if number != name and number.isdecimal() else None
+
+
 class CudaExecutor:
     """Runs command lists on an NVIDIA GPU. See `Executor` for the methods."""
 
@@ -75,7 +82,7 @@ class CudaExecutor:
 
     def __init__(self, index: int = 0) -> None:
         gpus.require(index)
-        self.name, self._index = f"cuda:{index}", index
+        self.name, self.index = f"cuda:{index}", index
         self._c = _library()
         self._gpu = self._opened(index)
         attribute = self._c.softmetal_gpu_attribute
@@ -116,7 +123,7 @@ class CudaExecutor:
         """Whether a fault has ended this device; another may be made."""
         found = self._c.softmetal_gpu_lost(self._gpu) is not None
         if found:
-            _LOST.add(self._index)
+            _LOST.add(self.index)
         return found
 
     def load(self, artifact: Artifact) -> int:
@@ -174,6 +181,11 @@ class CudaExecutor:
         if not queue:
             raise ExecutionError("cannot start a thread or a stream for a command queue")
         return queue
+
+    def stream(self, queue: int) -> int:
+        """The CUstream of a queue, for other CUDA code of the process."""
+        handle: int = self._c.softmetal_gpu_stream(queue)
+        return handle
 
     def free_queue(self, queue: int) -> None:
         if not Process.forked:

@@ -14,7 +14,7 @@ from softmetal.compiler.identity import INCLUDE as NEUTRAL
 from softmetal.compiler.identity import fingerprint
 from softmetal.compiler.target import KernelSource
 from softmetal.errors import CompileError
-from softmetal.executors.cuda import stopping
+from softmetal.executors.cuda import alignment, stopping
 from softmetal.executors.cuda.instrumentation import SANITIZER, Checked, instrumented
 from softmetal.executors.cuda.target import INCLUDE, entry_name
 from softmetal.toolchain import clang, disk_cache
@@ -53,6 +53,7 @@ def generate(source: KernelSource, architecture: str, stoppable: bool) -> Genera
     """Compile a kernel; its loops can be ended if it is `stoppable`."""
     ir = _optimised(source, architecture)
     stages.refuse(ir, _own_assembly())
+    ir = alignment.with_misaligned_vectors(ir, entry_name(source.function.name), _alignments(ir))
     checked = instrumented(ir) if source.checked else None
     ir = checked.ir if checked else ir
     ir = stopping.with_soft_traps(ir, entry_name(source.function.name))
@@ -130,6 +131,12 @@ def _unit(source: KernelSource) -> str:
 
 def _exact(ir: str) -> str:
     return _ESTIMATED.sub(r"\1", ir)
+
+
+def _alignments(ir: str) -> dict[int, int]:
+    """Of the types that buffers are declared with, by index: from the kernel's description."""
+    words = re.findall(r'argument_info" { i32 0, i32 (\d+), i32 \d+, i32 (\d+), ', ir)
+    return {int(index): int(bytes_) for index, bytes_ in words}
 
 
 def _own_assembly() -> frozenset[str]:

@@ -24,7 +24,7 @@ _TRAP = re.compile(
 _LABEL = re.compile(r'^("[^"\n]+"|[\w.$-]+):', re.M)
 _TARGET = re.compile(r'label %("[^"\n]+"|[\w.$-]+)')
 _DEFINED = re.compile(r'^  (%"[^"\n]+"|%[\w.$-]+) = ', re.M)
-_PHI = re.compile(r"^  (%[\w.$-]+) = phi \S+ (\[.*)$", re.M)
+_PHI = re.compile(r"^  (%[\w.$-]+) = phi .*?(\[ .*)$", re.M)
 _STEP = re.compile(
     r"^  (%[\w.$-]+) = (?:add|sub|lshr|shl) (?:[a-z]+ )*i\d+ (%[\w.$-]+), (%[\w.$-]+|-?[1-9]\d*)",
     re.M,

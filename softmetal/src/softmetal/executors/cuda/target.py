@@ -16,7 +16,7 @@ CODE, _INFO, _CHECKS = "kernel.ptx", "info", "checks"
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100")  # newer GPUs run the code of older ones
 _CODE_GENERATORS = tuple(
     Path(__file__).with_name(f"{name}.py")
-    for name in ("codegen", "instrumentation", "stopping", "target")
+    for name in ("alignment", "codegen", "instrumentation", "stopping", "target")
 )
 
 

@@ -73,6 +73,8 @@ SM_EXPORT sm_gpu_queue *softmetal_gpu_new_queue(sm_gpu *gpu) {
   return queue;
 }
 
+SM_EXPORT CUstream softmetal_gpu_stream(const sm_gpu_queue *queue) { return queue->stream; }
+
 static void wake(sm_gpu_queue *queue) {
   atomic_fetch_add(&queue->arrivals, 1);
   sm_futex_wake(&queue->arrivals, 1);

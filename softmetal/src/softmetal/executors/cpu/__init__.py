@@ -13,7 +13,8 @@ from functools import cache
 from softmetal import checks, compiler, env
 from softmetal.compiler.target import Target
 from softmetal.errors import ExecutionError
-from softmetal.executors import logs, openblas
+from softmetal.executors import logs
+from softmetal.executors.cpu import openblas
 from softmetal.executors.findings import Finding, Findings, with_findings
 from softmetal.executors.loading import LoadedKernels
 from softmetal.executors.packing import Packer
@@ -83,6 +84,11 @@ def _at_exit(library: ctypes.CDLL) -> None:
 
 _ERROR_BYTES = 4096
 _VARIABLE = struct.Struct("<QQQ")  # sm_variable
+
+
+def executor(name: str) -> CpuExecutor | None:
+    """`cpu`, or `discrete`: the same with memory kept apart."""
+    return CpuExecutor(unified=name == "cpu") if name in ("cpu", "discrete") else None
 
 
 class CpuExecutor:
