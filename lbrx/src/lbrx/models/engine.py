@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -35,6 +35,15 @@ class Prediction(NamedTuple):
     """(batch, 1): the position of the next token."""
 
 
+class PromptReader(Protocol):
+    """Another unit that computes the keys and values of a prompt's tokens."""
+
+    def read(self, tokens: Sequence[int], cache: KVCache, first: int) -> bool:
+        """Write the keys and values of the tokens from `first` on into the cache, or return False
+        to have the engine compute them."""
+        ...
+
+
 class Engine:
     """A network with one KV cache, which the texts that are generated share.
 
@@ -52,6 +61,7 @@ class Engine:
         self.cache: KVCache | None = None
         self.lock = threading.RLock()
         self.reservation = 0
+        self.prompt_reader: PromptReader | None = None
         self._decode: Callable[[Tensor, Tensor], Prediction] | None = None
 
     def reserve(self, batch: int, tokens: int) -> KVCache:
@@ -112,6 +122,10 @@ class Engine:
         known = self.cached_prefix(prompts)
         # An interrupt may leave anything beyond these.
         self.cached_tokens = self.cached_tokens[:known]
+        if self.prompt_reader is not None and len(prompts) == 1:
+            before_last = prompts[0][:-1]
+            if self.prompt_reader.read(before_last, cache, known):
+                self.cached_tokens, known = list(before_last), len(before_last)
         if len(prompts) == 1 and longest - known <= SHORT_PROMPT:
             prediction = self._prefill_by_token(prompts[0], known)
         else:

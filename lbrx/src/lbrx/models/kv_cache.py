@@ -81,6 +81,12 @@ class KVCache:
         """Copy the first `length` tokens of another cache of the same batch."""
         self.write(other.store[..., :length, :])
 
+    def put(self, layer: int, part: int, rows: Tensor, places: Tensor) -> Tensor:
+        """A layer's keys (part 0) or values (part 1) with rows written at places in the cache's
+        own memory. rows are (batch, heads, tokens, size), places (batch, 1, tokens)."""
+        operation = "overwrite_blocks" if self.kind.quantized else "overwrite"
+        return call(operation, self.store[layer, part], rows, places)
+
     def write(self, values: Tensor) -> None:
         """Replace the keys and values of the first tokens by stored ones, of the same layout."""
         write(self.store[..., : values.shape[-2], :], values)
@@ -107,12 +113,9 @@ class ForwardStep:
         operation `attention`: window, scale and cap.
         """
         places = self.positions.unsqueeze(1)
-        kind = self.cache.kind
-        put = "overwrite_blocks" if kind.quantized else "overwrite"
         kept = [
-            call(put, self.cache.store[layer, part], rows, places)
-            for part, rows in enumerate((keys, values))
+            self.cache.put(layer, part, rows, places) for part, rows in enumerate((keys, values))
         ]
         self.written += kept
-        look = "quantized_attention" if kind.quantized else "attention"
+        look = "quantized_attention" if self.cache.kind.quantized else "attention"
         return call(look, queries, *kept, None, self.lengths, causal=True, **options)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, fields
 from numbers import Integral
 from os import PathLike
+from pathlib import Path
 from typing import Any, Unpack, overload
 
 import numpy as np
@@ -232,6 +233,27 @@ class LanguageModel:
         Raises FormatError for a damaged file, or one of another model or cache type.
         """
         return prompt_cache.read(self.engine, path)
+
+    def export(
+        self,
+        path: str | PathLike[str],
+        *,
+        context: int | None = None,
+        chunk: int | None = None,
+        quantize: str = "f16",
+    ) -> None:
+        """Write the model as a Core ML program for the Neural Engine (docs/neural_engine.md).
+
+            llm.export("model.mlpackage", context=1024, chunk=128, quantize="lut6")
+
+        `context` is the maximum number of tokens of a text, `chunk` the number that is read at a
+        time, and `quantize` how weights are stored: f16, int8, int4, lut8, lut6, lut4 or stored.
+        Raises LbrxError for a bad value, or with every part of the model that cannot be exported.
+        """
+        from lbrx.models.export import exporter
+
+        settings = exporter.settings_of(self.config, context, chunk, quantize)
+        exporter.export_network(self.engine.network, Path(path), settings)
 
     def _text(self, prompt: Prompt, options: GenerationOptions, repeat: int = 0) -> TextState:
         """The state of a new text. The prompt has to leave room in the context."""

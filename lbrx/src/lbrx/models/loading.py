@@ -26,6 +26,7 @@ from lbrx.tensor.placement import default_device
 from lbrx.tensor.stored_model import StoredModel, open_model
 
 """Models that are Python packages: name to distribution, module and file pattern."""
+PREFILL = ("gpu", "neural-engine", "auto")
 DEFAULT_CONTEXT = 8192  # tokens; less where the model was trained for less
 
 
@@ -35,6 +36,7 @@ def language_model(
     context: int | None = None,
     cache_dtype: DtypeLike = dt.float16,
     device: str | None = None,
+    prefill: str = "gpu",
     on_memory_plan: Callable[[MemoryPlan], object] | None = None,
 ) -> LanguageModel:
     """Open a language model to generate text with.
@@ -51,6 +53,8 @@ def language_model(
     - `cache_dtype`: how the keys and values of earlier tokens are stored: float16, bfloat16,
       float32, or "q8_0", which takes 53% of float16's memory.
     - `device`: "metal" or "cpu"; by default `lbrx.default_device()`.
+    - `prefill`: what reads prompts: "gpu", which is the device; "neural-engine", a Core ML program
+      that is exported once and kept in LBRX_CACHE; or "auto", which models both and chooses.
     - `on_memory_plan`: called with the `MemoryPlan` before the weights are loaded.
 
     Raises `LbrxError` if there is no such model, if the weights and the cache do not fit the
@@ -59,6 +63,8 @@ def language_model(
     """
     if on_memory_plan is not None and not callable(on_memory_plan):
         raise LbrxError(f"on_memory_plan={on_memory_plan!r:.80}: give a function")
+    if prefill not in PREFILL:
+        raise LbrxError(f"prefill={prefill!r} is not a unit: give one of {', '.join(PREFILL)}")
     if isinstance(path_or_name, StoredModel):
         source = path_or_name
     else:
@@ -78,7 +84,12 @@ def language_model(
     tokenizer = read_tokenizer(source)
     give_back()  # memory that only building the vocabulary needed
     weights = Weights(source, place, compute_dtype(place, network))
-    return LanguageModel(config, tokenizer, Engine(network(config, weights), cache_type, memory))
+    engine = Engine(network(config, weights), cache_type, memory)
+    if prefill != "gpu":
+        from lbrx.models.export.prompt_reader import NeuralEngineReader
+
+        engine.prompt_reader = NeuralEngineReader(engine.network, automatic=prefill == "auto")
+    return LanguageModel(config, tokenizer, engine)
 
 
 def _context(config: ModelConfig, wanted: int | None) -> int:

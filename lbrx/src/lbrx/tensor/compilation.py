@@ -7,8 +7,9 @@ import functools
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from importlib import import_module
 from types import MethodType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -27,7 +28,17 @@ log = logging.getLogger("lbrx")
 WARN_EVERY = 8  # traces of one function
 
 
-def compile(function: Callable[..., Any]) -> Compiled:
+UNITS = {"neural-engine": "lbrx.neural_engine.compiled_function"}
+"""Units besides the GPU, with the module that compiles for each: named, as it is a layer above."""
+
+
+@overload
+def compile(function: Callable[..., Any]) -> Compiled: ...
+@overload
+def compile(function: Callable[..., Any], unit: str) -> Callable[..., Any]: ...
+
+
+def compile(function: Callable[..., Any], unit: str = "gpu") -> Callable[..., Any]:
     """A version of a function of tensors whose later calls replay its kernels as one list.
 
     The function is traced once for each combination of shapes, dtypes and other arguments.
@@ -41,8 +52,33 @@ def compile(function: Callable[..., Any]) -> Compiled:
     >>> step = lbrx.compile(lambda x, scale: (x * scale).sum())
     >>> step(lbrx.ones(3, device="metal"), 2.0).item()
     6.0
+
+    With unit="neural-engine" the function becomes a Core ML program, which computes in float16
+    (docs/neural_engine.md). Operations that the Neural Engine does not have raise TraceError at
+    the first call, all of them with a remedy each.
     """
-    return Compiled(function)
+    if unit == "gpu":
+        return Compiled(function)
+    if unit not in UNITS:
+        raise DeviceError(f"{unit!r} is not a unit: give 'gpu' or {', '.join(map(repr, UNITS))}")
+    compiled: Callable[..., Any] = import_module(UNITS[unit]).compile_function(function)
+    return compiled
+
+
+def split_arguments(given: Any) -> tuple[object, list[Tensor]]:
+    """What must be equal for a trace of arguments to be reused, with floats by their value, and
+    the tensors among them."""
+    tensors: list[Tensor] = []
+    numbers: list[float] = []
+    key = _trace_key(given, tensors, numbers)
+    return (key, tuple(numbers)), tensors
+
+
+def replaced(given: Any, tensors: list[Tensor]) -> Any:
+    """Arguments with other tensors in place of theirs, in the order of `split_arguments`."""
+    numbers: list[float] = []
+    _trace_key(given, [], numbers)
+    return _with_stand_ins(given, iter(tensors), iter(numbers))
 
 
 @dataclass(frozen=True)
@@ -87,7 +123,7 @@ class Compiled:
         from lbrx.scheduler.tracing import setting
 
         key = setting(), _trace_key((args, kwargs), tensors, numbers)
-        arrays = [_metal_array(tensor) for tensor in tensors]
+        arrays = [metal_array(tensor) for tensor in tensors]
         traces = self._traces.setdefault(key, [])
         trace = next((t for t in traces if t.fits(numbers)), None)
         if trace is None:
@@ -122,7 +158,7 @@ class Compiled:
             )
 
 
-def _metal_array(tensor: Tensor) -> Array:
+def metal_array(tensor: Tensor) -> Array:
     """The tensor's elements, computed and contiguous in a Metal buffer."""
     if tensor.device != "metal":
         raise DeviceError(

@@ -1,0 +1,61 @@
+"""lbrx export: write a language model as a Core ML program for the Neural Engine."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+from lbrx.models.export.exporter import (
+    DEFAULT_CHUNK,
+    DEFAULT_CONTEXT,
+    export_network,
+    settings_of,
+)
+from lbrx.models.loading import language_model
+from lbrx.neural_engine.mil_package import check_path
+from lbrx.neural_engine.weight_forms import WeightForm
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("model", help="a GGUF file, a model's folder, or the name of a packaged model: smollm2")
+    add("output", help="the package to write; its name ends in .mlpackage")
+    add(
+        "--context",
+        metavar="N",
+        type=int,
+        help="maximum tokens of a text with its prompt (default: what the model was trained for, "
+        f"at most {DEFAULT_CONTEXT:,})",
+    )
+    add(
+        "--chunk",
+        metavar="N",
+        type=int,
+        default=DEFAULT_CHUNK,
+        help=f"tokens of a prompt that are read at a time ({DEFAULT_CHUNK})",
+    )
+    add(
+        "--quantize",
+        metavar="TYPE",
+        default=WeightForm.F16.value,
+        help="how weights are stored: f16 (the default), int8 or int4 with a scale for each "
+        "channel, lut8, lut6 or lut4 with a table for each matrix, or stored, which keeps the "
+        "file's q8_0, q4_0, q4:* and q8:* as they are",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    path = Path(options.output)
+    check_path(path)  # before the model is opened
+    model = language_model(options.model)
+    settings = settings_of(model.config, options.context, options.chunk, options.quantize)
+    began = time.perf_counter()
+    export_network(model.engine.network, path, settings)
+    seconds = time.perf_counter() - began
+    size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+    print(
+        f"{path}: context {settings.context:,}, chunk {settings.chunk}, weights "
+        f"{settings.form}, {size / 1e6:.0f} MB in {seconds:.1f} s"
+    )
+    return 0

@@ -1,0 +1,246 @@
+"""A language model as MIL functions: `prefill` reads a chunk of a prompt, `decode` one token.
+
+Activations are (1, channels, 1, tokens) and projections 1x1 convolutions, which is what the Neural
+Engine is fastest with. Shapes are static. What depends on the position (embeddings, RoPE, masks) is
+computed from integers in front of the layers, where Core ML uses the CPU; the layers themselves
+have no integers and stay on the Neural Engine. For the same reason the cache is written by two
+products with masks of ones and zeros, not by an update at an index.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lbrx.models.config import ModelConfig, RopeSettings
+from lbrx.models.export.network_parts import LayerParts, PartsReader, Projection
+from lbrx.neural_engine.binding import mil_builder, mil_types
+from lbrx.neural_engine.mil_package import build_function
+from lbrx.neural_engine.weight_forms import ProgramWeight
+
+HIDDEN_SCORE = -1e4
+"""Added to the scores of tokens that are not seen: exp of it is 0, and fp16 holds it."""
+HEAD_ROWS = 16384
+"""Rows of the output matrix in one convolution: more channels are slow to compile."""
+
+
+@dataclass(frozen=True)
+class NetworkParts:
+    """All constants of a program. Its functions share their bytes."""
+
+    config: ModelConfig
+    embedding: ProgramWeight
+    head: ProgramWeight | None
+    layers: tuple[LayerParts, ...]
+    norm: NDArray[np.float16]
+
+    @classmethod
+    def read(cls, reader: PartsReader) -> NetworkParts:
+        config = reader.config
+        layers = tuple(reader.layer(index) for index in range(config.layers))
+        return cls(config, reader.embedding(), reader.head(), layers, reader.final_norm())
+
+
+def rope_tables(
+    rope: RopeSettings, context: int, size: int
+) -> tuple[NDArray[np.float16], NDArray[np.float16]]:
+    """Cosines and signed sines (context, size) of x * cos + swapped(x) * sin, where `swapped`
+    exchanges the two halves of the rotated features."""
+    half = rope.dims // 2
+    rates = rope.base ** (-np.arange(half) / half)
+    if rope.factors is not None:
+        rates = rates / np.asarray(rope.factors, np.float64)
+    angles = np.arange(context)[:, None] * rope.scale * rates
+    cos, sin = np.cos(angles) * rope.amplitude, np.sin(angles) * rope.amplitude
+    rest = size - rope.dims
+    cosines = np.concatenate((cos, cos, np.ones((context, rest))), axis=1)
+    sines = np.concatenate((-sin, sin, np.zeros((context, rest))), axis=1)
+    return cosines.astype(np.float16), sines.astype(np.float16)
+
+
+def language_function(parts: NetworkParts, context: int, tokens: int) -> Any:
+    """The MIL function for so many tokens at a time: with one it gives `logits`, with more the
+    normalised `hidden` states. `context` is a multiple of `tokens`."""
+    mb, types, config = mil_builder(), mil_types(), parts.config
+    cache = (config.layers, config.kv_heads, context, config.head_size)
+    inputs = {
+        "tokens": mb.placeholder((1, tokens), dtype=types.int32),
+        "position": mb.placeholder((1,), dtype=types.int32),
+        "keys": mb.state_tensor_placeholder(cache, dtype=types.fp16),
+        "values": mb.state_tensor_placeholder(cache, dtype=types.fp16),
+    }
+    return build_function(inputs, _Builder(parts, context, tokens).build)
+
+
+class _Builder:
+    """Emits the operations of one function."""
+
+    def __init__(self, parts: NetworkParts, context: int, tokens: int) -> None:
+        self.mb = mil_builder()
+        self.parts = parts
+        self.config = parts.config
+        self.context = context
+        self.tokens = tokens
+        self.group = parts.config.heads // parts.config.kv_heads
+
+    def build(self, tokens: Any, position: Any, keys: Any, values: Any) -> Any:
+        mb = self.mb
+        x = self._embed(tokens)
+        self._positions(position)
+        old = [mb.read_state(input=state) for state in (keys, values)]
+        kept: tuple[list[Any], list[Any]] = ([], [])
+        for index, layer in enumerate(self.parts.layers):
+            normed = self._norm(x, layer.attention_norm, 1, f"layer{index}_norm1")
+            attended = self._attention(index, layer, normed, old, kept)
+            x = mb.add(x=x, y=attended)
+            normed = self._norm(x, layer.mlp_norm, 1, f"layer{index}_norm2")
+            x = mb.add(x=x, y=self._mlp(index, layer, normed))
+        for state, rows in ((keys, kept[0]), (values, kept[1])):
+            whole = mb.concat(values=rows, axis=0) if len(rows) > 1 else rows[0]
+            mb.coreml_update_state(state=state, value=whole)
+        return self._result(self._norm(x, self.parts.norm, 1, "norm"))
+
+    def _embed(self, tokens: Any) -> Any:
+        mb, hidden = self.mb, self.config.hidden
+        matrix = self.parts.embedding.emit("embedding")
+        rows = mb.gather(x=matrix, indices=tokens, axis=0)  # (1, tokens, hidden, 1, 1)
+        rows = mb.reshape(x=rows, shape=(1, self.tokens, 1, hidden))
+        return mb.transpose(x=rows, perm=(0, 3, 2, 1))
+
+    def _positions(self, position: Any) -> None:
+        """What depends on the position of the first token, a multiple of `tokens`."""
+        mb, count, size = self.mb, self.tokens, self.config.head_size
+        places = mb.add(x=position, y=np.arange(count, dtype=np.int32))
+        tables = rope_tables(self.config.rope, self.context, size)
+        self.cos, self.sin = (
+            mb.reshape(
+                x=mb.transpose(x=mb.gather(x=table, indices=places, axis=0), perm=(1, 0)),
+                shape=(1, 1, size, count),
+            )
+            for table in tables
+        )
+        starts = np.arange(0, self.context, count, dtype=np.int32)
+        here = mb.cast(x=mb.equal(x=starts, y=position), dtype="fp16")
+        self.here = mb.reshape(x=here, shape=(1, 1, len(starts), 1))
+        self.elsewhere = mb.sub(x=np.float16(1), y=self.here)
+        rows = mb.reshape(x=places, shape=(count, 1))
+        windows = {layer.window for layer in self.parts.layers}
+        self.masks = {window: self._mask(rows, window) for window in sorted(windows)}
+
+    def _mask(self, rows: Any, window: int) -> Any:
+        """0 where a token sees another, else HIDDEN_SCORE: (1, 1, group * tokens, context)."""
+        mb, columns = self.mb, np.arange(self.context, dtype=np.int32)[None]
+        seen = mb.cast(x=mb.less_equal(x=columns, y=rows), dtype="fp16")
+        if window:
+            near = mb.greater(x=columns, y=mb.sub(x=rows, y=np.int32(window)))
+            seen = mb.mul(x=seen, y=mb.cast(x=near, dtype="fp16"))
+        hidden = mb.mul(x=mb.sub(x=np.float16(1), y=seen), y=np.float16(HIDDEN_SCORE))
+        mask = mb.reshape(x=hidden, shape=(1, 1, self.tokens, self.context))
+        return mb.tile(x=mask, reps=(1, 1, self.group, 1)) if self.group > 1 else mask
+
+    def _norm(self, x: Any, weight: NDArray[np.float16], axis: int, name: str) -> Any:
+        """RMSNorm as a layer norm of (x, -x), whose mean is zero: squares stay inside it."""
+        mb, width = self.mb, len(weight)
+        both = mb.concat(values=(x, mb.mul(x=x, y=np.float16(-1))), axis=axis)
+        gamma = np.concatenate((weight, np.zeros(width, np.float16)))
+        normed = mb.layer_norm(
+            x=both, axes=[axis], gamma=gamma, epsilon=np.float16(self.config.norm_eps), name=name
+        )
+        end = [width if place == axis else size for place, size in enumerate(x.shape)]
+        return mb.slice_by_index(x=normed, begin=[0] * x.rank, end=end)
+
+    def _project(self, x: Any, map_: Projection, name: str) -> Any:
+        bias = {} if map_.bias is None else {"bias": map_.bias}
+        return self.mb.conv(x=x, weight=map_.weight.emit(name), pad_type="valid", **bias)
+
+    def _attention(
+        self, index: int, layer: LayerParts, x: Any, old: list[Any], kept: tuple[Any, Any]
+    ) -> Any:
+        mb, config, count = self.mb, self.config, self.tokens
+        query = self._heads(x, layer, layer.query, config.heads, f"layer{index}_query")
+        key = self._heads(x, layer, layer.key, config.kv_heads, f"layer{index}_key")
+        value = self._project(x, layer.value, f"layer{index}_value")
+        value = self._rows(mb.reshape(x=value, shape=(1, config.kv_heads, config.head_size, count)))
+        # The operation multiplies scores by the inverse root of the head size itself.
+        factor = layer.scale * config.head_size**0.5
+        if abs(factor - 1) > 1e-6:
+            query = mb.mul(x=query, y=np.float16(factor))
+        joined = (1, config.kv_heads, self.group * count, config.head_size)
+        query = mb.reshape(x=self._rows(query), shape=joined)
+        cached = [
+            self._written(index, state, rows)
+            for state, rows in zip(old, (self._rows(key), value), strict=True)
+        ]
+        for rows, whole in zip(kept, cached, strict=True):
+            rows.append(whole)
+        attended = mb.scaled_dot_product_attention(
+            query=query, key=cached[0], value=cached[1], attn_mask=self.masks[layer.window]
+        )
+        heads = mb.reshape(x=attended, shape=(1, config.heads, count, config.head_size))
+        width = config.heads * config.head_size
+        flat = mb.reshape(x=self._rows(heads), shape=(1, width, 1, count))
+        return self._project(flat, layer.output, f"layer{index}_output")
+
+    def _rows(self, x: Any) -> Any:
+        """(1, heads, features, tokens) to (1, heads, tokens, features), or back."""
+        return self.mb.transpose(x=x, perm=(0, 1, 3, 2))
+
+    def _heads(self, x: Any, layer: LayerParts, map_: Projection, heads: int, name: str) -> Any:
+        """Rotated queries or keys: (1, heads, features, tokens)."""
+        mb, size = self.mb, self.config.head_size
+        flat = self._project(x, map_, name)
+        made = mb.reshape(x=flat, shape=(1, heads, size, self.tokens))
+        norm = layer.query_norm if map_ is layer.query else layer.key_norm
+        if norm is not None:
+            made = self._norm(made, norm, 2, f"{name}_norm")
+        if not layer.uses_rope:
+            return made
+        half, dims = self.config.rope.dims // 2, self.config.rope.dims
+        ranges = ((half, dims), (0, half), (dims, size))
+        pieces = [self._features(made, *bounds) for bounds in ranges if bounds[0] < bounds[1]]
+        swapped = mb.concat(values=pieces, axis=2)
+        return mb.add(x=mb.mul(x=made, y=self.cos), y=mb.mul(x=swapped, y=self.sin))
+
+    def _features(self, x: Any, first: int, end: int) -> Any:
+        shape = (*x.shape[:2], end, x.shape[3])
+        return self.mb.slice_by_index(x=x, begin=(0, 0, first, 0), end=shape)
+
+    def _written(self, index: int, state: Any, rows: Any) -> Any:
+        """A layer's part of the cache with the new rows at the position."""
+        mb, config = self.mb, self.config
+        whole = (1, config.kv_heads, self.context, config.head_size)
+        blocks = (
+            *(1, config.kv_heads),
+            *(self.context // self.tokens, self.tokens * config.head_size),
+        )
+        old = mb.slice_by_index(x=state, begin=(index, 0, 0, 0), end=(index + 1, *whole[1:]))
+        old = mb.reshape(x=old, shape=blocks)
+        new = mb.reshape(x=rows, shape=(1, config.kv_heads, 1, blocks[3]))
+        kept, put = mb.mul(x=old, y=self.elsewhere), mb.mul(x=new, y=self.here)
+        return mb.reshape(x=mb.add(x=kept, y=put), shape=whole)
+
+    def _mlp(self, index: int, layer: LayerParts, x: Any) -> Any:
+        mb = self.mb
+        gate = self._project(x, layer.gate, f"layer{index}_gate")
+        up = self._project(x, layer.up, f"layer{index}_up")
+        if layer.activation == "silu":
+            gate = mb.silu(x=gate)
+        else:
+            exact = layer.activation == "gelu"
+            gate = mb.gelu(x=gate, mode="EXACT" if exact else "TANH_APPROXIMATION")
+        return self._project(mb.mul(x=gate, y=up), layer.down, f"layer{index}_down")
+
+    def _result(self, normed: Any) -> Any:
+        mb = self.mb
+        if self.tokens > 1:
+            return mb.identity(x=normed, name="hidden")
+        matrix, rows = self.parts.head or self.parts.embedding, self.config.vocabulary
+        pieces = []
+        for first in range(0, rows, HEAD_ROWS):
+            part = matrix.take(slice(first, first + HEAD_ROWS)).emit(f"head{first}")
+            pieces.append(mb.conv(x=normed, weight=part, pad_type="valid"))
+        every = mb.concat(values=pieces, axis=1) if len(pieces) > 1 else pieces[0]
+        return mb.reshape(x=every, shape=(1, rows), name="logits")
