@@ -22,6 +22,8 @@ class Lifetime:
 
 @dataclass(frozen=True)
 class ArenaLayout:
+    """Where each buffer lies in an arena, and the size of the arena, in bytes."""
+
     offsets: tuple[int, ...]
     size: int
 

@@ -134,6 +134,7 @@ class Pool(Generic[T]):
             return self._shrink(keep)
 
     def statistics(self) -> PoolStatistics:
+        """Bytes and counts as they are now."""
         with self._lock:
             self._collect()
             return PoolStatistics(

@@ -27,9 +27,11 @@ NumpyArray = npt.NDArray[Any]
 class Waiter(Protocol):
     """The part of the command queue that a buffer uses."""
 
-    def wait_for(self, ticket: int, outcome: Outcome | None) -> None: ...
+    def wait_for(self, ticket: int, outcome: Outcome | None) -> None:
+        """Wait until the work with this ticket is complete; raise what went wrong with it."""
 
-    def download(self, buffer: Buffer) -> npt.NDArray[np.uint8]: ...
+    def download(self, buffer: Buffer) -> npt.NDArray[np.uint8]:
+        """The bytes of a buffer that the host does not see, copied."""
 
 
 class Block:
@@ -115,6 +117,7 @@ class Buffer:
 
     @property
     def address(self) -> int:
+        """The address of the buffer's first byte on the host."""
         return self.block.address + self.offset
 
     def slice(self, offset: int, size: int) -> Buffer:

@@ -229,6 +229,7 @@ class Context:
     # ---- order ----
 
     def event(self) -> DeviceEvent:
+        """A new event, which host and device can signal and wait for."""
         self._check_open()
         return DeviceEvent(self.device, self.queue)
 

@@ -46,6 +46,7 @@ class Explanation:
 
     @property
     def saved(self) -> int:
+        """Bytes of traffic that fusion saves."""
         return sum(kernel.saved for kernel in self.kernels)
 
     def __str__(self) -> str:

@@ -72,11 +72,13 @@ class Profile:
         self._began = time.monotonic()
 
     def note(self, command: Command, commands: Any) -> None:
+        """Remember a command; the queue calls it for each."""
         record = _untimed(command, self._gpu.pool.statistics())
         self._noted.append(_Noted(record, commands, time.monotonic()))
 
     @property
     def records(self) -> list[Record]:
+        """One record for each command, with the device's times; waits for the device."""
         self._gpu.queue.wait()
         return _divided([self._timed(*noted) for noted in self._noted])
 
@@ -182,6 +184,7 @@ class Modelled:
         return [self.roofline.time(r.nbytes, r.operations) for r in self.records]
 
     def table(self) -> str:
+        """The modelled times as a table for a terminal."""
         return report.modelled_table(self.records, self.roofline)
 
 

@@ -43,6 +43,7 @@ class Roofline:
     date: str = ""  # of the measurement
 
     def time(self, nbytes: float, operations: float) -> float:
+        """The least seconds that bytes and operations take on the device."""
         return max(nbytes / self.bandwidth, operations / self.peak)
 
     @property
