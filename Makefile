@@ -93,8 +93,8 @@ bench: setup ## the speed tables
 	$(BIN)/python lbrx/benchmarks/lbrx_speed.py --peers
 
 docs: setup ## regenerate the pages that come from the sources
-	$(BIN)/python softmetal/scripts/deviations.py > docs/deviations.md.new
-	mv docs/deviations.md.new docs/deviations.md
+	$(BIN)/python softmetal/scripts/deviations.py > docs/reference/deviations.md.new
+	mv docs/reference/deviations.md.new docs/reference/deviations.md
 	$(BIN)/python softmetal/scripts/profiles_table.py
 	$(BIN)/python softmetal/scripts/fault_table.py
 	$(BIN)/python lbrx/scripts/quant_table.py
