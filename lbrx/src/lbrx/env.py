@@ -25,7 +25,8 @@ def cache_dir() -> Path:
 
 
 def shader_dir() -> Path | None:
-    """LBRX_SHADERS: a folder of shaders to use in place of the package's."""
+    """LBRX_SHADERS: a folder of shaders to use in place of the package's, or of code that
+    `lbrx shaders build --target` wrote."""
     given = os.environ.get("LBRX_SHADERS", "")
     if given and not Path(given).is_dir():
         raise SettingError(f"LBRX_SHADERS={given!r} is not a folder: unset it, or name one")

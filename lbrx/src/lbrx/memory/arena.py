@@ -29,7 +29,12 @@ class ArenaLayout:
 
 
 def arrange(lifetimes: Sequence[Lifetime]) -> ArenaLayout:
-    """Place the largest first, each at the lowest offset that is free during its lifetime."""
+    """Place the largest first, each at the lowest offset that is free during its lifetime.
+
+    >>> from lbrx.memory.arena import Lifetime, arrange
+    >>> arrange([Lifetime(1024, 0, 1), Lifetime(512, 1, 2), Lifetime(1024, 2, 3)])
+    ArenaLayout(offsets=(0, 1024, 0), size=1536)
+    """
     offsets = [0] * len(lifetimes)
     placed: dict[int, list[int]] = {}  # by the steps that they live in
     size = 0

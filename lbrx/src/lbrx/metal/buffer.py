@@ -93,7 +93,12 @@ class _Exposed:
 
 
 class Buffer:
-    """A range of a block: the memory of tensors and the arguments of kernels."""
+    """A range of a block: the memory of tensors and the arguments of kernels.
+
+    >>> buffer = lbrx.metal.context().upload(np.arange(8, dtype=np.uint8))
+    >>> buffer.slice(2, 3).array().tolist()
+    [2, 3, 4]
+    """
 
     __slots__ = ("__weakref__", "_keep", "_waiter", "block", "offset", "size")
 

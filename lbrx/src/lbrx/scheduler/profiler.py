@@ -190,7 +190,16 @@ class Modelled:
 
 @contextmanager
 def profile() -> Iterator[Profile]:
-    """Profile every command that runs within; each gets its own command buffer."""
+    """Profile every command that runs within; each gets its own command buffer.
+
+    The profile has `records`, a `table()`, `model(chip)`, `save_trace(path)` and `save_plot(path)`.
+
+    >>> x = lbrx.ones((64, 64), device="metal")
+    >>> with lbrx.profile() as seen:
+    ...     lbrx.eval(x.softmax(axis=-1))
+    >>> [record.kernel for record in seen.records]
+    ['softmax']
+    """
     gpu = context()
     if gpu.queue.observer is not None:
         raise DeviceError("a profile is already running: end it before starting another")
