@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from lbrx import cli, quant
@@ -135,3 +136,28 @@ def test_the_tutorial_of_metal_tests(tmp_path):
     assert "1 failed, 1 passed" in done.stdout
     for finding in re.findall(r"^bounds: .*$", page, re.MULTILINE):
         assert finding in done.stdout
+
+
+def test_the_example_of_core_ml(tmp_path, monkeypatch):
+    """softcoreml.md: loading and predicting, with a model that counts in a state."""
+    ct = pytest.importorskip("coremltools")
+    from coremltools.converters.mil import Builder
+    from coremltools.converters.mil.mil import types
+
+    half = {"shape": (2,), "dtype": types.fp16}
+    specs = [Builder.TensorSpec(**half), Builder.StateTensorSpec(**half)]
+
+    @Builder.program(input_specs=specs, opset_version=ct.target.iOS18)
+    def net(x, cache):
+        total = Builder.add(x=Builder.read_state(input=cache), y=x)
+        return Builder.coreml_update_state(state=cache, value=total, name="out")
+
+    target = ct.target.iOS18
+    made = ct.convert(net, minimum_deployment_target=target, skip_model_load=True)
+    made.save(str(tmp_path / "net.mlpackage"))
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "softcoreml.md").read_text()
+    (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    names = {"x": np.ones(2, np.float16)}
+    exec(block, names)
+    assert names["outputs"]["out"].tolist() == names["states"]["cache"].tolist() == [1, 1]

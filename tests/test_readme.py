@@ -31,6 +31,7 @@ ELSEWHERE = {  # the tests of these pages
     "docs/howto/merging.md": "lbrx/tests/merge/test_merging_page.py",
     "docs/howto/models.md": "lbrx/tests/models/test_models_page.py",
     "docs/howto/quantization.md": "lbrx/tests/quant/test_quant_docs.py",
+    "docs/softcoreml.md": "tests/test_docs.py",
     "docs/tutorials/continuous_integration.md": "tests/test_docs.py",
 }
 BLOCK = re.compile(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", re.DOTALL)
@@ -56,7 +57,7 @@ def test_python_blocks_print_what_follows_them(page):
     assert done.returncode == 0, done.stderr
     printed = done.stdout.split(f"{END}\n")[:-1]
     for (block, text), output in zip(blocks, printed, strict=True):
-        promised = re.findall(r"^ *print\(.*\)\s+# (.*)$", block, re.MULTILINE)
+        promised = re.findall(r"^ *(?:print\(.*)?\)\s+# (.*)$", block, re.MULTILINE)
         assert output.splitlines() == (text.splitlines() or promised)
 
 

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Iterator
 
 from lbrx import cli
+from softcoreml.__main__ import _parser as softcoreml_parser
 from softmetal.__main__ import _parser as softmetal_parser
 
 HEAD = """# Commands
@@ -22,9 +23,10 @@ def parsers() -> Iterator[tuple[str, str, argparse.ArgumentParser]]:
         parser = argparse.ArgumentParser(prog=f"lbrx {name}")
         cli._find(name).add_arguments(parser)
         yield parser.prog, text, parser
-    (commands,) = softmetal_parser()._subparsers._group_actions
-    for action in commands._choices_actions:
-        yield f"python -m softmetal {action.dest}", action.help, commands.choices[action.dest]
+    for package, parser in (("softmetal", softmetal_parser()), ("softcoreml", softcoreml_parser())):
+        (commands,) = parser._subparsers._group_actions
+        for action in commands._choices_actions:
+            yield f"python -m {package} {action.dest}", action.help, commands.choices[action.dest]
 
 
 def markdown(prog: str, text: str, parser: argparse.ArgumentParser) -> str:
