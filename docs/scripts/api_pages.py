@@ -14,10 +14,10 @@ INTRODUCTIONS = {
     "the table take part in [fusion](../../explanation/fusion.md).",
     "operations": "Operations of the table `lbrx.ops.TABLE`, which devices, methods and tests are "
     "built on. Most are also methods of `Tensor`.",
-    "softmetal_metal": "The names of PyObjC's `Metal` and `MetalPerformanceShaders`. What a method "
-    "does is in Apple's documentation of the selector that it is named after; where softmetal "
-    "differs is listed under [deviations](../deviations.md). Methods without a text behave as "
-    "Apple's.",
+    "softmetal_metal": "The names of PyObjC's `Metal` and `MetalPerformanceShaders`, each with the "
+    "selector of Metal that it stands for: what it does is in Apple's documentation of that "
+    "selector. Where softmetal differs, the method says so; [deviations](../deviations.md) lists "
+    "all differences.",
 }
 
 
