@@ -4,7 +4,7 @@ BIN := .venv/bin
 PIP := pip install --quiet --disable-pip-version-check --constraint constraints.txt
 .DEFAULT_GOAL := help
 
-.PHONY: help setup check test test-full mac-report test-gpu test-peers test-wheels demo bench docs clean
+.PHONY: help setup check test test-full mac-report test-gpu test-peers test-wheels demo bench docs docs-serve clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -28,11 +28,12 @@ help: ## this list
 
 setup: .venv/.ready ## the virtual environment
 
-check: setup ## lint, types, import contracts
+check: setup ## lint, types, import contracts, links and names of the documentation
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python docs/scripts/check_docs.py
 
 test: .venv/.model .venv/.wheels ## the default tests, under ten minutes
 	$(BIN)/pytest -q -n auto -m "not full"
@@ -49,7 +50,7 @@ DISCRETE := softmetal/tests/api/test_api_commands.py softmetal/tests/api/test_ap
 # Repeat a run with `make test-full SEED=...`. On Debian the tests for aarch64 need
 # `apt-get install qemu-user-static libc6-arm64-cross`; without them they are skipped.
 test-full: SEED := $(or $(SEED),$(shell date +%s))
-test-full: .venv/.model .venv/.wheels ## every test, with new random inputs (SEED)
+test-full: .venv/.model .venv/.wheels .venv/.docs ## every test, with new random inputs (SEED)
 	TEST_SEED=$(SEED) $(BIN)/pytest -q -n auto --hypothesis-seed=$(SEED)
 	SOFTMETAL_DEVICE=discrete $(BIN)/pytest -q -n auto -m "not full" $(DISCRETE) lbrx/tests
 	SOFTMETAL_STRICT=host $(BIN)/pytest -q -n auto -m "not full" lbrx/tests
@@ -93,14 +94,25 @@ bench: setup ## the speed tables
 	$(BIN)/python softmetal/benchmarks/softmetal_speed.py
 	$(BIN)/python lbrx/benchmarks/lbrx_speed.py --peers
 
-docs: setup ## regenerate the pages that come from the sources
-	$(BIN)/python softmetal/scripts/deviations.py > docs/deviations.md.new
-	mv docs/deviations.md.new docs/deviations.md
+# Builds the site. Tests open it with Playwright in a Chromium of the system
+# (`apt-get install chromium` on Debian); without one they are skipped.
+.venv/.docs: .venv/.ready
+	$(BIN)/$(PIP) mkdocs mkdocs-material 'mkdocstrings[python]' playwright
+	@touch $@
+
+docs: .venv/.docs ## the documentation site, in site/, after the pages that come from the sources
+	$(BIN)/python softmetal/scripts/deviations.py > docs/reference/deviations.md.new
+	mv docs/reference/deviations.md.new docs/reference/deviations.md
 	$(BIN)/python softmetal/scripts/profiles_table.py
 	$(BIN)/python softmetal/scripts/fault_table.py
 	$(BIN)/python lbrx/scripts/quant_table.py
 	$(BIN)/python lbrx/scripts/tensor_operations.py
 	$(BIN)/python lbrx/scripts/array_api_table.py
+	$(BIN)/python docs/scripts/generate_pages.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
+docs-serve: .venv/.docs ## shows the site at http://127.0.0.1:8000
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
 
 clean: ## remove what the targets made
-	rm -rf .venv .venv-peers .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-peers site artifacts .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

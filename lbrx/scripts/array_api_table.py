@@ -1,4 +1,4 @@
-"""Write the table of docs/array_api.md: which names of the array API standard lbrx has.
+"""Write the table of docs/reference/array_api.md: which names of the array API standard lbrx has.
 
 python lbrx/scripts/array_api_table.py            # rewrites the table
 python lbrx/scripts/array_api_table.py --check    # exit code 1 when it is stale
@@ -15,7 +15,7 @@ import array_api_strict
 
 import lbrx
 
-PAGE = Path(__file__).parents[2] / "docs" / "array_api.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "array_api.md"
 COMPLEX = "there are no complex dtypes: Metal has none"
 EXTENSION = "optional extension"
 # Why the names that lbrx lacks are not there.

@@ -1,4 +1,4 @@
-"""Write the table of docs/quantization.md from the schemes themselves; --check only compares."""
+"""Write the table of docs/howto/quantization.md from the schemes; --check only compares."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from lbrx import quant
 from lbrx.quant import Scheme, affine_schemes, gguf, mlx_schemes
 
-PAGE = Path(__file__).parents[2] / "docs" / "quantization.md"
+PAGE = Path(__file__).parents[2] / "docs" / "howto" / "quantization.md"
 _BLOCK = re.compile(r"(<!-- table -->\n).*?(<!-- end of table -->)", re.DOTALL)
 TITLES = ["scheme", "bits per weight", "values / bytes", "stored fields", "error"]
 

@@ -1,4 +1,4 @@
-"""docs/reliability.md: its tests exist, and its numbers are those of the tests."""
+"""docs/explanation/reliability.md: its tests exist, and its numbers are those of the tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ for folder in ("attacks", "models", "kernels"):
     sys.path.append(str(ROOT / "lbrx" / "tests" / folder))
 sys.path.append(str(ROOT / "softmetal" / "tests" / "compiler"))
 
-PAGE = (ROOT / "docs" / "reliability.md").read_text("utf-8")
+PAGE = (ROOT / "docs" / "explanation" / "reliability.md").read_text("utf-8")
 ROWS = re.findall(r"^\| (.+?) \| ([\d,-]+) \| ([\d,-]+) \|.* `(\S+)` \|$", PAGE, re.M)
 
 

@@ -1,6 +1,6 @@
 """What the checking modes cost: the time of a kernel under a mode over its plain time.
 
-python softmetal/benchmarks/checking_cost.py            # prints the table of docs/checking.md
+python softmetal/benchmarks/checking_cost.py            # prints the table of docs/howto/checking.md
 """
 
 import statistics

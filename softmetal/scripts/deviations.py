@@ -1,6 +1,6 @@
-"""Write docs/deviations.md from the `DEVIATION:` comments in softmetal's sources.
+"""Write docs/reference/deviations.md from the `DEVIATION:` comments in softmetal's sources.
 
-    python softmetal/scripts/deviations.py > docs/deviations.md
+    python softmetal/scripts/deviations.py > docs/reference/deviations.md
 
 A deviation is declared where it occurs, in a comment that begins `# DEVIATION:` (or `// DEVIATION:`
 in headers) and goes on over the comment lines below it.

@@ -1,4 +1,4 @@
-"""Write the table of docs/profiles.md from the chips that softmetal ships.
+"""Write the table of docs/howto/profiles.md from the chips that softmetal ships.
 
 python softmetal/scripts/profiles_table.py
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from softmetal import profiles
 
-PAGE = Path(__file__).parents[2] / "docs" / "profiles.md"
+PAGE = Path(__file__).parents[2] / "docs" / "howto" / "profiles.md"
 _BLOCK = re.compile(r"(<!-- table -->\n).*?(<!-- end of table -->)", re.DOTALL)
 
 

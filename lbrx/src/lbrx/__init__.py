@@ -1,10 +1,10 @@
 """An ML toolkit for Apple Silicon: tensors on Metal, quantization, model files, language models.
 
-`lbrx` is also an array namespace of the Python array API standard; `docs/array_api.md` shows what
-of the standard it has.
+`lbrx` is also an array namespace of the Python array API standard; `docs/reference/array_api.md`
+shows what of the standard it has.
 """
 
-from math import e, inf, nan, pi
+import math
 from typing import TYPE_CHECKING, Any
 
 from lbrx import ops
@@ -26,7 +26,6 @@ from lbrx.dtype import (
     uint32,
     uint64,
 )
-from lbrx.dtype import bool_ as bool
 from lbrx.errors import (
     DeviceError,
     DtypeError,
@@ -90,7 +89,19 @@ if TYPE_CHECKING:
 
 __version__ = VERSION
 __array_api_version__ = "2024.12"
+"""The version of the Python array API standard that `lbrx` follows."""
+bool = bool_
+"""The dtype `bool_`, under the name that the array API standard gives it."""
+e = math.e
+"""Euler's number, a Python float."""
+inf = math.inf
+"""Positive infinity, a Python float."""
+nan = math.nan
+"""Not a number, a Python float."""
+pi = math.pi
+"""The ratio of a circle's circumference to its diameter, a Python float."""
 newaxis = None
+"""An index that inserts an axis of size 1: `x[:, lbrx.newaxis]`."""
 
 __all__ = [
     "Compiled",

@@ -52,14 +52,17 @@ class Dtype:
 
     @property
     def itemsize(self) -> int:
+        """Bytes of an element."""
         return self.numpy.itemsize
 
     @property
     def is_float(self) -> bool:
+        """Whether it is a floating-point type; bfloat16 is one."""
         return self.kind is Kind.FLOAT
 
     @property
     def is_integer(self) -> bool:
+        """Whether it is a signed or unsigned integer type; bool is not."""
         return self.kind in (Kind.INT, Kind.UINT)
 
     def __eq__(self, other: object) -> bool:

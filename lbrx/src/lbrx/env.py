@@ -10,7 +10,8 @@ from lbrx.errors import SettingError
 
 
 def device() -> str:
-    """LBRX_DEVICE: the default device of new tensors; empty for the best available."""
+    """LBRX_DEVICE: where tensors are created by default: `metal` or `cpu`. Unset, it is `metal`
+    where a Metal or soft device works."""
     name = os.environ.get("LBRX_DEVICE", "")
     if name not in ("", "cpu", "metal"):
         raise SettingError(f"LBRX_DEVICE={name!r} is not a device: unset it, or give cpu or metal")
@@ -18,13 +19,14 @@ def device() -> str:
 
 
 def cache_dir() -> Path:
-    """LBRX_CACHE: where pipelines and measured kernel choices are kept."""
+    """LBRX_CACHE: folder of pipelines and measured kernel choices; `~/.cache/lbrx` by default."""
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return Path(os.environ.get("LBRX_CACHE") or base / "lbrx")
 
 
 def shader_dir() -> Path | None:
-    """LBRX_SHADERS: a folder of shaders in place of the package's; None if it is not set."""
+    """LBRX_SHADERS: a folder of shaders to use in place of the package's, or of code that
+    `lbrx shaders build --target` wrote."""
     given = os.environ.get("LBRX_SHADERS", "")
     if given and not Path(given).is_dir():
         raise SettingError(f"LBRX_SHADERS={given!r} is not a folder: unset it, or name one")
@@ -32,7 +34,7 @@ def shader_dir() -> Path | None:
 
 
 def fusion() -> bool:
-    """LBRX_FUSION: 0 computes every operation by its own kernel, for debugging and measuring."""
+    """LBRX_FUSION: `0` gives every operation its own kernel, for debugging and measuring."""
     value = os.environ.get("LBRX_FUSION", "1")
     if value not in ("0", "1"):
         raise SettingError(f"LBRX_FUSION={value!r} is not a setting: give 0 or 1")
@@ -40,7 +42,7 @@ def fusion() -> bool:
 
 
 def kernels() -> dict[str, str]:
-    """LBRX_KERNEL: variants to use where possible, such as `matmul:simd8x8,softmax:serial`."""
+    """LBRX_KERNEL: kernel variants to prefer where they apply: `matmul:mps,softmax:serial`."""
     return _variants(kernel_setting())
 
 

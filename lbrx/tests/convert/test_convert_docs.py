@@ -1,4 +1,4 @@
-"""docs/convert.md lists the options of the command."""
+"""docs/howto/convert.md lists the options of the command."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from lbrx.cli import convert, inspect
 
-PAGE = (Path(__file__).parents[3] / "docs/convert.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs/howto/convert.md").read_text()
 
 
 def parser(module) -> argparse.ArgumentParser:

@@ -1,4 +1,4 @@
-"""docs/formats.md: its examples run and do what they say."""
+"""docs/howto/formats.md: its examples run and do what they say."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import lbrx
 from lbrx.formats import architecture_tables
 
-PAGE = (Path(__file__).parents[3] / "docs" / "formats.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "howto" / "formats.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 

@@ -1,5 +1,5 @@
-"""docs/merging.md: every method with its parameters and defaults, and commands that exist, here and
-in the README."""
+"""docs/howto/merging.md: every method with its parameters and defaults, and commands that exist,
+here and in the README."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lbrx.merge.experts import parse_mixture
 from lbrx.merge.methods import METHODS
 
 ROOT = Path(__file__).parents[3]
-PAGE = (ROOT / "docs" / "merging.md").read_text("utf-8")
+PAGE = (ROOT / "docs" / "howto" / "merging.md").read_text("utf-8")
 README = (ROOT / "README.md").read_text("utf-8")
 METHOD_PART = PAGE.split("## Methods\n")[1].split("\n## ")[0]
 SECTIONS = dict(re.findall(r"^### (\w+)\n(.*?)(?=^### |\Z)", METHOD_PART, re.M | re.S))

@@ -1,4 +1,4 @@
-"""docs/models.md: its program runs, and its tables have the names that the code has."""
+"""docs/howto/models.md: its program runs, and its tables have the names that the code has."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import lbrx
 from lbrx.models import FinishReason, LanguageModel, architectures
 from lbrx.models.generation import OptionKeywords
 
-PAGE = (Path(__file__).parents[3] / "docs" / "models.md").read_text("utf-8")
+PAGE = (Path(__file__).parents[3] / "docs" / "howto" / "models.md").read_text("utf-8")
 
 
 def rows(title: str) -> list[str]:
@@ -51,6 +51,6 @@ def test_every_architecture_is_named():
 )
 def test_the_program_runs(capsys):
     (program,) = re.findall(r"```python\n(.*?)```", PAGE, re.S)
-    exec(compile(program, "docs/models.md", "exec"), {})
+    exec(compile(program, "docs/howto/models.md", "exec"), {})
     text = capsys.readouterr().out
     assert text.count("Paris") >= 2

@@ -1,4 +1,4 @@
-"""docs/quantization.md: its table is fresh and its examples do what they say."""
+"""docs/howto/quantization.md: its table is fresh and its examples do what they say."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import lbrx
 from lbrx import quant
 
 ROOT = Path(__file__).parent.parent.parent.parent
-PAGE = (ROOT / "docs" / "quantization.md").read_text()
+PAGE = (ROOT / "docs" / "howto" / "quantization.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 

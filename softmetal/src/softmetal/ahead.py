@@ -79,6 +79,7 @@ class BuiltKernels:
         }
 
     def keys(self) -> list[str]:
+        """The keys of all kernels in the folder."""
         return list(self._files)
 
     def read(self, key: str) -> bytes:

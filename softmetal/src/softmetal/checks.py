@@ -29,6 +29,7 @@ class Checks:
     submissions: int = 0
 
     def add(self, findings: list[str]) -> None:
+        """Add findings of a command buffer."""
         self.findings += findings
         self.unread += findings
 

@@ -58,7 +58,8 @@ def _strict(text: str) -> frozenset[str]:
 
 
 def device() -> str:
-    """SOFTMETAL_DEVICE: which executor backs the default device."""
+    """SOFTMETAL_DEVICE: what runs kernels: `cpu` (default); `cuda:0`, an NVIDIA GPU; `discrete`,
+    the CPU with device memory of its own; `null`, which records commands and computes nothing."""
     return _read("SOFTMETAL_DEVICE", str, "cpu", "'cpu', 'discrete', 'cuda:0' or 'null'")
 
 
@@ -69,12 +70,13 @@ def profile() -> str:
 
 
 def finite_math() -> bool:
-    """SOFTMETAL_FINITE_MATH: let fast-math assume that there are no NaN and no infinities."""
+    """SOFTMETAL_FINITE_MATH: `1` lets fast-math assume that there are no NaN and no infinities, as
+    Apple's may."""
     return _read("SOFTMETAL_FINITE_MATH", _flag, False, "0 or 1")
 
 
 def cache_dir() -> Path:
-    """SOFTMETAL_CACHE: the folder of compiled kernels."""
+    """SOFTMETAL_CACHE: folder of compiled kernels; `~/.cache/softmetal` by default."""
     try:
         base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     except RuntimeError:  # no home: no folder can be made here, so the cache is temporary
@@ -83,7 +85,8 @@ def cache_dir() -> Path:
 
 
 def cache_limit() -> int:
-    """SOFTMETAL_CACHE_LIMIT: bytes above which the least recently used entries are removed."""
+    """SOFTMETAL_CACHE_LIMIT: bytes above which the least recently used compiled kernels are
+    removed; 2 GiB by default."""
     return _read(
         "SOFTMETAL_CACHE_LIMIT", _positive, DEFAULT_CACHE_BYTES, "a number of bytes above 0"
     )
@@ -97,18 +100,20 @@ def strict() -> frozenset[str]:
 
 
 def check() -> str:
-    """SOFTMETAL_CHECK: the checking modes, separated by commas."""
+    """SOFTMETAL_CHECK: checking modes, separated by commas: `bounds`, `race`, `uninit`."""
     return os.environ.get("SOFTMETAL_CHECK", "")
 
 
 def compiler_timeout() -> float:
-    """SOFTMETAL_COMPILER_TIMEOUT: seconds of CPU time after which clang is stopped; 0: never."""
+    """SOFTMETAL_COMPILER_TIMEOUT: seconds of CPU time after which a compilation is stopped; 120 by
+    default, 0 for no limit."""
     expected = "a number of seconds (0 for no limit)"
     return _read("SOFTMETAL_COMPILER_TIMEOUT", _seconds, DEFAULT_COMPILER_TIMEOUT, expected)
 
 
 def seed() -> int | None:
-    """SOFTMETAL_SEED: seed of the order in which `race` runs threads; random by default."""
+    """SOFTMETAL_SEED: seed of the order in which `race` runs threads; random by default, and
+    printed."""
     return _read("SOFTMETAL_SEED", _positive, None, "a number above 0")
 
 
@@ -123,6 +128,7 @@ def threads() -> int:
 
 
 def timeout() -> float:
-    """SOFTMETAL_TIMEOUT: seconds after which a kernel that has not ended is stopped; 0: never."""
+    """SOFTMETAL_TIMEOUT: seconds after which a kernel that has not ended is stopped; 300 by
+    default, 0 for no limit."""
     expected = "a number of seconds (0 for no limit)"
     return _read("SOFTMETAL_TIMEOUT", _seconds, DEFAULT_TIMEOUT, expected)

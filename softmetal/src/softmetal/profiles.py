@@ -33,6 +33,7 @@ class Profile:
 
     @property
     def device_name(self) -> str:
+        """What MTLDevice.name() says: Apple M3 Max."""
         return f"Apple {self.chip}"
 
     @property
@@ -43,6 +44,7 @@ class Profile:
 
     @property
     def working_set(self) -> int:
+        """Bytes of recommendedMaxWorkingSetSize(): three quarters of the memory."""
         return self.memory * 3 // 4
 
     @property

@@ -1,4 +1,4 @@
-"""docs/checking.md: its table is up to date, and its walk-through gives the printed output."""
+"""docs/howto/checking.md: its table is up to date, and its walk-through gives the printed output."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from faults import FAULTS
 
 ROOT = Path(__file__).parents[3]
-PAGE = (ROOT / "docs" / "checking.md").read_text()
+PAGE = (ROOT / "docs" / "howto" / "checking.md").read_text()
 
 pytestmark = pytest.mark.skipif("sys.platform == 'darwin'", reason="checks are softmetal's own")
 

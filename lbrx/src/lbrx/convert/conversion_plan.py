@@ -100,6 +100,8 @@ class PlannedTensor:
 
 @dataclass(frozen=True)
 class ConversionPlan:
+    """Everything about a conversion that is decided before a tensor is read."""
+
     files: ModelFiles
     format: str
     items: tuple[PlannedTensor, ...]
@@ -111,6 +113,7 @@ class ConversionPlan:
 
     @property
     def nbytes(self) -> int:
+        """Bytes of the target's tensors."""
         return sum(item.nbytes for item in self.items)
 
 

@@ -38,9 +38,11 @@ class Encoding:
 
     @property
     def decoded(self) -> Dtype:
+        """The dtype of the values; that of blocks is float32."""
         return self.dtype or dt.float32
 
     def bytes_for(self, count: int) -> int:
+        """Bytes that store `count` values."""
         return count // self.elements * self.nbytes
 
     def __str__(self) -> str:
@@ -109,6 +111,7 @@ class Inline:
 
     @property
     def nbytes(self) -> int:
+        """Bytes of the data."""
         return len(self.data)
 
 
@@ -127,6 +130,7 @@ class TensorInfo:
 
     @property
     def size(self) -> int:
+        """The number of values."""
         return math.prod(self.shape)
 
     @property
@@ -151,6 +155,7 @@ class ModelFiles:
 
     @property
     def nbytes(self) -> int:
+        """Bytes of all tensors as they are stored."""
         return sum(info.nbytes for info in self.tensors.values())
 
     @property

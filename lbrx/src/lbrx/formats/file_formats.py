@@ -50,6 +50,7 @@ class FileFormat:
 
     @property
     def is_written(self) -> bool:
+        """Whether lbrx writes the format."""
         return self.layout is not None or self.shards is not None
 
     def is_folder(self, path: Path) -> bool:

@@ -61,6 +61,7 @@ class AttentionProblem:
 
     @property
     def shape_class(self) -> str:
+        """The tuner's class of the problem, with sizes rounded up to powers of two."""
         kinds = f"{self.dtype} {self.cached} {self.depth}"
         group = self.heads // self.kv_heads
         return f"{kinds} {size_class(self.batch * self.kv_heads, group, self.queries, self.keys)}"
@@ -349,6 +350,7 @@ class KeyShares:
         return cls(chunks, sums, gpu.buffer(count * 8, "scratch"))
 
     def merge(self, gpu: Context, problem: AttentionProblem, operands: AttentionOperands) -> None:
+        """Add up the chunks' partial sums; nothing to do where there is one chunk."""
         if self.chunks == 1:
             return
         record = operands.record(problem, self.chunks)

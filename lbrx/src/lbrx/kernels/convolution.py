@@ -55,14 +55,17 @@ class Convolution:
 
     @property
     def places(self) -> int:
+        """Positions of a filter on an image, which is the size of a result's plane."""
         return math.prod(self.window.results)
 
     @property
     def operations(self) -> float:
+        """Multiplications and additions of the whole convolution."""
         return 2.0 * self.images * self.groups * self.filters * self.places * self.covered
 
     @property
     def shape_class(self) -> str:
+        """The tuner's class of the problem, with sizes rounded up to powers of two."""
         sizes = size_class(self.images * self.groups, self.filters, self.covered, self.places)
         return f"{self.dtype} {sizes}"
 
@@ -146,7 +149,7 @@ def _direct_cost(variant: str) -> Cost:
 def serial(
     gpu: Context, problem: Convolution, x: Array, weight: Array, bias: Array | None, result: Array
 ) -> None:
-    """A thread some columns of a row for some filters: a processor's vectors lie along columns."""
+    """One thread per run of columns and some filters; columns are the lanes of CPU vectors."""
     _direct(gpu, problem, "serial", x, weight, bias, result)
 
 
@@ -154,7 +157,7 @@ def serial(
 def serial_row(
     gpu: Context, problem: Convolution, x: Array, weight: Array, bias: Array | None, result: Array
 ) -> None:
-    """A thread some columns of a row for one filter: for groups of one or a few filters."""
+    """One thread per run of columns and one filter, for groups of one or a few filters."""
     _direct(gpu, problem, "serial_row", x, weight, bias, result)
 
 
@@ -162,7 +165,7 @@ def serial_row(
 def threads(
     gpu: Context, problem: Convolution, x: Array, weight: Array, bias: Array | None, result: Array
 ) -> None:
-    """A thread one column for some filters: neighbouring threads read neighbours."""
+    """One thread per column and some filters: neighbouring threads read neighbouring elements."""
     _direct(gpu, problem, "threads", x, weight, bias, result)
 
 

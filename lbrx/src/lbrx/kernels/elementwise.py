@@ -49,6 +49,7 @@ class ElementwiseProblem:
 
     @property
     def shape_class(self) -> str:
+        """The tuner's class of the problem, with sizes rounded up to powers of two."""
         flat = "flat" if self.program.is_flat else f"strided{self.program.axes}"
         return f"{flat} {size_class(self.size)}"
 
@@ -122,6 +123,7 @@ def collapsed(shape: Shape, layouts: Sequence[Layout]) -> tuple[Shape, list[Shap
 
 
 def access(stride: int) -> Access:
+    """How a kernel reads an operand with this stride along the last axis."""
     return {1: Access.ROW, 0: Access.SAME}.get(stride, Access.STRIDED)
 
 
@@ -194,6 +196,7 @@ def expanded(array: Array, shape: Shape) -> Array:
 
 
 def host_number(value: float) -> Array:
+    """A number as a float32 scalar in host memory."""
     data = np.array([value], np.float32).view(np.uint8)
     return Array(CpuStorage(data), sh.contiguous(()), dt.float32)
 
@@ -223,10 +226,12 @@ def compute(gpu: Context, what: Computation) -> tuple[Array, ...]:
 
 
 def is_host(array: Array) -> bool:
+    """Whether an operand is a scalar on the host, which kernels get by value."""
     return array.storage.device == "cpu"
 
 
 def constant(array: Array) -> bytes:
+    """A host scalar's bytes; a replay can change those of a traced number."""
     data = np.ascontiguousarray(array.numpy()).tobytes()
     if isinstance(array.storage, NumberStorage):
         return NumberSlot.of(data, array.storage.number, array.dtype.numpy)
@@ -294,6 +299,8 @@ def several(
 
 @dataclass(frozen=True)
 class FlatPart:
+    """The arguments of one dispatch over a part of contiguous arrays."""
+
     arguments: Sequence[Buffer | bytes]
     size: int
 

@@ -49,6 +49,7 @@ class FusedRowsProblem:
 
     @property
     def shape_class(self) -> str:
+        """The tuner's class of the problem, with sizes rounded up to powers of two."""
         return size_class(self.count, self.length)
 
 

@@ -55,12 +55,15 @@ class PickProblem:
 
     @property
     def shape_class(self) -> str:
+        """The tuner's class of the problem, with sizes rounded up to powers of two."""
         return f"{self.dtype} {size_class(self.outer, self.count, self.inner)}"
 
     def packed(self) -> bytes:
+        """The problem as the record that the kernels read."""
         return struct.pack("3Q", self.axis, self.inner, self.count)
 
     def constants(self) -> dict[int, np.generic]:
+        """The kernels' function constants: the type of indices, and whether runs are copied."""
         signed = -1 if self.indices.kind is dt.Kind.INT else 1
         return {0: np.int32(signed * self.indices.itemsize), 1: np.bool_(self.inner > 1)}
 
@@ -168,6 +171,7 @@ def _dispatch(
 
 @computes("take")
 def run_take(call: Call) -> tuple[Array, ...]:
+    """Compute `take`."""
     given, wanted = call.inputs
     assert given is not None
     assert wanted is not None
@@ -223,6 +227,7 @@ def take_row(
 
 @computes("gather")
 def run_gather(call: Call) -> tuple[Array, ...]:
+    """Compute `gather`."""
     given, wanted = call.inputs
     assert given is not None
     assert wanted is not None

@@ -57,6 +57,7 @@ class Matrix:
 
     @property
     def transposed_view(self) -> Matrix:
+        """The same memory read as the transposed matrix."""
         return Matrix(not self.transposed, self.leading)
 
 
@@ -92,6 +93,7 @@ class MatmulProblem:
 
     @property
     def shape_class(self) -> str:
+        """The tuner's class of the problem, with sizes rounded up to powers of two."""
         order = "".join("t" if matrix.transposed else "n" for matrix in (self.x, self.y))
         sizes = size_class(self.members, self.m, self.n, self.k)
         return f"{self.dtype.name} {order} {sizes}"

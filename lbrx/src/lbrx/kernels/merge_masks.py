@@ -45,10 +45,12 @@ class MaskProblem:
 
     @property
     def size(self) -> int:
+        """The number of elements."""
         return self.rows * self.length
 
     @property
     def shape_class(self) -> str:
+        """The tuner's class of the problem, with sizes rounded up to powers of two."""
         return f"{self.kind} {self.dtype} {size_class(self.rows, self.length)}"
 
 

@@ -52,11 +52,13 @@ class CopyProblem:
 
     @property
     def shape_class(self) -> str:
+        """The tuner's class of the problem, with sizes rounded up to powers of two."""
         kind = "strided" if self.transposed is None else "transposed"
         return f"{kind} {self.width} {size_class(*self.shape[-2:])}"
 
     @property
     def dtype(self) -> Dtype:
+        """An unsigned integer type of the elements' width: a copy moves bits."""
         return BITS[self.width]
 
     @property
@@ -216,6 +218,7 @@ def _transpose(
 
 @computes("copy")
 def run_copy(call: Call) -> tuple[Array, ...]:
+    """Compute `copy`: a contiguous copy of an array of any strides."""
     (array,) = call.inputs
     assert array is not None
     result = empty(call.gpu, call.outputs[0])

@@ -35,12 +35,15 @@ class OverwriteProblem:
 
     @property
     def shape_class(self) -> str:
+        """The tuner's class of the problem, with sizes rounded up to powers of two."""
         kinds = f"{self.cached} {self.dtype}"
         return f"{kinds} {size_class(self.planes, self.rows, self.depth)}"
 
 
 @dataclass(frozen=True)
 class OverwriteOperands:
+    """The cache that is written, and the rows with their positions in it."""
+
     cache: Buffer
     rows: Array  # (batch, heads, rows, depth)
     positions: Array  # (batch, heads, rows)

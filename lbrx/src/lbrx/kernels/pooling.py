@@ -34,6 +34,7 @@ class Pooling:
 
     @property
     def shape_class(self) -> str:
+        """The tuner's class of the problem, with sizes rounded up to powers of two."""
         sizes = size_class(self.planes, *self.window.results, math.prod(self.window.size))
         return f"{self.op} {self.dtype} {sizes}"
 
@@ -57,6 +58,7 @@ family.samples += [
 
 @computes("max_pool2d", "avg_pool2d")
 def run(call: Call) -> tuple[Array, ...]:
+    """Compute `max_pool2d` and `avg_pool2d`."""
     (given,), (spec,) = call.inputs, call.outputs
     assert given is not None
     x = elementwise.contiguous(call.gpu, placed(call.gpu, given))
@@ -74,13 +76,13 @@ def run(call: Call) -> tuple[Array, ...]:
 
 @family.variant("serial", cost=lambda info, problem: 2.0 if info.simd_hardware else 1.0)
 def serial(gpu: Context, problem: Pooling, x: Array, result: Array) -> None:
-    """A thread some columns of a row: a processor's vectors lie along columns."""
+    """One thread per run of columns of a row, which are the lanes of CPU vectors."""
     _launch(gpu, problem, "serial", x, result)
 
 
 @family.variant("threads", cost=lambda info, problem: 1.0 if info.simd_hardware else 2.0)
 def threads(gpu: Context, problem: Pooling, x: Array, result: Array) -> None:
-    """A thread a result: neighbouring threads read neighbours."""
+    """One thread per result: neighbouring threads read neighbouring elements."""
     _launch(gpu, problem, "threads", x, result)
 
 

@@ -29,6 +29,8 @@ class Access(Enum):
 
 @dataclass(frozen=True)
 class ProgramInput:
+    """An operand of a fused kernel."""
+
     dtype: Dtype
     access: Access
 
@@ -54,6 +56,8 @@ class ProgramStep:
 
 @dataclass(frozen=True)
 class Program:
+    """A fused elementwise kernel as data, from which its MSL is written."""
+
     inputs: tuple[ProgramInput, ...]
     steps: tuple[ProgramStep, ...]
     outputs: tuple[tuple[int, Dtype], ...]
@@ -250,6 +254,7 @@ def _computation(program: Program, loads: list[str], target: str, place: str) ->
 
 
 def assignment(value: int, dtype: Dtype, expression: str) -> str:
+    """The MSL statement that names an intermediate value."""
     return f"const {dtype.msl} v{value} = {expression};"
 
 

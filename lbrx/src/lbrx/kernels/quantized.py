@@ -154,6 +154,7 @@ class Blocks:
 
     @property
     def shape_class(self) -> str:
+        """The tuner's class of the problem, with sizes rounded up to powers of two."""
         return f"{self.scheme.name} {self.dtype.name} {size_class(self.blocks)}"
 
 
@@ -162,6 +163,7 @@ family: KernelFamily[Blocks] = KernelFamily("dequantize")
 
 @computes("decode_blocks")
 def decode_blocks(call: Call) -> tuple[Array, ...]:
+    """Compute `decode_blocks`: the values of quantized blocks."""
     (spec,) = call.outputs
     scheme = quant.find(call.attributes["scheme"])
     result = empty(call.gpu, spec)

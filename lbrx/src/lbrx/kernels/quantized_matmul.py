@@ -50,14 +50,17 @@ class QuantizedProduct:
 
     @property
     def operations(self) -> float:
+        """Multiplications and additions of the product."""
         return 2.0 * self.m * self.n * self.k
 
     @property
     def weight_bytes(self) -> float:
+        """Bytes of the weight as it is stored."""
         return self.n * self.k * self.scheme.bits_per_weight / 8
 
     @property
     def shape_class(self) -> str:
+        """The tuner's class of the problem, with sizes rounded up to powers of two."""
         return f"{self.scheme.name} {self.dtype.name} {size_class(self.m, self.n, self.k)}"
 
     def packed(self) -> bytes:
@@ -70,6 +73,7 @@ family: KernelFamily[QuantizedProduct] = KernelFamily("quantized_matmul")
 
 @computes("quantized_matmul")
 def quantized_matmul(call: Call) -> tuple[Array, ...]:
+    """Compute `quantized_matmul`: x times the transpose of one or more quantized weights."""
     gpu, specs = call.gpu, call.outputs
     given, *stored_arrays = call.inputs
     assert given is not None

@@ -37,10 +37,12 @@ class RandomProblem:
 
     @property
     def per_counter(self) -> int:
+        """Elements made from one value of the counter."""
         return INTEGERS if self.op == "random_integers" else WORDS
 
     @property
     def shape_class(self) -> str:
+        """The tuner's class of the problem, with sizes rounded up to powers of two."""
         return f"{self.op} {self.dtype} {size_class(self.size)}"
 
 
@@ -53,6 +55,7 @@ family.samples += [
 
 @computes("random_uniform", "random_normal", "random_bernoulli", "random_integers")
 def run(call: Call) -> tuple[Array, ...]:
+    """Compute random numbers from a seed and an offset."""
     (spec,), given = call.outputs, call.op.bind(call.attributes)
     size = math.prod(spec.shape)
     problem = RandomProblem(

@@ -39,6 +39,8 @@ MANY_PARTS = 64  # from this many states per result, a threadgroup merges them
 
 
 class ReductionKind(StrEnum):
+    """Which axes are reduced: the contiguous one, one before it, or a mixture."""
+
     ROWS = "rows"
     COLUMNS = "columns"
     STRIDED = "strided"
@@ -55,6 +57,7 @@ class ReductionAxis:
 
     @property
     def is_kept(self) -> bool:
+        """Whether the result has this axis."""
         return self.out != 0
 
     def merged(self, inner: ReductionAxis) -> ReductionAxis | None:
@@ -79,6 +82,7 @@ class ReductionProblem:
 
     @property
     def shape_class(self) -> str:
+        """The tuner's class of the problem, with sizes rounded up to powers of two."""
         sizes = size_class(self.outputs, self.run.size * self.repeats)
         return f"{self.function} {self.dtype} {self.kind} {sizes}"
 
@@ -210,6 +214,8 @@ def _axes(layout: Layout, reduced: Sequence[int], numbered: bool) -> list[Reduct
 
 @dataclass(frozen=True)
 class ReductionOperands:
+    """What a reduction reads and writes."""
+
     array: Array
     parameter: float  # a divisor, or the order of a norm
     result: Array
@@ -236,6 +242,7 @@ class ReductionBlocks:
 
     @property
     def tasks(self) -> int:
+        """The number of blocks over all results."""
         tiles = -(-self.problem.inner.size // self.tile)
         return math.prod(axis.size for axis in self.problem.outer) * self.blocks * tiles
 

@@ -66,7 +66,12 @@ class Variant(Generic[P]):
 
 
 class KernelFamily(Generic[P]):
-    """The variants of one kind of kernel."""
+    """The variants of one kind of kernel.
+
+    >>> family = lbrx.kernels.FAMILIES["softmax"]
+    >>> "serial" in family.variants
+    True
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -248,7 +253,14 @@ def under(wanted: Policy) -> Iterator[None]:
 
 
 def forced(**variants: str) -> AbstractContextManager[None]:
-    """A context within which families use the named variants if they support the problem."""
+    """A context within which families use the named variants if they support the problem.
+
+    >>> x = lbrx.ones((8, 8), device="metal")
+    >>> with lbrx.kernels.forced(matmul="serial"):
+    ...     y = x @ x
+    >>> y[0, 0].item()
+    8.0
+    """
     own = policy()
     return under(replace(own, forced=tuple({**dict(own.forced), **variants}.items())))
 
@@ -273,9 +285,11 @@ def excess_precision() -> AbstractContextManager[None]:
     and an addition may become one fused multiply-add. Long chains of such operations are faster,
     but evaluating an intermediate tensor may then change the results that follow:
 
-        x = lbrx.tensor([60000.0], dtype="float16")
-        (x * 2) / 2  # inf
-        with lbrx.excess_precision():
-            (x * 2) / 2  # 60000
+    >>> x = lbrx.tensor([60000.0], dtype="float16", device="metal")
+    >>> (x * 2 / 2).tolist()
+    [inf]
+    >>> with lbrx.excess_precision():
+    ...     (x * 2 / 2).tolist()
+    [60000.0]
     """
     return under(replace(policy(), excess_precision=True))

@@ -41,11 +41,14 @@ class RopeProblem:
 
     @property
     def shape_class(self) -> str:
+        """The tuner's class of the problem, with sizes rounded up to powers of two."""
         return f"{self.dtype} {size_class(*self.rows, self.features)}"
 
 
 @dataclass(frozen=True)
 class RopeOperands:
+    """What RoPE reads and writes."""
+
     x: Array
     positions: Array
     factors: Array | None
@@ -73,6 +76,7 @@ family: KernelFamily[RopeProblem] = KernelFamily("rope")
 
 @computes("rope")
 def run(call: Call) -> tuple[Array, ...]:
+    """Compute `rope`: rotate pairs of features by their positions."""
     gpu, given = call.gpu, call.attributes
     x, positions, factors = [*call.inputs, None][:3]
     assert x is not None

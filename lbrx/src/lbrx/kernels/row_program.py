@@ -67,6 +67,7 @@ class RowProgram:
 
     @property
     def index(self) -> str:
+        """The MSL type of offsets."""
         return "long" if self.wide else "int"
 
     def needed(
@@ -103,6 +104,7 @@ class RowProgram:
         return value if computed and fits and value in elements else None
 
     def step(self, value: int) -> ProgramStep:
+        """The step that computes a value."""
         return self.steps[value - len(self.inputs)]
 
 

@@ -44,6 +44,7 @@ class RowProblem:
 
     @property
     def shape_class(self) -> str:
+        """The tuner's class of the problem, with sizes rounded up to powers of two."""
         return f"{self.dtype} {size_class(self.count, self.length, self.inner)}"
 
 
@@ -118,9 +119,10 @@ def _add(
 
 
 def _at_once(team: str, threads: Callable[[RowProblem], Threads]) -> RowLaunch:
-    """One kernel, one team per row."""
+    """A launch of one kernel; `threads` gives the grid."""
 
     def launch(gpu: Context, problem: RowProblem, task: RowTask) -> None:
+        """One kernel, with a team of threads for each row."""
         record = _record(problem, task, problem.length)
         _dispatch(gpu, problem, task, team, [record], threads(problem), team)
 
@@ -128,9 +130,10 @@ def _at_once(team: str, threads: Callable[[RowProblem], Threads]) -> RowLaunch:
 
 
 def _in_parts(team: str, divide: Callable[[RowProblem], tuple[int, int]]) -> RowLaunch:
-    """Two kernels, one team per part; `divide` gives the part's length and threads."""
+    """A launch of two kernels; `divide` gives the part's length and threads."""
 
     def launch(gpu: Context, problem: RowProblem, task: RowTask) -> None:
+        """Two kernels for long rows, with a team of threads for each part of a row."""
         part, threads = divide(problem)
         count = -(-problem.length // part)
         summaries = gpu.buffer(problem.count * count * SUMMARY_BYTES, "scratch")

@@ -37,6 +37,7 @@ class Scan:
 
     @property
     def shape_class(self) -> str:
+        """The tuner's class of the problem, with sizes rounded up to powers of two."""
         return f"{self.op} {self.dtype} {size_class(self.outer, self.length, self.inner)}"
 
 
@@ -49,6 +50,7 @@ family.samples += [
 
 @computes("cumsum", "cumprod")
 def run(call: Call) -> tuple[Array, ...]:
+    """Compute `cumsum` and `cumprod`."""
     (given,) = call.inputs
     assert given is not None
     array = elementwise.contiguous(call.gpu, placed(call.gpu, given))

@@ -34,6 +34,7 @@ family.samples += [
 
 @computes("softmax", "log_softmax")
 def run(call: Call) -> tuple[Array, ...]:
+    """Compute `softmax` and `log_softmax` in the dtype of the result."""
     gpu, (spec,) = call.gpu, call.outputs
     result = empty(gpu, spec)
     if math.prod(spec.shape) == 0:

@@ -42,22 +42,27 @@ class SortProblem:
 
     @property
     def shape_class(self) -> str:
+        """The tuner's class of the problem, with sizes rounded up to powers of two."""
         return f"{self.dtype} {size_class(self.rows, self.size, self.keep)}"
 
     @property
     def bits(self) -> Dtype:
+        """An unsigned integer type of the elements' width."""
         return movement.BITS[self.dtype.itemsize]
 
     @property
     def entry(self) -> str:
+        """Which struct of sorting.h holds a key and its index."""
         return "large" if self.dtype.itemsize == 8 else "small"
 
     @property
     def entry_bytes(self) -> int:
+        """Bytes of that struct."""
         return 16 if self.dtype.itemsize == 8 else 8
 
     @property
     def constants(self) -> dict[int, ConstantValue]:
+        """The kernels' function constants: the kind of keys, and the direction."""
         signed = 1 if self.dtype.kind is dt.Kind.INT else 0
         return {0: KINDS.get(self.dtype, signed), 1: self.descending}
 
@@ -83,16 +88,19 @@ family.samples += [
 
 @computes("sort")
 def run_sort(call: Call) -> tuple[Array, ...]:
+    """Compute `sort`."""
     return _ordered(call, call.attributes["descending"], values=True, indices=False)
 
 
 @computes("argsort")
 def run_argsort(call: Call) -> tuple[Array, ...]:
+    """Compute `argsort`."""
     return _ordered(call, call.attributes["descending"], values=False, indices=True)
 
 
 @computes("topk")
 def run_topk(call: Call) -> tuple[Array, ...]:
+    """Compute `topk`: the first values and their indices."""
     return _ordered(call, call.attributes["largest"], values=True, indices=True)
 
 

@@ -47,7 +47,9 @@ def _make(names: Sequence[str], out: Path | None) -> int:
     path = out or Path(f"lbrx-mac-report-{day}.json")
     report = run_all([known[name] for name in names], lambda text: print(text, flush=True))
     save(report, path)
-    print(f"\n{page(load(path))}\n\nThe report is in {path}: please send it, see docs/mac.md.")
+    print(
+        f"\n{page(load(path))}\n\nThe report is in {path}: please send it, see docs/howto/mac.md."
+    )
     return 0 if all(step.status is Status.OK for step in report.steps) else 1
 
 

@@ -37,7 +37,8 @@ def record_tests(record: Recorder) -> None:
 
 
 def _checkout() -> Path | None:
-    """The folder with the tests: LBRX_REPORT_ROOT, or the current one or one above it."""
+    """LBRX_REPORT_ROOT: the checkout whose tests a Mac's report runs; by default the current folder
+    or one above it."""
     given = os.environ.get("LBRX_REPORT_ROOT")
     places = [Path(given)] if given else [Path.cwd(), *Path.cwd().parents]
     return next((place for place in places if (place / SELECTIONS[0][0]).is_dir()), None)

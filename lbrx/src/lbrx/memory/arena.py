@@ -22,12 +22,19 @@ class Lifetime:
 
 @dataclass(frozen=True)
 class ArenaLayout:
+    """Where each buffer lies in an arena, and the size of the arena, in bytes."""
+
     offsets: tuple[int, ...]
     size: int
 
 
 def arrange(lifetimes: Sequence[Lifetime]) -> ArenaLayout:
-    """Place the largest first, each at the lowest offset that is free during its lifetime."""
+    """Place the largest first, each at the lowest offset that is free during its lifetime.
+
+    >>> from lbrx.memory.arena import Lifetime, arrange
+    >>> arrange([Lifetime(1024, 0, 1), Lifetime(512, 1, 2), Lifetime(1024, 2, 3)])
+    ArenaLayout(offsets=(0, 1024, 0), size=1536)
+    """
     offsets = [0] * len(lifetimes)
     placed: dict[int, list[int]] = {}  # by the steps that they live in
     size = 0

@@ -49,6 +49,17 @@ class Pool(Generic[T]):
 
     `allocate(length)` returns a block, or None if there is no memory; `free` returns one to the
     system; `reclaim` is called before a request fails, and may free other memory.
+
+    >>> from lbrx.memory.pool import Pool
+    >>> pool = Pool(allocate=lambda length: object(), free=lambda block: None, limit=1 << 20)
+    >>> block, length = pool.take(1000)
+    >>> length  # of its size class
+    1024
+    >>> pool.give(block, length)
+    >>> pool.take(900)[0] is block
+    True
+    >>> pool.statistics().hits
+    1
     """
 
     def __init__(
@@ -134,6 +145,7 @@ class Pool(Generic[T]):
             return self._shrink(keep)
 
     def statistics(self) -> PoolStatistics:
+        """Bytes and counts as they are now."""
         with self._lock:
             self._collect()
             return PoolStatistics(

@@ -61,6 +61,12 @@ def shareable_span(array: npt.NDArray[np.generic], page: int = PAGE) -> Span | N
 
     Every page must belong completely to the array or its base. A part of a mapping or of an
     allocation with a margin qualifies; an ordinary array, which starts within a page, does not.
+
+    >>> from lbrx.memory.zero_copy import shareable_span
+    >>> shareable_span(lbrx.empty_aligned((1000, 1000))) is not None
+    True
+    >>> shareable_span(np.ones(10)[1:]) is None
+    True
     """
     if not array.flags.c_contiguous or array.nbytes == 0:
         return None

@@ -31,6 +31,11 @@ def stats() -> dict[str, Any]:
     `dispatches` in total and `kernels` by `kernel:variant`; `bytes_in_use` by buffers,
     `bytes_cached` in free blocks of the pool, `bytes_heaps_idle` in heaps beside what buffers
     occupy, `bytes_high_water` the most ever in use; `pool_hits` and `pool_misses`.
+
+    >>> before = lbrx.metal.stats()["dispatches"]
+    >>> lbrx.eval(lbrx.arange(3, device="metal") + 1)
+    >>> lbrx.metal.stats()["dispatches"] - before
+    1
     """
     made = existing_context()
     if made is None:

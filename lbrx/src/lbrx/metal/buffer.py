@@ -27,9 +27,11 @@ NumpyArray = npt.NDArray[Any]
 class Waiter(Protocol):
     """The part of the command queue that a buffer uses."""
 
-    def wait_for(self, ticket: int, outcome: Outcome | None) -> None: ...
+    def wait_for(self, ticket: int, outcome: Outcome | None) -> None:
+        """Wait until the work with this ticket is complete; raise what went wrong with it."""
 
-    def download(self, buffer: Buffer) -> npt.NDArray[np.uint8]: ...
+    def download(self, buffer: Buffer) -> npt.NDArray[np.uint8]:
+        """The bytes of a buffer that the host does not see, copied."""
 
 
 class Block:
@@ -91,7 +93,12 @@ class _Exposed:
 
 
 class Buffer:
-    """A range of a block: the memory of tensors and the arguments of kernels."""
+    """A range of a block: the memory of tensors and the arguments of kernels.
+
+    >>> buffer = lbrx.metal.context().upload(np.arange(8, dtype=np.uint8))
+    >>> buffer.slice(2, 3).array().tolist()
+    [2, 3, 4]
+    """
 
     __slots__ = ("__weakref__", "_keep", "_waiter", "block", "offset", "size")
 
@@ -115,6 +122,7 @@ class Buffer:
 
     @property
     def address(self) -> int:
+        """The address of the buffer's first byte on the host."""
         return self.block.address + self.offset
 
     def slice(self, offset: int, size: int) -> Buffer:

@@ -27,6 +27,7 @@ class NumberSlot(bytes):
 
     @classmethod
     def of(cls, value: bytes, number: int, dtype: np.dtype[Any]) -> NumberSlot:
+        """A slot for a traced number, with the value that it had during tracing."""
         made = cls(value)
         made.number = number
         made.dtype = dtype
@@ -89,6 +90,7 @@ def chosen(why: Callable[[], str]) -> Iterator[None]:
 
 
 def current_work() -> Work | None:
+    """The work that commands are charged to now; None where nobody profiles."""
     scope, why = _work.get(), _choice.get()
     work = scope.next_work() if scope is not None else None
     return replace(work, choice=why()) if work is not None and why is not None else work
@@ -116,10 +118,12 @@ class Dispatch:
 
     @property
     def counts(self) -> Mapping[str, int]:
+        """How often each `kernel:variant` is run."""
         return {self.label: 1}
 
     @property
     def buffers(self) -> list[Buffer]:
+        """The buffers among the arguments."""
         return [x for x in self.arguments if isinstance(x, Buffer)]
 
     @property
@@ -149,14 +153,17 @@ class Encoded:
 
     @property
     def label(self) -> str:
+        """`name:variant`, as statistics show it."""
         return f"{self.name}:{self.variant}" if self.variant else self.name
 
     @property
     def counts(self) -> Mapping[str, int]:
+        """How often each `kernel:variant` is run."""
         return {self.label: 1} if self.kernels is None else self.kernels
 
     @property
     def written(self) -> tuple[Buffer, ...]:
+        """The buffers that the command writes."""
         places = self.written_at
         return tuple(x for i, x in enumerate(self.buffers) if places is None or i in places)
 

@@ -41,7 +41,23 @@ log = logging.getLogger("lbrx")
 
 
 class Context:
-    """Everything that belongs to one device. Use `context()`, except where two are needed."""
+    """Everything that belongs to one device. Use `context()`, except where two are needed.
+
+    `device` is the MTLDevice, `info` what it can do, `queue` its commands, `shaders` its kernels,
+    `pool` and `heaps` its memory.
+
+    >>> gpu = lbrx.metal.context()
+    >>> x = gpu.upload(np.arange(4, dtype=np.float32))
+    >>> out = gpu.buffer(x.size)
+    >>> source = '''
+    ... kernel void twice(device const float* x [[buffer(0)]], device float* out [[buffer(1)]],
+    ...                   uint i [[thread_position_in_grid]]) { out[i] = 2 * x[i]; }
+    ... '''
+    >>> twice = gpu.shaders.pipeline("twice", "twice", source=source)
+    >>> _ = gpu.queue.dispatch(twice, [x, out], grid=(4, 1, 1), group=(4, 1, 1))
+    >>> out.array(np.float32).tolist()
+    [0.0, 2.0, 4.0, 6.0]
+    """
 
     def __init__(self, device: Any = None, memory_limit: int | None = None) -> None:
         self.device = default_device() if device is None else device
@@ -236,6 +252,7 @@ class Context:
     # ---- order ----
 
     def event(self) -> DeviceEvent:
+        """A new event, which host and device can signal and wait for."""
         self._check_open()
         return DeviceEvent(self.device, self.queue)
 

@@ -21,11 +21,17 @@ class Chip(Protocol):
     """What the table says of a chip: softmetal.chips.Chip."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """As in `M3 Max`."""
+
     @property
-    def family(self) -> int: ...
+    def family(self) -> int:
+        """n of MTLGPUFamilyApple<n>."""
+
     @property
-    def cores(self) -> int: ...
+    def cores(self) -> int:
+        """Cores of the GPU."""
+
     @property
     def fp32_peak(self) -> float:
         """Operations per second."""

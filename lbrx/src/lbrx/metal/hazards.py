@@ -30,6 +30,7 @@ class Hazards:
         return waits
 
     def clear(self) -> None:
+        """Forget all accesses: a barrier or the end of the encoder orders them."""
         self._read.clear()
         self._written.clear()
 

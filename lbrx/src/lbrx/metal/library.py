@@ -199,6 +199,7 @@ class Shaders:
         return [n for n, made in functions if made and not made.functionConstantsDictionary()]
 
     def stems(self) -> list[str]:
+        """The names of the shaders, without their ending."""
         return sorted(path.stem for path in self._folder.glob("*.metal"))
 
     def text(self, stem: str) -> str:
@@ -256,6 +257,7 @@ def _read(path: Path) -> str:
 
 
 def digest(source: str, safe_math: bool) -> str:
+    """A short hash of a source and its maths mode, for file names."""
     return blake2b(f"{safe_math} {source}".encode(), digest_size=8).hexdigest()
 
 

@@ -38,10 +38,12 @@ class Outcome:
 
     @property
     def wrong(self) -> bool:
+        """Whether the work failed or a checking mode found something."""
         return self.error is not None or bool(self.findings)
 
     @property
     def unreported(self) -> bool:
+        """Whether the thread that submitted the work has still to be told."""
         return bool(self.findings) or (self.error is not None and not self.reported)
 
     def check(self) -> None:

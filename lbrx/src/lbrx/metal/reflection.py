@@ -31,6 +31,8 @@ _SPELLING = {
 
 
 class ArgumentKind(Enum):
+    """What an argument of a kernel is bound to."""
+
     BUFFER = "buffer"
     THREADGROUP = "threadgroup"
     OTHER = "other"
@@ -51,6 +53,7 @@ class KernelArgument:
 
     @property
     def type_name(self) -> str:
+        """The argument's type as MSL spells it, for errors."""
         if self.dtype is None:
             return f"a struct of {self.size} bytes"
         return f"{self.dtype.msl}{self.width if self.width > 1 else ''}"

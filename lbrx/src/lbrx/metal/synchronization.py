@@ -17,6 +17,11 @@ class DeviceEvent:
     """A point in the device's work that the host can wait for, or the device for the host.
 
     Each `record` sets a new point; `wait` and `query` are about the newest.
+
+    >>> event = lbrx.metal.context().event()
+    >>> event.record()
+    >>> event.wait(timeout=60), event.query()
+    (True, True)
     """
 
     def __init__(self, device: Any, queue: CommandQueue) -> None:

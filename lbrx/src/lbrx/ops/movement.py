@@ -125,7 +125,7 @@ def pad(x: NumpyArray, *, widths: Widths, value: float = 0) -> NumpyArray:
     widths has one pair (before, after) for each axis, of integers from 0 up. The dtype stays; a
     value that it cannot hold raises DtypeError.
 
-    >>> lbrx.tensor([1, 2]).pad([(1, 2)], value=9).tolist()
+    >>> lbrx.apply("pad", lbrx.tensor([1, 2]), widths=[(1, 2)], value=9).tolist()
     [9, 1, 2, 9, 9]
     """
     result = np.full([n + sum(w) for n, w in zip(x.shape, widths, strict=True)], value, x.dtype)

@@ -82,6 +82,7 @@ class Scheme:
 
     @property
     def block_bytes(self) -> int:
+        """Bytes of a block, with its scales."""
         return self.layout.itemsize
 
     @property
@@ -91,6 +92,7 @@ class Scheme:
 
     @property
     def fields(self) -> tuple[str, ...]:
+        """The names of a block's parts, in order."""
         return self.layout.names or ()
 
     def blocks(self, shape: Shape) -> int:

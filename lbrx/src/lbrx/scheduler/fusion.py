@@ -81,6 +81,7 @@ class KernelPlan:
 
     @property
     def is_fused(self) -> bool:
+        """Whether the kernel computes more than one operation."""
         return len(self.views) > 1
 
     def seen(self, consumer: Node, array: Array) -> list[Layout] | None:
@@ -103,6 +104,7 @@ def views_of(
 
 
 def is_elementwise(node: Node) -> bool:
+    """Whether a node computes each element from the same place of its operands."""
     return elementwise.has_function(node.op) or node.op.name == "copy"
 
 

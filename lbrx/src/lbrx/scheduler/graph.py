@@ -78,16 +78,20 @@ class Pending:
 
     @property
     def buffer(self) -> Buffer:
+        """The buffer of the computed result."""
         return self.realised().buffer  # type: ignore[return-value]
 
     @property
     def address(self) -> int:
+        """The address of the computed result."""
         return self.realised().address
 
     def host(self) -> Bytes:
+        """The bytes of the computed result, on the host."""
         return self.realised().host()
 
     def realised(self) -> MetalStorage:
+        """The storage of the result, which is computed first if need be."""
         if self.storage is None:
             realise([self])
         assert self.storage is not None

@@ -27,6 +27,8 @@ class MetalDevice:
     def run(
         self, op: Op, inputs: Sequence[Array | None], attributes: Attributes
     ) -> tuple[Array, ...]:
+        """Add the operation to the graph and return its pending results. A `copy` from another
+        device brings the data here at once."""
         first = inputs[0] if inputs else None
         if op.name == "copy" and first is not None and first.storage.device != self.name:
             _refuse_float64(op, Spec(first.layout.shape, first.dtype))

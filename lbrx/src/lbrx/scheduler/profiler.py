@@ -72,11 +72,13 @@ class Profile:
         self._began = time.monotonic()
 
     def note(self, command: Command, commands: Any) -> None:
+        """Remember a command; the queue calls it for each."""
         record = _untimed(command, self._gpu.pool.statistics())
         self._noted.append(_Noted(record, commands, time.monotonic()))
 
     @property
     def records(self) -> list[Record]:
+        """One record for each command, with the device's times; waits for the device."""
         self._gpu.queue.wait()
         return _divided([self._timed(*noted) for noted in self._noted])
 
@@ -182,12 +184,22 @@ class Modelled:
         return [self.roofline.time(r.nbytes, r.operations) for r in self.records]
 
     def table(self) -> str:
+        """The modelled times as a table for a terminal."""
         return report.modelled_table(self.records, self.roofline)
 
 
 @contextmanager
 def profile() -> Iterator[Profile]:
-    """Profile every command that runs within; each gets its own command buffer."""
+    """Profile every command that runs within; each gets its own command buffer.
+
+    The profile has `records`, a `table()`, `model(chip)`, `save_trace(path)` and `save_plot(path)`.
+
+    >>> x = lbrx.ones((64, 64), device="metal")
+    >>> with lbrx.profile() as seen:
+    ...     lbrx.eval(x.softmax(axis=-1))
+    >>> [record.kernel for record in seen.records]
+    ['softmax']
+    """
     gpu = context()
     if gpu.queue.observer is not None:
         raise DeviceError("a profile is already running: end it before starting another")

@@ -175,6 +175,7 @@ class Foreign:
         self.command = command
 
     def run(self, binding: _Binding) -> None:
+        """Encode the command with the inputs of this call."""
         binding.gpu.queue.run(_changed(self.command, binding, binding.value))
 
 
@@ -195,6 +196,7 @@ class Listed:
         self.written_at: frozenset[int] | None = None  # indices of what a run writes
 
     def run(self, binding: _Binding) -> None:
+        """Bind the inputs of this call and execute the list."""
         queue = binding.gpu.queue
         if queue.observed:  # the profiler and the checker need single commands
             for command in self.commands:

@@ -35,7 +35,12 @@ ENOUGH = 1 / 8  # share of the measured product that a record needs to show the 
 
 @dataclass(frozen=True)
 class Roofline:
-    """The limits of a device: a kernel takes at least as long as its bytes or its operations."""
+    """The limits of a device: a kernel takes at least as long as its bytes or its operations.
+
+    >>> from lbrx.scheduler.roofline import Roofline
+    >>> Roofline("an example", bandwidth=100e9, peak=1e12).time(nbytes=2e9, operations=1e9)
+    0.02
+    """
 
     device: str
     bandwidth: float  # bytes per second
@@ -43,6 +48,7 @@ class Roofline:
     date: str = ""  # of the measurement
 
     def time(self, nbytes: float, operations: float) -> float:
+        """The least seconds that bytes and operations take on the device."""
         return max(nbytes / self.bandwidth, operations / self.peak)
 
     @property

@@ -28,6 +28,7 @@ class Traced(MetalStorage):
         raise _looks(self.function, "an input")
 
     def host(self) -> Bytes:
+        """Raises TraceError: the values do not exist while a function is traced."""
         raise _looks(self.function, "an input")
 
 

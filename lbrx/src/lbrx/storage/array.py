@@ -18,7 +18,8 @@ class Storage(Protocol):
     """A contiguous range of bytes, on the host or on a device."""
 
     @property
-    def nbytes(self) -> int: ...
+    def nbytes(self) -> int:
+        """Bytes of the storage."""
 
     @property
     def device(self) -> str:

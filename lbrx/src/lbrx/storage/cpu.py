@@ -42,13 +42,16 @@ class CpuStorage:
 
     @property
     def nbytes(self) -> int:
+        """Bytes of the storage."""
         return self._data.nbytes
 
     @property
     def address(self) -> int:
+        """The address of the first byte."""
         return self._data.ctypes.data
 
     def host(self) -> Bytes:
+        """The bytes, without a copy."""
         return self._data
 
     def __repr__(self) -> str:

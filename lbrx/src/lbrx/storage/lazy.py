@@ -28,17 +28,21 @@ class LazyStorage:
 
     @property
     def nbytes(self) -> int:
+        """Bytes of the storage once it is made."""
         return self._nbytes
 
     @property
     def is_made(self) -> bool:
+        """Whether the bytes exist already."""
         return self._data is not None
 
     @property
     def address(self) -> int:
+        """The address of the first byte; makes the bytes."""
         return self.host().ctypes.data
 
     def host(self) -> Bytes:
+        """The bytes, made at the first call."""
         with self._lock:
             if self._data is None:
                 assert self._make is not None

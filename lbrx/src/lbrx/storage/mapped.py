@@ -75,6 +75,7 @@ class MmapStorage(LazyStorage):
         return np.frombuffer(self._pages, np.uint8, self._nbytes, inside)
 
     def host(self) -> Bytes:
+        """The mapped bytes; raises FormatError if the file has become shorter."""
         data = super().host()
         if self._pages is not None:
             self._pages.check()

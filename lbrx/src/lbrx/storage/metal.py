@@ -39,10 +39,12 @@ class MetalStorage:
 
     @property
     def device(self) -> str:
+        """`metal`."""
         return "metal"
 
     @property
     def address(self) -> int:
+        """The address of the first byte on the host."""
         return self.buffer.address + self.offset
 
     def wait(self) -> None:
@@ -50,6 +52,7 @@ class MetalStorage:
         self.buffer.wait()
 
     def host(self) -> Bytes:
+        """The bytes; waits for the work that writes them."""
         if self.nbytes == self.buffer.size:
             return self.buffer.array()
         return self.buffer.slice(self.offset, self.nbytes).array()

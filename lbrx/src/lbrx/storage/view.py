@@ -21,17 +21,21 @@ class ViewStorage:
 
     @property
     def nbytes(self) -> int:
+        """Bytes of the view."""
         return self._nbytes
 
     @property
     def device(self) -> str:
+        """The device of the viewed storage."""
         return self.base.device
 
     @property
     def address(self) -> int:
+        """The address of the view's first byte."""
         return self.base.address + self.offset
 
     def host(self) -> Bytes:
+        """The view's bytes."""
         return self.base.host()[self.offset : self.offset + self._nbytes]
 
     def __repr__(self) -> str:

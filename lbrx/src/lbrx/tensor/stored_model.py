@@ -62,10 +62,12 @@ class StoredModel(Mapping[str, Tensor]):
 
     @property
     def path(self) -> Path:
+        """The file or folder that was opened."""
         return self.files.path
 
     @property
     def format(self) -> str:
+        """The name of the format: `safetensors`, `gguf`, `mlx` ..."""
         return self.files.format
 
     @property
@@ -80,6 +82,7 @@ class StoredModel(Mapping[str, Tensor]):
 
     @property
     def generation_config(self) -> Mapping[str, Any]:
+        """The contents of generation_config.json; empty if there is none."""
         return self.files.generation_config
 
     @property

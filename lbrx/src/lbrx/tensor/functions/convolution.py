@@ -28,7 +28,8 @@ def conv1d(
     Padding is one integer, (before, after), "valid" (none) or "same" (ceil(length / stride)
     results). Products are summed in float32 and the result, (N, O, L'), is rounded once.
 
-        lbrx.conv1d(lbrx.ones((1, 3, 32)), lbrx.ones((8, 3, 5)), padding="same")
+    >>> lbrx.conv1d(lbrx.ones((1, 3, 32)), lbrx.ones((8, 3, 5)), padding="same").shape
+    (1, 8, 32)
     """
     sequences, filters = as_tensors(x, weight)
     made = call(

@@ -37,7 +37,9 @@ def einsum(subscripts: str, /, *operands: TensorLike) -> Tensor:
     broadcast. Several operands are multiplied in pairs, those with the smallest result first.
     The result has the promoted dtype of the operands.
 
-        lbrx.einsum("bhqd,bhkd->bhqk", queries, keys)
+    >>> queries, keys = lbrx.ones((1, 2, 3, 8)), lbrx.ones((1, 2, 5, 8))
+    >>> lbrx.einsum("bhqd,bhkd->bhqk", queries, keys).shape
+    (1, 2, 3, 5)
     """
     tensors = as_tensors(*operands)
     inputs, output = _parsed(subscripts, [each.ndim for each in tensors])
