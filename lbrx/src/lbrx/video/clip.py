@@ -64,6 +64,7 @@ class Clip:
 
     @property
     def color(self) -> Color:
+        """How the code values mean colors: range, matrix, transfer function, primaries."""
         return self.facts.color
 
     def __len__(self) -> int:

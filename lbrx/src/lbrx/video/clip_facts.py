@@ -23,6 +23,8 @@ BT601_625, BT709, BT2020 = 5, 1, 9  # code points of matrices and primaries
 
 @dataclass(frozen=True)
 class AudioFacts:
+    """What a file says of one of its audio tracks."""
+
     codec: str
     rate: int
     channels: int

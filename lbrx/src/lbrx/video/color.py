@@ -71,14 +71,17 @@ class Color:
 
     @property
     def matrix_name(self) -> str | None:
+        """The matrix by name, such as "bt709"; None if lbrx has no name for it."""
         return name_of(MATRICES, self.matrix)
 
     @property
     def transfer_name(self) -> str | None:
+        """The transfer function by name, such as "pq"; None if lbrx has no name for it."""
         return name_of(TRANSFERS, self.transfer)
 
     @property
     def primaries_name(self) -> str | None:
+        """The primaries by name, such as "bt2020"; None if lbrx has no name for them."""
         return name_of(PRIMARIES, self.primaries)
 
     def __str__(self) -> str:

@@ -43,4 +43,5 @@ class Planes:
 
     @property
     def frames(self) -> int:
+        """How many frames there are."""
         return self.tensors[0].shape[0] if self.tensors else 0
