@@ -21,6 +21,7 @@ INTERRUPTED, BROKEN_PIPE = 130, 141  # 128 + the signal's number, as in shells
 GC_THRESHOLD = 50_000
 COMMANDS = {
     "apply-lora": "add a LoRA adapter to a model's weights",
+    "bench": "measure this machine beside its ceilings and other libraries",
     "convert": "write a model in another format, quantized or not",
     "devices": "show the Metal devices and what they can do",
     "evolve": "search the merge parameters that give the best model",
@@ -55,6 +56,8 @@ def _find(name: str) -> Command:
     match name:
         case "apply-lora":
             from lbrx.cli import apply_lora as command
+        case "bench":
+            from lbrx.cli import bench as command
         case "convert":
             from lbrx.cli import convert as command
         case "devices":

@@ -6,76 +6,37 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from lbrx.merge.svg_plots import Line, heat_map, line_plot
-
-_STYLE = """
-:root { --paper: #fff; --ink: #1b1f24; --soft: #5b6673; --rule: #d9dee4; --cell: #b3402a;
-  --c0: #1f6fb4; --c1: #c4571b; --c2: #2c8a57; --c3: #8a3fa0; --c4: #a58400; --c5: #c2336b;
-  --c6: #12828c; --c7: #6b6b6b; color-scheme: light dark; }
-@media (prefers-color-scheme: dark) { :root { --paper: #14171a; --ink: #e6e9ec; --soft: #9aa5b1;
-  --rule: #333a42; --cell: #ff8a6b; --c0: #6cb2f0; --c1: #f0965c; --c2: #6fd09a; --c3: #cf8fe3;
-  --c4: #e0c14a; --c5: #f07fab; --c6: #5fd0da; --c7: #b0b0b0; } }
-body { background: var(--paper); color: var(--ink); font: 15px/1.5 system-ui, sans-serif;
-  margin: 2rem auto; max-width: 72rem; padding: 0 1rem; }
-h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2.5rem; } h3 { font-size: 1rem; }
-.facts { display: flex; flex-wrap: wrap; gap: 1rem 2rem; padding: 0; list-style: none; }
-.facts b { display: block; font-size: 1.3rem; } .facts span, figcaption { color: var(--soft); }
-.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(24rem, 1fr)); gap: 1.5rem; }
-figure { margin: 0; overflow-x: auto; } svg { width: 100%; height: auto; }
-.tick { fill: var(--soft); font-size: 11px; } .mid { text-anchor: middle; }
-.end { text-anchor: end; } .grid { stroke: var(--rule); } .cell { fill: var(--cell); }
-.line { fill: none; stroke-width: 2; } .legend { display: flex; flex-wrap: wrap; gap: .3rem 1rem; }
-.legend i { display: inline-block; width: .8em; height: .8em; margin-right: .4em; }
-table { border-collapse: collapse; font-size: 13px; } .wide { overflow-x: auto; }
-th, td { border-bottom: 1px solid var(--rule); padding: .25rem .6rem; text-align: right;
-  white-space: nowrap; } th:first-child, td:first-child { text-align: left; }
-pre { background: color-mix(in srgb, var(--rule) 40%, transparent); padding: 1rem;
-  overflow-x: auto; }
-"""
-_COLOURS = "".join(
-    f"path.c{i} {{ stroke: var(--c{i}); }} circle.c{i} {{ fill: var(--c{i}); }} "
-    f"i.c{i} {{ background: var(--c{i}); }}\n"
-    for i in range(8)
-)
+from lbrx.html_report.document import document, facts, table
+from lbrx.html_report.svg_plots import Line, heat_map, line_plot
 
 Numbers = Mapping[str, Any]
 
 
 def page(report: Numbers) -> str:
     """HTML of the content of merge-report.json."""
-    title = escape(f"Merge report: {report['title']}")
+    title = f"Merge report: {report['title']}"
     parts = [
-        f"<h1>{title}</h1>",
+        f"<h1>{escape(title)}</h1>",
         _facts(report),
         _plots(report),
         _models(report),
         _tensors(report),
         f"<h2>Configuration</h2><pre>{escape(report['configuration'])}</pre>",
     ]
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width">'
-        f"<title>{title}</title><style>{_STYLE}{_COLOURS}</style></head>\n<body>\n"
-        + "\n".join(parts)
-        + "\n</body></html>\n"
-    )
+    return document(title, parts)
 
 
 def _facts(report: Numbers) -> str:
     total = report["total"]
-    facts = [
-        ("merged tensors", f"{len(report['tensors']):,}"),
-        ("parameters", f"{total['values']:,}"),
-        ("sign conflicts", _percent(total.get("sign_conflicts"))),
-        ("density kept", _percent(total.get("density"))),
-        ("base model", report["base"]),
-    ]
-    items = [
-        f"<li><b>{escape(str(value))}</b><span>{name}</span></li>"
-        for name, value in facts
-        if value is not None
-    ]
-    return f'<ul class="facts">{"".join(items)}</ul>'
+    return facts(
+        {
+            "merged tensors": f"{len(report['tensors']):,}",
+            "parameters": f"{total['values']:,}",
+            "sign conflicts": _percent(total.get("sign_conflicts")),
+            "density kept": _percent(total.get("density")),
+            "base model": report["base"],
+        }
+    )
 
 
 def _plots(report: Numbers) -> str:
@@ -127,7 +88,7 @@ def _models(report: Numbers) -> str:
         total = report["total"]
         base = [f"{report['base']} (base)", _number(total["base_norm"])]
         rows.insert(0, [*base, _number(total["base_cosine"]), "", ""])
-    return f"<h2>Models</h2>{_table(head, rows)}"
+    return f"<h2>Models</h2>{table(head, rows)}"
 
 
 def _tensors(report: Numbers) -> str:
@@ -139,20 +100,11 @@ def _tensors(report: Numbers) -> str:
         key = "cosine" if one["density"] is None else "change_cosine"
         cosines = {parent["model"]: parent[key] for parent in one["parents"]}
         shape = " x ".join(map(str, one["shape"]))
-        facts = [one["name"], shape, one["method"], _number(one["norm"])]
-        facts += [_percent(one["sign_conflicts"]), _percent(one["density"]) or ""]
-        rows.append(facts + [_number(cosines.get(i)) for i in range(len(names))])
+        cells = [one["name"], shape, one["method"], _number(one["norm"])]
+        cells += [_percent(one["sign_conflicts"]), _percent(one["density"]) or ""]
+        rows.append(cells + [_number(cosines.get(i)) for i in range(len(names))])
     note = "Cosines are those of the changes where there is a base."
-    return f"<h2>Tensors</h2><p>{note}</p>{_table(head, rows)}"
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    def row(cells: Sequence[str], tag: str) -> str:
-        return "<tr>" + "".join(f"<{tag}>{escape(c)}</{tag}>" for c in cells) + "</tr>"
-
-    body = "".join(row(cells, "td") for cells in rows)
-    table = f"<table><thead>{row(head, 'th')}</thead><tbody>{body}</tbody></table>"
-    return f'<div class="wide">{table}</div>'
+    return f"<h2>Tensors</h2><p>{note}</p>{table(head, rows)}"
 
 
 def _number(value: float | None) -> str:

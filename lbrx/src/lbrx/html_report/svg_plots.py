@@ -43,13 +43,16 @@ def line_plot(title: str, axis: str, xs: Sequence[int], lines: Sequence[Line]) -
     )
     for number, line in enumerate(lines):
         parts += _drawn(line, xs, low, high, number % COLOURS)
-    legend = "".join(
-        f'<span><i class="c{n % COLOURS}"></i>{escape(line.label)}</span>'
-        for n, line in enumerate(lines)
+    return figure(title, svg(_WIDTH, _HEIGHT, parts, title), legend([line.label for line in lines]))
+
+
+def legend(labels: Sequence[str]) -> str:
+    """The labels beside their colours."""
+    items = "".join(
+        f'<span><i class="c{n % COLOURS}"></i>{escape(label)}</span>'
+        for n, label in enumerate(labels)
     )
-    return _figure(
-        title, _svg(_WIDTH, _HEIGHT, parts, title), f'<div class="legend">{legend}</div>'
-    )
+    return f'<div class="legend">{items}</div>'
 
 
 def heat_map(title: str, axis: str, xs: Sequence[int], rows: Sequence[Line]) -> str:
@@ -79,14 +82,16 @@ def heat_map(title: str, axis: str, xs: Sequence[int], rows: Sequence[Line]) -> 
         place = left + (xs.index(x) + 0.5) * _CELL
         parts.append(f'<text class="tick mid" x="{place}" y="{bottom + 14}">{x}</text>')
     width = left + len(xs) * _CELL
-    return _figure(title, _svg(width, bottom + 20, parts, title), f"the darkest cell is {top:.1%}")
+    return figure(title, svg(width, bottom + 20, parts, title), f"the darkest cell is {top:.1%}")
 
 
-def _figure(title: str, svg: str, below: str) -> str:
-    return f"<figure><h3>{escape(title)}</h3>{svg}<figcaption>{below}</figcaption></figure>"
+def figure(title: str, picture: str, below: str) -> str:
+    """A picture as HTML, with a title above it and HTML below it."""
+    return f"<figure><h3>{escape(title)}</h3>{picture}<figcaption>{below}</figcaption></figure>"
 
 
-def _svg(width: float, height: float, parts: Sequence[str], title: str) -> str:
+def svg(width: float, height: float, parts: Sequence[str], title: str) -> str:
+    """A picture that is as wide as its place allows, and no wider than it was drawn."""
     inner = "".join(parts)
     size = f'viewBox="0 0 {width:g} {height:g}" style="max-width:{width:g}px"'
     return f'<svg {size} role="img" aria-label="{escape(title)}">{inner}</svg>'
