@@ -48,6 +48,10 @@ def of(*rows: Row) -> Report:
     return Report(machine={"device": "a device", "threads": 2}, rows=list(rows))
 
 
+def adds(made: run.Results) -> None:
+    made.rows.append(ROW)
+
+
 # ---- measuring ----
 
 
@@ -178,12 +182,12 @@ def test_peers_that_are_missing_or_unknown(monkeypatch):
 
 
 def test_what_fails_becomes_a_note():
-    made = run._Results()
+    made = run.Results()
 
-    def fails() -> Row:
+    def fails(made: run.Results) -> None:
         raise LbrxError("no memory")
 
-    tasks = [run.Task("first", fails), run.Task("second", lambda: ROW)]
+    tasks = [run.Task("first", fails), run.Task("second", adds)]
     run._measure(tasks, made, lambda *_: None)
     assert made.rows == [ROW]
     assert made.notes == ["first: no memory"]
@@ -191,12 +195,12 @@ def test_what_fails_becomes_a_note():
 
 
 def test_an_interrupt_keeps_what_was_measured(tmp_path, monkeypatch, capsys):
-    def interrupted() -> Row:
+    def interrupted(made: run.Results) -> None:
         signal.raise_signal(signal.SIGINT)
         raise AssertionError("not interrupted")
 
-    tasks = [run.Task("first", lambda: ROW), run.Task("second", interrupted)]
-    monkeypatch.setattr(run, "_tasks", lambda options, tools: iter(tasks))
+    tasks = [run.Task("first", adds), run.Task("second", interrupted)]
+    monkeypatch.setattr(run, "_tasks", lambda *_: iter(tasks))
     assert cli.main(["bench", "--out", str(tmp_path)]) == 130
     report = read(tmp_path / "report.json")
     assert report.rows == [ROW]

@@ -52,7 +52,7 @@ class CeilingMaker:
 
     def __init__(self, gpu: Context, threads: int) -> None:
         self._gpu = gpu
-        self._threads = threads
+        self.threads = threads
         self._pool = ThreadPoolExecutor(threads)
 
     def close(self) -> None:
@@ -103,7 +103,7 @@ class CeilingMaker:
 
     def _spread(self, function: Callable[[slice], Any], array: np.ndarray[Any, Any]) -> Work:
         """The function over parts of an array, each in a thread of its own if it is large."""
-        count = 1 if array.nbytes < SMALL else self._threads
+        count = 1 if array.nbytes < SMALL else self.threads
         step = -(-array.size // count)
         parts = [slice(i * step, (i + 1) * step) for i in range(count)]
         if count == 1:

@@ -184,6 +184,8 @@ def _memory(report: Report) -> str:
         "most in use at once": _megabytes(memory.get("bytes_high_water")),
         "free in the pool at the end": _megabytes(memory.get("bytes_cached")),
         "idle in heaps at the end": _megabytes(memory.get("bytes_heaps_idle")),
+        "planned for the language model": _megabytes(memory.get("model_planned")),
+        "most that its buffers took": _megabytes(memory.get("model_peak")),
     }
     content = [
         (

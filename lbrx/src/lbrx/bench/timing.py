@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from lbrx.bench.energy import EnergyMeter
@@ -62,7 +62,7 @@ def interleaved(
             times[name].append(_sample(works[name], calls[name]))
             joules[name] += (meter.joules() - before) if meter else 0.0
     return {
-        name: _timing(taken, joules[name] / (len(taken) * calls[name]) if meter else None)
+        name: summary(taken, joules[name] / (len(taken) * calls[name]) if meter else None)
         for name, taken in times.items()
     }
 
@@ -85,7 +85,8 @@ def _sample(work: Work, calls: int) -> float:
     return (time.perf_counter() - start) / calls
 
 
-def _timing(taken: list[float], joules: float | None) -> Timing:
+def summary(taken: Sequence[float], joules: float | None = None) -> Timing:
+    """The timing of at least two rounds."""
     low, median, high = statistics.quantiles(taken, n=4, method="inclusive")
     return Timing(median, min(taken), (high - low) / 2 / median, len(taken), joules)
 

@@ -32,7 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAMES",
         help=f"libraries to compare with, separated by commas, of {', '.join(NAMES)} (numpy)",
     )
-    parser.add_argument("--only", default="", metavar="TEXT", help="cases with this in their name")
+    parser.add_argument(
+        "--only", default="", metavar="TEXTS", help="cases with one of these in their name"
+    )
     parser.add_argument(
         "--out", default="bench-report", metavar="DIR", help="folder of the report (bench-report)"
     )
@@ -49,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
         suites=SUITES if options.suite == "all" else (options.suite,),
         short=options.short,
         peers=[name for name in options.peers.split(",") if name],
-        only=options.only,
+        only=[part for part in options.only.split(",") if part],
     )
     with _progress_bar() as progress:
         report = run_suites(wanted, progress)
