@@ -90,9 +90,10 @@ demo: .venv/.model ## a real language model answers through the Metal kernels
 	$(BIN)/lbrx devices
 	$(BIN)/lbrx generate smollm2 --chat -p "What is the capital of France?" --max-tokens 64
 
-bench: setup ## the speed tables
-	$(BIN)/python softmetal/benchmarks/softmetal_speed.py
-	$(BIN)/python lbrx/benchmarks/lbrx_speed.py --peers
+# Peers are those of the environment: BENCH=.venv-peers/bin after `make .venv-peers/.ready` has torch, mlx and llama.cpp.
+BENCH := $(if $(wildcard .venv-peers/.ready),.venv-peers/bin,$(BIN))
+bench: setup ## a short report of speed beside peers in bench-report/, under ten minutes
+	$(BENCH)/python -m lbrx bench --short --peers numpy,torch,tensorflow,jax,mlx,llama.cpp --out bench-report
 
 # Builds the site. Tests open it with Playwright in a Chromium of the system
 # (`apt-get install chromium` on Debian); without one they are skipped.

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from lbrx import cli, kernels
-from lbrx.bench import comparison, kernel_cases, run
+from lbrx.bench import comparison, kernel_cases, run, scaling
 from lbrx.bench.ceilings import Ceiling, CeilingMaker, Limits, limits
 from lbrx.bench.energy import find_meter
 from lbrx.bench.markdown import markdown
@@ -91,6 +91,46 @@ def test_every_case_is_right(case):
     assert row.variant
     assert row.share_of_ceiling > 0
     assert row.right or case.random, row.error
+
+
+def test_formats_beside_a_copy(tmp_path):
+    arguments = ["bench", "--suite", "formats", "--short", "--only", "open,copy", "--out"]
+    assert cli.main([*arguments, str(tmp_path)]) == 0
+    opened, copied = read(tmp_path / "report.json").rows
+    assert opened.name == "open a GGUF"
+    assert opened.share_of_ceiling is None
+    assert copied.share_of_ceiling > 0
+    assert copied.nbytes == pytest.approx(2 * copied.shape[0], rel=0.01)
+
+
+@pytest.mark.full
+def test_every_suite(tmp_path):
+    """Models, conversion, merging and threads in the short form; kernels have their own test."""
+    arguments = ["bench", "--short", "--only", "model,q8_0,linear,sum_rows", "--out"]
+    assert cli.main([*arguments, str(tmp_path)]) == 0
+    report = read(tmp_path / "report.json")
+    assert report.notes == []
+    assert {row.suite for row in report.rows} == {"kernels", "models", "formats", "merge"}
+    assert {row.name for row in report.rows} >= {"prefill", "decode", "linear", "sum_rows"}
+    assert 0 < report.memory["model_peak"] <= report.memory["model_planned"]
+    assert all(row.share_of_ceiling > 0 for row in report.rows)
+
+
+@pytest.mark.full
+def test_threads_are_those_of_the_device():
+    rows = scaling.measure(1)
+    assert {row["name"] for row in rows} == set(scaling.CASES)
+    assert {row["threads"] for row in rows} == {1}
+
+
+def test_counts_of_threads():
+    assert [scaling.counts(n) for n in (1, 2, 3, 8, 12)] == [
+        [1],
+        [1, 2],
+        [1, 2, 3],
+        [1, 2, 4, 8],
+        [1, 2, 4, 8, 12],
+    ]
 
 
 @pytest.mark.parametrize("short", [False, True])

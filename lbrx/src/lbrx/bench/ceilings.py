@@ -137,4 +137,8 @@ def limits(ceilings: dict[str, Ceiling], timings: dict[str, Timing]) -> Limits:
 
 def device_threads(gpu: Context) -> int:
     """Threads that peers on the processor get: those of a soft device, else all of the process."""
-    return gpu.info.cores if gpu.info.soft and gpu.info.cores else len(os.sched_getaffinity(0))
+    if gpu.info.soft and gpu.info.cores and not gpu.info.simd_hardware:
+        return gpu.info.cores
+    # macOS has no affinity of processes.
+    allowed = getattr(os, "sched_getaffinity", None)
+    return len(allowed(0)) if allowed is not None else os.cpu_count() or 1

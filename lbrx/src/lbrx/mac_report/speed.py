@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import lbrx
 from lbrx import Tensor
+from lbrx.bench.timing import Effort, interleaved, kernels_of
 from lbrx.mac_report.steps import Recorder
-from lbrx.metal import DeviceInfo, context, stats
+from lbrx.metal import DeviceInfo, context
 
 ROUNDS = 7
 SHARE = 0.2  # of the time that is left, for one case
@@ -50,20 +49,16 @@ def record_speed(record: Recorder) -> None:
 
 
 def _measured(case: Case, info: DeviceInfo, seconds: float) -> dict[str, object]:
-    before = stats()["kernels"]
-    lbrx.eval(case.compute())
-    after = stats()["kernels"]
-    times: list[float] = []
-    end = time.perf_counter() + seconds
-    while len(times) < ROUNDS and (len(times) < 2 or time.perf_counter() < end):
-        began = time.perf_counter()
+    def work() -> None:
         lbrx.eval(case.compute())
-        times.append(time.perf_counter() - began)
-    median = statistics.median(times)
+
+    kernels = kernels_of(work)
+    timing = interleaved({case.name: work}, Effort(ROUNDS, seconds))[case.name]
+    median = timing.median
     values: dict[str, object] = {
         "milliseconds": round(median * 1e3, 4),
-        "rounds": len(times),
-        "kernels": ", ".join(name for name in after if after[name] > before.get(name, 0)),
+        "rounds": timing.rounds,
+        "kernels": kernels,
     }
     if case.nbytes:
         values["gigabytes_per_second"] = round(case.nbytes / median / 1e9, 2)
