@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import math
 import re
+import shutil
 import signal
-import time
+import subprocess
 from dataclasses import replace
 from html.parser import HTMLParser
 
@@ -24,6 +25,7 @@ from lbrx.bench.peers.with_numpy import OPERATIONS
 from lbrx.bench.report import Report, Row, read
 from lbrx.bench.timing import Effort, Timing, interleaved
 from lbrx.errors import FormatError, LbrxError
+from lbrx.html_report.bars import Bar, bar_plot, ratio_plot
 from lbrx.metal import context
 
 ROW = Row(
@@ -109,7 +111,7 @@ def test_every_suite(tmp_path):
     arguments = ["bench", "--short", "--only", "model,q8_0,linear,sum_rows", "--out"]
     assert cli.main([*arguments, str(tmp_path)]) == 0
     report = read(tmp_path / "report.json")
-    assert report.notes == []
+    assert [note for note in report.notes if "machine" not in note] == []
     assert {row.suite for row in report.rows} == {"kernels", "models", "formats", "merge"}
     assert {row.name for row in report.rows} >= {"prefill", "decode", "linear", "sum_rows"}
     assert 0 < report.memory["model_peak"] <= report.memory["model_planned"]
@@ -152,29 +154,42 @@ def test_every_family_of_kernels_has_a_case():
     }
 
 
-def test_interleaved_takes_turns():
-    order = []
-    works = {name: (lambda name=name: (order.append(name), time.sleep(0.003))) for name in "ab"}
-    timings = interleaved(works, Effort(rounds=3, seconds=60))
-    assert "".join(order) == "aabb" + "ab" + "ba" + "ab"
-    for timing in timings.values():
-        assert timing.rounds == 3
-        assert 0.003 <= timing.best <= timing.median
+class Clock:
+    """Works that take a known time on a clock that they advance, and the order of their calls."""
+
+    def __init__(self, monkeypatch) -> None:
+        self.now = 0.0
+        self.order = ""
+        monkeypatch.setattr("lbrx.bench.timing.time.perf_counter", lambda: self.now)
+
+    def work(self, name: str, *seconds: float):
+        """A work whose calls take these times in turn, the last one from then on."""
+        left = list(seconds)
+
+        def call() -> None:
+            self.order += name
+            self.now += left.pop(0) if len(left) > 1 else left[0]
+
+        return call
 
 
-def test_short_works_are_repeated_and_slow_ones_are_not():
-    calls = {"short": 0, "slow": 0}
+def test_interleaved_takes_turns(monkeypatch):
+    clock = Clock(monkeypatch)
+    works = {"a": clock.work("a", 9, 1, 1, 4, 2), "b": clock.work("b", 0.5)}
+    timings = interleaved(works, Effort(rounds=3, seconds=100))
+    assert clock.order == "aabb" + "ab" + "ba" + "ab"
+    # The first call, which may compile, and the estimate do not count.
+    assert timings["a"] == Timing(median=2, best=1, spread=0.375, rounds=3)
+    assert timings["b"] == Timing(median=0.5, best=0.5, spread=0, rounds=3)
 
-    def count(name: str, seconds: float) -> None:
-        calls[name] += 1
-        time.sleep(seconds)
 
-    works = {"short": lambda: count("short", 0), "slow": lambda: count("slow", 0.3)}
-    timings = interleaved(works, Effort(rounds=4, seconds=0.2))
-    assert calls["slow"] == 3
-    assert timings["slow"].rounds == 2
-    assert timings["short"].rounds >= 3
-    assert calls["short"] > 10
+def test_short_works_are_repeated_and_slow_ones_are_not(monkeypatch):
+    clock = Clock(monkeypatch)
+    works = {"a": clock.work("a", 0.0005), "b": clock.work("b", 3.0)}
+    timings = interleaved(works, Effort(rounds=4, seconds=2.0))
+    assert clock.order == "aab" + "aaaab" + "baaaa" + "aaaa"
+    assert timings["a"].median == pytest.approx(0.0005)
+    assert (timings["a"].rounds, timings["b"].rounds) == (3, 2)
 
 
 def test_ceilings_do_what_they_count():
@@ -245,13 +260,13 @@ def test_an_interrupt_keeps_what_was_measured(tmp_path, monkeypatch, capsys):
     report = read(tmp_path / "report.json")
     assert report.rows == [ROW]
     assert not report.complete
-    assert report.notes == ["interrupted after 1 of 2 measurements"]
+    assert report.notes[-1] == "interrupted after 1 of 2 measurements"
     assert "interrupted" in capsys.readouterr().err
 
 
 def test_nothing_to_measure(tmp_path, capsys):
     assert cli.main(["bench", "--only", "no such case", "--out", str(tmp_path)]) == 1
-    assert "nothing was measured: no case matches" in capsys.readouterr().err
+    assert "nothing was measured" in capsys.readouterr().err
 
 
 # ---- the report ----
@@ -305,6 +320,38 @@ def test_page_is_whole_and_offline():
         assert f">{title}</h2>" in text
     assert "nan" not in text
     assert "75.0%" in text
+
+
+def test_ratio_bars_meet_at_one():
+    """A ratio and its inverse have bars of the same length on the two sides of the line."""
+    text = ratio_plot("ratios", [Bar("twice", 2.0), Bar("half", 0.5)])
+    bars = re.findall(r'<rect class="c0" x="([\d.]+)" y="\d+" width="([\d.]+)"', text)
+    (first, width), (second, other) = [(float(x), float(w)) for x, w in bars]
+    line = float(re.search(r'class="roof" d="M([\d.]+)', text)[1])
+    assert first == pytest.approx(line, abs=0.2)
+    assert second + other == pytest.approx(line, abs=0.2)
+    assert width == pytest.approx(other, abs=0.2)
+    assert bar_plot("none", []) == ratio_plot("none", []) == ""
+
+
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
+
+
+@pytest.mark.full
+@pytest.mark.skipif(BROWSER is None, reason="chromium is not installed")
+@pytest.mark.parametrize("width", [360, 1200])
+def test_page_in_a_browser(tmp_path, width):
+    """It is not wider than a phone, and says nothing on the console."""
+    path = tmp_path / "report.html"
+    script = "<script>document.title = document.documentElement.scrollWidth</script>"
+    path.write_text(page(of(ROW, replace(ROW, name="sum", peers={"torch": 0.001}))) + script)
+    command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]
+    command += ["--enable-logging=stderr", f"--window-size={width},900", path.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "CONSOLE" not in done.stderr
+    assert done.stdout.count("<svg") >= 3
+    # Chromium without a screen is at least 500 pixels wide.
+    assert int(re.search("<title>(.*)</title>", done.stdout)[1]) <= max(width, 500)
 
 
 def test_page_of_nothing_but_one_plain_row():

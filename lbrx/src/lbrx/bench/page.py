@@ -9,7 +9,7 @@ from html import escape
 from lbrx.bench.comparison import Change, Compared
 from lbrx.bench.markdown import cells, duration, peer_names
 from lbrx.bench.report import Report, Row
-from lbrx.html_report.bars import Bar, Point, bar_plot, scatter
+from lbrx.html_report.bars import Bar, Point, bar_plot, ratio_plot, scatter
 from lbrx.html_report.document import document, facts, table
 from lbrx.html_report.svg_plots import Line, line_plot
 
@@ -92,12 +92,12 @@ def _performance(rows: Sequence[Row]) -> str:
     known = [row for row in rows if row.share_of_ceiling is not None]
     if not known:
         return ""
-    families = list(dict.fromkeys(row.family for row in known))
     bars = [
-        Bar(_title(row), row.share_of_ceiling or 0.0, families.index(row.family))
+        Bar(_title(row), row.share_of_ceiling or 0.0, 1 if row.operations else 0)
         for row in sorted(known, key=lambda row: -(row.share_of_ceiling or 0.0))
     ]
-    plots = [bar_plot("Share of the ceiling; the dashed line is 0.9", bars, mark=0.9)]
+    kinds = "limited by memory", "with matrix products"
+    plots = [bar_plot("Share of the ceiling; the dashed line is 0.9", bars, 0.9, kinds)]
     plots.append(_roofline(known))
     plots.append(_bandwidths(known))
     return f'<div class="plots">{"".join(plots)}</div>'
@@ -114,7 +114,7 @@ def _roofline(rows: Sequence[Row]) -> str:
         if row.operations and row.nbytes
     ]
     peaks = [row.peak for row in rows if row.peak]
-    bandwidths = [row.bandwidth for row in rows if row.bandwidth]
+    bandwidths = [row.bandwidth for row in rows if row.bandwidth and row.operations]
     if not points or not peaks or not bandwidths:
         return ""
     peak, bandwidth = max(peaks), max(bandwidths)
@@ -145,8 +145,9 @@ def _peers(report: Report) -> str:
         rows.sort(key=lambda row: -row.peers[name] / row.seconds)
         bars = [Bar(_title(row), row.peers[name] / row.seconds) for row in rows]
         version = report.peers.get(name, "")
-        title = f"{name} {version}: its time divided by lbrx's; right of the line lbrx is faster"
-        parts.append(bar_plot(title, bars, mark=1.0))
+        title = f"{name} {version}".strip()
+        below = "Its time divided by lbrx's: right of the line lbrx is faster."
+        parts.append(ratio_plot(title, bars, below))
     return f'<div class="plots">{"".join(parts)}</div>' if parts else ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +24,7 @@ from lbrx.errors import LbrxError
 from lbrx.metal import context, stats
 
 SUITES = "kernels", "models", "formats", "merge"
+BUSY = 0.5  # load for each core above which a report says that the machine was busy
 SHORT, FULL = Effort(rounds=7, seconds=0.8), Effort(rounds=15, seconds=5.0)
 
 
@@ -73,6 +75,9 @@ def run_suites(options: Options, progress: Progress) -> Report:
     facts = machine.describe(gpu, threads)
     before, start = stats(), time.perf_counter()
     made = Results(notes=[f"{name} is not installed" for name in missing])
+    if facts["load"] > BUSY * (os.cpu_count() or 1):
+        busy = f"other work ran on the machine (a load of {facts['load']} at the start)"
+        made.notes.append(f"{busy}: times are longer than on a quiet machine")
     try:
         with tempfile.TemporaryDirectory() as folder:
             _measure(list(_tasks(options, tools, Path(folder))), made, progress)

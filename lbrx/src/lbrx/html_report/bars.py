@@ -33,29 +33,65 @@ class Point:
     group: int = 0
 
 
-def bar_plot(title: str, bars: Sequence[Bar], mark: float | None = None, unit: str = "") -> str:
-    """Horizontal bars from 0, with a dashed line at `mark`."""
+def bar_plot(
+    title: str, bars: Sequence[Bar], mark: float | None = None, groups: Sequence[str] = ()
+) -> str:
+    """Horizontal bars from 0, with a dashed line at `mark`. `groups` are the colours' labels."""
     if not bars:
         return ""
-    left = 10 + _CHARACTER * max(len(bar.label) for bar in bars)
+    left = _label_width(bars)
     top = max([bar.value for bar in bars] + ([mark] if mark else []))
-    scale = (_WIDTH - left - 70) / (top or 1.0)
-    height = len(bars) * (_BAR + _GAP) + 8
-    parts = []
-    for number, bar in enumerate(bars):
-        y = 4 + number * (_BAR + _GAP)
-        length = max(0.5, bar.value * scale)
-        text = f"{bar.value:.2f}{unit}"
-        parts.append(
-            f'<text class="tick end" x="{left - 6:.1f}" y="{y + 10}">{escape(bar.label)}</text>'
-            f'<rect class="c{bar.colour % COLOURS}" x="{left:.1f}" y="{y}" width="{length:.1f}" '
-            f'height="{_BAR}"><title>{escape(f"{bar.label}: {text}")}</title></rect>'
-            f'<text class="tick" x="{left + length + 4:.1f}" y="{y + 10}">{text}</text>'
-        )
+    scale = (_WIDTH - left - 40) / (top or 1.0)
+    parts = [_bar(n, bar, left, left, left + bar.value * scale) for n, bar in enumerate(bars)]
     if mark is not None:
-        x = left + mark * scale
-        parts.append(f'<path class="roof" d="M{x:.1f} 0V{height}"/>')
-    return figure(title, svg(_WIDTH, height, parts, title), "")
+        parts.append(_upright(left + mark * scale, len(bars)))
+    return _bar_figure(title, parts, len(bars), legend(groups) if groups else "")
+
+
+def ratio_plot(title: str, bars: Sequence[Bar], below: str = "") -> str:
+    """Ratios as bars on a logarithmic scale, to both sides of a dashed line at 1."""
+    if not bars:
+        return ""
+    left = _label_width(bars)
+    logs = [math.log2(bar.value) for bar in bars]
+    low, high = min(0.0, *logs), max(0.0, *logs)
+    scale = (_WIDTH - left - 40) / max(high - low, 1e-9)
+    middle = left - low * scale
+    parts = [
+        _bar(n, bar, left, *sorted((middle, left + (log - low) * scale)))
+        for n, (bar, log) in enumerate(zip(bars, logs, strict=True))
+    ]
+    parts.append(_upright(middle, len(bars)))
+    return _bar_figure(title, parts, len(bars), escape(below))
+
+
+def _label_width(bars: Sequence[Bar]) -> float:
+    return 10 + _CHARACTER * max(len(bar.label) for bar in bars)
+
+
+def _bar(number: int, bar: Bar, left: float, start: float, end: float) -> str:
+    """A bar with its label in front of all bars and its value behind it."""
+    y = 4 + number * (_BAR + _GAP)
+    text = f"{bar.value:.2f}"
+    return (
+        f'<text class="tick end" x="{left - 6:.1f}" y="{y + 10}">{escape(bar.label)}</text>'
+        f'<rect class="c{bar.colour % COLOURS}" x="{start:.1f}" y="{y}" '
+        f'width="{max(0.5, end - start):.1f}" height="{_BAR}">'
+        f"<title>{escape(f'{bar.label}: {text}')}</title></rect>"
+        f'<text class="tick" x="{end + 4:.1f}" y="{y + 10}">{text}</text>'
+    )
+
+
+def _upright(x: float, count: int) -> str:
+    return f'<path class="roof" d="M{x:.1f} 0V{_bars_height(count)}"/>'
+
+
+def _bars_height(count: int) -> int:
+    return count * (_BAR + _GAP) + 8
+
+
+def _bar_figure(title: str, parts: Sequence[str], count: int, below: str) -> str:
+    return figure(title, svg(_WIDTH, _bars_height(count), parts, title), below)
 
 
 def scatter(

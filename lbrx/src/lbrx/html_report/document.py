@@ -17,7 +17,8 @@ body { background: var(--paper); color: var(--ink); font: 15px/1.5 system-ui, sa
 h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2.5rem; } h3 { font-size: 1rem; }
 .facts { display: flex; flex-wrap: wrap; gap: 1rem 2rem; padding: 0; list-style: none; }
 .facts b { display: block; font-size: 1.3rem; } .facts span, figcaption { color: var(--soft); }
-.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(24rem, 1fr)); gap: 1.5rem; }
+.plots { display: grid; gap: 1.5rem;
+  grid-template-columns: repeat(auto-fit, minmax(min(24rem, 100%), 1fr)); }
 figure { margin: 0; overflow-x: auto; } svg { width: 100%; height: auto; }
 .tick { fill: var(--soft); font-size: 11px; } .mid { text-anchor: middle; }
 .end { text-anchor: end; } .grid { stroke: var(--rule); } .cell { fill: var(--cell); }

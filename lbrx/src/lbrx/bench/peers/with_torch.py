@@ -14,7 +14,7 @@ def load(module: Any, threads: int) -> Peer:
         name="torch",
         version=module.__version__,
         dtypes=frozenset({"float32", "float16", "bfloat16"}),
-        array=lambda x, dtype: module.from_numpy(x).to(getattr(module, dtype)),
+        array=lambda x, dtype: module.tensor(x, dtype=getattr(module, dtype)),
         finish=lambda result: result,
         operations=_operations(module),
     )
