@@ -14,6 +14,7 @@ from lbrx.metal import stats
 Work = Callable[[], object]
 SAMPLE = 0.002  # seconds: short works are repeated, since clocks and caches disturb single calls
 MOST_CALLS = 1000
+PAUSE = 0.003  # seconds between works: threads of the last one may still spin
 LEAST_ROUNDS = 3
 SLOW = 1 / 4  # share of a case's time that one call of a slow work takes; two rounds are enough
 
@@ -58,6 +59,7 @@ def interleaved(
         # Each round starts with another work: none always follows the same neighbour.
         first = number % max(1, len(names))
         for name in names[first:] + names[:first]:
+            time.sleep(PAUSE)
             before = meter.joules() if meter else 0.0
             times[name].append(_sample(works[name], calls[name]))
             joules[name] += (meter.joules() - before) if meter else 0.0
