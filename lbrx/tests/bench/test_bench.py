@@ -28,6 +28,7 @@ from lbrx.bench.timing import Effort, Timing, interleaved
 from lbrx.errors import FormatError, LbrxError
 from lbrx.html_report.bars import Bar, bar_plot, ratio_plot
 from lbrx.metal import context
+from lbrx.scheduler.profiler import chip_roofline
 
 ROW = Row(
     suite="kernels",
@@ -321,6 +322,16 @@ def test_page_is_whole_and_offline():
         assert f">{title}</h2>" in text
     assert "nan" not in text
     assert "75.0%" in text
+
+
+def test_apple_figures_are_modelled_and_say_so():
+    """256 MB at the M1's 68 GB/s."""
+    text = page(of(replace(ROW, nbytes=256e6)))
+    assert "Modelled, not measured" in text
+    assert "<th>M1 (modelled)</th>" in text
+    least = chip_roofline("M1").time(256e6, 0)
+    assert f"<td>{least * 1e3:.3g} ms</td>" in text
+    assert 3e-3 < least < 4e-3
 
 
 def test_ratio_bars_meet_at_one():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Sequence
 from html import escape
@@ -12,7 +13,9 @@ from lbrx.bench.report import Report, Row
 from lbrx.html_report.bars import Bar, Point, bar_plot, ratio_plot, scatter
 from lbrx.html_report.document import document, facts, table
 from lbrx.html_report.svg_plots import Line, line_plot
+from lbrx.scheduler.profiler import chip_roofline
 
+CHIPS = "M1", "M2 Pro", "M3 Max", "M4 Max"
 _HOW = (
     "Each time is the median of several rounds in which lbrx, its CPU device, the peers and the "
     "ceilings take turns; ± is half of the interquartile range. A time covers one call from "
@@ -40,6 +43,7 @@ def page(report: Report, compared: Sequence[Compared] = ()) -> str:
         "Scaling": _scaling(report),
         "Energy": _energy(report.rows),
         "Models, formats and merging": _others(report),
+        "Apple chips (modelled)": _modelled(kernels),
         "All measurements": _all(report),
         "Machine": _machine(report),
     }
@@ -59,7 +63,7 @@ def page(report: Report, compared: Sequence[Compared] = ()) -> str:
 
 
 def _anchor(name: str) -> str:
-    return name.lower().replace(",", "").replace(" ", "-")
+    return re.sub("[^a-z]+", "-", name.lower()).strip("-")
 
 
 def _title(row: Row) -> str:
@@ -241,6 +245,23 @@ def _energy(rows: Sequence[Row]) -> str:
 def _others(report: Report) -> str:
     rows = [row for row in report.rows if row.suite != "kernels"]
     return _table_of(rows) if rows else ""
+
+
+def _modelled(rows: Sequence[Row]) -> str:
+    """The least times of the float32 rows on chips of the table."""
+    known = [row for row in rows if row.nbytes and row.dtype == "float32"]
+    if not known:
+        return ""
+    roofs = [chip_roofline(name) for name in CHIPS]
+    content = [
+        [_title(row), *(duration(roof.time(row.nbytes, row.operations)) for roof in roofs)]
+        for row in known
+    ]
+    note = (
+        "Modelled, not measured: the least time that the bandwidth and the float32 peak of a "
+        "chip's data sheet allow. Real kernels take longer, and caches are left out."
+    )
+    return f"<p>{note}</p>{table(['case', *(roof.device for roof in roofs)], content)}"
 
 
 def _all(report: Report) -> str:
