@@ -31,7 +31,14 @@ EXPORTING = (
 )
 """Packages whose public names are those of `__all__`."""
 
-ELSEWHERE = {"lbrx.cli", "lbrx.mac_report", "lbrx.shaders", "lbrx.tensor"}
+ELSEWHERE = {
+    "lbrx.bench",
+    "lbrx.cli",
+    "lbrx.html_report",
+    "lbrx.mac_report",
+    "lbrx.shaders",
+    "lbrx.tensor",
+}
 """Programs, whose commands have a page; data; and the package whose names are those of `lbrx`."""
 
 SOFTMETAL_OWN = (
