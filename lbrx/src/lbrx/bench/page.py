@@ -20,10 +20,11 @@ _HOW = (
     "Each time is the median of several rounds in which lbrx, its CPU device, the peers and the "
     "ceilings take turns; ± is half of the interquartile range. A time covers one call from "
     "Python until the result is ready, without the first call, which compiles. Inputs are the same "
-    "and lie in the memory of each library before the time starts. All use the same number of "
-    "threads. The ceiling of a row is the least time in which a copy moves its bytes or a matrix "
-    "product computes its operations, measured beside it at the size of its working set; inputs "
-    "count as read once and results as written once."
+    "and lie in the memory of each library before the time starts. PyTorch, TensorFlow and "
+    "llama.cpp get as many threads as lbrx has; numpy's BLAS, JAX and MLX take all cores. The "
+    "ceiling of a row is the least time in which a copy moves its bytes or a matrix product "
+    "computes its operations, measured beside it at the size of its working set; inputs count as "
+    "read once and results as written once."
 )
 _SOFT = (
     "The Metal device of this run is softmetal, which runs Metal kernels on the processor. No "

@@ -68,7 +68,7 @@ def run_suites(options: Options, progress: Progress) -> Report:
     becomes a note of the report, and the others go on."""
     gpu = context()
     threads = device_threads(gpu)
-    peers, missing = find(options.peers, threads)
+    peers, missing = find(options.peers, threads, gpu.info.simd_hardware)
     ceilings = CeilingMaker(gpu, threads)
     effort = SHORT if options.short else FULL
     tools = Tools(peers, ceilings, effort, find_meter())

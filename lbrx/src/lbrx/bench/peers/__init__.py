@@ -1,8 +1,8 @@
 """Other libraries that compute the same: a module each, imported when it is asked for.
 
-A peer's module has `NAME`, `MODULE` (to import), `load(module, threads)`, which returns a `Peer`.
-Its table gives, for the operations that it has, a function of the peer's own arrays and of the
-operation's options; what is not in the table is not compared.
+The module `with_<name>` has `load(module, threads, gpu)`, which returns a `Peer`. Its table gives,
+for the operations that it has, a function of the peer's own arrays and of the operation's options;
+what is not in the table is not compared.
 """
 
 from __future__ import annotations
@@ -60,9 +60,10 @@ _MODULES = {
 NAMES = tuple(_MODULES)
 
 
-def find(names: Sequence[str], threads: int) -> tuple[list[Peer], list[str]]:
+def find(names: Sequence[str], threads: int, gpu: bool = False) -> tuple[list[Peer], list[str]]:
     """The peers that are installed, and the names of those that are not. Those without kernels of
-    their own to compare, such as llama.cpp, are in neither list if they are installed."""
+    their own to compare, such as llama.cpp, are in neither list if they are installed. `gpu` says
+    whether lbrx runs on a GPU."""
     found, missing = [], []
     for name in names:
         if name not in _MODULES:
@@ -71,5 +72,5 @@ def find(names: Sequence[str], threads: int) -> tuple[list[Peer], list[str]]:
             missing.append(name)
         elif name != "llama.cpp":
             made = import_module(f"lbrx.bench.peers.with_{name}")
-            found.append(made.load(import_module(_MODULES[name]), threads))
+            found.append(made.load(import_module(_MODULES[name]), threads, gpu))
     return found, missing

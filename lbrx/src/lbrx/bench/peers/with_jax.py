@@ -8,7 +8,7 @@ from typing import Any
 from lbrx.bench.peers import Operation, Peer
 
 
-def load(module: Any, threads: int) -> Peer:
+def load(module: Any, threads: int, gpu: bool) -> Peer:
     """XLA's processor backend takes all cores of the process; it has no setting for threads."""
     n = module.numpy
     return Peer(

@@ -7,7 +7,7 @@ from typing import Any
 from lbrx.bench.peers import Operation, Peer
 
 
-def load(module: Any, threads: int) -> Peer:
+def load(module: Any, threads: int, gpu: bool) -> Peer:
     """MLX chooses its number of threads itself."""
     return Peer(
         name="mlx",

@@ -12,7 +12,7 @@ from lbrx.bench.peers import Operation, Peer
 Array = np.ndarray[Any, Any]
 
 
-def load(module: Any, threads: int) -> Peer:
+def load(module: Any, threads: int, gpu: bool) -> Peer:
     return Peer(
         name="numpy",
         version=module.__version__,

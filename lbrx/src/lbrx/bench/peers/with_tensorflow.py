@@ -7,7 +7,7 @@ from typing import Any
 from lbrx.bench.peers import Operation, Peer
 
 
-def load(module: Any, threads: int) -> Peer:
+def load(module: Any, threads: int, gpu: bool) -> Peer:
     module.config.set_visible_devices([], "GPU")
     module.config.threading.set_intra_op_parallelism_threads(threads)
     operations = _operations(module)

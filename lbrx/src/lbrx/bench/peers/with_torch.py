@@ -1,4 +1,4 @@
-"""PyTorch on the processor."""
+"""PyTorch on the same kind of device as lbrx: a GPU if lbrx runs on one, else the processor."""
 
 from __future__ import annotations
 
@@ -7,20 +7,29 @@ from typing import Any
 from lbrx.bench.peers import Operation, Peer
 
 
-def load(module: Any, threads: int) -> Peer:
+def load(module: Any, threads: int, gpu: bool) -> Peer:
     module.set_num_threads(threads)
     module.set_grad_enabled(False)
+    device = _device(module) if gpu else "cpu"
+    waits = {"cuda": module.cuda.synchronize, "mps": module.mps.synchronize}
+    wait = waits.get(device, lambda: None)
     return Peer(
         name="torch",
-        version=module.__version__,
+        version=f"{module.__version__} on {device}",
         dtypes=frozenset({"float32", "float16", "bfloat16"}),
-        array=lambda x, dtype: module.tensor(x, dtype=getattr(module, dtype)),
-        finish=lambda result: result,
-        operations=_operations(module),
+        array=lambda x, dtype: module.tensor(x, dtype=getattr(module, dtype), device=device),
+        finish=lambda result: wait(),
+        operations=_operations(module, device),
     )
 
 
-def _operations(t: Any) -> dict[str, Operation]:
+def _device(module: Any) -> str:
+    if module.cuda.is_available():
+        return "cuda"
+    return "mps" if module.backends.mps.is_available() else "cpu"
+
+
+def _operations(t: Any, device: str) -> dict[str, Operation]:
     functional = t.nn.functional
 
     def chain(x: Any) -> Any:
@@ -31,7 +40,7 @@ def _operations(t: Any) -> dict[str, Operation]:
 
     def rope(x: Any, positions: Any) -> Any:
         half = x.shape[-1] // 2
-        angles = positions[:, None] * 10000.0 ** (-t.arange(half) / half)
+        angles = positions[:, None] * 10000.0 ** (-t.arange(half, device=device) / half)
         cos, sin = t.cos(angles).to(x.dtype), t.sin(angles).to(x.dtype)
         a, b = x[..., :half], x[..., half:]
         return t.cat([a * cos - b * sin, a * sin + b * cos], -1)
@@ -56,7 +65,7 @@ def _operations(t: Any) -> dict[str, Operation]:
         "max_pool2d": lambda x, size: functional.max_pool2d(x, size),
         "network": network,
         "overwrite": lambda cache, rows, positions: cache.index_copy(0, positions, rows),
-        "random": lambda count: t.randn(count),
+        "random": lambda count: t.randn(count, device=device),
         "rms_norm": lambda x: functional.rms_norm(x, x.shape[-1:], eps=1e-5),
         "rope": rope,
         "scatter": lambda x, indices, updates: x.scatter_add(-1, indices, updates),
