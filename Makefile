@@ -51,9 +51,9 @@ DISCRETE := softmetal/tests/api/test_api_commands.py softmetal/tests/api/test_ap
 # `apt-get install qemu-user-static libc6-arm64-cross`; without them they are skipped.
 test-full: SEED := $(or $(SEED),$(shell date +%s))
 test-full: .venv/.model .venv/.wheels .venv/.docs ## every test, with new random inputs (SEED)
-	TEST_SEED=$(SEED) $(BIN)/pytest -q -n auto --hypothesis-seed=$(SEED)
-	SOFTMETAL_DEVICE=discrete $(BIN)/pytest -q -n auto -m "not full" $(DISCRETE) lbrx/tests
-	SOFTMETAL_STRICT=host $(BIN)/pytest -q -n auto -m "not full" lbrx/tests
+	TEST_SEED=$(SEED) $(BIN)/pytest -q -n auto --dist worksteal --hypothesis-seed=$(SEED)
+	SOFTMETAL_DEVICE=discrete $(BIN)/pytest -q -n auto --dist worksteal -m "not full" $(DISCRETE) lbrx/tests
+	SOFTMETAL_STRICT=host $(BIN)/pytest -q -n auto --dist worksteal -m "not full" lbrx/tests
 
 # PYTHON has numpy, ml_dtypes, pytest, pytest-xdist, hypothesis and ziglang; nothing is installed.
 GPU := softmetal/tests/msl softmetal/tests/api/test_api_commands.py softmetal/tests/api/test_api_icb.py \
