@@ -22,6 +22,9 @@ from seeds import SEED
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# The whole suite makes more than the default limit holds, and would evict what it needs again.
+os.environ.setdefault("SOFTMETAL_CACHE_LIMIT", str(16 << 30))
+
 # The order in which `race` runs threads, here and in the processes that tests start.
 os.environ.setdefault("SOFTMETAL_SEED", str(max(SEED, 1)))
 

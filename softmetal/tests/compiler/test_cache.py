@@ -74,6 +74,17 @@ def test_the_least_recently_used_go_first(tmp_path):
     ]
 
 
+def test_what_is_used_while_entries_are_listed_stays(tmp_path, monkeypatch):
+    cache = DiskCache(tmp_path, limit=0)
+    for name in ("aa", "bb"):
+        os.utime(cache.insert("kernel", name, fill_with(b"x")), (1, 1))
+    listed = list(cache.entries())
+    assert cache.find("kernel", "aa") is not None  # another process uses it
+    monkeypatch.setattr(cache, "entries", lambda: iter(listed))
+    cache.evict()
+    assert [cache.find("kernel", name) is not None for name in ("aa", "bb")] == [True, False]
+
+
 def test_leftovers_of_the_dead_are_removed(tmp_path):
     cache = DiskCache(tmp_path, 1 << 20)
     leftover = tmp_path / "tmp" / "dead"

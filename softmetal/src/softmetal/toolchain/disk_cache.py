@@ -45,6 +45,13 @@ class CacheEntry:
     size: int
     used: float
 
+    def is_used_since(self) -> bool:
+        """Whether a process has used it since it was listed, or removed it."""
+        try:
+            return self.path.stat().st_mtime != self.used
+        except OSError:
+            return True
+
 
 def key_of(*parts: str | bytes) -> str:
     """A digest of `parts`. Their lengths are part of it, so that (ab, c) and (a, bc) differ."""
@@ -116,7 +123,8 @@ class DiskCache:
         for entry in entries:
             if excess <= 0:
                 break
-            if entry.path != keep:
+            # Listing many entries takes seconds, in which other processes go on using them.
+            if entry.path != keep and not entry.is_used_since():
                 self._remove(entry.path)
                 excess -= entry.size
 
