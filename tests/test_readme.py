@@ -31,9 +31,9 @@ ELSEWHERE = {  # the tests of these pages
     "docs/howto/merging.md": "lbrx/tests/merge/test_merging_page.py",
     "docs/howto/models.md": "lbrx/tests/models/test_models_page.py",
     "docs/howto/quantization.md": "lbrx/tests/quant/test_quant_docs.py",
-    "docs/softcoreml.md": "tests/test_docs.py",
+    "docs/softcoreml.md": "tests/test_documentation.py",
     "docs/video.md": "lbrx/tests/video/test_video_page.py",
-    "docs/tutorials/continuous_integration.md": "tests/test_docs.py",
+    "docs/tutorials/continuous_integration.md": "tests/test_documentation.py",
 }
 BLOCK = re.compile(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", re.DOTALL)
 END = "---- end of a block ----"

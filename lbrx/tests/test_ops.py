@@ -41,7 +41,8 @@ def _quiet():
 
 def test_every_operation_has_an_oracle():
     covered = [*ELEMENTWISE, *REDUCTIONS, *ALONG_AXIS, *OTHERS]
-    assert sorted(covered) == sorted(ops.TABLE)
+    video = {"video_frames", "video_planes"}  # there once lbrx.video is imported, and tested with it
+    assert sorted(covered) == sorted(set(ops.TABLE) - video)
 
 
 @pytest.mark.parametrize("name", ELEMENTWISE)

@@ -317,7 +317,8 @@ def test_repr_has_values_shape_dtype_device_and_name():
 
 def test_every_operation_is_a_method_with_a_signature():
     for op in lbrx.ops.TABLE.values():
-        if op.operands and not op.variadic:
+        # Operations of lbrx.video are in the table once it is imported, and have no methods.
+        if op.operands and not op.variadic and not op.name.startswith("video_"):
             assert getattr(lbrx.Tensor, op.name).__doc__
             if hasattr(OperationMethods, op.name):  # else it takes more than the operation does
                 names = list(inspect.signature(getattr(lbrx.Tensor, op.name)).parameters)

@@ -46,6 +46,10 @@ REFUSED |= dict.fromkeys(
     ),
     "the Neural Engine has no integers: compute it outside the function",
 )
+REFUSED |= dict.fromkeys(
+    ("video_frames", "video_planes"),
+    "it belongs to video: convert frames outside, and pass them as an argument",
+)
 _INTEGER_RESULTS = ("argmax", "argmin", "argsort")
 _RANDOM = "draw random numbers outside, and pass them as an argument"
 MAX_RANK, MAX_AXIS = 5, 65536
