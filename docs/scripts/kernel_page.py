@@ -158,7 +158,7 @@ def generated() -> dict[str, str]:
         from lbrx.kernels.registry import FAMILIES
 
         choices = _choices(gpu, processor, apple)
-        # lbrx.video registers its own when it is imported; docs/video.md is about them.
+    # lbrx.video registers its own when it is imported; docs/video.md is about them.
     own = {name: each for name, each in FAMILIES.items() if not name.startswith("video_")}
     parts = [_family(each, choices.get(name, [])) for name, each in sorted(own.items())]
     head = HEAD.replace("{cores}", str(CORES)).replace("{chip}", apple.chip)
