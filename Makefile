@@ -116,4 +116,4 @@ docs-serve: .venv/.docs ## shows the site at http://127.0.0.1:8000
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
 
 clean: ## remove what the targets made
-	rm -rf .venv .venv-peers site artifacts .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-peers site artifacts bench-report .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
