@@ -12,7 +12,9 @@ from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 from seeds import SEED
 
+from softmetal import compiler
 from softmetal.toolchain.disk_cache import DiskCache, key_of
+from softmetal.types import CompileOptions
 
 
 def fill_with(content):
@@ -159,3 +161,19 @@ def test_the_size_is_looked_at_now_and_then_by_one_process(tmp_path, monkeypatch
     os.utime(tmp_path / "checked", (time.time() - 3600,) * 2)
     DiskCache(tmp_path, 1 << 20).insert("kernel", "dd", fill_with(b"x"))
     assert len(looks) == 2
+
+
+def test_a_library_that_vanishes_after_it_was_found_is_checked_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("SOFTMETAL_CACHE", str(tmp_path))
+    source = "kernel void vanishing(device float *x) { x[0] = 1; }"
+    program = compiler.compile_library(source, CompileOptions())
+    found = DiskCache.find
+
+    def find_and_lose(cache, kind, key):
+        path = found(cache, kind, key)
+        if kind == "library" and path is not None:
+            cache.discard(kind, key)
+        return path
+
+    monkeypatch.setattr(DiskCache, "find", find_and_lose)
+    assert compiler.compile_library(source, CompileOptions()) == program

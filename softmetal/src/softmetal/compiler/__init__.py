@@ -59,10 +59,9 @@ def check(source: str, options: CompileOptions) -> tuple[Program, str]:
     _require_text(source, options)
     store = disk_cache.default()
     key = disk_cache.key_of(fingerprint(), source, repr(options))
-    if (entry := store.find("library", key)) is not None and _fresh(entry):
-        return serialization.from_bytes((entry / "program").read_bytes()), (
-            entry / "warnings"
-        ).read_text()
+    entry = store.find("library", key)
+    if entry is not None and (found := _read(entry)) is not None:
+        return found
     from softmetal.compiler import building
 
     program, warnings, files = building.front(source, options)
@@ -72,7 +71,7 @@ def check(source: str, options: CompileOptions) -> tuple[Program, str]:
         (folder / "warnings").write_text(warnings)
         (folder / "files").write_text(json.dumps({str(f): _digest(f) for f in files}))
 
-    if entry is not None:  # a header of the user has changed since
+    if entry is not None:  # stale
         store.discard("library", key)
     store.insert("library", key, fill)
     return program, warnings
@@ -112,10 +111,17 @@ def _digest(file: Path) -> str:
         return ""
 
 
-def _fresh(entry: Path) -> bool:
-    """Whether the user's headers are what they were when the library was checked."""
-    files = json.loads((entry / "files").read_text())
-    return all(_digest(Path(file)) == digest for file, digest in files.items())
+def _read(entry: Path) -> tuple[Program, str] | None:
+    """A checked library, unless a header of the user has changed since, or another process that
+    made room in the cache has removed the entry between the moment it was found and now."""
+    try:
+        files = json.loads((entry / "files").read_text())
+        if any(_digest(Path(file)) != digest for file, digest in files.items()):
+            return None
+        program = serialization.from_bytes((entry / "program").read_bytes())
+        return program, (entry / "warnings").read_text()
+    except FileNotFoundError:
+        return None
 
 
 # ---- kernels ------------------------------------------------------------------------------------
