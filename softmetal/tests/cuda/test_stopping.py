@@ -28,6 +28,11 @@ KERNELS = {
     "outer": (SUM.format("for (uint k = 0; k < n; k++) for (uint j = 0; j < x[k]; j++) s += x[k * j];"), 1, False),
     "vectors": ("float4 v = 0; uint k = 0; while (k < x[k]) { v = v.yzwx + float(x[k]); k++; } "
                 "x[i] = uint(v.x + v.y * v.z - v.w);", 1, False),
+    "constant inside": (SUM.format("for (uint k = 0; k < n; k++) {{ _Pragma(\"nounroll\") for (uint j = 0; j < 60; j++) s += x[k ^ j]; "
+                        "_Pragma(\"nounroll\") for (int j = 90; j > 3; j -= 4) s ^= x[k ^ j]; }}"), 0, False),
+    "constant outside": (SUM.format("_Pragma(\"nounroll\") for (uint k = 0; k < 60; k++) for (uint j = 0; j < x[k]; j++) s += x[k * j];"), 0, False),
+    "many inside": (SUM.format("for (uint k = 0; k < n; k++) _Pragma(\"nounroll\") for (uint j = 0; j < 1000000; j++) s += x[k ^ j];"), 1, False),
+    "sums of simdgroups": (SUM.format("for (uint k = i; k < n; k += w) s += simd_sum(x[k]);"), 0, False),
     "counted": (SUM.format("for (uint k = 0; k < n; k++) s += x[k];"), 0, False),
     "down": (SUM.format("for (int k = int(n); k > 0; k -= 3) s += x[k];"), 0, False),
     "grid": (SUM.format("for (uint k = i; k < n; k += w) s += x[k];"), 0, False),
@@ -53,7 +58,7 @@ def test_kernels(name, tmp_path, ptxas_path):
     _, looks, traps = KERNELS[name]
     path = ptx(name, PtxTarget("sm_90"))
     text = path.read_text()
-    assert text.count("ld.volatile.global.u64 %s, [%c+0]") == looks, text
+    assert text.count("ld.volatile.global.u64 %stop, [%control+0]") == looks, text
     assert text.count(" exit;") == looks + traps
     assert "\ttrap;" not in text
     ptxas.assemble(path, "sm_90", tmp_path / "k.cubin")

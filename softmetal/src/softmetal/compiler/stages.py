@@ -239,7 +239,7 @@ def unit(program: Program, function: Function, constants: Mapping[int, bytes], e
 
 def _parameter(parameter: Parameter) -> str:
     if parameter.kind == "buffer":
-        constant = "constant" in parameter.type.split() and parameter.type.endswith("&")
+        constant = "constant" in parameter.type.split()
         kind = f"::softmetal::{'constant_buffer' if constant else 'buffer'}<{parameter.index}>"
     elif parameter.kind == "threadgroup":
         kind = f"::softmetal::scratch<{parameter.index}>"

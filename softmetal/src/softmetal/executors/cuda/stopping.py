@@ -1,9 +1,10 @@
 """Kernels that can be ended: a trap and a loop that has run for too long leave by `exit`.
 
 CUDA has no call that stops a kernel, and a trap ends the process's access to the GPU. So a trap
-writes its reason to memory of the host and ends its thread, and loops look there every few seconds,
-when the upper half of the clock changes. A loop that counts in fixed steps to a number that it does
-not change, and that contains no other loop, ends by itself soon enough and does not look.
+writes its reason to memory of the host and ends its thread, and loops look there every few seconds:
+each counts its iterations in a register, now and then reads the clock, and looks when the clock's
+upper half has changed. A loop that counts in fixed steps to a number that it does not change ends by
+itself soon enough and does not look, if the loops inside it take a constant number of iterations.
 """
 
 from __future__ import annotations
@@ -26,18 +27,26 @@ _TARGET = re.compile(r'label %("[^"\n]+"|[\w.$-]+)')
 _DEFINED = re.compile(r'^  (%"[^"\n]+"|%[\w.$-]+) = ', re.M)
 _PHI = re.compile(r"^  (%[\w.$-]+) = phi .*?(\[ .*)$", re.M)
 _STEP = re.compile(
-    r"^  (%[\w.$-]+) = (?:add|sub|lshr|shl) (?:[a-z]+ )*i\d+ (%[\w.$-]+), (%[\w.$-]+|-?[1-9]\d*)",
+    r"^  (%[\w.$-]+) = (add|sub|lshr|shl) (?:[a-z]+ )*i\d+ (%[\w.$-]+), (%[\w.$-]+|-?[1-9]\d*)",
     re.M,
 )
 _EXIT = re.compile(r"^  br i1 (%[\w.$-]+), label", re.M)
+_NUMBER = re.compile(r"-?\d+")
+_MOST_ITERATIONS = 1 << 16  # of loops with a constant number of them in a loop that does not look
+# Iterations between two reads of the clock: in a loop without others inside, and in one with them.
+_INTERVAL, _OUTER_INTERVAL = 4096, 16
+# Assembly that touches none of the program's memory: loads and stores may move across it.
+_PRIVATE = "nounwind willreturn memory(inaccessiblemem: readwrite)"
+_CLOCK = f'call i32 asm sideeffect "mov.u32 $0, %clock_hi;", "=r"() {_PRIVATE}'
+_RARELY = '!prof !{!"branch_weights", i32 1, i32 4096}'
 
 
 def with_soft_traps(ir: str, entry: str) -> str:
     """Traps as an error of their command buffer."""
     if not _TRAP.search(ir):
         return ir
-    text = f"{{ .reg .pred %p; setp.eq.u32 %p, 0, 0; {_leave(entry, _TRAPPED, '%p')} }}"
-    return _TRAP.sub(lambda _: f'  call void asm sideeffect "{text}", ""()', ir)
+    leave = _leave(entry, _TRAPPED)
+    return _TRAP.sub(lambda _: leave, ir)
 
 
 def with_ends_of_loops(ir: str, entry: str) -> str:
@@ -48,11 +57,11 @@ def with_ends_of_loops(ir: str, entry: str) -> str:
     if found is None:
         return ir
     body = Body(found[1])
-    headers = [header for header, loop in body.loops.items() if not body.ends_soon(header, loop)]
+    headers = [header for header in body.loops if not body.ends_soon(header)]
     if not headers:
         return ir
-    text = _with_looks(body, headers, entry)
-    return ir[: found.start(1)] + text + ir[found.end(1) :]
+    text = _with_looks(body, headers)
+    return ir[: found.start(1)] + text + ir[found.end(1) :] + _look(entry)
 
 
 @dataclass(frozen=True)
@@ -107,49 +116,127 @@ class Body:
                 done.add(following)
                 path[following] = iter(self.successors[following])
 
-    def ends_soon(self, header: str, loop: set[str]) -> bool:
-        """Whether a loop counts to a number, and contains no other loop."""
-        if any(other in loop for other in self.loops if other != header):
-            return False
+    def ends_soon(self, header: str) -> bool:
+        """Whether a loop counts to a number, and those inside it to constants."""
+        number = self._iterations(header)
+        return number is not None and number.variable <= 1 and number.constant <= _MOST_ITERATIONS
+
+    def contains_loops(self, header: str) -> bool:
+        return any(other in self.loops[header] for other in self.loops if other != header)
+
+    def _iterations(self, header: str) -> _Iterations | None:
+        """An upper bound of a loop's iterations, with those of the loops inside it."""
+        loop = self.loops[header]
+        inner = [other for other in self.loops if other != header and other in loop]
+        if not all(self.loops[other] < loop for other in inner):
+            return None
+        counts = [self._counted(header), *(self._iterations(other) for other in inner)]
+        known = [each for each in counts if each is not None]
+        if len(known) < len(counts):
+            return None
+        own, inside = known[0], known[1:]
+        constant = own.constant * max((each.constant for each in inside), default=1)
+        variable = own.variable + max((each.variable for each in inside), default=0)
+        return _Iterations(constant, variable)
+
+    def _counted(self, header: str) -> _Iterations | None:
+        """Iterations of a loop by itself; None if it does not count to a number."""
+        loop = self.loops[header]
         text = "".join(self.blocks[name] for name in loop)
         inside = set(_DEFINED.findall(text))
         phis: dict[str, str] = dict(_PHI.findall(self.blocks[header]))
-        found = [(new, *pair) for new, a, b in _STEP.findall(text) for pair in ((a, b), (b, a))]
-        steps = {new: old for new, old, step in found if old in phis and step not in inside}
-        counters = {old for new, old in steps.items() if f"[ {new}, " in phis[old]}
-        counters |= {new for new, old in steps.items() if old in counters}
+        found = [
+            _Counter(new, operation, *pair)
+            for new, operation, a, b in _STEP.findall(text)
+            for pair in ((a, b), (b, a))
+        ]
+        counters = {
+            name: each
+            for each in found
+            if each.old in phis and each.step not in inside and f"[ {each.new}, " in phis[each.old]
+            for name in (each.old, each.new)
+        }
         latches = {name for name in loop if header in self.successors[name]}
         every_turn = {header} | (latches if len(latches) == 1 else set())
-        return any(self._leaves(name, loop, inside, counters) for name in every_turn)
+        ends = [self._end(name, loop, inside, counters) for name in sorted(every_turn)]
+        numbers = [each.iterations(phis[each.counter.old]) for each in ends if each is not None]
+        return min(numbers, key=lambda each: each.variable) if numbers else None
 
-    def _leaves(self, block: str, loop: set[str], inside: set[str], counters: set[str]) -> bool:
-        """Whether a block ends the loop when a counter has reached what is fixed in the loop."""
+    def _end(
+        self, block: str, loop: set[str], inside: set[str], counters: dict[str, _Counter]
+    ) -> _End | None:
+        """The test by which a block ends the loop: a counter has reached what is fixed in the loop."""
         branch = _EXIT.search(self.blocks[block])
         if branch is None or all(name in loop for name in self.successors[block]):
-            return False
+            return None
         test = re.search(
-            rf"^  {re.escape(branch[1])} = icmp (?:samesign )?\w+ \w+ (\S+), (\S+?)(?:,|$)",
+            rf"^  {re.escape(branch[1])} = icmp (?:samesign )?(\w+) \w+ (\S+), (\S+?)(?:,|$)",
             "".join(self.blocks[name] for name in loop),
             re.M,
         )
         if test is None:
-            return False
-        pairs = ((test[1], test[2]), (test[2], test[1]))
-        return any(one in counters and other not in inside for one, other in pairs)
+            return None
+        for one, other in ((test[2], test[3]), (test[3], test[2])):
+            if one in counters and other not in inside:
+                return _End(counters[one], test[1], other)
+        return None
 
 
-def _with_looks(body: Body, headers: list[str], entry: str) -> str:
-    clock = 'call i32 asm sideeffect "mov.u32 $0, %clock_hi;", "=r"()'
+@dataclass(frozen=True)
+class _Iterations:
+    """How often nested loops iterate: a product of constants, and of so many variable numbers."""
+
+    constant: int
+    variable: int
+
+
+@dataclass(frozen=True)
+class _Counter:
+    new: str
+    operation: str
+    old: str  # a phi
+    step: str
+
+
+@dataclass(frozen=True)
+class _End:
+    """A comparison of a counter with a limit."""
+
+    counter: _Counter
+    comparison: str
+    limit: str
+
+    def iterations(self, phi: str) -> _Iterations:
+        if self.counter.operation in ("lshr", "shl"):
+            return _Iterations(64, 0)
+        starts = [value for value in re.findall(r"\[ (\S+), ", phi) if value != self.counter.new]
+        values = (*starts, self.counter.step, self.limit)
+        if len(values) != 3 or not all(_NUMBER.fullmatch(each) for each in values):
+            return _Iterations(1, 1)
+        start, step, limit = map(int, values)
+        step = -step if self.counter.operation == "sub" else step
+        count, rest = divmod(limit - start, step)
+        passed = rest and self.comparison in ("eq", "ne")
+        return _Iterations(1, 1) if count < 0 or passed else _Iterations(count + 1, 0)
+
+
+def _with_looks(body: Body, headers: list[str]) -> str:
     begin = (
-        "  %softmetal.clock = alloca i32\n"
-        f"  %softmetal.began = {clock}\n  store i32 %softmetal.began, ptr %softmetal.clock\n"
+        "  %softmetal.left = alloca i32\n  %softmetal.clock = alloca i32\n"
+        f"  store i32 {_INTERVAL}, ptr %softmetal.left\n"
+        f"  %softmetal.began = {_CLOCK}\n"
+        "  store i32 %softmetal.began, ptr %softmetal.clock\n"
     )
     parts = []
     for index, (name, block) in enumerate(body.blocks.items()):
         label = f"{name}:" if name else ""
         at = _after_phis(block)
-        look = _look(index, entry) if name in headers else ""
         first = begin if index == 0 else ""
+        look = ""
+        if name in headers:
+            interval = _OUTER_INTERVAL if body.contains_loops(name) else _INTERVAL
+            pointers = "ptr %softmetal.left, ptr %softmetal.clock"
+            look = f"  call void @softmetal.look({pointers}, i32 {interval})\n"
         parts.append(f"{label}{block[:at]}{first}{look}{block[at:]}")
     return "".join(parts)
 
@@ -163,48 +250,49 @@ def _after_phis(block: str) -> int:
     return first.start() if first else len(block)
 
 
-def _look(index: int, entry: str) -> str:
+def _look(entry: str) -> str:
+    """A function that counts down, and every so often leaves the kernel if it has to end. It is
+    control flow rather than predicated assembly: most iterations only subtract and branch."""
     parameter = f"{entry}_param_0"
-    text = (
-        "{ .reg .pred %now, %over; .reg .u32 %t; .reg .u64 %c, %s, %l; "
-        "mov.u32 %t, %clock_hi; setp.ne.u32 %now, %t, $1; mov.u32 $0, %t; "
-        f"@%now ld.param.u64 %c, [{parameter}+{_CONTROL}]; "
-        f"@%now ld.volatile.global.u64 %s, [%c+{_STOP}]; "
-        f"{_list_number(parameter, '%l', '%c', '%now')} "
-        f"setp.ge.and.u64 %over, %s, %l, %now; {_leave(entry, _STOPPED, '%over')} }}"
+    must_end = (
+        "{ .reg .pred %p; .reg .u64 %control, %stop, %list; "
+        f"ld.param.u64 %control, [{parameter}+{_CONTROL}]; "
+        f"ld.volatile.global.u64 %stop, [%control+{_STOP}]; "
+        f"{_list_number(parameter)} setp.ge.u64 %p, %stop, %list; selp.u32 $0, 1, 0, %p; }}"
     )
-    n = f"%softmetal.look{index}"
     return (
-        f"  {n} = load i32, ptr %softmetal.clock\n"
-        f'  {n}.now = call i32 asm sideeffect "{text}", "=&r,r"(i32 {n})\n'
-        f"  store i32 {n}.now, ptr %softmetal.clock\n"
+        "\ndefine internal void @softmetal.look(ptr %left, ptr %clock, i32 %interval) "
+        "alwaysinline {\n"
+        "  %was = load i32, ptr %left\n  %now = add i32 %was, -1\n"
+        "  store i32 %now, ptr %left\n  %over = icmp slt i32 %now, 0\n"
+        f"  br i1 %over, label %read, label %done, {_RARELY}\n"
+        "read:\n  store i32 %interval, ptr %left\n  %before = load i32, ptr %clock\n"
+        f"  %time = {_CLOCK}\n  store i32 %time, ptr %clock\n"
+        "  %same = icmp eq i32 %time, %before\n  br i1 %same, label %done, label %look\n"
+        f'look:\n  %found = call i32 asm sideeffect "{must_end}", "=r"() {_PRIVATE}\n'
+        "  %end = icmp ne i32 %found, 0\n  br i1 %end, label %leave, label %done\n"
+        f"leave:\n{_leave(entry, _STOPPED)}\n  br label %done\ndone:\n  ret void\n}}\n"
     )
 
 
-def _list_number(parameter: str, to: str, control: str, when: str) -> str:
+def _list_number(parameter: str) -> str:
     """The number of the command list: a launch has it, or for a graph the queue's control."""
     return (
-        f"{{ .reg .pred %graph; @{when} ld.param.u64 {to}, [{parameter}+{_LIST}]; "
-        f"setp.eq.and.u64 %graph, {to}, 0, {when}; "
-        f"@%graph ld.volatile.global.u64 {to}, [{control}+{_CURRENT}]; }}"
+        f"{{ .reg .pred %graph; ld.param.u64 %list, [{parameter}+{_LIST}]; "
+        "setp.eq.u64 %graph, %list, 0; "
+        f"@%graph ld.volatile.global.u64 %list, [%control+{_CURRENT}]; }}"
     )
 
 
-def _leave(entry: str, reason: int, when: str) -> str:
-    """Instructions that write the reason and end the thread, if the predicate `when` is true."""
+def _leave(entry: str, reason: int) -> str:
+    """Assembly that writes the reason and ends the thread."""
     parameter = f"{entry}_param_0"
-    instructions = (
-        "mad.lo.u64 %place, %place, 8, %control",
-        f"ld.param.u64 %kernel, [{parameter}+{_KERNEL}]",
-        f"or.b64 %kernel, %kernel, {reason << _SHIFT}",
-        f"st.volatile.global.u64 [%place+{_ENDED}], %kernel",
-        "exit",
+    text = (
+        "{ .reg .u64 %control, %list, %kernel; "
+        f"ld.param.u64 %control, [{parameter}+{_CONTROL}]; {_list_number(parameter)} "
+        f"and.b64 %list, %list, {_LISTS - 1}; mad.lo.u64 %list, %list, 8, %control; "
+        f"ld.param.u64 %kernel, [{parameter}+{_KERNEL}]; "
+        f"or.b64 %kernel, %kernel, {reason << _SHIFT}; "
+        f"st.volatile.global.u64 [%list+{_ENDED}], %kernel; exit; }}"
     )
-    return (
-        "{ .reg .u64 %control, %place, %kernel; "
-        f"@{when} ld.param.u64 %control, [{parameter}+{_CONTROL}]; "
-        f"{_list_number(parameter, '%place', '%control', when)} "
-        f"@{when} and.b64 %place, %place, {_LISTS - 1}; "
-        + " ".join(f"@{when} {each};" for each in instructions)
-        + " }"
-    )
+    return f'  call void asm sideeffect "{text}", ""() {_PRIVATE}'

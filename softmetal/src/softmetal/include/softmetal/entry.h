@@ -209,7 +209,7 @@ struct buffer {
   }
 };
 
-// A `constant T&`: read-only by the language, so a loop over threads may keep a copy.
+// A `constant T&` or `constant T*`: no thread changes it. A loop over threads may keep a copy of a `T&`.
 template <unsigned I>
 struct constant_buffer : buffer<I> {};
 
@@ -284,6 +284,20 @@ template <unsigned I, class T>
 constexpr bool is_copied<constant_buffer<I>, const T &> =
     __is_trivially_copyable(T) && sizeof(T) <= 1024;
 
+// The type of a parameter of which the optimiser knows that nothing a thread stores changes it.
+template <class P, class A>
+struct unaliased {
+  using type = A;
+};
+template <unsigned I, class T>
+struct unaliased<constant_buffer<I>, const T &> {
+  using type = const T &__restrict;
+};
+template <unsigned I, class T>
+struct unaliased<constant_buffer<I>, const T *> {
+  using type = const T *__restrict;
+};
+
 template <unsigned Place, class Argument>
 struct slot : Argument {
   using Argument::Argument;
@@ -304,8 +318,9 @@ struct kernel<F, list<P...>, void (*)(A...)> {
   template <bool Looped, unsigned... I>
   struct loaded<Looped, sequence<unsigned, I...>> : held<I, P, A, Looped>... {
     SM_INLINE loaded(const sm_launch *l, char *base) : held<I, P, A, Looped>(l, base)... {}
+    template <auto Function = F>
     SM_INLINE void call(const where &w) const {
-      F(static_cast<const held<I, P, A, Looped> &>(*this).get(w)...);
+      Function(static_cast<const held<I, P, A, Looped> &>(*this).get(w)...);
     }
   };
   using places = __make_integer_seq<sequence, unsigned, count>;
@@ -326,9 +341,14 @@ struct kernel<F, list<P...>, void (*)(A...)> {
     return w;
   }
 
-  // The kernel of one thread.
+  // The kernel with unaliased parameters. Not always_inline: the kernel must be part of it before it is
+  // inlined, else the promise is lost.
+  static inline void run(typename unaliased<P, A>::type... arguments) { F(arguments...); }
+
+  // The kernel of one thread, or `run`.
+  template <auto Function = F>
   static SM_INLINE void thread(const sm_launch *l, char *scratch, const where &w) {
-    alone(l, scratch).call(w);
+    alone(l, scratch).template call<Function>(w);
   }
 
   template <class T>

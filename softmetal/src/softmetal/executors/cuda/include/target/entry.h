@@ -61,7 +61,8 @@ SM_INLINE bool find_thread(const sm_launch& l, where& w) {
   extern "C" __attribute__((global)) void name(const sm_launch l) {                   \
     softmetal::where w = {};                                                          \
     SM_SET_LOG SM_SET_CHECK                                                           \
-    if (softmetal::find_thread(l, w)) softmetal_kernel::thread(&l, softmetal_scratch, w); \
+    if (softmetal::find_thread(l, w))                                                 \
+      softmetal_kernel::thread<softmetal_kernel::run>(&l, softmetal_scratch, w);      \
   }
 
 #endif
