@@ -51,7 +51,7 @@ class Generated:
 
 def generate(source: KernelSource, architecture: str, stoppable: bool) -> Generated:
     """Compile a kernel; its loops can be ended if it is `stoppable`."""
-    ir = _optimised(source, architecture)
+    ir = _bounded(_optimised(source, architecture), source)
     stages.refuse(ir, _own_assembly())
     ir = alignment.with_misaligned_vectors(ir, entry_name(source.function.name), _alignments(ir))
     checked = instrumented(ir) if source.checked else None
@@ -127,6 +127,21 @@ def _unit(source: KernelSource) -> str:
         f"SM_INFO({function.max_total_threads})\nSM_ENTRY({entry_name(function.name)})\n"
     )
     return _BEGIN + stages.unit(source.program, function, source.constants, entry)
+
+
+def _bounded(ir: str, source: KernelSource) -> str:
+    """The largest threadgroup that a kernel declares, with which one has to fit a multiprocessor:
+    without it ptxas saves registers, and few loads are in flight."""
+    if not (most := source.function.max_total_threads):
+        return ir
+    bounds = f'"nvvm.maxntid"="{most},1,1" "nvvm.minctasm"="1"'
+    entry = entry_name(source.function.name)
+    return re.sub(
+        rf"^(define [^\n]*ptx_kernel [^\n]*@{entry}\([^\n]*?\)[^\n]*?) (#\d+)",
+        rf"\1 {bounds} \2",
+        ir,
+        flags=re.M,
+    )
 
 
 def _exact(ir: str) -> str:

@@ -35,8 +35,9 @@ _NUMBER = re.compile(r"-?\d+")
 _MOST_ITERATIONS = 1 << 16  # of loops with a constant number of them in a loop that does not look
 # Iterations between two reads of the clock: in a loop without others inside, and in one with them.
 _INTERVAL, _OUTER_INTERVAL = 4096, 16
-# Assembly that touches none of the program's memory: loads and stores may move across it.
-_PRIVATE = "nounwind willreturn memory(inaccessiblemem: readwrite)"
+# Assembly that touches none of the program's memory: loads and stores may move across it. Loops with it
+# are not unrolled.
+_PRIVATE = "nounwind willreturn noduplicate memory(inaccessiblemem: readwrite)"
 _CLOCK = f'call i32 asm sideeffect "mov.u32 $0, %clock_hi;", "=r"() {_PRIVATE}'
 _RARELY = '!prof !{!"branch_weights", i32 1, i32 4096}'
 
@@ -285,7 +286,8 @@ def _list_number(parameter: str) -> str:
 
 
 def _leave(entry: str, reason: int) -> str:
-    """Assembly that writes the reason and ends the thread."""
+    """Assembly that writes the reason and ends the thread. It must not promise to return: LLVM would
+    remove it before an `unreachable`, which follows traps."""
     parameter = f"{entry}_param_0"
     text = (
         "{ .reg .u64 %control, %list, %kernel; "
@@ -295,4 +297,4 @@ def _leave(entry: str, reason: int) -> str:
         f"or.b64 %kernel, %kernel, {reason << _SHIFT}; "
         f"st.volatile.global.u64 [%list+{_ENDED}], %kernel; exit; }}"
     )
-    return f'  call void asm sideeffect "{text}", ""() {_PRIVATE}'
+    return f'  call void asm sideeffect "{text}", ""() nounwind noduplicate'
