@@ -144,7 +144,10 @@ def run():
     return int(view[5])
 launches = ctypes.CDLL("libcuda.so.1").fake_graph_launches
 assert run() == 10 and launches() == 0
+early = ctypes.CDLL("libcuda.so.1").fake_early
+assert early() == 5  # each kernel of the first run may begin before the one before it ends
 assert run() == 20 and launches() == 1
+assert early() == 9  # and so may those after the first of the graph
 encode(2, 7)  # a changed slot
 assert run() == 35 and launches() == 2
 assert run() == 50 and launches() == 3

@@ -31,7 +31,7 @@ KERNELS = {
     "constant inside": (SUM.format("for (uint k = 0; k < n; k++) {{ _Pragma(\"nounroll\") for (uint j = 0; j < 60; j++) s += x[k ^ j]; "
                         "_Pragma(\"nounroll\") for (int j = 90; j > 3; j -= 4) s ^= x[k ^ j]; }}"), 0, False),
     "constant outside": (SUM.format("_Pragma(\"nounroll\") for (uint k = 0; k < 60; k++) for (uint j = 0; j < x[k]; j++) s += x[k * j];"), 0, False),
-    "many inside": (SUM.format("for (uint k = 0; k < n; k++) _Pragma(\"nounroll\") for (uint j = 0; j < 1000000; j++) s += x[k ^ j];"), 1, False),
+    "many inside": (SUM.format("_Pragma(\"nounroll\") for (uint k = 0; k < n; k++) _Pragma(\"nounroll\") for (uint j = 0; j < 1000000; j++) s += x[k ^ j];"), 1, False),
     "sums of simdgroups": (SUM.format("for (uint k = i; k < n; k += w) s += simd_sum(x[k]);"), 0, False),
     "counted": (SUM.format("for (uint k = 0; k < n; k++) s += x[k];"), 0, False),
     "down": (SUM.format("for (int k = int(n); k > 0; k -= 3) s += x[k];"), 0, False),

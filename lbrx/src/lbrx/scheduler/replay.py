@@ -211,6 +211,7 @@ class Listed:
         replay = Encoded(
             "replay", used, chosen.execute, kernels=self.counts, written_at=self.written_at
         )
+        chosen.written_at = self.written_at
         chosen.ticket = queue.run(replay)
 
     def _at_rest(self, gpu: Context) -> _List:
@@ -237,6 +238,7 @@ class _List:
         self.open: list[tuple[Any, int, Buffer]] = []  # (command, argument index, recorded buffer)
         self.bound: list[tuple[Any, int] | None] = []  # handle and offset bound in the last run
         self.ticket = 0
+        self.written_at: frozenset[int] = frozenset()  # of the buffers of the next execution
         with autorelease_pool():
             self._fill()
 
@@ -283,9 +285,14 @@ class _List:
 
     def execute(self, commands: Any, buffers: Sequence[Buffer]) -> None:
         encoder = commands.computeCommandEncoder()
-        resources = list({id(b.block): b.block.handle for b in buffers}.values())
-        usage = Metal.MTLResourceUsageRead | Metal.MTLResourceUsageWrite
-        encoder.useResources_count_usage_(resources, len(resources), usage)
+        read = Metal.MTLResourceUsageRead
+        both = read | Metal.MTLResourceUsageWrite
+        written = {id(buffers[i].block): buffers[i].block.handle for i in self.written_at}
+        blocks = {id(b.block): b.block.handle for b in buffers if id(b.block) not in written}
+        for handles, usage in ((written, both), (blocks, read)):
+            resources = list(handles.values())
+            if resources:
+                encoder.useResources_count_usage_(resources, len(resources), usage)
         encoder.executeCommandsInBuffer_withRange_(self.list, (0, len(self.commands)))
         encoder.endEncoding()
 

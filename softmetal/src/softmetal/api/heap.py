@@ -238,9 +238,10 @@ class HeapBuffer(MTLBuffer):
 
 
 def used_memory(allocations: Iterable[object], written: bool) -> list[Command]:
-    """What tells a device with its own memory that kernels may reach these buffers and heaps."""
+    """What tells a device with its own memory that kernels may reach these buffers and heaps. Of
+    private memory there is nothing to tell: the host has no copy."""
     return [
         Use(allocation._memory.address, allocation._memory.length, written)
         for allocation in allocations
-        if isinstance(allocation, MTLBuffer | MTLHeap)
+        if isinstance(allocation, MTLBuffer | MTLHeap) and not allocation._memory.private
     ]

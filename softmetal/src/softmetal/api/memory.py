@@ -22,7 +22,7 @@ class Memory:
     `address` is the device's; where its memory is not the host's, `host` is another address.
     """
 
-    __slots__ = ("__weakref__", "_executor", "_host", "_live", "address", "length")
+    __slots__ = ("__weakref__", "_executor", "_host", "_live", "address", "length", "private")
 
     def __init__(
         self, executor: Executor, length: int, live: dict[int, int], private: bool = False
@@ -32,6 +32,7 @@ class Memory:
         self._executor = executor
         self._live = live
         self.length = length
+        self.private = private
         self.address = self._host = 0
         self.address = executor.allocate(length, private)
         live[self.address] = length
@@ -83,6 +84,7 @@ class Borrowed:
     """Memory of the program, kept exported as long as it is used."""
 
     __slots__ = ("__weakref__", "_deallocator", "_executor", "_view", "address", "length")
+    private = False
 
     def __init__(
         self,
@@ -118,6 +120,7 @@ class Foreign:
     """Memory of a GPU that other code of the process owns; the host cannot see it."""
 
     __slots__ = ("__weakref__", "_owner", "address", "length")
+    private = True
 
     def __init__(self, address: int, length: int, owner: object) -> None:
         self.address, self.length, self._owner = address, length, owner

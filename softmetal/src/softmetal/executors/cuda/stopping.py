@@ -3,8 +3,8 @@
 CUDA has no call that stops a kernel, and a trap ends the process's access to the GPU. So a trap
 writes its reason to memory of the host and ends its thread, and loops look there every few seconds:
 each counts its iterations in a register, now and then reads the clock, and looks when the clock's
-upper half has changed. A loop that counts in fixed steps to a number that it does not change ends by
-itself soon enough and does not look, if the loops inside it take a constant number of iterations.
+upper half has changed. A loop that counts in fixed steps to a number that it does not change ends
+by itself soon enough and does not look, if loops inside it take a constant number of iterations.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _NUMBER = re.compile(r"-?\d+")
 _MOST_ITERATIONS = 1 << 16  # of loops with a constant number of them in a loop that does not look
 # Iterations between two reads of the clock: in a loop without others inside, and in one with them.
 _INTERVAL, _OUTER_INTERVAL = 4096, 16
-# Assembly that touches none of the program's memory: loads and stores may move across it. Loops with it
-# are not unrolled.
+# Assembly that touches none of the program's memory: loads and stores may move across it. Loops
+# with it are not unrolled.
 _PRIVATE = "nounwind willreturn noduplicate memory(inaccessiblemem: readwrite)"
 _CLOCK = f'call i32 asm sideeffect "mov.u32 $0, %clock_hi;", "=r"() {_PRIVATE}'
 _RARELY = '!prof !{!"branch_weights", i32 1, i32 4096}'
@@ -166,7 +166,7 @@ class Body:
     def _end(
         self, block: str, loop: set[str], inside: set[str], counters: dict[str, _Counter]
     ) -> _End | None:
-        """The test by which a block ends the loop: a counter has reached what is fixed in the loop."""
+        """The test by which a block ends the loop: a counter has reached what is fixed in it."""
         branch = _EXIT.search(self.blocks[block])
         if branch is None or all(name in loop for name in self.successors[block]):
             return None
@@ -218,7 +218,8 @@ class _End:
         step = -step if self.counter.operation == "sub" else step
         count, rest = divmod(limit - start, step)
         passed = rest and self.comparison in ("eq", "ne")
-        return _Iterations(1, 1) if count < 0 or passed else _Iterations(count + 1, 0)
+        few = 0 <= count < _MOST_ITERATIONS and not passed
+        return _Iterations(count + 1, 0) if few else _Iterations(1, 1)
 
 
 def _with_looks(body: Body, headers: list[str]) -> str:
@@ -286,8 +287,8 @@ def _list_number(parameter: str) -> str:
 
 
 def _leave(entry: str, reason: int) -> str:
-    """Assembly that writes the reason and ends the thread. It must not promise to return: LLVM would
-    remove it before an `unreachable`, which follows traps."""
+    """Assembly that writes the reason and ends the thread. It must not promise to return: LLVM
+    would remove it before an `unreachable`, which follows traps."""
     parameter = f"{entry}_param_0"
     text = (
         "{ .reg .u64 %control, %list, %kernel; "

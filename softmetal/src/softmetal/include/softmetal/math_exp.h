@@ -3,6 +3,7 @@
 #define SOFTMETAL_MATH_EXP_H
 
 #include <softmetal/math_lanes.h>
+#include <target/maths.h>
 
 namespace softmetal::math {
 
@@ -41,7 +42,22 @@ SM_INLINE F exponential(F x, float log2_base, float lowest, float highest, Rest 
   }
 }
 
+#ifdef SM_HAS_EXP2
+// One instruction for each element.
+template <class F> SM_INLINE F fast_exp2(F x) {
+  if constexpr (__is_same(F, float)) {
+    return exp2_instruction(x);
+  } else {
+    for (unsigned i = 0; i < sizeof(F) / sizeof(float); ++i) x[i] = exp2_instruction(x[i]);
+    return x;
+  }
+}
+#endif
+
 template <bool Fast, class F> SM_INLINE F exp(F x) {
+#ifdef SM_HAS_EXP2
+  if constexpr (Fast) return fast_exp2<F>(x * kLog2E);
+#endif
   auto rest = [](F v, F n) __attribute__((always_inline)) {
     F r = fma(n, -kLn2Hi, v);
     return exp_near_zero(Fast ? r : fma(n, -kLn2Lo, r));
@@ -50,6 +66,9 @@ template <bool Fast, class F> SM_INLINE F exp(F x) {
 }
 
 template <bool Fast, class F> SM_INLINE F exp2(F x) {
+#ifdef SM_HAS_EXP2
+  if constexpr (Fast) return fast_exp2<F>(x);
+#endif
   auto rest = [](F v, F n)
       __attribute__((always_inline)) { return exp2_near_zero(v - n); };
   return exponential<Fast>(x, 1.0f, Fast ? -126.0f : -150.5f, 129.0f, rest);

@@ -86,6 +86,20 @@ bool sm_gpu_prepare(sm_gpu_queue *queue, sm_ticket *ticket, const sm_dispatch *d
   return !error;
 }
 
+/* Launches a kernel; one that waits by itself begins while the one before it ends. */
+static CUresult launch(const sm_gpu_launch *made, CUstream stream) {
+  const CUDA_KERNEL_NODE_PARAMS *node = &made->node;
+  if (!made->kernel->waits || !cuLaunchKernelEx)
+    return cuLaunchKernel(node->function, node->grid[0], node->grid[1], node->grid[2],
+                          node->block[0], node->block[1], node->block[2], node->shared, stream,
+                          node->arguments, NULL);
+  CUlaunchAttribute early = {CU_PROGRAMMATIC_STREAM_SERIALIZATION, 0, {1}};
+  CUlaunchConfig config = {{node->grid[0], node->grid[1], node->grid[2]},
+                           {node->block[0], node->block[1], node->block[2]},
+                           node->shared, stream, &early, 1};
+  return cuLaunchKernelEx(&config, node->function, node->arguments, NULL);
+}
+
 static void run_dispatch(sm_gpu_queue *queue, sm_ticket *ticket, const sm_dispatch *dispatch,
                          const sm_dispatch *inherited) {
   sm_gpu_launch made;
@@ -96,16 +110,13 @@ static void run_dispatch(sm_gpu_queue *queue, sm_ticket *ticket, const sm_dispat
     sm_gpu_prepare_check(queue, ticket, lengths, dispatch->threadgroup_count, &made.launch);
     if (sm_gpu_has_failed(ticket)) return;
   }
-  const CUDA_KERNEL_NODE_PARAMS *node = &made.node;
   const sm_u32 *group = made.launch.group;
-  CUresult code = cuLaunchKernel(node->function, node->grid[0], node->grid[1], node->grid[2],
-                                 node->block[0], node->block[1], node->block[2], node->shared,
-                                 queue->stream, node->arguments, NULL);
+  CUresult code = launch(&made, queue->stream);
   char text[ERROR_BYTES];
   if (sm_gpu_is_fatal(code)) ticket->fatal = code;
   else if (code)
     sm_gpu_fail(ticket, "kernel %s, threadgroups of %ux%ux%u, %u bytes of threadgroup memory: %s",
-                made.kernel->name, group[0], group[1], group[2], node->shared,
+                made.kernel->name, group[0], group[1], group[2], made.node.shared,
                 sm_gpu_describe(code, text));
   ticket->last = made.kernel;
 }
@@ -268,8 +279,8 @@ void sm_gpu_run_list(sm_gpu_queue *queue, sm_ticket *ticket) {
   } else {
     sm_gpu_failed(ticket, cuEventCreate(&ticket->start, 0));
     sm_gpu_failed(ticket, cuEventCreate(&ticket->end, 0));
-    sm_gpu_failed(ticket, cuEventRecord(ticket->start, queue->stream));
     apply_patches(queue, ticket);
+    sm_gpu_failed(ticket, cuEventRecord(ticket->start, queue->stream));
   }
   queue->resources = NULL;
   for (const char *at = ticket->list; at < ticket->list + ticket->size;) {

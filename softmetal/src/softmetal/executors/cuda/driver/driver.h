@@ -58,6 +58,7 @@ typedef struct sm_gpu_kernel {
   sm_u64 serial; /* unlike its address, no other kernel has it */
   sm_u32 written; /* bit i: it may write buffer i */
   bool logs, checked;
+  bool waits; /* it waits by itself for the kernel before it, and may be launched before that ends */
   char name[];
 } sm_gpu_kernel;
 

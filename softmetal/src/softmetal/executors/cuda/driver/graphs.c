@@ -1,7 +1,8 @@
 /* Indirect command buffers as CUDA graphs: one call launches them all.
 
    Slots that are executed a second time become a graph of one kernel after the other. Later executions
-   change the nodes whose slots have changed; that does not affect executions in flight. */
+   change the nodes whose slots have changed; that does not affect executions in flight. A kernel that
+   waits by itself for the one before it begins while that one ends. */
 #include "driver.h"
 
 enum { FEWEST = 4, /* kernels: a launch of a graph takes as long as some of them */ MOST_GRAPHS = 16 };
@@ -16,6 +17,7 @@ typedef struct sm_gpu_graph {
   CUgraph graph; /* null until the second execution */
   CUgraphExec exec;
   CUgraphNode *nodes; /* by slot; null for empty ones */
+  bool *waits;        /* by slot: whether its kernel waits by itself */
 } sm_gpu_graph;
 
 static void discard_graph(sm_gpu_queue *queue, sm_gpu_graph *graph) {
@@ -24,6 +26,7 @@ static void discard_graph(sm_gpu_queue *queue, sm_gpu_graph *graph) {
     if (graph->graph) cuGraphDestroy(graph->graph);
   }
   free(graph->nodes);
+  free(graph->waits);
   free(graph->known);
   free(graph->kernels);
   free(graph);
@@ -69,11 +72,23 @@ static bool is_plain(const sm_dispatch *dispatch) {
   return kernel && !kernel->logs && !kernel->checked && !dispatch->indirect && dispatch->buffer_count;
 }
 
+/* Adds a kernel after another. */
+static CUresult add_node(CUgraph graph, CUgraphNode before, const sm_gpu_launch *made,
+                         CUgraphNode *to) {
+  const CUgraphEdgeData early = {CU_PORT_PROGRAMMATIC, 0, CU_DEPENDENCY_PROGRAMMATIC, {0}};
+  if (!before || !made->kernel->waits || !cuGraphAddDependencies)
+    return cuGraphAddKernelNode(to, graph, &before, before != NULL, &made->node);
+  CUresult code = cuGraphAddKernelNode(to, graph, NULL, 0, &made->node);
+  return code ? code : cuGraphAddDependencies(graph, &before, to, &early, 1);
+}
+
 static bool build_graph(sm_gpu_queue *queue, sm_ticket *ticket, sm_gpu_graph *graph) {
   graph->known = malloc(graph->count * SM_SLOT_BYTES);
   graph->kernels = calloc(graph->count, sizeof *graph->kernels);
   graph->nodes = calloc(graph->count, sizeof *graph->nodes);
-  if (!graph->known || !graph->kernels || !graph->nodes || cuGraphCreate(&graph->graph, 0))
+  graph->waits = calloc(graph->count, sizeof *graph->waits);
+  if (!graph->known || !graph->kernels || !graph->nodes || !graph->waits ||
+      cuGraphCreate(&graph->graph, 0))
     return false;
   memcpy(graph->known, graph->slots, graph->count * SM_SLOT_BYTES);
   CUgraphNode before = NULL;
@@ -82,16 +97,17 @@ static bool build_graph(sm_gpu_queue *queue, sm_ticket *ticket, sm_gpu_graph *gr
     sm_gpu_launch made;
     if (!is_plain(dispatch)) return false;
     if (!sm_gpu_prepare(queue, ticket, dispatch, NULL, &made)) continue;
-    if (cuGraphAddKernelNode(&graph->nodes[i], graph->graph, &before, before != NULL, &made.node))
-      return false;
+    if (add_node(graph->graph, before, &made, &graph->nodes[i])) return false;
     before = graph->nodes[i];
+    graph->waits[i] = made.kernel->waits;
     graph->kernels[i] = made.kernel->serial;
     graph->last = made.kernel;
   }
   return before && !cuGraphInstantiate(&graph->exec, graph->graph, 0);
 }
 
-/* Brings nodes up to date; false if an empty slot is now in use or the reverse. */
+/* Brings nodes up to date; false if an empty slot is now in use or the reverse, or a kernel that waits by
+   itself is now another or the reverse. */
 static bool update_graph(sm_gpu_queue *queue, sm_ticket *ticket, sm_gpu_graph *graph) {
   for (size_t i = 0; i < graph->count; i++) {
     const char *slot = graph->slots + i * SM_SLOT_BYTES;
@@ -104,6 +120,7 @@ static bool update_graph(sm_gpu_queue *queue, sm_ticket *ticket, sm_gpu_graph *g
     if (!is_plain(dispatch)) return false;
     bool empty = !sm_gpu_prepare(queue, ticket, dispatch, NULL, &made);
     if (empty != !graph->nodes[i]) return false;
+    if (!empty && made.kernel->waits != graph->waits[i]) return false;
     if (!empty && cuGraphExecKernelNodeSetParams(graph->exec, graph->nodes[i], &made.node))
       return false;
     memcpy(known, slot, SM_SLOT_BYTES);

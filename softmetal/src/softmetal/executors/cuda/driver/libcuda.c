@@ -3,6 +3,7 @@
 
 #define LIBCUDA_DEFINE(name, symbol, arguments) CUresult(*name) arguments;
 LIBCUDA(LIBCUDA_DEFINE)
+LIBCUDA_NEWER(LIBCUDA_DEFINE)
 LIBCUBLAS(LIBCUDA_DEFINE)
 
 const char *sm_find_libcuda(void) {
@@ -14,6 +15,8 @@ const char *sm_find_libcuda(void) {
 #define LIBCUDA_FIND(name, symbol, arguments) \
   if (!(name = (CUresult(*) arguments)dlsym(library, #symbol))) missing = #symbol;
   LIBCUDA(LIBCUDA_FIND)
+#define LIBCUDA_TRY(name, symbol, arguments) name = (CUresult(*) arguments)dlsym(library, #symbol);
+  LIBCUDA_NEWER(LIBCUDA_TRY)
   done = true;
   return missing;
 }

@@ -23,6 +23,27 @@ typedef struct CUDA_KERNEL_NODE_PARAMS { /* the first version of it, which all d
   void **arguments, **extra;
 } CUDA_KERNEL_NODE_PARAMS;
 
+typedef struct CUlaunchAttribute {
+  int id, padding;
+  union {
+    int allowed;
+    char bytes[64];
+  } value;
+} CUlaunchAttribute;
+
+typedef struct CUlaunchConfig {
+  unsigned grid[3], block[3], shared;
+  CUstream stream;
+  CUlaunchAttribute *attributes;
+  unsigned count;
+} CUlaunchConfig;
+
+typedef struct CUgraphEdgeData {
+  unsigned char from_port, to_port, type, reserved[5];
+} CUgraphEdgeData;
+
+enum { CU_PROGRAMMATIC_STREAM_SERIALIZATION = 6 }; /* CUlaunchAttributeID */
+enum { CU_PORT_PROGRAMMATIC = 1, CU_DEPENDENCY_PROGRAMMATIC = 1 };
 enum { CUDA_SUCCESS = 0, CUDA_ERROR_OUT_OF_MEMORY = 2, CUDA_ERROR_NOT_READY = 600,
        CUDA_ERROR_CONTEXT_IS_DESTROYED = 709 };
 enum { CU_FUNCTION_MAX_THREADS = 0 }; /* CUfunction_attribute */
@@ -50,6 +71,7 @@ enum { CU_STREAM_WAIT_GREATER_EQUAL = 0, CU_STREAM_WRITE_DEFAULT = 0 };
   F(cuLaunchKernel, cuLaunchKernel,                                                             \
     (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, \
      void **, void **))                                                                         \
+  F(cuModuleGetGlobal, cuModuleGetGlobal_v2, (CUdeviceptr *, size_t *, CUmodule, const char *)) \
   F(cuGraphCreate, cuGraphCreate, (CUgraph *, unsigned))                                        \
   F(cuGraphDestroy, cuGraphDestroy, (CUgraph))                                                  \
   F(cuGraphAddKernelNode, cuGraphAddKernelNode,                                                 \
@@ -78,6 +100,12 @@ enum { CU_STREAM_WAIT_GREATER_EQUAL = 0, CU_STREAM_WRITE_DEFAULT = 0 };
   F(cuMemcpyAsync, cuMemcpyAsync, (CUdeviceptr, CUdeviceptr, size_t, CUstream))                 \
   F(cuMemsetD8Async, cuMemsetD8Async, (CUdeviceptr, unsigned char, size_t, CUstream))
 
+/* The same for those of newer drivers; null if they are missing. */
+#define LIBCUDA_NEWER(F)                                                                        \
+  F(cuLaunchKernelEx, cuLaunchKernelEx, (const CUlaunchConfig *, CUfunction, void **, void **)) \
+  F(cuGraphAddDependencies, cuGraphAddDependencies_v2,                                          \
+    (CUgraph, const CUgraphNode *, const CUgraphNode *, const CUgraphEdgeData *, size_t))
+
 /* cuBLAS, from the library that the caller names. */
 typedef struct cublasContext *cublasHandle_t;
 enum { CUDA_R_32F = 0, CUDA_R_16F = 2, CUDA_R_16BF = 14, CUBLAS_COMPUTE_32F = 68 };
@@ -91,6 +119,7 @@ enum { CUDA_R_32F = 0, CUDA_R_16F = 2, CUDA_R_16BF = 14, CUBLAS_COMPUTE_32F = 68
 
 #define LIBCUDA_DECLARE(name, symbol, arguments) extern CUresult(*name) arguments;
 LIBCUDA(LIBCUDA_DECLARE)
+LIBCUDA_NEWER(LIBCUDA_DECLARE)
 LIBCUBLAS(LIBCUDA_DECLARE)
 
 #endif

@@ -35,6 +35,9 @@ SM_EXPORT sm_gpu_kernel *softmetal_gpu_load(sm_gpu *gpu, const char *image, cons
     return NULL;
   }
   cuFuncGetAttribute(&kernel->max_threads, CU_FUNCTION_MAX_THREADS, kernel->function);
+  CUdeviceptr found;
+  size_t size;
+  kernel->waits = !cuModuleGetGlobal(&found, &size, kernel->module, "softmetal_waits");
   return kernel;
 }
 

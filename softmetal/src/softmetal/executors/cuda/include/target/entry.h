@@ -14,6 +14,15 @@ SM_INLINE void unflatten(sm_u32 (&position)[3], sm_u32 index, const sm_u32 (&siz
   position[2] = index / size[0] / size[1];
 }
 
+// All threads wait here until the kernels before this one have ended and their memory is visible; the next
+// one may start as soon as all blocks are here.
+SM_INLINE void await_previous() {
+#if __CUDA_ARCH__ >= 900
+  __asm__ volatile("griddepcontrol.launch_dependents;" ::: "memory");
+  __asm__ volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 // Whether the thread exists. At a ragged edge a threadgroup is smaller than its block: its threads
 // are the block's first ones, so that simdgroups are filled as Metal fills them.
 SM_INLINE bool find_thread(const sm_launch& l, where& w) {
@@ -57,8 +66,16 @@ SM_INLINE bool find_thread(const sm_launch& l, where& w) {
 #define SM_INFO(max_threads)                                                         \
   __attribute__((device, used)) extern const softmetal_kernel::info softmetal_info = \
       softmetal_kernel::describe(0, max_threads);
+// The driver launches a kernel whose module has `softmetal_waits` before the previous one has ended.
+#if __CUDA_ARCH__ >= 900
+#define SM_WAITS __attribute__((device, used)) extern const int softmetal_waits = 1;
+#else
+#define SM_WAITS
+#endif
 #define SM_ENTRY(name)                                                                \
+  SM_WAITS                                                                            \
   extern "C" __attribute__((global)) void name(const sm_launch l) {                   \
+    softmetal::await_previous();                                                      \
     softmetal::where w = {};                                                          \
     SM_SET_LOG SM_SET_CHECK                                                           \
     if (softmetal::find_thread(l, w))                                                 \

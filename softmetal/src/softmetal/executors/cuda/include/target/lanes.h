@@ -23,6 +23,18 @@ template <class V> SM_INLINE V from_other_lane(sm_u32 mask, V value, unsigned la
   return value;
 }
 
+// What the lane whose number differs in the bits of `half` holds. All lanes call.
+template <class V> SM_INLINE V from_partner(V value, unsigned half) {
+  constexpr unsigned count = (sizeof(V) + 3) / 4;
+  sm_u32 words[count] = {};
+  __builtin_memcpy(words, &value, sizeof(V));
+#pragma clang loop unroll(full)
+  for (unsigned i = 0; i < count; ++i)
+    words[i] = (sm_u32)__nvvm_shfl_sync_bfly_i32(all_lanes, (int)words[i], (int)half, 31);
+  __builtin_memcpy(&value, words, sizeof(V));
+  return value;
+}
+
 // The operand's elements, in the type that they accumulate in.
 template <class V> struct lane_elements {
   using T = lane_element<V>;
@@ -48,7 +60,7 @@ template <class V> struct lane_elements {
 template <class Op, unsigned Width, class A> SM_INLINE A reduce_all(A x) {
 #pragma clang loop unroll(full)
   for (unsigned half = Width / 2; half; half /= 2)
-    x = Op::template apply<A>(x, from_other_lane(all_lanes, x, lane() ^ half));
+    x = Op::template apply<A>(x, from_partner(x, half));
   return x;
 }
 
