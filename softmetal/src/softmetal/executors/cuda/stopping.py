@@ -26,6 +26,7 @@ _LABEL = re.compile(r'^("[^"\n]+"|[\w.$-]+):', re.M)
 _TARGET = re.compile(r'label %("[^"\n]+"|[\w.$-]+)')
 _DEFINED = re.compile(r'^  (%"[^"\n]+"|%[\w.$-]+) = ', re.M)
 _PHI = re.compile(r"^  (%[\w.$-]+) = phi .*?(\[ .*)$", re.M)
+_PHI_LINE = re.compile(r"^  %.+ = phi .*$", re.M)
 _STEP = re.compile(
     r"^  (%[\w.$-]+) = (add|sub|lshr|shl) (?:[a-z]+ )*i\d+ (%[\w.$-]+), (%[\w.$-]+|-?[1-9]\d*)",
     re.M,
@@ -223,29 +224,63 @@ class _End:
 
 
 def _with_looks(body: Body, headers: list[str]) -> str:
+    """The function with a count on the way back to the start of each of these loops."""
     begin = (
         "  %softmetal.left = alloca i32\n  %softmetal.clock = alloca i32\n"
         f"  store i32 {_INTERVAL}, ptr %softmetal.left\n"
         f"  %softmetal.began = {_CLOCK}\n"
         "  store i32 %softmetal.began, ptr %softmetal.clock\n"
     )
-    parts = []
-    for index, (name, block) in enumerate(body.blocks.items()):
-        label = f"{name}:" if name else ""
-        at = _after_phis(block)
-        first = begin if index == 0 else ""
-        look = ""
-        if name in headers:
-            interval = _OUTER_INTERVAL if body.contains_loops(name) else _INTERVAL
-            pointers = "ptr %softmetal.left, ptr %softmetal.clock"
-            look = f"  call void @softmetal.look({pointers}, i32 {interval})\n"
-        parts.append(f"{label}{block[:at]}{first}{look}{block[at:]}")
-    return "".join(parts)
+    blocks, added = dict(body.blocks), []
+    latches = [(h, name) for h in headers for name in body.loops[h] if h in body.successors[name]]
+    for number, (header, latch) in enumerate(sorted(latches)):
+        count, read = f"softmetal.count{number}", f"softmetal.read{number}"
+        to = re.compile(rf"label %{re.escape(header)}(?![\w.$-])")
+        blocks[latch] = to.sub(f"label %{count}", blocks[latch])
+        blocks[header] = _with_edges(blocks[header], latch, (count, read))
+        interval = _OUTER_INTERVAL if body.contains_loops(header) else _INTERVAL
+        added.append(_counting(count, read, header, interval))
+    first = next(iter(blocks))
+    at = _after_phis(blocks[first])
+    blocks[first] = blocks[first][:at] + begin + blocks[first][at:]
+    parts = (f"{name}:{block}" if name else block for name, block in blocks.items())
+    return "".join((*parts, *added))
+
+
+def _with_edges(block: str, old: str, new: tuple[str, str]) -> str:
+    """A block in whose phis one predecessor is replaced by two."""
+
+    def replaced(phi: re.Match[str]) -> str:
+        parts = phi[0].split(f", %{old} ]")
+        if len(parts) == 1:
+            return phi[0]
+        start = parts[0].rindex("[ ")
+        value = parts[0][start + 2 :]
+        # A switch may come from the same block several times.
+        others = "".join(part[: part.rindex(", [ ")] for part in parts[1:-1])
+        edges = ", ".join(f"[ {value}, %{name} ]" for name in new)
+        return f"{parts[0][:start]}{edges}{others}{parts[-1]}"
+
+    return _PHI_LINE.sub(replaced, block)
+
+
+def _counting(count: str, read: str, header: str, interval: int) -> str:
+    """Blocks that count an iteration, and now and then read the clock, before the next one. The
+    common way is straight: it needs no point where the lanes of a warp meet again."""
+    return (
+        f"\n{count}:\n  %{count}.was = load i32, ptr %softmetal.left\n"
+        f"  %{count}.now = add i32 %{count}.was, -1\n"
+        f"  store i32 %{count}.now, ptr %softmetal.left\n"
+        f"  %{count}.over = icmp slt i32 %{count}.now, 0\n"
+        f"  br i1 %{count}.over, label %{read}, label %{header}, {_RARELY}\n"
+        f"\n{read}:\n  store i32 {interval}, ptr %softmetal.left\n"
+        f"  call void @softmetal.look(ptr %softmetal.clock)\n  br label %{header}\n"
+    )
 
 
 def _after_phis(block: str) -> int:
     """Where the first instruction after the phis begins; a label's line has comments."""
-    phis = list(re.finditer(r"^  %.+ = phi .*$", block, re.M))
+    phis = list(_PHI_LINE.finditer(block))
     if phis:
         return phis[-1].end() + 1
     first = re.search(r"^  ", block, re.M)
@@ -253,8 +288,7 @@ def _after_phis(block: str) -> int:
 
 
 def _look(entry: str) -> str:
-    """A function that counts down, and every so often leaves the kernel if it has to end. It is
-    control flow rather than predicated assembly: most iterations only subtract and branch."""
+    """A function that leaves the kernel if the clock has advanced and the kernel has to end."""
     parameter = f"{entry}_param_0"
     must_end = (
         "{ .reg .pred %p; .reg .u64 %control, %stop, %list; "
@@ -263,12 +297,8 @@ def _look(entry: str) -> str:
         f"{_list_number(parameter)} setp.ge.u64 %p, %stop, %list; selp.u32 $0, 1, 0, %p; }}"
     )
     return (
-        "\ndefine internal void @softmetal.look(ptr %left, ptr %clock, i32 %interval) "
-        "alwaysinline {\n"
-        "  %was = load i32, ptr %left\n  %now = add i32 %was, -1\n"
-        "  store i32 %now, ptr %left\n  %over = icmp slt i32 %now, 0\n"
-        f"  br i1 %over, label %read, label %done, {_RARELY}\n"
-        "read:\n  store i32 %interval, ptr %left\n  %before = load i32, ptr %clock\n"
+        "\ndefine internal void @softmetal.look(ptr %clock) alwaysinline {\n"
+        "  %before = load i32, ptr %clock\n"
         f"  %time = {_CLOCK}\n  store i32 %time, ptr %clock\n"
         "  %same = icmp eq i32 %time, %before\n  br i1 %same, label %done, label %look\n"
         f'look:\n  %found = call i32 asm sideeffect "{must_end}", "=r"() {_PRIVATE}\n'
