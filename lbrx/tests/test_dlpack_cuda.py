@@ -124,8 +124,9 @@ assert alive() is None
 values = np.arange(8, dtype=np.float32)
 t = lbrx.from_dlpack(Theirs(values), device="cpu")
 assert t.device == "cpu" and (t.numpy() == values).all()
-t = lbrx.from_dlpack(Theirs(values), copy=True)
-assert t.storage.address != values.ctypes.data
+for t in (lbrx.from_dlpack(Theirs(values), copy=True), lbrx.tensor(Theirs(values), device="metal")):
+    assert t.device == "metal" and t.storage.address != values.ctypes.data
+assert lbrx.tensor(Theirs(values), dtype="float16", device="cpu").dtype == "float16"
 """,
     "mistakes": """
 def refused(kind, text, function):
@@ -138,6 +139,7 @@ def refused(kind, text, function):
 values = np.arange(8, dtype=np.float32)
 refused(lbrx.DeviceError, "is on GPU 3, and lbrx computes on Fake GPU: set SOFTMETAL_DEVICE=cuda:3",
         lambda: lbrx.from_dlpack(Theirs(values, 3)))
+refused(lbrx.DeviceError, "is on GPU 3", lambda: lbrx.tensor(Theirs(values, 3)))
 refused(ValueError, "leave copy=None", lambda: lbrx.from_dlpack(Theirs(values), device="cpu", copy=False))
 refused(ValueError, "stream=0 is ambiguous", lambda: lbrx.tensor(values, device="metal").__dlpack__(stream=0))
 refused(lbrx.DtypeError, "code 5 with 64 bits", lambda: lbrx.from_dlpack(Theirs(np.zeros(2, np.complex64))))

@@ -42,6 +42,19 @@ def test_theirs_is_ours(dtype):
         np.testing.assert_array_equal(ours.astype("float32").numpy(), wanted)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int64"])
+def test_tensor_copies_theirs(dtype):
+    theirs = torch.arange(60, device="cuda").reshape(3, 4, 5).to(getattr(torch, dtype))
+    values = theirs.double().cpu().numpy()
+    ours, half = lbrx.tensor(theirs), lbrx.tensor(theirs[:, ::2].T, dtype="float16")
+    there = lbrx.tensor(theirs, device="cpu")
+    lbrx.eval(ours, half)
+    theirs.zero_()
+    assert (ours.dtype.name, ours.device, there.device) == (dtype, lbrx.default_device(), "cpu")
+    for found, wanted in ((ours, values), (half, values[:, ::2].T), (there, values)):
+        np.testing.assert_array_equal(found.astype("float32").numpy(), wanted)
+
+
 def test_our_kernels_wait_for_their_stream():
     stream = torch.cuda.Stream()
     x = torch.zeros(1 << 24, device="cuda")

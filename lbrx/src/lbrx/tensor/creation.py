@@ -28,8 +28,9 @@ def tensor(data: Any, dtype: DtypeLike | None = None, device: str | None = None)
 
     Without a dtype, an array keeps its dtype (float64 becomes float32 on metal), Python floats
     become float32, ints int64 and bools bool. Without a device it is on the default device, and a
-    copy of a tensor on that tensor's device. Data that is not numeric, and integers that the dtype
-    cannot hold, raise DtypeError; nested lists of unequal lengths raise ShapeError.
+    copy of a tensor on that tensor's device. An array may be another library's on the NVIDIA GPU
+    that lbrx computes on. Data that is not numeric, and integers that the dtype cannot hold, raise
+    DtypeError; nested lists of unequal lengths raise ShapeError.
 
     >>> lbrx.tensor([[1, 2], [3, 4]], dtype="float16").shape
     (2, 2)
@@ -38,6 +39,9 @@ def tensor(data: Any, dtype: DtypeLike | None = None, device: str | None = None)
         moved = data.to_device(device or data.device)
         return call("cast", moved, dtype=dtype or moved.dtype)
     place = device or default_device()
+    on_gpu = dlpack.import_cuda(data) if hasattr(data, "__dlpack_device__") else None
+    if on_gpu is not None:
+        return tensor(call("copy", Tensor(on_gpu)), dtype, place)
     return Tensor(array_of(data, place, dtype))
 
 

@@ -139,11 +139,11 @@ def import_cuda(source: Exporter) -> Array | None:
 
     Raises DeviceError if it is on another one.
     """
-    from lbrx.metal import context
-
     kind, gpu = source.__dlpack_device__()
     if kind != CUDA:
         return None
+    from lbrx.metal import context
+
     device = context()
     if device.info.cuda != gpu:
         raise DeviceError(
