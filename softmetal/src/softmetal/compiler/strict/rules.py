@@ -45,7 +45,7 @@ def enforce(parsed: Pass) -> None:
 
 
 def _tokens(syntax: Syntax) -> None:
-    headers = _template_headers(syntax)
+    allowed = _template_headers(syntax) | _parameter_lists(syntax)
     for index, token in enumerate(syntax.tokens):
         following = syntax.text(index + 1)
         if token.text == "long" and following in ("long", "double"):
@@ -54,7 +54,7 @@ def _tokens(syntax: Syntax) -> None:
             raise Refusal(token, "Metal does not support the 'register' storage class specifier")
         if token.text in _VECTOR_ATTRIBUTES:
             _vector(syntax, index)
-        if token.text == "(" and index not in headers and _is_function_pointer(syntax, index):
+        if token.text == "(" and index not in allowed and _is_function_pointer(syntax, index):
             raise Refusal(syntax.tokens[index + 1], "pointers to functions are not allowed")
 
 
@@ -86,8 +86,18 @@ def _template_headers(syntax: Syntax) -> set[int]:
     return found
 
 
+def _parameter_lists(syntax: Syntax) -> set[int]:
+    """Tokens of the parameters of functions, which may be functions: PyTorch's kernels do that."""
+    found: set[int] = set()
+    for declaration in syntax.declarations:
+        if declaration.parameters in syntax.partner:
+            opening = declaration.parameters
+            found.update(range(opening + 1, syntax.partner[opening]))
+    return found
+
+
 def _is_function_pointer(syntax: Syntax, index: int) -> bool:
-    """`T (*name)(...)` that declares a variable or parameter."""
+    """`T (*name)(...)` that declares a variable or member."""
     if syntax.text(index + 1) != "*":
         return False
     named = syntax.text(index + 2).isidentifier()
