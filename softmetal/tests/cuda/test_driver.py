@@ -233,6 +233,9 @@ assert after is None and works()
     "a fault ends the device, and a new one works": """
 event = device.newSharedEvent()
 error, after = outcomes("fault", event)
+made, refused = device.newComputePipelineStateWithFunction_error_(
+    library.newFunctionWithName_("trap"), None)
+assert made is None and error in str(refused.localizedDescription())
 assert error.startswith("kernel 'fault': CUDA_ERROR_ILLEGAL_ADDRESS (700): of the fake. "), error
 assert after == error, after
 assert "make another with MTLCreateSystemDefaultDevice()" in error

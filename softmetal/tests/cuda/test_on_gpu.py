@@ -43,17 +43,24 @@ kernel void one(device uint* x, constant ulong& a, uint i [[thread_position_in_g
 kernel void poke(device uint* x, constant ulong& a, uint i [[thread_position_in_grid]]) {
   *(device uint*)a = i; }
 '''
+pipelines = {}
+
 def open_device():
     global device, library, queue
+    pipelines.clear()
     device = M.MTLCreateSystemDefaultDevice()
     library, error = device.newLibraryWithSource_options_error_(SOURCE, None, None)
     assert library is not None, error
     queue = device.newCommandQueue()
 
+def pipeline_of(name):
+    return device.newComputePipelineStateWithFunction_error_(library.newFunctionWithName_(name), None)
+
 def run(name, address=0):
-    pipeline, error = device.newComputePipelineStateWithFunction_error_(
-        library.newFunctionWithName_(name), None)
-    assert pipeline is not None, error
+    if name not in pipelines:
+        pipelines[name], error = pipeline_of(name)
+        assert pipelines[name] is not None, error
+    pipeline = pipelines[name]
     buffer = device.newBufferWithLength_options_(4 * 256, 0)
     commands = queue.commandBuffer()
     encoder = commands.computeCommandEncoder()
@@ -108,6 +115,8 @@ def test_after_a_fault_the_process_lives() -> None:
 error, _ = run('poke', 1 << 20)
 print(error)
 assert run('fine')[0] == error
+made, refused = pipeline_of('trap')
+assert made is None and error in str(refused.localizedDescription())
 try:
     open_device()
     print('a new device works:', fine())

@@ -40,7 +40,7 @@ from softmetal.api.pipeline import (
 from softmetal.api.queue import MTLCommandQueue, MTLCommandQueueDescriptor
 from softmetal.api.residency import MTLResidencySet, MTLResidencySetDescriptor
 from softmetal.api.structs import MTLSizeAndAlign
-from softmetal.errors import CompileError, SettingError, ValidationError
+from softmetal.errors import CompileError, ExecutionError, SettingError, ValidationError
 from softmetal.executors import Executor
 from softmetal.types import Artifact, Program
 from softmetal.validation import (
@@ -410,7 +410,10 @@ class MTLDevice(Capabilities):
         except (CompileError, ValidationError) as problem:
             return None, _library_error(enums.MTLLibraryErrorCompileFailure, str(problem))
         threads = function._library._max_threads
-        return MTLComputePipelineState(self, artifact, descriptor, threads), None
+        try:
+            return MTLComputePipelineState(self, artifact, descriptor, threads), None
+        except ExecutionError as problem:  # a fault has ended the device
+            return None, _library_error(enums.MTLLibraryErrorInternal, str(problem))
 
     def _artifact(
         self, function: MTLFunction, descriptor: MTLComputePipelineDescriptor, options: int

@@ -3,7 +3,11 @@
 #define SOFTMETAL_MATH_EXP_H
 
 #include <softmetal/math_lanes.h>
+
+// Instructions of the target, where it has some.
+#if __has_include(<target/maths.h>)
 #include <target/maths.h>
+#endif
 
 namespace softmetal::math {
 
