@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
@@ -194,6 +194,7 @@ class Listed:
         self.lists = [_List(gpu, commands)]
         self.written = {id(b.block) for command in commands for b in command.written}
         self.written_at: frozenset[int] | None = None  # indices of what a run writes
+        self.captured = _Resources(self.bound, self.written)
 
     def run(self, binding: _Binding) -> None:
         """Bind the inputs of this call and execute the list."""
@@ -211,7 +212,11 @@ class Listed:
         replay = Encoded(
             "replay", used, chosen.execute, kernels=self.counts, written_at=self.written_at
         )
-        chosen.written_at = self.written_at
+        places = dict(zip(binding.places, binding.used, strict=True))
+        changing = _Resources(
+            places.values(), {id(places[p].block) for p in self.written & places.keys()}
+        )
+        chosen.resources = (self.captured, changing)
         chosen.ticket = queue.run(replay)
 
     def _at_rest(self, gpu: Context) -> _List:
@@ -227,6 +232,22 @@ class Listed:
         return resting[0]
 
 
+class _Resources:
+    """Handles of the buffers that kernels of a list read, and of those that they write."""
+
+    def __init__(self, buffers: Iterable[Buffer], written: set[int]) -> None:
+        blocks = {id(buffer.block): buffer.block.handle for buffer in buffers}
+        self.read = [handle for key, handle in blocks.items() if key not in written]
+        self.written = [handle for key, handle in blocks.items() if key in written]
+
+    def announce(self, encoder: Any) -> None:
+        read, write = Metal.MTLResourceUsageRead, Metal.MTLResourceUsageWrite
+        if self.read:
+            encoder.useResources_count_usage_(self.read, len(self.read), read)
+        if self.written:
+            encoder.useResources_count_usage_(self.written, len(self.written), read | write)
+
+
 class _List:
     """An indirect command buffer, and what was last bound to its placeholders."""
 
@@ -238,7 +259,8 @@ class _List:
         self.open: list[tuple[Any, int, Buffer]] = []  # (command, argument index, recorded buffer)
         self.bound: list[tuple[Any, int] | None] = []  # handle and offset bound in the last run
         self.ticket = 0
-        self.written_at: frozenset[int] = frozenset()  # of the buffers of the next execution
+        self.resources: tuple[_Resources, ...] = ()  # of the next execution
+        self.own = _Resources([self.constants], set())
         with autorelease_pool():
             self._fill()
 
@@ -285,14 +307,8 @@ class _List:
 
     def execute(self, commands: Any, buffers: Sequence[Buffer]) -> None:
         encoder = commands.computeCommandEncoder()
-        read = Metal.MTLResourceUsageRead
-        both = read | Metal.MTLResourceUsageWrite
-        written = {id(buffers[i].block): buffers[i].block.handle for i in self.written_at}
-        blocks = {id(b.block): b.block.handle for b in buffers if id(b.block) not in written}
-        for handles, usage in ((written, both), (blocks, read)):
-            resources = list(handles.values())
-            if resources:
-                encoder.useResources_count_usage_(resources, len(resources), usage)
+        for each in (*self.resources, self.own):
+            each.announce(encoder)
         encoder.executeCommandsInBuffer_withRange_(self.list, (0, len(self.commands)))
         encoder.endEncoding()
 

@@ -379,10 +379,11 @@ class MTLComputeCommandEncoder(MTLCommandEncoder):
         self, resources: Sequence[MTLResource], count: int, usage: int
     ) -> None:
         check_open(self._ended, "useResources_count_usage_")
-        for resource in resources[:count]:
+        given = resources[:count]
+        for resource in given:
             self._retain(resource)
-        self._used += resources[:count]
-        self._announce(resources[:count], usage)
+        self._used += given
+        self._announce(given, usage)
 
     # MTL: -useHeap:
     def useHeap_(self, heap: MTLHeap) -> None:

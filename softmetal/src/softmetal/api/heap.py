@@ -237,11 +237,14 @@ class HeapBuffer(MTLBuffer):
         return self._heap.hazardTrackingMode()
 
 
+_WITH_MEMORY = (MTLBuffer, MTLHeap)
+
+
 def used_memory(allocations: Iterable[object], written: bool) -> list[Command]:
     """What tells a device with its own memory that kernels may reach these buffers and heaps. Of
     private memory there is nothing to tell: the host has no copy."""
     return [
         Use(allocation._memory.address, allocation._memory.length, written)
         for allocation in allocations
-        if isinstance(allocation, MTLBuffer | MTLHeap) and not allocation._memory.private
+        if isinstance(allocation, _WITH_MEMORY) and not allocation._memory.private
     ]

@@ -8,6 +8,7 @@ typedef struct finder {
   sm_mirrors *mirrors;
   sm_u32 (*writes)(sm_u64 kernel);
   const char *error;
+  sm_mirror *last; /* found: kernels of a list often have their arguments in one buffer */
 } finder;
 
 /* The mirror's entry in the uses; null: no memory. */
@@ -31,11 +32,14 @@ static sm_used *entry_of(finder *f, sm_mirror *mirror) {
 }
 
 static void note(finder *f, sm_u64 address, bool written) {
-  sm_mirror *mirror = address ? sm_mirror_find(f->mirrors, address) : NULL;
+  const bool same = f->last && address - f->last->device < f->last->length;
+  sm_mirror *mirror = same ? f->last : address ? sm_mirror_find(f->mirrors, address) : NULL;
   sm_used *used = mirror ? entry_of(f, mirror) : NULL;
   if (!used) return;
   if (written && !used->written) atomic_fetch_add(&mirror->writers, 1);
   used->written |= written;
+  if (same) return;
+  f->last = mirror;
   const char *error = sm_mirror_begin(f->mirrors, mirror);
   if (error) f->error = error;
 }
@@ -103,7 +107,7 @@ static void note_command(finder *f, const sm_command *command) {
 
 const char *sm_uses_collect(sm_uses *uses, sm_mirrors *mirrors, char *list, size_t size,
                             sm_u32 (*writes)(sm_u64 kernel)) {
-  finder f = {uses, mirrors, writes, NULL};
+  finder f = {uses, mirrors, writes, NULL, NULL};
   if (!mirrors->count) return NULL;
   for (char *at = list; at < list + size; at += ((sm_command *)at)->size)
     note_command(&f, (sm_command *)at);

@@ -277,6 +277,11 @@ struct argument<P, const T &, true> {
   SM_INLINE const T &get(const where &) const { return value; }
 };
 
+template <class P>
+constexpr bool is_constant = false;
+template <unsigned I>
+constexpr bool is_constant<constant_buffer<I>> = true;
+
 // Whether a loop over threads keeps a copy.
 template <class P, class A>
 constexpr bool is_copied = false;
@@ -344,6 +349,20 @@ struct kernel<F, list<P...>, void (*)(A...)> {
   // The kernel with unaliased parameters. Not always_inline: the kernel must be part of it before it is
   // inlined, else the promise is lost.
   static inline void run(typename unaliased<P, A>::type... arguments) { F(arguments...); }
+
+  // The address of what is in `constant` memory, else null.
+  template <class P1>
+  static SM_INLINE const void *constant_at(const sm_launch *l) {
+    if constexpr (is_constant<P1>) return l->buffers[P1::index];
+    else return nullptr;
+  }
+  // Calls `use` with the address of each `constant` argument.
+  template <class Use>
+  static SM_INLINE void each_constant(const sm_launch *l, Use use) {
+    const void *addresses[] = {nullptr, constant_at<P>(l)...};
+    for (const void *address : addresses)
+      if (address) use(address);
+  }
 
   // The kernel of one thread, or `run`.
   template <auto Function = F>

@@ -24,7 +24,7 @@
 enum {
   ERROR_BYTES = 1024,
   LOG_BYTES = 1 << 20,
-  SPIN_NS = 100000, /* a wait polls for this long, then sleeps in between */
+  SPIN_NS = 2000000, /* a wait polls for this long, then sleeps in between */
   SLEEP_NS = 50000,
   HANDLE_BITS = SM_ENDED_SHIFT,
   NAME_BYTES = 512,

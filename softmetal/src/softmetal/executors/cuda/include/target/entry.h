@@ -15,11 +15,17 @@ SM_INLINE void unflatten(sm_u32 (&position)[3], sm_u32 index, const sm_u32 (&siz
 }
 
 // All threads wait here until the kernels before this one have ended and their memory is visible; the next
-// one may start as soon as all blocks are here.
-SM_INLINE void await_previous() {
+// one may start as soon as all blocks are past it. Sizes and the like, which every kernel reads first, are
+// on their way to the cache meanwhile.
+template <class Kernel>
+SM_INLINE void await_previous(const sm_launch& l) {
 #if __CUDA_ARCH__ >= 900
-  __asm__ volatile("griddepcontrol.launch_dependents;" ::: "memory");
+  if (__nvvm_read_ptx_sreg_tid_x() == 0)
+    Kernel::each_constant(&l, [](const void* address) {
+      __asm__ volatile("prefetch.global.L2 [%0];" ::"l"(address));
+    });
   __asm__ volatile("griddepcontrol.wait;" ::: "memory");
+  __asm__ volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 
@@ -75,7 +81,7 @@ SM_INLINE bool find_thread(const sm_launch& l, where& w) {
 #define SM_ENTRY(name)                                                                \
   SM_WAITS                                                                            \
   extern "C" __attribute__((global)) void name(const sm_launch l) {                   \
-    softmetal::await_previous();                                                      \
+    softmetal::await_previous<softmetal_kernel>(l);                                   \
     softmetal::where w = {};                                                          \
     SM_SET_LOG SM_SET_CHECK                                                           \
     if (softmetal::find_thread(l, w))                                                 \
