@@ -55,6 +55,22 @@ def test_a_program_that_is_accepted():
     assert errors((Path(__file__).parent / "accepted.metal").read_text()) == []
 
 
+def test_operators_are_not_template_lists():
+    """The `>` of an operator closes no template list: no `<` is before it in this source."""
+    source = """struct P {
+  float a;
+  bool operator>(P b) const { return a > b.a; }
+  P operator>>(int n) const { return {a / (1 << n)}; }
+};
+inline bool operator>(P a, float b) { return a.a > b; }
+kernel void k(device float* x [[buffer(0)]], uint i [[thread_position_in_grid]]) {
+  P a{x[i]}, b{1};
+  x[i] = (a > b) + (a > 2.0f) + (a >> 1).a;
+}
+"""
+    assert errors(source) == []
+
+
 @pytest.mark.parametrize("case", RULES, ids=lambda case: case.error[:40])
 def test_rules(case: Rule):
     options = CompileOptions(strict=True, limits=True, language_version=case.version)

@@ -143,7 +143,9 @@ class _Speller:
         if declaration.parameters < 0:
             return False
         at, depth = declaration.parameters - 1, 0
-        while self.syntax.text(at) == ">" or depth:  # `Name<T>()`
+        if declaration.name == "operator":  # its `>` closes nothing
+            return False
+        while at > declaration.start and (self.syntax.text(at) == ">" or depth):  # `Name<T>()`
             depth += (self.syntax.text(at) == ">") - (self.syntax.text(at) == "<")
             at -= 1
         return self.syntax.text(at) in declaration.classes[-1:]
