@@ -143,7 +143,7 @@ def _multiply(
 def times_rows(
     gpu: Context, x: Array, y: Array, result: Array, column: int, name: str, variant: str
 ) -> None:
-    """x times the transposed of y, both float32 and contiguous, into columns of the result."""
+    """x times the transposed of y, of one dtype and contiguous, into columns of the result."""
     (m, k), (n, _), (_, columns) = x.layout.shape, y.layout.shape, result.layout.shape
     stacks = (
         MatrixStack(m, k, k, 1, m * k, x.dtype),

@@ -14,6 +14,7 @@ from lbrx.dtype import Dtype
 from lbrx.kernels import elementwise
 from lbrx.kernels.arrays import buffer_of, empty, placed, reshaped, size_class
 from lbrx.kernels.matmul import DISPATCH, EMULATED, MatmulProblem, Matrix, bandwidth, finish, peak
+from lbrx.kernels.mps import TYPES as MPS_TYPES
 from lbrx.kernels.mps import times_rows
 from lbrx.kernels.quantized import Stored, decode, pipeline, stored
 from lbrx.kernels.registry import Call, KernelFamily, Sample, computes
@@ -131,11 +132,17 @@ def rows_in_one_pass(problem: QuantizedProduct) -> int:
 # ---- panels of the weight, decoded in order ----
 
 
+def _panel_type(info: DeviceInfo, problem: QuantizedProduct) -> Dtype:
+    """What weights are decoded to: GPUs multiply halves faster, and sum them in float32."""
+    return problem.dtype if info.simd_hardware and problem.dtype in MPS_TYPES else dt.float32
+
+
 def _panels_cost(info: DeviceInfo, problem: QuantizedProduct) -> float:
     values = problem.n * problem.k
-    encoding = (DISPATCH + ENCODING) * -(-4 * values // PANEL)
+    encoding = (DISPATCH + ENCODING) * -(-_panel_type(info, problem).itemsize * values // PANEL)
     if info.simd_hardware:
-        moved = (problem.weight_bytes + 8 * values) / bandwidth(info)
+        size = _panel_type(info, problem).itemsize
+        moved = (problem.weight_bytes + 2 * size * values) / bandwidth(info)
         return encoding + moved + problem.operations / (TILES_OF_PEAK * peak(info))
     return encoding + values / EXPANDED + problem.operations / BLAS_SPEED
 
@@ -147,12 +154,13 @@ def panels(
 ) -> None:
     """Some rows of the weight at a time are decoded, and multiplied by MPS."""
     m, n, k = problem.m, problem.n, problem.k
-    x = elementwise.cast(gpu, x, dt.float32)
-    exact = problem.dtype is dt.float32
-    product = reshaped(result, m, n) if exact else empty(gpu, Spec((m, n), dt.float32))
-    step = min(n, max(1, PANEL // (4 * k)))
+    kind = _panel_type(gpu.info, problem)
+    x = elementwise.cast(gpu, x, kind)
+    exact = problem.dtype is kind
+    product = reshaped(result, m, n) if exact else empty(gpu, Spec((m, n), kind))
+    step = min(n, max(1, PANEL // (kind.itemsize * k)))
     for first in range(0, n, step):
-        spec = Spec((min(step, n - first), k), dt.float32)
+        spec = Spec((min(step, n - first), k), kind)
         # From the second panel on, the pool reuses the same memory: the device works in order.
         panel = empty(gpu, spec)
         decode(gpu, weight.rows(first, spec.shape[0], k), buffer_of(panel), spec)

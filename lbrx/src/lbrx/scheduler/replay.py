@@ -1,8 +1,8 @@
 """Replay: commands recorded once, run again with other inputs.
 
 Kernels between two foreign commands (MPS products) are one indirect command buffer, encoded once
-and executed by one call. Inputs and results are bound again where they have changed. Intermediate
-results are placed in one arena by their lifetimes.
+and executed by one call, unless they are few. Inputs and results are bound again where they have
+changed. Intermediate results are placed in one arena by their lifetimes.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from lbrx.metal.hazards import Hazards
 
 CONSTANT_ALIGNMENT = 256  # bytes: a valid constant offset on every GPU
 MAX_COMMANDS = 16384  # in one indirect command buffer, on Apple's GPUs
+FEWEST_COMMANDS = 8  # that are worth one: executing it takes the host as long as encoding some
 LISTS = 2  # copies of the same indirect command buffer
 
 
@@ -47,7 +48,7 @@ class Recording:
     """Placeholders, in the order of the inputs."""
     outputs: list[Buffer]
     """The buffers into which the recorded commands write the results."""
-    pieces: list[Foreign | Listed] = field(default_factory=list)
+    pieces: list[Single | Listed] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
@@ -61,9 +62,12 @@ class Recording:
         found.clear()  # and with it the memory that is replaced
         for foreign, group in groupby(self.commands, _is_foreign):
             if foreign:
-                self.pieces += map(Foreign, group)
+                self.pieces += map(Single, group)
             else:
                 listed = [command for command in group if isinstance(command, Dispatch)]
+                if len(listed) < FEWEST_COMMANDS:
+                    self.pieces += map(Single, listed)
+                    continue
                 for first in range(0, len(listed), MAX_COMMANDS):
                     self.pieces.append(Listed(self.gpu, listed[first : first + MAX_COMMANDS]))
 
@@ -168,8 +172,8 @@ def _changed(
     return replace(command, arguments=tuple(arguments))
 
 
-class Foreign:
-    """A command that is encoded again in each run."""
+class Single:
+    """A command that is encoded again in each run: a foreign one, or one of few between those."""
 
     def __init__(self, command: Command) -> None:
         self.command = command

@@ -46,14 +46,36 @@ kernel void decode_blocks(device const uchar* data [[buffer(0)]],
     decode_unit<C>(block, unit, out, first + unit * UNIT);
 }
 
-// One thread per sixteen values.
+// Two values of a 16-bit type, as memory has them.
+inline uint pair_bits(float first, float second) {
+  if (VALUES == HALF) return as_type<uint>(half2(first, second));
+  return as_type<ushort>(bfloat(first)) | uint(as_type<ushort>(bfloat(second))) << 16;
+}
+
+// One thread per sixteen values, which it stores as vectors.
 template <typename C>
 kernel void decode_units(device const uchar* data [[buffer(0)]],
                          device const void* scales [[buffer(1)]],
                          device const void* offsets [[buffer(2)]],
-                         device const char* book [[buffer(3)]], device void* out [[buffer(4)]],
+                         device const char* book [[buffer(3)]], device uint4* out [[buffer(4)]],
                          uint at [[thread_position_in_grid]]) {
-  const uint units = C::elements() / UNIT;
+  const uint units = C::elements() / UNIT, unit = at % units;
   const Block block = block_at<C>({data, scales, offsets, book}, at / units);
-  decode_unit<C>(block, at % units, out, ulong(at) * UNIT);
+  const float scale = C::scale(block, unit), offset = C::offset(block, unit);
+  float values[UNIT];
+#pragma unroll
+  for (uint i = 0; i < UNIT; i++) {
+    const float product = scale * float(C::code(block, unit, i));
+    values[i] = C::SHIFTED ? product + offset : product;
+  }
+  const uint each = VALUES == FLOAT ? 4 : 8;  // values in sixteen bytes
+#pragma unroll
+  for (uint i = 0; i < UNIT; i += each) {
+    uint4 bits;
+#pragma unroll
+    for (uint j = 0; j < 4; j++)
+      bits[j] = VALUES == FLOAT ? as_type<uint>(values[i + j])
+                                : pair_bits(values[(i + 2 * j) % UNIT], values[(i + 2 * j + 1) % UNIT]);
+    out[(ulong(at) * UNIT + i) / each] = bits;
+  }
 }

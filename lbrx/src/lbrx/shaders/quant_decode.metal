@@ -6,6 +6,6 @@
       device void*, uint);                                                                   \
   template [[host_name("dequantize_unit_" #name)]] kernel void decode_units<codec>(          \
       device const uchar*, device const void*, device const void*, device const char*,       \
-      device void*, uint);
+      device uint4*, uint);
 
 EACH_SCHEME(INSTANTIATE)
