@@ -2,8 +2,10 @@
 
 SOFTMETAL_DEVICE=cuda:0 python lbrx/benchmarks/gpu.py [--only NAME] [--json FILE]
 
-Times are the device's, the median of several runs. Inputs rotate, so that the caches do not hold
-them. Bandwidth is compared with a copy on the device, products with the vendor's library (`mps`).
+Times are the device's: several runs in one command buffer, as an indirect command buffer where
+kernels are ours, the median of a few. Inputs rotate, so that the caches do not hold them. Bandwidth
+is compared with copies on the device, a large one and one of as many bytes, products with the
+vendor's library (`mps`).
 """
 
 from __future__ import annotations
@@ -11,18 +13,27 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import lbrx
+from lbrx import dtype
 from lbrx.kernels import forced
-from lbrx.metal import context
+from lbrx.metal import Buffer, context
+from lbrx.metal.binding import Metal
 from lbrx.metal.command_queue import copy_bytes
+from lbrx.metal.commands import Command, Dispatch, Encoded, recording
+from lbrx.scheduler.replay import _List
+from lbrx.tensor.long_lived import new_cache
 
-REPEATS = 9
+REPEATS = 7
+RUNS = 8  # in one command buffer, at least
+MAX_SETS = 64  # of inputs
 ROTATED = 256 << 20  # bytes of inputs in turns: more than the caches of any GPU
+SHORT = {"float16": "f16", "float32": "f32"}
 Function = Callable[..., lbrx.Tensor]
 Maker = Callable[[], tuple[lbrx.Tensor, ...]]
 
@@ -43,16 +54,70 @@ class Row:
     rate: float  # GB/s, or TFLOP/s of a product
     unit: str
     share: float  # of the ceiling
+    copy_share: float  # of a copy of as many bytes; of a product 0
     kernels: str
 
 
-def device_seconds(work: Callable[[], object]) -> tuple[float, str]:
-    """The time of all kernels of `work`, and which they are."""
-    with lbrx.profile() as profile:
+def recorded(work: Callable[[], object]) -> list[Command]:
+    """The commands of `work`, which are not run."""
+    with recording() as found:
         work()
-        records = profile.records
-    kernels = dict.fromkeys(f"{r.kernel}:{r.variant}".rstrip(":") for r in records)
-    return sum(record.time for record in records), " ".join(kernels)
+    return found.commands
+
+
+def device_seconds(commands: Sequence[Command]) -> list[float]:
+    """The device's times for commands that run one after the other in one command buffer: what a
+    command buffer costs by itself would be seen in the time of a short kernel."""
+    kernels = [command for command in commands if isinstance(command, Dispatch)]
+    listed = _List(context(), kernels) if len(kernels) == len(commands) else None
+    return [executed(commands, listed) for _ in range(REPEATS + 2)][2:]
+
+
+def executed(commands: Sequence[Command], listed: _List | None) -> float:
+    """The time of one command buffer."""
+    buffer = context().device.newCommandQueue().commandBuffer()
+    if listed is not None:
+        listed.execute(buffer, [b for command in commands for b in command.buffers])
+        return completed(buffer)
+    encoder = None
+    for command in commands:
+        if isinstance(command, Encoded):
+            if encoder is not None:
+                encoder.endEncoding()
+            encoder = None
+            command.encode(buffer, command.buffers)
+            continue
+        if encoder is None:
+            encoder = buffer.computeCommandEncoder()
+        encode(encoder, command)
+    if encoder is not None:
+        encoder.endEncoding()
+    return completed(buffer)
+
+
+def completed(buffer: Any) -> float:
+    buffer.commit()
+    buffer.waitUntilCompleted()
+    if buffer.error() is not None:
+        raise RuntimeError(str(buffer.error()))
+    return float(buffer.GPUEndTime() - buffer.GPUStartTime())
+
+
+def encode(encoder: Any, command: Dispatch) -> None:
+    encoder.setComputePipelineState_(command.pipeline.state)
+    for index, argument in enumerate(command.arguments):
+        if isinstance(argument, Buffer):
+            offset = argument.offset if argument.size else 0
+            encoder.setBuffer_offset_atIndex_(argument.block.handle, offset, index)
+        elif argument is not None:
+            encoder.setBytes_length_atIndex_(argument, len(argument), index)
+        else:
+            encoder.setBuffer_offset_atIndex_(None, 0, index)
+    for index, length in enumerate(command.threadgroup_memory):
+        encoder.setThreadgroupMemoryLength_atIndex_(length, index)
+    encoder.dispatchThreads_threadsPerThreadgroup_(
+        Metal.MTLSizeMake(*command.grid), Metal.MTLSizeMake(*command.group)
+    )
 
 
 def run(function: Function, inputs: tuple[lbrx.Tensor, ...]) -> None:
@@ -60,27 +125,28 @@ def run(function: Function, inputs: tuple[lbrx.Tensor, ...]) -> None:
 
 
 def measured(case: Case) -> tuple[float, str]:
-    count = max(2, int(ROTATED // case.nbytes) + 1) if case.nbytes < ROTATED else 2
-    given = [case.inputs() for _ in range(min(count, 16))]
+    """Seconds for one run, and the names of its kernels."""
+    count = min(max(2, int(ROTATED // case.nbytes) + 1), MAX_SETS)
+    given = [case.inputs() for _ in range(count)]
     for inputs in given:
         lbrx.eval(*inputs)
-    times, kernels = [], ""
-    for n in range(REPEATS + 2):
-        inputs = given[n % len(given)]
-        seconds, kernels = device_seconds(partial(run, case.function, inputs))
-        times.append(seconds)
-    return statistics.median(times[2:]), kernels
+    run(case.function, given[0])  # compiles
+    context().queue.wait()
+    lists = [recorded(partial(run, case.function, inputs)) for inputs in given]
+    runs = lists * -(-RUNS // len(lists))
+    commands = [command for each in runs for command in each]
+    names = dict.fromkeys(f"{c.label}".rstrip(":") for c in lists[0])
+    return statistics.median(device_seconds(commands)) / len(runs), " ".join(names)
 
 
-def copy_bandwidth() -> float:
-    """Bytes a second of a copy on the device: read and written."""
-    gpu, size = context(), 1 << 30
-    source, target = gpu.buffer(size), gpu.buffer(size)
-    times = []
-    for _ in range(REPEATS):
-        seconds, _ = device_seconds(lambda: gpu.queue.encode("copy", [source, target], copy_bytes))
-        times.append(seconds)
-    return 2 * size / statistics.median(times)
+@cache
+def copy_bandwidth(size: int = 1 << 30) -> float:
+    """Bytes a second of a copy of so many bytes on the device: read and written."""
+    gpu = context()
+    sets = [(gpu.buffer(size), gpu.buffer(size)) for _ in range(ROTATED // (2 * size) + 1)]
+    each = [recorded(lambda b=both: gpu.queue.encode("copy", b, copy_bytes))[0] for both in sets]
+    commands = each * -(-RUNS // len(each))
+    return 2 * size * len(commands) / statistics.median(device_seconds(commands))
 
 
 def normal(*shape: int, dtype: str = "float16") -> Maker:
@@ -98,7 +164,11 @@ def memory_cases() -> Iterator[Case]:
     weight = normal(columns)
     yield Case("chain (x * 2 + 1) * x, f32", lambda x: (x * 2 + 1) * x, single, 8.0 * size)
     yield Case("cast f32 to f16", lambda x: x.astype("float16"), single, 6.0 * size)
+    yield Case("add, f32", lambda x, y: x + y, several(single, single), 12.0 * size)
     yield Case("add, f16", lambda x, y: x + y, several(half, half), 6.0 * size)
+    yield Case("add f16 to f32", lambda x, y: x + y, several(half, single), 10.0 * size)
+    yield Case("row added, f16", lambda x, y: x + y, several(half, weight), 4.0 * size)
+    yield Case("swiglu, f16", lambda x, y: x.silu() * y, several(half, half), 6.0 * size)
     yield Case("sum of rows, f16", lambda x: x.sum(axis=-1), half, 2.0 * size)
     yield Case("sum of columns, f16", lambda x: x.sum(axis=0), half, 2.0 * size)
     yield Case("softmax, f16", lambda x: x.softmax(axis=-1), half, 4.0 * size)
@@ -109,14 +179,46 @@ def memory_cases() -> Iterator[Case]:
         several(half, weight, weight),
         4.0 * size,
     )
-    yield Case("transpose, f16", lambda x: x.permute(1, 0).contiguous(), half, 4.0 * size)
-    heads = normal(1, 32, 16384, 128)
-    yield Case(
-        "rope, f16",
-        lambda x: x.rope(lbrx.arange(16384)),
-        heads,
-        4.0 * 32 * 16384 * 128,
-    )
+    yield from movement_cases()
+
+
+def movement_cases() -> Iterator[Case]:
+    """What changes the place of elements only, and rotary embedding."""
+    rows, columns = 16384, 8192
+    for name in ("float16", "float32"):
+        matrix = normal(rows, columns, dtype=name)
+        moved = (4.0 if name == "float16" else 8.0) * rows * columns
+        yield Case(f"transpose, {SHORT[name]}", transposed(1, 0), matrix, moved)
+    heads, depth = 32, 128
+    for tokens in (4096, 65536):
+        size = 4.0 * heads * tokens * depth
+        by_token, by_head = normal(1, tokens, heads, depth), normal(1, heads, tokens, depth)
+        at = partial(positions, tokens)
+        yield Case(f"heads first, f16, {tokens >> 10}k", transposed(0, 2, 1, 3), by_token, size)
+        yield Case(f"heads last, f16, {tokens >> 10}k", transposed(0, 2, 1, 3), by_head, size)
+        yield Case(f"keys transposed, f16, {tokens >> 10}k", transposed(0, 1, 3, 2), by_head, size)
+        rotated = several(by_head, at)
+        yield Case(f"rope, f16, {tokens >> 10}k", lambda x, p: x.rope(p), rotated, size)
+        appended = several(partial(kv_cache, tokens), normal(1, 8, tokens, depth), at)
+        yield Case(
+            f"KV append, f16, {tokens >> 10}k",
+            lambda cache, x, p: cache.overwrite(x, p),
+            appended,
+            size / 4,
+        )
+
+
+def transposed(*order: int) -> Function:
+    return lambda x: x.permute(*order).contiguous()
+
+
+def positions(count: int) -> tuple[lbrx.Tensor, ...]:
+    return (lbrx.arange(count, dtype="int32"),)
+
+
+def kv_cache(tokens: int) -> tuple[lbrx.Tensor, ...]:
+    """A cache that is written in place, with room for a few more."""
+    return (new_cache((1, 8, tokens + 64, 128), dtype.float16, "metal"),)
 
 
 def product_cases() -> Iterator[Case]:
@@ -168,9 +270,10 @@ def row_of(case: Case, bandwidth: float, flops: float) -> Row:
     seconds, kernels = measured(case)
     if case.flops:
         rate = case.flops / seconds
-        return Row(case.name, seconds, rate / 1e12, "TFLOP/s", rate / flops, kernels)
+        return Row(case.name, seconds, rate / 1e12, "TFLOP/s", rate / flops, 0.0, kernels)
     rate = case.nbytes / seconds
-    return Row(case.name, seconds, rate / 1e9, "GB/s", rate / bandwidth, kernels)
+    copied = rate / copy_bandwidth(1 << (int(case.nbytes) // 2 - 1).bit_length())
+    return Row(case.name, seconds, rate / 1e9, "GB/s", rate / bandwidth, copied, kernels)
 
 
 def main() -> None:
@@ -190,7 +293,7 @@ def main() -> None:
         if options.only not in case.name:
             continue
         rows.append(row := row_of(case, bandwidth, flops))
-        rate = f"{row.rate:>8,.1f} {row.unit:<8} {row.share:>5.2f}"
+        rate = f"{row.rate:>8,.1f} {row.unit:<8} {row.share:>5.2f} {row.copy_share:>5.2f}"
         print(f"{row.name:<30} {row.seconds * 1e6:>9,.1f} us {rate}  {row.kernels}", flush=True)
     if options.json:
         record = {"device": name, "copy": bandwidth, "product": flops, "rows": [*map(asdict, rows)]}

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import struct
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
 import lbrx
 from lbrx import cli, metal
+from lbrx.device_info import Calibration
 from lbrx.kernels import RUNNERS, choices, deterministic, forced, registry, tune
 from lbrx.kernels.registry import FAMILIES, TUNED, Call, KernelFamily, Sample
 from lbrx.ops import Spec
@@ -155,8 +156,11 @@ def test_choices_go_round(cache, caplog):
     assert not caplog.records
 
 
-def test_command_line(cache, family, capsys):
+def test_command_line(cache, family, capsys, monkeypatch):
     family.samples += [sample(5)]
+    gpu = metal.context()
+    known = Calibration("2026-01-02", 1e11, 1e12, 2e12, 1e-6, 32)
+    monkeypatch.setattr(gpu, "info", replace(gpu.info, calibration=known))
     assert cli.main(["tune", "--family", "speed", "--quick"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"device: {metal.context().info.name}"
@@ -165,6 +169,9 @@ def test_command_line(cache, family, capsys):
     assert lines[2].endswith("us  chosen")
     assert len(lines) == 7
     assert str(choices.path(metal.context().info.name)) in lines[-1]
+    monkeypatch.setattr("lbrx.cli.tune.calibrate", lambda gpu: known)
+    assert cli.main(["tune", "--family", "speed", "--quick", "--calibrate"]) == 0
+    assert "memory bandwidth: 100 GB/s" in capsys.readouterr().out.splitlines()
     assert cli.main(["tune", "--family", "speeed"]) == 1
     assert "no family 'speeed': it is one of" in capsys.readouterr().err
 

@@ -7,6 +7,20 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
+class Calibration:
+    """Speeds of a device, as `lbrx tune` has measured them."""
+
+    date: str
+    bandwidth: float  # bytes per second, read and written by a kernel that copies large arrays
+    fp32: float  # operations per second of fused multiply-adds
+    fp16: float
+    dispatch: float  # seconds from a small kernel to the next one, which needs its result
+    simd_width: int
+    products: tuple[tuple[str, float], ...] = ()
+    """Operations per second of large products, by variant and dtype: ("mps float16", 7e14)."""
+
+
+@dataclass(frozen=True)
 class DeviceInfo:
     """A device's capabilities. None marks what is unknown, such as a CPU's bandwidth."""
 
@@ -15,9 +29,9 @@ class DeviceInfo:
     soft: bool  # softmetal, also when a profile names a chip
     simd_hardware: bool  # False selects the serial variants, which give each thread a long loop
     family: int  # n of MTLGPUFamilyApple<n>, 0 on GPUs that are not Apple's
-    cores: int | None  # of the GPU; threads of a soft device
-    bandwidth: float | None  # bytes per second, from the table of chips
-    fp32_peak: float | None  # operations per second, from the table of chips
+    cores: int | None  # of the GPU, an NVIDIA GPU's multiprocessors; threads of a soft device
+    bandwidth: float | None  # bytes per second, by the table of chips or an NVIDIA GPU's clocks
+    fp32_peak: float | None  # operations per second, from the same sources
     max_threads: int  # per threadgroup
     threadgroup_memory: int
     max_buffer: int
@@ -28,4 +42,21 @@ class DeviceInfo:
     bfloat: bool
     native_bfloat: bool
     cuda: int | None = None  # the number of the NVIDIA GPU that it is
+    cache: int | None = None  # bytes of the GPU's last cache
     page: int = mmap.PAGESIZE  # bytes: host memory is shared without a copy in complete pages
+    calibration: Calibration | None = None
+
+    @property
+    def memory_rate(self) -> float | None:
+        """Bytes per second: measured, else from the table of chips or the GPU's declared clocks."""
+        return self.calibration.bandwidth if self.calibration else self.bandwidth
+
+    @property
+    def arithmetic_rate(self) -> float | None:
+        """Float32 operations per second, from the same sources."""
+        return self.calibration.fp32 if self.calibration else self.fp32_peak
+
+    def product_rate(self, variant: str, dtype: str) -> float | None:
+        """Operations per second of large matrix products by a variant; None if not measured."""
+        measured = self.calibration.products if self.calibration else ()
+        return dict(measured).get(f"{variant} {dtype}")

@@ -104,14 +104,65 @@ def test_numbers_and_nothing():
 # ---- variants ----
 
 
-@pytest.mark.parametrize("variant", ["single", "several"])
+@pytest.mark.parametrize("variant", ["single", "chunks"])
 def test_variants_at_odd_sizes(variant, rng):
     with forced(elementwise=variant):
-        for n in (1, 3, 4, 5, 255, 256, 257, 1025, 70_001):
+        for n in (4, 5, 255, 256, 257, 1025, 70_001):
             a, x = pair(rng, (n,), dt.float32, "metal")
             before = counted(f"fma:{variant}")
             close(a.fma(2.0, 1.0), x * 2 + 1, dt.float32)
             assert counted(f"fma:{variant}") == before + 1
+
+
+def chunked(function, *operands):
+    """The result with chunks forced, and whether it was computed so."""
+    before = {k: n for k, n in metal.stats()["kernels"].items() if k.endswith(":chunks")}
+    with forced(elementwise="chunks"):
+        result = function(*operands)
+        lbrx.eval(result)
+    after = {k: n for k, n in metal.stats()["kernels"].items() if k.endswith(":chunks")}
+    return result, after != before
+
+
+def swapped(x):
+    return x.permute(0, 2, 1, 3) if isinstance(x, lbrx.Tensor) else x.transpose(0, 2, 1, 3)
+
+
+# Layouts of two operands that fill chunks of 8 halves, or only shorter ones, or none.
+CHUNKED = {
+    "flat": (lambda x: x, lambda x: x, True),
+    "row": (lambda x: x, lambda x: x[0, 0, 0], True),
+    "column": (lambda x: x, lambda x: x[:, :, :, :1], True),
+    "middle axes": (lambda x: x, lambda x: x[:1, :, :, :1], True),
+    "aligned columns": (lambda x: x[..., 8:], lambda x: x[..., :8], True),
+    "columns in fours": (lambda x: x[..., 4:12], lambda x: x[..., 8:], True),
+    "odd columns": (lambda x: x[..., 1:], lambda x: x[..., :-1], False),
+    "odd offset": (lambda x: x.reshape(-1)[1:], lambda x: x.reshape(-1)[:-1], False),
+    "even offset": (lambda x: x.reshape(-1)[2:-3], lambda x: x.reshape(-1)[4:-1], True),
+    "rows swapped": (lambda x: swapped(x), lambda x: swapped(x)[::-1], True),
+    "transposed": (lambda x: x.T, lambda x: x.T[::-1], False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("layout", CHUNKED)
+def test_chunks_of_layouts(layout, rng):
+    first, second, chunks = CHUNKED[layout]
+    x, y = (sample(rng, (3, 2, 5, 16), dt.float16) for _ in range(2))
+    a, b = lbrx.tensor(x), lbrx.tensor(y)
+    result, used = chunked(lambda a, b: a - b, first(a), second(b))
+    close(result, wide(first(x)) - wide(second(y)), dt.float16)
+    assert used is chunks
+
+
+@pytest.mark.parametrize("target", ON_METAL, ids=str)
+def test_chunks_of_each_dtype(target, rng):
+    """Casts of each type to each: chunks of every width, with elements after the last chunk."""
+    for source_dtype in ON_METAL if target in (dt.float16, dt.bool_, dt.int64) else (target,):
+        a, _ = pair(rng, (1037,), source_dtype, "metal")
+        single = a.astype(target) if target is not source_dtype else a + a
+        result, used = chunked(lambda a: a.astype(target) if a.dtype is not target else a + a, a)
+        np.testing.assert_array_equal(result.numpy(), single.numpy())
+        assert used
 
 
 def program(*accesses: Access, axes: int = 1) -> Program:
@@ -126,9 +177,10 @@ def test_the_choice_by_size_and_device(on_chip):
     assert family.choose(soft, ElementwiseProblem(flat, 1 << 24)).name == "single"
     with on_chip("m1") as gpu:
         info = gpu.info
-    enough = elementwise.PER_THREAD * elementwise.GROUP * 8 * info.cores
-    assert family.choose(info, ElementwiseProblem(flat, enough - 1)).name == "single"
-    assert family.choose(info, ElementwiseProblem(flat, enough)).name == "several"
+    enough = elementwise.BUSY * info.cores
+    assert family.choose(info, ElementwiseProblem(flat, enough - 1, 4)).name == "single"
+    assert family.choose(info, ElementwiseProblem(flat, enough, 4)).name == "chunks"
+    assert family.choose(info, ElementwiseProblem(flat, enough, 1)).name == "single"
     assert family.choose(info, ElementwiseProblem(strided, 2 * enough)).name == "single"
     assert ElementwiseProblem(flat, 1000).shape_class == "flat 1024"
     assert ElementwiseProblem(program(Access.ROW, axes=3), 1000).shape_class == "strided3 1024"
@@ -138,24 +190,24 @@ def test_the_choice_by_size_and_device(on_chip):
 @pytest.mark.parametrize("chip", ["m1", "m4"])
 def test_on_chips(chip, on_chip, rng):
     with on_chip(chip) as gpu:
-        n = elementwise.PER_THREAD * elementwise.GROUP * 8 * gpu.info.cores
-        for size, variant in ((n - 1, "single"), (n, "several")):
+        n = elementwise.BUSY * gpu.info.cores
+        for size, variant in ((n - 1, "single"), (n, "chunks")):
             a, x = pair(rng, (size,), dt.float32, "metal")
             before = counted(f"square:{variant}")
             close(a.square(), x * x, dt.float32)
             assert counted(f"square:{variant}") == before + 1
 
 
-@pytest.mark.parametrize("variant", ["single", "several"])
+@pytest.mark.parametrize("variant", ["single", "chunks"])
 def test_parts(variant, rng, monkeypatch):
     """More elements than one dispatch takes, from an offset on."""
-    monkeypatch.setattr(elementwise, "PART", 7)
+    monkeypatch.setattr(elementwise, "PART", 16)
     with forced(elementwise=variant):
-        for n in (6, 7, 8, 30):
-            a, x = pair(rng, (n + 3,), dt.float16, "metal")
+        for n in (15, 16, 17, 70):
+            a, x = pair(rng, (n + 8,), dt.float16, "metal")
             before = counted(f"add:{variant}")
-            close(a[3:] + a[:-3], x[3:] + x[:-3], dt.float16)
-            assert counted(f"add:{variant}") == before + -(-n // 7)
+            close(a[8:] + a[:-8], x[8:] + x[:-8], dt.float16)
+            assert counted(f"add:{variant}") == before + -(-n // 16)
 
 
 @pytest.mark.parametrize("shape", [(30,), (30, 5), (30, 3, 2)])
@@ -289,5 +341,5 @@ def test_under_bounds_and_race(rng):
     with softmetal.checking("bounds", "race"):
         a, b = lbrx.tensor(x), lbrx.tensor(y)
         close(a[1:, ::-1].T + b[:-1].T, wide(x[1:, ::-1].T) + wide(y[:-1].T), dt.float32)
-        with forced(elementwise="several"):
+        with forced(elementwise="chunks"):
             close(a[1:] * b[1:], wide(x[1:]) * wide(y[1:]), dt.float32)

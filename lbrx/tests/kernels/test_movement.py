@@ -12,10 +12,11 @@ import lbrx
 import softmetal
 from lbrx import dtype as dt
 from lbrx import metal
-from lbrx.kernels import movement
+from lbrx.kernels import forced, movement
 
 WIDTHS = (dt.float32, dt.uint8, dt.bfloat16, dt.int64)
 VARIANTS = ("strided", "transpose_serial", "transpose_tile")
+ALIGNED = (dt.float32, dt.uint8, dt.float16, dt.int64)
 VIEWS = {
     "transposed": lambda a: a.transpose(2, 1, 0),
     "last two swapped": lambda a: a.transpose(0, 2, 1),
@@ -68,6 +69,51 @@ def test_views(variant, dtype, rng):
             continue
         with computed_by("copy", variant, "copy"):
             same_bits(given.contiguous(), view)
+
+
+# Views of (16, 32, 96) elements whose rows are multiples of 16 bytes, or not; the variant that reads
+# them as vectors.
+ALIGNED_VIEWS = {
+    "rows swapped": (lambda a: a.transpose(1, 0, 2), "chunks"),
+    "columns": (lambda a: a[:, 16:, 32:64], "chunks"),
+    "rows backwards": (lambda a: a[::-1, ::-3, :32].transpose(1, 0, 2), "chunks"),
+    "transposed": (lambda a: a.transpose(2, 1, 0), "transpose_chunks"),
+    "last two swapped": (lambda a: a.transpose(0, 2, 1)[:3, 16:], "transpose_chunks"),
+    "rotated": (lambda a: a.transpose(2, 0, 1)[16:], "transpose_chunks"),
+    "odd columns": (lambda a: a[:, :, 1:], None),
+    "odd columns, transposed": (lambda a: a[:, :, 1:].transpose(0, 2, 1), None),
+}
+
+
+@pytest.mark.parametrize("dtype", ALIGNED, ids=str)
+def test_vectors(dtype, rng):
+    whole = values(rng, (16, 32, 96), dtype)
+    tensor = lbrx.tensor(whole, device="metal")
+    for take, variant in ALIGNED_VIEWS.values():
+        view = take(whole)
+        given = view_of(tensor, whole, view)
+        if variant is not None:
+            with computed_by("copy", variant, "copy"):
+                same_bits(given.contiguous(), view)
+            continue
+        counts = metal.stats()["kernels"]
+        before = [counts.get(f"copy:{v}", 0) for v in ("chunks", "transpose_chunks")]
+        with forced(copy="chunks"):
+            same_bits(given.contiguous(), view)
+        with forced(copy="transpose_chunks"):
+            same_bits(given.contiguous(), view)
+        counts = metal.stats()["kernels"]
+        after = [counts.get(f"copy:{v}", 0) for v in ("chunks", "transpose_chunks")]
+        assert after == before
+
+
+@pytest.mark.parametrize("variant", ["chunks", "transpose_chunks"])
+def test_vectors_without_faults(variant, rng):
+    whole = values(rng, (3, 40, 72), dt.uint16)
+    tensor = lbrx.tensor(whole, device="metal")
+    order = (1, 0, 2) if variant == "chunks" else (0, 2, 1)
+    with softmetal.checking("bounds", "race"), computed_by("copy", variant, "copy"):
+        same_bits(tensor.permute(*order).contiguous(), whole.transpose(order))
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,23 @@ def test_overwrite(variant, types, rng):
         close(reference, expected, types[0])
 
 
+ALIGNED_SHAPES = [
+    ((2, 3, 40, 64), (2, 3, 9, 64), (2, 1, 9)),
+    ((1, 2, 17, 24), (1, 2, 6, 24), (6,)),
+    ((30, 8), (5, 8), (5,)),
+]
+
+
+@pytest.mark.parametrize("types", [t for t in TYPES if t != (dt.float32, dt.bfloat16)], ids=str)
+def test_vectors(types, rng):
+    for shape, new, at in ALIGNED_SHAPES:
+        cache, rows = sample(rng, shape, types[0]), sample(rng, new, types[1])
+        positions = spots(rng, at, shape[-2])
+        with computed_by("overwrite", "chunks", "overwrite"):
+            result = on_metal(cache).overwrite(on_metal(rows), on_metal(positions))
+            close(result, oracle(cache, rows, positions), types[0])
+
+
 def test_the_cache_is_written_where_it_is(rng):
     whole = new_cache((2, 3, 8, 4), dt.float32, "metal")
     write(whole, lbrx.full(whole.shape, 7.0, device="metal"))

@@ -25,15 +25,19 @@ SHAPES = [
     ((2, 9, 1, 64), (2, 1, 1)),
     ((2, 0, 8), (1,)),
     ((3, 300), (3,)),
+    ((1, 6, 3, 32), (6, 1)),
+    ((2, 5, 9, 48), (9,)),
     ((4, 1), (4,)),
 ]
 RULES = [
     {},
     {"interleaved": True},
     {"dims": 4},
+    {"dims": 32},
+    {"dims": 32, "interleaved": True},
     {"dims": 2, "interleaved": True, "base": 500000.0, "scale": 0.125},
 ]
-VARIANTS = ("serial", "pairs")
+VARIANTS = ("serial", "pairs", "chunks")
 
 
 def check(rng, variant, shapes, dtype, rule, position_dtype=dt.int32) -> None:

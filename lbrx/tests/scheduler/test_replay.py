@@ -14,6 +14,7 @@ from host_pages import shares_mapped_files
 import lbrx
 import softmetal
 from lbrx.memory.arena import Lifetime, arrange
+from lbrx.tensor.compilation import metal_array
 from lbrx.tensor.core import call
 from lbrx.tensor.evaluation import start
 from lbrx.tensor.long_lived import new_cache, write
@@ -113,6 +114,18 @@ def test_views_at_different_offsets_share_a_trace():
     for first in (0, 4, 7, 2):
         rows = x[first : first + 2]
         assert compiled(rows).tolist() == (rows + 1).tolist()
+    assert traces(compiled) == 1
+
+
+def test_inputs_start_at_multiples_of_vectors():
+    """Kernels are recorded for the alignment of the first call."""
+    compiled = lbrx.compile(lambda x: x * 2 + 1)
+    whole = tensor(64)
+    with lbrx.kernels.forced(elementwise="chunks"):
+        for start in (0, 1, 2, 3, 8):
+            view = whole[start : start + 32]
+            assert metal_array(view).storage.address % 16 == 0
+            np.testing.assert_array_equal(compiled(view).numpy(), view.numpy() * 2 + 1)
     assert traces(compiled) == 1
 
 

@@ -17,6 +17,12 @@ def cuda_device(device: MTLDevice) -> int | None:
     return executor.index if isinstance(executor, CudaExecutor) else None
 
 
+def cuda_attribute(device: MTLDevice, attribute: int) -> int | None:
+    """An attribute of the GPU, by its number in CUdevice_attribute; None for other devices."""
+    executor = device._executor
+    return executor.attribute(attribute) if isinstance(executor, CudaExecutor) else None
+
+
 def cuda_stream(queue: MTLCommandQueue) -> int:
     """The CUstream that a queue's command buffers run in, in the order of their commits."""
     executor = queue._executor

@@ -6,7 +6,7 @@ import argparse
 import json
 from dataclasses import asdict
 
-from lbrx.device_info import DeviceInfo
+from lbrx.device_info import Calibration, DeviceInfo
 from lbrx.metal.device import devices
 
 
@@ -35,12 +35,17 @@ def table(device: DeviceInfo) -> list[tuple[str, str]]:
     """Titles and formatted values."""
     cores = "threads" if device.soft and not device.simd_hardware else "GPU cores"
     family = f"Apple{device.family}" if device.family else "not Apple's"
+    source = "chip table" if device.cuda is None else "clocks"
+    calibrated = device.calibration
+    measured = speeds(calibrated) if calibrated else []
+    date = calibrated.date if calibrated else "never: `lbrx tune` measures the device's speeds"
     return [
         ("device", device.name + (" (softmetal)" if device.soft and device.chip else "")),
         ("family", family),
         (cores, _known(device.cores, 1, "")),
-        ("memory bandwidth", _known(device.bandwidth, 1e9, " GB/s (chip table)")),
-        ("FP32 peak", _known(device.fp32_peak, 1e12, " TFLOP/s (chip table)")),
+        ("memory bandwidth", _known(device.bandwidth, 1e9, f" GB/s ({source})")),
+        ("FP32 peak", _known(device.fp32_peak, 1e12, f" TFLOP/s ({source})")),
+        ("last cache", _known(device.cache, 1 << 20, " MiB")),
         ("threads in a threadgroup", f"{device.max_threads:,}"),
         ("threadgroup memory", f"{device.threadgroup_memory >> 10} KiB"),
         ("longest buffer", _gibibytes(device.max_buffer)),
@@ -50,6 +55,21 @@ def table(device: DeviceInfo) -> list[tuple[str, str]]:
         ("simd hardware", _yes(device.simd_hardware)),
         ("simdgroup matrix", _yes(device.simdgroup_matrix)),
         ("bfloat", _yes(device.bfloat) + (", emulated" if not device.native_bfloat else "")),
+        ("calibrated", date),
+        *((f"measured {title}", value) for title, value in measured),
+    ]
+
+
+def speeds(measured: Calibration) -> list[tuple[str, str]]:
+    """Titles and values of a calibration."""
+    products = ", ".join(f"{name} {rate / 1e12:.3g}" for name, rate in measured.products)
+    return [
+        ("memory bandwidth", f"{measured.bandwidth / 1e9:.4g} GB/s"),
+        ("FP32", f"{measured.fp32 / 1e12:.3g} TFLOP/s"),
+        ("FP16", f"{measured.fp16 / 1e12:.3g} TFLOP/s"),
+        ("products", f"{products} TFLOP/s"),
+        ("dispatch", f"{measured.dispatch * 1e6:.3g} us"),
+        ("simd width", str(measured.simd_width)),
     ]
 
 

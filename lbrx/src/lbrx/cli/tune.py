@@ -1,13 +1,15 @@
-"""lbrx tune: measure the fastest kernel variant for each shape class, and remember it."""
+"""lbrx tune: measure the device's speeds and the fastest kernel variants, and remember them."""
 
 from __future__ import annotations
 
 import argparse
 import time
 
+from lbrx.cli.devices import speeds
 from lbrx.kernels import choices
+from lbrx.kernels.calibrating import calibrate
 from lbrx.kernels.tune import TunedChoice, tune
-from lbrx.metal import context
+from lbrx.metal import calibration_file, context
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -15,12 +17,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--family", action="append", default=[], help="only this kernel family; may be repeated"
     )
     parser.add_argument("--quick", action="store_true", help="measure fewer rounds")
+    parser.add_argument(
+        "--calibrate",
+        action="store_true",
+        help="measure the device's speeds again; without it they are measured once",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
     gpu = context()
     print(f"device: {gpu.info.name}")
     start = time.perf_counter()
+    if options.calibrate or gpu.info.calibration is None:
+        for title, value in speeds(calibrate(gpu)):
+            print(f"{title}: {value}")
+        print(f"speeds in {calibration_file.path(gpu.info.name)}")
     print(f"{'family':<12} {'shape class':<36} {'variant':<18} {'time':>12}")
     for rows in tune(gpu, options.family, quick=options.quick):
         for row in rows:

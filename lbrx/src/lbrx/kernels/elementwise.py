@@ -16,7 +16,16 @@ from lbrx import dtype as dt
 from lbrx import shape as sh
 from lbrx.dtype import Dtype
 from lbrx.kernels.arrays import KernelArguments, accumulator, empty, size_class, whole_buffer
-from lbrx.kernels.program import GRID_AXES, Access, Program, ProgramInput, ProgramStep, source
+from lbrx.kernels.chunked_program import CHUNK_BYTES, chunked_source
+from lbrx.kernels.program import (
+    GRID_AXES,
+    Access,
+    Chunking,
+    Program,
+    ProgramInput,
+    ProgramStep,
+    source,
+)
 from lbrx.kernels.registry import RUNNERS, Call, KernelFamily, Sample, computes, policy
 from lbrx.metal import Buffer, Context, DeviceInfo, Pipeline
 from lbrx.metal.commands import NumberSlot
@@ -37,7 +46,9 @@ LONG = {
 }
 GROUP = 256  # threads
 PART = 1 << 30  # elements in one dispatch
-PER_THREAD = 4
+BUSY = 32 * GROUP  # elements that keep a core of a GPU busy
+MAX_CHUNKS = 2  # of a thread: more did not make an H200 faster
+MAX_UNROLLED = 128  # steps in the text of a thread's chunks
 
 
 @dataclass(frozen=True)
@@ -46,6 +57,8 @@ class ElementwiseProblem:
 
     program: Program
     size: int
+    chunk: int = 1
+    """Neighbouring elements that alignment allows to read at once."""
 
     @property
     def shape_class(self) -> str:
@@ -149,6 +162,21 @@ class ElementSpace:
             shape = (min(PART, n - first), *self.shape[1:])
             yield first, ElementSpace(shape, self.strides, layouts)
 
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return math.prod(self.shape)
+
+    def in_chunks(self, program: Program, length: int) -> ElementSpace:
+        """The same space with the last axis, and the inputs that are read along it, in chunks."""
+        strides, layouts = [], []
+        arrays = [x for x in program.inputs if x.access is not Access.SCALAR]
+        for given, layout, own in zip(arrays, self.layouts, self.strides, strict=False):
+            unit = length if given.access is Access.ROW else 1
+            strides.append((*(stride // unit for stride in own[:-1]), own[-1]))
+            layouts.append(replace(layout, offset=layout.offset // unit))
+        return ElementSpace((*self.shape[:-1], self.shape[-1] // length), strides, layouts)
+
     def packed(self, wide: bool) -> bytes:
         """The `Space` record of the generated source."""
         code = "q" if wide else "i"
@@ -220,9 +248,40 @@ def compute(gpu: Context, what: Computation) -> tuple[Array, ...]:
     excess = policy().excess_precision and len(what.steps) > 1
     program = Program(tuple(inputs), what.steps, outputs, len(axes), wide, excess=excess)
     values = [constant(x) if is_host(x) else whole_buffer(x) for x in what.inputs]
-    problem = ElementwiseProblem(program, math.prod(what.shape))
-    family.run(gpu, problem, what.name, ElementSpace(axes, strides, arrays), values, results)
+    space = ElementSpace(axes, strides, arrays)
+    problem = ElementwiseProblem(
+        program, math.prod(what.shape), _longest_chunk(program, space, values)
+    )
+    family.run(gpu, problem, what.name, space, values, results)
     return results
+
+
+def _longest_chunk(program: Program, space: ElementSpace, values: KernelArguments) -> int:
+    """The most neighbouring elements that vectors can hold in every array; 1 if an array is not
+    read along the last axis, or rows are not multiples of a chunk."""
+    along = all(x.access in (Access.SCALAR, Access.ROW, Access.SAME) for x in program.inputs)
+    if not along or (program.axes == 1 and not program.is_flat):
+        return 1
+    widths = [dtype.itemsize for _, dtype in program.outputs]
+    starts = [0] if program.is_flat else [space.shape[-1]]  # multiples of a chunk, in elements
+    bytes_and_widths: list[tuple[int, int]] = []
+    arrays = iter(zip(space.layouts, space.strides, strict=False))
+    for value, given in zip(values, program.inputs, strict=True):
+        if isinstance(value, bytes):
+            continue
+        layout, strides = next(arrays)
+        if given.access is Access.ROW:
+            width = given.dtype.itemsize
+            widths.append(width)
+            bytes_and_widths.append((value.offset + layout.offset * width, width))
+            if not program.is_flat:
+                starts += [layout.offset, *strides[:-1]]
+    longest = min(CHUNK_BYTES // max(widths), space.size)
+    return math.gcd(
+        1 << (longest.bit_length() - 1),
+        *starts,
+        *(start // width if start % width == 0 else 1 for start, width in bytes_and_widths),
+    )
 
 
 def is_host(array: Array) -> bool:
@@ -272,14 +331,14 @@ def single(
         )
 
 
-def _several_cost(info: DeviceInfo, problem: ElementwiseProblem) -> float:
+def _chunks_cost(info: DeviceInfo, problem: ElementwiseProblem) -> float:
     """Several elements per thread pay off once all cores of a GPU are busy."""
-    enough = PER_THREAD * GROUP * 8 * (info.cores or 1)
+    enough = BUSY * (info.cores or 1)
     return 0.9 if info.simd_hardware and problem.size >= enough else 1.1
 
 
-@family.variant("several", can=lambda info, problem: problem.program.is_flat, cost=_several_cost)
-def several(
+@family.variant("chunks", can=lambda info, problem: problem.chunk > 1, cost=_chunks_cost)
+def chunks(
     gpu: Context,
     problem: ElementwiseProblem,
     name: str,
@@ -287,14 +346,49 @@ def several(
     values: KernelArguments,
     results: Sequence[Array],
 ) -> None:
-    """Several elements per thread, far apart, so that neighbouring threads read neighbours."""
-    program = replace(problem.program, per_thread=PER_THREAD)
+    """Several chunks per thread, each a vector of neighbouring elements."""
+    chunking = _chunking(problem)
+    program = replace(problem.program, chunking=chunking)
     pipeline = _pipeline(gpu, program, name)
     buffers = [whole_buffer(result) for result in results]
-    for part in _parts(program, values, buffers, space, problem.size):
-        grid = (-(-part.size // PER_THREAD), 1, 1)
-        arguments = [*part.arguments, struct.pack("I", part.size)]
-        gpu.queue.dispatch(pipeline, arguments, grid, _group(grid), kernel=name, variant="several")
+    if program.is_flat:
+        for part in _parts(program, values, buffers, space, problem.size):
+            groups = -(-part.size // (chunking.length * chunking.count * GROUP))
+            arguments = [*part.arguments, struct.pack("I", part.size)]
+            gpu.queue.dispatch(
+                pipeline,
+                arguments,
+                (groups * GROUP, 1, 1),
+                (GROUP, 1, 1),
+                kernel=name,
+                variant="chunks",
+            )
+        return
+    for first, piece in space.in_chunks(program, chunking.length).pieces():
+        written = _slices(program, buffers, first, piece, chunking.length)
+        grid, group = chunk_grid(piece.shape, chunking.count)
+        arguments = [*values, *written, piece.packed(program.wide)]
+        gpu.queue.dispatch(pipeline, arguments, grid, group, kernel=name, variant="chunks")
+
+
+def chunk_grid(shape: Shape, count: int = 1) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+    """Threads for a shape whose last axis counts chunks, and threadgroups that divide them.
+
+    Each thread takes a chunk of `count` rows.
+    """
+    x, y, z = grid_over(shape)
+    y = -(-y // count)
+    across = min(1 << (x - 1).bit_length(), GROUP)
+    down = GROUP // across
+    return (-(-x // across) * across, -(-y // down) * down, z), (across, down, 1)
+
+
+def _chunking(problem: ElementwiseProblem) -> Chunking:
+    """Enough chunks to keep memory busy, fewer if the text would be long."""
+    program = problem.program
+    cost = sum(8 if step.function in LONG else 1 for step in program.steps)
+    short = MAX_CHUNKS * problem.chunk * cost <= MAX_UNROLLED
+    return Chunking(problem.chunk, MAX_CHUNKS if short else 1)
 
 
 @dataclass(frozen=True)
@@ -326,11 +420,11 @@ def _parts(
 
 
 def _slices(
-    program: Program, buffers: Sequence[Buffer], first: int, piece: ElementSpace
+    program: Program, buffers: Sequence[Buffer], first: int, piece: ElementSpace, chunk: int = 1
 ) -> list[Buffer | bytes]:
     """The slices of the result buffers for one part of the first axis."""
     row, count = math.prod(piece.shape[1:]), math.prod(piece.shape)
-    sizes = [dtype.itemsize for _, dtype in program.outputs]
+    sizes = [dtype.itemsize * chunk for _, dtype in program.outputs]
     return [_from(b, 0, size, first * row, count) for b, size in zip(buffers, sizes, strict=True)]
 
 
@@ -345,7 +439,7 @@ def _from(
 def _pipeline(gpu: Context, program: Program, name: str) -> Pipeline:
     """Compiled with safe math, which keeps NaN and infinity."""
     function = _kernel_name(program, name)
-    text = source(program, function)
+    text = (source if program.chunking is None else chunked_source)(program, function)
     return gpu.shaders.pipeline("elementwise", function, safe_math=True, source=text)
 
 

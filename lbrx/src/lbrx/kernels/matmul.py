@@ -33,7 +33,8 @@ LONGEST = 2**31 - 1  # rows or columns, which kernels count in 32 bits
 # Rows and columns of a thread, as in matmul.h.
 SERIAL_ROWS, SERIAL_COLUMNS = 64, 64
 
-# Costs are microseconds. Those of processors were measured on two threads of a Zen 4.
+# Costs are microseconds. Those of processors were measured on two threads of a Zen 4; rates of
+# large products are taken instead from the device's calibration where it has one.
 DISPATCH = 5.0
 EMULATED = 1e6  # for kernels that work on the device but are not made for it
 SERIAL_SPEED = 130e3  # operations
@@ -236,13 +237,19 @@ def _with_rows_merged(problem: MatmulProblem) -> MatmulProblem:
 
 
 def peak(info: DeviceInfo) -> float:
-    """Operations per microsecond."""
-    return (info.fp32_peak or M1_PEAK) / 1e6
+    """Operations per microsecond: measured, else declared."""
+    return (info.arithmetic_rate or M1_PEAK) / 1e6
 
 
 def bandwidth(info: DeviceInfo) -> float:
-    """Bytes per microsecond."""
-    return (info.bandwidth or M1_BANDWIDTH) / 1e6
+    """Bytes per microsecond: measured, else declared."""
+    return (info.memory_rate or M1_BANDWIDTH) / 1e6
+
+
+def product_rate(info: DeviceInfo, variant: str, dtype: Dtype, otherwise: float) -> float:
+    """Operations per microsecond of large products by a variant: measured, else what is given."""
+    measured = info.product_rate(variant, dtype.name)
+    return measured / 1e6 if measured else otherwise
 
 
 def pipeline(
@@ -311,7 +318,8 @@ def is_aligned(buffer: Buffer | bytes, leading: int, batch: Shape, dtype: Dtype)
 def _serial_cost(info: DeviceInfo, problem: MatmulProblem) -> float:
     columns = -(-problem.n // SERIAL_COLUMNS) * SERIAL_COLUMNS * problem.members * problem.k
     packing = -(-problem.m // SERIAL_ROWS) * SERIAL_PACKING[problem.y.transposed]
-    return DISPATCH + columns * (packing + 2 * problem.m / SERIAL_SPEED)
+    speed = product_rate(info, "serial", problem.dtype, SERIAL_SPEED)
+    return DISPATCH + columns * (packing + 2 * problem.m / speed)
 
 
 # The private memory of a GPU thread is too small for a block.

@@ -36,6 +36,14 @@ SERIAL_SIDE = {
     4: 16,
     8: 16,
 }  # side of the block that a thread transposes, by element width
+# Blocks of chunks that a GPU's threadgroup transposes, along the source's rows and across them, by
+# element width: one for each thread.
+BLOCKS = {1: (8, 8), 2: (16, 8), 4: (16, 16), 8: (16, 16)}
+# The same for devices on whose cores two such threadgroups have enough memory: more of a line is
+# read and written at a time.
+LARGE_BLOCKS = {2: (16, 16)}
+LARGE_MEMORY = 64 << 10
+CHUNK_BYTES = 16
 # Transposing in blocks pays off from these sizes: smaller arrays fit into the cache anyway.
 TRANSPOSE_SIDE = 16
 TRANSPOSE_BYTES = 64 << 10
@@ -49,6 +57,36 @@ class CopyProblem:
     shape: Shape
     source: Shape
     target: Shape
+    aligned: int = 1
+    """A power of two, at most 16, that divides the addresses of both buffers and first elements."""
+
+    @property
+    def chunk(self) -> int:
+        """Neighbouring elements that can be copied as a vector; 1 if none can."""
+        if (self.source[-1], self.target[-1]) != (1, 1):
+            return 1
+        return self._multiple(self.shape[-1], *self.source[:-1], *self.target[:-1])
+
+    @property
+    def side(self) -> int:
+        """The side of the blocks that vectors can transpose: addresses are multiples of it."""
+        axis = self.transposed
+        if axis is None:
+            return 1
+        strides = [s for i, s in enumerate(self.source) if i != axis]
+        return self._multiple(self.shape[axis], self.shape[-1], *strides, *self.target[:-1])
+
+    def _multiple(self, *counts: int) -> int:
+        longest = max(min(CHUNK_BYTES, self.aligned) // self.width, 1)
+        return math.gcd(longest, *counts)
+
+    def in_chunks(self, length: int) -> CopyProblem:
+        """The problem with vectors of neighbouring elements as the elements."""
+        source, target = (
+            (*(stride // length for stride in own[:-1]), 1) for own in (self.source, self.target)
+        )
+        shape = (*self.shape[:-1], self.shape[-1] // length)
+        return CopyProblem(self.width * length, shape, source, target)
 
     @property
     def shape_class(self) -> str:
@@ -93,8 +131,11 @@ def copy(gpu: Context, source: Array, target: Array) -> None:
     if not math.prod(shape):
         return
     axes, strides = elementwise.collapsed(shape, [source.layout, target.layout])
-    problem = CopyProblem(source.dtype.itemsize, axes, *strides)
     buffers = (whole_buffer(source), whole_buffer(target))
+    width = source.dtype.itemsize
+    starts = [*(b.offset for b in buffers), *(a.layout.offset * width for a in (source, target))]
+    read, written = strides
+    problem = CopyProblem(width, axes, read, written, math.gcd(CHUNK_BYTES, *starts))
     for piece, start in _pieces(problem, (source.layout.offset, target.layout.offset)):
         family.run(gpu, piece, *buffers, start)
 
@@ -118,7 +159,10 @@ def _pieces(problem: CopyProblem, start: Start) -> Iterator[tuple[CopyProblem, S
         at = start[0] + first * problem.source[axis], start[1] + first * problem.target[axis]
         kept = slice(1, None) if step == 1 else slice(None)
         sizes = (*shape[:axis], size, *shape[axis + 1 :])[kept]
-        piece = CopyProblem(problem.width, sizes, problem.source[kept], problem.target[kept])
+        piece = CopyProblem(
+            *(problem.width, sizes, problem.source[kept], problem.target[kept]),
+            aligned=math.gcd(problem.aligned, *(n * problem.width for n in at)),
+        )
         yield from _pieces(piece, at)
 
 
@@ -154,6 +198,25 @@ def strided(
 
 def _others(problem: CopyProblem) -> int:
     return max(len(problem.shape) - 2, 0)
+
+
+def _chunks_cost(info: DeviceInfo, problem: CopyProblem) -> float:
+    return 0.9 if info.simd_hardware else 4.0
+
+
+@family.variant("chunks", can=lambda info, problem: problem.chunk > 1, cost=_chunks_cost)
+def chunks(
+    gpu: Context, problem: CopyProblem, source: Buffer, target: Buffer, start: Start
+) -> None:
+    """One vector of neighbouring elements per thread."""
+    length = problem.chunk
+    made = problem.in_chunks(length)
+    name = f"copy_chunks_{made.width}"
+    pipeline = gpu.shaders.pipeline("movement", name, {2: _others(made)}, safe_math=True)
+    grid, group = elementwise.chunk_grid(made.shape)
+    size = struct.pack("2I", made.shape[-1], (1, *made.shape)[-2])
+    arguments = (source, target, _packed(made, (start[0] // length, start[1] // length)), size)
+    gpu.queue.dispatch(pipeline, arguments, grid, group, kernel="copy", variant="chunks")
 
 
 def _transposes(info: DeviceInfo, problem: CopyProblem) -> bool:
@@ -196,6 +259,37 @@ def transpose_tile(
     _transpose(gpu, "transpose_tile", ordered, (source, target), start, grid, group)
 
 
+def _by_chunks(info: DeviceInfo, problem: CopyProblem) -> bool:
+    return problem.side * problem.width == CHUNK_BYTES
+
+
+def _chunked_cost(info: DeviceInfo, problem: CopyProblem) -> float:
+    return _transpose_cost(serial=False)(info, problem) * 0.9
+
+
+@family.variant("transpose_chunks", can=_by_chunks, cost=_chunked_cost)
+def transpose_chunks(
+    gpu: Context, problem: CopyProblem, source: Buffer, target: Buffer, start: Start
+) -> None:
+    """Blocks in the registers of threads, whose rows are read and written as vectors."""
+    side = CHUNK_BYTES // problem.width
+    large = problem.width in LARGE_BLOCKS and gpu.info.threadgroup_memory >= LARGE_MEMORY
+    across, down = (LARGE_BLOCKS if large else BLOCKS)[problem.width]
+    ordered = problem.ordered()
+    made = CopyProblem(
+        problem.width,
+        (*ordered.shape[:-2], ordered.shape[-2] // side, ordered.shape[-1] // side),
+        (*(s // side for s in ordered.source[:-2]), 1, ordered.source[-1] // side),
+        (*(s // side for s in ordered.target[:-1]), 1),
+    )
+    x, y, z = elementwise.grid_over(made.shape)
+    group = (across * down, 1, 1)
+    grid = (-(-x // down) * group[0], -(-y // across), z)
+    at = start[0] // side, start[1] // side
+    variant = "transpose_chunks_large" if large else "transpose_chunks"
+    _transpose(gpu, variant, made, (source, target), at, grid, group)
+
+
 def _transpose(
     gpu: Context,
     variant: str,
@@ -210,7 +304,8 @@ def _transpose(
     pipeline = gpu.shaders.pipeline("movement", name, constants, safe_math=True)
     size = struct.pack("2I", problem.shape[-1], problem.shape[-2])
     arguments = (*buffers, _packed(problem, start), size)
-    gpu.queue.dispatch(pipeline, arguments, grid, group, kernel="copy", variant=variant)
+    counted = variant.removesuffix("_large")
+    gpu.queue.dispatch(pipeline, arguments, grid, group, kernel="copy", variant=counted)
 
 
 # ---- operations ----

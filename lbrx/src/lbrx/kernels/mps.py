@@ -23,6 +23,7 @@ from lbrx.kernels.matmul import (
     finish,
     peak,
     problem_of,
+    product_rate,
 )
 from lbrx.metal import Buffer, Context, DeviceInfo
 from lbrx.metal.binding import MPS
@@ -56,12 +57,14 @@ def _cost(info: DeviceInfo, problem: MatmulProblem) -> float:
     results = problem.members * problem.m * problem.n
     if info.simd_hardware:
         read = problem.members * (problem.m + problem.n) * problem.k * problem.dtype.itemsize
-        time = max(problem.operations / (OF_PEAK * peak(info)), read / bandwidth(info))
-        time += problem.finishes * (DISPATCH + 8.0 * results / bandwidth(info))
         # Apple does not document the accumulator of products of halves.
-        return encoding + time * (1 if problem.dtype is dt.float32 else 2)
+        estimated = OF_PEAK * peak(info) / (1 if problem.dtype is dt.float32 else 2)
+        speed = product_rate(info, "mps", problem.dtype, estimated)
+        time = max(problem.operations / speed, read / bandwidth(info))
+        return encoding + time + problem.finishes * (DISPATCH + 8.0 * results / bandwidth(info))
     packed = problem.members * (problem.m + problem.n) * problem.k
-    time = problem.operations / BLAS_SPEED + packed * PACKING
+    speed = product_rate(info, "mps", problem.dtype, BLAS_SPEED)
+    time = problem.operations / speed + packed * PACKING
     return encoding + time + problem.finishes * (DISPATCH + results * FINISHING)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,6 +20,7 @@ from lbrx.ops import Spec
 from lbrx.storage import Array, MetalCache, written_in_place
 
 GROUP = 64  # threads
+CHUNK_BYTES = 16  # of rows, which a GPU's thread reads at once
 UNITS = {"q8_0": 32}  # values per block of a quantized cache
 
 
@@ -32,6 +34,8 @@ class OverwriteProblem:
     planes: int
     rows: int
     depth: int
+    aligned: bool = False
+    """Whether rows and cache start at multiples of a vector."""
 
     @property
     def shape_class(self) -> str:
@@ -49,15 +53,24 @@ class OverwriteOperands:
     positions: Array  # (batch, heads, rows)
     capacity: int
 
-    def arguments(self) -> list[Buffer | bytes]:
-        """The kernels' arguments, in order."""
+    def arguments(self, chunk: int = 1) -> list[Buffer | bytes]:
+        """The kernels' arguments, in order; rows of values are counted in chunks."""
         rows, positions = self.rows.layout, self.positions.layout
+        strides = (stride // chunk for stride in rows.strides[:3])
         record = struct.pack(
             "6q2Q3I4x",
-            *(*rows.strides[:3], *positions.strides, rows.offset, positions.offset),
-            *(rows.shape[1], self.capacity, rows.shape[3]),
+            *(*strides, *positions.strides, rows.offset // chunk, positions.offset),
+            *(rows.shape[1], self.capacity, rows.shape[3] // chunk),
         )
         return [self.cache, whole_buffer(self.rows), whole_buffer(self.positions), record]
+
+    def is_aligned(self) -> bool:
+        """Whether vectors of 16 bytes of the rows, and what is written of one, start at multiples
+        of their size."""
+        layout, width = self.rows.layout, self.rows.dtype.itemsize
+        counts = (layout.offset, layout.shape[-1], *layout.strides[:-1])
+        offsets = (self.cache.offset, whole_buffer(self.rows).offset, *(n * width for n in counts))
+        return all(offset % CHUNK_BYTES == 0 for offset in offsets)
 
 
 family: KernelFamily[OverwriteProblem] = KernelFamily("overwrite")
@@ -94,7 +107,10 @@ def _run(call: Call, cached: str, short: Dtype) -> tuple[Array, ...]:
         _view(gpu, places, (batch, heads, count)),
         spec.shape[-2],
     )
-    problem = OverwriteProblem(cached, rows.dtype, places.dtype, batch * heads, count, depth)
+    problem = OverwriteProblem(
+        *(cached, rows.dtype, places.dtype, batch * heads, count, depth),
+        aligned=cached not in UNITS and operands.is_aligned(),
+    )
     if rows.layout.size:
         family.run(gpu, problem, operands)
     return (result,)
@@ -128,15 +144,17 @@ def _dispatch(
     operands: OverwriteOperands,
     variant: str,
     grid: tuple[int, int, int],
+    group: tuple[int, int, int] | None = None,
+    arguments: Sequence[Buffer | bytes] = (),
 ) -> None:
     signed = -1 if problem.index_dtype.kind is dt.Kind.INT else 1
     constants = {0: np.int32(signed * problem.index_dtype.itemsize), 1: np.bool_(True)}
     name = kernel_name("overwrite", f"{variant}_{problem.cached}", problem.dtype)
     gpu.queue.dispatch(
         gpu.shaders.pipeline("overwrite", name, constants, safe_math=True),
-        operands.arguments(),
+        arguments or operands.arguments(),
         grid,
-        (min(grid[0], GROUP), 1, 1),
+        group or (min(grid[0], GROUP), 1, 1),
         kernel="overwrite",
         variant=variant,
     )
@@ -157,6 +175,20 @@ def element(gpu: Context, problem: OverwriteProblem, operands: OverwriteOperands
     """One thread per element, or per block of quantized ones."""
     units = problem.depth // UNITS.get(problem.cached, 1)
     _dispatch(gpu, problem, operands, "element", (units, problem.rows, problem.planes))
+
+
+@family.variant(
+    "chunks",
+    can=lambda info, problem: problem.aligned,
+    cost=lambda info, problem: 0.9 if info.simd_hardware else 3.0,
+)
+def chunks(gpu: Context, problem: OverwriteProblem, operands: OverwriteOperands) -> None:
+    """One vector per thread."""
+    length = CHUNK_BYTES // problem.dtype.itemsize
+    shape = (problem.planes, problem.rows, problem.depth // length)
+    grid, group = elementwise.chunk_grid(shape)
+    arguments = [*operands.arguments(length), struct.pack("I", problem.rows)]
+    _dispatch(gpu, problem, operands, "chunks", grid, group, arguments)
 
 
 family.samples += [

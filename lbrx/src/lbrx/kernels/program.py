@@ -55,6 +55,16 @@ class ProgramStep:
 
 
 @dataclass(frozen=True)
+class Chunking:
+    """How many elements a thread of a GPU computes: chunks of neighbours, read as vectors. All
+    chunks are read before the first is computed, so that memory is kept busy."""
+
+    length: int
+    """Elements in a chunk: a power of two, from 2 to 16."""
+    count: int
+
+
+@dataclass(frozen=True)
 class Program:
     """A fused elementwise kernel as data, from which its MSL is written."""
 
@@ -64,7 +74,8 @@ class Program:
     axes: int = 1
     wide: bool = False
     """Whether offsets need 64 bits."""
-    per_thread: int = 1
+    chunking: Chunking | None = None
+    """For `chunked_program`."""
     excess: bool = False
     """Whether results between the steps may keep float32 and be contracted."""
 
@@ -110,17 +121,14 @@ def source(program: Program, name: str) -> str:
     """The kernel's text."""
     parameters = [*_parameters(program), _position(program)]
     body = _flat_body(program) if program.is_flat else _strided_body(program)
-    return "\n".join(
-        [
-            *preamble("elementwise.h", program.steps, program.excess),
-            *_space(program),
-            f"kernel void {name}(",
-            ",\n".join(f"    {parameter}" for parameter in parameters) + ") {",
-            *(f"  {line}" for line in body),
-            "}",
-            "",
-        ]
-    )
+    first = [*preamble("elementwise.h", program.steps, program.excess), *space_struct(program)]
+    return "\n".join([*first, *kernel_text(name, parameters, body)])
+
+
+def kernel_text(name: str, parameters: Sequence[str], body: Sequence[str]) -> list[str]:
+    """The lines of a kernel."""
+    listed = ",\n".join(f"    {parameter}" for parameter in parameters)
+    return [f"kernel void {name}(", f"{listed}) {{", *(f"  {line}" for line in body), "}", ""]
 
 
 def _parameters(program: Program) -> list[str]:
@@ -134,8 +142,6 @@ def _parameters(program: Program) -> list[str]:
     place += len(program.outputs)
     if not program.is_flat:
         lines.append(f"constant Space& space [[buffer({place})]]")
-    elif program.per_thread > 1:
-        lines.append(f"constant uint& count [[buffer({place})]]")
     return lines
 
 
@@ -148,12 +154,12 @@ def _position(program: Program) -> str:
     return f"{grid} at [[thread_position_in_grid]]"
 
 
-def _space(program: Program) -> list[str]:
+def space_struct(program: Program) -> list[str]:
     """The struct of sizes and strides that the kernel takes."""
     if program.is_flat:
         return []
-    index = _index(program)
-    read = len(_strided(program))
+    index = index_type(program)
+    read = len(array_inputs(program))
     return [
         "struct Space {",
         f"  uint shape[{program.axes}];",
@@ -164,11 +170,12 @@ def _space(program: Program) -> list[str]:
     ]
 
 
-def _index(program: Program) -> str:
+def index_type(program: Program) -> str:
+    """The type of offsets."""
     return "long" if program.wide else "int"
 
 
-def _strided(program: Program) -> list[int]:
+def array_inputs(program: Program) -> list[int]:
     """The inputs that are arrays."""
     return [i for i, x in enumerate(program.inputs) if x.access is not Access.SCALAR]
 
@@ -178,21 +185,14 @@ def _flat_body(program: Program) -> list[str]:
         f"in{i}" + ("" if x.access is Access.SCALAR else "[i]")
         for i, x in enumerate(program.inputs)
     ]
-    if program.per_thread == 1:
-        return ["const uint i = at;", *_computation(program, loads, "out", "i")]
-    # In every iteration neighbouring threads read neighbouring elements.
-    return [
-        f"const uint threads = (count + {program.per_thread - 1}) / {program.per_thread};",
-        "for (uint i = at; i < count; i += threads) {",
-        *(f"  {line}" for line in _computation(program, loads, "out", "i")),
-        "}",
-    ]
+    targets = [f"out{i}[i]" for i in range(len(program.outputs))]
+    return ["const uint i = at;", *computation(program, loads, targets)]
 
 
 def _strided_body(program: Program) -> list[str]:
     """Compute pointers to the rows first: the position in a row is then the only index, and the
     compiler can prove that a loop over x does not wrap, which vectorisation needs."""
-    index, arrays, last = _index(program), _strided(program), program.axes - 1
+    index, arrays, last = index_type(program), array_inputs(program), program.axes - 1
     lines = [f"{index} start{i} = space.start[{n}];" for n, i in enumerate(arrays)]
     lines += _row_starts(program)
     for i in arrays:
@@ -210,12 +210,13 @@ def _strided_body(program: Program) -> list[str]:
             Access.STRIDED: f"{index}(at.x) * {stride}",
         }
         loads[i] = f"row{i}[{places[program.inputs[i].access]}]"
-    return lines + _computation(program, loads, "to", "at.x")
+    targets = [f"to{i}[at.x]" for i in range(len(program.outputs))]
+    return lines + computation(program, loads, targets)
 
 
 def _row_starts(program: Program) -> list[str]:
     """Offsets of each input's row; the grid's z stands for all axes before the last two."""
-    index, axes, arrays = _index(program), program.axes, _strided(program)
+    index, axes, arrays = index_type(program), program.axes, array_inputs(program)
     direct = {axes - 2: "at.y"} if axes > 1 else {}
     if axes == GRID_AXES:
         direct[0] = "at.z"
@@ -234,13 +235,14 @@ def _row_starts(program: Program) -> list[str]:
 
 def _row_number(program: Program) -> str:
     """Results are contiguous."""
-    index = _index(program)
+    index = index_type(program)
     if program.axes == 2:
         return f"{index}(at.y)"
     return f"({index}(at.z) * {index}(space.shape[{program.axes - 2}]) + {index}(at.y))"
 
 
-def _computation(program: Program, loads: list[str], target: str, place: str) -> list[str]:
+def computation(program: Program, loads: list[str], targets: list[str]) -> list[str]:
+    """Statements that compute one element of each output, given what is loaded."""
     types = program.types
     lines = [
         assignment(i, types[i], converted(load, program.inputs[i].dtype, types[i]))
@@ -249,7 +251,7 @@ def _computation(program: Program, loads: list[str], target: str, place: str) ->
     for n, step in enumerate(program.steps, len(program.inputs)):
         lines.append(assignment(n, types[n], step.value(types, types[n])))
     for i, (value, dtype) in enumerate(program.outputs):
-        lines.append(f"{target}{i}[{place}] = {converted(f'v{value}', types[value], dtype)};")
+        lines.append(f"{targets[i]} = {converted(f'v{value}', types[value], dtype)};")
     return lines
 
 

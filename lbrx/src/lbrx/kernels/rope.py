@@ -24,6 +24,9 @@ from lbrx.storage import Array
 ROW_AXES = 3  # (outer, repeat, inner), as in `rope.h`
 GROUP = 64  # threads along pairs of features
 SERIAL_ROWS = 8  # rows of each head per serial thread
+CHUNK_BYTES = 16  # of the vectors that a GPU's thread rotates
+CHUNK_THREADS = 128
+SHARING = 4  # repeats whose features a thread rotates by the same angles
 INLINE_BYTES = 4096  # bytes: the most that Metal takes as an inline argument
 
 
@@ -38,6 +41,10 @@ class RopeProblem:
     features: int
     interleaved: bool
     has_factors: bool
+    shared: bool = True
+    """Whether all repeats of a row have its position."""
+    aligned: bool = False
+    """Whether rows and halves of rows start at multiples of a vector."""
 
     @property
     def shape_class(self) -> str:
@@ -95,6 +102,8 @@ def run(call: Call) -> tuple[Array, ...]:
         *(spec.dtype, positions.dtype, positions.layout.shape, pairs, features),
         interleaved=bool(given["interleaved"]),
         has_factors=factors is not None,
+        shared=positions.layout.strides[1] == 0 or positions.layout.shape[1] == 1,
+        aligned=_aligned(x, pairs),
     )
     if factors is not None:
         factors = elementwise.cast(gpu, placed(gpu, factors), dt.float32)
@@ -147,6 +156,13 @@ def _is_unit(layout: Layout) -> bool:
     return layout.shape[-1] == 1 or layout.strides[-1] == 1
 
 
+def _aligned(x: Array, pairs: int) -> bool:
+    layout, width = x.layout, x.dtype.itemsize
+    counts = (pairs, layout.shape[-1], layout.offset, *layout.strides[:-1])
+    offset = whole_buffer(x).offset
+    return offset % CHUNK_BYTES == 0 and all(n * width % CHUNK_BYTES == 0 for n in counts)
+
+
 def _pipeline(gpu: Context, problem: RopeProblem, variant: str) -> Pipeline:
     name = kernel_name("rope", variant, problem.dtype, problem.position_dtype)
     constants = {0: problem.interleaved, 1: problem.has_factors}
@@ -165,6 +181,30 @@ def pairs(gpu: Context, problem: RopeProblem, operands: RopeOperands) -> None:
         (min(grid[0], GROUP), 1, 1),
         kernel="rope",
         variant="pairs",
+    )
+
+
+@family.variant(
+    "chunks",
+    can=lambda info, problem: problem.aligned,
+    cost=lambda info, problem: 0.5 if info.simd_hardware else 5.0,
+)
+def chunks(gpu: Context, problem: RopeProblem, operands: RopeOperands) -> None:
+    """Two vectors of features per thread and repeat."""
+    outer, repeat, inner = problem.rows
+    length = CHUNK_BYTES // problem.dtype.itemsize
+    columns = (problem.features - problem.pairs) // length
+    heads = SHARING if problem.shared else 1
+    across = min(1 << (columns - 1).bit_length(), CHUNK_THREADS)
+    down = CHUNK_THREADS // across
+    grid = (-(-columns // across) * across, -(-inner // down) * down, -(-repeat // heads) * outer)
+    gpu.queue.dispatch(
+        _pipeline(gpu, problem, f"chunks{heads}"),
+        operands.arguments(gpu, problem),
+        grid,
+        (across, down, 1),
+        kernel="rope",
+        variant="chunks",
     )
 
 

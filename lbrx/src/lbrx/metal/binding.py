@@ -114,6 +114,14 @@ def cuda_device(device: Any) -> int | None:
     return number
 
 
+def cuda_attribute(device: Any, attribute: int) -> int | None:
+    """An attribute of an NVIDIA GPU, by CUDA's number; None of other devices."""
+    if not SOFT:
+        return None
+    value: int | None = import_module("softmetal.interop").cuda_attribute(device, attribute)
+    return value
+
+
 def cuda_stream(queue: Any) -> int:
     """The CUDA stream of a command queue of such a device."""
     stream: int = import_module("softmetal.interop").cuda_stream(queue)

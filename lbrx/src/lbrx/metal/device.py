@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from lbrx.device_info import DeviceInfo
 from lbrx.errors import DeviceError
-from lbrx.metal import binding
+from lbrx.metal import binding, calibration_file
 from lbrx.metal.binding import CallError, Metal
 from lbrx.process import memory_limit
 
@@ -15,6 +15,12 @@ FIRST_SIMDGROUP_MATRIX = 7
 FIRST_BFLOAT = 6  # the first for which Metal 3.1 compiles `bfloat`
 FIRST_NATIVE_BFLOAT = 9  # earlier ones compute it in float
 NEWEST_FAMILY = 16  # above any that exists, so that newer chips are recognised
+# Numbers in CUDA's CUdevice_attribute; clocks are in kHz
+CLOCK, MULTIPROCESSORS, MEMORY_CLOCK, BUS_BITS, L2_BYTES = 13, 16, 36, 37, 38
+CAPABILITY = 75  # the major number
+# Float32 multiply-adds of a multiprocessor in a clock, by the major number (CUDA's guide)
+NVIDIA_LANES = {7: 64, 8: 128}
+NEWEST_LANES = 128
 
 
 class Chip(Protocol):
@@ -76,9 +82,9 @@ def describe(device: Any) -> DeviceInfo:
         soft=binding.SOFT,
         simd_hardware=not plain_soft,
         family=family,
-        cores=_cores(chip, plain_soft),
-        bandwidth=chip.bandwidth if chip else None,
-        fp32_peak=chip.fp32_peak if chip else None,
+        cores=_cores(device, chip, plain_soft),
+        bandwidth=chip.bandwidth if chip else _declared_bandwidth(device),
+        fp32_peak=chip.fp32_peak if chip else _declared_peak(device),
         max_threads=int(device.maxThreadsPerThreadgroup().width),
         threadgroup_memory=int(device.maxThreadgroupMemoryLength()),
         max_buffer=int(device.maxBufferLength()),
@@ -89,7 +95,9 @@ def describe(device: Any) -> DeviceInfo:
         bfloat=family >= FIRST_BFLOAT,
         native_bfloat=family >= FIRST_NATIVE_BFLOAT,
         cuda=binding.cuda_device(device),
+        cache=binding.cuda_attribute(device, L2_BYTES) or None,
         page=binding.page_size(),
+        calibration=calibration_file.read(name),
     )
 
 
@@ -112,11 +120,26 @@ def _architecture(device: Any) -> str:
     return str(ask().name()) if ask is not None else ""
 
 
-def _cores(chip: Chip | None, plain_soft: bool) -> int | None:
+def _cores(device: Any, chip: Chip | None, plain_soft: bool) -> int | None:
     if plain_soft:
         return binding.soft_threads()
-    counted = None if binding.SOFT else _registry_cores()
+    multiprocessors = binding.cuda_attribute(device, MULTIPROCESSORS)
+    counted = multiprocessors if binding.SOFT else _registry_cores()
     return counted or (chip.cores if chip else None)
+
+
+def _declared_bandwidth(device: Any) -> float | None:
+    """Of an NVIDIA GPU, whose memory transfers twice in a clock."""
+    clock, bits = (binding.cuda_attribute(device, n) for n in (MEMORY_CLOCK, BUS_BITS))
+    return 2e3 * clock * bits / 8 if clock and bits else None
+
+
+def _declared_peak(device: Any) -> float | None:
+    attributes = (CLOCK, MULTIPROCESSORS, CAPABILITY)
+    clock, cores, major = (binding.cuda_attribute(device, n) for n in attributes)
+    if not clock or not cores or major is None:
+        return None
+    return 2e3 * clock * cores * NVIDIA_LANES.get(major, NEWEST_LANES)
 
 
 def _registry_cores() -> int | None:

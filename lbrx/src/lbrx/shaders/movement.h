@@ -1,7 +1,6 @@
 // Copies between arrays of any strides. Elements are moved as integers of their width.
 #pragma once
-#include <metal_stdlib>
-using namespace metal;
+#include "chunks.h"
 
 constant constexpr uint COPY_AXES = 8;
 constant constexpr uint TILE = 32;  // side of the tile that a threadgroup transposes
@@ -53,6 +52,18 @@ kernel void copy(device const T* in [[buffer(0)]], device T* out [[buffer(1)]],
   else if (SOURCE_STEP == 1) to[at.x] = from[at.x];
   else if (SOURCE_STEP == 0) to[at.x] = from[0];
   else to[at.x] = from[long(at.x) * walk.source.x];
+}
+
+// ---- chunks: both are contiguous along x, which counts vectors of 2 to 16 bytes ----
+
+template <typename B>
+kernel void copy_chunks(device const B* in [[buffer(0)]], device B* out [[buffer(1)]],
+                        constant Walk& walk [[buffer(2)]], constant uint2& size [[buffer(3)]],
+                        uint3 at [[thread_position_in_grid]]) {
+  if (any(at.xy >= size)) return;
+  device const B* from = plane(in, walk, at.z) + long(at.y) * walk.source.y;
+  device B* to = plane(out, walk, at.z) + long(at.y) * walk.target.y;
+  to[at.x] = from[at.x];
 }
 
 // ---- transposes: the source is contiguous along y, the target along x ----
@@ -108,6 +119,46 @@ kernel void transpose_serial(device const T* in [[buffer(0)]], device T* out [[b
   const uint2 count = min(size - first, SIDE);
   for (uint c = 0; c < count.x; c++)
     for (uint r = 0; r < count.y; r++) to[r * target + c] = from[c * source + r];
+}
+
+// Each thread transposes a block of SIDE by SIDE in registers, whose rows are chunks of 16 bytes. The
+// chunks of a threadgroup's ACROSS by DOWN blocks then change places through threadgroup memory, so
+// that neighbouring threads write neighbouring chunks. Sizes and strides count chunks.
+template <typename T, uint ACROSS, uint DOWN>
+kernel void transpose_chunks(device const uint4* in [[buffer(0)]], device uint4* out [[buffer(1)]],
+                             constant Walk& walk [[buffer(2)]], constant uint2& size [[buffer(3)]],
+                             uint3 group [[threadgroup_position_in_grid]],
+                             uint lane [[thread_index_in_threadgroup]]) {
+  constexpr uint SIDE = 16 / sizeof(T);
+  threadgroup uint4 tile[ACROSS * SIDE * DOWN];
+  const uint2 sizes = size;
+  const uint r = lane % ACROSS, c = lane / ACROSS;
+  const uint first_r = group.y * ACROSS, first_c = group.x * DOWN;
+  const long source = walk.source.x, target = walk.target.y;
+  if (first_r + r < sizes.y && first_c + c < sizes.x) {
+    device const uint4* from =
+        plane(in, walk, group.z) + long(first_c + c) * SIDE * source + first_r + r;
+    Chunk<T, SIDE> rows[SIDE];
+#pragma unroll
+    for (uint i = 0; i < SIDE; i++) rows[i].bits = from[i * source];
+#pragma unroll
+    for (uint i = 0; i < SIDE; i++) {
+      Chunk<T, SIDE> made;
+#pragma unroll
+      for (uint k = 0; k < SIDE; k++) made.put(k, rows[k].get(i));
+      // The place depends on the row, so that threads use different banks here and below.
+      tile[(r * SIDE + i) * DOWN + (c ^ (r % 8))] = made.bits;
+    }
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  device uint4* to = plane(out, walk, group.z) + long(first_r) * SIDE * target + first_c;
+  const uint column = lane % DOWN;
+#pragma unroll
+  for (uint i = 0; i < SIDE; i++) {
+    const uint row = i * ACROSS + lane / DOWN;
+    if (first_c + column < sizes.x && first_r + row / SIDE < sizes.y)
+      to[row * target + column] = tile[row * DOWN + (column ^ (row / SIDE % 8))];
+  }
 }
 
 // A threadgroup transposes a tile; the odd row width avoids bank conflicts.

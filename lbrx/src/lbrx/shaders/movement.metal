@@ -12,3 +12,21 @@ INSTANTIATE(uint8, uchar, 32)
 INSTANTIATE(uint16, ushort, 16)
 INSTANTIATE(uint32, uint, 16)
 INSTANTIATE(uint64, ulong, 16)
+
+#define CHUNKS(bytes, type)                                                                       \
+  template [[host_name("copy_chunks_" #bytes)]] kernel void copy_chunks<type>(                    \
+      device const type*, device type*, constant Walk&, constant uint2&, uint3);
+CHUNKS(2, ushort)
+CHUNKS(4, uint)
+CHUNKS(8, uint2)
+CHUNKS(16, uint4)
+
+#define TRANSPOSE_CHUNKS(name, type, across, down)                                                \
+  template [[host_name("copy_transpose_chunks_" #name)]] kernel void                              \
+  transpose_chunks<type, across, down>(device const uint4*, device uint4*, constant Walk&,        \
+                                       constant uint2&, uint3, uint);
+TRANSPOSE_CHUNKS(uint8, uchar, 8, 8)
+TRANSPOSE_CHUNKS(uint16, ushort, 16, 8)
+TRANSPOSE_CHUNKS(large_uint16, ushort, 16, 16)
+TRANSPOSE_CHUNKS(uint32, uint, 16, 16)
+TRANSPOSE_CHUNKS(uint64, ulong, 16, 16)

@@ -1,5 +1,6 @@
 // Writes rows into a cache of keys or values at given positions.
 #pragma once
+#include "chunks.h"
 #include "indexing.h"
 
 struct Overwriting {
@@ -64,4 +65,27 @@ kernel void overwrite_elements(device C* cache [[buffer(0)]], device const T* ro
                                constant Overwriting& sizes [[buffer(3)]],
                                uint3 at [[thread_position_in_grid]]) {
   put(cache, rows, positions, sizes, at.y, at.z, at.x, 1);
+}
+
+// One thread per vector of N values. The record counts such vectors in the strides, the offset and
+// the depth of the rows.
+template <typename C, typename T, uint N>
+kernel void overwrite_chunks(device typename ChunkBits<sizeof(C) * N>::type* cache [[buffer(0)]],
+                             device const typename ChunkBits<sizeof(T) * N>::type* rows [[buffer(1)]],
+                             device const void* positions [[buffer(2)]],
+                             constant Overwriting& sizes [[buffer(3)]],
+                             constant uint& count [[buffer(4)]],
+                             uint3 at [[thread_position_in_grid]]) {
+  if (at.x >= sizes.depth || at.y >= count) return;
+  const long batch = at.z / sizes.heads, head = at.z % sizes.heads;
+  const long place = sizes.place[0] * batch + sizes.place[1] * head + sizes.place[2] * at.y;
+  const long from = sizes.from[0] * batch + sizes.from[1] * head + sizes.from[2] * at.y;
+  Chunk<T, N> given;
+  given.bits = rows[sizes.offset + from + at.x];
+  const ulong target = ulong(index_at(positions, sizes.place_offset + place));
+  if (target >= sizes.capacity) return;
+  Chunk<C, N> made;
+#pragma unroll
+  for (uint k = 0; k < N; k++) made.put(k, C(float(given.get(k))));
+  cache[(ulong(at.z) * sizes.capacity + target) * sizes.depth + at.x] = made.bits;
 }

@@ -4,8 +4,7 @@
 // nothing: in float, position 131071 would be off by 0.008 radians. The speeds, turns from one
 // position to the next, come from float64 as two floats: the rounded value and the rest.
 #pragma once
-#include <metal_stdlib>
-using namespace metal;
+#include "chunks.h"
 
 constant bool INTERLEAVED [[function_constant(0)]];
 constant bool HAS_FACTORS [[function_constant(1)]];
@@ -30,14 +29,27 @@ inline ulong speed_of(float2 turns, device const float* factors, uint pair) {
   return 2 * (ulong(long(turns.x * 0x1p63f)) + ulong(long(turns.y * 0x1p63f)));
 }
 
-inline float angle_of(ulong speed, ulong position) {
-  const int nearest = int((speed * position) >> 32);
-  return float(nearest) * (M_PI_F * 0x1p-31f);
+// Cosine and sine of an angle: the nearest quarter turn, and polynomials for what is left of it.
+inline float2 rotation(ulong speed, ulong position) {
+  const uint turn = uint((speed * position) >> 32);
+  const uint quarter = (turn + 0x20000000u) >> 30;
+  const float x = float(int(turn - (quarter << 30))) * (M_PI_F * 0x1p-31f);
+  const float s = x * x;
+  const float odd = fma(s, fma(s, -1.9515296e-4f, 8.3321609e-3f), -1.6666655e-1f);
+  const float even = fma(s, fma(s, 2.4433157e-5f, -1.3887316e-3f), 4.1666646e-2f);
+  const float sine = fma(x * s, odd, x), cosine = fma(s * s, even, fma(s, -0.5f, 1.0f));
+  const bool swap = (quarter & 1) != 0;
+  const float c = swap ? sine : cosine, d = swap ? cosine : sine;
+  return float2(((quarter + 1) & 2) != 0 ? -c : c, (quarter & 2) != 0 ? -d : d);
 }
 
 // Features of a pair.
 inline uint2 pair_places(constant Rope& r, uint pair) {
   return INTERLEAVED ? uint2(2 * pair, 2 * pair + 1) : uint2(pair, pair + r.pairs);
+}
+
+inline float2 rotated(float first, float second, float2 turn) {
+  return float2(first * turn.x - second * turn.y, first * turn.y + second * turn.x);
 }
 
 inline long row_in(constant Rope& r, uint3 at) {
@@ -68,13 +80,70 @@ kernel void rope_pairs(device const T* x [[buffer(0)]], device const P* position
     to[n + r.pairs] = from[n + r.pairs];
     return;
   }
-  const float angle =
-      angle_of(speed_of(speeds[n], factors, n), ulong(positions[position_at(r, row)]));
-  const float c = cos(angle), s = sin(angle);
+  const float2 turn =
+      rotation(speed_of(speeds[n], factors, n), ulong(positions[position_at(r, row)]));
   const uint2 place = pair_places(r, n);
-  const float first = float(from[place.x]), second = float(from[place.y]);
-  to[place.x] = T(first * c - second * s);
-  to[place.y] = T(first * s + second * c);
+  const float2 turned = rotated(float(from[place.x]), float(from[place.y]), turn);
+  to[place.x] = T(turned.x);
+  to[place.y] = T(turned.y);
+}
+
+// ---- chunks: a thread rotates vectors of features of HEADS repeats, which share their positions ----
+
+template <typename T, typename P, uint HEADS>
+kernel void rope_chunks(device const uint4* x [[buffer(0)]], device const P* positions [[buffer(1)]],
+                        device const float* factors [[buffer(2), function_constant(HAS_FACTORS)]],
+                        device const float2* speeds [[buffer(3)]], device uint4* out [[buffer(4)]],
+                        constant Rope& r [[buffer(5)]], uint3 at [[thread_position_in_grid]]) {
+  constexpr uint N = 16 / sizeof(T);
+  // Strides and sizes in chunks. After the pairs, chunks are copied.
+  const uint parts = r.pairs / N, columns = r.features / N, repeats = r.sizes[1];
+  const uint groups = (repeats + HEADS - 1) / HEADS;
+  if (at.x >= columns - parts || at.y >= r.sizes[2]) return;
+  const bool turns = at.x < parts;
+  const uint low = turns ? (INTERLEAVED ? 2 * at.x : at.x) : at.x + parts;
+  const uint high = turns ? (INTERLEAVED ? low + 1 : low + parts) : low;
+  const uint head = at.z % groups * HEADS;
+  const uint3 row = uint3(at.y, head, at.z / groups);
+  const long step = r.strides[1] / N, target_step = long(r.sizes[2]) * columns;
+  device const uint4* from = x + row_in(r, row) / N;
+  device uint4* to = out + row_out(r, row) / N;
+  Chunk<T, N> first[HEADS], second[HEADS];
+#pragma unroll
+  for (uint h = 0; h < HEADS; h++) {
+    const long place = min(h, repeats - 1 - head) * step;
+    first[h].bits = from[place + low], second[h].bits = from[place + high];
+  }
+  float2 turn[N];
+  if (turns) {
+    const ulong position = ulong(positions[position_at(r, row)]);
+#pragma unroll
+    for (uint i = 0; i < N; i++) {
+      const uint pair = at.x * N + i;
+      turn[i] = rotation(speed_of(speeds[pair], factors, pair), position);
+    }
+  }
+#pragma unroll
+  for (uint h = 0; h < HEADS; h++) {
+    if (head + h >= repeats) return;
+    Chunk<T, N> one = first[h], other = second[h];
+    if (turns) one = {}, other = {};
+#pragma unroll
+    for (uint i = 0; turns && i < N; i++) {
+      if (INTERLEAVED) {
+        Chunk<T, N> given = i < N / 2 ? first[h] : second[h];
+        const uint place = 2 * (i % (N / 2));
+        const float2 made = rotated(float(given.get(place)), float(given.get(place + 1)), turn[i]);
+        if (i < N / 2) one.put(place, T(made.x)), one.put(place + 1, T(made.y));
+        else other.put(place, T(made.x)), other.put(place + 1, T(made.y));
+      } else {
+        const float2 made = rotated(float(first[h].get(i)), float(second[h].get(i)), turn[i]);
+        one.put(i, T(made.x)), other.put(i, T(made.y));
+      }
+    }
+    to[h * target_step + low] = one.bits;
+    if (turns) to[h * target_step + high] = other.bits;
+  }
 }
 
 // ---- serial: one thread per group of inner rows, for all repeats, which mostly share positions ----
@@ -85,10 +154,10 @@ constant constexpr uint SERIAL_ROWS = 8;
 // Cosines and sines of a row's angles.
 inline void fill_row(thread const ulong* speeds, uint count, ulong position, thread float* cosines,
                      thread float* sines) {
-  float angles[SERIAL_PAIRS];
-  for (uint n = 0; n < count; n++) angles[n] = angle_of(speeds[n], position);
-  for (uint n = 0; n < count; n++) cosines[n] = cos(angles[n]);
-  for (uint n = 0; n < count; n++) sines[n] = sin(angles[n]);
+  for (uint n = 0; n < count; n++) {
+    const float2 turn = rotation(speeds[n], position);
+    cosines[n] = turn.x, sines[n] = turn.y;
+  }
 }
 
 // Rotates `count` pairs; first features are `step` apart, second ones `between` after them.

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("lbrx")
 WARN_EVERY = 8  # traces of one function
+INPUT_ALIGNMENT = 16  # bytes: of the widest vectors
 
 
 UNITS = {"neural-engine": "lbrx.neural_engine.compiled_function"}
@@ -172,8 +173,11 @@ def metal_array(tensor: Tensor) -> Array:
             "a compiled function takes no quantized tensors as arguments: "
             "refer to them as variables from outside the function"
         )
-    # A replay binds buffers: those of two views of one tensor must start at their first elements.
+    # A replay binds buffers: those of two views of one tensor must start at their first elements,
+    # and at multiples of the vectors with which kernels may read them.
     skipped = plain.array.layout.offset * plain.dtype.itemsize
+    if (storage.address + skipped) % INPUT_ALIGNMENT:
+        return metal_array(plain._call("copy", plain))
     here = replace(storage, offset=storage.offset + skipped, nbytes=storage.nbytes - skipped)
     return Array(here, sh.contiguous(plain.shape), plain.dtype)
 

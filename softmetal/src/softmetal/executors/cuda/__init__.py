@@ -118,6 +118,10 @@ class CudaExecutor:
             )
         raise ExecutionError(f"GPU {index} cannot be used: {text}")
 
+    def attribute(self, number: int) -> int:
+        """An attribute of the GPU, by its number in CUdevice_attribute."""
+        return int(self._c.softmetal_gpu_attribute(self._gpu, number))
+
     @property
     def lost(self) -> bool:
         """Whether a fault has ended this device; another may be made."""

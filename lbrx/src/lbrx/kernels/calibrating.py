@@ -1,0 +1,143 @@
+"""Calibration: a device's speeds, measured once by `lbrx tune` and used by estimates of costs."""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
+
+import numpy as np
+
+from lbrx import dtype as dt
+from lbrx.device_info import Calibration
+from lbrx.dtype import Dtype
+from lbrx.kernels.arrays import empty, imported
+from lbrx.kernels.registry import FAMILIES, RUNNERS, Call, forced
+from lbrx.kernels.tune import observed
+from lbrx.metal import Context, Pipeline, calibration_file
+from lbrx.ops import TABLE, Spec
+from lbrx.storage.cpu import copied
+
+ROUNDS = 5
+SECONDS = 20e-3  # of one measurement, reached by repeats
+COPIED = 256 << 20  # bytes of an array, larger than the last cache of any device
+THREADS = 1 << 18  # that multiply and add
+TURNS, CHAINS = 256, 8  # rounds of a loop, and independent sums in it, which hide latency
+DISPATCHES = 200
+SIDES = 1024, 4096  # of the square matrices that are multiplied, by processors and by GPUs
+HOPELESS = 1e3  # variants of a higher estimated cost than this times the least are not measured
+
+ARITHMETIC = """#include <metal_stdlib>
+using namespace metal;
+template <typename T>
+kernel void chains(device T* out [[buffer(0)]], constant uint& turns [[buffer(1)]],
+                   uint at [[thread_position_in_grid]]) {
+  const T x = T(0.999f), y = T(float(at % 7) * 0.001f);
+  T sums[CHAINS];
+  for (uint i = 0; i < CHAINS; i++) sums[i] = T(float(i));
+  for (uint turn = 0; turn < turns; turn++)
+    for (uint i = 0; i < CHAINS; i++) sums[i] = fma(sums[i], x, y);
+  T sum = T(0);
+  for (uint i = 0; i < CHAINS; i++) sum += sums[i];
+  out[at] = sum;
+}
+template [[host_name("chains_float32")]] kernel void chains<float>(
+    device float*, constant uint&, uint);
+template [[host_name("chains_float16")]] kernel void chains<half2>(
+    device half2*, constant uint&, uint);
+"""
+
+
+def calibrate(gpu: Context) -> Calibration:
+    """Measure the device, store the result, and let this context's estimates use it."""
+    found = Calibration(
+        date=datetime.now().astimezone().isoformat(" ", "minutes"),
+        bandwidth=_bandwidth(gpu),
+        fp32=_arithmetic(gpu, dt.float32),
+        fp16=_arithmetic(gpu, dt.float16),
+        dispatch=_dispatch(gpu),
+        simd_width=_pipeline(gpu, "float32").simd_width,
+        products=tuple(_products(gpu)),
+    )
+    calibration_file.write(gpu.info.name, found)
+    gpu.info = replace(gpu.info, calibration=found)
+    return found
+
+
+def _seconds(gpu: Context, work: Callable[[], object], rounds: int = ROUNDS) -> float:
+    """The least time of `work` on the device, started often enough to hide the start."""
+
+    def once(repeats: int) -> float:
+        gpu.queue.wait()
+        start = time.perf_counter()
+        for _ in range(repeats):
+            work()
+        gpu.queue.wait()
+        return (time.perf_counter() - start) / repeats
+
+    once(1)  # compiles
+    best = once(1)
+    for _ in range(rounds):
+        best = min(best, once(max(1, round(SECONDS / max(best, 1e-6)))))
+    return best
+
+
+def _bandwidth(gpu: Context) -> float:
+    size = min(COPIED, gpu.info.memory_limit // 16)
+    spec = Spec((size // 4,), dt.float32)
+    array, op = empty(gpu, spec), TABLE["negative"]
+    call = Call(gpu, op, (array,), {}, (spec,))
+    return 2 * size / _seconds(gpu, lambda: RUNNERS["negative"](call))
+
+
+def _pipeline(gpu: Context, name: str) -> Pipeline:
+    text = f"#define CHAINS {CHAINS}\n{ARITHMETIC}"
+    return gpu.shaders.pipeline("calibration", f"chains_{name}", source=text)
+
+
+def _arithmetic(gpu: Context, dtype: Dtype) -> float:
+    """Halves are multiplied in pairs, as GPUs do it."""
+    pipeline = _pipeline(gpu, dtype.name)
+    out = gpu.buffer(4 * THREADS)
+    arguments = (out, struct.pack("I", TURNS))
+    group = (min(256, pipeline.max_threads), 1, 1)
+    taken = _seconds(gpu, lambda: gpu.queue.dispatch(pipeline, arguments, (THREADS, 1, 1), group))
+    return 2.0 * (4 // dtype.itemsize) * THREADS * TURNS * CHAINS / taken
+
+
+def _dispatch(gpu: Context) -> float:
+    """Kernels that do almost nothing, each on the result of the one before."""
+    pipeline, out = _pipeline(gpu, "float32"), gpu.buffer(128)
+    arguments = (out, struct.pack("I", 1))
+
+    def work() -> None:
+        for _ in range(DISPATCHES):
+            gpu.queue.dispatch(pipeline, arguments, (32, 1, 1), (32, 1, 1))
+
+    return _seconds(gpu, work) / DISPATCHES
+
+
+def _products(gpu: Context) -> Iterator[tuple[str, float]]:
+    """Square matrices by every variant that is made for the device."""
+    family, op = FAMILIES["matmul"], TABLE["matmul"]
+    side = SIDES[gpu.info.simd_hardware]
+    rng = np.random.default_rng(0)
+    attributes = op.bind({})
+    for dtype in (dt.float32, dt.float16):
+        values = rng.standard_normal((side, side), np.float32)
+        matrix = imported(gpu, copied(values, dtype))
+        spec = Spec((side, side), dtype)
+        call = Call(gpu, op, (matrix, matrix), attributes, (spec,))
+        with observed(family) as problems:
+            RUNNERS["matmul"](call)
+        able = [v for v in family.variants.values() if v.can(gpu.info, problems[0])]
+        costs = {variant.name: variant.cost(gpu.info, problems[0]) for variant in able}
+        for name, cost in costs.items():
+            if cost > HOPELESS * min(costs.values()):
+                continue
+            with forced(matmul=name):
+                taken = _seconds(gpu, partial(RUNNERS["matmul"], call), 2)
+            yield f"{name} {dtype.name}", 2.0 * side**3 / taken

@@ -1,0 +1,126 @@
+"""Speeds of a device: measured, kept, shown, and used by estimates of costs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+
+import pytest
+
+from lbrx import dtype as dt
+from lbrx import metal
+from lbrx.cli.devices import table
+from lbrx.device_info import Calibration
+from lbrx.kernels import calibrating, matmul
+from lbrx.kernels.matmul import MatmulProblem, Matrix
+from lbrx.metal import calibration_file
+from lbrx.metal.device import devices
+
+DEVICE = "Test GPU"
+FAKE = Calibration(
+    date="2026-01-02 03:04",
+    bandwidth=4e12,
+    fp32=60e12,
+    fp16=120e12,
+    dispatch=2e-6,
+    simd_width=32,
+    products=(("mps float32", 5e13), ("serial float32", 1e9)),
+)
+STORED = {
+    "format": calibration_file.FORMAT,
+    "device": DEVICE,
+    **asdict(FAKE),
+    "products": dict(FAKE.products),
+}
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("LBRX_CACHE", str(tmp_path))
+    return tmp_path
+
+
+def product(side: int) -> MatmulProblem:
+    return MatmulProblem(side, side, side, dt.float32, Matrix(False, side), Matrix(False, side))
+
+
+def test_files_go_round(cache, caplog):
+    assert calibration_file.read(DEVICE) is None
+    assert calibration_file.write(DEVICE, FAKE).name == "calibration-test-gpu.json"
+    assert calibration_file.read(DEVICE) == FAKE
+    assert [path.name for path in cache.iterdir()] == ["calibration-test-gpu.json"]
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("{", "Expecting"),
+        ("[]", "not of format"),
+        (json.dumps(STORED | {"format": 99}), "not of format"),
+        (json.dumps(STORED | {"device": "Other"}), "about 'Other', not 'Test GPU'"),
+        (json.dumps(STORED | {"bandwidth": "fast"}), "its bandwidth is 'fast', not a positive"),
+        (json.dumps(STORED | {"fp32": -1}), "its fp32 is -1"),
+        (json.dumps(STORED | {"dispatch": None}), "its dispatch is None"),
+        (json.dumps(STORED | {"products": []}), "not a table"),
+        (json.dumps(STORED | {"products": {"mps float32": 0}}), "its mps float32 is 0"),
+    ],
+)
+def test_a_file_that_means_nothing_is_ignored_aloud(cache, caplog, content, reason):
+    file = calibration_file.path(DEVICE)
+    file.write_text(content)
+    assert calibration_file.read(DEVICE) is None
+    (record,) = caplog.records
+    assert str(file) in record.getMessage()
+    assert reason in record.getMessage()
+
+
+def test_devices_have_what_was_measured(cache):
+    name = devices()[0].name
+    calibration_file.write(name, FAKE)
+    info = devices()[0]
+    assert info.calibration == FAKE
+    rows = dict(table(info))
+    assert rows["calibrated"] == FAKE.date
+    assert rows["measured memory bandwidth"] == "4000 GB/s"
+    assert rows["measured products"] == "mps float32 50, serial float32 0.001 TFLOP/s"
+    assert dict(table(replace(info, calibration=None)))["calibrated"].startswith("never")
+
+
+def test_estimates_use_what_was_measured():
+    plain = replace(metal.context().info, calibration=None, bandwidth=1e11, fp32_peak=1e12)
+    measured = replace(plain, calibration=FAKE)
+    assert (matmul.bandwidth(plain), matmul.peak(plain)) == (1e5, 1e6)
+    assert (matmul.bandwidth(measured), matmul.peak(measured)) == (4e6, 60e6)
+    assert matmul.product_rate(measured, "mps", dt.float32, 7.0) == 5e7
+    assert matmul.product_rate(measured, "mps", dt.float16, 7.0) == 7.0
+    assert matmul.product_rate(plain, "mps", dt.float32, 7.0) == 7.0
+
+
+@pytest.mark.parametrize("quick", ["mps", "serial"])
+def test_the_variant_that_was_measured_as_fast_is_chosen(quick):
+    """On a processor, whose two variants are of similar speed."""
+    rates = {"mps": 1e9, "serial": 1e9, quick: 1e13}
+    products = tuple((f"{name} float32", rate) for name, rate in rates.items())
+    info = replace(
+        metal.context().info,
+        simd_hardware=False,
+        name="a processor that nothing was tuned for",
+        calibration=replace(FAKE, products=products),
+    )
+    assert matmul.family.choose(info, product(512)).name == quick
+
+
+def test_a_device_is_measured(cache, monkeypatch):
+    sizes = {"COPIED": 1 << 16, "THREADS": 1 << 10, "DISPATCHES": 4, "SIDES": (64, 64)}
+    for name, value in {**sizes, "ROUNDS": 1, "SECONDS": 1e-4}.items():
+        monkeypatch.setattr(calibrating, name, value)
+    gpu = metal.context()
+    monkeypatch.setattr(gpu, "info", gpu.info)  # puts it back
+    found = calibrating.calibrate(gpu)
+    assert gpu.info.calibration == found == calibration_file.read(gpu.info.name)
+    assert min(found.bandwidth, found.fp32, found.fp16) > 1e6
+    assert 0 < found.dispatch < 1
+    assert found.simd_width == 32
+    measured = {name for name, _ in found.products}
+    assert {"mps float32", "mps float16"} <= measured
