@@ -18,9 +18,9 @@ FLOATS = (dt.float32, dt.float16, dt.bfloat16)
 LENGTHS = {
     "serial": (1, 3, 33, 64, 4097),
     "serial_parts": (1, 32_768, 32_769, 100_000),
-    "simdgroup": (1, 31, 32, 33, 512),
-    "threadgroup": (1, 127, 513, 2049, 8192),
-    "threadgroup_parts": (8192, 8193, 20_000),
+    "simdgroup": (1, 63, 65, 1016, 1017, 1024),
+    "threadgroup": (1, 127, 1025, 2048, 16_384),
+    "threadgroup_parts": (16_368, 16_385, 40_000),
 }
 
 
@@ -38,6 +38,20 @@ VIEWS = {
     "one element each": lambda x: x[:, :, 3:4],
     "empty rows": lambda x: x[:, :, :0],
     "no rows": lambda x: x[:0],
+}
+
+
+# Memory of rows and how a team loads it: (shape, view of float16, loads). A vector has 8 of them.
+LOADS = {
+    "short": ((3, 63), lambda x: x, "single"),
+    "vectors": ((3, 64), lambda x: x, "vectors"),
+    "vectors with gaps": ((3, 80), lambda x: x[:, 8:72], "vectors"),
+    "an odd length": ((9, 65), lambda x: x, "ragged"),
+    "an odd length with gaps": ((9, 73), lambda x: x[:, :65], "ragged"),
+    "an odd start": ((3, 80), lambda x: x[:, 1:65], "single"),
+    "an odd stride": ((3, 73), lambda x: x[:, :64], "single"),
+    "an odd row first": ((4, 65), lambda x: x[1:], "single"),
+    "eight odd rows later": ((12, 65), lambda x: x[8:], "ragged"),
 }
 
 

@@ -71,6 +71,16 @@ def test_rows(variant, op, dtype, rng):
         check(values, op, operands(rng, op, values, dtype), variant)
 
 
+@pytest.mark.parametrize("length", [64, 65])
+@pytest.mark.parametrize(
+    "dtype", [dt.float16, *(pytest.param(d, marks=pytest.mark.full) for d in FLOATS)], ids=str
+)
+def test_weights_of_rows_that_begin_within_a_vector(dtype, length, rng):
+    """Nine rows have every phase; the operands of each begin with a vector."""
+    values = sample(rng, (9, length), dtype)
+    check(values, "layer_norm", operands(rng, "layer_norm", values, dtype), "simdgroup")
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("variant", LENGTHS)
 @pytest.mark.parametrize("op", CASES)
@@ -82,7 +92,7 @@ def test_every_operation_with_every_variant(op, variant, rng):
 @pytest.mark.parametrize("chip", ["m2", pytest.param("m4", marks=pytest.mark.full)])
 def test_on_apple_chips(chip, on_chip, rng):
     with on_chip(chip):
-        for length in (60, 700, 9000):
+        for length in (60, 1700, 17_000):
             values = sample(rng, (3, length), dt.float32)
             result = lbrx.tensor(values, device="metal").rms_norm(eps=EPS)
             close(result, oracle("rms_norm", wide(values))[0], dt.float32)
@@ -143,8 +153,9 @@ def test_a_row_has_the_same_bits_in_any_batch(length, rng):
     ],
 )
 def test_memory_and_order(variant, rng):
-    length = {"serial_parts": 32_771, "threadgroup_parts": 8200}.get(variant, 77)
-    values = sample(rng, (3, length), dt.float32)
-    with softmetal.checking("bounds", "race"):
-        given = operands(rng, "add_layer_norm", values, dt.float32)
-        check(values, "add_layer_norm", given, variant)
+    lengths = {"serial_parts": (32_771,), "threadgroup_parts": (16_401,)}.get(variant, (77, 80))
+    for length in lengths:
+        values = sample(rng, (5, length), dt.float32)
+        with softmetal.checking("bounds", "race"):
+            given = operands(rng, "add_layer_norm", values, dt.float32)
+            check(values, "add_layer_norm", given, variant)

@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from op_oracle import close, sample, wide
-from row_cases import FLOATS, LENGTHS, VIEWS, computed_by, rotated
+from row_cases import FLOATS, LENGTHS, LOADS, VIEWS, computed_by, rotated
 
 import lbrx
 import softmetal
 from lbrx import dtype as dt
 from lbrx import metal
-from lbrx.kernels import deterministic, softmax
+from lbrx.kernels import deterministic, forced, rows, softmax
 from lbrx.kernels.rows import RowProblem
 
 OPS = ("softmax", "log_softmax")
@@ -76,13 +76,13 @@ def test_columns(variant, op, dtype, rng):
     ("length", "inner", "soft", "apple"),
     [
         (1, 1, "serial", "simdgroup"),
-        (512, 1, "serial", "simdgroup"),
-        (513, 1, "serial", "threadgroup"),
-        (8192, 1, "serial", "threadgroup"),
-        (8193, 1, "serial", "threadgroup_parts"),
+        (1024, 1, "serial", "simdgroup"),
+        (1025, 1, "serial", "threadgroup"),
+        (16_384, 1, "serial", "threadgroup"),
+        (16_385, 1, "serial", "threadgroup_parts"),
         (65_535, 1, "serial", "threadgroup_parts"),
         (65_536, 1, "serial_parts", "threadgroup_parts"),
-        (8192**2 + 1, 1, "serial_parts", "serial"),
+        (16_384 * 16_368 + 4, 1, "serial_parts", "serial"),
         (7, 2, "columns", "column"),
     ],
 )
@@ -96,7 +96,7 @@ def test_the_variant_follows_from_the_row(length, inner, soft, apple):
 @pytest.mark.parametrize("chip", ["m1", pytest.param("m3-max", marks=pytest.mark.full)])
 def test_on_apple_chips(chip, on_chip, rng):
     with on_chip(chip):
-        for shape, axis in (((3, 60), -1), ((2, 700), -1), ((2, 9000), -1), ((4, 6, 5), 1)):
+        for shape, axis in (((3, 60), -1), ((2, 1700), -1), ((2, 17_000), -1), ((4, 6, 5), 1)):
             values = sample(rng, shape, dt.float32)
             close(
                 lbrx.tensor(values, device="metal").softmax(axis=axis),
@@ -114,6 +114,19 @@ def test_views(view, rng):
     for axis in range(expected.ndim):
         oracle_of = oracle if expected.size else (lambda x, *_: x)
         close(tensor.softmax(axis=axis), oracle_of(expected, axis, "softmax"), dt.float32)
+
+
+@pytest.mark.parametrize("case", LOADS)
+def test_what_a_team_loads_at_once(case, rng):
+    shape, view, loads = LOADS[case]
+    values = sample(rng, shape, dt.float16)
+    tensor = view(lbrx.tensor(values, device="metal"))
+    (array,), stride = rows.by_rows(metal.context(), tensor.array)
+    assert (rows.loads(stride, array) or "single") == loads
+    with computed_by("softmax", "simdgroup", "softmax"):
+        result = tensor.softmax()
+        lbrx.eval(result)
+    close(result, oracle(wide(view(values)), -1, "softmax"), dt.float16)
 
 
 def test_a_repeated_row_and_a_scalar(rng):
@@ -142,6 +155,17 @@ def test_a_row_has_the_same_bits_in_any_batch(shape, axis, rng):
     np.testing.assert_array_equal(together[4:5], alone)
 
 
+@pytest.mark.parametrize("view", ["all", "an odd stride"])
+def test_a_row_of_a_team_has_the_same_bits_in_any_batch(view, rng):
+    tensor = lbrx.tensor(sample(rng, (9, 701), dt.float16), device="metal")
+    tensor = tensor[:, :696] if view == "an odd stride" else tensor
+    with deterministic(), forced(softmax="simdgroup"):
+        together = tensor.softmax().numpy()
+        for row in (0, 4, 8):
+            alone = tensor[row : row + 1].softmax().numpy()
+            np.testing.assert_array_equal(together[row : row + 1], alone)
+
+
 SAMPLE_OF_CHECKS = ("simdgroup", "threadgroup_parts", "columns")
 
 
@@ -153,7 +177,8 @@ SAMPLE_OF_CHECKS = ("simdgroup", "threadgroup_parts", "columns")
     ],
 )
 def test_memory_and_order(variant, rng):
-    length = {"serial_parts": 32_771, "threadgroup_parts": 8200}.get(variant, 77)
-    shape, axis = ((3, length), -1) if variant in LENGTHS else ((2, length, 5), 1)
-    with softmetal.checking("bounds", "race"):
-        check(sample(rng, shape, dt.float32), "softmax", axis, variant)
+    lengths = {"serial_parts": (32_771,), "threadgroup_parts": (16_401,)}.get(variant, (77, 80))
+    for length in lengths:
+        shape, axis = ((3, length), -1) if variant in LENGTHS else ((2, length, 5), 1)
+        with softmetal.checking("bounds", "race"):
+            check(sample(rng, shape, dt.float32), "softmax", axis, variant)

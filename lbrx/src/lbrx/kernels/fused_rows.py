@@ -15,14 +15,14 @@ from lbrx.kernels import elementwise
 from lbrx.kernels.arrays import KernelArguments, empty, size_class, whole_buffer
 from lbrx.kernels.program import Access, ProgramInput, ProgramStep
 from lbrx.kernels.registry import KernelFamily, policy
-from lbrx.kernels.row_program import RowProgram, source
+from lbrx.kernels.row_program import RowProgram, longest_run, source
 from lbrx.kernels.rows import KEPT, SIMD_WIDTH
 from lbrx.metal import Context
 from lbrx.ops import Spec
 from lbrx.shape import Shape
 from lbrx.storage import Array
 
-TEAM = 1024  # threads at most
+TEAM = 512  # threads at most
 LONGEST = TEAM * KEPT
 """The longest row that a threadgroup can process."""
 
@@ -46,6 +46,8 @@ class FusedRowsProblem:
     program: RowProgram
     count: int
     length: int
+    run: int = 1
+    """The number of elements that a thread of a team can load at once."""
 
     @property
     def shape_class(self) -> str:
@@ -79,9 +81,32 @@ def compute(gpu: Context, what: RowComputation) -> tuple[Array, ...]:
     steps = [(*own, x.strides[-1]) for own, x in zip(strides, arrays, strict=False)]
     space = _space(axes, what.length, [x.offset for x in arrays], steps, wide)
     arguments = [*values, *map(whole_buffer, results), space]
-    problem = FusedRowsProblem(program, count, what.length)
+    problem = FusedRowsProblem(program, count, what.length, _run(what, program))
     family.run(gpu, problem, what.name, arguments)
     return results
+
+
+def _run(what: RowComputation, program: RowProgram) -> int:
+    """The elements of a vector if all rows that are read or written are whole vectors, else 1.
+
+    The order of sums depends on it, and so it is 1 if bits must not depend on the batch.
+    """
+    accesses = zip(what.inputs, program.inputs, strict=True)
+    arrays = [array for array, given in accesses if given.access is Access.ROW]
+    written = [
+        dtype for (_, dtype), whole in zip(program.outputs, program.whole, strict=True) if whole
+    ]
+    run = longest_run([*(array.dtype for array in arrays), *written])
+    if policy().deterministic or what.length % run:
+        return 1
+    return run if all(_begins_with_runs(array, run) for array in arrays) else 1
+
+
+def _begins_with_runs(array: Array, run: int) -> bool:
+    """Whether every row of the array begins at a multiple of a run."""
+    start = whole_buffer(array).offset // array.dtype.itemsize + array.layout.offset
+    leading = zip(array.layout.shape[:-1], array.layout.strides[:-1], strict=True)
+    return start % run == 0 and all(n == 1 or stride % run == 0 for n, stride in leading)
 
 
 def _space(
@@ -114,9 +139,8 @@ def together(
     gpu: Context, problem: FusedRowsProblem, name: str, arguments: KernelArguments
 ) -> None:
     """One threadgroup per row."""
-    program = replace(problem.program, together=True)
-    simdgroups = -(-problem.length // (KEPT * SIMD_WIDTH))
-    threads = SIMD_WIDTH * (1 << max(simdgroups - 1, 0).bit_length())
+    program = replace(problem.program, together=True, run=problem.run)
+    threads = -(-problem.length // (KEPT * SIMD_WIDTH)) * SIMD_WIDTH
     _dispatch(gpu, program, name, arguments, problem.count, threads, "together")
 
 

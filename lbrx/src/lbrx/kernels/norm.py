@@ -57,4 +57,5 @@ def _task(call: Call, given: Mapping[str, Array], results: Sequence[Array]) -> R
     constants = {0: name.endswith("layer_norm")}
     constants |= {i: buffer is not None for i, buffer in enumerate(buffers[1:4], 1)}
     eps = struct.pack("f", call.attributes["eps"])
-    return RowTask("norm", name, constants, [*buffers, eps], stride)
+    loads = rows.loads(stride, *arrays.values())
+    return RowTask("norm", name, constants, [*buffers, eps], stride, loads)

@@ -19,8 +19,8 @@ from lbrx import shape as sh
 from lbrx.dtype import Dtype
 from lbrx.kernels import elementwise
 from lbrx.kernels.arrays import empty, kernel_name, placed, size_class, whole_buffer
-from lbrx.kernels.registry import Call, KernelFamily, Sample, computes
-from lbrx.kernels.rows import SIMD_WIDTH
+from lbrx.kernels.registry import Call, KernelFamily, Sample, computes, policy
+from lbrx.kernels.rows import SIMD_WIDTH, VECTOR
 from lbrx.metal import Buffer, Context, DeviceInfo
 from lbrx.ops import Attributes, Spec
 from lbrx.shape import Layout
@@ -29,13 +29,17 @@ from lbrx.storage import Array
 OPERATIONS = "sum", "prod", "mean", "var", "norm", "max", "min", "argmax", "argmin", "any", "all"
 ROW_BLOCK = 4096  # elements
 COLUMN_BLOCK = 128  # elements of each lane
+COLUMN_ROWS = 8  # simdgroups that share the rows of a block of columns, as in the shader
+WHOLE_ROW = 16384  # elements that one simdgroup reduces at most without splitting a row
+LEAST_ROWS, MOST_ROWS = 128, 1024  # of a block of columns for a threadgroup
+LEAST_BLOCKS = 16  # of columns, unless that makes them too short
+MOST_BLOCKS = 8192  # of a row for simdgroups
 COLUMN_LANES = 512  # of the shader
 SHORT_ROW = 64  # up to this length a lane processes a whole row
 STATE_BYTES = 16  # of the largest
 UNSIGNED = {1: dt.uint8, 2: dt.uint16, 4: dt.uint32, 8: dt.uint64}
 GRID_ROW = 1 << 24  # threads along x
 GROUP = 256  # threads; of the shader where one merges states
-MANY_PARTS = 64  # from this many states per result, a threadgroup merges them
 
 
 class ReductionKind(StrEnum):
@@ -229,6 +233,7 @@ class ReductionBlocks:
     block: int
     fold: int = 1
     tile: int = 1
+    run: int = 1  # elements that are loaded at once: strides of the record count them
 
     @property
     def blocks(self) -> int:
@@ -251,8 +256,8 @@ class ReductionBlocks:
         problem, run, inner = self.problem, self.problem.run, self.problem.inner
         return struct.pack(
             "=12qIIf4x",
-            *(first, self.tasks, problem.outputs),
-            *(run.size, run.stride, run.index),
+            *(first // self.run, self.tasks, problem.outputs),
+            *(run.size, run.stride // self.run, run.index),
             *(inner.size, inner.stride, inner.out),
             *(self.block, self.blocks, problem.repeats),
             *(len(problem.outer), self.fold, parameter),
@@ -261,7 +266,9 @@ class ReductionBlocks:
     def packed_axes(self) -> bytes:
         """The `Axis` records; at least one, since Metal refuses an empty argument."""
         axes = self.problem.outer or (ReductionAxis(1, 0, 0, 0),)
-        return b"".join(struct.pack("=4q", a.size, a.stride, a.out, a.index) for a in axes)
+        return b"".join(
+            struct.pack("=4q", a.size, a.stride // self.run, a.out, a.index) for a in axes
+        )
 
 
 def _on_processors(info: DeviceInfo, problem: ReductionProblem) -> float:
@@ -302,13 +309,40 @@ def folded(gpu: Context, problem: ReductionProblem, operands: ReductionOperands)
 
 @family.variant("simd", cost=_on_gpus)
 def simd(gpu: Context, problem: ReductionProblem, operands: ReductionOperands) -> None:
-    """One simdgroup per block of a row, or one thread per column."""
+    """One simdgroup per block of a row, or one threadgroup per block of columns."""
+    size, vectors = problem.run.size, _in_vectors(problem, operands.array)
+    loads, run = ("vectors", VECTOR // problem.dtype.itemsize) if vectors else ("simd", 1)
     if problem.kind is ReductionKind.ROWS:
-        work = ReductionBlocks(problem, ROW_BLOCK)
-        _launch(gpu, work, operands, "simd", "rows_simd", work.tasks * SIMD_WIDTH)
+        block = size if size <= WHOLE_ROW else max(ROW_BLOCK, _even(size, MOST_BLOCKS))
+        work = ReductionBlocks(problem, block)
+        _launch(gpu, work, operands, "simd", f"rows_{loads}", work.tasks * SIMD_WIDTH)
+    elif problem.kind is ReductionKind.COLUMNS:
+        block = min(max(_even(size, LEAST_BLOCKS), LEAST_ROWS), MOST_ROWS)
+        work = ReductionBlocks(problem, block, tile=run * SIMD_WIDTH, run=run)
+        group = COLUMN_ROWS * SIMD_WIDTH
+        _launch(gpu, work, operands, "simd", f"columns_{loads}", work.tasks * group)
     else:
         work = ReductionBlocks(problem, COLUMN_BLOCK)
-        _launch(gpu, work, operands, "simd", "columns_simd", work.tasks)
+        _launch(gpu, work, operands, "simd", "strided_simd", work.tasks)
+
+
+def _even(size: int, parts: int) -> int:
+    """The smallest power of two of which a size has at most so many."""
+    return 1 << (-(-size // parts) - 1).bit_length()
+
+
+def _in_vectors(problem: ReductionProblem, array: Array) -> bool:
+    """Whether the shader can load vectors: of columns all must be aligned, of rows only the buffer.
+
+    The order of sums depends on it, and so it is false if bits must not depend on the batch.
+    """
+    if policy().deterministic or whole_buffer(array).offset % VECTOR:
+        return False
+    if problem.kind is ReductionKind.ROWS:
+        return True
+    strides = (axis.stride for axis in (problem.run, *problem.outer))
+    places = (array.layout.offset, problem.inner.size, *strides)
+    return all(n * array.dtype.itemsize % VECTOR == 0 for n in places)
 
 
 def _launch(
@@ -338,7 +372,8 @@ def _launch(
         return
     states = gpu.buffer(work.parts * problem.outputs * STATE_BYTES, "reduction")
     dispatch(kernel, threads, values, states, results, record, work.packed_axes())
-    if variant == "simd" and work.parts >= MANY_PARTS:
-        dispatch("merge_simd", problem.outputs * GROUP, states, results, record)
+    if variant == "simd":
+        width = SIMD_WIDTH if problem.outputs >= SIMD_WIDTH else 1
+        dispatch("merge_simd", -(-problem.outputs // width) * GROUP, states, results, record)
     else:
         dispatch("merge", problem.outputs, states, results, record)

@@ -2,8 +2,9 @@
 
 A value exists once per row (the result of a reduction, or computed from such results) or once per
 element. Each reduction is a loop over the row that recomputes the element values it needs, with a
-function object. Only a float32 value that both the last reduction and the result need, such as the
-exponentials of a softmax, is stored between the loops, in the memory of the result.
+function object. Only a value that both the last reduction and the result need, such as the
+exponentials of a softmax, is stored between the loops: by one thread in the memory of the result,
+by a team in registers, which also hold the inputs that several loops need.
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ REDUCTIONS = {
     "max": "RowMaximum",
     "min": "RowMinimum",
 }
+VECTOR = 16  # bytes that a thread of a team loads at once
+HELD = 8  # bytes per element of inputs that a team holds in registers
+WORDS = {4: "uint", 8: "uint2", 16: "uint4"}
 UNORDERED = {"max", "min"}
 """Reductions whose result does not depend on the order in which elements are joined."""
 
@@ -51,6 +55,8 @@ class RowProgram:
     """Whether a threadgroup processes a row; otherwise one thread does."""
     excess: bool = False
     """Whether results between the steps may keep float32 and be contracted."""
+    run: int = 1
+    """The number of elements that a thread of a team loads at once."""
 
     @cached_property
     def types(self) -> list[Dtype]:
@@ -95,17 +101,51 @@ class RowProgram:
         """The element value that is stored in the result's memory between two loops, if any."""
         reductions = [step for step in self.steps if step.function in REDUCTIONS]
         results = [output for output, whole in zip(self.outputs, self.whole, strict=True) if whole]
-        if not reductions or len(results) != 1 or results[0][1] is not dt.float32:
+        if not reductions or len(results) != 1:
             return None
         ((value, _),) = reductions[-1].arguments
         computed = value >= len(self.inputs) and self.is_element[value]
         elements, _ = self.needed([results[0][0]])
-        fits = self.types[value] is dt.float32
+        fits = self.together or self.types[value] is results[0][1] is dt.float32
         return value if computed and fits and value in elements else None
+
+    @cached_property
+    def held(self) -> set[int]:
+        """The inputs that a team holds in registers: those that several loops need, while they
+        fit."""
+        reductions = [step for step in self.steps if step.function in REDUCTIONS]
+        loops = [self.needed([value])[0] for step in reductions for value, _ in step.arguments]
+        results = [
+            value for (value, _), whole in zip(self.outputs, self.whole, strict=True) if whole
+        ]
+        loops.append(self.needed(results, self.kept)[0])
+        held: set[int] = set()
+        for i, x in enumerate(self.inputs):
+            used = sum(i in loop for loop in loops)
+            size = sum(self.inputs[other].dtype.itemsize for other in (i, *held))
+            if x.access is Access.ROW and used > 1 and size <= HELD:
+                held.add(i)
+        return held
+
+    def memory(self, dtype: Dtype) -> str:
+        """The MSL type of what a thread of a team loads or stores at once."""
+        return WORDS[self.run * dtype.itemsize] if self.run > 1 else _element(dtype)
 
     def step(self, value: int) -> ProgramStep:
         """The step that computes a value."""
         return self.steps[value - len(self.inputs)]
+
+
+def longest_run(dtypes: Sequence[Dtype]) -> int:
+    """The number of elements in a vector of the widest dtype; 1 if others then have no words."""
+    widest = max((dtype.itemsize for dtype in dtypes), default=VECTOR)
+    run = VECTOR // widest
+    return run if all(run * dtype.itemsize in WORDS for dtype in dtypes) else 1
+
+
+def _element(dtype: Dtype) -> str:
+    """The MSL type of an element in memory; a vector cannot be one of bool."""
+    return "uchar" if dtype is dt.bool_ else dtype.msl or ""
 
 
 @cache
@@ -144,7 +184,7 @@ def _entry(program: RowProgram, name: str, parameters: list[str], given: str) ->
     return [
         head + ",\n    ".join(threads) + ") {",
         "  threadgroup float shared[SIMD_WIDTH];",
-        f"  compute(Together{{index, count, shared}}, at, {given});",
+        f"  compute(Together<{program.run}>{{index, count, shared}}, at, {given});",
         "}",
         "",
     ]
@@ -155,10 +195,14 @@ def _parameters(program: RowProgram) -> list[str]:
     for i, x in enumerate(program.inputs):
         kind = "constant" if x.access is Access.SCALAR else "device const"
         mark = "&" if x.access is Access.SCALAR else "*"
-        lines.append(f"{kind} {x.dtype.msl}{mark} in{i} [[buffer({i})]]")
+        runs = program.together and x.access is Access.ROW
+        memory = program.memory(x.dtype) if runs else x.dtype.msl
+        lines.append(f"{kind} {memory}{mark} in{i} [[buffer({i})]]")
     place = len(program.inputs)
     for i, (_, dtype) in enumerate(program.outputs):
-        lines.append(f"device {dtype.msl}* out{i} [[buffer({place + i})]]")
+        runs = program.together and program.whole[i]
+        memory = program.memory(dtype) if runs else dtype.msl
+        lines.append(f"device {memory}* out{i} [[buffer({place + i})]]")
     lines.append(f"constant Space& space [[buffer({place + len(program.outputs)})]]")
     return lines
 
@@ -193,16 +237,37 @@ def _row_starts(program: RowProgram) -> list[str]:
         lines += [f"  start{i} += place * space.strides[{n}][axis];" for n, i in enumerate(arrays)]
         lines += ["  rest /= space.shape[axis];", "}"]
     for n, i in enumerate(arrays):
-        x = program.inputs[i]
-        lines.append(f"device const {x.dtype.msl}* row{i} = in{i} + start{i};")
-        if x.access is Access.STRIDED:
+        lines.append(_row(program, i))
+        if program.inputs[i].access is Access.STRIDED:
             lines.append(f"const {index} step{i} = space.strides[{n}][{program.axes}];")
-    for i, (_, dtype) in enumerate(program.outputs):
+    for i in range(len(program.outputs)):
         if program.whole[i]:
-            lines.append(
-                f"device {dtype.msl}* to{i} = out{i} + {index}(at) * {index}(space.length);"
-            )
+            row = f"{index}(at) * {index}(space.length / {program.run})"
+            lines.append(f"device {_stored(program, i)}* to{i} = out{i} + {row};")
+    if program.together and program.kept is not None:
+        lines.append(f"{program.types[program.kept].msl} kept[KEPT];")
     return lines
+
+
+def _row(program: RowProgram, i: int) -> str:
+    """The definition of an input's current row: a pointer, or what reads it in runs."""
+    x = program.inputs[i]
+    if not (program.together and x.access is Access.ROW):
+        return f"device const {x.dtype.msl}* row{i} = in{i} + start{i};"
+    start = f"in{i} + start{i} / {program.run}"
+    if i in program.held:
+        return f"const {_row_type(program, i)} row{i} = " + (
+            f"hold<{_element(x.dtype)}>(team, space.length, {start});"
+        )
+    return f"const {_row_type(program, i)} row{i} = {{{start}}};"
+
+
+def _row_type(program: RowProgram, i: int) -> str:
+    x = program.inputs[i]
+    if not (program.together and x.access is Access.ROW):
+        return f"device const {x.dtype.msl}*"
+    kind = f"{_element(x.dtype)}, {program.memory(x.dtype)}"
+    return f"Held<{kind}, KEPT / {program.run}>" if i in program.held else f"Read<{kind}>"
 
 
 def _rows(program: RowProgram, functors: list[str]) -> list[str]:
@@ -260,43 +325,86 @@ def _functor(
     """Define a function object over a row's elements; returns the expression that makes one."""
     known = program.kept if stores else None
     elements, rows = program.needed(values, known)
-    memory = _results_memory(program) if keeps or known is not None else ""
     members: list[tuple[str, str]] = []
     lines: list[str] = []
     for value in elements:
         if value == known:
-            load = f"{memory}[i]"
+            load = _kept(program)
         elif value < len(program.inputs):
-            x = program.inputs[value]
-            members.append((f"device const {x.dtype.msl}*", f"row{value}"))
-            place = "i"
-            if x.access is Access.STRIDED:
-                members.append((program.index, f"step{value}"))
-                place = f"{program.index}(i) * step{value}"
-            load = converted(f"row{value}[{place}]", x.dtype, program.types[value])
+            load = _load(program, value, members)
         else:
             load = program.step(value).value(program.types, program.types[value])
         lines.append(assignment(value, program.types[value], load))
     members += [(program.types[value].msl or "", f"v{value}") for value in rows]
-    for i in stores:
-        value, dtype = program.outputs[i]
-        members.append((f"device {dtype.msl}*", f"to{i}"))
-        lines.append(f"to{i}[i] = {converted(f'v{value}', program.types[value], dtype)};")
+    if program.together and (keeps or known is not None):
+        assert program.kept is not None
+        members.append((f"thread {program.types[program.kept].msl}*", "kept"))
+    elif keeps:
+        members.append(("device float*", _results_memory(program)))
     if keeps:
-        members.append(("device float*", memory))
-        lines.append(f"{memory}[i] = v{result};")
+        lines.append(f"{_kept(program)} = v{result};")
     if result is not None:
         lines.append(f"return {converted(f'v{result}', program.types[result], dt.float32)};")
+    memory = [(f"device {_stored(program, i)}*", f"to{i}") for i in stores]
+    body = _storing(program, stores, lines) if stores else lines
     functors += [
         f"struct {name} {{",
-        *(f"  {kind} {member};" for kind, member in members),
-        f"  {'float' if result is not None else 'void'} operator()(uint i, uint) const {{",
-        *(f"    {line}" for line in lines),
+        *(f"  {kind} {member};" for kind, member in (*members, *memory)),
+        f"  {'float' if result is not None else 'void'} operator()(uint i, uint slot) const {{",
+        *(f"    {line}" for line in body),
         "  }",
         "};",
         "",
     ]
-    return f"{name}{{{', '.join(member for _, member in members)}}}"
+    return f"{name}{{{', '.join(member for _, member in (*members, *memory))}}}"
+
+
+def _load(program: RowProgram, value: int, members: list[tuple[str, str]]) -> str:
+    """An element of an input; adds what it needs to the members of its function object."""
+    x, own = program.inputs[value], program.types[value]
+    members.append((_row_type(program, value), f"row{value}"))
+    if program.together and x.access is Access.ROW:
+        element = f"row{value}(i, slot)"
+        return converted(f"bool({element})" if x.dtype is dt.bool_ else element, x.dtype, own)
+    place = "i"
+    if x.access is Access.STRIDED:
+        members.append((program.index, f"step{value}"))
+        place = f"{program.index}(i) * step{value}"
+    return converted(f"row{value}[{place}]", x.dtype, own)
+
+
+def _storing(program: RowProgram, stores: Sequence[int], lines: list[str]) -> list[str]:
+    """The body of a function object that stores results: of an element, or of a team's run."""
+    results = [(i, *program.outputs[i]) for i in stores]
+    made = [(i, converted(f"v{v}", program.types[v], dtype), dtype) for i, v, dtype in results]
+    if not program.together:
+        return [*lines, *(f"to{i}[i] = {value};" for i, value, _ in made)]
+    run = program.run
+    return [
+        *(f"{_element(dtype)} results{i}[{run}];" for i, _, dtype in made),
+        "const uint run = i, first = slot;",
+        "#pragma unroll",
+        f"for (uint j = 0; j < {run}; j++) {{",
+        f"  const uint i = run * {run} + j, slot = first + j;",
+        *(f"  {line}" for line in lines),
+        *(f"  results{i}[j] = {value};" for i, value, _ in made),
+        "}",
+        *(
+            f"to{i}[run] = Run<{_element(dtype)}, {program.memory(dtype)}>::of(results{i});"
+            for i, _, dtype in made
+        ),
+    ]
+
+
+def _stored(program: RowProgram, i: int) -> str:
+    """The MSL type of an output's memory."""
+    dtype = program.outputs[i][1]
+    return program.memory(dtype) if program.together else dtype.msl or ""
+
+
+def _kept(program: RowProgram) -> str:
+    """The element that is stored between two loops."""
+    return "kept[slot]" if program.together else f"{_results_memory(program)}[i]"
 
 
 def _results_memory(program: RowProgram) -> str:

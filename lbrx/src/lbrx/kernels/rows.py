@@ -10,11 +10,12 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 from lbrx.dtype import Dtype
-from lbrx.kernels.arrays import kernel_name, size_class
+from lbrx.kernels.arrays import buffer_of, kernel_name, size_class
 from lbrx.kernels.elementwise import collapsed, contiguous
-from lbrx.kernels.registry import KernelFamily
+from lbrx.kernels.registry import KernelFamily, policy
 from lbrx.metal import Buffer, Context, DeviceInfo
 from lbrx.metal.commands import Size
 from lbrx.shape import Layout
@@ -22,10 +23,11 @@ from lbrx.storage import Array
 
 LONGEST = 2**31 - 1  # elements of a row: they are counted in 32 bits
 SIMD_WIDTH = 32
-KEPT = 16  # elements that a thread keeps in registers, as in rows.h
+KEPT = 32  # elements that a thread keeps in registers, as in rows.h
+VECTOR = 16  # bytes that a thread loads at once
+RAGGED_FROM = 64  # elements of a row that is worth loading as vectors if it begins within one
 GROUP_ROWS = 8  # simdgroups in a threadgroup, each with its own row
 THREADS = 512  # in the largest team; the registers for KEPT elements limit it
-PER_THREAD = 4  # elements per thread (a run of rows.h) as long as the team can grow
 SERIAL_PART = 1 << 15
 SERIAL_SPLIT = 1 << 16  # from this length a row is split over several cores
 SERIAL_PARTS = 1 << 10  # at most, since every part reads all summaries
@@ -48,6 +50,16 @@ class RowProblem:
         return f"{self.dtype} {size_class(self.count, self.length, self.inner)}"
 
 
+class RowLoads(StrEnum):
+    """What a thread of a team loads at once."""
+
+    SINGLE = ""
+    VECTORS = "vectors"
+    """Vectors: rows begin and end at multiples of them."""
+    RAGGED = "ragged"
+    """Vectors: rows begin anywhere within one, but input and output alike."""
+
+
 @dataclass(frozen=True)
 class RowTask:
     """A computation on rows: the shader stem, and the arguments before the `Rows` record."""
@@ -58,16 +70,37 @@ class RowTask:
     arguments: Sequence[Buffer | bytes | None]
     stride: int
     """The distance between rows of the input, in elements."""
+    loads: RowLoads
 
 
 def by_rows(gpu: Context, *arrays: Array) -> tuple[list[Array], int]:
     """The arrays with a contiguous last axis and a common row stride, copied if necessary, and that
-    stride in elements."""
+    stride in elements.
+
+    What is loaded at once decides the order in which a row is added up. If a row must have the same
+    bits in every batch, rows of vectors are copied to where they can be loaded as such.
+    """
     strides = {_row_stride(array.layout) for array in arrays}
     stride = strides.pop()
+    length = arrays[0].layout.shape[-1]
     if stride is not None and not strides:
-        return list(arrays), stride
-    return [contiguous(gpu, array) for array in arrays], arrays[0].layout.shape[-1]
+        whole = length * arrays[0].dtype.itemsize % VECTOR == 0
+        vectors = loads(stride, *arrays) is RowLoads.VECTORS
+        if vectors or not (whole and policy().deterministic):
+            return list(arrays), stride
+    return [contiguous(gpu, array) for array in arrays], length
+
+
+def loads(stride: int, *arrays: Array) -> RowLoads:
+    """How rows of all the arrays can be loaded, if the first ones have this stride and the others
+    are contiguous."""
+    length, per_vector = arrays[0].layout.shape[-1], VECTOR // arrays[0].dtype.itemsize
+    if any(buffer_of(array).offset % VECTOR for array in arrays):
+        return RowLoads.SINGLE
+    if length % per_vector == 0 and stride % per_vector == 0:
+        return RowLoads.VECTORS
+    alike = (stride - length) % per_vector == 0 and length >= RAGGED_FROM
+    return RowLoads.RAGGED if alike and not policy().deterministic else RowLoads.SINGLE
 
 
 def _row_stride(layout: Layout) -> int | None:
@@ -98,7 +131,7 @@ def add_variants(family: KernelFamily[RowProblem]) -> None:
     _add(family, "simdgroup", SIMD_WIDTH * KEPT, _together(1), _at_once("simdgroup", _simdgroup))
     _add(family, "threadgroup", largest, _together(2), _at_once("threadgroup", _threadgroup))
     parts = _in_parts("threadgroup", _threadgroup_parts)
-    _add(family, "threadgroup_parts", largest * largest, _together(3), parts)
+    _add(family, "threadgroup_parts", (largest - VECTOR) * largest, _together(3), parts)
 
 
 def _together(cost: float) -> Callable[[DeviceInfo, RowProblem], float]:
@@ -113,7 +146,7 @@ def _add(
     family: KernelFamily[RowProblem], name: str, longest: int, cost: RowCost, launch: RowLaunch
 ) -> None:
     def can(info: DeviceInfo, problem: RowProblem) -> bool:
-        return problem.inner == 1 and problem.length <= longest
+        return problem.inner == 1 and _places(problem) <= longest
 
     family.variant(name, can=can, cost=cost)(launch)
 
@@ -154,7 +187,8 @@ def _dispatch(
     threads: Threads,
     variant: str,
 ) -> None:
-    name = kernel_name(task.stem, kernel, problem.dtype)
+    loaded = "" if kernel.startswith("serial") else task.loads
+    name = kernel_name(task.stem, "_".join(filter(None, (kernel, loaded))), problem.dtype)
     pipeline = gpu.shaders.pipeline(task.stem, name, task.constants, safe_math=True)
     arguments = [*task.arguments, *extra]
     gpu.queue.dispatch(pipeline, arguments, *threads, kernel=task.op, variant=variant)
@@ -163,7 +197,8 @@ def _dispatch(
 def _record(problem: RowProblem, task: RowTask, part: int) -> bytes:
     """The `Rows` record of rows.h."""
     parts = -(-problem.length // part)
-    return struct.pack("3I4xQ", problem.length, part, parts, task.stride)
+    size = (problem.count - 1) * task.stride + problem.length
+    return struct.pack("3I4x2Q", problem.length, part, parts, task.stride, size)
 
 
 def _thread(problem: RowProblem) -> Threads:
@@ -175,9 +210,14 @@ def _simdgroup(problem: RowProblem) -> Threads:
 
 
 def _threadgroup(problem: RowProblem) -> Threads:
-    wanted = -(-problem.length // PER_THREAD)
-    threads = min(-(-wanted // SIMD_WIDTH) * SIMD_WIDTH, THREADS)
+    threads = -(-_places(problem) // (KEPT * SIMD_WIDTH)) * SIMD_WIDTH
     return (threads, problem.count, 1), (threads, 1, 1)
+
+
+def _places(problem: RowProblem) -> int:
+    """Elements that a team must have registers for: of a ragged row, also those before it."""
+    per_vector = VECTOR // problem.dtype.itemsize
+    return problem.length + (per_vector - 1 if problem.length % per_vector else 0)
 
 
 def _serial_parts(problem: RowProblem) -> tuple[int, int]:
@@ -185,4 +225,4 @@ def _serial_parts(problem: RowProblem) -> tuple[int, int]:
 
 
 def _threadgroup_parts(problem: RowProblem) -> tuple[int, int]:
-    return THREADS * KEPT, THREADS
+    return THREADS * KEPT - VECTOR, THREADS

@@ -11,7 +11,7 @@ from lbrx.kernels import rows
 from lbrx.kernels.arrays import buffer_of, empty, kernel_name, placed
 from lbrx.kernels.elementwise import cast, contiguous
 from lbrx.kernels.registry import Call, KernelFamily, Sample, computes
-from lbrx.kernels.rows import RowProblem, RowTask
+from lbrx.kernels.rows import RowLoads, RowProblem, RowTask
 from lbrx.metal import Context, DeviceInfo
 from lbrx.ops import Spec
 from lbrx.shape import Layout
@@ -43,12 +43,14 @@ def run(call: Call) -> tuple[Array, ...]:
     array = cast(gpu, placed(gpu, call.inputs[0]), spec.dtype)
     axis = sh.normalize_axis(call.attributes["axis"], len(spec.shape))
     outer, inner = math.prod(spec.shape[:axis]), math.prod(spec.shape[axis + 1 :])
+    loads = RowLoads.SINGLE
     if inner == 1:
         (array,), stride = rows.by_rows(gpu, _without_tail(array, axis))
+        loads = rows.loads(stride, array)
     else:
         array, stride = contiguous(gpu, array), 0
-    buffers = [buffer_of(array), buffer_of(result)]
-    task = RowTask("softmax", call.op.name, {0: call.op.name == "log_softmax"}, buffers, stride)
+    constants, buffers = {0: call.op.name == "log_softmax"}, [buffer_of(array), buffer_of(result)]
+    task = RowTask("softmax", call.op.name, constants, buffers, stride, loads)
     family.run(gpu, RowProblem(spec.dtype, outer, spec.shape[axis], inner), task)
     return (result,)
 

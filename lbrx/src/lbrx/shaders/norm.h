@@ -13,12 +13,32 @@ struct Moments {
 };
 
 // The normalised row in float: the sum of two arrays is not rounded first.
-template <typename T>
+template <typename T, typename V>
 struct Added {
-  device const T* x;
-  device const T* residual;
+  struct Fetched {
+    V x;
+    V residual;
+  };
+  device const V* x;
+  device const V* residual;
+
   float operator()(uint i, uint) const {
     return RESIDUAL ? float(x[i]) + float(residual[i]) : float(x[i]);
+  }
+
+  Fetched fetch(uint run) const { return {x[run], RESIDUAL ? residual[run] : x[run]}; }
+
+  void unpack(Fetched run, thread float* to) const {
+    to_floats<T>(run.x, to);
+    if (!RESIDUAL) return;
+    float more[Run<T, V>::SIZE];
+    to_floats<T>(run.residual, more);
+    for (uint i = 0; i < Run<T, V>::SIZE; i++) to[i] += more[i];
+  }
+
+  float single(uint i) const {
+    const float more = RESIDUAL ? float(((device const T*)residual)[i]) : 0.0f;
+    return float(((device const T*)x)[i]) + more;
   }
 };
 
@@ -49,39 +69,89 @@ struct PartSquares {
   }
 };
 
-template <typename Row, typename T>
+// Runs of weight and bias begin with the row; those of a RAGGED row's elements do not.
+template <typename Row, typename T, typename V>
 struct Normalise {
+  enum : uint { SIZE = Run<T, V>::SIZE };
   Row row;
   float mean;
   float factor;
-  device const T* weight;
-  device const T* bias;
-  device T* out;
-  device T* total;
+  uint first;   // element of the row
+  uint phase;
+  uint length;
+  device const V* weight;
+  device const V* bias;
+  device V* out;
+  device V* total;
 
-  void operator()(uint i, uint slot) const {
-    const float x = row(i, slot);
-    float y = (x - mean) * factor;
-    if (WEIGHT) y *= float(weight[i]);
-    if (BIAS) y += float(bias[i]);
-    out[i] = T(y);
-    if (RESIDUAL) total[i] = T(x);
+  void operator()(uint run, uint slot) const {
+    float y[SIZE], x[SIZE];
+    compute(run, slot, 0, SIZE, x, y);
+    out[run] = from_floats<T, V>(y);
+    if (RESIDUAL) total[run] = from_floats<T, V>(x);
   }
+
+  void part(uint run, uint slot, uint begin, uint end) const {
+    float y[SIZE], x[SIZE];
+    compute(run, slot, begin, end, x, y);
+#pragma unroll
+    for (uint i = 0; i < SIZE; i++) {
+      if (i >= begin && i < end) {
+        ((device T*)out)[run * SIZE + i] = T(y[i]);
+        if (RESIDUAL) ((device T*)total)[run * SIZE + i] = T(x[i]);
+      }
+    }
+  }
+
+  void compute(
+      uint run, uint slot, uint begin, uint end, thread float* x, thread float* y) const {
+    float operand[SIZE];
+    for (uint i = 0; i < SIZE; i++) x[i] = row(run * SIZE + i, slot + i);
+    for (uint i = 0; i < SIZE; i++) y[i] = (x[i] - mean) * factor;
+    if (WEIGHT) {
+      load(weight, run, begin, end, operand);
+      for (uint i = 0; i < SIZE; i++) y[i] *= operand[i];
+    }
+    if (BIAS) {
+      load(bias, run, begin, end, operand);
+      for (uint i = 0; i < SIZE; i++) y[i] += operand[i];
+    }
+  }
+
+  void load(device const V* from, uint run, uint begin, uint end, thread float* to) const {
+    const uint at = first / SIZE + run;
+    if (phase == 0) {
+      to_floats<T>(from[at], to);
+    } else if (begin == 0 && end == SIZE && (at + 1) * SIZE <= length) {
+      to_floats<T>(between(from, at), to);
+    } else {
+#pragma unroll
+      for (uint i = 0; i < SIZE; i++) {
+        if (i >= begin && i < end) to[i] = float(((device const T*)from)[at * SIZE + i - phase]);
+      }
+    }
+  }
+
+  uint4 between(device const uint4* from, uint at) const {
+    return bytes_of(from[at - 1], from[at], (SIZE - phase) * sizeof(T));
+  }
+  T between(device const T* from, uint at) const { return from[at]; }  // a phase is of vectors
 };
 
 // A missing operand is replaced by another one, which is not read.
-template <typename T>
+template <typename T, typename V>
 struct Norm {
-  device const T* x;
-  device const T* residual;
-  device const T* weight;
-  device const T* bias;
-  device T* out;
-  device T* total;
+  enum : uint { SIZE = Run<T, V>::SIZE };
+  device const V* x;
+  device const V* residual;
+  device const V* weight;
+  device const V* bias;
+  device V* out;
+  device V* total;
   float eps;
   uint length;
 
-  Added<T> row(Place place) const { return {x + place.in, residual + place.in}; }
+  Added<T, V> row(Place place) const { return {x + place.in, residual + place.in}; }
 
   template <typename Team, typename Row>
   Moments summary(Team team, uint n, Row row) const {
@@ -98,82 +168,82 @@ struct Norm {
 
   template <typename Team>
   void whole(Team team, Place place) const {
-    const auto elements = team.kept(place.count, row(place));
+    team.move_to(place);
+    const auto elements = team.loaded(place.count, row(place));
     finish(team, place, elements, summary(team, place.count, elements));
   }
 
   template <typename Team, typename Row>
   void finish(Team team, Place place, Row row, Moments all) const {
     const float factor = 1.0f / sqrt(all.squares / length + eps);
-    team.each(place.count, Normalise<Row, T>{row, all.mean, factor, weight + place.first,
-                                             bias + place.first, out + place.out,
-                                             total + place.out});
+    team.each(place.count, Normalise<Row, T, V>{row, all.mean, factor, place.first, team.phase,
+                                                length, weight, bias, out + place.out, total + place.out});
   }
 };
 
-#define OPERANDS(T)                                                        \
-  device const T* x [[buffer(0)]],                                         \
-  device const T* residual [[buffer(1), function_constant(RESIDUAL)]],     \
-  device const T* weight [[buffer(2), function_constant(WEIGHT)]],         \
-  device const T* bias [[buffer(3), function_constant(BIAS)]],             \
-  device T* out [[buffer(4)]],                                             \
-  device T* total [[buffer(5), function_constant(RESIDUAL)]],              \
+#define OPERANDS(V)                                                        \
+  device const V* x [[buffer(0)]],                                         \
+  device const V* residual [[buffer(1), function_constant(RESIDUAL)]],     \
+  device const V* weight [[buffer(2), function_constant(WEIGHT)]],         \
+  device const V* bias [[buffer(3), function_constant(BIAS)]],             \
+  device V* out [[buffer(4)]],                                             \
+  device V* total [[buffer(5), function_constant(RESIDUAL)]],              \
   constant float& eps [[buffer(6)]], constant Rows& rows [[buffer(7)]]
 
-#define NORM(T)                                                                      \
-  Norm<T>{x, RESIDUAL ? residual : x, WEIGHT ? weight : x, BIAS ? bias : x, out,     \
+#define NORM(T, V)                                                                      \
+  Norm<T, V>{x, RESIDUAL ? residual : x, WEIGHT ? weight : x, BIAS ? bias : x, out,     \
           RESIDUAL ? total : out, eps, rows.length}
 
 // ---- whole rows ----
 
-template <typename T>
-kernel void norm_serial(OPERANDS(T), uint row [[thread_position_in_grid]]) {
-  NORM(T).whole(Alone{}, Place(rows, row));
+template <typename T, typename V>
+kernel void norm_serial(OPERANDS(V), uint row [[thread_position_in_grid]]) {
+  NORM(T, V).whole(Alone{}, Place(rows, row));
 }
 
-template <typename T>
-kernel void norm_simdgroup(OPERANDS(T), uint2 at [[thread_position_in_grid]]) {
-  NORM(T).whole(Together{at.x, SIMD_WIDTH, nullptr}, Place(rows, at.y));
+template <typename T, typename V, bool RAGGED>
+kernel void norm_simdgroup(OPERANDS(V), uint2 at [[thread_position_in_grid]]) {
+  NORM(T, V).whole(Together<Run<T, V>::SIZE, RAGGED>{at.x, SIMD_WIDTH, nullptr}, Place(rows, at.y, 0, Run<T, V>::SIZE));
 }
 
-template <typename T>
+template <typename T, typename V, bool RAGGED>
 kernel void norm_threadgroup(
-    OPERANDS(T), uint2 at [[thread_position_in_grid]],
+    OPERANDS(V), uint2 at [[thread_position_in_grid]],
     uint2 threads [[threads_per_threadgroup]]) {
   threadgroup float shared[SIMD_WIDTH];
-  NORM(T).whole(Together{at.x, threads.x, shared}, Place(rows, at.y));
+  NORM(T, V).whole(Together<Run<T, V>::SIZE, RAGGED>{at.x, threads.x, shared}, Place(rows, at.y, 0, Run<T, V>::SIZE));
 }
 
 // ---- rows in parts ----
 
-template <typename T>
+template <typename T, typename V>
 kernel void norm_serial_summary(
-    OPERANDS(T), device Moments* parts [[buffer(8)]],
+    OPERANDS(V), device Moments* parts [[buffer(8)]],
     uint2 at [[thread_position_in_grid]]) {
-  summarise(Alone{}, NORM(T), rows, at, parts);
+  summarise(Alone{}, NORM(T, V), rows, at, parts);
 }
 
-template <typename T>
+template <typename T, typename V, bool RAGGED>
 kernel void norm_threadgroup_summary(
-    OPERANDS(T), device Moments* parts [[buffer(8)]],
+    OPERANDS(V), device Moments* parts [[buffer(8)]],
     uint2 at [[threadgroup_position_in_grid]], uint2 own [[thread_position_in_threadgroup]],
     uint2 threads [[threads_per_threadgroup]]) {
   threadgroup float shared[SIMD_WIDTH];
-  summarise(Together{own.x, threads.x, shared}, NORM(T), rows, at, parts);
+  summarise(Together<Run<T, V>::SIZE, RAGGED>{own.x, threads.x, shared}, NORM(T, V), rows, at, parts);
 }
 
-template <typename T>
+template <typename T, typename V>
 kernel void norm_serial_finish(
-    OPERANDS(T), device const Moments* parts [[buffer(8)]],
+    OPERANDS(V), device const Moments* parts [[buffer(8)]],
     uint2 at [[thread_position_in_grid]]) {
-  finish(Alone{}, NORM(T), rows, at, parts);
+  finish(Alone{}, NORM(T, V), rows, at, parts);
 }
 
-template <typename T>
+template <typename T, typename V, bool RAGGED>
 kernel void norm_threadgroup_finish(
-    OPERANDS(T), device const Moments* parts [[buffer(8)]],
+    OPERANDS(V), device const Moments* parts [[buffer(8)]],
     uint2 at [[threadgroup_position_in_grid]], uint2 own [[thread_position_in_threadgroup]],
     uint2 threads [[threads_per_threadgroup]]) {
   threadgroup float shared[SIMD_WIDTH];
-  finish(Together{own.x, threads.x, shared}, NORM(T), rows, at, parts);
+  finish(Together<Run<T, V>::SIZE, RAGGED>{own.x, threads.x, shared}, NORM(T, V), rows, at, parts);
 }

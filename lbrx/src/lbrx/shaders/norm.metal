@@ -1,18 +1,32 @@
 #include "norm.h"
 
-#define NORM_ROWS(variant, name, type, ...)                                                \
-  template [[host_name("norm_" #variant "_" #name)]] kernel void norm_##variant<type>(     \
-      device const type*, device const type*, device const type*, device const type*,      \
-      device type*, device type*, constant float&, constant Rows&, __VA_ARGS__);
+#define OPERANDS_OF(run)                                                          \
+  device const run*, device const run*, device const run*, device const run*,     \
+  device run*, device run*, constant float&, constant Rows&
 
-#define INSTANTIATE(name, type)                                                          \
-  NORM_ROWS(serial, name, type, uint)                                                    \
-  NORM_ROWS(simdgroup, name, type, uint2)                                                \
-  NORM_ROWS(threadgroup, name, type, uint2, uint2)                                       \
-  NORM_ROWS(serial_summary, name, type, device Moments*, uint2)                          \
-  NORM_ROWS(serial_finish, name, type, device const Moments*, uint2)                     \
-  NORM_ROWS(threadgroup_summary, name, type, device Moments*, uint2, uint2, uint2)       \
-  NORM_ROWS(threadgroup_finish, name, type, device const Moments*, uint2, uint2, uint2)
+#define SERIAL(step, name, type, ...)                                                \
+  template [[host_name("norm_" #name)]] kernel void norm_##step<type, type>(         \
+      OPERANDS_OF(type), __VA_ARGS__);
+
+#define TEAM(step, name, type, run, ragged, ...)                                     \
+  template [[host_name("norm_" #name)]] kernel void norm_##step<type, run, ragged>(  \
+      OPERANDS_OF(run), __VA_ARGS__);
+
+#define TEAMS(suffix, ...)                                                                  \
+  TEAM(simdgroup, simdgroup_##suffix, __VA_ARGS__, uint2)                                   \
+  TEAM(threadgroup, threadgroup_##suffix, __VA_ARGS__, uint2, uint2)                        \
+  TEAM(threadgroup_summary, threadgroup_summary_##suffix, __VA_ARGS__, device Moments*,     \
+       uint2, uint2, uint2)                                                                 \
+  TEAM(threadgroup_finish, threadgroup_finish_##suffix, __VA_ARGS__, device const Moments*, \
+       uint2, uint2, uint2)
+
+#define INSTANTIATE(name, type)                                                \
+  SERIAL(serial, serial_##name, type, uint)                                    \
+  SERIAL(serial_summary, serial_summary_##name, type, device Moments*, uint2)  \
+  SERIAL(serial_finish, serial_finish_##name, type, device const Moments*, uint2) \
+  TEAMS(name, type, type, false)                                               \
+  TEAMS(vectors_##name, type, uint4, false)                                    \
+  TEAMS(ragged_##name, type, uint4, true)
 
 INSTANTIATE(float32, float)
 INSTANTIATE(float16, half)

@@ -3,14 +3,15 @@
 // safe math: NaN and infinity are kept.
 #pragma once
 #include "reduction_states.h"
+#include "vector_elements.h"
 
 constant constexpr uint GRID_ROW = 1 << 24;  // threads along x
 constant constexpr uint ROW_LANES = 64;      // independent sums of a row
 constant constexpr uint COLUMN_LANES = 512;
-constant constexpr uint SIMD_LANES = 4;      // of a thread in a simdgroup
 constant constexpr uint SIMD_WIDTH = 32;
-constant constexpr uint MERGING = 256;       // threads that merge the states of one result
+constant constexpr uint MERGING = 256;       // threads that merge states
 constant constexpr uint TOGETHER = 4;        // elements per lane in one iteration
+constant constexpr uint COLUMN_ROWS = 8;     // simdgroups that share the rows of a block of columns
 
 struct Axis {
   ulong size;
@@ -48,11 +49,15 @@ struct Start {
   ulong repeat;
 };
 
+// 64-bit divisions take a GPU longer than short rows do: most problems need none.
+inline ulong quotient(ulong x, ulong y) { return y == 1 ? x : x / y; }
+inline ulong remainder(ulong x, ulong y) { return y == 1 ? 0 : x % y; }
+
 inline Start start_of(constant Reduction& r, constant Axis* axes, ulong run) {
-  Start start = {r.first, 0, 0, run % r.repeats};
+  Start start = {r.first, 0, 0, remainder(run, r.repeats)};
   for (uint axis = r.axes; axis-- > 0;) {
-    const ulong position = run % axes[axis].size;
-    run /= axes[axis].size;
+    const ulong position = axis == 0 ? run : run % axes[axis].size;
+    if (axis > 0) run /= axes[axis].size;
     start.in += long(position) * axes[axis].in;
     start.out += position * axes[axis].out;
     start.index += position * axes[axis].index;
@@ -179,7 +184,7 @@ kernel void reduce_merge(device const typename R::State* states [[buffer(0)]],
   out[at] = R::finish(all, r.parameter);
 }
 
-// ---- simd: one simdgroup per block of a row, or one thread per column ----
+// ---- simd: one simdgroup per block of a row, one threadgroup per block of columns ----
 
 // Merges the states of a simdgroup into its first thread.
 template <typename R>
@@ -190,63 +195,169 @@ inline typename R::State merged_simd(typename R::State all, float parameter) {
   return all;
 }
 
-template <typename R>
-kernel void reduce_rows_simd(device const typename R::In* in [[buffer(0)]],
+// The array is read in runs of type V, which is one element or a uint4; strides count runs. A thread
+// has runs that are `step` apart, and loads several before it uses the first.
+template <typename R, typename V>
+struct Runs {
+  using In = typename R::In;
+  using State = typename R::State;
+  enum : uint {
+    SIZE = sizeof(V) / sizeof(In),
+    LANES = SIZE < 4 ? 4 : SIZE,  // independent sums
+    GROUPS = LANES / SIZE,        // runs before a lane is used again
+    LOADS = sizeof(V) < 16 ? 16 : 8,
+  };
+  typename R::template Lanes<LANES> lanes;
+  float parameter;
+
+  explicit Runs(float parameter_) : parameter(parameter_) {
+    for (uint j = 0; j < LANES; j++) lanes.clear(j);
+  }
+
+  void add(device const V* x, ulong step, uint count) {
+    uint n = 0;
+    for (; n + LOADS <= count; n += LOADS, x += LOADS * step) {
+      V runs[LOADS];
+#pragma unroll
+      for (uint k = 0; k < LOADS; k++) runs[k] = x[k * step];
+#pragma unroll
+      for (uint k = 0; k < LOADS; k++) add(runs[k], n, k);
+    }
+#pragma unroll
+    for (uint k = 0; k < LOADS; k++) {
+      if (n + k < count) add(x[k * step], n, k);
+    }
+  }
+
+  // Run n + k, where n is a multiple of LOADS: the lanes are known to the compiler.
+  void add(V run, uint n, uint k) {
+    for (uint j = 0; j < SIZE; j++) {
+      lanes.add(k % GROUPS * SIZE + j, Run<In, V>::element(run, j), (n + k) / GROUPS, parameter);
+    }
+  }
+};
+
+template <typename R, typename V>
+kernel void reduce_rows_simd(device const V* in [[buffer(0)]],
                              device typename R::State* states [[buffer(1)]],
                              device typename R::Out* out [[buffer(2)]],
                              constant Reduction& r [[buffer(3)]],
                              constant Axis* axes [[buffer(4)]],
                              uint2 position [[thread_position_in_grid]],
                              uint lane [[thread_index_in_simdgroup]]) {
-  constexpr uint N = SIMD_LANES, step = N * SIMD_WIDTH;
+  using Own = Runs<R, V>;
+  constexpr uint N = Own::SIZE, step = Own::LANES * SIMD_WIDTH, HALF = SIMD_WIDTH / 2;
   const ulong task = (position.x + ulong(position.y) * GRID_ROW) / SIMD_WIDTH;
   if (task >= r.tasks) return;
-  const ulong block = task % r.blocks, first = block * r.block;
-  const Start start = start_of(r, axes, task / r.blocks);
+  const ulong block = remainder(task, r.blocks), first = block * r.block;
+  const Start start = start_of(r, axes, quotient(task, r.blocks));
+  const ulong begin = start.in + first;
   const uint count = uint(min(r.length - first, r.block));
-  const uint steps = count / step, rest = count % step;
-  device const typename R::In* x = in + start.in + first + lane;
-  typename R::template Lanes<N> lanes;
-  for (uint j = 0; j < N; j++) lanes.clear(j);
-  for (uint i = 0; i < steps; i++, x += step) {
-    for (uint j = 0; j < N; j++) lanes.add(j, x[j * SIMD_WIDTH], i, r.parameter);
-  }
-  typename R::State all;
-  for (uint j = 0; j < N; j++) {
-    const uint at = j * SIMD_WIDTH + lane;
-    if (at < rest) lanes.add(j, x[j * SIMD_WIDTH], steps, r.parameter);
-    const Numbering number = {start.index + (first + at) * r.index, step * r.index};
-    const typename R::State own = lanes.state(j, steps + uint(at < rest), number);
-    all = j == 0 ? own : R::merge(all, own, r.parameter);
+  const uint head = min(uint(-begin % N), count), runs = (count - head) / N;
+  const uint tail = (count - head) % N;
+  Own own(r.parameter);
+  own.add(in + (begin + head) / N + lane, SIMD_WIDTH, (runs + SIMD_WIDTH - 1 - lane) / SIMD_WIDTH);
+  // Elements before the first and after the last run: one for each thread.
+  const uint edge = lane < HALF ? lane : count - tail + lane - HALF;
+  const bool has_edge = lane < HALF ? lane < head : lane - HALF < tail;
+  typename R::template Lanes<1> single;
+  single.clear(0);
+  if (has_edge) single.add(0, ((device const typename R::In*)in)[begin + edge], 0, r.parameter);
+  typename R::State all =
+      single.state(0, has_edge, {start.index + (first + edge) * r.index, 0});
+#pragma unroll
+  for (uint j = 0; j < Own::LANES; j++) {
+    const uint at = (j / N * SIMD_WIDTH + lane) * N + j % N;
+    const Numbering number = {start.index + (first + head + at) * r.index, step * r.index};
+    const uint elements = at < runs * N ? (runs * N - at - 1) / step + 1 : 0;
+    all = R::merge(all, own.lanes.state(j, elements, number), r.parameter);
   }
   all = merged_simd<R>(all, r.parameter);
   if (lane == 0) store<R>(all, states, out, r, start.repeat * r.blocks + block, start.out);
 }
 
-// One threadgroup per result.
+// One threadgroup per block of columns: lanes are neighbouring runs of columns, simdgroups share rows.
+template <typename R, typename V>
+kernel void reduce_columns_simd(device const V* in [[buffer(0)]],
+                                device typename R::State* states [[buffer(1)]],
+                                device typename R::Out* out [[buffer(2)]],
+                                constant Reduction& r [[buffer(3)]],
+                                constant Axis* axes [[buffer(4)]],
+                                uint2 position [[thread_position_in_grid]],
+                                uint lane [[thread_index_in_simdgroup]],
+                                uint row [[simdgroup_index_in_threadgroup]]) {
+  using Own = Runs<R, V>;
+  constexpr uint N = Own::SIZE;
+  threadgroup typename R::State shared[COLUMN_ROWS][SIMD_WIDTH];
+  const ulong thread_index = position.x + ulong(position.y) * GRID_ROW;
+  const ulong task = thread_index / (COLUMN_ROWS * SIMD_WIDTH);
+  if (task >= r.tasks) return;  // the whole threadgroup
+  const ulong tiles = (r.inner + N * SIMD_WIDTH - 1) / (N * SIMD_WIDTH);
+  const ulong column = (remainder(task, tiles) * SIMD_WIDTH + lane) * N;
+  const ulong band = quotient(task, tiles), block = remainder(band, r.blocks);
+  const ulong first = block * r.block + row;
+  const Start start = start_of(r, axes, quotient(band, r.blocks));
+  const bool inside = column < r.inner;
+  const uint rows = uint(min(r.length - block * r.block, r.block));
+  const uint count = inside && row < rows ? (rows - row - 1) / COLUMN_ROWS + 1 : 0;
+  Own own(r.parameter);
+  own.add(in + start.in + long(first) * r.stride + column / N, COLUMN_ROWS * r.stride, count);
+#pragma unroll
+  for (uint j = 0; j < N; j++) {
+    typename R::State all;
+#pragma unroll
+    for (uint k = 0; k < Own::GROUPS; k++) {
+      const uint elements = count > k ? (count - k - 1) / Own::GROUPS + 1 : 0;
+      const Numbering number = {start.index + (first + k * COLUMN_ROWS) * r.index,
+                                Own::GROUPS * COLUMN_ROWS * r.index};
+      const auto each = own.lanes.state(k * N + j, elements, number);
+      all = k == 0 ? each : R::merge(all, each, r.parameter);
+    }
+    shared[row][lane] = all;
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    if (row == j % COLUMN_ROWS && inside) {
+      all = shared[0][lane];
+      for (uint k = 1; k < COLUMN_ROWS; k++) all = R::merge(all, shared[k][lane], r.parameter);
+      const ulong at = start.out + (column + j) * r.inner_out;
+      store<R>(all, states, out, r, start.repeat * r.blocks + block, at);
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+  }
+}
+
+// One threadgroup per 32 results, whose states are neighbours, or per result if there are fewer.
 template <typename R>
 kernel void reduce_merge_simd(device const typename R::State* states [[buffer(0)]],
                               device typename R::Out* out [[buffer(1)]],
                               constant Reduction& r [[buffer(2)]],
                               uint2 position [[thread_position_in_grid]],
-                              uint thread_index [[thread_index_in_threadgroup]],
-                              uint lane [[thread_index_in_simdgroup]],
-                              uint group [[simdgroup_index_in_threadgroup]]) {
-  threadgroup typename R::State shared[MERGING / SIMD_WIDTH];
-  const ulong at = (position.x + ulong(position.y) * GRID_ROW) / MERGING;
-  if (at >= r.outputs) return;  // the whole threadgroup
+                              uint own [[thread_index_in_threadgroup]]) {
+  using State = typename R::State;
+  threadgroup State shared[MERGING];
+  const uint width = r.outputs < SIMD_WIDTH ? 1 : SIMD_WIDTH, step = MERGING / width;
+  const ulong group = (position.x + ulong(position.y) * GRID_ROW) / MERGING;
+  const ulong at = group * width + own % width, parts = r.repeats * r.blocks;
+  if (group * width >= r.outputs) return;  // the whole threadgroup
   typename R::template Lanes<1> nothing;
   nothing.clear(0);
-  const typename R::State none = nothing.state(0, 0, {0, 0});
-  typename R::State all = none;
-  for (ulong i = thread_index; i < r.repeats * r.blocks; i += MERGING) {
-    all = R::merge(all, states[i * r.outputs + at], r.parameter);
+  State all = nothing.state(0, 0, {0, 0});
+  if (at < r.outputs) {
+    ulong i = own / width;
+    for (; i + (TOGETHER - 1) * step < parts; i += TOGETHER * step) {
+      State some[TOGETHER];
+#pragma unroll
+      for (uint k = 0; k < TOGETHER; k++) some[k] = states[(i + k * step) * r.outputs + at];
+#pragma unroll
+      for (uint k = 0; k < TOGETHER; k++) all = R::merge(all, some[k], r.parameter);
+    }
+    for (; i < parts; i += step) all = R::merge(all, states[i * r.outputs + at], r.parameter);
   }
-  all = merged_simd<R>(all, r.parameter);
-  if (lane == 0) shared[group] = all;
-  threadgroup_barrier(mem_flags::mem_threadgroup);
-  if (group > 0) return;
-  all = lane < MERGING / SIMD_WIDTH ? shared[lane] : none;
-  all = merged_simd<R>(all, r.parameter);
-  if (lane == 0) out[at] = R::finish(all, r.parameter);
+  shared[own] = all;
+  for (uint half_way = MERGING / 2; half_way >= width; half_way /= 2) {
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    if (own < half_way) {
+      shared[own] = R::merge(shared[own], shared[own + half_way], r.parameter);
+    }
+  }
+  if (own < width && at < r.outputs) out[at] = R::finish(shared[own], r.parameter);
 }

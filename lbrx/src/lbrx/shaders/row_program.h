@@ -53,3 +53,31 @@ struct OneThread : Alone {
     return op.lower(state);
   }
 };
+
+// ---- elements of a row that a team reads in runs ----
+
+// Read from memory at each use.
+template <typename T, typename V>
+struct Read {
+  device const V* at;
+  T operator()(uint i, uint) const {
+    return Run<T, V>::element(at[i / Run<T, V>::SIZE], i % Run<T, V>::SIZE);
+  }
+};
+
+// Read once, into registers.
+template <typename T, typename V, uint RUNS>
+struct Held {
+  V at[RUNS];
+  T operator()(uint, uint slot) const {
+    return Run<T, V>::element(at[slot / Run<T, V>::SIZE], slot % Run<T, V>::SIZE);
+  }
+};
+
+template <typename T, typename V, typename Team>
+inline Held<T, V, Team::RUNS> hold(Team team, uint n, device const V* at) {
+  Held<T, V, Team::RUNS> held;
+#pragma unroll
+  for (uint i = 0; i < Team::RUNS; i++) held.at[i] = at[team.run_or_last(i, n)];
+  return held;
+}

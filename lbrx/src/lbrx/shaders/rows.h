@@ -1,12 +1,16 @@
 // Operations on rows, each processed by a team: one thread, one simdgroup or one threadgroup.
 //
-//   team.kept(n, row)        the row, in registers if the team has enough
-//   team.kept(n, row, out)   the same, or in the memory of the results
+//   team.loaded(n, row)      the row, in registers if the team has enough
+//   team.kept(n, row, out)   computed elements, in registers or in the memory of the results
 //   team.reduce(op, n, row)  the elements reduced by Sum or Maximum; every thread gets the result
-//   team.each(n, f)          f(i, slot) for each element
+//   team.each(n, f)          f(run, slot) for each run of elements
 //
-// A row is a function object: row(i, slot) is element i, the slot-th that this thread visits. The
-// computation on a row is a task, written once for all teams (in softmax.h and norm.h):
+// Memory is read and written in runs: one element, or 16 bytes of neighbouring ones (`Run` of
+// vector_elements.h). A row is
+// a function object: row(i, slot) is element i, the slot-th that this thread visits. In memory it is
+// made of runs: row.fetch(run) reads one, and row.unpack(fetched, to) converts its elements.
+//
+// The computation on a row is a task, written once for all teams (in softmax.h and norm.h):
 //
 //   task.whole(team, place)             a whole row
 //   task.row(place)                     the elements of a part
@@ -14,33 +18,52 @@
 //   task.joined(team, parts, rows)      the summary of a row, merged from those of its parts
 //   task.finish(team, place, row, all)  writes a part's results
 #pragma once
-#include <metal_stdlib>
-using namespace metal;
+#include "vector_elements.h"
 
 // Rows of one length; rows that are too long for a team are split into parts.
 struct Rows {
   uint length;
   uint part;     // elements of all parts but the last
   uint parts;    // of a row
-  ulong stride;  // from row to row of the input
+  ulong stride;  // from row to row of the input, in elements
+  ulong size;    // from the first element of the input to its last
 };
 
-// The position of a part, in elements. The output is contiguous.
+// The position of a part of a row, whose memory is runs of `size` elements. The output is contiguous,
+// and its rows begin at the same places within runs as those of the input.
 struct Place {
-  uint first;  // within the row
-  uint count;
-  ulong in;
-  ulong out;
+  uint first;  // element of the row
+  uint count;  // elements
+  uint phase;  // elements of the first run before the part
+  uint limit;  // elements from the first run to the end of the input, if they are few
+  ulong in;    // run
+  ulong out;   // run
 
-  Place(constant Rows& rows, uint row, uint part = 0)
-      : first(part * rows.part),
-        count(min(rows.part, rows.length - first)),
-        in(row * rows.stride + first),
-        out(row * ulong(rows.length) + first) {}
+  Place(constant Rows& rows, uint row, uint part = 0, uint size = 1) {
+    const ulong start = row * rows.stride + part * rows.part;
+    first = part * rows.part;
+    count = min(rows.part, rows.length - first);
+    phase = start % size;
+    in = start / size;
+    out = (row * ulong(rows.length) + first) / size;
+    limit = uint(min(rows.size - in * size, ulong(UINT_MAX)));
+  }
 };
 
 constant constexpr uint SIMD_WIDTH = 32;
-constant constexpr uint KEPT = 16;  // elements of a row in a thread's registers
+constant constexpr uint KEPT = 32;  // elements of a row in a thread's registers
+
+template <typename T, typename V>
+inline void to_floats(V run, thread float* to) {
+  for (uint i = 0; i < Run<T, V>::SIZE; i++) to[i] = float(Run<T, V>::element(run, i));
+}
+
+template <typename T, typename V>
+inline V from_floats(thread const float* from) {
+  T elements[Run<T, V>::SIZE];
+  for (uint i = 0; i < Run<T, V>::SIZE; i++) elements[i] = T(from[i]);
+  return Run<T, V>::of(elements);
+}
 
 struct Sum {
   float none() const { return 0.0f; }
@@ -59,17 +82,32 @@ struct Maximum {
 };
 
 // Elements in memory.
-template <typename T>
+template <typename T, typename V = T>
 struct Stored {
-  device const T* at;
+  using Fetched = V;
+  device const V* at;
   float operator()(uint i, uint) const { return float(at[i]); }
+  V fetch(uint run) const { return at[run]; }
+  void unpack(V run, thread float* to) const { to_floats<T>(run, to); }
+  float single(uint i) const { return float(((device const T*)at)[i]); }
 };
 
-template <typename Row, typename T>
+template <typename Row, typename T, typename V = T>
 struct Store {
+  enum : uint { SIZE = Run<T, V>::SIZE };
   Row row;
-  device T* out;
-  void operator()(uint i, uint slot) const { out[i] = T(row(i, slot)); }
+  device V* out;
+  void operator()(uint run, uint slot) const {
+    float values[SIZE];
+    for (uint i = 0; i < SIZE; i++) values[i] = row(run * SIZE + i, slot + i);
+    out[run] = from_floats<T, V>(values);
+  }
+  void part(uint run, uint slot, uint begin, uint end) const {
+#pragma unroll
+    for (uint i = 0; i < SIZE; i++) {
+      if (i >= begin && i < end) ((device T*)out)[run * SIZE + i] = T(row(0, slot + i));
+    }
+  }
 };
 
 // Elements in a thread's registers.
@@ -82,11 +120,15 @@ struct Kept {
 #define LAST_ELEMENTS _Pragma("clang loop vectorize_predicate(enable) interleave_count(1)")
 
 struct Alone {
+  enum : uint { phase = 0 };
   bool leads() const { return true; }
+  void move_to(Place) {}
   static uint whole(uint n) { return n / 64 * 64; }  // four of the longest vectors
 
+  Alone single() const { return *this; }
+
   template <typename Row>
-  Row kept(uint, Row row) const { return row; }
+  Row loaded(uint, Row row) const { return row; }
 
   template <typename Row>
   Stored<float> kept(uint n, Row row, device float* out) const {
@@ -112,60 +154,111 @@ struct Alone {
   }
 };
 
-// The threads of a simdgroup or threadgroup. Each visits runs of neighbouring elements, which are
-// loaded at once, KEPT elements at most.
+// The threads of a simdgroup or threadgroup, with runs of SIZE elements: neighbouring threads have
+// neighbouring runs. Each keeps KEPT elements at most, and loads them all before it uses one. The
+// first and the last run of a RAGGED row are in part of other rows.
+template <uint SIZE, bool RAGGED = false>
 struct Together {
-  enum : uint { RUN = 4 };
+  enum : uint { RUNS = KEPT / SIZE };
   uint index;
   uint count;
   threadgroup float* shared;  // SIMD_WIDTH of them, unless it is one simdgroup
+  uint phase;
+  uint limit;
+
+  Together(uint index_, uint count_, threadgroup float* shared_)
+      : index(index_), count(count_), shared(shared_), phase(0), limit(0) {}
 
   bool leads() const { return index == 0; }
+  Together<1> single() const { return {index, count, shared}; }
+
+  void move_to(Place place) {
+    phase = RAGGED ? place.phase : 0;
+    limit = place.limit;
+  }
+
+  // The elements of a run that belong to the row, from `begin` to `end`.
+  uint begin(uint run) const { return RAGGED && run == 0 ? phase : 0; }
+  uint end(uint run, uint n) const { return RAGGED ? min(SIZE, phase + n - run * SIZE) : SIZE; }
+  uint runs(uint n) const { return RAGGED ? (phase + n + SIZE - 1) / SIZE : n / SIZE; }
+
+  bool is_whole(uint run, uint n) const {
+    return !RAGGED || (begin(run) == 0 && end(run, n) == SIZE);
+  }
+
+  // The i-th run of this thread. Threads without one load the last run of the row, so that no load
+  // waits for a branch.
+  uint run_or_last(uint i, uint n) const {
+    return min(i * count + index, (RAGGED ? min(runs(n), limit / SIZE) : runs(n)) - 1);
+  }
 
   template <typename F>
   void each(uint n, F f) const {
 #pragma unroll
-    for (uint slot = 0; slot < KEPT; slot += RUN) {
-      const uint first = slot * count + index * RUN;
-      if (first + RUN <= n) {
-        for (uint i = 0; i < RUN; i++) f(first + i, slot + i);
-      } else {
-        for (uint i = 0; i < RUN; i++) {
-          if (first + i < n) f(first + i, slot + i);
-        }
-      }
+    for (uint i = 0; i < RUNS; i++) {
+      const uint run = i * count + index;
+      if (run < runs(n)) visit(f, run, i * SIZE, n, bool_constant<RAGGED>{});
+    }
+  }
+
+  template <typename F>
+  void visit(F f, uint run, uint slot, uint, false_type) const { f(run, slot); }
+
+  template <typename F>
+  void visit(F f, uint run, uint slot, uint n, true_type) const {
+    if (is_whole(run, n)) {
+      f(run, slot);
+    } else {
+      f.part(run, slot, begin(run), end(run, n));
     }
   }
 
   template <typename Row>
-  struct Keep {
-    Row row;
-    thread float* at;
-    void operator()(uint i, uint slot) const { at[slot] = row(i, slot); }
-  };
-
-  template <typename Row>
-  Kept kept(uint n, Row row) const {
-    Kept mine = {};
-    each(n, Keep<Row>{row, mine.at});
+  Kept loaded(uint n, Row row) const {
+    typename Row::Fetched fetched[RUNS];
+#pragma unroll
+    for (uint i = 0; i < RUNS; i++) fetched[i] = row.fetch(run_or_last(i, n));
+    Kept mine;
+#pragma unroll
+    for (uint i = 0; i < RUNS; i++) {
+      row.unpack(fetched[i], mine.at + i * SIZE);
+      const uint run = i * count + index;
+      if (RAGGED && run < runs(n) && (run + 1) * SIZE > limit) {
+#pragma unroll
+        for (uint j = 0; j < SIZE; j++) {
+          if (j < end(run, n)) mine.at[i * SIZE + j] = row.single(run * SIZE + j);
+        }
+      }
+    }
     return mine;
   }
 
   template <typename Row, typename T>
-  Kept kept(uint n, Row row, device T*) const { return kept(n, row); }
-
-  template <typename Op, typename Row>
-  struct Join {
-    Op op;
-    Row row;
-    thread float* result;
-    void operator()(uint i, uint slot) const { *result = op.join(*result, row(i, slot)); }
-  };
+  Kept kept(uint, Row row, device T*) const {
+    Kept mine;
+#pragma unroll
+    for (uint i = 0; i < KEPT; i++) mine.at[i] = row(0, i);
+    return mine;
+  }
 
   template <typename Op, typename Row>
   float reduce(Op op, uint n, Row row) const {
     float own = op.none();
-    each(n, Join<Op, Row>{op, row, &own});
+#pragma unroll
+    for (uint i = 0; i < RUNS; i++) {
+      const uint run = i * count + index;
+      if (run >= runs(n)) continue;
+      if (is_whole(run, n)) {
+        float part = row(run * SIZE, i * SIZE);
+        for (uint j = 1; j < SIZE; j++) part = op.join(part, row(run * SIZE + j, i * SIZE + j));
+        own = op.join(own, part);
+      } else {
+        for (uint j = 0; j < SIZE; j++) {
+          const bool inside = j >= begin(run) && j < end(run, n);
+          own = op.join(own, inside ? row(run * SIZE + j, i * SIZE + j) : op.none());
+        }
+      }
+    }
     own = op.over_simdgroup(own);
     return count > SIMD_WIDTH ? over_simdgroups(op, own) : own;
   }
@@ -185,8 +278,9 @@ struct Together {
 template <typename Team, typename Task, typename Summary>
 inline void summarise(
     Team team, Task task, constant Rows& rows, uint2 at, device Summary* summaries) {
-  const Place place(rows, at.y, at.x);
-  const Summary own = task.summary(team, place.count, team.kept(place.count, task.row(place)));
+  const Place place(rows, at.y, at.x, Task::SIZE);
+  team.move_to(place);
+  const Summary own = task.summary(team, place.count, team.loaded(place.count, task.row(place)));
   if (team.leads()) summaries[at.y * ulong(rows.parts) + at.x] = own;
 }
 
@@ -194,7 +288,9 @@ inline void summarise(
 template <typename Team, typename Task, typename Summary>
 inline void finish(
     Team team, Task task, constant Rows& rows, uint2 at, device const Summary* summaries) {
-  const Place place(rows, at.y, at.x);
-  const Summary all = task.joined(team, summaries + at.y * ulong(rows.parts), rows);
-  task.finish(team, place, task.row(place), all);
+  const Place place(rows, at.y, at.x, Task::SIZE);
+  team.move_to(place);
+  const auto elements = team.loaded(place.count, task.row(place));
+  const Summary all = task.joined(team.single(), summaries + at.y * ulong(rows.parts), rows);
+  task.finish(team, place, elements, all);
 }

@@ -10,11 +10,15 @@ struct Summary {
   float sum;  // of exp(x - top)
 };
 
-template <typename Row>
+// For results of 16 bits the fast one is precise enough.
+template <typename T> inline float exponential(float x) { return fast::exp(x); }
+template <> inline float exponential<float>(float x) { return exp(x); }
+
+template <typename T, typename Row>
 struct Power {
   Row row;
   float top;
-  float operator()(uint i, uint slot) const { return exp(row(i, slot) - top); }
+  float operator()(uint i, uint slot) const { return exponential<T>(row(i, slot) - top); }
 };
 
 struct Top {
@@ -43,8 +47,8 @@ struct Less {
   float operator()(uint i, uint slot) const { return row(i, slot) - top - logarithm; }
 };
 
-template <typename Row>
-inline Power<Row> power(Row row, float top) { return {row, top}; }
+template <typename T, typename Row>
+inline Power<T, Row> power(Row row, float top) { return {row, top}; }
 
 template <typename Row>
 inline Scaled<Row> scaled(Row row, float factor) { return {row, factor}; }
@@ -52,17 +56,18 @@ inline Scaled<Row> scaled(Row row, float factor) { return {row, factor}; }
 template <typename Row>
 inline Less<Row> less(Row row, float top, float logarithm) { return {row, top, logarithm}; }
 
-template <typename T>
+template <typename T, typename V = T>
 struct Softmax {
-  device const T* x;
-  device T* out;
+  enum : uint { SIZE = Run<T, V>::SIZE };
+  device const V* x;
+  device V* out;
 
-  Stored<T> row(Place place) const { return {x + place.in}; }
+  Stored<T, V> row(Place place) const { return {x + place.in}; }
 
   template <typename Team, typename Row>
   Summary summary(Team team, uint n, Row row) const {
     const float top = team.reduce(Maximum{}, n, row);
-    return {top, team.reduce(Sum{}, n, power(row, top))};
+    return {top, team.reduce(Sum{}, n, power<T>(row, top))};
   }
 
   template <typename Team>
@@ -76,16 +81,17 @@ struct Softmax {
     if (LOGARITHM) {
       store(team, place, less(row, all.top, log(all.sum)));
     } else {
-      store(team, place, scaled(power(row, all.top), 1.0f / all.sum));
+      store(team, place, scaled(power<T>(row, all.top), 1.0f / all.sum));
     }
   }
 
   template <typename Team>
   void whole(Team team, Place place) const {
+    team.move_to(place);
     const uint n = place.count;
-    const auto elements = team.kept(n, row(place));
+    const auto elements = team.loaded(n, row(place));
     const float top = team.reduce(Maximum{}, n, elements);
-    const auto powers = team.kept(n, power(elements, top), out + place.out);
+    const auto powers = team.kept(n, power<T>(elements, top), out + place.out);
     const float sum = team.reduce(Sum{}, n, powers);
     if (LOGARITHM) {
       store(team, place, less(elements, top, log(sum)));
@@ -96,7 +102,7 @@ struct Softmax {
 
   template <typename Team, typename Row>
   void store(Team team, Place place, Row row) const {
-    team.each(place.count, Store<Row, T>{row, out + place.out});
+    team.each(place.count, Store<Row, T, V>{row, out + place.out});
   }
 };
 
@@ -109,20 +115,20 @@ kernel void softmax_serial(
   Softmax<T>{x, out}.whole(Alone{}, Place(rows, row));
 }
 
-template <typename T>
+template <typename T, typename V, bool RAGGED>
 kernel void softmax_simdgroup(
-    device const T* x [[buffer(0)]], device T* out [[buffer(1)]],
+    device const V* x [[buffer(0)]], device V* out [[buffer(1)]],
     constant Rows& rows [[buffer(2)]], uint2 at [[thread_position_in_grid]]) {
-  Softmax<T>{x, out}.whole(Together{at.x, SIMD_WIDTH, nullptr}, Place(rows, at.y));
+  Softmax<T, V>{x, out}.whole(Together<Run<T, V>::SIZE, RAGGED>{at.x, SIMD_WIDTH, nullptr}, Place(rows, at.y, 0, Run<T, V>::SIZE));
 }
 
-template <typename T>
+template <typename T, typename V, bool RAGGED>
 kernel void softmax_threadgroup(
-    device const T* x [[buffer(0)]], device T* out [[buffer(1)]],
+    device const V* x [[buffer(0)]], device V* out [[buffer(1)]],
     constant Rows& rows [[buffer(2)]], uint2 at [[thread_position_in_grid]],
     uint2 threads [[threads_per_threadgroup]]) {
   threadgroup float shared[SIMD_WIDTH];
-  Softmax<T>{x, out}.whole(Together{at.x, threads.x, shared}, Place(rows, at.y));
+  Softmax<T, V>{x, out}.whole(Together<Run<T, V>::SIZE, RAGGED>{at.x, threads.x, shared}, Place(rows, at.y, 0, Run<T, V>::SIZE));
 }
 
 // ---- rows in parts ----
@@ -135,14 +141,14 @@ kernel void softmax_serial_summary(
   summarise(Alone{}, Softmax<T>{x, out}, rows, at, parts);
 }
 
-template <typename T>
+template <typename T, typename V, bool RAGGED>
 kernel void softmax_threadgroup_summary(
-    device const T* x [[buffer(0)]], device T* out [[buffer(1)]],
+    device const V* x [[buffer(0)]], device V* out [[buffer(1)]],
     constant Rows& rows [[buffer(2)]], device Summary* parts [[buffer(3)]],
     uint2 at [[threadgroup_position_in_grid]], uint2 own [[thread_position_in_threadgroup]],
     uint2 threads [[threads_per_threadgroup]]) {
   threadgroup float shared[SIMD_WIDTH];
-  summarise(Together{own.x, threads.x, shared}, Softmax<T>{x, out}, rows, at, parts);
+  summarise(Together<Run<T, V>::SIZE, RAGGED>{own.x, threads.x, shared}, Softmax<T, V>{x, out}, rows, at, parts);
 }
 
 template <typename T>
@@ -153,14 +159,14 @@ kernel void softmax_serial_finish(
   finish(Alone{}, Softmax<T>{x, out}, rows, at, parts);
 }
 
-template <typename T>
+template <typename T, typename V, bool RAGGED>
 kernel void softmax_threadgroup_finish(
-    device const T* x [[buffer(0)]], device T* out [[buffer(1)]],
+    device const V* x [[buffer(0)]], device V* out [[buffer(1)]],
     constant Rows& rows [[buffer(2)]], device const Summary* parts [[buffer(3)]],
     uint2 at [[threadgroup_position_in_grid]], uint2 own [[thread_position_in_threadgroup]],
     uint2 threads [[threads_per_threadgroup]]) {
   threadgroup float shared[SIMD_WIDTH];
-  finish(Together{own.x, threads.x, shared}, Softmax<T>{x, out}, rows, at, parts);
+  finish(Together<Run<T, V>::SIZE, RAGGED>{own.x, threads.x, shared}, Softmax<T, V>{x, out}, rows, at, parts);
 }
 
 // ---- columns: the axis is not the last ----

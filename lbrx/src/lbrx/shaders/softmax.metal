@@ -4,6 +4,18 @@
   template [[host_name("softmax_" #variant "_" #name)]] kernel void softmax_##variant<type>( \
       device const type*, device type*, constant Rows&, __VA_ARGS__);
 
+#define TEAM(variant, name, type, run, ragged, ...)                                          \
+  template [[host_name("softmax_" #name)]] kernel void softmax_##variant<type, run, ragged>( \
+      device const run*, device run*, constant Rows&, __VA_ARGS__);
+
+#define TEAMS(suffix, ...)                                                                  \
+  TEAM(simdgroup, simdgroup_##suffix, __VA_ARGS__, uint2)                                   \
+  TEAM(threadgroup, threadgroup_##suffix, __VA_ARGS__, uint2, uint2)                        \
+  TEAM(threadgroup_summary, threadgroup_summary_##suffix, __VA_ARGS__, device Summary*,     \
+       uint2, uint2, uint2)                                                                 \
+  TEAM(threadgroup_finish, threadgroup_finish_##suffix, __VA_ARGS__, device const Summary*, \
+       uint2, uint2, uint2)
+
 #define COLUMNS(step, variant, name, type, width, ...)                           \
   template [[host_name("softmax_" #variant "_" #name)]] kernel void              \
   softmax_##step<type, width>(device const type*, device type*, constant Columns&, __VA_ARGS__);
@@ -15,12 +27,11 @@
 
 #define INSTANTIATE(name, type)                                                      \
   ROWS(serial, name, type, uint)                                                     \
-  ROWS(simdgroup, name, type, uint2)                                                 \
-  ROWS(threadgroup, name, type, uint2, uint2)                                        \
   ROWS(serial_summary, name, type, device Summary*, uint2)                           \
   ROWS(serial_finish, name, type, device const Summary*, uint2)                      \
-  ROWS(threadgroup_summary, name, type, device Summary*, uint2, uint2, uint2)        \
-  ROWS(threadgroup_finish, name, type, device const Summary*, uint2, uint2, uint2)   \
+  TEAMS(name, type, type, false)                                                     \
+  TEAMS(vectors_##name, type, uint4, false)                                          \
+  TEAMS(ragged_##name, type, uint4, true)                                            \
   ALL_COLUMNS(columns, name, type, 256)                                              \
   ALL_COLUMNS(column, name, type, 1)
 
