@@ -122,3 +122,49 @@ def matvec_simd(
         kernel="matmul",
         variant="matvec_simd",
     )
+
+
+# ---- one row, from registers ----
+
+LINE_TILE, LINE_THREADS = 16, 256  # constants of matvec_lines.h
+LINE_VECTOR = 16  # bytes
+LINE_FORM = (2, 2, 8)  # columns at a time, tiles of a threadgroup, vectors of a thread
+
+
+def _lines_can(info: DeviceInfo, problem: MatmulProblem) -> bool:
+    few = _few_rows(problem)[1]
+    whole = LINE_VECTOR // max(problem.dtype.itemsize, 1)
+    strides = (few.k, few.y.leading, *few.y_batch)
+    return (
+        problem.dtype.is_float
+        and few.m == 1
+        and few.y.transposed
+        and all(stride % whole == 0 for stride in strides)
+    )
+
+
+def _lines_cost(info: DeviceInfo, problem: MatmulProblem) -> float:
+    return 0.99 * _simd_cost(info, problem)
+
+
+@family.variant("matvec_lines", can=_lines_can, cost=_lines_cost, batch_invariant=False)
+def matvec_lines(
+    gpu: Context, problem: MatmulProblem, x: Array, y: Array, bias: Array | None, result: Array
+) -> None:
+    """Threads keep their part of x in registers and read the same part of many columns."""
+    swapped, few = _few_rows(problem)
+    if swapped:
+        x, y = y, x
+    given = operands(few, x, y, bias, result)
+    batch, tiles, vectors = LINE_FORM
+    units = -(-few.k * few.dtype.itemsize // (LINE_VECTOR * vectors))
+    threads = min(-(-units // 32) * 32, LINE_THREADS)
+    constants = {1: 1, 2: True, 3: batch, 4: tiles, 5: vectors}
+    gpu.queue.dispatch(
+        pipeline(gpu, few, "simd", few.dtype, constants, stem="matvec_lines"),
+        [*given, few.packed(into_transposed=swapped)],
+        (-(-few.n // (LINE_TILE * tiles)) * threads, few.members, 1),
+        (threads, 1, 1),
+        kernel="matmul",
+        variant="matvec_lines",
+    )

@@ -1,0 +1,94 @@
+// Products of a few rows with a column-major matrix whose columns are aligned to 16 bytes. Each
+// thread keeps its part of x in registers and reads the same part of many columns.
+#pragma once
+#include "matvec.h"
+
+constant uint BATCH [[function_constant(3)]];    // columns that a thread reads at a time
+constant uint TILES [[function_constant(4)]];    // of sixteen columns, for each threadgroup
+constant uint VECTORS [[function_constant(5)]];  // that a thread reads of a column
+constant constexpr uint MOST_BATCH = 4, MOST_VECTORS = 8, MOST_THREADS = 256, TILE = 16;
+
+// Elements of 16 bytes.
+inline void spread(uint4 bits, thread half*, thread float* to) {
+  for (uint i = 0; i < 4; i++) {
+    const half2 pair = as_type<half2>(bits[i]);
+    to[2 * i] = pair.x;
+    to[2 * i + 1] = pair.y;
+  }
+}
+inline void spread(uint4 bits, thread bfloat*, thread float* to) {
+  for (uint i = 0; i < 4; i++) {
+    to[2 * i] = as_type<float>(bits[i] << 16);
+    to[2 * i + 1] = as_type<float>(bits[i] & 0xffff0000u);
+  }
+}
+inline void spread(uint4 bits, thread float*, thread float* to) {
+  for (uint i = 0; i < 4; i++) to[i] = as_type<float>(bits[i]);
+}
+
+template <typename T>
+kernel void matvec_lines_simd(device const T* x [[buffer(0)]], device const uint4* y [[buffer(1)]],
+                              device const T* bias [[buffer(2)]], device T* out [[buffer(3)]],
+                              constant Product& p [[buffer(4)]],
+                              uint2 group [[threadgroup_position_in_grid]],
+                              uint index [[thread_index_in_threadgroup]],
+                              uint2 size [[threads_per_threadgroup]]) {
+  constexpr uint PER = 16 / sizeof(T);
+  threadgroup float parts[TILE][MOST_THREADS];
+  const uint threads = size.x, vectors = p.k / PER, span = threads * VECTORS, columns = p.n;
+  const ulong2 start = batch_start(p, group.y);
+  const ulong stride = p.y_column / PER, x_step = p.x_column;
+  x += start.x;
+  y += start.y / PER;
+  float own[MOST_VECTORS][PER];
+  for (uint tile = 0; tile < TILES; tile++) {
+    const uint first = (group.x * TILES + tile) * TILE;
+    if (first >= columns) break;
+    for (uint from = 0; from < vectors; from += span) {
+      if (vectors > span || tile == 0) {
+#pragma unroll
+        for (uint v = 0; v < VECTORS; v++) {
+          const uint at = from + v * threads + index;
+#pragma unroll
+          for (uint i = 0; i < PER; i++)
+            own[v][i] = at < vectors ? wide(x[(at * PER + i) * x_step]) : 0.0f;
+        }
+      }
+      for (uint line = 0; line < TILE; line += BATCH) {
+        uint4 words[MOST_BATCH][MOST_VECTORS];
+#pragma unroll
+        for (uint b = 0; b < BATCH; b++) {
+          device const uint4* column = y + min(first + line + b, columns - 1) * stride;
+#pragma unroll
+          for (uint v = 0; v < VECTORS; v++) {
+            const uint at = from + v * threads + index;
+            words[b][v] = at < vectors ? column[at] : uint4(0);
+          }
+        }
+        // Loads stay above it, so that all are under way at once.
+        simdgroup_barrier(mem_flags::mem_none);
+#pragma unroll
+        for (uint b = 0; b < BATCH; b++) {
+          float sum = from ? parts[line + b][index] : 0.0f;
+#pragma unroll
+          for (uint v = 0; v < VECTORS; v++) {
+            float right[PER];
+            spread(words[b][v], static_cast<thread T*>(nullptr), right);
+#pragma unroll
+            for (uint i = 0; i < PER; i++) sum = fma(own[v][i], right[i], sum);
+          }
+          parts[line + b][index] = sum;
+        }
+      }
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    // Sixteen threads add up a column.
+    for (uint line = index / TILE; line < TILE; line += threads / TILE) {
+      float sum = 0;
+      for (uint i = index % TILE; i < threads; i += TILE) sum += parts[line][i];
+      for (uint step = TILE / 2; step; step /= 2) sum += simd_shuffle_xor(sum, step);
+      if (index % TILE == 0 && first + line < p.n) put(out, bias, p, group.y, 0, first + line, sum);
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+  }
+}

@@ -1,0 +1,241 @@
+// Products of one or two rows with a quantized matrix. Each thread keeps its part of x in registers
+// and reads the same part of many rows of the matrix, in aligned words and several rows at a time.
+//
+// A reader says how a thread reads its values of a row:
+//   Word              type of the words that the matrix is made of; blocks start at whole words
+//   WORDS, VALUES     words and values of a unit, UNITS units of a thread in each row
+//   value(unit, i)    where in its row the i-th value of a unit is, in the order of `times`
+//   factor(i)         power of two that the i-th value of x is multiplied by
+//   load              the words of a unit
+//   times             product of a unit and the thread's part of x
+#pragma once
+#include "quant_schemes.h"
+
+struct Product {
+  uint m, n, k;
+  uint magic;  // the bits of 2^23; a value that compilers do not know is combined in one instruction
+};
+
+constant uint BATCH [[function_constant(4)]];  // rows of the matrix that a thread reads at a time
+constant uint TILES [[function_constant(5)]];  // of sixteen rows, for each threadgroup
+constant uint UNITS [[function_constant(6)]];  // that a thread reads of a row
+constant constexpr uint MOST_BATCH = 8, MOST_UNITS = 4, MOST_THREADS = 256, TILE = 16;
+
+// ---- integers as floats, by the mantissa of a sum ----
+
+constant constexpr float MAGIC = 8388608.0f;
+
+// Nibbles stay where they are in a word: their values are powers of 16 times the codes less `zero`,
+// and the factors of x are the inverse powers. Even nibbles are added to sums.x, odd ones to sums.y.
+template <uint PLACE>
+inline float nibble_at(uint word, uint magic, float zero) {
+  constexpr float power = 1u << (4 * PLACE);
+  return as_type<float>((word & (15u << (4 * PLACE))) | magic) - (MAGIC + zero * power);
+}
+
+inline float2 add_nibbles(uint word, uint magic, float zero, thread const float* x, float2 sums) {
+  const uint rest = word >> 12;  // 16 would be a bit field, which takes one more instruction
+  sums.x = fma(nibble_at<0>(word, magic, zero), x[0], sums.x);
+  sums.y = fma(nibble_at<1>(word, magic, zero), x[1], sums.y);
+  sums.x = fma(nibble_at<2>(word, magic, zero), x[2], sums.x);
+  sums.y = fma(nibble_at<3>(word, magic, zero), x[3], sums.y);
+  sums.x = fma(nibble_at<1>(rest, magic, zero), x[4], sums.x);
+  sums.y = fma(nibble_at<2>(rest, magic, zero), x[5], sums.y);
+  sums.x = fma(nibble_at<3>(rest, magic, zero), x[6], sums.x);
+  sums.y = fma(nibble_at<4>(rest, magic, zero), x[7], sums.y);
+  return sums;
+}
+
+inline float nibble_factor(uint i) {
+  const uint place = i % 8 < 4 ? i % 8 : i % 8 - 3;
+  return 1.0f / float(1u << (4 * place));
+}
+
+inline float half_of(uint bits) { return float(as_type<half>(ushort(bits))); }
+
+// ---- readers ----
+
+// Blocks of 18 bytes: those with odd numbers start in the middle of a word.
+struct Lines4_0 {
+  using Word = uint;
+  static constant constexpr uint WORDS = 5, VALUES = 32;
+  static constant constexpr bool SHIFTED = false;
+  // Nibbles of a word are the values 4 j, 4 j + 16, 4 j + 1, ...
+  static uint value(uint unit, uint i) { return unit * 32 + i / 8 * 4 + i % 8 / 2 + i % 2 * 16; }
+  static float factor(uint i) { return nibble_factor(i); }
+  static void load(Weight, device const uint* data, ulong row, uint units, uint unit, thread uint* w) {
+    device const uint* from = data + (row * units + unit) * 18 / 4;
+    for (uint i = 0; i < WORDS; i++) w[i] = from[i];
+  }
+  static float times(uint unit, uint magic, thread const uint* w, thread const float* x,
+                     float2) {
+    const uint shift = unit % 2 * 16 + 16;
+    float2 sums = 0;
+    for (uint j = 0; j < 4; j++) {
+      const uint codes = uint((ulong(w[j + 1]) << 32 | w[j]) >> shift);
+      sums = add_nibbles(codes, magic, 8, x + 8 * j, sums);
+    }
+    return half_of(w[0] >> (unit % 2 * 16)) * (sums.x + sums.y);
+  }
+};
+
+// Half a block of 34 bytes.
+struct Lines8_0 {
+  using Word = uint;
+  static constant constexpr uint WORDS = 6, VALUES = 16;
+  static constant constexpr bool SHIFTED = false;
+  static uint value(uint unit, uint i) { return unit * 16 + i; }
+  static float factor(uint) { return 1; }
+  static void load(Weight, device const uint* data, ulong row, uint units, uint unit, thread uint* w) {
+    const ulong block = row * (units / 2) + unit / 2;
+    const uint odd = unit / 2 % 2;
+    device const uint* from = data + (block * 34 + 2) / 4 + unit % 2 * 4;
+    for (uint i = 0; i < 4; i++) w[i] = from[i];
+    w[4] = from[4 - odd];
+    w[5] = reinterpret_cast<device const ushort*>(data)[block * 17];
+  }
+  static float times(uint unit, uint magic, thread const uint* w, thread const float* x,
+                     float2) {
+    const uint shift = 16 - unit / 2 % 2 * 16;
+    float sum = 0;
+    for (uint j = 0; j < 4; j++) {
+      const uint codes = uint((ulong(w[j + 1]) << 32 | w[j]) >> shift) ^ 0x80808080u;
+      for (uint i = 0; i < 4; i++) {
+        const float code = as_type<float>((codes >> (8 * i) & 255) | magic) - (MAGIC + 128);
+        sum = fma(code, x[4 * j + i], sum);
+      }
+    }
+    return half_of(w[5]) * sum;
+  }
+};
+
+// An eighth of a block of 144 bytes: 16 bytes of codes, whose low nibbles are 16 values of a group
+// and whose high nibbles are those of the next group.
+struct Lines4_K {
+  using Word = uint4;
+  static constant constexpr uint WORDS = 8, VALUES = 32;
+  static constant constexpr bool SHIFTED = true;
+  static uint value(uint unit, uint i) {
+    return unit / 2 * 64 + unit % 2 * 16 + i / 8 * 4 + i % 8 / 2 + i % 2 * 32;
+  }
+  static float factor(uint i) { return nibble_factor(i); }
+  static void load(Weight, device const uint4* data, ulong row, uint units, uint unit, thread uint* w) {
+    device const uint4* block = data + (row * (units / 8) + unit / 8) * 9;
+    const uint4 head = block[0], codes = block[1 + unit % 8];
+    for (uint i = 0; i < 4; i++) {
+      w[i] = codes[i];
+      w[4 + i] = head[i];
+    }
+  }
+  // Six bits each, for groups 2 p and 2 p + 1: scales in the lower bytes, minima in the upper.
+  static uint2 pair(thread const uint* head, uint p) {
+    const uint shift = p % 2 * 16;
+    const uint low = head[1] >> shift & 0xffff, minima = head[2] >> shift & 0xffff;
+    const uint high = head[3] >> shift & 0xffff;
+    if (p < 2) return uint2(low, minima) & 0x3f3f;
+    return uint2((high & 0x0f0f) | (low >> 2 & 0x3030), (high >> 4 & 0x0f0f) | (minima >> 2 & 0x3030));
+  }
+  static float times(uint unit, uint magic, thread const uint* w, thread const float* x,
+                     float2 totals) {
+    float2 sums = 0;
+    for (uint j = 0; j < 4; j++) sums = add_nibbles(w[j], magic, 0, x + 8 * j, sums);
+    const uint2 six = pair(w + 4, unit % 8 / 2);
+    const float scaled = fma(float(six.x & 255), sums.x, float(six.x >> 8) * sums.y);
+    const float least = fma(float(six.y & 255), totals.x, float(six.y >> 8) * totals.y);
+    return half_of(w[4]) * scaled - half_of(w[4] >> 16) * least;
+  }
+};
+
+// 32 codes of four bits; scales and what is added are separate.
+struct LinesAffine4 {
+  using Word = uint4;
+  static constant constexpr uint WORDS = 6, VALUES = 32;
+  static constant constexpr bool SHIFTED = true;
+  static uint value(uint unit, uint i) { return unit * 32 + i; }
+  static float factor(uint i) { return nibble_factor(i); }
+  static void load(Weight weight, device const uint4* data, ulong row, uint units, uint unit,
+                   thread uint* w) {
+    const uint4 codes = data[row * units + unit];
+    for (uint i = 0; i < 4; i++) w[i] = codes[i];
+    const ulong group = row * (units * 32 / GROUP) + unit * 32 / GROUP;
+    w[4] = as_type<uint>(element(SCALES, weight.scales, group));
+    w[5] = as_type<uint>(element(SCALES, weight.offsets, group));
+  }
+  static float times(uint unit, uint magic, thread const uint* w, thread const float* x,
+                     float2 totals) {
+    float2 sums = 0;
+    for (uint j = 0; j < 4; j++) sums = add_nibbles(w[j], magic, 0, x + 8 * j, sums);
+    return fma(as_type<float>(w[4]), sums.x + sums.y, as_type<float>(w[5]) * (totals.x + totals.y));
+  }
+};
+
+// ---- the kernel ----
+
+template <typename F>
+kernel void matvec_lines(device const typename F::Word* data [[buffer(0)]],
+                         device const void* scales [[buffer(1)]],
+                         device const void* offsets [[buffer(2)]],
+                         device const char* book [[buffer(3)]], device const void* x [[buffer(4)]],
+                         device void* out [[buffer(5)]], constant Product& p [[buffer(6)]],
+                         uint group [[threadgroup_position_in_grid]],
+                         uint index [[thread_index_in_threadgroup]],
+                         uint threads [[threads_per_threadgroup]]) {
+  threadgroup float parts[TILE][MOST_THREADS];
+  const uint units = p.k / F::VALUES, span = threads * UNITS, magic = p.magic, rows = p.n;
+  const Weight weight = {nullptr, scales, offsets, book};
+  float own[MOST_UNITS][F::VALUES];
+  float2 totals[MOST_UNITS];
+  for (uint tile = 0; tile < TILES; tile++) {
+    const uint first = (group * TILES + tile) * TILE;
+    if (first >= rows) break;
+    for (uint start = 0; start < units; start += span) {
+      if (units > span || tile == 0) {
+#pragma unroll
+        for (uint u = 0; u < UNITS; u++) {
+          const uint unit = start + u * threads + index;
+          totals[u] = 0;
+#pragma unroll
+          for (uint i = 0; i < F::VALUES; i++) {
+            const float value = unit < units ? element(VALUES, x, F::value(unit, i)) : 0.0f;
+            own[u][i] = value * F::factor(i);
+            totals[u][i % 2] += value;
+          }
+        }
+      }
+      for (uint line = 0; line < TILE; line += BATCH) {
+        uint words[MOST_BATCH][MOST_UNITS][F::WORDS];
+#pragma unroll
+        for (uint b = 0; b < BATCH; b++) {
+          const uint row = min(first + line + b, rows - 1);
+#pragma unroll
+          for (uint u = 0; u < UNITS; u++) {
+            const uint unit = min(start + u * threads + index, units - 1);
+            F::load(weight, data, row, units, unit, words[b][u]);
+          }
+        }
+        // Loads stay above it, so that all are under way at once.
+        simdgroup_barrier(mem_flags::mem_none);
+#pragma unroll
+        for (uint b = 0; b < BATCH; b++) {
+          float sum = start ? parts[line + b][index] : 0.0f;
+#pragma unroll
+          for (uint u = 0; u < UNITS; u++) {
+            const uint unit = start + u * threads + index;
+            const float one = F::times(unit, magic, words[b][u], own[u], totals[u]);
+            sum += unit < units ? one : 0.0f;
+          }
+          parts[line + b][index] = sum;
+        }
+      }
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    // Sixteen threads add up a row.
+    for (uint line = index / TILE; line < TILE; line += threads / TILE) {
+      float sum = 0;
+      for (uint i = index % TILE; i < threads; i += TILE) sum += parts[line][i];
+      for (uint step = TILE / 2; step; step /= 2) sum += simd_shuffle_xor(sum, step);
+      if (index % TILE == 0 && first + line < rows) put(out, first + line, sum);
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+  }
+}
