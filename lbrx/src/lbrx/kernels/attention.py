@@ -34,6 +34,7 @@ FLASH_DEPTHS = (64, 80, 96, 128, 256)
 FLASH_QUERIES = 32
 FLASH_THREADS = 128
 GROUPED_ROWS = 8  # pairs of a query and a head that share keys, in a threadgroup
+GROUPED_DEPTHS = {"float16": FLASH_DEPTHS, "q8_0": (64, 128, 256)}
 GROUPED_CHUNKS = 256  # at most
 GROUPED_KEYS = 256  # of a chunk, at least
 GROUPED_PER_CORE = 2  # threadgroups
@@ -340,8 +341,8 @@ def decode(gpu: Context, problem: AttentionProblem, operands: AttentionOperands)
 
 
 def _grouped_can(info: DeviceInfo, problem: AttentionProblem) -> bool:
-    halves = problem.cached == "float16" and problem.dtype in (dt.float16, dt.float32)
-    return _flash_can(info, problem) and halves
+    depths = GROUPED_DEPTHS.get(problem.cached, ())
+    return _flash_can(info, problem) and problem.dtype in (dt.float16, dt.float32) and problem.depth in depths
 
 
 def _grouped_cost(info: DeviceInfo, problem: AttentionProblem) -> float:
@@ -355,7 +356,7 @@ def _grouped_cost(info: DeviceInfo, problem: AttentionProblem) -> float:
 @family.variant("grouped", can=_grouped_can, cost=_grouped_cost, batch_invariant=False)
 def grouped(gpu: Context, problem: AttentionProblem, operands: AttentionOperands) -> None:
     """One threadgroup per eight rows that share keys, and chunk of keys."""
-    if not all(_in_vectors(array) for array in (operands.key, operands.value)):
+    if not all(_in_words(array) for array in (operands.key, operands.value)):
         return decode(gpu, problem, operands)
     shared = problem.batch * problem.kv_heads
     blocks = -(-problem.queries * problem.heads // problem.kv_heads // GROUPED_ROWS)
@@ -375,10 +376,11 @@ def grouped(gpu: Context, problem: AttentionProblem, operands: AttentionOperands
     shares.join(gpu, problem, operands)
 
 
-def _in_vectors(array: Array) -> bool:
-    """Whether every row starts at a multiple of 16 bytes."""
+def _in_words(array: Array) -> bool:
+    """Whether every row starts at a whole word of the kernel: 16 bytes, or 4 of quantized rows."""
+    word = 4 if array.dtype is dt.uint8 else 16
     places = (array.layout.offset, *array.layout.strides[:-1])
-    return all(place * array.dtype.itemsize % 16 == 0 for place in places)
+    return all(place * array.dtype.itemsize % word == 0 for place in places)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ struct Grouped {
   static constant constexpr uint SIMDGROUPS = D > 128 ? 2 : 4;
   static constant constexpr uint THREADS = SIMDGROUPS * 32;
   static constant constexpr uint KEYS = D > 128 ? 8 : 16;  // of a tile
-  static constant constexpr uint PIECES = KEYS * D / 8 / 32;  // of 16 bytes, for each lane
   static constant constexpr uint WIDTH = D + 8;               // rows start in different banks
   // In halves: a tile, later the sums of a simdgroup.
   static constant constexpr uint TILE = KEYS * WIDTH > 16 * D ? KEYS * WIDTH : 16 * D;
@@ -29,25 +28,79 @@ inline Member member_of(constant Attention& a, uint kv_head, uint row) {
   return {kv_head * a.group + one % a.group, one / a.group};
 }
 
-// A tile of keys or values in registers: loads are under way while another tile is computed.
-template <uint D>
-inline void fetch(device const uint4* rows, ulong stride, int valid, uint lane,
-                  thread uint4 (&pieces)[Grouped<D>::PIECES]) {
-#pragma unroll
-  for (uint n = 0; n < Grouped<D>::PIECES; n++) {
-    const uint at = n * 32 + lane, row = at / (D / 8);
-    pieces[n] = int(row) < valid ? rows[row * stride + at % (D / 8)] : uint4(0);
-  }
-}
+// How keys and values are stored: a lane fetches its pieces of a tile into registers while another
+// tile is computed, and places them in threadgroup memory as halves. `feature` says which feature
+// of a row is in column d there.
+template <typename KV, uint D> struct Source;
 
 template <uint D>
-inline void place(thread const uint4 (&pieces)[Grouped<D>::PIECES], threadgroup half* tile,
-                  uint lane) {
+struct Source<half, D> {
+  using Word = uint4;
+  static constant constexpr uint ELEMENTS = 8;  // of a word
+  static constant constexpr uint ROW = D / 8, PIECES = Grouped<D>::KEYS * ROW / 32;
+  static constant constexpr uint RAW = 1;
+  static uint feature(uint d) { return d; }
+  static void place(thread const uint4 (&pieces)[PIECES], threadgroup half* tile, threadgroup uint*,
+                    uint, uint lane) {
 #pragma unroll
-  for (uint n = 0; n < Grouped<D>::PIECES; n++) {
-    const uint at = n * 32 + lane;
-    threadgroup half* to = tile + at / (D / 8) * Grouped<D>::WIDTH + at % (D / 8) * 8;
-    *reinterpret_cast<threadgroup uint4*>(to) = pieces[n];
+    for (uint n = 0; n < PIECES; n++) {
+      const uint at = n * 32 + lane;
+      threadgroup half* to = tile + at / ROW * Grouped<D>::WIDTH + at % ROW * 8;
+      *reinterpret_cast<threadgroup uint4*>(to) = pieces[n];
+    }
+  }
+};
+
+// Blocks of 34 bytes: every second one starts in the middle of a word. A code is the mantissa of a
+// half, less 1152, and pairs are the first and third, or second and fourth of a word.
+template <uint D>
+struct Source<uchar, D> {
+  using Word = uint;
+  static constant constexpr uint ELEMENTS = 4;
+  static constant constexpr uint BLOCKS = D / BLOCK, ROW = BLOCKS * BLOCK_BYTES / 4;
+  static constant constexpr uint RAW = Grouped<D>::KEYS * ROW, PIECES = (RAW + 31) / 32;
+  static uint feature(uint d) { return (d & ~3u) | (d & 1) << 1 | (d >> 1 & 1); }
+  static void place(thread const uint (&pieces)[PIECES], threadgroup half* tile,
+                    threadgroup uint* raw, uint magic, uint lane) {
+#pragma unroll
+    for (uint n = 0; n < PIECES; n++)
+      if (RAW % 32 == 0 || n * 32 + lane < RAW) raw[n * 32 + lane] = pieces[n];
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+#pragma unroll
+    for (uint n = 0; n < Grouped<D>::KEYS * BLOCKS; n += 32) {
+      const uint at = n + lane, row = at / BLOCKS, block = at % BLOCKS;
+      if (at >= Grouped<D>::KEYS * BLOCKS) break;
+      const uint start = row * ROW + block * BLOCK_BYTES / 4, odd = block % 2;
+      threadgroup uint4* to =
+          reinterpret_cast<threadgroup uint4*>(tile + row * Grouped<D>::WIDTH + block * BLOCK);
+      uint word = raw[start];
+      const half2 scale = as_type<half>(ushort(word >> (16 * odd)));
+#pragma unroll
+      for (uint i = 0; i < 4; i++) {
+        uint4 made;
+#pragma unroll
+        for (uint half_of = 0; half_of < 2; half_of++) {
+          const uint next = raw[start + 2 * i + half_of + 1];
+          const uint codes = uint((ulong(next) << 32 | word) >> (16 + 16 * odd));
+          word = next;
+          const half2 even = as_type<half2>((codes & 0x00ff00ffu) ^ magic) - half2(1152);
+          const half2 other = as_type<half2>((codes >> 8 & 0x00ff00ffu) ^ magic) - half2(1152);
+          made[2 * half_of] = as_type<uint>(even * scale);
+          made[2 * half_of + 1] = as_type<uint>(other * scale);
+        }
+        to[i] = made;
+      }
+    }
+  }
+};
+
+template <typename S, uint KEYS>
+inline void fetch(device const typename S::Word* rows, long stride, int valid, uint lane,
+                  thread typename S::Word (&pieces)[S::PIECES]) {
+#pragma unroll
+  for (uint n = 0; n < S::PIECES; n++) {
+    const uint at = n * 32 + lane, row = at / S::ROW;
+    pieces[n] = int(row) < valid && row < KEYS ? rows[row * stride + at % S::ROW] : 0;
   }
 }
 
@@ -92,16 +145,18 @@ inline float weigh(thread Progress& state, Seen seen, int j0, uint part, constan
   return isnan(shrink) ? 0.0f : shrink;
 }
 
-template <typename T, uint D>
+template <typename T, typename KV, uint D>
 kernel void attention_grouped(
-    device const T* query [[buffer(0)]], device const uint4* key [[buffer(1)]],
-    device const uint4* value [[buffer(2)]], device const float* mask [[buffer(3)]],
+    device const T* query [[buffer(0)]],
+    device const typename Source<KV, D>::Word* key [[buffer(1)]],
+    device const typename Source<KV, D>::Word* value [[buffer(2)]], device const float* mask [[buffer(3)]],
     device const int* lengths [[buffer(4)]], device T* out [[buffer(5)]],
     constant Attention& a [[buffer(6)]], device float* shares [[buffer(7)]],
     device float2* marks [[buffer(8)]], uint3 group [[threadgroup_position_in_grid]],
     uint thread_index [[thread_index_in_threadgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {
   using G = Grouped<D>;
+  using S = Source<KV, D>;
   constexpr bool EXACT = sizeof(T) > 2;  // queries and weights as sums of two halves
   constexpr uint KEYS = G::KEYS, SIMDGROUPS = G::SIMDGROUPS;
   threadgroup half tiles[SIMDGROUPS][G::TILE];
@@ -109,11 +164,13 @@ kernel void attention_grouped(
   threadgroup half all_weights[SIMDGROUPS][2][GROUPED_ROWS * KEYS];
   threadgroup float diagonals[SIMDGROUPS][64];
   threadgroup float2 all_marks[SIMDGROUPS][GROUPED_ROWS];
+  threadgroup uint all_raw[SIMDGROUPS][S::RAW];
   threadgroup half* tile = tiles[simdgroup];
   threadgroup float* scores = all_scores[simdgroup];
   threadgroup half* weights = all_weights[simdgroup][0];
   threadgroup half* rests = all_weights[simdgroup][1];
   threadgroup float* diagonal = diagonals[simdgroup];
+  threadgroup uint* raw = all_raw[simdgroup];
 
   const uint kv_heads = a.heads / a.group, b = group.z / kv_heads, kv_head = group.z % kv_heads;
   const uint first_row = group.y * GROUPED_ROWS;
@@ -131,7 +188,7 @@ kernel void attention_grouped(
   for (uint step = 0; step <= (EXACT ? 1u : 0u); step++) {
     for (uint n = lane; n < GROUPED_ROWS * D; n += 32) {
       const Member each = member_of(a, kv_head, first_row + n / D);
-      const float x = query[row_at(a.query, b, each.head, each.query) + n % D];
+      const float x = query[row_at(a.query, b, each.head, each.query) + S::feature(n % D)];
       tile[n / D * G::WIDTH + n % D] = half(step ? x - float(half(x)) : x);
     }
     simdgroup_barrier(mem_flags::mem_threadgroup);
@@ -152,19 +209,20 @@ kernel void attention_grouped(
   const int from = seen_by(a, valid, member_of(a, kv_head, first_row).query).first;
   const int to = seen_by(a, valid, member_of(a, kv_head, first_row + rows - 1).query).last;
   const int step = SIMDGROUPS * KEYS;
+  const uint magic = 0x64806480u;
   const int split = (max(to - from, 0) + int(a.chunks) * step - 1) / (int(a.chunks) * step) * step;
   const int first = from + int(group.x) * split, last = min(to, first + split);
-  device const uint4* keys = key + row_at(a.key, b, kv_head, 0) / 8;
-  device const uint4* values = value + row_at(a.value, b, kv_head, 0) / 8;
-  const long key_row = a.key.row / 8, value_row = a.value.row / 8;
-  uint4 key_pieces[G::PIECES], value_pieces[G::PIECES];
+  device const typename S::Word* keys = key + row_at(a.key, b, kv_head, 0) / S::ELEMENTS;
+  device const typename S::Word* values = value + row_at(a.value, b, kv_head, 0) / S::ELEMENTS;
+  const long key_row = a.key.row / S::ELEMENTS, value_row = a.value.row / S::ELEMENTS;
+  typename S::Word key_pieces[S::PIECES], value_pieces[S::PIECES];
   int j0 = first + int(simdgroup * KEYS);
-  fetch<D>(keys + j0 * key_row, key_row, last - j0, lane, key_pieces);
-  fetch<D>(values + j0 * value_row, value_row, last - j0, lane, value_pieces);
+  fetch<S, KEYS>(keys + j0 * key_row, key_row, last - j0, lane, key_pieces);
+  fetch<S, KEYS>(values + j0 * value_row, value_row, last - j0, lane, value_pieces);
   for (; j0 < last; j0 += step) {
     const int next = j0 + step;
-    place<D>(key_pieces, tile, lane);
-    fetch<D>(keys + next * key_row, key_row, last - next, lane, key_pieces);
+    S::place(key_pieces, tile, raw, magic, lane);
+    fetch<S, KEYS>(keys + next * key_row, key_row, last - next, lane, key_pieces);
     simdgroup_barrier(mem_flags::mem_threadgroup);
 #pragma unroll
     for (uint j = 0; j < KEYS; j += 8) {
@@ -179,8 +237,8 @@ kernel void attention_grouped(
       simdgroup_store(products, scores + j, KEYS, ulong2(0, 0), true);
     }
     simdgroup_barrier(mem_flags::mem_threadgroup);
-    place<D>(value_pieces, tile, lane);
-    fetch<D>(values + next * value_row, value_row, last - next, lane, value_pieces);
+    S::place(value_pieces, tile, raw, magic, lane);
+    fetch<S, KEYS>(values + next * value_row, value_row, last - next, lane, value_pieces);
     const float shrink = weigh<KEYS, EXACT>(state, seen, j0, part, a, mask_row, scores + row * KEYS,
                                             weights + row * KEYS, rests + row * KEYS);
     if (part == 0) diagonal[row * 9] = shrink;
@@ -228,9 +286,9 @@ kernel void attention_grouped(
     const Member each = member_of(a, kv_head, first_row + r);
     const ulong place = share_at(a, b, each.head, each.query, group.x);
     if (a.chunks == 1) {
-      out[place * D + d] = T(divided(sum, mark.y));
+      out[place * D + S::feature(d)] = T(divided(sum, mark.y));
     } else {
-      shares[place * D + d] = sum;
+      shares[place * D + S::feature(d)] = sum;
       if (d == 0) marks[place] = mark;
     }
   }
