@@ -26,7 +26,40 @@ inline void spread(uint4 bits, thread float*, thread float* to) {
   for (uint i = 0; i < 4; i++) to[i] = as_type<float>(bits[i]);
 }
 
+// This thread's vectors of some columns; columns beyond the last repeat it.
+inline void load_lines(device const uint4* y, uint first, uint columns, ulong stride, uint own,
+                       uint threads, uint vectors, thread uint4 (&words)[MOST_BATCH][MOST_VECTORS]) {
+#pragma unroll
+  for (uint b = 0; b < BATCH; b++) {
+    device const uint4* column = y + min(first + b, columns - 1) * stride;
+#pragma unroll
+    for (uint v = 0; v < VECTORS; v++) {
+      const uint at = own + v * threads;
+      words[b][v] = at < vectors ? column[at] : uint4(0);
+    }
+  }
+}
+
 template <typename T>
+inline void multiply_lines(thread const uint4 (&words)[MOST_BATCH][MOST_VECTORS],
+                           thread const float (&own)[MOST_VECTORS][16 / sizeof(T)], bool more,
+                           uint index, threadgroup float (*parts)[MOST_THREADS]) {
+#pragma unroll
+  for (uint b = 0; b < BATCH; b++) {
+    float sum = more ? parts[b][index] : 0.0f;
+#pragma unroll
+    for (uint v = 0; v < VECTORS; v++) {
+      float right[16 / sizeof(T)];
+      spread(words[b][v], static_cast<thread T*>(nullptr), right);
+#pragma unroll
+      for (uint i = 0; i < 16 / sizeof(T); i++) sum = fma(own[v][i], right[i], sum);
+    }
+    parts[b][index] = sum;
+  }
+}
+
+template <typename T>
+[[max_total_threads_per_threadgroup(256)]]
 kernel void matvec_lines_simd(device const T* x [[buffer(0)]], device const uint4* y [[buffer(1)]],
                               device const T* bias [[buffer(2)]], device T* out [[buffer(3)]],
                               constant Product& p [[buffer(4)]],
@@ -41,11 +74,13 @@ kernel void matvec_lines_simd(device const T* x [[buffer(0)]], device const uint
   x += start.x;
   y += start.y / PER;
   float own[MOST_VECTORS][PER];
+  uint4 words[MOST_BATCH][MOST_VECTORS];
   for (uint tile = 0; tile < TILES; tile++) {
     const uint first = (group.x * TILES + tile) * TILE;
     if (first >= columns) break;
     for (uint from = 0; from < vectors; from += span) {
-      if (vectors > span || tile == 0) {
+      const bool fresh = vectors > span || tile == 0;
+      if (fresh) {
 #pragma unroll
         for (uint v = 0; v < VECTORS; v++) {
           const uint at = from + v * threads + index;
@@ -54,31 +89,16 @@ kernel void matvec_lines_simd(device const T* x [[buffer(0)]], device const uint
             own[v][i] = at < vectors ? wide(x[(at * PER + i) * x_step]) : 0.0f;
         }
       }
-      for (uint line = 0; line < TILE; line += BATCH) {
-        uint4 words[MOST_BATCH][MOST_VECTORS];
-#pragma unroll
-        for (uint b = 0; b < BATCH; b++) {
-          device const uint4* column = y + min(first + line + b, columns - 1) * stride;
-#pragma unroll
-          for (uint v = 0; v < VECTORS; v++) {
-            const uint at = from + v * threads + index;
-            words[b][v] = at < vectors ? column[at] : uint4(0);
-          }
-        }
-        // Loads stay above it, so that all are under way at once.
-        simdgroup_barrier(mem_flags::mem_none);
-#pragma unroll
-        for (uint b = 0; b < BATCH; b++) {
-          float sum = from ? parts[line + b][index] : 0.0f;
-#pragma unroll
-          for (uint v = 0; v < VECTORS; v++) {
-            float right[PER];
-            spread(words[b][v], static_cast<thread T*>(nullptr), right);
-#pragma unroll
-            for (uint i = 0; i < PER; i++) sum = fma(own[v][i], right[i], sum);
-          }
-          parts[line + b][index] = sum;
-        }
+      if (fresh) load_lines(y, first, columns, stride, from + index, threads, vectors, words);
+      // Columns are under way while those before them are multiplied. Of a chunk's last columns
+      // there is no next: they are read again, from the cache.
+      for (uint line = 0; line < TILE; line += 2 * BATCH) {
+        uint4 others[MOST_BATCH][MOST_VECTORS];
+        load_lines(y, first + line + BATCH, columns, stride, from + index, threads, vectors, others);
+        multiply_lines<T>(words, own, from != 0, index, parts + line);
+        const uint next = vectors <= span || line + 2 * BATCH < TILE ? 2 * BATCH : 0;
+        load_lines(y, first + line + next, columns, stride, from + index, threads, vectors, words);
+        multiply_lines<T>(others, own, from != 0, index, parts + line + BATCH);
       }
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);

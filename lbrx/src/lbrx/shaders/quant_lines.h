@@ -6,6 +6,7 @@
 //   WORDS, VALUES     words and values of a unit, UNITS units of a thread in each row
 //   value(unit, i)    where in its row the i-th value of a unit is, in the order of `times`
 //   factor(i)         power of two that the i-th value of x is multiplied by
+//   stride            words of a row of so many units
 //   load              the words of a unit
 //   times             product of a unit and the thread's part of x
 #pragma once
@@ -63,8 +64,9 @@ struct Lines4_0 {
   // Nibbles of a word are the values 4 j, 4 j + 16, 4 j + 1, ...
   static uint value(uint unit, uint i) { return unit * 32 + i / 8 * 4 + i % 8 / 2 + i % 2 * 16; }
   static float factor(uint i) { return nibble_factor(i); }
-  static void load(Weight, device const uint* data, ulong row, uint units, uint unit, thread uint* w) {
-    device const uint* from = data + (row * units + unit) * 18 / 4;
+  static uint stride(uint units) { return units * 18 / 4; }
+  static void load(Weight, device const uint* row, uint, uint, uint unit, thread uint* w) {
+    device const uint* from = row + unit * 18 / 4;
     for (uint i = 0; i < WORDS; i++) w[i] = from[i];
   }
   static float times(uint unit, uint magic, thread const uint* w, thread const float* x,
@@ -86,13 +88,13 @@ struct Lines8_0 {
   static constant constexpr bool SHIFTED = false;
   static uint value(uint unit, uint i) { return unit * 16 + i; }
   static float factor(uint) { return 1; }
-  static void load(Weight, device const uint* data, ulong row, uint units, uint unit, thread uint* w) {
-    const ulong block = row * (units / 2) + unit / 2;
-    const uint odd = unit / 2 % 2;
-    device const uint* from = data + (block * 34 + 2) / 4 + unit % 2 * 4;
+  static uint stride(uint units) { return units * 17 / 4; }
+  static void load(Weight, device const uint* row, uint, uint, uint unit, thread uint* w) {
+    const uint block = unit / 2, odd = block % 2;
+    device const uint* from = row + (block * 34 + 2) / 4 + unit % 2 * 4;
     for (uint i = 0; i < 4; i++) w[i] = from[i];
     w[4] = from[4 - odd];
-    w[5] = reinterpret_cast<device const ushort*>(data)[block * 17];
+    w[5] = reinterpret_cast<device const ushort*>(row)[block * 17];
   }
   static float times(uint unit, uint magic, thread const uint* w, thread const float* x,
                      float2) {
@@ -119,8 +121,9 @@ struct Lines4_K {
     return unit / 2 * 64 + unit % 2 * 16 + i / 8 * 4 + i % 8 / 2 + i % 2 * 32;
   }
   static float factor(uint i) { return nibble_factor(i); }
-  static void load(Weight, device const uint4* data, ulong row, uint units, uint unit, thread uint* w) {
-    device const uint4* block = data + (row * (units / 8) + unit / 8) * 9;
+  static uint stride(uint units) { return units / 8 * 9; }
+  static void load(Weight, device const uint4* row, uint, uint, uint unit, thread uint* w) {
+    device const uint4* block = row + unit / 8 * 9;
     const uint4 head = block[0], codes = block[1 + unit % 8];
     for (uint i = 0; i < 4; i++) {
       w[i] = codes[i];
@@ -153,11 +156,12 @@ struct LinesAffine4 {
   static constant constexpr bool SHIFTED = true;
   static uint value(uint unit, uint i) { return unit * 32 + i; }
   static float factor(uint i) { return nibble_factor(i); }
-  static void load(Weight weight, device const uint4* data, ulong row, uint units, uint unit,
+  static uint stride(uint units) { return units; }
+  static void load(Weight weight, device const uint4* row, uint number, uint units, uint unit,
                    thread uint* w) {
-    const uint4 codes = data[row * units + unit];
+    const uint4 codes = row[unit];
     for (uint i = 0; i < 4; i++) w[i] = codes[i];
-    const ulong group = row * (units * 32 / GROUP) + unit * 32 / GROUP;
+    const ulong group = ulong(number) * (units * 32 / GROUP) + unit * 32 / GROUP;
     w[4] = as_type<uint>(element(SCALES, weight.scales, group));
     w[5] = as_type<uint>(element(SCALES, weight.offsets, group));
   }
@@ -171,7 +175,42 @@ struct LinesAffine4 {
 
 // ---- the kernel ----
 
+// This thread's words of some rows; rows beyond the last repeat it.
 template <typename F>
+inline void load_lines(Weight weight, device const typename F::Word* data, uint first, uint rows,
+                       uint units, uint own, uint threads,
+                       thread uint (&words)[MOST_BATCH][MOST_UNITS][F::WORDS]) {
+#pragma unroll
+  for (uint b = 0; b < BATCH; b++) {
+    const uint row = min(first + b, rows - 1);
+    device const typename F::Word* from = data + ulong(row) * F::stride(units);
+#pragma unroll
+    for (uint u = 0; u < UNITS; u++)
+      F::load(weight, from, row, units, min(own + u * threads, units - 1), words[b][u]);
+  }
+}
+
+template <typename F>
+inline void multiply_lines(thread const uint (&words)[MOST_BATCH][MOST_UNITS][F::WORDS],
+                           thread const float (&own)[MOST_UNITS][F::VALUES],
+                           thread const float2 (&totals)[MOST_UNITS], uint magic, uint start,
+                           uint index, uint threads, uint units,
+                           threadgroup float (*parts)[MOST_THREADS]) {
+#pragma unroll
+  for (uint b = 0; b < BATCH; b++) {
+    float sum = start ? parts[b][index] : 0.0f;
+#pragma unroll
+    for (uint u = 0; u < UNITS; u++) {
+      const uint unit = start + u * threads + index;
+      const float one = F::times(unit, magic, words[b][u], own[u], totals[u]);
+      sum += unit < units ? one : 0.0f;
+    }
+    parts[b][index] = sum;
+  }
+}
+
+template <typename F>
+[[max_total_threads_per_threadgroup(256)]]
 kernel void matvec_lines(device const typename F::Word* data [[buffer(0)]],
                          device const void* scales [[buffer(1)]],
                          device const void* offsets [[buffer(2)]],
@@ -185,11 +224,13 @@ kernel void matvec_lines(device const typename F::Word* data [[buffer(0)]],
   const Weight weight = {nullptr, scales, offsets, book};
   float own[MOST_UNITS][F::VALUES];
   float2 totals[MOST_UNITS];
+  uint words[MOST_BATCH][MOST_UNITS][F::WORDS];
   for (uint tile = 0; tile < TILES; tile++) {
     const uint first = (group * TILES + tile) * TILE;
     if (first >= rows) break;
     for (uint start = 0; start < units; start += span) {
-      if (units > span || tile == 0) {
+      const bool fresh = units > span || tile == 0;
+      if (fresh) {
 #pragma unroll
         for (uint u = 0; u < UNITS; u++) {
           const uint unit = start + u * threads + index;
@@ -202,30 +243,17 @@ kernel void matvec_lines(device const typename F::Word* data [[buffer(0)]],
           }
         }
       }
-      for (uint line = 0; line < TILE; line += BATCH) {
-        uint words[MOST_BATCH][MOST_UNITS][F::WORDS];
-#pragma unroll
-        for (uint b = 0; b < BATCH; b++) {
-          const uint row = min(first + line + b, rows - 1);
-#pragma unroll
-          for (uint u = 0; u < UNITS; u++) {
-            const uint unit = min(start + u * threads + index, units - 1);
-            F::load(weight, data, row, units, unit, words[b][u]);
-          }
-        }
-        // Loads stay above it, so that all are under way at once.
-        simdgroup_barrier(mem_flags::mem_none);
-#pragma unroll
-        for (uint b = 0; b < BATCH; b++) {
-          float sum = start ? parts[line + b][index] : 0.0f;
-#pragma unroll
-          for (uint u = 0; u < UNITS; u++) {
-            const uint unit = start + u * threads + index;
-            const float one = F::times(unit, magic, words[b][u], own[u], totals[u]);
-            sum += unit < units ? one : 0.0f;
-          }
-          parts[line + b][index] = sum;
-        }
+      if (fresh) load_lines<F>(weight, data, first, rows, units, start + index, threads, words);
+      // Rows are under way while those before them are multiplied. Of a chunk's last rows there is
+      // no next: they are read again, from the cache.
+      for (uint line = 0; line < TILE; line += 2 * BATCH) {
+        uint others[MOST_BATCH][MOST_UNITS][F::WORDS];
+        load_lines<F>(weight, data, first + line + BATCH, rows, units, start + index, threads, others);
+        multiply_lines<F>(words, own, totals, magic, start, index, threads, units, parts + line);
+        const uint next = units <= span || line + 2 * BATCH < TILE ? 2 * BATCH : 0;
+        load_lines<F>(weight, data, first + line + next, rows, units, start + index, threads, words);
+        multiply_lines<F>(others, own, totals, magic, start, index, threads, units,
+                          parts + line + BATCH);
       }
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
