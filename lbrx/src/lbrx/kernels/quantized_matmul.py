@@ -171,14 +171,14 @@ def _plain(problem: QuantizedProduct) -> MatmulProblem:
 # ---- simdgroups ----
 
 
-def _simd_cost(info: DeviceInfo, problem: QuantizedProduct) -> float:
+def simd_cost(info: DeviceInfo, problem: QuantizedProduct) -> float:
     if not info.simd_hardware:
         return EMULATED + 2 * problem.operations
     reading = problem.weight_bytes * -(-problem.m // MOST_ROWS) / (OF_BANDWIDTH * bandwidth(info))
     return DISPATCH + max(reading, problem.operations / (OF_PEAK * peak(info)))
 
 
-@family.variant("simd", cost=_simd_cost, batch_invariant=False)
+@family.variant("simd", cost=simd_cost, batch_invariant=False)
 @one_by_one
 def simd(gpu: Context, problem: QuantizedProduct, x: Array, weight: Stored, result: Array) -> None:
     """Two simdgroups per threadgroup, each with four rows of the weight."""
@@ -190,62 +190,6 @@ def simd(gpu: Context, problem: QuantizedProduct, x: Array, weight: Stored, resu
         (SIMD_THREADS, 1, 1),
         kernel="quantized_matmul",
         variant="simd",
-    )
-
-
-# ---- simdgroups: one row, from registers ----
-
-MAGIC = 0x4B000000  # the bits of 2^23
-LINE_TILE, LINE_THREADS = 16, 256  # constants of quant_lines.h
-
-
-@dataclass(frozen=True)
-class Lines:
-    """How a thread of quant_lines.h reads the rows of a weight."""
-
-    values: int  # of a unit
-    units: int  # of a thread, in each row
-    batch: int  # rows that are read at a time
-    tiles: int  # of sixteen rows, for each threadgroup
-    multiple: int  # that the number of columns must be of
-    alignment: int  # of the weight, in bytes
-
-
-LINES = {
-    "q4_0": Lines(32, 2, 4, 2, 64, 4),
-    "q8_0": Lines(16, 2, 4, 2, 64, 4),
-    "q4_k": Lines(32, 2, 4, 2, 256, 16),
-    "mlx_4": Lines(32, 2, 4, 2, 32, 16),
-}
-
-
-def _lines_can(info: DeviceInfo, problem: QuantizedProduct) -> bool:
-    lines = LINES.get(problem.scheme.codec or "")
-    return lines is not None and problem.m == 1 and problem.k % lines.multiple == 0
-
-
-def _lines_cost(info: DeviceInfo, problem: QuantizedProduct) -> float:
-    return 0.99 * _simd_cost(info, problem)
-
-
-@family.variant("lines", can=_lines_can, cost=_lines_cost, batch_invariant=False)
-@one_by_one
-def lines(gpu: Context, problem: QuantizedProduct, x: Array, weight: Stored, result: Array) -> None:
-    """Threads keep their part of x in registers and read the same part of many rows."""
-    form = LINES[problem.scheme.codec or ""]
-    if weight.codes.offset % form.alignment:
-        return simd.__wrapped__(gpu, problem, x, weight, result)
-    constants = {4: form.batch, 5: form.tiles, 6: form.units}
-    groups = -(-problem.n // (LINE_TILE * form.tiles))
-    units = -(-problem.k // (form.values * form.units))
-    threads = min(-(-units // 32) * 32, LINE_THREADS)
-    gpu.queue.dispatch(
-        pipeline(gpu, "quant_lines", "quantized_matmul_lines", weight, problem.dtype, constants),
-        [*weight.arguments, buffer_of(x), buffer_of(result), problem.packed() + struct.pack("I", MAGIC)],
-        (groups * threads, 1, 1),
-        (threads, 1, 1),
-        kernel="quantized_matmul",
-        variant="lines",
     )
 
 

@@ -1,5 +1,5 @@
-// Products of one or two rows with a quantized matrix. Each thread keeps its part of x in registers
-// and reads the same part of many rows of the matrix, in aligned words and several rows at a time.
+// Products of one row with up to three quantized matrices. Each thread keeps its part of x in
+// registers and reads the same part of many rows, in aligned words and several rows at a time.
 //
 // A reader says how a thread reads its values of a row:
 //   Word              type of the words that the matrix is made of; blocks start at whole words
@@ -12,15 +12,19 @@
 #pragma once
 #include "quant_schemes.h"
 
-struct Product {
-  uint m, n, k;
-  uint magic;  // the bits of 2^23; a value that compilers do not know is combined in one instruction
+struct Lines {
+  uint k;
+  uint magic;      // the bits of 2^23: what compilers do not know is combined in one instruction
+  uint rows[3];    // of the matrices
+  uint groups[2];  // threadgroups before those of the second and of the third matrix
 };
 
-constant uint BATCH [[function_constant(4)]];  // rows of the matrix that a thread reads at a time
-constant uint TILES [[function_constant(5)]];  // of sixteen rows, for each threadgroup
-constant uint UNITS [[function_constant(6)]];  // that a thread reads of a row
-constant constexpr uint MOST_BATCH = 8, MOST_UNITS = 4, MOST_THREADS = 256, TILE = 16;
+constant uint BATCH [[function_constant(4)]];  // rows that a thread reads at a time
+constant uint TILE [[function_constant(5)]];   // rows between sums over a threadgroup
+constant uint TILES [[function_constant(6)]];  // of a threadgroup
+constant uint UNITS [[function_constant(7)]];  // that a thread reads of a row
+constant constexpr uint MOST_BATCH = 4, MOST_TILE = 16, MOST_UNITS = 4, MOST_THREADS = 256;
+constant constexpr uint ADDING = 16;  // threads that add up a row
 
 // ---- integers as floats, by the mantissa of a sum ----
 
@@ -211,23 +215,31 @@ inline void multiply_lines(thread const uint (&words)[MOST_BATCH][MOST_UNITS][F:
 
 template <typename F>
 [[max_total_threads_per_threadgroup(256)]]
-kernel void matvec_lines(device const typename F::Word* data [[buffer(0)]],
-                         device const void* scales [[buffer(1)]],
-                         device const void* offsets [[buffer(2)]],
-                         device const char* book [[buffer(3)]], device const void* x [[buffer(4)]],
-                         device void* out [[buffer(5)]], constant Product& p [[buffer(6)]],
-                         uint group [[threadgroup_position_in_grid]],
-                         uint index [[thread_index_in_threadgroup]],
-                         uint threads [[threads_per_threadgroup]]) {
-  threadgroup float parts[TILE][MOST_THREADS];
-  const uint units = p.k / F::VALUES, span = threads * UNITS, magic = p.magic, rows = p.n;
-  const Weight weight = {nullptr, scales, offsets, book};
+kernel void matvec_lines(
+    device const typename F::Word* data0 [[buffer(0)]], device const void* scales0 [[buffer(1)]],
+    device const void* offsets0 [[buffer(2)]], device void* out0 [[buffer(3)]],
+    device const typename F::Word* data1 [[buffer(4)]], device const void* scales1 [[buffer(5)]],
+    device const void* offsets1 [[buffer(6)]], device void* out1 [[buffer(7)]],
+    device const typename F::Word* data2 [[buffer(8)]], device const void* scales2 [[buffer(9)]],
+    device const void* offsets2 [[buffer(10)]], device void* out2 [[buffer(11)]],
+    device const void* x [[buffer(12)]], constant Lines& p [[buffer(13)]],
+    uint group [[threadgroup_position_in_grid]], uint index [[thread_index_in_threadgroup]],
+    uint threads [[threads_per_threadgroup]]) {
+  threadgroup float parts[MOST_TILE][MOST_THREADS];
+  const uint which = uint(group >= p.groups[0]) + uint(group >= p.groups[1]);
+  device const typename F::Word* data = which == 0 ? data0 : which == 1 ? data1 : data2;
+  const Weight weight = {nullptr, which == 0 ? scales0 : which == 1 ? scales1 : scales2,
+                         which == 0 ? offsets0 : which == 1 ? offsets1 : offsets2, nullptr};
+  device void* out = which == 0 ? out0 : which == 1 ? out1 : out2;
+  group -= which == 0 ? 0 : p.groups[which - 1];
+  const uint units = p.k / F::VALUES, span = threads * UNITS, magic = p.magic;
+  const uint end = min((group + 1) * TILES * TILE, p.rows[which]);
   float own[MOST_UNITS][F::VALUES];
   float2 totals[MOST_UNITS];
   uint words[MOST_BATCH][MOST_UNITS][F::WORDS];
   for (uint tile = 0; tile < TILES; tile++) {
     const uint first = (group * TILES + tile) * TILE;
-    if (first >= rows) break;
+    if (first >= end) break;
     for (uint start = 0; start < units; start += span) {
       const bool fresh = units > span || tile == 0;
       if (fresh) {
@@ -242,27 +254,27 @@ kernel void matvec_lines(device const typename F::Word* data [[buffer(0)]],
             totals[u][i % 2] += value;
           }
         }
+        load_lines<F>(weight, data, first, end, units, start + index, threads, words);
       }
-      if (fresh) load_lines<F>(weight, data, first, rows, units, start + index, threads, words);
       // Rows are under way while those before them are multiplied. Of a chunk's last rows there is
       // no next: they are read again, from the cache.
       for (uint line = 0; line < TILE; line += 2 * BATCH) {
         uint others[MOST_BATCH][MOST_UNITS][F::WORDS];
-        load_lines<F>(weight, data, first + line + BATCH, rows, units, start + index, threads, others);
+        load_lines<F>(weight, data, first + line + BATCH, end, units, start + index, threads, others);
         multiply_lines<F>(words, own, totals, magic, start, index, threads, units, parts + line);
         const uint next = units <= span || line + 2 * BATCH < TILE ? 2 * BATCH : 0;
-        load_lines<F>(weight, data, first + line + next, rows, units, start + index, threads, words);
+        load_lines<F>(weight, data, first + line + next, end, units, start + index, threads, words);
         multiply_lines<F>(others, own, totals, magic, start, index, threads, units,
                           parts + line + BATCH);
       }
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    // Sixteen threads add up a row.
-    for (uint line = index / TILE; line < TILE; line += threads / TILE) {
+    for (uint line = index / ADDING; line < TILE; line += threads / ADDING) {
       float sum = 0;
-      for (uint i = index % TILE; i < threads; i += TILE) sum += parts[line][i];
-      for (uint step = TILE / 2; step; step /= 2) sum += simd_shuffle_xor(sum, step);
-      if (index % TILE == 0 && first + line < rows) put(out, first + line, sum);
+      for (uint i = index % ADDING; i < threads; i += ADDING) sum += parts[line][i];
+#pragma unroll
+      for (uint step = ADDING / 2; step; step /= 2) sum += simd_shuffle_xor(sum, step);
+      if (index % ADDING == 0 && first + line < end) put(out, first + line, sum);
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
   }

@@ -1,0 +1,107 @@
+"""Products of one row with quantized matrices, with the row in registers: for decoding on GPUs."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from lbrx.kernels.arrays import buffer_of
+from lbrx.kernels.quantized import Stored, pipeline
+from lbrx.kernels.quantized_matmul import QuantizedProduct, family, of_columns, simd, simd_cost
+from lbrx.metal import Buffer, Context, DeviceInfo
+from lbrx.storage import Array
+
+# Constants of quant_lines.h.
+WEIGHTS = 3  # in one launch
+MOST_TILE, MOST_THREADS = 16, 256
+MAGIC = 0x4B000000  # the bits of 2^23
+
+SOME_CORES = 32  # of GPUs that do not say how many they have
+THREADS_PER_CORE = 512  # that the registers of a core suffice for
+MOST_TILES = 4
+
+
+@dataclass(frozen=True)
+class Lines:
+    """How a thread reads the rows of a weight."""
+
+    values: int  # of a unit
+    units: int  # of a thread, in each row
+    batch: int  # rows that are read at a time
+    multiple: int  # that the number of columns must be of
+    alignment: int  # of the weight, in bytes
+
+
+LINES = {
+    "q4_0": Lines(32, 2, 2, 64, 4),
+    "q8_0": Lines(16, 4, 2, 64, 4),
+    "q4_k": Lines(32, 2, 2, 256, 16),
+    "mlx_4": Lines(32, 2, 2, 32, 16),
+}
+
+
+def _can(info: DeviceInfo, problem: QuantizedProduct) -> bool:
+    form = LINES.get(problem.scheme.codec or "")
+    return form is not None and problem.m == 1 and problem.k % form.multiple == 0
+
+
+def _cost(info: DeviceInfo, problem: QuantizedProduct) -> float:
+    return 0.9 * simd_cost(info, problem)
+
+
+@family.variant("lines", can=_can, cost=_cost, batch_invariant=False)
+def lines(
+    gpu: Context,
+    problem: QuantizedProduct,
+    x: Array,
+    weights: Sequence[Stored],
+    results: Sequence[Array],
+) -> None:
+    """Threads keep their part of x in registers and read the same part of many rows."""
+    form = LINES[problem.scheme.codec or ""]
+    pairs = [pair for pair in zip(weights, results, strict=True) if pair[1].layout.size]
+    aligned = [pair for pair in pairs if pair[0].codes.offset % form.alignment == 0]
+    for at in range(0, len(aligned), WEIGHTS):
+        _dispatch(gpu, problem, form, x, aligned[at : at + WEIGHTS])
+    others = [pair for pair in pairs if pair[0].codes.offset % form.alignment]
+    simd(gpu, problem, x, [weight for weight, _ in others], [result for _, result in others])
+
+
+def _dispatch(
+    gpu: Context,
+    problem: QuantizedProduct,
+    form: Lines,
+    x: Array,
+    pairs: Sequence[tuple[Stored, Array]],
+) -> None:
+    rows = [result.layout.shape[-1] for _, result in pairs]
+    units = problem.k // form.values
+    threads = min(-(-units // (32 * form.units)) * 32, MOST_THREADS)
+    tile, tiles = _tiling(gpu.info, form, sum(rows), threads)
+    groups = list(accumulate((-(-n // (tile * tiles)) for n in rows)))
+    before = [*groups[:-1], groups[-1], groups[-1]][: WEIGHTS - 1]
+    padded = [*rows, 0, 0][:WEIGHTS]
+    given: list[Buffer | bytes] = []
+    for weight, result in [*pairs, *[pairs[0]] * (WEIGHTS - len(pairs))]:
+        given += [*weight.arguments[:3], buffer_of(result)]
+    weight = pairs[0][0]
+    constants = {4: form.batch, 5: tile, 6: tiles, 7: form.units}
+    gpu.queue.dispatch(
+        pipeline(gpu, "quant_lines", "quantized_matmul_lines", weight, problem.dtype, constants),
+        [*given, buffer_of(x), struct.pack("7I", problem.k, MAGIC, *padded, *before)],
+        (groups[-1] * threads, 1, 1),
+        (threads, 1, 1),
+        kernel="quantized_matmul",
+        variant="lines",
+    )
+
+
+def _tiling(info: DeviceInfo, form: Lines, rows: int, threads: int) -> tuple[int, int]:
+    """Rows of a tile, and tiles of a threadgroup: enough threadgroups for all cores come first."""
+    own = rows * threads // ((info.cores or SOME_CORES) * THREADS_PER_CORE)
+    tile = 2 * form.batch
+    while tile * 2 <= min(own, MOST_TILE):
+        tile *= 2
+    return tile, max(1, min(own // tile, MOST_TILES))
