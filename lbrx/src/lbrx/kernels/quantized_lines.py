@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from lbrx.kernels.arrays import buffer_of
+from lbrx.kernels.matvec import tiling
 from lbrx.kernels.quantized import Stored, pipeline
 from lbrx.kernels.quantized_matmul import QuantizedProduct, family, of_columns, simd, simd_cost
 from lbrx.metal import Buffer, Context, DeviceInfo
@@ -15,12 +16,8 @@ from lbrx.storage import Array
 
 # Constants of quant_lines.h.
 WEIGHTS = 3  # in one launch
-MOST_TILE, MOST_THREADS = 16, 256
+MOST_THREADS = 512
 MAGIC = 0x4B000000  # the bits of 2^23
-
-SOME_CORES = 32  # of GPUs that do not say how many they have
-THREADS_PER_CORE = 512  # that the registers of a core suffice for
-MOST_TILES = 4
 
 
 @dataclass(frozen=True)
@@ -35,10 +32,10 @@ class Lines:
 
 
 LINES = {
-    "q4_0": Lines(32, 2, 2, 64, 4),
-    "q8_0": Lines(16, 4, 2, 64, 4),
-    "q4_k": Lines(32, 2, 2, 256, 16),
-    "mlx_4": Lines(32, 2, 2, 32, 16),
+    "q4_0": Lines(32, 1, 2, 64, 4),
+    "q8_0": Lines(16, 2, 2, 64, 4),
+    "q4_k": Lines(32, 1, 2, 256, 16),
+    "mlx_4": Lines(32, 1, 2, 32, 16),
 }
 
 
@@ -79,7 +76,7 @@ def _dispatch(
     rows = [result.layout.shape[-1] for _, result in pairs]
     units = problem.k // form.values
     threads = min(-(-units // (32 * form.units)) * 32, MOST_THREADS)
-    tile, tiles = _tiling(gpu.info, form, sum(rows), threads)
+    tile, tiles = tiling(gpu.info, sum(rows), threads, 2 * form.batch)
     groups = list(accumulate((-(-n // (tile * tiles)) for n in rows)))
     before = [*groups[:-1], groups[-1], groups[-1]][: WEIGHTS - 1]
     padded = [*rows, 0, 0][:WEIGHTS]
@@ -96,12 +93,3 @@ def _dispatch(
         kernel="quantized_matmul",
         variant="lines",
     )
-
-
-def _tiling(info: DeviceInfo, form: Lines, rows: int, threads: int) -> tuple[int, int]:
-    """Rows of a tile, and tiles of a threadgroup: enough threadgroups for all cores come first."""
-    own = rows * threads // ((info.cores or SOME_CORES) * THREADS_PER_CORE)
-    tile = 2 * form.batch
-    while tile * 2 <= min(own, MOST_TILE):
-        tile *= 2
-    return tile, max(1, min(own // tile, MOST_TILES))

@@ -4,9 +4,11 @@
 #include "matvec.h"
 
 constant uint BATCH [[function_constant(3)]];    // columns that a thread reads at a time
-constant uint TILES [[function_constant(4)]];    // of sixteen columns, for each threadgroup
-constant uint VECTORS [[function_constant(5)]];  // that a thread reads of a column
-constant constexpr uint MOST_BATCH = 4, MOST_VECTORS = 8, MOST_THREADS = 256, TILE = 16;
+constant uint TILE [[function_constant(4)]];     // columns between sums over a threadgroup
+constant uint TILES [[function_constant(5)]];    // of a threadgroup
+constant uint VECTORS [[function_constant(6)]];  // that a thread reads of a column
+constant constexpr uint MOST_BATCH = 4, MOST_TILE = 8, MOST_VECTORS = 8, MOST_THREADS = 512;
+constant constexpr uint ADDING = 16;  // threads that add up a column
 
 // Elements of 16 bytes.
 inline void spread(uint4 bits, thread half*, thread float* to) {
@@ -59,7 +61,7 @@ inline void multiply_lines(thread const uint4 (&words)[MOST_BATCH][MOST_VECTORS]
 }
 
 template <typename T>
-[[max_total_threads_per_threadgroup(256)]]
+[[max_total_threads_per_threadgroup(512)]]
 kernel void matvec_lines_simd(device const T* x [[buffer(0)]], device const uint4* y [[buffer(1)]],
                               device const T* bias [[buffer(2)]], device T* out [[buffer(3)]],
                               constant Product& p [[buffer(4)]],
@@ -67,8 +69,9 @@ kernel void matvec_lines_simd(device const T* x [[buffer(0)]], device const uint
                               uint index [[thread_index_in_threadgroup]],
                               uint2 size [[threads_per_threadgroup]]) {
   constexpr uint PER = 16 / sizeof(T);
-  threadgroup float parts[TILE][MOST_THREADS];
-  const uint threads = size.x, vectors = p.k / PER, span = threads * VECTORS, columns = p.n;
+  threadgroup float parts[MOST_TILE][MOST_THREADS];
+  const uint threads = size.x, vectors = p.k / PER, span = threads * VECTORS;
+  const uint end = min((group.x + 1) * TILES * TILE, p.n);
   const ulong2 start = batch_start(p, group.y);
   const ulong stride = p.y_column / PER, x_step = p.x_column;
   x += start.x;
@@ -77,7 +80,7 @@ kernel void matvec_lines_simd(device const T* x [[buffer(0)]], device const uint
   uint4 words[MOST_BATCH][MOST_VECTORS];
   for (uint tile = 0; tile < TILES; tile++) {
     const uint first = (group.x * TILES + tile) * TILE;
-    if (first >= columns) break;
+    if (first >= end) break;
     for (uint from = 0; from < vectors; from += span) {
       const bool fresh = vectors > span || tile == 0;
       if (fresh) {
@@ -89,25 +92,25 @@ kernel void matvec_lines_simd(device const T* x [[buffer(0)]], device const uint
             own[v][i] = at < vectors ? wide(x[(at * PER + i) * x_step]) : 0.0f;
         }
       }
-      if (fresh) load_lines(y, first, columns, stride, from + index, threads, vectors, words);
+      if (fresh) load_lines(y, first, end, stride, from + index, threads, vectors, words);
       // Columns are under way while those before them are multiplied. Of a chunk's last columns
       // there is no next: they are read again, from the cache.
       for (uint line = 0; line < TILE; line += 2 * BATCH) {
         uint4 others[MOST_BATCH][MOST_VECTORS];
-        load_lines(y, first + line + BATCH, columns, stride, from + index, threads, vectors, others);
+        load_lines(y, first + line + BATCH, end, stride, from + index, threads, vectors, others);
         multiply_lines<T>(words, own, from != 0, index, parts + line);
         const uint next = vectors <= span || line + 2 * BATCH < TILE ? 2 * BATCH : 0;
-        load_lines(y, first + line + next, columns, stride, from + index, threads, vectors, words);
+        load_lines(y, first + line + next, end, stride, from + index, threads, vectors, words);
         multiply_lines<T>(others, own, from != 0, index, parts + line + BATCH);
       }
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    // Sixteen threads add up a column.
-    for (uint line = index / TILE; line < TILE; line += threads / TILE) {
+    for (uint line = index / ADDING; line < TILE; line += threads / ADDING) {
       float sum = 0;
-      for (uint i = index % TILE; i < threads; i += TILE) sum += parts[line][i];
-      for (uint step = TILE / 2; step; step /= 2) sum += simd_shuffle_xor(sum, step);
-      if (index % TILE == 0 && first + line < p.n) put(out, bias, p, group.y, 0, first + line, sum);
+      for (uint i = index % ADDING; i < threads; i += ADDING) sum += parts[line][i];
+#pragma unroll
+      for (uint step = ADDING / 2; step; step /= 2) sum += simd_shuffle_xor(sum, step);
+      if (index % ADDING == 0 && first + line < end) put(out, bias, p, group.y, 0, first + line, sum);
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
   }

@@ -23,7 +23,7 @@ constant uint BATCH [[function_constant(4)]];  // rows that a thread reads at a 
 constant uint TILE [[function_constant(5)]];   // rows between sums over a threadgroup
 constant uint TILES [[function_constant(6)]];  // of a threadgroup
 constant uint UNITS [[function_constant(7)]];  // that a thread reads of a row
-constant constexpr uint MOST_BATCH = 4, MOST_TILE = 16, MOST_UNITS = 4, MOST_THREADS = 256;
+constant constexpr uint MOST_BATCH = 4, MOST_TILE = 8, MOST_UNITS = 4, MOST_THREADS = 512;
 constant constexpr uint ADDING = 16;  // threads that add up a row
 
 // ---- integers as floats, by the mantissa of a sum ----
@@ -139,8 +139,10 @@ struct Lines4_K {
     const uint shift = p % 2 * 16;
     const uint low = head[1] >> shift & 0xffff, minima = head[2] >> shift & 0xffff;
     const uint high = head[3] >> shift & 0xffff;
-    if (p < 2) return uint2(low, minima) & 0x3f3f;
-    return uint2((high & 0x0f0f) | (low >> 2 & 0x3030), (high >> 4 & 0x0f0f) | (minima >> 2 & 0x3030));
+    const uint2 early = uint2(low, minima) & 0x3f3f;
+    const uint2 late = uint2((high & 0x0f0f) | (low >> 2 & 0x3030),
+                             (high >> 4 & 0x0f0f) | (minima >> 2 & 0x3030));
+    return select(late, early, bool2(p < 2));
   }
   static float times(uint unit, uint magic, thread const uint* w, thread const float* x,
                      float2 totals) {
@@ -214,7 +216,7 @@ inline void multiply_lines(thread const uint (&words)[MOST_BATCH][MOST_UNITS][F:
 }
 
 template <typename F>
-[[max_total_threads_per_threadgroup(256)]]
+[[max_total_threads_per_threadgroup(512)]]
 kernel void matvec_lines(
     device const typename F::Word* data0 [[buffer(0)]], device const void* scales0 [[buffer(1)]],
     device const void* offsets0 [[buffer(2)]], device void* out0 [[buffer(3)]],
