@@ -34,7 +34,12 @@ FLASH_DEPTHS = (64, 80, 96, 128, 256)
 FLASH_QUERIES = 32
 FLASH_THREADS = 128
 GROUPED_ROWS = 8  # pairs of a query and a head that share keys, in a threadgroup
-GROUPED_DEPTHS = {"float16": FLASH_DEPTHS, "q8_0": (64, 128, 256)}
+# Head sizes by the types of queries and of the cache. Quantized values are rounded to float16.
+GROUPED_DEPTHS = {
+    (dt.float16, "float16"): FLASH_DEPTHS,
+    (dt.float32, "float16"): FLASH_DEPTHS,
+    (dt.float16, "q8_0"): (64, 128, 256),
+}
 GROUPED_CHUNKS = 256  # at most
 GROUPED_KEYS = 256  # of a chunk, at least
 GROUPED_PER_CORE = 2  # threadgroups
@@ -341,8 +346,8 @@ def decode(gpu: Context, problem: AttentionProblem, operands: AttentionOperands)
 
 
 def _grouped_can(info: DeviceInfo, problem: AttentionProblem) -> bool:
-    depths = GROUPED_DEPTHS.get(problem.cached, ())
-    return _flash_can(info, problem) and problem.dtype in (dt.float16, dt.float32) and problem.depth in depths
+    depths = GROUPED_DEPTHS.get((problem.dtype, problem.cached), ())
+    return _flash_can(info, problem) and problem.depth in depths
 
 
 def _grouped_cost(info: DeviceInfo, problem: AttentionProblem) -> float:

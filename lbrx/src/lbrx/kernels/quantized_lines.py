@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+from lbrx.dtype import Dtype
 from lbrx.kernels.arrays import buffer_of
 from lbrx.kernels.matvec import tiling
 from lbrx.kernels.quantized import Stored, pipeline
-from lbrx.kernels.quantized_matmul import QuantizedProduct, family, of_columns, simd, simd_cost
+from lbrx.kernels.quantized_matmul import QuantizedProduct, family, simd, simd_cost
 from lbrx.metal import Buffer, Context, DeviceInfo
 from lbrx.storage import Array
 
@@ -58,12 +59,15 @@ def lines(
 ) -> None:
     """Threads keep their part of x in registers and read the same part of many rows."""
     form = LINES[problem.scheme.codec or ""]
-    pairs = [pair for pair in zip(weights, results, strict=True) if pair[1].layout.size]
-    aligned = [pair for pair in pairs if pair[0].codes.offset % form.alignment == 0]
-    for at in range(0, len(aligned), WEIGHTS):
-        _dispatch(gpu, problem, form, x, aligned[at : at + WEIGHTS])
-    others = [pair for pair in pairs if pair[0].codes.offset % form.alignment]
-    simd(gpu, problem, x, [weight for weight, _ in others], [result for _, result in others])
+    alike: dict[Dtype, list[tuple[Stored, Array]]] = {}
+    for weight, result in zip(weights, results, strict=True):
+        if weight.codes.offset % form.alignment:
+            simd(gpu, problem, x, [weight], [result])
+        elif result.layout.size:
+            alike.setdefault(weight.scale_type, []).append((weight, result))
+    for pairs in alike.values():
+        for at in range(0, len(pairs), WEIGHTS):
+            _dispatch(gpu, problem, form, x, pairs[at : at + WEIGHTS])
 
 
 def _dispatch(

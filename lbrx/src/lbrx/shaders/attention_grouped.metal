@@ -13,16 +13,16 @@
       device const float*, device const float2*, device type*, constant Attention&, uint, uint, \
       uint);
 
-#define INSTANTIATE(name, type)                            \
-  GROUPED(name "_float16", type, half, uint4, 64)          \
-  GROUPED(name "_float16", type, half, uint4, 80)          \
-  GROUPED(name "_float16", type, half, uint4, 96)          \
-  GROUPED(name "_float16", type, half, uint4, 128)         \
-  GROUPED(name "_float16", type, half, uint4, 256)         \
-  GROUPED(name "_q8_0", type, uchar, uint, 64)             \
-  GROUPED(name "_q8_0", type, uchar, uint, 128)            \
-  GROUPED(name "_q8_0", type, uchar, uint, 256)            \
+#define HALVES(name, type)                         \
+  GROUPED(name "_float16", type, half, uint4, 64)  \
+  GROUPED(name "_float16", type, half, uint4, 80)  \
+  GROUPED(name "_float16", type, half, uint4, 96)  \
+  GROUPED(name "_float16", type, half, uint4, 128) \
+  GROUPED(name "_float16", type, half, uint4, 256) \
   JOIN(name, type)
 
-INSTANTIATE("float32", float)
-INSTANTIATE("float16", half)
+HALVES("float32", float)
+HALVES("float16", half)
+GROUPED("float16_q8_0", half, uchar, uint, 64)
+GROUPED("float16_q8_0", half, uchar, uint, 128)
+GROUPED("float16_q8_0", half, uchar, uint, 256)
