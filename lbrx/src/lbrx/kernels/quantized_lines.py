@@ -9,7 +9,6 @@ from itertools import accumulate
 
 from lbrx.dtype import Dtype
 from lbrx.kernels.arrays import buffer_of
-from lbrx.kernels.matvec import tiling
 from lbrx.kernels.quantized import Stored, pipeline
 from lbrx.kernels.quantized_matmul import QuantizedProduct, family, simd, simd_cost
 from lbrx.metal import Buffer, Context, DeviceInfo
@@ -17,8 +16,10 @@ from lbrx.storage import Array
 
 # Constants of quant_lines.h.
 WEIGHTS = 3  # in one launch
-MOST_THREADS = 512
-MAGIC = 0x4B000000  # the bits of 2^23
+MOST_LINES, MOST_THREADS = 128, 512
+
+SOME_CORES = 32  # of GPUs that do not say how many they have
+THREADS_PER_CORE = 1024  # that are wanted at a time
 
 
 @dataclass(frozen=True)
@@ -80,20 +81,31 @@ def _dispatch(
     rows = [result.layout.shape[-1] for _, result in pairs]
     units = problem.k // form.values
     threads = min(-(-units // (32 * form.units)) * 32, MOST_THREADS)
-    tile, tiles = tiling(gpu.info, sum(rows), threads, 2 * form.batch)
-    groups = list(accumulate((-(-n // (tile * tiles)) for n in rows)))
+    own = lines_of_group(gpu.info, sum(rows), threads, 2 * form.batch)
+    groups = list(accumulate(-(-n // own) for n in rows))
     before = [*groups[:-1], groups[-1], groups[-1]][: WEIGHTS - 1]
     padded = [*rows, 0, 0][:WEIGHTS]
     given: list[Buffer | bytes] = []
     for weight, result in [*pairs, *[pairs[0]] * (WEIGHTS - len(pairs))]:
         given += [*weight.arguments[:3], buffer_of(result)]
     weight = pairs[0][0]
-    constants = {4: form.batch, 5: tile, 6: tiles, 7: form.units}
+    vector = buffer_of(x)
+    aligned = vector.offset % (4 * x.dtype.itemsize) == 0
+    constants = {4: form.batch, 5: own, 6: form.units, 7: aligned}
     gpu.queue.dispatch(
         pipeline(gpu, "quant_lines", "quantized_matmul_lines", weight, problem.dtype, constants),
-        [*given, buffer_of(x), struct.pack("7I", problem.k, MAGIC, *padded, *before)],
+        [*given, vector, struct.pack("6I", problem.k, *padded, *before)],
         (groups[-1] * threads, 1, 1),
         (threads, 1, 1),
         kernel="quantized_matmul",
         variant="lines",
     )
+
+
+def lines_of_group(info: DeviceInfo, rows: int, threads: int, least: int) -> int:
+    """Rows of a threadgroup, a power of two: enough threadgroups for all cores come first."""
+    most = rows * threads // ((info.cores or SOME_CORES) * THREADS_PER_CORE)
+    lines = least
+    while 2 * lines <= min(most, MOST_LINES):
+        lines *= 2
+    return lines
