@@ -34,9 +34,19 @@ SIZES = {
     ],
     "flash": [(2, 1, 33, 40, 64, 64), (1, 1, 5, 33, 128, 128)],
     "decode": [*ODD, (4, 2, 2, 50, 64, 64), (2, 1, 1, 1024, 64, 64), (2, 1, 1, 1025, 64, 64)],
+    "grouped": [(6, 1, 3, 40, 64, 64), (2, 2, 1, 700, 64, 64), (1, 1, 1, 3, 128, 128)],
 }
-DEEP = {"flash": [(1, 1, 40, 20, d, d) for d in (80, 96, 256)]}
+DEEP = {
+    "flash": [(1, 1, 40, 20, d, d) for d in (80, 96, 256)],
+    "grouped": [(9, 1, 1, 300, d, d) for d in (80, 96, 256)],
+}
+# Variants of some types only.
+TYPES_OF = {"grouped": [(dt.float32, dt.float16), (dt.float16, dt.float16)]}
 RULES = [{}, {"causal": True}, {"causal": True, "window": 4, "scale": 0.3}]
+
+
+def types_of(variant):
+    return TYPES_OF.get(variant, TYPES)
 
 
 def ran(variant: str) -> int:
@@ -84,30 +94,33 @@ CASES = [(variant, size) for variant, sizes in SIZES.items() for size in sizes]
 @pytest.mark.parametrize(("variant", "size"), CASES, ids=str)
 def test_variant(variant, size, rng):
     # Sizes of a variant share kernels, so all of them take the same type in a run.
-    others = rotating([str(types) for types in TYPES[1:]], variant)
-    for types in TYPES:
-        if types == TYPES[0] or str(types) in others:
+    first, *rest = types_of(variant)
+    others = rotating([str(types) for types in rest], variant)
+    for types in (first, *rest):
+        if types == first or str(types) in others:
             compared(rng, variant, size, types)
 
 
 @pytest.mark.parametrize("variant", SIZES)
 def test_capped_scores(variant, rng):
     rule = {"causal": True, "cap": 0.7, "scale": 1.0}
-    check(rng, variant, SIZES[variant][-1], TYPES[0], rule, mask=True, lengths=True)
+    check(rng, variant, SIZES[variant][-1], types_of(variant)[0], rule, mask=True, lengths=True)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("types", TYPES, ids=str)
 @pytest.mark.parametrize("variant", SIZES)
 def test_variant_in_every_type(variant, types, rng):
-    for size in SIZES[variant] + DEEP.get(variant, []):
-        compared(rng, variant, size, types)
+    if types in types_of(variant):
+        for size in SIZES[variant] + DEEP.get(variant, []):
+            compared(rng, variant, size, types)
 
 
 @pytest.mark.parametrize("variant", SIZES)
 def test_no_faults(variant, rng):
     with softmetal.checking("bounds", "race"):
-        check(rng, variant, SIZES[variant][0], TYPES[0], RULES[1], mask=True, lengths=True)
+        types = types_of(variant)[0]
+        check(rng, variant, SIZES[variant][0], types, RULES[1], mask=True, lengths=True)
 
 
 @pytest.mark.full
@@ -115,7 +128,7 @@ def test_no_faults(variant, rng):
 def test_no_faults_at_all(variant, rng):
     with softmetal.checking("bounds", "race"):
         for size in SIZES[variant] + DEEP.get(variant, []):
-            compared(rng, variant, size, TYPES[1])
+            compared(rng, variant, size, types_of(variant)[1])
 
 
 # ---- what is not a number, and what is not seen ----
@@ -123,7 +136,7 @@ def test_no_faults_at_all(variant, rng):
 
 @pytest.mark.parametrize("variant", SIZES)
 def test_nan_and_infinity_stay_in_their_row(variant, rng):
-    (_, x), (k, y), (v, z) = operands(rng, (1, 1, 5, 33, 64, 64), TYPES[0])
+    (_, x), (k, y), (v, z) = operands(rng, (1, 1, 5, 33, 64, 64), types_of(variant)[0])
     expected = attention(x, y, z)
     for bad in (math.nan, math.inf):
         broken = x.astype(np.float32)
@@ -137,7 +150,7 @@ def test_nan_and_infinity_stay_in_their_row(variant, rng):
 
 @pytest.mark.parametrize("variant", SIZES)
 def test_what_lies_beyond_the_lengths_is_not_read(variant, rng):
-    (q, x), (k, y), (v, z) = operands(rng, (2, 1, 3, 70, 64, 64), TYPES[0])
+    (q, x), (k, y), (v, z) = operands(rng, (2, 1, 3, 70, 64, 64), types_of(variant)[0])
     valid = np.array([0, 41])
     beyond = np.arange(70)[:, None] >= valid[:, None, None, None]
     k, v = (
@@ -152,7 +165,7 @@ def test_what_lies_beyond_the_lengths_is_not_read(variant, rng):
 
 @pytest.mark.parametrize("variant", SIZES)
 def test_keys_that_a_mask_hides(variant, rng):
-    (q, x), (k, y), (v, z) = operands(rng, (2, 1, 3, 70, 64, 64), TYPES[0])
+    (q, x), (k, y), (v, z) = operands(rng, (2, 1, 3, 70, 64, 64), types_of(variant)[0])
     mask = np.where(rng.random((2, 2, 3, 70)) < 0.5, -math.inf, 0).astype(np.float32)
     mask[0, 1] = -math.inf
     with forced(attention=variant):

@@ -30,6 +30,14 @@ FEW_ROWS = [
     ((37, 130), (130, 1), False, False),
     ((2, 3, 64), (2, 64, 8), False, True),
 ]
+# Of columns that are whole vectors of 16 bytes: few, many, of several chunks, in a batch.
+ONE_ROW = [
+    ((1, 8), (8, 3), False, True),
+    ((1, 4104), (4104, 21), False, True),
+    ((70, 40), (40, 1), False, False),
+    ((1, 20480), (20480, 5), True, True),
+    ((3, 1, 64), (3, 64, 9), False, True),
+]
 ANY = [
     ((1, 1), (1, 1), False, False),
     ((5, 3), (3, 7), False, False),
@@ -53,6 +61,7 @@ CASES = {
     "splitk": LONG,
     "matvec": FEW_ROWS,
     "matvec_simd": FEW_ROWS,
+    "matvec_lines": ONE_ROW,
 }
 TYPES = {"mps": (dt.float32, dt.float16), "mps_wide": HALVES}
 
@@ -256,7 +265,8 @@ ON_AN_M1 = [
     ("simd8x8", product(2048, 2048, 2048, dt.bfloat16)),
     ("simd8x8", product(128, 128, 128)),
     ("splitk", product(64, 64, 16384, dt.float16)),
-    ("matvec_simd", product(1, 4096, 4096, dt.float16, **WEIGHTS)),
+    ("matvec_lines", product(1, 4096, 4096, dt.float16, **WEIGHTS)),
+    ("matvec_simd", product(1, 4095, 4095, dt.float16, y=Matrix(True, 4095))),
     ("matvec_simd", product(8, 4096, 4096, dt.float16, **WEIGHTS)),
     ("single", product(64, 64, 64, dt.int32)),
 ]

@@ -309,6 +309,71 @@ def test_several_weights_at_a_time(variant, rng):
         np.testing.assert_allclose(result, x @ reference("q4_0", each).T, atol=0.01)
 
 
+# ---- one row, in registers ----
+
+# Columns: few, of which the last thread has none, and of several chunks.
+ONE_ROW = {
+    "q4_0": (64, 1088, 16448),
+    "q8_0": (64, 1088, 16448),
+    "q4_k": (256, 1280, 16640),
+    "mlx:4:64": (64, 1088, 16448),
+}
+IN_LINES = [
+    pytest.param(name, k, dtype, marks=() if i == j else pytest.mark.full, id=f"{name}-{k}-{dtype}")
+    for name, sizes in ONE_ROW.items()
+    for i, k in enumerate(sizes)
+    for j, dtype in enumerate(FLOATS)
+]
+
+
+@pytest.mark.parametrize(("name", "k", "dtype"), IN_LINES)
+def test_one_row(name, k, dtype, rng):
+    check_product(rng, name, "lines", 1, n=21, k=k, dtype=dtype)
+
+
+@pytest.mark.parametrize("name", ONE_ROW)
+def test_one_row_reads_no_more_than_the_weight(name, rng):
+    with softmetal.checking("bounds", "race"):
+        check_product(rng, name, "lines", 1, n=5, k=ONE_ROW[name][1])
+
+
+@pytest.mark.parametrize("name", ONE_ROW)
+def test_one_row_with_several_weights(name, rng):
+    """More than one launch takes; one of them without rows."""
+    k = 2 * ONE_ROW[name][0]
+    parts = [stored(rng, name, (n, k)) for n in (5, 70, 3, 1)]
+    empty = [part[:0] for part in parts[0]]
+    x = rng.standard_normal((1, k)).astype(np.float32)
+    weights = [weight(name, each) for each in (*parts, empty)]
+    with forced(quantized_matmul="lines"):
+        before = ran("quantized_matmul:lines")
+        results = [r.numpy() for r in linears(lbrx.tensor(x, device="metal"), weights)]
+        assert ran("quantized_matmul:lines") == before + 2
+    for result, each in zip(results, (*parts, empty), strict=True):
+        np.testing.assert_allclose(result, x @ reference(name, each).T, rtol=1e-5, atol=0.01)
+
+
+def test_one_row_with_a_weight_between_vectors(rng):
+    (codes,) = stored(rng, "q4_k", (5, 256))
+    shifted = lbrx.tensor(np.concatenate([codes[0, :4], codes.ravel()]), device="metal")[4:]
+    x = rng.standard_normal((1, 256)).astype(np.float32)
+    before = ran("quantized_matmul:simd")
+    with forced(quantized_matmul="lines"):
+        given = pack("q4_k", data=shifted.reshape(codes.shape))
+        result = lbrx.linear(lbrx.tensor(x, device="metal"), given).numpy()
+    assert ran("quantized_matmul:simd") == before + 1
+    np.testing.assert_allclose(result, x @ reference("q4_k", [codes]).T, rtol=1e-5, atol=0.01)
+
+
+def test_a_scale_that_is_no_number_stays_in_its_row(rng):
+    parts = stored(rng, "q4_0", (3, 128))
+    parts[0].reshape(-1).view(quant.find("q4_0").layout)["d"][5] = np.nan
+    x = rng.standard_normal((1, 128)).astype(np.float32)
+    with forced(quantized_matmul="lines"):
+        result = lbrx.linear(lbrx.tensor(x, device="metal"), weight("q4_0", parts)).numpy()
+    np.testing.assert_array_equal(np.isnan(result), [[False, True, False]])
+
+
 @pytest.mark.parametrize("device", ["cpu", "metal"])
 def test_weights_of_several_schemes(device, rng):
     x = rng.standard_normal((2, 64)).astype(np.float32)
@@ -330,10 +395,10 @@ def test_scales_and_biases_of_other_types(kinds, rng):
     np.testing.assert_array_equal(result, reference("mlx:4:64", [codes, *beside]))
 
 
-@pytest.mark.parametrize("variant", ["serial", "serial_tiles", "panels"])
-def test_weights_with_scales_of_several_types(variant, rng):
+@pytest.mark.parametrize(("variant", "m"), [*((v, 2) for v in (*INTEGERS, "panels")), ("lines", 1)])
+def test_weights_with_scales_of_several_types(variant, m, rng):
     """Of one scheme, but a kernel reads scales of one type."""
-    x = rng.standard_normal((2, 128)).astype(np.float32)
+    x = rng.standard_normal((m, 128)).astype(np.float32)
     parts = [stored(rng, "mlx:4:64", (9, 128), scales) for scales in (*FLOATS, *FLOATS[2:] * 3)]
     with forced(quantized_matmul=variant):
         results = linears(

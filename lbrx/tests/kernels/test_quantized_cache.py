@@ -22,9 +22,11 @@ SIZES = {
     "decode_serial": [*ODD, (9, 1, 2, 530, 64, 64), (7, 1, 1, 40, 160, 256)],
     "flash": [(2, 1, 33, 40, 64, 64)],
     "decode": [*ODD, (2, 1, 1, 1025, 64, 64)],
+    "grouped": [(9, 1, 2, 70, 64, 64), (2, 1, 1, 530, 128, 128), (2, 1, 1, 40, 256, 256)],
 }
 RULES = [{}, {"causal": True, "window": 4, "scale": 0.3}, {"causal": True, "cap": 0.7}]
 TYPES = (dt.float32, dt.float16, dt.bfloat16)
+ONLY = {"grouped": dt.float16}  # variants of one type of queries
 
 
 def on_metal(array):
@@ -64,11 +66,11 @@ CASES = [(variant, size) for variant, sizes in SIZES.items() for size in sizes]
 def test_attention(variant, size, rng):
     heads, keys = size[0], size[3]
     mask, lengths = sample(rng, (heads, 1, keys), dt.float32), np.array([keys, keys // 2])
-    before = ran(variant)
+    before, dtype = ran(variant), ONLY.get(variant, dt.float32)
     with forced(attention=variant):
-        check(rng, size, dt.float32, RULES[0], mask=mask, lengths=lengths)
+        check(rng, size, dtype, RULES[0], mask=mask, lengths=lengths)
         for rule in RULES[1:]:
-            check(rng, size, dt.float32, rule, lengths=lengths)
+            check(rng, size, dtype, rule, lengths=lengths)
     assert ran(variant) == before + len(RULES)
 
 
@@ -90,20 +92,22 @@ def test_attention_as_chosen_and_by_numpy(dtype, rng):
 
 @pytest.mark.parametrize("variant", SIZES)
 def test_what_lies_beyond_the_lengths_is_not_read(variant, rng):
-    (query, *stored), values = operands(rng, (2, 1, 3, 70, 64, 64), dt.float32)
+    dtype = ONLY.get(variant, dt.float32)
+    (query, *stored), values = operands(rng, (2, 1, 3, 70, 64, 64), dtype)
     lengths = np.array([0, 41])
     for codes in stored:
         for row, length in zip(codes, lengths, strict=True):
             row[:, length:] = 255  # scales are NaN
     with forced(attention=variant):
         result = on_metal(query).quantized_attention(*map(on_metal, stored), lengths=lengths)
-    close(result, attention(*values, lengths=lengths), dt.float32, scale=4)
+    close(result, attention(*values, lengths=lengths), dtype, scale=4)
 
 
 @pytest.mark.parametrize("variant", SIZES)
 def test_attention_has_no_faults(variant, rng):
     with softmetal.checking("bounds", "race"), forced(attention=variant):
-        check(rng, (2, 1, 3, 9, 64, 64), dt.float32, {"causal": True}, lengths=np.array([9, 4]))
+        dtype = ONLY.get(variant, dt.float32)
+        check(rng, (2, 1, 3, 9, 64, 64), dtype, {"causal": True}, lengths=np.array([9, 4]))
 
 
 # ---- rows put into the cache ----

@@ -33,6 +33,17 @@ DECODE_THREADS = 256
 FLASH_DEPTHS = (64, 80, 96, 128, 256)
 FLASH_QUERIES = 32
 FLASH_THREADS = 128
+GROUPED_ROWS = 8  # pairs of a query and a head that share keys, in a threadgroup
+# Head sizes by the types of queries and of the cache. Quantized values are rounded to float16.
+GROUPED_DEPTHS = {
+    (dt.float16, "float16"): FLASH_DEPTHS,
+    (dt.float32, "float16"): FLASH_DEPTHS,
+    (dt.float16, "q8_0"): (64, 128, 256),
+}
+GROUPED_CHUNKS = 256  # at most
+GROUPED_KEYS = 256  # of a chunk, at least
+GROUPED_PER_CORE = 2  # threadgroups
+SOME_CORES = 32  # of GPUs that do not say how many they have
 MERGE_VALUES = 16  # features of a result that one thread merges
 
 
@@ -334,6 +345,49 @@ def decode(gpu: Context, problem: AttentionProblem, operands: AttentionOperands)
     shares.merge(gpu, problem, operands)
 
 
+def _grouped_can(info: DeviceInfo, problem: AttentionProblem) -> bool:
+    depths = GROUPED_DEPTHS.get((problem.dtype, problem.cached), ())
+    return _flash_can(info, problem) and problem.depth in depths
+
+
+def _grouped_cost(info: DeviceInfo, problem: AttentionProblem) -> float:
+    """Below `decode`, and above `flash` where there are many queries."""
+    if not info.simd_hardware:
+        return 250.0
+    rows = problem.queries * (problem.heads // problem.kv_heads)
+    return 4.0 if rows <= 4 * GROUPED_ROWS else 40.0
+
+
+@family.variant("grouped", can=_grouped_can, cost=_grouped_cost, batch_invariant=False)
+def grouped(gpu: Context, problem: AttentionProblem, operands: AttentionOperands) -> None:
+    """One threadgroup per eight rows that share keys, and chunk of keys."""
+    if not all(_in_words(array) for array in (operands.key, operands.value)):
+        return decode(gpu, problem, operands)
+    shared = problem.batch * problem.kv_heads
+    blocks = -(-problem.queries * problem.heads // problem.kv_heads // GROUPED_ROWS)
+    wanted = -(-(gpu.info.cores or SOME_CORES) * GROUPED_PER_CORE // (shared * blocks))
+    chunks = max(min(wanted, -(-problem.keys // GROUPED_KEYS), GROUPED_CHUNKS), 1)
+    threads = 64 if problem.depth > 128 else 128
+    shares = KeyShares.of(gpu, problem, chunks)
+    function = f"{_function(problem, 'grouped')}_{problem.depth}"
+    gpu.queue.dispatch(
+        gpu.shaders.pipeline("attention_grouped", function, {3: problem.cap > 0}, safe_math=True),
+        [*operands.arguments(problem, chunks), shares.sums, shares.marks],
+        (chunks * threads, blocks, shared),
+        (threads, 1, 1),
+        kernel="attention",
+        variant="grouped",
+    )
+    shares.join(gpu, problem, operands)
+
+
+def _in_words(array: Array) -> bool:
+    """Whether every row starts at a whole word of the kernel: 16 bytes, or 4 of quantized rows."""
+    word = 4 if array.dtype is dt.uint8 else 16
+    places = (array.layout.offset, *array.layout.strides[:-1])
+    return all(place * array.dtype.itemsize % word == 0 for place in places)
+
+
 @dataclass(frozen=True)
 class KeyShares:
     """The contributions of chunks of keys to each result, which a second pass merges."""
@@ -364,6 +418,21 @@ class KeyShares:
             (grid[0], 1, 1),
             kernel="attention",
             variant="merge",
+        )
+
+    def join(self, gpu: Context, problem: AttentionProblem, operands: AttentionOperands) -> None:
+        """Add up the chunks' partial sums, with one threadgroup per row of the result."""
+        if self.chunks == 1:
+            return
+        name = kernel_name("attention", "join", problem.dtype)
+        threads = -(-problem.value_depth // 32) * 32
+        gpu.queue.dispatch(
+            gpu.shaders.pipeline("attention_grouped", name, {}, safe_math=True),
+            [self.sums, self.marks, whole_buffer(operands.out), operands.record(problem, self.chunks)],
+            (problem.rows * threads, 1, 1),
+            (threads, 1, 1),
+            kernel="attention",
+            variant="join",
         )
 
 

@@ -13,7 +13,7 @@ from lbrx.kernels.matmul import (
     peak,
     pipeline,
 )
-from lbrx.metal import Context, DeviceInfo
+from lbrx.metal import Buffer, Context, DeviceInfo
 from lbrx.storage import Array
 
 # Constants of matvec.h and matvec_serial.h: columns per thread or threadgroup, and threads per
@@ -121,4 +121,59 @@ def matvec_simd(
         (threads, 1, 1),
         kernel="matmul",
         variant="matvec_simd",
+    )
+
+
+# ---- one row, from registers ----
+
+MOST_TILE, MOST_THREADS = 8, 512  # constants of matvec_lines.h
+VECTOR = 16  # bytes
+VECTORS, BATCH = 4, 1  # that a thread reads of a column, and columns at a time
+THREADS_PER_CORE = 512  # that the registers of a core suffice for
+MOST_TILES = 4
+SOME_CORES = 32  # of GPUs that do not say how many they have
+
+
+def tiling(info: DeviceInfo, lines: int, threads: int, least: int) -> tuple[int, int]:
+    """Lines of a tile, and tiles of a threadgroup: enough threadgroups for all cores come first."""
+    own = lines * threads // ((info.cores or SOME_CORES) * THREADS_PER_CORE)
+    tile = least
+    while tile * 2 <= min(own, MOST_TILE):
+        tile *= 2
+    return tile, max(1, min(own // tile, MOST_TILES))
+
+
+def _lines_can(info: DeviceInfo, problem: MatmulProblem) -> bool:
+    few = _few_rows(problem)[1]
+    if not (few.dtype.is_float and few.m == 1 and few.y.transposed):
+        return False
+    return all(n * few.dtype.itemsize % VECTOR == 0 for n in (few.k, few.y.leading, *few.y_batch))
+
+
+def _lines_cost(info: DeviceInfo, problem: MatmulProblem) -> float:
+    return 0.9 * _simd_cost(info, problem)
+
+
+@family.variant("matvec_lines", can=_lines_can, cost=_lines_cost, batch_invariant=False)
+def matvec_lines(
+    gpu: Context, problem: MatmulProblem, x: Array, y: Array, bias: Array | None, result: Array
+) -> None:
+    """Threads keep their part of x in registers and read the same part of many columns."""
+    swapped, few = _few_rows(problem)
+    if swapped:
+        x, y = y, x
+    given = operands(few, x, y, bias, result)
+    if isinstance(given[1], Buffer) and given[1].offset % VECTOR:
+        return matvec_simd(gpu, problem, *((y, x) if swapped else (x, y)), bias, result)
+    vectors = few.k * few.dtype.itemsize // VECTOR
+    threads = min(-(-vectors // (32 * VECTORS)) * 32, MOST_THREADS)
+    tile, tiles = tiling(gpu.info, few.n * few.members, threads, 2 * BATCH)
+    constants = {1: 1, 2: True, 3: BATCH, 4: tile, 5: tiles, 6: VECTORS}
+    gpu.queue.dispatch(
+        pipeline(gpu, few, "simd", few.dtype, constants, stem="matvec_lines"),
+        [*given, few.packed(into_transposed=swapped)],
+        (-(-few.n // (tile * tiles)) * threads, few.members, 1),
+        (threads, 1, 1),
+        kernel="matmul",
+        variant="matvec_lines",
     )

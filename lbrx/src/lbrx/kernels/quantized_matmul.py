@@ -179,14 +179,14 @@ def _plain(problem: QuantizedProduct) -> MatmulProblem:
 # ---- simdgroups ----
 
 
-def _simd_cost(info: DeviceInfo, problem: QuantizedProduct) -> float:
+def simd_cost(info: DeviceInfo, problem: QuantizedProduct) -> float:
     if not info.simd_hardware:
         return EMULATED + 2 * problem.operations
     reading = problem.weight_bytes * -(-problem.m // MOST_ROWS) / (OF_BANDWIDTH * bandwidth(info))
     return DISPATCH + max(reading, problem.operations / (OF_PEAK * peak(info)))
 
 
-@family.variant("simd", cost=_simd_cost, batch_invariant=False)
+@family.variant("simd", cost=simd_cost, batch_invariant=False)
 @one_by_one
 def simd(gpu: Context, problem: QuantizedProduct, x: Array, weight: Stored, result: Array) -> None:
     """Two simdgroups per threadgroup, each with four rows of the weight."""
