@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from softmetal import cgroups
 from softmetal.errors import SettingError
 
 T = TypeVar("T")
@@ -123,8 +125,15 @@ def macos() -> int | None:
 
 
 def threads() -> int:
-    """SOFTMETAL_THREADS: threads that run kernels; all cores this process may use by default."""
-    return _read("SOFTMETAL_THREADS", _positive, len(os.sched_getaffinity(0)), "a number above 0")
+    """SOFTMETAL_THREADS: threads that run kernels; by default as many as there are processors that
+    this process may use, by its affinity and by the limits of its cgroup."""
+    return _read("SOFTMETAL_THREADS", _positive, None, "a number above 0") or processors()
+
+
+def processors(root: Path = Path("/")) -> int:
+    """Processors that this process may use; a share of one counts as one."""
+    allowed = [len(os.sched_getaffinity(0)), *cgroups.processor_limits(root)]
+    return max(1, math.ceil(min(allowed)))
 
 
 def timeout() -> float:

@@ -107,6 +107,13 @@ MODES = [
     ),
     ("x[i] = outer(x[i]);", "uint i [[thread_position_in_grid]]", Mode.FIBERS),
     ("x[i] = Box().get(x[i]);", "uint i [[thread_position_in_grid]]", Mode.FIBERS),
+    ("x[i] = Box().plain(x[i]);", "uint i [[thread_position_in_grid]]", Mode.FLAT),
+    ("x[i] = applied<Box>(x[i]);", "uint i [[thread_position_in_grid]]", Mode.FIBERS),
+    ("x[i] = Made(x[i]).v;", "uint i [[thread_position_in_grid]]", Mode.FIBERS),
+    ("x[i] = Added() + x[i];", "uint i [[thread_position_in_grid]]", Mode.FIBERS),
+    ("x[i] = Turned();", "uint i [[thread_position_in_grid]]", Mode.FIBERS),
+    ("for (float v : Range()) x[i] = v;", "uint i [[thread_position_in_grid]]", Mode.FIBERS),
+    ("x[i] = Nested::Inner().own;", "uint i [[thread_position_in_grid]]", Mode.FIBERS),
     (
         "uint simd_lane = i; x[simd_lane] = lonely(1);",
         "uint i [[thread_position_in_grid]]",
@@ -121,7 +128,13 @@ def test_mode(body, parameters, mode):
 float inner(float v) {{ return simd_max(v); }}
 float outer(float v) {{ return inner(v); }}
 float lonely(float v) {{ return v; }}
-struct Box {{ float get(float v) {{ return quad_sum(v); }} }};
+struct Box {{ float get(float v) {{ return quad_sum(v); }} float plain(float v) {{ return v; }} }};
+template <typename T> float applied(float v) {{ return T().get(v); }}
+struct Made {{ float v; Made(float x) : v(simd_sum(x)) {{}} }};
+struct Added {{ float operator+(float x) {{ return simd_sum(x); }} }};
+struct Turned {{ operator float() const {{ return simd_sum(1.0f); }} }};
+struct Range {{ const float* begin() {{ return 0 * simd_sum(1.0f); }} const float* end(); }};
+struct Nested {{ struct Inner {{ float own = simd_sum(1.0f); }}; }};
 template <typename T> kernel void sums(device T* x) {{ x[0] = simd_sum(x[0]); }}
 template [[host_name("other")]] kernel void sums<float>(device float*);
 kernel void k(device float* x, {parameters}) {{ {body} }}"""

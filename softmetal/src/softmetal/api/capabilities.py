@@ -7,9 +7,9 @@ import os
 import platform
 import time
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 
+from softmetal import cgroups
 from softmetal.api import enums
 from softmetal.api.counters import MTLCounterSet
 from softmetal.api.objects import Object
@@ -49,22 +49,7 @@ def _processor() -> str:
 def memory_bytes(root: Path = Path("/")) -> int:
     """Bytes that this process may use: the machine's memory, or a lower limit of its cgroup."""
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return min([physical, *_cgroup_limits(root)])
-
-
-def _cgroup_limits(root: Path) -> Iterator[int]:
-    """Limits of this process' cgroups and their parents, in version 2 or 1 of cgroups. In a
-    container the paths may be the host's: those that exist count."""
-    for line in _lines(root / "proc/self/cgroup"):
-        _, controllers, group = line.split(":", 2)
-        mount, name = root / "sys/fs/cgroup", "memory.max"
-        if controllers:
-            mount, name = mount / "memory", "memory.limit_in_bytes"
-        if not controllers or "memory" in controllers.split(","):
-            parts = Path(group).parts[1:]
-            for depth in range(len(parts) + 1):
-                file = mount.joinpath(*parts[:depth], name)
-                yield from (int(text) for text in _lines(file) if text.isdecimal())
+    return min([physical, *cgroups.memory_limits(root)])
 
 
 def _lines(file: Path) -> list[str]:

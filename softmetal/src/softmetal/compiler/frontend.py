@@ -87,8 +87,8 @@ class Pass:
         directives.enforce(self.syntax)
         rules.enforce(self.syntax)
         self._drop_duplicates()
+        self._collect_callees()
         for declaration in self.syntax.declarations:
-            self._collect_callees(declaration)
             self._constructor_qualifiers(declaration)
         for declaration in self.syntax.declarations:
             self._read(declaration)
@@ -158,16 +158,32 @@ class Pass:
             if self.syntax.text(index) == "constant":
                 self.replaced[index] = "        "
 
-    def _collect_callees(self, declaration: Declaration) -> None:
-        if self._is_instantiation(declaration):
-            return
-        words = {
-            token.text
-            for token in self.tokens[declaration.start : declaration.end]
-            if token.kind == "word"
-        }
-        for name in (declaration.name, *declaration.classes):
-            self.callees[name] |= words
+    def _collect_callees(self) -> None:
+        """The words that each name may stand for. A class stands for what it declares, but not for
+        the bodies of member functions that can only be called by their names."""
+        members = [d for d in self.syntax.declarations if d.classes and d.kind == "function"]
+        named = {d.start: d for d in members if self._is_called_by_name(d)}
+        apart = {index for d in named.values() for index in range(d.start, d.end)}
+        for declaration in self.syntax.declarations:
+            if self._is_instantiation(declaration):
+                continue
+            own = declaration.start in named
+            words = {
+                self.tokens[index].text
+                for index in range(declaration.start, declaration.end)
+                if self.tokens[index].kind == "word" and (own or index not in apart)
+            }
+            names = (declaration.name,) if own else declaration.classes
+            for name in names or (declaration.name,):
+                self.callees[name] |= words
+            if declaration.kind != "function":
+                self.callees[declaration.name] |= words
+
+    def _is_called_by_name(self, member: Declaration) -> bool:
+        """Whether a member function is neither a constructor, a destructor, an operator, a
+        conversion, nor what a loop over a range calls."""
+        head = {self.syntax.text(i) for i in range(member.start, member.parameters)}
+        return member.name not in {*member.classes, "begin", "end"} and "operator" not in head
 
     def _read(self, declaration: Declaration) -> None:
         syntax = self.syntax
