@@ -56,6 +56,11 @@ CASES = {
     "concatenate": Case(
         lambda x, y: fn.concatenate([x, y]), lambda x, y: np.concatenate([x, y]), ((2, 3), (4, 3))
     ),
+    "concat flat": Case(
+        lambda x, y: lbrx.concat([x, y], axis=None),
+        lambda x, y: np.concatenate([x, y], None),
+        ((2, 3), (4,)),
+    ),
     "concatenate flat": Case(
         lambda x, y: fn.concatenate([x, y], None),
         lambda x, y: np.concatenate([x, y], None),

@@ -143,6 +143,16 @@ def test_logsumexp_has_no_overflow(place):
     assert math.isnan(fn.logsumexp(lbrx.tensor([1.0, math.nan], device=place)).item())
 
 
+@pytest.mark.parametrize("keepdims", [False, True])
+@pytest.mark.parametrize(("shape", "axis"), [((0, 3), 1), ((2, 0, 3), 2), ((3, 0), 0)])
+def test_quantiles_of_no_rows(shape, axis, keepdims, place):
+    empty = np.zeros(shape, np.float32)
+    made = fn.quantile(lbrx.tensor(empty, device=place), [0.1, 0.5], axis, keepdims=keepdims)
+    assert made.shape == np.quantile(empty, [0.1, 0.5], axis, keepdims=keepdims).shape
+    middle = fn.median(lbrx.tensor(empty, device=place), axis, keepdims=keepdims)
+    assert middle.shape == np.median(empty, axis, keepdims=keepdims).shape
+
+
 def test_quantiles_of_nan_and_infinity(place):
     x = [[1, math.nan, 3], [math.inf, 1, 2], [-math.inf, 0, math.inf]]
     result = fn.quantile(lbrx.tensor(x, device=place), [0, 0.5, 1], axis=1)

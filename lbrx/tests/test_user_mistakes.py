@@ -15,11 +15,100 @@ import lbrx
 
 @pytest.mark.parametrize("device", ["cpu", "metal"])
 @pytest.mark.parametrize("shape", [(), (3,), (0, 2)])
-def test_comparison_with_none(shape, device):
+def test_comparison_with_what_is_no_number(shape, device):
     x = lbrx.ones(shape, device=device)
-    assert (x == None) is False  # noqa: E711
-    assert (x != None) is True  # noqa: E711
-    assert None not in [x]
+    for other in (None, "a", b"a"):
+        assert (x == other) is False
+        assert (x != other) is True
+        assert other not in [x]
+
+
+FLOATS = [1.5, -2.5, 300.0, 1e30, -1e30, float("nan")]
+
+
+@pytest.mark.parametrize("device", ["cpu", "metal"])
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int32", "int64", "uint64"])
+def test_floats_become_integers_as_astype_converts_them(dtype, device):
+    limits = np.iinfo(dtype)
+    exact = [0 if x != x else int(max(min(x, float(limits.max)), limits.min)) for x in FLOATS]
+    wanted = [min(x, limits.max) for x in exact]
+    sources = [FLOATS, np.array(FLOATS), np.array(FLOATS, np.float32), tuple(FLOATS)]
+    for source in sources:
+        assert lbrx.tensor(source, dtype, device).tolist() == wanted
+    assert lbrx.tensor(FLOATS, device=device).astype(dtype).tolist() == wanted
+    halves = lbrx.tensor(np.array([300, -1, np.nan], np.float16), dtype, device).tolist()
+    assert halves == [min(300, limits.max), max(-1, limits.min), 0]
+
+
+@pytest.mark.parametrize("device", ["cpu", "metal"])
+@pytest.mark.parametrize(
+    ("scalar", "dtype"),
+    [
+        (np.uint8(3), "uint8"),
+        (np.int32(3), "int32"),
+        (np.float16(3), "float16"),
+        (np.float32(3), "float32"),
+        (np.float64(3), "float32"),  # it is a Python float
+        (np.bool_(True), "bool"),
+        (ml_dtypes.bfloat16(3), "bfloat16"),
+    ],
+)
+def test_a_numpy_scalar_keeps_its_dtype(scalar, dtype, device):
+    made = lbrx.tensor(scalar, device=device)
+    assert (made.dtype, made.shape, made.item()) == (dtype, (), scalar)
+    assert (lbrx.ones(2, "float16", device=device) * scalar).dtype == "float16"
+
+
+@pytest.mark.parametrize("device", ["cpu", "metal"])
+def test_division_by_an_integer_that_the_dtype_cannot_hold(device):
+    pixels = lbrx.tensor([0, 64, 255], dtype="uint8", device=device)
+    for made, wanted in (
+        (pixels / 256, [0, 0.25, 255 / 256]),
+        (pixels / -1, [0, -64, -255]),
+        (510 / pixels, [float("inf"), 510 / 64, 2]),
+    ):
+        assert made.dtype == "float32"
+        np.testing.assert_allclose(made.numpy(), np.float32(wanted))
+    with pytest.raises(lbrx.DtypeError, match="256 does not fit uint8"):
+        pixels + 256
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "text"),
+    [
+        (lambda x: x.softmax(axis=(0, 1)), TypeError, r"axis=\(0, 1\) .*give one integer"),
+        (lambda x: x.sort(axis=None), TypeError, "axis=None .*give one integer"),
+        (lambda x: lbrx.concat([x, x], axis=1.0), TypeError, "axis=1.0 .*give one integer"),
+        (lambda x: lbrx.concat([]), lbrx.ShapeError, "concat of no tensors"),
+        (lambda x: lbrx.percentile(x, 101), ValueError, "q=101.0 .*from 0 to 100"),
+        (lambda x: lbrx.random.bernoulli(0.5, (3,)), TypeError, r"bernoulli\(shape, p\)"),
+        (lambda x: lbrx.random.normal(2, std=-1), ValueError, "std=-1 .*0 or more"),
+        (lambda x: lbrx.random.seed("a"), TypeError, "integer"),
+        (lambda x: lbrx.compile(3), TypeError, "3 cannot be called"),
+        (lambda x: lbrx.from_numpy([1, 2]), TypeError, "list is not a numpy array: use lbrx.tens"),
+        (lambda x: lbrx.save("x.npz", x), TypeError, "tensors is Tensor: give a mapping"),
+        (lambda x: lbrx.save("x.npz", {3: x}), TypeError, "3 is not a name .*give strings"),
+        (lambda x: lbrx.load(""), lbrx.FormatError, "the path is empty"),
+        (lambda x: lbrx.open_model(""), lbrx.FormatError, "the path is empty"),
+    ],
+)
+def test_a_wrong_argument_is_named(call, error, text):
+    with pytest.raises(error, match=text):
+        call(lbrx.ones((2, 2), device="cpu"))
+
+
+def test_names_from_numpy():
+    values = np.array([[7, -7, 5]], np.int16)
+    x = lbrx.tensor(values, device="cpu")
+    assert x.itemsize == values.itemsize
+    assert x.ravel().tolist() == values.ravel().tolist()
+    for made, wanted in (
+        (divmod(x, 3), divmod(values, 3)),
+        (divmod(10, x), divmod(10, values)),
+    ):
+        for part, correct in zip(made, wanted, strict=True):
+            np.testing.assert_array_equal(part.numpy(), correct)
+    assert lbrx.promote("int8", np.float16) == "float16"
 
 
 class Foreign:
@@ -77,6 +166,18 @@ def test_an_array_that_cannot_be_read(kind):
 def test_float64_of_another_library_stays_float64_on_the_cpu():
     source = Foreign(np.array([1.5]))
     assert lbrx.tensor(source, device="cpu").dtype == "float64"
+
+
+@pytest.mark.parametrize("scheme", [None, "q8_0"])
+def test_files_are_loaded_to_a_device(tmp_path, scheme):
+    values = np.linspace(-1, 1, 64, dtype=np.float32).reshape(2, 32)
+    x = lbrx.tensor(values, device="cpu")
+    lbrx.save(tmp_path / "x.gguf", {"x": lbrx.quantize(x, scheme) if scheme else x})
+    for device in (None, "cpu", "metal"):
+        found = lbrx.load(tmp_path / "x.gguf", device=device)["x"]
+        assert (found.device, found.metadata.name) == (device or "cpu", "x")
+        assert (found.quantization is None) == (scheme is None)
+        np.testing.assert_allclose(found.numpy(), values, atol=0.005)
 
 
 @pytest.mark.parametrize("extension", ["safetensors", "gguf", "npz"])

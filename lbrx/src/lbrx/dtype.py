@@ -128,8 +128,9 @@ def parse(value: DtypeLike) -> Dtype:
         raise DtypeError(f"{value!r} is not an element type of lbrx: give one of {names}") from None
 
 
-def promote(a: Dtype, b: Dtype) -> Dtype:
+def promote(a: DtypeLike, b: DtypeLike) -> Dtype:
     """The type that holds both, by the rules in the module's docstring."""
+    a, b = parse(a), parse(b)
     if a is b or b.kind is Kind.BOOL:
         return a
     if a.kind is Kind.BOOL:

@@ -115,6 +115,11 @@ def list_of(items: Iterable[object]) -> str:
 
 
 def normalize_axis(axis: int, ndim: int) -> int:
+    """The axis counted from 0. Raises ShapeError if there is none, TypeError for another type."""
+    try:
+        axis = operator.index(axis)
+    except TypeError:
+        raise TypeError(f"axis={axis!r} is not an axis: give one integer") from None
     if not -ndim <= axis < ndim:
         valid = f"give one from {-ndim} to {ndim - 1}" if ndim else "a scalar has no axes"
         raise ShapeError(f"axis {axis} does not exist in {ndim} dimensions: {valid}")

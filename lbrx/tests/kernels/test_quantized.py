@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 from op_oracle import rotating
@@ -482,6 +484,13 @@ def matrix(rng):
     return rng.standard_normal((40, 256)).astype(np.float32)
 
 
+@pytest.mark.parametrize("name", ["q4_0", "q4:32", "mlx:4:32"])
+@pytest.mark.parametrize("shape", [(0, 32), (3, 0), (2, 0, 64)])
+def test_quantizing_nothing_keeps_the_shape(shape, name, place):
+    tensor = lbrx.quantize(lbrx.zeros(shape, device=place), name)
+    assert tensor.shape == lbrx.dequantize(tensor).shape == shape
+
+
 @pytest.mark.parametrize("name", ["q6_k", "q4:64", "mlx:4:64"])
 def test_what_travels_with_a_tensor(name, matrix, place):
     tensor = lbrx.quantize(lbrx.tensor(matrix, device=place), name)
@@ -490,7 +499,9 @@ def test_what_travels_with_a_tensor(name, matrix, place):
     assert (tensor.shape, tensor.dtype, tensor.device) == ((40, 256), dt.float32, place)
     assert tensor.metadata.quantization == name
     for view, rows in [(tensor, slice(None)), (tensor[3:9], slice(3, 9)), (tensor[7], 7)]:
-        for there in (view, view.to_device("cpu"), view.to_device("metal")):
+        pickled = pickle.loads(pickle.dumps(view))
+        assert (pickled.device, pickled.metadata) == (place, view.metadata)
+        for there in (view, view.to_device("cpu"), view.to_device("metal"), pickled):
             own = there.quantization
             assert own is not None
             assert (own.scheme, own.bits, own.group_size) == (name, info.bits, info.group_size)

@@ -13,6 +13,8 @@ from lbrx.formats.descriptor import ModelFiles
 
 def read(path: str | Path) -> ModelFiles:
     """Describe the model at a path: a file of any format, an index of shards, or a folder."""
+    if not str(path):
+        raise FormatError("the path is empty: give a file or a folder")
     where = Path(path)
     check_path(where)
     if where.is_dir():

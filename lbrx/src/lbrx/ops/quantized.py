@@ -102,11 +102,10 @@ def decode_blocks(
 
 def _encoded_shapes(shapes: rules.Shapes, attributes: Attributes) -> list[Shape]:
     scheme, shape = quant.find(attributes["scheme"]), rules.first(shapes)
-    blocks = scheme.blocks(shape)
+    scheme.blocks(shape)  # raises for a last axis that is not complete blocks
     if scheme.planar:
         return [scheme.part_shape(name, shape) for name in stored_names(scheme)]
-    rows = math.prod(shape[:-1])
-    return [(*shape[:-1], blocks // rows * scheme.block_bytes if rows else 0)]
+    return [(*shape[:-1], shape[-1] // scheme.elements * scheme.block_bytes)]
 
 
 def encoded_types(scheme: Scheme, values: Dtype) -> tuple[Dtype, ...]:

@@ -45,7 +45,8 @@ def compile(function: Callable[..., Any], unit: str = "gpu") -> Callable[..., An
     The function is traced once for each combination of shapes, dtypes and other arguments.
     Tensors must be on metal; arguments and results may be lists, tuples and dictionaries of them.
     Floats may change without a new trace, unless the function reads their value; other arguments
-    must be hashable. Side effects of the function happen only during a trace.
+    must be hashable. Side effects of the function happen only during a trace, and tensors that it
+    refers to without taking them as arguments keep the value that they had then.
 
     Reading the values of tensors or drawing random numbers within the function, and quantized
     tensors as arguments, raise TraceError; tensors on the cpu raise DeviceError.
@@ -58,6 +59,8 @@ def compile(function: Callable[..., Any], unit: str = "gpu") -> Callable[..., An
     (docs/neural_engine.md). Operations that the Neural Engine does not have raise TraceError at
     the first call, all of them with a remedy each.
     """
+    if not callable(function):
+        raise TypeError(f"{function!r} cannot be called: give a function of tensors")
     if unit == "gpu":
         return Compiled(function)
     if unit not in UNITS:

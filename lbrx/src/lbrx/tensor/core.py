@@ -107,6 +107,11 @@ class Tensor(Operators, FunctionMethods, OperationMethods):
         return self.size
 
     @property
+    def itemsize(self) -> int:
+        """Bytes of an element, as `dtype.itemsize`."""
+        return self.dtype.itemsize
+
+    @property
     def nbytes(self) -> int:
         """size * dtype.itemsize. The memory may be smaller (a broadcast view, quantized values)."""
         return self.size * self.dtype.itemsize
@@ -190,6 +195,10 @@ class Tensor(Operators, FunctionMethods, OperationMethods):
 
     def flatten(self) -> Tensor:
         """The elements in row-major order as a vector, as `reshape(-1)`."""
+        return self.reshape(-1)
+
+    def ravel(self) -> Tensor:
+        """The elements in row-major order as a vector, as `reshape(-1)` (numpy's name)."""
         return self.reshape(-1)
 
     def permute(self, *axes: int | Sequence[int]) -> Tensor:
@@ -351,6 +360,10 @@ class Tensor(Operators, FunctionMethods, OperationMethods):
         return dlpack.device_of(self.array)
 
     def __reduce__(self) -> tuple[Any, ...]:
+        from lbrx.tensor.quantized import stored_parts, unpickled  # imports this module
+
+        if (stored := stored_parts(self)) is not None:
+            return unpickled, (*stored, self.metadata)
         values = np.ascontiguousarray(self.numpy())
         return _unpickle, (values.tobytes(), self.shape, self.dtype, self.device, self.metadata)
 

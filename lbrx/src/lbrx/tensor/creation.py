@@ -26,11 +26,12 @@ from lbrx.tensor.placement import default_device, kept_dtype
 def tensor(data: Any, dtype: DtypeLike | None = None, device: str | None = None) -> Tensor:
     """A tensor with a copy of an array, a (nested) list, a number or another tensor.
 
-    Without a dtype, an array keeps its dtype (float64 becomes float32 on metal), Python floats
-    become float32, ints int64 and bools bool. Without a device it is on the default device, and a
-    copy of a tensor on that tensor's device. An array may be another library's on the NVIDIA GPU
-    that lbrx computes on. Data that is not numeric, and integers that the dtype cannot hold, raise
-    DtypeError; nested lists of unequal lengths raise ShapeError.
+    Without a dtype, an array or a numpy scalar keeps its dtype (float64 becomes float32 on metal),
+    Python floats and numpy's float64 scalars become float32, ints int64 and bools bool. Floats are
+    converted to an integer dtype as `astype` does it. Without a device it is on the default device,
+    and a copy of a tensor on that tensor's device. An array may be another library's on the NVIDIA
+    GPU that lbrx computes on. Data that is not numeric, and integers that the dtype cannot hold,
+    raise DtypeError; nested lists of unequal lengths raise ShapeError.
 
     >>> lbrx.tensor([[1, 2], [3, 4]], dtype="float16").shape
     (2, 2)
@@ -90,6 +91,8 @@ def from_numpy(
     >>> lbrx.from_numpy(a, copy=False).sum().item()
     6.0
     """
+    if not isinstance(array, np.ndarray):
+        raise TypeError(f"{type(array).__name__} is not a numpy array: use lbrx.tensor")
     place = device or default_device()
     dtype = kept_dtype(dt.parse(array.dtype), place)
     own = shared(array) if copy is not True and dtype.numpy == array.dtype else None
@@ -237,15 +240,20 @@ def where(condition: Any, x: Any, y: Any) -> Tensor:
     return call("where", condition, x, y)
 
 
-def concat(tensors: Sequence[Any], axis: int = 0) -> Tensor:
+def concat(tensors: Sequence[Any], axis: int | None = 0) -> Tensor:
     """The tensors joined along an existing axis, in the promoted dtype.
 
-    Their shapes may only differ in that axis; otherwise ShapeError is raised.
+    Their shapes may only differ in that axis; otherwise ShapeError is raised. With axis=None each
+    is flattened first.
 
     >>> lbrx.concat([lbrx.ones(2), lbrx.zeros(1)]).tolist()
     [1.0, 1.0, 0.0]
     """
-    return call("concat", *tensors, axis=axis)
+    if not len(tensors):
+        raise ShapeError("concat of no tensors: give one or more")
+    if axis is not None:
+        return call("concat", *tensors, axis=axis)
+    return call("concat", *(part.flatten() for part in _on_one_device(tensors)), axis=0)
 
 
 def stack(tensors: Sequence[Any], axis: int = 0) -> Tensor:
@@ -256,9 +264,14 @@ def stack(tensors: Sequence[Any], axis: int = 0) -> Tensor:
     >>> lbrx.stack([lbrx.ones(3), lbrx.zeros(3)], axis=1).shape
     (3, 2)
     """
-    place = next((part.device for part in tensors if isinstance(part, Tensor)), None)
-    parts = [part if isinstance(part, Tensor) else tensor(part, device=place) for part in tensors]
+    parts = _on_one_device(tensors)
     if len({part.shape for part in parts}) > 1:
         shapes = list_of(part.shape for part in parts)
         raise ShapeError(f"stack of shapes {shapes}: give equal shapes, or use concat")
     return concat([part.unsqueeze(axis) for part in parts], axis)
+
+
+def _on_one_device(parts: Sequence[Any]) -> list[Tensor]:
+    """Tensors as they are; everything else copied to the device of the first tensor."""
+    place = next((part.device for part in parts if isinstance(part, Tensor)), None)
+    return [part if isinstance(part, Tensor) else tensor(part, device=place) for part in parts]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from functools import partial
-from os import PathLike
+from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
@@ -25,25 +25,27 @@ from lbrx.tensor.stored_model import StoredModel
 _CHUNK = 16 << 20
 
 
-def load(path: str | PathLike[str]) -> dict[str, Tensor]:
+def load(path: str | PathLike[str], device: str | None = None) -> dict[str, Tensor]:
     """The tensors of a file or folder of any format, by name: the inverse of `save`.
 
     Shapes, dtypes and names are the stored ones, and quantized tensors stay packed. Files are
-    mapped and read when a tensor is used. Metadata and config.json are those of
+    mapped and read when a tensor is used. The tensors are on the cpu unless a device is given;
+    metal shares the mapping where it can. Metadata and config.json are those of
     `lbrx.open_model(path)`, as `.metadata` and `.config`. Raises `FormatError` for a path that does
     not exist, is not a model, or is damaged.
 
         lbrx.save("a.safetensors", {"w": w}, {"author": "me"})
-        w = lbrx.load("a.safetensors")["w"]
+        w = lbrx.load("a.safetensors", device="metal")["w"]
         lbrx.open_model("a.safetensors").metadata["author"]
     """
-    files = formats.read(Path(path))
+    files = formats.read(fspath(path))
     recipes: Mapping[str, Recipe] = files.tensors
     if files.format is Format.MLX and files.config.get("quantization"):
         from lbrx.formats.containers import mlx
 
         recipes = mlx.packed_weights(files)
-    return dict(StoredModel(files, recipes))
+    found = dict(StoredModel(files, recipes))
+    return found if device is None else {n: x.to_device(device) for n, x in found.items()}
 
 
 def save(
@@ -72,11 +74,15 @@ def save(
     from lbrx.formats import writing
     from lbrx.formats.containers import mlx
 
+    if not isinstance(tensors, Mapping):
+        raise TypeError(f"tensors is {type(tensors).__name__}: give a mapping of names to tensors")
     target = Path(path)
     kind = writing.format_for(target, format)
     outgoing: list[Outgoing] = []
     schemes: dict[str, str] = {}
     for name in tensors:
+        if not isinstance(name, str):
+            raise TypeError(f"{name!r} is not a name of a tensor: give strings")
         scheme = _scheme_to_keep(_tensor(tensors, name).array, kind)
         if scheme is None:
             outgoing.append(_plain(tensors, name))

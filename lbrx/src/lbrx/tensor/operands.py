@@ -14,7 +14,7 @@ from lbrx import dtype as dt
 from lbrx import quant
 from lbrx.dtype import Dtype, DtypeLike, Scalar
 from lbrx.errors import DeviceError, DtypeError, ShapeError
-from lbrx.ops import TABLE, Op, OpFamily, Role
+from lbrx.ops import TABLE, Op, OpFamily, Role, rules
 from lbrx.shape import Layout
 from lbrx.storage import Array, CpuStorage, NumberStorage, PackedStorage
 from lbrx.storage.cpu import copied, lent
@@ -41,13 +41,15 @@ def as_scalar(value: object) -> Scalar | None:
 def array_of(data: Any, device: str, dtype: DtypeLike | None = None) -> Array:
     """A copy of an array, a (nested) list or a number on a device.
 
-    Without a dtype, arrays keep theirs (float64 becomes float32 on metal), Python floats become
-    float32 and ints int64. Data that is not numeric, and integers that the dtype cannot hold, raise
-    DtypeError; lists of unequal lengths raise ShapeError.
+    Without a dtype, arrays and numpy scalars keep theirs (float64 becomes float32 on metal), Python
+    floats, of which numpy's float64 scalars are a kind, become float32 and ints int64. Data that is
+    not numeric, and integers that the dtype cannot hold, raise DtypeError; lists of unequal lengths
+    raise ShapeError.
     """
     number = as_scalar(data)
     if number is not None:
-        kind = dt.of_scalar(number) if dtype is None else dt.parse(dtype)
+        own = isinstance(data, np.generic) and not isinstance(data, float)
+        kind = dt.parse(data.dtype if own else type(number)) if dtype is None else dt.parse(dtype)
         return move(host_scalar(number, kind), device)
     values = _numpy(data)
     is_array = hasattr(data, "__array__") or hasattr(data, "__dlpack__")
@@ -96,7 +98,9 @@ def host_scalar(number: Scalar, dtype: Dtype) -> Array:
 
 
 def placed(values: NDArray[Any], dtype: Dtype, device: str) -> Array:
-    """A copy of a numpy array in memory of the device, converted to the dtype."""
+    """A copy of a numpy array in memory of the device, converted to the dtype as `cast` does it."""
+    if dtype.is_integer and values.dtype.kind not in "biu":
+        (values,) = TABLE["cast"]([values], {"dtype": dtype})
     return copied(values, dtype) if device == "cpu" else move(lent(values, dtype), device)
 
 
@@ -138,7 +142,7 @@ def common_device(arrays: Sequence[_UntypedOperand]) -> str:
         (a, x), (b, y) = list(found.items())[:2]
         raise DeviceError(
             f"operands of shapes {x.layout.shape} and {y.layout.shape} are on {a!r} and {b!r}: "
-            f"move one with to_device({a!r})"
+            f"move one with to_device({devices.default_device()!r})"
         )
     if found:
         return next(iter(found))
@@ -187,6 +191,8 @@ def _with_typed_numbers(op: Op, operands: Sequence[_UntypedOperand]) -> list[Arr
             if op.family is OpFamily.COMPARISON and not dt.holds(dtype, _value(item)):
                 # Compare in a wider dtype, except with uint64: promoting it to int64 would wrap.
                 dtype = own if dtype is not dt.uint64 else dtype
+            elif op.dtype_rule is rules.floating and not dt.holds(dtype, _value(item)):
+                dtype = dt.float32  # uint8 / 256 is a division of floats
             result.append(_number_array(item, dtype))
     return result
 

@@ -8,6 +8,11 @@ if TYPE_CHECKING:
     from lbrx.tensor.core import Tensor
 
 
+def _never_equal(other: object) -> bool:
+    """Whether no tensor can equal the value."""
+    return other is None or isinstance(other, str | bytes)
+
+
 class Operators:
     """The operators of Tensor. Operands may be tensors, arrays, lists and numbers; they broadcast.
 
@@ -62,6 +67,12 @@ class Operators:
 
     def __rmod__(self, other: Any) -> Tensor:
         return self._call("remainder", other, self)
+
+    def __divmod__(self, other: Any) -> tuple[Tensor, Tensor]:
+        return self // other, self % other
+
+    def __rdivmod__(self, other: Any) -> tuple[Tensor, Tensor]:
+        return other // self, other % self
 
     def __pow__(self, other: Any) -> Tensor:
         return self._call("pow", self, other)
@@ -118,11 +129,11 @@ class Operators:
         return self._call("bitwise_invert", self)
 
     def __eq__(self, other: object) -> Tensor:  # type: ignore[override]
-        # Python then compares identities, so that `x == None` is False.
-        return NotImplemented if other is None else self._call("equal", self, other)
+        # Python then compares identities, so that `x == None` and `x == "text"` are False.
+        return NotImplemented if _never_equal(other) else self._call("equal", self, other)
 
     def __ne__(self, other: object) -> Tensor:  # type: ignore[override]
-        return NotImplemented if other is None else self._call("not_equal", self, other)
+        return NotImplemented if _never_equal(other) else self._call("not_equal", self, other)
 
     def __lt__(self, other: Any) -> Tensor:
         return self._call("less", self, other)

@@ -1,7 +1,7 @@
 """Quantized tensors: how they are made and inspected, and operations that use them as weights.
 
 A quantized tensor has the shape of its values and the dtype float32, but its storage is quantized.
-It stays quantized when it is sliced by rows, moved between devices or saved. `linear` and
+It stays quantized when it is sliced by rows, moved between devices, saved or pickled. `linear` and
 `embedding` read the quantized storage; any other operation decodes the whole tensor first.
 """
 
@@ -38,6 +38,11 @@ def pack(scheme: str, data: Tensor, **others: Tensor) -> Tensor:
     arrays = {name: parts[name].contiguous().array for name in names}
     shape = values_shape(found, data.shape)
     return Tensor(derived.packed(found.name, arrays, shape), Metadata(quantization=found.name))
+
+
+def unpickled(scheme: str, parts: Mapping[str, Tensor], metadata: Metadata) -> Tensor:
+    """A quantized tensor from what a pickle of it has."""
+    return Tensor(pack(scheme, **parts).array, metadata)
 
 
 def stored_parts(tensor: Tensor) -> tuple[str, dict[str, Tensor]] | None:

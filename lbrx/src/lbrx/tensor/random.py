@@ -21,6 +21,7 @@ from lbrx.shape import Sizes, as_shape, broadcast, normalize_axis
 from lbrx.tensor import placement as devices
 from lbrx.tensor.core import Tensor, call
 from lbrx.tensor.creation import arange, tensor
+from lbrx.tensor.operands import as_scalar
 from lbrx.tensor.traced_number import traced_function
 
 _lock = threading.Lock()
@@ -40,6 +41,7 @@ def seed(value: int) -> None:
     True
     """
     global _seed, _offset
+    value = operator.index(value)
     with _lock:
         _seed, _offset = value & (1 << 64) - 1, 0
 
@@ -89,8 +91,10 @@ def normal(
 ) -> Tensor:
     """A tensor of normally distributed numbers with the given mean and standard deviation.
 
-    dtype must be floating, otherwise DtypeError is raised.
+    dtype must be floating, otherwise DtypeError is raised; a negative `std` raises ValueError.
     """
+    if std < 0:
+        raise ValueError(f"std={std} is negative: give 0 or more")
     return _draw("random_normal", shape, device, dtype=dtype, mean=mean, std=std)
 
 
@@ -99,6 +103,8 @@ def bernoulli(shape: Sizes, p: float = 0.5, device: str | None = None) -> Tensor
 
     Another p raises ValueError.
     """
+    if as_scalar(p) is None:
+        raise TypeError(f"p={p!r} is not a number: the shape comes first, bernoulli(shape, p)")
     if not 0 <= p <= 1:
         raise ValueError(f"p={p} is not a probability: give a number from 0 to 1")
     return _draw("random_bernoulli", shape, device, p=p)

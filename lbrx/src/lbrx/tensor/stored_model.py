@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from os import PathLike
+from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ def open_model(path: str | PathLike[str]) -> StoredModel:
         model = lbrx.open_model("model.gguf")
         model.metadata["general.name"], model["token_embd.weight"].shape
     """
-    files = formats.read(Path(path))
+    files = formats.read(fspath(path))
     return StoredModel(files, files.tensors)
 
 

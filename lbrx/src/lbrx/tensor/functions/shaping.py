@@ -200,9 +200,7 @@ def unstack(x: TensorLike, /, axis: int = 0) -> tuple[Tensor, ...]:
 
 
 def concatenate(arrays: Sequence[TensorLike], axis: int | None = 0) -> Tensor:
-    """`concat`; with axis=None, of the tensors flattened."""
-    if axis is None:
-        return concat([each.reshape(-1) for each in as_tensors(*arrays)])
+    """`concat` under numpy's name."""
     return concat(arrays, axis)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from lbrx import dtype as dt
@@ -88,8 +90,11 @@ def percentile(
     method: str = "linear",
     keepdims: bool = False,
 ) -> Tensor:
-    """`quantile` of q / 100."""
-    shares = np.asarray(q, np.float64) / 100
+    """`quantile` of q / 100: q is a number from 0 to 100, or several."""
+    percents = np.asarray(q, np.float64)
+    if not ((percents >= 0) & (percents <= 100)).all():
+        raise ValueError(f"q={percents.tolist()} is not a percentage: give numbers from 0 to 100")
+    shares = percents / 100
     return quantile(x, shares, axis, method=method, keepdims=keepdims)
 
 
@@ -120,8 +125,10 @@ def quantile(
     rest = [i for i in range(given.ndim) if i not in axes]
     kept = [given.shape[i] for i in rest]
     result_type = floating(given.dtype)
-    rows = without_halves(given.permute(*rest, *axes).reshape(*kept, -1).astype(result_type))
-    if rows.shape[-1] == 0:
+    length = math.prod(given.shape[i] for i in axes)
+    rows = given.permute(*rest, *axes).reshape(*kept, length).astype(result_type)
+    rows = without_halves(rows)
+    if length == 0:
         raise ShapeError(f"quantile over empty axes {axes} of shape {given.shape}: give elements")
     found = _interpolated(call("sort", rows, axis=-1), shares.reshape(-1), method)
     spoiled = call("any", call("isnan", rows), axis=-1, keepdims=True)
