@@ -165,14 +165,24 @@ def test_on_the_cpu_device(make_model):
         close(state.logits.numpy()[0], wanted[i], 1e-4)
 
 
-def test_a_prompt_in_chunks_is_the_prompt_at_once(make_model, monkeypatch):
-    folder, tokens = make_model("llama"), prompt(23)
+@pytest.fixture(params=[False, True], ids=["encoded", "replayed"])
+def replays(request, monkeypatch):
+    """Whether chunks of prompts are replayed, as on GPUs."""
+    monkeypatch.setattr(engine.Engine, "_replays_chunks", lambda self: request.param)
+
+
+@pytest.mark.parametrize("count", [21, 23])
+def test_a_prompt_in_chunks_is_the_prompt_at_once(make_model, monkeypatch, replays, count):
+    folder, tokens = make_model("llama"), prompt(count)
     whole = lbrx.language_model(folder).engine.prefill([tokens], 1).logits.numpy()
     monkeypatch.setattr(engine, "CHUNK", 7)
-    close(lbrx.language_model(folder).engine.prefill([tokens], 1).logits.numpy(), whole, 1e-5)
+    model = lbrx.language_model(folder)
+    found = model.engine.prefill([tokens], 1)
+    close(found.logits.numpy(), whole, 1e-5)
+    assert found.positions.numpy().tolist() == [[count]]
 
 
-def test_a_batch_is_its_texts(make_model, monkeypatch):
+def test_a_batch_is_its_texts(make_model, monkeypatch, replays):
     folder = make_model("llama")
     texts = [prompt(count) for count in (3, 19, 1, 11)]
     single = [lbrx.language_model(folder).engine.prefill([text], 4) for text in texts]

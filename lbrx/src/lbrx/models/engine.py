@@ -99,15 +99,16 @@ class Engine:
         return new
 
     def decode_step(self, cache: KVCache) -> Callable[[Tensor, Tensor], Prediction]:
-        """The step for one more token of each text. Its shapes are constant."""
+        """The step for one more token of each text, or for as many as a chunk of a prompt has."""
 
         def step(tokens: Tensor, positions: Tensor) -> Prediction:
             # Texts that have ended stay within the cache while others of their batch continue.
             # Computed here, these are intermediates: a replay would have to bind an input or a
             # result to each layer's kernels again.
             within = positions.minimum(cache.capacity - 1)
-            forward = ForwardStep(cache, within, (within + 1).reshape(-1))
-            return self._predict(self.network.logits(tokens, forward), positions + 1)
+            last = within if tokens.shape[1] == 1 else within[:, -1].maximum(-1)
+            forward = ForwardStep(cache, within, (last + 1).reshape(-1))
+            return self._predict(self.network.logits(tokens, forward), positions[:, -1:] + 1)
 
         return step
 
@@ -147,18 +148,31 @@ class Engine:
         for first in range(known, longest, size):
             end = min(first + size, longest)
             places = np.arange(first, end, dtype=np.int32) - (longest - lengths)
+            piece = self._tensor(tokens[:, first:end])
+            if end - first == size and self._replays_chunks():
+                prediction = self.decode(piece, self._tensor(places))
+                continue
             valid = np.maximum(places[:, -1] + 1, 0)
             step = ForwardStep(cache, self._tensor(places), self._tensor(valid))
-            piece = self._tensor(tokens[:, first:end])
             if end == longest:
-                break
-            self.network.hidden_states(piece, step)
-            start(step.written)
-        prediction = self._predict(self.network.logits(piece, step), self._tensor(lengths))
+                prediction = self._predict(self.network.logits(piece, step), self._tensor(lengths))
+            else:
+                self.network.hidden_states(piece, step)
+                start(step.written)
         # Started here, so that the cache is filled even if the logits are never read.
         start(prediction)
         self._free_scratch()
         return prediction
+
+    def _replays_chunks(self) -> bool:
+        """Whether whole chunks of prompts are recorded once and replayed: a GPU computes one in
+        less time than the host needs to encode it."""
+        if self.network.device != "metal":
+            return False
+        from lbrx.metal import context
+        from lbrx.metal.library import lists_pipelines
+
+        return context().info.simd_hardware and not lists_pipelines()
 
     def _free_scratch(self) -> None:
         """Return a prompt's intermediate buffers to the system: a single token needs far less."""
@@ -191,7 +205,7 @@ class Engine:
         return same
 
     def decode(self, tokens: Tensor, positions: Tensor) -> Prediction:
-        """Run one more token of each text: (batch, 1) tokens at (batch, 1) positions."""
+        """Run one more token of each text: (batch, 1) tokens at (batch, 1) positions; or more."""
         assert self._decode is not None
         return self._decode(tokens, positions)
 
