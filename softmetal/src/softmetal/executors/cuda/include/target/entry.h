@@ -14,13 +14,20 @@ SM_INLINE void unflatten(sm_u32 (&position)[3], sm_u32 index, const sm_u32 (&siz
   position[2] = index / size[0] / size[1];
 }
 
+// The first thread of a grid.
+SM_INLINE bool is_first() {
+  return !(__nvvm_read_ptx_sreg_ctaid_x() | __nvvm_read_ptx_sreg_ctaid_y() |
+           __nvvm_read_ptx_sreg_ctaid_z() | __nvvm_read_ptx_sreg_tid_x() |
+           __nvvm_read_ptx_sreg_tid_y() | __nvvm_read_ptx_sreg_tid_z());
+}
+
 // All threads wait here until the kernels before this one have ended and their memory is visible; the next
 // one may start as soon as all blocks are past it. Sizes and the like, which every kernel reads first, are
-// on their way to the cache meanwhile.
+// on their way to the L2 cache meanwhile: one thread asks for them, since requests for one line queue up.
 template <class Kernel>
 SM_INLINE void await_previous(const sm_launch& l) {
 #if __CUDA_ARCH__ >= 900
-  if (__nvvm_read_ptx_sreg_tid_x() == 0)
+  if (is_first())
     Kernel::each_constant(&l, [](const void* address) {
       __asm__ volatile("prefetch.global.L2 [%0];" ::"l"(address));
     });
