@@ -13,7 +13,16 @@ from lbrx import quant
 from lbrx.dtype import Dtype
 from lbrx.kernels import elementwise
 from lbrx.kernels.arrays import buffer_of, empty, placed, reshaped, size_class
-from lbrx.kernels.matmul import DISPATCH, EMULATED, MatmulProblem, Matrix, bandwidth, finish, peak
+from lbrx.kernels.matmul import (
+    DISPATCH,
+    EMULATED,
+    MatmulProblem,
+    Matrix,
+    bandwidth,
+    finish,
+    peak,
+    product_rate,
+)
 from lbrx.kernels.mps import TYPES as MPS_TYPES
 from lbrx.kernels.mps import times_rows
 from lbrx.kernels.quantized import Stored, decode, pipeline, stored
@@ -139,11 +148,12 @@ def _panel_type(info: DeviceInfo, problem: QuantizedProduct) -> Dtype:
 
 def _panels_cost(info: DeviceInfo, problem: QuantizedProduct) -> float:
     values = problem.n * problem.k
-    encoding = (DISPATCH + ENCODING) * -(-_panel_type(info, problem).itemsize * values // PANEL)
+    kind = _panel_type(info, problem)
+    encoding = (DISPATCH + ENCODING) * -(-kind.itemsize * values // PANEL)
     if info.simd_hardware:
-        size = _panel_type(info, problem).itemsize
-        moved = (problem.weight_bytes + 2 * size * values) / bandwidth(info)
-        return encoding + moved + problem.operations / (TILES_OF_PEAK * peak(info))
+        moved = (problem.weight_bytes + 2 * kind.itemsize * values) / bandwidth(info)
+        speed = product_rate(info, "mps", kind, TILES_OF_PEAK * peak(info))
+        return encoding + moved + problem.operations / speed
     return encoding + values / EXPANDED + problem.operations / BLAS_SPEED
 
 
