@@ -198,3 +198,25 @@ kernel void staged(device T* x [[buffer(0)]], uint i [[thread_index_in_threadgro
 }
 template [[host_name("staged_half")]] kernel void staged<half>(device half*, uint);
 template [[host_name("staged_float")]] kernel void staged<float>(device float*, uint);
+
+// A class that converts to an integer moves a pointer, also where classes have such operators.
+template <typename T, T v>
+struct Whole {
+  constexpr operator T() const { return v; }
+};
+struct Addend {
+  float value;
+};
+constexpr thread Addend& operator+=(thread Addend& a, Addend b) { a.value += b.value; return a; }
+constexpr device Addend& operator+=(device Addend& a, Addend b) { a.value += b.value; return a; }
+
+kernel void moved(device float* x [[buffer(0)]], threadgroup float* s [[threadgroup(0)]]) {
+  float own[4] = {1, 2, 3, 4};
+  device float* p = x;
+  threadgroup float* q = s;
+  thread float* r = own;
+  Whole<int, 1> step;
+  p += step, q -= step, r += step;
+  p = step + p;
+  p[step] = *q + *r;
+}

@@ -118,7 +118,7 @@ RULES = [
          "constexpr float s = 0; x[0] = s;"),
     Rule(STORAGE, "static const float s[2] = {1, 2}; x[0] = s[i];", "static local variable must reside in constant",
          "const float s[2] = {1, 2}; x[0] = s[i];"),
-    Rule(STORAGE, "threadgroup float s = 1; x[i] = s;", "a threadgroup variable cannot have an initializer",
+    Rule(STORAGE, "threadgroup float s = 1; x[i] = s;", "initializers of threadgroup variables are not supported",
          "threadgroup float s; s = 1; x[i] = s;"),
     Rule("MSL 4.4: threadgroup variables belong to kernels", "float f() { threadgroup float s; s = 1; return s; }###x[i] = f();",
          "variables in the threadgroup address space cannot be declared",

@@ -434,6 +434,8 @@ class Pass:
                         )
                     self.replaced[index] = "SM_TG      "
 
+    # DEVIATION: a threadgroup variable with an initializer is refused. Apple's compiler accepts a
+    # constant one.
     def _is_storage(self, index: int) -> bool:
         before = index - 1
         while self.syntax.text(before) in ("const", "volatile", "static", "]", ")"):
@@ -455,8 +457,8 @@ class Pass:
         if self.syntax.text(at) in ("=", "{"):
             raise Refusal(
                 self.tokens[at],
-                "a threadgroup variable cannot have an initializer: let one thread assign it, then "
-                "call threadgroup_barrier",
+                "initializers of threadgroup variables are not supported by softmetal: let one "
+                "thread assign the value, then call threadgroup_barrier",
             )
         return stored
 

@@ -175,10 +175,23 @@ def _mixes_spaces(line: str) -> bool:
     """Whether a message is about two address spaces."""
     if any(text in line for text in _ABOUT_SPACES):
         return True
-    types = [text for text in re.findall(r"'([^']*)'", line) if _SPACE.search(text)][:2]
+    resolved = re.sub(r"'[^']*' \(aka ('[^']*')\)", r"\1", line)
+    types = [text for text in re.findall(r"'([^']*)'", resolved) if _SPACE.search(text)][:2]
     if not re.search(r"[*&\[]", "".join(types)):
         return False
+    # clang's operators on pointers take no class that converts to an integer, as Metal's do.
+    if "invalid operands to binary expression" in line and not all("*" in t for t in types):
+        return False
+    if "no known conversion from" in line and not _one_kind(types):
+        return False
     return len({found[0] for found in map(_SPACE.search, types) if found is not None}) > 1
+
+
+def _one_kind(types: list[str]) -> bool:
+    """Whether types are the same but for address spaces, references, and arrays that decay."""
+    plain = (re.sub(r"\b(const|volatile)\b|[&()\s]", "", _SPACE.sub("", text)) for text in types)
+    kinds = {re.sub(r"\[\w*\]", "*", text) for text in plain}
+    return len(kinds) == 1 or any(kind.startswith("void") for kind in kinds)
 
 
 def _header(swapped: bool) -> Path:
