@@ -273,7 +273,7 @@ def model_rows(bandwidth: float) -> Iterator[Row]:
     step, _ = llama.decode_seconds(engine, 64)
     rate = nbytes / step
     yield Row("llama 1.5 B q4_0, a token", step, rate / 1e9, "GB/s", rate / bandwidth, 0.0, "")
-    seconds = llama.prefill_seconds(engine, tokens)
+    seconds = llama.compiled_prefill_seconds(engine, tokens)
     peer = llama.torch_seconds(llama.LARGE, tokens)
     share = peer / seconds if peer else 0.0
     name = f"llama 1.5 B q4_0, {tokens} tokens"
