@@ -1,6 +1,6 @@
 """Kernels on a GPU beside its ceilings, which are measured in the same run.
 
-SOFTMETAL_DEVICE=cuda:0 python lbrx/benchmarks/gpu.py [--only NAME] [--json FILE]
+SOFTMETAL_DEVICE=cuda:0 python lbrx/benchmarks/gpu.py [--only NAME] [--model] [--json FILE]
 
 Times are the device's: several runs in one command buffer, as an indirect command buffer where
 kernels are ours, the median of a few. Inputs rotate, so that the caches do not hold them. Bandwidth
@@ -16,6 +16,7 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -262,6 +263,23 @@ def product_cases() -> Iterator[Case]:
     )
 
 
+def model_rows(bandwidth: float) -> Iterator[Row]:
+    """A random llama: a token's step beside its bandwidth bound, and the prefill beside torch."""
+    import llama_steps as llama
+
+    tokens = 2048
+    room = tokens + llama.STEPS * (llama.ROUNDS + 3)
+    engine, nbytes = llama.new_engine(llama.LARGE, "q4_0", room)
+    step, _ = llama.decode_seconds(engine, 64)
+    rate = nbytes / step
+    yield Row("llama 1.5 B q4_0, a token", step, rate / 1e9, "GB/s", rate / bandwidth, 0.0, "")
+    seconds = llama.compiled_prefill_seconds(engine, tokens)
+    peer = llama.torch_seconds(llama.LARGE, tokens)
+    share = peer / seconds if peer else 0.0
+    name = f"llama 1.5 B q4_0, {tokens} tokens"
+    yield Row(name, seconds, tokens / seconds, "tokens/s", share, 0.0, "beside torch, bfloat16")
+
+
 def packed(n: int, scheme: str) -> Maker:
     return lambda: (lbrx.quantize(lbrx.random.normal((n, n)), scheme),)
 
@@ -279,6 +297,7 @@ def row_of(case: Case, bandwidth: float, flops: float) -> Row:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="part of the names of the rows")
+    parser.add_argument("--model", action="store_true", help="measure a language model, too")
     parser.add_argument("--json", help="a file to write")
     options = parser.parse_args()
     lbrx.random.seed(1)
@@ -289,10 +308,10 @@ def main() -> None:
     name = context().info.name
     print(f"{name}: copy {bandwidth / 1e9:,.0f} GB/s, f16 product {flops / 1e12:,.0f} TFLOP/s")
     rows = []
-    for case in (*memory_cases(), *product_cases()):
-        if options.only not in case.name:
-            continue
-        rows.append(row := row_of(case, bandwidth, flops))
+    cases = [c for c in (*memory_cases(), *product_cases()) if options.only in c.name]
+    measured_rows = (row_of(case, bandwidth, flops) for case in cases)
+    for row in chain(measured_rows, model_rows(bandwidth) if options.model else ()):
+        rows.append(row)
         rate = f"{row.rate:>8,.1f} {row.unit:<8} {row.share:>5.2f} {row.copy_share:>5.2f}"
         print(f"{row.name:<30} {row.seconds * 1e6:>9,.1f} us {rate}  {row.kernels}", flush=True)
     if options.json:

@@ -97,6 +97,15 @@ def test_estimates_use_what_was_measured():
     assert matmul.product_rate(plain, "mps", dt.float32, 7.0) == 7.0
 
 
+def test_speeds_of_another_processor():
+    """In proportion to its products; those that were not measured are as they are."""
+    plain = replace(metal.context().info, calibration=None)
+    twice = (("mps float32", 2e6 * matmul.ZEN4_PRODUCTS),)
+    measured = replace(plain, calibration=replace(FAKE, products=twice))
+    assert matmul.of_processor(plain, 7.0) == 7.0
+    assert matmul.of_processor(measured, 7.0) == pytest.approx(14.0)
+
+
 @pytest.mark.parametrize("quick", ["mps", "serial"])
 def test_the_variant_that_was_measured_as_fast_is_chosen(quick):
     """On a processor, whose two variants are of similar speed."""
@@ -112,8 +121,8 @@ def test_the_variant_that_was_measured_as_fast_is_chosen(quick):
 
 
 def test_a_device_is_measured(cache, monkeypatch):
-    sizes = {"COPIED": 1 << 16, "THREADS": 1 << 10, "DISPATCHES": 4, "SIDES": (64, 64)}
-    for name, value in {**sizes, "ROUNDS": 1, "SECONDS": 1e-4}.items():
+    sizes = {"COPIED": (1 << 16,) * 2, "SIDES": (64, 64), "TURNS": (4, 4)}
+    for name, value in {**sizes, "THREADS": 1 << 10, "DISPATCHES": 4, "ROUNDS": 1}.items():
         monkeypatch.setattr(calibrating, name, value)
     gpu = metal.context()
     monkeypatch.setattr(gpu, "info", gpu.info)  # puts it back

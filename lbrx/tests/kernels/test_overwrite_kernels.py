@@ -123,7 +123,7 @@ def test_a_compiled_step_fills_the_cache_it_closes_over(rng):
         close(total, 2 * wide(rows[: i + 1, :, 0]).sum(0), dt.float32, scale=4)
 
 
-@pytest.mark.parametrize("variant", ["row", "element"])
+@pytest.mark.parametrize("variant", ["row", "element", "chunks"])
 def test_under_checks(variant, rng):
     cache, rows = sample(rng, (2, 5, 8), dt.float16), sample(rng, (2, 3, 8), dt.float32)
     positions = np.array([4, 5, -1], np.int32)

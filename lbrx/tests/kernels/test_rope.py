@@ -80,6 +80,7 @@ def test_variant_in_every_type(variant, dtype, rng):
 def test_no_faults(variant, rng):
     with softmetal.checking("bounds", "race"):
         check(rng, variant, SHAPES[3], dt.float32, RULES[2])
+        check(rng, variant, ((1, 6, 3, 32), (3,)), dt.float16, RULES[0])
 
 
 @pytest.mark.full

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -18,16 +19,19 @@ from lbrx.kernels.arrays import empty, imported
 from lbrx.kernels.registry import FAMILIES, RUNNERS, Call, forced
 from lbrx.kernels.tune import observed
 from lbrx.metal import Context, Pipeline, calibration_file
+from lbrx.metal.commands import Command
 from lbrx.ops import TABLE, Spec
 from lbrx.storage.cpu import copied
 
 ROUNDS = 5
-SECONDS = 20e-3  # of one measurement, reached by repeats
-COPIED = 256 << 20  # bytes of an array, larger than the last cache of any device
+# By processors and by GPUs: bytes of an array, larger than the last cache; rounds of a loop; and
+# sides of the square matrices that are multiplied.
+COPIED = 256 << 20, 1 << 30
+TURNS = 256, 8192
+SIDES = 1024, 4096
 THREADS = 1 << 18  # that multiply and add
-TURNS, CHAINS = 256, 8  # rounds of a loop, and independent sums in it, which hide latency
+CHAINS = 8  # independent sums in the loop, which hide latency
 DISPATCHES = 200
-SIDES = 1024, 4096  # of the square matrices that are multiplied, by processors and by GPUs
 HOPELESS = 1e3  # variants of a higher estimated cost than this times the least are not measured
 
 ARITHMETIC = """#include <metal_stdlib>
@@ -39,7 +43,7 @@ kernel void chains(device T* out [[buffer(0)]], constant uint& turns [[buffer(1)
   T sums[CHAINS];
   for (uint i = 0; i < CHAINS; i++) sums[i] = T(float(i));
   for (uint turn = 0; turn < turns; turn++)
-    for (uint i = 0; i < CHAINS; i++) sums[i] = fma(sums[i], x, y);
+    for (uint i = 0; i < CHAINS; i++) sums[i] = sums[i] * x + y;
   T sum = T(0);
   for (uint i = 0; i < CHAINS; i++) sum += sums[i];
   out[at] = sum;
@@ -67,30 +71,40 @@ def calibrate(gpu: Context) -> Calibration:
     return found
 
 
-def _seconds(gpu: Context, work: Callable[[], object], rounds: int = ROUNDS) -> float:
-    """The least time of `work` on the device, started often enough to hide the start."""
+class _Watch:
+    """Notes the command buffers of all commands, for their times on the device."""
 
-    def once(repeats: int) -> float:
-        gpu.queue.wait()
-        start = time.perf_counter()
-        for _ in range(repeats):
-            work()
-        gpu.queue.wait()
-        return (time.perf_counter() - start) / repeats
+    def __init__(self) -> None:
+        self.noted: list[Any] = []
 
-    once(1)  # compiles
-    best = once(1)
+    def note(self, command: Command, commands: Any) -> None:
+        """Called by the queue."""
+        self.noted.append(commands)
+
+
+def device_seconds(gpu: Context, work: Callable[[], object], rounds: int = ROUNDS) -> float:
+    """The least time that the commands of `work` take on the device, one after the other."""
+    work()  # compiles
+    gpu.queue.wait()
+    times = []
     for _ in range(rounds):
-        best = min(best, once(max(1, round(SECONDS / max(best, 1e-6)))))
-    return best
+        watch = _Watch()
+        observer, gpu.queue.observer = gpu.queue.observer, watch
+        try:
+            work()
+            gpu.queue.wait()
+        finally:
+            gpu.queue.observer = observer
+        times.append(sum(float(c.GPUEndTime() - c.GPUStartTime()) for c in watch.noted))
+    return min(times)
 
 
 def _bandwidth(gpu: Context) -> float:
-    size = min(COPIED, gpu.info.memory_limit // 16)
+    size = min(COPIED[gpu.info.simd_hardware], gpu.info.memory_limit // 16)
     spec = Spec((size // 4,), dt.float32)
     array, op = empty(gpu, spec), TABLE["negative"]
     call = Call(gpu, op, (array,), {}, (spec,))
-    return 2 * size / _seconds(gpu, lambda: RUNNERS["negative"](call))
+    return 2 * size / device_seconds(gpu, lambda: RUNNERS["negative"](call))
 
 
 def _pipeline(gpu: Context, name: str) -> Pipeline:
@@ -102,22 +116,29 @@ def _arithmetic(gpu: Context, dtype: Dtype) -> float:
     """Halves are multiplied in pairs, as GPUs do it."""
     pipeline = _pipeline(gpu, dtype.name)
     out = gpu.buffer(4 * THREADS)
-    arguments = (out, struct.pack("I", TURNS))
+    turns = TURNS[gpu.info.simd_hardware]
+    arguments = (out, struct.pack("I", turns))
     group = (min(256, pipeline.max_threads), 1, 1)
-    taken = _seconds(gpu, lambda: gpu.queue.dispatch(pipeline, arguments, (THREADS, 1, 1), group))
-    return 2.0 * (4 // dtype.itemsize) * THREADS * TURNS * CHAINS / taken
+    taken = device_seconds(
+        gpu, lambda: gpu.queue.dispatch(pipeline, arguments, (THREADS, 1, 1), group)
+    )
+    return 2.0 * (4 // dtype.itemsize) * THREADS * turns * CHAINS / taken
 
 
 def _dispatch(gpu: Context) -> float:
-    """Kernels that do almost nothing, each on the result of the one before."""
+    """Kernels that do almost nothing, each on the result of the one before: by the host's clock."""
     pipeline, out = _pipeline(gpu, "float32"), gpu.buffer(128)
     arguments = (out, struct.pack("I", 1))
 
-    def work() -> None:
+    def run() -> float:
+        gpu.queue.wait()
+        start = time.perf_counter()
         for _ in range(DISPATCHES):
             gpu.queue.dispatch(pipeline, arguments, (32, 1, 1), (32, 1, 1))
+        gpu.queue.wait()
+        return time.perf_counter() - start
 
-    return _seconds(gpu, work) / DISPATCHES
+    return min(run() for _ in range(ROUNDS)) / DISPATCHES
 
 
 def _products(gpu: Context) -> Iterator[tuple[str, float]]:
@@ -139,5 +160,5 @@ def _products(gpu: Context) -> Iterator[tuple[str, float]]:
             if cost > HOPELESS * min(costs.values()):
                 continue
             with forced(matmul=name):
-                taken = _seconds(gpu, partial(RUNNERS["matmul"], call), 2)
+                taken = device_seconds(gpu, partial(RUNNERS["matmul"], call), 2)
             yield f"{name} {dtype.name}", 2.0 * side**3 / taken

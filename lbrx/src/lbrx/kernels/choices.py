@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import re
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from lbrx import env
+from lbrx.metal.calibration_file import device_file, replace_file
 
 FORMAT = 1
 log = logging.getLogger("lbrx")
@@ -21,8 +18,7 @@ Choices = Mapping[tuple[str, str], str]
 
 def path(device: str) -> Path:
     """Where the choices for a device are kept."""
-    name = re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")
-    return env.cache_dir() / f"tuning-{name}.json"
+    return device_file("tuning", device)
 
 
 def read(device: str) -> Choices:
@@ -67,10 +63,5 @@ def write(device: str, choices: Choices) -> Path:
     for (family, kind), variant in sorted(choices.items()):
         families.setdefault(family, {})[kind] = variant
     file = path(device)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=file.parent) as folder:
-        aside = Path(folder) / file.name
-        content = {"format": FORMAT, "device": device, "choices": families}
-        aside.write_text(json.dumps(content, indent=2) + "\n")
-        os.replace(aside, file)
+    replace_file(file, {"format": FORMAT, "device": device, "choices": families})
     return file

@@ -23,7 +23,8 @@ TILES = {"serial": (16, 32), "serial_row": (1, 64), "threads": (4, 1)}
 GROUP = 64  # threads
 COLUMN_BYTES = 32 << 20  # of covered elements at a time: more are written in several steps
 
-# Costs are microseconds.
+# Costs are microseconds. Speeds of processors are those of two threads of a Zen 4, scaled to the
+# device's measured products.
 DISPATCH = 5.0
 EMULATED = 100  # times slower: kernels that are not meant for the device
 DIRECT_SPEED = 60e3  # operations of a processor
@@ -137,6 +138,7 @@ def _direct_cost(variant: str) -> Cost:
         width = problem.window.results[1]
         wasted = -(-width // columns) * columns / width
         slowness = 1 / DIRECT_SPEED + 1 / (LOADING * min(filters, problem.filters))
+        slowness /= matmul.of_processor(info, 1.0)
         if info.simd_hardware:
             slowness = 1 / (THREADS_SHARE * matmul.peak(info))
         meant = info.simd_hardware is (variant == "threads")
@@ -195,7 +197,8 @@ def _direct(
 
 
 def _product_cost(info: DeviceInfo, problem: Convolution) -> float:
-    speed = matmul.peak(info) / 2 if info.simd_hardware else PRODUCT_SPEED
+    product = matmul.of_processor(info, PRODUCT_SPEED)
+    speed = matmul.peak(info) / 2 if info.simd_hardware else product
     copied = 0 if problem.is_pointwise else problem.images * problem.groups * problem.covered
     written = copied * problem.places * problem.dtype.itemsize
     copying = 2 * written / matmul.bandwidth(info) if info.simd_hardware else written / 4 * COPYING

@@ -40,7 +40,8 @@ EMULATED = 1e6  # for kernels that work on the device but are not made for it
 SERIAL_SPEED = 130e3  # operations
 SERIAL_PACKING = (0.2e-3, 0.4e-3)  # per element of y, if its rows or its columns are contiguous
 
-M1_PEAK, M1_BANDWIDTH = 2.6e12, 68e9  # for GPUs that are not in the table of chips
+ZEN4_PRODUCTS = 190e3  # operations of float32 products by BLAS on that processor
+M1_PEAK, M1_BANDWIDTH = 2.6e12, 68e9  # for GPUs of which nothing is known or measured
 
 
 @dataclass(frozen=True)
@@ -250,6 +251,12 @@ def product_rate(info: DeviceInfo, variant: str, dtype: Dtype, otherwise: float)
     """Operations per microsecond of large products by a variant: measured, else what is given."""
     measured = info.product_rate(variant, dtype.name)
     return measured / 1e6 if measured else otherwise
+
+
+def of_processor(info: DeviceInfo, speed: float) -> float:
+    """A speed that was measured on two threads of a Zen 4, on another processor: in proportion to
+    its products, where those were measured."""
+    return speed * product_rate(info, "mps", dt.float32, ZEN4_PRODUCTS) / ZEN4_PRODUCTS
 
 
 def pipeline(

@@ -16,6 +16,7 @@ from lbrx.kernels import elementwise
 from lbrx.kernels.arrays import buffer_of, empty
 from lbrx.kernels.matmul import (
     DISPATCH,
+    ZEN4_PRODUCTS,
     MatmulProblem,
     Matrix,
     bandwidth,
@@ -34,7 +35,6 @@ TYPES = {dt.float32: MPS.MPSDataTypeFloat32, dt.float16: MPS.MPSDataTypeFloat16}
 # Microseconds for encoding, and per element that is packed, cast or finished, measured on two
 # threads of a Zen 4. OF_PEAK is the approximate fraction of the peak on Apple's GPUs.
 ENCODING = 15.0
-BLAS_SPEED = 190e3  # operations per microsecond
 PACKING, CASTING, FINISHING = 0.25e-3, 0.2e-3, 0.2e-3
 OF_PEAK = 0.85
 KEPT = 512  # cached descriptors and multiplications
@@ -63,7 +63,7 @@ def _cost(info: DeviceInfo, problem: MatmulProblem) -> float:
         time = max(problem.operations / speed, read / bandwidth(info))
         return encoding + time + problem.finishes * (DISPATCH + 8.0 * results / bandwidth(info))
     packed = problem.members * (problem.m + problem.n) * problem.k
-    speed = product_rate(info, "mps", problem.dtype, BLAS_SPEED)
+    speed = product_rate(info, "mps", problem.dtype, ZEN4_PRODUCTS)
     time = problem.operations / speed + packed * PACKING
     return encoding + time + problem.finishes * (DISPATCH + results * FINISHING)
 

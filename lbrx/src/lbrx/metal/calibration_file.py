@@ -8,6 +8,7 @@ import math
 import os
 import re
 import tempfile
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,24 @@ FORMAT = 1
 log = logging.getLogger("lbrx")
 
 
+def device_file(kind: str, device: str) -> Path:
+    """The file that keeps what was measured of a device."""
+    name = re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")
+    return env.cache_dir() / f"{kind}-{name}.json"
+
+
+def replace_file(file: Path, content: Mapping[str, Any]) -> None:
+    """Write JSON atomically."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=file.parent) as folder:
+        aside = Path(folder) / file.name
+        aside.write_text(json.dumps(content, indent=2) + "\n")
+        os.replace(aside, file)
+
+
 def path(device: str) -> Path:
     """Where the calibration of a device is kept."""
-    name = re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")
-    return env.cache_dir() / f"calibration-{name}.json"
+    return device_file("calibration", device)
 
 
 def read(device: str) -> Calibration | None:
@@ -66,11 +81,6 @@ def _rate(table: dict[str, Any], name: str) -> float:
 def write(device: str, found: Calibration) -> Path:
     """Replace the stored calibration atomically."""
     file = path(device)
-    file.parent.mkdir(parents=True, exist_ok=True)
     content = {"format": FORMAT, "device": device, **asdict(found)}
-    content["products"] = dict(found.products)
-    with tempfile.TemporaryDirectory(dir=file.parent) as folder:
-        aside = Path(folder) / file.name
-        aside.write_text(json.dumps(content, indent=2) + "\n")
-        os.replace(aside, file)
+    replace_file(file, {**content, "products": dict(found.products)})
     return file

@@ -5,21 +5,19 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from lbrx import dtype as dt
-from lbrx import env
 from lbrx.kernels.arrays import empty, whole_buffer
+from lbrx.kernels.calibrating import device_seconds
 from lbrx.kernels.registry import RUNNERS, Call
-from lbrx.metal import Context
-from lbrx.metal.commands import Command
+from lbrx.metal import Context, calibration_file
 from lbrx.ops import TABLE, Attributes, Spec
 from lbrx.scheduler.report import save
 
@@ -99,36 +97,12 @@ def _best(gpu: Context, name: str, shapes: list[tuple[int, ...]], attributes: At
         inputs.append(array)
     op = TABLE[name]
     outputs = op.infer(specs, attributes)
-    watch = _Watch()
-    observer, gpu.queue.observer = gpu.queue.observer, watch
-    try:
-        for _ in range(REPEATS):
-            RUNNERS[name](Call(gpu, op, tuple(inputs), attributes, outputs))
-        gpu.queue.wait()
-    finally:
-        gpu.queue.observer = observer
-    return watch.best(REPEATS)
-
-
-class _Watch:
-    """Records device times."""
-
-    def __init__(self) -> None:
-        self.noted: list[Any] = []
-
-    def note(self, command: Command, commands: Any) -> None:
-        self.noted.append(commands)
-
-    def best(self, repeats: int) -> float:
-        """Device seconds of runs that consist of the same number of commands."""
-        spans = [float(c.GPUEndTime() - c.GPUStartTime()) for c in self.noted]
-        each = len(spans) // repeats
-        return min(sum(spans[i * each : (i + 1) * each]) for i in range(repeats))
+    call = Call(gpu, op, tuple(inputs), attributes, outputs)
+    return device_seconds(gpu, lambda: RUNNERS[name](call), REPEATS)
 
 
 def _path(device: str) -> Path:
-    name = re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")
-    return env.cache_dir() / f"roofline-{name}.json"
+    return calibration_file.device_file("roofline", device)
 
 
 def _read(path: Path, device: str) -> Roofline | None:

@@ -63,7 +63,7 @@ kernel void copy_chunks(device const B* in [[buffer(0)]], device B* out [[buffer
   if (any(at.xy >= size)) return;
   device const B* from = plane(in, walk, at.z) + long(at.y) * walk.source.y;
   device B* to = plane(out, walk, at.z) + long(at.y) * walk.target.y;
-  to[at.x] = from[at.x];
+  to[at.x] = from[at.x] | B(0);  // a value: compilers copy memory by parts of 8 bytes
 }
 
 // ---- transposes: the source is contiguous along y, the target along x ----
