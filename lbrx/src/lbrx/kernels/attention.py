@@ -31,8 +31,6 @@ SPLIT_FROM = 1024  # keys; with fewer, a second pass costs more than more thread
 SPLIT = 512  # keys per threadgroup above that
 DECODE_THREADS = 256
 FLASH_DEPTHS = (64, 80, 96, 128, 256)
-FLASH_QUERIES = 32
-FLASH_THREADS = 128
 GROUPED_ROWS = 8  # pairs of a query and a head that share keys, in a threadgroup
 # Head sizes by the types of queries and of the cache. Quantized values are rounded to float16.
 GROUPED_DEPTHS = {
@@ -44,6 +42,8 @@ GROUPED_CHUNKS = 256  # at most
 GROUPED_KEYS = 256  # of a chunk, at least
 GROUPED_PER_CORE = 2  # threadgroups
 SOME_CORES = 32  # of GPUs that do not say how many they have
+FLASH_GROUPS = 4  # simdgroups
+COPIED = 16  # bytes that kernels copy at once into threadgroup memory
 MERGE_VALUES = 16  # features of a result that one thread merges
 
 
@@ -94,6 +94,15 @@ class AttentionOperands:
         arrays = (self.query, self.key, self.value, self.mask, self.lengths, self.out)
         buffers = [ABSENT if x is None else whole_buffer(x) for x in arrays]
         return [*buffers, self.record(problem, chunks)]
+
+    @property
+    def aligned(self) -> bool:
+        """Whether rows of queries, keys and values begin at multiples of what is copied at once."""
+        return all(
+            stride * array.dtype.itemsize % COPIED == 0
+            for array in (self.query, self.key, self.value)
+            for stride in (array.layout.offset, *array.layout.strides[:-1])
+        ) and all(whole_buffer(x).offset % COPIED == 0 for x in (self.query, self.key, self.value))
 
     def record(self, problem: AttentionProblem, chunks: int) -> bytes:
         """`Attention` of `attention.h`."""
@@ -294,6 +303,37 @@ def decode_serial(gpu: Context, problem: AttentionProblem, operands: AttentionOp
     shares.merge(gpu, problem, operands)
 
 
+@dataclass(frozen=True)
+class FlashBlocks:
+    """The blocks of a flash kernel, as the instances in attention_flash.metal have them."""
+
+    name: str
+    factor: Dtype  # what is multiplied
+    rows: int  # queries of a simdgroup
+    keys: int  # at a time
+
+    @property
+    def queries(self) -> int:
+        """Of a threadgroup."""
+        return FLASH_GROUPS * self.rows
+
+    def memory(self, depth: int) -> int:
+        """Bytes of threadgroup memory: for keys and for values, in padded rows."""
+        return 2 * self.keys * (depth * self.factor.itemsize + COPIED)
+
+
+def flash_blocks(info: DeviceInfo, problem: AttentionProblem) -> FlashBlocks:
+    """The large ones where there are tensor cores, which threadgroup memory for them shows."""
+    deep = problem.depth
+    if problem.dtype.itemsize == 2:
+        large = FlashBlocks("flash_large", problem.dtype, 16, 32 if deep == 256 else 64)
+        if large.memory(deep) <= info.threadgroup_memory:
+            return large
+    if problem.dtype is dt.float16:
+        return FlashBlocks("flash", dt.float16, 8, 16 if deep == 256 else 32)
+    return FlashBlocks("flash", dt.float32, 8, {128: 16, 256: 8}.get(deep, 32))
+
+
 def _flash_can(info: DeviceInfo, problem: AttentionProblem) -> bool:
     same = problem.depth == problem.value_depth
     return info.simdgroup_matrix and same and problem.depth in FLASH_DEPTHS
@@ -305,14 +345,18 @@ def _flash_cost(info: DeviceInfo, problem: AttentionProblem) -> float:
 
 @family.variant("flash", can=_flash_can, cost=_flash_cost)
 def flash(gpu: Context, problem: AttentionProblem, operands: AttentionOperands) -> None:
-    """One threadgroup per block of queries; simdgroup matrices compute the products."""
-    function = f"{_function(problem, 'flash')}_{problem.depth}"
-    blocks = -(-problem.queries // FLASH_QUERIES)
+    """One threadgroup per block of queries; simdgroups multiply tiles."""
+    blocks = flash_blocks(gpu.info, problem)
+    function = f"{_function(problem, blocks.name)}_{problem.depth}"
+    constants = {3: problem.cap > 0, 4: operands.aligned, 5: operands.mask is not None}
+    count = -(-problem.queries // blocks.queries)
+    threads = FLASH_GROUPS * 32
     gpu.queue.dispatch(
-        gpu.shaders.pipeline("attention_simd", function, {3: problem.cap > 0}, safe_math=True),
+        gpu.shaders.pipeline("attention_flash", function, constants, safe_math=True),
         operands.arguments(problem),
-        (blocks * FLASH_THREADS, problem.batch * problem.heads, 1),
-        (FLASH_THREADS, 1, 1),
+        (count * threads, problem.batch * problem.heads, 1),
+        (threads, 1, 1),
+        threadgroup_memory=(blocks.memory(problem.depth),),
         kernel="attention",
         variant="flash",
     )
