@@ -12,6 +12,7 @@ from lbrx import shape as sh
 from lbrx.dtype import Dtype
 from lbrx.kernels import elementwise
 from lbrx.kernels.arrays import empty, kernel_name, placed, size_class, whole_buffer
+from lbrx.kernels.matmul_tiles import COPIED, has_tensor_cores
 from lbrx.kernels.registry import Call, KernelFamily, Sample, computes
 from lbrx.metal import Buffer, Context, DeviceInfo, Pipeline
 from lbrx.metal.commands import recorder
@@ -42,8 +43,7 @@ GROUPED_CHUNKS = 256  # at most
 GROUPED_KEYS = 256  # of a chunk, at least
 GROUPED_PER_CORE = 2  # threadgroups
 SOME_CORES = 32  # of GPUs that do not say how many they have
-FLASH_GROUPS = 4  # simdgroups
-COPIED = 16  # bytes that kernels copy at once into threadgroup memory
+MANY_KEYS = 128  # of a flash kernel at a time, on tensor cores
 MERGE_VALUES = 16  # features of a result that one thread merges
 
 
@@ -310,28 +310,32 @@ class FlashBlocks:
     name: str
     factor: Dtype  # what is multiplied
     rows: int  # queries of a simdgroup
+    groups: int  # simdgroups
     keys: int  # at a time
 
     @property
     def queries(self) -> int:
-        """Of a threadgroup."""
-        return FLASH_GROUPS * self.rows
+        """Queries of a threadgroup."""
+        return self.groups * self.rows
 
     def memory(self, depth: int) -> int:
-        """Bytes of threadgroup memory: for keys and for values, in padded rows."""
-        return 2 * self.keys * (depth * self.factor.itemsize + COPIED)
+        """Bytes of threadgroup memory: keys and values in padded rows; with many, those of two
+        blocks, and the queries, from a multiple of 1024 on."""
+        if self.keys < MANY_KEYS:
+            return 2 * self.keys * (depth * self.factor.itemsize + COPIED)
+        return (self.queries + 4 * self.keys) * depth * self.factor.itemsize + 1024
 
 
 def flash_blocks(info: DeviceInfo, problem: AttentionProblem) -> FlashBlocks:
-    """The large ones where there are tensor cores, which threadgroup memory for them shows."""
-    deep = problem.depth
-    if problem.dtype.itemsize == 2:
-        large = FlashBlocks("flash_large", problem.dtype, 16, 32 if deep == 256 else 64)
-        if large.memory(deep) <= info.threadgroup_memory:
-            return large
-    if problem.dtype is dt.float16:
-        return FlashBlocks("flash", dt.float16, 8, 16 if deep == 256 else 32)
-    return FlashBlocks("flash", dt.float32, 8, {128: 16, 256: 8}.get(deep, 32))
+    """Large ones for tensor cores, else those that fit into an Apple GPU's threadgroup memory."""
+    depth, dtype = problem.depth, problem.dtype
+    if dtype.itemsize == 2 and has_tensor_cores(info):
+        if depth in (64, 128):
+            return FlashBlocks("flash_large", dtype, 16, 8, MANY_KEYS)
+        return FlashBlocks("flash_large", dtype, 16, 4, 32 if depth == 256 else 64)
+    if dtype is dt.float16:
+        return FlashBlocks("flash", dtype, 8, 4, 16 if depth == 256 else 32)
+    return FlashBlocks("flash", dt.float32, 8, 4, {128: 16, 256: 8}.get(depth, 32))
 
 
 def _flash_can(info: DeviceInfo, problem: AttentionProblem) -> bool:
@@ -348,9 +352,10 @@ def flash(gpu: Context, problem: AttentionProblem, operands: AttentionOperands) 
     """One threadgroup per block of queries; simdgroups multiply tiles."""
     blocks = flash_blocks(gpu.info, problem)
     function = f"{_function(problem, blocks.name)}_{problem.depth}"
-    constants = {3: problem.cap > 0, 4: operands.aligned, 5: operands.mask is not None}
+    sizes = {0: problem.depth, 1: problem.value_depth}
+    constants = {**sizes, 3: problem.cap > 0, 4: operands.aligned, 5: operands.mask is not None}
     count = -(-problem.queries // blocks.queries)
-    threads = FLASH_GROUPS * 32
+    threads = blocks.groups * 32
     gpu.queue.dispatch(
         gpu.shaders.pipeline("attention_flash", function, constants, safe_math=True),
         operands.arguments(problem),
@@ -472,7 +477,12 @@ class KeyShares:
         threads = -(-problem.value_depth // 32) * 32
         gpu.queue.dispatch(
             gpu.shaders.pipeline("attention_grouped", name, {}, safe_math=True),
-            [self.sums, self.marks, whole_buffer(operands.out), operands.record(problem, self.chunks)],
+            [
+                self.sums,
+                self.marks,
+                whole_buffer(operands.out),
+                operands.record(problem, self.chunks),
+            ],
             (problem.rows * threads, 1, 1),
             (threads, 1, 1),
             kernel="attention",

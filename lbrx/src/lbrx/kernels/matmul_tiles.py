@@ -26,12 +26,11 @@ from lbrx.storage import Array
 
 # Not measured: published fractions of the peak of Apple GPUs.
 SMALL_OF_PEAK, LARGE_OF_PEAK = 0.6, 0.8
-THREADGROUPS_A_CORE = 2  # per core, to hide latency
 SPLIT_THREADGROUPS = 512
 LEAST_DEPTH = 256  # of k per threadgroup, at least
 SWIZZLE_FROM = 4  # rows of tiles
-MOST_SWIZZLE = 3
 COPIED = 16  # bytes that kernels copy at once into threadgroup memory
+TILES_MEMORY = 32 << 10  # of threadgroup memory on GPUs without tensor cores
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ class Tiling:
     columns: int
     depth: int  # of k in threadgroup memory at a time
     stages: int  # that many depths
-    of_peak: float
+    of_peak: float  # of a GPU's, if all cores are busy
 
     @property
     def m(self) -> int:
@@ -59,7 +58,18 @@ class Tiling:
 
     @property
     def threads(self) -> int:
+        """Threads of a threadgroup."""
         return self.down * self.across * 32
+
+    @property
+    def a_core(self) -> int:
+        """Threadgroups that a core needs to hide latency, which stages hide by themselves."""
+        return 2 if self.stages == 1 else 1
+
+    @property
+    def swizzle(self) -> int:
+        """The rows of tiles that follow each other, as a power of two, at most."""
+        return 1 if self.stages == 1 else 3
 
     def memory(self, dtype: Dtype) -> int:
         """Bytes of threadgroup memory. Rows or columns are lines with padding."""
@@ -70,18 +80,32 @@ class Tiling:
         )
         return sum(sides) * dtype.itemsize * self.stages
 
+    @property
+    def share(self) -> float:
+        """The time of a threadgroup, relative to others with the same k."""
+        return self.m * self.n / self.of_peak
+
     def count(self, problem: MatmulProblem) -> int:
         """Threadgroups for the results of a problem."""
         return -(-problem.m // self.m) * -(-problem.n // self.n) * problem.members
 
 
-# From large to small. The first are for tensor cores and a large threadgroup memory.
+# From large to small; the second list is for tensor cores, with one threadgroup a core.
 TILINGS = (
-    Tiling("256", 2, 4, 64, 64, 64, 3, LARGE_OF_PEAK),
-    Tiling("128", 2, 2, 64, 64, 32, 3, LARGE_OF_PEAK),
     Tiling("64", 2, 2, 32, 32, 16, 1, LARGE_OF_PEAK),
     Tiling("32", 2, 2, 16, 16, 16, 1, SMALL_OF_PEAK),
 )
+TENSOR_TILINGS = (
+    Tiling("tensor256", 2, 4, 64, 64, 64, 4, 0.6),
+    Tiling("tensor128", 2, 4, 64, 32, 64, 4, 0.45),
+    Tiling("tensor64", 2, 2, 32, 32, 64, 3, 0.2),
+)
+
+
+def has_tensor_cores(info: DeviceInfo) -> bool:
+    """Whether tile.h multiplies halves on tensor cores. Such GPUs have more threadgroup memory
+    than those without."""
+    return info.threadgroup_memory > TILES_MEMORY
 
 
 def _can_tile(info: DeviceInfo, problem: MatmulProblem) -> bool:
@@ -136,16 +160,11 @@ def splitk(
 
 def tiling_for(info: DeviceInfo, problem: MatmulProblem) -> Tiling:
     """Large tiles reuse more of the data they load; small ones give more threadgroups."""
-    enough = THREADGROUPS_A_CORE * (info.cores or 1)
-    return next(
-        (t for t in _tilings(info, problem.dtype) if t.count(problem) >= enough), TILINGS[-1]
-    )
-
-
-def _tilings(info: DeviceInfo, dtype: Dtype) -> list[Tiling]:
-    """Those that the device has threadgroup memory for."""
-    small = [t for t in TILINGS if t.stages == 1 or dtype.itemsize == 2]
-    return [t for t in small if t.memory(dtype) <= info.threadgroup_memory]
+    cores = info.cores or 1
+    if has_tensor_cores(info) and problem.dtype.itemsize == 2:
+        return min(TENSOR_TILINGS, key=lambda t: -(-t.count(problem) // cores) * t.share)
+    large, small = TILINGS
+    return large if large.count(problem) >= large.a_core * cores else small
 
 
 def _split(info: DeviceInfo, problem: MatmulProblem) -> tuple[Tiling, int]:
@@ -160,7 +179,7 @@ def _tiling_time(
     info: DeviceInfo, problem: MatmulProblem, tiling: Tiling, threadgroups: int
 ) -> float:
     """Microseconds: the larger of computing time and reading time."""
-    busy = min(1.0, threadgroups / (THREADGROUPS_A_CORE * (info.cores or 1)))
+    busy = min(1.0, threadgroups / (tiling.a_core * (info.cores or 1)))
     operations = 2.0 * tiling.count(problem) * tiling.m * tiling.n * problem.k
     computing = operations / (tiling.of_peak * peak(info) * busy)
     read = (problem.m + problem.n) * problem.k * problem.members * problem.dtype.itemsize
@@ -176,7 +195,7 @@ def _dispatch_tiles(
     depth: int,
 ) -> None:
     down, across = -(-problem.m // tiling.m), -(-problem.n // tiling.n)
-    swizzle = min((down // SWIZZLE_FROM).bit_length(), MOST_SWIZZLE)
+    swizzle = min((down // SWIZZLE_FROM).bit_length(), tiling.swizzle)
     constants = {
         1: problem.x.transposed,
         2: problem.y.transposed,

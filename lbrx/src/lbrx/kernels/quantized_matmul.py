@@ -23,8 +23,8 @@ from lbrx.kernels.matmul import (
     is_aligned,
     peak,
 )
+from lbrx.kernels.matmul_tiles import COPIED, Tiling, has_tensor_cores
 from lbrx.kernels.mps import TYPES as MPS_TYPES
-from lbrx.kernels.matmul_tiles import COPIED, Tiling
 from lbrx.kernels.mps import times_rows
 from lbrx.kernels.quantized import Stored, decode, pipeline, stored
 from lbrx.kernels.registry import Call, KernelFamily, Sample, computes
@@ -221,9 +221,8 @@ TILINGS = (
 def tiling_for(info: DeviceInfo, problem: QuantizedProduct) -> Tiling:
     """The largest tiles that the device has memory for and that the rows fill."""
     large, small = TILINGS
-    halves = problem.dtype.itemsize == 2
-    fits = halves and large.memory(problem.dtype) <= info.threadgroup_memory
-    return large if fits and problem.m > small.m else small
+    able = has_tensor_cores(info) and problem.dtype.itemsize == 2
+    return large if able and problem.m > small.m else small
 
 
 def _tiles_cost(info: DeviceInfo, problem: QuantizedProduct) -> float:

@@ -87,6 +87,7 @@ inline float masked(constant Attention& a, Seen seen, device const float* mask, 
 }
 
 constant constexpr float LOG2E = 1.442695041f;
+constant constexpr float MUCH = 8;  // by which a maximum must grow: weights are below 2^MUCH
 
 // `LINES` rows of a lane, eight apart, and of `BLOCKS` blocks of keys two neighbours each.
 template <uint LINES, uint BLOCKS>
@@ -97,55 +98,61 @@ struct OnlineSoftmax {
     for (uint i = 0; i < LINES; i++) peak[i] = -INFINITY, total[i] = 0.0f;
   }
 
-  // From products to scores: scaled and masked. `row` and `key` are those of the lane's first ones.
+  // From products to scores, scaled and masked, in powers of two. Returns what they still have to be
+  // multiplied by. `row` and `key` are those of the lane's first ones.
   template <typename S>
-  void score(thread S& scores, constant Attention& a, thread const Task& task,
-             device const float* mask, uint row, int j0, int key) const {
-    if (MASKED || CAPPED || j0 < task.begun || j0 + int(BLOCKS * 8) > task.hidden) {
-#pragma unroll
-      for (uint i = 0; i < LINES; i++) {
-        const uint at = min(row + i * 8, a.queries - 1);
-        const Seen seen = seen_by(a, task.valid, at);
-        device const float* mask_row = mask + (MASKED ? row_at(a.mask, task.b, task.h, at) : 0);
-#pragma unroll
-        for (uint j = 0; j < BLOCKS; j++) {
-          const float2 pair = scores.pair(i, j);
-          const int k = key + int(j * 8);
-          scores.set(i, j, float2(masked(a, seen, mask_row, k, pair.x),
-                                  masked(a, seen, mask_row, k + 1, pair.y)) * LOG2E);
-        }
-      }
-    } else {
-#pragma unroll
-      for (uint i = 0; i < LINES; i++)
-#pragma unroll
-        for (uint j = 0; j < BLOCKS; j++) scores.set(i, j, scores.pair(i, j) * (a.scale * LOG2E));
-    }
-  }
-
-  // From scores to weights; `sums` are scaled to the new maxima. `R` knows the lanes of a row.
-  template <typename R, uint DEPTH, typename S, typename V>
-  void update(thread S& scores, thread V& sums) {
+  float score(thread S& scores, constant Attention& a, thread const Task& task,
+              device const float* mask, uint row, int j0, int key) const {
+    const bool seen_by_all = j0 >= task.begun && j0 + int(BLOCKS * 8) <= task.hidden;
+    if (!MASKED && !CAPPED && seen_by_all && a.scale > 0.0f) return a.scale * LOG2E;
 #pragma unroll
     for (uint i = 0; i < LINES; i++) {
-      float above = peak[i];
+      const uint at = min(row + i * 8, a.queries - 1);
+      const Seen seen = seen_by(a, task.valid, at);
+      device const float* mask_row = mask + (MASKED ? row_at(a.mask, task.b, task.h, at) : 0);
 #pragma unroll
-      for (uint j = 0; j < BLOCKS; j++) above = max(above, max(scores.pair(i, j).x, scores.pair(i, j).y));
-      above = R::row_max(above);
-      const float less = pivot(above), shrink = tile::exp2(peak[i] - less);
+      for (uint j = 0; j < BLOCKS; j++) {
+        const float2 pair = scores.pair(i, j);
+        const int k = key + int(j * 8);
+        scores.set(i, j, float2(masked(a, seen, mask_row, k, pair.x),
+                                masked(a, seen, mask_row, k + 1, pair.y)) * LOG2E);
+      }
+    }
+    return 1.0f;
+  }
+
+  // From scores to weights. `sums` are scaled to new maxima, but only if these are much larger, as
+  // weights may well be larger than one. `R` knows the lanes of a row.
+  template <typename R, uint DEPTH, typename S, typename V>
+  void update(thread S& scores, float factor, thread V& sums) {
+    float shrink[LINES];
+    bool changed = false;
+#pragma unroll
+    for (uint i = 0; i < LINES; i++) {
+      float above = max(scores.pair(i, 0).x, scores.pair(i, 0).y);
+#pragma unroll
+      for (uint j = 1; j < BLOCKS; j++) above = max(above, max(scores.pair(i, j).x, scores.pair(i, j).y));
+      above = R::row_max(above) * factor;
+      above = above > peak[i] + MUCH ? above : peak[i];
+      const float less = pivot(above);
+      shrink[i] = tile::exp2(peak[i] - less);
+      changed = changed || shrink[i] != 1.0f;
       peak[i] = above;
       float sum = 0.0f;
 #pragma unroll
       for (uint j = 0; j < BLOCKS; j++) {
-        const float2 pair = scores.pair(i, j) - less;
+        const float2 pair = fma(scores.pair(i, j), factor, -less);
         const float2 weight = float2(tile::exp2(pair.x), tile::exp2(pair.y));
         scores.set(i, j, weight);
         sum += weight.x + weight.y;
       }
-      total[i] = fma(total[i], shrink, sum);
-#pragma unroll
-      for (uint d = 0; d < DEPTH / 8; d++) sums.set(i, d, sums.pair(i, d) * shrink);
+      total[i] = fma(total[i], shrink[i], sum);
     }
+    if (!simd_any(changed)) return;
+#pragma unroll
+    for (uint i = 0; i < LINES; i++)
+#pragma unroll
+      for (uint d = 0; d < DEPTH / 8; d++) sums.set(i, d, sums.pair(i, d) * shrink[i]);
   }
 
   // Results: the sums divided by the totals. `row` and `out` are of the lane's first ones.
@@ -183,6 +190,7 @@ struct FlashEngine {
   using C = typename F::C;
   using Scores = tile::Sums<C, F::ROWS, F::KEYS>;
   static constant constexpr int KEYS = F::KEYS;
+  static constant constexpr uint STEP = F::KEYS < 16 ? F::KEYS : 16;  // of a product's depth
 
   static void run(HeadArrays<T, KV> head, constant Attention& a, Task task, threadgroup C* keys,
                   uint thread_index, uint simdgroup, uint lane) {
@@ -209,10 +217,11 @@ struct FlashEngine {
       for (uint d = 0; d < F::D / 16; d++) {
         tile::Right<C, 16, F::KEYS> k;
         k.load(keys + d * 16, F::WIDTH, true);
-        tile::multiply_add(scores, q.slice(d), k);
+        tile::multiply_add(scores, q.template slice<16>(d), k);
       }
-      softmax.score(scores, a, task, head.mask, own, j0, j0 + int(Scores::column(lane)));
-      softmax.template update<Scores, F::D>(scores, sums);
+      const float factor =
+          softmax.score(scores, a, task, head.mask, own, j0, j0 + int(Scores::column(lane)));
+      softmax.template update<Scores, F::D>(scores, factor, sums);
 
       tile::Copy<>::template wait<0>();
       threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -223,10 +232,10 @@ struct FlashEngine {
       tile::Left<C, F::ROWS, F::KEYS> weights;
       weights.round(scores);
 #pragma unroll
-      for (uint j = 0; j < F::KEYS / 16; j++) {
-        tile::Right<C, 16, F::D> v;
-        v.load(values + j * 16 * F::WIDTH, F::WIDTH, false);
-        tile::multiply_add(sums, weights.slice(j), v);
+      for (uint j = 0; j < F::KEYS / STEP; j++) {
+        tile::Right<C, STEP, F::D> v;
+        v.load(values + j * STEP * F::WIDTH, F::WIDTH, false);
+        tile::multiply_add(sums, weights.template slice<STEP>(j), v);
       }
     }
     softmax.template write<Scores, F::D>(sums, head.out + own * F::D + Scores::column(lane), own,
@@ -289,11 +298,10 @@ struct FlashEngine<C, C, F, true> {
       threadgroup_barrier(mem_flags::mem_threadgroup);
       copy(next, head, a, j0 + KEYS, last, thread_index);
       softmetal::warpgroup_sums<F::KEYS> scores;
-      for (uint i = 0; i < 2; i++)
-        for (uint j = 0; j < F::KEYS / 8; j++) scores.set(i, j, 0.0f);
       multiply_keys(scores, queries + simdgroup / 4 * 64 * 64, here);
-      softmax.score(scores, a, task, head.mask, own, j0, j0 + int(Lane::column(lane)));
-      softmax.template update<Lane, F::D>(scores, sums);
+      const float factor =
+          softmax.score(scores, a, task, head.mask, own, j0, j0 + int(Lane::column(lane)));
+      softmax.template update<Lane, F::D>(scores, factor, sums);
       multiply_values(sums, scores, here + Rows::size);
       threadgroup C* free = here;
       here = next;
@@ -319,7 +327,8 @@ struct FlashEngine<C, C, F, true> {
     for (uint d = 0; d < F::D; d += 16) {
       const ulong left = Warpgroup::operand(queries + d / 64 * F::QUERIES * 64 + d % 64, GROUP, BLOCK);
       const ulong right = Warpgroup::operand(keys + d / 64 * F::KEYS * 64 + d % 64, GROUP, BLOCK);
-      Warpgroup::multiply_add(scores, left, right, false, false);
+      if (d == 0) Warpgroup::template multiply_add<false>(scores, left, right, false, false);
+      else Warpgroup::template multiply_add<true>(scores, left, right, false, false);
     }
     Warpgroup::commit();
     Warpgroup::template wait<0>();
@@ -337,7 +346,7 @@ struct FlashEngine<C, C, F, true> {
 #pragma unroll
     for (uint j = 0; j < F::KEYS / 16; j++) {
       const ulong right = Warpgroup::operand(values + j * 16 * 64, GROUP, BLOCK);
-      Warpgroup::multiply_add(sums, rounded[j], right, true);
+      Warpgroup::template multiply_add<true>(sums, rounded[j], right, true);
     }
     Warpgroup::commit();
     Warpgroup::template wait<0>();

@@ -171,9 +171,10 @@ struct Engine<T, G, true> {
       operands.copy(memory + stage * Given::SIZE, p, stage);
       tile::Copy<>::commit();
     }
-    uint reading = 0, writing = G::STAGES - 2;
+    // There is at least one turn: with a test before the first, sums would be copied before the end.
+    uint reading = 0, writing = G::STAGES - 2, turn = 0;
     const uint turns = operands.turns();
-    for (uint turn = 0; turn < turns; turn++) {
+    do {
       tile::Copy<>::template wait<int(G::STAGES) - 3>();
       Warpgroup::publish();
       threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -183,7 +184,8 @@ struct Engine<T, G, true> {
       Warpgroup::template wait<1>();
       reading = reading + 1 == G::STAGES ? 0 : reading + 1;
       writing = writing + 1 == G::STAGES ? 0 : writing + 1;
-    }
+      turn++;
+    } while (turn < turns);
     Warpgroup::template wait<0>();
   }
 
@@ -196,7 +198,7 @@ struct Engine<T, G, true> {
     for (uint k = 0; k < G::DEPTH; k += 16) {
       const ulong left = Warpgroup::operand(x + (X_TRANSPOSED ? k * 64 : k), 8 * LINE, BLOCK);
       const ulong right = Warpgroup::operand(y + (Y_TRANSPOSED ? k : k * 64), 8 * LINE, BLOCK);
-      Warpgroup::multiply_add(sums, left, right, X_TRANSPOSED, !Y_TRANSPOSED);
+      Warpgroup::template multiply_add<true>(sums, left, right, X_TRANSPOSED, !Y_TRANSPOSED);
     }
     Warpgroup::commit();
   }

@@ -149,11 +149,12 @@ struct Engine<T, C, G, true> {
   static uint row(uint simdgroup, uint lane, uint i) { return simdgroup * 16 + i * 8 + Lane::row(lane); }
   static uint column(uint, uint lane, uint j) { return j * 8 + Lane::column(lane); }
 
-  // The products of a turn end within the next one: three stages. Loads are a turn ahead of decoding.
+  // The products of a turn end within the next one: three stages. Loads are two turns ahead of
+  // decoding, as they take longer than a turn.
   void run(Weight weight, device const void* x, constant Product& p, uint row, uint column,
            threadgroup T* stages, uint thread_index, uint simdgroup) {
     stages = Warpgroup::aligned(stages);
-    Decoding<T, C, G, Right> decoding, ahead;
+    Decoding<T, C, G, Right> decoding, after, last;
     for (uint j = 0; j < ACROSS; j++)
       for (uint i = 0; i < DOWN; i++) sums.set(i, j, 0.0f);
     copy_rows<T, G, Left>(stages, x, p, row, 0, thread_index);
@@ -161,22 +162,26 @@ struct Engine<T, C, G, true> {
     decoding.load(weight, p, column, 0, thread_index);
     decoding.write(stages + Left::size, weight, p, column, 0, thread_index);
     decoding.load(weight, p, column, G::DEPTH, thread_index);
-    uint reading = 0;
-    for (uint k = 0; k < p.k; k += G::DEPTH) {
+    after.load(weight, p, column, 2 * G::DEPTH, thread_index);
+    // There is at least one turn: with a test before the first, sums would be copied before the end.
+    uint reading = 0, k = 0;
+    do {
       const uint writing = reading == 2 ? 0 : reading + 1;
       threadgroup T* next = stages + writing * SIZE;
       tile::Copy<>::template wait<0>();
       Warpgroup::publish();
       threadgroup_barrier(mem_flags::mem_threadgroup);
-      multiply(stages + reading * SIZE, simdgroup / 4);
       copy_rows<T, G, Left>(next, x, p, row, k + G::DEPTH, thread_index);
       tile::Copy<>::commit();
-      ahead.load(weight, p, column, k + 2 * G::DEPTH, thread_index);
+      last.load(weight, p, column, k + 3 * G::DEPTH, thread_index);
+      multiply(stages + reading * SIZE, simdgroup / 4);
       decoding.write(next + Left::size, weight, p, column, k + G::DEPTH, thread_index);
-      decoding = ahead;
+      decoding = after;
+      after = last;
       Warpgroup::template wait<1>();
       reading = writing;
-    }
+      k += G::DEPTH;
+    } while (k < p.k);
     Warpgroup::template wait<0>();
   }
 
@@ -186,7 +191,7 @@ struct Engine<T, C, G, true> {
     for (uint d = 0; d < G::DEPTH; d += 16) {
       const ulong left = Warpgroup::operand(from + down * 64 * 64 + d, 1024, 1024);
       const ulong right = Warpgroup::operand(from + Left::size + d, 1024, 1024);
-      Warpgroup::multiply_add(sums, left, right, false, false);
+      Warpgroup::template multiply_add<true>(sums, left, right, false, false);
     }
     Warpgroup::commit();
   }

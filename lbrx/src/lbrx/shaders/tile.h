@@ -76,13 +76,13 @@ struct Left {
         simdgroup_load(blocks[i][j], from + (transposed ? j * 8 * leading + i * 8 : i * 8 * leading + j * 8),
                        leading, ulong2(0), transposed);
   }
-  // The n-th part of the depth, 16 long.
-  Left<T, ROWS, 16, TENSOR> slice(uint n) const {
-    Left<T, ROWS, 16, TENSOR> found;
+  // The n-th part of the depth, PART long.
+  template <uint PART> Left<T, ROWS, PART, TENSOR> slice(uint n) const {
+    Left<T, ROWS, PART, TENSOR> found;
 #pragma unroll
     for (uint i = 0; i < ROWS / 8; i++)
 #pragma unroll
-      for (uint j = 0; j < 2; j++) found.blocks[i][j] = blocks[i][2 * n + j];
+      for (uint j = 0; j < PART / 8; j++) found.blocks[i][j] = blocks[i][PART / 8 * n + j];
     return found;
   }
   // Takes the sums of another product, rounded to T.
@@ -145,12 +145,13 @@ template <typename T, uint ROWS, uint COLUMNS>
 struct Sums<T, ROWS, COLUMNS, true> : softmetal::tensor_sums<ROWS, COLUMNS> {};
 template <typename T, uint ROWS, uint DEPTH>
 struct Left<T, ROWS, DEPTH, true> : softmetal::tensor_left<T, ROWS, DEPTH> {
-  Left<T, ROWS, 16, true> slice(uint n) const {
-    Left<T, ROWS, 16, true> found;
+  template <uint PART> Left<T, ROWS, PART, true> slice(uint n) const {
+    Left<T, ROWS, PART, true> found;
 #pragma unroll
     for (uint i = 0; i < ROWS / 16; i++)
 #pragma unroll
-      for (uint j = 0; j < 4; j++) found.words[i][0][j] = this->words[i][n][j];
+      for (uint j = 0; j < PART / 4; j++)
+        found.words[i][j / 4][j % 4] = this->words[i][PART / 16 * n + j / 4][j % 4];
     return found;
   }
 };

@@ -15,8 +15,8 @@ template <class T>
 constexpr bool has_tensor_tiles = __is_same(T, _Float16) || __is_same(T, __bf16);
 constexpr bool has_async_copies = true;
 
-// One instruction: right to 2 units in the last place.
-SM_INLINE float tile_exp2(float x) { return __nvvm_ex2_approx_f(x); }
+// One instruction: right to 2 units in the last place, and zero where that would be denormal.
+SM_INLINE float tile_exp2(float x) { return __nvvm_ex2_approx_ftz_f(x); }
 
 SM_INLINE sm_u32 shared_address(const void* p) {
   return (sm_u32)(sm_u64)(__attribute__((address_space(3))) const char*)p;
@@ -79,9 +79,11 @@ SM_INLINE void multiply_blocks(metal::vec<float, 2>& upper, metal::vec<float, 2>
 }
 
 template <class T> SM_INLINE sm_u32 rounded_pair(metal::vec<float, 2> pair) {
-  const T values[2] = {(T)pair.x, (T)pair.y};
   sm_u32 word;
-  __builtin_memcpy(&word, values, sizeof word);
+  if constexpr (__is_same(T, _Float16))
+    __asm__("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(pair.y), "f"(pair.x));
+  else
+    __asm__("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(pair.y), "f"(pair.x));
   return word;
 }
 

@@ -61,46 +61,49 @@ template <class T> struct warpgroup {
     words[2] = rounded_pair<T>(c), words[3] = rounded_pair<T>(d);
   }
 
-  // Starts to add a product with a depth of 16. `across`: the lines of an operand are along its rows,
-  // if it is the left one, or columns, instead of the depth. The left one may be in registers.
-  template <class Sums>
+  // Starts to add a product with a depth of 16 to the sums, or to zeros unless `Adding`. `across`: the
+  // lines of an operand are along its rows, if it is the left one, or columns, instead of the depth.
+  // The left one may be in registers.
+  template <bool Adding, class Sums>
   static SM_INLINE void multiply_add(Sums& d, sm_u64 a, sm_u64 b, bool left_across,
                                      bool right_across) {
-    if (left_across) right_across ? add<1, 1>(d, a, b) : add<1, 0>(d, a, b);
-    else right_across ? add<0, 1>(d, a, b) : add<0, 0>(d, a, b);
+    if (left_across) right_across ? add<Adding, 1, 1>(d, a, b) : add<Adding, 1, 0>(d, a, b);
+    else right_across ? add<Adding, 0, 1>(d, a, b) : add<Adding, 0, 0>(d, a, b);
   }
-  template <class Sums>
+  template <bool Adding, class Sums>
   static SM_INLINE void multiply_add(Sums& d, const sm_u32 (&a)[4], sm_u64 b, bool right_across) {
-    right_across ? add<1>(d, a, b) : add<0>(d, a, b);
+    right_across ? add<Adding, 1>(d, a, b) : add<Adding, 0>(d, a, b);
   }
 
  private:
-  template <int LeftAcross, int RightAcross>
+  template <int Adding, int LeftAcross, int RightAcross>
   static SM_INLINE void add(warpgroup_sums<64>& d, sm_u64 a, sm_u64 b) {
     if constexpr (__is_same(T, _Float16))
       __asm__ volatile(
-          "{ .reg .pred p; setp.eq.u32 p, 0, 0; "
+          "{ .reg .pred p; setp.ne.u32 p, %36, 0; "
           "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
           "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
           "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
           "}, %32, %33, p, 1, 1, %34, %35; }"
           : SM_EIGHT(0)
-          : "l"(a), "l"(b), "n"(LeftAcross), "n"(RightAcross) : "memory");
+          : "l"(a), "l"(b), "n"(LeftAcross), "n"(RightAcross), "n"(Adding)
+            : "memory");
     else
       __asm__ volatile(
-          "{ .reg .pred p; setp.eq.u32 p, 0, 0; "
+          "{ .reg .pred p; setp.ne.u32 p, %36, 0; "
           "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
           "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
           "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
           "}, %32, %33, p, 1, 1, %34, %35; }"
           : SM_EIGHT(0)
-          : "l"(a), "l"(b), "n"(LeftAcross), "n"(RightAcross) : "memory");
+          : "l"(a), "l"(b), "n"(LeftAcross), "n"(RightAcross), "n"(Adding)
+            : "memory");
   }
-  template <int LeftAcross, int RightAcross>
+  template <int Adding, int LeftAcross, int RightAcross>
   static SM_INLINE void add(warpgroup_sums<128>& d, sm_u64 a, sm_u64 b) {
     if constexpr (__is_same(T, _Float16))
       __asm__ volatile(
-          "{ .reg .pred p; setp.eq.u32 p, 0, 0; "
+          "{ .reg .pred p; setp.ne.u32 p, %68, 0; "
           "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
           "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
           "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
@@ -108,10 +111,11 @@ template <class T> struct warpgroup {
           "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
           "}, %64, %65, p, 1, 1, %66, %67; }"
           : SM_EIGHT(0), SM_EIGHT(8)
-          : "l"(a), "l"(b), "n"(LeftAcross), "n"(RightAcross) : "memory");
+          : "l"(a), "l"(b), "n"(LeftAcross), "n"(RightAcross), "n"(Adding)
+            : "memory");
     else
       __asm__ volatile(
-          "{ .reg .pred p; setp.eq.u32 p, 0, 0; "
+          "{ .reg .pred p; setp.ne.u32 p, %68, 0; "
           "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
           "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
           "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
@@ -119,13 +123,14 @@ template <class T> struct warpgroup {
           "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
           "}, %64, %65, p, 1, 1, %66, %67; }"
           : SM_EIGHT(0), SM_EIGHT(8)
-          : "l"(a), "l"(b), "n"(LeftAcross), "n"(RightAcross) : "memory");
+          : "l"(a), "l"(b), "n"(LeftAcross), "n"(RightAcross), "n"(Adding)
+            : "memory");
   }
-  template <int LeftAcross, int RightAcross>
+  template <int Adding, int LeftAcross, int RightAcross>
   static SM_INLINE void add(warpgroup_sums<256>& d, sm_u64 a, sm_u64 b) {
     if constexpr (__is_same(T, _Float16))
       __asm__ volatile(
-          "{ .reg .pred p; setp.eq.u32 p, 0, 0; "
+          "{ .reg .pred p; setp.ne.u32 p, %132, 0; "
           "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {"
           "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
           "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
@@ -137,10 +142,11 @@ template <class T> struct warpgroup {
           "%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
           "}, %128, %129, p, 1, 1, %130, %131; }"
           : SM_EIGHT(0), SM_EIGHT(8), SM_EIGHT(16), SM_EIGHT(24)
-          : "l"(a), "l"(b), "n"(LeftAcross), "n"(RightAcross) : "memory");
+          : "l"(a), "l"(b), "n"(LeftAcross), "n"(RightAcross), "n"(Adding)
+            : "memory");
     else
       __asm__ volatile(
-          "{ .reg .pred p; setp.eq.u32 p, 0, 0; "
+          "{ .reg .pred p; setp.ne.u32 p, %132, 0; "
           "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {"
           "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
           "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
@@ -152,34 +158,37 @@ template <class T> struct warpgroup {
           "%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
           "}, %128, %129, p, 1, 1, %130, %131; }"
           : SM_EIGHT(0), SM_EIGHT(8), SM_EIGHT(16), SM_EIGHT(24)
-          : "l"(a), "l"(b), "n"(LeftAcross), "n"(RightAcross) : "memory");
+          : "l"(a), "l"(b), "n"(LeftAcross), "n"(RightAcross), "n"(Adding)
+            : "memory");
   }
-  template <int RightAcross>
+  template <int Adding, int RightAcross>
   static SM_INLINE void add(warpgroup_sums<64>& d, const sm_u32 (&a)[4], sm_u64 b) {
     if constexpr (__is_same(T, _Float16))
       __asm__ volatile(
-          "{ .reg .pred p; setp.eq.u32 p, 0, 0; "
+          "{ .reg .pred p; setp.ne.u32 p, %38, 0; "
           "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
           "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
           "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
           "}, {%32,%33,%34,%35}, %36, p, 1, 1, %37; }"
           : SM_EIGHT(0)
-          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(RightAcross) : "memory");
+          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(RightAcross), "n"(Adding)
+            : "memory");
     else
       __asm__ volatile(
-          "{ .reg .pred p; setp.eq.u32 p, 0, 0; "
+          "{ .reg .pred p; setp.ne.u32 p, %38, 0; "
           "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
           "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
           "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
           "}, {%32,%33,%34,%35}, %36, p, 1, 1, %37; }"
           : SM_EIGHT(0)
-          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(RightAcross) : "memory");
+          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(RightAcross), "n"(Adding)
+            : "memory");
   }
-  template <int RightAcross>
+  template <int Adding, int RightAcross>
   static SM_INLINE void add(warpgroup_sums<128>& d, const sm_u32 (&a)[4], sm_u64 b) {
     if constexpr (__is_same(T, _Float16))
       __asm__ volatile(
-          "{ .reg .pred p; setp.eq.u32 p, 0, 0; "
+          "{ .reg .pred p; setp.ne.u32 p, %70, 0; "
           "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
           "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
           "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
@@ -187,10 +196,11 @@ template <class T> struct warpgroup {
           "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
           "}, {%64,%65,%66,%67}, %68, p, 1, 1, %69; }"
           : SM_EIGHT(0), SM_EIGHT(8)
-          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(RightAcross) : "memory");
+          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(RightAcross), "n"(Adding)
+            : "memory");
     else
       __asm__ volatile(
-          "{ .reg .pred p; setp.eq.u32 p, 0, 0; "
+          "{ .reg .pred p; setp.ne.u32 p, %70, 0; "
           "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
           "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
           "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
@@ -198,7 +208,8 @@ template <class T> struct warpgroup {
           "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
           "}, {%64,%65,%66,%67}, %68, p, 1, 1, %69; }"
           : SM_EIGHT(0), SM_EIGHT(8)
-          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(RightAcross) : "memory");
+          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(RightAcross), "n"(Adding)
+            : "memory");
   }
 };
 
