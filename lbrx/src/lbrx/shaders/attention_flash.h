@@ -1,5 +1,5 @@
-// Attention for many queries: simdgroups keep a block of queries, their sums and their scores as tiles,
-// and go through blocks of keys and values in threadgroup memory.
+// Attention for many queries: simdgroups keep a block of queries, their sums and their scores as
+// tiles, and go through blocks of keys and values in threadgroup memory.
 #pragma once
 #include "attention.h"
 #include "tile.h"
@@ -7,13 +7,14 @@
 constant bool ALIGNED [[function_constant(4)]];  // rows begin at multiples of 16 bytes
 constant bool MASKED [[function_constant(5)]];
 
-// A threadgroup has GROUPS simdgroups with ROWS queries each; C is the type of the products' operands.
+// A threadgroup has GROUPS simdgroups with ROWS queries each; C is the type of what is multiplied.
+// Rows in threadgroup memory are padded as in tile::Panel.
 template <typename C_, uint D_, uint ROWS_, uint GROUPS_, uint KEYS_>
 struct Flash {
   using C = C_;
   static constant constexpr uint D = D_, ROWS = ROWS_, GROUPS = GROUPS_, KEYS = KEYS_;
   static constant constexpr uint QUERIES = ROWS * GROUPS, THREADS = GROUPS * 32;
-  static constant constexpr uint CHUNK = 16 / sizeof(C), WIDTH = D + CHUNK;  // with padding, as in tile::Panel
+  static constant constexpr uint CHUNK = 16 / sizeof(C), WIDTH = D + CHUNK;
 };
 
 // ---- rows in threadgroup memory ----
@@ -67,7 +68,8 @@ struct Task {
   int begun, hidden;  // keys from `begun` up to `hidden` are visible to all
 };
 
-inline Task task_of(constant Attention& a, device const int* lengths, uint head, uint block, uint most) {
+inline Task task_of(constant Attention& a, device const int* lengths, uint head, uint block,
+                    uint most) {
   Task task;
   task.b = head / a.heads, task.h = head % a.heads, task.kv_head = task.h / a.group;
   task.i0 = block * most, task.queries = min(most, a.queries - task.i0);
@@ -80,7 +82,8 @@ inline Task task_of(constant Attention& a, device const int* lengths, uint head,
 }
 
 // The score of a key that may be hidden.
-inline float masked(constant Attention& a, Seen seen, device const float* mask, int at, float product) {
+inline float masked(constant Attention& a, Seen seen, device const float* mask, int at,
+                    float product) {
   const bool visible = at >= seen.first && at < seen.last;
   const float added = MASKED && visible ? mask[at * a.mask_key] : 0.0f;
   return visible ? scored(a, product, added) : -INFINITY;
@@ -131,7 +134,8 @@ struct OnlineSoftmax {
     for (uint i = 0; i < LINES; i++) {
       float above = max(scores.pair(i, 0).x, scores.pair(i, 0).y);
 #pragma unroll
-      for (uint j = 1; j < BLOCKS; j++) above = max(above, max(scores.pair(i, j).x, scores.pair(i, j).y));
+      for (uint j = 1; j < BLOCKS; j++)
+        above = max(above, max(scores.pair(i, j).x, scores.pair(i, j).y));
       above = R::row_max(above) * factor;
       above = above > peak[i] + MUCH ? above : peak[i];
       const float less = pivot(above);
@@ -325,7 +329,8 @@ struct FlashEngine<C, C, F, true> {
     Warpgroup::begin();
 #pragma unroll
     for (uint d = 0; d < F::D; d += 16) {
-      const ulong left = Warpgroup::operand(queries + d / 64 * F::QUERIES * 64 + d % 64, GROUP, BLOCK);
+      const ulong left =
+          Warpgroup::operand(queries + d / 64 * F::QUERIES * 64 + d % 64, GROUP, BLOCK);
       const ulong right = Warpgroup::operand(keys + d / 64 * F::KEYS * 64 + d % 64, GROUP, BLOCK);
       if (d == 0) Warpgroup::template multiply_add<false>(scores, left, right, false, false);
       else Warpgroup::template multiply_add<true>(scores, left, right, false, false);
@@ -373,8 +378,9 @@ kernel void attention_flash(
     uint thread_index [[thread_index_in_threadgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {
   using C = typename F::C;
-  constexpr bool TOGETHER = HasWarpgroups<C>::value && IsSame<T, C>::value && IsSame<KV, C>::value &&
-                            F::D % 64 == 0 && F::D <= 128 && F::KEYS == 128;
+  constexpr bool PLAIN = IsSame<T, C>::value && IsSame<KV, C>::value;
+  constexpr bool TOGETHER = tile::Target<C>::WARPGROUPS && PLAIN && F::D % 64 == 0 && F::D <= 128 &&
+                            F::KEYS == 128;
   // Under a causal mask the last queries see most keys: they begin first.
   const Task task = task_of(a, lengths, group.y, groups.x - 1 - group.x, F::QUERIES);
   const HeadArrays<T, KV> head = {query + row_at(a.query, task.b, task.h, 0),

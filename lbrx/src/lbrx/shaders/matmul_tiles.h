@@ -8,19 +8,10 @@ constant bool Y_TRANSPOSED [[function_constant(2)]];
 constant bool ALIGNED [[function_constant(3)]];  // rows begin at multiples of 16 bytes
 constant uint SWIZZLE [[function_constant(4)]];
 
-constant constexpr uint SIMD = 32;
+using tile::Tiling;
 
-// The tiling of a product: a threadgroup has DOWN by ACROSS simdgroups, each with ROWS by COLUMNS
-// results. `DEPTH` of k is in threadgroup memory at a time, `STAGES` times.
-template <uint DOWN_, uint ACROSS_, uint ROWS_, uint COLUMNS_, uint DEPTH_, uint STAGES_>
-struct Tiling {
-  static constant constexpr uint DOWN = DOWN_, ACROSS = ACROSS_, ROWS = ROWS_, COLUMNS = COLUMNS_;
-  static constant constexpr uint DEPTH = DEPTH_, STAGES = STAGES_;
-  static constant constexpr uint M = DOWN * ROWS, N = ACROSS * COLUMNS;
-  static constant constexpr uint THREADS = DOWN * ACROSS * SIMD;
-};
-
-// The operands of a threadgroup in threadgroup memory. Each is stored in the order it has in device memory.
+// The operands of a threadgroup in threadgroup memory, each in the order that it has in device
+// memory.
 template <typename T, typename G, bool SWIZZLED = false>
 struct Operands {
   using XRows = tile::Panel<T, G::M, G::DEPTH, G::THREADS, SWIZZLED>;
@@ -60,7 +51,8 @@ struct Step {
 
   void load(threadgroup const T* from, uint row, uint column, uint k) {
     using All = Operands<T, G>;
-    if (X_TRANSPOSED) left.load(from + k * All::XColumns::leading + row, All::XColumns::leading, true);
+    if (X_TRANSPOSED)
+      left.load(from + k * All::XColumns::leading + row, All::XColumns::leading, true);
     else left.load(from + row * All::XRows::leading + k, All::XRows::leading, false);
     from += All::X_SIZE;
     if (Y_TRANSPOSED)
@@ -224,7 +216,7 @@ kernel void matmul_tiles(device const T* x [[buffer(0)]], device const T* y [[bu
   const uint parts = (p.k + depth - 1) / depth;
   const uint member = group.z / parts, part = group.z % parts;
   const ulong2 start = batch_start(p, member);
-  constexpr bool TOGETHER = HasWarpgroups<T>::value && G::STAGES > 3 && G::DEPTH == 64;
+  constexpr bool TOGETHER = tile::Target<T>::WARPGROUPS && G::STAGES > 3 && G::DEPTH == 64;
   using Computing = Engine<T, G, TOGETHER>;
   const typename Computing::Given operands = {
       x + start.x + row * p.x_row, y + start.y + column * p.y_column, p.m - row, p.n - column,

@@ -9,24 +9,19 @@ struct Product {
 
 constant bool ALIGNED [[function_constant(3)]];  // rows of x begin at multiples of 16 bytes
 
-constant constexpr uint SIMD = 32;
+using tile::Tiling;
 
-// The tiling of a product: a threadgroup has DOWN by ACROSS simdgroups, each with ROWS by COLUMNS
-// results. `DEPTH` of k is in threadgroup memory at a time, `STAGES` times.
-template <uint DOWN_, uint ACROSS_, uint ROWS_, uint COLUMNS_, uint DEPTH_, uint STAGES_>
-struct Tiling {
-  static constant constexpr uint DOWN = DOWN_, ACROSS = ACROSS_, ROWS = ROWS_, COLUMNS = COLUMNS_;
-  static constant constexpr uint DEPTH = DEPTH_, STAGES = STAGES_;
-  static constant constexpr uint M = DOWN * ROWS, N = ACROSS * COLUMNS;
-  static constant constexpr uint THREADS = DOWN * ACROSS * SIMD;
-};
+// The number of an element type on the host.
+template <typename T> struct TypeNumber { static constant constexpr uint value = FLOAT; };
+template <> struct TypeNumber<half> { static constant constexpr uint value = HALF; };
+template <> struct TypeNumber<bfloat> { static constant constexpr uint value = BFLOAT; };
 
 // Rows of x as T.
 template <typename T, typename G, typename Lines>
 inline void copy_rows(threadgroup T* to, device const void* x, constant Product& p, uint row, uint k,
                       uint thread_index) {
   const uint rows = p.m - row, depth = k < p.k ? p.k - k : 0;
-  if (ALIGNED && tile::IsType<T>::value == VALUES) {
+  if (ALIGNED && TypeNumber<T>::value == VALUES) {
     Lines::load(to, static_cast<device const T*>(x) + ulong(row) * p.k + k, p.k, rows, depth,
                 thread_index, true);
     return;
@@ -146,7 +141,9 @@ struct Engine<T, C, G, true> {
   static constant constexpr uint DOWN = 2, ACROSS = G::N / 8, SIZE = Left::size + Right::size;
   softmetal::warpgroup_sums<G::N> sums;
 
-  static uint row(uint simdgroup, uint lane, uint i) { return simdgroup * 16 + i * 8 + Lane::row(lane); }
+  static uint row(uint simdgroup, uint lane, uint i) {
+    return simdgroup * 16 + i * 8 + Lane::row(lane);
+  }
   static uint column(uint, uint lane, uint j) { return j * 8 + Lane::column(lane); }
 
   // The products of a turn end within the next one: three stages. Loads are two turns ahead of
@@ -209,7 +206,7 @@ kernel void matmul_tiles(device const uchar* data [[buffer(0)]],
                          uint thread_index [[thread_index_in_threadgroup]],
                          uint simdgroup [[simdgroup_index_in_threadgroup]],
                          uint lane [[thread_index_in_simdgroup]]) {
-  constexpr bool TOGETHER = HasWarpgroups<T>::value && G::STAGES == 3 && G::DEPTH == 64;
+  constexpr bool TOGETHER = tile::Target<T>::WARPGROUPS && G::STAGES == 3 && G::DEPTH == 64;
   using Computing = Engine<T, C, G, TOGETHER>;
   const uint row = group.y * G::M, column = group.x * G::N;
   Computing engine;

@@ -9,14 +9,17 @@ template <typename T>
 struct Values {
   alignas(16) T units[2][UNIT];
 
+  static void copy(threadgroup T* to, thread const T* from) {
+    *(threadgroup uint4*)to = *(thread const uint4*)from;
+  }
   // The units begin at `first` and `second` of a line of a tile::Panel.
   template <typename P>
   void write(threadgroup T* panel, uint line, uint first, uint second) const {
     constexpr uint CHUNK = 16 / sizeof(T);
 #pragma unroll
     for (uint i = 0; i < UNIT; i += CHUNK) {
-      *(threadgroup uint4*)(panel + P::offset(line, first + i)) = *(thread const uint4*)(units[0] + i);
-      *(threadgroup uint4*)(panel + P::offset(line, second + i)) = *(thread const uint4*)(units[1] + i);
+      copy(panel + P::offset(line, first + i), units[0] + i);
+      copy(panel + P::offset(line, second + i), units[1] + i);
     }
   }
 };
@@ -101,7 +104,8 @@ struct Run<Q4_0> {
   template <typename T>
   static void decode(Raw raw, Weight, RunPlace at, thread Values<T>& values) {
     const ulong block = block_of_32(at);
-    const uint4 codes(raw.codes(block, 0), raw.codes(block, 1), raw.codes(block, 2), raw.codes(block, 3));
+    const uint4 codes(raw.codes(block, 0), raw.codes(block, 1), raw.codes(block, 2),
+                      raw.codes(block, 3));
     const float scale = at.inside ? raw.scale(block) : 0.0f;
     decode_nibbles(codes, float2(scale), float2(-8 * scale), values);
   }

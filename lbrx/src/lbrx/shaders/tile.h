@@ -12,37 +12,39 @@ using namespace metal;
 #if __has_include(<softmetal/tiles>)
 #include <softmetal/tiles>
 #define LBRX_SOFTMETAL_TILES
-template <typename T> struct IsTensor {
-  static constant constexpr bool value = softmetal::has_tensor_tiles<T>;
-};
-template <typename T> struct HasWarpgroups {
-  static constant constexpr bool value = softmetal::has_warpgroup_tiles<T>;
-};
-struct IsAsync {
-  static constant constexpr bool value = softmetal::has_async_copies;
-};
-#else
-template <typename T> struct IsTensor {
-  static constant constexpr bool value = false;
-};
-template <typename T> struct HasWarpgroups {
-  static constant constexpr bool value = false;
-};
-struct IsAsync {
-  static constant constexpr bool value = false;
-};
 #endif
 
 namespace tile {
 
-// The number of an element type on the host.
-template <typename T> struct IsType;
-template <> struct IsType<float> { static constant constexpr uint value = 0; };
-template <> struct IsType<half> { static constant constexpr uint value = 1; };
-template <> struct IsType<bfloat> { static constant constexpr uint value = 2; };
+// What the target has for products of T: tensor cores, and those that four simdgroups use together.
+#ifdef LBRX_SOFTMETAL_TILES
+template <typename T>
+struct Target {
+  static constant constexpr bool TENSOR = softmetal::has_tensor_tiles<T>;
+  static constant constexpr bool WARPGROUPS = softmetal::has_warpgroup_tiles<T>;
+  static constant constexpr bool ASYNC = softmetal::has_async_copies;
+};
+#else
+template <typename T>
+struct Target {
+  static constant constexpr bool TENSOR = false, WARPGROUPS = false, ASYNC = false;
+};
+#endif
+
+// The tiling of a product: a threadgroup has DOWN by ACROSS simdgroups, each with ROWS by COLUMNS
+// results. `DEPTH` of k is in threadgroup memory at a time, `STAGES` times.
+template <uint DOWN_, uint ACROSS_, uint ROWS_, uint COLUMNS_, uint DEPTH_, uint STAGES_>
+struct Tiling {
+  static constant constexpr uint DOWN = DOWN_, ACROSS = ACROSS_, ROWS = ROWS_, COLUMNS = COLUMNS_;
+  static constant constexpr uint DEPTH = DEPTH_, STAGES = STAGES_;
+  static constant constexpr uint M = DOWN * ROWS, N = ACROSS * COLUMNS;
+  static constant constexpr uint THREADS = DOWN * ACROSS * 32;
+};
+
+// ---- tiles of a simdgroup ----
 
 // The sums of a product of tiles of T.
-template <typename T, uint ROWS, uint COLUMNS, bool TENSOR = IsTensor<T>::value>
+template <typename T, uint ROWS, uint COLUMNS, bool TENSOR = Target<T>::TENSOR>
 struct Sums {
   simdgroup_matrix<float, 8, 8> blocks[ROWS / 8][COLUMNS / 8];
 
@@ -63,8 +65,16 @@ struct Sums {
   }
 };
 
+// Block (i, j) of a tile.
+template <typename T>
+inline void load_block(thread simdgroup_matrix<T, 8, 8>& block, threadgroup const T* from,
+                       uint leading, bool transposed, uint i, uint j) {
+  from += transposed ? j * 8 * leading + i * 8 : i * 8 * leading + j * 8;
+  simdgroup_load(block, from, leading, ulong2(0), transposed);
+}
+
 // The operands. Memory holds rows `leading` elements apart, of the tile or of its transpose.
-template <typename T, uint ROWS, uint DEPTH, bool TENSOR = IsTensor<T>::value>
+template <typename T, uint ROWS, uint DEPTH, bool TENSOR = Target<T>::TENSOR>
 struct Left {
   simdgroup_matrix<T, 8, 8> blocks[ROWS / 8][DEPTH / 8];
 
@@ -73,8 +83,7 @@ struct Left {
     for (uint i = 0; i < ROWS / 8; i++)
 #pragma unroll
       for (uint j = 0; j < DEPTH / 8; j++)
-        simdgroup_load(blocks[i][j], from + (transposed ? j * 8 * leading + i * 8 : i * 8 * leading + j * 8),
-                       leading, ulong2(0), transposed);
+        load_block(blocks[i][j], from, leading, transposed, i, j);
   }
   // The n-th part of the depth, PART long.
   template <uint PART> Left<T, ROWS, PART, TENSOR> slice(uint n) const {
@@ -95,7 +104,7 @@ struct Left {
   }
 };
 
-template <typename T, uint DEPTH, uint COLUMNS, bool TENSOR = IsTensor<T>::value>
+template <typename T, uint DEPTH, uint COLUMNS, bool TENSOR = Target<T>::TENSOR>
 struct Right {
   simdgroup_matrix<T, 8, 8> blocks[DEPTH / 8][COLUMNS / 8];
 
@@ -104,8 +113,7 @@ struct Right {
     for (uint i = 0; i < DEPTH / 8; i++)
 #pragma unroll
       for (uint j = 0; j < COLUMNS / 8; j++)
-        simdgroup_load(blocks[i][j], from + (transposed ? j * 8 * leading + i * 8 : i * 8 * leading + j * 8),
-                       leading, ulong2(0), transposed);
+        load_block(blocks[i][j], from, leading, transposed, i, j);
   }
 };
 
@@ -124,9 +132,12 @@ inline void multiply_add(thread Sums<T, ROWS, COLUMNS, false>& sums,
                                       sums.blocks[i][j]);
 }
 
+// ---- threadgroup memory ----
+
 // Copies of 16 bytes into threadgroup memory, of which the elements from `count` on become zeros.
 // They have arrived after `wait`, which lets the last groups that ended with `commit` go on.
-template <bool ASYNC = IsAsync::value> struct Copy {
+template <bool ASYNC = Target<half>::ASYNC>
+struct Copy {
   template <typename T>
   static void start(threadgroup T* to, device const T* from, uint count) {
     constexpr uint MOST = 16 / sizeof(T);
