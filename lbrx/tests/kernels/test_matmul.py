@@ -57,7 +57,7 @@ CASES = {
     "single": ANY,
     "mps": ANY,
     "mps_wide": ANY,
-    "simd8x8": ANY,
+    "tiles": ANY,
     "splitk": LONG,
     "matvec": FEW_ROWS,
     "matvec_simd": FEW_ROWS,
@@ -171,7 +171,7 @@ def test_views(view, rng):
     """Of both operands: as they are where a leading dimension says it all, else copied."""
     (x, a), (y, b) = (operand(rng, shape, dt.float32) for shape in [(20, 24), (24, 22)])
     inner = view(a).shape[1]
-    for variant in ("mps", "serial", "simd8x8", "matvec"):
+    for variant in ("mps", "serial", "tiles", "matvec"):
         with forced(matmul=variant):
             close(view(x) @ y[:inner], view(a) @ b[:inner], dt.float32, 8)
             close(y[:inner].T @ view(x).T, (view(a) @ b[:inner]).T, dt.float32, 8)
@@ -200,7 +200,7 @@ BATCHES = [
 @pytest.mark.parametrize("shapes", BATCHES, ids=str)
 def test_batches(shapes, rng):
     (x, a), (y, b) = (operand(rng, shape, dt.float32) for shape in shapes)
-    for variant in ("mps", "serial", "simd8x8", "matvec", "matvec_simd"):
+    for variant in ("mps", "serial", "tiles", "matvec", "matvec_simd"):
         with forced(matmul=variant):
             close(x @ y, a @ b, dt.float32, 8)
     close(x.transpose(0, 1).contiguous().transpose(0, 1) @ y, a @ b, dt.float32, 8)
@@ -261,9 +261,9 @@ ON_A_PROCESSOR = [
 ]
 ON_AN_M1 = [
     ("mps", product(2048, 2048, 2048)),
-    ("simd8x8", product(2048, 2048, 2048, dt.float16)),
-    ("simd8x8", product(2048, 2048, 2048, dt.bfloat16)),
-    ("simd8x8", product(128, 128, 128)),
+    ("tiles", product(2048, 2048, 2048, dt.float16)),
+    ("tiles", product(2048, 2048, 2048, dt.bfloat16)),
+    ("tiles", product(128, 128, 128)),
     ("splitk", product(64, 64, 16384, dt.float16)),
     ("matvec_lines", product(1, 4096, 4096, dt.float16, **WEIGHTS)),
     ("matvec_simd", product(1, 4095, 4095, dt.float16, y=Matrix(True, 4095))),

@@ -244,7 +244,7 @@ FINISHES: list[Callable[[Tensor, Tensor], Tensor]] = [
 ]
 
 
-@pytest.mark.parametrize("variant", ["serial", "single", "matvec", "simd8x8", "mps"])
+@pytest.mark.parametrize("variant", ["serial", "single", "matvec", "tiles", "mps"])
 def test_finished_products_keep_their_bits(variant):
     x, w, b = normal(5, 300), normal(300, 70, seed=1), normal(70, seed=2)
     for finish in FINISHES:

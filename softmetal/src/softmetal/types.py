@@ -143,6 +143,7 @@ class Hardware:
     name: str  # "NVIDIA H200"
     architecture: str  # "sm_90"
     memory: int  # bytes
+    threadgroup_memory: int  # bytes that a threadgroup may use
 
 
 class Dispatch(NamedTuple):

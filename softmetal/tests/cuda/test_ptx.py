@@ -77,6 +77,58 @@ def test_kernels(name, architecture, tmp_path, ptxas_path):
     assert (tmp_path / "k.cubin").stat().st_size
 
 
+# Products of 64 rows, or by one simdgroup of 16, where the target has them.
+TILES = """
+#include <softmetal/tiles>
+template <typename T, bool> struct Tensor { static void run(threadgroup T*, device float*) {} };
+template <typename T, bool> struct Warpgroup { static void run(threadgroup T*, device float*) {} };
+template <typename T> struct Tensor<T, true> {
+  static void run(threadgroup T* s, device float* y) {
+    softmetal::tensor_left<T, 16, 16> a;
+    softmetal::tensor_right<T, 16, 16> b;
+    softmetal::tensor_sums<16, 16> c;
+    for (uint i = 0; i < 2; i++) for (uint j = 0; j < 2; j++) c.set(i, j, 0.0f);
+    a.load(s, 24, false);
+    b.load(s, 24, true);
+    softmetal::multiply_tiles<T, 16, 16, 16>(c, a, b);
+    y[0] = c.row_sum(c.pair(1, 1).y);
+  }
+};
+template <typename T> struct Warpgroup<T, true> {
+  static void run(threadgroup T* s, device float* y) {
+    using Group = softmetal::warpgroup<T>;
+    softmetal::warpgroup_sums<64> c;
+    const ulong operand = Group::operand(Group::aligned(s), 1024, 1024);
+    Group::publish();
+    Group::begin();
+    Group::template multiply_add<false>(c, operand, operand, false, true);
+    Group::commit();
+    Group::template wait<0>();
+    y[1] = c.pair(1, 7).x;
+  }
+};
+kernel void k(device KIND* x, device float* y, threadgroup KIND* s [[threadgroup(0)]], uint l [[thread_index_in_threadgroup]]) {
+  s[l] = x[l];
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  Tensor<KIND, softmetal::has_tensor_tiles<KIND>>::run(s, y);
+  Warpgroup<KIND, softmetal::has_warpgroup_tiles<KIND>>::run(s, y);
+}
+"""
+
+
+@pytest.mark.parametrize("kind", ["half", "bfloat", "float"])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_tiles(architecture, kind, tmp_path, ptxas_path):
+    program = compiler.compile_library(HEAD + TILES.replace("KIND", kind), CompileOptions())
+    artifact = compiler.compile_kernel(program, "k", {}, target=PtxTarget(architecture))
+    text = artifact.path.read_text()
+    halves, hopper = kind != "float", kind != "float" and architecture == "sm_90"
+    assert ("mma.sync.aligned.m16n8k16" in text) == ("ldmatrix.sync" in text) == halves
+    assert ("wgmma.mma_async" in text) == (".target sm_90a" in text) == hopper
+    ptxas.assemble(artifact.path, architecture, tmp_path / "k.cubin")
+    assert (tmp_path / "k.cubin").stat().st_size
+
+
 def test_the_description_is_that_of_the_cpu():
     for name in KERNELS:
         program = library(name, fast_math=False)

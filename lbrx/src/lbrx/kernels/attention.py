@@ -12,6 +12,7 @@ from lbrx import shape as sh
 from lbrx.dtype import Dtype
 from lbrx.kernels import elementwise
 from lbrx.kernels.arrays import empty, kernel_name, placed, size_class, whole_buffer
+from lbrx.kernels.matmul_tiles import COPIED, has_tensor_cores
 from lbrx.kernels.registry import Call, KernelFamily, Sample, computes
 from lbrx.metal import Buffer, Context, DeviceInfo, Pipeline
 from lbrx.metal.commands import recorder
@@ -31,8 +32,6 @@ SPLIT_FROM = 1024  # keys; with fewer, a second pass costs more than more thread
 SPLIT = 512  # keys per threadgroup above that
 DECODE_THREADS = 256
 FLASH_DEPTHS = (64, 80, 96, 128, 256)
-FLASH_QUERIES = 32
-FLASH_THREADS = 128
 GROUPED_ROWS = 8  # pairs of a query and a head that share keys, in a threadgroup
 # Head sizes by the types of queries and of the cache. Quantized values are rounded to float16.
 GROUPED_DEPTHS = {
@@ -44,6 +43,7 @@ GROUPED_CHUNKS = 256  # at most
 GROUPED_KEYS = 256  # of a chunk, at least
 GROUPED_PER_CORE = 2  # threadgroups
 SOME_CORES = 32  # of GPUs that do not say how many they have
+MANY_KEYS = 128  # of a flash kernel at a time, on tensor cores
 MERGE_VALUES = 16  # features of a result that one thread merges
 
 
@@ -94,6 +94,15 @@ class AttentionOperands:
         arrays = (self.query, self.key, self.value, self.mask, self.lengths, self.out)
         buffers = [ABSENT if x is None else whole_buffer(x) for x in arrays]
         return [*buffers, self.record(problem, chunks)]
+
+    @property
+    def aligned(self) -> bool:
+        """Whether rows of queries, keys and values begin at multiples of what is copied at once."""
+        return all(
+            stride * array.dtype.itemsize % COPIED == 0
+            for array in (self.query, self.key, self.value)
+            for stride in (array.layout.offset, *array.layout.strides[:-1])
+        ) and all(whole_buffer(x).offset % COPIED == 0 for x in (self.query, self.key, self.value))
 
     def record(self, problem: AttentionProblem, chunks: int) -> bytes:
         """`Attention` of `attention.h`."""
@@ -294,6 +303,41 @@ def decode_serial(gpu: Context, problem: AttentionProblem, operands: AttentionOp
     shares.merge(gpu, problem, operands)
 
 
+@dataclass(frozen=True)
+class FlashBlocks:
+    """The blocks of a flash kernel, as the instances in attention_flash.metal have them."""
+
+    name: str
+    factor: Dtype  # what is multiplied
+    rows: int  # queries of a simdgroup
+    groups: int  # simdgroups
+    keys: int  # at a time
+
+    @property
+    def queries(self) -> int:
+        """Queries of a threadgroup."""
+        return self.groups * self.rows
+
+    def memory(self, depth: int) -> int:
+        """Bytes of threadgroup memory: keys and values in padded rows; with many, those of two
+        blocks, and the queries, from a multiple of 1024 on."""
+        if self.keys < MANY_KEYS:
+            return 2 * self.keys * (depth * self.factor.itemsize + COPIED)
+        return (self.queries + 4 * self.keys) * depth * self.factor.itemsize + 1024
+
+
+def flash_blocks(info: DeviceInfo, problem: AttentionProblem) -> FlashBlocks:
+    """Large ones for tensor cores, else those that fit into an Apple GPU's threadgroup memory."""
+    depth, dtype = problem.depth, problem.dtype
+    if dtype.itemsize == 2 and has_tensor_cores(info):
+        if depth in (64, 128):
+            return FlashBlocks("flash_large", dtype, 16, 8, MANY_KEYS)
+        return FlashBlocks("flash_large", dtype, 16, 4, 32 if depth == 256 else 64)
+    if dtype is dt.float16:
+        return FlashBlocks("flash", dtype, 8, 4, 16 if depth == 256 else 32)
+    return FlashBlocks("flash", dt.float32, 8, 4, {128: 16, 256: 8}.get(depth, 32))
+
+
 def _flash_can(info: DeviceInfo, problem: AttentionProblem) -> bool:
     same = problem.depth == problem.value_depth
     return info.simdgroup_matrix and same and problem.depth in FLASH_DEPTHS
@@ -305,14 +349,19 @@ def _flash_cost(info: DeviceInfo, problem: AttentionProblem) -> float:
 
 @family.variant("flash", can=_flash_can, cost=_flash_cost)
 def flash(gpu: Context, problem: AttentionProblem, operands: AttentionOperands) -> None:
-    """One threadgroup per block of queries; simdgroup matrices compute the products."""
-    function = f"{_function(problem, 'flash')}_{problem.depth}"
-    blocks = -(-problem.queries // FLASH_QUERIES)
+    """One threadgroup per block of queries; simdgroups multiply tiles."""
+    blocks = flash_blocks(gpu.info, problem)
+    function = f"{_function(problem, blocks.name)}_{problem.depth}"
+    sizes = {0: problem.depth, 1: problem.value_depth}
+    constants = {**sizes, 3: problem.cap > 0, 4: operands.aligned, 5: operands.mask is not None}
+    count = -(-problem.queries // blocks.queries)
+    threads = blocks.groups * 32
     gpu.queue.dispatch(
-        gpu.shaders.pipeline("attention_simd", function, {3: problem.cap > 0}, safe_math=True),
+        gpu.shaders.pipeline("attention_flash", function, constants, safe_math=True),
         operands.arguments(problem),
-        (blocks * FLASH_THREADS, problem.batch * problem.heads, 1),
-        (FLASH_THREADS, 1, 1),
+        (count * threads, problem.batch * problem.heads, 1),
+        (threads, 1, 1),
+        threadgroup_memory=(blocks.memory(problem.depth),),
         kernel="attention",
         variant="flash",
     )
@@ -428,7 +477,12 @@ class KeyShares:
         threads = -(-problem.value_depth // 32) * 32
         gpu.queue.dispatch(
             gpu.shaders.pipeline("attention_grouped", name, {}, safe_math=True),
-            [self.sums, self.marks, whole_buffer(operands.out), operands.record(problem, self.chunks)],
+            [
+                self.sums,
+                self.marks,
+                whole_buffer(operands.out),
+                operands.record(problem, self.chunks),
+            ],
             (problem.rows * threads, 1, 1),
             (threads, 1, 1),
             kernel="attention",

@@ -312,11 +312,14 @@ def bits(dtype: Dtype) -> Dtype:
     return {1: dt.uint8, 2: dt.uint16, 4: dt.uint32, 8: dt.uint64}[dtype.itemsize]
 
 
-def is_aligned(buffer: Buffer | bytes, leading: int, batch: Shape, dtype: Dtype) -> bool:
-    """Whether rows are aligned so that four elements can be loaded at once."""
+def is_aligned(
+    buffer: Buffer | bytes, leading: int, batch: Shape, dtype: Dtype, nbytes: int | None = None
+) -> bool:
+    """Whether rows begin at multiples of `nbytes`, by default of four elements."""
     assert isinstance(buffer, Buffer)
-    whole_strides = all(stride % 4 == 0 for stride in (leading, *batch))
-    return whole_strides and buffer.offset % (4 * dtype.itemsize) == 0
+    step = nbytes or 4 * dtype.itemsize
+    strides = (stride * dtype.itemsize for stride in (leading, *batch))
+    return all(each % step == 0 for each in (buffer.offset, *strides))
 
 
 # ---- variants ----

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from lbrx import dtype as dt
+from lbrx.dtype import Dtype
 from lbrx.kernels.arrays import empty
 from lbrx.kernels.matmul import (
     DISPATCH,
@@ -23,15 +24,88 @@ from lbrx.metal import Buffer, Context, DeviceInfo
 from lbrx.ops import Spec
 from lbrx.storage import Array
 
-# Constants of matmul_tiles.h.
-SMALL_TILE, LARGE_TILE, TILE_DEPTH, TILE_THREADS = 32, 64, 16, 128
-
 # Not measured: published fractions of the peak of Apple GPUs.
-TILES_OF_PEAK = {SMALL_TILE: 0.6, LARGE_TILE: 0.8}
-THREADGROUPS_A_CORE = 2  # per core, to hide latency
+SMALL_OF_PEAK, LARGE_OF_PEAK = 0.6, 0.8
 SPLIT_THREADGROUPS = 512
 LEAST_DEPTH = 256  # of k per threadgroup, at least
 SWIZZLE_FROM = 4  # rows of tiles
+COPIED = 16  # bytes that kernels copy at once into threadgroup memory
+TILES_MEMORY = 32 << 10  # of threadgroup memory on GPUs without tensor cores
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """The tiles of a kernel, as the instances in matmul_tiles.metal have them."""
+
+    name: str
+    down: int  # simdgroups of a threadgroup
+    across: int
+    rows: int  # of each simdgroup
+    columns: int
+    depth: int  # of k in threadgroup memory at a time
+    stages: int  # that many depths
+    of_peak: float  # of a GPU's, if all cores are busy
+
+    @property
+    def m(self) -> int:
+        """Rows of a threadgroup's results."""
+        return self.down * self.rows
+
+    @property
+    def n(self) -> int:
+        """Columns of a threadgroup's results."""
+        return self.across * self.columns
+
+    @property
+    def threads(self) -> int:
+        """Threads of a threadgroup."""
+        return self.down * self.across * 32
+
+    @property
+    def a_core(self) -> int:
+        """Threadgroups that a core needs to hide latency, which stages hide by themselves."""
+        return 2 if self.stages == 1 else 1
+
+    @property
+    def swizzle(self) -> int:
+        """The rows of tiles that follow each other, as a power of two, at most."""
+        return 1 if self.stages == 1 else 3
+
+    def memory(self, dtype: Dtype) -> int:
+        """Bytes of threadgroup memory. Rows or columns are lines with padding."""
+        padding = COPIED // dtype.itemsize
+        sides = (
+            max(side * (self.depth + padding), self.depth * (side + padding))
+            for side in (self.m, self.n)
+        )
+        return sum(sides) * dtype.itemsize * self.stages
+
+    @property
+    def share(self) -> float:
+        """The time of a threadgroup, relative to others with the same k."""
+        return self.m * self.n / self.of_peak
+
+    def count(self, problem: MatmulProblem) -> int:
+        """Threadgroups for the results of a problem."""
+        return -(-problem.m // self.m) * -(-problem.n // self.n) * problem.members
+
+
+# From large to small; the second list is for tensor cores, with one threadgroup a core.
+TILINGS = (
+    Tiling("64", 2, 2, 32, 32, 16, 1, LARGE_OF_PEAK),
+    Tiling("32", 2, 2, 16, 16, 16, 1, SMALL_OF_PEAK),
+)
+TENSOR_TILINGS = (
+    Tiling("tensor256", 2, 4, 64, 64, 64, 4, 0.6),
+    Tiling("tensor128", 2, 4, 64, 32, 64, 4, 0.45),
+    Tiling("tensor64", 2, 2, 32, 32, 64, 3, 0.2),
+)
+
+
+def has_tensor_cores(info: DeviceInfo) -> bool:
+    """Whether tile.h multiplies halves on tensor cores. Such GPUs have more threadgroup memory
+    than those without."""
+    return info.threadgroup_memory > TILES_MEMORY
 
 
 def _can_tile(info: DeviceInfo, problem: MatmulProblem) -> bool:
@@ -42,18 +116,18 @@ def _tiles_cost(info: DeviceInfo, problem: MatmulProblem) -> float:
     """The time for whole tiles at the speed that this number of threadgroups reaches."""
     if not info.simd_hardware:
         return EMULATED + problem.operations
-    size = tile_size(info, problem)
-    return DISPATCH + _tiling_time(info, problem, size, _tiles(problem, size))
+    tiling = tiling_for(info, problem)
+    return DISPATCH + _tiling_time(info, problem, tiling, tiling.count(problem))
 
 
-@family.variant("simd8x8", can=_can_tile, cost=_tiles_cost)
-def simd8x8(
+@family.variant("tiles", can=_can_tile, cost=_tiles_cost)
+def tiles(
     gpu: Context, problem: MatmulProblem, x: Array, y: Array, bias: Array | None, result: Array
 ) -> None:
     """Simdgroups multiply tiles. Sums are in order of k: the same bits for any m."""
-    size = tile_size(gpu.info, problem)
+    tiling = tiling_for(gpu.info, problem)
     given = operands(problem, x, y, bias, result)
-    _dispatch_tiles(gpu, problem, f"tiles{size}", given, problem.k)
+    _dispatch_tiles(gpu, problem, "whole", tiling, given, problem.k)
 
 
 def _can_split(info: DeviceInfo, problem: MatmulProblem) -> bool:
@@ -64,10 +138,10 @@ def _split_cost(info: DeviceInfo, problem: MatmulProblem) -> float:
     """The time for all threadgroups, and for writing, reading and adding the partial sums."""
     if not info.simd_hardware:
         return EMULATED + 2 * problem.operations
-    size, depth = _split(info, problem)
+    tiling, depth = _split(info, problem)
     parts = -(-problem.k // depth)
     sums = 8.0 * parts * problem.members * problem.m * problem.n
-    time = _tiling_time(info, problem, size, _tiles(problem, size) * parts)
+    time = _tiling_time(info, problem, tiling, tiling.count(problem) * parts)
     return 2 * DISPATCH + time + sums / bandwidth(info)
 
 
@@ -76,70 +150,77 @@ def splitk(
     gpu: Context, problem: MatmulProblem, x: Array, y: Array, bias: Array | None, result: Array
 ) -> None:
     """k is split over threadgroups too, for small results; the partial sums are then added."""
-    size, depth = _split(gpu.info, problem)
+    tiling, depth = _split(gpu.info, problem)
     count = -(-problem.k // depth)
     parts = empty(gpu, Spec((count, *result.layout.shape), dt.float32))
     plain = replace(problem, bias=False, activation=None)
-    _dispatch_tiles(gpu, plain, f"parts{size}", operands(plain, x, y, None, parts), depth)
+    _dispatch_tiles(gpu, plain, "parts", tiling, operands(plain, x, y, None, parts), depth)
     finish(gpu, problem, parts, count, bias, result)
 
 
-def tile_size(info: DeviceInfo, problem: MatmulProblem) -> int:
+def tiling_for(info: DeviceInfo, problem: MatmulProblem) -> Tiling:
     """Large tiles reuse more of the data they load; small ones give more threadgroups."""
-    enough = THREADGROUPS_A_CORE * (info.cores or 1)
-    return LARGE_TILE if _tiles(problem, LARGE_TILE) >= enough else SMALL_TILE
+    cores = info.cores or 1
+    if has_tensor_cores(info) and problem.dtype.itemsize == 2:
+        return min(TENSOR_TILINGS, key=lambda t: -(-t.count(problem) // cores) * t.share)
+    large, small = TILINGS
+    return large if large.count(problem) >= large.a_core * cores else small
 
 
-def _split(info: DeviceInfo, problem: MatmulProblem) -> tuple[int, int]:
-    """The tile size and the depth of k per threadgroup."""
-    size = tile_size(info, problem)
-    parts = max(SPLIT_THREADGROUPS // _tiles(problem, size), 2)
+def _split(info: DeviceInfo, problem: MatmulProblem) -> tuple[Tiling, int]:
+    """The tiles and the depth of k per threadgroup."""
+    tiling = tiling_for(info, problem)
+    parts = max(SPLIT_THREADGROUPS // tiling.count(problem), 2)
     depth = max(-(-problem.k // parts), LEAST_DEPTH)
-    return size, -(-depth // TILE_DEPTH) * TILE_DEPTH
+    return tiling, -(-depth // tiling.depth) * tiling.depth
 
 
-def _tiles(problem: MatmulProblem, size: int) -> int:
-    return -(-problem.m // size) * -(-problem.n // size) * problem.members
-
-
-def _tiling_time(info: DeviceInfo, problem: MatmulProblem, size: int, threadgroups: int) -> float:
+def _tiling_time(
+    info: DeviceInfo, problem: MatmulProblem, tiling: Tiling, threadgroups: int
+) -> float:
     """Microseconds: the larger of computing time and reading time."""
-    busy = min(1.0, threadgroups / (THREADGROUPS_A_CORE * (info.cores or 1)))
-    operations = 2.0 * _tiles(problem, size) * size * size * problem.k
-    computing = operations / (TILES_OF_PEAK[size] * peak(info) * busy)
+    busy = min(1.0, threadgroups / (tiling.a_core * (info.cores or 1)))
+    operations = 2.0 * tiling.count(problem) * tiling.m * tiling.n * problem.k
+    computing = operations / (tiling.of_peak * peak(info) * busy)
     read = (problem.m + problem.n) * problem.k * problem.members * problem.dtype.itemsize
     return max(computing, read / bandwidth(info))
 
 
 def _dispatch_tiles(
-    gpu: Context, problem: MatmulProblem, kernel: str, given: list[Buffer | bytes], depth: int
+    gpu: Context,
+    problem: MatmulProblem,
+    kernel: str,
+    tiling: Tiling,
+    given: list[Buffer | bytes],
+    depth: int,
 ) -> None:
-    size = int(kernel[-2:])
-    down, across = -(-problem.m // size), -(-problem.n // size)
-    swizzle = 0 if down < SWIZZLE_FROM else 1
+    down, across = -(-problem.m // tiling.m), -(-problem.n // tiling.n)
+    swizzle = min((down // SWIZZLE_FROM).bit_length(), tiling.swizzle)
     constants = {
         1: problem.x.transposed,
         2: problem.y.transposed,
-        3: _whole(problem, size, depth, given),
+        3: _aligned(problem, given),
         4: swizzle,
     }
     parts = -(-problem.k // depth)
     groups = (across << swizzle, -(-down >> swizzle), problem.members * parts)
     gpu.queue.dispatch(
-        pipeline(gpu, problem, kernel, problem.dtype, constants),
+        pipeline(
+            gpu, problem, f"{kernel}{tiling.name}", problem.dtype, constants, stem="matmul_tiles"
+        ),
         [*given, problem.packed(), struct.pack("I", depth)],
-        (groups[0] * TILE_THREADS, groups[1], groups[2]),
-        (TILE_THREADS, 1, 1),
+        (groups[0] * tiling.threads, groups[1], groups[2]),
+        (tiling.threads, 1, 1),
+        threadgroup_memory=(tiling.memory(problem.dtype),),
         kernel="matmul",
-        variant="simd8x8" if parts == 1 else "splitk",
+        variant="tiles" if parts == 1 else "splitk",
     )
 
 
-def _whole(problem: MatmulProblem, size: int, depth: int, given: list[Buffer | bytes]) -> bool:
-    """Whether sizes are multiples of the tiles and rows are aligned for vector loads."""
-    ends = not (problem.m % size or problem.n % size or problem.k % depth or depth % TILE_DEPTH)
-    return ends and all(
-        is_aligned(buffer, matrix.leading, strides, problem.dtype)
+def _aligned(problem: MatmulProblem, given: list[Buffer | bytes]) -> bool:
+    """Whether the rows of both operands, or their columns, begin at multiples of what is copied."""
+    return all(
+        is_aligned(buffer, matrix.leading, strides, problem.dtype, COPIED)
         for buffer, matrix, strides in [
             (given[0], problem.x, problem.x_batch),
             (given[1], problem.y, problem.y_batch),

@@ -20,9 +20,11 @@ from lbrx.kernels.matmul import (
     Matrix,
     bandwidth,
     finish,
+    is_aligned,
     peak,
     product_rate,
 )
+from lbrx.kernels.matmul_tiles import COPIED, Tiling, has_tensor_cores
 from lbrx.kernels.mps import TYPES as MPS_TYPES
 from lbrx.kernels.mps import times_rows
 from lbrx.kernels.quantized import Stored, decode, pipeline, stored
@@ -33,10 +35,9 @@ from lbrx.ops.quantized import weights_of
 from lbrx.quant import Scheme
 from lbrx.storage import Array
 
-# Constants of quant_matvec.h and quant_matmul.h.
+# Constants of quant_matvec.h.
 MOST_ROWS = 8
 SIMD_COLUMNS, SIMD_THREADS = 8, 64
-TILE_M, TILE_N, TILE_THREADS = 32, 64, 128
 
 PANEL = 16 << 20  # bytes of a weight that are decoded at a time
 
@@ -211,28 +212,61 @@ def simd(gpu: Context, problem: QuantizedProduct, x: Array, weight: Stored, resu
     )
 
 
+# From large to small, as in quant_matmul.metal. The first is for tensor cores, with much
+# threadgroup memory.
+TILINGS = (
+    Tiling("large", 2, 4, 64, 32, 64, 3, TILES_OF_PEAK),
+    Tiling("", 2, 2, 16, 32, 64, 1, TILES_OF_PEAK),
+)
+
+
+def tiling_for(info: DeviceInfo, problem: QuantizedProduct) -> Tiling:
+    """The largest tiles that the device has memory for and that the rows fill."""
+    large, small = TILINGS
+    able = has_tensor_cores(info) and problem.dtype.itemsize == 2
+    return large if able and problem.m > small.m else small
+
+
 def _tiles_cost(info: DeviceInfo, problem: QuantizedProduct) -> float:
     if not info.simd_hardware:
         return EMULATED + problem.operations
-    down, across = -(-problem.m // TILE_M), -(-problem.n // TILE_N)
+    tiling = tiling_for(info, problem)
+    down, across = -(-problem.m // tiling.m), -(-problem.n // tiling.n)
     busy = min(1.0, down * across / (2 * (info.cores or 1)))
-    operations = 2.0 * down * TILE_M * across * TILE_N * problem.k
-    return DISPATCH + operations / (TILES_OF_PEAK * busy * peak(info))
+    operations = 2.0 * down * tiling.m * across * tiling.n * problem.k
+    return DISPATCH + operations / (tiling.of_peak * busy * peak(info))
 
 
 @family.variant("tiles", can=lambda info, problem: info.simdgroup_matrix, cost=_tiles_cost)
 @one_by_one
 def tiles(gpu: Context, problem: QuantizedProduct, x: Array, weight: Stored, result: Array) -> None:
     """Simdgroups multiply tiles; the weight is decoded in threadgroup memory."""
-    kind = "half_tiles" if problem.dtype is dt.float16 else "tiles"
+    tiling = tiling_for(gpu.info, problem)
+    factor = _factor(problem, tiling)
+    kind = "_".join(filter(None, (tiling.name, FACTORS[factor], "tiles")))
+    given = buffer_of(x)
+    aligned = is_aligned(given, problem.k, (), problem.dtype, COPIED)
     gpu.queue.dispatch(
-        pipeline(gpu, "quant_matmul", f"quantized_matmul_{kind}", weight, problem.dtype),
-        [*weight.arguments, buffer_of(x), buffer_of(result), problem.packed()],
-        (-(-problem.n // TILE_N) * TILE_THREADS, -(-problem.m // TILE_M), 1),
-        (TILE_THREADS, 1, 1),
+        pipeline(
+            *(gpu, "quant_matmul", f"quantized_matmul_{kind}", weight, problem.dtype),
+            {3: aligned},
+        ),
+        [*weight.arguments, given, buffer_of(result), problem.packed()],
+        (-(-problem.n // tiling.n) * tiling.threads, -(-problem.m // tiling.m), 1),
+        (tiling.threads, 1, 1),
+        threadgroup_memory=(tiling.memory(factor),),
         kernel="quantized_matmul",
         variant="tiles",
     )
+
+
+FACTORS = {dt.float32: "", dt.float16: "half", dt.bfloat16: "bfloat"}
+
+
+def _factor(problem: QuantizedProduct, tiling: Tiling) -> Dtype:
+    """The type that is multiplied: float16 as it is, bfloat16 where tensor cores take it."""
+    exact = problem.dtype is dt.float16 or tiling.stages > 1
+    return problem.dtype if exact else dt.float32
 
 
 family.samples += [

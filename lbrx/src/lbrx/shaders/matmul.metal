@@ -1,5 +1,4 @@
 #include "matmul.h"
-#include "matmul_tiles.h"
 
 #define PLAIN(name, type)                                                                   \
   template [[host_name("matmul_single_" #name)]] kernel void matmul_single<type>(           \
@@ -12,22 +11,9 @@
       device const float*, device const type*, device type*, constant uint&, constant uint&, \
       uint2, uint2);
 
-#define TILES(variant, name, type, out, size)                                               \
-  template [[host_name("matmul_" #variant "_" #name)]] kernel void                          \
-  matmul_tiles<type, out, size>(device const type*, device const type*, device const out*,  \
-                                device out*, constant Product&, constant uint&, uint3,      \
-                                uint3, uint, uint, uint);
-
-#define FLOATING(name, type)                   \
-  PLAIN(name, type)                            \
-  TILES(tiles32, name, type, type, 32)         \
-  TILES(tiles64, name, type, type, 64)         \
-  TILES(parts32, name, type, float, 32)        \
-  TILES(parts64, name, type, float, 64)
-
-FLOATING(float32, float)
-FLOATING(float16, half)
-FLOATING(bfloat16, bfloat)
+PLAIN(float32, float)
+PLAIN(float16, half)
+PLAIN(bfloat16, bfloat)
 PLAIN(bool, bool)
 PLAIN(uint8, uchar)
 PLAIN(uint16, ushort)

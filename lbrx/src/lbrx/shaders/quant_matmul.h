@@ -1,85 +1,226 @@
-// Products with a quantized matrix in tiles of 8 by 8: its values are decoded in threadgroup memory.
+// Products with a quantized matrix in tiles: its values are decoded into threadgroup memory.
 #pragma once
-#include "quant_schemes.h"
+#include "quant_runs.h"
+#include "tile.h"
 
 struct Product {
   uint m, n, k;
 };
 
-constant constexpr uint SIMD = 32;
-constant constexpr uint TILE_M = 32, TILE_N = 64, DEPTH = 32;  // of a threadgroup
-constant constexpr uint OWN_M = TILE_M / 2, OWN_N = TILE_N / 2; // of each of 2 by 2 simdgroups
-constant constexpr uint THREADS = 4 * SIMD;
-constant constexpr uint PADDING = 16;  // bytes after a row, to avoid bank conflicts
+constant bool ALIGNED [[function_constant(3)]];  // rows of x begin at multiples of 16 bytes
 
-template <typename T, typename C>
+using tile::Tiling;
+
+// The number of an element type on the host.
+template <typename T> struct TypeNumber { static constant constexpr uint value = FLOAT; };
+template <> struct TypeNumber<half> { static constant constexpr uint value = HALF; };
+template <> struct TypeNumber<bfloat> { static constant constexpr uint value = BFLOAT; };
+
+// Rows of x as T.
+template <typename T, typename G, typename Lines>
+inline void copy_rows(threadgroup T* to, device const void* x, constant Product& p, uint row, uint k,
+                      uint thread_index) {
+  const uint rows = p.m - row, depth = k < p.k ? p.k - k : 0;
+  if (ALIGNED && TypeNumber<T>::value == VALUES) {
+    Lines::load(to, static_cast<device const T*>(x) + ulong(row) * p.k + k, p.k, rows, depth,
+                thread_index, true);
+    return;
+  }
+  for (uint i = thread_index; i < G::M * G::DEPTH; i += G::THREADS) {
+    const uint r = i / G::DEPTH, c = i % G::DEPTH;
+    const bool inside = r < rows && c < depth;
+    to[Lines::offset(r, c / Lines::CHUNK * Lines::CHUNK) + c % Lines::CHUNK] =
+        inside ? T(element(VALUES, x, ulong(row + r) * p.k + k + c)) : T(0);
+  }
+}
+
+// What a thread reads of a turn: runs of the matrix, and where they belong.
+template <typename T, typename C, typename G, typename Lines>
+struct Decoding {
+  static constant constexpr uint IN_LINE = G::DEPTH / RUN, RUNS = G::N * IN_LINE / G::THREADS;
+  typename Run<C>::Raw raw[RUNS];
+
+  static RunPlace place(constant Product& p, uint column, uint k, uint at) {
+    const uint run = k / RUN + at % IN_LINE;
+    return {min(column + at / IN_LINE, p.n - 1), min(run, (p.k - 1) / RUN), p.k, run * RUN < p.k};
+  }
+  void load(Weight weight, constant Product& p, uint column, uint k, uint thread_index) {
+#pragma unroll
+    for (uint r = 0; r < RUNS; r++)
+      raw[r] = Run<C>::load(weight, place(p, column, k, r * G::THREADS + thread_index));
+  }
+  // Decodes what was loaded for the same k.
+  void write(threadgroup T* to, Weight weight, constant Product& p, uint column, uint k,
+             uint thread_index) const {
+#pragma unroll
+    for (uint r = 0; r < RUNS; r++) {
+      const uint number = r * G::THREADS + thread_index, in_line = number % IN_LINE;
+      Values<T> values;
+      Run<C>::decode(raw[r], weight, place(p, column, k, number), values);
+      values.template write<Lines>(to, number / IN_LINE, Run<C>::place(in_line, 0),
+                                   Run<C>::place(in_line, 1));
+    }
+  }
+};
+
+// How simdgroups compute the results of a threadgroup: each its own ROWS by COLUMNS.
+template <typename T, typename C, typename G, bool TOGETHER>
+struct Engine {
+  using Left = tile::Panel<T, G::M, G::DEPTH, G::THREADS>;
+  using Right = tile::Panel<T, G::N, G::DEPTH, G::THREADS>;
+  using Results = tile::Sums<T, G::ROWS, G::COLUMNS>;
+  static constant constexpr uint DOWN = G::ROWS / 8, ACROSS = G::COLUMNS / 8;  // blocks of a lane
+  static constant constexpr uint SIZE = Left::size + Right::size;
+  Results sums;
+
+  static uint row(uint simdgroup, uint lane, uint i) {
+    return simdgroup / G::ACROSS * G::ROWS + i * 8 + Results::row(lane);
+  }
+  static uint column(uint simdgroup, uint lane, uint j) {
+    return simdgroup % G::ACROSS * G::COLUMNS + j * 8 + Results::column(lane);
+  }
+
+  // With two stages the next values are read while the last ones are multiplied.
+  void run(Weight weight, device const void* x, constant Product& p, uint row, uint column,
+           threadgroup T* stages, uint thread_index, uint simdgroup) {
+    Decoding<T, C, G, Right> decoding;
+    tile::clear(sums);
+    if (G::STAGES > 1) {
+      copy_rows<T, G, Left>(stages, x, p, row, 0, thread_index);
+      tile::Copy<>::commit();
+      decoding.load(weight, p, column, 0, thread_index);
+      decoding.write(stages + Left::size, weight, p, column, 0, thread_index);
+    }
+    uint turn = 0;
+    for (uint k = 0; k < p.k; k += G::DEPTH) {
+      threadgroup T* here = stages + turn * SIZE;
+      threadgroup T* next = stages + (G::STAGES > 1 ? 1 - turn : 0) * SIZE;
+      if (G::STAGES == 1) {
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+        copy_rows<T, G, Left>(here, x, p, row, k, thread_index);
+        tile::Copy<>::commit();
+        decoding.load(weight, p, column, k, thread_index);
+        decoding.write(here + Left::size, weight, p, column, k, thread_index);
+      }
+      tile::Copy<>::template wait<0>();
+      threadgroup_barrier(mem_flags::mem_threadgroup);
+      if (G::STAGES > 1) {
+        copy_rows<T, G, Left>(next, x, p, row, k + G::DEPTH, thread_index);
+        tile::Copy<>::commit();
+        decoding.load(weight, p, column, k + G::DEPTH, thread_index);
+      }
+      multiply(here, simdgroup / G::ACROSS * G::ROWS, simdgroup % G::ACROSS * G::COLUMNS);
+      if (G::STAGES > 1) {
+        decoding.write(next + Left::size, weight, p, column, k + G::DEPTH, thread_index);
+        turn = 1 - turn;
+      }
+    }
+  }
+
+  void multiply(threadgroup const T* from, uint row, uint column) {
+#pragma unroll
+    for (uint d = 0; d < G::DEPTH; d += 16) {
+      tile::Left<T, G::ROWS, 16> left;
+      tile::Right<T, 16, G::COLUMNS> right;
+      left.load(from + row * Left::leading + d, Left::leading, false);
+      right.load(from + Left::size + column * Right::leading + d, Right::leading, true);
+      tile::multiply_add(sums, left, right);
+    }
+  }
+};
+
+#ifdef LBRX_SOFTMETAL_TILES
+// Four simdgroups compute 64 rows and all columns together: for Hopper's tensor cores, which read
+// both operands from threadgroup memory while the threads decode the next values.
+template <typename T, typename C, typename G>
+struct Engine<T, C, G, true> {
+  using Left = tile::Panel<T, G::M, G::DEPTH, G::THREADS, true>;
+  using Right = tile::Panel<T, G::N, G::DEPTH, G::THREADS, true>;
+  using Warpgroup = softmetal::warpgroup<T>;
+  using Lane = tile::Sums<T, 16, 16>;
+  static constant constexpr uint DOWN = 2, ACROSS = G::N / 8, SIZE = Left::size + Right::size;
+  softmetal::warpgroup_sums<G::N> sums;
+
+  static uint row(uint simdgroup, uint lane, uint i) {
+    return simdgroup * 16 + i * 8 + Lane::row(lane);
+  }
+  static uint column(uint, uint lane, uint j) { return j * 8 + Lane::column(lane); }
+
+  // The products of a turn end within the next one: three stages. Loads are two turns ahead of
+  // decoding, as they take longer than a turn.
+  void run(Weight weight, device const void* x, constant Product& p, uint row, uint column,
+           threadgroup T* stages, uint thread_index, uint simdgroup) {
+    stages = Warpgroup::aligned(stages);
+    Decoding<T, C, G, Right> decoding, after, last;
+    for (uint j = 0; j < ACROSS; j++)
+      for (uint i = 0; i < DOWN; i++) sums.set(i, j, 0.0f);
+    copy_rows<T, G, Left>(stages, x, p, row, 0, thread_index);
+    tile::Copy<>::commit();
+    decoding.load(weight, p, column, 0, thread_index);
+    decoding.write(stages + Left::size, weight, p, column, 0, thread_index);
+    decoding.load(weight, p, column, G::DEPTH, thread_index);
+    after.load(weight, p, column, 2 * G::DEPTH, thread_index);
+    // There is at least one turn: with a test before the first, sums would be copied before the end.
+    uint reading = 0, k = 0;
+    do {
+      const uint writing = reading == 2 ? 0 : reading + 1;
+      threadgroup T* next = stages + writing * SIZE;
+      tile::Copy<>::template wait<0>();
+      Warpgroup::publish();
+      threadgroup_barrier(mem_flags::mem_threadgroup);
+      copy_rows<T, G, Left>(next, x, p, row, k + G::DEPTH, thread_index);
+      tile::Copy<>::commit();
+      last.load(weight, p, column, k + 3 * G::DEPTH, thread_index);
+      multiply(stages + reading * SIZE, simdgroup / 4);
+      decoding.write(next + Left::size, weight, p, column, k + G::DEPTH, thread_index);
+      decoding = after;
+      after = last;
+      Warpgroup::template wait<1>();
+      reading = writing;
+      k += G::DEPTH;
+    } while (k < p.k);
+    Warpgroup::template wait<0>();
+  }
+
+  void multiply(threadgroup const T* from, uint down) {
+    Warpgroup::begin();
+#pragma unroll
+    for (uint d = 0; d < G::DEPTH; d += 16) {
+      const ulong left = Warpgroup::operand(from + down * 64 * 64 + d, 1024, 1024);
+      const ulong right = Warpgroup::operand(from + Left::size + d, 1024, 1024);
+      Warpgroup::template multiply_add<true>(sums, left, right, false, false);
+    }
+    Warpgroup::commit();
+  }
+};
+#endif
+
+template <typename T, typename C, typename G>
 kernel void matmul_tiles(device const uchar* data [[buffer(0)]],
                          device const void* scales [[buffer(1)]],
                          device const void* offsets [[buffer(2)]],
                          device const char* book [[buffer(3)]], device const void* x [[buffer(4)]],
                          device void* out [[buffer(5)]], constant Product& p [[buffer(6)]],
+                         threadgroup float4* memory [[threadgroup(0)]],
                          uint2 group [[threadgroup_position_in_grid]],
                          uint thread_index [[thread_index_in_threadgroup]],
                          uint simdgroup [[simdgroup_index_in_threadgroup]],
                          uint lane [[thread_index_in_simdgroup]]) {
-  constexpr uint leading = DEPTH + PADDING / sizeof(T);
-  constexpr uint STAGED = (TILE_M + TILE_N) * leading * sizeof(T);
-  constexpr uint STRIPS = 4 * 8 * OWN_N * sizeof(float);
-  threadgroup float memory[(STAGED > STRIPS ? STAGED : STRIPS) / sizeof(float)];
-  threadgroup T* left = (threadgroup T*)memory;
-  threadgroup T* right = left + TILE_M * leading;
-
-  const uint row = group.y * TILE_M, column = group.x * TILE_N;
-  const uint rows = min(p.m - row, TILE_M), columns = min(p.n - column, TILE_N);
-  const uint blocks = p.k / C::elements(), units = C::elements() / UNIT;
-  const uint own_row = simdgroup / 2 * OWN_M, own_column = simdgroup % 2 * OWN_N;
-  // A thread decodes sixteen values of one row of the weight.
-  const uint weight_row = thread_index / 2, half_row = thread_index % 2;
-  const ulong first_block = ulong(column + min(weight_row, columns - 1)) * blocks;
-
-  simdgroup_matrix<float, 8, 8> sums[OWN_M / 8][OWN_N / 8];
-  for (uint i = 0; i < OWN_M / 8; i++)
-    for (uint j = 0; j < OWN_N / 8; j++) sums[i][j] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
-
-  for (uint k = 0; k < p.k; k += DEPTH) {
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-    for (uint i = thread_index; i < TILE_M * DEPTH; i += THREADS) {
-      const uint r = i / DEPTH, c = i % DEPTH;
-      const bool inside = r < rows && k + c < p.k;
-      left[r * leading + c] = inside ? T(element(VALUES, x, ulong(row + r) * p.k + k + c)) : T(0);
+  constexpr bool TOGETHER = tile::Target<T>::WARPGROUPS && G::STAGES == 3 && G::DEPTH == 64;
+  using Computing = Engine<T, C, G, TOGETHER>;
+  const uint row = group.y * G::M, column = group.x * G::N;
+  Computing engine;
+  engine.run({data, scales, offsets, book}, x, p, row, column, (threadgroup T*)memory, thread_index,
+             simdgroup);
+#pragma unroll
+  for (uint i = 0; i < Computing::DOWN; i++) {
+    const uint r = row + Computing::row(simdgroup, lane, i);
+#pragma unroll
+    for (uint j = 0; j < Computing::ACROSS; j++) {
+      const uint c = column + Computing::column(simdgroup, lane, j);
+      const float2 pair = engine.sums.pair(i, j);
+      if (r < p.m && c < p.n) put(out, ulong(r) * p.n + c, pair.x);
+      if (r < p.m && c + 1 < p.n) put(out, ulong(r) * p.n + c + 1, pair.y);
     }
-    const uint unit = k / UNIT + half_row;
-    threadgroup T* place = right + weight_row * leading + half_row * UNIT;
-    if (unit < p.k / UNIT && weight_row < columns) {
-      const Block block = block_at<C>({data, scales, offsets, book}, first_block + unit / units);
-      const float scale = C::scale(block, unit % units), offset = C::offset(block, unit % units);
-      for (uint i = 0; i < UNIT; i++) place[i] = T(scale * float(C::code(block, unit % units, i)) + offset);
-    } else {
-      for (uint i = 0; i < UNIT; i++) place[i] = T(0);
-    }
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-    for (uint d = 0; d < DEPTH; d += 8) {
-      simdgroup_matrix<T, 8, 8> a[OWN_M / 8], b[OWN_N / 8];
-      for (uint i = 0; i < OWN_M / 8; i++)
-        simdgroup_load(a[i], left + (own_row + i * 8) * leading + d, leading);
-      for (uint j = 0; j < OWN_N / 8; j++)
-        simdgroup_load(b[j], right + (own_column + j * 8) * leading + d, leading, ulong2(0), true);
-      for (uint i = 0; i < OWN_M / 8; i++)
-        for (uint j = 0; j < OWN_N / 8; j++)
-          simdgroup_multiply_accumulate(sums[i][j], a[i], b[j], sums[i][j]);
-    }
-  }
-
-  // Eight rows at a time through threadgroup memory, where the position of each element is known.
-  threadgroup_barrier(mem_flags::mem_threadgroup);
-  threadgroup float* strip = memory + simdgroup * 8 * OWN_N;
-  for (uint i = 0; i < OWN_M / 8; i++) {
-    for (uint j = 0; j < OWN_N / 8; j++) simdgroup_store(sums[i][j], strip + j * 8, OWN_N);
-    simdgroup_barrier(mem_flags::mem_threadgroup);
-    for (uint e = lane; e < 8 * OWN_N; e += SIMD) {
-      const uint r = own_row + i * 8 + e / OWN_N, c = own_column + e % OWN_N;
-      if (r < rows && c < columns) put(out, ulong(row + r) * p.n + column + c, strip[e]);
-    }
-    simdgroup_barrier(mem_flags::mem_threadgroup);
   }
 }

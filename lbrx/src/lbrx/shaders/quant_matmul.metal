@@ -1,13 +1,18 @@
 #include "quant_matmul.h"
 
-#define TILES(name, codec)                                                                     \
-  template [[host_name("quantized_matmul_tiles_" #name)]] kernel void                          \
-  matmul_tiles<float, codec>(device const uchar*, device const void*, device const void*,      \
-                             device const char*, device const void*, device void*,             \
-                             constant Product&, uint2, uint, uint, uint);                      \
-  template [[host_name("quantized_matmul_half_tiles_" #name)]] kernel void                     \
-  matmul_tiles<half, codec>(device const uchar*, device const void*, device const void*,       \
-                            device const char*, device const void*, device void*,              \
-                            constant Product&, uint2, uint, uint, uint);
+#define INSTANCE(variant, name, type, codec, ...)                                              \
+  template [[host_name("quantized_matmul_" variant "_" #name)]] kernel void                    \
+  matmul_tiles<type, codec, Tiling<__VA_ARGS__>>(                                              \
+      device const uchar*, device const void*, device const void*, device const char*,         \
+      device const void*, device void*, constant Product&, threadgroup float4*, uint2, uint,   \
+      uint, uint);
+
+// Simdgroups down and across, rows and columns of each, depth and stages: kernels/quantized_matmul.py
+// has the same list.
+#define TILES(name, codec)                                           \
+  INSTANCE("tiles", name, float, codec, 2, 2, 16, 32, 64, 1)         \
+  INSTANCE("half_tiles", name, half, codec, 2, 2, 16, 32, 64, 1)     \
+  INSTANCE("large_half_tiles", name, half, codec, 2, 4, 64, 32, 64, 3) \
+  INSTANCE("large_bfloat_tiles", name, bfloat, codec, 2, 4, 64, 32, 64, 3)
 
 EACH_SCHEME(TILES)

@@ -109,7 +109,8 @@ class Capabilities(Object):
     def maxThreadgroupMemoryLength(self) -> int:
         if self._profile is not None:
             return self._profile.threadgroup_memory
-        return MAX_THREADGROUP_MEMORY
+        hardware = self._executor.hardware
+        return MAX_THREADGROUP_MEMORY if hardware is None else hardware.threadgroup_memory
 
     # MTL: -maxBufferLength
     def maxBufferLength(self) -> int:

@@ -28,6 +28,8 @@ def assemble(ptx: Path, architecture: str, output: Path) -> str:
     program = path()
     if program is None:
         raise CompileError("error: ptxas is not installed: pip install nvidia-cuda-nvcc\n")
+    if f".target {architecture}a\n" in ptx.read_text():  # with instructions of this GPU alone
+        architecture += "a"
     command = [str(program), f"-arch={architecture}", "-v", str(ptx), "-o", str(output)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:

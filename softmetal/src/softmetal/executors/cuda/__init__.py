@@ -54,7 +54,7 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
 }
 _ERROR_BYTES = 8192
 _NAME_BYTES = 256
-_MAJOR, _MINOR = 75, 76  # CUdevice_attribute
+_MAJOR, _MINOR, _THREADGROUP_MEMORY = 75, 76, 97  # CUdevice_attribute
 _LOST: set[int] = set()  # GPUs whose context must be made anew
 
 
@@ -93,7 +93,10 @@ class CudaExecutor:
         name = ctypes.create_string_buffer(_NAME_BYTES)
         self._c.softmetal_gpu_name(self._gpu, name, _NAME_BYTES)
         memory: int = self._c.softmetal_gpu_memory(self._gpu)
-        self.hardware: Hardware | None = Hardware(name.value.decode(), architecture, memory)
+        threadgroup = attribute(self._gpu, _THREADGROUP_MEMORY)
+        self.hardware: Hardware | None = Hardware(
+            name.value.decode(), architecture, memory, threadgroup
+        )
         self._packer = Packer()
         self._found = Findings()
         self._kernels = LoadedKernels(self._load, self._unload)

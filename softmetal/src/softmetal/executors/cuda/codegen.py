@@ -61,7 +61,15 @@ def generate(source: KernelSource, architecture: str, stoppable: bool) -> Genera
         ir = stopping.with_ends_of_loops(ir, entry_name(source.function.name))
     flags = ["-O3", "-w", "--target=nvptx64-nvidia-cuda", *_machine(architecture, "-march=")]
     ptx, _ = clang.run("clang", [*flags, "-x", "ir", "-S", "-", "-o", "-"], _exact(ir))
-    return Generated(_BYTE_STORE.sub(_HALVED_STORE, ptx), _words(ptx), checked)
+    ptx = _hopper(_BYTE_STORE.sub(_HALVED_STORE, ptx))
+    return Generated(ptx, _words(ptx), checked)
+
+
+def _hopper(ptx: str) -> str:
+    """Products of warpgroups exist in code for Hopper's own architecture alone."""
+    if "wgmma." not in ptx:
+        return ptx
+    return ptx.replace(".version 7.8", ".version 8.0").replace(".target sm_90", ".target sm_90a")
 
 
 def _optimised(source: KernelSource, architecture: str) -> str:

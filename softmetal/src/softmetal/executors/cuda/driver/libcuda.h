@@ -46,7 +46,9 @@ enum { CU_PROGRAMMATIC_STREAM_SERIALIZATION = 6 }; /* CUlaunchAttributeID */
 enum { CU_PORT_PROGRAMMATIC = 1, CU_DEPENDENCY_PROGRAMMATIC = 1 };
 enum { CUDA_SUCCESS = 0, CUDA_ERROR_OUT_OF_MEMORY = 2, CUDA_ERROR_NOT_READY = 600,
        CUDA_ERROR_CONTEXT_IS_DESTROYED = 709 };
-enum { CU_FUNCTION_MAX_THREADS = 0 }; /* CUfunction_attribute */
+enum { CU_FUNCTION_MAX_THREADS = 0, CU_FUNCTION_SHARED_BYTES = 1,
+       CU_FUNCTION_MOST_DYNAMIC_BYTES = 8 }; /* CUfunction_attribute */
+enum { CU_DEVICE_MOST_SHARED_BYTES = 97 }; /* CUdevice_attribute */
 enum { CU_JIT_ERROR_LOG_BUFFER = 5, CU_JIT_ERROR_LOG_BUFFER_BYTES = 6 };
 enum { CU_STREAM_NON_BLOCKING = 1, CU_MEMHOSTREGISTER_PORTABLE = 1, CU_MEMHOSTREGISTER_MAPPED = 2 };
 enum { CU_EVENT_NO_TIMING = 2 };
@@ -68,6 +70,7 @@ enum { CU_STREAM_WAIT_GREATER_EQUAL = 0, CU_STREAM_WRITE_DEFAULT = 0 };
   F(cuModuleUnload, cuModuleUnload, (CUmodule))                                                 \
   F(cuModuleGetFunction, cuModuleGetFunction, (CUfunction *, CUmodule, const char *))           \
   F(cuFuncGetAttribute, cuFuncGetAttribute, (int *, int, CUfunction))                           \
+  F(cuFuncSetAttribute, cuFuncSetAttribute, (CUfunction, int, int))                             \
   F(cuLaunchKernel, cuLaunchKernel,                                                             \
     (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, \
      void **, void **))                                                                         \

@@ -4,6 +4,14 @@
 #include "driver.h"
 
 /* `image`: PTX with its final zero, or a cubin. */
+/* Without this, threadgroup arguments end at 48 KiB. */
+static void allow_large_threadgroup_memory(const sm_gpu *gpu, const sm_gpu_kernel *kernel) {
+  int used = 0, most = 0;
+  if (!cuFuncGetAttribute(&used, CU_FUNCTION_SHARED_BYTES, kernel->function) &&
+      !cuDeviceGetAttribute(&most, CU_DEVICE_MOST_SHARED_BYTES, gpu->device))
+    cuFuncSetAttribute(kernel->function, CU_FUNCTION_MOST_DYNAMIC_BYTES, most - used);
+}
+
 SM_EXPORT sm_gpu_kernel *softmetal_gpu_load(sm_gpu *gpu, const char *image, const char *name,
                                             const char *entry, sm_u32 written, bool logs,
                                             bool checked, char *error, size_t capacity) {
@@ -38,6 +46,7 @@ SM_EXPORT sm_gpu_kernel *softmetal_gpu_load(sm_gpu *gpu, const char *image, cons
   CUdeviceptr found;
   size_t size;
   kernel->waits = !cuModuleGetGlobal(&found, &size, kernel->module, "softmetal_waits");
+  allow_large_threadgroup_memory(gpu, kernel);
   return kernel;
 }
 

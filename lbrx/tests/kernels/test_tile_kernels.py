@@ -1,0 +1,107 @@
+"""Kernels on tile.h whose tiles need more threadgroup memory than a CPU's device has: smaller ones of
+the same templates, with stages, against numpy."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import softmetal
+from lbrx import dtype as dt
+from lbrx.kernels.matmul import MatmulProblem, Matrix
+from lbrx.kernels.matmul_tiles import TENSOR_TILINGS, TILINGS, Tiling, tiling_for
+from lbrx.metal import context
+
+SOURCE = """
+#include "matmul_tiles.h"
+template [[host_name("product")]] kernel void matmul_tiles<{type}, {type}, Tiling<{tiling}>>(
+    device const {type}*, device const {type}*, device const {type}*, device {type}*,
+    constant Product&, constant uint&, threadgroup float4*, uint3, uint3, uint, uint, uint);
+"""
+ROUNDING = {dt.float32: 2.0**-23, dt.float16: 2.0**-10, dt.bfloat16: 2.0**-7}
+TYPES = {dt.float16: "half", dt.bfloat16: "bfloat", dt.float32: "float"}
+STAGED = Tiling("staged", 2, 2, 32, 32, 32, 3, 1.0)
+DEEP = Tiling("deep", 2, 1, 16, 32, 64, 2, 1.0)
+
+
+def product(x, y, dtype, tiling, transposed=(False, False)):
+    """x @ y by one kernel, from operands that are stored transposed or not."""
+    gpu, (m, k), n = context(), x.shape, y.shape[1]
+    numbers = ", ".join(map(str, (tiling.down, tiling.across, tiling.rows, tiling.columns)))
+    tiles = f"{numbers}, {tiling.depth}, {tiling.stages}"
+    stored = [a.T.copy() if t else a for a, t in zip((x, y), transposed, strict=True)]
+    aligned = all(a.shape[1] * dtype.itemsize % 16 == 0 for a in stored)
+    constants = {0: 0, 1: transposed[0], 2: transposed[1], 3: aligned, 4: 1}
+    pipeline = gpu.shaders.pipeline(
+        *("tiles_tested", "product", constants),
+        safe_math=True,
+        source=SOURCE.format(type=TYPES[dtype], tiling=tiles),
+    )
+    matrices = [Matrix(t, a.shape[1]) for a, t in zip(stored, transposed, strict=True)]
+    problem = MatmulProblem(m, n, k, dtype, *matrices)
+    left, right = (gpu.upload(a.view(np.uint8).ravel()) for a in stored)
+    out = gpu.upload(np.full(m * n * dtype.itemsize, 0x7E, np.uint8))
+    down, across = -(-m // tiling.m), -(-n // tiling.n)
+    gpu.queue.dispatch(
+        pipeline,
+        [left, right, bytes(dtype.itemsize), out, problem.packed(), struct.pack("I", k)],
+        ((across << 1) * tiling.threads, -(-down >> 1), 1),
+        (tiling.threads, 1, 1),
+        threadgroup_memory=(tiling.memory(dtype),),
+    )
+    return out.array(dtype.numpy).reshape(m, n).astype(np.float64)
+
+
+def check(rng, dtype, tiling, shape, transposed=(False, False)):
+    m, n, k = shape
+    x, y = (rng.standard_normal(s).astype(dtype.numpy) for s in ((m, k), (k, n)))
+    expected = x.astype(np.float64) @ y.astype(np.float64)
+    size = np.abs(x.astype(np.float64)) @ np.abs(y.astype(np.float64))
+    got = product(x, y, dtype, tiling, transposed)
+    assert (np.abs(got - expected) <= 2**-20 * size + 2 * ROUNDING[dtype] * np.abs(expected)).all()
+
+
+@pytest.mark.parametrize("transposed", [(False, False), (True, True)], ids=str)
+def test_stages(transposed, rng):
+    """Fewer turns than stages, whole tiles, and edges; rows that cannot be copied 16 bytes at once."""
+    for shape in [(64, 64, 16), (72, 136, 200), (67, 65, 33)]:
+        check(rng, dt.float16, STAGED, shape, transposed)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("transposed", [(a, b) for a in (False, True) for b in (False, True)])
+def test_stages_of_every_type(dtype, transposed, rng):
+    tiling = DEEP if dtype is dt.float32 else STAGED
+    for shape in [(64, 64, 64), (1, 1, 1), (72, 136, 200), (67, 65, 33)]:
+        check(rng, dtype, tiling, shape, transposed)
+
+
+def test_stages_do_not_race(rng):
+    with softmetal.checking("bounds", "race"):
+        check(rng, dt.float16, STAGED, (65, 72, 136), (False, True))
+
+
+# ---- the choice ----
+
+
+def halves(m, n, k=4096):
+    return MatmulProblem(m, n, k, dt.float16, Matrix(False, k), Matrix(True, k))
+
+
+def test_tiles_for_tensor_cores(gpu_info):
+    """As many as there are cores, else the largest."""
+    chosen = [tiling_for(gpu_info, halves(*s)).name for s in [(8192, 8192), (512, 4096), (64, 512)]]
+    assert chosen == ["tensor256", "tensor128", "tensor64"]
+    single = MatmulProblem(512, 512, 512, dt.float32, Matrix(False, 512), Matrix(False, 512))
+    assert tiling_for(gpu_info, single) in TILINGS
+    assert all(t.memory(dt.float16) <= gpu_info.threadgroup_memory for t in TENSOR_TILINGS)
+
+
+@pytest.fixture
+def gpu_info():
+    """A description of an H200."""
+    return replace(context().info, simd_hardware=True, cores=132, threadgroup_memory=232448)
