@@ -428,7 +428,12 @@ class KeyShares:
         threads = -(-problem.value_depth // 32) * 32
         gpu.queue.dispatch(
             gpu.shaders.pipeline("attention_grouped", name, {}, safe_math=True),
-            [self.sums, self.marks, whole_buffer(operands.out), operands.record(problem, self.chunks)],
+            [
+                self.sums,
+                self.marks,
+                whole_buffer(operands.out),
+                operands.record(problem, self.chunks),
+            ],
             (problem.rows * threads, 1, 1),
             (threads, 1, 1),
             kernel="attention",
