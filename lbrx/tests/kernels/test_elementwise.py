@@ -186,6 +186,41 @@ def test_the_choice_by_size_and_device(on_chip):
     assert ElementwiseProblem(program(Access.ROW, axes=3), 1000).shape_class == "strided3 1024"
 
 
+# Shapes of results that are whole blocks, parts of them, and several; the operand is transposed.
+BLOCKED = [(128, 128), (64, 257), (200, 90), (3, 70, 130), (2, 3, 66, 96)]
+
+
+def transposed(shape):
+    return (*shape[:-2], shape[-1], shape[-2])
+
+
+@soft_only
+@pytest.mark.parametrize("shape", BLOCKED)
+@pytest.mark.parametrize("dtype", chosen(ON_METAL, SAMPLE, "blocked"))
+def test_columns_are_read_by_blocks(dtype, shape, rng):
+    a, x = pair(rng, transposed(shape), dtype, "metal")
+    b, y = pair(rng, shape, dtype, "metal")
+    name = "not_equal:blocked"
+    before = counted(name)
+    result = (a.permute(*range(a.ndim - 2), a.ndim - 1, a.ndim - 2) != b).numpy()
+    assert counted(name) == before + 1
+    np.testing.assert_array_equal(result, x.swapaxes(-1, -2) != y)
+
+
+@soft_only
+def test_blocks_beside_other_operands(rng):
+    """Two operands by columns, one from an offset on, beside a row, a column of one, a number."""
+    x, y = sample(rng, (150, 131), dt.float32), sample(rng, (140, 131), dt.float32)
+    row, column = sample(rng, (140,), dt.float32), sample(rng, (131, 1), dt.float32)
+    a, b, r, c = (lbrx.tensor(v) for v in (x, y, row, column))
+    with lbrx.profile() as profile:
+        got = ((a[10:].T - b.T) * r + c) * 2.0
+        lbrx.eval(got)
+        assert [record.variant for record in profile.records] == ["blocked"]
+    expected = ((wide(x[10:].T) - wide(y.T)) * wide(row) + wide(column)) * 2
+    close(got, expected, dt.float32)
+
+
 @soft_only
 @pytest.mark.parametrize("chip", ["m1", "m4"])
 def test_on_chips(chip, on_chip, rng):
@@ -341,5 +376,7 @@ def test_under_bounds_and_race(rng):
     with softmetal.checking("bounds", "race"):
         a, b = lbrx.tensor(x), lbrx.tensor(y)
         close(a[1:, ::-1].T + b[:-1].T, wide(x[1:, ::-1].T) + wide(y[:-1].T), dt.float32)
+        p, q = sample(rng, (130, 140), dt.float32), sample(rng, (140, 130), dt.float32)
+        close(lbrx.tensor(p).T + lbrx.tensor(q), wide(p.T) + wide(q), dt.float32)
         with forced(elementwise="chunks"):
             close(a[1:] * b[1:], wide(x[1:]) * wide(y[1:]), dt.float32)

@@ -49,6 +49,9 @@ PART = 1 << 30  # elements in one dispatch
 BUSY = 32 * GROUP  # elements that keep a core of a GPU busy
 MAX_CHUNKS = 2  # of a thread: more did not make an H200 faster
 MAX_UNROLLED = 128  # steps in the text of a thread's chunks
+BLOCK = 64  # side of the CPU's blocks
+# Reading columns by blocks pays off from these sizes: smaller arrays fit into the cache anyway.
+COLUMNS_SIZE, COLUMNS_SIDE = 1 << 14, 16
 
 
 @dataclass(frozen=True)
@@ -138,6 +141,14 @@ def collapsed(shape: Shape, layouts: Sequence[Layout]) -> tuple[Shape, list[Shap
 def access(stride: int) -> Access:
     """How a kernel reads an operand with this stride along the last axis."""
     return {1: Access.ROW, 0: Access.SAME}.get(stride, Access.STRIDED)
+
+
+def _access(shape: Shape, strides: Shape) -> Access:
+    """How a kernel reads an operand; as columns only where reading by blocks pays off."""
+    large = math.prod(shape) >= COLUMNS_SIZE and min(shape[-2:]) >= COLUMNS_SIDE
+    if large and strides[-1] not in (0, 1) and strides[-2:-1] == (1,):
+        return Access.COLUMN
+    return access(strides[-1])
 
 
 @dataclass(frozen=True)
@@ -239,7 +250,7 @@ def compute(gpu: Context, what: Computation) -> tuple[Array, ...]:
     axes, strides = collapsed(what.shape, [*arrays, written])
     if axes == (1,):  # a single element is treated as a row of length 1
         strides = [(1,)] * len(strides)
-    accesses = iter([access(own[-1]) for own in strides])
+    accesses = iter([_access(axes, own) for own in strides])
     inputs = [
         ProgramInput(x.dtype, Access.SCALAR if is_host(x) else next(accesses)) for x in what.inputs
     ]
@@ -329,6 +340,32 @@ def single(
         gpu.queue.dispatch(
             pipeline, part.arguments, grid, _group(grid), kernel=name, variant="single"
         )
+
+
+def _reads_columns(info: DeviceInfo, problem: ElementwiseProblem) -> bool:
+    columns = any(x.access is Access.COLUMN for x in problem.program.inputs)
+    return columns and not info.simd_hardware
+
+
+@family.variant("blocked", can=_reads_columns, cost=lambda info, problem: 0.5)
+def blocked(
+    gpu: Context,
+    problem: ElementwiseProblem,
+    name: str,
+    space: ElementSpace,
+    values: KernelArguments,
+    results: Sequence[Array],
+) -> None:
+    """One thread per block, which transposes its part of operands that are read by columns."""
+    program = replace(problem.program, blocked=True)
+    pipeline = _pipeline(gpu, program, name)
+    buffers = [whole_buffer(result) for result in results]
+    for first, piece in space.pieces():
+        written = buffers if piece is space else _slices(program, buffers, first, piece)
+        x, y, z = grid_over(piece.shape)
+        grid = (-(-x // BLOCK), -(-y // BLOCK), z)
+        arguments = [*values, *written, piece.packed(program.wide)]
+        gpu.queue.dispatch(pipeline, arguments, grid, (1, 1, 1), kernel=name, variant="blocked")
 
 
 def _chunks_cost(info: DeviceInfo, problem: ElementwiseProblem) -> float:

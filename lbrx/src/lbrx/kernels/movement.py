@@ -30,12 +30,7 @@ TILE, TILE_ROWS = (
     32,
     8,
 )  # side of a tile that a threadgroup transposes, and its threads along the other side
-SERIAL_SIDE = {
-    1: 32,
-    2: 16,
-    4: 16,
-    8: 16,
-}  # side of the block that a thread transposes, by element width
+SERIAL_SIDE = 64  # side of the block that a CPU's thread transposes
 # Blocks of chunks that a GPU's threadgroup transposes, along the source's rows and across them, by
 # element width: one for each thread.
 BLOCKS = {1: (8, 8), 2: (16, 8), 4: (16, 16), 8: (16, 16)}
@@ -235,16 +230,20 @@ def _transpose_cost(serial: bool) -> Callable[[DeviceInfo, CopyProblem], float]:
     return cost
 
 
-@family.variant("transpose_serial", can=_transposes, cost=_transpose_cost(serial=True))
+@family.variant(
+    "transpose_serial",
+    can=lambda info, problem: _transposes(info, problem) and not info.simd_hardware,
+    cost=_transpose_cost(serial=True),
+)
 def transpose_serial(
     gpu: Context, problem: CopyProblem, source: Buffer, target: Buffer, start: Start
 ) -> None:
     """One thread per block."""
     ordered = problem.ordered()
     x, y, z = elementwise.grid_over(ordered.shape)
-    side = SERIAL_SIDE[problem.width]
-    grid = (-(-x // side), -(-y // side), z)
-    _transpose(gpu, "transpose_serial", ordered, (source, target), start, grid, (1, 1, 1))
+    grid = (-(-x // SERIAL_SIDE), -(-y // SERIAL_SIDE), z)
+    buffers = (source, target)
+    _transpose(gpu, "movement_serial", "transpose_serial", ordered, buffers, start, grid, (1, 1, 1))
 
 
 @family.variant("transpose_tile", can=_transposes, cost=_transpose_cost(serial=False))
@@ -256,7 +255,7 @@ def transpose_tile(
     x, y, z = elementwise.grid_over(ordered.shape)
     grid = (-(-x // TILE) * TILE, -(-y // TILE) * TILE_ROWS, z)
     group = (TILE, TILE_ROWS, 1)
-    _transpose(gpu, "transpose_tile", ordered, (source, target), start, grid, group)
+    _transpose(gpu, "movement", "transpose_tile", ordered, (source, target), start, grid, group)
 
 
 def _by_chunks(info: DeviceInfo, problem: CopyProblem) -> bool:
@@ -287,11 +286,12 @@ def transpose_chunks(
     grid = (-(-x // down) * group[0], -(-y // across), z)
     at = start[0] // side, start[1] // side
     variant = "transpose_chunks_large" if large else "transpose_chunks"
-    _transpose(gpu, variant, made, (source, target), at, grid, group)
+    _transpose(gpu, "movement", variant, made, (source, target), at, grid, group)
 
 
 def _transpose(
     gpu: Context,
+    stem: str,
     variant: str,
     problem: CopyProblem,
     buffers: tuple[Buffer, Buffer],
@@ -301,7 +301,7 @@ def _transpose(
 ) -> None:
     name = kernel_name("copy", variant, problem.dtype)
     constants = {2: _others(problem)}
-    pipeline = gpu.shaders.pipeline("movement", name, constants, safe_math=True)
+    pipeline = gpu.shaders.pipeline(stem, name, constants, safe_math=True)
     size = struct.pack("2I", problem.shape[-1], problem.shape[-2])
     arguments = (*buffers, _packed(problem, start), size)
     counted = variant.removesuffix("_large")

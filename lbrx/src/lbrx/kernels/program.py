@@ -25,6 +25,7 @@ class Access(Enum):
     ROW = "row"  # contiguous
     SAME = "same"  # one element for the whole row
     STRIDED = "strided"
+    COLUMN = "column"  # strided, and contiguous along the axis before
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,8 @@ class Program:
     """For `chunked_program`."""
     excess: bool = False
     """Whether results between the steps may keep float32 and be contracted."""
+    blocked: bool = False
+    """Whether a thread computes a block of the last two axes."""
 
     @property
     def is_flat(self) -> bool:
@@ -120,8 +123,10 @@ def preamble(header: str, steps: Sequence[ProgramStep], excess: bool) -> list[st
 def source(program: Program, name: str) -> str:
     """The kernel's text."""
     parameters = [*_parameters(program), _position(program)]
-    body = _flat_body(program) if program.is_flat else _strided_body(program)
-    first = [*preamble("elementwise.h", program.steps, program.excess), *space_struct(program)]
+    written = _flat_body if program.is_flat else _strided_body
+    body = _blocked_body(program) if program.blocked else written(program)
+    header = "elementwise_blocks.h" if program.blocked else "elementwise.h"
+    first = [*preamble(header, program.steps, program.excess), *space_struct(program)]
     return "\n".join([*first, *kernel_text(name, parameters, body)])
 
 
@@ -192,32 +197,71 @@ def _flat_body(program: Program) -> list[str]:
 def _strided_body(program: Program) -> list[str]:
     """Compute pointers to the rows first: the position in a row is then the only index, and the
     compiler can prove that a loop over x does not wrap, which vectorisation needs."""
+    targets = [f"to{i}[at.x]" for i in range(len(program.outputs))]
+    return _row_pointers(program, "at.y") + computation(program, _loads(program), targets)
+
+
+def _row_pointers(program: Program, y: str) -> list[str]:
+    """Pointers to row `y` of inputs and results."""
     index, arrays, last = index_type(program), array_inputs(program), program.axes - 1
     lines = [f"{index} start{i} = space.start[{n}];" for n, i in enumerate(arrays)]
-    lines += _row_starts(program)
+    lines += _row_starts(program, y)
     for i in arrays:
         lines.append(f"{_pointer(program.inputs[i].dtype)} row{i} = in{i} + start{i};")
     if program.axes > 1:
-        lines.append(f"const {index} row = {_row_number(program)} * {index}(space.shape[{last}]);")
+        row = _row_number(program, y)
+        lines.append(f"const {index} row = {row} * {index}(space.shape[{last}]);")
     for i, (_, dtype) in enumerate(program.outputs):
         lines.append(f"device {dtype.msl}* to{i} = out{i}{' + row' if program.axes > 1 else ''};")
+    return lines
+
+
+def _loads(program: Program, x: str = "at.x") -> list[str]:
+    """What reads element `x` of a row of each input."""
+    index, last = index_type(program), program.axes - 1
     loads = [f"in{i}" for i in range(len(program.inputs))]
-    for n, i in enumerate(arrays):
-        stride = f"space.strides[{n}][{last}]"
-        places = {
-            Access.ROW: "at.x",
-            Access.SAME: "0",
-            Access.STRIDED: f"{index}(at.x) * {stride}",
-        }
-        loads[i] = f"row{i}[{places[program.inputs[i].access]}]"
-    targets = [f"to{i}[at.x]" for i in range(len(program.outputs))]
-    return lines + computation(program, loads, targets)
+    for n, i in enumerate(array_inputs(program)):
+        strided = f"{index}({x}) * space.strides[{n}][{last}]"
+        places = {Access.ROW: x, Access.SAME: "0"}
+        loads[i] = f"row{i}[{places.get(program.inputs[i].access, strided)}]"
+    return loads
 
 
-def _row_starts(program: Program) -> list[str]:
+def _blocked_body(program: Program) -> list[str]:
+    """Transpose the block's part of columns, then compute the block row by row."""
+    index, last = index_type(program), program.axes - 1
+    columns = [i for i, x in enumerate(program.inputs) if x.access is Access.COLUMN]
+    loads = _loads(program, "c")
+    lines = [
+        "const uint x0 = at.x * BLOCK, y0 = at.y * BLOCK;",
+        f"const uint columns = min(BLOCK, space.shape[{last}] - x0);",
+        f"const uint rows = min(BLOCK, space.shape[{last - 1}] - y0);",
+    ]
+    lines += [f"{program.inputs[i].dtype.msl} block{i}[BLOCK][BLOCK];" for i in columns]
+    lines += ["{", *(f"  {line}" for line in _row_pointers(program, "y0"))]
+    for i in columns:
+        stride = f"long(space.strides[{array_inputs(program).index(i)}][{last}])"
+        place = f"row{i} + long(x0) * {stride}"
+        lines.append(f"  load_transposed(block{i}, {place}, {stride}, rows, columns);")
+        loads[i] = f"block{i}[r][c]"
+    lines += ["}", "for (uint r = 0; r < rows; r++) {", "  const uint y = y0 + r;"]
+    lines += [f"  {line}" for line in _row_pointers(program, "y")]
+    for n, i in enumerate(array_inputs(program)):
+        if program.inputs[i].access is not Access.COLUMN:
+            lines.append(f"  row{i} += {index}(x0) * space.strides[{n}][{last}];")
+    lines += [f"  to{i} += x0;" for i in range(len(program.outputs))]
+    # Results are new memory: they are none of the inputs.
+    lines.append("#pragma clang loop vectorize(assume_safety)")
+    lines.append("  for (uint c = 0; c < columns; c++) {")
+    targets = [f"to{i}[c]" for i in range(len(program.outputs))]
+    lines += [f"    {line}" for line in computation(program, loads, targets)]
+    return [*lines, "  }", "}"]
+
+
+def _row_starts(program: Program, y: str) -> list[str]:
     """Offsets of each input's row; the grid's z stands for all axes before the last two."""
     index, axes, arrays = index_type(program), program.axes, array_inputs(program)
-    direct = {axes - 2: "at.y"} if axes > 1 else {}
+    direct = {axes - 2: y} if axes > 1 else {}
     if axes == GRID_AXES:
         direct[0] = "at.z"
     lines = [
@@ -233,12 +277,12 @@ def _row_starts(program: Program) -> list[str]:
     return lines
 
 
-def _row_number(program: Program) -> str:
+def _row_number(program: Program, y: str) -> str:
     """Results are contiguous."""
     index = index_type(program)
     if program.axes == 2:
-        return f"{index}(at.y)"
-    return f"({index}(at.z) * {index}(space.shape[{program.axes - 2}]) + {index}(at.y))"
+        return f"{index}({y})"
+    return f"({index}(at.z) * {index}(space.shape[{program.axes - 2}]) + {index}({y}))"
 
 
 def computation(program: Program, loads: list[str], targets: list[str]) -> list[str]:

@@ -68,59 +68,6 @@ kernel void copy_chunks(device const B* in [[buffer(0)]], device B* out [[buffer
 
 // ---- transposes: the source is contiguous along y, the target along x ----
 
-// Accessing four elements at once requires an address and strides that are multiples of four.
-template <bool WHOLE, typename T>
-inline vec<T, 4> load_four(device const T* from) {
-  if (WHOLE) return *reinterpret_cast<device const vec<T, 4>*>(from);
-  return vec<T, 4>(from[0], from[1], from[2], from[3]);
-}
-template <bool WHOLE, typename T>
-inline void store_four(device T* to, vec<T, 4> values) {
-  if (WHOLE) *reinterpret_cast<device vec<T, 4>*>(to) = values;
-  else to[0] = values.x, to[1] = values.y, to[2] = values.z, to[3] = values.w;
-}
-
-// Transposes a block in 4 by 4 parts in registers. Columns go through private memory, so that whole
-// cache lines are read and written.
-template <bool WHOLE, uint SIDE, typename T>
-inline void transpose_block(device const T* from, long source, device T* to, long target) {
-  vec<T, 4> block[SIDE][SIDE / 4];
-  for (uint c = 0; c < SIDE; c += 4) {
-    for (uint r = 0; r < SIDE; r += 4) {
-      device const T* corner = from + c * source + r;
-      const vec<T, 4> w = load_four<WHOLE>(corner), x = load_four<WHOLE>(corner + source);
-      const vec<T, 4> y = load_four<WHOLE>(corner + 2 * source), z = load_four<WHOLE>(corner + 3 * source);
-      block[r][c / 4] = vec<T, 4>(w.x, x.x, y.x, z.x);
-      block[r + 1][c / 4] = vec<T, 4>(w.y, x.y, y.y, z.y);
-      block[r + 2][c / 4] = vec<T, 4>(w.z, x.z, y.z, z.z);
-      block[r + 3][c / 4] = vec<T, 4>(w.w, x.w, y.w, z.w);
-    }
-  }
-  for (uint r = 0; r < SIDE; r++)
-    for (uint c = 0; c < SIDE; c += 4) store_four<WHOLE>(to + r * target + c, block[r][c / 4]);
-}
-
-template <typename T, uint SIDE>
-kernel void transpose_serial(device const T* in [[buffer(0)]], device T* out [[buffer(1)]],
-                             constant Walk& walk [[buffer(2)]],
-                             constant uint2& size [[buffer(3)]],
-                             uint3 at [[thread_position_in_grid]]) {
-  const uint2 first = at.xy * SIDE;
-  const long source = walk.source.x, target = walk.target.y;
-  device const T* from = plane(in, walk, at.z) + long(first.x) * source + first.y;
-  device T* to = plane(out, walk, at.z) + long(first.y) * target + first.x;
-  if (all(first + SIDE <= size)) {
-    const ulong addresses = reinterpret_cast<ulong>(from) | reinterpret_cast<ulong>(to);
-    const bool whole = (addresses % sizeof(vec<T, 4>) | ulong(source | target) % 4) == 0;
-    if (whole) transpose_block<true, SIDE>(from, source, to, target);
-    else transpose_block<false, SIDE>(from, source, to, target);
-    return;
-  }
-  const uint2 count = min(size - first, SIDE);
-  for (uint c = 0; c < count.x; c++)
-    for (uint r = 0; r < count.y; r++) to[r * target + c] = from[c * source + r];
-}
-
 // Each thread transposes a block of SIDE by SIDE in registers, whose rows are chunks of 16 bytes. The
 // chunks of a threadgroup's ACROSS by DOWN blocks then change places through threadgroup memory, so
 // that neighbouring threads write neighbouring chunks. Sizes and strides count chunks.

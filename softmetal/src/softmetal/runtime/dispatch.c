@@ -9,7 +9,7 @@
 
 enum {
   CHUNK_NS = 4000,      /* shorter chunks cost more to hand out than they save */
-  CHUNKS_A_THREAD = 8,  /* more are not needed to balance the load */
+  CHUNKS_A_THREAD = 32, /* more are not needed to balance the load */
   LONG_RUN = 1024,      /* chunks of cheap cells are multiples of this: whole vectors and lines */
   SHORT_RUN = 64,
   SCRATCH_ALIGNMENT = 256,

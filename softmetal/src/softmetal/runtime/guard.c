@@ -186,7 +186,8 @@ void sm_unguard_thread(void) {
   this_worker = NULL;
 }
 
-/* After a jump to worker->escape: restores the thread for other kernels and fails the job. */
+/* After a jump to worker->escape: restores the thread for other kernels and fails the job,
+   whose other chunks are dropped. */
 static void left_kernel(sm_worker *worker, sm_job *job) {
   const sm_kernel *kernel = atomic_exchange(&worker->kernel, NULL);
   sigset_t interrupt;
@@ -198,7 +199,6 @@ static void left_kernel(sm_worker *worker, sm_job *job) {
     worker->arena = NULL;
   }
   if (!atomic_exchange(&job->faults, 1)) job->fault = worker->fault;
-  atomic_store(&job->next, job->chunks);
 }
 
 _Thread_local void *sm_home;

@@ -14,6 +14,8 @@ typedef struct sm_stream {
   sm_submission *first, **last;
   bool started, closed;
   atomic_uint arrivals; /* incremented by every submission; the idle thread waits on it */
+  atomic_bool asleep;   /* the thread must be woken after that */
+  sm_u64 ended;         /* when it ended its last list */
 } sm_stream;
 
 /* ---- commands -------------------------------------------------------------------------------- */
@@ -196,7 +198,7 @@ SM_EXPORT void softmetal_forget(sm_submission *submission) { release_submission(
 /* ---- streams --------------------------------------------------------------------------------- */
 
 /* The next submission; null once the stream is closed and empty. */
-static sm_submission *take(sm_stream *stream) {
+static sm_submission *take_submission(sm_stream *stream) {
   for (;;) {
     unsigned arrivals = atomic_load(&stream->arrivals);
     sm_lock(&stream->lock);
@@ -205,7 +207,10 @@ static sm_submission *take(sm_stream *stream) {
     if (submission && !(stream->first = submission->next)) stream->last = &stream->first;
     sm_unlock(&stream->lock);
     if (submission || closed) return submission;
+    if (sm_spin(stream->pool, &stream->arrivals, arrivals, true)) continue;
+    atomic_store(&stream->asleep, true);
     sm_futex_wait(&stream->arrivals, arrivals, ~(sm_u64)0);
+    atomic_store(&stream->asleep, false);
   }
 }
 
@@ -214,7 +219,11 @@ static void *stream_main(void *argument) {
   sm_submission *submission;
   char signal_stack[SM_SIGNAL_STACK];
   sm_guard_thread(stream->worker, signal_stack);
-  while ((submission = take(stream))) run_submission(stream->worker, submission, stream->number);
+  while ((submission = take_submission(stream))) {
+    sm_pool_expect(stream->pool, sm_now() - stream->ended);
+    run_submission(stream->worker, submission, stream->number);
+    stream->ended = sm_now();
+  }
   sm_unguard_thread();
   sm_worker_free(stream->worker);
   free(stream);
@@ -265,6 +274,6 @@ SM_EXPORT sm_submission *softmetal_submit(sm_stream *stream, const char *list, s
   stream->last = &submission->next;
   atomic_fetch_add(&stream->arrivals, 1);
   sm_unlock(&stream->lock);
-  sm_futex_wake(&stream->arrivals, 1);
+  if (atomic_load(&stream->asleep)) sm_futex_wake(&stream->arrivals, 1);
   return submission;
 }

@@ -11,12 +11,14 @@
 #define GATE_AWAITED 0x40000000u /* the stream sleeps until the last helper leaves */
 
 enum {
-  WAKE_NS = 12000,  /* a job with a longer estimate is shared at once, */
-  AWAKE_NS = 4000,  /* or with this estimate if no helper sleeps */
-  LATE_NS = 8000,   /* a job that has run longer is shared then */
-  LONG_NS = 500000, /* from this estimate on, helpers are moved to other processors */
-  SPINS = 200,      /* a few microseconds; longer would take the core from BLAS and others */
-  LONG_SPINS = 2500 /* between the kernels of a list, when a helper is needed again soon */
+  WAKE_NS = 12000,   /* a job with a longer estimate is shared at once, */
+  AWAKE_NS = 4000,   /* or with this estimate if no helper sleeps */
+  LATE_NS = 8000,    /* a job that has run longer is shared then */
+  LONG_NS = 500000,  /* from this estimate on, threads are kept on different processors */
+  SPIN_NS = 5000,    /* an idle thread looks for work so long before it sleeps, */
+  LIST_NS = 100000,  /* or so long while a list of commands runs */
+  MOST_NS = 2000000, /* the longest that it looks between lists that follow each other */
+  CHECKS = 16,       /* of a spinning thread for each look at the clock */
 };
 
 bool sm_block_reserve(sm_block *block, size_t size) {
@@ -86,6 +88,45 @@ bool sm_thread_start(pthread_t *thread, void *(*body)(void *), void *argument) {
   return !failed;
 }
 
+/* ---- shares ---------------------------------------------------------------------------------- */
+
+/* A job's chunks are divided into a share for each thread. A thread takes its own from the front; one
+   without takes the back half of another's. So a late thread delays nobody, neighbouring chunks run
+   on one core, and equal jobs that follow each other find their data in the same core's cache. */
+
+static sm_u64 share_of(sm_u64 first, sm_u64 end) { return end << 32 | first; }
+
+static void divide(sm_pool *pool, sm_u64 first, sm_u64 end) {
+  for (unsigned i = 0; i < pool->threads; i++) {
+    sm_u64 from = first + (end - first) * i / pool->threads;
+    sm_u64 to = first + (end - first) * (i + 1) / pool->threads;
+    atomic_store_explicit(&pool->shares[i].chunks, share_of(from, to), memory_order_relaxed);
+  }
+}
+
+/* The next chunk for a thread; false if none is left. */
+static bool take(sm_pool *pool, unsigned self, sm_u64 *chunk) {
+  for (unsigned i = 0; i < pool->threads; i++) {
+    unsigned from = (self + i) % pool->threads;
+    _Atomic sm_u64 *share = &pool->shares[from].chunks;
+    sm_u64 seen = atomic_load_explicit(share, memory_order_relaxed);
+    sm_u64 first, end;
+    while ((first = (sm_u32)seen) < (end = seen >> 32)) {
+      sm_u64 middle = end - (end - first + 1) / 2;
+      sm_u64 left = i ? share_of(first, middle) : share_of(first + 1, end);
+      if (!atomic_compare_exchange_weak_explicit(share, &seen, left, memory_order_relaxed,
+                                                 memory_order_relaxed))
+        continue;
+      *chunk = i ? middle : first;
+      if (i)
+        atomic_store_explicit(&pool->shares[self].chunks, share_of(middle + 1, end),
+                              memory_order_relaxed);
+      return true;
+    }
+  }
+  return false;
+}
+
 /* ---- jobs ------------------------------------------------------------------------------------ */
 
 static void run_chunk(sm_worker *worker, sm_job *job, sm_u64 chunk) {
@@ -95,14 +136,49 @@ static void run_chunk(sm_worker *worker, sm_job *job, sm_u64 chunk) {
   sm_checkpoint(worker);
 }
 
+static void run_shares(sm_worker *worker, sm_pool *pool, sm_job *job) {
+  sm_u64 chunk;
+  while (!atomic_load_explicit(&job->faults, memory_order_relaxed) &&
+         take(pool, worker->place, &chunk))
+    run_chunk(worker, job, chunk);
+}
+
+/* ---- processors ------------------------------------------------------------------------------ */
+
+/* Marks a processor as used by a thread of the open job; false if another one uses it. */
+static bool claim(sm_pool *pool, int processor) {
+  if (processor < 0 || processor >= CPU_SETSIZE) return true;
+  sm_u64 bit = (sm_u64)1 << processor % 64;
+  return !(atomic_fetch_or(&pool->claimed[processor / 64], bit) & bit);
+}
+
+static void allow(const cpu_set_t *processors) {
+  syscall(SYS_sched_setaffinity, 0, sizeof *processors, processors);
+}
+
+/* Linux may put two threads on one processor while others are free, when it wakes several at once or
+   threads of another library spin, and separates them after milliseconds only. The second of them
+   moves to a free processor, and may be moved from there as before. */
+static void keep_apart(sm_pool *pool) {
+  if (claim(pool, sched_getcpu())) return;
+  for (int i = 0; i < CPU_SETSIZE; i++) {
+    if (!CPU_ISSET(i, &pool->processors) || !claim(pool, i)) continue;
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(i, &one);
+    allow(&one);
+    allow(&pool->processors);
+    return;
+  }
+}
+
 static void help(sm_worker *worker, sm_job *job) {
+  if (worker->pool->apart) keep_apart(worker->pool);
   if (job->prepare && job->prepare(worker, job)) return; /* the other workers do its part */
   atomic_fetch_add_explicit(&job->helpers, 1, memory_order_relaxed);
   atomic_store_explicit(&worker->since, job->start, memory_order_relaxed);
   sm_current_log = job->log;
-  sm_u64 chunk;
-  while ((chunk = atomic_fetch_add_explicit(&job->next, 1, memory_order_relaxed)) < job->chunks)
-    run_chunk(worker, job, chunk);
+  run_shares(worker, worker->pool, job);
   atomic_store_explicit(&worker->since, 0, memory_order_relaxed);
 }
 
@@ -118,16 +194,38 @@ static void leave(sm_pool *pool) {
   if (atomic_fetch_sub(&pool->gate, 1) == GATE_AWAITED + 1) sm_futex_wake(&pool->gate, 1);
 }
 
-static unsigned await_generation(sm_pool *pool, unsigned seen) {
-  for (int i = 0; i < SPINS || (i < LONG_SPINS && atomic_load(&pool->lists)); i++) {
-    unsigned generation = atomic_load(&pool->generation);
-    if (generation != seen) return generation;
-    sm_pause();
+/* ---- waiting and waking ---------------------------------------------------------------------- */
+
+bool sm_spin(sm_pool *pool, atomic_uint *word, unsigned seen, bool idle) {
+  sm_u64 start = sm_now();
+  for (;;) {
+    for (int i = 0; i < CHECKS; i++) {
+      if (atomic_load_explicit(word, memory_order_relaxed) != seen) return true;
+      sm_pause();
+    }
+    sm_u64 limit = SPIN_NS;
+    if (idle) limit = atomic_load_explicit(&pool->patience, memory_order_relaxed);
+    if (limit < LIST_NS && atomic_load_explicit(&pool->lists, memory_order_relaxed))
+      limit = LIST_NS;
+    if (sm_now() - start > limit) return false;
   }
+}
+
+/* Lists that follow each other at short intervals find the threads awake. */
+void sm_pool_expect(sm_pool *pool, sm_u64 idle) {
+  sm_u64 patience = atomic_load_explicit(&pool->patience, memory_order_relaxed);
+  patience = 2 * idle <= MOST_NS && 2 * idle > patience ? 2 * idle : patience - patience / 8;
+  if (patience < SPIN_NS) patience = SPIN_NS;
+  atomic_store_explicit(&pool->patience, patience, memory_order_relaxed);
+}
+
+static unsigned await_generation(sm_pool *pool, unsigned seen) {
+  if (sm_spin(pool, &pool->generation, seen, true)) return atomic_load(&pool->generation);
   atomic_fetch_add(&pool->sleepers, 1);
   unsigned generation;
   while ((generation = atomic_load(&pool->generation)) == seen)
     sm_futex_wait(&pool->generation, seen, ~(sm_u64)0);
+  atomic_fetch_sub(&pool->sleepers, 1);
   return generation;
 }
 
@@ -141,46 +239,39 @@ static void *helper_main(void *argument) {
     atomic_store(&worker->activity, SM_IDLE);
     seen = await_generation(pool, seen);
     atomic_store(&worker->activity, SM_BUSY);
+    /* Before it is suspended at the end of the process, it takes the part that others wait for. */
+    if (enter(pool)) {
+      help(worker, pool->job);
+      leave(pool);
+    }
     sm_checkpoint(worker);
-    if (!enter(pool)) continue;
-    help(worker, pool->job);
-    leave(pool);
   }
   return NULL;
 }
 
-/* Keeps helpers off the stream's processor. Linux puts them there when threads of another library
-   spin on the others (numpy's do for 100 ms after a product), and does not move them back. */
-static void keep_apart(sm_pool *pool) {
-  int here = sched_getcpu();
-  cpu_set_t others = pool->processors;
-  CPU_CLR(here, &others);
-  if (here == pool->avoided || CPU_COUNT(&others) == 0) return;
-  pool->avoided = here;
-  for (unsigned i = 0; i + 1 < pool->threads; i++) {
-    int id = atomic_load(&pool->helpers[i]->id);
-    if (!id || syscall(SYS_sched_setaffinity, id, sizeof others, &others)) pool->avoided = -1;
-  }
-}
-
-/* False if another stream has the pool. */
-static bool open_job(sm_pool *pool, sm_job *job, double estimate) {
+/* Shares the chunks from `first` on; false if another stream has the pool. */
+static bool open_job(sm_pool *pool, sm_job *job, sm_u64 first, double estimate) {
   if (atomic_load_explicit(&pool->busy, memory_order_relaxed) || atomic_exchange(&pool->busy, 1))
     return false;
-  if (estimate > LONG_NS) keep_apart(pool);
+  pool->apart = estimate > LONG_NS;
+  if (pool->apart) {
+    for (int i = 0; i < PROCESSOR_WORDS; i++) atomic_store(&pool->claimed[i], 0);
+    claim(pool, sched_getcpu());
+  }
   pool->job = job;
+  divide(pool, first, job->chunks);
   atomic_store(&pool->gate, GATE_OPEN);
   atomic_fetch_add(&pool->generation, 1);
-  if (atomic_exchange(&pool->sleepers, 0)) sm_futex_wake(&pool->generation, INT_MAX);
+  unsigned sleepers = atomic_load(&pool->sleepers), awake = pool->threads - 1 - sleepers;
+  sm_u64 wanted = job->chunks - first - 1;
+  if (wanted > awake && sleepers)
+    sm_futex_wake(&pool->generation, wanted < INT_MAX ? (int)(wanted - awake) : INT_MAX);
   return true;
 }
 
 static void close_job(sm_pool *pool) {
   unsigned gate = atomic_fetch_and(&pool->gate, ~GATE_OPEN) & ~GATE_OPEN;
-  for (int i = 0; gate && i < SPINS; i++) {
-    sm_pause();
-    gate = atomic_load(&pool->gate);
-  }
+  while (gate && sm_spin(pool, &pool->gate, gate, false)) gate = atomic_load(&pool->gate);
   if (gate) {
     gate = atomic_fetch_or(&pool->gate, GATE_AWAITED) | GATE_AWAITED;
     for (; gate != GATE_AWAITED; gate = atomic_load(&pool->gate))
@@ -190,24 +281,33 @@ static void close_job(sm_pool *pool) {
   atomic_store(&pool->busy, 0);
 }
 
+static bool share(sm_worker *worker, sm_job *job, sm_u64 first, double estimate) {
+  if (!open_job(worker->pool, job, first, estimate)) return false;
+  run_shares(worker, worker->pool, job);
+  close_job(worker->pool);
+  return true;
+}
+
 void sm_pool_run(sm_worker *worker, sm_job *job, double estimate) {
   sm_pool *pool = worker->pool;
-  bool candidate = pool->threads > 1 && job->chunks > 1;
+  bool candidate = pool->threads > 1 && job->chunks > 1 && job->chunks <= UINT_MAX;
   int worthwhile = atomic_load_explicit(&pool->sleepers, memory_order_relaxed) ? WAKE_NS : AWAKE_NS;
-  bool shared = candidate && estimate > worthwhile && open_job(pool, job, estimate);
-  bool late = candidate && !shared;
   atomic_store_explicit(&worker->since, job->start, memory_order_relaxed);
-  sm_u64 start = late ? sm_now() : 0;
-  sm_u64 chunk;
-  while ((chunk = atomic_fetch_add_explicit(&job->next, 1, memory_order_relaxed)) < job->chunks) {
-    run_chunk(worker, job, chunk);
-    if (late && chunk + 1 < job->chunks && sm_now() - start > LATE_NS) {
-      shared = open_job(pool, job, estimate);
-      late = !shared;
+  if (!(candidate && estimate > worthwhile && share(worker, job, 0, estimate))) {
+    sm_u64 start = candidate ? sm_now() : 0;
+    for (sm_u64 chunk = 0; chunk < job->chunks && !job->faults; chunk++) {
+      run_chunk(worker, job, chunk);
+      bool late = candidate && chunk + 2 < job->chunks && sm_now() - start > LATE_NS;
+      if (late && share(worker, job, chunk + 1, estimate)) break;
     }
   }
   atomic_store_explicit(&worker->since, 0, memory_order_relaxed);
-  if (shared) close_job(pool);
+}
+
+void sm_pool_run_together(sm_worker *worker, sm_pool *pool, sm_job *job) {
+  while (!open_job(pool, job, 0, 2.0 * LONG_NS)) sched_yield();
+  run_shares(worker, pool, job);
+  close_job(pool);
 }
 
 /* Pools live as long as the process: executors are never destroyed. */
@@ -216,14 +316,16 @@ SM_EXPORT sm_pool *softmetal_new_pool(unsigned threads, sm_u64 timeout) {
   if (!pool) return NULL;
   memset(pool, 0, sizeof *pool);
   pool->helpers = calloc(threads, sizeof *pool->helpers);
-  pool->avoided = -1;
-  pool->threads = 1;
+  pool->shares = aligned_alloc(_Alignof(sm_share), threads * sizeof *pool->shares);
+  pool->patience = SPIN_NS;
   pool->timeout = timeout;
   syscall(SYS_sched_getaffinity, 0, sizeof pool->processors, &pool->processors);
-  for (unsigned i = 0; pool->helpers && i + 1 < threads; i++) {
-    sm_worker *worker = pool->helpers[i] = sm_worker_new(pool);
-    if (!worker || !sm_thread_start(&worker->thread, helper_main, worker)) break;
-    pool->threads++;
+  if (!pool->helpers || !pool->shares) threads = 1;
+  for (pool->threads = 1; pool->threads < threads; pool->threads++) {
+    sm_worker *worker = pool->helpers[pool->threads - 1] = sm_worker_new(pool);
+    if (!worker) break;
+    worker->place = pool->threads;
+    if (!sm_thread_start(&worker->thread, helper_main, worker)) break;
   }
   return pool;
 }

@@ -108,6 +108,7 @@ typedef struct sm_fault {
 /* One OS thread that runs kernels. */
 struct sm_worker {
   sm_pool *pool;
+  unsigned place; /* which share of a job is its own: 0 for a stream's thread */
   pthread_t thread;
   atomic_int id; /* Linux's number of the thread, 0 until it runs */
   atomic_uint activity;
@@ -142,8 +143,15 @@ struct sm_job {
   atomic_bool faults;        /* a chunk's kernel was left */
   sm_fault fault;            /* why, for the first of them */
   sm_u64 start;              /* when it began, 0 if it has no time limit */
-  _Alignas(64) atomic_ullong next;
 };
+
+/* Chunks of the open job that one thread is to run: the first in the low half, the end in the high
+   half. On cache lines of its own: neighbours fetch lines in pairs. */
+typedef struct sm_share {
+  _Alignas(128) _Atomic sm_u64 chunks;
+} sm_share;
+
+enum { PROCESSOR_WORDS = CPU_SETSIZE / 64 };
 
 struct sm_pool {
   unsigned threads; /* those that may run one job, the stream's own included */
@@ -152,11 +160,14 @@ struct sm_pool {
   sm_worker **helpers;
   cpu_set_t processors; /* that this process may use */
   sm_job *job;
-  int avoided;                         /* the processor that helpers avoid, or -1 */
-  _Alignas(64) atomic_uint busy;       /* a stream owns the pool, with all that is above */
+  sm_share *shares;              /* of the job, one for each thread */
+  bool apart;                    /* its threads run on different processors */
+  _Atomic sm_u64 claimed[PROCESSOR_WORDS]; /* bits: processors that its threads use */
+  _Alignas(64) atomic_uint busy; /* a stream owns the pool, with all that is above */
+  _Atomic sm_u64 patience;       /* nanoseconds that threads without work spin between lists */
   _Alignas(64) atomic_uint generation; /* advances when a job is opened */
-  atomic_uint sleepers; /* helpers that sleep */
-  atomic_uint lists; /* of commands that streams are running */
+  _Alignas(64) atomic_uint sleepers; /* helpers that sleep */
+  atomic_uint lists;                 /* of commands that streams are running */
   _Alignas(64) atomic_uint gate; /* the number of helpers inside, and flags */
 };
 
@@ -167,6 +178,17 @@ bool sm_thread_start(pthread_t *, void *(*body)(void *), void *argument);
 /* Runs a job on the calling stream's thread and on idle pool threads, these being woken at once
    when `estimate` nanoseconds are worth it, or later when the job turns out to be long. */
 void sm_pool_run(sm_worker *, sm_job *, double estimate);
+
+/* Runs all chunks of a job at the same time, each on a thread of its own, since they wait for each
+   other. There are at most as many as the pool has threads. Waits while another stream has it. */
+void sm_pool_run_together(sm_worker *, sm_pool *, sm_job *);
+
+/* Spins until *word differs from `seen`; false after a while. The while is longer for a thread that
+   waits for the next list (`idle`) if lists have followed each other at short intervals. */
+bool sm_spin(sm_pool *, atomic_uint *word, unsigned seen, bool idle);
+
+/* A list begins, `idle` nanoseconds after the last one of its stream ended. */
+void sm_pool_expect(sm_pool *, sm_u64 idle);
 
 /* Suspends the calling thread forever once the process is exiting. */
 void sm_checkpoint(sm_worker *);
