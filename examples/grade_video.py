@@ -5,7 +5,7 @@
 Without arguments a small test clip is made. Needs PyAV: pip install 'lbrx[video]'.
 """
 
-import sys
+import argparse
 import tempfile
 
 import numpy as np
@@ -70,9 +70,16 @@ def grade(source, target):
 
 
 def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("clips", nargs="*")
+    given = parser.parse_args().clips
+    if len(given) not in (0, 2):
+        parser.error("give a clip and the file to write, or neither")
     with tempfile.TemporaryDirectory() as folder:
-        source, target = sys.argv[1:] or (f"{folder}/ramp.mov", f"{folder}/graded.mov")
-        if len(sys.argv) == 1:
+        source, target = given or (f"{folder}/ramp.mov", f"{folder}/graded.mov")
+        if not given:
             made_clip(source)
         print("frames:", grade(source, target))
         with lbrx.video.open(source) as before, lbrx.video.open(target) as after:

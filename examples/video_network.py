@@ -5,7 +5,7 @@
 Without an argument a small clip is made. Needs PyAV: pip install 'lbrx[video]'.
 """
 
-import sys
+import argparse
 import tempfile
 
 import numpy as np
@@ -46,10 +46,15 @@ class Network:
 
 
 def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("clip", nargs="?")
+    given = parser.parse_args().clip
     network, names = Network(), list(COLORS)
     with tempfile.TemporaryDirectory() as folder:
-        path = sys.argv[1] if len(sys.argv) > 1 else f"{folder}/squares.mov"
-        if len(sys.argv) == 1:
+        path = given or f"{folder}/squares.mov"
+        if given is None:
             made_clip(path)
         with lbrx.video.open(path) as clip:
             # One kernel reads 10-bit planes and writes what the network takes.

@@ -23,10 +23,19 @@ def parsers() -> Iterator[tuple[str, str, argparse.ArgumentParser]]:
         parser = argparse.ArgumentParser(prog=f"lbrx {name}")
         cli._find(name).add_arguments(parser)
         yield parser.prog, text, parser
+        if parser._subparsers is not None:
+            yield from _parts(parser.prog, parser)
     for package, parser in (("softmetal", softmetal_parser()), ("softcoreml", softcoreml_parser())):
-        (commands,) = parser._subparsers._group_actions
-        for action in commands._choices_actions:
-            yield f"python -m {package} {action.dest}", action.help, commands.choices[action.dest]
+        yield from _parts(f"python -m {package}", parser)
+
+
+def _parts(
+    prog: str, parser: argparse.ArgumentParser
+) -> Iterator[tuple[str, str, argparse.ArgumentParser]]:
+    """The commands that a command consists of."""
+    (commands,) = parser._subparsers._group_actions
+    for action in commands._choices_actions:
+        yield f"{prog} {action.dest}", action.help, commands.choices[action.dest]
 
 
 def markdown(prog: str, text: str, parser: argparse.ArgumentParser) -> str:

@@ -30,6 +30,9 @@ def test_every_argument_is_explained(name):
     parser = argparse.ArgumentParser()
     cli._find(name).add_arguments(parser)
     assert [action.dest for action in parser._actions if not action.help] == []
+    for part in parser._subparsers._group_actions[0].choices.values() if parser._subparsers else ():
+        assert part.description
+        assert [action.dest for action in part._actions if not action.help] == []
 
 
 def test_unknown_commands(capsys):

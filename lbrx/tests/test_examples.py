@@ -118,3 +118,13 @@ def test_example(name):
     assert done.returncode == 0, done.stderr
     for text in PRINTED[name]:
         assert text in done.stdout
+
+
+@pytest.mark.parametrize("name", sorted(NEED_SMOLLM2 | NEED_VIDEO))
+def test_help(name):
+    if name in NEED_VIDEO and find_spec("av") is None:
+        pytest.skip("PyAV is not installed: pip install 'lbrx[video]'")
+    command = [sys.executable, EXAMPLES / f"{name}.py", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert f"python examples/{name}.py [" in done.stdout

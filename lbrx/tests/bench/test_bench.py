@@ -268,7 +268,10 @@ def test_an_interrupt_keeps_what_was_measured(tmp_path, monkeypatch, capsys):
 
 def test_nothing_to_measure(tmp_path, capsys):
     assert cli.main(["bench", "--only", "no such case", "--out", str(tmp_path)]) == 1
-    assert "nothing was measured" in capsys.readouterr().err
+    assert capsys.readouterr().err == (
+        "lbrx: no case of kernels, models, formats, merge has no such case in its name: "
+        "give another part\n"
+    )
 
 
 # ---- the report ----

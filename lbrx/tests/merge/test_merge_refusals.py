@@ -90,7 +90,7 @@ CASES = {
     ),
     "too many models": (
         lambda m: linear((m("a"), 1), (m("b"), 1)) | {"merge_method": "passthrough"},
-        "passthrough merges 1 models: the merge has 2",
+        "passthrough merges 1 model: the merge has 2",
     ),
     "layers beyond the last": (
         lambda m: stacked((m("a"), 0, 2), (m("b"), 1, 3)),

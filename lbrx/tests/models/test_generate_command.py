@@ -301,7 +301,7 @@ def test_a_file_that_is_cut_short(folder, tmp_path, capsys):
         (("{}", "-p", "x", "--context", "100000"), "context=100000: give an integer, 2 to 64"),
         (
             ("{}", "-p", "x", "--cache-type", "int8"),
-            "int8 is not a type of cache: choose one of float16",
+            "int8 is not a type of cache: choose one of float16 (f16)",
         ),
         (
             ("{}", "-p", "x", "--cache-type", "q8_0"),

@@ -235,6 +235,11 @@ def test_the_command(make_model, tmp_path, capsys):
     assert cli.main(["export", str(folder), str(path), *options]) == 0
     assert "context 32, chunk 16, weights lut8" in capsys.readouterr().out
     assert (path / "Manifest.json").exists()
+    (path / "note").touch()
+    assert cli.main(["export", str(folder), str(path), *options]) == 1
+    assert capsys.readouterr().err == f"lbrx: {path} exists: add --force to replace it\n"
+    assert cli.main(["export", str(folder), str(path), *options, "--force"]) == 0
+    assert not (path / "note").exists()
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,12 @@ import lbrx
 from lbrx import cli
 from lbrx.convert import convert
 from lbrx.errors import LbrxError
+from lbrx.metal.device import find_chip
 from lbrx.models.export.exporter import ExportSettings, package_path
 from lbrx.models.export.prompt_reader import NeuralEngineReader, settings_for
 from lbrx.models.export.unit_plan import Workload, choose_prefill, plan_units, unit_cost
 from lbrx.models.loading import language_model
-from lbrx.neural_engine.unit_figures import Unit, find_chip, unit_figures
+from lbrx.neural_engine.unit_figures import Unit, unit_figures
 from lbrx.neural_engine.weight_forms import WeightForm
 
 

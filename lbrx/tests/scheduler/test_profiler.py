@@ -75,8 +75,9 @@ def test_table_and_model(seen):
     assert "measured" in table
     modelled = seen.model("M3 Max")
     assert "M3 Max (modelled)" in modelled.table()
+    assert seen.model("m3-max").roofline == seen.model("Apple M3 Max").roofline == modelled.roofline
     assert modelled.times[0] == pytest.approx(seen.records[0].nbytes / 410e9, rel=0.05)
-    with pytest.raises(lbrx.DeviceError, match=r"no chip 'M9'.*M3 Max"):
+    with pytest.raises(lbrx.DeviceError, match=r"'M9' is not a chip.*m3-max"):
         seen.model("M9")
 
 
@@ -293,7 +294,7 @@ def test_options_before_and_after_the_script(script, arguments, own):
 def test_an_unknown_chip_is_refused_before_the_script_runs(script):
     done = command(script, "--chip", "M99")
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("lbrx: no chip 'M99' in the table: give one of ")
+    assert done.stderr.startswith("lbrx: 'M99' is not a chip of the table: give one of ")
 
 
 def test_an_output_without_a_folder_is_refused_before_the_script_runs(script):

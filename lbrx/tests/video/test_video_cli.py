@@ -126,6 +126,30 @@ def test_apply_with_wrong_arguments(clips, capsys, tmp_path, given, text):
     assert not (tmp_path / "o.mov").exists()
 
 
+def test_frames_of_nothing(clips, capsys, tmp_path):
+    folder, file = tmp_path / "new", tmp_path / "file"
+    file.touch()
+    missing = tmp_path / "no such.mov"
+    for clip, target, text in (
+        (missing, folder, f"{missing}: No such file or directory"),
+        (tmp_path, folder, f"{tmp_path}: Is a directory"),
+        (clips["a"], file, f"{file} is a file: give a folder"),
+    ):
+        assert main(["video", "frames", str(clip), str(target)]) == 1
+        assert capsys.readouterr().err == f"lbrx: {text}\n"
+    assert not folder.exists()
+
+
+def test_apply_does_not_replace_its_source(clips, capsys, tmp_path):
+    link = tmp_path / "link.mov"
+    link.symlink_to(clips["a"])
+    before = clips["a"].read_bytes()
+    for out in (clips["a"], link):
+        assert main(["video", "apply", "any.metal", str(clips["a"]), str(out)]) == 1
+        assert f"{out} is the clip that is read" in capsys.readouterr().err
+    assert clips["a"].read_bytes() == before
+
+
 def filtered(name, first, second):
     """The values that a filter of FFmpeg notes for each frame."""
     graph = av.filter.Graph()

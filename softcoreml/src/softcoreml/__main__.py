@@ -29,11 +29,23 @@ def _parser() -> argparse.ArgumentParser:
     run = commands.add_parser("run", help="predict once")
     run.add_argument("--inputs", type=Path, required=True, help="a .npz with an array per input")
     run.add_argument("--out", type=Path, help="where to write outputs and states, a .npz")
-    run.add_argument("--precision", choices=("declared", "float32"), default="declared")
+    run.add_argument(
+        "--precision",
+        choices=("declared", "float32"),
+        default="declared",
+        help="round each result to its declared type, or compute fp16 in float32 (declared)",
+    )
     inspect = commands.add_parser("inspect", help="operations, bytes and units (modelled)")
-    inspect.add_argument("--units", choices=list(_UNITS), default="all")
+    inspect.add_argument(
+        "--units", choices=list(_UNITS), default="all", help="the units that Core ML may use (all)"
+    )
     compare = commands.add_parser("compare", help="where precision is lost, by operation")
-    compare.add_argument("--against", choices=("float32",), default="float32")
+    compare.add_argument(
+        "--against",
+        choices=("float32",),
+        default="float32",
+        help="the precision to compare with (float32)",
+    )
     compare.add_argument("--inputs", type=Path, help="a .npz; random inputs if it is left out")
     compare.add_argument("--worst", type=int, metavar="N", help="only the N largest own losses")
     for one in (run, inspect, compare):

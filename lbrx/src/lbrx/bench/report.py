@@ -90,6 +90,10 @@ def read(path: Path) -> Report:
     """A report from its file. Raises FormatError for content that is not one."""
     try:
         content = json.loads(path.read_text())
+    except OSError as problem:
+        raise FormatError(
+            f"{path} cannot be read: {problem.strerror}: give a report.json of lbrx bench"
+        ) from problem
     except ValueError as problem:
         raise FormatError(f"{path} is not JSON: give a report.json of lbrx bench") from problem
     if not isinstance(content, dict) or not isinstance(content.get("rows"), list):

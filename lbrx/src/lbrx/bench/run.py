@@ -80,7 +80,11 @@ def run_suites(options: Options, progress: Progress) -> Report:
         made.notes.append(f"{busy}: times are longer than on a quiet machine")
     try:
         with tempfile.TemporaryDirectory() as folder:
-            _measure(list(_tasks(options, tools, Path(folder))), made, progress)
+            tasks = list(_tasks(options, tools, Path(folder)))
+            if not tasks:
+                wanted, suites = ", ".join(options.only), ", ".join(options.suites)
+                raise LbrxError(f"no case of {suites} has {wanted} in its name: give another part")
+            _measure(tasks, made, progress)
     finally:
         ceilings.close()
     return Report(

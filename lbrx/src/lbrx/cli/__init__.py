@@ -114,7 +114,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
         except OSError:
             _close_output()
-        return _failed(str(problem))
+        named = problem.filename is not None and problem.strerror is not None
+        return _failed(f"{problem.filename}: {problem.strerror}" if named else str(problem))
     return status
 
 

@@ -56,8 +56,7 @@ def run(options: argparse.Namespace) -> int:
     with _progress_bar() as progress:
         report = run_suites(wanted, progress)
     if not report.rows:
-        problems = "; ".join(report.notes) or "no case matches"
-        raise LbrxError(f"nothing was measured: {problems}")
+        raise LbrxError(f"nothing was measured: {'; '.join(report.notes)}")
     _write(folder, report, old)
     for note in report.notes:
         print(note, file=sys.stderr)

@@ -6,6 +6,7 @@ import argparse
 import time
 from pathlib import Path
 
+from lbrx.errors import LbrxError
 from lbrx.models.export.exporter import (
     DEFAULT_CHUNK,
     DEFAULT_CONTEXT,
@@ -44,10 +45,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "file's q8_0, q4_0, q4:* and q8:* as they are",
     )
 
+    add("--force", action="store_true", help="replace an existing package")
+
 
 def run(options: argparse.Namespace) -> int:
     path = Path(options.output)
     check_path(path)  # before the model is opened
+    if path.exists() and not options.force:
+        raise LbrxError(f"{path} exists: add --force to replace it")
     model = language_model(options.model)
     settings = settings_of(model.config, options.context, options.chunk, options.quantize)
     began = time.perf_counter()

@@ -81,7 +81,7 @@ def _overview(found: Contents) -> list[str]:
         ("format", found.format + (f", {found.files} files" if found.files > 1 else "")),
         ("architecture", found.architecture or "not named"),
         *((title, f"{value:,}") for title, value in found.settings.items()),
-        ("parameters", f"{found.parameters:,} ({_short(found.parameters)}){_active(found)}"),
+        ("parameters", f"{found.parameters:,}{_short(found.parameters)}{_active(found)}"),
         ("size", f"{_size(found.nbytes)}, {found.bits_per_parameter:.2f} bits a parameter"),
         ("quantization", found.quantization or "not named"),
         ("tokenizer", _described(found.tokenizer)),
@@ -93,7 +93,7 @@ def _overview(found: Contents) -> list[str]:
 def _active(found: Contents) -> str:
     """The parameters that a token passes through, where a token uses some of the experts."""
     count = found.active_parameters
-    return "" if count == found.parameters else f", {count:,} active ({_short(count)})"
+    return "" if count == found.parameters else f", {count:,} active{_short(count)}"
 
 
 def _described(tokenizer: TokenizerFacts | None) -> str:
@@ -146,8 +146,8 @@ def _sizes(gibibytes: Sequence[int]) -> str:
 def _short(count: int) -> str:
     for unit, name in ((1e12, "T"), (1e9, "B"), (1e6, "M")):
         if count >= unit:
-            return f"{count / unit:.3g}{name}"
-    return str(count)
+            return f" ({count / unit:.3g}{name})"
+    return ""
 
 
 def _size(nbytes: int) -> str:

@@ -7,12 +7,11 @@ import argparse
 from lbrx import formats
 from lbrx.errors import LbrxError
 from lbrx.formats.packaged_models import model_path
-from lbrx.metal.device import chips
+from lbrx.metal.device import chips, find_chip
 from lbrx.models.config import read_config
 from lbrx.models.export.exporter import DEFAULT_CHUNK, ExportSettings
 from lbrx.models.export.unit_plan import UnitCost, Workload, choose_prefill, plan_units
 from lbrx.models.weights import bytes_in_memory
-from lbrx.neural_engine.unit_figures import find_chip
 from lbrx.neural_engine.weight_forms import WeightForm, parse_form
 from lbrx.tensor.stored_model import StoredModel
 

@@ -22,17 +22,17 @@ BATCH = 8
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parts = parser.add_subparsers(dest="part", required=True, metavar="PART", help="what to do")
-    info = parts.add_parser("info", help="show what is in a clip")
+    info = _part(parts, "info", "show what is in a clip")
     _add_clip(info)
     info.add_argument("--json", action="store_true", help="print JSON")
-    frames = parts.add_parser("frames", help="write frames as PNG files")
+    frames = _part(parts, "frames", "write frames as PNG files")
     _add_clip(frames)
     frames.add_argument("folder", help="where the files go: 000000.png and so on")
     _add_range(frames)
     frames.add_argument("--size", metavar="HxW", help="height and width of the pictures")
     frames.add_argument("--filter", default="bilinear", help="of resizing (bilinear)")
     frames.add_argument("--bits", type=int, default=8, help="8 or 16 bits for each channel (8)")
-    apply = parts.add_parser("apply", help="run a Metal kernel on every frame")
+    apply = _part(parts, "apply", "run a Metal kernel on every frame")
     apply.add_argument("kernel", help="a .metal file with one kernel: see docs/video.md")
     _add_clip(apply)
     apply.add_argument("out", help="the file to write")
@@ -49,11 +49,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     apply.add_argument("--encoder", choices=KINDS, default="auto", help="who encodes (auto)")
     apply.add_argument("--batch", type=int, default=BATCH, help=f"frames at a time ({BATCH})")
     apply.add_argument("--quiet", action="store_true", help="show no progress bar")
-    compare = parts.add_parser("compare", help="measure how much two clips differ")
+    compare = _part(parts, "compare", "measure how much two clips differ")
     compare.add_argument("first", help="a clip")
     compare.add_argument("second", help="a clip of the same size")
     compare.add_argument("--json", action="store_true", help="print JSON")
     _add_decoder(compare)
+
+
+def _part(parts: Any, name: str, text: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = parts.add_parser(
+        name, help=text, description=f"{text[0].upper()}{text[1:]}."
+    )
+    return parser
 
 
 def _add_clip(parser: argparse.ArgumentParser) -> None:
@@ -124,11 +131,13 @@ def _frames(options: argparse.Namespace) -> int:
     from lbrx.video.pictures import save_picture
 
     folder = Path(options.folder)
-    folder.mkdir(parents=True, exist_ok=True)
     count = 0
     size = None if options.size is None else _size(options.size)
+    place = (_place(options.start), _place(options.stop), options.step)
     with video.open(options.clip, decoder=options.decoder) as clip:
-        place = (_place(options.start), _place(options.stop), options.step)
+        if folder.exists() and not folder.is_dir():
+            raise LbrxError(f"{folder} is a file: give a folder")
+        folder.mkdir(parents=True, exist_ok=True)
         for batch in clip.batches(BATCH, *place, size=size, filter=options.filter):
             for frame in batch:
                 save_picture(folder / f"{count:06d}.png", frame, options.bits)
@@ -163,6 +172,8 @@ def _apply(options: argparse.Namespace) -> int:
 
     if options.batch < 1:
         raise LbrxError(f"--batch {options.batch}: give 1 or more")
+    if Path(options.out).exists() and Path(options.out).samefile(options.clip):
+        raise LbrxError(f"{options.out} is the clip that is read: give another name")
     parameters = dict(_parameter(text) for text in options.set)
     began = time.perf_counter()
     with video.open(options.clip, decoder=options.decoder) as clip:

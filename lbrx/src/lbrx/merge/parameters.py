@@ -34,7 +34,7 @@ def _value_of(
     if parameter.required:
         raise FormatError(
             f"{parameter.name} has no value for {tensor}: add it to the parameters of each model "
-            "or of the merge"
+            f"or of the merge (--{parameter.name.replace('_', '-')})"
         )
     return parameter.default
 

@@ -220,7 +220,8 @@ def _check_slice(planner: _Planner, part: OutputSlice, place: str) -> None:
         besides = " besides the base model" if method.base is not Base.UNUSED else ""
         limits = f"{least}" if least == most else f"at least {least}"
         limits = f"{limits} and at most {most}" if most not in (None, least) else limits
-        raise FormatError(f"{method.name} merges {limits} models{besides}: {place} has {count}")
+        models = "model" if limits == "1" else "models"
+        raise FormatError(f"{method.name} merges {limits} {models}{besides}: {place} has {count}")
 
 
 def _check_tensors(planner: _Planner, part: OutputSlice) -> None:

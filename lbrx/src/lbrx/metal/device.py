@@ -57,6 +57,16 @@ def chips() -> dict[str, Chip]:
     return table
 
 
+def find_chip(name: str) -> Chip:
+    """The chip of a name such as `m4-pro`, `M4 Pro` or `Apple M4 Pro`. Raises DeviceError."""
+    wanted = name.lower().replace("-", " ").removeprefix("apple ").strip()
+    for known, chip in chips().items():
+        if known.lower() == wanted:
+            return chip
+    every = ", ".join(known.lower().replace(" ", "-") for known in chips())
+    raise DeviceError(f"{name!r} is not a chip of the table: give one of {every}")
+
+
 def default_device() -> Any:
     """The system's MTLDevice."""
     try:

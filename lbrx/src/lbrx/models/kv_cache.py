@@ -50,7 +50,8 @@ def find_cache_type(given: DtypeLike, head_size: int) -> CacheType:
     name = given if isinstance(given, str) else dt.parse(given).name
     kind = CACHE_TYPES.get(SHORT_NAMES.get(name, name))
     if kind is None:
-        known = ", ".join(CACHE_TYPES)
+        short = {long: f" ({word})" for word, long in SHORT_NAMES.items()}
+        known = ", ".join(f"{kind}{short.get(kind, '')}" for kind in CACHE_TYPES)
         raise LbrxError(f"{name} is not a type of cache: choose one of {known}")
     if head_size % kind.block_values:
         raise LbrxError(

@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from lbrx.errors import LbrxError
-from lbrx.metal.device import Chip, chips
+from lbrx.metal.device import Chip
 
 
 class Unit(StrEnum):
@@ -80,16 +79,6 @@ _CPUS = {
     "M5": (4, 4.6),
 }
 CPU_SHARE, CPU_WATTS_PER_CORE, CPU_BANDWIDTH = 0.7, 4.0, 240e9
-
-
-def find_chip(name: str) -> Chip:
-    """The chip of a name such as `m4-pro`, `M4 Pro` or `Apple M4 Pro`. Raises LbrxError."""
-    wanted = name.lower().replace("-", " ").removeprefix("apple ").strip()
-    for known, chip in chips().items():
-        if known.lower() == wanted:
-            return chip
-    every = ", ".join(known.lower().replace(" ", "-") for known in chips())
-    raise LbrxError(f"{name!r} is not a chip of the table: give one of {every}")
 
 
 def unit_figures(chip: Chip) -> dict[Unit, UnitFigures]:

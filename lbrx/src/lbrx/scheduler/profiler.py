@@ -14,7 +14,7 @@ from lbrx.errors import DeviceError
 from lbrx.memory.pool import PoolStatistics
 from lbrx.metal import Context, context
 from lbrx.metal.commands import Command, Dispatch
-from lbrx.metal.device import chips
+from lbrx.metal.device import find_chip
 from lbrx.scheduler import report
 from lbrx.scheduler.roofline import Roofline, measured, measured_again
 
@@ -164,11 +164,9 @@ def _divided(records: list[Record]) -> list[Record]:
 
 
 def chip_roofline(chip: str) -> Roofline:
-    """The roofline of an Apple chip by its table row; DeviceError for an unknown name."""
-    found = chips().get(chip)
-    if found is None:
-        raise DeviceError(f"no chip {chip!r} in the table: give one of {', '.join(chips())}")
-    return Roofline(f"{chip} (modelled)", found.bandwidth, found.fp32_peak)
+    """The roofline of an Apple chip by its name, `M3 Max` or `m3-max`. Raises DeviceError."""
+    found = find_chip(chip)
+    return Roofline(f"{found.name} (modelled)", found.bandwidth, found.fp32_peak)
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lbrx.metal.device import find_chip
 from lbrx.models.config import ModelConfig
 from lbrx.models.export.exporter import ExportSettings
 from lbrx.models.memory_plan import CHUNK
-from lbrx.neural_engine.unit_figures import Unit, UnitFigures, find_chip, unit_figures
+from lbrx.neural_engine.unit_figures import Unit, UnitFigures, unit_figures
 from lbrx.neural_engine.weight_forms import WeightForm
 
 MAX_DELAY, MAX_ENERGY = 1.25, 0.5
