@@ -82,7 +82,7 @@ def test_columns(variant, op, dtype, rng):
         (16_385, 1, "serial", "threadgroup_parts"),
         (65_535, 1, "serial", "threadgroup_parts"),
         (65_536, 1, "serial_parts", "threadgroup_parts"),
-        (16_384 * 16_368 + 4, 1, "serial_parts", "serial"),
+        (2**31 - 1, 1, "serial_parts", "threadgroup_parts"),
         (7, 2, "columns", "column"),
     ],
 )

@@ -118,7 +118,7 @@ Threads = tuple[Size, Size]  # of the grid and of a threadgroup
 
 def add_variants(family: KernelFamily[RowProblem]) -> None:
     """Register the variants: single threads for CPUs, simdgroups and threadgroups for GPUs."""
-    largest = THREADS * KEPT  # length of a row of one team, and number of parts
+    largest = THREADS * KEPT  # length of a row of one team
 
     def alone(info: DeviceInfo, problem: RowProblem) -> float:
         return 4.0 if info.simd_hardware else 2.0
@@ -131,7 +131,7 @@ def add_variants(family: KernelFamily[RowProblem]) -> None:
     _add(family, "simdgroup", SIMD_WIDTH * KEPT, _together(1), _at_once("simdgroup", _simdgroup))
     _add(family, "threadgroup", largest, _together(2), _at_once("threadgroup", _threadgroup))
     parts = _in_parts("threadgroup", _threadgroup_parts)
-    _add(family, "threadgroup_parts", (largest - VECTOR) * largest, _together(3), parts)
+    _add(family, "threadgroup_parts", LONGEST, _together(3), parts)
 
 
 def _together(cost: float) -> Callable[[DeviceInfo, RowProblem], float]:
@@ -146,7 +146,8 @@ def _add(
     family: KernelFamily[RowProblem], name: str, longest: int, cost: RowCost, launch: RowLaunch
 ) -> None:
     def can(info: DeviceInfo, problem: RowProblem) -> bool:
-        return problem.inner == 1 and _places(problem) <= longest
+        fits = longest == LONGEST or _places(problem) <= longest
+        return problem.inner == 1 and problem.length <= LONGEST and fits
 
     family.variant(name, can=can, cost=cost)(launch)
 

@@ -84,58 +84,63 @@ struct Normalise {
   device V* out;
   device V* total;
 
-  void operator()(uint run, uint slot) const {
-    float y[SIZE], x[SIZE];
-    compute(run, slot, 0, SIZE, x, y);
+  // Weight and bias of a run: of one vector, or between two.
+  struct Ahead {
+    V weight;
+    V bias;
+  };
+
+  Ahead ahead(uint run) const {
+    return {WEIGHT ? operand(weight, run) : V(0), BIAS ? operand(bias, run) : V(0)};
+  }
+
+  V operand(device const V* from, uint run) const {
+    const uint at = first / SIZE + run, last = length / SIZE - 1;
+    if (phase == 0) return from[min(at, last)];
+    return between(from[min(max(at, 1u) - 1, last)], from[min(at, last)]);
+  }
+
+  uint4 between(uint4 low, uint4 high) const {
+    return bytes_of(low, high, (SIZE - phase) * sizeof(T));
+  }
+  T between(T, T high) const { return high; }  // single elements have no phase
+
+  void operator()(uint run, uint slot, Ahead ahead) const {
+    // The last vector of weights may be incomplete, and then was not loaded.
+    if (phase > 0 && first + (run + 1) * SIZE > length) {
+      part(run, slot, 0, SIZE);
+      return;
+    }
+    float x[SIZE], y[SIZE], factors[SIZE], terms[SIZE];
+    to_floats<T>(ahead.weight, factors);
+    to_floats<T>(ahead.bias, terms);
+    for (uint i = 0; i < SIZE; i++) {
+      x[i] = row(run * SIZE + i, slot + i);
+      y[i] = normalised(x[i], factors[i], terms[i]);
+    }
     out[run] = from_floats<T, V>(y);
     if (RESIDUAL) total[run] = from_floats<T, V>(x);
   }
 
   void part(uint run, uint slot, uint begin, uint end) const {
-    float y[SIZE], x[SIZE];
-    compute(run, slot, begin, end, x, y);
 #pragma unroll
     for (uint i = 0; i < SIZE; i++) {
-      if (i >= begin && i < end) {
-        ((device T*)out)[run * SIZE + i] = T(y[i]);
-        if (RESIDUAL) ((device T*)total)[run * SIZE + i] = T(x[i]);
-      }
+      if (i < begin || i >= end) continue;
+      const uint at = run * SIZE + i, own = first + at - phase;
+      const float x = row(at, slot + i);
+      const float weight_of = WEIGHT ? float(((device const T*)weight)[own]) : 1.0f;
+      const float bias_of = BIAS ? float(((device const T*)bias)[own]) : 0.0f;
+      ((device T*)out)[at] = T(normalised(x, weight_of, bias_of));
+      if (RESIDUAL) ((device T*)total)[at] = T(x);
     }
   }
 
-  void compute(
-      uint run, uint slot, uint begin, uint end, thread float* x, thread float* y) const {
-    float operand[SIZE];
-    for (uint i = 0; i < SIZE; i++) x[i] = row(run * SIZE + i, slot + i);
-    for (uint i = 0; i < SIZE; i++) y[i] = (x[i] - mean) * factor;
-    if (WEIGHT) {
-      load(weight, run, begin, end, operand);
-      for (uint i = 0; i < SIZE; i++) y[i] *= operand[i];
-    }
-    if (BIAS) {
-      load(bias, run, begin, end, operand);
-      for (uint i = 0; i < SIZE; i++) y[i] += operand[i];
-    }
+  float normalised(float x, float weight_of, float bias_of) const {
+    float y = (x - mean) * factor;
+    if (WEIGHT) y *= weight_of;
+    if (BIAS) y += bias_of;
+    return y;
   }
-
-  void load(device const V* from, uint run, uint begin, uint end, thread float* to) const {
-    const uint at = first / SIZE + run;
-    if (phase == 0) {
-      to_floats<T>(from[at], to);
-    } else if (begin == 0 && end == SIZE && (at + 1) * SIZE <= length) {
-      to_floats<T>(between(from, at), to);
-    } else {
-#pragma unroll
-      for (uint i = 0; i < SIZE; i++) {
-        if (i >= begin && i < end) to[i] = float(((device const T*)from)[at * SIZE + i - phase]);
-      }
-    }
-  }
-
-  uint4 between(device const uint4* from, uint at) const {
-    return bytes_of(from[at - 1], from[at], (SIZE - phase) * sizeof(T));
-  }
-  T between(device const T* from, uint at) const { return from[at]; }  // a phase is of vectors
 };
 
 // A missing operand is replaced by another one, which is not read.
@@ -167,7 +172,8 @@ struct Norm {
   }
 
   template <typename Team>
-  void whole(Team team, Place place) const {
+  void whole(Team team, constant Rows& rows, uint at) const {
+    const Place place(rows, at, 0, SIZE);
     team.move_to(place);
     const auto elements = team.loaded(place.count, row(place));
     finish(team, place, elements, summary(team, place.count, elements));
@@ -176,8 +182,9 @@ struct Norm {
   template <typename Team, typename Row>
   void finish(Team team, Place place, Row row, Moments all) const {
     const float factor = 1.0f / sqrt(all.squares / length + eps);
-    team.each(place.count, Normalise<Row, T, V>{row, all.mean, factor, place.first, team.phase,
-                                                length, weight, bias, out + place.out, total + place.out});
+    team.each_ahead(place.count, Normalise<Row, T, V>{row, all.mean, factor, place.first, team.phase,
+                                                      length, weight, bias, out + place.out,
+                                                      total + place.out});
   }
 };
 
@@ -192,18 +199,18 @@ struct Norm {
 
 #define NORM(T, V)                                                                      \
   Norm<T, V>{x, RESIDUAL ? residual : x, WEIGHT ? weight : x, BIAS ? bias : x, out,     \
-          RESIDUAL ? total : out, eps, rows.length}
+             RESIDUAL ? total : out, eps, rows.length}
 
 // ---- whole rows ----
 
 template <typename T, typename V>
 kernel void norm_serial(OPERANDS(V), uint row [[thread_position_in_grid]]) {
-  NORM(T, V).whole(Alone{}, Place(rows, row));
+  NORM(T, V).whole(Alone{}, rows, row);
 }
 
 template <typename T, typename V, bool RAGGED>
 kernel void norm_simdgroup(OPERANDS(V), uint2 at [[thread_position_in_grid]]) {
-  NORM(T, V).whole(Together<Run<T, V>::SIZE, RAGGED>{at.x, SIMD_WIDTH, nullptr}, Place(rows, at.y, 0, Run<T, V>::SIZE));
+  NORM(T, V).whole(TeamOf<T, V, RAGGED>{at.x, SIMD_WIDTH, nullptr}, rows, at.y);
 }
 
 template <typename T, typename V, bool RAGGED>
@@ -211,7 +218,7 @@ kernel void norm_threadgroup(
     OPERANDS(V), uint2 at [[thread_position_in_grid]],
     uint2 threads [[threads_per_threadgroup]]) {
   threadgroup float shared[SIMD_WIDTH];
-  NORM(T, V).whole(Together<Run<T, V>::SIZE, RAGGED>{at.x, threads.x, shared}, Place(rows, at.y, 0, Run<T, V>::SIZE));
+  NORM(T, V).whole(TeamOf<T, V, RAGGED>{at.x, threads.x, shared}, rows, at.y);
 }
 
 // ---- rows in parts ----
@@ -229,7 +236,7 @@ kernel void norm_threadgroup_summary(
     uint2 at [[threadgroup_position_in_grid]], uint2 own [[thread_position_in_threadgroup]],
     uint2 threads [[threads_per_threadgroup]]) {
   threadgroup float shared[SIMD_WIDTH];
-  summarise(Together<Run<T, V>::SIZE, RAGGED>{own.x, threads.x, shared}, NORM(T, V), rows, at, parts);
+  summarise(TeamOf<T, V, RAGGED>{own.x, threads.x, shared}, NORM(T, V), rows, at, parts);
 }
 
 template <typename T, typename V>
@@ -245,5 +252,5 @@ kernel void norm_threadgroup_finish(
     uint2 at [[threadgroup_position_in_grid]], uint2 own [[thread_position_in_threadgroup]],
     uint2 threads [[threads_per_threadgroup]]) {
   threadgroup float shared[SIMD_WIDTH];
-  finish(Together<Run<T, V>::SIZE, RAGGED>{own.x, threads.x, shared}, NORM(T, V), rows, at, parts);
+  finish(TeamOf<T, V, RAGGED>{own.x, threads.x, shared}, NORM(T, V), rows, at, parts);
 }

@@ -4,6 +4,7 @@
 //   team.kept(n, row, out)   computed elements, in registers or in the memory of the results
 //   team.reduce(op, n, row)  the elements reduced by Sum or Maximum; every thread gets the result
 //   team.each(n, f)          f(run, slot) for each run of elements
+//   team.each_ahead(n, f)    f(run, slot, f.ahead(run)), with the loads of f.ahead before the first f
 //
 // Memory is read and written in runs: one element, or 16 bytes of neighbouring ones (`Run` of
 // vector_elements.h). A row is
@@ -12,7 +13,7 @@
 //
 // The computation on a row is a task, written once for all teams (in softmax.h and norm.h):
 //
-//   task.whole(team, place)             a whole row
+//   task.whole(team, rows, row)         a whole row
 //   task.row(place)                     the elements of a part
 //   task.summary(team, n, row)          the summary of a part, two floats
 //   task.joined(team, parts, rows)      the summary of a row, merged from those of its parts
@@ -125,7 +126,7 @@ struct Alone {
   void move_to(Place) {}
   static uint whole(uint n) { return n / 64 * 64; }  // four of the longest vectors
 
-  Alone single() const { return *this; }
+  Alone looping() const { return *this; }
 
   template <typename Row>
   Row loaded(uint, Row row) const { return row; }
@@ -152,6 +153,39 @@ struct Alone {
     for (uint i = 0; i < whole(n); i++) f(i, 0);
     LAST_ELEMENTS for (uint i = whole(n); i < n; i++) f(i, 0);
   }
+
+  template <typename F>
+  void each_ahead(uint n, F f) const {
+    for (uint i = 0; i < whole(n); i++) f(i, 0, f.ahead(i));
+    LAST_ELEMENTS for (uint i = whole(n); i < n; i++) f(i, 0, f.ahead(i));
+  }
+};
+
+// A result for all threads of a team from those of each. `shared` has SIMD_WIDTH floats, unless the
+// team is one simdgroup.
+template <typename Op>
+inline float over_team(Op op, float own, uint index, uint count, threadgroup float* shared) {
+  own = op.over_simdgroup(own);
+  if (count == SIMD_WIDTH) return own;
+  const uint lane = index % SIMD_WIDTH;
+  threadgroup_barrier(mem_flags::mem_threadgroup);  // until earlier results have been read
+  if (lane == 0) shared[index / SIMD_WIDTH] = own;
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  return op.over_simdgroup(lane < count / SIMD_WIDTH ? shared[lane] : op.none());
+}
+
+// The threads of a team for any number of elements in memory.
+struct Looping {
+  uint index;
+  uint count;
+  threadgroup float* shared;
+
+  template <typename Op, typename Row>
+  float reduce(Op op, uint n, Row row) const {
+    float own = op.none();
+    for (uint i = index; i < n; i += count) own = op.join(own, row(i, 0));
+    return over_team(op, own, index, count, shared);
+  }
 };
 
 // The threads of a simdgroup or threadgroup, with runs of SIZE elements: neighbouring threads have
@@ -159,10 +193,10 @@ struct Alone {
 // first and the last run of a RAGGED row are in part of other rows.
 template <uint SIZE, bool RAGGED = false>
 struct Together {
-  enum : uint { RUNS = KEPT / SIZE };
+  enum : uint { RUNS = KEPT / SIZE, AHEAD = 4 };
   uint index;
   uint count;
-  threadgroup float* shared;  // SIMD_WIDTH of them, unless it is one simdgroup
+  threadgroup float* shared;
   uint phase;
   uint limit;
 
@@ -170,7 +204,7 @@ struct Together {
       : index(index_), count(count_), shared(shared_), phase(0), limit(0) {}
 
   bool leads() const { return index == 0; }
-  Together<1> single() const { return {index, count, shared}; }
+  Looping looping() const { return {index, count, shared}; }
 
   void move_to(Place place) {
     phase = RAGGED ? place.phase : 0;
@@ -198,6 +232,27 @@ struct Together {
     for (uint i = 0; i < RUNS; i++) {
       const uint run = i * count + index;
       if (run < runs(n)) visit(f, run, i * SIZE, n, bool_constant<RAGGED>{});
+    }
+  }
+
+  // The same with what f.ahead(run) loads, of several runs before it is used.
+  template <typename F>
+  void each_ahead(uint n, F f) const {
+#pragma unroll
+    for (uint i = 0; i < RUNS; i += AHEAD) {
+      typename F::Ahead ahead[AHEAD];
+#pragma unroll
+      for (uint j = 0; j < AHEAD; j++) ahead[j] = f.ahead(run_or_last(i + j, n));
+#pragma unroll
+      for (uint j = 0; j < AHEAD; j++) {
+        const uint run = (i + j) * count + index, slot = (i + j) * SIZE;
+        if (run >= runs(n)) continue;
+        if (is_whole(run, n)) {
+          f(run, slot, ahead[j]);
+        } else {
+          f.part(run, slot, begin(run), end(run, n));
+        }
+      }
     }
   }
 
@@ -234,10 +289,13 @@ struct Together {
   }
 
   template <typename Row, typename T>
-  Kept kept(uint, Row row, device T*) const {
-    Kept mine;
+  Kept kept(uint n, Row row, device T*) const {
+    Kept mine = {};
 #pragma unroll
-    for (uint i = 0; i < KEPT; i++) mine.at[i] = row(0, i);
+    for (uint i = 0; i < RUNS; i++) {
+      if (i * count >= runs(n)) break;  // for all threads
+      for (uint j = 0; j < SIZE; j++) mine.at[i * SIZE + j] = row(0, i * SIZE + j);
+    }
     return mine;
   }
 
@@ -259,19 +317,13 @@ struct Together {
         }
       }
     }
-    own = op.over_simdgroup(own);
-    return count > SIMD_WIDTH ? over_simdgroups(op, own) : own;
-  }
-
-  template <typename Op>
-  float over_simdgroups(Op op, float own) const {
-    const uint lane = index % SIMD_WIDTH;
-    threadgroup_barrier(mem_flags::mem_threadgroup);  // until earlier results have been read
-    if (lane == 0) shared[index / SIMD_WIDTH] = own;
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-    return op.over_simdgroup(lane < count / SIMD_WIDTH ? shared[lane] : op.none());
+    return over_team(op, own, index, count, shared);
   }
 };
+
+// The team of a task on elements of type T in memory of type V.
+template <typename T, typename V, bool RAGGED>
+using TeamOf = Together<Run<T, V>::SIZE, RAGGED>;
 
 // ---- rows in parts: `at` is the part and the row ----
 
@@ -291,6 +343,6 @@ inline void finish(
   const Place place(rows, at.y, at.x, Task::SIZE);
   team.move_to(place);
   const auto elements = team.loaded(place.count, task.row(place));
-  const Summary all = task.joined(team.single(), summaries + at.y * ulong(rows.parts), rows);
+  const Summary all = task.joined(team.looping(), summaries + at.y * ulong(rows.parts), rows);
   task.finish(team, place, elements, all);
 }

@@ -86,9 +86,10 @@ struct Softmax {
   }
 
   template <typename Team>
-  void whole(Team team, Place place) const {
-    team.move_to(place);
+  void whole(Team team, constant Rows& rows, uint at) const {
+    const Place place(rows, at, 0, SIZE);
     const uint n = place.count;
+    team.move_to(place);
     const auto elements = team.loaded(n, row(place));
     const float top = team.reduce(Maximum{}, n, elements);
     const auto powers = team.kept(n, power<T>(elements, top), out + place.out);
@@ -112,14 +113,14 @@ template <typename T>
 kernel void softmax_serial(
     device const T* x [[buffer(0)]], device T* out [[buffer(1)]],
     constant Rows& rows [[buffer(2)]], uint row [[thread_position_in_grid]]) {
-  Softmax<T>{x, out}.whole(Alone{}, Place(rows, row));
+  Softmax<T>{x, out}.whole(Alone{}, rows, row);
 }
 
 template <typename T, typename V, bool RAGGED>
 kernel void softmax_simdgroup(
     device const V* x [[buffer(0)]], device V* out [[buffer(1)]],
     constant Rows& rows [[buffer(2)]], uint2 at [[thread_position_in_grid]]) {
-  Softmax<T, V>{x, out}.whole(Together<Run<T, V>::SIZE, RAGGED>{at.x, SIMD_WIDTH, nullptr}, Place(rows, at.y, 0, Run<T, V>::SIZE));
+  Softmax<T, V>{x, out}.whole(TeamOf<T, V, RAGGED>{at.x, SIMD_WIDTH, nullptr}, rows, at.y);
 }
 
 template <typename T, typename V, bool RAGGED>
@@ -128,7 +129,7 @@ kernel void softmax_threadgroup(
     constant Rows& rows [[buffer(2)]], uint2 at [[thread_position_in_grid]],
     uint2 threads [[threads_per_threadgroup]]) {
   threadgroup float shared[SIMD_WIDTH];
-  Softmax<T, V>{x, out}.whole(Together<Run<T, V>::SIZE, RAGGED>{at.x, threads.x, shared}, Place(rows, at.y, 0, Run<T, V>::SIZE));
+  Softmax<T, V>{x, out}.whole(TeamOf<T, V, RAGGED>{at.x, threads.x, shared}, rows, at.y);
 }
 
 // ---- rows in parts ----
@@ -148,7 +149,7 @@ kernel void softmax_threadgroup_summary(
     uint2 at [[threadgroup_position_in_grid]], uint2 own [[thread_position_in_threadgroup]],
     uint2 threads [[threads_per_threadgroup]]) {
   threadgroup float shared[SIMD_WIDTH];
-  summarise(Together<Run<T, V>::SIZE, RAGGED>{own.x, threads.x, shared}, Softmax<T, V>{x, out}, rows, at, parts);
+  summarise(TeamOf<T, V, RAGGED>{own.x, threads.x, shared}, Softmax<T, V>{x, out}, rows, at, parts);
 }
 
 template <typename T>
@@ -166,7 +167,7 @@ kernel void softmax_threadgroup_finish(
     uint2 at [[threadgroup_position_in_grid]], uint2 own [[thread_position_in_threadgroup]],
     uint2 threads [[threads_per_threadgroup]]) {
   threadgroup float shared[SIMD_WIDTH];
-  finish(Together<Run<T, V>::SIZE, RAGGED>{own.x, threads.x, shared}, Softmax<T, V>{x, out}, rows, at, parts);
+  finish(TeamOf<T, V, RAGGED>{own.x, threads.x, shared}, Softmax<T, V>{x, out}, rows, at, parts);
 }
 
 // ---- columns: the axis is not the last ----

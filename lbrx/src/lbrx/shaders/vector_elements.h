@@ -13,17 +13,11 @@ inline void set_word(thread uint4& run, uint i, uint word) { run[i] = word; }
 
 // 16 of the 32 bytes of two vectors, from byte `from` on, which is even and less than 16.
 inline uint4 bytes_of(uint4 low, uint4 high, uint from) {
-  uint words[8] = {low[0], low[1], low[2], low[3], high[0], high[1], high[2], high[3]};
-#pragma unroll
-  for (uint i = 0; i < 6; i++) words[i] = from & 8 ? words[i + 2] : words[i];
-#pragma unroll
-  for (uint i = 0; i < 5; i++) words[i] = from & 4 ? words[i + 1] : words[i];
-  uint4 result;
-#pragma unroll
-  for (uint i = 0; i < 4; i++) {
-    result[i] = from & 2 ? words[i] >> 16 | words[i + 1] << 16 : words[i];
-  }
-  return result;
+  low = from & 8 ? uint4(low.zw, high.xy) : low;
+  high.xy = from & 8 ? high.zw : high.xy;
+  low = from & 4 ? uint4(low.yzw, high.x) : low;
+  high.x = from & 4 ? high.y : high.x;
+  return from & 2 ? low >> 16 | uint4(low.yzw, high.x) << 16 : low;
 }
 
 // The elements of words, by their size.
