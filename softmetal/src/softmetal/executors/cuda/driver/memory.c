@@ -3,7 +3,6 @@
 
 #include "driver.h"
 
-/* `image`: PTX with its final zero, or a cubin. */
 /* Without this, threadgroup arguments end at 48 KiB. */
 static void allow_large_threadgroup_memory(const sm_gpu *gpu, const sm_gpu_kernel *kernel) {
   int used = 0, most = 0;
@@ -12,6 +11,7 @@ static void allow_large_threadgroup_memory(const sm_gpu *gpu, const sm_gpu_kerne
     cuFuncSetAttribute(kernel->function, CU_FUNCTION_MOST_DYNAMIC_BYTES, most - used);
 }
 
+/* `image`: PTX with its final zero, or a cubin. */
 SM_EXPORT sm_gpu_kernel *softmetal_gpu_load(sm_gpu *gpu, const char *image, const char *name,
                                             const char *entry, sm_u32 written, bool logs,
                                             bool checked, char *error, size_t capacity) {
