@@ -43,6 +43,7 @@ class DeviceInfo:
     native_bfloat: bool
     cuda: int | None = None  # the number of the NVIDIA GPU that it is
     cache: int | None = None  # bytes of the GPU's last cache
+    matrix_peak: float | None = None  # operations per second of products of halves, by the clocks
     page: int = mmap.PAGESIZE  # bytes: host memory is shared without a copy in complete pages
     calibration: Calibration | None = None
 

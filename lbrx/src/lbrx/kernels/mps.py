@@ -22,8 +22,8 @@ from lbrx.kernels.matmul import (
     bandwidth,
     family,
     finish,
-    peak,
     problem_of,
+    product_peak,
     product_rate,
 )
 from lbrx.metal import Buffer, Context, DeviceInfo
@@ -57,8 +57,9 @@ def _cost(info: DeviceInfo, problem: MatmulProblem) -> float:
     results = problem.members * problem.m * problem.n
     if info.simd_hardware:
         read = problem.members * (problem.m + problem.n) * problem.k * problem.dtype.itemsize
-        # Apple does not document the accumulator of products of halves.
-        estimated = OF_PEAK * peak(info) / (1 if problem.dtype is dt.float32 else 2)
+        # Apple does not document the accumulator of products of halves; cuBLAS adds in float32.
+        doubtful = problem.dtype is not dt.float32 and not info.matrix_peak
+        estimated = OF_PEAK * product_peak(info, problem.dtype) / (2 if doubtful else 1)
         speed = product_rate(info, "mps", problem.dtype, estimated)
         time = max(problem.operations / speed, read / bandwidth(info))
         return encoding + time + problem.finishes * (DISPATCH + 8.0 * results / bandwidth(info))

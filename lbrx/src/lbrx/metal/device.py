@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from lbrx.device_info import DeviceInfo
@@ -21,6 +22,8 @@ CAPABILITY = 75  # the major number
 # Float32 multiply-adds of a multiprocessor in a clock, by the major number (CUDA's guide)
 NVIDIA_LANES = {7: 64, 8: 128}
 NEWEST_LANES = 128
+NVIDIA_PRODUCTS = {7: 512, 8: 1024}  # the same for products of halves by its tensor cores
+NEWEST_PRODUCTS = 2048
 
 
 class Chip(Protocol):
@@ -94,7 +97,7 @@ def describe(device: Any) -> DeviceInfo:
         family=family,
         cores=_cores(device, chip, plain_soft),
         bandwidth=chip.bandwidth if chip else _declared_bandwidth(device),
-        fp32_peak=chip.fp32_peak if chip else _declared_peak(device),
+        fp32_peak=chip.fp32_peak if chip else _declared_peak(device, NVIDIA_LANES, NEWEST_LANES),
         max_threads=int(device.maxThreadsPerThreadgroup().width),
         threadgroup_memory=int(device.maxThreadgroupMemoryLength()),
         max_buffer=int(device.maxBufferLength()),
@@ -106,6 +109,7 @@ def describe(device: Any) -> DeviceInfo:
         native_bfloat=family >= FIRST_NATIVE_BFLOAT,
         cuda=binding.cuda_device(device),
         cache=binding.cuda_attribute(device, L2_BYTES) or None,
+        matrix_peak=_declared_peak(device, NVIDIA_PRODUCTS, NEWEST_PRODUCTS),
         page=binding.page_size(),
         calibration=calibration_file.read(name),
     )
@@ -144,12 +148,13 @@ def _declared_bandwidth(device: Any) -> float | None:
     return 2e3 * clock * bits / 8 if clock and bits else None
 
 
-def _declared_peak(device: Any) -> float | None:
+def _declared_peak(device: Any, lanes: Mapping[int, int], newest: int) -> float | None:
+    """Operations per second of an NVIDIA GPU, given the multiply-adds of a multiprocessor."""
     attributes = (CLOCK, MULTIPROCESSORS, CAPABILITY)
     clock, cores, major = (binding.cuda_attribute(device, n) for n in attributes)
     if not clock or not cores or major is None:
         return None
-    return 2e3 * clock * cores * NVIDIA_LANES.get(major, NEWEST_LANES)
+    return 2e3 * clock * cores * lanes.get(major, newest)
 
 
 def _registry_cores() -> int | None:
