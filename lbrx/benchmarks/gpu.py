@@ -242,9 +242,9 @@ def product_cases() -> Iterator[Case]:
     for size in (4096, 8192):
         square = normal(size, size)
         flops = 2.0 * size**3
-        yield Case(
-            f"matmul {size} f16", lambda x, y: x @ y, several(square, square), 6.0 * size**2, flops
-        )
+        both = several(square, square)
+        yield Case(f"matmul {size} f16", lambda x, y: x @ y, both, 6.0 * size**2, flops)
+        yield Case(f"matmul {size} f16, our tiles", by_tiles, both, 6.0 * size**2, flops)
     rows = normal(512, 4096)
     yield Case(
         "mat-mul q4_k, 512 rows",
@@ -261,6 +261,11 @@ def product_cases() -> Iterator[Case]:
         8.0 * 16 * 8192 * 128,
         2.0 * 16 * 8192 * 8192 * 128,
     )
+
+
+def by_tiles(x: lbrx.Tensor, y: lbrx.Tensor) -> lbrx.Tensor:
+    with forced(matmul="tiles"):
+        return x @ y
 
 
 def model_rows(bandwidth: float) -> Iterator[Row]:

@@ -97,6 +97,27 @@ def test_estimates_use_what_was_measured():
     assert matmul.product_rate(plain, "mps", dt.float32, 7.0) == 7.0
 
 
+def test_halves_are_multiplied_where_that_is_fast():
+    """A GPU with tensor cores, of which the clocks are known; nothing was measured."""
+    info = replace(
+        metal.context().info,
+        simd_hardware=True,
+        simdgroup_matrix=True,
+        name="a GPU that nothing was tuned for",
+        cores=132,
+        cuda=0,
+        bandwidth=4.8e12,
+        fp32_peak=67e12,
+        matrix_peak=990e12,
+        threadgroup_memory=227 << 10,
+        calibration=None,
+    )
+    halves = replace(product(4096), dtype=dt.float16)
+    assert matmul.family.choose(info, halves).name == "mps"
+    brain = replace(product(4096), dtype=dt.bfloat16)  # which MPS lacks
+    assert matmul.family.choose(info, brain).name == "tiles"
+
+
 def test_speeds_of_another_processor():
     """In proportion to its products; those that were not measured are as they are."""
     plain = replace(metal.context().info, calibration=None)

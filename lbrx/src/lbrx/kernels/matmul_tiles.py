@@ -17,8 +17,8 @@ from lbrx.kernels.matmul import (
     finish,
     is_aligned,
     operands,
-    peak,
     pipeline,
+    product_peak,
 )
 from lbrx.metal import Buffer, Context, DeviceInfo
 from lbrx.ops import Spec
@@ -181,7 +181,7 @@ def _tiling_time(
     """Microseconds: the larger of computing time and reading time."""
     busy = min(1.0, threadgroups / (tiling.a_core * (info.cores or 1)))
     operations = 2.0 * tiling.count(problem) * tiling.m * tiling.n * problem.k
-    computing = operations / (tiling.of_peak * peak(info) * busy)
+    computing = operations / (tiling.of_peak * product_peak(info, problem.dtype) * busy)
     read = (problem.m + problem.n) * problem.k * problem.members * problem.dtype.itemsize
     return max(computing, read / bandwidth(info))
 

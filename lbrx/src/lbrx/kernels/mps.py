@@ -57,12 +57,13 @@ def _cost(info: DeviceInfo, problem: MatmulProblem) -> float:
     results = problem.members * problem.m * problem.n
     if info.simd_hardware:
         read = problem.members * (problem.m + problem.n) * problem.k * problem.dtype.itemsize
-        # Apple does not document the accumulator of products of halves; cuBLAS adds in float32.
-        doubtful = problem.dtype is not dt.float32 and not info.matrix_peak
-        estimated = OF_PEAK * product_peak(info, problem.dtype) / (2 if doubtful else 1)
+        estimated = OF_PEAK * product_peak(info, problem.dtype)
         speed = product_rate(info, "mps", problem.dtype, estimated)
         time = max(problem.operations / speed, read / bandwidth(info))
-        return encoding + time + problem.finishes * (DISPATCH + 8.0 * results / bandwidth(info))
+        time += problem.finishes * (DISPATCH + 8.0 * results / bandwidth(info))
+        # Apple does not document the accumulator of products of halves; cuBLAS adds in float32.
+        doubtful = problem.dtype is not dt.float32 and info.cuda is None
+        return encoding + time * (2 if doubtful else 1)
     packed = problem.members * (problem.m + problem.n) * problem.k
     speed = product_rate(info, "mps", problem.dtype, ZEN4_PRODUCTS)
     time = problem.operations / speed + packed * PACKING
