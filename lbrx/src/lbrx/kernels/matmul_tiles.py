@@ -19,6 +19,7 @@ from lbrx.kernels.matmul import (
     operands,
     peak,
     pipeline,
+    product_rate,
 )
 from lbrx.kernels.registry import policy
 from lbrx.metal import Buffer, Context, DeviceInfo
@@ -91,15 +92,16 @@ class Tiling:
         return -(-problem.m // self.m) * -(-problem.n // self.n) * problem.members
 
 
-# From large to small; the second list is for tensor cores, with one threadgroup a core.
+# From large to small. The second list is for tensor cores; its speeds are an H200's, in units of
+# its float32 peak.
 TILINGS = (
     Tiling("64", 2, 2, 32, 32, 16, 1, LARGE_OF_PEAK),
     Tiling("32", 2, 2, 16, 16, 16, 1, SMALL_OF_PEAK),
 )
 TENSOR_TILINGS = (
-    Tiling("tensor256", 2, 4, 64, 64, 64, 4, 0.6),
-    Tiling("tensor128", 2, 4, 64, 32, 64, 4, 0.45),
-    Tiling("tensor64", 2, 2, 32, 32, 64, 3, 0.2),
+    Tiling("tensor256", 2, 4, 64, 64, 64, 4, 9.0),
+    Tiling("tensor128", 2, 4, 64, 32, 64, 4, 6.7),
+    Tiling("tensor64", 2, 2, 32, 32, 64, 3, 3.0),
 )
 
 
@@ -184,9 +186,17 @@ def _tiling_time(
     """Microseconds: the larger of computing time and reading time."""
     busy = min(1.0, threadgroups / (tiling.a_core * (info.cores or 1)))
     operations = 2.0 * tiling.count(problem) * tiling.m * tiling.n * problem.k
-    computing = operations / (tiling.of_peak * peak(info) * busy)
+    computing = operations / (_speed(info, problem.dtype, tiling) * busy)
     read = (problem.m + problem.n) * problem.k * problem.members * problem.dtype.itemsize
     return max(computing, read / bandwidth(info))
+
+
+def _speed(info: DeviceInfo, dtype: Dtype, tiling: Tiling) -> float:
+    """Operations per microsecond if all cores are busy. Large products were measured with the
+    largest tiles."""
+    largest = (TILINGS if tiling in TILINGS else TENSOR_TILINGS)[0]
+    large = product_rate(info, "tiles", dtype, largest.of_peak * peak(info))
+    return large * tiling.of_peak / largest.of_peak
 
 
 def _dispatch_tiles(
