@@ -29,8 +29,9 @@ from lbrx.kernels.matmul_tiles import COPIED, Tiling, has_tensor_cores
 from lbrx.kernels.mps import TYPES as MPS_TYPES
 from lbrx.kernels.mps import times_rows
 from lbrx.kernels.quantized import Stored, decode, pipeline, stored
-from lbrx.kernels.registry import Call, KernelFamily, Sample, computes
+from lbrx.kernels.registry import Call, KernelFamily, Sample, computes, policy
 from lbrx.metal import Context, DeviceInfo
+from lbrx.metal.command_queue import copy_bytes
 from lbrx.ops import Spec
 from lbrx.ops.quantized import weights_of
 from lbrx.quant import Scheme
@@ -225,7 +226,8 @@ def tiling_for(info: DeviceInfo, problem: QuantizedProduct) -> Tiling:
     """The largest tiles that the device has memory for and that the rows fill."""
     large, small = TILINGS
     able = has_tensor_cores(info) and problem.dtype.itemsize == 2
-    return large if able and problem.m > small.m else small
+    enough = problem.m > small.m or policy().deterministic  # which does not depend on m
+    return large if able and enough else small
 
 
 def _tiles_cost(info: DeviceInfo, problem: QuantizedProduct) -> float:
@@ -233,7 +235,7 @@ def _tiles_cost(info: DeviceInfo, problem: QuantizedProduct) -> float:
         return EMULATED + problem.operations
     tiling = tiling_for(info, problem)
     down, across = -(-problem.m // tiling.m), -(-problem.n // tiling.n)
-    busy = min(1.0, down * across / (2 * (info.cores or 1)))
+    busy = min(1.0, down * across / (tiling.a_core * (info.cores or 1)))
     operations = 2.0 * down * tiling.m * across * tiling.n * problem.k
     return DISPATCH + operations / (tiling.of_peak * busy * product_peak(info, problem.dtype))
 
@@ -244,6 +246,7 @@ def tiles(gpu: Context, problem: QuantizedProduct, x: Array, weight: Stored, res
     """Simdgroups multiply tiles; the weight is decoded in threadgroup memory."""
     tiling = tiling_for(gpu.info, problem)
     factor = _factor(problem, tiling)
+    weight = _aligned(gpu, weight)
     kind = "_".join(filter(None, (tiling.name, FACTORS[factor], "tiles")))
     given = buffer_of(x)
     aligned = is_aligned(given, problem.k, (), problem.dtype, COPIED)
@@ -261,6 +264,16 @@ def tiles(gpu: Context, problem: QuantizedProduct, x: Array, weight: Stored, res
     )
 
 
+def _aligned(gpu: Context, weight: Stored) -> Stored:
+    """The weight at an address from which kernels can read vectors."""
+    if weight.scheme.codec not in IN_VECTORS or weight.codes.offset % COPIED == 0:
+        return weight
+    aligned = gpu.buffer(weight.codes.size, "scratch")
+    gpu.queue.encode("copy", [weight.codes, aligned], copy_bytes, written_at=frozenset({1}))
+    return replace(weight, codes=aligned)
+
+
+IN_VECTORS = {"q4_k"}  # codecs whose matrix quant_runs.h declares with a vector type
 FACTORS = {dt.float32: "", dt.float16: "half", dt.bfloat16: "bfloat"}
 
 

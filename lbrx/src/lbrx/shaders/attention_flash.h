@@ -81,16 +81,17 @@ inline Task task_of(constant Attention& a, device const int* lengths, uint head,
   return task;
 }
 
-// The score of a key that may be hidden.
-inline float masked(constant Attention& a, Seen seen, device const float* mask, int at,
-                    float product) {
-  const bool visible = at >= seen.first && at < seen.last;
-  const float added = MASKED && visible ? mask[at * a.mask_key] : 0.0f;
-  return visible ? scored(a, product, added) : -INFINITY;
-}
-
 constant constexpr float LOG2E = 1.442695041f;
 constant constexpr float MUCH = 8;  // by which a maximum must grow: weights are below 2^MUCH
+
+// The score of a key that may be hidden; if `plain`, without the scale.
+inline float masked(constant Attention& a, Seen seen, device const float* mask, int at,
+                    float product, bool plain) {
+  if (at < seen.first || at >= seen.last) return -INFINITY;
+  if (plain) return product;
+  return scored(a, product, MASKED ? mask[at * a.mask_key] : 0.0f) * LOG2E;
+}
+
 
 // `LINES` rows of a lane, eight apart, and of `BLOCKS` blocks of keys two neighbours each.
 template <uint LINES, uint BLOCKS>
@@ -106,8 +107,9 @@ struct OnlineSoftmax {
   template <typename S>
   float score(thread S& scores, constant Attention& a, thread const Task& task,
               device const float* mask, uint row, int j0, int key) const {
-    const bool seen_by_all = j0 >= task.begun && j0 + int(BLOCKS * 8) <= task.hidden;
-    if (!MASKED && !CAPPED && seen_by_all && a.scale > 0.0f) return a.scale * LOG2E;
+    // The same arithmetic whether a block is hidden in part or not: bits do not depend on neighbours.
+    const bool plain = !MASKED && !CAPPED && a.scale > 0.0f;
+    if (plain && j0 >= task.begun && j0 + int(BLOCKS * 8) <= task.hidden) return a.scale * LOG2E;
 #pragma unroll
     for (uint i = 0; i < LINES; i++) {
       const uint at = min(row + i * 8, a.queries - 1);
@@ -117,10 +119,11 @@ struct OnlineSoftmax {
       for (uint j = 0; j < BLOCKS; j++) {
         const float2 pair = scores.pair(i, j);
         const int k = key + int(j * 8);
-        scores.set(i, j, float2(masked(a, seen, mask_row, k, pair.x),
-                                masked(a, seen, mask_row, k + 1, pair.y)) * LOG2E);
+        scores.set(i, j, float2(masked(a, seen, mask_row, k, pair.x, plain),
+                                masked(a, seen, mask_row, k + 1, pair.y, plain)));
       }
     }
+    if (plain) return a.scale * LOG2E;
     return 1.0f;
   }
 

@@ -196,7 +196,7 @@ struct Engine<T, C, G, true> {
 #endif
 
 template <typename T, typename C, typename G>
-kernel void matmul_tiles(device const uchar* data [[buffer(0)]],
+kernel void matmul_tiles(device const typename Run<C>::Word* data [[buffer(0)]],
                          device const void* scales [[buffer(1)]],
                          device const void* offsets [[buffer(2)]],
                          device const char* book [[buffer(3)]], device const void* x [[buffer(4)]],
@@ -210,7 +210,7 @@ kernel void matmul_tiles(device const uchar* data [[buffer(0)]],
   using Computing = Engine<T, C, G, TOGETHER>;
   const uint row = group.y * G::M, column = group.x * G::N;
   Computing engine;
-  engine.run({data, scales, offsets, book}, x, p, row, column, (threadgroup T*)memory, thread_index,
+  engine.run({(device const uchar*)data, scales, offsets, book}, x, p, row, column, (threadgroup T*)memory, thread_index,
              simdgroup);
 #pragma unroll
   for (uint i = 0; i < Computing::DOWN; i++) {

@@ -32,12 +32,14 @@ struct RunPlace {
 };
 
 // A reader first loads what it can without waiting for it, then decodes it.
+//   Word              type that the matrix is declared with, whose alignment its buffer has
 //   Raw               what it loads
 //   place(run, i)     where in a line unit i of a run belongs
 //   load, decode
 // This one is for any codec: units 2 run and 2 run + 1 of a line, which may end between them.
 template <typename C>
 struct Run {
+  using Word = uchar;
   struct Raw {};
   static uint place(uint run, uint i) { return run * RUN + i * UNIT; }
   static Raw load(Weight, RunPlace) { return {}; }
@@ -94,6 +96,7 @@ inline ulong block_of_32(RunPlace at) { return ulong(at.line) * (at.k / RUN) + a
 
 template <>
 struct Run<Q4_0> {
+  using Word = uint;
   using Raw = Words<5>;
   static uint place(uint run, uint i) { return run * RUN + i * UNIT; }
   static Raw load(Weight weight, RunPlace at) {
@@ -113,6 +116,7 @@ struct Run<Q4_0> {
 
 template <>
 struct Run<Q8_0> {
+  using Word = uint;
   using Raw = Words<9>;
   static uint place(uint run, uint i) { return run * RUN + i * UNIT; }
   static Raw load(Weight weight, RunPlace at) {
@@ -136,15 +140,15 @@ struct Run<Q8_0> {
 // and whose high nibbles are those of the next group.
 template <>
 struct Run<Q4_K> {
+  using Word = uint4;
   struct Raw {
     uint4 head, codes;
   };
   static uint place(uint run, uint i) { return run / 2 * 64 + run % 2 * UNIT + i * RUN; }
   static Raw load(Weight weight, RunPlace at) {
     const ulong block = ulong(at.line) * (at.k / 256) + at.run / 8;
-    device const uint* from = (device const uint*)weight.data + block * 36;
-    device const uint* codes = from + 4 + at.run % 8 * 4;
-    return {uint4(from[0], from[1], from[2], from[3]), uint4(codes[0], codes[1], codes[2], codes[3])};
+    device const uint4* from = (device const uint4*)weight.data + block * 9;
+    return {from[0], from[1 + at.run % 8]};
   }
   // Scales and minima have six bits each, for groups 2 pair and 2 pair + 1.
   template <typename T>
