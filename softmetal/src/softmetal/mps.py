@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NewType, Self
 
 from softmetal.api.buffer import MTLBuffer
-from softmetal.api.memory import Borrowed
 from softmetal.api.objects import Allocated, Labelled, Object
 from softmetal.api.structs import MTLOrigin
 from softmetal.errors import ValidationError
@@ -363,16 +362,13 @@ class MPSMatrixMultiplication(MPSKernel):
         lda, ldb, ldc = (m.rowBytes() // _type_bytes(m.dataType()) for m in matrices)
         type_a, type_b, type_c = (_GEMM_TYPES[m.dataType()] for m in matrices)
         stride_a, stride_b, stride_c = (m.matrixBytes() for m in matrices)
-        borrowed = sum(
-            1 << i for i, m in enumerate(matrices) if isinstance(m._buffer._memory, Borrowed)
-        )
         for matrix in matrices:
             command_buffer._retain(matrix._buffer)
         command_buffer._commands.append(
             Gemm(
                 a, b, c, rows, columns, depth, lda, ldb, ldc, transpose_left, transpose_right,
                 self._alpha, self._beta, type_a, type_b, type_c,
-                batch, stride_a, stride_b, stride_c, borrowed,
+                batch, stride_a, stride_b, stride_c,
             )
         )  # fmt: skip
 

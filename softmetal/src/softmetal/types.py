@@ -244,7 +244,6 @@ class Gemm(NamedTuple):
     stride_a: int = 0
     stride_b: int = 0
     stride_c: int = 0
-    borrowed: int = 7  # bit i: the i-th matrix is in memory of the program, which can vanish
 
 
 class Execute(NamedTuple):

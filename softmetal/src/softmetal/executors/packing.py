@@ -117,7 +117,7 @@ def _gemm(g: Gemm) -> bytes:
         _MULTIPLY.size,
         *(g.a, g.b, g.c, g.m, g.n, g.k, g.lda, g.ldb, g.ldc),
         *(g.stride_a, g.stride_b, g.stride_c, g.batch, g.alpha, g.beta),
-        *(g.transpose_a, g.transpose_b, g.type_a, g.type_b, g.type_c, g.borrowed),
+        *(g.transpose_a, g.transpose_b, g.type_a, g.type_b, g.type_c, 0),
     )
 
 

@@ -74,8 +74,7 @@ typedef struct sm_command_gemm { /* row-major; types: 0 float32, 1 float16 */
   sm_u64 batch;
   double alpha, beta;
   sm_u32 transpose_a, transpose_b;
-  sm_u32 type_a, type_b, type_c;
-  sm_u32 borrowed; /* bit i: the i-th matrix is in memory of the program, which can vanish */
+  sm_u32 type_a, type_b, type_c, padding;
 } sm_command_gemm;
 
 typedef struct sm_command_execute {

@@ -14,7 +14,7 @@ enum {
   WAKE_NS = 12000,   /* a job with a longer estimate is shared at once, */
   AWAKE_NS = 4000,   /* or with this estimate if no helper sleeps */
   LATE_NS = 8000,    /* a job that has run longer is shared then */
-  LONG_NS = 500000,  /* from this estimate on, threads are kept on different processors */
+  LONG_NS = 500000,  /* from this estimate on, helpers are moved to other processors */
   SPIN_NS = 5000,    /* an idle thread looks for work so long before it sleeps, */
   LIST_NS = 100000,  /* or so long while a list of commands runs */
   MOST_NS = 2000000, /* the longest that it looks between lists that follow each other */
@@ -136,49 +136,19 @@ static void run_chunk(sm_worker *worker, sm_job *job, sm_u64 chunk) {
   sm_checkpoint(worker);
 }
 
-static void run_shares(sm_worker *worker, sm_pool *pool, sm_job *job) {
+static void run_shares(sm_worker *worker, sm_job *job) {
   sm_u64 chunk;
   while (!atomic_load_explicit(&job->faults, memory_order_relaxed) &&
-         take(pool, worker->place, &chunk))
+         take(worker->pool, worker->place, &chunk))
     run_chunk(worker, job, chunk);
 }
 
-/* ---- processors ------------------------------------------------------------------------------ */
-
-/* Marks a processor as used by a thread of the open job; false if another one uses it. */
-static bool claim(sm_pool *pool, int processor) {
-  if (processor < 0 || processor >= CPU_SETSIZE) return true;
-  sm_u64 bit = (sm_u64)1 << processor % 64;
-  return !(atomic_fetch_or(&pool->claimed[processor / 64], bit) & bit);
-}
-
-static void allow(const cpu_set_t *processors) {
-  syscall(SYS_sched_setaffinity, 0, sizeof *processors, processors);
-}
-
-/* Linux may put two threads on one processor while others are free, when it wakes several at once or
-   threads of another library spin, and separates them after milliseconds only. The second of them
-   moves to a free processor, and may be moved from there as before. */
-static void keep_apart(sm_pool *pool) {
-  if (claim(pool, sched_getcpu())) return;
-  for (int i = 0; i < CPU_SETSIZE; i++) {
-    if (!CPU_ISSET(i, &pool->processors) || !claim(pool, i)) continue;
-    cpu_set_t one;
-    CPU_ZERO(&one);
-    CPU_SET(i, &one);
-    allow(&one);
-    allow(&pool->processors);
-    return;
-  }
-}
-
 static void help(sm_worker *worker, sm_job *job) {
-  if (worker->pool->apart) keep_apart(worker->pool);
   if (job->prepare && job->prepare(worker, job)) return; /* the other workers do its part */
   atomic_fetch_add_explicit(&job->helpers, 1, memory_order_relaxed);
   atomic_store_explicit(&worker->since, job->start, memory_order_relaxed);
   sm_current_log = job->log;
-  run_shares(worker, worker->pool, job);
+  run_shares(worker, job);
   atomic_store_explicit(&worker->since, 0, memory_order_relaxed);
 }
 
@@ -219,8 +189,11 @@ void sm_pool_expect(sm_pool *pool, sm_u64 idle) {
   atomic_store_explicit(&pool->patience, patience, memory_order_relaxed);
 }
 
-static unsigned await_generation(sm_pool *pool, unsigned seen) {
-  if (sm_spin(pool, &pool->generation, seen, true)) return atomic_load(&pool->generation);
+/* A processor is left to the program, so one helper does not wait for its next list. */
+static unsigned await_generation(sm_worker *worker, unsigned seen) {
+  sm_pool *pool = worker->pool;
+  bool spare = worker->place + 1 < (unsigned)CPU_COUNT(&pool->processors);
+  if (sm_spin(pool, &pool->generation, seen, spare)) return atomic_load(&pool->generation);
   atomic_fetch_add(&pool->sleepers, 1);
   unsigned generation;
   while ((generation = atomic_load(&pool->generation)) == seen)
@@ -237,27 +210,35 @@ static void *helper_main(void *argument) {
   atomic_store(&worker->id, (int)syscall(SYS_gettid));
   for (unsigned seen = 0;;) {
     atomic_store(&worker->activity, SM_IDLE);
-    seen = await_generation(pool, seen);
+    seen = await_generation(worker, seen);
     atomic_store(&worker->activity, SM_BUSY);
-    /* Before it is suspended at the end of the process, it takes the part that others wait for. */
-    if (enter(pool)) {
-      help(worker, pool->job);
-      leave(pool);
-    }
     sm_checkpoint(worker);
+    if (!enter(pool)) continue;
+    help(worker, pool->job);
+    leave(pool);
   }
   return NULL;
+}
+
+/* Keeps helpers off the stream's processor. Linux puts them there when threads of another library
+   spin on the others (numpy's do for 100 ms after a product), and does not move them back. */
+static void keep_apart(sm_pool *pool) {
+  int here = sched_getcpu();
+  cpu_set_t others = pool->processors;
+  CPU_CLR(here, &others);
+  if (here == pool->avoided || CPU_COUNT(&others) == 0) return;
+  pool->avoided = here;
+  for (unsigned i = 0; i + 1 < pool->threads; i++) {
+    int id = atomic_load(&pool->helpers[i]->id);
+    if (!id || syscall(SYS_sched_setaffinity, id, sizeof others, &others)) pool->avoided = -1;
+  }
 }
 
 /* Shares the chunks from `first` on; false if another stream has the pool. */
 static bool open_job(sm_pool *pool, sm_job *job, sm_u64 first, double estimate) {
   if (atomic_load_explicit(&pool->busy, memory_order_relaxed) || atomic_exchange(&pool->busy, 1))
     return false;
-  pool->apart = estimate > LONG_NS;
-  if (pool->apart) {
-    for (int i = 0; i < PROCESSOR_WORDS; i++) atomic_store(&pool->claimed[i], 0);
-    claim(pool, sched_getcpu());
-  }
+  if (estimate > LONG_NS) keep_apart(pool);
   pool->job = job;
   divide(pool, first, job->chunks);
   atomic_store(&pool->gate, GATE_OPEN);
@@ -283,7 +264,7 @@ static void close_job(sm_pool *pool) {
 
 static bool share(sm_worker *worker, sm_job *job, sm_u64 first, double estimate) {
   if (!open_job(worker->pool, job, first, estimate)) return false;
-  run_shares(worker, worker->pool, job);
+  run_shares(worker, job);
   close_job(worker->pool);
   return true;
 }
@@ -304,12 +285,6 @@ void sm_pool_run(sm_worker *worker, sm_job *job, double estimate) {
   atomic_store_explicit(&worker->since, 0, memory_order_relaxed);
 }
 
-void sm_pool_run_together(sm_worker *worker, sm_pool *pool, sm_job *job) {
-  while (!open_job(pool, job, 0, 2.0 * LONG_NS)) sched_yield();
-  run_shares(worker, pool, job);
-  close_job(pool);
-}
-
 /* Pools live as long as the process: executors are never destroyed. */
 SM_EXPORT sm_pool *softmetal_new_pool(unsigned threads, sm_u64 timeout) {
   sm_pool *pool = aligned_alloc(_Alignof(sm_pool), sizeof *pool);
@@ -318,6 +293,7 @@ SM_EXPORT sm_pool *softmetal_new_pool(unsigned threads, sm_u64 timeout) {
   pool->helpers = calloc(threads, sizeof *pool->helpers);
   pool->shares = aligned_alloc(_Alignof(sm_share), threads * sizeof *pool->shares);
   pool->patience = SPIN_NS;
+  pool->avoided = -1;
   pool->timeout = timeout;
   syscall(SYS_sched_getaffinity, 0, sizeof pool->processors, &pool->processors);
   if (!pool->helpers || !pool->shares) threads = 1;

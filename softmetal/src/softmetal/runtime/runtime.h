@@ -151,8 +151,6 @@ typedef struct sm_share {
   _Alignas(128) _Atomic sm_u64 chunks;
 } sm_share;
 
-enum { PROCESSOR_WORDS = CPU_SETSIZE / 64 };
-
 struct sm_pool {
   unsigned threads; /* those that may run one job, the stream's own included */
   sm_u64 timeout;   /* nanoseconds that one dispatch may take, 0 for any */
@@ -161,8 +159,7 @@ struct sm_pool {
   cpu_set_t processors; /* that this process may use */
   sm_job *job;
   sm_share *shares;              /* of the job, one for each thread */
-  bool apart;                    /* its threads run on different processors */
-  _Atomic sm_u64 claimed[PROCESSOR_WORDS]; /* bits: processors that its threads use */
+  int avoided;                   /* the processor that helpers avoid, or -1 */
   _Alignas(64) atomic_uint busy; /* a stream owns the pool, with all that is above */
   _Atomic sm_u64 patience;       /* nanoseconds that threads without work spin between lists */
   _Alignas(64) atomic_uint generation; /* advances when a job is opened */
@@ -178,10 +175,6 @@ bool sm_thread_start(pthread_t *, void *(*body)(void *), void *argument);
 /* Runs a job on the calling stream's thread and on idle pool threads, these being woken at once
    when `estimate` nanoseconds are worth it, or later when the job turns out to be long. */
 void sm_pool_run(sm_worker *, sm_job *, double estimate);
-
-/* Runs all chunks of a job at the same time, each on a thread of its own, since they wait for each
-   other. There are at most as many as the pool has threads. Waits while another stream has it. */
-void sm_pool_run_together(sm_worker *, sm_pool *, sm_job *);
 
 /* Spins until *word differs from `seen`; false after a while. The while is longer for a thread that
    waits for the next list (`idle`) if lists have followed each other at short intervals. */
