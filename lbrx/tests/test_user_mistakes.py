@@ -85,6 +85,11 @@ def test_division_by_an_integer_that_the_dtype_cannot_hold(device):
         (lambda x: lbrx.random.normal(2, std=-1), ValueError, "std=-1 .*0 or more"),
         (lambda x: lbrx.random.seed("a"), TypeError, "integer"),
         (lambda x: lbrx.compile(3), TypeError, "3 cannot be called"),
+        (
+            lambda x: lbrx.linear(x, lbrx.ones((3, 1), device="cpu")),
+            lbrx.ShapeError,
+            r"x \(2, 2\) and of the weight \(3, 1\) differ: give a weight of shape \(outputs",
+        ),
         (lambda x: lbrx.from_numpy([1, 2]), TypeError, "list is not a numpy array: use lbrx.tens"),
         (lambda x: lbrx.save("x.npz", x), TypeError, "tensors is Tensor: give a mapping"),
         (lambda x: lbrx.save("x.npz", {3: x}), TypeError, "3 is not a name .*give strings"),
@@ -95,6 +100,10 @@ def test_division_by_an_integer_that_the_dtype_cannot_hold(device):
 def test_a_wrong_argument_is_named(call, error, text):
     with pytest.raises(error, match=text):
         call(lbrx.ones((2, 2), device="cpu"))
+
+
+def test_a_compiled_function_shows_its_name():
+    assert repr(lbrx.compile(abs)) == "<lbrx.compile abs>"
 
 
 def test_names_from_numpy():

@@ -10,7 +10,8 @@ float64, which Metal lacks, appears only where it is requested:
 
 Python numbers and numpy scalars are weak: they take the type of the tensor operand, and only their
 kind can change it. uint8 + 1 is uint8, int32 + 0.5 is float32. An integer that the type cannot hold
-is an error, except in comparisons. Alone, and in lists, floats are float32 and ints int64.
+is an error, except in divisions, which are of floats, and in comparisons, where 64 bits hold it.
+Alone, and in lists, floats are float32 and ints int64.
 
 Only the cpu has float64. numpy arrays of it become float32 tensors on metal; requesting it there by
 name is an error.

@@ -114,6 +114,9 @@ class Compiled:
         self._traces: dict[object, list[_Trace]] = {}
         functools.update_wrapper(self, function)
 
+    def __repr__(self) -> str:
+        return f"<lbrx.compile {getattr(self.function, '__qualname__', repr(self.function))}>"
+
     def __get__(self, owner: object, kind: type | None = None) -> Any:
         """Bind a compiled method: the object becomes the first argument and must be hashable."""
         return self if owner is None else MethodType(self, owner)

@@ -15,7 +15,7 @@ import numpy as np
 from lbrx import dtype as dt
 from lbrx import quant
 from lbrx.dtype import DtypeLike
-from lbrx.errors import QuantizationError
+from lbrx.errors import QuantizationError, ShapeError
 from lbrx.ops.quantized import stored_names, values_shape
 from lbrx.quant import QuantizationInfo
 from lbrx.tensor import derived
@@ -121,6 +121,11 @@ def linear(
     """
     stored = _kernel_parts(weight)
     if stored is None:
+        if (given := np.shape(x))[-1:] != weight.shape[-1:]:
+            raise ShapeError(
+                f"linear: the last axes of x {given} and of the weight {weight.shape} differ: "
+                "give a weight of shape (outputs, inputs)"
+            )
         values = weight if stored_parts(weight) is None else dequantize(weight, x.dtype)
         return call("matmul", x, values.mT, bias, activation=activation)
     scheme, parts = stored
