@@ -86,9 +86,8 @@ struct Normalise {
 
   // Weights or biases of a run: of one vector, or between two.
   V operand(device const V* from, uint run) const {
-    const uint at = first / SIZE + run, last = length / SIZE - 1;
-    if (phase == 0) return from[min(at, last)];
-    return between(from[min(max(at, 1u) - 1, last)], from[min(at, last)]);
+    const uint at = first / SIZE + run;
+    return phase == 0 ? from[at] : between(from[at - 1], from[at]);
   }
 
   uint4 between(uint4 low, uint4 high) const {
