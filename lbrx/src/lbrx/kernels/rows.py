@@ -119,6 +119,7 @@ Threads = tuple[Size, Size]  # of the grid and of a threadgroup
 def add_variants(family: KernelFamily[RowProblem]) -> None:
     """Register the variants: single threads for CPUs, simdgroups and threadgroups for GPUs."""
     largest = THREADS * KEPT  # length of a row of one team
+    any_length = LONGEST + VECTOR  # with what comes before a ragged row
 
     def alone(info: DeviceInfo, problem: RowProblem) -> float:
         return 4.0 if info.simd_hardware else 2.0
@@ -126,12 +127,12 @@ def add_variants(family: KernelFamily[RowProblem]) -> None:
     def alone_in_parts(info: DeviceInfo, problem: RowProblem) -> float:
         return 1.0 if not info.simd_hardware and problem.length >= SERIAL_SPLIT else 5.0
 
-    _add(family, "serial", LONGEST, alone, _at_once("serial", _thread))
-    _add(family, "serial_parts", LONGEST, alone_in_parts, _in_parts("serial", _serial_parts))
+    _add(family, "serial", any_length, alone, _at_once("serial", _thread))
+    _add(family, "serial_parts", any_length, alone_in_parts, _in_parts("serial", _serial_parts))
     _add(family, "simdgroup", SIMD_WIDTH * KEPT, _together(1), _at_once("simdgroup", _simdgroup))
     _add(family, "threadgroup", largest, _together(2), _at_once("threadgroup", _threadgroup))
     parts = _in_parts("threadgroup", _threadgroup_parts)
-    _add(family, "threadgroup_parts", LONGEST, _together(3), parts)
+    _add(family, "threadgroup_parts", any_length, _together(3), parts)
 
 
 def _together(cost: float) -> Callable[[DeviceInfo, RowProblem], float]:
@@ -146,8 +147,7 @@ def _add(
     family: KernelFamily[RowProblem], name: str, longest: int, cost: RowCost, launch: RowLaunch
 ) -> None:
     def can(info: DeviceInfo, problem: RowProblem) -> bool:
-        fits = longest == LONGEST or _places(problem) <= longest
-        return problem.inner == 1 and problem.length <= LONGEST and fits
+        return problem.inner == 1 and _places(problem) <= longest
 
     family.variant(name, can=can, cost=cost)(launch)
 

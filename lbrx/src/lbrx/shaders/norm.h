@@ -84,20 +84,10 @@ struct Normalise {
   device V* out;
   device V* total;
 
-  // Weight and bias of a run: of one vector, or between two.
-  struct Ahead {
-    V weight;
-    V bias;
-  };
-
-  Ahead ahead(uint run) const {
-    return {WEIGHT ? operand(weight, run) : V(0), BIAS ? operand(bias, run) : V(0)};
-  }
-
+  // Weights or biases of a run: of one vector, or between two.
   V operand(device const V* from, uint run) const {
-    const uint at = first / SIZE + run, last = length / SIZE - 1;
-    if (phase == 0) return from[min(at, last)];
-    return between(from[min(max(at, 1u) - 1, last)], from[min(at, last)]);
+    const uint at = first / SIZE + run;
+    return phase == 0 ? from[at] : between(from[at - 1], from[at]);
   }
 
   uint4 between(uint4 low, uint4 high) const {
@@ -105,15 +95,15 @@ struct Normalise {
   }
   T between(T, T high) const { return high; }  // single elements have no phase
 
-  void operator()(uint run, uint slot, Ahead ahead) const {
-    // The last vector of weights may be incomplete, and then was not loaded.
+  void operator()(uint run, uint slot) const {
+    // The last vector of weights may be incomplete, and then cannot be loaded.
     if (phase > 0 && first + (run + 1) * SIZE > length) {
       part(run, slot, 0, SIZE);
       return;
     }
     float x[SIZE], y[SIZE], factors[SIZE], terms[SIZE];
-    to_floats<T>(ahead.weight, factors);
-    to_floats<T>(ahead.bias, terms);
+    to_floats<T>(WEIGHT ? operand(weight, run) : V(0), factors);
+    to_floats<T>(BIAS ? operand(bias, run) : V(0), terms);
     for (uint i = 0; i < SIZE; i++) {
       x[i] = row(run * SIZE + i, slot + i);
       y[i] = normalised(x[i], factors[i], terms[i]);
@@ -182,9 +172,10 @@ struct Norm {
   template <typename Team, typename Row>
   void finish(Team team, Place place, Row row, Moments all) const {
     const float factor = 1.0f / sqrt(all.squares / length + eps);
-    team.each_ahead(place.count, Normalise<Row, T, V>{row, all.mean, factor, place.first, team.phase,
-                                                      length, weight, bias, out + place.out,
-                                                      total + place.out});
+    const Normalise<Row, T, V> normalise = {
+        row, all.mean, factor, place.first, team.phase, length, weight, bias, out + place.out,
+        total + place.out};
+    team.each(place.count, normalise);
   }
 };
 

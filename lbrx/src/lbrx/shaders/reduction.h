@@ -195,12 +195,11 @@ inline typename R::State merged_simd(typename R::State all, float parameter) {
   return all;
 }
 
-// The array is read in runs of type V, which is one element or a uint4; strides count runs. A thread
-// has runs that are `step` apart, and loads several before it uses the first.
+// The array is read in runs of type V: one element, or a uint4 of several. A thread has runs that are
+// `step` apart, and loads some before it uses the first.
 template <typename R, typename V>
 struct Runs {
   using In = typename R::In;
-  using State = typename R::State;
   enum : uint {
     SIZE = sizeof(V) / sizeof(In),
     LANES = SIZE < 4 ? 4 : SIZE,  // independent sums
@@ -237,6 +236,7 @@ struct Runs {
   }
 };
 
+// Rows begin and end anywhere: the elements before the first and after the last run are single.
 template <typename R, typename V>
 kernel void reduce_rows_simd(device const V* in [[buffer(0)]],
                              device typename R::State* states [[buffer(1)]],
@@ -257,7 +257,6 @@ kernel void reduce_rows_simd(device const V* in [[buffer(0)]],
   const uint tail = (count - head) % N;
   Own own(r.parameter);
   own.add(in + (begin + head) / N + lane, SIMD_WIDTH, (runs + SIMD_WIDTH - 1 - lane) / SIMD_WIDTH);
-  // Elements before the first and after the last run: one for each thread.
   const uint edge = lane < HALF ? lane : count - tail + lane - HALF;
   const bool has_edge = lane < HALF ? lane < head : lane - HALF < tail;
   typename R::template Lanes<1> single;
@@ -276,7 +275,8 @@ kernel void reduce_rows_simd(device const V* in [[buffer(0)]],
   if (lane == 0) store<R>(all, states, out, r, start.repeat * r.blocks + block, start.out);
 }
 
-// One threadgroup per block of columns: lanes are neighbouring runs of columns, simdgroups share rows.
+// One threadgroup per block of columns, whose strides count runs: lanes are neighbouring runs, and
+// simdgroups take turns at rows.
 template <typename R, typename V>
 kernel void reduce_columns_simd(device const V* in [[buffer(0)]],
                                 device typename R::State* states [[buffer(1)]],

@@ -4,7 +4,6 @@
 //   team.kept(n, row, out)   computed elements, in registers or in the memory of the results
 //   team.reduce(op, n, row)  the elements reduced by Sum or Maximum; every thread gets the result
 //   team.each(n, f)          f(run, slot) for each run of elements
-//   team.each_ahead(n, f)    f(run, slot, f.ahead(run)), with the loads of f.ahead before the first f
 //
 // Memory is read and written in runs: one element, or 16 bytes of neighbouring ones (`Run` of
 // vector_elements.h). A row is
@@ -153,12 +152,6 @@ struct Alone {
     for (uint i = 0; i < whole(n); i++) f(i, 0);
     LAST_ELEMENTS for (uint i = whole(n); i < n; i++) f(i, 0);
   }
-
-  template <typename F>
-  void each_ahead(uint n, F f) const {
-    for (uint i = 0; i < whole(n); i++) f(i, 0, f.ahead(i));
-    LAST_ELEMENTS for (uint i = whole(n); i < n; i++) f(i, 0, f.ahead(i));
-  }
 };
 
 // A result for all threads of a team from those of each. `shared` has SIMD_WIDTH floats, unless the
@@ -193,7 +186,7 @@ struct Looping {
 // first and the last run of a RAGGED row are in part of other rows.
 template <uint SIZE, bool RAGGED = false>
 struct Together {
-  enum : uint { RUNS = KEPT / SIZE, AHEAD = 4 };
+  enum : uint { RUNS = KEPT / SIZE };
   uint index;
   uint count;
   threadgroup float* shared;
@@ -235,27 +228,6 @@ struct Together {
     }
   }
 
-  // The same with what f.ahead(run) loads, of several runs before it is used.
-  template <typename F>
-  void each_ahead(uint n, F f) const {
-#pragma unroll
-    for (uint i = 0; i < RUNS; i += AHEAD) {
-      typename F::Ahead ahead[AHEAD];
-#pragma unroll
-      for (uint j = 0; j < AHEAD; j++) ahead[j] = f.ahead(run_or_last(i + j, n));
-#pragma unroll
-      for (uint j = 0; j < AHEAD; j++) {
-        const uint run = (i + j) * count + index, slot = (i + j) * SIZE;
-        if (run >= runs(n)) continue;
-        if (is_whole(run, n)) {
-          f(run, slot, ahead[j]);
-        } else {
-          f.part(run, slot, begin(run), end(run, n));
-        }
-      }
-    }
-  }
-
   template <typename F>
   void visit(F f, uint run, uint slot, uint, false_type) const { f(run, slot); }
 
@@ -289,13 +261,10 @@ struct Together {
   }
 
   template <typename Row, typename T>
-  Kept kept(uint n, Row row, device T*) const {
-    Kept mine = {};
+  Kept kept(uint, Row row, device T*) const {
+    Kept mine;
 #pragma unroll
-    for (uint i = 0; i < RUNS; i++) {
-      if (i * count >= runs(n)) break;  // for all threads
-      for (uint j = 0; j < SIZE; j++) mine.at[i * SIZE + j] = row(0, i * SIZE + j);
-    }
+    for (uint i = 0; i < KEPT; i++) mine.at[i] = row(0, i);
     return mine;
   }
 

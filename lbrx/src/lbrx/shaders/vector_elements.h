@@ -55,8 +55,9 @@ struct Run {
   enum : uint { SIZE = sizeof(V) / sizeof(T) };
   static T element(V run, uint i) { return Words<T>::element(run, i); }
   static V of(thread const T* elements) {
+    enum : uint { WORDS = sizeof(V) / sizeof(uint) };
     V run;
-    for (uint i = 0; i < sizeof(V) / sizeof(uint); i++) set_word(run, i, Words<T>::word(elements, i));
+    for (uint i = 0; i < WORDS; i++) set_word(run, i, Words<T>::word(elements, i));
     return run;
   }
 };
