@@ -86,7 +86,7 @@ template <typename T> struct Tensor<T, true> {
   static void run(threadgroup T* s, device float* y) {
     softmetal::tensor_left<T, 16, 16> a;
     softmetal::tensor_right<T, 16, 16> b;
-    softmetal::tensor_sums<16, 16> c;
+    softmetal::tensor_sums<8 * sizeof(T), 16> c;
     for (uint i = 0; i < 2; i++) for (uint j = 0; j < 2; j++) c.set(i, j, 0.0f);
     a.load(s, 24, false);
     b.load(s, 24, true);
@@ -97,7 +97,7 @@ template <typename T> struct Tensor<T, true> {
 template <typename T> struct Warpgroup<T, true> {
   static void run(threadgroup T* s, device float* y) {
     using Group = softmetal::warpgroup<T>;
-    softmetal::warpgroup_sums<64> c;
+    softmetal::warpgroup_sums<32 * sizeof(T)> c;
     const ulong operand = Group::operand(Group::aligned(s), 1024, 1024);
     Group::publish();
     Group::begin();

@@ -411,7 +411,8 @@ def _grouped_cost(info: DeviceInfo, problem: AttentionProblem) -> float:
 def grouped(gpu: Context, problem: AttentionProblem, operands: AttentionOperands) -> None:
     """One threadgroup per eight rows that share keys, and chunk of keys."""
     if not all(_in_words(array) for array in (operands.key, operands.value)):
-        return decode(gpu, problem, operands)
+        decode(gpu, problem, operands)
+        return
     shared = problem.batch * problem.kv_heads
     blocks = -(-problem.queries * problem.heads // problem.kv_heads // GROUPED_ROWS)
     wanted = -(-(gpu.info.cores or SOME_CORES) * GROUPED_PER_CORE // (shared * blocks))

@@ -164,7 +164,8 @@ def matvec_lines(
         x, y = y, x
     given = operands(few, x, y, bias, result)
     if isinstance(given[1], Buffer) and given[1].offset % VECTOR:
-        return matvec_simd(gpu, problem, *((y, x) if swapped else (x, y)), bias, result)
+        matvec_simd(gpu, problem, *((y, x) if swapped else (x, y)), bias, result)
+        return
     vectors = few.k * few.dtype.itemsize // VECTOR
     threads = min(-(-vectors // (32 * VECTORS)) * 32, MOST_THREADS)
     tile, tiles = tiling(gpu.info, few.n * few.members, threads, 2 * BATCH)
