@@ -193,6 +193,7 @@ def _plain(problem: QuantizedProduct) -> MatmulProblem:
 
 
 def simd_cost(info: DeviceInfo, problem: QuantizedProduct) -> float:
+    """Microseconds of a product whose weight is read once for up to MOST_ROWS rows of x."""
     if not info.simd_hardware:
         return EMULATED + 2 * problem.operations
     reading = problem.weight_bytes * -(-problem.m // MOST_ROWS) / (OF_BANDWIDTH * bandwidth(info))
