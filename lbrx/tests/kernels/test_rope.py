@@ -152,5 +152,5 @@ def test_choice_on_a_chip(on_chip, rng):
     with on_chip("m2"):
         result = lbrx.tensor(x, device="metal").rope(np.arange(5))
         close(result, rope(wide(x), np.arange(5)), dt.float32, scale=4)
-        assert metal.stats()["kernels"]["rope:pairs"] == 1
+        assert metal.stats()["kernels"]["rope:chunks"] == 1
     assert len(family.variants) == len(VARIANTS)
