@@ -60,10 +60,12 @@ def test_on_the_oldest_macos(example, monkeypatch):
 
 def test_what_pyobjc_has_wrong_is_registered(monkeypatch):
     """Without the corrected metadata replays and custom kernels fail on a Mac."""
+    from lbrx.scheduler import replay
     from softmetal.api import objc
     from softmetal.bridge import judging
 
     monkeypatch.setattr(objc, "registrations", {})
+    monkeypatch.setattr(replay, "FEWEST_COMMANDS", 1)
     x = lbrx.tensor(np.ones((4, 8), np.float32), device="metal")
     with judging() as judge:
         with pytest.raises(

@@ -238,7 +238,9 @@ def _tiles_cost(info: DeviceInfo, problem: QuantizedProduct) -> float:
     down, across = -(-problem.m // tiling.m), -(-problem.n // tiling.n)
     busy = min(1.0, down * across / (tiling.a_core * (info.cores or 1)))
     operations = 2.0 * down * tiling.m * across * tiling.n * problem.k
-    return DISPATCH + operations / (tiling.of_peak * busy * product_peak(info, problem.dtype))
+    # Small tiles do not keep tensor cores busy.
+    rate = product_peak(info, problem.dtype) if tiling is TILINGS[0] else peak(info)
+    return DISPATCH + operations / (tiling.of_peak * busy * rate)
 
 
 @family.variant("tiles", can=lambda info, problem: info.simdgroup_matrix, cost=_tiles_cost)

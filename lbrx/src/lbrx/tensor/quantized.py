@@ -121,7 +121,9 @@ def linear(
     """
     stored = _kernel_parts(weight)
     if stored is None:
-        if (given := np.shape(x))[-1:] != weight.shape[-1:]:
+        # numpy would read the values of a tensor to find its shape.
+        given = x.shape if isinstance(x, Tensor) else np.shape(x)
+        if given[-1:] != weight.shape[-1:]:
             raise ShapeError(
                 f"linear: the last axes of x {given} and of the weight {weight.shape} differ: "
                 "give a weight of shape (outputs, inputs)"
