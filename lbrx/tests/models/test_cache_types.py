@@ -114,5 +114,6 @@ def test_head_sizes_that_are_not_multiples_of_a_block(size):
 
 @pytest.mark.parametrize("given", ["q4_0", "int8", np.int8, "f8"])
 def test_types_that_are_not_possible(given):
-    with pytest.raises(lbrx.LbrxError, match="choose one of float16, bfloat16, float32, q8_0"):
+    choices = r"choose one of float16 \(f16\), bfloat16 \(bf16\), float32 \(f32\), q8_0"
+    with pytest.raises(lbrx.LbrxError, match=choices):
         find_cache_type(given, 64)
