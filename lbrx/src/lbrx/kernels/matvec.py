@@ -126,11 +126,11 @@ def matvec_simd(
 
 # ---- one row, from registers ----
 
-MOST_TILE, MOST_THREADS = 8, 512  # constants of matvec_lines.h
+MOST_TILE, MOST_THREADS = 4, 512  # at most those of matvec_lines.h: measured on an H200
 VECTOR = 16  # bytes
-VECTORS, BATCH = 4, 1  # that a thread reads of a column, and columns at a time
+VECTORS, BATCH = 4, 2  # that a thread reads of a column, and columns at a time
 THREADS_PER_CORE = 512  # that the registers of a core suffice for
-MOST_TILES = 4
+MOST_TILES = 1
 SOME_CORES = 32  # of GPUs that do not say how many they have
 
 

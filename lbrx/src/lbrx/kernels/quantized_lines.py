@@ -16,10 +16,10 @@ from lbrx.storage import Array
 
 # Constants of quant_lines.h.
 WEIGHTS = 3  # in one launch
-MOST_LINES, MOST_THREADS = 128, 512
+MOST_LINES = 128
 
 SOME_CORES = 32  # of GPUs that do not say how many they have
-THREADS_PER_CORE = 1024  # that are wanted at a time
+THREADS_PER_CORE = 384  # that are wanted at a time: measured on an H200
 
 
 @dataclass(frozen=True)
@@ -28,16 +28,17 @@ class Lines:
 
     values: int  # of a unit
     units: int  # of a thread, in each row
+    threads: int  # of a threadgroup, at most
     batch: int  # rows that are read at a time
     multiple: int  # that the number of columns must be of
     alignment: int  # of the weight, in bytes
 
 
 LINES = {
-    "q4_0": Lines(32, 1, 2, 64, 4),
-    "q8_0": Lines(16, 2, 2, 64, 4),
-    "q4_k": Lines(32, 1, 2, 256, 16),
-    "mlx_4": Lines(32, 1, 2, 32, 16),
+    "q4_0": Lines(32, 2, 256, 2, 64, 4),
+    "q8_0": Lines(16, 2, 512, 2, 64, 4),
+    "q4_k": Lines(32, 2, 256, 2, 256, 16),
+    "mlx_4": Lines(32, 2, 256, 2, 32, 16),
 }
 
 
@@ -47,7 +48,8 @@ def _can(info: DeviceInfo, problem: QuantizedProduct) -> bool:
 
 
 def _cost(info: DeviceInfo, problem: QuantizedProduct) -> float:
-    return 0.9 * simd_cost(info, problem)
+    # Apple's GPUs have no instruction for products of bytes.
+    return (2.0 if info.cuda is None else 0.5) * simd_cost(info, problem)
 
 
 @family.variant("lines", can=_can, cost=_cost, batch_invariant=False)
@@ -80,7 +82,7 @@ def _dispatch(
 ) -> None:
     rows = [result.layout.shape[-1] for _, result in pairs]
     units = problem.k // form.values
-    threads = min(-(-units // (32 * form.units)) * 32, MOST_THREADS)
+    threads = min(-(-units // (32 * form.units)) * 32, form.threads)
     own = lines_of_group(gpu.info, sum(rows), threads, 2 * form.batch)
     groups = list(accumulate(-(-n // own) for n in rows))
     before = [*groups[:-1], groups[-1], groups[-1]][: WEIGHTS - 1]
