@@ -16,7 +16,7 @@ from lbrx.storage import Array
 
 # Constants of quant_lines.h.
 WEIGHTS = 3  # in one launch
-MOST_LINES = 128
+MOST_LINES, MOST_THREADS = 128, 256
 
 SOME_CORES = 32  # of GPUs that do not say how many they have
 THREADS_PER_CORE = 384  # that are wanted at a time: measured on an H200
@@ -28,17 +28,16 @@ class Lines:
 
     values: int  # of a unit
     units: int  # of a thread, in each row
-    threads: int  # of a threadgroup, at most
     batch: int  # rows that are read at a time
     multiple: int  # that the number of columns must be of
     alignment: int  # of the weight, in bytes
 
 
 LINES = {
-    "q4_0": Lines(32, 2, 256, 2, 64, 4),
-    "q8_0": Lines(16, 2, 512, 2, 64, 4),
-    "q4_k": Lines(32, 2, 256, 2, 256, 16),
-    "mlx_4": Lines(32, 2, 256, 2, 32, 16),
+    "q4_0": Lines(32, 2, 2, 64, 4),
+    "q8_0": Lines(16, 4, 1, 64, 4),
+    "q4_k": Lines(32, 2, 2, 256, 16),
+    "mlx_4": Lines(32, 2, 2, 32, 16),
 }
 
 
@@ -82,7 +81,7 @@ def _dispatch(
 ) -> None:
     rows = [result.layout.shape[-1] for _, result in pairs]
     units = problem.k // form.values
-    threads = min(-(-units // (32 * form.units)) * 32, form.threads)
+    threads = min(-(-units // (32 * form.units)) * 32, MOST_THREADS)
     own = lines_of_group(gpu.info, sum(rows), threads, 2 * form.batch)
     groups = list(accumulate(-(-n // own) for n in rows))
     before = [*groups[:-1], groups[-1], groups[-1]][: WEIGHTS - 1]
