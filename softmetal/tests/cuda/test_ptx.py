@@ -22,6 +22,11 @@ KERNELS = {
     "halves": ("device half* x, device bfloat* y", "x[i] += half(y[i]);", r"f16"),
     "sums": ("device float* x", "x[i] = simd_sum(x[i]);", r"shfl\.sync"),
     "integer sums": ("device uint* x", "x[i] = simd_sum(x[i]) + simd_max(x[i]);", r"redux\.sync"),
+    "bytes": (
+        "device uint* x",
+        "x[i] = softmetal::dot4<false, true>(x[i], x[i + 1], 3);",
+        r"dp4a\.u32\.s32",
+    ),
     "quads": ("device int* x", "x[i] = quad_shuffle_xor(x[i], 1);", r"shfl\.sync"),
     "scans": ("device float* x", "x[i] = simd_prefix_inclusive_sum(x[i]);", r"shfl\.sync"),
     "votes": ("device uint* x", "x[i] = simd_any(x[i] > 3) ? 1 : 0;", r"vote\.sync|activemask"),

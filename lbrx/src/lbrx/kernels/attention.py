@@ -39,7 +39,7 @@ GROUPED_DEPTHS = {
     (dt.float32, "float16"): FLASH_DEPTHS,
     (dt.float16, "q8_0"): (64, 128, 256),
 }
-GROUPED_CHUNKS = 256  # at most
+GROUPED_CHUNKS = 128  # at most
 GROUPED_KEYS = 256  # of a chunk, at least
 GROUPED_PER_CORE = 2  # threadgroups
 SOME_CORES = 32  # of GPUs that do not say how many they have

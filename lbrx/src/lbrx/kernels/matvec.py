@@ -124,23 +124,11 @@ def matvec_simd(
     )
 
 
-# ---- one row, from registers ----
+# ---- one row and columns of whole vectors ----
 
-MOST_TILE, MOST_THREADS = 8, 512  # constants of matvec_lines.h
+LINE_COLUMNS, MOST_THREADS = 4, 512  # constants of matvec_lines.h
 VECTOR = 16  # bytes
-VECTORS, BATCH = 4, 1  # that a thread reads of a column, and columns at a time
-THREADS_PER_CORE = 512  # that the registers of a core suffice for
-MOST_TILES = 4
-SOME_CORES = 32  # of GPUs that do not say how many they have
-
-
-def tiling(info: DeviceInfo, lines: int, threads: int, least: int) -> tuple[int, int]:
-    """Lines of a tile, and tiles of a threadgroup: enough threadgroups for all cores come first."""
-    own = lines * threads // ((info.cores or SOME_CORES) * THREADS_PER_CORE)
-    tile = least
-    while tile * 2 <= min(own, MOST_TILE):
-        tile *= 2
-    return tile, max(1, min(own // tile, MOST_TILES))
+VECTORS = 4  # that a thread reads of a column
 
 
 def _lines_can(info: DeviceInfo, problem: MatmulProblem) -> bool:
@@ -158,7 +146,7 @@ def _lines_cost(info: DeviceInfo, problem: MatmulProblem) -> float:
 def matvec_lines(
     gpu: Context, problem: MatmulProblem, x: Array, y: Array, bias: Array | None, result: Array
 ) -> None:
-    """Threads keep their part of x in registers and read the same part of many columns."""
+    """One threadgroup per four columns, in vectors of 16 bytes."""
     swapped, few = _few_rows(problem)
     if swapped:
         x, y = y, x
@@ -168,12 +156,10 @@ def matvec_lines(
         return
     vectors = few.k * few.dtype.itemsize // VECTOR
     threads = min(-(-vectors // (32 * VECTORS)) * 32, MOST_THREADS)
-    tile, tiles = tiling(gpu.info, few.n * few.members, threads, 2 * BATCH)
-    constants = {1: 1, 2: True, 3: BATCH, 4: tile, 5: tiles, 6: VECTORS}
     gpu.queue.dispatch(
-        pipeline(gpu, few, "simd", few.dtype, constants, stem="matvec_lines"),
+        pipeline(gpu, few, "simd", few.dtype, {1: 1, 2: True, 3: VECTORS}, stem="matvec_lines"),
         [*given, few.packed(into_transposed=swapped)],
-        (-(-few.n // (tile * tiles)) * threads, few.members, 1),
+        (-(-few.n // LINE_COLUMNS) * threads, few.members, 1),
         (threads, 1, 1),
         kernel="matmul",
         variant="matvec_lines",

@@ -4,7 +4,7 @@
 #include "attention.h"
 
 constant constexpr uint GROUPED_ROWS = 8;  // pairs of a query and a head
-constant constexpr uint GROUPED_CHUNKS = 256;  // at most
+constant constexpr uint GROUPED_CHUNKS = 128;  // at most
 // Weights may be this power of e before sums are scaled down: multiplying all sums is rare then.
 constant constexpr float GROUPED_SLACK = 8.0f;
 
@@ -97,6 +97,18 @@ struct Source<uchar, D> {
 template <typename S, uint KEYS>
 inline void fetch(device const typename S::Word* rows, long stride, int valid, uint lane,
                   thread typename S::Word (&pieces)[S::PIECES]) {
+  if (32 % S::ROW == 0) {  // every step is as many rows further
+    constexpr uint STEP = 32 % S::ROW == 0 ? 32 / S::ROW : 1;
+    const int own = int(lane / S::ROW);
+    device const typename S::Word* from = rows + own * stride + lane % S::ROW;
+    const long step = STEP * stride;
+#pragma unroll
+    for (uint n = 0; n < S::PIECES; n++) {
+      pieces[n] = own + int(n * STEP) < valid ? *from : 0;
+      from += step;
+    }
+    return;
+  }
 #pragma unroll
   for (uint n = 0; n < S::PIECES; n++) {
     const uint at = n * 32 + lane, row = at / S::ROW;
@@ -145,7 +157,9 @@ inline float weigh(thread Progress& state, Seen seen, int j0, uint part, constan
   return isnan(shrink) ? 0.0f : shrink;
 }
 
+// The limit is above the number of threads: it leaves registers for several threadgroups.
 template <typename T, typename KV, uint D>
+[[max_total_threads_per_threadgroup(256)]]
 kernel void attention_grouped(
     device const T* query [[buffer(0)]],
     device const typename Source<KV, D>::Word* key [[buffer(1)]],
@@ -159,17 +173,17 @@ kernel void attention_grouped(
   using S = Source<KV, D>;
   constexpr bool EXACT = sizeof(T) > 2;  // queries and weights as sums of two halves
   constexpr uint KEYS = G::KEYS, SIMDGROUPS = G::SIMDGROUPS;
-  threadgroup half tiles[SIMDGROUPS][G::TILE];
+  threadgroup uint4 tiles[SIMDGROUPS][G::TILE / 8];
   threadgroup float all_scores[SIMDGROUPS][GROUPED_ROWS * KEYS];
   threadgroup half all_weights[SIMDGROUPS][2][GROUPED_ROWS * KEYS];
-  threadgroup float diagonals[SIMDGROUPS][64];
+  threadgroup float all_factors[SIMDGROUPS][GROUPED_ROWS];
   threadgroup float2 all_marks[SIMDGROUPS][GROUPED_ROWS];
   threadgroup uint all_raw[SIMDGROUPS][S::RAW];
-  threadgroup half* tile = tiles[simdgroup];
+  threadgroup half* tile = reinterpret_cast<threadgroup half*>(tiles[simdgroup]);
   threadgroup float* scores = all_scores[simdgroup];
   threadgroup half* weights = all_weights[simdgroup][0];
   threadgroup half* rests = all_weights[simdgroup][1];
-  threadgroup float* diagonal = diagonals[simdgroup];
+  threadgroup float* factors = all_factors[simdgroup];
   threadgroup uint* raw = all_raw[simdgroup];
 
   const uint kv_heads = a.heads / a.group, b = group.z / kv_heads, kv_head = group.z % kv_heads;
@@ -201,8 +215,6 @@ kernel void attention_grouped(
   simdgroup_float8x8 sums[D / 8];
 #pragma unroll
   for (uint d = 0; d < D / 8; d++) sums[d] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
-  diagonal[2 * lane] = 0.0f;
-  diagonal[2 * lane + 1] = 0.0f;
   Progress state = {-INFINITY, 0.0f};
 
   // This threadgroup's part of the keys that any row sees.
@@ -218,36 +230,47 @@ kernel void attention_grouped(
   typename S::Word key_pieces[S::PIECES], value_pieces[S::PIECES];
   int j0 = first + int(simdgroup * KEYS);
   fetch<S, KEYS>(keys + j0 * key_row, key_row, last - j0, lane, key_pieces);
-  fetch<S, KEYS>(values + j0 * value_row, value_row, last - j0, lane, value_pieces);
   for (; j0 < last; j0 += step) {
     const int next = j0 + step;
     S::place(key_pieces, tile, raw, magic, lane);
-    fetch<S, KEYS>(keys + next * key_row, key_row, last - next, lane, key_pieces);
+    fetch<S, KEYS>(values + j0 * value_row, value_row, last - j0, lane, value_pieces);
     simdgroup_barrier(mem_flags::mem_threadgroup);
+    simdgroup_float8x8 products[KEYS / 8];
 #pragma unroll
-    for (uint j = 0; j < KEYS; j += 8) {
-      simdgroup_float8x8 products = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
+    for (uint j = 0; j < KEYS / 8; j++)
+      products[j] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
 #pragma unroll
-      for (uint d = 0; d < D / 8; d++) {
+    for (uint d = 0; d < D / 8; d++) {
+#pragma unroll
+      for (uint j = 0; j < KEYS / 8; j++) {
         simdgroup_half8x8 k;
-        simdgroup_load(k, tile + j * G::WIDTH + d * 8, G::WIDTH);
-        simdgroup_multiply_accumulate(products, k, q[d], products);
-        if (EXACT) simdgroup_multiply_accumulate(products, k, q_rest[d], products);
+        simdgroup_load(k, tile + j * 8 * G::WIDTH + d * 8, G::WIDTH);
+        simdgroup_multiply_accumulate(products[j], k, q[d], products[j]);
+        if (EXACT) simdgroup_multiply_accumulate(products[j], k, q_rest[d], products[j]);
       }
-      simdgroup_store(products, scores + j, KEYS, ulong2(0, 0), true);
     }
+#pragma unroll
+    for (uint j = 0; j < KEYS / 8; j++)
+      simdgroup_store(products[j], scores + j * 8, KEYS, ulong2(0, 0), true);
     simdgroup_barrier(mem_flags::mem_threadgroup);
     S::place(value_pieces, tile, raw, magic, lane);
-    fetch<S, KEYS>(values + next * value_row, value_row, last - next, lane, value_pieces);
+    fetch<S, KEYS>(keys + next * key_row, key_row, last - next, lane, key_pieces);
     const float shrink = weigh<KEYS, EXACT>(state, seen, j0, part, a, mask_row, scores + row * KEYS,
                                             weights + row * KEYS, rests + row * KEYS);
-    if (part == 0) diagonal[row * 9] = shrink;
+    if (part == 0) factors[row] = shrink;
     simdgroup_barrier(mem_flags::mem_threadgroup);
     if (simd_any(shrink != 1.0f)) {
-      simdgroup_float8x8 factors;
-      simdgroup_load(factors, diagonal, 8);
+      // Lanes know the rows of elements in memory only.
 #pragma unroll
-      for (uint d = 0; d < D / 8; d++) simdgroup_multiply(sums[d], factors, sums[d]);
+      for (uint d = 0; d < D / 8; d++) {
+        simdgroup_store(sums[d], scores, 8);
+        simdgroup_barrier(mem_flags::mem_threadgroup);
+        scores[lane] *= factors[lane / 8];
+        scores[lane + 32] *= factors[lane / 8 + 4];
+        simdgroup_barrier(mem_flags::mem_threadgroup);
+        simdgroup_load(sums[d], scores, 8);
+        simdgroup_barrier(mem_flags::mem_threadgroup);
+      }
     }
 #pragma unroll
     for (uint j = 0; j < KEYS; j += 8) {
@@ -301,20 +324,32 @@ kernel void attention_join(device const float* shares [[buffer(0)]],
                            constant Attention& a [[buffer(3)]],
                            uint row [[threadgroup_position_in_grid]],
                            uint thread_index [[thread_index_in_threadgroup]],
-                           uint threads [[threads_per_threadgroup]]) {
+                           uint threads [[threads_per_threadgroup]],
+                           uint lane [[thread_index_in_simdgroup]]) {
   threadgroup float weights[GROUPED_CHUNKS];
   const uint chunks = a.chunks, depth = a.value_depth;
   const ulong start = ulong(row) * chunks;
-  float peak = -INFINITY;
-  for (uint c = 0; c < chunks; c++) peak = max(peak, marks[start + c].x);
-  for (uint c = thread_index; c < chunks; c += threads)
-    weights[c] = exp(marks[start + c].x - pivot(peak));
+  // Every simdgroup finds the maximum and the total, a lane for each chunk.
+  float2 own[GROUPED_CHUNKS / 32];
+  float peak = -INFINITY, total = 0.0f;
+#pragma unroll
+  for (uint n = 0; n < GROUPED_CHUNKS / 32; n++) {
+    const uint c = n * 32 + lane;
+    own[n] = c < chunks ? marks[start + c] : float2(-INFINITY, 0.0f);
+    peak = max(peak, own[n].x);
+  }
+  peak = simd_max(peak);
+#pragma unroll
+  for (uint n = 0; n < GROUPED_CHUNKS / 32; n++) {
+    const float weight = exp(own[n].x - pivot(peak));
+    if (thread_index < 32) weights[n * 32 + lane] = weight;
+    total = fma(own[n].y, weight, total);
+  }
+  total = simd_sum(total);
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  float total = 0.0f;
-  for (uint c = 0; c < chunks; c++) total = fma(marks[start + c].y, weights[c], total);
   for (uint d = thread_index; d < depth; d += threads) {
     float sum = 0.0f;
-#pragma unroll 8
+#pragma unroll 16
     for (uint c = 0; c < chunks; c++) sum = fma(shares[(start + c) * depth + d], weights[c], sum);
     out[ulong(row) * depth + d] = T(divided(sum, total));
   }

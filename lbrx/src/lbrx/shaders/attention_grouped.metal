@@ -11,7 +11,7 @@
 #define JOIN(name, type)                                                                        \
   template [[host_name("attention_join_" name)]] kernel void attention_join<type>(              \
       device const float*, device const float2*, device type*, constant Attention&, uint, uint, \
-      uint);
+      uint, uint);
 
 #define HALVES(name, type)                         \
   GROUPED(name "_float16", type, half, uint4, 64)  \

@@ -29,7 +29,9 @@ constant uint BATCH [[function_constant(4)]];  // rows that a thread reads at a 
 constant uint LINES [[function_constant(5)]];  // of a threadgroup
 constant uint UNITS [[function_constant(6)]];  // that a thread reads of a row
 constant bool ALIGNED [[function_constant(7)]];  // whether four values of x can be loaded at once
-constant constexpr uint MOST_BATCH = 4, MOST_LINES = 128, MOST_UNITS = 4, MOST_SIMDGROUPS = 16;
+constant constexpr uint MOST_BATCH = 4, MOST_LINES = 128, MOST_UNITS = 4, MOST_SIMDGROUPS = 8;
+// Rows whose sums a simdgroup keeps by lane before it adds the lanes, and what they are apart.
+constant constexpr uint KEPT = 16, KEPT_WIDTH = 36;
 
 // ---- x ----
 
@@ -82,14 +84,12 @@ struct Part {
     int sums[2] = {0, 0};
 #pragma unroll
     for (uint w = 0; w < COUNT; w++) {
-      high[w] = low[w] = 0;
-#pragma unroll
-      for (uint i = 0; i < 4; i++) {
-        const int code = integer(rint(values[w][i] * inverse));
-        high[w] |= uint(code >> 8 & 255) << (8 * i);
-        low[w] |= uint(code & 255) << (8 * i);
-        sums[w % 2] += code;
-      }
+      const float4 scaled = values[w] * inverse;
+      const int4 codes =  // `integer` rounds
+          int4(integer(scaled.x), integer(scaled.y), integer(scaled.z), integer(scaled.w));
+      high[w] = as_type<uint>(uchar4(codes >> 8));
+      low[w] = as_type<uint>(uchar4(codes));
+      sums[w % 2] += codes.x + codes.y + codes.z + codes.w;
     }
     totals = float2(sums[0], sums[1]) * step;
   }
@@ -249,8 +249,7 @@ inline void load_lines(Weight weight, device const typename F::Word* data, uint 
 template <typename F>
 inline void multiply_lines(thread const uint (&words)[MOST_BATCH][MOST_UNITS][F::WORDS],
                            thread const Part<F::VALUES / 4> (&own)[MOST_UNITS], uint start,
-                           uint index, uint threads, uint units, uint simdgroup, uint lane,
-                           threadgroup float (*parts)[MOST_SIMDGROUPS]) {
+                           uint index, uint threads, uint units, threadgroup float* kept) {
 #pragma unroll
   for (uint b = 0; b < BATCH; b++) {
     float sum = 0;
@@ -260,9 +259,17 @@ inline void multiply_lines(thread const uint (&words)[MOST_BATCH][MOST_UNITS][F:
       const float one = F::times(unit, words[b][u], own[u]);
       sum += unit < units ? one : 0.0f;
     }
-    sum = simd_sum(sum);
-    if (lane == 0) parts[b][simdgroup] = start ? parts[b][simdgroup] + sum : sum;
+    kept[b * KEPT_WIDTH] = sum;
   }
+}
+
+// Adds the lanes' sums of `count` rows, two lanes a row.
+inline float add_lanes(threadgroup const float4* kept, uint lane, uint count) {
+  threadgroup const float4* row = kept + (lane / 2 * KEPT_WIDTH + lane % 2 * 16) / 4;
+  float4 sums = 0;
+  if (lane / 2 < count) sums = row[0] + row[1] + row[2] + row[3];
+  const float sum = sums.x + sums.y + sums.z + sums.w;
+  return sum + simd_shuffle_xor(sum, 1);
 }
 
 template <typename F>
@@ -279,6 +286,8 @@ kernel void matvec_lines(
     uint threads [[threads_per_threadgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {
   threadgroup float parts[MOST_LINES][MOST_SIMDGROUPS];
+  threadgroup float4 all_kept[MOST_SIMDGROUPS][KEPT * KEPT_WIDTH / 4];
+  threadgroup float* kept = reinterpret_cast<threadgroup float*>(all_kept[simdgroup]) + lane;
   const uint which = uint(group >= p.groups[0]) + uint(group >= p.groups[1]);
   device const typename F::Word* data = which == 0 ? data0 : which == 1 ? data1 : data2;
   const Weight weight = {nullptr, which == 0 ? scales0 : which == 1 ? scales1 : scales2,
@@ -303,12 +312,20 @@ kernel void matvec_lines(
     // Rows are under way while those before them are multiplied. After the last rows there are none:
     // the last one is read again, from the cache.
     for (uint line = 0; line < LINES; line += 2 * BATCH) {
+      threadgroup float* here = kept + line % KEPT * KEPT_WIDTH;
       load_lines<F>(weight, data, first + line + BATCH, end, units, start + index, threads, others);
-      multiply_lines<F>(words, own, start, index, threads, units, simdgroup, lane, parts + line);
+      multiply_lines<F>(words, own, start, index, threads, units, here);
       load_lines<F>(weight, data, first + line + 2 * BATCH, end, units, start + index, threads,
                     words);
-      multiply_lines<F>(others, own, start, index, threads, units, simdgroup, lane,
-                        parts + line + BATCH);
+      multiply_lines<F>(others, own, start, index, threads, units, here + BATCH * KEPT_WIDTH);
+      const uint done = line % KEPT + 2 * BATCH;
+      if (done == KEPT || line + 2 * BATCH == LINES) {
+        simdgroup_barrier(mem_flags::mem_threadgroup);
+        const float sum = add_lanes(all_kept[simdgroup], lane, done);
+        threadgroup float& part = parts[line / KEPT * KEPT + lane / 2][simdgroup];
+        if (lane % 2 == 0 && lane / 2 < done) part = start ? part + sum : sum;
+        simdgroup_barrier(mem_flags::mem_threadgroup);
+      }
     }
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
