@@ -167,7 +167,7 @@ def test_arrays_of_other_libraries(kind, dtype, device):
 
 def test_an_array_that_cannot_be_read():
     source = OnlyDlpack(lbrx.ones(2, device="cpu"))
-    with pytest.raises(lbrx.DtypeError, match="this OnlyDlpack cannot be read.*host memory"):
+    with pytest.raises(lbrx.DtypeError, match=r"this OnlyDlpack cannot be read.*host memory"):
         lbrx.tensor(source)
 
 
