@@ -64,7 +64,9 @@ def close(got, expected, dtype, most=0.0):
     """Whether arrays agree, but for a share of elements that fall to the other side of a limit."""
     bound = TOLERANCE[dtype] * np.maximum(np.abs(expected), 1)
     bad = np.abs(got.astype(np.float64) - expected) > bound
-    assert bad.sum() <= np.ceil(most * bad.size), f"{bad.sum()} of {bad.size} differ"
+    expected_bad = most * bad.size  # of few elements, chance can bring several more
+    allowed = np.ceil(expected_bad + 4 * np.sqrt(expected_bad))
+    assert bad.sum() <= allowed, f"{bad.sum()} of {bad.size} differ"
 
 
 def compare(case, rng, shape, dtype, device, with_base=True):

@@ -208,7 +208,9 @@ class Graph:
 
     def at(self) -> Pair:
         """Functional assignment, also to rows that are named twice."""
-        x = self.pick(lambda pair: pair.value.ndim > 0 and pair.shape[0] >= 2)
+        x = self.pick(
+            lambda pair: pair.value.size > 0 and pair.value.ndim > 0 and pair.shape[0] >= 2
+        )
         keys: list[Any] = [0, slice(None, None, 2), (..., -1), np.array([1, 0, 1])]
         key, value = keys[self.rng.integers(len(keys))], x.value.copy()
         tensor = x.tensor.at[lbrx.tensor(key) if isinstance(key, np.ndarray) else key]

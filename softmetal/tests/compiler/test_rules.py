@@ -94,6 +94,11 @@ def test_a_kernel_returns_nothing():
     )
 
 
+def test_a_kernel_after_an_unknown_macro():
+    source = f"{HEAD}NOT_A_MACRO(text)\nkernel void k(device float* o [[buffer(0)]]) {{}}"
+    assert "no return type for kernel function: it must be void" in refusal(source)
+
+
 def test_a_function_is_defined_once():
     text = "kernel void k(device float* o [[buffer(0)]]) { o[0] = 1; }\n"
     assert refusal(HEAD + text + text) == "program_source:4:13: error: redefinition of 'k'"

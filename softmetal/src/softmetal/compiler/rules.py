@@ -168,10 +168,9 @@ def _reached(calls: dict[str, set[str]], name: str) -> set[str]:
 def check_result(syntax: Syntax, kernel: Declaration) -> None:
     head = [syntax.text(i) for i in syntax.plain(kernel.start, kernel.parameters - 1)]
     if not {"void", "auto", "decltype"} & set(head):
-        raise Refusal(
-            syntax.tokens[kernel.parameters - 1],
-            f"invalid return type '{head[-1]}' for kernel function: it must be void",
-        )
+        what = f"invalid return type '{head[-1]}'" if head else "no return type"
+        message = f"{what} for kernel function: it must be void"
+        raise Refusal(syntax.tokens[kernel.parameters - 1], message)
 
 
 def check_index(kind: str, index: int, token: Token) -> None:
