@@ -227,9 +227,10 @@ def test_the_command(tmp_path):
 def test_every_step_of_the_command(tmp_path):
     out = tmp_path / "report.json"
     run = [sys.executable, "-m", "lbrx.mac_report", "--out", str(out)]
-    made = subprocess.run(
-        run, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[3]
-    )
+    # The tests of softmetal that it runs are not written for the rules of PyObjC's bridge.
+    plain = {name: value for name, value in os.environ.items() if name != "SOFTMETAL_STRICT"}
+    root = Path(__file__).parents[3]
+    made = subprocess.run(run, capture_output=True, text=True, check=False, cwd=root, env=plain)
     report = load(out)
     assert [step.name for step in report.steps] == list(STEPS)
     failed = [e for step in report.steps for e in step.entries if e.status is Status.FAILED]
