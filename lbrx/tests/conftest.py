@@ -12,6 +12,7 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
@@ -102,6 +103,23 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LBRX_CACHE", str(tmp_path_factory.mktemp("lbrx")))
         yield
+
+
+@pytest.fixture(autouse=True)
+def _races_need_a_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU a test ends where it asks for the race checker, which only processors have."""
+    if not GPU:
+        return
+    import softmetal
+
+    checking = softmetal.checking
+
+    def without_races(*modes: str, seed: int | None = None) -> AbstractContextManager[object]:
+        if "race" in modes:
+            pytest.skip("the race checker needs a processor")
+        return checking(*modes, seed=seed)
+
+    monkeypatch.setattr(softmetal, "checking", without_races)
 
 
 @pytest.fixture(autouse=True)

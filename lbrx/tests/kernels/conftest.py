@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 import pytest
+from device_memory import GPU
 
 from lbrx import metal
 
@@ -27,6 +28,8 @@ def on_chip(
         with monkeypatch.context() as patch:
             patch.setenv("SOFTMETAL_PROFILE", f"apple-{chip}")
             patch.setenv("LBRX_CACHE", kernel_cache)
+            if GPU:  # it has a name of its own; processors play chips
+                patch.delenv("SOFTMETAL_DEVICE")
             yield metal.context()
             metal.context().close()
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from device_memory import on_processors
 from op_oracle import ACTIVATIONS, close, sample, wide
 
 import lbrx
@@ -272,6 +273,7 @@ ON_AN_M1 = [
 ]
 
 
+@on_processors
 def test_choice_on_a_processor():
     info = metal.context().info
     assert [chosen(info, p) for _, p in ON_A_PROCESSOR] == [name for name, _ in ON_A_PROCESSOR]

@@ -6,6 +6,7 @@ import pickle
 
 import numpy as np
 import pytest
+from device_memory import on_processors
 from op_oracle import rotating
 
 import lbrx
@@ -448,10 +449,10 @@ def test_nothing_to_multiply():
 # ---- which variant ----
 
 CHOICES = [
-    (None, "q4_1", 1, "serial"),
-    (None, "q4_1", 8, "serial"),
-    (None, "q4_1", 64, "serial_tiles"),
-    (None, "mlx:mxfp8", 1, "panels"),
+    pytest.param(None, "q4_1", 1, "serial", marks=on_processors),
+    pytest.param(None, "q4_1", 8, "serial", marks=on_processors),
+    pytest.param(None, "q4_1", 64, "serial_tiles", marks=on_processors),
+    pytest.param(None, "mlx:mxfp8", 1, "panels", marks=on_processors),
     ("m1", "q4_1", 1, "simd"),
     ("m1", "q4_1", 8, "simd"),
     ("m1", "q4_1", 512, "tiles"),
