@@ -46,7 +46,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if _is_possible(item)]
     if GPU:
         for item in items:
-            if any("serial" in str(given) for given in _parameters(item).values()):
+            if any(map(_is_for_processors, _parameters(item).values())):
                 item.add_marker(pytest.mark.skip(reason="a variant for processors"))
     groups: dict[object, list[pytest.Item]] = {}
     for item in items:
@@ -62,6 +62,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item, value in zip(alike, values, strict=True):
             if value not in kept:
                 item.add_marker(pytest.mark.full)
+
+
+def _is_for_processors(given: object) -> bool:
+    return "serial" in str(given) or given == "matvec"
 
 
 def _parameters(item: pytest.Item) -> dict[str, object]:

@@ -10,7 +10,9 @@ GPU = os.environ.get("SOFTMETAL_DEVICE", "").startswith("cuda")
 # Models compute in float16 between operations on GPUs, also on those that a profile plays.
 HALF_ACTIVATIONS = GPU or bool(os.environ.get("SOFTMETAL_PROFILE"))
 shares_memory = pytest.mark.skipif(DISCRETE, reason="the device has its own memory")
-on_processors = pytest.mark.skipif(GPU, reason="says what processors are given")
+on_processors = pytest.mark.skipif(
+    GPU or sys.platform == "darwin", reason="about what processors are given"
+)
 survives_faults = pytest.mark.skipif(
     GPU or sys.platform == "darwin", reason="a fault ends the use of the GPU in this process"
 )

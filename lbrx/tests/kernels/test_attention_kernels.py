@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from device_memory import on_processors
 from op_oracle import PRECISION, attention, close, rotating, sample, wide
 
 import lbrx
@@ -266,6 +267,7 @@ CHOICES = [
 ]
 
 
+@on_processors
 def test_choice(on_chip):
     info = metal.context().info
     assert [family.choose(info, given).name for given, *_ in CHOICES] == [c[1] for c in CHOICES]

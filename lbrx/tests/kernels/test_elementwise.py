@@ -8,6 +8,7 @@ import sys
 
 import numpy as np
 import pytest
+from device_memory import on_processors
 from op_oracle import Place, chosen, close, pair, sample, wide
 
 import lbrx
@@ -194,7 +195,7 @@ def transposed(shape):
     return (*shape[:-2], shape[-1], shape[-2])
 
 
-@soft_only
+@on_processors
 @pytest.mark.parametrize("shape", BLOCKED)
 @pytest.mark.parametrize("dtype", chosen(ON_METAL, SAMPLE, "blocked"))
 def test_columns_are_read_by_blocks(dtype, shape, rng):
@@ -207,7 +208,7 @@ def test_columns_are_read_by_blocks(dtype, shape, rng):
     np.testing.assert_array_equal(result, x.swapaxes(-1, -2) != y)
 
 
-@soft_only
+@on_processors
 def test_blocks_beside_other_operands(rng):
     """Two operands by columns, one from an offset on, beside a row, a column of one, a number."""
     x, y = sample(rng, (150, 131), dt.float32), sample(rng, (140, 131), dt.float32)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from device_memory import on_processors
 from op_oracle import INTEGERS, close, sample, wide
 from row_cases import computed_by, rotated
 
@@ -53,6 +54,7 @@ def test_take(variant, dtype, rng):
         np.testing.assert_array_equal(result, np.take(array, chosen, axis))
 
 
+@on_processors
 def test_embedding_chooses_rows(rng):
     table = sample(rng, (100, 576), dt.float16)
     before = metal.stats()["kernels"].get("take:row", 0)

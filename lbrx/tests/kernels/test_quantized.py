@@ -415,6 +415,7 @@ def test_weights_with_scales_of_several_types(variant, m, rng):
             np.testing.assert_allclose(result.numpy(), expected, atol=0.05)
 
 
+@on_processors
 def test_several_panels(rng, monkeypatch):
     """Panels of 6 rows, or of 64 where tiles have so many; the last one is shorter."""
     monkeypatch.setattr(quantized_integers, "PANEL", 6 * 2 * 512)

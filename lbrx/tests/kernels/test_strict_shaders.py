@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 import pytest
+from device_memory import on_processors
 from strict_msl import findings
 
 import softmetal
@@ -50,6 +51,7 @@ def requested(gpu: metal.Context, family: str, variant: str) -> set[str]:
     return {request.stem for request in requests}
 
 
+@on_processors
 @pytest.mark.parametrize("chip", ["m1", "m4-max"])
 def test_wide_vectors_are_out_of_reach(chip: str, on_chip: OnChip) -> None:
     """No variant that an Apple device may run, forced or chosen, uses softmetal's extensions; the

@@ -8,7 +8,8 @@ from fault_model import Fault, Launch, filled, values, zeros
 
 def by_address(host: Host, fixed: bool) -> None:
     """The kernel finds its data through an address in another buffer."""
-    data, table = host.buffer(), host.buffer()
+    # Between them is more than a page: an address near a buffer is reported as the buffer's.
+    data, _between, table = host.buffer(), host.buffer(1 << 14), host.buffer()
     table.contents().as_buffer(8)[:] = data.gpuAddress().to_bytes(8, "little")
     commands = host.commands()
     encoder = commands.computeCommandEncoder()

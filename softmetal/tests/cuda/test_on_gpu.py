@@ -46,12 +46,14 @@ kernel void poke(device uint* x, constant ulong& a, uint i [[thread_position_in_
 pipelines = {}
 
 def open_device():
-    global device, library, queue
+    global device, library, queue, buffers
     pipelines.clear()
     device = M.MTLCreateSystemDefaultDevice()
     library, error = device.newLibraryWithSource_options_error_(SOURCE, None, None)
     assert library is not None, error
     queue = device.newCommandQueue()
+    # A device that is lost makes none.
+    buffers = [device.newBufferWithLength_options_(4 * 256, 0) for _ in range(4)]
 
 def pipeline_of(name):
     return device.newComputePipelineStateWithFunction_error_(library.newFunctionWithName_(name), None)
@@ -61,7 +63,7 @@ def run(name, address=0):
         pipelines[name], error = pipeline_of(name)
         assert pipelines[name] is not None, error
     pipeline = pipelines[name]
-    buffer = device.newBufferWithLength_options_(4 * 256, 0)
+    buffer = buffers.pop()
     commands = queue.commandBuffer()
     encoder = commands.computeCommandEncoder()
     encoder.setComputePipelineState_(pipeline)
