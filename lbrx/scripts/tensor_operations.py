@@ -39,8 +39,8 @@ BY_HAND = {"cast", "copy", "where"}
 
 # Functions of lbrx.tensor.functions that are methods too.
 METHOD_NAMES = """allclose argsort argwhere broadcast_to chunk clip count_nonzero cumprod cumsum
-diagonal diff dot flip isclose logsumexp median moveaxis nonzero outer pad prod quantile repeat roll
-sort split std sum swapaxes tile trace tril triu unstack""".split()
+diagonal diff dot flip isclose logsumexp median moveaxis nan_to_num nonzero outer pad prod quantile
+repeat roll round sort split std sum swapaxes take tile trace tril triu unstack""".split()
 
 
 def operations() -> Iterator[Op]:

@@ -86,6 +86,16 @@ def test_mask_is_added_in_its_own_type(shape, place, rng):
             close(q.attention(k, v, m, **rule), attention(x, y, z, mask, **rule), dtype, scale=4)
 
 
+@pytest.mark.parametrize("shape", [(3, 1, 1, 7), (5, 7), (3, 6, 5, 7)], ids=str)
+def test_a_bool_mask_says_which_keys_are_seen(shape, place, rng):
+    (q, x), (k, y), (v, z) = operands(rng, ((3,), 6, 2, 5, 7, 8, 4), dt.float32, place)
+    seen = rng.random(shape) < 0.7
+    expected = attention(x, y, z, np.where(seen, 0, -math.inf))
+    for mask in (seen, seen.tolist(), lbrx.tensor(seen, device=place)):
+        close(q.attention(k, v, mask), expected, dt.float32, scale=4)
+    assert q.attention(k, v, False).abs().sum().item() == 0
+
+
 def test_a_query_that_sees_no_key_gives_zeros(place):
     q = lbrx.ones((1, 3, 2), device=place)
     assert q.attention(q[:, :2], q[:, :2], causal=True).tolist() == [[[0, 0], [1, 1], [1, 1]]]

@@ -50,6 +50,23 @@ def test_linspace(rule, place):
     np.testing.assert_array_equal(integers.numpy(), np.linspace(*rule).astype(np.int32))
 
 
+@pytest.mark.parametrize("shape", [(), (4,), (2, 3), (0,)], ids=str)
+def test_one_hot(shape, place, rng):
+    for dtype in (dt.uint8, dt.int8, dt.int64):
+        labels = rng.integers(0, 5, shape).astype(dtype.numpy)
+        made = fn.one_hot(lbrx.tensor(labels, device=place), 5)
+        close(made, np.eye(5)[labels], dt.float32)
+        assert made.device == place
+    assert fn.one_hot([-1, 1, 3], 3, dtype="bool").tolist() == [[0, 0, 0], [0, 1, 0], [0, 0, 0]]
+    assert fn.one_hot([1], 0).shape == (1, 0)
+    # Labels that the type of the classes cannot hold are not one of them.
+    assert fn.one_hot(lbrx.tensor([2**32 + 1], device=place), 3).tolist() == [[0, 0, 0]]
+    with pytest.raises(lbrx.DtypeError, match="one_hot of float32: cast it to an integer dtype"):
+        fn.one_hot([0.0], 3)
+    with pytest.raises(lbrx.ShapeError, match="num_classes=-1: give 0 or more"):
+        fn.one_hot([0], -1)
+
+
 def test_dtype_and_device_may_be_others(place):
     x = lbrx.ones((2, 3), "int16", "cpu")
     made = fn.full_like(x, 2.5, dtype="float16", device=place)

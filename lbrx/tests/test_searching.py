@@ -58,6 +58,20 @@ def test_unique_all(place, rng):
     assert fn.unique_counts(nan).counts.tolist() == [1, 1, 1]
 
 
+def test_take(place, rng):
+    for dtype in chosen(dt.ALL, place, "take"):
+        a, x = pair(rng, (3, 4), dtype, place, "transposed")
+        places = rng.integers(-12, 12, (2, 5))
+        close(fn.take(a, places, axis=None), np.take(x, places), dtype)
+        close(a.take(places, None), np.take(x, places), dtype)
+        close(fn.take(a, places % 4, axis=1), np.take(x, places % 4, 1), dtype)
+        close(fn.take(a, 2), x[2], dtype)
+        beyond = fn.take(a, [11, 12], axis=None, beyond="zeros")
+        close(beyond, np.array([x[2, 3], 0]), dtype)
+    with pytest.raises(IndexError, match="12"):
+        fn.take(lbrx.ones((3, 4), device=place), 12, axis=None).numpy()
+
+
 def test_take_along_axis(place, rng):
     for dtype in chosen(NUMBERS, place, "take_along_axis"):
         a, x = pair(rng, (3, 4), dtype, place)

@@ -17,6 +17,17 @@ CASES = {
     "permute_dims": Case(
         lambda x: fn.permute_dims(x, (2, 0, 1)), lambda x: np.transpose(x, (2, 0, 1)), ((2, 3, 4),)
     ),
+    "transpose": Case(fn.transpose, np.transpose, ((2, 3, 4),)),
+    "transpose by place": Case(
+        lambda x: fn.transpose(x, (2, 0, -2)), lambda x: np.transpose(x, (2, 0, -2)), ((2, 3, 4),)
+    ),
+    "transpose by name": Case(
+        lambda x: fn.transpose(x, axes=[1, 0]), lambda x: np.transpose(x, [1, 0])
+    ),
+    "transpose two": Case(
+        lambda x: fn.transpose(x, 0, -1), lambda x: np.swapaxes(x, 0, -1), ((2, 3, 4),)
+    ),
+    "transpose a scalar": Case(fn.transpose, np.transpose, ((),)),
     "matrix_transpose": Case(fn.matrix_transpose, lambda x: np.swapaxes(x, -1, -2), ((2, 3, 4),)),
     "swapaxes": Case(
         lambda x: fn.swapaxes(x, 0, -1), lambda x: np.swapaxes(x, 0, -1), ((2, 3, 4),)

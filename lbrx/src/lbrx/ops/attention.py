@@ -108,14 +108,15 @@ def attention(
     result is (..., heads, L, Dv) in the promoted dtype, float32 for integers. The number of heads
     is a multiple of the number of key heads: consecutive query heads share a key head.
 
-    mask has a floating dtype, broadcasts to (..., heads, L, S) and is added to the scores, so -inf
-    hides a key. lengths are integers of the batch shape: the number of valid keys; keys and values
-    beyond it are not read. The last query has the position of the last valid key; causal=True
-    hides the keys after a query's position, and window=n (with causal) all but the last n keys up
-    to it. scale is 1 / sqrt(D) unless given. cap > 0 limits the scores to cap * tanh(score / cap)
-    before the mask is added. A query that sees no key gives zeros.
+    mask broadcasts to (..., heads, L, S). A bool mask is True where a query sees a key; a floating
+    one is added to the scores, so -inf hides a key. lengths are integers of the batch shape: the
+    number of valid keys; keys and values beyond it are not read. The last query has the position
+    of the last valid key; causal=True hides the keys after a query's position, and window=n (with
+    causal) all but the last n keys up to it. scale is 1 / sqrt(D) unless given. cap > 0 limits the
+    scores to cap * tanh(score / cap) before the mask is added. A query that sees no key gives
+    zeros.
 
-    Shapes that do not fit raise ShapeError, a mask that is not floating DtypeError, and a window
+    Shapes that do not fit raise ShapeError, a mask of integers DtypeError, and a window
     without causal ValueError. A length outside 0 to S raises IndexError where the host knows it,
     when the result is computed; lengths that a Metal device computed, and those of traced
     functions, are clamped to that range.

@@ -136,16 +136,7 @@ def pad(x: NumpyArray, *, widths: Widths, value: float = 0) -> NumpyArray:
 
 @op(OpFamily.INDEXING, take_shape, rules.same)
 def take(x: NumpyArray, indices: NumpyArray, *, axis: int = 0, beyond: str = "raise") -> NumpyArray:
-    """The slices of x at the given indices along an axis, as numpy.take.
-
-    The indices are integers of any shape, which takes the axis's place: (3, 4) with indices of
-    shape (2, 5) along axis 0 gives (2, 5, 4). A negative index counts from the end. An index
-    outside the axis raises IndexError; with beyond="zeros" it gives zeros, and the host does not
-    wait for the indices to be computed.
-
-    >>> lbrx.tensor([10, 20, 30]).take([2, -3]).tolist()
-    [30, 10]
-    """
+    """The slices of x at the given indices along an axis; see `lbrx.take`."""
     size = x.shape[axis]
     if beyond == "raise" or size == 0:
         return np.asarray(np.take(x, _checked(indices, size), axis=axis))

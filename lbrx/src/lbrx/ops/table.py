@@ -119,7 +119,7 @@ class Operand(NamedTuple):
         if self.role is Role.INDICES and not dtype.is_integer:
             raise DtypeError(f"the {self.name} are {dtype}: cast them to an integer dtype")
         if self.role is Role.FLOATING and not dtype.is_float:
-            added = "it is added to the scores, so give where(mask, 0, -inf)"
+            added = "it is added to the scores: cast it to a floating dtype, or to bool"
             remedy = added if self.name == "mask" else "cast to a floating dtype"
             raise DtypeError(f"{self.name} cannot be {dtype}: {remedy}")
         if self.name.endswith("_codes") and dtype is not dt.uint8:

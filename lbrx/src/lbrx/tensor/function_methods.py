@@ -162,6 +162,21 @@ class FunctionMethods:
 
         return functions.moveaxis(self._tensor, source, destination)
 
+    def nan_to_num(
+        self, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None
+    ) -> Tensor:
+        """x with numbers in place of NaN and the infinities, in its dtype.
+
+        Without `posinf` and `neginf`, infinities become the largest and the smallest finite
+        number of the dtype. Integers and booleans do not change.
+
+        >>> lbrx.nan_to_num(lbrx.tensor([lbrx.nan, 1.0, lbrx.inf]), posinf=9.0).tolist()
+        [0.0, 1.0, 9.0]
+        """
+        from lbrx.tensor import functions
+
+        return functions.nan_to_num(self._tensor, nan, posinf, neginf)
+
     def nonzero(self) -> tuple[Tensor, ...]:
         """For each axis, the int64 indices of the elements that are not zero, in row-major
         order.
@@ -238,6 +253,21 @@ class FunctionMethods:
 
         return functions.roll(self._tensor, shift, axis)
 
+    def round(self, decimals: int = 0) -> Tensor:
+        """x rounded to so many decimals, in its dtype; ties go to the even neighbour.
+
+        A negative number of decimals rounds to tens, hundreds and so on, also integers. As
+        in numpy, x is scaled by a power of ten and rounded to an integer, so the last bit
+        may differ from the decimal notation of x; float16 and bfloat16 are rounded once
+        more at the end.
+
+        >>> lbrx.round(lbrx.tensor([0.125, -1.5]), 2).tolist(), lbrx.round([150, 149], -2).tolist()
+        ([0.11999999731779099, -1.5], [200, 100])
+        """
+        from lbrx.tensor import functions
+
+        return functions.round(self._tensor, decimals)
+
     def sort(self, axis: int = -1, descending: bool = False, *, stable: bool = True) -> Tensor:
         """The elements in ascending or descending order along an axis; NaN comes last in both.
 
@@ -279,6 +309,22 @@ class FunctionMethods:
         from lbrx.tensor import functions
 
         return functions.swapaxes(self._tensor, axis1, axis2)
+
+    def take(self, indices: TensorLike, axis: int | None = 0, beyond: str = "raise") -> Tensor:
+        """The slices of x at the given indices along an axis, or elements of the flattened x.
+
+        The indices are integers of any shape, which takes the axis's place: (3, 4) with
+        indices of shape (2, 5) along axis 0 gives (2, 5, 4), and along axis=None (2, 5). A
+        negative index counts from the end. An index outside the axis raises IndexError;
+        with beyond="zeros" it gives zeros, and the host does not wait for the indices to be
+        computed.
+
+        >>> lbrx.tensor([10, 20, 30]).take([2, -3]).tolist()
+        [30, 10]
+        """
+        from lbrx.tensor import functions
+
+        return functions.take(self._tensor, indices, axis, beyond)
 
     def tile(self, repetitions: Sizes) -> Tensor:
         """The whole tensor repeated along each axis; the shorter of shape and repetitions is

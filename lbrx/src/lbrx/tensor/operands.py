@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -171,7 +172,24 @@ def prepare(op: Op, values: Sequence[Any]) -> tuple[str, list[Array | None]]:
     device = common_device(operands)
     for i in foreign:
         operands[i] = array_of(values[i], device)
-    return device, _with_typed_numbers(op, operands)
+    arrays = _with_typed_numbers(op, operands)
+    if op.family is OpFamily.ATTENTION:
+        names = (operand.name for operand in op.operands_of(len(arrays)))
+        arrays = [
+            _added(array, device) if name == "mask" and _is_bool(array) else array
+            for name, array in zip(names, arrays, strict=True)
+        ]
+    return device, arrays
+
+
+def _is_bool(array: Array | None) -> TypeGuard[Array]:
+    return array is not None and array.dtype is dt.bool_
+
+
+def _added(mask: Array, device: str) -> Array:
+    """A boolean mask of attention as what is added to the scores: 0 where it is True, else -inf."""
+    numbers = (host_scalar(number, dt.float32) for number in (0.0, -math.inf))
+    return devices.get(device).run(TABLE["where"], [mask, *numbers], {})[0]
 
 
 def _with_typed_numbers(op: Op, operands: Sequence[_UntypedOperand]) -> list[Array | None]:

@@ -90,7 +90,6 @@ __all__ = [
     "remainder",
     "rms_norm",
     "rope",
-    "round",
     "rsqrt",
     "scatter",
     "sigmoid",
@@ -105,7 +104,6 @@ __all__ = [
     "square",
     "subtract",
     "swiglu",
-    "take",
     "tan",
     "tanh",
     "topk",
@@ -198,18 +196,18 @@ def attention(
     number of heads is a multiple of the number of key heads: consecutive query heads share
     a key head.
 
-    mask has a floating dtype, broadcasts to (..., heads, L, S) and is added to the scores,
-    so -inf hides a key. lengths are integers of the batch shape: the number of valid keys;
-    keys and values beyond it are not read. The last query has the position of the last
-    valid key; causal=True hides the keys after a query's position, and window=n (with
-    causal) all but the last n keys up to it. scale is 1 / sqrt(D) unless given. cap > 0
-    limits the scores to cap * tanh(score / cap) before the mask is added. A query that sees
-    no key gives zeros.
+    mask broadcasts to (..., heads, L, S). A bool mask is True where a query sees a key; a
+    floating one is added to the scores, so -inf hides a key. lengths are integers of the
+    batch shape: the number of valid keys; keys and values beyond it are not read. The last
+    query has the position of the last valid key; causal=True hides the keys after a query's
+    position, and window=n (with causal) all but the last n keys up to it. scale is 1 /
+    sqrt(D) unless given. cap > 0 limits the scores to cap * tanh(score / cap) before the
+    mask is added. A query that sees no key gives zeros.
 
-    Shapes that do not fit raise ShapeError, a mask that is not floating DtypeError, and a
-    window without causal ValueError. A length outside 0 to S raises IndexError where the
-    host knows it, when the result is computed; lengths that a Metal device computed, and
-    those of traced functions, are clamped to that range.
+    Shapes that do not fit raise ShapeError, a mask of integers DtypeError, and a window
+    without causal ValueError. A length outside 0 to S raises IndexError where the host
+    knows it, when the result is computed; lengths that a Metal device computed, and those
+    of traced functions, are clamped to that range.
     """
     return call(
         "attention",
@@ -360,14 +358,6 @@ def trunc(x: TensorLike, /) -> Tensor:
     The result's dtype is the dtype of x.
     """
     return call("trunc", x)
-
-
-def round(x: TensorLike, /) -> Tensor:
-    """x rounded to the nearest integer, to the even one if two are equally near.
-
-    The result's dtype is the dtype of x.
-    """
-    return call("round", x)
 
 
 def exp(x: TensorLike, /) -> Tensor:
@@ -937,20 +927,6 @@ def all(x: TensorLike, /, axis: Axes = None, keepdims: bool = False) -> Tensor:
     axes with size 1. NaN is not zero.
     """
     return call("all", x, axis=axis, keepdims=keepdims)
-
-
-def take(x: TensorLike, /, indices: TensorLike, axis: int = 0, beyond: str = "raise") -> Tensor:
-    """The slices of x at the given indices along an axis, as numpy.take.
-
-    The indices are integers of any shape, which takes the axis's place: (3, 4) with indices
-    of shape (2, 5) along axis 0 gives (2, 5, 4). A negative index counts from the end. An
-    index outside the axis raises IndexError; with beyond="zeros" it gives zeros, and the
-    host does not wait for the indices to be computed.
-
-    >>> lbrx.tensor([10, 20, 30]).take([2, -3]).tolist()
-    [30, 10]
-    """
-    return call("take", x, indices, axis=axis, beyond=beyond)
 
 
 def gather(x: TensorLike, /, indices: TensorLike, axis: int = -1) -> Tensor:

@@ -139,18 +139,18 @@ class OperationMethods:
         integers. The number of heads is a multiple of the number of key heads: consecutive
         query heads share a key head.
 
-        mask has a floating dtype, broadcasts to (..., heads, L, S) and is added to the
-        scores, so -inf hides a key. lengths are integers of the batch shape: the number of
-        valid keys; keys and values beyond it are not read. The last query has the position
-        of the last valid key; causal=True hides the keys after a query's position, and
-        window=n (with causal) all but the last n keys up to it. scale is 1 / sqrt(D) unless
-        given. cap > 0 limits the scores to cap * tanh(score / cap) before the mask is
-        added. A query that sees no key gives zeros.
+        mask broadcasts to (..., heads, L, S). A bool mask is True where a query sees a key;
+        a floating one is added to the scores, so -inf hides a key. lengths are integers of
+        the batch shape: the number of valid keys; keys and values beyond it are not read.
+        The last query has the position of the last valid key; causal=True hides the keys
+        after a query's position, and window=n (with causal) all but the last n keys up to
+        it. scale is 1 / sqrt(D) unless given. cap > 0 limits the scores to cap * tanh(score
+        / cap) before the mask is added. A query that sees no key gives zeros.
 
-        Shapes that do not fit raise ShapeError, a mask that is not floating DtypeError, and
-        a window without causal ValueError. A length outside 0 to S raises IndexError where
-        the host knows it, when the result is computed; lengths that a Metal device
-        computed, and those of traced functions, are clamped to that range.
+        Shapes that do not fit raise ShapeError, a mask of integers DtypeError, and a window
+        without causal ValueError. A length outside 0 to S raises IndexError where the host
+        knows it, when the result is computed; lengths that a Metal device computed, and
+        those of traced functions, are clamped to that range.
         """
         return self._call(
             "attention",
@@ -336,13 +336,6 @@ class OperationMethods:
         The result's dtype is the dtype of x.
         """
         return self._call("trunc", self)
-
-    def round(self) -> Tensor:
-        """x rounded to the nearest integer, to the even one if two are equally near.
-
-        The result's dtype is the dtype of x.
-        """
-        return self._call("round", self)
 
     def exp(self) -> Tensor:
         """e to the power x.
@@ -871,19 +864,6 @@ class OperationMethods:
         reduced axes with size 1. NaN is not zero.
         """
         return self._call("all", self, axis=axis, keepdims=keepdims)
-
-    def take(self, indices: TensorLike, axis: int = 0, beyond: str = "raise") -> Tensor:
-        """The slices of x at the given indices along an axis, as numpy.take.
-
-        The indices are integers of any shape, which takes the axis's place: (3, 4) with
-        indices of shape (2, 5) along axis 0 gives (2, 5, 4). A negative index counts from
-        the end. An index outside the axis raises IndexError; with beyond="zeros" it gives
-        zeros, and the host does not wait for the indices to be computed.
-
-        >>> lbrx.tensor([10, 20, 30]).take([2, -3]).tolist()
-        [30, 10]
-        """
-        return self._call("take", self, indices, axis=axis, beyond=beyond)
 
     def gather(self, indices: TensorLike, axis: int = -1) -> Tensor:
         """One element of x for each index along an axis, as numpy.take_along_axis.

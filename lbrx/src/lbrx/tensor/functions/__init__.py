@@ -17,13 +17,14 @@ from lbrx.tensor.functions.creating import (
     full_like,
     linspace,
     meshgrid,
+    one_hot,
     ones_like,
     tril,
     triu,
     zeros_like,
 )
 from lbrx.tensor.functions.einsum import einsum
-from lbrx.tensor.functions.elementwise import clip, positive
+from lbrx.tensor.functions.elementwise import clip, nan_to_num, positive, round
 from lbrx.tensor.functions.linear_algebra import (
     diagonal,
     dot,
@@ -40,6 +41,7 @@ from lbrx.tensor.functions.searching import (
     nonzero,
     searchsorted,
     sort,
+    take,
     take_along_axis,
     unique,
     unique_all,
@@ -68,6 +70,7 @@ from lbrx.tensor.functions.shaping import (
     squeeze,
     swapaxes,
     tile,
+    transpose,
     unstack,
     vstack,
 )
@@ -129,7 +132,9 @@ __all__ = [
     "median",
     "meshgrid",
     "moveaxis",
+    "nan_to_num",
     "nonzero",
+    "one_hot",
     "ones_like",
     "outer",
     "pad",
@@ -141,6 +146,7 @@ __all__ = [
     "repeat",
     "reshape",
     "roll",
+    "round",
     "searchsorted",
     "sort",
     "split",
@@ -148,10 +154,12 @@ __all__ = [
     "std",
     "sum",
     "swapaxes",
+    "take",
     "take_along_axis",
     "tensordot",
     "tile",
     "trace",
+    "transpose",
     "tril",
     "triu",
     "unique",

@@ -8,7 +8,7 @@ import numpy as np
 
 from lbrx import dtype as dt
 from lbrx.dtype import DtypeLike
-from lbrx.errors import ShapeError
+from lbrx.errors import DtypeError, ShapeError
 from lbrx.shape import Sizes
 from lbrx.tensor.core import Tensor, call
 from lbrx.tensor.creation import arange, full, tensor, zeros
@@ -111,6 +111,23 @@ def diag(x: TensorLike, /, k: int = 0) -> Tensor:
     square = rows.reshape(-1)[: n * n].reshape(n, n)
     below, right = max(-k, 0), max(k, 0)
     return call("pad", square, widths=((below, right), (right, below))) if k else square
+
+
+def one_hot(x: TensorLike, /, num_classes: int, *, dtype: DtypeLike | None = None) -> Tensor:
+    """For each integer of x a new last axis of `num_classes` elements: one at its index, else zero.
+
+    A number outside 0 to num_classes - 1 gives zeros only. The dtype is float32 unless given.
+
+    >>> lbrx.one_hot([2, 0], 3, dtype="int32").tolist()
+    [[0, 0, 1], [1, 0, 0]]
+    """
+    labels, count = as_tensor(x), operator.index(num_classes)
+    if not labels.dtype.is_integer:
+        raise DtypeError(f"one_hot of {labels.dtype}: cast it to an integer dtype")
+    if count < 0:
+        raise ShapeError(f"one_hot of num_classes={count}: give 0 or more")
+    classes = arange(count, dtype=dt.int32, device=labels.device)
+    return (labels.unsqueeze(-1) == classes).astype(dt.float32 if dtype is None else dtype)
 
 
 def meshgrid(*arrays: TensorLike, indexing: str = "xy") -> list[Tensor]:

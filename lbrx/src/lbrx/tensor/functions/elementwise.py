@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import math
+import operator
+
+from lbrx import dtype as dt
 from lbrx.errors import DtypeError
 from lbrx.tensor.core import Tensor, call
-from lbrx.tensor.functions.arguments import as_tensor, as_tensors
+from lbrx.tensor.data_types import finfo, iinfo
+from lbrx.tensor.functions.arguments import as_tensor, as_tensors, without_halves
 from lbrx.tensor.tensor_like import TensorLike
 from lbrx.tensor.traced_number import TracedNumber
 
@@ -45,3 +50,55 @@ def positive(x: TensorLike, /) -> Tensor:
     if given.dtype.name == "bool":
         raise DtypeError("positive of bool: cast it to a number")
     return call("copy", given)
+
+
+def round(x: TensorLike, /, decimals: int = 0) -> Tensor:
+    """x rounded to so many decimals, in its dtype; ties go to the even neighbour.
+
+    A negative number of decimals rounds to tens, hundreds and so on, also integers. As in numpy,
+    x is scaled by a power of ten and rounded to an integer, so the last bit may differ from the
+    decimal notation of x; float16 and bfloat16 are rounded once more at the end.
+
+    >>> lbrx.round(lbrx.tensor([0.125, -1.5]), 2).tolist(), lbrx.round([150, 149], -2).tolist()
+    ([0.11999999731779099, -1.5], [200, 100])
+    """
+    given, places = as_tensor(x), operator.index(decimals)
+    if places == 0 or (places > 0 and not given.dtype.is_float):
+        return call("round", given)
+    if not given.dtype.is_float:
+        return _round_integers(given, 10**-places)
+    wide, power = without_halves(given), 10.0 ** abs(places)
+    if places > 0:
+        return (call("round", wide * power) / power).astype(given.dtype)
+    return (call("round", wide / power) * power).astype(given.dtype)
+
+
+def _round_integers(x: Tensor, power: int) -> Tensor:
+    """Integers rounded to multiples of a power of ten, in integer arithmetic."""
+    if x.dtype is dt.bool_ or power > iinfo(x.dtype).max:
+        return x * 0
+    multiple, rest = x // power, x % power
+    up = (rest > power - rest) | ((rest == power - rest) & (multiple % 2 != 0))
+    return (multiple + up.astype(x.dtype)) * power
+
+
+def nan_to_num(
+    x: TensorLike, /, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None
+) -> Tensor:
+    """x with numbers in place of NaN and the infinities, in its dtype.
+
+    Without `posinf` and `neginf`, infinities become the largest and the smallest finite number of
+    the dtype. Integers and booleans do not change.
+
+    >>> lbrx.nan_to_num(lbrx.tensor([lbrx.nan, 1.0, lbrx.inf]), posinf=9.0).tolist()
+    [0.0, 1.0, 9.0]
+    """
+    given = as_tensor(x)
+    if not given.dtype.is_float:
+        return given
+    limits = finfo(given.dtype)
+    high = limits.max if posinf is None else posinf
+    low = limits.min if neginf is None else neginf
+    numbers = call("where", call("isnan", given), nan, given)
+    numbers = call("where", given == math.inf, high, numbers)
+    return call("where", given == -math.inf, low, numbers)

@@ -63,6 +63,25 @@ def argwhere(x: TensorLike, /) -> Tensor:
     return stack(nonzero(given), axis=1)
 
 
+def take(
+    x: TensorLike, /, indices: TensorLike, axis: int | None = 0, beyond: str = "raise"
+) -> Tensor:
+    """The slices of x at the given indices along an axis, or elements of the flattened x.
+
+    The indices are integers of any shape, which takes the axis's place: (3, 4) with indices of
+    shape (2, 5) along axis 0 gives (2, 5, 4), and along axis=None (2, 5). A negative index counts
+    from the end. An index outside the axis raises IndexError; with beyond="zeros" it gives zeros,
+    and the host does not wait for the indices to be computed.
+
+    >>> lbrx.tensor([10, 20, 30]).take([2, -3]).tolist()
+    [30, 10]
+    """
+    given = as_tensor(x)
+    if axis is None:
+        given, axis = given.reshape(-1), 0
+    return call("take", given, indices, axis=axis, beyond=beyond)
+
+
 def take_along_axis(x: TensorLike, indices: TensorLike, /, axis: int = -1) -> Tensor:
     """One element along an axis for each index; the other axes of both broadcast."""
     given, places = as_tensors(x, indices)

@@ -44,6 +44,23 @@ def permute_dims(x: TensorLike, /, axes: Sequence[int]) -> Tensor:
     return as_tensor(x).permute(*axes)
 
 
+def transpose(
+    x: TensorLike, /, *order: int | Sequence[int], axes: Sequence[int] | None = None
+) -> Tensor:
+    """A view with the axes in another order; all of them reversed if none are given.
+
+    `axes`, or one sequence, is a permutation of all axes, as in numpy. Two integers swap these two
+    axes, as in torch.
+
+    >>> x = lbrx.zeros((2, 3, 4))
+    >>> lbrx.transpose(x).shape, lbrx.transpose(x, (1, 2, 0)).shape, lbrx.transpose(x, 0, 1).shape
+    ((4, 3, 2), (3, 4, 2), (3, 2, 4))
+    """
+    if axes is not None and order:
+        raise TypeError(f"transpose by {order} and axes={axes}: give one of them")
+    return as_tensor(x).transpose(*(order if axes is None else (tuple(axes),)))
+
+
 def matrix_transpose(x: TensorLike, /) -> Tensor:
     """The last two axes swapped, as a view."""
     matrices = as_tensor(x)
