@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 from dataclasses import dataclass, replace
 
@@ -10,7 +11,7 @@ import pytest
 import lbrx
 from lbrx import dtype as dt
 from lbrx import metal, quant
-from lbrx.kernels import FAMILIES, RUNNERS, deterministic, forced
+from lbrx.kernels import FAMILIES, RUNNERS, deterministic, forced, registry
 from lbrx.kernels.arrays import kernel_name, size_class
 from lbrx.kernels.attention import AttentionProblem
 from lbrx.kernels.matmul import MatmulProblem, Matrix
@@ -120,6 +121,34 @@ def test_a_variant_that_does_not_exist(family, monkeypatch, value, message):
     monkeypatch.setenv("LBRX_KERNEL", value)
     with pytest.raises(lbrx.SettingError, match=message):
         family.choose(metal.context().info, Problem(50))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"testing": "quick"},
+            r"^forced\(testing='quick'\): testing has no such variant, it has large",
+        ),
+        (
+            {"tasting": "any"},
+            r"^forced\(tasting='any'\): there is no family 'tasting', it is one of",
+        ),
+    ],
+)
+def test_forcing_what_does_not_exist_names_the_call(family, given, message):
+    with pytest.raises(lbrx.SettingError, match=message):
+        forced(**given)
+
+
+def test_families_that_are_registered_later_can_be_forced_before(family, monkeypatch):
+    for module in ("kernels.fused_rows", "video.frame_kernels", "video.plane_kernels"):
+        importlib.import_module(f"lbrx.{module}")
+    assert set(registry.LATER) <= set(registry.FAMILIES)
+    monkeypatch.setattr(registry, "FAMILIES", {"testing": family})
+    monkeypatch.setenv("LBRX_KERNEL", "video_planes:any")
+    with forced(video_frames="serial"):
+        assert family.choose(metal.context().info, Problem(50)).name == "large"
 
 
 def test_determinism_leaves_out_what_depends_on_the_batch(family):

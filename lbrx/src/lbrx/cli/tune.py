@@ -26,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     gpu = context()
+    choosing = tune(gpu, options.family, quick=options.quick)
     print(f"device: {gpu.info.name}")
     start = time.perf_counter()
     if options.calibrate or gpu.info.calibration is None:
@@ -33,7 +34,7 @@ def run(options: argparse.Namespace) -> int:
             print(f"{title}: {value}")
         print(f"speeds in {calibration_file.path(gpu.info.name)}")
     print(f"{'family':<12} {'shape class':<36} {'variant':<18} {'time':>12}")
-    for rows in tune(gpu, options.family, quick=options.quick):
+    for rows in choosing:
         for row in rows:
             print(line(row), flush=True)
     print(f"{time.perf_counter() - start:.1f} s; choices in {choices.path(gpu.info.name)}")

@@ -168,19 +168,11 @@ class KernelFamily(Generic[P]):
         return min(able.values(), key=lambda variant: variant.cost(info, problem))
 
     def _forced(self) -> str | None:
-        orders = {**env.kernels(), **dict(policy().forced)}
-        if unknown := sorted(orders.keys() - FAMILIES.keys()):
-            raise SettingError(
-                f"LBRX_KERNEL={unknown[0]}:{orders[unknown[0]]}: there is no family "
-                f"{unknown[0]!r}, it is one of {', '.join(sorted(FAMILIES))}"
-            )
-        wanted = orders.get(self.name)
-        if wanted is not None and wanted not in self.variants:
-            raise SettingError(
-                f"LBRX_KERNEL={self.name}:{wanted}: {self.name} has no such variant, "
-                f"it has {', '.join(self.variants)}"
-            )
-        return wanted
+        for name, variant in env.kernels().items():
+            _check_forced(name, variant, f"LBRX_KERNEL={name}:{variant}")
+        for name, variant in policy().forced:
+            _check_forced(name, variant, f"forced({name}={variant!r})")
+        return {**env.kernels(), **dict(policy().forced)}.get(self.name)
 
 
 @dataclass(frozen=True)
@@ -193,6 +185,8 @@ class Sample:
 
 
 FAMILIES: dict[str, KernelFamily[Any]] = {}
+LATER = ("rows", "video_frames", "video_planes")
+"""Families that other packages register when they are imported."""
 TUNED: dict[tuple[str, str, str], str] = {}
 """Measured choices: (device, family, shape class) to variant."""
 _read: set[str] = set()  # devices whose choices have been read
@@ -205,6 +199,19 @@ def _tuned(device: str) -> Mapping[tuple[str, str, str], str]:
         for (family, shape_class), variant in choices.read(device).items():
             TUNED.setdefault((device, family, shape_class), variant)
     return TUNED
+
+
+def _check_forced(family: str, variant: str, setting: str) -> None:
+    """Raise SettingError, with the setting as the user wrote it, if there is no such variant."""
+    if family in LATER and family not in FAMILIES:
+        return
+    if family not in FAMILIES:
+        raise SettingError(
+            f"{setting}: there is no family {family!r}, it is one of {', '.join(sorted(FAMILIES))}"
+        )
+    if variant not in FAMILIES[family].variants:
+        known = ", ".join(FAMILIES[family].variants)
+        raise SettingError(f"{setting}: {family} has no such variant, it has {known}")
 
 
 Runner = Callable[[Call], tuple[Array, ...]]
@@ -255,12 +262,16 @@ def under(wanted: Policy) -> Iterator[None]:
 def forced(**variants: str) -> AbstractContextManager[None]:
     """A context within which families use the named variants if they support the problem.
 
+    A family or a variant that does not exist raises SettingError.
+
     >>> x = lbrx.ones((8, 8), device="metal")
     >>> with lbrx.kernels.forced(matmul="serial"):
     ...     y = x @ x
     >>> y[0, 0].item()
     8.0
     """
+    for name, variant in variants.items():
+        _check_forced(name, variant, f"forced({name}={variant!r})")
     own = policy()
     return under(replace(own, forced=tuple({**dict(own.forced), **variants}.items())))
 

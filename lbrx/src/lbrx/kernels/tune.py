@@ -43,16 +43,21 @@ def tune(
 ) -> Iterator[Sequence[TunedChoice]]:
     """Time each sample of the families (all by default); yields the times of each sample.
 
-    The choices take effect immediately and are written to disk at the end.
+    The choices take effect immediately and are written to disk at the end. An unknown family
+    raises SettingError.
     """
     unknown = [name for name in families if name not in FAMILIES]
     if unknown:
         raise SettingError(f"no family {unknown[0]!r}: it is one of {', '.join(sorted(FAMILIES))}")
+    return _tuned(gpu, families or sorted(FAMILIES), QUICK_ROUNDS if quick else ROUNDS)
+
+
+def _tuned(gpu: Context, families: Sequence[str], rounds: int) -> Iterator[Sequence[TunedChoice]]:
     device = gpu.info.name
     found = dict(choices.read(device))
-    for name in families or sorted(FAMILIES):
+    for name in families:
         for sample in FAMILIES[name].samples:
-            rows = measured(gpu, FAMILIES[name], sample, QUICK_ROUNDS if quick else ROUNDS)
+            rows = measured(gpu, FAMILIES[name], sample, rounds)
             for row in rows:
                 if row.chosen:
                     found[row.family, row.shape_class] = row.variant
