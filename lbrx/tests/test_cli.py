@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import subprocess
+import sys
 from pkgutil import iter_modules
 
 import pytest
 
+import lbrx_command
 from lbrx import cli
 
 
@@ -39,3 +42,31 @@ def test_unknown_commands(capsys):
     with pytest.raises(SystemExit, match=r"^2$"):
         cli.main(["nonsense"])
     assert "invalid choice: 'nonsense' (choose from" in capsys.readouterr().err
+
+
+INTERRUPTED_IMPORT = """
+import signal, sys
+import lbrx_command
+
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == "lbrx.dtype":
+            signal.raise_signal(signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupting())
+sys.exit(lbrx_command.main())
+"""
+
+
+def test_an_interrupt_during_the_imports():
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED_IMPORT], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "lbrx: interrupted\n")
+
+
+def test_the_command_without_an_interrupt(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["lbrx", "--version"])
+    with pytest.raises(SystemExit, match=r"^0$"):
+        lbrx_command.main()
+    assert capsys.readouterr().out.startswith("lbrx ")
