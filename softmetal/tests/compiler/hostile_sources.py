@@ -20,6 +20,10 @@ UNDEFINED = "undefined symbol: "
 ATTACKS: dict[str, tuple[str, str]] = {
     # ---- assembly ----
     "asm": (body('asm volatile("nop");'), ASSEMBLY),
+    "asm label of a private function": (
+        body("f();", 'void f() __asm("air.wait_simdgroup_events");\n'),
+        "illegal string literal in 'asm': 'air.wait_simdgroup_events' is private to Apple's compiler",
+    ),
     "__asm": (body('__asm("nop");'), ASSEMBLY),
     "__asm__": (body('__asm__ __volatile__("nop");'), ASSEMBLY),
     "asm from a macro": (body('A("nop");', "#define A asm\n"), ASSEMBLY),

@@ -102,6 +102,55 @@ def test_operators_on_dependent_types() -> None:
     check("\n".join([*functions, "void f(int3 a) {", *calls, "}"]))
 
 
+# Operators that a program declares for a class of its own, as MLX does for complex numbers.
+OWN = """struct Complex { float re, im; };
+constexpr thread Complex& operator+=(thread Complex& a, Complex b) { a.re += b.re; return a; }
+constexpr Complex operator-(Complex a) { return {-a.re, -a.im}; }
+""" + "\n".join(
+    f"constexpr {'bool' if op in '== != < <= > >= && ||'.split() else 'Complex'} "
+    f"operator{op}(Complex a, Complex b) {{ return {{}}; }}"
+    for op in "+ - * / % == != < <= > >= && ||".split()
+)
+
+
+@pytest.mark.parametrize("dtype", ["float", "half", "bfloat", "int"])
+def test_swizzles_beside_operators_of_the_program(dtype: str) -> None:
+    forms = """return a.xyz * b.zyx;|return a.xyz * 2;|return 2 * a.xyz;|return -a.xyz;|return a.xyz + -b.xyz;
+return f<T>(a).xyz * b.xyz;|return p[1].xyz * (p + 1)->zyx;|return s.v.xyz - s.w[1].xyz;
+return (a + b).xyz * a.x;|return a.xyz * f<T>(b.xyzw + a.wzyx).xyz;|vec<T, 3> r = 0; r += a.xyz * b.x; return r;
+vec<T, 3> r = a.xyz; r.xy += b.zw; r.xy = r.yx + b.xy; return r;|return vec<T, 3>(a.xyz == b.xyz);
+return vec<T, 3>(a.xyz < b.xyz && a.xyz != b.xyz);"""
+    listed = [form for line in forms.split("\n") for form in line.split("|") if form]
+    functions = [
+        f"template <typename T> vec<T, 3> use_{k}(vec<T, 4> a, vec<T, 4> b, device vec<T, 4>* p, S<T> s)"
+        f" {{ {form} }}"
+        for k, form in enumerate(listed)
+    ]
+    calls = [f"use_{k}<{dtype}>(a, a, p, s);" for k in range(len(functions))]
+    shared = """template <typename T> struct S { vec<T, 4> v; vec<T, 4> w[2]; };
+template <typename T> vec<T, 4> f(vec<T, 4> x) { return x; }"""
+    head = f"void g({dtype}4 a, device {dtype}4* p, S<{dtype}> s) {{"
+    check("\n".join([OWN, shared, *functions, head, *calls, "}"]))
+
+
+def test_values_of_swizzles_beside_operators_of_the_program() -> None:
+    a, b = (sample(np.dtype(np.float32), (11, 4), seed) for seed in (1, 2))
+    prelude = (
+        OWN
+        + "template <typename T> auto product(vec<T, 4> a, vec<T, 4> b) { return a.wyx * b.xyz; }"
+    )
+    want = a[:, [3, 1, 0]] * b[:, [0, 1, 2]]
+    compare([Case("product(a, b)", [a, b], np.float32, 3, prelude)], [want])
+
+
+def test_members_of_the_program_that_are_called_like_swizzles() -> None:
+    check(
+        OWN + "struct P { float xy; float rg; };\n"
+        "template <typename T> float use(T p) { return p.xy * p.rg + 1; }\n"
+        "float g(P p) { return use(p) - p.xy; }"
+    )
+
+
 @pytest.mark.parametrize("dependent", [False, True])
 def test_forms_of_use(dependent: bool) -> None:
     """In plain functions and where the vector's type depends on a template parameter."""

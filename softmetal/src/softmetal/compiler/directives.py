@@ -7,6 +7,7 @@ pragmas. `host_access` checks the compiled code for the same, where no spelling 
 from __future__ import annotations
 
 import re
+from typing import NoReturn
 
 from softmetal.compiler.syntax import Syntax
 from softmetal.compiler.tokens import Refusal, Token, blank
@@ -47,7 +48,7 @@ def enforce(syntax: Syntax) -> None:
         if token.kind == "directive":
             _directive(token)
         elif token.kind == "word" and token.text in _ASSEMBLY:
-            raise Refusal(token, "inline assembly is not supported in Metal")
+            _assembly(syntax, index)
         elif token.kind == "word" and token.text in _ATTRIBUTE_WORDS:
             _attribute(syntax, index + 1)
         elif token.kind == "op" and token.text in _DIGRAPHS:
@@ -55,6 +56,20 @@ def enforce(syntax: Syntax) -> None:
         elif token.text == "[" and syntax.is_attribute(index):
             for attribute in syntax.attributes(index, index + 1):
                 _require_harmless(token, attribute.name.rpartition(":")[2])
+
+
+# DEVIATION: declarations of private functions, `__asm("air.simdgroup_async_copy_2d...")`, are
+# refused, as by Apple's compiler since macOS 26; earlier ones accept them.
+def _assembly(syntax: Syntax, index: int) -> NoReturn:
+    """`void f() __asm("air.g");` declares a private function of Apple's compiler."""
+    label = syntax.text(index + 2).strip('"')
+    if syntax.text(index - 1) == ")" and label.startswith("air."):
+        raise Refusal(
+            syntax.tokens[index],
+            f"illegal string literal in 'asm': '{label}' is private to Apple's compiler, which "
+            "refuses it since macOS 26, and softmetal does not have it: write it in Metal",
+        )
+    raise Refusal(syntax.tokens[index], "inline assembly is not supported in Metal")
 
 
 def _directive(token: Token) -> None:

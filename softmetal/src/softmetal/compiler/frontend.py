@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from softmetal.compiler import directives, rules
+from softmetal.compiler import directives, rules, swizzles
 from softmetal.compiler.arithmetic import evaluate
 from softmetal.compiler.syntax import Declaration, Syntax
 from softmetal.compiler.tokens import Refusal, Token, apply_edits, blank, tokenize
@@ -95,6 +95,8 @@ class Pass:
         self._threadgroup_variables()
         for index in rules.static_locals(self.syntax):
             self.replaced[index] = "static __attribute__((require_constant_initialization))"
+        for index in swizzles.operands(self.syntax):
+            self.replaced[index] = self.tokens[index].text + swizzles.VALUE
         suspects = rules.recursion_suspects(self.syntax)
         text = self.edited([*self.blanked, *self.duplicates], self._cpp)
         return Rewritten(text, self.functions, tuple(self.constants), suspects, self)

@@ -80,6 +80,7 @@ namespace metal {
   SM_INLINE constexpr explicit vec(const softmetal::packed<vec<U, n>>& v)                      \
       : vec(v.operator vec<U, n>()) {}                                                         \
   static SM_INLINE constexpr vec from(native_type v) { return {softmetal::native_tag{}, v}; }  \
+  SM_INLINE constexpr vec sm_value() const { return *this; }                                   \
   SM_INLINE constexpr T& operator[](size_t i) {                                                \
     if (__builtin_is_constant_evaluated()) return select(i);                                   \
     return (&x)[i];                                                                            \
