@@ -108,7 +108,7 @@ def test_decoding(name, rng):
 
 @pytest.mark.parametrize("name", sampled(SCHEMES, 4))
 def test_decoding_of_units(name, rng):
-    check_decoding(rng, name, "unit")
+    check_decoding(rng, name, "vector")
 
 
 @pytest.mark.parametrize("name", sampled([n for n in quant.SCHEMES if n not in SCHEMES], 3))
@@ -421,7 +421,7 @@ def test_several_panels(rng, monkeypatch):
     monkeypatch.setattr(quantized_integers, "PANEL", 6 * 2 * 512)
     check_product(rng, "q4_1", "serial_tiles", 9, n=150)
     check_product(rng, "mlx:4:64", "serial_tiles", 3, n=150, dtype=dt.float16)
-    monkeypatch.setattr(quantized_matmul, "PANEL", 6 * 4 * 512)
+    monkeypatch.setattr(quantized_matmul, "PANELS", (6 * 4 * 512, 6 * 2 * 512))
     check_product(rng, "q4_1", "panels", 9, n=20)
     check_product(rng, "q4:64", "panels", 9, n=20)
     check_product(rng, "mlx:4:64", "panels", 9, n=20)

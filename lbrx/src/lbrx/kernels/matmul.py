@@ -79,6 +79,8 @@ class MatmulProblem:
     """Strides of the batch axes; 0 if all members share the operand."""
     bias: bool = False
     activation: str | None = None
+    row: int = 0
+    """Elements from a row of the result to the next, for tiles only; 0 if rows are contiguous."""
 
     @cached_property
     def members(self) -> int:
@@ -116,7 +118,7 @@ class MatmulProblem:
     def packed(self, *, into_transposed: bool = False) -> bytes:
         """The `Product` record of matmul.h, for a row-major or a transposed result."""
         bias = (self.bias, 0) if into_transposed else (0, self.bias)
-        out = (1, self.m) if into_transposed else (self.n, 1)
+        out = (1, self.m) if into_transposed else (self.row or self.n, 1)
         zeros = (0,) * (BATCH_AXES - len(self.batch))
         return struct.pack(
             f"{6 + BATCH_AXES}I{6 + 2 * BATCH_AXES}Q",

@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 
 from lbrx import dtype as dt
 from lbrx.dtype import Dtype
-from lbrx.kernels.arrays import empty
+from lbrx.kernels.arrays import buffer_of, empty
 from lbrx.kernels.matmul import (
     DISPATCH,
     EMULATED,
     MatmulProblem,
+    Matrix,
     bandwidth,
     family,
     finish,
@@ -129,7 +130,7 @@ def tiles(
     """Simdgroups multiply tiles. Sums are in order of k: the same bits for any m."""
     tiling = tiling_for(gpu.info, problem)
     given = operands(problem, x, y, bias, result)
-    _dispatch_tiles(gpu, problem, "whole", tiling, given, problem.k)
+    _dispatch_tiles(gpu, problem, "whole", tiling, given, problem.k, ("matmul", "tiles"))
 
 
 def _can_split(info: DeviceInfo, problem: MatmulProblem) -> bool:
@@ -156,8 +157,27 @@ def splitk(
     count = -(-problem.k // depth)
     parts = empty(gpu, Spec((count, *result.layout.shape), dt.float32))
     plain = replace(problem, bias=False, activation=None)
-    _dispatch_tiles(gpu, plain, "parts", tiling, operands(plain, x, y, None, parts), depth)
+    given = operands(plain, x, y, None, parts)
+    _dispatch_tiles(gpu, plain, "parts", tiling, given, depth, ("matmul", "splitk"))
     finish(gpu, problem, parts, count, bias, result)
+
+
+def times_rows(
+    gpu: Context, x: Array, y: Array, result: Array, column: int, name: str, variant: str
+) -> None:
+    """x times the transposed of y, of one dtype and contiguous, into columns of the result."""
+    (m, k), (n, _), (_, columns) = x.layout.shape, y.layout.shape, result.layout.shape
+    problem = MatmulProblem(m, n, k, x.dtype, Matrix(False, k), Matrix(True, k), row=columns)
+    out = buffer_of(result)
+    start = column * result.dtype.itemsize
+    given = [
+        buffer_of(x),
+        buffer_of(y),
+        bytes(x.dtype.itemsize),
+        out.slice(start, out.size - start),
+    ]
+    tiling = tiling_for(gpu.info, problem)
+    _dispatch_tiles(gpu, problem, "whole", tiling, given, k, (name, variant))
 
 
 def tiling_for(info: DeviceInfo, problem: MatmulProblem) -> Tiling:
@@ -205,6 +225,7 @@ def _dispatch_tiles(
     tiling: Tiling,
     given: list[Buffer | bytes],
     depth: int,
+    label: tuple[str, str],
 ) -> None:
     down, across = -(-problem.m // tiling.m), -(-problem.n // tiling.n)
     swizzle = min((down // SWIZZLE_FROM).bit_length(), tiling.swizzle)
@@ -213,6 +234,7 @@ def _dispatch_tiles(
         2: problem.y.transposed,
         3: _aligned(problem, given),
         4: swizzle,
+        5: _stores_pairs(problem, given[3]),
     }
     parts = -(-problem.k // depth)
     groups = (across << swizzle, -(-down >> swizzle), problem.members * parts)
@@ -224,8 +246,8 @@ def _dispatch_tiles(
         (groups[0] * tiling.threads, groups[1], groups[2]),
         (tiling.threads, 1, 1),
         threadgroup_memory=(tiling.memory(problem.dtype),),
-        kernel="matmul",
-        variant="tiles" if parts == 1 else "splitk",
+        kernel=label[0],
+        variant=label[1],
     )
 
 
@@ -238,3 +260,9 @@ def _aligned(problem: MatmulProblem, given: list[Buffer | bytes]) -> bool:
             (given[1], problem.y, problem.y_batch),
         ]
     )
+
+
+def _stores_pairs(problem: MatmulProblem, out: Buffer | bytes) -> bool:
+    """Whether two neighbours in a row of the result, of any dtype, can be stored at once."""
+    assert isinstance(out, Buffer)
+    return out.offset % 8 == 0 and (problem.row or problem.n) % 2 == 0

@@ -27,6 +27,7 @@ from lbrx.storage import Array
 # The numbers used in quant_blocks.h.
 TYPES = {dt.float32: 0, dt.float16: 1, dt.bfloat16: 2}
 UNIT = 16
+VECTOR = 16  # bytes that a thread stores
 ALIGNMENT = 4  # bytes: the widest field of a block
 GROUP = 256  # threads
 
@@ -188,11 +189,12 @@ def serial(gpu: Context, problem: Blocks, given: Stored, result: Buffer) -> None
     _dispatch(gpu, problem, given, result, "serial", problem.blocks)
 
 
-@family.variant("unit", cost=lambda info, problem: 1.5)
-def unit(gpu: Context, problem: Blocks, given: Stored, result: Buffer) -> None:
-    """One thread per sixteen values."""
-    units = problem.scheme.elements // UNIT
-    _dispatch(gpu, problem, given, result, "unit", problem.blocks * units)
+@family.variant("vector", cost=lambda info, problem: 1.5)
+def vector(gpu: Context, problem: Blocks, given: Stored, result: Buffer) -> None:
+    """One thread per sixteen bytes of values."""
+    values = problem.blocks * problem.scheme.elements
+    threads = values * problem.dtype.itemsize // VECTOR
+    _dispatch(gpu, problem, given, result, "vector", threads)
 
 
 def _dispatch(

@@ -11,7 +11,7 @@ from functools import wraps
 from lbrx import dtype as dt
 from lbrx import quant
 from lbrx.dtype import Dtype
-from lbrx.kernels import elementwise
+from lbrx.kernels import elementwise, matmul, matmul_tiles, mps
 from lbrx.kernels.arrays import buffer_of, empty, placed, reshaped, size_class
 from lbrx.kernels.matmul import (
     DISPATCH,
@@ -23,11 +23,8 @@ from lbrx.kernels.matmul import (
     is_aligned,
     peak,
     product_peak,
-    product_rate,
 )
 from lbrx.kernels.matmul_tiles import COPIED, Tiling, has_tensor_cores
-from lbrx.kernels.mps import TYPES as MPS_TYPES
-from lbrx.kernels.mps import times_rows
 from lbrx.kernels.quantized import Stored, decode, pipeline, stored
 from lbrx.kernels.registry import Call, KernelFamily, Sample, computes, policy
 from lbrx.metal import Context, DeviceInfo
@@ -41,14 +38,14 @@ from lbrx.storage import Array
 MOST_ROWS = 8
 SIMD_COLUMNS, SIMD_THREADS = 8, 64
 
-PANEL = 16 << 20  # bytes of a weight that are decoded at a time
+PANELS = 16 << 20, 64 << 20  # bytes of a weight that processors and GPUs decode at a time
 
 # Costs are microseconds. Those of CPUs were measured on two threads of a Zen 4: values of a weight
 # that are decoded and packed by BLAS, and operations of its product, per microsecond.
 EXPANDED, BLAS_SPEED = 2e3, 180e3
 ENCODING = 20.0  # of encoding an MPS product
 # Those of Apple's GPUs follow from the table of chips and published fractions of the peaks.
-OF_BANDWIDTH, OF_PEAK, TILES_OF_PEAK = 0.75, 0.2, 0.6
+OF_BANDWIDTH, OF_PEAK, TILES_OF_PEAK = 0.75, 0.2, 0.75
 
 
 @dataclass(frozen=True)
@@ -143,20 +140,40 @@ def rows_in_one_pass(problem: QuantizedProduct) -> int:
 
 # ---- panels of the weight, decoded in order ----
 
+# How a panel is multiplied: the variants of `matmul` that can write into columns of a result.
+TIMES_ROWS = {"mps": mps.times_rows, "tiles": matmul_tiles.times_rows}
+
 
 def _panel_type(info: DeviceInfo, problem: QuantizedProduct) -> Dtype:
     """What weights are decoded to: GPUs multiply halves faster, and sum them in float32."""
-    return problem.dtype if info.simd_hardware and problem.dtype in MPS_TYPES else dt.float32
+    return problem.dtype if info.simd_hardware and problem.dtype.itemsize == 2 else dt.float32
+
+
+def _panel_rows(info: DeviceInfo, problem: QuantizedProduct) -> int:
+    """Rows of the weight in a panel."""
+    row = _panel_type(info, problem).itemsize * problem.k
+    return min(problem.n, max(1, PANELS[info.simd_hardware] // row))
+
+
+def _multiplication(info: DeviceInfo, problem: QuantizedProduct) -> tuple[str, float]:
+    """The cheapest way to multiply a panel, and its cost."""
+    product = replace(_plain(problem), n=_panel_rows(info, problem))
+    product = replace(product, dtype=_panel_type(info, problem))
+    ways = (matmul.family.variants[name] for name in TIMES_ROWS)
+    costs = {way.name: way.cost(info, product) for way in ways if way.can(info, product)}
+    best = min(costs, key=costs.__getitem__)
+    return best, costs[best]
 
 
 def _panels_cost(info: DeviceInfo, problem: QuantizedProduct) -> float:
     values = problem.n * problem.k
     kind = _panel_type(info, problem)
-    encoding = (DISPATCH + ENCODING) * -(-kind.itemsize * values // PANEL)
+    _, multiplying = _multiplication(info, problem)
+    count = -(-problem.n // _panel_rows(info, problem))
     if info.simd_hardware:
         moved = (problem.weight_bytes + 2 * kind.itemsize * values) / bandwidth(info)
-        speed = product_rate(info, "mps", kind, TILES_OF_PEAK * product_peak(info, kind))
-        return encoding + moved + problem.operations / speed
+        return count * (DISPATCH + multiplying) + moved
+    encoding = (DISPATCH + ENCODING) * count
     return encoding + values / EXPANDED + problem.operations / BLAS_SPEED
 
 
@@ -165,19 +182,20 @@ def _panels_cost(info: DeviceInfo, problem: QuantizedProduct) -> float:
 def panels(
     gpu: Context, problem: QuantizedProduct, x: Array, weight: Stored, result: Array
 ) -> None:
-    """Some rows of the weight at a time are decoded, and multiplied by MPS."""
+    """Some rows of the weight at a time are decoded, and multiplied by MPS or in tiles."""
     m, n, k = problem.m, problem.n, problem.k
     kind = _panel_type(gpu.info, problem)
     x = elementwise.cast(gpu, x, kind)
     exact = problem.dtype is kind
     product = reshaped(result, m, n) if exact else empty(gpu, Spec((m, n), kind))
-    step = min(n, max(1, PANEL // (kind.itemsize * k)))
+    step = _panel_rows(gpu.info, problem)
+    multiply = TIMES_ROWS[_multiplication(gpu.info, problem)[0]]
     for first in range(0, n, step):
         spec = Spec((min(step, n - first), k), kind)
         # From the second panel on, the pool reuses the same memory: the device works in order.
         panel = empty(gpu, spec)
         decode(gpu, weight.rows(first, spec.shape[0], k), buffer_of(panel), spec)
-        times_rows(gpu, x, panel, product, first, "quantized_matmul", "panels")
+        multiply(gpu, x, panel, product, first, "quantized_matmul", "panels")
         del panel
     if not exact:
         finish(gpu, _plain(problem), product, 1, None, result)

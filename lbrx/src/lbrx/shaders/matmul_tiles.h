@@ -7,6 +7,7 @@ constant bool X_TRANSPOSED [[function_constant(1)]];
 constant bool Y_TRANSPOSED [[function_constant(2)]];
 constant bool ALIGNED [[function_constant(3)]];  // rows begin at multiples of 16 bytes
 constant uint SWIZZLE [[function_constant(4)]];
+constant bool PAIRS [[function_constant(5)]];  // of results begin at multiples of their size
 
 using tile::Tiling;
 
@@ -232,9 +233,18 @@ kernel void matmul_tiles(device const T* x [[buffer(0)]], device const T* y [[bu
     for (uint j = 0; j < Computing::ACROSS; j++) {
       const uint c = column + Computing::column(simdgroup, lane, j);
       const float2 pair = engine.pair(i, j);
-      device Out* place = out + ulong(r) * p.n + c;
-      if (r < p.m && c < p.n) place[0] = finished<Out>(pair.x, bias[c * p.bias_column]);
-      if (r < p.m && c + 1 < p.n) place[1] = finished<Out>(pair.y, bias[(c + 1) * p.bias_column]);
+      if (r >= p.m || c >= p.n) continue;
+      const bool both = c + 1 < p.n;
+      device Out* place = out + r * p.out_row + c;
+      const vec<Out, 2> results(
+          finished<Out>(pair.x, bias[c * p.bias_column]),
+          finished<Out>(pair.y, bias[(both ? c + 1 : c) * p.bias_column]));
+      if (PAIRS && both) {
+        *(device vec<Out, 2>*)place = results;
+      } else {
+        place[0] = results.x;
+        if (both) place[1] = results.y;
+      }
     }
   }
 }

@@ -52,30 +52,27 @@ inline uint pair_bits(float first, float second) {
   return as_type<ushort>(bfloat(first)) | uint(as_type<ushort>(bfloat(second))) << 16;
 }
 
-// One thread per sixteen values, which it stores as vectors.
+// One thread per sixteen bytes of values, a part of a unit: neighbours store neighbouring vectors.
 template <typename C>
-kernel void decode_units(device const uchar* data [[buffer(0)]],
-                         device const void* scales [[buffer(1)]],
-                         device const void* offsets [[buffer(2)]],
-                         device const char* book [[buffer(3)]], device uint4* out [[buffer(4)]],
-                         uint at [[thread_position_in_grid]]) {
-  const uint units = C::elements() / UNIT, unit = at % units;
-  const Block block = block_at<C>({data, scales, offsets, book}, at / units);
+kernel void decode_vectors(device const uchar* data [[buffer(0)]],
+                           device const void* scales [[buffer(1)]],
+                           device const void* offsets [[buffer(2)]],
+                           device const char* book [[buffer(3)]], device uint4* out [[buffer(4)]],
+                           uint at [[thread_position_in_grid]]) {
+  const uint each = VALUES == FLOAT ? 4 : 8, parts = UNIT / each;
+  const uint number = at / parts, first = at % parts * each, units = C::elements() / UNIT;
+  const Block block = block_at<C>({data, scales, offsets, book}, number / units);
+  const uint unit = number % units;
   const float scale = C::scale(block, unit), offset = C::offset(block, unit);
-  float values[UNIT];
+  float values[8];
 #pragma unroll
-  for (uint i = 0; i < UNIT; i++) {
-    const float product = scale * float(C::code(block, unit, i));
+  for (uint i = 0; i < each; i++) {
+    const float product = scale * float(C::code(block, unit, first + i));
     values[i] = C::SHIFTED ? product + offset : product;
   }
-  const uint each = VALUES == FLOAT ? 4 : 8;  // values in sixteen bytes
+  uint4 bits;
 #pragma unroll
-  for (uint i = 0; i < UNIT; i += each) {
-    uint4 bits;
-#pragma unroll
-    for (uint j = 0; j < 4; j++)
-      bits[j] = VALUES == FLOAT ? as_type<uint>(values[i + j])
-                                : pair_bits(values[(i + 2 * j) % UNIT], values[(i + 2 * j + 1) % UNIT]);
-    out[(ulong(at) * UNIT + i) / each] = bits;
-  }
+  for (uint i = 0; i < 4; i++)
+    bits[i] = VALUES == FLOAT ? as_type<uint>(values[i]) : pair_bits(values[2 * i], values[2 * i + 1]);
+  out[at] = bits;
 }

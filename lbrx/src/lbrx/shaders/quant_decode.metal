@@ -4,7 +4,7 @@
   template [[host_name("dequantize_serial_" #name)]] kernel void decode_blocks<codec>(       \
       device const uchar*, device const void*, device const void*, device const char*,       \
       device void*, uint);                                                                   \
-  template [[host_name("dequantize_unit_" #name)]] kernel void decode_units<codec>(          \
+  template [[host_name("dequantize_vector_" #name)]] kernel void decode_vectors<codec>(      \
       device const uchar*, device const void*, device const void*, device const char*,       \
       device uint4*, uint);
 
