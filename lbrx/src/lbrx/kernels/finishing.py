@@ -7,8 +7,10 @@ needs, into its kernel. A step rounds as it does in a kernel of its own, so resu
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
+from lbrx.device_info import DeviceInfo
 from lbrx.kernels.elementwise import Computation
 from lbrx.kernels.registry import Call
 from lbrx.storage import Array
@@ -22,19 +24,37 @@ class Finish:
     place: int
     """The input of the computation that is the operation's result. It has no memory."""
 
+    def after(self, result: Array) -> Computation:
+        """The steps as a computation of their own, given the operation's result."""
+        inputs = list(self.computation.inputs)
+        inputs[self.place] = replace(inputs[self.place], storage=result.storage)
+        return replace(self.computation, inputs=tuple(inputs))
 
-Finisher = Callable[[Call, Finish], tuple[Array, ...]]
+
+@dataclass(frozen=True)
+class Finisher:
+    """How an operation is computed together with the steps after it."""
+
+    run: Callable[[Call, Finish], tuple[Array, ...]]
+    accepts: Callable[[DeviceInfo], bool]
+    """Whether a device has a kernel for it."""
+
+
 FINISHERS: dict[str, Finisher] = {}
-"""The function that computes an operation and the steps after it, by the operation's name."""
+"""By the operation's name."""
+
+Run = TypeVar("Run", bound=Callable[[Call, Finish], tuple[Array, ...]])
 
 
-def finishes(name: str) -> Callable[[Finisher], Finisher]:
+def finishes(
+    name: str, accepts: Callable[[DeviceInfo], bool] = lambda info: True
+) -> Callable[[Run], Run]:
     """Register the decorated function for an operation with one result."""
 
-    def decorate(finisher: Finisher) -> Finisher:
+    def decorate(run: Run) -> Run:
         if name in FINISHERS:
             raise ValueError(f"operation {name} has two kernels that finish it")
-        FINISHERS[name] = finisher
-        return finisher
+        FINISHERS[name] = Finisher(run, accepts)
+        return run
 
     return decorate

@@ -28,6 +28,7 @@ from lbrx.storage import Array
 # The numbers used in matmul.h.
 ACTIVATIONS = {None: 0, "relu": 1, "gelu": 2, "gelu_tanh": 3, "silu": 4, "sigmoid": 5, "tanh": 6}
 BATCH_AXES = 4  # supported by kernels
+LONGEST_ELEMENT = 8  # bytes of a zero of any dtype
 LONGEST = 2**31 - 1  # rows or columns, which kernels count in 32 bits
 
 # Rows and columns of a thread, as in matmul.h.
@@ -277,16 +278,28 @@ def pipeline(
     stem: str = "matmul",
 ) -> Pipeline:
     """A kernel of the shader, specialised for the problem's activation."""
-    name = kernel_name(stem, kernel, dtype)
+    return pipeline_of(gpu, problem, kernel_name(stem, kernel, dtype), constants, stem=stem)
+
+
+def pipeline_of(
+    gpu: Context,
+    problem: MatmulProblem,
+    name: str,
+    constants: Mapping[int, bool | int] | None = None,
+    source: str | None = None,
+    *,
+    stem: str = "matmul_tiles",
+) -> Pipeline:
+    """The same by the kernel's own name, of a shader or of generated source."""
     values = {0: ACTIVATIONS[problem.activation], **(constants or {})}
-    return gpu.shaders.pipeline(stem, name, values, safe_math=True)
+    return gpu.shaders.pipeline(stem, name, values, safe_math=True, source=source)
 
 
 def operands(
     problem: MatmulProblem, x: Array, y: Array, bias: Array | None, result: Array
 ) -> list[Buffer | bytes]:
     """The first arguments of every kernel. Without a bias, a zero is added to all columns."""
-    added = buffer_of(bias) if bias is not None else bytes(result.dtype.itemsize)
+    added = buffer_of(bias) if bias is not None else bytes(LONGEST_ELEMENT)
     return [buffer_of(x), buffer_of(y), added, buffer_of(result)]
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 
 from lbrx import dtype as dt
 from lbrx.dtype import Dtype
+from lbrx.kernels import elementwise
 from lbrx.kernels.arrays import buffer_of, empty
+from lbrx.kernels.finishing import Finish, finishes
 from lbrx.kernels.matmul import (
     DISPATCH,
     EMULATED,
@@ -17,12 +20,16 @@ from lbrx.kernels.matmul import (
     family,
     finish,
     is_aligned,
+    matmul,
     operands,
     pipeline,
+    pipeline_of,
+    problem_of,
     product_peak,
     product_rate,
 )
-from lbrx.kernels.registry import policy
+from lbrx.kernels.product_steps import ProductSteps, steps_of
+from lbrx.kernels.registry import Call, policy
 from lbrx.metal import Buffer, Context, DeviceInfo
 from lbrx.ops import Spec
 from lbrx.storage import Array
@@ -48,6 +55,11 @@ class Tiling:
     depth: int  # of k in threadgroup memory at a time
     stages: int  # that many depths
     of_peak: float  # of a GPU's, if all cores are busy
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The arguments of the shader's `Tiling`."""
+        return (self.down, self.across, self.rows, self.columns, self.depth, self.stages)
 
     @property
     def m(self) -> int:
@@ -130,7 +142,7 @@ def tiles(
     """Simdgroups multiply tiles. Sums are in order of k: the same bits for any m."""
     tiling = tiling_for(gpu.info, problem)
     given = operands(problem, x, y, bias, result)
-    _dispatch_tiles(gpu, problem, "whole", tiling, given, problem.k, ("matmul", "tiles"))
+    _dispatch_tiles(gpu, problem, "whole", tiling, given, problem.k)
 
 
 def _can_split(info: DeviceInfo, problem: MatmulProblem) -> bool:
@@ -168,16 +180,31 @@ def times_rows(
     """x times the transposed of y, of one dtype and contiguous, into columns of the result."""
     (m, k), (n, _), (_, columns) = x.layout.shape, y.layout.shape, result.layout.shape
     problem = MatmulProblem(m, n, k, x.dtype, Matrix(False, k), Matrix(True, k), row=columns)
-    out = buffer_of(result)
-    start = column * result.dtype.itemsize
-    given = [
-        buffer_of(x),
-        buffer_of(y),
-        bytes(x.dtype.itemsize),
-        out.slice(start, out.size - start),
-    ]
+    size, out = result.dtype.itemsize, buffer_of(result)
+    out = out.slice(column * size, out.size - column * size)
+    given: list[Buffer | bytes] = [buffer_of(x), buffer_of(y), bytes(size), out]
     tiling = tiling_for(gpu.info, problem)
     _dispatch_tiles(gpu, problem, "whole", tiling, given, k, (name, variant))
+
+
+@finishes("matmul", accepts=lambda info: info.simd_hardware and info.simdgroup_matrix)
+def finished_matmul(call: Call, finish: Finish) -> tuple[Array, ...]:
+    """A product and the elementwise steps after it: in one kernel where tiles compute it."""
+    gpu, (spec,) = call.gpu, call.outputs
+    x, y, *rest = (array for array in call.inputs if array is not None)
+    matrices = min(x.layout.ndim, y.layout.ndim) > 1 and x.layout.shape[-1] > 0
+    if matrices and all(array.dtype is spec.dtype for array in (x, y, *rest)):
+        bias = elementwise.contiguous(gpu, rest[0]) if rest else None
+        x, y, problem = problem_of(gpu, x, y, bias is not None, call.attributes["activation"])
+        steps = steps_of(finish)
+        if steps is not None and family.choose(gpu.info, problem).name == "tiles":
+            result = empty(gpu, finish.computation.outputs[0][1])
+            given = operands(problem, x, y, bias, result)
+            tiling = tiling_for(gpu.info, problem)
+            _dispatch_tiles(gpu, problem, "whole", tiling, given, problem.k, steps=steps)
+            return (result,)
+    (product,) = matmul(call)
+    return elementwise.compute(gpu, finish.after(product))
 
 
 def tiling_for(info: DeviceInfo, problem: MatmulProblem) -> Tiling:
@@ -225,7 +252,8 @@ def _dispatch_tiles(
     tiling: Tiling,
     given: list[Buffer | bytes],
     depth: int,
-    label: tuple[str, str],
+    label: tuple[str, str] = ("matmul", "tiles"),
+    steps: ProductSteps | None = None,
 ) -> None:
     down, across = -(-problem.m // tiling.m), -(-problem.n // tiling.n)
     swizzle = min((down // SWIZZLE_FROM).bit_length(), tiling.swizzle)
@@ -234,21 +262,37 @@ def _dispatch_tiles(
         2: problem.y.transposed,
         3: _aligned(problem, given),
         4: swizzle,
-        5: _stores_pairs(problem, given[3]),
+        5: _stores_pairs(problem, given[3], steps),
     }
     parts = -(-problem.k // depth)
     groups = (across << swizzle, -(-down >> swizzle), problem.members * parts)
+    arguments = [*given, problem.packed(), struct.pack("I", depth)]
+    if steps is None:
+        name = f"{kernel}{tiling.name}"
+        made = pipeline(gpu, problem, name, problem.dtype, constants, stem="matmul_tiles")
+    else:
+        text = _stepped_text(steps, len(arguments), problem.dtype, tiling)
+        name = f"{steps.name}_{blake2b(text.encode(), digest_size=6).hexdigest()}"
+        arguments += steps.operands
+        made = pipeline_of(gpu, problem, name, constants, text.replace("NAME", f'"{name}"'))
+        label = (steps.name, "tiles")
     gpu.queue.dispatch(
-        pipeline(
-            gpu, problem, f"{kernel}{tiling.name}", problem.dtype, constants, stem="matmul_tiles"
-        ),
-        [*given, problem.packed(), struct.pack("I", depth)],
+        made,
+        arguments,
         (groups[0] * tiling.threads, groups[1], groups[2]),
         (tiling.threads, 1, 1),
         threadgroup_memory=(tiling.memory(problem.dtype),),
         kernel=label[0],
         variant=label[1],
     )
+
+
+def _stepped_text(steps: ProductSteps, first: int, dtype: Dtype, tiling: Tiling) -> str:
+    """A kernel with steps after the product, called NAME."""
+    types = f"{dtype.msl}, {dtype.msl}, {steps.stores.msl}"
+    sizes = ", ".join(map(str, tiling.sizes))
+    instance = f"TILES_INSTANCE(NAME, {types}, {sizes})"
+    return f'{steps.text(first)}#include "matmul_tiles.h"\n{instance}\n'
 
 
 def _aligned(problem: MatmulProblem, given: list[Buffer | bytes]) -> bool:
@@ -262,7 +306,8 @@ def _aligned(problem: MatmulProblem, given: list[Buffer | bytes]) -> bool:
     )
 
 
-def _stores_pairs(problem: MatmulProblem, out: Buffer | bytes) -> bool:
-    """Whether two neighbours in a row of the result, of any dtype, can be stored at once."""
+def _stores_pairs(problem: MatmulProblem, out: Buffer | bytes, steps: ProductSteps | None) -> bool:
+    """Whether two neighbours in a row of the result, of at most 32 bits, can be stored at once."""
     assert isinstance(out, Buffer)
-    return out.offset % 8 == 0 and (problem.row or problem.n) % 2 == 0
+    narrow = steps is None or (steps.stores.is_float and steps.stores.itemsize <= 4)
+    return narrow and out.offset % 8 == 0 and (problem.row or problem.n) % 2 == 0

@@ -71,7 +71,7 @@ def _finished(gpu: Context, kernel: KernelPlan, source: Node) -> tuple[Array, ..
     inputs = tuple(x if i == place else _real(x) for i, x in enumerate(what.inputs))
     given = tuple(None if x is None else _real(x) for x in source.inputs)
     call = Call(gpu, source.op, given, source.attributes, source.outputs)
-    return FINISHERS[source.op.name](call, Finish(replace(what, inputs=inputs), place))
+    return FINISHERS[source.op.name].run(call, Finish(replace(what, inputs=inputs), place))
 
 
 def _runner(op: Op) -> Runner:

@@ -24,6 +24,7 @@ from lbrx.kernels import elementwise, fused_rows
 from lbrx.kernels.finishing import FINISHERS
 from lbrx.kernels.program import ProgramStep
 from lbrx.kernels.row_program import REDUCTIONS, UNORDERED
+from lbrx.metal import context
 from lbrx.ops import Spec
 from lbrx.scheduler.epilogue import FinishedProduct, product_of
 from lbrx.scheduler.graph import Node, identity, node_of
@@ -194,7 +195,7 @@ def _finish_source(
     for node, layouts in kernel.reads.items():
         if (
             isinstance(node, Node)
-            and node.op.name in FINISHERS
+            and _takes_steps(node)
             and node in kernels
             and node not in wanted
             and node.policy == root.policy
@@ -206,6 +207,12 @@ def _finish_source(
             kernel.views[node] = list(whole)
             del kernels[node]
             return
+
+
+def _takes_steps(node: Node) -> bool:
+    """Whether the device computes steps after the operation in its kernel."""
+    finisher = FINISHERS.get(node.op.name)
+    return finisher is not None and len(node.outputs) == 1 and finisher.accepts(context().info)
 
 
 def _own_kernel(node: Node) -> KernelPlan:

@@ -11,6 +11,14 @@ constant bool PAIRS [[function_constant(5)]];  // of results begin at multiples 
 
 using tile::Tiling;
 
+// Generated kernels compute elementwise steps on every result, with operands of their own:
+// kernels/product_steps.py.
+#ifndef STEPS
+#define STEP_PARAMETERS
+#define STEP_TYPES
+#define STEPS(product, row, column) product
+#endif
+
 // The operands of a threadgroup in threadgroup memory, each in the order that it has in device
 // memory.
 template <typename T, typename G, bool SWIZZLED = false>
@@ -200,16 +208,16 @@ struct Engine<T, G, true> {
 
 // A threadgroup computes M by N results of one batch member from a part of k, `depth` long; its z
 // is the member and the part. `out` has a plane for each part.
-template <typename T, typename Out, typename G>
+template <typename T, typename Out, typename Stored, typename G>
 kernel void matmul_tiles(device const T* x [[buffer(0)]], device const T* y [[buffer(1)]],
-                         device const Out* bias [[buffer(2)]], device Out* out [[buffer(3)]],
+                         device const Out* bias [[buffer(2)]], device Stored* out [[buffer(3)]],
                          constant Product& p [[buffer(4)]], constant uint& depth [[buffer(5)]],
                          threadgroup float4* memory [[threadgroup(0)]],
                          uint3 group [[threadgroup_position_in_grid]],
                          uint3 groups [[threadgroups_per_grid]],
                          uint thread_index [[thread_index_in_threadgroup]],
                          uint simdgroup [[simdgroup_index_in_threadgroup]],
-                         uint lane [[thread_index_in_simdgroup]]) {
+                         uint lane [[thread_index_in_simdgroup]] STEP_PARAMETERS) {
   // Neighbouring threadgroups share operands: tiles are numbered down a few rows, then to the right.
   const uint row = ((group.y << SWIZZLE) + (group.x & ((1u << SWIZZLE) - 1))) * G::M;
   const uint column = (group.x >> SWIZZLE) * G::N;
@@ -235,12 +243,13 @@ kernel void matmul_tiles(device const T* x [[buffer(0)]], device const T* y [[bu
       const float2 pair = engine.pair(i, j);
       if (r >= p.m || c >= p.n) continue;
       const bool both = c + 1 < p.n;
-      device Out* place = out + r * p.out_row + c;
-      const vec<Out, 2> results(
-          finished<Out>(pair.x, bias[c * p.bias_column]),
-          finished<Out>(pair.y, bias[(both ? c + 1 : c) * p.bias_column]));
+      device Stored* place = out + r * p.out_row + c;
+      const Out first = finished<Out>(pair.x, bias[c * p.bias_column]);
+      const Out second = finished<Out>(pair.y, bias[(both ? c + 1 : c) * p.bias_column]);
+      const vec<Stored, 2> results(STEPS(first, member * p.m + r, c),
+                                   STEPS(second, member * p.m + r, both ? c + 1 : c));
       if (PAIRS && both) {
-        *(device vec<Out, 2>*)place = results;
+        *(device vec<Stored, 2>*)place = results;
       } else {
         place[0] = results.x;
         if (both) place[1] = results.y;
@@ -248,3 +257,9 @@ kernel void matmul_tiles(device const T* x [[buffer(0)]], device const T* y [[bu
     }
   }
 }
+
+#define TILES_INSTANCE(name, type, out, stored, ...)                                           \
+  template [[host_name(name)]] kernel void matmul_tiles<type, out, stored, Tiling<__VA_ARGS__>>( \
+      device const type*, device const type*, device const out*, device stored*,               \
+      constant Product&, constant uint&, threadgroup float4*, uint3, uint3, uint, uint,         \
+      uint STEP_TYPES);

@@ -1,0 +1,120 @@
+"""Elementwise steps inside the kernel of a matrix product: bias, activation, residual, scale, cast.
+
+The kernel calls a generated function for each result, after the product is rounded to its dtype.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from functools import cache
+
+from lbrx.dtype import Dtype
+from lbrx.kernels import elementwise
+from lbrx.kernels.arrays import whole_buffer
+from lbrx.kernels.finishing import Finish
+from lbrx.kernels.program import (
+    Access,
+    Program,
+    ProgramInput,
+    array_inputs,
+    computation,
+    preamble,
+)
+from lbrx.kernels.registry import policy
+from lbrx.metal import Buffer
+from lbrx.shape import Layout
+
+
+@dataclass(frozen=True)
+class ProductSteps:
+    """Steps on the elements of a product, and the operands that they read besides."""
+
+    program: Program
+    place: int
+    """The input of the program that is the product."""
+    operands: tuple[Buffer | bytes, ...]
+    name: str
+
+    @property
+    def stores(self) -> Dtype:
+        """The dtype of the results."""
+        return self.program.outputs[0][1]
+
+    def text(self, first: int) -> str:
+        """What is to precede a kernel whose own buffers end before number `first`."""
+        return _text(self.program, self.place, first)
+
+
+def steps_of(finish: Finish) -> ProductSteps | None:
+    """The steps for the kernel of a product; None if an operand's rows are not evenly spaced."""
+    what = finish.computation
+    inputs: list[ProgramInput] = []
+    operands: list[Buffer | bytes] = []
+    places: list[int] = []
+    for i, x in enumerate(what.inputs):
+        host = elementwise.is_host(x)
+        inputs.append(ProgramInput(x.dtype, Access.SCALAR if host else Access.STRIDED))
+        if i == finish.place:
+            continue
+        if host:
+            operands.append(elementwise.constant(x))
+            continue
+        strides = _matrix_strides(x.layout)
+        if strides is None:
+            return None
+        operands.append(whole_buffer(x))
+        places += [x.layout.offset, *strides]
+    ((value, spec),) = what.outputs
+    excess = policy().excess_precision
+    program = Program(tuple(inputs), what.steps, ((value, spec.dtype),), excess=excess)
+    operands.append(struct.pack(f"{max(len(places), 3)}q", *places or (0, 0, 0)))
+    return ProductSteps(program, finish.place, tuple(operands), what.name)
+
+
+def _matrix_strides(layout: Layout) -> tuple[int, int] | None:
+    """Elements from row to row and from column to column, all axes but the last being rows."""
+    rows = Layout(layout.shape[:-1], layout.strides[:-1])
+    axes, (strides,) = elementwise.collapsed(rows.shape, [rows])
+    return (strides[0], layout.strides[-1]) if len(axes) == 1 else None
+
+
+@cache
+def _text(program: Program, place: int, first: int) -> str:
+    others = [i for i in range(len(program.inputs)) if i != place]
+    arrays = [i for i in array_inputs(program) if i != place]
+    types = {
+        i: f"constant {x.dtype.msl}&" if i not in arrays else f"device const {x.dtype.msl}*"
+        for i, x in enumerate(program.inputs)
+    }
+    named = [*(f"{types[i]} in{i}" for i in others), "constant StepPlaces& places"]
+    loads = [f"in{i}" for i in range(len(program.inputs))]
+    for n, i in enumerate(arrays):
+        at = f"places.of[{n}]"
+        loads[i] = f"in{i}[{at}.start + long(row) * {at}.row + long(column) * {at}.column]"
+    loads[place] = "product"
+    product, stored = program.inputs[place].dtype.msl, program.outputs[0][1].msl
+    kinds = ", ".join([*(types[i] for i in others), "constant StepPlaces&"])
+    buffers = "".join(f", {each} [[buffer({first + n})]]" for n, each in enumerate(named))
+    given = ", ".join(["product", "row", "column", *(f"in{i}" for i in others), "places"])
+    return "\n".join(
+        [
+            *preamble("elementwise.h", program.steps, program.excess),
+            "struct StepPlace {",
+            "  long start, row, column;",
+            "};",
+            "struct StepPlaces {",
+            f"  StepPlace of[{max(len(arrays), 1)}];",
+            "};",
+            f"inline {stored} finished_steps({product} product, uint row, uint column,",
+            f"                               {', '.join(named)}) {{",
+            f"  {stored} result;",
+            *(f"  {line}" for line in computation(program, loads, ["result"])),
+            "  return result;",
+            "}",
+            f"#define STEP_PARAMETERS {buffers}",
+            f"#define STEP_TYPES , {kinds}",
+            f"#define STEPS(product, row, column) finished_steps({given})",
+            "",
+        ]
+    )
