@@ -82,4 +82,5 @@ def test_same_bits(chain, dtype, batch, tiles, rng):
         result.astype("float32").numpy(), expected.astype("float32").numpy()
     )
     (name,) = names
-    assert name.endswith(":tiles") and not name.startswith("matmul:")
+    assert name.endswith(":tiles")
+    assert not name.startswith("matmul:")
