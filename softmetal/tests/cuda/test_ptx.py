@@ -19,6 +19,7 @@ KERNELS = {
     "plain": ("device float* x", "x[i] = x[i] * 2 + 1;", r"st\.global\.b32"),
     "vectors": ("device float4* x", "x[i] = x[i].wzyx;", r"ld\.global\.v[24]"),
     "maths": ("device float* x", "x[i] = sin(x[i]) + precise::exp(x[i]) / x[i];", r"fma\.rn"),
+    "exponentials": ("device half3* x", "x[i] = exp(x[i]);", r"(ex2\.approx[^$]*){3}"),
     "halves": ("device half* x, device bfloat* y", "x[i] += half(y[i]);", r"f16"),
     "sums": ("device float* x", "x[i] = simd_sum(x[i]);", r"shfl\.sync"),
     "integer sums": ("device uint* x", "x[i] = simd_sum(x[i]) + simd_max(x[i]);", r"redux\.sync"),

@@ -52,7 +52,8 @@ template <class F> SM_INLINE F fast_exp2(F x) {
   if constexpr (__is_same(F, float)) {
     return exp2_instruction(x);
   } else {
-    for (unsigned i = 0; i < sizeof(F) / sizeof(float); ++i) x[i] = exp2_instruction(x[i]);
+    // A vector of three has the size of one of four.
+    for (unsigned i = 0; i < __builtin_vectorelements(F); ++i) x[i] = exp2_instruction(x[i]);
     return x;
   }
 }
