@@ -23,6 +23,7 @@ FAKE = Calibration(
     fp32=60e12,
     fp16=120e12,
     dispatch=2e-6,
+    encoding=4e-5,
     simd_width=32,
     products=(("mps float32", 5e13), ("serial float32", 1e9)),
 )

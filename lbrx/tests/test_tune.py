@@ -159,7 +159,7 @@ def test_choices_go_round(cache, caplog):
 def test_command_line(cache, family, capsys, monkeypatch):
     family.samples += [sample(5)]
     gpu = metal.context()
-    known = Calibration("2026-01-02", 1e11, 1e12, 2e12, 1e-6, 32)
+    known = Calibration("2026-01-02", 1e11, 1e12, 2e12, 1e-6, 1e-5, 32)
     monkeypatch.setattr(gpu, "info", replace(gpu.info, calibration=known))
     assert cli.main(["tune", "--family", "speed", "--quick"]) == 0
     lines = capsys.readouterr().out.splitlines()

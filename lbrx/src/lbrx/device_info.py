@@ -15,6 +15,7 @@ class Calibration:
     fp32: float  # operations per second of fused multiply-adds
     fp16: float
     dispatch: float  # seconds from a small kernel to the next one, which needs its result
+    encoding: float  # seconds of the host for a small product by MPS
     simd_width: int
     products: tuple[tuple[str, float], ...] = ()
     """Operations per second of large products, by variant and dtype: ("mps float16", 7e14)."""

@@ -69,6 +69,7 @@ def speeds(measured: Calibration) -> list[tuple[str, str]]:
         ("FP16", f"{measured.fp16 / 1e12:.3g} TFLOP/s"),
         ("products", f"{products} TFLOP/s"),
         ("dispatch", f"{measured.dispatch * 1e6:.3g} us"),
+        ("product by MPS", f"{measured.encoding * 1e6:.3g} us"),
         ("simd width", str(measured.simd_width)),
     ]
 

@@ -19,6 +19,7 @@ from lbrx.kernels.arrays import empty, imported
 from lbrx.kernels.registry import FAMILIES, RUNNERS, Call, forced
 from lbrx.kernels.tune import observed
 from lbrx.metal import Context, Pipeline, calibration_file
+from lbrx.metal.binding import Metal
 from lbrx.metal.commands import Command
 from lbrx.ops import TABLE, Spec
 from lbrx.storage.cpu import copied
@@ -63,6 +64,7 @@ def calibrate(gpu: Context) -> Calibration:
         fp32=_arithmetic(gpu, dt.float32),
         fp16=_arithmetic(gpu, dt.float16),
         dispatch=_dispatch(gpu),
+        encoding=_encoding(gpu),
         simd_width=_pipeline(gpu, "float32").simd_width,
         products=tuple(_products(gpu)),
     )
@@ -126,19 +128,41 @@ def _arithmetic(gpu: Context, dtype: Dtype) -> float:
 
 
 def _dispatch(gpu: Context) -> float:
-    """Kernels that do almost nothing, each on the result of the one before: by the host's clock."""
+    """Kernels that do almost nothing, each on the result of the one before, in a command buffer."""
     pipeline, out = _pipeline(gpu, "float32"), gpu.buffer(128)
-    arguments = (out, struct.pack("I", 1))
+    size = Metal.MTLSizeMake(32, 1, 1)
+
+    def run() -> float:
+        commands = gpu.device.newCommandQueue().commandBuffer()
+        encoder = commands.computeCommandEncoder()
+        encoder.setComputePipelineState_(pipeline.state)
+        encoder.setBuffer_offset_atIndex_(out.block.handle, out.offset, 0)
+        encoder.setBytes_length_atIndex_(struct.pack("I", 1), 4, 1)
+        for _ in range(DISPATCHES):
+            encoder.dispatchThreads_threadsPerThreadgroup_(size, size)
+        encoder.endEncoding()
+        commands.commit()
+        commands.waitUntilCompleted()
+        return float(commands.GPUEndTime() - commands.GPUStartTime())
+
+    return min(run() for _ in range(ROUNDS)) / DISPATCHES
+
+
+def _encoding(gpu: Context) -> float:
+    """Products by MPS that are almost nothing to compute, by the host's clock."""
+    op, spec = TABLE["matmul"], Spec((32, 32), dt.float32)
+    call = Call(gpu, op, (empty(gpu, spec), empty(gpu, spec)), op.bind({}), (spec,))
 
     def run() -> float:
         gpu.queue.wait()
         start = time.perf_counter()
         for _ in range(DISPATCHES):
-            gpu.queue.dispatch(pipeline, arguments, (32, 1, 1), (32, 1, 1))
+            RUNNERS["matmul"](call)
         gpu.queue.wait()
         return time.perf_counter() - start
 
-    return min(run() for _ in range(ROUNDS)) / DISPATCHES
+    with forced(matmul="mps"):
+        return min(run() for _ in range(ROUNDS)) / DISPATCHES
 
 
 def _products(gpu: Context) -> Iterator[tuple[str, float]]:

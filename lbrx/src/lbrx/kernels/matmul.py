@@ -34,14 +34,16 @@ LONGEST = 2**31 - 1  # rows or columns, which kernels count in 32 bits
 # Rows and columns of a thread, as in matmul.h.
 SERIAL_ROWS, SERIAL_COLUMNS = 64, 64
 
-# Costs are microseconds. Those of processors were measured on two threads of a Zen 4; rates of
-# large products are taken instead from the device's calibration where it has one.
+# Costs are microseconds, by the device's calibration where it has one. Otherwise those of
+# processors are as measured on two threads of a Zen 4.
 DISPATCH = 5.0
+ENCODING = 15.0, 45.0  # of a product by MPS, by processors and by GPUs (the host of an H200)
 EMULATED = 1e6  # for kernels that work on the device but are not made for it
 SERIAL_SPEED = 130e3  # operations
 SERIAL_PACKING = (0.2e-3, 0.4e-3)  # per element of y, if its rows or its columns are contiguous
 
 ZEN4_PRODUCTS = 190e3  # operations of float32 products by BLAS on that processor
+ZEN4_BANDWIDTH = 32e9  # bytes that it reads and writes in simple loops
 M1_PEAK, M1_BANDWIDTH = 2.6e12, 68e9  # for GPUs of which nothing is known or measured
 
 
@@ -253,7 +255,17 @@ def product_peak(info: DeviceInfo, dtype: Dtype) -> float:
 
 def bandwidth(info: DeviceInfo) -> float:
     """Bytes per microsecond: measured, else declared."""
-    return (info.memory_rate or M1_BANDWIDTH) / 1e6
+    return (info.memory_rate or (M1_BANDWIDTH if info.simd_hardware else ZEN4_BANDWIDTH)) / 1e6
+
+
+def dispatching(info: DeviceInfo) -> float:
+    """Microseconds from a small kernel to the next one."""
+    return info.calibration.dispatch * 1e6 if info.calibration else DISPATCH
+
+
+def encoding(info: DeviceInfo) -> float:
+    """Microseconds of the host for a small product by MPS."""
+    return info.calibration.encoding * 1e6 if info.calibration else ENCODING[info.simd_hardware]
 
 
 def product_rate(info: DeviceInfo, variant: str, dtype: Dtype, otherwise: float) -> float:
@@ -350,7 +362,7 @@ def _serial_cost(info: DeviceInfo, problem: MatmulProblem) -> float:
     columns = -(-problem.n // SERIAL_COLUMNS) * SERIAL_COLUMNS * problem.members * problem.k
     packing = -(-problem.m // SERIAL_ROWS) * SERIAL_PACKING[problem.y.transposed]
     speed = product_rate(info, "serial", problem.dtype, SERIAL_SPEED)
-    return DISPATCH + columns * (packing + 2 * problem.m / speed)
+    return dispatching(info) + columns * (packing + 2 * problem.m / speed)
 
 
 # The private memory of a GPU thread is too small for a block.

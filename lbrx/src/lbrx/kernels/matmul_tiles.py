@@ -12,11 +12,11 @@ from lbrx.kernels import elementwise
 from lbrx.kernels.arrays import buffer_of, empty
 from lbrx.kernels.finishing import Finish, finishes
 from lbrx.kernels.matmul import (
-    DISPATCH,
     EMULATED,
     MatmulProblem,
     Matrix,
     bandwidth,
+    dispatching,
     family,
     finish,
     is_aligned,
@@ -132,7 +132,7 @@ def _tiles_cost(info: DeviceInfo, problem: MatmulProblem) -> float:
     if not info.simd_hardware:
         return EMULATED + problem.operations
     tiling = tiling_for(info, problem)
-    return DISPATCH + _tiling_time(info, problem, tiling, tiling.count(problem))
+    return dispatching(info) + _tiling_time(info, problem, tiling, tiling.count(problem))
 
 
 @family.variant("tiles", can=_can_tile, cost=_tiles_cost)
@@ -157,7 +157,7 @@ def _split_cost(info: DeviceInfo, problem: MatmulProblem) -> float:
     parts = -(-problem.k // depth)
     sums = 8.0 * parts * problem.members * problem.m * problem.n
     time = _tiling_time(info, problem, tiling, tiling.count(problem) * parts)
-    return 2 * DISPATCH + time + sums / bandwidth(info)
+    return 2 * dispatching(info) + time + sums / bandwidth(info)
 
 
 @family.variant("splitk", can=_can_split, cost=_split_cost, batch_invariant=False)

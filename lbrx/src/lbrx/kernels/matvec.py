@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from lbrx.kernels.matmul import (
-    DISPATCH,
     EMULATED,
     MatmulProblem,
     bandwidth,
+    dispatching,
     family,
     is_aligned,
     operands,
@@ -60,7 +60,7 @@ def _can_serial(info: DeviceInfo, problem: MatmulProblem) -> bool:
 
 def _serial_cost(info: DeviceInfo, problem: MatmulProblem) -> float:
     reading = _matrix_bytes(problem) / SERIAL_BANDWIDTH
-    return DISPATCH + SPECIAL + max(reading, problem.operations / SERIAL_SPEED)
+    return dispatching(info) + SPECIAL + max(reading, problem.operations / SERIAL_SPEED)
 
 
 @family.variant("matvec", can=_can_serial, cost=_serial_cost, batch_invariant=False)
@@ -96,7 +96,7 @@ def _simd_cost(info: DeviceInfo, problem: MatmulProblem) -> float:
     if not info.simd_hardware:
         return EMULATED + problem.operations
     reading = _matrix_bytes(problem) / (OF_BANDWIDTH * bandwidth(info))
-    return DISPATCH + max(reading, problem.operations / (OF_PEAK * peak(info)))
+    return dispatching(info) + max(reading, problem.operations / (OF_PEAK * peak(info)))
 
 
 @family.variant("matvec_simd", can=_can, cost=_simd_cost, batch_invariant=False)

@@ -15,11 +15,12 @@ from lbrx.dtype import Dtype
 from lbrx.kernels import elementwise
 from lbrx.kernels.arrays import buffer_of, empty
 from lbrx.kernels.matmul import (
-    DISPATCH,
     ZEN4_PRODUCTS,
     MatmulProblem,
     Matrix,
     bandwidth,
+    dispatching,
+    encoding,
     family,
     finish,
     problem_of,
@@ -32,11 +33,7 @@ from lbrx.ops import Spec
 from lbrx.storage import Array
 
 TYPES = {dt.float32: MPS.MPSDataTypeFloat32, dt.float16: MPS.MPSDataTypeFloat16}
-# Microseconds for encoding, and per element that is packed, cast or finished, measured on two
-# threads of a Zen 4. OF_PEAK is the approximate fraction of the peak on Apple's GPUs.
-ENCODING = 15.0
-PACKING, CASTING, FINISHING = 0.25e-3, 0.2e-3, 0.2e-3
-OF_PEAK = 0.85
+OF_PEAK = 0.85  # the approximate fraction of the peak on Apple's GPUs
 KEPT = 512  # cached descriptors and multiplications
 
 
@@ -53,21 +50,19 @@ class MatrixStack(NamedTuple):
 
 def _cost(info: DeviceInfo, problem: MatmulProblem) -> float:
     count, _, _ = _even_members(problem)
-    encoding = ENCODING * problem.members / count
+    start = encoding(info) * problem.members / count
     results = problem.members * problem.m * problem.n
-    if info.simd_hardware:
-        read = problem.members * (problem.m + problem.n) * problem.k * problem.dtype.itemsize
-        estimated = OF_PEAK * product_peak(info, problem.dtype)
-        speed = product_rate(info, "mps", problem.dtype, estimated)
-        time = max(problem.operations / speed, read / bandwidth(info))
-        time += problem.finishes * (DISPATCH + 8.0 * results / bandwidth(info))
-        # Apple does not document the accumulator of products of halves; cuBLAS adds in float32.
-        doubtful = problem.dtype is not dt.float32 and info.cuda is None
-        return encoding + time * (2 if doubtful else 1)
-    packed = problem.members * (problem.m + problem.n) * problem.k
-    speed = product_rate(info, "mps", problem.dtype, ZEN4_PRODUCTS)
-    time = problem.operations / speed + packed * PACKING
-    return encoding + time + problem.finishes * (DISPATCH + results * FINISHING)
+    operands = problem.members * (problem.m + problem.n) * problem.k
+    finishing = problem.finishes * (dispatching(info) + 8.0 * results / bandwidth(info))
+    if not info.simd_hardware:  # which packs the operands first
+        speed = product_rate(info, "mps", problem.dtype, ZEN4_PRODUCTS)
+        return start + finishing + problem.operations / speed + 8.0 * operands / bandwidth(info)
+    speed = product_rate(info, "mps", problem.dtype, OF_PEAK * product_peak(info, problem.dtype))
+    read = operands * problem.dtype.itemsize / bandwidth(info)
+    time = max(problem.operations / speed, read) + finishing
+    # Apple does not document the accumulator of products of halves; cuBLAS adds in float32.
+    doubtful = problem.dtype is not dt.float32 and info.cuda is None
+    return start + time * (2 if doubtful else 1)
 
 
 @family.variant(
@@ -88,9 +83,7 @@ def mps(
 def _wide_cost(info: DeviceInfo, problem: MatmulProblem) -> float:
     cast = problem.members * (problem.m + problem.n) * problem.k
     wide = replace(problem, dtype=dt.float32, activation=problem.activation or "relu")
-    if info.simd_hardware:
-        return _cost(info, wide) + 2 * DISPATCH + 6.0 * cast / bandwidth(info)
-    return _cost(info, wide) + 2 * DISPATCH + cast * CASTING
+    return _cost(info, wide) + 2 * dispatching(info) + 6.0 * cast / bandwidth(info)
 
 
 @family.variant(

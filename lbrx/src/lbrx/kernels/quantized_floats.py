@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lbrx import dtype as dt
 from lbrx.kernels.arrays import buffer_of
-from lbrx.kernels.matmul import DISPATCH, EMULATED, of_processor
+from lbrx.kernels.matmul import EMULATED, dispatching, of_processor
 from lbrx.kernels.quantized import UNIT, Stored, pipeline
 from lbrx.kernels.quantized_matmul import (
     QuantizedProduct,
@@ -30,7 +30,7 @@ def _cost(info: DeviceInfo, problem: QuantizedProduct) -> float:
         return EMULATED + 2 * problem.operations
     if problem.scheme.elements > 2 * UNIT:
         work *= LONG_BLOCKS
-    return DISPATCH + work / of_processor(info, PRODUCTS)
+    return dispatching(info) + work / of_processor(info, PRODUCTS)
 
 
 # Not batch invariant: the number of rows decides between this and the integer variant.

@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import groupby
 
 from lbrx.kernels.arrays import buffer_of
-from lbrx.kernels.matmul import DISPATCH, of_processor
+from lbrx.kernels.matmul import dispatching, of_processor
 from lbrx.kernels.quantized import GROUP, TYPES, UNIT, Stored, pipeline
 from lbrx.kernels.quantized_matmul import QuantizedProduct, family, rows_in_one_pass
 from lbrx.metal import Buffer, Context, DeviceInfo
@@ -57,7 +57,7 @@ def _pack_rows(gpu: Context, problem: QuantizedProduct, x: Array) -> list[Buffer
 
 def _packing(info: DeviceInfo, problem: QuantizedProduct) -> float:
     # Its launch costs little, since the next command follows immediately.
-    return 0.5 * DISPATCH + problem.m * problem.k / of_processor(info, REARRANGED)
+    return 0.5 * dispatching(info) + problem.m * problem.k / of_processor(info, REARRANGED)
 
 
 # ---- a few rows ----
@@ -65,7 +65,7 @@ def _packing(info: DeviceInfo, problem: QuantizedProduct) -> float:
 
 def _serial_cost(info: DeviceInfo, problem: QuantizedProduct) -> float:
     products = problem.m * problem.n * problem.k / of_processor(info, PRODUCTS)
-    return DISPATCH + _packing(info, problem) + products
+    return dispatching(info) + _packing(info, problem) + products
 
 
 @family.variant("serial", can=_can, cost=_serial_cost)
@@ -116,9 +116,9 @@ def _multiply_few(
 def _tiles_cost(info: DeviceInfo, problem: QuantizedProduct) -> float:
     values = problem.n * problem.k
     rows = -(-problem.m // STRIP) * STRIP
-    rearranging = DISPATCH + values / of_processor(info, REARRANGED)
+    rearranging = dispatching(info) + values / of_processor(info, REARRANGED)
     products = rows * values / of_processor(info, TILED)
-    return DISPATCH + _packing(info, problem) + rearranging + products
+    return dispatching(info) + _packing(info, problem) + rearranging + products
 
 
 # Not batch invariant: the number of rows decides between both variants.

@@ -14,11 +14,12 @@ from lbrx.dtype import Dtype
 from lbrx.kernels import elementwise, matmul, matmul_tiles, mps
 from lbrx.kernels.arrays import buffer_of, empty, placed, reshaped, size_class
 from lbrx.kernels.matmul import (
-    DISPATCH,
     EMULATED,
     MatmulProblem,
     Matrix,
     bandwidth,
+    dispatching,
+    encoding,
     finish,
     is_aligned,
     peak,
@@ -40,11 +41,7 @@ SIMD_COLUMNS, SIMD_THREADS = 8, 64
 
 PANELS = 16 << 20, 64 << 20  # bytes of a weight that processors and GPUs decode at a time
 
-# Costs are microseconds. Those of CPUs were measured on two threads of a Zen 4: values of a weight
-# that are decoded and packed by BLAS, and operations of its product, per microsecond.
-EXPANDED, BLAS_SPEED = 2e3, 180e3
-ENCODING = 20.0  # of encoding an MPS product
-# Those of Apple's GPUs follow from the table of chips and published fractions of the peaks.
+# Costs are microseconds. Published fractions of the peaks of Apple's GPUs:
 OF_BANDWIDTH, OF_PEAK, TILES_OF_PEAK = 0.75, 0.2, 0.75
 
 
@@ -157,24 +154,22 @@ def _panel_rows(info: DeviceInfo, problem: QuantizedProduct) -> int:
 
 def _multiplication(info: DeviceInfo, problem: QuantizedProduct) -> tuple[str, float]:
     """The cheapest way to multiply a panel, and its cost."""
-    product = replace(_plain(problem), n=_panel_rows(info, problem))
-    product = replace(product, dtype=_panel_type(info, problem))
+    plain = replace(_plain(problem), dtype=_panel_type(info, problem))
+    product = replace(plain, n=_panel_rows(info, problem))
     ways = (matmul.family.variants[name] for name in TIMES_ROWS)
     costs = {way.name: way.cost(info, product) for way in ways if way.can(info, product)}
+    if info.simd_hardware and "mps" in costs:
+        costs["mps"] += 2 * encoding(info)  # It ends a list of kernels, and begins another one.
     best = min(costs, key=costs.__getitem__)
     return best, costs[best]
 
 
 def _panels_cost(info: DeviceInfo, problem: QuantizedProduct) -> float:
-    values = problem.n * problem.k
-    kind = _panel_type(info, problem)
     _, multiplying = _multiplication(info, problem)
     count = -(-problem.n // _panel_rows(info, problem))
-    if info.simd_hardware:
-        moved = (problem.weight_bytes + 2 * kind.itemsize * values) / bandwidth(info)
-        return count * (DISPATCH + multiplying) + moved
-    encoding = (DISPATCH + ENCODING) * count
-    return encoding + values / EXPANDED + problem.operations / BLAS_SPEED
+    written = 2 * _panel_type(info, problem).itemsize * problem.n * problem.k
+    moved = (problem.weight_bytes + written) / bandwidth(info)
+    return count * (dispatching(info) + multiplying) + moved
 
 
 @family.variant("panels", cost=_panels_cost, batch_invariant=False)
@@ -215,7 +210,7 @@ def simd_cost(info: DeviceInfo, problem: QuantizedProduct) -> float:
     if not info.simd_hardware:
         return EMULATED + 2 * problem.operations
     reading = problem.weight_bytes * -(-problem.m // MOST_ROWS) / (OF_BANDWIDTH * bandwidth(info))
-    return DISPATCH + max(reading, problem.operations / (OF_PEAK * peak(info)))
+    return dispatching(info) + max(reading, problem.operations / (OF_PEAK * peak(info)))
 
 
 @family.variant("simd", cost=simd_cost, batch_invariant=False)
@@ -258,7 +253,7 @@ def _tiles_cost(info: DeviceInfo, problem: QuantizedProduct) -> float:
     operations = 2.0 * down * tiling.m * across * tiling.n * problem.k
     # Small tiles do not keep tensor cores busy.
     rate = product_peak(info, problem.dtype) if tiling is TILINGS[0] else peak(info)
-    return DISPATCH + operations / (tiling.of_peak * busy * rate)
+    return dispatching(info) + operations / (tiling.of_peak * busy * rate)
 
 
 @family.variant("tiles", can=lambda info, problem: info.simdgroup_matrix, cost=_tiles_cost)

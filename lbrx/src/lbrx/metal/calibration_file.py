@@ -16,7 +16,7 @@ from typing import Any
 from lbrx import env
 from lbrx.device_info import Calibration
 
-FORMAT = 1
+FORMAT = 2
 log = logging.getLogger("lbrx")
 
 
@@ -66,6 +66,7 @@ def _parsed(stored: Any, device: str) -> Calibration:
         fp32=_rate(stored, "fp32"),
         fp16=_rate(stored, "fp16"),
         dispatch=_rate(stored, "dispatch"),
+        encoding=_rate(stored, "encoding"),
         simd_width=int(_rate(stored, "simd_width")),
         products=tuple((name, _rate(products, name)) for name in products),
     )
