@@ -42,7 +42,9 @@ DEEP = {
     "grouped": [(9, 1, 1, 300, d, d) for d in (80, 96, 256)],
 }
 # Variants of some types only.
-TYPES_OF = {"grouped": [(dt.float32, dt.float16), (dt.float16, dt.float16)]}
+TYPES_OF = {
+    "grouped": [(dt.float32, dt.float16), (dt.float16, dt.float16), (dt.bfloat16, dt.bfloat16)]
+}
 RULES = [{}, {"causal": True}, {"causal": True, "window": 4, "scale": 0.3}]
 
 

@@ -36,12 +36,16 @@ GROUPED_ROWS = 8  # pairs of a query and a head that share keys, in a threadgrou
 # Head sizes by the types of queries and of the cache. Quantized values are rounded to float16.
 GROUPED_DEPTHS = {
     (dt.float16, "float16"): FLASH_DEPTHS,
+    (dt.bfloat16, "bfloat16"): FLASH_DEPTHS,
     (dt.float32, "float16"): FLASH_DEPTHS,
     (dt.float16, "q8_0"): (64, 128, 256),
 }
+GROUPED_STAGES = 3  # tiles of a simdgroup in threadgroup memory, as in attention_grouped.h
 GROUPED_CHUNKS = 128  # at most
-GROUPED_KEYS = 256  # of a chunk, at least
-GROUPED_PER_CORE = 2  # threadgroups
+JOIN_THREADS = 256
+GROUPED_KEYS = 128  # of a chunk, at least
+GROUPED_ALONE = 128 << 10  # bytes of keys and values for which a second kernel is not worth it
+GROUPED_PER_CORE = 8  # simdgroups
 SOME_CORES = 32  # of GPUs that do not say how many they have
 MANY_KEYS = 128  # of a flash kernel at a time, on tensor cores
 MERGE_VALUES = 16  # features of a result that one thread merges
@@ -407,24 +411,57 @@ def _grouped_cost(info: DeviceInfo, problem: AttentionProblem) -> float:
     return 4.0 if rows <= 4 * GROUPED_ROWS else 40.0
 
 
+@dataclass(frozen=True)
+class GroupedBlocks:
+    """How keys are divided among threadgroups, and those of one among its simdgroups."""
+
+    chunks: int
+    simdgroups: int
+    memory: int  # bytes of threadgroup memory
+
+
+def grouped_blocks(info: DeviceInfo, problem: AttentionProblem) -> GroupedBlocks:
+    """Enough threadgroups for all cores, unless there are so few keys that one is as fast."""
+    tensor = has_tensor_cores(info)
+    quantized = problem.cached == "q8_0"
+    simdgroups = 4 if problem.depth <= 128 else 2
+    threadgroups = problem.batch * problem.kv_heads * _row_blocks(problem)
+    cores = info.cores or SOME_CORES
+    wanted = -(-cores * GROUPED_PER_CORE // (simdgroups * threadgroups))
+    chunks = min(wanted, -(-problem.keys // GROUPED_KEYS), GROUPED_CHUNKS)
+    if 4 * problem.keys * problem.depth <= GROUPED_ALONE:
+        chunks = 1
+    if tensor and chunks * GROUPED_KEYS * 4 > problem.keys:  # short: with few keys for each
+        simdgroups = 8 if problem.depth <= 128 else 4
+    keys = 16 if tensor else 8
+    stages = GROUPED_STAGES if tensor and not quantized else 1
+    tile = keys * (problem.depth + 8) * 2
+    raw = -(-keys * problem.depth * 34 // 32 // 16) * 16 if quantized else 0
+    return GroupedBlocks(max(chunks, 1), simdgroups, simdgroups * (stages * 2 * tile + raw))
+
+
+def _row_blocks(problem: AttentionProblem) -> int:
+    """Blocks of rows that share keys."""
+    return -(-problem.queries * problem.heads // problem.kv_heads // GROUPED_ROWS)
+
+
 @family.variant("grouped", can=_grouped_can, cost=_grouped_cost, batch_invariant=False)
 def grouped(gpu: Context, problem: AttentionProblem, operands: AttentionOperands) -> None:
     """One threadgroup per eight rows that share keys, and chunk of keys."""
     if not all(_in_words(array) for array in (operands.key, operands.value)):
         decode(gpu, problem, operands)
         return
-    shared = problem.batch * problem.kv_heads
-    blocks = -(-problem.queries * problem.heads // problem.kv_heads // GROUPED_ROWS)
-    wanted = -(-(gpu.info.cores or SOME_CORES) * GROUPED_PER_CORE // (shared * blocks))
-    chunks = max(min(wanted, -(-problem.keys // GROUPED_KEYS), GROUPED_CHUNKS), 1)
-    threads = 64 if problem.depth > 128 else 128
-    shares = KeyShares.of(gpu, problem, chunks)
+    blocks = grouped_blocks(gpu.info, problem)
+    threads = blocks.simdgroups * 32
+    shares = KeyShares.of(gpu, problem, blocks.chunks)
     function = f"{_function(problem, 'grouped')}_{problem.depth}"
+    constants = {0: problem.depth, 1: problem.value_depth, 3: problem.cap > 0}
     gpu.queue.dispatch(
-        gpu.shaders.pipeline("attention_grouped", function, {3: problem.cap > 0}, safe_math=True),
-        [*operands.arguments(problem, chunks), shares.sums, shares.marks],
-        (chunks * threads, blocks, shared),
+        gpu.shaders.pipeline("attention_grouped", function, constants, safe_math=True),
+        [*operands.arguments(problem, blocks.chunks), shares.sums, shares.marks],
+        (blocks.chunks * threads, _row_blocks(problem), problem.batch * problem.kv_heads),
         (threads, 1, 1),
+        threadgroup_memory=(blocks.memory,),
         kernel="attention",
         variant="grouped",
     )
@@ -475,17 +512,16 @@ class KeyShares:
         if self.chunks == 1:
             return
         name = kernel_name("attention", "join", problem.dtype)
-        threads = -(-problem.value_depth // 32) * 32
         gpu.queue.dispatch(
-            gpu.shaders.pipeline("attention_grouped", name, {}, safe_math=True),
+            gpu.shaders.pipeline("attention_grouped", name, {0: 0, 1: 0}, safe_math=True),
             [
                 self.sums,
                 self.marks,
                 whole_buffer(operands.out),
                 operands.record(problem, self.chunks),
             ],
-            (problem.rows * threads, 1, 1),
-            (threads, 1, 1),
+            (problem.rows * JOIN_THREADS, 1, 1),
+            (JOIN_THREADS, 1, 1),
             kernel="attention",
             variant="join",
         )

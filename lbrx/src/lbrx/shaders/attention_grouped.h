@@ -1,21 +1,29 @@
 // Attention of a few queries to a long cache, on GPUs: the heads that share keys are the rows of
-// simdgroup matrices, so that keys and values are read once, 16 bytes at a time.
+// tiles, so that keys and values are read once. Every simdgroup has tiles of its own, which come
+// into threadgroup memory while it multiplies earlier ones, and waits for no other until the end.
 #pragma once
 #include "attention.h"
+#include "tile.h"
 
-constant constexpr uint GROUPED_ROWS = 8;  // pairs of a query and a head
-constant constexpr uint GROUPED_CHUNKS = 128;  // at most
-// Weights may be this power of e before sums are scaled down: multiplying all sums is rare then.
-constant constexpr float GROUPED_SLACK = 8.0f;
+constant constexpr uint GROUPED_ROWS = 8;        // pairs of a query and a head
+constant constexpr uint GROUPED_CHUNKS = 128;    // at most
+constant constexpr uint GROUPED_SIMDGROUPS = 8;  // at most
+constant constexpr uint GROUPED_STAGES = 3;      // tiles of a simdgroup, with those on their way
+// Weights may be this power of two before sums are scaled down: multiplying all sums is rare then.
+constant constexpr float GROUPED_SLACK = 10.0f;
+constant constexpr float LOG2E = 1.442695041f;
 
-template <uint D>
+// C is the type of what is multiplied. Tensor cores multiply 16 rows: if queries and weights are
+// EXACT, the sums of two numbers of type C, the last eight rows are the smaller ones.
+template <typename C, uint D, bool EXACT>
 struct Grouped {
-  static constant constexpr uint SIMDGROUPS = D > 128 ? 2 : 4;
-  static constant constexpr uint THREADS = SIMDGROUPS * 32;
-  static constant constexpr uint KEYS = D > 128 ? 8 : 16;  // of a tile
-  static constant constexpr uint WIDTH = D + 8;               // rows start in different banks
-  // In halves: a tile, later the sums of a simdgroup.
-  static constant constexpr uint TILE = KEYS * WIDTH > 16 * D ? KEYS * WIDTH : 16 * D;
+  static constant constexpr bool TENSOR = tile::Target<C>::TENSOR;
+  static constant constexpr uint ROWS = TENSOR || EXACT ? 16 : 8;
+  static constant constexpr uint KEYS = TENSOR ? 16 : 8;  // of a tile
+  static constant constexpr uint WIDTH = D + 8;           // rows start in different banks
+  static constant constexpr uint TILE = KEYS * WIDTH;
+  using Scores = tile::Sums<C, ROWS, KEYS>;
+  using Sums = tile::Sums<C, ROWS, 16>;
 };
 
 // The head and the query of a row; rows beyond the last repeat it.
@@ -28,51 +36,117 @@ inline Member member_of(constant Attention& a, uint kv_head, uint row) {
   return {kv_head * a.group + one % a.group, one / a.group};
 }
 
-// How keys and values are stored: a lane fetches its pieces of a tile into registers while another
-// tile is computed, and places them in threadgroup memory as halves. `feature` says which feature
-// of a row is in column d there.
-template <typename KV, uint D> struct Source;
+// Where the keys or values of a head begin.
+template <typename KV>
+struct Line {
+  device const KV* start;
+  long stride;
+  device const KV* at(int row) const { return start + row * stride; }
+};
 
-template <uint D>
-struct Source<half, D> {
-  using Word = uint4;
-  static constant constexpr uint ELEMENTS = 8;  // of a word
-  static constant constexpr uint ROW = D / 8, PIECES = Grouped<D>::KEYS * ROW / 32;
-  static constant constexpr uint RAW = 1;
+// How keys and values come into threadgroup memory: `begin` starts with the first tile of a
+// simdgroup, and `turn` completes the tile of keys from j on and starts with a later one. Keys from
+// `last` on become zeros. `feature` says which feature of a row is in column d.
+template <typename KV, uint D, bool EXACT>
+struct Source {
+  using C = KV;
+  using G = Grouped<C, D, EXACT>;
+  static constant constexpr uint STAGES = tile::Target<C>::ASYNC ? GROUPED_STAGES : 1;
+  static constant constexpr uint BYTES = STAGES * 2 * G::TILE * sizeof(C);
   static uint feature(uint d) { return d; }
-  static void place(thread const uint4 (&pieces)[PIECES], threadgroup half* tile, threadgroup uint*,
-                    uint, uint lane) {
+
+  Line<KV> key, value;
+  int step, last;
+  threadgroup C* memory;
+  uint lane;
+  uint next = 0;  // stage to be filled
+
+  void begin(int j) {
 #pragma unroll
-    for (uint n = 0; n < PIECES; n++) {
-      const uint at = n * 32 + lane;
-      threadgroup half* to = tile + at / ROW * Grouped<D>::WIDTH + at % ROW * 8;
-      *reinterpret_cast<threadgroup uint4*>(to) = pieces[n];
+    for (uint n = 0; n + 1 < STAGES; n++) start(j + int(n) * step);
+  }
+
+  // Returns the tile of keys; that of values follows.
+  threadgroup const C* turn(int j) {
+    start(j + int(STAGES - 1) * step);
+    tile::Copy<>::template wait<int(STAGES - 1)>();
+    return memory + next * 2 * G::TILE;  // the oldest
+  }
+
+  void start(int j) {
+    threadgroup C* to = memory + next * 2 * G::TILE;
+    copy(key, j, to);
+    copy(value, j, to + G::TILE);
+    tile::Copy<>::commit();
+    next = next + 1 == STAGES ? 0 : next + 1;
+  }
+
+  void copy(Line<KV> from, int j, threadgroup C* to) const {
+    constexpr uint ROW = D / 8, PIECES = G::KEYS * ROW;
+#pragma unroll
+    for (uint n = 0; n < PIECES; n += 32) {
+      const uint at = n + lane, row = at / ROW, d = at % ROW * 8;
+      if (PIECES % 32 && at >= PIECES) break;
+      tile::Copy<>::start(to + row * G::WIDTH + d, from.at(j + int(row)) + d,
+                          j + int(row) < last ? 8 : 0);
     }
   }
 };
 
 // Blocks of 34 bytes: every second one starts in the middle of a word. A code is the mantissa of a
-// half, less 1152, and pairs are the first and third, or second and fourth of a word.
-template <uint D>
-struct Source<uchar, D> {
-  using Word = uint;
-  static constant constexpr uint ELEMENTS = 4;
+// half, less 1152, and pairs are the first and third, or second and fourth of a word. Words are
+// fetched into registers while earlier keys are multiplied.
+template <uint D, bool EXACT>
+struct Source<uchar, D, EXACT> {
+  using C = half;
+  using G = Grouped<C, D, EXACT>;
   static constant constexpr uint BLOCKS = D / BLOCK, ROW = BLOCKS * BLOCK_BYTES / 4;
-  static constant constexpr uint RAW = Grouped<D>::KEYS * ROW, PIECES = (RAW + 31) / 32;
+  static constant constexpr uint RAW = G::KEYS * ROW, PIECES = (RAW + 31) / 32;
+  static constant constexpr uint BYTES = 2 * G::TILE * sizeof(C) + (RAW + 3) / 4 * 16;
   static uint feature(uint d) { return (d & ~3u) | (d & 1) << 1 | (d >> 1 & 1); }
-  static void place(thread const uint (&pieces)[PIECES], threadgroup half* tile,
-                    threadgroup uint* raw, uint magic, uint lane) {
+
+  Line<uchar> key, value;
+  int step, last;
+  threadgroup C* memory;
+  uint lane;
+  uint key_pieces[PIECES], value_pieces[PIECES];
+
+  void begin(int j) {
+    fetch(key, j, key_pieces);
+    fetch(value, j, value_pieces);
+  }
+
+  threadgroup const C* turn(int j) {
+    place(key_pieces, memory);
+    fetch(key, j + step, key_pieces);
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+    place(value_pieces, memory + G::TILE);
+    fetch(value, j + step, value_pieces);
+    return memory;
+  }
+
+  void fetch(Line<uchar> from, int j, thread uint (&pieces)[PIECES]) const {
+#pragma unroll
+    for (uint n = 0; n < PIECES; n++) {
+      const uint at = n * 32 + lane, row = at / ROW;
+      const bool inside = j + int(row) < last && row < G::KEYS;
+      pieces[n] = inside ? ((device const uint*)from.at(j + int(row)))[at % ROW] : 0;
+    }
+  }
+
+  void place(thread const uint (&pieces)[PIECES], threadgroup half* tile) const {
+    threadgroup uint* raw = (threadgroup uint*)(memory + 2 * G::TILE);
+    const uint magic = 0x64806480u;
 #pragma unroll
     for (uint n = 0; n < PIECES; n++)
       if (RAW % 32 == 0 || n * 32 + lane < RAW) raw[n * 32 + lane] = pieces[n];
     simdgroup_barrier(mem_flags::mem_threadgroup);
 #pragma unroll
-    for (uint n = 0; n < Grouped<D>::KEYS * BLOCKS; n += 32) {
+    for (uint n = 0; n < G::KEYS * BLOCKS; n += 32) {
       const uint at = n + lane, row = at / BLOCKS, block = at % BLOCKS;
-      if (at >= Grouped<D>::KEYS * BLOCKS) break;
+      if (at >= G::KEYS * BLOCKS) break;
       const uint start = row * ROW + block * BLOCK_BYTES / 4, odd = block % 2;
-      threadgroup uint4* to =
-          reinterpret_cast<threadgroup uint4*>(tile + row * Grouped<D>::WIDTH + block * BLOCK);
+      threadgroup uint4* to = (threadgroup uint4*)(tile + row * G::WIDTH + block * BLOCK);
       uint word = raw[start];
       const half2 scale = as_type<half>(ushort(word >> (16 * odd)));
 #pragma unroll
@@ -94,241 +168,213 @@ struct Source<uchar, D> {
   }
 };
 
-template <typename S, uint KEYS>
-inline void fetch(device const typename S::Word* rows, long stride, int valid, uint lane,
-                  thread typename S::Word (&pieces)[S::PIECES]) {
-  if (32 % S::ROW == 0) {  // every step is as many rows further
-    constexpr uint STEP = 32 % S::ROW == 0 ? 32 / S::ROW : 1;
-    const int own = int(lane / S::ROW);
-    device const typename S::Word* from = rows + own * stride + lane % S::ROW;
-    const long step = STEP * stride;
-#pragma unroll
-    for (uint n = 0; n < S::PIECES; n++) {
-      pieces[n] = own + int(n * STEP) < valid ? *from : 0;
-      from += step;
-    }
-    return;
-  }
-#pragma unroll
-  for (uint n = 0; n < S::PIECES; n++) {
-    const uint at = n * 32 + lane, row = at / S::ROW;
-    pieces[n] = int(row) < valid && row < KEYS ? rows[row * stride + at % S::ROW] : 0;
-  }
-}
-
+// The online softmax of a row, in powers of two: lanes that hold a row have the same peak, and
+// totals of their own keys.
 struct Progress {
+  Seen seen;
+  device const float* mask;  // null if there is none
+  float scale;
   float peak, total;
+
+  // From products to weights. Returns what the sums so far have to be multiplied by.
+  template <typename C, bool EXACT, typename G>
+  float weigh(thread typename G::Scores& scores, constant Attention& a, int j) {
+    float2 own[G::KEYS / 8];
+    float above = -INFINITY;
+#pragma unroll
+    for (uint n = 0; n < G::KEYS / 8; n++) {
+      const float2 product = scores.pair(0, n) + (EXACT ? scores.pair(1, n) : 0.0f);
+#pragma unroll
+      for (uint i = 0; i < 2; i++) {
+        const int at = j + int(n * 8 + i);
+        const bool visible = at >= seen.first && at < seen.last;
+        float score = CAPPED ? bent(a, product[i] * a.scale) * LOG2E : product[i] * scale;
+        if (mask) score = visible ? fma(mask[at * a.mask_key], LOG2E, score) : score;
+        own[n][i] = visible ? score : -INFINITY;
+      }
+      above = max(above, max(own[n].x, own[n].y));
+    }
+    above = G::Scores::row_max(above);
+    float shrink = 1.0f;
+    if (above > peak + GROUPED_SLACK) {
+      shrink = tile::exp2(peak - above);
+      peak = above;
+    }
+    float sum = 0.0f;
+#pragma unroll
+    for (uint n = 0; n < G::KEYS / 8; n++) {
+      const float2 less = own[n] - pivot(peak);
+      const float2 weight = float2(tile::exp2(less.x), tile::exp2(less.y));
+      scores.set(0, n, weight);
+      if (G::ROWS > 8) scores.set(1, n, EXACT ? weight - float2(vec<C, 2>(weight)) : float2(0.0f));
+      sum += weight.x + weight.y;
+    }
+    total = fma(total, shrink, sum);
+    return shrink;
+  }
 };
 
-// Weights of a tile's keys for one row, by four lanes with a quarter of the keys each. Returns what
-// the sums so far have to be multiplied by.
-template <uint KEYS, bool EXACT>
-inline float weigh(thread Progress& state, Seen seen, int j0, uint part, constant Attention& a,
-                   device const float* mask, threadgroup const float* scores,
-                   threadgroup half* weights, threadgroup half* rests) {
-  float score[KEYS / 4];
-  float peak = -INFINITY;
-#pragma unroll
-  for (uint n = 0; n < KEYS / 4; n++) {
-    const uint j = part * (KEYS / 4) + n;
-    const int at = j0 + int(j);
-    const bool visible = at >= seen.first && at < seen.last;
-    const float added = visible && mask ? mask[at * a.mask_key] : 0.0f;
-    score[n] = visible ? scored(a, scores[j], added) : -INFINITY;
-    peak = max(peak, score[n]);
-  }
-  peak = max(peak, simd_shuffle_xor(peak, 1));
-  peak = max(peak, simd_shuffle_xor(peak, 2));
-  float shrink = 1.0f;
-  if (peak > state.peak + GROUPED_SLACK) {
-    if (state.peak != -INFINITY) shrink = exp(state.peak - peak);
-    state.peak = peak;
-  }
-  float sum = 0.0f;
-#pragma unroll
-  for (uint n = 0; n < KEYS / 4; n++) {
-    const float weight = exp(score[n] - pivot(state.peak));
-    const float finite = isnan(weight) ? 0.0f : weight;
-    weights[part * (KEYS / 4) + n] = half(finite);
-    if (EXACT) rests[part * (KEYS / 4) + n] = half(finite - float(half(finite)));
-    sum += weight;
-  }
-  state.total = fma(state.total, shrink, sum);
-  return isnan(shrink) ? 0.0f : shrink;
-}
-
-// The limit is above the number of threads: it leaves registers for several threadgroups.
+// The limit is above the usual number of threads: it leaves registers for several threadgroups.
 template <typename T, typename KV, uint D>
-[[max_total_threads_per_threadgroup(256)]]
+[[max_total_threads_per_threadgroup(GROUPED_SIMDGROUPS * 32)]]
 kernel void attention_grouped(
-    device const T* query [[buffer(0)]],
-    device const typename Source<KV, D>::Word* key [[buffer(1)]],
-    device const typename Source<KV, D>::Word* value [[buffer(2)]], device const float* mask [[buffer(3)]],
-    device const int* lengths [[buffer(4)]], device T* out [[buffer(5)]],
-    constant Attention& a [[buffer(6)]], device float* shares [[buffer(7)]],
-    device float2* marks [[buffer(8)]], uint3 group [[threadgroup_position_in_grid]],
+    device const T* query [[buffer(0)]], device const KV* key [[buffer(1)]],
+    device const KV* value [[buffer(2)]], device const float* mask [[buffer(3)]],
+    device const int* lengths [[buffer(4)]], device vec<T, 4>* out [[buffer(5)]],
+    constant Attention& a [[buffer(6)]], device float4* shares [[buffer(7)]],
+    device float2* marks [[buffer(8)]], threadgroup uint4* memory [[threadgroup(0)]],
+    uint3 group [[threadgroup_position_in_grid]],
     uint thread_index [[thread_index_in_threadgroup]],
-    uint simdgroup [[simdgroup_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {
-  using G = Grouped<D>;
-  using S = Source<KV, D>;
-  constexpr bool EXACT = sizeof(T) > 2;  // queries and weights as sums of two halves
-  constexpr uint KEYS = G::KEYS, SIMDGROUPS = G::SIMDGROUPS;
-  threadgroup uint4 tiles[SIMDGROUPS][G::TILE / 8];
-  threadgroup float all_scores[SIMDGROUPS][GROUPED_ROWS * KEYS];
-  threadgroup half all_weights[SIMDGROUPS][2][GROUPED_ROWS * KEYS];
-  threadgroup float all_factors[SIMDGROUPS][GROUPED_ROWS];
-  threadgroup float2 all_marks[SIMDGROUPS][GROUPED_ROWS];
-  threadgroup uint all_raw[SIMDGROUPS][S::RAW];
-  threadgroup half* tile = reinterpret_cast<threadgroup half*>(tiles[simdgroup]);
-  threadgroup float* scores = all_scores[simdgroup];
-  threadgroup half* weights = all_weights[simdgroup][0];
-  threadgroup half* rests = all_weights[simdgroup][1];
-  threadgroup float* factors = all_factors[simdgroup];
-  threadgroup uint* raw = all_raw[simdgroup];
+    uint simdgroup [[simdgroup_index_in_threadgroup]],
+    uint simdgroups [[simdgroups_per_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {
+  constexpr bool EXACT = sizeof(T) > 2;
+  using S = Source<KV, D, EXACT>;
+  using G = typename S::G;
+  using C = typename S::C;
+  constexpr uint KEYS = G::KEYS;
+  threadgroup float2 all_marks[GROUPED_SIMDGROUPS][GROUPED_ROWS];
+  threadgroup uint4* own_memory = memory + simdgroup * (S::BYTES / 16);
 
   const uint kv_heads = a.heads / a.group, b = group.z / kv_heads, kv_head = group.z % kv_heads;
   const uint first_row = group.y * GROUPED_ROWS;
   const uint rows = min(GROUPED_ROWS, a.group * a.queries - first_row);
-  const uint row = lane / 4, part = lane % 4;
+  const uint row = G::Scores::row(lane), column = G::Scores::column(lane);
   const Member own = member_of(a, kv_head, first_row + row);
   const uint valid = valid_keys(a, lengths, b);
-  const Seen seen = seen_by(a, valid, own.query);
-  device const float* mask_row =
-      a.has_mask ? mask + row_at(a.mask, b, own.head, own.query) : nullptr;
+  device const T* own_query = query + row_at(a.query, b, own.head, own.query);
+  Progress state;
+  state.seen = seen_by(a, valid, own.query);
+  state.mask = a.has_mask ? mask + row_at(a.mask, b, own.head, own.query) : nullptr;
+  state.scale = a.scale * LOG2E;
+  state.peak = -INFINITY, state.total = 0.0f;
 
-  // The queries of the rows, through this simdgroup's tile.
-  simdgroup_half8x8 q[D / 8], q_rest[D / 8];
-#pragma unroll
-  for (uint step = 0; step <= (EXACT ? 1u : 0u); step++) {
-    for (uint n = lane; n < GROUPED_ROWS * D; n += 32) {
-      const Member each = member_of(a, kv_head, first_row + n / D);
-      const float x = query[row_at(a.query, b, each.head, each.query) + S::feature(n % D)];
-      tile[n / D * G::WIDTH + n % D] = half(step ? x - float(half(x)) : x);
-    }
-    simdgroup_barrier(mem_flags::mem_threadgroup);
-    // Transposed: the products are keys times rows.
-#pragma unroll
-    for (uint d = 0; d < D / 8; d++)
-      simdgroup_load(step ? q_rest[d] : q[d], tile + d * 8, G::WIDTH, ulong2(0, 0), true);
-    simdgroup_barrier(mem_flags::mem_threadgroup);
-  }
-  simdgroup_float8x8 sums[D / 8];
-#pragma unroll
-  for (uint d = 0; d < D / 8; d++) sums[d] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
-  Progress state = {-INFINITY, 0.0f};
-
-  // This threadgroup's part of the keys that any row sees.
+  // This threadgroup's part of the tiles of keys that any row sees.
   const int from = seen_by(a, valid, member_of(a, kv_head, first_row).query).first;
   const int to = seen_by(a, valid, member_of(a, kv_head, first_row + rows - 1).query).last;
-  const int step = SIMDGROUPS * KEYS;
-  const uint magic = 0x64806480u;
-  const int split = (max(to - from, 0) + int(a.chunks) * step - 1) / (int(a.chunks) * step) * step;
-  const int first = from + int(group.x) * split, last = min(to, first + split);
-  device const typename S::Word* keys = key + row_at(a.key, b, kv_head, 0) / S::ELEMENTS;
-  device const typename S::Word* values = value + row_at(a.value, b, kv_head, 0) / S::ELEMENTS;
-  const long key_row = a.key.row / S::ELEMENTS, value_row = a.value.row / S::ELEMENTS;
-  typename S::Word key_pieces[S::PIECES], value_pieces[S::PIECES];
-  int j0 = first + int(simdgroup * KEYS);
-  fetch<S, KEYS>(keys + j0 * key_row, key_row, last - j0, lane, key_pieces);
-  for (; j0 < last; j0 += step) {
-    const int next = j0 + step;
-    S::place(key_pieces, tile, raw, magic, lane);
-    fetch<S, KEYS>(values + j0 * value_row, value_row, last - j0, lane, value_pieces);
-    simdgroup_barrier(mem_flags::mem_threadgroup);
-    simdgroup_float8x8 products[KEYS / 8];
+  const uint tiles = (uint(max(to - from, 0)) + KEYS - 1) / KEYS;
+  const uint share = tiles / a.chunks, rest = tiles % a.chunks;
+  const int first = from + int((share * group.x + min(rest, group.x)) * KEYS);
+  const int last = min(to, first + int((share + (group.x < rest)) * KEYS));
+  int j = first + int(simdgroup * KEYS);
+  S source;
+  source.key = {key + row_at(a.key, b, kv_head, 0), a.key.row};
+  source.value = {value + row_at(a.value, b, kv_head, 0), a.value.row};
+  source.step = int(simdgroups * KEYS), source.last = last;
+  source.memory = (threadgroup C*)own_memory, source.lane = lane;
+  if (j < last) source.begin(j);
+
+  // A lane's elements of the queries are where those of a product's sums are.
+  tile::Left<C, G::ROWS, 16> q[D / 16];
+  typename G::Sums sums[D / 16];
 #pragma unroll
-    for (uint j = 0; j < KEYS / 8; j++)
-      products[j] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
+  for (uint d = 0; d < D / 16; d++) {
 #pragma unroll
-    for (uint d = 0; d < D / 8; d++) {
-#pragma unroll
-      for (uint j = 0; j < KEYS / 8; j++) {
-        simdgroup_half8x8 k;
-        simdgroup_load(k, tile + j * 8 * G::WIDTH + d * 8, G::WIDTH);
-        simdgroup_multiply_accumulate(products[j], k, q[d], products[j]);
-        if (EXACT) simdgroup_multiply_accumulate(products[j], k, q_rest[d], products[j]);
-      }
+    for (uint n = 0; n < 2; n++) {
+      const uint at = d * 16 + n * 8 + column;
+      const float2 x = float2(own_query[S::feature(at)], own_query[S::feature(at + 1)]);
+      sums[d].set(0, n, x);
+      if (G::ROWS > 8) sums[d].set(1, n, EXACT ? x - float2(vec<C, 2>(x)) : float2(0.0f));
     }
+    q[d].round(sums[d]);
+    tile::clear(sums[d]);
+  }
+
+  for (; j < last; j += source.step) {
+    threadgroup const C* keys = source.turn(j);
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+    typename G::Scores scores;
+    tile::clear(scores);
 #pragma unroll
-    for (uint j = 0; j < KEYS / 8; j++)
-      simdgroup_store(products[j], scores + j * 8, KEYS, ulong2(0, 0), true);
-    simdgroup_barrier(mem_flags::mem_threadgroup);
-    S::place(value_pieces, tile, raw, magic, lane);
-    fetch<S, KEYS>(keys + next * key_row, key_row, last - next, lane, key_pieces);
-    const float shrink = weigh<KEYS, EXACT>(state, seen, j0, part, a, mask_row, scores + row * KEYS,
-                                            weights + row * KEYS, rests + row * KEYS);
-    if (part == 0) factors[row] = shrink;
-    simdgroup_barrier(mem_flags::mem_threadgroup);
+    for (uint d = 0; d < D / 16; d++) {
+      tile::Right<C, 16, KEYS> k;
+      k.load(keys + d * 16, G::WIDTH, true);
+      tile::multiply_add(scores, q[d], k);
+    }
+    const float shrink = state.weigh<C, EXACT, G>(scores, a, j + int(column));
     if (simd_any(shrink != 1.0f)) {
-      // Lanes know the rows of elements in memory only.
 #pragma unroll
       for (uint d = 0; d < D / 8; d++) {
-        simdgroup_store(sums[d], scores, 8);
-        simdgroup_barrier(mem_flags::mem_threadgroup);
-        scores[lane] *= factors[lane / 8];
-        scores[lane + 32] *= factors[lane / 8 + 4];
-        simdgroup_barrier(mem_flags::mem_threadgroup);
-        simdgroup_load(sums[d], scores, 8);
-        simdgroup_barrier(mem_flags::mem_threadgroup);
+#pragma unroll
+        for (uint i = 0; i <= (EXACT ? 1u : 0u); i++)
+          sums[d / 2].set(i, d % 2, sums[d / 2].pair(i, d % 2) * shrink);
       }
     }
+    tile::Left<C, G::ROWS, KEYS> weights;
+    weights.round(scores);
 #pragma unroll
-    for (uint j = 0; j < KEYS; j += 8) {
-      simdgroup_half8x8 w, w_rest;
-      simdgroup_load(w, weights + j, KEYS);
-      if (EXACT) simdgroup_load(w_rest, rests + j, KEYS);
-#pragma unroll
-      for (uint d = 0; d < D / 8; d++) {
-        simdgroup_half8x8 v;
-        simdgroup_load(v, tile + j * G::WIDTH + d * 8, G::WIDTH);
-        simdgroup_multiply_accumulate(sums[d], w, v, sums[d]);
-        if (EXACT) simdgroup_multiply_accumulate(sums[d], w_rest, v, sums[d]);
-      }
+    for (uint d = 0; d < D / 16; d++) {
+      tile::Right<C, KEYS, 16> v;
+      v.load(keys + G::TILE + d * 16, G::WIDTH, false);
+      tile::multiply_add(sums[d], weights, v);
     }
     simdgroup_barrier(mem_flags::mem_threadgroup);
   }
 
   // Sums of the simdgroups, in the place of their tiles.
-  threadgroup float* own_sums = reinterpret_cast<threadgroup float*>(tile);
+  tile::Copy<>::template wait<0>();
+  simdgroup_barrier(mem_flags::mem_threadgroup);
+  threadgroup float* own_sums = (threadgroup float*)own_memory;
 #pragma unroll
-  for (uint d = 0; d < D / 8; d++) simdgroup_store(sums[d], own_sums + d * 8, D);
-  state.total += simd_shuffle_xor(state.total, 1);
-  state.total += simd_shuffle_xor(state.total, 2);
-  if (part == 0) all_marks[simdgroup][row] = float2(state.peak, state.total);
+  for (uint d = 0; d < D / 8; d++) {
+    const float2 pair =
+        sums[d / 2].pair(0, d % 2) + (EXACT ? sums[d / 2].pair(1, d % 2) : 0.0f);
+    const uint at = row * D + d * 8 + column;
+    own_sums[S::feature(at)] = pair.x, own_sums[S::feature(at + 1)] = pair.y;
+  }
+  state.total = G::Scores::row_sum(state.total);
+  if (column == 0) all_marks[simdgroup][row] = float2(state.peak, state.total);
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  for (uint n = thread_index; n < rows * D; n += G::THREADS) {
-    const uint r = n / D, d = n % D;
+  for (uint n = thread_index; n < rows * (D / 4); n += simdgroups * 32) {
+    const uint r = n / (D / 4), d = n % (D / 4);
     float2 mark = float2(-INFINITY, 0.0f);
-    for (uint s = 0; s < SIMDGROUPS; s++) mark.x = max(mark.x, all_marks[s][r].x);
-    float sum = 0.0f;
-    for (uint s = 0; s < SIMDGROUPS; s++) {
-      const float weight = exp(all_marks[s][r].x - pivot(mark.x));
+#pragma unroll
+    for (uint s = 0; s < GROUPED_SIMDGROUPS; s++)
+      if (s < simdgroups) mark.x = max(mark.x, all_marks[s][r].x);
+    float4 sum = 0.0f;
+#pragma unroll
+    for (uint s = 0; s < GROUPED_SIMDGROUPS; s++) {
+      if (s >= simdgroups) break;
+      const float weight = tile::exp2(all_marks[s][r].x - pivot(mark.x));
       mark.y = fma(all_marks[s][r].y, weight, mark.y);
-      sum = fma(reinterpret_cast<threadgroup const float*>(tiles[s])[r * D + d], weight, sum);
+      sum = fma(((threadgroup const float4*)(memory + s * (S::BYTES / 16)))[n], weight, sum);
     }
     const Member each = member_of(a, kv_head, first_row + r);
     const ulong place = share_at(a, b, each.head, each.query, group.x);
     if (a.chunks == 1) {
-      out[place * D + S::feature(d)] = T(divided(sum, mark.y));
+      float4 quotient;
+      for (uint i = 0; i < 4; i++) quotient[i] = divided(sum[i], mark.y);
+      out[place * (D / 4) + d] = vec<T, 4>(quotient);
     } else {
-      shares[place * D + S::feature(d)] = sum;
+      shares[place * (D / 4) + d] = sum;
       if (d == 0) marks[place] = mark;
     }
   }
 }
 
-// One threadgroup per row of the result, one thread per feature.
+// One threadgroup per row of the result; a thread adds up four features of every so many chunks.
+constant constexpr uint JOIN_THREADS = 256;
+
 template <typename T>
-kernel void attention_join(device const float* shares [[buffer(0)]],
-                           device const float2* marks [[buffer(1)]], device T* out [[buffer(2)]],
+[[max_total_threads_per_threadgroup(JOIN_THREADS)]]
+kernel void attention_join(device const float4* shares [[buffer(0)]],
+                           device const float2* marks [[buffer(1)]],
+                           device vec<T, 4>* out [[buffer(2)]],
                            constant Attention& a [[buffer(3)]],
                            uint row [[threadgroup_position_in_grid]],
                            uint thread_index [[thread_index_in_threadgroup]],
-                           uint threads [[threads_per_threadgroup]],
                            uint lane [[thread_index_in_simdgroup]]) {
+  constexpr uint EACH = 8;  // chunks of a thread at a time
   threadgroup float weights[GROUPED_CHUNKS];
-  const uint chunks = a.chunks, depth = a.value_depth;
+  threadgroup float4 sums[JOIN_THREADS];
+  const uint chunks = a.chunks, width = a.value_depth / 4, lines = JOIN_THREADS / width;
+  const uint line = thread_index / width, d = thread_index % width;
   const ulong start = ulong(row) * chunks;
+  const uint own_chunks = line < lines && line < chunks ? (chunks - line - 1) / lines + 1 : 0;
+  device const float4* from = shares + (start + line) * width + d;
+  float4 first[EACH];
+#pragma unroll
+  for (uint n = 0; n < EACH; n++)
+    first[n] = n < own_chunks ? from[n * lines * width] : float4(0.0f);
   // Every simdgroup finds the maximum and the total, a lane for each chunk.
   float2 own[GROUPED_CHUNKS / 32];
   float peak = -INFINITY, total = 0.0f;
@@ -341,16 +387,23 @@ kernel void attention_join(device const float* shares [[buffer(0)]],
   peak = simd_max(peak);
 #pragma unroll
   for (uint n = 0; n < GROUPED_CHUNKS / 32; n++) {
-    const float weight = exp(own[n].x - pivot(peak));
+    const float weight = tile::exp2(own[n].x - pivot(peak));
     if (thread_index < 32) weights[n * 32 + lane] = weight;
     total = fma(own[n].y, weight, total);
   }
   total = simd_sum(total);
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  for (uint d = thread_index; d < depth; d += threads) {
-    float sum = 0.0f;
-#pragma unroll 16
-    for (uint c = 0; c < chunks; c++) sum = fma(shares[(start + c) * depth + d], weights[c], sum);
-    out[ulong(row) * depth + d] = T(divided(sum, total));
-  }
+  float4 sum = 0.0f;
+#pragma unroll
+  for (uint n = 0; n < EACH; n++)
+    if (n < own_chunks) sum = fma(first[n], weights[line + n * lines], sum);
+  for (uint n = EACH; n < own_chunks; n++)
+    sum = fma(from[n * lines * width], weights[line + n * lines], sum);
+  sums[thread_index] = sum;
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  if (line > 0) return;
+  for (uint n = 1; n < lines; n++) sum += sums[n * width + d];
+  float4 quotient;
+  for (uint i = 0; i < 4; i++) quotient[i] = divided(sum[i], total);
+  out[ulong(row) * width + d] = vec<T, 4>(quotient);
 }

@@ -1,28 +1,30 @@
 #include "attention_grouped.h"
 
-#define GROUPED(name, type, kv_type, word, depth)                                            \
-  template [[host_name("attention_grouped_" name "_" #depth)]] kernel void                   \
-  attention_grouped<type, kv_type, depth>(device const type*, device const word*,            \
-                                          device const word*, device const float*,           \
-                                          device const int*, device type*,                   \
-                                          constant Attention&, device float*, device float2*, \
-                                          uint3, uint, uint, uint);
+#define GROUPED(name, type, kv_type, depth)                                                     \
+  template [[host_name("attention_grouped_" name "_" #depth)]] kernel void                      \
+  attention_grouped<type, kv_type, depth>(                                                      \
+      device const type*, device const kv_type*, device const kv_type*, device const float*,    \
+      device const int*, device vec<type, 4>*, constant Attention&, device float4*,             \
+      device float2*, threadgroup uint4*, uint3, uint, uint, uint, uint);
 
-#define JOIN(name, type)                                                                        \
-  template [[host_name("attention_join_" name)]] kernel void attention_join<type>(              \
-      device const float*, device const float2*, device type*, constant Attention&, uint, uint, \
-      uint, uint);
+#define JOIN(name, type)                                                             \
+  template [[host_name("attention_join_" name)]] kernel void attention_join<type>(   \
+      device const float4*, device const float2*, device vec<type, 4>*,              \
+      constant Attention&, uint, uint, uint);
 
-#define HALVES(name, type)                         \
-  GROUPED(name "_float16", type, half, uint4, 64)  \
-  GROUPED(name "_float16", type, half, uint4, 80)  \
-  GROUPED(name "_float16", type, half, uint4, 96)  \
-  GROUPED(name "_float16", type, half, uint4, 128) \
-  GROUPED(name "_float16", type, half, uint4, 256) \
-  JOIN(name, type)
+#define FLOATS(name, type, kv_type)  \
+  GROUPED(name, type, kv_type, 64)   \
+  GROUPED(name, type, kv_type, 80)   \
+  GROUPED(name, type, kv_type, 96)   \
+  GROUPED(name, type, kv_type, 128)  \
+  GROUPED(name, type, kv_type, 256)
 
-HALVES("float32", float)
-HALVES("float16", half)
-GROUPED("float16_q8_0", half, uchar, uint, 64)
-GROUPED("float16_q8_0", half, uchar, uint, 128)
-GROUPED("float16_q8_0", half, uchar, uint, 256)
+FLOATS("float32_float16", float, half)
+FLOATS("float16_float16", half, half)
+FLOATS("bfloat16_bfloat16", bfloat, bfloat)
+GROUPED("float16_q8_0", half, uchar, 64)
+GROUPED("float16_q8_0", half, uchar, 128)
+GROUPED("float16_q8_0", half, uchar, 256)
+JOIN("float32", float)
+JOIN("float16", half)
+JOIN("bfloat16", bfloat)
