@@ -84,23 +84,22 @@ struct Normalise {
   device V* out;
   device V* total;
 
-  // Weights or biases of a run: of one vector, or between two.
+  // Weights or biases of a run, between two vectors. Those of a row that begins with a vector are in
+  // one; which one else is loaded does not matter then.
   V operand(device const V* from, uint run) const {
     const uint at = first / SIZE + run;
-    return phase == 0 ? from[at] : between(from[at - 1], from[at]);
+    return between(from[max(at, 1u) - 1], from[at]);
   }
 
   uint4 between(uint4 low, uint4 high) const {
-    return bytes_of(low, high, (SIZE - phase) * sizeof(T));
+    return phase == 0 ? high : bytes_of(low, high, (SIZE - phase) * sizeof(T));
   }
   T between(T, T high) const { return high; }  // single elements have no phase
 
+  // The last vector of weights may be incomplete, and then cannot be loaded.
+  bool has_operands(uint run) const { return first + (run + 1) * SIZE <= length; }
+
   void operator()(uint run, uint slot) const {
-    // The last vector of weights may be incomplete, and then cannot be loaded.
-    if (phase > 0 && first + (run + 1) * SIZE > length) {
-      part(run, slot, 0, SIZE);
-      return;
-    }
     float x[SIZE], y[SIZE], factors[SIZE], terms[SIZE];
     to_floats<T>(WEIGHT ? operand(weight, run) : V(0), factors);
     to_floats<T>(BIAS ? operand(bias, run) : V(0), terms);
@@ -112,9 +111,9 @@ struct Normalise {
     if (RESIDUAL) total[run] = from_floats<T, V>(x);
   }
 
-  void part(uint run, uint slot, uint begin, uint end) const {
+  void part(uint run, uint slot, int begin, int end) const {
 #pragma unroll
-    for (uint i = 0; i < SIZE; i++) {
+    for (int i = 0; i < int(SIZE); i++) {
       if (i < begin || i >= end) continue;
       const uint at = run * SIZE + i, own = first + at - phase;
       const float x = row(at, slot + i);
@@ -137,6 +136,7 @@ struct Normalise {
 template <typename T, typename V>
 struct Norm {
   enum : uint { SIZE = Run<T, V>::SIZE };
+  static constant constexpr float OTHER = 0.0f;
   device const V* x;
   device const V* residual;
   device const V* weight;
@@ -148,10 +148,12 @@ struct Norm {
 
   Added<T, V> row(Place place) const { return {x + place.in, residual + place.in}; }
 
+  // Registers are filled up with the mean, whose distance from itself adds nothing.
   template <typename Team, typename Row>
-  Moments summary(Team team, uint n, Row row) const {
-    const float mean = CENTRED ? team.reduce(Sum{}, n, row) / n : 0.0f;
-    return {mean, team.reduce(Sum{}, n, Square<Row>{row, mean})};
+  Moments summary(Team team, uint n, thread Row& row) const {
+    const float mean = CENTRED ? team.fold(Sum{}, n, row) / n : 0.0f;
+    if (CENTRED) team.fill(row, n, mean);
+    return {mean, team.fold(Sum{}, n, Square<Row>{row, mean})};
   }
 
   template <typename Team>
@@ -165,8 +167,9 @@ struct Norm {
   void whole(Team team, constant Rows& rows, uint at) const {
     const Place place(rows, at, 0, SIZE);
     team.move_to(place);
-    const auto elements = team.loaded(place.count, row(place));
-    finish(team, place, elements, summary(team, place.count, elements));
+    auto elements = team.loaded(place.count, row(place), OTHER);
+    const Moments all = summary(team, place.count, elements);
+    finish(team, place, elements, all);
   }
 
   template <typename Team, typename Row>

@@ -1,8 +1,11 @@
 // Operations on rows, each processed by a team: one thread, one simdgroup or one threadgroup.
 //
-//   team.loaded(n, row)      the row, in registers if the team has enough
+//   team.loaded(n, row, x)   the row, in registers if the team has enough; x fills up those of a team
+//   team.fill(row, n, x)     fills up the registers with another number
 //   team.kept(n, row, out)   computed elements, in registers or in the memory of the results
-//   team.reduce(op, n, row)  the elements reduced by Sum or Maximum; every thread gets the result
+//   team.fold(op, n, row)    all elements in registers, or n in memory, reduced by Sum or Maximum;
+//                            every thread gets the result
+//   team.reduce(op, n, row)  n elements that are computed when they are needed
 //   team.each(n, f)          f(run, slot) for each run of elements
 //
 // Memory is read and written in runs: one element, or 16 bytes of neighbouring ones (`Run` of
@@ -14,6 +17,7 @@
 //
 //   task.whole(team, rows, row)         a whole row
 //   task.row(place)                     the elements of a part
+//   Task::OTHER                         what a team's registers are filled up with
 //   task.summary(team, n, row)          the summary of a part, two floats
 //   task.joined(team, parts, rows)      the summary of a row, merged from those of its parts
 //   task.finish(team, place, row, all)  writes a part's results
@@ -97,14 +101,15 @@ struct Store {
   enum : uint { SIZE = Run<T, V>::SIZE };
   Row row;
   device V* out;
+  bool has_operands(uint) const { return true; }
   void operator()(uint run, uint slot) const {
     float values[SIZE];
     for (uint i = 0; i < SIZE; i++) values[i] = row(run * SIZE + i, slot + i);
     out[run] = from_floats<T, V>(values);
   }
-  void part(uint run, uint slot, uint begin, uint end) const {
+  void part(uint run, uint slot, int begin, int end) const {
 #pragma unroll
-    for (uint i = 0; i < SIZE; i++) {
+    for (int i = 0; i < int(SIZE); i++) {
       if (i >= begin && i < end) ((device T*)out)[run * SIZE + i] = T(row(0, slot + i));
     }
   }
@@ -128,7 +133,13 @@ struct Alone {
   Alone looping() const { return *this; }
 
   template <typename Row>
-  Row loaded(uint, Row row) const { return row; }
+  Row loaded(uint, Row row, float) const { return row; }
+
+  template <typename Row>
+  void fill(thread Row&, uint, float) const {}
+
+  template <typename Op, typename Row>
+  float fold(Op op, uint n, Row row) const { return reduce(op, n, row); }
 
   template <typename Row>
   Stored<float> kept(uint n, Row row, device float* out) const {
@@ -204,13 +215,14 @@ struct Together {
     limit = place.limit;
   }
 
-  // The elements of a run that belong to the row, from `begin` to `end`.
-  uint begin(uint run) const { return RAGGED && run == 0 ? phase : 0; }
-  uint end(uint run, uint n) const { return RAGGED ? min(SIZE, phase + n - run * SIZE) : SIZE; }
+  // The elements of a run that belong to the row, from `begin` to `end`: whole runs also have some
+  // before and after these.
+  int begin(uint run) const { return int(phase) - int(run * SIZE); }
+  int end(uint run, uint n) const { return int(phase + n) - int(run * SIZE); }
   uint runs(uint n) const { return RAGGED ? (phase + n + SIZE - 1) / SIZE : n / SIZE; }
 
   bool is_whole(uint run, uint n) const {
-    return !RAGGED || (begin(run) == 0 && end(run, n) == SIZE);
+    return (!RAGGED || begin(run) <= 0) && end(run, n) >= int(SIZE);
   }
 
   // The i-th run of this thread. Threads without one load the last run of the row, so that no load
@@ -233,7 +245,7 @@ struct Together {
 
   template <typename F>
   void visit(F f, uint run, uint slot, uint n, true_type) const {
-    if (is_whole(run, n)) {
+    if (is_whole(run, n) && f.has_operands(run)) {
       f(run, slot);
     } else {
       f.part(run, slot, begin(run), end(run, n));
@@ -241,7 +253,7 @@ struct Together {
   }
 
   template <typename Row>
-  Kept loaded(uint n, Row row) const {
+  Kept loaded(uint n, Row row, float other) const {
     typename Row::Fetched fetched[RUNS];
 #pragma unroll
     for (uint i = 0; i < RUNS; i++) fetched[i] = row.fetch(run_or_last(i, n));
@@ -253,11 +265,40 @@ struct Together {
       if (RAGGED && run < runs(n) && (run + 1) * SIZE > limit) {
 #pragma unroll
         for (uint j = 0; j < SIZE; j++) {
-          if (j < end(run, n)) mine.at[i * SIZE + j] = row.single(run * SIZE + j);
+          if (int(j) < end(run, n)) mine.at[i * SIZE + j] = row.single(run * SIZE + j);
         }
       }
     }
+    fill(mine, n, other);
     return mine;
+  }
+
+  // What no element of the row is in.
+  void fill(thread Kept& mine, uint n, float other) const {
+#pragma unroll
+    for (uint i = 0; i < RUNS; i++) {
+      const uint run = i * count + index;
+      if (is_whole(run, n)) continue;
+#pragma unroll
+      for (uint j = 0; j < SIZE; j++) {
+        const bool inside = int(j) < end(run, n) && (!RAGGED || int(j) >= begin(run));
+        mine.at[i * SIZE + j] = inside ? mine.at[i * SIZE + j] : other;
+      }
+    }
+  }
+
+  // Without a branch, and so without a test for each run.
+  template <typename Op, typename Row>
+  float fold(Op op, uint, Row row) const {
+    float own = op.none();
+#pragma unroll
+    for (uint i = 0; i < RUNS; i++) {
+      float part = row(0, i * SIZE);
+#pragma unroll
+      for (uint j = 1; j < SIZE; j++) part = op.join(part, row(0, i * SIZE + j));
+      own = op.join(own, part);
+    }
+    return over_team(op, own, index, count, shared);
   }
 
   template <typename Row, typename T>
@@ -275,16 +316,9 @@ struct Together {
     for (uint i = 0; i < RUNS; i++) {
       const uint run = i * count + index;
       if (run >= runs(n)) continue;
-      if (is_whole(run, n)) {
-        float part = row(run * SIZE, i * SIZE);
-        for (uint j = 1; j < SIZE; j++) part = op.join(part, row(run * SIZE + j, i * SIZE + j));
-        own = op.join(own, part);
-      } else {
-        for (uint j = 0; j < SIZE; j++) {
-          const bool inside = j >= begin(run) && j < end(run, n);
-          own = op.join(own, inside ? row(run * SIZE + j, i * SIZE + j) : op.none());
-        }
-      }
+      float part = row(run * SIZE, i * SIZE);
+      for (uint j = 1; j < SIZE; j++) part = op.join(part, row(run * SIZE + j, i * SIZE + j));
+      own = op.join(own, part);
     }
     return over_team(op, own, index, count, shared);
   }
@@ -301,7 +335,8 @@ inline void summarise(
     Team team, Task task, constant Rows& rows, uint2 at, device Summary* summaries) {
   const Place place(rows, at.y, at.x, Task::SIZE);
   team.move_to(place);
-  const Summary own = task.summary(team, place.count, team.loaded(place.count, task.row(place)));
+  auto elements = team.loaded(place.count, task.row(place), Task::OTHER);
+  const Summary own = task.summary(team, place.count, elements);
   if (team.leads()) summaries[at.y * ulong(rows.parts) + at.x] = own;
 }
 
@@ -311,7 +346,7 @@ inline void finish(
     Team team, Task task, constant Rows& rows, uint2 at, device const Summary* summaries) {
   const Place place(rows, at.y, at.x, Task::SIZE);
   team.move_to(place);
-  const auto elements = team.loaded(place.count, task.row(place));
+  const auto elements = team.loaded(place.count, task.row(place), Task::OTHER);
   const Summary all = task.joined(team.looping(), summaries + at.y * ulong(rows.parts), rows);
   task.finish(team, place, elements, all);
 }
