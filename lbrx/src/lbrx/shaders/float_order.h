@@ -4,9 +4,10 @@
 #include <metal_stdlib>
 using namespace metal;
 
-template <typename B, B INFINITE, B MOST>
+template <typename B, B INFINITY_BITS, B MOST>
 struct FloatOrderOf {
   using Bits = B;
+  static constant constexpr Bits INFINITE = INFINITY_BITS;
   static Bits ordered(Bits bits) { return bits ^ (Bits(bits >> (8 * sizeof(Bits) - 1)) & MOST); }
   static bool is_nan(Bits bits) { return (bits & MOST) > INFINITE; }
   static constant constexpr Bits ABOVE = MOST;  // where NaN is the largest

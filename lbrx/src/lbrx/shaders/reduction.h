@@ -206,7 +206,7 @@ struct Runs {
     GROUPS = LANES / SIZE,        // runs before a lane is used again
     LOADS = sizeof(V) < 16 ? 16 : 8,
   };
-  typename R::template Lanes<LANES> lanes;
+  RunLanes<R, V, LANES> lanes;
   float parameter;
 
   explicit Runs(float parameter_) : parameter(parameter_) {
@@ -230,9 +230,7 @@ struct Runs {
 
   // Run n + k, where n is a multiple of LOADS: the lanes are known to the compiler.
   void add(V run, uint n, uint k) {
-    for (uint j = 0; j < SIZE; j++) {
-      lanes.add(k % GROUPS * SIZE + j, Run<In, V>::element(run, j), (n + k) / GROUPS, parameter);
-    }
+    lanes.add_run(k % GROUPS * SIZE, run, (n + k) / GROUPS, parameter);
   }
 };
 

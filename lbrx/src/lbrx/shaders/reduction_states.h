@@ -2,6 +2,7 @@
 // a lane, and states are merged.
 #pragma once
 #include "float_order.h"
+#include "vector_elements.h"
 
 // Halves are computed in float. Integers are added in 64 bits, which wrap; within a lane 32 bits
 // suffice for small types. A mean of integers is a float.
@@ -112,10 +113,12 @@ template <> inline float highest() { return INFINITY; }
 
 // Whether x replaces y: if it is better, or NaN when y is not, so that the first NaN is kept.
 template <typename V> struct Largest {
+  static constant constexpr bool UPWARDS = true;
   static V empty() { return lowest<V>(); }
   static bool prefers(V x, V y) { return !(x <= y) && y == y; }
 };
 template <typename V> struct Smallest {
+  static constant constexpr bool UPWARDS = false;
   static V empty() { return highest<V>(); }
   static bool prefers(V x, V y) { return !(x >= y) && y == y; }
 };
@@ -294,3 +297,55 @@ struct NormP {
   static State from(State s, ushort by) { return {further(s.largest, by), further(s.sum, by)}; }
   static Out finish(State s, float order) { return Out(s.largest * pow(s.sum, 1.0f / order)); }
 };
+
+// ---- runs of neighbouring elements ----
+
+// N lanes that take runs of type V, from lane `first` on.
+template <typename R, typename V, uint N>
+struct RunLanes : R::template Lanes<N> {
+  void add_run(uint first, V run, uint i, float parameter) {
+    using In = typename R::In;
+    for (uint j = 0; j < Run<In, V>::SIZE; j++)
+      this->add(first + j, Run<In, V>::element(run, j), i, parameter);
+  }
+};
+
+// The largest or smallest of 16-bit floats, ordered two at a time. NaN is not looked for: one of
+// either sign is beyond an infinity, which is seen in the end, as both extremes are kept. They are
+// the upper halves of words, whose lower halves do not matter.
+template <typename T, typename Order, uint N>
+struct PairLanes {
+  static constant constexpr int INFINITE = FloatOrder<T>::INFINITE;
+  int high[N], low[N];
+
+  void clear(uint j) {
+    high[j] = (-INFINITE - 1) << 16;
+    low[j] = INFINITE << 16;
+  }
+
+  void add_run(uint first, uint4 run, uint, float) {
+#pragma unroll
+    for (uint w = 0; w < 4; w++) {
+      const uint signs = run[w] >> 15 & 0x00010001u;
+      const uint ordered = run[w] ^ ((signs << 15) - signs);
+      add_ordered(first + 2 * w, int(ordered << 16));
+      add_ordered(first + 2 * w + 1, int(ordered));
+    }
+  }
+
+  void add_ordered(uint j, int x) {
+    high[j] = max(high[j], x);
+    low[j] = min(low[j], x);
+  }
+
+  short state(uint j, uint, Numbering) const {
+    const int most = high[j] >> 16, least = low[j] >> 16;
+    const bool nan = most > INFINITE || least < -INFINITE - 1;
+    if (Order::UPWARDS) return nan ? FloatOrder<T>::ABOVE : short(most);
+    return nan ? FloatOrder<T>::BELOW : short(least);
+  }
+};
+template <typename Order, uint N>
+struct RunLanes<Folding<Extreme<half, float, Order>>, uint4, N> : PairLanes<half, Order, N> {};
+template <typename Order, uint N>
+struct RunLanes<Folding<Extreme<bfloat, float, Order>>, uint4, N> : PairLanes<bfloat, Order, N> {};
