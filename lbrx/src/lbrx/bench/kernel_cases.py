@@ -111,18 +111,18 @@ def _elementwise(size: str, dtype: str) -> Iterator[KernelCase]:
         fused=False,
     )
     yield KernelCase("elementwise", "gelu", dtype, shape, one, lambda x: x.gelu("tanh"), 2 * once)
-    target = "float16" if dtype == "float32" else "float32"
-    yield KernelCase(
-        "elementwise",
-        "cast",
-        dtype,
-        shape,
-        one,
-        lambda x: x.astype(target),
-        once + prod(shape) * BYTES[target],
-        options={"to": target},
-        label=f"cast to {target}",
-    )
+    for target in ("float16", "bfloat16") if dtype == "float32" else ("float32",):
+        yield KernelCase(
+            "elementwise",
+            "cast",
+            dtype,
+            shape,
+            one,
+            lambda x, target=target: x.astype(target),
+            once + prod(shape) * BYTES[target],
+            options={"to": target},
+            label=f"cast to {target}",
+        )
     yield KernelCase(
         "copy", "transpose", dtype, shape, one, lambda x: x.permute(1, 0).contiguous(), 2 * once
     )
