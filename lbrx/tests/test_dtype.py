@@ -82,6 +82,8 @@ def test_facts(dtype):
         (float, lbrx.float32),
         (int, lbrx.int64),
         (bool, lbrx.bool_),
+        ("float", lbrx.float32),  # as float is
+        ("int", lbrx.int64),
         ("f2", lbrx.float16),
         (">i4", lbrx.int32),
         (ml_dtypes.bfloat16, lbrx.bfloat16),
@@ -91,7 +93,7 @@ def test_parse(value, expected):
     assert dt.parse(value) is expected
 
 
-@pytest.mark.parametrize("value", ["float8", "complex64", np.complex64, "U3", object, 3])
+@pytest.mark.parametrize("value", ["float8", "complex64", np.complex64, "U3", object, 3, None])
 def test_parse_refuses(value):
     with pytest.raises(
         lbrx.DtypeError, match="not an element type of lbrx: give one of bool, int8"

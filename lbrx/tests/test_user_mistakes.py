@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 import lbrx
+from lbrx.tensor.foreign_names import OUR_NAMES
 
 
 @pytest.mark.parametrize("device", ["cpu", "metal"])
@@ -21,6 +23,7 @@ def test_comparison_with_what_is_no_number(shape, device):
         assert (x == other) is False
         assert (x != other) is True
         assert other not in [x]
+        assert other not in x
 
 
 FLOATS = [1.5, -2.5, 300.0, 1e30, -1e30, float("nan")]
@@ -80,6 +83,20 @@ def test_division_by_an_integer_that_the_dtype_cannot_hold(device):
         (lambda x: x.sort(axis=None), TypeError, "axis=None .*give one integer"),
         (lambda x: lbrx.concat([x, x], axis=1.0), TypeError, "axis=1.0 .*give one integer"),
         (lambda x: lbrx.concat([]), lbrx.ShapeError, "concat of no tensors"),
+        (lambda x: lbrx.stack([]), lbrx.ShapeError, "stack of no tensors"),
+        (lambda x: x.view(-1), TypeError, r"view\(-1\): give a Layout, or use reshape"),
+        (
+            lambda x: x.to("cuda"),
+            lbrx.DtypeError,
+            "'cuda' is not .*; devices are 'cpu' and 'metal'",
+        ),
+        (lambda x: x.astype(None), lbrx.DtypeError, "None is not an element type"),
+        (
+            lambda x: lbrx.tensor([1, 2**70]),
+            lbrx.DtypeError,
+            "integers beyond 64 bits: give floats",
+        ),
+        (lambda x: lbrx.tensor([1, None]), lbrx.DtypeError, "list of object is not numeric"),
         (lambda x: lbrx.percentile(x, 101), ValueError, "q=101.0 .*from 0 to 100"),
         (lambda x: lbrx.random.bernoulli(0.5, (3,)), TypeError, r"bernoulli\(shape, p\)"),
         (lambda x: lbrx.random.normal(2, std=-1), ValueError, "std=-1 .*0 or more"),
@@ -100,6 +117,52 @@ def test_division_by_an_integer_that_the_dtype_cannot_hold(device):
 def test_a_wrong_argument_is_named(call, error, text):
     with pytest.raises(error, match=text):
         call(lbrx.ones((2, 2), device="cpu"))
+
+
+@pytest.mark.parametrize("device", ["cpu", "metal"])
+@pytest.mark.parametrize("dtype", ["int8", "uint32", "int64", "uint64"])
+def test_comparison_with_integers_beyond_the_dtype(dtype, device):
+    limits = np.iinfo(dtype)
+    values = np.array([limits.min, 0, limits.max], dtype)
+    x = lbrx.tensor(values, device=device)
+    for number in (-1, 2**31, 2**32, 2**63 - 1, 2**63, 2**64 - 1, 2**64, 2**70, -(2**63), -(2**70)):
+        for ours, wanted in (
+            (x == number, [int(v) == number for v in values]),
+            (x != number, [int(v) != number for v in values]),
+            (x < number, [int(v) < number for v in values]),
+            (number <= x, [number <= int(v) for v in values]),
+        ):
+            assert ours.tolist() == wanted, number
+        assert (number in x) == (number in values.tolist())
+
+
+@pytest.mark.parametrize("number", [2**63, 2**64 - 1])
+def test_integers_that_only_uint64_holds(number):
+    for made in (lbrx.tensor(number), lbrx.tensor([number])[0], lbrx.full((1,), number)[0]):
+        assert (made.dtype, made.item()) == ("uint64", number)
+
+
+def test_a_size_may_be_a_scalar_of_any_kind():
+    for size in (3, np.int64(3), np.array(3), lbrx.tensor(3)):
+        assert lbrx.zeros(size).shape == (3,)
+        assert lbrx.ones([2, size]).shape == (2, 3)
+
+
+def test_rounding_by_python():
+    x = lbrx.tensor([0.126, -1.5], device="cpu")
+    assert round(x).tolist() == [0, -2]
+    np.testing.assert_allclose(round(x, 2).numpy(), np.round(x.numpy(), 2))
+
+
+def test_names_of_other_libraries_are_known():
+    for theirs, ours in OUR_NAMES.items():
+        assert theirs not in lbrx.__all__
+        assert callable(operator.attrgetter(ours)(lbrx))
+        with pytest.raises(AttributeError, match=rf"no attribute '{theirs}': use lbrx\.{ours}$"):
+            getattr(lbrx, theirs)
+    with pytest.raises(AttributeError, match=r"no attribute 'nosuch'$") as problem:
+        lbrx.nosuch  # noqa: B018
+    assert (problem.value.name, problem.value.obj) == ("nosuch", lbrx)
 
 
 def test_a_compiled_function_shows_its_name():

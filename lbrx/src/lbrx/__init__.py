@@ -5,6 +5,7 @@ shows what of the standard it has.
 """
 
 import math
+import sys
 from typing import TYPE_CHECKING, Any
 
 from lbrx import ops
@@ -216,7 +217,11 @@ if not TYPE_CHECKING:  # a type checker sees the imports above; this would let a
             case "load" | "save":
                 from lbrx.tensor import files as module
             case _:
-                raise AttributeError(f"module 'lbrx' has no attribute {name!r}")
+                from lbrx.tensor.foreign_names import OUR_NAMES
+
+                hint = f": use lbrx.{OUR_NAMES[name]}" if name in OUR_NAMES else ""
+                text = f"module 'lbrx' has no attribute {name!r}{hint}"
+                raise AttributeError(text, name=name, obj=sys.modules[__name__])
         return getattr(module, name, module)
 
 

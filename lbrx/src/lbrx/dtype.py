@@ -112,7 +112,7 @@ DtypeLike = Dtype | str | type | np.dtype[Any]
 
 
 def parse(value: DtypeLike) -> Dtype:
-    """The dtype of a name, a numpy dtype, or one of bool, int and float.
+    """The dtype of a name, a numpy dtype, or one of bool, int and float, also as names.
 
     Raises DtypeError for anything else.
     """
@@ -122,7 +122,11 @@ def parse(value: DtypeLike) -> Dtype:
         return _BY_NAME[value]
     if isinstance(value, type) and value in _BY_PYTHON:
         return _BY_PYTHON[value]
+    if isinstance(value, str) and value == "float":  # numpy's is float64
+        return float32
     try:
+        if value is None:
+            raise TypeError
         return _BY_NUMPY[np.dtype(value).newbyteorder("=")]
     except (KeyError, TypeError):
         names = ", ".join(_BY_NAME)
@@ -149,8 +153,9 @@ def promote(a: DtypeLike, b: DtypeLike) -> Dtype:
 
 
 def of_scalar(value: Scalar) -> Dtype:
-    """The type of a Python number alone."""
-    return _BY_PYTHON[type(value)]
+    """The type of a Python number alone; uint64 for integers that int64 cannot hold."""
+    dtype = _BY_PYTHON[type(value)]
+    return uint64 if dtype is int64 and value > np.iinfo(np.int64).max else dtype
 
 
 def result_type(*values: Dtype | Scalar) -> Dtype:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import zip_longest
 from types import EllipsisType
+from typing import Any
 
 from lbrx.errors import ShapeError
 
@@ -61,7 +62,10 @@ class Layout:
 
 def as_shape(given: Sizes) -> Shape:
     """A shape from one size or several."""
-    sizes = tuple(map(operator.index, given if isinstance(given, Iterable) else (given,)))
+    each: Any = given
+    if not isinstance(given, Iterable) or getattr(given, "ndim", 1) == 0:
+        each = (given,)  # a scalar array or tensor can be iterated over only in name
+    sizes = tuple(map(operator.index, each))
     if any(n < 0 for n in sizes):
         raise ShapeError(f"shape {sizes} has a negative size: sizes are 0 or more")
     return representable(sizes)

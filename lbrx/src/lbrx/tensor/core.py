@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from lbrx import dtype as dt
 from lbrx import shape as sh
 from lbrx.dtype import Dtype, DtypeLike
-from lbrx.errors import DeviceError, ShapeError
+from lbrx.errors import DeviceError, DtypeError, ShapeError
 from lbrx.ops import TABLE
 from lbrx.quant import QuantizationInfo
 from lbrx.shape import Axes, Layout, Shape
@@ -151,7 +151,12 @@ class Tensor(Operators, FunctionMethods, OperationMethods):
     # Views
 
     def view(self, layout: Layout) -> Tensor:
-        """A tensor over the same memory with another shape, strides or offset."""
+        """A tensor over the same memory with another shape, strides or offset.
+
+        `reshape` takes sizes; anything else than a Layout raises TypeError.
+        """
+        if not isinstance(layout, Layout):
+            raise TypeError(f"view({layout!r}): give a Layout, or use reshape for other sizes")
         return Tensor(replace(self.array, layout=layout))
 
     @property
@@ -302,7 +307,7 @@ class Tensor(Operators, FunctionMethods, OperationMethods):
             if isinstance(target, str) and target in devices.NAMES:
                 result = result.to_device(target)
             else:
-                result = result.astype(target)
+                result = result.astype(_target(target))
         return result
 
     def numpy(self, *, copy: bool = False) -> NDArray[Any]:
@@ -416,7 +421,8 @@ class Tensor(Operators, FunctionMethods, OperationMethods):
         return self.shape[0]
 
     def __contains__(self, value: Any) -> bool:
-        return bool((self == value).any())
+        found: Any = self == value
+        return found is not False and bool(found.any())
 
     def __setitem__(self, key: Any, value: Any) -> None:
         raise TypeError(
@@ -438,6 +444,15 @@ class Tensor(Operators, FunctionMethods, OperationMethods):
             facts.append(f"name={self.metadata.name!r}")
         gap = "\n       " if "\n" in values else " "
         return f"tensor({values},{gap}{', '.join(facts)})"
+
+
+def _target(given: DtypeLike) -> Dtype:
+    """The dtype that `to` was given, where it may as well be given a device."""
+    try:
+        return dt.parse(given)
+    except DtypeError as problem:
+        places = " and ".join(map(repr, devices.NAMES))
+        raise DtypeError(f"{problem}; devices are {places}") from None
 
 
 def _sizes(given: Sequence[Any]) -> tuple[int, ...]:

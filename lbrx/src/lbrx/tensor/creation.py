@@ -264,6 +264,8 @@ def stack(tensors: Sequence[Any], axis: int = 0) -> Tensor:
     >>> lbrx.stack([lbrx.ones(3), lbrx.zeros(3)], axis=1).shape
     (3, 2)
     """
+    if not len(tensors):
+        raise ShapeError("stack of no tensors: give one or more")
     parts = _on_one_device(tensors)
     if len({part.shape for part in parts}) > 1:
         shapes = list_of(part.shape for part in parts)

@@ -50,12 +50,17 @@ def array_of(data: Any, device: str, dtype: DtypeLike | None = None) -> Array:
     number = as_scalar(data)
     if number is not None:
         own = isinstance(data, np.generic) and not isinstance(data, float)
-        kind = dt.parse(data.dtype if own else type(number)) if dtype is None else dt.parse(dtype)
+        alone = dt.parse(data.dtype) if own else dt.of_scalar(number)
+        kind = alone if dtype is None else dt.parse(dtype)
         return move(host_scalar(number, kind), device)
     values = _numpy(data)
     is_array = hasattr(data, "__array__") or hasattr(data, "__dlpack__")
     if values.dtype.kind not in "biuf" and values.dtype not in (d.numpy for d in dt.ALL):
-        raise DtypeError(f"{type(data).__name__} of {values.dtype} is not numeric: give numbers")
+        large = values.dtype == object and all(isinstance(x, int) for x in values.flat)
+        facts = (
+            "has integers beyond 64 bits: give floats" if large else "is not numeric: give numbers"
+        )
+        raise DtypeError(f"{type(data).__name__} of {values.dtype} {facts}")
     if dtype is not None:
         wanted = dt.parse(dtype)
         if not is_array and values.size and values.dtype.kind in "iu":
@@ -207,12 +212,18 @@ def _with_typed_numbers(op: Op, operands: Sequence[_UntypedOperand]) -> list[Arr
             own = dt.of_scalar(_value(item))
             dtype = dt.result_type(*known) if role is Role.VALUE else own
             if op.family is OpFamily.COMPARISON and not dt.holds(dtype, _value(item)):
-                # Compare in a wider dtype, except with uint64: promoting it to int64 would wrap.
-                dtype = own if dtype is not dt.uint64 else dtype
+                # Compare in a wider dtype, or with infinity if an integer dtype would wrap.
+                fits = dtype is not dt.uint64 and dt.holds(dt.int64, _value(item))
+                item, dtype = (item, dt.int64) if fits else _beyond(item)
             elif op.dtype_rule is rules.floating and not dt.holds(dtype, _value(item)):
                 dtype = dt.float32  # uint8 / 256 is a division of floats
             result.append(_number_array(item, dtype))
     return result
+
+
+def _beyond(item: Scalar | TracedNumber) -> tuple[Scalar, Dtype]:
+    """What compares with integers as a number outside of their range does."""
+    return math.copysign(math.inf, _value(item)), dt.float32
 
 
 def _value(item: Scalar | TracedNumber) -> Scalar:

@@ -31,6 +31,8 @@ class Operators:
 
         @staticmethod
         def _call(name: str, *values: Any, **attributes: Any) -> Tensor: ...
+        @property
+        def _tensor(self) -> Tensor: ...
 
     def __add__(self, other: Any) -> Tensor:
         return self._call("add", self, other)
@@ -124,6 +126,9 @@ class Operators:
 
     def __abs__(self) -> Tensor:
         return self._call("abs", self)
+
+    def __round__(self, decimals: int | None = None) -> Tensor:
+        return self._tensor.round(decimals or 0)
 
     def __invert__(self) -> Tensor:
         return self._call("bitwise_invert", self)
