@@ -93,7 +93,7 @@ def _run(call: Call, cached: str, short: Dtype) -> tuple[Array, ...]:
     """Kernels exist for rows of float32 and of the type `short`."""
     cache, rows, positions = (x for x in call.inputs if x is not None)
     gpu, (spec,) = call.gpu, call.outputs
-    result = _target(gpu, cache, spec)
+    result = target(gpu, cache, spec)
     if rows.dtype not in (short, dt.float32):
         rows = elementwise.cast(gpu, rows, dt.float32)
     places = placed(gpu, positions)
@@ -116,7 +116,7 @@ def _run(call: Call, cached: str, short: Dtype) -> tuple[Array, ...]:
     return (result,)
 
 
-def _target(gpu: Context, cache: Array, spec: Spec) -> Array:
+def target(gpu: Context, cache: Array, spec: Spec) -> Array:
     """The array to write: a cache's own memory from its first element on, else a copy."""
     if not written_in_place(cache):
         copy = empty(gpu, spec)

@@ -17,7 +17,7 @@ from lbrx.kernels import elementwise
 from lbrx.kernels.arrays import buffer_of, empty, kernel_name, placed, size_class, whole_buffer
 from lbrx.kernels.registry import Call, KernelFamily, Sample, computes
 from lbrx.metal import Buffer, Context, DeviceInfo, Pipeline
-from lbrx.ops import Spec
+from lbrx.ops import Attributes, Spec
 from lbrx.shape import Layout
 from lbrx.storage import Array
 
@@ -64,18 +64,27 @@ class RopeOperands:
 
     def arguments(self, gpu: Context, problem: RopeProblem) -> list[Buffer | bytes | None]:
         """In the order of the kernels' parameters."""
-        speeds: Buffer | bytes = self.speeds
-        if len(self.speeds) > INLINE_BYTES:
-            speeds = gpu.upload(np.frombuffer(self.speeds, np.uint8))
-        x, positions = self.x.layout, self.positions.layout
-        record = struct.pack(
-            "8q5I4x",
-            *(x.offset, *x.strides[:-1], positions.offset, *positions.strides),
-            *(*problem.rows, problem.pairs, problem.features),
-        )
         factors = None if self.factors is None else buffer_of(self.factors)
         arrays = whole_buffer(self.x), whole_buffer(self.positions)
-        return [*arrays, factors, speeds, whole_buffer(self.out), record]
+        speeds = inline(gpu, self.speeds)
+        made = record(self.x, self.positions, problem.pairs)
+        return [*arrays, factors, speeds, whole_buffer(self.out), made]
+
+
+def inline(gpu: Context, speeds: bytes) -> Buffer | bytes:
+    """An argument for many bytes."""
+    many = len(speeds) > INLINE_BYTES
+    return gpu.upload(np.frombuffer(speeds, np.uint8)) if many else speeds
+
+
+def record(x: Array, positions: Array, pairs: int) -> bytes:
+    """The `Rope` record of rope.h, of rows and positions as `by_position` gives them."""
+    rows, places = x.layout, positions.layout
+    return struct.pack(
+        "8q5I4x",
+        *(rows.offset, *rows.strides[:-1], places.offset, *places.strides),
+        *(*places.shape, pairs, rows.shape[-1]),
+    )
 
 
 family: KernelFamily[RopeProblem] = KernelFamily("rope")
@@ -91,29 +100,40 @@ def run(call: Call) -> tuple[Array, ...]:
     (spec,) = call.outputs
     x = elementwise.cast(gpu, placed(gpu, x), spec.dtype)
     features = spec.shape[-1]
-    pairs = (features if given["dims"] is None else given["dims"]) // 2
+    pairs = rotated_pairs(given, features)
     if pairs == 0:
         return (x,)
     out = empty(gpu, spec)
     if out.layout.size == 0:
         return (out,)
-    x, positions = _rows(gpu, x, _counted(gpu, positions))
+    x, positions = by_position(gpu, x, counted(gpu, positions))
     problem = RopeProblem(
         *(spec.dtype, positions.dtype, positions.layout.shape, pairs, features),
         interleaved=bool(given["interleaved"]),
         has_factors=factors is not None,
         shared=positions.layout.strides[1] == 0 or positions.layout.shape[1] == 1,
-        aligned=_aligned(x, pairs),
+        aligned=is_aligned(x, pairs),
     )
-    if factors is not None:
-        factors = elementwise.cast(gpu, placed(gpu, factors), dt.float32)
-        factors = elementwise.contiguous(gpu, factors)
-    speeds = _speeds(pairs, float(given["base"]), float(given["scale"]))
-    family.run(gpu, problem, RopeOperands(x, positions, factors, speeds, out))
+    speeds = speeds_of(pairs, float(given["base"]), float(given["scale"]))
+    operands = RopeOperands(x, positions, plain_factors(gpu, factors), speeds, out)
+    family.run(gpu, problem, operands)
     return (out,)
 
 
-def _counted(gpu: Context, positions: Array) -> Array:
+def plain_factors(gpu: Context, factors: Array | None) -> Array | None:
+    """Factors as the kernels read them."""
+    if factors is None:
+        return None
+    return elementwise.contiguous(gpu, elementwise.cast(gpu, placed(gpu, factors), dt.float32))
+
+
+def rotated_pairs(attributes: Attributes, features: int) -> int:
+    """Pairs of features that are rotated."""
+    dims = attributes["dims"]
+    return int(features if dims is None else dims) // 2
+
+
+def counted(gpu: Context, positions: Array) -> Array:
     """Positions as int32 or int64."""
     positions = placed(gpu, positions)
     if positions.dtype in (dt.int32, dt.int64):
@@ -123,7 +143,7 @@ def _counted(gpu: Context, positions: Array) -> Array:
 
 
 @lru_cache(maxsize=64)
-def _speeds(pairs: int, base: float, scale: float) -> bytes:
+def speeds_of(pairs: int, base: float, scale: float) -> bytes:
     """Turns per position, each as two floats whose sum is more precise."""
     exponents = -np.arange(pairs, dtype=np.float64) / pairs
     turns = scale * base**exponents / (2 * math.pi)
@@ -131,7 +151,7 @@ def _speeds(pairs: int, base: float, scale: float) -> bytes:
     return np.stack([high, (turns - high).astype(np.float32)], -1).tobytes()
 
 
-def _rows(gpu: Context, x: Array, positions: Array) -> tuple[Array, Array]:
+def by_position(gpu: Context, x: Array, positions: Array) -> tuple[Array, Array]:
     """x as (outer, repeat, inner, features), and its positions as (outer, repeat, inner)."""
     *rows, features = x.layout.shape
     rows = [1] * (ROW_AXES - len(rows)) + rows
@@ -156,11 +176,12 @@ def _is_unit(layout: Layout) -> bool:
     return layout.shape[-1] == 1 or layout.strides[-1] == 1
 
 
-def _aligned(x: Array, pairs: int) -> bool:
+def is_aligned(x: Array, pairs: int, vector: int = CHUNK_BYTES) -> bool:
+    """Whether rows and halves of rows start at multiples of a vector."""
     layout, width = x.layout, x.dtype.itemsize
     counts = (pairs, layout.shape[-1], layout.offset, *layout.strides[:-1])
     offset = whole_buffer(x).offset
-    return offset % CHUNK_BYTES == 0 and all(n * width % CHUNK_BYTES == 0 for n in counts)
+    return offset % vector == 0 and all(n * width % vector == 0 for n in counts)
 
 
 def _pipeline(gpu: Context, problem: RopeProblem, variant: str) -> Pipeline:

@@ -8,14 +8,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from lbrx.kernels import RUNNERS, elementwise, fused_rows, host, matmul
+from lbrx.kernels import RUNNERS, elementwise, fused_rows, host, matmul, rope_write
 from lbrx.kernels.finishing import FINISHERS, Finish
 from lbrx.kernels.registry import Call, Runner, under
+from lbrx.kernels.rope_write import RowPart
 from lbrx.metal import Context, context
 from lbrx.metal.commands import Work, working
 from lbrx.ops import Op, Spec, arithmetic
 from lbrx.scheduler.fusion import KernelPlan, computation, plan
 from lbrx.scheduler.graph import Node, Pending, identity, in_order, node_of, settle
+from lbrx.scheduler.row_writes import RowsNode, grouped, rotation_of
 from lbrx.scheduler.tracing import refuse_inputs
 from lbrx.storage import Array
 
@@ -29,7 +31,7 @@ def run(targets: Sequence[Node]) -> None:
     gpu = context()
     order = in_order(targets)
     refuse_inputs(order)
-    kernels = deque(plan(order, targets))
+    kernels = deque(grouped(plan(order, targets), targets, gpu.info))
     del order
     while kernels:
         kernel = kernels.popleft()
@@ -51,6 +53,8 @@ def _encoded(gpu: Context, kernel: KernelPlan) -> tuple[Array, ...]:
         given = tuple(None if x is None else _real(x) for x in product.inputs)
         call = Call(gpu, product.matmul.op, given, product.attributes, node.outputs)
         return matmul.finished_product(call)
+    if kernel.writes:
+        return _written(gpu, kernel.writes)
     if kernel.source is not None:
         return _finished(gpu, kernel, kernel.source)
     if kernel.is_fused:
@@ -72,6 +76,17 @@ def _finished(gpu: Context, kernel: KernelPlan, source: Node) -> tuple[Array, ..
     given = tuple(None if x is None else _real(x) for x in source.inputs)
     call = Call(gpu, source.op, given, source.attributes, source.outputs)
     return FINISHERS[source.op.name].run(call, Finish(replace(what, inputs=inputs), place))
+
+
+def _written(gpu: Context, writes: Sequence[RowsNode]) -> tuple[Array, ...]:
+    """Rows that are rotated or written to caches, in one kernel."""
+    parts = [
+        RowPart(_real(each.x), each.node.outputs[0], each.cache, each.pairs) for each in writes
+    ]
+    rotation = rotation_of(writes)
+    if rotation is not None and rotation.factors is not None:
+        rotation = replace(rotation, factors=_real(rotation.factors))
+    return rope_write.compute(gpu, parts, _real(writes[0].positions), rotation)
 
 
 def _runner(op: Op) -> Runner:

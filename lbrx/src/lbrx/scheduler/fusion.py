@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from lbrx import dtype as dt
 from lbrx import env
@@ -30,6 +30,9 @@ from lbrx.scheduler.epilogue import FinishedProduct, product_of
 from lbrx.scheduler.graph import Node, identity, node_of
 from lbrx.shape import Layout, Shape
 from lbrx.storage import Array
+
+if TYPE_CHECKING:
+    from lbrx.scheduler.row_writes import RowsNode
 
 MAX_BUFFERS = 28  # of 31: the root and the sizes and strides need one each
 # Of the operations in one kernel, by `_cost`. A chain cut at this cost compiles sooner, and on
@@ -65,6 +68,8 @@ class KernelPlan:
     """The product that the kernel computes and finishes, if any."""
     source: Node | None = None
     """The operation in whose kernel the nodes are computed, if it takes steps after it."""
+    writes: tuple[RowsNode, ...] = ()
+    """Rows that the kernel rotates or writes to a cache, if that is what it does."""
     reads: Reads = field(default_factory=dict)
     cost: int = 0
     """The sum of the costs of the nodes inside."""
