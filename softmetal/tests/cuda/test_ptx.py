@@ -122,6 +122,29 @@ kernel void k(device KIND* x, device float* y, threadgroup KIND* s [[threadgroup
 """
 
 
+PREFETCHES = """
+#include <softmetal/prefetch>
+kernel void k(device const float* w, device float* x, constant uint& n, uint i [[thread_position_in_grid]]) {
+  if (i == 0) softmetal::prefetch(w, n * sizeof(float));
+  softmetal::await_previous();
+  x[i] += w[i];
+}
+"""
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_prefetches(architecture, tmp_path, ptxas_path):
+    """Where kernels begin early, one that says where it waits does not wait at its entry."""
+    program = compiler.compile_library(HEAD + PREFETCHES, CompileOptions())
+    artifact = compiler.compile_kernel(program, "k", {}, target=PtxTarget(architecture))
+    text = artifact.path.read_text()
+    early = architecture != "sm_80"
+    assert text.count("griddepcontrol.wait;") == text.count("cp.async.bulk.prefetch.L2") == early
+    assert text.find("cp.async.bulk") <= text.find("griddepcontrol.wait;") <= text.find("st.global")
+    ptxas.assemble(artifact.path, architecture, tmp_path / "k.cubin")
+    assert (tmp_path / "k.cubin").stat().st_size
+
+
 @pytest.mark.parametrize("kind", ["half", "bfloat", "float"])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_tiles(architecture, kind, tmp_path, ptxas_path):

@@ -27,6 +27,7 @@ KEPT = 32  # elements that a thread keeps in registers, as in rows.h
 VECTOR = 16  # bytes that a thread loads at once
 RAGGED_FROM = 64  # elements of a row that is worth loading as vectors if it begins within one
 GROUP_ROWS = 8  # simdgroups in a threadgroup, each with its own row
+FEW_ROWS = 32
 THREADS = 512  # in the largest team; the registers for KEPT elements limit it
 SERIAL_PART = 1 << 15
 SERIAL_SPLIT = 1 << 16  # from this length a row is split over several cores
@@ -211,7 +212,10 @@ def _simdgroup(problem: RowProblem) -> Threads:
 
 
 def _threadgroup(problem: RowProblem) -> Threads:
-    threads = -(-_places(problem) // (KEPT * SIMD_WIDTH)) * SIMD_WIDTH
+    # Few rows leave most of a GPU idle, and more threads finish a row sooner.
+    few = problem.count <= FEW_ROWS and not policy().deterministic
+    least = VECTOR // problem.dtype.itemsize if few else KEPT
+    threads = min(-(-_places(problem) // (least * SIMD_WIDTH)) * SIMD_WIDTH, THREADS)
     return (threads, problem.count, 1), (threads, 1, 1)
 
 

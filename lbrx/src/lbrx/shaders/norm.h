@@ -1,5 +1,6 @@
 // Layer norm and RMS norm, optionally of a sum of two arrays. The summary of a row is its mean and the
 // sum of squares around it; RMS norm uses 0 as the mean.
+#include "early.h"
 #include "rows.h"
 
 constant bool CENTRED [[function_constant(0)]];   // layer norm
@@ -212,6 +213,8 @@ kernel void norm_threadgroup(
     OPERANDS(V), uint2 at [[thread_position_in_grid]],
     uint2 threads [[threads_per_threadgroup]]) {
   threadgroup float shared[SIMD_WIDTH];
+  if (WEIGHT && at.x == 0 && at.y == 0) prefetch(weight, rows.length * sizeof(T));
+  await_previous();
   NORM(T, V).whole(TeamOf<T, V, RAGGED>{at.x, threads.x, shared}, rows, at.y);
 }
 

@@ -35,6 +35,11 @@ _ESTIMATED = re.compile(
 # in between prevents it.
 _BYTE_STORE = re.compile(r"\tst\.([\w.]+)\.b8 \t(\[[^\]]*\]), (%r\d+);\n")
 _HALVED_STORE = r"\t{ .reg .b16 %low; cvt.u16.u32 %low, \3; st.\1.b8 \2, %low; }\n"
+# A kernel that waits where it says so does not wait at its entry (target/prefetch.h).
+_ENTRY_WAIT = re.compile(
+    r'^ *(?:tail )?call void asm sideeffect "griddepcontrol\.wait;",.*\n', re.M
+)
+_OWN_WAIT = '"griddepcontrol.wait; // here"'
 _BEGIN = "#pragma clang force_cuda_host_device begin\n"
 _END = "#pragma clang force_cuda_host_device end\n"
 _ASSEMBLY = re.compile(r'__asm__(?: volatile)?\(((?:\s*"[^"]*")+)')
@@ -53,6 +58,7 @@ def generate(source: KernelSource, architecture: str, stoppable: bool) -> Genera
     """Compile a kernel; its loops can be ended if it is `stoppable`."""
     ir = _bounded(_optimised(source, architecture), source)
     stages.refuse(ir, _own_assembly())
+    ir = _ENTRY_WAIT.sub("", ir) if _OWN_WAIT in ir else ir
     ir = alignment.with_misaligned_vectors(ir, entry_name(source.function.name), _alignments(ir))
     checked = instrumented(ir) if source.checked else None
     ir = checked.ir if checked else ir
@@ -66,10 +72,13 @@ def generate(source: KernelSource, architecture: str, stoppable: bool) -> Genera
 
 
 def _hopper(ptx: str) -> str:
-    """Products of warpgroups exist in code for Hopper's own architecture alone."""
-    if "wgmma." not in ptx:
+    """Products of warpgroups exist in code for Hopper's own architecture alone, and asynchronous
+    copies from version 8.0 on."""
+    if "wgmma." in ptx:
+        ptx = ptx.replace(".target sm_90", ".target sm_90a")
+    elif "cp.async.bulk." not in ptx:
         return ptx
-    return ptx.replace(".version 7.8", ".version 8.0").replace(".target sm_90", ".target sm_90a")
+    return ptx.replace(".version 7.8", ".version 8.0")
 
 
 def _optimised(source: KernelSource, architecture: str) -> str:
