@@ -8,7 +8,7 @@ import pytest
 import lbrx
 from lbrx import dtype as dt
 from lbrx import metal
-from lbrx.kernels import forced
+from lbrx.kernels import forced, quantized_matmul
 from lbrx.kernels.finishing import FINISHERS
 
 
@@ -34,8 +34,11 @@ CHAINS = [biased_gelu, gated, scaled_rows, positive]
 @pytest.fixture
 def tiles(monkeypatch):
     """Products in tiles, which processors would not choose."""
-    finisher = replace(FINISHERS["matmul"], accepts=lambda info: True)
-    monkeypatch.setitem(FINISHERS, "matmul", finisher)
+    for name in ("matmul", "quantized_matmul"):
+        finisher = replace(FINISHERS[name], accepts=lambda info: True)
+        monkeypatch.setitem(FINISHERS, name, finisher)
+    ways = {"tiles": quantized_matmul.TIMES_ROWS["tiles"]}
+    monkeypatch.setattr(quantized_matmul, "TIMES_ROWS", ways)
     with forced(matmul="tiles"):
         yield
 
@@ -84,3 +87,52 @@ def test_same_bits(chain, dtype, batch, tiles, rng):
     (name,) = names
     assert name.endswith(":tiles")
     assert not name.startswith("matmul:")
+
+
+@pytest.mark.parametrize(
+    ("variant", "chain", "dtype"),
+    [
+        ("tiles", biased_gelu, dt.float16),
+        ("panels", scaled_rows, dt.float32),
+        *(
+            pytest.param(variant, chain, dtype, marks=pytest.mark.full)
+            for variant in ("tiles", "panels")
+            for chain in CHAINS
+            for dtype in (dt.float32, dt.float16, dt.bfloat16)
+        ),
+    ],
+)
+def test_same_bits_of_quantized(variant, chain, dtype, tiles, rng, monkeypatch):
+    """Panels of 10 rows of the weight: the last one is shorter."""
+    monkeypatch.setattr(quantized_matmul, "PANELS", (10 * 4 * 64, 10 * 2 * 64))
+    x, y, *rest = operands(rng, (2,), 19, 45, 64, dtype)
+    weight = lbrx.quantize(y.mT.astype("float32").contiguous(), "q4_0")
+    lbrx.eval(x, weight, *rest)
+    with forced(quantized_matmul=variant):
+        product = lbrx.linear(x, weight)
+        lbrx.eval(product)
+        expected = chain(product, *rest).astype("float32").numpy()
+        result, names = kernels(lambda: chain(lbrx.linear(x, weight), *rest))
+    np.testing.assert_array_equal(result.astype("float32").numpy(), expected)
+    on_gpu = metal.context().info.simd_hardware
+    if variant == "tiles" or on_gpu or dtype is dt.float32:
+        (name,) = (name for name in names if name.endswith(f":{variant}"))
+        assert not name.startswith("quantized_matmul:")
+
+
+def test_rows_that_are_not_evenly_spaced(tiles, rng):
+    """Steps that read such an operand have a kernel of their own."""
+    x, y, *_ = operands(rng, (3, 2), 5, 8, 16, dt.float32)
+    other = lbrx.tensor(rng.standard_normal((3, 4, 5, 8)).astype(np.float32), device="metal")
+    lbrx.eval(x, y)
+    result, names = kernels(lambda: x @ y + other[:, :2])
+    assert "matmul:tiles" in names
+    expected = x.numpy().astype(np.float64) @ y.numpy() + other.numpy()[:, :2]
+    np.testing.assert_allclose(result.numpy(), expected, atol=1e-4)
+
+
+def test_a_vector_has_no_columns(tiles, rng):
+    x, y, _, residual, _ = operands(rng, (), 9, 8, 16, dt.float32)
+    result = x @ y[:, 0] + residual[:, 1]
+    expected = x.numpy().astype(np.float64) @ y.numpy()[:, 0] + residual.numpy()[:, 1]
+    np.testing.assert_allclose(result.numpy(), expected, atol=1e-4)

@@ -17,9 +17,7 @@ from lbrx.metal import context
 
 SOURCE = """
 #include "matmul_tiles.h"
-template [[host_name("product")]] kernel void matmul_tiles<{type}, {type}, Tiling<{tiling}>>(
-    device const {type}*, device const {type}*, device const {type}*, device {type}*,
-    constant Product&, constant uint&, threadgroup float4*, uint3, uint3, uint, uint, uint);
+TILES_INSTANCE("product", {type}, {type}, {type}, {tiling})
 """
 ROUNDING = {dt.float32: 2.0**-23, dt.float16: 2.0**-10, dt.bfloat16: 2.0**-7}
 TYPES = {dt.float16: "half", dt.bfloat16: "bfloat", dt.float32: "float"}
@@ -30,11 +28,11 @@ NARROW = Tiling("narrow", 2, 1, 16, 32, 32, 3, 1.0)  # fits the 32 KiB of most d
 def product(x, y, dtype, tiling, transposed=(False, False)):
     """x @ y by one kernel, from operands that are stored transposed or not."""
     gpu, (m, k), n = context(), x.shape, y.shape[1]
-    numbers = ", ".join(map(str, (tiling.down, tiling.across, tiling.rows, tiling.columns)))
-    tiles = f"{numbers}, {tiling.depth}, {tiling.stages}"
+    tiles = ", ".join(map(str, tiling.sizes))
     stored = [a.T.copy() if t else a for a, t in zip((x, y), transposed, strict=True)]
     aligned = all(a.shape[1] * dtype.itemsize % 16 == 0 for a in stored)
-    constants = {0: 0, 1: transposed[0], 2: transposed[1], 3: aligned, 4: 1}
+    at_once = 8 if n % 8 == 0 else 2 - n % 2
+    constants = {0: 0, 1: transposed[0], 2: transposed[1], 3: aligned, 4: 1, 5: at_once}
     pipeline = gpu.shaders.pipeline(
         *("tiles_tested", "product", constants),
         safe_math=True,

@@ -47,7 +47,6 @@ GROUPED_KEYS = 128  # of a chunk, at least
 GROUPED_ALONE = 128 << 10  # bytes of keys and values for which a second kernel is not worth it
 GROUPED_PER_CORE = 8  # simdgroups
 SOME_CORES = 32  # of GPUs that do not say how many they have
-MANY_KEYS = 128  # of a flash kernel at a time, on tensor cores
 MERGE_VALUES = 16  # features of a result that one thread merges
 
 
@@ -316,6 +315,7 @@ class FlashBlocks:
     rows: int  # queries of a simdgroup
     groups: int  # simdgroups
     keys: int  # at a time
+    ahead: bool = False  # whether the next keys and values are copied while these are used
 
     @property
     def queries(self) -> int:
@@ -323,9 +323,9 @@ class FlashBlocks:
         return self.groups * self.rows
 
     def memory(self, depth: int) -> int:
-        """Bytes of threadgroup memory: keys and values in padded rows; with many, those of two
-        blocks, and the queries, from a multiple of 1024 on."""
-        if self.keys < MANY_KEYS:
+        """Bytes of threadgroup memory: keys and values in padded rows; or those of two blocks, and
+        the queries, from a multiple of 1024 on."""
+        if not self.ahead:
             return 2 * self.keys * (depth * self.factor.itemsize + COPIED)
         return (self.queries + 4 * self.keys) * depth * self.factor.itemsize + 1024
 
@@ -335,7 +335,7 @@ def flash_blocks(info: DeviceInfo, problem: AttentionProblem) -> FlashBlocks:
     depth, dtype = problem.depth, problem.dtype
     if dtype.itemsize == 2 and has_tensor_cores(info):
         if depth in (64, 128):
-            return FlashBlocks("flash_large", dtype, 16, 8, MANY_KEYS)
+            return FlashBlocks("flash_large", dtype, 16, 4, 8192 // depth, ahead=True)
         return FlashBlocks("flash_large", dtype, 16, 4, 32 if depth == 256 else 64)
     if dtype is dt.float16:
         return FlashBlocks("flash", dtype, 8, 4, 16 if depth == 256 else 32)

@@ -95,6 +95,11 @@ class Tiling:
         )
         return sum(sides) * dtype.itemsize * self.stages
 
+    def memory_with(self, dtype: Dtype, steps: ProductSteps | None) -> int:
+        """The same for a kernel that computes steps, whose sums go through it."""
+        sums = 0 if steps is None else 4 * self.m * (self.n + 4)
+        return max(self.memory(dtype), sums)
+
     @property
     def share(self) -> float:
         """The time of a threadgroup, relative to others with the same k."""
@@ -175,19 +180,31 @@ def splitk(
 
 
 def times_rows(
-    gpu: Context, x: Array, y: Array, result: Array, column: int, name: str, variant: str
+    gpu: Context,
+    x: Array,
+    y: Array,
+    result: Array,
+    column: int,
+    label: tuple[str, str],
+    steps: ProductSteps | None = None,
 ) -> None:
     """x times the transposed of y, of one dtype and contiguous, into columns of the result."""
     (m, k), (n, _), (_, columns) = x.layout.shape, y.layout.shape, result.layout.shape
     problem = MatmulProblem(m, n, k, x.dtype, Matrix(False, k), Matrix(True, k), row=columns)
     size, out = result.dtype.itemsize, buffer_of(result)
     out = out.slice(column * size, out.size - column * size)
-    given: list[Buffer | bytes] = [buffer_of(x), buffer_of(y), bytes(size), out]
+    given: list[Buffer | bytes] = [buffer_of(x), buffer_of(y), bytes(x.dtype.itemsize), out]
     tiling = tiling_for(gpu.info, problem)
-    _dispatch_tiles(gpu, problem, "whole", tiling, given, k, (name, variant))
+    after = None if steps is None else steps.from_column(column)
+    _dispatch_tiles(gpu, problem, "whole", tiling, given, k, label, after)
 
 
-@finishes("matmul", accepts=lambda info: info.simd_hardware and info.simdgroup_matrix)
+def takes_steps(info: DeviceInfo) -> bool:
+    """Whether products in tiles, with steps after them, are made for the device."""
+    return info.simd_hardware and info.simdgroup_matrix
+
+
+@finishes("matmul", accepts=takes_steps)
 def finished_matmul(call: Call, finish: Finish) -> tuple[Array, ...]:
     """A product and the elementwise steps after it: in one kernel where tiles compute it."""
     gpu, (spec,) = call.gpu, call.outputs
@@ -201,7 +218,8 @@ def finished_matmul(call: Call, finish: Finish) -> tuple[Array, ...]:
             result = empty(gpu, finish.computation.outputs[0][1])
             given = operands(problem, x, y, bias, result)
             tiling = tiling_for(gpu.info, problem)
-            _dispatch_tiles(gpu, problem, "whole", tiling, given, problem.k, steps=steps)
+            label = (steps.name, "tiles")
+            _dispatch_tiles(gpu, problem, "whole", tiling, given, problem.k, label, steps)
             return (result,)
     (product,) = matmul(call)
     return elementwise.compute(gpu, finish.after(product))
@@ -262,7 +280,7 @@ def _dispatch_tiles(
         2: problem.y.transposed,
         3: _aligned(problem, given),
         4: swizzle,
-        5: _stores_pairs(problem, given[3], steps),
+        5: _stored_at_once(problem, given[3], steps),
     }
     parts = -(-problem.k // depth)
     groups = (across << swizzle, -(-down >> swizzle), problem.members * parts)
@@ -275,13 +293,12 @@ def _dispatch_tiles(
         name = f"{steps.name}_{blake2b(text.encode(), digest_size=6).hexdigest()}"
         arguments += steps.operands
         made = pipeline_of(gpu, problem, name, constants, text.replace("NAME", f'"{name}"'))
-        label = (steps.name, "tiles")
     gpu.queue.dispatch(
         made,
         arguments,
         (groups[0] * tiling.threads, groups[1], groups[2]),
         (tiling.threads, 1, 1),
-        threadgroup_memory=(tiling.memory(problem.dtype),),
+        threadgroup_memory=(tiling.memory_with(problem.dtype, steps),),
         kernel=label[0],
         variant=label[1],
     )
@@ -306,8 +323,12 @@ def _aligned(problem: MatmulProblem, given: list[Buffer | bytes]) -> bool:
     )
 
 
-def _stores_pairs(problem: MatmulProblem, out: Buffer | bytes, steps: ProductSteps | None) -> bool:
-    """Whether two neighbours in a row of the result, of at most 32 bits, can be stored at once."""
+def _stored_at_once(problem: MatmulProblem, out: Buffer | bytes, steps: ProductSteps | None) -> int:
+    """Neighbours in a row of the result, of at most 32 bits, that a lane may store together."""
     assert isinstance(out, Buffer)
-    narrow = steps is None or (steps.stores.is_float and steps.stores.itemsize <= 4)
-    return narrow and out.offset % 8 == 0 and (problem.row or problem.n) % 2 == 0
+    stored = problem.dtype if steps is None else steps.stores
+    row = problem.row or problem.n
+    if stored.itemsize == 2 and is_aligned(out, row, (), stored, COPIED):
+        return 8
+    narrow = stored.is_float and stored.itemsize <= 4
+    return 2 if narrow and out.offset % 8 == 0 and row % 2 == 0 else 1

@@ -139,7 +139,7 @@ def _multiply(
 
 
 def times_rows(
-    gpu: Context, x: Array, y: Array, result: Array, column: int, name: str, variant: str
+    gpu: Context, x: Array, y: Array, result: Array, column: int, label: tuple[str, str]
 ) -> None:
     """x times the transposed of y, of one dtype and contiguous, into columns of the result."""
     (m, k), (n, _), (_, columns) = x.layout.shape, y.layout.shape, result.layout.shape
@@ -155,7 +155,7 @@ def times_rows(
         product.encodeToCommandBuffer_leftMatrix_rightMatrix_resultMatrix_(commands, *matrices)
 
     buffers = [buffer_of(x), buffer_of(y), buffer_of(result)]
-    gpu.queue.encode(name, buffers, encode, variant, written_at=frozenset({2}))
+    gpu.queue.encode(label[0], buffers, encode, label[1], written_at=frozenset({2}))
 
 
 def _even_members(problem: MatmulProblem) -> tuple[int, int, int]:

@@ -6,7 +6,7 @@ The kernel calls a generated function for each result, after the product is roun
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from lbrx.dtype import Dtype
@@ -35,6 +35,17 @@ class ProductSteps:
     """The input of the program that is the product."""
     operands: tuple[Buffer | bytes, ...]
     name: str
+
+    def from_column(self, first: int) -> ProductSteps:
+        """The same steps for a product that begins in another column of the result."""
+        *others, places = self.operands
+        assert isinstance(places, bytes)
+        moved = [
+            value
+            for start, row, column in struct.iter_unpack("3q", places)
+            for value in (start + first * column, row, column)
+        ]
+        return replace(self, operands=(*others, struct.pack(f"{len(moved)}q", *moved)))
 
     @property
     def stores(self) -> Dtype:
@@ -81,22 +92,22 @@ def _matrix_strides(layout: Layout) -> tuple[int, int] | None:
 
 @cache
 def _text(program: Program, place: int, first: int) -> str:
+    """A struct `Steps` with the operands, whose call computes one result, and macros for a kernel:
+    its parameters, their types, and how they make the struct."""
     others = [i for i in range(len(program.inputs)) if i != place]
     arrays = [i for i in array_inputs(program) if i != place]
-    types = {
-        i: f"constant {x.dtype.msl}&" if i not in arrays else f"device const {x.dtype.msl}*"
-        for i, x in enumerate(program.inputs)
-    }
-    named = [*(f"{types[i]} in{i}" for i in others), "constant StepPlaces& places"]
-    loads = [f"in{i}" for i in range(len(program.inputs))]
+    kinds = {i: f"device const {program.inputs[i].dtype.msl}*" for i in arrays}
+    kinds |= {i: f"constant {program.inputs[i].dtype.msl}&" for i in others if i not in arrays}
+    named = [*(f"{kinds[i]} in{i}" for i in others), "constant StepPlaces& places"]
+    loads = [f"*in{i}" for i in range(len(program.inputs))]
     for n, i in enumerate(arrays):
-        at = f"places.of[{n}]"
+        at = f"places->of[{n}]"
         loads[i] = f"in{i}[{at}.start + long(row) * {at}.row + long(column) * {at}.column]"
     loads[place] = "product"
     product, stored = program.inputs[place].dtype.msl, program.outputs[0][1].msl
-    kinds = ", ".join([*(types[i] for i in others), "constant StepPlaces&"])
+    types = ", ".join([*(kinds[i] for i in others), "constant StepPlaces&"])
     buffers = "".join(f", {each} [[buffer({first + n})]]" for n, each in enumerate(named))
-    given = ", ".join(["product", "row", "column", *(f"in{i}" for i in others), "places"])
+    given = ", ".join(f"in{i}" if i in arrays else f"&in{i}" for i in others)
     return "\n".join(
         [
             *preamble("elementwise.h", program.steps, program.excess),
@@ -106,15 +117,19 @@ def _text(program: Program, place: int, first: int) -> str:
             "struct StepPlaces {",
             f"  StepPlace of[{max(len(arrays), 1)}];",
             "};",
-            f"inline {stored} finished_steps({product} product, uint row, uint column,",
-            f"                               {', '.join(named)}) {{",
-            f"  {stored} result;",
-            *(f"  {line}" for line in computation(program, loads, ["result"])),
-            "  return result;",
-            "}",
+            "struct Steps {",
+            f"  using Product = {product};",
+            f"  using Stored = {stored};",
+            *(f"  {each.replace('&', '*')};" for each in named),
+            f"  {stored} operator()({product} product, uint row, uint column) const {{",
+            f"    {stored} result;",
+            *(f"    {line}" for line in computation(program, loads, ["result"])),
+            "    return result;",
+            "  }",
+            "};",
             f"#define STEP_PARAMETERS {buffers}",
-            f"#define STEP_TYPES , {kinds}",
-            f"#define STEPS(product, row, column) finished_steps({given})",
+            f"#define STEP_TYPES , {types}",
+            f"#define STEP_OPERANDS {{{given}{', ' if given else ''}&places}}",
             "",
         ]
     )

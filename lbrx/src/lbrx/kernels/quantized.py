@@ -110,8 +110,9 @@ def pipeline(
     given: Stored,
     values: Dtype,
     constants: dict[int, bool | int] | None = None,
+    before: str = "",
 ) -> Pipeline:
-    """A kernel for a scheme. Safe math, since a scale may be NaN."""
+    """A kernel for a scheme, with text before the shader. Safe math, since a scale may be NaN."""
     scale_type = TYPES.get(given.scale_type, 0)
     every = {0: TYPES[values], 1: scale_type, 2: given.scheme.elements, **(constants or {})}
     codec = given.scheme.codec
@@ -120,10 +121,10 @@ def pipeline(
             f"no kernel reads {given.scheme.name}: give its Scheme a codec, or dequantize first"
         )
     name = kernel_name(kernel, codec)
-    if not given.scheme.codec_source:
+    if not before and not given.scheme.codec_source:
         return gpu.shaders.pipeline(stem, name, every, safe_math=True)
-    own = f"{stem}_{codec}"
-    return gpu.shaders.pipeline(own, name, every, safe_math=True, source=_own(stem, given.scheme))
+    own = _own(stem, given.scheme) if given.scheme.codec_source else f'#include "{stem}.metal"'
+    return gpu.shaders.pipeline(f"{stem}_{codec}", name, every, safe_math=True, source=before + own)
 
 
 @cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
 
@@ -13,6 +13,7 @@ from lbrx import quant
 from lbrx.dtype import Dtype
 from lbrx.kernels import elementwise, matmul, matmul_tiles, mps
 from lbrx.kernels.arrays import buffer_of, empty, placed, reshaped, size_class
+from lbrx.kernels.finishing import Finish, finishes
 from lbrx.kernels.matmul import (
     EMULATED,
     MatmulProblem,
@@ -25,7 +26,8 @@ from lbrx.kernels.matmul import (
     peak,
     product_peak,
 )
-from lbrx.kernels.matmul_tiles import COPIED, Tiling, has_tensor_cores
+from lbrx.kernels.matmul_tiles import COPIED, Tiling, has_tensor_cores, takes_steps
+from lbrx.kernels.product_steps import ProductSteps, steps_of
 from lbrx.kernels.quantized import Stored, decode, pipeline, stored
 from lbrx.kernels.registry import Call, KernelFamily, Sample, computes, policy
 from lbrx.metal import Context, DeviceInfo
@@ -138,7 +140,11 @@ def rows_in_one_pass(problem: QuantizedProduct) -> int:
 # ---- panels of the weight, decoded in order ----
 
 # How a panel is multiplied: the variants of `matmul` that can write into columns of a result.
-TIMES_ROWS = {"mps": mps.times_rows, "tiles": matmul_tiles.times_rows}
+TIMES_ROWS: dict[str, Callable[[Context, Array, Array, Array, int, tuple[str, str]], None]] = {
+    "mps": mps.times_rows,
+    "tiles": matmul_tiles.times_rows,
+}
+LABEL = ("quantized_matmul", "panels")
 
 
 def _panel_type(info: DeviceInfo, problem: QuantizedProduct) -> Dtype:
@@ -178,22 +184,31 @@ def panels(
     gpu: Context, problem: QuantizedProduct, x: Array, weight: Stored, result: Array
 ) -> None:
     """Some rows of the weight at a time are decoded, and multiplied by MPS or in tiles."""
-    m, n, k = problem.m, problem.n, problem.k
     kind = _panel_type(gpu.info, problem)
-    x = elementwise.cast(gpu, x, kind)
     exact = problem.dtype is kind
-    product = reshaped(result, m, n) if exact else empty(gpu, Spec((m, n), kind))
-    step = _panel_rows(gpu.info, problem)
+    shape = (problem.m, problem.n)
+    product = reshaped(result, *shape) if exact else empty(gpu, Spec(shape, kind))
+    x = elementwise.cast(gpu, x, kind)
     multiply = TIMES_ROWS[_multiplication(gpu.info, problem)[0]]
+    for first, panel in _decoded(gpu, problem, weight):
+        multiply(gpu, x, panel, product, first, LABEL)
+    if not exact:
+        finish(gpu, _plain(problem), product, 1, None, result)
+
+
+def _decoded(
+    gpu: Context, problem: QuantizedProduct, weight: Stored
+) -> Iterator[tuple[int, Array]]:
+    """Panels of the weight, each with the number of its first row."""
+    n, k = problem.n, problem.k
+    step = _panel_rows(gpu.info, problem)
     for first in range(0, n, step):
-        spec = Spec((min(step, n - first), k), kind)
+        spec = Spec((min(step, n - first), k), _panel_type(gpu.info, problem))
         # From the second panel on, the pool reuses the same memory: the device works in order.
         panel = empty(gpu, spec)
         decode(gpu, weight.rows(first, spec.shape[0], k), buffer_of(panel), spec)
-        multiply(gpu, x, panel, product, first, "quantized_matmul", "panels")
+        yield first, panel
         del panel
-    if not exact:
-        finish(gpu, _plain(problem), product, 1, None, result)
 
 
 def _plain(problem: QuantizedProduct) -> MatmulProblem:
@@ -260,24 +275,70 @@ def _tiles_cost(info: DeviceInfo, problem: QuantizedProduct) -> float:
 @one_by_one
 def tiles(gpu: Context, problem: QuantizedProduct, x: Array, weight: Stored, result: Array) -> None:
     """Simdgroups multiply tiles; the weight is decoded in threadgroup memory."""
+    _dispatch_tiles(gpu, problem, x, weight, result, None)
+
+
+def _dispatch_tiles(
+    gpu: Context,
+    problem: QuantizedProduct,
+    x: Array,
+    weight: Stored,
+    result: Array,
+    steps: ProductSteps | None,
+) -> None:
     tiling = tiling_for(gpu.info, problem)
     factor = _factor(problem, tiling)
     weight = _aligned(gpu, weight)
     kind = "_".join(filter(None, (tiling.name, FACTORS[factor], "tiles")))
     given = buffer_of(x)
     aligned = is_aligned(given, problem.k, (), problem.dtype, COPIED)
+    arguments = [*weight.arguments, given, buffer_of(result), problem.packed()]
+    text = "" if steps is None else steps.text(len(arguments))
     gpu.queue.dispatch(
         pipeline(
             *(gpu, "quant_matmul", f"quantized_matmul_{kind}", weight, problem.dtype),
             {3: aligned},
+            text,
         ),
-        [*weight.arguments, given, buffer_of(result), problem.packed()],
+        [*arguments, *(() if steps is None else steps.operands)],
         (-(-problem.n // tiling.n) * tiling.threads, -(-problem.m // tiling.m), 1),
         (tiling.threads, 1, 1),
-        threadgroup_memory=(tiling.memory(factor),),
-        kernel="quantized_matmul",
+        threadgroup_memory=(tiling.memory_with(factor, steps),),
+        kernel="quantized_matmul" if steps is None else steps.name,
         variant="tiles",
     )
+
+
+@finishes("quantized_matmul", accepts=takes_steps)
+def finished_quantized_matmul(call: Call, finish: Finish) -> tuple[Array, ...]:
+    """A product and the elementwise steps after it: in one kernel where tiles compute it."""
+    gpu, (spec,) = call.gpu, call.outputs
+    steps = steps_of(finish)
+    given, *parts = call.inputs
+    assert given is not None
+    scheme, k = quant.find(call.attributes["scheme"]), given.layout.shape[-1]
+    m, n = math.prod(spec.shape[:-1]), spec.shape[-1]
+    problem = QuantizedProduct(scheme, m, n, k, spec.dtype)
+    chosen = family.choose(gpu.info, problem).name if m * n * k else ""
+    in_tiles = chosen == "tiles" or (
+        chosen == "panels"
+        and spec.dtype is _panel_type(gpu.info, problem)
+        and _multiplication(gpu.info, problem)[0] == "tiles"
+    )
+    if steps is None or not in_tiles:
+        (product,) = quantized_matmul(call)
+        return elementwise.compute(gpu, finish.after(product))
+    result = empty(gpu, finish.computation.outputs[0][1])
+    x = reshaped(elementwise.contiguous(gpu, placed(gpu, given)), m, k)
+    weight = stored(gpu, scheme, parts)
+    if chosen == "tiles":
+        _dispatch_tiles(gpu, problem, x, weight, result, steps)
+        return (result,)
+    x, rows = elementwise.cast(gpu, x, spec.dtype), reshaped(result, m, n)
+    for first, panel in _decoded(gpu, problem, weight):
+        label = (steps.name, "panels")
+        matmul_tiles.times_rows(gpu, x, panel, rows, first, label, steps)
+    return (result,)
 
 
 def _aligned(gpu: Context, weight: Stored) -> Stored:

@@ -383,7 +383,7 @@ kernel void attention_flash(
   using C = typename F::C;
   constexpr bool PLAIN = IsSame<T, C>::value && IsSame<KV, C>::value;
   constexpr bool TOGETHER = tile::Target<C>::WARPGROUPS && PLAIN && F::D % 64 == 0 && F::D <= 128 &&
-                            F::KEYS == 128;
+                            F::KEYS % 64 == 0 && F::GROUPS % 4 == 0;
   // Under a causal mask the last queries see most keys: they begin first.
   const Task task = task_of(a, lengths, group.y, groups.x - 1 - group.x, F::QUERIES);
   const HeadArrays<T, KV> head = {query + row_at(a.query, task.b, task.h, 0),

@@ -23,12 +23,13 @@
   INSTANCE("flash", name, type, kv_type, float, 128, 8, 4, 16) \
   INSTANCE("flash", name, type, kv_type, float, 256, 8, 4, 8)
 
-// For tensor cores, where those of Hopper take 128 keys at a time.
+// For tensor cores. Those of Hopper take four simdgroups together: small threadgroups, of which
+// several are on a core, compute weights while others multiply.
 #define LARGE(name, type, kv_type) \
-  INSTANCE("flash_large", name, type, kv_type, type, 64, 16, 8, 128) \
+  INSTANCE("flash_large", name, type, kv_type, type, 64, 16, 4, 128) \
   INSTANCE("flash_large", name, type, kv_type, type, 80, 16, 4, 64) \
   INSTANCE("flash_large", name, type, kv_type, type, 96, 16, 4, 64) \
-  INSTANCE("flash_large", name, type, kv_type, type, 128, 16, 8, 128) \
+  INSTANCE("flash_large", name, type, kv_type, type, 128, 16, 4, 64) \
   INSTANCE("flash_large", name, type, kv_type, type, 256, 16, 4, 32)
 
 FLOATS("float32_float32", float, float)

@@ -1,23 +1,16 @@
 // Matrix products in tiles that simdgroups multiply.
 #pragma once
 #include "matmul.h"
+#include "product_steps.h"
 #include "tile.h"
 
 constant bool X_TRANSPOSED [[function_constant(1)]];
 constant bool Y_TRANSPOSED [[function_constant(2)]];
 constant bool ALIGNED [[function_constant(3)]];  // rows begin at multiples of 16 bytes
 constant uint SWIZZLE [[function_constant(4)]];
-constant bool PAIRS [[function_constant(5)]];  // of results begin at multiples of their size
+constant uint STORED [[function_constant(5)]];  // neighbours that are stored at once: 1, 2 or 8
 
 using tile::Tiling;
-
-// Generated kernels compute elementwise steps on every result, with operands of their own:
-// kernels/product_steps.py.
-#ifndef STEPS
-#define STEP_PARAMETERS
-#define STEP_TYPES
-#define STEPS(product, row, column) product
-#endif
 
 // The operands of a threadgroup in threadgroup memory, each in the order that it has in device
 // memory.
@@ -206,6 +199,37 @@ struct Engine<T, G, true> {
 };
 #endif
 
+// From a sum to the result in a column: bias and activation.
+template <typename Out>
+struct Finishing {
+  device const Out* bias;
+  constant Product* p;
+
+  Out operator()(float sum, uint column) const {
+    return finished<Out>(sum, p->bias_column ? bias[min(column, p->n - 1)] : Out(0));
+  }
+};
+
+// Stores a lane's pairs of four blocks, sixteen bytes at once where lanes can exchange them.
+template <typename T, bool TOGETHER, uint SIZE = sizeof(T)>
+struct Whole {
+  static constant constexpr bool can = false;
+  static void store(thread const vec<T, 2>*, device T*, uint) {}
+};
+#ifdef LBRX_SOFTMETAL_TILES
+template <typename T>
+struct Whole<T, true, 2> {
+  static constant constexpr bool can = true;
+  static void store(thread const vec<T, 2>* pairs, device T* to, uint lane) {
+    uint words[4];
+#pragma unroll
+    for (uint b = 0; b < 4; b++) words[b] = as_type<uint>(pairs[b]);
+    softmetal::exchange_blocks(words);
+    *(device uint4*)(to + lane % 4 * 8) = uint4(words[0], words[1], words[2], words[3]);
+  }
+};
+#endif
+
 // A threadgroup computes M by N results of one batch member from a part of k, `depth` long; its z
 // is the member and the part. `out` has a plane for each part.
 template <typename T, typename Out, typename Stored, typename G>
@@ -234,28 +258,52 @@ kernel void matmul_tiles(device const T* x [[buffer(0)]], device const T* y [[bu
   engine.run(operands, p, (threadgroup T*)memory, simdgroup);
 
   out += (ulong(part) * (groups.z / parts) + member) * p.m * p.n;
+  const ResultPart result = {row, column, min(G::M, p.m - row), min(G::N, p.n - column),
+                             member * p.m + row};
+  const Finishing<Out> finishing = {bias, &p};
+#ifdef STEP_OPERANDS
+  using Through = SteppedResults<G>;
+  threadgroup float* sums = (threadgroup float*)memory;
+  tile::Copy<>::template wait<0>();
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  Through::put(sums, engine, simdgroup, lane);
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  const Steps steps = STEP_OPERANDS;
+  Through::store(steps, finishing, sums, out, p.out_row, result, STORED > 1, thread_index);
+#else
+  const bool whole = result.rows == G::M && result.columns == G::N;
+  constexpr uint BLOCKS = Computing::ACROSS < 4 ? Computing::ACROSS : 4;  // at a time
 #pragma unroll
   for (uint i = 0; i < Computing::DOWN; i++) {
     const uint r = row + Computing::row(simdgroup, lane, i);
+    device Stored* to = out + r * p.out_row;
 #pragma unroll
-    for (uint j = 0; j < Computing::ACROSS; j++) {
-      const uint c = column + Computing::column(simdgroup, lane, j);
-      const float2 pair = engine.pair(i, j);
-      if (r >= p.m || c >= p.n) continue;
-      const bool both = c + 1 < p.n;
-      device Stored* place = out + r * p.out_row + c;
-      const Out first = finished<Out>(pair.x, bias[c * p.bias_column]);
-      const Out second = finished<Out>(pair.y, bias[(both ? c + 1 : c) * p.bias_column]);
-      const vec<Stored, 2> results(STEPS(first, member * p.m + r, c),
-                                   STEPS(second, member * p.m + r, both ? c + 1 : c));
-      if (PAIRS && both) {
-        *(device vec<Stored, 2>*)place = results;
-      } else {
-        place[0] = results.x;
-        if (both) place[1] = results.y;
+    for (uint j = 0; j < Computing::ACROSS; j += BLOCKS) {
+      vec<Stored, 2> pairs[BLOCKS];
+#pragma unroll
+      for (uint b = 0; b < BLOCKS; b++) {
+        const uint c = column + Computing::column(simdgroup, lane, j + b);
+        const float2 pair = engine.pair(i, j + b);
+        pairs[b] = vec<Stored, 2>(finishing(pair.x, c), finishing(pair.y, c + 1));
+      }
+      if (Whole<Stored, TOGETHER>::can && STORED == 8 && whole) {
+        Whole<Stored, TOGETHER>::store(pairs, to + column + j * 8, lane);
+        continue;
+      }
+#pragma unroll
+      for (uint b = 0; b < BLOCKS; b++) {
+        const uint c = column + Computing::column(simdgroup, lane, j + b);
+        if (r >= p.m || c >= p.n) continue;
+        if (STORED > 1 && c + 1 < p.n) {
+          *(device vec<Stored, 2>*)(to + c) = pairs[b];
+        } else {
+          to[c] = pairs[b].x;
+          if (c + 1 < p.n) to[c + 1] = pairs[b].y;
+        }
       }
     }
   }
+#endif
 }
 
 #define TILES_INSTANCE(name, type, out, stored, ...)                                           \

@@ -1,5 +1,6 @@
 // Products with a quantized matrix in tiles: its values are decoded into threadgroup memory.
 #pragma once
+#include "product_steps.h"
 #include "quant_runs.h"
 #include "tile.h"
 
@@ -10,6 +11,12 @@ struct Product {
 constant bool ALIGNED [[function_constant(3)]];  // rows of x begin at multiples of 16 bytes
 
 using tile::Tiling;
+
+// From a sum to the product in a column.
+template <typename T>
+struct Rounded {
+  T operator()(float sum, uint) const { return T(sum); }
+};
 
 // The number of an element type on the host.
 template <typename T> struct TypeNumber { static constant constexpr uint value = FLOAT; };
@@ -79,6 +86,7 @@ struct Engine {
   static uint column(uint simdgroup, uint lane, uint j) {
     return simdgroup % G::ACROSS * G::COLUMNS + j * 8 + Results::column(lane);
   }
+  float2 pair(uint i, uint j) const { return sums.pair(i, j); }
 
   // With two stages the next values are read while the last ones are multiplied.
   void run(Weight weight, device const void* x, constant Product& p, uint row, uint column,
@@ -145,6 +153,7 @@ struct Engine<T, C, G, true> {
     return simdgroup * 16 + i * 8 + Lane::row(lane);
   }
   static uint column(uint, uint lane, uint j) { return j * 8 + Lane::column(lane); }
+  float2 pair(uint i, uint j) const { return sums.pair(i, j); }
 
   // The products of a turn end within the next one: three stages. Loads are two turns ahead of
   // decoding, as they take longer than a turn.
@@ -205,22 +214,36 @@ kernel void matmul_tiles(device const typename Run<C>::Word* data [[buffer(0)]],
                          uint2 group [[threadgroup_position_in_grid]],
                          uint thread_index [[thread_index_in_threadgroup]],
                          uint simdgroup [[simdgroup_index_in_threadgroup]],
-                         uint lane [[thread_index_in_simdgroup]]) {
+                         uint lane [[thread_index_in_simdgroup]] STEP_PARAMETERS) {
   constexpr bool TOGETHER = tile::Target<T>::WARPGROUPS && G::STAGES == 3 && G::DEPTH == 64;
   using Computing = Engine<T, C, G, TOGETHER>;
   const uint row = group.y * G::M, column = group.x * G::N;
   Computing engine;
   engine.run({(device const uchar*)data, scales, offsets, book}, x, p, row, column, (threadgroup T*)memory, thread_index,
              simdgroup);
+#ifdef STEP_OPERANDS
+  using Through = SteppedResults<G>;
+  threadgroup float* sums = (threadgroup float*)memory;
+  tile::Copy<>::template wait<0>();
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  Through::put(sums, engine, simdgroup, lane);
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  const Steps steps = STEP_OPERANDS;
+  const Rounded<Steps::Product> rounded;
+  const ResultPart result = {row, column, min(G::M, p.m - row), min(G::N, p.n - column), row};
+  Through::store(steps, rounded, sums, static_cast<device Steps::Stored*>(out), p.n, result, false,
+                 thread_index);
+#else
 #pragma unroll
   for (uint i = 0; i < Computing::DOWN; i++) {
     const uint r = row + Computing::row(simdgroup, lane, i);
 #pragma unroll
     for (uint j = 0; j < Computing::ACROSS; j++) {
       const uint c = column + Computing::column(simdgroup, lane, j);
-      const float2 pair = engine.sums.pair(i, j);
+      const float2 pair = engine.pair(i, j);
       if (r < p.m && c < p.n) put(out, ulong(r) * p.n + c, pair.x);
       if (r < p.m && c + 1 < p.n) put(out, ulong(r) * p.n + c + 1, pair.y);
     }
   }
+#endif
 }

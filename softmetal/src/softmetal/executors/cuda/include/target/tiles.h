@@ -111,6 +111,22 @@ template <unsigned Rows, unsigned Columns> struct tensor_sums {
   }
 };
 
+// The pairs of a lane in four blocks next to each other, as words. Afterwards the four lanes of a row
+// have a block's row of eight each, in the order of the blocks.
+template <unsigned Bit> SM_INLINE void exchange_pair(sm_u32& low, sm_u32& high) {
+  const bool upper = lane() & Bit;
+  const int sent = (int)(upper ? low : high);
+  const sm_u32 taken = (sm_u32)__nvvm_shfl_sync_bfly_i32(~0u, sent, Bit, 31);
+  low = upper ? taken : low;
+  high = upper ? high : taken;
+}
+SM_INLINE void exchange_blocks(sm_u32 (&words)[4]) {
+  exchange_pair<1>(words[0], words[1]);
+  exchange_pair<1>(words[2], words[3]);
+  exchange_pair<2>(words[0], words[2]);
+  exchange_pair<2>(words[1], words[3]);
+}
+
 template <class T, unsigned Rows, unsigned Depth> struct tensor_left {
   sm_u32 words[Rows / 16][Depth / 16][4];
 
