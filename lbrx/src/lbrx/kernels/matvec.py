@@ -9,6 +9,7 @@ from lbrx.kernels.matmul import (
     dispatching,
     family,
     is_aligned,
+    of_processor,
     operands,
     peak,
     pipeline,
@@ -23,8 +24,9 @@ DOT_COLUMNS, STRIP, NARROW_STRIP = 16, 1024, 256
 DOT_SIMD_COLUMNS, DOT_SIMD_THREADS = 8, 64
 STRIP_SIMD_COLUMNS, STRIP_SIMD_THREADS = 32, 256
 
-# Measured on two threads of a Zen 4: bytes of the matrix and operations per microsecond.
-SERIAL_BANDWIDTH = 38e3
+# Measured on two threads of a Zen 4, for processors that are not calibrated: bytes of the matrix
+# per second, and operations per microsecond.
+ZEN4_BANDWIDTH = 38e9
 SERIAL_SPEED = 80e3
 SPECIAL = (
     10.0  # microseconds that must be saved to justify compiling a kernel for this number of rows
@@ -37,6 +39,16 @@ def _few_rows(problem: MatmulProblem) -> tuple[bool, MatmulProblem]:
     """Whether the problem was transposed to have few rows, and the resulting problem."""
     swapped = problem.m > problem.n
     return swapped, problem.transposed if swapped else problem
+
+
+def _arranged(
+    problem: MatmulProblem, x: Array, y: Array, bias: Array | None, result: Array
+) -> tuple[MatmulProblem, list[Buffer | bytes]]:
+    """The problem with few rows, and the arguments of its kernels."""
+    swapped, few = _few_rows(problem)
+    left, right = (y, x) if swapped else (x, y)
+    given = operands(few, left, right, bias, result)
+    return few, [*given, few.packed(into_transposed=swapped)]
 
 
 def _can(info: DeviceInfo, problem: MatmulProblem) -> bool:
@@ -59,8 +71,9 @@ def _can_serial(info: DeviceInfo, problem: MatmulProblem) -> bool:
 
 
 def _serial_cost(info: DeviceInfo, problem: MatmulProblem) -> float:
-    reading = _matrix_bytes(problem) / SERIAL_BANDWIDTH
-    return dispatching(info) + SPECIAL + max(reading, problem.operations / SERIAL_SPEED)
+    reading = 1e6 * _matrix_bytes(problem) / (info.memory_rate or ZEN4_BANDWIDTH)
+    computing = problem.operations / of_processor(info, SERIAL_SPEED)
+    return dispatching(info) + SPECIAL + max(reading, computing)
 
 
 @family.variant("matvec", can=_can_serial, cost=_serial_cost, batch_invariant=False)
@@ -68,9 +81,7 @@ def matvec(
     gpu: Context, problem: MatmulProblem, x: Array, y: Array, bias: Array | None, result: Array
 ) -> None:
     """One thread per group of columns, over all of k."""
-    swapped, few = _few_rows(problem)
-    if swapped:
-        x, y = y, x
+    few, given = _arranged(problem, x, y, bias, result)
     stem, kernel, threads = (
         ("matvec_serial", "dots", -(-few.n // DOT_COLUMNS))
         if few.y.transposed
@@ -78,7 +89,7 @@ def matvec(
     )
     gpu.queue.dispatch(
         pipeline(gpu, few, kernel, few.dtype, {1: _rows(few)}, stem=stem),
-        [*operands(few, x, y, bias, result), few.packed(into_transposed=swapped)],
+        given,
         (threads, few.members, 1),
         (1, 1, 1),
         kernel="matmul",
@@ -104,19 +115,16 @@ def matvec_simd(
     gpu: Context, problem: MatmulProblem, x: Array, y: Array, bias: Array | None, result: Array
 ) -> None:
     """One simdgroup per four columns along k, or one threadgroup per strip of columns."""
-    swapped, few = _few_rows(problem)
-    if swapped:
-        x, y = y, x
+    few, given = _arranged(problem, x, y, bias, result)
     kind, columns, threads = (
         ("dots", DOT_SIMD_COLUMNS, DOT_SIMD_THREADS)
         if few.y.transposed
         else ("strips", STRIP_SIMD_COLUMNS, STRIP_SIMD_THREADS)
     )
-    given = operands(few, x, y, bias, result)
     aligned = is_aligned(given[1], few.y.leading, few.y_batch, few.dtype)
     gpu.queue.dispatch(
         pipeline(gpu, few, f"{kind}_simd", few.dtype, {1: _rows(few), 2: aligned}, stem="matvec"),
-        [*given, few.packed(into_transposed=swapped)],
+        given,
         (-(-few.n // columns) * threads, few.members, 1),
         (threads, 1, 1),
         kernel="matmul",
@@ -147,18 +155,15 @@ def matvec_lines(
     gpu: Context, problem: MatmulProblem, x: Array, y: Array, bias: Array | None, result: Array
 ) -> None:
     """One threadgroup per four columns, in vectors of 16 bytes."""
-    swapped, few = _few_rows(problem)
-    if swapped:
-        x, y = y, x
-    given = operands(few, x, y, bias, result)
+    few, given = _arranged(problem, x, y, bias, result)
     if isinstance(given[1], Buffer) and given[1].offset % VECTOR:
-        matvec_simd(gpu, problem, *((y, x) if swapped else (x, y)), bias, result)
+        matvec_simd(gpu, problem, x, y, bias, result)
         return
     vectors = few.k * few.dtype.itemsize // VECTOR
     threads = min(-(-vectors // (32 * VECTORS)) * 32, MOST_THREADS)
     gpu.queue.dispatch(
         pipeline(gpu, few, "simd", few.dtype, {1: 1, 2: True, 3: VECTORS}, stem="matvec_lines"),
-        [*given, few.packed(into_transposed=swapped)],
+        given,
         (-(-few.n // LINE_COLUMNS) * threads, few.members, 1),
         (threads, 1, 1),
         kernel="matmul",

@@ -1,4 +1,4 @@
-"""Products of one row with quantized matrices, with the row in registers: for decoding on GPUs."""
+"""Products of one row with quantized matrices, for decoding on GPUs that multiply bytes."""
 
 from __future__ import annotations
 
@@ -16,34 +16,90 @@ from lbrx.storage import Array
 
 # Constants of quant_lines.h.
 WEIGHTS = 3  # in one launch
-MOST_LINES, MOST_THREADS = 128, 256
+MOST_SIMDGROUPS = 16  # of a threadgroup; their registers are all that a multiprocessor has
+UNIT = 32  # values
+LANES = 32
+WORDS = 8  # of x in a unit
+X_ALIGNMENT = 8  # bytes
+PART = 76  # bytes of threadgroup memory for a unit of x
+SUMS = 2048  # bytes of threadgroup memory for sums
 
+SPARE = 4  # at most one unit in so many may be added to complete steps
 SOME_CORES = 32  # of GPUs that do not say how many they have
-THREADS_PER_CORE = 384  # that are wanted at a time: measured on an H200
 
 
 @dataclass(frozen=True)
 class Lines:
-    """How a thread reads the rows of a weight."""
+    """How simdgroups read a weight."""
 
-    values: int  # of a unit
-    units: int  # of a thread, in each row
-    batch: int  # rows that are read at a time
+    rows: int  # of a batch, that are read at a time
+    depth: int  # steps that are under way
     multiple: int  # that the number of columns must be of
     alignment: int  # of the weight, in bytes
 
 
 LINES = {
-    "q4_0": Lines(32, 2, 2, 64, 4),
-    "q8_0": Lines(16, 4, 1, 64, 4),
-    "q4_k": Lines(32, 2, 2, 256, 16),
-    "mlx_4": Lines(32, 2, 2, 32, 16),
+    "q4_0": Lines(4, 2, 64, 4),
+    "q8_0": Lines(2, 2, 64, 4),
+    "q4_k": Lines(4, 1, 256, 16),
+    "mlx_4": Lines(4, 2, 32, 16),
 }
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How the batches of rows are divided."""
+
+    groups: int  # threadgroups
+    simdgroups: int  # of a threadgroup
+    split: int  # simdgroups that share a batch
+    steps: int  # of LANES units for each of them, in a row
+    turns: int  # batches of a simdgroup
+
+    @property
+    def threads(self) -> int:
+        """Threads of a threadgroup."""
+        return self.simdgroups * LANES
+
+    @property
+    def units(self) -> int:
+        """Units of x, with those beyond the last that complete a step."""
+        return self.steps * self.split * LANES
+
+    @property
+    def words(self) -> int:
+        """Words of x that a thread rounds at a time: 2, 4 or 8."""
+        wanted = min(max(2, self.units * WORDS // self.threads), WORDS)
+        return 1 << (wanted.bit_length() - 1)
+
+    @property
+    def memory(self) -> int:
+        """Bytes of threadgroup memory for x. Every thread has a place, even if there is no x."""
+        return PART * max(self.units, self.threads * self.words // WORDS)
+
+
+def divided(info: DeviceInfo, batches: int, units: int) -> Plan:
+    """One threadgroup per core; simdgroups share batches if there are few of them."""
+    cores = info.cores or SOME_CORES
+    split = 1
+    while 2 * split <= MOST_SIMDGROUPS and 2 * split * batches <= cores * MOST_SIMDGROUPS:
+        if SPARE * (-units % (2 * split * LANES)) > units:
+            break
+        split *= 2
+    wanted = -(-batches * split // cores)
+    simdgroups = max(split, min(MOST_SIMDGROUPS, 1 << (wanted - 1).bit_length()))
+    groups = min(cores, -(-batches * split // simdgroups))
+    turns = -(-batches * split // (groups * simdgroups))
+    return Plan(groups, simdgroups, split, -(-units // (LANES * split)), turns)
 
 
 def _can(info: DeviceInfo, problem: QuantizedProduct) -> bool:
     form = LINES.get(problem.scheme.codec or "")
-    return form is not None and problem.m == 1 and problem.k % form.multiple == 0
+    if form is None or problem.m != 1 or problem.k % form.multiple:
+        return False
+    units = problem.k // UNIT
+    most = max(units + units // SPARE, units + LANES, MOST_SIMDGROUPS * LANES * 2 // WORDS)
+    return PART * most + SUMS <= info.threadgroup_memory
 
 
 def _cost(info: DeviceInfo, problem: QuantizedProduct) -> float:
@@ -59,11 +115,11 @@ def lines(
     weights: Sequence[Stored],
     results: Sequence[Array],
 ) -> None:
-    """Threads keep their part of x in registers and read the same part of many rows."""
+    """Threadgroups keep x in threadgroup memory; simdgroups read several rows at a time."""
     form = LINES[problem.scheme.codec or ""]
     alike: dict[Dtype, list[tuple[Stored, Array]]] = {}
     for weight, result in zip(weights, results, strict=True):
-        if weight.codes.offset % form.alignment:
+        if weight.codes.offset % form.alignment or buffer_of(x).offset % X_ALIGNMENT:
             simd(gpu, problem, x, [weight], [result])
         elif result.layout.size:
             alike.setdefault(weight.scale_type, []).append((weight, result))
@@ -80,33 +136,28 @@ def _dispatch(
     pairs: Sequence[tuple[Stored, Array]],
 ) -> None:
     rows = [result.layout.shape[-1] for _, result in pairs]
-    units = problem.k // form.values
-    threads = min(-(-units // (32 * form.units)) * 32, MOST_THREADS)
-    own = lines_of_group(gpu.info, sum(rows), threads, 2 * form.batch)
-    groups = list(accumulate(-(-n // own) for n in rows))
-    before = [*groups[:-1], groups[-1], groups[-1]][: WEIGHTS - 1]
+    ends = [*accumulate(-(-n // form.rows) for n in rows)]
+    plan = divided(gpu.info, ends[-1], problem.k // UNIT)
+    before = [*ends, ends[-1]][: WEIGHTS - 1]
     padded = [*rows, 0, 0][:WEIGHTS]
+    numbers = (problem.k, *padded, *before, ends[-1], plan.split.bit_length() - 1, plan.steps)
     given: list[Buffer | bytes] = []
     for weight, result in [*pairs, *[pairs[0]] * (WEIGHTS - len(pairs))]:
         given += [*weight.arguments[:3], buffer_of(result)]
+    constants = {
+        4: form.rows,
+        5: min(form.depth, plan.steps * plan.turns),
+        6: plan.units == problem.k // UNIT,
+        7: len(pairs) > 1,
+        8: plan.words,
+    }
     weight = pairs[0][0]
-    vector = buffer_of(x)
-    aligned = vector.offset % (4 * x.dtype.itemsize) == 0
-    constants = {4: form.batch, 5: own, 6: form.units, 7: aligned}
     gpu.queue.dispatch(
         pipeline(gpu, "quant_lines", "quantized_matmul_lines", weight, problem.dtype, constants),
-        [*given, vector, struct.pack("6I", problem.k, *padded, *before)],
-        (groups[-1] * threads, 1, 1),
-        (threads, 1, 1),
+        [*given, buffer_of(x), struct.pack("9I", *numbers)],
+        (plan.groups * plan.threads, 1, 1),
+        (plan.threads, 1, 1),
+        threadgroup_memory=(plan.memory,),
         kernel="quantized_matmul",
         variant="lines",
     )
-
-
-def lines_of_group(info: DeviceInfo, rows: int, threads: int, least: int) -> int:
-    """Rows of a threadgroup, a power of two: enough threadgroups for all cores come first."""
-    most = rows * threads // ((info.cores or SOME_CORES) * THREADS_PER_CORE)
-    lines = least
-    while 2 * lines <= min(most, MOST_LINES):
-        lines *= 2
-    return lines

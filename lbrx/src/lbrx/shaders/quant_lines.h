@@ -1,16 +1,18 @@
-// Products of one row with up to three quantized matrices. Each thread keeps its part of x in
-// registers and reads the same part of many rows, in aligned words and several rows at a time.
+// Products of one row with up to three quantized matrices, for GPUs that multiply bytes.
 //
-// x is rounded to 16-bit integers with a scale for each unit, as on processors, and products of bytes
-// are added four at a time where the GPU has an instruction for it.
+// A threadgroup rounds x to 16-bit integers with a scale for every 32 of them, as processors do, and
+// keeps them in threadgroup memory as bytes. Simdgroups then read ROWS rows of a matrix at a time, in
+// steps of 32 units along the rows, with the words of DEPTH steps under way. `split` simdgroups share
+// long rows of small matrices and add their sums in order.
 //
-// A reader says how a thread reads its values of a row:
-//   Word              type of the words that the matrix is made of; blocks start at whole words
-//   WORDS, VALUES     words and values of a unit
-//   value(unit, w)    where the four values of x for the w-th word of bytes are: start and step
+// A reader says how a thread reads a unit of 32 values:
+//   Word              type of the words that the matrix is made of; rows start at whole words
+//   WORDS             words of a unit in registers
+//   value(unit, w)    where the four values of x for the w-th word of bytes start
+//   ALTERNATE         whether words 2 i and 2 i + 1 have every second one of their eight values
 //   stride            words of a row of so many units
-//   load              the words of a unit
-//   times             product of a unit and the thread's part of x
+//   load              the words of a unit in a row that starts `down` words after the batch
+//   times             product of a unit and the same part of x
 #pragma once
 #include "quant_schemes.h"
 
@@ -22,16 +24,22 @@
 struct Lines {
   uint k;
   uint rows[3];    // of the matrices
-  uint groups[2];  // threadgroups before those of the second and of the third matrix
+  uint before[2];  // batches of ROWS rows before those of the second and of the third matrix
+  uint batches;
+  uint shift;      // 1 << shift simdgroups share a batch
+  uint steps;      // of 32 units for each of them, in a row
 };
 
-constant uint BATCH [[function_constant(4)]];  // rows that a thread reads at a time
-constant uint LINES [[function_constant(5)]];  // of a threadgroup
-constant uint UNITS [[function_constant(6)]];  // that a thread reads of a row
-constant bool ALIGNED [[function_constant(7)]];  // whether four values of x can be loaded at once
-constant constexpr uint MOST_BATCH = 4, MOST_LINES = 128, MOST_UNITS = 4, MOST_SIMDGROUPS = 8;
-// Rows whose sums a simdgroup keeps by lane before it adds the lanes, and what they are apart.
-constant constexpr uint KEPT = 16, KEPT_WIDTH = 36;
+constant uint ROWS [[function_constant(4)]];     // of a batch, that a simdgroup reads at a time
+constant uint DEPTH [[function_constant(5)]];    // steps that are under way
+constant bool EVEN [[function_constant(6)]];     // whether all steps are whole
+constant bool SEVERAL [[function_constant(7)]];  // whether there is more than one matrix
+constant uint OWN [[function_constant(8)]];      // words of x that a thread rounds: 2, 4 or 8
+constant constexpr uint MOST_ROWS = 8, MOST_DEPTH = 4, MOST_SIMDGROUPS = 32;
+constant constexpr uint BYTES = 8;  // words of bytes in 32 values
+constant uint ROW_LANES = ROWS ? 32 / ROWS : 1;          // lanes that have a row's sum in the end
+constant uint SHARERS = OWN ? BYTES / OWN : 1;           // lanes that round a unit of x together
+constant uint GROUP_UNITS = GROUP > 32 ? GROUP / 32 : 1;  // units that share a scale
 
 // ---- x ----
 
@@ -46,127 +54,176 @@ inline int dot4(uint a, uint b, int sum) {
 #endif
 }
 
-inline float4 four_of(device const void* x, uint start) {
-  if (ALIGNED && VALUES == HALF) return float4(static_cast<device const half4*>(x)[start / 4]);
-  if (ALIGNED && VALUES == FLOAT) return static_cast<device const float4*>(x)[start / 4];
-  return float4(element(VALUES, x, start), element(VALUES, x, start + 1),
-                element(VALUES, x, start + 2), element(VALUES, x, start + 3));
+// Four values of x as they are stored: conversions would wait for them.
+inline uint4 four_at(device const uint2* x, uint at) {
+  if (VALUES == FLOAT) return uint4(x[at / 2], x[at / 2 + 1]);
+  return uint4(x[at / 4], 0, 0);
 }
 
-// Neighbours, or every second one.
-inline float4 four_in_steps(device const void* x, uint2 at) {
-  if (at.y == 1) return four_of(x, at.x);
-  const uint start = at.x / 8 * 8;
-  const float4 low = four_of(x, start), high = four_of(x, start + 4);
-  return at.x % 2 ? float4(low.yw, high.yw) : float4(low.xz, high.xz);
+inline float4 four_of(uint4 bits) {
+  if (VALUES == FLOAT) return as_type<float4>(bits);
+  if (VALUES == HALF) return float4(as_type<half4>(bits.xy));
+  return as_type<float4>(uint4(bits.x << 16, bits.x & 0xffff0000u, bits.y << 16, bits.y & 0xffff0000u));
 }
 
-// Codes of a unit of x as bytes: 256 * high + low, and the sums of the even and of the odd words.
-template <uint COUNT>
+// The codes of a unit of x as bytes, 256 * high + low, and their sums over even and odd words.
 struct Part {
-  uint high[COUNT], low[COUNT];
-  float2 totals;
+  uint high[BYTES], low[BYTES];
   float step;
+  int2 sums;
 
-  void take(thread const float4 (&values)[COUNT]) {
-    float4 sizes = 0;
+  // Sums of products with the low nibbles of words, and 16 times those with the high ones.
+  int2 nibbles(thread const uint* words, int2 first) const thread {
+    int2 upper = 0, lower = first;
 #pragma unroll
-    for (uint w = 0; w < COUNT; w++) {
-      // Magnitudes compare like their bits; NaN is above infinity.
-      sizes = as_type<float4>(max(as_type<int4>(sizes), as_type<int4>(values[w]) & 0x7fffffff));
-    }
-    const int4 tops = as_type<int4>(sizes);
-    const int top = max(max(tops.x, tops.y), max(tops.z, tops.w));
-    const float largest = as_type<float>(top);
-    // Codes are 0 if the scale would be denormal; NaN and infinity make the whole result NaN.
-    const float inverse = largest < 1e-33f ? 0.0f : 32767 / largest;
-    step = top >= 0x7f800000 ? NAN : largest / 32767;
-    int sums[2] = {0, 0};
-#pragma unroll
-    for (uint w = 0; w < COUNT; w++) {
-      const float4 scaled = values[w] * inverse;
-      const int4 codes =  // `integer` rounds
-          int4(integer(scaled.x), integer(scaled.y), integer(scaled.z), integer(scaled.w));
-      high[w] = as_type<uint>(uchar4(codes >> 8));
-      low[w] = as_type<uint>(uchar4(codes));
-      sums[w % 2] += codes.x + codes.y + codes.z + codes.w;
-    }
-    totals = float2(sums[0], sums[1]) * step;
-  }
-
-  // The low and the high nibbles of words.
-  float2 nibbles(thread const uint* words) const thread {
-    int2 upper = 0, lower = 0;
-#pragma unroll
-    for (uint j = 0; j < COUNT / 2; j++) {
-      const uint even = words[j] & 0x0f0f0f0fu, odd = words[j] >> 4 & 0x0f0f0f0fu;
+    for (uint j = 0; j < BYTES / 2; j++) {
+      const uint even = words[j] & 0x0f0f0f0fu, odd = words[j] & 0xf0f0f0f0u;
       upper.x = dot4<false, true>(even, high[2 * j], upper.x);
       lower.x = dot4<false, false>(even, low[2 * j], lower.x);
       upper.y = dot4<false, true>(odd, high[2 * j + 1], upper.y);
       lower.y = dot4<false, false>(odd, low[2 * j + 1], lower.y);
     }
-    return float2(upper * 256 + lower) * step;
+    return upper * 256 + lower;
   }
 
-  // Signed bytes.
-  float bytes(thread const uint* words) const thread {
+  int bytes(thread const uint* words) const thread {
     int upper = 0, lower = 0;
 #pragma unroll
-    for (uint j = 0; j < COUNT; j++) {
+    for (uint j = 0; j < BYTES; j++) {
       upper = dot4<true, true>(words[j], high[j], upper);
       lower = dot4<true, false>(words[j], low[j], lower);
     }
-    return float(upper * 256 + lower) * step;
+    return upper * 256 + lower;
+  }
+};
+
+// Parts of x in threadgroup memory: vector j of every unit, then vector j + 1.
+struct Parts {
+  threadgroup uint4* vectors;
+  uint units;
+
+  threadgroup int2* sums() const thread {
+    return reinterpret_cast<threadgroup int2*>(vectors + BYTES / 2 * units);
+  }
+  threadgroup float* steps() const thread {
+    return reinterpret_cast<threadgroup float*>(sums() + units);
+  }
+  Part get(uint unit) const thread {
+    Part part;
+#pragma unroll
+    for (uint j = 0; j < BYTES / 4; j++) {
+      const uint4 high = vectors[j * units + unit], low = vectors[(j + BYTES / 4) * units + unit];
+#pragma unroll
+      for (uint i = 0; i < 4; i++) {
+        part.high[4 * j + i] = high[i];
+        part.low[4 * j + i] = low[i];
+      }
+    }
+    part.sums = sums()[unit];
+    part.step = steps()[unit];
+    return part;
+  }
+
+  // Rounds OWN words of a unit; the neighbouring lanes have the others.
+  void take(uint unit, uint first, thread const float4 (&values)[BYTES]) const thread {
+    // Magnitudes compare like their bits; NaN is above infinity.
+    int4 sizes = 0;
+#pragma unroll
+    for (uint w = 0; w < OWN; w++) sizes = max(sizes, as_type<int4>(values[w]) & 0x7fffffff);
+    int top = max(max(sizes.x, sizes.y), max(sizes.z, sizes.w));
+#pragma unroll
+    for (uint lanes = 1; lanes < SHARERS; lanes *= 2) top = max(top, simd_shuffle_xor(top, lanes));
+    const float largest = as_type<float>(top);
+    // Codes are 0 if the scale would be denormal; NaN and infinity make the whole result NaN.
+    const float inverse = largest < 1e-33f ? 0.0f : 32767 / largest;
+    uint high[BYTES], low[BYTES];
+    int2 totals = 0;
+#pragma unroll
+    for (uint w = 0; w < OWN; w++) {
+      // The low half of each sum is the code, as in `integer`.
+      const uint4 bits = as_type<uint4>(values[w] * inverse + 12582912.0f);
+      low[w] = (bits.x & 255) | (bits.y & 255) << 8 | (bits.z & 255) << 16 | bits.w << 24;
+      high[w] = (bits.x >> 8 & 255) | (bits.y & 0xff00) | (bits.z & 0xff00) << 8 |
+                (bits.w & 0xff00) << 16;
+      totals[w % 2] += int(bits.x + bits.y + bits.z + bits.w - 4 * 0x4b400000u);
+    }
+#pragma unroll
+    for (uint lanes = 1; lanes < SHARERS; lanes *= 2) {
+      totals.x += simd_shuffle_xor(totals.x, lanes);
+      totals.y += simd_shuffle_xor(totals.y, lanes);
+    }
+    if (OWN == 2) {
+      threadgroup uint2* to = reinterpret_cast<threadgroup uint2*>(vectors + first / 4 * units + unit);
+      to[first / 2 % 2] = uint2(high[0], high[1]);
+      to[BYTES / 2 * units + first / 2 % 2] = uint2(low[0], low[1]);
+    } else {
+#pragma unroll
+      for (uint w = 0; w < OWN; w += 4) {
+        threadgroup uint4* to = vectors + (first + w) / 4 * units + unit;
+        to[0] = uint4(high[w], high[w + 1], high[w + 2], high[w + 3]);
+        to[BYTES / 4 * units] = uint4(low[w], low[w + 1], low[w + 2], low[w + 3]);
+      }
+    }
+    if (first == 0) {
+      sums()[unit] = totals;
+      steps()[unit] = top >= 0x7f800000 ? NAN : largest * (1.0f / 32767);
+    }
   }
 };
 
 inline float half_of(uint bits) { return float(as_type<half>(ushort(bits))); }
 
 // Words that start in the middle of others.
-inline void shift_words(thread const uint* from, uint shift, thread uint (&to)[4]) {
+template <uint COUNT>
+inline void shift_words(thread const uint* from, uint shift, thread uint (&to)[COUNT]) {
 #pragma unroll
-  for (uint j = 0; j < 4; j++) to[j] = uint((ulong(from[j + 1]) << 32 | from[j]) >> shift);
+  for (uint j = 0; j < COUNT; j++) to[j] = uint((ulong(from[j + 1]) << 32 | from[j]) >> shift);
 }
 
 // ---- readers ----
 
-// Blocks of 18 bytes: those with odd numbers start in the middle of a word.
-struct Lines4_0 {
+// Where a batch of rows starts in its matrix.
+template <typename Word>
+struct Place {
+  device const Word* data;
+  device const void* scales;
+  device const void* offsets;
+  uint group;  // number of the first scale
+};
+
+// Blocks of 18 or 34 bytes: those with odd numbers start in the middle of a word.
+template <uint COUNT>
+struct LinesOfBlocks {
   using Word = uint;
-  static constant constexpr uint WORDS = 5, VALUES = 32;
-  static uint2 value(uint unit, uint w) { return uint2(unit * 32 + w / 2 * 4 + w % 2 * 16, 1); }
-  static uint stride(uint units) { return units * 18 / 4; }
-  static void load(Weight, device const uint* row, uint, uint, uint unit, thread uint* words) {
-    device const uint* from = row + unit * 18 / 4;
+  static constant constexpr bool ALTERNATE = false;
+  static constant constexpr uint WORDS = COUNT, BLOCK = COUNT * 4 - 2;
+  static uint stride(uint units) { return units * BLOCK / 4; }
+  static void load(Place<uint> place, uint down, uint unit, thread uint (&words)[WORDS]) {
+    device const uint* from = place.data + unit * BLOCK / 4 + down;
 #pragma unroll
     for (uint i = 0; i < WORDS; i++) words[i] = from[i];
   }
-  static float times(uint unit, thread const uint* words, thread const Part<8>& x) {
-    uint codes[4];
-    shift_words(words, unit % 2 * 16 + 16, codes);
-    const float2 sums = x.nibbles(codes) - 8 * x.totals;
-    return half_of(words[0] >> (unit % 2 * 16)) * (sums.x + sums.y);
+  static float scale(uint unit, thread const uint (&words)[WORDS]) {
+    return half_of(words[0] >> (unit % 2 * 16));
   }
 };
 
-// Half a block of 34 bytes.
-struct Lines8_0 {
-  using Word = uint;
-  static constant constexpr uint WORDS = 6, VALUES = 16;
-  static uint2 value(uint unit, uint w) { return uint2(unit * 16 + w * 4, 1); }
-  static uint stride(uint units) { return units * 17 / 4; }
-  static void load(Weight, device const uint* row, uint, uint, uint unit, thread uint* words) {
-    const uint block = unit / 2, odd = block % 2;
-    device const uint* from = row + (block * 34 + 2) / 4 + unit % 2 * 4;
-#pragma unroll
-    for (uint i = 0; i < 4; i++) words[i] = from[i];
-    words[4] = from[4 - odd];
-    words[5] = reinterpret_cast<device const ushort*>(row)[block * 17];
-  }
-  static float times(uint unit, thread const uint* words, thread const Part<4>& x) {
+struct Lines4_0 : LinesOfBlocks<5> {
+  static uint value(uint unit, uint w) { return unit * 32 + w / 2 * 4 + w % 2 * 16; }
+  static float times(uint unit, thread const uint (&words)[WORDS], thread const Part& x) {
     uint codes[4];
-    shift_words(words, 16 - unit / 2 % 2 * 16, codes);
-    return half_of(words[5]) * x.bytes(codes);
+    shift_words(words, unit % 2 * 16 + 16, codes);
+    const int2 sums = x.nibbles(codes, int2(0, -128 * (x.sums.x + x.sums.y)));
+    return scale(unit, words) * (float(sums.x * 16 + sums.y) * (x.step * 0.0625f));
+  }
+};
+
+struct Lines8_0 : LinesOfBlocks<9> {
+  static uint value(uint unit, uint w) { return unit * 32 + w * 4; }
+  static float times(uint unit, thread const uint (&words)[WORDS], thread const Part& x) {
+    uint codes[8];
+    shift_words(words, unit % 2 * 16 + 16, codes);
+    return scale(unit, words) * (float(x.bytes(codes)) * x.step);
   }
 };
 
@@ -174,13 +231,14 @@ struct Lines8_0 {
 // and whose high nibbles are those of the next group.
 struct Lines4_K {
   using Word = uint4;
-  static constant constexpr uint WORDS = 8, VALUES = 32;
-  static uint2 value(uint unit, uint w) {
-    return uint2(unit / 2 * 64 + unit % 2 * 16 + w / 2 * 4 + w % 2 * 32, 1);
+  static constant constexpr bool ALTERNATE = false;
+  static constant constexpr uint WORDS = 8;
+  static uint value(uint unit, uint w) {
+    return unit / 2 * 64 + unit % 2 * 16 + w / 2 * 4 + w % 2 * 32;
   }
   static uint stride(uint units) { return units / 8 * 9; }
-  static void load(Weight, device const uint4* row, uint, uint, uint unit, thread uint* words) {
-    device const uint4* block = row + unit / 8 * 9;
+  static void load(Place<uint4> place, uint down, uint unit, thread uint (&words)[WORDS]) {
+    device const uint4* block = place.data + unit / 8 * 9 + down;
     const uint4 head = block[0], codes = block[1 + unit % 8];
 #pragma unroll
     for (uint i = 0; i < 4; i++) {
@@ -191,85 +249,168 @@ struct Lines4_K {
   // Six bits each, for groups 2 p and 2 p + 1: scales and minima.
   static uint2 pair(thread const uint* head, uint p) {
     const uint shift = p % 2 * 16;
-    const uint low = head[1] >> shift & 0xffff, minima = head[2] >> shift & 0xffff;
-    const uint high = head[3] >> shift & 0xffff;
+    const uint low = head[1] >> shift, minima = head[2] >> shift, high = head[3] >> shift;
     const uint2 early = uint2(low, minima) & 0x3f3f;
     const uint2 late = uint2((high & 0x0f0f) | (low >> 2 & 0x3030),
                              (high >> 4 & 0x0f0f) | (minima >> 2 & 0x3030));
     return select(late, early, bool2(p < 2));
   }
-  static float times(uint unit, thread const uint* words, thread const Part<8>& x) {
-    const float2 sums = x.nibbles(words);
+  // Sums of 16 products, times scales below 64, are below 2^30.
+  static float times(uint unit, thread const uint (&words)[WORDS], thread const Part& x) {
+    const int2 sums = x.nibbles(words, 0);
     const uint2 six = pair(words + 4, unit % 8 / 2);
-    const float scaled = fma(float(six.x & 255), sums.x, float(six.x >> 8) * sums.y);
-    const float least = fma(float(six.y & 255), x.totals.x, float(six.y >> 8) * x.totals.y);
-    return half_of(words[4]) * scaled - half_of(words[4] >> 16) * least;
+    const int scaled = int(six.x & 255) * sums.x + int(six.x >> 8) * (sums.y >> 4);
+    const int least = int(six.y & 255) * x.sums.x + int(six.y >> 8) * x.sums.y;
+    return half_of(words[4]) * (float(scaled) * x.step) -
+           half_of(words[4] >> 16) * (float(least) * x.step);
   }
 };
 
 // 32 codes of four bits; scales and what is added are separate.
 struct LinesAffine4 {
   using Word = uint4;
-  static constant constexpr uint WORDS = 6, VALUES = 32;
-  static uint2 value(uint unit, uint w) { return uint2(unit * 32 + w / 2 * 8 + w % 2, 2); }
+  static constant constexpr bool ALTERNATE = true;
+  static constant constexpr uint WORDS = 6;
+  static uint value(uint unit, uint w) { return unit * 32 + w * 4; }
   static uint stride(uint units) { return units; }
-  static void load(Weight weight, device const uint4* row, uint number, uint units, uint unit,
-                   thread uint* words) {
-    const uint4 codes = row[unit];
+  // Conversions are left to `times`, which waits for the words.
+  static uint bits(device const void* from, uint at) {
+    if (SCALES == FLOAT) return static_cast<device const uint*>(from)[at];
+    return static_cast<device const ushort*>(from)[at];
+  }
+  static float number(uint bits) {
+    if (SCALES == HALF) return half_of(bits);
+    return as_type<float>(SCALES == BFLOAT ? bits << 16 : bits);
+  }
+  static void load(Place<uint4> place, uint down, uint unit, thread uint (&words)[WORDS]) {
+    const uint4 codes = place.data[unit + down];
 #pragma unroll
     for (uint i = 0; i < 4; i++) words[i] = codes[i];
-    const ulong group = ulong(number) * (units * 32 / GROUP) + unit * 32 / GROUP;
-    words[4] = as_type<uint>(element(SCALES, weight.scales, group));
-    words[5] = as_type<uint>(element(SCALES, weight.offsets, group));
+    const uint group = place.group + (unit + down) / GROUP_UNITS;
+    words[4] = bits(place.scales, group);
+    words[5] = bits(place.offsets, group);
   }
-  static float times(uint unit, thread const uint* words, thread const Part<8>& x) {
-    const float2 sums = x.nibbles(words);
-    return fma(as_type<float>(words[4]), sums.x + sums.y,
-               as_type<float>(words[5]) * (x.totals.x + x.totals.y));
+  static float times(uint unit, thread const uint (&words)[WORDS], thread const Part& x) {
+    const int2 sums = x.nibbles(words, 0);
+    const float total = float(x.sums.x + x.sums.y) * x.step;
+    return fma(number(words[4]), float(sums.x * 16 + sums.y) * (x.step * 0.0625f),
+               number(words[5]) * total);
   }
 };
 
 // ---- the kernel ----
 
-// This thread's words of some rows; rows beyond the last repeat it.
-template <typename F>
-inline void load_lines(Weight weight, device const typename F::Word* data, uint first, uint end,
-                       uint units, uint own, uint threads,
-                       thread uint (&words)[MOST_BATCH][MOST_UNITS][F::WORDS]) {
-#pragma unroll
-  for (uint b = 0; b < BATCH; b++) {
-    const uint row = min(first + b, end - 1);
-    device const typename F::Word* from = data + ulong(row) * F::stride(units);
-#pragma unroll
-    for (uint u = 0; u < UNITS; u++)
-      F::load(weight, from, row, units, min(own + u * threads, units - 1), words[b][u]);
+// One of the matrices' members, without an index, which would need memory.
+template <typename T>
+inline T pick(uint which, T first, T second, T third) {
+  return which == 0 ? first : which == 1 ? second : third;
+}
+
+// A simdgroup's way through the batches, which 1 << shift simdgroups may share: steps of 32 units.
+// Simdgroups that wait for each other count the threadgroup's batches, since they need to take as
+// many turns; the last batch of all may then be read again.
+struct Walk {
+  uint batch, step;
+  uint own, start;            // what this simdgroup and lane add to the batch and to the unit
+  uint every, shift, steps, batches;
+
+  bool goes_on() const thread { return batch < batches; }
+  uint unit() const thread { return start + (step << (shift + 5)); }
+  // Whether that was the last step of the batch.
+  bool advance() thread {
+    if (++step < steps) return false;
+    step = 0;
+    batch += every;
+    return true;
   }
+};
+
+// How the batches are divided among matrices.
+struct Heights {
+  uint rows0, rows1, rows2, before1, before2;
+
+  uint which(uint batch) const thread {
+    return SEVERAL ? uint(batch >= before1) + uint(batch >= before2) : 0;
+  }
+  uint rows(uint which) const thread { return pick(which, rows0, rows1, rows2); }
+  uint first_row(uint which, uint batch) const thread {
+    return (batch - pick(which, 0u, before1, before2)) * ROWS;
+  }
+};
+
+// The words of one step after the other.
+template <typename F>
+struct LineStream {
+  using Word = typename F::Word;
+  device const Word *data0, *data1, *data2;
+  device const void *scales0, *scales1, *scales2, *offsets0, *offsets1, *offsets2;
+  Heights heights;
+  uint k;
+  Walk walk;
+  Place<Word> place;
+  uint last;
+
+  void start_batch() thread {
+    const uint batch = min(walk.batch + walk.own, walk.batches - 1), which = heights.which(batch);
+    const uint row = heights.first_row(which, batch);
+    last = heights.rows(which) - 1 - row;
+    place.data = pick(which, data0, data1, data2) + ulong(row) * F::stride(k / 32);
+    place.scales = pick(which, scales0, scales1, scales2);
+    place.offsets = pick(which, offsets0, offsets1, offsets2);
+    place.group = row * (k / 32 / GROUP_UNITS);
+  }
+
+  // Rows beyond the last repeat it, and so do units.
+  void load(thread uint (&words)[MOST_ROWS][F::WORDS]) thread {
+    if (walk.step == 0) start_batch();
+    const uint unit = EVEN ? walk.unit() : min(walk.unit(), k / 32 - 1);
+#pragma unroll
+    for (uint r = 0; r < ROWS; r++)
+      F::load(place, min(r, last) * F::stride(k / 32), unit, words[r]);
+    walk.advance();
+  }
+};
+
+// This thread's words of x.
+template <typename F>
+inline void load_values(device const uint2* x, uint units, uint i, thread uint4 (&raw)[BYTES]) {
+  const uint unit = i / SHARERS, first = i % SHARERS * OWN;
+#pragma unroll
+  for (uint w = 0; w < OWN; w++) raw[w] = four_at(x, F::value(min(unit, units - 1), first + w));
 }
 
 template <typename F>
-inline void multiply_lines(thread const uint (&words)[MOST_BATCH][MOST_UNITS][F::WORDS],
-                           thread const Part<F::VALUES / 4> (&own)[MOST_UNITS], uint start,
-                           uint index, uint threads, uint units, threadgroup float* kept) {
+inline void take_values(Parts parts, uint units, uint i, thread const uint4 (&raw)[BYTES]) {
+  const uint unit = i / SHARERS;
+  float4 values[BYTES];
 #pragma unroll
-  for (uint b = 0; b < BATCH; b++) {
-    float sum = 0;
+  for (uint w = 0; w < OWN; w += 2) {
+    const float4 one = four_of(raw[w]), two = four_of(raw[w + 1]);
+    values[w] = F::ALTERNATE ? float4(one.xz, two.xz) : one;
+    values[w + 1] = F::ALTERNATE ? float4(one.yw, two.yw) : two;
+    if (!EVEN && unit >= units) values[w] = values[w + 1] = 0;
+  }
+  parts.take(unit, i % SHARERS * OWN, values);
+}
+
+template <uint COUNT>
+inline void halve_rows(thread float (&sums)[MOST_ROWS], uint lanes, bool upper) {
 #pragma unroll
-    for (uint u = 0; u < UNITS; u++) {
-      const uint unit = start + u * threads + index;
-      const float one = F::times(unit, words[b][u], own[u]);
-      sum += unit < units ? one : 0.0f;
-    }
-    kept[b * KEPT_WIDTH] = sum;
+  for (uint r = 0; r < COUNT; r++) {
+    const float mine = upper ? sums[r + COUNT] : sums[r], other = upper ? sums[r] : sums[r + COUNT];
+    sums[r] = mine + simd_shuffle_xor(other, lanes);
   }
 }
 
-// Adds the lanes' sums of `count` rows, two lanes a row.
-inline float add_lanes(threadgroup const float4* kept, uint lane, uint count) {
-  threadgroup const float4* row = kept + (lane / 2 * KEPT_WIDTH + lane % 2 * 16) / 4;
-  float4 sums = 0;
-  if (lane / 2 < count) sums = row[0] + row[1] + row[2] + row[3];
-  const float sum = sums.x + sums.y + sums.z + sums.w;
-  return sum + simd_shuffle_xor(sum, 1);
+// The sum of row lane / ROW_LANES over all lanes: each exchange halves the rows of a lane.
+inline float add_lanes(thread float (&sums)[MOST_ROWS], uint lane) {
+  if (ROWS == 8) halve_rows<4>(sums, 16, lane & 16);
+  if (ROWS >= 4) halve_rows<2>(sums, 2 * ROW_LANES, lane & (2 * ROW_LANES));
+  if (ROWS >= 2) halve_rows<1>(sums, ROW_LANES, lane & ROW_LANES);
+  float sum = sums[0];
+#pragma unroll
+  for (uint lanes = ROW_LANES / 2; lanes; lanes /= 2) sum += simd_shuffle_xor(sum, lanes);
+  return sum;
 }
 
 template <typename F>
@@ -281,57 +422,68 @@ kernel void matvec_lines(
     device const void* offsets1 [[buffer(6)]], device void* out1 [[buffer(7)]],
     device const typename F::Word* data2 [[buffer(8)]], device const void* scales2 [[buffer(9)]],
     device const void* offsets2 [[buffer(10)]], device void* out2 [[buffer(11)]],
-    device const void* x [[buffer(12)]], constant Lines& p [[buffer(13)]],
-    uint group [[threadgroup_position_in_grid]], uint index [[thread_index_in_threadgroup]],
+    device const uint2* x [[buffer(12)]], constant Lines& p [[buffer(13)]],
+    threadgroup uint4* vectors [[threadgroup(0)]], uint group [[threadgroup_position_in_grid]],
+    uint groups [[threadgroups_per_grid]], uint index [[thread_index_in_threadgroup]],
     uint threads [[threads_per_threadgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {
-  threadgroup float parts[MOST_LINES][MOST_SIMDGROUPS];
-  threadgroup float4 all_kept[MOST_SIMDGROUPS][KEPT * KEPT_WIDTH / 4];
-  threadgroup float* kept = reinterpret_cast<threadgroup float*>(all_kept[simdgroup]) + lane;
-  const uint which = uint(group >= p.groups[0]) + uint(group >= p.groups[1]);
-  device const typename F::Word* data = which == 0 ? data0 : which == 1 ? data1 : data2;
-  const Weight weight = {nullptr, which == 0 ? scales0 : which == 1 ? scales1 : scales2,
-                         which == 0 ? offsets0 : which == 1 ? offsets1 : offsets2, nullptr};
-  device void* out = which == 0 ? out0 : which == 1 ? out1 : out2;
-  const uint first = (group - (which == 0 ? 0 : p.groups[which - 1])) * LINES;
-  const uint end = min(first + LINES, p.rows[which]);
-  const uint units = p.k / F::VALUES;
-  for (uint start = 0; start < units; start += threads * UNITS) {
-    uint words[MOST_BATCH][MOST_UNITS][F::WORDS], others[MOST_BATCH][MOST_UNITS][F::WORDS];
-    load_lines<F>(weight, data, first, end, units, start + index, threads, words);
-    Part<F::VALUES / 4> own[MOST_UNITS];
+  threadgroup float shared[2][MOST_SIMDGROUPS][MOST_ROWS];
+  const uint units = p.k / 32, split = 1 << p.shift, teams = threads / 32 >> p.shift;
+  const uint member = simdgroup % split, team = simdgroup >> p.shift;
+  const Heights heights = {p.rows[0], p.rows[1], p.rows[2], p.before[0], p.before[1]};
+  Walk walk = {group * teams, 0,       team,    member * 32 + lane,
+               groups * teams, p.shift, p.steps, p.batches};
+  if (split == 1) walk.batch += team, walk.own = 0;
+  // x is loaded first by all threads, since it is needed first.
+  const uint pieces = p.steps * 32 * split * SHARERS;
+  const Parts parts = {vectors, max(pieces, threads) / SHARERS};
+  uint4 raw[BYTES];
+  load_values<F>(x, units, index, raw);
+  threadgroup_barrier(mem_flags::mem_none);
+  LineStream<F> stream = {data0,    data1,    data2,   scales0, scales1, scales2, offsets0,
+                          offsets1, offsets2, heights, p.k,     walk,    {},      0};
+  uint words[MOST_DEPTH][MOST_ROWS][F::WORDS];
 #pragma unroll
-    for (uint u = 0; u < UNITS; u++) {
-      const uint unit = start + u * threads + index;
-      float4 values[F::VALUES / 4];
-#pragma unroll
-      for (uint w = 0; w < F::VALUES / 4; w++)
-        values[w] = unit < units ? four_in_steps(x, F::value(unit, w)) : float4(0);
-      own[u].take(values);
-    }
-    // Rows are under way while those before them are multiplied. After the last rows there are none:
-    // the last one is read again, from the cache.
-    for (uint line = 0; line < LINES; line += 2 * BATCH) {
-      threadgroup float* here = kept + line % KEPT * KEPT_WIDTH;
-      load_lines<F>(weight, data, first + line + BATCH, end, units, start + index, threads, others);
-      multiply_lines<F>(words, own, start, index, threads, units, here);
-      load_lines<F>(weight, data, first + line + 2 * BATCH, end, units, start + index, threads,
-                    words);
-      multiply_lines<F>(others, own, start, index, threads, units, here + BATCH * KEPT_WIDTH);
-      const uint done = line % KEPT + 2 * BATCH;
-      if (done == KEPT || line + 2 * BATCH == LINES) {
-        simdgroup_barrier(mem_flags::mem_threadgroup);
-        const float sum = add_lanes(all_kept[simdgroup], lane, done);
-        threadgroup float& part = parts[line / KEPT * KEPT + lane / 2][simdgroup];
-        if (lane % 2 == 0 && lane / 2 < done) part = start ? part + sum : sum;
-        simdgroup_barrier(mem_flags::mem_threadgroup);
-      }
-    }
+  for (uint d = 0; d < DEPTH; d++)
+    if (stream.walk.goes_on()) stream.load(words[d]);
+  for (uint i = index;;) {
+    take_values<F>(parts, units, i, raw);
+    i += threads;
+    if (i >= pieces) break;
+    load_values<F>(x, units, i, raw);
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  for (uint line = index; first + line < end; line += threads) {
-    float sum = 0;
-    for (uint s = 0; s < (threads + 31) / 32; s++) sum += parts[line][s];
-    put(out, first + line, sum);
+  float sums[MOST_ROWS] = {};
+  const uint row = lane / ROW_LANES;
+  const bool adds = lane % ROW_LANES == 0;  // whether this lane has a row's sum
+  uint turn = 0;
+  while (walk.goes_on()) {
+#pragma unroll
+    for (uint d = 0; d < DEPTH; d++) {
+      if (!walk.goes_on()) break;
+      const uint unit = walk.unit(), batch = walk.batch + walk.own;
+      const Part part = parts.get(unit);
+#pragma unroll
+      for (uint r = 0; r < ROWS; r++) {
+        const float product = F::times(unit, words[d][r], part);
+        sums[r] += EVEN || unit < units ? product : 0.0f;
+      }
+      if (stream.walk.goes_on()) stream.load(words[d]);
+      if (!walk.advance()) continue;
+      float sum = add_lanes(sums, lane);
+      if (split > 1) {
+        if (adds) shared[turn][simdgroup][row] = sum;
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+        if (adds && member == 0)
+#pragma nounroll
+          for (uint s = 1; s < split; s++) sum += shared[turn][simdgroup + s][row];
+        turn ^= 1;
+      }
+      const uint which = heights.which(batch), at = heights.first_row(which, batch) + row;
+      if (adds && member == 0 && batch < p.batches && at < heights.rows(which))
+        put(pick(which, out0, out1, out2), at, sum);
+#pragma unroll
+      for (uint r = 0; r < ROWS; r++) sums[r] = 0;
+    }
   }
 }
