@@ -2,9 +2,10 @@
 
 python lbrx/benchmarks/scaling.py [--threads 1,2,4] [--only NAME] [--json FILE] [--svg FILE]
 
-Every number of threads is a process of its own, with so many threads for each side. Sides take
-turns in blocks with a pause between them, since OpenMP's and OpenBLAS's threads keep spinning after
-a call. A ratio above 1 means that lbrx is faster.
+Every number of threads is a process of its own, with so many threads for each side: they start
+together and measure one after the other. Sides take turns in blocks with a pause between them,
+since OpenMP's and OpenBLAS's threads keep spinning after a call. A ratio above 1 means that lbrx is
+faster.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ import lbrx
 from lbrx import metal
 from lbrx.bench.scaling import counts
 
-PAUSE = 0.06  # seconds after a block: idle threads of other libraries spin for up to 20 ms
+PAUSE = 0.04  # seconds after a block: idle threads of other libraries spin for up to 20 ms
 BLOCKS = 2
-SECONDS = 0.08  # of a block
-CALLS = 3, 25  # in a block, at least and at most
+SECONDS = 0.04  # of a block
+CALLS = 2, 20  # in a block, at least and at most
 TRIAD = 1 << 25  # elements of each of its three arrays
 SIDE = 4096  # of the matrices of memory-bound cases
 Work = Callable[[], object]
@@ -226,7 +227,6 @@ def medians(works: dict[str, Work], blocks: int) -> dict[str, float]:
         for name, work in works.items():
             time.sleep(PAUSE)
             work()
-            work()
             end = time.perf_counter() + SECONDS
             for n in range(CALLS[1]):
                 start = time.perf_counter()
@@ -254,20 +254,28 @@ def device_seconds(work: Work) -> float:
     return statistics.median(taken)
 
 
-def measured(case: Case, torch: Any, threads: int, bandwidth: float, blocks: int) -> Row:
+def works_of(case: Case, torch: Any, threads: int) -> dict[str, Work]:
+    """What is timed: lbrx compiled, torch, and OpenBLAS where the case consists of products."""
     compiled = lbrx.compile(case.function)
 
     def ours() -> None:
         lbrx.eval(compiled(*case.inputs))
 
-    def eager() -> None:
-        lbrx.eval(case.function(*case.inputs))
-
-    works: dict[str, Work] = {"lbrx": ours, "eager": eager}
+    ours()
+    works: dict[str, Work] = {"lbrx": ours}
     if torch is not None:
         works["torch"] = case.peer(torch)
     if case.products:
         works["OpenBLAS"] = direct_products(case.products, threads)
+    return works
+
+
+def measured(
+    case: Case, works: dict[str, Work], threads: int, bandwidth: float, blocks: int
+) -> Row:
+    def eager() -> None:
+        lbrx.eval(case.function(*case.inputs))
+
     row = Row(case.name, threads, medians(works, blocks), kernels=kernels_of(eager))
     row.seconds["device"] = device_seconds(eager)
     if case.nbytes:
@@ -277,14 +285,21 @@ def measured(case: Case, torch: Any, threads: int, bandwidth: float, blocks: int
 
 
 def measure_here(threads: int, options: argparse.Namespace) -> dict[str, Any]:
+    """Prepares everything, then waits for a line that says that no other process measures."""
     torch = import_module("torch") if find_spec("torch") else None
     if torch is not None:
         torch.set_num_threads(threads)
     blocks = options.blocks
+    wanted = [case for case in cases(options.side) if options.only in case.name]
+    works = [works_of(case, torch, threads) for case in wanted]
+    print("ready", flush=True)
+    sys.stdin.readline()
     taken = min(medians(triads(torch, threads), blocks).values())
     bandwidth = 12.0 * TRIAD / taken
-    wanted = [case for case in cases(options.side) if options.only in case.name]
-    rows = [measured(case, torch, threads, bandwidth, blocks) for case in wanted]
+    rows = [
+        measured(case, own, threads, bandwidth, blocks)
+        for case, own in zip(wanted, works, strict=True)
+    ]
     return {
         "device": metal.context().info.name,
         "torch": getattr(torch, "__version__", None),
@@ -293,14 +308,27 @@ def measure_here(threads: int, options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def measure_in_child(threads: int, options: argparse.Namespace) -> dict[str, Any]:
+def start_child(threads: int, options: argparse.Namespace) -> subprocess.Popen[str]:
     """The device reads the number of threads once in a process."""
     command = [sys.executable, __file__, "--here", str(threads), "--side", str(options.side)]
     command += ["--blocks", str(options.blocks), "--only", options.only]
     count = str(threads)
     environment = os.environ | {"SOFTMETAL_THREADS": count, "OMP_NUM_THREADS": count}
-    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
-    record: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, env=environment, text=True, stdin=pipe, stdout=pipe)
+
+
+def await_ready(child: subprocess.Popen[str]) -> None:
+    assert child.stdout is not None
+    if child.stdout.readline() != "ready\n":
+        raise SystemExit("a process that was to measure has ended: see its message above")
+
+
+def result_of(child: subprocess.Popen[str]) -> dict[str, Any]:
+    output, _ = child.communicate("measure\n")
+    if child.returncode:
+        raise SystemExit("a process that measured has failed: see its message above")
+    record: dict[str, Any] = json.loads(output.splitlines()[-1])
     return record
 
 
@@ -341,8 +369,11 @@ def main() -> None:
     threads = [int(n) for n in options.threads.split(",") if n]
     threads = threads or counts(len(os.sched_getaffinity(0)))
     record: dict[str, Any] = {"triad": {}, "rows": []}
-    for n in threads:
-        own = measure_in_child(n, options)
+    children = [start_child(n, options) for n in threads]
+    for child in children:
+        await_ready(child)
+    for child in children:
+        own = result_of(child)
         record |= {key: own[key] for key in ("device", "torch")}
         record["triad"] |= own["triad"]
         record["rows"] += own["rows"]
