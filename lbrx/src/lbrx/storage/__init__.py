@@ -36,12 +36,12 @@ def written_in_place(array: Array) -> bool:
 
 def wait_for(storage: Storage) -> None:
     """Block until the bytes are computed, which does not bring them to the host."""
-    if isinstance(storage, PackedStorage):
+    if isinstance(storage, MetalStorage):  # first: looking for a protocol's methods takes longer
+        storage.wait()
+    elif isinstance(storage, PackedStorage):
         for part in storage.parts.values():
             wait_for(part.storage)
     elif isinstance(storage, Unrealised):
         wait_for(storage.realised())
     elif isinstance(storage, ViewStorage):
         wait_for(storage.base)
-    elif isinstance(storage, MetalStorage):
-        storage.wait()

@@ -26,7 +26,7 @@ def eval(*values: Any) -> None:
     tensors = list(_tensors(values))
     start(*tensors)
     for tensor in tensors:
-        wait_for(tensor.storage)
+        wait_for(tensor.array.storage)
 
 
 def start(*values: Any) -> None:
