@@ -19,8 +19,8 @@ TESTS = Path(__file__).parents[1]
 EXECUTOR = "api/test_executor.py api/test_executor_commands.py"
 # processor, what is run, which tests of it
 CASES = {
-    "fibers, pool and command lists": ("neoverse-n1", EXECUTOR, "not gemm"),  # BLAS is x86's
-    "the first processors": ("armv8", f"{EXECUTOR} msl/test_programs.py", "not gemm"),
+    "fibers, pool and command lists": ("neoverse-n1", EXECUTOR, ""),
+    "the first processors": ("armv8", f"{EXECUTOR} msl/test_programs.py", ""),
     # Memory that Python maps is not the emulated process's, and qemu reports a wild address as 0.
     "crashes and endless kernels": (
         "neoverse-n1",

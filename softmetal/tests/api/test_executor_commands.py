@@ -325,10 +325,35 @@ def expected_gemm(
         ((300, 1, 64), 1, 1.0, 1.0),
         ((33, 65, 17), 4, 1.0, 0.5),
         ((300, 210, 40), 1, 1.0, 0.0),
+        ((15, 33, 1030), 2, 1.0, 0.0),
     ],
     ids=str,
 )
 def test_gemm(
+    device: Device,
+    types: tuple[int, int, int],
+    transpose: tuple[int, int],
+    shape: tuple[int, int, int],
+    batch: int,
+    alpha: float,
+    beta: float,
+) -> None:
+    check_gemm(device, types, transpose, shape, batch, alpha, beta)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("shape", "batch", "transpose"),
+    [((50, 40, 300_000), 1, (0, 1)), ((3, 60, 120_000), 4, (1, 0))],
+    ids=str,
+)
+def test_gemm_that_is_packed_in_parts(
+    device: Device, shape: tuple[int, int, int], batch: int, transpose: tuple[int, int]
+) -> None:
+    check_gemm(device, (1, 1, 0), transpose, shape, batch, 1.0, 0.0)
+
+
+def check_gemm(
     device: Device,
     types: tuple[int, int, int],
     transpose: tuple[int, int],

@@ -150,18 +150,6 @@ executor.wait(executor.submit(queue, []), None)
     assert all("do not survive a fork" in error for error in errors)
 
 
-def test_a_product_without_blas_names_the_remedy(tmp_path: Path) -> None:
-    body = """
-executor._c.softmetal_set_blas(sys.argv[1].encode() + b"/none.so" if %s else b"")
-p = device.zeros(1, np.float32).ctypes.data
-print(device.outcome([Gemm(p, p, p, 1, 1, 1, 1, 1, 1, False, False, 1.0, 0.0, 0, 0, 0)]).error)
-"""
-    for given, reason in ((False, "not installed"), (True, "none.so: cannot open")):
-        done = run_script(body % given, tmp_path)
-        assert "pip install scipy-openblas64" in done.stdout, done.stderr
-        assert reason in done.stdout
-
-
 def test_conversions_for_old_processors(tmp_path: Path) -> None:
     """What the compiler calls where the CPU has no half or bfloat instructions."""
     body = """

@@ -92,7 +92,7 @@ CASES = {
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_every_command_of_the_runtime(threads: int) -> None:
-    """Each twice, since the second product is tried before BLAS sees it, then one that works."""
+    """Each twice, then one that works."""
     body = f"""
 cases = {[(name, code, subject) for name, (code, subject) in CASES.items()]!r}
 for name, code, subject in cases:
@@ -151,7 +151,7 @@ def test_values_that_commands_read_when_they_run() -> None:
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_products_fail_a_thousand_times(threads: int) -> None:
-    """sgemm has a few hundred work areas: those that faults leave behind are not used up."""
+    """A fault leaves nothing behind that is used up."""
     body = """
 texts = {product(gone, whole, other, n, "f4") for n in (64, 700) for _ in range(500)}
 assert all(text and text.startswith("a matrix multiplication") for text in texts), texts

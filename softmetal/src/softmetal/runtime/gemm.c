@@ -1,219 +1,279 @@
-/* Matrix multiplication by OpenBLAS's sgemm.
+/* Matrix multiplication.
 
-   C is divided into tiles that the worker pool computes with single-threaded calls, so that threads
-   of BLAS and of the pool do not compete for the cores. float16 operands are converted tile by tile.
-
-   One library and one division into tiles, which depends on the shape and the number of workers
-   only: the same product has the same bits in every call. numpy's copy of OpenBLAS, if the program
-   has loaded it, is not used: it may be another version, its threads divide a product in another
-   way, and a fault in one of its threads could not be contained. */
-#include <dlfcn.h>
-#include <string.h>
-
+   Both operands are packed into panels once, by all workers; then the workers multiply tiles of the
+   result, which need not run at the same time. An element's products are added in the order of the
+   depth, in blocks that depend on the depth alone: its bits do not depend on the number of threads,
+   on the division into tiles or on the other rows and columns. */
+#include "gemm_panels.h"
 #include "runtime.h"
 
-enum { ROW_MAJOR = 101, PLAIN = 111, TRANSPOSED = 112 };
 enum { FLOAT32, FLOAT16 };
-enum { SMALLEST_ROWS = 128, SMALLEST_COLUMNS = 64, LARGE_TILE = 1024, TILES_A_WORKER = 4 };
-enum { WIDE = 4 }; /* a tile has so many times as many columns as rows: OpenBLAS is fastest then */
+enum {
+  DEPTH = 384,             /* of a block, about: a left panel of it stays in the first cache */
+  PACKED = 16 << 20,        /* floats of one operand that are packed at a time, at most, */
+  CACHED = 256 << 10,       /* and those of the right one for each worker: in its second cache */
+  TILE_M = 20, TILE_N = 16, /* panels of a tile, at most */
+  TILE_NS = 1000,           /* that a tile costs besides */
+};
+/* Multiplications and floats fetched in a nanosecond, and how many tiles the last worker is late. */
+static const double MULTIPLIED = 60, FETCHED = 5, LATE = 0.5;
 
-typedef __INT64_TYPE__ blas_int;
-typedef void (*sgemm_function)(int order, int transpose_a, int transpose_b, blas_int m, blas_int n,
-                               blas_int k, float alpha, const float *a, blas_int lda,
-                               const float *b, blas_int ldb, float beta, float *c, blas_int ldc);
+/* A part of the product: some matrices of the batch, some rows and columns. */
+typedef struct gemm_job {
+  sm_job job;
+  const sm_command_gemm *gemm;
+  sm_operand left, right; /* of the first matrix */
+  sm_u64 row, column;     /* where the part begins */
+  sm_u64 left_panels, right_panels;
+  sm_u64 left_floats, right_floats; /* packed, of a matrix */
+  float *packed_left, *packed_right;
+  bool has_left;          /* it is packed already */
+  bool in_place;          /* whole panels of the right matrix are not packed: each is used once */
+  sm_u64 batch, batches;
+  sm_u64 tiles_m, tiles_n;
+  sm_u64 block; /* depth */
+} gemm_job;
 
-/* ---- the library ----------------------------------------------------------------------------- */
+static sm_u64 divide_up(sm_u64 value, sm_u64 by) { return (value + by - 1) / by; }
+static sm_u64 least(sm_u64 a, sm_u64 b) { return a < b ? a : b; }
+static size_t element_size(sm_u32 type) { return type == FLOAT16 ? 2 : 4; }
 
-static sm_mutex blas_lock;
-static char blas_path[4096];
-static sgemm_function sgemm;
+/* ---- packing --------------------------------------------------------------------------------- */
 
-/* Where OpenBLAS is; it is loaded when the first GEMM runs. */
-SM_EXPORT void softmetal_set_blas(const char *path) {
-  sm_lock(&blas_lock);
-  strncpy(blas_path, path, sizeof blas_path - 1);
-  sm_unlock(&blas_lock);
+static sm_operand of_batch(sm_operand first, __INT64_TYPE__ stride, sm_u64 number) {
+  first.address += (__INT64_TYPE__)number * stride;
+  return first;
 }
 
-static bool load_blas(sm_submission *submission) {
-  sm_lock(&blas_lock);
-  if (!sgemm) {
-    void *library = blas_path[0] ? dlopen(blas_path, RTLD_NOW | RTLD_LOCAL) : NULL;
-    const char *reason = blas_path[0] ? dlerror() : "the package is not installed";
-    void (*set_threads)(int) =
-        library ? (void (*)(int))dlsym(library, "scipy_openblas_set_num_threads64_") : NULL;
-    sgemm_function found =
-        library ? (sgemm_function)dlsym(library, "scipy_cblas_sgemm64_") : NULL;
-    if (found && set_threads) {
-      set_threads(1);
-      sgemm = found;
-    } else {
-      sm_fail(submission, "matrix multiplication needs OpenBLAS (pip install scipy-openblas64): %s",
-              reason ? reason : "it lacks scipy_cblas_sgemm64_");
-    }
+static void pack_chunk(sm_worker *worker, sm_job *base, sm_u64 chunk) {
+  (void)worker;
+  gemm_job *job = (gemm_job *)base;
+  const sm_command_gemm *g = job->gemm;
+  sm_u64 panels = job->left_panels + job->right_panels, matrix = chunk / panels;
+  sm_u64 panel = chunk % panels;
+  if (panel < job->left_panels) {
+    if (job->has_left) return;
+    sm_operand left = of_batch(job->left, g->stride_a, job->batch + matrix);
+    float *to = job->packed_left + matrix * job->left_floats;
+    sm_pack_panel(&left, panel, to + panel * sm_panel_size(&left));
+    return;
   }
-  sm_unlock(&blas_lock);
-  return sgemm != NULL;
-}
-
-/* ---- conversion ------------------------------------------------------------------------------ */
-
-typedef struct matrix {
-  char *address;
-  sm_u64 stride; /* elements from row to row */
-  sm_u32 type;
-} matrix;
-
-static matrix at(matrix whole, sm_u64 row, sm_u64 column) {
-  size_t element = whole.type == FLOAT16 ? 2 : 4;
-  whole.address += (row * whole.stride + column) * element;
-  return whole;
-}
-
-static void widen(float *to, matrix from, sm_u64 rows, sm_u64 columns) {
-  for (sm_u64 i = 0; i < rows; i++, to += columns) {
-    const _Float16 *row = (const _Float16 *)at(from, i, 0).address;
-    for (sm_u64 j = 0; j < columns; j++) to[j] = (float)row[j];
-  }
-}
-
-static void narrow(matrix to, const float *from, sm_u64 rows, sm_u64 columns) {
-  for (sm_u64 i = 0; i < rows; i++, from += columns) {
-    _Float16 *row = (_Float16 *)at(to, i, 0).address;
-    for (sm_u64 j = 0; j < columns; j++) row[j] = (_Float16)from[j];
-  }
-}
-
-/* The operand itself if it is float32, else a dense float32 copy (its contents if `read`). */
-static bool as_float(sm_block *panel, matrix *operand, sm_u64 rows, sm_u64 columns, bool read) {
-  if (operand->type == FLOAT32) return true;
-  if (!sm_block_reserve(panel, rows * columns * sizeof(float) + 1)) return false;
-  if (read) widen((float *)panel->address, *operand, rows, columns);
-  *operand = (matrix){panel->address, columns, FLOAT32};
-  return true;
+  panel -= job->left_panels;
+  sm_operand right = of_batch(job->right, g->stride_b, job->batch + matrix);
+  if (job->in_place && (panel + 1) * right.width <= right.lines) return;
+  float *to = job->packed_right + matrix * job->right_floats;
+  sm_pack_panel(&right, panel, to + panel * sm_panel_size(&right));
 }
 
 /* ---- tiles ----------------------------------------------------------------------------------- */
 
-typedef struct gemm_job {
-  sm_job job;
-  const sm_command_gemm *gemm;
-  sm_u64 tile_m, tile_n; /* size of a tile */
-  sm_u64 tiles_m, tiles_n;
-} gemm_job;
+typedef struct tile {
+  sm_u64 matrix;                               /* of the job's part of the batch */
+  sm_u64 left, left_end, right, right_end;     /* panels */
+  sm_u64 rows, columns;                        /* of the result */
+  char *result;
+} tile;
 
-static sm_u64 least(sm_u64 a, sm_u64 b) { return a < b ? a : b; }
+static tile tile_of(const gemm_job *job, sm_u64 chunk) {
+  const sm_command_gemm *g = job->gemm;
+  sm_u64 j = chunk % job->tiles_n, i = chunk / job->tiles_n % job->tiles_m;
+  tile t = {.matrix = chunk / (job->tiles_m * job->tiles_n),
+            .left = i * job->left_panels / job->tiles_m,
+            .left_end = (i + 1) * job->left_panels / job->tiles_m,
+            .right = j * job->right_panels / job->tiles_n,
+            .right_end = (j + 1) * job->right_panels / job->tiles_n};
+  sm_u64 row = t.left * job->left.width, column = t.right * job->right.width;
+  t.rows = least(t.left_end * job->left.width, job->left.lines) - row;
+  t.columns = least(t.right_end * job->right.width, job->right.lines) - column;
+  sm_u64 offset = (job->row + row) * g->ldc + job->column + column;
+  t.result = (char *)g->c + (__INT64_TYPE__)(job->batch + t.matrix) * g->stride_c +
+             offset * element_size(g->type_c);
+  return t;
+}
+
+static void multiply_block(const gemm_job *job, const tile *t, sm_u64 from, sm_u64 depth,
+                           float *result, sm_u64 stride) {
+  const sm_operand right =
+      of_batch(job->right, job->gemm->stride_b, job->batch + t->matrix);
+  sm_u64 rows = job->left.width, columns = job->right.width;
+  sm_panels panels = {.depth = depth, .result_stride = stride, .adds = from > 0};
+  for (sm_u64 i = t->left; i < t->left_end; i++) {
+    panels.left = job->packed_left + t->matrix * job->left_floats +
+                  i * sm_panel_size(&job->left) + from * rows;
+    for (sm_u64 j = t->right; j < t->right_end; j++) {
+      bool in_place = job->in_place && (j + 1) * columns <= right.lines;
+      panels.right_stride = in_place ? right.stride : columns;
+      panels.right = in_place ? (const float *)right.address + j * columns
+                              : job->packed_right + t->matrix * job->right_floats +
+                                    j * sm_panel_size(&right);
+      panels.right += from * panels.right_stride;
+      panels.result = result + (i - t->left) * rows * stride + (j - t->right) * columns;
+      sm_multiply_panels(rows, &panels);
+    }
+  }
+}
+
+/* C = alpha * sums + beta * C; C is not read if beta is 0. */
+static void write_result(const sm_command_gemm *g, const tile *t, const float *sums, sm_u64 stride) {
+  float alpha = (float)g->alpha, beta = (float)g->beta;
+  for (sm_u64 i = 0; i < t->rows; i++, sums += stride) {
+    char *row = t->result + i * g->ldc * element_size(g->type_c);
+    float *floats = (float *)row;
+    _Float16 *halves = (_Float16 *)row;
+    if (g->type_c == FLOAT16)
+      for (sm_u64 j = 0; j < t->columns; j++)
+        halves[j] = (_Float16)(beta != 0 ? alpha * sums[j] + beta * (float)halves[j] : alpha * sums[j]);
+    else
+      for (sm_u64 j = 0; j < t->columns; j++)
+        floats[j] = beta != 0 ? alpha * sums[j] + beta * floats[j] : alpha * sums[j];
+  }
+}
 
 static void multiply_tile(sm_worker *worker, sm_job *base, sm_u64 chunk) {
   gemm_job *job = (gemm_job *)base;
   const sm_command_gemm *g = job->gemm;
-  sm_u64 batch = chunk / (job->tiles_m * job->tiles_n);
-  sm_u64 row = chunk / job->tiles_n % job->tiles_m * job->tile_m;
-  sm_u64 column = chunk % job->tiles_n * job->tile_n;
-  sm_u64 m = least(job->tile_m, g->m - row), n = least(job->tile_n, g->n - column), k = g->k;
-  matrix a = {(char *)g->a + (blas_int)batch * g->stride_a, g->lda, g->type_a};
-  matrix b = {(char *)g->b + (blas_int)batch * g->stride_b, g->ldb, g->type_b};
-  matrix c = {(char *)g->c + (blas_int)batch * g->stride_c, g->ldc, g->type_c};
-  a = g->transpose_a ? at(a, 0, row) : at(a, row, 0);
-  b = g->transpose_b ? at(b, column, 0) : at(b, 0, column);
-  c = at(c, row, column);
-  matrix result = c;
-  if (!as_float(&worker->panels[0], &a, g->transpose_a ? k : m, g->transpose_a ? m : k, true) ||
-      !as_float(&worker->panels[1], &b, g->transpose_b ? n : k, g->transpose_b ? k : n, true) ||
-      !as_float(&worker->panels[2], &c, m, n, g->beta != 0)) {
-    atomic_store(&base->error, "no memory to convert a float16 matrix");
-    return;
+  tile t = tile_of(job, chunk);
+  sm_u64 rows = (t.left_end - t.left) * job->left.width;
+  sm_u64 columns = (t.right_end - t.right) * job->right.width;
+  bool direct = g->type_c == FLOAT32 && g->alpha == 1 && g->beta == 0 && rows == t.rows &&
+                columns == t.columns;
+  float *sums = (float *)t.result;
+  sm_u64 stride = g->ldc;
+  if (!direct) {
+    if (!sm_block_reserve(&worker->panels[2], rows * columns * sizeof(float))) {
+      atomic_store(&base->error, "no memory for a tile of a matrix multiplication");
+      return;
+    }
+    sums = (float *)worker->panels[2].address;
+    stride = columns;
   }
-  sgemm(ROW_MAJOR, g->transpose_a ? TRANSPOSED : PLAIN, g->transpose_b ? TRANSPOSED : PLAIN,
-        (blas_int)m, (blas_int)n, (blas_int)k, (float)g->alpha, (const float *)a.address,
-        (blas_int)a.stride, (const float *)b.address, (blas_int)b.stride, (float)g->beta,
-        (float *)c.address, (blas_int)c.stride);
-  if (result.type == FLOAT16) narrow(result, (const float *)c.address, m, n);
+  sm_u64 depth = job->left.depth, from = 0;
+  do {
+    multiply_block(job, &t, from, least(job->block, depth - from), sums, stride);
+    from += job->block;
+  } while (from < depth);
+  if (!direct) write_result(g, &t, sums, stride);
 }
 
-static sm_u64 divide_up(sm_u64 value, sm_u64 by) { return (value + by - 1) / by; }
+/* Nanoseconds that the workers need, about: a tile computes, and reads what others have packed. */
+static double tiles_cost(const gemm_job *job, sm_u64 tile_m, sm_u64 tile_n, unsigned workers) {
+  double tiles = (double)(job->batches * divide_up(job->left_panels, tile_m) *
+                          divide_up(job->right_panels, tile_n));
+  double rounds = (double)divide_up((sm_u64)tiles, workers);
+  if (rounds < tiles / workers + LATE) rounds = tiles / workers + LATE;
+  double rows = (double)(tile_m * job->left.width), columns = (double)(tile_n * job->right.width);
+  double depth = (double)job->left.depth;
+  return rounds * (TILE_NS + depth * (rows * columns / MULTIPLIED + (rows + columns) / FETCHED));
+}
 
-/* Halves the rows or the columns of the tiles until every worker has one, and large ones further to
-   balance the load; every division costs time, as both tiles pack the operand that they share. */
 static void cut_tiles(gemm_job *job, unsigned workers) {
-  const sm_command_gemm *g = job->gemm;
-  job->tile_m = g->m;
-  job->tile_n = g->n;
-  job->job.chunks = g->batch;
-  job->tiles_m = job->tiles_n = 1;
-  while (job->job.chunks < TILES_A_WORKER * workers) {
-    bool few = job->job.chunks < workers;
-    sm_u64 rows = few ? SMALLEST_ROWS : LARGE_TILE, columns = few ? SMALLEST_COLUMNS : LARGE_TILE;
-    bool tall = WIDE * job->tile_m > job->tile_n, narrow = job->tile_n < 2 * columns;
-    bool by_rows = job->tile_m >= 2 * rows && (tall || narrow);
-    if (!by_rows && narrow) break;
-    sm_u64 *side = by_rows ? &job->tile_m : &job->tile_n;
-    *side = divide_up(divide_up(*side, 2), 16) * 16;
-    job->tiles_m = divide_up(g->m, job->tile_m);
-    job->tiles_n = divide_up(g->n, job->tile_n);
-    job->job.chunks = g->batch * job->tiles_m * job->tiles_n;
-  }
+  sm_u64 best_m = 1, best_n = 1;
+  double best = 0;
+  for (sm_u64 m = 1; m <= TILE_M && m <= job->left_panels; m++)
+    for (sm_u64 n = 1; n <= TILE_N && n <= job->right_panels; n++) {
+      double cost = tiles_cost(job, m, n, workers);
+      if (best && cost >= best) continue;
+      best = cost;
+      best_m = m;
+      best_n = n;
+    }
+  job->tiles_m = divide_up(job->left_panels, best_m);
+  job->tiles_n = divide_up(job->right_panels, best_n);
+  job->job.chunks = job->batches * job->tiles_m * job->tiles_n;
 }
 
-/* ---- faults ---------------------------------------------------------------------------------- */
+/* ---- the product ----------------------------------------------------------------------------- */
 
 static const sm_kernel subject = {.subject = "a matrix multiplication"};
 
-/* A call of sgemm that is left by a fault never frees its work area, and OpenBLAS has only a few
-   hundred. So after the first fault the pages of all operands are read before sgemm is called. */
-static atomic_bool faulted;
-
-static void try_pages(const char *start, sm_u64 rows, sm_u64 columns, sm_u64 stride, sm_u32 type) {
-  enum { PAGE_BYTES = 4096 };
-  sm_u64 size = ((rows - 1) * stride + columns) * (type == FLOAT16 ? 2 : 4);
-  const volatile char *bytes = start;
-  for (sm_u64 offset = 0; offset < size; offset += PAGE_BYTES) (void)bytes[offset];
-  (void)bytes[size - 1];
-}
-
-static void try_matrices(sm_worker *worker, sm_job *base, sm_u64 batch) {
-  (void)worker;
-  const sm_command_gemm *g = ((gemm_job *)base)->gemm;
-  sm_u64 a[2] = {g->m, g->k}, b[2] = {g->k, g->n}; /* rows and columns, before transposing */
-  bool ta = g->transpose_a, tb = g->transpose_b;
-  blas_int i = (blas_int)batch;
-  if (g->k) {
-    try_pages((char *)g->a + i * g->stride_a, a[ta], a[!ta], g->lda, g->type_a);
-    try_pages((char *)g->b + i * g->stride_b, b[tb], b[!tb], g->ldb, g->type_b);
-  }
-  try_pages((char *)g->c + i * g->stride_c, g->m, g->n, g->ldc, g->type_c);
-}
-
-static void run_trial(sm_worker *worker, sm_job *base, sm_u64 chunk) {
-  sm_run_guarded(worker, base, &subject, chunk, try_matrices);
+static void run_packing(sm_worker *worker, sm_job *base, sm_u64 chunk) {
+  sm_run_guarded(worker, base, &subject, chunk, pack_chunk);
 }
 
 static void run_tile(sm_worker *worker, sm_job *base, sm_u64 chunk) {
   sm_run_guarded(worker, base, &subject, chunk, multiply_tile);
 }
 
-/* Whether the job ran without an error. */
+/* Whether the job ran without an error; `estimate` in nanoseconds. */
 static bool run_job(sm_worker *worker, sm_submission *submission, gemm_job *job, double estimate) {
   job->job.log = &submission->log;
+  job->job.activity = SM_IN_KERNEL;
   sm_pool_run(worker, &job->job, estimate);
-  if (job->job.faults) {
-    atomic_store(&faulted, true);
-    sm_report_fault(submission, &subject, job->job.fault, 0);
-  }
+  if (job->job.faults) sm_report_fault(submission, &subject, job->job.fault, 0);
   if (job->job.error) sm_fail(submission, "%s", job->job.error);
   return !submission->error;
 }
 
-void sm_run_gemm(sm_worker *worker, sm_submission *submission, const sm_command_gemm *gemm) {
-  if (!gemm->m || !gemm->n || !gemm->batch || !load_blas(submission)) return;
-  if (atomic_load(&faulted)) {
-    gemm_job trial = {.job = {.run = run_trial, .chunks = gemm->batch, .activity = SM_BUSY},
-                      .gemm = gemm};
-    if (!run_job(worker, submission, &trial, 0)) return;
+/* Multiplies what `job` describes: its operands, its place in the result and in the batch. */
+static bool run_part(sm_worker *worker, sm_submission *submission, gemm_job job) {
+  job.left_panels = sm_panel_count(&job.left);
+  job.right_panels = sm_panel_count(&job.right);
+  job.left_floats = job.left_panels * sm_panel_size(&job.left);
+  job.right_floats = job.right_panels * sm_panel_size(&job.right);
+  job.in_place = job.left_panels == 1 && !job.right.along_depth && !job.right.half;
+  if (!sm_block_reserve(&worker->panels[0], job.batches * job.left_floats * sizeof(float)) ||
+      !sm_block_reserve(&worker->panels[1], job.batches * job.right_floats * sizeof(float))) {
+    sm_fail(submission, "no memory to pack the operands of a matrix multiplication");
+    return false;
   }
-  double operations = 2.0 * (double)gemm->m * (double)gemm->n * (double)gemm->k;
-  operations *= (double)gemm->batch;
-  gemm_job job = {.job = {.run = run_tile, .activity = SM_IN_BLAS}, .gemm = gemm};
+  job.packed_left = (float *)worker->panels[0].address;
+  job.packed_right = (float *)worker->panels[1].address;
+  gemm_job packing = job;
+  packing.job.run = run_packing;
+  packing.job.chunks = job.batches * (job.left_panels + job.right_panels);
+  double lines = (double)job.left.lines + (job.in_place ? 0 : (double)job.right.lines);
+  double depth = (double)job.left.depth * (double)job.batches; /* 2 elements, 100 operations a ns */
+  if (!run_job(worker, submission, &packing, depth * lines / 2)) return false;
+  job.job.run = run_tile;
   cut_tiles(&job, worker->pool->threads);
-  run_job(worker, submission, &job, operations / 50); /* 50 per nanosecond */
+  double elements = (double)job.left.lines * (double)job.right.lines;
+  return run_job(worker, submission, &job, depth * elements / 50);
+}
+
+/* Rows of a left panel: the height that divides the rows with the least waste. */
+static sm_u64 panel_rows(sm_u64 rows) {
+  sm_u64 height = divide_up(rows, divide_up(rows, SM_PANEL_ROWS));
+  return height > WIDTH ? divide_up(height, WIDTH) * WIDTH : height;
+}
+
+static sm_operand operand(sm_u64 address, sm_u64 stride, sm_u32 type, bool along, sm_u64 first,
+                          sm_u64 lines, sm_u64 depth, sm_u64 width) {
+  sm_u64 offset = (along ? first * stride : first) * element_size(type);
+  return (sm_operand){(const char *)address + offset, stride, type == FLOAT16, along, lines, depth,
+                      width};
+}
+
+static sm_u64 greatest(sm_u64 a, sm_u64 b) { return a > b ? a : b; }
+
+/* As many lines as may be packed at once, in whole panels: about `floats` or `panels`, if more. */
+static sm_u64 lines_at_once(sm_u64 lines, sm_u64 depth, sm_u64 width, sm_u64 floats, sm_u64 panels) {
+  sm_u64 line = depth + 1, most = greatest(PACKED / line / width, 1);
+  return least(lines, least(greatest(floats / line / width, panels), most) * width);
+}
+
+void sm_run_gemm(sm_worker *worker, sm_submission *submission, const sm_command_gemm *g) {
+  if (!g->m || !g->n || !g->batch) return;
+  sm_u64 depth = g->alpha == 0 ? 0 : g->k, height = panel_rows(g->m);
+  sm_u64 rows = lines_at_once(g->m, depth, height, PACKED, 1);
+  sm_u64 columns = lines_at_once(g->n, depth, SM_PANEL_COLUMNS,
+                                 (sm_u64)CACHED * worker->pool->threads, TILE_N);
+  sm_u64 batches = least(g->batch, PACKED / ((depth + 1) * greatest(rows, columns)) + 1);
+  sm_u64 block = divide_up(depth, (depth + DEPTH / 2) / DEPTH + (depth < DEPTH / 2)) + !depth;
+  for (sm_u64 batch = 0; batch < g->batch; batch += batches)
+    for (sm_u64 column = 0; column < g->n; column += columns)
+      for (sm_u64 row = 0; row < g->m; row += rows) {
+        gemm_job part = {
+            .gemm = g,
+            .row = row,
+            .column = column,
+            .batch = batch,
+            .batches = least(batches, g->batch - batch),
+            .block = block,
+            .has_left = column && rows == g->m,
+            .left = operand(g->a, g->lda, g->type_a, !g->transpose_a, row, least(rows, g->m - row),
+                            depth, height),
+            .right = operand(g->b, g->ldb, g->type_b, g->transpose_b, column,
+                             least(columns, g->n - column), depth, SM_PANEL_COLUMNS)};
+        if (!run_part(worker, submission, part)) return;
+      }
 }

@@ -327,7 +327,7 @@ sm_u64 sm_interrupt_overdue(sm_u64 now, sm_u64 retry, sm_u64 latest) {
 
 /* ---- the end of the process ------------------------------------------------------------------ */
 
-enum { STOP_KERNEL_MS = 50, STOP_BUSY_MS = 1000, STOP_BLAS_MS = 10000 };
+enum { STOP_KERNEL_MS = 50, STOP_BUSY_MS = 1000 };
 
 static atomic_bool stopping;
 
@@ -347,14 +347,14 @@ void sm_checkpoint(sm_worker *worker) {
 
 /* Whether a thread is in an activity that has more than `elapsed` milliseconds to end. */
 static bool must_wait(unsigned elapsed) {
-  static const unsigned limit[] = {0, STOP_BUSY_MS, STOP_KERNEL_MS, STOP_BLAS_MS};
+  static const unsigned limit[] = {0, STOP_BUSY_MS, STOP_KERNEL_MS};
   for (sm_worker *worker = all_workers; worker; worker = worker->next)
     if (elapsed < limit[atomic_load(&worker->activity)]) return true;
   return false;
 }
 
-/* Called when Python exits, before it frees what kernels may be using and before the destructors
-   of BLAS. Threads stop at their next chunk; a thread that stays in a kernel is suspended. */
+/* Called when Python exits, before it frees what kernels may be using. Threads stop at their next
+   chunk; a thread that stays in a kernel is suspended. */
 SM_EXPORT void softmetal_shutdown(void) {
   atomic_store(&stopping, true);
   sm_lock(&workers_lock);

@@ -78,7 +78,7 @@ typedef struct sm_job sm_job;
 typedef struct sm_submission sm_submission;
 
 /* What a thread is doing, for sm_shutdown. */
-enum sm_activity { SM_IDLE, SM_BUSY, SM_IN_KERNEL, SM_IN_BLAS };
+enum sm_activity { SM_IDLE, SM_BUSY, SM_IN_KERNEL };
 
 /* Memory between guards that grows and never shrinks. */
 typedef struct sm_block {
@@ -114,7 +114,7 @@ struct sm_worker {
   atomic_uint activity;
   sm_block statics;   /* threadgroup variables of kernels */
   sm_block scratch;   /* dynamic threadgroup memory */
-  sm_block panels[3]; /* float32 copies of float16 matrices */
+  sm_block panels[3]; /* packed operands of a product, and sums of a tile */
   sm_arena *arena;    /* fibers, from the first SM_FIBERS dispatch on */
   struct sm_check *check; /* from the first dispatch with a check on */
   sm_worker *next;    /* in the list of all workers */

@@ -14,7 +14,6 @@ from softmetal import checks, compiler, env
 from softmetal.compiler.target import Target
 from softmetal.errors import ExecutionError
 from softmetal.executors import logs
-from softmetal.executors.cpu import openblas
 from softmetal.executors.findings import Finding, Findings, with_findings
 from softmetal.executors.loading import LoadedKernels
 from softmetal.executors.packing import Packer
@@ -34,7 +33,6 @@ from softmetal.types import (
 
 _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "softmetal_new_pool": (c_void_p, [c_uint, c_uint64]),
-    "softmetal_set_blas": (None, [c_char_p]),
     "softmetal_shutdown": (None, []),
     "softmetal_load": (c_void_p, [c_char_p, c_char_p, c_char_p, c_size_t]),
     "softmetal_unload": (None, [c_void_p]),
@@ -69,7 +67,6 @@ def _library() -> ctypes.CDLL:
     for name, (result, arguments) in _SIGNATURES.items():
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments
-    library.softmetal_set_blas(os.fsencode(openblas.library_path() or ""))
     atexit.register(_at_exit, library)
     return library
 
