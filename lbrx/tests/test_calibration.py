@@ -8,11 +8,12 @@ from dataclasses import asdict, replace
 import pytest
 
 from lbrx import dtype as dt
-from lbrx import metal
+from lbrx import metal, quant
 from lbrx.cli.devices import table
-from lbrx.device_info import Calibration
-from lbrx.kernels import calibrating, matmul
+from lbrx.device_info import Calibration, DeviceInfo
+from lbrx.kernels import calibrating, matmul, quantized_matmul
 from lbrx.kernels.matmul import MatmulProblem, Matrix
+from lbrx.kernels.quantized_matmul import QuantizedProduct
 from lbrx.metal import calibration_file
 from lbrx.metal.device import devices
 
@@ -98,9 +99,9 @@ def test_estimates_use_what_was_measured():
     assert matmul.product_rate(plain, "mps", dt.float32, 7.0) == 7.0
 
 
-def test_halves_are_multiplied_where_that_is_fast():
+def with_tensor_cores() -> DeviceInfo:
     """A GPU with tensor cores, of which the clocks are known; nothing was measured."""
-    info = replace(
+    return replace(
         metal.context().info,
         simd_hardware=True,
         simdgroup_matrix=True,
@@ -113,10 +114,25 @@ def test_halves_are_multiplied_where_that_is_fast():
         threadgroup_memory=227 << 10,
         calibration=None,
     )
+
+
+def test_halves_are_multiplied_where_that_is_fast():
+    info = with_tensor_cores()
     halves = replace(product(4096), dtype=dt.float16)
     assert matmul.family.choose(info, halves).name == "mps"
     brain = replace(product(4096), dtype=dt.bfloat16)  # which MPS lacks
     assert matmul.family.choose(info, brain).name == "tiles"
+
+
+@pytest.mark.parametrize("n", [2048, 16384, 65536])
+def test_one_row_is_multiplied_by_our_kernels(n):
+    info = with_tensor_cores()
+    weight = Matrix(True, n)
+    halves = replace(product(n), m=1, dtype=dt.float16, y=weight)
+    assert matmul.family.choose(info, halves).name == "matvec_lines"
+    for scheme in ("q4_0", "q8_0", "q4_k", "mlx:4:64"):
+        quantized = QuantizedProduct(quant.find(scheme), 1, n, n, dt.float16)
+        assert quantized_matmul.family.choose(info, quantized).name == "lines"
 
 
 def test_speeds_of_another_processor():

@@ -137,6 +137,7 @@ def matvec_simd(
 LINE_COLUMNS, MOST_THREADS = 4, 512  # constants of matvec_lines.h
 VECTOR = 16  # bytes
 VECTORS = 4  # that a thread reads of a column
+LINES_OF_BANDWIDTH = 0.98  # 1.0 of a copy's, read and written, on an H200
 
 
 def _lines_can(info: DeviceInfo, problem: MatmulProblem) -> bool:
@@ -147,7 +148,10 @@ def _lines_can(info: DeviceInfo, problem: MatmulProblem) -> bool:
 
 
 def _lines_cost(info: DeviceInfo, problem: MatmulProblem) -> float:
-    return 0.9 * _simd_cost(info, problem)
+    if not info.simd_hardware:
+        return EMULATED + problem.operations
+    reading = _matrix_bytes(problem) / (LINES_OF_BANDWIDTH * bandwidth(info))
+    return dispatching(info) + max(reading, problem.operations / (OF_PEAK * peak(info)))
 
 
 @family.variant("matvec_lines", can=_lines_can, cost=_lines_cost, batch_invariant=False)

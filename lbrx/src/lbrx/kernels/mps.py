@@ -34,6 +34,7 @@ from lbrx.storage import Array
 
 TYPES = {dt.float32: MPS.MPSDataTypeFloat32, dt.float16: MPS.MPSDataTypeFloat16}
 OF_PEAK = 0.85  # the approximate fraction of the peak on Apple's GPUs
+OF_BANDWIDTH = 0.85  # of products with one row, by cuBLAS on an H200
 KEPT = 512  # cached descriptors and multiplications
 
 
@@ -58,7 +59,7 @@ def _cost(info: DeviceInfo, problem: MatmulProblem) -> float:
         speed = product_rate(info, "mps", problem.dtype, ZEN4_PRODUCTS)
         return start + finishing + problem.operations / speed + 8.0 * operands / bandwidth(info)
     speed = product_rate(info, "mps", problem.dtype, OF_PEAK * product_peak(info, problem.dtype))
-    read = operands * problem.dtype.itemsize / bandwidth(info)
+    read = operands * problem.dtype.itemsize / (OF_BANDWIDTH * bandwidth(info))
     time = max(problem.operations / speed, read) + finishing
     # Apple does not document the accumulator of products of halves; cuBLAS adds in float32.
     doubtful = problem.dtype is not dt.float32 and info.cuda is None

@@ -92,46 +92,42 @@ struct Words {
   }
 };
 
-inline ulong block_of_32(RunPlace at) { return ulong(at.line) * (at.k / RUN) + at.run; }
-
-template <>
-struct Run<Q4_0> {
+// A block of 32 values with a scale, in so many words.
+template <uint WORDS>
+struct RunOfBlock {
   using Word = uint;
-  using Raw = Words<5>;
+  using Raw = Words<WORDS>;
   static uint place(uint run, uint i) { return run * RUN + i * UNIT; }
+  static ulong block(RunPlace at) { return ulong(at.line) * (at.k / RUN) + at.run; }
+  static float scale(Raw raw, RunPlace at) { return at.inside ? raw.scale(block(at)) : 0.0f; }
   static Raw load(Weight weight, RunPlace at) {
     Raw raw;
-    raw.load(weight.data, block_of_32(at));
+    raw.load(weight.data, block(at));
     return raw;
-  }
-  template <typename T>
-  static void decode(Raw raw, Weight, RunPlace at, thread Values<T>& values) {
-    const ulong block = block_of_32(at);
-    const uint4 codes(raw.codes(block, 0), raw.codes(block, 1), raw.codes(block, 2),
-                      raw.codes(block, 3));
-    const float scale = at.inside ? raw.scale(block) : 0.0f;
-    decode_nibbles(codes, float2(scale), float2(-8 * scale), values);
   }
 };
 
 template <>
-struct Run<Q8_0> {
-  using Word = uint;
-  using Raw = Words<9>;
-  static uint place(uint run, uint i) { return run * RUN + i * UNIT; }
-  static Raw load(Weight weight, RunPlace at) {
-    Raw raw;
-    raw.load(weight.data, block_of_32(at));
-    return raw;
-  }
+struct Run<Q4_0> : RunOfBlock<5> {
   template <typename T>
   static void decode(Raw raw, Weight, RunPlace at, thread Values<T>& values) {
-    const ulong block = block_of_32(at);
-    const float scale = at.inside ? raw.scale(block) : 0.0f;
+    const ulong number = block(at);
+    const uint4 codes(raw.codes(number, 0), raw.codes(number, 1), raw.codes(number, 2),
+                      raw.codes(number, 3));
+    const float d = scale(raw, at);
+    decode_nibbles(codes, float2(d), float2(-8 * d), values);
+  }
+};
+
+template <>
+struct Run<Q8_0> : RunOfBlock<9> {
+  template <typename T>
+  static void decode(Raw raw, Weight, RunPlace at, thread Values<T>& values) {
+    const float d = scale(raw, at);
 #pragma unroll
     for (uint i = 0; i < RUN; i++) {
-      const char code = char(raw.codes(block, i / 4) >> (i % 4 * 8) & 255);
-      values.units[i / UNIT][i % UNIT] = T(scale * float(code));
+      const char code = char(raw.codes(block(at), i / 4) >> (i % 4 * 8) & 255);
+      values.units[i / UNIT][i % UNIT] = T(d * float(code));
     }
   }
 };
