@@ -33,27 +33,36 @@ struct SteppedResults {
       }
   }
 
+  // All operands of a batch are read before the first result is stored, to hide latency.
   template <typename S, typename Rounding, typename Stored>
   static void store(thread const S& steps, thread const Rounding& rounded,
                     threadgroup const float* sums, device Stored* out, ulong stride,
                     ResultPart part, bool pairs, uint thread_index) {
+    constexpr uint ACROSS = G::N / 2, EACH = G::M * ACROSS / G::THREADS, BATCH = EACH < 8 ? EACH : 8;
 #pragma nounroll
-    for (uint i = thread_index; i < G::M * G::N / 2; i += G::THREADS) {
-      const uint r = i / (G::N / 2), c = i % (G::N / 2) * 2, column = part.column + c;
-      if (r >= part.rows || c >= part.columns) continue;
-      const float2 pair = *(threadgroup const float2*)(sums + r * LEADING + c);
-      device Stored* to = out + (part.row + r) * stride + column;
-      const Stored left = steps(rounded(pair.x, column), part.first + r, column);
-      if (c + 1 == part.columns) {
-        to[0] = left;
-        continue;
+    for (uint first = 0; first < EACH; first += BATCH) {
+      vec<Stored, 2> results[BATCH];
+#pragma unroll
+      for (uint b = 0; b < BATCH; b++) {
+        const uint i = (first + b) * G::THREADS + thread_index;
+        const uint r = min(i / ACROSS, part.rows - 1), c = i % ACROSS * 2;
+        const uint left = part.column + min(c, part.columns - 1);
+        const uint right = part.column + min(c + 1, part.columns - 1);
+        const float2 pair = *(threadgroup const float2*)(sums + r * LEADING + c);
+        results[b] = vec<Stored, 2>(steps(rounded(pair.x, left), part.first + r, left),
+                                    steps(rounded(pair.y, right), part.first + r, right));
       }
-      const Stored right = steps(rounded(pair.y, column + 1), part.first + r, column + 1);
-      if (pairs) {
-        *(device vec<Stored, 2>*)to = vec<Stored, 2>(left, right);
-      } else {
-        to[0] = left;
-        to[1] = right;
+#pragma unroll
+      for (uint b = 0; b < BATCH; b++) {
+        const uint i = (first + b) * G::THREADS + thread_index, r = i / ACROSS, c = i % ACROSS * 2;
+        if (r >= part.rows || c >= part.columns) continue;
+        device Stored* to = out + (part.row + r) * stride + part.column + c;
+        if (pairs && c + 1 < part.columns) {
+          *(device vec<Stored, 2>*)to = results[b];
+        } else {
+          to[0] = results[b].x;
+          if (c + 1 < part.columns) to[1] = results[b].y;
+        }
       }
     }
   }

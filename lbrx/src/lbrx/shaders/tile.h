@@ -65,33 +65,32 @@ struct Sums {
   }
 };
 
-// Block (i, j) of a tile.
-template <typename T>
-inline void load_block(thread simdgroup_matrix<T, 8, 8>& block, threadgroup const T* from,
-                       uint leading, bool transposed, uint i, uint j) {
-  from += transposed ? j * 8 * leading + i * 8 : i * 8 * leading + j * 8;
-  simdgroup_load(block, from, leading, ulong2(0), transposed);
-}
-
-// The operands. Memory holds rows `leading` elements apart, of the tile or of its transpose.
-template <typename T, uint ROWS, uint DEPTH, bool TENSOR = Target<T>::TENSOR>
-struct Left {
-  simdgroup_matrix<T, 8, 8> blocks[ROWS / 8][DEPTH / 8];
+// An operand. Memory holds rows `leading` elements apart, of the tile or of its transpose.
+template <typename T, uint ROWS, uint COLUMNS>
+struct Operand {
+  simdgroup_matrix<T, 8, 8> blocks[ROWS / 8][COLUMNS / 8];
 
   void load(threadgroup const T* from, uint leading, bool transposed) {
 #pragma unroll
     for (uint i = 0; i < ROWS / 8; i++)
 #pragma unroll
-      for (uint j = 0; j < DEPTH / 8; j++)
-        load_block(blocks[i][j], from, leading, transposed, i, j);
+      for (uint j = 0; j < COLUMNS / 8; j++) {
+        threadgroup const T* block =
+            from + (transposed ? j * 8 * leading + i * 8 : i * 8 * leading + j * 8);
+        simdgroup_load(blocks[i][j], block, leading, ulong2(0), transposed);
+      }
   }
+};
+
+template <typename T, uint ROWS, uint DEPTH, bool TENSOR = Target<T>::TENSOR>
+struct Left : Operand<T, ROWS, DEPTH> {
   // The n-th part of the depth, PART long.
   template <uint PART> Left<T, ROWS, PART, TENSOR> slice(uint n) const {
     Left<T, ROWS, PART, TENSOR> found;
 #pragma unroll
     for (uint i = 0; i < ROWS / 8; i++)
 #pragma unroll
-      for (uint j = 0; j < PART / 8; j++) found.blocks[i][j] = blocks[i][PART / 8 * n + j];
+      for (uint j = 0; j < PART / 8; j++) found.blocks[i][j] = this->blocks[i][PART / 8 * n + j];
     return found;
   }
   // Takes the sums of another product, rounded to T.
@@ -100,22 +99,12 @@ struct Left {
     for (uint i = 0; i < ROWS / 8; i++)
 #pragma unroll
       for (uint j = 0; j < DEPTH / 8; j++)
-        blocks[i][j].thread_elements() = vec<T, 2>(sums.pair(i, j));
+        this->blocks[i][j].thread_elements() = vec<T, 2>(sums.pair(i, j));
   }
 };
 
 template <typename T, uint DEPTH, uint COLUMNS, bool TENSOR = Target<T>::TENSOR>
-struct Right {
-  simdgroup_matrix<T, 8, 8> blocks[DEPTH / 8][COLUMNS / 8];
-
-  void load(threadgroup const T* from, uint leading, bool transposed) {
-#pragma unroll
-    for (uint i = 0; i < DEPTH / 8; i++)
-#pragma unroll
-      for (uint j = 0; j < COLUMNS / 8; j++)
-        load_block(blocks[i][j], from, leading, transposed, i, j);
-  }
-};
+struct Right : Operand<T, DEPTH, COLUMNS> {};
 
 // sums += left right, in order of the depth.
 template <typename T, uint ROWS, uint DEPTH, uint COLUMNS>
