@@ -1,11 +1,14 @@
 """Elementwise operations after a product, computed in its kernel: the same bits as in their own."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from device_memory import on_processors
 
 import lbrx
+import softmetal
 from lbrx import dtype as dt
 from lbrx import metal
 from lbrx.kernels import forced, quantized_matmul
@@ -136,3 +139,17 @@ def test_a_vector_has_no_columns(tiles, rng):
     result = x @ y[:, 0] + residual[:, 1]
     expected = x.numpy().astype(np.float64) @ y.numpy()[:, 0] + residual.numpy()[:, 1]
     np.testing.assert_allclose(result.numpy(), expected, atol=1e-4)
+
+
+@on_processors
+@pytest.mark.full
+def test_no_faults(tiles, rng):
+    x, y, *rest = operands(rng, (), 37, 45, 40, dt.float16)
+    lbrx.eval(x, y, *rest)
+    with softmetal.checking("bounds", "race"):
+        result = biased_gelu(x @ y, *rest)
+        lbrx.eval(result)
+    wide = [t.astype("float32").numpy().astype(np.float64) for t in (x, y, rest[0], rest[1])]
+    sums = wide[0] @ wide[1] + wide[2]
+    gelu = sums * np.vectorize(lambda z: 0.5 * (1 + math.erf(z / math.sqrt(2))))(sums)
+    np.testing.assert_allclose(result.numpy(), gelu * 0.5 + wide[3], atol=0.05, rtol=0.01)

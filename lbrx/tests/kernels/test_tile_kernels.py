@@ -12,7 +12,13 @@ import pytest
 import softmetal
 from lbrx import dtype as dt
 from lbrx.kernels.matmul import MatmulProblem, Matrix
-from lbrx.kernels.matmul_tiles import TENSOR_TILINGS, TILINGS, Tiling, tiling_for
+from lbrx.kernels.matmul_tiles import (
+    TENSOR_TILINGS,
+    TILINGS,
+    Tiling,
+    has_tensor_cores,
+    tiling_for,
+)
 from lbrx.metal import context
 
 SOURCE = """
@@ -81,6 +87,16 @@ def test_stages_of_every_type(dtype, transposed, rng):
 def test_stages_do_not_race(rng):
     with softmetal.checking("bounds", "race"):
         check(rng, dt.float16, STAGED, (65, 72, 136), (False, True))
+
+
+@pytest.mark.parametrize("tiling", TENSOR_TILINGS, ids=lambda tiling: tiling.name)
+@pytest.mark.parametrize("dtype", [dt.float16, dt.bfloat16], ids=str)
+def test_tiles_of_tensor_cores(dtype, tiling, rng):
+    """Whole tiles, whose lanes store 16 bytes, beside others at the edges."""
+    if not has_tensor_cores(context().info):
+        pytest.skip("these tiles need the threadgroup memory of a GPU with tensor cores")
+    for shape in [(256, 512, 192), (200, 520, 136), (130, 257, 64)]:
+        check(rng, dtype, tiling, shape, (False, True))
 
 
 # ---- the choice ----
