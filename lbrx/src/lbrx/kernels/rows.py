@@ -120,7 +120,6 @@ Threads = tuple[Size, Size]  # of the grid and of a threadgroup
 def add_variants(family: KernelFamily[RowProblem]) -> None:
     """Register the variants: single threads for CPUs, simdgroups and threadgroups for GPUs."""
     largest = THREADS * KEPT  # length of a row of one team
-    any_length = LONGEST + VECTOR  # with what comes before a ragged row
 
     def alone(info: DeviceInfo, problem: RowProblem) -> float:
         return 4.0 if info.simd_hardware else 2.0
@@ -128,12 +127,12 @@ def add_variants(family: KernelFamily[RowProblem]) -> None:
     def alone_in_parts(info: DeviceInfo, problem: RowProblem) -> float:
         return 1.0 if not info.simd_hardware and problem.length >= SERIAL_SPLIT else 5.0
 
-    _add(family, "serial", any_length, alone, _at_once("serial", _thread))
-    _add(family, "serial_parts", any_length, alone_in_parts, _in_parts("serial", _serial_parts))
+    _add(family, "serial", LONGEST, alone, _at_once("serial", _thread))
+    _add(family, "serial_parts", LONGEST, alone_in_parts, _in_parts("serial", _serial_parts))
     _add(family, "simdgroup", SIMD_WIDTH * KEPT, _together(1), _at_once("simdgroup", _simdgroup))
     _add(family, "threadgroup", largest, _together(2), _at_once("threadgroup", _threadgroup))
     parts = _in_parts("threadgroup", _threadgroup_parts)
-    _add(family, "threadgroup_parts", any_length, _together(3), parts)
+    _add(family, "threadgroup_parts", LONGEST, _together(3), parts)
 
 
 def _together(cost: float) -> Callable[[DeviceInfo, RowProblem], float]:
@@ -148,18 +147,18 @@ def _add(
     family: KernelFamily[RowProblem], name: str, longest: int, cost: RowCost, launch: RowLaunch
 ) -> None:
     def can(info: DeviceInfo, problem: RowProblem) -> bool:
-        return problem.inner == 1 and _places(problem) <= longest
+        return problem.inner == 1 and problem.length <= longest
 
     family.variant(name, can=can, cost=cost)(launch)
 
 
-def _at_once(team: str, threads: Callable[[RowProblem], Threads]) -> RowLaunch:
+def _at_once(team: str, threads: Callable[[RowProblem, RowTask], Threads]) -> RowLaunch:
     """A launch of one kernel; `threads` gives the grid."""
 
     def launch(gpu: Context, problem: RowProblem, task: RowTask) -> None:
         """One kernel, with a team of threads for each row."""
         record = _record(problem, task, problem.length)
-        _dispatch(gpu, problem, task, team, [record], threads(problem), team)
+        _dispatch(gpu, problem, task, team, [record], threads(problem, task), team)
 
     return launch
 
@@ -199,30 +198,26 @@ def _dispatch(
 def _record(problem: RowProblem, task: RowTask, part: int) -> bytes:
     """The `Rows` record of rows.h."""
     parts = -(-problem.length // part)
-    size = (problem.count - 1) * task.stride + problem.length
-    return struct.pack("3I4x2Q", problem.length, part, parts, task.stride, size)
+    return struct.pack("3I4xQ", problem.length, part, parts, task.stride)
 
 
-def _thread(problem: RowProblem) -> Threads:
+def _thread(problem: RowProblem, task: RowTask) -> Threads:
     return (problem.count, 1, 1), (1, 1, 1)
 
 
-def _simdgroup(problem: RowProblem) -> Threads:
+def _simdgroup(problem: RowProblem, task: RowTask) -> Threads:
     return (SIMD_WIDTH, problem.count, 1), (SIMD_WIDTH, min(GROUP_ROWS, problem.count), 1)
 
 
-def _threadgroup(problem: RowProblem) -> Threads:
+def _threadgroup(problem: RowProblem, task: RowTask) -> Threads:
+    """Enough threads for the elements in registers: those at the edges of ragged rows are extra."""
+    edges = problem.length % (VECTOR // problem.dtype.itemsize)
+    kept = problem.length - (edges if task.loads is RowLoads.RAGGED else 0)
     # Few rows leave most of a GPU idle, and more threads finish a row sooner.
     few = problem.count <= FEW_ROWS and not policy().deterministic
     least = VECTOR // problem.dtype.itemsize if few else KEPT
-    threads = min(-(-_places(problem) // (least * SIMD_WIDTH)) * SIMD_WIDTH, THREADS)
+    threads = min(-(-kept // (least * SIMD_WIDTH)) * SIMD_WIDTH, THREADS)
     return (threads, problem.count, 1), (threads, 1, 1)
-
-
-def _places(problem: RowProblem) -> int:
-    """Elements that a team must have registers for: of a ragged row, also those before it."""
-    per_vector = VECTOR // problem.dtype.itemsize
-    return problem.length + (per_vector - 1 if problem.length % per_vector else 0)
 
 
 def _serial_parts(problem: RowProblem) -> tuple[int, int]:
@@ -230,4 +225,8 @@ def _serial_parts(problem: RowProblem) -> tuple[int, int]:
 
 
 def _threadgroup_parts(problem: RowProblem) -> tuple[int, int]:
-    return THREADS * KEPT - VECTOR, THREADS
+    """Parts of whole vectors, of which the last is not so short that it might have none."""
+    part = THREADS * KEPT
+    while 0 < problem.length % part < 2 * VECTOR:
+        part -= VECTOR
+    return part, THREADS

@@ -48,6 +48,7 @@ struct Square {
   Row row;
   float mean;
   float operator()(uint i, uint slot) const {
+#pragma METAL fp math_mode(relaxed)  // fused with the sum
     const float x = row(i, slot) - mean;
     return x * x;
   }
@@ -85,20 +86,16 @@ struct Normalise {
   device V* out;
   device V* total;
 
-  // Weights or biases of a run, between two vectors. Those of a row that begins with a vector are in
-  // one; which one else is loaded does not matter then.
+  // Weights or biases of a run: of one vector, or between two.
   V operand(device const V* from, uint run) const {
     const uint at = first / SIZE + run;
-    return between(from[max(at, 1u) - 1], from[at]);
+    return phase == 0 ? from[at] : between(from[at - 1], from[at]);
   }
 
   uint4 between(uint4 low, uint4 high) const {
-    return phase == 0 ? high : bytes_of(low, high, (SIZE - phase) * sizeof(T));
+    return bytes_of(low, high, (SIZE - phase) * sizeof(T));
   }
   T between(T, T high) const { return high; }  // single elements have no phase
-
-  // The last vector of weights may be incomplete, and then cannot be loaded.
-  bool has_operands(uint run) const { return first + (run + 1) * SIZE <= length; }
 
   void operator()(uint run, uint slot) const {
     float x[SIZE], y[SIZE], factors[SIZE], terms[SIZE];
@@ -112,24 +109,19 @@ struct Normalise {
     if (RESIDUAL) total[run] = from_floats<T, V>(x);
   }
 
-  void part(uint run, uint slot, int begin, int end) const {
-#pragma unroll
-    for (int i = 0; i < int(SIZE); i++) {
-      if (i < begin || i >= end) continue;
-      const uint at = run * SIZE + i, own = first + at - phase;
-      const float x = row(at, slot + i);
-      const float weight_of = WEIGHT ? float(((device const T*)weight)[own]) : 1.0f;
-      const float bias_of = BIAS ? float(((device const T*)bias)[own]) : 0.0f;
-      ((device T*)out)[at] = T(normalised(x, weight_of, bias_of));
-      if (RESIDUAL) ((device T*)total)[at] = T(x);
-    }
+  void single(uint i, uint slot) const {
+    const uint at = first + i - phase;
+    const float x = row(i, slot);
+    const float weight_of = WEIGHT ? float(((device const T*)weight)[at]) : 1.0f;
+    const float bias_of = BIAS ? float(((device const T*)bias)[at]) : 0.0f;
+    ((device T*)out)[i] = T(normalised(x, weight_of, bias_of));
+    if (RESIDUAL) ((device T*)total)[i] = T(x);
   }
 
   float normalised(float x, float weight_of, float bias_of) const {
-    float y = (x - mean) * factor;
-    if (WEIGHT) y *= weight_of;
-    if (BIAS) y += bias_of;
-    return y;
+    const float y = (x - mean) * factor;
+    if (BIAS) return WEIGHT ? fma(y, weight_of, bias_of) : y + bias_of;
+    return WEIGHT ? y * weight_of : y;
   }
 };
 
@@ -137,7 +129,6 @@ struct Normalise {
 template <typename T, typename V>
 struct Norm {
   enum : uint { SIZE = Run<T, V>::SIZE };
-  static constant constexpr float OTHER = 0.0f;
   device const V* x;
   device const V* residual;
   device const V* weight;
@@ -149,12 +140,10 @@ struct Norm {
 
   Added<T, V> row(Place place) const { return {x + place.in, residual + place.in}; }
 
-  // Registers are filled up with the mean, whose distance from itself adds nothing.
   template <typename Team, typename Row>
-  Moments summary(Team team, uint n, thread Row& row) const {
-    const float mean = CENTRED ? team.fold(Sum{}, n, row) / n : 0.0f;
-    if (CENTRED) team.fill(row, n, mean);
-    return {mean, team.fold(Sum{}, n, Square<Row>{row, mean})};
+  Moments summary(Team team, uint n, Row row) const {
+    const float mean = CENTRED ? team.reduce(Sum{}, n, row) / n : 0.0f;
+    return {mean, team.reduce(Sum{}, n, Square<Row>{row, mean})};
   }
 
   template <typename Team>
@@ -168,9 +157,8 @@ struct Norm {
   void whole(Team team, constant Rows& rows, uint at) const {
     const Place place(rows, at, 0, SIZE);
     team.move_to(place);
-    auto elements = team.loaded(place.count, row(place), OTHER);
-    const Moments all = summary(team, place.count, elements);
-    finish(team, place, elements, all);
+    const auto elements = team.loaded(place.count, row(place));
+    finish(team, place, elements, summary(team, place.count, elements));
   }
 
   template <typename Team, typename Row>

@@ -1,12 +1,9 @@
 // Operations on rows, each processed by a team: one thread, one simdgroup or one threadgroup.
 //
-//   team.loaded(n, row, x)   the row, in registers if the team has enough; x fills up those of a team
-//   team.fill(row, n, x)     fills up the registers with another number
+//   team.loaded(n, row)      the row, in registers if the team has enough
 //   team.kept(n, row, out)   computed elements, in registers or in the memory of the results
-//   team.fold(op, n, row)    all elements in registers, or n in memory, reduced by Sum or Maximum;
-//                            every thread gets the result
-//   team.reduce(op, n, row)  n elements that are computed when they are needed
-//   team.each(n, f)          f(run, slot) for each run of elements
+//   team.reduce(op, n, row)  the elements reduced by Sum or Maximum; every thread gets the result
+//   team.each(n, f)          f(run, slot) for each run of elements, f.single(i, slot) for others
 //
 // Memory is read and written in runs: one element, or 16 bytes of neighbouring ones (`Run` of
 // vector_elements.h). A row is
@@ -17,7 +14,6 @@
 //
 //   task.whole(team, rows, row)         a whole row
 //   task.row(place)                     the elements of a part
-//   Task::OTHER                         what a team's registers are filled up with
 //   task.summary(team, n, row)          the summary of a part, two floats
 //   task.joined(team, parts, rows)      the summary of a row, merged from those of its parts
 //   task.finish(team, place, row, all)  writes a part's results
@@ -30,7 +26,6 @@ struct Rows {
   uint part;     // elements of all parts but the last
   uint parts;    // of a row
   ulong stride;  // from row to row of the input, in elements
-  ulong size;    // from the first element of the input to its last
 };
 
 // The position of a part of a row, whose memory is runs of `size` elements. The output is contiguous,
@@ -39,7 +34,6 @@ struct Place {
   uint first;  // element of the row
   uint count;  // elements
   uint phase;  // elements of the first run before the part
-  uint limit;  // elements from the first run to the end of the input, if they are few
   ulong in;    // run
   ulong out;   // run
 
@@ -50,25 +44,40 @@ struct Place {
     phase = start % size;
     in = start / size;
     out = (row * ulong(rows.length) + first) / size;
-    limit = uint(min(rows.size - in * size, ulong(UINT_MAX)));
   }
 };
 
 constant constexpr uint SIMD_WIDTH = 32;
-constant constexpr uint KEPT = 32;  // elements of a row in a thread's registers
+constant constexpr uint KEPT = 32;  // elements of a row in a thread's registers, and one at its edge
 
 template <typename T, typename V>
 inline void to_floats(V run, thread float* to) {
   for (uint i = 0; i < Run<T, V>::SIZE; i++) to[i] = float(Run<T, V>::element(run, i));
 }
 
-template <typename T, typename V>
-inline V from_floats(thread const float* from) {
-  T elements[Run<T, V>::SIZE];
-  for (uint i = 0; i < Run<T, V>::SIZE; i++) elements[i] = T(from[i]);
-  return Run<T, V>::of(elements);
-}
+// A run of floats that are rounded to T, two at a time if they share a word.
+template <typename T, typename V, uint BYTES = sizeof(T)>
+struct Rounded {
+  static V of(thread const float* from) {
+    V run;
+    for (uint i = 0; i < sizeof(V) / 4; i++)
+      set_word(run, i, as_type<uint>(vec<T, 2>(float2(from[2 * i], from[2 * i + 1]))));
+    return run;
+  }
+};
+template <typename V>
+struct Rounded<float, V, 4> {
+  static V of(thread const float* from) { return Run<float, V>::of(from); }
+};
+template <typename T>
+struct Rounded<T, T, 2> {
+  static T of(thread const float* from) { return T(*from); }
+};
 
+template <typename T, typename V>
+inline V from_floats(thread const float* from) { return Rounded<T, V>::of(from); }
+
+// Operations: `lift` converts an element to a state, `add` combines states, `lower` converts back.
 struct Sum {
   float none() const { return 0.0f; }
   float join(float x, float y) const {
@@ -76,6 +85,9 @@ struct Sum {
     return x + y;
   }
   float over_simdgroup(float x) const { return simd_sum(x); }
+  float lift(float x) const { return x; }
+  float lower(float state) const { return state; }
+  float add(float x, float y) const { return join(x, y); }
 };
 
 // NaN is skipped: the computations that follow propagate it from the elements.
@@ -83,6 +95,9 @@ struct Maximum {
   float none() const { return -FLT_MAX; }
   float join(float x, float y) const { return fmax(x, y); }
   float over_simdgroup(float x) const { return simd_max(x); }
+  float lift(float x) const { return x; }
+  float lower(float state) const { return state; }
+  float add(float x, float y) const { return fmax(x, y); }
 };
 
 // Elements in memory.
@@ -101,23 +116,17 @@ struct Store {
   enum : uint { SIZE = Run<T, V>::SIZE };
   Row row;
   device V* out;
-  bool has_operands(uint) const { return true; }
   void operator()(uint run, uint slot) const {
     float values[SIZE];
     for (uint i = 0; i < SIZE; i++) values[i] = row(run * SIZE + i, slot + i);
     out[run] = from_floats<T, V>(values);
   }
-  void part(uint run, uint slot, int begin, int end) const {
-#pragma unroll
-    for (int i = 0; i < int(SIZE); i++) {
-      if (i >= begin && i < end) ((device T*)out)[run * SIZE + i] = T(row(0, slot + i));
-    }
-  }
+  void single(uint i, uint slot) const { ((device T*)out)[i] = T(row(0, slot)); }
 };
 
 // Elements in a thread's registers.
 struct Kept {
-  float at[KEPT];
+  float at[KEPT + 1];
   float operator()(uint, uint slot) const { return at[slot]; }
 };
 
@@ -133,13 +142,7 @@ struct Alone {
   Alone looping() const { return *this; }
 
   template <typename Row>
-  Row loaded(uint, Row row, float) const { return row; }
-
-  template <typename Row>
-  void fill(thread Row&, uint, float) const {}
-
-  template <typename Op, typename Row>
-  float fold(Op op, uint n, Row row) const { return reduce(op, n, row); }
+  Row loaded(uint, Row row) const { return row; }
 
   template <typename Row>
   Stored<float> kept(uint n, Row row, device float* out) const {
@@ -193,134 +196,93 @@ struct Looping {
 };
 
 // The threads of a simdgroup or threadgroup, with runs of SIZE elements: neighbouring threads have
-// neighbouring runs. Each keeps KEPT elements at most, and loads them all before it uses one. The
-// first and the last run of a RAGGED row are in part of other rows.
+// neighbouring runs. Each keeps KEPT elements at most, and loads them all before it uses one. A
+// RAGGED row begins and ends within runs: the elements there are single ones of the first threads.
 template <uint SIZE, bool RAGGED = false>
 struct Together {
-  enum : uint { RUNS = KEPT / SIZE };
+  enum : uint { RUNS = KEPT / SIZE, EDGE = SIMD_WIDTH / 2 };  // threads for the elements at an edge
   uint index;
   uint count;
   threadgroup float* shared;
   uint phase;
-  uint limit;
 
   Together(uint index_, uint count_, threadgroup float* shared_)
-      : index(index_), count(count_), shared(shared_), phase(0), limit(0) {}
+      : index(index_), count(count_), shared(shared_), phase(0) {}
 
   bool leads() const { return index == 0; }
   Looping looping() const { return {index, count, shared}; }
+  void move_to(Place place) { phase = RAGGED ? place.phase : 0; }
 
-  void move_to(Place place) {
-    phase = RAGGED ? place.phase : 0;
-    limit = place.limit;
-  }
-
-  // The elements of a run that belong to the row, from `begin` to `end`: whole runs also have some
-  // before and after these.
-  int begin(uint run) const { return int(phase) - int(run * SIZE); }
-  int end(uint run, uint n) const { return int(phase + n) - int(run * SIZE); }
-  uint runs(uint n) const { return RAGGED ? (phase + n + SIZE - 1) / SIZE : n / SIZE; }
-
-  bool is_whole(uint run, uint n) const {
-    return (!RAGGED || begin(run) <= 0) && end(run, n) >= int(SIZE);
-  }
+  // Runs are counted from that in which the row begins. Those of a row with a phase end so early
+  // that the weights of a norm, which have none, are in whole runs, too.
+  uint first() const { return RAGGED && phase > 0 ? 1 : 0; }
+  uint runs(uint n) const { return n / SIZE - first(); }
+  uint run(uint i) const { return first() + i * count + index; }
+  bool has_run(uint i, uint n) const { return i * count + index < runs(n); }
 
   // The i-th run of this thread. Threads without one load the last run of the row, so that no load
   // waits for a branch.
   uint run_or_last(uint i, uint n) const {
-    return min(i * count + index, (RAGGED ? min(runs(n), limit / SIZE) : runs(n)) - 1);
+    return first() + min(i * count + index, runs(n) - 1);
+  }
+
+  // The single element of this thread, counted from the beginning of run 0.
+  uint edge(uint n) const {
+    return index < EDGE ? phase + index : (first() + runs(n)) * SIZE + index - EDGE;
+  }
+  bool has_edge(uint n) const {
+    return RAGGED && edge(n) < (index < EDGE ? first() * SIZE : phase + n) && index < 2 * EDGE;
   }
 
   template <typename F>
   void each(uint n, F f) const {
 #pragma unroll
     for (uint i = 0; i < RUNS; i++) {
-      const uint run = i * count + index;
-      if (run < runs(n)) visit(f, run, i * SIZE, n, bool_constant<RAGGED>{});
+      if (has_run(i, n)) f(run(i), i * SIZE);
     }
+    visit_edge(f, n, bool_constant<RAGGED>{});
   }
 
   template <typename F>
-  void visit(F f, uint run, uint slot, uint, false_type) const { f(run, slot); }
+  void visit_edge(F, uint, false_type) const {}
 
   template <typename F>
-  void visit(F f, uint run, uint slot, uint n, true_type) const {
-    if (is_whole(run, n) && f.has_operands(run)) {
-      f(run, slot);
-    } else {
-      f.part(run, slot, begin(run), end(run, n));
-    }
+  void visit_edge(F f, uint n, true_type) const {
+    if (has_edge(n)) f.single(edge(n), KEPT);
   }
 
   template <typename Row>
-  Kept loaded(uint n, Row row, float other) const {
+  Kept loaded(uint n, Row row) const {
     typename Row::Fetched fetched[RUNS];
 #pragma unroll
     for (uint i = 0; i < RUNS; i++) fetched[i] = row.fetch(run_or_last(i, n));
     Kept mine;
+    mine.at[KEPT] = has_edge(n) ? row.single(edge(n)) : 0.0f;
 #pragma unroll
-    for (uint i = 0; i < RUNS; i++) {
-      row.unpack(fetched[i], mine.at + i * SIZE);
-      const uint run = i * count + index;
-      if (RAGGED && run < runs(n) && (run + 1) * SIZE > limit) {
-#pragma unroll
-        for (uint j = 0; j < SIZE; j++) {
-          if (int(j) < end(run, n)) mine.at[i * SIZE + j] = row.single(run * SIZE + j);
-        }
-      }
-    }
-    fill(mine, n, other);
+    for (uint i = 0; i < RUNS; i++) row.unpack(fetched[i], mine.at + i * SIZE);
     return mine;
-  }
-
-  // What no element of the row is in.
-  void fill(thread Kept& mine, uint n, float other) const {
-#pragma unroll
-    for (uint i = 0; i < RUNS; i++) {
-      const uint run = i * count + index;
-      if (is_whole(run, n)) continue;
-#pragma unroll
-      for (uint j = 0; j < SIZE; j++) {
-        const bool inside = int(j) < end(run, n) && (!RAGGED || int(j) >= begin(run));
-        mine.at[i * SIZE + j] = inside ? mine.at[i * SIZE + j] : other;
-      }
-    }
-  }
-
-  // Without a branch, and so without a test for each run.
-  template <typename Op, typename Row>
-  float fold(Op op, uint, Row row) const {
-    float own = op.none();
-#pragma unroll
-    for (uint i = 0; i < RUNS; i++) {
-      float part = row(0, i * SIZE);
-#pragma unroll
-      for (uint j = 1; j < SIZE; j++) part = op.join(part, row(0, i * SIZE + j));
-      own = op.join(own, part);
-    }
-    return over_team(op, own, index, count, shared);
   }
 
   template <typename Row, typename T>
   Kept kept(uint, Row row, device T*) const {
     Kept mine;
 #pragma unroll
-    for (uint i = 0; i < KEPT; i++) mine.at[i] = row(0, i);
+    for (uint i = 0; i < KEPT + (RAGGED ? 1 : 0); i++) mine.at[i] = row(0, i);
     return mine;
   }
 
   template <typename Op, typename Row>
   float reduce(Op op, uint n, Row row) const {
-    float own = op.none();
+    auto own = op.lift(has_edge(n) ? row(edge(n), KEPT) : op.none());
 #pragma unroll
     for (uint i = 0; i < RUNS; i++) {
-      const uint run = i * count + index;
-      if (run >= runs(n)) continue;
-      float part = row(run * SIZE, i * SIZE);
-      for (uint j = 1; j < SIZE; j++) part = op.join(part, row(run * SIZE + j, i * SIZE + j));
-      own = op.join(own, part);
+      if (!has_run(i, n)) continue;
+      auto part = op.lift(row(run(i) * SIZE, i * SIZE));
+      for (uint j = 1; j < SIZE; j++)
+        part = op.add(part, op.lift(row(run(i) * SIZE + j, i * SIZE + j)));
+      own = op.add(own, part);
     }
-    return over_team(op, own, index, count, shared);
+    return over_team(op, op.lower(own), index, count, shared);
   }
 };
 
@@ -335,8 +297,7 @@ inline void summarise(
     Team team, Task task, constant Rows& rows, uint2 at, device Summary* summaries) {
   const Place place(rows, at.y, at.x, Task::SIZE);
   team.move_to(place);
-  auto elements = team.loaded(place.count, task.row(place), Task::OTHER);
-  const Summary own = task.summary(team, place.count, elements);
+  const Summary own = task.summary(team, place.count, team.loaded(place.count, task.row(place)));
   if (team.leads()) summaries[at.y * ulong(rows.parts) + at.x] = own;
 }
 
@@ -346,7 +307,7 @@ inline void finish(
     Team team, Task task, constant Rows& rows, uint2 at, device const Summary* summaries) {
   const Place place(rows, at.y, at.x, Task::SIZE);
   team.move_to(place);
-  const auto elements = team.loaded(place.count, task.row(place), Task::OTHER);
+  const auto elements = team.loaded(place.count, task.row(place));
   const Summary all = task.joined(team.looping(), summaries + at.y * ulong(rows.parts), rows);
   task.finish(team, place, elements, all);
 }

@@ -59,16 +59,15 @@ inline Less<Row> less(Row row, float top, float logarithm) { return {row, top, l
 template <typename T, typename V = T>
 struct Softmax {
   enum : uint { SIZE = Run<T, V>::SIZE };
-  static constant constexpr float OTHER = -INFINITY;  // whose power is 0
   device const V* x;
   device V* out;
 
   Stored<T, V> row(Place place) const { return {x + place.in}; }
 
   template <typename Team, typename Row>
-  Summary summary(Team team, uint n, thread const Row& row) const {
-    const float top = team.fold(Maximum{}, n, row);
-    return {top, team.fold(Sum{}, n, power<T>(row, top))};
+  Summary summary(Team team, uint n, Row row) const {
+    const float top = team.reduce(Maximum{}, n, row);
+    return {top, team.reduce(Sum{}, n, power<T>(row, top))};
   }
 
   template <typename Team>
@@ -91,10 +90,10 @@ struct Softmax {
     const Place place(rows, at, 0, SIZE);
     const uint n = place.count;
     team.move_to(place);
-    const auto elements = team.loaded(n, row(place), OTHER);
-    const float top = team.fold(Maximum{}, n, elements);
+    const auto elements = team.loaded(n, row(place));
+    const float top = team.reduce(Maximum{}, n, elements);
     const auto powers = team.kept(n, power<T>(elements, top), out + place.out);
-    const float sum = team.fold(Sum{}, n, powers);
+    const float sum = team.reduce(Sum{}, n, powers);
     if (LOGARITHM) {
       store(team, place, less(elements, top, log(sum)));
     } else {
