@@ -29,7 +29,7 @@ SHAPES = {
     ],
     ReductionKind.COLUMNS: [
         *(((1, 5), 0), ((3, 513), 0), ((128, 512), 0), ((129, 7), 0), ((1000, 600), 0)),
-        *(((2, 131, 70), 1), ((5, 2, 3, 40), (0, 2))),
+        *(((2, 131, 70), 1), ((5, 2, 3, 40), (0, 2)), ((41, 501), 0)),
     ],
     ReductionKind.STRIDED: [((700, 64), 1), ((5, 1), 1), ((1,), 0), ((9, 2, 20), (0, 2))],
 }
@@ -103,6 +103,7 @@ WIDTH = 80
 EXTREMES = [
     [1, NAN, 3, NAN],
     [NAN],
+    [2, -NAN, 1],
     [-INF, INF],
     [0, -0.0, 0],
     [2, 2, 1, 2],
@@ -124,8 +125,8 @@ EXTREMES = [
     ],
 )
 def test_nan_wins_and_the_first_of_equals(function, variant):
-    for start in (0, 70):
-        rows = np.zeros((len(EXTREMES), WIDTH), np.float32)
+    for start, dtype in ((0, np.float32), (70, np.float32), (0, np.float16), (70, np.float16)):
+        rows = np.zeros((len(EXTREMES), WIDTH), dtype)
         for row, values in zip(rows, EXTREMES, strict=True):
             begin = start if len(values) < WIDTH else 0
             row[begin : begin + len(values)] = values
@@ -271,3 +272,4 @@ def test_memory_and_order(variant, function, rng):
     with softmetal.checking("bounds", "race"):
         for shape, axis in (((2, 261), 1), ((300_001,), 0), ((200, 6), 0), ((40, 5), 1)):
             check(data(rng, function, shape, dt.float32), function, axis, variant)
+        check(data(rng, function, (37, 301), dt.float16), function, 0, variant)

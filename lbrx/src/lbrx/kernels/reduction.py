@@ -20,7 +20,7 @@ from lbrx.dtype import Dtype
 from lbrx.kernels import elementwise
 from lbrx.kernels.arrays import empty, kernel_name, placed, size_class, whole_buffer
 from lbrx.kernels.registry import Call, KernelFamily, Sample, computes, policy
-from lbrx.kernels.rows import SIMD_WIDTH, VECTOR
+from lbrx.kernels.rows import RAGGED_FROM, SIMD_WIDTH, VECTOR
 from lbrx.metal import Buffer, Context, DeviceInfo
 from lbrx.ops import Attributes, Spec
 from lbrx.shape import Layout
@@ -318,7 +318,10 @@ def simd(gpu: Context, problem: ReductionProblem, operands: ReductionOperands) -
         _launch(gpu, work, operands, "simd", f"rows_{loads}", work.tasks * SIMD_WIDTH)
     elif problem.kind is ReductionKind.COLUMNS:
         block = min(max(_even(size, LEAST_BLOCKS), LEAST_ROWS), MOST_ROWS)
-        work = ReductionBlocks(problem, block, tile=run * SIMD_WIDTH, run=run)
+        tile = run * SIMD_WIDTH
+        if not vectors and _in_ragged_vectors(problem, operands.array):
+            loads, tile = "ragged", (SIMD_WIDTH - 1) * VECTOR // problem.dtype.itemsize
+        work = ReductionBlocks(problem, block, tile=tile, run=run)
         group = COLUMN_ROWS * SIMD_WIDTH
         _launch(gpu, work, operands, "simd", f"columns_{loads}", work.tasks * group)
     else:
@@ -343,6 +346,14 @@ def _in_vectors(problem: ReductionProblem, array: Array) -> bool:
     strides = (axis.stride for axis in (problem.run, *problem.outer))
     places = (array.layout.offset, problem.inner.size, *strides)
     return all(n * array.dtype.itemsize % VECTOR == 0 for n in places)
+
+
+def _in_ragged_vectors(problem: ReductionProblem, array: Array) -> bool:
+    """Whether vectors cover the columns, which may begin within one in each row."""
+    if policy().deterministic or whole_buffer(array).offset % VECTOR:
+        return False
+    wide = problem.inner.size >= RAGGED_FROM and problem.run.stride > 0
+    return wide and problem.dtype.itemsize in (2, 4)
 
 
 def _launch(

@@ -222,9 +222,12 @@ struct Runs {
 #pragma unroll
       for (uint k = 0; k < LOADS; k++) add(runs[k], n, k);
     }
+    V rest[LOADS];
+#pragma unroll
+    for (uint k = 0; k < LOADS; k++) rest[k] = n + k < count ? x[k * step] : V(0);
 #pragma unroll
     for (uint k = 0; k < LOADS; k++) {
-      if (n + k < count) add(x[k * step], n, k);
+      if (n + k < count) add(rest[k], n, k);
     }
   }
 
@@ -320,6 +323,64 @@ kernel void reduce_columns_simd(device const V* in [[buffer(0)]],
       store<R>(all, states, out, r, start.repeat * r.blocks + block, at);
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
+  }
+}
+
+// As reduce_columns_simd, where rows begin anywhere within runs of several elements. The rows of a
+// simdgroup begin alike, as COLUMN_ROWS of any stride are whole runs: its lanes have the runs that
+// cover the columns of a tile, and those in other tiles are dropped.
+template <typename R>
+kernel void reduce_columns_ragged(device const uint4* in [[buffer(0)]],
+                                  device typename R::State* states [[buffer(1)]],
+                                  device typename R::Out* out [[buffer(2)]],
+                                  constant Reduction& r [[buffer(3)]],
+                                  constant Axis* axes [[buffer(4)]],
+                                  uint2 position [[thread_position_in_grid]],
+                                  uint lane [[thread_index_in_simdgroup]],
+                                  uint row [[simdgroup_index_in_threadgroup]]) {
+  using Own = Runs<R, uint4>;
+  using In = typename R::In;
+  constexpr uint N = Own::SIZE, WIDTH = (SIMD_WIDTH - 1) * N;
+  threadgroup typename R::State shared[COLUMN_ROWS][WIDTH];
+  const ulong thread_index = position.x + ulong(position.y) * GRID_ROW;
+  const ulong task = thread_index / (COLUMN_ROWS * SIMD_WIDTH);
+  if (task >= r.tasks) return;  // the whole threadgroup
+  const ulong tiles = (r.inner + WIDTH - 1) / WIDTH;
+  const ulong column = remainder(task, tiles) * WIDTH;
+  const ulong band = quotient(task, tiles), block = remainder(band, r.blocks);
+  const ulong first = block * r.block + row;
+  const Start start = start_of(r, axes, quotient(band, r.blocks));
+  const ulong begin = start.in + first * r.stride + column;
+  const uint phase = begin % N;
+  const uint left = uint(min(r.inner - column, ulong(WIDTH + N)));  // columns up to the row's end
+  const uint rows = uint(min(r.length - block * r.block, r.block));
+  const bool inside = lane * N < phase + left;
+  const uint count = inside && row < rows ? (rows - row - 1) / COLUMN_ROWS + 1 : 0;
+  // Nothing may follow the last row: its last run is read by elements.
+  const bool at_end = count > 0 && first + (count - 1) * COLUMN_ROWS == r.length - 1 &&
+                      (lane + 1) * N > phase + left;
+  Own own(r.parameter);
+  own.add(in + begin / N + lane, COLUMN_ROWS * r.stride / N, count - uint(at_end));
+  if (at_end) {
+    const ulong from = (begin / N + lane) * N + (count - 1) * COLUMN_ROWS * r.stride;
+    In elements[N];
+#pragma unroll
+    for (uint j = 0; j < N; j++)
+      elements[j] = lane * N + j < phase + left ? ((device const In*)in)[from + j] : In(0);
+    own.add(Run<In, uint4>::of(elements), count - 1, 0);
+  }
+  const Numbering number = {start.index + first * r.index, COLUMN_ROWS * r.index};
+#pragma unroll
+  for (uint j = 0; j < N; j++) {
+    const uint at = lane * N + j - phase;
+    if (at < WIDTH) shared[row][at] = own.lanes.state(j, count, number);
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  for (uint at = row * SIMD_WIDTH + lane; at < min(left, WIDTH); at += COLUMN_ROWS * SIMD_WIDTH) {
+    typename R::State all = shared[0][at];
+    for (uint k = 1; k < COLUMN_ROWS; k++) all = R::merge(all, shared[k][at], r.parameter);
+    const ulong place = start.out + (column + at) * r.inner_out;
+    store<R>(all, states, out, r, start.repeat * r.blocks + block, place);
   }
 }
 

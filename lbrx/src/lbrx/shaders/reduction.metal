@@ -12,6 +12,7 @@
   KERNEL(#op "_rows_vectors_" #dtype, reduce_rows_simd<__VA_ARGS__, uint4>)           \
   KERNEL(#op "_columns_simd_" #dtype, reduce_columns_simd<__VA_ARGS__, __VA_ARGS__::In>) \
   KERNEL(#op "_columns_vectors_" #dtype, reduce_columns_simd<__VA_ARGS__, uint4>)     \
+  KERNEL(#op "_columns_ragged_" #dtype, reduce_columns_ragged<__VA_ARGS__>)           \
   KERNEL(#op "_strided_simd_" #dtype, reduce_columns<__VA_ARGS__, 1, true>)           \
   KERNEL(#op "_merge_simd_" #dtype, reduce_merge_simd<__VA_ARGS__>)
 
