@@ -43,9 +43,9 @@ GROUPED_DEPTHS = {
 GROUPED_STAGES = 3  # tiles of a simdgroup in threadgroup memory, as in attention_grouped.h
 GROUPED_CHUNKS = 128  # at most
 JOIN_THREADS = 256
-GROUPED_KEYS = 128  # of a chunk, at least
+GROUPED_KEYS = 64  # of a chunk, at least
 GROUPED_ALONE = 128 << 10  # bytes of keys and values for which a second kernel is not worth it
-GROUPED_PER_CORE = 8  # simdgroups
+SMALL_DEPTH = 128  # up to which two threadgroups fit on a core
 SOME_CORES = 32  # of GPUs that do not say how many they have
 MERGE_VALUES = 16  # features of a result that one thread merges
 
@@ -424,20 +424,20 @@ def grouped_blocks(info: DeviceInfo, problem: AttentionProblem) -> GroupedBlocks
     """Enough threadgroups for all cores, unless there are so few keys that one is as fast."""
     tensor = has_tensor_cores(info)
     quantized = problem.cached == "q8_0"
-    simdgroups = 4 if problem.depth <= 128 else 2
+    deep = problem.depth > SMALL_DEPTH
     threadgroups = problem.batch * problem.kv_heads * _row_blocks(problem)
-    cores = info.cores or SOME_CORES
-    wanted = -(-cores * GROUPED_PER_CORE // (simdgroups * threadgroups))
-    chunks = min(wanted, -(-problem.keys // GROUPED_KEYS), GROUPED_CHUNKS)
+    wanted = -(-(info.cores or SOME_CORES) * (1 if deep else 2) // threadgroups)
+    chunks = max(min(wanted, -(-problem.keys // GROUPED_KEYS), GROUPED_CHUNKS), 1)
+    simdgroups = 2 if deep and not tensor else 4
     if 4 * problem.keys * problem.depth <= GROUPED_ALONE:
         chunks = 1
-    if tensor and chunks * GROUPED_KEYS * 4 > problem.keys:  # short: with few keys for each
-        simdgroups = 8 if problem.depth <= 128 else 4
+        if tensor and not deep:
+            simdgroups = 8
     keys = 16 if tensor else 8
     stages = GROUPED_STAGES if tensor and not quantized else 1
     tile = keys * (problem.depth + 8) * 2
     raw = -(-keys * problem.depth * 34 // 32 // 16) * 16 if quantized else 0
-    return GroupedBlocks(max(chunks, 1), simdgroups, simdgroups * (stages * 2 * tile + raw))
+    return GroupedBlocks(chunks, simdgroups, simdgroups * (stages * 2 * tile + raw))
 
 
 def _row_blocks(problem: AttentionProblem) -> int:

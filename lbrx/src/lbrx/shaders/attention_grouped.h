@@ -83,6 +83,18 @@ struct Source {
 
   void copy(Line<KV> from, int j, threadgroup C* to) const {
     constexpr uint ROW = D / 8, PIECES = G::KEYS * ROW;
+    if (32 % ROW == 0) {  // every piece is as many rows further
+      constexpr uint STEP = 32 % ROW == 0 ? 32 / ROW : 1;
+      const int row = j + int(lane / ROW);
+      device const KV* piece = from.at(row) + lane % ROW * 8;
+      to += lane / ROW * G::WIDTH + lane % ROW * 8;
+#pragma unroll
+      for (uint n = 0; n < G::KEYS; n += STEP) {
+        tile::Copy<>::start(to + n * G::WIDTH, piece, row + int(n) < last ? 8 : 0);
+        piece += STEP * from.stride;
+      }
+      return;
+    }
 #pragma unroll
     for (uint n = 0; n < PIECES; n += 32) {
       const uint at = n + lane, row = at / ROW, d = at % ROW * 8;
@@ -248,18 +260,15 @@ kernel void attention_grouped(
   state.scale = a.scale * LOG2E;
   state.peak = -INFINITY, state.total = 0.0f;
 
-  // This threadgroup's part of the tiles of keys that any row sees.
+  // The tiles of keys that any row sees are dealt out, so that all threadgroups together read one
+  // place of memory after the other.
   const int from = seen_by(a, valid, member_of(a, kv_head, first_row).query).first;
-  const int to = seen_by(a, valid, member_of(a, kv_head, first_row + rows - 1).query).last;
-  const uint tiles = (uint(max(to - from, 0)) + KEYS - 1) / KEYS;
-  const uint share = tiles / a.chunks, rest = tiles % a.chunks;
-  const int first = from + int((share * group.x + min(rest, group.x)) * KEYS);
-  const int last = min(to, first + int((share + (group.x < rest)) * KEYS));
-  int j = first + int(simdgroup * KEYS);
+  const int last = seen_by(a, valid, member_of(a, kv_head, first_row + rows - 1).query).last;
+  int j = from + int((group.x * simdgroups + simdgroup) * KEYS);
   S source;
   source.key = {key + row_at(a.key, b, kv_head, 0), a.key.row};
   source.value = {value + row_at(a.value, b, kv_head, 0), a.value.row};
-  source.step = int(simdgroups * KEYS), source.last = last;
+  source.step = int(a.chunks * simdgroups * KEYS), source.last = last;
   source.memory = (threadgroup C*)own_memory, source.lane = lane;
   if (j < last) source.begin(j);
 
