@@ -15,7 +15,7 @@ enum {
   TILE_M = 20, TILE_N = 16, /* panels of a tile, at most */
   TILE_NS = 1000,           /* that a tile costs besides */
 };
-/* Multiplications and floats fetched in a nanosecond, and how many tiles the last worker is late. */
+/* Multiplications and fetched floats of a nanosecond; how many tiles the last worker is late. */
 static const double MULTIPLIED = 60, FETCHED = 5, LATE = 0.5;
 
 /* A part of the product: some matrices of the batch, some rows and columns. */
@@ -114,7 +114,8 @@ static void multiply_block(const gemm_job *job, const tile *t, sm_u64 from, sm_u
 }
 
 /* C = alpha * sums + beta * C; C is not read if beta is 0. */
-static void write_result(const sm_command_gemm *g, const tile *t, const float *sums, sm_u64 stride) {
+static void write_result(const sm_command_gemm *g, const tile *t, const float *sums,
+                         sm_u64 stride) {
   float alpha = (float)g->alpha, beta = (float)g->beta;
   for (sm_u64 i = 0; i < t->rows; i++, sums += stride) {
     char *row = t->result + i * g->ldc * element_size(g->type_c);
@@ -122,10 +123,10 @@ static void write_result(const sm_command_gemm *g, const tile *t, const float *s
     _Float16 *halves = (_Float16 *)row;
     if (g->type_c == FLOAT16)
       for (sm_u64 j = 0; j < t->columns; j++)
-        halves[j] = (_Float16)(beta != 0 ? alpha * sums[j] + beta * (float)halves[j] : alpha * sums[j]);
+        halves[j] = (_Float16)(alpha * sums[j] + (beta != 0 ? beta * (float)halves[j] : 0));
     else
       for (sm_u64 j = 0; j < t->columns; j++)
-        floats[j] = beta != 0 ? alpha * sums[j] + beta * floats[j] : alpha * sums[j];
+        floats[j] = alpha * sums[j] + (beta != 0 ? beta * floats[j] : 0);
   }
 }
 
@@ -246,7 +247,8 @@ static sm_operand operand(sm_u64 address, sm_u64 stride, sm_u32 type, bool along
 static sm_u64 greatest(sm_u64 a, sm_u64 b) { return a > b ? a : b; }
 
 /* As many lines as may be packed at once, in whole panels: about `floats` or `panels`, if more. */
-static sm_u64 lines_at_once(sm_u64 lines, sm_u64 depth, sm_u64 width, sm_u64 floats, sm_u64 panels) {
+static sm_u64 lines_at_once(sm_u64 lines, sm_u64 depth, sm_u64 width, sm_u64 floats,
+                            sm_u64 panels) {
   sm_u64 line = depth + 1, most = greatest(PACKED / line / width, 1);
   return least(lines, least(greatest(floats / line / width, panels), most) * width);
 }

@@ -1,8 +1,8 @@
 /* The two inner parts of a matrix multiplication: packing lines of an operand into panels, and
    multiplying a panel of one operand by a panel of the other.
 
-   A panel holds a few rows of the left or columns of the right matrix as float32, interleaved: first
-   their elements at depth 0, then those at depth 1 and so on. */
+   A panel holds a few rows of the left or columns of the right matrix as float32, interleaved:
+   first their elements at depth 0, then those at depth 1 and so on. */
 #include "gemm_panels.h"
 
 #if defined(__x86_64__)
@@ -103,7 +103,7 @@ WHOLE_VECTORS void sm_pack_panel(const sm_operand *x, sm_u64 panel, float *to) {
 /* ---- multiplying ----------------------------------------------------------------------------- */
 
 #if defined(__x86_64__) && !defined(__FMA__)
-#define MULTIPLY_ADD(x, y, sum) ((x) * (y) + (sum)) /* a fused one would be a call for each element */
+#define MULTIPLY_ADD(x, y, sum) ((x) * (y) + (sum)) /* a fused one would be a call an element */
 #else
 #define MULTIPLY_ADD(x, y, sum) __builtin_elementwise_fma(x, y, sum)
 #endif
@@ -117,7 +117,8 @@ INLINE void multiply(sm_u64 rows, const sm_panels *p) {
   for (sm_u64 d = p->depth; d; d--, left += rows, right += p->right_stride) {
     vector column[VECTORS];
     for (int v = 0; v < VECTORS; v++) column[v] = ((const loose_vector *)right)[v];
-    for (int v = 0; v < VECTORS; v++) __builtin_prefetch(right + AHEAD * p->right_stride + v * WIDTH);
+    const float *ahead = right + AHEAD * p->right_stride;
+    for (int v = 0; v < VECTORS; v++) __builtin_prefetch(ahead + v * WIDTH);
     for (sm_u64 i = 0; i < rows; i++)
       for (int v = 0; v < VECTORS; v++)
         sum[i][v] = MULTIPLY_ADD((vector)(left[i]), column[v], sum[i][v]);

@@ -11,7 +11,8 @@
    left panel times a right one fill the registers. */
 #if defined(__AVX512F__)
 enum { WIDTH = 16, VECTORS = 2, SM_PANEL_ROWS = 14 };
-#define SM_PANEL_HEIGHTS(_) _(1) _(2) _(3) _(4) _(5) _(6) _(7) _(8) _(9) _(10) _(11) _(12) _(13) _(14)
+#define SM_PANEL_HEIGHTS(_) \
+  _(1) _(2) _(3) _(4) _(5) _(6) _(7) _(8) _(9) _(10) _(11) _(12) _(13) _(14)
 #elif defined(__AVX__)
 enum { WIDTH = 8, VECTORS = 2, SM_PANEL_ROWS = 6 };
 #define SM_PANEL_HEIGHTS(_) _(1) _(2) _(3) _(4) _(5) _(6)
