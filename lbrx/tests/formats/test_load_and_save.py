@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import stat
 from pathlib import Path
 
@@ -201,3 +202,16 @@ def test_permissions_follow_the_umask(tmp_path, mask):
     files = [tmp_path / "m.npz", *(tmp_path / "m").iterdir()]
     assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o666 & ~mask}
     assert stat.S_IMODE((tmp_path / "m").stat().st_mode) == 0o777 & ~mask
+
+
+@pytest.mark.parametrize("name", ["x.npz", "x.safetensors", "x.gguf", "folder"])
+def test_a_write_without_room_names_the_file(tmp_path, name):
+    given = {"a": lbrx.ones((256, 256), device="cpu")}
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, before[1]))
+    try:
+        with pytest.raises(OSError, match=rf"File too large: '{tmp_path}/.*{name[:2]}"):
+            lbrx.save(tmp_path / name, given, format="safetensors" if name == "folder" else None)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert list(tmp_path.iterdir()) == []

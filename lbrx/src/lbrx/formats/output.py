@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import tempfile
@@ -14,6 +15,7 @@ from lbrx.errors import FormatError
 from lbrx.formats.descriptor import Outgoing
 
 BUFFER = 1 << 20
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @contextmanager
@@ -34,9 +36,10 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
         os.replace(temporary, path)
         if replaces:
             sync(path.parent)
-    except BaseException:
+    except BaseException as problem:
         with suppress(FileNotFoundError):
             temporary.unlink()
+        _name_target(problem, path)
         raise
 
 
@@ -56,8 +59,17 @@ def filling(folder: Path, stale: Sequence[str] = ()) -> Iterator[Path]:
         settle(temporary, folder, stale)
         if replaces:
             sync(folder)
+    except BaseException as problem:
+        _name_target(problem, folder)
+        raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _name_target(problem: BaseException, path: Path) -> None:
+    """Add the path to the error of a full disk: a failed write does not say of which file."""
+    if isinstance(problem, OSError) and problem.errno in _NO_ROOM and not problem.filename:
+        problem.filename = str(path)
 
 
 def settle(temporary: Path, folder: Path, stale: Sequence[str] = ()) -> None:
