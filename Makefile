@@ -58,7 +58,8 @@ test-full: .venv/.model .venv/.wheels .venv/.docs ## every test, with new random
 # PYTHON has numpy, ml_dtypes, pytest, pytest-xdist, hypothesis and ziglang; nothing is installed.
 GPU := softmetal/tests/msl softmetal/tests/api/test_api_commands.py softmetal/tests/api/test_api_icb.py \
   softmetal/tests/api/test_api_memory.py softmetal/tests/api/test_api_events.py softmetal/tests/cuda/test_on_gpu.py \
-  lbrx/tests/test_ops.py lbrx/tests/test_dlpack_torch.py
+  lbrx/tests/test_ops.py lbrx/tests/test_attention.py lbrx/tests/test_dlpack_torch.py lbrx/tests/kernels lbrx/tests/scheduler \
+  lbrx/tests/models --deselect lbrx/tests/models/test_usual_models.py::test_the_packaged_model_needs_nothing_more
 test-gpu: ## the device suite on an NVIDIA GPU: make test-gpu PYTHON=python3
 	SOFTMETAL_DEVICE=cuda:0 PYTHONPATH=$(CURDIR)/softmetal/src:$(CURDIR)/lbrx/src:$$PYTHONPATH \
 	  $(PYTHON) -m pytest -q -n auto -p no:cacheprovider -m "not full" $(GPU) | tail -1
