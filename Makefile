@@ -74,7 +74,7 @@ test-wheels: setup ## builds the wheels, installs them elsewhere and uses them t
 .venv-peers/.ready: constraints.txt softmetal/pyproject.toml softcoreml/pyproject.toml lbrx/pyproject.toml
 	$(PYTHON) -m venv .venv-peers
 	nice .venv-peers/bin/$(PIP) --editable './softmetal[dev]' --editable './softcoreml[dev]' --editable './lbrx[dev]' \
-	  torch transformers sentencepiece onnx 'mlx[cpu]' llama-cpp-python mergekit peft \
+	  torch transformers sentencepiece onnx 'mlx[cpu]' jax tensorflow-cpu llama-cpp-python mergekit peft \
 	  ray cma scikit-learn
 	.venv-peers/bin/pip download --quiet --disable-pip-version-check --no-deps \
 	  --constraint constraints.txt --no-binary llama-cpp-python --dest .venv-peers/sources \
@@ -91,7 +91,7 @@ demo: .venv/.model ## a real language model answers through the Metal kernels
 	$(BIN)/lbrx devices
 	$(BIN)/lbrx generate smollm2 --chat -p "What is the capital of France?" --max-tokens 64
 
-# Peers are those of the environment: BENCH=.venv-peers/bin after `make .venv-peers/.ready` has torch, mlx and llama.cpp.
+# Peers are those of the environment: BENCH=.venv-peers/bin after `make .venv-peers/.ready` has them all.
 BENCH := $(if $(wildcard .venv-peers/.ready),.venv-peers/bin,$(BIN))
 bench: setup ## a short report of speed beside peers in bench-report/, under ten minutes
 	$(BENCH)/python -m lbrx bench --short --peers numpy,torch,tensorflow,jax,mlx,llama.cpp --out bench-report
