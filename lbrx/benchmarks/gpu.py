@@ -170,17 +170,24 @@ def memory_cases() -> Iterator[Case]:
     yield Case("add f16 to f32", lambda x, y: x + y, several(half, single), 10.0 * size)
     yield Case("row added, f16", lambda x, y: x + y, several(half, weight), 4.0 * size)
     yield Case("swiglu, f16", lambda x, y: x.silu() * y, several(half, half), 6.0 * size)
-    yield Case("sum of rows, f16", lambda x: x.sum(axis=-1), half, 2.0 * size)
-    yield Case("sum of columns, f16", lambda x: x.sum(axis=0), half, 2.0 * size)
-    yield Case("softmax, f16", lambda x: x.softmax(axis=-1), half, 4.0 * size)
-    yield Case("rms_norm, f16", lambda x, w: x.rms_norm(w), several(half, weight), 4.0 * size)
-    yield Case(
-        "layer_norm, f16",
-        lambda x, w, b: x.layer_norm(w, b),
-        several(half, weight, weight),
-        4.0 * size,
-    )
+    yield from row_cases(rows, columns, "f16")
+    yield from row_cases(2 * rows, columns // 2 + 1, "f16, odd")
     yield from movement_cases()
+
+
+def row_cases(rows: int, columns: int, note: str) -> Iterator[Case]:
+    """Operations along the axes of a matrix of float16."""
+    half, weight, size = normal(rows, columns), normal(columns), rows * columns
+    yield Case(f"sum of rows, {note}", lambda x: x.sum(axis=-1), half, 2.0 * size)
+    yield Case(f"sum of columns, {note}", lambda x: x.sum(axis=0), half, 2.0 * size)
+    yield Case(f"max of rows, {note}", lambda x: x.max(axis=-1), half, 2.0 * size)
+    yield Case(f"max of columns, {note}", lambda x: x.max(axis=0), half, 2.0 * size)
+    yield Case(f"argmax of rows, {note}", lambda x: x.argmax(axis=-1), half, 2.0 * size)
+    yield Case(f"softmax, {note}", lambda x: x.softmax(axis=-1), half, 4.0 * size)
+    both = several(half, weight)
+    yield Case(f"rms_norm, {note}", lambda x, w: x.rms_norm(w), both, 4.0 * size)
+    three = several(half, weight, weight)
+    yield Case(f"layer_norm, {note}", lambda x, w, b: x.layer_norm(w, b), three, 4.0 * size)
 
 
 def movement_cases() -> Iterator[Case]:
@@ -231,14 +238,7 @@ def product_cases() -> Iterator[Case]:
     for scheme, bits in (("q4_0", 4.5), ("q4_k", 4.5), ("q8_0", 8.5), ("mlx:4:64", 4.5)):
         both = several(vector, packed(n, scheme))
         yield Case(f"mat-vec {scheme}", lbrx.linear, both, bits / 8 * n * n)
-    length, group, head = 32768, 8, 128
-    cache = normal(1, 8, length, head)
-    yield Case(
-        "decode attention, 32k",
-        lambda q, k, v: lbrx.attention(q, k, v),
-        several(normal(1, 8 * group, 1, head), cache, cache),
-        2.0 * 2 * 8 * length * head,
-    )
+    yield from decode_cases()
     for size in (4096, 8192):
         square = normal(size, size)
         flops = 2.0 * size**3
@@ -261,6 +261,19 @@ def product_cases() -> Iterator[Case]:
         8.0 * 16 * 8192 * 128,
         2.0 * 16 * 8192 * 8192 * 128,
     )
+
+
+def decode_cases() -> Iterator[Case]:
+    """Attention of one query to a cache: heads, key heads, tokens and head sizes."""
+    shapes = [(64, 8, 32768, 128), (32, 32, 8192, 128), (64, 8, 32768, 64)]
+    for heads, kv_heads, length, depth in (*shapes, (32, 8, 2048, 64), (32, 8, 128, 64)):
+        cache = normal(1, kv_heads, length, depth)
+        yield Case(
+            f"decode {heads}/{kv_heads} x {depth}, {length}",
+            lambda q, k, v: lbrx.attention(q, k, v),
+            several(normal(1, heads, 1, depth), cache, cache),
+            4.0 * kv_heads * length * depth,
+        )
 
 
 def by_tiles(x: lbrx.Tensor, y: lbrx.Tensor) -> lbrx.Tensor:

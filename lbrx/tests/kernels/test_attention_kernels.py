@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +15,14 @@ import softmetal
 from lbrx import dtype as dt
 from lbrx import metal
 from lbrx.kernels import deterministic, forced
-from lbrx.kernels.attention import AttentionProblem, family
+from lbrx.kernels.attention import (
+    GROUPED_CHUNKS,
+    GROUPED_DEPTHS,
+    GROUPED_ROWS,
+    AttentionProblem,
+    family,
+    grouped_blocks,
+)
 
 SAME = (dt.float32, dt.float16, dt.bfloat16)
 # Types of queries and of the cache.
@@ -299,3 +307,34 @@ def test_precision_of_long_rows(rng):
         with forced(attention=variant):
             error = np.abs(q.attention(k, v).numpy() - expected).max()
         assert error < PRECISION[dt.float32], variant
+
+
+# ---- how keys are divided ----
+
+CACHES = [(kinds, depth) for kinds, depths in GROUPED_DEPTHS.items() for depth in depths]
+
+
+@pytest.mark.parametrize("memory", [32 << 10, 227 << 10], ids=["apple", "tensor cores"])
+@pytest.mark.parametrize("keys", [1, 512, 4096, 1 << 20])
+def test_tiles_of_keys_fit_into_threadgroup_memory(memory, keys):
+    info = replace(metal.context().info, threadgroup_memory=memory, cores=40, simd_hardware=True)
+    for (dtype, cached), depth in CACHES:
+        for kv_heads in (1, 8, 64):
+            problem = AttentionProblem(
+                *(dtype, cached, 1, 8 * kv_heads, kv_heads, 1, keys, depth, depth),
+                *(True, 0, 1.0, 0.0),
+            )
+            blocks = grouped_blocks(info, problem)
+            assert blocks.memory <= memory - 512  # the shader has marks beside the tiles
+            assert blocks.memory >= blocks.simdgroups * GROUPED_ROWS * depth * 4  # of sums
+            assert 1 <= blocks.chunks <= GROUPED_CHUNKS
+
+
+@pytest.mark.parametrize(
+    ("kv_heads", "keys", "chunks"), [(8, 512, 1), (8, 1024, 16), (8, 32768, 16), (80, 32768, 3)]
+)
+def test_keys_are_divided_among_cores(kv_heads, keys, chunks):
+    info = replace(metal.context().info, threadgroup_memory=227 << 10, cores=132)
+    sizes = (1, 4 * kv_heads, kv_heads, 1, keys, 64, 64)
+    problem = AttentionProblem(dt.float16, "float16", *sizes, True, 0, 1.0, 0.0)
+    assert grouped_blocks(info, problem).chunks == chunks

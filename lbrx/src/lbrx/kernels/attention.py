@@ -40,12 +40,11 @@ GROUPED_DEPTHS = {
     (dt.float32, "float16"): FLASH_DEPTHS,
     (dt.float16, "q8_0"): (64, 128, 256),
 }
-GROUPED_STAGES = 3  # tiles of a simdgroup in threadgroup memory, as in attention_grouped.h
+GROUPED_STAGES = 2  # tiles of a simdgroup in threadgroup memory, as in attention_grouped.h
 GROUPED_CHUNKS = 128  # at most
 JOIN_THREADS = 256
 GROUPED_KEYS = 64  # of a chunk, at least
 GROUPED_ALONE = 128 << 10  # bytes of keys and values for which a second kernel is not worth it
-SMALL_DEPTH = 128  # up to which two threadgroups fit on a core
 SOME_CORES = 32  # of GPUs that do not say how many they have
 MERGE_VALUES = 16  # features of a result that one thread merges
 
@@ -424,20 +423,22 @@ def grouped_blocks(info: DeviceInfo, problem: AttentionProblem) -> GroupedBlocks
     """Enough threadgroups for all cores, unless there are so few keys that one is as fast."""
     tensor = has_tensor_cores(info)
     quantized = problem.cached == "q8_0"
-    deep = problem.depth > SMALL_DEPTH
+    cores = info.cores or SOME_CORES
     threadgroups = problem.batch * problem.kv_heads * _row_blocks(problem)
-    wanted = -(-(info.cores or SOME_CORES) * (1 if deep else 2) // threadgroups)
+    # One a core, as its simdgroups have enough bytes on their way; two where one leaves cores idle.
+    wanted = (1 if cores >= 4 * threadgroups else 2) * cores // threadgroups
     chunks = max(min(wanted, -(-problem.keys // GROUPED_KEYS), GROUPED_CHUNKS), 1)
-    simdgroups = 2 if deep and not tensor else 4
-    if 4 * problem.keys * problem.depth <= GROUPED_ALONE:
-        chunks = 1
-        if tensor and not deep:
-            simdgroups = 8
+    alone = 4 * problem.keys * problem.depth <= GROUPED_ALONE
+    if tensor:
+        simdgroups = 8 if problem.depth < 128 or (alone and problem.depth == 128) else 4
+    else:
+        simdgroups = 4 if problem.depth <= 128 else 2
     keys = 16 if tensor else 8
     stages = GROUPED_STAGES if tensor and not quantized else 1
     tile = keys * (problem.depth + 8) * 2
     raw = -(-keys * problem.depth * 34 // 32 // 16) * 16 if quantized else 0
-    return GroupedBlocks(chunks, simdgroups, simdgroups * (stages * 2 * tile + raw))
+    memory = simdgroups * (stages * 2 * tile + raw)
+    return GroupedBlocks(1 if alone else chunks, simdgroups, memory)
 
 
 def _row_blocks(problem: AttentionProblem) -> int:

@@ -8,7 +8,7 @@
 constant constexpr uint GROUPED_ROWS = 8;        // pairs of a query and a head
 constant constexpr uint GROUPED_CHUNKS = 128;    // at most
 constant constexpr uint GROUPED_SIMDGROUPS = 8;  // at most
-constant constexpr uint GROUPED_STAGES = 3;      // tiles of a simdgroup, with those on their way
+constant constexpr uint GROUPED_STAGES = 2;      // tiles of a simdgroup, with those on their way
 // Weights may be this power of two before sums are scaled down: multiplying all sums is rare then.
 constant constexpr float GROUPED_SLACK = 10.0f;
 constant constexpr float LOG2E = 1.442695041f;

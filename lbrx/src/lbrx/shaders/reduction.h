@@ -222,12 +222,9 @@ struct Runs {
 #pragma unroll
       for (uint k = 0; k < LOADS; k++) add(runs[k], n, k);
     }
-    V rest[LOADS];
-#pragma unroll
-    for (uint k = 0; k < LOADS; k++) rest[k] = n + k < count ? x[k * step] : V(0);
 #pragma unroll
     for (uint k = 0; k < LOADS; k++) {
-      if (n + k < count) add(rest[k], n, k);
+      if (n + k < count) add(x[k * step], n, k);
     }
   }
 

@@ -319,8 +319,8 @@ struct PairLanes {
   int high[N], low[N];
 
   void clear(uint j) {
-    high[j] = (-INFINITE - 1) << 16;
-    low[j] = INFINITE << 16;
+    high[j] = (-INFINITE - 1) * 65536;
+    low[j] = INFINITE * 65536;
   }
 
   void add_run(uint first, uint4 run, uint, float) {
