@@ -12,7 +12,7 @@
 //   ALTERNATE         whether words 2 i and 2 i + 1 have every second one of their eight values
 //   stride            words of a row of so many units
 //   load              the words of a unit in a row that starts `down` words after the batch
-//   times             product of a unit and the same part of x
+//   add               a sum, and the product of a unit and the same part of x
 #pragma once
 #include "quant_schemes.h"
 
@@ -210,20 +210,20 @@ struct LinesOfBlocks {
 
 struct Lines4_0 : LinesOfBlocks<5> {
   static uint value(uint unit, uint w) { return unit * 32 + w / 2 * 4 + w % 2 * 16; }
-  static float times(uint unit, thread const uint (&words)[WORDS], thread const Part& x) {
+  static float add(float sum, uint unit, thread const uint (&words)[WORDS], thread const Part& x) {
     uint codes[4];
     shift_words(words, unit % 2 * 16 + 16, codes);
     const int2 sums = x.nibbles(codes, int2(0, -128 * (x.sums.x + x.sums.y)));
-    return scale(unit, words) * (float(sums.x * 16 + sums.y) * (x.step * 0.0625f));
+    return fma(scale(unit, words), float(sums.x * 16 + sums.y) * (x.step * 0.0625f), sum);
   }
 };
 
 struct Lines8_0 : LinesOfBlocks<9> {
   static uint value(uint unit, uint w) { return unit * 32 + w * 4; }
-  static float times(uint unit, thread const uint (&words)[WORDS], thread const Part& x) {
+  static float add(float sum, uint unit, thread const uint (&words)[WORDS], thread const Part& x) {
     uint codes[8];
     shift_words(words, unit % 2 * 16 + 16, codes);
-    return scale(unit, words) * (float(x.bytes(codes)) * x.step);
+    return fma(scale(unit, words), float(x.bytes(codes)) * x.step, sum);
   }
 };
 
@@ -256,13 +256,13 @@ struct Lines4_K {
     return select(late, early, bool2(p < 2));
   }
   // Sums of 16 products, times scales below 64, are below 2^30.
-  static float times(uint unit, thread const uint (&words)[WORDS], thread const Part& x) {
+  static float add(float sum, uint unit, thread const uint (&words)[WORDS], thread const Part& x) {
     const int2 sums = x.nibbles(words, 0);
     const uint2 six = pair(words + 4, unit % 8 / 2);
     const int scaled = int(six.x & 255) * sums.x + int(six.x >> 8) * (sums.y >> 4);
     const int least = int(six.y & 255) * x.sums.x + int(six.y >> 8) * x.sums.y;
-    return half_of(words[4]) * (float(scaled) * x.step) -
-           half_of(words[4] >> 16) * (float(least) * x.step);
+    return fma(half_of(words[4]), float(scaled) * x.step,
+               fma(-half_of(words[4] >> 16), float(least) * x.step, sum));
   }
 };
 
@@ -273,7 +273,7 @@ struct LinesAffine4 {
   static constant constexpr uint WORDS = 6;
   static uint value(uint unit, uint w) { return unit * 32 + w * 4; }
   static uint stride(uint units) { return units; }
-  // Conversions are left to `times`, which waits for the words.
+  // Conversions are left to `add`, which waits for the words.
   static uint bits(device const void* from, uint at) {
     if (SCALES == FLOAT) return static_cast<device const uint*>(from)[at];
     return static_cast<device const ushort*>(from)[at];
@@ -290,11 +290,11 @@ struct LinesAffine4 {
     words[4] = bits(place.scales, group);
     words[5] = bits(place.offsets, group);
   }
-  static float times(uint unit, thread const uint (&words)[WORDS], thread const Part& x) {
+  static float add(float sum, uint unit, thread const uint (&words)[WORDS], thread const Part& x) {
     const int2 sums = x.nibbles(words, 0);
     const float total = float(x.sums.x + x.sums.y) * x.step;
     return fma(number(words[4]), float(sums.x * 16 + sums.y) * (x.step * 0.0625f),
-               number(words[5]) * total);
+               fma(number(words[5]), total, sum));
   }
 };
 
@@ -434,12 +434,11 @@ kernel void matvec_lines(
   Walk walk = {group * teams, 0,       team,    member * 32 + lane,
                groups * teams, p.shift, p.steps, p.batches};
   if (split == 1) walk.batch += team, walk.own = 0;
-  // x is loaded first by all threads, since it is needed first.
+  // x is loaded first, since it is needed first.
   const uint pieces = p.steps * 32 * split * SHARERS;
   const Parts parts = {vectors, max(pieces, threads) / SHARERS};
   uint4 raw[BYTES];
   load_values<F>(x, units, index, raw);
-  threadgroup_barrier(mem_flags::mem_none);
   LineStream<F> stream = {data0,    data1,    data2,   scales0, scales1, scales2, offsets0,
                           offsets1, offsets2, heights, p.k,     walk,    {},      0};
   uint words[MOST_DEPTH][MOST_ROWS][F::WORDS];
@@ -465,8 +464,8 @@ kernel void matvec_lines(
       const Part part = parts.get(unit);
 #pragma unroll
       for (uint r = 0; r < ROWS; r++) {
-        const float product = F::times(unit, words[d][r], part);
-        sums[r] += EVEN || unit < units ? product : 0.0f;
+        const float sum = F::add(sums[r], unit, words[d][r], part);
+        sums[r] = EVEN || unit < units ? sum : sums[r];
       }
       if (stream.walk.goes_on()) stream.load(words[d]);
       if (!walk.advance()) continue;
