@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
 from lbrx.dtype import Dtype
-from lbrx.kernels.arrays import buffer_of
+from lbrx.kernels import elementwise
+from lbrx.kernels.arrays import buffer_of, empty, placed
 from lbrx.kernels.quantized import Stored, pipeline
-from lbrx.kernels.quantized_matmul import QuantizedProduct, family, simd, simd_cost
+from lbrx.kernels.quantized_matmul import (
+    QuantizedProduct,
+    family,
+    problem_of,
+    simd,
+    simd_cost,
+    stored_weights,
+)
+from lbrx.kernels.registry import Call
 from lbrx.metal import Buffer, Context, DeviceInfo
+from lbrx.metal.commands import chosen
+from lbrx.ops import Spec
 from lbrx.storage import Array
 
 # Constants of quant_lines.h.
@@ -93,6 +104,50 @@ def divided(info: DeviceInfo, batches: int, units: int) -> Plan:
     return Plan(groups, simdgroups, split, -(-units // (LANES * split)), turns)
 
 
+@dataclass(frozen=True)
+class Prologue:
+    """What a product's x is computed from within its kernel: x is then not stored."""
+
+    x: Array
+    added: Array | None = None
+    """Added to x; the sum is a result of the kernel."""
+    weight: Array | None = None
+    """Of an RMS norm of x."""
+    eps: float = 0.0
+    gated: Array | None = None
+    """What silu(x) is multiplied by."""
+
+    def arguments(self, total: Array | None) -> list[Buffer | bytes | None]:
+        """Those after the `Lines` record."""
+        eps = struct.pack("f", self.eps)
+        return [
+            None if self.added is None else buffer_of(self.added),
+            None if total is None else buffer_of(total),
+            *((None, None) if self.weight is None else (buffer_of(self.weight), eps)),
+            None if self.gated is None else buffer_of(self.gated),
+        ]
+
+    @property
+    def constants(self) -> dict[int, bool]:
+        """The kernel's function constants."""
+        operands = (self.added, self.weight, self.gated)
+        return {9 + i: operand is not None for i, operand in enumerate(operands)}
+
+    @property
+    def arrays(self) -> list[Array]:
+        """The operands that there are."""
+        every = (self.x, self.added, self.weight, self.gated)
+        return [array for array in every if array is not None]
+
+    def changed(self, change: Callable[[Array], Array]) -> Prologue:
+        """The same with other operands."""
+        added, weight, gated = (
+            None if array is None else change(array)
+            for array in (self.added, self.weight, self.gated)
+        )
+        return Prologue(change(self.x), added, weight, self.eps, gated)
+
+
 def _can(info: DeviceInfo, problem: QuantizedProduct) -> bool:
     form = LINES.get(problem.scheme.codec or "")
     if form is None or problem.m != 1 or problem.k % form.multiple:
@@ -117,6 +172,7 @@ def lines(
 ) -> None:
     """Threadgroups keep x in threadgroup memory; simdgroups read several rows at a time."""
     form = LINES[problem.scheme.codec or ""]
+    before = Prologue(x)
     alike: dict[Dtype, list[tuple[Stored, Array]]] = {}
     for weight, result in zip(weights, results, strict=True):
         if weight.codes.offset % form.alignment or buffer_of(x).offset % X_ALIGNMENT:
@@ -125,14 +181,41 @@ def lines(
             alike.setdefault(weight.scale_type, []).append((weight, result))
     for pairs in alike.values():
         for at in range(0, len(pairs), WEIGHTS):
-            _dispatch(gpu, problem, form, x, pairs[at : at + WEIGHTS])
+            _dispatch(gpu, problem, form, before, None, pairs[at : at + WEIGHTS])
+
+
+def is_chosen(info: DeviceInfo, problem: QuantizedProduct, weights: int) -> bool:
+    """Whether one launch of this variant computes a product, so that x can be computed in it."""
+    return weights <= WEIGHTS and problem.m == 1 and family.choose(info, problem).name == "lines"
+
+
+def with_prologue(call: Call, prologue: Prologue) -> tuple[tuple[Array, ...], Array | None] | None:
+    """A product whose x is computed in its kernel, and the sum of x and what is added to it. None
+    if the operands are not where the kernel can read them."""
+    gpu, problem, specs = call.gpu, problem_of(call), call.outputs
+    form = LINES[problem.scheme.codec or ""]
+    weights = stored_weights(call)
+    before = prologue.changed(lambda array: elementwise.contiguous(gpu, placed(gpu, array)))
+    if (
+        len({weight.scale_type for weight in weights}) > 1
+        or any(weight.codes.offset % form.alignment for weight in weights)
+        or any(buffer_of(array).offset % X_ALIGNMENT for array in before.arrays)
+    ):
+        return None
+    results = tuple(empty(gpu, spec) for spec in specs)
+    sizes = Spec(before.x.layout.shape, problem.dtype)
+    total = None if before.added is None else empty(gpu, sizes)
+    with chosen(lambda: "takes what x is computed from"):
+        _dispatch(gpu, problem, form, before, total, list(zip(weights, results, strict=True)))
+    return results, total
 
 
 def _dispatch(
     gpu: Context,
     problem: QuantizedProduct,
     form: Lines,
-    x: Array,
+    prologue: Prologue,
+    total: Array | None,
     pairs: Sequence[tuple[Stored, Array]],
 ) -> None:
     rows = [result.layout.shape[-1] for _, result in pairs]
@@ -141,7 +224,7 @@ def _dispatch(
     before = [*ends, ends[-1]][: WEIGHTS - 1]
     padded = [*rows, 0, 0][:WEIGHTS]
     numbers = (problem.k, *padded, *before, ends[-1], plan.split.bit_length() - 1, plan.steps)
-    given: list[Buffer | bytes] = []
+    given: list[Buffer | bytes | None] = []
     for weight, result in [*pairs, *[pairs[0]] * (WEIGHTS - len(pairs))]:
         given += [*weight.arguments[:3], buffer_of(result)]
     constants = {
@@ -150,11 +233,13 @@ def _dispatch(
         6: plan.units == problem.k // UNIT,
         7: len(pairs) > 1,
         8: plan.words,
+        **prologue.constants,
     }
+    record = struct.pack("9I", *numbers)
     weight = pairs[0][0]
     gpu.queue.dispatch(
         pipeline(gpu, "quant_lines", "quantized_matmul_lines", weight, problem.dtype, constants),
-        [*given, buffer_of(x), struct.pack("9I", *numbers)],
+        [*given, buffer_of(prologue.x), record, *prologue.arguments(total)],
         (plan.groups * plan.threads, 1, 1),
         (plan.threads, 1, 1),
         threadgroup_memory=(plan.memory,),

@@ -83,14 +83,10 @@ family: KernelFamily[QuantizedProduct] = KernelFamily("quantized_matmul")
 @computes("quantized_matmul")
 def quantized_matmul(call: Call) -> tuple[Array, ...]:
     """Compute `quantized_matmul`: x times the transpose of one or more quantized weights."""
-    gpu, specs = call.gpu, call.outputs
-    given, *stored_arrays = call.inputs
+    gpu, (given, *_), problem = call.gpu, call.inputs, problem_of(call)
     assert given is not None
-    scheme = quant.find(call.attributes["scheme"])
-    results = tuple(empty(gpu, spec) for spec in specs)
-    k, m = given.layout.shape[-1], math.prod(specs[0].shape[:-1])
-    n = sum(spec.shape[-1] for spec in specs)
-    problem = QuantizedProduct(scheme, m, n, k, specs[0].dtype)
+    m, n, k = problem.m, problem.n, problem.k
+    results = tuple(empty(gpu, spec) for spec in call.outputs)
     if not m * n:
         return results
     if k == 0:
@@ -98,9 +94,23 @@ def quantized_matmul(call: Call) -> tuple[Array, ...]:
             finish(gpu, _plain(of_columns(problem, result)), result, 0, None, result)
         return results
     x = elementwise.contiguous(gpu, placed(gpu, given))
-    weights = [stored(gpu, scheme, parts) for parts in weights_of(stored_arrays, len(specs))]
-    family.run(gpu, problem, reshaped(x, m, k), weights, results)
+    family.run(gpu, problem, reshaped(x, m, k), stored_weights(call), results)
     return results
+
+
+def problem_of(call: Call) -> QuantizedProduct:
+    """The problem of a call."""
+    specs, x = call.outputs, call.inputs[0]
+    assert x is not None
+    m, n = math.prod(specs[0].shape[:-1]), sum(spec.shape[-1] for spec in specs)
+    scheme = quant.find(call.attributes["scheme"])
+    return QuantizedProduct(scheme, m, n, x.layout.shape[-1], specs[0].dtype)
+
+
+def stored_weights(call: Call) -> list[Stored]:
+    """The weights of a call."""
+    scheme, count = quant.find(call.attributes["scheme"]), len(call.outputs)
+    return [stored(call.gpu, scheme, parts) for parts in weights_of(call.inputs[1:], count)]
 
 
 def of_columns(problem: QuantizedProduct, result: Array) -> QuantizedProduct:

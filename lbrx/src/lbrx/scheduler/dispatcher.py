@@ -8,16 +8,35 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from lbrx.kernels import RUNNERS, elementwise, fused_rows, host, matmul, rope_write
+from lbrx.kernels import (
+    RUNNERS,
+    elementwise,
+    fused_rows,
+    host,
+    matmul,
+    quantized_lines,
+    rope_write,
+)
+from lbrx.kernels.arrays import reshaped
 from lbrx.kernels.finishing import FINISHERS, Finish
 from lbrx.kernels.registry import Call, Runner, under
 from lbrx.kernels.rope_write import RowPart
 from lbrx.metal import Context, context
 from lbrx.metal.commands import Work, working
 from lbrx.ops import Op, Spec, arithmetic
-from lbrx.scheduler.fusion import KernelPlan, computation, plan
-from lbrx.scheduler.graph import Node, Pending, identity, in_order, node_of, settle
-from lbrx.scheduler.row_writes import RowsNode, grouped, rotation_of
+from lbrx.scheduler.fusion import KernelPlan, computation
+from lbrx.scheduler.graph import (
+    Node,
+    Pending,
+    identity,
+    in_order,
+    node_of,
+    settle,
+    settle_result,
+)
+from lbrx.scheduler.planning import planned
+from lbrx.scheduler.prologue import SUM, prologue_of
+from lbrx.scheduler.row_writes import RowsNode, rotation_of
 from lbrx.scheduler.tracing import refuse_inputs
 from lbrx.storage import Array
 
@@ -31,7 +50,7 @@ def run(targets: Sequence[Node]) -> None:
     gpu = context()
     order = in_order(targets)
     refuse_inputs(order)
-    kernels = deque(grouped(plan(order, targets), targets, gpu.info))
+    kernels = deque(planned(order, targets, gpu.info))
     del order
     while kernels:
         kernel = kernels.popleft()
@@ -43,7 +62,8 @@ def run(targets: Sequence[Node]) -> None:
 
 def _shares(kernel: KernelPlan, results: tuple[Array, ...]) -> list[tuple[Array, ...]]:
     """The results of each stored node; an operation that is not fused may have several."""
-    return [(result,) for result in results] if kernel.is_fused else [results]
+    several = kernel.is_fused and kernel.prologue is None
+    return [(result,) for result in results] if several else [results]
 
 
 def _encoded(gpu: Context, kernel: KernelPlan) -> tuple[Array, ...]:
@@ -53,6 +73,8 @@ def _encoded(gpu: Context, kernel: KernelPlan) -> tuple[Array, ...]:
         given = tuple(None if x is None else _real(x) for x in product.inputs)
         call = Call(gpu, product.matmul.op, given, product.attributes, node.outputs)
         return matmul.finished_product(call)
+    if kernel.prologue is not None:
+        return _after_prologue(gpu, node, kernel.prologue)
     if kernel.writes:
         return _written(gpu, kernel.writes)
     if kernel.source is not None:
@@ -63,8 +85,31 @@ def _encoded(gpu: Context, kernel: KernelPlan) -> tuple[Array, ...]:
         if isinstance(real, elementwise.Computation):
             return elementwise.compute(gpu, real)
         return fused_rows.compute(gpu, real)
+    return _alone(gpu, node)
+
+
+def _alone(gpu: Context, node: Node) -> tuple[Array, ...]:
+    """An operation in kernels of its own."""
+    return _runner(node.op)(_call(gpu, node))
+
+
+def _call(gpu: Context, node: Node) -> Call:
     inputs = tuple(None if x is None else _real(x) for x in node.inputs)
-    return _runner(node.op)(Call(gpu, node.op, inputs, node.attributes, node.outputs))
+    return Call(gpu, node.op, inputs, node.attributes, node.outputs)
+
+
+def _after_prologue(gpu: Context, node: Node, before: Node) -> tuple[Array, ...]:
+    """A product and the operation before it in one kernel, or else in one each."""
+    inputs = (node.inputs[0], *(None if x is None else _real(x) for x in node.inputs[1:]))
+    call = Call(gpu, node.op, inputs, node.attributes, node.outputs)
+    made = quantized_lines.with_prologue(call, prologue_of(before).changed(_real))
+    if made is None:
+        settle(before, _alone(gpu, before))
+        return _alone(gpu, node)
+    results, total = made
+    if total is not None:
+        settle_result(before, SUM, reshaped(total, *before.outputs[SUM].shape))
+    return results
 
 
 def _finished(gpu: Context, kernel: KernelPlan, source: Node) -> tuple[Array, ...]:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from html import escape
 
 from lbrx.metal import context
-from lbrx.scheduler.fusion import KernelPlan, name_of, plan
+from lbrx.scheduler.fusion import KernelPlan, name_of
 from lbrx.scheduler.graph import LOCK, Node, in_order, node_of, nodes_of
-from lbrx.scheduler.row_writes import grouped
+from lbrx.scheduler.planning import planned
 from lbrx.storage import Array, Storage
 
 LINE, INDENT, MARGIN = 18, 16, 12  # pixels
@@ -116,7 +116,7 @@ def explain(storages: Iterable[Storage]) -> Explanation:
     """The plan for the nodes that storages depend on. Nothing is run."""
     with LOCK:
         nodes = nodes_of(storages)
-        kernels = grouped(plan(in_order(nodes), nodes), nodes, context().info)
+        kernels = planned(in_order(nodes), nodes, context().info)
         numbers = {n: i for i, n in enumerate(n for k in kernels for n in _inside(k))}
         return Explanation(tuple(_planned(kernel, numbers) for kernel in kernels))
 

@@ -70,6 +70,8 @@ class KernelPlan:
     """The operation in whose kernel the nodes are computed, if it takes steps after it."""
     writes: tuple[RowsNode, ...] = ()
     """Rows that the kernel rotates or writes to a cache, if that is what it does."""
+    prologue: Node | None = None
+    """The operation before a product that its kernel computes, if any."""
     reads: Reads = field(default_factory=dict)
     cost: int = 0
     """The sum of the costs of the nodes inside."""

@@ -172,6 +172,16 @@ def settle(node: Node, results: Sequence[Array]) -> None:
     node.inputs = ()
 
 
+def settle_result(node: Node, index: int, result: Array) -> None:
+    """Set the memory of one result of a node whose other results are not computed."""
+    for reference in node.pending:
+        pending = reference()
+        if pending is not None and pending.index == index:
+            assert isinstance(result.storage, MetalStorage)
+            pending.storage = result.storage
+            pending.node = None
+
+
 def concrete(array: Array) -> Array:
     """The array over actual memory if its storage has been computed, else unchanged."""
     storage = array.storage

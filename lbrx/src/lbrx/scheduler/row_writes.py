@@ -20,6 +20,8 @@ from lbrx.scheduler.fusion import KernelPlan
 from lbrx.scheduler.graph import Node, identity, node_of
 from lbrx.storage import Array, MetalCache, written_in_place
 
+OPERATIONS = ("rope", "overwrite")
+
 
 @dataclass(frozen=True)
 class RowsNode:
@@ -62,7 +64,7 @@ def grouped(
     kernels: Sequence[KernelPlan], targets: Iterable[Node], info: DeviceInfo
 ) -> list[KernelPlan]:
     """The kernels, with RoPE and writes to a cache as one where that is better on a device."""
-    if not env.fusion():
+    if not env.fusion() or all(kernel.root.op.name not in OPERATIONS for kernel in kernels):
         return list(kernels)
     known = _parts(kernels, frozenset(targets), info)
     inside = {each for part in known.values() for each in part.nodes[1:]}

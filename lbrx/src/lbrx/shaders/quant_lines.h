@@ -14,12 +14,8 @@
 //   load              the words of a unit in a row that starts `down` words after the batch
 //   add               a sum, and the product of a unit and the same part of x
 #pragma once
-#include "quant_schemes.h"
-
-#if __has_include(<softmetal/dots>)
-#include <softmetal/dots>
-#define LBRX_DOTS
-#endif
+#include "early.h"
+#include "quant_row.h"
 
 struct Lines {
   uint k;
@@ -32,144 +28,10 @@ struct Lines {
 
 constant uint ROWS [[function_constant(4)]];     // of a batch, that a simdgroup reads at a time
 constant uint DEPTH [[function_constant(5)]];    // steps that are under way
-constant bool EVEN [[function_constant(6)]];     // whether all steps are whole
 constant bool SEVERAL [[function_constant(7)]];  // whether there is more than one matrix
-constant uint OWN [[function_constant(8)]];      // words of x that a thread rounds: 2, 4 or 8
 constant constexpr uint MOST_ROWS = 8, MOST_DEPTH = 4, MOST_SIMDGROUPS = 32;
-constant constexpr uint BYTES = 8;  // words of bytes in 32 values
 constant uint ROW_LANES = ROWS ? 32 / ROWS : 1;          // lanes that have a row's sum in the end
-constant uint SHARERS = OWN ? BYTES / OWN : 1;           // lanes that round a unit of x together
 constant uint GROUP_UNITS = GROUP > 32 ? GROUP / 32 : 1;  // units that share a scale
-
-// ---- x ----
-
-template <bool A_SIGNED, bool B_SIGNED>
-inline int dot4(uint a, uint b, int sum) {
-#ifdef LBRX_DOTS
-  return softmetal::dot4<A_SIGNED, B_SIGNED>(a, b, sum);
-#else
-  const int4 left = A_SIGNED ? int4(as_type<char4>(a)) : int4(as_type<uchar4>(a));
-  const int4 right = B_SIGNED ? int4(as_type<char4>(b)) : int4(as_type<uchar4>(b));
-  return sum + left.x * right.x + left.y * right.y + left.z * right.z + left.w * right.w;
-#endif
-}
-
-// Four values of x as they are stored: conversions would wait for them.
-inline uint4 four_at(device const uint2* x, uint at) {
-  if (VALUES == FLOAT) return uint4(x[at / 2], x[at / 2 + 1]);
-  return uint4(x[at / 4], 0, 0);
-}
-
-inline float4 four_of(uint4 bits) {
-  if (VALUES == FLOAT) return as_type<float4>(bits);
-  if (VALUES == HALF) return float4(as_type<half4>(bits.xy));
-  return as_type<float4>(uint4(bits.x << 16, bits.x & 0xffff0000u, bits.y << 16, bits.y & 0xffff0000u));
-}
-
-// The codes of a unit of x as bytes, 256 * high + low, and their sums over even and odd words.
-struct Part {
-  uint high[BYTES], low[BYTES];
-  float step;
-  int2 sums;
-
-  // Sums of products with the low nibbles of words, and 16 times those with the high ones.
-  int2 nibbles(thread const uint* words, int2 first) const thread {
-    int2 upper = 0, lower = first;
-#pragma unroll
-    for (uint j = 0; j < BYTES / 2; j++) {
-      const uint even = words[j] & 0x0f0f0f0fu, odd = words[j] & 0xf0f0f0f0u;
-      upper.x = dot4<false, true>(even, high[2 * j], upper.x);
-      lower.x = dot4<false, false>(even, low[2 * j], lower.x);
-      upper.y = dot4<false, true>(odd, high[2 * j + 1], upper.y);
-      lower.y = dot4<false, false>(odd, low[2 * j + 1], lower.y);
-    }
-    return upper * 256 + lower;
-  }
-
-  int bytes(thread const uint* words) const thread {
-    int upper = 0, lower = 0;
-#pragma unroll
-    for (uint j = 0; j < BYTES; j++) {
-      upper = dot4<true, true>(words[j], high[j], upper);
-      lower = dot4<true, false>(words[j], low[j], lower);
-    }
-    return upper * 256 + lower;
-  }
-};
-
-// Parts of x in threadgroup memory: vector j of every unit, then vector j + 1.
-struct Parts {
-  threadgroup uint4* vectors;
-  uint units;
-
-  threadgroup int2* sums() const thread {
-    return reinterpret_cast<threadgroup int2*>(vectors + BYTES / 2 * units);
-  }
-  threadgroup float* steps() const thread {
-    return reinterpret_cast<threadgroup float*>(sums() + units);
-  }
-  Part get(uint unit) const thread {
-    Part part;
-#pragma unroll
-    for (uint j = 0; j < BYTES / 4; j++) {
-      const uint4 high = vectors[j * units + unit], low = vectors[(j + BYTES / 4) * units + unit];
-#pragma unroll
-      for (uint i = 0; i < 4; i++) {
-        part.high[4 * j + i] = high[i];
-        part.low[4 * j + i] = low[i];
-      }
-    }
-    part.sums = sums()[unit];
-    part.step = steps()[unit];
-    return part;
-  }
-
-  // Rounds OWN words of a unit; the neighbouring lanes have the others.
-  void take(uint unit, uint first, thread const float4 (&values)[BYTES]) const thread {
-    // Magnitudes compare like their bits; NaN is above infinity.
-    int4 sizes = 0;
-#pragma unroll
-    for (uint w = 0; w < OWN; w++) sizes = max(sizes, as_type<int4>(values[w]) & 0x7fffffff);
-    int top = max(max(sizes.x, sizes.y), max(sizes.z, sizes.w));
-#pragma unroll
-    for (uint lanes = 1; lanes < SHARERS; lanes *= 2) top = max(top, simd_shuffle_xor(top, lanes));
-    const float largest = as_type<float>(top);
-    // Codes are 0 if the scale would be denormal; NaN and infinity make the whole result NaN.
-    const float inverse = largest < 1e-33f ? 0.0f : 32767 / largest;
-    uint high[BYTES], low[BYTES];
-    int2 totals = 0;
-#pragma unroll
-    for (uint w = 0; w < OWN; w++) {
-      // The low half of each sum is the code, as in `integer`.
-      const uint4 bits = as_type<uint4>(values[w] * inverse + 12582912.0f);
-      low[w] = (bits.x & 255) | (bits.y & 255) << 8 | (bits.z & 255) << 16 | bits.w << 24;
-      high[w] = (bits.x >> 8 & 255) | (bits.y & 0xff00) | (bits.z & 0xff00) << 8 |
-                (bits.w & 0xff00) << 16;
-      totals[w % 2] += int(bits.x + bits.y + bits.z + bits.w - 4 * 0x4b400000u);
-    }
-#pragma unroll
-    for (uint lanes = 1; lanes < SHARERS; lanes *= 2) {
-      totals.x += simd_shuffle_xor(totals.x, lanes);
-      totals.y += simd_shuffle_xor(totals.y, lanes);
-    }
-    if (OWN == 2) {
-      threadgroup uint2* to = reinterpret_cast<threadgroup uint2*>(vectors + first / 4 * units + unit);
-      to[first / 2 % 2] = uint2(high[0], high[1]);
-      to[BYTES / 2 * units + first / 2 % 2] = uint2(low[0], low[1]);
-    } else {
-#pragma unroll
-      for (uint w = 0; w < OWN; w += 4) {
-        threadgroup uint4* to = vectors + (first + w) / 4 * units + unit;
-        to[0] = uint4(high[w], high[w + 1], high[w + 2], high[w + 3]);
-        to[BYTES / 4 * units] = uint4(low[w], low[w + 1], low[w + 2], low[w + 3]);
-      }
-    }
-    if (first == 0) {
-      sums()[unit] = totals;
-      steps()[unit] = top >= 0x7f800000 ? NAN : largest * (1.0f / 32767);
-    }
-  }
-};
 
 inline float half_of(uint bits) { return float(as_type<half>(ushort(bits))); }
 
@@ -360,6 +222,17 @@ struct LineStream {
     place.group = row * (k / 32 / GROUP_UNITS);
   }
 
+  // Asks for the rows of this simdgroup's batches: lane by lane, one batch each.
+  void prefetch_batches(uint lane) const thread {
+    const ulong line = F::stride(k / 32) * sizeof(Word);
+    for (uint batch = walk.batch + walk.own + lane * walk.every; batch < walk.batches;
+         batch += 32 * walk.every) {
+      const uint which = heights.which(batch), row = heights.first_row(which, batch);
+      device const Word* data = pick(which, data0, data1, data2);
+      prefetch(data + ulong(row) * F::stride(k / 32), min(ROWS, heights.rows(which) - row) * line);
+    }
+  }
+
   // Rows beyond the last repeat it, and so do units.
   void load(thread uint (&words)[MOST_ROWS][F::WORDS]) thread {
     if (walk.step == 0) start_batch();
@@ -370,28 +243,6 @@ struct LineStream {
     walk.advance();
   }
 };
-
-// This thread's words of x.
-template <typename F>
-inline void load_values(device const uint2* x, uint units, uint i, thread uint4 (&raw)[BYTES]) {
-  const uint unit = i / SHARERS, first = i % SHARERS * OWN;
-#pragma unroll
-  for (uint w = 0; w < OWN; w++) raw[w] = four_at(x, F::value(min(unit, units - 1), first + w));
-}
-
-template <typename F>
-inline void take_values(Parts parts, uint units, uint i, thread const uint4 (&raw)[BYTES]) {
-  const uint unit = i / SHARERS;
-  float4 values[BYTES];
-#pragma unroll
-  for (uint w = 0; w < OWN; w += 2) {
-    const float4 one = four_of(raw[w]), two = four_of(raw[w + 1]);
-    values[w] = F::ALTERNATE ? float4(one.xz, two.xz) : one;
-    values[w + 1] = F::ALTERNATE ? float4(one.yw, two.yw) : two;
-    if (!EVEN && unit >= units) values[w] = values[w + 1] = 0;
-  }
-  parts.take(unit, i % SHARERS * OWN, values);
-}
 
 template <uint COUNT>
 inline void halve_rows(thread float (&sums)[MOST_ROWS], uint lanes, bool upper) {
@@ -423,6 +274,11 @@ kernel void matvec_lines(
     device const typename F::Word* data2 [[buffer(8)]], device const void* scales2 [[buffer(9)]],
     device const void* offsets2 [[buffer(10)]], device void* out2 [[buffer(11)]],
     device const uint2* x [[buffer(12)]], constant Lines& p [[buffer(13)]],
+    device const uint2* added [[buffer(14), function_constant(ADDED)]],
+    device void* total [[buffer(15), function_constant(ADDED)]],
+    device const uint2* weight [[buffer(16), function_constant(NORMED)]],
+    constant float& eps [[buffer(17), function_constant(NORMED)]],
+    device const uint2* gated [[buffer(18), function_constant(GATED)]],
     threadgroup uint4* vectors [[threadgroup(0)]], uint group [[threadgroup_position_in_grid]],
     uint groups [[threadgroups_per_grid]], uint index [[thread_index_in_threadgroup]],
     uint threads [[threads_per_threadgroup]],
@@ -434,22 +290,39 @@ kernel void matvec_lines(
   Walk walk = {group * teams, 0,       team,    member * 32 + lane,
                groups * teams, p.shift, p.steps, p.batches};
   if (split == 1) walk.batch += team, walk.own = 0;
+  LineStream<F> stream = {data0,    data1,    data2,   scales0, scales1, scales2, offsets0,
+                          offsets1, offsets2, heights, p.k,     walk,    {},      0};
+  // Weights come while the kernels before this one end: each lane asks for a batch.
+  if (member == 0) stream.prefetch_batches(lane);
+  const float epsilon = NORMED ? eps : 0.0f;
+  await_previous();
   // x is loaded first, since it is needed first.
   const uint pieces = p.steps * 32 * split * SHARERS;
   const Parts parts = {vectors, max(pieces, threads) / SHARERS};
-  uint4 raw[BYTES];
-  load_values<F>(x, units, index, raw);
-  LineStream<F> stream = {data0,    data1,    data2,   scales0, scales1, scales2, offsets0,
-                          offsets1, offsets2, heights, p.k,     walk,    {},      0};
+  const Rows rows = {x, ADDED ? added : x, NORMED ? weight : x, GATED ? gated : x};
+  Piece<F> piece;
+  piece.load(rows, units, index);
   uint words[MOST_DEPTH][MOST_ROWS][F::WORDS];
 #pragma unroll
   for (uint d = 0; d < DEPTH; d++)
     if (stream.walk.goes_on()) stream.load(words[d]);
+  float factor = 1;
+  if (NORMED) {
+    float squares = piece.squares();
+    for (uint i = index + threads; i < pieces; i += threads) {
+      Piece<F> more;
+      more.load(rows, units, i);
+      squares += more.squares();
+    }
+    squares = add_threads(squares, shared[0][0], threads, simdgroup, lane);
+    factor = 1.0f / sqrt(squares / p.k + epsilon);
+  }
   for (uint i = index;;) {
-    take_values<F>(parts, units, i, raw);
+    if (ADDED && group == 0) piece.store(total);
+    piece.take(parts, factor);
     i += threads;
     if (i >= pieces) break;
-    load_values<F>(x, units, i, raw);
+    piece.load(rows, units, i);
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
   float sums[MOST_ROWS] = {};

@@ -2,6 +2,7 @@
 // result of its own or to its position in a cache. A thread has one vector of a row, or the two that
 // hold a pair's features.
 #pragma once
+#include "early.h"
 #include "rope.h"
 
 constant constexpr uint VECTOR = 8;  // bytes: a thread has few of them, since rows are few
@@ -13,13 +14,13 @@ struct RowPart {
 };
 
 template <typename T, uint N>
-inline void turn_vectors(thread Chunk<T, N>& first, thread Chunk<T, N>& second, uint pair,
-                         device const float2* speeds, device const float* factors, ulong position) {
+inline void turn_vectors(thread Chunk<T, N>& first, thread Chunk<T, N>& second,
+                         thread const ulong (&speeds)[N], ulong position) {
   const Chunk<T, N> given[2] = {first, second};
   first = {}, second = {};
 #pragma unroll
   for (uint i = 0; i < N; i++) {
-    const float2 turn = rotation(speed_of(speeds[pair + i], factors, pair + i), position);
+    const float2 turn = rotation(speeds[i], position);
     const uint half_of = i / (N / 2), place = 2 * (i % (N / 2));
     const float one = float(INTERLEAVED ? given[half_of].get(place) : given[0].get(i));
     const float other = float(INTERLEAVED ? given[half_of].get(place + 1) : given[1].get(i));
@@ -41,21 +42,30 @@ kernel void rope_write(device const uint2* x0 [[buffer(0)]], device const uint2*
                        uint2 place [[thread_position_in_grid]]) {
   constexpr uint N = VECTOR / sizeof(T);
   const uint own = place.x, which = place.y;
-  if (own >= parts[which].threads) return;
   constant Rope& r = parts[which].rope;
   const uint columns = (r.features - r.pairs) / N, turned = r.pairs / N;
   const uint column = own % columns, row = own / columns;
   const uint3 at = {row % r.sizes[2], row / r.sizes[2] % r.sizes[1],
                     row / r.sizes[2] / r.sizes[1]};
   device const uint2* from = (which == 0 ? x0 : which == 1 ? x1 : x2) + row_in(r, at) / N;
-  const ulong position = ulong(positions[position_at(r, at)]);
-  const bool turns = column < turned;
+  const bool exists = own < parts[which].threads, turns = exists && column < turned;
+  const uint capacity = parts[which].capacity;
+  const long place_of = position_at(r, at);
+  ulong own_speeds[N];
+  if (HAS_FACTORS) await_previous();  // which may compute them
+#pragma unroll
+  for (uint i = 0; i < N; i++) {
+    const uint pair = column * N + i;
+    own_speeds[i] = turns ? speed_of(speeds[pair], factors, pair) : 0;
+  }
+  if (!HAS_FACTORS) await_previous();
+  if (!exists) return;
+  const ulong position = ulong(positions[place_of]);
   const uint low = !turns ? turned + column : INTERLEAVED ? 2 * column : column;
   const uint high = !turns ? low : INTERLEAVED ? low + 1 : low + turned;
   Chunk<T, N> first, second;
   first.bits = from[low], second.bits = from[high];
-  if (turns) turn_vectors(first, second, column * N, speeds, factors, position);
-  const uint capacity = parts[which].capacity;
+  if (turns) turn_vectors(first, second, own_speeds, position);
   if (capacity && position >= capacity) return;
   const ulong plane = ulong(at.z) * r.sizes[1] + at.y;
   const ulong to = capacity ? plane * capacity + position : plane * r.sizes[2] + at.x;
