@@ -10,13 +10,12 @@
 enum { FLOAT32, FLOAT16 };
 enum {
   DEPTH = 384,             /* of a block, about: a left panel of it stays in the first cache */
-  PACKED = 16 << 20,        /* floats of one operand that are packed at a time, at most, */
-  CACHED = 256 << 10,       /* and those of the right one for each worker: in its second cache */
-  TILE_M = 20, TILE_N = 16, /* panels of a tile, at most */
-  TILE_NS = 1000,           /* that a tile costs besides */
+  PACKED = 16 << 20,       /* floats of one operand that are packed at a time, at most */
+  TILE_M = 20, TILE_N = 8, /* panels of a tile, at most */
+  TILE_NS = 1000,          /* that a tile costs besides */
 };
 /* Multiplications and fetched floats of a nanosecond; how many tiles the last worker is late. */
-static const double MULTIPLIED = 60, FETCHED = 5, LATE = 0.5;
+static const double MULTIPLIED = 60, FETCHED = 10, LATE = 1;
 
 /* A part of the product: some matrices of the batch, some rows and columns. */
 typedef struct gemm_job {
@@ -27,7 +26,6 @@ typedef struct gemm_job {
   sm_u64 left_panels, right_panels;
   sm_u64 left_floats, right_floats; /* packed, of a matrix */
   float *packed_left, *packed_right;
-  bool has_left;          /* it is packed already */
   bool in_place;          /* whole panels of the right matrix are not packed: each is used once */
   sm_u64 batch, batches;
   sm_u64 tiles_m, tiles_n;
@@ -52,7 +50,6 @@ static void pack_chunk(sm_worker *worker, sm_job *base, sm_u64 chunk) {
   sm_u64 panels = job->left_panels + job->right_panels, matrix = chunk / panels;
   sm_u64 panel = chunk % panels;
   if (panel < job->left_panels) {
-    if (job->has_left) return;
     sm_operand left = of_batch(job->left, g->stride_a, job->batch + matrix);
     float *to = job->packed_left + matrix * job->left_floats;
     sm_pack_panel(&left, panel, to + panel * sm_panel_size(&left));
@@ -161,7 +158,7 @@ static double tiles_cost(const gemm_job *job, sm_u64 tile_m, sm_u64 tile_n, unsi
   double tiles = (double)(job->batches * divide_up(job->left_panels, tile_m) *
                           divide_up(job->right_panels, tile_n));
   double rounds = (double)divide_up((sm_u64)tiles, workers);
-  if (rounds < tiles / workers + LATE) rounds = tiles / workers + LATE;
+  if (workers > 1 && rounds < tiles / workers + LATE) rounds = tiles / workers + LATE;
   double rows = (double)(tile_m * job->left.width), columns = (double)(tile_n * job->right.width);
   double depth = (double)job->left.depth;
   return rounds * (TILE_NS + depth * (rows * columns / MULTIPLIED + (rows + columns) / FETCHED));
@@ -244,22 +241,19 @@ static sm_operand operand(sm_u64 address, sm_u64 stride, sm_u32 type, bool along
                       width};
 }
 
-static sm_u64 greatest(sm_u64 a, sm_u64 b) { return a > b ? a : b; }
-
-/* As many lines as may be packed at once, in whole panels: about `floats` or `panels`, if more. */
-static sm_u64 lines_at_once(sm_u64 lines, sm_u64 depth, sm_u64 width, sm_u64 floats,
-                            sm_u64 panels) {
-  sm_u64 line = depth + 1, most = greatest(PACKED / line / width, 1);
-  return least(lines, least(greatest(floats / line / width, panels), most) * width);
+/* As many lines as may be packed at once, in whole panels. */
+static sm_u64 lines_at_once(sm_u64 lines, sm_u64 depth, sm_u64 width) {
+  sm_u64 most = PACKED / (depth + 1) / width * width;
+  return least(lines, most > width ? most : width);
 }
 
 void sm_run_gemm(sm_worker *worker, sm_submission *submission, const sm_command_gemm *g) {
   if (!g->m || !g->n || !g->batch) return;
   sm_u64 depth = g->alpha == 0 ? 0 : g->k, height = panel_rows(g->m);
-  sm_u64 rows = lines_at_once(g->m, depth, height, PACKED, 1);
-  sm_u64 columns = lines_at_once(g->n, depth, SM_PANEL_COLUMNS,
-                                 (sm_u64)CACHED * worker->pool->threads, TILE_N);
-  sm_u64 batches = least(g->batch, PACKED / ((depth + 1) * greatest(rows, columns)) + 1);
+  sm_u64 rows = lines_at_once(g->m, depth, height);
+  sm_u64 columns = lines_at_once(g->n, depth, SM_PANEL_COLUMNS);
+  sm_u64 most = rows > columns ? rows : columns;
+  sm_u64 batches = least(g->batch, PACKED / ((depth + 1) * most) + 1);
   sm_u64 block = divide_up(depth, (depth + DEPTH / 2) / DEPTH + (depth < DEPTH / 2)) + !depth;
   for (sm_u64 batch = 0; batch < g->batch; batch += batches)
     for (sm_u64 column = 0; column < g->n; column += columns)
@@ -271,7 +265,6 @@ void sm_run_gemm(sm_worker *worker, sm_submission *submission, const sm_command_
             .batch = batch,
             .batches = least(batches, g->batch - batch),
             .block = block,
-            .has_left = column && rows == g->m,
             .left = operand(g->a, g->lda, g->type_a, !g->transpose_a, row, least(rows, g->m - row),
                             depth, height),
             .right = operand(g->b, g->ldb, g->type_b, g->transpose_b, column,

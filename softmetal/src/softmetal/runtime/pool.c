@@ -14,7 +14,8 @@ enum {
   WAKE_NS = 12000,   /* a job with a longer estimate is shared at once, */
   AWAKE_NS = 4000,   /* or with this estimate if no helper sleeps */
   LATE_NS = 8000,    /* a job that has run longer is shared then */
-  LONG_NS = 500000,  /* from this estimate on, helpers are moved to other processors */
+  LONG_NS = 500000,  /* from this estimate on, helpers are moved to other processors, */
+  APART_NS = 100000000, /* once in this time */
   SPIN_NS = 5000,    /* an idle thread looks for work so long before it sleeps, */
   LIST_NS = 100000,  /* or so long while a list of commands runs */
   MOST_NS = 2000000, /* the longest that it looks between lists that follow each other */
@@ -221,8 +222,12 @@ static void *helper_main(void *argument) {
 }
 
 /* Keeps helpers off the stream's processor. Linux puts them there when threads of another library
-   spin on the others (numpy's do for 100 ms after a product), and does not move them back. */
+   spin on the others (numpy's do for 100 ms after a product), and does not move them back. Moving
+   them costs more than it saves where the stream itself moves often. */
 static void keep_apart(sm_pool *pool) {
+  sm_u64 now = sm_now();
+  if (now - pool->moved < APART_NS) return;
+  pool->moved = now;
   int here = sched_getcpu();
   cpu_set_t others = pool->processors;
   CPU_CLR(here, &others);

@@ -160,6 +160,7 @@ struct sm_pool {
   sm_job *job;
   sm_share *shares;              /* of the job, one for each thread */
   int avoided;                   /* the processor that helpers avoid, or -1 */
+  sm_u64 moved;                  /* when that was decided */
   _Alignas(64) atomic_uint busy; /* a stream owns the pool, with all that is above */
   _Atomic sm_u64 patience;       /* nanoseconds that threads without work spin between lists */
   _Alignas(64) atomic_uint generation; /* advances when a job is opened */
