@@ -34,6 +34,7 @@ WORDS = 8  # of x in a unit
 X_ALIGNMENT = 8  # bytes
 PART = 76  # bytes of threadgroup memory for a unit of x
 SUMS = 2048  # bytes of threadgroup memory for sums
+EARLY = 0.5  # of the GPU's cache: weights of so many bytes are fetched before the kernel begins
 
 SPARE = 4  # at most one unit in so many may be added to complete steps
 SOME_CORES = 32  # of GPUs that do not say how many they have
@@ -223,7 +224,10 @@ def _dispatch(
     plan = divided(gpu.info, ends[-1], problem.k // UNIT)
     before = [*ends, ends[-1]][: WEIGHTS - 1]
     padded = [*rows, 0, 0][:WEIGHTS]
-    numbers = (problem.k, *padded, *before, ends[-1], plan.split.bit_length() - 1, plan.steps)
+    nbytes = sum(rows) * problem.k * problem.scheme.bits_per_weight / 8
+    early = nbytes <= EARLY * (gpu.info.cache or 0)
+    shift = plan.split.bit_length() - 1
+    numbers = (problem.k, *padded, *before, ends[-1], shift, plan.steps, early)
     given: list[Buffer | bytes | None] = []
     for weight, result in [*pairs, *[pairs[0]] * (WEIGHTS - len(pairs))]:
         given += [*weight.arguments[:3], buffer_of(result)]
@@ -235,7 +239,7 @@ def _dispatch(
         8: plan.words,
         **prologue.constants,
     }
-    record = struct.pack("9I", *numbers)
+    record = struct.pack("10I", *numbers)
     weight = pairs[0][0]
     gpu.queue.dispatch(
         pipeline(gpu, "quant_lines", "quantized_matmul_lines", weight, problem.dtype, constants),

@@ -24,6 +24,7 @@ struct Lines {
   uint batches;
   uint shift;      // 1 << shift simdgroups share a batch
   uint steps;      // of 32 units for each of them, in a row
+  uint early;      // whether the weights are fetched while the kernels before this one end
 };
 
 constant uint ROWS [[function_constant(4)]];     // of a batch, that a simdgroup reads at a time
@@ -292,8 +293,7 @@ kernel void matvec_lines(
   if (split == 1) walk.batch += team, walk.own = 0;
   LineStream<F> stream = {data0,    data1,    data2,   scales0, scales1, scales2, offsets0,
                           offsets1, offsets2, heights, p.k,     walk,    {},      0};
-  // Weights come while the kernels before this one end: each lane asks for a batch.
-  if (member == 0) stream.prefetch_batches(lane);
+  if (p.early && member == 0) stream.prefetch_batches(lane);
   const float epsilon = NORMED ? eps : 0.0f;
   await_previous();
   // x is loaded first, since it is needed first.
