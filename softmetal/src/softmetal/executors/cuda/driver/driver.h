@@ -78,6 +78,7 @@ typedef struct sm_ticket {
   sm_gpu *gpu;
   struct sm_gpu_queue *queue; /* until it is done */
   sm_u64 number; /* of its queue's lists */
+  sm_u64 submitted;
   sm_u64 began, stopped; /* when it was first seen to run, and when it was told to stop */
   atomic_uint state, references;
   CUevent start, end;

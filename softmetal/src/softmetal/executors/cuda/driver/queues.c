@@ -96,6 +96,7 @@ SM_EXPORT sm_ticket *softmetal_gpu_submit(sm_gpu_queue *queue, const char *list,
   ticket->size = size;
   ticket->gpu = queue->gpu;
   ticket->queue = queue;
+  ticket->submitted = sm_now();
   atomic_init(&ticket->references, 2);
   const char *error = NULL;
   if (sm_gpu_enter(queue->gpu)) /* else the queue's thread fails it */

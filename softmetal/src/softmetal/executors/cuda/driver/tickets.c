@@ -58,12 +58,13 @@ const char *sm_ticket_absorb(sm_ticket *ticket) {
   return NULL;
 }
 
-/* When the GPU ran a list. */
+/* When the GPU ran a list, by the host's clock, from which the GPU's moves away in time. */
 static void read_times(sm_ticket *ticket) {
   float since = 0, took = 0;
   cuEventElapsedTime(&since, ticket->gpu->base, ticket->start);
   cuEventElapsedTime(&took, ticket->start, ticket->end);
   ticket->times[0] = ticket->gpu->base_time + (sm_u64)((double)since * 1e6);
+  if (ticket->times[0] < ticket->submitted) ticket->times[0] = ticket->submitted;
   ticket->times[1] = ticket->times[0] + (sm_u64)((double)took * 1e6);
 }
 
