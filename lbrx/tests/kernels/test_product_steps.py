@@ -153,3 +153,12 @@ def test_no_faults(tiles, rng):
     sums = wide[0] @ wide[1] + wide[2]
     gelu = sums * np.vectorize(lambda z: 0.5 * (1 + math.erf(z / math.sqrt(2))))(sums)
     np.testing.assert_allclose(result.numpy(), gelu * 0.5 + wide[3], atol=0.05, rtol=0.01)
+
+
+def test_steps_have_kernels_of_their_own_beside_tensor_cores(on_chip):
+    with on_chip("m1") as context:
+        apple = replace(context.info, simd_hardware=True)
+        for finisher in (FINISHERS["matmul"], FINISHERS["quantized_matmul"]):
+            assert finisher.accepts(apple)
+            assert not finisher.accepts(replace(apple, simd_hardware=False))
+            assert not finisher.accepts(replace(apple, threadgroup_memory=232448))

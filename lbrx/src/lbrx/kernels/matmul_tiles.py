@@ -201,8 +201,9 @@ def times_rows(
 
 
 def takes_steps(info: DeviceInfo) -> bool:
-    """Whether products in tiles, with steps after them, are made for the device."""
-    return info.simd_hardware and info.simdgroup_matrix
+    """Whether steps after a product are computed in the kernel of its tiles. Large tiles of tensor
+    cores leave a core few threads for them: on an H200, kernels of their own are faster."""
+    return info.simd_hardware and info.simdgroup_matrix and not has_tensor_cores(info)
 
 
 @finishes("matmul", accepts=takes_steps)
