@@ -12,44 +12,48 @@
   KERNEL(#op "_rows_vectors_" #dtype, reduce_rows_simd<__VA_ARGS__, uint4>)           \
   KERNEL(#op "_columns_simd_" #dtype, reduce_columns_simd<__VA_ARGS__, __VA_ARGS__::In>) \
   KERNEL(#op "_columns_vectors_" #dtype, reduce_columns_simd<__VA_ARGS__, uint4>)     \
-  KERNEL(#op "_columns_ragged_" #dtype, reduce_columns_ragged<__VA_ARGS__>)           \
   KERNEL(#op "_strided_simd_" #dtype, reduce_columns<__VA_ARGS__, 1, true>)           \
   KERNEL(#op "_merge_simd_" #dtype, reduce_merge_simd<__VA_ARGS__>)
 
-#define SELECTIONS(dtype, type)                                                       \
-  KERNELS(max, dtype, Folding<Max<type>>)                                             \
-  KERNELS(min, dtype, Folding<Min<type>>)                                             \
-  KERNELS(argmax, dtype, ArgMax<type>)                                                \
-  KERNELS(argmin, dtype, ArgMin<type>)
+// For elements of 2 and 4 bytes: the states of more columns would not fit threadgroup memory.
+#define RAGGED_TOO(op, dtype, ...)                                                    \
+  KERNELS(op, dtype, __VA_ARGS__)                                                     \
+  KERNEL(#op "_columns_ragged_" #dtype, reduce_columns_ragged<__VA_ARGS__>)
 
-#define SUMS(dtype, type)                                                             \
-  KERNELS(sum, dtype, Folding<Sum<type>>)                                             \
-  KERNELS(prod, dtype, Folding<Prod<type>>)                                           \
-  KERNELS(mean, dtype, Folding<Mean<type>>)
+#define SELECTIONS(EACH, dtype, type)                                                 \
+  EACH(max, dtype, Folding<Max<type>>)                                                \
+  EACH(min, dtype, Folding<Min<type>>)                                                \
+  EACH(argmax, dtype, ArgMax<type>)                                                   \
+  EACH(argmin, dtype, ArgMin<type>)
 
-#define TESTS(dtype, type)                                                            \
-  KERNELS(any, dtype, Folding<Any<type>>)                                             \
-  KERNELS(all, dtype, Folding<All<type>>)
+#define SUMS(EACH, dtype, type)                                                       \
+  EACH(sum, dtype, Folding<Sum<type>>)                                                \
+  EACH(prod, dtype, Folding<Prod<type>>)                                              \
+  EACH(mean, dtype, Folding<Mean<type>>)
 
-#define FLOATING(dtype, type)                                                         \
-  KERNELS(var, dtype, Var<type>)                                                      \
-  KERNELS(norm_1, dtype, Folding<Norm1<type>>)                                        \
-  KERNELS(norm_2, dtype, Norm2<type>)                                                 \
-  KERNELS(norm_p, dtype, NormP<type>)                                                 \
-  KERNELS(norm_inf, dtype, Folding<NormInf<type>>)
+#define TESTS(EACH, dtype, type)                                                      \
+  EACH(any, dtype, Folding<Any<type>>)                                                \
+  EACH(all, dtype, Folding<All<type>>)
 
-#define SIGNED(dtype, type) SELECTIONS(dtype, type) SUMS(dtype, type)
-#define UNSIGNED(dtype, type) SIGNED(dtype, type) TESTS(dtype, type)
-#define FLOAT(dtype, type) UNSIGNED(dtype, type) FLOATING(dtype, type)
+#define FLOATING(EACH, dtype, type)                                                   \
+  EACH(var, dtype, Var<type>)                                                         \
+  EACH(norm_1, dtype, Folding<Norm1<type>>)                                           \
+  EACH(norm_2, dtype, Norm2<type>)                                                    \
+  EACH(norm_p, dtype, NormP<type>)                                                    \
+  EACH(norm_inf, dtype, Folding<NormInf<type>>)
 
-SIGNED(int8, char)
-SIGNED(int16, short)
-SIGNED(int32, int)
-SIGNED(int64, long)
-UNSIGNED(uint8, uchar)
-UNSIGNED(uint16, ushort)
-UNSIGNED(uint32, uint)
-UNSIGNED(uint64, ulong)
-FLOAT(float16, half)
-FLOAT(bfloat16, bfloat)
-FLOAT(float32, float)
+#define SIGNED(EACH, dtype, type) SELECTIONS(EACH, dtype, type) SUMS(EACH, dtype, type)
+#define UNSIGNED(EACH, dtype, type) SIGNED(EACH, dtype, type) TESTS(EACH, dtype, type)
+#define FLOAT(EACH, dtype, type) UNSIGNED(EACH, dtype, type) FLOATING(EACH, dtype, type)
+
+SIGNED(KERNELS, int8, char)
+SIGNED(RAGGED_TOO, int16, short)
+SIGNED(RAGGED_TOO, int32, int)
+SIGNED(KERNELS, int64, long)
+UNSIGNED(KERNELS, uint8, uchar)
+UNSIGNED(RAGGED_TOO, uint16, ushort)
+UNSIGNED(RAGGED_TOO, uint32, uint)
+UNSIGNED(KERNELS, uint64, ulong)
+FLOAT(RAGGED_TOO, float16, half)
+FLOAT(RAGGED_TOO, bfloat16, bfloat)
+FLOAT(RAGGED_TOO, float32, float)
