@@ -10,6 +10,11 @@ GPU = os.environ.get("SOFTMETAL_DEVICE", "").startswith("cuda")
 # Models compute in float16 between operations on GPUs, also on those that a profile plays.
 HALF_ACTIVATIONS = GPU or bool(os.environ.get("SOFTMETAL_PROFILE"))
 shares_memory = pytest.mark.skipif(DISCRETE, reason="the device has its own memory")
+MACOS_PAGES = "host" in os.environ.get("SOFTMETAL_STRICT", "").split(",")
+shares_files = pytest.mark.skipif(
+    DISCRETE or MACOS_PAGES,
+    reason="the device has its own memory, or shares pages of 16 KiB, while Linux maps files at 4 KiB",
+)
 on_processors = pytest.mark.skipif(
     GPU or sys.platform == "darwin", reason="about what processors are given"
 )

@@ -12,7 +12,7 @@ import threading
 
 import numpy as np
 import pytest
-from device_memory import shares_memory
+from device_memory import shares_files, shares_memory
 
 import lbrx
 from lbrx import shape as sh
@@ -151,7 +151,7 @@ def test_pages_of_the_host_are_shared(shape):
     assert lbrx.metal.stats()["bytes_in_use"] <= before + 2 * page.nbytes + 4096
 
 
-@shares_memory
+@shares_files
 def test_tensors_of_a_mapped_file_are_parts_of_one_buffer(tmp_path, rng):
     values = rng.standard_normal(200_000).astype(np.float32)
     path = tmp_path / "weights"

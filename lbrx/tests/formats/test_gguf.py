@@ -5,7 +5,7 @@ from __future__ import annotations
 import gguf
 import numpy as np
 import pytest
-from device_memory import shares_memory
+from device_memory import shares_files
 from gguf import GGMLQuantizationType as Kind
 
 import lbrx
@@ -154,7 +154,7 @@ def test_rows_of_blocks(tensors, tmp_path):
         np.testing.assert_array_equal(data, view.numpy())
 
 
-@shares_memory
+@shares_files
 def test_a_device_shares_the_whole_file(smollm2):
     """All tensors, quantized ones too, are ranges of one buffer of the device."""
     from lbrx.metal import context
