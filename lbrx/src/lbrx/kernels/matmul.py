@@ -42,7 +42,7 @@ EMULATED = 1e6  # for kernels that work on the device but are not made for it
 SERIAL_SPEED = 130e3  # operations
 SERIAL_PACKING = (0.2e-3, 0.4e-3)  # per element of y, if its rows or its columns are contiguous
 
-ZEN4_PRODUCTS = 190e3  # operations of float32 products by BLAS on that processor
+ZEN4_PRODUCTS = 190e3  # operations of float32 products by MPS on that processor
 ZEN4_BANDWIDTH = 32e9  # bytes that it reads and writes in simple loops
 M1_PEAK, M1_BANDWIDTH = 2.6e12, 68e9  # for GPUs of which nothing is known or measured
 
