@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # typeshed has no stub
 import signal
 import threading
 from collections.abc import Callable
-from inspect import unwrap
 from types import FrameType
 from typing import Any
 
-# Without the search for each handler in an enumeration, which takes several microseconds.
-_get_handler, _set_handler = unwrap(signal.getsignal), unwrap(signal.signal)
+# What `signal` calls, without its search for each handler in an enumeration, which takes several
+# microseconds.
+_get_handler, _set_handler = _signal.getsignal, _signal.signal
 
 _MAIN = threading.main_thread().ident  # the thread in which Python handles signals
 

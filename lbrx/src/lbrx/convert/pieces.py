@@ -28,7 +28,7 @@ from lbrx.convert.source import StoredRows, TensorReader
 from lbrx.errors import QuantizationError
 from lbrx.tensor.notes import Notes, collecting_notes
 
-PIECE = 1 << 21  # values
+PIECE = 1 << 22  # values
 # One more than there are processors, as one thread waits for the disk.
 THREADS = (os.cpu_count() or 1) + 1
 

@@ -19,7 +19,7 @@ from lbrx.interrupt import UNINTERRUPTED
 from lbrx.kernels.registry import policy
 from lbrx.metal import Buffer
 from lbrx.ops import TABLE, Attributes, Op, Spec
-from lbrx.storage import Array, Bytes, MetalStorage, NumberStorage, Storage
+from lbrx.storage import Array, Bytes, MetalStorage, NumberStorage, Storage, Unrealised
 
 # Held while nodes are created or computed: tensors may be used by several threads.
 LOCK = threading.RLock()
@@ -63,7 +63,7 @@ class Node:
         return [concrete(x) for x in self.inputs if x is not None]
 
 
-class Pending:
+class Pending(Unrealised):
     """Result `index` of a node as a storage; accessing its bytes computes it."""
 
     __slots__ = ("__weakref__", "index", "nbytes", "node", "storage")

@@ -36,7 +36,7 @@ def written_in_place(array: Array) -> bool:
 
 def wait_for(storage: Storage) -> None:
     """Block until the bytes are computed, which does not bring them to the host."""
-    if isinstance(storage, MetalStorage):  # first: looking for a protocol's methods takes longer
+    if isinstance(storage, MetalStorage):
         storage.wait()
     elif isinstance(storage, PackedStorage):
         for part in storage.parts.values():

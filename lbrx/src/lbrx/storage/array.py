@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,12 +33,15 @@ class Storage(Protocol):
         """The bytes without a copy, after a wait for all work that uses them."""
 
 
-@runtime_checkable
-class Unrealised(Protocol):
-    """A storage whose bytes are computed when they are first read."""
+class Unrealised:
+    """A storage whose bytes are computed when they are first read. It is a class, since every
+    operation asks for it, and a protocol is asked for by the names of its methods."""
+
+    __slots__ = ()
 
     def realised(self) -> Storage:
         """Compute the bytes; returns the storage that holds them."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
