@@ -25,7 +25,7 @@ from lbrx.metal import context, stats
 
 SUITES = "kernels", "models", "formats", "merge"
 BUSY = 0.5  # load for each core above which a report says that the machine was busy
-SHORT, FULL = Effort(rounds=7, seconds=0.8), Effort(rounds=15, seconds=5.0)
+SHORT, FULL = Effort(rounds=7, seconds=1.0), Effort(rounds=15, seconds=5.0)
 
 
 @dataclass

@@ -12,7 +12,9 @@ from lbrx.bench.energy import EnergyMeter
 from lbrx.metal import stats
 
 Work = Callable[[], object]
-SAMPLE = 0.002  # seconds: short works are repeated, since clocks and caches disturb single calls
+# Seconds. Shorter works are repeated, after a call that is not timed: in the pause before, threads
+# fall asleep and caches lose data, which would count most where a work is fast.
+SAMPLE = 0.01
 MOST_CALLS = 1000
 PAUSE = 0.003  # seconds between works: threads of the last one may still spin
 LEAST_ROUNDS = 3
@@ -60,6 +62,8 @@ def interleaved(
         first = number % max(1, len(names))
         for name in names[first:] + names[:first]:
             time.sleep(PAUSE)
+            if calls[name] > 1:
+                works[name]()
             before = meter.joules() if meter else 0.0
             times[name].append(_sample(works[name], calls[name]))
             joules[name] += (meter.joules() - before) if meter else 0.0
