@@ -106,13 +106,12 @@ def test_limits_of_cgroups(tmp_path, groups, files, limits):
 
 def test_devices_honour_the_limit(monkeypatch):
     limit = 1 << 30
-    monkeypatch.setattr("lbrx.process.cgroup_limits", lambda root: iter([limit]))
     memory_limit.cache_clear()
-    try:
+    with monkeypatch.context() as patch:
+        patch.setattr("lbrx.process.cgroup_limits", lambda root: iter([limit]))
         assert memory_limit() == limit
         assert devices()[0].memory_limit <= limit
         with pytest.raises(OutOfMemory, match=f"{limit:,}"):
             lbrx.empty_aligned((limit + 1,), "uint8")
-    finally:
-        memory_limit.cache_clear()
+    memory_limit.cache_clear()
     assert 0 < memory_in_use() < memory_limit() * 2
