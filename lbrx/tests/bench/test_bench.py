@@ -195,6 +195,20 @@ def test_short_works_are_repeated_and_slow_ones_are_not(monkeypatch):
     assert (timings["a"].rounds, timings["b"].rounds) == (3, 2)
 
 
+def test_a_work_waits_for_threads_that_spin(monkeypatch):
+    """A clock of the process that advances through the first 4 pauses, as threads that spin do."""
+    pauses, computed = [], [0.0]
+    monkeypatch.setattr("lbrx.bench.timing.time.process_time", lambda: computed[0])
+
+    def sleep(seconds):
+        pauses.append(seconds)
+        computed[0] += seconds if len(pauses) <= 4 else 0.0
+
+    monkeypatch.setattr("lbrx.bench.timing.time.sleep", sleep)
+    interleaved({"a": lambda: None}, Effort(rounds=2, seconds=1.0))
+    assert len(pauses) == 5 + 1
+
+
 def test_ceilings_do_what_they_count():
     maker = CeilingMaker(context(), 2)
     made = maker.of(nbytes=3 << 20, operations=1.0, reads=True, dtype="float32", side=64)

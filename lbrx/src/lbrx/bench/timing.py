@@ -16,7 +16,9 @@ Work = Callable[[], object]
 # fall asleep and caches lose data, which would count most where a work is fast.
 SAMPLE = 0.01
 MOST_CALLS = 1000
-PAUSE = 0.003  # seconds between works: threads of the last one may still spin
+PAUSE = 0.003  # seconds: threads of the last work may still spin, OpenBLAS's for some 27 ms
+MOST_PAUSES = 20
+IDLE = 0.1  # share of a pause that this process computes at most if none spins
 LEAST_ROUNDS = 3
 SLOW = 1 / 4  # share of a case's time that one call of a slow work takes; two rounds are enough
 
@@ -61,7 +63,7 @@ def interleaved(
         # Each round starts with another work: none always follows the same neighbour.
         first = number % max(1, len(names))
         for name in names[first:] + names[:first]:
-            time.sleep(PAUSE)
+            _settle()
             if calls[name] > 1:
                 works[name]()
             before = meter.joules() if meter else 0.0
@@ -71,6 +73,15 @@ def interleaved(
         name: summary(taken, joules[name] / (len(taken) * calls[name]) if meter else None)
         for name, taken in times.items()
     }
+
+
+def _settle() -> None:
+    """Sleep until the threads of the last work do so too."""
+    for _ in range(MOST_PAUSES):
+        before = time.process_time()
+        time.sleep(PAUSE)
+        if time.process_time() - before < IDLE * PAUSE:
+            return
 
 
 def _estimate(work: Work, slow: float) -> float:
