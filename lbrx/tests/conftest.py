@@ -146,6 +146,14 @@ def _bridge() -> Iterator[None]:
     assert not unknown, "give their first macOS version in selectors_called.py"
 
 
+@pytest.fixture(autouse=True)
+def _no_known_graphs() -> None:
+    """Every test plans its graphs: it may have changed a constant that plans are made by."""
+    scheduler = sys.modules.get("lbrx.scheduler.prepared")
+    if scheduler is not None:
+        scheduler.KNOWN.clear()
+
+
 @pytest.fixture
 def cpu_default() -> Iterator[None]:
     """The default device is the cpu."""

@@ -11,7 +11,7 @@ from lbrx import shape as sh
 from lbrx.dtype import Dtype
 from lbrx.metal import Buffer, Context
 from lbrx.ops import Spec
-from lbrx.storage import Array, LentStorage, MetalStorage
+from lbrx.storage import Array, LentStorage, MetalStorage, Storage
 
 KernelArguments = Sequence[Buffer | bytes]
 
@@ -66,7 +66,11 @@ def placed(gpu: Context, array: Array) -> Array:
 
 def whole_buffer(array: Array) -> Buffer:
     """The buffer of its storage; element 0 is `layout.offset` elements into it."""
-    storage = array.storage
+    return storage_buffer(array.storage)
+
+
+def storage_buffer(storage: Storage) -> Buffer:
+    """The bytes of a storage on the device."""
     assert isinstance(storage, MetalStorage)
     buffer = storage.buffer
     assert isinstance(buffer, Buffer)

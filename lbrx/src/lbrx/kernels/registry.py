@@ -94,6 +94,7 @@ class KernelFamily(Generic[P]):
 
         def decorate(launch: LaunchFunction) -> LaunchFunction:
             self.variants[name] = Variant(name, launch, can, cost, batch_invariant)
+            _Changes.count += 1
             return launch
 
         return decorate
@@ -141,6 +142,7 @@ class KernelFamily(Generic[P]):
     def prefer(self, variant: str, device: str, shape_class: str) -> None:
         """Prefer a variant for problems of this class, as the tuner does after a measurement."""
         TUNED[device, self.name, shape_class] = variant
+        _Changes.count += 1
         self._forget()
 
     def _forget(self) -> None:
@@ -192,6 +194,17 @@ TUNED: dict[tuple[str, str, str], str] = {}
 _read: set[str] = set()  # devices whose choices have been read
 
 
+class _Changes:
+    """Of what choices are made from: variants and measurements."""
+
+    count = 0
+
+
+def generation() -> int:
+    """A number that changes when a variant is added or the tuner prefers another one."""
+    return _Changes.count
+
+
 def _tuned(device: str) -> Mapping[tuple[str, str, str], str]:
     """The measured choices; those on disk are read on first use."""
     if device not in _read:
@@ -241,7 +254,9 @@ class Policy:
     excess_precision: bool = False
 
 
-_policy: ContextVar[Policy] = ContextVar("policy", default=Policy())  # noqa: B039
+DEFAULT = Policy()
+"""The policy outside of all such blocks."""
+_policy: ContextVar[Policy] = ContextVar("policy", default=DEFAULT)
 
 
 def policy() -> Policy:

@@ -54,6 +54,10 @@ _correct_metadata()
 CallError: type[Exception] = (
     _module("", "softmetal.errors").SoftmetalError if SOFT else _module("objc", "").error
 )
+# Of softmetal's settings, which every evaluation asks for.
+_checks, _soft_env = (
+    (_module("", name) for name in ("softmetal.checks", "softmetal.env")) if SOFT else (None, None)
+)
 
 
 def error_of(problem: Exception, text: str) -> LbrxError:
@@ -66,13 +70,13 @@ def error_of(problem: Exception, text: str) -> LbrxError:
 
 def checking_modes() -> frozenset[str]:
     """The active checking modes of softmetal, which change how a kernel is compiled."""
-    modes: frozenset[str] = _setting("softmetal.checks", "modes") if SOFT else frozenset()
+    modes: frozenset[str] = _setting(_checks, "modes") if SOFT else frozenset()
     return modes
 
 
-def _setting(module: str, function: str) -> Any:
+def _setting(module: Any, function: str) -> Any:
     try:
-        return getattr(import_module(module), function)()
+        return getattr(module, function)()
     except CallError as problem:
         raise error_of(problem, str(problem)) from problem
 
@@ -135,11 +139,11 @@ def buffer_over(device: Any, address: int, length: int, owner: object) -> Any:
 
 def page_size() -> int:
     """Bytes of a page of host memory, as Metal counts them; softmetal can play macOS's."""
-    strict: frozenset[str] = _setting("softmetal.env", "strict") if SOFT else frozenset()
+    strict: frozenset[str] = _setting(_soft_env, "strict") if SOFT else frozenset()
     return 16 << 10 if "host" in strict else mmap.PAGESIZE
 
 
 def soft_threads() -> int:
     """The number of threads that a soft device runs kernels on."""
-    threads: int = _setting("softmetal.env", "threads")
+    threads: int = _setting(_soft_env, "threads")
     return threads

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from lbrx.memory.pool import Pool
 from lbrx.metal.binding import Metal
 from lbrx.metal.outcome import Outcome
+from lbrx.metal.watching import unrepeatable
 from lbrx.storage.mapped import FileMapping
 
 NumpyArray = npt.NDArray[Any]
@@ -148,6 +149,7 @@ class Buffer:
         """
         self.wait()
         if self.block.private:
+            unrepeatable()
             copy = self._waiter.download(self).view(dtype)
             copy.flags.writeable = False  # it would not reach the device
             return copy
@@ -158,6 +160,7 @@ class Buffer:
     def unsynchronised(self) -> npt.NDArray[np.uint8]:
         """The bytes without a wait, for memory that the host sees and no pending work writes."""
         assert not self.block.private
+        unrepeatable()
         if self.size == 0:
             return np.empty(0, np.uint8)
         return np.asarray(_Exposed(self))

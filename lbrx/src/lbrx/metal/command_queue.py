@@ -41,6 +41,7 @@ from lbrx.metal.commands import (
 from lbrx.metal.hazards import Hazards
 from lbrx.metal.library import Pipeline, lists_pipelines
 from lbrx.metal.outcome import Inbox, Outcome
+from lbrx.metal.watching import unrepeatable, watcher
 
 # macOS kills long command buffers, short ones cost time: MLX and llama.cpp use about these limits.
 MAX_OPERATIONS = 50
@@ -158,6 +159,9 @@ class CommandQueue:
             return self._last
         if lists_pipelines():
             return self._last
+        told = watcher()
+        if told is not None:
+            told.ran(command)
         if isinstance(command, Encoded):
             return self._run_encoded(command)
         return self._last if 0 in command.grid else self._run_dispatch(command)
@@ -183,9 +187,7 @@ class CommandQueue:
                 self._bind(submission, encoder, argument, index, written)
             for index, length in enumerate(command.threadgroup_memory):
                 encoder.setThreadgroupMemoryLength_atIndex_(length, index)
-            encoder.dispatchThreads_threadsPerThreadgroup_(
-                Metal.MTLSizeMake(*command.grid), Metal.MTLSizeMake(*command.group)
-            )
+            encoder.dispatchThreads_threadsPerThreadgroup_(*command.sizes)
             if command.check is not None:
                 submission.checks.append(command.check)
             return self._counted(submission, command, pipeline.name)
@@ -260,7 +262,10 @@ class CommandQueue:
     def _counted(self, submission: Submission, command: Command, name: str) -> int:
         submission.kernels[name] = None
         submission.operations += 1
-        self._dispatches.update(command.counts)
+        if isinstance(command, Dispatch):
+            self._dispatches[command.label] += 1
+        else:
+            self._dispatches.update(command.counts)
         if self.observer is not None:
             self.commit()
             if command.counts:  # copies between host and device are not shown as kernels
@@ -323,6 +328,7 @@ class CommandQueue:
     def completed(self) -> int:
         """The newest ticket up to which all work has ended, with or without errors."""
         self._refuse_fork()
+        unrepeatable()  # what the caller decides by it depends on time
         with self._lock:
             self._reap()
             return self._completed

@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from lbrx.metal.binding import Metal
 from lbrx.metal.buffer import Buffer
 from lbrx.metal.library import Pipeline
 
@@ -110,11 +112,22 @@ class Dispatch:
     check: Check | None = None
     work: Work | None = None
 
-    @property
+    def with_arguments(self, arguments: tuple[Argument, ...]) -> Dispatch:
+        """The same kernel and grid with other arguments."""
+        made = object.__new__(Dispatch)  # `replace` takes several times as long
+        made.__dict__.update(self.__dict__, arguments=arguments)
+        return made
+
+    @cached_property
     def label(self) -> str:
         """The name that it is counted under."""
         name = self.kernel or self.pipeline.name
         return f"{name}:{self.variant}" if self.variant else name
+
+    @cached_property
+    def sizes(self) -> tuple[Any, Any]:
+        """Grid and threadgroup as Metal takes them."""
+        return Metal.MTLSizeMake(*self.grid), Metal.MTLSizeMake(*self.group)
 
     @property
     def counts(self) -> Mapping[str, int]:

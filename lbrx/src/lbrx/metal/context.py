@@ -35,6 +35,7 @@ from lbrx.metal.device import default_device, describe
 from lbrx.metal.library import Shaders
 from lbrx.metal.staging import Staging
 from lbrx.metal.synchronization import DeviceEvent
+from lbrx.metal.watching import unrepeatable, watcher
 from lbrx.storage.mapped import FileMapping
 
 log = logging.getLogger("lbrx")
@@ -94,12 +95,17 @@ class Context:
         """A buffer from the pool, its contents undefined."""
         self._check_open()
         block, length = self.pool.take(size, label)
-        return self._noted(PooledBuffer(self.pool, block, length, size, self.queue, label))
+        made = self._noted(PooledBuffer(self.pool, block, length, size, self.queue, label))
+        told = watcher()
+        if told is not None:
+            told.allocated(made, label)
+        return made
 
     def host_buffer(self, size: int, label: str = "buffers") -> Buffer:
         """Memory that host and kernels see and no pending work uses, its contents undefined. A
         replay does not move it."""
         self._check_open()
+        unrepeatable()
         completed = self.queue.completed()
         block, length = self._host_pool.take(size, label, lambda b: b.ticket <= completed)
         block.ticket = 0
@@ -117,6 +123,7 @@ class Context:
         replays keep. The pool does not round its size up, and does not cache it when it is freed.
         """
         self._check_open()
+        unrepeatable()
         ask = self.device.heapBufferSizeAndAlignWithLength_options_
         length = int(ask(max(size, 1), self._options).size)
         if length > self.info.max_buffer:
@@ -141,6 +148,7 @@ class Context:
 
     def write(self, buffer: Buffer, array: NumpyArray) -> None:
         """Copy an array to a buffer of its size, after the work that uses the buffer."""
+        unrepeatable()
         if not array.nbytes:
             return
         if buffer.block.private:
@@ -156,6 +164,7 @@ class Context:
         A mapping is shared as a whole, so that the tensors of a file are parts of one buffer.
         """
         self._check_open()
+        unrepeatable()
         span = shareable_span(array, self.info.page) if self.info.unified_memory else None
         if span is None:
             return None
@@ -171,6 +180,7 @@ class Context:
     def over(self, address: int, nbytes: int, owner: object) -> Buffer:
         """A buffer over memory of an NVIDIA GPU that other code made and `owner` keeps alive."""
         self._check_open()
+        unrepeatable()
         handle = binding.buffer_over(self.device, address, nbytes, owner)
         return Buffer(Block(handle, address, nbytes, owner, private=True), 0, nbytes, self.queue)
 

@@ -18,8 +18,9 @@ class Hazards:
     def admit(self, command: Command) -> bool:
         """Add a command; returns whether it needs a barrier before it."""
         used, written = command.buffers, command.written
-        waits = any(_meets(self._written, buffer) for buffer in used) or any(
-            _meets(self._read, buffer) for buffer in written
+        waits = bool(self._read) and (
+            any(_meets(self._written, buffer) for buffer in used)
+            or any(_meets(self._read, buffer) for buffer in written)
         )
         if waits:
             self.clear()
@@ -44,4 +45,8 @@ def _meets(ranges: Ranges, buffer: Buffer) -> bool:
 
 
 def _note(ranges: Ranges, buffer: Buffer) -> None:
-    ranges.setdefault(id(buffer.block), []).append((buffer.offset, buffer.offset + buffer.size))
+    key, start = id(buffer.block), buffer.offset
+    if key in ranges:
+        ranges[key].append((start, start + buffer.size))
+    else:
+        ranges[key] = [(start, start + buffer.size)]

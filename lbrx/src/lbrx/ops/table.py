@@ -126,9 +126,10 @@ class Operand(NamedTuple):
             raise DtypeError(f"{self.name} are {dtype}: give quantized blocks, which are uint8")
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Op:
-    """One operation of the table. Calling it computes the numpy reference."""
+    """One operation of the table. Calling it computes the numpy reference. There is one object for
+    each, so `is` compares them, and graphs hash them."""
 
     name: str
     family: OpFamily
@@ -163,6 +164,8 @@ class Op:
 
         Unknown and missing attributes raise TypeError.
         """
+        if not given and not self.attributes:
+            return {}
         if unknown := given.keys() - self.attributes.keys():
             known = ", ".join(self.attributes) or "none"
             raise TypeError(

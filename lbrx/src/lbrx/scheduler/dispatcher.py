@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -22,7 +22,9 @@ from lbrx.kernels.finishing import FINISHERS, Finish
 from lbrx.kernels.registry import Call, Runner, under
 from lbrx.kernels.rope_write import RowPart
 from lbrx.metal import Context, context
-from lbrx.metal.commands import Work, working
+from lbrx.metal.commands import Work, recorder, working
+from lbrx.metal.library import lists_pipelines
+from lbrx.metal.watching import watcher, watching
 from lbrx.ops import Op, Spec, arithmetic
 from lbrx.scheduler.fusion import KernelPlan, computation
 from lbrx.scheduler.graph import (
@@ -32,11 +34,12 @@ from lbrx.scheduler.graph import (
     in_order,
     node_of,
     settle,
-    settle_result,
 )
 from lbrx.scheduler.planning import planned
+from lbrx.scheduler.prepared import KNOWN, Preparation
 from lbrx.scheduler.prologue import SUM, prologue_of
 from lbrx.scheduler.row_writes import RowsNode, rotation_of
+from lbrx.scheduler.structure import structure_of
 from lbrx.scheduler.tracing import refuse_inputs
 from lbrx.storage import Array
 
@@ -49,15 +52,50 @@ def run(targets: Sequence[Node]) -> None:
     """
     gpu = context()
     order = in_order(targets)
+    structure = None
+    if recorder() is None and not lists_pipelines() and not gpu.queue.observed:
+        structure = structure_of(order, targets)
+    if structure is None:
+        _run_planned(gpu, order, targets)
+        return
+    known = KNOWN.appeared(gpu, structure, len(order))
+    if known.prepared is not None:
+        known.prepared.run(gpu, order, structure.leaves)
+    elif known.wants_preparation:
+        watched = Preparation(order, structure.leaves)
+        structure.leaves.clear()
+        with watching(watched):
+            _run_planned(gpu, order, targets)
+        known.finish(watched)
+    else:
+        structure.leaves.clear()
+        _run_planned(gpu, order, targets)
+
+
+def _run_planned(gpu: Context, order: list[Node], targets: Sequence[Node]) -> None:
+    """Plan the kernels of a graph and encode them. Empties the list of nodes, so that each is freed
+    after its kernel."""
     refuse_inputs(order)
     kernels = deque(planned(order, targets, gpu.info))
-    del order
+    order.clear()
     while kernels:
         kernel = kernels.popleft()
         with under(kernel.root.policy), working(partial(_work, kernel)):
             results = _encoded(gpu, kernel)
         for node, result in zip(kernel.stored, _shares(kernel, results), strict=True):
-            settle(node, result)
+            _settle(node, dict(enumerate(result)))
+        told = watcher()
+        if isinstance(told, Preparation):
+            told.done(kernel.views)
+
+
+def _settle(node: Node, results: Mapping[int, Array], whole: bool = True) -> None:
+    """Set the memory of a node's results, and tell who prepares the graph for others."""
+    storages = {index: result.storage for index, result in results.items()}
+    settle(node, storages, whole)
+    told = watcher()
+    if isinstance(told, Preparation):
+        told.settled(node, storages, whole)
 
 
 def _shares(kernel: KernelPlan, results: tuple[Array, ...]) -> list[tuple[Array, ...]]:
@@ -104,11 +142,12 @@ def _after_prologue(gpu: Context, node: Node, before: Node) -> tuple[Array, ...]
     call = Call(gpu, node.op, inputs, node.attributes, node.outputs)
     made = quantized_lines.with_prologue(call, prologue_of(before).changed(_real))
     if made is None:
-        settle(before, _alone(gpu, before))
+        _settle(before, dict(enumerate(_alone(gpu, before))))
         return _alone(gpu, node)
     results, total = made
     if total is not None:
-        settle_result(before, SUM, reshaped(total, *before.outputs[SUM].shape))
+        total = reshaped(total, *before.outputs[SUM].shape)
+        _settle(before, {SUM: total}, whole=False)
     return results
 
 

@@ -8,17 +8,20 @@ else does: results that are no longer referenced are never computed.
 
 from __future__ import annotations
 
+import math
 import threading
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+from lbrx import dtype as dt
 from lbrx import shape as sh
 from lbrx.interrupt import UNINTERRUPTED
-from lbrx.kernels.registry import policy
+from lbrx.kernels.registry import DEFAULT, policy
 from lbrx.metal import Buffer
 from lbrx.ops import TABLE, Attributes, Op, Spec
+from lbrx.shape import Shape
 from lbrx.storage import Array, Bytes, MetalStorage, NumberStorage, Storage, Unrealised
 
 # Held while nodes are created or computed: tensors may be used by several threads.
@@ -48,15 +51,21 @@ class Node:
         self.outputs = outputs
         self.policy = policy()
         self.pending: list[weakref.ref[Pending]] = []
-        self.depth: int = 1 + max((n.depth for n in self.below()), default=0)
+        self.depth = 1
+        for node in self.below():
+            self.depth = max(self.depth, node.depth + 1)
 
     def __repr__(self) -> str:
         return f"<Node {self.op.name} -> {', '.join(map(str, self.outputs))}>"
 
     def below(self) -> list[Node]:
         """The nodes that the inputs depend on."""
-        nodes = (node_of(x) for x in self.inputs if x is not None)
-        return [node for node in nodes if node is not None]
+        nodes = []
+        for x in self.inputs:
+            storage = None if x is None else x.storage
+            if isinstance(storage, Pending) and storage.node is not None:
+                nodes.append(storage.node)
+        return nodes
 
     def arrays(self) -> list[Array]:
         """The inputs that are not None; computed ones have their actual storage."""
@@ -106,41 +115,42 @@ _nodes: weakref.WeakValueDictionary[object, Node] = weakref.WeakValueDictionary(
 
 def add(op: Op, inputs: Sequence[Array | None], attributes: Attributes) -> tuple[Array, ...]:
     """The pending results of an operation. Raises if its operands are not valid."""
-    specs = tuple(None if x is None else Spec(x.layout.shape, x.dtype) for x in inputs)
-    outputs = _inferred(op.name, specs, tuple(attributes.items()))
+    specs = tuple(None if x is None else (x.layout.shape, x.dtype.name) for x in inputs)
+    given = tuple(attributes.items())
+    outputs = _inferred(op.name, specs, given)
+    own = policy()
     with LOCK:
-        key = _key(op, inputs, attributes)
+        # Pending nodes with the same key compute the same.
+        key = (
+            op.name,
+            tuple(None if x is None else identity(x) for x in inputs),
+            given,
+            None if own is DEFAULT else own,
+        )
         node = _nodes.get(key)
         if node is None:
             node = _nodes[key] = Node(key, op, tuple(inputs), attributes, outputs)
-        return tuple(_result(node, i) for i in range(len(outputs)))
+        return tuple(
+            Array(pending_of(node, i), sh.contiguous(spec.shape), spec.dtype)
+            for i, spec in enumerate(outputs)
+        )
 
 
 @lru_cache(sh.KNOWN)
 def _inferred(
-    op: str, specs: tuple[Spec | None, ...], attributes: tuple[tuple[str, Any], ...]
+    op: str, specs: tuple[tuple[Shape, str] | None, ...], attributes: tuple[tuple[str, Any], ...]
 ) -> tuple[Spec, ...]:
-    return TABLE[op].infer(specs, dict(attributes))
-
-
-def _key(op: Op, inputs: Sequence[Array | None], attributes: Attributes) -> object:
-    """Pending nodes with the same key compute the same."""
-    operands = tuple(None if x is None else identity(x) for x in inputs)
-    return op.name, operands, tuple(attributes.items()), policy()
+    given = [None if spec is None else Spec(spec[0], dt.parse(spec[1])) for spec in specs]
+    return TABLE[op].infer(given, dict(attributes))
 
 
 def identity(array: Array) -> object:
-    """A key for an operand: host numbers are compared by value, other storages by identity."""
-    storage = array.storage
+    """A key for an operand: host numbers are compared by value, other storages by identity. It has
+    only parts that are hashed by C."""
+    storage, layout = array.storage, array.layout
     if storage.device == "cpu" and not isinstance(storage, NumberStorage):
-        return array.dtype, array.numpy().tobytes(), array.layout.shape
-    return id(storage), array.layout, array.dtype
-
-
-def _result(node: Node, index: int) -> Array:
-    spec = node.outputs[index]
-    layout = sh.contiguous(spec.shape)
-    return Array(pending_of(node, index), layout, spec.dtype)
+        return array.dtype.name, array.numpy().tobytes(), layout.shape
+    return id(storage), layout.shape, layout.strides, layout.offset, array.dtype.name
 
 
 def pending_of(node: Node, index: int) -> Pending:
@@ -150,36 +160,25 @@ def pending_of(node: Node, index: int) -> Pending:
         if known is not None and known.index == index:
             return known
     spec = node.outputs[index]
-    size = spec.dtype.itemsize
-    for n in spec.shape:
-        size *= n
-    made = Pending(node, index, size)
+    made = Pending(node, index, math.prod(spec.shape) * spec.dtype.itemsize)
     node.pending.append(weakref.ref(made))
     return made
 
 
-def settle(node: Node, results: Sequence[Array]) -> None:
-    """After a node is computed: set the memory of its storages and drop its inputs."""
+def settle(node: Node, storages: Mapping[int, Storage], whole: bool = True) -> None:
+    """Set the memory of a node's results. Unless other results are still to be computed, the node
+    is computed: its inputs are dropped."""
     for reference in node.pending:
         pending = reference()
-        if pending is not None:
-            storage = results[pending.index].storage
+        storage = None if pending is None else storages.get(pending.index)
+        if pending is not None and storage is not None:
             assert isinstance(storage, MetalStorage)
             pending.storage = storage
             pending.node = None
-    # An equal operation creates a new node from now on, even if a traceback still holds this one.
-    _nodes.pop(node.key, None)
-    node.inputs = ()
-
-
-def settle_result(node: Node, index: int, result: Array) -> None:
-    """Set the memory of one result of a node whose other results are not computed."""
-    for reference in node.pending:
-        pending = reference()
-        if pending is not None and pending.index == index:
-            assert isinstance(result.storage, MetalStorage)
-            pending.storage = result.storage
-            pending.node = None
+    if whole:
+        # An equal operation creates a new node from now on, even if a traceback still holds this.
+        _nodes.pop(node.key, None)
+        node.inputs = ()
 
 
 def concrete(array: Array) -> Array:
@@ -218,8 +217,11 @@ def in_order(targets: Iterable[Node]) -> list[Node]:
 
 def nodes_of(storages: Iterable[Storage]) -> list[Node]:
     """The nodes that compute storages, each once."""
-    pending = (s.node for s in storages if isinstance(s, Pending))
-    return list(dict.fromkeys(node for node in pending if node is not None))
+    found: dict[Node, None] = {}
+    for storage in storages:
+        if isinstance(storage, Pending) and storage.node is not None:
+            found[storage.node] = None
+    return list(found)
 
 
 def realise(storages: Iterable[Storage]) -> None:

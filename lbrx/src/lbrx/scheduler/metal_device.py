@@ -31,12 +31,12 @@ class MetalDevice:
         device brings the data here at once."""
         first = inputs[0] if inputs else None
         if op.name == "copy" and first is not None and first.storage.device != self.name:
-            _refuse_float64(op, Spec(first.layout.shape, first.dtype))
+            _refuse_float64(op, first)
             return (imported(context(), first),)
         results = graph.add(op, inputs, attributes)
         for array in (*inputs, *results):
-            if array is not None:
-                _refuse_float64(op, Spec(array.layout.shape, array.dtype))
+            if array is not None and array.dtype is dt.float64:
+                _refuse_float64(op, array)
         return results
 
     def share(self, array: Array) -> Array | None:
@@ -74,6 +74,7 @@ class MetalDevice:
         return kept
 
 
-def _refuse_float64(op: Op, spec: Spec) -> None:
-    if spec.dtype is dt.float64:
+def _refuse_float64(op: Op, array: Array) -> None:
+    if array.dtype is dt.float64:
+        spec = Spec(array.layout.shape, array.dtype)
         raise DtypeError(f"{op.name} of {spec}: Metal has no float64, cast to float32 or use 'cpu'")

@@ -289,9 +289,7 @@ class _List:
                     offset += _aligned(len(argument))
             for place, length in enumerate(command.threadgroup_memory):
                 slot.setThreadgroupMemoryLength_atIndex_(length, place)
-            slot.concurrentDispatchThreads_threadsPerThreadgroup_(
-                Metal.MTLSizeMake(*command.grid), Metal.MTLSizeMake(*command.group)
-            )
+            slot.concurrentDispatchThreads_threadsPerThreadgroup_(*command.sizes)
             if hazards.admit(command):
                 slot.setBarrier()
         self.bound = [None] * len(self.open)

@@ -55,18 +55,16 @@ class Array:
     def numpy(self) -> NDArray[Any]:
         """The elements as a read-only numpy array over the same memory."""
         # A flag could be reset by the caller; a view of a read-only memoryview stays read-only.
-        return self._over(np.asarray(self.storage.host().data.toreadonly()))
+        return self._over(self.storage.host().data.toreadonly())
 
     def writable(self) -> NDArray[Any]:
         """The same to be written: only for memory that no tensor shows as a value yet."""
         return self._over(self.storage.host())
 
-    def _over(self, data: Bytes) -> NDArray[Any]:
-        layout, size = self.layout, self.dtype.itemsize
-        return np.ndarray(
-            layout.shape,
-            self.dtype.numpy,
-            buffer=data,
-            offset=layout.offset * size if layout.size else 0,
-            strides=[stride * size for stride in layout.strides] if layout.size else None,
-        )
+    def _over(self, data: Bytes | memoryview) -> NDArray[Any]:
+        layout, dtype = self.layout, self.dtype.numpy
+        if not layout.size:
+            return np.ndarray(layout.shape, dtype, data)
+        size = dtype.itemsize
+        strides = [stride * size for stride in layout.strides]
+        return np.ndarray(layout.shape, dtype, data, layout.offset * size, strides)

@@ -48,6 +48,9 @@ class Metadata:
     """The quantization scheme of its storage."""
 
 
+_NO_METADATA = Metadata()
+
+
 class Tensor(Operators, FunctionMethods, OperationMethods):
     """An n-dimensional array of one dtype on one device, "cpu" or "metal".
 
@@ -69,7 +72,7 @@ class Tensor(Operators, FunctionMethods, OperationMethods):
 
     def __init__(self, array: Array, metadata: Metadata | None = None) -> None:
         self.array = array
-        self.metadata = metadata or Metadata()
+        self.metadata = metadata or _NO_METADATA
 
     @property
     def shape(self) -> Shape:

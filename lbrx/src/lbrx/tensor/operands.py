@@ -161,6 +161,9 @@ def prepare(op: Op, values: Sequence[Any]) -> tuple[str, list[Array | None]]:
     A tensor is recognised by its attribute `array`. Other array-likes are copied to the device of
     the tensors; Python numbers take the dtype of the operands they are combined with.
     """
+    plain = _tensors_of_one_device(op, values)
+    if plain is not None:
+        return plain
     operands: list[_UntypedOperand] = []
     foreign: list[int] = []
     for i, value in enumerate(values):
@@ -184,6 +187,28 @@ def prepare(op: Op, values: Sequence[Any]) -> tuple[str, list[Array | None]]:
             _added(array, device) if name == "mask" and _is_bool(array) else array
             for name, array in zip(names, arrays, strict=True)
         ]
+    return device, arrays
+
+
+def _tensors_of_one_device(op: Op, values: Sequence[Any]) -> tuple[str, list[Array | None]] | None:
+    """What `prepare` returns for tensors that need no conversion, which most operands are; None if
+    there are others."""
+    if not values or op.family is OpFamily.ATTENTION:
+        return None
+    arrays: list[Array | None] = []
+    device = None
+    for value in values:
+        array = None if isinstance(value, TracedNumber) else getattr(value, "array", None)
+        if not isinstance(array, Array) or isinstance(array.storage, PackedStorage):
+            return None
+        own = array.storage.device
+        if device is None:
+            device = own
+        elif own != device:
+            return None
+        arrays.append(array)
+    op.operands_of(len(arrays))  # raises TypeError for a wrong number
+    assert device is not None
     return device, arrays
 
 

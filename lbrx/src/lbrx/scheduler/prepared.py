@@ -1,0 +1,360 @@
+"""Graphs that are computed again and again: planned, chosen and bound once, then only encoded.
+
+A graph that appears for the second time is watched as its kernels are encoded. What it takes from
+the pool and which commands it runs become a list of actions on numbered slots, of which the first
+hold the memory of the graph's leaves. Later graphs of the same structure run the actions. Slots are
+emptied after their last use, so that memory returns to the pool as early as without a list.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from lbrx.kernels.arrays import storage_buffer
+from lbrx.metal import Buffer, Context
+from lbrx.metal.commands import Argument, Command, Dispatch, Encoded
+from lbrx.scheduler.graph import Node, settle
+from lbrx.scheduler.structure import GraphStructure
+from lbrx.storage import MetalStorage, Storage
+
+MOST_NODES = 1 << 14  # of all remembered graphs together
+
+
+# ---- running ----
+
+
+class Frame:
+    """A graph that is being computed."""
+
+    __slots__ = ("gpu", "leaves", "nodes", "slots")
+
+    def __init__(
+        self, gpu: Context, nodes: Sequence[Node], leaves: Sequence[MetalStorage], slots: int
+    ) -> None:
+        self.gpu = gpu
+        self.nodes: list[Node | None] = [*nodes]
+        self.leaves: list[MetalStorage | None] = [*leaves]
+        self.slots: list[Buffer | None] = [storage_buffer(leaf) for leaf in leaves]
+        self.slots += [None] * (slots - len(leaves))
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A range of bytes of a slot's buffer."""
+
+    slot: int
+    offset: int
+    size: int
+
+    def of(self, frame: Frame) -> Buffer:
+        """The range in the buffer that the slot holds now."""
+        buffer = frame.slots[self.slot]
+        assert buffer is not None, f"slot {self.slot} is used after it was emptied"
+        if self.offset == 0 and self.size == buffer.size:
+            return buffer
+        return buffer.slice(self.offset, self.size)
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """Fills a slot with a buffer from the pool."""
+
+    slot: int
+    size: int
+    label: str
+
+    def run(self, frame: Frame) -> None:
+        frame.slots[self.slot] = frame.gpu.buffer(self.size, self.label)
+
+    @property
+    def uses(self) -> Iterable[int]:
+        return (self.slot,)
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Encodes a kernel whose arguments at `places` are parts of slots."""
+
+    command: Dispatch
+    places: tuple[tuple[int, Part], ...]
+
+    def run(self, frame: Frame) -> None:
+        arguments = [*self.command.arguments]
+        for place, part in self.places:
+            arguments[place] = part.of(frame)
+        frame.gpu.queue.run(self.command.with_arguments(tuple(arguments)))
+
+    @property
+    def uses(self) -> Iterable[int]:
+        return (part.slot for _, part in self.places)
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignLaunch:
+    """Encodes a command that encodes itself, such as an MPS product."""
+
+    command: Encoded
+    parts: tuple[Part, ...]
+
+    def run(self, frame: Frame) -> None:
+        buffers = tuple(part.of(frame) for part in self.parts)
+        frame.gpu.queue.run(replace(self.command, buffers=buffers))
+
+    @property
+    def uses(self) -> Iterable[int]:
+        return (part.slot for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """Sets the memory of a node's results, by index: parts of slots, or the storages of leaves."""
+
+    node: int
+    results: tuple[tuple[int, Part | int], ...]
+    whole: bool
+
+    def run(self, frame: Frame) -> None:
+        node = frame.nodes[self.node]
+        assert node is not None
+        storages = {}
+        for index, result in self.results:
+            if isinstance(result, int):
+                storage = frame.leaves[result]
+            else:
+                buffer = frame.slots[result.slot]
+                assert buffer is not None
+                storage = MetalStorage(buffer, result.offset, result.size)
+            assert storage is not None
+            storages[index] = storage
+        settle(node, storages, self.whole)
+
+    @property
+    def uses(self) -> Iterable[int]:
+        return (x if isinstance(x, int) else x.slot for _, x in self.results)
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Drops buffers and nodes that no later action uses."""
+
+    slots: tuple[int, ...]
+    nodes: tuple[int, ...]
+
+    def run(self, frame: Frame) -> None:
+        for slot in self.slots:
+            frame.slots[slot] = None
+            if slot < len(frame.leaves):
+                frame.leaves[slot] = None
+        for node in self.nodes:
+            frame.nodes[node] = None
+
+    @property
+    def uses(self) -> Iterable[int]:
+        return ()
+
+
+Action = Allocation | Launch | ForeignLaunch | Settlement | Release
+
+
+@dataclass(frozen=True)
+class PreparedGraph:
+    """The actions that compute graphs of one structure."""
+
+    actions: tuple[Action, ...]
+    slots: int
+
+    def run(self, gpu: Context, nodes: list[Node], leaves: list[MetalStorage]) -> None:
+        """Compute a graph. The lists are emptied, so that memory is freed on the way."""
+        frame = Frame(gpu, nodes, leaves, self.slots)
+        nodes.clear()
+        leaves.clear()
+        for action in self.actions:
+            action.run(frame)
+
+
+# ---- preparing ----
+
+
+class Preparation:
+    """Watches the first evaluation that is prepared for others. Holds no memory."""
+
+    def __init__(self, nodes: Sequence[Node], leaves: Sequence[MetalStorage]) -> None:
+        self._actions: list[Action] = []
+        self._nodes = {id(node): i for i, node in enumerate(nodes)}
+        self._leaves = {id(leaf): i for i, leaf in enumerate(leaves)}
+        self._slots = len(leaves)
+        # The ranges of a block that slots hold now, each as a part of the block.
+        self._ranges: dict[int, list[Part]] = {}
+        for i, leaf in enumerate(leaves):
+            buffer = storage_buffer(leaf)
+            held = self._ranges.setdefault(id(buffer.block), [])
+            held.append(Part(i, buffer.offset, buffer.size))
+        self._refused = False
+
+    def allocated(self, buffer: Buffer, label: str) -> None:
+        """A buffer was taken from the pool: from here on its block is this slot's."""
+        self._ranges[id(buffer.block)] = [Part(self._slots, buffer.offset, buffer.size)]
+        self._actions.append(Allocation(self._slots, buffer.size, label))
+        self._slots += 1
+
+    def ran(self, command: Command) -> None:
+        """A command is encoded."""
+        if isinstance(command, Encoded):
+            parts = tuple(map(self._part, command.buffers))
+            self._actions.append(ForeignLaunch(replace(command, buffers=()), parts))
+            return
+        if command.check is not None:
+            self.refuse()
+        if 0 in command.grid:
+            return
+        command.label, command.sizes  # noqa: B018 - computed once for all copies
+        constant: list[Argument] = []
+        places: list[tuple[int, Part]] = []
+        for i, argument in enumerate(command.arguments):
+            if isinstance(argument, Buffer):
+                places.append((i, self._part(argument)))
+                argument = None
+            constant.append(argument)
+        self._actions.append(Launch(command.with_arguments(tuple(constant)), tuple(places)))
+
+    def refuse(self) -> None:
+        """What is watched cannot be repeated."""
+        self._refused = True
+
+    def settled(self, node: Node, results: Mapping[int, Storage], whole: bool) -> None:
+        """Results of a node are in these storages."""
+        found: list[tuple[int, Part | int]] = []
+        for index, storage in results.items():
+            part = self._part(storage_buffer(storage))
+            if type(storage) is MetalStorage:
+                found.append((index, part))
+            elif self._leaves.get(id(storage)) == part.slot:  # a cache, which stays itself
+                found.append((index, part.slot))
+            else:
+                self.refuse()
+        self._actions.append(Settlement(self._nodes[id(node)], tuple(found), whole))
+
+    def done(self, nodes: Iterable[Node]) -> None:
+        """A kernel with these nodes is complete."""
+        self._actions.append(Release((), tuple(self._nodes[id(node)] for node in nodes)))
+
+    def finished(self) -> PreparedGraph | None:
+        """What was watched; None if it cannot be repeated."""
+        if self._refused:
+            return None
+        return PreparedGraph(tuple(_with_releases(self._actions)), self._slots)
+
+    def _part(self, buffer: Buffer) -> Part:
+        """The range of a slot that a buffer is. It must be within exactly one: two leaves that
+        overlap need not do so the next time, and other memory is not known to stay the same."""
+        end = buffer.offset + buffer.size
+        found = [
+            Part(held.slot, buffer.offset - held.offset, buffer.size)
+            for held in self._ranges.get(id(buffer.block), ())
+            if held.offset <= buffer.offset and end <= held.offset + held.size
+        ]
+        if len(found) == 1:
+            return found[0]
+        self.refuse()
+        return Part(0, 0, 0)
+
+
+def _with_releases(actions: Sequence[Action]) -> list[Action]:
+    """The actions with releases where they have an effect: before memory is taken."""
+    last = {slot: i for i, action in enumerate(actions) for slot in action.uses}
+    result: list[Action] = []
+    slots: list[int] = []
+    nodes: list[int] = []
+    for i, action in enumerate(actions):
+        if isinstance(action, Release):
+            nodes += action.nodes
+            continue
+        if isinstance(action, Allocation) and (slots or nodes):
+            result.append(Release(tuple(slots), tuple(nodes)))
+            slots, nodes = [], []
+        result.append(action)
+        slots += (slot for slot in set(action.uses) if last[slot] == i)
+    return result
+
+
+# ---- remembering ----
+
+
+@dataclass(slots=True)
+class KnownGraph:
+    """What is known of the graphs of one structure."""
+
+    nodes: int
+    used: int
+    """When it appeared last, by the count of all appearances."""
+    prepared: PreparedGraph | None = None
+    repeated: bool = False
+    """Whether it has appeared before."""
+    repeatable: bool = True
+    """False once an evaluation was seen that cannot be repeated."""
+
+    @property
+    def wants_preparation(self) -> bool:
+        """Whether the next evaluation should be watched: a graph that appears once is not."""
+        return self.repeated and self.repeatable
+
+    def finish(self, watched: Preparation) -> None:
+        """Keep what was watched."""
+        self.prepared = watched.finished()
+        self.repeatable = self.prepared is not None
+
+
+class KnownGraphs:
+    """The graphs of one context by structure, with a bound on their nodes."""
+
+    def __init__(self, most_nodes: int = MOST_NODES) -> None:
+        self._most_nodes = most_nodes
+        self._known: dict[object, KnownGraph] = {}
+        self._nodes = self._appearances = 0
+        self._gpu: weakref.ref[Context] | None = None
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    @property
+    def prepared(self) -> int:
+        """The number of graphs that are only encoded when they appear again."""
+        return sum(known.prepared is not None for known in self._known.values())
+
+    def clear(self) -> None:
+        """Forget all graphs."""
+        self._known, self._nodes = {}, 0
+
+    def appeared(self, gpu: Context, structure: GraphStructure, nodes: int) -> KnownGraph:
+        """What is known of a graph that is about to be computed."""
+        if self._gpu is None or self._gpu() is not gpu:
+            self.clear()
+            self._gpu = weakref.ref(gpu)
+        self._appearances += 1
+        known = self._known.get(structure.key)
+        if known is not None:
+            known.repeated, known.used = True, self._appearances
+            return known
+        self._nodes += nodes
+        if self._nodes > self._most_nodes:
+            self._drop_oldest(nodes)
+        known = self._known[structure.key] = KnownGraph(nodes, self._appearances)
+        return known
+
+    def _drop_oldest(self, needed: int) -> None:
+        """Make room by forgetting the half that was not used for longest, at least."""
+        kept: dict[object, KnownGraph] = {}
+        self._nodes = needed
+        newest = sorted(self._known.items(), key=lambda item: -item[1].used)
+        for key, known in newest:
+            if self._nodes + known.nodes > max(self._most_nodes // 2, needed):
+                break
+            kept[key] = known
+            self._nodes += known.nodes
+        self._known = kept
+
+
+KNOWN = KnownGraphs()
+"""Used with `graph.LOCK` held."""
