@@ -245,6 +245,25 @@ def test_archives_are_opaque_and_not_empty(strict, program, device, tmp_path):
     assert zipfile.is_zipfile(tmp_path / "a")
 
 
+def test_a_command_buffer_keeps_the_mode_it_was_made_with(monkeypatch, device):
+    queue = device.newCommandQueue()
+    before = queue.commandBuffer()
+    monkeypatch.setenv("SOFTMETAL_STRICT", "host")
+    after = queue.commandBuffer()
+    monkeypatch.delenv("SOFTMETAL_STRICT")
+    encoders = [commands.computeCommandEncoder() for commands in (before, after)]
+    try:
+        assert [encoder in host.leaked() for encoder in encoders] == [False, True]
+        assert after in host.leaked()
+        assert before not in host.leaked()
+    finally:
+        host._pools.stack[0].clear()
+    for encoder, commands in zip(encoders, (before, after), strict=True):
+        encoder.endEncoding()
+        commands.commit()
+        commands.waitUntilCompleted()
+
+
 def test_a_program_ends_with_objects_in_the_last_pool(monkeypatch):
     monkeypatch.setenv("SOFTMETAL_STRICT", "host")
     text = (

@@ -157,6 +157,55 @@ encode(5, 1)  # one that was empty: a new graph, after an execution without it
 assert run() == 66 and launches() == 3
 assert run() == 82 and run() == 98 and launches() == 4, launches()
 """,
+    "the committing thread launches short lists that wait for nothing": """
+import ctypes
+launches = ctypes.CDLL("libcuda.so.1").fake_launches_here
+def launched_by(commands):
+    before = launches()
+    commands.commit()
+    return launches() - before
+buffer = device.newBufferWithLength_options_(400, M.MTLResourceStorageModePrivate)
+assert launched_by(add(queue, buffer, 100, 1)) >= 1  # and what brings `n` to the device
+many = add(queue, buffer, 100, 1)
+encoder = many.computeCommandEncoder()
+encoder.setComputePipelineState_(pipeline)
+encoder.setBuffer_offset_atIndex_(buffer, 0, 0)
+encoder.setBytes_length_atIndex_(np.uint32(1).tobytes(), 4, 1)
+for _ in range(19):
+    encoder.dispatchThreads_threadsPerThreadgroup_(M.MTLSizeMake(100, 1, 1), M.MTLSizeMake(32, 1, 1))
+encoder.endEncoding()
+assert launched_by(many) == 0
+many.waitUntilCompleted()
+gate = device.newSharedEvent()
+waits = queue.commandBuffer()
+waits.encodeWaitForEvent_value_(gate, 1)
+assert launched_by(waits) == 0
+assert launched_by(add(queue, buffer, 100, 1)) == 0  # after the list that waits
+gate.setSignaledValue_(1)
+result, view = numbers(100)
+last = queue.commandBuffer()
+encoder = last.blitCommandEncoder()
+encoder.copyFromBuffer_sourceOffset_toBuffer_destinationOffset_size_(buffer, 0, result, 0, 400)
+encoder.endEncoding()
+last.commit()
+last.waitUntilCompleted()
+assert (view == 22).all(), view[:5]
+assert launched_by(add(queue, buffer, 100, 1)) >= 1
+""",
+    "threads commit to one queue": """
+buffer, view = numbers(100)
+def work():
+    for _ in range(20):
+        each = add(queue, buffer, 100, 1)
+        each.commit()
+        each.waitUntilCompleted()
+threads = [threading.Thread(target=work) for _ in range(4)]
+for each in threads:
+    each.start()
+for each in threads:
+    each.join()
+assert (view == 80).all(), view[:5]
+""",
     "threads with their own queues": """
 wrong = []
 def work():

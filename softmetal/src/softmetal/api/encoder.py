@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from softmetal.api import enums, host
+from softmetal.api import enums
 from softmetal.api.buffer import MTLBuffer, MTLResource
 from softmetal.api.checked import blitted, order, resources
 from softmetal.api.counters import MTLCounterSampleBuffer, _SampleAttachments
@@ -159,7 +159,8 @@ class MTLComputeCommandEncoder(MTLCommandEncoder):
     def endEncoding(self) -> None:
         super().endEncoding()
         self._bound.clear()  # an ended encoder must not keep buffers alive
-        host.announce(self._command_buffer, self._used)
+        if self._command_buffer._played:
+            self._command_buffer._announced += self._used
         self._used.clear()
 
     # MTL: -dispatchType

@@ -2,7 +2,8 @@
 
 softmetal is more lenient than a Mac in ways that no call shows: memory lives as long as Python
 refers to it, pages are small, everything is resident. Here are all the rules of this mode; the
-objects of the API call them where they apply, and each is silent unless the mode is on.
+objects of the API call them where they apply, and each is silent unless the mode is on. A command
+buffer with its encoders has the mode that was on when it was made.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import threading
 import weakref
 from collections.abc import Collection, Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from softmetal import env
 from softmetal.api import enums
@@ -24,14 +25,12 @@ from softmetal.errors import ValidationError
 if TYPE_CHECKING:
     from softmetal.api.buffer import MTLBuffer
     from softmetal.api.icb import MTLIndirectCommandBuffer
-    from softmetal.api.queue import MTLCommandBuffer, MTLCommandQueue
+    from softmetal.api.queue import MTLCommandQueue
 
 log = logging.getLogger("softmetal")
 
 PAGE = 16 << 10  # of macOS on Apple's chips
 MAX_INDIRECT_COMMANDS = 16384
-
-T = TypeVar("T")
 
 
 def played() -> bool:
@@ -95,8 +94,6 @@ def _ended(lent: weakref.ref[_Lent]) -> None:
 
 def check_working_set(buffers: Iterable[object], limit: int) -> None:
     """A command buffer's memory must fit the device's working set at once."""
-    if not played():
-        return
     sizes = {id(b._memory): b._memory.length for b in buffers if hasattr(b, "_memory")}
     if (total := sum(sizes.values())) > limit:
         raise ValidationError(
@@ -105,18 +102,10 @@ def check_working_set(buffers: Iterable[object], limit: int) -> None:
         )
 
 
-def announce(commands: MTLCommandBuffer, used: Iterable[object]) -> None:
-    """Remember what an encoder made resident."""
-    if played():
-        commands._announced += used
-
-
 def check_resident(
     commands: MTLIndirectCommandBuffer, indices: range, resident: Collection[object]
 ) -> None:
     """Buffers that only an indirect command buffer binds must be made resident."""
-    if not played():
-        return
     known = set(map(id, resident))
     for index in indices:
         item = commands._items.get(index)
@@ -141,8 +130,6 @@ def check_indirect_count(count: int) -> None:
 
 def take_turn(queue: MTLCommandQueue) -> None:
     """commandBuffer() waits while as many command buffers as the queue allows are not completed."""
-    if not played():
-        return
     while len(queue._unfinished) >= queue._limit:
         if not queue._in_flight:
             raise ValidationError(
@@ -151,13 +138,6 @@ def take_turn(queue: MTLCommandQueue) -> None:
                 "newCommandQueueWithMaxCommandBufferCount_"
             )
         queue._wait_for(queue._in_flight[0])
-
-
-def enter(queue: MTLCommandQueue, buffer: MTLCommandBuffer) -> MTLCommandBuffer:
-    """A new command buffer, which counts until it has completed."""
-    if played():
-        queue._unfinished.add(buffer)
-    return autoreleased(buffer)
 
 
 def error_code(text: str) -> int:
@@ -197,12 +177,10 @@ class AutoreleasePool:
         _pools.stack.pop().clear()
 
 
-def autoreleased(item: T) -> T:
-    """An object as a method without `new` or `alloc` in its name returns it: the innermost pool of
-    this thread keeps it."""
-    if played():
-        _pools.stack[-1].append(item)
-    return item
+def autorelease(item: object) -> None:
+    """The innermost pool of this thread keeps an object that a method without `new` or `alloc` in
+    its name returns."""
+    _pools.stack[-1].append(item)
 
 
 def leaked() -> list[object]:

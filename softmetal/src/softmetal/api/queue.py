@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from queue import SimpleQueue
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from softmetal import checks
 from softmetal.api import enums, host
@@ -58,6 +58,7 @@ CommandBufferHandler = Callable[["MTLCommandBuffer"], object]
 IndirectExecution = tuple[
     MTLIndirectCommandBuffer, int, int, MTLComputePipelineState | None, list[Binding]
 ]
+E = TypeVar("E", bound=MTLCommandEncoder)
 Release = tuple[str, float]  # a buffer's name and when the program dropped its last reference
 
 
@@ -140,8 +141,14 @@ class MTLCommandQueue(Labelled):
         return self._new(descriptor.retainedReferences(), state)
 
     def _new(self, retains: bool, state: MTLLogState | None) -> MTLCommandBuffer:
-        host.take_turn(self)
-        return host.enter(self, MTLCommandBuffer(self, retains, state))
+        played = host.played()
+        if played:
+            host.take_turn(self)
+        buffer = MTLCommandBuffer(self, retains, state, played)
+        if played:
+            self._unfinished.add(buffer)
+            host.autorelease(buffer)
+        return buffer
 
     # MTL: -insertDebugCaptureBoundary
     def insertDebugCaptureBoundary(self) -> None:
@@ -225,11 +232,12 @@ class MTLCommandQueue(Labelled):
 
     def _wait_for(self, buffer: MTLCommandBuffer) -> None:
         """Return once `buffer` and those before it have finished, their handlers too."""
-        if buffer._outcome is None:
-            self._await(buffer)
+        outcome = self._await(buffer) if buffer._outcome is None else None
         with self._finishing:
             while buffer in self._in_flight:
-                self._finish_head(self._await(self._in_flight[0]))
+                head = self._in_flight[0]
+                known = outcome if head is buffer else None
+                self._finish_head(known or self._await(head))
 
     def _await(self, buffer: MTLCommandBuffer) -> Completion:
         ticket = buffer._known_ticket()
@@ -278,6 +286,7 @@ class MTLCommandBuffer(Labelled):
         "_indirect",
         "_log_state",
         "_outcome",
+        "_played",
         "_queue",
         "_released",
         "_retain",
@@ -288,9 +297,12 @@ class MTLCommandBuffer(Labelled):
         "_ticket",
     )
 
-    def __init__(self, queue: MTLCommandQueue, retains: bool, state: MTLLogState | None) -> None:
+    def __init__(
+        self, queue: MTLCommandQueue, retains: bool, state: MTLLogState | None, played: bool
+    ) -> None:
         super().__init__()
         self._queue = queue
+        self._played = played  # whether the rules of `host` hold
         self._retains = retains
         self._log_state = state
         self._commands: list[Command] = []
@@ -337,6 +349,12 @@ class MTLCommandBuffer(Labelled):
         check_uncommitted(self._committed, what)
         check_no_encoder(self._encoder is not None, what)
 
+    def _opened(self, encoder: E) -> E:
+        self._encoder = encoder
+        if self._played:
+            host.autorelease(encoder)
+        return encoder
+
     # MTL: -computeCommandEncoder
     def computeCommandEncoder(self) -> MTLComputeCommandEncoder:
         return self.computeCommandEncoderWithDispatchType_(enums.MTLDispatchTypeSerial)
@@ -344,8 +362,7 @@ class MTLCommandBuffer(Labelled):
     # MTL: -computeCommandEncoderWithDispatchType:
     def computeCommandEncoderWithDispatchType_(self, type_: int) -> MTLComputeCommandEncoder:
         self._begin("computeCommandEncoder")
-        self._encoder = encoder = MTLComputeCommandEncoder(self, type_)
-        return host.autoreleased(encoder)
+        return self._opened(MTLComputeCommandEncoder(self, type_))
 
     # MTL: -computeCommandEncoderWithDescriptor:
     def computeCommandEncoderWithDescriptor_(
@@ -355,8 +372,7 @@ class MTLCommandBuffer(Labelled):
         attachments = descriptor.sampleBufferAttachments()
         self._retained += (a.sampleBuffer() for a in attachments._items.values())
         encoder = MTLComputeCommandEncoder(self, descriptor.dispatchType(), attachments)
-        self._encoder = encoder
-        return host.autoreleased(encoder)
+        return self._opened(encoder)
 
     # MTL: -blitCommandEncoder
     def blitCommandEncoder(self) -> MTLBlitCommandEncoder:
@@ -370,8 +386,7 @@ class MTLCommandBuffer(Labelled):
         attachments = descriptor.sampleBufferAttachments() if descriptor else None
         if attachments is not None:
             self._retained += (a.sampleBuffer() for a in attachments._items.values())
-        self._encoder = encoder = MTLBlitCommandEncoder(self, attachments)
-        return host.autoreleased(encoder)
+        return self._opened(MTLBlitCommandEncoder(self, attachments))
 
     # MTL: -encodeSignalEvent:value:
     def encodeSignalEvent_value_(self, event: MTLEvent, value: int) -> None:
@@ -431,8 +446,10 @@ class MTLCommandBuffer(Labelled):
             commands._flush(range(start, start + count))
             if commands._inherits_buffers or commands._inherits_pipeline:
                 commands._check_inherited(start, count, pipeline, bound)
-            host.check_resident(commands, range(start, start + count), self._resident())
-        host.check_working_set(self._retained, self.device().recommendedMaxWorkingSetSize())
+            if self._played:
+                host.check_resident(commands, range(start, start + count), self._resident())
+        if self._played:
+            host.check_working_set(self._retained, self.device().recommendedMaxWorkingSetSize())
         if (current := checks.current()) is not None:
             self._commands = shuffled(self._expanded(), current.seed)
         queue = self._queue
@@ -494,7 +511,8 @@ class MTLCommandBuffer(Labelled):
 
     def _finish(self, outcome: Completion) -> None:
         self._outcome = self._with_releases(outcome)
-        self._queue._unfinished.discard(self)
+        if self._played:
+            self._queue._unfinished.discard(self)
         self._end_indirect()
         self._retained.clear()
         self._announced.clear()

@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Callable
 from threading import Lock
+from typing import Any
 
 from softmetal.errors import ExecutionError
 
@@ -42,21 +43,18 @@ def refuse_fork() -> None:
 
 
 def wait_in_slices(
-    attempt: ctypes._NamedFuncPointer, subject: tuple[int, ...], timeout: float | None
+    attempt: ctypes._NamedFuncPointer, subject: tuple[Any, ...], timeout: float | None
 ) -> bool:
     """Repeat `attempt`, which takes nanoseconds to wait, until it succeeds or `timeout` ends."""
     refuse_fork()
-    deadline = None if timeout is None else time.monotonic_ns() + int(max(timeout, 0) * 1e9)
-    rest = SLICE_NS
-    while True:
-        if deadline is not None:
-            rest = deadline - time.monotonic_ns()
-        if attempt(*subject, max(0, min(rest, SLICE_NS))):
-            return True
-        if deadline is not None and time.monotonic_ns() >= deadline:
+    rest = SLICE_NS if timeout is None else int(max(timeout, 0) * 1e9)
+    deadline = time.monotonic_ns() + rest
+    while not attempt(*subject, min(rest, SLICE_NS)):
+        if timeout is not None and (rest := deadline - time.monotonic_ns()) <= 0:
             return False
         if Process.exiting:
             raise ExecutionError("the process is exiting: its command queues have stopped")
+    return True
 
 
 class Tickets:

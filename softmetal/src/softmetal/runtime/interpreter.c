@@ -173,7 +173,7 @@ static void run_submission(sm_worker *worker, sm_submission *submission, sm_u32 
 }
 
 /* Waits for at most `nanoseconds` or until a signal comes: whether the submission is done. */
-SM_EXPORT bool softmetal_wait(sm_submission *submission, sm_u64 nanoseconds) {
+static bool wait_for(sm_submission *submission, sm_u64 nanoseconds) {
   sm_u64 deadline = sm_now() + nanoseconds;
   unsigned state;
   while ((state = atomic_load(&submission->state)) != SM_DONE) {
@@ -185,12 +185,16 @@ SM_EXPORT bool softmetal_wait(sm_submission *submission, sm_u64 nanoseconds) {
   return true;
 }
 
-/* Times in nanoseconds and the error, which lives until softmetal_forget. */
-SM_EXPORT const char *softmetal_result(sm_submission *submission, sm_u64 times[2]) {
+/* The same, with the outcome if it is done and asked for. */
+SM_EXPORT bool softmetal_wait(sm_submission *submission, sm_outcome *outcome, sm_u64 nanoseconds) {
+  if (!wait_for(submission, nanoseconds)) return false;
+  if (!outcome) return true;
   if (submission->order) sm_check_host_saw(sm_order_clock(submission->order));
-  times[0] = submission->start;
-  times[1] = submission->end;
-  return submission->error;
+  outcome->start = submission->start;
+  outcome->end = submission->end;
+  sm_outcome_error(outcome, submission->error);
+  sm_log_read(&submission->log, outcome);
+  return true;
 }
 
 SM_EXPORT void softmetal_forget(sm_submission *submission) { release_submission(submission); }

@@ -65,11 +65,9 @@ void sm_log_free(sm_log *log) {
   if (data) munmap(data, CAPACITY);
 }
 
-/* The entries of a finished submission, up to the first that did not fit. */
-SM_EXPORT const char *softmetal_log_entries(sm_submission *submission, size_t *size,
-                                            size_t *dropped) {
-  size_t used = atomic_load(&submission->log.used);
-  *size = used < CAPACITY ? used : CAPACITY;
-  *dropped = atomic_load(&submission->log.dropped);
-  return atomic_load(&submission->log.data);
+void sm_log_read(sm_log *log, sm_outcome *outcome) {
+  size_t used = atomic_load(&log->used);
+  outcome->log = (sm_u64)atomic_load(&log->data);
+  outcome->log_bytes = used < CAPACITY ? used : CAPACITY;
+  outcome->log_dropped = atomic_load(&log->dropped);
 }

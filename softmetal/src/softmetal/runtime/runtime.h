@@ -12,6 +12,7 @@
 
 #include "abi.h"
 #include "commands.h"
+#include "outcome.h"
 #include "sync.h"
 #include "uses.h"
 
@@ -68,6 +69,9 @@ typedef struct sm_log {
 /* The log of the submission that runs on this thread. */
 extern _Thread_local sm_log *sm_current_log;
 void sm_log_free(sm_log *);
+
+/* The entries of a list that has run, up to the first that did not fit. */
+void sm_log_read(sm_log *, sm_outcome *);
 
 /* ---- pool.c ---------------------------------------------------------------------------------- */
 

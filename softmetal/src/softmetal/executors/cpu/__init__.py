@@ -7,15 +7,15 @@ import ctypes
 import os
 import struct
 from collections.abc import Sequence
-from ctypes import c_bool, c_char_p, c_size_t, c_uint, c_uint64, c_void_p
+from ctypes import byref, c_bool, c_char_p, c_size_t, c_uint, c_uint64, c_void_p
 from functools import cache
 
 from softmetal import checks, compiler, env
 from softmetal.compiler.target import Target
 from softmetal.errors import ExecutionError
-from softmetal.executors import logs
 from softmetal.executors.findings import Finding, Findings, with_findings
 from softmetal.executors.loading import LoadedKernels
+from softmetal.executors.outcome import Outcome
 from softmetal.executors.packing import Packer
 from softmetal.executors.process import Process, Tickets, refuse_fork, wait_in_slices
 from softmetal.executors.runtime_build import build
@@ -26,7 +26,6 @@ from softmetal.types import (
     Command,
     Completion,
     Hardware,
-    LogMessage,
 )
 
 # ---- loading the runtime --------------------------------------------------------------------
@@ -45,9 +44,7 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "softmetal_new_queue": (c_void_p, [c_void_p]),
     "softmetal_free_queue": (None, [c_void_p]),
     "softmetal_submit": (c_void_p, [c_void_p, c_char_p, c_size_t]),
-    "softmetal_wait": (c_bool, [c_void_p, c_uint64]),
-    "softmetal_result": (c_char_p, [c_void_p, c_void_p]),
-    "softmetal_log_entries": (c_void_p, [c_void_p, c_void_p, c_void_p]),
+    "softmetal_wait": (c_bool, [c_void_p, c_void_p, c_uint64]),
     "softmetal_forget": (None, [c_void_p]),
     "softmetal_set_checks": (c_bool, [c_void_p, c_uint, c_uint64, c_char_p, c_uint]),
     "softmetal_set_seed": (None, [c_uint64]),
@@ -108,7 +105,7 @@ class CpuExecutor:
         self._kernels = LoadedKernels(self._load, self._c.softmetal_unload)
         self._found = Findings()
         self._tickets = Tickets(
-            lambda ticket: self._c.softmetal_wait(ticket, 0), self._c.softmetal_forget
+            lambda ticket: self._c.softmetal_wait(ticket, None, 0), self._c.softmetal_forget
         )
 
     def load(self, artifact: Artifact) -> int:
@@ -199,9 +196,13 @@ class CpuExecutor:
 
     def wait(self, ticket: int, timeout: float | None) -> Completion | None:
         self._tickets.require(ticket)
-        if not wait_in_slices(self._c.softmetal_wait, (ticket,), timeout):
+        outcome = Outcome()
+        if not wait_in_slices(self._c.softmetal_wait, (ticket, byref(outcome)), timeout):
             return None
-        return self._completion(ticket)
+        error = outcome.text(_read_memory)
+        if self._found.artifacts:
+            error = with_findings(self._findings(ticket), error)
+        return outcome.completion(error, _read_memory)
 
     def forget(self, ticket: int) -> None:
         self._found.forget(ticket)
@@ -227,25 +228,11 @@ class CpuExecutor:
     def wait_event(self, event: int, value: int, timeout: float | None) -> bool:
         return wait_in_slices(self._c.softmetal_wait_event, (event, value), timeout)
 
-    def _completion(self, ticket: int) -> Completion:
-        times = (c_uint64 * 2)()
-        error: bytes | None = self._c.softmetal_result(ticket, times)
-        text = error.decode(errors="replace") if error is not None else None
-        if self._found.artifacts:
-            text = with_findings(self._findings(ticket), text)
-        return Completion(times[0] / 1e9, times[1] / 1e9, text, self._log(ticket))
-
     def _findings(self, ticket: int) -> list[str]:
         address = c_void_p()
-        count = self._c.softmetal_findings(ticket, ctypes.byref(address))
+        count = self._c.softmetal_findings(ticket, byref(address))
         size = count * ctypes.sizeof(Finding)
         return self._found.lines(ticket, _read_memory(address.value or 0, size) if count else b"")
-
-    def _log(self, ticket: int) -> tuple[LogMessage, ...]:
-        size, dropped = c_size_t(), c_size_t()
-        address = self._c.softmetal_log_entries(ticket, ctypes.byref(size), ctypes.byref(dropped))
-        data = _read_memory(address, size.value) if address else b""
-        return logs.read(data, dropped.value)
 
 
 def _read_memory(address: int, size: int) -> bytes:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Sequence
-from ctypes import c_bool, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
+from ctypes import byref, c_bool, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from functools import cache
 
 from softmetal import env
 from softmetal.compiler.target import Target
 from softmetal.errors import ExecutionError
-from softmetal.executors import logs
 from softmetal.executors.cuda import cublas, driver_build, gpus
 from softmetal.executors.cuda.target import PtxTarget, entry_name, newest_architecture
 from softmetal.executors.findings import Finding, Findings, with_findings
 from softmetal.executors.loading import LoadedKernels
+from softmetal.executors.outcome import Outcome
 from softmetal.executors.packing import Packer
 from softmetal.executors.process import Process, Tickets, refuse_fork, wait_in_slices
 from softmetal.types import MAX_THREADS, Artifact, Command, Completion, Hardware
@@ -41,9 +41,7 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "free_queue": (None, [c_void_p]),
     "stream": (c_void_p, [c_void_p]),
     "submit": (c_void_p, [c_void_p, c_char_p, c_size_t]),
-    "wait": (c_bool, [c_void_p, c_uint64]),
-    "result": (c_char_p, [c_void_p, c_void_p]),
-    "log": (c_void_p, [c_void_p, c_void_p, c_void_p]),
+    "wait": (c_bool, [c_void_p, c_void_p, c_uint64]),
     "findings": (c_uint, [c_void_p, c_void_p]),
     "forget": (None, [c_void_p]),
     "new_event": (c_void_p, [c_void_p]),
@@ -101,7 +99,7 @@ class CudaExecutor:
         self._found = Findings()
         self._kernels = LoadedKernels(self._load, self._unload)
         self._tickets = Tickets(
-            lambda ticket: self._c.softmetal_gpu_wait(ticket, 0), self._c.softmetal_gpu_forget
+            lambda ticket: self._c.softmetal_gpu_wait(ticket, None, 0), self._c.softmetal_gpu_forget
         )
 
     def _opened(self, index: int) -> int:
@@ -214,22 +212,17 @@ class CudaExecutor:
 
     def wait(self, ticket: int, timeout: float | None) -> Completion | None:
         self._tickets.require(ticket)
-        if not wait_in_slices(self._c.softmetal_gpu_wait, (ticket,), timeout):
+        outcome = Outcome()
+        if not wait_in_slices(self._c.softmetal_gpu_wait, (ticket, byref(outcome)), timeout):
             return None
-        times = (c_uint64 * 2)()
-        error: bytes | None = self._c.softmetal_gpu_result(ticket, times)
-        text = error.decode(errors="replace") if error is not None else None
+        error = outcome.text(ctypes.string_at)
         if self._found.artifacts:
-            text = with_findings(self._findings(ticket), text)
-        size, dropped = c_size_t(), c_size_t()
-        log = self._c.softmetal_gpu_log(ticket, ctypes.byref(size), ctypes.byref(dropped))
-        data = ctypes.string_at(log, size.value) if log else b""
-        messages = logs.read(data, dropped.value)
-        return Completion(times[0] / 1e9, times[1] / 1e9, text, messages)
+            error = with_findings(self._findings(ticket), error)
+        return outcome.completion(error, ctypes.string_at)
 
     def _findings(self, ticket: int) -> list[str]:
         address = c_void_p()
-        count = self._c.softmetal_gpu_findings(ticket, ctypes.byref(address))
+        count = self._c.softmetal_gpu_findings(ticket, byref(address))
         size = count * ctypes.sizeof(Finding)
         return self._found.lines(ticket, ctypes.string_at(address, size) if count else b"")
 

@@ -10,7 +10,7 @@ from softmetal.toolchain import clang, disk_cache, targets
 SOURCES = Path(__file__).parent / "driver"
 _LAUNCH = Path(__file__).parent / "include" / "target" / "launch.h"
 _SHARED_HEADERS = ("words.h", "commands.h", "sync.h", "finding.h", "format.h", "mirror.h",
-                   "uses.h")  # fmt: skip
+                   "outcome.h", "uses.h")  # fmt: skip
 _SHARED_SOURCES = ("format.c", "mirror.c", "uses.c")  # with the CPU's runtime
 
 

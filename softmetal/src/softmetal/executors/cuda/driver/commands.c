@@ -5,6 +5,9 @@ enum {
   SCRATCH_ALIGNMENT = 128,
   MAX_LAYERS = 64,  /* of a block */
   MAX_ROWS = 65535, /* of a grid, and layers */
+  PROMPT_CALLS = 16,
+  PROMPT_LISTS = 32,     /* in flight: a stream that holds a thousand launches takes no more */
+  STAGED_BYTES = 65536,  /* the driver copies so many of pageable memory before it returns */
 };
 
 /* Brings words that the GPU computes to the host. */
@@ -272,13 +275,50 @@ static void run_command(sm_gpu_queue *queue, sm_ticket *ticket, const sm_command
   }
 }
 
+static bool is_prompt(const sm_gpu_queue *queue, const sm_command *command) {
+  switch (command->opcode) {
+    case SM_OP_DISPATCH: {
+      const sm_dispatch *dispatch = &((const sm_command_dispatch *)command)->dispatch;
+      const sm_gpu_kernel *kernel = (const sm_gpu_kernel *)dispatch->kernel;
+      return kernel && !kernel->logs && !kernel->checked && !dispatch->indirect;
+    }
+    case SM_OP_EXECUTE: {
+      const sm_command_execute *execute = (const sm_command_execute *)command;
+      const char *slots = (const char *)execute->slots + execute->start * SM_SLOT_BYTES;
+      return !execute->range && execute->start + (sm_u64)execute->count <= execute->slot_count &&
+             sm_gpu_runs_graph(queue, slots, execute->count);
+    }
+    case SM_OP_COPY: /* the host's side of a copy is pinned */
+    case SM_OP_FILL:
+    case SM_OP_TIMESTAMP:
+    case SM_OP_ORDER:
+    case SM_OP_USE:
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool sm_gpu_is_prompt(const sm_gpu_queue *queue, const sm_ticket *ticket) {
+  unsigned calls = 0;
+  if (ticket->uses.patches.count * sizeof(sm_patch) > STAGED_BYTES ||
+      atomic_load(&queue->unfinished) > PROMPT_LISTS)
+    return false;
+  for (const char *at = ticket->list; at < ticket->list + ticket->size;) {
+    const sm_command *command = (const sm_command *)at;
+    if (!is_prompt(queue, command)) return false;
+    if (command->opcode != SM_OP_USE && ++calls > PROMPT_CALLS) return false;
+    at += command->size;
+  }
+  return true;
+}
+
 /* After an error only signals are executed, so that other queues do not wait forever. */
 void sm_gpu_run_list(sm_gpu_queue *queue, sm_ticket *ticket) {
   if (!sm_gpu_enter(queue->gpu)) {
     sm_gpu_fail(ticket, "%s", queue->gpu->why_lost);
   } else {
-    sm_gpu_failed(ticket, cuEventCreate(&ticket->start, 0));
-    sm_gpu_failed(ticket, cuEventCreate(&ticket->end, 0));
+    sm_gpu_failed(ticket, sm_ticket_take_events(ticket));
     apply_patches(queue, ticket);
     sm_gpu_failed(ticket, cuEventRecord(ticket->start, queue->stream));
   }

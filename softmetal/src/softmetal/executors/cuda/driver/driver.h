@@ -1,6 +1,7 @@
 /* Command lists on NVIDIA GPUs: a queue is a CUDA stream and a thread that fills it. The lists are
-   those of commands.h; a thread instead of the caller fills the stream, because a list may have to
-   wait for an event that the caller signals later, or for counts that the GPU computes. */
+   those of commands.h. The thread that commits a list puts it into the stream itself if that takes few
+   calls and none of them waits; others are left to the queue's thread, because a list may have to wait
+   for an event that the program signals later, or for counts that the GPU computes. */
 #ifndef SOFTMETAL_DRIVER_H
 #define SOFTMETAL_DRIVER_H
 
@@ -14,6 +15,7 @@
 
 #include "../../../runtime/commands.h"
 #include "../../../runtime/format.h"
+#include "../../../runtime/outcome.h"
 #include "../../../runtime/sync.h"
 #include "../../../runtime/uses.h"
 #include "../include/target/launch.h"
@@ -28,6 +30,7 @@ enum {
   SLEEP_NS = 50000,
   HANDLE_BITS = SM_ENDED_SHIFT,
   NAME_BYTES = 512,
+  SPARE_EVENTS = 64,
 };
 
 typedef struct sm_gpu {
@@ -36,13 +39,17 @@ typedef struct sm_gpu {
   atomic_bool lost; /* a fault has ended the context: no call of the driver with it succeeds */
   char why_lost[ERROR_BYTES];
   sm_u64 timeout; /* nanoseconds that a list may run; 0: no limit */
-  atomic_uint launches; /* counted for the watchdog */
+  atomic_uint launches; /* counted for the watchdog, */
+  atomic_bool unwatched; /* which sleeps until there is one */
   CUfunction stamp, patch; /* kernels of device.c */
   CUevent base; /* when the device was opened */
   sm_u64 base_time, clock_offset; /* nanoseconds of CLOCK_MONOTONIC */
   sm_mirrors mirrors;
   sm_mutex events_lock;
   struct sm_gpu_event *events;
+  sm_mutex spare_lock; /* making an event costs more than recording it */
+  CUevent spare[SPARE_EVENTS];
+  unsigned spare_count;
   sm_mutex sweep;            /* the rest belongs to who holds it */
   struct sm_ticket *launched; /* the oldest of those that the GPU may not have finished */
   struct sm_ticket **newest;
@@ -110,8 +117,10 @@ typedef struct sm_gpu_queue {
   CUevent reached; /* by the stream, where its thread waits for it */
   sm_control *control; /* pinned */
   sm_u64 lists; /* so far */
+  atomic_uint unfinished; /* lists that were committed */
   sm_mutex lock;
   sm_ticket *first, **last;
+  bool filling; /* a thread puts a list into the stream; what is below belongs to it */
   bool closed;
   atomic_uint arrivals;
   sm_u32 *counts; /* pinned: for indirect counts */
@@ -190,6 +199,8 @@ __attribute__((format(printf, 2, 3))) void sm_gpu_fail(sm_ticket *ticket, const 
 bool sm_gpu_failed(sm_ticket *ticket, CUresult code);
 static inline bool sm_gpu_has_failed(const sm_ticket *ticket) { return ticket->error || ticket->fatal; }
 void sm_ticket_release(sm_ticket *ticket);
+/* Gives a list the events that record when it ran. */
+CUresult sm_ticket_take_events(sm_ticket *ticket);
 /* Notes that the device has the list's patches. */
 void sm_ticket_note_patches(sm_ticket *ticket);
 /* Brings to the host what the list has written; what went wrong, or null. Within `sweep`. */
@@ -204,6 +215,8 @@ void sm_gpu_finish_for(sm_mirrors *mirrors);
 /* A dispatch as a launch; false if there is nothing to launch or it failed. */
 bool sm_gpu_prepare(sm_gpu_queue *queue, sm_ticket *ticket, const sm_dispatch *dispatch,
                     const sm_dispatch *inherited, sm_gpu_launch *to);
+/* Whether a list can be put into the stream in few calls, none of which waits. */
+bool sm_gpu_is_prompt(const sm_gpu_queue *queue, const sm_ticket *ticket);
 /* Puts a list into the queue's stream. */
 void sm_gpu_run_list(sm_gpu_queue *queue, sm_ticket *ticket);
 
@@ -212,6 +225,8 @@ void sm_gpu_run_list(sm_gpu_queue *queue, sm_ticket *ticket);
 /* Launches slots of an indirect command buffer as one graph, if they were executed before; whether it
    did. */
 bool sm_gpu_run_graph(sm_gpu_queue *queue, sm_ticket *ticket, const char *slots, size_t count);
+/* Whether the execution of slots is the launch of a graph, or of so few kernels that they get none. */
+bool sm_gpu_runs_graph(const sm_gpu_queue *queue, const char *slots, size_t count);
 void sm_gpu_free_graphs(sm_gpu_queue *queue);
 
 #endif

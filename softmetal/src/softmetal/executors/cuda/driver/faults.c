@@ -107,6 +107,7 @@ static void *watchdog_main(void *argument) {
     }
     const bool idle = !gpu->launched;
     sm_unlock(&gpu->sweep);
+    atomic_store(&gpu->unwatched, idle);
     if (idle) sm_futex_wait(&gpu->launches, launches, ~(sm_u64)0);
     else nanosleep(&(struct timespec){0, LOOK_NS}, NULL);
   }

@@ -72,6 +72,17 @@ static bool is_plain(const sm_dispatch *dispatch) {
   return kernel && !kernel->logs && !kernel->checked && !dispatch->indirect && dispatch->buffer_count;
 }
 
+bool sm_gpu_runs_graph(const sm_gpu_queue *queue, const char *slots, size_t count) {
+  if (count < FEWEST) {
+    for (size_t i = 0; i < count; i++)
+      if (!is_plain((const sm_dispatch *)(slots + i * SM_SLOT_BYTES))) return false;
+    return true;
+  }
+  for (const sm_gpu_graph *graph = queue->graphs; graph; graph = graph->next)
+    if (graph->slots == slots && graph->count == count) return graph->exec;
+  return false;
+}
+
 /* Adds a kernel after another. */
 static CUresult add_node(CUgraph graph, CUgraphNode before, const sm_gpu_launch *made,
                          CUgraphNode *to) {

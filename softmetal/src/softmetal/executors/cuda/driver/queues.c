@@ -7,9 +7,10 @@ static sm_ticket *take(sm_gpu_queue *queue) {
   for (;;) {
     unsigned arrivals = atomic_load(&queue->arrivals);
     sm_lock(&queue->lock);
-    sm_ticket *ticket = queue->first;
-    bool closed = queue->closed;
+    sm_ticket *ticket = queue->filling ? NULL : queue->first;
+    bool closed = queue->closed && !queue->filling;
     if (ticket && !(queue->first = ticket->next)) queue->last = &queue->first;
+    if (ticket) queue->filling = true;
     sm_unlock(&queue->lock);
     if (ticket || closed) return ticket;
     sm_futex_wait(&queue->arrivals, arrivals, ~(sm_u64)0);
@@ -36,20 +37,36 @@ static void free_queue(sm_gpu_queue *queue) {
   free(queue);
 }
 
+static void wake(sm_gpu_queue *queue) {
+  atomic_fetch_add(&queue->arrivals, 1);
+  sm_futex_wake(&queue->arrivals, 1);
+}
+
+/* Puts a list into the stream, on the thread that has set `filling`; whether others wait. */
+static bool fill(sm_gpu_queue *queue, sm_ticket *ticket) {
+  sm_gpu *gpu = queue->gpu;
+  sm_gpu_run_list(queue, ticket);
+  ticket->next = NULL;
+  sm_lock(&gpu->sweep);
+  *gpu->newest = ticket; /* with the queue's reference */
+  gpu->newest = &ticket->next;
+  atomic_store(&ticket->state, LAUNCHED);
+  sm_unlock(&gpu->sweep);
+  atomic_fetch_add(&gpu->launches, 1);
+  if (atomic_load(&gpu->unwatched)) sm_futex_wake(&gpu->launches, 1);
+  sm_lock(&queue->lock);
+  queue->filling = false;
+  const bool more = queue->first || queue->closed;
+  sm_unlock(&queue->lock);
+  return more;
+}
+
 static void *queue_main(void *argument) {
   sm_gpu_queue *queue = argument;
   sm_ticket *ticket;
   while ((ticket = take(queue))) {
-    sm_gpu_run_list(queue, ticket);
-    ticket->next = NULL;
-    sm_lock(&queue->gpu->sweep);
-    *queue->gpu->newest = ticket; /* with the queue's reference */
-    queue->gpu->newest = &ticket->next;
-    atomic_store(&ticket->state, LAUNCHED);
-    sm_unlock(&queue->gpu->sweep);
+    fill(queue, ticket);
     sm_futex_wake(&ticket->state, INT_MAX);
-    atomic_fetch_add(&queue->gpu->launches, 1);
-    if (queue->gpu->timeout) sm_futex_wake(&queue->gpu->launches, 1);
   }
   free_queue(queue);
   return NULL;
@@ -74,11 +91,6 @@ SM_EXPORT sm_gpu_queue *softmetal_gpu_new_queue(sm_gpu *gpu) {
 }
 
 SM_EXPORT CUstream softmetal_gpu_stream(const sm_gpu_queue *queue) { return queue->stream; }
-
-static void wake(sm_gpu_queue *queue) {
-  atomic_fetch_add(&queue->arrivals, 1);
-  sm_futex_wake(&queue->arrivals, 1);
-}
 
 SM_EXPORT void softmetal_gpu_free_queue(sm_gpu_queue *queue) {
   sm_lock(&queue->lock);
@@ -105,12 +117,19 @@ SM_EXPORT sm_ticket *softmetal_gpu_submit(sm_gpu_queue *queue, const char *list,
   /* After a fault of a kernel nothing can be copied: that is the error. */
   if (error && !sm_gpu_failed(ticket, cuStreamSynchronize(queue->gpu->copies)))
     sm_gpu_fail(ticket, "%s", error);
+  atomic_fetch_add(&queue->unfinished, 1);
   sm_lock(&queue->lock);
   ticket->number = ++queue->lists;
-  *queue->last = ticket;
-  queue->last = &ticket->next;
-  wake(queue);
+  const bool here = !queue->first && !queue->filling && sm_gpu_is_prompt(queue, ticket);
+  if (here) {
+    queue->filling = true;
+  } else {
+    *queue->last = ticket;
+    queue->last = &ticket->next;
+    wake(queue);
+  }
   sm_unlock(&queue->lock);
+  if (here && fill(queue, ticket)) wake(queue);
   return ticket;
 }
 

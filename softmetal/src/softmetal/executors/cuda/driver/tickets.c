@@ -16,12 +16,30 @@ bool sm_gpu_failed(sm_ticket *ticket, CUresult code) {
   return code;
 }
 
+static CUresult take_event(sm_gpu *gpu, CUevent *to) {
+  sm_lock(&gpu->spare_lock);
+  if (gpu->spare_count) *to = gpu->spare[--gpu->spare_count];
+  sm_unlock(&gpu->spare_lock);
+  return *to ? 0 : cuEventCreate(to, 0);
+}
+
+static void give_event(sm_gpu *gpu, CUevent event) {
+  sm_lock(&gpu->spare_lock);
+  const bool room = gpu->spare_count < SPARE_EVENTS;
+  if (room) gpu->spare[gpu->spare_count++] = event;
+  sm_unlock(&gpu->spare_lock);
+  if (!room && sm_gpu_enter(gpu)) cuEventDestroy(event);
+}
+
+CUresult sm_ticket_take_events(sm_ticket *ticket) {
+  CUresult code = take_event(ticket->gpu, &ticket->start);
+  return code ? code : take_event(ticket->gpu, &ticket->end);
+}
+
 void sm_ticket_release(sm_ticket *ticket) {
   if (atomic_fetch_sub(&ticket->references, 1) != 1) return;
-  if (sm_gpu_enter(ticket->gpu)) {
-    if (ticket->start) cuEventDestroy(ticket->start);
-    if (ticket->end) cuEventDestroy(ticket->end);
-  }
+  if (ticket->start) give_event(ticket->gpu, ticket->start);
+  if (ticket->end) give_event(ticket->gpu, ticket->end);
   if (ticket->log) softmetal_gpu_free_host(ticket->gpu, ticket->log, LOG_BYTES);
   free(ticket->messages);
   free(ticket->found);
@@ -91,19 +109,21 @@ static void finish(sm_ticket *ticket, CUresult code) {
   const char *error = code ? NULL : sm_ticket_absorb(ticket);
   if (error) sm_gpu_fail(ticket, "%s", error);
   sm_uses_end(&ticket->uses);
+  atomic_fetch_sub(&ticket->queue->unfinished, 1);
   ticket->queue = NULL;
-  atomic_store(&ticket->state, DONE);
-  sm_futex_wake(&ticket->state, INT_MAX);
+  atomic_store(&ticket->state, DONE); /* threads sleep on it only until it is launched */
 }
 
 /* Finishes lists in the order of their launches, as far as the GPU has come. Within `sweep`. */
 void sm_gpu_finish_launched(sm_gpu *gpu) {
   sm_ticket **place = &gpu->launched;
+  const sm_gpu_queue *busy = NULL; /* later lists of this queue are not ready either */
   for (sm_ticket *ticket; (ticket = *place);) {
     CUresult code = ticket->fatal;
     if (!code && (atomic_load(&gpu->lost) || !ticket->end)) code = CUDA_ERROR_CONTEXT_IS_DESTROYED;
-    if (!code) code = cuEventQuery(ticket->end);
+    if (!code) code = ticket->queue == busy ? CUDA_ERROR_NOT_READY : cuEventQuery(ticket->end);
     if (code == CUDA_ERROR_NOT_READY) {
+      busy = ticket->queue;
       place = &ticket->next;
       continue;
     }
@@ -121,16 +141,12 @@ void sm_gpu_finish_for(sm_mirrors *mirrors) {
   sm_unlock(&gpu->sweep);
 }
 
-static void sweep(sm_gpu *gpu) {
-  sm_gpu_enter(gpu);
-  sm_gpu_finish_for(&gpu->mirrors);
-}
-
 /* Waits for at most `nanoseconds`: whether the list is done. */
-SM_EXPORT bool softmetal_gpu_wait(sm_ticket *ticket, sm_u64 nanoseconds) {
+static bool wait_for(sm_ticket *ticket, sm_u64 nanoseconds) {
   const sm_u64 begin = sm_now();
+  sm_gpu_enter(ticket->gpu);
   for (;;) {
-    if (atomic_load(&ticket->state) == LAUNCHED) sweep(ticket->gpu);
+    if (atomic_load(&ticket->state) == LAUNCHED) sm_gpu_finish_for(&ticket->gpu->mirrors);
     if (atomic_load(&ticket->state) == DONE) return true;
     sm_u64 now = sm_now();
     if (now - begin >= nanoseconds) return false;
@@ -144,15 +160,17 @@ SM_EXPORT bool softmetal_gpu_wait(sm_ticket *ticket, sm_u64 nanoseconds) {
   }
 }
 
-SM_EXPORT const char *softmetal_gpu_result(sm_ticket *ticket, sm_u64 times[2]) {
-  memcpy(times, ticket->times, sizeof ticket->times);
-  return ticket->error;
-}
-
-SM_EXPORT const char *softmetal_gpu_log(sm_ticket *ticket, size_t *size, size_t *dropped) {
-  *size = ticket->message_bytes;
-  *dropped = ticket->log ? ticket->log->dropped : 0;
-  return ticket->messages;
+/* The same, with the outcome if it is done and asked for. */
+SM_EXPORT bool softmetal_gpu_wait(sm_ticket *ticket, sm_outcome *outcome, sm_u64 nanoseconds) {
+  if (!wait_for(ticket, nanoseconds)) return false;
+  if (!outcome) return true;
+  outcome->start = ticket->times[0];
+  outcome->end = ticket->times[1];
+  sm_outcome_error(outcome, ticket->error);
+  outcome->log = (sm_u64)ticket->messages;
+  outcome->log_bytes = ticket->message_bytes;
+  outcome->log_dropped = ticket->log ? ticket->log->dropped : 0;
+  return true;
 }
 
 SM_EXPORT void softmetal_gpu_forget(sm_ticket *ticket) { sm_ticket_release(ticket); }
