@@ -31,6 +31,7 @@ MOST_SIMDGROUPS = 16  # of a threadgroup; their registers are all that a multipr
 UNIT = 32  # values
 LANES = 32
 WORDS = 8  # of x in a unit
+LEAST_WORDS = 4  # of x that a thread rounds: fewer cost as many instructions
 X_ALIGNMENT = 8  # bytes
 PART = 76  # bytes of threadgroup memory for a unit of x
 SUMS = 2048  # bytes of threadgroup memory for sums
@@ -80,14 +81,14 @@ class Plan:
 
     @property
     def words(self) -> int:
-        """Words of x that a thread rounds at a time: 2, 4 or 8."""
-        wanted = min(max(2, self.units * WORDS // self.threads), WORDS)
+        """Words of x that a thread rounds at a time: a power of two."""
+        wanted = min(max(LEAST_WORDS, self.units * WORDS // self.threads), WORDS)
         return 1 << (wanted.bit_length() - 1)
 
     @property
     def memory(self) -> int:
-        """Bytes of threadgroup memory for x. Every thread has a place, even if there is no x."""
-        return PART * max(self.units, self.threads * self.words // WORDS)
+        """Bytes of threadgroup memory for x."""
+        return PART * self.units
 
 
 def divided(info: DeviceInfo, batches: int, units: int) -> Plan:
@@ -154,7 +155,7 @@ def _can(info: DeviceInfo, problem: QuantizedProduct) -> bool:
     if form is None or problem.m != 1 or problem.k % form.multiple:
         return False
     units = problem.k // UNIT
-    most = max(units + units // SPARE, units + LANES, MOST_SIMDGROUPS * LANES * 2 // WORDS)
+    most = max(units + units // SPARE, units + LANES)
     return PART * most + SUMS <= info.threadgroup_memory
 
 

@@ -250,7 +250,7 @@ inline void halve_rows(thread float (&sums)[MOST_ROWS], uint lanes, bool upper) 
 #pragma unroll
   for (uint r = 0; r < COUNT; r++) {
     const float mine = upper ? sums[r + COUNT] : sums[r], other = upper ? sums[r] : sums[r + COUNT];
-    sums[r] = mine + simd_shuffle_xor(other, lanes);
+    sums[r] = mine + exchanged(other, lanes);
   }
 }
 
@@ -261,7 +261,7 @@ inline float add_lanes(thread float (&sums)[MOST_ROWS], uint lane) {
   if (ROWS >= 2) halve_rows<1>(sums, ROW_LANES, lane & ROW_LANES);
   float sum = sums[0];
 #pragma unroll
-  for (uint lanes = ROW_LANES / 2; lanes; lanes /= 2) sum += simd_shuffle_xor(sum, lanes);
+  for (uint lanes = ROW_LANES / 2; lanes; lanes /= 2) sum += exchanged(sum, lanes);
   return sum;
 }
 
@@ -296,28 +296,30 @@ kernel void matvec_lines(
   if (p.early && member == 0) stream.prefetch_batches(lane);
   const float epsilon = NORMED ? eps : 0.0f;
   await_previous();
-  // x is loaded first, since it is needed first.
+  // x is loaded first, since it is needed first: by a few simdgroups, if it is short.
   const uint pieces = p.steps * 32 * split * SHARERS;
-  const Parts parts = {vectors, max(pieces, threads) / SHARERS};
+  const uint loaders = min(pieces, threads) / 32;
+  const bool loads = simdgroup < loaders;
+  const Parts parts = {vectors, pieces / SHARERS};
   const Rows rows = {x, ADDED ? added : x, NORMED ? weight : x, GATED ? gated : x};
   Piece<F> piece;
-  piece.load(rows, units, index);
+  if (loads) piece.load(rows, units, index);
   uint words[MOST_DEPTH][MOST_ROWS][F::WORDS];
 #pragma unroll
   for (uint d = 0; d < DEPTH; d++)
     if (stream.walk.goes_on()) stream.load(words[d]);
   float factor = 1;
   if (NORMED) {
-    float squares = piece.squares();
+    float squares = loads ? piece.squares() : 0.0f;
     for (uint i = index + threads; i < pieces; i += threads) {
       Piece<F> more;
       more.load(rows, units, i);
       squares += more.squares();
     }
-    squares = add_threads(squares, shared[0][0], threads, simdgroup, lane);
+    squares = add_threads(squares, shared[0][0], loaders, simdgroup, lane);
     factor = 1.0f / sqrt(squares / p.k + epsilon);
   }
-  for (uint i = index;;) {
+  for (uint i = index; loads;) {
     if (ADDED && group == 0) piece.store(total);
     piece.take(parts, factor);
     i += threads;

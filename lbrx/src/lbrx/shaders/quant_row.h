@@ -2,6 +2,7 @@
 // threadgroup memory. It may be computed from other rows first.
 #pragma once
 #include "elementwise.h"
+#include "exchange.h"
 #include "quant_schemes.h"
 
 #if __has_include(<softmetal/dots>)
@@ -106,7 +107,7 @@ struct Parts {
     for (uint w = 0; w < OWN; w++) sizes = max(sizes, as_type<int4>(values[w]) & 0x7fffffff);
     int top = max(max(sizes.x, sizes.y), max(sizes.z, sizes.w));
 #pragma unroll
-    for (uint lanes = 1; lanes < SHARERS; lanes *= 2) top = max(top, simd_shuffle_xor(top, lanes));
+    for (uint lanes = 1; lanes < SHARERS; lanes *= 2) top = max(top, exchanged(top, lanes));
     const float largest = as_type<float>(top);
     // Codes are 0 if the scale would be denormal; NaN and infinity make the whole result NaN.
     const float inverse = largest < 1e-33f ? 0.0f : 32767 / largest;
@@ -123,8 +124,8 @@ struct Parts {
     }
 #pragma unroll
     for (uint lanes = 1; lanes < SHARERS; lanes *= 2) {
-      totals.x += simd_shuffle_xor(totals.x, lanes);
-      totals.y += simd_shuffle_xor(totals.y, lanes);
+      totals.x += exchanged(totals.x, lanes);
+      totals.y += exchanged(totals.y, lanes);
     }
     if (OWN == 2) {
       threadgroup uint2* to = reinterpret_cast<threadgroup uint2*>(vectors + first / 4 * units + unit);
@@ -168,7 +169,7 @@ struct Piece {
 
   void load(Rows rows, uint units, uint i) thread {
     unit = i / SHARERS, first = i % SHARERS * OWN;
-    exists = EVEN ? i < units * SHARERS : unit < units;
+    exists = EVEN || unit < units;
 #pragma unroll
     for (uint w = 0; w < OWN; w++) {
       const uint at = F::value(min(unit, units - 1), first + w);
@@ -224,11 +225,12 @@ struct Piece {
   }
 };
 
-// The sum of a value over a threadgroup.
-inline float add_threads(float own, threadgroup float* shared, uint threads, uint simdgroup,
+// The sum over the first `simdgroups` simdgroups of a threadgroup, for the threads of these. All
+// threads come here.
+inline float add_threads(float own, threadgroup float* shared, uint simdgroups, uint simdgroup,
                          uint lane) {
-  own = simd_sum(own);
-  if (lane == 0) shared[simdgroup] = own;
+  if (simdgroup < simdgroups) own = exchanged_sum(own);
+  if (simdgroup < simdgroups && lane == 0) shared[simdgroup] = own;
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  return simd_sum(lane < threads / 32 ? shared[lane] : 0.0f);
+  return simdgroup < simdgroups ? exchanged_sum(lane < simdgroups ? shared[lane] : 0.0f) : 0.0f;
 }

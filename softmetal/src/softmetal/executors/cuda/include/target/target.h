@@ -14,6 +14,7 @@ enum { SM_ABI = 1, SM_BUFFERS = 31, SM_LANES = 32 };
 #define SM_BYTE_DOTS  // target/dots.h has them
 #define SM_TENSOR_TILES  // target/tiles.h has them
 #define SM_PREFETCH  // target/prefetch.h has it
+#define SM_EXCHANGE  // target/lanes.h has it
 
 // Storage of `threadgroup T name[n];` in a kernel.
 #define SM_TG static __attribute__((shared))
