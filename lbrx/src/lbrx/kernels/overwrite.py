@@ -21,6 +21,7 @@ from lbrx.storage import Array, MetalCache, written_in_place
 
 GROUP = 64  # threads
 CHUNK_BYTES = 16  # of rows, which a GPU's thread reads at once
+CHUNK_ROWS = 4  # of a thread, as in overwrite.h
 UNITS = {"q8_0": 32}  # values per block of a quantized cache
 
 
@@ -183,10 +184,10 @@ def element(gpu: Context, problem: OverwriteProblem, operands: OverwriteOperands
     cost=lambda info, problem: 0.9 if info.simd_hardware else 3.0,
 )
 def chunks(gpu: Context, problem: OverwriteProblem, operands: OverwriteOperands) -> None:
-    """One vector per thread."""
+    """A vector of several rows per thread."""
     length = CHUNK_BYTES // problem.dtype.itemsize
     shape = (problem.planes, problem.rows, problem.depth // length)
-    grid, group = elementwise.chunk_grid(shape)
+    grid, group = elementwise.chunk_grid(shape, CHUNK_ROWS)
     arguments = [*operands.arguments(length), struct.pack("I", problem.rows)]
     _dispatch(gpu, problem, operands, "chunks", grid, group, arguments)
 

@@ -48,11 +48,11 @@ struct Seen {
   int first, last;
 };
 
-inline uint valid_keys(constant Attention& a, device const int* lengths, uint b) {
+inline uint valid_keys(Attention a, device const int* lengths, uint b) {
   return a.has_lengths ? uint(clamp(lengths[b], 0, int(a.keys))) : a.keys;
 }
 
-inline Seen seen_by(constant Attention& a, uint valid, uint i) {
+inline Seen seen_by(Attention a, uint valid, uint i) {
   const int own = int(valid) - int(a.queries) + int(i);
   Seen seen;
   seen.last = a.causal ? max(min(own + 1, int(valid)), 0) : int(valid);

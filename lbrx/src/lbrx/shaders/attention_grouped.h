@@ -3,6 +3,7 @@
 // into threadgroup memory while it multiplies earlier ones, and waits for no other until the end.
 #pragma once
 #include "attention.h"
+#include "early.h"
 #include "tile.h"
 
 constant constexpr uint GROUPED_ROWS = 8;        // pairs of a query and a head
@@ -252,24 +253,29 @@ kernel void attention_grouped(
   const uint rows = min(GROUPED_ROWS, a.group * a.queries - first_row);
   const uint row = G::Scores::row(lane), column = G::Scores::column(lane);
   const Member own = member_of(a, kv_head, first_row + row);
-  const uint valid = valid_keys(a, lengths, b);
   device const T* own_query = query + row_at(a.query, b, own.head, own.query);
   Progress state;
-  state.seen = seen_by(a, valid, own.query);
   state.mask = a.has_mask ? mask + row_at(a.mask, b, own.head, own.query) : nullptr;
   state.scale = a.scale * LOG2E;
   state.peak = -INFINITY, state.total = 0.0f;
-
-  // The tiles of keys that any row sees are dealt out, so that all threadgroups together read one
-  // place of memory after the other.
-  const int from = seen_by(a, valid, member_of(a, kv_head, first_row).query).first;
-  const int last = seen_by(a, valid, member_of(a, kv_head, first_row + rows - 1).query).last;
-  int j = from + int((group.x * simdgroups + simdgroup) * KEYS);
   S source;
   source.key = {key + row_at(a.key, b, kv_head, 0), a.key.row};
   source.value = {value + row_at(a.value, b, kv_head, 0), a.value.row};
-  source.step = int(a.chunks * simdgroups * KEYS), source.last = last;
+  source.step = int(a.chunks * simdgroups * KEYS);
   source.memory = (threadgroup C*)own_memory, source.lane = lane;
+  const Attention sizes = a;  // read before the kernels that compute keys and lengths have ended
+  const uint first_query = member_of(a, kv_head, first_row).query;
+  const uint last_query = member_of(a, kv_head, first_row + rows - 1).query;
+  await_previous();
+
+  // The tiles of keys that any row sees are dealt out, so that all threadgroups together read one
+  // place of memory after the other.
+  const uint valid = valid_keys(sizes, lengths, b);
+  state.seen = seen_by(sizes, valid, own.query);
+  const int from = seen_by(sizes, valid, first_query).first;
+  const int last = seen_by(sizes, valid, last_query).last;
+  int j = from + int((group.x * simdgroups + simdgroup) * KEYS);
+  source.last = last;
   if (j < last) source.begin(j);
 
   // A lane's elements of the queries are where those of a product's sums are.
@@ -380,6 +386,7 @@ kernel void attention_join(device const float4* shares [[buffer(0)]],
   const ulong start = ulong(row) * chunks;
   const uint own_chunks = line < lines && line < chunks ? (chunks - line - 1) / lines + 1 : 0;
   device const float4* from = shares + (start + line) * width + d;
+  await_previous();
   float4 first[EACH];
 #pragma unroll
   for (uint n = 0; n < EACH; n++)

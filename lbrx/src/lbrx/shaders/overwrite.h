@@ -67,25 +67,48 @@ kernel void overwrite_elements(device C* cache [[buffer(0)]], device const T* ro
   put(cache, rows, positions, sizes, at.y, at.z, at.x, 1);
 }
 
-// One thread per vector of N values. The record counts such vectors in the strides, the offset and
-// the depth of the rows.
+// A thread moves a vector of N values of some rows. The record counts such vectors in the strides,
+// the offset and the depth of the rows.
+constant constexpr uint CHUNK_ROWS = 4;
+
+template <typename C, typename T, uint N>
+inline typename ChunkBits<sizeof(C) * N>::type stored_as(
+    typename ChunkBits<sizeof(T) * N>::type bits) {
+  if constexpr (is_same_v<C, T>) return bits;
+  Chunk<T, N> given;
+  given.bits = bits;
+  Chunk<C, N> made;
+#pragma unroll
+  for (uint k = 0; k < N; k++) made.put(k, C(float(given.get(k))));
+  return made.bits;
+}
+
 template <typename C, typename T, uint N>
 kernel void overwrite_chunks(device typename ChunkBits<sizeof(C) * N>::type* cache [[buffer(0)]],
                              device const typename ChunkBits<sizeof(T) * N>::type* rows [[buffer(1)]],
                              device const void* positions [[buffer(2)]],
                              constant Overwriting& sizes [[buffer(3)]],
                              constant uint& count [[buffer(4)]],
-                             uint3 at [[thread_position_in_grid]]) {
-  if (at.x >= sizes.depth || at.y >= count) return;
+                             uint3 at [[thread_position_in_grid]],
+                             uint3 threads [[threads_per_grid]]) {
+  if (at.x >= sizes.depth) return;
   const long batch = at.z / sizes.heads, head = at.z % sizes.heads;
-  const long place = sizes.place[0] * batch + sizes.place[1] * head + sizes.place[2] * at.y;
-  const long from = sizes.from[0] * batch + sizes.from[1] * head + sizes.from[2] * at.y;
-  Chunk<T, N> given;
-  given.bits = rows[sizes.offset + from + at.x];
-  const ulong target = ulong(index_at(positions, sizes.place_offset + place));
-  if (target >= sizes.capacity) return;
-  Chunk<C, N> made;
+  const ulong place = sizes.place_offset + sizes.place[0] * batch + sizes.place[1] * head;
+  device const typename ChunkBits<sizeof(T) * N>::type* from =
+      rows + sizes.offset + sizes.from[0] * batch + sizes.from[1] * head + at.x;
+  typename ChunkBits<sizeof(T) * N>::type given[CHUNK_ROWS];
+  ulong target[CHUNK_ROWS];
 #pragma unroll
-  for (uint k = 0; k < N; k++) made.put(k, C(float(given.get(k))));
-  cache[(ulong(at.z) * sizes.capacity + target) * sizes.depth + at.x] = made.bits;
+  for (uint n = 0; n < CHUNK_ROWS; n++) {
+    const uint row = at.y + n * threads.y;
+    target[n] = sizes.capacity;
+    if (row >= count) continue;
+    given[n] = from[sizes.from[2] * row];
+    target[n] = ulong(index_at(positions, place + sizes.place[2] * row));
+  }
+  device typename ChunkBits<sizeof(C) * N>::type* to =
+      cache + ulong(at.z) * sizes.capacity * sizes.depth + at.x;
+#pragma unroll
+  for (uint n = 0; n < CHUNK_ROWS; n++)
+    if (target[n] < sizes.capacity) to[target[n] * sizes.depth] = stored_as<C, T, N>(given[n]);
 }

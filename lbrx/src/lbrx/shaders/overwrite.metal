@@ -20,7 +20,7 @@ OVERWRITE(q8_0, float16, uchar, half)
   template [[host_name("overwrite_chunks_" #cache "_" #type)]] kernel void                     \
   overwrite_chunks<cache_type, row_type, n>(device cache_bits*, device const row_bits*,        \
                                             device const void*, constant Overwriting&,         \
-                                            constant uint&, uint3);
+                                            constant uint&, uint3, uint3);
 
 CHUNKS(float32, float32, float, float, 4, uint4, uint4)
 CHUNKS(float16, float32, half, float, 4, uint2, uint4)
