@@ -140,3 +140,56 @@ def test_operands_between_vectors_are_computed_apart(rng):
     product = linear(x.rms_norm(weight, eps=EPS), by)
     expected = normed(wide(memory[:, 1:]), wide(weight.numpy())) @ values.T
     close(product, expected, dt.float16)
+
+
+# Rows that fill the batches of the kernel, and rows that do not.
+@pytest.mark.parametrize(("scheme", "columns", "dtype"), CASES)
+@pytest.mark.parametrize("rows", [8, 19])
+def test_a_gate_of_two_products(scheme, columns, dtype, rows, rng, monkeypatch):
+    x, y, weight = (sample(rng, shape, dtype) for shape in ((1, columns), (1, columns), columns))
+    first, second = (matrix(rng, scheme, rows, columns) for _ in range(2))
+
+    def results():
+        a, b, w = map(on_metal, (x, y, weight))
+        norm, total = a.add_rms_norm(b, w, eps=EPS)
+        plain, after = linears(a, [first[0], second[0]]), linears(norm, [first[0], second[0]])
+        return [plain[0].swiglu(plain[1]), after[0].swiglu(after[1]), total * 2]
+
+    found = results()
+    assert sorted(kernels_of(*found)) == [
+        "fused_add_rms_norm_quantized_matmul_swiglu",
+        "fused_quantized_matmul_swiglu",
+        "multiply",
+    ]
+    lbrx.eval(*found)
+    monkeypatch.setenv("LBRX_FUSION", "0")
+    for one, other in zip(found, results(), strict=True):
+        if one is not found[1]:  # whose norm has other sums
+            np.testing.assert_array_equal(one.numpy(), other.numpy())
+    a, b, w = map(wide, (x, y, weight))
+    for one, row in zip(found, (a, normed(a + b, w)), strict=False):
+        gate, up = (row @ each.T for _, each in (first, second))
+        close(one, gate / (1 + np.exp(-gate)) * up, dtype)
+
+
+def test_a_gate_that_stays_apart(operands, rng):
+    x, y, _, by = operands
+    other = matrix(rng, "q4_0", 9, 64)[0]
+    apart = ["quantized_matmul", "swiglu"]
+    gate, up = linears(x, [by, other])
+    assert kernels_of(gate.swiglu(up), up) == apart
+    assert kernels_of(gate.swiglu(up), gate + 1) == [*apart, "add"]
+    assert kernels_of(up.swiglu(gate)) == apart
+    assert kernels_of(gate.swiglu(y[:, :9].contiguous()))[-1] == "swiglu"
+    three = linears(x, [by, other, by])
+    assert kernels_of(three[0].swiglu(three[1])) == apart
+    two = linears(lbrx.concat([x, y], axis=0), [by, other])
+    assert kernels_of(two[0].swiglu(two[1]))[-2:] == apart
+
+
+def test_a_gate_of_misplaced_products_is_computed_apart(rng):
+    memory = sample(rng, (1, 65), dt.float16)
+    (one, first), (other, second) = (matrix(rng, "q4_0", 9, 64) for _ in range(2))
+    products = linears(on_metal(memory)[:, 1:], [one, other])
+    gate, up = (wide(memory[:, 1:]) @ each.T for each in (first, second))
+    close(products[0].swiglu(products[1]), gate / (1 + np.exp(-gate)) * up, dt.float16)

@@ -183,7 +183,7 @@ def lines(
             alike.setdefault(weight.scale_type, []).append((weight, result))
     for pairs in alike.values():
         for at in range(0, len(pairs), WEIGHTS):
-            _dispatch(gpu, problem, form, before, None, pairs[at : at + WEIGHTS])
+            _dispatch(gpu, problem, form, before, None, Rows(pairs[at : at + WEIGHTS]))
 
 
 def is_chosen(info: DeviceInfo, problem: QuantizedProduct, weights: int) -> bool:
@@ -191,10 +191,15 @@ def is_chosen(info: DeviceInfo, problem: QuantizedProduct, weights: int) -> bool
     return weights <= WEIGHTS and problem.m == 1 and family.choose(info, problem).name == "lines"
 
 
-def with_prologue(call: Call, prologue: Prologue) -> tuple[tuple[Array, ...], Array | None] | None:
-    """A product whose x is computed in its kernel, and the sum of x and what is added to it. None
-    if the operands are not where the kernel can read them."""
-    gpu, problem, specs = call.gpu, problem_of(call), call.outputs
+def fused(
+    call: Call, prologue: Prologue, gate: Spec | None = None
+) -> tuple[tuple[Array, ...], Array | None] | None:
+    """A product whose x is computed in its kernel, and the sum of x and what is added to it.
+
+    With a `gate`, the spec of a result, the results of two matrices become one by SwiGLU. None if
+    the operands are not where the kernel can read them.
+    """
+    gpu, problem = call.gpu, problem_of(call)
     form = LINES[problem.scheme.codec or ""]
     weights = stored_weights(call)
     before = prologue.changed(lambda array: elementwise.contiguous(gpu, placed(gpu, array)))
@@ -204,12 +209,43 @@ def with_prologue(call: Call, prologue: Prologue) -> tuple[tuple[Array, ...], Ar
         or any(buffer_of(array).offset % X_ALIGNMENT for array in before.arrays)
     ):
         return None
-    results = tuple(empty(gpu, spec) for spec in specs)
+    results = tuple(empty(gpu, spec) for spec in (call.outputs if gate is None else (gate,)))
     sizes = Spec(before.x.layout.shape, problem.dtype)
     total = None if before.added is None else empty(gpu, sizes)
-    with chosen(lambda: "takes what x is computed from"):
-        _dispatch(gpu, problem, form, before, total, list(zip(weights, results, strict=True)))
+    with chosen(lambda: "takes what is computed before or after it"):
+        _dispatch(gpu, problem, form, before, total, Rows.of(weights, results))
     return results, total
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Matrices of one launch and what is written of them: a result each, or one for both."""
+
+    pairs: Sequence[tuple[Stored, Array]]
+    paired: bool = False
+
+    @classmethod
+    def of(cls, weights: Sequence[Stored], results: Sequence[Array]) -> Rows:
+        """As many results as weights, or one result of two weights."""
+        paired = len(results) < len(weights)
+        return cls(list(zip(weights, [*results] * (1 + paired), strict=True)), paired)
+
+    @property
+    def counts(self) -> list[int]:
+        """Rows of the matrices that are counted one after the other: of a pair those of one."""
+        rows = [result.layout.shape[-1] for _, result in self.pairs]
+        return rows[:1] if self.paired else rows
+
+    def batches(self, rows: int) -> list[int]:
+        """For each of them the batches up to its end; a batch has so many rows."""
+        own = rows // 2 if self.paired else rows
+        return [*accumulate(-(-count // own) for count in self.counts)]
+
+    @property
+    def arguments(self) -> list[Buffer | bytes | None]:
+        """Buffers of `WEIGHTS` matrices and results; those that are missing repeat the first."""
+        filled = [*self.pairs, *[self.pairs[0]] * (WEIGHTS - len(self.pairs))]
+        return [each for w, result in filled for each in (*w.arguments[:3], buffer_of(result))]
 
 
 def _dispatch(
@@ -218,33 +254,30 @@ def _dispatch(
     form: Lines,
     prologue: Prologue,
     total: Array | None,
-    pairs: Sequence[tuple[Stored, Array]],
+    rows: Rows,
 ) -> None:
-    rows = [result.layout.shape[-1] for _, result in pairs]
-    ends = [*accumulate(-(-n // form.rows) for n in rows)]
+    ends, counts = rows.batches(form.rows), rows.counts
     plan = divided(gpu.info, ends[-1], problem.k // UNIT)
     before = [*ends, ends[-1]][: WEIGHTS - 1]
-    padded = [*rows, 0, 0][:WEIGHTS]
-    nbytes = sum(rows) * problem.k * problem.scheme.bits_per_weight / 8
+    nbytes = sum(counts) * (1 + rows.paired) * problem.k * problem.scheme.bits_per_weight / 8
     early = nbytes <= EARLY * (gpu.info.cache or 0)
     shift = plan.split.bit_length() - 1
+    padded = [*counts, 0, 0][:WEIGHTS]
     numbers = (problem.k, *padded, *before, ends[-1], shift, plan.steps, early)
-    given: list[Buffer | bytes | None] = []
-    for weight, result in [*pairs, *[pairs[0]] * (WEIGHTS - len(pairs))]:
-        given += [*weight.arguments[:3], buffer_of(result)]
     constants = {
         4: form.rows,
         5: min(form.depth, plan.steps * plan.turns),
         6: plan.units == problem.k // UNIT,
-        7: len(pairs) > 1,
+        7: len(counts) > 1,
         8: plan.words,
+        12: rows.paired,
         **prologue.constants,
     }
     record = struct.pack("10I", *numbers)
-    weight = pairs[0][0]
+    weight = rows.pairs[0][0]
     gpu.queue.dispatch(
         pipeline(gpu, "quant_lines", "quantized_matmul_lines", weight, problem.dtype, constants),
-        [*given, buffer_of(prologue.x), record, *prologue.arguments(total)],
+        [*rows.arguments, buffer_of(prologue.x), record, *prologue.arguments(total)],
         (plan.groups * plan.threads, 1, 1),
         (plan.threads, 1, 1),
         threadgroup_memory=(plan.memory,),

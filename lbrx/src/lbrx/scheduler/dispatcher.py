@@ -100,7 +100,7 @@ def _settle(node: Node, results: Mapping[int, Array], whole: bool = True) -> Non
 
 def _shares(kernel: KernelPlan, results: tuple[Array, ...]) -> list[tuple[Array, ...]]:
     """The results of each stored node; an operation that is not fused may have several."""
-    several = kernel.is_fused and kernel.prologue is None
+    several = kernel.is_fused and kernel.prologue is None and kernel.gated is None
     return [(result,) for result in results] if several else [results]
 
 
@@ -111,8 +111,8 @@ def _encoded(gpu: Context, kernel: KernelPlan) -> tuple[Array, ...]:
         given = tuple(None if x is None else _real(x) for x in product.inputs)
         call = Call(gpu, product.matmul.op, given, product.attributes, node.outputs)
         return matmul.finished_product(call)
-    if kernel.prologue is not None:
-        return _after_prologue(gpu, node, kernel.prologue)
+    if kernel.prologue is not None or kernel.gated is not None:
+        return _product(gpu, kernel)
     if kernel.writes:
         return _written(gpu, kernel.writes)
     if kernel.source is not None:
@@ -136,16 +136,25 @@ def _call(gpu: Context, node: Node) -> Call:
     return Call(gpu, node.op, inputs, node.attributes, node.outputs)
 
 
-def _after_prologue(gpu: Context, node: Node, before: Node) -> tuple[Array, ...]:
-    """A product and the operation before it in one kernel, or else in one each."""
-    inputs = (node.inputs[0], *(None if x is None else _real(x) for x in node.inputs[1:]))
-    call = Call(gpu, node.op, inputs, node.attributes, node.outputs)
-    made = quantized_lines.with_prologue(call, prologue_of(before).changed(_real))
+def _product(gpu: Context, kernel: KernelPlan) -> tuple[Array, ...]:
+    """A product with the operations before and after it in one kernel, or else in one each."""
+    node, before, gated = kernel.gated or kernel.root, kernel.prologue, kernel.gated
+    inputs = tuple(None if x is None else _real(x) for x in node.inputs[1:])
+    call = Call(gpu, node.op, (node.inputs[0], *inputs), node.attributes, node.outputs)
+    x = node.inputs[0]
+    assert x is not None
+    given = quantized_lines.Prologue(x) if before is None else prologue_of(before)
+    gate = None if gated is None else kernel.root.outputs[0]
+    made = quantized_lines.fused(call, given.changed(_real), gate)
     if made is None:
-        _settle(before, dict(enumerate(_alone(gpu, before))))
-        return _alone(gpu, node)
+        if before is not None:
+            _settle(before, dict(enumerate(_alone(gpu, before))))
+        if gated is not None:
+            _settle(gated, dict(enumerate(_alone(gpu, gated))))
+        return _alone(gpu, kernel.root)
     results, total = made
     if total is not None:
+        assert before is not None
         total = reshaped(total, *before.outputs[SUM].shape)
         _settle(before, {SUM: total}, whole=False)
     return results

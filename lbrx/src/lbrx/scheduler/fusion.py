@@ -72,6 +72,8 @@ class KernelPlan:
     """Rows that the kernel rotates or writes to a cache, if that is what it does."""
     prologue: Node | None = None
     """The operation before a product that its kernel computes, if any."""
+    gated: Node | None = None
+    """The product of two matrices whose results the root makes one of, in the same kernel."""
     reads: Reads = field(default_factory=dict)
     cost: int = 0
     """The sum of the costs of the nodes inside."""

@@ -30,7 +30,10 @@ struct Lines {
 constant uint ROWS [[function_constant(4)]];     // of a batch, that a simdgroup reads at a time
 constant uint DEPTH [[function_constant(5)]];    // steps that are under way
 constant bool SEVERAL [[function_constant(7)]];  // whether there is more than one matrix
+// The result is the SwiGLU of the products with two matrices: a batch has rows of both.
+constant bool PAIRED [[function_constant(12)]];
 constant constexpr uint MOST_ROWS = 8, MOST_DEPTH = 4, MOST_SIMDGROUPS = 32;
+constant uint BATCH_ROWS = PAIRED ? ROWS / 2 : ROWS;  // of a matrix
 constant uint ROW_LANES = ROWS ? 32 / ROWS : 1;          // lanes that have a row's sum in the end
 constant uint GROUP_UNITS = GROUP > 32 ? GROUP / 32 : 1;  // units that share a scale
 
@@ -197,7 +200,7 @@ struct Heights {
   }
   uint rows(uint which) const thread { return pick(which, rows0, rows1, rows2); }
   uint first_row(uint which, uint batch) const thread {
-    return (batch - pick(which, 0u, before1, before2)) * ROWS;
+    return (batch - pick(which, 0u, before1, before2)) * BATCH_ROWS;
   }
 };
 
@@ -210,7 +213,7 @@ struct LineStream {
   Heights heights;
   uint k;
   Walk walk;
-  Place<Word> place;
+  Place<Word> place, second;  // the second one of a pair of matrices
   uint last;
 
   void start_batch() thread {
@@ -221,6 +224,8 @@ struct LineStream {
     place.scales = pick(which, scales0, scales1, scales2);
     place.offsets = pick(which, offsets0, offsets1, offsets2);
     place.group = row * (k / 32 / GROUP_UNITS);
+    if (PAIRED)
+      second = {data1 + ulong(row) * F::stride(k / 32), scales1, offsets1, place.group};
   }
 
   // Asks for the rows of this simdgroup's batches: lane by lane, one batch each.
@@ -229,8 +234,9 @@ struct LineStream {
     for (uint batch = walk.batch + walk.own + lane * walk.every; batch < walk.batches;
          batch += 32 * walk.every) {
       const uint which = heights.which(batch), row = heights.first_row(which, batch);
-      device const Word* data = pick(which, data0, data1, data2);
-      prefetch(data + ulong(row) * F::stride(k / 32), min(ROWS, heights.rows(which) - row) * line);
+      const ulong bytes = min(BATCH_ROWS, heights.rows(which) - row) * line;
+      prefetch(pick(which, data0, data1, data2) + ulong(row) * F::stride(k / 32), bytes);
+      if (PAIRED) prefetch(data1 + ulong(row) * F::stride(k / 32), bytes);
     }
   }
 
@@ -240,7 +246,8 @@ struct LineStream {
     const uint unit = EVEN ? walk.unit() : min(walk.unit(), k / 32 - 1);
 #pragma unroll
     for (uint r = 0; r < ROWS; r++)
-      F::load(place, min(r, last) * F::stride(k / 32), unit, words[r]);
+      F::load(r < BATCH_ROWS ? place : second, min(r % BATCH_ROWS, last) * F::stride(k / 32), unit,
+              words[r]);
     walk.advance();
   }
 };
@@ -292,7 +299,7 @@ kernel void matvec_lines(
                groups * teams, p.shift, p.steps, p.batches};
   if (split == 1) walk.batch += team, walk.own = 0;
   LineStream<F> stream = {data0,    data1,    data2,   scales0, scales1, scales2, offsets0,
-                          offsets1, offsets2, heights, p.k,     walk,    {},      0};
+                          offsets1, offsets2, heights, p.k,     walk,    {},      {},      0};
   if (p.early && member == 0) stream.prefetch_batches(lane);
   const float epsilon = NORMED ? eps : 0.0f;
   await_previous();
@@ -329,7 +336,8 @@ kernel void matvec_lines(
   threadgroup_barrier(mem_flags::mem_threadgroup);
   float sums[MOST_ROWS] = {};
   const uint row = lane / ROW_LANES;
-  const bool adds = lane % ROW_LANES == 0;  // whether this lane has a row's sum
+  const bool adds = lane % ROW_LANES == 0;         // whether this lane has a row's sum
+  const bool writes = adds && row < BATCH_ROWS && member == 0;
   uint turn = 0;
   while (walk.goes_on()) {
 #pragma unroll
@@ -353,8 +361,12 @@ kernel void matvec_lines(
           for (uint s = 1; s < split; s++) sum += shared[turn][simdgroup + s][row];
         turn ^= 1;
       }
+      if (PAIRED) {
+        const float4 both = as_stored(float4(sum, exchanged(sum, 16), 0, 0));
+        sum = op::swiglu(both.x, both.y);
+      }
       const uint which = heights.which(batch), at = heights.first_row(which, batch) + row;
-      if (adds && member == 0 && batch < p.batches && at < heights.rows(which))
+      if (writes && batch < p.batches && at < heights.rows(which))
         put(pick(which, out0, out1, out2), at, sum);
 #pragma unroll
       for (uint r = 0; r < ROWS; r++) sums[r] = 0;
