@@ -136,11 +136,12 @@ def test_one_row_is_multiplied_by_our_kernels(n):
 
 
 def test_speeds_of_another_processor():
-    """In proportion to its products; those that were not measured are as they are."""
-    plain = replace(metal.context().info, calibration=None)
-    twice = (("mps float32", 2e6 * matmul.ZEN4_PRODUCTS),)
+    """In proportion to its products; those that were not measured are by its threads."""
+    plain = replace(metal.context().info, calibration=None, cores=2)
+    twice = (("mps float32", 2e6 * matmul.REFERENCE_PRODUCTS),)
     measured = replace(plain, calibration=replace(FAKE, products=twice))
-    assert matmul.of_processor(plain, 7.0) == 7.0
+    assert matmul.of_processor(plain, 7.0) == pytest.approx(7.0)
+    assert matmul.of_processor(replace(plain, cores=16), 7.0) == pytest.approx(56.0)
     assert matmul.of_processor(measured, 7.0) == pytest.approx(14.0)
 
 

@@ -23,9 +23,7 @@ TILES = {"serial": (16, 32), "serial_row": (1, 64), "threads": (4, 1)}
 GROUP = 64  # threads
 COLUMN_BYTES = 32 << 20  # of covered elements at a time: more are written in several steps
 
-# Costs are microseconds. Speeds of processors are those of two threads of a Zen 4, scaled to the
-# device's measured products.
-DISPATCH = 5.0
+# Costs are microseconds. Speeds are those of the reference processor of matmul.py.
 EMULATED = 100  # times slower: kernels that are not meant for the device
 DIRECT_SPEED = 60e3  # operations of a processor
 LOADING = 12e3  # the same, for each filter that shares what is loaded
@@ -142,7 +140,8 @@ def _direct_cost(variant: str) -> Cost:
         if info.simd_hardware:
             slowness = 1 / (THREADS_SHARE * matmul.peak(info))
         meant = info.simd_hardware is (variant == "threads")
-        return DISPATCH + problem.operations * wasted * slowness * (1 if meant else EMULATED)
+        started = matmul.dispatching(info)
+        return started + problem.operations * wasted * slowness * (1 if meant else EMULATED)
 
     return cost
 
@@ -201,8 +200,10 @@ def _product_cost(info: DeviceInfo, problem: Convolution) -> float:
     speed = matmul.peak(info) / 2 if info.simd_hardware else product
     copied = 0 if problem.is_pointwise else problem.images * problem.groups * problem.covered
     written = copied * problem.places * problem.dtype.itemsize
-    copying = 2 * written / matmul.bandwidth(info) if info.simd_hardware else written / 4 * COPYING
-    return 4 * DISPATCH + problem.operations / speed + copying
+    copying = written / 4 * COPYING / matmul.of_processor(info, 1.0)
+    if info.simd_hardware:
+        copying = 2 * written / matmul.bandwidth(info)
+    return 4 * matmul.dispatching(info) + problem.operations / speed + copying
 
 
 @family.variant(

@@ -34,16 +34,17 @@ LONGEST = 2**31 - 1  # rows or columns, which kernels count in 32 bits
 # Rows and columns of a thread, as in matmul.h.
 SERIAL_ROWS, SERIAL_COLUMNS = 64, 64
 
-# Costs are microseconds, by the device's calibration where it has one. Otherwise those of
-# processors are as measured on two threads of a Zen 4.
+# Costs are microseconds, by the device's calibration where it has one.
 DISPATCH = 5.0
 ENCODING = 15.0, 45.0  # of a product by MPS, by processors and by GPUs (the host of an H200)
 EMULATED = 1e6  # for kernels that work on the device but are not made for it
+# Speeds of kernels on processors are given for one that computes so many operations of float32
+# products by MPS, and scaled to the device's products.
+REFERENCE_PRODUCTS = 190e3
 SERIAL_SPEED = 130e3  # operations
-SERIAL_PACKING = (0.2e-3, 0.4e-3)  # per element of y, if its rows or its columns are contiguous
-
-ZEN4_PRODUCTS = 190e3  # operations of float32 products by MPS on that processor
-ZEN4_BANDWIDTH = 32e9  # bytes that it reads and writes in simple loops
+# For each thread of a processor that is not calibrated: operations of products, and bytes per
+# second. Common cores are within a factor of two of it.
+CORE_PRODUCTS, CORE_BANDWIDTH = 95e3, 16e9
 M1_PEAK, M1_BANDWIDTH = 2.6e12, 68e9  # for GPUs of which nothing is known or measured
 
 
@@ -255,7 +256,8 @@ def product_peak(info: DeviceInfo, dtype: Dtype) -> float:
 
 def bandwidth(info: DeviceInfo) -> float:
     """Bytes per microsecond: measured, else declared."""
-    return (info.memory_rate or (M1_BANDWIDTH if info.simd_hardware else ZEN4_BANDWIDTH)) / 1e6
+    unknown = M1_BANDWIDTH if info.simd_hardware else CORE_BANDWIDTH * (info.cores or 1)
+    return (info.memory_rate or unknown) / 1e6
 
 
 def dispatching(info: DeviceInfo) -> float:
@@ -275,9 +277,15 @@ def product_rate(info: DeviceInfo, variant: str, dtype: Dtype, otherwise: float)
 
 
 def of_processor(info: DeviceInfo, speed: float) -> float:
-    """A speed that was measured on two threads of a Zen 4, on another processor: in proportion to
-    its products, where those were measured."""
-    return speed * product_rate(info, "mps", dt.float32, ZEN4_PRODUCTS) / ZEN4_PRODUCTS
+    """A speed of the reference processor, on another: in proportion to its products, as measured,
+    else by the number of its threads."""
+    products = product_rate(info, "mps", dt.float32, CORE_PRODUCTS * (info.cores or 1))
+    return speed * products / REFERENCE_PRODUCTS
+
+
+def busy(info: DeviceInfo, tasks: int) -> float:
+    """The share of a processor's threads that so many tasks keep busy."""
+    return min(tasks / (info.cores or 1), 1.0)
 
 
 def pipeline(
@@ -360,9 +368,12 @@ def is_aligned(
 
 def _serial_cost(info: DeviceInfo, problem: MatmulProblem) -> float:
     columns = -(-problem.n // SERIAL_COLUMNS) * SERIAL_COLUMNS * problem.members * problem.k
-    packing = -(-problem.m // SERIAL_ROWS) * SERIAL_PACKING[problem.y.transposed]
-    speed = product_rate(info, "serial", problem.dtype, SERIAL_SPEED)
-    return dispatching(info) + columns * (packing + 2 * problem.m / speed)
+    blocks = -(-problem.n // SERIAL_COLUMNS) * -(-problem.m // SERIAL_ROWS) * problem.members
+    # Every block of rows packs y: it is read and written as float32, or twice if transposed.
+    packed = 8.0 * -(-problem.m // SERIAL_ROWS) * (1 + problem.y.transposed)
+    speed = product_rate(info, "serial", problem.dtype, of_processor(info, SERIAL_SPEED))
+    time = columns * (packed / bandwidth(info) + 2 * problem.m / speed)
+    return dispatching(info) + time / busy(info, blocks)
 
 
 # The private memory of a GPU thread is too small for a block.

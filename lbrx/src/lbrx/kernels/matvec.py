@@ -6,6 +6,7 @@ from lbrx.kernels.matmul import (
     EMULATED,
     MatmulProblem,
     bandwidth,
+    busy,
     dispatching,
     family,
     is_aligned,
@@ -24,10 +25,7 @@ DOT_COLUMNS, STRIP, NARROW_STRIP = 16, 1024, 256
 DOT_SIMD_COLUMNS, DOT_SIMD_THREADS = 8, 64
 STRIP_SIMD_COLUMNS, STRIP_SIMD_THREADS = 32, 256
 
-# Measured on two threads of a Zen 4, for processors that are not calibrated: bytes of the matrix
-# per second, and operations per microsecond.
-ZEN4_BANDWIDTH = 38e9
-SERIAL_SPEED = 80e3
+SERIAL_SPEED = 80e3  # operations per microsecond of the reference processor (matmul.py)
 SPECIAL = (
     10.0  # microseconds that must be saved to justify compiling a kernel for this number of rows
 )
@@ -71,9 +69,11 @@ def _can_serial(info: DeviceInfo, problem: MatmulProblem) -> bool:
 
 
 def _serial_cost(info: DeviceInfo, problem: MatmulProblem) -> float:
-    reading = 1e6 * _matrix_bytes(problem) / (info.memory_rate or ZEN4_BANDWIDTH)
+    _, few = _few_rows(problem)
+    reading = _matrix_bytes(problem) / bandwidth(info)
     computing = problem.operations / of_processor(info, SERIAL_SPEED)
-    return dispatching(info) + SPECIAL + max(reading, computing)
+    threads = _serial_threads(info, few) * few.members
+    return dispatching(info) + SPECIAL + max(reading, computing) / busy(info, threads)
 
 
 @family.variant("matvec", can=_can_serial, cost=_serial_cost, batch_invariant=False)
@@ -82,19 +82,19 @@ def matvec(
 ) -> None:
     """One thread per group of columns, over all of k."""
     few, given = _arranged(problem, x, y, bias, result)
-    stem, kernel, threads = (
-        ("matvec_serial", "dots", -(-few.n // DOT_COLUMNS))
-        if few.y.transposed
-        else ("matvec", "strips_serial", _strips(gpu.info, few.n))
-    )
+    stem, kernel = ("matvec_serial", "dots") if few.y.transposed else ("matvec", "strips_serial")
     gpu.queue.dispatch(
         pipeline(gpu, few, kernel, few.dtype, {1: _rows(few)}, stem=stem),
         given,
-        (threads, few.members, 1),
+        (_serial_threads(gpu.info, few), few.members, 1),
         (1, 1, 1),
         kernel="matmul",
         variant="matvec",
     )
+
+
+def _serial_threads(info: DeviceInfo, few: MatmulProblem) -> int:
+    return -(-few.n // DOT_COLUMNS) if few.y.transposed else _strips(info, few.n)
 
 
 def _strips(info: DeviceInfo, columns: int) -> int:

@@ -15,7 +15,7 @@ from lbrx.dtype import Dtype
 from lbrx.kernels import elementwise
 from lbrx.kernels.arrays import buffer_of, empty
 from lbrx.kernels.matmul import (
-    ZEN4_PRODUCTS,
+    REFERENCE_PRODUCTS,
     MatmulProblem,
     Matrix,
     bandwidth,
@@ -23,6 +23,7 @@ from lbrx.kernels.matmul import (
     encoding,
     family,
     finish,
+    of_processor,
     problem_of,
     product_peak,
     product_rate,
@@ -56,7 +57,8 @@ def _cost(info: DeviceInfo, problem: MatmulProblem) -> float:
     operands = problem.members * (problem.m + problem.n) * problem.k
     finishing = problem.finishes * (dispatching(info) + 8.0 * results / bandwidth(info))
     if not info.simd_hardware:  # which packs the operands first
-        speed = product_rate(info, "mps", problem.dtype, ZEN4_PRODUCTS)
+        unknown = of_processor(info, REFERENCE_PRODUCTS)
+        speed = product_rate(info, "mps", problem.dtype, unknown)
         return start + finishing + problem.operations / speed + 8.0 * operands / bandwidth(info)
     speed = product_rate(info, "mps", problem.dtype, OF_PEAK * product_peak(info, problem.dtype))
     read = operands * problem.dtype.itemsize / (OF_BANDWIDTH * bandwidth(info))
