@@ -3,12 +3,27 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
+#include <linux/futex.h>
 #include <setjmp.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stddef.h>
 #include <string.h>
+#include <sys/syscall.h>
 
-int refuse_strdup, refuse_light_guards = REFUSE_LIGHT_GUARDS;
+int refuse_strdup, refuse_wakes, refuse_light_guards = REFUSE_LIGHT_GUARDS;
+
+/* The runtime's threads sleep by this call. With `refuse_wakes` those that sleep do not wake up. */
+long syscall(long number, ...) {
+  long (*next)(long, ...) = (long (*)(long, ...))dlsym(RTLD_NEXT, "syscall");
+  long given[6];
+  va_list arguments;
+  va_start(arguments, number);
+  for (int i = 0; i < 6; i++) given[i] = va_arg(arguments, long);
+  va_end(arguments);
+  if (refuse_wakes && number == SYS_futex && given[1] == FUTEX_WAKE_PRIVATE) return 0;
+  return next(number, given[0], given[1], given[2], given[3], given[4], given[5]);
+}
 
 char *strdup(const char *text) {
   char *(*next)(const char *) = (char *(*)(const char *))dlsym(RTLD_NEXT, "strdup");

@@ -42,6 +42,7 @@ BODIES = {
     "debugtrap": "if (x[i] != 12345u) __builtin_debugtrap();",
     "abort": "if (x[i] != 12345u) __builtin_abort();",
     "deep": _DEEP,
+    "dive": "if (n[3]) sink_MODE(x, n, i);",
 }
 COOPERATING = {
     "barriers": f"while ({_FLAG} == 0u) threadgroup_barrier(mem_flags::mem_none);",
@@ -53,7 +54,7 @@ DEEP = {"flat": "(4 << 20)", "groups": "(4 << 20)", "fibers": "100000"}  # above
 
 def _kernel(name: str, mode: str, body: str) -> str:
     parameters, start = MODES[mode]
-    body = body.replace("DEEP", DEEP[mode])
+    body = body.replace("DEEP", DEEP[mode]).replace("MODE", mode)
     return (
         f"kernel void {name}_{mode}(device atomic_uint* flag [[buffer(0)]],"
         " device uint* x [[buffer(1)]], device const ulong* address [[buffer(2)]],"
@@ -61,8 +62,16 @@ def _kernel(name: str, mode: str, body: str) -> str:
     )
 
 
+def _sink(mode: str) -> str:
+    """A function that overflows its stack, which is not reserved before it is called."""
+    parameters = "device uint* x, constant uint* n, uint i"
+    body = _DEEP.replace("DEEP", DEEP[mode])
+    return f"__attribute__((noinline)) void sink_{mode}({parameters}) {{ {body} }}\n"
+
+
 def source() -> str:
-    kernels = [_kernel(name, mode, body) for name, body in BODIES.items() for mode in MODES]
+    kernels = [_sink(mode) for mode in MODES]
+    kernels += [_kernel(name, mode, body) for name, body in BODIES.items() for mode in MODES]
     kernels += [_kernel(name, "fibers", body) for name, body in COOPERATING.items()]
     return "#include <metal_stdlib>\nusing namespace metal;\n" + "".join(kernels)
 

@@ -186,6 +186,34 @@ void sm_unguard_thread(void) {
   this_worker = NULL;
 }
 
+static int thread_id(void) {
+  static _Thread_local int id;
+  if (!id) id = (int)syscall(SYS_gettid);
+  return id;
+}
+
+void sm_guard_claimed(sm_worker *worker) {
+  atomic_store(&worker->interrupted, false); /* a signal for the thread before may be lost */
+  atomic_store(&worker->id, thread_id());
+}
+
+void sm_guard_visitor(sm_worker *worker, char stack[SM_SIGNAL_STACK], sm_guard *before) {
+  sigset_t needed;
+  sigemptyset(&needed);
+  sigaddset(&needed, SM_INTERRUPT);
+  for (int i = 0; i < FAULT_SIGNALS; i++) sigaddset(&needed, fault_signals[i]);
+  sigaltstack(&(stack_t){.ss_sp = stack, .ss_size = SM_SIGNAL_STACK}, &before->stack);
+  pthread_sigmask(SIG_UNBLOCK, &needed, &before->mask);
+  this_worker = worker;
+  sm_guard_claimed(worker);
+}
+
+void sm_unguard_visitor(const sm_guard *before) {
+  this_worker = NULL;
+  pthread_sigmask(SIG_SETMASK, &before->mask, NULL);
+  sigaltstack(&before->stack, NULL);
+}
+
 /* After a jump to worker->escape: restores the thread for other kernels and fails the job,
    whose other chunks are dropped. */
 static void left_kernel(sm_worker *worker, sm_job *job) {
@@ -255,9 +283,10 @@ static void on_interrupt(int number, siginfo_t *info, void *context) {
 void sm_interrupt(sm_worker *worker) {
   static const struct sigaction action = {.sa_sigaction = on_interrupt,
                                           .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART};
-  if (atomic_exchange(&worker->interrupted, true)) return;
+  int id = atomic_load(&worker->id);
+  if (!id || atomic_exchange(&worker->interrupted, true)) return;
   sigaction(SM_INTERRUPT, &action, NULL);
-  if (pthread_kill(worker->thread, SM_INTERRUPT)) atomic_store(&worker->interrupted, false);
+  if (syscall(SYS_tgkill, getpid(), id, SM_INTERRUPT)) atomic_store(&worker->interrupted, false);
 }
 
 static atomic_ullong shortest = ~0ull; /* of the pools' limits */

@@ -306,7 +306,8 @@ SM_EXPORT sm_pool *softmetal_new_pool(unsigned threads, sm_u64 timeout) {
     sm_worker *worker = pool->helpers[pool->threads - 1] = sm_worker_new(pool);
     if (!worker) break;
     worker->place = pool->threads;
-    if (!sm_thread_start(&worker->thread, helper_main, worker)) break;
+    pthread_t thread;
+    if (!sm_thread_start(&thread, helper_main, worker)) break;
   }
   return pool;
 }

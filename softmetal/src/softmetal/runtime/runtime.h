@@ -113,7 +113,6 @@ typedef struct sm_fault {
 struct sm_worker {
   sm_pool *pool;
   unsigned place; /* which share of a job is its own: 0 for a stream's thread */
-  pthread_t thread;
   atomic_int id; /* Linux's number of the thread, 0 until it runs */
   atomic_uint activity;
   sm_block statics;   /* threadgroup variables of kernels */
@@ -220,6 +219,17 @@ enum { SM_SIGNAL_STACK = 65536, SM_FIBER_STACK = 256 << 10, SM_WORKER_STACK = 8 
 void sm_guard_thread(sm_worker *, char stack[SM_SIGNAL_STACK]);
 void sm_unguard_thread(void);
 
+/* The same for a thread of the program, whose own settings are kept in `before`. */
+typedef struct sm_guard {
+  stack_t stack;
+  sigset_t mask;
+} sm_guard;
+void sm_guard_visitor(sm_worker *, char stack[SM_SIGNAL_STACK], sm_guard *before);
+void sm_unguard_visitor(const sm_guard *before);
+
+/* The calling thread is now the one that runs the worker's kernels. */
+void sm_guard_claimed(sm_worker *);
+
 /* Installs the fault handlers, again if another library has replaced them. */
 void sm_guard_install(void);
 
@@ -254,12 +264,15 @@ void sm_event_signal(sm_event *, sm_u64 value);
 struct sm_signals *sm_event_signals(sm_event *);
 bool sm_event_wait(sm_event *, sm_u64 value, sm_u64 nanoseconds);
 
-/* ---- interpreter.c --------------------------------------------------------------------------- */
+/* ---- interpreter.c, streams.c ---------------------------------------------------------------- */
 
+typedef struct sm_stream sm_stream;
 enum { SM_QUEUED, SM_RUNNING, SM_DONE };
 
 struct sm_submission {
+  sm_stream *stream;
   atomic_uint state;
+  atomic_uint sleepers;   /* threads that wait for `state` to change */
   atomic_uint references; /* the stream and the ticket's owner */
   sm_u64 start, end;      /* nanoseconds, CLOCK_MONOTONIC */
   const char *error;      /* null, or error_text */
@@ -274,6 +287,8 @@ struct sm_submission {
   char error_text[1024]; /* here, so that reporting an error cannot fail */
   _Alignas(8) char list[];
 };
+
+void sm_run_list(sm_worker *, sm_submission *);
 
 /* Stores the first error of a submission; later commands except signals are skipped. */
 __attribute__((format(printf, 2, 3))) void sm_fail(sm_submission *, const char *format, ...);
