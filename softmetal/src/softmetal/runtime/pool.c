@@ -178,7 +178,9 @@ bool sm_spin(sm_pool *pool, atomic_uint *word, unsigned seen, bool idle) {
     if (idle) limit = atomic_load_explicit(&pool->patience, memory_order_relaxed);
     if (limit < LIST_NS && atomic_load_explicit(&pool->lists, memory_order_relaxed))
       limit = LIST_NS;
-    if (sm_now() - start > limit) return false;
+    sm_u64 spent = sm_now() - start;
+    if (spent > limit) return false;
+    if (spent > SPIN_NS) sched_yield(); /* for threads of the program, if they have no processor */
   }
 }
 
