@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,13 +20,19 @@ DEFAULT_COMPILER_TIMEOUT = 120.0
 LONGEST_TIMEOUT = 1e9
 STRICT = ("msl", "no-msl", "bridge", "host")
 _DEFAULT_STRICT = frozenset({"msl"})
+_STRICT_TEXT = f"a list of {', '.join(STRICT)}"
+
+
+# The dictionary of os.environ, which takes a microsecond to find that a variable is unset: as long
+# as encoding a dispatch takes.
+_VARIABLES: Mapping[bytes, bytes] = vars(os.environ)["_data"]
 
 
 def _read(name: str, parse: Callable[[str], T], default: D, expected: str) -> T | D:
-    # Most are unset, which `in` finds without an exception.
-    text = os.environ[name] if name in os.environ else ""  # noqa: SIM401
-    if not text:
+    found = _VARIABLES.get(name.encode())
+    if not found:
         return default
+    text = os.fsdecode(found)
     try:
         return parse(text)
     except ValueError:
@@ -99,7 +105,7 @@ def strict() -> frozenset[str]:
     """SOFTMETAL_STRICT: in which ways softmetal is as strict as a Mac, separated by commas: `msl`,
     which is on unless `no-msl` is given, checks kernels as Apple's compiler, `bridge` judges calls
     as PyObjC does, `host` plays macOS."""
-    return _read("SOFTMETAL_STRICT", _strict, _DEFAULT_STRICT, f"a list of {', '.join(STRICT)}")
+    return _read("SOFTMETAL_STRICT", _strict, _DEFAULT_STRICT, _STRICT_TEXT)
 
 
 def check() -> str:

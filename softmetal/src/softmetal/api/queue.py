@@ -293,6 +293,7 @@ class MTLCommandBuffer(Labelled):
         "_retained",
         "_retains",
         "_scheduled_handlers",
+        "_sets",
         "_signals",
         "_ticket",
     )
@@ -314,6 +315,7 @@ class MTLCommandBuffer(Labelled):
         self._signals: dict[int, int] = {}  # event handle -> value signalled here
         self._indirect: list[IndirectExecution] = []
         self._announced: list[object] = []  # by useResource and useHeap
+        self._sets: list[MTLResidencySet] = []
         self._arenas: list[Arena] = []
         self._encoder: MTLCommandEncoder | None = None
         self._enqueued = self._committed = self._error_read = False
@@ -346,8 +348,9 @@ class MTLCommandBuffer(Labelled):
     # ---- encoding ----
 
     def _begin(self, what: str) -> None:
-        check_uncommitted(self._committed, what)
-        check_no_encoder(self._encoder is not None, what)
+        if self._committed or self._encoder is not None:
+            check_uncommitted(self._committed, what)
+            check_no_encoder(True, what)
 
     def _opened(self, encoder: E) -> E:
         self._encoder = encoder
@@ -357,7 +360,8 @@ class MTLCommandBuffer(Labelled):
 
     # MTL: -computeCommandEncoder
     def computeCommandEncoder(self) -> MTLComputeCommandEncoder:
-        return self.computeCommandEncoderWithDispatchType_(enums.MTLDispatchTypeSerial)
+        self._begin("computeCommandEncoder")
+        return self._opened(MTLComputeCommandEncoder(self, enums.MTLDispatchTypeSerial))
 
     # MTL: -computeCommandEncoderWithDispatchType:
     def computeCommandEncoderWithDispatchType_(self, type_: int) -> MTLComputeCommandEncoder:
@@ -414,7 +418,7 @@ class MTLCommandBuffer(Labelled):
     # MTL: -useResidencySet:
     def useResidencySet_(self, residency: MTLResidencySet) -> None:
         check_uncommitted(self._committed, "useResidencySet_")
-        self._retained.append(residency)
+        self._sets.append(residency)
 
     # MTL: -useResidencySets:count:
     def useResidencySets_count_(self, sets: Sequence[MTLResidencySet], count: int) -> None:
@@ -441,7 +445,8 @@ class MTLCommandBuffer(Labelled):
     def commit(self) -> None:
         check_uncommitted(self._committed, "commit")
         check_no_encoder(self._encoder is not None, "commit")
-        check_alive([name for name, _ in self._released], "commit")
+        if self._released:
+            check_alive([name for name, _ in self._released], "commit")
         for commands, start, count, pipeline, bound in self._indirect:
             commands._flush(range(start, start + count))
             if commands._inherits_buffers or commands._inherits_pipeline:
@@ -468,16 +473,14 @@ class MTLCommandBuffer(Labelled):
 
     def _resident(self) -> list[object]:
         """What encoders have announced, and what residency sets hold."""
-        sets = [item for item in self._retained if isinstance(item, MTLResidencySet)]
-        committed = (s._committed.values() for s in (*self._queue._residency, *sets))
+        committed = (s._committed.values() for s in (*self._queue._residency, *self._sets))
         return [*self._announced, *(item for each in committed for item in each)]
 
     def _resident_memory(self) -> list[Command]:
         """For a device with its own memory: what residency sets make reachable."""
-        sets = [item for item in self._retained if isinstance(item, MTLResidencySet)]
         return [
             use
-            for residency in (*self._queue._residency, *sets)
+            for residency in (*self._queue._residency, *self._sets)
             for use in used_memory(residency._committed.values(), written=True)
         ]
 
@@ -516,6 +519,7 @@ class MTLCommandBuffer(Labelled):
         self._end_indirect()
         self._retained.clear()
         self._announced.clear()
+        self._sets.clear()
         self._commands = []
         self._queue._device._arenas.extend(self._arenas)
         self._arenas = []
@@ -535,8 +539,10 @@ class MTLCommandBuffer(Labelled):
 
     def _with_releases(self, outcome: Completion) -> Completion:
         """The outcome; an error if unretained buffers were freed before it ended."""
+        if not self._released or outcome.error is not None:
+            return outcome
         early = [name for name, when in self._released if when < outcome.end]
-        if not early or outcome.error is not None:
+        if not early:
             return outcome
         return replace(outcome, error=released_text(early, "the command buffer had completed"))
 

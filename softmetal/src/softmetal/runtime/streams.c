@@ -203,7 +203,10 @@ static void watch(sm_submission *submission, unsigned state) {
 /* Waits for at most `nanoseconds` or until a signal comes: whether the submission is done. */
 static bool wait_for(sm_submission *submission, sm_u64 nanoseconds) {
   if (atomic_load(&submission->state) == SM_DONE) return true;
-  if (!nanoseconds) return false;
+  if (!nanoseconds) {
+    sched_yield(); /* a program that asks again and again may have the stream's processor */
+    return atomic_load(&submission->state) == SM_DONE;
+  }
   sm_u64 deadline = sm_now() + nanoseconds;
   unsigned state;
   while (atomic_load(&submission->state) == SM_QUEUED && run_here(submission->stream)) {
