@@ -341,8 +341,8 @@ class MTLComputeCommandEncoder(MTLCommandEncoder):
         if pipeline is not None and commands._inherits_pipeline:
             check_indirect_pipeline(pipeline._indirect, pipeline._artifact.name)
         kernel = pipeline._kernel if pipeline is not None else 0
-        bound, scratch = tuple(self._addresses), tuple(self._threadgroup)
-        inherited = Dispatch(kernel, (1, 1, 1), (1, 1, 1), bound, scratch)
+        bound = tuple(self._addresses) if commands._inherits_buffers else ()
+        inherited = Dispatch(kernel, (1, 1, 1), (1, 1, 1), bound)
         self._append(Execute(commands._commands, start, count, inherited, address))
         self._retain(commands)
         inherited_bindings = self._bindings() if commands._inherits_buffers else []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from softmetal.api import enums
@@ -272,9 +272,9 @@ class MTLIndirectCommandBuffer(MTLResource):
             if index in self._items:
                 self._items[index].reset()
 
-    def _flush(self, indices: Iterable[int]) -> None:
+    def _flush(self, indices: range) -> None:
         """Encode the changed slots of this range again."""
-        for index in self._stale.intersection(indices):
+        for index in [index for index in self._stale if index in indices]:
             self._commands.slots[index] = self._items[index]._encode(self._inherits_buffers)
             self._commands.dirty.add(index)
             self._stale.discard(index)
