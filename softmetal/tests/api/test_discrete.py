@@ -267,3 +267,42 @@ def test_contents_asked_for_while_a_kernel_runs(discrete, when):
     gate.setSignaledValue_(1)
     work.waitUntilCompleted()
     np.testing.assert_array_equal(view, 13 if when == "before" else 3)
+
+
+def read(discrete, private) -> np.ndarray:
+    """What a private buffer holds."""
+    count = private.length() // 4
+    result = discrete.buffer(count)
+    commands = blit(discrete, (private, result, count))
+    commands.commit()
+    commands.waitUntilCompleted()
+    return numbers(result).copy()
+
+
+def test_values_of_set_bytes_are_copied(discrete):
+    """They are not compared with what the device has, and lists in flight keep their own."""
+    private = discrete.buffer(100, PRIVATE)
+
+    def work():
+        lists = [discrete.commands("add", [private, word(n)], 100) for n in range(500)]
+        for each in lists:
+            each.commit()
+        lists[-1].waitUntilCompleted()
+
+    assert discrete.moved(work) == (0, 0)
+    np.testing.assert_array_equal(read(discrete, private), 499 * 500 // 2)
+
+
+def test_more_values_than_an_arena_holds(discrete):
+    private, size = discrete.buffer(100, PRIVATE), softmetal.MTLSizeMake
+    commands = discrete.queue.commandBuffer()
+    encoder = commands.computeCommandEncoder()
+    encoder.setComputePipelineState_(discrete.pipelines["add"])
+    encoder.setBuffer_offset_atIndex_(private, 0, 0)
+    for n in range(50):
+        encoder.setBytes_length_atIndex_(np.full(1024, n, np.uint32).tobytes(), 4096, 1)
+        encoder.dispatchThreads_threadsPerThreadgroup_(size(100, 1, 1), size(32, 1, 1))
+    encoder.endEncoding()
+    commands.commit()
+    commands.waitUntilCompleted()
+    np.testing.assert_array_equal(read(discrete, private), 49 * 50 // 2)

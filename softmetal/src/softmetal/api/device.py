@@ -104,7 +104,10 @@ class MTLDevice(Capabilities):
         try:
             arena = self._arenas.pop()
         except IndexError:
-            return Arena(Memory(self._executor, ARENA_BYTES, self._live))
+            memory = Memory(self._executor, ARENA_BYTES, self._live)
+            if self._executor.unified:
+                return Arena(memory)
+            return Arena(memory, Memory(self._executor, ARENA_BYTES, self._live, private=True))
         arena.clear()
         return arena
 

@@ -11,6 +11,7 @@ from typing import Any
 from softmetal.api.structs import integer
 from softmetal.errors import ValidationError
 from softmetal.executors import Executor
+from softmetal.types import Command, Copy
 from softmetal.validation import check_element, check_elements, check_slice, check_view
 
 _hosting = threading.Lock()
@@ -193,25 +194,38 @@ class Pointer:
 
 
 class Arena:
-    """Memory for the values of setBytes: filled from the front, cleared as a whole."""
+    """Memory for the values of setBytes: filled from the front, cleared as a whole.
 
-    __slots__ = ("_memory", "_next", "_view")
+    A device with its own memory gets them by a copy at the beginning of the list that uses them:
+    `memory` is then a staging buffer, which no kernel uses.
+    """
+
+    __slots__ = ("_device", "_memory", "_next", "_view")
     ALIGNMENT = 64  # more than any MSL type needs
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: Memory, device: Memory | None = None) -> None:
         self._memory = memory
+        self._device = device
         self._view = Pointer(memory.host(), memory.length, memory).as_buffer(memory.length)
         self._next = 0
 
     def put(self, data: bytes) -> int:
-        """The address of a copy of `data`, or 0 if it does not fit."""
+        """The address that kernels have for a copy of `data`, or 0 if it does not fit."""
         start = self._next
         end = start + len(data)
         if end > self._memory.length:
             return 0
         self._view[start:end] = data
         self._next = -(-end // self.ALIGNMENT) * self.ALIGNMENT
-        return self._memory.address + start
+        return (self._device or self._memory).address + start
+
+    def upload(self) -> list[Command]:
+        """What brings the values to a device with its own memory."""
+        if self._device is None:
+            return []
+        return [
+            Copy(self._memory.address, self._device.address, min(self._next, self._memory.length))
+        ]
 
     def clear(self) -> None:
         self._next = 0

@@ -460,6 +460,7 @@ class MTLCommandBuffer(Labelled):
         queue = self._queue
         if not queue._executor.unified:
             self._commands += self._resident_memory()
+            self._commands[:0] = [copy for arena in self._arenas for copy in arena.upload()]
         queue._reap()
         queue._make_room()
         self._commit_time = time.monotonic()
