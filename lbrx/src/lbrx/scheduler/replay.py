@@ -140,6 +140,8 @@ class _Binding:
         if found is None:
             return buffer
         start, new = found
+        if buffer.offset == start and buffer.size == new.size:
+            return new
         return new.slice(buffer.offset - start, buffer.size)
 
     def value(self, slot: NumberSlot) -> bytes:
@@ -177,10 +179,29 @@ class Single:
 
     def __init__(self, command: Command) -> None:
         self.command = command
+        self.open: list[tuple[int, Buffer]] = []  # arguments that are bound in each run
+        self.numbers: list[tuple[int, NumberSlot]] = []
+        if isinstance(command, Dispatch):
+            command.label, command.sizes  # noqa: B018 - computed once for all runs
+            for i, argument in enumerate(command.arguments):
+                if isinstance(argument, Buffer) and _is_open(argument):
+                    self.open.append((i, argument))
+                elif isinstance(argument, NumberSlot):
+                    self.numbers.append((i, argument))
 
     def run(self, binding: _Binding) -> None:
         """Encode the command with the inputs of this call."""
-        binding.gpu.queue.run(_changed(self.command, binding, binding.value))
+        command = self.command
+        if isinstance(command, Encoded):
+            command = _changed(command, binding, binding.value)
+        else:
+            arguments = [*command.arguments]
+            for i, buffer in self.open:
+                arguments[i] = binding(buffer)
+            for i, slot in self.numbers:
+                arguments[i] = binding.value(slot)
+            command = command.with_arguments(tuple(arguments))
+        binding.gpu.queue.run(command)
 
 
 class Listed:

@@ -9,7 +9,7 @@ from lbrx import env
 from lbrx.errors import TraceError
 from lbrx.interrupt import UNINTERRUPTED
 from lbrx.kernels.arrays import whole_buffer
-from lbrx.kernels.registry import policy
+from lbrx.kernels.registry import DEFAULT, policy
 from lbrx.metal import Buffer, context
 from lbrx.metal.binding import checking_modes
 from lbrx.metal.commands import Recorded, recorder, recording
@@ -40,7 +40,9 @@ def stand_in(array: Array, function: str) -> Array:
 
 def setting() -> object:
     """Settings that, besides its arguments, decide how a function is recorded."""
-    return policy(), env.kernel_setting(), env.fusion(), checking_modes()
+    own = policy()
+    named = None if own is DEFAULT else own  # which is hashed faster
+    return named, env.kernel_setting(), env.fusion(), checking_modes()
 
 
 def _looks(function: str, what: str) -> TraceError:

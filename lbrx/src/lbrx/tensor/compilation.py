@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib import import_module
-from types import MethodType
+from types import MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
@@ -126,10 +126,8 @@ class Compiled:
             return self.function(*args, **kwargs)
         tensors: list[Tensor] = []
         numbers: list[float] = []
-        from lbrx.kernels.arrays import whole_buffer
-        from lbrx.scheduler.tracing import setting
-
-        key = setting(), _trace_key((args, kwargs), tensors, numbers)
+        traces_of, buffer_of = _backend()
+        key = traces_of.setting(), _trace_key((args, kwargs), tensors, numbers)
         arrays = [metal_array(tensor) for tensor in tensors]
         traces = self._traces.setdefault(key, [])
         trace = next((t for t in traces if t.fits(numbers)), None)
@@ -137,12 +135,11 @@ class Compiled:
             trace = self._traced((args, kwargs), arrays, numbers)
             traces.append(trace)
             self._warn()
-        made = trace.recording.run([whole_buffer(array) for array in arrays], numbers)
+        made = trace.recording.run([buffer_of(array) for array in arrays], numbers)
         return _with_results(trace.results, made)
 
     def _traced(self, given: Any, arrays: list[Array], numbers: list[float]) -> _Trace:
-        from lbrx.scheduler import tracing as traces
-
+        traces, _ = _backend()
         name = getattr(self.function, "__name__", repr(self.function))
         inputs = [traces.stand_in(array, name) for array in arrays]
         slots = [TracedNumber(value, i) for i, value in enumerate(numbers)]
@@ -165,6 +162,15 @@ class Compiled:
             )
 
 
+@functools.cache
+def _backend() -> tuple[ModuleType, Callable[[Array], Any]]:
+    """What records functions, and the buffer of an array. It imports the Metal backend."""
+    from lbrx.kernels.arrays import whole_buffer
+    from lbrx.scheduler import tracing as traces
+
+    return traces, whole_buffer
+
+
 def metal_array(tensor: Tensor) -> Array:
     """The tensor's elements, computed and contiguous in a Metal buffer."""
     if tensor.device != "metal":
@@ -184,6 +190,8 @@ def metal_array(tensor: Tensor) -> Array:
     skipped = plain.array.layout.offset * plain.dtype.itemsize
     if (storage.address + skipped) % INPUT_ALIGNMENT:
         return metal_array(plain._call("copy", plain))
+    if not skipped:
+        return Array(storage, sh.contiguous(plain.shape), plain.dtype)
     here = replace(storage, offset=storage.offset + skipped, nbytes=storage.nbytes - skipped)
     return Array(here, sh.contiguous(plain.shape), plain.dtype)
 
@@ -192,7 +200,7 @@ def _trace_key(value: Any, tensors: list[Tensor], numbers: list[float]) -> objec
     """What must be equal for a trace to be reused; appends the tensors and floats it finds."""
     if isinstance(value, Tensor):
         tensors.append(value)
-        return value.shape, value.dtype
+        return value.shape, value.dtype.name
     if isinstance(value, float | np.floating):
         numbers.append(float(value))
         return float
