@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
@@ -13,8 +11,8 @@ from lbrx.metal.buffer import Block, Buffer
 from lbrx.metal.hazards import Hazards
 
 
-def command(reads=(), writes=()):
-    return SimpleNamespace(buffers=[*reads, *writes], written=list(writes))
+def accesses(reads=(), writes=()):
+    return [*((buffer, False) for buffer in reads), *((buffer, True) for buffer in writes)]
 
 
 def test_commands_wait_for_what_they_touch():
@@ -22,13 +20,13 @@ def test_commands_wait_for_what_they_touch():
     low, high, all_of_it = (Buffer(block, *part, None) for part in ((0, 40), (40, 60), (0, 100)))
     other = Buffer(Block(None, 0, 100), 0, 100, None)
     hazards = Hazards()
-    assert not hazards.admit(command(reads=[low], writes=[other]))
-    assert not hazards.admit(command(reads=[low, high]))  # reads do not conflict
-    assert hazards.admit(command(reads=[other]))  # after a write
-    assert not hazards.admit(command(reads=[low]))  # the barrier came before
-    assert hazards.admit(command(writes=[all_of_it]))  # after a read
-    assert hazards.admit(command(writes=[low]))  # after a write
-    assert not hazards.admit(command(writes=[high]))  # another range
+    assert not hazards.admit(accesses(reads=[low], writes=[other]))
+    assert not hazards.admit(accesses(reads=[low, high]))  # reads do not conflict
+    assert hazards.admit(accesses(reads=[other]))  # after a write
+    assert not hazards.admit(accesses(reads=[low]))  # the barrier came before
+    assert hazards.admit(accesses(writes=[all_of_it]))  # after a read
+    assert hazards.admit(accesses(writes=[low]))  # after a write
+    assert not hazards.admit(accesses(writes=[high]))  # another range
 
 
 def graph():
@@ -46,6 +44,6 @@ def test_any_order_that_the_barriers_allow_is_right():
 
 
 def test_a_missing_barrier_is_found(monkeypatch):
-    monkeypatch.setattr(Hazards, "admit", lambda self, command: False)
+    monkeypatch.setattr(Hazards, "admit", lambda self, accesses: False)
     with softmetal.checking("race"), pytest.raises(lbrx.DeviceError, match="no barrier"):
         graph().numpy()

@@ -14,7 +14,7 @@ from lbrx.kernels import FAMILIES
 from lbrx.metal import context
 from lbrx.scheduler import graph
 from lbrx.scheduler.prepared import KNOWN, KnownGraphs
-from lbrx.scheduler.structure import GraphStructure, exact, structure_of
+from lbrx.scheduler.structure import GraphStructure, structure_of
 from lbrx.tensor.core import Tensor
 from lbrx.tensor.long_lived import new_cache, write
 
@@ -126,7 +126,7 @@ def test_the_key_has(what):
 
 def test_the_key_tells_apart_attributes_that_python_finds_equal():
     values = [1, 1.0, True, 0, 0.0, -0.0, False, (1, 0), (True, 0.0), None, "1"]
-    assert len({exact({"n": value}) for value in values}) == len(values)
+    assert len({graph.exact({"n": value}) for value in values}) == len(values)
 
 
 @pytest.mark.parametrize("setting", [("LBRX_FUSION", "0"), ("LBRX_KERNEL", "elementwise:single")])

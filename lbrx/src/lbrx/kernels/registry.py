@@ -257,11 +257,8 @@ class Policy:
 DEFAULT = Policy()
 """The policy outside of all such blocks."""
 _policy: ContextVar[Policy] = ContextVar("policy", default=DEFAULT)
-
-
-def policy() -> Policy:
-    """The policy in force. Nodes of a graph store it, since their kernels are chosen later."""
-    return _policy.get()
+policy = _policy.get
+"""The policy in force. Nodes of a graph store it, since their kernels are chosen later."""
 
 
 @contextmanager

@@ -175,16 +175,17 @@ class CommandQueue:
     def _run_dispatch(self, command: Dispatch) -> int:
         pipeline = command.pipeline
         _check_group(pipeline, command.group)
+        accesses = command.accesses
         with self._encoding(pipeline.name) as submission:
             self._refuse_failed(command)
             encoder = self._compute_encoder(submission)
-            if self._hazards.admit(command):
+            if self._hazards.admit(accesses):
                 encoder.memoryBarrierWithScope_(Metal.MTLBarrierScopeBuffers)
             encoder.setComputePipelineState_(pipeline.state)
-            places = pipeline.written
             for index, argument in enumerate(command.arguments):
-                written = places is None or index in places
-                self._bind(submission, encoder, argument, index, written)
+                _bind(encoder, argument, index)
+            for buffer, written in accesses:
+                self._use(submission, buffer, written)
             for index, length in enumerate(command.threadgroup_memory):
                 encoder.setThreadgroupMemoryLength_atIndex_(length, index)
             encoder.dispatchThreads_threadsPerThreadgroup_(*command.sizes)
@@ -233,19 +234,6 @@ class CommandQueue:
             source = buffer.block.source
             if source is not None and source.error is not None and id(buffer.block) not in written:
                 source.check()
-
-    def _bind(
-        self, submission: Submission, encoder: Any, argument: Argument, index: int, written: bool
-    ) -> None:
-        if isinstance(argument, Buffer):
-            # Metal refuses an offset at the end of a buffer, where an empty part may start.
-            offset = argument.offset if argument.size else 0
-            encoder.setBuffer_offset_atIndex_(argument.block.handle, offset, index)
-            self._use(submission, argument, written)
-        elif argument is not None:
-            encoder.setBytes_length_atIndex_(argument, len(argument), index)
-        else:  # otherwise the encoder keeps what an earlier kernel bound
-            encoder.setBuffer_offset_atIndex_(None, 0, index)
 
     def _use(self, submission: Submission, buffer: Buffer, written: bool) -> None:
         block = buffer.block
@@ -431,17 +419,14 @@ class _Encoding:
         try:
             return self._queue._current()
         except BaseException:
-            self._end()
+            self.__exit__(None, None, None)
             raise
 
-    def _end(self) -> None:
+    def __exit__(self, kind: object, problem: BaseException | None, trace: object) -> None:
         self._pool.__exit__(None, None, None)
         self._queue._lock.release()
         UNINTERRUPTED.end()
-
-    def __exit__(self, kind: object, problem: BaseException | None, trace: object) -> None:
-        self._end()
-        if isinstance(problem, CallError):
+        if problem is not None and isinstance(problem, CallError):
             raise error_of(problem, f"{self._name}: {problem}") from problem
 
 
@@ -460,6 +445,17 @@ def copy_bytes(commands: Any, buffers: Sequence[Buffer]) -> None:
 
 def _no_private_memory(buffer: Buffer) -> Any:
     raise DeviceError(f"{buffer!r} belongs to a queue without a context")
+
+
+def _bind(encoder: Any, argument: Argument, index: int) -> None:
+    if isinstance(argument, Buffer):
+        # Metal refuses an offset at the end of a buffer, where an empty part may start.
+        offset = argument.offset if argument.size else 0
+        encoder.setBuffer_offset_atIndex_(argument.block.handle, offset, index)
+    elif argument is not None:
+        encoder.setBytes_length_atIndex_(argument, len(argument), index)
+    else:  # otherwise the encoder keeps what an earlier kernel bound
+        encoder.setBuffer_offset_atIndex_(None, 0, index)
 
 
 def _check_group(pipeline: Pipeline, group: Size) -> None:

@@ -140,14 +140,20 @@ class Dispatch:
         return [x for x in self.arguments if isinstance(x, Buffer)]
 
     @property
-    def written(self) -> list[Buffer]:
-        """The buffers that the kernel may write: all, if reflection does not say."""
+    def accesses(self) -> list[tuple[Buffer, bool]]:
+        """The buffers among the arguments, and whether the kernel may write them: all, if
+        reflection does not say."""
         places = self.pipeline.written
         return [
-            x
+            (x, places is None or i in places)
             for i, x in enumerate(self.arguments)
-            if isinstance(x, Buffer) and (places is None or i in places)
+            if isinstance(x, Buffer)
         ]
+
+    @property
+    def written(self) -> list[Buffer]:
+        """The buffers that the kernel may write."""
+        return [buffer for buffer, written in self.accesses if written]
 
 
 @dataclass(frozen=True)
@@ -194,11 +200,8 @@ class Recorded:
 
 
 _recorder: ContextVar[Recorded | None] = ContextVar("recorder", default=None)
-
-
-def recorder() -> Recorded | None:
-    """The list that this thread's commands are appended to, if it records."""
-    return _recorder.get()
+recorder = _recorder.get
+"""The list that this thread's commands are appended to, if it records, else None."""
 
 
 @contextmanager

@@ -2,51 +2,42 @@
 
 from __future__ import annotations
 
-from lbrx.metal.buffer import Buffer
-from lbrx.metal.commands import Command
+from collections.abc import Sequence
 
-Ranges = dict[int, list[tuple[int, int]]]  # bytes, by block
+from lbrx.metal.buffer import Buffer
 
 
 class Hazards:
     """The byte ranges read and written since the last barrier."""
 
     def __init__(self) -> None:
-        self._read: Ranges = {}
-        self._written: Ranges = {}
+        # (start, end, whether it was written), by block
+        self._ranges: dict[int, list[tuple[int, int, bool]]] = {}
 
-    def admit(self, command: Command) -> bool:
-        """Add a command; returns whether it needs a barrier before it."""
-        used, written = command.buffers, command.written
-        waits = bool(self._read) and (
-            any(_meets(self._written, buffer) for buffer in used)
-            or any(_meets(self._read, buffer) for buffer in written)
-        )
+    def admit(self, accesses: Sequence[tuple[Buffer, bool]]) -> bool:
+        """Add a command that uses buffers, each with whether it writes it; returns whether the
+        command needs a barrier before it."""
+        ranges = self._ranges
+        waits = bool(ranges) and any(self._meets(buffer, writes) for buffer, writes in accesses)
         if waits:
-            self.clear()
-        for buffer in used:
-            _note(self._read, buffer)
-        for buffer in written:
-            _note(self._written, buffer)
+            ranges.clear()
+        for buffer, writes in accesses:
+            key, start = id(buffer.block), buffer.offset
+            own = (start, start + buffer.size, writes)
+            if key in ranges:
+                ranges[key].append(own)
+            else:
+                ranges[key] = [own]
         return waits
+
+    def _meets(self, buffer: Buffer, writes: bool) -> bool:
+        """Whether an earlier command touches the same bytes, and one of the two writes them."""
+        start, end = buffer.offset, buffer.offset + buffer.size
+        for first, last, written in self._ranges.get(id(buffer.block), ()):
+            if (written or writes) and start < last and first < end:
+                return True
+        return False
 
     def clear(self) -> None:
         """Forget all accesses: a barrier or the end of the encoder orders them."""
-        self._read.clear()
-        self._written.clear()
-
-
-def _meets(ranges: Ranges, buffer: Buffer) -> bool:
-    found = ranges.get(id(buffer.block))
-    if found is None:
-        return False
-    start, end = buffer.offset, buffer.offset + buffer.size
-    return any(start < b and a < end for a, b in found)
-
-
-def _note(ranges: Ranges, buffer: Buffer) -> None:
-    key, start = id(buffer.block), buffer.offset
-    if key in ranges:
-        ranges[key].append((start, start + buffer.size))
-    else:
-        ranges[key] = [(start, start + buffer.size)]
+        self._ranges.clear()

@@ -12,20 +12,31 @@ import math
 import threading
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import cache
+from types import ModuleType
 from typing import Any
 
-from lbrx import dtype as dt
 from lbrx import shape as sh
 from lbrx.interrupt import UNINTERRUPTED
-from lbrx.kernels.registry import DEFAULT, policy
+from lbrx.kernels.registry import DEFAULT, Policy, policy
 from lbrx.metal import Buffer
-from lbrx.ops import TABLE, Attributes, Op, Spec
-from lbrx.shape import Shape
+from lbrx.ops import Attributes, Op, Spec
 from lbrx.storage import Array, Bytes, MetalStorage, NumberStorage, Storage, Unrealised
 
 # Held while nodes are created or computed: tensors may be used by several threads.
 LOCK = threading.RLock()
+
+
+class Signature:
+    """An operation with its attributes and the shapes and dtypes of its operands: one object for
+    all nodes that agree in these, so that `is` compares them."""
+
+    __slots__ = ("layouts", "op", "outputs")
+
+    def __init__(self, op: Op, outputs: tuple[Spec, ...]) -> None:
+        self.op = op
+        self.outputs = outputs
+        self.layouts = [sh.contiguous(spec.shape) for spec in outputs]
 
 
 class Node:
@@ -33,23 +44,24 @@ class Node:
 
     __slots__ = (
         *("__weakref__", "attributes", "depth", "inputs", "key"),
-        *("op", "outputs", "pending", "policy"),
+        *("op", "outputs", "pending", "policy", "signature"),
     )
 
     def __init__(
         self,
         key: object,
-        op: Op,
+        signature: Signature,
         inputs: tuple[Array | None, ...],
         attributes: Attributes,
-        outputs: tuple[Spec, ...],
+        policy: Policy,
     ) -> None:
         self.key = key
-        self.op = op
+        self.signature = signature
+        self.op = signature.op
         self.inputs = inputs
         self.attributes = attributes
-        self.outputs = outputs
-        self.policy = policy()
+        self.outputs = signature.outputs
+        self.policy = policy
         self.pending: list[weakref.ref[Pending]] = []
         self.depth = 1
         for node in self.below():
@@ -115,40 +127,74 @@ _nodes: weakref.WeakValueDictionary[object, Node] = weakref.WeakValueDictionary(
 
 def add(op: Op, inputs: Sequence[Array | None], attributes: Attributes) -> tuple[Array, ...]:
     """The pending results of an operation. Raises if its operands are not valid."""
-    specs = tuple(None if x is None else (x.layout.shape, x.dtype.name) for x in inputs)
-    given = tuple(attributes.items())
-    outputs = _inferred(op.name, specs, given)
-    own = policy()
+    signature, own = _signature(op, inputs, attributes), policy()
+    # Pending nodes with the same key compute the same. All of its parts are hashed by C.
+    key: list[object] = [signature, None if own is DEFAULT else own]
+    for x in inputs:
+        if x is not None:
+            storage, layout = x.storage, x.layout
+            if _is_number(storage):
+                key.append(x.numpy().tobytes())
+            else:
+                key += (id(storage), layout.strides, layout.offset)
     with LOCK:
-        # Pending nodes with the same key compute the same.
-        key = (
-            op.name,
-            tuple(None if x is None else identity(x) for x in inputs),
-            given,
-            None if own is DEFAULT else own,
-        )
-        node = _nodes.get(key)
+        known = tuple(key)
+        node = _nodes.get(known)
         if node is None:
-            node = _nodes[key] = Node(key, op, tuple(inputs), attributes, outputs)
+            node = _nodes[known] = Node(known, signature, tuple(inputs), attributes, own)
         return tuple(
-            Array(pending_of(node, i), sh.contiguous(spec.shape), spec.dtype)
-            for i, spec in enumerate(outputs)
+            [
+                Array(pending_of(node, i), layout, spec.dtype)
+                for i, (layout, spec) in enumerate(
+                    zip(signature.layouts, signature.outputs, strict=True)
+                )
+            ]
         )
 
 
-@lru_cache(sh.KNOWN)
-def _inferred(
-    op: str, specs: tuple[tuple[Shape, str] | None, ...], attributes: tuple[tuple[str, Any], ...]
-) -> tuple[Spec, ...]:
-    given = [None if spec is None else Spec(spec[0], dt.parse(spec[1])) for spec in specs]
-    return TABLE[op].infer(given, dict(attributes))
+_signatures: dict[tuple[object, ...], Signature] = {}
+
+
+def _signature(op: Op, inputs: Sequence[Array | None], attributes: Attributes) -> Signature:
+    """What a call has in common with others. Raises if operands or attributes are not valid."""
+    key: list[object] = [op, exact(attributes) if attributes else None]
+    for x in inputs:
+        if x is None:
+            key.append(None)
+        else:
+            key += (x.layout.shape, x.dtype.name)
+    known = tuple(key)
+    found = _signatures.get(known)
+    if found is None:
+        specs = [None if x is None else Spec(x.layout.shape, x.dtype) for x in inputs]
+        found = Signature(op, op.infer(specs, attributes))
+        if len(_signatures) >= sh.KNOWN:
+            _signatures.clear()
+        _signatures[known] = found
+    return found
+
+
+def exact(attributes: Attributes) -> tuple[object, ...]:
+    """Attributes as a key that tells apart what Python finds equal: 1, 1.0 and True, 0.0 and
+    -0.0."""
+    return tuple([(name, _exact(value)) for name, value in attributes.items()])
+
+
+def _exact(value: Any) -> object:
+    if isinstance(value, tuple):
+        return tuple(map(_exact, value))
+    return type(value), repr(value) if isinstance(value, float) else value
+
+
+def _is_number(storage: Storage) -> bool:
+    """Whether an operand on the host is compared by its value."""
+    return storage.device == "cpu" and not isinstance(storage, NumberStorage)
 
 
 def identity(array: Array) -> object:
-    """A key for an operand: host numbers are compared by value, other storages by identity. It has
-    only parts that are hashed by C."""
+    """A key for an operand: host numbers are compared by value, other storages by identity."""
     storage, layout = array.storage, array.layout
-    if storage.device == "cpu" and not isinstance(storage, NumberStorage):
+    if _is_number(storage):
         return array.dtype.name, array.numpy().tobytes(), layout.shape
     return id(storage), layout.shape, layout.strides, layout.offset, array.dtype.name
 
@@ -195,11 +241,13 @@ def node_of(array: Array) -> Node | None:
     return storage.node if isinstance(storage, Pending) else None
 
 
-def in_order(targets: Iterable[Node]) -> list[Node]:
+def in_order(targets: Sequence[Node]) -> list[Node]:
     """The targets and the nodes that they depend on, each after its inputs. The deepest input comes
     first, so that the results of the others do not occupy memory meanwhile."""
+    if len(targets) == 1 and not targets[0].below():
+        return [*targets]
     order: dict[Node, None] = {}
-    stack: list[tuple[Node, bool]] = [(node, False) for node in reversed(list(targets))]
+    stack: list[tuple[Node, bool]] = [(node, False) for node in reversed(targets)]
     while stack:
         node, expanded = stack.pop()
         if node in order:
@@ -226,9 +274,15 @@ def nodes_of(storages: Iterable[Storage]) -> list[Node]:
 
 def realise(storages: Iterable[Storage]) -> None:
     """Encode the computation of those storages that are pending; does not wait for the device."""
-    from lbrx.scheduler.dispatcher import run  # avoids a cycle
-
     with UNINTERRUPTED, LOCK:
         nodes = nodes_of(storages)
         if nodes:
-            run(nodes)
+            _dispatcher().run(nodes)
+
+
+@cache
+def _dispatcher() -> ModuleType:
+    """What runs graphs: an import at the top would be a cycle."""
+    from lbrx.scheduler import dispatcher
+
+    return dispatcher

@@ -311,7 +311,7 @@ class _List:
             for place, length in enumerate(command.threadgroup_memory):
                 slot.setThreadgroupMemoryLength_atIndex_(length, place)
             slot.concurrentDispatchThreads_threadsPerThreadgroup_(*command.sizes)
-            if hazards.admit(command):
+            if hazards.admit(command.accesses):
                 slot.setBarrier()
         self.bound = [None] * len(self.open)
 

@@ -14,7 +14,6 @@ from typing import Any
 from lbrx import env
 from lbrx.kernels import registry
 from lbrx.metal import Buffer
-from lbrx.ops import Attributes
 from lbrx.scheduler.graph import Node, Pending
 from lbrx.storage import Array, MetalCache, MetalStorage, NumberStorage
 
@@ -41,15 +40,9 @@ def structure_of(order: Sequence[Node], targets: Sequence[Node]) -> GraphStructu
     key: list[object] = [len(order), *(number[node] for node in targets)]
     for node in order:
         policy = node.policy
-        key += (
-            node.op,
-            exact(node.attributes) if node.attributes else None,
-            None if policy is registry.DEFAULT else policy,
-            len(node.inputs),
-        )
+        key += (node.signature, None if policy is registry.DEFAULT else policy)
         for array in node.inputs:
             if array is None:
-                key.append(None)
                 continue
             storage, layout = array.storage, array.layout
             if isinstance(storage, Pending) and storage.node is not None:
@@ -58,22 +51,10 @@ def structure_of(order: Sequence[Node], targets: Sequence[Node]) -> GraphStructu
                 place = leaves.place(array)
             if place is None:
                 return None
-            key += (place, array.dtype.name, layout.shape, layout.strides, layout.offset)
+            key += (place, layout.strides, layout.offset)
     key += leaves.facts
     key += (env.kernel_setting(), env.fusion(), registry.generation())
     return GraphStructure(tuple(key), leaves.storages)
-
-
-def exact(attributes: Attributes) -> tuple[object, ...]:
-    """Attributes as a key that tells apart what Python finds equal: 1, 1.0 and True, 0.0 and
-    -0.0."""
-    return tuple((name, _exact(value)) for name, value in attributes.items())
-
-
-def _exact(value: Any) -> object:
-    if isinstance(value, tuple):
-        return tuple(map(_exact, value))
-    return type(value), repr(value) if isinstance(value, float) else value
 
 
 class _Leaves:

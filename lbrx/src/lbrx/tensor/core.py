@@ -493,7 +493,7 @@ def calls(name: str, *values: Any, **attributes: Any) -> tuple[Any, ...]:
             k: float(v) if isinstance(v, TracedNumber) else v for k, v in attributes.items()
         }
     results = devices.get(device).run(op, arrays, op.bind(attributes))
-    return tuple(Tensor(array) for array in results)
+    return tuple([Tensor(array) for array in results])
 
 
 def apply(name: str, *operands: Any, **attributes: Any) -> Any:
