@@ -1,13 +1,17 @@
-"""The scheduler's speed: fusion against memcpy, library kernels and no fusion; replay; profiling.
+"""The scheduler's speed: fusion against memcpy, library kernels and no fusion; replay; profiling;
+the time of one small operation beside torch's, where torch is installed.
 
 Ratios within one run, sides interleaved, the median of the rounds. Run on a quiet machine:
-    python lbrx/benchmarks/scheduler_speed.py
+    python lbrx/benchmarks/scheduler_speed.py [PART ...]
+where a part is the name of a function below, such as `overhead`; all by default.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import statistics
+import sys
 import time
 from collections.abc import Callable
 
@@ -144,8 +148,50 @@ def profiling() -> None:
     print(f"profiling a graph of large kernels costs {cost:+.1%} (goal under 5%)")
 
 
+def microseconds(function: Callable[[], object], calls: int = 20, rounds: int = 100) -> float:
+    """The least time of a call, by the mean of a few: others that use the machine lengthen it."""
+
+    def several() -> None:
+        for _ in range(calls):
+            function()
+
+    several()
+    return min(seconds(several) for _ in range(rounds)) / calls * 1e6
+
+
+def overhead() -> None:
+    """The time of operations so small that only the host's part counts, and of one sum."""
+    values = {side: rng.standard_normal((side, side)).astype("f4") for side in (4, 2048)}
+    small, large = (lbrx.tensor(v, device="metal") for v in values.values())
+    twice = lbrx.compile(lambda x: x + x)
+    ours: dict[str, Callable[[], object]] = {
+        "x + x, 4x4": lambda: (small + small).numpy(),
+        "x.sum(), 4x4": lambda: small.sum().numpy(),
+        "x.sum(), 2048x2048": lambda: large.sum().numpy(),
+        "a chain of 5 operations, 4x4": lambda: ((small * 2.0 + small).exp() @ small).sum().item(),
+        "x + x, 4x4, replayed": lambda: twice(small).numpy(),
+    }
+    peer: dict[str, Callable[[], object]] = {}
+    with contextlib.suppress(ModuleNotFoundError):
+        import torch
+
+        one, many = (torch.from_numpy(v) for v in values.values())
+        peer = {
+            "x + x, 4x4": lambda: (one + one).numpy(),
+            "x.sum(), 4x4": lambda: one.sum().numpy(),
+            "x.sum(), 2048x2048": lambda: many.sum().numpy(),
+            "a chain of 5 operations, 4x4": lambda: ((one * 2.0 + one).exp() @ one).sum().item(),
+        }
+    for name, function in ours.items():
+        beside = f", torch {microseconds(peer[name]):.1f}" if name in peer else ""
+        print(f"{name}: {microseconds(function):.0f} us{beside}")
+    built = microseconds(lambda: small + small)
+    print(f"x + x, 4x4, without its values: {built:.0f} us")
+
+
+PARTS = {part.__name__: part for part in (fusion, rounding, replay, profiling, overhead)}
+
+
 if __name__ == "__main__":
-    fusion()
-    rounding()
-    replay()
-    profiling()
+    for chosen in sys.argv[1:] or PARTS:
+        PARTS[chosen]()
