@@ -107,7 +107,7 @@ DIFFERENT = {
     "layout": lambda x, y: [x[:, ::2] + y[:, ::2], x.T + y.T, x[1:] + y[1:], x[1:] + y[:-1]],
     "shape": lambda x, y: [x.reshape(6, 4) + y.reshape(6, 4), x.flatten() + y.flatten()],
     "dtype": lambda x, y: [x + lbrx.ones((4, 6), dtype="float16", device="metal")],
-    "number": lambda x, y: [x + 1.0, x + 2.0, x + 0.0, x + -0.0],
+    "numbers": lambda x, y: [x + 1.0, x * 2.0 + 2.0, x * 2.0 + 3.0],
     "attribute": lambda x, y: [x.sum(axis=0), x.sum(axis=1), x.sum(), x.sum(axis=0, keepdims=True)],
     "targets": lambda x, y: [(x + y).exp()],
     "storage": lambda x, y: [x[2:] + lbrx.tensor(np.ones((2, 6), np.float32), device="metal")],
@@ -159,6 +159,28 @@ def test_the_key_has_the_alignment_of_memory():
     for _ in range(TIMES):  # and each is computed where it is
         for array in (aligned, shifted):
             np.testing.assert_allclose(Tensor(array).exp().numpy(), np.e, rtol=1e-6)
+
+
+def test_numbers_may_differ():
+    x = tensor(4, 6)
+    keys = set()
+    for number in (1.0, 2.5, 0.0, -0.0, 3, True, np.float32(0.1)):
+        keys.add(key(x * number + 1.5))
+        got, wanted = (x * number + 1.5).numpy(), x.numpy() * np.float32(number) + np.float32(1.5)
+        np.testing.assert_array_equal(got, wanted)
+        zero = (lbrx.zeros(3, device="metal") * number).numpy()  # shows the sign
+        np.testing.assert_array_equal(np.signbit(zero), np.signbit(np.zeros(3) * number))
+    assert len(keys) == 1
+    assert KNOWN.prepared >= 1
+
+
+def test_numbers_that_the_host_looks_at_are_looked_at_every_time():
+    x = tensor(5, 3)
+    for n in range(TIMES):
+        got = x.take(lbrx.tensor(n, device="cpu"), axis=0)
+        np.testing.assert_array_equal(got.numpy(), x.numpy()[n])
+    with pytest.raises(IndexError, match="index 5 is beyond an axis of 5"):
+        x.take(lbrx.tensor(5, device="cpu"), axis=0).numpy()
 
 
 def test_a_cache_is_not_other_memory():
@@ -283,19 +305,19 @@ def test_traced_inputs_and_numbers_have_no_key():
 
 def test_the_number_of_nodes_that_are_remembered_is_bounded():
     known, gpu = KnownGraphs(most_nodes=10), context()
-    used = GraphStructure(("used",), [])
+    used = GraphStructure(("used",), [], [])
     for n in range(100):
         known.appeared(gpu, used, 2)
-        known.appeared(gpu, GraphStructure((n,), []), 3)
+        known.appeared(gpu, GraphStructure((n,), [], []), 3)
         assert sum(each.nodes for each in known._known.values()) <= 10
     assert known.appeared(gpu, used, 2).wants_preparation  # was never dropped
-    known.appeared(gpu, GraphStructure(("large",), []), 50)
+    known.appeared(gpu, GraphStructure(("large",), [], []), 50)
     assert len(known) == 1
 
 
 def test_another_context_prepares_anew():
     known = KnownGraphs()
-    structure = GraphStructure(("a",), [])
+    structure = GraphStructure(("a",), [], [])
     first, second = context(), lbrx.metal.Context()
     assert not known.appeared(first, structure, 1).repeated
     assert known.appeared(first, structure, 1).repeated

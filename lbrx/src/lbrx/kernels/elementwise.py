@@ -302,10 +302,10 @@ def is_host(array: Array) -> bool:
 
 def constant(array: Array) -> bytes:
     """A host scalar's bytes; a replay can change those of a traced number."""
-    data = np.ascontiguousarray(array.numpy()).tobytes()
-    if isinstance(array.storage, NumberStorage):
-        return NumberSlot.of(data, array.storage.number, array.dtype.numpy)
-    return data
+    storage = array.storage
+    if isinstance(storage, NumberStorage):
+        return NumberSlot.of(storage.argument, storage.number, array.dtype.numpy)
+    return np.ascontiguousarray(array.numpy()).tobytes()
 
 
 def needs_wide(layouts: Sequence[Layout]) -> bool:

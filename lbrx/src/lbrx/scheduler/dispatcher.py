@@ -60,9 +60,9 @@ def run(targets: Sequence[Node]) -> None:
         return
     known = KNOWN.appeared(gpu, structure, len(order))
     if known.prepared is not None:
-        known.prepared.run(gpu, order, structure.leaves)
+        known.prepared.run(gpu, order, structure)
     elif known.wants_preparation:
-        watched = Preparation(order, structure.leaves)
+        watched = Preparation(order, structure)
         structure.leaves.clear()
         with watching(watched):
             _run_planned(gpu, order, targets)

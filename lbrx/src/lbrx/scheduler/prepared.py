@@ -2,8 +2,9 @@
 
 A graph that appears for the second time is watched as its kernels are encoded. What it takes from
 the pool and which commands it runs become a list of actions on numbered slots, of which the first
-hold the memory of the graph's leaves. Later graphs of the same structure run the actions. Slots are
-emptied after their last use, so that memory returns to the pool as early as without a list.
+hold the memory of the graph's leaves. Later graphs of the same structure run the actions with their
+own leaves and numbers. Slots are emptied after their last use, so that memory returns to the pool
+as early as without a list.
 """
 
 from __future__ import annotations
@@ -12,12 +13,16 @@ import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
+from lbrx import shape as sh
 from lbrx.kernels.arrays import storage_buffer
 from lbrx.metal import Buffer, Context
-from lbrx.metal.commands import Argument, Command, Dispatch, Encoded
+from lbrx.metal.commands import Argument, Command, Dispatch, Encoded, NumberSlot
+from lbrx.metal.watching import unrepeatable
 from lbrx.scheduler.graph import Node, settle
-from lbrx.scheduler.structure import GraphStructure
-from lbrx.storage import MetalStorage, Storage
+from lbrx.scheduler.structure import GraphStructure, number_of
+from lbrx.storage import Array, Bytes, MetalStorage, NumberStorage, Storage
 
 MOST_NODES = 1 << 14  # of all remembered graphs together
 
@@ -28,16 +33,17 @@ MOST_NODES = 1 << 14  # of all remembered graphs together
 class Frame:
     """A graph that is being computed."""
 
-    __slots__ = ("gpu", "leaves", "nodes", "slots")
+    __slots__ = ("gpu", "leaves", "nodes", "numbers", "slots")
 
     def __init__(
-        self, gpu: Context, nodes: Sequence[Node], leaves: Sequence[MetalStorage], slots: int
+        self, gpu: Context, nodes: Sequence[Node], structure: GraphStructure, slots: int
     ) -> None:
         self.gpu = gpu
         self.nodes: list[Node | None] = [*nodes]
-        self.leaves: list[MetalStorage | None] = [*leaves]
-        self.slots: list[Buffer | None] = [storage_buffer(leaf) for leaf in leaves]
-        self.slots += [None] * (slots - len(leaves))
+        self.leaves: list[MetalStorage | None] = [*structure.leaves]
+        self.numbers = structure.numbers
+        self.slots: list[Buffer | None] = [storage_buffer(leaf) for leaf in structure.leaves]
+        self.slots += [None] * (slots - len(self.slots))
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,15 +81,18 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Encodes a kernel whose arguments at `places` are parts of slots."""
+    """Encodes a kernel, of whose arguments some are parts of slots and some are numbers."""
 
     command: Dispatch
     places: tuple[tuple[int, Part], ...]
+    numbers: tuple[tuple[int, int], ...]
 
     def run(self, frame: Frame) -> None:
         arguments = [*self.command.arguments]
         for place, part in self.places:
             arguments[place] = part.of(frame)
+        for place, number in self.numbers:
+            arguments[place] = frame.numbers[number][0]
         frame.gpu.queue.run(self.command.with_arguments(tuple(arguments)))
 
     @property
@@ -165,11 +174,11 @@ class PreparedGraph:
     actions: tuple[Action, ...]
     slots: int
 
-    def run(self, gpu: Context, nodes: list[Node], leaves: list[MetalStorage]) -> None:
-        """Compute a graph. The lists are emptied, so that memory is freed on the way."""
-        frame = Frame(gpu, nodes, leaves, self.slots)
+    def run(self, gpu: Context, nodes: list[Node], structure: GraphStructure) -> None:
+        """Compute a graph. Lists of nodes and leaves are emptied, so that memory is freed early."""
+        frame = Frame(gpu, nodes, structure, self.slots)
         nodes.clear()
-        leaves.clear()
+        structure.leaves.clear()
         for action in self.actions:
             action.run(frame)
 
@@ -177,14 +186,32 @@ class PreparedGraph:
 # ---- preparing ----
 
 
+class GraphNumber(NumberStorage):
+    """A number of a graph that is being prepared. Only commands may use its value, where another
+    graph's number takes its place."""
+
+    def host(self) -> Bytes:
+        """Its bytes, which the host decides something by, or copies to the device."""
+        unrepeatable()
+        return super().host()
+
+
 class Preparation:
     """Watches the first evaluation that is prepared for others. Holds no memory."""
 
-    def __init__(self, nodes: Sequence[Node], leaves: Sequence[MetalStorage]) -> None:
+    def __init__(self, nodes: Sequence[Node], structure: GraphStructure) -> None:
         self._actions: list[Action] = []
         self._nodes = {id(node): i for i, node in enumerate(nodes)}
+        leaves = structure.leaves
         self._leaves = {id(leaf): i for i, leaf in enumerate(leaves)}
         self._slots = len(leaves)
+        self._numbers = {
+            number: GraphNumber(np.frombuffer(number[0], np.uint8), i)
+            for i, number in enumerate(structure.numbers)
+        }
+        if self._numbers:
+            for node in nodes:
+                node.inputs = tuple(map(self._opened, node.inputs))
         # The ranges of a block that slots hold now, each as a part of the block.
         self._ranges: dict[int, list[Part]] = {}
         for i, leaf in enumerate(leaves):
@@ -192,6 +219,12 @@ class Preparation:
             held = self._ranges.setdefault(id(buffer.block), [])
             held.append(Part(i, buffer.offset, buffer.size))
         self._refused = False
+
+    def _opened(self, array: Array | None) -> Array | None:
+        """An operand, with a number whose place in commands is known if it is one."""
+        if array is None or array.storage.device != "cpu":
+            return array
+        return Array(self._numbers[number_of(array)], sh.contiguous(()), array.dtype)
 
     def allocated(self, buffer: Buffer, label: str) -> None:
         """A buffer was taken from the pool: from here on its block is this slot's."""
@@ -212,12 +245,15 @@ class Preparation:
         command.label, command.sizes  # noqa: B018 - computed once for all copies
         constant: list[Argument] = []
         places: list[tuple[int, Part]] = []
+        numbers: list[tuple[int, int]] = []
         for i, argument in enumerate(command.arguments):
+            constant.append(None if isinstance(argument, Buffer | NumberSlot) else argument)
             if isinstance(argument, Buffer):
                 places.append((i, self._part(argument)))
-                argument = None
-            constant.append(argument)
-        self._actions.append(Launch(command.with_arguments(tuple(constant)), tuple(places)))
+            elif isinstance(argument, NumberSlot):
+                numbers.append((i, argument.number))
+        static = command.with_arguments(tuple(constant))
+        self._actions.append(Launch(static, tuple(places), tuple(numbers)))
 
     def refuse(self) -> None:
         """What is watched cannot be repeated."""

@@ -17,16 +17,19 @@ from lbrx.metal import Buffer
 from lbrx.scheduler.graph import Node, Pending
 from lbrx.storage import Array, MetalCache, MetalStorage, NumberStorage
 
+Number = tuple[bytes, str]  # a value's bytes and dtype
 ALIGNMENT = 256  # bytes: kernels look at places in memory modulo divisors of it
 
 
 @dataclass(frozen=True)
 class GraphStructure:
-    """Graphs with equal keys are computed by the same commands on other leaves."""
+    """Graphs with equal keys are computed by the same commands on other leaves and numbers."""
 
     key: tuple[object, ...]
     leaves: list[MetalStorage]
     """The memory that the graph reads, each storage once, in order of first use."""
+    numbers: list[Number]
+    """The operands on the host, each value once."""
 
 
 def structure_of(order: Sequence[Node], targets: Sequence[Node]) -> GraphStructure | None:
@@ -54,7 +57,12 @@ def structure_of(order: Sequence[Node], targets: Sequence[Node]) -> GraphStructu
             key += (place, layout.strides, layout.offset)
     key += leaves.facts
     key += (env.kernel_setting(), env.fusion(), registry.generation())
-    return GraphStructure(tuple(key), leaves.storages)
+    return GraphStructure(tuple(key), leaves.storages, [*leaves.numbers])
+
+
+def number_of(array: Array) -> Number:
+    """An operand on the host, which is always a scalar."""
+    return array.numpy().tobytes(), array.dtype.name
 
 
 class _Leaves:
@@ -63,17 +71,19 @@ class _Leaves:
     def __init__(self) -> None:
         self.storages: list[MetalStorage] = []
         self.facts: list[object] = []
+        self.numbers: dict[Number, int] = {}
         self._known: dict[int, int] = {}  # by the storage's id
 
     def place(self, array: Array) -> object:
-        """What stands for an array that is not a node's: the value of a number on the host, or
-        the number of a leaf. None for memory that commands may not read as it is."""
+        """What stands for an array that is not a node's: its place among the leaves or the numbers.
+        None for memory that commands may not read as it is."""
         storage = array.storage
         found: Any = storage.storage if isinstance(storage, Pending) else storage
         kind = type(found)
         if kind is not MetalStorage and kind is not MetalCache:
-            host = found.device == "cpu" and kind is not NumberStorage
-            return array.numpy().tobytes() if host else None
+            if found.device != "cpu" or isinstance(found, NumberStorage):
+                return None
+            return self.numbers.setdefault(number_of(array), len(self.numbers))
         place = self._known.get(id(found))
         if place is None:
             place = self._known[id(found)] = len(self.storages)
@@ -85,4 +95,5 @@ class _Leaves:
                 *(block.private, block.source is None),
             )
         # Whether a storage was pending decides which kernels are grouped.
-        return -1 - place, found is storage  # places of nodes are not negative
+        # Places of nodes are pairs that are not negative, those of numbers are no pairs.
+        return -1 - place, found is storage

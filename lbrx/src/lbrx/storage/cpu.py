@@ -73,6 +73,11 @@ class NumberStorage(CpuStorage):
         super().__init__(data)
         self.number = number  # its index among the numbers of the replay
 
+    @property
+    def argument(self) -> bytes:
+        """Its bytes, for an argument of a command whose value may change."""
+        return self._data.tobytes()
+
 
 @contextmanager
 def enough_memory(nbytes: int) -> Iterator[None]:
