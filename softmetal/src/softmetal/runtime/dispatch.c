@@ -227,6 +227,6 @@ void sm_run_dispatch(sm_worker *worker, sm_submission *submission, const sm_disp
     sm_report_fault(submission, kernel, job.job.fault, worker->pool->timeout);
     return;
   }
-  double elapsed = (double)(sm_now() - job.job.start) * (atomic_load(&job.job.helpers) + 1);
-  learn(kernel, cost, elapsed / threads);
+  double worked = (double)(sm_now() - job.job.start) + job.job.others;
+  learn(kernel, cost, worked / threads);
 }

@@ -7,12 +7,9 @@
 
 #include "runtime.h"
 
-#define GATE_OPEN 0x80000000u
-#define GATE_AWAITED 0x40000000u /* the stream sleeps until the last helper leaves */
-
 enum {
   WAKE_NS = 12000,   /* a job with a longer estimate is shared at once, */
-  AWAKE_NS = 4000,   /* or with this estimate if no helper sleeps */
+  AWAKE_NS = 6000,   /* or with this estimate if no helper sleeps */
   LATE_NS = 8000,    /* a job that has run longer is shared then */
   LONG_NS = 500000,  /* from this estimate on, helpers are moved to other processors, */
   APART_NS = 100000000, /* once in this time */
@@ -137,32 +134,41 @@ static void run_chunk(sm_worker *worker, sm_job *job, sm_u64 chunk) {
   sm_checkpoint(worker);
 }
 
-static void run_shares(sm_worker *worker, sm_job *job) {
+/* Whether the thread had a chunk to run. */
+static bool run_shares(sm_worker *worker, sm_job *job) {
   sm_u64 chunk;
-  while (!atomic_load_explicit(&job->faults, memory_order_relaxed) &&
-         take(worker->pool, worker->place, &chunk))
+  bool any = false;
+  for (; !atomic_load_explicit(&job->faults, memory_order_relaxed) &&
+         take(worker->pool, worker->place, &chunk);
+       any = true)
     run_chunk(worker, job, chunk);
+  return any;
 }
 
 static void help(sm_worker *worker, sm_job *job) {
+  sm_pool *pool = worker->pool;
   if (job->prepare && job->prepare(worker, job)) return; /* the other workers do its part */
-  atomic_fetch_add_explicit(&job->helpers, 1, memory_order_relaxed);
   atomic_store_explicit(&worker->since, job->start, memory_order_relaxed);
   sm_current_log = job->log;
-  run_shares(worker, job);
+  sm_u64 start = sm_now();
+  if (run_shares(worker, job)) pool->shares[worker->place].worked = sm_now() - start;
   atomic_store_explicit(&worker->since, 0, memory_order_relaxed);
 }
 
-/* Enters the open job, if there is one. The job stays valid until `leave`. */
-static bool enter(sm_pool *pool) {
-  unsigned gate = atomic_load(&pool->gate);
-  while (gate & GATE_OPEN)
-    if (atomic_compare_exchange_weak(&pool->gate, &gate, gate + 1)) return true;
-  return false;
+static void leave(sm_pool *pool, sm_share *share) {
+  atomic_store(&share->inside, 0);
+  if (atomic_load(&pool->awaited)) sm_futex_wake(&share->inside, 1);
 }
 
-static void leave(sm_pool *pool) {
-  if (atomic_fetch_sub(&pool->gate, 1) == GATE_AWAITED + 1) sm_futex_wake(&pool->gate, 1);
+/* Enters the open job, if there is one. The job stays valid until `leave`: a helper says that it is
+   inside before it looks whether the job is open, and the stream closes the job before it looks who
+   is inside. Each helper says so on a cache line of its own, since 15 helpers that count themselves in
+   one place wait for each other. */
+static bool enter(sm_pool *pool, sm_share *share) {
+  atomic_store(&share->inside, 1);
+  if (atomic_load(&pool->open)) return true;
+  leave(pool, share);
+  return false;
 }
 
 /* ---- waiting and waking ---------------------------------------------------------------------- */
@@ -216,9 +222,10 @@ static void *helper_main(void *argument) {
     seen = await_generation(worker, seen);
     atomic_store(&worker->activity, SM_BUSY);
     sm_checkpoint(worker);
-    if (!enter(pool)) continue;
+    sm_share *share = &pool->shares[worker->place];
+    if (!enter(pool, share)) continue;
     help(worker, pool->job);
-    leave(pool);
+    leave(pool, share);
   }
   return NULL;
 }
@@ -248,7 +255,7 @@ static bool open_job(sm_pool *pool, sm_job *job, sm_u64 first, double estimate) 
   if (estimate > LONG_NS) keep_apart(pool);
   pool->job = job;
   divide(pool, first, job->chunks);
-  atomic_store(&pool->gate, GATE_OPEN);
+  atomic_store_explicit(&pool->open, true, memory_order_release);
   atomic_fetch_add(&pool->generation, 1);
   unsigned sleepers = atomic_load(&pool->sleepers), awake = pool->threads - 1 - sleepers;
   sm_u64 wanted = job->chunks - first - 1;
@@ -257,22 +264,28 @@ static bool open_job(sm_pool *pool, sm_job *job, sm_u64 first, double estimate) 
   return true;
 }
 
-static void close_job(sm_pool *pool) {
-  unsigned gate = atomic_fetch_and(&pool->gate, ~GATE_OPEN) & ~GATE_OPEN;
-  while (gate && sm_spin(pool, &pool->gate, gate, false)) gate = atomic_load(&pool->gate);
-  if (gate) {
-    gate = atomic_fetch_or(&pool->gate, GATE_AWAITED) | GATE_AWAITED;
-    for (; gate != GATE_AWAITED; gate = atomic_load(&pool->gate))
-      sm_futex_wait(&pool->gate, gate, ~(sm_u64)0);
-    atomic_store(&pool->gate, 0);
+/* Waits for the helpers inside. */
+static void close_job(sm_pool *pool, sm_job *job) {
+  sm_u64 start = sm_now();
+  atomic_store(&pool->open, false);
+  for (unsigned i = 1; i < pool->threads; i++) {
+    sm_share *share = &pool->shares[i];
+    if (atomic_load(&share->inside) && !sm_spin(pool, &share->inside, 1, false)) {
+      atomic_store(&pool->awaited, true);
+      while (atomic_load(&share->inside)) sm_futex_wait(&share->inside, 1, ~(sm_u64)0);
+      atomic_store(&pool->awaited, false);
+    }
+    job->others += (double)share->worked;
+    share->worked = 0;
   }
+  job->others -= (double)(sm_now() - start);
   atomic_store(&pool->busy, 0);
 }
 
 static bool share(sm_worker *worker, sm_job *job, sm_u64 first, double estimate) {
   if (!open_job(worker->pool, job, first, estimate)) return false;
   run_shares(worker, job);
-  close_job(worker->pool);
+  close_job(worker->pool, job);
   return true;
 }
 
@@ -299,6 +312,7 @@ SM_EXPORT sm_pool *softmetal_new_pool(unsigned threads, sm_u64 timeout) {
   memset(pool, 0, sizeof *pool);
   pool->helpers = calloc(threads, sizeof *pool->helpers);
   pool->shares = aligned_alloc(_Alignof(sm_share), threads * sizeof *pool->shares);
+  if (pool->shares) memset(pool->shares, 0, threads * sizeof *pool->shares);
   pool->patience = SPIN_NS;
   pool->avoided = -1;
   pool->timeout = timeout;

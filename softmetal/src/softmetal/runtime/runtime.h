@@ -142,7 +142,7 @@ struct sm_job {
   sm_u64 chunks;
   enum sm_activity activity;
   const char *_Atomic error; /* static text, set by a chunk that failed */
-  atomic_uint helpers;       /* pool threads that took part */
+  double others; /* nanoseconds that helpers worked, less those that the stream waited for them */
   atomic_bool faults;        /* a chunk's kernel was left */
   sm_fault fault;            /* why, for the first of them */
   sm_u64 start;              /* when it began, 0 if it has no time limit */
@@ -152,6 +152,8 @@ struct sm_job {
    half. On cache lines of its own: neighbours fetch lines in pairs. */
 typedef struct sm_share {
   _Alignas(128) _Atomic sm_u64 chunks;
+  _Alignas(128) atomic_uint inside; /* its helper is about to enter the open job, or in it */
+  sm_u64 worked;                    /* nanoseconds that it had chunks of the job */
 } sm_share;
 
 struct sm_pool {
@@ -160,16 +162,17 @@ struct sm_pool {
   sm_mirrors mirrors; /* shared buffers, where the device has its own memory */
   sm_worker **helpers;
   cpu_set_t processors; /* that this process may use */
-  sm_job *job;
   sm_share *shares;              /* of the job, one for each thread */
   int avoided;                   /* the processor that helpers avoid, or -1 */
   sm_u64 moved;                  /* when that was decided */
   _Alignas(64) atomic_uint busy; /* a stream owns the pool, with all that is above */
   _Atomic sm_u64 patience;       /* nanoseconds that threads without work spin between lists */
   _Alignas(64) atomic_uint generation; /* advances when a job is opened */
+  sm_job *job;                         /* that was opened last */
+  atomic_bool open;
+  atomic_bool awaited; /* the stream sleeps until a helper leaves */
   _Alignas(64) atomic_uint sleepers; /* helpers that sleep */
   atomic_uint lists;                 /* of commands that streams are running */
-  _Alignas(64) atomic_uint gate; /* the number of helpers inside, and flags */
 };
 
 sm_worker *sm_worker_new(sm_pool *);
