@@ -173,15 +173,17 @@ def cases(n: int) -> Iterator[Case]:
 
 @cache
 def own_openblas() -> ctypes.CDLL:
-    """A second copy in this process, since lbrx has the first one use its own threads."""
-    folder = Path(str(import_module("scipy_openblas64").__file__)).parent / "lib"
+    """A second copy of numpy's in this process, whose threads are set apart from numpy's."""
+    folder = Path(str(np.__file__)).parents[1] / "numpy.libs"
+    found = next(folder.glob("libscipy_openblas64_*.so*"), None)
+    if found is None:
+        raise SystemExit(f"no OpenBLAS in {folder}: install numpy from PyPI")
     with tempfile.TemporaryDirectory() as place:
-        copied = shutil.copy(next(folder.glob("libscipy_openblas64_*.so*")), place)
-        return ctypes.CDLL(copied)
+        return ctypes.CDLL(shutil.copy(found, place))
 
 
 def direct_products(products: Sequence[tuple[int, int, int]], threads: int) -> Work:
-    """The products by the OpenBLAS that lbrx uses, called directly with all threads."""
+    """The products by OpenBLAS, called directly with all threads."""
     library = own_openblas()
     arrays = [
         tuple(np.ones(shape, np.float32) for shape in ((m, k), (k, n), (m, n)))
