@@ -14,7 +14,6 @@ import lbrx
 import softmetal
 from lbrx import dtype as dt
 from lbrx import metal
-from lbrx.kernels import attention as attention_kernels
 from lbrx.kernels import deterministic, forced
 from lbrx.kernels.attention import (
     GROUPED_CHUNKS,
@@ -235,26 +234,6 @@ def test_types_that_differ(rng):
 
 
 # ---- the same bits ----
-
-
-JOINED = [(8, 2, 1, 700, 64, 64), (4, 4, 3, 900, 96, 96)]
-
-
-@pytest.mark.parametrize("size", JOINED, ids=str)
-@pytest.mark.parametrize("checks", [(), ("bounds",)], ids=str)
-def test_the_last_threadgroup_joins_the_chunks(size, checks, rng, monkeypatch):
-    (q, x), (k, y), (v, z) = operands(rng, size, (dt.float16, dt.float16))
-    monkeypatch.setattr(attention_kernels, "joins_inside", lambda info: True)
-    monkeypatch.setattr(
-        attention_kernels, "grouped_blocks", lambda *given: replace(grouped_blocks(*given), chunks=9)
-    )
-    before = ran("join"), ran("grouped")
-    with forced(attention="grouped"), softmetal.checking(*checks):
-        first, second = (q.attention(k, v).numpy() for _ in range(2))
-    assert (ran("join"), ran("grouped")) == (before[0], before[1] + 2)
-    np.testing.assert_array_equal(first, second)
-    close(lbrx.tensor(first), attention(x, y, z, None, None), dt.float16, scale=4)
-    assert not metal.context().counters.array(np.uint32).any()
 
 
 def test_the_same_call_gives_the_same_bits(rng):

@@ -14,7 +14,7 @@ from lbrx.kernels import elementwise
 from lbrx.kernels.arrays import empty, kernel_name, placed, size_class, whole_buffer
 from lbrx.kernels.matmul_tiles import COPIED, has_tensor_cores
 from lbrx.kernels.registry import Call, KernelFamily, Sample, computes
-from lbrx.metal import COUNTERS, Buffer, Context, DeviceInfo, Pipeline
+from lbrx.metal import Buffer, Context, DeviceInfo, Pipeline
 from lbrx.metal.commands import recorder
 from lbrx.ops import Spec
 from lbrx.ops.attention import check_lengths
@@ -456,28 +456,17 @@ def grouped(gpu: Context, problem: AttentionProblem, operands: AttentionOperands
     threads = blocks.simdgroups * 32
     shares = KeyShares.of(gpu, problem, blocks.chunks)
     function = f"{_function(problem, 'grouped')}_{problem.depth}"
-    groups = _row_blocks(problem), problem.batch * problem.kv_heads
-    joins = joins_inside(gpu.info) and blocks.chunks > 1 and math.prod(groups) <= COUNTERS
-    constants = {0: problem.depth, 1: problem.value_depth, 3: problem.cap > 0, 4: joins}
-    arguments = [*operands.arguments(problem, blocks.chunks), shares.sums, shares.marks]
+    constants = {0: problem.depth, 1: problem.value_depth, 3: problem.cap > 0}
     gpu.queue.dispatch(
         gpu.shaders.pipeline("attention_grouped", function, constants, safe_math=True),
-        [*arguments, gpu.counters] if joins else arguments,
-        (blocks.chunks * threads, *groups),
+        [*operands.arguments(problem, blocks.chunks), shares.sums, shares.marks],
+        (blocks.chunks * threads, _row_blocks(problem), problem.batch * problem.kv_heads),
         (threads, 1, 1),
         threadgroup_memory=(blocks.memory,),
         kernel="attention",
         variant="grouped",
     )
-    if not joins:
-        shares.join(gpu, problem, operands)
-
-
-def joins_inside(info: DeviceInfo) -> bool:
-    """Whether the last threadgroup of those that share rows adds up what all of them wrote: where
-    a fence of one threadgroup is known to make it visible to others. In Metal that is so from
-    version 3.2 of the language on."""
-    return info.cuda is not None
+    shares.join(gpu, problem, operands)
 
 
 def _in_words(array: Array) -> bool:

@@ -7,13 +7,12 @@ from typing import Any
 from lbrx.device_info import DeviceInfo
 from lbrx.metal.buffer import Buffer
 from lbrx.metal.command_queue import CommandQueue
-from lbrx.metal.context import COUNTERS, Context, context, existing_context
+from lbrx.metal.context import Context, context, existing_context
 from lbrx.metal.device import devices
 from lbrx.metal.library import Pipeline
 from lbrx.metal.synchronization import DeviceEvent
 
 __all__ = [
-    "COUNTERS",
     "Buffer",
     "CommandQueue",
     "Context",

@@ -8,7 +8,6 @@ import logging
 import os
 import threading
 import weakref
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -40,7 +39,6 @@ from lbrx.metal.watching import unrepeatable, watcher
 from lbrx.storage.mapped import FileMapping
 
 log = logging.getLogger("lbrx")
-COUNTERS = 4096  # 32-bit words in `Context.counters`
 
 
 class Context:
@@ -138,14 +136,6 @@ class Context:
         if block is None:
             raise self.pool.out_of_memory(size)
         return HeapBuffer(self.pool, block, size, self.queue, label)
-
-    @cached_property
-    def counters(self) -> Buffer:
-        """Zeros in which threadgroups of a kernel count each other; every kernel leaves zeros."""
-        zeros = np.zeros(COUNTERS, np.uint32)
-        buffer = self.heap_buffer(zeros.nbytes, "counters")
-        self.write(buffer, zeros)
-        return buffer
 
     def upload(self, array: NumpyArray, label: str = "buffers") -> Buffer:
         """A buffer with a copy of an array."""

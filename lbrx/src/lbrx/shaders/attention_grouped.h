@@ -9,14 +9,10 @@
 constant constexpr uint GROUPED_ROWS = 8;        // pairs of a query and a head
 constant constexpr uint GROUPED_CHUNKS = 128;    // at most
 constant constexpr uint GROUPED_SIMDGROUPS = 8;  // at most
-constant constexpr uint JOINED_AT_ONCE = 8;      // chunks that a thread reads before it adds them
 constant constexpr uint GROUPED_STAGES = 2;      // tiles of a simdgroup, with those on their way
 // Weights may be this power of two before sums are scaled down: multiplying all sums is rare then.
 constant constexpr float GROUPED_SLACK = 10.0f;
 constant constexpr float LOG2E = 1.442695041f;
-// Whether the last threadgroup of a row's chunks joins them, for languages with fences of a device.
-// Else a second kernel does.
-constant bool JOINS [[function_constant(4)]];
 
 // C is the type of what is multiplied. Tensor cores multiply 16 rows: if queries and weights are
 // EXACT, the sums of two numbers of type C, the last eight rows are the smaller ones.
@@ -231,57 +227,6 @@ struct Progress {
   }
 };
 
-// What the sums of a row's chunks are multiplied by, for a lane those of every 32nd chunk, and the
-// sum of all weights of keys.
-struct ChunkWeights {
-  float own[GROUPED_CHUNKS / 32];
-  float total;
-
-  ChunkWeights(device const float2* marks, uint chunks, uint lane) {
-    float2 marked[GROUPED_CHUNKS / 32];
-    float peak = -INFINITY;
-#pragma unroll
-    for (uint n = 0; n < GROUPED_CHUNKS / 32; n++) {
-      const uint c = n * 32 + lane;
-      marked[n] = c < chunks ? marks[c] : float2(-INFINITY, 0.0f);
-      peak = max(peak, marked[n].x);
-    }
-    peak = simd_max(peak);
-    total = 0.0f;
-#pragma unroll
-    for (uint n = 0; n < GROUPED_CHUNKS / 32; n++) {
-      own[n] = tile::exp2(marked[n].x - pivot(peak));
-      total = fma(marked[n].y, own[n], total);
-    }
-    total = simd_sum(total);
-  }
-
-  // Those beyond the last chunk are 0.
-  void store(threadgroup float* weights, uint lane) const thread {
-#pragma unroll
-    for (uint n = 0; n < GROUPED_CHUNKS / 32; n++) weights[n * 32 + lane] = own[n];
-  }
-};
-
-// Whether all `chunks` threadgroups that have a counter in common have come here, after which each
-// sees what the others wrote. The last of them sets the counter to zero again.
-inline bool is_last_of(device atomic_uint* counter, uint chunks, threadgroup uint& arrived,
-                       uint thread_index) {
-#if __METAL_VERSION__ >= 320
-  threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
-  if (thread_index == 0) {
-    atomic_thread_fence(mem_flags::mem_device, memory_order_seq_cst, thread_scope_device);
-    arrived = atomic_fetch_add_explicit(counter, 1u, memory_order_relaxed) + 1;
-    if (arrived == chunks) atomic_store_explicit(counter, 0u, memory_order_relaxed);
-    atomic_thread_fence(mem_flags::mem_device, memory_order_seq_cst, thread_scope_device);
-  }
-  threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
-  return arrived == chunks;
-#else
-  return false;
-#endif
-}
-
 // The limit is above the usual number of threads: it leaves registers for several threadgroups.
 template <typename T, typename KV, uint D>
 [[max_total_threads_per_threadgroup(GROUPED_SIMDGROUPS * 32)]]
@@ -290,10 +235,9 @@ kernel void attention_grouped(
     device const KV* value [[buffer(2)]], device const float* mask [[buffer(3)]],
     device const int* lengths [[buffer(4)]], device vec<T, 4>* out [[buffer(5)]],
     constant Attention& a [[buffer(6)]], device float4* shares [[buffer(7)]],
-    device float2* marks [[buffer(8)]],
-    device atomic_uint* counters [[buffer(9), function_constant(JOINS)]],
-    threadgroup uint4* memory [[threadgroup(0)]], uint3 group [[threadgroup_position_in_grid]],
-    uint3 groups [[threadgroups_per_grid]], uint thread_index [[thread_index_in_threadgroup]],
+    device float2* marks [[buffer(8)]], threadgroup uint4* memory [[threadgroup(0)]],
+    uint3 group [[threadgroup_position_in_grid]],
+    uint thread_index [[thread_index_in_threadgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint simdgroups [[simdgroups_per_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {
   constexpr bool EXACT = sizeof(T) > 2;
@@ -302,7 +246,6 @@ kernel void attention_grouped(
   using C = typename S::C;
   constexpr uint KEYS = G::KEYS;
   threadgroup float2 all_marks[GROUPED_SIMDGROUPS][GROUPED_ROWS];
-  threadgroup uint arrived;
   threadgroup uint4* own_memory = memory + simdgroup * (S::BYTES / 16);
 
   const uint kv_heads = a.heads / a.group, b = group.z / kv_heads, kv_head = group.z % kv_heads;
@@ -421,36 +364,6 @@ kernel void attention_grouped(
       if (d == 0) marks[place] = mark;
     }
   }
-  if (!JOINS || sizes.chunks == 1) return;
-  if (!is_last_of(counters + group.z * groups.y + group.y, sizes.chunks, arrived, thread_index)) return;
-
-  // Weights of the chunks, in the place of the sums.
-  threadgroup float* weights = (threadgroup float*)memory;
-  for (uint r = simdgroup; r < rows; r += simdgroups) {
-    const Member each = member_of(a, kv_head, first_row + r);
-    const ChunkWeights joined(marks + share_at(a, b, each.head, each.query, 0), sizes.chunks, lane);
-    joined.store(weights + r * GROUPED_CHUNKS, lane);
-    if (lane == 0) all_marks[0][r].y = joined.total;
-  }
-  threadgroup_barrier(mem_flags::mem_threadgroup);
-  for (uint n = thread_index; n < rows * (D / 4); n += simdgroups * 32) {
-    const uint r = n / (D / 4), d = n % (D / 4);
-    const Member each = member_of(a, kv_head, first_row + r);
-    const ulong place = share_at(a, b, each.head, each.query, 0);
-    float4 sum = 0.0f;
-    for (uint c = 0; c < sizes.chunks; c += JOINED_AT_ONCE) {
-      float4 parts[JOINED_AT_ONCE];
-#pragma unroll
-      for (uint i = 0; i < JOINED_AT_ONCE; i++)
-        parts[i] = shares[(place + min(c + i, sizes.chunks - 1)) * (D / 4) + d];
-#pragma unroll
-      for (uint i = 0; i < JOINED_AT_ONCE; i++)
-        sum = fma(parts[i], weights[r * GROUPED_CHUNKS + c + i], sum);
-    }
-    float4 quotient;
-    for (uint i = 0; i < 4; i++) quotient[i] = divided(sum[i], all_marks[0][r].y);
-    out[place / sizes.chunks * (D / 4) + d] = vec<T, 4>(quotient);
-  }
 }
 
 // One threadgroup per row of the result; a thread adds up four features of every so many chunks.
@@ -479,8 +392,22 @@ kernel void attention_join(device const float4* shares [[buffer(0)]],
   for (uint n = 0; n < EACH; n++)
     first[n] = n < own_chunks ? from[n * lines * width] : float4(0.0f);
   // Every simdgroup finds the maximum and the total, a lane for each chunk.
-  const ChunkWeights joined(marks + start, chunks, lane);
-  if (thread_index < 32) joined.store(weights, lane);
+  float2 own[GROUPED_CHUNKS / 32];
+  float peak = -INFINITY, total = 0.0f;
+#pragma unroll
+  for (uint n = 0; n < GROUPED_CHUNKS / 32; n++) {
+    const uint c = n * 32 + lane;
+    own[n] = c < chunks ? marks[start + c] : float2(-INFINITY, 0.0f);
+    peak = max(peak, own[n].x);
+  }
+  peak = simd_max(peak);
+#pragma unroll
+  for (uint n = 0; n < GROUPED_CHUNKS / 32; n++) {
+    const float weight = tile::exp2(own[n].x - pivot(peak));
+    if (thread_index < 32) weights[n * 32 + lane] = weight;
+    total = fma(own[n].y, weight, total);
+  }
+  total = simd_sum(total);
   threadgroup_barrier(mem_flags::mem_threadgroup);
   float4 sum = 0.0f;
 #pragma unroll
@@ -493,6 +420,6 @@ kernel void attention_join(device const float4* shares [[buffer(0)]],
   if (line > 0) return;
   for (uint n = 1; n < lines; n++) sum += sums[n * width + d];
   float4 quotient;
-  for (uint i = 0; i < 4; i++) quotient[i] = divided(sum[i], joined.total);
+  for (uint i = 0; i < 4; i++) quotient[i] = divided(sum[i], total);
   out[ulong(row) * width + d] = vec<T, 4>(quotient);
 }

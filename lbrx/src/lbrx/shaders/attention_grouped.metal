@@ -5,8 +5,7 @@
   attention_grouped<type, kv_type, depth>(                                                      \
       device const type*, device const kv_type*, device const kv_type*, device const float*,    \
       device const int*, device vec<type, 4>*, constant Attention&, device float4*,             \
-      device float2*, device atomic_uint*, threadgroup uint4*, uint3, uint3, uint, uint, uint,  \
-      uint);
+      device float2*, threadgroup uint4*, uint3, uint, uint, uint, uint);
 
 #define JOIN(name, type)                                                             \
   template [[host_name("attention_join_" name)]] kernel void attention_join<type>(   \
