@@ -55,13 +55,13 @@ class Array:
     def numpy(self) -> NDArray[Any]:
         """The elements as a read-only numpy array over the same memory."""
         # A flag could be reset by the caller; a view of a read-only memoryview stays read-only.
-        return self._over(self.storage.host().data.toreadonly())
+        return self._over(np.asarray(self.storage.host().data.toreadonly()))
 
     def writable(self) -> NDArray[Any]:
         """The same to be written: only for memory that no tensor shows as a value yet."""
         return self._over(self.storage.host())
 
-    def _over(self, data: Bytes | memoryview) -> NDArray[Any]:
+    def _over(self, data: Bytes) -> NDArray[Any]:
         layout, dtype = self.layout, self.dtype.numpy
         if not layout.size:
             return np.ndarray(layout.shape, dtype, data)
