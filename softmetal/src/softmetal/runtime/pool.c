@@ -182,11 +182,13 @@ bool sm_spin(sm_pool *pool, atomic_uint *word, unsigned seen, bool idle) {
     }
     sm_u64 limit = SPIN_NS;
     if (idle) limit = atomic_load_explicit(&pool->patience, memory_order_relaxed);
-    if (limit < LIST_NS && atomic_load_explicit(&pool->lists, memory_order_relaxed))
-      limit = LIST_NS;
+    unsigned lists = atomic_load_explicit(&pool->lists, memory_order_relaxed);
+    if (limit < LIST_NS && lists) limit = LIST_NS;
     sm_u64 spent = sm_now() - start;
     if (spent > limit) return false;
-    if (spent > SPIN_NS) sched_yield(); /* for threads of the program, if they have no processor */
+    /* For threads of the program, if they have no processor. Not within a list: a thread that yields to one
+       that spins in another library gets its processor back after a time slice. */
+    if (spent > SPIN_NS && !lists) sched_yield();
   }
 }
 

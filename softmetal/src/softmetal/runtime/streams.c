@@ -8,8 +8,8 @@
 enum {
   SHORT_NS = 200000, /* estimated: a longer list gains little when its waiter runs it, and delays Ctrl-C */
   SHORT_COMMANDS = 256,
-  WATCH_NS = 20000, /* that a waiting thread looks at a running list before it sleeps */
-  PIECE_LOOKS = 16, /* for each look at the clock */
+  WATCH_NS = 10000, /* that a waiting thread looks at a running list before it sleeps */
+  LOOKS = 16,       /* for each look at the clock */
 };
 
 struct sm_stream {
@@ -188,25 +188,21 @@ static bool run_here(sm_stream *stream) {
   return true;
 }
 
-/* Looks at a list that another thread runs for as long as sleeping and waking would take. */
+/* Looks at a list that another thread runs for about as long as sleeping and waking would take. */
 static void watch(sm_submission *submission, unsigned state) {
   sm_u64 start = sm_now();
   do {
-    for (int i = 0; i < PIECE_LOOKS; i++) {
+    for (int i = 0; i < LOOKS; i++) {
       if (atomic_load_explicit(&submission->state, memory_order_relaxed) != state) return;
       sm_pause();
     }
-    sched_yield(); /* the pool may need this processor */
   } while (sm_now() - start < WATCH_NS);
 }
 
 /* Waits for at most `nanoseconds` or until a signal comes: whether the submission is done. */
 static bool wait_for(sm_submission *submission, sm_u64 nanoseconds) {
   if (atomic_load(&submission->state) == SM_DONE) return true;
-  if (!nanoseconds) {
-    sched_yield(); /* a program that asks again and again may have the stream's processor */
-    return atomic_load(&submission->state) == SM_DONE;
-  }
+  if (!nanoseconds) return false;
   sm_u64 deadline = sm_now() + nanoseconds;
   unsigned state;
   while (atomic_load(&submission->state) == SM_QUEUED && run_here(submission->stream)) {
