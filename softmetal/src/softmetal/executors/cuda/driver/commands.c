@@ -288,7 +288,9 @@ static bool is_prompt(const sm_gpu_queue *queue, const sm_command *command) {
       return !execute->range && execute->start + (sm_u64)execute->count <= execute->slot_count &&
              sm_gpu_runs_graph(queue, slots, execute->count);
     }
-    case SM_OP_COPY: /* the host's side of a copy is pinned */
+    case SM_OP_GEMM:
+      return queue->blas; /* making it takes a while */
+    case SM_OP_COPY:      /* the host's side of a copy is pinned */
     case SM_OP_FILL:
     case SM_OP_TIMESTAMP:
     case SM_OP_ORDER:

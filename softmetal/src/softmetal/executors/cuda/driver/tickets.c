@@ -150,13 +150,12 @@ static bool wait_for(sm_ticket *ticket, sm_u64 nanoseconds) {
     if (atomic_load(&ticket->state) == DONE) return true;
     sm_u64 now = sm_now();
     if (now - begin >= nanoseconds) return false;
-    if (atomic_load(&ticket->state) == QUEUED) {
-      sm_futex_wait(&ticket->state, QUEUED, nanoseconds - (now - begin));
-    } else if (now - begin > SPIN_NS) {
-      nanosleep(&(struct timespec){0, SLEEP_NS}, NULL);
-    } else {
+    if (now - begin <= SPIN_NS)
       sm_pause();
-    }
+    else if (atomic_load(&ticket->state) == QUEUED)
+      sm_futex_wait(&ticket->state, QUEUED, nanoseconds - (now - begin));
+    else
+      nanosleep(&(struct timespec){0, SLEEP_NS}, NULL);
   }
 }
 
