@@ -290,13 +290,21 @@ def test_numbers_that_are_none_stay_in_their_row(rng):
         assert (result[3] == 0).all()
 
 
-def test_a_row_has_the_same_bits_in_any_batch(rng):
-    parts = stored(rng, "q4_k", (33, 512))
+@pytest.mark.parametrize("name", ["q4_0", "q4_k"])
+def test_a_row_has_the_same_bits_in_any_batch(name, rng):
+    parts = stored(rng, name, (33, 512))
     x = lbrx.tensor(rng.standard_normal((11, 512)).astype(np.float32), device="metal")
     with deterministic():
-        whole = lbrx.linear(x, weight("q4_k", parts)).numpy()
-        alone = [lbrx.linear(x[i : i + 1], weight("q4_k", parts)).numpy()[0] for i in (0, 7, 10)]
-    np.testing.assert_array_equal(whole[[0, 7, 10]], alone)
+        whole = lbrx.linear(x, weight(name, parts)).numpy()
+        for rows in (slice(0, 1), slice(7, 9), slice(10, 11)):
+            few = lbrx.linear(x[rows], weight(name, parts)).numpy()
+            np.testing.assert_array_equal(whole[rows], few)
+
+
+@pytest.mark.parametrize("m", [1, 2])
+@pytest.mark.parametrize("name", ["q4_0", "q4_1"])
+def test_an_odd_number_of_blocks(name, m, rng):
+    check_product(rng, name, "serial", m, n=6, k=96)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -21,6 +21,7 @@ from lbrx.storage import Array
 # Constants of quant_codes.h, wide.h, quant_integer_tiles.h and quant_integers.h.
 RUN, LINE, TILE_ROWS, STRIP, TILE_COLUMNS = 32, 16, 32, 4, 64
 TOGETHER = 3  # weights per launch
+COLUMNS = {1: 4, 2: 2}  # that a thread computes at once of so many rows, of blocks of one run
 
 PANEL = 16 << 20  # bytes of a weight that are packed at a time
 # Values of a weight per microsecond on two threads of a Zen 4: multiplied with one row, multiplied
@@ -76,7 +77,7 @@ def serial(
     weights: Sequence[Stored],
     results: Sequence[Array],
 ) -> None:
-    """One thread per row of a weight; up to three weights per launch."""
+    """One thread per few rows of a weight; up to three weights per launch."""
     packed = _pack_rows(gpu, problem, x)
     both = zip(weights, results, strict=True)
     for _, group in groupby(both, lambda pair: pair[0].scale_type):
@@ -100,10 +101,11 @@ def _multiply_few(
     out = [buffer_of(result) for result in (*results, *[results[0]] * missing)]
     record = struct.pack("5I", *columns, *[0] * missing, problem.m, problem.k)
     stem, kernel = "quant_integers", "quantized_matmul_serial"
+    together = COLUMNS.get(rows, 1) if problem.scheme.elements == RUN else 1
     gpu.queue.dispatch(
-        pipeline(gpu, stem, kernel, weights[0], problem.dtype, {3: rows}),
+        pipeline(gpu, stem, kernel, weights[0], problem.dtype, {3: rows, 6: together}),
         [*(b for parts in stored for b in parts[:-1]), stored[0][-1], *packed, *out, record],
-        (sum(columns), -(-problem.m // rows), 1),
+        (sum(-(-n // together) for n in columns), -(-problem.m // rows), 1),
         (1, 1, 1),
         kernel="quantized_matmul",
         variant="serial",

@@ -2,8 +2,12 @@
 #pragma once
 #include "quant_codes.h"
 
-constant uint ROWS [[function_constant(3)]];  // of x in one pass
+constant uint ROWS [[function_constant(3)]];     // of x in one pass
+constant uint COLUMNS [[function_constant(6)]];  // of the result in one pass: rows of a weight
 constant constexpr uint MOST_ROWS = 8;
+constant constexpr uint MOST_COLUMNS = 4;
+constant constexpr uint MOST_SUMS = 8;  // rows times columns
+constant constexpr uint CACHE_LINE = 64;
 
 template <typename C>
 inline float2 scale_and_offset(Block block, uint unit) {
@@ -18,6 +22,30 @@ inline float2 scale_and_offset<Q4_1>(Block block, uint) { return two_halves(bloc
 template <>
 inline float2 scale_and_offset<Q5_1>(Block block, uint) { return two_halves(block); }
 
+// The codes of 32 values in two vectors, which fit registers of any width.
+struct Halves {
+  Shorts<UNIT> lo, hi;
+};
+template <typename C>
+inline Halves halves_of(Block block, uint run) {
+  const Codes codes = codes_of<C>(block, run);
+  return {codes.lo, codes.hi};
+}
+// A byte has a value of each half.
+typedef uchar Bytes __attribute__((ext_vector_type(16), aligned(1)));
+inline Halves nibbles_at(device const uchar* from) {
+  const Bytes bytes = *reinterpret_cast<device const Bytes*>(from);
+  const Shorts<UNIT> both = __builtin_convertvector(bytes, Shorts<UNIT>);
+  return {both & 15, both >> 4};
+}
+template <>
+inline Halves halves_of<Q4_0>(Block block, uint) {
+  const Halves nibbles = nibbles_at(block.data + 2);
+  return {nibbles.lo - 8, nibbles.hi - 8};
+}
+template <>
+inline Halves halves_of<Q4_1>(Block block, uint) { return nibbles_at(block.data + 4); }
+
 // Sums for one row of x, lane by lane, and what offsets add to them.
 struct Sum {
   Floats<8> lanes;
@@ -25,31 +53,43 @@ struct Sum {
 };
 
 template <typename C>
-inline void add_block(thread Sum (&sums)[MOST_ROWS], Block block, ulong b,
-                      thread const Packed (&x)[MOST_ROWS]) {
+inline void add_blocks(thread Sum (&sums)[MOST_SUMS], thread const Block (&blocks)[MOST_COLUMNS],
+                       ulong b, thread const Packed (&x)[MOST_ROWS]) {
   const uint runs = C::elements() / RUN;
 #pragma unroll
   for (uint run = 0; run < runs; run++) {
     const ulong at = b * runs + run;
-    const Codes codes = codes_of<C>(block, run);
-    const float2 first = scale_and_offset<C>(block, run * 2);
-    const float2 second = C::PAIRED ? first : scale_and_offset<C>(block, run * 2 + 1);
+    Halves codes[MOST_COLUMNS];
+    Floats<MOST_COLUMNS> first, second, first_offset, second_offset;
+#pragma unroll
+    for (uint c = 0; c < COLUMNS; c++) {
+      codes[c] = halves_of<C>(blocks[c], run);
+      const float2 one = scale_and_offset<C>(blocks[c], run * 2);
+      const float2 other = C::PAIRED ? one : scale_and_offset<C>(blocks[c], run * 2 + 1);
+      first[c] = one.x, first_offset[c] = one.y;
+      second[c] = other.x, second_offset[c] = other.y;
+    }
 #pragma unroll
     for (uint r = 0; r < ROWS; r++) {
       const Codes given = x[r].codes[at];
-      const float step = x[r].steps[at];
-      const Ints<8> low = pair_sums<UNIT>(codes.lo, given.lo);
-      const Ints<8> high = pair_sums<UNIT>(codes.hi, given.hi);
-      if (C::PAIRED) {
-        sums[r].lanes = fused<8>(floats<8>(low + high), first.x * step, sums[r].lanes);
-      } else {
-        sums[r].lanes = fused<8>(floats<8>(low), first.x * step, sums[r].lanes);
-        sums[r].lanes = fused<8>(floats<8>(high), second.x * step, sums[r].lanes);
+      const Floats<MOST_COLUMNS> firsts = first * x[r].steps[at], seconds = second * x[r].steps[at];
+      const float2 totals = C::SHIFTED ? x[r].sums[at] : 0;
+#pragma unroll
+      for (uint c = 0; c < COLUMNS; c++) {
+        thread Sum& sum = sums[r * COLUMNS + c];
+        const Ints<8> low = pair_sums<UNIT>(codes[c].lo, given.lo);
+        const Ints<8> high = pair_sums<UNIT>(codes[c].hi, given.hi);
+        if (C::PAIRED) {
+          sum.lanes = fused<8>(floats<8>(low + high), firsts[c], sum.lanes);
+        } else {
+          sum.lanes = fused<8>(floats<8>(low), firsts[c], sum.lanes);
+          sum.lanes = fused<8>(floats<8>(high), seconds[c], sum.lanes);
+        }
+        if (!C::SHIFTED) continue;
+        sum.shift += C::PAIRED ? first_offset[c] * totals.x
+                               : fma(first_offset[c], totals.y,
+                                     second_offset[c] * (totals.x - totals.y));
       }
-      if (!C::SHIFTED) continue;
-      const float2 totals = x[r].sums[at];
-      sums[r].shift += C::PAIRED ? first.y * totals.x
-                                 : fma(first.y, totals.y, second.y * (totals.x - totals.y));
     }
   }
 }
@@ -61,7 +101,7 @@ inline float sum_of(Sum a, Sum b) {
 }
 
 // Up to three matrices in one launch. Missing ones are replaced by any other, which is not read.
-struct Columns {
+struct Weights {
   uint first, second, third;  // rows of each matrix
   uint m, k;
 };
@@ -76,40 +116,65 @@ kernel void matvec_serial(
     device const Codes* codes [[buffer(10)]], device const float* steps [[buffer(11)]],
     device const float2* sums [[buffer(12)]], device void* out_0 [[buffer(13)]],
     device void* out_1 [[buffer(14)]], device void* out_2 [[buffer(15)]],
-    constant Columns& p [[buffer(16)]], uint2 at [[thread_position_in_grid]]) {
+    constant Weights& p [[buffer(16)]], uint2 at [[thread_position_in_grid]]) {
   Weight weight = {data_0, scales_0, offsets_0, book};
   device void* out = out_0;
-  uint column = at.x, columns = p.first;
-  if (column >= columns) {
-    column -= columns;
+  uint group = at.x, columns = p.first, groups = (columns + COLUMNS - 1) / COLUMNS;
+  if (group >= groups) {
+    group -= groups;
     columns = p.second;
+    groups = (columns + COLUMNS - 1) / COLUMNS;
     weight = {data_1, scales_1, offsets_1, book};
     out = out_1;
-    if (column >= columns) {
-      column -= columns;
+    if (group >= groups) {
+      group -= groups;
       columns = p.third;
       weight = {data_2, scales_2, offsets_2, book};
       out = out_2;
     }
   }
-  const uint first = at.y * ROWS, blocks = p.k / C::elements();
-  const ulong start = ulong(column) * blocks;
+  const uint column = group * COLUMNS, row = at.y * ROWS, blocks = p.k / C::elements();
+  // Rows and columns beyond the last repeat it.
+  ulong starts[MOST_COLUMNS];
+#pragma unroll
+  for (uint c = 0; c < COLUMNS; c++) starts[c] = ulong(min(column + c, columns - 1)) * blocks;
   Packed x[MOST_ROWS];
-  // Blocks alternate between two independent sums, to hide latency.
-  Sum even[MOST_ROWS], odd[MOST_ROWS];
 #pragma unroll
   for (uint r = 0; r < ROWS; r++) {
-    // Rows beyond the last repeat it.
-    const ulong row = min(first + r, p.m - 1);
-    x[r] = {codes + row * (p.k / RUN), steps + row * (p.k / RUN), sums + row * (p.k / RUN)};
-    even[r] = odd[r] = {0, 0};
+    const ulong given = ulong(min(row + r, p.m - 1)) * (p.k / RUN);
+    x[r] = {codes + given, steps + given, sums + given};
   }
-  for (uint b = 0; b + 1 < blocks; b += 2) {
-    add_block<C>(even, block_at<C>(weight, start + b), b, x);
-    add_block<C>(odd, block_at<C>(weight, start + b + 1), b + 1, x);
-  }
-  if (blocks % 2) add_block<C>(even, block_at<C>(weight, start + blocks - 1), blocks - 1, x);
+  // Blocks alternate between two independent sums, to hide latency.
+  Sum even[MOST_SUMS], odd[MOST_SUMS];
 #pragma unroll
-  for (uint r = 0; r < ROWS; r++)
-    if (first + r < p.m) put(out, ulong(first + r) * columns + column, sum_of(even[r], odd[r]));
+  for (uint i = 0; i < ROWS * COLUMNS; i++) even[i] = odd[i] = {0, 0};
+  uint b = 0;
+  for (; b + 1 < blocks; b += 2) {
+    Block own[MOST_COLUMNS], next[MOST_COLUMNS];
+#pragma unroll
+    for (uint c = 0; c < COLUMNS; c++) {
+      own[c] = block_at<C>(weight, starts[c] + b);
+      next[c] = block_at<C>(weight, starts[c] + b + 1);
+      // What follows in memory for the next columns.
+      for (uint i = 0; i < 2 * C::bytes(); i += CACHE_LINE)
+        __builtin_prefetch(own[c].data + COLUMNS * blocks * C::bytes() + i);
+    }
+    add_blocks<C>(even, own, b, x);
+    add_blocks<C>(odd, next, b + 1, x);
+  }
+  if (b < blocks) {
+    Block own[MOST_COLUMNS];
+#pragma unroll
+    for (uint c = 0; c < COLUMNS; c++) own[c] = block_at<C>(weight, starts[c] + b);
+    add_blocks<C>(even, own, b, x);
+  }
+#pragma unroll
+  for (uint r = 0; r < ROWS; r++) {
+#pragma unroll
+    for (uint c = 0; c < COLUMNS; c++) {
+      const uint i = r * COLUMNS + c;
+      if (row + r < p.m && column + c < columns)
+        put(out, ulong(row + r) * columns + column + c, sum_of(even[i], odd[i]));
+    }
+  }
 }

@@ -6,7 +6,7 @@
       device const uchar*, device const void*, device const void*, device const uchar*,      \
       device const void*, device const void*, device const uchar*, device const void*,       \
       device const void*, device const char*, device const Codes*, device const float*,      \
-      device const float2*, device void*, device void*, device void*, constant Columns&, uint2);
+      device const float2*, device void*, device void*, device void*, constant Weights&, uint2);
 
 EACH_BLOCK(SERIAL)
 EACH_GROUP(SERIAL)
