@@ -9,7 +9,8 @@
 
 enum {
   WAKE_NS = 12000,   /* a job with a longer estimate is shared at once, */
-  AWAKE_NS = 6000,   /* or with this estimate if no helper sleeps */
+  AWAKE_NS = 4000,   /* or with this estimate if no helper sleeps, */
+  THREAD_NS = 500,   /* and this for each thread that is to see it */
   LATE_NS = 8000,    /* a job that has run longer is shared then */
   LONG_NS = 500000,  /* from this estimate on, helpers are moved to other processors, */
   APART_NS = 100000000, /* once in this time */
@@ -294,7 +295,9 @@ static bool share(sm_worker *worker, sm_job *job, sm_u64 first, double estimate)
 void sm_pool_run(sm_worker *worker, sm_job *job, double estimate) {
   sm_pool *pool = worker->pool;
   bool candidate = pool->threads > 1 && job->chunks > 1 && job->chunks <= UINT_MAX;
-  int worthwhile = atomic_load_explicit(&pool->sleepers, memory_order_relaxed) ? WAKE_NS : AWAKE_NS;
+  unsigned worthwhile = WAKE_NS;
+  if (!atomic_load_explicit(&pool->sleepers, memory_order_relaxed))
+    worthwhile = AWAKE_NS + pool->threads * THREAD_NS;
   atomic_store_explicit(&worker->since, job->start, memory_order_relaxed);
   if (!(candidate && estimate > worthwhile && share(worker, job, 0, estimate))) {
     sm_u64 start = candidate ? sm_now() : 0;
