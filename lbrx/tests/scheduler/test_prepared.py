@@ -308,11 +308,21 @@ def test_the_number_of_nodes_that_are_remembered_is_bounded():
     used = GraphStructure(("used",), [], [])
     for n in range(100):
         known.appeared(gpu, used, 2)
-        known.appeared(gpu, GraphStructure((n,), [], []), 3)
+        known.appeared(gpu, GraphStructure((n,), [], []), 2)
         assert sum(each.nodes for each in known._known.values()) <= 10
     assert known.appeared(gpu, used, 2).wants_preparation  # was never dropped
-    known.appeared(gpu, GraphStructure(("large",), [], []), 50)
-    assert len(known) == 1
+    assert known.takes(2)
+    assert not known.takes(3)  # one graph has at most a quarter
+
+
+def test_a_graph_of_very_many_operations_is_not_remembered(monkeypatch):
+    monkeypatch.setattr(KNOWN, "_most_nodes", 16)
+    for _ in range(TIMES):
+        x = tensor(4)
+        for _ in range(5):
+            x = x.cumsum(axis=0)
+        lbrx.eval(x)
+    assert len(KNOWN) == 0
 
 
 def test_another_context_prepares_anew():

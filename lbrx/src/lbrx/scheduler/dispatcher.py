@@ -52,9 +52,8 @@ def run(targets: Sequence[Node]) -> None:
     """
     gpu = context()
     order = in_order(targets)
-    structure = None
-    if recorder() is None and not lists_pipelines() and not gpu.queue.observed:
-        structure = structure_of(order, targets)
+    plain = recorder() is None and not lists_pipelines() and not gpu.queue.observed
+    structure = structure_of(order, targets) if plain and KNOWN.takes(len(order)) else None
     if structure is None:
         _run_planned(gpu, order, targets)
         return

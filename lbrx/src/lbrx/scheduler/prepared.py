@@ -25,6 +25,7 @@ from lbrx.scheduler.structure import GraphStructure, number_of
 from lbrx.storage import Array, Bytes, MetalStorage, NumberStorage, Storage
 
 MOST_NODES = 1 << 14  # of all remembered graphs together
+LARGEST_PART = 4  # one graph may have a quarter of them
 
 
 # ---- running ----
@@ -363,6 +364,10 @@ class KnownGraphs:
         """Forget all graphs."""
         self._known, self._nodes = {}, 0
 
+    def takes(self, nodes: int) -> bool:
+        """Whether a graph of this size is remembered."""
+        return nodes <= self._most_nodes // LARGEST_PART
+
     def appeared(self, gpu: Context, structure: GraphStructure, nodes: int) -> KnownGraph:
         """What is known of a graph that is about to be computed."""
         if self._gpu is None or self._gpu() is not gpu:
@@ -380,12 +385,12 @@ class KnownGraphs:
         return known
 
     def _drop_oldest(self, needed: int) -> None:
-        """Make room by forgetting the half that was not used for longest, at least."""
+        """Make room: keep half of what may be kept, used last."""
         kept: dict[object, KnownGraph] = {}
         self._nodes = needed
         newest = sorted(self._known.items(), key=lambda item: -item[1].used)
         for key, known in newest:
-            if self._nodes + known.nodes > max(self._most_nodes // 2, needed):
+            if self._nodes + known.nodes > self._most_nodes // 2:
                 break
             kept[key] = known
             self._nodes += known.nodes
