@@ -333,3 +333,17 @@ def test_another_context_prepares_anew():
     assert known.appeared(first, structure, 1).repeated
     assert not known.appeared(second, structure, 1).repeated
     second.close()
+
+
+def test_attributes_that_python_finds_equal_are_two_operations():
+    x = lbrx.tensor([-1.0], device="metal")
+    zeros = [x.leaky_relu(slope) for slope in (0.0, -0.0)]
+    lbrx.eval(*zeros)
+    assert [bool(np.signbit(zero.numpy()[0])) for zero in zeros] == [True, False]
+
+
+def test_the_number_of_signatures_is_bounded(monkeypatch):
+    monkeypatch.setattr(lbrx.shape, "KNOWN", 2)
+    for n in range(1, 8):
+        assert (lbrx.ones(n, device="metal") * 2.0).sum().item() == 2.0 * n
+        assert len(graph._signatures) <= 2
