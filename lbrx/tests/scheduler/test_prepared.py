@@ -4,6 +4,7 @@ changes."""
 from __future__ import annotations
 
 import gc
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -325,12 +326,15 @@ def test_a_graph_of_very_many_operations_is_not_remembered(monkeypatch):
     assert len(KNOWN) == 0
 
 
-def test_another_context_prepares_anew():
+def test_another_context_or_calibration_prepares_anew():
     known = KnownGraphs()
     structure = GraphStructure(("a",), [], [])
     first, second = context(), lbrx.metal.Context()
     assert not known.appeared(first, structure, 1).repeated
     assert known.appeared(first, structure, 1).repeated
+    assert not known.appeared(second, structure, 1).repeated
+    assert known.appeared(second, structure, 1).repeated
+    second.info = replace(second.info, calibration=None)
     assert not known.appeared(second, structure, 1).repeated
     second.close()
 

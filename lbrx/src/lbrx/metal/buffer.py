@@ -155,7 +155,8 @@ class Buffer:
             return copy
         if self.block.mapping is not None:
             self.block.mapping.check()
-        return self.unsynchronised().view(dtype)
+        values = self.unsynchronised()
+        return values if dtype is np.uint8 else values.view(dtype)
 
     def unsynchronised(self) -> npt.NDArray[np.uint8]:
         """The bytes without a wait, for memory that the host sees and no pending work writes."""

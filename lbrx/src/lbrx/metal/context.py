@@ -95,11 +95,11 @@ class Context:
         """A buffer from the pool, its contents undefined."""
         self._check_open()
         block, length = self.pool.take(size, label)
-        made = self._noted(PooledBuffer(self.pool, block, length, size, self.queue, label))
+        made = PooledBuffer(self.pool, block, length, size, self.queue, label)
         told = watcher()
         if told is not None:
             told.allocated(made, label)
-        return made
+        return self._noted(made)
 
     def host_buffer(self, size: int, label: str = "buffers") -> Buffer:
         """Memory that host and kernels see and no pending work uses, its contents undefined. A

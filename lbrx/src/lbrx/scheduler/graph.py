@@ -142,14 +142,10 @@ def add(op: Op, inputs: Sequence[Array | None], attributes: Attributes) -> tuple
         node = _nodes.get(known)
         if node is None:
             node = _nodes[known] = Node(known, signature, tuple(inputs), attributes, own)
-        return tuple(
-            [
-                Array(pending_of(node, i), layout, spec.dtype)
-                for i, (layout, spec) in enumerate(
-                    zip(signature.layouts, signature.outputs, strict=True)
-                )
-            ]
-        )
+        results = []
+        for i, layout in enumerate(signature.layouts):
+            results.append(Array(pending_of(node, i), layout, signature.outputs[i].dtype))
+        return tuple(results)
 
 
 _signatures: dict[tuple[object, ...], Signature] = {}

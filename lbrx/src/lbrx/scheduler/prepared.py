@@ -17,7 +17,7 @@ import numpy as np
 
 from lbrx import shape as sh
 from lbrx.kernels.arrays import storage_buffer
-from lbrx.metal import Buffer, Context
+from lbrx.metal import Buffer, Context, DeviceInfo
 from lbrx.metal.commands import Argument, Command, Dispatch, Encoded, NumberSlot
 from lbrx.metal.watching import unrepeatable
 from lbrx.scheduler.graph import Node, settle
@@ -344,13 +344,14 @@ class KnownGraph:
 
 
 class KnownGraphs:
-    """The graphs of one context by structure, with a bound on their nodes."""
+    """The graphs of one device by structure, with a bound on their nodes."""
 
     def __init__(self, most_nodes: int = MOST_NODES) -> None:
         self._most_nodes = most_nodes
         self._known: dict[object, KnownGraph] = {}
         self._nodes = self._appearances = 0
         self._gpu: weakref.ref[Context] | None = None
+        self._info: DeviceInfo | None = None  # its capabilities, which a calibration replaces
 
     def __len__(self) -> int:
         return len(self._known)
@@ -370,9 +371,9 @@ class KnownGraphs:
 
     def appeared(self, gpu: Context, structure: GraphStructure, nodes: int) -> KnownGraph:
         """What is known of a graph that is about to be computed."""
-        if self._gpu is None or self._gpu() is not gpu:
+        if self._gpu is None or self._gpu() is not gpu or self._info is not gpu.info:
             self.clear()
-            self._gpu = weakref.ref(gpu)
+            self._gpu, self._info = weakref.ref(gpu), gpu.info
         self._appearances += 1
         known = self._known.get(structure.key)
         if known is not None:
