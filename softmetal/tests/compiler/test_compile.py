@@ -399,3 +399,14 @@ kernel void k(device float* x, threadgroup float* s) {{
   {statement} }}"""
     warnings = compiler.check_address_spaces(HEAD + source, OPTIONS)
     assert ("program_source:8:" in warnings) == warned, warnings
+
+
+def test_an_error_in_our_own_headers_is_not_silence(monkeypatch):
+    """No check is possible without them."""
+
+    def broken(swapped):
+        raise CompileError("softmetal's header does not compile")
+
+    monkeypatch.setattr("softmetal.compiler.strict.check._header", broken)
+    with pytest.raises(CompileError, match="softmetal's header does not compile"):
+        compiler.check_address_spaces(HEAD + "kernel void k(device float* x) { *x = 1; }", OPTIONS)
