@@ -189,3 +189,47 @@ time.sleep(0.1)
 print(json.dumps("end"))
 """
     assert outcome(body, tmp_path) == "end"
+
+
+def test_a_thread_with_a_small_stack(tmp_path: Path) -> None:
+    """Kernels run on the stack of the queue's worker, whichever thread runs them."""
+    body = """
+import softmetal
+source = '''
+#include <metal_stdlib>
+using namespace metal;
+kernel void large(device uint* x, uint i [[thread_position_in_grid]]) {
+  uint values[75000];  // 300 KB
+  for (uint k = 0; k < 75000; k += 64) values[k] = k ^ x[i];
+  for (uint k = 0; k < 9; k++) values[x[k] * 64 % 75000] += i;
+  x[i] = values[(i * 64) % 75000] - i;
+}
+'''
+library, error = runner.device.newLibraryWithSource_options_error_(source, None, None)
+assert library is not None, error
+make = runner.device.newComputePipelineStateWithFunction_error_
+pipeline, _ = make(library.newFunctionWithName_("large"), None)
+one = softmetal.MTLSizeMake(1, 1, 1)
+def work():
+    view(runner.x)[:] = 5
+    commands = runner.queue.commandBuffer()
+    encoder = commands.computeCommandEncoder()
+    encoder.setComputePipelineState_(pipeline)
+    encoder.setBuffer_offset_atIndex_(runner.x, 0, 0)
+    encoder.dispatchThreads_threadsPerThreadgroup_(one, one)
+    encoder.endEncoding()
+    commands.commit()
+    commands.waitUntilCompleted()
+    return [str(commands.error()), int(view(runner.x)[0])]
+said = []
+def small():
+    for _ in range(30):
+        work()
+    said.append(here(work))
+threading.stack_size(128 << 10)
+thread = threading.Thread(target=small)
+thread.start()
+thread.join()
+print(json.dumps(said))
+"""
+    assert outcome(body, tmp_path) == [[["None", 5], True]]

@@ -12,7 +12,7 @@ from softmetal.compiler.frontend import Pass
 from softmetal.compiler.identity import INCLUDE, fingerprint
 from softmetal.compiler.strict.spelling import TOO_LARGE, respell
 from softmetal.compiler.tokens import MAX_NESTING
-from softmetal.errors import CompileError
+from softmetal.errors import CompileError, ToolchainError
 from softmetal.toolchain import clang, disk_cache
 from softmetal.types import Program
 
@@ -203,6 +203,9 @@ def _header(swapped: bool) -> Path:
         source = _HEADERS / "softmetal" / "strict_unit.h"
         flags = [*FLAGS, *(["-DSM_SWAPPED_SPACES"] if swapped else [])]
         output = str(folder / "unit.pch")
-        clang.run("clang", [*flags, str(source), "-Xclang", "-emit-pch", "-c", "-o", output])
+        try:
+            clang.run("clang", [*flags, str(source), "-Xclang", "-emit-pch", "-c", "-o", output])
+        except CompileError as error:  # not an error of the program
+            raise ToolchainError(f"headers cannot be read for strict checks:\n{error}") from error
 
     return disk_cache.default().get("header", key, build) / "unit.pch"
