@@ -9,7 +9,7 @@ import pytest
 
 from softmetal import compiler
 from softmetal.compiler import building, native_build, stages
-from softmetal.errors import CompileError
+from softmetal.errors import CompileError, ToolchainError
 from softmetal.toolchain import clang, targets
 from softmetal.types import CompileOptions, Mode
 
@@ -401,12 +401,10 @@ kernel void k(device float* x, threadgroup float* s) {{
     assert ("program_source:8:" in warnings) == warned, warnings
 
 
-def test_an_error_in_our_own_headers_is_not_silence(monkeypatch):
-    """No check is possible without them."""
-
-    def broken(swapped):
-        raise CompileError("softmetal's header does not compile")
-
-    monkeypatch.setattr("softmetal.compiler.strict.check._header", broken)
-    with pytest.raises(CompileError, match="softmetal's header does not compile"):
+def test_an_error_in_our_own_headers_is_not_silence(tmp_path, monkeypatch):
+    (tmp_path / "softmetal").mkdir()
+    (tmp_path / "softmetal" / "strict_unit.h").write_text("mistake;\n")
+    monkeypatch.setattr("softmetal.compiler.strict.check._HEADERS", tmp_path)
+    monkeypatch.setattr("softmetal.compiler.strict.check.fingerprint", lambda: str(tmp_path))
+    with pytest.raises(ToolchainError, match="headers cannot be read for strict checks"):
         compiler.check_address_spaces(HEAD + "kernel void k(device float* x) { *x = 1; }", OPTIONS)

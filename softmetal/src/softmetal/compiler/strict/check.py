@@ -98,7 +98,6 @@ def joined(told: str, more: str) -> str:
 
 def _run(program: Program, parsed: Pass, swapped: bool, limits: bool) -> str:
     text = respell(parsed, swapped, limits)
-    _header(swapped)  # an error in our own headers is not one of the source's
     places = diagnostics.SourceMap(
         text, program.options.file_name, program.source, program.options.include_dirs
     )
