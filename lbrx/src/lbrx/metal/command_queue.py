@@ -305,13 +305,17 @@ class CommandQueue:
         """Commit the open command buffer; returns the newest ticket."""
         self._refuse_fork()
         with UNINTERRUPTED, self._lock, autorelease_pool():
-            self._end_encoder()
-            if self._open is not None:
-                self._open.commands.commit()
-                self._in_flight.append(self._open)
-                self._open = None
+            self._submit()
             self._reap()
             return self._last
+
+    def _submit(self) -> None:
+        """Commit the open command buffer, uninterrupted and with the queue locked."""
+        self._end_encoder()
+        if self._open is not None:
+            self._open.commands.commit()
+            self._in_flight.append(self._open)
+            self._open = None
 
     def completed(self) -> int:
         """The newest ticket up to which all work has ended, with or without errors."""
@@ -359,11 +363,12 @@ class CommandQueue:
     def drain(self, ticket: int | None = None) -> None:
         """Block like `wait`, and leave errors to the next wait."""
         self._refuse_fork()
-        with self._lock:
-            if self._open is not None and (ticket is None or ticket >= self._open.ticket):
-                self.commit()
-            pending = [s for s in self._in_flight if ticket is None or s.ticket <= ticket]
         with autorelease_pool():
+            with self._lock:
+                if self._open is not None and (ticket is None or ticket >= self._open.ticket):
+                    with UNINTERRUPTED:
+                        self._submit()
+                pending = [s for s in self._in_flight if ticket is None or s.ticket <= ticket]
             for submission in pending:
                 submission.commands.waitUntilCompleted()
             with self._lock:
