@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+
 import numpy as np
 import pytest
 
@@ -306,3 +309,39 @@ def test_more_values_than_an_arena_holds(discrete):
     commands.commit()
     commands.waitUntilCompleted()
     np.testing.assert_array_equal(read(discrete, private), 49 * 50 // 2)
+
+
+def test_values_that_the_device_has_are_not_copied_again(discrete):
+    arena = discrete.device._new_arena()
+    arena.put(word(1))
+    second = arena.put(word(2))
+    [copy] = arena.upload()
+    assert copy.size == 128
+    assert copy.destination == second - 64
+    for values, copies in (((1,), 0), ((1, 2), 0), ((1, 3), 1), ((1, 3, 4), 1), ((2,), 1)):
+        arena.clear()
+        for value in values:
+            arena.put(word(value))
+        assert len(arena.upload()) == copies, values
+    assert not arena.upload()
+    arena.failed()
+    assert arena.upload()
+
+
+def test_values_after_a_list_that_failed(discrete):
+    """A list whose memory cannot be read copies nothing: the next one with its values does."""
+    pages = mmap.mmap(-1, 1 << 16)
+    address = np.frombuffer(pages, np.uint8).ctypes.data
+    make = discrete.device.newBufferWithBytesNoCopy_length_options_deallocator_
+    borrowed = make(np.frombuffer(pages, np.uint8), 1 << 16, SHARED, None)
+    discrete.run("add", [borrowed, word(77)], 10)
+    libc, protection = ctypes.CDLL(None), ctypes.c_void_p(address)
+    libc.mprotect(protection, 1 << 16, 0)
+    failed = discrete.commands("add", [borrowed, word(78)], 10)
+    failed.commit()
+    failed.waitUntilCompleted()
+    libc.mprotect(protection, 1 << 16, mmap.PROT_READ | mmap.PROT_WRITE)
+    assert "cannot be read" in str(failed.error())
+    private = discrete.buffer(10, PRIVATE)
+    discrete.run("add", [private, word(78)], 10)
+    np.testing.assert_array_equal(read(discrete, private), 78)

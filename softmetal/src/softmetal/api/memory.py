@@ -196,11 +196,12 @@ class Pointer:
 class Arena:
     """Memory for the values of setBytes: filled from the front, cleared as a whole.
 
-    A device with its own memory gets them by a copy at the beginning of the list that uses them:
-    `memory` is then a staging buffer, which no kernel uses.
+    A device with its own memory gets them by a copy at the beginning of the list that uses them, if
+    it does not have them from an earlier list: `memory` is then a staging buffer, which no kernel
+    uses.
     """
 
-    __slots__ = ("_device", "_memory", "_next", "_view")
+    __slots__ = ("_device", "_memory", "_next", "_sent", "_view")
     ALIGNMENT = 64  # more than any MSL type needs
 
     def __init__(self, memory: Memory, device: Memory | None = None) -> None:
@@ -208,6 +209,7 @@ class Arena:
         self._device = device
         self._view = Pointer(memory.host(), memory.length, memory).as_buffer(memory.length)
         self._next = 0
+        self._sent = b""  # what the device has
 
     def put(self, data: bytes) -> int:
         """The address that kernels have for a copy of `data`, or 0 if it does not fit."""
@@ -223,9 +225,15 @@ class Arena:
         """What brings the values to a device with its own memory."""
         if self._device is None:
             return []
-        return [
-            Copy(self._memory.address, self._device.address, min(self._next, self._memory.length))
-        ]
+        values = bytes(self._view[: self._next])
+        if self._sent.startswith(values):
+            return []
+        self._sent = values
+        return [Copy(self._memory.address, self._device.address, len(values))]
+
+    def failed(self) -> None:
+        """The list that uses it had an error, and may not have copied the values."""
+        self._sent = b""
 
     def clear(self) -> None:
         self._next = 0

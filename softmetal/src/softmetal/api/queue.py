@@ -522,6 +522,9 @@ class MTLCommandBuffer(Labelled):
         self._announced.clear()
         self._sets.clear()
         self._commands = []
+        if outcome.error is not None:
+            for arena in self._arenas:
+                arena.failed()
         self._queue._device._arenas.extend(self._arenas)
         self._arenas = []
 
