@@ -152,7 +152,11 @@ static void help(sm_worker *worker, sm_job *job) {
   atomic_store_explicit(&worker->since, job->start, memory_order_relaxed);
   sm_current_log = job->log;
   sm_u64 start = sm_now();
-  if (run_shares(worker, job)) pool->shares[worker->place].worked = sm_now() - start;
+  if (run_shares(worker, job)) {
+    sm_share *share = &pool->shares[worker->place];
+    share->served = atomic_load_explicit(&pool->generation, memory_order_relaxed);
+    share->worked = sm_now() - start;
+  }
   atomic_store_explicit(&worker->since, 0, memory_order_relaxed);
 }
 
@@ -271,6 +275,7 @@ static bool open_job(sm_pool *pool, sm_job *job, sm_u64 first, double estimate) 
 static void close_job(sm_pool *pool, sm_job *job) {
   sm_u64 start = sm_now();
   atomic_store(&pool->open, false);
+  unsigned generation = atomic_load_explicit(&pool->generation, memory_order_relaxed);
   for (unsigned i = 1; i < pool->threads; i++) {
     sm_share *share = &pool->shares[i];
     if (atomic_load(&share->inside) && !sm_spin(pool, &share->inside, 1, false)) {
@@ -278,8 +283,7 @@ static void close_job(sm_pool *pool, sm_job *job) {
       while (atomic_load(&share->inside)) sm_futex_wait(&share->inside, 1, ~(sm_u64)0);
       atomic_store(&pool->awaited, false);
     }
-    job->others += (double)share->worked;
-    share->worked = 0;
+    if (share->served == generation) job->others += (double)share->worked;
   }
   job->others -= (double)(sm_now() - start);
   atomic_store(&pool->busy, 0);

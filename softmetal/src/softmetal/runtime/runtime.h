@@ -148,12 +148,12 @@ struct sm_job {
   sm_u64 start;              /* when it began, 0 if it has no time limit */
 };
 
-/* Chunks of the open job that one thread is to run: the first in the low half, the end in the high
-   half. On cache lines of its own: neighbours fetch lines in pairs. */
+/* A thread's part of a job, on cache lines of its own: neighbours fetch lines in pairs. */
 typedef struct sm_share {
-  _Alignas(128) _Atomic sm_u64 chunks;
-  _Alignas(128) atomic_uint inside; /* its helper is about to enter the open job, or in it */
-  sm_u64 worked;                    /* nanoseconds that it had chunks of the job */
+  _Alignas(128) _Atomic sm_u64 chunks; /* to run: the first in the low half, the end in the high half */
+  atomic_uint inside; /* the thread is about to enter the open job, or in it */
+  unsigned served;    /* the generation of the last job of which it had chunks, */
+  sm_u64 worked;      /* for so many nanoseconds */
 } sm_share;
 
 struct sm_pool {
