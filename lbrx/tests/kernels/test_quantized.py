@@ -301,6 +301,7 @@ def test_a_row_has_the_same_bits_in_any_batch(name, rng):
             np.testing.assert_array_equal(whole[rows], few)
 
 
+@on_processors
 @pytest.mark.parametrize("m", [1, 2])
 @pytest.mark.parametrize("name", ["q4_0", "q4_1"])
 def test_an_odd_number_of_blocks(name, m, rng):
