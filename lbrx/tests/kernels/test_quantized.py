@@ -13,7 +13,13 @@ import lbrx
 import softmetal
 from lbrx import dtype as dt
 from lbrx import metal, quant
-from lbrx.kernels import deterministic, forced, quantized_integers, quantized_matmul
+from lbrx.kernels import (
+    deterministic,
+    forced,
+    quantized_integers,
+    quantized_lines,
+    quantized_matmul,
+)
 from lbrx.kernels.quantized_matmul import QuantizedProduct, family
 from lbrx.ops.quantized import stored_names
 from lbrx.tensor.quantized import linears, pack
@@ -349,6 +355,13 @@ def test_one_row(name, k, dtype, rng):
 def test_one_row_reads_no_more_than_the_weight(name, rng):
     with softmetal.checking("bounds", "race"):
         check_product(rng, name, "lines", 1, n=5, k=ONE_ROW[name][1])
+
+
+def test_one_row_with_weights_that_come_early(rng, monkeypatch):
+    """Then the simdgroups that prepare x read them later than others."""
+    monkeypatch.setattr(quantized_lines, "comes_early", lambda info, nbytes: True)
+    with softmetal.checking("bounds", "race"):
+        check_product(rng, "q4_0", "lines", 1, n=21, k=ONE_ROW["q4_0"][1])
 
 
 @pytest.mark.parametrize("name", ONE_ROW)

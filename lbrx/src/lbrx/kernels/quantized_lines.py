@@ -248,6 +248,11 @@ class Rows:
         return [each for w, result in filled for each in (*w.arguments[:3], buffer_of(result))]
 
 
+def comes_early(info: DeviceInfo, nbytes: float) -> bool:
+    """Whether weights of so many bytes are fetched while the kernels before theirs end."""
+    return nbytes <= EARLY * (info.cache or 0)
+
+
 def _dispatch(
     gpu: Context,
     problem: QuantizedProduct,
@@ -260,7 +265,7 @@ def _dispatch(
     plan = divided(gpu.info, ends[-1], problem.k // UNIT)
     before = [*ends, ends[-1]][: WEIGHTS - 1]
     nbytes = sum(counts) * (1 + rows.paired) * problem.k * problem.scheme.bits_per_weight / 8
-    early = nbytes <= EARLY * (gpu.info.cache or 0)
+    early = comes_early(gpu.info, nbytes)
     shift = plan.split.bit_length() - 1
     padded = [*counts, 0, 0][:WEIGHTS]
     numbers = (problem.k, *padded, *before, ends[-1], shift, plan.steps, early)
@@ -271,6 +276,7 @@ def _dispatch(
         7: len(counts) > 1,
         8: plan.words,
         12: rows.paired,
+        13: early,
         **prologue.constants,
     }
     record = struct.pack("10I", *numbers)

@@ -32,6 +32,8 @@ constant uint DEPTH [[function_constant(5)]];    // steps that are under way
 constant bool SEVERAL [[function_constant(7)]];  // whether there is more than one matrix
 // The result is the SwiGLU of the products with two matrices: a batch has rows of both.
 constant bool PAIRED [[function_constant(12)]];
+// Whether simdgroups that prepare x read the matrices afterwards: these come to the cache meanwhile.
+constant bool LATE [[function_constant(13)]];
 constant constexpr uint MOST_ROWS = 8, MOST_DEPTH = 4, MOST_SIMDGROUPS = 32;
 constant uint BATCH_ROWS = PAIRED ? ROWS / 2 : ROWS;  // of a matrix
 constant uint ROW_LANES = ROWS ? 32 / ROWS : 1;          // lanes that have a row's sum in the end
@@ -272,6 +274,15 @@ inline float add_lanes(thread float (&sums)[MOST_ROWS], uint lane) {
   return sum;
 }
 
+// The first steps are on their way.
+template <typename F>
+inline void begin_lines(thread LineStream<F>& stream,
+                        thread uint (&words)[MOST_DEPTH][MOST_ROWS][F::WORDS]) {
+#pragma unroll
+  for (uint d = 0; d < DEPTH; d++)
+    if (stream.walk.goes_on()) stream.load(words[d]);
+}
+
 template <typename F>
 [[max_total_threads_per_threadgroup(512)]]
 kernel void matvec_lines(
@@ -283,7 +294,7 @@ kernel void matvec_lines(
     device const void* offsets2 [[buffer(10)]], device void* out2 [[buffer(11)]],
     device const uint2* x [[buffer(12)]], constant Lines& p [[buffer(13)]],
     device const uint2* added [[buffer(14), function_constant(ADDED)]],
-    device void* total [[buffer(15), function_constant(ADDED)]],
+    device uint2* total [[buffer(15), function_constant(ADDED)]],
     device const uint2* weight [[buffer(16), function_constant(NORMED)]],
     constant float& eps [[buffer(17), function_constant(NORMED)]],
     device const uint2* gated [[buffer(18), function_constant(GATED)]],
@@ -300,6 +311,8 @@ kernel void matvec_lines(
   if (split == 1) walk.batch += team, walk.own = 0;
   LineStream<F> stream = {data0,    data1,    data2,   scales0, scales1, scales2, offsets0,
                           offsets1, offsets2, heights, p.k,     walk,    {},      {},      0};
+  if (NORMED && p.early && group + index == 0)
+    prefetch(weight, p.k * (VALUES == FLOAT ? 4 : 2));
   if (p.early && member == 0) stream.prefetch_batches(lane);
   const float epsilon = NORMED ? eps : 0.0f;
   await_previous();
@@ -312,9 +325,7 @@ kernel void matvec_lines(
   Piece<F> piece;
   if (loads) piece.load(rows, units, index);
   uint words[MOST_DEPTH][MOST_ROWS][F::WORDS];
-#pragma unroll
-  for (uint d = 0; d < DEPTH; d++)
-    if (stream.walk.goes_on()) stream.load(words[d]);
+  if (!LATE || !loads) begin_lines(stream, words);
   float factor = 1;
   if (NORMED) {
     float squares = loads ? piece.squares() : 0.0f;
@@ -334,6 +345,7 @@ kernel void matvec_lines(
     piece.load(rows, units, i);
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
+  if (LATE && loads) begin_lines(stream, words);
   float sums[MOST_ROWS] = {};
   const uint row = lane / ROW_LANES;
   const bool adds = lane % ROW_LANES == 0;         // whether this lane has a row's sum

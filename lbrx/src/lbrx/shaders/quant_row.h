@@ -41,6 +41,17 @@ inline float4 four_of(uint4 bits) {
   return as_type<float4>(uint4(bits.x << 16, bits.x & 0xffff0000u, bits.y << 16, bits.y & 0xffff0000u));
 }
 
+inline void put_four(device uint2* x, uint at, float4 values) {
+  if (VALUES == HALF) {
+    x[at / 4] = as_type<uint2>(half4(values));
+  } else if (VALUES == BFLOAT) {
+    x[at / 4] = as_type<uint2>(bfloat4(values));
+  } else {
+    x[at / 2] = as_type<uint2>(values.xy);
+    x[at / 2 + 1] = as_type<uint2>(values.zw);
+  }
+}
+
 // The codes of a unit of x as bytes, 256 * high + low, and their sums over even and odd words.
 struct Part {
   uint high[BYTES], low[BYTES];
@@ -193,14 +204,10 @@ struct Piece {
   }
 
   // Writes the sums of x and what is added to it.
-  void store(device void* total) const thread {
+  void store(device uint2* total) const thread {
+    if (!exists) return;
 #pragma unroll
-    for (uint w = 0; w < OWN; w++) {
-      const float4 values = four(w);
-#pragma unroll
-      for (uint j = 0; j < 4; j++)
-        if (exists) put(total, F::value(unit, first + w) + j, values[j]);
-    }
+    for (uint w = 0; w < OWN; w++) put_four(total, F::value(unit, first + w), four(w));
   }
 
   float4 finished(uint w, float factor) const thread {
