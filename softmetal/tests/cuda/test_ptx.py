@@ -28,6 +28,7 @@ KERNELS = {
         "x[i] = softmetal::dot4<false, true>(x[i], x[i + 1], 3);",
         r"dp4a\.u32\.s32",
     ),
+    "exchanges": ("device half4* x", "x[i] = softmetal::exchange(x[i], 4);", r"shfl\.sync\.bfly"),
     "quads": ("device int* x", "x[i] = quad_shuffle_xor(x[i], 1);", r"shfl\.sync"),
     "scans": ("device float* x", "x[i] = simd_prefix_inclusive_sum(x[i]);", r"shfl\.sync"),
     "votes": ("device uint* x", "x[i] = simd_any(x[i] > 3) ? 1 : 0;", r"vote\.sync|activemask"),
