@@ -147,14 +147,12 @@ class Buffer:
 
         Raises FormatError if it is a mapped file that has become shorter.
         """
+        self.wait()
         if self.block.private:
             unrepeatable()
-            # The copy is encoded after the work: one command buffer and one wait serve both.
             copy = self._waiter.download(self).view(dtype)
-            self.wait()
             copy.flags.writeable = False  # it would not reach the device
             return copy
-        self.wait()
         if self.block.mapping is not None:
             self.block.mapping.check()
         values = self.unsynchronised()

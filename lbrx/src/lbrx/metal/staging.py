@@ -38,8 +38,6 @@ class Staging:
             for start, size in _parts(data.nbytes):
                 piece = self._piece(size)
                 np.copyto(piece.unsynchronised(), data[start : start + size])
-                # The host wrote these bytes: work that wrote others of the chunk may have failed.
-                piece.block.source = None
                 self._queue.copy(piece, target.slice(start, size))
 
     def download(self, source: Buffer) -> npt.NDArray[np.uint8]:
