@@ -31,7 +31,7 @@ from lbrx.scheduler.replay import _List
 from lbrx.tensor.long_lived import new_cache
 
 REPEATS = 7
-RUNS = 8  # in one command buffer, at least
+RUNS = 64  # in one command buffer, at least: its start takes 16 to 80 us
 MAX_SETS = 64  # of inputs
 ROTATED = 256 << 20  # bytes of inputs in turns: more than the caches of any GPU
 SHORT = {"float16": "f16", "float32": "f32"}
