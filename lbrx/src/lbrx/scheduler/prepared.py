@@ -73,10 +73,12 @@ class Allocation:
     label: str
 
     def run(self, frame: Frame) -> None:
+        """Do it for one graph."""
         frame.slots[self.slot] = frame.gpu.buffer(self.size, self.label)
 
     @property
     def uses(self) -> Iterable[int]:
+        """The slots that it uses."""
         return (self.slot,)
 
 
@@ -89,6 +91,7 @@ class Launch:
     numbers: tuple[tuple[int, int], ...]
 
     def run(self, frame: Frame) -> None:
+        """Do it for one graph."""
         arguments = [*self.command.arguments]
         for place, part in self.places:
             arguments[place] = part.of(frame)
@@ -98,6 +101,7 @@ class Launch:
 
     @property
     def uses(self) -> Iterable[int]:
+        """The slots that it uses."""
         return (part.slot for _, part in self.places)
 
 
@@ -109,11 +113,13 @@ class ForeignLaunch:
     parts: tuple[Part, ...]
 
     def run(self, frame: Frame) -> None:
+        """Do it for one graph."""
         buffers = tuple(part.of(frame) for part in self.parts)
         frame.gpu.queue.run(replace(self.command, buffers=buffers))
 
     @property
     def uses(self) -> Iterable[int]:
+        """The slots that it uses."""
         return (part.slot for part in self.parts)
 
 
@@ -126,6 +132,7 @@ class Settlement:
     whole: bool
 
     def run(self, frame: Frame) -> None:
+        """Do it for one graph."""
         node = frame.nodes[self.node]
         assert node is not None
         storages = {}
@@ -142,6 +149,7 @@ class Settlement:
 
     @property
     def uses(self) -> Iterable[int]:
+        """The slots that it uses."""
         return (x if isinstance(x, int) else x.slot for _, x in self.results)
 
 
@@ -153,6 +161,7 @@ class Release:
     nodes: tuple[int, ...]
 
     def run(self, frame: Frame) -> None:
+        """Do it for one graph."""
         for slot in self.slots:
             frame.slots[slot] = None
             if slot < len(frame.leaves):
@@ -162,6 +171,7 @@ class Release:
 
     @property
     def uses(self) -> Iterable[int]:
+        """The slots that it uses."""
         return ()
 
 
