@@ -16,7 +16,7 @@ from lbrx.errors import DeviceError, OutOfMemory
 from lbrx.memory.heap import FIRST_HEAP_BYTES, HEAP_BYTES
 from lbrx.memory.zero_copy import PAGE, Span, page_span, shareable_span
 from lbrx.metal import Context, stats
-from lbrx.metal.binding import Metal
+from lbrx.metal.binding import Metal, page_size
 from lbrx.storage import empty_aligned
 
 GROUP = (64, 1, 1)
@@ -26,7 +26,15 @@ pytestmark = pytest.mark.metal
 
 def aligned(count, dtype=np.float32):
     """An array in new memory pages."""
-    return np.frombuffer(mmap.mmap(-1, max(1, count * np.dtype(dtype).itemsize)), dtype)[:count]
+    size = max(1, count * np.dtype(dtype).itemsize)
+    memory = mmap.mmap(-1, size)
+    page = page_size()
+    if np.frombuffer(memory, np.uint8).ctypes.data % page == 0:
+        return np.frombuffer(memory, dtype)[:count]
+    # Linux maps at multiples of 4 KiB, and pages have 16 with the rules of macOS.
+    memory = mmap.mmap(-1, size + 2 * page)
+    first = -np.frombuffer(memory, np.uint8).ctypes.data % page
+    return np.frombuffer(memory, dtype, count, first)
 
 
 def shares(buffer, array):
