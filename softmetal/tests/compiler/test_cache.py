@@ -104,6 +104,14 @@ def test_clear(tmp_path):
     assert list(cache.entries()) == []
 
 
+def test_folders_that_do_not_exist_yet_are_not_removed(tmp_path, monkeypatch):
+    """Another process may make them meanwhile."""
+    removed = []
+    monkeypatch.setattr(DiskCache, "_remove_any", staticmethod(removed.append))
+    DiskCache(tmp_path / "new", 1 << 20).insert("kernel", "aabb", fill_with(b"x"))
+    assert removed == []
+
+
 def hammer(root, seed):
     cache = DiskCache(root, limit=600)
     for step in range(60):

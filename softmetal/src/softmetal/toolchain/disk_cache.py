@@ -148,7 +148,8 @@ class DiskCache:
         _make_private(self.root)
         steps = folder.relative_to(self.root).parts
         for step in (self.root.joinpath(*steps[: n + 1]) for n in range(len(steps))):
-            if not _is_own_folder(step):
+            # Another process may make a missing one now.
+            if os.path.lexists(step) and not _is_own_folder(step):
                 self._remove_any(step)
             step.mkdir(mode=0o700, exist_ok=True)
 
