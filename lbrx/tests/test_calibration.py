@@ -26,6 +26,7 @@ FAKE = Calibration(
     dispatch=2e-6,
     encoding=4e-5,
     simd_width=32,
+    streaming=float(32 << 20),
     products=(("mps float32", 5e13), ("serial float32", 1e9)),
 )
 STORED = {
@@ -50,6 +51,9 @@ def test_files_go_round(cache, caplog):
     assert calibration_file.read(DEVICE) is None
     assert calibration_file.write(DEVICE, FAKE).name == "calibration-test-gpu.json"
     assert calibration_file.read(DEVICE) == FAKE
+    never = replace(FAKE, streaming=None)
+    calibration_file.write(DEVICE, never)
+    assert calibration_file.read(DEVICE) == never
     assert [path.name for path in cache.iterdir()] == ["calibration-test-gpu.json"]
     assert not caplog.records
 
@@ -64,6 +68,7 @@ def test_files_go_round(cache, caplog):
         (json.dumps(STORED | {"bandwidth": "fast"}), "its bandwidth is 'fast', not a positive"),
         (json.dumps(STORED | {"fp32": -1}), "its fp32 is -1"),
         (json.dumps(STORED | {"dispatch": None}), "its dispatch is None"),
+        (json.dumps(STORED | {"streaming": "often"}), "its streaming is 'often'"),
         (json.dumps(STORED | {"products": []}), "not a table"),
         (json.dumps(STORED | {"products": {"mps float32": 0}}), "its mps float32 is 0"),
     ],
@@ -85,6 +90,7 @@ def test_devices_have_what_was_measured(cache):
     rows = dict(table(info))
     assert rows["calibrated"] == FAKE.date
     assert rows["measured memory bandwidth"] == "4000 GB/s"
+    assert rows["measured streamed results"] == "32 MiB and more"
     assert rows["measured products"] == "mps float32 50, serial float32 0.001 TFLOP/s"
     assert dict(table(replace(info, calibration=None)))["calibrated"].startswith("never")
 

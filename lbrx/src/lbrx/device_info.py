@@ -17,6 +17,8 @@ class Calibration:
     dispatch: float  # seconds from a small kernel to the next one, which needs its result
     encoding: float  # seconds of the host for a small product by MPS
     simd_width: int
+    streaming: float | None = None
+    """Bytes of a result from which on writing it past the caches is faster; None if never."""
     products: tuple[tuple[str, float], ...] = ()
     """Operations per second of large products, by variant and dtype: ("mps float16", 7e14)."""
 
@@ -43,7 +45,7 @@ class DeviceInfo:
     bfloat: bool
     native_bfloat: bool
     cuda: int | None = None  # the number of the NVIDIA GPU that it is
-    cache: int | None = None  # bytes of the GPU's last cache
+    cache: int | None = None  # bytes of the last cache
     matrix_peak: float | None = None  # operations per second of products of halves, by the clocks
     page: int = mmap.PAGESIZE  # bytes: host memory is shared without a copy in complete pages
     calibration: Calibration | None = None
@@ -57,6 +59,12 @@ class DeviceInfo:
     def arithmetic_rate(self) -> float | None:
         """Float32 operations per second, from the same sources."""
         return self.calibration.fp32 if self.calibration else self.fp32_peak
+
+    def streams(self, size: int) -> bool:
+        """Whether a CPU should write a result of so many bytes past its caches: as measured, else
+        if no cache can hold it."""
+        least = self.calibration.streaming if self.calibration else self.cache
+        return least is not None and size >= least
 
     def product_rate(self, variant: str, dtype: str) -> float | None:
         """Operations per second of large matrix products by a variant; None if not measured."""

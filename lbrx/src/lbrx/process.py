@@ -46,6 +46,16 @@ def memory_limit() -> int:
     return min([physical, *cgroup_limits(Path("/"))])
 
 
+def last_cache(root: Path = Path("/")) -> int | None:
+    """Bytes of the processor's largest cache, as Linux declares it."""
+    folder = root / "sys/devices/system/cpu/cpu0/cache"
+    try:
+        sizes = [file.read_text().strip() for file in folder.glob("index*/size")]
+        return max((1024 * int(size.removesuffix("K")) for size in sizes), default=None)
+    except (OSError, ValueError):
+        return None
+
+
 def cgroup_limits(root: Path) -> Iterator[int]:
     """The limits of this process' cgroups and their parents, which apply too. The files are
     `memory.max` in version 2 of cgroups, and `memory.limit_in_bytes` in version 1."""

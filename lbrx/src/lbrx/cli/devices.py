@@ -62,6 +62,7 @@ def table(device: DeviceInfo) -> list[tuple[str, str]]:
 
 def speeds(measured: Calibration) -> list[tuple[str, str]]:
     """Titles and values of a calibration."""
+    streamed = _known(measured.streaming, 1 << 20, " MiB and more")
     products = ", ".join(f"{name} {rate / 1e12:.3g}" for name, rate in measured.products)
     return [
         ("memory bandwidth", f"{measured.bandwidth / 1e9:.4g} GB/s"),
@@ -71,6 +72,7 @@ def speeds(measured: Calibration) -> list[tuple[str, str]]:
         ("dispatch", f"{measured.dispatch * 1e6:.3g} us"),
         ("product by MPS", f"{measured.encoding * 1e6:.3g} us"),
         ("simd width", str(measured.simd_width)),
+        ("streamed results", streamed if measured.streaming else "none"),
     ]
 
 

@@ -30,6 +30,9 @@ ROUNDS = 5
 COPIED = 256 << 20, 1 << 30
 TURNS = 256, 8192
 SIDES = 1024, 4096
+PASSES = 4
+WRITERS = "single", "streamed"  # variants for processors
+LEAST_STREAMED = 1 << 20  # bytes: smaller results stay in the caches of any processor
 THREADS = 1 << 18  # that multiply and add
 CHAINS = 8  # independent sums in the loop, which hide latency
 DISPATCHES = 200
@@ -66,6 +69,7 @@ def calibrate(gpu: Context) -> Calibration:
         dispatch=_dispatch(gpu),
         encoding=_encoding(gpu),
         simd_width=_pipeline(gpu, "float32").simd_width,
+        streaming=_streaming(gpu),
         products=tuple(_products(gpu)),
     )
     calibration_file.write(gpu.info.name, found)
@@ -101,12 +105,41 @@ def device_seconds(gpu: Context, work: Callable[[], object], rounds: int = ROUND
     return min(times)
 
 
+def _largest(gpu: Context) -> int:
+    """Bytes of the array whose copies are timed."""
+    return min(COPIED[gpu.info.simd_hardware], gpu.info.memory_limit // 16)
+
+
 def _bandwidth(gpu: Context) -> float:
-    size = min(COPIED[gpu.info.simd_hardware], gpu.info.memory_limit // 16)
-    spec = Spec((size // 4,), dt.float32)
-    array, op = empty(gpu, spec), TABLE["negative"]
-    call = Call(gpu, op, (array,), {}, (spec,))
-    return 2 * size / device_seconds(gpu, lambda: RUNNERS["negative"](call))
+    variants = WRITERS if not gpu.info.simd_hardware else ("chunks",)
+    size = _largest(gpu)
+    return 2 * PASSES * size / min(_passes(gpu, size, name) for name in variants)
+
+
+def _streaming(gpu: Context) -> float | None:
+    """The size from which on results are faster written past the caches, and read again."""
+    found = None
+    size = _largest(gpu) if not gpu.info.simd_hardware else 0
+    while size >= LEAST_STREAMED:
+        cached, past = (_passes(gpu, size, name) for name in WRITERS)
+        if past > cached:
+            break
+        found, size = float(size), size // 2
+    return found
+
+
+def _passes(gpu: Context, size: int, variant: str) -> float:
+    """Seconds of several passes over an array, each over the result of the one before."""
+    spec, op = Spec((size // 4,), dt.float32), TABLE["negative"]
+    first = empty(gpu, spec)
+
+    def run() -> None:
+        array = first
+        for _ in range(PASSES):
+            (array,) = RUNNERS["negative"](Call(gpu, op, (array,), {}, (spec,)))
+
+    with forced(elementwise=variant):
+        return device_seconds(gpu, run)
 
 
 def _pipeline(gpu: Context, name: str) -> Pipeline:

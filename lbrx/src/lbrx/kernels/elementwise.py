@@ -15,6 +15,7 @@ import numpy as np
 from lbrx import dtype as dt
 from lbrx import shape as sh
 from lbrx.dtype import Dtype
+from lbrx.kernels import streaming
 from lbrx.kernels.arrays import KernelArguments, accumulator, empty, size_class, whole_buffer
 from lbrx.kernels.chunked_program import CHUNK_BYTES, chunked_source
 from lbrx.kernels.program import (
@@ -50,6 +51,7 @@ BUSY = 32 * GROUP  # elements that keep a core of a GPU busy
 MAX_CHUNKS = 2  # of a thread: more did not make an H200 faster
 MAX_UNROLLED = 128  # steps in the text of a thread's chunks
 BLOCK = 64  # side of the CPU's blocks
+RUN = 4096  # elements of a row that a CPU's thread writes past the caches
 # Reading columns by blocks pays off from these sizes: smaller arrays fit into the cache anyway.
 COLUMNS_SIZE, COLUMNS_SIDE = 1 << 14, 16
 
@@ -343,8 +345,7 @@ def single(
 
 
 def _reads_columns(info: DeviceInfo, problem: ElementwiseProblem) -> bool:
-    columns = any(x.access is Access.COLUMN for x in problem.program.inputs)
-    return columns and not info.simd_hardware
+    return problem.program.reads_columns and not info.simd_hardware
 
 
 @family.variant("blocked", can=_reads_columns, cost=lambda info, problem: 0.5)
@@ -358,14 +359,46 @@ def blocked(
 ) -> None:
     """One thread per block, which transposes its part of operands that are read by columns."""
     program = replace(problem.program, blocked=True)
+    _in_parts(gpu, program, name, space, values, results)
+
+
+def _stream_cost(info: DeviceInfo, problem: ElementwiseProblem) -> float:
+    return 0.4 if streaming.pays_off(info, problem.program, problem.size) else 2.0
+
+
+@family.variant("streamed", can=lambda info, _: not info.simd_hardware, cost=_stream_cost)
+def streamed(
+    gpu: Context,
+    problem: ElementwiseProblem,
+    name: str,
+    space: ElementSpace,
+    values: KernelArguments,
+    results: Sequence[Array],
+) -> None:
+    """One thread per run or block, which writes results past the caches."""
+    columns = problem.program.reads_columns
+    program = replace(problem.program, blocked=columns, streamed=True)
+    _in_parts(gpu, program, name, space, values, results)
+
+
+def _in_parts(
+    gpu: Context,
+    program: Program,
+    name: str,
+    space: ElementSpace,
+    values: KernelArguments,
+    results: Sequence[Array],
+) -> None:
     pipeline = _pipeline(gpu, program, name)
     buffers = [whole_buffer(result) for result in results]
+    across, down = (BLOCK, BLOCK) if program.blocked else (RUN, 1)
+    variant = "streamed" if program.streamed else "blocked"
     for first, piece in space.pieces():
         written = buffers if piece is space else _slices(program, buffers, first, piece)
         x, y, z = grid_over(piece.shape)
-        grid = (-(-x // BLOCK), -(-y // BLOCK), z)
+        grid = (-(-x // across), -(-y // down), z)
         arguments = [*values, *written, piece.packed(program.wide)]
-        gpu.queue.dispatch(pipeline, arguments, grid, (1, 1, 1), kernel=name, variant="blocked")
+        gpu.queue.dispatch(pipeline, arguments, grid, (1, 1, 1), kernel=name, variant=variant)
 
 
 def _chunks_cost(info: DeviceInfo, problem: ElementwiseProblem) -> float:

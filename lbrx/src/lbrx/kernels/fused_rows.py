@@ -16,8 +16,8 @@ from lbrx.kernels.arrays import KernelArguments, empty, size_class, whole_buffer
 from lbrx.kernels.program import Access, ProgramInput, ProgramStep
 from lbrx.kernels.registry import KernelFamily, policy
 from lbrx.kernels.row_program import RowProgram, longest_run, source
-from lbrx.kernels.rows import KEPT, SIMD_WIDTH
-from lbrx.metal import Context
+from lbrx.kernels.rows import KEPT, OWN_BYTES, SIMD_WIDTH
+from lbrx.metal import Context, DeviceInfo
 from lbrx.ops import Spec
 from lbrx.shape import Shape
 from lbrx.storage import Array
@@ -128,6 +128,31 @@ def _space(
 def serial(gpu: Context, problem: FusedRowsProblem, name: str, arguments: KernelArguments) -> None:
     """One thread per row."""
     _dispatch(gpu, problem.program, name, arguments, problem.count, 1, "serial")
+
+
+def _row_bytes(problem: FusedRowsProblem) -> list[int]:
+    """Of each result that has a value per element."""
+    outputs = zip(problem.program.outputs, problem.program.whole, strict=True)
+    return [problem.length * dtype.itemsize for (_, dtype), whole in outputs if whole]
+
+
+def _can_stream(info: DeviceInfo, problem: FusedRowsProblem) -> bool:
+    return 0 < max(_row_bytes(problem), default=0) <= OWN_BYTES and not info.simd_hardware
+
+
+def _stream_cost(info: DeviceInfo, problem: FusedRowsProblem) -> float:
+    """Where exponentials are kept between two loops, arithmetic is the limit, not memory."""
+    streams = info.streams(problem.count * min(_row_bytes(problem)))
+    return 0.5 if streams and problem.program.kept is None else 4.0
+
+
+@family.variant("streamed", can=_can_stream, cost=_stream_cost)
+def streamed(
+    gpu: Context, problem: FusedRowsProblem, name: str, arguments: KernelArguments
+) -> None:
+    """One thread per row, which writes results past the caches."""
+    program = replace(problem.program, streamed=True)
+    _dispatch(gpu, program, name, arguments, problem.count, 1, "streamed")
 
 
 @family.variant(

@@ -17,6 +17,7 @@ from lbrx.storage import Array
 
 family: KernelFamily[RowProblem] = KernelFamily("norm")
 rows.add_variants(family)
+rows.add_streamed(family)
 family.samples += [
     Sample("rms_norm", (Spec((1, 4096), dt.float16), Spec((4096,), dt.float16)), {"eps": 1e-5}),
     Sample("rms_norm", (Spec((1024, 4096), dt.float32), Spec((4096,), dt.float32)), {"eps": 1e-5}),

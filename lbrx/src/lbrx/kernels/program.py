@@ -81,12 +81,19 @@ class Program:
     """Whether results between the steps may keep float32 and be contracted."""
     blocked: bool = False
     """Whether a thread computes a block of the last two axes."""
+    streamed: bool = False
+    """Whether a thread computes a run of the last axis, or a block, and writes past the caches."""
 
     @property
     def is_flat(self) -> bool:
         """Whether every array is read in order, so that the kernel takes no strides."""
-        ordered = (Access.SCALAR, Access.ROW)
-        return self.axes == 1 and all(x.access in ordered for x in self.inputs)
+        ordered = all(x.access in (Access.SCALAR, Access.ROW) for x in self.inputs)
+        return self.axes == 1 and ordered and not self.streamed
+
+    @property
+    def reads_columns(self) -> bool:
+        """Whether an input is contiguous along another axis than the results."""
+        return any(x.access is Access.COLUMN for x in self.inputs)
 
     @property
     def types(self) -> list[Dtype]:
@@ -123,9 +130,11 @@ def preamble(header: str, steps: Sequence[ProgramStep], excess: bool) -> list[st
 def source(program: Program, name: str) -> str:
     """The kernel's text."""
     parameters = [*_parameters(program), _position(program)]
-    written = _flat_body if program.is_flat else _strided_body
-    body = _blocked_body(program) if program.blocked else written(program)
-    header = "elementwise_blocks.h" if program.blocked else "elementwise.h"
+    serial = program.blocked or program.streamed
+    in_parts = _blocked_body if program.blocked else _run_body
+    one_element = _flat_body if program.is_flat else _strided_body
+    body = (in_parts if serial else one_element)(program)
+    header = "elementwise_blocks.h" if serial else "elementwise.h"
     first = [*preamble(header, program.steps, program.excess), *space_struct(program)]
     return "\n".join([*first, *kernel_text(name, parameters, body)])
 
@@ -227,35 +236,80 @@ def _loads(program: Program, x: str = "at.x") -> list[str]:
     return loads
 
 
+def _run_body(program: Program) -> list[str]:
+    """Compute a run of a row."""
+    last = program.axes - 1
+    lines = [
+        "const uint x0 = at.x * RUN;",
+        f"const uint columns = min(RUN, space.shape[{last}] - x0);",
+        *(f"{dtype.msl} own{i}[RUN];" for i, (_, dtype) in enumerate(program.outputs)),
+        *_row_pointers(program, "at.y"),
+        *_row_part(program, _loads(program, "c"), "own{}[c]"),
+    ]
+    return lines + [f"write_streamed(to{i}, own{i}, columns);" for i in range(len(program.outputs))]
+
+
 def _blocked_body(program: Program) -> list[str]:
     """Transpose the block's part of columns, then compute the block row by row."""
-    index, last = index_type(program), program.axes - 1
-    columns = [i for i, x in enumerate(program.inputs) if x.access is Access.COLUMN]
+    last, results = program.axes - 1, range(len(program.outputs))
+    transposed = {
+        i: f"long(space.strides[{n}][{last}])"
+        for n, i in enumerate(array_inputs(program))
+        if program.inputs[i].access is Access.COLUMN
+    }
     loads = _loads(program, "c")
     lines = [
         "const uint x0 = at.x * BLOCK, y0 = at.y * BLOCK;",
         f"const uint columns = min(BLOCK, space.shape[{last}] - x0);",
         f"const uint rows = min(BLOCK, space.shape[{last - 1}] - y0);",
+        f"const uint beyond = min(BLOCK, space.shape[{last}] - x0 - columns);",
     ]
-    lines += [f"{program.inputs[i].dtype.msl} block{i}[BLOCK][BLOCK];" for i in columns]
+    lines += [f"{program.inputs[i].dtype.msl} block{i}[BLOCK][BLOCK];" for i in transposed]
+    lines += [f"{_pointer(program.inputs[i].dtype)} next{i};" for i in transposed]
     lines += ["{", *(f"  {line}" for line in _row_pointers(program, "y0"))]
-    for i in columns:
-        stride = f"long(space.strides[{array_inputs(program).index(i)}][{last}])"
+    for i, stride in transposed.items():
         place = f"row{i} + long(x0) * {stride}"
         lines.append(f"  load_transposed(block{i}, {place}, {stride}, rows, columns);")
+        lines.append(f"  next{i} = {place} + long(BLOCK) * {stride};")
         loads[i] = f"block{i}[r][c]"
-    lines += ["}", "for (uint r = 0; r < rows; r++) {", "  const uint y = y0 + r;"]
-    lines += [f"  {line}" for line in _row_pointers(program, "y")]
+    lines.append("}")
+    if program.streamed:
+        lines += [
+            f"{dtype.msl} own{i}[BLOCK][BLOCK];" for i, (_, dtype) in enumerate(program.outputs)
+        ]
+    lines.append("for (uint r = 0; r < rows; r++) {")
+    for i, stride in transposed.items():
+        size = f"rows * sizeof(*next{i})"
+        lines.append(f"  if (r < beyond) read_ahead(next{i} + r * {stride}, {size});")
+    target = "own{}[r][c]" if program.streamed else "to{}[c]"
+    computed = [*_row_pointers(program, "(y0 + r)"), *_row_part(program, loads, target)]
+    lines += [f"  {line}" for line in computed]
+    for i in array_inputs(program):
+        if program.inputs[i].access is Access.ROW:
+            lines.append(f"  read_ahead(row{i} + columns, beyond * sizeof(*row{i}));")
+    lines.append("}")
+    if program.streamed:
+        # Not row by row: a load that follows the stores to its line waits for them.
+        lines.append("for (uint r = 0; r < rows; r++) {")
+        lines += [f"  {line}" for line in _row_pointers(program, "(y0 + r)")]
+        lines += [f"  write_streamed(to{i} + x0, own{i}[r], columns);" for i in results] + ["}"]
+    return lines
+
+
+def _row_part(program: Program, loads: list[str], target: str) -> list[str]:
+    """Compute elements x0 to x0 + columns of a row, where loads read the c-th of them."""
+    index, last = index_type(program), program.axes - 1
+    lines = []
     for n, i in enumerate(array_inputs(program)):
         if program.inputs[i].access is not Access.COLUMN:
-            lines.append(f"  row{i} += {index}(x0) * space.strides[{n}][{last}];")
-    lines += [f"  to{i} += x0;" for i in range(len(program.outputs))]
+            lines.append(f"row{i} += {index}(x0) * space.strides[{n}][{last}];")
+    results = range(len(program.outputs))
+    lines += [f"to{i} += x0;" for i in results]
     # Results are new memory: they are none of the inputs.
     lines.append("#pragma clang loop vectorize(assume_safety)")
-    lines.append("  for (uint c = 0; c < columns; c++) {")
-    targets = [f"to{i}[c]" for i in range(len(program.outputs))]
-    lines += [f"    {line}" for line in computation(program, loads, targets)]
-    return [*lines, "  }", "}"]
+    lines.append("for (uint c = 0; c < columns; c++) {")
+    computed = computation(program, loads, [target.format(i) for i in results])
+    return [*lines, *(f"  {line}" for line in computed), "}"]
 
 
 def _row_starts(program: Program, y: str) -> list[str]:

@@ -57,6 +57,8 @@ class RowProgram:
     """Whether results between the steps may keep float32 and be contracted."""
     run: int = 1
     """The number of elements that a thread of a team loads at once."""
+    streamed: bool = False
+    """Whether one thread computes a row in private memory and writes it past the caches."""
 
     @cached_property
     def types(self) -> list[Dtype]:
@@ -159,6 +161,7 @@ def source(program: RowProgram, name: str) -> str:
     return "\n".join(
         [
             *preamble("row_program.h", program.steps, program.excess),
+            *(['#include "streamed.h"', ""] if program.streamed else []),
             *_space(program),
             *functors,
             "template <typename Team>",
@@ -242,8 +245,13 @@ def _row_starts(program: RowProgram) -> list[str]:
             lines.append(f"const {index} step{i} = space.strides[{n}][{program.axes}];")
     for i in range(len(program.outputs)):
         if program.whole[i]:
-            row = f"{index}(at) * {index}(space.length / {program.run})"
-            lines.append(f"device {_stored(program, i)}* to{i} = out{i} + {row};")
+            stored = _stored(program, i)
+            row = f"out{i} + {index}(at) * {index}(space.length / {program.run})"
+            if program.streamed:
+                lines.append(f"{stored} own{i}[OWN_BYTES / sizeof({stored})];")
+                lines.append(f"device {stored}* memory{i} = {row};")
+                row = f"results_in(own{i})"
+            lines.append(f"device {stored}* to{i} = {row};")
     if program.together and program.kept is not None:
         lines.append(f"{program.types[program.kept].msl} kept[KEPT];")
     return lines
@@ -306,6 +314,8 @@ def _stores(program: RowProgram, functors: list[str]) -> list[str]:
         wanted = [program.outputs[i][0] for i in elements]
         made = _functor(program, "Results", wanted, functors, stores=elements)
         lines.append(f"team.each(space.length, {made});")
+        if program.streamed:
+            lines += [f"write_streamed(memory{i}, own{i}, space.length);" for i in elements]
     for i, (value, dtype) in enumerate(program.outputs):
         if i not in elements:
             result = converted(f"v{value}", program.types[value], dtype)

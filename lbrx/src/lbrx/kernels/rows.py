@@ -33,6 +33,7 @@ SERIAL_PART = 1 << 15
 SERIAL_SPLIT = 1 << 16  # from this length a row is split over several cores
 SERIAL_PARTS = 1 << 10  # at most, since every part reads all summaries
 SUMMARY_BYTES = 8
+OWN_BYTES = 32 << 10  # of a row that a CPU's thread writes past the caches, as in streamed.h
 
 
 @dataclass(frozen=True)
@@ -135,6 +136,23 @@ def add_variants(family: KernelFamily[RowProblem]) -> None:
     _add(family, "threadgroup_parts", LONGEST, _together(3), parts)
 
 
+def add_streamed(family: KernelFamily[RowProblem]) -> None:
+    """Register a variant for large results on CPUs: one thread per row, which writes them past the
+    caches. It does not pay off where arithmetic is the limit."""
+    launch = _at_once("streamed", _thread)
+    family.variant("streamed", can=_can_stream, cost=_stream_cost)(launch)
+
+
+def _can_stream(info: DeviceInfo, problem: RowProblem) -> bool:
+    fits = problem.length * problem.dtype.itemsize <= OWN_BYTES
+    return fits and problem.inner == 1 and not info.simd_hardware
+
+
+def _stream_cost(info: DeviceInfo, problem: RowProblem) -> float:
+    size = problem.count * problem.length * problem.dtype.itemsize
+    return 0.5 if info.streams(size) else 4.0
+
+
 def _together(cost: float) -> Callable[[DeviceInfo, RowProblem], float]:
     return lambda info, problem: cost if info.simd_hardware else 5.0 + cost
 
@@ -188,9 +206,11 @@ def _dispatch(
     threads: Threads,
     variant: str,
 ) -> None:
-    loaded = "" if kernel.startswith("serial") else task.loads
+    alone = kernel.startswith(("serial", "streamed"))
+    loaded = "" if alone else task.loads
+    stem = f"{task.stem}_streamed" if kernel == "streamed" else task.stem
     name = kernel_name(task.stem, "_".join(filter(None, (kernel, loaded))), problem.dtype)
-    pipeline = gpu.shaders.pipeline(task.stem, name, task.constants, safe_math=True)
+    pipeline = gpu.shaders.pipeline(stem, name, task.constants, safe_math=True)
     arguments = [*task.arguments, *extra]
     gpu.queue.dispatch(pipeline, arguments, *threads, kernel=task.op, variant=variant)
 

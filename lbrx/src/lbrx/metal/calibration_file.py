@@ -16,7 +16,7 @@ from typing import Any
 from lbrx import env
 from lbrx.device_info import Calibration
 
-FORMAT = 2
+FORMAT = 3
 log = logging.getLogger("lbrx")
 
 
@@ -68,6 +68,7 @@ def _parsed(stored: Any, device: str) -> Calibration:
         dispatch=_rate(stored, "dispatch"),
         encoding=_rate(stored, "encoding"),
         simd_width=int(_rate(stored, "simd_width")),
+        streaming=None if stored.get("streaming") is None else _rate(stored, "streaming"),
         products=tuple((name, _rate(products, name)) for name in products),
     )
 

@@ -9,7 +9,7 @@ from lbrx.device_info import DeviceInfo
 from lbrx.errors import DeviceError
 from lbrx.metal import binding, calibration_file
 from lbrx.metal.binding import CallError, Metal
-from lbrx.process import memory_limit
+from lbrx.process import last_cache, memory_limit
 
 # Apple GPU families
 FIRST_SIMDGROUP_MATRIX = 7
@@ -108,7 +108,7 @@ def describe(device: Any) -> DeviceInfo:
         bfloat=family >= FIRST_BFLOAT,
         native_bfloat=family >= FIRST_NATIVE_BFLOAT,
         cuda=binding.cuda_device(device),
-        cache=binding.cuda_attribute(device, L2_BYTES) or None,
+        cache=last_cache() if plain_soft else binding.cuda_attribute(device, L2_BYTES) or None,
         matrix_peak=_declared_peak(device, NVIDIA_PRODUCTS, NEWEST_PRODUCTS),
         page=binding.page_size(),
         calibration=calibration_file.read(name),

@@ -1,9 +1,11 @@
-// Element programs of which some operands are contiguous along another axis than the results: a CPU
-// thread computes a block, and transposes its part of such operands through private memory.
+// Element programs of which a CPU thread computes a run of a row, or a block if operands are contiguous
+// along another axis than the results: it transposes its part of them through private memory.
 #pragma once
 #include "elementwise.h"
+#include "streamed.h"
 #include "transposed.h"
 
+constant constexpr uint RUN = 4096;
 constant constexpr uint BLOCK = 64;  // side of a block: a cache line of the narrowest elements
 
 // block[r][c] becomes from[c * stride + r].

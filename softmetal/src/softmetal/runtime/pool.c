@@ -131,6 +131,7 @@ static bool take(sm_pool *pool, unsigned self, sm_u64 *chunk) {
 static void run_chunk(sm_worker *worker, sm_job *job, sm_u64 chunk) {
   atomic_store_explicit(&worker->activity, job->activity, memory_order_relaxed);
   job->run(worker, job, chunk);
+  sm_order_streamed_stores();
   atomic_store_explicit(&worker->activity, SM_BUSY, memory_order_relaxed);
   sm_checkpoint(worker);
 }

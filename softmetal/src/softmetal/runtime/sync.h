@@ -40,6 +40,14 @@ static inline void sm_pause(void) {
 #endif
 }
 
+/* Stores past the caches become visible before later stores do. The other architectures order them
+   with those of an atomic release. */
+static inline void sm_order_streamed_stores(void) {
+#if defined(__x86_64__)
+  __builtin_ia32_sfence();
+#endif
+}
+
 typedef struct sm_mutex {
   atomic_uint word; /* 0 free, 1 held, 2 held and a thread may be waiting */
 } sm_mutex;
