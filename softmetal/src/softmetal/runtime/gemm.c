@@ -12,6 +12,8 @@ enum {
   DEPTH = 384,             /* of a block, about: a left panel of it stays in the first cache */
   PACKED = 16 << 20,       /* floats of one operand that are packed at a time, at most */
   TILE_M = 20, TILE_N = 8, /* panels of a tile, at most */
+  PIECE_PANELS = 8,        /* of columns that are packed together, which reads them in longer runs */
+  PIECE_DEPTH = 128,
 };
 /* Costs of a tile in multiplications: of a float that it fetches, for cores that multiply two vectors
    and fetch a third of one in a cycle, and of taking the tile. With half or twice as much for each,
@@ -27,6 +29,7 @@ typedef struct gemm_job {
   sm_u64 row, column;     /* where the part begins */
   sm_u64 left_panels, right_panels;
   sm_u64 left_floats, right_floats; /* packed, of a matrix */
+  sm_u64 pieces;                    /* of the right matrix, along its depth */
   float *packed_left, *packed_right;
   bool in_place;          /* whole panels of the right matrix are not packed: each is used once */
   sm_u64 batch, batches;
@@ -45,23 +48,36 @@ static sm_operand of_batch(sm_operand first, __INT64_TYPE__ stride, sm_u64 numbe
   return first;
 }
 
+static sm_u64 right_groups(const gemm_job *job) {
+  return divide_up(job->right_panels, PIECE_PANELS);
+}
+
+static void pack_piece(const gemm_job *job, sm_u64 matrix, sm_u64 group, sm_u64 piece) {
+  const sm_operand right = of_batch(job->right, job->gemm->stride_b, job->batch + matrix);
+  sm_u64 first = group * PIECE_PANELS, end = least(first + PIECE_PANELS, job->right_panels);
+  if (job->in_place) { /* only the last panel, if it is not whole */
+    if (right.lines % SM_PANEL_COLUMNS == 0 || end < job->right_panels) return;
+    first = end - 1;
+  }
+  float *to = job->packed_right + matrix * job->right_floats + first * sm_panel_size(&right);
+  sm_u64 depth = right.depth;
+  sm_pack_columns(&right, first, end - first, piece * depth / job->pieces,
+                  (piece + 1) * depth / job->pieces, to);
+}
+
 static void pack_chunk(sm_worker *worker, sm_job *base, sm_u64 chunk) {
   (void)worker;
   gemm_job *job = (gemm_job *)base;
-  const sm_command_gemm *g = job->gemm;
-  sm_u64 panels = job->left_panels + job->right_panels, matrix = chunk / panels;
-  sm_u64 panel = chunk % panels;
-  if (panel < job->left_panels) {
-    sm_operand left = of_batch(job->left, g->stride_a, job->batch + matrix);
-    float *to = job->packed_left + matrix * job->left_floats;
-    sm_pack_panel(&left, panel, to + panel * sm_panel_size(&left));
+  sm_u64 chunks = job->left_panels + right_groups(job) * job->pieces, matrix = chunk / chunks;
+  sm_u64 part = chunk % chunks;
+  if (part >= job->left_panels) {
+    part -= job->left_panels;
+    pack_piece(job, matrix, part / job->pieces, part % job->pieces);
     return;
   }
-  panel -= job->left_panels;
-  sm_operand right = of_batch(job->right, g->stride_b, job->batch + matrix);
-  if (job->in_place && (panel + 1) * right.width <= right.lines) return;
-  float *to = job->packed_right + matrix * job->right_floats;
-  sm_pack_panel(&right, panel, to + panel * sm_panel_size(&right));
+  sm_operand left = of_batch(job->left, job->gemm->stride_a, job->batch + matrix);
+  float *to = job->packed_left + matrix * job->left_floats;
+  sm_pack_rows(&left, part, to + part * sm_panel_size(&left));
 }
 
 /* ---- tiles ----------------------------------------------------------------------------------- */
@@ -94,9 +110,10 @@ static void multiply_block(const gemm_job *job, const tile *t, sm_u64 from, sm_u
                            float *result, sm_u64 stride) {
   const sm_operand right =
       of_batch(job->right, job->gemm->stride_b, job->batch + t->matrix);
-  sm_u64 rows = job->left.width, columns = job->right.width;
+  sm_u64 columns = job->right.width;
   sm_panels panels = {.depth = depth, .result_stride = stride, .adds = from > 0};
   for (sm_u64 i = t->left; i < t->left_end; i++) {
+    sm_u64 rows = sm_panel_height(&job->left, i);
     panels.left = job->packed_left + t->matrix * job->left_floats +
                   i * sm_panel_size(&job->left) + from * rows;
     for (sm_u64 j = t->right; j < t->right_end; j++) {
@@ -106,7 +123,7 @@ static void multiply_block(const gemm_job *job, const tile *t, sm_u64 from, sm_u
                               : job->packed_right + t->matrix * job->right_floats +
                                     j * sm_panel_size(&right);
       panels.right += from * panels.right_stride;
-      panels.result = result + (i - t->left) * rows * stride + (j - t->right) * columns;
+      panels.result = result + (i - t->left) * job->left.width * stride + (j - t->right) * columns;
       sm_multiply_panels(rows, &panels);
     }
   }
@@ -133,7 +150,8 @@ static void multiply_tile(sm_worker *worker, sm_job *base, sm_u64 chunk) {
   gemm_job *job = (gemm_job *)base;
   const sm_command_gemm *g = job->gemm;
   tile t = tile_of(job, chunk);
-  sm_u64 rows = (t.left_end - t.left) * job->left.width;
+  sm_u64 rows = (t.left_end - 1 - t.left) * job->left.width +
+                sm_panel_height(&job->left, t.left_end - 1);
   sm_u64 columns = (t.right_end - t.right) * job->right.width;
   bool direct = g->type_c == FLOAT32 && g->alpha == 1 && g->beta == 0 && rows == t.rows &&
                 columns == t.columns;
@@ -210,6 +228,7 @@ static bool run_part(sm_worker *worker, sm_submission *submission, gemm_job job)
   job.right_panels = sm_panel_count(&job.right);
   job.left_floats = job.left_panels * sm_panel_size(&job.left);
   job.right_floats = job.right_panels * sm_panel_size(&job.right);
+  job.pieces = job.right.along_depth ? 1 : divide_up(job.right.depth + !job.right.depth, PIECE_DEPTH);
   job.in_place = job.left_panels == 1 && !job.right.along_depth && !job.right.half;
   if (!sm_block_reserve(&worker->panels[0], job.batches * job.left_floats * sizeof(float)) ||
       !sm_block_reserve(&worker->panels[1], job.batches * job.right_floats * sizeof(float))) {
@@ -220,7 +239,7 @@ static bool run_part(sm_worker *worker, sm_submission *submission, gemm_job job)
   job.packed_right = (float *)worker->panels[1].address;
   gemm_job packing = job;
   packing.job.run = run_packing;
-  packing.job.chunks = job.batches * (job.left_panels + job.right_panels);
+  packing.job.chunks = job.batches * (job.left_panels + right_groups(&job) * job.pieces);
   double lines = (double)job.left.lines + (job.in_place ? 0 : (double)job.right.lines);
   double depth = (double)job.left.depth * (double)job.batches; /* 2 elements, 100 operations a ns */
   if (!run_job(worker, submission, &packing, depth * lines / 2)) return false;

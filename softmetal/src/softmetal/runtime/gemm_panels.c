@@ -67,37 +67,72 @@ INLINE void interleave(const char *from, sm_u64 stride, bool half, sm_u64 lines,
       to[d * width + i] = i < lines ? load_one(from + (i * stride + d) * element, half) : 0;
 }
 
-/* Lines that are columns of the matrix. */
+/* Lines that are columns of the matrix, to panels of `width` that are `size` floats apart. */
 INLINE void copy_columns(const char *from, sm_u64 stride, bool half, sm_u64 lines, sm_u64 depth,
-                         float *to, sm_u64 width) {
+                         float *to, sm_u64 width, sm_u64 size) {
   size_t element = half ? 2 : 4;
   for (sm_u64 d = 0; d < depth; d++, to += width, from += stride * element) {
-    sm_u64 i = 0;
-    for (; i + WIDTH <= lines; i += WIDTH)
-      *(loose_vector *)(to + i) = load_vector(from + i * element, half);
-    for (; i < lines; i++) to[i] = load_one(from + i * element, half);
-    for (; i < width; i++) to[i] = 0;
+    float *panel = to;
+    for (sm_u64 first = 0; first < lines; first += width, panel += size) {
+      const char *row = from + first * element;
+      sm_u64 count = lines - first < width ? lines - first : width, i = 0;
+      for (; i + WIDTH <= count; i += WIDTH)
+        *(loose_vector *)(panel + i) = load_vector(row + i * element, half);
+      for (; i < count; i++) panel[i] = load_one(row + i * element, half);
+      for (; i < width; i++) panel[i] = 0;
+    }
   }
 }
 
-INLINE void pack(const sm_operand *x, sm_u64 first, sm_u64 lines, bool half, float *to) {
+INLINE void interleave_panel(const sm_operand *x, sm_u64 first, sm_u64 lines, bool half,
+                             sm_u64 width, float *to) {
   size_t element = half ? 2 : 4;
+  for (sm_u64 i = 0; i < width; i += WIDTH)
+    interleave(x->address + (first + (i < lines ? i : 0)) * x->stride * element, x->stride, half,
+               i < lines ? lines - i : 0, x->depth, to + i, width);
+}
+
+static sm_u64 lines_of(const sm_operand *x, sm_u64 first, sm_u64 most) {
+  return x->lines - first < most ? x->lines - first : most;
+}
+
+INLINE void pack_rows(const sm_operand *x, sm_u64 panel, bool half, float *to) {
+  sm_u64 first = panel * x->width, width = sm_panel_height(x, panel);
+  sm_u64 lines = lines_of(x, first, width);
+  if (x->along_depth)
+    interleave_panel(x, first, lines, half, width, to);
+  else
+    copy_columns(x->address + first * (half ? 2 : 4), x->stride, half, lines, x->depth, to, width, 0);
+}
+
+INLINE void pack_columns(const sm_operand *x, sm_u64 panel, sm_u64 panels, sm_u64 from, sm_u64 end,
+                         bool half, float *to) {
+  sm_u64 first = panel * SM_PANEL_COLUMNS, size = sm_panel_size(x);
   if (!x->along_depth) {
-    copy_columns(x->address + first * element, x->stride, half, lines, x->depth, to, x->width);
+    const char *start = x->address + (from * x->stride + first) * (half ? 2 : 4);
+    sm_u64 lines = lines_of(x, first, panels * SM_PANEL_COLUMNS);
+    copy_columns(start, x->stride, half, lines, end - from, to + from * SM_PANEL_COLUMNS,
+                 SM_PANEL_COLUMNS, size);
     return;
   }
-  for (sm_u64 i = 0; i < x->width; i += WIDTH)
-    interleave(x->address + (first + (i < lines ? i : 0)) * x->stride * element, x->stride, half,
-               i < lines ? lines - i : 0, x->depth, to + i, x->width);
+  for (sm_u64 i = 0; i < panels; i++, first += SM_PANEL_COLUMNS)
+    interleave_panel(x, first, lines_of(x, first, SM_PANEL_COLUMNS), half, SM_PANEL_COLUMNS,
+                     to + i * size);
 }
 
-WHOLE_VECTORS void sm_pack_panel(const sm_operand *x, sm_u64 panel, float *to) {
-  sm_u64 first = panel * x->width;
-  sm_u64 lines = x->lines - first < x->width ? x->lines - first : x->width;
+WHOLE_VECTORS void sm_pack_rows(const sm_operand *x, sm_u64 panel, float *to) {
   if (x->half)
-    pack(x, first, lines, true, to);
+    pack_rows(x, panel, true, to);
   else
-    pack(x, first, lines, false, to);
+    pack_rows(x, panel, false, to);
+}
+
+WHOLE_VECTORS void sm_pack_columns(const sm_operand *x, sm_u64 panel, sm_u64 panels, sm_u64 from,
+                                   sm_u64 end, float *to) {
+  if (x->half)
+    pack_columns(x, panel, panels, from, end, true, to);
+  else
+    pack_columns(x, panel, panels, from, end, false, to);
 }
 
 /* ---- multiplying ----------------------------------------------------------------------------- */

@@ -28,7 +28,7 @@ typedef struct sm_operand {
   bool half;
   bool along_depth;    /* lines are rows of the matrix as it is stored, else columns */
   sm_u64 lines, depth; /* rows of the left, columns of the right matrix; their length */
-  sm_u64 width;        /* lines of a panel; the last panel is filled up with zeros */
+  sm_u64 width;        /* lines of a panel; the last one of the right operand ends with zeros */
 } sm_operand;
 
 /* Floats from panel to panel: packing writes up to WIDTH beyond the end. */
@@ -40,7 +40,23 @@ static inline sm_u64 sm_panel_count(const sm_operand *x) {
   return (x->lines + x->width - 1) / x->width;
 }
 
-void sm_pack_panel(const sm_operand *, sm_u64 panel, float *to);
+/* Lines of a left panel: those of the last one are as many as are left, or a few more. */
+static inline sm_u64 sm_panel_height(const sm_operand *x, sm_u64 panel) {
+  sm_u64 rest = x->lines - panel * x->width;
+  if (rest >= x->width) return x->width;
+#define HEIGHT(n) \
+  if (rest <= n) return n;
+  SM_PANEL_HEIGHTS(HEIGHT)
+#undef HEIGHT
+  return x->width;
+}
+
+/* A left panel. */
+void sm_pack_rows(const sm_operand *, sm_u64 panel, float *to);
+
+/* Depths `from` to `end` of some right panels; `to` is the place of the first. */
+void sm_pack_columns(const sm_operand *, sm_u64 panel, sm_u64 panels, sm_u64 from, sm_u64 end,
+                     float *to);
 
 typedef struct sm_panels {
   const float *left, *right;
