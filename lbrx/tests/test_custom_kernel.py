@@ -203,6 +203,9 @@ def test_compile_errors_have_the_lines_of_the_source():
         (lambda k, x: k(x, x, 1, grid=0), lbrx.ShapeError, r"grid of \(0, 1, 1\) has no threads"),
         (lambda k, x: k(x, x, 1, grid=(1, 2, 3, 4)), lbrx.ShapeError, "give one to three sizes"),
         (lambda k, x: k(x, x, 1, grid=-1), lbrx.ShapeError, "give one to three sizes"),
+        (lambda k, x: k(x, x, 1, grid=2.5), lbrx.ShapeError, r"grid=2\.5: give one to three sizes"),
+        (lambda k, x: k(x, x, 1, group="a"), lbrx.ShapeError, "group='a': give one to three"),
+        (lambda k, x: lbrx.kernel(b"k"), TypeError, "the source is bytes: give it as a string"),
         (lambda k, x: k(x, x, 1, group=0), lbrx.ShapeError, "has no threads"),
         (lambda k, x: k(x, x, 1, group=4096), lbrx.DeviceError, "4096 threads exceeds 1024"),
         (lambda k, x: k(x, x, 1, shapes=[(4,), (4,)]), lbrx.ShapeError, "1 outputs, not 2: give"),
@@ -293,3 +296,58 @@ def test_checking_modes_find_errors_in_custom_kernels():
             result.numpy()
     with softmetal.checking("bounds", "race"):
         assert lbrx.kernel(SAXPY)(lbrx.ones(3), lbrx.ones(3), 2.0).tolist() == [3, 3, 3]
+
+
+def test_a_compiled_function_replays_kernels_with_its_arguments(saxpy, rng):
+    """Kernels read inputs, views and results of other operations; floats and shapes change."""
+    weight = lbrx.tensor(sample(rng, (5,), dt.float32))
+    constant = saxpy(weight, weight, 1.0).numpy()
+
+    @lbrx.compile
+    def compiled(x, alpha):
+        plain = saxpy(x[0], weight, alpha)
+        turned = saxpy(x.T[::-1], x.T * 2, alpha=3)
+        return plain.exp(), saxpy(turned, [0.0] * 20, 2.0), saxpy(weight, weight, 1.0)
+
+    for alpha in (2.0, -0.5, 2.0):
+        x = sample(rng, (4, 5), dt.float32)
+        first, second, third = compiled(lbrx.tensor(x), alpha)
+        np.testing.assert_allclose(first.numpy(), np.exp(alpha * x[0] + weight.numpy()), rtol=1e-5)
+        np.testing.assert_allclose(second.numpy(), 2 * (3 * x.T[::-1] + 2 * x.T), rtol=1e-5)
+        np.testing.assert_array_equal(third.numpy(), constant)
+    assert sum(map(len, compiled._traces.values())) == 1
+    x = sample(rng, (2, 5), dt.float32)
+    with pytest.raises(lbrx.DtypeError, match="y is declared as float, but was given int32"):
+        lbrx.compile(lambda x: saxpy(x, x.astype("int32"), 1.0))(lbrx.tensor(x))
+
+
+def test_compiled_kernels_with_initial_content_structs_and_integers():
+    count = lbrx.kernel(
+        """struct Step { int first; float scale; };
+           kernel void count(device const uchar* x, constant Step& step, constant int& more,
+             device atomic_int* bins, device float* scaled, uint i [[thread_position_in_grid]]) {
+             atomic_fetch_add_explicit(&bins[x[i] + step.first], more, memory_order_relaxed);
+             scaled[i] = x[i] * step.scale; }"""
+    )
+    step = struct.pack("if", 1, 0.5)
+
+    @lbrx.compile
+    def compiled(x, start, more):
+        shapes = [(4,), x.shape]
+        bins, scaled = count(x, step, more, bins=start + 1, shapes=shapes, grid=x.size)
+        zeros, _ = count(x, step, int(more), bins=0, shapes=shapes, grid=x.size)
+        return bins, scaled, zeros
+
+    for values, start, more in (([0, 2, 2], [0, 0, 0, 5], 1), ([1, 1, 0], [9, 0, 0, 0], 2)):
+        given = lbrx.tensor(np.uint8(values)), lbrx.tensor(np.int32(start)), more
+        wanted = np.bincount(np.array(values) + 1, minlength=4) * more
+        bins, scaled, zeros = compiled(*given)
+        assert bins.tolist() == (wanted + start + 1).tolist()
+        assert (scaled.tolist(), zeros.tolist()) == ([v / 2 for v in values], wanted.tolist())
+
+
+def test_the_neural_engine_refuses_custom_kernels(saxpy):
+    pytest.importorskip("coremltools")
+    function = lbrx.compile(lambda x: saxpy(x, x, 2.0), unit="neural-engine")
+    with pytest.raises(lbrx.TraceError, match="custom_kernel: the Neural Engine runs no Metal"):
+        function(lbrx.ones(3))

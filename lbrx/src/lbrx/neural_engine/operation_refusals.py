@@ -34,6 +34,7 @@ REFUSED: dict[str, str] = {
     "overwrite_blocks": "return the new values, and write them outside the function",
     "quantized_attention": "use a float16 cache and attention",
     "encode_blocks": _OUTSIDE,
+    "custom_kernel": "the Neural Engine runs no Metal kernels: call it outside the function",
 }
 REFUSED |= dict.fromkeys(
     ("weighted", "kept_change", "agreeing", "changed", "row_products", "magnitude_mask"),

@@ -60,6 +60,7 @@ class OpFamily(StrEnum):
     RANDOM = "random"
     QUANTIZATION = "quantization"
     VIDEO = "video"
+    CUSTOM = "custom"
 
 
 class Role(StrEnum):

@@ -16,6 +16,7 @@ from lbrx.errors import DeviceError, DtypeError, ShapeError
 from lbrx.ops import Spec
 from lbrx.shape import Sizes, as_shape
 from lbrx.tensor.core import Tensor
+from lbrx.tensor.traced_number import traced_function
 
 if TYPE_CHECKING:
     from lbrx.metal import Context
@@ -73,6 +74,37 @@ class Signature:
     outputs: tuple[str, ...]
 
 
+@dataclass(frozen=True, eq=False)
+class Launch:
+    """One call of a kernel, without the values that it is given."""
+
+    kernel: Kernel
+    signature: Signature
+    specs: Mapping[str, Spec]
+    """Shape and dtype of each output, by name."""
+    threads: Size
+    group: Sizes | None
+
+    def run(self, gpu: Context, given: Mapping[str, Any]) -> tuple[Tensor, ...]:
+        """Encode the kernel with these values and return its results."""
+        from lbrx.tensor import kernel_arguments
+
+        kernel, source = self.kernel, self.signature.source
+        bound, results = kernel_arguments.bind(gpu, kernel, self.signature, given, self.specs)
+        pipeline = gpu.shaders.pipeline(
+            kernel.name, kernel.name, source=source, safe_math=kernel.safe_math
+        )
+        gpu.queue.dispatch(
+            pipeline,
+            bound.buffers,
+            self.threads,
+            kernel.group_size(self.group, self.threads, pipeline.max_threads),
+            threadgroup_memory=bound.threadgroup,
+            kernel=kernel.name,
+        )
+        return results
+
+
 class Kernel:
     """A custom kernel, as `lbrx.kernel` returns it. It is compiled at the first call."""
 
@@ -90,7 +122,7 @@ class Kernel:
         self._inputs = inputs
         self._outputs = outputs
         self._contiguous = contiguous
-        self._safe_math = safe_math
+        self.safe_math = safe_math
         self._signatures: dict[object, Signature] = {}
 
     def __repr__(self) -> str:
@@ -120,29 +152,24 @@ class Kernel:
         dtypes: dtypes of the outputs; by default as declared in the source.
         template: dtypes and numbers for names that the source uses but does not declare.
 
+        In a function that `lbrx.compile` traces, the call is recorded, and every replay repeats it.
+
         Arguments that do not fit raise TypeError, ShapeError or DtypeError. Tensors on the cpu
         (except scalars) and source that does not compile raise DeviceError.
         """
         from lbrx.metal import context
-        from lbrx.tensor import kernel_arguments
 
         gpu = context()
         signature = self._signature(gpu, template or {})
         given = self._bound(signature, values, named)
         specs = self._specs(signature, given, shapes, dtypes)
-        threads = self._threads(grid, specs)
-        bound, results = kernel_arguments.bind(gpu, self, signature, given, specs)
-        pipeline = gpu.shaders.pipeline(
-            self.name, self.name, source=signature.source, safe_math=self._safe_math
-        )
-        gpu.queue.dispatch(
-            pipeline,
-            bound.buffers,
-            threads,
-            self._group(group, threads, pipeline.max_threads),
-            threadgroup_memory=bound.threadgroup,
-            kernel=self.name,
-        )
+        launch = Launch(self, signature, specs, self._threads(grid, specs), group)
+        if traced_function() is None:
+            results = launch.run(gpu, given)
+        else:
+            from lbrx.tensor import kernel_node
+
+            results = kernel_node.recorded(launch, gpu, given)
         return results[0] if len(results) == 1 else results
 
     def arguments(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -173,11 +200,11 @@ class Kernel:
         text = _prelude(self.source, template)
         text += shader_text(shader_folder(), f"{self.name}.metal", self.source)
         # Compile first: errors in the source are reported here, reflection does not report them.
-        gpu.shaders.pipeline(self.name, self.name, source=text, safe_math=self._safe_math)
+        gpu.shaders.pipeline(self.name, self.name, source=text, safe_math=self.safe_math)
         found = [
             _typed(argument, self.source, template)
             for argument in gpu.shaders.arguments(
-                self.name, self.name, source=text, safe_math=self._safe_math
+                self.name, self.name, source=text, safe_math=self.safe_math
             )
         ]
         if other := [argument.name for argument in found if argument.kind is ArgumentKind.OTHER]:
@@ -281,7 +308,8 @@ class Kernel:
             )
         return threads
 
-    def _group(self, group: Sizes | None, threads: Size, most: int) -> Size:
+    def group_size(self, group: Sizes | None, threads: Size, most: int) -> Size:
+        """The threadgroup of a launch: the given one, or one of a usual size."""
         if group is None:
             left = min(DEFAULT_GROUP, most)
             sizes = []
@@ -295,14 +323,19 @@ class Kernel:
         return size
 
     def _size(self, what: str, given: Sizes) -> Size:
-        sizes = (given,) if isinstance(given, int) else tuple(given)
-        if not 1 <= len(sizes) <= 3 or any(n < 0 for n in sizes):
+        try:
+            sizes = as_shape(given)
+        except (ShapeError, TypeError):
+            sizes = ()
+        if not 1 <= len(sizes) <= 3:
             raise ShapeError(f"{self}: {what}={given!r}: give one to three sizes of 0 or more")
         x, y, z = (*sizes, 1, 1)[:3]
         return x, y, z
 
 
 def _only_kernel(source: str) -> str:
+    if not isinstance(source, str):
+        raise TypeError(f"the source is {type(source).__name__}: give it as a string")
     names: list[str] = [one or other for one, other in _KERNEL.findall(source)]
     if len(names) != 1:
         found = f"the kernels {', '.join(names)}" if names else "no `kernel void` function"

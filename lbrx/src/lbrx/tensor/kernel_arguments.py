@@ -14,9 +14,10 @@ from lbrx.errors import DeviceError, DtypeError, ShapeError
 from lbrx.kernels.arrays import buffer_of, empty, imported
 from lbrx.kernels.registry import RUNNERS, Call
 from lbrx.metal import Buffer, Context
+from lbrx.metal.commands import NumberSlot
 from lbrx.metal.reflection import ArgumentKind, KernelArgument
 from lbrx.ops import TABLE, Spec
-from lbrx.storage import Array
+from lbrx.storage import Array, NumberStorage
 from lbrx.storage.cpu import copied
 from lbrx.tensor.core import Tensor
 from lbrx.tensor.creation import tensor
@@ -74,6 +75,9 @@ def _input(
 ) -> Buffer | bytes:
     if isinstance(value, bytes):
         return _bytes_or_buffer(gpu, _checked_bytes(where, argument, value))
+    if isinstance(value, Tensor) and isinstance(value.array.storage, NumberStorage):
+        number = value.array.storage
+        return NumberSlot.of(number.argument, number.number, value.dtype.numpy)
     if isinstance(value, Tensor) and value.device == "cpu" and value.ndim == 0:
         value = value.item()
     if not hasattr(value, "__array__") or isinstance(value, np.generic):

@@ -242,7 +242,7 @@ def _with_typed_numbers(op: Op, operands: Sequence[_UntypedOperand]) -> list[Arr
                 item, dtype = (item, dt.int64) if fits else _beyond(item)
             elif op.dtype_rule is rules.floating and not dt.holds(dtype, _value(item)):
                 dtype = dt.float32  # uint8 / 256 is a division of floats
-            result.append(_number_array(item, dtype))
+            result.append(number_array(item, dtype))
     return result
 
 
@@ -262,7 +262,7 @@ def _cached_scalar(value: Scalar, kind: str, dtype: Dtype) -> Array:
     return host_scalar(value, dtype)
 
 
-def _number_array(item: Scalar | TracedNumber, dtype: Dtype) -> Array:
+def number_array(item: Scalar | TracedNumber, dtype: Dtype) -> Array:
     """A number as a scalar array on the host; a traced number as a parameter of the replay."""
     if not isinstance(item, TracedNumber):
         # 0.0 and -0.0 are equal and would share an entry of the cache.
