@@ -1,9 +1,10 @@
 /* Matrix multiplication.
 
    Both operands are packed into panels once, by all workers; then the workers multiply tiles of the
-   result, which need not run at the same time. An element's products are added in the order of the
-   depth, in blocks that depend on the depth alone: its bits do not depend on the number of threads,
-   on the division into tiles or on the other rows and columns. */
+   result, which need not run at the same time. Where no other tile needs a tile's part of the right
+   operand, the tile packs it itself, into its core's cache. An element's products are added in the
+   order of the depth, in blocks that depend on the depth alone: its bits do not depend on the number
+   of threads, on the division into tiles or on the other rows and columns. */
 #include "gemm_panels.h"
 #include "runtime.h"
 
@@ -12,7 +13,7 @@ enum {
   DEPTH = 384,             /* of a block, about: a left panel of it stays in the first cache */
   PACKED = 16 << 20,       /* floats of one operand that are packed at a time, at most */
   TILE_M = 20, TILE_N = 8, /* panels of a tile, at most */
-  PIECE_PANELS = 8,        /* of columns that are packed together, which reads them in longer runs */
+  PIECE_PANELS = 8,        /* of columns that are packed together: longer runs are read */
   PIECE_DEPTH = 128,
 };
 /* Costs of a tile in multiplications: of a float that it fetches, for cores that multiply two vectors
@@ -32,6 +33,7 @@ typedef struct gemm_job {
   sm_u64 pieces;                    /* of the right matrix, along its depth */
   float *packed_left, *packed_right;
   bool in_place;          /* whole panels of the right matrix are not packed: each is used once */
+  bool own_right;         /* tiles pack panels of the right matrix: each is used in one tile */
   sm_u64 batch, batches;
   sm_u64 tiles_m, tiles_n;
   sm_u64 block; /* depth */
@@ -48,8 +50,9 @@ static sm_operand of_batch(sm_operand first, __INT64_TYPE__ stride, sm_u64 numbe
   return first;
 }
 
+/* Of the right matrix, in panels that are packed together. */
 static sm_u64 right_groups(const gemm_job *job) {
-  return divide_up(job->right_panels, PIECE_PANELS);
+  return job->own_right ? 0 : divide_up(job->right_panels, PIECE_PANELS);
 }
 
 static void pack_piece(const gemm_job *job, sm_u64 matrix, sm_u64 group, sm_u64 piece) {
@@ -106,27 +109,52 @@ static tile tile_of(const gemm_job *job, sm_u64 chunk) {
   return t;
 }
 
-static void multiply_block(const gemm_job *job, const tile *t, sm_u64 from, sm_u64 depth,
-                           float *result, sm_u64 stride) {
+/* A block of the depth of right panels. */
+typedef struct right_block {
+  const float *address; /* of the first panel */
+  sm_u64 size;          /* floats from panel to panel */
+} right_block;
+
+/* The tile's own panels, where the whole block stays in the core's cache. */
+static bool pack_own(sm_worker *worker, const tile *t, sm_operand right, sm_u64 from, sm_u64 depth,
+                     right_block *block) {
+  right.address += from * (right.along_depth ? 1 : right.stride) * (right.half ? 2 : 4);
+  right.depth = depth;
+  sm_u64 count = t->right_end - t->right;
+  block->size = sm_panel_size(&right);
+  size_t bytes = count * block->size * sizeof(float);
+  if (!sm_block_reserve(&worker->panels[SM_TILE_RIGHT], bytes)) return false;
+  float *to = (float *)worker->panels[SM_TILE_RIGHT].address;
+  sm_pack_columns(&right, t->right, count, 0, depth, to);
+  block->address = to;
+  return true;
+}
+
+static bool multiply_block(sm_worker *worker, const gemm_job *job, const tile *t, sm_u64 from,
+                           sm_u64 depth, float *result, sm_u64 stride) {
   const sm_operand right =
       of_batch(job->right, job->gemm->stride_b, job->batch + t->matrix);
-  sm_u64 columns = job->right.width;
+  sm_u64 size = sm_panel_size(&right);
+  right_block block = {job->packed_right + t->matrix * job->right_floats + t->right * size +
+                           from * SM_PANEL_COLUMNS, size};
+  if (job->own_right && !pack_own(worker, t, right, from, depth, &block)) return false;
   sm_panels panels = {.depth = depth, .result_stride = stride, .adds = from > 0};
   for (sm_u64 i = t->left; i < t->left_end; i++) {
     sm_u64 rows = sm_panel_height(&job->left, i);
     panels.left = job->packed_left + t->matrix * job->left_floats +
                   i * sm_panel_size(&job->left) + from * rows;
     for (sm_u64 j = t->right; j < t->right_end; j++) {
-      bool in_place = job->in_place && (j + 1) * columns <= right.lines;
-      panels.right_stride = in_place ? right.stride : columns;
-      panels.right = in_place ? (const float *)right.address + j * columns
-                              : job->packed_right + t->matrix * job->right_floats +
-                                    j * sm_panel_size(&right);
-      panels.right += from * panels.right_stride;
-      panels.result = result + (i - t->left) * job->left.width * stride + (j - t->right) * columns;
+      bool in_place = job->in_place && (j + 1) * SM_PANEL_COLUMNS <= right.lines;
+      panels.right_stride = in_place ? right.stride : SM_PANEL_COLUMNS;
+      panels.right = in_place ? (const float *)right.address + j * SM_PANEL_COLUMNS +
+                                    from * right.stride
+                              : block.address + (j - t->right) * block.size;
+      panels.result = result + (i - t->left) * job->left.width * stride +
+                      (j - t->right) * SM_PANEL_COLUMNS;
       sm_multiply_panels(rows, &panels);
     }
   }
+  return true;
 }
 
 /* C = alpha * sums + beta * C; C is not read if beta is 0. */
@@ -158,16 +186,19 @@ static void multiply_tile(sm_worker *worker, sm_job *base, sm_u64 chunk) {
   float *sums = (float *)t.result;
   sm_u64 stride = g->ldc;
   if (!direct) {
-    if (!sm_block_reserve(&worker->panels[2], rows * columns * sizeof(float))) {
+    if (!sm_block_reserve(&worker->panels[SM_TILE_SUMS], rows * columns * sizeof(float))) {
       atomic_store(&base->error, "no memory for a tile of a matrix multiplication");
       return;
     }
-    sums = (float *)worker->panels[2].address;
+    sums = (float *)worker->panels[SM_TILE_SUMS].address;
     stride = columns;
   }
   sm_u64 depth = job->left.depth, from = 0;
   do {
-    multiply_block(job, &t, from, least(job->block, depth - from), sums, stride);
+    if (!multiply_block(worker, job, &t, from, least(job->block, depth - from), sums, stride)) {
+      atomic_store(&base->error, "no memory to pack an operand of a matrix multiplication");
+      return;
+    }
     from += job->block;
   } while (from < depth);
   if (!direct) write_result(g, &t, sums, stride);
@@ -228,23 +259,26 @@ static bool run_part(sm_worker *worker, sm_submission *submission, gemm_job job)
   job.right_panels = sm_panel_count(&job.right);
   job.left_floats = job.left_panels * sm_panel_size(&job.left);
   job.right_floats = job.right_panels * sm_panel_size(&job.right);
-  job.pieces = job.right.along_depth ? 1 : divide_up(job.right.depth + !job.right.depth, PIECE_DEPTH);
+  job.pieces = job.right.along_depth ? 1 : 1 + job.right.depth / PIECE_DEPTH;
   job.in_place = job.left_panels == 1 && !job.right.along_depth && !job.right.half;
-  if (!sm_block_reserve(&worker->panels[0], job.batches * job.left_floats * sizeof(float)) ||
-      !sm_block_reserve(&worker->panels[1], job.batches * job.right_floats * sizeof(float))) {
+  cut_tiles(&job, worker->pool->threads);
+  job.own_right = job.tiles_m == 1 && !job.in_place;
+  sm_u64 shared = job.own_right ? 0 : job.right_floats;
+  if (!sm_block_reserve(&worker->panels[SM_LEFT], job.batches * job.left_floats * sizeof(float)) ||
+      !sm_block_reserve(&worker->panels[SM_RIGHT], job.batches * shared * sizeof(float))) {
     sm_fail(submission, "no memory to pack the operands of a matrix multiplication");
     return false;
   }
-  job.packed_left = (float *)worker->panels[0].address;
-  job.packed_right = (float *)worker->panels[1].address;
+  job.packed_left = (float *)worker->panels[SM_LEFT].address;
+  job.packed_right = (float *)worker->panels[SM_RIGHT].address;
   gemm_job packing = job;
   packing.job.run = run_packing;
   packing.job.chunks = job.batches * (job.left_panels + right_groups(&job) * job.pieces);
-  double lines = (double)job.left.lines + (job.in_place ? 0 : (double)job.right.lines);
+  double lines = (double)job.left.lines;
+  if (!job.in_place && !job.own_right) lines += (double)job.right.lines;
   double depth = (double)job.left.depth * (double)job.batches; /* 2 elements, 100 operations a ns */
   if (!run_job(worker, submission, &packing, depth * lines / 2)) return false;
   job.job.run = run_tile;
-  cut_tiles(&job, worker->pool->threads);
   double elements = (double)job.left.lines * (double)job.right.lines;
   return run_job(worker, submission, &job, depth * elements / 50);
 }

@@ -99,10 +99,11 @@ static sm_u64 lines_of(const sm_operand *x, sm_u64 first, sm_u64 most) {
 INLINE void pack_rows(const sm_operand *x, sm_u64 panel, bool half, float *to) {
   sm_u64 first = panel * x->width, width = sm_panel_height(x, panel);
   sm_u64 lines = lines_of(x, first, width);
+  const char *start = x->address + first * (half ? 2 : 4);
   if (x->along_depth)
     interleave_panel(x, first, lines, half, width, to);
   else
-    copy_columns(x->address + first * (half ? 2 : 4), x->stride, half, lines, x->depth, to, width, 0);
+    copy_columns(start, x->stride, half, lines, x->depth, to, width, 0);
 }
 
 INLINE void pack_columns(const sm_operand *x, sm_u64 panel, sm_u64 panels, sm_u64 from, sm_u64 end,

@@ -62,7 +62,7 @@ void sm_worker_free(sm_worker *worker) {
   sm_stack_free(worker->stack);
   sm_block_free(&worker->statics);
   sm_block_free(&worker->scratch);
-  for (int i = 0; i < 3; i++) sm_block_free(&worker->panels[i]);
+  for (int i = 0; i < SM_PANELS; i++) sm_block_free(&worker->panels[i]);
   if (worker->arena) sm_arena_free(worker->arena);
   free(worker->check);
   free(worker);

@@ -77,6 +77,9 @@ void sm_log_read(sm_log *, sm_outcome *);
 
 typedef struct sm_pool sm_pool;
 typedef struct sm_arena sm_arena;
+/* Packed operands of a product, right panels of a tile, and its sums. */
+enum { SM_LEFT, SM_RIGHT, SM_TILE_RIGHT, SM_TILE_SUMS, SM_PANELS };
+
 typedef struct sm_worker sm_worker;
 typedef struct sm_job sm_job;
 typedef struct sm_submission sm_submission;
@@ -117,7 +120,7 @@ struct sm_worker {
   atomic_uint activity;
   sm_block statics;   /* threadgroup variables of kernels */
   sm_block scratch;   /* dynamic threadgroup memory */
-  sm_block panels[3]; /* packed operands of a product, and sums of a tile */
+  sm_block panels[SM_PANELS];
   sm_arena *arena;    /* fibers, from the first SM_FIBERS dispatch on */
   struct sm_check *check; /* from the first dispatch with a check on */
   sm_worker *next;    /* in the list of all workers */
