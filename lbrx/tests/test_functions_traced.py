@@ -63,3 +63,33 @@ def test_limits_stay_open(metal_default):
 def test_what_depends_on_values_says_so(metal_default):
     with pytest.raises(lbrx.TraceError):
         lbrx.compile(fn.nonzero)(lbrx.ones(3))
+
+
+INDICES = {
+    "rows": lambda x, i: x[i],
+    "columns": lambda x, i: x[:, i],
+    "the last axis": lambda x, i: x[..., i],
+    "beside slices and new axes": lambda x, i: x[None, ::-1, i, None],
+    "before an ellipsis": lambda x, i: x[i, ...],
+    "a scalar": lambda x, i: x[1:, i[0, 0]],
+}
+
+
+@pytest.mark.parametrize("name", INDICES)
+def test_indices_that_are_arguments(name, metal_default, rng):
+    """The device reads them: while the function is traced they have no values."""
+    function, compiled = INDICES[name], lbrx.compile(INDICES[name])
+    for values in ([[0, -1], [2, 3]], [[3, 3], [-4, 1]]):
+        x, i = rng.standard_normal((4, 4, 3)).astype(np.float32), np.array(values)
+        if name == "the last axis":
+            x = x[..., [0, 1, 2, 0]]
+        made = compiled(lbrx.tensor(x), lbrx.tensor(i))
+        np.testing.assert_array_equal(made.numpy(), function(x, i))
+
+
+def test_an_index_argument_beyond_the_axis(metal_default):
+    compiled = lbrx.compile(lambda x, i: x[i])
+    with pytest.raises(IndexError, match="index 7 is beyond an axis of 3 elements"):
+        compiled(lbrx.arange(3.0), lbrx.tensor([7])).numpy()
+    with pytest.raises(lbrx.TraceError, match="reads the value of greater of an input"):
+        lbrx.compile(lambda x: x[x > 0])(lbrx.ones(3))

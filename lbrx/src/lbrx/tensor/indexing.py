@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from lbrx import shape as sh
 from lbrx.errors import DtypeError, ShapeError
 from lbrx.shape import BasicIndex
+from lbrx.tensor.traced_number import traced_function
 
 if TYPE_CHECKING:
     from lbrx.tensor.core import Tensor
@@ -59,6 +60,8 @@ class Selection:
 
 def index(tensor: Tensor, key: Any) -> Tensor:
     """tensor[key]: a view for slices and integers, else a copy of the selected elements."""
+    if traced_function() is not None and (taken := _taken(tensor, key)) is not None:
+        return taken
     items = _items(key)
     if not any(isinstance(item, np.ndarray) for item in items):
         return tensor.view(sh.index(tensor.array.layout, items))
@@ -68,8 +71,28 @@ def index(tensor: Tensor, key: Any) -> Tensor:
     sizes, remaining = ([view.shape[axis] for axis in axes] for axes in (picked, rest))
     flat = chosen.flat(sizes)
     source = view.permute(*picked, *rest).reshape(math.prod(sizes), *remaining)
-    taken: Tensor = source.take(flat, axis=0)
-    return taken.permute(*chosen.result_order(flat.ndim, len(rest)))
+    found: Tensor = source.take(flat, axis=0)
+    return found.permute(*chosen.result_order(flat.ndim, len(rest)))
+
+
+def _taken(tensor: Tensor, key: Any) -> Tensor | None:
+    """tensor[key] where one item is a tensor of integers and the others are slices, None or `...`:
+    the device reads the indices, which have no values yet while a function is traced."""
+    items = list(key) if isinstance(key, tuple) else [key]
+    places = [i for i, item in enumerate(items) if hasattr(item, "__array_namespace__")]
+    others = [item for i, item in enumerate(items) if i not in places]
+    plain = all(item is None or item is Ellipsis or isinstance(item, slice) for item in others)
+    if len(places) != 1 or not plain or not items[places[0]].dtype.is_integer:
+        return None
+    indices, items[places[0]] = items[places[0]], slice(None)
+    written: list[Any] = sh.expand_ellipsis(items, tensor.ndim, len(items) - _new_axes(items))
+    at = places[0] if Ellipsis not in items[: places[0]] else places[0] + len(written) - len(items)
+    taken: Tensor = tensor.view(sh.index(tensor.array.layout, written)).take(indices, axis=at)
+    return taken
+
+
+def _new_axes(items: Sequence[Any]) -> int:
+    return sum(item is None or item is Ellipsis for item in items)
 
 
 def selection(tensor: Tensor, key: Any) -> Selection:
