@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import lbrx
-from lbrx.tensor.foreign_names import OUR_NAMES
+from lbrx.tensor.foreign_names import OUR_NAMES, RANDOM_NAMES, TENSOR_NAMES
 
 
 @pytest.mark.parametrize("device", ["cpu", "metal"])
@@ -110,6 +110,13 @@ def test_division_by_an_integer_that_the_dtype_cannot_hold(device):
         (lambda x: lbrx.from_numpy([1, 2]), TypeError, "list is not a numpy array: use lbrx.tens"),
         (lambda x: lbrx.save("x.npz", x), TypeError, "tensors is Tensor: give a mapping"),
         (lambda x: lbrx.save("x.npz", {3: x}), TypeError, "3 is not a name .*give strings"),
+        (lambda x: lbrx.einsum(5, x), TypeError, "subscripts are 5: give a string such as 'ij,jk"),
+        (
+            lambda x: lbrx.quantize(x, None),
+            lbrx.QuantizationError,
+            "None is not a quantization sch",
+        ),
+        (lambda x: lbrx.load(os.devnull), lbrx.FormatError, "is a device, pipe or socket: give a"),
         (lambda x: lbrx.load(""), lbrx.FormatError, "the path is empty"),
         (lambda x: lbrx.open_model(""), lbrx.FormatError, "the path is empty"),
     ],
@@ -163,6 +170,102 @@ def test_names_of_other_libraries_are_known():
     with pytest.raises(AttributeError, match=r"no attribute 'nosuch'$") as problem:
         lbrx.nosuch  # noqa: B018
     assert (problem.value.name, problem.value.obj) == ("nosuch", lbrx)
+
+
+def test_names_in_completion():
+    names = dir(lbrx)
+    assert not {"Any", "TYPE_CHECKING", "math", "sys"} & set(names)
+    assert {"load", "quant", "random", "tensor", "__version__"} <= set(names)
+
+
+def test_attributes_of_other_libraries_are_known():
+    x = lbrx.ones(2, device="cpu")
+    for name, remedy in TENSOR_NAMES.items():
+        with pytest.raises(AttributeError, match=rf"no attribute '{name}': ") as problem:
+            getattr(x, name)
+        assert str(problem.value).endswith(remedy)
+        assert (problem.value.name, problem.value.obj) == (name, x)
+    with pytest.raises(AttributeError, match=r"use x = x\.add\(\.\.\.\) or x\.at"):
+        x.add_(1)
+    for name in ("nosuch", "__nosuch__", "_nosuch_"):
+        with pytest.raises(AttributeError, match=rf"no attribute '{name}'$"):
+            getattr(x, name)
+    for theirs, ours in RANDOM_NAMES.items():
+        assert callable(getattr(lbrx.random, ours))
+        with pytest.raises(AttributeError, match=rf"'{theirs}': use lbrx\.random\.{ours}$"):
+            getattr(lbrx.random, theirs)
+
+
+OPERATORS = (
+    *(operator.add, operator.sub, operator.mul, operator.truediv, operator.floordiv, operator.mod),
+    *(operator.pow, operator.matmul, operator.and_, operator.or_, operator.xor, operator.lshift),
+    *(
+        operator.rshift,
+        operator.eq,
+        operator.ne,
+        operator.lt,
+        operator.le,
+        operator.gt,
+        operator.ge,
+    ),
+    divmod,
+)
+IN_PLACE = (
+    *(
+        operator.iadd,
+        operator.isub,
+        operator.imul,
+        operator.ifloordiv,
+        operator.imod,
+        operator.ipow,
+    ),
+    *(operator.imatmul, operator.iand, operator.ior, operator.ixor),
+    *(operator.ilshift, operator.irshift),
+)
+
+
+@pytest.mark.parametrize(
+    ("device", "binary", "in_place"),
+    [("cpu", OPERATORS, IN_PLACE), ("metal", OPERATORS[:1], IN_PLACE[:1])],
+)
+def test_operators_of_arrays_with_tensors(device, binary, in_place):
+    """array + tensor is a tensor; array += tensor changes the array that others hold, too."""
+    values, others = np.int32([[5, 6], [7, 9]]), np.int32([[1, 2], [3, 4]])
+    x = lbrx.tensor(others, device=device)
+    for left in (values, np.int32(7)):
+        for function in binary:
+            if function is operator.matmul and left is not values:
+                continue
+            made, wanted = function(left, x), function(left, others)
+            for ours, theirs in zip(np.atleast_1d(made), np.atleast_1d(wanted), strict=True):
+                np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+            parts = made if isinstance(made, tuple) else (made,)
+            assert all(isinstance(part, lbrx.Tensor) and part.device == device for part in parts)
+    for function in in_place:
+        array = values.copy()
+        assert function(array, x) is array
+        np.testing.assert_array_equal(array, function(values.copy(), others))
+
+
+def test_universal_functions_of_numpy_give_arrays():
+    x = lbrx.tensor([1.0, 4.0])
+    for made in (np.sqrt(x), np.add(x, x), np.add.accumulate(x), np.maximum(np.ones(2), x)):
+        assert type(made) is np.ndarray
+    with pytest.raises(TypeError, match="out= is a tensor, and tensors are values: give a numpy"):
+        np.sqrt(x, out=x)
+    with pytest.raises(TypeError, match="Cannot cast"):
+        operator.iadd(np.ones(2, np.int32), x)
+
+
+def test_distinct_values_as_numpy_gives_them(rng):
+    values = rng.integers(0, 5, (4, 6))
+    for flags in ((True, False, False), (False, True, True), (True, True, True)):
+        made = lbrx.unique(lbrx.tensor(values), *flags)
+        for ours, theirs in zip(made, np.unique(values, *flags), strict=True):
+            np.testing.assert_array_equal(ours.numpy(), theirs)
+    assert lbrx.unique(lbrx.tensor(values)).tolist() == np.unique(values).tolist()
+    _, counts = lbrx.unique([3, 1, 3], return_counts=True)
+    assert counts.tolist() == [1, 2]
 
 
 def test_a_compiled_function_shows_its_name():

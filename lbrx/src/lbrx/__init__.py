@@ -226,4 +226,5 @@ if not TYPE_CHECKING:  # a type checker sees the imports above; this would let a
 
 
 def __dir__() -> list[str]:
-    return sorted(set(globals()) | set(__all__))
+    hidden = {"Any", "TYPE_CHECKING", "math", "sys"}
+    return sorted({*globals(), *__all__} - hidden)

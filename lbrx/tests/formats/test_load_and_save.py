@@ -215,3 +215,14 @@ def test_a_write_without_room_names_the_file(tmp_path, name):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_link_to_nothing_is_told_from_a_missing_file(tmp_path):
+    link = tmp_path / "model.gguf"
+    link.symlink_to(tmp_path / "gone.gguf")
+    with pytest.raises(lbrx.FormatError, match="is a symbolic link to what does not exist"):
+        lbrx.load(link)
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    with pytest.raises(lbrx.FormatError, match="is a symbolic link to what does not exist"):
+        lbrx.load(loop)

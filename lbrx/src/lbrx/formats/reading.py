@@ -21,10 +21,19 @@ def read(path: str | Path) -> ModelFiles:
         patterns = [p for format in file_formats.FORMATS.values() for p in format.patterns]
         return huggingface.read_folder(where, read_file, patterns)
     if not where.is_file():
-        raise FormatError(f"{where}: no such file or folder")
+        raise FormatError(f"{where}: {_what_it_is(where)}")
     if where.name.endswith(".index.json"):
         return huggingface.read_index(where, read_file)
     return read_file(where)
+
+
+def _what_it_is(path: Path) -> str:
+    """Why a path is neither a file nor a folder."""
+    if path.exists():
+        return "is a device, pipe or socket: give a file or a folder"
+    if path.is_symlink():
+        return "is a symbolic link to what does not exist: give a file or a folder"
+    return "no such file or folder"
 
 
 def read_file(path: Path) -> ModelFiles:

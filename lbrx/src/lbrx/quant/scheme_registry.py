@@ -67,7 +67,7 @@ def find(name: str | Scheme) -> Scheme:
     """The scheme of a name, in any case; `q4` and `mlx:4` mean groups of 64."""
     if isinstance(name, Scheme):
         return name
-    given = name.lower()
+    given = str(name).lower()
     scheme = SCHEMES.get(given) or SCHEMES.get(f"{given}:{DEFAULT_GROUP}")
     if scheme is None:
         families = {s.name for s in (*affine_schemes.SCHEMES, *mlx_schemes.SCHEMES)}

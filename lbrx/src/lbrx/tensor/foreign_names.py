@@ -1,4 +1,4 @@
-"""Names of functions in numpy, PyTorch and MLX that have another name in `lbrx`."""
+"""Names in numpy, PyTorch and MLX that lbrx has under another name, for errors."""
 
 from __future__ import annotations
 
@@ -13,28 +13,126 @@ OUR_NAMES = {
     "arctan": "atan",
     "arctan2": "atan2",
     "arctanh": "atanh",
+    "around": "round",
     "array": "tensor",
     "as_tensor": "asarray",
     "bmm": "matmul",
     "cat": "concat",
     "clamp": "clip",
+    "digitize": "searchsorted",
     "eq": "equal",
+    "fabs": "abs",
+    "fix": "trunc",
+    "flatten": "reshape",
+    "fliplr": "flip",
+    "flipud": "flip",
     "ge": "greater_equal",
     "gt": "greater",
     "identity": "eye",
+    "index_select": "take",
     "invert": "bitwise_invert",
+    "jit": "compile",
     "le": "less_equal",
     "left_shift": "bitwise_left_shift",
     "lt": "less",
     "manual_seed": "random.seed",
+    "masked_fill": "where",
     "mm": "matmul",
     "mod": "remainder",
+    "multinomial": "random.categorical",
     "ne": "not_equal",
+    "neg": "negative",
+    "permute": "permute_dims",
     "power": "pow",
     "rand": "random.uniform",
     "randint": "random.randint",
     "randn": "random.normal",
+    "randperm": "random.permutation",
+    "ravel": "reshape",
     "right_shift": "bitwise_right_shift",
+    "rint": "round",
+    "row_stack": "vstack",
     "scaled_dot_product_attention": "attention",
+    "synchronize": "eval",
+    "tri": "tril",
     "true_divide": "divide",
+    "unbind": "unstack",
+    "unsqueeze": "expand_dims",
 }
+"""Functions: the name in lbrx, with `random.` before those of lbrx.random."""
+
+RANDOM_NAMES = {
+    "default_rng": "seed",
+    "integers": "randint",
+    "manual_seed": "seed",
+    "multinomial": "categorical",
+    "rand": "uniform",
+    "randn": "normal",
+    "random": "uniform",
+    "randperm": "permutation",
+    "shuffle": "permutation",
+    "standard_normal": "normal",
+}
+"""Functions of `numpy.random` and others: the name in lbrx.random."""
+
+NO_GRADIENTS = "lbrx has no gradients: leave it out"
+
+TENSOR_NAMES = {
+    "backward": NO_GRADIENTS,
+    "bfloat16": "use astype('bfloat16')",
+    "bmm": "use @",
+    "bool": "use astype('bool')",
+    "byte": "use astype('uint8')",
+    "clamp": "use clip",
+    "cpu": "use to_device('cpu')",
+    "cuda": "use to_device('metal')",
+    "data_ptr": "use numpy().ctypes.data",
+    "detach": NO_GRADIENTS,
+    "dim": "use ndim",
+    "double": "use astype('float64'), on the cpu",
+    "element_size": "use itemsize",
+    "eq": "use ==",
+    "fill": "use lbrx.full_like(x, value)",
+    "flat": "use reshape(-1)",
+    "float": "use astype('float32')",
+    "ge": "use >=",
+    "grad": NO_GRADIENTS,
+    "gt": "use >",
+    "half": "use astype('float16')",
+    "index_select": "use take(indices, axis)",
+    "int": "use astype('int32')",
+    "le": "use <=",
+    "long": "use astype('int64')",
+    "lt": "use <",
+    "masked_fill": "use lbrx.where(mask, value, x)",
+    "masked_select": "use x[mask]",
+    "mm": "use @",
+    "mps": "use to_device('metal')",
+    "narrow": "use slices, such as x[:, start:stop]",
+    "ne": "use !=",
+    "neg": "use -x",
+    "ptp": "use x.max() - x.min()",
+    "put": "use x.at[indices].set(values)",
+    "requires_grad": NO_GRADIENTS,
+    "requires_grad_": NO_GRADIENTS,
+    "searchsorted": "use lbrx.searchsorted(x, values)",
+    "stride": "use array.layout.strides, which count elements",
+    "strides": "use array.layout.strides, which count elements",
+    "tobytes": "use numpy().tobytes()",
+    "tofile": "use numpy().tofile(path)",
+    "type": "use astype(dtype)",
+    "type_as": "use astype(other.dtype)",
+    "unbind": "use lbrx.unstack(x)",
+    "unique": "use lbrx.unique(x)",
+    "view_as": "use reshape(other.shape)",
+}
+"""Methods and attributes of arrays and tensors: what to write instead."""
+
+
+def tensor_hint(name: str) -> str:
+    """The end of the error for an attribute that tensors do not have; empty if nothing is known."""
+    if name in TENSOR_NAMES:
+        return f": {TENSOR_NAMES[name]}"
+    if name.endswith("_") and not name.startswith("_"):
+        return f": tensors are values, use x = x.{name.rstrip('_')}(...) or x.at[...].set(...)"
+    return ""

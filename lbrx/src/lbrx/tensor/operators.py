@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 if TYPE_CHECKING:
     from lbrx.tensor.core import Tensor
 
@@ -11,6 +13,31 @@ if TYPE_CHECKING:
 def _never_equal(other: object) -> bool:
     """Whether no tensor can equal the value."""
     return other is None or isinstance(other, str | bytes)
+
+
+_UFUNCS = {
+    np.add: "add",
+    np.subtract: "subtract",
+    np.multiply: "multiply",
+    np.divide: "divide",
+    np.floor_divide: "floor_divide",
+    np.remainder: "remainder",
+    np.divmod: "floor_divide and remainder",
+    np.power: "pow",
+    np.matmul: "matmul",
+    np.bitwise_and: "bitwise_and",
+    np.bitwise_or: "bitwise_or",
+    np.bitwise_xor: "bitwise_xor",
+    np.left_shift: "bitwise_left_shift",
+    np.right_shift: "bitwise_right_shift",
+    np.equal: "equal",
+    np.not_equal: "not_equal",
+    np.less: "less",
+    np.less_equal: "less_equal",
+    np.greater: "greater",
+    np.greater_equal: "greater_equal",
+}
+"""What numpy calls for the operators of its arrays, and the operation that is the same."""
 
 
 class Operators:
@@ -22,8 +49,6 @@ class Operators:
 
     __slots__ = ()
 
-    # Makes `array + tensor` call Tensor.__radd__ instead of numpy adding element by element.
-    __array_priority__ = 1000
     # `==` is elementwise, so tensors are hashed by identity.
     __hash__ = object.__hash__
 
@@ -33,6 +58,31 @@ class Operators:
         def _call(name: str, *values: Any, **attributes: Any) -> Tensor: ...
         @property
         def _tensor(self) -> Tensor: ...
+
+    else:  # a type checker would let any name pass
+
+        def __getattr__(self, name: str) -> Any:
+            """Raises AttributeError: what other libraries name so has another name here."""
+            from lbrx.tensor.foreign_names import tensor_hint
+
+            text = f"'Tensor' object has no attribute {name!r}{tensor_hint(name)}"
+            raise AttributeError(text, name=name, obj=self)
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+        """`array + tensor` is a tensor, and `array += tensor` changes the array, as `out` does.
+
+        numpy's other universal functions take tensors as arrays, and return arrays.
+        """
+        if any(isinstance(target, Operators) for target in options.get("out", ())):
+            raise TypeError("out= is a tensor, and tensors are values: give a numpy array")
+        is_operator = any(isinstance(x, np.ndarray | np.generic) for x in inputs)
+        if is_operator and method == "__call__" and not options and ufunc in _UFUNCS:
+            left, right = inputs
+            if ufunc is np.divmod:
+                return self._call("floor_divide", left, right), self._call("remainder", left, right)
+            return self._call(_UFUNCS[ufunc], left, right)
+        arrays = [x._tensor.numpy() if isinstance(x, Operators) else x for x in inputs]
+        return getattr(ufunc, method)(*arrays, **options)
 
     def __add__(self, other: Any) -> Tensor:
         return self._call("add", self, other)

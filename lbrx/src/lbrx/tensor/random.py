@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import operator
 import os
+import sys
 import threading
 from typing import Any
 
@@ -27,6 +28,14 @@ from lbrx.tensor.traced_number import traced_function
 _lock = threading.Lock()
 _seed = int.from_bytes(os.urandom(8), "little")
 _offset = 0
+
+
+def __getattr__(name: str) -> Any:
+    from lbrx.tensor.foreign_names import RANDOM_NAMES
+
+    hint = f": use lbrx.random.{RANDOM_NAMES[name]}" if name in RANDOM_NAMES else ""
+    text = f"module 'lbrx.random' has no attribute {name!r}{hint}"
+    raise AttributeError(text, name=name, obj=sys.modules[__name__])
 
 
 def seed(value: int) -> None:

@@ -66,6 +66,8 @@ def einsum(subscripts: str, /, *operands: TensorLike) -> Tensor:
 
 def _parsed(subscripts: str, ranks: Sequence[int]) -> tuple[list[Labels], Labels]:
     """The labels of every operand and of the result."""
+    if not isinstance(subscripts, str):
+        raise TypeError(f"the subscripts are {subscripts!r}: give a string such as 'ij,jk->ik'")
     text = subscripts.replace(" ", "")
     left, arrow, right = text.partition("->")
     parts = left.split(",")

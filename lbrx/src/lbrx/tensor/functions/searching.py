@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -183,9 +183,6 @@ def unique_values(x: TensorLike, /) -> Tensor:
     return _returned(values, given.dtype, given)
 
 
-unique = unique_values
-
-
 def unique_counts(x: TensorLike, /) -> UniqueCounts:
     """`unique_values`, and how often each occurs."""
     found = unique_all(x)
@@ -215,6 +212,37 @@ def unique_all(x: TensorLike, /) -> UniqueAll:
         _returned(inverse.reshape(given.shape), dt.int64, given),
         _returned(counts, dt.int64, given),
     )
+
+
+@overload
+def unique(x: TensorLike) -> Tensor: ...
+@overload
+def unique(
+    x: TensorLike, return_index: bool = ..., return_inverse: bool = ..., return_counts: bool = ...
+) -> Any: ...
+
+
+def unique(
+    x: TensorLike,
+    return_index: bool = False,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+) -> Any:
+    """The distinct values of x, sorted, as numpy's function of this name gives them.
+
+    With return_index, return_inverse or return_counts a tuple: the values, then those of the
+    `indices`, `inverse_indices` and `counts` of `unique_all` that are asked for. Every NaN is
+    distinct. The values of a device are read by the host.
+
+    >>> values, counts = lbrx.unique([3, 1, 3], return_counts=True)
+    >>> values.tolist(), counts.tolist()
+    ([1, 3], [1, 2])
+    """
+    if not (return_index or return_inverse or return_counts):
+        return unique_values(x)
+    values, indices, inverse, counts = unique_all(x)
+    parts = ((return_index, indices), (return_inverse, inverse), (return_counts, counts))
+    return values, *(part for wanted, part in parts if wanted)
 
 
 def _sortable(x: Tensor) -> NDArray[np.generic]:
