@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 import subprocess
 import sys
 from pkgutil import iter_modules
@@ -63,6 +65,34 @@ def test_an_interrupt_during_the_imports():
         [sys.executable, "-c", INTERRUPTED_IMPORT], capture_output=True, text=True
     )
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "lbrx: interrupted\n")
+
+
+INTERRUPTED_MODULE = """
+import signal, sys
+
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == "{module}":
+            signal.raise_signal(signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupting())
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "outcome"),
+    [("lbrx.dtype", (-signal.SIGINT, "")), ("lbrx.cli.devices", (130, ""))],
+)
+def test_an_interrupt_of_the_module_has_no_traceback(module, outcome, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(INTERRUPTED_MODULE.format(module=module))
+    paths = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+    done = subprocess.run(
+        [sys.executable, "-m", "lbrx", "devices"],
+        env=os.environ | {"PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == outcome
 
 
 def test_the_command_without_an_interrupt(monkeypatch, capsys):

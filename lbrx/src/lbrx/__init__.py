@@ -8,6 +8,7 @@ import math
 import sys
 from typing import TYPE_CHECKING, Any
 
+from lbrx import interrupt as interrupt
 from lbrx import ops
 from lbrx.device_info import DeviceInfo
 from lbrx.dtype import (
@@ -226,5 +227,5 @@ if not TYPE_CHECKING:  # a type checker sees the imports above; this would let a
 
 
 def __dir__() -> list[str]:
-    hidden = {"Any", "TYPE_CHECKING", "math", "sys"}
+    hidden = {"Any", "TYPE_CHECKING", "interrupt", "math", "sys"}
     return sorted({*globals(), *__all__} - hidden)

@@ -2,7 +2,9 @@
 
 import sys
 
-from lbrx.cli import main
+import lbrx_command
+from lbrx.interrupt import raise_again
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise_again()
+    sys.exit(lbrx_command.main())

@@ -1,11 +1,16 @@
-"""Ctrl-C that is delayed while a command list is being written."""
+"""Ctrl-C: delayed while a command list is being written, and quiet while `python -m lbrx` imports.
+
+`lbrx/__init__.py` imports this module before all others.
+"""
 
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # typeshed has no stub
 import signal
+import sys
 import threading
 from collections.abc import Callable
+from itertools import pairwise
 from types import FrameType
 from typing import Any
 
@@ -14,6 +19,19 @@ from typing import Any
 _get_handler, _set_handler = _signal.getsignal, _signal.signal
 
 _MAIN = threading.main_thread().ident  # the thread in which Python handles signals
+
+
+_found = _get_handler(signal.SIGINT)
+_quiet = sys.argv[:1] == ["-m"] and ("-m", "lbrx") in pairwise(sys.orig_argv)
+if _quiet and _found is signal.default_int_handler and threading.get_ident() == _MAIN:
+    # Nothing of lbrx can catch KeyboardInterrupt before `lbrx.__main__` runs.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def raise_again() -> None:
+    """Let Ctrl-C raise KeyboardInterrupt after the imports of `python -m lbrx`."""
+    if _quiet and _get_handler(signal.SIGINT) == signal.SIG_DFL:
+        signal.signal(signal.SIGINT, _found)
 
 
 class _Deferral:
