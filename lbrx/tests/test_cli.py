@@ -100,3 +100,30 @@ def test_the_command_without_an_interrupt(monkeypatch, capsys):
     with pytest.raises(SystemExit, match=r"^0$"):
         lbrx_command.main()
     assert capsys.readouterr().out.startswith("lbrx ")
+
+
+@pytest.mark.parametrize(
+    ("path", "shown"),
+    [
+        ("no\nsuch.gguf", r"lbrx: no\nsuch.gguf does not exist"),
+        ("a/no\nsuch\r.gguf", r"lbrx: a/no\nsuch\r.gguf does not exist"),
+        ("\x1b[31mred", r"lbrx: \x1b[31mred does not exist"),
+        ("ü 日本", "lbrx: ü 日本 does not exist"),
+    ],
+)
+def test_an_error_is_one_line_whatever_the_path_has(path, shown, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["inspect", path]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(shown)
+
+
+def test_a_path_with_a_line_break_that_exists(capsys, tmp_path, monkeypatch):
+    folder = tmp_path / "a\nfolder"
+    folder.mkdir()
+    (folder / "model.gguf").write_bytes(b"not a model")
+    monkeypatch.chdir(tmp_path)
+    for path in ("a\nfolder/model.gguf", "./a\nfolder//model.gguf", str(folder)):
+        assert cli.main(["inspect", path]) == 1
+        (line,) = capsys.readouterr().err.split("\n")[:-1]
+        assert r"a\nfolder/model.gguf: starts with" in line

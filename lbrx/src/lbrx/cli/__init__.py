@@ -111,7 +111,7 @@ def _status(given: Sequence[str]) -> int:
         status = _run(given)
         sys.stdout.flush()
     except LbrxError as problem:
-        return _failed(str(problem))
+        return _failed(str(problem), given)
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
@@ -123,7 +123,8 @@ def _status(given: Sequence[str]) -> int:
         except OSError:
             _close_output()
         named = problem.filename is not None and problem.strerror is not None
-        return _failed(f"{problem.filename}: {problem.strerror}" if named else str(problem))
+        text = f"{problem.filename}: {problem.strerror}" if named else str(problem)
+        return _failed(text, given)
     return status
 
 
@@ -146,9 +147,20 @@ def _run(given: Sequence[str]) -> int:
     return _find(options.command).run(options)
 
 
-def _failed(problem: str) -> int:
-    print(f"lbrx: {problem}", file=sys.stderr)
+def _failed(problem: str, given: Sequence[str]) -> int:
+    """Print an error. Line breaks in paths that were given, and other control characters, are
+    written as escapes: the error stays one line, and a name cannot drive the terminal."""
+    for part in (part for argument in given for part in argument.split(os.sep)):
+        if "\n" in part:
+            problem = problem.replace(part, _escaped(part))
+    lines = map(_escaped, f"lbrx: {problem}".split("\n"))
+    print("\n".join(lines), file=sys.stderr)
     return 1
+
+
+def _escaped(text: str) -> str:
+    """The text with escapes such as \\n and \\x1b for its control characters."""
+    return "".join(c if c.isprintable() or c == "\t" else repr(c)[1:-1] for c in text)
 
 
 def _set_up_streams() -> None:
