@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 import threading
@@ -93,6 +94,22 @@ def test_seeking_is_exact(clips, name):
         assert list(clip.batches(4, 30)) == []
         with pytest.raises(IndexError, match="there is no frame 30: it has 30"):
             clip.frame(30)
+
+
+def test_one_frame_by_any_place(clips):
+    with lbrx.video.open(clips["prores"]) as clip:
+        whole = read(clip)
+        for place, number in (
+            *((-1, 29), (-30, 0), (np.int64(3), 3), (np.float32(0.5), 12), (0.0, 0)),
+            *((Fraction(29, 24), 29), (30 / 24, 29)),
+        ):
+            np.testing.assert_array_equal(clip.frame(place, device="cpu").numpy(), whole[number])
+        for place in (-31, -0.1, 1.3, 99.0):
+            with pytest.raises(IndexError, match=f"there is no frame (at )?{place}"):
+                clip.frame(place)
+        for place in ("3", None, math.nan):
+            with pytest.raises(TypeError, match=f"frame={place!r}: give a frame as an integer"):
+                clip.frame(place)
 
 
 def test_options_of_a_conversion(clips):

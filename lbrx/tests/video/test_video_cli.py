@@ -71,6 +71,10 @@ def test_frames(clips, capsys, tmp_path):
     with av.open(str(tmp_path / "out" / "000001.png")) as file:
         picture = next(file.decode(video=0)).to_ndarray(format="rgb24")
     assert np.abs(np.moveaxis(picture, -1, 0) - wanted).max() <= 0.5 + 1e-3
+    again = ["video", "frames", str(clips["a"]), str(tmp_path / "out"), "--stop", "1"]
+    assert main(again) == 1
+    assert "000000.png exists: add --force to replace it" in capsys.readouterr().err
+    assert main([*again, "--force"]) == 0
 
 
 @pytest.mark.parametrize(("bits", "channels"), [(8, 3), (8, 4), (16, 3), (16, 4)])
@@ -140,9 +144,14 @@ def test_frames_of_nothing(clips, capsys, tmp_path):
     assert not folder.exists()
 
 
-def test_apply_does_not_replace_its_source(clips, capsys, tmp_path):
+def test_apply_does_not_replace_its_source_or_another_file(clips, capsys, tmp_path):
     link = tmp_path / "link.mov"
     link.symlink_to(clips["a"])
+    other = tmp_path / "other.mov"
+    other.write_bytes(b"kept")
+    assert main(["video", "apply", "any.metal", str(clips["a"]), str(other)]) == 1
+    assert f"{other} exists: add --force to replace it" in capsys.readouterr().err
+    assert other.read_bytes() == b"kept"
     before = clips["a"].read_bytes()
     for out in (clips["a"], link):
         assert main(["video", "apply", "any.metal", str(clips["a"]), str(out)]) == 1

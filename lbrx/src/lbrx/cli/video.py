@@ -32,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     frames.add_argument("--size", metavar="HxW", help="height and width of the pictures")
     frames.add_argument("--filter", default="bilinear", help="of resizing (bilinear)")
     frames.add_argument("--bits", type=int, default=8, help="8 or 16 bits for each channel (8)")
+    _add_force(frames)
     apply = _part(parts, "apply", "run a Metal kernel on every frame")
     apply.add_argument("kernel", help="a .metal file with one kernel: see docs/video.md")
     _add_clip(apply)
@@ -48,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     apply.add_argument("--profile", help="of the codec, such as hq or 4444 for prores")
     apply.add_argument("--encoder", choices=KINDS, default="auto", help="who encodes (auto)")
     apply.add_argument("--batch", type=int, default=BATCH, help=f"frames at a time ({BATCH})")
+    _add_force(apply)
     apply.add_argument("--quiet", action="store_true", help="show no progress bar")
     compare = _part(parts, "compare", "measure how much two clips differ")
     compare.add_argument("first", help="a clip")
@@ -70,6 +72,15 @@ def _add_clip(parser: argparse.ArgumentParser) -> None:
 
 def _add_decoder(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--decoder", choices=KINDS, default="auto", help="who decodes (auto)")
+
+
+def _add_force(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--force", action="store_true", help="replace existing files")
+
+
+def _check_new(path: Path, force: bool) -> None:
+    if path.exists() and not force:
+        raise LbrxError(f"{path} exists: add --force to replace it")
 
 
 def _add_range(parser: argparse.ArgumentParser) -> None:
@@ -140,7 +151,9 @@ def _frames(options: argparse.Namespace) -> int:
         folder.mkdir(parents=True, exist_ok=True)
         for batch in clip.batches(BATCH, *place, size=size, filter=options.filter):
             for frame in batch:
-                save_picture(folder / f"{count:06d}.png", frame, options.bits)
+                path = folder / f"{count:06d}.png"
+                _check_new(path, options.force)
+                save_picture(path, frame, options.bits)
                 count += 1
     print(f"{folder}: {count} pictures")
     return 0
@@ -174,6 +187,7 @@ def _apply(options: argparse.Namespace) -> int:
         raise LbrxError(f"--batch {options.batch}: give 1 or more")
     if Path(options.out).exists() and Path(options.out).samefile(options.clip):
         raise LbrxError(f"{options.out} is the clip that is read: give another name")
+    _check_new(Path(options.out), options.force)
     parameters = dict(_parameter(text) for text in options.set)
     began = time.perf_counter()
     with video.open(options.clip, decoder=options.decoder) as clip:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
+from numbers import Real
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -142,11 +144,13 @@ class Clip:
             yield options.frames(planes)
 
     def frame(self, place: Place, **conversion: Any) -> Tensor:
-        """One frame, (channels, height, width): by its number, or the one seen at a time in
-        seconds. `conversion` are arguments of `batches`."""
-        if not isinstance(place, int):
-            place = self._frame_index().shown_at(place)
-        found = list(self.batches(1, place, place + 1, prefetch=0, **conversion))
+        """One frame, (channels, height, width): by its number, where negative ones count from the
+        end, or the one seen at a time in seconds. `conversion` are arguments of `batches`.
+
+        A frame before the first or after the last one raises IndexError.
+        """
+        number = self._shown(place)
+        found = list(self.batches(1, number, number + 1, prefetch=0, **conversion))
         if not found:
             raise IndexError(f"{self.path}: there is no frame {place}: it has {len(self)}")
         return found[0][0]
@@ -252,14 +256,34 @@ class Clip:
 
     def _number(self, place: Place, name: str) -> int:
         """The number of a frame; negative numbers count from the end."""
-        if isinstance(place, int):
-            number = place + len(self) if place < 0 else place
+        found = _number_or_time(place, name)
+        if isinstance(found, int):
+            number = self._from_first(found)
             if number < 0:
                 raise LbrxError(f"{name}={place}: {self.path} has {len(self)} frames")
             return number
-        if place < 0:
+        if found < 0:
             raise LbrxError(f"{name}={place} seconds: give 0 or more")
-        return self._frame_index().first_from(place)
+        return self._frame_index().first_from(found)
+
+    def _from_first(self, number: int) -> int:
+        return number + len(self) if number < 0 else number
+
+    def _shown(self, place: Place) -> int:
+        """The number of the one frame at a place."""
+        found = _number_or_time(place, "frame")
+        if isinstance(found, int):
+            number = self._from_first(found)
+            if number < 0:
+                raise IndexError(f"{self.path}: there is no frame {place}: it has {len(self)}")
+            return number
+        index = self._frame_index()
+        end = index.last + 1 / self.rate
+        if not 0 <= found <= end:
+            raise IndexError(
+                f"{self.path}: there is no frame at {place} s: give 0 to {float(end):.6g}"
+            )
+        return index.shown_at(found)
 
     def _frame_index(self) -> FrameIndex:
         if self._index is None:
@@ -284,6 +308,18 @@ class Clip:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _number_or_time(place: Any, name: str) -> int | Fraction:
+    """A place as the number of a frame, or as a time in seconds."""
+    try:
+        return operator.index(place)
+    except TypeError:
+        if not isinstance(place, Real) or not math.isfinite(place):
+            raise TypeError(
+                f"{name}={place!r}: give a frame as an integer, or seconds as a float"
+            ) from None
+        return place if isinstance(place, Fraction) else Fraction(float(place))
 
 
 def _described(kind: Sequence[object]) -> str:

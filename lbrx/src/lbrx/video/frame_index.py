@@ -34,6 +34,11 @@ class FrameIndex:
         return max(bisect_right(self.times, self._origin + Fraction(seconds) / self.unit) - 1, 0)
 
     @property
+    def last(self) -> Fraction:
+        """When the last frame is presented, in seconds after the first."""
+        return (self.times[-1] - self._origin) * self.unit if self.times else Fraction(0)
+
+    @property
     def _origin(self) -> int:
         return self.times[0] if self.times else 0
 
