@@ -65,6 +65,11 @@ def test_tokens(tokens, model):
     [
         *({"role": role, "content": "x"} for role in (None, 5, b"user", [])),
         *({"role": "user", "content": content} for content in (None, 5, b"x", {"a": 1})),
+        *(
+            {"role": "user", "content": [part]}
+            for part in (5, "x", {"type": "image"}, {"text": "x"})
+        ),
+        {"role": "user", "content": [{"type": "text", "text": 5}]},
         *({"role": "user"}, {"content": "x"}, "x", 5),
     ],
     ids=str,

@@ -28,6 +28,13 @@ def render(template: str, messages=USER) -> str:
     return chat.render(Settings(template), messages)
 
 
+def test_the_texts_of_a_content_in_parts():
+    parts = [{"type": "text", "text": "Hi"}, {"type": "text", "text": " there"}]
+    messages = [{"role": "user", "content": parts}]
+    assert render("{{ '<' + messages[0].content + '>' }}", messages) == "<Hi there>"
+    assert messages[0]["content"] is parts
+
+
 @pytest.mark.parametrize(
     ("template", "wanted"),
     [

@@ -11,7 +11,8 @@ from lbrx.errors import FormatError, LbrxError
 from lbrx.models.tokenizer import Tokenizer
 
 Message = Mapping[str, Any]
-"""{"role": "system", "user" or "assistant", "content": a text}."""
+"""{"role": "system", "user" or "assistant", "content": a text or a list of parts}, where a part is
+{"type": "text", "text": a text}."""
 _MAX_DATE_FORMAT = 200  # characters
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token")
 
@@ -32,7 +33,8 @@ def render(tokenizer: Tokenizer, messages: Sequence[Message]) -> str:
     special = {key: tokenizer.special_token(key) for key in _SPECIAL}
     try:
         template = environment.from_string(source)
-        text: str = template.render(messages=list(messages), add_generation_prompt=True, **special)
+        given = [_with_text(message) for message in messages]
+        text: str = template.render(messages=given, add_generation_prompt=True, **special)
     except jinja.TemplateError as problem:
         raise FormatError(f"the model's chat template failed: {problem!s:.500}") from None
     except Exception as problem:
@@ -55,11 +57,30 @@ def check(messages: Sequence[Message]) -> None:
 
 
 def _is_message(message: object) -> bool:
-    """Whether it has a role and a content: a text, a list of parts, or none beside tool calls."""
+    """Whether it has a role and a content: a text, a list of texts, or none beside tool calls."""
     if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
         return False
     content = message.get("content")
-    return isinstance(content, str | list) or (content is None and "tool_calls" in message)
+    if isinstance(content, list):
+        return all(_is_part(part) for part in content)
+    return isinstance(content, str) or (content is None and "tool_calls" in message)
+
+
+def _is_part(part: object) -> bool:
+    """Whether it is a part of a content: models read text alone."""
+    return (
+        isinstance(part, Mapping)
+        and part.get("type") == "text"
+        and isinstance(part.get("text"), str)
+    )
+
+
+def _with_text(message: Message) -> Message:
+    """The message with its parts joined: few templates take a list as the content."""
+    content = message.get("content")
+    if not isinstance(content, list):
+        return message
+    return {**message, "content": "".join(part["text"] for part in content)}
 
 
 def _template(tokenizer: Tokenizer) -> str:
