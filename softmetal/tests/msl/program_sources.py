@@ -100,6 +100,59 @@ LANGUAGE: list[Case] = [
     ("layout", "struct S { float3 a; float b; packed_float3 c; half d; char e; ulong f; };",
      "out[i] = sizeof(S) + 100 * sizeof(packed_float3) + 10000 * alignof(float4);",
      lambda i: 48 + 1200 + 160000),
+    (
+        "a shift by counts of another type, as Halide writes it",
+        "",
+        "int4 a = int4(i, -5, 3, 1); uint4 n = uint4(1, 2, 33, i); short2 s = short2(-8, i);"
+        " int4 b = a << n; b >>= n.yyyy; s = s >> ushort2(2, 1);"
+        " out[i] = b.x + 10 * b.y + 100 * b.z + 1000 * s.x + 7 * s.y;",
+        lambda i: (i << 1 >> 2) + 10 * (-20 >> 2) + 100 * (6 >> 2) - 2000 + 7 * (i >> 1),
+    ),
+    (
+        "volatile vectors, as SPIRV-Cross writes coherent memory",
+        "struct Block { float4 v; int3 w; };",
+        "volatile Block b; b.v = float4(i, 2, 3, 4); b.w = int3(i); b.v += float4(1);"
+        " float4 v = b.v; volatile int2 q = int2(i, 5); int2 r = q; b.v.x = v.y;"
+        " out[i] = int(v.x + v.w + b.v.x) + b.w.z * r.y;",
+        lambda i: i + 1 + 5 + 3 + i * 5,
+    ),
+    (
+        "lists in braces",
+        "int sum(initializer_list<int> l) { int s = l.size(); for (int v : l) s += v; return s; }"
+        " struct Columns { int2 c[2]; thread Columns& operator=(initializer_list<int2> l) thread {"
+        " int k = 0; for (auto v = l.begin(); v != l.end(); ++v) c[k++] = *v; return *this; }"
+        " device Columns& operator=(initializer_list<int2> l) device {"
+        " int k = 0; for (auto v = l.begin(); v != l.end(); ++v) c[k++] = *v; return *this; } };",
+        "Columns c; c = {int2(i, 1), int2(2, 3)}; int t = 0; for (auto v : {4, 5}) t += v;"
+        " out[i] = sum({1, int(i), 3}) + c.c[0].x + 10 * c.c[1].y + t;",
+        lambda i: 3 + 1 + i + 3 + i + 30 + 9,
+    ),
+    (
+        "constants made of constants made of constants",
+        "struct Pair { int2 a; int b; }; constant int3 first = int3(1, 2, 3);"
+        " constant int3 second = int3(first.z, first.x, 0); constant int3 third = second.yxz + first;"
+        " constant Pair pair = {third.xy, second.x}; constant int last = pair.a.y * pair.b;",
+        "out[i] = last + third.x * int(i);",
+        lambda i: 15 + 2 * i,
+    ),
+    (
+        "assignments for each address space",
+        "struct Value { int v; void operator=(const thread Value& o) thread { v = o.v; }"
+        " void operator=(const device Value& o) thread { v = o.v; }"
+        " void operator=(const constant Value& o) thread { v = o.v; }"
+        " void operator=(const thread Value& o) device { v = o.v; } }; constant Value five = {5};",
+        "device Value* d = (device Value*)out + i; Value a, b; a.v = i; d[0] = a; b = d[0];"
+        " a = five; out[i] = a.v + 3 * b.v;",
+        lambda i: 5 + 3 * i,
+    ),
+    (
+        "geometric and common functions of fast and precise",
+        "",
+        "float3 v = fast::normalize(float3(0, i + 1, 0)); out[i] = int(v.y + precise::length("
+        "float2(3, 4)) + fast::distance(float2(i), float2(i, i + 2)) + fast::clamp(float(i), 0.0,"
+        " 3.0) + precise::mix(0.0, 8.0, 0.5) + precise::saturate(7.0) + 0.5);",
+        lambda i: 1 + 5 + 2 + min(i, 3) + 4 + 1 + i - i,
+    ),
 ]  # fmt: skip
 
 COOPERATION_PRELUDE = """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import re
 import struct
 from collections.abc import Sequence
 from typing import Any
@@ -13,6 +14,10 @@ import program_sources as sources
 import pytest
 from groups import Metal, device, queue
 from seeds import generator
+
+from softmetal import compiler
+from softmetal.errors import CompileError
+from softmetal.types import CompileOptions
 
 HEAD = "#include <metal_stdlib>\nusing namespace metal;\n"
 Size = tuple[int, ...]
@@ -96,6 +101,84 @@ def test_language() -> None:
     for row, (name, _, _, want) in zip(out, sources.LANGUAGE, strict=True):
         expected = np.array([want(i) for i in range(16)], np.int64).astype(np.int32)
         np.testing.assert_array_equal(row, expected, err_msg=name)
+
+
+OVERLOADED = """
+template <typename T> struct Two { device T* x; };
+template <typename T, int N> kernel void scale(device T* x, uint i [[thread_position_in_grid]]) {
+  x[i] *= T(N);
+}
+template <typename T, int N> kernel void scale(device T* x, constant T& by,
+                                               uint i [[thread_position_in_grid]]) {
+  x[i] = x[i] * by + T(N);
+}
+template <typename T, int N> kernel void scale(device vec<T, 2>* x, constant vec<T, 2>& by,
+                                               uint i [[thread_position_in_grid]]) {
+  x[i] -= by;
+}
+template [[host_name("plain")]] kernel void scale<float, 3>(device float* x, uint i);
+template [[host_name("by")]] kernel void scale<float, 3>(device float*, constant float&, uint);
+template [[host_name("by2")]] kernel void scale<float, 3>(
+    device vec<float, 2>* x [[buffer(0)]], constant vec<float, 2>& by [[buffer(1)]],
+    uint i [[thread_position_in_grid]]);
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "want"),
+    [
+        ("plain", [], [0, 3, 6, 9]),
+        ("by", [np.float32(5)], [3, 8, 13, 18]),
+        ("by2", [np.float32([1, 5]).tobytes()], [-1, -4, 1, -2]),
+    ],
+)
+def test_overloaded_kernel_templates(name: str, more: list[Any], want: list[float]) -> None:
+    """An instantiation means the template whose parameters it repeats."""
+    x = np.arange(4, dtype=np.float32)
+    run(pipeline(library(OVERLOADED), name), [x, *more], (2 if name == "by2" else 4,), (2,))
+    np.testing.assert_array_equal(x, want)
+
+
+STAGES = """
+struct Corner { float4 place [[position]]; float2 uv; };
+vertex Corner corner(uint v [[vertex_id]], device const float4* places [[buffer(0)]]) {
+  return {places[v], places[v].xy};
+}
+template <typename T> vertex Corner any(uint v [[vertex_id]], device const T* places) {
+  return {places[v], 0};
+}
+template [[host_name("any4")]] vertex Corner any<float4>(uint v [[vertex_id]],
+                                                         device const float4* places);
+fragment float4 paint(Corner in [[stage_in]], texture2d<float> image [[texture(0)]]) {
+  constexpr sampler nearby(filter::linear);
+  return image.sample(nearby, in.uv);
+}
+[[mesh]] void grow(uint i [[thread_index_in_threadgroup]]) { threadgroup int t[4]; t[i] = 1; }
+[[visible]] int twice(int x) { return 2 * x; }
+[[stitchable]] int more(int x) { return x + 1; }
+kernel void k(device int* object, device int* mesh, uint vertex_id [[thread_position_in_grid]]) {
+  object[vertex_id] = twice(mesh[vertex_id]) + more(3);
+}
+"""
+
+
+def test_kernels_beside_other_stages() -> None:
+    """The kernels of a library that also renders; the warnings name what is left out."""
+    made = library(STAGES)
+    assert made.functionNames() == ["k"]
+    out, given = np.zeros(3, np.int32), np.int32([4, 5, 6])
+    run(pipeline(made, "k"), [out, given], (3,), (3,))
+    np.testing.assert_array_equal(out, [12, 14, 16])
+    _, warnings = compiler.check(HEAD + STAGES, CompileOptions(strict=True))
+    for stage, line in [("vertex", 5), ("vertex", 8), ("fragment", 13), ("mesh", 17)]:
+        assert re.search(rf":{line}:\d+: warning: {stage} functions are not supported", warnings)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_library_of_other_stages_alone_is_refused(strict: bool) -> None:
+    source = HEAD + STAGES.partition("kernel void k")[0]
+    with pytest.raises(CompileError, match=r":5:1: error: vertex functions are not supported"):
+        compiler.check(source, CompileOptions(strict=strict))
 
 
 def test_cooperation() -> None:

@@ -58,7 +58,10 @@ def front(source: str, options: CompileOptions) -> tuple[Program, str, list[Path
         raise CompileError(spaces)
     if program.constants:
         warnings = diagnostics.of_the_source(warnings, places())
-    return program, diagnostics.explain(warnings, places()) if warnings else "", files
+    told = diagnostics.explain(warnings, places()) if warnings else ""
+    text = expanded
+    left = (diagnostics.left_out(why, places()) for why in rewritten.parsed.left_out.values())
+    return program, "".join(left) + told, files
 
 
 def _refuse_recursion(program: Program, suspects: Mapping[str, Token]) -> None:

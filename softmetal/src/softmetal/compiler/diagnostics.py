@@ -188,6 +188,12 @@ def refusal(error: Refusal, source_map: SourceMap) -> str:
     return source_map.render(*source_map.place(error.token.start), f"error: {error.message}") + "\n"
 
 
+def left_out(why: Refusal, source_map: SourceMap) -> str:
+    """A warning about a declaration that the library does without."""
+    text = f"warning: {why.message}, and leaves it out"
+    return source_map.render(*source_map.place(why.token.start), text) + "\n"
+
+
 def undefined(error: UndefinedSymbol, text: str, source_map: SourceMap) -> str:
     """An undefined symbol at the first place where the source names it."""
     found = re.search(rf"\b{re.escape(error.name)}\b", text)

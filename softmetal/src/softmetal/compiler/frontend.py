@@ -15,7 +15,7 @@ from softmetal.compiler import directives, rules, swizzles
 from softmetal.compiler.arithmetic import evaluate
 from softmetal.compiler.syntax import Declaration, Syntax
 from softmetal.compiler.tokens import Refusal, Token, apply_edits, blank, tokenize
-from softmetal.compiler.unsupported import refuse_kernel
+from softmetal.compiler.unsupported import other_stage, refuse_parameters
 from softmetal.types import Function, FunctionConstant, Mode, Parameter
 
 ERASED = frozenset({"device", "thread", "threadgroup", "kernel"})
@@ -26,6 +26,7 @@ _FLOAT = re.compile(
     r"|0[xX][\da-fA-F'.]+[pP][+-]?\d+|\d[\d']*(?=[hH]$|[bB][fF]$))(?P<suffix>[hH]|[bB][fF]|[fF])?$"
 )
 _SUFFIXES = {"": "f", "f": "f", "h": "f16"}
+_SCALAR = re.compile(r"bool|u?(char|short|int|long)|unsigned|float|half|bfloat|size_t|u?int\d+_t")
 # Functions that make threads wait for each other: a kernel that reaches one needs fibers.
 _COOPERATION = re.compile(
     r"(threadgroup_barrier|(__metal_)?simdgroup_(barrier|matrix|load|store|multiply\w*|\w+8x8"
@@ -77,7 +78,9 @@ class Pass:
         self.replaced: dict[int, str] = {}  # token index -> text
         self.constants: list[FunctionConstant] = []
         self.optional = self._optional()
-        self.kernels: dict[str, Declaration] = {}
+        self.kernels: dict[str, list[Declaration]] = {}  # templates may be overloaded
+        self.left_out = self._other_stages()
+        self.shared_constants: set[int] = set()  # the word `constant` of those that others use
         self.functions: dict[str, Function] = {}
         self.callees: dict[str, set[str]] = defaultdict(set)
         self.parameters: dict[int, list[tuple[Parameter, Token]]] = {}  # by a kernel's start
@@ -93,13 +96,23 @@ class Pass:
         for declaration in self.syntax.declarations:
             self._read(declaration)
         self._threadgroup_variables()
+        self._shared_constants()
         for index in rules.static_locals(self.syntax):
             self.replaced[index] = "static __attribute__((require_constant_initialization))"
         for index in swizzles.operands(self.syntax):
             self.replaced[index] = self.tokens[index].text + swizzles.VALUE
+        if self.left_out and not self.functions:
+            raise next(iter(self.left_out.values()))
         suspects = rules.recursion_suspects(self.syntax)
         text = self.edited([*self.blanked, *self.duplicates], self._cpp)
         return Rewritten(text, self.functions, tuple(self.constants), suspects, self)
+
+    # DEVIATION: functions of other stages than compute are left out of a library that has kernels,
+    # with a warning, and their bodies are not checked. A library of nothing else is refused.
+    def _other_stages(self) -> dict[int, Refusal]:
+        """Why declarations are left out, by their first tokens."""
+        found = ((d.start, other_stage(self.syntax, d)) for d in self.syntax.declarations)
+        return {start: refusal for start, refusal in found if refusal is not None}
 
     # ---- declarations --------------------------------------------------------------------------
 
@@ -192,15 +205,16 @@ class Pass:
         attributes = syntax.attributes(declaration.start, declaration.body)
         names = {attribute.name for attribute in attributes}
         head = {syntax.text(i) for i in range(declaration.start, declaration.body)}
-        if "function_constant" in names and declaration.parameters < 0:
+        if declaration.start in self.left_out:
+            self.blanked.append((declaration.start, declaration.end))
+        elif "function_constant" in names and declaration.parameters < 0:
             self._read_constant(declaration)
         elif self._is_instantiation(declaration):
             if "kernel" in head or "host_name" in names:
                 self._read_instantiation(declaration)
-        elif declaration.kind == "function":
-            refuse_kernel(self.tokens, declaration)
-            if "kernel" in head or "kernel" in names:
-                self._read_kernel(declaration)
+        elif declaration.kind == "function" and ("kernel" in head or "kernel" in names):
+            refuse_parameters(self.tokens, declaration)
+            self._read_kernel(declaration)
 
     def _is_instantiation(self, declaration: Declaration) -> bool:
         start = declaration.start
@@ -231,11 +245,26 @@ class Pass:
 
     def _read_kernel(self, declaration: Declaration) -> None:
         rules.check_result(self.syntax, declaration)
-        self.kernels.setdefault("::".join((*declaration.scope, declaration.name)), declaration)
+        name = "::".join((*declaration.scope, declaration.name))
+        self._separate_overload(declaration, self.kernels.setdefault(name, []))
         if self.syntax.text(declaration.start) != "template":
             scope = "::".join(declaration.scope)
             entry = "::".join((*declaration.scope, declaration.name))
             self._add_function(declaration, self._host_name(declaration) or entry, entry, scope)
+
+    def _separate_overload(self, template: Declaration, others: list[Declaration]) -> None:
+        """Kernel templates with the same name and other parameters: all but the first get another
+        name, as an instantiation without its parameters would be ambiguous."""
+        types = self.syntax.parameter_types(template)
+        start = template.start
+        if self.syntax.text(start) == "template" and self.syntax.text(start + 2) != ">":
+            if others and all(self.syntax.parameter_types(o) != types for o in others):
+                name = f"{template.name}_softmetal_overload{len(others)}"
+                self.replaced[template.parameters - 1] = name
+                self.callees[name] |= self.callees[template.name]
+            others.append(template)
+        elif not others:
+            others.append(template)
 
     def _read_instantiation(self, declaration: Declaration) -> None:
         """`template [[host_name("x")]] kernel RETURN name<arguments>(types);` becomes an entry."""
@@ -248,6 +277,7 @@ class Pass:
                 "an instantiation whose template arguments are deduced is not supported by "
                 "softmetal: write them, e.g. 'template kernel void k<float>(...)'",
             )
+        opening = -1
         if syntax.text(closing) == ")":  # drop the parameter types
             opening = next((i for i in plain if syntax.partner.get(i) == closing), closing)
             plain = plain[: plain.index(opening)]
@@ -261,11 +291,14 @@ class Pass:
                 break
             first -= 2
         path = [syntax.text(plain[i]) for i in range(first, named, 2)]
-        kernel = self._find_kernel(declaration.scope, (*path, name))
-        if kernel is None:
+        kernels = self._find_kernels(declaration.scope, (*path, name))
+        if not kernels:
             raise Refusal(
                 self.tokens[plain[0]], f"no kernel template named '{name}' to instantiate"
             )
+        kernel = self._instantiated(kernels, plain[named : last + 1], opening)
+        if (renamed := self.replaced.get(kernel.parameters - 1)) is not None:
+            self.replaced[plain[named]] = renamed
         spelled = " ".join(self._cpp(plain[i]) for i in range(named, last + 1))
         entry = "::".join((*kernel.scope, spelled))
         scope = "::".join(declaration.scope)
@@ -274,12 +307,29 @@ class Pass:
         self.instances[host_name] = (kernel, plain[named : last + 1])
         self.blanked.append((declaration.start, declaration.end))
 
-    def _find_kernel(self, scope: tuple[str, ...], path: tuple[str, ...]) -> Declaration | None:
-        """A kernel by its name as written in `scope`: looked up outwards, then anywhere."""
+    def _find_kernels(self, scope: tuple[str, ...], path: tuple[str, ...]) -> list[Declaration]:
+        """Kernels by the name written in `scope`: looked up outwards, then anywhere."""
         for depth in range(len(scope), -1, -1):
             if found := self.kernels.get("::".join((*scope[:depth], *path))):
                 return found
-        return next((k for n, k in self.kernels.items() if n.split("::")[-1] == path[-1]), None)
+        return next((k for n, k in self.kernels.items() if n.split("::")[-1] == path[-1]), [])
+
+    def _instantiated(
+        self, kernels: list[Declaration], named: list[int], opening: int
+    ) -> Declaration:
+        """The overload whose parameters an instantiation repeats; `named` is its `name<...>`."""
+        if len(kernels) == 1 or opening < 0:
+            return kernels[0]
+        wanted = self.syntax.types_between(opening)
+        values = [
+            [self.syntax.text(i) for i in range(first, last)]
+            for first, last in self.syntax.split_commas(named[1] + 1, named[-1])
+        ]
+        counted = [k for k in kernels if len(self.syntax.parameter_types(k)) == len(wanted)]
+        return next(
+            (k for k in counted if self.syntax.parameter_types(k, values) == wanted),
+            next(iter(counted), kernels[0]),
+        )
 
     def _angle_length(self, plain: list[int]) -> int:
         """The number of trailing tokens that are a template argument list."""
@@ -393,14 +443,14 @@ class Pass:
             )
         return value
 
-    def _enumerator(self, word: str) -> str:
+    def _enumerator(self, word: str, depth: int = 8) -> str:
         """A number for a word that an enum or a constant of the source defines, else the word."""
-        if not word.isidentifier():
+        if not word.isidentifier() or depth == 0:
             return word
         found = re.search(rf"\b{word}\s*=\s*([\w\s+\-*<|()]+?)\s*[,;}}]", self.source)
         if found is None:
             return self._implicit_enumerator(word)
-        value = evaluate(t.text for t in tokenize(found.group(1)))
+        value = evaluate(self._enumerator(t.text, depth - 1) for t in tokenize(found.group(1)))
         return word if value is None else str(value)
 
     def _implicit_enumerator(self, word: str) -> str:
@@ -424,7 +474,7 @@ class Pass:
         """`threadgroup T name[n];` in a function is storage; elsewhere the word is a type's."""
         kernels = {name.rpartition("::")[2] for name in self.kernels}
         for declaration in self.syntax.declarations:
-            if declaration.kind != "function":
+            if declaration.kind != "function" or declaration.start in self.left_out:
                 continue
             for index in range(declaration.body, declaration.end):
                 if self.syntax.text(index) == "threadgroup" and self._is_storage(index):
@@ -435,6 +485,21 @@ class Pass:
                             f"'{declaration.name}', which is not a kernel: pass a pointer",
                         )
                     self.replaced[index] = "SM_TG      "
+
+    def _shared_constants(self) -> None:
+        """Constants of vectors and classes that other constants use are `constexpr`: C++ lets an
+        initializer read only those, and scalars."""
+        words: dict[str, int] = {}  # name -> its word `constant`
+        used: set[str] = set()
+        for declaration in self.syntax.declarations:
+            if declaration.kind != "other" or declaration.classes:
+                continue
+            texts = [self.syntax.text(i) for i in range(declaration.start, declaration.end)]
+            if "=" in texts and "constant" in texts and "constexpr" not in texts:
+                used.update(texts[texts.index("=") :])
+                if not any(map(_SCALAR.fullmatch, texts[: texts.index("=")])):
+                    words[declaration.name] = declaration.start + texts.index("constant")
+        self.shared_constants = {index for name, index in words.items() if name in used}
 
     # DEVIATION: a threadgroup variable with an initializer is refused. Apple's compiler accepts a
     # constant one.
@@ -474,6 +539,8 @@ class Pass:
         if token.kind == "word":
             if token.text in ERASED:
                 return " " * len(token.text)
+            if index in self.shared_constants:
+                return "constexpr"
             if token.text == "constant":
                 beside = (self.syntax.text(index - 1), self.syntax.text(index + 1))
                 return "const   " if "const" not in beside else "        "

@@ -5,7 +5,7 @@ It refuses nothing: it skips what it does not understand, and clang reports erro
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from softmetal.compiler.tokens import Refusal, Token, match_brackets
@@ -197,7 +197,8 @@ class Syntax:
         """What the `{` at `brace` opens, given its head: (kind, name, parameter list)."""
         head = self.plain(start, brace)
         texts = [self.text(i) for i in head]
-        if not texts or "=" in self._top_level(start, brace):
+        top = self._top_level(start, brace)
+        if not texts or any(t == "=" and top[i - 1 : i] != ["operator"] for i, t in enumerate(top)):
             return "initializer", "", -1
         if texts[0] == "extern" and len(texts) == 2:
             return "namespace", "", -1
@@ -209,7 +210,6 @@ class Syntax:
             )
         parameters = self._parameter_list(start, brace)
         if parameters < 0:
-            top = self._top_level(start, brace)
             if "enum" in top:
                 return "initializer", "", -1
             key = next((i for i, t in enumerate(top) if t in _CLASS_KEYS), -1)
@@ -293,6 +293,30 @@ class Syntax:
             trailer = ()  # of a constructor
         place = (str(declaration.owner), *declaration.scope)
         return ("function", *place, *template, *before, *types, ")", *trailer)
+
+    def parameter_types(
+        self, function: Declaration, values: Sequence[list[str]] = ()
+    ) -> list[list[str]]:
+        """The types of a function's parameters, with `values` for those of its template."""
+        start, _ = self._template_names(function)
+        names = self._template_parameters(function.start, start)
+        given = dict(zip(names, values, strict=False))
+        return [
+            [word for text in texts for word in given.get(text, [text])]
+            for texts in self.types_between(function.parameters)
+        ]
+
+    def types_between(self, opening: int) -> list[list[str]]:
+        """The types of the parameters in the parentheses that open at `opening`."""
+        pieces = self.split_commas(opening + 1, self.partner[opening])
+        return [self._parameter_type(first, last, frozenset(), {}) for first, last in pieces]
+
+    def _template_parameters(self, start: int, end: int) -> list[str]:
+        names = []
+        for first, last in self.split_commas(start + 2, end - 1):
+            stop = next((i for i in range(first, last) if self.text(i) == "="), last)
+            names.append(self.text(stop - 1))
+        return names
 
     def body(self, function: Declaration, erased: frozenset[str]) -> tuple[str, ...]:
         """Equal for two bodies that do the same without the `erased` words. The names of

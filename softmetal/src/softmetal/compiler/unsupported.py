@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from itertools import pairwise
 
-from softmetal.compiler.syntax import Declaration
+from softmetal.compiler.syntax import Declaration, Syntax
 from softmetal.compiler.tokens import Refusal, Token
 
 _STAGES = {
@@ -14,10 +14,9 @@ _STAGES = {
     "fragment": "fragment functions are",
     "mesh": "mesh functions are",
     "object": "object functions are",
-    "visible": "visible functions are",
     "intersection": "intersection functions are",
-    "stitchable": "stitchable functions are",
 }
+_KEYWORDS = frozenset({"vertex", "fragment"})  # the others are attributes only
 # Pattern of a word -> the construct it belongs to.
 _CONSTRUCTS = [
     (r"(texture|depth)(1d|2d|3d|cube|_buffer)?\w*", "textures are"),
@@ -33,19 +32,25 @@ _CONSTRUCTS = [
 ]  # fmt: skip
 
 
-def refuse_kernel(tokens: Sequence[Token], function: Declaration) -> None:
-    """Refuse functions of other stages, and kernel parameters of types we lack."""
-    head = tokens[function.start : function.body]
-    for token, following in pairwise(head):
-        if token.text in _STAGES and (following.kind == "word" or following.text == "]"):
-            raise Refusal(
-                token, f"{_STAGES[token.text]} not supported by softmetal: it runs kernels"
-            )
-    if any(token.text == "kernel" for token in head):
-        for token, following in pairwise(head):
-            construct = construct_of(token.text)
-            if construct and (following.text == "<" or following.kind == "word"):
-                raise Refusal(token, f"{construct} not supported by softmetal: '{token.text}'")
+def other_stage(syntax: Syntax, function: Declaration) -> Refusal | None:
+    """Why a function of a stage other than compute is left out, None for the others."""
+    head = range(function.start, function.parameters)
+    attributes = {a.name for a in syntax.attributes(function.start, function.parameters)}
+    for index in head:
+        stage = syntax.text(index)
+        keyword = stage in _KEYWORDS and syntax.tokens[index + 1].kind == "word"
+        if stage in _STAGES and (keyword or stage in attributes):
+            why = f"{_STAGES[stage]} not supported by softmetal: it runs kernels"
+            return Refusal(syntax.tokens[index], why)
+    return None
+
+
+def refuse_parameters(tokens: Sequence[Token], kernel: Declaration) -> None:
+    """Refuse kernel parameters of types that softmetal lacks."""
+    for token, following in pairwise(tokens[kernel.start : kernel.body]):
+        construct = construct_of(token.text)
+        if construct and (following.text == "<" or following.kind == "word"):
+            raise Refusal(token, f"{construct} not supported by softmetal: '{token.text}'")
 
 
 def construct_of(word: str) -> str:

@@ -37,8 +37,9 @@ def enforce(parsed: Pass) -> None:
     _variadic(syntax)
     _program_scope(syntax)
     _Pointers(syntax).check()
-    for kernel in parsed.kernels.values():
-        _kernel(syntax, kernel)
+    for kernels in parsed.kernels.values():
+        for kernel in kernels:
+            _kernel(syntax, kernel)
 
 
 # ---- words --------------------------------------------------------------------------------------

@@ -21,6 +21,15 @@ using native_t __attribute__((ext_vector_type(N))) = typename storage<T>::type;
 
 struct native_tag {};
 
+// Volatile vectors are copied by templates: other constructors and assignments from a volatile one
+// would be copying ones, and make vectors no longer trivially copyable.
+template <bool> struct holds {};
+template <> struct holds<true> { using type = int; };
+template <class T, class U> using if_same = typename holds<__is_same(T, U)>::type;
+template <class T, class U>
+using if_other_integer =
+    typename holds<__is_integral(T) && __is_integral(U) && !__is_same(T, U)>::type;
+
 // 0 or 1 in each byte, from the 0 or -1 of a native comparison.
 template <int N, class M> SM_INLINE constexpr native_t<bool, N> flags(M mask) {
   return __builtin_convertvector(mask, native_t<bool, N>) & (unsigned char)1;
@@ -50,12 +59,20 @@ namespace metal {
 
 #define SM_VEC_BINARY(op)                                                                    \
   friend SM_INLINE constexpr vec operator op(vec p, vec q) { return from(p.get() op q.get()); } \
-  SM_INLINE constexpr vec& operator op##=(vec q) { return *this = *this op q; }
+  SM_INLINE constexpr vec& operator op##=(vec q) { return *this = *this op q; }              \
+  SM_INLINE void operator op##=(vec q) volatile { *this = vec(*this) op q; }
+// The counts of a shift may have another integer type than the shifted elements.
 #define SM_VEC_SHIFT(op)                                                       \
   friend SM_INLINE constexpr vec operator op(vec p, vec q) {                   \
     return from(p.get() op(q.get() & softmetal::shift_mask<T>()));             \
   }                                                                            \
-  SM_INLINE constexpr vec& operator op##=(vec q) { return *this = *this op q; }
+  template <class U, softmetal::if_other_integer<T, U> = 0>                    \
+  friend SM_INLINE constexpr vec operator op(vec p, vec<U, size> q) {          \
+    return p op vec(q);                                                        \
+  }                                                                            \
+  SM_INLINE constexpr vec& operator op##=(vec q) { return *this = *this op q; } \
+  template <class U, softmetal::if_other_integer<T, U> = 0>                    \
+  SM_INLINE constexpr vec& operator op##=(vec<U, size> q) { return *this = *this op q; }
 #define SM_VEC_COMPARE(op)                                                     \
   friend SM_INLINE constexpr mask_type operator op(vec p, vec q) {             \
     return mask_type::from(softmetal::flags<size>(p.get() op q.get()));        \
@@ -79,6 +96,10 @@ namespace metal {
   template <class U>                                                                           \
   SM_INLINE constexpr explicit vec(const softmetal::packed<vec<U, n>>& v)                      \
       : vec(v.operator vec<U, n>()) {}                                                         \
+  template <class U, softmetal::if_same<U, vec> = 0>                                           \
+  SM_INLINE vec(const volatile U& v) : vec(softmetal::native_tag{}, v.native) {}               \
+  template <class U, softmetal::if_same<U, vec> = 0>                                           \
+  SM_INLINE void operator=(U v) volatile { native = v.get(); }                                 \
   static SM_INLINE constexpr vec from(native_type v) { return {softmetal::native_tag{}, v}; }  \
   SM_INLINE constexpr vec sm_value() const { return *this; }                                   \
   SM_INLINE constexpr T& operator[](size_t i) {                                                \
