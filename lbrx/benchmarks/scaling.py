@@ -1,6 +1,6 @@
 """How speed grows with threads, beside torch, OpenBLAS called directly and a triad of all threads.
 
-python lbrx/benchmarks/scaling.py [--threads 1,2,4] [--only NAME] [--json FILE] [--svg FILE]
+python lbrx/benchmarks/scaling.py [--threads 1,2] [--only NAME] [--calibrate] [--json FILE] [--svg FILE]
 
 Every number of threads is a process of its own, with so many threads for each side: they start
 together and measure one after the other. Sides take turns in blocks with a pause between them,
@@ -36,6 +36,7 @@ import scaling_picture
 import lbrx
 from lbrx import metal
 from lbrx.bench.scaling import counts
+from lbrx.kernels import calibrating
 
 PAUSE = 0.04  # seconds after a block: idle threads of other libraries spin for up to 20 ms
 BLOCKS = 2
@@ -293,6 +294,8 @@ def measure_here(threads: int, options: argparse.Namespace) -> dict[str, Any]:
         torch.set_num_threads(threads)
     blocks = options.blocks
     wanted = [case for case in cases(options.side) if options.only in case.name]
+    if options.calibrate:
+        calibrating.calibrate(metal.context())
     works = [works_of(case, torch, threads) for case in wanted]
     print("ready", flush=True)
     sys.stdin.readline()
@@ -314,6 +317,7 @@ def start_child(threads: int, options: argparse.Namespace) -> subprocess.Popen[s
     """The device reads the number of threads once in a process."""
     command = [sys.executable, __file__, "--here", str(threads), "--side", str(options.side)]
     command += ["--blocks", str(options.blocks), "--only", options.only]
+    command += ["--calibrate"] if options.calibrate else []
     count = str(threads)
     environment = os.environ | {"SOFTMETAL_THREADS": count, "OMP_NUM_THREADS": count}
     environment["OPENBLAS_THREAD_TIMEOUT"] = "22"  # 2 ms of spinning after a call, not 100
@@ -362,6 +366,9 @@ def main() -> None:
     parser.add_argument("--only", default="", help="part of the names of the cases")
     parser.add_argument("--side", type=int, default=SIDE, help="of the matrices in memory")
     parser.add_argument("--blocks", type=int, default=BLOCKS, help="of calls of each side")
+    parser.add_argument(
+        "--calibrate", action="store_true", help="as `lbrx tune` does, with each number of threads"
+    )
     parser.add_argument("--json", help="a file to write")
     parser.add_argument("--svg", help="a picture to write")
     parser.add_argument("--here", type=int, help=argparse.SUPPRESS)
@@ -372,8 +379,12 @@ def main() -> None:
     threads = [int(n) for n in options.threads.split(",") if n]
     threads = threads or counts(len(os.sched_getaffinity(0)))
     record: dict[str, Any] = {"triad": {}, "rows": []}
-    children = [start_child(n, options) for n in threads]
-    for child in children:
+    children = []
+    for n in threads:
+        children.append(start_child(n, options))
+        if options.calibrate:  # one after the other
+            await_ready(children[-1])
+    for child in () if options.calibrate else children:
         await_ready(child)
     for child in children:
         own = result_of(child)

@@ -83,8 +83,7 @@ def test_a_file_that_means_nothing_is_ignored_aloud(cache, caplog, content, reas
 
 
 def test_devices_have_what_was_measured(cache):
-    name = devices()[0].name
-    calibration_file.write(name, FAKE)
+    calibration_file.write(devices()[0].measured_as, FAKE)
     info = devices()[0]
     assert info.calibration == FAKE
     rows = dict(table(info))
@@ -93,6 +92,13 @@ def test_devices_have_what_was_measured(cache):
     assert rows["measured streamed results"] == "32 MiB and more"
     assert rows["measured products"] == "mps float32 50, serial float32 0.001 TFLOP/s"
     assert dict(table(replace(info, calibration=None)))["calibrated"].startswith("never")
+
+
+def test_a_processor_is_measured_with_its_threads():
+    info = replace(metal.context().info, name="A", soft=True, simd_hardware=False, cores=3)
+    assert info.measured_as == "A, 3 threads"
+    assert replace(info, simd_hardware=True).measured_as == "A"
+    assert replace(info, soft=False, simd_hardware=True).measured_as == "A"
 
 
 def test_estimates_use_what_was_measured():
@@ -172,7 +178,7 @@ def test_a_device_is_measured(cache, monkeypatch):
     gpu = metal.context()
     monkeypatch.setattr(gpu, "info", gpu.info)  # puts it back
     found = calibrating.calibrate(gpu)
-    assert gpu.info.calibration == found == calibration_file.read(gpu.info.name)
+    assert gpu.info.calibration == found == calibration_file.read(gpu.info.measured_as)
     assert min(found.bandwidth, found.fp32, found.fp16) > 1e6
     assert 0 < found.dispatch < 1
     assert found.simd_width == 32

@@ -51,6 +51,12 @@ class DeviceInfo:
     calibration: Calibration | None = None
 
     @property
+    def measured_as(self) -> str:
+        """The name under which its calibration is kept: a processor's depends on its threads."""
+        processor = self.soft and not self.simd_hardware
+        return f"{self.name}, {self.cores} threads" if processor else self.name
+
+    @property
     def memory_rate(self) -> float | None:
         """Bytes per second: measured, else from the table of chips or the GPU's declared clocks."""
         return self.calibration.bandwidth if self.calibration else self.bandwidth

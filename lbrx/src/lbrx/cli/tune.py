@@ -32,7 +32,7 @@ def run(options: argparse.Namespace) -> int:
     if options.calibrate or gpu.info.calibration is None:
         for title, value in speeds(calibrate(gpu)):
             print(f"{title}: {value}")
-        print(f"speeds in {calibration_file.path(gpu.info.name)}")
+        print(f"speeds in {calibration_file.path(gpu.info.measured_as)}")
     print(f"{'family':<12} {'shape class':<36} {'variant':<18} {'time':>12}")
     for rows in choosing:
         for row in rows:

@@ -25,16 +25,17 @@ from lbrx.ops import TABLE, Spec
 from lbrx.storage.cpu import copied
 
 ROUNDS = 5
-# By processors and by GPUs: bytes of an array, larger than the last cache; rounds of a loop; and
+# By processors and by GPUs: bytes of an array, larger than the last cache; rounds of a loop, and
+# independent sums in it, which hide latency (a processor's vectors hold 4 to 16 of them); and
 # sides of the square matrices that are multiplied.
 COPIED = 256 << 20, 1 << 30
-TURNS = 256, 8192
+TURNS = 32, 8192
+CHAINS = 128, 8
 SIDES = 1024, 4096
 PASSES = 4
 WRITERS = "single", "streamed"  # variants for processors
 LEAST_STREAMED = 1 << 20  # bytes: smaller results stay in the caches of any processor
 THREADS = 1 << 18  # that multiply and add
-CHAINS = 8  # independent sums in the loop, which hide latency
 DISPATCHES = 200
 HOPELESS = 1e3  # variants of a higher estimated cost than this times the least are not measured
 
@@ -54,8 +55,8 @@ kernel void chains(device T* out [[buffer(0)]], constant uint& turns [[buffer(1)
 }
 template [[host_name("chains_float32")]] kernel void chains<float>(
     device float*, constant uint&, uint);
-template [[host_name("chains_float16")]] kernel void chains<half2>(
-    device half2*, constant uint&, uint);
+template [[host_name("chains_float16")]] kernel void chains<HALVES>(
+    device HALVES*, constant uint&, uint);
 """
 
 
@@ -72,7 +73,7 @@ def calibrate(gpu: Context) -> Calibration:
         streaming=_streaming(gpu),
         products=tuple(_products(gpu)),
     )
-    calibration_file.write(gpu.info.name, found)
+    calibration_file.write(gpu.info.measured_as, found)
     gpu.info = replace(gpu.info, calibration=found)
     return found
 
@@ -143,12 +144,14 @@ def _passes(gpu: Context, size: int, variant: str) -> float:
 
 
 def _pipeline(gpu: Context, name: str) -> Pipeline:
-    text = f"#define CHAINS {CHAINS}\n{ARITHMETIC}"
+    gpus = gpu.info.simd_hardware
+    defined = {"CHAINS": CHAINS[gpus], "HALVES": "half2" if gpus else "half"}
+    text = "".join(f"#define {name} {value}\n" for name, value in defined.items()) + ARITHMETIC
     return gpu.shaders.pipeline("calibration", f"chains_{name}", source=text)
 
 
 def _arithmetic(gpu: Context, dtype: Dtype) -> float:
-    """Halves are multiplied in pairs, as GPUs do it."""
+    """GPUs multiply halves in pairs."""
     pipeline = _pipeline(gpu, dtype.name)
     out = gpu.buffer(4 * THREADS)
     turns = TURNS[gpu.info.simd_hardware]
@@ -157,7 +160,9 @@ def _arithmetic(gpu: Context, dtype: Dtype) -> float:
     taken = device_seconds(
         gpu, lambda: gpu.queue.dispatch(pipeline, arguments, (THREADS, 1, 1), group)
     )
-    return 2.0 * (4 // dtype.itemsize) * THREADS * turns * CHAINS / taken
+    gpus = gpu.info.simd_hardware
+    pairs = 2 if gpus and dtype is dt.float16 else 1
+    return 2.0 * pairs * THREADS * turns * CHAINS[gpus] / taken
 
 
 def _dispatch(gpu: Context) -> float:

@@ -24,8 +24,8 @@ SHORT = {
     *("bitwise_left_shift", "bitwise_right_shift", "kept_change"),
 }
 LONG_STEPS, ROUNDING_STEPS = 8, 3  # short steps that take as long
-STEP = 12.0  # multiply-adds at the peak that take as long as a short step
-BALANCE = 0.5  # bytes that move in the time of a short step, unless the device is calibrated
+STEP = 6.0  # operations at the measured peak that take as long as a short step
+BALANCE = 1.0  # bytes that move in the time of a short step, unless the device is calibrated
 
 
 def pays_off(info: DeviceInfo, program: Program, size: int) -> bool:

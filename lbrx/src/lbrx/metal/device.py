@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
 from lbrx.device_info import DeviceInfo
@@ -89,7 +90,7 @@ def describe(device: Any) -> DeviceInfo:
     plain_soft = _architecture(device).startswith("softmetal_")
     family = _family(device)
     working_set = int(device.recommendedMaxWorkingSetSize())
-    return DeviceInfo(
+    info = DeviceInfo(
         name=name,
         chip=chip.name if chip else None,
         soft=binding.SOFT,
@@ -111,8 +112,8 @@ def describe(device: Any) -> DeviceInfo:
         cache=last_cache() if plain_soft else binding.cuda_attribute(device, L2_BYTES) or None,
         matrix_peak=_declared_peak(device, NVIDIA_PRODUCTS, NEWEST_PRODUCTS),
         page=binding.page_size(),
-        calibration=calibration_file.read(name),
     )
+    return replace(info, calibration=calibration_file.read(info.measured_as))
 
 
 def devices() -> list[DeviceInfo]:
