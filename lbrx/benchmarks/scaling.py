@@ -1,6 +1,7 @@
 """How speed grows with threads, beside torch, OpenBLAS called directly and a triad of all threads.
 
-python lbrx/benchmarks/scaling.py [--threads 1,2] [--only NAME] [--calibrate] [--json FILE] [--svg FILE]
+python lbrx/benchmarks/scaling.py [--threads 1,2] [--only NAME] [--calibrate] [--json FILE]
+    [--svg FILE]
 
 Every number of threads is a process of its own, with so many threads for each side: they start
 together and measure one after the other. Sides take turns in blocks with a pause between them,
