@@ -103,6 +103,16 @@ def test_dlpack_with_numpy_shares_memory(dtype):
     np.testing.assert_array_equal(ours.numpy(), source[::-1].T)
 
 
+@pytest.mark.parametrize("device", ["cpu", "metal"])
+def test_dlpack_of_a_reversed_view_is_a_copy(device):
+    """PyTorch ends the process when it reads negative strides."""
+    t = lbrx.arange(6, device=device).reshape(2, 3)[:, ::-1]
+    for theirs in (np.from_dlpack(t), np.from_dlpack(t, copy=True)):
+        assert min(theirs.strides) > 0
+        np.testing.assert_array_equal(theirs, t.numpy())
+    assert np.shares_memory(np.from_dlpack(t, copy=False), t.numpy())
+
+
 @pytest.mark.parametrize("version", [None, (1, 0)])
 def test_bfloat16_through_dlpack_is_labelled_so(version):
     """The capsule's type code is bfloat16, with and without a DLPack version."""

@@ -66,7 +66,13 @@ def device_of(array: Array) -> tuple[int, int]:
 
 
 def export(array: Array, kwargs: dict[str, Any]) -> object:
-    """A capsule over the array's memory, marked as read-only where the protocol can say so."""
+    """A capsule over the array's memory, marked as read-only where the protocol can say so.
+
+    A view with negative strides is copied, unless copy=False forbids it: DLPack allows them, but
+    PyTorch ends the process when it reads one.
+    """
+    if kwargs.get("copy") is None and min(array.layout.strides, default=0) < 0:
+        kwargs = {**kwargs, "copy": True}
     version = kwargs.get("max_version")
     versioned = version is not None and version[0] >= 1
     if device_of(array) != HOST:
