@@ -7,6 +7,7 @@ import pytest
 
 import lbrx
 from lbrx.errors import LbrxError
+from lbrx.neural_engine import weight_forms
 from lbrx.neural_engine.binding import mil_builder, mil_types
 from lbrx.neural_engine.core_ml_model import CoreMLModel, compiled_model
 from lbrx.neural_engine.mil_package import build_function, write_package
@@ -105,3 +106,18 @@ def test_values_beyond_fp16():
 def test_unknown_form():
     with pytest.raises(LbrxError, match="'q4_k' is not a form of weights: give f16, int8"):
         parse_form("q4_k")
+
+
+@pytest.mark.parametrize("entries", [16, 64, 256])
+def test_places_in_a_table_are_those_of_a_search(entries, rng):
+    """Also of values on a border, of equal borders, of several within one half, and of infinities."""
+    values = (rng.standard_normal((50, 100)) * 0.02).astype(np.float32)
+    borders = rng.choice(values.reshape(-1), entries - 1)
+    borders[:8] = 0.01 + np.float32(1e-6) * np.arange(8)
+    borders[8:12] = borders[8], borders[8], 0.0, -0.0
+    borders.sort()
+    values[0, : entries - 1][:100] = borders[:100]
+    values[1, :4] = 0.0, -0.0, np.inf, -np.inf
+    values[2] = np.linspace(0.0099999, 0.0100099, 100)
+    made = weight_forms._places(borders, values)
+    np.testing.assert_array_equal(made, np.searchsorted(borders, values))

@@ -31,6 +31,7 @@ from lbrx.tensor.quantized import dequantize, stored_parts
 
 KMEANS_STEPS = 12
 _KMEANS_SAMPLE = 1 << 20  # values that a table is fitted to
+_CHUNK = 1 << 18  # values at a time, so that their indices stay in the cache
 
 
 class WeightForm(StrEnum):
@@ -150,16 +151,42 @@ def _by_channel(values: NDArray[Any], bits: int) -> ProgramWeight:
 def _by_table(values: NDArray[Any], bits: int) -> ProgramWeight:
     table = _fitted_table(values.reshape(-1), 1 << bits)
     borders = (table[1:].astype(np.float32) + table[:-1]) / 2
-    indices = _integers(_as_kernel(np.searchsorted(borders, values)), bits, signed=False)
+    indices = _integers(_as_kernel(_places(borders, values)), bits, signed=False)
     parts = {"indices": indices, "lut": table.reshape(1, 1, 1, 1, -1, 1)}
     return ProgramWeight("constexpr_lut_to_dense", parts, bits)
+
+
+def _places(borders: NDArray[Any], values: NDArray[Any]) -> NDArray[np.uint8]:
+    """np.searchsorted(borders, values) for at most 255 borders, several times as fast.
+
+    The upper half of a value's bits says how many borders lie below all values with this half. Few
+    halves have borders among their values, and only these are compared.
+    """
+    halves = np.arange(1 << 16, dtype=np.uint32) << 16
+    ends = halves.view(np.float32), (halves | 0xFFFF).view(np.float32)
+    below, up_to = (np.searchsorted(borders, end(*ends)) for end in (np.fmin, np.fmax))
+    inner = (up_to - below).max()
+    padded = np.append(borders, [np.float32(np.inf)] * (inner + 1))
+    own = [np.where(up_to - below > i, padded[below + i], np.inf) for i in range(inner)]
+    first, compared = below.astype(np.uint8), [each.astype(np.float32) for each in own]
+    places = np.empty(values.size, np.uint8)
+    flat = np.ascontiguousarray(values, np.float32).reshape(-1)
+    for start in range(0, flat.size, _CHUNK):
+        part = slice(start, start + _CHUNK)
+        half = flat[part].view(np.uint32) >> 16
+        found = first[half]
+        for border in compared:
+            found += flat[part] > border[half]
+        places[part] = found
+    return places.reshape(values.shape)
 
 
 def _fitted_table(values: NDArray[Any], entries: int) -> NDArray[np.float16]:
     """A sorted table by Lloyd's algorithm, from quantiles of an even sample of the values."""
     sample = np.sort(values[:: max(1, values.size // _KMEANS_SAMPLE)])
     sums = np.concatenate(([0.0], np.cumsum(sample, dtype=np.float64)))
-    table = np.quantile(sample, (np.arange(entries) + 0.5) / entries)
+    # Quantiles of sorted values.
+    table = np.interp((np.arange(entries) + 0.5) / entries, np.linspace(0, 1, sample.size), sample)
     for _ in range(KMEANS_STEPS):
         edges = np.searchsorted(sample, (table[1:] + table[:-1]) / 2)
         first, last = np.concatenate(([0], edges)), np.concatenate((edges, [sample.size]))
