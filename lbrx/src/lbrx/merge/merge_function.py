@@ -87,7 +87,7 @@ _USES: Counter[object] = Counter()
 
 
 @lru_cache(_REPLAYS)
-def _replayed(function: MergeFunction, dtype: Dtype, shapes: object) -> Compiled:
+def _replayed(function: MergeFunction, dtype: Dtype, shapes: object) -> Compiled[..., Tensor]:
     """A function for sources of these shapes and types, which is traced at its first call."""
     return compile(lambda *sources: function(sources).astype(dtype))
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib import import_module
 from types import MethodType, ModuleType
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
 import numpy as np
 
@@ -33,13 +33,17 @@ UNITS = {"neural-engine": "lbrx.neural_engine.compiled_function"}
 """Units besides the GPU, with the module that compiles for each: named, as it is a layer above."""
 
 
-@overload
-def compile(function: Callable[..., Any]) -> Compiled: ...
-@overload
-def compile(function: Callable[..., Any], unit: str) -> Callable[..., Any]: ...
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
-def compile(function: Callable[..., Any], unit: str = "gpu") -> Callable[..., Any]:
+@overload
+def compile(function: Callable[P, R]) -> Compiled[P, R]: ...
+@overload
+def compile(function: Callable[P, R], unit: str) -> Callable[P, R]: ...
+
+
+def compile(function: Callable[P, R], unit: str = "gpu") -> Callable[P, R]:
     """A version of a function of tensors whose later calls replay its kernels as one list.
 
     The function is traced once for each combination of shapes, dtypes and other arguments.
@@ -65,7 +69,7 @@ def compile(function: Callable[..., Any], unit: str = "gpu") -> Callable[..., An
         return Compiled(function)
     if unit not in UNITS:
         raise DeviceError(f"{unit!r} is not a unit: give 'gpu' or {', '.join(map(repr, UNITS))}")
-    compiled: Callable[..., Any] = import_module(UNITS[unit]).compile_function(function)
+    compiled: Callable[P, R] = import_module(UNITS[unit]).compile_function(function)
     return compiled
 
 
@@ -106,10 +110,10 @@ class _Result:
     dtype: Dtype
 
 
-class Compiled:
+class Compiled(Generic[P, R]):
     """A compiled function, as `lbrx.compile` returns it. `function` is the original one."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[P, R]) -> None:
         self.function = function
         self._traces: dict[object, list[_Trace]] = {}
         functools.update_wrapper(self, function)
@@ -121,7 +125,7 @@ class Compiled:
         """Bind a compiled method: the object becomes the first argument and must be hashable."""
         return self if owner is None else MethodType(self, owner)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         if traced_function() is not None:  # the outer trace records this call
             return self.function(*args, **kwargs)
         tensors: list[Tensor] = []
@@ -136,7 +140,8 @@ class Compiled:
             traces.append(trace)
             self._warn()
         made = trace.recording.run([buffer_of(array) for array in arrays], numbers)
-        return _with_results(trace.results, made)
+        results: R = _with_results(trace.results, made)
+        return results
 
     def _traced(self, given: Any, arrays: list[Array], numbers: list[float]) -> _Trace:
         traces, _ = _backend()
