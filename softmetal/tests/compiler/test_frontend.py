@@ -56,8 +56,11 @@ kernel void k(device float* a, constant int& n, device float* b [[buffer(1)]],
 def test_indices_that_constants_and_enums_define():
     source = """
 enum Index { kFirst = 2, kSecond }; constant int base = 3 + kFirst; constexpr constant uint top = base * 2;
+[[max_total_threads_per_threadgroup(base * 8)]]
 kernel void k(device float* a [[buffer(kSecond)]], device float* b [[buffer(top + 1)]]) {}"""
-    parameters = rewrite(source).functions["k"].parameters
+    function = rewrite(source).functions["k"]
+    parameters = function.parameters
+    assert function.max_total_threads == 40
     assert [(p.name, p.index) for p in parameters] == [("a", 3), ("b", 11)]
 
 

@@ -117,6 +117,15 @@ LANGUAGE: list[Case] = [
         lambda i: i + 1 + 5 + 3 + i * 5,
     ),
     (
+        "vectors of values that no integer holds",
+        "",
+        "float4 v = float4(1e20, -1e20, 300, int(i) - 8); half2 h = half2(-300, 300);"
+        " uchar4 u = uchar4(v); char3 c = char3(v.yzw); int2 n = int2(v.xy); ushort2 s ="
+        " ushort2(h); out[i] = (u.x == 255) + 2 * (u.y == 0) + 4 * (u.z == 255) + 8 * (c.x =="
+        " -128) + 16 * (n.x == INT_MAX) + 32 * (n.y == INT_MIN) + 64 * (s.x == 0) + 1000 * u.w;",
+        lambda i: 127 + 1000 * max(i - 8, 0),
+    ),
+    (
         "lists in braces",
         "int sum(initializer_list<int> l) { int s = l.size(); for (int v : l) s += v; return s; }"
         " struct Columns { int2 c[2]; thread Columns& operator=(initializer_list<int2> l) thread {"

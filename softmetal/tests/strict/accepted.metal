@@ -220,3 +220,42 @@ kernel void moved(device float* x [[buffer(0)]], threadgroup float* s [[threadgr
   p = step + p;
   p[step] = *q + *r;
 }
+
+// What SPIRV-Cross declares for matrices in shared memory: every copy is a defaulted member.
+template <typename T, int N>
+struct Stored {
+  vec<T, N> columns[N];
+  Stored() thread = default;
+  Stored() threadgroup = default;
+  Stored(const thread Stored& m) thread = default;
+  Stored(const threadgroup Stored& m) thread = default;
+  Stored(const thread matrix<T, N, N>& m) thread {
+    for (size_t i = 0; i < N; ++i) columns[i] = m.columns[i];
+  }
+  thread Stored& operator=(const thread Stored& m) thread = default;
+  thread Stored& operator=(const threadgroup Stored& m) thread = default;
+  threadgroup Stored& operator=(const thread Stored& m) threadgroup = default;
+  threadgroup Stored& operator=(const threadgroup Stored& m) threadgroup = default;
+  threadgroup Stored& operator=(initializer_list<vec<T, N>> list) threadgroup {
+    for (auto column = list.begin(); column != list.end(); ++column)
+      columns[column - list.begin()] = *column;
+    return *this;
+  }
+  operator matrix<T, N, N>() const threadgroup { return matrix<T, N, N>(columns[0], columns[1]); }
+};
+
+kernel void stored(device float2* x [[buffer(0)]], volatile device float4& seen [[buffer(1)]],
+                   volatile threadgroup int2* t [[threadgroup(0)]]) {
+  threadgroup Stored<float, 2> shared;
+  Stored<float, 2> own = float2x2(1);
+  shared = own;
+  shared = {float2(1), float2(2)};
+  float2x2 m = shared;
+  volatile float2 last = m[1];
+  float2 read = last;
+  seen = float4(read, 1, 2);
+  seen += float4(1);
+  t[0] = int2(read);
+  t[0] <<= int2(1);
+  x[0] = m[0] + float4(seen).xy + float2(int2(t[0]));
+}

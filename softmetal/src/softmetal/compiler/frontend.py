@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from softmetal.compiler import directives, rules, swizzles
-from softmetal.compiler.arithmetic import evaluate
+from softmetal.compiler.indices import index_of, value_of
 from softmetal.compiler.syntax import Declaration, Syntax
 from softmetal.compiler.tokens import Refusal, Token, apply_edits, blank, tokenize
 from softmetal.compiler.unsupported import other_stage, refuse_parameters
@@ -230,7 +230,7 @@ class Pass:
             for a in syntax.attributes(declaration.start, declaration.end)
             if a.name == "function_constant"
         )
-        index = self._index(argument, "function_constant")
+        index = index_of(self.source, argument, "function_constant")
         kind = " ".join(words)
         self.constants.append(FunctionConstant(name, kind, index, name not in self.optional))
         self._replace_range(declaration, f"SM_FUNCTION_CONSTANT({kind}, {name}, {index})")
@@ -356,7 +356,7 @@ class Pass:
         limit = 0
         for attribute in self.syntax.attributes(kernel.start, kernel.body):
             if attribute.name == "max_total_threads_per_threadgroup":
-                limit = evaluate(t.text for t in attribute.arguments) or 0
+                limit = value_of(self.source, attribute.arguments) or 0
         if any(map(_COOPERATION.match, reached)):
             mode = Mode.FIBERS
         elif all(p.kind == "buffer" or p.kind in _FLAT_BUILTINS for p in parameters):
@@ -408,7 +408,10 @@ class Pass:
             if attribute.name == "function_constant":
                 condition = "".join(t.text for t in attribute.arguments)
             elif attribute.name in ("buffer", "threadgroup"):
-                kind, index = attribute.name, self._index(attribute.arguments, attribute.name)
+                kind, index = (
+                    attribute.name,
+                    index_of(self.source, attribute.arguments, attribute.name),
+                )
                 rules.check_index(kind, index, self.tokens[first])
             elif attribute.name in BUILTINS:
                 kind = attribute.name
@@ -430,38 +433,6 @@ class Pass:
                 )
         name = syntax.text(named) if named >= 0 else ""
         return Parameter(name, " ".join(spelled), kind, index, condition)
-
-    def _index(self, arguments: Iterable[Token], attribute: str) -> int:
-        arguments = tuple(arguments)
-        value = evaluate(self._enumerator(t.text) for t in arguments)
-        if value is None:
-            spelled = " ".join(t.text for t in arguments)[:80]
-            raise Refusal(
-                arguments[0] if arguments else self.tokens[0],
-                f"{attribute}({spelled}) is not an integer constant that softmetal can evaluate: "
-                "write a number",
-            )
-        return value
-
-    def _enumerator(self, word: str, depth: int = 8) -> str:
-        """A number for a word that an enum or a constant of the source defines, else the word."""
-        if not word.isidentifier() or depth == 0:
-            return word
-        found = re.search(rf"\b{word}\s*=\s*([\w\s+\-*<|()]+?)\s*[,;}}]", self.source)
-        if found is None:
-            return self._implicit_enumerator(word)
-        value = evaluate(self._enumerator(t.text, depth - 1) for t in tokenize(found.group(1)))
-        return word if value is None else str(value)
-
-    def _implicit_enumerator(self, word: str) -> str:
-        found = re.search(rf"\benum\b[^{{;]*{{([^}}]*?\b{word}\b)", self.source)
-        if found is None:
-            return word
-        value = -1
-        for item in found.group(1).split(","):
-            _, _, given = item.partition("=")
-            value = value + 1 if not given else evaluate(t.text for t in tokenize(given)) or 0
-        return str(value)
 
     # ---- edits ---------------------------------------------------------------------------------
 

@@ -188,7 +188,7 @@ class Syntax:
         if self.text(start) == "using" and self.text(start + 2) == "=":
             name = self.text(start + 1)
         elif parameters > 0:
-            name = self.text(parameters - 1)
+            name = self._function_name(parameters)
         else:
             name = self.text(words[-1]) if words else ""
         return Declaration("other", path, name, start, end, end, parameters, classes, owner)

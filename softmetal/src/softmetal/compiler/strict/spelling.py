@@ -176,9 +176,12 @@ class _Speller:
     def _method(self, declaration: Declaration) -> None:
         trailer = list(self._trailer(declaration))
         closing = self.syntax.partner[declaration.parameters]
-        if self.syntax.text(closing + len(trailer) + 1) == "=":  # = default, = delete
-            return
         written = [i for i in trailer if self.syntax.text(i) in SPACES]
+        if self.syntax.text(closing + len(trailer) + 1) == "=":  # = default, = delete
+            if written and self.syntax.text(declaration.end - 2) == "default":
+                # What clang declares instead serves all spaces.
+                self.blanked.append((declaration.start, declaration.end))
+            return
         for index in written:
             if self.syntax.text(index) == self.unnamed:
                 self.replaced[index] = "__generic"

@@ -25,7 +25,10 @@ struct native_tag {};
 // would be copying ones, and make vectors no longer trivially copyable.
 template <bool> struct holds {};
 template <> struct holds<true> { using type = int; };
-template <class T, class U> using if_same = typename holds<__is_same(T, U)>::type;
+// Whether U is the vector V, in any address space.
+template <class U, class V>
+using if_vector = typename holds<__is_same(typename U::element_type, typename V::element_type) &&
+                                 __is_same(typename U::mask_type, typename V::mask_type)>::type;
 template <class T, class U>
 using if_other_integer =
     typename holds<__is_integral(T) && __is_integral(U) && !__is_same(T, U)>::type;
@@ -36,13 +39,19 @@ template <int N, class M> SM_INLINE constexpr native_t<bool, N> flags(M mask) {
 }
 
 // Value conversion of native vectors. Between half and bfloat clang has only the way through float.
+// To integers element by element: that saturates as casts of scalars do, __builtin_convertvector
+// has any result for values out of range.
 template <class To, int N, class From, class V>
 SM_INLINE constexpr native_t<To, N> convert(V v) {
   if constexpr (__is_same(To, bool))
     return flags<N>(v != (V)(typename storage<From>::type)0);
   else if constexpr (__is_same(To, From))
     return v;
-  else if constexpr (__is_same(To, __bf16) || __is_same(From, __bf16))
+  else if constexpr (__is_integral(To) && !__is_integral(From)) {
+    if constexpr (N == 2) return native_t<To, N>{(To)v[0], (To)v[1]};
+    else if constexpr (N == 3) return native_t<To, N>{(To)v[0], (To)v[1], (To)v[2]};
+    else return native_t<To, N>{(To)v[0], (To)v[1], (To)v[2], (To)v[3]};
+  } else if constexpr (__is_same(To, __bf16) || __is_same(From, __bf16))
     return __builtin_convertvector(__builtin_convertvector(v, native_t<float, N>), native_t<To, N>);
   else
     return __builtin_convertvector(v, native_t<To, N>);
@@ -71,6 +80,7 @@ namespace metal {
     return p op vec(q);                                                        \
   }                                                                            \
   SM_INLINE constexpr vec& operator op##=(vec q) { return *this = *this op q; } \
+  SM_INLINE void operator op##=(vec q) volatile { *this = vec(*this) op q; }    \
   template <class U, softmetal::if_other_integer<T, U> = 0>                    \
   SM_INLINE constexpr vec& operator op##=(vec<U, size> q) { return *this = *this op q; }
 #define SM_VEC_COMPARE(op)                                                     \
@@ -96,9 +106,9 @@ namespace metal {
   template <class U>                                                                           \
   SM_INLINE constexpr explicit vec(const softmetal::packed<vec<U, n>>& v)                      \
       : vec(v.operator vec<U, n>()) {}                                                         \
-  template <class U, softmetal::if_same<U, vec> = 0>                                           \
+  template <class U, softmetal::if_vector<U, vec> = 0>                                         \
   SM_INLINE vec(const volatile U& v) : vec(softmetal::native_tag{}, v.native) {}               \
-  template <class U, softmetal::if_same<U, vec> = 0>                                           \
+  template <class U, softmetal::if_vector<U, vec> = 0>                                         \
   SM_INLINE void operator=(U v) volatile { native = v.get(); }                                 \
   static SM_INLINE constexpr vec from(native_type v) { return {softmetal::native_tag{}, v}; }  \
   SM_INLINE constexpr vec sm_value() const { return *this; }                                   \
