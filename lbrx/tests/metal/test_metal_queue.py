@@ -12,11 +12,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from device_memory import shares_memory, survives_faults
+from device_memory import DISCRETE, shares_memory, survives_faults
 
 from lbrx.errors import DeviceError
 from lbrx.metal.binding import Metal
 from lbrx.metal.command_queue import CommandQueue
+from lbrx.metal.context import Context
+from lbrx.metal.outcome import Outcome
+from lbrx.metal.staging import CHUNK
 
 GROUP = (64, 1, 1)
 ADD = """
@@ -478,3 +481,54 @@ print(len(set(map(id, found))))
 
 def test_the_binding_is_where_metal_is_named():
     assert Metal.MTLCreateSystemDefaultDevice() is not None
+
+
+@pytest.fixture
+def private(monkeypatch, lbrx_cache):
+    """A device whose memory the host does not see."""
+    monkeypatch.setenv("LBRX_CACHE", lbrx_cache)
+    if not DISCRETE:
+        monkeypatch.setenv("SOFTMETAL_DEVICE", "discrete")
+    context = Context()
+    yield context
+    context.close()
+
+
+@pytest.mark.metal
+@pytest.mark.parametrize("encoded", [True, False], ids=["open", "committed"])
+def test_a_read_joins_the_command_buffer_of_the_work(private, worker, encoded):
+    buffer = private.upload(np.zeros(4, np.uint32))
+    ticket = add(private, buffer)
+    if not encoded:
+        private.queue.commit()
+    assert buffer.array(np.uint32).tolist() == [1] * 4
+    assert private.queue.commit() == ticket + (not encoded)
+    add(private, buffer)  # another thread's command buffer is open when this one reads
+    assert worker(lambda: buffer.array(np.uint32).tolist()) == [2] * 4
+
+
+@survives_faults
+@pytest.mark.parametrize("nbytes", [64, CHUNK + 64])
+def test_a_read_of_failed_work_is_one_failure(private, nbytes):
+    """The copy fails with the work, and neither leaves an error for the next operation."""
+    broken, other = (private.upload(np.zeros(nbytes // 4, np.uint32)) for _ in range(2))
+    far = np.uint64(1 << 45).tobytes()
+    private.queue.dispatch(kernel(private, "reach_far"), [broken, far], (1, 1, 1), (1, 1, 1))
+    for _ in range(2):
+        with pytest.raises(DeviceError, match="reach_far"):
+            broken.array()
+    private.queue.wait()
+    add(private, other)
+    assert other.array(np.uint32)[:5].tolist() == [1] * 4 + [0]
+
+
+def test_work_on_failed_operands_has_their_error():
+    """Also where the device refuses it for another reason, as a GPU does after a fault."""
+    cause, dependent = Outcome(), Outcome()
+    dependent.sources.add(cause)
+    cause.end(DeviceError("the cause"), [])
+    dependent.end(DeviceError("the GPU is lost"), [])
+    assert not dependent.unreported
+    with pytest.raises(DeviceError, match="the cause"):
+        dependent.check()
+    assert not cause.unreported

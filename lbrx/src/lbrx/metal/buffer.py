@@ -32,7 +32,8 @@ class Waiter(Protocol):
         """Wait until the work with this ticket is complete; raise what went wrong with it."""
 
     def download(self, buffer: Buffer) -> npt.NDArray[np.uint8]:
-        """The bytes of a buffer that the host does not see, copied."""
+        """The bytes of a buffer that the host does not see, copied after the work that writes
+        them; raises what went wrong with it."""
 
 
 class Block:
@@ -147,12 +148,12 @@ class Buffer:
 
         Raises FormatError if it is a mapped file that has become shorter.
         """
-        self.wait()
         if self.block.private:
             unrepeatable()
             copy = self._waiter.download(self).view(dtype)
             copy.flags.writeable = False  # it would not reach the device
             return copy
+        self.wait()
         if self.block.mapping is not None:
             self.block.mapping.check()
         values = self.unsynchronised()

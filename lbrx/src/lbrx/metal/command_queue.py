@@ -26,7 +26,7 @@ from lbrx.metal.binding import (
     cuda_stream,
     error_of,
 )
-from lbrx.metal.buffer import Buffer
+from lbrx.metal.buffer import Block, Buffer
 from lbrx.metal.commands import (
     Argument,
     Check,
@@ -273,6 +273,16 @@ class CommandQueue:
             self._last += 1
             self._open = Submission(self._last, commands, inbox)
         return self._open
+
+    def is_writing(self, block: Block) -> bool:
+        """Whether the open command buffer of this thread is the last work that writes a block."""
+        with self._lock:
+            submission = self._open
+            return (
+                submission is not None
+                and submission.outcome is block.source
+                and submission.inbox is self._thread.inbox
+            )
 
     # ---- ordering, for events and other CUDA code ----
 

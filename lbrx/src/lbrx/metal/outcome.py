@@ -28,9 +28,10 @@ class Outcome:
         self._cause = self
 
     def end(self, error: DeviceError | None, findings: list[Exception]) -> None:
-        """Note how the work ended. Work on operands that failed has failed, too."""
+        """Note how the work ended. Work on operands that failed has failed for the same reason,
+        also where it has an error of its own: after a fault a GPU refuses everything."""
         failed = next((source for source in self.sources if source.error is not None), None)
-        if error is None and failed is not None:
+        if failed is not None:
             self._cause, error = failed._cause, failed.error
             self.reported = True  # the thread that encoded the cause is told, not this one
         self.error, self.findings, self.ended = error, findings, True

@@ -41,14 +41,22 @@ class Staging:
                 self._queue.copy(piece, target.slice(start, size))
 
     def download(self, source: Buffer) -> npt.NDArray[np.uint8]:
-        """The bytes of a buffer, after the queue's work so far."""
+        """The bytes of a buffer, after the queue's work so far. Raises what went wrong with the
+        work that wrote it.
+
+        The copy joins the command buffer of that work as long as it is open, so that there is one
+        wait, and one error of both. Otherwise the work must have ended well before it is copied.
+        """
+        if not self._queue.is_writing(source.block):
+            source.wait()
         result = np.empty(source.size, np.uint8)
         waiting: deque[tuple[int, Buffer, int]] = deque()
         with self._lock:
             for start, size in _parts(source.size):
                 piece = self._piece(size)
                 ticket = self._queue.copy(source.slice(start, size), piece)
-                self._queue.commit()
+                if start + size < source.size:
+                    self._queue.commit()
                 waiting.append((start, piece, ticket))
                 if len(waiting) == _IN_FLIGHT:
                     self._take(*waiting.popleft(), result)
@@ -70,6 +78,7 @@ class Staging:
                 self._chunks.rotate(-1)
             self._queue.drain(self._chunks[-1].block.ticket)
             self._used = 0
+        self._chunks[-1].block.source = None  # a copy that failed concerns its own part only
         piece = self._chunks[-1].slice(self._used, size)
         self._used += -(-size // _ALIGNMENT) * _ALIGNMENT
         return piece
