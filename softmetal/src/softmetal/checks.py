@@ -15,6 +15,7 @@ from softmetal import env
 from softmetal.errors import SettingError
 
 MODES = ("bounds", "race", "uninit")
+_NONE: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)
@@ -65,7 +66,7 @@ def current() -> Checks | None:
 def modes() -> frozenset[str]:
     """The active modes."""
     checks = current()
-    return checks.modes if checks is not None else frozenset()
+    return checks.modes if checks is not None else _NONE
 
 
 @contextmanager

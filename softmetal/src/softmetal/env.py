@@ -105,11 +105,15 @@ def strict() -> frozenset[str]:
     """SOFTMETAL_STRICT: in which ways softmetal is as strict as a Mac, separated by commas: `msl`,
     which is on unless `no-msl` is given, checks kernels as Apple's compiler, `bridge` judges calls
     as PyObjC does, `host` plays macOS."""
+    if b"SOFTMETAL_STRICT" not in _VARIABLES:  # every command buffer asks for it
+        return _DEFAULT_STRICT
     return _read("SOFTMETAL_STRICT", _strict, _DEFAULT_STRICT, _STRICT_TEXT)
 
 
 def check() -> str:
     """SOFTMETAL_CHECK: checking modes, separated by commas: `bounds`, `race`, `uninit`."""
+    if b"SOFTMETAL_CHECK" not in _VARIABLES:  # every command buffer asks for it
+        return ""
     return _read("SOFTMETAL_CHECK", str, "", "a list of checking modes")
 
 

@@ -282,8 +282,7 @@ class LogMessage(NamedTuple):
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Completion:
+class Completion(NamedTuple):
     """The outcome of a finished submission."""
 
     start: float  # seconds on the device clock

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from softmetal.api.pipeline import MTLComputePipelineState
 
 
-def order(kind: str, value: int = 0) -> list[Command]:
+def order(kind: str, value: int = 0) -> Sequence[Command]:
     """The command that describes the order of others; empty where nothing is checked."""
-    return [Order(kind, value)] if checks.current() is not None else []
+    return (Order(kind, value),) if checks.current() is not None else ()
 
 
 def resources(

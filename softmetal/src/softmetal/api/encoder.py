@@ -69,7 +69,7 @@ class MTLCommandEncoder(Labelled):
     def __init__(
         self, command_buffer: MTLCommandBuffer, attachments: _SampleAttachments | None
     ) -> None:
-        super().__init__()
+        self._label = None
         self._command_buffer = command_buffer
         self._append = command_buffer._commands.append
         self._retain = command_buffer._retain
@@ -77,12 +77,12 @@ class MTLCommandEncoder(Labelled):
         self._fences: list[MTLFence] = []  # updated here
         self._attachments = attachments
         command_buffer._commands += order(self._order)
-        self._sample_clock("start")
+        if attachments is not None:
+            self._sample_clock(attachments, "start")
 
-    def _sample_clock(self, which: str) -> None:
-        if self._attachments is not None:
-            for command in self._attachments._samples(which):
-                self._append(command)
+    def _sample_clock(self, attachments: _SampleAttachments, which: str) -> None:
+        for command in attachments._samples(which):
+            self._append(command)
 
     # MTL: -device
     def device(self) -> MTLDevice:
@@ -90,8 +90,10 @@ class MTLCommandEncoder(Labelled):
 
     # MTL: -endEncoding
     def endEncoding(self) -> None:
-        check_open(self._ended, "endEncoding")
-        self._sample_clock("end")
+        if self._ended:
+            check_open(True, "endEncoding")
+        if self._attachments is not None:
+            self._sample_clock(self._attachments, "end")
         self._ended = True
         self._command_buffer._encoder = None
 
@@ -188,22 +190,23 @@ class MTLComputeCommandEncoder(MTLCommandEncoder):
 
     # MTL: -setBuffer:offset:atIndex:
     def setBuffer_offset_atIndex_(self, buffer: MTLBuffer | None, offset: int, index: int) -> None:
-        if self._ended:
-            check_open(True, "setBuffer_offset_atIndex_")
         if not type(offset) is type(index) is int:
             offset, index = integer(offset), integer(index)
-        if not 0 <= index < MAX_BUFFERS:
+        if self._ended or not 0 <= index < MAX_BUFFERS:
+            check_open(self._ended, "setBuffer_offset_atIndex_")
             check_buffer_index(index)
         if buffer is None:
             self._addresses[index] = self._lengths[index] = 0
             self._bound[index] = None
             return
-        if not 0 <= offset < buffer._length:
+        length = buffer._length - offset
+        if length <= 0 or offset < 0:
             check_offset(offset, buffer._length)
         self._addresses[index] = buffer._address + offset
-        self._lengths[index] = buffer._length - offset
-        if self._bound[index] is not buffer:
-            self._bound[index] = buffer
+        self._lengths[index] = length
+        bound = self._bound
+        if bound[index] is not buffer:
+            bound[index] = buffer
             self._retain(buffer)
 
     # MTL: -setBufferOffset:atIndex:

@@ -79,6 +79,9 @@ def registerMetaDataForSelector(class_: bytes, selector: bytes, metadata: dict[s
     registrations[class_.decode(), selector.decode()] = metadata
 
 
+_NOTHING = nullcontext()
+
+
 def autorelease_pool() -> AbstractContextManager[Any]:
     """Nothing to drain, as Python's references decide lifetimes, except where macOS is played."""
-    return host.AutoreleasePool() if host.played() else nullcontext()
+    return host.AutoreleasePool() if host.played() else _NOTHING

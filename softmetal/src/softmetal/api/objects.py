@@ -76,15 +76,22 @@ def _converting(method: FunctionType, places: tuple[tuple[int, type], ...]) -> C
 
     @wraps(method)
     def convert(self: object, *arguments: Any) -> Any:
-        converted = list(arguments)
         for place, wanted in places:
-            value = converted[place]
-            if not isinstance(value, wanted):
-                with suppress(TypeError):  # not a number: the method's own checks refuse it
-                    converted[place] = integer(value) if wanted is int else [*map(integer, value)]
-        return method(self, *converted)
+            if not isinstance(arguments[place], wanted):
+                return method(self, *_converted(arguments, places))
+        return method(self, *arguments)
 
     return convert
+
+
+def _converted(arguments: tuple[Any, ...], places: tuple[tuple[int, type], ...]) -> list[Any]:
+    converted = list(arguments)
+    for place, wanted in places:
+        value = converted[place]
+        if not isinstance(value, wanted):
+            with suppress(TypeError):  # not a number: the method's own checks refuse it
+                converted[place] = integer(value) if wanted is int else [*map(integer, value)]
+    return converted
 
 
 class Allocated(Object):

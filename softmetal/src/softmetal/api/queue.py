@@ -13,7 +13,6 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, TypeVar
@@ -37,6 +36,7 @@ from softmetal.api.memory import Arena
 from softmetal.api.objects import Descriptor, Labelled, anything, flag, number, table
 from softmetal.api.pipeline import MTLComputePipelineState
 from softmetal.api.residency import MTLResidencySet
+from softmetal.api.structs import integer
 from softmetal.types import Command, Completion, Execute, Signal, Wait
 from softmetal.validation import (
     Binding,
@@ -191,7 +191,8 @@ class MTLCommandQueue(Labelled):
                     raise
                 submitted.append(head)
         for buffer in submitted:
-            buffer._scheduled_now()
+            if buffer._scheduled_handlers:
+                buffer._scheduled_now()
             if buffer._completed_handlers or buffer._log_state is not None:
                 self._watch(buffer)
 
@@ -206,7 +207,7 @@ class MTLCommandQueue(Labelled):
 
         Handlers never run here: the caller may hold a lock that they need.
         """
-        if not self._in_flight or not self._finishing.acquire(blocking=False):
+        if not self._finishing.acquire(blocking=False):
             return
         try:
             while self._in_flight and not self._in_flight[0]._completed_handlers:
@@ -228,7 +229,8 @@ class MTLCommandQueue(Labelled):
             self._device._busy.discard(self)
             if self._in_flight:  # another thread submitted meanwhile
                 self._device._busy.add(self)
-        head._notify(outcome)
+        if outcome.log or head._completed_handlers:
+            head._notify(outcome)
 
     def _wait_for(self, buffer: MTLCommandBuffer) -> None:
         """Return once `buffer` and those before it have finished, their handlers too."""
@@ -240,7 +242,7 @@ class MTLCommandQueue(Labelled):
                 self._finish_head(known or self._await(head))
 
     def _await(self, buffer: MTLCommandBuffer) -> Completion:
-        ticket = buffer._known_ticket()
+        ticket = buffer._ticket or buffer._known_ticket()
         while (outcome := self._executor.wait(ticket, SLICE)) is None:
             pass
         return outcome
@@ -366,7 +368,10 @@ class MTLCommandBuffer(Labelled):
     # MTL: -computeCommandEncoderWithDispatchType:
     def computeCommandEncoderWithDispatchType_(self, type_: int) -> MTLComputeCommandEncoder:
         self._begin("computeCommandEncoder")
+        type_ = type_ if type(type_) is int else integer(type_)
         return self._opened(MTLComputeCommandEncoder(self, type_))
+
+    _converts = frozenset(("computeCommandEncoderWithDispatchType_",))
 
     # MTL: -computeCommandEncoderWithDescriptor:
     def computeCommandEncoderWithDescriptor_(
@@ -443,8 +448,7 @@ class MTLCommandBuffer(Labelled):
 
     # MTL: -commit
     def commit(self) -> None:
-        check_uncommitted(self._committed, "commit")
-        check_no_encoder(self._encoder is not None, "commit")
+        self._begin("commit")
         if self._released:
             check_alive([name for name, _ in self._released], "commit")
         for commands, start, count, pipeline, bound in self._indirect:
@@ -461,8 +465,9 @@ class MTLCommandBuffer(Labelled):
         if not queue._executor.unified:
             self._commands += self._resident_memory()
             self._commands[:0] = [copy for arena in self._arenas for copy in arena.upload()]
-        queue._reap()
-        queue._make_room()
+        if queue._in_flight:
+            queue._reap()
+            queue._make_room()
         self._commit_time = time.monotonic()
         for commands, *_ in self._indirect:
             commands._users.add(self)
@@ -514,14 +519,19 @@ class MTLCommandBuffer(Labelled):
             log.exception("a handler of a command buffer failed")
 
     def _finish(self, outcome: Completion) -> None:
-        self._outcome = self._with_releases(outcome)
+        self._outcome = self._with_releases(outcome) if self._released else outcome
         if self._played:
             self._queue._unfinished.discard(self)
-        self._end_indirect()
+        if self._indirect:
+            self._end_indirect()
         self._retained.clear()
         self._announced.clear()
         self._sets.clear()
         self._commands = []
+        if self._arenas:
+            self._give_arenas_back(outcome)
+
+    def _give_arenas_back(self, outcome: Completion) -> None:
         if outcome.error is not None:
             for arena in self._arenas:
                 arena.failed()
@@ -543,12 +553,12 @@ class MTLCommandBuffer(Labelled):
 
     def _with_releases(self, outcome: Completion) -> Completion:
         """The outcome; an error if unretained buffers were freed before it ended."""
-        if not self._released or outcome.error is not None:
+        if outcome.error is not None:
             return outcome
         early = [name for name, when in self._released if when < outcome.end]
         if not early:
             return outcome
-        return replace(outcome, error=released_text(early, "the command buffer had completed"))
+        return outcome._replace(error=released_text(early, "the command buffer had completed"))
 
     # MTL: -addScheduledHandler:
     def addScheduledHandler_(self, handler: CommandBufferHandler) -> None:
@@ -567,14 +577,15 @@ class MTLCommandBuffer(Labelled):
 
     # MTL: -waitUntilCompleted
     def waitUntilCompleted(self) -> None:
-        check_committed(self._committed, "waitUntilCompleted")
+        if not self._committed:
+            check_committed(False, "waitUntilCompleted")
         self._queue._wait_for(self)
 
     # ---- outcome ----
 
     # MTL: -status
     def status(self) -> int:
-        if self._outcome is None and self._ticket is not None:
+        if self._outcome is None and self._ticket is not None and self._queue._in_flight:
             self._queue._reap()
         if self._outcome is not None:
             failed = self._outcome.error is not None

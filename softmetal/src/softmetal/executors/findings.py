@@ -52,8 +52,7 @@ class Findings:
         self._reported: set[int] = set()  # tickets whose findings are already listed
 
     def submitted(self, ticket: int, commands: Sequence[Command]) -> None:
-        if self.artifacts:
-            self._labels[ticket] = _labels(commands)
+        self._labels[ticket] = _labels(commands)
 
     def forget(self, ticket: int) -> None:
         self._labels.pop(ticket, None)

@@ -178,12 +178,15 @@ class Packer:
         parts: list[bytes] = []
         try:
             for command in commands:
-                if type(command) is Execute:
+                kind = type(command)
+                if kind is Dispatch:
+                    parts.append(_dispatch(command))
+                elif kind is Execute:
                     lease = self._encoded(command.commands)
                     blocks.append(lease)
                     parts.append(_execute(command, lease.block))
                 else:
-                    parts.append(_PACKERS[type(command)](command))
+                    parts.append(_PACKERS[kind](command))
         except struct.error as error:
             raise ExecutionError(f"{command!r}: {error}") from None
         return b"".join(parts), tuple(blocks)

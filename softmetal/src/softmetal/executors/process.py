@@ -46,7 +46,8 @@ def wait_in_slices(
     attempt: ctypes._NamedFuncPointer, subject: tuple[Any, ...], timeout: float | None
 ) -> bool:
     """Repeat `attempt`, which takes nanoseconds to wait, until it succeeds or `timeout` ends."""
-    refuse_fork()
+    if Process.forked:
+        refuse_fork()
     rest = SLICE_NS if timeout is None else int(max(timeout, 0) * 1e9)
     deadline = time.monotonic_ns() + rest
     while not attempt(*subject, min(rest, SLICE_NS)):
@@ -75,8 +76,9 @@ class Tickets:
             raise ExecutionError(f"ticket {ticket} is unknown or was forgotten")
 
     def forget(self, ticket: int) -> None:
-        self.require(ticket)
-        needed = self._needed.pop(ticket)
+        needed = self._needed.pop(ticket, None)
+        if needed is None:
+            self.require(ticket)
         if needed and not self._done(ticket):
             self._abandoned[ticket] = needed
         else:

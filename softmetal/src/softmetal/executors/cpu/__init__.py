@@ -181,7 +181,8 @@ class CpuExecutor:
             self._c.softmetal_free_queue(queue)
 
     def submit(self, queue: int, commands: Sequence[Command]) -> int:
-        refuse_fork()
+        if Process.forked:
+            refuse_fork()
         data, blocks = self._packer.pack(commands)
         if self._found.artifacts and (current := checks.current()) is not None:
             self._c.softmetal_set_seed(current.next_seed())
@@ -191,7 +192,8 @@ class CpuExecutor:
         if not ticket:
             raise MemoryError(f"no memory for a command list of {len(data)} bytes")
         self._tickets.add(ticket, blocks)
-        self._found.submitted(ticket, commands)
+        if self._found.artifacts:
+            self._found.submitted(ticket, commands)
         return ticket
 
     def wait(self, ticket: int, timeout: float | None) -> Completion | None:
@@ -205,7 +207,8 @@ class CpuExecutor:
         return outcome.completion(error, _read_memory)
 
     def forget(self, ticket: int) -> None:
-        self._found.forget(ticket)
+        if self._found.artifacts:
+            self._found.forget(ticket)
         self._tickets.forget(ticket)
 
     def new_event(self) -> int:
