@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable
 from itertools import pairwise
+from threading import get_ident
 from types import FrameType
 from typing import Any
 
@@ -18,12 +19,13 @@ from typing import Any
 # microseconds.
 _get_handler, _set_handler = _signal.getsignal, _signal.signal
 
+_SIGINT = int(signal.SIGINT)  # an enumeration is slower
 _MAIN = threading.main_thread().ident  # the thread in which Python handles signals
 
 
 _found = _get_handler(signal.SIGINT)
 _quiet = sys.argv[:1] == ["-m"] and ("-m", "lbrx") in pairwise(sys.orig_argv)
-if _quiet and _found is signal.default_int_handler and threading.get_ident() == _MAIN:
+if _quiet and _found is signal.default_int_handler and get_ident() == _MAIN:
     # Nothing of lbrx can catch KeyboardInterrupt before `lbrx.__main__` runs.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
@@ -46,35 +48,29 @@ class _Deferral:
         self._handler: Callable[[int, FrameType | None], Any] | None = None
         self._came: list[tuple[int, FrameType | None]] = []
 
-    def begin(self) -> None:
-        if threading.get_ident() != _MAIN:
+    def __enter__(self) -> None:
+        if get_ident() != _MAIN:
             return
         if self._depth == 0:
-            handler = _get_handler(signal.SIGINT)
+            handler = _get_handler(_SIGINT)
             # SIG_IGN and SIG_DFL are not callable: there is no exception to delay.
             if callable(handler):
                 self._handler, self._came = handler, []
-                _set_handler(signal.SIGINT, self._note)
+                _set_handler(_SIGINT, self._note)
         self._depth += 1
 
-    def end(self) -> None:
-        if threading.get_ident() != _MAIN:
+    def __exit__(self, *_: object) -> None:
+        if get_ident() != _MAIN:
             return
         self._depth -= 1
         if self._depth == 0 and self._handler is not None:
             handler, self._handler = self._handler, None
-            _set_handler(signal.SIGINT, handler)
+            _set_handler(_SIGINT, handler)
             if self._came:
                 handler(*self._came[0])
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._came.append((number, frame))
-
-    def __enter__(self) -> None:
-        self.begin()
-
-    def __exit__(self, *_: object) -> None:
-        self.end()
 
 
 UNINTERRUPTED = _Deferral()

@@ -1,4 +1,4 @@
-"""The memory of this process as the operating system counts it."""
+"""This process: its number, and its memory as the operating system counts it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,19 @@ import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+
+
+class ThisProcess:
+    """Its `id`, which `os.getpid` asks the system for at every call."""
+
+    id = os.getpid()
+
+
+def _after_fork() -> None:
+    ThisProcess.id = os.getpid()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def give_back() -> None:

@@ -227,3 +227,19 @@ def test_a_block_survives_the_cycle_that_held_it():
     block, _ = pool.take(1000)
     assert not block.gone
     assert pool.statistics().hits == 1
+
+
+@pytest.mark.parametrize("label", ["before", "other"])
+def test_a_block_that_was_just_returned_serves_the_next_request(label):
+    allocator = Allocator()
+    pool: Pool[int] = Pool(allocator.allocate, allocator.free, LIMIT)
+    block, length = pool.take(1000, "before")
+    pool.give(block, length, "before")
+    assert pool.take(900, label) == (block, length)  # nobody has asked for statistics in between
+    books = pool.statistics()
+    assert (books.in_use, books.cached, books.high_water) == (1024, 0, 1024)
+    assert (books.hits, books.misses) == (1, 1)
+    assert pool.holders() == [(label, 1024)]
+    pool.give(block, length, label)
+    assert pool.statistics().in_use == 0
+    assert pool.trim() == 1024

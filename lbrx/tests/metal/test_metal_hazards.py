@@ -12,7 +12,7 @@ from lbrx.metal.hazards import Hazards
 
 
 def accesses(reads=(), writes=()):
-    return [*((buffer, False) for buffer in reads), *((buffer, True) for buffer in writes)]
+    return [*((0, buffer, False) for buffer in reads), *((0, buffer, True) for buffer in writes)]
 
 
 def test_commands_wait_for_what_they_touch():

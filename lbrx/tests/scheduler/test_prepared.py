@@ -346,6 +346,20 @@ def test_attributes_that_python_finds_equal_are_two_operations():
     assert [bool(np.signbit(zero.numpy()[0])) for zero in zeros] == [True, False]
 
 
+def test_operations_that_are_not_computed_leave_nothing_behind():
+    x = lbrx.ones((4, 4)) + 0
+    lbrx.eval(x)
+    before = len(graph._nodes)
+    kept = [x + float(i) for i in range(10)]
+    assert len(graph._nodes) == before + 10
+    assert (x + 3.0).array.storage is kept[3].array.storage  # an equal operation is the same node
+    lbrx.eval(kept[:5])
+    assert len(graph._nodes) == before + 5
+    assert (x + 3.0).array.storage is not kept[3].array.storage
+    del kept
+    assert len(graph._nodes) == before
+
+
 def test_the_number_of_signatures_is_bounded(monkeypatch):
     monkeypatch.setattr(lbrx.shape, "KNOWN", 2)
     for n in range(1, 8):

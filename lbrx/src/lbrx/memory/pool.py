@@ -90,11 +90,17 @@ class Pool(Generic[T]):
         self, size: int, label: str = "buffers", accept: Callable[[T], bool] | None = None
     ) -> tuple[T, int]:
         """A block of at least `size` bytes, and its length; `accept` may refuse cached blocks."""
-        length = size_class(size)
+        length = SMALLEST if size <= SMALLEST else size_class(size)
         with self._lock:
             if self._returned:
+                if len(self._returned) == 1 and accept is None:
+                    block, given, before = self._returned[0]
+                    if block is not None and given == length and before == label:
+                        self._returned.popleft()  # the same bytes stay in use
+                        self._hits += 1
+                        return block, length
                 self._collect()
-            found = self._cached_block(length, accept)
+            found = self._cached_block(length, accept) if self._cached else None
             if found is not None:
                 self._hits += 1
                 self._cached -= found[1]
@@ -201,8 +207,6 @@ class Pool(Generic[T]):
         self, length: int, accept: Callable[[T], bool] | None
     ) -> tuple[T, int] | None:
         """A block of the same size class, else of a larger one below twice the length."""
-        if not self._cached:
-            return None
         candidate = length
         while candidate < 2 * length:
             if blocks := self._cache.get(candidate):

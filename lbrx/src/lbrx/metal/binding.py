@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import mmap
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -55,9 +56,8 @@ CallError: type[Exception] = (
     _module("", "softmetal.errors").SoftmetalError if SOFT else _module("objc", "").error
 )
 # Of softmetal's settings, which every evaluation asks for.
-_checks, _soft_env = (
-    (_module("", name) for name in ("softmetal.checks", "softmetal.env")) if SOFT else (None, None)
-)
+_checks: Any = _module("", "softmetal.checks") if SOFT else None
+_soft_env: Any = _module("", "softmetal.env") if SOFT else None
 
 
 def error_of(problem: Exception, text: str) -> LbrxError:
@@ -70,13 +70,18 @@ def error_of(problem: Exception, text: str) -> LbrxError:
 
 def checking_modes() -> frozenset[str]:
     """The active checking modes of softmetal, which change how a kernel is compiled."""
-    modes: frozenset[str] = _setting(_checks, "modes") if SOFT else frozenset()
+    modes: frozenset[str] = _setting(_checks.modes) if SOFT else frozenset()
     return modes
 
 
-def _setting(module: Any, function: str) -> Any:
+def is_checking() -> bool:
+    """Whether a checking mode of softmetal is active."""
+    return SOFT and _setting(_checks.current) is not None
+
+
+def _setting(read: Callable[[], Any]) -> Any:
     try:
-        return getattr(module, function)()
+        return read()
     except CallError as problem:
         raise error_of(problem, str(problem)) from problem
 
@@ -139,11 +144,11 @@ def buffer_over(device: Any, address: int, length: int, owner: object) -> Any:
 
 def page_size() -> int:
     """Bytes of a page of host memory, as Metal counts them; softmetal can play macOS's."""
-    strict: frozenset[str] = _setting(_soft_env, "strict") if SOFT else frozenset()
+    strict: frozenset[str] = _setting(_soft_env.strict) if SOFT else frozenset()
     return 16 << 10 if "host" in strict else mmap.PAGESIZE
 
 
 def soft_threads() -> int:
     """The number of threads that a soft device runs kernels on."""
-    threads: int = _setting(_soft_env, "threads")
+    threads: int = _setting(_soft_env.threads)
     return threads

@@ -148,14 +148,15 @@ class Buffer:
 
         Raises FormatError if it is a mapped file that has become shorter.
         """
-        if self.block.private:
+        block = self.block
+        if block.private:
             unrepeatable()
             copy = self._waiter.download(self).view(dtype)
             copy.flags.writeable = False  # it would not reach the device
             return copy
-        self.wait()
-        if self.block.mapping is not None:
-            self.block.mapping.check()
+        self._waiter.wait_for(block.ticket, block.source)
+        if block.mapping is not None:
+            block.mapping.check()
         values = self.unsynchronised()
         return values if dtype is np.uint8 else values.view(dtype)
 
@@ -194,7 +195,11 @@ class PooledBuffer(Buffer):
     def __init__(
         self, pool: Pool[Block], block: Block, length: int, size: int, waiter: Waiter, label: str
     ) -> None:
-        super().__init__(block, 0, size, waiter)
+        self.block = block
+        self.offset = 0
+        self.size = size
+        self._waiter = waiter
+        self._keep = None
         self._pool = pool
         self._length = length  # of the block, as the pool counts it
         self._label = label

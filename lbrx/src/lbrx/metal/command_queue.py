@@ -8,7 +8,6 @@ kernel reported: what it finds is raised once, because the results of the comman
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
@@ -22,9 +21,9 @@ from lbrx.metal.binding import (
     CallError,
     Metal,
     autorelease_pool,
-    checking_modes,
     cuda_stream,
     error_of,
+    is_checking,
 )
 from lbrx.metal.buffer import Block, Buffer
 from lbrx.metal.commands import (
@@ -38,14 +37,16 @@ from lbrx.metal.commands import (
     current_work,
     recorder,
 )
-from lbrx.metal.hazards import Hazards
+from lbrx.metal.hazards import Access, Hazards
 from lbrx.metal.library import Pipeline, lists_pipelines
 from lbrx.metal.outcome import Inbox, Outcome
 from lbrx.metal.watching import unrepeatable, watcher
+from lbrx.process import ThisProcess
 
 # macOS kills long command buffers, short ones cost time: MLX and llama.cpp use about these limits.
 MAX_OPERATIONS = 50
 MAX_BYTES = 50 << 20
+_CONCURRENT = Metal.MTLDispatchTypeConcurrent
 
 
 @dataclass(slots=True)
@@ -86,10 +87,11 @@ class CommandQueue:
         self._queue = queue
         self._max_operations = max_operations
         self._max_bytes = max_bytes
-        self._process = os.getpid()
+        self._process = ThisProcess.id
         self._lock = threading.RLock()
         self._open: Submission | None = None
         self._encoder: Any = None
+        self._encoding = ""  # the name of the command that is being encoded, for errors
         self._in_flight: deque[Submission] = deque()
         self._last = 0  # the newest ticket
         self._completed = 0  # all tickets up to this one have ended
@@ -120,6 +122,7 @@ class CommandQueue:
         It is counted under `kernel:variant`, by default the function's name. `check` is called
         after the kernel has ended; an exception that it returns is raised by the next wait.
         """
+        _check_group(pipeline, group)
         made = Dispatch(
             *(pipeline, tuple(arguments), grid, group, tuple(threadgroup_memory)),
             *(kernel, variant, check, self._work()),
@@ -164,7 +167,10 @@ class CommandQueue:
             told.ran(command)
         if isinstance(command, Encoded):
             return self._run_encoded(command)
-        return self._last if 0 in command.grid else self._run_dispatch(command)
+        if 0 in command.grid:
+            return self._last
+        with UNINTERRUPTED, self.encoding():
+            return self.encode_dispatch(command, command.accesses, command.values)
 
     def observe(self, observer: Observer | None) -> None:
         """Set the observer of the commands that follow, or remove it."""
@@ -172,52 +178,68 @@ class CommandQueue:
             self.commit()
             self.observer = observer
 
-    def _run_dispatch(self, command: Dispatch) -> int:
+    def encoding(self) -> _Encoding:
+        """A context within which this thread encodes and others do not. Ctrl-C must be delayed."""
+        return _Encoding(self)
+
+    def encode_dispatch(
+        self,
+        command: Dispatch,
+        accesses: Sequence[Access],
+        values: Sequence[tuple[int, bytes | None]],
+    ) -> int:
+        """Encode a kernel with these arguments in place of its own, within `encoding`; returns the
+        ticket."""
         pipeline = command.pipeline
-        _check_group(pipeline, command.group)
-        accesses = command.accesses
-        with self._encoding(pipeline.name) as submission:
-            self._refuse_failed(command)
-            encoder = self._compute_encoder(submission)
-            if self._hazards.admit(accesses):
-                encoder.memoryBarrierWithScope_(Metal.MTLBarrierScopeBuffers)
-            encoder.setComputePipelineState_(pipeline.state)
-            for index, argument in enumerate(command.arguments):
-                _bind(encoder, argument, index)
-            for buffer, written in accesses:
-                self._use(submission, buffer, written)
-            for index, length in enumerate(command.threadgroup_memory):
-                encoder.setThreadgroupMemoryLength_atIndex_(length, index)
-            encoder.dispatchThreads_threadsPerThreadgroup_(*command.sizes)
-            if command.check is not None:
-                submission.checks.append(command.check)
-            return self._counted(submission, command, pipeline.name)
+        submission = self._begin(pipeline.name)
+        if self._failed:
+            self._refuse_failed(accesses)
+        encoder = self._encoder
+        if encoder is None:
+            encoder = self._new_encoder(submission)
+        if self._hazards.admit(accesses):
+            encoder.memoryBarrierWithScope_(Metal.MTLBarrierScopeBuffers)
+        encoder.setComputePipelineState_(pipeline.state)
+        set_buffer = encoder.setBuffer_offset_atIndex_
+        for index, buffer, _ in accesses:
+            # Metal refuses an offset at the end of a buffer, where an empty part may start.
+            set_buffer(buffer.block.handle, buffer.offset if buffer.size else 0, index)
+        for index, value in values:
+            if value is not None:
+                encoder.setBytes_length_atIndex_(value, len(value), index)
+            else:  # otherwise the encoder keeps what an earlier kernel bound
+                set_buffer(None, 0, index)
+        for index, length in enumerate(command.threadgroup_memory):
+            encoder.setThreadgroupMemoryLength_atIndex_(length, index)
+        encoder.dispatchThreads_threadsPerThreadgroup_(*command.sizes)
+        if command.check is not None:
+            submission.checks.append(command.check)
+        self._use(submission, accesses)
+        self._dispatches[command.label] += 1
+        return self._counted(submission, command, pipeline.name)
 
     def _run_encoded(self, command: Encoded) -> int:
-        with self._encoding(command.name) as submission:
-            self._refuse_failed(command)
+        with UNINTERRUPTED, self.encoding():
+            submission = self._begin(command.name)
+            accesses = command.accesses
+            if self._failed:
+                self._refuse_failed(accesses)
             self._end_encoder()
             command.encode(submission.commands, command.buffers)
-            places = command.written_at
-            for index, buffer in enumerate(command.buffers):
-                self._use(submission, buffer, places is None or index in places)
+            self._use(submission, accesses)
             submission.hosts.append(command.encode)  # not the buffers, which may be reused
+            self._dispatches.update(command.counts)
             return self._counted(submission, command, command.name)
 
     @property
     def observed(self) -> bool:
         """Whether each command runs alone: for an observer, or in softmetal's checking modes."""
-        return self.observer is not None or bool(checking_modes())
+        return self.observer is not None or is_checking()
 
-    def _encoding(self, name: str) -> _Encoding:
-        self._refuse_fork()
-        return _Encoding(self, name)
-
-    def _compute_encoder(self, submission: Submission) -> Any:
-        if self._encoder is None:
-            make = submission.commands.computeCommandEncoderWithDispatchType_
-            self._encoder = make(Metal.MTLDispatchTypeConcurrent)
-            self._hazards.clear()
+    def _new_encoder(self, submission: Submission) -> Any:
+        make = submission.commands.computeCommandEncoderWithDispatchType_
+        self._encoder = make(_CONCURRENT)
+        self._hazards.clear()
         return self._encoder
 
     def _end_encoder(self) -> None:
@@ -225,35 +247,31 @@ class CommandQueue:
             self._encoder.endEncoding()
             self._encoder = None
 
-    def _refuse_failed(self, command: Command) -> None:
+    def _refuse_failed(self, accesses: Sequence[Access]) -> None:
         """Raise the error of an operand that failed work was to compute."""
-        if not self._failed:
-            return
-        written = {id(buffer.block) for buffer in command.written}
-        for buffer in command.buffers:
+        written = {id(buffer.block) for _, buffer, writes in accesses if writes}
+        for _, buffer, _ in accesses:
             source = buffer.block.source
             if source is not None and source.error is not None and id(buffer.block) not in written:
                 source.check()
 
-    def _use(self, submission: Submission, buffer: Buffer, written: bool) -> None:
-        block = buffer.block
-        block.ticket = submission.ticket
-        source, outcome = block.source, submission.outcome
-        if written:
-            block.source = outcome
-        elif source is not None and source is not outcome and not source.ended:
-            outcome.sources.add(source)
-        if block.host is not None:
-            submission.hosts.append(block.host)
-        submission.nbytes += buffer.size
+    def _use(self, submission: Submission, accesses: Sequence[Access]) -> None:
+        ticket, outcome, nbytes = submission.ticket, submission.outcome, submission.nbytes
+        for _, buffer, writes in accesses:
+            block = buffer.block
+            block.ticket, source = ticket, block.source
+            if writes:
+                block.source = outcome
+            elif source is not None and source is not outcome and not source.ended:
+                outcome.sources.add(source)
+            if block.host is not None:
+                submission.hosts.append(block.host)
+            nbytes += buffer.size
+        submission.nbytes = nbytes
 
     def _counted(self, submission: Submission, command: Command, name: str) -> int:
         submission.kernels[name] = None
         submission.operations += 1
-        if isinstance(command, Dispatch):
-            self._dispatches[command.label] += 1
-        else:
-            self._dispatches.update(command.counts)
         if self.observer is not None:
             self.commit()
             if command.counts:  # copies between host and device are not shown as kernels
@@ -263,15 +281,17 @@ class CommandQueue:
             self.commit()
         return submission.ticket
 
-    def _current(self) -> Submission:
-        """The open command buffer of this thread; call with the queue locked."""
-        inbox = self._thread.inbox
-        if self._open is not None and self._open.inbox is not inbox:
+    def _begin(self, name: str) -> Submission:
+        """The open command buffer of this thread for a command; call with the queue locked."""
+        self._encoding = name
+        inbox, submission = self._thread.inbox, self._open
+        if submission is not None and submission.inbox is inbox:
+            return submission
+        if submission is not None:
             self.commit()
-        if self._open is None:
-            commands = self._queue.commandBuffer()
-            self._last += 1
-            self._open = Submission(self._last, commands, inbox)
+        commands = self._queue.commandBuffer()
+        self._last += 1
+        self._open = Submission(self._last, commands, inbox)
         return self._open
 
     def is_writing(self, block: Block) -> bool:
@@ -293,7 +313,8 @@ class CommandQueue:
     def signal(self, event: Any, value: int) -> tuple[int, Outcome]:
         """Make the device set an event after everything encoded so far. Returns the ticket, and
         the outcome of all that this thread has encoded."""
-        with self._encoding("an event's signal") as submission:
+        with UNINTERRUPTED, self.encoding():
+            submission = self._begin("an event's signal")
             self._end_encoder()
             submission.commands.encodeSignalEvent_value_(event, value)
             inbox = submission.inbox
@@ -305,7 +326,8 @@ class CommandQueue:
 
     def hold(self, event: Any, value: int) -> None:
         """Make the device wait for an event before anything encoded later."""
-        with self._encoding("an event's wait") as submission:
+        with UNINTERRUPTED, self.encoding():
+            submission = self._begin("an event's wait")
             self._end_encoder()
             submission.commands.encodeWaitForEvent_value_(event, value)
 
@@ -400,17 +422,19 @@ class CommandQueue:
             self._in_flight.popleft()
 
     def _end(self, submission: Submission, failed: bool) -> None:
-        checks = () if failed else submission.checks
-        findings = [problem for check in checks if (problem := check()) is not None]
+        findings = []
+        if submission.checks and not failed:
+            found = [check() for check in submission.checks]
+            findings = [problem for problem in found if problem is not None]
         outcome = submission.outcome
         outcome.end(_failure(submission) if failed else None, findings)
         if outcome.error is not None:
             self._failed[submission.ticket] = outcome
-        if outcome.unreported:
+        if outcome.wrong and outcome.unreported:
             submission.inbox.append(outcome)
 
     def _refuse_fork(self) -> None:
-        if os.getpid() != self._process:
+        if ThisProcess.id != self._process:
             raise DeviceError(
                 "a Metal device does not survive a fork: start the process with "
                 "multiprocessing's 'spawn' method"
@@ -420,29 +444,23 @@ class CommandQueue:
 class _Encoding:
     """Holds the queue's lock during encoding, and adds the command's name to errors of Metal."""
 
-    __slots__ = ("_name", "_pool", "_queue")
+    __slots__ = ("_pool", "_queue")
 
-    def __init__(self, queue: CommandQueue, name: str) -> None:
+    def __init__(self, queue: CommandQueue) -> None:
+        queue._refuse_fork()
         self._queue = queue
-        self._name = name
         self._pool = autorelease_pool()  # for what encoders of ours and of MPS autorelease
 
-    def __enter__(self) -> Submission:
-        UNINTERRUPTED.begin()
+    def __enter__(self) -> None:
         self._queue._lock.acquire()
         self._pool.__enter__()
-        try:
-            return self._queue._current()
-        except BaseException:
-            self.__exit__(None, None, None)
-            raise
 
     def __exit__(self, kind: object, problem: BaseException | None, trace: object) -> None:
+        name = self._queue._encoding
         self._pool.__exit__(None, None, None)
         self._queue._lock.release()
-        UNINTERRUPTED.end()
         if problem is not None and isinstance(problem, CallError):
-            raise error_of(problem, f"{self._name}: {problem}") from problem
+            raise error_of(problem, f"{name}: {problem}") from problem
 
 
 _SECOND = frozenset({1})
@@ -460,17 +478,6 @@ def copy_bytes(commands: Any, buffers: Sequence[Buffer]) -> None:
 
 def _no_private_memory(buffer: Buffer) -> Any:
     raise DeviceError(f"{buffer!r} belongs to a queue without a context")
-
-
-def _bind(encoder: Any, argument: Argument, index: int) -> None:
-    if isinstance(argument, Buffer):
-        # Metal refuses an offset at the end of a buffer, where an empty part may start.
-        offset = argument.offset if argument.size else 0
-        encoder.setBuffer_offset_atIndex_(argument.block.handle, offset, index)
-    elif argument is not None:
-        encoder.setBytes_length_atIndex_(argument, len(argument), index)
-    else:  # otherwise the encoder keeps what an earlier kernel bound
-        encoder.setBuffer_offset_atIndex_(None, 0, index)
 
 
 def _check_group(pipeline: Pipeline, group: Size) -> None:

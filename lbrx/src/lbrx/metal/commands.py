@@ -14,6 +14,7 @@ import numpy as np
 
 from lbrx.metal.binding import Metal
 from lbrx.metal.buffer import Buffer
+from lbrx.metal.hazards import Access
 from lbrx.metal.library import Pipeline
 
 Size = tuple[int, int, int]
@@ -140,20 +141,24 @@ class Dispatch:
         return [x for x in self.arguments if isinstance(x, Buffer)]
 
     @property
-    def accesses(self) -> list[tuple[Buffer, bool]]:
-        """The buffers among the arguments, and whether the kernel may write them: all, if
-        reflection does not say."""
+    def accesses(self) -> list[Access]:
+        """The buffers among the arguments."""
         places = self.pipeline.written
         return [
-            (x, places is None or i in places)
+            (i, x, places is None or i in places)
             for i, x in enumerate(self.arguments)
             if isinstance(x, Buffer)
         ]
 
     @property
+    def values(self) -> list[tuple[int, bytes | None]]:
+        """The other arguments with their indices."""
+        return [(i, x) for i, x in enumerate(self.arguments) if not isinstance(x, Buffer)]
+
+    @property
     def written(self) -> list[Buffer]:
         """The buffers that the kernel may write."""
-        return [buffer for buffer, written in self.accesses if written]
+        return [buffer for _, buffer, written in self.accesses if written]
 
 
 @dataclass(frozen=True)
@@ -181,10 +186,15 @@ class Encoded:
         return {self.label: 1} if self.kernels is None else self.kernels
 
     @property
-    def written(self) -> tuple[Buffer, ...]:
-        """The buffers that the command writes."""
+    def accesses(self) -> list[Access]:
+        """Its buffers."""
         places = self.written_at
-        return tuple(x for i, x in enumerate(self.buffers) if places is None or i in places)
+        return [(i, x, places is None or i in places) for i, x in enumerate(self.buffers)]
+
+    @property
+    def written(self) -> list[Buffer]:
+        """The buffers that the command writes."""
+        return [buffer for _, buffer, written in self.accesses if written]
 
 
 Command = Dispatch | Encoded

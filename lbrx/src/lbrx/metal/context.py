@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import gc
 import logging
-import os
 import threading
 import weakref
 from typing import Any
@@ -36,6 +35,7 @@ from lbrx.metal.library import Shaders
 from lbrx.metal.staging import Staging
 from lbrx.metal.synchronization import DeviceEvent
 from lbrx.metal.watching import unrepeatable, watcher
+from lbrx.process import ThisProcess
 from lbrx.storage.mapped import FileMapping
 
 log = logging.getLogger("lbrx")
@@ -93,13 +93,16 @@ class Context:
 
     def buffer(self, size: int, label: str = "buffers") -> Buffer:
         """A buffer from the pool, its contents undefined."""
-        self._check_open()
+        if self.closed:
+            self._check_open()
         block, length = self.pool.take(size, label)
         made = PooledBuffer(self.pool, block, length, size, self.queue, label)
-        told = watcher()
+        told, recorded = watcher(), recorder()
         if told is not None:
             told.allocated(made, label)
-        return self._noted(made)
+        if recorded is not None:
+            recorded.taken.add(id(block))
+        return made
 
     def host_buffer(self, size: int, label: str = "buffers") -> Buffer:
         """Memory that host and kernels see and no pending work uses, its contents undefined. A
@@ -110,13 +113,6 @@ class Context:
         block, length = self._host_pool.take(size, label, lambda b: b.ticket <= completed)
         block.ticket = 0
         return PooledBuffer(self._host_pool, block, length, size, self.queue, label)
-
-    def _noted(self, buffer: Buffer) -> Buffer:
-        """The buffer, as memory of the commands that this thread records."""
-        recorded = recorder()
-        if recorded is not None:
-            recorded.taken.add(id(buffer.block))
-        return buffer
 
     def heap_buffer(self, size: int, label: str) -> Buffer:
         """A long-lived buffer in a heap, its contents undefined: for caches, weights and what
@@ -140,7 +136,9 @@ class Context:
     def upload(self, array: NumpyArray, label: str = "buffers") -> Buffer:
         """A buffer with a copy of an array."""
         if self.info.unified_memory:
-            buffer = self._noted(self.host_buffer(array.nbytes, label))
+            buffer = self.host_buffer(array.nbytes, label)
+            if (recorded := recorder()) is not None:  # memory of the commands that it records
+                recorded.taken.add(id(buffer.block))
         else:
             buffer = self.buffer(array.nbytes, label)
         self.write(buffer, array)
@@ -306,9 +304,9 @@ class _Process:
 def context() -> Context:
     """The context of the default device, created by the first call."""
     made = _Process.current
-    if made is not None and not made.closed and _Process.owner == os.getpid():
+    if made is not None and not made.closed and _Process.owner == ThisProcess.id:
         return made
-    if made is not None and _Process.owner != os.getpid():
+    if made is not None and _Process.owner != ThisProcess.id:
         raise DeviceError(
             "the Metal device of the parent process does not survive a fork: start the process "
             "with multiprocessing's 'spawn' method, or use the device 'cpu' in it"
@@ -316,7 +314,7 @@ def context() -> Context:
     with _Process.lock:
         if _Process.current is None or _Process.current.closed:
             _Process.current = Context()
-            _Process.owner = os.getpid()
+            _Process.owner = ThisProcess.id
             atexit.register(_at_exit, _Process.current)
         return _Process.current
 
@@ -328,7 +326,7 @@ def existing_context() -> Context | None:
 
 
 def _at_exit(made: Context) -> None:
-    if _Process.owner != os.getpid():
+    if _Process.owner != ThisProcess.id:
         return
     try:
         made.close()

@@ -6,6 +6,9 @@ from collections.abc import Sequence
 
 from lbrx.metal.buffer import Buffer
 
+Access = tuple[int, Buffer, bool]
+"""An argument's index, its buffer, and whether the kernel may write it, as far as is known."""
+
 
 class Hazards:
     """The byte ranges read and written since the last barrier."""
@@ -14,20 +17,18 @@ class Hazards:
         # (start, end, whether it was written), by block
         self._ranges: dict[int, list[tuple[int, int, bool]]] = {}
 
-    def admit(self, accesses: Sequence[tuple[Buffer, bool]]) -> bool:
-        """Add a command that uses buffers, each with whether it writes it; returns whether the
-        command needs a barrier before it."""
+    def admit(self, accesses: Sequence[Access]) -> bool:
+        """Add a command; returns whether it needs a barrier before it."""
         ranges = self._ranges
-        waits = bool(ranges) and any(self._meets(buffer, writes) for buffer, writes in accesses)
+        waits = bool(ranges) and any(self._meets(buffer, own) for _, buffer, own in accesses)
         if waits:
             ranges.clear()
-        for buffer, writes in accesses:
+        for _, buffer, writes in accesses:
             key, start = id(buffer.block), buffer.offset
-            own = (start, start + buffer.size, writes)
             if key in ranges:
-                ranges[key].append(own)
+                ranges[key].append((start, start + buffer.size, writes))
             else:
-                ranges[key] = [own]
+                ranges[key] = [(start, start + buffer.size, writes)]
         return waits
 
     def _meets(self, buffer: Buffer, writes: bool) -> bool:

@@ -30,10 +30,11 @@ class Outcome:
     def end(self, error: DeviceError | None, findings: list[Exception]) -> None:
         """Note how the work ended. Work on operands that failed has failed for the same reason,
         also where it has an error of its own: after a fault a GPU refuses everything."""
-        failed = next((source for source in self.sources if source.error is not None), None)
-        if failed is not None:
-            self._cause, error = failed._cause, failed.error
-            self.reported = True  # the thread that encoded the cause is told, not this one
+        for source in self.sources:
+            if source.error is not None:
+                self._cause, error = source._cause, source.error
+                self.reported = True  # the thread that encoded the cause is told, not this one
+                break
         self.error, self.findings, self.ended = error, findings, True
         self.sources.clear()
 

@@ -18,7 +18,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import reduce
+from functools import cached_property, reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -148,12 +148,20 @@ class Op:
     def __repr__(self) -> str:
         return f"<Op {self.name}>"
 
-    def operands_of(self, count: int) -> tuple[Operand, ...]:
-        """The description of each operand in a call with `count` operands."""
-        least = sum(not operand.optional for operand in self.operands)
-        if count < least or (count > len(self.operands) and not self.variadic):
+    @cached_property
+    def least(self) -> int:
+        """The smallest number of operands."""
+        return sum(not operand.optional for operand in self.operands)
+
+    def check_count(self, count: int) -> None:
+        """Raise TypeError if a call cannot have this number of operands."""
+        if count < self.least or (count > len(self.operands) and not self.variadic):
             names = ", ".join(operand.name for operand in self.operands)
             raise TypeError(f"{self.name} takes ({names}), not {count} operands")
+
+    def operands_of(self, count: int) -> tuple[Operand, ...]:
+        """The description of each operand in a call with `count` operands."""
+        self.check_count(count)
         return (self.operands + self.operands[-1:] * (count - len(self.operands)))[:count]
 
     def roles(self, count: int) -> list[Role]:

@@ -52,7 +52,8 @@ def run(targets: Sequence[Node]) -> None:
     """
     gpu = context()
     order = in_order(targets)
-    plain = recorder() is None and not lists_pipelines() and not gpu.queue.observed
+    watched_by_others = recorder() is not None or watcher() is not None or lists_pipelines()
+    plain = not watched_by_others and not gpu.queue.observed
     structure = structure_of(order, targets) if plain and KNOWN.takes(len(order)) else None
     if structure is None:
         _run_planned(gpu, order, targets)

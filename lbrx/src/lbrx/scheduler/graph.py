@@ -16,12 +16,22 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
+from lbrx import dtype as dt
 from lbrx import shape as sh
+from lbrx.errors import DtypeError
 from lbrx.interrupt import UNINTERRUPTED
 from lbrx.kernels.registry import DEFAULT, Policy, policy
 from lbrx.metal import Buffer
 from lbrx.ops import Attributes, Op, Spec
-from lbrx.storage import Array, Bytes, MetalStorage, NumberStorage, Storage, Unrealised
+from lbrx.storage import (
+    Array,
+    Bytes,
+    ConstantStorage,
+    MetalStorage,
+    NumberStorage,
+    Storage,
+    Unrealised,
+)
 
 # Held while nodes are created or computed: tensors may be used by several threads.
 LOCK = threading.RLock()
@@ -31,31 +41,38 @@ class Signature:
     """An operation with its attributes and the shapes and dtypes of its operands: one object for
     all nodes that agree in these, so that `is` compares them."""
 
-    __slots__ = ("layouts", "op", "outputs")
+    __slots__ = ("op", "outputs", "results")
 
     def __init__(self, op: Op, outputs: tuple[Spec, ...]) -> None:
         self.op = op
         self.outputs = outputs
-        self.layouts = [sh.contiguous(spec.shape) for spec in outputs]
+        # The layout, dtype and bytes of each result.
+        self.results = [
+            (sh.contiguous(s.shape), s.dtype, math.prod(s.shape) * s.dtype.itemsize)
+            for s in outputs
+        ]
 
 
 class Node:
     """One operation, computed when needed. Equal pending operations are one object."""
 
     __slots__ = (
-        *("__weakref__", "attributes", "depth", "inputs", "key"),
-        *("op", "outputs", "pending", "policy", "signature"),
+        *("__weakref__", "attributes", "depth", "form", "inputs", "key"),
+        *("op", "outputs", "pending", "policy", "reference", "signature"),
     )
 
     def __init__(
         self,
-        key: object,
-        signature: Signature,
+        key: tuple[object, ...],
+        form: tuple[object, ...],
         inputs: tuple[Array | None, ...],
         attributes: Attributes,
         policy: Policy,
+        signature: Signature,
     ) -> None:
         self.key = key
+        self.form = form
+        """What it has in common with others: signature, policy, and how inputs lie in memory."""
         self.signature = signature
         self.op = signature.op
         self.inputs = inputs
@@ -64,8 +81,16 @@ class Node:
         self.policy = policy
         self.pending: list[weakref.ref[Pending]] = []
         self.depth = 1
-        for node in self.below():
-            self.depth = max(self.depth, node.depth + 1)
+        for x in inputs:
+            storage = None if x is None else x.storage
+            if isinstance(storage, Pending) and storage.node is not None:
+                self.depth = max(self.depth, storage.node.depth + 1)
+        self.reference = _nodes[key] = weakref.ref(self)
+
+    # Runs at any moment on any thread: it takes no lock.
+    def __del__(self) -> None:
+        if _nodes.get(self.key) is self.reference:
+            _nodes.pop(self.key, None)
 
     def __repr__(self) -> str:
         return f"<Node {self.op.name} -> {', '.join(map(str, self.outputs))}>"
@@ -122,30 +147,34 @@ class Pending(Unrealised):
         return f"<Pending {self.node}>" if self.storage is None else repr(self.storage)
 
 
-_nodes: weakref.WeakValueDictionary[object, Node] = weakref.WeakValueDictionary()
+# Nodes by what they compute; a WeakValueDictionary takes several times as long.
+_nodes: dict[tuple[object, ...], weakref.ref[Node]] = {}
 
 
 def add(op: Op, inputs: Sequence[Array | None], attributes: Attributes) -> tuple[Array, ...]:
     """The pending results of an operation. Raises if its operands are not valid."""
     signature, own = _signature(op, inputs, attributes), policy()
     # Pending nodes with the same key compute the same. All of its parts are hashed by C.
-    key: list[object] = [signature, None if own is DEFAULT else own]
+    common: list[object] = [signature, None if own is DEFAULT else own]
+    operands: list[object] = []
     for x in inputs:
         if x is not None:
             storage, layout = x.storage, x.layout
-            if _is_number(storage):
-                key.append(x.numpy().tobytes())
-            else:
-                key += (id(storage), layout.strides, layout.offset)
+            common += (layout.strides, layout.offset)
+            operands.append(number_bytes(x) if _is_number(storage) else id(storage))
+    form = tuple(common)
+    key = (form, *operands)
     with LOCK:
-        known = tuple(key)
-        node = _nodes.get(known)
+        reference = _nodes.get(key)
+        node = reference() if reference is not None else None
         if node is None:
-            node = _nodes[known] = Node(known, signature, tuple(inputs), attributes, own)
-        results = []
-        for i, layout in enumerate(signature.layouts):
-            results.append(Array(pending_of(node, i), layout, signature.outputs[i].dtype))
-        return tuple(results)
+            node = Node(key, form, tuple(inputs), attributes, own, signature)
+        return tuple(
+            [
+                Array(pending_of(node, i), layout, dtype)
+                for i, (layout, dtype, _) in enumerate(signature.results)
+            ]
+        )
 
 
 _signatures: dict[tuple[object, ...], Signature] = {}
@@ -164,6 +193,9 @@ def _signature(op: Op, inputs: Sequence[Array | None], attributes: Attributes) -
     if found is None:
         specs = [None if x is None else Spec(x.layout.shape, x.dtype) for x in inputs]
         found = Signature(op, op.infer(specs, attributes))
+        for spec in (*specs, *found.outputs):
+            if spec is not None:
+                refuse_float64(op, spec)
         if len(_signatures) >= sh.KNOWN:
             _signatures.clear()
         _signatures[known] = found
@@ -182,6 +214,18 @@ def _exact(value: Any) -> object:
     return type(value), repr(value) if isinstance(value, float) else value
 
 
+def refuse_float64(op: Op, spec: Spec) -> None:
+    """Raise DtypeError for an operand or a result that kernels cannot have."""
+    if spec.dtype is dt.float64:
+        raise DtypeError(f"{op.name} of {spec}: Metal has no float64, cast to float32 or use 'cpu'")
+
+
+def number_bytes(array: Array) -> bytes:
+    """The bytes of an operand on the host, which is always a scalar."""
+    storage = array.storage
+    return storage.value if isinstance(storage, ConstantStorage) else array.numpy().tobytes()
+
+
 def _is_number(storage: Storage) -> bool:
     """Whether an operand on the host is compared by its value."""
     return storage.device == "cpu" and not isinstance(storage, NumberStorage)
@@ -191,7 +235,7 @@ def identity(array: Array) -> object:
     """A key for an operand: host numbers are compared by value, other storages by identity."""
     storage, layout = array.storage, array.layout
     if _is_number(storage):
-        return array.dtype.name, array.numpy().tobytes(), layout.shape
+        return array.dtype.name, number_bytes(array), layout.shape
     return id(storage), layout.shape, layout.strides, layout.offset, array.dtype.name
 
 
@@ -201,8 +245,7 @@ def pending_of(node: Node, index: int) -> Pending:
         known = reference()
         if known is not None and known.index == index:
             return known
-    spec = node.outputs[index]
-    made = Pending(node, index, math.prod(spec.shape) * spec.dtype.itemsize)
+    made = Pending(node, index, node.signature.results[index][2])
     node.pending.append(weakref.ref(made))
     return made
 
@@ -219,7 +262,8 @@ def settle(node: Node, storages: Mapping[int, Storage], whole: bool = True) -> N
             pending.node = None
     if whole:
         # An equal operation creates a new node from now on, even if a traceback still holds this.
-        _nodes.pop(node.key, None)
+        if _nodes.get(node.key) is node.reference:
+            del _nodes[node.key]
         node.inputs = ()
 
 
@@ -240,7 +284,7 @@ def node_of(array: Array) -> Node | None:
 def in_order(targets: Sequence[Node]) -> list[Node]:
     """The targets and the nodes that they depend on, each after its inputs. The deepest input comes
     first, so that the results of the others do not occupy memory meanwhile."""
-    if len(targets) == 1 and not targets[0].below():
+    if len(targets) == 1 and targets[0].depth == 1:
         return [*targets]
     order: dict[Node, None] = {}
     stack: list[tuple[Node, bool]] = [(node, False) for node in reversed(targets)]

@@ -7,9 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from lbrx import dtype as dt
 from lbrx.dtype import Dtype
-from lbrx.errors import DtypeError
 from lbrx.kernels.arrays import imported, long_lived, may_share, shared, whole_buffer
 from lbrx.kernels.movement import copy
 from lbrx.metal import context
@@ -31,13 +29,9 @@ class MetalDevice:
         device brings the data here at once."""
         first = inputs[0] if inputs else None
         if op.name == "copy" and first is not None and first.storage.device != self.name:
-            _refuse_float64(op, first)
+            graph.refuse_float64(op, Spec(first.layout.shape, first.dtype))
             return (imported(context(), first),)
-        results = graph.add(op, inputs, attributes)
-        for array in (*inputs, *results):
-            if array is not None and array.dtype is dt.float64:
-                _refuse_float64(op, array)
-        return results
+        return graph.add(op, inputs, attributes)
 
     def share(self, array: Array) -> Array | None:
         """An array over the memory of a host array, of any size; None if Metal cannot use it."""
@@ -72,9 +66,3 @@ class MetalDevice:
         else:
             gpu.write(whole_buffer(kept), array.numpy())
         return kept
-
-
-def _refuse_float64(op: Op, array: Array) -> None:
-    if array.dtype is dt.float64:
-        spec = Spec(array.layout.shape, array.dtype)
-        raise DtypeError(f"{op.name} of {spec}: Metal has no float64, cast to float32 or use 'cpu'")

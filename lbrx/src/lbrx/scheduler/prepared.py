@@ -12,13 +12,14 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from lbrx import shape as sh
 from lbrx.kernels.arrays import storage_buffer
 from lbrx.metal import Buffer, Context, DeviceInfo
-from lbrx.metal.commands import Argument, Command, Dispatch, Encoded, NumberSlot
+from lbrx.metal.commands import Command, Dispatch, Encoded, NumberSlot
 from lbrx.metal.watching import unrepeatable
 from lbrx.scheduler.graph import Node, settle
 from lbrx.scheduler.structure import GraphStructure, number_of
@@ -32,16 +33,16 @@ LARGEST_PART = 4  # one graph may have a quarter of them
 
 
 class Frame:
-    """A graph that is being computed."""
+    """A graph that is being computed. Entries of its lists are dropped as early as possible."""
 
     __slots__ = ("gpu", "leaves", "nodes", "numbers", "slots")
 
     def __init__(
-        self, gpu: Context, nodes: Sequence[Node], structure: GraphStructure, slots: int
+        self, gpu: Context, nodes: list[Any], structure: GraphStructure, slots: int
     ) -> None:
         self.gpu = gpu
-        self.nodes: list[Node | None] = [*nodes]
-        self.leaves: list[MetalStorage | None] = [*structure.leaves]
+        self.nodes = nodes  # and None in place of nodes that are computed
+        self.leaves: list[Any] = structure.leaves
         self.numbers = structure.numbers
         self.slots: list[Buffer | None] = [storage_buffer(leaf) for leaf in structure.leaves]
         self.slots += [None] * (slots - len(self.slots))
@@ -87,22 +88,31 @@ class Launch:
     """Encodes a kernel, of whose arguments some are parts of slots and some are numbers."""
 
     command: Dispatch
-    places: tuple[tuple[int, Part], ...]
+    places: tuple[tuple[int, Part, bool], ...]
+    """Indices of arguments, their parts, and whether the kernel may write them."""
+    values: tuple[tuple[int, bytes | None], ...]
+    """Arguments that are the same for all graphs, with their indices."""
     numbers: tuple[tuple[int, int], ...]
+    """Indices of arguments and of the numbers that they are."""
 
     def run(self, frame: Frame) -> None:
         """Do it for one graph."""
-        arguments = [*self.command.arguments]
-        for place, part in self.places:
-            arguments[place] = part.of(frame)
-        for place, number in self.numbers:
-            arguments[place] = frame.numbers[number][0]
-        frame.gpu.queue.run(self.command.with_arguments(tuple(arguments)))
+        accesses, slots = [], frame.slots
+        for index, part, writes in self.places:
+            buffer = slots[part.slot]
+            if buffer is None or part.offset or part.size != buffer.size:
+                buffer = part.of(frame)
+            accesses.append((index, buffer, writes))
+        values: Sequence[tuple[int, bytes | None]] = self.values
+        if self.numbers:
+            numbers = frame.numbers
+            values = [*values, *[(index, numbers[number][0]) for index, number in self.numbers]]
+        frame.gpu.queue.encode_dispatch(self.command, accesses, values)
 
     @property
     def uses(self) -> Iterable[int]:
         """The slots that it uses."""
-        return (part.slot for _, part in self.places)
+        return (part.slot for _, part, _ in self.places)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,10 +198,9 @@ class PreparedGraph:
     def run(self, gpu: Context, nodes: list[Node], structure: GraphStructure) -> None:
         """Compute a graph. Lists of nodes and leaves are emptied, so that memory is freed early."""
         frame = Frame(gpu, nodes, structure, self.slots)
-        nodes.clear()
-        structure.leaves.clear()
-        for action in self.actions:
-            action.run(frame)
+        with gpu.queue.encoding():
+            for action in self.actions:
+                action.run(frame)
 
 
 # ---- preparing ----
@@ -253,18 +262,11 @@ class Preparation:
             self.refuse()
         if 0 in command.grid:
             return
-        command.label, command.sizes  # noqa: B018 - computed once for all copies
-        constant: list[Argument] = []
-        places: list[tuple[int, Part]] = []
-        numbers: list[tuple[int, int]] = []
-        for i, argument in enumerate(command.arguments):
-            constant.append(None if isinstance(argument, Buffer | NumberSlot) else argument)
-            if isinstance(argument, Buffer):
-                places.append((i, self._part(argument)))
-            elif isinstance(argument, NumberSlot):
-                numbers.append((i, argument.number))
-        static = command.with_arguments(tuple(constant))
-        self._actions.append(Launch(static, tuple(places), tuple(numbers)))
+        places = [(i, self._part(buffer), writes) for i, buffer, writes in command.accesses]
+        values = [(i, x) for i, x in command.values if not isinstance(x, NumberSlot)]
+        numbers = [(i, x.number) for i, x in command.values if isinstance(x, NumberSlot)]
+        static = command.with_arguments(())
+        self._actions.append(Launch(static, tuple(places), tuple(values), tuple(numbers)))
 
     def refuse(self) -> None:
         """What is watched cannot be repeated."""

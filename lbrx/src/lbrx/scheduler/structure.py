@@ -13,15 +13,16 @@ from typing import Any
 
 from lbrx import env
 from lbrx.kernels import registry
-from lbrx.metal import Buffer
-from lbrx.scheduler.graph import Node, Pending
+from lbrx.metal.buffer import Block
+from lbrx.scheduler.graph import Node, Pending, number_bytes
 from lbrx.storage import Array, MetalCache, MetalStorage, NumberStorage
 
 Number = tuple[bytes, str]  # a value's bytes and dtype
+_MEMORY = (MetalStorage, MetalCache)  # what commands may read as it is
 ALIGNMENT = 256  # bytes: kernels look at places in memory modulo divisors of it
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class GraphStructure:
     """Graphs with equal keys are computed by the same commands on other leaves and numbers."""
 
@@ -38,62 +39,46 @@ def structure_of(order: Sequence[Node], targets: Sequence[Node]) -> GraphStructu
     None if commands depend on more than that: on placeholders of a traced function, or on numbers
     that a replay may change.
     """
-    number = {node: i for i, node in enumerate(order)}
-    leaves = _Leaves()
-    key: list[object] = [len(order), *(number[node] for node in targets)]
+    number = dict(zip(order, range(len(order)), strict=True))
+    leaves: dict[int, int] = {}  # places by the storage's id
+    storages: list[MetalStorage] = []
+    numbers: dict[Number, int] = {}
+    key: list[object] = [len(order), *map(number.__getitem__, targets)]
     for node in order:
-        policy = node.policy
-        key += (node.signature, None if policy is registry.DEFAULT else policy)
+        key.append(node.form)
+        # Two entries for each operand. The first ones of nodes are not negative, those of leaves
+        # are, and those of numbers are None.
         for array in node.inputs:
             if array is None:
                 continue
-            storage, layout = array.storage, array.layout
-            if isinstance(storage, Pending) and storage.node is not None:
-                place: object = number[storage.node], storage.index
-            else:
-                place = leaves.place(array)
-            if place is None:
+            storage = array.storage
+            found: Any = storage
+            if isinstance(storage, Pending):
+                if storage.node is not None:
+                    key += (number[storage.node], storage.index)
+                    continue
+                found = storage.storage
+            if type(found) in _MEMORY:
+                place = leaves.setdefault(id(found), len(storages))
+                if place == len(storages):
+                    storages.append(found)
+                # Whether a storage was pending decides which kernels are grouped.
+                key += (-1 - place, found is storage)
+            elif found.device != "cpu" or isinstance(found, NumberStorage):
                 return None
-            key += (place, layout.strides, layout.offset)
-    key += leaves.facts
+            else:
+                key += (None, numbers.setdefault(number_of(array), len(numbers)))
+    for each in storages:
+        buffer: Any = each.buffer
+        block: Block = buffer.block
+        key += (
+            *(type(each), each.nbytes, (buffer.offset + each.offset) % ALIGNMENT),
+            *(block.address % ALIGNMENT, block.private, block.source is None),
+        )
     key += (env.kernel_setting(), env.fusion(), registry.generation())
-    return GraphStructure(tuple(key), leaves.storages, [*leaves.numbers])
+    return GraphStructure(tuple(key), storages, [*numbers])
 
 
 def number_of(array: Array) -> Number:
     """An operand on the host, which is always a scalar."""
-    return array.numpy().tobytes(), array.dtype.name
-
-
-class _Leaves:
-    """The memory that a graph reads, and what decides kernels about it."""
-
-    def __init__(self) -> None:
-        self.storages: list[MetalStorage] = []
-        self.facts: list[object] = []
-        self.numbers: dict[Number, int] = {}
-        self._known: dict[int, int] = {}  # by the storage's id
-
-    def place(self, array: Array) -> object:
-        """What stands for an array that is not a node's: its place among the leaves or the numbers.
-        None for memory that commands may not read as it is."""
-        storage = array.storage
-        found: Any = storage.storage if isinstance(storage, Pending) else storage
-        kind = type(found)
-        if kind is not MetalStorage and kind is not MetalCache:
-            if found.device != "cpu" or isinstance(found, NumberStorage):
-                return None
-            return self.numbers.setdefault(number_of(array), len(self.numbers))
-        place = self._known.get(id(found))
-        if place is None:
-            place = self._known[id(found)] = len(self.storages)
-            self.storages.append(found)
-            buffer: Buffer = found.buffer
-            block, offset = buffer.block, buffer.offset + found.offset
-            self.facts += (
-                *(kind, found.nbytes, offset % ALIGNMENT, block.address % ALIGNMENT),
-                *(block.private, block.source is None),
-            )
-        # Whether a storage was pending decides which kernels are grouped.
-        # Places of nodes are pairs that are not negative, those of numbers are no pairs.
-        return -1 - place, found is storage
+    return number_bytes(array), array.dtype.name

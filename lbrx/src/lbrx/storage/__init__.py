@@ -1,7 +1,14 @@
 """What holds the bytes of a tensor: the host, a file, a part of either, or a Metal buffer."""
 
 from lbrx.storage.array import Array, Bytes, Storage, Unrealised
-from lbrx.storage.cpu import CpuStorage, HostCache, LentStorage, NumberStorage, empty_aligned
+from lbrx.storage.cpu import (
+    ConstantStorage,
+    CpuStorage,
+    HostCache,
+    LentStorage,
+    NumberStorage,
+    empty_aligned,
+)
 from lbrx.storage.lazy import LazyStorage, PackedStorage
 from lbrx.storage.mapped import MmapStorage
 from lbrx.storage.metal import DeviceBuffer, MetalCache, MetalStorage
@@ -10,6 +17,7 @@ from lbrx.storage.view import ViewStorage
 __all__ = [
     "Array",
     "Bytes",
+    "ConstantStorage",
     "CpuStorage",
     "DeviceBuffer",
     "HostCache",

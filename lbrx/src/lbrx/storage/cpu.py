@@ -66,6 +66,14 @@ class LentStorage(CpuStorage):
     """Memory of the caller: a device copies it, even if it could share it."""
 
 
+class ConstantStorage(CpuStorage):
+    """One number on the host."""
+
+    def __init__(self, value: bytes) -> None:
+        super().__init__(np.frombuffer(value, np.uint8))
+        self.value = value
+
+
 class NumberStorage(CpuStorage):
     """A number on the host that may change when commands are replayed."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from lbrx.storage.array import Bytes
 
@@ -37,10 +37,7 @@ class MetalStorage:
     offset: int
     nbytes: int
 
-    @property
-    def device(self) -> str:
-        """`metal`."""
-        return "metal"
+    device: ClassVar[str] = "metal"
 
     @property
     def address(self) -> int:

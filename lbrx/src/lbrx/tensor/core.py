@@ -51,6 +51,27 @@ class Metadata:
 _NO_METADATA = Metadata()
 
 
+def calls(name: str, *values: Any, **attributes: Any) -> tuple[Any, ...]:
+    """Run an operation of the table by name. Returns a tuple with a tensor for each result."""
+    return tuple([Tensor(array) for array in _results(name, values, attributes)])
+
+
+def call(name: str, *values: Any, **attributes: Any) -> Tensor:
+    """Run an operation of the table that has one result, by name."""
+    (array,) = _results(name, values, attributes)
+    return Tensor(array)
+
+
+def _results(name: str, values: Sequence[Any], attributes: dict[str, Any]) -> tuple[Array, ...]:
+    op = TABLE[name]
+    device, arrays = prepare(op, values)
+    if attributes and traced_function() is not None:
+        attributes = {
+            k: float(v) if isinstance(v, TracedNumber) else v for k, v in attributes.items()
+        }
+    return devices.get(device).run(op, arrays, op.bind(attributes))
+
+
 class Tensor(Operators, FunctionMethods, OperationMethods):
     """An n-dimensional array of one dtype on one device, "cpu" or "metal".
 
@@ -143,13 +164,8 @@ class Tensor(Operators, FunctionMethods, OperationMethods):
         """The tensor itself, with its type, for methods of base classes."""
         return self
 
-    @staticmethod
-    def _call(name: str, *values: Any, **attributes: Any) -> Tensor:
-        return call(name, *values, **attributes)
-
-    @staticmethod
-    def _calls(name: str, *values: Any, **attributes: Any) -> tuple[Any, ...]:
-        return calls(name, *values, **attributes)
+    _call = staticmethod(call)
+    _calls = staticmethod(calls)
 
     # Views
 
@@ -484,18 +500,6 @@ def _unpickle(data: bytes, shape: Shape, dtype: Dtype, device: str, metadata: Me
     return Tensor(placed(values, dtype, device), metadata)
 
 
-def calls(name: str, *values: Any, **attributes: Any) -> tuple[Any, ...]:
-    """Run an operation of the table by name. Returns a tuple with a tensor for each result."""
-    op = TABLE[name]
-    device, arrays = prepare(op, values)
-    if traced_function() is not None:
-        attributes = {
-            k: float(v) if isinstance(v, TracedNumber) else v for k, v in attributes.items()
-        }
-    results = devices.get(device).run(op, arrays, op.bind(attributes))
-    return tuple([Tensor(array) for array in results])
-
-
 def apply(name: str, *operands: Any, **attributes: Any) -> Any:
     """Run any operation of `lbrx.ops.TABLE` by name, also one registered outside lbrx.
 
@@ -511,10 +515,3 @@ def apply(name: str, *operands: Any, **attributes: Any) -> Any:
         raise KeyError(f"there is no operation {name!r}: {hint}")
     results = calls(name, *operands, **attributes)
     return results[0] if len(results) == 1 else results
-
-
-def call(name: str, *values: Any, **attributes: Any) -> Tensor:
-    """Run an operation of the table that has one result, by name."""
-    result: Tensor
-    (result,) = calls(name, *values, **attributes)
-    return result

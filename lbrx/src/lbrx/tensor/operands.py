@@ -17,7 +17,7 @@ from lbrx.dtype import Dtype, DtypeLike, Scalar
 from lbrx.errors import DeviceError, DtypeError, ShapeError
 from lbrx.ops import TABLE, Op, OpFamily, Role, rules
 from lbrx.shape import Layout
-from lbrx.storage import Array, CpuStorage, NumberStorage, PackedStorage
+from lbrx.storage import Array, ConstantStorage, NumberStorage, PackedStorage
 from lbrx.storage.cpu import copied, lent
 from lbrx.tensor import derived, dlpack
 from lbrx.tensor import placement as devices
@@ -99,8 +99,8 @@ def host_scalar(number: Scalar, dtype: Dtype) -> Array:
     """A number as a scalar array in host memory."""
     dt.check_scalar(number, dtype)
     with np.errstate(over="ignore"):
-        data = np.asarray(number, dtype.numpy).reshape(1).view(np.uint8)
-    return Array(CpuStorage(data), Layout((), ()), dtype)
+        value = np.asarray(number, dtype.numpy).tobytes()
+    return Array(ConstantStorage(value), Layout((), ()), dtype)
 
 
 def placed(values: NDArray[Any], dtype: Dtype, device: str) -> Array:
@@ -207,7 +207,7 @@ def _tensors_of_one_device(op: Op, values: Sequence[Any]) -> tuple[str, list[Arr
         elif own != device:
             return None
         arrays.append(array)
-    op.operands_of(len(arrays))  # raises TypeError for a wrong number
+    op.check_count(len(arrays))
     assert device is not None
     return device, arrays
 
