@@ -52,7 +52,7 @@ import lbrx_command
 
 class Interrupting:
     def find_spec(self, name, path=None, target=None):
-        if name == "lbrx.dtype":
+        if name == "lbrx.errors":
             signal.raise_signal(signal.SIGINT)
 
 sys.meta_path.insert(0, Interrupting())
@@ -81,7 +81,7 @@ sys.meta_path.insert(0, Interrupting())
 
 @pytest.mark.parametrize(
     ("module", "outcome"),
-    [("lbrx.dtype", (-signal.SIGINT, "")), ("lbrx.cli.devices", (130, ""))],
+    [("lbrx.version", (-signal.SIGINT, "")), ("lbrx.cli.devices", (130, ""))],
 )
 def test_an_interrupt_of_the_module_has_no_traceback(module, outcome, tmp_path):
     (tmp_path / "sitecustomize.py").write_text(INTERRUPTED_MODULE.format(module=module))

@@ -11,6 +11,8 @@ import lbrx
 
 FORMATS = "lbrx.formats.containers.pytorch lbrx.formats.containers.onnx lbrx.formats.containers.npz lbrx.formats.containers.safetensors"
 LIBRARIES = "jinja2 tokenizers rich ziglang softmetal safetensors torch importlib.metadata"
+NUMBERS = "numpy ml_dtypes dataclasses inspect logging lbrx.namespace lbrx.tensor lbrx.ops"
+COMMAND = "import lbrx.cli, contextlib\nwith contextlib.suppress(SystemExit): lbrx.cli.main([{!r}])"
 ONE_NETWORK = "from lbrx.models import architectures; architectures.find('phi3')"
 OPENED = "import lbrx; list(lbrx.open_model({gguf!r}))"
 LOADED = "import lbrx; lbrx.load({gguf!r})"
@@ -19,9 +21,17 @@ LOADED = "import lbrx; lbrx.load({gguf!r})"
 @pytest.mark.parametrize(
     ("code", "absent"),
     [
-        ("import lbrx", f"lbrx.models lbrx.metal lbrx.kernels lbrx.formats {LIBRARIES}"),
-        ("import lbrx.cli", f"lbrx.models lbrx.metal lbrx.formats {LIBRARIES}"),
-        ("import lbrx.cli.merge", f"lbrx.models lbrx.metal ray fsspec yaml {LIBRARIES}"),
+        ("import lbrx", f"{NUMBERS} argparse"),
+        (
+            "import lbrx; lbrx.float32",
+            f"lbrx.models lbrx.metal lbrx.kernels lbrx.formats {LIBRARIES}",
+        ),
+        (COMMAND.format("--version"), NUMBERS),
+        (COMMAND.format("--help"), NUMBERS),
+        (
+            "import lbrx.cli.merge",
+            f"lbrx.namespace lbrx.models lbrx.metal ray fsspec yaml {LIBRARIES}",
+        ),
         ("import lbrx.cli.generate", f"lbrx.metal lbrx.formats.writing {FORMATS} {LIBRARIES}"),
         (
             ONE_NETWORK,
@@ -34,8 +44,27 @@ LOADED = "import lbrx; lbrx.load({gguf!r})"
 def test_a_start_imports_what_it_needs(code, absent, tmp_path):
     path = tmp_path / "m.gguf"
     lbrx.save(path, {"a": lbrx.ones(4, device="cpu")}, {"general.name": "a"})
-    program = f"{code.format(gguf=str(path))}; import sys; print(*sys.modules)"
+    program = f"{code.format(gguf=str(path))}\nimport sys; print(*sys.modules, file=sys.stderr)"
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
-    assert not set(absent.split()) & set(done.stdout.split())
+    assert not set(absent.split()) & set(done.stderr.split())
+
+
+def test_the_function_tensor_stays_when_its_package_is_imported():
+    program = "import lbrx, lbrx.tensor.core; print(lbrx.tensor([1, 2]).tolist(), lbrx.tensor)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.startswith("[1, 2] <function tensor"), done.stderr
+
+
+def test_a_star_import_has_all_public_names():
+    program = "from lbrx import *; import lbrx; print({*lbrx.__all__} - {*globals()})"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "set()\n", done.stderr
+
+
+def test_a_module_that_fails_is_not_taken_for_a_missing_name():
+    """The error names the module that is missing below ours."""
+    program = "import sys; sys.modules['zipfile'] = None; import lbrx; lbrx.formats"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert "import of zipfile halted" in done.stderr
