@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -148,7 +148,6 @@ class TensorFunction(Protocol):
         computes. It is rounded once more, to the recipe's type."""
 
 
-@runtime_checkable
 class RoundingFunction(TensorFunction, Protocol):
     """A function that rounds its result itself, so that it can keep kernels for all of it."""
 
@@ -166,6 +165,10 @@ class ComputedTensor:
     """Plain elements of a type: that of the result."""
     shape: Shape
     function: TensorFunction
+
+    def __hash__(self) -> int:
+        """Names tell most recipes apart, in less time than all that they are made of."""
+        return hash((self.name, self.shape))
 
 
 Recipe = (

@@ -103,6 +103,8 @@ class TokenRow:
 
 @dataclass(frozen=True)
 class TokenSetting:
+    """The row that a token's embedding comes from."""
+
     source: TokenRow | None = None
     """None takes the usual choice."""
     force: bool = False
@@ -111,6 +113,8 @@ class TokenSetting:
 
 @dataclass(frozen=True)
 class TokenizerSettings:
+    """The `tokenizer` of a configuration: its vocabulary, and what its tokens get."""
+
     source: Literal["union", "base"] | ModelReference = "union"
     tokens: Mapping[str, TokenSetting] = field(default_factory=dict)
     pad_to_multiple_of: int | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from lbrx.dtype import Dtype
@@ -35,7 +35,7 @@ class ObservedFunction:
             plain = [_plain(one) for one in sources]
             base = plain.pop(0) if self.inner.has_base else None
             sums = merge_sums(result, plain, base)
-            note({"tensor": self.inner.name, "sums": asdict(sums)})
+            note({"tensor": self.inner.name, "sums": sums.numbers()})
         return result
 
 

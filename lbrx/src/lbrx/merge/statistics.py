@@ -11,7 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,7 @@ _SAMPLED = 1 << 20  # elements, from which on a part of the blocks is taken
 _PART = 16  # one block of so many is taken
 _HASH = 2654435761  # Knuth's multiplier
 _SIMD_WIDTH = 32
+_SIZES = 64  # whose blocks are kept
 _ON_METAL = (dt.float32, dt.float16, dt.bfloat16)
 
 
@@ -85,6 +87,10 @@ class MergeSums:
             self.changed + other.changed,
         )
 
+    def numbers(self) -> dict[str, Any]:
+        """The fields by name, in types that JSON has."""
+        return {**vars(self), "parents": [{**vars(parent)} for parent in self.parents]}
+
     @property
     def norm(self) -> float:
         return math.sqrt(self.squares)
@@ -141,11 +147,13 @@ def _part(size: int) -> int:
     return _PART if size >= _SAMPLED else 1
 
 
-def _chosen(size: int) -> NDArray[np.int64]:
-    """The numbers of the blocks that are taken."""
+@lru_cache(_SIZES)
+def _chosen(size: int) -> tuple[NDArray[np.int64], int]:
+    """The numbers of the blocks that are taken, and the number of their elements."""
     part = _part(size)
     groups = np.arange(-(-size // (_BLOCK * part)), dtype=np.int64)
-    return groups * part + ((groups * _HASH % (1 << 32)) >> 16) % part
+    blocks = groups * part + ((groups * _HASH % (1 << 32)) >> 16) % part
+    return blocks, int(np.clip(size - blocks * _BLOCK, 0, _BLOCK).sum())
 
 
 def _named(size: int, totals: NDArray[np.float64], parents: int, has_base: bool) -> MergeSums:
@@ -164,7 +172,7 @@ def _on_metal(tensors: Sequence[Tensor], has_base: bool) -> NDArray[np.float64]:
     given = [one if one.dtype in _ON_METAL else one.astype(dt.float32) for one in tensors]
     size = given[0].size
     stride = _lanes()
-    chosen = _chosen(size)
+    chosen, taken = _chosen(size)
     threads = len(chosen) * stride
     run = _kernel(tuple(one.dtype for one in given), has_base, stride, _part(size))
     count = 6 + 4 * (len(given) - 2) if has_base else 2 + 2 * (len(given) - 1)
@@ -172,7 +180,6 @@ def _on_metal(tensors: Sequence[Tensor], has_base: bool) -> NDArray[np.float64]:
         return np.zeros(count)
     partial = run(*given, size, grid=threads, shapes=[(threads, count)])
     total: NDArray[np.float64] = partial.numpy().sum(axis=0, dtype=np.float64)
-    taken = int(np.clip(size - chosen * _BLOCK, 0, _BLOCK).sum())
     return total * np.float64(size / taken)
 
 
@@ -187,7 +194,7 @@ def _on_cpu(tensors: Sequence[Tensor], has_base: bool) -> NDArray[np.float64]:
     arrays = [one.numpy().reshape(-1) for one in tensors]
     size = arrays[0].size
     if _part(size) > 1:
-        rows, whole = _chosen(size), size // _BLOCK
+        (rows, _), whole = _chosen(size), size // _BLOCK
         rows = rows[rows < whole]
         arrays = [one[: whole * _BLOCK].reshape(whole, -1)[rows].reshape(-1) for one in arrays]
     return _in_numpy(arrays, has_base) * np.float64(size / max(arrays[0].size, 1))

@@ -83,6 +83,8 @@ class MixtureRule(NamedTuple):
 
 @dataclass(frozen=True)
 class Mixture:
+    """A llama.cpp mixture such as Q4_K_M: the types of a model's tensors."""
+
     name: str
     file_type: int
     """GGUF's `general.file_type`."""

@@ -91,6 +91,8 @@ def replaced(given: Any, tensors: list[Tensor]) -> Any:
 
 @dataclass(frozen=True)
 class _Trace:
+    """The recorded commands of a function for one kind of arguments."""
+
     recording: Recording
     results: Any
     """What the function returned, with a _Result in place of each tensor."""

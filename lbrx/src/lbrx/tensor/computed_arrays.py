@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from lbrx import dtype as dt
 from lbrx import shape as sh
+from lbrx.dtype import Dtype
 from lbrx.errors import DtypeError, ShapeError
-from lbrx.formats.recipe import ComputedTensor, RoundingFunction
+from lbrx.formats.recipe import ComputedTensor
 from lbrx.shape import Shape
 from lbrx.storage import Array, LazyStorage, ViewStorage
 from lbrx.tensor import derived
@@ -86,11 +87,9 @@ def _result(recipe: ComputedTensor, sources: Sequence[Tensor], shape: Shape) -> 
     """The function's result in the recipe's type. Raises ShapeError for another shape."""
     dtype, function = recipe.encoding.dtype, recipe.function
     assert dtype is not None
-    result: Tensor = (
-        function.rounded(sources, dtype)
-        if isinstance(function, RoundingFunction)
-        else function(sources).astype(dtype)
-    )
+    # `isinstance` of a protocol takes as long as a small kernel.
+    rounded: Callable[[Sequence[Tensor], Dtype], Tensor] | None = getattr(function, "rounded", None)
+    result = function(sources).astype(dtype) if rounded is None else rounded(sources, dtype)
     if result.shape != shape:
         raise ShapeError(f"tensor {recipe.name!r}: {result.shape} was computed instead of {shape}")
     return result.numpy()
