@@ -40,7 +40,7 @@ def fingerprint(plan: ConversionPlan, device: str, piece: int) -> str:
 def _text(value: Any, known: dict[int, str]) -> str:
     """A value with its type and its size: different values have different texts. `known` has the
     texts of records by identity, since tensors share many of them."""
-    kind = type(value)
+    kind: Any = type(value)
     if kind in _PLAIN:
         text = str(value)
         return f"{kind.__name__} {len(text)}:{text}"

@@ -178,15 +178,14 @@ class Packer:
         parts: list[bytes] = []
         try:
             for command in commands:
-                kind = type(command)
-                if kind is Dispatch:
+                if isinstance(command, Dispatch):
                     parts.append(_dispatch(command))
-                elif kind is Execute:
+                elif isinstance(command, Execute):
                     lease = self._encoded(command.commands)
                     blocks.append(lease)
                     parts.append(_execute(command, lease.block))
                 else:
-                    parts.append(_PACKERS[kind](command))
+                    parts.append(_PACKERS[type(command)](command))
         except struct.error as error:
             raise ExecutionError(f"{command!r}: {error}") from None
         return b"".join(parts), tuple(blocks)
