@@ -216,6 +216,16 @@ def test_pieces_and_devices_do_not_matter(folder, tmp_path, monkeypatch, quantiz
     assert list(whole.values()) == list(parts.values())
 
 
+def test_one_pattern_may_be_a_string(tmp_path):
+    lbrx.save(tmp_path / "a.npz", {"x.weight": lbrx.ones(2), "y.bias": lbrx.ones(2)})
+    result = to(tmp_path / "a.npz", tmp_path / "b.npz", include="x*")
+    assert list(lbrx.load(tmp_path / "b.npz")) == ["x.weight"]
+    assert len(repr(result)) < 100
+    assert lbrx.convert.Settings(exclude=["a", "b"]) == lbrx.convert.Settings(exclude=("a", "b"))
+    with pytest.raises(TypeError, match=r"exclude=\[3\]: give patterns of names, such as"):
+        lbrx.convert.Settings(exclude=[3])
+
+
 def test_patterns(folder, tmp_path):
     source, tensors = folder()
     to(source, tmp_path / "a", include=("*.layers.0.*",), exclude=("*norm*", "*.mlp.*"))

@@ -208,6 +208,8 @@ def test_a_large_vocabulary_is_not_decoded(tmp_path):
     model = lbrx.open_model(tmp_path / "a")
     found = model.metadata["tokenizer.ggml.tokens"]
     assert isinstance(found, MetadataArray)
+    start = ", ".join(map(repr, tokens[:8]))
+    assert repr(found) == f"[{start}, ... {len(found):,} values]"
     assert found._values is None
     assert (len(found), found[149_999]) == (150_000, tokens[-1])
     assert list(found) == tokens

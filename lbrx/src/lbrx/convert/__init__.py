@@ -20,7 +20,7 @@ __all__ = ["ConversionPlan", "Result", "RunOptions", "Settings", "convert", "mak
 class Result:
     """The outcome of a conversion."""
 
-    plan: ConversionPlan
+    plan: ConversionPlan = field(repr=False)
     seconds: float
     reused: int
     """Bytes that an earlier, interrupted run had written."""

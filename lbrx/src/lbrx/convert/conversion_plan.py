@@ -54,11 +54,20 @@ class Settings:
     dtype: str | None = None
     """The type of tensors that are not quantized, and of MLX's scales."""
     include: tuple[str, ...] = ()
+    """Patterns of names: only matching tensors. A single one may be given as a string."""
     exclude: tuple[str, ...] = ()
     max_shard_size: int | str | None = None
     """A number of bytes, or text like '5GB'."""
     imatrix: Path | None = None
     """llama.cpp's importance matrix."""
+
+    def __post_init__(self) -> None:
+        for name in ("include", "exclude"):
+            given = getattr(self, name)
+            patterns = (given,) if isinstance(given, str) else tuple(given)
+            if not all(isinstance(pattern, str) for pattern in patterns):
+                raise TypeError(f"{name}={given!r}: give patterns of names, such as '*.bias'")
+            object.__setattr__(self, name, patterns)
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,9 @@ _AFTER_DIMS = [struct.Struct(f"<{dims}QIQ") for dims in range(MAX_DIMS + 1)]
 _SPLIT_NAME = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
 
 
+_SHOWN = 8  # values of an array that its repr has
+
+
 class MetadataArray(Sequence[Any]):
     """An array of a file's metadata, decoded at the first use."""
 
@@ -88,17 +91,20 @@ class MetadataArray(Sequence[Any]):
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        return f"<array of {self._count} values of GGUF type {self.kind}>"
+        shown = ", ".join(f"{value!r:.60}" for value in self._decoded(min(self._count, _SHOWN)))
+        return f"[{shown}]" if self._count <= _SHOWN else f"[{shown}, ... {self._count:,} values]"
 
     def values(self) -> list[Any]:
         if self._values is None:
             self._values = self._decoded()
         return self._values
 
-    def _decoded(self) -> list[Any]:
+    def _decoded(self, count: int | None = None) -> list[Any]:
+        """The values, or the first ones."""
+        wanted = self._count if count is None else count
         if self.kind == STRING:
-            return _strings(self.data, self._count)
-        values: list[Any] = np.frombuffer(self.data, NUMBERS[self.kind], self._count).tolist()
+            return _strings(self.data, wanted)
+        values: list[Any] = np.frombuffer(self.data, NUMBERS[self.kind], wanted).tolist()
         return [bool(v) for v in values] if self.kind == BOOL else values
 
 
