@@ -30,7 +30,8 @@ LOADED = "import lbrx; lbrx.load({gguf!r})"
         (COMMAND.format("--help"), NUMBERS),
         (
             "import lbrx.cli.merge",
-            f"lbrx.namespace lbrx.models lbrx.metal ray fsspec yaml {LIBRARIES}",
+            f"lbrx.namespace lbrx.models lbrx.metal lbrx.merge.adapters lbrx.formats.imatrix "
+            f"lbrx.formats.tokenizers lbrx.convert.verify ray fsspec yaml difflib {LIBRARIES}",
         ),
         ("import lbrx.cli.generate", f"lbrx.metal lbrx.formats.writing {FORMATS} {LIBRARIES}"),
         (

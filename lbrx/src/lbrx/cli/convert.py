@@ -11,7 +11,6 @@ from pathlib import Path
 from lbrx.cli import INTERRUPTED
 from lbrx.convert import ConversionPlan, Result, RunOptions, Settings, make_plan, perform
 from lbrx.convert.pieces import PieceEngine, Progress
-from lbrx.convert.verify import table
 from lbrx.errors import LbrxError
 from lbrx.formats.packaged_models import model_path
 from lbrx.formats.writing import writable
@@ -140,6 +139,8 @@ def carry_out(
     if not options.quiet:
         print(summary(result))
     if options.verify:
+        from lbrx.convert.verify import table
+
         print(table(result.errors))
     return 0
 

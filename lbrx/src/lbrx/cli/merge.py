@@ -21,7 +21,6 @@ from lbrx.convert.output_checks import check_not_replacing, check_space
 from lbrx.convert.pieces import PieceEngine, Progress
 from lbrx.errors import LbrxError
 from lbrx.merge import MergeOptions, PreparedMerge, perform_merge, prepare
-from lbrx.merge.estimate import describe
 from lbrx.merge.methods import METHODS, Method
 from lbrx.merge.parameters import find_method
 
@@ -92,6 +91,8 @@ def run(options: argparse.Namespace) -> int:
         if not options.force:
             check_not_replacing(prepared.conversion.output)
         check_space(prepared.conversion.output, options.resume)
+        from lbrx.merge.estimate import describe
+
         print(describe(prepared))
         return 0
     return write_merge(prepared, options, "merging", chosen_engine(options))

@@ -6,12 +6,15 @@ import time
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lbrx.convert.compute import compute_on
 from lbrx.convert.conversion_plan import ConversionPlan, Settings, make_plan
 from lbrx.convert.pieces import Checksums, LateFiles, PieceEngine, Progress, RunOptions, run
-from lbrx.convert.verify import ClassError, verify
 from lbrx.tensor.notes import Notes
+
+if TYPE_CHECKING:
+    from lbrx.convert.verify import ClassError
 
 __all__ = ["ConversionPlan", "Result", "RunOptions", "Settings", "convert", "make_plan", "perform"]
 
@@ -72,12 +75,15 @@ def perform(
     from what was noted while the tensors were computed. `engine` computes the pieces elsewhere
     than in this process."""
     start = time.perf_counter()
-    seconds, errors = 0.0, list[ClassError]()
+    seconds = 0.0
+    errors: list[ClassError] = []
 
     def check(path: Path, sums: Checksums) -> None:
         nonlocal seconds
         seconds = time.perf_counter() - start
         if verifying is not None:
+            from lbrx.convert.verify import verify
+
             errors.extend(verify(plan, sums, verifying, path, device))
 
     shown = progress or (lambda written: None)

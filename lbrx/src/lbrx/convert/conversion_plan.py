@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,6 @@ from lbrx.formats import (
     ModelFiles,
     architecture_tables,
     companions,
-    imatrix,
     plain,
     translate,
     writing,
@@ -35,9 +34,11 @@ from lbrx.formats.checks import check_path
 from lbrx.formats.containers import mlx
 from lbrx.formats.descriptor import OutgoingInfo
 from lbrx.formats.file_formats import FORMATS, FileFormat
-from lbrx.formats.imatrix import Importance
 from lbrx.formats.recipe import ComputedModel, Recipe, stored
 from lbrx.formats.writing import Output
+
+if TYPE_CHECKING:
+    from lbrx.formats.imatrix import Importance
 
 _LAYER = re.compile(r"blk\.(\d+)\.")
 _QUANTIZATION_VERSION = 2  # the version of GGUF's block formats
@@ -177,6 +178,8 @@ def _importance(settings: Settings, format: str) -> Importance:
         return {}
     if format is not Format.GGUF or wanted is None or wanted.lower() in FLOATS:
         raise FormatError(f"{path}: importance is for GGUF's mixtures: add --quantize q4_k_m")
+    from lbrx.formats import imatrix
+
     return imatrix.read(path)
 
 

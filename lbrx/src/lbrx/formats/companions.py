@@ -11,8 +11,6 @@ from lbrx.formats.architecture_tables import hyperparameters
 from lbrx.formats.checks import MAX_HEADER, bad
 from lbrx.formats.descriptor import Format, ModelFiles
 from lbrx.formats.recipe import ComputedModel, Recipe
-from lbrx.formats.tokenizers import vocabulary
-from lbrx.formats.tokenizers.tokenizer_files import tokenizer_files
 from lbrx.formats.translate import known_architecture, without_packing
 
 _COPIED = (
@@ -35,6 +33,8 @@ def folder_files(files: ModelFiles, config: Mapping[str, Any]) -> dict[str, byte
     if files.format is Format.GGUF:
         generation = {key: config[key] for key in _GENERATION if key in config}
         result["generation_config.json"] = _json(generation)
+        from lbrx.formats.tokenizers.tokenizer_files import tokenizer_files
+
         return result | tokenizer_files(files.metadata)
     folder = files.path if files.path.is_dir() else files.path.parent
     has_folder = bool(files.config) or files.tokenizer is not None
@@ -57,6 +57,8 @@ def gguf_metadata(files: ModelFiles, config: Mapping[str, Any]) -> dict[str, Any
     name = str(config.get("_name_or_path") or "") or files.path.resolve().stem
     result["general.name"] = Path(name).name
     if files.tokenizer is not None:
+        from lbrx.formats.tokenizers import vocabulary
+
         flat = hyperparameters.flat_config(architecture, config)
         tensors: Mapping[str, Recipe] = files.tensors
         if isinstance(files, ComputedModel):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import reprlib
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -63,6 +62,8 @@ def _shown(value: object) -> str:
 
 def suggestion(name: str, known: Iterable[str]) -> str:
     """The end of an error about an unknown name: the nearest known name, or all of them."""
+    import difflib  # few runs need it
+
     names = list(known)
     near = difflib.get_close_matches(name, names, n=1)
     return f": did you mean {near[0]}?" if near else f": the known ones are {', '.join(names)}"

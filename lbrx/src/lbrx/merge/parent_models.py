@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lbrx import formats
 from lbrx.errors import FormatError, LbrxError
 from lbrx.formats import Format, ModelFiles, architecture_tables, companions, translate
 from lbrx.formats.packaged_models import model_path
 from lbrx.formats.recipe import ComputedModel, Recipe
-from lbrx.merge.adapters import Adapter, apply_adapter, read_adapter
 from lbrx.merge.config import ModelReference
+
+if TYPE_CHECKING:
+    from lbrx.merge.adapters import Adapter
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,8 @@ def open_parent(reference: ModelReference, stages: Mapping[str, ComputedModel]) 
     recipes = translate.to_huggingface(files)
     if reference.lora is None:
         return ParentModel(reference, files, config, recipes)
+    from lbrx.merge.adapters import apply_adapter, read_adapter
+
     adapter = read_adapter(reference.lora)
     return ParentModel(reference, files, config, apply_adapter(recipes, adapter), adapter)
 

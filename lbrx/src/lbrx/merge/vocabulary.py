@@ -13,7 +13,6 @@ from lbrx.errors import FormatError
 from lbrx.formats import plain
 from lbrx.formats.checks import bad, parse_json
 from lbrx.formats.recipe import ComputedTensor, Recipe
-from lbrx.formats.tokenizers import sentencepiece
 from lbrx.merge.config import ModelReference, TokenizerSettings, TokenRow
 from lbrx.merge.config_fields import suggestion
 from lbrx.merge.layers import embedding_name
@@ -73,6 +72,8 @@ def read_vocabulary(model: ParentModel) -> Vocabulary | None:
         path = model.files.tokenizer
         if path is None or path.suffix != ".model":
             return None
+        from lbrx.formats.tokenizers import sentencepiece
+
         pieces = sentencepiece.read(path)
         return Vocabulary({piece.text: number for number, piece in enumerate(pieces)})
     path = Path(f"{model}/tokenizer.json")

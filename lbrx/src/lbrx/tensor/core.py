@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import operator
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -510,6 +509,8 @@ def apply(name: str, *operands: Any, **attributes: Any) -> Any:
     [3, 6]
     """
     if name not in TABLE:
+        import difflib  # few programs need it
+
         near = difflib.get_close_matches(name, TABLE)
         hint = f"did you mean {near[0]!r}?" if near else "give a name in lbrx.ops.TABLE"
         raise KeyError(f"there is no operation {name!r}: {hint}")
