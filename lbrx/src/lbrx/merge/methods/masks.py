@@ -29,9 +29,12 @@ class KeptDifferences:
 
     def values(self, weight: float) -> Tensor:
         """What is kept, times a weight."""
-        mask = () if self.mask is None else (self.mask,)
-        result: Tensor = apply("kept_change", self.x, self.base, *mask, weight=weight)
-        return result
+        if self.mask is None:
+            result: Tensor = apply("kept_change", self.x, self.base, weight=weight)
+            return result
+        # As an operand a weight may differ between tensors whose kernels are prepared once.
+        kept: Tensor = apply("kept_change", self.x, self.base, self.mask, weight=1.0)
+        return kept * weight
 
     def rescaling(self) -> float:
         """The sum of all magnitudes over the sum of the kept ones; 1 if one of them is tiny."""
