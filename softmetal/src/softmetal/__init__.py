@@ -14,6 +14,7 @@ from softmetal.errors import SoftmetalError
 # The module that defines each public name; enumerations come from softmetal.api.enums.
 _PLACES = {
     "archive": ("MTLBinaryArchive", "MTLBinaryArchiveDescriptor"),
+    "arguments": ("MTLArgumentDescriptor", "MTLArgumentEncoder"),
     "buffer": ("MTLBuffer", "MTLResource"),
     "capture": ("MTLCaptureDescriptor", "MTLCaptureManager", "MTLCaptureScope"),
     "counters": (
@@ -131,9 +132,8 @@ def __getattr__(name: str) -> Any:
         try:
             value = getattr(import_module("softmetal.api.enums"), name)
         except AttributeError:
-            raise AttributeError(
-                f"softmetal has no {name}: it implements the compute part of Metal only"
-            ) from None
+            why = import_module("softmetal.api.missing").reason(name)
+            raise AttributeError(f"softmetal has no {name}: {why}") from None
     else:
         raise AttributeError(f"module 'softmetal' has no attribute {name!r}")
     globals()[name] = value

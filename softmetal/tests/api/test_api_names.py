@@ -118,10 +118,42 @@ def test_public_names():
     for name in softmetal.__all__:
         assert getattr(softmetal, name) is not None
     assert set(softmetal.__all__) <= set(dir(softmetal))
-    with pytest.raises(AttributeError, match="compute part"):
-        _ = softmetal.MTLPixelFormatRGBA8Unorm
     with pytest.raises(AttributeError):
         _ = softmetal.nonsense
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("MTLPixelFormatRGBA8Unorm", "textures and samplers are not supported"),
+        ("MTLRenderPassDescriptor", "rendering is not supported"),
+        ("MTL4CommandQueueDescriptor", "Metal 4's command model is not supported"),
+        ("MTLVisibleFunctionTableDescriptor", "function tables"),
+        ("MTLNonsense", "compute part"),
+    ],
+)
+def test_a_missing_class_or_constant_says_why(name: str, why: str):
+    with pytest.raises(AttributeError, match=rf"softmetal has no {name}: .*{why}"):
+        getattr(softmetal, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("newTextureWithDescriptor_", "textures and samplers are not supported"),
+        ("newAccelerationStructureWithSize_", "ray tracing is not supported"),
+        ("newMTL4CommandQueue", "Metal 4's command model is not supported"),
+        ("newDynamicLibrary_error_", "dynamic libraries are not supported"),
+        ("newIOCommandQueueWithDescriptor_error_", "IO command queues are not supported"),
+        ("newNonsense", "compute part"),
+    ],
+)
+def test_a_missing_method_says_why(name: str, why: str):
+    device = softmetal.MTLCreateSystemDefaultDevice()
+    assert not hasattr(device, name)
+    assert not device.respondsToSelector_(name.replace("_", ":"))
+    with pytest.raises(AttributeError, match=rf"softmetal's MTLDevice has no '{name}': .*{why}"):
+        getattr(device, name)
 
 
 def test_the_page_of_deviations_is_fresh():

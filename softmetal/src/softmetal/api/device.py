@@ -16,6 +16,11 @@ from softmetal.api.archive import (
     StoredKernels,
     archive_error,
 )
+from softmetal.api.arguments import (
+    MTLArgumentDescriptor,
+    MTLArgumentEncoder,
+    described_layout,
+)
 from softmetal.api.buffer import MTLBuffer, storage_mode
 from softmetal.api.capabilities import Capabilities
 from softmetal.api.counters import (
@@ -327,6 +332,12 @@ class MTLDevice(Capabilities):
         except (OSError, ValueError) as problem:
             return None, archive_error(enums.MTLBinaryArchiveErrorInvalidFile, str(problem))
         return MTLBinaryArchive(self, stored), None
+
+    # MTL: -newArgumentEncoderWithArguments:
+    def newArgumentEncoderWithArguments_(
+        self, arguments: list[MTLArgumentDescriptor]
+    ) -> MTLArgumentEncoder:
+        return MTLArgumentEncoder(self, described_layout(arguments))
 
     # ---- pipelines ----
 

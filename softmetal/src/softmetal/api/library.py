@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from softmetal import compiler, env
 from softmetal.api import enums
+from softmetal.api.arguments import MTLArgumentEncoder, structure_layout
 from softmetal.api.datatypes import data_size, data_type
 from softmetal.api.foundation import NSData, NSError
 from softmetal.api.memory import copied_bytes
@@ -220,6 +221,11 @@ class MTLFunction(Labelled):
     def options(self) -> int:
         return enums.MTLFunctionOptionNone
 
+    # MTL: -newArgumentEncoderWithBufferIndex:
+    def newArgumentEncoderWithBufferIndex_(self, index: int) -> MTLArgumentEncoder:
+        """An encoder for the structure that the kernel's buffer `index` points to."""
+        return MTLArgumentEncoder(self.device(), structure_layout(self, index))
+
     # MTL: -functionConstantsDictionary
     def functionConstantsDictionary(self) -> dict[str, MTLFunctionConstant]:
         program = self._library._program
@@ -240,6 +246,10 @@ class MTLLibrary(Labelled):
         self._device = device
         self._program = program
         self._max_threads = max_threads
+
+    def _with_source(self, source: str) -> MTLLibrary:
+        """Another source with the same options; raises CompileError."""
+        return MTLLibrary(self._device, compiler.compile_library(source, self._program.options))
 
     # MTL: -device
     def device(self) -> MTLDevice:

@@ -165,6 +165,11 @@ class Pointer:
             self._owner.lend(array)
         return memoryview(array).cast("B")
 
+    def part(self, offset: int, limit: int) -> Pointer:
+        """A pointer to `limit` of these bytes, `offset` bytes further."""
+        check_view(offset + limit, self._limit)
+        return Pointer(self._address + offset, limit, self._owner)
+
     def as_tuple(self, count: int) -> tuple[bytes, ...]:
         view = self.as_buffer(count)
         return tuple(bytes(view[i : i + 1]) for i in range(len(view)))

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import wraps
 from types import FunctionType
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from softmetal.api.missing import reason
 from softmetal.api.structs import Struct, integer
 from softmetal.errors import ValidationError
 
@@ -27,6 +28,13 @@ class Object:
 
     # Methods that convert their numbers themselves, because programs call them very often.
     _converts: ClassVar[frozenset[str]] = frozenset()
+
+    if not TYPE_CHECKING:  # a type checker would take every name for an attribute
+
+        def __getattr__(self, name: str) -> Any:  # called only for a name that does not exist
+            why = f": {reason(name)}" if not name.startswith("_") else ""
+            message = f"softmetal's {type(self).__name__} has no {name!r}{why}"
+            raise AttributeError(message, name=name, obj=self)
 
     def retain(self) -> Self:
         return self

@@ -59,6 +59,7 @@ NSObject addLogHandler: v @?(@,@,q,@)
 NSObject addResidencySet: v @
 NSObject addResidencySets:count: v n^@[1] Q
 NSObject addScheduledHandler: v @?(@)
+NSObject alignment Q
 NSObject allAllocations @
 NSObject allocatedSize Q
 NSObject allocationCount Q
@@ -82,6 +83,7 @@ NSObject computeCommandEncoderWithDescriptor: @ @
 NSObject computeCommandEncoderWithDispatchType: @ Q
 NSObject concurrentDispatchThreadgroups:threadsPerThreadgroup: v q q
 NSObject concurrentDispatchThreads:threadsPerThreadgroup: v q q
+NSObject constantDataAtIndex: ^v Q
 NSObject containsAllocation: Z @
 NSObject contents ^v[*]
 NSObject copyFromBuffer:sourceOffset:toBuffer:destinationOffset:size: v @ Q @ Q Q
@@ -99,6 +101,7 @@ NSObject dispatchThreads:threadsPerThreadgroup: v {MTLSize=QQQ} {MTLSize=QQQ}
 NSObject dispatchType Q
 NSObject encodeSignalEvent:value: v @ Q
 NSObject encodeWaitForEvent:value: v @ Q
+NSObject encodedLength Q
 NSObject endEncoding v
 NSObject endResidency v
 NSObject endScope v
@@ -147,6 +150,8 @@ NSObject maximumConcurrentCompilationTaskCount Q
 NSObject memoryBarrierWithResources:count: v n^@[1] Q
 NSObject memoryBarrierWithScope: v Q
 NSObject name @
+NSObject newArgumentEncoderWithArguments: @ @
+NSObject newArgumentEncoderWithBufferIndex: @ Q
 NSObject newBinaryArchiveWithDescriptor:error: @ @ o^@
 NSObject newBufferWithBytes:length:options: @ n^v[1] Q Q
 NSObject newBufferWithBytesNoCopy:length:options:deallocator: @ n^v[1] Q Q @?(n^v,Q)
@@ -214,6 +219,8 @@ NSObject sampleCount Q
 NSObject sampleCountersInBuffer:atSampleIndex:withBarrier: v @ Q Z
 NSObject sampleTimestamps:gpuTimestamp: v o^Q o^Q
 NSObject serializeToURL:error: Z @ o^@
+NSObject setArgumentBuffer:offset: v @ Q
+NSObject setArgumentBuffer:startOffset:arrayElement: v @ Q Q
 NSObject setBarrier v
 NSObject setBuffer:offset:atIndex: v @ Q Q
 NSObject setBufferOffset:atIndex: v Q Q
@@ -240,6 +247,7 @@ NSObject supportsFamily: Z q
 NSObject supportsFunctionPointers Z
 NSObject supportsRaytracing Z
 NSObject synchronizeResource: v @
+NSObject textureType Q
 NSObject threadExecutionWidth Q
 NSObject threadgroupMemoryAlignment Q
 NSObject threadgroupMemoryDataSize Q

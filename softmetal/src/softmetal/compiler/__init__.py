@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from functools import cache as once
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from softmetal.compiler import serialization
 from softmetal.compiler.identity import fingerprint
@@ -29,6 +30,9 @@ from softmetal.types import (
     Program,
 )
 
+if TYPE_CHECKING:
+    from softmetal.compiler.argument_members import Member
+
 __all__ = [
     "artifact_from_bytes",
     "artifact_key",
@@ -37,6 +41,7 @@ __all__ = [
     "check_address_spaces",
     "compile_kernel",
     "compile_library",
+    "members_of_buffer",
     "native",
     "program_from_bytes",
     "program_to_bytes",
@@ -102,6 +107,13 @@ def check_address_spaces(source: str, options: CompileOptions) -> str:
     from softmetal.compiler import building
 
     return building.check_address_spaces(source, options)
+
+
+def members_of_buffer(program: Program, function: str, buffer: int) -> tuple[str, list[Member]]:
+    """The type that a buffer of a kernel holds, and its members; raises ValidationError."""
+    from softmetal.compiler.argument_members import members_of
+
+    return members_of(program, function, buffer)
 
 
 def _digest(file: Path) -> str:
