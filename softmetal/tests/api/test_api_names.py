@@ -15,7 +15,7 @@ import pytest
 
 import softmetal
 from softmetal import mps
-from softmetal.api import enums, objc, objects
+from softmetal.api import enums, foundation, objc, objects
 
 ROOT = Path(__file__).parent.parent.parent
 API = ROOT / "src" / "softmetal" / "api"
@@ -225,6 +225,14 @@ def test_stand_ins(monkeypatch):
     assert Delegate.alloc().init().calls == 3
     for name in ("Metal", "MetalPerformanceShaders", "Foundation", "Cocoa", "libdispatch", "objc"):
         monkeypatch.delitem(sys.modules, name)
+
+
+def test_log_and_pools(capsys):
+    foundation.NSLog("%d of %@: 100%%", 3, "five")
+    foundation.NSLog("100% or 100%%")
+    assert capsys.readouterr().err == "3 of five: 100%\n100% or 100%\n"
+    pool = foundation.NSAutoreleasePool.alloc().init()
+    pool.drain()
 
 
 def test_protocols_and_selectors(device):

@@ -15,7 +15,7 @@ import pytest
 from metal_programs import Program
 
 import softmetal
-from softmetal.api import host, objc
+from softmetal.api import foundation, host, objc
 from softmetal.api.archive import MTLBinaryArchiveDescriptor
 from softmetal.api.foundation import NSURL
 from softmetal.errors import ValidationError
@@ -125,6 +125,11 @@ def test_autoreleased_objects_live_as_long_as_the_pool(strict, device):
         with objc.autorelease_pool():
             inner = weakref.ref(queue.commandBuffer())
             assert inner() is not None
+        assert inner() is None
+        pool = foundation.NSAutoreleasePool.alloc().init()
+        inner = weakref.ref(queue.commandBuffer())
+        assert inner() is not None
+        pool.drain()
         assert inner() is None
         outer = weakref.ref(queue.commandBuffer())
     assert outer() is None

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import unquote, urlparse
 
+from softmetal.api import host
 from softmetal.api.objects import Allocated, Object
 from softmetal.api.structs import NSMakeRange, NSRange
 
 __all__ = [
     "NSURL",
     "NSArray",
+    "NSAutoreleasePool",
     "NSData",
     "NSDictionary",
     "NSError",
     "NSLocalizedDescriptionKey",
+    "NSLog",
     "NSMakeRange",
     "NSNotFound",
     "NSNumber",
@@ -39,6 +44,29 @@ NSNumber = int
 
 class NSObject(Allocated):
     """The base class of a program's own classes, such as delegates."""
+
+
+class NSAutoreleasePool(Allocated):
+    """A pool that `drain` or `release` ends; see `objc.autorelease_pool`."""
+
+    __slots__ = ("_pool",)
+
+    def __init__(self) -> None:
+        self._pool = ExitStack()
+        if host.played():
+            self._pool.enter_context(host.AutoreleasePool())
+
+    def drain(self) -> None:
+        self._pool.close()
+
+    def release(self) -> None:
+        self.drain()
+
+
+def NSLog(text: str, *values: object) -> None:
+    """Write a line to standard error. `%@` stands for a value."""
+    line = text.replace("%@", "%s")
+    print(line % values if values else line.replace("%%", "%"), file=sys.stderr)
 
 
 class NSError(Object):
