@@ -116,6 +116,11 @@ template <typename T, int N> kernel void scale(device vec<T, 2>* x, constant vec
                                                uint i [[thread_position_in_grid]]) {
   x[i] -= by;
 }
+template <typename T> kernel void scale(device T* x, uint i [[thread_position_in_grid]],
+                                        uint n [[threads_per_grid]]) {
+  x[i] = T(n);
+}
+template [[host_name("one")]] [[kernel]] decltype(scale<float>) scale<float>;
 template [[host_name("plain")]] kernel void scale<float, 3>(device float* x, uint i);
 template [[host_name("by")]] kernel void scale<float, 3>(device float*, constant float&, uint);
 template [[host_name("by2")]] kernel void scale<float, 3>(
@@ -128,6 +133,7 @@ template [[host_name("by2")]] kernel void scale<float, 3>(
     ("name", "more", "want"),
     [
         ("plain", [], [0, 3, 6, 9]),
+        ("one", [], [4, 4, 4, 4]),
         ("by", [np.float32(5)], [3, 8, 13, 18]),
         ("by2", [np.float32([1, 5]).tobytes()], [-1, -4, 1, -2]),
     ],

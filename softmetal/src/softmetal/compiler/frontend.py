@@ -317,18 +317,20 @@ class Pass:
     def _instantiated(
         self, kernels: list[Declaration], named: list[int], opening: int
     ) -> Declaration:
-        """The overload whose parameters an instantiation repeats; `named` is its `name<...>`."""
-        if len(kernels) == 1 or opening < 0:
-            return kernels[0]
-        wanted = self.syntax.types_between(opening)
+        """The overload that an instantiation means: its `name<...>` is `named`, and the parameters
+        that it repeats, if any, begin at `opening`."""
         values = [
             [self.syntax.text(i) for i in range(first, last)]
-            for first, last in self.syntax.split_commas(named[1] + 1, named[-1])
+            for first, last in self.syntax.split_commas(named[0] + 2, named[-1])
         ]
-        counted = [k for k in kernels if len(self.syntax.parameter_types(k)) == len(wanted)]
+        fitting = [k for k in kernels if self.syntax.takes(k, len(values))] or kernels
+        if len(fitting) == 1 or opening < 0:
+            return fitting[0]
+        wanted = self.syntax.types_between(opening)
+        counted = [k for k in fitting if len(self.syntax.parameter_types(k)) == len(wanted)]
         return next(
             (k for k in counted if self.syntax.parameter_types(k, values) == wanted),
-            next(iter(counted), kernels[0]),
+            next(iter(counted), fitting[0]),
         )
 
     def _angle_length(self, plain: list[int]) -> int:

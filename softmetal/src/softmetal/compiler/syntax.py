@@ -311,6 +311,14 @@ class Syntax:
         pieces = self.split_commas(opening + 1, self.partner[opening])
         return [self._parameter_type(first, last, frozenset(), {}) for first, last in pieces]
 
+    def takes(self, template: Declaration, count: int) -> bool:
+        """Whether a template can be given `count` arguments and deduce none."""
+        start, _ = self._template_names(template)
+        pieces = list(self.split_commas(template.start + 2, start - 1))
+        texts = [{self.text(i) for i in range(first, last)} for first, last in pieces]
+        least = sum(not piece & {"=", "..."} for piece in texts)
+        return least <= count and (count <= len(texts) or any("..." in piece for piece in texts))
+
     def _template_parameters(self, start: int, end: int) -> list[str]:
         names = []
         for first, last in self.split_commas(start + 2, end - 1):
