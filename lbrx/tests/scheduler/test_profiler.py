@@ -291,6 +291,23 @@ def test_options_before_and_after_the_script(script, arguments, own):
     assert not (script.parent / "y").exists()
 
 
+def test_a_pipe_that_is_closed_early_does_not_lose_the_files(script):
+    script.write_text("import lbrx\nlbrx.eval(lbrx.ones(4) + 1)\n")
+    end, start = os.pipe()
+    os.close(end)
+    with os.fdopen(start, "w") as pipe:
+        done = subprocess.run(
+            [sys.executable, "-u", "-m", "lbrx", "profile", script.name, "--trace", "x.json"],
+            stdout=pipe,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            cwd=script.parent,
+        )
+    assert (done.returncode, done.stderr) == (141, "")
+    assert json.loads((script.parent / "x.json").read_text())["traceEvents"]
+
+
 def test_an_unknown_chip_is_refused_before_the_script_runs(script):
     done = command(script, "--chip", "M99")
     assert (done.returncode, done.stdout) == (1, "")

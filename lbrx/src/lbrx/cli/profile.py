@@ -45,13 +45,14 @@ def run(options: argparse.Namespace) -> int:
         status = _run_script(path, arguments)
     if status is None:
         return 1
-    print(seen.table())
-    if options.chip:
-        print(seen.model(options.chip).table())
+    # Files first: what reads the tables may close the pipe early.
     if options.trace:
         seen.save_trace(options.trace)
     if options.plot:
         seen.save_plot(options.plot)
+    print(seen.table())
+    if options.chip:
+        print(seen.model(options.chip).table())
     return status
 
 
