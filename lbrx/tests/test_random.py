@@ -185,6 +185,8 @@ def test_choice(place):
     assert abs(chi_square(np.array([(picked == 2).sum(), (picked == 6).sum()]), [0.75, 0.25])) < 5
     assert (picked == 2).sum() + (picked == 6).sum() == 4000
     assert set(lbrx.random.choice(3, 100).tolist()) == {0, 1, 2}
+    assert set(lbrx.random.choice([0.5, 2.5], 100).tolist()) == {0.5, 2.5}
+    assert lbrx.random.choice(np.zeros((4, 2), np.int8), 3).shape == (3, 2)
 
 
 ONES = lbrx.ones((2, 3), device="cpu")
@@ -197,7 +199,7 @@ ONES = lbrx.ones((2, 3), device="cpu")
         (lambda: lbrx.random.randint(0, 300, 2, "int8"), lbrx.DtypeError, "299 does not fit int8"),
         (lambda: lbrx.random.randint(-1, 3, 2, "uint8"), lbrx.DtypeError, "-1 does not fit uint8"),
         (lambda: lbrx.random.randint(0, 3, 2, "float32"), lbrx.DtypeError, "give an integer type"),
-        (lambda: lbrx.random.randint(0, 1.5), TypeError, "as an integer"),
+        (lambda: lbrx.random.randint(0, 1.5), TypeError, "high=1.5 is not an integer: give"),
         (lambda: lbrx.random.permutation(-1), lbrx.ShapeError, "of -1 elements: give 0 or more"),
         (lambda: lbrx.random.categorical(lbrx.ones(3, "int8")), lbrx.DtypeError, "logits are int8"),
         (lambda: lbrx.random.categorical(ONES, shape=3), lbrx.ShapeError, "do not broadcast"),
@@ -209,6 +211,8 @@ ONES = lbrx.ones((2, 3), device="cpu")
             r"p has shape \(1,\): .*\(2,\)",
         ),
         (lambda: lbrx.random.choice(ONES, 1, False, [1, 2]), ValueError, "give one of the two"),
+        (lambda: lbrx.random.choice(2.5, 1), TypeError, "integer"),
+        (lambda: lbrx.random.randint(5, (3,)), TypeError, r"randint\(low, high, shape\)"),
         (lambda: lbrx.random.choice(0, 1), lbrx.ShapeError, "1 of no elements"),
     ],
 )

@@ -189,6 +189,8 @@ def test_programs_are_kept_by_shape_and_value():
     result = compiled(lbrx.tensor([1.0], device="metal"), 2.0)["y"]
     assert (len(traced), result.device, result.dtype) == (3, "metal", lbrx.float32)
     assert (compiled.package(x, 2.0) / "Manifest.json").exists()
+    with pytest.raises(TraceError, match="no program for such arguments: call the function first"):
+        compiled.package(x, 5.0)
 
 
 @pytest.mark.parametrize(
@@ -222,3 +224,10 @@ def test_values_cannot_be_read():
 def test_an_unknown_unit():
     with pytest.raises(DeviceError, match="'tpu' is not a unit: give 'gpu' or 'neural-engine'"):
         lbrx.compile(lambda x: x, unit="tpu")
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_a_constant_beyond_float16_is_infinite():
+    masked = lbrx.compile(lambda x: lbrx.where(x > 0, x, -1e9).softmax(), unit="neural-engine")
+    made = masked(lbrx.tensor([[1.0, -1.0, 1.0]], device="metal"))
+    np.testing.assert_allclose(made.numpy(), [[0.5, 0, 0.5]], atol=1e-3)

@@ -71,8 +71,13 @@ class NeuralEngineFunction:
         return program.run(tensors)
 
     def package(self, *args: Any, **kwargs: Any) -> Path:
-        """The `.mlpackage` of the program for such arguments, which a call has compiled."""
+        """The `.mlpackage` of the program for such arguments, which a call has compiled.
+
+        Raises TraceError if no call had such arguments.
+        """
         key, _ = split_arguments((args, kwargs))
+        if key not in self._programs:
+            raise TraceError("there is no program for such arguments: call the function first")
         return self._programs[key].package
 
 
@@ -194,7 +199,8 @@ class _Emitter:
             return view(base, array.layout)
         values: NDArray[Any] = Tensor(array).numpy()
         if array.dtype.is_float:
-            values = values.astype(np.float16)
+            with np.errstate(over="ignore"):  # -1e9 in masks becomes -inf
+                values = values.astype(np.float16)
         return np.ascontiguousarray(values) if values.ndim else values.reshape(1)
 
     def _base(self, array: Array) -> Any:

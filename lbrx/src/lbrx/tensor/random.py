@@ -13,6 +13,8 @@ import sys
 import threading
 from typing import Any
 
+import numpy as np
+
 from lbrx import dtype as dt
 from lbrx.dtype import DtypeLike
 from lbrx.errors import DtypeError, ShapeError, TraceError
@@ -23,6 +25,7 @@ from lbrx.tensor import placement as devices
 from lbrx.tensor.core import Tensor, call
 from lbrx.tensor.creation import arange, tensor
 from lbrx.tensor.operands import as_scalar
+from lbrx.tensor.tensor_like import TensorLike
 from lbrx.tensor.traced_number import traced_function
 
 _lock = threading.Lock()
@@ -130,6 +133,8 @@ def randint(
 
     Raises ValueError if there are none, and DtypeError if the type cannot hold them.
     """
+    if not hasattr(high, "__index__"):
+        raise TypeError(f"high={high!r} is not an integer: give randint(low, high, shape)")
     limits = {"low": operator.index(low), "high": operator.index(high)}
     return _draw("random_integers", shape, device, INTEGERS, dtype=dtype, **limits)
 
@@ -171,15 +176,22 @@ def categorical(logits: Tensor, axis: int = -1, shape: Sizes | None = None) -> T
     return call("argmax", last - call("log", exponential), axis=-1)
 
 
+def _source(x: int | TensorLike) -> Tensor:
+    """What `choice` draws from."""
+    if isinstance(x, Tensor):
+        return x
+    return tensor(x) if np.ndim(x) else arange(operator.index(x))  # type: ignore[arg-type]
+
+
 def choice(
-    x: int | Tensor, shape: Sizes = (), replace: bool = True, p: Tensor | None = None
+    x: int | TensorLike, shape: Sizes = (), replace: bool = True, p: TensorLike | None = None
 ) -> Tensor:
-    """Slices of a tensor along its first axis, or integers below x, at random.
+    """Slices of a tensor or list along its first axis, or integers below x, at random.
 
     With `p` they have these probabilities, which need not add up to 1. Without replacement none
     is drawn twice, and p cannot be given.
     """
-    source = x if isinstance(x, Tensor) else arange(operator.index(x))
+    source = _source(x)
     count, sizes = len(source), as_shape(shape)
     wanted = math.prod(sizes)
     if not count and wanted:
