@@ -30,10 +30,11 @@ def run(options: argparse.Namespace) -> int:
     print(f"device: {gpu.info.name}")
     start = time.perf_counter()
     if options.calibrate or gpu.info.calibration is None:
+        print("measuring the device's speeds, which takes some seconds", flush=True)
         for title, value in speeds(calibrate(gpu)):
             print(f"{title}: {value}")
         print(f"speeds in {calibration_file.path(gpu.info.measured_as)}")
-    print(f"{'family':<12} {'shape class':<36} {'variant':<18} {'time':>12}")
+    print(f"{'family':<12} {'shape class':<36} {'variant':<18} {'time':>12}", flush=True)
     for rows in choosing:
         for row in rows:
             print(line(row), flush=True)
