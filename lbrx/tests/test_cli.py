@@ -11,6 +11,7 @@ from pkgutil import iter_modules
 
 import pytest
 
+import lbrx
 import lbrx_command
 from lbrx import cli
 
@@ -116,6 +117,28 @@ def test_an_error_is_one_line_whatever_the_path_has(path, shown, capsys, tmp_pat
     assert cli.main(["inspect", path]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(shown)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["convert", "a.npz", ""],
+        ["convert", "a.npz", "", "--force", "--to", "safetensors"],
+        ["merge", "--method", "linear", "a.npz", "a.npz", ""],
+        ["task-vector", "a.npz", "a.npz", "--out", ""],
+        ["extract-lora", "a.npz", "a.npz", "--out", ""],
+        ["apply-lora", "a.npz", "a.npz", ""],
+    ],
+    ids=lambda given: given[0],
+)
+def test_an_empty_target_is_not_the_current_folder(given, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    lbrx.save("a.npz", {"x": lbrx.ones((2, 2))})
+    assert cli.main(given) == 1
+    assert capsys.readouterr().err == (
+        "lbrx: the path to write is empty: give a file or a folder\n"
+    )
+    assert os.listdir() == ["a.npz"]
 
 
 def test_a_path_with_a_line_break_that_exists(capsys, tmp_path, monkeypatch):

@@ -117,6 +117,11 @@ def test_division_by_an_integer_that_the_dtype_cannot_hold(device):
             "None is not a quantization sch",
         ),
         (lambda x: lbrx.load(os.devnull), lbrx.FormatError, "is a device, pipe or socket: give a"),
+        (
+            lambda x: lbrx.save("", {"x": x}, format="safetensors"),
+            lbrx.FormatError,
+            "the path to write is empty: give a file or a folder",
+        ),
         (lambda x: lbrx.load(""), lbrx.FormatError, "the path is empty"),
         (lambda x: lbrx.open_model(""), lbrx.FormatError, "the path is empty"),
     ],

@@ -12,6 +12,7 @@ from lbrx.cli import INTERRUPTED
 from lbrx.convert import ConversionPlan, Result, RunOptions, Settings, make_plan, perform
 from lbrx.convert.pieces import PieceEngine, Progress
 from lbrx.errors import LbrxError
+from lbrx.formats.checks import target_path
 from lbrx.formats.packaged_models import model_path
 from lbrx.formats.writing import writable
 from lbrx.process import peak_memory
@@ -100,7 +101,7 @@ def run(options: argparse.Namespace) -> int:
         max_shard_size=options.max_shard_size,
         imatrix=options.imatrix,
     )
-    plan = make_plan(model_path(options.source), Path(options.target), settings)
+    plan = make_plan(model_path(options.source), target_path(options.target), settings)
     for note in plan.notes:
         print(f"lbrx: {note}", file=sys.stderr)
     run_options = RunOptions(options.resume, options.force, options.durable)

@@ -20,6 +20,7 @@ from lbrx.convert import Result, RunOptions
 from lbrx.convert.output_checks import check_not_replacing, check_space
 from lbrx.convert.pieces import PieceEngine, Progress
 from lbrx.errors import LbrxError
+from lbrx.formats.checks import target_path
 from lbrx.merge import MergeOptions, PreparedMerge, perform_merge, prepare
 from lbrx.merge.methods import METHODS, Method
 from lbrx.merge.parameters import find_method
@@ -128,7 +129,7 @@ def _configuration(options: argparse.Namespace) -> tuple[Path | Mapping[str, Any
         if name.startswith("parameter_") and values is not None
     }
     if options.method is None:
-        return _yaml_file(options, inputs, given), Path(out)
+        return _yaml_file(options, inputs, given), target_path(out)
     if not inputs:
         raise LbrxError(f"{options.method} needs models: give their paths before {out}")
     method = find_method(options.method)
@@ -148,7 +149,7 @@ def _configuration(options: argparse.Namespace) -> tuple[Path | Mapping[str, Any
         "dtype": options.dtype,
         "tokenizer_source": options.tokenizer,
     }
-    return {key: value for key, value in document.items() if value is not None}, Path(out)
+    return {key: value for key, value in document.items() if value is not None}, target_path(out)
 
 
 def _yaml_file(options: argparse.Namespace, inputs: list[str], given: Mapping[str, Any]) -> Path:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from lbrx.cli.convert import add_output_arguments, carry_out
 from lbrx.convert import Result, RunOptions, Settings, make_plan, perform
 from lbrx.convert.pieces import Progress
+from lbrx.formats.checks import target_path
 from lbrx.merge.lora import task_vector
 
 
@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     model = task_vector(options.base, options.tuned, options.dtype)
     settings = Settings(to=options.to, max_shard_size=options.max_shard_size)
-    plan = make_plan(model, Path(options.out), settings)
+    plan = make_plan(model, target_path(options.out), settings)
 
     def write(progress: Progress, verifying: Progress | None) -> Result:
         return perform(

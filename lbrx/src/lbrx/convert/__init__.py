@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from lbrx.convert.compute import compute_on
 from lbrx.convert.conversion_plan import ConversionPlan, Settings, make_plan
 from lbrx.convert.pieces import Checksums, LateFiles, PieceEngine, Progress, RunOptions, run
+from lbrx.formats.checks import target_path
 from lbrx.tensor.notes import Notes
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def convert(
 
         convert("folder", "model.gguf", Settings(quantize="q4_k_m"))
     """
-    plan = make_plan(Path(source), Path(target), settings or Settings())
+    plan = make_plan(Path(source), target_path(target), settings or Settings())
     options = RunOptions(resume, force, durable)
     return perform(plan, options, device=device, progress=progress)
 

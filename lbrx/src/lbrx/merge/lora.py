@@ -21,6 +21,7 @@ from lbrx.convert.forms import FLOATS
 from lbrx.dtype import Dtype
 from lbrx.errors import DtypeError, FormatError, LbrxError
 from lbrx.formats import Format, plain
+from lbrx.formats.checks import target_path
 from lbrx.formats.recipe import ComputedModel, ComputedTensor, Recipe
 from lbrx.merge.adapters import CONFIG, PREFIX, WEIGHTS
 from lbrx.merge.config import parse_model
@@ -197,7 +198,7 @@ def extract_lora(
     wanted = options or LoraOptions()
     if wanted.rank < 1:
         raise LbrxError(f"a rank of {wanted.rank} is too small: give 1 or more")
-    target = Path(out)
+    target = target_path(out)
     if target.exists() and not wanted.force and any((target / n).exists() for n in _names()):
         raise LbrxError(f"{target} has an adapter already: give another name, or --force")
     pair = open_pair(base, tuned)

@@ -6,12 +6,12 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
-from pathlib import Path
 from typing import Any, overload
 
 from lbrx.convert import ConversionPlan, Result, RunOptions, Settings, make_plan, perform
 from lbrx.convert.pieces import PieceEngine, Progress
 from lbrx.errors import FormatError
+from lbrx.formats.checks import target_path
 from lbrx.formats.recipe import ComputedModel
 from lbrx.merge import config as configuration
 from lbrx.merge.observed import observed
@@ -160,7 +160,7 @@ def prepare(
     """Decide everything about a merge that is written to `out`. Only headers are read."""
     wanted = options or MergeOptions()
     documents, text = _documents(config)
-    target = Path(os.fspath(out))
+    target = target_path(out)
     name = target.resolve().stem if target.suffix else target.resolve().name
     plan = plan_documents(
         documents, text, name=name, seed=wanted.seed, exact=_is_exact(wanted.quantize)

@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator, Mapping
 from functools import partial
 from os import PathLike, fspath
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ import numpy as np
 from lbrx import formats
 from lbrx.errors import DtypeError, ShapeError
 from lbrx.formats import ENCODINGS, FileFormat, Format, Outgoing, plain
+from lbrx.formats.checks import target_path
 from lbrx.formats.descriptor import Chunk
 from lbrx.formats.recipe import Recipe
 from lbrx.storage import Array, PackedStorage
@@ -76,7 +76,7 @@ def save(
 
     if not isinstance(tensors, Mapping):
         raise TypeError(f"tensors is {type(tensors).__name__}: give a mapping of names to tensors")
-    target = Path(path)
+    target = target_path(path)
     kind = writing.format_for(target, format)
     outgoing: list[Outgoing] = []
     schemes: dict[str, str] = {}
