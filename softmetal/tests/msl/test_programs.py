@@ -155,9 +155,11 @@ template <typename T> vertex Corner any(uint v [[vertex_id]], device const T* pl
 }
 template [[host_name("any4")]] vertex Corner any<float4>(uint v [[vertex_id]],
                                                          device const float4* places);
+constexpr sampler nearest(filter::nearest, address::repeat);
+static float4 look(texture2d<float> image, sampler how, float2 at) { return image.sample(how, at); }
 fragment float4 paint(Corner in [[stage_in]], texture2d<float> image [[texture(0)]]) {
   constexpr sampler nearby(filter::linear);
-  return image.sample(nearby, in.uv);
+  return look(image, nearby, in.uv) + look(image, nearest, in.uv);
 }
 [[mesh]] void grow(uint i [[thread_index_in_threadgroup]]) { threadgroup int t[4]; t[i] = 1; }
 [[visible]] int twice(int x) { return 2 * x; }
@@ -168,6 +170,12 @@ kernel void k(device int* object, device int* mesh, uint vertex_id [[thread_posi
 """
 
 
+WARNED = [
+    *(("vertex functions", 5), ("vertex functions", 8), ("textures and samplers", 13)),
+    *(("textures and samplers", 14), ("fragment functions", 15), ("mesh functions", 19)),
+]
+
+
 def test_kernels_beside_other_stages() -> None:
     """The kernels of a library that also renders; the warnings name what is left out."""
     made = library(STAGES)
@@ -176,8 +184,17 @@ def test_kernels_beside_other_stages() -> None:
     run(pipeline(made, "k"), [out, given], (3,), (3,))
     np.testing.assert_array_equal(out, [12, 14, 16])
     _, warnings = compiler.check(HEAD + STAGES, CompileOptions(strict=True))
-    for stage, line in [("vertex", 5), ("vertex", 8), ("fragment", 13), ("mesh", 17)]:
-        assert re.search(rf":{line}:\d+: warning: {stage} functions are not supported", warnings)
+    for what, line in WARNED:
+        assert re.search(rf":{line}:\d+: warning: {what} are not supported", warnings)
+
+
+def test_a_kernel_that_reaches_a_texture_is_refused() -> None:
+    source = STAGES + "float4 both(float2 p);\nkernel void t(texture2d<float> x [[texture(0)]]) {}"
+    with pytest.raises(CompileError, match="error: textures are not supported by softmetal"):
+        compiler.check(HEAD + source, CompileOptions())
+    source = STAGES + "constant int n = 3;\nkernel void t(device float* x) { look(n, 1, x[0]); }"
+    with pytest.raises(CompileError, match="error: textures are not supported by softmetal"):
+        compiler.check(HEAD + source, CompileOptions())
 
 
 @pytest.mark.parametrize("strict", [False, True])

@@ -96,6 +96,10 @@ def structure_layout(function: MTLFunction, buffer: int) -> Layout:
         f"{{ using T = {kind}; {body} }}\n"
     )
     measured = _run(function, source, 3 * len(members) + 2)
+    if not measured[0]:
+        raise ExecutionError(
+            "the layout of an argument buffer is not known: this device computes nothing"
+        )
     places: dict[int, Place] = {}
     following = 0
     for n, member in enumerate(members):

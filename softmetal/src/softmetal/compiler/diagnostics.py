@@ -190,7 +190,7 @@ def refusal(error: Refusal, source_map: SourceMap) -> str:
 
 def left_out(why: Refusal, source_map: SourceMap) -> str:
     """A warning about a declaration that the library does without."""
-    text = f"warning: {why.message}, and leaves it out"
+    text = f"warning: {why.message}; this declaration is left out"
     return source_map.render(*source_map.place(why.token.start), text) + "\n"
 
 

@@ -15,7 +15,7 @@ from softmetal.compiler import directives, rules, swizzles
 from softmetal.compiler.indices import index_of, value_of
 from softmetal.compiler.syntax import Declaration, Syntax
 from softmetal.compiler.tokens import Refusal, Token, apply_edits, blank, tokenize
-from softmetal.compiler.unsupported import other_stage, refuse_parameters
+from softmetal.compiler.unsupported import about_textures, other_stage, refuse_parameters
 from softmetal.types import Function, FunctionConstant, Mode, Parameter
 
 ERASED = frozenset({"device", "thread", "threadgroup", "kernel"})
@@ -26,6 +26,7 @@ _FLOAT = re.compile(
     r"|0[xX][\da-fA-F'.]+[pP][+-]?\d+|\d[\d']*(?=[hH]$|[bB][fF]$))(?P<suffix>[hH]|[bB][fF]|[fF])?$"
 )
 _SUFFIXES = {"": "f", "f": "f", "h": "f16"}
+_WORD = re.compile(r"\w+")
 _SCALAR = re.compile(r"bool|u?(char|short|int|long)|unsigned|float|half|bfloat|size_t|u?int\d+_t")
 # Functions that make threads wait for each other: a kernel that reaches one needs fibers.
 _COOPERATION = re.compile(
@@ -95,6 +96,7 @@ class Pass:
             self._constructor_qualifiers(declaration)
         for declaration in self.syntax.declarations:
             self._read(declaration)
+        self._leave_out_textures()
         self._threadgroup_variables()
         self._shared_constants()
         for index in rules.static_locals(self.syntax):
@@ -107,12 +109,23 @@ class Pass:
         text = self.edited([*self.blanked, *self.duplicates], self._cpp)
         return Rewritten(text, self.functions, tuple(self.constants), suspects, self)
 
-    # DEVIATION: functions of other stages than compute are left out of a library that has kernels,
-    # with a warning, and their bodies are not checked. A library of nothing else is refused.
+    # DEVIATION: functions of other stages than compute, and functions of textures and samplers that
+    # no kernel uses, are left out of a library that has kernels, with a warning, and are not
+    # checked. A library of nothing else is refused.
     def _other_stages(self) -> dict[int, Refusal]:
         """Why declarations are left out, by their first tokens."""
         found = ((d.start, other_stage(self.syntax, d)) for d in self.syntax.declarations)
         return {start: refusal for start, refusal in found if refusal is not None}
+
+    def _leave_out_textures(self) -> None:
+        reached = self._reach(w for f in self.functions.values() for w in _WORD.findall(f.entry))
+        for declaration in self.syntax.declarations:
+            if declaration.start in self.left_out or declaration.name in reached:
+                continue
+            refusal = about_textures(self.syntax, declaration)
+            if refusal is not None and not declaration.classes:
+                self.left_out[declaration.start] = refusal
+                self.blanked.append((declaration.start, declaration.end))
 
     # ---- declarations --------------------------------------------------------------------------
 
@@ -353,7 +366,7 @@ class Pass:
 
     def _add_function(self, kernel: Declaration, name: str, entry: str, scope: str = "") -> None:
         parameters = self._parameters(kernel)
-        words = set(re.findall(r"\w+", entry))
+        words = set(_WORD.findall(entry))
         reached = self._reach(words)
         limit = 0
         for attribute in self.syntax.attributes(kernel.start, kernel.body):

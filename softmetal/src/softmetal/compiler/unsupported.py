@@ -17,6 +17,7 @@ _STAGES = {
     "intersection": "intersection functions are",
 }
 _KEYWORDS = frozenset({"vertex", "fragment"})  # the others are attributes only
+_TEXTURE_TYPE = re.compile(r"(texture|depth)(1d|2d|3d|cube|_buffer)(_ms)?(_array)?|sampler")
 # Pattern of a word -> the construct it belongs to.
 _CONSTRUCTS = [
     (r"(texture|depth)(1d|2d|3d|cube|_buffer)?\w*", "textures are"),
@@ -42,6 +43,15 @@ def other_stage(syntax: Syntax, function: Declaration) -> Refusal | None:
         if stage in _STAGES and (keyword or stage in attributes):
             why = f"{_STAGES[stage]} not supported by softmetal: it runs kernels"
             return Refusal(syntax.tokens[index], why)
+    return None
+
+
+def about_textures(syntax: Syntax, declaration: Declaration) -> Refusal | None:
+    """Why a function that takes textures, or a sampler, is left out; None for the others."""
+    for token, following in pairwise(syntax.tokens[declaration.start : declaration.body]):
+        named = following.kind == "word" or following.text == "<"
+        if _TEXTURE_TYPE.fullmatch(token.text) and named:
+            return Refusal(token, "textures and samplers are not supported by softmetal")
     return None
 
 
