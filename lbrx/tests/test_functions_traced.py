@@ -87,6 +87,21 @@ def test_indices_that_are_arguments(name, metal_default, rng):
         np.testing.assert_array_equal(made.numpy(), function(x, i))
 
 
+@pytest.mark.parametrize("reduce", ["set", "add", "max"])
+def test_rows_updated_at_indices_that_are_arguments(reduce, metal_default, rng):
+    def function(x, i, values):
+        return getattr(x.at[i], reduce)(values), getattr(x.at[i[0, 0]], reduce)(1.5)
+
+    compiled = lbrx.compile(function)
+    for places in ([[0, -1], [2, 0]], [[3, 3], [-4, 1]]):
+        arrays = rng.standard_normal((4, 2, 3)), np.array(places), rng.standard_normal((2, 2, 1, 3))
+        given = [lbrx.tensor(a.astype(np.float32) if a.dtype == float else a) for a in arrays]
+        for ours, wanted in zip(compiled(*given), function(*given), strict=True):
+            np.testing.assert_allclose(ours.numpy(), wanted.numpy(), rtol=1e-6)
+    flat = lbrx.compile(lambda x, i: x.at[i].add(1))(lbrx.arange(3), lbrx.tensor([1, 1]))
+    assert flat.tolist() == [0, 3, 2]
+
+
 def test_an_index_argument_beyond_the_axis(metal_default):
     compiled = lbrx.compile(lambda x, i: x[i])
     with pytest.raises(IndexError, match="index 7 is beyond an axis of 3 elements"):

@@ -17,6 +17,7 @@ from lbrx.tensor.core import Tensor, call
 from lbrx.tensor.creation import tensor
 from lbrx.tensor.indexing import Selection, selection
 from lbrx.tensor.operands import as_scalar
+from lbrx.tensor.traced_number import traced_function
 
 _COMBINED = {"add": "add", "multiply": "multiply", "min": "minimum", "max": "maximum"}
 """The elementwise operation of each update but "set"."""
@@ -79,6 +80,8 @@ class Elements:
             # Nothing depends on how many elements the mask selects: it is not evaluated.
             scalar = given.reshape(*[1] * x.ndim)
             return call("where", self.key, _combined(x, scalar, reduce), x)
+        if traced_function() is not None and _are_rows_of(x, self.key):
+            return _rows_updated(x, self.key, given, reduce)
         chosen = selection(x, self.key)
         if chosen.pickers:
             region = x.view(sh.index(x.array.layout, chosen.basic))
@@ -170,6 +173,20 @@ def _places(item: BasicIndex, size: int) -> NDArray[np.int64]:
 
 
 # ---- masks and integer arrays ----
+
+
+def _are_rows_of(x: Tensor, key: Any) -> bool:
+    return isinstance(key, Tensor) and key.dtype.is_integer and x.ndim > 0
+
+
+def _rows_updated(x: Tensor, rows: Tensor, values: Tensor, reduce: str) -> Tensor:
+    """x with rows updated whose indices the device reads: they have no values yet while a function
+    is traced."""
+    size = math.prod(x.shape[1:])
+    given = _fitted(values, (*rows.shape, *x.shape[1:])).reshape(math.prod(rows.shape), size)
+    places = rows.reshape(-1, 1).expand(*given.shape)
+    source = x.reshape(x.shape[0], size)
+    return call("scatter", source, places, given, axis=0, reduce=reduce).reshape(*x.shape)
 
 
 def _picked_update(region: Tensor, chosen: Selection, values: Tensor, reduce: str) -> Tensor:
