@@ -103,6 +103,17 @@ def test_the_command_without_an_interrupt(monkeypatch, capsys):
     assert capsys.readouterr().out.startswith("lbrx ")
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
+@pytest.mark.parametrize("given", [["--help"], ["--version"], ["convert", "--help"], ["devices"]])
+def test_output_that_cannot_be_written(given):
+    # argparse ignores errors of writes, which come at once without a buffer.
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    command = [sys.executable, "-m", "lbrx", *given]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, env=buffered, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (1, "lbrx: [Errno 28] No space left on device\n")
+
+
 @pytest.mark.parametrize(
     ("path", "shown"),
     [

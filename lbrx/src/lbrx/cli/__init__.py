@@ -108,8 +108,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _status(given: Sequence[str]) -> int:
     try:
         _set_up_streams()
-        status = _run(given)
-        sys.stdout.flush()
+        try:
+            status = _run(given)
+        finally:  # also after a help page, where argparse ends the program
+            sys.stdout.flush()
     except LbrxError as problem:
         return _failed(str(problem), given)
     except KeyboardInterrupt:
