@@ -45,7 +45,8 @@ HOST := lbrx/tests/metal/test_metal_buffers.py lbrx/tests/metal/test_metal_queue
 
 # Tests that also run on a device with its own memory.
 DISCRETE := softmetal/tests/api/test_api_commands.py softmetal/tests/api/test_api_memory.py softmetal/tests/api/test_api_icb.py \
-  softmetal/tests/api/test_api_events.py softmetal/tests/api/test_api_mps.py lbrx/tests/metal lbrx/tests/test_tensor.py
+  softmetal/tests/api/test_api_events.py softmetal/tests/api/test_api_mps.py lbrx/tests/metal lbrx/tests/test_tensor.py \
+  lbrx/tests/kernels/test_indexing_kernels.py
 
 # Repeat a run with `make test-full SEED=...`. On Debian the tests for aarch64 need
 # `apt-get install qemu-user-static libc6-arm64-cross`; without them they are skipped.

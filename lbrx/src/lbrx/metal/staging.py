@@ -47,7 +47,7 @@ class Staging:
         The copy joins the command buffer of that work as long as it is open, so that there is one
         wait, and one error of both. Otherwise the work must have ended well before it is copied.
         """
-        if not self._queue.is_writing(source.block):
+        if source.size == 0 or not self._queue.is_writing(source.block):
             source.wait()
         result = np.empty(source.size, np.uint8)
         waiting: deque[tuple[int, Buffer, int]] = deque()
