@@ -102,6 +102,12 @@ def test_rows_updated_at_indices_that_are_arguments(reduce, metal_default, rng):
     assert flat.tolist() == [0, 3, 2]
 
 
+def test_constant_indices(metal_default):
+    for constant in ([2, 0], np.array([2, 0]), np.array([True, False, True]), np.int64(1), 1):
+        made = lbrx.compile(lambda x, constant=constant: x[constant])(lbrx.arange(3.0))
+        assert made.tolist() == np.arange(3.0)[constant].tolist()
+
+
 def test_an_index_argument_beyond_the_axis(metal_default):
     compiled = lbrx.compile(lambda x, i: x[i])
     with pytest.raises(IndexError, match="index 7 is beyond an axis of 3 elements"):

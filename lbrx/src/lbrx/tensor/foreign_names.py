@@ -128,11 +128,10 @@ TENSOR_NAMES = {
 }
 """Methods and attributes of arrays and tensors: what to write instead."""
 
-
-def tensor_hint(name: str) -> str:
-    """The end of the error for an attribute that tensors do not have; empty if nothing is known."""
-    if name in TENSOR_NAMES:
-        return f": {TENSOR_NAMES[name]}"
-    if name.endswith("_") and not name.startswith("_"):
-        return f": tensors are values, use x = x.{name.rstrip('_')}(...) or x.at[...].set(...)"
-    return ""
+_IN_PLACE = (
+    *("add_", "clamp_", "copy_", "div_", "exp_", "fill_", "index_add_", "masked_fill_", "mul_"),
+    *("neg_", "normal_", "pow_", "relu_", "scatter_", "sqrt_", "sub_", "uniform_", "zero_"),
+)
+TENSOR_NAMES |= dict.fromkeys(
+    _IN_PLACE, "tensors are values: use x = ... or x = x.at[...].set(...)"
+)

@@ -79,7 +79,7 @@ def _taken(tensor: Tensor, key: Any) -> Tensor | None:
     """tensor[key] where one item is a tensor of integers and the others are slices, None or `...`:
     the device reads the indices, which have no values yet while a function is traced."""
     items = list(key) if isinstance(key, tuple) else [key]
-    places = [i for i, item in enumerate(items) if hasattr(item, "__array_namespace__")]
+    places = [i for i, item in enumerate(items) if isinstance(item, type(tensor))]
     others = [item for i, item in enumerate(items) if i not in places]
     plain = all(item is None or item is Ellipsis or isinstance(item, slice) for item in others)
     if len(places) != 1 or not plain or not items[places[0]].dtype.is_integer:

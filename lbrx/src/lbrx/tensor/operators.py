@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Never
 
 import numpy as np
+
+from lbrx.tensor.foreign_names import TENSOR_NAMES
 
 if TYPE_CHECKING:
     from lbrx.tensor.core import Tensor
@@ -40,6 +42,19 @@ _UFUNCS = {
 """What numpy calls for the operators of its arrays, and the operation that is the same."""
 
 
+class _NameElsewhere:
+    """An attribute of other libraries' tensors: reading it raises AttributeError with what to write
+    instead. A `__getattr__` would make every attribute of tensors slower."""
+
+    def __init__(self, name: str, remedy: str) -> None:
+        self._name = name
+        self._remedy = remedy
+
+    def __get__(self, tensor: object, kind: type) -> Never:
+        text = f"'Tensor' object has no attribute {self._name!r}: {self._remedy}"
+        raise AttributeError(text, name=self._name, obj=kind if tensor is None else tensor)
+
+
 class Operators:
     """The operators of Tensor. Operands may be tensors, arrays, lists and numbers; they broadcast.
 
@@ -59,14 +74,9 @@ class Operators:
         @property
         def _tensor(self) -> Tensor: ...
 
-    else:  # a type checker would let any name pass
-
-        def __getattr__(self, name: str) -> Any:
-            """Raises AttributeError: what other libraries name so has another name here."""
-            from lbrx.tensor.foreign_names import tensor_hint
-
-            text = f"'Tensor' object has no attribute {name!r}{tensor_hint(name)}"
-            raise AttributeError(text, name=name, obj=self)
+    def __dir__(self) -> list[str]:
+        """The names of attributes, without those that other libraries have."""
+        return [name for name in super().__dir__() if name not in TENSOR_NAMES]
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
         """`array + tensor` is a tensor, and `array += tensor` changes the array, as `out` does.
@@ -201,3 +211,7 @@ class Operators:
 
     def __ge__(self, other: Any) -> Tensor:
         return self._call("greater_equal", self, other)
+
+
+for _name, _remedy in TENSOR_NAMES.items():
+    setattr(Operators, _name, _NameElsewhere(_name, _remedy))
