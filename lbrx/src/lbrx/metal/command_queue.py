@@ -148,8 +148,8 @@ class CommandQueue:
     def copy(self, source: Buffer, target: Buffer) -> int:
         """Copy a buffer to one of the same size by a blit, at once even if this thread records;
         returns the ticket."""
-        blit = Encoded("copy", (source, target), copy_bytes, kernels={}, written_at=_SECOND)
-        return self._run_encoded(blit)
+        with UNINTERRUPTED, self.encoding():
+            return self.encode_foreign(_COPY, (source, target))
 
     def _work(self) -> Work | None:
         return current_work() if self.observer is not None or recorder() is not None else None
@@ -166,7 +166,8 @@ class CommandQueue:
         if told is not None:
             told.ran(command)
         if isinstance(command, Encoded):
-            return self._run_encoded(command)
+            with UNINTERRUPTED, self.encoding():
+                return self.encode_foreign(command, command.buffers)
         if 0 in command.grid:
             return self._last
         with UNINTERRUPTED, self.encoding():
@@ -218,18 +219,19 @@ class CommandQueue:
         self._dispatches[command.label] += 1
         return self._counted(submission, command, pipeline.name)
 
-    def _run_encoded(self, command: Encoded) -> int:
-        with UNINTERRUPTED, self.encoding():
-            submission = self._begin(command.name)
-            accesses = command.accesses
-            if self._failed:
-                self._refuse_failed(accesses)
-            self._end_encoder()
-            command.encode(submission.commands, command.buffers)
-            self._use(submission, accesses)
-            submission.hosts.append(command.encode)  # not the buffers, which may be reused
-            self._dispatches.update(command.counts)
-            return self._counted(submission, command, command.name)
+    def encode_foreign(self, command: Encoded, buffers: Sequence[Buffer]) -> int:
+        """Encode a command with these buffers in place of its own, within `encoding`; returns the
+        ticket."""
+        submission = self._begin(command.name)
+        accesses = command.accesses_to(buffers)
+        if self._failed:
+            self._refuse_failed(accesses)
+        self._end_encoder()
+        command.encode(submission.commands, buffers)
+        self._use(submission, accesses)
+        submission.hosts.append(command.encode)  # not the buffers, which may be reused
+        self._dispatches.update(command.counts)
+        return self._counted(submission, command, command.name)
 
     @property
     def observed(self) -> bool:
@@ -463,9 +465,6 @@ class _Encoding:
             raise error_of(problem, f"{name}: {problem}") from problem
 
 
-_SECOND = frozenset({1})
-
-
 def copy_bytes(commands: Any, buffers: Sequence[Buffer]) -> None:
     """Encode a copy of the first buffer to the second, for `CommandQueue.encode`."""
     source, target = buffers
@@ -474,6 +473,9 @@ def copy_bytes(commands: Any, buffers: Sequence[Buffer]) -> None:
         source.handle, source.offset, target.handle, target.offset, source.size
     )
     encoder.endEncoding()
+
+
+_COPY = Encoded("copy", (), copy_bytes, kernels={}, written_at=frozenset({1}))
 
 
 def _no_private_memory(buffer: Buffer) -> Any:

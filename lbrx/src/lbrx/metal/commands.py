@@ -185,16 +185,15 @@ class Encoded:
         """How often each `kernel:variant` is run."""
         return {self.label: 1} if self.kernels is None else self.kernels
 
-    @property
-    def accesses(self) -> list[Access]:
-        """Its buffers."""
+    def accesses_to(self, buffers: Sequence[Buffer]) -> list[Access]:
+        """What it does with buffers in place of its own."""
         places = self.written_at
-        return [(i, x, places is None or i in places) for i, x in enumerate(self.buffers)]
+        return [(i, x, places is None or i in places) for i, x in enumerate(buffers)]
 
     @property
     def written(self) -> list[Buffer]:
         """The buffers that the command writes."""
-        return [buffer for _, buffer, written in self.accesses if written]
+        return [buffer for _, buffer, written in self.accesses_to(self.buffers) if written]
 
 
 Command = Dispatch | Encoded

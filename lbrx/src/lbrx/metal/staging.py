@@ -54,14 +54,15 @@ class Staging:
         with self._lock:
             for start, size in _parts(source.size):
                 piece = self._piece(size)
-                ticket = self._queue.copy(source.slice(start, size), piece)
+                part = source if size == source.size else source.slice(start, size)
+                ticket = self._queue.copy(part, piece)
                 if start + size < source.size:
                     self._queue.commit()
                 waiting.append((start, piece, ticket))
                 if len(waiting) == _IN_FLIGHT:
                     self._take(*waiting.popleft(), result)
-            for part in waiting:
-                self._take(*part, result)
+            for each in waiting:
+                self._take(*each, result)
         return result
 
     def _take(self, start: int, piece: Buffer, ticket: int, result: NumpyArray) -> None:

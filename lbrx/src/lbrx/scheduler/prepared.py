@@ -55,14 +55,14 @@ class Part:
     slot: int
     offset: int
     size: int
+    whole: bool
+    """Whether it is all of the buffer."""
 
-    def of(self, frame: Frame) -> Buffer:
+    def of(self, slots: Sequence[Buffer | None]) -> Buffer:
         """The range in the buffer that the slot holds now."""
-        buffer = frame.slots[self.slot]
+        buffer = slots[self.slot]
         assert buffer is not None, f"slot {self.slot} is used after it was emptied"
-        if self.offset == 0 and self.size == buffer.size:
-            return buffer
-        return buffer.slice(self.offset, self.size)
+        return buffer if self.whole else buffer.slice(self.offset, self.size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +97,8 @@ class Launch:
 
     def run(self, frame: Frame) -> None:
         """Do it for one graph."""
-        accesses, slots = [], frame.slots
-        for index, part, writes in self.places:
-            buffer = slots[part.slot]
-            if buffer is None or part.offset or part.size != buffer.size:
-                buffer = part.of(frame)
-            accesses.append((index, buffer, writes))
+        slots = frame.slots
+        accesses = [(index, part.of(slots), writes) for index, part, writes in self.places]
         values: Sequence[tuple[int, bytes | None]] = self.values
         if self.numbers:
             numbers = frame.numbers
@@ -124,8 +120,8 @@ class ForeignLaunch:
 
     def run(self, frame: Frame) -> None:
         """Do it for one graph."""
-        buffers = tuple(part.of(frame) for part in self.parts)
-        frame.gpu.queue.run(replace(self.command, buffers=buffers))
+        buffers = [part.of(frame.slots) for part in self.parts]
+        frame.gpu.queue.encode_foreign(self.command, buffers)
 
     @property
     def uses(self) -> Iterable[int]:
@@ -237,7 +233,7 @@ class Preparation:
         for i, leaf in enumerate(leaves):
             buffer = storage_buffer(leaf)
             held = self._ranges.setdefault(id(buffer.block), [])
-            held.append(Part(i, buffer.offset, buffer.size))
+            held.append(Part(i, buffer.offset, buffer.size, True))
         self._refused = False
 
     def _opened(self, array: Array | None) -> Array | None:
@@ -248,7 +244,7 @@ class Preparation:
 
     def allocated(self, buffer: Buffer, label: str) -> None:
         """A buffer was taken from the pool: from here on its block is this slot's."""
-        self._ranges[id(buffer.block)] = [Part(self._slots, buffer.offset, buffer.size)]
+        self._ranges[id(buffer.block)] = [Part(self._slots, buffer.offset, buffer.size, True)]
         self._actions.append(Allocation(self._slots, buffer.size, label))
         self._slots += 1
 
@@ -300,14 +296,14 @@ class Preparation:
         overlap need not do so the next time, and other memory is not known to stay the same."""
         end = buffer.offset + buffer.size
         found = [
-            Part(held.slot, buffer.offset - held.offset, buffer.size)
+            Part(held.slot, buffer.offset - held.offset, buffer.size, buffer.size == held.size)
             for held in self._ranges.get(id(buffer.block), ())
             if held.offset <= buffer.offset and end <= held.offset + held.size
         ]
         if len(found) == 1:
             return found[0]
         self.refuse()
-        return Part(0, 0, 0)
+        return Part(0, 0, 0, False)
 
 
 def _with_releases(actions: Sequence[Action]) -> list[Action]:
