@@ -139,19 +139,15 @@ class Settlement:
 
     def run(self, frame: Frame) -> None:
         """Do it for one graph."""
-        node = frame.nodes[self.node]
-        assert node is not None
-        storages = {}
+        storages: dict[int, Storage] = {}
         for index, result in self.results:
             if isinstance(result, int):
-                storage = frame.leaves[result]
+                storages[index] = frame.leaves[result]
             else:
                 buffer = frame.slots[result.slot]
                 assert buffer is not None
-                storage = MetalStorage(buffer, result.offset, result.size)
-            assert storage is not None
-            storages[index] = storage
-        settle(node, storages, self.whole)
+                storages[index] = MetalStorage(buffer, result.offset, result.size)
+        settle(frame.nodes[self.node], storages, self.whole)
 
     @property
     def uses(self) -> Iterable[int]:

@@ -63,7 +63,7 @@ class Array:
 
     def _over(self, data: Bytes) -> NDArray[Any]:
         layout, dtype = self.layout, self.dtype.numpy
-        if not layout.size:
+        if 0 in layout.shape:
             return np.ndarray(layout.shape, dtype, data)
         size = dtype.itemsize
         strides = [stride * size for stride in layout.strides]
