@@ -360,6 +360,21 @@ def test_operations_that_are_not_computed_leave_nothing_behind():
     assert len(graph._nodes) == before
 
 
+def test_operations_leave_no_cycles_of_references():
+    """They would keep objects until the next garbage collection, which every operation would pay."""
+    x = tensor(4, 4)
+    for _ in range(TIMES):
+        (x + x).numpy()
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(10):
+            (x + x).numpy()
+        assert gc.collect() < 10
+    finally:
+        gc.enable()
+
+
 def test_the_number_of_signatures_is_bounded(monkeypatch):
     monkeypatch.setattr(lbrx.shape, "KNOWN", 2)
     for n in range(1, 8):

@@ -25,14 +25,15 @@ class Outcome:
         self.reported = False  # whether a wait has raised the error
         self.findings: list[Exception] = []  # of checks, not raised yet; the results are right
         self.sources: set[Outcome] = set()  # of work that computes operands, and has not ended
-        self._cause = self
+        # Failed work because of which this failed, too; itself would be a cycle of references.
+        self._cause: Outcome | None = None
 
     def end(self, error: DeviceError | None, findings: list[Exception]) -> None:
         """Note how the work ended. Work on operands that failed has failed for the same reason,
         also where it has an error of its own: after a fault a GPU refuses everything."""
         for source in self.sources:
             if source.error is not None:
-                self._cause, error = source._cause, source.error
+                self._cause, error = source._cause or source, source.error
                 self.reported = True  # the thread that encoded the cause is told, not this one
                 break
         self.error, self.findings, self.ended = error, findings, True
@@ -51,7 +52,9 @@ class Outcome:
     def check(self) -> None:
         """Raise the error, every time, or what a check found, once."""
         if self.error is not None:
-            self.reported = self._cause.reported = True
+            self.reported = True
+            if self._cause is not None:
+                self._cause.reported = True
             raise DeviceError(*self.error.args)
         if self.findings:
             raise self.findings.pop(0)
