@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
 from lbrx.dtype import Dtype
 from lbrx.kernels import elementwise
@@ -19,14 +18,14 @@ from lbrx.kernels.quantized_matmul import (
     simd_cost,
     stored_weights,
 )
+from lbrx.kernels.quantized_row import WEIGHTS, Prologue, Rows, RowTurns
 from lbrx.kernels.registry import Call
-from lbrx.metal import Buffer, Context, DeviceInfo
+from lbrx.metal import Context, DeviceInfo
 from lbrx.metal.commands import chosen
 from lbrx.ops import Spec
 from lbrx.storage import Array
 
 # Constants of quant_lines.h.
-WEIGHTS = 3  # in one launch
 MOST_SIMDGROUPS = 16  # of a threadgroup; their registers are all that a multiprocessor has
 UNIT = 32  # values
 LANES = 32
@@ -37,6 +36,7 @@ PART = 76  # bytes of threadgroup memory for a unit of x
 SUMS = 2048  # bytes of threadgroup memory for sums
 EARLY = 0.5  # of the GPU's cache: weights of so many bytes are fetched before the kernel begins
 
+NO_TURNS = dict.fromkeys(range(14, 18), False)  # constants of kernels that rotate nothing
 SPARE = 4  # at most one unit in so many may be added to complete steps
 SOME_CORES = 32  # of GPUs that do not say how many they have
 
@@ -106,50 +106,6 @@ def divided(info: DeviceInfo, batches: int, units: int) -> Plan:
     return Plan(groups, simdgroups, split, -(-units // (LANES * split)), turns)
 
 
-@dataclass(frozen=True)
-class Prologue:
-    """What a product's x is computed from within its kernel: x is then not stored."""
-
-    x: Array
-    added: Array | None = None
-    """Added to x; the sum is a result of the kernel."""
-    weight: Array | None = None
-    """Of an RMS norm of x."""
-    eps: float = 0.0
-    gated: Array | None = None
-    """What silu(x) is multiplied by."""
-
-    def arguments(self, total: Array | None) -> list[Buffer | bytes | None]:
-        """Those after the `Lines` record."""
-        eps = struct.pack("f", self.eps)
-        return [
-            None if self.added is None else buffer_of(self.added),
-            None if total is None else buffer_of(total),
-            *((None, None) if self.weight is None else (buffer_of(self.weight), eps)),
-            None if self.gated is None else buffer_of(self.gated),
-        ]
-
-    @property
-    def constants(self) -> dict[int, bool]:
-        """The kernel's function constants."""
-        operands = (self.added, self.weight, self.gated)
-        return {9 + i: operand is not None for i, operand in enumerate(operands)}
-
-    @property
-    def arrays(self) -> list[Array]:
-        """The operands that there are."""
-        every = (self.x, self.added, self.weight, self.gated)
-        return [array for array in every if array is not None]
-
-    def changed(self, change: Callable[[Array], Array]) -> Prologue:
-        """The same with other operands."""
-        added, weight, gated = (
-            None if array is None else change(array)
-            for array in (self.added, self.weight, self.gated)
-        )
-        return Prologue(change(self.x), added, weight, self.eps, gated)
-
-
 def _can(info: DeviceInfo, problem: QuantizedProduct) -> bool:
     form = LINES.get(problem.scheme.codec or "")
     if form is None or problem.m != 1 or problem.k % form.multiple:
@@ -183,7 +139,9 @@ def lines(
             alike.setdefault(weight.scale_type, []).append((weight, result))
     for pairs in alike.values():
         for at in range(0, len(pairs), WEIGHTS):
-            _dispatch(gpu, problem, form, before, None, Rows(pairs[at : at + WEIGHTS]))
+            some = pairs[at : at + WEIGHTS]
+            sizes = [result.layout.shape[-1] for _, result in some]
+            _dispatch(gpu, problem, form, before, None, Rows(some, sizes))
 
 
 def is_chosen(info: DeviceInfo, problem: QuantizedProduct, weights: int) -> bool:
@@ -191,13 +149,22 @@ def is_chosen(info: DeviceInfo, problem: QuantizedProduct, weights: int) -> bool
     return weights <= WEIGHTS and problem.m == 1 and family.choose(info, problem).name == "lines"
 
 
+def turns_rows(problem: QuantizedProduct, sizes: Sequence[int], features: int) -> bool:
+    """Whether the kernel can rotate and write heads, whose pairs of features batches divide."""
+    form = LINES.get(problem.scheme.codec or "")
+    if form is None or any(size % features for size in sizes):
+        return False
+    return features % form.rows == 0
+
+
 def fused(
-    call: Call, prologue: Prologue, gate: Spec | None = None
+    call: Call, prologue: Prologue, gate: Spec | None = None, turns: RowTurns | None = None
 ) -> tuple[tuple[Array, ...], Array | None] | None:
     """A product whose x is computed in its kernel, and the sum of x and what is added to it.
 
-    With a `gate`, the spec of a result, the results of two matrices become one by SwiGLU. None if
-    the operands are not where the kernel can read them.
+    With a `gate`, the spec of a result, the results of two matrices become one by SwiGLU. With
+    `turns` they are rotated and written to caches. None if the operands are not where the kernel
+    can read them.
     """
     gpu, problem = call.gpu, problem_of(call)
     form = LINES[problem.scheme.codec or ""]
@@ -209,43 +176,19 @@ def fused(
         or any(buffer_of(array).offset % X_ALIGNMENT for array in before.arrays)
     ):
         return None
-    results = tuple(empty(gpu, spec) for spec in (call.outputs if gate is None else (gate,)))
-    sizes = Spec(before.x.layout.shape, problem.dtype)
-    total = None if before.added is None else empty(gpu, sizes)
+    sizes = [spec.shape[-1] for spec in call.outputs]
+    if turns is not None:
+        results = tuple(turns.results(gpu))
+    else:
+        results = tuple(empty(gpu, spec) for spec in (call.outputs if gate is None else (gate,)))
+    total = None
+    if before.added is not None:
+        total = empty(gpu, Spec(before.x.layout.shape, problem.dtype))
+    each = results if gate is None else results * 2
+    rows = Rows(list(zip(weights, each, strict=True)), sizes, gate is not None, turns)
     with chosen(lambda: "takes what is computed before or after it"):
-        _dispatch(gpu, problem, form, before, total, Rows.of(weights, results))
+        _dispatch(gpu, problem, form, before, total, rows)
     return results, total
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Matrices of one launch and what is written of them: a result each, or one for both."""
-
-    pairs: Sequence[tuple[Stored, Array]]
-    paired: bool = False
-
-    @classmethod
-    def of(cls, weights: Sequence[Stored], results: Sequence[Array]) -> Rows:
-        """As many results as weights, or one result of two weights."""
-        paired = len(results) < len(weights)
-        return cls(list(zip(weights, [*results] * (1 + paired), strict=True)), paired)
-
-    @property
-    def counts(self) -> list[int]:
-        """Rows of the matrices that are counted one after the other: of a pair those of one."""
-        rows = [result.layout.shape[-1] for _, result in self.pairs]
-        return rows[:1] if self.paired else rows
-
-    def batches(self, rows: int) -> list[int]:
-        """For each of them the batches up to its end; a batch has so many rows."""
-        own = rows // 2 if self.paired else rows
-        return [*accumulate(-(-count // own) for count in self.counts)]
-
-    @property
-    def arguments(self) -> list[Buffer | bytes | None]:
-        """Buffers of `WEIGHTS` matrices and results; those that are missing repeat the first."""
-        filled = [*self.pairs, *[self.pairs[0]] * (WEIGHTS - len(self.pairs))]
-        return [each for w, result in filled for each in (*w.arguments[:3], buffer_of(result))]
 
 
 def comes_early(info: DeviceInfo, nbytes: float) -> bool:
@@ -264,8 +207,7 @@ def _dispatch(
     ends, counts = rows.batches(form.rows), rows.counts
     plan = divided(gpu.info, ends[-1], problem.k // UNIT)
     before = [*ends, ends[-1]][: WEIGHTS - 1]
-    nbytes = sum(counts) * (1 + rows.paired) * problem.k * problem.scheme.bits_per_weight / 8
-    early = comes_early(gpu.info, nbytes)
+    early = comes_early(gpu.info, rows.nbytes(problem.k))
     shift = plan.split.bit_length() - 1
     padded = [*counts, 0, 0][:WEIGHTS]
     numbers = (problem.k, *padded, *before, ends[-1], shift, plan.steps, early)
@@ -277,13 +219,20 @@ def _dispatch(
         8: plan.words,
         12: rows.paired,
         13: early,
+        **(NO_TURNS if rows.turns is None else rows.turns.constants),
         **prologue.constants,
     }
     record = struct.pack("10I", *numbers)
     weight = rows.pairs[0][0]
     gpu.queue.dispatch(
         pipeline(gpu, "quant_lines", "quantized_matmul_lines", weight, problem.dtype, constants),
-        [*rows.arguments, buffer_of(prologue.x), record, *prologue.arguments(total)],
+        [
+            *rows.arguments,
+            buffer_of(prologue.x),
+            record,
+            *prologue.arguments(total),
+            *([] if rows.turns is None else rows.turns.arguments(gpu)),
+        ],
         (plan.groups * plan.threads, 1, 1),
         (plan.threads, 1, 1),
         threadgroup_memory=(plan.memory,),

@@ -19,8 +19,9 @@ from lbrx.kernels import (
 )
 from lbrx.kernels.arrays import reshaped
 from lbrx.kernels.finishing import FINISHERS, Finish
+from lbrx.kernels.quantized_row import Prologue, RowTurns
 from lbrx.kernels.registry import Call, Runner, under
-from lbrx.kernels.rope_write import RowPart
+from lbrx.kernels.rope_write import RowPart, RowRotation
 from lbrx.metal import Context, context
 from lbrx.metal.commands import Work, recorder, working
 from lbrx.metal.library import lists_pipelines
@@ -100,7 +101,8 @@ def _settle(node: Node, results: Mapping[int, Array], whole: bool = True) -> Non
 
 def _shares(kernel: KernelPlan, results: tuple[Array, ...]) -> list[tuple[Array, ...]]:
     """The results of each stored node; an operation that is not fused may have several."""
-    several = kernel.is_fused and kernel.prologue is None and kernel.gated is None
+    alone = kernel.prologue is None and kernel.gated is None
+    several = kernel.is_fused and (alone or bool(kernel.writes))
     return [(result,) for result in results] if several else [results]
 
 
@@ -143,20 +145,26 @@ def _product(gpu: Context, kernel: KernelPlan) -> tuple[Array, ...]:
     call = Call(gpu, node.op, (node.inputs[0], *inputs), node.attributes, node.outputs)
     x = node.inputs[0]
     assert x is not None
-    given = quantized_lines.Prologue(x) if before is None else prologue_of(before)
-    gate = None if gated is None else kernel.root.outputs[0]
-    made = quantized_lines.fused(call, given.changed(_real), gate)
+    given = Prologue(x) if before is None else prologue_of(before)
+    turns, gate = None, None
+    if kernel.writes:
+        turns = _turns(kernel.writes)
+    elif gated is not None:
+        gate = kernel.root.outputs[0]
+    made = quantized_lines.fused(call, given.changed(_real), gate, turns)
     if made is None:
         if before is not None:
             _settle(before, dict(enumerate(_alone(gpu, before))))
         if gated is not None:
             _settle(gated, dict(enumerate(_alone(gpu, gated))))
-        return _alone(gpu, kernel.root)
+        return _written(gpu, kernel.writes) if kernel.writes else _alone(gpu, kernel.root)
     results, total = made
     if total is not None:
         assert before is not None
         total = reshaped(total, *before.outputs[SUM].shape)
         _settle(before, {SUM: total}, whole=False)
+    if turns is not None:
+        results = tuple(results[_index(each.x)] for each in kernel.writes)
     return results
 
 
@@ -171,15 +179,32 @@ def _finished(gpu: Context, kernel: KernelPlan, source: Node) -> tuple[Array, ..
     return FINISHERS[source.op.name].run(call, Finish(replace(what, inputs=inputs), place))
 
 
+def _index(x: Array) -> int:
+    """Which result of its node an array is."""
+    assert isinstance(x.storage, Pending)
+    return x.storage.index
+
+
+def _turns(writes: Sequence[RowsNode]) -> RowTurns:
+    """What is done with the results of a product, in their order."""
+    ordered = sorted(writes, key=lambda each: _index(each.x))
+    parts = [RowPart(each.x, each.node.outputs[0], each.cache, each.pairs) for each in ordered]
+    return RowTurns(parts, _real(writes[0].positions), _rotation(writes))
+
+
+def _rotation(writes: Sequence[RowsNode]) -> RowRotation | None:
+    rotation = rotation_of(writes)
+    if rotation is not None and rotation.factors is not None:
+        return replace(rotation, factors=_real(rotation.factors))
+    return rotation
+
+
 def _written(gpu: Context, writes: Sequence[RowsNode]) -> tuple[Array, ...]:
     """Rows that are rotated or written to caches, in one kernel."""
     parts = [
         RowPart(_real(each.x), each.node.outputs[0], each.cache, each.pairs) for each in writes
     ]
-    rotation = rotation_of(writes)
-    if rotation is not None and rotation.factors is not None:
-        rotation = replace(rotation, factors=_real(rotation.factors))
-    return rope_write.compute(gpu, parts, _real(writes[0].positions), rotation)
+    return rope_write.compute(gpu, parts, _real(writes[0].positions), _rotation(writes))
 
 
 def _runner(op: Op) -> Runner:

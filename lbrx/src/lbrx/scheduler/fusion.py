@@ -73,7 +73,7 @@ class KernelPlan:
     prologue: Node | None = None
     """The operation before a product that its kernel computes, if any."""
     gated: Node | None = None
-    """The product of two matrices whose results the root makes one of, in the same kernel."""
+    """The product whose results the kernel takes: all of them, for its root or for `writes`."""
     reads: Reads = field(default_factory=dict)
     cost: int = 0
     """The sum of the costs of the nodes inside."""

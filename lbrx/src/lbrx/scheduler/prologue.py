@@ -2,7 +2,8 @@
 
 An RMS norm, also of a sum, and SwiGLU, which only the product reads, are computed as its kernel
 reads its row. The sum is stored as well. SwiGLU of two products with the same row is computed by
-their kernel as it writes them. Values are rounded as they would be in memory.
+their kernel as it writes them, and so are RoPE and writes to a cache of a token's queries, keys and
+values. Values are rounded as they would be in memory.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ from lbrx import env
 from lbrx import shape as sh
 from lbrx.dtype import Dtype
 from lbrx.kernels import quantized_lines
-from lbrx.kernels.quantized_lines import Prologue
 from lbrx.kernels.quantized_matmul import QuantizedProduct
+from lbrx.kernels.quantized_row import Prologue
 from lbrx.metal import DeviceInfo
 from lbrx.quant import find
 from lbrx.scheduler.fusion import KernelPlan
 from lbrx.scheduler.graph import Node, Pending, node_of
+from lbrx.scheduler.row_writes import RowsNode
 from lbrx.storage import Array
 
 PRODUCT = "quantized_matmul"
@@ -46,7 +48,7 @@ def with_products(
     )
     result: list[KernelPlan] = []
     for kernel in kernels:
-        inside = _gated(kernel, info)
+        inside = _turned(kernel, info) if kernel.writes else _gated(kernel, info)
         if inside is not None and _absorbs(result, inside, wanted, readers):
             views = {**kernel.views, inside: [sh.contiguous(inside.outputs[0].shape)]}
             kernel = replace(kernel, views=views, gated=inside)
@@ -110,15 +112,50 @@ def _gated(kernel: KernelPlan, info: DeviceInfo) -> Node | None:
     return product if _is_one_launch(product, info) else None
 
 
-def _is_one_launch(product: Node, info: DeviceInfo) -> bool:
-    """Whether one launch of a kernel that takes other operations computes a product."""
+def _turned(kernel: KernelPlan, info: DeviceInfo) -> Node | None:
+    """The product of whose results, for one token, a kernel rotates or writes all."""
+    found = [_result(part.x) for part in kernel.writes]
+    product = found[0][0] if found[0] is not None else None
+    if product is None or product.op.name != PRODUCT:
+        return None
+    results = sorted(each[1] for each in found if each is not None and each[0] is product)
+    if results != [*range(len(product.outputs))] or not _is_one_launch(product, info):
+        return None
+    features = {part.x.layout.shape[-1] for part in kernel.writes}
+    sizes = [spec.shape[-1] for spec in product.outputs]
+    taken = len(features) == 1 and all(_is_token(part, product) for part in kernel.writes)
+    if not taken or not quantized_lines.turns_rows(_problem(product), sizes, *features):
+        return None
+    return product
+
+
+def _is_token(part: RowsNode, product: Node) -> bool:
+    """Whether a part has all heads of a token, in order, and rotates all features or none."""
+    layout = part.x.layout
+    found = _result(part.x)
+    whole = layout.is_contiguous and layout.offset == 0
+    return (
+        whole
+        and found is not None
+        and layout.size == math.prod(product.outputs[found[1]].shape)
+        and part.pairs in (0, layout.shape[-1] // 2)
+        and part.positions.layout.size == 1
+        and part.node.policy == product.policy
+    )
+
+
+def _problem(product: Node) -> QuantizedProduct:
     x, spec = product.inputs[0], product.outputs[0]
     assert x is not None
     rows, columns = math.prod(spec.shape[:-1]), sum(each.shape[-1] for each in product.outputs)
-    problem = QuantizedProduct(
-        find(product.attributes["scheme"]), rows, columns, x.layout.shape[-1], spec.dtype
-    )
-    if 0 in (rows, problem.k, *(each.shape[-1] for each in product.outputs)):
+    scheme = find(product.attributes["scheme"])
+    return QuantizedProduct(scheme, rows, columns, x.layout.shape[-1], spec.dtype)
+
+
+def _is_one_launch(product: Node, info: DeviceInfo) -> bool:
+    """Whether one launch of a kernel that takes other operations computes a product."""
+    problem = _problem(product)
+    if 0 in (problem.m, problem.k, *(each.shape[-1] for each in product.outputs)):
         return False
     return quantized_lines.is_chosen(info, problem, len(product.outputs))
 
@@ -126,7 +163,8 @@ def _is_one_launch(product: Node, info: DeviceInfo) -> bool:
 def _before(kernel: KernelPlan, info: DeviceInfo) -> Node | None:
     """The operation before a product that its kernel could compute."""
     product = kernel.gated or kernel.root
-    if product.op.name != PRODUCT or len(kernel.views) != 1 + (kernel.gated is not None):
+    after = sum(len(part.nodes) for part in kernel.writes) or int(kernel.gated is not None)
+    if product.op.name != PRODUCT or len(kernel.views) != 1 + after:
         return None
     x = product.inputs[0]
     found = _result(x)

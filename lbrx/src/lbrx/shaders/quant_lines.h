@@ -16,6 +16,7 @@
 #pragma once
 #include "early.h"
 #include "quant_row.h"
+#include "rotation.h"
 
 struct Lines {
   uint k;
@@ -27,6 +28,14 @@ struct Lines {
   uint early;      // whether the weights are fetched while the kernels before this one end
 };
 
+// What happens to the heads of a token, of which a batch has pairs of features.
+struct Turned {
+  uint half_features;
+  uint capacity[3];  // rows of a cache, for each head; 0 for a result
+  uint turns[3];     // whether the rows are rotated
+  uint position;     // its place
+};
+
 constant uint ROWS [[function_constant(4)]];     // of a batch, that a simdgroup reads at a time
 constant uint DEPTH [[function_constant(5)]];    // steps that are under way
 constant bool SEVERAL [[function_constant(7)]];  // whether there is more than one matrix
@@ -34,8 +43,16 @@ constant bool SEVERAL [[function_constant(7)]];  // whether there is more than o
 constant bool PAIRED [[function_constant(12)]];
 // Whether simdgroups that prepare x read the matrices afterwards: these come to the cache meanwhile.
 constant bool LATE [[function_constant(13)]];
+// The results are heads of a token, which are rotated by its position or written to a cache: a batch
+// has the rows of two features that are rotated together.
+constant bool TURNED [[function_constant(14)]];
+constant bool WIDE [[function_constant(15)]];         // positions have 64 bits
+constant bool FACTORED [[function_constant(16)]];
+constant bool INTERLEAVED [[function_constant(17)]];  // features of a pair are neighbours
+constant bool TWO = PAIRED || TURNED;                 // a batch has two sets of rows
+constant uint ROW_STEP = TURNED && INTERLEAVED ? 2 : 1;  // rows from one to the next of a set
 constant constexpr uint MOST_ROWS = 8, MOST_DEPTH = 4, MOST_SIMDGROUPS = 32;
-constant uint BATCH_ROWS = PAIRED ? ROWS / 2 : ROWS;  // of a matrix
+constant uint BATCH_ROWS = TWO ? ROWS / 2 : ROWS;  // of a set
 constant uint ROW_LANES = ROWS ? 32 / ROWS : 1;          // lanes that have a row's sum in the end
 constant uint GROUP_UNITS = GROUP > 32 ? GROUP / 32 : 1;  // units that share a scale
 
@@ -213,21 +230,33 @@ struct LineStream {
   device const Word *data0, *data1, *data2;
   device const void *scales0, *scales1, *scales2, *offsets0, *offsets1, *offsets2;
   Heights heights;
-  uint k;
+  uint k, half_features;
   Walk walk;
-  Place<Word> place, second;  // the second one of a pair of matrices
+  Place<Word> place, second;  // of the second set of rows
   uint last;
+
+  // The row of the matrix that is the n-th one of the first sets.
+  uint first_row(uint n) const thread {
+    if (!TURNED) return n;
+    return INTERLEAVED ? 2 * n : n / half_features * half_features + n;
+  }
+  // Rows between a row of the first set and its partner in the same matrix.
+  uint between() const thread { return INTERLEAVED ? 1 : half_features; }
 
   void start_batch() thread {
     const uint batch = min(walk.batch + walk.own, walk.batches - 1), which = heights.which(batch);
-    const uint row = heights.first_row(which, batch);
-    last = heights.rows(which) - 1 - row;
+    const uint n = heights.first_row(which, batch), row = first_row(n);
+    const uint groups = k / 32 / GROUP_UNITS;
+    last = heights.rows(which) - 1 - n;
     place.data = pick(which, data0, data1, data2) + ulong(row) * F::stride(k / 32);
     place.scales = pick(which, scales0, scales1, scales2);
     place.offsets = pick(which, offsets0, offsets1, offsets2);
-    place.group = row * (k / 32 / GROUP_UNITS);
+    place.group = row * groups;
     if (PAIRED)
       second = {data1 + ulong(row) * F::stride(k / 32), scales1, offsets1, place.group};
+    if (TURNED)
+      second = {place.data + ulong(between()) * F::stride(k / 32), place.scales, place.offsets,
+                place.group + between() * groups};
   }
 
   // Asks for the rows of this simdgroup's batches: lane by lane, one batch each.
@@ -235,10 +264,13 @@ struct LineStream {
     const ulong line = F::stride(k / 32) * sizeof(Word);
     for (uint batch = walk.batch + walk.own + lane * walk.every; batch < walk.batches;
          batch += 32 * walk.every) {
-      const uint which = heights.which(batch), row = heights.first_row(which, batch);
-      const ulong bytes = min(BATCH_ROWS, heights.rows(which) - row) * line;
-      prefetch(pick(which, data0, data1, data2) + ulong(row) * F::stride(k / 32), bytes);
-      if (PAIRED) prefetch(data1 + ulong(row) * F::stride(k / 32), bytes);
+      const uint which = heights.which(batch), n = heights.first_row(which, batch);
+      const ulong bytes = min(BATCH_ROWS, heights.rows(which) - n) * line;
+      device const Word* from = pick(which, data0, data1, data2);
+      from += ulong(first_row(n)) * F::stride(k / 32);
+      prefetch(from, bytes * ROW_STEP);
+      if (PAIRED) prefetch(data1 + ulong(n) * F::stride(k / 32), bytes);
+      if (TURNED && !INTERLEAVED) prefetch(from + ulong(between()) * F::stride(k / 32), bytes);
     }
   }
 
@@ -248,8 +280,8 @@ struct LineStream {
     const uint unit = EVEN ? walk.unit() : min(walk.unit(), k / 32 - 1);
 #pragma unroll
     for (uint r = 0; r < ROWS; r++)
-      F::load(r < BATCH_ROWS ? place : second, min(r % BATCH_ROWS, last) * F::stride(k / 32), unit,
-              words[r]);
+      F::load(r < BATCH_ROWS ? place : second,
+              min(r % BATCH_ROWS, last) * ROW_STEP * F::stride(k / 32), unit, words[r]);
     walk.advance();
   }
 };
@@ -273,6 +305,26 @@ inline float add_lanes(thread float (&sums)[MOST_ROWS], uint lane) {
   for (uint lanes = ROW_LANES / 2; lanes; lanes /= 2) sum += exchanged(sum, lanes);
   return sum;
 }
+
+// A lane's pair of features of the heads.
+struct Turn {
+  uint half_features;
+  ulong position, speed;
+
+  void start(uint n, device const float2* speeds, device const float* factors) thread {
+    const uint pair = n % half_features;
+    speed = speed_of(FACTORED ? slower(speeds[pair], factors[pair]) : speeds[pair]);
+  }
+  void put_pair(device void* out, uint n, float2 both, bool turns, uint capacity) const thread {
+    if (turns) both = rotated(both.x, both.y, rotation(speed, position));
+    const uint head = n / half_features, pair = n % half_features;
+    const ulong row = capacity ? head * ulong(capacity) + position : head;
+    const ulong to = row * half_features * 2 + (INTERLEAVED ? 2 * pair : pair);
+    if (capacity && position >= capacity) return;
+    put(out, to, both.x);
+    put(out, to + (INTERLEAVED ? 1 : half_features), both.y);
+  }
+};
 
 // The first steps are on their way.
 template <typename F>
@@ -298,6 +350,10 @@ kernel void matvec_lines(
     device const uint2* weight [[buffer(16), function_constant(NORMED)]],
     constant float& eps [[buffer(17), function_constant(NORMED)]],
     device const uint2* gated [[buffer(18), function_constant(GATED)]],
+    constant Turned& turned [[buffer(19), function_constant(TURNED)]],
+    device const void* positions [[buffer(20), function_constant(TURNED)]],
+    device const float2* speeds [[buffer(21), function_constant(TURNED)]],
+    device const float* factors [[buffer(22), function_constant(FACTORED)]],
     threadgroup uint4* vectors [[threadgroup(0)]], uint group [[threadgroup_position_in_grid]],
     uint groups [[threadgroups_per_grid]], uint index [[thread_index_in_threadgroup]],
     uint threads [[threads_per_threadgroup]],
@@ -309,12 +365,18 @@ kernel void matvec_lines(
   Walk walk = {group * teams, 0,       team,    member * 32 + lane,
                groups * teams, p.shift, p.steps, p.batches};
   if (split == 1) walk.batch += team, walk.own = 0;
-  LineStream<F> stream = {data0,    data1,    data2,   scales0, scales1, scales2, offsets0,
-                          offsets1, offsets2, heights, p.k,     walk,    {},      {},      0};
+  Turn turn_of = {TURNED ? turned.half_features : 1, 0, 0};
+  LineStream<F> stream = {data0,    data1,    data2,   scales0, scales1,               scales2,
+                          offsets0, offsets1, offsets2, heights, p.k, turn_of.half_features,
+                          walk,     {},       {},      0};
   if (NORMED && p.early && group + index == 0)
     prefetch(weight, p.k * (VALUES == FLOAT ? 4 : 2));
   if (p.early && member == 0) stream.prefetch_batches(lane);
   const float epsilon = NORMED ? eps : 0.0f;
+  const uint row = lane / ROW_LANES;
+  const uint start = min(walk.batch + walk.own, p.batches - 1);  // batch
+  const uint first_pair = heights.first_row(heights.which(start), start) + row % BATCH_ROWS;
+  if (TURNED && !FACTORED) turn_of.start(first_pair, speeds, factors);
   await_previous();
   // x is loaded first, since it is needed first: by a few simdgroups, if it is short.
   const uint pieces = p.steps * 32 * split * SHARERS;
@@ -324,6 +386,10 @@ kernel void matvec_lines(
   const Rows rows = {x, ADDED ? added : x, NORMED ? weight : x, GATED ? gated : x};
   Piece<F> piece;
   if (loads) piece.load(rows, units, index);
+  if (TURNED)
+    turn_of.position = WIDE ? static_cast<device const ulong*>(positions)[turned.position]
+                            : ulong(static_cast<device const int*>(positions)[turned.position]);
+  if (TURNED && FACTORED) turn_of.start(first_pair, speeds, factors);
   uint words[MOST_DEPTH][MOST_ROWS][F::WORDS];
   if (!LATE || !loads) begin_lines(stream, words);
   float factor = 1;
@@ -347,7 +413,6 @@ kernel void matvec_lines(
   threadgroup_barrier(mem_flags::mem_threadgroup);
   if (LATE && loads) begin_lines(stream, words);
   float sums[MOST_ROWS] = {};
-  const uint row = lane / ROW_LANES;
   const bool adds = lane % ROW_LANES == 0;         // whether this lane has a row's sum
   const bool writes = adds && row < BATCH_ROWS && member == 0;
   uint turn = 0;
@@ -378,8 +443,21 @@ kernel void matvec_lines(
         sum = op::swiglu(both.x, both.y);
       }
       const uint which = heights.which(batch), at = heights.first_row(which, batch) + row;
-      if (writes && batch < p.batches && at < heights.rows(which))
-        put(pick(which, out0, out1, out2), at, sum);
+      const bool exists = writes && batch < p.batches && at < heights.rows(which);
+      device void* out = pick(which, out0, out1, out2);
+      if (TURNED) {
+        const float2 both = as_stored(float4(sum, exchanged(sum, 16), 0, 0)).xy;
+        if (exists)
+          turn_of.put_pair(out, at, both, pick(which, turned.turns[0], turned.turns[1], turned.turns[2]),
+                           pick(which, turned.capacity[0], turned.capacity[1], turned.capacity[2]));
+        if (walk.goes_on()) {
+          const uint next = min(walk.batch + walk.own, p.batches - 1);
+          turn_of.start(heights.first_row(heights.which(next), next) + row % BATCH_ROWS, speeds,
+                        factors);
+        }
+      } else if (exists) {
+        put(out, at, sum);
+      }
 #pragma unroll
       for (uint r = 0; r < ROWS; r++) sums[r] = 0;
     }

@@ -4,7 +4,8 @@
 #define LINES(name, reader, word)                                                           \
   template [[host_name("quantized_matmul_lines_" #name)]] kernel void matvec_lines<reader>( \
       ONE(word), ONE(word), ONE(word), device const uint2*, constant Lines&, device const uint2*, \
-      device uint2*, device const uint2*, constant float&, device const uint2*, threadgroup uint4*, \
+      device uint2*, device const uint2*, constant float&, device const uint2*, constant Turned&,  \
+      device const void*, device const float2*, device const float*, threadgroup uint4*,          \
       uint, uint, uint, uint, uint, uint);
 
 LINES(q4_0, Lines4_0, uint)
