@@ -227,7 +227,7 @@ def unique(
     return_index: bool = False,
     return_inverse: bool = False,
     return_counts: bool = False,
-) -> Any:
+) -> Tensor | tuple[Tensor, ...]:
     """The distinct values of x, sorted, as numpy's function of this name gives them.
 
     With return_index, return_inverse or return_counts a tuple: the values, then those of the
