@@ -227,7 +227,7 @@ struct Progress {
   }
 };
 
-// Without a limit of threads: with one, ptxas takes more registers, and heads of 128 a quarter longer.
+// Without a limit of threads: with one, ptxas takes more registers, and heads of 128 more time.
 template <typename T, typename KV, uint D>
 kernel void attention_grouped(
     device const T* query [[buffer(0)]], device const KV* key [[buffer(1)]],
