@@ -34,7 +34,7 @@ def pays_off(info: DeviceInfo, program: Program, size: int) -> bool:
     read = [x.dtype for x in program.inputs if x.access not in (Access.SCALAR, Access.SAME)]
     moved = sum(dtype.itemsize for dtype in (*read, *outputs))
     written = size * min(dtype.itemsize for dtype in outputs)
-    return info.streams(written) and _steps(program.steps, outputs) * _step_bytes(info) <= moved
+    return info.streams(written) and _steps(program.steps, outputs) * _step_bytes(info) < moved
 
 
 def _steps(steps: Sequence[ProgramStep], outputs: Sequence[Dtype]) -> int:
