@@ -65,11 +65,13 @@ class RandomWeights(Weights):
     def matrix(self, name: str, rows: int, columns: int) -> lbrx.Tensor:
         blocks = rows * columns // self.scheme.elements
         some = self.generator.normal(0, SCALE, (256, self.scheme.elements)).astype(np.float32)
-        encoded = encode(some, self.scheme, None)["data"].reshape(256, -1)
-        chosen = encoded[self.generator.integers(0, 256, blocks)]
-        self.sizes.append(chosen.nbytes)
-        stored = lbrx.tensor(chosen.reshape(rows, -1), device=self.device)
-        return keep(pack(self.scheme.name, stored), self.device)
+        chosen = self.generator.integers(0, 256, blocks)
+        stored = {}
+        for part, encoded in encode(some, self.scheme, None).items():
+            values = encoded.reshape(256, -1)[chosen].reshape(rows, -1)
+            self.sizes.append(values.nbytes)
+            stored[part] = lbrx.tensor(values, device=self.device)
+        return keep(pack(self.scheme.name, **stored), self.device)
 
 
 def new_engine(shapes: Shapes, scheme: str, tokens: int) -> tuple[Engine, int]:
