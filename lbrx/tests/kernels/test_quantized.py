@@ -357,11 +357,11 @@ def test_one_row_reads_no_more_than_the_weight(name, rng):
         check_product(rng, name, "lines", 1, n=5, k=ONE_ROW[name][1])
 
 
-def test_one_row_with_weights_that_come_early(rng, monkeypatch):
-    """Then the simdgroups that prepare x read them later than others."""
-    monkeypatch.setattr(quantized_lines, "comes_early", lambda info, nbytes: True)
+@pytest.mark.parametrize("name", ONE_ROW)
+def test_one_row_with_weights_that_are_read_first(name, rng, monkeypatch):
+    monkeypatch.setattr(quantized_lines, "is_settled", lambda buffers: True)
     with softmetal.checking("bounds", "race"):
-        check_product(rng, "q4_0", "lines", 1, n=21, k=ONE_ROW["q4_0"][1])
+        check_product(rng, name, "lines", 1, n=21, k=ONE_ROW[name][1])
 
 
 @pytest.mark.parametrize("name", ONE_ROW)

@@ -17,6 +17,7 @@ from device_memory import DISCRETE, shares_memory, survives_faults
 from lbrx.errors import DeviceError
 from lbrx.metal.binding import Metal
 from lbrx.metal.command_queue import CommandQueue
+from lbrx.metal.commands import is_settled, recording
 from lbrx.metal.context import Context
 from lbrx.metal.outcome import Outcome
 from lbrx.metal.staging import CHUNK
@@ -532,3 +533,17 @@ def test_work_on_failed_operands_has_their_error():
     with pytest.raises(DeviceError, match="the cause"):
         dependent.check()
     assert not cause.unreported
+
+
+@pytest.mark.metal
+def test_what_a_list_writes_is_not_settled(gpu):
+    written, read = (gpu.upload(np.zeros(64, np.uint32)) for _ in range(2))
+    assert not is_settled([read])  # a kernel that is not in a list may follow any other
+    with recording():
+        assert is_settled([written, read])
+        gpu.queue.dispatch(
+            kernel(gpu, "sum"), [read, written], GROUP, GROUP, threadgroup_memory=(256,)
+        )
+        assert is_settled([read])
+        assert not is_settled([written.slice(32, 32)])
+        assert not is_settled([read, written])

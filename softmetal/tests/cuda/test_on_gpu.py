@@ -193,3 +193,54 @@ def test_vectors_at_every_element(name: str) -> None:
         wanted = values[start : start + count]
         kept = np.arange(count) % length != 3 if name == "int3" else slice(None)
         np.testing.assert_array_equal(got[to : to + count][kept], wanted[kept])
+
+
+READS_EARLY = """
+#include <metal_stdlib>
+#include <softmetal/prefetch>
+using namespace metal;
+kernel void fills(device uint* w, constant uint& value, uint i [[thread_position_in_grid]]) {
+  uint x = i;
+  for (uint n = 0; n < 20000; n++) x = x * 1664525 + 1013904223;
+  w[i] = x == 1 ? 0 : value;  // late
+}
+kernel void reads(device const uint* w, device uint* out, uint i [[thread_position_in_grid]]) {
+  softmetal::reads_early();
+  const uint early = w[i];
+  softmetal::await_previous();
+  out[i] = early;
+}
+"""
+
+
+def test_kernels_that_read_early_see_what_was_written_before() -> None:
+    """Outside of an indirect command buffer nobody knows what the kernel before them writes."""
+    device = softmetal.MTLCreateSystemDefaultDevice()
+    library, error = device.newLibraryWithSource_options_error_(READS_EARLY, None, None)
+    assert library is not None, error
+    states = [
+        device.newComputePipelineStateWithFunction_error_(library.newFunctionWithName_(name), None)
+        for name in ("fills", "reads")
+    ]
+    count, group = 1 << 16, softmetal.MTLSizeMake(256, 1, 1)
+    w, out = (device.newBufferWithLength_options_(4 * count, 0) for _ in range(2))
+    queue = device.newCommandQueue()
+    for value in range(1, 21):
+        commands = queue.commandBuffer()
+        encoder = commands.computeCommandEncoder()
+        encoder.setBuffer_offset_atIndex_(w, 0, 0)
+        for (state, _), second in zip(states, (np.uint32(value).tobytes(), out), strict=True):
+            encoder.setComputePipelineState_(state)
+            if second is out:
+                encoder.setBuffer_offset_atIndex_(out, 0, 1)
+            else:
+                encoder.setBytes_length_atIndex_(second, 4, 1)
+            encoder.dispatchThreads_threadsPerThreadgroup_(
+                softmetal.MTLSizeMake(count, 1, 1), group
+            )
+        encoder.endEncoding()
+        commands.commit()
+        commands.waitUntilCompleted()
+        assert commands.error() is None
+        found = np.frombuffer(out.contents().as_buffer(4 * count), np.uint32)
+        assert (found == value).all()

@@ -146,6 +146,37 @@ def test_prefetches(architecture, tmp_path, ptxas_path):
     assert (tmp_path / "k.cubin").stat().st_size
 
 
+READS_EARLY = """
+#include <softmetal/prefetch>
+constant bool EARLY [[function_constant(0)]];
+kernel void k(device const float* w, device float* x, uint i [[thread_position_in_grid]]) {
+  float first = 0;
+  if (EARLY) {
+    softmetal::reads_early();
+    first = w[i];
+  }
+  softmetal::await_previous();
+  x[i] += EARLY ? first : w[i];
+}
+"""
+
+
+@pytest.mark.parametrize("early", [False, True])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_reads_before_the_wait(architecture, early, tmp_path, ptxas_path):
+    """The driver is told of kernels that do so, by a name in their module."""
+    program = compiler.compile_library(HEAD + READS_EARLY, CompileOptions())
+    artifact = compiler.compile_kernel(
+        program, "k", {0: bytes([early])}, target=PtxTarget(architecture)
+    )
+    text = artifact.path.read_text()
+    marked = early and architecture != "sm_80"
+    assert ("softmetal_reads_early = 1" in text) == marked
+    assert (0 <= text.find("ld.global") < text.find("griddepcontrol.wait;")) == marked
+    ptxas.assemble(artifact.path, architecture, tmp_path / "k.cubin")
+    assert (b"softmetal_reads_early" in (tmp_path / "k.cubin").read_bytes()) == marked
+
+
 @pytest.mark.parametrize("kind", ["half", "bfloat", "float"])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_tiles(architecture, kind, tmp_path, ptxas_path):

@@ -21,7 +21,7 @@ from lbrx.kernels.quantized_matmul import (
 from lbrx.kernels.quantized_row import WEIGHTS, Prologue, Rows, RowTurns
 from lbrx.kernels.registry import Call
 from lbrx.metal import Context, DeviceInfo
-from lbrx.metal.commands import chosen
+from lbrx.metal.commands import chosen, is_settled
 from lbrx.ops import Spec
 from lbrx.storage import Array
 
@@ -30,11 +30,9 @@ MOST_SIMDGROUPS = 16  # of a threadgroup; their registers are all that a multipr
 UNIT = 32  # values
 LANES = 32
 WORDS = 8  # of x in a unit
-LEAST_WORDS = 4  # of x that a thread rounds: fewer cost as many instructions
 X_ALIGNMENT = 8  # bytes
 PART = 76  # bytes of threadgroup memory for a unit of x
 SUMS = 2048  # bytes of threadgroup memory for sums
-EARLY = 0.5  # of the GPU's cache: weights of so many bytes are fetched before the kernel begins
 
 NO_TURNS = dict.fromkeys(range(14, 18), False)  # constants of kernels that rotate nothing
 SPARE = 4  # at most one unit in so many may be added to complete steps
@@ -49,13 +47,14 @@ class Lines:
     depth: int  # steps that are under way
     multiple: int  # that the number of columns must be of
     alignment: int  # of the weight, in bytes
+    words: int = 1  # of x that a thread rounds, at least
 
 
 LINES = {
     "q4_0": Lines(4, 2, 64, 4),
     "q8_0": Lines(2, 2, 64, 4),
     "q4_k": Lines(4, 1, 256, 16),
-    "mlx_4": Lines(4, 2, 32, 16),
+    "mlx_4": Lines(4, 2, 32, 16, words=2),  # which alternate
 }
 
 
@@ -79,10 +78,9 @@ class Plan:
         """Units of x, with those beyond the last that complete a step."""
         return self.steps * self.split * LANES
 
-    @property
-    def words(self) -> int:
+    def words(self, least: int) -> int:
         """Words of x that a thread rounds at a time: a power of two."""
-        wanted = min(max(LEAST_WORDS, self.units * WORDS // self.threads), WORDS)
+        wanted = min(max(least, self.units * WORDS // self.threads), WORDS)
         return 1 << (wanted.bit_length() - 1)
 
     @property
@@ -191,11 +189,6 @@ def fused(
     return results, total
 
 
-def comes_early(info: DeviceInfo, nbytes: float) -> bool:
-    """Whether weights of so many bytes are fetched while the kernels before theirs end."""
-    return nbytes <= EARLY * (info.cache or 0)
-
-
 def _dispatch(
     gpu: Context,
     problem: QuantizedProduct,
@@ -207,22 +200,21 @@ def _dispatch(
     ends, counts = rows.batches(form.rows), rows.counts
     plan = divided(gpu.info, ends[-1], problem.k // UNIT)
     before = [*ends, ends[-1]][: WEIGHTS - 1]
-    early = comes_early(gpu.info, rows.nbytes(problem.k))
     shift = plan.split.bit_length() - 1
     padded = [*counts, 0, 0][:WEIGHTS]
-    numbers = (problem.k, *padded, *before, ends[-1], shift, plan.steps, early)
+    numbers = (problem.k, *padded, *before, ends[-1], shift, plan.steps)
     constants = {
         4: form.rows,
         5: min(form.depth, plan.steps * plan.turns),
         6: plan.units == problem.k // UNIT,
         7: len(counts) > 1,
-        8: plan.words,
+        8: plan.words(form.words),
         12: rows.paired,
-        13: early,
+        13: is_settled(rows.weights),
         **(NO_TURNS if rows.turns is None else rows.turns.constants),
         **prologue.constants,
     }
-    record = struct.pack("10I", *numbers)
+    record = struct.pack("9I", *numbers)
     weight = rows.pairs[0][0]
     gpu.queue.dispatch(
         pipeline(gpu, "quant_lines", "quantized_matmul_lines", weight, problem.dtype, constants),

@@ -141,9 +141,11 @@ class Rows:
         own = rows // 2 if self.paired or self.turns is not None else rows
         return [*accumulate(-(-count // own) for count in self.counts)]
 
-    def nbytes(self, k: int) -> float:
-        """Bytes of the matrices, which have `k` columns."""
-        return sum(self.sizes) * k * self.pairs[0][0].scheme.bits_per_weight / 8
+    @property
+    def weights(self) -> list[Buffer]:
+        """Buffers of the matrices."""
+        parts = (each for w, _ in self.pairs for each in w.arguments[:3])
+        return [each for each in parts if isinstance(each, Buffer)]
 
     @property
     def arguments(self) -> list[Buffer | bytes | None]:

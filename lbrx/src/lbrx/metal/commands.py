@@ -213,6 +213,16 @@ recorder = _recorder.get
 """The list that this thread's commands are appended to, if it records, else None."""
 
 
+def is_settled(buffers: Sequence[Buffer]) -> bool:
+    """Whether these have their contents before a list begins that is being recorded: kernels of it
+    may read them before the kernels in front of theirs have ended."""
+    listed = recorder()
+    if listed is None:
+        return False
+    blocks = {id(buffer.block) for buffer in buffers}
+    return not any(id(b.block) in blocks for command in listed.commands for b in command.written)
+
+
 @contextmanager
 def recording() -> Iterator[Recorded]:
     """Commands of this thread within it are appended to a list and not run."""

@@ -10,7 +10,10 @@ using namespace metal;
 inline void prefetch(device const void* from, ulong bytes) { softmetal::prefetch(from, bytes); }
 // Until here only `constant` arguments are read. All threads come here.
 inline void await_previous() { softmetal::await_previous(); }
+// Before it so is what no kernel of the same list writes (`metal.commands.is_settled`).
+inline void reads_early() { softmetal::reads_early(); }
 #else
 inline void prefetch(device const void*, ulong) {}
 inline void await_previous() {}
+inline void reads_early() {}
 #endif

@@ -25,7 +25,6 @@ struct Lines {
   uint batches;
   uint shift;      // 1 << shift simdgroups share a batch
   uint steps;      // of 32 units for each of them, in a row
-  uint early;      // whether the weights are fetched while the kernels before this one end
 };
 
 // What happens to the heads of a token, of which a batch has pairs of features.
@@ -41,8 +40,9 @@ constant uint DEPTH [[function_constant(5)]];    // steps that are under way
 constant bool SEVERAL [[function_constant(7)]];  // whether there is more than one matrix
 // The result is the SwiGLU of the products with two matrices: a batch has rows of both.
 constant bool PAIRED [[function_constant(12)]];
-// Whether simdgroups that prepare x read the matrices afterwards: these come to the cache meanwhile.
-constant bool LATE [[function_constant(13)]];
+// The matrices are there before the kernels of the same list begin: this one reads them while those
+// before it end.
+constant bool SETTLED [[function_constant(13)]];
 // The results are heads of a token, which are rotated by its position or written to a cache: a batch
 // has the rows of two features that are rotated together.
 constant bool TURNED [[function_constant(14)]];
@@ -259,21 +259,6 @@ struct LineStream {
                 place.group + between() * groups};
   }
 
-  // Asks for the rows of this simdgroup's batches: lane by lane, one batch each.
-  void prefetch_batches(uint lane) const thread {
-    const ulong line = F::stride(k / 32) * sizeof(Word);
-    for (uint batch = walk.batch + walk.own + lane * walk.every; batch < walk.batches;
-         batch += 32 * walk.every) {
-      const uint which = heights.which(batch), n = heights.first_row(which, batch);
-      const ulong bytes = min(BATCH_ROWS, heights.rows(which) - n) * line;
-      device const Word* from = pick(which, data0, data1, data2);
-      from += ulong(first_row(n)) * F::stride(k / 32);
-      prefetch(from, bytes * ROW_STEP);
-      if (PAIRED) prefetch(data1 + ulong(n) * F::stride(k / 32), bytes);
-      if (TURNED && !INTERLEAVED) prefetch(from + ulong(between()) * F::stride(k / 32), bytes);
-    }
-  }
-
   // Rows beyond the last repeat it, and so do units.
   void load(thread uint (&words)[MOST_ROWS][F::WORDS]) thread {
     if (walk.step == 0) start_batch();
@@ -369,14 +354,17 @@ kernel void matvec_lines(
   LineStream<F> stream = {data0,    data1,    data2,   scales0, scales1,               scales2,
                           offsets0, offsets1, offsets2, heights, p.k, turn_of.half_features,
                           walk,     {},       {},      0};
-  if (NORMED && p.early && group + index == 0)
-    prefetch(weight, p.k * (VALUES == FLOAT ? 4 : 2));
-  if (p.early && member == 0) stream.prefetch_batches(lane);
+  if (NORMED && group + index == 0) prefetch(weight, p.k * (VALUES == FLOAT ? 4 : 2));
   const float epsilon = NORMED ? eps : 0.0f;
   const uint row = lane / ROW_LANES;
   const uint start = min(walk.batch + walk.own, p.batches - 1);  // batch
   const uint first_pair = heights.first_row(heights.which(start), start) + row % BATCH_ROWS;
   if (TURNED && !FACTORED) turn_of.start(first_pair, speeds, factors);
+  uint words[MOST_DEPTH][MOST_ROWS][F::WORDS];
+  if (SETTLED) {
+    reads_early();
+    begin_lines(stream, words);
+  }
   await_previous();
   // x is loaded first, since it is needed first: by a few simdgroups, if it is short.
   const uint pieces = p.steps * 32 * split * SHARERS;
@@ -390,8 +378,7 @@ kernel void matvec_lines(
     turn_of.position = WIDE ? static_cast<device const ulong*>(positions)[turned.position]
                             : ulong(static_cast<device const int*>(positions)[turned.position]);
   if (TURNED && FACTORED) turn_of.start(first_pair, speeds, factors);
-  uint words[MOST_DEPTH][MOST_ROWS][F::WORDS];
-  if (!LATE || !loads) begin_lines(stream, words);
+  if (!SETTLED) begin_lines(stream, words);
   float factor = 1;
   if (NORMED) {
     float squares = loads ? piece.squares() : 0.0f;
@@ -411,7 +398,6 @@ kernel void matvec_lines(
     piece.load(rows, units, i);
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  if (LATE && loads) begin_lines(stream, words);
   float sums[MOST_ROWS] = {};
   const bool adds = lane % ROW_LANES == 0;         // whether this lane has a row's sum
   const bool writes = adds && row < BATCH_ROWS && member == 0;

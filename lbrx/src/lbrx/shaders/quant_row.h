@@ -11,7 +11,7 @@
 #endif
 
 constant bool EVEN [[function_constant(6)]];     // whether all steps are whole
-constant uint OWN [[function_constant(8)]];      // words of x that a thread rounds: 2, 4 or 8
+constant uint OWN [[function_constant(8)]];      // words of x that a thread rounds: 1, 2, 4 or 8
 constant bool ADDED [[function_constant(9)]];    // x is a sum, which is stored as well
 constant bool NORMED [[function_constant(10)]];  // x has an RMS norm, with a weight
 constant bool GATED [[function_constant(11)]];   // x is the gate of a SwiGLU
@@ -110,6 +110,20 @@ struct Parts {
     return part;
   }
 
+  // Writes OWN words from number `first` on, of those with the high bytes and those with the low ones.
+  void put_words(uint unit, uint first, thread const uint (&words)[BYTES]) const thread {
+    threadgroup uint4* to = vectors + first / 4 * units + unit;
+    if (OWN == 1) {
+      reinterpret_cast<threadgroup uint*>(to)[first % 4] = words[0];
+    } else if (OWN == 2) {
+      reinterpret_cast<threadgroup uint2*>(to)[first / 2 % 2] = uint2(words[0], words[1]);
+    } else {
+#pragma unroll
+      for (uint w = 0; w < OWN; w += 4)
+        to[w / 4 * units] = uint4(words[w], words[w + 1], words[w + 2], words[w + 3]);
+    }
+  }
+
   // Rounds OWN words of a unit; the neighbouring lanes have the others.
   void take(uint unit, uint first, thread const float4 (&values)[BYTES]) const thread {
     // Magnitudes compare like their bits; NaN is above infinity.
@@ -133,27 +147,20 @@ struct Parts {
                 (bits.w & 0xff00) << 16;
       totals[w % 2] += int(bits.x + bits.y + bits.z + bits.w - 4 * 0x4b400000u);
     }
+    // Lanes with one word each have an even or an odd one.
 #pragma unroll
-    for (uint lanes = 1; lanes < SHARERS; lanes *= 2) {
+    for (uint lanes = OWN == 1 ? 2 : 1; lanes < SHARERS; lanes *= 2) {
       totals.x += exchanged(totals.x, lanes);
-      totals.y += exchanged(totals.y, lanes);
+      if (OWN > 1) totals.y += exchanged(totals.y, lanes);
     }
-    if (OWN == 2) {
-      threadgroup uint2* to = reinterpret_cast<threadgroup uint2*>(vectors + first / 4 * units + unit);
-      to[first / 2 % 2] = uint2(high[0], high[1]);
-      to[BYTES / 2 * units + first / 2 % 2] = uint2(low[0], low[1]);
-    } else {
-#pragma unroll
-      for (uint w = 0; w < OWN; w += 4) {
-        threadgroup uint4* to = vectors + (first + w) / 4 * units + unit;
-        to[0] = uint4(high[w], high[w + 1], high[w + 2], high[w + 3]);
-        to[BYTES / 4 * units] = uint4(low[w], low[w + 1], low[w + 2], low[w + 3]);
-      }
-    }
-    if (first == 0) {
+    put_words(unit, first, high);
+    put_words(unit, first + BYTES, low);
+    if (OWN == 1) {
+      if (first < 2) reinterpret_cast<threadgroup int*>(sums() + unit)[first] = totals.x;
+    } else if (first == 0) {
       sums()[unit] = totals;
-      steps()[unit] = top >= 0x7f800000 ? NAN : largest * (1.0f / 32767);
     }
+    if (first == 0) steps()[unit] = top >= 0x7f800000 ? NAN : largest * (1.0f / 32767);
   }
 };
 
@@ -222,11 +229,13 @@ struct Piece {
   void take(Parts parts, float factor) const thread {
     float4 values[BYTES];
 #pragma unroll
-    for (uint w = 0; w < OWN; w += 2) {
-      const float4 one = finished(w, factor), two = finished(w + 1, factor);
-      values[w] = F::ALTERNATE ? float4(one.xz, two.xz) : one;
-      values[w + 1] = F::ALTERNATE ? float4(one.yw, two.yw) : two;
-      if (!EVEN && !exists) values[w] = values[w + 1] = 0;
+    for (uint w = 0; w < OWN; w++) values[w] = EVEN || exists ? finished(w, factor) : 0.0f;
+    if (F::ALTERNATE) {
+#pragma unroll
+      for (uint w = 0; w + 1 < OWN; w += 2) {
+        const float4 one = values[w], two = values[w + 1];
+        values[w] = float4(one.xz, two.xz), values[w + 1] = float4(one.yw, two.yw);
+      }
     }
     parts.take(unit, first, values);
   }

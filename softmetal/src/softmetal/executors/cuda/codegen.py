@@ -40,6 +40,9 @@ _ENTRY_WAIT = re.compile(
     r'^ *(?:tail )?call void asm sideeffect "griddepcontrol\.wait;",.*\n', re.M
 )
 _OWN_WAIT = '"griddepcontrol.wait; // here"'
+# So does one that reads memory before it waits: the driver looks for the name.
+_READS_EARLY = "// reads early"
+_EARLY_MARK = ".visible .const .align 4 .u32 softmetal_reads_early = 1;\n"
 _BEGIN = "#pragma clang force_cuda_host_device begin\n"
 _END = "#pragma clang force_cuda_host_device end\n"
 _ASSEMBLY = re.compile(r'__asm__(?: volatile)?\(((?:\s*"[^"]*")+)')
@@ -67,8 +70,14 @@ def generate(source: KernelSource, architecture: str, stoppable: bool) -> Genera
         ir = stopping.with_ends_of_loops(ir, entry_name(source.function.name))
     flags = ["-O3", "-w", "--target=nvptx64-nvidia-cuda", *_machine(architecture, "-march=")]
     ptx, _ = clang.run("clang", [*flags, "-x", "ir", "-S", "-", "-o", "-"], _exact(ir))
-    ptx = _hopper(_BYTE_STORE.sub(_HALVED_STORE, ptx))
+    ptx = _marked(_hopper(_BYTE_STORE.sub(_HALVED_STORE, ptx)))
     return Generated(ptx, _words(ptx), checked)
+
+
+def _marked(ptx: str) -> str:
+    if _READS_EARLY not in ptx:
+        return ptx
+    return ptx.replace(".address_size 64\n", f".address_size 64\n{_EARLY_MARK}", 1)
 
 
 def _hopper(ptx: str) -> str:

@@ -89,10 +89,11 @@ bool sm_gpu_prepare(sm_gpu_queue *queue, sm_ticket *ticket, const sm_dispatch *d
   return !error;
 }
 
-/* Launches a kernel; one that waits by itself begins while the one before it ends. */
+/* Launches a kernel; one that waits by itself begins while the one before it ends, unless that one may
+   compute what it reads before it waits. */
 static CUresult launch(const sm_gpu_launch *made, CUstream stream) {
   const CUDA_KERNEL_NODE_PARAMS *node = &made->node;
-  if (!made->kernel->waits || !cuLaunchKernelEx)
+  if (!made->kernel->waits || made->kernel->reads_early || !cuLaunchKernelEx)
     return cuLaunchKernel(node->function, node->grid[0], node->grid[1], node->grid[2],
                           node->block[0], node->block[1], node->block[2], node->shared, stream,
                           node->arguments, NULL);

@@ -66,6 +66,7 @@ typedef struct sm_gpu_kernel {
   sm_u32 written; /* bit i: it may write buffer i */
   bool logs, checked;
   bool waits; /* it waits by itself for the kernel before it, and may be launched before that ends */
+  bool reads_early; /* it reads memory before it waits, which no kernel of the same graph writes */
   char name[];
 } sm_gpu_kernel;
 

@@ -46,6 +46,8 @@ SM_EXPORT sm_gpu_kernel *softmetal_gpu_load(sm_gpu *gpu, const char *image, cons
   CUdeviceptr found;
   size_t size;
   kernel->waits = !cuModuleGetGlobal(&found, &size, kernel->module, "softmetal_waits");
+  kernel->reads_early =
+      !cuModuleGetGlobal(&found, &size, kernel->module, "softmetal_reads_early");
   allow_large_threadgroup_memory(gpu, kernel);
   return kernel;
 }

@@ -20,6 +20,13 @@ SM_INLINE void await_previous() {
 #endif
 }
 
+// The compiler tells the driver of it (codegen.py).
+SM_INLINE void reads_early() {
+#if __CUDA_ARCH__ >= 900
+  __asm__ volatile("// reads early" ::: "memory");
+#endif
+}
+
 }  // namespace softmetal
 
 #endif
