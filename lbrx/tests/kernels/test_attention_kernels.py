@@ -331,10 +331,18 @@ def test_tiles_of_keys_fit_into_threadgroup_memory(memory, keys):
 
 
 @pytest.mark.parametrize(
-    ("kv_heads", "keys", "chunks"), [(8, 512, 1), (8, 1024, 16), (8, 32768, 16), (80, 32768, 3)]
+    ("kv_heads", "keys", "depth", "chunks"),
+    [
+        (8, 512, 64, 1),
+        (8, 1024, 64, 16),
+        (8, 4096, 64, 16),
+        (8, 32768, 64, 33),
+        (8, 32768, 128, 16),
+        (80, 32768, 64, 3),
+    ],
 )
-def test_keys_are_divided_among_cores(kv_heads, keys, chunks):
+def test_keys_are_divided_among_cores(kv_heads, keys, depth, chunks):
     info = replace(metal.context().info, threadgroup_memory=227 << 10, cores=132)
-    sizes = (1, 4 * kv_heads, kv_heads, 1, keys, 64, 64)
+    sizes = (1, 4 * kv_heads, kv_heads, 1, keys, depth, depth)
     problem = AttentionProblem(dt.float16, "float16", *sizes, True, 0, 1.0, 0.0)
     assert grouped_blocks(info, problem).chunks == chunks

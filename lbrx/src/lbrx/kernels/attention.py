@@ -44,6 +44,7 @@ GROUPED_STAGES = 2  # tiles of a simdgroup in threadgroup memory, as in attentio
 GROUPED_CHUNKS = 128  # at most
 JOIN_THREADS = 256
 GROUPED_KEYS = 64  # of a chunk, at least
+GROUPED_LONG = 256  # keys of a chunk, that heads below 128 features multiply by two to a core
 GROUPED_ALONE = 128 << 10  # bytes of keys and values for which a second kernel is not worth it
 SOME_CORES = 32  # of GPUs that do not say how many they have
 MERGE_VALUES = 16  # features of a result that one thread merges
@@ -425,8 +426,11 @@ def grouped_blocks(info: DeviceInfo, problem: AttentionProblem) -> GroupedBlocks
     quantized = problem.cached == "q8_0"
     cores = info.cores or SOME_CORES
     threadgroups = problem.batch * problem.kv_heads * _row_blocks(problem)
-    # One a core, as its simdgroups have enough bytes on their way; two where one leaves cores idle.
+    # One a core, as its simdgroups have enough bytes on their way; two where one leaves cores idle
+    # or multiplies for longer than its bytes need.
     wanted = (1 if cores >= 4 * threadgroups else 2) * cores // threadgroups
+    if tensor and problem.depth < 128 and problem.keys >= 2 * wanted * GROUPED_LONG:
+        wanted = 2 * cores // threadgroups
     chunks = max(min(wanted, -(-problem.keys // GROUPED_KEYS), GROUPED_CHUNKS), 1)
     alone = 4 * problem.keys * problem.depth <= GROUPED_ALONE
     if tensor:

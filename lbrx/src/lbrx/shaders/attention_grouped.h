@@ -10,6 +10,7 @@ constant constexpr uint GROUPED_ROWS = 8;        // pairs of a query and a head
 constant constexpr uint GROUPED_CHUNKS = 128;    // at most
 constant constexpr uint GROUPED_SIMDGROUPS = 8;  // at most
 constant constexpr uint GROUPED_STAGES = 2;      // tiles of a simdgroup, with those on their way
+constant constexpr uint GROUPED_EARLY = 2;       // that are asked for before the kernels in front end
 // Weights may be this power of two before sums are scaled down: multiplying all sums is rare then.
 constant constexpr float GROUPED_SLACK = 10.0f;
 constant constexpr float LOG2E = 1.442695041f;
@@ -43,6 +44,10 @@ struct Line {
   device const KV* start;
   long stride;
   device const KV* at(int row) const { return start + row * stride; }
+  // Asks for rows of so many elements, if they follow one another.
+  void fetch(int row, uint rows, uint width) const {
+    if (stride == long(width)) prefetch(at(row), rows * width * sizeof(KV));
+  }
 };
 
 // How keys and values come into threadgroup memory: `begin` starts with the first tile of a
@@ -265,6 +270,13 @@ kernel void attention_grouped(
   const Attention sizes = a;  // read before the kernels that compute keys and lengths have ended
   const uint first_query = member_of(a, kv_head, first_row).query;
   const uint last_query = member_of(a, kv_head, first_row + rows - 1).query;
+  const int tile = int((group.x * simdgroups + simdgroup) * KEYS);
+  if (lane < 2 * GROUPED_EARLY) {  // the number of keys may be an old one: nothing depends on it
+    const uint guess = valid_keys(sizes, lengths, b);
+    const int j = seen_by(sizes, guess, first_query).first + tile + int(lane / 2) * source.step;
+    constexpr uint WIDTH = sizeof(KV) > 1 ? D : D / BLOCK * BLOCK_BYTES;
+    if (j + int(KEYS) <= int(guess)) (lane % 2 ? source.value : source.key).fetch(j, KEYS, WIDTH);
+  }
   await_previous();
 
   // The tiles of keys that any row sees are dealt out, so that all threadgroups together read one
@@ -273,7 +285,7 @@ kernel void attention_grouped(
   state.seen = seen_by(sizes, valid, own.query);
   const int from = seen_by(sizes, valid, first_query).first;
   const int last = seen_by(sizes, valid, last_query).last;
-  int j = from + int((group.x * simdgroups + simdgroup) * KEYS);
+  int j = from + tile;
   source.last = last;
   if (j < last) source.begin(j);
 
