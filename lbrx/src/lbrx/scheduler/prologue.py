@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from lbrx import env
@@ -31,6 +31,9 @@ NORMS = ("rms_norm", "add_rms_norm")
 GATE = "swiglu"
 SUM = 1  # the second result of add_rms_norm
 
+Finder = Callable[[KernelPlan, DeviceInfo], Node | None]
+Taker = Callable[[KernelPlan, Node], KernelPlan]
+
 
 def with_products(
     kernels: Sequence[KernelPlan], targets: Iterable[Node], info: DeviceInfo
@@ -46,21 +49,25 @@ def with_products(
         for x in node.inputs
         if (identity := _result(x)) is not None
     )
-    result: list[KernelPlan] = []
-    for kernel in kernels:
-        inside = _turned(kernel, info) if kernel.writes else _gated(kernel, info)
-        if inside is not None and _absorbs(result, inside, wanted, readers):
-            views = {**kernel.views, inside: [sh.contiguous(inside.outputs[0].shape)]}
-            kernel = replace(kernel, views=views, gated=inside)
-        result.append(kernel)
-    kernels, result = result, []
-    for kernel in kernels:
-        before = _before(kernel, info)
-        if before is not None and _absorbs(result, before, wanted, readers):
-            views = {**kernel.views, before: [sh.contiguous(before.outputs[0].shape)]}
-            kernel = replace(kernel, views=views, prologue=before)
-        result.append(kernel)
-    return result
+
+    def joined(kernels: Sequence[KernelPlan], inner: Finder, take: Taker) -> list[KernelPlan]:
+        """The kernels, each with the one of the node that `inner` finds inside it."""
+        result: list[KernelPlan] = []
+        for kernel in kernels:
+            node = inner(kernel, info)
+            if node is not None and _absorbs(result, node, wanted, readers):
+                views = {**kernel.views, node: [sh.contiguous(node.outputs[0].shape)]}
+                kernel = take(replace(kernel, views=views), node)
+            result.append(kernel)
+        return result
+
+    kernels = joined(kernels, _after, lambda kernel, node: replace(kernel, gated=node))
+    return joined(kernels, _before, lambda kernel, node: replace(kernel, prologue=node))
+
+
+def _after(kernel: KernelPlan, info: DeviceInfo) -> Node | None:
+    """The product whose results a kernel rotates, writes or gates."""
+    return _turned(kernel, info) if kernel.writes else _gated(kernel, info)
 
 
 def _absorbs(
