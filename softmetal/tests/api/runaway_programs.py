@@ -36,8 +36,6 @@ BODIES = {
     "spin_last": f"if (i == 4095) while ({_FLAG} == 0u) {{}}",
     "clear": f"while ({_FLAG} == 0u) for (uint k = 0; k < n[0]; k++) x[k] = 0;",
     "poke": "*reinterpret_cast<device uint*>(address[0]) = i;",
-    "divide": "x[i] = int(address[0]) / (int(i) - int(n[1]));",
-    "smallest": "x[i] = int(n[2]) / (int(n[1]) - 6);",
     "trap": "if (x[i] != 12345u) __builtin_trap();",
     "debugtrap": "if (x[i] != 12345u) __builtin_debugtrap();",
     "abort": "if (x[i] != 12345u) __builtin_abort();",

@@ -145,3 +145,42 @@ def test_scalars_splat_and_types_stay() -> None:
 def test_refused(call: str) -> None:
     with pytest.raises(Refused):
         check(f"void f(int4 v, uint4 u, int i, uint n) {{ {call}; }}")
+
+
+WIDE = [d for d in INTEGERS if d.itemsize >= 4]  # narrower scalars are promoted to int
+
+
+@pytest.mark.parametrize("dtype", WIDE, ids=str)
+def test_scalars_are_shifted_modulo_their_width(dtype: np.dtype) -> None:
+    bits = dtype.itemsize * 8
+    random = generator(3)
+    a = random.integers(0, 1 << 31, 300).astype(dtype)
+    b = random.integers(0, 200, 300).astype(dtype)
+    count = b % bits
+    beyond = f"b % {bits} + {bits}"  # the compiler can see that the count is too large
+    cases = [
+        Case(f"a {op} ({amount})", [a, b], dtype) for op in ("<<", ">>") for amount in ("b", beyond)
+    ]
+    wants = [a << count, a << count, a >> count, a >> count]
+    for got, want in zip(evaluate_all(cases), wants, strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 4])
+@pytest.mark.parametrize("dtype", INTEGERS, ids=str)
+def test_impossible_quotients_are_numbers(dtype: np.dtype, width: int) -> None:
+    """Where a quotient exists it is right, and the others do not stop the kernel."""
+    least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
+    a = np.resize(np.array([least, most, 7, 0, 1, 5], dtype), 35 * width)
+    b = np.resize(np.array([0, -1 if least else most, 3, 1, 0], dtype), 35 * width)
+    shape = (35,) if width == 1 else (35, width)
+    inputs = [a.reshape(shape), b.reshape(shape)]
+    cases = [Case(f"a {op} b", inputs, dtype, width) for op in "/%"]
+    quotients, remainders = (found.reshape(-1).tolist() for found in evaluate_all(cases))
+    for x, y, quotient, remainder in zip(
+        a.tolist(), b.tolist(), quotients, remainders, strict=True
+    ):
+        if y:
+            want = abs(x) // abs(y) * (1 if (x < 0) == (y < 0) else -1)
+            assert quotient == (want if want <= most else least)
+            assert remainder == x - want * y

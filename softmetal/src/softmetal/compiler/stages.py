@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from softmetal.compiler import host_access, instrument
+from softmetal.compiler import host_access, instrument, integers
 from softmetal.compiler.identity import INCLUDE, RUNTIME
 from softmetal.compiler.tokens import MAX_NESTING, line_markers
 from softmetal.errors import CompileError
@@ -286,8 +286,10 @@ def optimise(
     flags = [*language_flags(options), f"--target={target.triple}", *target.flags, "-w", *QUIET]
     # -O1 keeps the accesses of the source: an access that is optimised away cannot be checked.
     flags += ["-O1", *instrument.FLAGS] if checked else ["-O3", *_SCALAR]
-    arguments = [*flags, "-S", "-emit-llvm", "-include-pch", str(header), *_STDIN]
-    ir, _ = clang.run("clang", [*arguments, "-o", "-"], text, (*_OURS, header))
+    flags += ["-S", "-emit-llvm", "-o", "-"]
+    arguments = [*flags, "-Xclang", "-disable-llvm-passes", "-include-pch", str(header), *_STDIN]
+    ir, _ = clang.run("clang", arguments, text, (*_OURS, header))
+    ir, _ = clang.run("clang", [*flags, "-x", "ir", "-"], integers.defined(ir))
     return ir
 
 
@@ -341,20 +343,18 @@ def _definitions(ir: str) -> dict[str, str]:
 
 _OPERAND = r"([^,<(\n]+|splat \([^)]*\))"
 _NARROW = re.compile(
-    r"^  (%[\w.]+) = (fadd|fsub|fmul|fdiv|fcmp) ((?:[a-z]+ )*)(?:bfloat|<(\d+) x bfloat>) "
+    r"^  (%\S+) = (fadd|fsub|fmul|fdiv|fcmp) ((?:[a-z]+ )*)(?:bfloat|<(\d+) x bfloat>) "
     rf"{_OPERAND}, {_OPERAND}$",
     re.M,
 )
-_FROM_INTEGER = re.compile(r"^  (%[\w.]+) = ([su]itofp .+) to (?:bfloat|<(\d+) x bfloat>)$", re.M)
-_TO_INTEGER = re.compile(
-    r"^  (%[\w.]+) = (fpto[su]i) (?:bfloat|<(\d+) x bfloat>) (.+) to (.+)$", re.M
-)
+_FROM_INTEGER = re.compile(r"^  (%\S+) = ([su]itofp .+) to (?:bfloat|<(\d+) x bfloat>)$", re.M)
+_TO_INTEGER = re.compile(r"^  (%\S+) = (fpto[su]i) (?:bfloat|<(\d+) x bfloat>) (.+) to (.+)$", re.M)
 _EXTEND = re.compile(
-    r"^  (%[\w.]+) = fpext (?:[a-z]+ )*(?:bfloat|<(\d+) x bfloat>) (.+) to (?:<\d+ x )?float>?$",
+    r"^  (%\S+) = fpext (?:[a-z]+ )*(?:bfloat|<(\d+) x bfloat>) (.+) to (?:<\d+ x )?float>?$",
     re.M,
 )
 _TRUNCATE = re.compile(
-    r"^  (%[\w.]+) = fptrunc (?:[a-z]+ )*(?:float|<(\d+) x float>) (\S+) to \S*(?: x )?bfloat>?.*$",
+    r"^  (%\S+) = fptrunc (?:[a-z]+ )*(?:float|<(\d+) x float>) (\S+) to \S*(?: x )?bfloat>?.*$",
     re.M,
 )
 

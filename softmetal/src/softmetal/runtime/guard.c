@@ -49,9 +49,8 @@ static enum sm_cause bad_address(int number, const siginfo_t *info, sm_u64 stack
 
 static sm_fault fault_of(int number, const siginfo_t *info, const ucontext_t *context) {
   bool illegal = number == SIGILL || number == SIGTRAP;
-  enum sm_cause cause = number == SIGFPE ? SM_DIVISION
-                        : illegal        ? SM_ILLEGAL
-                                         : bad_address(number, info, stack_pointer(context));
+  enum sm_cause cause =
+      illegal ? SM_ILLEGAL : bad_address(number, info, stack_pointer(context));
   return (sm_fault){cause, (sm_u64)info->si_addr};
 }
 
@@ -83,9 +82,6 @@ void sm_report_fault(sm_submission *submission, const sm_kernel *kernel, sm_faul
       sm_fail(submission, "%s overflowed its stack of %d KiB per thread", subject,
               (kernel->mode == SM_FIBERS ? SM_FIBER_STACK : SM_WORKER_STACK) >> 10);
       break;
-    case SM_DIVISION: /* x86 raises the same for both */
-      sm_fail(submission, "%s divided by zero, or the smallest integer by -1", subject);
-      break;
     default:
       sm_fail(submission, "%s executed an illegal instruction or a trap", subject);
   }
@@ -94,7 +90,7 @@ void sm_report_fault(sm_submission *submission, const sm_kernel *kernel, sm_faul
 /* ---- faults ---------------------------------------------------------------------------------- */
 
 /* __builtin_trap raises SIGILL on x86 and SIGTRAP on Arm. */
-static const int fault_signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP};
+static const int fault_signals[] = {SIGSEGV, SIGBUS, SIGILL, SIGTRAP};
 enum { FAULT_SIGNALS = sizeof fault_signals / sizeof *fault_signals };
 
 /* By signal: the handlers before ours. Each value stays as it is, since a handler on another thread

@@ -103,7 +103,6 @@ enum sm_cause {
   SM_BEYOND_FILE,
   SM_INVALID,
   SM_OVERFLOW,
-  SM_DIVISION,
   SM_ILLEGAL
 };
 

@@ -6,10 +6,11 @@ import functools
 import re
 import shlex
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from softmetal.compiler import instrument, stages
+from softmetal.compiler import instrument, integers, stages
 from softmetal.compiler.identity import INCLUDE as NEUTRAL
 from softmetal.compiler.identity import fingerprint
 from softmetal.compiler.target import KernelSource
@@ -96,11 +97,19 @@ def _optimised(source: KernelSource, architecture: str) -> str:
     flags = (*_flags(source.program.options, architecture), *layout, *places)
     header = _header(flags, source.checked)
     frontend = _frontend(flags, "-emit-llvm", source.checked)
-    arguments = [*frontend, "-include-pch", str(header), "-fno-validate-pch"]
-    ir, _ = clang.run(
-        "clang", [*arguments, "-o", "-", "-"], _unit(source), (NEUTRAL, INCLUDE, header)
-    )
+    arguments = [*frontend, "-disable-llvm-passes", "-include-pch", str(header)]
+    visible = (NEUTRAL, INCLUDE, header)
+    end = ("-o", "-", "-")
+    ir, _ = clang.run("clang", [*arguments, "-fno-validate-pch", *end], _unit(source), visible)
+    ir, _ = clang.run("clang", [*_of_ir(frontend), *end], integers.defined(ir))
     return ir
+
+
+def _of_ir(arguments: Sequence[str]) -> list[str]:
+    """The compiler's arguments for a text that is IR."""
+    words = list(arguments)
+    words[words.index("-x") + 1] = "ir"
+    return words
 
 
 def _header(flags: tuple[str, ...], checked: bool) -> Path:
