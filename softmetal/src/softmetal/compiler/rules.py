@@ -62,6 +62,8 @@ def _words(syntax: Syntax) -> None:
                 raise Refusal(token, _WORDS[token.text])
 
 
+# DEVIATION: built-in variables and buffers that are declared at program scope are refused: make
+# them parameters of the kernel.
 def _global(syntax: Syntax, declaration: Declaration, class_ends: set[int]) -> None:
     if declaration.start - 1 in class_ends:  # the name behind a typedef's struct
         return
@@ -72,6 +74,13 @@ def _global(syntax: Syntax, declaration: Declaration, class_ends: set[int]) -> N
     words = [t for t in head if t.isidentifier() and t not in ("static", "inline", "volatile")]
     if len(words) < 2 or "(" in head or words[0] in _NOT_VARIABLES or _CONSTANT & set(words):
         return
+    names = [a.name for a in syntax.attributes(declaration.start, declaration.end)]
+    if bound := [name for name in names if name not in ("maybe_unused", "deprecated")]:
+        raise Refusal(
+            syntax.tokens[plain[stop - 1]],
+            f"a program scope variable with attribute '{bound[0]}' is not supported by "
+            f"softmetal: make '{head[-1]}' a parameter of the kernel",
+        )
     raise Refusal(
         syntax.tokens[plain[stop - 1]],
         f"program scope variable must reside in constant address space: declare '{head[-1]}' "
