@@ -117,6 +117,22 @@ LANGUAGE: list[Case] = [
         lambda i: i + 1 + 5 + 3 + i * 5,
     ),
     (
+        "attribute packed on structures of vectors",
+        "struct __attribute__((packed)) P { uchar a; float3 b; packed_short3 c; half2x2 m; };",
+        "P p; p.b = float3(i, 2, 3); p.b.y += 5; p.c = short3(i); p.m = half2x2(4);"
+        " out[i] = 100 * sizeof(P) + int(p.b.x + p.b.y) + p.c.z + int(p.m[1].y);",
+        lambda i: 100 * (1 + 16 + 6 + 8) + i + 7 + i + 4,
+    ),
+    (
+        "matrices of columns in braces",
+        "constant float2x3 first = {{1, 2, 3}, {4, 5, 6}};"
+        " float trace(float3x3 m) { return m[0].x + m[1].y + m[2].z; }",
+        "float2x2 a{{1, 2}, {3, 4}}; float4x2 b = {float2(i), {5, 6}, {7, 8}, 9 * float2(1)};"
+        " out[i] = int(first[1].z + a[1].x + b[0].y + b[2].y + b[3].x +"
+        " trace({{1, 0, 0}, {0, float(i), 0}, {0, 0, 2}}));",
+        lambda i: 6 + 3 + i + 8 + 9 + 3 + i,
+    ),
+    (
         "vectors of values that no integer holds",
         "",
         "float4 v = float4(1e20, -1e20, 300, int(i) - 8); half2 h = half2(-300, 300);"

@@ -27,6 +27,7 @@ LANGUAGE = (
     "-fconvergent-functions",
     *("-Xclang", "-ffloat16-excess-precision=none"),  # each half operation rounds, as on the GPU
     "-fsigned-char",  # as in Metal, on every machine
+    "-fclang-abi-compat=14",  # vectors, which are classes here, obey the attribute `packed`
     *("-fno-strict-aliasing", "-fno-math-errno", "-fno-stack-protector"),
     "-fno-strict-float-cast-overflow",  # numbers an integer cannot hold saturate, NaN is 0
     "-fno-finite-loops",  # else clang deletes a loop that waits for memory to change
