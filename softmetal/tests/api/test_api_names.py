@@ -235,6 +235,23 @@ def test_log_and_pools(capsys):
     pool.drain()
 
 
+@pytest.mark.parametrize(
+    "question",
+    [
+        *("supports32BitFloatFiltering", "supports32BitMSAA", "areRasterOrderGroupsSupported"),
+        *(
+            "supportsBCTextureCompression",
+            "supportsRaytracingFromRender",
+            "supportsQueryTextureLOD",
+        ),
+        "maxArgumentBufferSamplerCount",
+    ],
+)
+def test_a_device_says_that_it_does_not_render(device, question):
+    assert not getattr(device, question)()
+    assert not device.supportsTextureSampleCount_(4)
+
+
 def test_protocols_and_selectors(device):
     buffer = device.newBufferWithLength_options_(16, 0)
     cases = {"MTLBuffer": True, "MTLResource": True, "NSObject": True, "MTLTexture": False}

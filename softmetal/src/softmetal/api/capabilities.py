@@ -11,6 +11,7 @@ from pathlib import Path
 
 from softmetal import cgroups
 from softmetal.api import enums
+from softmetal.api.absent import AbsentFeatures
 from softmetal.api.counters import MTLCounterSet
 from softmetal.api.objects import Object
 from softmetal.api.structs import MTLSize
@@ -70,7 +71,7 @@ class MTLArchitecture(Object):
         return self._name
 
 
-class Capabilities(Object):
+class Capabilities(AbsentFeatures):
     """The properties of MTLDevice that never change."""
 
     __slots__ = ("_executor", "_families", "_profile")
@@ -156,6 +157,14 @@ class Capabilities(Object):
 
     # MTL: -peerGroupID
     def peerGroupID(self) -> int:
+        return 0
+
+    # MTL: -peerIndex
+    def peerIndex(self) -> int:
+        return 0
+
+    # MTL: -peerCount
+    def peerCount(self) -> int:
         return 0
 
     # MTL: -supportsFamily:

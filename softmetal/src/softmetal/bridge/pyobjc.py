@@ -64,6 +64,9 @@ NSObject allAllocations @
 NSObject allocatedSize Q
 NSObject allocationCount Q
 NSObject architecture @
+NSObject areBarycentricCoordsSupported Z
+NSObject areProgrammableSamplePositionsSupported Z
+NSObject areRasterOrderGroupsSupported Z
 NSObject argumentBuffersSupport Q
 NSObject arrayLength Q
 NSObject beginScope v
@@ -128,6 +131,7 @@ NSObject insertDebugSignpost: v @
 NSObject installName @
 NSObject isAliasable Z
 NSObject isArgument Z
+NSObject isDepth24Stencil8PixelFormatSupported Z
 NSObject isHeadless Z
 NSObject isLowPower Z
 NSObject isRemovable Z
@@ -140,6 +144,7 @@ NSObject location Q
 NSObject locationNumber Q
 NSObject logs @
 NSObject makeAliasable v
+NSObject maxArgumentBufferSamplerCount Q
 NSObject maxAvailableSizeWithAlignment: Q Q
 NSObject maxBufferLength Q
 NSObject maxThreadgroupMemoryLength Q
@@ -192,7 +197,9 @@ NSObject newSharedEventWithHandle: @ @
 NSObject notifyListener:atValue:block: v @ Q @?(@,Q)
 NSObject optimizeIndirectCommandBuffer:withRange: v @ {_NSRange=QQ}
 NSObject options Q
+NSObject peerCount I
 NSObject peerGroupID Q
+NSObject peerIndex I
 NSObject popDebugGroup v
 NSObject pushDebugGroup: v @
 NSObject queryTimestampFrequency Q
@@ -237,15 +244,29 @@ NSObject shaderValidation q
 NSObject shouldMaximizeConcurrentCompilation Z
 NSObject signaledValue Q
 NSObject size Q
+NSObject sparseTileSizeInBytes Q
 NSObject staticThreadgroupMemoryLength Q
 NSObject status q
 NSObject storageMode Q
 NSObject supportIndirectCommandBuffers Z
+NSObject supports32BitFloatFiltering Z
+NSObject supports32BitMSAA Z
+NSObject supportsBCTextureCompression Z
 NSObject supportsCounterSampling: Z Q
 NSObject supportsDynamicLibraries Z
 NSObject supportsFamily: Z q
 NSObject supportsFunctionPointers Z
+NSObject supportsFunctionPointersFromRender Z
+NSObject supportsPrimitiveMotionBlur Z
+NSObject supportsPullModelInterpolation Z
+NSObject supportsQueryTextureLOD Z
+NSObject supportsRasterizationRateMapWithLayerCount: Z Q
 NSObject supportsRaytracing Z
+NSObject supportsRaytracingFromRender Z
+NSObject supportsRenderDynamicLibraries Z
+NSObject supportsShaderBarycentricCoordinates Z
+NSObject supportsTextureSampleCount: Z Q
+NSObject supportsVertexAmplificationCount: Z Q
 NSObject synchronizeResource: v @
 NSObject textureType Q
 NSObject threadExecutionWidth Q
