@@ -258,6 +258,7 @@ def test_every_selector_with_arguments_has_a_signature():
             found = signatures.find(tuple(names), selector) or _property(owner, selector)
             assert found is not None, f"{owner.__name__} {selector}"
             assert len(found.arguments) == selector.count(":"), f"{owner.__name__} {selector}"
+            assert "." not in {a.code for a in found.arguments}, f"{owner.__name__} {selector}"
 
 
 def test_versions_are_of_selectors_that_exist(selectors):

@@ -15,6 +15,7 @@ MTLCaptureManager startCaptureWithCommandQueue: v @MTLCommandQueue
 MTLCaptureManager startCaptureWithDescriptor:error: Z @ o^@
 MTLCaptureManager startCaptureWithDevice: v @MTLDevice
 MTLCaptureManager startCaptureWithScope: v @MTLCaptureScope
+MTLCaptureManager supportsDestination: Z q
 MTLCompileOptions setPreprocessorMacros: v @dict?
 MTLComputePassDescriptor sampleBufferAttachments @
 MTLComputePipelineDescriptor setBinaryArchives: v @list?
