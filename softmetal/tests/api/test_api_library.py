@@ -388,6 +388,19 @@ def test_archives_keep_no_file_open(archived, device):
     assert len(os.listdir("/proc/self/fd")) == before
 
 
+def test_a_checked_kernel_is_found_in_an_archive(archived, device):
+    """And compiled with its checks, which the archive's own has not."""
+    descriptor, stored = archived
+    archive, _ = device.newBinaryArchiveWithDescriptor_error_(stored, None)
+    descriptor.setBinaryArchives_([archive])
+    make = device.newComputePipelineStateWithDescriptor_options_reflection_error_
+    only = softmetal.MTLPipelineOptionFailOnBinaryArchiveMiss
+    with softmetal.checking("bounds"):
+        pipeline, error = make(descriptor, only, None, None)
+    assert error is None
+    assert pipeline is not None
+
+
 def test_an_archive_that_is_replaced_or_removed_while_in_use(archived, device, program):
     descriptor, stored = archived
     archive, _ = device.newBinaryArchiveWithDescriptor_error_(stored, None)

@@ -432,15 +432,13 @@ class MTLDevice(Capabilities):
     def _artifact(
         self, function: MTLFunction, descriptor: MTLComputePipelineDescriptor, options: int
     ) -> Artifact | None:
-        archive: MTLBinaryArchive
-        modes = checks.modes()
-        # Kernels in archives are not instrumented.
-        for archive in () if modes else descriptor.binaryArchives() or ():
-            found = archive._find(function)
-            if found is not None:
-                return found
-        if options & enums.MTLPipelineOptionFailOnBinaryArchiveMiss:
+        archives: list[MTLBinaryArchive] = descriptor.binaryArchives() or []
+        found = next((kernel for a in archives if (kernel := a._find(function)) is not None), None)
+        if found is None and options & enums.MTLPipelineOptionFailOnBinaryArchiveMiss:
             return None
+        modes = checks.modes()
+        if found is not None and not modes:  # kernels in archives are not instrumented
+            return found
         program = function._library._program
         target = self._executor.target
         return compiler.compile_kernel(program, function._name, function._constants, modes, target)
