@@ -227,6 +227,16 @@ def test_stand_ins(monkeypatch):
         monkeypatch.delitem(sys.modules, name)
 
 
+def test_factories_of_foundation_give_pythons_types():
+    number, text = foundation.NSNumber, foundation.NSString
+    made = foundation.NSDictionary.dictionaryWithObjects_forKeys_(
+        [number.numberWithInt_(3), number.numberWithFloat_(0.5), number.numberWithBool_(True)],
+        foundation.NSArray.arrayWithArray_(("N", "F", text.stringWithUTF8String_(b"B"))),
+    )
+    assert made == {"N": 3, "F": 0.5, "B": True}
+    assert [type(value) for value in made.values()] == [int, float, bool]
+
+
 def test_log_and_pools(capsys):
     foundation.NSLog("%d of %@: 100%%", 3, "five")
     foundation.NSLog("100% or 100%%")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
@@ -35,11 +35,90 @@ __all__ = [
 NSLocalizedDescriptionKey = "NSLocalizedDescription"
 NSNotFound = 0x7FFFFFFFFFFFFFFF
 
-# PyObjC bridges these to Python types.
-NSString = str
-NSArray = list
-NSDictionary = dict
-NSNumber = int
+
+# PyObjC bridges objects of the next four to Python's own types, and so do their factories here.
+
+
+class NSString(str):
+    """Text."""
+
+    @classmethod
+    def stringWithString_(cls, text: str) -> str:
+        return str(text)
+
+    @classmethod
+    def stringWithUTF8String_(cls, text: bytes) -> str:
+        return text.decode()
+
+
+class NSArray(list[Any]):
+    """A list."""
+
+    @classmethod
+    def array(cls) -> list[Any]:
+        return []
+
+    @classmethod
+    def arrayWithArray_(cls, items: Iterable[Any]) -> list[Any]:
+        return list(items)
+
+    @classmethod
+    def arrayWithObject_(cls, item: Any) -> list[Any]:
+        return [item]
+
+
+class NSDictionary(dict[Any, Any]):
+    """A dictionary."""
+
+    @classmethod
+    def dictionary(cls) -> dict[Any, Any]:
+        return {}
+
+    @classmethod
+    def dictionaryWithDictionary_(cls, items: Mapping[Any, Any]) -> dict[Any, Any]:
+        return dict(items)
+
+    @classmethod
+    def dictionaryWithObject_forKey_(cls, item: Any, key: Any) -> dict[Any, Any]:
+        return {key: item}
+
+    @classmethod
+    def dictionaryWithObjects_forKeys_(
+        cls, items: Iterable[Any], keys: Iterable[Any]
+    ) -> dict[Any, Any]:
+        return dict(zip(keys, items, strict=True))
+
+
+class NSNumber(int):
+    """A number: its factories give Python's own."""
+
+    @classmethod
+    def numberWithBool_(cls, value: bool) -> bool:
+        return bool(value)
+
+    @classmethod
+    def numberWithInt_(cls, value: int) -> int:
+        return int(value)
+
+    @classmethod
+    def numberWithInteger_(cls, value: int) -> int:
+        return int(value)
+
+    @classmethod
+    def numberWithUnsignedInt_(cls, value: int) -> int:
+        return int(value)
+
+    @classmethod
+    def numberWithUnsignedLongLong_(cls, value: int) -> int:
+        return int(value)
+
+    @classmethod
+    def numberWithFloat_(cls, value: float) -> float:
+        return float(value)
+
+    @classmethod
+    def numberWithDouble_(cls, value: float) -> float:
+        return float(value)
 
 
 class NSObject(Allocated):
