@@ -48,6 +48,8 @@ def count_runs(monkeypatch):
         ("#define TWICE(v) ((v) * missing)\nkernel void k(device float* x) { x[0] = TWICE(x[1]); }",
          "4:", "undeclared identifier 'missing'"),
         ("kernel void k(device float* x) { int y = x; }", "3:", "cannot initialize a variable of type 'int'"),
+        ("kernel void k(device atomic<half>* x) { atomic_fetch_add_explicit(x, 1.0h, memory_order_relaxed); }",
+         "3:41: error: atomic<T> exists for bool", "int, uint"),
     ],
 )  # fmt: skip
 def test_errors_have_the_users_place(source, place, message):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from bisect import bisect_right
+from collections.abc import Iterator
 from difflib import SequenceMatcher
 from pathlib import Path
 
@@ -35,6 +36,8 @@ _LONG_LINE = 4_000_000
 _LONGEST_SHOWN = 1_000  # characters of a line that is printed below its error
 _OUR_NOTES = re.compile(r"note: .*(declared here|expanded from macro .*|passing argument .* here)$")
 _OUR_ATTRIBUTE = "required by 'require_constant_initialization' attribute"
+_OUR_INCLUDE = re.compile(r"^In file included from (<stdin>|.*/softmetal/include/.*):\d+:$")
+_REQUIREMENT = re.compile(r"static assertion failed due to requirement '.*?': ")
 _NOT_FOUND = "a source can include Metal's headers, and files in the folders given"
 
 
@@ -139,8 +142,8 @@ def _align(ours: list[Token], theirs: list[Token]) -> list[int]:
 
 def explain(stderr: str, source_map: SourceMap) -> str:
     """Clang's stderr, remapped, with unsupported constructs named as such."""
-    lines = []
-    for line in _RENAMED.sub("", _COUNT.sub("", stderr)).splitlines():
+    lines: list[str] = []
+    for line in _at_the_users_places(_RENAMED.sub("", _COUNT.sub("", stderr)).splitlines()):
         found = _MESSAGE.match(line)
         if found is None:
             lines.append(line)
@@ -155,6 +158,27 @@ def explain(stderr: str, source_map: SourceMap) -> str:
         words = [source_map.word(file, row, column), *_QUOTED.findall(found["text"])]
         lines.append(source_map.render(file, row, column, _message(found["text"], words)))
     return "".join(f"{line}\n" for line in lines)
+
+
+def _at_the_users_places(lines: list[str]) -> Iterator[str]:
+    """An error in softmetal's headers moves to where the source asks for it; one that the source
+    has no part in is printed only if it is the only one."""
+    inside, errors = "", 0
+    for line in lines:
+        if _OUR_INCLUDE.match(line):
+            continue
+        found = _MESSAGE.match(line)
+        if found and "/softmetal/include/" in found["file"] and "error: " in found["text"]:
+            inside = line
+        elif inside and found and found["text"].startswith("note: in instantiation of"):
+            text = _REQUIREMENT.sub("", _MESSAGE.sub(r"\g<text>", inside))
+            yield f"{found['file']}:{found['line']}:{found['column']}: {text}"
+            inside, errors = "", errors + 1
+        else:
+            errors += bool(found and "error: " in found["text"])
+            yield line
+    if inside and not errors:
+        yield inside
 
 
 def of_the_source(stderr: str, source_map: SourceMap) -> str:
