@@ -133,22 +133,35 @@ def test_an_error_is_one_line_whatever_the_path_has(path, shown, capsys, tmp_pat
 @pytest.mark.parametrize(
     "given",
     [
-        ["convert", "a.npz", ""],
-        ["convert", "a.npz", "", "--force", "--to", "safetensors"],
-        ["merge", "--method", "linear", "a.npz", "a.npz", ""],
-        ["task-vector", "a.npz", "a.npz", "--out", ""],
-        ["extract-lora", "a.npz", "a.npz", "--out", ""],
-        ["apply-lora", "a.npz", "a.npz", ""],
+        ["convert", "a.npz"],
+        ["convert", "--force", "--to", "safetensors", "a.npz"],
+        ["merge", "--method", "linear", "a.npz", "a.npz"],
+        ["task-vector", "a.npz", "a.npz", "--out"],
+        ["extract-lora", "a.npz", "a.npz", "--out"],
+        ["apply-lora", "a.npz", "a.npz"],
     ],
     ids=lambda given: given[0],
 )
-def test_an_empty_target_is_not_the_current_folder(given, capsys, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("target", "problem"),
+    [
+        ("", "the path to write is empty: give a file or a folder"),
+        ("-", "models are not written to standard output: give a file or a folder"),
+        ("smollm2", "smollm2 is a packaged model: give another path to write"),
+        (
+            "s3://bucket/a",
+            "s3://bucket/a is a URL, where nothing can be written: give a file or a folder",
+        ),
+    ],
+    ids=["empty", "dash", "packaged model", "url"],
+)
+def test_a_target_that_was_hardly_meant_as_one(
+    given, target, problem, capsys, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     lbrx.save("a.npz", {"x": lbrx.ones((2, 2))})
-    assert cli.main(given) == 1
-    assert capsys.readouterr().err == (
-        "lbrx: the path to write is empty: give a file or a folder\n"
-    )
+    assert cli.main([*given, target]) == 1
+    assert capsys.readouterr().err == f"lbrx: {problem}\n"
     assert os.listdir() == ["a.npz"]
 
 

@@ -12,8 +12,7 @@ from lbrx.cli import INTERRUPTED
 from lbrx.convert import ConversionPlan, Result, RunOptions, Settings, make_plan, perform
 from lbrx.convert.pieces import PieceEngine, Progress
 from lbrx.errors import LbrxError
-from lbrx.formats.checks import target_path
-from lbrx.formats.packaged_models import model_path
+from lbrx.formats.packaged_models import model_path, target_path
 from lbrx.formats.writing import writable
 from lbrx.process import peak_memory
 

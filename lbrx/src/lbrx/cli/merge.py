@@ -20,7 +20,7 @@ from lbrx.convert import Result, RunOptions
 from lbrx.convert.output_checks import check_not_replacing, check_space
 from lbrx.convert.pieces import PieceEngine, Progress
 from lbrx.errors import LbrxError
-from lbrx.formats.checks import target_path
+from lbrx.formats.packaged_models import target_path
 from lbrx.merge import MergeOptions, PreparedMerge, perform_merge, prepare
 from lbrx.merge.methods import METHODS, Method
 from lbrx.merge.parameters import find_method

@@ -7,7 +7,7 @@ import argparse
 from lbrx.cli.convert import add_output_arguments, carry_out
 from lbrx.convert import Result, RunOptions, Settings, make_plan, perform
 from lbrx.convert.pieces import Progress
-from lbrx.formats.checks import target_path
+from lbrx.formats.packaged_models import target_path
 from lbrx.merge.lora import task_vector
 
 

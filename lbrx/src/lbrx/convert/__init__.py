@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from lbrx.convert.compute import compute_on
 from lbrx.convert.conversion_plan import ConversionPlan, Settings, make_plan
 from lbrx.convert.pieces import Checksums, LateFiles, PieceEngine, Progress, RunOptions, run
-from lbrx.formats.checks import target_path
+from lbrx.formats.packaged_models import target_path
 from lbrx.tensor.notes import Notes
 
 if TYPE_CHECKING:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 from collections import Counter
 from collections.abc import Iterable
-from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -107,14 +105,6 @@ def check_path(path: Path) -> None:
     except (OSError, ValueError) as problem:
         reason = (problem.strerror if isinstance(problem, OSError) else None) or str(problem)
         raise FormatError(f"{shown(str(path))} is not a usable path: {reason}") from None
-
-
-def target_path(given: str | PathLike[str]) -> Path:
-    """The path of what is written. Raises FormatError if it is empty, as of a variable that is not
-    set: pathlib would take it for the current folder."""
-    if not os.fspath(given):
-        raise FormatError("the path to write is empty: give a file or a folder")
-    return Path(given)
 
 
 def is_file_name(name: str) -> bool:

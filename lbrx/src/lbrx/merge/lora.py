@@ -21,7 +21,7 @@ from lbrx.convert.forms import FLOATS
 from lbrx.dtype import Dtype
 from lbrx.errors import DtypeError, FormatError, LbrxError
 from lbrx.formats import Format, plain
-from lbrx.formats.checks import target_path
+from lbrx.formats.packaged_models import target_path
 from lbrx.formats.recipe import ComputedModel, ComputedTensor, Recipe
 from lbrx.merge.adapters import CONFIG, PREFIX, WEIGHTS
 from lbrx.merge.config import parse_model

@@ -11,7 +11,7 @@ from typing import Any, overload
 from lbrx.convert import ConversionPlan, Result, RunOptions, Settings, make_plan, perform
 from lbrx.convert.pieces import PieceEngine, Progress
 from lbrx.errors import FormatError
-from lbrx.formats.checks import target_path
+from lbrx.formats.packaged_models import target_path
 from lbrx.formats.recipe import ComputedModel
 from lbrx.merge import config as configuration
 from lbrx.merge.observed import observed

@@ -13,8 +13,8 @@ import numpy as np
 from lbrx import formats
 from lbrx.errors import DtypeError, ShapeError
 from lbrx.formats import ENCODINGS, FileFormat, Format, Outgoing, plain
-from lbrx.formats.checks import target_path
 from lbrx.formats.descriptor import Chunk
+from lbrx.formats.packaged_models import target_path
 from lbrx.formats.recipe import Recipe
 from lbrx.storage import Array, PackedStorage
 from lbrx.tensor.core import Tensor
