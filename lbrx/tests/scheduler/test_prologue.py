@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 from op_oracle import sample, wide
@@ -133,13 +135,15 @@ def test_what_the_kernel_does_not_take(operands):
     ]
 
 
-def test_operands_between_vectors_are_computed_apart(rng):
+@pytest.mark.parametrize("observed", [nullcontext, lbrx.profile], ids=["plain", "profiled"])
+def test_operands_between_vectors_are_computed_apart(observed, rng):
     memory = sample(rng, (1, 65), dt.float16)
     x, weight = on_metal(memory)[:, 1:], on_metal(sample(rng, 64, dt.float16))
     by, values = matrix(rng, "q4_0", 9, 64)
     product = linear(x.rms_norm(weight, eps=EPS), by)
     expected = normed(wide(memory[:, 1:]), wide(weight.numpy())) @ values.T
-    close(product, expected, dt.float16)
+    with observed():
+        close(product, expected, dt.float16)
 
 
 # Rows that fill the batches of the kernel, and rows that do not.
@@ -187,9 +191,11 @@ def test_a_gate_that_stays_apart(operands, rng):
     assert kernels_of(two[0].swiglu(two[1]))[-2:] == apart
 
 
-def test_a_gate_of_misplaced_products_is_computed_apart(rng):
+@pytest.mark.parametrize("observed", [nullcontext, lbrx.profile], ids=["plain", "profiled"])
+def test_a_gate_of_misplaced_products_is_computed_apart(observed, rng):
     memory = sample(rng, (1, 65), dt.float16)
     (one, first), (other, second) = (matrix(rng, "q4_0", 9, 64) for _ in range(2))
     products = linears(on_metal(memory)[:, 1:], [one, other])
     gate, up = (wide(memory[:, 1:]) @ each.T for each in (first, second))
-    close(products[0].swiglu(products[1]), gate / (1 + np.exp(-gate)) * up, dt.float16)
+    with observed():
+        close(products[0].swiglu(products[1]), gate / (1 + np.exp(-gate)) * up, dt.float16)

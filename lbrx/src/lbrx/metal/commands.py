@@ -57,12 +57,16 @@ class _Scope:
     """The commands within one `working`."""
 
     def __init__(self, work: Callable[[], Work]) -> None:
-        self._work = work
+        self._describe = work
         self._number = next(_scopes)
         self._parts = itertools.count()
 
+    @cached_property
+    def _work(self) -> Work:  # as it is before the first command: later its inputs may be dropped
+        return self._describe()
+
     def next_work(self) -> Work:
-        return replace(self._work(), scope=self._number, part=next(self._parts))
+        return replace(self._work, scope=self._number, part=next(self._parts))
 
 
 _scopes = itertools.count(1)
@@ -71,7 +75,8 @@ _work: ContextVar[_Scope | None] = ContextVar("work", default=None)
 
 @contextmanager
 def working(work: Callable[[], Work]) -> Iterator[None]:
-    """Commands within it belong to this work; the function is called only if it is needed."""
+    """Commands within it belong to this work; the function is called at most once, if it is
+    needed."""
     token = _work.set(_Scope(work))
     try:
         yield
