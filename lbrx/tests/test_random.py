@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from op_oracle import chosen
+from op_oracle import chosen, wide
 
 import lbrx
 from lbrx import dtype as dt
@@ -84,6 +84,50 @@ def test_types_and_empty_shapes():
         lbrx.random.uniform(3, dtype="int32")
 
 
+LOW, HIGH = [-1, 0, 5], [[1], [9.5]]
+
+
+@pytest.mark.parametrize("made", [list, np.array, lbrx.tensor], ids=["list", "numpy", "tensor"])
+@pytest.mark.parametrize("dtype", [dt.float32, dt.float16])
+def test_parameters_for_each_element(made, dtype):
+    def drawn(function, *parameters, **more):
+        lbrx.random.seed(12)
+        return function((4, 2, 3), *parameters, **more)
+
+    low, high = np.broadcast_arrays(LOW, HIGH)
+    unit, bell = (wide(drawn(f).numpy()) for f in (lbrx.random.uniform, lbrx.random.normal))
+    for found, expected in [
+        (drawn(lbrx.random.uniform, made(LOW), made(HIGH), dtype), low + unit * (high - low)),
+        (drawn(lbrx.random.uniform, 0.5, made(HIGH), dtype), 0.5 + unit * (high - 0.5)),
+        (drawn(lbrx.random.normal, made(LOW), made(HIGH), dtype), low + bell * high),
+        (drawn(lbrx.random.normal, made(LOW), 2, dtype), low + bell * 2),
+    ]:
+        assert found.dtype is dtype
+        np.testing.assert_allclose(wide(found.numpy()), expected, rtol=2e-3, atol=2e-3)
+    chances = [[0, 0.5, 1], [0.25, 0.125, 2]]
+    np.testing.assert_array_equal(
+        drawn(lbrx.random.bernoulli, made(chances)).numpy(), unit < chances
+    )
+
+
+def test_parameters_say_where_numbers_are_drawn():
+    p = lbrx.tensor([0.5, 0.25], device="cpu")
+    for made in (
+        lbrx.random.bernoulli(2, p),
+        lbrx.random.uniform(2, p),
+        lbrx.random.normal(2, 0, p),
+        lbrx.random.normal(2, [0, 1], device="cpu"),
+    ):
+        assert made.device == "cpu"
+
+
+def test_lists_and_scalar_tensors():
+    assert sorted(lbrx.random.permutation([3, 1, 2]).tolist()) == [1, 2, 3]
+    assert sorted(lbrx.random.permutation(lbrx.tensor(3)).tolist()) == [0, 1, 2]
+    assert set(lbrx.random.choice(lbrx.tensor(3), 100).tolist()) == {0, 1, 2}
+    assert lbrx.random.categorical([[0.0, -math.inf]]).tolist() == [0]
+
+
 @pytest.mark.parametrize("p", [-0.1, 1.5, float("nan")])
 def test_bernoulli_rejects_other_numbers(p):
     with pytest.raises(ValueError, match=f"p={p} is not a probability: give a number from 0 to 1"):
@@ -103,15 +147,15 @@ INTEGERS = [d for d in dt.ALL if d.is_integer]
 def test_integers(place):
     for dtype in chosen(INTEGERS, place):
         limits = np.iinfo(dtype.numpy)
-        for low, high in [(0, 1), (3, 10), (limits.min, limits.max), (limits.max, limits.max + 1)]:
+        least, most = int(limits.min), int(limits.max)
+        for low, high in [(0, 1), (3, 10), (least, most), (most, most + 1), (least, most + 1)]:
             lbrx.random.seed(11)
-            values = lbrx.random.randint(int(low), int(high), (7, 143), dtype, place)
+            values = lbrx.random.randint(low, high, (7, 143), dtype, place)
             assert (values.dtype, values.shape, values.device) == (dtype, (7, 143), place)
             plain = [int(v) for v in values.numpy().ravel()]
             words = [w for i in range(501) for w in reference_block(i, 11)]
             numbers = [a | b << 32 for a, b in zip(words[::2], words[1::2], strict=True)]
-            span = int(high) - int(low)
-            assert plain == [int(low) + (n * span >> 64) for n in numbers[:1001]]
+            assert plain == [low + (n * (high - low) >> 64) for n in numbers[:1001]]
 
 
 def test_integers_are_equally_likely(place):
@@ -214,6 +258,15 @@ ONES = lbrx.ones((2, 3), device="cpu")
         (lambda: lbrx.random.choice(2.5, 1), TypeError, "integer"),
         (lambda: lbrx.random.randint(5, (3,)), TypeError, r"randint\(low, high, shape\)"),
         (lambda: lbrx.random.choice(0, 1), lbrx.ShapeError, "1 of no elements"),
+        (lambda: lbrx.random.choice(2, 1, p=[1, -1]), ValueError, "finite numbers from 0 on"),
+        (lambda: lbrx.random.choice(2, 1, p=[0, 0]), ValueError, "finite numbers from 0 on"),
+        (lambda: lbrx.random.randint([1], 5), TypeError, r"low=\[1\] is not an integer: give"),
+        (lambda: lbrx.random.uniform(3, "a"), lbrx.DtypeError, "is not numeric: give numbers"),
+        (lambda: lbrx.random.uniform(3, [1, 2, 3], dtype="int8"), lbrx.DtypeError, "not int8"),
+        (lambda: lbrx.random.normal(2, 0, [1, 2, 3]), lbrx.ShapeError, "do not broadcast"),
+        (lambda: lbrx.random.normal(2, [[1], [2]]), lbrx.ShapeError, r"mean has shape \(2, 1\)"),
+        (lambda: lbrx.random.normal(2, [0, 1], -1), ValueError, "std=-1 is negative"),
+        (lambda: lbrx.random.bernoulli(0.5, (3,)), TypeError, r"bernoulli\(shape, p\)"),
     ],
 )
 def test_errors(call, error, message):

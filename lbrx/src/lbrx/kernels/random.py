@@ -79,7 +79,7 @@ def _parameters(given: Attributes) -> bytes:
     else:
         pair = given["low"], given["high"] - given["low"]
         if given["dtype"].is_integer:
-            return struct.pack("2Q", pair[0] & (1 << 64) - 1, pair[1])
+            return struct.pack("2Q", *(number & (1 << 64) - 1 for number in pair))
     with np.errstate(over="ignore"):
         return np.array(pair, np.float32).tobytes()
 

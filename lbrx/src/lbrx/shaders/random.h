@@ -44,13 +44,19 @@ kernel void random_bernoulli_bool(device bool* out [[buffer(0)]],
   to[3] = unit(words.w) < chance.x;
 }
 
-// Integers from range.x on, below range.x + range.y: two words each, so two for a counter.
+// Integers from range.x on, below range.x + range.y: two words each, so two for a counter. A range.y
+// of 0 stands for 2**64, all integers.
+inline ulong scaled(uint low, uint high, ulong count) {
+  const ulong number = ulong(high) << 32 | low;
+  return count == 0 ? number : mulhi(number, count);
+}
+
 template <typename T>
 kernel void random_integers(device T* out [[buffer(0)]], constant Stream& stream [[buffer(1)]],
                             constant ulong2& range [[buffer(2)]],
                             uint i [[thread_position_in_grid]]) {
   const uint4 words = philox(stream, i);
   device T* to = out + ulong(i) * 2;
-  to[0] = T(range.x + mulhi(ulong(words.y) << 32 | words.x, range.y));
-  to[1] = T(range.x + mulhi(ulong(words.w) << 32 | words.z, range.y));
+  to[0] = T(range.x + scaled(words.x, words.y, range.y));
+  to[1] = T(range.x + scaled(words.z, words.w, range.y));
 }

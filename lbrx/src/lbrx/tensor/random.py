@@ -76,48 +76,88 @@ def _draw(
     return Tensor(array)
 
 
+def _tensors(shape: Sizes, device: str | None, **given: TensorLike) -> list[Tensor]:
+    """Parameters of a distribution as tensors that broadcast to the shape; none if all of them are
+    numbers."""
+    if all(as_scalar(value) is not None for value in given.values()):
+        return []
+    sizes, made = as_shape(shape), []
+    place = device or next((x.device for x in given.values() if isinstance(x, Tensor)), None)
+    for name, value in given.items():
+        one = value if isinstance(value, Tensor) else tensor(value, device=place)
+        if broadcast(sizes, one.shape) != sizes:
+            raise ShapeError(f"{name} has shape {one.shape}: give one that broadcasts to {sizes}")
+        made.append(one.astype(dt.float32))
+    return made
+
+
+def _check_floating(dtype: DtypeLike) -> None:
+    if not dt.parse(dtype).is_float:
+        raise DtypeError(f"random numbers are floating, not {dtype}: cast the result")
+
+
 def uniform(
     shape: Sizes,
-    low: float = 0,
-    high: float = 1,
+    low: TensorLike = 0,
+    high: TensorLike = 1,
     dtype: DtypeLike = dt.float32,
     device: str | None = None,
 ) -> Tensor:
     """A tensor of numbers uniformly distributed in [low, high).
 
-    dtype must be floating, otherwise DtypeError is raised. Rounding to float16 or bfloat16 can
-    give `high` itself.
+    The limits are numbers, or tensors that broadcast to the shape. dtype must be floating,
+    otherwise DtypeError is raised. Rounding can give `high` itself.
 
     >>> lbrx.random.uniform((2, 3), -1, 1).shape
     (2, 3)
     """
-    return _draw("random_uniform", shape, device, dtype=dtype, low=low, high=high)
+    limits = _tensors(shape, device, low=low, high=high)
+    if not limits:
+        return _draw("random_uniform", shape, device, dtype=dtype, low=low, high=high)
+    _check_floating(dtype)
+    least, most = limits
+    return (uniform(shape, device=device or least.device) * (most - least) + least).astype(dtype)
 
 
 def normal(
     shape: Sizes,
-    mean: float = 0,
-    std: float = 1,
+    mean: TensorLike = 0,
+    std: TensorLike = 1,
     dtype: DtypeLike = dt.float32,
     device: str | None = None,
 ) -> Tensor:
     """A tensor of normally distributed numbers with the given mean and standard deviation.
 
-    dtype must be floating, otherwise DtypeError is raised; a negative `std` raises ValueError.
+    Both are numbers, or tensors that broadcast to the shape. dtype must be floating, otherwise
+    DtypeError is raised; a negative number as `std` raises ValueError.
     """
-    if std < 0:
+    moments = _tensors(shape, device, mean=mean, std=std)
+    number = as_scalar(std)
+    if number is not None and number < 0:
         raise ValueError(f"std={std} is negative: give 0 or more")
-    return _draw("random_normal", shape, device, dtype=dtype, mean=mean, std=std)
+    if not moments:
+        return _draw("random_normal", shape, device, dtype=dtype, mean=mean, std=std)
+    _check_floating(dtype)
+    middle, scale = moments
+    return (normal(shape, device=device or middle.device) * scale + middle).astype(dtype)
 
 
-def bernoulli(shape: Sizes, p: float = 0.5, device: str | None = None) -> Tensor:
+def bernoulli(shape: Sizes, p: TensorLike = 0.5, device: str | None = None) -> Tensor:
     """A bool tensor whose elements are True with probability p, a number from 0 to 1.
 
-    Another p raises ValueError.
+    Another number raises ValueError. p can also be a tensor that broadcasts to the shape; what is
+    outside 0 to 1 in it counts as 0 or 1.
+
+    >>> lbrx.random.bernoulli((2, 3), lbrx.tensor([0, 1, 1])).tolist()
+    [[False, True, True], [False, True, True]]
     """
-    if as_scalar(p) is None:
-        raise TypeError(f"p={p!r} is not a number: the shape comes first, bernoulli(shape, p)")
-    if not 0 <= p <= 1:
+    if isinstance(shape, float):
+        raise TypeError(f"{shape} is not a shape, which comes first: bernoulli(shape, p)")
+    chances = _tensors(shape, device, p=p)
+    if chances:
+        return uniform(shape, device=device or chances[0].device) < chances[0]
+    number = as_scalar(p)
+    if number is None or not 0 <= number <= 1:
         raise ValueError(f"p={p} is not a probability: give a number from 0 to 1")
     return _draw("random_bernoulli", shape, device, p=p)
 
@@ -133,21 +173,29 @@ def randint(
 
     Raises ValueError if there are none, and DtypeError if the type cannot hold them.
     """
-    if not hasattr(high, "__index__"):
-        raise TypeError(f"high={high!r} is not an integer: give randint(low, high, shape)")
-    limits = {"low": operator.index(low), "high": operator.index(high)}
+    limits = {"low": _integer("low", low), "high": _integer("high", high)}
     return _draw("random_integers", shape, device, INTEGERS, dtype=dtype, **limits)
 
 
-def permutation(x: int | Tensor, axis: int = 0, device: str | None = None) -> Tensor:
-    """The integers below x in random order, or the slices of a tensor along an axis.
+def _integer(name: str, value: object) -> int:
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(
+            f"{name}={value!r:.80} is not an integer: give randint(low, high, shape)"
+        ) from None
+
+
+def permutation(x: int | TensorLike, axis: int = 0, device: str | None = None) -> Tensor:
+    """The integers below x in random order, or the slices of a tensor or list along an axis.
 
     Every order is equally likely: the slices are sorted by random numbers of 63 bits.
     """
-    if isinstance(x, Tensor):
-        size = x.shape[normalize_axis(axis, x.ndim)]
-        return call("take", x, permutation(size, device=x.device), axis=axis)
-    size = operator.index(x)
+    if np.ndim(x):
+        values = x if isinstance(x, Tensor) else tensor(x, device=device)
+        size = values.shape[normalize_axis(axis, values.ndim)]
+        return call("take", values, permutation(size, device=values.device), axis=axis)
+    size = operator.index(x)  # type: ignore[arg-type]
     if size < 0:
         raise ShapeError(f"a permutation of {size} elements: give 0 or more")
     return call("argsort", randint(0, 2**63 - 1, size, device=device))
@@ -156,12 +204,13 @@ def permutation(x: int | Tensor, axis: int = 0, device: str | None = None) -> Te
 _SMALLEST = 2.0**-25  # half of what a random number from [0, 1) is a multiple of
 
 
-def categorical(logits: Tensor, axis: int = -1, shape: Sizes | None = None) -> Tensor:
+def categorical(logits: TensorLike, axis: int = -1, shape: Sizes | None = None) -> Tensor:
     """Indices along an axis, each as likely as the softmax of its logit, as int64.
 
     The result has the shape of the logits without the axis, or `shape`, which those must broadcast
     to: more leading axes are more samples. A probability below 2**-25 counts as 0.
     """
+    logits = logits if isinstance(logits, Tensor) else tensor(logits)
     if not logits.dtype.is_float:
         raise DtypeError(f"logits are {logits.dtype}: cast them to a floating type")
     place = normalize_axis(axis, logits.ndim)
@@ -178,9 +227,9 @@ def categorical(logits: Tensor, axis: int = -1, shape: Sizes | None = None) -> T
 
 def _source(x: int | TensorLike) -> Tensor:
     """What `choice` draws from."""
-    if isinstance(x, Tensor):
-        return x
-    return tensor(x) if np.ndim(x) else arange(operator.index(x))  # type: ignore[arg-type]
+    if np.ndim(x):
+        return x if isinstance(x, Tensor) else tensor(x)
+    return arange(operator.index(x))  # type: ignore[arg-type]
 
 
 def choice(
@@ -188,8 +237,9 @@ def choice(
 ) -> Tensor:
     """Slices of a tensor or list along its first axis, or integers below x, at random.
 
-    With `p` they have these probabilities, which need not add up to 1. Without replacement none
-    is drawn twice, and p cannot be given.
+    With `p` they have these probabilities, which need not add up to 1; one that is negative or not
+    finite, or none above 0, raises ValueError. Without replacement none is drawn twice, and p
+    cannot be given.
     """
     source = _source(x)
     count, sizes = len(source), as_shape(shape)
@@ -202,6 +252,9 @@ def choice(
         weights = p if isinstance(p, Tensor) else tensor(p, dt.float32, source.device)
         if weights.shape != (count,):
             raise ShapeError(f"p has shape {weights.shape}: give one for each, {(count,)}")
+        values = weights.numpy()
+        if not (np.isfinite(values).all() and (values >= 0).all() and (values > 0).any()):
+            raise ValueError("p has no probabilities: give finite numbers from 0 on, not all 0")
         places = categorical(call("log", weights), shape=sizes)
     elif p is not None:
         raise ValueError("p without replacement is not supported: give one of the two")
