@@ -226,3 +226,25 @@ def test_a_link_to_nothing_is_told_from_a_missing_file(tmp_path):
     loop.symlink_to(loop)
     with pytest.raises(lbrx.FormatError, match="is a symbolic link to what does not exist"):
         lbrx.load(loop)
+
+
+@pytest.mark.parametrize(
+    ("target", "kind", "message"),
+    [
+        ("pipe", "gguf", "is a device, pipe or socket: give a file or a folder"),
+        ("pipe", "npz", "is a device, pipe or socket"),
+        ("pipe", "mlx", "is a device, pipe or socket"),
+        ("there", "gguf", "is a folder, and gguf is written as a file"),
+        ("file", "mlx", "is a file, and mlx is written as a folder"),
+        ("nowhere", "gguf", "is a broken link"),
+    ],
+)
+def test_what_is_not_replaced(tmp_path, target, kind, message):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "there").mkdir()
+    (tmp_path / "file").write_text("as it was")
+    (tmp_path / "nowhere").symlink_to(tmp_path / "gone")
+    before = {path: path.lstat().st_ino for path in tmp_path.rglob("*")}
+    with pytest.raises(lbrx.FormatError, match=message):
+        lbrx.save(tmp_path / target, {"x": lbrx.ones(3)}, format=kind)
+    assert {path: path.lstat().st_ino for path in tmp_path.rglob("*")} == before

@@ -140,7 +140,7 @@ def make_plan(
     path = Path(target) if Path(target).name not in ("", "..") else Path(target).resolve()
     check_path(path)
     target_format = _target_format(path, settings)
-    _check_target(files, path, target_format)
+    _check_target(files, path)
     format = target_format.name
     config = translate.config_of(files)
     recipes, notes = _named(files, config, format)
@@ -198,21 +198,10 @@ def _check_shard_size(size: int | str | None) -> None:
         raise FormatError(f"{size!r} is too small for a shard: write it like '5GB' or '512MiB'")
 
 
-def _check_target(files: ModelFiles, path: Path, format: FileFormat) -> None:
+def _check_target(files: ModelFiles, path: Path) -> None:
     own = () if isinstance(files, ComputedModel) else (files.path,)
     if path.resolve() in {file.resolve() for file in (*own, *files.paths)}:
         raise FormatError(f"{path} is also the source: give another name")
-    if path.is_symlink() and not path.exists():
-        raise FormatError(f"{path} is a broken link: give another name")
-    is_folder = format.is_folder(path)
-    if not is_folder and path.is_dir():
-        raise FormatError(
-            f"{path} is a folder, and {format.name} is written as a file: name a file in it"
-        )
-    if is_folder and path.is_file():
-        raise FormatError(
-            f"{path} is a file, and {format.name} is written as a folder: give another name"
-        )
 
 
 def _check_source_stays(files: ModelFiles, output: Output) -> None:

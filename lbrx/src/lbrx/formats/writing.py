@@ -83,6 +83,7 @@ def plan(
     for tensor in tensors:
         check_name(path, tensor.name)
     is_folder = format.is_folder(path)
+    _check_what_is_there(path, format, is_folder)
     limit = DEFAULT_SHARD if max_shard_size is None else parse_size(max_shard_size)
     if max_shard_size is not None and not is_folder:
         _check_one_file(path, tensors, limit)
@@ -95,6 +96,23 @@ def plan(
     if format.layout is None:
         raise bad(path, f"lbrx does not write {format.name}: give one of {', '.join(writable())}")
     return Output(path, False, {path.name: format.layout(path, tensors, metadata)}, {})
+
+
+def _check_what_is_there(path: Path, format: FileFormat, is_folder: bool) -> None:
+    """Raises FormatError for a path with something that what is written could not replace, or
+    should not, as /dev/null."""
+    if path.is_symlink() and not path.exists():
+        raise FormatError(f"{path} is a broken link: give another name")
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise FormatError(f"{path} is a device, pipe or socket: give a file or a folder")
+    if not is_folder and path.is_dir():
+        raise FormatError(
+            f"{path} is a folder, and {format.name} is written as a file: name a file in it"
+        )
+    if is_folder and path.is_file():
+        raise FormatError(
+            f"{path} is a file, and {format.name} is written as a folder: give another name"
+        )
 
 
 def _check_one_file(path: Path, tensors: Sequence[OutgoingInfo], limit: int) -> None:
