@@ -44,7 +44,7 @@ CASES = {
     ),
     "another size": (
         lambda m: linear((m("a"), 1), (m("wide"), 1)),
-        r"\(11, 16\) in .* and \(11, 32\)",
+        r"\(11, 16\) in .* and \(11, 32\) in .*wide: merge models of one size",
     ),
     "another vocabulary": (
         lambda m: linear((m("a"), 1), (m("vocab"), 1)),

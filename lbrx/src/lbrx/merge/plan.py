@@ -363,8 +363,10 @@ def _source(planner: _Planner, model: ParentModel, name: str) -> Recipe:
 def _check_shapes(place: _Place, models: Sequence[ParentModel], recipes: Sequence[Recipe]) -> None:
     for model, recipe in zip(models, recipes, strict=True):
         if recipe.shape != recipes[0].shape:
+            rows_only = recipe.shape[1:] == recipes[0].shape[1:]
             aligned = ": add tokenizer_source to align vocabularies"
-            remedy = aligned if has_vocabulary(place.name) else ": merge models of one size"
+            other = ": merge models of one size"
+            remedy = aligned if rows_only and has_vocabulary(place.name) else other
             raise FormatError(
                 f"{place.name} is {recipes[0].shape} in {models[0]} and {recipe.shape} in "
                 f"{model}{remedy}"
