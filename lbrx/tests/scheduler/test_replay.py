@@ -182,6 +182,8 @@ def test_a_compiled_function_within_another():
         (lambda x, a: x * float(f"{a:.2f}"), lambda x, a: x * a),
         (lambda x, a: x.clip(-a, a), lambda x, a: np.clip(x, -a, a)),
         (lambda x, a: a - x / a, lambda x, a: a - x / a),
+        (lambda x, a: x * lbrx.tensor([a, 1.0, a] * 3), lambda x, a: x * np.float32([a, 1, a] * 3)),
+        (lambda x, a: x * (np.ones(9, np.float32) * a), lambda x, a: x * a),
     ],
 )
 def test_numbers_in_all_places(use, oracle):

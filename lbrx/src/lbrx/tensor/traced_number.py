@@ -10,6 +10,9 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 _function: ContextVar[str | None] = ContextVar("function", default=None)
 
 
@@ -45,6 +48,10 @@ class TracedNumber:
     def __float__(self) -> float:
         self.was_read = True
         return self.value
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        """For numpy, also where this is an element of a list."""
+        return np.array(float(self), dtype)
 
     def __repr__(self) -> str:
         return repr(float(self))
