@@ -357,6 +357,29 @@ def test_edges_of_integers(dtype, rng):
     np.testing.assert_array_equal((a >> b).numpy(), np.right_shift(x, y))
 
 
+# Each is one kernel, whose compiler could use that a sum or product has not overflowed.
+OVERFLOWING = {
+    "add": lambda x, m: x + 1 > x,
+    "subtract": lambda x, m: x - 1 < x,
+    "multiply": lambda x, m: x * 2 // 2 == x,
+    "square": lambda x, m: m.square(x) // 3,
+    "negative": lambda x, m: (-x < 0) | (x < 0),
+    "abs": lambda x, m: m.abs(x) + m.abs(x) >= m.abs(x),
+    "pow": lambda x, m: x**3 < 0,
+}
+
+
+@pytest.mark.parametrize("name", OVERFLOWING)
+def test_what_follows_an_overflow(name):
+    for dtype in (dt.int16, dt.uint16, dt.int32, dt.int64):
+        limits = np.iinfo(dtype.numpy)
+        root = math.isqrt(limits.max) + 1
+        near = [limits.min, limits.min + 1, 0, 1, 3, root, limits.max // 2 + 1, limits.max]
+        x = np.array(near, dtype.numpy)
+        found = OVERFLOWING[name](lbrx.tensor(x), lbrx).numpy()
+        np.testing.assert_array_equal(found, OVERFLOWING[name](x, np), str(dtype))
+
+
 def test_powers_of_integers():
     x, y = (
         np.int32(v) for v in zip(*itertools.product((-3, -1, 0, 1, 2, 7), range(9)), strict=True)

@@ -20,17 +20,28 @@ template <> inline uchar to<uchar, float>(float x) { return uchar(clamp(int(x), 
 template <> inline short to<short, float>(float x) { return short(clamp(int(x), -32768, 32767)); }
 template <> inline ushort to<ushort, float>(float x) { return ushort(clamp(int(x), 0, 65535)); }
 
+// Integers wrap, but a compiler may assume that signed ones, as also ushort becomes one, do not: these
+// are computed as unsigned ones. Products of smaller types fit an int.
+template <typename T> struct Wrapping { using type = T; };
+template <> struct Wrapping<ushort> { using type = uint; };
+template <> struct Wrapping<int> { using type = uint; };
+template <> struct Wrapping<long> { using type = ulong; };
+
+template <typename T> inline typename Wrapping<T>::type wrapping(T x) {
+  return typename Wrapping<T>::type(x);
+}
+
 namespace op {
 
 // ---- unary ----
 
-template <typename T> inline T negative(T x) { return T(-x); }
-template <typename T> inline T square(T x) { return T(x * x); }
+template <typename T> inline T negative(T x) { return T(-wrapping(x)); }
+template <typename T> inline T square(T x) { return T(wrapping(x) * wrapping(x)); }
 template <typename T> inline T sign(T x) { return T((x > T(0)) - (x < T(0))); }
 template <> inline float sign(float x) {
   return isnan(x) ? x : float((x > 0) - (x < 0));
 }
-template <typename T> inline T abs(T x) { return x < T(0) ? T(-x) : x; }
+template <typename T> inline T abs(T x) { return x < T(0) ? negative(x) : x; }
 template <> inline float abs(float x) { return fabs(x); }
 template <> inline bool abs(bool x) { return x; }
 
@@ -114,9 +125,9 @@ template <> inline bool signbit(float x) { return as_type<int>(x) < 0; }
 
 // ---- binary ----
 
-template <typename T> inline T add(T x, T y) { return T(x + y); }
-template <typename T> inline T subtract(T x, T y) { return T(x - y); }
-template <typename T> inline T multiply(T x, T y) { return T(x * y); }
+template <typename T> inline T add(T x, T y) { return T(wrapping(x) + wrapping(y)); }
+template <typename T> inline T subtract(T x, T y) { return T(wrapping(x) - wrapping(y)); }
+template <typename T> inline T multiply(T x, T y) { return T(wrapping(x) * wrapping(y)); }
 inline float divide(float x, float y) { return x / y; }
 inline float atan2(float x, float y) { return metal::atan2(x, y); }
 inline float copysign(float x, float y) { return metal::copysign(x, y); }
@@ -157,7 +168,7 @@ template <typename T> inline T remainder(T x, T y) {
 }
 template <typename T> inline T floor_divide(T x, T y) {
   // For unsigned types T(-1) is the largest value: only x == y then gives 1.
-  if (y == T(-1)) return T(-1) < T(0) ? T(-x) : T(x == T(-1));
+  if (y == T(-1)) return T(-1) < T(0) ? negative(x) : T(x == T(-1));
   const T safe = y == T(0) ? T(1) : y;
   const T quotient = T(x / safe);
   const bool below = T(x % safe) != T(0) && (x < T(0)) != (y < T(0));
@@ -183,8 +194,8 @@ template <typename T> inline T pow(T x, T y) {
   }
   T result = T(1);
   for (T left = y; left != T(0); left = T(left >> 1)) {
-    if ((left & T(1)) != T(0)) result = T(result * x);
-    x = T(x * x);
+    if ((left & T(1)) != T(0)) result = multiply(result, x);
+    x = square(x);
   }
   return result;
 }
@@ -215,7 +226,7 @@ template <typename T> inline bool logical_xor(T x, T y) { return (x != T(0)) != 
 // ---- ternary ----
 
 template <typename T> inline T where(bool condition, T x, T y) { return condition ? x : y; }
-template <typename T> inline T fma(T x, T y, T z) { return T(x * y + z); }
+template <typename T> inline T fma(T x, T y, T z) { return add(multiply(x, y), z); }
 template <> inline float fma(float x, float y, float z) { return metal::fma(x, y, z); }
 template <typename T> inline T clip(T x, T low, T high) { return minimum(maximum(x, low), high); }
 
