@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from function_cases import Case, check
 from op_oracle import close, has
+from safetensors.numpy import save_file
 
 import lbrx
 from lbrx import dtype as dt
@@ -105,3 +106,30 @@ def test_dtype_and_device_may_be_others(place):
 def test_errors(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+def _aligned(values, place, _):
+    memory = lbrx.empty_aligned(values.shape, np.bool_)
+    memory.view(np.uint8)[:] = values
+    return lbrx.from_numpy(memory, place)
+
+
+def _from_file(values, place, path):
+    save_file({"x": values.view(np.bool_)}, path / "x.safetensors")
+    return lbrx.load(path / "x.safetensors")["x"].to_device(place)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [lambda x, place, _: lbrx.tensor(x.view(np.bool_), device=place), _aligned, _from_file],
+    ids=["tensor", "aligned", "file"],
+)
+@pytest.mark.parametrize("size", [9, 1 << 17])
+def test_bools_of_other_bytes(made, size, place, tmp_path, rng):
+    """numpy takes every byte but 0 for True, and files can have any."""
+    values = rng.choice(np.uint8([0, 1, 2, 128, 255]), size)
+    x, expected = made(values, place, tmp_path), values != 0
+    assert x.sum().item() == expected.sum()
+    np.testing.assert_array_equal((~x).numpy(), ~expected)
+    np.testing.assert_array_equal((x == True).numpy(), expected)  # noqa: E712
+    np.testing.assert_array_equal(x.astype("int32").numpy(), expected)

@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from functools import cache
 
+import numpy as np
+
 from lbrx import dtype as dt
 from lbrx import shape as sh
 from lbrx.dtype import Dtype
@@ -34,9 +36,12 @@ def long_lived(gpu: Context, spec: Spec, label: str) -> Array:
 
 
 def shared(gpu: Context, array: Array) -> Array | None:
-    """A host array on the device, sharing its memory; None if Metal cannot use that memory."""
+    """A host array on the device, sharing its memory; None if Metal cannot use that memory, or it
+    has bools that are neither 0 nor 1, as numpy allows: kernels would compute with these bytes."""
     data = array.storage.host()
     if data.size == 0 or data.ctypes.data % array.dtype.itemsize:
+        return None
+    if array.dtype is dt.bool_ and data.max() > 1:
         return None
     buffer = gpu.share(data)
     if buffer is None:
@@ -50,6 +55,8 @@ def imported(gpu: Context, array: Array) -> Array:
     if same is not None:
         return same
     values = array.numpy()
+    if array.dtype is dt.bool_:
+        values = values.view(np.uint8) != 0
     storage = MetalStorage(gpu.upload(values, "tensors"), 0, values.nbytes)
     return Array(storage, sh.contiguous(array.layout.shape), array.dtype)
 
