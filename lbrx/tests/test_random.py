@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -49,6 +51,29 @@ def test_the_same_seed_gives_the_same_numbers():
         np.testing.assert_array_equal(a.numpy(), b.numpy())
     lbrx.random.seed(8)
     assert (lbrx.random.uniform(5) != first[0]).all()
+
+
+FORKED = """
+import os, sys
+import lbrx
+
+if len(sys.argv) > 1:
+    lbrx.random.seed(int(sys.argv[1]))
+for _ in range(2):
+    if os.fork() == 0:
+        print(lbrx.random.randint(0, 2**62, device="cpu").item(), flush=True)
+        os._exit(0)
+    os.wait()
+print(lbrx.random.randint(0, 2**62, device="cpu").item())
+"""
+
+
+@pytest.mark.parametrize(("seed", "different"), [([], 3), (["5"], 1)], ids=["random", "seeded"])
+def test_forked_processes_draw_their_own_numbers(seed, different):
+    done = subprocess.run(
+        [sys.executable, "-c", FORKED, *seed], capture_output=True, text=True, check=True
+    )
+    assert len(set(done.stdout.split())) == different
 
 
 def test_numbers_do_not_depend_on_the_shape():

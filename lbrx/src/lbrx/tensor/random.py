@@ -31,6 +31,19 @@ from lbrx.tensor.traced_number import traced_function
 _lock = threading.Lock()
 _seed = int.from_bytes(os.urandom(8), "little")
 _offset = 0
+_was_seeded = False
+
+
+def _after_fork() -> None:
+    """In the child: another thread may have held the lock, and the parent's random seed would
+    repeat its numbers."""
+    global _lock, _seed, _offset
+    _lock = threading.Lock()
+    if not _was_seeded:
+        _seed, _offset = int.from_bytes(os.urandom(8), "little"), 0
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def __getattr__(name: str) -> Any:
@@ -52,10 +65,10 @@ def seed(value: int) -> None:
     >>> (lbrx.random.uniform(3) == x).all().item()
     True
     """
-    global _seed, _offset
+    global _seed, _offset, _was_seeded
     value = operator.index(value)
     with _lock:
-        _seed, _offset = value & (1 << 64) - 1, 0
+        _seed, _offset, _was_seeded = value & (1 << 64) - 1, 0, True
 
 
 def _draw(
