@@ -70,6 +70,16 @@ def test_a_method_with_options(pair, tmp_path):
     assert not model[Q.replace("layers.0", "layers.1")].numpy().any()
 
 
+@pytest.mark.parametrize("more", [[], ["--dry-run"]])
+def test_a_forgotten_target_keeps_the_last_model(pair, tmp_path, capsys, more):
+    before = files(tmp_path / "b")
+    models = (tmp_path / "a", tmp_path / "b")
+    assert run("--method", "linear", "--weight", "1", *models, *more) == 1
+    shown = capsys.readouterr().err
+    assert "b/model.safetensors exists, and the last path is the one to write: give OUT" in shown
+    assert files(tmp_path / "b") == before
+
+
 def test_a_dry_run_writes_nothing(pair, tmp_path, capsys):
     before = sorted(tmp_path.iterdir())
     assert run(tmp_path / "c.yml", tmp_path / "out.gguf", "--quantize", "f16", "--dry-run") == 0

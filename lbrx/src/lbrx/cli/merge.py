@@ -17,7 +17,7 @@ from lbrx.cli.convert import (
     chosen_engine,
 )
 from lbrx.convert import Result, RunOptions
-from lbrx.convert.output_checks import check_not_replacing, check_space
+from lbrx.convert.output_checks import check_not_replacing, check_space, replaced_files
 from lbrx.convert.pieces import PieceEngine, Progress
 from lbrx.errors import LbrxError
 from lbrx.formats.packaged_models import target_path
@@ -85,6 +85,8 @@ def run(options: argparse.Namespace) -> int:
         options.to, options.quantize, options.max_shard_size, options.seed, options.report
     )
     prepared = prepare(config, out, wanted)
+    if options.method is not None and not options.force:
+        _check_that_out_is_given(prepared)
     for note in (*prepared.merge.notes, *prepared.conversion.notes):
         print(f"lbrx: {note}", file=sys.stderr)
     spare_collector()
@@ -97,6 +99,16 @@ def run(options: argparse.Namespace) -> int:
         print(describe(prepared))
         return 0
     return write_merge(prepared, options, "merging", chosen_engine(options))
+
+
+def _check_that_out_is_given(prepared: PreparedMerge) -> None:
+    """Raises LbrxError if the last path has a model: who forgot OUT must not be told to replace
+    it."""
+    if existing := replaced_files(prepared.conversion.output):
+        raise LbrxError(
+            f"{existing[0]} exists, and the last path is the one to write: give OUT after the "
+            "models, or add --force to replace it"
+        )
 
 
 def write_merge(
