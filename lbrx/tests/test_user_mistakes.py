@@ -103,6 +103,8 @@ def test_division_by_an_integer_that_the_dtype_cannot_hold(device):
         (lambda x: lbrx.random.normal(2, std=-1), ValueError, "std=-1 .*0 or more"),
         (lambda x: lbrx.random.seed("a"), TypeError, "integer"),
         (lambda x: lbrx.compile(3), TypeError, "3 cannot be called"),
+        (lambda x: lbrx.Tensor([1, 2]), TypeError, r"Tensor of \[1, 2\]: use lbrx\.tensor"),
+        (lambda x: lbrx.Tensor(x), TypeError, r"use lbrx\.tensor to make one"),
         (
             lambda x: lbrx.linear(x, lbrx.ones((3, 1), device="cpu")),
             lbrx.ShapeError,

@@ -91,6 +91,8 @@ class Tensor(Operators, FunctionMethods, OperationMethods):
     __slots__ = ("__weakref__", "array", "metadata")
 
     def __init__(self, array: Array, metadata: Metadata | None = None) -> None:
+        if not isinstance(array, Array):
+            raise TypeError(f"Tensor of {array!r:.80}: use lbrx.tensor to make one")
         self.array = array
         self.metadata = metadata or _NO_METADATA
 

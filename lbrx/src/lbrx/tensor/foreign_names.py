@@ -84,6 +84,7 @@ TENSOR_NAMES = {
     "bool": "use astype('bool')",
     "byte": "use astype('uint8')",
     "clamp": "use clip",
+    "clone": "use copy()",
     "cpu": "use to_device('cpu')",
     "cuda": "use to_device('metal')",
     "data_ptr": "use numpy().ctypes.data",
