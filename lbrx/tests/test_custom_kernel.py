@@ -170,6 +170,12 @@ kernel void two(device float* out, uint i [[thread_position_in_grid]]) { out[i] 
         lbrx.kernel(source, "three")(shapes=[1])
 
 
+def test_a_template_that_is_not_instantiated():
+    source = "template <typename T> kernel void f(device T* out) { out[0] = T(1); }"
+    with pytest.raises(lbrx.DeviceError, match=r"no kernel f in f\.metal: it has none: a template"):
+        lbrx.kernel(source)(shapes=[1])
+
+
 def test_compile_errors_have_the_lines_of_the_source():
     source = 'int f() { return 1; }\n#include "elementwise.h"\nkernel void k(device int* x) {\n  x = y;\n}'
     with pytest.raises(lbrx.DeviceError, match=r"k\.metal:4:7: error: use of undeclared .*'y'"):

@@ -309,7 +309,8 @@ class _Library:
                 name, _constant_values(constants), None
             )
         if function is None:
-            known = ", ".join(sorted(map(str, self.library.functionNames())))
+            found = sorted(map(str, self.library.functionNames()))
+            known = ", ".join(found) or "none: a template is one when it is instantiated"
             reason = _description(problem) if problem is not None else f"it has {known}"
             raise DeviceError(f"no kernel {name} in {self._stem}.metal: {reason}")
         return function
