@@ -113,6 +113,10 @@ REFUSED = {
         {"modules": {Q: (32, 16)}},
         r"a matrix of \(32, 16\), and the model's is \(16, 16\)",
     ),
+    "embeddings of another size": (
+        {"modules": {EMBEDDING: (32, 11)}},
+        r"a matrix of \(11, 32\), and the model's is \(11, 16\)",
+    ),
     "another model": (
         {"modules": {"model.layers.9.mlp.up_proj": (24, 16)}},
         "which the model does not have",

@@ -137,7 +137,8 @@ def _updated(
     shape = (b.shape[0], a.shape[1])
     is_embedding = "embed" in module.rpartition(".")[2]
     transposed = is_embedding or bool(adapter.settings.get("fan_in_fan_out"))
-    if weight.shape != (shape[::-1] if transposed else shape):
+    shape = shape[::-1] if transposed else shape
+    if weight.shape != shape:
         raise FormatError(
             f"{adapter.path}: {module} changes a matrix of {shape}, and the model's is "
             f"{weight.shape}: the adapter belongs to another model"
