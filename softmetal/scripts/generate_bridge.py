@@ -99,7 +99,7 @@ def rows(found: Mapping[tuple[str, str], Metadata]) -> Iterator[str]:
     owners: dict[str, set[str]] = {}
     for each in bridged_classes():
         for name in dir(each):
-            if not name.startswith("_"):
+            if not name.startswith("_") and hasattr(each, name):
                 owners.setdefault(name.replace("_", ":"), set()).add(each.__name__)
     for (owner, selector), metadata in sorted(found.items()):
         if selector in owners and (owner == "NSObject" or owner in owners[selector]):

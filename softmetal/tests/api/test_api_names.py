@@ -156,6 +156,31 @@ def test_a_missing_method_says_why(name: str, why: str):
         getattr(device, name)
 
 
+@pytest.mark.parametrize(
+    ("kind", "name", "why"),
+    [
+        ("MTLBuffer", "newTextureWithDescriptor_offset_bytesPerRow_", "textures and samplers"),
+        ("MTLCommandBuffer", "renderCommandEncoderWithDescriptor_", "rendering is not"),
+        ("MTLComputeCommandEncoder", "setTexture_atIndex_", "textures and samplers"),
+        ("MTLBlitCommandEncoder", "generateMipmapsForTexture_", "textures and samplers"),
+    ],
+)
+def test_missing_methods_of_commands_and_buffers_say_why(kind: str, name: str, why: str):
+    device = softmetal.MTLCreateSystemDefaultDevice()
+    commands = device.newCommandQueue().commandBuffer()
+    items = {
+        "MTLBuffer": lambda: device.newBufferWithLength_options_(4, 0),
+        "MTLCommandBuffer": lambda: commands,
+        "MTLComputeCommandEncoder": commands.computeCommandEncoder,
+        "MTLBlitCommandEncoder": commands.blitCommandEncoder,
+    }
+    item = items[kind]()
+    assert not hasattr(item, name)
+    assert not item.respondsToSelector_(name.replace("_", ":"))
+    with pytest.raises(AttributeError, match=rf"softmetal's {kind} has no '{name}': {why}"):
+        getattr(item, name)
+
+
 def test_the_page_of_deviations_is_fresh():
     assert (ROOT.parent / "docs" / "reference" / "deviations.md").read_text() == script(
         "deviations"

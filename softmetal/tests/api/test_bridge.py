@@ -255,6 +255,8 @@ def test_every_selector_with_arguments_has_a_signature():
             selector = name.replace("_", ":")
             if name.startswith("_") or not name.endswith("_") or selector in plain:
                 continue
+            if not hasattr(owner, name):  # a method of Apple's, which softmetal explains
+                continue
             found = signatures.find(tuple(names), selector) or _property(owner, selector)
             assert found is not None, f"{owner.__name__} {selector}"
             assert len(found.arguments) == selector.count(":"), f"{owner.__name__} {selector}"

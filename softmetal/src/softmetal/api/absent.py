@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from softmetal.api.objects import Object
+from softmetal.api.objects import Explaining
 
 
-class AbsentFeatures(Object):
+class AbsentFeatures(Explaining):
     """What a device says of rendering and textures."""
 
     # MTL: -areBarycentricCoordsSupported

@@ -12,7 +12,7 @@ from softmetal.api import enums
 from softmetal.api.buffer import MTLBuffer
 from softmetal.api.datatypes import data_size
 from softmetal.api.memory import Pointer
-from softmetal.api.objects import Descriptor, Labelled, number, table
+from softmetal.api.objects import Descriptor, Explaining, Labelled, number, table
 from softmetal.errors import CompileError, ExecutionError, ValidationError
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def _run(function: MTLFunction, source: str, count: int) -> tuple[int, ...]:
     return struct.unpack(f"<{count}Q", out.contents().as_buffer(8 * count))
 
 
-class MTLArgumentEncoder(Labelled):
+class MTLArgumentEncoder(Labelled, Explaining):
     """Writes pointers and values into a buffer that a kernel reads as a structure.
 
     The layout is that of the structure in Metal, so encoders and programs that store gpuAddress

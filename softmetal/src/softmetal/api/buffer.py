@@ -102,6 +102,11 @@ class MTLBuffer(MTLResource):
     """A range of memory. `_address` and `_length` are what encoders read."""
 
     __slots__ = ("_address", "_length", "_memory", "_offset")
+    _absent = (
+        "newTextureWithDescriptor_offset_bytesPerRow_",
+        "newTensorWithDescriptor_offset_error_",
+        *("newRemoteBufferViewForDevice_", "remoteStorageBuffer"),
+    )
 
     def __init__(
         self,

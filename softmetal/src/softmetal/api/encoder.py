@@ -16,7 +16,7 @@ from softmetal.api.event import MTLFence
 from softmetal.api.heap import MTLHeap, used_memory
 from softmetal.api.icb import MTLIndirectCommandBuffer
 from softmetal.api.memory import copied_bytes
-from softmetal.api.objects import Labelled
+from softmetal.api.objects import Explaining, Labelled
 from softmetal.api.pipeline import MTLComputePipelineState
 from softmetal.api.structs import MTLSize, integer
 from softmetal.types import (
@@ -138,6 +138,18 @@ class MTLComputeCommandEncoder(MTLCommandEncoder):
 
     __slots__ = ("_addresses", "_bound", "_emptied", "_lengths", "_order", "_pipeline",
                  "_threadgroup", "_type", "_used")  # fmt: skip
+    _absent = (
+        *("setTexture_atIndex_", "setTextures_withRange_"),
+        *("setSamplerState_atIndex_", "setSamplerStates_withRange_"),
+        "setSamplerState_lodMinClamp_lodMaxClamp_atIndex_",
+        "setSamplerStates_lodMinClamps_lodMaxClamps_withRange_",
+        *("setVisibleFunctionTable_atBufferIndex_", "setVisibleFunctionTables_withBufferRange_"),
+        "setIntersectionFunctionTable_atBufferIndex_",
+        "setIntersectionFunctionTables_withBufferRange_",
+        "setAccelerationStructure_atBufferIndex_",
+        *("setStageInRegion_", "setStageInRegionWithIndirectBuffer_indirectBufferOffset_"),
+        "setImageblockWidth_height_",
+    )
 
     def __init__(
         self,
@@ -412,7 +424,7 @@ class MTLComputeCommandEncoder(MTLCommandEncoder):
         self._command_buffer._commands += used_memory(resources, written)
 
 
-class MTLBlitCommandEncoder(MTLCommandEncoder):
+class MTLBlitCommandEncoder(MTLCommandEncoder, Explaining):
     """Copies and fills."""
 
     __slots__ = ()

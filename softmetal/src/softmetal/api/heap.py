@@ -19,7 +19,7 @@ from softmetal.api.buffer import (
     storage_mode,
 )
 from softmetal.api.memory import Memory
-from softmetal.api.objects import Descriptor, number, table
+from softmetal.api.objects import Descriptor, Explaining, number, table
 from softmetal.types import Command, Use
 from softmetal.validation import (
     check_heap_offset,
@@ -107,7 +107,7 @@ class MTLHeapDescriptor(Descriptor):
         self.setResourceOptions_(self.resourceOptions() & ~mask | bits)
 
 
-class MTLHeap(MTLAllocation):
+class MTLHeap(MTLAllocation, Explaining):
     """One allocation that is divided into buffers."""
 
     __slots__ = ("_free", "_lock", "_memory", "_returned")

@@ -16,6 +16,7 @@ from softmetal.api.memory import copied_bytes
 from softmetal.api.objects import (
     Allocated,
     Descriptor,
+    Explaining,
     Labelled,
     Object,
     anything,
@@ -191,7 +192,7 @@ class MTLFunctionDescriptor(Descriptor):
         return cls()
 
 
-class MTLFunction(Labelled):
+class MTLFunction(Labelled, Explaining):
     """A kernel of a library, perhaps with values for its function constants."""
 
     __slots__ = ("_constants", "_library", "_name", "_title")
@@ -236,7 +237,7 @@ class MTLFunction(Labelled):
 FunctionHandler = Callable[[MTLFunction | None, NSError | None], object]
 
 
-class MTLLibrary(Labelled):
+class MTLLibrary(Labelled, Explaining):
     """A checked program; its kernels are compiled when a pipeline is created."""
 
     __slots__ = ("_device", "_max_threads", "_program")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import wraps
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Never, Self
 
 from softmetal.api.missing import reason
 from softmetal.api.structs import Struct, integer
@@ -19,7 +19,12 @@ class Object:
 
     __slots__ = ()
 
+    # Methods of Apple's class that are missing here.
+    _absent: ClassVar[tuple[str, ...]] = ()
+
     def __init_subclass__(cls) -> None:
+        for name in vars(cls).get("_absent", ()):
+            setattr(cls, name, _Absent(name))
         for name, method in list(vars(cls).items()):
             if name.endswith("_") and not name.startswith("_") and isinstance(method, FunctionType):
                 places = _number_arguments(method)
@@ -28,13 +33,6 @@ class Object:
 
     # Methods that convert their numbers themselves, because programs call them very often.
     _converts: ClassVar[frozenset[str]] = frozenset()
-
-    if not TYPE_CHECKING:  # a type checker would take every name for an attribute
-
-        def __getattr__(self, name: str) -> Any:  # called only for a name that does not exist
-            why = f": {reason(name)}" if not name.startswith("_") else ""
-            message = f"softmetal's {type(self).__name__} has no {name!r}{why}"
-            raise AttributeError(message, name=name, obj=self)
 
     def retain(self) -> Self:
         return self
@@ -65,6 +63,34 @@ class Object:
         """A class here has the name of the protocol that Apple's object conforms to."""
         names = {base.__name__ for base in type(self).__mro__}
         return protocol.__name__ == "NSObject" or protocol.__name__ in names
+
+
+def _missing(kind: type, name: str, item: object) -> AttributeError:
+    why = f": {reason(name)}" if not name.startswith("_") else ""
+    message = f"softmetal's {kind.__name__} has no {name!r}{why}"
+    return AttributeError(message, name=name, obj=item)
+
+
+class _Absent:
+    """A method that is missing: reading it raises AttributeError with the reason."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, item: object, kind: type) -> Never:
+        raise _missing(kind, self._name, item)
+
+
+class Explaining(Object):
+    """Gives the reason for every name that is missing. Python finds all attributes of such objects
+    more slowly, so those that programs use most list what is `_absent` instead."""
+
+    __slots__ = ()
+
+    if not TYPE_CHECKING:  # a type checker would take every name for an attribute
+
+        def __getattr__(self, name: str) -> Any:  # called only for a name that does not exist
+            raise _missing(type(self), name, self)
 
 
 def _number_arguments(method: FunctionType) -> tuple[tuple[int, type], ...]:

@@ -187,6 +187,13 @@ class MTLComputePipelineState(Labelled):
         "_wanted",
         "_whole_simdgroups",
     )
+    _absent = (
+        "functionHandleWithFunction_",
+        "newComputePipelineStateWithAdditionalBinaryFunctions_error_",
+        "newVisibleFunctionTableWithDescriptor_",
+        "newIntersectionFunctionTableWithDescriptor_",
+        "imageblockMemoryLengthForDimensions_",
+    )
 
     def __init__(
         self,

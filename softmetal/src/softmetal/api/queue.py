@@ -299,6 +299,14 @@ class MTLCommandBuffer(Labelled):
         "_signals",
         "_ticket",
     )
+    _absent = (
+        "renderCommandEncoderWithDescriptor_",
+        "parallelRenderCommandEncoderWithDescriptor_",
+        "accelerationStructureCommandEncoder",
+        "accelerationStructureCommandEncoderWithDescriptor_",
+        *("resourceStateCommandEncoder", "resourceStateCommandEncoderWithDescriptor_"),
+        *("presentDrawable_", "presentDrawable_atTime_", "presentDrawable_afterMinimumDuration_"),
+    )
 
     def __init__(
         self, queue: MTLCommandQueue, retains: bool, state: MTLLogState | None, played: bool
