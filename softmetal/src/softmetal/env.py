@@ -25,11 +25,11 @@ _STRICT_TEXT = f"a list of {', '.join(STRICT)}"
 
 # The dictionary of os.environ, which takes a microsecond to find that a variable is unset: as long
 # as encoding a dispatch takes.
-_VARIABLES: Mapping[bytes, bytes] = vars(os.environ)["_data"]
+VARIABLES: Mapping[bytes, bytes] = vars(os.environ)["_data"]
 
 
 def _read(name: str, parse: Callable[[str], T], default: D, expected: str) -> T | D:
-    found = _VARIABLES.get(name.encode())
+    found = VARIABLES.get(name.encode())
     if not found:
         return default
     text = os.fsdecode(found)
@@ -105,15 +105,13 @@ def strict() -> frozenset[str]:
     """SOFTMETAL_STRICT: in which ways softmetal is as strict as a Mac, separated by commas: `msl`,
     which is on unless `no-msl` is given, checks kernels as Apple's compiler, `bridge` judges calls
     as PyObjC does, `host` plays macOS."""
-    if b"SOFTMETAL_STRICT" not in _VARIABLES:  # every command buffer asks for it
+    if b"SOFTMETAL_STRICT" not in VARIABLES:
         return _DEFAULT_STRICT
     return _read("SOFTMETAL_STRICT", _strict, _DEFAULT_STRICT, _STRICT_TEXT)
 
 
 def check() -> str:
     """SOFTMETAL_CHECK: checking modes, separated by commas: `bounds`, `race`, `uninit`."""
-    if b"SOFTMETAL_CHECK" not in _VARIABLES:  # every command buffer asks for it
-        return ""
     return _read("SOFTMETAL_CHECK", str, "", "a list of checking modes")
 
 

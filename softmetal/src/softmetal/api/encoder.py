@@ -248,7 +248,8 @@ class MTLComputeCommandEncoder(MTLCommandEncoder):
             length, index = integer(length), integer(index)
         if not 0 <= index < MAX_BUFFERS:
             check_buffer_index(index)
-        copy = copied_bytes(data, length)
+        whole = type(data) is bytes and len(data) == length
+        copy = data if whole else copied_bytes(data, length)
         if not 0 < length <= MAX_INLINE_BYTES or len(copy) < length:
             check_inline_bytes(length, len(copy))
         self._addresses[index] = self._command_buffer._inline(copy)

@@ -34,7 +34,8 @@ MAX_INDIRECT_COMMANDS = 16384
 
 
 def played() -> bool:
-    return "host" in env.strict()
+    # Every command buffer asks for it.
+    return b"SOFTMETAL_STRICT" in env.VARIABLES and "host" in env.strict()
 
 
 findings: list[str] = []

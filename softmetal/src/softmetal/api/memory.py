@@ -198,6 +198,9 @@ class Pointer:
         return self._address
 
 
+INLINE_ALIGNMENT = 64  # more than any MSL type needs
+
+
 class Arena:
     """Memory for the values of setBytes: filled from the front, cleared as a whole.
 
@@ -206,12 +209,13 @@ class Arena:
     uses.
     """
 
-    __slots__ = ("_device", "_memory", "_next", "_sent", "_view")
-    ALIGNMENT = 64  # more than any MSL type needs
+    __slots__ = ("_address", "_device", "_length", "_memory", "_next", "_sent", "_view")
 
     def __init__(self, memory: Memory, device: Memory | None = None) -> None:
         self._memory = memory
         self._device = device
+        self._address = (device or memory).address  # that kernels have
+        self._length = memory.length
         self._view = Pointer(memory.host(), memory.length, memory).as_buffer(memory.length)
         self._next = 0
         self._sent = b""  # what the device has
@@ -220,11 +224,11 @@ class Arena:
         """The address that kernels have for a copy of `data`, or 0 if it does not fit."""
         start = self._next
         end = start + len(data)
-        if end > self._memory.length:
+        if end > self._length:
             return 0
         self._view[start:end] = data
-        self._next = -(-end // self.ALIGNMENT) * self.ALIGNMENT
-        return (self._device or self._memory).address + start
+        self._next = -(-end // INLINE_ALIGNMENT) * INLINE_ALIGNMENT
+        return self._address + start
 
     def upload(self) -> list[Command]:
         """What brings the values to a device with its own memory."""

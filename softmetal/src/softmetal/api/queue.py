@@ -27,7 +27,7 @@ from softmetal.api.encoder import (
     MTLCommandEncoder,
     MTLComputeCommandEncoder,
 )
-from softmetal.api.event import SLICE, MTLEvent
+from softmetal.api.event import MTLEvent
 from softmetal.api.foundation import NSError
 from softmetal.api.heap import used_memory
 from softmetal.api.icb import MTLIndirectCommandBuffer
@@ -176,10 +176,11 @@ class MTLCommandQueue(Labelled):
 
     def _submit_ready(self) -> None:
         """Submit from the head of the order for as long as command buffers are committed."""
-        submitted = []
+        told = []
         with self._submitting:
-            while self._order and self._order[0]._committed:
-                head = self._order.popleft()
+            order = self._order
+            while order and order[0]._committed:
+                head = order.popleft()
                 # In flight first: a thread that sees the ticket must find the command buffer there.
                 self._in_flight.append(head)
                 self._device._busy.add(self)
@@ -189,10 +190,10 @@ class MTLCommandQueue(Labelled):
                     self._in_flight.remove(head)
                     head._end_indirect()
                     raise
-                submitted.append(head)
-        for buffer in submitted:
-            if buffer._scheduled_handlers:
-                buffer._scheduled_now()
+                if head._scheduled_handlers or head._completed_handlers or head._log_state:
+                    told.append(head)
+        for buffer in told:
+            buffer._scheduled_now()
             if buffer._completed_handlers or buffer._log_state is not None:
                 self._watch(buffer)
 
@@ -242,9 +243,8 @@ class MTLCommandQueue(Labelled):
                 self._finish_head(known or self._await(head))
 
     def _await(self, buffer: MTLCommandBuffer) -> Completion:
-        ticket = buffer._ticket or buffer._known_ticket()
-        while (outcome := self._executor.wait(ticket, SLICE)) is None:
-            pass
+        outcome = self._executor.wait(buffer._ticket or buffer._known_ticket(), None)
+        assert outcome is not None
         return outcome
 
     def _make_room(self) -> None:
@@ -440,9 +440,11 @@ class MTLCommandBuffer(Labelled):
 
     def _inline(self, data: bytes) -> int:
         """The address of a copy that lives as long as the work."""
-        if not self._arenas or (address := self._arenas[-1].put(data)) == 0:
-            self._arenas.append(self._queue._device._new_arena())
-            address = self._arenas[-1].put(data)
+        arenas = self._arenas
+        address = arenas[-1].put(data) if arenas else 0
+        if not address:
+            arenas.append(self._queue._device._new_arena())
+            address = arenas[-1].put(data)
         return address
 
     # ---- submission ----
@@ -459,12 +461,8 @@ class MTLCommandBuffer(Labelled):
         self._begin("commit")
         if self._released:
             check_alive([name for name, _ in self._released], "commit")
-        for commands, start, count, pipeline, bound in self._indirect:
-            commands._flush(range(start, start + count))
-            if commands._inherits_buffers or commands._inherits_pipeline:
-                commands._check_inherited(start, count, pipeline, bound)
-            if self._played:
-                host.check_resident(commands, range(start, start + count), self._resident())
+        if self._indirect:
+            self._check_indirect()
         if self._played:
             host.check_working_set(self._retained, self.device().recommendedMaxWorkingSetSize())
         if (current := checks.current()) is not None:
@@ -484,6 +482,14 @@ class MTLCommandBuffer(Labelled):
             queue._order.append(self)
         self._committed = True
         queue._submit_ready()
+
+    def _check_indirect(self) -> None:
+        for commands, start, count, pipeline, bound in self._indirect:
+            commands._flush(range(start, start + count))
+            if commands._inherits_buffers or commands._inherits_pipeline:
+                commands._check_inherited(start, count, pipeline, bound)
+            if self._played:
+                host.check_resident(commands, range(start, start + count), self._resident())
 
     def _resident(self) -> list[object]:
         """What encoders have announced, and what residency sets hold."""

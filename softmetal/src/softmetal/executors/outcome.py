@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Callable
 
 from softmetal.executors import logs
-from softmetal.types import Completion
+from softmetal.types import Completion, LogMessage
 
 Reader = Callable[[int, int], bytes]  # the bytes at an address, of a length
 
@@ -23,6 +23,8 @@ class Outcome(ctypes.Structure):
 
     def completion(self, error: str | None, read: Reader) -> Completion:
         """With the error as the checking modes have completed it."""
-        data = read(self.log, self.log_bytes) if self.log else b""
-        messages = logs.read(data, self.log_dropped) if data or self.log_dropped else ()
+        messages: tuple[LogMessage, ...] = ()
+        if self.log or self.log_dropped:
+            data = read(self.log, self.log_bytes) if self.log else b""
+            messages = logs.read(data, self.log_dropped)
         return Completion(self.start / 1e9, self.end / 1e9, error, messages)

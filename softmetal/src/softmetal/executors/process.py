@@ -48,14 +48,22 @@ def wait_in_slices(
     """Repeat `attempt`, which takes nanoseconds to wait, until it succeeds or `timeout` ends."""
     if Process.forked:
         refuse_fork()
-    rest = SLICE_NS if timeout is None else int(max(timeout, 0) * 1e9)
+    if timeout is None:
+        while not attempt(*subject, SLICE_NS):
+            _refuse_exit()
+        return True
+    rest = int(max(timeout, 0) * 1e9)
     deadline = time.monotonic_ns() + rest
     while not attempt(*subject, min(rest, SLICE_NS)):
-        if timeout is not None and (rest := deadline - time.monotonic_ns()) <= 0:
+        if (rest := deadline - time.monotonic_ns()) <= 0:
             return False
-        if Process.exiting:
-            raise ExecutionError("the process is exiting: its command queues have stopped")
+        _refuse_exit()
     return True
+
+
+def _refuse_exit() -> None:
+    if Process.exiting:
+        raise ExecutionError("the process is exiting: its command queues have stopped")
 
 
 class Tickets:

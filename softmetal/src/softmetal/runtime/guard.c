@@ -152,8 +152,18 @@ static bool remember(int number, const struct sigaction *present) {
   return true;
 }
 
+/* Whether the handler of a signal is another one. */
+static bool is_replaced(int number) {
+  struct sigaction present;
+  return !sigaction(number, NULL, &present) && present.sa_sigaction != on_fault;
+}
+
 void sm_guard_install(void) {
   static sm_mutex lock;
+  static atomic_uint calls;
+  /* Each look is a call of the system. Who handles faults handles SIGSEGV; the others take turns. */
+  unsigned turn = atomic_fetch_add_explicit(&calls, 1, memory_order_relaxed) % FAULT_SIGNALS;
+  if (!is_replaced(SIGSEGV) && !is_replaced(fault_signals[turn])) return;
   struct sigaction ours = {.sa_sigaction = on_fault,
                            .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER};
   sigemptyset(&ours.sa_mask);
@@ -161,7 +171,7 @@ void sm_guard_install(void) {
   for (int i = 0; i < FAULT_SIGNALS; i++) {
     struct sigaction present;
     int number = fault_signals[i];
-    if (sigaction(number, NULL, &present) || present.sa_sigaction == on_fault) continue;
+    if (!is_replaced(number)) continue;
     sm_lock(&lock);
     if (!sigaction(number, NULL, &present) && present.sa_sigaction != on_fault &&
         remember(number, &present))
