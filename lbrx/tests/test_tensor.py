@@ -294,6 +294,15 @@ def test_python_protocols():
             wrong()
 
 
+def test_equal_numbers_of_different_kinds_stay_apart(place):
+    """Arrays of numbers are kept for later calls, also of those that Python finds equal."""
+    flags, ones = lbrx.tensor([True, False], device=place), lbrx.ones(1, device=place)
+    for _ in range(2):
+        for number, dtype in ((True, "bool"), (1, "int64"), (1.0, "float32")):
+            assert (flags * number).dtype == dtype
+        assert [(ones / zero).item() for zero in (0.0, -0.0, 0)] == [np.inf, -np.inf, np.inf]
+
+
 def test_numbers_take_the_dtype_of_the_tensor():
     for dtype in dt.ALL:
         t = lbrx.ones(2, dtype)

@@ -175,17 +175,20 @@ class Op:
         """
         if not given and not self.attributes:
             return {}
-        if unknown := given.keys() - self.attributes.keys():
-            known = ", ".join(self.attributes) or "none"
-            raise TypeError(
-                f"{self.name} has no attribute {list_of(sorted(unknown))}: it has {known}"
-            )
         bound = {**self.attributes, **given}
-        if missing := [name for name, value in bound.items() if value is REQUIRED]:
-            raise TypeError(f"{self.name} needs {list_of(missing)}: give a value by name")
+        if len(bound) > len(self.attributes):
+            unknown = sorted(given.keys() - self.attributes.keys())
+            known = ", ".join(self.attributes) or "none"
+            raise TypeError(f"{self.name} has no attribute {list_of(unknown)}: it has {known}")
+        for name, value in bound.items():
+            if value is REQUIRED:
+                missing = [each for each, value in bound.items() if value is REQUIRED]
+                raise TypeError(f"{self.name} needs {list_of(missing)}: give a value by name")
+            if isinstance(value, (list, tuple)):
+                bound[name] = _frozen(value)
         if "dtype" in bound:
             bound["dtype"] = dt.parse(bound["dtype"])
-        return {name: _frozen(value) for name, value in bound.items()}
+        return bound
 
     def infer(self, specs: Sequence[Spec | None], given: Attributes) -> tuple[Spec, ...]:
         """Shapes and dtypes of the results.

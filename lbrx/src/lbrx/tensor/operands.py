@@ -23,7 +23,8 @@ from lbrx.tensor import derived, dlpack
 from lbrx.tensor import placement as devices
 from lbrx.tensor.traced_number import TracedNumber
 
-CACHED_SCALARS = 1024
+KNOWN_CALLS = 1024  # with numbers among their operands
+_NUMBERS = frozenset((bool, int, float))
 
 # An operand before Python numbers are given a dtype.
 _UntypedOperand = Array | Scalar | TracedNumber | None
@@ -161,7 +162,7 @@ def prepare(op: Op, values: Sequence[Any]) -> tuple[str, list[Array | None]]:
     A tensor is recognised by its attribute `array`. Other array-likes are copied to the device of
     the tensors; Python numbers take the dtype of the operands they are combined with.
     """
-    plain = _tensors_of_one_device(op, values)
+    plain = _plain_operands(op, values)
     if plain is not None:
         return plain
     operands: list[_UntypedOperand] = []
@@ -180,7 +181,7 @@ def prepare(op: Op, values: Sequence[Any]) -> tuple[str, list[Array | None]]:
     device = common_device(operands)
     for i in foreign:
         operands[i] = array_of(values[i], device)
-    arrays = _with_typed_numbers(op, operands)
+    arrays = _with_numbers(op, operands)
     if op.family is OpFamily.ATTENTION:
         names = (operand.name for operand in op.operands_of(len(arrays)))
         arrays = [
@@ -190,15 +191,20 @@ def prepare(op: Op, values: Sequence[Any]) -> tuple[str, list[Array | None]]:
     return device, arrays
 
 
-def _tensors_of_one_device(op: Op, values: Sequence[Any]) -> tuple[str, list[Array | None]] | None:
-    """What `prepare` returns for tensors that need no conversion, which most operands are; None if
-    there are others."""
-    if not values or op.family is OpFamily.ATTENTION:
+def _plain_operands(op: Op, values: Sequence[Any]) -> tuple[str, list[Array | None]] | None:
+    """What `prepare` returns for tensors of one device that need no conversion, and Python numbers,
+    which most operands are; None if there are others, or no tensors."""
+    if op.family is OpFamily.ATTENTION:
         return None
-    arrays: list[Array | None] = []
-    device = None
+    operands: list[Any] = []
+    device, has_numbers = None, False
     for value in values:
-        array = None if isinstance(value, TracedNumber) else getattr(value, "array", None)
+        kind = type(value)
+        if kind in _NUMBERS:
+            operands.append(value)
+            has_numbers = True
+            continue
+        array = None if kind is TracedNumber else getattr(value, "array", None)
         if not isinstance(array, Array) or isinstance(array.storage, PackedStorage):
             return None
         own = array.storage.device
@@ -206,10 +212,11 @@ def _tensors_of_one_device(op: Op, values: Sequence[Any]) -> tuple[str, list[Arr
             device = own
         elif own != device:
             return None
-        arrays.append(array)
-    op.check_count(len(arrays))
-    assert device is not None
-    return device, arrays
+        operands.append(array)
+    if device is None:
+        return None
+    op.check_count(len(operands))
+    return device, _with_python_numbers(op, operands) if has_numbers else operands
 
 
 def _is_bool(array: Array | None) -> TypeGuard[Array]:
@@ -222,17 +229,51 @@ def _added(mask: Array, device: str) -> Array:
     return devices.get(device).run(TABLE["where"], [mask, *numbers], {})[0]
 
 
-def _with_typed_numbers(op: Op, operands: Sequence[_UntypedOperand]) -> list[Array | None]:
+def _with_numbers(op: Op, operands: Sequence[_UntypedOperand]) -> list[Array | None]:
     """The operands with numbers as scalar arrays on the host, which every device accepts."""
-    roles = op.roles(len(operands))
+    if any(isinstance(x, TracedNumber) for x in operands):
+        dtypes = [x.dtype if isinstance(x, Array) else x for x in operands]
+        return _merged(operands, _typed_numbers(op, dtypes))
+    return _with_python_numbers(op, operands)
+
+
+def _with_python_numbers(op: Op, operands: Sequence[Any]) -> list[Array | None]:
+    """The same for operands without traced numbers, whose arrays are kept for the next call."""
+    known: list[Any] = []
+    for x in operands:
+        if isinstance(x, Array):
+            known.append(x.dtype.name)
+        else:  # what Python finds equal is told apart: 1, 1.0 and True, 0.0 and -0.0
+            known.append(x if x is None else (x, type(x) if x else repr(x)))
+    return _merged(operands, _known_numbers(op, *known))
+
+
+def _merged(operands: Sequence[Any], numbers: Sequence[Array | None]) -> list[Array | None]:
+    pairs = zip(operands, numbers, strict=True)
+    return [x if number is None else number for x, number in pairs]
+
+
+@lru_cache(KNOWN_CALLS)
+def _known_numbers(op: Op, *operands: Any) -> Sequence[Array | None]:
+    """What `_typed_numbers` returns for dtypes by name, and for numbers with what tells them apart
+    from others that are equal."""
+    items = [x[0] if isinstance(x, tuple) else x and dt.parse(x) for x in operands]
+    return _typed_numbers(op, items)
+
+
+def _typed_numbers(
+    op: Op, items: Sequence[Dtype | Scalar | TracedNumber | None]
+) -> list[Array | None]:
+    """Arrays for the numbers among operands, by the dtypes of the others; None for those."""
+    roles = op.roles(len(items))
     known: list[Dtype | Scalar] = []
-    for item, role in zip(operands, roles, strict=True):
+    for item, role in zip(items, roles, strict=True):
         if item is not None and role is Role.VALUE:
-            known.append(item.dtype if isinstance(item, Array) else _value(item))
+            known.append(item if isinstance(item, Dtype) else _value(item))
     result: list[Array | None] = []
-    for item, role in zip(operands, roles, strict=True):
-        if item is None or isinstance(item, Array):
-            result.append(item)
+    for item, role in zip(items, roles, strict=True):
+        if item is None or isinstance(item, Dtype):
+            result.append(None)
         else:
             own = dt.of_scalar(_value(item))
             dtype = dt.result_type(*known) if role is Role.VALUE else own
@@ -256,17 +297,9 @@ def _value(item: Scalar | TracedNumber) -> Scalar:
     return item.value if isinstance(item, TracedNumber) else item
 
 
-@lru_cache(CACHED_SCALARS)
-def _cached_scalar(value: Scalar, kind: str, dtype: Dtype) -> Array:
-    # `kind` keeps True, 1 and 1.0, which are equal, apart.
-    return host_scalar(value, dtype)
-
-
 def number_array(item: Scalar | TracedNumber, dtype: Dtype) -> Array:
     """A number as a scalar array on the host; a traced number as a parameter of the replay."""
     if not isinstance(item, TracedNumber):
-        # 0.0 and -0.0 are equal and would share an entry of the cache.
-        cached = _cached_scalar(item, type(item).__name__, dtype) if item else None
-        return cached or host_scalar(item, dtype)
+        return host_scalar(item, dtype)
     array = host_scalar(item.value, dtype)
     return replace(array, storage=NumberStorage(array.storage.host(), item.index))
