@@ -79,19 +79,11 @@ def bytes_at(address: int, length: int) -> ctypes.Array[ctypes.c_ubyte]:
     return (ctypes.c_ubyte * length).from_address(address)
 
 
-class _Exposed:
-    """The base of a numpy array over a buffer, which keeps the buffer alive."""
+class _Exposed(ctypes.c_ubyte * (1 << 62)):  # type: ignore[misc]
+    """Memory from the start of a buffer on, which it keeps alive: the base of a numpy array over as
+    many bytes as the buffer has. An array type for each size would take long to make."""
 
-    __slots__ = ("__array_interface__", "buffer")
-
-    def __init__(self, buffer: Buffer) -> None:
-        self.buffer = buffer
-        self.__array_interface__ = {
-            "version": 3,
-            "typestr": "|u1",
-            "shape": (buffer.size,),
-            "data": (buffer.address, not buffer.block.writable),
-        }
+    __slots__ = ("buffer",)
 
 
 class Buffer:
@@ -166,7 +158,10 @@ class Buffer:
         unrepeatable()
         if self.size == 0:
             return np.empty(0, np.uint8)
-        return np.asarray(_Exposed(self))
+        memory = _Exposed.from_address(self.block.address + self.offset)
+        memory.buffer = self
+        shown = memory if self.block.writable else memoryview(memory).toreadonly()
+        return np.frombuffer(shown, np.uint8, self.size)
 
 
 class HeapBuffer(Buffer):

@@ -339,12 +339,12 @@ class CommandQueue:
         """Commit the open command buffer; returns the newest ticket."""
         self._refuse_fork()
         with UNINTERRUPTED, self._lock, autorelease_pool():
-            self._submit()
+            self.submit()
             self._reap()
             return self._last
 
-    def _submit(self) -> None:
-        """Commit the open command buffer, uninterrupted and with the queue locked."""
+    def submit(self) -> None:
+        """Commit the open command buffer if there is one, within `encoding`."""
         self._end_encoder()
         if self._open is not None:
             self._open.commands.commit()
@@ -401,7 +401,7 @@ class CommandQueue:
             with self._lock:
                 if self._open is not None and (ticket is None or ticket >= self._open.ticket):
                     with UNINTERRUPTED:
-                        self._submit()
+                        self.submit()
                 pending = [s for s in self._in_flight if ticket is None or s.ticket <= ticket]
             for submission in pending:
                 submission.commands.waitUntilCompleted()
@@ -424,11 +424,14 @@ class CommandQueue:
             self._in_flight.popleft()
 
     def _end(self, submission: Submission, failed: bool) -> None:
+        outcome = submission.outcome
+        if not (failed or submission.checks or outcome.sources):
+            outcome.ended = True
+            return
         findings = []
         if submission.checks and not failed:
             found = [check() for check in submission.checks]
             findings = [problem for problem in found if problem is not None]
-        outcome = submission.outcome
         outcome.end(_failure(submission) if failed else None, findings)
         if outcome.error is not None:
             self._failed[submission.ticket] = outcome

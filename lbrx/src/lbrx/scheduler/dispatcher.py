@@ -37,16 +37,16 @@ from lbrx.scheduler.graph import (
     settle,
 )
 from lbrx.scheduler.planning import planned
-from lbrx.scheduler.prepared import KNOWN, Preparation
+from lbrx.scheduler.prepared import KNOWN, KnownGraph, Preparation
 from lbrx.scheduler.prologue import SUM, prologue_of
 from lbrx.scheduler.row_writes import RowsNode, rotation_of
-from lbrx.scheduler.structure import structure_of
+from lbrx.scheduler.structure import GraphStructure, structure_of
 from lbrx.scheduler.tracing import refuse_inputs
 from lbrx.storage import Array
 
 
-def run(targets: Sequence[Node]) -> None:
-    """Compute nodes.
+def run(targets: Sequence[Node], submit: bool = False) -> None:
+    """Compute nodes. `submit` gives their commands to the device at once, for a caller that waits.
 
     The memory of an intermediate result returns to the pool when its last reader is encoded: the
     device runs commands in order, so the next kernel can use it.
@@ -58,19 +58,33 @@ def run(targets: Sequence[Node]) -> None:
     structure = structure_of(order, targets) if plain and KNOWN.takes(len(order)) else None
     if structure is None:
         _run_planned(gpu, order, targets)
-        return
-    known = KNOWN.appeared(gpu, structure, len(order))
-    if known.prepared is not None:
-        known.prepared.run(gpu, order, structure)
-    elif known.wants_preparation:
-        watched = Preparation(order, structure)
-        structure.leaves.clear()
-        with watching(watched):
-            _run_planned(gpu, order, targets)
-        known.finish(watched)
     else:
-        structure.leaves.clear()
+        known = KNOWN.appeared(gpu, structure, len(order))
+        if known.prepared is not None:
+            known.prepared.run(gpu, order, structure, submit)
+            return
+        _run_unprepared(gpu, order, targets, structure, known)
+    if submit:
+        with gpu.queue.encoding():
+            gpu.queue.submit()
+
+
+def _run_unprepared(
+    gpu: Context,
+    order: list[Node],
+    targets: Sequence[Node],
+    structure: GraphStructure,
+    known: KnownGraph,
+) -> None:
+    """Plan the kernels of a graph and encode them; watch this if the graph was seen before."""
+    watched = Preparation(order, structure) if known.wants_preparation else None
+    structure.leaves.clear()
+    if watched is None:
         _run_planned(gpu, order, targets)
+        return
+    with watching(watched):
+        _run_planned(gpu, order, targets)
+    known.finish(watched)
 
 
 def _run_planned(gpu: Context, order: list[Node], targets: Sequence[Node]) -> None:

@@ -21,7 +21,7 @@ from lbrx import shape as sh
 from lbrx.errors import DtypeError
 from lbrx.interrupt import UNINTERRUPTED
 from lbrx.kernels.registry import DEFAULT, Policy, policy
-from lbrx.metal import Buffer
+from lbrx.metal import Buffer, context
 from lbrx.ops import Attributes, Op, Spec
 from lbrx.storage import (
     Array,
@@ -69,6 +69,7 @@ class Node:
         attributes: Attributes,
         policy: Policy,
         signature: Signature,
+        depth: int,
     ) -> None:
         self.key = key
         self.form = form
@@ -80,11 +81,8 @@ class Node:
         self.outputs = signature.outputs
         self.policy = policy
         self.pending: list[weakref.ref[Pending]] = []
-        self.depth = 1
-        for x in inputs:
-            storage = None if x is None else x.storage
-            if isinstance(storage, Pending) and storage.node is not None:
-                self.depth = max(self.depth, storage.node.depth + 1)
+        self.depth = depth
+        """The number of nodes that are computed one after the other, with this one."""
         self.reference = _nodes[key] = weakref.ref(self)
 
     # Runs at any moment on any thread: it takes no lock.
@@ -134,6 +132,9 @@ class Pending(Unrealised):
 
     def host(self) -> Bytes:
         """The bytes of the computed result, on the host."""
+        if self.storage is None:
+            # The copy from memory that the host does not see is submitted with the work.
+            realise([self], submit=context().info.unified_memory)
         return self.realised().host()
 
     def realised(self) -> MetalStorage:
@@ -157,18 +158,22 @@ def add(op: Op, inputs: Sequence[Array | None], attributes: Attributes) -> tuple
     # Pending nodes with the same key compute the same. All of its parts are hashed by C.
     common: list[object] = [signature, None if own is DEFAULT else own]
     operands: list[object] = []
+    depth = 1
     for x in inputs:
         if x is not None:
             storage, layout = x.storage, x.layout
             common += (layout.strides, layout.offset)
             operands.append(number_bytes(x) if _is_number(storage) else id(storage))
+            below = storage.node if isinstance(storage, Pending) else None
+            if below is not None and below.depth >= depth:
+                depth = below.depth + 1
     form = tuple(common)
     key = (form, *operands)
     with LOCK:
         reference = _nodes.get(key)
         node = reference() if reference is not None else None
         if node is None:
-            node = Node(key, form, tuple(inputs), attributes, own, signature)
+            node = Node(key, form, tuple(inputs), attributes, own, signature, depth)
         return tuple(
             [
                 Array(pending_of(node, i), layout, dtype)
@@ -312,12 +317,13 @@ def nodes_of(storages: Iterable[Storage]) -> list[Node]:
     return list(found)
 
 
-def realise(storages: Iterable[Storage]) -> None:
-    """Encode the computation of those storages that are pending; does not wait for the device."""
+def realise(storages: Iterable[Storage], submit: bool = False) -> None:
+    """Encode the computation of those storages that are pending, and submit it if the caller is
+    about to wait for it."""
     with UNINTERRUPTED, LOCK:
         nodes = nodes_of(storages)
         if nodes:
-            _dispatcher().run(nodes)
+            _dispatcher().run(nodes, submit)
 
 
 @cache

@@ -88,8 +88,9 @@ class Launch:
     """Encodes a kernel, of whose arguments some are parts of slots and some are numbers."""
 
     command: Dispatch
-    places: tuple[tuple[int, Part, bool], ...]
-    """Indices of arguments, their parts, and whether the kernel may write them."""
+    places: tuple[tuple[int, int, Part | None, bool], ...]
+    """Indices of arguments, their slots, the parts of these unless they are whole, and whether the
+    kernel may write them."""
     values: tuple[tuple[int, bytes | None], ...]
     """Arguments that are the same for all graphs, with their indices."""
     numbers: tuple[tuple[int, int], ...]
@@ -98,7 +99,10 @@ class Launch:
     def run(self, frame: Frame) -> None:
         """Do it for one graph."""
         slots = frame.slots
-        accesses = [(index, part.of(slots), writes) for index, part, writes in self.places]
+        accesses: list[Any] = [
+            (index, slots[slot] if part is None else part.of(slots), writes)
+            for index, slot, part, writes in self.places
+        ]
         values: Sequence[tuple[int, bytes | None]] = self.values
         if self.numbers:
             numbers = frame.numbers
@@ -108,7 +112,7 @@ class Launch:
     @property
     def uses(self) -> Iterable[int]:
         """The slots that it uses."""
-        return (part.slot for _, part, _ in self.places)
+        return (slot for _, slot, _, _ in self.places)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,13 +189,22 @@ class PreparedGraph:
     """The actions that compute graphs of one structure."""
 
     actions: tuple[Action, ...]
+    """Up to the last command."""
+    endings: tuple[Action, ...]
+    """The rest, which the device need not wait for."""
     slots: int
 
-    def run(self, gpu: Context, nodes: list[Node], structure: GraphStructure) -> None:
+    def run(
+        self, gpu: Context, nodes: list[Node], structure: GraphStructure, submit: bool = False
+    ) -> None:
         """Compute a graph. Lists of nodes and leaves are emptied, so that memory is freed early."""
         frame = Frame(gpu, nodes, structure, self.slots)
         with gpu.queue.encoding():
             for action in self.actions:
+                action.run(frame)
+            if submit:
+                gpu.queue.submit()
+            for action in self.endings:
                 action.run(frame)
 
 
@@ -254,7 +267,10 @@ class Preparation:
             self.refuse()
         if 0 in command.grid:
             return
-        places = [(i, self._part(buffer), writes) for i, buffer, writes in command.accesses]
+        places = []
+        for i, buffer, writes in command.accesses:
+            part = self._part(buffer)
+            places.append((i, part.slot, None if part.whole else part, writes))
         values = [(i, x) for i, x in command.values if not isinstance(x, NumberSlot)]
         numbers = [(i, x.number) for i, x in command.values if isinstance(x, NumberSlot)]
         static = command.with_arguments(())
@@ -285,7 +301,10 @@ class Preparation:
         """What was watched; None if it cannot be repeated."""
         if self._refused:
             return None
-        return PreparedGraph(tuple(_with_releases(self._actions)), self._slots)
+        actions = _with_releases(self._actions)
+        commands = [i for i, x in enumerate(actions) if isinstance(x, Launch | ForeignLaunch)]
+        end = commands[-1] + 1 if commands else 0
+        return PreparedGraph(tuple(actions[:end]), tuple(actions[end:]), self._slots)
 
     def _part(self, buffer: Buffer) -> Part:
         """The range of a slot that a buffer is. It must be within exactly one: two leaves that

@@ -51,32 +51,41 @@ def structure_of(order: Sequence[Node], targets: Sequence[Node]) -> GraphStructu
         for array in node.inputs:
             if array is None:
                 continue
-            storage = array.storage
-            found: Any = storage
-            if isinstance(storage, Pending):
-                if storage.node is not None:
-                    key += (number[storage.node], storage.index)
+            found: Any = array.storage
+            was_pending = isinstance(found, Pending)
+            if was_pending:
+                if found.node is not None:
+                    key += (number[found.node], found.index)
                     continue
-                found = storage.storage
+                found = found.storage
             if type(found) in _MEMORY:
-                place = leaves.setdefault(id(found), len(storages))
-                if place == len(storages):
+                place = leaves.get(id(found))
+                if place is None:
+                    place = leaves[id(found)] = len(storages)
                     storages.append(found)
+                    _add_memory(key, found)
                 # Whether a storage was pending decides which kernels are grouped.
-                key += (-1 - place, found is storage)
+                key += (-1 - place, was_pending)
             elif found.device != "cpu" or isinstance(found, NumberStorage):
                 return None
             else:
                 key += (None, numbers.setdefault(number_of(array), len(numbers)))
-    for each in storages:
-        buffer: Any = each.buffer
-        block: Block = buffer.block
-        key += (
-            *(type(each), each.nbytes, (buffer.offset + each.offset) % ALIGNMENT),
-            *(block.address % ALIGNMENT, block.private, block.source is None),
-        )
     key += (env.kernel_setting(), env.fusion(), registry.generation())
     return GraphStructure(tuple(key), storages, [*numbers])
+
+
+def _add_memory(key: list[object], storage: MetalStorage) -> None:
+    """Add what commands depend on of memory that is new to the graph."""
+    buffer: Any = storage.buffer
+    block: Block = buffer.block
+    key += (
+        type(storage),
+        storage.nbytes,
+        (buffer.offset + storage.offset) % ALIGNMENT,
+        block.address % ALIGNMENT,
+        block.private,
+        block.source is None,
+    )
 
 
 def number_of(array: Array) -> Number:

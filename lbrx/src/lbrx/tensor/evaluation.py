@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from lbrx.storage import PackedStorage, wait_for
+from lbrx.storage import PackedStorage, Storage, wait_for
 from lbrx.tensor.core import Tensor
 from lbrx.tensor.placement import default_device
 
@@ -23,10 +23,10 @@ def eval(*values: Any) -> None:
     >>> x = lbrx.ones(3) * 2
     >>> lbrx.eval(x, {"more": [x + 1]})
     """
-    tensors = list(_tensors(values))
-    start(*tensors)
-    for tensor in tensors:
-        wait_for(tensor.array.storage)
+    storages = _storages(values)
+    _realise(storages, submit=True)
+    for storage in storages:
+        wait_for(storage)
 
 
 def start(*values: Any) -> None:
@@ -34,11 +34,15 @@ def start(*values: Any) -> None:
 
     Lists, tuples and dictionaries are searched for tensors; other values are ignored.
     """
-    storages = [t.array.storage for t in _tensors(values) if t.device == "metal"]
-    if storages:
+    _realise(_storages(values))
+
+
+def _realise(storages: list[Storage], submit: bool = False) -> None:
+    on_metal = [storage for storage in storages if storage.device == "metal"]
+    if on_metal:
         from lbrx.scheduler import realise
 
-        realise(storages)
+        realise(on_metal, submit)
 
 
 def explain(*values: Any) -> Explanation:
@@ -47,23 +51,26 @@ def explain(*values: Any) -> Explanation:
 
     Print the result, or draw it with its methods `svg()` and `mermaid()`. Nothing is computed.
     """
-    storages = [t.array.storage for t in _tensors(values) if t.device == "metal"]
     from lbrx.scheduler import explain
 
-    return explain.explain(storages)
+    return explain.explain([s for s in _storages(values) if s.device == "metal"])
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        storage = value.array.storage
-        # Evaluate the stored arrays of a quantized tensor, not its decoded values.
-        packed = storage.parts.values() if isinstance(storage, PackedStorage) else ()
-        yield from map(Tensor, packed) if packed else [value]
-    elif isinstance(value, Mapping):
-        yield from _tensors(list(value.values()))
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _tensors(item)
+def _storages(values: Iterable[Any]) -> list[Storage]:
+    """What holds the bytes of the tensors within values: the stored arrays of quantized ones."""
+    found: list[Storage] = []
+    for value in values:
+        if isinstance(value, Tensor):
+            storage = value.array.storage
+            if isinstance(storage, PackedStorage):
+                found += [part.storage for part in storage.parts.values()]
+            else:
+                found.append(storage)
+        elif isinstance(value, Mapping):
+            found += _storages(value.values())
+        elif isinstance(value, (list, tuple)):
+            found += _storages(value)
+    return found
 
 
 class Event:
