@@ -125,8 +125,6 @@ def composed_method(name: str) -> str:
     head = f"def {name}({', '.join(['self', *shown])}) -> {signature.return_annotation}:"
     inside = [
         *docstring(name, function, COLUMNS - 8),
-        "from lbrx.tensor import functions",
-        "",
         f"return functions.{name}({', '.join(['self._tensor', *given])})",
     ]
     return "\n".join(indented([head, *indented(inside, "    ")], "    ")) + "\n"
@@ -144,8 +142,11 @@ from lbrx.shape import Axes, Sizes
 from lbrx.tensor.tensor_like import TensorLike
 
 if TYPE_CHECKING:
+    from lbrx.tensor import functions
     from lbrx.tensor.core import Tensor
     from lbrx.tensor.functions.shaping import Widths
+else:
+    from lbrx.tensor.late_functions import functions
 
 
 class FunctionMethods:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
@@ -49,19 +48,23 @@ MAX_BYTES = 50 << 20
 _CONCURRENT = Metal.MTLDispatchTypeConcurrent
 
 
-@dataclass(slots=True)
 class Submission:
     """A command buffer with its bookkeeping."""
 
-    ticket: int
-    commands: Any
-    inbox: Inbox  # of the thread that encodes it
-    outcome: Outcome = field(default_factory=Outcome)
-    kernels: dict[str, None] = field(default_factory=dict)  # names in order, each once
-    hosts: list[object] = field(default_factory=list)  # owners of memory that Metal does not retain
-    checks: list[Check] = field(default_factory=list)  # called when it has completed
-    operations: int = 0
-    nbytes: int = 0
+    __slots__ = (
+        *("checks", "commands", "hosts", "inbox", "kernels", "nbytes", "operations"),
+        *("outcome", "ticket"),
+    )
+
+    def __init__(self, ticket: int, commands: Any, inbox: Inbox) -> None:
+        self.ticket = ticket
+        self.commands = commands
+        self.inbox = inbox  # of the thread that encodes it
+        self.outcome = Outcome()
+        self.kernels: dict[str, None] = {}  # names in order, each once
+        self.hosts: list[object] = []  # owners of memory that Metal does not retain
+        self.checks: list[Check] = []  # called when it has completed
+        self.operations = self.nbytes = 0
 
 
 class Observer(Protocol):

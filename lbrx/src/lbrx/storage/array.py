@@ -44,13 +44,22 @@ class Unrealised:
         raise NotImplementedError
 
 
-@dataclass(frozen=True)
+_set = object.__setattr__
+
+
+@dataclass(frozen=True, init=False)
 class Array:
     """Elements of one type in a storage: operand and result of a device."""
 
     storage: Storage
     layout: Layout
     dtype: Dtype
+
+    # The one that dataclasses make takes longer, and every operation makes arrays.
+    def __init__(self, storage: Storage, layout: Layout, dtype: Dtype) -> None:
+        _set(self, "storage", storage)
+        _set(self, "layout", layout)
+        _set(self, "dtype", dtype)
 
     def numpy(self) -> NDArray[Any]:
         """The elements as a read-only numpy array over the same memory."""

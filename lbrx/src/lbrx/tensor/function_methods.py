@@ -13,8 +13,11 @@ from lbrx.shape import Axes, Sizes
 from lbrx.tensor.tensor_like import TensorLike
 
 if TYPE_CHECKING:
+    from lbrx.tensor import functions
     from lbrx.tensor.core import Tensor
     from lbrx.tensor.functions.shaping import Widths
+else:
+    from lbrx.tensor.late_functions import functions
 
 
 class FunctionMethods:
@@ -31,8 +34,6 @@ class FunctionMethods:
         self, x2: TensorLike, rtol: float = 1e-05, atol: float = 1e-08, *, equal_nan: bool = False
     ) -> Tensor:
         """Whether all pairs are close as `isclose` says: a boolean tensor of no axes."""
-        from lbrx.tensor import functions
-
         return functions.allclose(self._tensor, x2, rtol, atol, equal_nan=equal_nan)
 
     def argsort(self, axis: int = -1, descending: bool = False, *, stable: bool = True) -> Tensor:
@@ -41,8 +42,6 @@ class FunctionMethods:
         Sorting is always stable: equal elements keep their order, also with
         descending=True. NaN comes last in both orders.
         """
-        from lbrx.tensor import functions
-
         return functions.argsort(self._tensor, axis, descending, stable=stable)
 
     def argwhere(self) -> Tensor:
@@ -52,14 +51,10 @@ class FunctionMethods:
         The result's shape depends on the values, so x is evaluated and searched on the
         host.
         """
-        from lbrx.tensor import functions
-
         return functions.argwhere(self._tensor)
 
     def broadcast_to(self, shape: Sizes) -> Tensor:
         """Expanded to a shape, as a view."""
-        from lbrx.tensor import functions
-
         return functions.broadcast_to(self._tensor, shape)
 
     def chunk(self, chunks: int, axis: int = 0) -> list[Tensor]:
@@ -67,8 +62,6 @@ class FunctionMethods:
 
         There may be fewer than `chunks`, as in torch.
         """
-        from lbrx.tensor import functions
-
         return functions.chunk(self._tensor, chunks, axis)
 
     def clip(self, min: TensorLike | None = None, max: TensorLike | None = None) -> Tensor:
@@ -77,36 +70,26 @@ class FunctionMethods:
 
         Either limit may be left out. Limits broadcast, and are cast to the dtype of x.
         """
-        from lbrx.tensor import functions
-
         return functions.clip(self._tensor, min, max)
 
     def count_nonzero(self, axis: Axes = None, keepdims: bool = False) -> Tensor:
         """How many elements are not zero, as int64."""
-        from lbrx.tensor import functions
-
         return functions.count_nonzero(self._tensor, axis, keepdims)
 
     def cumprod(self, axis: int | None = None, *, dtype: DtypeLike | None = None) -> Tensor:
         """Running products along an axis, or of the flattened elements; of integers in 64
         bits.
         """
-        from lbrx.tensor import functions
-
         return functions.cumprod(self._tensor, axis, dtype=dtype)
 
     def cumsum(self, axis: int | None = None, *, dtype: DtypeLike | None = None) -> Tensor:
         """Running sums along an axis, or of the flattened elements; of integers in 64 bits."""
-        from lbrx.tensor import functions
-
         return functions.cumsum(self._tensor, axis, dtype=dtype)
 
     def diagonal(self, offset: int = 0) -> Tensor:
         """Diagonals of the matrices of the last two axes, as a view; offset > 0 lies above the
         main.
         """
-        from lbrx.tensor import functions
-
         return functions.diagonal(self._tensor, offset)
 
     def diff(
@@ -118,20 +101,14 @@ class FunctionMethods:
         append: TensorLike | None = None,
     ) -> Tensor:
         """Differences of neighbours along an axis, n times; of booleans, whether they differ."""
-        from lbrx.tensor import functions
-
         return functions.diff(self._tensor, axis=axis, n=n, prepend=prepend, append=append)
 
     def dot(self, x2: TensorLike) -> Tensor:
         """numpy.dot: over the last axis of x1 and the second last of x2, or its only one."""
-        from lbrx.tensor import functions
-
         return functions.dot(self._tensor, x2)
 
     def flip(self, axis: Axes = None) -> Tensor:
         """The elements in reverse order along axes, or along all of them, as a view."""
-        from lbrx.tensor import functions
-
         return functions.flip(self._tensor, axis)
 
     def isclose(
@@ -140,26 +117,18 @@ class FunctionMethods:
         """Whether |x1 - x2| <= atol + rtol * |x2| for each pair; infinities are close to
         themselves, and NaN to NaN only with `equal_nan`.
         """
-        from lbrx.tensor import functions
-
         return functions.isclose(self._tensor, x2, rtol, atol, equal_nan=equal_nan)
 
     def logsumexp(self, axis: Axes = None, keepdims: bool = False) -> Tensor:
         """log(sum(exp(x))) over axes, without overflow; halves are rounded once."""
-        from lbrx.tensor import functions
-
         return functions.logsumexp(self._tensor, axis, keepdims)
 
     def median(self, axis: Axes = None, keepdims: bool = False) -> Tensor:
         """The middle of the sorted elements, the mean of the middle two of an even number."""
-        from lbrx.tensor import functions
-
         return functions.median(self._tensor, axis, keepdims)
 
     def moveaxis(self, source: Sizes, destination: Sizes) -> Tensor:
         """Axes moved to other places, as a view; the rest keep their order."""
-        from lbrx.tensor import functions
-
         return functions.moveaxis(self._tensor, source, destination)
 
     def nan_to_num(
@@ -173,8 +142,6 @@ class FunctionMethods:
         >>> lbrx.nan_to_num(lbrx.tensor([lbrx.nan, 1.0, lbrx.inf]), posinf=9.0).tolist()
         [0.0, 1.0, 9.0]
         """
-        from lbrx.tensor import functions
-
         return functions.nan_to_num(self._tensor, nan, posinf, neginf)
 
     def nonzero(self) -> tuple[Tensor, ...]:
@@ -184,14 +151,10 @@ class FunctionMethods:
         The result's shape depends on the values, so x is evaluated and searched on the
         host.
         """
-        from lbrx.tensor import functions
-
         return functions.nonzero(self._tensor)
 
     def outer(self, x2: TensorLike) -> Tensor:
         """Every element of x1 times every element of x2, both flattened."""
-        from lbrx.tensor import functions
-
         return functions.outer(self._tensor, x2)
 
     def pad(
@@ -204,8 +167,6 @@ class FunctionMethods:
         without repeating the outermost), "symmetric" (mirrored, repeating it) and "wrap"
         (from the other end).
         """
-        from lbrx.tensor import functions
-
         return functions.pad(self._tensor, pad_width, mode, constant_values=constant_values)
 
     def prod(
@@ -215,8 +176,6 @@ class FunctionMethods:
 
         With a dtype, x is cast to it first, and the product has it.
         """
-        from lbrx.tensor import functions
-
         return functions.prod(self._tensor, axis, dtype=dtype, keepdims=keepdims)
 
     def quantile(
@@ -230,8 +189,6 @@ class FunctionMethods:
         which is floating (of halves in their own type). The values of q are needed at once:
         a tensor is evaluated.
         """
-        from lbrx.tensor import functions
-
         return functions.quantile(self._tensor, q, axis, method=method, keepdims=keepdims)
 
     def repeat(self, repeats: int | Sequence[int] | Tensor, axis: int | None = None) -> Tensor:
@@ -240,8 +197,6 @@ class FunctionMethods:
         Without an axis, x is flattened. With several repeats there is one for each slice;
         the result's shape depends on them, so a tensor of repeats is evaluated.
         """
-        from lbrx.tensor import functions
-
         return functions.repeat(self._tensor, repeats, axis)
 
     def roll(self, shift: Sizes, axis: Axes = None) -> Tensor:
@@ -249,8 +204,6 @@ class FunctionMethods:
 
         Without axes, the elements in row-major order are moved.
         """
-        from lbrx.tensor import functions
-
         return functions.roll(self._tensor, shift, axis)
 
     def round(self, decimals: int = 0) -> Tensor:
@@ -264,8 +217,6 @@ class FunctionMethods:
         >>> lbrx.round(lbrx.tensor([0.125, -1.5]), 2).tolist(), lbrx.round([150, 149], -2).tolist()
         ([0.11999999731779099, -1.5], [200, 100])
         """
-        from lbrx.tensor import functions
-
         return functions.round(self._tensor, decimals)
 
     def sort(self, axis: int = -1, descending: bool = False, *, stable: bool = True) -> Tensor:
@@ -273,8 +224,6 @@ class FunctionMethods:
 
         Sorting is always stable.
         """
-        from lbrx.tensor import functions
-
         return functions.sort(self._tensor, axis, descending, stable=stable)
 
     def split(self, indices_or_sections: Sizes, axis: int = 0) -> list[Tensor]:
@@ -283,14 +232,10 @@ class FunctionMethods:
         Raises ShapeError if the axis does not divide into that many sections; see
         `array_split`.
         """
-        from lbrx.tensor import functions
-
         return functions.split(self._tensor, indices_or_sections, axis)
 
     def std(self, axis: Axes = None, *, correction: float = 0.0, keepdims: bool = False) -> Tensor:
         """The standard deviation, with the number of elements less `correction` as divisor."""
-        from lbrx.tensor import functions
-
         return functions.std(self._tensor, axis, correction=correction, keepdims=keepdims)
 
     def sum(
@@ -300,14 +245,10 @@ class FunctionMethods:
 
         With a dtype, x is cast to it first, and the sum has it.
         """
-        from lbrx.tensor import functions
-
         return functions.sum(self._tensor, axis, dtype=dtype, keepdims=keepdims)
 
     def swapaxes(self, axis1: int, axis2: int) -> Tensor:
         """Two axes swapped, as a view."""
-        from lbrx.tensor import functions
-
         return functions.swapaxes(self._tensor, axis1, axis2)
 
     def take(self, indices: TensorLike, axis: int | None = 0, beyond: str = "raise") -> Tensor:
@@ -322,42 +263,30 @@ class FunctionMethods:
         >>> lbrx.tensor([10, 20, 30]).take([2, -3]).tolist()
         [30, 10]
         """
-        from lbrx.tensor import functions
-
         return functions.take(self._tensor, indices, axis, beyond)
 
     def tile(self, repetitions: Sizes) -> Tensor:
         """The whole tensor repeated along each axis; the shorter of shape and repetitions is
         filled up with ones in front.
         """
-        from lbrx.tensor import functions
-
         return functions.tile(self._tensor, repetitions)
 
     def trace(self, offset: int = 0, *, dtype: DtypeLike | None = None) -> Tensor:
         """Sums of the diagonals of the matrices of the last two axes; of integers in 64 bits."""
-        from lbrx.tensor import functions
-
         return functions.trace(self._tensor, offset, dtype=dtype)
 
     def tril(self, k: int = 0) -> Tensor:
         """The matrices of the last two axes with zeros above diagonal k (k > 0 lies above the
         main).
         """
-        from lbrx.tensor import functions
-
         return functions.tril(self._tensor, k)
 
     def triu(self, k: int = 0) -> Tensor:
         """The matrices of the last two axes with zeros below diagonal k (k > 0 lies above the
         main).
         """
-        from lbrx.tensor import functions
-
         return functions.triu(self._tensor, k)
 
     def unstack(self, axis: int = 0) -> tuple[Tensor, ...]:
         """The slices along an axis, which they lose, as views."""
-        from lbrx.tensor import functions
-
         return functions.unstack(self._tensor, axis)

@@ -1,0 +1,20 @@
+"""`lbrx.tensor.functions` for modules that it imports itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class _LateFunctions:
+    """Finds each function at its first use. An import within a method would take a microsecond of
+    every call."""
+
+    def __getattr__(self, name: str) -> Any:
+        from lbrx.tensor import functions
+
+        found = getattr(functions, name)
+        setattr(self, name, found)
+        return found
+
+
+functions = _LateFunctions()
