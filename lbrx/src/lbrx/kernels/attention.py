@@ -44,7 +44,7 @@ GROUPED_STAGES = 2  # tiles of a simdgroup in threadgroup memory, as in attentio
 GROUPED_CHUNKS = 128  # at most
 JOIN_THREADS = 256
 GROUPED_KEYS = 64  # of a chunk, at least
-GROUPED_LONG = 256  # keys of a chunk, that heads below 128 features multiply by two to a core
+GROUPED_LONG = 512  # keys of a chunk, from which on two threadgroups of a core share it
 GROUPED_ALONE = 128 << 10  # bytes of keys and values for which a second kernel is not worth it
 SOME_CORES = 32  # of GPUs that do not say how many they have
 MERGE_VALUES = 16  # features of a result that one thread merges
@@ -426,12 +426,6 @@ def grouped_blocks(info: DeviceInfo, problem: AttentionProblem) -> GroupedBlocks
     quantized = problem.cached == "q8_0"
     cores = info.cores or SOME_CORES
     threadgroups = problem.batch * problem.kv_heads * _row_blocks(problem)
-    # One a core, as its simdgroups have enough bytes on their way; two where one leaves cores idle
-    # or multiplies for longer than its bytes need.
-    wanted = (1 if cores >= 4 * threadgroups else 2) * cores // threadgroups
-    if tensor and problem.depth < 128 and problem.keys >= 2 * wanted * GROUPED_LONG:
-        wanted = 2 * cores // threadgroups
-    chunks = max(min(wanted, -(-problem.keys // GROUPED_KEYS), GROUPED_CHUNKS), 1)
     alone = 4 * problem.keys * problem.depth <= GROUPED_ALONE
     if tensor:
         simdgroups = 8 if problem.depth < 128 or (alone and problem.depth == 128) else 4
@@ -442,6 +436,14 @@ def grouped_blocks(info: DeviceInfo, problem: AttentionProblem) -> GroupedBlocks
     tile = keys * (problem.depth + 8) * 2
     raw = -(-keys * problem.depth * 34 // 32 // 16) * 16 if quantized else 0
     memory = simdgroups * (stages * 2 * tile + raw)
+    # One a core, as its simdgroups have enough bytes on their way; two where one leaves cores idle.
+    wanted = (1 if cores >= 4 * threadgroups else 2) * cores // threadgroups
+    has_room = tensor and 2 * memory <= info.threadgroup_memory
+    if has_room and problem.keys >= wanted * GROUPED_LONG:
+        # As many as fit: of fewer, that come while the kernel in front of theirs ends, the cores
+        # that are free first would take two and leave others idle.
+        wanted = 2 * cores // threadgroups
+    chunks = max(min(wanted, -(-problem.keys // GROUPED_KEYS), GROUPED_CHUNKS), 1)
     return GroupedBlocks(1 if alone else chunks, simdgroups, memory)
 
 
