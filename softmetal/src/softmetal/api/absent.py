@@ -8,6 +8,8 @@ from softmetal.api.objects import Explaining
 class AbsentFeatures(Explaining):
     """What a device says of rendering and textures."""
 
+    __slots__ = ()
+
     # MTL: -areBarycentricCoordsSupported
     def areBarycentricCoordsSupported(self) -> bool:
         return False
