@@ -41,7 +41,7 @@ _ENTRY_WAIT = re.compile(
     r'^ *(?:tail )?call void asm sideeffect "griddepcontrol\.wait;",.*\n', re.M
 )
 _OWN_WAIT = '"griddepcontrol.wait; // here"'
-# So does one that reads memory before it waits: the driver looks for the name.
+# One that also reads memory before it waits is marked: the driver looks for the name.
 _READS_EARLY = "// reads early"
 _EARLY_MARK = ".visible .const .align 4 .u32 softmetal_reads_early = 1;\n"
 _BEGIN = "#pragma clang force_cuda_host_device begin\n"
