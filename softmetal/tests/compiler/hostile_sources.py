@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from softmetal.compiler.identity import PACKAGE
+
 KERNEL = "kernel void k(device int* x, uint i [[thread_position_in_grid]]) { %s }\n"
 HEAD = "#include <metal_stdlib>\nusing namespace metal;\n"
 PLAIN = KERNEL % "x[i] = 1;"
@@ -14,6 +16,7 @@ def body(text: str, before: str = "") -> str:
 ASSEMBLY = "inline assembly is not supported"
 INITIALIZER = "a variable needs a constant initializer"
 NOT_FOUND = "file not found"
+BUILTIN = " is not supported in Metal: kernels can use Metal's functions, and builtins that"
 UNDEFINED = "undefined symbol: "
 
 # name -> (source, text of the error)
@@ -87,6 +90,58 @@ ATTACKS: dict[str, tuple[str, str]] = {
         "cannot have a destructor",
     ),
     "thread-local": ("__thread int n = 1;\n" + PLAIN, "'__thread' is not supported"),
+    # ---- builtins ----
+    **{
+        f"__{name}": (body(text, "typedef __attribute__((ext_vector_type(16))) char V;\n"), f"'__{name}'{BUILTIN}")
+        for name, text in {
+            "builtin_ia32_fxsave": "__builtin_ia32_fxsave((thread void*)x);",
+            "builtin_ia32_xsave64": "__builtin_ia32_xsave64((thread void*)x, 7);",
+            "builtin_ia32_writeeflags_u64": "__builtin_ia32_writeeflags_u64(0x40000);",
+            "builtin_ia32_wrfsbase64": "__builtin_ia32_wrfsbase64(0);",
+            "builtin_ia32_ldmxcsr": "__builtin_ia32_ldmxcsr(0);",
+            "builtin_ia32_maskmovdqu": "__builtin_ia32_maskmovdqu(V(1), V(1), (thread char*)x);",
+            "builtin_masked_compress_store": "__builtin_masked_compress_store(V(1), V(1), x);",
+            "builtin_longjmp": "__builtin_longjmp((thread void**)x, 1);",
+            "builtin_setjmp": "thread void* b[5]; x[0] = __builtin_setjmp(b);",
+            "builtin_alloca": "x[0] = *(thread int*)__builtin_alloca(x[1]);",
+            "builtin_frame_address": "x[0] = (long)__builtin_frame_address(0);",
+            "builtin_thread_pointer": "x[0] = (long)__builtin_thread_pointer();",
+            "builtin_va_list": "__builtin_va_list l;",
+            "builtin_set_flt_rounds": "__builtin_set_flt_rounds(0);",
+            "builtin_readcyclecounter": "x[0] = __builtin_readcyclecounter();",
+            "builtin_memcmp": "x[0] = __builtin_memcmp(x, x + 1, x[1]);",
+            "builtin_printf": '__builtin_printf("%n", x);',
+            "builtin_malloc": "x[0] = (long)__builtin_malloc(x[0]);",
+            "sync_fetch_and_add": "__sync_fetch_and_add(x, 1);",
+            "atomic_store_n": "__atomic_store_n(x, 1, 0);",
+            "c11_atomic_store": "__c11_atomic_store((thread _Atomic(int)*)x, 1, 0);",
+            "nvvm_membar_gl": "__nvvm_membar_gl();",
+        }.items()
+    },
+    "builtin from pasted tokens": (
+        body("J(__builtin_ia32_wr, fsbase64)(0);", "#define J(a, b) a##b\n"), "'__builtin_ia32_wrfsbase64'"
+    ),
+    "builtin in a template": (
+        body("f<1>();", "template <int N> long f() { return __builtin_readcyclecounter(); }\n"),
+        "'__builtin_readcyclecounter'",
+    ),
+    "function of the runtime": (
+        body("softmetal_free(x);", 'extern "C" void softmetal_free(void*);\n'), "'softmetal_free'"
+    ),
+    "array of variable length": (body("int n[x[0]]; x[1] = n[x[2]];"), "arrays of variable length"),
+    # ---- hiding from the checks ----
+    **{
+        f"attribute {name}": (body("f(x);", f"__attribute__(({name})) void f(device int* p) {{ *p = 1; }}\n"),
+            f"attribute '{name.partition('(')[0]}'")
+        for name in ("nodebug", "disable_sanitizer_instrumentation", 'no_sanitize("kernel-address")',
+                     "no_sanitize_address", 'no_builtin("memset")', 'target("xsave")')
+    },
+    "attribute of a lambda": (body("auto f = []() __attribute__((no_sanitize(\"address\"))) {}; f();"), "'no_sanitize'"),
+    "segment": (body("x[0] = *(__attribute__((address_space(257))) int*)0;"), "'address_space'"),
+    "segment by its word": ("__seg_fs int* p;\n" + PLAIN, "'address_space'"),
+    "line of our trampoline": ('#line 1 "softmetal_entry"\n' + PLAIN, "#line cannot give the name"),
+    "line of our headers": (f'#line 1 "{PACKAGE}/x.h"\n' + PLAIN, "#line cannot give the name"),
+    "line beside our headers": (f'#line 1 "{PACKAGE}/../softmetal/x.h"\n' + PLAIN, "#line cannot give"),
     # ---- files ----
     "include of an absolute path": ('#include "/etc/hostname"\n' + PLAIN, NOT_FOUND),
     "include in angles": ("#include </etc/hostname>\n" + PLAIN, NOT_FOUND),
@@ -134,10 +189,6 @@ HOST_FUNCTIONS: dict[str, tuple[str, str]] = {
     ),
     "variable": (body("x[i] = *environ;", 'extern "C" { extern const int environ[]; }\n'), "environ"),
     "undefined": (body("x[i] = elsewhere(1);", "int elsewhere(int);\n"), "elsewhere"),
-    "__builtin_malloc": (body("x[i] = (long)__builtin_malloc(x[0]);"), "malloc"),
-    "__builtin_printf": (body('__builtin_printf("%d", x[0]);'), "printf"),
-    "__builtin_strlen": (body("x[i] = __builtin_strlen((const thread char*)x);"), "strlen"),
-    "__builtin_calloc": (body("x[i] = (long)__builtin_calloc(1, x[0]);"), "calloc"),
 }  # fmt: skip
 
 # What programs write, and must compile: name -> source.
@@ -175,6 +226,15 @@ HARMLESS: dict[str, str] = {
     ),
     "templates in a namespace": body("x[i] = a::f<::b>(b());", "struct b { int n = 1; };\n"
         "namespace a { template <typename T> int f(T t) { return t.n; } }\n"),
+    "builtins": body(
+        "float f = __builtin_fmaf(x[0], 2, __builtin_inff()); int n; V v(x[0]);\n"
+        "x[0] = __builtin_popcount(x[1]) + __builtin_clz(x[2] | 1) + __builtin_isnan(f) + __builtin_bswap32(x[3]);\n"
+        "if (__builtin_expect(__builtin_add_overflow(x[0], 1, &n), 0)) n = __builtin_bit_cast(int, f);\n"
+        "__builtin_assume(n > 0); __builtin_memcpy(x, &n, 4); __builtin_prefetch(x);\n"
+        "v = __builtin_elementwise_max(v, __builtin_shufflevector(v, v, 3, 2, 1, 0));\n"
+        "x[2] = __builtin_reduce_add(v) + int(__builtin_constant_p(n)) + __builtin_rotateleft32(n, 3);\n",
+        "typedef __attribute__((ext_vector_type(4))) int V;\n",
+    ),
     "functions that end a kernel": body("if (x[i] > 3) __builtin_trap(); x[i] = 1;"),
     "a raw string that looks like a marker": body(
         'log(R"(\n# 1 "a" 3\n# x\n)"); x[i] = 1;', "void log(const constant char*) {}\n"

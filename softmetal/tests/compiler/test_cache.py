@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -13,6 +14,8 @@ from hypothesis import strategies as st
 from seeds import SEED
 
 from softmetal import compiler
+from softmetal.compiler import building, stages
+from softmetal.errors import CompileError
 from softmetal.toolchain.disk_cache import DiskCache, key_of
 from softmetal.types import CompileOptions
 
@@ -185,3 +188,46 @@ def test_a_library_that_vanishes_after_it_was_found_is_checked_again(tmp_path, m
 
     monkeypatch.setattr(DiskCache, "find", find_and_lose)
     assert compiler.compile_library(source, CompileOptions()) == program
+
+
+def test_headers_are_built_once_ahead_of_the_first_kernel(tmp_path, monkeypatch):
+    """By `prepare` on another thread, for which kernels wait, in a cache that has none."""
+    built, threads = [], []
+
+    def build(options, version, target, checked, output):
+        built.append(options)
+        time.sleep(0.05)
+        output.write_bytes(b"header")
+
+    def start(thread, start=threading.Thread.start):
+        threads.append(thread)
+        start(thread)
+
+    monkeypatch.setenv("SOFTMETAL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(stages, "build_header", build)
+    monkeypatch.setattr(threading.Thread, "start", start)
+    options = CompileOptions(fast_math=False)
+    compiler.prepare(options)
+    others = [threading.Thread(target=building.unit_header, args=(options,)) for _ in range(3)]
+    for thread in others:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert built == [options]
+    assert len(threads) == 4
+    compiler.prepare(options)
+    assert len(threads) == 4
+
+
+def test_an_error_of_early_headers_is_left_to_the_first_kernel(tmp_path, monkeypatch):
+    def build(options, version, target, checked, output):
+        raise CompileError("no headers")
+
+    monkeypatch.setenv("SOFTMETAL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(stages, "build_header", build)
+    compiler.prepare(CompileOptions())
+    for thread in threading.enumerate():
+        if thread.name == "softmetal-headers":
+            thread.join()
+    with pytest.raises(CompileError, match="no headers"):
+        building.unit_header(CompileOptions())

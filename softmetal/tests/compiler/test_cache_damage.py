@@ -115,20 +115,6 @@ def test_a_damaged_folder_is_built_again(cache, damage: str) -> None:
     heals(cache)
 
 
-def test_files_are_on_the_disk_before_they_have_their_name(tmp_path, monkeypatch) -> None:
-    events = []
-    sync, rename = os.fsync, Path.rename
-    monkeypatch.setattr(
-        os, "fsync", lambda f: (events.append(os.readlink(f"/proc/self/fd/{f}")), sync(f))
-    )
-    monkeypatch.setattr(Path, "rename", lambda a, b: (events.append("rename"), rename(a, b))[1])
-    DiskCache(tmp_path, 1 << 20).insert("kernel", "aabb", fill)
-    names = [Path(event).name for event in events]
-    assert names[:3] == ["kernel.so", "sites", "manifest"]
-    assert Path(events[3]).parent.name == "tmp"
-    assert events[4:] == ["rename"]
-
-
 def test_a_file_is_hashed_once_in_a_process(cache, monkeypatch) -> None:
     cache.find("kernel", KEYS[0])
     reads = []

@@ -9,6 +9,7 @@ import pytest
 
 from softmetal import compiler
 from softmetal.compiler import building, native_build, stages
+from softmetal.compiler.identity import INCLUDE
 from softmetal.errors import CompileError, ToolchainError
 from softmetal.toolchain import clang, targets
 from softmetal.types import CompileOptions, Mode
@@ -238,6 +239,19 @@ def test_foreign_library_data_is_refused(data):
         compiler.program_from_bytes(data)
 
 
+def test_linked_library_data():
+    programs = tuple(library(f"kernel void {n}(device float* x) {{}}") for n in ("a", "b"))
+    data = compiler.library_to_bytes(programs)
+    assert compiler.library_from_bytes(data) == programs
+    for end in range(len(data) - 200, len(data)):  # within the second program
+        with pytest.raises(CompileError, match="damaged"):
+            compiler.library_from_bytes(data[:end])
+    assert compiler.library_from_bytes(compiler.library_to_bytes(programs[:1])) == programs[:1]
+    nested = compiler.link([data, data])
+    with pytest.raises(CompileError, match="library"):
+        compiler.library_from_bytes(nested)
+
+
 def test_an_indirect_barrier_is_found_by_the_linker():
     """The pass does not see through a pointer to member; the object's symbols tell."""
     program = library(
@@ -248,7 +262,7 @@ def test_an_indirect_barrier_is_found_by_the_linker():
         **{f: getattr(function, f) for f in function.__slots__} | {"mode": Mode.FLAT}
     )
     program = type(program)(program.text, program.options, {"k": blind}, program.constants)
-    assert compiler.compile_kernel(program, "k", {}).mode == Mode.FIBERS
+    assert compiler.compile_kernel(program, "k", {}).mode == Mode.SIMDGROUPS
 
 
 V3 = targets.Target("x86_64-linux-gnu", "v3", ("-march=x86-64-v3",), native_bfloat=False)
@@ -272,7 +286,7 @@ def optimised(tmp_path):
     def build(source, mode, target):
         program, header = library(source), tmp_path / f"{target.cpu}.pch"
         if not header.exists():
-            stages.build_header(OPTIONS, target, False, header)
+            stages.build_header(OPTIONS, stages.NEWEST_STANDARD, target, False, header)
         unit = kernel_unit(program, mode)
         return stages.optimise(unit, OPTIONS, target, header)
 
@@ -286,9 +300,14 @@ def flat_ir(body):
     )
     unit = kernel_unit(program, Mode.FLAT)
     target = targets.host()
-    return stages.lower(
-        stages.optimise(unit, OPTIONS, target, building.unit_header(OPTIONS)), target
-    )
+    ir = stages.optimise(unit, OPTIONS, target, building.unit_header(OPTIONS))
+    return lowered(ir, target)
+
+
+def lowered(ir, target, mode=Mode.FLAT):
+    module = stages.accepted(ir)
+    stages.lower(module, target, mode)
+    return str(module)
 
 
 def test_threads_are_independent_unless_locals_stay_in_memory():
@@ -303,18 +322,18 @@ def test_values_do_not_live_in_registers_that_a_tls_call_overwrites(optimised):
     source = f"kernel void k(device half* x, uint i [[thread_index_in_threadgroup]]) {{ {body} }}"
     ir = optimised(source, Mode.FIBERS, SAPPHIRE)
     flags = ["-O3", "-w", f"--target={SAPPHIRE.triple}", *SAPPHIRE.flags, "-x", "ir", "-S", "-"]
-    assembly, _ = clang.run("clang", [*flags, "-o", "-"], stages.lower(ir, SAPPHIRE))
+    assembly, _ = clang.run("clang", [*flags, "-o", "-"], lowered(ir, SAPPHIRE, Mode.FIBERS))
     assert "__tls_get_addr" in assembly
     assert re.search(r"%[xyz]mm(1[6-9]|2\d|3[01])|%k[0-7]", assembly) is None
     assert re.search(r'"target-features"="[^"]*\+avx512', ir)
-    assert "+avx512" not in stages.lower(ir, SAPPHIRE)
+    assert "+avx512" not in lowered(ir, SAPPHIRE, Mode.FIBERS)
 
 
 @pytest.mark.parametrize("target", [V3, SAPPHIRE, GRAVITON], ids=lambda target: target.cpu)
 def test_bfloat_rounding_is_expanded_where_the_processor_lacks_it(optimised, target):
     source = """kernel void k(device bfloat* x [[buffer(0)]], device const float* y [[buffer(1)]],
                               uint i [[thread_position_in_grid]]) { x[i] = bfloat(y[i]); }"""
-    ir = stages.lower(optimised(source, Mode.FLAT, target), target)
+    ir = lowered(optimised(source, Mode.FLAT, target), target)
     assert ("fptrunc" in ir) == target.native_bfloat
 
 
@@ -328,9 +347,9 @@ kernel void k(device uchar* out [[buffer(0)]], device const uchar* in [[buffer(1
   if (i < 8u) ((device bfloat*)(out + 128))[i] = ((device const bfloat*)(in + 128))[i];
 }"""
     ir = optimised(source, Mode.FLAT, target)
-    with pytest.raises(CompileError, match="Cannot select"):  # if not, _without_sve can go
-        stages.generate(ir, target, tmp_path / "with_sve.o")
-    stages.generate(stages.lower(ir, target), target, tmp_path / "without.o")
+    with pytest.raises(CompileError, match="Cannot select"):  # if not, turning it off can go
+        stages.generate(ir, target, tmp_path / "with_sve.o", Mode.FLAT)
+    stages.generate(lowered(ir, target), target, tmp_path / "without.o", Mode.FLAT)
     assert (tmp_path / "without.o").read_bytes().startswith(b"\x7fELF")
 
 
@@ -344,6 +363,7 @@ kernel void k(device uchar* out [[buffer(0)]], device const uchar* in [[buffer(1
         "x[i] = bfloat(int(y[i]) + (float(x[i]) > float(z[i])));",
         "x[i] = bfloat(uint(float(x[i])) >> 1);",
         "x4[i] = bfloat4(int4(float4(z4[i])) * 3);",
+        "x4[i] = bfloat4(float4(x4[i]) * float4(0.5f, 3, 2, -1));",
     ],
 )
 def test_bfloat_operations_call_no_function(optimised, statement):
@@ -353,7 +373,7 @@ kernel void k(device bfloat* x [[buffer(0)]], device const float* y [[buffer(1)]
               device const bfloat4* z4 [[buffer(4)]], uint i [[thread_position_in_grid]]) {{
   {statement}
 }}"""
-    ir = stages.lower(optimised(source, Mode.FLAT, V3), V3)
+    ir = lowered(optimised(source, Mode.FLAT, V3), V3)
     found = re.search(r"= (fptrunc|fpext|f(add|sub|mul|div|cmp|pto.i)|.itofp) [^\n]*bfloat", ir)
     assert found is None, found
     flags = ["-O3", "-w", f"--target={V3.triple}", *V3.flags, "-x", "ir", "-S", "-", "-o", "-"]
@@ -370,8 +390,8 @@ kernel void k(device {result}* x [[buffer(0)]], device const bfloat* y [[buffer(
               constant bfloat& z [[buffer(2)]], uint i [[thread_position_in_grid]]) {{
   x[i] = {result}({value});
 }}"""
-            ir = stages.lower(optimised(source, Mode.FLAT, target), target)
-            stages.generate(ir, target, tmp_path / "kernel.o")
+            ir = lowered(optimised(source, Mode.FLAT, target), target)
+            stages.generate(ir, target, tmp_path / "kernel.o", Mode.FLAT)
             assert (tmp_path / "kernel.o").read_bytes().startswith(b"\x7fELF")
 
 
@@ -410,3 +430,17 @@ def test_an_error_in_our_own_headers_is_not_silence(tmp_path, monkeypatch):
     monkeypatch.setattr("softmetal.compiler.strict.check.fingerprint", lambda: str(tmp_path))
     with pytest.raises(ToolchainError, match="headers cannot be read for strict checks"):
         compiler.check_address_spaces(HEAD + "kernel void k(device float* x) { *x = 1; }", OPTIONS)
+
+
+def test_the_preprocessor_finds_all_macros_of_our_headers():
+    """It is told to leave out what is expanded from them, since only macros are kept."""
+    headers = sorted(path.name for path in INCLUDE.glob("metal_*"))
+    text = "".join(f"#include <{name}>\n" for name in headers)
+
+    def macros(*flags):
+        given = [*stages.language_flags(CompileOptions()), *flags, "-E", "-dM", "-x", "c++", "-"]
+        return set(clang.run("clang", given, text)[0].splitlines())
+
+    changed = macros() ^ macros("-DSM_MACROS_ONLY")
+    names = {line.split()[1].partition("(")[0] for line in changed}
+    assert names == {"SM_MACROS_ONLY", "SM_SWIZZLES"}

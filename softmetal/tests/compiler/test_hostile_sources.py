@@ -59,6 +59,15 @@ def test_what_programs_write(name):
         ("__attribute__((destructor)) void f() { ::g = 1; }", "when a library is loaded"),
         ('__attribute__((used, section(".init_array"))) int p = 1;', "'section'"),
         ('extern "C" void r() {} extern "C" int f() __attribute__((ifunc("r"), used));', "ifunc"),
+        ("void f() { __builtin_ia32_wrfsbase64(0); }", r"builtin behind 'llvm.x86.wrfsbase.64'"),
+        ("void f() { __builtin_ia32_fxsave((void*)&g); }", r"builtin behind 'llvm.x86.fxsave'"),
+        (
+            "void f() { g = __builtin_readcyclecounter(); }",
+            "builtin behind 'llvm.readcyclecounter'",
+        ),
+        ("void f() { g = *(__attribute__((address_space(257))) int*)0; }", "'address_space'"),
+        ("void f() { int a[g + 1]; volatile int* p = a; p[g] = 1; g = p[0]; }", "variable length"),
+        ("void f() { static void* p[] = {&&a, &&b}; goto *p[g]; a: g = 1; b: g = 2; }", "computed"),
         ('#include "/etc/hostname"', "file not found"),
         ('#embed "/etc/hostname"', "file not found"),
     ],
@@ -70,6 +79,21 @@ def test_library_data_is_checked_in_the_compiled_code(text, message):
     forged = replace(forged, text=forged.text.replace("x[i] = 1", "x[i] = 1, f()", "f()" in text))
     with pytest.raises(CompileError, match=message):
         compiler.compile_kernel(forged, "k", {})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '__attribute__((no_sanitize("kernel-address"), noinline)) void f() { g = 1; }',
+        "__attribute__((disable_sanitizer_instrumentation, noinline)) void f() { g = 1; }",
+        "__attribute__((nodebug, noinline)) void f() { g = 1; }",
+    ],
+)
+def test_functions_that_hide_from_the_checks(text):
+    program = compiler.compile_library(PLAIN, CompileOptions())
+    forged = f"static volatile int g;\n{text}\n{program.text}".replace("x[i] = 1", "x[i] = 1, f()")
+    with pytest.raises(CompileError, match="would hide from the checking modes"):
+        compiler.compile_kernel(replace(program, text=forged), "k", {}, frozenset({"bounds"}))
 
 
 @pytest.mark.parametrize(

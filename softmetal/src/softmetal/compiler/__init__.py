@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from functools import cache as once
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from softmetal import env
 from softmetal.compiler import serialization
 from softmetal.compiler.identity import fingerprint
 from softmetal.compiler.native import NativeTarget
 from softmetal.compiler.target import Target
-from softmetal.errors import CompileError
+from softmetal.errors import CompileError, SoftmetalError
 from softmetal.toolchain import disk_cache
 from softmetal.types import (
     MAX_SOURCE,
@@ -32,6 +35,7 @@ from softmetal.types import (
 
 if TYPE_CHECKING:
     from softmetal.compiler.argument_members import Member
+    from softmetal.compiler.regions import Outcome
 
 __all__ = [
     "artifact_from_bytes",
@@ -41,10 +45,18 @@ __all__ = [
     "check_address_spaces",
     "compile_kernel",
     "compile_library",
+    "expanded",
+    "language_version",
+    "library_from_bytes",
+    "library_to_bytes",
+    "link",
     "members_of_buffer",
     "native",
+    "outcomes",
+    "prepare",
     "program_from_bytes",
     "program_to_bytes",
+    "unlinked",
 ]
 
 MAX_MACRO = 30_000  # characters: the system limits a program's arguments to 128 KiB each
@@ -52,6 +64,25 @@ _UNFIT = re.compile("[\0\ud800-\udfff]")
 
 program_to_bytes = serialization.to_bytes
 program_from_bytes = serialization.from_bytes
+link = serialization.link
+unlinked = serialization.unlinked
+
+
+def library_to_bytes(programs: Sequence[Program]) -> bytes:
+    return link([serialization.to_bytes(program) for program in programs])
+
+
+def library_from_bytes(data: bytes) -> tuple[Program, ...]:
+    """The programs in library data; raises CompileError."""
+    return tuple(map(serialization.from_bytes, unlinked(data)))
+
+
+def language_version(text: str) -> int:
+    """320 for "3.2" or "metal3.2", as __METAL_VERSION__ has it; raises ValueError."""
+    found = re.fullmatch(r"(?:macos-)?(?:metal)?([234])\.([0-9])", text)
+    if found is None:
+        raise ValueError(f"{text!r} is not a version: give 2.0 to 4.0")
+    return int(found[1]) * 100 + int(found[2]) * 10
 
 
 def compile_library(source: str, options: CompileOptions) -> Program:
@@ -102,11 +133,25 @@ def _require_text(source: str, options: CompileOptions) -> None:
         )
 
 
+def expanded(source: str, options: CompileOptions, flags: Sequence[str] = ()) -> str:
+    """A source after preprocessing, with all line markers and the text of Metal's headers."""
+    from softmetal.compiler import stages
+
+    return stages.expanded(source, options, flags)
+
+
 def check_address_spaces(source: str, options: CompileOptions) -> str:
     """Warnings about address spaces that Apple's compiler would refuse to mix."""
     from softmetal.compiler import building
 
     return building.check_address_spaces(source, options)
+
+
+def outcomes(program: Program) -> Iterator[tuple[str, Outcome]]:
+    """How the CPU runs each kernel of a library, by its name; function constants are 0."""
+    from softmetal.compiler import native_build
+
+    return native_build.outcomes(program)
 
 
 def members_of_buffer(program: Program, function: str, buffer: int) -> tuple[str, list[Member]]:
@@ -136,13 +181,30 @@ def _read(entry: Path) -> tuple[Program, str] | None:
         return None
 
 
+def prepare(options: CompileOptions) -> None:
+    """Begin with the headers that kernels with these options need, on another thread, if the cache
+    has none: meanwhile the runtime is built. Raises nothing: what is wrong, a setting or a cache
+    that cannot be read, is also wrong for the runtime, which reports it."""
+
+    def build() -> None:
+        from softmetal.compiler import building
+
+        with suppress(SoftmetalError, OSError):  # the first kernel tries again, and reports it
+            building.unit_header(options)
+
+    with suppress(SoftmetalError, OSError):
+        missing = not (disk_cache.default().root / "header").exists()
+        if missing and env.device() in ("cpu", "discrete"):
+            threading.Thread(target=build, name="softmetal-headers").start()
+
+
 # ---- kernels ------------------------------------------------------------------------------------
 
 
 @once
 def native() -> NativeTarget:
     """The target that is this machine's processor."""
-    return NativeTarget()
+    return NativeTarget(env.fibers())
 
 
 def artifact_key(

@@ -21,7 +21,7 @@ _BINARY = {
 
 def evaluate(tokens: Iterable[str]) -> int | None:
     """The value of C++ integer arithmetic, None for anything else."""
-    words = [t.rstrip("uUlL") if t[:1].isdigit() else t for t in islice(tokens, _MAX_TOKENS + 1)]
+    words = [_literal(t) if t[:1].isdigit() else t for t in islice(tokens, _MAX_TOKENS + 1)]
     if len(words) > _MAX_TOKENS or any(len(word) > _MAX_DIGITS for word in words):
         return None
     text = " ".join(words)
@@ -29,6 +29,12 @@ def evaluate(tokens: Iterable[str]) -> int | None:
         return _value(ast.parse(text.replace("/", "//").replace("< <", "<<"), mode="eval").body)
     except (SyntaxError, ValueError, ZeroDivisionError):
         return None
+
+
+def _literal(text: str) -> str:
+    """A C++ integer literal as Python has it: octal ones begin with 0o there."""
+    digits = text.rstrip("uUlL")
+    return f"0o{digits}" if digits[0] == "0" and digits.isdigit() else digits
 
 
 def _value(node: ast.expr) -> int:

@@ -16,10 +16,13 @@ from softmetal.types import MAX_SOURCE
 
 _MESSAGE = re.compile(r"^(?P<file>[^\n:]+):(?P<line>\d+):(?P<column>\d+): (?P<text>.*)$")
 _QUOTED = re.compile(r"'(?:[\w ]*?\b)?(\w+)(?:<[^']*)?'")
-_ENTRIES = ("softmetal_entries", "softmetal_entry")
+_ENTRIES = ("softmetal_entries", "softmetal_entry")  # as in stages.py
 _WORDING = {
     "error: #embed is a Clang extension [-Werror,-Wc23-extensions]": (
         "error: #embed is not supported in Metal"
+    ),
+    "error: variable length arrays in C++ are a Clang extension [-Werror,-Wvla-cxx-extension]": (
+        "error: arrays of variable length are not supported in Metal: give a constant length"
     ),
     "error: declaration requires a global constructor [-Werror,-Wglobal-constructors]": (
         "error: a variable needs a constant initializer: Metal computes none when a library is "

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import NoReturn
 
+from softmetal.compiler import builtins
 from softmetal.compiler.syntax import Syntax
 from softmetal.compiler.tokens import Refusal, Token, blank
 
@@ -16,11 +17,14 @@ _ASSEMBLY = frozenset({"asm", "__asm", "__asm__"})
 # DEVIATION: digraphs (`<%`, `%>`, `<:`, `:>`, `%:`) are refused.
 _DIGRAPHS = frozenset({"<%", "%>", "%:", ":>", "<:"})
 _ATTRIBUTE_WORDS = frozenset({"__attribute__", "__attribute", "__declspec", "_declspec"})
-# They run code when a kernel is loaded, or change where the linker puts it.
+# They run code when a kernel is loaded, change where the linker puts it, or hide from the checks.
 _ATTRIBUTES = frozenset(
     "constructor destructor init_priority cleanup ifunc alias weakref section code_seg allocate "
-    "naked target_clones cpu_dispatch cpu_specific interrupt tls_model asm_label dllimport "
-    "dllexport".split()
+    "naked target target_version target_clones cpu_dispatch cpu_specific interrupt tls_model "
+    "asm_label dllimport dllexport address_space no_sanitize no_sanitize_address "
+    "no_sanitize_memory no_sanitize_thread no_address_safety_analysis "
+    "disable_sanitizer_instrumentation nodebug no_builtin patchable_function_entry "
+    "xray_always_instrument".split()
 )
 # Other pragmas have no effect, as Apple's compiler ignores those that it does not know.
 _PRAGMAS = re.compile(
@@ -51,6 +55,12 @@ def enforce(syntax: Syntax) -> None:
             _assembly(syntax, index)
         elif token.kind == "word" and token.text in _ATTRIBUTE_WORDS:
             _attribute(syntax, index + 1)
+        elif token.kind == "word" and "_" in token.text and builtins.is_refused(token.text):
+            raise Refusal(
+                token,
+                f"'{token.text}' is not supported in Metal: kernels can use Metal's functions, and "
+                "builtins that compute values",
+            )
         elif token.kind == "op" and token.text in _DIGRAPHS:
             raise Refusal(token, f"the digraph '{token.text}' is not supported by softmetal")
         elif token.text == "[" and syntax.is_attribute(index):
@@ -105,3 +115,11 @@ def pragma(text: str) -> str:
     # Clang refuses an unroll count that is a name by now: -E leaves pragmas unexpanded.
     unknown_count = "unroll" in words and re.search(r"\(\s*[A-Za-z_]", words)
     return text if _PRAGMAS.match(words) and not unknown_count else blank(text)
+
+
+def find_pragma(syntax: Syntax, name: str) -> Token | None:
+    """The first `#pragma softmetal NAME` of a source."""
+    wanted = ["pragma", "softmetal", name]
+    directives = (token for token in syntax.tokens if token.kind == "directive")
+    found = (t for t in directives if t.text.replace("#", " ", 1).split()[:3] == wanted)
+    return next(found, None)

@@ -42,6 +42,29 @@ class Elf:
                 return struct.unpack_from(f"<{size // 4}I", self.data, offset + value - address)
         raise ValueError(f"symbol {symbol} has no data")
 
+    def largest_frame(self) -> int:
+        """Bytes of stack of the function that takes the most, as clang noted them."""
+        names = self._sections[struct.unpack_from("<H", self.data, 0x3E)[0]][4]
+        for section in self._sections:
+            at, end = section[4], section[4] + section[5]
+            name = names + section[0]
+            if self.data[name : self.data.index(b"\0", name)] == b".stack_sizes":
+                return max(self._frames(at, end), default=0)
+        return 0
+
+    def _frames(self, at: int, end: int) -> Iterator[int]:
+        """The sizes of entries, each an address and a number of seven bits a byte."""
+        while at < end:
+            at += 8
+            size, shift = 0, 0
+            while True:
+                byte = self.data[at]
+                size |= (byte & 0x7F) << shift
+                at, shift = at + 1, shift + 7
+                if byte < 0x80:
+                    break
+            yield size
+
     def sized_symbols(self, kind: int) -> list[tuple[str, int, int]]:
         """(name, value, size) of the symbols of a type in the full table: locals too."""
         return [

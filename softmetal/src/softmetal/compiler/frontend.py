@@ -35,6 +35,8 @@ _COOPERATION = re.compile(
     r"(sum|product|minimum|maximum|min|max|and|or|xor|all|any|ballot|is_first"
     r"|prefix_\w+|broadcast\w*|shuffle\w*|active_threads_mask|is_helper_thread))$"
 )
+_ALIGNING = ("alignas", "__attribute__")
+
 # Builtins that a loop over the grid can supply without knowing the threadgroup.
 _FLAT_BUILTINS = frozenset(
     "thread_position_in_grid threads_per_grid grid_size grid_origin threadgroups_per_grid "
@@ -60,6 +62,14 @@ class Rewritten:
     parsed: Pass  # what the strict check spells differently
 
 
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """The words that a word may lead to, and whether one of them makes threads wait."""
+
+    words: set[str]
+    cooperates: bool
+
+
 def rewrite(text: str) -> Rewritten:
     """Run the token pass over preprocessed text; raises Refusal with the token in question."""
     return Pass(text).run()
@@ -83,6 +93,8 @@ class Pass:
         self.left_out = self._other_stages()
         self.shared_constants: set[int] = set()  # the word `constant` of those that others use
         self.functions: dict[str, Function] = {}
+        self.heads: dict[int, tuple[tuple[Parameter, ...], int]] = {}  # by a kernel's start
+        self.reached: dict[str, Reached] = {}  # by the word it is reached from
         self.callees: dict[str, set[str]] = defaultdict(set)
         self.parameters: dict[int, list[tuple[Parameter, Token]]] = {}  # by a kernel's start
         self.instances: dict[str, tuple[Declaration, list[int]]] = {}  # tokens that name a kernel
@@ -365,21 +377,33 @@ class Pass:
     # ---- kernels -------------------------------------------------------------------------------
 
     def _add_function(self, kernel: Declaration, name: str, entry: str, scope: str = "") -> None:
-        parameters = self._parameters(kernel)
-        words = set(_WORD.findall(entry))
-        reached = self._reach(words)
-        limit = 0
-        for attribute in self.syntax.attributes(kernel.start, kernel.body):
-            if attribute.name == "max_total_threads_per_threadgroup":
-                limit = value_of(self.source, attribute.arguments) or 0
-        if any(map(_COOPERATION.match, reached)):
+        if kernel.start not in self.heads:  # templates may have hundreds of instances
+            self.heads[kernel.start] = self._parameters(kernel), self._limit(kernel)
+        parameters, limit = self.heads[kernel.start]
+        reached = [self._reached_from(word) for word in set(_WORD.findall(entry))]
+        if any(each.cooperates for each in reached):
             mode = Mode.FIBERS
         elif all(p.kind == "buffer" or p.kind in _FLAT_BUILTINS for p in parameters):
             mode = Mode.FLAT
         else:
             mode = Mode.GROUPS
-        needed = tuple(c.name for c in self.constants if c.name in reached)
+        names = (c.name for c in self.constants)
+        needed = tuple(name for name in names if any(name in each.words for each in reached))
         self.functions[name] = Function(name, entry, parameters, mode, limit, needed, scope)
+
+    def _limit(self, kernel: Declaration) -> int:
+        """The threads of a threadgroup at most, 0 if the kernel does not say."""
+        limit = 0
+        for attribute in self.syntax.attributes(kernel.start, kernel.body):
+            if attribute.name == "max_total_threads_per_threadgroup":
+                limit = value_of(self.source, attribute.arguments) or 0
+        return limit
+
+    def _reached_from(self, word: str) -> Reached:
+        if word not in self.reached:
+            words = self._reach([word])
+            self.reached[word] = Reached(words, any(map(_COOPERATION.match, words)))
+        return self.reached[word]
 
     def _reach(self, words: Iterable[str]) -> set[str]:
         """Every word in the bodies of what `words` may name, and of what those name."""
@@ -494,7 +518,7 @@ class Pass:
         while self.syntax.text(before) in ("const", "volatile", "static", "]", ")"):
             if self.syntax.text(before) in "])":  # alignas(16), [[attribute]]
                 before = self.syntax.opener.get(before, before)
-                before -= self.syntax.text(before - 1) == "alignas"
+                before -= self.syntax.text(before - 1) in _ALIGNING
             before -= 1
         if self.syntax.text(before) not in _STATEMENT_STARTS:
             return self.tokens[before].kind == "directive"
@@ -502,18 +526,39 @@ class Pass:
         while self.syntax.text(at) not in ("", ";", "[", ",", "=", "(", ")", "{"):
             if self.syntax.text(at) in ("*", "&", "auto"):
                 return False
+            if self.syntax.text(at) in _ALIGNING:
+                at = self._after_alignment(at)
+                continue
             opens = self.syntax.text(at) == "<"
             at = self.syntax.skip_angles(at) if opens else at + 1
         stored = self.syntax.text(at) in (";", "[", ",")
         while self.syntax.text(at) == "[" and at in self.syntax.partner:
             at = self.syntax.partner[at] + 1
         if self.syntax.text(at) in ("=", "{"):
+            stored |= self._erases_zeros(at)
+        return stored
+
+    def _erases_zeros(self, at: int) -> bool:
+        """Apple's compiler takes a list of zeros for a threadgroup variable, which stays without a
+        value. Other initializers are refused."""
+        first = at + (self.syntax.text(at) == "=")
+        last = self.syntax.partner.get(first, first)
+        values = {self.syntax.text(place) for place in range(first + 1, last)}
+        if self.syntax.text(first) != "{" or not values <= {"0", "0.0f", "0.f", "0.0", ","}:
             raise Refusal(
                 self.tokens[at],
                 "initializers of threadgroup variables are not supported by softmetal: let one "
                 "thread assign the value, then call threadgroup_barrier",
             )
-        return stored
+        self.replaced |= dict.fromkeys(range(at, last + 1), "")
+        return True
+
+    def _after_alignment(self, at: int) -> int:
+        """Where `alignas(16)` or `__attribute__((...))` ends. In a type C++ has no `alignas`."""
+        close = self.syntax.partner.get(at + 1, at + 1)
+        if self.syntax.text(at) == "alignas":
+            self.replaced[at], self.replaced[close] = "__attribute__((aligned", ")))"
+        return close + 1
 
     def _cpp(self, index: int) -> str:
         """One token as C++."""
@@ -532,6 +577,8 @@ class Pass:
                 return "const   " if "const" not in beside else "        "
             if self.is_cast(index):
                 return f"SM_CAST_{token.text}"
+            if token.text == "forward" and self.syntax.text(index - 1) == "::":
+                return "sm_forward"
         if token.kind == "directive" and not token.text.startswith("# "):
             return directives.pragma(token.text)
         return token.text

@@ -1,32 +1,56 @@
 """Refuses compiled code that reaches the host or runs outside a dispatch.
 
-The spelling of a source can hide what it does; LLVM's IR and the linked object cannot.
+The spelling of a source can hide what it does; LLVM's IR and the linked object cannot. The IR is
+searched as text, not read: what a reader overlooks would run.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
+from softmetal.compiler import builtins
 from softmetal.compiler.elf import Elf
 from softmetal.errors import CompileError
 
-# Functions of the runtime, of memory and of arithmetic: all that generated code may call.
-_ALLOWED = re.compile(
-    r"softmetal_\w+|(__wrap_)?__tls_get_addr|mem(cpy|move|set|cmp)"
-    r"|(fmod|fmax|fmin|fma|ldexp|frexp|modf|a?(sin|cos|tan)h?|sincos|atan2|exp(2|10|m1)?"
-    r"|log(2|10|1p|b)?|pow|cbrt|hypot|sqrt|erfc?|[lt]gamma|remainder|nextafter|copysign|fabs|fdim"
-    r"|ceil|floor|trunc|round(even)?|rint|nearbyint|l?l(round|rint)|scalbl?n|ilogb)f?"
-    r"|__[a-z]+([hsdtx]f|bf|[sdt]i|hi|qi|ti)[a-z]*\d?"  # compiler-rt: __truncsfbf2, __udivti3
+_MATHS = (  # of these LLVM makes calls; those that store through a pointer are not among them
+    r"(fmod|fmax|fmin|fma|ldexp|a?(sin|cos|tan)h?|atan2|exp(2|10|m1)?|log(2|10|1p|b)?|pow|cbrt|sqrt"
+    r"|hypot|erfc?|[lt]gamma|remainder|nextafter|copysign|fabs|fdim|ceil|floor|trunc|round(even)?"
+    r"|rint|nearbyint|l?l(round|rint)|scalbl?n|ilogb)f?"
+)
+_FLOAT, _INTEGER = r"(bf|[hsdtx]f)", r"[sdt]i"
+# What the code generator calls besides: for memory, arithmetic in parts, thread-local storage.
+_GENERATED = (
+    r"(__wrap_)?__tls_get_addr|mem(cpy|move|set|cmp)|(frexp|modf|sincos)f?"
+    rf"|__(extend|trunc){_FLOAT}{_FLOAT}2|__fix(uns)?{_FLOAT}{_INTEGER}|__float(un)?{_INTEGER}{_FLOAT}"
+    rf"|__(u?(div|mod)|mul|ashl|lshr|ashr){_INTEGER}3|__(clz|ctz|popcount|parity|bswap){_INTEGER}2"
+    rf"|__(add|sub|mul|div|neg){_FLOAT}[23]|__powi{_FLOAT}2|__(eq|ne|lt|le|gt|ge|unord|cmp){_FLOAT}2"
     r"|__aarch64_(cas|swp|ldadd|ldset|ldclr|ldeor)\d+_\w+"
 )
+_RUNTIME = r"softmetal_(barrier|collective|lane|log|check_(barrier|simd_barrier|thread|first))"
+_CHECKS = r"softmetal_check_(access|slots|mem(cpy|move|set))"
+_OBJECT = re.compile(rf"{_RUNTIME}|{_CHECKS}|{_MATHS}|{_GENERATED}")
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """What the IR of a kernel may contain: it is everything that our headers need."""
+
+    functions: re.Pattern[str]
+    intrinsics: re.Pattern[str]
+    assembly: frozenset[str] = frozenset()
+    address_spaces: bool = False  # numbered ones, which threads of a CPU use for segments
+
+
+CPU = Allowed(re.compile(rf"{_RUNTIME}|{_MATHS}"), builtins.intrinsics())
 _INSTRUMENTATION = "__asan_"  # declared before `instrument` replaces the calls
-_DECLARED = re.compile(r'^declare [^\n]*?@"?([\w.$]+)"?\(', re.MULTILINE)
-_EXTERNAL = re.compile(
-    r'^@"?([\w.$]+)"? = (?:[\w()]+ )*(?:external|extern_weak) [^\n]*$', re.MULTILINE
-)
+_NAME = r'@"?((?<=")[^"]*|[\w.$-]+)"?'
+_DECLARED = re.compile(rf"^declare [^\n]*?{_NAME}\(", re.MULTILINE)
+_EXTERNAL = re.compile(rf"^{_NAME} = (?:[\w()]+ )*(?:external|extern_weak) [^\n]*$", re.MULTILINE)
 _ASSEMBLY = "inline assembly is not supported in Metal"
 _INLINE = re.compile(r' asm (?:[a-z]+ )*"([^"]*)"')
+_SPACE = re.compile(r"\baddrspace\((?!0\))")
 _REFUSED = (
     (r"^module asm ", _ASSEMBLY),
     (
@@ -39,6 +63,11 @@ _REFUSED = (
         r'^(?:@|define )[^\n]*? section "(?!llvm\.metadata")[^"\n]+"',
         "attribute 'section' is not supported in Metal",
     ),
+    (
+        r"^  %\S+ = alloca [^\n]*, i\d+ %",
+        "arrays of variable length are not supported in Metal: give a constant length",
+    ),
+    (r"^  (indirectbr|callbr) ", "jumps to computed addresses are not supported in Metal"),
 )
 _PATTERNS = [(re.compile(pattern, re.MULTILINE), message) for pattern, message in _REFUSED]
 _GUARDED = "__cxa_guard_acquire"
@@ -65,19 +94,28 @@ class UndefinedSymbol(CompileError):
         self.message = message
 
 
-def check_ir(ir: str, assembly: frozenset[str] = frozenset()) -> None:
-    """Raise CompileError for assembly, initialisation at load, and calls that leave the kernel.
-
-    `assembly` is what our own headers contain.
-    """
+def check_ir(ir: str, allowed: Allowed = CPU) -> None:
+    """Raise CompileError for assembly, initialisation at load, and what is not allowed."""
     for pattern, message in _PATTERNS:
         if pattern.search(ir):
             raise CompileError(f"error: {message}\n")
-    if set(_INLINE.findall(ir)) - assembly - {""}:
+    if set(_INLINE.findall(ir)) - allowed.assembly - {""}:
         raise CompileError(f"error: {_ASSEMBLY}\n")
+    if not allowed.address_spaces and _SPACE.search(ir):
+        raise CompileError("error: attribute 'address_space' is not supported in Metal\n")
     for name in (*_DECLARED.findall(ir), *_EXTERNAL.findall(ir)):
-        if not name.startswith(("llvm.", _INSTRUMENTATION)):
-            _require_allowed(name)
+        if name.startswith("llvm."):
+            _require_intrinsic(name, allowed)
+        elif not name.startswith(_INSTRUMENTATION):
+            _require_allowed(name, allowed.functions)
+
+
+def _require_intrinsic(name: str, allowed: Allowed) -> None:
+    if not allowed.intrinsics.fullmatch(name):
+        raise CompileError(
+            f"error: the builtin behind '{name}' is not supported in Metal: kernels can use "
+            "Metal's functions, and builtins that compute values\n"
+        )
 
 
 def check_object(path: Path) -> None:
@@ -90,16 +128,16 @@ def check_object(path: Path) -> None:
         )
     undefined = elf.undefined()
     for name in sorted(undefined):
-        _require_allowed(name)
+        _require_allowed(name, _OBJECT)
     exported = {n for n in elf.symbols() if n and not n.startswith("softmetal_")} - undefined
     if exported:
         raise CompileError(f"error: a kernel cannot export the symbol {min(exported)}\n")
 
 
-def _require_allowed(symbol: str) -> None:
+def _require_allowed(symbol: str, allowed: re.Pattern[str]) -> None:
     if symbol == _GUARDED:
         raise CompileError("error: a static local variable needs a constant initializer\n")
-    if not _ALLOWED.fullmatch(symbol):
+    if not allowed.fullmatch(symbol):
         name = demangle(symbol)
         raise UndefinedSymbol(
             name,

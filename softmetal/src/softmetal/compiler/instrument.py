@@ -9,8 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from itertools import count
 from pathlib import Path
+
+from softmetal.compiler.ir import Instruction, Module, expression, unquoted
+from softmetal.errors import CompileError
 
 PLACES = ("-gline-tables-only", "-DSM_CHECK")
 # Without the sanitizer's runtime and memory layout, and without skipping repeated accesses.
@@ -29,17 +33,12 @@ SANITIZER = (
 FLAGS = (*PLACES, *SANITIZER)
 MAX_SITES = 2047  # a shadow cell has 11 bits for it
 SLOTS = 256  # accesses that remember their region, as in runtime/check.c
+_SINK = 256  # bytes that take the place of an access out of bounds, as in runtime/check_state.h
 _WRITE, _ATOMIC, _MODIFY = 1 << 16, 1 << 17, 1 << 18
 
-_ACCESS = re.compile(
-    r"(?:tail )?call void @__asan_(load|store)(\d+|N)_noabort"
-    r"\(i64 (ptrtoint \(.*? to i64\)|[^,)]+)(?:, i64 ([^)]+))?\)"
-)
-_MEMORY = re.compile(r"call ptr @__asan_(memcpy|memmove|memset)\((.*)\)(?=[ ,\n]|$)")
-_PLACED = re.compile(r"(?<=@softmetal_check_barrier)\((i32 [^,]+), i32 (?:noundef )?0\)")
-_LOCATION = re.compile(r"!dbg !(\d+)")
-_ATOMIC_INSTRUCTION = re.compile(r"atomicrmw |cmpxchg |load atomic |store atomic ")
-_METADATA = re.compile(r"^!(\d+) = (?:distinct )?!(DI\w+)\((.*)\)$", re.MULTILINE)
+_CALLED = ("@__asan_", "@softmetal_check_")
+NO_CHECKS = "(?!)"  # of functions with the name
+_UNCHECKED = ("asan.module_ctor",)  # the sanitizer's own
 DECLARATIONS = """
 declare i64 @softmetal_check_access(i64, i64, i32, i64)
 declare ptr @softmetal_check_slots() nounwind willreturn memory(none)
@@ -78,115 +77,166 @@ class Site:
 class _Places:
     """Finds the user's place behind a debug location."""
 
-    def __init__(self, ir: str, ours: tuple[str, ...]) -> None:
-        self._nodes = {number: (kind, fields) for number, kind, fields in _METADATA.findall(ir)}
+    def __init__(self, module: Module, ours: tuple[str, ...]) -> None:
+        self._node = cache(module.node)
+        self._users_file = cache(self._find_file)
         self._ours = ours
 
-    def _field(self, number: str, name: str) -> str:
-        found = re.search(rf'\b{name}: (?:!(\d+)|"([^"]*)"|(\d+))', self._nodes[number][1])
-        return next((g for g in found.groups() if g is not None), "") if found else ""
+    def _field(self, reference: str, name: str) -> str:
+        node = self._node(reference.removeprefix("!"))
+        return node.fields.get(name, "") if node else ""
 
-    def find(self, number: str) -> Site | None:
-        """The innermost place outside softmetal's headers; None if there is none."""
-        while number in self._nodes:
-            node = self._field(self._field(number, "scope"), "file")
-            file = self._field(node, "filename")
-            whole = str(Path(self._field(node, "directory"), file))  # clang shortens to relative
-            if not (file.startswith(self._ours) or whole.startswith(self._ours)):
-                line, column = self._field(number, "line"), self._field(number, "column")
+    def _find_file(self, scope: str) -> str | None:
+        """The file that a scope is in, None if it is softmetal's."""
+        node = self._field(scope, "file")
+        file, folder = (unquoted(self._field(node, name)) for name in ("filename", "directory"))
+        whole = str(Path(folder, file))  # clang shortens to relative
+        is_ours = file.startswith(self._ours) or whole.startswith(self._ours)
+        return None if is_ours else file
+
+    def find(self, location: str) -> Site | None:
+        """The innermost place outside softmetal's headers; None if it is in them alone."""
+        while location:
+            file = self._users_file(self._field(location, "scope"))
+            if file is not None:
+                line, column = self._field(location, "line"), self._field(location, "column")
                 return Site(file, int(line or 0), int(column or 0))
-            number = self._field(number, "inlinedAt")
+            location = self._field(location, "inlinedAt")
         return None
 
 
 def instrument(
-    ir: str, ours: tuple[Path | str, ...], declarations: str = DECLARATIONS
-) -> tuple[str, list[Site]]:
-    """The IR with our calls, and the sites they name, in order; site 0 is "somewhere".
+    module: Module,
+    ours: tuple[Path | str, ...],
+    entry: str = "softmetal_entry",
+    declarations: str = DECLARATIONS,
+    checks: str = NO_CHECKS,
+) -> list[Site]:
+    """Let the accesses call our functions; returns the sites they name, in order; site 0 is
+    "somewhere".
 
+    What our headers access in the function `entry`, the trampoline, is not checked, nor in those
+    whose names match `checks`, which check.
     With other declarations than those of the CPU's runtime accesses remember no region.
     """
-    places = _Places(ir, tuple(map(str, ours)))
-    sites: list[Site] = [Site("", 0, 0)]
-    numbers: dict[Site, int] = {}
+    first = 0 if declarations is DECLARATIONS else SLOTS
+    calls = _Calls(_Places(module, tuple(map(str, ours))), first)
+    for name, function in module.functions.items():
+        if not any(call in function.body for call in _CALLED):
+            continue
+        is_ours = name == entry or re.fullmatch(checks, name) is not None
+        blocks = function.blocks
+        for block in blocks:
+            block.instructions = list(calls.checked(block.instructions, is_ours))
+        function.blocks = blocks
+    for variable in module.globals.values():  # named symbols: the checker reads constants' sizes
+        if variable.text:
+            variable.text = variable.text.replace(
+                "= private unnamed_addr constant", "= internal constant", 1
+            )
+    module.append(declarations)
+    return calls.sites[: MAX_SITES + 1]
 
-    def number(line: str) -> int | None:
-        location = _LOCATION.search(line)
-        site = places.find(location[1]) if location else None
+
+def require_checks(module: Module, checks: str = NO_CHECKS) -> None:
+    """Raise CompileError for a function that the sanitizer left out or whose places are unknown,
+    unless `checks` matches its name."""
+    for name, function in module.functions.items():
+        if name in _UNCHECKED or re.fullmatch(checks, name):
+            continue
+        words = function.attributes
+        groups = (module.attributes.get(word[1:]) for word in words if word[0] == "#")
+        grouped = (group.text for group in groups if group and group.text)
+        known = " ".join(("", *words, *grouped, ""))
+        if " sanitize_address " not in known or "!dbg" not in words:
+            raise CompileError(
+                f"error: the function '{name}' would hide from the checking modes: change its "
+                "name and attributes\n"
+            )
+
+
+class _Calls:
+    """Writes our calls, with the numbers of their sites and of accesses that remember a region."""
+
+    def __init__(self, places: _Places, first_slot: int) -> None:
+        self.sites = [Site("", 0, 0)]
+        self._numbers: dict[Site, int] = {}
+        self._find = cache(places.find)
+        self._names, self._slots = count(), count(first_slot)
+
+    def checked(self, instructions: list[Instruction], is_ours: bool) -> Iterator[Instruction]:
+        """The instructions of a block with our calls."""
+        before, waiting = Instruction(""), iter(instructions)
+        for call in waiting:
+            if not any(name in call.text for name in _CALLED):
+                yield call
+            else:
+                site = self._number(call, is_ours)
+                if call.callee.startswith(("@__asan_load", "@__asan_store")):
+                    if site is not None:
+                        yield from self._access(call, site, before, next(waiting))
+                elif call.callee != "@__asan_handle_no_return":
+                    yield _placed(call, site)
+            before = call
+
+    def _number(self, call: Instruction, is_ours: bool) -> int | None:
+        """Of its site: 0 if that is not known, None if it is the trampoline's own."""
+        if "dbg" not in call.metadata:  # lost by the optimiser
+            return 0
+        site = self._find(call.metadata["dbg"])
         if site is None:
-            return None
-        if site not in numbers:
-            numbers[site] = len(sites) if len(sites) <= MAX_SITES else 0
-            sites.append(site)
-        return numbers[site]
+            return None if is_ours else 0
+        if site not in self._numbers:
+            self._numbers[site] = len(self.sites) if len(self.sites) <= MAX_SITES else 0
+            self.sites.append(site)
+        return self._numbers[site]
 
-    lines = ir.split("\n")
-    slots = count(0 if declarations is DECLARATIONS else SLOTS)
-    out: list[str] = []
-    index = 0
-    while index < len(lines):
-        line = lines[index]
-        if "call " in line and ("@__asan_" in line or "@softmetal_check_" in line):
-            replaced, taken = _rewritten(lines, index, number(line), slots)
-            out += replaced
-            index += taken
-        else:
-            out.append(line)
-            index += 1
-    # Named symbols for all constants: the checker reads their sizes from the object.
-    text = "\n".join(out).replace("= private unnamed_addr constant", "= internal constant")
-    return text + declarations, sites[: MAX_SITES + 1]
+    def _access(
+        self, call: Instruction, site: int, before: Instruction, access: Instruction
+    ) -> Iterator[Instruction]:
+        """Replace the address by the checked one: an access out of bounds then has no effect. What
+        cannot be replaced is refused."""
+        address, *size = call.values
+        length = size[0] if size else re.sub(r"\D", "", call.callee)
+        if not length.isdigit() or int(length) > _SINK:
+            raise CompileError(
+                f"error: a value of {length} bytes is accessed at once: checking modes support at "
+                f"most {_SINK} bytes, so access its elements\n"
+            )
+        made = before if before.result == address else expression(address)
+        pointer = made.values[0] if made and made.opcode == "ptrtoint" else ""
+        found = [each for each in access.operands if (each.type, each.value) == ("ptr", pointer)]
+        if not found:
+            raise CompileError(
+                f"error: checking modes cannot check the access of {length} bytes of an argument: "
+                "pass it by reference\n"
+            )
+        name, slot = f"%softmetal.{next(self._names)}", next(self._slots)
+        function = "softmetal_check_access"
+        if slot < SLOTS:  # which are for accesses of one size
+            function = "softmetal_check_fast"
+        flags = site | _kind(call, access)
+        arguments = f"i64 {address}, i64 {length}, i32 {flags}, i64 {min(slot, SLOTS)}"
+        yield Instruction(f"  {name} = call i64 @{function}({arguments}){call.attached}")
+        yield Instruction(f"  {name}.p = inttoptr i64 {name} to ptr")
+        yield access.with_value(found[-1], f"{name}.p")
 
 
-def _rewritten(
-    lines: list[str], index: int, site: int | None, slots: Iterator[int]
-) -> tuple[list[str], int]:
-    """The replacement of the call at `index`, and the number of lines it replaces."""
-    line = lines[index]
-    if "@__asan_handle_no_return" in line:
-        return [], 1
-    access = _ACCESS.search(line)
-    if access:
-        if site is None:  # the trampoline's own
-            return [], 1
-        return _access(lines, index, access, site, next(slots))
-    memory = _MEMORY.search(line)
-    if memory:
+def _kind(call: Instruction, access: Instruction) -> int:
+    write = _WRITE if call.callee.startswith("@__asan_store") else 0
+    if access.opcode in ("atomicrmw", "cmpxchg"):
+        return write | _ATOMIC | _MODIFY
+    return write | (_ATOMIC if "atomic " in access.flags else 0)
+
+
+def _placed(call: Instruction, site: int | None) -> Instruction:
+    """A copy or a barrier with its place."""
+    if not call.operands:
+        return call
+    last = call.operands[-1]
+    if call.callee.startswith("@__asan_mem"):
         place = -1 if site is None else site  # -1: the trampoline's own
-        call = f"call ptr @softmetal_check_{memory[1]}({memory[2]}, i32 {place})"
-        return [line[: memory.start()] + call + line[memory.end() :]], 1
-    return [_PLACED.sub(rf"(\1, i32 {site or 0})", line)], 1
-
-
-def _access(
-    lines: list[str], index: int, access: re.Match[str], site: int, slot: int
-) -> tuple[list[str], int]:
-    """Replace the address by the checked one: an access out of bounds then has no effect."""
-    kind, width, address, size = access.groups()
-    following = lines[index + 1] if index + 1 < len(lines) else ""
-    flags = site | (_WRITE if kind == "store" else 0)
-    if atomic := _ATOMIC_INSTRUCTION.search(following):
-        flags |= _ATOMIC | (_MODIFY if atomic[0] in ("atomicrmw ", "cmpxchg ") else 0)
-    bytes_ = size if width == "N" else width
-    name = f"%softmetal.{index}"
-    debug = lines[index][access.end() :]
-    # A slot is for accesses of one size.
-    fast = slot < SLOTS and bytes_.isdigit()
-    function = "softmetal_check_fast" if fast else "softmetal_check_access"
-    arguments = f"i64 {address}, i64 {bytes_}, i32 {flags}, i64 {slot if fast else SLOTS}"
-    call = f"{name} = call i64 @{function}({arguments})"
-    pointer = _pointer_behind(lines, index, address)
-    at = following.rfind(f"ptr {pointer}") if pointer else -1
-    if at < 0:
-        return [f"  {call}{debug}"], 1
-    led = f"{following[:at]}ptr {name}.p{following[at + len(f'ptr {pointer}') :]}"
-    return [f"  {call}{debug}", f"  {name}.p = inttoptr i64 {name} to ptr", led], 2
-
-
-def _pointer_behind(lines: list[str], index: int, address: str) -> str:
-    """The pointer that the integer `address` was made from."""
-    constant = re.match(r"ptrtoint \(ptr (.*) to i64\)$", address)
-    if constant:
-        return constant[1]
-    made = re.match(rf"  {re.escape(address)} = ptrtoint ptr (\S+) to i64", lines[index - 1])
-    return made[1] if made else ""
+        placed = call.with_value(last, f"{last.value}, i32 {place}")
+        return Instruction(placed.text.replace("@__asan_", "@softmetal_check_", 1))
+    is_barrier = call.callee == "@softmetal_check_barrier" and last.value == "0"
+    return call.with_value(last, str(site or 0)) if is_barrier else call

@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+from softmetal import registers
 from softmetal.compiler.elf import OBJECT, TLS, Elf
 from softmetal.compiler.target import KernelSource, arguments
 from softmetal.toolchain import targets
@@ -18,20 +19,28 @@ _CODE = "kernel.so"
 class NativeTarget:
     """See `Target` for the methods."""
 
-    def __init__(self) -> None:
+    def __init__(self, fibers: bool = False) -> None:
+        """With `fibers`, threads that meet are fibers even where loops could run them."""
         host = targets.host()
-        self.key = (host.triple, host.cpu, *host.flags)
+        self.fibers = fibers
+        self.key = (host.triple, host.cpu, *host.flags, *(("fibers",) if fibers else ()))
 
     def build(self, source: KernelSource, folder: Path) -> None:
         from softmetal.compiler import native_build
 
-        native_build.build(source, folder / _CODE, folder / "sites")
+        native_build.build(source, folder / _CODE, folder / "sites", self.fibers)
 
     def describe(self, function: Function, folder: Path, checks: frozenset[str]) -> Artifact:
         elf = Elf.read(folder / _CODE)
         _, mode, _, limit, *words = elf.words("softmetal_info")
         known, size = arguments(function, tuple(words)), elf.thread_local_size()
-        artifact = Artifact(function.name, folder / _CODE, Mode(mode), known, size, limit)
+        stack = elf.largest_frame()
+        if mode in (Mode.REGIONS, Mode.SIMDGROUPS):
+            (stack,) = elf.words("softmetal_kept")
+        taken = registers.modelled_registers(stack, Mode(mode))
+        artifact = Artifact(
+            *(function.name, folder / _CODE, Mode(mode), known, size, limit), registers=taken
+        )
         if not checks:
             return artifact
         sites = tuple(tuple(site) for site in json.loads((folder / "sites").read_text()))

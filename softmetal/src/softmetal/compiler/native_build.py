@@ -3,42 +3,64 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
-from softmetal.compiler import building, host_access, instrument, stages
+from softmetal.compiler import building, diagnostics, host_access, instrument, regions, stages
 from softmetal.compiler.identity import PACKAGE
+from softmetal.compiler.ir import Module
+from softmetal.compiler.regions import Outcome
 from softmetal.compiler.target import KernelSource
 from softmetal.toolchain import targets
-from softmetal.types import Function, Mode
+from softmetal.types import Function, Mode, Program
 
 
-def build(source: KernelSource, output: Path, sites_file: Path) -> None:
-    """Write the shared object, and the table of sites if it is checked."""
-    target, options, checked = targets.host(), source.program.options, source.checked
+def build(source: KernelSource, output: Path, sites_file: Path, fibers: bool) -> None:
+    """Write the shared object, and the table of sites if it is checked. With `fibers`, threads that
+    meet do not run as loops."""
+    target = targets.host()
+    module, outcome = optimised(source, fibers)
+    stages.lower(module, target, outcome.mode)
+    if source.checked:
+        instrument.require_checks(module)
+        sites = instrument.instrument(module, (PACKAGE, "softmetal_entry"))
+        sites_file.write_text(json.dumps(source.columns(sites)))
+    compiled = output.with_suffix(".o")
+    stages.generate(str(module), target, compiled, outcome.mode)
+    stages.link([compiled], output)
+    host_access.check_object(output)
+    compiled.unlink()
+
+
+def optimised(source: KernelSource, fibers: bool) -> tuple[Module, Outcome]:
+    """The kernel as it will run, not yet vectorised."""
+    options, checked = source.program.options, source.checked
     header = building.unit_header(options, checked)
 
-    def optimised(mode: Mode) -> str:
+    def ir_of(mode: Mode) -> str:
         end = entry(source.function, mode)
         unit = stages.unit(source.program, source.function, source.constants, end)
-        return stages.optimise(unit, options, target, header, checked)
+        return stages.optimise(unit, options, targets.host(), header, checked)
 
     # Findings name the threadgroup, which a FLAT kernel does not know.
     wanted = source.function.mode
     mode = Mode.GROUPS if checked and wanted == Mode.FLAT else wanted
-    ir = optimised(mode)
+    ir = ir_of(mode)
     if mode != Mode.FIBERS and stages.cooperates(ir):
-        ir = optimised(Mode.FIBERS)
-    ir = stages.lower(ir, target)
-    if checked:
-        ir, sites = instrument.instrument(ir, (PACKAGE, "softmetal_entry"))
-        column = source.places.column
-        mapped = [(s.file, s.line, column(s.file, s.line, s.column)) for s in sites]
-        sites_file.write_text(json.dumps(mapped))
-    compiled = output.with_suffix(".o")
-    stages.generate(ir, target, compiled)
-    stages.link([compiled], output)
-    host_access.check_object(output)
-    compiled.unlink()
+        mode = Mode.FIBERS
+        ir = ir_of(mode)
+    module = stages.accepted(ir)
+    if mode == Mode.FIBERS and not (fibers or checked):
+        return module, regions.split(module)
+    return module, Outcome(mode)
+
+
+def outcomes(program: Program) -> Iterator[tuple[str, Outcome]]:
+    """How the CPU runs each kernel of a library, by its name; function constants are 0."""
+    places = diagnostics.SourceMap(program.text, program.options.file_name, program.source, ())
+    for name, function in program.functions.items():
+        source = KernelSource(program, function, {}, False, places)
+        yield name, optimised(source, fibers=False)[1]
 
 
 def entry(function: Function, mode: Mode) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import struct
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 MAGIC = b"MTLB"  # the magic of Apple's libraries, which clients look for
 _VERSION = b"softmetal-3\n"
+_LINKED = MAGIC + b"softmetal-linked-1\n"  # then programs, each after its length
+_LENGTH = struct.Struct("<Q")
 _LIMIT = 1 << 28
 _DAMAGED = (zlib.error, ValueError, KeyError, TypeError, RecursionError)
 
@@ -33,6 +36,29 @@ def to_bytes(program: Program) -> bytes:
         "constants": [asdict(constant) for constant in program.constants],
     }
     return MAGIC + _VERSION + zlib.compress(json.dumps(fields).encode(), 1)
+
+
+def link(parts: Sequence[bytes]) -> bytes:
+    """Library data of programs that are compiled one by one."""
+    if len(parts) == 1:
+        return parts[0]
+    return _LINKED + b"".join(_LENGTH.pack(len(part)) + part for part in parts)
+
+
+def unlinked(data: bytes) -> list[bytes]:
+    """The programs in library data, each as `to_bytes` wrote it; raises CompileError."""
+    if not data.startswith(_LINKED):
+        return [data]
+    parts, place = [], len(_LINKED)
+    while place < len(data):
+        start = place + _LENGTH.size
+        if start > len(data):
+            raise CompileError("the library data is damaged: it ends within a length")
+        place = start + _LENGTH.unpack_from(data, start - _LENGTH.size)[0]
+        if place > len(data):
+            raise CompileError("the library data is damaged: it ends within a program")
+        parts.append(data[start:place])
+    return parts
 
 
 def from_bytes(data: bytes) -> Program:

@@ -1,4 +1,4 @@
-"""The stages of a compilation, in order, each a function of text to text.
+"""The stages of a compilation, in order, each a function of text to text, or to a module of IR.
 
 preprocess -> rewrite (frontend.py) -> check           once for a library
 unit -> optimise -> lower -> generate -> link          for each (kernel, function constants)
@@ -6,23 +6,25 @@ unit -> optimise -> lower -> generate -> link          for each (kernel, functio
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from softmetal.compiler import host_access, instrument, integers
-from softmetal.compiler.identity import INCLUDE, RUNTIME
+from softmetal.compiler import bfloat, host_access, instrument, integers
+from softmetal.compiler.identity import INCLUDE, PACKAGE, RUNTIME
+from softmetal.compiler.ir import Module
 from softmetal.compiler.tokens import MAX_NESTING, line_markers
 from softmetal.errors import CompileError
 from softmetal.toolchain import clang
 from softmetal.toolchain.targets import Target
-from softmetal.types import MAX_SOURCE, CompileOptions, Function, Parameter, Program
+from softmetal.types import MAX_SOURCE, CompileOptions, Function, Mode, Parameter, Program
 
+FIRST_OF_17 = 400  # the first version of Metal's language that is based on C++17
 _OURS: tuple[Path | str, ...] = (INCLUDE, RUNTIME)
+NEWEST_STANDARD = "-std=c++17"  # in which all kernels are compiled, once they are checked
 LANGUAGE = (
-    *("-std=c++17", "-nostdinc", "-nostdlibinc", "-fdeclspec", "-fno-exceptions", "-fno-rtti"),
+    *("-nostdinc", "-nostdlibinc", "-fdeclspec", "-fno-exceptions", "-fno-rtti"),
     # Without it -O3 duplicates calls of simd functions, and lanes arrive at different call sites.
     "-fconvergent-functions",
     *("-Xclang", "-ffloat16-excess-precision=none"),  # each half operation rounds, as on the GPU
@@ -43,6 +45,7 @@ QUIET = (
     *("-fno-crash-diagnostics", f"-fbracket-depth={MAX_NESTING}"),
     "-Wno-c++11-narrowing",  # float4 v = {i, 0, 0, 1}: Metal accepts it
     "-Wno-elaborated-enum-base",  # Apple's NS_ENUM in headers shared with the host
+    "-Werror=vla",
     "-Werror=global-constructors",  # variables get their values when the kernel is loaded
 )
 # Erasing address spaces and attributes causes warnings that are not about the user's code.
@@ -59,15 +62,22 @@ _NO_WARNINGS = (
     "-Wno-psabi",
     "-Wno-c99-designator",  # Metal has C's array designators
 )
+ENTRIES = ("softmetal_entries", "softmetal_entry")  # the files of what follows a source
 _USER_BEGIN = "#pragma clang attribute push(__attribute__((%s)), apply_to = function)\n"
 _USER_END = "#pragma clang attribute pop\n"
 
 
-def language_flags(options: CompileOptions) -> tuple[str, ...]:
+def standard(options: CompileOptions) -> str:
+    """The version of C++ that a version of Metal's language is based on. Clang warns of most of
+    what is newer and accepts it, as Apple's compiler does."""
+    return NEWEST_STANDARD if options.language_version >= FIRST_OF_17 else "-std=c++14"
+
+
+def language_flags(options: CompileOptions, version: str = NEWEST_STANDARD) -> tuple[str, ...]:
     """Flags that every stage shares: they decide what the source means."""
     # Estimates of 1/x and 1/sqrt(x) would give NaN for 0 and infinity.
     estimates = ("-mrecip=none",) if options.fast_math else ()
-    return (*LANGUAGE, *_NATIVE, *arithmetic_flags(options), *estimates)
+    return (version, *LANGUAGE, *_NATIVE, *arithmetic_flags(options), *estimates)
 
 
 def arithmetic_flags(options: CompileOptions) -> tuple[str, ...]:
@@ -80,23 +90,27 @@ def arithmetic_flags(options: CompileOptions) -> tuple[str, ...]:
 # ---- a library ----------------------------------------------------------------------------------
 
 
-def preprocess(source: str, options: CompileOptions) -> str:
-    """Expand includes and macros, and drop the text of our own headers again.
-
-    Clang sees no files but our headers and those in the user's folders.
-    """
+def expanded(source: str, options: CompileOptions, more: Sequence[str] = ()) -> str:
+    """Expand includes and macros. Clang sees no files but our headers and those in the user's
+    folders."""
     version = options.language_version
     flags = [
-        *("-E", "-x", "c++", *QUIET, *language_flags(options)),
+        *("-E", "-x", "c++", *QUIET, *language_flags(options, standard(options))),
         "-Werror=c23-extensions",  # #embed
         *(f"-I{folder}" for folder in options.include_dirs),
+        "-DSM_MACROS_ONLY",  # of our headers, of which nothing else is kept
         *(f"-D__METAL_VERSION__={version}", "-D__METAL__=1", "-D__METAL_MACOS__=1"),
         *(f"-D{name}={value}" for name, value in options.macros),
+        *more,
     ]
     name = options.file_name.replace("\\", "\\\\").replace('"', '\\"')
     visible = (*_OURS, *options.include_dirs)
-    text, _ = clang.run("clang", [*flags, "-"], f'#line 1 "{name}"\n{source}', visible)
-    kept = "".join(_without_headers(text))
+    return clang.run("clang", [*flags, "-"], f'#line 1 "{name}"\n{source}', visible)[0]
+
+
+def preprocess(source: str, options: CompileOptions) -> str:
+    """A source without includes and macros, and without the text of our own headers."""
+    kept = "".join(_without_headers(expanded(source, options)))
     if len(kept) > MAX_SOURCE:
         raise CompileError(
             f"error: the source expands to {len(kept):,} characters: at most {MAX_SOURCE:,} are "
@@ -124,12 +138,19 @@ def included_files(text: str, options: CompileOptions) -> list[Path]:
     """The user's headers that a preprocessed text came from.
 
     A `#line` of the user can name any file: only those in the user's folders count. Raises
-    CompileError for one that a link leads out of them.
+    CompileError for one that a link leads out of them, and for names of our own.
     """
     folders = [os.path.abspath(folder) for folder in options.include_dirs]
     found = []
-    for name in {marker.file for marker in line_markers(text)} - {options.file_name}:
+    for name in sorted({marker.file for marker in line_markers(text)}):
         path = Path(os.path.abspath(name))
+        if path.is_relative_to(PACKAGE) or path.name.startswith(ENTRIES):
+            raise CompileError(
+                f"{options.file_name}:1:1: error: #line cannot give the name '{name}', which is "
+                "one of softmetal's files: choose another\n"
+            )
+        if name == options.file_name:
+            continue
         if not any(path.is_relative_to(folder) for folder in folders) or not path.is_file():
             continue
         if not any(path.resolve().is_relative_to(os.path.realpath(f)) for f in folders):
@@ -143,7 +164,8 @@ def included_files(text: str, options: CompileOptions) -> list[Path]:
 
 def check(program: Program, header: Path) -> str:
     """Compile without generating code; returns the warnings, raises CompileError."""
-    flags = ["-fsyntax-only", *QUIET, *_NO_WARNINGS, *language_flags(program.options)]
+    flags = ["-fsyntax-only", *QUIET, *_NO_WARNINGS]
+    flags += language_flags(program.options, standard(program.options))
     arguments = [*flags, "-include-pch", str(header), *_STDIN]
     _, warnings = clang.run("clang", arguments, _every_kernel(program), (*_OURS, header))
     return warnings
@@ -177,10 +199,8 @@ def recursive_functions(program: Program, target: Target, header: Path) -> set[s
     arguments = ["-O0", "-Xclang", "-disable-llvm-passes", *flags, *QUIET, "-S", "-emit-llvm"]
     arguments += ["-include-pch", str(header), *_STDIN, "-o", "-"]
     ir, _ = clang.run("clang", arguments, _every_kernel(program), (*_OURS, header))
-    calls = {
-        name: set(re.findall(r'call [^\n]*?@"?([\w.$]+)"?\(', body))
-        for name, body in _definitions(ir).items()
-    }
+    functions = Module(ir).functions
+    calls = {name: function.called() for name, function in functions.items()}
     found = set()
     for name in calls:
         reached, pending = set[str](), [name]
@@ -193,9 +213,11 @@ def recursive_functions(program: Program, target: Target, header: Path) -> set[s
     return found
 
 
-def build_header(options: CompileOptions, target: Target, checked: bool, output: Path) -> None:
+def build_header(
+    options: CompileOptions, version: str, target: Target, checked: bool, output: Path
+) -> None:
     """Precompile our headers: an empty unit then takes 0.04 s instead of 0.11."""
-    flags = [*language_flags(options), f"--target={target.triple}", *target.flags]
+    flags = [*language_flags(options, version), f"--target={target.triple}", *target.flags]
     flags += instrument.FLAGS if checked else ()
     source = str(INCLUDE / "softmetal" / "unit.h")
     clang.run(
@@ -266,7 +288,8 @@ def _constants(program: Program, values: Mapping[int, bytes]) -> str:
     return "".join(lines)
 
 
-# The first phase does not vectorise: `lower` must see which locals stayed in memory.
+# The first phase does not vectorise: `lower` must see which locals stayed in memory, and checks
+# know whole accesses, not those of some lanes.
 _SCALAR = (
     *("-mllvm", "-force-vector-width=1", "-mllvm", "-force-vector-interleave=1"),
     # Loops of known length unroll, else their arrays stay in memory; others are left to phase two.
@@ -286,7 +309,8 @@ def optimise(
     """C++ to LLVM IR, everything inlined; with a call at every access if it is to be checked."""
     flags = [*language_flags(options), f"--target={target.triple}", *target.flags, "-w", *QUIET]
     # -O1 keeps the accesses of the source: an access that is optimised away cannot be checked.
-    flags += ["-O1", *instrument.FLAGS] if checked else ["-O3", *_SCALAR]
+    flags += ["-O1", *instrument.FLAGS] if checked else ["-O3"]
+    flags += _SCALAR
     flags += ["-S", "-emit-llvm", "-o", "-"]
     arguments = [*flags, "-Xclang", "-disable-llvm-passes", "-include-pch", str(header), *_STDIN]
     ir, _ = clang.run("clang", arguments, text, (*_OURS, header))
@@ -300,154 +324,108 @@ def cooperates(ir: str) -> bool:
     return re.search(meeting, ir) is not None
 
 
-def refuse(ir: str, assembly: frozenset[str] = frozenset()) -> None:
-    """Raise CompileError for what can only be seen in the IR; `assembly` is allowed."""
-    host_access.check_ir(ir, assembly)
-    for name, body in _definitions(ir).items():
-        if re.search(rf"call [^\n]*@{re.escape(name)}\(", body):
+def accepted(ir: str, allowed: host_access.Allowed = host_access.CPU) -> Module:
+    """The IR if there is nothing in it that is refused; raises CompileError."""
+    host_access.check_ir(ir, allowed)
+    module = Module(ir)
+    for name, function in module.functions.items():
+        if name in function.body and name in function.called():
             raise CompileError(
                 f"error: recursion is not supported in Metal: {host_access.demangle(name)}\n"
             )
+    return module
 
 
-def lower(ir: str, target: Target) -> str:
-    """Refuse and rewrite what can only be seen in the IR; see ARCHITECTURE.md."""
-    refuse(ir)
-    if "= alloca " in _definitions(ir).get("softmetal_entry", ""):
-        promise = r'^(!\d+ = )!\{!"llvm.loop.parallel_accesses".*$'
-        ir = re.sub(promise, r'\1!{!"softmetal.sequential"}', ir, flags=re.M)
+def lower(module: Module, target: Target, mode: Mode) -> None:
+    """Rewrite what can only be seen in the IR; see ARCHITECTURE.md."""
+    split = mode in (Mode.REGIONS, Mode.SIMDGROUPS)
+    if not split:
+        _join_meetings(module)
+    ir = str(module)
+    entry = module.functions.get("softmetal_entry")
+    if entry is not None and "= alloca " in entry.body and not split:
+        for name, node in module.metadata.items():
+            if node.text and node.text.startswith(f'!{name} = !{{!"llvm.loop.parallel_accesses"'):
+                node.text = f'!{name} = !{{!"softmetal.sequential"}}'
+    if _longest_choice(ir) > _MAX_CHOICES:
+        for node in module.metadata.values():
+            node.text = node.text and node.text.replace(_VECTORIZED, _NOT_VECTORIZED)
+    off = []
     native_bfloat = target.native_bfloat
-    if re.search(r"^@\S+ = .*\bthread_local\b", ir, re.M):
-        ir, native_bfloat = _without_avx512(ir), False
+    others = (each.body for name, each in module.functions.items() if name != "softmetal_entry")
+    is_found_late = not split or any("llvm.threadlocal" in body for body in others)
+    if module.variables("thread_local") and is_found_late:
+        # LLVM keeps values in xmm16 and above over __tls_get_addr, which may overwrite them. So
+        # AVX-512 is off in code with thread-local storage, which holds threadgroup variables.
+        off.append(r"avx512\w*|avx10[^\s,\"]*|evex512")
+        native_bfloat = False
     if "bfloat" in ir:
-        ir = _without_sve(ir)
-    return ir if native_bfloat else _bfloat_by_integers(ir)
+        # LLVM 22 cannot select masked accesses of bfloat vectors for SVE; NEON has none.
+        off.append(r"sve[\w-]*")
+    _turn_off(module, "|".join(off))
+    if not native_bfloat:
+        bfloat.by_integers(module)
 
 
-def _without_sve(ir: str) -> str:
-    """LLVM 22 cannot select masked loads and stores of bfloat vectors for SVE; NEON has none."""
-    return re.sub(r"\+(sve[\w-]*)", r"-\1", ir)
+def _join_meetings(module: Module) -> None:
+    """Inline the functions in which threads meet, as each call is a place of its own, and forget
+    what all lanes would do together."""
+
+    def inlined(group: re.Match[str]) -> str:
+        text = module.attributes[group[1]].text or ""
+        inner = text[text.index("{") + 1 : text.rindex("}")]
+        return inner.replace(" noinline ", " alwaysinline ") if " noinline " in inner else group[0]
+
+    for name, function in module.functions.items():
+        if "_together" in function.body:
+            function.body = _TOGETHER.sub(r"\1null)", function.body)
+        if name.startswith("_ZN9softmetal"):  # a program's own functions stay as they are
+            function.header = re.sub(r"#(\d+)", inlined, function.header)
 
 
-def _without_avx512(ir: str) -> str:
-    """LLVM keeps values in xmm16 and above over __tls_get_addr, which may overwrite them.
-
-    So AVX-512 is off in code with thread-local storage, which holds threadgroup variables.
-    """
-    return re.sub(r"\+(avx512\w*|avx10\S*?|evex512)\b", r"-\1", ir)
-
-
-def _definitions(ir: str) -> dict[str, str]:
-    found = re.finditer(r'^define [^\n]*@"?([\w.$]+)"?\([^\n]*\{\n(.*?)^\}', ir, re.M | re.S)
-    return {match[1]: match[2] for match in found}
-
-
-_OPERAND = r"([^,<(\n]+|splat \([^)]*\))"
-_NARROW = re.compile(
-    r"^  (%\S+) = (fadd|fsub|fmul|fdiv|fcmp) ((?:[a-z]+ )*)(?:bfloat|<(\d+) x bfloat>) "
-    rf"{_OPERAND}, {_OPERAND}$",
-    re.M,
+_TOGETHER = re.compile(
+    r"(call [^\n]*@softmetal_collective\([^\n]*, ptr (?:noundef )?|"
+    r'call void asm sideeffect "", "[^"]*"\(ptr (?:\w+ )*)@[^),]+\)'
 )
-_FROM_INTEGER = re.compile(r"^  (%\S+) = ([su]itofp .+) to (?:bfloat|<(\d+) x bfloat>)$", re.M)
-_TO_INTEGER = re.compile(r"^  (%\S+) = (fpto[su]i) (?:bfloat|<(\d+) x bfloat>) (.+) to (.+)$", re.M)
-_EXTEND = re.compile(
-    r"^  (%\S+) = fpext (?:[a-z]+ )*(?:bfloat|<(\d+) x bfloat>) (.+) to (?:<\d+ x )?float>?$",
-    re.M,
-)
-_TRUNCATE = re.compile(
-    r"^  (%\S+) = fptrunc (?:[a-z]+ )*(?:float|<(\d+) x float>) (\S+) to \S*(?: x )?bfloat>?.*$",
-    re.M,
-)
+_VECTORIZED = '!"llvm.loop.vectorize.enable", i1 true'
+_NOT_VECTORIZED = _VECTORIZED.replace("true", "false")
+_MAX_CHOICES = 16
+_COMPARED = re.compile(r"^  (%\S+) = [fi]cmp .* (\S+), (\S+)$", re.M)
+_CHOSEN = re.compile(r"^  (%\S+) = select .*i1 (%\S+), \S+ (\S+), \S+ (\S+)$", re.M)
 
 
-def _bfloat_by_integers(ir: str) -> str:
-    """Convert bfloat to float and back by integer arithmetic, which vectorises: LLVM would call a
-    function to round each element, also in the operations that it narrows to bfloat. It cannot
-    select vectors of some of these, such as comparisons for AVX-512 with bfloat instructions."""
-    numbers = itertools.count()
-
-    def kinds(lanes: str | None) -> list[str]:
-        types = ("float", "bfloat", "i32", "i16", "i1")
-        return [f"<{lanes} x {t}>" if lanes else t for t in types]
-
-    def widen(match: re.Match[str]) -> str:
-        result, operation, flags, lanes, left, right = match.groups()
-        (wide, narrow, *_), n = kinds(lanes), f"%softmetal.bf{next(numbers)}"
-        computed = f"{operation} {flags}{wide} {n}.left, {n}.right"
-        return _block(
-            f"{n}.left = fpext {narrow} {left} to {wide}",
-            f"{n}.right = fpext {narrow} {right} to {wide}",
-            *(
-                [f"{result} = {computed}"]
-                if operation == "fcmp"
-                else [f"{n}.wide = {computed}", f"{result} = fptrunc {wide} {n}.wide to {narrow}"]
-            ),
-        )
-
-    def from_integer(match: re.Match[str]) -> str:
-        result, conversion, lanes = match.groups()
-        (wide, narrow, *_), n = kinds(lanes), f"%softmetal.bf{next(numbers)}"
-        return _block(
-            f"{n}.wide = {conversion} to {wide}",
-            f"{result} = fptrunc {wide} {n}.wide to {narrow}",
-        )
-
-    def to_integer(match: re.Match[str]) -> str:
-        result, conversion, lanes, value, integer = match.groups()
-        (wide, narrow, *_), n = kinds(lanes), f"%softmetal.bf{next(numbers)}"
-        return _block(
-            f"{n}.wide = fpext {narrow} {value} to {wide}",
-            f"{result} = {conversion} {wide} {n}.wide to {integer}",
-        )
-
-    def extend(match: re.Match[str]) -> str:
-        result, lanes, value = match.groups()
-        (wide, narrow, i32, i16, _), n = kinds(lanes), f"%softmetal.bf{next(numbers)}"
-        return _block(
-            f"{n}.short = bitcast {narrow} {value} to {i16}",
-            f"{n}.low = zext {i16} {n}.short to {i32}",
-            f"{n}.bits = shl {i32} {n}.low, {_splat(16, lanes)}",
-            f"{result} = bitcast {i32} {n}.bits to {wide}",
-        )
-
-    def truncate(match: re.Match[str]) -> str:  # to nearest, ties to even
-        result, lanes, value = match.groups()
-        (wide, narrow, i32, i16, i1), n = kinds(lanes), f"%softmetal.bf{next(numbers)}"
-        return _block(
-            f"{n}.bits = bitcast {wide} {value} to {i32}",
-            f"{n}.high = lshr {i32} {n}.bits, {_splat(16, lanes)}",
-            f"{n}.odd = and {i32} {n}.high, {_splat(1, lanes)}",
-            f"{n}.half = add {i32} {n}.odd, {_splat(0x7FFF, lanes)}",
-            f"{n}.sum = add {i32} {n}.bits, {n}.half",
-            f"{n}.quiet = or {i32} {n}.bits, {_splat(0x400000, lanes)}",
-            f"{n}.isnan = fcmp uno {wide} {value}, {value}",
-            f"{n}.pick = select {i1} {n}.isnan, {i32} {n}.quiet, {i32} {n}.sum",
-            f"{n}.top = lshr {i32} {n}.pick, {_splat(16, lanes)}",
-            f"{n}.short = trunc {i32} {n}.top to {i16}",
-            f"{result} = bitcast {i16} {n}.short to {narrow}",
-        )
-
-    ir = _TO_INTEGER.sub(to_integer, _FROM_INTEGER.sub(from_integer, _NARROW.sub(widen, ir)))
-    return _TRUNCATE.sub(truncate, _EXTEND.sub(extend, ir))
+def _longest_choice(ir: str) -> int:
+    """How many times a value is compared with the next and the one or the other chosen, as a
+    maximum in a variable is. LLVM 22's vectoriser takes 2**n steps for n of them."""
+    compared = {found[1]: {found[2], found[3]} for found in _COMPARED.finditer(ir)}
+    depth: dict[str, int] = {}
+    for found in _CHOSEN.finditer(ir):
+        both = compared.get(found[2], set()) & {found[3], found[4]}
+        depth[found[1]] = 1 + max((depth.get(name, 0) for name in both), default=0)
+    return max(depth.values(), default=0)
 
 
-def _block(*lines: str) -> str:
-    return "\n".join(f"  {line}" for line in lines)
+def _turn_off(module: Module, features: str) -> None:
+    """Let code do without features of the processor, which a regular expression names."""
+    if features:
+        for group in module.attributes.values():
+            group.text = group.text and re.sub(rf"\+({features})(?=[,\"])", r"-\1", group.text)
 
 
-def _splat(number: int, lanes: str | None) -> str:
-    return f"splat (i32 {number})" if lanes else str(number)
-
-
-def generate(ir: str, target: Target, output: Path) -> None:
+def generate(ir: str, target: Target, output: Path, mode: Mode) -> None:
     """IR to an object file, vectorised."""
+    # A kernel may have many loops over few threads: what a vector does not hold runs one by one.
+    split = mode in (Mode.REGIONS, Mode.SIMDGROUPS)
+    once = ("-mllvm", "-enable-epilogue-vectorization=false") if split else ()
     flags = [
         "-O3",
         "-fPIC",
         "-w",
         "-fno-stack-protector",
+        "-fstack-size-section",
         f"--target={target.triple}",
         *target.flags,
+        *once,
     ]
     clang.run("clang", [*flags, "-x", "ir", "-c", "-", "-o", str(output)], ir)
 

@@ -5,7 +5,7 @@ A target is light: what generates code is imported when something must be compil
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -14,6 +14,7 @@ from softmetal.types import Argument, Artifact, Function, Program
 
 if TYPE_CHECKING:
     from softmetal.compiler.diagnostics import SourceMap
+    from softmetal.compiler.instrument import Site
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,11 @@ class KernelSource:
     constants: Mapping[int, bytes]
     checked: bool  # instrumented for the checking modes
     places: SourceMap
+
+    def columns(self, sites: Iterable[Site]) -> list[tuple[str, int, int]]:
+        """Sites in the user's own columns."""
+        column = self.places.column
+        return [(s.file, s.line, column(s.file, s.line, s.column)) for s in sites]
 
 
 class Target(Protocol):

@@ -6,6 +6,7 @@ spelled by `spelling`. Code generation does not depend on it.
 
 from __future__ import annotations
 
+from softmetal.compiler import directives
 from softmetal.compiler.frontend import Pass
 from softmetal.compiler.strict import rules, versions
 from softmetal.compiler.strict.check import address_spaces, joined
@@ -14,19 +15,13 @@ from softmetal.types import CompileOptions
 
 __all__ = ["address_spaces", "enforce", "is_exempt", "joined"]
 
-_PRAGMA = ["softmetal", "extensions"]
-
 
 def is_exempt(parsed: Pass, options: CompileOptions) -> bool:
     """Whether a source asks for softmetal's extensions; raises Refusal where there are none."""
-    if "softmetal" not in parsed.source:
-        return False
-    for token in parsed.tokens:
-        if token.kind == "directive" and token.text.replace("#", " ").split()[1:3] == _PRAGMA:
-            if not options.extensions:
-                raise Refusal(token, "softmetal's extensions are not available on Apple devices")
-            return True
-    return False
+    token = directives.find_pragma(parsed.syntax, "extensions")
+    if token is not None and not options.extensions:
+        raise Refusal(token, "softmetal's extensions are not available on Apple devices")
+    return token is not None
 
 
 def enforce(parsed: Pass, options: CompileOptions) -> None:

@@ -74,27 +74,56 @@ template <class T> using if_bfloat = typename require<__is_same(T, metal::bfloat
 template <class V> using if_any_vector = int;
 template <class V> using if_float_vector = typename require<is_float_v<element_t<V>>>::type;
 template <class V> using if_integer_vector = typename require<!is_float_v<element_t<V>>>::type;
+
+// What functions of constants fold and map. C++14, as which libraries up to Metal 3.2 are checked,
+// has no lambdas in constant expressions.
+struct sum_of {
+  template <class T> SM_INLINE constexpr T operator()(T p, T q) const { return T(p + q); }
+};
+struct conjunction {
+  SM_INLINE constexpr bool operator()(bool p, bool q) const { return p & q; }
+};
+struct disjunction {
+  SM_INLINE constexpr bool operator()(bool p, bool q) const { return p | q; }
+};
+struct second_if {
+  template <class T> SM_INLINE constexpr T operator()(T x, T y, bool z) const { return z ? y : x; }
+};
 }  // namespace softmetal
 
 // Vector overloads of metal::name in terms of its scalar overloads, elementwise, for the
 // `any`, `float` or `integer` kind of vector.
 #define SM_VECTOR_1(kind, name)                                                              \
+  struct softmetal_##kind##_##name {                                                         \
+    template <class T> SM_INLINE constexpr auto operator()(T x) const {                      \
+      return metal::name(x);                                                                 \
+    }                                                                                        \
+  };                                                                                         \
   template <class A, class V = softmetal::vector_t<A>, softmetal::if_##kind##_vector<V> = 0> \
   SM_INLINE constexpr auto name(A a) {                                                       \
-    return softmetal::map([](auto x) { return metal::name(x); }, V(a));                      \
+    return softmetal::map(softmetal_##kind##_##name{}, V(a));                                \
   }
 #define SM_VECTOR_2(kind, name)                                                              \
+  struct softmetal_##kind##_##name {                                                         \
+    template <class T> SM_INLINE constexpr auto operator()(T x, T y) const {                 \
+      return metal::name(x, y);                                                              \
+    }                                                                                        \
+  };                                                                                         \
   template <class A, class B, class V = softmetal::vector_t<A, B>,                           \
             softmetal::if_##kind##_vector<V> = 0>                                            \
   SM_INLINE constexpr auto name(A a, B b) {                                                  \
-    return softmetal::map([](auto x, auto y) { return metal::name(x, y); }, V(a), V(b));     \
+    return softmetal::map(softmetal_##kind##_##name{}, V(a), V(b));                          \
   }
 #define SM_VECTOR_3(kind, name)                                                              \
+  struct softmetal_##kind##_##name {                                                         \
+    template <class T> SM_INLINE constexpr auto operator()(T x, T y, T z) const {            \
+      return metal::name(x, y, z);                                                           \
+    }                                                                                        \
+  };                                                                                         \
   template <class A, class B, class C, class V = softmetal::vector_t<A, B, C>,               \
             softmetal::if_##kind##_vector<V> = 0>                                            \
   SM_INLINE constexpr auto name(A a, B b, C c) {                                             \
-    return softmetal::map([](auto x, auto y, auto z) { return metal::name(x, y, z); }, V(a), \
-                          V(b), V(c));                                                       \
+    return softmetal::map(softmetal_##kind##_##name{}, V(a), V(b), V(c));                    \
   }
 
 #endif

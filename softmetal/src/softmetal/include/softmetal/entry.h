@@ -308,6 +308,7 @@ struct slot : Argument {
   using Argument::Argument;
 };
 
+#if __cplusplus >= 201703L  // kernels are; a library in an older version is only checked
 template <auto F, class Parameters, class Type = decltype(F)>
 struct kernel;
 
@@ -384,6 +385,7 @@ struct kernel<F, list<P...>, void (*)(A...)> {
                          !pointee<A>::pointer}...}};
   }
 };
+#endif
 
 }  // namespace softmetal
 

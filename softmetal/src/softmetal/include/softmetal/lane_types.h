@@ -9,25 +9,30 @@ namespace softmetal {
 
 template <class T> constexpr bool is_real =
     __is_same(T, float) || __is_same(T, _Float16) || __is_same(T, __bf16);
+// Metal has no such functions of bool, bfloat and 64-bit integers: MLX and PyTorch pass them as
+// other types, and Apple's compiled kernels call none.
 template <class T> constexpr bool is_lane_scalar =
-    (__is_integral(T) && !__is_same(T, bool)) || is_real<T>;
+    (__is_integral(T) && !__is_same(T, bool) && sizeof(T) <= 4) || __is_same(T, float) ||
+    __is_same(T, _Float16);
 
-// `type` is absent where MSL has no such overload. bool and enumerations promote, as they would
-// with one overload for each type.
-template <class T, bool Scalar = is_lane_scalar<T>,
-          bool Promotes = __is_same(T, bool) || __is_enum(T)>
+// `type` is absent where there is no such overload. Enumerations promote, as they would with one
+// overload for each type.
+template <class T, bool Scalar = is_lane_scalar<T>, bool Promotes = __is_enum(T)>
 struct lane_operand {};
+template <class V, bool Scalar> struct lane_vector {};
 template <class T> struct lane_operand<T, true, false> {
   using type = T;
   using element = T;
   static constexpr int count = 1;
 };
 template <class T> struct lane_operand<T, false, true> : lane_operand<decltype(+T())> {};
-template <class T, int N> struct lane_operand<metal::vec<T, N>, false, false> {
+template <class T, int N> struct lane_vector<metal::vec<T, N>, true> {
   using type = metal::vec<T, N>;
   using element = T;
   static constexpr int count = N;
 };
+template <class T, int N> struct lane_operand<metal::vec<T, N>, false, false>
+    : lane_vector<metal::vec<T, N>, is_lane_scalar<T>> {};
 template <class V> struct lane_operand<packed<V>, false, false> : lane_operand<V> {};
 
 template <class T> using lane_value = typename lane_operand<T>::type;

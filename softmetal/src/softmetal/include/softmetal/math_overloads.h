@@ -82,6 +82,7 @@
 #define SM_BINARY(name) SM_EACH_TYPE(SM_2, name) SM_BFLOAT_2(name)
 #define SM_TERNARY(name) SM_EACH_TYPE(SM_3, name) SM_BFLOAT_3(name)
 
+#ifndef SM_MACROS_ONLY  // most of what the preprocessor would write, for it to be dropped
 SM_UNARY(abs) SM_UNARY(acos) SM_UNARY(acosh) SM_UNARY(asin) SM_UNARY(asinh) SM_UNARY(atan)
 SM_UNARY(atanh) SM_UNARY(ceil) SM_UNARY(cos) SM_UNARY(cosh) SM_UNARY(cospi) SM_UNARY(exp)
 SM_UNARY(exp10) SM_UNARY(exp2) SM_UNARY(fabs) SM_UNARY(floor) SM_UNARY(log) SM_UNARY(log10)
@@ -94,6 +95,7 @@ SM_TERNARY(min3)
 SM_EACH_TYPE(SM_1_OUT, modf) SM_EACH_TYPE(SM_1_OUT, sincos)
 SM_EACH_TYPE(SM_EXPONENTS, ) SM_EACH_TYPE(SM_BY_TYPE, )
 SM_BFLOAT_1(fract) SM_BFLOAT_1(ilogb) SM_BFLOAT_2(fmod) SM_BFLOAT_2(nextafter) SM_BFLOAT_3(fma)
+#endif
 
 #undef SM_KERNEL
 #undef SM_RESULT

@@ -9,8 +9,15 @@ SM_INLINE void simdgroup_load(SM_THREAD simdgroup_matrix<T, 8, 8>& d,
                               const SM_SPACE type_identity_t<T>* src,
                               ulong elements_per_row = 8, vec<ulong, 2> matrix_origin = 0,
                               bool transpose_matrix = false) {
+  auto* own = softmetal::matrix_access::own(d);
+#ifdef SM_MATRIX_MEMORY
+  softmetal::load(own, src + matrix_origin.y * elements_per_row + matrix_origin.x, elements_per_row,
+                  transpose_matrix);
+#else
   auto at = softmetal::offsets(elements_per_row, matrix_origin, transpose_matrix);
-  d.thread_elements() = {src[at.first], src[at.second]};
+  own[0] = src[at.first];
+  own[1] = src[at.second];
+#endif
 }
 
 template <typename T>
@@ -18,9 +25,15 @@ SM_INLINE void simdgroup_store(const SM_THREAD simdgroup_matrix<T, 8, 8>& a,
                                SM_SPACE type_identity_t<T>* dst,
                                ulong elements_per_row = 8, vec<ulong, 2> matrix_origin = 0,
                                bool transpose_matrix = false) {
+  auto* own = softmetal::matrix_access::own(a);
+#ifdef SM_MATRIX_MEMORY
+  softmetal::store(own, dst + matrix_origin.y * elements_per_row + matrix_origin.x,
+                   elements_per_row, transpose_matrix);
+#else
   auto at = softmetal::offsets(elements_per_row, matrix_origin, transpose_matrix);
-  dst[at.first] = a.thread_elements().x;
-  dst[at.second] = a.thread_elements().y;
+  dst[at.first] = own[0];
+  dst[at.second] = own[1];
+#endif
 }
 
 }  // namespace metal

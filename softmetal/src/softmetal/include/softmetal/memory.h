@@ -2,7 +2,6 @@
 #ifndef SOFTMETAL_MEMORY_H
 #define SOFTMETAL_MEMORY_H
 
-// Programs test for the last one and define thread_scope_system themselves where it is missing.
 #define __METAL_MEMORY_SCOPE_THREAD__ 0
 #define __METAL_MEMORY_SCOPE_THREADGROUP__ 1
 #define __METAL_MEMORY_SCOPE_DEVICE__ 2
@@ -23,9 +22,14 @@ enum thread_scope {
   thread_scope_thread = __METAL_MEMORY_SCOPE_THREAD__,
   thread_scope_threadgroup = __METAL_MEMORY_SCOPE_THREADGROUP__,
   thread_scope_device = __METAL_MEMORY_SCOPE_DEVICE__,
-  thread_scope_system = __METAL_MEMORY_SCOPE_SYSTEM__,
   thread_scope_simdgroup = __METAL_MEMORY_SCOPE_SIMDGROUP__,
 };
+
+// Programs declare it in namespace metal, with and without looking for the macro: theirs comes first.
+namespace scopes {
+constexpr thread_scope thread_scope_system = thread_scope(__METAL_MEMORY_SCOPE_SYSTEM__);
+}
+using namespace scopes;
 
 }  // namespace metal
 

@@ -89,6 +89,10 @@
   __declspec(property(get = get_##i##j##k##l, put = put_##i##j##k##l)) vec<T, 4> p, q;
 
 #define SM_SWIZZLE_1(i, p, q, n) SM_AXES_B##n(SM_SWIZZLE_2, n, i, p, q)
+#ifdef SM_MACROS_ONLY
+#define SM_SWIZZLES(n)
+#else
 #define SM_SWIZZLES(n) SM_AXES_A##n(SM_SWIZZLE_1, n)
+#endif
 
 #endif
