@@ -1,0 +1,4 @@
+/* Color spaces are not implemented: metal-cpp names the type. */
+#pragma once
+
+typedef struct CGColorSpace *CGColorSpaceRef;
