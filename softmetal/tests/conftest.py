@@ -46,6 +46,21 @@ def selectors(mlx_include: Path) -> set[str]:
     return set(re.findall(r'_MTL_PRIVATE_DEF_SEL\(\w+,\s*"([^"]+)"\)', text))
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _own_registrations() -> Iterator[None]:
+    """What other code of this process has registered as a result is not one here."""
+    if sys.platform == "darwin":
+        yield
+        return
+    from softmetal.api import objc
+
+    others = {key: objc.registrations[key] for key in objc.registrations if "reflection:" in key[1]}
+    for key in others:
+        del objc.registrations[key]
+    yield
+    objc.registrations.update(others)
+
+
 @pytest.fixture(autouse=True)
 def _bridge(request: pytest.FixtureRequest) -> Iterator[None]:
     """Tests that also run on Apple's Metal module cross PyObjC's bridge there: they are judged."""

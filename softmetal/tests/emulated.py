@@ -18,7 +18,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from softmetal.executors import cpu, packing, process, runtime_build
+from softmetal.executors import c_executor, cpu, packing, process, runtime_build
 from softmetal.toolchain import clang, disk_cache, targets
 from softmetal.toolchain.targets import Target
 
@@ -99,15 +99,15 @@ class EmulatedRuntime:
         command += [self.memory.file.name, str(_BASE), str(_LENGTH)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._lock = Lock()
-        self.softmetal_allocate = self.memory.allocate
-        self.softmetal_free = self.memory.free
+        self.allocate = self.memory.allocate
+        self.free = self.memory.free
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        result, _ = cpu._SIGNATURES[name]
+        result, _ = {**c_executor.SHARED, **cpu.SIGNATURES}[name]
 
         def function(*arguments: Any) -> Any:
             with self._lock:
-                return self._convert(result, self._marshalled(name, arguments))
+                return self._convert(result, self._marshalled(f"softmetal_{name}", arguments))
 
         setattr(self, name, function)
         return function
@@ -201,5 +201,5 @@ def install(name: str) -> None:
     _SharedPacker.memory = emulated.memory
     cpu._library = lambda: emulated
     process.SLICE_NS = _SLICE_NS
-    cpu._read_memory = emulated.string_at
-    cpu.Packer = _SharedPacker
+    c_executor.read_memory = emulated.string_at
+    c_executor.Packer = _SharedPacker

@@ -115,9 +115,11 @@ def _enumerations() -> list[str]:
 def __getattr__(name: str) -> Any:
     value: Any
     if name == "__all__":  # computed when it is asked for: only `import *` needs all constants
-        value = ["checking", "install", *sorted(_HOME), *_enumerations()]
+        value = ["checking", "declare_extent", "install", *sorted(_HOME), *_enumerations()]
     elif name == "checking":
         from softmetal.checks import checking as value
+    elif name == "declare_extent":
+        from softmetal.api.extents import declare_extent as value
     elif name in _HOME:
         if "bridge" in import_module("softmetal.env").strict():
             bridge = import_module("softmetal.bridge")
@@ -141,7 +143,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), "__all__", "checking", *_HOME, *_enumerations()})
+    return sorted({*globals(), "__all__", "checking", "declare_extent", *_HOME, *_enumerations()})
 
 
 def install(*, force: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""python -m softmetal run | check | devices | cache."""
+"""python -m softmetal run | check | native | devices | cache."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from softmetal.errors import SoftmetalError
+from softmetal.errors import SettingError, SoftmetalError, ToolchainError
 
 if TYPE_CHECKING:
     from softmetal.types import Program
@@ -18,25 +18,24 @@ if TYPE_CHECKING:
 
 def _run(options: argparse.Namespace) -> int:
     """Run a program as `python` would, with softmetal instead of PyObjC."""
-    import runpy
-
-    import softmetal
+    from softmetal import running
 
     arguments = options.module or options.arguments
     if not arguments:
         return _complain("nothing to run: give a script, or -m MODULE")
-    if not options.module and not Path(arguments[0]).exists():
-        return _complain(f"no such script: {arguments[0]}")
-    softmetal.install()
-    sys.argv = list(arguments)
-    # Errors after this point belong to the program and keep their tracebacks.
-    if options.module:
-        sys.path.insert(0, "")
-        runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
-    else:
-        sys.path.insert(0, str(Path(arguments[0]).resolve().parent))
-        runpy.run_path(arguments[0], run_name="__main__")
+    if not options.module and not os.path.exists(arguments[0]):
+        return _complain(f"no such script: {_shown(arguments[0])}")
+    try:
+        running.run(arguments, bool(options.module), options.keep_status)
+    # Others are the program's.
+    except (SettingError, ToolchainError, running.StartError) as problem:
+        return _complain(problem)
     return 0
+
+
+def _shown(path: str) -> str:
+    """A path for a message: one line of at most 300 characters."""
+    return f"{path!r:.301}".strip("'\"")
 
 
 def _complain(text: object) -> int:
@@ -54,7 +53,8 @@ def _check(options: argparse.Namespace) -> int:
     try:
         source = file.read_text()
     except (OSError, UnicodeDecodeError) as problem:
-        raise SoftmetalError(f"cannot read {file}: {problem}") from None
+        reason = getattr(problem, "strerror", None) or problem
+        raise SoftmetalError(f"cannot read {_shown(options.file)}: {reason}") from None
     macros = (item.partition("=") for item in options.define)
     settings = CompileOptions(
         finite_math=env.finite_math(),
@@ -74,16 +74,25 @@ def _check(options: argparse.Namespace) -> int:
         warnings += compiler.check_address_spaces(source, settings)
     if warnings.strip():
         print(warnings.rstrip(), file=sys.stderr)
-    _print_kernels(program)
+    if options.modes:
+        rows = [
+            (name, each.mode.name, "; ".join(each.reasons))
+            for name, each in compiler.outcomes(program)
+        ]
+        _print_table([("kernel", "mode", "why not a faster one"), *rows])
+    else:
+        _print_kernels(program)
     return 0
 
 
 def _language_version(text: str) -> int:
     """320 for "3.2", as __METAL_VERSION__ has it."""
-    found = re.fullmatch(r"(?:macos-)?(?:metal)?([234])\.([0-9])", text)
-    if found is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a version: give 2.0 to 4.0")
-    return int(found[1]) * 100 + int(found[2]) * 10
+    from softmetal import compiler
+
+    try:
+        return compiler.language_version(text)
+    except ValueError as problem:
+        raise argparse.ArgumentTypeError(str(problem)) from None
 
 
 def _print_kernels(program: Program) -> None:
@@ -158,6 +167,16 @@ def _cache(options: argparse.Namespace) -> int:
     return 0
 
 
+def _native(options: argparse.Namespace) -> int:
+    """Objective-C, C++ and other programs that are not Python."""
+    from softmetal.native import building, environment
+
+    if options.explain:
+        return environment.explain(options.explain)
+    print(environment.exports() if options.env else building.build())
+    return 0
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m softmetal", description="The Metal compute API in software."
@@ -165,18 +184,47 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     run = commands.add_parser("run", help="run a program that says `import Metal`")
     run.add_argument(
+        "--keep-status",
+        action="store_true",
+        help="exit with the program's status also if checking modes found something (else 66)",
+    )
+    run.add_argument(
         "-m", dest="module", nargs=argparse.REMAINDER, help="run a module: -m MODULE [ARGS]"
     )
-    run.add_argument("arguments", nargs=argparse.REMAINDER, metavar="SCRIPT [ARGS]")
+    run.add_argument(
+        "arguments",
+        nargs=argparse.REMAINDER,
+        metavar="SCRIPT [ARGS]",
+        help="run a file, with arguments of its own",
+    )
     run.set_defaults(function=_run)
     check = commands.add_parser("check", help="compile a .metal file and list its kernels")
-    check.add_argument("file", metavar="FILE")
-    check.add_argument("-I", dest="include", metavar="DIR", action="append", default=[])
-    check.add_argument("-D", dest="define", metavar="X[=Y]", action="append", default=[])
+    check.add_argument("file", metavar="FILE", help="a source in Metal Shading Language")
+    check.add_argument(
+        "-I",
+        dest="include",
+        metavar="DIR",
+        action="append",
+        default=[],
+        help="a folder whose files may be included",
+    )
+    check.add_argument(
+        "-D",
+        dest="define",
+        metavar="X[=Y]",
+        action="append",
+        default=[],
+        help="a macro, with 1 or Y as its text",
+    )
     check.add_argument(
         "--strict",
         action=argparse.BooleanOptionalAction,
         help="refuse what Apple's compiler refuses (on unless SOFTMETAL_STRICT has no-msl)",
+    )
+    check.add_argument(
+        "--modes",
+        action="store_true",
+        help="list how the CPU runs each kernel, and why not in a faster way",
     )
     check.add_argument(
         "--std",
@@ -186,6 +234,19 @@ def _parser() -> argparse.ArgumentParser:
         help="version of the language, 2.0 to 4.0 (3.2)",
     )
     check.set_defaults(function=_check)
+    native = commands.add_parser(
+        "native", help="the library that stands for Metal in programs that are not Python"
+    )
+    native.add_argument(
+        "--env", action="store_true", help="print variables for a shell that builds and runs them"
+    )
+    native.add_argument(
+        "--explain",
+        nargs=argparse.REMAINDER,
+        metavar="PROGRAM",
+        help="run a program, and list what it asks for that softmetal lacks",
+    )
+    native.set_defaults(function=_native)
     devices = commands.add_parser("devices", help="list the devices")
     devices.add_argument(
         "--profiles", action="store_true", help="list the values of SOFTMETAL_PROFILE"

@@ -34,7 +34,7 @@ def compile_for(function: MTLFunction, architecture: str, output: Path) -> list[
         known = ", ".join(ARCHITECTURES)
         raise SettingError(f"{architecture!r} is not a target: give one of {known}")
     target = PtxTarget(architecture)
-    program, name = function._library._program, function._name
+    program, name = function._program, function._name
     artifact = compiler.compile_kernel(program, name, function._constants, target=target)
     key = compiler.artifact_key(program, name, function._constants, target)
     description, _, code = compiler.artifact_to_bytes(artifact).partition(b"\n")

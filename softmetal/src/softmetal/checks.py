@@ -6,8 +6,9 @@ Kernels compiled while a mode is on are instrumented and checked whenever they r
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
@@ -15,6 +16,8 @@ from softmetal import env
 from softmetal.errors import SettingError
 
 MODES = ("bounds", "race", "uninit")
+ALL = ("all", "1")  # in place of a list
+MOST_SHOWN = 100  # findings on standard error
 _NONE: frozenset[str] = frozenset()
 
 
@@ -28,11 +31,23 @@ class Checks:
     unread: list[str] = field(default_factory=list)  # whose error() was not read
 
     submissions: int = 0
+    reports: bool = False  # on standard error, since nobody may read error()
+    shown: set[str] = field(default_factory=set)
 
     def add(self, findings: list[str]) -> None:
         """Add findings of a command buffer."""
         self.findings += findings
         self.unread += findings
+        if self.reports:
+            for line in findings:
+                self._report(line)
+
+    def _report(self, line: str) -> None:
+        """Write a finding to standard error, once."""
+        if line in self.shown or len(self.shown) > MOST_SHOWN:
+            return
+        self.shown.add(line)
+        write(line if len(self.shown) <= MOST_SHOWN else "more findings are not shown")
 
     def next_seed(self) -> int:
         """The seed of the next submission; the n-th submission of a program gets the same."""
@@ -60,9 +75,10 @@ def current() -> Checks | None:
     if not text:
         return None
     if text not in _from_environment:
-        modes = parse((part for part in text.split(",") if part.strip()), "SOFTMETAL_CHECK: ")
-        _from_environment[text] = Checks(modes, _seed(None))
-    return _from_environment[text]
+        modes = parse(text.split(","), f"SOFTMETAL_CHECK={text!r}: ")
+        _from_environment[text] = Checks(modes, _seed(None), reports=True)
+    found = _from_environment[text]
+    return found if found.modes else None
 
 
 def modes() -> frozenset[str]:
@@ -89,6 +105,17 @@ def checking(*modes: str, seed: int | None = None) -> Iterator[Checks]:
         _entered.remove(checks)
 
 
+def write(text: str) -> None:
+    """Write a line to standard error, if there is one."""
+    with suppress(AttributeError, OSError, ValueError):  # None, closed, or a pipe that is
+        sys.stderr.write(f"softmetal: {text}\n")
+
+
+def has_reported() -> bool:
+    """Whether SOFTMETAL_CHECK was set and something was found."""
+    return any(each.findings for each in _from_environment.values())
+
+
 def mark_read(error: str) -> None:
     """Mark the findings in a command buffer's error as read by the program."""
     for each in (*_entered, *_from_environment.values()):
@@ -99,13 +126,14 @@ def mark_read(error: str) -> None:
 
 def parse(names: Iterable[str], source: str = "") -> frozenset[str]:
     """Modes by name; raises SettingError for one that does not exist."""
-    wanted = frozenset(name.strip() for name in names)
-    unknown = sorted(wanted - set(MODES))
+    wanted = frozenset(name.strip() for name in names) - {""}
+    unknown = sorted(wanted.difference(MODES, ALL))
     if unknown:
         raise SettingError(
-            f"{source}{unknown[0]!r} is not a checking mode: give {', '.join(MODES)}"
+            f"{source}{unknown[0]!r} is not a checking mode: give all, or a list of "
+            f"{', '.join(MODES)}"
         )
-    return wanted
+    return wanted if wanted.isdisjoint(ALL) else frozenset(MODES)
 
 
 def _seed(given: int | None) -> int:

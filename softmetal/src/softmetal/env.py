@@ -18,7 +18,9 @@ DEFAULT_CACHE_BYTES = 2 << 30
 DEFAULT_TIMEOUT = 300.0
 DEFAULT_COMPILER_TIMEOUT = 120.0
 LONGEST_TIMEOUT = 1e9
-STRICT = ("msl", "no-msl", "bridge", "host")
+MOST_THREADS = 1024
+_MOST_QUOTED = 100  # characters of a value in an error
+STRICT = ("msl", "no-msl", "bridge", "host", "validation", "no-validation")
 _DEFAULT_STRICT = frozenset({"msl"})
 _STRICT_TEXT = f"a list of {', '.join(STRICT)}"
 
@@ -36,14 +38,22 @@ def _read(name: str, parse: Callable[[str], T], default: D, expected: str) -> T 
     try:
         return parse(text)
     except ValueError:
+        quoted = text if len(text) <= _MOST_QUOTED else f"{text[:_MOST_QUOTED]}..."
         raise SettingError(
-            f"{name}={text!r} is not {expected}: unset it or give {expected}"
+            f"{name}={quoted!r} is not {expected}: unset it or give {expected}"
         ) from None
 
 
 def _positive(text: str) -> int:
     value = int(text)
     if value < 1:
+        raise ValueError(text)
+    return value
+
+
+def _thread_count(text: str) -> int:
+    value = _positive(text)
+    if value > MOST_THREADS:
         raise ValueError(text)
     return value
 
@@ -61,7 +71,8 @@ def _seconds(text: str) -> float:
 
 def _strict(text: str) -> frozenset[str]:
     wanted = frozenset(word.strip() for word in text.split(",") if word.strip())
-    if not wanted <= set(STRICT) or wanted >= {"msl", "no-msl"}:
+    opposed = ({"msl", "no-msl"}, {"validation", "no-validation"})
+    if not wanted <= set(STRICT) or any(wanted >= pair for pair in opposed):
         raise ValueError(text)
     return wanted - {"no-msl"} if "no-msl" in wanted else wanted | {"msl"}
 
@@ -84,6 +95,12 @@ def finite_math() -> bool:
     return _read("SOFTMETAL_FINITE_MATH", _flag, False, "0 or 1")
 
 
+def fibers() -> bool:
+    """SOFTMETAL_FIBERS: `1` runs every kernel with barriers as a fiber for each thread, also those
+    that can run as loops: slower, to compare with."""
+    return _read("SOFTMETAL_FIBERS", _flag, False, "0 or 1")
+
+
 def cache_dir() -> Path:
     """SOFTMETAL_CACHE: folder of compiled kernels; `~/.cache/softmetal` by default."""
     try:
@@ -104,14 +121,16 @@ def cache_limit() -> int:
 def strict() -> frozenset[str]:
     """SOFTMETAL_STRICT: in which ways softmetal is as strict as a Mac, separated by commas: `msl`,
     which is on unless `no-msl` is given, checks kernels as Apple's compiler, `bridge` judges calls
-    as PyObjC does, `host` plays macOS."""
+    as PyObjC does, `host` plays macOS. `validation` is on, too: `no-validation` lets pass what
+    Apple's driver does without its debug layer."""
     if b"SOFTMETAL_STRICT" not in VARIABLES:
         return _DEFAULT_STRICT
     return _read("SOFTMETAL_STRICT", _strict, _DEFAULT_STRICT, _STRICT_TEXT)
 
 
 def check() -> str:
-    """SOFTMETAL_CHECK: checking modes, separated by commas: `bounds`, `race`, `uninit`."""
+    """SOFTMETAL_CHECK: checking modes, separated by commas: `bounds`, `race`, `uninit`; `all` or
+    `1` for all of them. What they find goes to standard error."""
     return _read("SOFTMETAL_CHECK", str, "", "a list of checking modes")
 
 
@@ -134,9 +153,10 @@ def macos() -> int | None:
 
 
 def threads() -> int:
-    """SOFTMETAL_THREADS: threads that run kernels; by default as many as there are processors that
-    this process may use, by its affinity and by the limits of its cgroup."""
-    return _read("SOFTMETAL_THREADS", _positive, None, "a number above 0") or processors()
+    """SOFTMETAL_THREADS: threads that run kernels, 1,024 at most; by default as many as there are
+    processors that this process may use, by its affinity and by the limits of its cgroup."""
+    expected = f"a number from 1 to {MOST_THREADS}"
+    return _read("SOFTMETAL_THREADS", _thread_count, None, expected) or processors()
 
 
 def processors(root: Path = Path("/")) -> int:
@@ -150,3 +170,13 @@ def timeout() -> float:
     default, 0 for no limit."""
     expected = "a number of seconds (0 for no limit)"
     return _read("SOFTMETAL_TIMEOUT", _seconds, DEFAULT_TIMEOUT, expected)
+
+
+def validate() -> None:
+    """Raises SettingError for the first variable with an invalid value."""
+    readers: tuple[Callable[[], object], ...] = (
+        *(device, profile, finite_math, cache_dir, cache_limit, strict, check),
+        *(compiler_timeout, seed, macos, threads, timeout),
+    )
+    for read in readers:
+        read()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, NewType, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, NewType, Self
 
+from softmetal.api import host
 from softmetal.api.buffer import MTLBuffer
 from softmetal.api.objects import Allocated, Labelled, Object
 from softmetal.api.structs import MTLOrigin
@@ -59,10 +60,23 @@ def MPSSupportsMTLDevice(device: MTLDevice | None) -> bool:
     return device is not None
 
 
+class _Layout(NamedTuple):
+    """Where the elements of matrices are."""
+
+    rows: int
+    columns: int
+    matrices: int
+    row_bytes: int
+    matrix_bytes: int
+    type_: int
+    item: int  # bytes of an element
+    length: int  # bytes from the first element to the end of the last one
+
+
 class MPSMatrixDescriptor(Object):
     """`matrices` of `rows` by `columns`, row-major, with strides in bytes."""
 
-    __slots__ = ("_columns", "_matrices", "_matrix_bytes", "_row_bytes", "_rows", "_type")
+    __slots__ = ("_layout",)
 
     def __init__(
         self, rows: int, columns: int, matrices: int, row_bytes: int, matrix_bytes: int, type_: int
@@ -77,12 +91,11 @@ class MPSMatrixDescriptor(Object):
                 f"matrixBytes of {matrix_bytes} is less than {rows} rows of {row_bytes} bytes: "
                 f"pass at least {rows * row_bytes}"
             )
-        self._rows = rows
-        self._columns = columns
-        self._matrices = matrices
-        self._row_bytes = row_bytes
-        self._matrix_bytes = matrix_bytes
-        self._type = type_
+        item = _type_bytes(type_)
+        length = (matrices - 1) * matrix_bytes + (rows - 1) * row_bytes + columns * item
+        self._layout = _Layout(
+            rows, columns, matrices, row_bytes, matrix_bytes, type_, item, length
+        )
 
     # MPS: +matrixDescriptorWithRows:columns:rowBytes:dataType:
     @classmethod
@@ -118,35 +131,35 @@ class MPSMatrixDescriptor(Object):
 
     # MPS: -rows
     def rows(self) -> int:
-        return self._rows
+        return self._layout.rows
 
     # MPS: -columns
     def columns(self) -> int:
-        return self._columns
+        return self._layout.columns
 
     # MPS: -matrices
     def matrices(self) -> int:
-        return self._matrices
+        return self._layout.matrices
 
     # MPS: -rowBytes
     def rowBytes(self) -> int:
-        return self._row_bytes
+        return self._layout.row_bytes
 
     # MPS: -matrixBytes
     def matrixBytes(self) -> int:
-        return self._matrix_bytes
+        return self._layout.matrix_bytes
 
     # MPS: -dataType
     def dataType(self) -> int:
-        return self._type
+        return self._layout.type_
 
 
 class MPSMatrix(Labelled, Allocated):
     """Matrices in a buffer."""
 
-    __slots__ = ("_buffer", "_descriptor", "_offset")
+    __slots__ = ("_buffer", "_layout", "_offset")
     _buffer: MTLBuffer
-    _descriptor: MPSMatrixDescriptor
+    _layout: _Layout
 
     # MPS: -initWithBuffer:descriptor:
     def initWithBuffer_descriptor_(
@@ -158,17 +171,16 @@ class MPSMatrix(Labelled, Allocated):
     def initWithBuffer_offset_descriptor_(
         self, buffer: MTLBuffer, offset: int, descriptor: MPSMatrixDescriptor
     ) -> Self:
-        d = descriptor
-        rows = (d.rows() - 1) * d.rowBytes() + d.columns() * _type_bytes(d.dataType())
-        end = offset + (d.matrices() - 1) * d.matrixBytes() + rows
-        if offset < 0 or end > buffer.length():
+        layout = descriptor._layout
+        end = offset + layout.length
+        if offset < 0 or end > buffer._length:
             raise ValidationError(
-                f"{d.matrices()} matrices of {d.rows()} x {d.columns()} at offset {offset} end at "
-                f"byte {end} of a buffer of {buffer.length()}: pass a longer buffer"
+                f"{layout.matrices} matrices of {layout.rows} x {layout.columns} at offset "
+                f"{offset} end at byte {end} of a buffer of {buffer._length}: pass a longer buffer"
             )
         self._buffer = buffer
         self._offset = offset
-        self._descriptor = descriptor
+        self._layout = layout
         return self
 
     # MPS: -initWithDevice:descriptor:
@@ -195,36 +207,31 @@ class MPSMatrix(Labelled, Allocated):
 
     # MPS: -rows
     def rows(self) -> int:
-        return self._descriptor.rows()
+        return self._layout.rows
 
     # MPS: -columns
     def columns(self) -> int:
-        return self._descriptor.columns()
+        return self._layout.columns
 
     # MPS: -matrices
     def matrices(self) -> int:
-        return self._descriptor.matrices()
+        return self._layout.matrices
 
     # MPS: -rowBytes
     def rowBytes(self) -> int:
-        return self._descriptor.rowBytes()
+        return self._layout.row_bytes
 
     # MPS: -matrixBytes
     def matrixBytes(self) -> int:
-        return self._descriptor.matrixBytes()
+        return self._layout.matrix_bytes
 
     # MPS: -dataType
     def dataType(self) -> int:
-        return self._descriptor.dataType()
+        return self._layout.type_
 
     # MPS: -synchronizeOnCommandBuffer:
     def synchronizeOnCommandBuffer_(self, command_buffer: MTLCommandBuffer) -> None:
         return None
-
-    def _address(self, matrix: int, origin: Sequence[int]) -> int:
-        row, column, _ = origin
-        place = row * self.rowBytes() + column * _type_bytes(self.dataType())
-        return self._buffer._address + self._offset + matrix * self.matrixBytes() + place
 
 
 class MPSKernel(Labelled, Allocated):
@@ -281,6 +288,7 @@ class MPSMatrixMultiplication(MPSKernel):
         alpha: float,
         beta: float,
     ) -> Self:
+        host.check_product(device._profile, interior)
         self._device = device
         self._transpose = (bool(transpose_left), bool(transpose_right))
         self._shape = (rows, columns)
@@ -350,31 +358,37 @@ class MPSMatrixMultiplication(MPSKernel):
             (rows, columns),
         )
         matrices = (left, right, result)
+        places: list[int] = []
         for name, matrix, shape, origin in zip(
             ("left", "right", "result"), matrices, shapes, self._origins, strict=True
         ):
-            _check_matrix(name, matrix, shape, origin)
+            layout = matrix._layout
+            start = matrix._buffer._address + matrix._offset
+            start += self._batch_start * layout.matrix_bytes
+            places.append(start + _place(name, layout, shape, origin))
         batch = self._batch(matrices)
         if not (rows and columns and batch):
             return
-        start = self._batch_start
-        a, b, c = (m._address(start, o) for m, o in zip(matrices, self._origins, strict=True))
-        lda, ldb, ldc = (m.rowBytes() // _type_bytes(m.dataType()) for m in matrices)
-        type_a, type_b, type_c = (_GEMM_TYPES[m.dataType()] for m in matrices)
-        stride_a, stride_b, stride_c = (m.matrixBytes() for m in matrices)
         for matrix in matrices:
             command_buffer._retain(matrix._buffer)
+        a, b, c = places
+        of_a, of_b, of_c = left._layout, right._layout, result._layout
         command_buffer._commands.append(
             Gemm(
-                a, b, c, rows, columns, depth, lda, ldb, ldc, transpose_left, transpose_right,
-                self._alpha, self._beta, type_a, type_b, type_c,
-                batch, stride_a, stride_b, stride_c,
+                a, b, c, rows, columns, depth,
+                of_a.row_bytes // of_a.item, of_b.row_bytes // of_b.item,
+                of_c.row_bytes // of_c.item,
+                transpose_left, transpose_right, self._alpha, self._beta,
+                _GEMM_TYPES[of_a.type_], _GEMM_TYPES[of_b.type_], _GEMM_TYPES[of_c.type_],
+                batch, of_a.matrix_bytes, of_b.matrix_bytes, of_c.matrix_bytes,
             )
         )  # fmt: skip
 
     def _batch(self, matrices: Sequence[MPSMatrix]) -> int:
         """How many matrices to multiply: what is asked for, or as many as all three have."""
-        present = min(matrix.matrices() for matrix in matrices) - self._batch_start
+        left, right, result = matrices
+        present = min(left._layout.matrices, right._layout.matrices, result._layout.matrices)
+        present -= self._batch_start
         wanted = present if self._batch_size is None else self._batch_size
         if self._batch_start < 0 or present < 0 or wanted > present:
             raise ValidationError(
@@ -384,21 +398,23 @@ class MPSMatrixMultiplication(MPSKernel):
         return wanted
 
 
-def _check_matrix(name: str, matrix: MPSMatrix, shape: Sequence[int], origin: MTLOrigin) -> None:
-    type_ = matrix.dataType()
-    if type_ not in _GEMM_TYPES:
+def _place(name: str, matrix: _Layout, shape: Sequence[int], origin: MTLOrigin) -> int:
+    """The first byte of the part of a matrix that a product reads or writes. Raises ValidationError
+    if it cannot."""
+    (rows, columns), (row, column, _) = shape, origin
+    if matrix.type_ not in _GEMM_TYPES:
         raise ValidationError(
-            f"the {name} matrix has data type {type_:#x}: "
+            f"the {name} matrix has data type {matrix.type_:#x}: "
             "pass MPSDataTypeFloat32 or MPSDataTypeFloat16"
         )
-    if matrix.rowBytes() % _type_bytes(type_):
+    if matrix.row_bytes % matrix.item:
         raise ValidationError(
-            f"the {name} matrix has rows of {matrix.rowBytes()} bytes: "
-            f"pass a multiple of its elements' {_type_bytes(type_)}"
+            f"the {name} matrix has rows of {matrix.row_bytes} bytes: "
+            f"pass a multiple of its elements' {matrix.item}"
         )
-    rows, columns = shape
-    if origin.x + rows > matrix.rows() or origin.y + columns > matrix.columns():
+    if row + rows > matrix.rows or column + columns > matrix.columns:
         raise ValidationError(
-            f"the {name} matrix is {matrix.rows()} x {matrix.columns()}: the multiplication reads "
-            f"{rows} x {columns} of it from ({origin.x}, {origin.y})"
+            f"the {name} matrix is {matrix.rows} x {matrix.columns}: the multiplication reads "
+            f"{rows} x {columns} of it from ({row}, {column})"
         )
+    return row * matrix.row_bytes + column * matrix.item

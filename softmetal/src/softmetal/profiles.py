@@ -13,6 +13,7 @@ from softmetal.errors import SettingError
 
 _TIERS = {"": "g", "Pro": "s", "Max": "s", "Ultra": "d"}  # the last letter of applegpu_g15s
 _MOST_MEMORY = 4096  # GiB
+_VIRTUAL = "Paravirtual device"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,11 @@ class Profile:
     max_threads: int = 1024
 
     @property
+    def virtual(self) -> bool:
+        """Whether it is the device of a virtual machine, as of GitHub's macOS runners."""
+        return self.chip == _VIRTUAL
+
+    @property
     def name(self) -> str:
         """As SOFTMETAL_PROFILE has it: apple-m3-max."""
         return f"apple-{self.chip.lower().replace(' ', '-')}"
@@ -39,6 +45,8 @@ class Profile:
     @property
     def architecture(self) -> str:
         """What MTLArchitecture calls the GPU: applegpu_g13g is an M1's."""
+        if self.virtual:
+            return "paravirtual"
         number, _, tier = self.chip.removeprefix("M").partition(" ")
         return f"applegpu_g{12 + int(number)}{_TIERS[tier]}"
 
@@ -62,14 +70,20 @@ def all_profiles() -> tuple[Profile, ...]:
     )
 
 
+def virtual_device() -> Profile:
+    """The GPU of a virtual machine of macOS with 7 GiB, which has none of Apple's GPU families."""
+    return Profile(_VIRTUAL, family=0, cores=0, memory=7 << 30)
+
+
 def find(text: str) -> Profile | None:
     """The profile of `apple-m3-max` or, with 64 GiB, `apple-m3-max:64`; None of an empty text."""
     if not text:
         return None
     name, colon, memory = text.partition(":")
-    found = next((profile for profile in all_profiles() if profile.name == name), None)
+    every = (*all_profiles(), virtual_device())
+    found = next((profile for profile in every if profile.name == name), None)
     if found is None:
-        known = ", ".join(profile.name for profile in all_profiles())
+        known = ", ".join(profile.name for profile in every)
         raise SettingError(f"SOFTMETAL_PROFILE={text!r} is not a profile: give one of {known}")
     if not colon:
         return found

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from softmetal.checks import Checks
 
 MODES = ("bounds", "race", "uninit")
+ALL = ("all", "1")
 _RUN = pytest.StashKey["Checks"]()
 _TEST = pytest.StashKey["Checks"]()
 
@@ -31,7 +32,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--softmetal-check",
         metavar="MODES",
         default="",
-        help=f"check kernels in every test: a list of {', '.join(MODES)}",
+        help=f"check kernels in every test: all, or a list of {', '.join(MODES)}",
     )
     group.addoption(
         "--softmetal-seed",
@@ -45,9 +46,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def _modes(text: str) -> tuple[str, ...]:
     modes = tuple(word.strip() for word in text.split(",") if word.strip())
     for mode in modes:
-        if mode not in MODES:
+        if mode not in (*MODES, *ALL):
             raise pytest.UsageError(
-                f"--softmetal-check: {mode!r} is not a mode: give {', '.join(MODES)}"
+                f"--softmetal-check: {mode!r} is not a mode: give all, or a list of "
+                f"{', '.join(MODES)}"
             )
     return modes
 

@@ -83,6 +83,8 @@ class Mode(IntEnum):
     FLAT = 0  # no cooperation, no threadgroup coordinates: one loop over a row of the grid
     GROUPS = 1  # no cooperation: loops over threadgroups and their threads
     FIBERS = 2  # barriers or simdgroup functions: one fiber per thread
+    REGIONS = 3  # barriers: loops over the threads of a threadgroup between them
+    SIMDGROUPS = 4  # simdgroup functions: such loops over a simdgroup's threads, a fiber for each
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +133,7 @@ class Artifact:
     checks: frozenset[str] = frozenset()  # the checking modes it was compiled for
     check_map: CheckMap | None = None
     logs: bool = False  # it may write messages; known of kernels for GPUs
+    registers: int = 0  # of 32 bits that a thread would take on Apple's GPUs; 0 if not modelled
 
 
 # ---- executors: what a device is, and what a command buffer holds ------------------------------
@@ -221,6 +224,12 @@ class Timestamp(NamedTuple):
     address: int
 
 
+class Packed(NamedTuple):
+    """Dispatches that are packed already, as the executor that takes them packs its own."""
+
+    data: bytes
+
+
 class Gemm(NamedTuple):
     """C = alpha * op(A) op(B) + beta * C, row-major, `batch` times with byte strides."""
 
@@ -269,7 +278,18 @@ class IndirectCommands:
 
 
 Command = (
-    Dispatch | Use | Resources | Order | Copy | Fill | Signal | Wait | Timestamp | Gemm | Execute
+    Dispatch
+    | Packed
+    | Use
+    | Resources
+    | Order
+    | Copy
+    | Fill
+    | Signal
+    | Wait
+    | Timestamp
+    | Gemm
+    | Execute
 )
 
 

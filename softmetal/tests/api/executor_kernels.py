@@ -34,7 +34,7 @@ static void sum_lanes(const sm_lanes *lanes) {
     if (lanes->active >> i & 1) *(lane_sum *)lanes->slot[i] = (lane_sum){total, lanes->active};
 }
 #define SUM(name, number) \\
-  lane_sum name = {(int)(number), 0}; softmetal_collective(sum_lanes, &name)
+  lane_sum name = {(int)(number), 0}; softmetal_collective(sum_lanes, &name, 0)
 """
 
 # Every thread adds one to its own cell of a grid-shaped counter: each must run exactly once.

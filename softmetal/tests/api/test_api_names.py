@@ -114,7 +114,7 @@ DERIVED = {
 
 
 def test_public_names():
-    assert softmetal.__all__[:2] == ["checking", "install"]
+    assert softmetal.__all__[:3] == ["checking", "declare_extent", "install"]
     for name in softmetal.__all__:
         assert getattr(softmetal, name) is not None
     assert set(softmetal.__all__) <= set(dir(softmetal))

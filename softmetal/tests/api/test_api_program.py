@@ -105,6 +105,15 @@ def test_check_reports_errors(tmp_path, capsys):
     assert "cannot read" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", ["run", "check"])
+@pytest.mark.parametrize(("path", "shown"), [("a" * 5000, "a" * 300), ("\x1b\n", r"\x1b\n")])
+def test_names_in_errors_are_short_and_printable(command, path, shown, capsys):
+    assert main([command, path]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f" {shown}" in line
+    assert len(line) < 400
+
+
 def test_devices(capsys):
     assert main(["devices"]) == 0
     title, device, *rest = capsys.readouterr().out.splitlines()

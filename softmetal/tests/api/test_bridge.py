@@ -275,3 +275,26 @@ def test_versions_are_of_selectors_that_exist(selectors):
 def test_malformed_types(text):
     with pytest.raises(ValueError, match="not a type"):
         signatures.argument(text)
+
+
+def test_a_registered_reflection_is_returned(monkeypatch, device):
+    library, _ = device.newLibraryWithSource_options_error_(
+        "kernel void k(device float* out [[buffer(3)]], device const float* x [[buffer(1)]]) {"
+        " out[0] = x[0]; }",
+        None,
+        None,
+    )
+    descriptor = softmetal.MTLComputePipelineDescriptor.new()
+    descriptor.setComputeFunction_(library.newFunctionWithName_("k"))
+    make = device.newComputePipelineStateWithDescriptor_options_reflection_error_
+    wanted = softmetal.MTLPipelineOptionBindingInfo
+    assert len(make(descriptor, wanted, None, None)) == 2
+    selector = "newComputePipelineStateWithDescriptor:options:reflection:error:"
+    result = {"type": b"^@", "type_modifier": b"o"}
+    arguments = {2: {"type": b"@"}, 3: {"type": b"Q"}, 4: result, 5: result}
+    monkeypatch.setitem(objc.registrations, ("NSObject", selector), {"arguments": arguments})
+    state, reflection, error = make(descriptor, wanted, None, None)
+    assert (state is not None, error) == (True, None)
+    access = {b.index(): b.access() for b in reflection.bindings()}
+    assert access == {1: softmetal.MTLBindingAccessReadOnly, 3: softmetal.MTLBindingAccessReadWrite}
+    assert make(descriptor, softmetal.MTLPipelineOptionNone, None, None)[1] is None

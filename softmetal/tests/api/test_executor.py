@@ -283,7 +283,7 @@ FIBERS {
   BUFFER(sm_u32, out, 0);
   void (*volatile operate)(const sm_lanes *) = softmetal_lane() & 1 ? mark : sum_lanes;
   lane_sum s = {1, 0};
-  softmetal_collective(operate, &s);
+  softmetal_collective(operate, &s, 0);
   out[thread->index] = s.value;
 }"""
     out = device.zeros(32, np.uint32)

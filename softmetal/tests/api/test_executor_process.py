@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -148,6 +149,45 @@ executor.wait(executor.submit(queue, []), None)
     assert status == "3", done.stderr
     assert len(errors) == 2
     assert all("do not survive a fork" in error for error in errors)
+
+
+def test_finalisers_of_a_forked_child_call_nothing(tmp_path: Path) -> None:
+    """Threads that are gone may hold the locks of the runtime."""
+    body = """
+ticket, event = executor.submit(queue, []), executor.new_event()
+address = executor.allocate(4096)
+if os.fork() == 0:
+    executor._c = None
+    executor.forget(ticket)
+    executor.free_event(event)
+    executor.free(address, 4096)
+    executor.free_queue(queue)
+    sys.exit(3)
+print(os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+    done = run_script(body, tmp_path)
+    assert done.stdout == "3\n", done.stderr
+
+
+NOEXEC = """
+mount -t tmpfs -o noexec,mode=700 tmpfs {folder} && SOFTMETAL_CACHE={folder} exec {command}
+"""
+
+
+def test_a_cache_without_execution(tmp_path: Path) -> None:
+    if subprocess.run(["unshare", "-Urm", "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this machine allows no mounts in a user namespace")
+    program = tmp_path / "program.py"
+    program.write_text("import Metal\nMetal.MTLCreateSystemDefaultDevice()\n")
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    started = f"{sys.executable} -m softmetal run {program}"
+    script = NOEXEC.format(folder=cache, command=started)
+    command = ["unshare", "-Urm", "sh", "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    wanted = "softmetal: cannot load .* is mounted with noexec: set SOFTMETAL_CACHE to a folder.*\n"
+    assert re.fullmatch(wanted, done.stderr), done.stderr
 
 
 def test_conversions_for_old_processors(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 from metal_programs import Program
 
 import softmetal
+from softmetal import mps
 from softmetal.api import foundation, host, objc
 from softmetal.api.archive import MTLBinaryArchiveDescriptor
 from softmetal.api.foundation import NSURL
@@ -152,8 +153,9 @@ def indirect(program, device, buffer):
     descriptor.setInheritPipelineState_(False)
     descriptor.setMaxKernelBufferBindCount_(4)
     make = device.newIndirectCommandBufferWithDescriptor_maxCommandCount_options_
-    with pytest.raises(ValidationError, match="16385 commands"):
-        make(descriptor, 16385, 0)
+    if host.played():
+        with pytest.raises(ValidationError, match="16385 commands"):
+            make(descriptor, 16385, 0)
     commands = make(descriptor, 16384, 0)
     pipeline = softmetal.MTLComputePipelineDescriptor.alloc().init()
     pipeline.setComputeFunction_(program.library.newFunctionWithName_("add_one"))
@@ -204,7 +206,94 @@ def test_what_indirect_commands_use_must_be_resident(strict, program, device, ki
     assert commands.error() is None
 
 
+@pytest.mark.parametrize(
+    ("profile", "touched", "refused"),
+    [("apple-m1", "", True), ("apple-m2-max", "set", True), ("apple-m2-max", "dispatched", False),
+     ("apple-m3", "", False), ("apple-m5", "", False), ("", "", False)],
+)  # fmt: skip
+def test_older_gpus_reach_pipelines_that_the_encoder_has_used(
+    strict, metal, monkeypatch, profile, touched, refused
+):
+    monkeypatch.setenv("SOFTMETAL_PROFILE", profile)
+    monkeypatch.setenv("SOFTMETAL_STRICT", "host,no-validation")
+    device = softmetal.MTLCreateSystemDefaultDevice()
+    buffer = device.newBufferWithLength_options_(64, 0)
+    listed = indirect(Program(metal, device), device, buffer)
+    commands = device.newCommandQueue().commandBuffer()
+    encoder = commands.computeCommandEncoder()
+    encoder.useResource_usage_(buffer, softmetal.MTLResourceUsageWrite)
+    if touched:
+        pipeline = listed.indirectComputeCommandAtIndex_(0)._pipeline
+        encoder.setComputePipelineState_(pipeline)
+    if touched == "dispatched":
+        nothing = softmetal.MTLSizeMake(0, 0, 0)
+        encoder.dispatchThreadgroups_threadsPerThreadgroup_(nothing, nothing)
+    if refused:
+        with pytest.raises(ValidationError, match=r"command 0 runs kernel `add_one`, .* Apple9"):
+            encoder.executeCommandsInBuffer_withRange_(listed, (0, 1))
+        return
+    encoder.executeCommandsInBuffer_withRange_(listed, (0, 1))
+    encoder.endEncoding()
+    commands.commit()
+    commands.waitUntilCompleted()
+    assert commands.error() is None
+    assert np.frombuffer(buffer.contents().as_buffer(16), "i4").tolist() == [1, 1, 1, 1]
+
+
+def test_virtual_machines_have_no_indirect_command_buffers(strict, metal, monkeypatch):
+    monkeypatch.setenv("SOFTMETAL_PROFILE", "apple-paravirtual-device")
+    device = softmetal.MTLCreateSystemDefaultDevice()
+    assert device.name() == "Apple Paravirtual device"
+    assert not any(device.supportsFamily_(1000 + n) for n in range(1, 12))
+    assert device.supportsFamily_(softmetal.MTLGPUFamilyCommon3)
+    with pytest.raises(ValidationError, match="IOGPUMetalResource"):
+        indirect(Program(metal, device), device, None)
+
+
+def test_indirect_commands_keep_32_bits_of_an_offset(program, device, monkeypatch):
+    space = mmap.mmap(-1, (4 << 30) + 4 * PAGE, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ)
+    memory = np.frombuffer(space, np.uint8)
+    buffer = no_copy(device, memory[-memory.ctypes.data % PAGE :], (4 << 30) + 2 * PAGE)
+    monkeypatch.setenv("SOFTMETAL_STRICT", "host")
+    slot = indirect(program, device, buffer).indirectComputeCommandAtIndex_(0)
+    slot.setKernelBuffer_offset_atIndex_(buffer, (4 << 30) - 4, 0)
+    with pytest.raises(ValidationError, match="offset 4294967296 of a buffer in an indirect comm"):
+        slot.setKernelBuffer_offset_atIndex_(buffer, 4 << 30, 0)
+
+
+def test_threadgroup_memory_of_indirect_commands_is_declared(strict, program, device):
+    def commands(bindings):
+        descriptor = softmetal.MTLIndirectCommandBufferDescriptor.alloc().init()
+        descriptor.setCommandTypes_(softmetal.MTLIndirectCommandTypeConcurrentDispatchThreads)
+        if bindings:
+            descriptor.setMaxKernelThreadgroupMemoryBindCount_(bindings)
+        make = device.newIndirectCommandBufferWithDescriptor_maxCommandCount_options_
+        return make(descriptor, 1, 0).indirectComputeCommandAtIndex_(0)
+
+    commands(2).setThreadgroupMemoryLength_atIndex_(16, 1)
+    for bindings, index in ((2, 2), (0, 0)):
+        with pytest.raises(ValidationError, match=f"ThreadgroupMemoryBindCount_\\({index + 1}\\)"):
+            commands(bindings).setThreadgroupMemoryLength_atIndex_(16, index)
+
+
 # ---- limits, errors and files ----
+
+
+@pytest.mark.parametrize(
+    ("profile", "terms", "refused"),
+    [("apple-m1", 32767, True), ("apple-m2-pro", 40000, True), ("apple-m2", 32766, False),
+     ("apple-m3", 32767, False), ("", 32767, False)],
+)  # fmt: skip
+def test_products_that_apple_gets_wrong(strict, monkeypatch, profile, terms, refused):
+    monkeypatch.setenv("SOFTMETAL_PROFILE", profile)
+    device = softmetal.MTLCreateSystemDefaultDevice()
+    product = mps.MPSMatrixMultiplication.alloc()
+    make = product.initWithDevice_resultRows_resultColumns_interiorColumns_
+    if not refused:
+        assert make(device, 4, 4, terms) is not None
+        return
+    with pytest.raises(ValidationError, match=f"interiorColumns of {terms}: .* M1 and M2"):
+        make(device, 4, 4, terms)
 
 
 def test_a_command_buffer_fits_the_working_set(strict, monkeypatch, program):
@@ -227,6 +316,39 @@ def test_a_time_out_has_its_own_code(strict):
     fault = "kernel `f` at address 0x10"
     assert host.error_code(fault) == softmetal.MTLCommandBufferErrorPageFault
     assert host.error_code("something else") == softmetal.MTLCommandBufferErrorInternal
+
+
+def test_macos_ends_work_that_keeps_the_gpu(strict, program, device):
+    queue, other = device.newCommandQueue(), device.newCommandQueue()
+    buffer = device.newBufferWithLength_options_(4, 0)
+    event = device.newSharedEvent()
+
+    def run(queue, value=0):
+        commands = queue.commandBuffer()
+        blit = commands.blitCommandEncoder()
+        blit.fillBuffer_range_value_(buffer, (0, 4), 1)
+        blit.endEncoding()
+        if value:
+            commands.encodeSignalEvent_value_(event, value)
+        commands.commit()
+        commands.waitUntilCompleted()
+        written = bytes(buffer.contents().as_buffer(4)) == b"\1\1\1\1"
+        buffer.contents().as_buffer(4)[:] = bytes(4)
+        error = commands.error()
+        return written, error and error.code(), str(error and error.localizedDescription())
+
+    host.watchdog.end(before=1)
+    assert run(queue) == (True, None, "None")
+    written, code, text = run(queue, 1)
+    assert (written, code) == (False, 14)
+    assert "kIOGPUCommandBufferCallbackErrorImpactingInteractivity" in text
+    assert event.signaledValue() == 1  # who waits for it must not wait for ever
+    for _ in range(2):
+        written, code, text = run(queue)
+        assert (written, code) == (False, 4)
+        assert "SubmissionsIgnored" in text
+    assert run(other) == (True, None, "None")
+    assert run(device.newCommandQueue()) == (True, None, "None")
 
 
 def test_archives_are_opaque_and_not_empty(strict, program, device, tmp_path):

@@ -9,6 +9,7 @@ import pytest
 from child_scripts import run_child
 
 from softmetal import env
+from softmetal.errors import SettingError
 
 V2 = "0::/user/box\n"
 V1 = "5:cpu,cpuacct:/docker/abc\n4:memory:/elsewhere\n0::/user\n"
@@ -68,6 +69,20 @@ def test_the_variable_takes_precedence(monkeypatch: pytest.MonkeyPatch) -> None:
     assert env.threads() == 3
     monkeypatch.setenv("SOFTMETAL_THREADS", "20")
     assert env.threads() == 20
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "x", "99999", "9" * 30])
+def test_numbers_that_are_not_sensible(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOFTMETAL_THREADS", text)
+    with pytest.raises(SettingError, match=f"SOFTMETAL_THREADS='{text}' is not .* from 1 to 1024"):
+        env.threads()
+
+
+def test_long_values_are_not_quoted_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOFTMETAL_THREADS", "9" * 5000)
+    with pytest.raises(SettingError) as caught:
+        env.threads()
+    assert len(str(caught.value)) < 300
 
 
 def test_as_many_threads_start() -> None:

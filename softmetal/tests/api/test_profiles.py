@@ -12,7 +12,7 @@ import pytest
 
 import softmetal
 from softmetal import __main__ as command_line
-from softmetal import profiles
+from softmetal import profiles, registers
 from softmetal.api.device import MTLDevice
 from softmetal.errors import SettingError, ValidationError
 
@@ -72,7 +72,7 @@ def run(device, state, *buffers, threads=32, scratch=0):
 
 
 def test_every_chip_has_a_profile():
-    assert len(CHIPS) == 16
+    assert len(CHIPS) == 18
     assert [p.name for p in profiles.all_profiles()] == list(CHIPS)
 
 
@@ -293,3 +293,59 @@ def test_the_setting_is_a_flag(monkeypatch, device):
     monkeypatch.setenv("SOFTMETAL_FINITE_MATH", "yes")
     with pytest.raises(SettingError, match="SOFTMETAL_FINITE_MATH='yes' is not 0 or 1"):
         evaluate(device, "v", softmetal.MTLMathModeFast)
+
+
+# ---- registers ----
+
+LOADED = """
+#include <metal_stdlib>
+using namespace metal;
+{attribute} kernel void loaded(device float* x [[buffer(0)]], uint i [[thread_index_in_threadgroup]]) {{
+  float kept[{count}];
+  for (uint j = 0; j < {count}; j++) kept[j] = x[j * 64 + i];
+  threadgroup_barrier(mem_flags::mem_device);
+  float sum = simd_sum(kept[i % {count}]);
+  for (uint j = 0; j < {count}; j++) x[j * 64 + i] = kept[j] * sum;
+}}
+"""
+
+
+def threads_of(device, count, attribute="", wanted=0):
+    text = LOADED.format(count=count, attribute=attribute)
+    library, error = device.newLibraryWithSource_options_error_(text, None, None)
+    assert library is not None, error
+    descriptor = softmetal.MTLComputePipelineDescriptor.new()
+    descriptor.setComputeFunction_(library.newFunctionWithName_("loaded"))
+    descriptor.setMaxTotalThreadsPerThreadgroup_(wanted)
+    make = device.newComputePipelineStateWithDescriptor_options_reflection_error_
+    state, error = make(descriptor, 0, None, None)
+    assert state is not None, error
+    return state.maxTotalThreadsPerThreadgroup()
+
+
+@pytest.mark.parametrize("profile", ["apple-m1", "apple-m3-max", "apple-m5", ""])
+def test_registers_limit_threadgroups(device_of, profile):
+    device = device_of(profile)
+    found = [threads_of(device, count) for count in (4, 70, 400)]
+    assert found[0] == 1024
+    if not profile:
+        assert found == [1024] * 3
+        return
+    assert 384 < found[1] < 1024
+    assert found[2] == 384  # what does not fit is spilled
+    declared = "[[max_total_threads_per_threadgroup(768)]]"
+    assert threads_of(device, 400, declared) == 768
+    assert threads_of(device, 400, wanted=896) == 896
+
+
+def test_the_model_of_registers_can_be_replaced(device_of, monkeypatch):
+    monkeypatch.setattr(registers, "most_threads", lambda count: 64 if count else 0)
+    assert threads_of(device_of("apple-m1"), 4) == 64
+
+
+@pytest.mark.parametrize(
+    ("count", "threads"),
+    [(0, 1024), (52, 1024), (53, 896), (64, 832), (104, 512), (128, 384), (1000, 384)],
+)
+def test_threads_by_registers(count, threads):
+    assert registers.most_threads(count) == threads

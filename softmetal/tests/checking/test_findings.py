@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -450,61 +447,3 @@ def test_contexts_nest():
 def test_unknown_modes_are_refused():
     with pytest.raises(SoftmetalError, match=r"bonds.*bounds"), softmetal.checking("bonds"):
         pass
-
-
-SCRIPT = """
-import sys, Metal
-source = '''#include <metal_stdlib>
-using namespace metal;
-kernel void k(device float* o [[buffer(0)]], uint t [[thread_position_in_threadgroup]]) {
-  threadgroup float s[64];
-  s[t] = t;
-  o[t] = s[63 - t];
-}'''
-device = Metal.MTLCreateSystemDefaultDevice()
-library, error = device.newLibraryWithSource_options_error_(source, None, None)
-function = library.newFunctionWithName_("k")
-pipeline, error = device.newComputePipelineStateWithFunction_error_(function, None)
-out = device.newBufferWithLength_options_(256, 0)
-commands = device.newCommandQueue().commandBuffer()
-encoder = commands.computeCommandEncoder()
-encoder.setComputePipelineState_(pipeline)
-encoder.setBuffer_offset_atIndex_(out, 0, 0)
-encoder.dispatchThreadgroups_threadsPerThreadgroup_((1, 1, 1), (64, 1, 1))
-encoder.endEncoding()
-commands.commit()
-commands.waitUntilCompleted()
-print(commands.error().localizedDescription() if commands.error() else "clean")
-"""
-
-
-@pytest.mark.parametrize(
-    ("modes", "start"),
-    [("", "clean"), ("bounds", "clean"), ("race", "race: kernel 'k'"), ("bounds,race", "race: ")],
-)
-def test_the_variable(tmp_path, modes, start):
-    script = tmp_path / "program.py"
-    script.write_text(SCRIPT)
-    done = subprocess.run(
-        [sys.executable, "-m", "softmetal", "run", str(script)],
-        env={**os.environ, "SOFTMETAL_CHECK": modes},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.startswith(start)
-
-
-def test_a_wrong_variable_is_named(tmp_path):
-    script = tmp_path / "program.py"
-    script.write_text(SCRIPT)
-    done = subprocess.run(
-        [sys.executable, "-m", "softmetal", "run", str(script)],
-        env={**os.environ, "SOFTMETAL_CHECK": "bounds,rice"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode != 0
-    assert "SOFTMETAL_CHECK" in done.stderr
-    assert "rice" in done.stderr

@@ -209,5 +209,5 @@ def test_an_unknown_mode_is_refused(outcome):
     result = outcome("def test_it(): pass", "--softmetal-check=bonds")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(
-        ["*--softmetal-check: 'bonds' is not a mode: give bounds, race, uninit*"]
+        ["*--softmetal-check: 'bonds' is not a mode: give all, or a list of bounds, race, uninit*"]
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import platform
+import re
 import sys
 from ctypes import c_uint, c_uint64, c_void_p
 from pathlib import Path
@@ -111,6 +112,17 @@ def test_kernels(fault, tmp_path, ptxas_path):
         checked = {line for _, line, _ in artifact.check_map.sites}
         assert fault.lines & checked
         ptxas.assemble(artifact.path, "sm_90", tmp_path / "k.cubin")
+        assert _checking_themselves(artifact.path.read_text()) == []
+
+
+def _checking_themselves(ptx: str) -> list[str]:
+    """The names of our own functions whose accesses are checked, which would recur without end."""
+    functions = re.findall(
+        r"-- Begin function (\w+)$((?:.|\n)*?)-- End function", ptx, re.MULTILINE
+    )
+    assert functions
+    own = ((name, text) for name, text in functions if re.match("_Z+N9softmetal", name))
+    return [name for name, text in own if "softmetal_check_access, " in text]
 
 
 @pytest.mark.parametrize("mode", ["race", "uninit"])

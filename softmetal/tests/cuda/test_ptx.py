@@ -233,6 +233,21 @@ def test_low_bytes_of_floats(tmp_path, ptxas_path):
     ptxas.assemble(artifact.path, "sm_90", tmp_path / "k.cubin")
 
 
+@pytest.mark.parametrize(
+    "body",
+    ["x[i] = 3 / x[i];", "x[i] = float4(3, 5, 7, 9) / x[i];", "x[i] = sqrt(x[i]) / x[0];"],
+)
+def test_quotients_are_no_estimates(body):
+    """Those of fast maths would be wrong for large and for denormal numbers."""
+    source = f"{HEAD}kernel void k(device float4* x, {THREAD}) {{ {body} }}"
+    program = compiler.compile_library(source, CompileOptions(fast_math=True))
+    artifact = compiler.compile_kernel(program, "k", {}, target=PtxTarget("sm_90"))
+    assert set(re.findall(r"(?:div|sqrt|rcp)\.\w+\.f32", artifact.path.read_text())) <= {
+        "div.rn.f32",
+        "sqrt.rn.f32",
+    }
+
+
 HOSTILE = {
     "assembly": 'kernel void k(device int* x) { asm volatile("trap;"); x[0] = 1; }',
     "exit": 'extern "C" void exit(int);\nkernel void k(device int* x) { exit(x[0]); }',
@@ -247,3 +262,19 @@ def test_hostile_sources(word):
 
     with pytest.raises(CompileError, match=word):
         build()
+
+
+@pytest.mark.parametrize("name", ["abs", "neg"])
+def test_signs_of_shorts(name, tmp_path, ptxas_path):
+    """ptxas 13.0 would compare 32 bits of the result."""
+    value = {"abs": "abs(x[i])", "neg": "short(-x[i])"}[name]
+    source = HEAD + (
+        "kernel void k(device const short* x, device bool* y, uint i [[thread_position_in_grid]]) {"
+        f" short a = {value}; y[i] = short(a + a) >= a; }}"
+    )
+    program = compiler.compile_library(source, CompileOptions())
+    artifact = compiler.compile_kernel(program, "k", {}, target=PtxTarget("sm_90"))
+    text = artifact.path.read_text()
+    assert re.search(rf"{name}\.s32 %wide, %wide; cvt\.u16\.u32", text), text
+    assert f"{name}.s16" not in text
+    ptxas.assemble(artifact.path, "sm_90", tmp_path / "k.cubin")

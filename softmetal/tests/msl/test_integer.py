@@ -184,3 +184,29 @@ def test_impossible_quotients_are_numbers(dtype: np.dtype, width: int) -> None:
             want = abs(x) // abs(y) * (1 if (x < 0) == (y < 0) else -1)
             assert quotient == (want if want <= most else least)
             assert remainder == x - want * y
+
+
+NARROW = [d for d in INTEGERS if d.itemsize < 4]  # computed as int, which cannot overflow here
+
+
+@pytest.mark.parametrize("dtype", NARROW, ids=str)
+def test_what_uses_a_result_sees_it_wrapped(dtype: np.dtype) -> None:
+    """A narrow result may be in a wider register."""
+    kind, name = Kind(dtype.itemsize * 8, dtype.kind == "i"), TYPES[dtype]
+    results = {
+        "abs(a)": abs,
+        "-a": lambda x: -x,
+        "a + a": lambda x: x + x,
+        "~a": lambda x: ~x,
+        "a - 1": lambda x: x - 1,
+    }
+    values = [kind.least, kind.least + 1, 0, 1, 3, kind.most // 2 + 1, kind.most]
+    a, cases, wants = np.array(values, dtype), [], []
+    for text, result in results.items():
+        wrapped = [kind.wrap(result(x)) for x in values]
+        cases.append(Case(f"{name}({text}) > {name}(a >> 1)", [a], dtype))
+        wants.append([int(w > x >> 1) for w, x in zip(wrapped, values, strict=True)])
+        cases.append(Case(f"int({name}({text})) < 7", [a], dtype))
+        wants.append([int(w < 7) for w in wrapped])
+    for case, got, want in zip(cases, evaluate_all(cases), wants, strict=True):
+        np.testing.assert_array_equal(got, want, err_msg=case.expression)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ml_dtypes
 import numpy as np
 import pytest
 from groups import Library
@@ -12,10 +11,8 @@ TYPES = {
     "char": np.int8,
     "ushort": np.uint16,
     "int": np.int32,
-    "ulong": np.uint64,
     "half": np.float16,
     "float": np.float32,
-    "bfloat": ml_dtypes.bfloat16,
     "half3": np.float16,
     "uint4": np.uint32,
 }

@@ -41,7 +41,9 @@ kernel void layout(device {msl_type}* out [[buffer(0)]], device {msl_type}* read
   simdgroup_store(m, out);
   simdgroup_matrix<{msl_type}, 8, 8> n;
   simdgroup_load(n, read);
-  reinterpret_cast<device vec<{msl_type}, 2>*>(read + 64)[lane] = n.thread_elements();
+  auto held = n.thread_elements();
+  reinterpret_cast<device vec<{msl_type}, 2>*>(read + 64)[lane] =
+      vec<{msl_type}, 2>(held[0], held[1]);
 }}"""
     out = np.zeros((8, 8), TYPES[msl_type])
     read = np.arange(128).astype(TYPES[msl_type])
@@ -51,6 +53,63 @@ kernel void layout(device {msl_type}* out [[buffer(0)]], device {msl_type}* read
             row, column = place(lane, element)
             assert out[row, column] == 2 * lane + element
             assert read[64 + 2 * lane + element] == 8 * row + column
+
+
+@pytest.mark.metal
+@pytest.mark.parametrize("msl_type", TYPES)
+def test_thread_elements_are_read_and_written_as_other_programs_do(msl_type: str) -> None:
+    text = f"""{HEAD}
+{msl_type} larger(thread const simdgroup_{msl_type}8x8& m) {{
+  return max(m.thread_elements()[0], m.thread_elements()[1]);
+}}
+kernel void elements(device {msl_type}* x [[buffer(0)]]) {{
+  typedef vec<{msl_type}, 2> pair;
+  simdgroup_{msl_type}8x8 m, n;
+  simdgroup_load(m, x);
+  for (short i = 0; i < 2; i++) m.thread_elements()[i] *= {msl_type}(i + 2);
+  pair mine = reinterpret_cast<thread pair&>(m.thread_elements());
+  reinterpret_cast<thread pair&>(n.thread_elements()) = mine + pair(larger(m));
+  simdgroup_store(n, x);
+}}"""
+    x = generator(9).integers(-8, 8, (8, 8)).astype(TYPES[msl_type])
+    pairs = x.astype(float).reshape(8, 4, 2) * [2, 3]
+    want = (pairs + pairs.max(axis=-1, keepdims=True)).reshape(8, 8)
+    Library(text).run("elements", [x], 32, 32)
+    np.testing.assert_array_equal(x.astype(float), want)
+
+
+# What Apple's header refuses of a matrix: its elements are a vector of 64, by value if it is constant.
+OPAQUE = {
+    "to a pair": "float2 p = m.thread_elements(); out[0] = p.x;",
+    "from a pair": "m.thread_elements() = float2(1, 2);",
+    "as a pair's argument": "out[0] = dot(m.thread_elements(), float2(1));",
+    "by name": "out[0] = m.thread_elements().x;",
+    "pair of pairs": "float2 p = float2(m.thread_elements()) * 2; out[0] = p.x;",
+    "arithmetic of a pair": "m.thread_elements() *= float2(2);",
+    "element that another thread holds": "out[0] = m.thread_elements()[2];",
+    "constant as a variable": """thread const simdgroup_float8x8& c = m;
+      out[0] = reinterpret_cast<thread const float2&>(c.thread_elements()).x;""",
+    "write to a constant": "thread const simdgroup_float8x8& c = m; c.thread_elements()[0] = 1;",
+    "member": "out[0] = m.t[0];",
+    "from elements": "m = simdgroup_float8x8(m.thread_elements());",
+    "conversion from a number": "m = 0.0f;",
+    "other elements": "m = simdgroup_half8x8(0);",
+    "from a pointer to another type": "simdgroup_load(m, reinterpret_cast<device half*>(out));",
+    "sum": "m = m + m;",
+}
+
+
+@pytest.mark.metal
+@pytest.mark.parametrize("what", OPAQUE)
+def test_elements_are_opaque(what: str) -> None:
+    with pytest.raises(Refused, match=r":\d+:\d+: error: "):
+        Library(f"""{HEAD}
+kernel void opaque(device float* out [[buffer(0)]]) {{
+  simdgroup_float8x8 m;
+  simdgroup_load(m, out);
+  {OPAQUE[what]}
+  simdgroup_store(m, out);
+}}""")
 
 
 MOVES = [  # (elements a row, origin column, origin row, transpose)

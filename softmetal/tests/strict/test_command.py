@@ -85,7 +85,9 @@ def test_the_variable_has_known_modes(monkeypatch: pytest.MonkeyPatch):
     assert env.strict() == {"msl"}
     monkeypatch.setenv("SOFTMETAL_STRICT", "host")
     assert env.strict() == {"msl", "host"}
-    for text in ("msl,apple", "msl,no-msl"):
+    monkeypatch.setenv("SOFTMETAL_STRICT", "no-validation")
+    assert env.strict() == {"msl", "no-validation"}
+    for text in ("msl,apple", "msl,no-msl", "validation,no-validation"):
         monkeypatch.setenv("SOFTMETAL_STRICT", text)
         with pytest.raises(SettingError, match=f"SOFTMETAL_STRICT='{text}' is not a list of"):
             env.strict()
@@ -96,3 +98,28 @@ def test_the_pragma_exempts_a_source():
     assert made is None
     assert "vectors of other than 2, 3 or 4 elements" in str(error.localizedDescription())
     assert library("#pragma softmetal extensions\n" + WIDE)[0] is not None
+
+
+def test_a_source_that_says_it_was_checked(
+    file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    """Its library is made at once; its kernels, `check` and Apple's chips still find mistakes."""
+    source = "#pragma softmetal checked\n" + MIXED
+    assert library(source)[0] is not None
+    file.write_text(source)
+    assert main(["check", str(file)]) == 1
+    assert "error: cannot initialize" in capsys.readouterr().err
+    monkeypatch.setenv("SOFTMETAL_PROFILE", "apple-m1")
+    assert library(source)[0] is None
+
+
+def test_kernels_of_such_a_source_are_checked_when_they_are_compiled():
+    wrong = "kernel void k(device float* x [[buffer(0)]]) {\n  x[0] = missing(1); }\n"
+    assert library(wrong)[0] is None
+    made, error = library("#pragma softmetal checked\n" + wrong)
+    assert error is None
+    device = softmetal.MTLCreateSystemDefaultDevice()
+    function = made.newFunctionWithName_("k")
+    state, error = device.newComputePipelineStateWithFunction_error_(function, None)
+    assert state is None
+    assert "program_source:3:10: error: use of undeclared" in str(error.localizedDescription())

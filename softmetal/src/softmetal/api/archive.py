@@ -39,7 +39,7 @@ def function_key(function: MTLFunction) -> str:
     """What names a compiled kernel; it holds everything that the code depends on."""
     library = function._library
     target = library._device._executor.target
-    return compiler.artifact_key(library._program, function._name, function._constants, target)
+    return compiler.artifact_key(function._program, function._name, function._constants, target)
 
 
 # Raised when a kernel is read and the file's records about it are wrong.
@@ -151,7 +151,7 @@ class MTLBinaryArchive(Labelled):
         function: MTLFunction = descriptor.computeFunction()
         try:
             artifact = compiler.compile_kernel(
-                function._library._program,
+                function._program,
                 function._name,
                 function._constants,
                 target=self._device._executor.target,

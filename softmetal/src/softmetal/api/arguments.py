@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from softmetal.api.library import MTLFunction
 
 _POINTER = 8  # bytes
-_KERNEL = "softmetal_layout"
+_KERNEL = "argument_buffer_layout_of_type"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ def described_layout(descriptors: Sequence[MTLArgumentDescriptor]) -> Layout:
 
 def structure_layout(function: MTLFunction, buffer: int) -> Layout:
     """The layout of the structure in a buffer of a kernel, which a small kernel measures."""
-    program = function._library._program
+    program = function._program
     kind, members = compiler.members_of_buffer(program, function._name, buffer)
     body = "out[0] = sizeof(T); out[1] = alignof(T);"
     for n, member in enumerate(members):
@@ -116,7 +116,7 @@ def _run(function: MTLFunction, source: str, count: int) -> tuple[int, ...]:
     """The numbers that the kernel writes."""
     device = function.device()
     try:
-        library = function._library._with_source(source)
+        library = function._library._with_source(source, function._program.options)
     except CompileError as error:
         raise ValidationError(
             "the structure of an argument buffer must have a type that does not depend on a "

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from softmetal.api import enums, host
 from softmetal.api.memory import Borrowed, Foreign, Memory, Pointer
 from softmetal.api.objects import Labelled
+from softmetal.lifetime import Untracked
 from softmetal.validation import check_cpu_visible, check_managed, check_range
 
 if TYPE_CHECKING:
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
     from softmetal.api.heap import MTLHeap
 
 PAGE = 4096
+
+_presenting = threading.Lock()
 
 
 def storage_mode(options: int) -> int:
@@ -101,7 +105,7 @@ class MTLResource(MTLAllocation):
 class MTLBuffer(MTLResource):
     """A range of memory. `_address` and `_length` are what encoders read."""
 
-    __slots__ = ("_address", "_length", "_memory", "_offset")
+    __slots__ = ("_address", "_length", "_memory", "_offset", "_present")
     _absent = (
         "newTextureWithDescriptor_offset_bytesPerRow_",
         "newTensorWithDescriptor_offset_error_",
@@ -121,6 +125,15 @@ class MTLBuffer(MTLResource):
         self._offset = offset
         self._address = memory.address + offset
         self._length = length
+        self._present: Untracked | None = None
+
+    def _presence(self) -> Untracked:
+        """Ends with this buffer: weak references to the buffer itself would be cleared when the
+        collector finds it in a dead cycle, of which another object may keep it."""
+        if self._present is None:
+            with _presenting:
+                self._present = self._present or Untracked()
+        return self._present
 
     # MTL: -contents
     # DEVIATION: `contents` of a private buffer raises an error, as under Apple's debug layer;

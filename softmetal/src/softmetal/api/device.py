@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from softmetal import checks, compiler, env, executors, profiles
-from softmetal.api import enums, host
+from softmetal.api import enums, host, objc
 from softmetal.api.archive import (
     MTLBinaryArchive,
     MTLBinaryArchiveDescriptor,
@@ -35,6 +35,7 @@ from softmetal.api.icb import (
     MTLIndirectCommandBufferDescriptor,
     command_types_supported,
 )
+from softmetal.api.layer import driver_constants
 from softmetal.api.library import MTLCompileOptions, MTLFunction, MTLLibrary, compile_options
 from softmetal.api.log import MTLLogState, MTLLogStateDescriptor
 from softmetal.api.memory import Arena, Borrowed, Memory, copied_bytes
@@ -47,7 +48,7 @@ from softmetal.api.residency import MTLResidencySet, MTLResidencySetDescriptor
 from softmetal.api.structs import MTLSizeAndAlign
 from softmetal.errors import CompileError, ExecutionError, SettingError, ValidationError
 from softmetal.executors import Executor
-from softmetal.types import Artifact, Program
+from softmetal.types import Artifact
 from softmetal.validation import (
     HEAP_STORAGE,
     MANAGED,
@@ -63,6 +64,7 @@ from softmetal.validation import (
 )
 
 ARENA_BYTES = 64 << 10
+END_SECONDS = 60.0  # that the end of a process waits for checked work
 PipelineOutcome = tuple[MTLComputePipelineState | None, NSError | None]
 
 
@@ -96,7 +98,7 @@ class MTLDevice(Capabilities):
         self._arenas: list[Arena] = []  # idle
         self._busy: set[MTLCommandQueue] = set()  # queues with unfinished work
         self._maximise = False
-        atexit.register(self._reap)
+        atexit.register(self._end)
 
     def __repr__(self) -> str:
         return f"<MTLDevice {self.name()}>"
@@ -104,6 +106,15 @@ class MTLDevice(Capabilities):
     def _reap(self) -> None:
         for queue in tuple(self._busy):
             queue._reap()
+
+    def _end(self) -> None:
+        """At the end of the process: nobody may have waited for work that was checked."""
+        if checks.current() is None:
+            self._reap()
+            return
+        for queue in tuple(self._busy):
+            if not queue._end_within(END_SECONDS):
+                checks.write("kernels had not ended when the program did: they are not checked")
 
     def _new_arena(self) -> Arena:
         try:
@@ -243,6 +254,7 @@ class MTLDevice(Capabilities):
     ) -> MTLIndirectCommandBuffer | None:
         check_indirect_size(count, descriptor.maxKernelBufferBindCount())
         host.check_indirect_count(count)
+        host.check_indirect_device(self._profile)
         if not command_types_supported(descriptor):
             return None
         return MTLIndirectCommandBuffer(self, descriptor, count, options)
@@ -266,7 +278,7 @@ class MTLDevice(Capabilities):
             program = compiler.compile_library(source, settings)
         except CompileError as problem:
             return None, _library_error(enums.MTLLibraryErrorCompileFailure, str(problem))
-        return MTLLibrary(self, program, limit), None
+        return MTLLibrary(self, (program,), limit), None
 
     # MTL: -newLibraryWithSource:options:completionHandler:
     def newLibraryWithSource_options_completionHandler_(
@@ -289,11 +301,11 @@ class MTLDevice(Capabilities):
         self, data: Any, error: None
     ) -> tuple[MTLLibrary | None, NSError | None]:
         try:
-            program: Program = compiler.program_from_bytes(bytes(data))
+            programs = compiler.library_from_bytes(bytes(data))
         except (CompileError, ValueError, KeyError) as problem:
             text = f"not a library that softmetal can load: {problem}"
             return None, _library_error(enums.MTLLibraryErrorInternal, text)
-        return MTLLibrary(self, program), None
+        return MTLLibrary(self, programs), None
 
     # MTL: -newLibraryWithURL:error:
     def newLibraryWithURL_error_(
@@ -327,6 +339,8 @@ class MTLDevice(Capabilities):
         self, descriptor: MTLBinaryArchiveDescriptor, error: None
     ) -> tuple[MTLBinaryArchive | None, NSError | None]:
         url = descriptor.url()
+        if reason := host.check_archives(self._profile):
+            return None, archive_error(enums.MTLBinaryArchiveErrorInvalidFile, reason)
         try:
             stored = StoredKernels(file_path(url)) if url is not None else None
         except (OSError, ValueError) as problem:
@@ -364,8 +378,14 @@ class MTLDevice(Capabilities):
         options: int,
         reflection: None,
         error: None,
-    ) -> PipelineOutcome:
-        return self._pipeline(descriptor, options)
+    ) -> tuple[Any, ...]:
+        """The state and an error; between them the reflection for a program that has registered
+        `reflection:` as a result, which PyObjC does not."""
+        state, problem = self._pipeline(descriptor, options)
+        if not objc.returns_argument(_PIPELINE_SELECTOR, 2):
+            return state, problem
+        wanted = state is not None and options & _REFLECTED
+        return state, state.reflection() if wanted and state is not None else None, problem
 
     # MTL: -newComputePipelineStateWithDescriptor:error:
     def newComputePipelineStateWithDescriptor_error_(
@@ -439,9 +459,14 @@ class MTLDevice(Capabilities):
         modes = checks.modes()
         if found is not None and not modes:  # kernels in archives are not instrumented
             return found
-        program = function._library._program
+        program = function._program
         target = self._executor.target
-        return compiler.compile_kernel(program, function._name, function._constants, modes, target)
+        constants = driver_constants(program, function._constants)
+        return compiler.compile_kernel(program, function._name, constants, modes, target)
+
+
+_PIPELINE_SELECTOR = "newComputePipelineStateWithDescriptor:options:reflection:error:"
+_REFLECTED = enums.MTLPipelineOptionBindingInfo | enums.MTLPipelineOptionBufferTypeInfo
 
 
 def _library_error(code: int, description: str) -> NSError:
@@ -464,6 +489,7 @@ def _device(name: str, profile: str) -> MTLDevice:
 def MTLCreateSystemDefaultDevice() -> MTLDevice:
     """The device that SOFTMETAL_DEVICE and SOFTMETAL_PROFILE name now: one object for each, and a
     new one after a fault that ended a GPU's."""
+    checks.current()  # an invalid setting is an error here, not at some later kernel
     with _creating:
         return _device(env.device(), env.profile())
 

@@ -8,13 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from softmetal.api import enums
+from softmetal import checks
+from softmetal.api import enums, host
 from softmetal.api.buffer import MTLBuffer, MTLResource
-from softmetal.api.checked import blitted, order, resources
+from softmetal.api.checked import Inherited, blitted, order, resources
 from softmetal.api.counters import MTLCounterSampleBuffer, _SampleAttachments
 from softmetal.api.event import MTLFence
+from softmetal.api.extents import Extent, whole
 from softmetal.api.heap import MTLHeap, used_memory
 from softmetal.api.icb import MTLIndirectCommandBuffer
+from softmetal.api.layer import driver_length, validation_layer
 from softmetal.api.memory import copied_bytes
 from softmetal.api.objects import Explaining, Labelled
 from softmetal.api.pipeline import MTLComputePipelineState
@@ -137,7 +140,7 @@ class MTLComputeCommandEncoder(MTLCommandEncoder):
     """Binds arguments and dispatches kernels."""
 
     __slots__ = ("_addresses", "_bound", "_emptied", "_lengths", "_order", "_pipeline",
-                 "_threadgroup", "_type", "_used")  # fmt: skip
+                 "_threadgroup", "_touched", "_type", "_used")  # fmt: skip
     _absent = (
         *("setTexture_atIndex_", "setTextures_withRange_"),
         *("setSamplerState_atIndex_", "setSamplerStates_withRange_"),
@@ -165,8 +168,10 @@ class MTLComputeCommandEncoder(MTLCommandEncoder):
         self._pipeline: MTLComputePipelineState | None = None
         self._addresses = [0] * MAX_BUFFERS
         self._lengths = [0] * MAX_BUFFERS  # bytes from the address on
-        self._bound: list[MTLBuffer | None] = [None] * MAX_BUFFERS
+        self._bound: list[MTLBuffer | Extent | None] = [None] * MAX_BUFFERS
         self._threadgroup = [0] * MAX_THREADGROUP_ARGUMENTS
+        profile = self.device()._profile
+        self._touched = host.touched(profile) if command_buffer._played else None
         self._emptied = 0  # a bit for each length that the program set to 0
 
     # MTL: -endEncoding
@@ -225,8 +230,9 @@ class MTLComputeCommandEncoder(MTLCommandEncoder):
     def setBufferOffset_atIndex_(self, offset: int, index: int) -> None:
         check_open(self._ended, "setBufferOffset_atIndex_")
         check_buffer_index(index)
-        check_buffer(self._bound[index], f"setBufferOffset_atIndex_ at index {index}")
-        self.setBuffer_offset_atIndex_(self._bound[index], offset, index)
+        buffer = whole(self._bound[index])
+        check_buffer(buffer, f"setBufferOffset_atIndex_ at index {index}")
+        self.setBuffer_offset_atIndex_(buffer, offset, index)
 
     # MTL: -setBuffers:offsets:withRange:
     def setBuffers_offsets_withRange_(
@@ -260,6 +266,7 @@ class MTLComputeCommandEncoder(MTLCommandEncoder):
     def setThreadgroupMemoryLength_atIndex_(self, length: int, index: int) -> None:
         if self._ended:
             check_open(True, "setThreadgroupMemoryLength_atIndex_")
+        length = driver_length(length)
         check_threadgroup_length(length, index, self.device().maxThreadgroupMemoryLength())
         self._threadgroup[index] = length
         self._emptied = self._emptied & ~(1 << index) | (length == 0) << index
@@ -296,10 +303,14 @@ class MTLComputeCommandEncoder(MTLCommandEncoder):
             check_open(self._ended, "a dispatch")
             check_pipeline(0, "a dispatch")
             return
-        checked = pipeline._groups.get(group) or pipeline._checked_group(group)
+        if self._touched is not None:
+            self._touched.add(pipeline)
         width, height, depth = grid
         if not (0 < width < _ENDLESS and 0 < height < _ENDLESS and 0 < depth < _ENDLESS):
+            if not validation_layer() and 0 in (*grid, *group):
+                return  # Apple's driver runs nothing
             check_grid(grid)
+        checked = pipeline._groups.get(group) or pipeline._checked_group(group)
         addresses, lengths, owners = self._addresses, self._lengths, self._bound
         for index, size, low_bits, written in pipeline._wanted:
             if (
@@ -356,15 +367,23 @@ class MTLComputeCommandEncoder(MTLCommandEncoder):
         pipeline = self._pipeline
         if pipeline is not None and commands._inherits_pipeline:
             check_indirect_pipeline(pipeline._indirect, pipeline._artifact.name)
+        if self._touched is not None:
+            host.check_touched(commands, range(start, start + count), self._touched)
         kernel = pipeline._kernel if pipeline is not None else 0
         bound = tuple(self._addresses) if commands._inherits_buffers else ()
         inherited = Dispatch(kernel, (1, 1, 1), (1, 1, 1), bound)
         self._append(Execute(commands._commands, start, count, inherited, address))
         self._retain(commands)
         inherited_bindings = self._bindings() if commands._inherits_buffers else []
+        checked = self._inherited() if checks.current() is not None else None
         self._command_buffer._indirect.append(
-            (commands, start, count, pipeline, inherited_bindings)
+            (commands, start, count, pipeline, inherited_bindings, checked)
         )
+
+    def _inherited(self) -> Inherited:
+        """What indirect commands may take from here, for the checking modes."""
+        inline = tuple(zip(self._addresses, self._lengths, strict=True))
+        return Inherited(self._pipeline, tuple(self._bound), inline, tuple(self._used))
 
     # MTL: -memoryBarrierWithScope:
     # Commands run in order: only the checking modes use the barrier.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 import time
 import weakref
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Self
 
 from softmetal.api.libdispatch import DispatchQueue
 from softmetal.api.objects import Allocated, Labelled
+from softmetal.lifetime import AtDeallocation
 from softmetal.validation import check_event_value, check_signal
 
 if TYPE_CHECKING:
@@ -44,20 +44,17 @@ class MTLFence(Labelled):
 class MTLEvent(Labelled):
     """A counter that command buffers signal and wait for."""
 
-    __slots__ = ("__weakref__", "_device", "_executor", "_handle")
+    __slots__ = ("__weakref__", "_device", "_end", "_executor", "_handle")
 
     def __init__(self, device: MTLDevice) -> None:
         super().__init__()
         self._device = device
         self._executor = device._executor
         self._handle = self._executor.new_event()
+        self._end = AtDeallocation(self._executor.free_event, self._handle)
 
     def _reached(self) -> int:
         return self._executor.event_value(self._handle)
-
-    def __del__(self) -> None:
-        if not sys.is_finalizing():
-            self._executor.free_event(self._handle)
 
     # MTL: -device
     def device(self) -> MTLDevice:
@@ -67,14 +64,14 @@ class MTLEvent(Labelled):
 class MTLSharedEvent(MTLEvent):
     """An event that the host can read, signal, wait for and listen to."""
 
-    __slots__ = ("_listening", "_lock", "_pending", "_serial")
+    __slots__ = ("_listener", "_lock", "_pending", "_serial")
 
     def __init__(self, device: MTLDevice) -> None:
         super().__init__(device)
         self._lock = threading.Lock()
         self._pending: list[tuple[int, int, MTLSharedEventListener, SharedEventBlock]] = []
         self._serial = 0  # keeps blocks for the same value in their order
-        self._listening = False
+        self._listener: threading.Thread | None = None
 
     # MTL: -signaledValue
     def signaledValue(self) -> int:
@@ -106,15 +103,19 @@ class MTLSharedEvent(MTLEvent):
         with self._lock:
             self._serial += 1
             heappush(self._pending, (value, self._serial, listener, block))
-            if not self._listening:
-                self._listening = True
-                threading.Thread(target=_listen, args=(weakref.ref(self),), daemon=True).start()
+            # It has ended too if the collector has found this event in a dead cycle, of which
+            # another object has kept it.
+            if self._listener is None or not self._listener.is_alive():
+                self._listener = threading.Thread(
+                    target=_listen, args=(weakref.ref(self),), daemon=True
+                )
+                self._listener.start()
 
     def _notify_next(self) -> bool:
         """Wait a moment for the lowest value; False when nothing is left to wait for."""
         with self._lock:
             if not self._pending:
-                self._listening = False
+                self._listener = None
                 return False
             value = self._pending[0][0]
         if not self._executor.wait_event(self._handle, value, SLICE):

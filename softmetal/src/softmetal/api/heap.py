@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import threading
-import weakref
 from bisect import insort
 from collections import deque
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from softmetal.api import enums, host
@@ -20,6 +21,7 @@ from softmetal.api.buffer import (
 )
 from softmetal.api.memory import Memory
 from softmetal.api.objects import Descriptor, Explaining, number, table
+from softmetal.lifetime import ended
 from softmetal.types import Command, Use
 from softmetal.validation import (
     check_heap_offset,
@@ -201,17 +203,18 @@ class MTLHeap(MTLAllocation, Explaining):
 class HeapBuffer(MTLBuffer):
     """A buffer in a heap; its `size` bytes return to an automatic heap's free list."""
 
-    __slots__ = ("_heap", "_heap_offset", "_return", "_shared")
+    __slots__ = ("_end", "_heap", "_heap_offset", "_shared", "_taken")
 
     def __init__(self, heap: MTLHeap, length: int, options: int, offset: int, size: int) -> None:
         super().__init__(heap._device, heap._memory, length, options, offset)
         self._heap = heap
         self._heap_offset = offset
         self._shared = False
-        # Called once: by makeAliasable, or by the finaliser.
-        self._return = (
-            weakref.finalize(self, heap._returned.append, (offset, size)) if size else None
-        )
+        self._taken = [(offset, size)] if size else []  # empty after makeAliasable
+
+    def __del__(self) -> None:
+        if self._taken and not sys.is_finalizing():
+            self._end = ended(self, _return, self._taken, self._heap._returned)
 
     def heap(self) -> MTLHeap:
         return self._heap
@@ -223,8 +226,7 @@ class HeapBuffer(MTLBuffer):
     def makeAliasable(self) -> None:
         """Let later buffers of the heap have the same memory."""
         self._shared = True
-        if self._return is not None:
-            self._return()
+        _return(self._taken, self._heap._returned)
 
     # MTL: -isAliasable
     def isAliasable(self) -> bool:
@@ -235,6 +237,12 @@ class HeapBuffer(MTLBuffer):
 
     def _default_hazard_mode(self) -> int:
         return self._heap.hazardTrackingMode()
+
+
+def _return(taken: list[tuple[int, int]], returned: deque[tuple[int, int]]) -> None:
+    """Give a range back to a heap, once."""
+    with suppress(IndexError):
+        returned.append(taken.pop())
 
 
 _WITH_MEMORY = (MTLBuffer, MTLHeap)

@@ -19,18 +19,24 @@ from typing import TYPE_CHECKING
 
 from softmetal import env
 from softmetal.api import enums
+from softmetal.api.extents import whole
 from softmetal.api.memory import Lender
 from softmetal.errors import ValidationError
+from softmetal.profiles import Profile
 
 if TYPE_CHECKING:
     from softmetal.api.buffer import MTLBuffer
     from softmetal.api.icb import MTLIndirectCommandBuffer
+    from softmetal.api.pipeline import MTLComputePipelineState
     from softmetal.api.queue import MTLCommandQueue
 
 log = logging.getLogger("softmetal")
 
 PAGE = 16 << 10  # of macOS on Apple's chips
 MAX_INDIRECT_COMMANDS = 16384
+FIRST_SELF_CONTAINED = 9  # GPU family whose indirect commands need no pipeline of the encoder
+FAULTY_TERMS = 32767
+MAX_INDIRECT_OFFSET = (1 << 32) - 1
 
 
 def played() -> bool:
@@ -78,7 +84,7 @@ class _Lent(Lender):
         self._memory = buffer._memory
         self._name = repr(buffer._label) if buffer._label else f"of {buffer._length} bytes"
         self._views: list[weakref.ref[ctypes.Array[ctypes.c_ubyte]]] = []
-        weakref.finalize(buffer, _ended, weakref.ref(self)).atexit = False
+        weakref.finalize(buffer._presence(), _ended, weakref.ref(self)).atexit = False
 
     def lend(self, view: ctypes.Array[ctypes.c_ubyte]) -> None:
         self._views.append(weakref.ref(view))
@@ -110,7 +116,7 @@ def check_resident(
     known = set(map(id, resident))
     for index in indices:
         item = commands._items.get(index)
-        for buffer in item._bound if item is not None else ():
+        for buffer in map(whole, item._bound) if item is not None else ():
             if buffer is not None and not {id(buffer), id(buffer.heap())} & known:
                 raise ValidationError(
                     f"indirect command {index} uses a buffer of {buffer._length} bytes that is not "
@@ -123,6 +129,75 @@ def check_indirect_count(count: int) -> None:
         raise ValidationError(
             f"an indirect command buffer of {count} commands: Apple's GPUs take "
             f"{MAX_INDIRECT_COMMANDS}, use several"
+        )
+
+
+def check_indirect_device(profile: Profile | None) -> None:
+    """Virtual machines have no indirect command buffers that work."""
+    if profile is not None and profile.virtual and played():
+        raise ValidationError(
+            f"an indirect command buffer on an {profile.device_name!r}: macOS ends the process "
+            "there with an assertion of IOGPUMetalResource, encode the commands instead"
+        )
+
+
+def touched(profile: Profile | None) -> set[MTLComputePipelineState] | None:
+    """For an encoder of a GPU that reaches only the pipelines of indirect commands that the encoder
+    has used itself: those before Apple9. None of others."""
+    old = profile is not None and profile.family < FIRST_SELF_CONTAINED
+    return set() if old and played() else None
+
+
+def check_touched(
+    commands: MTLIndirectCommandBuffer,
+    indices: range,
+    touched: Collection[MTLComputePipelineState],
+) -> None:
+    """The pipelines of indirect commands are among those that their encoder has used."""
+    for index in indices:
+        item = commands._items.get(index)
+        if item is None or item._grid is None or item._pipeline is None:
+            continue
+        if item._pipeline not in touched:
+            raise ValidationError(
+                f"indirect command {index} runs kernel `{item._pipeline._artifact.name}`, which "
+                "the encoder has not dispatched: GPUs before Apple9 fault; set its pipeline and "
+                "dispatch nothing with it first, or encode the command instead"
+            )
+
+
+def check_indirect_offset(offset: int) -> None:
+    """Indirect commands keep 32 bits of a buffer's offset. Apple's GPUs read at the wrong address
+    without an error."""
+    if offset > MAX_INDIRECT_OFFSET and played():
+        raise ValidationError(
+            f"offset {offset} of a buffer in an indirect command: Apple's GPUs keep 32 bits of it; "
+            "bind a buffer that starts later in the same memory"
+        )
+
+
+def check_indirect_scratch(index: int, bindings: int) -> None:
+    """The descriptor of an indirect command buffer says how much threadgroup memory is bound."""
+    if index >= bindings and played():
+        raise ValidationError(
+            f"threadgroup memory at index {index} of an indirect command, whose buffer has "
+            f"maxKernelThreadgroupMemoryBindCount {bindings}: make it after "
+            f"setMaxKernelThreadgroupMemoryBindCount_({index + 1})"
+        )
+
+
+def check_archives(profile: Profile | None) -> str:
+    """Why a device has no binary archives."""
+    virtual = profile is not None and profile.virtual and played()
+    return "a virtual machine's GPU has no binary archives" if virtual else ""
+
+
+def check_product(profile: Profile | None, terms: int) -> None:
+    """Sums of Apple's products that are right."""
+    if terms >= FAULTY_TERMS and profile is not None and profile.family in (7, 8) and played():
+        raise ValidationError(
+            f"MPSMatrixMultiplication with interiorColumns of {terms}: on GPUs of the M1 and M2 "
+            f"families its results are wrong from {FAULTY_TERMS} on, use a kernel"
         )
 
 
@@ -143,11 +218,54 @@ def take_turn(queue: MTLCommandQueue) -> None:
 
 def error_code(text: str) -> int:
     """The code of a command buffer's error: Metal tells time-outs and page faults apart."""
+    if text == INTERRUPTED:
+        return INTERACTIVITY_CODE
+    if text == IGNORED:
+        return enums.MTLCommandBufferErrorAccessRevoked
     if played() and "did not end within" in text:
         return enums.MTLCommandBufferErrorTimeout
     if played() and ("address" in text or "outside" in text):
         return enums.MTLCommandBufferErrorPageFault
     return enums.MTLCommandBufferErrorInternal
+
+
+# Apple's texts and codes of what its watchdog does.
+INTERRUPTED = (
+    "Impacting Interactivity (0000000e:kIOGPUCommandBufferCallbackErrorImpactingInteractivity)"
+)
+IGNORED = (
+    "Ignored (for causing prior/excessive GPU errors) "
+    "(00000004:kIOGPUCommandBufferCallbackErrorSubmissionsIgnored)"
+)
+INTERACTIVITY_CODE = 14
+
+
+class Watchdog:
+    """Ends command buffers that keep the GPU from the screen. A program under test says which:
+    how long kernels would take on a GPU is not known here."""
+
+    def __init__(self) -> None:
+        self._before: int | None = None  # command buffers that still pass
+
+    def end(self, before: int = 0) -> None:
+        """End the next command buffer that is committed in this mode, or the one after so many."""
+        self._before = before
+
+    def verdict(self, queue: MTLCommandQueue) -> str | None:
+        """The error of a command buffer that is committed, which then does nothing. What follows it
+        in its queue is ignored: a program needs another queue."""
+        if queue._ignored:
+            return IGNORED
+        if self._before is None:
+            return None
+        self._before -= 1
+        if self._before >= 0:
+            return None
+        self._before, queue._ignored = None, True
+        return INTERRUPTED
+
+
+watchdog = Watchdog()
 
 
 # ---- autorelease pools ----

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING
 
 from softmetal.api import enums
 from softmetal.api.buffer import MTLBuffer, MTLResource
+from softmetal.api.extents import Extent, whole
+from softmetal.api.host import check_indirect_offset, check_indirect_scratch
+from softmetal.api.layer import driver_length
 from softmetal.api.objects import Descriptor, Object, flag, number, table
 from softmetal.api.pipeline import MTLComputePipelineState
 from softmetal.api.structs import MTLResourceID
 from softmetal.errors import ValidationError
 from softmetal.types import (
     MAX_BUFFERS,
-    MAX_THREADGROUP_ARGUMENTS,
     MAX_THREADS,
     Dispatch,
     IndirectCommands,
@@ -49,7 +51,7 @@ class MTLIndirectCommandBufferDescriptor(Descriptor):
         inheritPipelineState=flag(True),
         inheritBuffers=flag(True),
         maxKernelBufferBindCount=number(MAX_BUFFERS),
-        maxKernelThreadgroupMemoryBindCount=number(MAX_THREADGROUP_ARGUMENTS),
+        maxKernelThreadgroupMemoryBindCount=number(),
         maxVertexBufferBindCount=number(),
         maxFragmentBufferBindCount=number(),
         supportRayTracing=flag(),
@@ -72,6 +74,7 @@ class MTLIndirectComputeCommand(Object):
         "_memory_limit",
         "_owner_users",
         "_pipeline",
+        "_scratch_bindings",
         "_stale",
         "_threadgroup",
         "_types",
@@ -83,10 +86,11 @@ class MTLIndirectComputeCommand(Object):
         self._inherits_buffers = owner._inherits_buffers
         self._memory_limit = owner._device.maxThreadgroupMemoryLength()
         self._types = owner._types
+        self._scratch_bindings = owner._scratch_bindings
         self._stale = owner._stale
         self._owner_users = owner._users
         self._addresses = [0] * owner._bindings
-        self._bound: list[MTLBuffer | None] = [None] * owner._bindings
+        self._bound: list[MTLBuffer | Extent | None] = [None] * owner._bindings
         self._pipeline: MTLComputePipelineState | None = None
         self._clear()
 
@@ -128,6 +132,7 @@ class MTLIndirectComputeCommand(Object):
             self._addresses[index] = 0
         else:
             check_offset(offset, buffer._length)
+            check_indirect_offset(offset)
             self._addresses[index] = buffer._address + offset
         if self._bound[index] is not buffer:
             self._release(self._bound[index])
@@ -136,6 +141,8 @@ class MTLIndirectComputeCommand(Object):
 
     # MTL: -setThreadgroupMemoryLength:atIndex:
     def setThreadgroupMemoryLength_atIndex_(self, length: int, index: int) -> None:
+        check_indirect_scratch(index, self._scratch_bindings)
+        length = driver_length(length)
         check_threadgroup_length(length, index, self._memory_limit)
         missing = index + 1 - len(self._threadgroup)
         self._threadgroup += [0] * missing
@@ -208,7 +215,7 @@ class MTLIndirectComputeCommand(Object):
     def _bindings(self) -> list[Binding]:
         return [
             Binding(address, buffer._address + buffer._length - address) if buffer else Binding()
-            for address, buffer in zip(self._addresses, self._bound, strict=True)
+            for address, buffer in zip(self._addresses, map(whole, self._bound), strict=True)
         ]
 
     def _copy_from(self, other: MTLIndirectComputeCommand) -> None:
@@ -225,7 +232,7 @@ class MTLIndirectCommandBuffer(MTLResource):
     """Slots for dispatches, encoded on the host."""
 
     __slots__ = ("_bindings", "_commands", "_inherits_buffers", "_inherits_pipeline", "_items",
-                 "_stale", "_types", "_users")  # fmt: skip
+                 "_scratch_bindings", "_stale", "_types", "_users")  # fmt: skip
 
     def __init__(
         self,
@@ -239,6 +246,7 @@ class MTLIndirectCommandBuffer(MTLResource):
         self._inherits_buffers: bool = descriptor.inheritBuffers()
         self._bindings: int = descriptor.maxKernelBufferBindCount()
         self._types: int = descriptor.commandTypes()
+        self._scratch_bindings: int = descriptor.maxKernelThreadgroupMemoryBindCount()
         self._commands = IndirectCommands([None] * count)
         self._items: dict[int, MTLIndirectComputeCommand] = {}
         self._stale: set[int] = set()

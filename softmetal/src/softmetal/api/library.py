@@ -195,13 +195,19 @@ class MTLFunctionDescriptor(Descriptor):
 class MTLFunction(Labelled, Explaining):
     """A kernel of a library, perhaps with values for its function constants."""
 
-    __slots__ = ("_constants", "_library", "_name", "_title")
+    __slots__ = ("_constants", "_library", "_name", "_program", "_title")
 
     def __init__(
-        self, library: MTLLibrary, name: str, constants: Mapping[int, bytes], title: str
+        self,
+        library: MTLLibrary,
+        program: Program,
+        name: str,
+        constants: Mapping[int, bytes],
+        title: str,
     ) -> None:
         super().__init__()
         self._library = library
+        self._program = program
         self._name = name
         self._constants = constants
         self._title = title
@@ -229,28 +235,34 @@ class MTLFunction(Labelled, Explaining):
 
     # MTL: -functionConstantsDictionary
     def functionConstantsDictionary(self) -> dict[str, MTLFunctionConstant]:
-        program = self._library._program
-        used = program.functions[self._name].constants
-        return {c.name: MTLFunctionConstant(c) for c in program.constants if c.name in used}
+        used = self._program.functions[self._name].constants
+        return {c.name: MTLFunctionConstant(c) for c in self._program.constants if c.name in used}
 
 
 FunctionHandler = Callable[[MTLFunction | None, NSError | None], object]
 
 
 class MTLLibrary(Labelled, Explaining):
-    """A checked program; its kernels are compiled when a pipeline is created."""
+    """Checked programs, one unless several were linked; kernels are compiled when a pipeline is
+    created."""
 
-    __slots__ = ("_device", "_max_threads", "_program")
+    __slots__ = ("_device", "_max_threads", "_programs")
 
-    def __init__(self, device: MTLDevice, program: Program, max_threads: int = 0) -> None:
+    def __init__(
+        self, device: MTLDevice, programs: Sequence[Program], max_threads: int = 0
+    ) -> None:
         super().__init__()
         self._device = device
-        self._program = program
+        self._programs = programs
         self._max_threads = max_threads
 
-    def _with_source(self, source: str) -> MTLLibrary:
-        """Another source with the same options; raises CompileError."""
-        return MTLLibrary(self._device, compiler.compile_library(source, self._program.options))
+    def _with_source(self, source: str, options: CompileOptions) -> MTLLibrary:
+        """Another source; raises CompileError."""
+        return MTLLibrary(self._device, (compiler.compile_library(source, options),))
+
+    def _program_with(self, name: str) -> Program | None:
+        """The program that has a kernel."""
+        return next((program for program in self._programs if name in program.functions), None)
 
     # MTL: -device
     def device(self) -> MTLDevice:
@@ -266,13 +278,12 @@ class MTLLibrary(Labelled, Explaining):
 
     # MTL: -functionNames
     def functionNames(self) -> list[str]:
-        return list(self._program.functions)
+        return [name for program in self._programs for name in program.functions]
 
     # MTL: -newFunctionWithName:
     def newFunctionWithName_(self, name: str) -> MTLFunction | None:
-        if name not in self._program.functions:
-            return None
-        return MTLFunction(self, name, {}, name)
+        program = self._program_with(name)
+        return MTLFunction(self, program, name, {}, name) if program else None
 
     # MTL: -newFunctionWithName:constantValues:error:
     def newFunctionWithName_constantValues_error_(
@@ -304,21 +315,22 @@ class MTLLibrary(Labelled, Explaining):
     def _specialise(
         self, name: str, values: MTLFunctionConstantValues | None, title: str
     ) -> tuple[MTLFunction | None, NSError | None]:
-        if name not in self._program.functions:
-            known = ", ".join(sorted(self._program.functions)) or "none"
+        program = self._program_with(name)
+        if program is None:
+            known = ", ".join(sorted(self.functionNames())) or "none"
             return None, NSError.described(
                 enums.MTLLibraryErrorDomain,
                 enums.MTLLibraryErrorFunctionNotFound,
                 f"the library has no function `{name}`: it has {known}",
             )
         try:
-            constants = values._resolve(self._program.constants) if values else {}
+            constants = values._resolve(program.constants) if values else {}
         except ValidationError as problem:
             return None, NSError.described(
                 enums.MTLLibraryErrorDomain, enums.MTLLibraryErrorCompileFailure, str(problem)
             )
-        return MTLFunction(self, name, constants, title), None
+        return MTLFunction(self, program, name, constants, title), None
 
     # A private selector of Apple's that clients use to keep compiled libraries.
     def libraryDataContents(self) -> NSData:
-        return NSData(compiler.program_to_bytes(self._program))
+        return NSData(compiler.library_to_bytes(self._programs))

@@ -11,6 +11,7 @@ from typing import Any
 from softmetal.api.structs import integer
 from softmetal.errors import ValidationError
 from softmetal.executors import Executor
+from softmetal.lifetime import ended
 from softmetal.types import Command, Copy
 from softmetal.validation import check_element, check_elements, check_slice, check_view
 
@@ -23,7 +24,10 @@ class Memory:
     `address` is the device's; where its memory is not the host's, `host` is another address.
     """
 
-    __slots__ = ("__weakref__", "_executor", "_host", "_live", "address", "length", "private")
+    __slots__ = (
+        *("__weakref__", "_end", "_executor", "_host", "_live"),
+        *("address", "length", "private"),
+    )
 
     def __init__(
         self, executor: Executor, length: int, live: dict[int, int], private: bool = False
@@ -52,8 +56,12 @@ class Memory:
     # At exit kernels may still run, so the remaining memory is left to the process.
     def __del__(self) -> None:
         if self.address and not sys.is_finalizing():
-            self._live.pop(self.address, None)
-            self._executor.free(self.address, self.length)
+            self._end = ended(self, _free, self._executor, self.address, self.length, self._live)
+
+
+def _free(executor: Executor, address: int, length: int, live: dict[int, int]) -> None:
+    live.pop(address, None)
+    executor.free(address, length)
 
 
 class _PyBuffer(ctypes.Structure):
@@ -82,9 +90,13 @@ _release_buffer.restype = None
 
 
 class Borrowed:
-    """Memory of the program, kept exported as long as it is used."""
+    """Memory of the program, kept exported as long as it is used.
 
-    __slots__ = ("__weakref__", "_deallocator", "_executor", "_view", "address", "length")
+    As on a Mac it lives for ever if its deallocator refers to the buffer, once the collector has
+    found the cycle: the deallocator must still work when the memory ends.
+    """
+
+    __slots__ = ("__weakref__", "_deallocator", "_end", "_executor", "_view", "address", "length")
     private = False
 
     def __init__(
@@ -110,11 +122,22 @@ class Borrowed:
     def __del__(self) -> None:
         if not self.address or sys.is_finalizing():
             return
-        if not self._executor.unified:
-            self._executor.free(self.address, self.length)
-        if self._deallocator is not None:
-            self._deallocator(Pointer(self.host(), self.length, None), self.length)
-        _release_buffer(ctypes.byref(self._view))
+        facts = (self._executor, self.address, self._view, self._deallocator)
+        self._end = ended(self, _give_back, *facts)
+
+
+def _give_back(
+    executor: Executor,
+    address: int,
+    view: _PyBuffer,
+    deallocator: Callable[[Pointer, int], object] | None,
+) -> None:
+    length = int(view.len)
+    if not executor.unified:
+        executor.free(address, length)
+    if deallocator is not None:
+        deallocator(Pointer(view.buf or 0, length, None), length)
+    _release_buffer(ctypes.byref(view))
 
 
 class Foreign:

@@ -74,9 +74,16 @@ registrations: dict[tuple[str, str], dict[str, Any]] = {}
 
 
 def registerMetaDataForSelector(class_: bytes, selector: bytes, metadata: dict[str, Any]) -> None:
-    """Has an effect only where calls are judged as PyObjC's bridge does: softmetal itself takes and
-    returns Python objects."""
+    """Has an effect where calls are judged as PyObjC's bridge does, and on results that are out-
+    parameters: otherwise softmetal takes and returns Python objects."""
     registrations[class_.decode(), selector.decode()] = metadata
+
+
+def returns_argument(selector: str, place: int) -> bool:
+    """Whether a program has registered an argument, counted from 0, as one that is returned."""
+    metadata = registrations.get(("NSObject", selector), {})
+    given = metadata.get("arguments", {}).get(place + 2, {})  # after the object and the selector
+    return b"o" in given.get("type_modifier", given.get("type", b"")[:1])
 
 
 _NOTHING = nullcontext()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
+from softmetal import registers
 from softmetal.api import enums
 from softmetal.api.datatypes import data_type
 from softmetal.api.objects import (
@@ -18,6 +18,7 @@ from softmetal.api.objects import (
     table,
 )
 from softmetal.api.structs import MTLResourceID, MTLSize
+from softmetal.lifetime import AtDeallocation
 from softmetal.types import SIMD_WIDTH, Argument, Artifact
 from softmetal.validation import Size3, check_simd_multiple, check_threadgroup
 
@@ -176,6 +177,7 @@ class MTLComputePipelineState(Labelled):
         "_buffer_count",
         "_checked",
         "_device",
+        "_end",
         "_groups",
         "_indirect",
         "_kernel",
@@ -203,7 +205,6 @@ class MTLComputePipelineState(Labelled):
         library_limit: int,
     ) -> None:
         super().__init__()
-        self._kernel = 0  # for __del__, until it is loaded
         self._device = device
         self._artifact = artifact
         self._label = descriptor.label()
@@ -211,9 +212,14 @@ class MTLComputePipelineState(Labelled):
         width, height, depth = descriptor.requiredThreadsPerThreadgroup() or (0, 0, 0)
         self._required: Size3 = (width, height, depth)
         self._kernel = device._executor.load(artifact)
-        limits = (artifact.max_total_threads, descriptor.maxTotalThreadsPerThreadgroup())
-        hardware = device._executor.max_threads(self._kernel)
-        self._max_threads = min(n for n in (*limits, library_limit, hardware) if n)
+        # Encoders and indirect command buffers keep a pipeline until the work that uses it is done.
+        self._end = AtDeallocation(device._executor.unload, self._kernel)
+        declared = (artifact.max_total_threads, descriptor.maxTotalThreadsPerThreadgroup())
+        limits: list[int] = [*declared, library_limit, device._executor.max_threads(self._kernel)]
+        # A declared number is what the compiler saves registers for.
+        if device._profile is not None and artifact.registers and not any(declared):
+            limits.append(registers.most_threads(artifact.registers))
+        self._max_threads = min(n for n in limits if n)
         self._memory_limit = device.maxThreadgroupMemoryLength()
         self._whole_simdgroups = bool(descriptor.threadGroupSizeIsMultipleOfThreadExecutionWidth())
         buffers = [a for a in artifact.arguments if a.kind == "buffer"]
@@ -225,12 +231,6 @@ class MTLComputePipelineState(Labelled):
         self._threadgroup_count = max(scratch) + 1 if scratch else 0
         self._checked = bool(artifact.checks)
         self._groups: dict[Size3, Size3] = {}  # threadgroup sizes that have been checked
-
-    # Encoders and indirect command buffers keep a pipeline until the work that uses it is done.
-    # At exit kernels may still run.
-    def __del__(self) -> None:
-        if self._kernel and not sys.is_finalizing():
-            self._device._executor.unload(self._kernel)
 
     def _checked_group(self, size: Size3) -> Size3:
         """The same size, after a check for this kernel."""

@@ -14,13 +14,14 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from gc import is_finalized
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, TypeVar
 
 from softmetal import checks
 from softmetal.api import enums, host
 from softmetal.api.buffer import MTLBuffer
-from softmetal.api.checked import expand, shuffled
+from softmetal.api.checked import Inherited, also_resident, expand, shuffled
 from softmetal.api.counters import MTLBlitPassDescriptor, MTLComputePassDescriptor
 from softmetal.api.encoder import (
     MTLBlitCommandEncoder,
@@ -37,7 +38,8 @@ from softmetal.api.objects import Descriptor, Labelled, anything, flag, number, 
 from softmetal.api.pipeline import MTLComputePipelineState
 from softmetal.api.residency import MTLResidencySet
 from softmetal.api.structs import integer
-from softmetal.types import Command, Completion, Execute, Signal, Wait
+from softmetal.lifetime import AtDeallocation
+from softmetal.types import Command, Completion, Execute, Resources, Signal, Wait
 from softmetal.validation import (
     Binding,
     check_alive,
@@ -56,7 +58,12 @@ log = logging.getLogger("softmetal")
 
 CommandBufferHandler = Callable[["MTLCommandBuffer"], object]
 IndirectExecution = tuple[
-    MTLIndirectCommandBuffer, int, int, MTLComputePipelineState | None, list[Binding]
+    MTLIndirectCommandBuffer,
+    int,  # the first command
+    int,  # and their number
+    MTLComputePipelineState | None,
+    list[Binding],
+    Inherited | None,  # for the checking modes
 ]
 E = TypeVar("E", bound=MTLCommandEncoder)
 Release = tuple[str, float]  # a buffer's name and when the program dropped its last reference
@@ -82,9 +89,11 @@ class MTLCommandQueue(Labelled):
     __slots__ = (
         "__weakref__",
         "_device",
+        "_end",
         "_executor",
         "_finishing",
         "_handle",
+        "_ignored",
         "_in_flight",
         "_limit",
         "_log_state",
@@ -93,6 +102,7 @@ class MTLCommandQueue(Labelled):
         "_submitting",
         "_unfinished",
         "_watched",
+        "_watching",
     )
 
     def __init__(self, device: MTLDevice, descriptor: MTLCommandQueueDescriptor) -> None:
@@ -100,6 +110,7 @@ class MTLCommandQueue(Labelled):
         self._device = device
         self._executor = device._executor
         self._handle = self._executor.new_queue()
+        self._end = AtDeallocation(self._executor.free_queue, self._handle)
         self._limit = max(1, descriptor.maxCommandBufferCount())
         self._log_state: MTLLogState | None = descriptor.logState()
         self._order: deque[MTLCommandBuffer] = deque()  # enqueued, not yet submitted
@@ -108,15 +119,9 @@ class MTLCommandQueue(Labelled):
         self._finishing = threading.RLock()  # a handler may wait for another command buffer
         self._watched: SimpleQueue[MTLCommandBuffer | None] | None = None
         self._residency: list[MTLResidencySet] = []
+        self._ignored = False  # by macOS, which has ended one of its command buffers
         # Command buffers that count for the limit, where macOS is played.
         self._unfinished: weakref.WeakSet[MTLCommandBuffer] = weakref.WeakSet()
-
-    def __del__(self) -> None:
-        if sys.is_finalizing():
-            return
-        if self._watched is not None:
-            self._watched.put(None)
-        self._executor.free_queue(self._handle)
 
     # MTL: -device
     def device(self) -> MTLDevice:
@@ -200,6 +205,7 @@ class MTLCommandQueue(Labelled):
     def _watch(self, buffer: MTLCommandBuffer) -> None:
         if self._watched is None:
             self._watched = SimpleQueue()
+            self._watching = AtDeallocation(self._watched.put, None)
             threading.Thread(target=_finish_watched, args=(self._watched,), daemon=True).start()
         self._watched.put(buffer)
 
@@ -217,6 +223,22 @@ class MTLCommandQueue(Labelled):
                 if outcome is None:
                     return
                 self._finish_head(outcome)
+        finally:
+            self._finishing.release()
+
+    def _end_within(self, seconds: float) -> bool:
+        """Finish what ends within this time; returns whether that is all."""
+        deadline = time.monotonic() + seconds
+        if not self._finishing.acquire(timeout=seconds):
+            return False
+        try:
+            while self._in_flight:
+                ticket, left = self._in_flight[0]._ticket, max(deadline - time.monotonic(), 0)
+                outcome = self._executor.wait(ticket, left) if ticket is not None else None
+                if outcome is None:
+                    return False
+                self._finish_head(outcome)
+            return True
         finally:
             self._finishing.release()
 
@@ -268,7 +290,7 @@ def _track(kept: list[object], released: list[Release], item: object) -> None:
     def gone(_: object) -> None:  # runs at any moment on any thread, so it takes no lock
         released.append((name, time.monotonic()))
 
-    kept += (item._memory, weakref.ref(item, gone))
+    kept += (item._memory, weakref.ref(item._presence(), gone))
 
 
 class MTLCommandBuffer(Labelled):
@@ -283,6 +305,8 @@ class MTLCommandBuffer(Labelled):
         "_committed",
         "_completed_handlers",
         "_encoder",
+        "_end",
+        "_ended_by_host",
         "_enqueued",
         "_error_read",
         "_indirect",
@@ -313,6 +337,7 @@ class MTLCommandBuffer(Labelled):
     ) -> None:
         super().__init__()
         self._queue = queue
+        self._ended_by_host: str | None = None  # the error of a command buffer that did not run
         self._played = played  # whether the rules of `host` hold
         self._retains = retains
         self._log_state = state
@@ -336,7 +361,11 @@ class MTLCommandBuffer(Labelled):
         self._completed_handlers: list[CommandBufferHandler] = []
 
     def __del__(self) -> None:
-        if self._ticket is not None and not sys.is_finalizing():
+        if self._ticket is None or sys.is_finalizing():
+            return
+        if is_finalized(self):
+            self._end = AtDeallocation(self._queue._executor.forget, self._ticket)
+        else:
             self._queue._executor.forget(self._ticket)
 
     # MTL: -device
@@ -465,6 +494,9 @@ class MTLCommandBuffer(Labelled):
             self._check_indirect()
         if self._played:
             host.check_working_set(self._retained, self.device().recommendedMaxWorkingSetSize())
+            self._ended_by_host = host.watchdog.verdict(self._queue)
+            if self._ended_by_host is not None:
+                self._commands = [c for c in self._commands if isinstance(c, Signal)]
         if (current := checks.current()) is not None:
             self._commands = shuffled(self._expanded(), current.seed)
         queue = self._queue
@@ -484,7 +516,7 @@ class MTLCommandBuffer(Labelled):
         queue._submit_ready()
 
     def _check_indirect(self) -> None:
-        for commands, start, count, pipeline, bound in self._indirect:
+        for commands, start, count, pipeline, bound, _ in self._indirect:
             commands._flush(range(start, start + count))
             if commands._inherits_buffers or commands._inherits_pipeline:
                 commands._check_inherited(start, count, pipeline, bound)
@@ -493,8 +525,11 @@ class MTLCommandBuffer(Labelled):
 
     def _resident(self) -> list[object]:
         """What encoders have announced, and what residency sets hold."""
+        return [*self._announced, *self._in_sets()]
+
+    def _in_sets(self) -> list[object]:
         committed = (s._committed.values() for s in (*self._queue._residency, *self._sets))
-        return [*self._announced, *(item for each in committed for item in each)]
+        return [item for each in committed for item in each]
 
     def _resident_memory(self) -> list[Command]:
         """For a device with its own memory: what residency sets make reachable."""
@@ -505,15 +540,19 @@ class MTLCommandBuffer(Labelled):
         ]
 
     def _expanded(self) -> list[Command]:
-        """The commands with indirect command buffers expanded, for the checking modes."""
-        buffers = iter(self._indirect)
+        """The commands for the checking modes: indirect command buffers are expanded, and kernels
+        may access what residency sets hold."""
+        buffers, in_sets = iter(self._indirect), self._in_sets()
         commands: list[Command] = []
         for command in self._commands:
             if isinstance(command, Execute):
-                commands += expand(command, next(buffers)[0])
+                indirect, *_, inherited = next(buffers)
+                commands += expand(command, indirect, inherited)
             else:
                 commands.append(command)
-        return commands
+        if not in_sets:
+            return commands
+        return [also_resident(c, in_sets) if isinstance(c, Resources) else c for c in commands]
 
     def _known_ticket(self) -> int:
         """The ticket; waits while an earlier command buffer of the queue is not committed yet."""
@@ -533,6 +572,8 @@ class MTLCommandBuffer(Labelled):
             log.exception("a handler of a command buffer failed")
 
     def _finish(self, outcome: Completion) -> None:
+        if self._ended_by_host is not None:
+            outcome = outcome._replace(error=self._ended_by_host)
         self._outcome = self._with_releases(outcome) if self._released else outcome
         if self._played:
             self._queue._unfinished.discard(self)

@@ -95,6 +95,13 @@ SINCE: dict[str, dict[str, int]] = {
         **dict.fromkeys(("reflection", *_REQUIRED), 26),
         **dict.fromkeys(("shaderValidation", "allocatedSize"), 15),
     },
+    "MTLIndirectCommandBufferDescriptor": dict.fromkeys(
+        (
+            "maxKernelThreadgroupMemoryBindCount",
+            "setMaxKernelThreadgroupMemoryBindCount:",
+        ),
+        14,
+    ),
     "MTLDevice": {
         "architecture": 14,
         "newLogStateWithDescriptor:error:": 15,

@@ -60,7 +60,8 @@ class Executor(Protocol):
         """Free an allocation and its host's side. No command list may still use it."""
 
     def submit(self, queue: int, commands: Sequence[Command]) -> int:
-        """Append a command list to a queue without waiting, and return a ticket for it."""
+        """Append a command list to a queue without waiting, and return a ticket for it. After an
+        error in a list only its signals still execute."""
 
     def wait(self, ticket: int, timeout: float | None) -> Completion | None:
         """Wait for a ticket, at most `timeout` seconds (None: no limit).

@@ -49,18 +49,22 @@ class Findings:
     def __init__(self) -> None:
         self.artifacts: dict[int, Artifact] = {}  # of kernels compiled for checking
         self._labels: dict[int, dict[tuple[int, int], str]] = {}  # of buffers, by ticket
+        self._checks: dict[int, checks.Checks | None] = {}  # active at submission, by ticket
         self._reported: set[int] = set()  # tickets whose findings are already listed
 
     def submitted(self, ticket: int, commands: Sequence[Command]) -> None:
         self._labels[ticket] = _labels(commands)
+        self._checks[ticket] = checks.current()
 
     def forget(self, ticket: int) -> None:
         self._labels.pop(ticket, None)
+        self._checks.pop(ticket, None)
         self._reported.discard(ticket)
 
     def lines(self, ticket: int, data: bytes) -> list[str]:
-        """One line for each of the records of a list; they are added to the active checks once."""
-        current = checks.current()
+        """One line for each of the records of a list; they are added once to the checks that were
+        active when the list was submitted, else to those that are now."""
+        current = self._checks.get(ticket) or checks.current()
         seed = current.seed if current is not None else 0
         describer = Describer(self.artifacts, self._labels.get(ticket, {}), seed)
         records = (Finding * (len(data) // ctypes.sizeof(Finding))).from_buffer_copy(data)

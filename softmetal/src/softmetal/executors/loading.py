@@ -2,14 +2,39 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from threading import Lock
 
+from softmetal.errors import ToolchainError
 from softmetal.types import Artifact
 
 _Key = tuple[Path, frozenset[str]]  # a kernel's file and its checks
+
+
+def open_library(path: Path, mode: int = ctypes.DEFAULT_MODE) -> ctypes.CDLL:
+    """Load native code from the cache; raises ToolchainError."""
+    try:
+        return ctypes.CDLL(str(path), mode=mode)
+    except OSError as problem:
+        raise ToolchainError(not_loadable(path, str(problem))) from None
+
+
+def not_loadable(path: Path, said: str) -> str:
+    """Why a file of the cache cannot be loaded, from what the dynamic linker said."""
+    try:
+        forbidden = os.statvfs(path).f_flag & os.ST_NOEXEC
+    except OSError:
+        forbidden = 0
+    if forbidden:
+        return (
+            f"cannot load {path}: its file system is mounted with noexec: set SOFTMETAL_CACHE to a "
+            "folder on one that allows execution"
+        )
+    return f"cannot load {path}: {said}"
 
 
 class LoadedKernels:

@@ -22,6 +22,7 @@ from softmetal.types import (
     Gemm,
     IndirectCommands,
     Order,
+    Packed,
     Resources,
     Signal,
     Timestamp,
@@ -63,6 +64,10 @@ def _dispatch(command: Dispatch) -> bytes:
     return layout.pack(
         _DISPATCH, layout.size, kernel, *grid, *group, indirect, n, t, *buffers, *threadgroup
     )
+
+
+def _packed(command: Packed) -> bytes:
+    return command.data
 
 
 def _pack_slot(block: Any, index: int, slot: Dispatch | None) -> None:
@@ -123,6 +128,7 @@ def _gemm(g: Gemm) -> bytes:
 
 _PACKERS: dict[type, Callable[[Any], bytes]] = {
     Dispatch: _dispatch,
+    Packed: _packed,
     Use: _use,
     Copy: _copy,
     Fill: _fill,

@@ -21,6 +21,12 @@ class Process:
     forked = False
     exiting = False
 
+    @classmethod
+    def owns_nothing(cls) -> bool:
+        """Whether to give nothing back: a kernel may still use it while the process exits, and in a
+        forked child threads that are gone may hold the locks."""
+        return cls.exiting or cls.forked
+
 
 def _after_fork() -> None:
     Process.forked = True

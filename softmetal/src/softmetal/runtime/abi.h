@@ -9,7 +9,7 @@ extern "C" {
 #endif
 
 /* How the CPU runs a kernel; mirrors softmetal.types.Mode. */
-enum sm_mode { SM_FLAT = 0, SM_GROUPS = 1, SM_FIBERS = 2 };
+enum sm_mode { SM_FLAT, SM_GROUPS, SM_FIBERS, SM_REGIONS, SM_SIMDGROUPS };
 
 /* One dispatch, shared by all of its threads. */
 typedef struct sm_launch {
@@ -20,7 +20,8 @@ typedef struct sm_launch {
   sm_u32 scratch_offset[SM_BUFFERS];   /* of each [[threadgroup(i)]] argument in the scratch */
 } sm_launch;
 
-/* One thread of a SM_FIBERS kernel. */
+/* One thread of a SM_FIBERS kernel. For SM_REGIONS the first of a threadgroup, for SM_SIMDGROUPS of a
+   simdgroup: the entry runs them all. */
 typedef struct sm_thread {
   sm_u32 group_position[3];            /* threadgroup_position_in_grid */
   sm_u32 group_size[3];                /* threads_per_threadgroup: smaller at a ragged edge */
@@ -58,7 +59,7 @@ typedef struct sm_lanes {
   sm_u32 active; /* bit i: lane i takes part */
 } sm_lanes;
 __attribute__((convergent, nomerge)) void softmetal_collective(void (*operate)(const sm_lanes *),
-                                                               void *slot);
+                                                               void *slot, const void *together);
 
 /* The calling thread's thread_index_in_simdgroup; it never changes, so calls may be merged. */
 __attribute__((const)) sm_u32 softmetal_lane(void);

@@ -78,10 +78,18 @@ sm_finding sm_finding_at(sm_check *check, enum finding_type type, const region *
 }
 /* ---- accesses -------------------------------------------------------------------------------- */
 
+static inline bool spans(sm_u64 address, sm_u64 size, sm_u64 start, sm_u64 length) {
+  return address - start <= length && size <= length - (address - start);
+}
+
+static inline bool inside(const region *region, sm_u64 address, sm_u64 size) {
+  return spans(address, size, region->start, region->end - region->start);
+}
+
 static const region *find_region(sm_check *check, sm_u64 address, sm_u64 size, sm_u32 place) {
   for (sm_u32 i = 0; i < check->region_count; i++) {
     const region *region = &check->regions[i];
-    if (address >= region->start && address + size <= region->end) {
+    if (inside(region, address, size)) {
       check->recent[place % RECENT] = (unsigned short)i;
       return region;
     }
@@ -115,11 +123,13 @@ static bool out_of_bounds(sm_check *check, sm_u64 address, sm_u64 size, sm_u32 p
 
 /* Whether the access is allowed. One outside all regions is redirected to the sink. */
 static bool check_access(sm_check *check, sm_u64 address, sm_u64 size, sm_u32 place) {
-  if (address - check->stack < SM_WORKER_STACK) return true;
-  if (check->arena && address - check->arena < ARENA_BYTES) return true;
+  if (spans(address, size, check->stack, SM_WORKER_STACK)) return true;
+  /* Operations of a simdgroup read the header. */
+  sm_u64 header = place & WRITE ? HEADER_BYTES : 0;
+  if (check->arena && spans(address, size, check->arena + header, ARENA_BYTES - header))
+    return true;
   const region *region = &check->regions[check->recent[place % RECENT]];
-  if (!(address >= region->start && address + size <= region->end) &&
-      !(region = find_region(check, address, size, place)))
+  if (!inside(region, address, size) && !(region = find_region(check, address, size, place)))
     return out_of_bounds(check, address, size, place);
   if (check->modes & SM_CHECK_SHADOWED) sm_check_shadow(check, region, address, size, place);
   return true;
@@ -137,7 +147,7 @@ SM_EXPORT sm_u64 softmetal_check_access(sm_u64 address, sm_u64 size, sm_u32 plac
   sm_check *check = self;
   if (SM_UNLIKELY(!check)) return address;
   const region *region = &check->regions[check->recent[place % RECENT]];
-  if (SM_LIKELY(address >= region->start && address + size <= region->end)) { /* as last time */
+  if (SM_LIKELY(inside(region, address, size))) { /* as last time */
     if (!(check->modes & SM_CHECK_SHADOWED) && slot < SLOTS)
       check->slots[slot] = (struct slot){region->start, region->end - size - region->start};
     bool done = !(check->modes & SM_CHECK_SHADOWED) ||

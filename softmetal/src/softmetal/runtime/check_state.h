@@ -16,6 +16,7 @@ enum { PAGE_SHIFT = 12, PAGE = 1 << PAGE_SHIFT, WORD_SHIFT = 2 };
 enum { POISON = 0xff }; /* a NaN in every floating-point type */
 
 #define ARENA_BYTES ((sm_u64)512 << 20)
+#define HEADER_BYTES ((sm_u64)1 << 18) /* of an arena, in the place of one stack */
 
 /* The last write, and two unordered reads. Three arrays rather than one of structs: memory that is
    only read or only written then needs a third of the space. */

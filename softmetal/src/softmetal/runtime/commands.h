@@ -86,6 +86,15 @@ typedef struct sm_command_execute {
   sm_dispatch inherited; /* only its kernel and buffers are used */
 } sm_command_execute;
 
+/* Leaves those of the slots [*start, *start + *count) that the command has: the range is read at
+   execution, and in the checking modes there is a command for each slot. */
+static inline void sm_within(const sm_command_execute *execute, sm_u64 *start, sm_u64 *count) {
+  sm_u64 end = *start + *count, own_end = (sm_u64)execute->start + execute->count;
+  if (*start < execute->start) *start = execute->start;
+  if (end > own_end) end = own_end;
+  *count = end > *start ? end - *start : 0;
+}
+
 /* Memory that the next dispatch may access. */
 typedef struct sm_command_region {
   sm_u64 address, length;

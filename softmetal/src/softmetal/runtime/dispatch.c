@@ -33,6 +33,18 @@ typedef struct dispatch_job {
 
 /* ---- chunks ---------------------------------------------------------------------------------- */
 
+/* A threadgroup of a SM_REGIONS kernel. */
+static void run_loops(sm_worker *worker, const dispatch_job *job, const sm_u32 position[3]) {
+  const sm_launch *launch = &job->launch;
+  sm_thread first = {.scratch = worker->scratch.address};
+  for (int d = 0; d < 3; d++) {
+    sm_u32 rest = launch->grid[d] - position[d] * launch->group[d];
+    first.group_size[d] = rest < launch->group[d] ? rest : launch->group[d];
+    first.group_position[d] = position[d];
+  }
+  job->kernel->entry.fibers(launch, &first);
+}
+
 static void run_row(sm_worker *worker, dispatch_job *job, sm_u32 x0, sm_u32 x1, sm_u32 y,
                     sm_u32 z) {
   const sm_kernel *kernel = job->kernel;
@@ -40,9 +52,11 @@ static void run_row(sm_worker *worker, dispatch_job *job, sm_u32 x0, sm_u32 x1, 
     kernel->entry.flat(&job->launch, x0, x1, y, z);
   } else if (kernel->mode == SM_GROUPS) {
     kernel->entry.groups(&job->launch, worker->scratch.address, x0, x1, y, z);
+  } else if (kernel->mode == SM_REGIONS) {
+    for (sm_u32 x = x0; x < x1; x++) run_loops(worker, job, (const sm_u32[]){x, y, z});
   } else {
     for (sm_u32 x = x0; x < x1; x++)
-      sm_run_threadgroup(worker->arena, kernel->entry.fibers, &job->launch, worker->scratch.address,
+      sm_run_threadgroup(worker->arena, kernel, &job->launch, worker->scratch.address,
                          (const sm_u32[]){x, y, z});
   }
 }
@@ -58,7 +72,9 @@ static const char *prepare(sm_worker *worker, sm_job *base) {
   }
   if (kernel->mode != SM_FLAT) memory = memory && sm_block_reserve(&worker->scratch, job->scratch);
   if (!memory) return "no memory for threadgroup memory";
-  return kernel->mode == SM_FIBERS ? sm_arena_prepare(worker, job->threads) : NULL;
+  if (!sm_has_fibers(kernel)) return NULL;
+  bool each = kernel->mode == SM_FIBERS;
+  return sm_arena_prepare(worker, each ? job->threads : (job->threads + SM_LANES - 1) / SM_LANES);
 }
 
 static void run_rows(sm_worker *worker, sm_job *base, sm_u64 chunk) {

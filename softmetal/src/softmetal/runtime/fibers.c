@@ -42,6 +42,7 @@ struct sm_arena {
   operate_function operate;
 
   sm_fibers_entry entry;
+  sm_u32 step; /* threads that a fiber runs: 1, or a simdgroup's */
   const sm_launch *launch;
   sm_u32 position[3];
   sm_u32 size[3];
@@ -165,7 +166,8 @@ static inline __attribute__((always_inline)) void block(fiber self) {
 
 SM_EXPORT void softmetal_barrier(void) { block(current_fiber()); }
 
-SM_EXPORT void softmetal_collective(operate_function operate, void *slot) {
+SM_EXPORT void softmetal_collective(operate_function operate, void *slot, const void *together) {
+  (void)together;
   fiber self = current_fiber();
   sm_arena *arena = self.arena;
   const void *site = __builtin_return_address(0);
@@ -276,30 +278,34 @@ static void fill_threads(sm_arena *arena) {
   for (sm_u32 z = 0; z < size[2]; z++)
     for (sm_u32 y = 0; y < size[1]; y++)
       for (sm_u32 x = 0; x < size[0]; x++, index++)
-        arena->threads[index] = (sm_thread){
-            .group_size = {size[0], size[1], size[2]},
-            .position = {x, y, z},
-            .index = index,
-            .scratch = arena->scratch,
-        };
+        if (index % arena->step == 0)
+          arena->threads[index / arena->step] = (sm_thread){
+              .group_size = {size[0], size[1], size[2]},
+              .position = {x, y, z},
+              .index = index,
+              .scratch = arena->scratch,
+          };
 }
 
-void sm_run_threadgroup(sm_arena *arena, sm_fibers_entry entry, const sm_launch *launch,
+/* A fiber for each simdgroup: these are the lanes of the arena's only one. */
+void sm_run_threadgroup(sm_arena *arena, const sm_kernel *kernel, const sm_launch *launch,
                         char *scratch, const sm_u32 position[3]) {
   sm_u32 size[3];
   for (int d = 0; d < 3; d++) {
     sm_u32 rest = launch->grid[d] - position[d] * launch->group[d];
     size[d] = rest < launch->group[d] ? rest : launch->group[d];
   }
-  if (memcmp(size, arena->size, sizeof size) || scratch != arena->scratch) {
+  sm_u32 step = kernel->mode == SM_SIMDGROUPS ? SM_LANES : 1;
+  if (memcmp(size, arena->size, sizeof size) || scratch != arena->scratch || step != arena->step) {
+    arena->step = step;
     memcpy(arena->size, size, sizeof size);
     arena->scratch = scratch;
     fill_threads(arena);
   }
-  arena->entry = entry;
+  arena->entry = kernel->entry.fibers;
   arena->launch = launch;
   memcpy(arena->position, position, sizeof arena->position);
-  sm_u32 threads = size[0] * size[1] * size[2];
+  sm_u32 threads = (size[0] * size[1] * size[2] + step - 1) / step;
   arena->groups = (threads + SM_LANES - 1) / SM_LANES;
   for (sm_u32 i = 0; i < arena->groups; i++)
     arena->simd[i] = (simdgroup){.ready = ~0u, .alive = ~0u};

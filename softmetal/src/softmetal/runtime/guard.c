@@ -80,7 +80,7 @@ void sm_report_fault(sm_submission *submission, const sm_kernel *kernel, sm_faul
       break;
     case SM_OVERFLOW:
       sm_fail(submission, "%s overflowed its stack of %d KiB per thread", subject,
-              (kernel->mode == SM_FIBERS ? SM_FIBER_STACK : SM_WORKER_STACK) >> 10);
+              (sm_has_fibers(kernel) ? SM_FIBER_STACK : SM_WORKER_STACK) >> 10);
       break;
     default:
       sm_fail(submission, "%s executed an illegal instruction or a trap", subject);
@@ -228,7 +228,7 @@ static void left_kernel(sm_worker *worker, sm_job *job) {
   sigemptyset(&interrupt);
   sigaddset(&interrupt, SM_INTERRUPT);
   pthread_sigmask(SIG_UNBLOCK, &interrupt, NULL); /* blocked since its handler began */
-  if (kernel->mode == SM_FIBERS && worker->arena) { /* its fibers are in unknown states */
+  if (sm_has_fibers(kernel) && worker->arena) { /* its fibers are in unknown states */
     sm_arena_free(worker->arena);
     worker->arena = NULL;
   }

@@ -36,6 +36,7 @@ static void run_execute(sm_worker *worker, sm_submission *submission,
             (unsigned long long)start, (unsigned long long)(start + count), execute->slot_count);
     return;
   }
+  sm_within(execute, &start, &count);
   for (sm_u64 i = start; i < start + count && !submission->error; i++) {
     const char *slot = (const char *)execute->slots + i * SM_SLOT_BYTES;
     sm_run_dispatch(worker, submission, (const sm_dispatch *)slot, &execute->inherited);

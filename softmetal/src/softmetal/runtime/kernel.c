@@ -106,9 +106,9 @@ static sm_kernel *kernel_from(void *library, const char *name, char *error, size
     snprintf(error, capacity, "softmetal_entry or softmetal_info is missing");
     return NULL;
   }
-  if (info->abi != SM_ABI || info->mode > SM_FIBERS) {
+  if (info->abi != SM_ABI || info->mode > SM_SIMDGROUPS) {
     snprintf(error, capacity, "kernel ABI %u, mode %u: expected ABI %d, mode 0 to %d", info->abi,
-             info->mode, SM_ABI, SM_FIBERS);
+             info->mode, SM_ABI, SM_SIMDGROUPS);
     return NULL;
   }
   sm_kernel *kernel = aligned_alloc(_Alignof(sm_kernel), sizeof *kernel);

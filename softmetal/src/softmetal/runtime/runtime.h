@@ -41,6 +41,10 @@ typedef struct sm_kernel {
   _Alignas(64) _Atomic float cost; /* nanoseconds per thread, measured; 0 before the first run */
 } sm_kernel;
 
+static inline bool sm_has_fibers(const sm_kernel *kernel) {
+  return kernel->mode == SM_FIBERS || kernel->mode == SM_SIMDGROUPS;
+}
+
 /* Where this thread's copy of the threadgroup variables of its kernel is. Kernels declare them as
    thread-local; kernel.c makes them look here. */
 extern _Thread_local char *sm_statics;
@@ -209,8 +213,8 @@ sm_u64 sm_interrupt_overdue(sm_u64 now, sm_u64 retry, sm_u64 latest);
 const char *sm_arena_prepare(sm_worker *, unsigned fibers);
 void sm_arena_free(sm_arena *);
 
-/* Runs one threadgroup to its end. */
-void sm_run_threadgroup(sm_arena *, sm_fibers_entry, const sm_launch *, char *scratch,
+/* Runs one threadgroup to its end, on a fiber for each thread or each simdgroup. */
+void sm_run_threadgroup(sm_arena *, const sm_kernel *, const sm_launch *, char *scratch,
                         const sm_u32 position[3]);
 
 /* ---- guard.c --------------------------------------------------------------------------------- */

@@ -1,9 +1,10 @@
 """A content-addressed cache on disk, shared by processes.
 
 An entry is a folder named by its key, with a manifest of the lengths and hashes of its files. It is
-filled under a temporary name, synced, and renamed when it is complete: a reader sees all of it or
-nothing, also when another process writes the same entry or is killed. An entry that does not match
-its manifest, or that another user could have written, counts as missing and is built again.
+filled under a temporary name and renamed when it is complete: a reader sees all of it or nothing,
+also when another process writes the same entry or is killed. An entry that does not match its
+manifest, as after a power failure, or that another user could have written, counts as missing and
+is built again: nothing has to be synced to the disk.
 Used entries are touched; above the size limit the least recently used are removed.
 """
 
@@ -199,27 +200,16 @@ class DiskCache:
 
 
 def _seal(folder: Path, key: str) -> None:
-    """Write the manifest of a filled folder, and sync all of it to the disk."""
+    """Write the manifest of a filled folder."""
     sums = {}
     for file in sorted(folder.iterdir()):
         file.chmod(file.stat().st_mode & ~(stat.S_IWGRP | stat.S_IWOTH))
         data = file.read_bytes()
         sums[file.name] = [len(data), hashlib.sha256(data).hexdigest()]
-        _sync(file)
     text = json.dumps(sums).encode()
     manifest = folder / _MANIFEST
     manifest.write_bytes(key_of(key, text).encode() + b"\n" + text)
     manifest.chmod(0o644)
-    _sync(manifest)
-    _sync(folder)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _is_intact(folder: Path) -> bool:

@@ -10,13 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from softmetal.compiler import instrument, integers, stages
+from softmetal.compiler import builtins, host_access, instrument, integers, stages
 from softmetal.compiler.identity import INCLUDE as NEUTRAL
 from softmetal.compiler.identity import fingerprint
+from softmetal.compiler.ir import Function, Instruction, Module
 from softmetal.compiler.target import KernelSource
 from softmetal.errors import CompileError
 from softmetal.executors.cuda import alignment, stopping
-from softmetal.executors.cuda.instrumentation import SANITIZER, Checked, instrumented
+from softmetal.executors.cuda.instrumentation import CHECKS, SANITIZER, Checked, add_checks
 from softmetal.executors.cuda.target import INCLUDE, entry_name
 from softmetal.toolchain import clang, disk_cache
 from softmetal.types import CompileOptions
@@ -27,25 +28,27 @@ _PTX_VERSION = {"sm_100": "+ptx86"}
 _OLDEST_PTX = "+ptx78"
 # A program that can see which elements of a matrix a lane holds gets Apple's order.
 _SEES_LAYOUT = re.compile(r"\bthread_elements\b|__metal_simdgroup_matrix|\bstorage_type\b")
-# fdiv and sqrt of fast maths would be estimates that are wrong for large and for denormal numbers.
-_ESTIMATED = re.compile(
-    r"(= (?:fdiv|(?:tail )?call) (?:[a-z]+ )*?)afn "
-    r"(?=(?:[a-z]+ )*(?:float|<\d+ x float>) (?:%|@llvm\.sqrt|[0-9-]))"
-)
 # Of a float's bits ptxas 13.0 stores not the low byte, but the number as a byte; a 16-bit register
 # in between prevents it.
 _BYTE_STORE = re.compile(r"\tst\.([\w.]+)\.b8 \t(\[[^\]]*\]), (%r\d+);\n")
 _HALVED_STORE = r"\t{ .reg .b16 %low; cvt.u16.u32 %low, \3; st.\1.b8 \2, %low; }\n"
-# A kernel that waits where it says so does not wait at its entry (target/prefetch.h).
-_ENTRY_WAIT = re.compile(
-    r'^ *(?:tail )?call void asm sideeffect "griddepcontrol\.wait;",.*\n', re.M
+# The result of these ptxas 13.0 compares as 32 bits: 32768 for the smallest short.
+_NARROW_SIGN = re.compile(r"\t(abs|neg)\.s16 \t(%rs\d+), (%rs\d+);\n")
+_WIDE_SIGN = (
+    r"\t{ .reg .b32 %wide; cvt.s32.s16 %wide, \3; \1.s32 %wide, %wide; cvt.u16.u32 \2, %wide; }\n"
 )
+_ENTRY_WAIT = 'asm sideeffect "griddepcontrol.wait;"'
 _OWN_WAIT = '"griddepcontrol.wait; // here"'
 # One that also reads memory before it waits is marked: the driver looks for the name.
 _READS_EARLY = "// reads early"
 _EARLY_MARK = ".visible .const .align 4 .u32 softmetal_reads_early = 1;\n"
 _BEGIN = "#pragma clang force_cuda_host_device begin\n"
 _END = "#pragma clang force_cuda_host_device end\n"
+_INTRINSICS = (
+    r"nvvm\.(read\.ptx\.sreg\.((cta|t)id\.[xyz]|laneid)|activemask|vote\.ballot\.sync|membar\.gl"
+    r"|barrier\.cta\.sync\.aligned\.all|bar\.warp\.sync|shfl\.sync\.(idx|bfly)|redux\.sync\.\w+"
+    r"|ex2\.approx\.ftz|isspacep\.local)"
+)
 _ASSEMBLY = re.compile(r'__asm__(?: volatile)?\(((?:\s*"[^"]*")+)')
 
 
@@ -60,19 +63,27 @@ class Generated:
 
 def generate(source: KernelSource, architecture: str, stoppable: bool) -> Generated:
     """Compile a kernel; its loops can be ended if it is `stoppable`."""
-    ir = _bounded(_optimised(source, architecture), source)
-    stages.refuse(ir, _own_assembly())
-    ir = _ENTRY_WAIT.sub("", ir) if _OWN_WAIT in ir else ir
-    ir = alignment.with_misaligned_vectors(ir, entry_name(source.function.name), _alignments(ir))
-    checked = instrumented(ir) if source.checked else None
-    ir = checked.ir if checked else ir
-    ir = stopping.with_soft_traps(ir, entry_name(source.function.name))
+    module = stages.accepted(_optimised(source, architecture), _allowed())
+    entry = entry_name(source.function.name)
+    _bound(module.functions[entry], source.function.max_total_threads)
+    _wait_once(module.functions[entry])
+    if source.checked:
+        instrument.require_checks(module, CHECKS)
+    alignment.allow_misaligned_vectors(module, entry, _alignments(module))
+    checked = add_checks(module, entry) if source.checked else None
+    stopping.soften_traps(module, entry)
     if stoppable:
-        ir = stopping.with_ends_of_loops(ir, entry_name(source.function.name))
+        stopping.end_loops(module, entry)
+    _be_exact(module)
     flags = ["-O3", "-w", "--target=nvptx64-nvidia-cuda", *_machine(architecture, "-march=")]
-    ptx, _ = clang.run("clang", [*flags, "-x", "ir", "-S", "-", "-o", "-"], _exact(ir))
-    ptx = _marked(_hopper(_BYTE_STORE.sub(_HALVED_STORE, ptx)))
+    ptx, _ = clang.run("clang", [*flags, "-x", "ir", "-S", "-", "-o", "-"], str(module))
+    ptx = _marked(_hopper(_assembled_rightly(ptx)))
     return Generated(ptx, _words(ptx), checked)
+
+
+def _assembled_rightly(ptx: str) -> str:
+    """The same code without what ptxas assembles wrongly."""
+    return _NARROW_SIGN.sub(_WIDE_SIGN, _BYTE_STORE.sub(_HALVED_STORE, ptx))
 
 
 def _marked(ptx: str) -> str:
@@ -140,7 +151,12 @@ def _frontend(flags: tuple[str, ...], action: str, checked: bool) -> tuple[str, 
 
 def _flags(options: CompileOptions, architecture: str) -> list[str]:
     return [
-        *(*stages.LANGUAGE, *stages.arithmetic_flags(options), *stages.QUIET),
+        *(
+            stages.NEWEST_STANDARD,
+            *stages.LANGUAGE,
+            *stages.arithmetic_flags(options),
+            *stages.QUIET,
+        ),
         *("-Xclang", "-fbfloat16-excess-precision=none"),
         # Else clang ignores `float_control(precise)` for targets without strict arithmetic.
         *("-Xclang", "-fexperimental-strict-floating-point"),
@@ -164,29 +180,49 @@ def _unit(source: KernelSource) -> str:
     return _BEGIN + stages.unit(source.program, function, source.constants, entry)
 
 
-def _bounded(ir: str, source: KernelSource) -> str:
+def _bound(kernel: Function, most: int) -> None:
     """The largest threadgroup that a kernel declares, with which one has to fit a multiprocessor:
     without it ptxas saves registers, and few loads are in flight."""
-    if not (most := source.function.max_total_threads):
-        return ir
-    bounds = f'"nvvm.maxntid"="{most},1,1" "nvvm.minctasm"="1"'
-    entry = entry_name(source.function.name)
-    return re.sub(
-        rf"^(define [^\n]*ptx_kernel [^\n]*@{entry}\([^\n]*?\)[^\n]*?) (#\d+)",
-        rf"\1 {bounds} \2",
-        ir,
-        flags=re.M,
-    )
+    if most:
+        kernel.add_attributes(f'"nvvm.maxntid"="{most},1,1" "nvvm.minctasm"="1"')
 
 
-def _exact(ir: str) -> str:
-    return _ESTIMATED.sub(r"\1", ir)
+def _wait_once(kernel: Function) -> None:
+    """A kernel that waits where it says so does not wait at its entry (target/prefetch.h)."""
+    if _OWN_WAIT in kernel.body:
+        kernel.rewrite(lambda call: [] if call.callee.startswith(_ENTRY_WAIT) else None, "call")
 
 
-def _alignments(ir: str) -> dict[int, int]:
+def _be_exact(module: Module) -> None:
+    """fdiv and sqrt of fast maths would be estimates that are wrong for large and for denormal
+    numbers."""
+
+    def exact(made: Instruction) -> list[str] | None:
+        if " afn " not in made.text or made.type.strip("<>0123456789 x") != "float":
+            return None
+        is_root = made.callee.startswith("@llvm.sqrt.")
+        text = made.text.strip().replace("afn ", "", 1)
+        return [text] if is_root or made.opcode == "fdiv" else None
+
+    for function in module.functions.values():
+        if " afn " in function.body:
+            function.rewrite(exact, "fdiv", "call")
+
+
+def _alignments(module: Module) -> dict[int, int]:
     """Of the types that buffers are declared with, by index: from the kernel's description."""
-    words = re.findall(r'argument_info" { i32 0, i32 (\d+), i32 \d+, i32 (\d+), ', ir)
-    return {int(index): int(bytes_) for index, bytes_ in words}
+    info = module.variable("softmetal_info")
+    numbers = list(map(int, re.findall(r"\bi32 (-?\d+)", info.value))) if info else []
+    # A head of four words, then six for each argument: kind, index, size, alignment ...
+    arguments = (numbers[at : at + 4] for at in range(4, len(numbers), 6))
+    return {index: alignment for kind, index, _, alignment in arguments if kind == 0}
+
+
+@functools.cache
+def _allowed() -> host_access.Allowed:
+    """What the target's headers contain."""
+    functions = re.compile(r"softmetal_(scratch|variable_(count|start|size|is_constant))")
+    return host_access.Allowed(functions, builtins.intrinsics(_INTRINSICS), _own_assembly(), True)
 
 
 def _own_assembly() -> frozenset[str]:

@@ -25,6 +25,6 @@ def build() -> Path:
     )
 
     def fill(folder: Path) -> None:
-        runtime_build.build_library(units, (), folder / "driver.so")
+        runtime_build.build_library([units], (), folder / "driver.so")
 
     return disk_cache.default().get("cuda", key, fill) / "driver.so"

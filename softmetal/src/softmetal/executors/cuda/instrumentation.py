@@ -3,11 +3,11 @@ functions that are made here."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from softmetal.compiler import instrument
 from softmetal.compiler.identity import PACKAGE
+from softmetal.compiler.ir import Module, Variable
 from softmetal.compiler.native import local_name
 
 # Clang's driver does not pass a sanitizer on to PTX, its compiler does.
@@ -16,62 +16,52 @@ SANITIZER = (
     *("-fsanitize-recover=kernel-address", "-mllvm", "-asan-constructor-kind=none"),
 )
 _THREADGROUP, _CONSTANT = 3, 4  # address spaces of LLVM
-_VARIABLE = re.compile(
-    r"^@(\"[^\"\n]+\"|[\w.$-]+) = internal [^\n]*?addrspace\((\d)\) (?:global|constant) (.+)$", re.M
-)
 _OURS = ("softmetal_", "_ZN9softmetal", "_ZL9softmetal")
-_DEBUG = re.compile(r"(?:,)? !dbg !\d+|^!llvm\.dbg\.cu = .*$", re.M)
-_DECLARED = re.compile(r"^declare [^\n]*@softmetal_variable_\w+\([^\n]*$", re.M)
+CHECKS = r"softmetal_check_\w+|_Z+N9softmetal\w+"  # they are compiled with the kernel
+_DECLARED = "softmetal_variable_"  # what is made here
 
 
 @dataclass(frozen=True)
 class Checked:
-    """The IR of a kernel with its checks, and what findings refer to by number."""
+    """What the findings of a kernel refer to by number."""
 
-    ir: str
     sites: list[instrument.Site]
     threadgroup: list[str]
     constants: list[str]
 
 
-def instrumented(ir: str) -> Checked:
-    """Let every access of the user's source be checked."""
-    text, sites = instrument.instrument(ir, (PACKAGE, "softmetal_entry"), declarations="\n")
-    text = _DEBUG.sub("", text)
-    found = [
-        (name, int(space), _type_of(rest))
-        for name, space, rest in _VARIABLE.findall(text)
-        if not name.strip('"').startswith(_OURS)
-    ]
-    shared = [v for v in found if v[1] == _THREADGROUP]
-    constants = [v for v in found if v[1] == _CONSTANT]
-    variables = [*shared, *constants]
-    text = _DECLARED.sub("", text) + _functions(variables, len(shared))
-    names = [local_name(name.strip('"')) for name, _, _ in variables]
-    return Checked(text, sites, names[: len(shared)], names[len(shared) :])
+def add_checks(module: Module, entry: str) -> Checked:
+    """Let every access of the user's source be checked; `entry` is the kernel's function."""
+    sites = instrument.instrument(module, (PACKAGE, "softmetal_entry"), entry, "", CHECKS)
+    module.strip_places()
+    shared, constants = (_variables(module, space) for space in (_THREADGROUP, _CONSTANT))
+    for name, declaration in module.declarations.items():
+        if name.startswith(_DECLARED):
+            declaration.text = None
+    module.append(_functions([*shared, *constants], len(shared)))
+    return Checked(
+        sites, *([local_name(variable.name) for variable in each] for each in (shared, constants))
+    )
 
 
-def _type_of(rest: str) -> str:
-    """The type at the start of what follows `global`; it ends outside brackets."""
-    depth = 0
-    for index, character in enumerate(rest):
-        depth += (character in "[{<(") - (character in "]})>")
-        if depth == 0 and character in " ,":
-            return rest[:index]
-    return rest
+def _variables(module: Module, space: int) -> list[Variable]:
+    """The program's variables in an address space."""
+    found = module.variables("internal", f"addrspace({space})")
+    return [each for each in found if not each.name.startswith(_OURS)]
 
 
-def _functions(variables: list[tuple[str, int, str]], shared: int) -> str:
+def _functions(variables: list[Variable], shared: int) -> str:
+    spaces = [_THREADGROUP] * shared + [_CONSTANT] * (len(variables) - shared)
     starts = [
-        f"ptrtoint (ptr addrspacecast (ptr addrspace({space}) @{name} to ptr) to i64)"
-        for name, space, _ in variables
+        f'ptrtoint (ptr addrspacecast (ptr addrspace({space}) @"{each.name}" to ptr) to i64)'
+        for each, space in zip(variables, spaces, strict=True)
     ]
     sizes = [
-        f"ptrtoint (ptr getelementptr ({kind}, ptr null, i64 1) to i64)" for _, _, kind in variables
+        f"ptrtoint (ptr getelementptr ({each.type}, ptr null, i64 1) to i64)" for each in variables
     ]
     constant = [str(int(index >= shared)) for index in range(len(variables))]
     return (
-        f"\ndefine i32 @softmetal_variable_count() {{\n  ret i32 {len(variables)}\n}}\n"
+        f"define i32 @softmetal_variable_count() {{\n  ret i32 {len(variables)}\n}}\n"
         + _chosen("start", "i64", starts)
         + _chosen("size", "i64", sizes)
         + _chosen("is_constant", "i1", constant).replace("define i1", "define zeroext i1")

@@ -10,28 +10,19 @@ by itself soon enough and does not look, if loops inside it take a constant numb
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+
+from softmetal.compiler.ir import Block, Instruction, Module
 
 # Offsets in sm_launch and sm_control of launch.h.
 _CONTROL, _KERNEL, _LIST = 0, 8, 16
 _STOP, _CURRENT, _ENDED = 0, 8, 16
 _LISTS, _SHIFT, _STOPPED, _TRAPPED = 256, 56, 1, 2
 
-_TRAP = re.compile(
-    r"^ *(?:tail )?call void @llvm\.(?:ubsantrap\(i8 \d+\)|(?:debug)?trap\(\)).*$", re.M
-)
-_LABEL = re.compile(r'^("[^"\n]+"|[\w.$-]+):', re.M)
-_TARGET = re.compile(r'label %("[^"\n]+"|[\w.$-]+)')
-_DEFINED = re.compile(r'^  (%"[^"\n]+"|%[\w.$-]+) = ', re.M)
-_PHI = re.compile(r"^  (%[\w.$-]+) = phi .*?(\[ .*)$", re.M)
-_PHI_LINE = re.compile(r"^  %.+ = phi .*$", re.M)
-_STEP = re.compile(
-    r"^  (%[\w.$-]+) = (add|sub|lshr|shl) (?:[a-z]+ )*i\d+ (%[\w.$-]+), (%[\w.$-]+|-?[1-9]\d*)",
-    re.M,
-)
-_EXIT = re.compile(r"^  br i1 (%[\w.$-]+), label", re.M)
+_TRAPS = ("@llvm.trap", "@llvm.debugtrap", "@llvm.ubsantrap")
+_STEPS = ("add", "sub", "lshr", "shl")
 _NUMBER = re.compile(r"-?\d+")
 _MOST_ITERATIONS = 1 << 16  # of loops with a constant number of them in a loop that does not look
 # Iterations between two reads of the clock: in a loop without others inside, and in one with them.
@@ -43,47 +34,43 @@ _CLOCK = f'call i32 asm sideeffect "mov.u32 $0, %clock_hi;", "=r"() {_PRIVATE}'
 _RARELY = '!prof !{!"branch_weights", i32 1, i32 4096}'
 
 
-def with_soft_traps(ir: str, entry: str) -> str:
+def soften_traps(module: Module, entry: str) -> None:
     """Traps as an error of their command buffer."""
-    if not _TRAP.search(ir):
-        return ir
     leave = _leave(entry, _TRAPPED)
-    return _TRAP.sub(lambda _: leave, ir)
+    for function in module.functions.values():
+        if any(f"{name}(" in function.body for name in _TRAPS):
+            function.rewrite(lambda call: [leave] if call.callee in _TRAPS else None, "call")
 
 
-def with_ends_of_loops(ir: str, entry: str) -> str:
+def end_loops(module: Module, entry: str) -> None:
     """Loops that may not end look whether they have to."""
-    found = re.search(
-        rf"^define [^\n]*ptx_kernel [^\n]*@{entry}\([^\n]*\{{\n(.*?)^\}}", ir, re.M | re.S
-    )
-    if found is None:
-        return ir
-    body = Body(found[1])
+    function = module.functions.get(entry)
+    if function is None:
+        return
+    body = Body(function.blocks)
     headers = [header for header in body.loops if not body.ends_soon(header)]
-    if not headers:
-        return ir
-    text = _with_looks(body, headers)
-    return ir[: found.start(1)] + text + ir[found.end(1) :] + _look(entry)
+    if headers:
+        function.blocks = _with_looks(body, headers)
+        module.append(_look(entry))
 
 
-@dataclass(frozen=True)
 class Body:
-    """The basic blocks of a function, as text; the first one is called ''."""
+    """The basic blocks of a function by name, and its loops."""
 
-    text: str
+    def __init__(self, blocks: list[Block]) -> None:
+        self.blocks = {block.name: block for block in blocks}
+        self.successors = {block.name: block.successors for block in blocks}
+        self._defined_in: dict[str, dict[str, Instruction]] = {}
 
-    @cached_property
-    def blocks(self) -> dict[str, str]:
-        labels = list(_LABEL.finditer(self.text))
-        starts = [(m[1], m.end()) for m in labels]
-        ends = [m.start() for m in labels] + [len(self.text)]
-        first = {"": self.text[: ends[0]]} if not labels or labels[0].start() else {}
-        named = {name: self.text[a:b] for (name, a), b in zip(starts, ends[1:], strict=True)}
-        return first | named
-
-    @cached_property
-    def successors(self) -> dict[str, list[str]]:
-        return {name: _TARGET.findall(block) for name, block in self.blocks.items()}
+    def defined(self, names: Iterable[str]) -> dict[str, Instruction]:
+        """The instructions of some blocks that have a result, by its name."""
+        found: dict[str, Instruction] = {}
+        for name in names:
+            if name not in self._defined_in:
+                instructions = self.blocks[name].instructions
+                self._defined_in[name] = {each.result: each for each in instructions if each.result}
+            found |= self._defined_in[name]
+        return found
 
     @cached_property
     def loops(self) -> dict[str, set[str]]:
@@ -144,43 +131,38 @@ class Body:
     def _counted(self, header: str) -> _Iterations | None:
         """Iterations of a loop by itself; None if it does not count to a number."""
         loop = self.loops[header]
-        text = "".join(self.blocks[name] for name in loop)
-        inside = set(_DEFINED.findall(text))
-        phis: dict[str, str] = dict(_PHI.findall(self.blocks[header]))
-        found = [
-            _Counter(new, operation, *pair)
-            for new, operation, a, b in _STEP.findall(text)
-            for pair in ((a, b), (b, a))
-        ]
-        counters = {
-            name: each
-            for each in found
-            if each.old in phis and each.step not in inside and f"[ {each.new}, " in phis[each.old]
-            for name in (each.old, each.new)
-        }
+        inside = self.defined(loop)
+        phis = {phi.result: phi for phi in self.blocks[header].phis}
+        counters: dict[str, _Counter] = {}
+        for made in inside.values():
+            if made.opcode in _STEPS and made.type.startswith("i"):
+                for old, step in (made.values, made.values[::-1]):
+                    if old in phis and step not in inside and made.result in phis[old].values:
+                        counter = _Counter(made.result, made.opcode, phis[old], step)
+                        counters |= {old: counter, made.result: counter}
         latches = {name for name in loop if header in self.successors[name]}
         every_turn = {header} | (latches if len(latches) == 1 else set())
         ends = [self._end(name, loop, inside, counters) for name in sorted(every_turn)]
-        numbers = [each.iterations(phis[each.counter.old]) for each in ends if each is not None]
+        numbers = [each.iterations() for each in ends if each is not None]
         return min(numbers, key=lambda each: each.variable) if numbers else None
 
     def _end(
-        self, block: str, loop: set[str], inside: set[str], counters: dict[str, _Counter]
+        self,
+        block: str,
+        loop: set[str],
+        inside: dict[str, Instruction],
+        counters: dict[str, _Counter],
     ) -> _End | None:
         """The test by which a block ends the loop: a counter has reached what is fixed in it."""
-        branch = _EXIT.search(self.blocks[block])
-        if branch is None or all(name in loop for name in self.successors[block]):
+        branch = self.blocks[block].instructions[-1]
+        if branch.opcode != "br" or all(name in loop for name in self.successors[block]):
             return None
-        test = re.search(
-            rf"^  {re.escape(branch[1])} = icmp (?:samesign )?(\w+) \w+ (\S+), (\S+?)(?:,|$)",
-            "".join(self.blocks[name] for name in loop),
-            re.M,
-        )
-        if test is None:
+        test = inside.get(branch.values[0])
+        if test is None or test.opcode != "icmp":
             return None
-        for one, other in ((test[2], test[3]), (test[3], test[2])):
+        for one, other in (test.values, test.values[::-1]):
             if one in counters and other not in inside:
-                return _End(counters[one], test[1], other)
+                return _End(counters[one], test.flags.split()[-1], other)
         return None
 
 
@@ -196,7 +178,7 @@ class _Iterations:
 class _Counter:
     new: str
     operation: str
-    old: str  # a phi
+    phi: Instruction  # what is stepped
     step: str
 
 
@@ -208,10 +190,10 @@ class _End:
     comparison: str
     limit: str
 
-    def iterations(self, phi: str) -> _Iterations:
+    def iterations(self) -> _Iterations:
         if self.counter.operation in ("lshr", "shl"):
             return _Iterations(64, 0)
-        starts = [value for value in re.findall(r"\[ (\S+), ", phi) if value != self.counter.new]
+        starts = [value for value in self.counter.phi.values if value != self.counter.new]
         values = (*starts, self.counter.step, self.limit)
         if len(values) != 3 or not all(_NUMBER.fullmatch(each) for each in values):
             return _Iterations(1, 1)
@@ -223,68 +205,65 @@ class _End:
         return _Iterations(count + 1, 0) if few else _Iterations(1, 1)
 
 
-def _with_looks(body: Body, headers: list[str]) -> str:
-    """The function with a count on the way back to the start of each of these loops."""
+def _with_looks(body: Body, headers: list[str]) -> list[Block]:
+    """The blocks with a count on the way back to the start of each of these loops."""
     begin = (
-        "  %softmetal.left = alloca i32\n  %softmetal.clock = alloca i32\n"
-        f"  store i32 {_INTERVAL}, ptr %softmetal.left\n"
-        f"  %softmetal.began = {_CLOCK}\n"
-        "  store i32 %softmetal.began, ptr %softmetal.clock\n"
+        "%softmetal.left = alloca i32",
+        "%softmetal.clock = alloca i32",
+        f"store i32 {_INTERVAL}, ptr %softmetal.left",
+        f"%softmetal.began = {_CLOCK}",
+        "store i32 %softmetal.began, ptr %softmetal.clock",
     )
-    blocks, added = dict(body.blocks), []
+    blocks, added = list(body.blocks.values()), list[Block]()
     latches = [(h, name) for h in headers for name in body.loops[h] if h in body.successors[name]]
     for number, (header, latch) in enumerate(sorted(latches)):
         count, read = f"softmetal.count{number}", f"softmetal.read{number}"
-        to = re.compile(rf"label %{re.escape(header)}(?![\w.$-])")
-        blocks[latch] = to.sub(f"label %{count}", blocks[latch])
-        blocks[header] = _with_edges(blocks[header], latch, (count, read))
+        _redirect(body.blocks[latch], header, count)
+        _split_edges(body.blocks[header], latch, (count, read))
         interval = _OUTER_INTERVAL if body.contains_loops(header) else _INTERVAL
-        added.append(_counting(count, read, header, interval))
-    first = next(iter(blocks))
-    at = _after_phis(blocks[first])
-    blocks[first] = blocks[first][:at] + begin + blocks[first][at:]
-    parts = (f"{name}:{block}" if name else block for name, block in blocks.items())
-    return "".join((*parts, *added))
+        added += map(Block, _counting(count, read, header, interval))
+    first = blocks[0]
+    at = len(first.phis)
+    first.instructions[at:at] = [Instruction(f"  {line}") for line in begin]
+    return [*blocks, *added]
 
 
-def _with_edges(block: str, old: str, new: tuple[str, str]) -> str:
-    """A block in whose phis one predecessor is replaced by two."""
+def _redirect(block: Block, old: str, new: str) -> None:
+    """Let a block go to another one."""
+    end = block.instructions[-1]
+    for number, label in enumerate(end.labels):
+        if label.value == f"%{old}":
+            end = end.with_value(end.labels[number], f"%{new}")
+    block.instructions[-1] = end
 
-    def replaced(phi: re.Match[str]) -> str:
-        parts = phi[0].split(f", %{old} ]")
-        if len(parts) == 1:
-            return phi[0]
-        start = parts[0].rindex("[ ")
-        value = parts[0][start + 2 :]
+
+def _split_edges(block: Block, old: str, new: tuple[str, str]) -> None:
+    """Replace one predecessor by two in the phis of a block."""
+    for place, phi in enumerate(block.phis):
+        edges = [(label.value, value) for label, value in zip(phi.labels, phi.values, strict=True)]
         # A switch may come from the same block several times.
-        others = "".join(part[: part.rindex(", [ ")] for part in parts[1:-1])
-        edges = ", ".join(f"[ {value}, %{name} ]" for name in new)
-        return f"{parts[0][:start]}{edges}{others}{parts[-1]}"
+        at = next(at for at, (label, _) in enumerate(edges) if label == f"%{old}")
+        split = [(f"%{name}", edges[at][1]) for name in new]
+        after = [edge for edge in edges[at:] if edge[0] != f"%{old}"]
+        edges = [*edges[:at], *split, *after]
+        text = ", ".join(f"[ {value}, {label} ]" for label, value in edges)
+        block.instructions[place] = Instruction(
+            f"  {phi.result} = phi {phi.flags}{phi.type} {text}{phi.attached}"
+        )
 
-    return _PHI_LINE.sub(replaced, block)
 
-
-def _counting(count: str, read: str, header: str, interval: int) -> str:
+def _counting(count: str, read: str, header: str, interval: int) -> tuple[str, str]:
     """Blocks that count an iteration, and now and then read the clock, before the next one. The
     common way is straight: it needs no point where the lanes of a warp meet again."""
     return (
-        f"\n{count}:\n  %{count}.was = load i32, ptr %softmetal.left\n"
+        f"{count}:\n  %{count}.was = load i32, ptr %softmetal.left\n"
         f"  %{count}.now = add i32 %{count}.was, -1\n"
         f"  store i32 %{count}.now, ptr %softmetal.left\n"
         f"  %{count}.over = icmp slt i32 %{count}.now, 0\n"
-        f"  br i1 %{count}.over, label %{read}, label %{header}, {_RARELY}\n"
-        f"\n{read}:\n  store i32 {interval}, ptr %softmetal.left\n"
-        f"  call void @softmetal.look(ptr %softmetal.clock)\n  br label %{header}\n"
+        f"  br i1 %{count}.over, label %{read}, label %{header}, {_RARELY}\n\n",
+        f"{read}:\n  store i32 {interval}, ptr %softmetal.left\n"
+        f"  call void @softmetal.look(ptr %softmetal.clock)\n  br label %{header}\n",
     )
-
-
-def _after_phis(block: str) -> int:
-    """Where the first instruction after the phis begins; a label's line has comments."""
-    phis = list(_PHI_LINE.finditer(block))
-    if phis:
-        return phis[-1].end() + 1
-    first = re.search(r"^  ", block, re.M)
-    return first.start() if first else len(block)
 
 
 def _look(entry: str) -> str:
@@ -297,13 +276,13 @@ def _look(entry: str) -> str:
         f"{_list_number(parameter)} setp.ge.u64 %p, %stop, %list; selp.u32 $0, 1, 0, %p; }}"
     )
     return (
-        "\ndefine internal void @softmetal.look(ptr %clock) alwaysinline {\n"
+        "define internal void @softmetal.look(ptr %clock) alwaysinline {\n"
         "  %before = load i32, ptr %clock\n"
         f"  %time = {_CLOCK}\n  store i32 %time, ptr %clock\n"
         "  %same = icmp eq i32 %time, %before\n  br i1 %same, label %done, label %look\n"
         f'look:\n  %found = call i32 asm sideeffect "{must_end}", "=r"() {_PRIVATE}\n'
         "  %end = icmp ne i32 %found, 0\n  br i1 %end, label %leave, label %done\n"
-        f"leave:\n{_leave(entry, _STOPPED)}\n  br label %done\ndone:\n  ret void\n}}\n"
+        f"leave:\n  {_leave(entry, _STOPPED)}\n  br label %done\ndone:\n  ret void\n}}\n"
     )
 
 
@@ -328,4 +307,4 @@ def _leave(entry: str, reason: int) -> str:
         f"or.b64 %kernel, %kernel, {reason << _SHIFT}; "
         f"st.volatile.global.u64 [%list+{_ENDED}], %kernel; exit; }}"
     )
-    return f'  call void asm sideeffect "{text}", ""() nounwind noduplicate'
+    return f'call void asm sideeffect "{text}", ""() nounwind noduplicate'

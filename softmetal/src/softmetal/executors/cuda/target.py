@@ -59,10 +59,8 @@ class PtxTarget:
         logs = "log_block" in made.ptx
         (folder / _INFO).write_text(json.dumps([made.words, _threadgroup_bytes(made.ptx), logs]))
         if (checked := made.checked) is not None:
-            column = source.places.column
-            sites = [(s.file, s.line, column(s.file, s.line, s.column)) for s in checked.sites]
             names = (checked.threadgroup, checked.constants)
-            (folder / _CHECKS).write_text(json.dumps([sites, *names]))
+            (folder / _CHECKS).write_text(json.dumps([source.columns(checked.sites), *names]))
 
     def describe(self, function: Function, folder: Path, checks: frozenset[str]) -> Artifact:
         if impossible := sorted(checks - {"bounds"}):

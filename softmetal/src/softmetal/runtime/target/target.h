@@ -29,10 +29,23 @@ namespace softmetal {
 
 // Lanes are matched by the address that they call from. The code generator must not merge the calls
 // of an if and its else (nomerge), nor duplicate a short block with a call (asm prevents that).
-SM_INLINE void collective(void (*operate)(const sm_lanes*), void* slot) {
+//
+// A function of SM_MEETS computes the same from the operands of all lanes as `together` does from
+// arrays of them, the first `n` of which count: compiler/regions/ calls that instead, where all lanes
+// of a simdgroup arrive. The runtime does not look at it.
+SM_INLINE void collective(void (*operate)(const sm_lanes*), void* slot,
+                          const void* together = nullptr) {
+#ifdef SM_CHECK
+  together = nullptr;  // it would be checked too
+#endif
   __asm__ volatile("");
-  [[clang::nomerge]] softmetal_collective(operate, slot);
+  [[clang::nomerge]] softmetal_collective(operate, slot, together);
 }
+#ifdef SM_CHECK
+#define SM_MEETS SM_INLINE
+#else
+#define SM_MEETS inline __attribute__((noinline, convergent, nomerge))
+#endif
 
 // All threads of a threadgroup run on one worker, so no memory fence is needed. Only the checking
 // modes use the flags of a barrier (bit 0: device memory, bit 1: threadgroup memory).

@@ -137,6 +137,7 @@ static void run_execute(sm_gpu_queue *queue, sm_ticket *ticket, const sm_command
                 (unsigned long long)start, (unsigned long long)(start + count), execute->slot_count);
     return;
   }
+  sm_within(execute, &start, &count);
   const char *slots = (const char *)execute->slots + start * SM_SLOT_BYTES;
   if (sm_gpu_run_graph(queue, ticket, slots, (size_t)count)) return;
   for (sm_u64 i = 0; i < count && !sm_gpu_has_failed(ticket); i++)

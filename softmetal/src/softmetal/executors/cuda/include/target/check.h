@@ -83,7 +83,8 @@ __attribute__((no_sanitize("kernel-address"))) inline bool is_allowed(const sm_c
                                                                       sm_u64 address, sm_u64 size) {
   if (!block || __nvvm_isspacep_local((const void*)address)) return true;
   return each_region(block, [=](const sm_check_region& region) __attribute__((device)) {
-    return address >= region.start && address + size <= region.end;
+    const sm_u64 length = region.end - region.start, offset = address - region.start;
+    return offset <= length && size <= length - offset;
   });
 }
 
