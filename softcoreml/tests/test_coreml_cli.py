@@ -113,6 +113,9 @@ def test_compare_finds_the_operation_that_loses_precision(
     [
         (["inspect", "none.mlpackage"], "there is no model at none.mlpackage"),
         (["run", "{model}", "--inputs", "none.npz"], "cannot read none.npz"),
+        (["inspect", "a" * 5000], f"there is no model at {'a' * 300}\n"),
+        (["inspect", "\x1b[31m\n"], r"there is no model at \x1b[31m\n"),
+        (["run", "{model}", "--inputs", "a" * 5000], f"cannot read {'a' * 300} as .npz: File name"),
         (["run", "{model}", "--inputs", "{wrong}"], "'z' is not an input of main"),
         (["inspect", "{model}", "--function", "f"], "no function 'f'"),
     ],

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from softcoreml import comparison, inspection
-from softcoreml.errors import InputError, SoftCoreMLError
+from softcoreml.errors import InputError, SoftCoreMLError, shown
 from softcoreml.format.read import read_model
 from softcoreml.loaded import LoadedModel, States, load
 
@@ -72,7 +72,8 @@ def _arrays(path: Path) -> dict[str, Any]:
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
     except (OSError, ValueError, AttributeError) as problem:
-        raise InputError(f"cannot read {path} as .npz: {problem}") from None
+        reason = getattr(problem, "strerror", None) or problem
+        raise InputError(f"cannot read {shown(path)} as .npz: {reason}") from None
 
 
 def _run(options: argparse.Namespace) -> None:

@@ -21,3 +21,8 @@ class UnsupportedOperation(ModelError):
 
 class InputError(SoftCoreMLError):
     """An input of a prediction that does not fit the model's description."""
+
+
+def shown(path: object) -> str:
+    """A path for a message: one line of at most 300 characters."""
+    return f"{str(path)!r:.301}".strip("'\"")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
-from softcoreml.errors import UnreadableModel
+from softcoreml.errors import UnreadableModel, shown
 from softcoreml.format.compiled import read_compiled, write_compiled
 from softcoreml.format.package import ModelFile, read_mlmodel, specification_path
 
@@ -15,15 +16,15 @@ def read_model(path: Path) -> ModelFile:
     Raises:
         ModelError: there is no model at this path, or it is malformed.
     """
-    if path.is_dir() and not (path / "Manifest.json").exists():
+    if os.path.isdir(path) and not (path / "Manifest.json").exists():
         return read_compiled(path)
     return read_mlmodel(specification(path))
 
 
 def specification(path: Path) -> Path:
     """The `.mlmodel` of a package, or the path itself."""
-    if not path.exists():
-        raise UnreadableModel(f"there is no model at {path}")
+    if not os.path.exists(path):  # also for a name that no file can have
+        raise UnreadableModel(f"there is no model at {shown(path)}")
     return specification_path(path) if path.is_dir() else path
 
 
